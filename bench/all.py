@@ -7,6 +7,7 @@
 What a ratio is of stands beside it: below 1 is less time or fewer tokens than the peer's, of a rate above 1 is faster. The noise is how much longer the slowest of nine repeats of one fixed
 piece of work took than the fastest, before and after the bench: ratios within it say nothing. The benches print their own tables with more in them (README.md).
 """
+
 import argparse
 import importlib.util
 import json
@@ -19,17 +20,38 @@ from pathlib import Path
 
 from common import ROOT
 
-RUNS = ["startup", "parser --fast", "formats --quick", "advantages", "llm --quick", "judges --quick", "tom --quick", "social --quick", "build --quick", "generate --repeats 3",
-        "trainer --steps 10", "overlap --steps 3", "sdpo --steps 6", "gyms --seconds 0.3", "classmate reading --rounds 3", "classmate sandbox --rounds 3", "classmate overlap --rounds 3", "viewer --samples 10000 --rounds 1", "workers --quick"]
+RUNS = [
+    "startup",
+    "parser --fast",
+    "formats --quick",
+    "advantages",
+    "llm --quick",
+    "judges --quick",
+    "tom --quick",
+    "social --quick",
+    "build --quick",
+    "generate --repeats 3",
+    "trainer --steps 10",
+    "overlap --steps 3",
+    "sdpo --steps 6",
+    "gyms --seconds 0.3",
+    "classmate reading --rounds 3",
+    "classmate sandbox --rounds 3",
+    "classmate overlap --rounds 3",
+    "viewer --samples 10000 --rounds 1",
+    "workers --quick",
+]
 NEEDS = {"workers": "ray"}  # packages that not every environment has
 
 
 def noise():
     "How much longer the slowest of nine pieces of work took than the fastest"
+
     def piece():
         start = time.perf_counter()
         sum(i * i for i in range(300_000))
         return time.perf_counter() - start
+
     times = [piece() for _ in range(9)]
     return max(times) / min(times) - 1
 
@@ -37,10 +59,24 @@ def noise():
 def measured(words, file):
     "Run a bench; its ratios, with the noise around it"
     before = noise()
-    done = subprocess.run([sys.executable, ROOT / "bench" / f"{words[0]}.py", *words[1:]], env={**os.environ, "BENCH_RATIOS": str(file)}, cwd=ROOT, timeout=1800)
+    done = subprocess.run(
+        [sys.executable, ROOT / "bench" / f"{words[0]}.py", *words[1:]],
+        env={**os.environ, "BENCH_RATIOS": str(file)},
+        cwd=ROOT,
+        timeout=1800,
+    )
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     around = max(before, noise())
-    if done.returncode and not rows: rows = [{"bench": words[0], "what": f"ended with code {done.returncode}", "ratio": float("nan"), "of": "", "asked": ""}]
+    if done.returncode and not rows:
+        rows = [
+            {
+                "bench": words[0],
+                "what": f"ended with code {done.returncode}",
+                "ratio": float("nan"),
+                "of": "",
+                "asked": "",
+            }
+        ]
     return [row | {"noise": around} for row in rows]
 
 
@@ -50,30 +86,57 @@ def reached(row):
 
 
 def table(rows):
-    def asked(row): return row["asked"] and row["asked"] + (": yes" if reached(row) else ": **no**")
-    lines = ["| bench | what | ratio | of the peer's | asked | noise |", "|---|---|---|---|---|---|"]
-    return "\n".join([*lines, *(f"| `{r['bench']}` | {r['what']} | {r['ratio']:.3g} | {r['of']} | {asked(r)} | {r['noise']:.0%} |" for r in rows)])
+    def asked(row):
+        return row["asked"] and row["asked"] + (": yes" if reached(row) else ": **no**")
+
+    lines = [
+        "| bench | what | ratio | of the peer's | asked | noise |",
+        "|---|---|---|---|---|---|",
+    ]
+    return "\n".join(
+        [
+            *lines,
+            *(
+                f"| `{r['bench']}` | {r['what']} | {r['ratio']:.3g} | {r['of']} | {asked(r)} | {r['noise']:.0%} |"
+                for r in rows
+            ),
+        ]
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="*", help="benches by name")
-    parser.add_argument("--out", type=Path, help="JSONL that keeps the ratios, and from which an interrupted run goes on")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="JSONL that keeps the ratios, and from which an interrupted run goes on",
+    )
     args = parser.parse_args()
-    rows = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out and args.out.exists() else []
+    rows = (
+        [json.loads(line) for line in args.out.read_text().splitlines()]
+        if args.out and args.out.exists()
+        else []
+    )
     ended = {row["run"] for row in rows}
     for run in RUNS:
         words = run.split()
-        if run in ended or args.only and words[0] not in args.only: continue
+        if run in ended or args.only and words[0] not in args.only:
+            continue
         if words[0] in NEEDS and not importlib.util.find_spec(NEEDS[words[0]]):
             print(f"\n== {run}: left out, {NEEDS[words[0]]} is not installed here", flush=True)
             continue
         print(f"\n== {run}", flush=True)
-        with tempfile.TemporaryDirectory() as folder: found = [row | {"run": run} for row in measured(words, Path(folder) / "ratios.jsonl")]
+        with tempfile.TemporaryDirectory() as folder:
+            found = [row | {"run": run} for row in measured(words, Path(folder) / "ratios.jsonl")]
         rows += found
         if args.out:
-            with open(args.out, "a") as out: out.write("".join(json.dumps(row) + "\n" for row in found))
+            with open(args.out, "a") as out:
+                out.write("".join(json.dumps(row) + "\n" for row in found))
     print("\n" + table(rows))
 
 
-if __name__ == "__main__": main()
+if __name__ == "__main__":
+    main()

@@ -7,6 +7,7 @@ Requests as a judge makes them: 15,000 characters of context, a schema, four ver
 and ends with the reply. The last row has two processes that fill one folder at once, so that they wait for each other's writes.
 Targets: a hit well under 300 µs all in, at most 300 µs to store.
 """
+
 import argparse
 import asyncio
 import json
@@ -24,11 +25,17 @@ from humanlm.clients.protocol import ChatReply, Usage, chat
 NAME = "bench/model"
 VERDICTS = [{"id": f"c{i}", "reason": "because of that " * 15, "score": 0.5} for i in range(4)]
 REPLY = ChatReply(json.dumps(VERDICTS), Usage(1, 0, 4000, 300, 0.001))
-SCHEMA = {"type": "object", "properties": {name: {"type": "number", "description": "x" * 50} for name in "abcdefgh"}}
+SCHEMA = {
+    "type": "object",
+    "properties": {name: {"type": "number", "description": "x" * 50} for name in "abcdefgh"},
+}
 
 
 def requests(n, first=0):
-    return [chat("context é words " * 900 + str(i), "rubric " * 100, schema=SCHEMA, temperature=0.0) for i in range(first, first + n)]
+    return [
+        chat("context é words " * 900 + str(i), "rubric " * 100, schema=SCHEMA, temperature=0.0)
+        for i in range(first, first + n)
+    ]
 
 
 async def model():
@@ -38,7 +45,8 @@ async def model():
 async def through(cache, asked):
     "One request after the other through the cache"
     with Clock() as clock:
-        for request in asked: await cache(request, NAME, model)
+        for request in asked:
+            await cache(request, NAME, model)
     return clock
 
 
@@ -53,13 +61,15 @@ async def in_thread(find, keys):
 async def by_client(asked, cache=None):
     "All requests at once through a client"
     client = ScriptedClient(lambda request: REPLY.text, NAME, cache=cache)
-    with Clock() as clock: await chat_all(client, asked)
+    with Clock() as clock:
+        await chat_all(client, asked)
     return clock
 
 
 def timed(f, items):
     with Clock() as clock:
-        for item in items: f(item)
+        for item in items:
+            f(item)
     return clock
 
 
@@ -71,7 +81,10 @@ def fill(folder, n, first):
 def two_at_once(folder, n):
     "Two processes that fill one folder: their mean"
     command = [sys.executable, __file__, "--fill", folder, "--n", str(n), "--first"]
-    pair = [subprocess.Popen([*command, str(i * n)], stdout=subprocess.PIPE, text=True) for i in range(2)]
+    pair = [
+        subprocess.Popen([*command, str(i * n)], stdout=subprocess.PIPE, text=True)
+        for i in range(2)
+    ]
     found = [list(map(float, p.communicate()[0].split())) for p in pair]
     clock = Clock()
     clock.wall, clock.cpu = (sum(column) / 2 for column in zip(*found))
@@ -92,19 +105,28 @@ def measure(n, folder):
     yield "client, warm, short", asyncio.run(by_client(plain, clients))
     yield "ask and store, two processes", two_at_once(folder + "/two", n)
     found = cache_size(DiskCache(folder + "/two")).replies
-    if found != 2 * n: raise SystemExit(f"two processes stored {found} of {2 * n} replies")
+    if found != 2 * n:
+        raise SystemExit(f"two processes stored {found} of {2 * n} replies")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="a quarter of the requests")
-    for name, kind in (("fill", str), ("n", int), ("first", int)): parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
+    for name, kind in (("fill", str), ("n", int), ("first", int)):
+        parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.fill: return fill(args.fill, args.n, args.first)
+    if args.fill:
+        return fill(args.fill, args.n, args.first)
     n = 1000 if args.quick else 4000
-    print(f"Python {sys.version.split()[0]}; {n:,} requests, answers of {len(REPLY.text):,} characters\n\n{'':30} {'wall µs':>8} {'CPU µs':>8}")
+    print(
+        f"Python {sys.version.split()[0]}; {n:,} requests, answers of {len(REPLY.text):,} characters\n\n{'':30} {'wall µs':>8} {'CPU µs':>8}"
+    )
     with tempfile.TemporaryDirectory() as folder:
-        for name, clock in measure(n, folder): print(f"{name:30} {1e6 * clock.wall / n:>8.0f} {1e6 * clock.cpu / n:>8.0f}")
+        for name, clock in measure(n, folder):
+            print(f"{name:30} {1e6 * clock.wall / n:>8.0f} {1e6 * clock.cpu / n:>8.0f}")
 
 
-if __name__ == "__main__": main()
+if __name__ == "__main__":
+    main()

@@ -15,6 +15,7 @@ else, as somebody who means harm would write them: an eighth as many. Millisecon
 overlap: ours is the scoring of a step, in which classmates go on with the reasoning while a judge rates the policy's answers, and rates theirs after that. The peers are its two halves, each
 alone: classmates, with their answers rated; the judge, on the policy's answers. Both are scripts that take 0.5 to 1.5 times the stated time. The target is at most 1.1 times the longer half.
 """
+
 import argparse
 import asyncio
 import random
@@ -42,16 +43,19 @@ PROGRAM, TEST = "def more(n): return n + 1", "assert more(1) == 2"
 
 # ---- sandbox
 
+
 def bare(pool, count, *options):
     "Start processes that do nothing; how many a second"
     command = [getattr(sys, "_base_executable", sys.executable), "-I", *options, "-c", "pass"]
-    with Clock() as clock: list(pool.map(lambda _: subprocess.run(command, check=True), range(count)))
+    with Clock() as clock:
+        list(pool.map(lambda _: subprocess.run(command, check=True), range(count)))
     return count / clock.wall
 
 
 def sandboxed(sandbox, count):
     "Test a program as often; how many tests a second"
-    with Clock() as clock: found = sandbox.score(PROGRAM, [TEST] * count, 30)
+    with Clock() as clock:
+        found = sandbox.score(PROGRAM, [TEST] * count, 30)
     assert found.rate == 1, found
     return count / clock.wall
 
@@ -59,32 +63,60 @@ def sandboxed(sandbox, count):
 def sandbox_rate(args):
     "Ours and the peers, in turn"
     for workers in sorted({1, args.workers}):
-        with Sandbox(SandboxConfig(workers=workers, max_seconds=60)) as sandbox, ThreadPoolExecutor(workers) as pool:
+        with (
+            Sandbox(SandboxConfig(workers=workers, max_seconds=60)) as sandbox,
+            ThreadPoolExecutor(workers) as pool,
+        ):
             sandboxed(sandbox, 2), bare(pool, 2)
-            found = in_turns({"sandbox": lambda: sandboxed(sandbox, args.programs), "python -I": lambda: bare(pool, args.programs), "without site": lambda: bare(pool, args.programs, "-S")}, args.rounds)
+            found = in_turns(
+                {
+                    "sandbox": lambda: sandboxed(sandbox, args.programs),
+                    "python -I": lambda: bare(pool, args.programs),
+                    "without site": lambda: bare(pool, args.programs, "-S"),
+                },
+                args.rounds,
+            )
         print(f"\n{workers} at once {'programs/s':>14} {'times python -I':>18}")
-        for name, rates in found.items(): print(f"{name:<12} {statistics.median(rates):>11.1f} {median_ratio(rates, found['python -I']):>18.2f}", flush=True)
-        ratio(f"programs in the sandbox, {workers} at once", median_ratio(found["sandbox"], found["python -I"]), "rate of bare python -I -c pass", ">= 0.5")
+        for name, rates in found.items():
+            print(
+                f"{name:<12} {statistics.median(rates):>11.1f} {median_ratio(rates, found['python -I']):>18.2f}",
+                flush=True,
+            )
+        ratio(
+            f"programs in the sandbox, {workers} at once",
+            median_ratio(found["sandbox"], found["python -I"]),
+            "rate of bare python -I -c pass",
+            ">= 0.5",
+        )
 
 
 # ---- reading
+
 
 def project_text():
     "The words of this project, as something that was written and not drawn"
     files = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("humanlm/**/*.py")])
     marks = [mark for pair in MARKS.values() for mark in pair]
-    return [line for file in files for line in file.read_text("utf-8").splitlines(True) if not any(mark in line for mark in marks) and line.isascii()]
+    return [
+        line
+        for file in files
+        for line in file.read_text("utf-8").splitlines(True)
+        if not any(mark in line for mark in marks) and line.isascii()
+    ]
 
 
 def long_rows(tokenizer, marks, text, rows, tokens, seed=1):
     "Make rows of text with the marks around reasoning of random length, as a tensor [rows, tokens]; one in ten has no closing mark"
     rng = random.Random(seed)
     stream = np.array(tokenizer.encode("".join(text), add_special_tokens=False))
-    ids = np.stack([stream[(at := rng.randrange(len(stream) - tokens)):at + tokens] for _ in range(rows)])
+    ids = np.stack(
+        [stream[(at := rng.randrange(len(stream) - tokens)) : at + tokens] for _ in range(rows)]
+    )
     start, end = (tokenizer.encode(mark, add_special_tokens=False) for mark in marks)
     for row in ids:
-        row[:len(start)] = start
-        if rng.random() < 0.9: row[(at := rng.randrange(len(start), tokens - len(end))):at + len(end)] = end
+        row[: len(start)] = start
+        if rng.random() < 0.9:
+            row[(at := rng.randrange(len(start), tokens - len(end))) : at + len(end)] = end
     return torch.from_numpy(ids)
 
 
@@ -101,12 +133,29 @@ def by_text(tokenizer, marks, ids):
 
 def agreement(tokenizer, pieces, ids, spans, texts, found):
     "Share of rows in which both find the same reasoning, or none that is closed"
-    def same(row, start, stop, closed, text, span): return closed == span.closed and "".join(pieces[i] for i in row[start:stop]).strip() in (text[span.start:span.stop].strip(), *([] if closed else [text.strip()]))
-    return sum(map(same, ids.tolist(), spans.start.tolist(), spans.stop.tolist(), spans.closed.tolist(), texts, found)) / len(texts)
+
+    def same(row, start, stop, closed, text, span):
+        return closed == span.closed and "".join(pieces[i] for i in row[start:stop]).strip() in (
+            text[span.start : span.stop].strip(),
+            *([] if closed else [text.strip()]),
+        )
+
+    return sum(
+        map(
+            same,
+            ids.tolist(),
+            spans.start.tolist(),
+            spans.stop.tolist(),
+            spans.closed.tolist(),
+            texts,
+            found,
+        )
+    ) / len(texts)
 
 
 def cpu_ms(work):
-    with Clock() as clock: work()
+    with Clock() as clock:
+        work()
     return 1e3 * clock.cpu
 
 
@@ -115,20 +164,48 @@ def reading(args):
     text = project_text()
     tokenizer = train_tokenizer(text, 16384, MARKS["think"], "chatml")
     pieces = token_pieces(tokenizer)
-    print(f"{args.rows:,} x {args.tokens:,} tokens, vocabulary of {len(pieces):,}\n{'':<24} {'ours ms':>9} {'decode ms':>10} {'ratio':>7} {'agree':>6}")
-    for name, marks in (("think, a token each", MARKS["think"]), ("headings, several", MARKS["headings"])):
+    print(
+        f"{args.rows:,} x {args.tokens:,} tokens, vocabulary of {len(pieces):,}\n{'':<24} {'ours ms':>9} {'decode ms':>10} {'ratio':>7} {'agree':>6}"
+    )
+    for name, marks in (
+        ("think, a token each", MARKS["think"]),
+        ("headings, several", MARKS["headings"]),
+    ):
         reader = ReasoningReader(pieces, marks)
-        for kind, ids in ((name, long_rows(tokenizer, marks, text, args.rows, args.tokens)), (f"  only marks, {args.rows // 8} rows", only_marks(tokenizer, marks, args.rows // 8, args.tokens))):
-            agree = agreement(tokenizer, pieces, ids[:64], reader(ids[:64]), *by_text(tokenizer, marks, ids[:64]))
-            found = in_turns({"ours": lambda: cpu_ms(lambda: reader(ids)), "peer": lambda: cpu_ms(lambda: by_text(tokenizer, marks, ids))}, args.rounds)
-            print(f"{kind:<24} {statistics.median(found['ours']):>9.1f} {statistics.median(found['peer']):>10.0f} {median_ratio(found['ours'], found['peer']):>7.4f} {agree:>6.2f}", flush=True)
-            ratio(f"finding reasoning: {kind.strip()}", median_ratio(found["ours"], found["peer"]), "CPU time of decoding every row")
+        for kind, ids in (
+            (name, long_rows(tokenizer, marks, text, args.rows, args.tokens)),
+            (
+                f"  only marks, {args.rows // 8} rows",
+                only_marks(tokenizer, marks, args.rows // 8, args.tokens),
+            ),
+        ):
+            agree = agreement(
+                tokenizer, pieces, ids[:64], reader(ids[:64]), *by_text(tokenizer, marks, ids[:64])
+            )
+            found = in_turns(
+                {
+                    "ours": lambda: cpu_ms(lambda: reader(ids)),
+                    "peer": lambda: cpu_ms(lambda: by_text(tokenizer, marks, ids)),
+                },
+                args.rounds,
+            )
+            print(
+                f"{kind:<24} {statistics.median(found['ours']):>9.1f} {statistics.median(found['peer']):>10.0f} {median_ratio(found['ours'], found['peer']):>7.4f} {agree:>6.2f}",
+                flush=True,
+            )
+            ratio(
+                f"finding reasoning: {kind.strip()}",
+                median_ratio(found["ours"], found["peer"]),
+                "CPU time of decoding every row",
+            )
 
 
 # ---- overlap
 
+
 class SlowClient(ScriptedClient):
     "Says one thing after a while"
+
     def __init__(self, name, text, seconds, rng):
         super().__init__(lambda request: text, name, limits=Limits(1024))
         self.seconds, self.rng = seconds, rng
@@ -139,37 +216,78 @@ class SlowClient(ScriptedClient):
 
 
 def wall(work):
-    with Clock() as clock: run_sync(work())
+    with Clock() as clock:
+        run_sync(work())
     return clock.wall
 
 
 def overlap(args):
     "A step's scoring and its halves, in turn"
     config, rng = ClassmateConfig(), random.Random(0)
-    tokenizer = train_tokenizer(["<think>two and two</think>4 RATING: 7"] * 9, 400, MARKS["think"], "chatml")
-    rows = [ask_row("2 + 2?", f"q{i}", 40) | {"verifier": "sycophancy", "ground_truth": ""} for i in range(args.responses)]
+    tokenizer = train_tokenizer(
+        ["<think>two and two</think>4 RATING: 7"] * 9, 400, MARKS["think"], "chatml"
+    )
+    rows = [
+        ask_row("2 + 2?", f"q{i}", 40) | {"verifier": "sycophancy", "ground_truth": ""}
+        for i in range(args.responses)
+    ]
     ids = [tokenizer.encode("<think>two and two</think>4", add_special_tokens=False)] * len(rows)
-    print(f"{len(rows)} responses\n{'classmates s':>12} {'judge s':>8} {'together s':>11} {'times the longer':>17} {'times the sum':>14}")
+    print(
+        f"{len(rows)} responses\n{'classmates s':>12} {'judge s':>8} {'together s':>11} {'times the longer':>17} {'times the sum':>14}"
+    )
     for mates, judge in ((0.2, 0.2), (0.2, 0.6), (0.6, 0.2)):
-        score = AnswerScorer(AnswerRewardConfig(verifier="sycophancy", model="scripted/judge"), {"judge": SlowClient("scripted/judge", "RATING: 7", judge, rng)})
-        rollout = ReasoningRollout(config, [Classmate(SlowClient("scripted/mate", "4", mates, rng))], ResponseReader(config, tokenizer), score)
+        score = AnswerScorer(
+            AnswerRewardConfig(verifier="sycophancy", model="scripted/judge"),
+            {"judge": SlowClient("scripted/judge", "RATING: 7", judge, rng)},
+        )
+        rollout = ReasoningRollout(
+            config,
+            [Classmate(SlowClient("scripted/mate", "4", mates, rng))],
+            ResponseReader(config, tokenizer),
+            score,
+        )
         read = rollout.reader(rows, ids)
-        arms = {"both": lambda: rollout.scored(rows, ids, 0), "classmates": lambda: rollout.classmate(rows, read.shown, 0), "judge": lambda: rollout.score(rows, read.answers)}
-        found = in_turns({name: lambda work=work: wall(work) for name, work in arms.items()}, args.rounds)
+        arms = {
+            "both": lambda: rollout.scored(rows, ids, 0),
+            "classmates": lambda: rollout.classmate(rows, read.shown, 0),
+            "judge": lambda: rollout.score(rows, read.answers),
+        }
+        found = in_turns(
+            {name: lambda work=work: wall(work) for name, work in arms.items()}, args.rounds
+        )
         halves = list(zip(found["classmates"], found["judge"]))
-        ratio(f"scoring, classmates {mates} s and judge {judge} s", median_ratio(found["both"], map(max, halves)), "time of the longer half", "<= 1.1")
-        print(f"{mates:>12} {judge:>8} {statistics.median(found['both']):>11.2f} {median_ratio(found['both'], map(max, halves)):>17.2f} {median_ratio(found['both'], map(sum, halves)):>14.2f}", flush=True)
+        ratio(
+            f"scoring, classmates {mates} s and judge {judge} s",
+            median_ratio(found["both"], map(max, halves)),
+            "time of the longer half",
+            "<= 1.1",
+        )
+        print(
+            f"{mates:>12} {judge:>8} {statistics.median(found['both']):>11.2f} {median_ratio(found['both'], map(max, halves)):>17.2f} {median_ratio(found['both'], map(sum, halves)):>14.2f}",
+            flush=True,
+        )
 
 
 BENCHES = {"sandbox": sandbox_rate, "reading": reading, "overlap": overlap}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=BENCHES)
-    for name, default in {"programs": 40, "rounds": 5, "workers": 2, "rows": 1024, "tokens": 4096, "responses": 32}.items(): parser.add_argument(f"--{name}", type=int, default=default)
+    for name, default in {
+        "programs": 40,
+        "rounds": 5,
+        "workers": 2,
+        "rows": 1024,
+        "tokens": 4096,
+        "responses": 32,
+    }.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
     BENCHES[args.what](args)
 
 
-if __name__ == "__main__": main()
+if __name__ == "__main__":
+    main()

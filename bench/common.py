@@ -1,4 +1,5 @@
 """What several benches share: the test server, taking turns, and CPU seconds of this process."""
+
 import gc
 import json
 import math
@@ -23,22 +24,39 @@ class Clock:
         return self
 
     def __exit__(self, *error):
-        self.wall, self.cpu = time.perf_counter() - self.started[0], time.process_time() - self.started[1]
+        self.wall, self.cpu = (
+            time.perf_counter() - self.started[0],
+            time.process_time() - self.started[1],
+        )
 
 
 def in_turns(arms, rounds, seconds=math.inf):
     "Measure each arm once per round, each round starting with another arm, until the time is over: name → [result]"
     names, found, start = list(arms), {name: [] for name in arms}, time.perf_counter()
     for i in range(rounds):
-        if i and time.perf_counter() - start > seconds * i / (i + 1): break  # the next round would end too late
-        for name in names[i % len(names):] + names[:i % len(names)]: found[name].append(arms[name]())
+        if i and time.perf_counter() - start > seconds * i / (i + 1):
+            break  # the next round would end too late
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            found[name].append(arms[name]())
     return found
 
 
 def ratio(what, value, of, asked=""):
     "Keep a ratio for `all.py`, which names the file; alone, a script only prints. asked: such as <= 1.25"
     if file := os.environ.get("BENCH_RATIOS"):
-        with open(file, "a") as out: out.write(json.dumps({"bench": Path(sys.argv[0]).stem, "what": what, "ratio": value, "of": of, "asked": asked}) + "\n")
+        with open(file, "a") as out:
+            out.write(
+                json.dumps(
+                    {
+                        "bench": Path(sys.argv[0]).stem,
+                        "what": what,
+                        "ratio": value,
+                        "of": of,
+                        "asked": asked,
+                    }
+                )
+                + "\n"
+            )
     return value
 
 

@@ -7,6 +7,7 @@ Invented rows of about 4 kB in the six published shapes, once as published and o
 prompts of Opinion and Politics as JSON strings). The peer is `json.loads` of the same lines. Target: 20,000 rows/s for published
 rows. Hostile bodies of 100 kB are repetitions of one piece; the ratio is the time for 400 kB over that for 100 kB: 4 is linear.
 """
+
 import argparse
 import json
 import statistics
@@ -19,7 +20,18 @@ from raw_rows import ROWS, forwarded, mail, original
 from humanlm.logs.rows import map_row
 from humanlm.logs.mail import _read_mail
 
-PIECES = ("From: a\n", "To: a\n", "05/14/2001 03:05 PM\nTo: a\n", ">", "> x\n", "-----Original Message-----\n", "a wrote:\n> b\n", "\n", "a@", "<style")
+PIECES = (
+    "From: a\n",
+    "To: a\n",
+    "05/14/2001 03:05 PM\nTo: a\n",
+    ">",
+    "> x\n",
+    "-----Original Message-----\n",
+    "a wrote:\n> b\n",
+    "\n",
+    "a@",
+    "<style",
+)
 
 
 def published(source, chars=4000):
@@ -32,24 +44,33 @@ def published(source, chars=4000):
 def released(source):
     row = published(source)
     facts = (m["metadata"] for m in row["prompt"])
-    row["prompt"] = [m | {"metadata": f if isinstance(f, str) else json.dumps(f)} for m, f in zip(row["prompt"], facts)]
-    if source in ("reddit", "medium"): row["prompt"] = json.dumps(row["prompt"])
-    if source not in ("amazon", "wildchat"): row["user_id"] = sha256(row["user_id"].encode()).hexdigest()[:16]
+    row["prompt"] = [
+        m | {"metadata": f if isinstance(f, str) else json.dumps(f)}
+        for m, f in zip(row["prompt"], facts)
+    ]
+    if source in ("reddit", "medium"):
+        row["prompt"] = json.dumps(row["prompt"])
+    if source not in ("amazon", "wildchat"):
+        row["user_id"] = sha256(row["user_id"].encode()).hexdigest()[:16]
     return row
 
 
 def per_second(f, n):
     def measure():
         with Clock() as clock:
-            for _ in range(n): f()
+            for _ in range(n):
+                f()
         return n / clock.cpu
+
     return measure
 
 
 def seconds(text):
     def measure():
-        with Clock() as clock: _read_mail(text)
+        with Clock() as clock:
+            _read_mail(text)
         return clock.cpu
+
     return measure
 
 
@@ -59,16 +80,30 @@ def rates(n, rounds):
         for kind, make in (("published", published), ("released", released)):
             row = make(source)
             line = json.dumps(row)
-            found = in_turns({"json": per_second(lambda: json.loads(line), n), "map": per_second(lambda: map_row(source, row), n)}, rounds)
+            found = in_turns(
+                {
+                    "json": per_second(lambda: json.loads(line), n),
+                    "map": per_second(lambda: map_row(source, row), n),
+                },
+                rounds,
+            )
             read, mapped = (statistics.median(found[k]) for k in ("json", "map"))
-            print(f"{source + ', ' + kind:22}{len(line) / 1000:>6.1f}{read:>14,.0f}{mapped:>12,.0f}")
+            print(
+                f"{source + ', ' + kind:22}{len(line) / 1000:>6.1f}{read:>14,.0f}{mapped:>12,.0f}"
+            )
             ratio(f"rows of {source}, {kind}", mapped / read, "rate of json.loads alone")
 
 
 def mails(n, rounds):
-    text = mail("I have them all." + original("Who has the numbers?" + " word" * 300) + forwarded("Up again, all of them."))
+    text = mail(
+        "I have them all."
+        + original("Who has the numbers?" + " word" * 300)
+        + forwarded("Up again, all of them.")
+    )
     found = in_turns({"mail": per_second(lambda: _read_mail(text), n // 4)}, rounds)
-    print(f"\nfiles of a mailbox ({len(text) / 1000:.1f} kB, two quotations): {statistics.median(found['mail']):,.0f} per s\n")
+    print(
+        f"\nfiles of a mailbox ({len(text) / 1000:.1f} kB, two quotations): {statistics.median(found['mail']):,.0f} per s\n"
+    )
     print(f"{'100 kB of':34}{'ms':>8}{'400 kB / 100 kB':>18}")
     for piece in PIECES:
         small, large = (mail(piece * (size // len(piece))) for size in (100_000, 400_000))

@@ -13,6 +13,7 @@ Target: a group sends at most 40 % of what single judging sends.
 
 Judges without a model score paraphrases and other descriptions of the synthetic world; they have no peer and no target.
 """
+
 import argparse
 import asyncio
 import itertools
@@ -39,8 +40,9 @@ CONCURRENCY = 64
 def words(draw, tokens):
     "Text of about so many tokens of four characters"
     text = ""
-    while len(text) < 4 * tokens: text += draw.choice(WORDS) + " "
-    return text[:4 * tokens].strip()
+    while len(text) < 4 * tokens:
+        text += draw.choice(WORDS) + " "
+    return text[: 4 * tokens].strip()
 
 
 def stated_groups(count, context_tokens=100, candidate_tokens=30, seed=0):
@@ -52,18 +54,21 @@ def stated_groups(count, context_tokens=100, candidate_tokens=30, seed=0):
         yield JudgeRequest("stance", words(draw, candidate_tokens), texts, context, seed=i)
 
 
-def stated(text): return float(text.split()[0])
+def stated(text):
+    return float(text.split()[0])
 
 
 def check(groups, judged):
     "Every candidate has the score that it states"
     for request, scores in zip(groups, judged, strict=True):
         for s in scores:
-            if s.status != "scored" or abs(s.value - stated(request.candidates[s.id])) > 1e-9: raise SystemExit(f"wrong score: {s}")
+            if s.status != "scored" or abs(s.value - stated(request.candidates[s.id])) > 1e-9:
+                raise SystemExit(f"wrong score: {s}")
 
 
 async def judge_all(judge, groups):
-    with Clock() as clock: judged = await score_groups(judge, groups, CONCURRENCY)
+    with Clock() as clock:
+        judged = await score_groups(judge, groups, CONCURRENCY)
     check(groups, judged)
     return clock
 
@@ -72,29 +77,56 @@ def warm_cache(server, groups, passes):
     "Judge everything from an empty cache, then several times from the full one"
     count = sum(len(g.candidates) for g in groups)
     print(f"{count:,} candidates in {len(groups):,} groups, {CONCURRENCY} groups at once\n")
-    print(f"{'':16} {'calls':>6} {'seconds':>8} {'CPU s':>6} {'candidates/s':>13} {'per CPU s':>10}  target")
+    print(
+        f"{'':16} {'calls':>6} {'seconds':>8} {'CPU s':>6} {'candidates/s':>13} {'per CPU s':>10}  target"
+    )
     with tempfile.TemporaryDirectory() as folder:
         for i in range(passes + 1):
             server.reset()
-            judge = LLMJudge(vllm_client("tiny", server.url, limits=Limits(concurrency=CONCURRENCY), cache=DiskCache(folder)))
+            judge = LLMJudge(
+                vllm_client(
+                    "tiny",
+                    server.url,
+                    limits=Limits(concurrency=CONCURRENCY),
+                    cache=DiskCache(folder),
+                )
+            )
             clock, calls = asyncio.run(judge_all(judge, groups)), server.stats()["requests"]
-            name, target = (f"warm, pass {i + 1}", "0 calls, >= 5,000/s") if i else ("cold, pass 1", "")
-            print(f"{name:16} {calls:>6,} {clock.wall:>8.2f} {clock.cpu:>6.2f} {count / clock.wall:>13,.0f} {count / clock.cpu:>10,.0f}  {target}")
+            name, target = (
+                (f"warm, pass {i + 1}", "0 calls, >= 5,000/s") if i else ("cold, pass 1", "")
+            )
+            print(
+                f"{name:16} {calls:>6,} {clock.wall:>8.2f} {clock.cpu:>6.2f} {count / clock.wall:>13,.0f} {count / clock.cpu:>10,.0f}  {target}"
+            )
 
 
 def tokens(server, groups):
     "Input tokens of group and of single judging"
-    print(f"\n{len(groups)} groups of 4, context of 2,000 tokens, candidates of 200 (characters / 4)\n")
-    print(f"{'protocol':16} {'calls':>6} {'tokens sent':>12} {'per candidate':>14} {'of single':>10}  target")
+    print(
+        f"\n{len(groups)} groups of 4, context of 2,000 tokens, candidates of 200 (characters / 4)\n"
+    )
+    print(
+        f"{'protocol':16} {'calls':>6} {'tokens sent':>12} {'per candidate':>14} {'of single':>10}  target"
+    )
     sent = {}
     for protocol in ("single", "group"):
-        judge = LLMJudge(vllm_client("tiny", server.url, limits=Limits(concurrency=CONCURRENCY)), protocol=protocol)
+        judge = LLMJudge(
+            vllm_client("tiny", server.url, limits=Limits(concurrency=CONCURRENCY)),
+            protocol=protocol,
+        )
         check(groups, asyncio.run(score_groups(judge, groups, CONCURRENCY)))
         usage = judge.ledger.total
         sent[protocol] = usage.tokens_in
-        print(f"{protocol:16} {usage.calls:>6} {usage.tokens_in:>12,} {usage.tokens_in / len(groups) / 4:>14,.0f} "
-              f"{usage.tokens_in / sent['single']:>10.1%}  {'<= 40 %' if protocol == 'group' else ''}")
-    ratio("tokens sent, judging by groups of 4", sent["group"] / sent["single"], "tokens of single judging", "<= 0.4")
+        print(
+            f"{protocol:16} {usage.calls:>6} {usage.tokens_in:>12,} {usage.tokens_in / len(groups) / 4:>14,.0f} "
+            f"{usage.tokens_in / sent['single']:>10.1%}  {'<= 40 %' if protocol == 'group' else ''}"
+        )
+    ratio(
+        "tokens sent, judging by groups of 4",
+        sent["group"] / sent["single"],
+        "tokens of single judging",
+        "<= 0.4",
+    )
 
 
 def world_groups(world, count, seed):
@@ -108,26 +140,36 @@ def world_groups(world, count, seed):
 
 def without_model(world, count, rounds):
     "Judges that compute their scores"
-    print(f"\nJudges without a model, {count} groups of 4 states of the synthetic world, best of {rounds} rounds\n")
+    print(
+        f"\nJudges without a model, {count} groups of 4 states of the synthetic world, best of {rounds} rounds\n"
+    )
     print(f"{'judge':24} {'candidates/s':>13} {'CPU ms each':>12}")
 
     seeds = itertools.count()
 
     def timed(judge):
         groups = list(world_groups(world, count, next(seeds)))
-        with Clock() as clock: asyncio.run(score_groups(judge, groups))
+        with Clock() as clock:
+            asyncio.run(score_groups(judge, groups))
         return clock
 
     judges = [OracleJudge(world), RuleJudge()]
-    for judge in judges: timed(judge)  # word lists are read on first use
+    for judge in judges:
+        timed(judge)  # word lists are read on first use
     for name, clocks in in_turns({j.name: lambda j=j: timed(j) for j in judges}, rounds).items():
         cpu = min(c.cpu for c in clocks)
-        print(f"{name:24} {4 * count / min(c.wall for c in clocks):>13,.0f} {1000 * cpu / count / 4:>12.3f}")
+        print(
+            f"{name:24} {4 * count / min(c.wall for c in clocks):>13,.0f} {1000 * cpu / count / 4:>12.3f}"
+        )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer passes and groups: at most 40 s")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer passes and groups: at most 40 s"
+    )
     quick = parser.parse_args().quick
     print(f"Python {sys.version.split()[0]}; ", end="")
     with serving() as server:
@@ -136,4 +178,5 @@ def main():
     without_model(make_world(), 300 if quick else 2000, 2 if quick else 5)
 
 
-if __name__ == "__main__": main()
+if __name__ == "__main__":
+    main()

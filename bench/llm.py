@@ -13,6 +13,7 @@ second, with a cold one at least 75 % and at most 1 ms of our own; a warm one se
 The second table has a service that allows 40 requests per second and refuses more with 429. Target: a client that was told so is
 refused nothing and takes the time that the limit allows.
 """
+
 import argparse
 import asyncio
 import itertools
@@ -40,25 +41,34 @@ numbers = itertools.count()
 
 def fresh(n):
     "Requests that nobody has made before"
-    return [chat(f"Question number {next(numbers)}: what would they say?", max_tokens=64) for _ in range(n)]
+    return [
+        chat(f"Question number {next(numbers)}: what would they say?", max_tokens=64)
+        for _ in range(n)
+    ]
 
 
 async def plain(url, requests):
     "The SDK as one would use it: a semaphore around it, one task per request"
     from openai import AsyncOpenAI
+
     gate = asyncio.Semaphore(CONCURRENCY)
 
     async def ask(sdk, request):
-        async with gate: reply = await sdk.chat.completions.create(model="tiny", messages=list(request.messages), max_tokens=64)
+        async with gate:
+            reply = await sdk.chat.completions.create(
+                model="tiny", messages=list(request.messages), max_tokens=64
+            )
         return reply.choices[0].message.content
 
     async def ask_all(sdk, requests):
-        async with asyncio.TaskGroup() as group: tasks = [group.create_task(ask(sdk, r)) for r in requests]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(ask(sdk, r)) for r in requests]
         return [t.result() for t in tasks]
 
     async with AsyncOpenAI(api_key="none", base_url=url, max_retries=0, timeout=60) as sdk:
         await ask_all(sdk, fresh(CONCURRENCY))
-        with Clock() as clock: texts = await ask_all(sdk, requests)
+        with Clock() as clock:
+            texts = await ask_all(sdk, requests)
     check(requests, texts)
     clock.calls = len(texts)
     return clock
@@ -68,35 +78,55 @@ async def ours(url, requests, cache=None):
     "This package's client"
     model = vllm_client("tiny", url, limits=LIMITS, cache=cache)
     await chat_all(model, fresh(CONCURRENCY))
-    with Clock() as clock: replies = await chat_all(model, requests)
+    with Clock() as clock:
+        replies = await chat_all(model, requests)
     check(requests, [r.text for r in replies])
     clock.calls = sum(not r.cached for r in replies)
     return clock
 
 
 def check(requests, texts):
-    if texts != [r.messages[0]["content"] for r in requests]: raise SystemExit("wrong answers")
+    if texts != [r.messages[0]["content"] for r in requests]:
+        raise SystemExit("wrong answers")
 
 
 def cold_and_warm(url, requests):
-    with tempfile.TemporaryDirectory() as folder: return [asyncio.run(ours(url, requests, DiskCache(folder))) for _ in range(2)]
+    with tempfile.TemporaryDirectory() as folder:
+        return [asyncio.run(ours(url, requests, DiskCache(folder))) for _ in range(2)]
 
 
 def throughput(url, rounds, seconds):
-    arms = {"plain": lambda: asyncio.run(plain(url, fresh(REQUESTS))), "off": lambda: asyncio.run(ours(url, fresh(REQUESTS))),
-            "cached": lambda: cold_and_warm(url, fresh(REQUESTS))}
+    arms = {
+        "plain": lambda: asyncio.run(plain(url, fresh(REQUESTS))),
+        "off": lambda: asyncio.run(ours(url, fresh(REQUESTS))),
+        "cached": lambda: cold_and_warm(url, fresh(REQUESTS)),
+    }
     asyncio.run(plain(url, fresh(CONCURRENCY)))  # imports
     asyncio.run(ours(url, fresh(CONCURRENCY)))
     found = in_turns(arms, rounds, seconds)
     base, (cold, warm) = found["plain"], zip(*found["cached"])
     total = len(base) * REQUESTS
-    print(f"{total:,} requests in {len(base)} turns, {LATENCY * 1000:.0f} ms, {CONCURRENCY} at once; medians\n")
-    print(f"{'':11} {'calls':>7} {'requests/s':>11} {'of ideal':>9} {'of plain SDK':>13} {'by CPU':>8} {'CPU ms each':>12} {'own ms':>7}  target")
+    print(
+        f"{total:,} requests in {len(base)} turns, {LATENCY * 1000:.0f} ms, {CONCURRENCY} at once; medians\n"
+    )
+    print(
+        f"{'':11} {'calls':>7} {'requests/s':>11} {'of ideal':>9} {'of plain SDK':>13} {'by CPU':>8} {'CPU ms each':>12} {'own ms':>7}  target"
+    )
     print(f"{'ideal':11} {total:>7,} {CONCURRENCY / LATENCY:>11,.0f} {'100 %':>9}")
-    for name, clocks, target in (("plain SDK", base, ""), ("cache off", found["off"], "90 % of plain SDK"),
-                                 ("cold cache", cold, "75 % of plain SDK, own <= 1 ms"), ("warm cache", warm, "0 calls")):
+    for name, clocks, target in (
+        ("plain SDK", base, ""),
+        ("cache off", found["off"], "90 % of plain SDK"),
+        ("cold cache", cold, "75 % of plain SDK, own <= 1 ms"),
+        ("warm cache", warm, "0 calls"),
+    ):
         print(f"{name:11} {throughput_row(clocks, base)}  {target}")
-        if name in SHARES: ratio(f"requests, {name}", median_ratio([b.wall for b in base], [c.wall for c in clocks]), "rate of the plain OpenAI SDK", f">= {SHARES[name]}")
+        if name in SHARES:
+            ratio(
+                f"requests, {name}",
+                median_ratio([b.wall for b in base], [c.wall for c in clocks]),
+                "rate of the plain OpenAI SDK",
+                f">= {SHARES[name]}",
+            )
 
 
 def throughput_row(clocks, base):
@@ -104,31 +134,49 @@ def throughput_row(clocks, base):
     speed = statistics.median(REQUESTS / c.wall for c in clocks)
     cpu = statistics.median(1000 * c.cpu / REQUESTS for c in clocks)
     own = statistics.median(1000 * (c.cpu - b.cpu) / REQUESTS for c, b in zip(clocks, base))
-    shares = [median_ratio([getattr(b, of) for b in base], [getattr(c, of) for c in clocks]) for of in ("wall", "cpu")]
+    shares = [
+        median_ratio([getattr(b, of) for b in base], [getattr(c, of) for c in clocks])
+        for of in ("wall", "cpu")
+    ]
     calls = sum(c.calls for c in clocks)
-    return (f"{calls:>7,} {speed:>11,.0f} {speed / CONCURRENCY * LATENCY:>9.0%} {shares[0]:>13.0%} {shares[1]:>8.0%} "
-            f"{cpu:>12.2f} {f'{own:.2f}' if calls and clocks is not base else '':>7}")
+    return (
+        f"{calls:>7,} {speed:>11,.0f} {speed / CONCURRENCY * LATENCY:>9.0%} {shares[0]:>13.0%} {shares[1]:>8.0%} "
+        f"{cpu:>12.2f} {f'{own:.2f}' if calls and clocks is not base else '':>7}"
+    )
 
 
 def limited(server):
     "A service with a limit, met by clients that know it and by one that does not"
-    print(f"\n{LIMITED} requests to a service that allows {RATE} per second: ideal {(LIMITED - 1) / RATE:.1f} s\n")
+    print(
+        f"\n{LIMITED} requests to a service that allows {RATE} per second: ideal {(LIMITED - 1) / RATE:.1f} s\n"
+    )
     print(f"{'':32} {'seconds':>8} {'refused (429)':>14} {'busiest second':>15}  answered")
     many = {"attempts": 50, "backoff": 0.1, "longest_wait": 1.0, "breaker": 0}
-    arms = {"told: requests_per_minute": Limits(concurrency=16, requests_per_minute=60 * RATE), "not told, 429 with Retry-After": Limits(16, **many),
-            "not told, 429 without": Limits(16, **many)}
+    arms = {
+        "told: requests_per_minute": Limits(concurrency=16, requests_per_minute=60 * RATE),
+        "not told, 429 with Retry-After": Limits(16, **many),
+        "not told, 429 without": Limits(16, **many),
+    }
     for name, limits in arms.items():
-        server.configure(rate=RATE, burst=2, latency=0.02, retry_after=name != "not told, 429 without")
+        server.configure(
+            rate=RATE, burst=2, latency=0.02, retry_after=name != "not told, 429 without"
+        )
         server.reset()
         start = time.perf_counter()
-        replies = asyncio.run(chat_all(vllm_client("tiny", server.url, limits=limits), fresh(LIMITED)))
+        replies = asyncio.run(
+            chat_all(vllm_client("tiny", server.url, limits=limits), fresh(LIMITED))
+        )
         seconds, seen = time.perf_counter() - start, server.stats()
         answered = sum(hasattr(r, "text") for r in replies)
-        print(f"{name:32} {seconds:>8.1f} {seen['over rate']:>14} {seen['busiest second']:>15}  {answered}/{LIMITED}")
+        print(
+            f"{name:32} {seconds:>8.1f} {seen['over rate']:>14} {seen['busiest second']:>15}  {answered}/{LIMITED}"
+        )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="fewer rounds: at most 40 s")
     quick = parser.parse_args().quick
     print(f"Python {sys.version.split()[0]}, openai {metadata.version('openai')}; ", end="")
@@ -137,4 +185,5 @@ def main():
         limited(server)
 
 
-if __name__ == "__main__": main()
+if __name__ == "__main__":
+    main()

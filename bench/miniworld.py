@@ -7,7 +7,11 @@ from humanlm.worlds.oracle import score_reply, score_state
 from humanlm.worlds.reading import read
 from humanlm.worlds.states import STATE_LEVELS
 
-HOSTILE = {"10 MB of <": "<" * 10_000_000, "10 MB of one phrase": "no way to the night tram " * 400_000, "10 MB of apostrophes": "a'" * 5_000_000}
+HOSTILE = {
+    "10 MB of <": "<" * 10_000_000,
+    "10 MB of one phrase": "no way to the night tram " * 400_000,
+    "10 MB of apostrophes": "a'" * 5_000_000,
+}
 
 
 def best(work, repeats=5):
@@ -30,12 +34,26 @@ def main():
     replies = [e.reply for e in rows]
     size = sum(map(len, replies)) / 1e6
     row(f"make_world, {len(world.replies)} replies", best(make_world), "s")
-    row(f"examples, {len(world.examples)} rows", best(lambda: SyntheticWorld.examples.func(world)), "s")
+    row(
+        f"examples, {len(world.examples)} rows",
+        best(lambda: SyntheticWorld.examples.func(world)),
+        "s",
+    )
     row("read a reply", best(lambda: [read(r) for r in replies]), "ms")
     row("read replies", size / best(lambda: [read(r) for r in replies]), "MB/s")
-    states = [(level, e.states[level], e.context[0].content) for e in rows for level in STATE_LEVELS]
-    row("score a state", best(lambda: [score_state(level, s, s, c) for level, s, c in states]) / 6, "ms")
-    row("score a reply", best(lambda: [score_reply(e.reply, e.reply, e.context[0].content, e.states) for e in rows]), "ms")
+    states = [
+        (level, e.states[level], e.context[0].content) for e in rows for level in STATE_LEVELS
+    ]
+    row(
+        "score a state",
+        best(lambda: [score_state(level, s, s, c) for level, s, c in states]) / 6,
+        "ms",
+    )
+    row(
+        "score a reply",
+        best(lambda: [score_reply(e.reply, e.reply, e.context[0].content, e.states) for e in rows]),
+        "ms",
+    )
     for name, text in HOSTILE.items():
         seconds = best(lambda: read(text), repeats=1)
         row(f"read {name}", seconds, f"s ({len(text) / 1e6 / seconds:.0f} MB/s)")

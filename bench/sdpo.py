@@ -9,6 +9,7 @@ has random weights and one CPU thread; CPU seconds change less than the clock wh
 of neighbouring steps; the target is at most 1.25. Then the memory that a divergence on the likeliest 20 words takes at its peak, above weights
 and their gradients, for growing vocabularies: through `in_chunks`, and with the logits of all positions.
 """
+
 import argparse
 import multiprocessing
 import random
@@ -24,7 +25,14 @@ from common import median_ratio, ratio
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.logps import CompletionStates
-from humanlm.sdpo.hindsight import AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig, contexts
+from humanlm.sdpo.hindsight import (
+    AssistantReply,
+    Followup,
+    HindsightConfig,
+    Interaction,
+    SDPOConfig,
+    contexts,
+)
 from humanlm.sdpo.method import logged_row, offline, sdpo_method
 from humanlm.methods.losses import divergence, in_chunks
 from humanlm.training.run import keep_memory
@@ -32,18 +40,32 @@ from humanlm.training.trainer import MethodTrainer
 from humanlm.training.options import trainer_args
 
 WORDS = "the a tea train reads writes slowly answer question short long under garden because friend seven blue".split()
-FORMS = {"sampled": {}, "top 20": {"form": "topk"}, "whole vocabulary": {"form": "full"}, "sampled, live teacher": {"teacher": "live"},
-         "sampled, contrast": {"contrast": "shuffled"}, "top 20, contrast": {"form": "topk", "contrast": "shuffled"}}
+FORMS = {
+    "sampled": {},
+    "top 20": {"form": "topk"},
+    "whole vocabulary": {"form": "full"},
+    "sampled, live teacher": {"teacher": "live"},
+    "sampled, contrast": {"contrast": "shuffled"},
+    "top 20, contrast": {"form": "topk", "contrast": "shuffled"},
+}
 
 
-def spoken(rng, least, most): return " ".join(rng.choices(WORDS, k=rng.randint(least, most)))
+def spoken(rng, least, most):
+    return " ".join(rng.choices(WORDS, k=rng.randint(least, most)))
 
 
 def interactions(count, reply, seed=0):
     "Made-up dialogues; replies of half to all of the length"
     rng = random.Random(seed)
-    return [Interaction(str(i), ({"role": "user", "content": spoken(rng, 30, 90)},), AssistantReply(spoken(rng, reply // 2, reply)),
-                        Followup(spoken(rng, 4, 24))) for i in range(count)]
+    return [
+        Interaction(
+            str(i),
+            ({"role": "user", "content": spoken(rng, 30, 90)},),
+            AssistantReply(spoken(rng, reply // 2, reply)),
+            Followup(spoken(rng, 4, 24)),
+        )
+        for i in range(count)
+    ]
 
 
 class Peer(TrainerCallback):
@@ -52,13 +74,15 @@ class Peer(TrainerCallback):
     def __init__(self, model, batches):
         self.model, self.batches, self.ours, self.theirs = model, iter(batches), [], []
 
-    def on_train_begin(self, args, state, control, **_): self.began = time.process_time()
+    def on_train_begin(self, args, state, control, **_):
+        self.began = time.process_time()
 
     def on_step_end(self, args, state, control, **_):
         self.ours.append(time.process_time() - self.began)
         began = time.process_time()
         plain, others, replies = next(self.batches)
-        with torch.no_grad(): reads = [self.logps(prompts, replies)[0] for prompts in others]
+        with torch.no_grad():
+            reads = [self.logps(prompts, replies)[0] for prompts in others]
         logps, mask = self.logps(plain, replies)
         loss = -((sum(reads) / len(reads) - logps.detach()) * logps * mask).sum() / mask.sum()
         self.model.zero_grad()
@@ -68,30 +92,72 @@ class Peer(TrainerCallback):
 
     def logps(self, prompts, replies):
         wide, T = max(map(len, prompts)), max(map(len, replies))
-        ids = torch.tensor([[0] * (wide - len(p)) + p + r + [0] * (T - len(r)) for p, r in zip(prompts, replies)])
-        mask = torch.tensor([[0] * (wide - len(p)) + [1] * (len(p) + len(r)) + [0] * (T - len(r)) for p, r in zip(prompts, replies)])
-        logits = self.model(input_ids=ids, attention_mask=mask, logits_to_keep=T + 1, use_cache=False).logits[:, :-1].float()
+        ids = torch.tensor(
+            [[0] * (wide - len(p)) + p + r + [0] * (T - len(r)) for p, r in zip(prompts, replies)]
+        )
+        mask = torch.tensor(
+            [
+                [0] * (wide - len(p)) + [1] * (len(p) + len(r)) + [0] * (T - len(r))
+                for p, r in zip(prompts, replies)
+            ]
+        )
+        logits = (
+            self.model(input_ids=ids, attention_mask=mask, logits_to_keep=T + 1, use_cache=False)
+            .logits[:, :-1]
+            .float()
+        )
         return logits.gather(-1, ids[:, wide:, None])[..., 0] - logits.logsumexp(-1), mask[:, wide:]
 
 
 def measure(form, args):
     "Take steps in turn; CPU seconds of ours and of the peer"
-    said, config = interactions(args.rows * args.steps, args.reply), ModelConfig(
-        template="chatml", vocab=args.vocab, hidden=args.hidden, heads=8, kv_heads=8, head_dim=args.hidden // 8, mlp=3 * args.hidden, layers=args.layers)
+    said, config = (
+        interactions(args.rows * args.steps, args.reply),
+        ModelConfig(
+            template="chatml",
+            vocab=args.vocab,
+            hidden=args.hidden,
+            heads=8,
+            kv_heads=8,
+            head_dim=args.hidden // 8,
+            mlp=3 * args.hidden,
+            layers=args.layers,
+        ),
+    )
     made = [make_model(config, [" ".join(WORDS)]) for _ in range(2)]
     model, tokenizer = made[0]
     rows = [logged_row(i, tokenizer) for i in said]
     batches, reads = [], 3 if "contrast" in form else 1
     for start in range(0, len(rows), args.rows):
         own = range(start, start + args.rows)
-        asked = [contexts(tokenizer, said[i].messages, said[i].followup.text, HindsightConfig()) for i in own]
+        asked = [
+            contexts(tokenizer, said[i].messages, said[i].followup.text, HindsightConfig())
+            for i in own
+        ]
         plain, hindsight = ([list(ids) for ids in column] for column in zip(*asked))
-        batches.append((plain, [hindsight, hindsight, plain][:reads], [list(rows[i]["reply_ids"]) for i in own]))
+        batches.append(
+            (
+                plain,
+                [hindsight, hindsight, plain][:reads],
+                [list(rows[i]["reply_ids"]) for i in own],
+            )
+        )
     peer = Peer(made[1].model.train(), batches)
     with tempfile.TemporaryDirectory() as folder:
-        options = {"learning_rate": 0.0, "save_strategy": "no", "per_device_train_batch_size": args.rows}
-        trainer = MethodTrainer(model, tokenizer, sdpo_method(SDPOConfig(**form), offline(), model, tokenizer), rows,
-                                trainer_args(options, folder, args.rows, 1, args.steps, 2048), Path(folder) / "trajectories", [peer])
+        options = {
+            "learning_rate": 0.0,
+            "save_strategy": "no",
+            "per_device_train_batch_size": args.rows,
+        }
+        trainer = MethodTrainer(
+            model,
+            tokenizer,
+            sdpo_method(SDPOConfig(**form), offline(), model, tokenizer),
+            rows,
+            trainer_args(options, folder, args.rows, 1, args.steps, 2048),
+            Path(folder) / "trajectories",
+            [peer],
+        )
         trainer.train()
     return peer.ours[2:], peer.theirs[2:]
 
@@ -101,17 +167,41 @@ def peak(vocabulary, positions, chunked, out):
     torch.set_num_threads(1)
     keep, head = torch.randn(positions, 64), torch.nn.Linear(64, vocabulary, bias=False)
     head.weight.grad = torch.zeros_like(head.weight)
-    def known(): return CompletionStates(head, keep.clone().requires_grad_(), torch.zeros(positions).long(), torch.ones(1, positions).bool())
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far, which includes that of the parent
+
+    def known():
+        return CompletionStates(
+            head,
+            keep.clone().requires_grad_(),
+            torch.zeros(positions).long(),
+            torch.ones(1, positions).bool(),
+        )
+
+    Path("/proc/self/clear_refs").write_text(
+        "5"
+    )  # forget the peak so far, which includes that of the parent
     before = highest()
-    found = in_chunks(lambda z, q: divergence(z, q, 1.0, 20), known(), [(known(), 1.0)], chunk=None if chunked else positions)
+    found = in_chunks(
+        lambda z, q: divergence(z, q, 1.0, 20),
+        known(),
+        [(known(), 1.0)],
+        chunk=None if chunked else positions,
+    )
     found.sum().backward()
     out.put(highest() - before)
 
 
 def highest():
     "Peak of this process's memory, in MB, as Linux counts it"
-    return int(next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
+    return (
+        int(
+            next(
+                line
+                for line in Path("/proc/self/status").read_text().splitlines()
+                if line.startswith("VmHWM")
+            ).split()[1]
+        )
+        / 1024
+    )
 
 
 def in_process(*given):
@@ -125,22 +215,49 @@ def in_process(*given):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in {"steps": 12, "rows": 8, "reply": 64, "hidden": 256, "layers": 4, "vocab": 2048, "positions": 1024}.items():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in {
+        "steps": 12,
+        "rows": 8,
+        "reply": 64,
+        "hidden": 256,
+        "layers": 4,
+        "vocab": 2048,
+        "positions": 1024,
+    }.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--forms", nargs="*", default=list(FORMS), help="which of: " + ", ".join(FORMS) + "; none: only memory")
+    parser.add_argument(
+        "--forms",
+        nargs="*",
+        default=list(FORMS),
+        help="which of: " + ", ".join(FORMS) + "; none: only memory",
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     keep_memory()  # as the training command does
-    if args.forms: print(f"{'form':<24} {'ours CPU s':>10} {'peer CPU s':>10} {'ratio':>6}")
+    if args.forms:
+        print(f"{'form':<24} {'ours CPU s':>10} {'peer CPU s':>10} {'ratio':>6}")
     for name in args.forms:
         ours, theirs = measure(FORMS[name], args)
-        print(f"{name:<24} {statistics.median(ours):>10.3f} {statistics.median(theirs):>10.3f} {median_ratio(ours, theirs):>6.3f}", flush=True)
-        ratio(f"a step of SDPO, {name}", median_ratio(ours, theirs), "CPU time of the bare passes", "<= 1.25")
-    print(f"\n{'vocabulary':>10} {'in chunks, MB':>14} {'all at once, MB':>16}   ({args.positions} positions, float32)")
+        print(
+            f"{name:<24} {statistics.median(ours):>10.3f} {statistics.median(theirs):>10.3f} {median_ratio(ours, theirs):>6.3f}",
+            flush=True,
+        )
+        ratio(
+            f"a step of SDPO, {name}",
+            median_ratio(ours, theirs),
+            "CPU time of the bare passes",
+            "<= 1.25",
+        )
+    print(
+        f"\n{'vocabulary':>10} {'in chunks, MB':>14} {'all at once, MB':>16}   ({args.positions} positions, float32)"
+    )
     for vocabulary in (8192, 32768, 131072):
         each = [in_process(vocabulary, args.positions, chunked) for chunked in (True, False)]
         print(f"{vocabulary:>10} {each[0]:>14.0f} {each[1]:>16.0f}", flush=True)
 
 
-if __name__ == "__main__": main()
+if __name__ == "__main__":
+    main()

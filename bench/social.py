@@ -10,6 +10,7 @@ every row, so that nothing is read twice for free; "with cache" is the same rows
 out, and each question is read once. The peer is the slow simulator of `tests/replay.py`, which keeps every nested belief of every person in
 tables: the ratio says how much the lazy form saves. With HUMANLM_DATA set, the public half of Hi-ToM is measured and scored too.
 """
+
 import argparse
 import json
 import os
@@ -46,8 +47,10 @@ def rate(f, items):
     def measure():
         read_question.cache_clear()
         with Clock() as clock:
-            for item in items: f(item)
+            for item in items:
+                f(item)
         return len(items) / clock.cpu
+
     return measure
 
 
@@ -55,44 +58,69 @@ def speed(name, rows, rounds):
     "Questions, contexts and replays per CPU second"
     texts = list(dict.fromkeys(text for text, _ in rows))
     stories = {text: read_story(text) for text in texts}
-    for story in stories.values(): story.world
+    for story in stories.values():
+        story.world
     parsed = [(stories[text], question) for text, question in rows]
     arms = {
         "questions, parsed": rate(lambda row: answer(*row), parsed),
         "questions, each row parsed": rate(cold, rows),
         "questions, with cache": rate(lambda row: answer(read_story(row[0]), row[1]), rows),
         "contexts": rate(to_context, list(stories.values())),
-        "contexts, second order": rate(lambda story: to_context(story, beliefs=2), list(stories.values())),
+        "contexts, second order": rate(
+            lambda story: to_context(story, beliefs=2), list(stories.values())
+        ),
         "replays, fast": rate(lambda text: read_story(text).world, texts),
-        "replays, slow": rate(lambda text: Replay([line.split(" ", 1)[1] for line in text.strip().split("\n")]), texts),
+        "replays, slow": rate(
+            lambda text: Replay([line.split(" ", 1)[1] for line in text.strip().split("\n")]), texts
+        ),
     }
-    if name == "Hi-ToM (public)": del arms["replays, slow"]  # written for generated stories only
+    if name == "Hi-ToM (public)":
+        del arms["replays, slow"]  # written for generated stories only
     found = in_turns(arms, rounds)
-    for arm, rates in found.items(): print(f"{name:20}{arm:30}{statistics.median(rates):>12,.0f}/s")
+    for arm, rates in found.items():
+        print(f"{name:20}{arm:30}{statistics.median(rates):>12,.0f}/s")
     if "replays, slow" in found:
-        times = ratio(f"replays, {name}", median_ratio(found["replays, fast"], found["replays, slow"]), "rate of the slow simulator")
+        times = ratio(
+            f"replays, {name}",
+            median_ratio(found["replays, fast"], found["replays, slow"]),
+            "rate of the slow simulator",
+        )
         print(f"{name:20}{'fast / slow replay':30}{times:>12.1f}")
 
 
 def check(family, n, **options):
     "Compare both simulators on fresh stories"
-    with Clock() as clock: tales = list(generate(family, n, seed=2025, **options))
-    wrong = sum(slow != asked.answer for tale in tales for slow, asked in zip(slow_answer(tale), tale.asked))
+    with Clock() as clock:
+        tales = list(generate(family, n, seed=2025, **options))
+    wrong = sum(
+        slow != asked.answer for tale in tales for slow, asked in zip(slow_answer(tale), tale.asked)
+    )
     asked = sum(len(tale.asked) for tale in tales)
-    print(f"{family:8}{str(options):62}{n:>7,} stories, {n / clock.cpu:>6,.0f}/s{asked:>8,} questions{wrong:>4} disagreements")
+    print(
+        f"{family:8}{str(options):62}{n:>7,} stories, {n / clock.cpu:>6,.0f}/s{asked:>8,} questions{wrong:>4} disagreements"
+    )
     return tales
 
 
 def agreement(n):
     "Count what agrees in n stories of each kind: beliefs of orders 0-4, answers from memories alone, form of the contexts"
-    print(f"\n{'kind of story':44}{'stories':>8}{'order 0':>14}{'orders 1-4':>16}{'memories':>14}{'structure':>12}")
+    print(
+        f"\n{'kind of story':44}{'stories':>8}{'order 0':>14}{'orders 1-4':>16}{'memories':>14}{'structure':>12}"
+    )
     kinds = {f"tomi, {kind}": ("tomi", dict(kind=kind)) for kind in TOMI_KINDS}
-    kinds |= {f"hitom, length {k}, {'talk' if tell else 'no talk'}": ("hitom", dict(lengths=(k,), tells=(tell,), chain="random"))
-              for tell in (False, True) for k in (1, 2, 3)}
+    kinds |= {
+        f"hitom, length {k}, {'talk' if tell else 'no talk'}": (
+            "hitom",
+            dict(lengths=(k,), tells=(tell,), chain="random"),
+        )
+        for tell in (False, True)
+        for k in (1, 2, 3)
+    }
     for name, (family, options) in kinds.items():
         columns = [Counter() for _ in range(4)]
         for tale in generate(family, n, seed=2026, **options):
-            for column, found in zip(columns, compared(tale)): column.update(found)
+            for column, found in zip(columns, compared(tale)):
+                column.update(found)
         cells = [f"{column.total():,}/{column[False]}" for column in columns]
         print(f"{name:44}{n:>8,}{cells[0]:>14}{cells[1]:>16}{cells[2]:>14}{cells[3]:>12}")
 
@@ -101,24 +129,41 @@ def compared(tale):
     "True or False for each comparison of one story, in four lists"
     world, context, replay = tale.story.world, to_context(tale.story), Replay(tale.sentences)
     asked = [(read_question(a.text), a.answer) for a in tale.asked]
-    return ([world.where(thing) == replay.spot[thing] and world.first(thing) == replay.begin[thing] for thing in world.log],
-            [world.belief(*key) == place for key, place in replay.held.items()],
-            [memory_answer(context, q.chain, q.object) == place for q, place in asked if q.chain],
-            [structural_score(context) == 1])
+    return (
+        [
+            world.where(thing) == replay.spot[thing] and world.first(thing) == replay.begin[thing]
+            for thing in world.log
+        ],
+        [world.belief(*key) == place for key, place in replay.held.items()],
+        [memory_answer(context, q.chain, q.object) == place for q, place in asked if q.chain],
+        [structural_score(context) == 1],
+    )
 
 
 def scores(rows):
     "Right answers by half of the file, policy and order"
     print(f"\n{'Hi-ToM, public half':46}{'all':>10}{'order 0':>9}{'1':>6}{'2':>6}{'3':>6}{'4':>6}")
-    policies = {"simulator": lambda story, text: answer(story, text).text,
-                "simulator, faults emulated": lambda story, text: answer(story, text, "as_shipped").text}
-    policies |= {name: lambda story, text, rule=rule: rule(story.world, read_question(text)) for name, rule in baselines.items()}
+    policies = {
+        "simulator": lambda story, text: answer(story, text).text,
+        "simulator, faults emulated": lambda story, text: answer(story, text, "as_shipped").text,
+    }
+    policies |= {
+        name: lambda story, text, rule=rule: rule(story.world, read_question(text))
+        for name, rule in baselines.items()
+    }
     for kind in ("CoTP", "VP"):
         half = [(read_story(row["story"]), row) for row in rows if row["prompting_type"] == kind]
         total = Counter(row["question_order"] for _, row in half)
         for name, policy in policies.items():
-            right = Counter(row["question_order"] for story, row in half if policy(story, row["question"]) == row["answer"])
-            print(f"{kind:6}{name:40}{right.total():>4}/{len(half):<5}" + "".join(f"{100 * right[k] / total[k]:>6.1f}" for k in range(5)))
+            right = Counter(
+                row["question_order"]
+                for story, row in half
+                if policy(story, row["question"]) == row["answer"]
+            )
+            print(
+                f"{kind:6}{name:40}{right.total():>4}/{len(half):<5}"
+                + "".join(f"{100 * right[k] / total[k]:>6.1f}" for k in range(5))
+            )
     print(f"chance {100 / 15:.1f} % (15 choices)")
 
 
@@ -129,9 +174,12 @@ if __name__ == "__main__":
     n, rounds = (1000, 3) if quick else (10_000, 5)
     tomi, hitom = check("tomi", n), check("hitom", n)
     check("tomi", n // 10, objects=2, visits=(2,))
-    for chain in ("first", "repeat", "random"): check("hitom", n // 10, chain=chain, objects=3, lengths=(1, 2, 3, 4))
+    for chain in ("first", "repeat", "random"):
+        check("hitom", n // 10, chain=chain, objects=3, lengths=(1, 2, 3, 4))
     agreement(n // 10)
-    print(f"\nshare of answers that are reality or the first place, by order: {_class_shares(hitom[:1000])}\n")
+    print(
+        f"\nshare of answers that are reality or the first place, by order: {_class_shares(hitom[:1000])}\n"
+    )
     speed("ToMi (generated)", rows_of(tomi[:500]), rounds)
     speed("Hi-ToM (generated)", rows_of(hitom[:300]), rounds)
     if DATA.exists():

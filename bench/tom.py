@@ -11,6 +11,7 @@ ms" is the CPU time of this process per question beyond the peer's; the target i
 
 The second table has no model: questions per second of whole runs with the symbolic solver and with the solver that reads contexts.
 """
+
 import argparse
 import asyncio
 import math
@@ -39,27 +40,36 @@ CONFIG = AnswerConfig(form="text", manual=False)
 hitom = benchmarks["hitom"]
 
 
-def asker(url): return Asker(vllm_client("tiny", url, limits=LIMITS), hitom, CONFIG)
+def asker(url):
+    return Asker(vllm_client("tiny", url, limits=LIMITS), hitom, CONFIG)
 
 
 def requests_of(items, contexts, url):
     "What a run sends"
     ask = asker(url)
-    return [ask.request(hitom.prompt(item, shown(contexts[item.source], CONFIG) if contexts else None)) for item in items]
+    return [
+        ask.request(hitom.prompt(item, shown(contexts[item.source], CONFIG) if contexts else None))
+        for item in items
+    ]
 
 
 async def plain(url, requests):
     "The SDK behind a semaphore"
     from openai import AsyncOpenAI
+
     slots = asyncio.Semaphore(CONCURRENCY)
     async with AsyncOpenAI(api_key="none", base_url=url, max_retries=0, timeout=60.0) as sdk:
+
         async def ask(request):
             async with slots:
                 args = {"temperature": request.temperature, "max_tokens": request.max_tokens}
-                return await sdk.chat.completions.create(model="tiny", messages=list(request.messages), **args)
+                return await sdk.chat.completions.create(
+                    model="tiny", messages=list(request.messages), **args
+                )
 
         await asyncio.gather(*map(ask, requests[:CONCURRENCY]))
-        with Clock() as clock: await asyncio.gather(*map(ask, requests))
+        with Clock() as clock:
+            await asyncio.gather(*map(ask, requests))
     return clock
 
 
@@ -67,7 +77,8 @@ async def client(url, requests):
     "This package's client alone"
     model = vllm_client("tiny", url, limits=LIMITS)
     await chat_all(model, requests[:CONCURRENCY])
-    with Clock() as clock: await chat_all(model, requests)
+    with Clock() as clock:
+        await chat_all(model, requests)
     return clock
 
 
@@ -77,43 +88,87 @@ async def run(url, items, mode, store, folder):
     await answer_all(job, items[:CONCURRENCY], lambda outcome: None, CONCURRENCY)
     job.known.clear()
     answers = AnswerFile(Path(folder) / "answers.jsonl")
-    with Clock() as clock: await answer_all(job, items, answers.add, 2 * CONCURRENCY)
-    if len(answers.finish(item.id for item in items)) != len(items): raise SystemExit("answers are missing")
+    with Clock() as clock:
+        await answer_all(job, items, answers.add, 2 * CONCURRENCY)
+    if len(answers.finish(item.id for item in items)) != len(items):
+        raise SystemExit("answers are missing")
     return clock
 
 
 def with_model(server, items, contexts, store, rounds, seconds):
-    print(f"{len(items):,} questions per turn, {LATENCY * 1000:.0f} ms, {CONCURRENCY} at once; medians\n")
-    print(f"{'':16} {'turns':>5} {'questions/s':>12} {'of ideal':>9} {'CPU ms each':>12} {'own ms beyond client':>21} {'beyond SDK':>11}  target")
+    print(
+        f"{len(items):,} questions per turn, {LATENCY * 1000:.0f} ms, {CONCURRENCY} at once; medians\n"
+    )
+    print(
+        f"{'':16} {'turns':>5} {'questions/s':>12} {'of ideal':>9} {'CPU ms each':>12} {'own ms beyond client':>21} {'beyond SDK':>11}  target"
+    )
     for mode in ("vanilla", "context"):
         requests = requests_of(items, contexts if mode == "context" else None, server.url)
 
         def through():
-            with tempfile.TemporaryDirectory() as folder: return asyncio.run(run(server.url, items, mode, store, folder))
+            with tempfile.TemporaryDirectory() as folder:
+                return asyncio.run(run(server.url, items, mode, store, folder))
 
-        arms = {"plain SDK": lambda: asyncio.run(plain(server.url, requests)), "client": lambda: asyncio.run(client(server.url, requests)), "run": through}
+        arms = {
+            "plain SDK": lambda: asyncio.run(plain(server.url, requests)),
+            "client": lambda: asyncio.run(client(server.url, requests)),
+            "run": through,
+        }
         found = in_turns(arms, rounds, seconds / 2)
         for name, clocks in found.items():
-            speed, cpu = statistics.median(len(items) / c.wall for c in clocks), statistics.median(1000 * c.cpu / len(items) for c in clocks)
-            own = [statistics.median(1000 * (c.cpu - b.cpu) / len(items) for c, b in zip(clocks, found[peer])) for peer in ("client", "plain SDK")]
-            shown_ = [f"{value:.2f}" if name == "run" or (name == "client" and i) else "" for i, value in enumerate(own)]
-            print(f"{mode + ', ' + name:16} {len(clocks):>5} {speed:>12,.0f} {speed * LATENCY / CONCURRENCY:>9.0%} {cpu:>12.2f} {shown_[0]:>21} {shown_[1]:>11}"
-                  f"  {'<= 2 ms beyond client' if name == 'run' else ''}")
-        ratio(f"questions of a run, {mode}", median_ratio([c.wall for c in found["plain SDK"]], [c.wall for c in found["run"]]), "rate of the plain OpenAI SDK")
+            speed, cpu = (
+                statistics.median(len(items) / c.wall for c in clocks),
+                statistics.median(1000 * c.cpu / len(items) for c in clocks),
+            )
+            own = [
+                statistics.median(
+                    1000 * (c.cpu - b.cpu) / len(items) for c, b in zip(clocks, found[peer])
+                )
+                for peer in ("client", "plain SDK")
+            ]
+            shown_ = [
+                f"{value:.2f}" if name == "run" or (name == "client" and i) else ""
+                for i, value in enumerate(own)
+            ]
+            print(
+                f"{mode + ', ' + name:16} {len(clocks):>5} {speed:>12,.0f} {speed * LATENCY / CONCURRENCY:>9.0%} {cpu:>12.2f} {shown_[0]:>21} {shown_[1]:>11}"
+                f"  {'<= 2 ms beyond client' if name == 'run' else ''}"
+            )
+        ratio(
+            f"questions of a run, {mode}",
+            median_ratio([c.wall for c in found["plain SDK"]], [c.wall for c in found["run"]]),
+            "rate of the plain OpenAI SDK",
+        )
 
 
 def without_model(items):
-    print(f"\n{len(items):,} questions, no model, contexts kept on disk\n\n{'':10} {'questions/s':>12}")
+    print(
+        f"\n{len(items):,} questions, no model, contexts kept on disk\n\n{'':10} {'questions/s':>12}"
+    )
     for solver in ("symbolic", "memory"):
         with tempfile.TemporaryDirectory() as folder:
-            parser = StoredParser(SymbolicParser(), Path(folder) / "contexts") if solver == "memory" else None
+            parser = (
+                StoredParser(SymbolicParser(), Path(folder) / "contexts")
+                if solver == "memory"
+                else None
+            )
             answers = AnswerFile(Path(folder) / "answers.jsonl")
-            with Clock() as clock: asyncio.run(answer_all(Respondent(hitom, "context", solver=solver, parser=parser), items, answers.add, CONCURRENCY))
+            with Clock() as clock:
+                asyncio.run(
+                    answer_all(
+                        Respondent(hitom, "context", solver=solver, parser=parser),
+                        items,
+                        answers.add,
+                        CONCURRENCY,
+                    )
+                )
         print(f"{solver:10} {len(items) / clock.wall:>12,.0f}")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="fewer rounds: at most 40 s")
     quick = parser.parse_args().quick
     print(f"Python {sys.version.split()[0]}, openai {metadata.version('openai')}; ", end="")
@@ -122,9 +177,13 @@ def main():
         items: list[BenchmarkItem] = list(hitom.load(Path(folder) / "hitom.jsonl"))
     with tempfile.TemporaryDirectory() as store, serving(latency=LATENCY, says=SAYS) as server:
         symbolic = StoredParser(SymbolicParser(), store)
-        contexts = {text: asyncio.run(symbolic(text, "hitom")).context for text in {item.source for item in items}}
+        contexts = {
+            text: asyncio.run(symbolic(text, "hitom")).context
+            for text in {item.source for item in items}
+        }
         with_model(server, items, contexts, store, *((3, 30) if quick else (12, math.inf)))
     without_model(items)
 
 
-if __name__ == "__main__": main()
+if __name__ == "__main__":
+    main()

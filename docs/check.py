@@ -5,6 +5,7 @@
 
 Tests marked `long` are left to `make test`. Of the commands, only those that changed are tested.
 """
+
 import subprocess
 import sys
 from pathlib import Path
@@ -16,18 +17,30 @@ ROOT = rooms.ROOT
 
 def git(*words: str) -> list[str]:
     "The lines that git answers"
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.split("\n")[:-1]
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.split(
+        "\n"
+    )[:-1]
 
 
 def base() -> str:
     "The commit to compare with"
     head, common = git("rev-parse", "HEAD"), git("merge-base", "HEAD", "main")
-    return common[0] if common and common != head else "HEAD" if git("status", "--porcelain") else "HEAD~1"
+    return (
+        common[0]
+        if common and common != head
+        else "HEAD"
+        if git("status", "--porcelain")
+        else "HEAD~1"
+    )
 
 
 def changed(commit: str) -> list[Path]:
     "Files that differ from a commit, new ones included"
-    return [Path(line) for line in git("diff", "--name-only", commit) + git("ls-files", "--others", "--exclude-standard")]
+    return [
+        Path(line)
+        for line in git("diff", "--name-only", commit)
+        + git("ls-files", "--others", "--exclude-standard")
+    ]
 
 
 def touched(paths: list[Path], house: list[rooms.Page]) -> tuple[set[str], set[str]]:
@@ -37,35 +50,67 @@ def touched(paths: list[Path], house: list[rooms.Page]) -> tuple[set[str], set[s
     modules = {page.module for page in house if page.room == "commands"}
     for path in paths:
         top, *rest = path.parts
-        if top in ("nbs", "humanlm", "tests") and rest and rest[0] in rooms.ROOMS: found.add(rest[0])
+        if top in ("nbs", "humanlm", "tests") and rest and rest[0] in rooms.ROOMS:
+            found.add(rest[0])
         elif top == "nbs" and path.name in pages:
             page = pages[path.name]
-            (commands if page.room == "commands" else found).add(page.module if page.room == "commands" else page.room)
-        elif path.stem.removeprefix("test_") in modules and top in ("humanlm", "tests"): commands.add(path.stem.removeprefix("test_"))
+            (commands if page.room == "commands" else found).add(
+                page.module if page.room == "commands" else page.room
+            )
+        elif path.stem.removeprefix("test_") in modules and top in ("humanlm", "tests"):
+            commands.add(path.stem.removeprefix("test_"))
     return found, commands
 
 
-def chosen(found: set[str], commands: set[str], house: list[rooms.Page]) -> tuple[list[rooms.Page], list[str]]:
+def chosen(
+    found: set[str], commands: set[str], house: list[rooms.Page]
+) -> tuple[list[rooms.Page], list[str]]:
     "Pages, and folders or files of tests"
-    tests = [ROOT / "tests" / room for room in rooms.ROOMS if room in found] + [ROOT / "tests/commands" / f"test_{name}.py" for name in sorted(commands)]
-    return [page for page in house if page.room in found or page.module in commands], [str(p) for p in tests if p.exists()]
+    tests = [ROOT / "tests" / room for room in rooms.ROOMS if room in found] + [
+        ROOT / "tests/commands" / f"test_{name}.py" for name in sorted(commands)
+    ]
+    return [page for page in house if page.room in found or page.module in commands], [
+        str(p) for p in tests if p.exists()
+    ]
 
 
 def run(title: str, command: str, *words: str) -> bool:
     "Run a command of this environment; whether it passed"
     print(f"\n== {title} ==", flush=True)
-    return subprocess.run([Path(sys.executable).with_name(command), *words], cwd=ROOT).returncode in (0, 5)  # 5: pytest found only long tests
+    return subprocess.run(
+        [Path(sys.executable).with_name(command), *words], cwd=ROOT
+    ).returncode in (0, 5)  # 5: pytest found only long tests
 
 
 def main(commit: str = "") -> int:
-    house, pytest = rooms.pages(), ("pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+    house, pytest = (
+        rooms.pages(),
+        ("pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
+    )
     found, commands = touched(changed(commit or base()), house)
     notebooks, tests = chosen(found, commands, house)
-    passed = [run("The frame: export in sync, notebooks clean, links, the law of rooms, README", *pytest, "tests/project")]
+    passed = [
+        run(
+            "The frame: export in sync, notebooks clean, links, the law of rooms, README",
+            *pytest,
+            "tests/project",
+        )
+    ]
     if notebooks:
-        passed.append(run(f"Notebooks of what changed: {', '.join(sorted(found | commands))}", "nbdev_test", "--n-workers", "2", "--path-re", rooms.pattern(notebooks)))
-    if tests: passed.append(run("Their tests", *pytest, "-m", "not long", *tests))
-    if not notebooks: print("\nNo room has changed.")
+        passed.append(
+            run(
+                f"Notebooks of what changed: {', '.join(sorted(found | commands))}",
+                "nbdev_test",
+                "--n-workers",
+                "2",
+                "--path-re",
+                rooms.pattern(notebooks),
+            )
+        )
+    if tests:
+        passed.append(run("Their tests", *pytest, "-m", "not long", *tests))
+    if not notebooks:
+        print("\nNo room has changed.")
     return not all(passed)
 
 

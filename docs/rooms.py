@@ -1,5 +1,6 @@
 """The rooms of the package, measured: `python docs/rooms.py` prints the table of CONTRIBUTING, `--write` puts it there, `--check` says which imports break the law,
 `--light` which notebooks run without torch (for `nbdev_test --path-re`)."""
+
 import ast
 import json
 import re
@@ -53,29 +54,35 @@ ABOUT = {
 
 class Page(NamedTuple):
     "A notebook that exports a module"
+
     notebook: Path
     module: str  # without the package: `data.records`, or `train` for a command
 
     @property
-    def room(self) -> str: return self.module.partition(".")[0] if "." in self.module else "commands"
+    def room(self) -> str:
+        return self.module.partition(".")[0] if "." in self.module else "commands"
 
     @property
-    def path(self) -> Path: return ROOT / "humanlm" / (self.module.replace(".", "/") + ".py")
+    def path(self) -> Path:
+        return ROOT / "humanlm" / (self.module.replace(".", "/") + ".py")
 
     @property
     def place(self) -> tuple[int, int]:
         "Room, then number within the room; commands stand above all rooms"
         number = int(self.notebook.name[:2])
-        if self.room == "commands": return len(ROOMS), number
+        if self.room == "commands":
+            return len(ROOMS), number
         door = self.notebook.parent.name != self.room
         return ROOMS.index(self.room), DOOR * (number > 0) if door else number
 
 
-def cells(notebook: Path) -> list[dict]: return json.loads(notebook.read_text("utf-8"))["cells"]
+def cells(notebook: Path) -> list[dict]:
+    return json.loads(notebook.read_text("utf-8"))["cells"]
 
 
 @cache
-def tree(page: Page) -> ast.Module: return ast.parse(page.path.read_text("utf-8"))
+def tree(page: Page) -> ast.Module:
+    return ast.parse(page.path.read_text("utf-8"))
 
 
 @cache
@@ -83,8 +90,10 @@ def pages(folder: Path = ROOT / "nbs") -> list[Page]:
     "Every notebook that exports a module, in the order of the house"
     found = []
     for notebook in folder.rglob("[0-9][0-9]_*.ipynb"):
-        if ".ipynb_checkpoints" in notebook.parts: continue
-        if m := re.match(r"#\| default_exp (\S+)", "".join(cells(notebook)[0]["source"])): found.append(Page(notebook, m[1]))
+        if ".ipynb_checkpoints" in notebook.parts:
+            continue
+        if m := re.match(r"#\| default_exp (\S+)", "".join(cells(notebook)[0]["source"])):
+            found.append(Page(notebook, m[1]))
     return sorted(found, key=lambda page: (page.place, page.notebook.name))
 
 
@@ -92,9 +101,10 @@ def imports(tree: ast.AST, module: str = "") -> set[str]:
     "Every module or name that the code imports, at the top or inside a function, as dotted names"
     found, package = set(), ["humanlm", *module.split(".")[:-1]]
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import): found |= {a.name for a in node.names}
+        if isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom):
-            up = package[:len(package) - node.level + 1] if node.level else []
+            up = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*up, *([node.module] if node.module else [])])
             found |= {base} | {f"{base}.{a.name}" for a in node.names}
     return found
@@ -109,8 +119,10 @@ def law_problems(trees: dict[str, ast.AST], house: list[Page]) -> list[str]:
             there = by_name[other]
             if {page.room, there.room} <= SYSTEMS and page.room != there.room:
                 found.append(f"{name} imports {other}: systems do not import each other")
-            elif there.room == "commands" and page.room == "commands": found.append(f"{name} imports {other}: commands do not import each other")
-            elif there.place >= page.place: found.append(f"{name} imports {other}, which stands higher")
+            elif there.room == "commands" and page.room == "commands":
+                found.append(f"{name} imports {other}: commands do not import each other")
+            elif there.place >= page.place:
+                found.append(f"{name} imports {other}, which stands higher")
         for package, room in ONLY_IN.items():
             if page.room != room and any(n.split(".")[0] == package for n in used):
                 found.append(f"{name} imports {package}, which only the room {room} may")
@@ -119,6 +131,7 @@ def law_problems(trees: dict[str, ast.AST], house: list[Page]) -> list[str]:
 
 class Room(NamedTuple):
     "What `python docs/rooms.py` counts of a room"
+
     name: str
     pages: int
     imported: str  # rooms it imports, with the number of arrows from page to page
@@ -133,29 +146,58 @@ def survey(house: list[Page]) -> tuple[list[Room], dict[str, list[str]]]:
     for room in [*ROOMS, "commands"]:
         arrows, count, own = Counter(), Counter(), [p for p in house if p.room == room]
         for page in own:
-            used = {n.removeprefix("humanlm.") for n in imports(tree(page), page.module)} & by_name.keys() - {page.module}
+            used = {
+                n.removeprefix("humanlm.") for n in imports(tree(page), page.module)
+            } & by_name.keys() - {page.module}
             arrows.update(by_name[n].room for n in used if by_name[n].room != room)
             for node in tree(page).body:
-                if isinstance(node, ast.ClassDef): classes[node.name].add(room)
-                if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.name[0] != "_":
+                if isinstance(node, ast.ClassDef):
+                    classes[node.name].add(room)
+                if (
+                    isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+                    and node.name[0] != "_"
+                ):
                     count["classes" if isinstance(node, ast.ClassDef) else "functions"] += 1
             count["lines"] += len(page.path.read_text("utf-8").splitlines())
         told = ", ".join(f"{name} {arrows[name]}" for name in ROOMS if arrows[name])
-        rooms.append(Room(room, len(own), told or "–", count["classes"], count["functions"], count["lines"]))
+        rooms.append(
+            Room(room, len(own), told or "–", count["classes"], count["functions"], count["lines"])
+        )
     return rooms, {name: sorted(where) for name, where in sorted(classes.items()) if len(where) > 1}
 
 
 def table(rooms: list[Room]) -> str:
     "The survey as a Markdown table"
     rows = [(r.name, r.pages, r.imported, r.classes, r.functions, f"{r.lines:,}") for r in rooms]
-    total = ("all", sum(r.pages for r in rooms), "", sum(r.classes for r in rooms), sum(r.functions for r in rooms), f"{sum(r.lines for r in rooms):,}")
-    head = ["room", "pages", "imports (arrows from page to page)", "public classes", "public functions", "exported lines"]
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [head, ["---", "--:", "---", "--:", "--:", "--:"], *rows, total])
+    total = (
+        "all",
+        sum(r.pages for r in rooms),
+        "",
+        sum(r.classes for r in rooms),
+        sum(r.functions for r in rooms),
+        f"{sum(r.lines for r in rooms):,}",
+    )
+    head = [
+        "room",
+        "pages",
+        "imports (arrows from page to page)",
+        "public classes",
+        "public functions",
+        "exported lines",
+    ]
+    return "\n".join(
+        "| " + " | ".join(map(str, row)) + " |"
+        for row in [head, ["---", "--:", "---", "--:", "--:", "--:"], *rows, total]
+    )
 
 
 def pattern(house: list[Page]) -> str:
     "What `nbdev_test --path-re` takes to run these pages alone"
-    return "/(" + "|".join(re.escape(p.notebook.relative_to(ROOT / "nbs").as_posix()) for p in house) + ")$"
+    return (
+        "/("
+        + "|".join(re.escape(p.notebook.relative_to(ROOT / "nbs").as_posix()) for p in house)
+        + ")$"
+    )
 
 
 def contributing() -> str:
@@ -163,18 +205,38 @@ def contributing() -> str:
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     rooms, twice = survey(pages())
     now = f"{table(rooms)}\n\nClasses of one name in two rooms: {len(twice)}."
-    return re.sub(r"(?m)^\| room \|.*(?:\n\|.*)*(?:\n\nClasses of one name in two rooms: .*)?", lambda _: now, text, count=1)
+    return re.sub(
+        r"(?m)^\| room \|.*(?:\n\|.*)*(?:\n\nClasses of one name in two rooms: .*)?",
+        lambda _: now,
+        text,
+        count=1,
+    )
 
 
 def main() -> int:
     house = pages()
-    if "--write" in sys.argv: return print(f"CONTRIBUTING.md: {(ROOT / 'CONTRIBUTING.md').write_text(contributing(), 'utf-8')} letters") or 0
-    if "--light" in sys.argv: return print(pattern([p for p in house if p.room in LIGHT and not p.module.endswith(".recipe")])) or 0
+    if "--write" in sys.argv:
+        return (
+            print(
+                f"CONTRIBUTING.md: {(ROOT / 'CONTRIBUTING.md').write_text(contributing(), 'utf-8')} letters"
+            )
+            or 0
+        )
+    if "--light" in sys.argv:
+        return (
+            print(
+                pattern([p for p in house if p.room in LIGHT and not p.module.endswith(".recipe")])
+            )
+            or 0
+        )
     problems = law_problems({p.module: tree(p) for p in house}, house)
     if "--check" not in sys.argv:
         rooms, twice = survey(house)
         print(table(rooms))
-        print(f"\nClasses of one name in two rooms: {len(twice)}" + "".join(f"\n- {name}: {', '.join(where)}" for name, where in twice.items()))
+        print(
+            f"\nClasses of one name in two rooms: {len(twice)}"
+            + "".join(f"\n- {name}: {', '.join(where)}" for name, where in twice.items())
+        )
     print(f"\nImports that break the law: {len(problems)}" + "".join(f"\n- {p}" for p in problems))
     return bool(problems)
 

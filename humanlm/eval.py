@@ -17,7 +17,15 @@ from .core.grammar import cut_line, find_run, parse
 from .core.html import aligned
 from .core.plugins import load_plugin
 from .core.runs import alone, open_run, run_record, save_record
-from .evaluation.measured import Measurement, Results, load_measured, results, save_results, ALL, paired_table
+from humanlm.evaluation.measured import (
+    Measurement,
+    Results,
+    load_measured,
+    results,
+    save_results,
+    ALL,
+    paired_table,
+)
 from .training.recipe import Recipe, find_recipe
 from .training.run import recipe_name
 
@@ -43,7 +51,9 @@ def _recipe_of(
     named = line.files or [flag for flag, *_ in line.flags if flag == "--run.recipe"]
     runs = [found[0] for given in line.inputs if (found := _run_of(given))]
     if runs and not named:
-        return find_recipe((read_yaml(runs[0] / "config.yaml").get("run") or {}).get("recipe") or RunConfig.recipe)
+        return find_recipe(
+            (read_yaml(runs[0] / "config.yaml").get("run") or {}).get("recipe") or RunConfig.recipe
+        )
     return find_recipe(recipe_name(argv))
 
 # %% ../nbs/90_eval.ipynb #measured_of
@@ -55,12 +65,23 @@ def _measured_of(
     files: list[tuple[str, Path]] = []
     for given in inputs:
         run, name = _run_of(given, out) or (None, "")
-        own = [path for path in sorted((run / "measured").glob("*.jsonl")) if name in ("", path.stem)] if run else []
+        own = (
+            [path for path in sorted((run / "measured").glob("*.jsonl")) if name in ("", path.stem)]
+            if run
+            else []
+        )
         if not run or not own:
-            raise DataError(f"Nothing was measured behind {shorten(given)!r}. Give {INPUTS}; an unfinished run goes on with --resume.")
+            raise DataError(
+                f"Nothing was measured behind {shorten(given)!r}. Give {INPUTS}; an unfinished run goes on with --resume."
+            )
         files += [(run.name, path) for path in own if path not in [p for _, p in files]]
     stems, several = [path.stem for _, path in files], len({path.parent for _, path in files}) > 1
-    return {f"{run}.{path.stem}" if several and stems.count(path.stem) > 1 else path.stem: load_measured(path) for run, path in files}
+    return {
+        f"{run}.{path.stem}"
+        if several and stems.count(path.stem) > 1
+        else path.stem: load_measured(path)
+        for run, path in files
+    }
 
 # %% ../nbs/90_eval.ipynb #compare
 def _compare_runs(
@@ -77,7 +98,9 @@ def _compare_runs(
         return 0
     found = results(models, getattr(s.groups.get("eval"), "bootstrap", 2000))
     first, _ = _run_of(s.inputs[0], s.run.out) or (Path(s.inputs[0]), "")
-    own = s.changed(run={"name": s.run.name if "--run.name" in " ".join(argv) else f"{first.name}-eval"})
+    own = s.changed(
+        run={"name": s.run.name if "--run.name" in " ".join(argv) else f"{first.name}-eval"}
+    )
     with alone(Path(own.run.out) / own.run.name):
         folder = open_run(own.run.out, own.run.name, "", s.fresh)
         own.save(folder / "config.yaml")
@@ -90,8 +113,14 @@ def _compare_runs(
 def _summary(recipe: Recipe, found: Results, most: int = 30) -> str:
     "Show the means of every metric and the differences between models, the first `most` of them"
     pairs = [p for p in found.paired if p.level == ALL]
-    more = [f"... and {len(pairs) - most} more differences in results.json"] if len(pairs) > most else []
-    return "\n\n".join([recipe.tables(found.rows), *([paired_table(pairs, most=most)] if pairs else []), *more])
+    more = (
+        [f"... and {len(pairs) - most} more differences in results.json"]
+        if len(pairs) > most
+        else []
+    )
+    return "\n\n".join(
+        [recipe.tables(found.rows), *([paired_table(pairs, most=most)] if pairs else []), *more]
+    )
 
 # %% ../nbs/90_eval.ipynb #main
 def _compare(
@@ -99,7 +128,11 @@ def _compare(
 ) -> int:
     "Compare runs and models: `python -m humanlm.eval [--config FILE] [--group.name value] INPUT ...`"
     recipe = _recipe_of(argv)
-    return load_plugin(recipe.comparison, "comparison")(argv) if recipe.comparison else _compare_runs(recipe, argv)
+    return (
+        load_plugin(recipe.comparison, "comparison")(argv)
+        if recipe.comparison
+        else _compare_runs(recipe, argv)
+    )
 
 
 main = menu("eval", _compare)

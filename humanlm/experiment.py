@@ -30,7 +30,9 @@ def main(
         return
     quiet_libraries()
     keep_memory()
-    path = run_experiment(recipe, settings, [word for word in argv if word not in ("--resume", "--fresh")])
+    path = run_experiment(
+        recipe, settings, [word for word in argv if word not in ("--resume", "--fresh")]
+    )
     found = load_outcome(path)
     print(aligned(f"{found.head()}\n\n{recipe.tables(found.rows)}\n\noutcome: {path}"))
 

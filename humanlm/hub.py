@@ -64,7 +64,11 @@ def _published(
     card: str,
 ) -> dict[str, Path | str]:  # path in the repository → file, or text
     "List what is published"
-    files = {p.relative_to(place).as_posix(): p for p in sorted(Path(place).rglob("*")) if p.is_file() and p.name[:1] != "."}
+    files = {
+        p.relative_to(place).as_posix(): p
+        for p in sorted(Path(place).rglob("*"))
+        if p.is_file() and p.name[:1] != "."
+    }
     return files | {"README.md": card}
 
 # %% ../nbs/84_hub.ipynb #put
@@ -86,12 +90,17 @@ def _upload(
     with _hub_errors(config):
         api = _known_hub()
         with _repository(api, config):
-            return str(api.create_commit(config.repo, _additions(files), commit_message="Publish a model of humanlm").commit_url)
+            return str(
+                api.create_commit(
+                    config.repo, _additions(files), commit_message="Publish a model of humanlm"
+                ).commit_url
+            )
 
 
 def _known_hub() -> Any:
     "Give the client of a Hub that knows us"
     from huggingface_hub import HfApi, get_session
+
     get_session().timeout = PATIENCE
     api = HfApi()
     api.whoami()
@@ -101,7 +110,11 @@ def _known_hub() -> Any:
 def _additions(files: Mapping[str, Path | str]) -> list[Any]:
     "Give what is published in the Hub's own form"
     from huggingface_hub import CommitOperationAdd
-    return [CommitOperationAdd(name, c if isinstance(c, Path) else c.encode()) for name, c in files.items()]
+
+    return [
+        CommitOperationAdd(name, c if isinstance(c, Path) else c.encode())
+        for name, c in files.items()
+    ]
 
 # %% ../nbs/84_hub.ipynb #repository
 @contextmanager
@@ -114,7 +127,9 @@ def _repository(
     made = False
     try:
         if not api.repo_exists(config.repo):
-            api.create_repo(config.repo, private=config.private)  # somebody else's of this name is an error, not ours to remove
+            api.create_repo(
+                config.repo, private=config.private
+            )  # somebody else's of this name is an error, not ours to remove
             made = True
         yield
     except BaseException:
@@ -142,10 +157,18 @@ def _hub_errors(
         why: dict[Any, str] = {
             401: "does not know you. Next: hf auth login, or set HF_TOKEN.",
             403: f"does not let you write to {config.repo}. Check name and token.",
-            409: "has changed meanwhile. Try again."}
+            409: "has changed meanwhile. Try again.",
+        }
         where = os.environ.get("HF_ENDPOINT", "huggingface.co")
-        hint = why.get(status, f"could not be asked: {type(e).__name__}: {shorten(e, 200)} Check the network, HF_ENDPOINT and HF_HUB_OFFLINE.")
-        so_far = f"Published by now: {', '.join(done)}; the same command goes on from there." if done else "Nothing was published."
+        hint = why.get(
+            status,
+            f"could not be asked: {type(e).__name__}: {shorten(e, 200)} Check the network, HF_ENDPOINT and HF_HUB_OFFLINE.",
+        )
+        so_far = (
+            f"Published by now: {', '.join(done)}; the same command goes on from there."
+            if done
+            else "Nothing was published."
+        )
         raise ConfigError(f"{so_far} The Hub at {where} {hint}") from e
 
 # %% ../nbs/84_hub.ipynb #push
@@ -157,16 +180,25 @@ def _push(
     "Publish a model with its card, or say what would be published"
     model = find_model(place, run_settings(place))
     if not (Path(model) / "config.json").is_file():
-        raise ConfigError(f"{model} holds no model (no config.json). Give a run, or a model's folder.")
+        raise ConfigError(
+            f"{model} holds no model (no config.json). Give a run, or a model's folder."
+        )
     if not config.repo:
         raise ConfigError("Where to? Give --hub.repo ORG/NAME.")
     if config.steps:
         return _push_steps(Path(model), config, dry_run)
     card = model_card(model, config)
-    lines = [f"card        {_card_place(model)}", f"repository  {config.repo}, {'private' if config.private else 'public'}"]
+    lines = [
+        f"card        {_card_place(model)}",
+        f"repository  {config.repo}, {'private' if config.private else 'public'}",
+    ]
     if dry_run:
-        lines += ["merged      the adapter and its base become one model first"] * needs_merging(model)
-        return "\n".join([*lines, *_sizes(_published(model, card)), "nothing was written or published"])
+        lines += ["merged      the adapter and its base become one model first"] * needs_merging(
+            model
+        )
+        return "\n".join(
+            [*lines, *_sizes(_published(model, card)), "nothing was written or published"]
+        )
     atomic_write(_card_place(model), card)
     with _publishable(model, how_to_ask(model)[1].get("dtype", "float32")) as folder:
         files = _published(folder, card)
@@ -184,7 +216,10 @@ def _sent(files: Mapping[str, Path | str], config: HubConfig) -> str:  # what be
 # %% ../nbs/84_hub.ipynb #sizes
 def _sizes(files: Mapping[str, Path | str]) -> list[str]:
     "List what is published, with bytes"
-    return [f"{c.stat().st_size if isinstance(c, Path) else len(c.encode()):>12,}  {name}" for name, c in files.items()]
+    return [
+        f"{c.stat().st_size if isinstance(c, Path) else len(c.encode()):>12,}  {name}"
+        for name, c in files.items()
+    ]
 
 # %% ../nbs/84_hub.ipynb #checkpoints
 def _checkpoints(
@@ -193,12 +228,21 @@ def _checkpoints(
 ) -> dict[int, Path]:  # step → folder, in order
     "Find the checkpoints that are asked for; `ConfigError` where one is not there"
     folder = (run_folder(model) or model) / "checkpoints" / model.name
-    def whole(p): return re.fullmatch(r"checkpoint-\d{1,9}", p.name) and (p / "trainer_state.json").is_file() and any(p.glob("*.safetensors"))
+
+    def whole(p):
+        return (
+            re.fullmatch(r"checkpoint-\d{1,9}", p.name)
+            and (p / "trainer_state.json").is_file()
+            and any(p.glob("*.safetensors"))
+        )
+
     found = {int(p.name.partition("-")[2]): p for p in folder.glob("checkpoint-*") if whole(p)}
     asked = sorted({*config.step_list} or found)
     if not asked or not {*asked} <= {*found}:
         lacking = ", ".join(str(n) for n in asked if n not in found) or "at all"
-        raise ConfigError(f"{model.name} has no checkpoint {lacking} in {folder}. There are: {', '.join(map(str, sorted(found))) or 'none'}.")
+        raise ConfigError(
+            f"{model.name} has no checkpoint {lacking} in {folder}. There are: {', '.join(map(str, sorted(found))) or 'none'}."
+        )
     return {step: found[step] for step in asked}
 
 # %% ../nbs/84_hub.ipynb #checkpoint_model
@@ -211,19 +255,35 @@ def _checkpoint_model(
     "Give a folder in which a checkpoint is a model that others can load, for as long as the block runs"
     with tempfile.TemporaryDirectory() as room:
         folder, merged = Path(room) / "model", Path(room) / "merged"
-        beside = {name: file for name, file in _published(model, "").items() if isinstance(file, Path) and not _WEIGHTS.search(name)}
-        for name, file in {**beside, **{p.name: p for p in checkpoint.iterdir() if _WEIGHTS.search(p.name)}}.items():
+        beside = {
+            name: file
+            for name, file in _published(model, "").items()
+            if isinstance(file, Path) and not _WEIGHTS.search(name)
+        }
+        for name, file in {
+            **beside,
+            **{p.name: p for p in checkpoint.iterdir() if _WEIGHTS.search(p.name)},
+        }.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).symlink_to(file.resolve())
         if not needs_merging(model):
             yield folder
             return
         own = folder / _ADAPTER
-        told = json.loads(own.read_text("utf-8")) | {"base_model_name_or_path": str(Path(adapter_base(model) or model).resolve())}
+        told = json.loads(own.read_text("utf-8")) | {
+            "base_model_name_or_path": str(Path(adapter_base(model) or model).resolve())
+        }
         own.unlink()
         own.write_text(json.dumps(told), "utf-8")
         merge_adapter(folder, merged, dtype)
-        _put({name: file for name, file in beside.items() if name != _ADAPTER and not (merged / name).exists()}, merged)
+        _put(
+            {
+                name: file
+                for name, file in beside.items()
+                if name != _ADAPTER and not (merged / name).exists()
+            },
+            merged,
+        )
         yield merged
 
 
@@ -232,7 +292,9 @@ _WEIGHTS, _ADAPTER = re.compile(r"\.safetensors(\.index\.json)?$"), "adapter_con
 # %% ../nbs/84_hub.ipynb #upload_steps
 def _upload_steps(
     steps: Mapping[int, Path],  # step → checkpoint
-    files: Callable[[int], contextlib.AbstractContextManager],  # of a step, for as long as they are needed
+    files: Callable[
+        [int], contextlib.AbstractContextManager
+    ],  # of a step, for as long as they are needed
     config: HubConfig,
 ) -> list[str]:  # what became of each
     "Publish each checkpoint as a branch, and the last on main"
@@ -241,13 +303,20 @@ def _upload_steps(
         api = _known_hub()
         with _repository(api, config, done):
             there = {ref.name for ref in api.list_repo_refs(config.repo).branches}
-            newest = max([*steps, *(int(name[5:]) for name in there if re.fullmatch(r"step-\d{1,9}", name))])
-            if _WORK not in there: api.create_branch(config.repo, branch=_WORK)
+            newest = max(
+                [*steps, *(int(name[5:]) for name in there if re.fullmatch(r"step-\d{1,9}", name))]
+            )
+            if _WORK not in there:
+                api.create_branch(config.repo, branch=_WORK)
             for step in steps:
                 if (branch := f"step-{step}") not in there:
                     with files(step) as found:
-                        commit = api.create_commit(config.repo, _additions(found), commit_message=f"Publish step {step}",
-                                                   revision="main" if step == newest else _WORK)
+                        commit = api.create_commit(
+                            config.repo,
+                            _additions(found),
+                            commit_message=f"Publish step {step}",
+                            revision="main" if step == newest else _WORK,
+                        )
                     api.create_branch(config.repo, branch=branch, revision=commit.oid)
                 done.append(f"{branch}{' (was there)' if branch in there else ''}")
             api.delete_branch(config.repo, branch=_WORK)
@@ -264,22 +333,42 @@ def _push_steps(
 ) -> str:  # what was done
     "Publish the checkpoints of a stage, or say what would be published"
     found = _checkpoints(model, config)
-    cards, dtype = {step: model_card(model, config, step) for step in found}, how_to_ask(model)[1].get("dtype", "float32")
-    size = {step: sum(p.stat().st_size for p in place.iterdir() if _WEIGHTS.search(p.name)) for step, place in found.items()}
-    lines = [f"repository  {config.repo}, {'private' if config.private else 'public'}",
-             *(f"{weights:>12,}  step-{step}{', main' * (step == max(found))}" for step, weights in size.items())]
+    cards, dtype = (
+        {step: model_card(model, config, step) for step in found},
+        how_to_ask(model)[1].get("dtype", "float32"),
+    )
+    size = {
+        step: sum(p.stat().st_size for p in place.iterdir() if _WEIGHTS.search(p.name))
+        for step, place in found.items()
+    }
+    lines = [
+        f"repository  {config.repo}, {'private' if config.private else 'public'}",
+        *(
+            f"{weights:>12,}  step-{step}{', main' * (step == max(found))}"
+            for step, weights in size.items()
+        ),
+    ]
     if dry_run:
-        return "\n".join([*lines, *["merged      each adapter and its base become one model first"] * needs_merging(model), "nothing was written or published"])
+        return "\n".join(
+            [
+                *lines,
+                *["merged      each adapter and its base become one model first"]
+                * needs_merging(model),
+                "nothing was written or published",
+            ]
+        )
 
     @contextmanager
     def files(step):
-        with _checkpoint_model(model, found[step], dtype) as folder: yield _published(folder, cards[step])
+        with _checkpoint_model(model, found[step], dtype) as folder:
+            yield _published(folder, cards[step])
 
     if not config.out:
         return "\n".join([*lines, f"published   {', '.join(_upload_steps(found, files, config))}"])
     with atomic_path(config.out) as new:
         for step in found:
-            with files(step) as each: _put(each, new / f"step-{step}")
+            with files(step) as each:
+                _put(each, new / f"step-{step}")
     return "\n".join([*lines, f"written to  {config.out}"])
 
 # %% ../nbs/84_hub.ipynb #GROUPS

@@ -30,20 +30,28 @@ from .models.settings import Estimate, estimate
 # %% ../nbs/82_humanual.ipynb #_Forecast
 class _Forecast(NamedTuple):
     "What a build will come to"
-    rows: int                # of the source, read for the forecast
-    share: float             # of the input that was read
-    counts: dict[str, int]   # fates of these rows
+
+    rows: int  # of the source, read for the forecast
+    share: float  # of the input that was read
+    counts: dict[str, int]  # fates of these rows
     personas: Estimate | None
     thoughts: Estimate | None
-    left: int = 0            # rows left out while reading
+    left: int = 0  # rows left out while reading
 
     def lines(self) -> list[str]:
         "Say it"
-        if not self.rows: return ["rows        unknown: the hub is not asked for a plan"]
-        about = "" if self.share >= 1 else f" (~{self.share:.1%} of the input; the numbers below are of this part)"
+        if not self.rows:
+            return ["rows        unknown: the hub is not asked for a plan"]
+        about = (
+            ""
+            if self.share >= 1
+            else f" (~{self.share:.1%} of the input; the numbers below are of this part)"
+        )
         counts = ", ".join(f"{name} {n:,}" for name, n in self.counts.items())
         costs = (_cost_text("personas", self.personas), _cost_text("thoughts", self.thoughts))
-        read = f"rows        {self.rows:,} read, {self.left:,} of them left out while reading{about}"
+        read = (
+            f"rows        {self.rows:,} read, {self.left:,} of them left out while reading{about}"
+        )
         return [read, f"fates       {counts}", *filter(None, costs)]
 
 # %% ../nbs/82_humanual.ipynb #_cost_text
@@ -57,22 +65,31 @@ def _forecast(
 ) -> _Forecast:
     "Read the beginning of the input and count"
     c = s.build
-    if on_hub(c.path): return _Forecast(0, 0.0, {}, None, None)
+    if on_hub(c.path):
+        return _Forecast(0, 0.0, {}, None, None)
     with TemporaryDirectory() as folder:
         store = RowStore(Path(folder))
         fill(store, _only(source_of(s), most))
         plan = settle(select_from(s, store), None, c, replace(s.persona, least=0))
         n, done = store.rows, store.notes[-1]["read"] < most
     share = 1.0 if done else _share_read(c, plan.records)
-    return _Forecast(n, share, plan.counts(), _persona_cost(s.persona, plan, share), _thought_cost(c, plan, share),
-                    n - len(plan.records))
+    return _Forecast(
+        n,
+        share,
+        plan.counts(),
+        _persona_cost(s.persona, plan, share),
+        _thought_cost(c, plan, share),
+        n - len(plan.records),
+    )
 
 # %% ../nbs/82_humanual.ipynb #_only
 def _only(source, most):
     def rows(skip, faults):
         for step in source.rows(skip, faults):
             yield step
-            if step.number >= most: return
+            if step.number >= most:
+                return
+
     return source._replace(rows=rows)
 
 
@@ -82,19 +99,28 @@ def _share_read(c, records):
 
 # %% ../nbs/82_humanual.ipynb #_persona_cost
 def _persona_cost(p, plan, share):
-    if not p.asks: return None
+    if not p.asks:
+        return None
     found = find_evidence(plan)
     asked, chars = len(found.users), int(plan.records["chars"][found.rows].sum())
     calls = round(asked / share)
-    return estimate(p.model, calls, round((asked * FRAME + chars) / share / 4), calls * PERSONA_TOKENS)
+    return estimate(
+        p.model, calls, round((asked * FRAME + chars) / share / 4), calls * PERSONA_TOKENS
+    )
 
 # %% ../nbs/82_humanual.ipynb #_thought_cost
 def _thought_cost(c, plan, share):
-    if not c.thinks: return None
+    if not c.thinks:
+        return None
     trained = (plan.fate == TRAIN) | (plan.fate == VAL)
     asked, chars = int(trained.sum()), int(plan.records["chars"][trained].sum())
     calls = round(asked / share)
-    return estimate(c.thinking, calls, round((asked * (len(THOUGHT) + 3000) + chars) / share / 4), calls * THOUGHT_TOKENS // 2)
+    return estimate(
+        c.thinking,
+        calls,
+        round((asked * (len(THOUGHT) + 3000) + chars) / share / 4),
+        calls * THOUGHT_TOKENS // 2,
+    )
 
 # %% ../nbs/82_humanual.ipynb #upload-2
 def _upload(
@@ -103,13 +129,21 @@ def _upload(
 ) -> str:  # its address
     "Put a build on the hub as a private data set; `DataError` if it cannot be reached"
     from huggingface_hub import HfApi
+
     try:
         api = HfApi()
         api.create_repo(name, repo_type="dataset", private=True, exist_ok=True)
-        api.upload_folder(folder_path=str(built.folder), repo_id=name, repo_type="dataset", ignore_patterns=[".*", "config.yaml"])
+        api.upload_folder(
+            folder_path=str(built.folder),
+            repo_id=name,
+            repo_type="dataset",
+            ignore_patterns=[".*", "config.yaml"],
+        )
     except Exception as e:  # the hub's library raises many kinds
-        raise DataError(f"Cannot upload to {name}: {type(e).__name__}: {shorten(e)}. The files are in {built.folder}; "
-                        "check name, token and network, then run the same command again.") from e
+        raise DataError(
+            f"Cannot upload to {name}: {type(e).__name__}: {shorten(e)}. The files are in {built.folder}; "
+            "check name, token and network, then run the same command again."
+        ) from e
     return f"https://huggingface.co/datasets/{name}"
 
 # %% ../nbs/82_humanual.ipynb #ABOUT
@@ -121,12 +155,20 @@ def build_command(argv: Sequence[str]) -> int:
     "Read settings, then show the plan or build"
     s = parse(GROUPS, argv, ABOUT)
     if s.dry_run:
-        print("\n".join([f"build       {s.build.source}, {s.build.path} → {s.build.out}", *_forecast(s).lines()]))
+        print(
+            "\n".join(
+                [
+                    f"build       {s.build.source}, {s.build.path} → {s.build.out}",
+                    *_forecast(s).lines(),
+                ]
+            )
+        )
         return 0
     built = build(s, lambda line: print(line, file=sys.stderr))
     print(aligned(built.card.strip()))
     print(f"written to {built.folder}")
-    if s.build.hub: print(f"uploaded to {_upload(built, s.build.hub)}")
+    if s.build.hub:
+        print(f"uploaded to {_upload(built, s.build.hub)}")
     return 0
 
 # %% ../nbs/82_humanual.ipynb #main

@@ -25,30 +25,44 @@ from .core.config import Settings, read_yaml
 from .core.grammar import SWITCHES, cut_line, parse
 from .hardware.machines import RAY_PORT, LaunchConfig, slurm_job
 from .hardware.memory import _LEFT_OUT
-from .training.run import check_processes, check_settings, engine_name, gpu_plan, read_settings
+from humanlm.training.run import (
+    check_processes,
+    check_settings,
+    engine_name,
+    gpu_plan,
+    read_settings,
+)
 
 # %% ../nbs/91_launch.ipynb #require-deepspeed
 def _require_deepspeed(launch: LaunchConfig) -> None:
     "Raise where DeepSpeed is wanted, and is not installed here"
     if launch.splitter == "DeepSpeed" and find_spec("deepspeed") is None:
-        raise ConfigError("DeepSpeed is not installed: pip install 'humanlm[deepspeed]'. Or take FSDP2, which does what ZeRO-3 "
-                          "does: leave --accelerate out.")
+        raise ConfigError(
+            "DeepSpeed is not installed: pip install 'humanlm[deepspeed]'. Or take FSDP2, which does what ZeRO-3 "
+            "does: leave --accelerate out."
+        )
 
 # %% ../nbs/91_launch.ipynb #submit
 def _submit(launch: LaunchConfig, machines: Sequence[Sequence[str]], job: str) -> int:
     "Hand a job to sbatch, or become the run of this machine: its exit code, and every signal, are the run's own"
     if job:
         if not shutil.which("sbatch"):
-            raise ConfigError("There is no sbatch here, so nothing was handed over. Log in to the cluster, or leave --submit out and copy the job.")
+            raise ConfigError(
+                "There is no sbatch here, so nothing was handed over. Log in to the cluster, or leave --submit out and copy the job."
+            )
         return subprocess.run(["sbatch"], input=job, text=True).returncode
     if launch.nodes > 1:
-        raise ConfigError(f"{launch.nodes} machines cannot be started from one without SLURM. Leave --submit out and type the lines on "
-                          "each, or take --slurm true.")
+        raise ConfigError(
+            f"{launch.nodes} machines cannot be started from one without SLURM. Leave --submit out and type the lines on "
+            "each, or take --slurm true."
+        )
     first, *more = shlex.split(machines[0][0])
     if first == "accelerate":
         _require_deepspeed(launch)
-        if not launch.anyway: _require_gpus(launch.gpus)
-        if launch.processes > 1: _require_free(launch.port)
+        if not launch.anyway:
+            _require_gpus(launch.gpus)
+        if launch.processes > 1:
+            _require_free(launch.port)
         more = ["-m", "accelerate.commands.launch", *more[1:]]
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *more])  # also where no environment is activated
@@ -57,23 +71,31 @@ def _submit(launch: LaunchConfig, machines: Sequence[Sequence[str]], job: str) -
 def _require_gpus(count: int) -> None:
     "Raise where this machine has fewer GPUs"
     import torch
+
     if (found := torch.accelerator.device_count()) < count:
-        raise ConfigError(f"This machine has {found} GPUs, and {count} were asked for. Start it where they are, or go on with --anyway true.")
+        raise ConfigError(
+            f"This machine has {found} GPUs, and {count} were asked for. Start it where they are, or go on with --anyway true."
+        )
 
 
 def _require_free(port: int) -> None:
     "Raise where a port is in use"
     with socket.socket() as own:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try: own.bind(("127.0.0.1", port))
+        try:
+            own.bind(("127.0.0.1", port))
         except OSError as e:
-            raise ConfigError(f"Port {port} is in use, and processes could not find each other. Choose another: --port {port + 1}.") from e
+            raise ConfigError(
+                f"Port {port} is in use, and processes could not find each other. Choose another: --port {port + 1}."
+            ) from e
 
 # %% ../nbs/91_launch.ipynb #main
 SHORT = tuple(field.name for field in fields(LaunchConfig))
 _WHOLE = ("nodes", "gpus", "hours", "port")  # YAML would read 24:00 as 1,440
-ABOUT = ("Print what starts a run on several GPUs or machines: humanlm launch --config FILE --nodes 2 --gpus 8 [--slurm true] [--submit true]. "
-         "Without --submit nothing is started.")
+ABOUT = (
+    "Print what starts a run on several GPUs or machines: humanlm launch --config FILE --nodes 2 --gpus 8 [--slurm true] [--submit true]. "
+    "Without --submit nothing is started."
+)
 
 
 def _own_words(
@@ -85,12 +107,18 @@ def _own_words(
         word = words.pop(0)
         name, equals, value = word.removeprefix("--").removeprefix("launch.").partition("=")
         if not word.startswith("--") or name not in SHORT:
-            meant = get_close_matches(name, SHORT, 1, 0.75) if word.startswith("--") and name not in SWITCHES else []
-            if meant: raise ConfigError(f"--{name} does not exist. Did you mean --{meant[0]}?")
+            meant = (
+                get_close_matches(name, SHORT, 1, 0.75)
+                if word.startswith("--") and name not in SWITCHES
+                else []
+            )
+            if meant:
+                raise ConfigError(f"--{name} does not exist. Did you mean --{meant[0]}?")
             rest.append(word)
         elif equals or words:
             value = value if equals else words.pop(0)
-            if name in _WHOLE and not value.isdecimal(): raise ConfigError(f"--{name} is {shorten(value)!r}: give a whole number.")
+            if name in _WHOLE and not value.isdecimal():
+                raise ConfigError(f"--{name} is {shorten(value)!r}: give a whole number.")
             own.append(f"--launch.{name}={value}")
         else:
             raise ConfigError(f"{word} needs a value.")
@@ -101,47 +129,101 @@ def _on_machines(launch: LaunchConfig, words: Sequence[str]) -> Settings:
     "Read settings as the run on these machines will, and raise what it would"
     verl, more = engine_name(words) == "verl", []
     if verl:
-        given = [word for word in words if word.partition("=")[0] in ("--verl.gpus", "--verl.nodes", "--verl.address")]
-        require("launch", (not given, f"gpus, nodes and address name the machines. Leave {', '.join(given)} out."),
-                (launch.split, "split false: verl shares one model over all GPUs. Leave it out."),
-                (not launch.accelerate, "accelerate: verl starts its processes by Ray. Leave it out."),
-                (launch.port == LaunchConfig.port, f"port: machines find each other at Ray's, {RAY_PORT}. Leave it out."))
+        given = [
+            word
+            for word in words
+            if word.partition("=")[0] in ("--verl.gpus", "--verl.nodes", "--verl.address")
+        ]
+        require(
+            "launch",
+            (
+                not given,
+                f"gpus, nodes and address name the machines. Leave {', '.join(given)} out.",
+            ),
+            (launch.split, "split false: verl shares one model over all GPUs. Leave it out."),
+            (not launch.accelerate, "accelerate: verl starts its processes by Ray. Leave it out."),
+            (
+                launch.port == LaunchConfig.port,
+                f"port: machines find each other at Ray's, {RAY_PORT}. Leave it out.",
+            ),
+        )
         more = [f"--verl.gpus={launch.gpus}", f"--verl.nodes={launch.nodes}"]
         more += [f"--verl.address={launch.address}:{RAY_PORT}"] if launch.nodes > 1 else []
     recipe, s = read_settings([*words, *more, "--dry-run"])
-    wanted = {"plan.gpus": launch.processes, "verl.nodes": launch.nodes, "verl.gpus": launch.gpus, "verl.address": None}
+    wanted = {
+        "plan.gpus": launch.processes,
+        "verl.nodes": launch.nodes,
+        "verl.gpus": launch.gpus,
+        "verl.address": None,
+    }
     stated = {"plan.gpus": s.plan.gpus or None} | (_verl_in_files(words) if verl else {})
-    require("launch", *((str(value) == str(wanted[name]), f"nodes and gpus make {launch.nodes} x {launch.gpus} GPUs, and the settings say {name} {value}. Leave it out of them.")
-                        for name, value in stated.items() if value is not None))
-    s = s.changed(plan={"gpus": launch.processes, "nodes": launch.nodes, "gpu": launch.gpu, "split": {"FSDP": True, "DeepSpeed": "zero3"}.get(launch.splitter, False)})
-    require_all(lambda: check_settings(recipe, s), lambda: None if verl else check_processes(s, recipe.teaches(s), launch.processes, launch.splitter))
+    require(
+        "launch",
+        *(
+            (
+                str(value) == str(wanted[name]),
+                f"nodes and gpus make {launch.nodes} x {launch.gpus} GPUs, and the settings say {name} {value}. Leave it out of them.",
+            )
+            for name, value in stated.items()
+            if value is not None
+        ),
+    )
+    s = s.changed(
+        plan={
+            "gpus": launch.processes,
+            "nodes": launch.nodes,
+            "gpu": launch.gpu,
+            "split": {"FSDP": True, "DeepSpeed": "zero3"}.get(launch.splitter, False),
+        }
+    )
+    require_all(
+        lambda: check_settings(recipe, s),
+        lambda: (
+            None
+            if verl
+            else check_processes(s, recipe.teaches(s), launch.processes, launch.splitter)
+        ),
+    )
     return s
 
 
 def _verl_in_files(words: Sequence[str]) -> dict[str, Any]:
     "Which machines files of settings name for verl"
     own: dict[str, Any] = {}
-    for file in filter(None, cut_line(words).files): own |= read_yaml(file).get("verl") or {}
+    for file in filter(None, cut_line(words).files):
+        own |= read_yaml(file).get("verl") or {}
     return {f"verl.{name}": own.get(name) for name in ("nodes", "gpus", "address")}
-
 
 # %% ../nbs/91_launch.ipynb #launch-plan
 def _planned(launch: LaunchConfig, settings: Settings) -> list[str]:
     "Plan, or say why there is no plan; `ConfigError` where it does not fit, unless it is to go on anyway"
-    try: lines = gpu_plan(settings, reads=True)
-    except ConfigError as e: return [f"memory              not planned, so nothing is refused for want of it. {str(e).removesuffix(_LEFT_OUT)}{'.' * str(e).endswith(_LEFT_OUT)}"]
-    total, ways = (next((line for line in lines if line.startswith(start)), "") for start in ("  sum", "  what helps"))
+    try:
+        lines = gpu_plan(settings, reads=True)
+    except ConfigError as e:
+        return [
+            f"memory              not planned, so nothing is refused for want of it. {str(e).removesuffix(_LEFT_OUT)}{'.' * str(e).endswith(_LEFT_OUT)}"
+        ]
+    total, ways = (
+        next((line for line in lines if line.startswith(start)), "")
+        for start in ("  sum", "  what helps")
+    )
     if (wrong := re.search(r"(does not fit|vLLM cannot start).*", total)) and not launch.anyway:
         helps = ways.removeprefix("  what helps").strip().replace("--plan.", "--")
         print("\n".join(lines), file=sys.stderr)
-        raise ConfigError(f"{launch.nodes} x {launch.gpus} {launch.gpu}: {wrong[0]}. What helps: {helps or 'larger GPUs, or more'}; "
-                          "or go on with --anyway true.")
+        raise ConfigError(
+            f"{launch.nodes} x {launch.gpus} {launch.gpu}: {wrong[0]}. What helps: {helps or 'larger GPUs, or more'}; "
+            "or go on with --anyway true."
+        )
     return lines
 
 
 def _comments(lines: Sequence[str]) -> list[str]:
     "Make comments of a shell of all lines, also of those behind a line break in one; what cannot be printed is left out"
-    return [f"# {''.join(filter(str.isprintable, part))}" for line in lines for part in line.splitlines()]
+    return [
+        f"# {''.join(filter(str.isprintable, part))}"
+        for line in lines
+        for part in line.splitlines()
+    ]
 
 
 @command("launch")
@@ -154,17 +236,30 @@ def main(argv: Sequence[str]) -> int:
     launch = parse({"launch": LaunchConfig}, own, ABOUT, runs=False).launch
     settings = _on_machines(launch, words)
     notes, verl = _comments(_planned(launch, settings)), settings.run.engine == "verl"
-    if launch.splitter == "DeepSpeed": notes.append("# needs                DeepSpeed on every machine: pip install 'humanlm[deepspeed]'")
-    if launch.nodes > 1 and launch.address == LaunchConfig.address and not launch.slurm: notes.append(f"# {launch.address}        the first machine's name or IP address; --address NAME writes it into these lines")
-    job = slurm_job(launch, words, settings.run.name, settings.run.engine, notes) if launch.slurm else ""
+    if launch.splitter == "DeepSpeed":
+        notes.append(
+            "# needs                DeepSpeed on every machine: pip install 'humanlm[deepspeed]'"
+        )
+    if launch.nodes > 1 and launch.address == LaunchConfig.address and not launch.slurm:
+        notes.append(
+            f"# {launch.address}        the first machine's name or IP address; --address NAME writes it into these lines"
+        )
+    job = (
+        slurm_job(launch, words, settings.run.name, settings.run.engine, notes)
+        if launch.slurm
+        else ""
+    )
     machines = launch.ray_commands(words) if verl else [[line] for line in launch.commands(words)]
     if launch.submit and not plans:
         print("\n".join(notes), file=sys.stderr)
         return _submit(launch, machines, job)
-    lines = [line for rank, typed in enumerate(machines) for line in ([f"# on machine {rank}"] if launch.nodes > 1 else []) + typed]
+    lines = [
+        line
+        for rank, typed in enumerate(machines)
+        for line in ([f"# on machine {rank}"] if launch.nodes > 1 else []) + typed
+    ]
     print(job or "\n".join([*notes, *lines]))
     return 0
-
 
 # %% ../nbs/91_launch.ipynb #if-name-main
 if __name__ == "__main__" and __spec__:

@@ -17,13 +17,22 @@ from .core.config import Settings, hidden
 from .core.grammar import parse
 from .models.settings import require_model
 from .social.pairs import make_sets, token_counter, write_sets
-from .social.recipe import data_plan, examine, known_stories, named_parser, recipe, report, report_table
+from humanlm.social.recipe import (
+    data_plan,
+    examine,
+    known_stories,
+    named_parser,
+    recipe,
+    report,
+    report_table,
+)
 from .social.parsing import parsers
 from .training.run import COMMON, keep_memory, quiet_libraries, read_settings
 from .training.stages import train_or_plan
 
 # %% ../nbs/87_parsers.ipynb #data_main
-def _settings(argv: Sequence[str], about: str | None) -> Settings: return parse(COMMON | dict(recipe.groups), argv, about, runs=False)
+def _settings(argv: Sequence[str], about: str | None) -> Settings:
+    return parse(COMMON | dict(recipe.groups), argv, about, runs=False)
 
 
 def data_main(argv: Sequence[str]) -> None:
@@ -33,7 +42,14 @@ def data_main(argv: Sequence[str]) -> None:
         return print("\n".join([*data_plan(s), f"written to  {s.parser.out}"]))
     sets = make_sets(s.parser, token_counter(s.model), s.run.seed)
     write_sets(s.parser.out, sets, s.parser.style, s.parser.indent)
-    print("\n".join([*(f"{n:>8,} {what}" for what, n in sets.counts().items()), f"written to {s.parser.out}"]))
+    print(
+        "\n".join(
+            [
+                *(f"{n:>8,} {what}" for what, n in sets.counts().items()),
+                f"written to {s.parser.out}",
+            ]
+        )
+    )
     for name, why in list(sets.errors.items())[:5]:
         print(f"not read: {name}: {why}", file=sys.stderr)
 
@@ -51,13 +67,35 @@ def evaluate_main(argv: Sequence[str]) -> None:
         for name in c.names:
             if name not in parsers and not Path(name).is_dir():
                 require_model(name)
-        return print("\n".join([data_plan(s)[0], f"parsers     {', '.join(c.names)}, {c.tested:,} held-out stories at most"]))
+        return print(
+            "\n".join(
+                [
+                    data_plan(s)[0],
+                    f"parsers     {', '.join(c.names)}, {c.tested:,} held-out stories at most",
+                ]
+            )
+        )
     quiet_libraries()
     keep_memory()
-    pairs = make_sets(c, token_counter(s.model), s.run.seed).held_out if c.source == "stories" else known_stories(c.source)
-    reports = {name: report(examine(named_parser(name), pairs[:c.tested])) for name in c.names}
+    pairs = (
+        make_sets(c, token_counter(s.model), s.run.seed).held_out
+        if c.source == "stories"
+        else known_stories(c.source)
+    )
+    reports = {name: report(examine(named_parser(name), pairs[: c.tested])) for name in c.names}
     if c.results:
-        atomic_write(c.results, to_json({"command": hidden(shlex.join(["evaluate", *argv])), "settings": s.to_dict(), "reports": reports}, indent=1) + "\n")
+        atomic_write(
+            c.results,
+            to_json(
+                {
+                    "command": hidden(shlex.join(["evaluate", *argv])),
+                    "settings": s.to_dict(),
+                    "reports": reports,
+                },
+                indent=1,
+            )
+            + "\n",
+        )
     print(report_table(reports))
 
 

@@ -33,31 +33,54 @@ ABOUT = "Serve a simulated user behind an OpenAI-compatible address."
 
 def _served_name(choice: ModelChoice, config: ServeConfig) -> str:
     "The name of the model in requests"
-    return config.name or (Path(choice.place).resolve().name if Path(choice.place).is_dir() else choice.place)
+    return config.name or (
+        Path(choice.place).resolve().name if Path(choice.place).is_dir() else choice.place
+    )
 
 
 def _unfinished(choice: ModelChoice) -> str:
     "Say which model of a run is taken where the run has not finished"
     going = (Path(choice.place) / "models").is_dir() and run_state(choice.place) == "started"
-    return f"; the run has not finished, so this is {Path(how_to_ask(choice.place)[0]).name}" if going else ""
+    return (
+        f"; the run has not finished, so this is {Path(how_to_ask(choice.place)[0]).name}"
+        if going
+        else ""
+    )
 
 # %% ../nbs/85_serve.ipynb #plan
 def _plan(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = AskingConfig()) -> str:
     "Say what would be served, and how the model is asked"
     place, own, setup = how_to_ask(choice.place)
-    rows = make_rows([Example("", setup.source, "test", "", "", Persona("", "x"), (), "")], setup.hierarchy)
+    rows = make_rows(
+        [Example("", setup.source, "test", "", "", Persona("", "x"), (), "")], setup.hierarchy
+    )
     engine, dtype = config.choose_engine(), choice.dtype or own.get("dtype", "float32")
-    lines = {"model": f"{_served_name(choice, config)}: {place}, {dtype}{_unfinished(choice)}", "address": f"http://{config.host}:{config.port}/v1",
-             "template": f"{own.get('template', 'humanlm')}, prompts {setup.hierarchy.prompt}, thinking {setup.hierarchy.thinking}"}
+    lines = {
+        "model": f"{_served_name(choice, config)}: {place}, {dtype}{_unfinished(choice)}",
+        "address": f"http://{config.host}:{config.port}/v1",
+        "template": f"{own.get('template', 'humanlm')}, prompts {setup.hierarchy.prompt}, thinking {setup.hierarchy.thinking}",
+    }
     if setup.compose if asking.compose is None else asking.compose:
         lines["composed"] = f"replies are asked after {', '.join(setup.hierarchy.load().states)}"
-    lines |= {row["level"]: f"at most {row['max_tokens']} tokens, ends at {' '.join(row['stop'])}" for row in rows}
-    vllm = vllm_command(vllm_program() or "vllm", place, _served_name(choice, config), config.port + 1, dtype, config.vllm)
+    lines |= {
+        row["level"]: f"at most {row['max_tokens']} tokens, ends at {' '.join(row['stop'])}"
+        for row in rows
+    }
+    vllm = vllm_command(
+        vllm_program() or "vllm",
+        place,
+        _served_name(choice, config),
+        config.port + 1,
+        dtype,
+        config.vllm,
+    )
     lines |= {"engine": engine, "with vLLM": shlex.join(vllm)}
     return "\n".join(f"{name:<{max(map(len, lines))}}  {text}" for name, text in lines.items())
 
 # %% ../nbs/85_serve.ipynb #open_client
-def _open_client(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = AskingConfig()) -> SimulatorClient:
+def _open_client(
+    choice: ModelChoice, config: ServeConfig, asking: AskingConfig = AskingConfig()
+) -> SimulatorClient:
     "Load the model, or start vLLM for it"
     if config.choose_engine() == "transformers":
         client = SimulatorClient(choice.place, choice.dtype, compose=asking.compose)
@@ -65,18 +88,27 @@ def _open_client(choice: ModelChoice, config: ServeConfig, asking: AskingConfig 
         return client
     place, own, setup = how_to_ask(choice.place)
     dtype = choice.dtype or own.get("dtype", "auto")
-    return SimulatorClient(setup._replace(policy=VLLMPolicy.start(place, own, _served_name(choice, config), dtype, config.vllm)),
-                           compose=asking.compose)
+    return SimulatorClient(
+        setup._replace(
+            policy=VLLMPolicy.start(place, own, _served_name(choice, config), dtype, config.vllm)
+        ),
+        compose=asking.compose,
+    )
 
 # %% ../nbs/85_serve.ipynb #serve
-def serve(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = AskingConfig(), key: str = "") -> None:
+def serve(
+    choice: ModelChoice, config: ServeConfig, asking: AskingConfig = AskingConfig(), key: str = ""
+) -> None:
     "Serve until told to stop"
     web_libraries()
     line = listen(config.host, config.port)
     print(f"loading {choice.place} ({config.choose_engine()}){_unfinished(choice)}", flush=True)
     client = _open_client(choice, config, asking)
     try:
-        print(f"{_served_name(choice, config)} answers at {address(line)}/v1 (Ctrl+C stops it)", flush=True)
+        print(
+            f"{_served_name(choice, config)} answers at {address(line)}/v1 (Ctrl+C stops it)",
+            flush=True,
+        )
         serve_app(make_app(Service(client, _served_name(choice, config), config, key)), line)
     finally:
         close = getattr(client.setup.policy, "close", None)
@@ -84,20 +116,27 @@ def serve(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = Askin
             close()
 
 # %% ../nbs/85_serve.ipynb #plain_host
-class _Plain(HostConfig): group = "serve"  # of settings, for messages
+class _Plain(HostConfig):
+    group = "serve"  # of settings, for messages
 
 
-def _plain_host(choice: ModelChoice, config: ServeConfig) -> tuple[dict[str, str], HostConfig]:  # name → folder, and where
+def _plain_host(
+    choice: ModelChoice, config: ServeConfig
+) -> tuple[dict[str, str], HostConfig]:  # name → folder, and where
     "Say how a model that is no simulated user is hosted"
     shared = {field.name: getattr(config, field.name) for field in fields(ServiceConfig)}
-    return {_served_name(choice, config): str(how_to_ask(choice.place)[0])}, _Plain(**shared, out="", dtype=choice.dtype)
+    return {_served_name(choice, config): str(how_to_ask(choice.place)[0])}, _Plain(
+        **shared, out="", dtype=choice.dtype
+    )
 
 
 def _check_simulator(choice: ModelChoice) -> None:
     "Raise where a model was trained by another recipe"
     place = how_to_ask(choice.place)[0]
     if (names := [*contract_files(place)]) and CONTRACT not in names:
-        raise ConfigError(f"{place} is no simulated user: {', '.join(names)} beside its weights is another recipe's. Serve it with --serve.plain true.")
+        raise ConfigError(
+            f"{place} is no simulated user: {', '.join(names)} beside its weights is another recipe's. Serve it with --serve.plain true."
+        )
 
 # %% ../nbs/85_serve.ipynb #main
 @command("serve")
@@ -112,13 +151,18 @@ def main(
     else:
         _check_simulator(s.model)
     if s.dry_run:
-        print(host_plan(places, hosting, key) if s.serve.plain else _plan(s.model, s.serve, s.rollout))
+        print(
+            host_plan(places, hosting, key) if s.serve.plain else _plan(s.model, s.serve, s.rollout)
+        )
         return 0
     from humanlm.training.run import quiet_libraries
+
     if s.serve.choose_engine() == "transformers":
         quiet_libraries()
     try:
-        host_models(places, hosting, key) if s.serve.plain else serve(s.model, s.serve, s.rollout, key)
+        host_models(places, hosting, key) if s.serve.plain else serve(
+            s.model, s.serve, s.rollout, key
+        )
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     return 0

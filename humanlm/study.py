@@ -29,56 +29,91 @@ DESIGN = ("people", "per_person", "words", "title")  # settings that are fixed w
 
 def _consent(c: StudyConfig) -> str:
     "Read the text that comes first"
-    if not c.consent: return CONSENT
-    try: return Path(c.consent).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as e: raise ConfigError(f"study.consent: {shorten(c.consent)} cannot be read ({shorten(e)}). Name a Markdown file.") from e
+    if not c.consent:
+        return CONSENT
+    try:
+        return Path(c.consent).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(
+            f"study.consent: {shorten(c.consent)} cannot be read ({shorten(e)}). Name a Markdown file."
+        ) from e
 
 
 def _plan(c: StudyConfig, items: Sequence[StudyItem], left: int, key: str) -> str:
     "Say what is shown"
     models = list(dict.fromkeys(name for item in items for name in item.replies))
     judged = sum(not math.isnan(score) for item in items for score in item.judged.values())
-    lines = {"items": f"{len(items):,}, {min(c.per_person, len(items))} for each participant" + f"; {left:,} left out (fewer than two different replies)" * bool(left),
-             "models": ", ".join(models), "judged": f"{judged:,} replies", "least words": f"{c.words:g} of the paper's",
-             "answers": str(Path(c.out) / "study.db"), "address": f"{f'http://{c.host}:{c.port}' if c.port else f'a free port of {c.host}'} ({'with' if key else 'without'} a key)"}
+    lines = {
+        "items": f"{len(items):,}, {min(c.per_person, len(items))} for each participant"
+        + f"; {left:,} left out (fewer than two different replies)" * bool(left),
+        "models": ", ".join(models),
+        "judged": f"{judged:,} replies",
+        "least words": f"{c.words:g} of the paper's",
+        "answers": str(Path(c.out) / "study.db"),
+        "address": f"{f'http://{c.host}:{c.port}' if c.port else f'a free port of {c.host}'} ({'with' if key else 'without'} a key)",
+    }
     return "\n".join(f"{name:<12}{text}" for name, text in lines.items())
 
 
 def serve_command(argv: Sequence[str]) -> int:  # exit code
     "Show people contexts and replies, blind, and keep what they answer"
-    c: StudyConfig = parse({"study": StudyConfig}, argv or ["--help"], serve_command.__doc__, runs=False).study
+    c: StudyConfig = parse(
+        {"study": StudyConfig}, argv or ["--help"], serve_command.__doc__, runs=False
+    ).study
     key = service_key(c.host, "study.host", "HUMANLM_STUDY_KEY", c.key)
     items, left = study_items(c) if c.items else ([], 0)
     design = {name: getattr(c, name) for name in DESIGN} | {"consent": _consent(c)}
-    if c.items: print(_plan(c, items, left, key), flush=True)
-    if "--dry-run" in argv: return 0
+    if c.items:
+        print(_plan(c, items, left, key), flush=True)
+    if "--dry-run" in argv:
+        return 0
     web_libraries()
-    if not c.items and not (Path(c.out) / "study.db").is_file(): raise ConfigError(f"There is no study in {c.out}. Name runs or a file with --study.items.")
+    if not c.items and not (Path(c.out) / "study.db").is_file():
+        raise ConfigError(f"There is no study in {c.out}. Name runs or a file with --study.items.")
     with alone(c.out, "--study.out"):
         Path(c.out).mkdir(parents=True, exist_ok=True)
         kept = StudyAnswers(c.out)
         kept.settle(design if c.items else {}, items)
         line = listen(c.host, c.port, "--study.port")
-        print(f"{len(kept.items):,} items for participants at {address(line)}/ (Ctrl-C ends; the same command goes on)", flush=True)
-        try: serve_app(survey_app(kept, key), line)
-        except KeyboardInterrupt: print("stopped", file=sys.stderr)
+        print(
+            f"{len(kept.items):,} items for participants at {address(line)}/ (Ctrl-C ends; the same command goes on)",
+            flush=True,
+        )
+        try:
+            serve_app(survey_app(kept, key), line)
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr)
     return 0
 
 # %% ../nbs/93_study.ipynb #export_command
-def _inputs(argv: Sequence[str], about: str | None, wanted: str, count: int) -> Any:  # settings with inputs
+def _inputs(
+    argv: Sequence[str], about: str | None, wanted: str, count: int
+) -> Any:  # settings with inputs
     "Read a command line that names a study and perhaps a file"
     s = parse({}, argv, about, wanted, runs=False)
-    if len(s.inputs) != count: raise ConfigError(f"Expected {wanted}, got {shorten(' '.join(s.inputs)) or 'nothing'}.")
-    if not (Path(s.inputs[0]) / "study.db").is_file(): raise DataError(f"{shorten(s.inputs[0])} holds no study.db. Name the folder that was --study.out.")
+    if len(s.inputs) != count:
+        raise ConfigError(f"Expected {wanted}, got {shorten(' '.join(s.inputs)) or 'nothing'}.")
+    if not (Path(s.inputs[0]) / "study.db").is_file():
+        raise DataError(
+            f"{shorten(s.inputs[0])} holds no study.db. Name the folder that was --study.out."
+        )
     return s
 
 
 def export_command(argv: Sequence[str]) -> int:  # exit code
     "Write all answers as one table"
-    s = _inputs(argv, export_command.__doc__, "DIR FILE: the folder of a study, and a .csv or .parquet file", 2)
+    s = _inputs(
+        argv,
+        export_command.__doc__,
+        "DIR FILE: the folder of a study, and a .csv or .parquet file",
+        2,
+    )
     ratings = study_ratings(StudyAnswers(s.inputs[0]))
-    print(f"{len(ratings):,} rows of {len({r.participant for r in ratings}):,} participants: {s.inputs[1]}")
-    if not s.dry_run: save_ratings(ratings, s.inputs[1])
+    print(
+        f"{len(ratings):,} rows of {len({r.participant for r in ratings}):,} participants: {s.inputs[1]}"
+    )
+    if not s.dry_run:
+        save_ratings(ratings, s.inputs[1])
     return 0
 
 
@@ -86,7 +121,10 @@ def report_command(argv: Sequence[str]) -> int:  # exit code
     "Say what people said: means, win rates, paired tests, agreement, and people against judges"
     s = _inputs(argv, report_command.__doc__, "DIR: the folder of a study", 1)
     kept = StudyAnswers(s.inputs[0])
-    if s.dry_run: return print(f"{len(kept.people()):,} participants: {Path(s.inputs[0]) / 'report.html'}") or 0
+    if s.dry_run:
+        return (
+            print(f"{len(kept.people()):,} participants: {Path(s.inputs[0]) / 'report.html'}") or 0
+        )
     found = study_report(study_ratings(kept))
     place = found.save(str(kept.design["title"]), s.inputs[0])
     print(f"{aligned(report_text(found))}\nreport: {place}")

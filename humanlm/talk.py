@@ -11,7 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .alignment.contract import AskingConfig, ModelChoice, how_to_ask, run_folder, run_settings
+from humanlm.alignment.contract import (
+    AskingConfig,
+    ModelChoice,
+    how_to_ask,
+    run_folder,
+    run_settings,
+)
 from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError, require
 from .core.commands import command
@@ -27,6 +33,7 @@ from .worlds.mini import WorldConfig, make_world
 @dataclass(frozen=True)
 class _TalkConfig:
     "Whom to talk to"
+
     example: int | None = None
     """Number of a held-out row of the run. null: they are listed."""
     persona: str | None = None
@@ -43,9 +50,18 @@ class _TalkConfig:
     """Rows that are listed."""
 
     def __post_init__(self):
-        require("talk", ((self.persona is None) == (self.said is None), "persona and said belong together: give both or none"),
-                (self.persona is None or self.example is None, "give an example, or persona and said, not both"),
-                (self.show > 0, f"show must be above 0, got {self.show}"))
+        require(
+            "talk",
+            (
+                (self.persona is None) == (self.said is None),
+                "persona and said belong together: give both or none",
+            ),
+            (
+                self.persona is None or self.example is None,
+                "give an example, or persona and said, not both",
+            ),
+            (self.show > 0, f"show must be above 0, got {self.show}"),
+        )
 
 # %% ../nbs/86_talk.ipynb #GROUPS
 GROUPS = {"model": ModelChoice, "rollout": AskingConfig, "talk": _TalkConfig, "judge": JudgeConfig}
@@ -55,7 +71,9 @@ ABOUT = "Talk to a simulated user: a held-out person of a run, or somebody made 
 def _run_examples(place: str | Path) -> list[Example]:
     "Read the held-out rows of a run; none where there is no run"
     run = run_folder(place)
-    return load_examples(run / "examples.jsonl") if run and (run / "examples.jsonl").is_file() else []
+    return (
+        load_examples(run / "examples.jsonl") if run and (run / "examples.jsonl").is_file() else []
+    )
 
 # %% ../nbs/86_talk.ipynb #run_judge
 def _run_judge(
@@ -66,10 +84,14 @@ def _run_judge(
     settings = run_settings(place)
     if config is None and "judge" not in settings:
         return None
-    group, kind = ("test_judge", EvalJudgeConfig) if "test_judge" in settings else ("judge", JudgeConfig)
+    group, kind = (
+        ("test_judge", EvalJudgeConfig) if "test_judge" in settings else ("judge", JudgeConfig)
+    )
     synthetic = settings.get("data", {}).get("source", "") == "miniworld"
     world = make_world(from_dict(WorldConfig, settings.get("world", {}))) if synthetic else None
-    return make_judge(config or from_dict(kind, settings[group], f"{place}, settings of {group}"), world)
+    return make_judge(
+        config or from_dict(kind, settings[group], f"{place}, settings of {group}"), world
+    )
 
 # %% ../nbs/86_talk.ipynb #show
 def _show(talk: Talk, example: Example, seed: int = 0) -> Interview:
@@ -83,19 +105,31 @@ def _show(talk: Talk, example: Example, seed: int = 0) -> Interview:
     return interview
 
 # %% ../nbs/86_talk.ipynb #choose
-def _choose(talk: Talk, config: _TalkConfig, read: Callable[[str], str]) -> Example | None:  # None: nobody was chosen
+def _choose(
+    talk: Talk, config: _TalkConfig, read: Callable[[str], str]
+) -> Example | None:  # None: nobody was chosen
     "Find out whom to talk to"
     if config.persona is not None:
         return typed(config.persona, config.said or "", config.source or talk.client.setup.source)
     if not talk.examples:
-        raise ConfigError("This model has no run with held-out rows. Make somebody up with --talk.persona and --talk.said.")
-    number = _asked_number(talk.examples, config.show, read) if config.example is None else config.example
+        raise ConfigError(
+            "This model has no run with held-out rows. Make somebody up with --talk.persona and --talk.said."
+        )
+    number = (
+        _asked_number(talk.examples, config.show, read)
+        if config.example is None
+        else config.example
+    )
     if number is not None and not 0 <= number < len(talk.examples):
-        raise ConfigError(f"There is no row {number}: give a number from 0 to {len(talk.examples) - 1}.")
+        raise ConfigError(
+            f"There is no row {number}: give a number from 0 to {len(talk.examples) - 1}."
+        )
     return None if number is None else talk.examples[number]
 
 # %% ../nbs/86_talk.ipynb #asked_number
-def _asked_number(examples: Sequence[Example], show: int, read: Callable[[str], str]) -> int | None:  # None: no answer
+def _asked_number(
+    examples: Sequence[Example], show: int, read: Callable[[str], str]
+) -> int | None:  # None: no answer
     "List the first people and ask for the number of one"
     print("\n".join(title_of(i, e) for i, e in enumerate(examples[:show])))
     answer = read(f"who (0 to {len(examples) - 1})? ")
@@ -129,15 +163,22 @@ def main(
     argv: Sequence[str],  # of the command line
 ) -> int:
     "Talk to a simulated user: `python -m humanlm.talk --model.name RUN`; or play a gym: `--gym NAME`"
-    if cut_line(argv).has("--gym"): return talk_gym(argv, _read_line)
+    if cut_line(argv).has("--gym"):
+        return talk_gym(argv, _read_line)
     s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)
-    place, named = s.model.place, any(flag.startswith("--judge.") for flag, *_ in cut_line(argv).flags)
+    place, named = (
+        s.model.place,
+        any(flag.startswith("--judge.") for flag, *_ in cut_line(argv).flags),
+    )
     examples = _run_examples(place)
     if s.dry_run:
         print(f"model       {how_to_ask(place)[0]}\nrows        {len(examples):,} held out")
         return 0
     judge = _run_judge(place, s.judge if named else None) if s.talk.judge and examples else None
-    _converse(Talk(SimulatorClient(place, s.model.dtype, compose=s.rollout.compose), examples, judge), s.talk)
+    _converse(
+        Talk(SimulatorClient(place, s.model.dtype, compose=s.rollout.compose), examples, judge),
+        s.talk,
+    )
     return 0
 
 # %% ../nbs/86_talk.ipynb #if-name-main-sys

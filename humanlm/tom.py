@@ -15,11 +15,24 @@ from typing import Any, NamedTuple
 from .harness.contexts import load_items, one_of
 from .benchmarks.questions import BenchmarkItem
 from .benchmarks.readings import ScoredAnswer
-from .harness.respondent import answer_all, concerns, fall_back, nothing_answered, read_outcomes
+from humanlm.harness.respondent import (
+    answer_all,
+    concerns,
+    fall_back,
+    nothing_answered,
+    read_outcomes,
+)
 from .harness.runs import GROUPS, TomRun, _Echo, make_run
 from .benchmarks.sets import benchmarks, find_benchmark
 from .harness.comparison import CompareConfig, compare_runs
-from .harness.reports import ReportLine, baseline_table, ceiling, folded, oddity_text, result_table
+from humanlm.harness.reports import (
+    ReportLine,
+    baseline_table,
+    ceiling,
+    folded,
+    oddity_text,
+    result_table,
+)
 from .core.basics import run_sync, shorten
 from .core.html import aligned
 from .core.commands import menu
@@ -41,11 +54,14 @@ def _todo(run: TomRun) -> list[BenchmarkItem]:
 # %% ../nbs/83_tom.ipynb #Cost
 class _Cost(NamedTuple):
     "What answering takes, without contexts"
+
     calls: int
-    read: int            # tokens, about
-    written: int         # tokens, at most
-    dollars: tuple[float, float] | None   # for reading, and at most in all; None: the price is unknown
-    otherwise: str = ""                   # how many would be asked in another way than chosen, and why
+    read: int  # tokens, about
+    written: int  # tokens, at most
+    dollars: (
+        tuple[float, float] | None
+    )  # for reading, and at most in all; None: the price is unknown
+    otherwise: str = ""  # how many would be asked in another way than chosen, and why
 
 # %% ../nbs/83_tom.ipynb #rehearse
 def _spread(items: Sequence[BenchmarkItem], most: int) -> list[BenchmarkItem]:
@@ -55,9 +71,9 @@ def _spread(items: Sequence[BenchmarkItem], most: int) -> list[BenchmarkItem]:
 
 
 def _rehearse(
-    run: TomRun,         # made with `ask=False`
+    run: TomRun,  # made with `ask=False`
     items: Sequence[BenchmarkItem],
-    most: int = 100,     # questions to rehearse, spread evenly; the rest is taken to be like them
+    most: int = 100,  # questions to rehearse, spread evenly; the rest is taken to be like them
 ) -> _Cost:
     "Estimate what answering takes"
     if run.respondent.asker is None or not items:
@@ -67,7 +83,10 @@ def _rehearse(
     times, found = len(items) / len(tried), []
     run_sync(answer_all(run.respondent, tried, found.append, 1))
     used = client.ledger.total
-    read, written = round(times * used.tokens_in), round(times * sum(r.n * r.max_tokens for r in client.requests))
+    read, written = (
+        round(times * used.tokens_in),
+        round(times * sum(r.n * r.max_tokens for r in client.requests)),
+    )
     least, most_paid = (price(full_name(client.name), read, n) for n in (0, written))
     dollars = None if least is None or most_paid is None else (least, most_paid)
     return _Cost(round(times * used.calls), read, written, dollars, _otherwise(run, found))
@@ -75,8 +94,14 @@ def _rehearse(
 # %% ../nbs/83_tom.ipynb #_otherwise
 def _otherwise(run: TomRun, rehearsed: Sequence[ScoredAnswer]) -> str:
     "Say what would be asked in another way; the stand-in for a model's records has other people in it than the texts"
-    known = [replace(o, notes=()) if o.context and isinstance(run.respondent.parser, _Echo) and "not in the context" in fall_back(o) else o
-             for o in rehearsed]
+    known = [
+        replace(o, notes=())
+        if o.context
+        and isinstance(run.respondent.parser, _Echo)
+        and "not in the context" in fall_back(o)
+        else o
+        for o in rehearsed
+    ]
     said = concerns(known, False)
     return f"{said[0]}, in a rehearsal" if said else ""
 
@@ -99,9 +124,15 @@ def _refused(run: TomRun, items: Sequence[BenchmarkItem]) -> str:  # empty: none
     return f"{parser.name} refuses {len(why):,} of {n:,} texts, whose questions get no context; most often: {most}"
 
 # %% ../nbs/83_tom.ipynb #abstained
-def _abstained(run: TomRun, items: Sequence[BenchmarkItem], most: int = 100) -> str:  # empty: none, or a model answers
+def _abstained(
+    run: TomRun, items: Sequence[BenchmarkItem], most: int = 100
+) -> str:  # empty: none, or a model answers
     "Say how many questions a rule cannot answer"
-    if run.respondent.asker or not items or (run.respondent.parses and isinstance(run.respondent.parser, _Echo)):
+    if (
+        run.respondent.asker
+        or not items
+        or (run.respondent.parses and isinstance(run.respondent.parser, _Echo))
+    ):
         return ""
     tried, found = _spread(items, most), []
     run_sync(answer_all(run.respondent, tried, found.append, 1))
@@ -128,20 +159,44 @@ def _plan(run: TomRun) -> str:
         require_model(run.conditions["model"])
     waiting, texts = _todo(run), {run.benchmark.source_text(item) for item in run.loaded}
     fresh = list(dict.fromkeys(run.benchmark.source_text(item) for item in waiting))
-    contexts = run.settings.parser.plan(run.settings.tom.out, fresh, run.benchmark.task) if run.respondent.parses else "none"
+    contexts = (
+        run.settings.parser.plan(run.settings.tom.out, fresh, run.benchmark.task)
+        if run.respondent.parses
+        else "none"
+    )
     cost, silent = _rehearse(run, waiting), _abstained(run, waiting)
-    lines = {"run": run.folder, "questions": f"{len(run.loaded):,} about {len(texts):,} texts, {len(run.loaded.problems)} rows cannot be used",
-             "to ask": f"{len(waiting):,}", "model": in_plan(run.conditions["model"]), "way": run.conditions["mode"],
-             "calls": _cost_text(cost), "contexts": contexts, "refused": _refused(run, waiting), "otherwise": cost.otherwise,
-             "warning": silent}
-    return "\n".join(f"{name:<10}{value}" for name, value in lines.items() if value or name not in ("refused", "otherwise", "warning"))
+    lines = {
+        "run": run.folder,
+        "questions": f"{len(run.loaded):,} about {len(texts):,} texts, {len(run.loaded.problems)} rows cannot be used",
+        "to ask": f"{len(waiting):,}",
+        "model": in_plan(run.conditions["model"]),
+        "way": run.conditions["mode"],
+        "calls": _cost_text(cost),
+        "contexts": contexts,
+        "refused": _refused(run, waiting),
+        "otherwise": cost.otherwise,
+        "warning": silent,
+    }
+    return "\n".join(
+        f"{name:<10}{value}"
+        for name, value in lines.items()
+        if value or name not in ("refused", "otherwise", "warning")
+    )
 
 # %% ../nbs/83_tom.ipynb #show_run
 def _show_run(run: TomRun, outcomes: Sequence[ScoredAnswer], lines: Sequence[ReportLine]) -> None:
     "Print the short form of a report"
-    own, left_out = folded([line for line in lines if line.run == run.folder.name and " × " not in line.group])
+    own, left_out = folded(
+        [line for line in lines if line.run == run.folder.name and " × " not in line.group]
+    )
     table = result_table(own[:40]) + left_out if own else ""
-    parts = [f"{run.benchmark.title}: {run.folder}", table, baseline_table(lines) if lines else "", ceiling(lines), oddity_text(outcomes, 5)]
+    parts = [
+        f"{run.benchmark.title}: {run.folder}",
+        table,
+        baseline_table(lines) if lines else "",
+        ceiling(lines),
+        oddity_text(outcomes, 5),
+    ]
     print(aligned("\n\n".join(filter(None, parts))), flush=True)
 
 # %% ../nbs/83_tom.ipynb #run_command
@@ -152,7 +207,9 @@ def run_command(argv: Sequence[str]) -> int:  # exit code
     loaded = load_items(benchmark, s.tom.file, s.tom.limit, s.rows)
     runs = [make_run(s, benchmark, mode, loaded, ask=not s.dry_run) for mode in s.tom.modes]
     more = f"cannot be used: {len(loaded.problems) - 10:,} more rows"
-    told = [f"cannot be used: {problem.where}: {problem.reason}" for problem in loaded.problems[:10]] + [more] * (len(loaded.problems) > 10)
+    told = [
+        f"cannot be used: {problem.where}: {problem.reason}" for problem in loaded.problems[:10]
+    ] + [more] * (len(loaded.problems) > 10)
     print("".join(f"{line}\n" for line in told), end="", file=sys.stderr)
     if s.dry_run:
         print("\n\n".join(_plan(run) for run in runs))

@@ -22,6 +22,7 @@ from .training.stages import train_or_plan
 def _print_trainer_options() -> int:
     "Print TRL's own options with their defaults"
     from humanlm.training.trainer import GRPOConfig  # type: ignore[reportPrivateImportUsage]
+
     for name, field in GRPOConfig.__dataclass_fields__.items():
         print(f"--trainer.{name}  {shorten(field.metadata.get('help', ''), 100)}")
     return 0
@@ -62,27 +63,68 @@ def _compare(
 ) -> str:  # Markdown table
     "Show settings files side by side: what each is about, and where they differ"
     if len(files) < 2:
-        raise ConfigError("--compare needs two files or more, as in: python -m humanlm.train --compare configs/paper/*.yaml")
-    found = {Path(file).stem: read_settings(["--config", str(file)]) for file in files if Path(file).stem != "shared"}
+        raise ConfigError(
+            "--compare needs two files or more, as in: python -m humanlm.train --compare configs/paper/*.yaml"
+        )
+    found = {
+        Path(file).stem: read_settings(["--config", str(file)])
+        for file in files
+        if Path(file).stem != "shared"
+    }
     flat = {name: dict(dotted(s.to_dict())) for name, (_, s) in found.items()}
     traits = {name: recipe.traits(s) for name, (recipe, s) in found.items()}
-    keys = [key for key in dict.fromkeys(key for own in flat.values() for key in own) if key != "run.name"
-            and len({to_json(own.get(key)) for own in flat.values()}) > 1]
-    short, about = [key.partition(".")[2] for key in keys], list(dict.fromkeys(name for own in traits.values() for name in own))
-    head = ["file", *about, *(name if short.count(name) == 1 else key for name, key in zip(short, keys))]
-    rows = [[name, *(traits[name].get(a, "") for a in about), *(_cell(flat[name].get(key)) for key in keys)] for name in found]
-    table = "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
+    keys = [
+        key
+        for key in dict.fromkeys(key for own in flat.values() for key in own)
+        if key != "run.name" and len({to_json(own.get(key)) for own in flat.values()}) > 1
+    ]
+    short, about = (
+        [key.partition(".")[2] for key in keys],
+        list(dict.fromkeys(name for own in traits.values() for name in own)),
+    )
+    head = [
+        "file",
+        *about,
+        *(name if short.count(name) == 1 else key for name, key in zip(short, keys)),
+    ]
+    rows = [
+        [
+            name,
+            *(traits[name].get(a, "") for a in about),
+            *(_cell(flat[name].get(key)) for key in keys),
+        ]
+        for name in found
+    ]
+    table = "\n".join(
+        "| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)
+    )
     return f"{table}\n\n{_shared(list(flat.values()))}"
 
 
 def _cell(value):
-    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else value if isinstance(value, str) else to_json(value)
+    return (
+        ", ".join(map(str, value)) or "none"
+        if isinstance(value, list)
+        else value
+        if isinstance(value, str)
+        else to_json(value)
+    )
 
 
 def _shared(flat):
     usual, first = dict(dotted(read_settings([])[1].to_dict())), flat[0]
-    same = [key for key in first if all(key in own and own[key] == first[key] for own in flat) and (key not in usual or usual[key] != first[key])]
-    return "\n".join(["In all of them, and unlike the defaults:", *(f"- {key} {_cell(first[key])}" for key in same)])
+    same = [
+        key
+        for key in first
+        if all(key in own and own[key] == first[key] for own in flat)
+        and (key not in usual or usual[key] != first[key])
+    ]
+    return "\n".join(
+        [
+            "In all of them, and unlike the defaults:",
+            *(f"- {key} {_cell(first[key])}" for key in same),
+        ]
+    )
 
 # %% ../nbs/80_train.ipynb #if-name-main-if
 if __name__ == "__main__" and __spec__:

@@ -25,15 +25,23 @@ from .stories.contexts import read_contexts
 def _context_html(record: Any) -> Html:  # empty: it holds no context
     "Draw the social context that a trajectory's text or an object is"
     text = record.text if isinstance(record, Trajectory) else record
-    if isinstance(text, str) and not text.lstrip().startswith("{"): return Html()
-    try: found = read_contexts(text)
-    except DataError: return Html()
-    return Html(tag("h2", "Who perceives what") + Html(Timeline(found[0])._repr_html_())) if found else Html()
+    if isinstance(text, str) and not text.lstrip().startswith("{"):
+        return Html()
+    try:
+        found = read_contexts(text)
+    except DataError:
+        return Html()
+    return (
+        Html(tag("h2", "Who perceives what") + Html(Timeline(found[0])._repr_html_()))
+        if found
+        else Html()
+    )
 
 # %% ../nbs/92_view.ipynb #main
 @dataclass
 class _ViewConfig:
     "Where the page is"
+
     port: int = 8190
     "Port on this machine; 0: any free one."
 
@@ -47,8 +55,17 @@ ABOUT = "Show runs on a page of this machine: humanlm view RUN [ANOTHER]"
 @command("view")
 def main(argv: Sequence[str]) -> int:
     "Serve a page over runs, folders of trajectories or contexts, or files of records"
-    s = parse({"view": _ViewConfig}, argv or ["--help"], ABOUT, "runs (folders or names), folders of trajectories or contexts, files of records", runs=False)
-    if not s.inputs: raise ConfigError("Nothing to show: give the folder of a run, for example humanlm view runs/humanlm-mini.")
+    s = parse(
+        {"view": _ViewConfig},
+        argv or ["--help"],
+        ABOUT,
+        "runs (folders or names), folders of trajectories or contexts, files of records",
+        runs=False,
+    )
+    if not s.inputs:
+        raise ConfigError(
+            "Nothing to show: give the folder of a run, for example humanlm view runs/humanlm-mini."
+        )
     viewer = RunViewer(*(find_run(place) for place in s.inputs), also=_context_html)
     if s.dry_run:
         print("\n".join(viewer.sources()) or "no records yet")

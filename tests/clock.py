@@ -1,4 +1,5 @@
 """Time for tests: a loop whose clock jumps to the next timer, so that pauses take no time and a busy machine moves none; and waiting for what happens."""
+
 import asyncio
 import contextlib
 import selectors
@@ -13,18 +14,22 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.now, select = 1000.0, self._selector.select
 
         def jump(timeout=None):
-            if timeout is None: raise RuntimeError("nothing is left that could wake the loop")
+            if timeout is None:
+                raise RuntimeError("nothing is left that could wake the loop")
             self.now += timeout
             return select(0)
+
         self._selector.select = jump
 
-    def time(self): return self.now
+    def time(self):
+        return self.now
 
 
 def virtual(work, monkeypatch):
     "Run a coroutine in virtual time, in which `time.monotonic` and `time.time` are the loop's; give its result"
     with contextlib.closing(VirtualLoop()) as loop, monkeypatch.context() as patch:
-        for name in ("monotonic", "time"): patch.setattr(time, name, loop.time)
+        for name in ("monotonic", "time"):
+            patch.setattr(time, name, loop.time)
         return loop.run_until_complete(work)
 
 

@@ -1,4 +1,5 @@
 """Settings that every test needs: no hub, one thread for tiny models, and a Ctrl-C that reaches the processes they start."""
+
 import gc
 import os
 import signal
@@ -10,7 +11,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell does that to what it starts in the background, and children inherit it
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # a shell does that to what it starts in the background, and children inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("humanlm", deadline=None)  # a busy machine is no error
@@ -26,7 +29,16 @@ LONG = """
 
 
 def pytest_collection_modifyitems(items):
-    def place(item): return next((i for i, name in enumerate(LONG) if item.path.with_suffix("").as_posix().endswith(name)), len(LONG))
+    def place(item):
+        return next(
+            (
+                i
+                for i, name in enumerate(LONG)
+                if item.path.with_suffix("").as_posix().endswith(name)
+            ),
+            len(LONG),
+        )
+
     items.sort(key=place)
 
 
@@ -39,7 +51,8 @@ def pytest_collection_finish():
 def pytest_runtest_teardown(item, nextitem):
     "So does what a file leaves in caches, such as the trees of all modules"
     yield
-    if nextitem and nextitem.path != item.path: _keep_unseen()
+    if nextitem and nextitem.path != item.path:
+        _keep_unseen()
 
 
 def _keep_unseen():

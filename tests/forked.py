@@ -6,6 +6,7 @@
 Each such interpreter is started as ever, with its pipes, session and environment. Instead of importing it asks a process that has, through a socket, to fork one
 that gets its files and does its work. It passes on signals, ends with the code of its fork, and where it is killed the fork is too.
 """
+
 import json
 import os
 import select
@@ -41,11 +42,18 @@ if any(name in word for name in {names!r} for word in sys.orig_argv[1:]):
 
 class Starter:
     "As long as it is open, interpreters with these words and with `env` are forked"
+
     def __init__(self, *names: str):
         self.folder = Path(tempfile.mkdtemp(prefix="forked-"))
-        (self.folder / "sitecustomize.py").write_text(HAND_OVER.format(names=names, place=str(self.folder / "line")))
+        (self.folder / "sitecustomize.py").write_text(
+            HAND_OVER.format(names=names, place=str(self.folder / "line"))
+        )
         self.process = warm.Process(__file__, self.folder / "line")
-        self.env = {"PYTHONPATH": os.pathsep.join([str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])])}
+        self.env = {
+            "PYTHONPATH": os.pathsep.join(
+                [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+            )
+        }
 
     def __enter__(self):
         while not (self.folder / "line").exists():
@@ -63,13 +71,21 @@ class Starter:
 def work(words: list[str], cwd: str, env: dict[str, str], files: list[int]) -> int:
     "Be that interpreter; its exit code"
     os.setsid()
-    for number, file in enumerate(files): os.dup2(file, number)  # what `warm` has opened as stdin, stdout and stderr
-    for file in files: os.close(file)
-    while words[0] not in ("-c", "-m"): words = words[1:]
+    for number, file in enumerate(files):
+        os.dup2(file, number)  # what `warm` has opened as stdin, stdout and stderr
+    for file in files:
+        os.close(file)
+    while words[0] not in ("-c", "-m"):
+        words = words[1:]
     try:
         warm.become(words, cwd, env)
         return 0
-    except SystemExit as e: return e.code if isinstance(e.code, int) else int(bool(e.code) and not print(e.code, file=sys.stderr))
+    except SystemExit as e:
+        return (
+            e.code
+            if isinstance(e.code, int)
+            else int(bool(e.code) and not print(e.code, file=sys.stderr))
+        )
     except BaseException:
         traceback.print_exc()
         return 1
@@ -83,17 +99,23 @@ def attend(line: socket.socket) -> None:
     if not pid:
         line.close()
         code = work(*json.loads(asked), files)
-        for stream in (sys.stdout, sys.stderr): stream.flush()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
         os._exit(code)
-    for file in files: os.close(file)
+    for file in files:
+        os.close(file)
     line.sendall(b"%d\n" % pid)
     while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
-        if select.select([line], [], [], 0.05)[0] or os.getppid() != starter:  # nothing more is said on it: it was closed
+        if (
+            select.select([line], [], [], 0.05)[0] or os.getppid() != starter
+        ):  # nothing more is said on it: it was closed
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             return
-    try: line.sendall(b"%d\n" % os.waitstatus_to_exitcode(ended[1]))
-    except BrokenPipeError: pass
+    try:
+        line.sendall(b"%d\n" % os.waitstatus_to_exitcode(ended[1]))
+    except BrokenPipeError:
+        pass
 
 
 def main(place: str) -> None:
@@ -103,18 +125,24 @@ def main(place: str) -> None:
         door.listen()
         door.settimeout(0.2)
         while True:
-            try: line, _ = door.accept()
-            except TimeoutError: line = None
+            try:
+                line, _ = door.accept()
+            except TimeoutError:
+                line = None
             if line and not os.fork():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 door.close()
                 line.setblocking(True)
                 attend(line)
                 os._exit(0)
-            if line: line.close()
+            if line:
+                line.close()
             try:
-                while os.waitpid(-1, os.WNOHANG)[0]: pass
-            except ChildProcessError: pass
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                pass
 
 
-if __name__ == "__main__": main(sys.argv[1])
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,4 +1,5 @@
 """Checkpoints as a kill leaves them while they are written."""
+
 import shutil
 from pathlib import Path
 
@@ -11,13 +12,17 @@ def parts(checkpoint: Path) -> list[Path]:
 def stop_writing(checkpoint: Path, at: int, share: float = 0.5) -> None:
     "Leave of part `at` a share of its bytes, and nothing of what was written after it"
     files = parts(checkpoint)
-    files[at].write_bytes((data := files[at].read_bytes())[:int(share * len(data))])
-    for path in files[at:][1:]: path.unlink()
+    files[at].write_bytes((data := files[at].read_bytes())[: int(share * len(data))])
+    for path in files[at:][1:]:
+        path.unlink()
 
 
 def stop_in_the_first(stage: Path, at: int, share: float = 0.5) -> Path:
     "Leave of a stage's checkpoints the first one, half written; give its place"
-    first, *later = sorted(stage.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
-    for path in later: shutil.rmtree(path)
+    first, *later = sorted(
+        stage.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1])
+    )
+    for path in later:
+        shutil.rmtree(path)
     stop_writing(first, at, share)
     return first

@@ -5,6 +5,7 @@
 
 They are forked, since the imports of torch and TRL in two fresh interpreters are most of what a small run takes; `test_launch.py` starts the command itself.
 """
+
 import json
 import os
 import subprocess
@@ -23,46 +24,92 @@ PATIENCE = 30  # seconds that one process may take longer than another that has 
 
 
 class Pair:
-    def __init__(self, file: str = "accelerate-2.yaml", env=GLOO): self.file, self.env, self.processes = FILES / file, env, []
+    def __init__(self, file: str = "accelerate-2.yaml", env=GLOO):
+        self.file, self.env, self.processes = FILES / file, env, []
 
-    def __enter__(self): return self
+    def __enter__(self):
+        return self
 
-    def __exit__(self, *_): self.close()
+    def __exit__(self, *_):
+        self.close()
 
     def close(self) -> None:
         "End both; the next command starts them anew"
-        for process in self.processes: process.__exit__()
+        for process in self.processes:
+            process.__exit__()
         self.processes = []
 
     def start(self):
         from accelerate.commands.launch import _validate_launch_command, launch_command_parser
         from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
-        args, found, _ = _validate_launch_command(launch_command_parser().parse_args(["--config_file", str(self.file), "--num_processes", "2", "--main_process_port", "0", __file__]))
-        args.deepspeed_fields_from_accelerate_config = ",".join(found.deepspeed_config)  # the command says it too, as it starts
-        told = prepare_deepspeed_cmd_env(args)[1] if args.use_deepspeed else prepare_multi_gpu_env(args)
+
+        args, found, _ = _validate_launch_command(
+            launch_command_parser().parse_args(
+                [
+                    "--config_file",
+                    str(self.file),
+                    "--num_processes",
+                    "2",
+                    "--main_process_port",
+                    "0",
+                    __file__,
+                ]
+            )
+        )
+        args.deepspeed_fields_from_accelerate_config = ",".join(
+            found.deepspeed_config
+        )  # the command says it too, as it starts
+        told = (
+            prepare_deepspeed_cmd_env(args)[1]
+            if args.use_deepspeed
+            else prepare_multi_gpu_env(args)
+        )
         self.folder, self.count = Path(tempfile.mkdtemp(prefix="pair-")), 0
-        self.processes = warm.ranks(2, __file__, self.folder, port=args.main_process_port, cwd=self.folder, env=told | self.env)
+        self.processes = warm.ranks(
+            2,
+            __file__,
+            self.folder,
+            port=args.main_process_port,
+            cwd=self.folder,
+            env=told | self.env,
+        )
 
     def run(self, *words, cwd, timeout: float = 600) -> subprocess.CompletedProcess:
         "Let both do a command; where one fails alone, or both are gone, the next command has a new pair"
-        if not self.processes: self.start()
-        job, self.count, end, failed = self.folder / str(self.count), self.count + 1, time.monotonic() + timeout, None
+        if not self.processes:
+            self.start()
+        job, self.count, end, failed = (
+            self.folder / str(self.count),
+            self.count + 1,
+            time.monotonic() + timeout,
+            None,
+        )
         job.with_suffix(".new").write_text(json.dumps([[str(word) for word in words], str(cwd)]))
         job.with_suffix(".new").rename(job.with_suffix(".json"))
         codes = []
-        while len(codes) < 2 and all(process.poll() is None for process in self.processes) and time.monotonic() < min(end, (failed or end) + PATIENCE):
+        while (
+            len(codes) < 2
+            and all(process.poll() is None for process in self.processes)
+            and time.monotonic() < min(end, (failed or end) + PATIENCE)
+        ):
             time.sleep(0.05)
             codes = [int(file.read_text()) for file in self.folder.glob(f"{job.name}.code.?")]
             failed = failed or (time.monotonic() if any(codes) else None)
-        said = [file.read_text() if file.exists() else "" for file in (job.with_suffix(".out"), job.with_suffix(".err"))]
+        said = [
+            file.read_text() if file.exists() else ""
+            for file in (job.with_suffix(".out"), job.with_suffix(".err"))
+        ]
         if len(codes) < 2:
             said[1] += "".join(process.stderr for process in self.processes)
             self.close()
-        return subprocess.CompletedProcess(words, max(codes, key=abs) if len(codes) == 2 else 1, *said)
+        return subprocess.CompletedProcess(
+            words, max(codes, key=abs) if len(codes) == 2 else 1, *said
+        )
 
 
 def main(folder: Path) -> None:
     from humanlm.train import main as train
+
     parent, count = os.getppid(), 0
     while os.getppid() == parent:
         job = folder / f"{count}.json"
@@ -72,9 +119,16 @@ def main(folder: Path) -> None:
         (words, cwd), count = json.loads(job.read_text()), count + 1
         os.chdir(cwd)
         sys.path[0] = cwd
-        with open(job.with_suffix(".out"), "a", 1) as out, open(job.with_suffix(".err"), "a", 1) as err, redirect_stdout(out), redirect_stderr(err):
-            try: code = train(words)
-            except SystemExit as e: code = int(e.code or 0)
+        with (
+            open(job.with_suffix(".out"), "a", 1) as out,
+            open(job.with_suffix(".err"), "a", 1) as err,
+            redirect_stdout(out),
+            redirect_stderr(err),
+        ):
+            try:
+                code = train(words)
+            except SystemExit as e:
+                code = int(e.code or 0)
             except BaseException:
                 traceback.print_exc()
                 code = 1
@@ -83,4 +137,5 @@ def main(folder: Path) -> None:
         written.rename(folder / f"{job.stem}.code.{os.environ['RANK']}")
 
 
-if __name__ == "__main__": main(Path(sys.argv[1]))
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

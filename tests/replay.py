@@ -4,6 +4,7 @@ It reads sentences by cutting them at fixed words, finds the room of a container
 beliefs: an entry for every chain of people and every thing. Each observation is written at once into the entries of all who share it, so nothing
 is worked out later from sets of witnesses. If both agree on ten thousand stories, an error would have to be made twice in different ways.
 """
+
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import product
@@ -21,7 +22,14 @@ def _chains(crowd: tuple[str, ...], depth: int) -> list[tuple[str, ...]]:
 def _people(line: str) -> list[str]:
     "Everybody who acts or is spoken to in a line"
     names = [word.strip(",") for word in line.split() if word[0].isupper() and word != "The"]
-    return [] if any(verb in line for verb in (" likes ", " dislikes ", " loves ", " hates ", " saw ", " lost ")) else names
+    return (
+        []
+        if any(
+            verb in line
+            for verb in (" likes ", " dislikes ", " loves ", " hates ", " saw ", " lost ")
+        )
+        else names
+    )
 
 
 class Replay:
@@ -30,14 +38,23 @@ class Replay:
     def __init__(self, sentences: Sequence[str], depth: int = 4):  # of the longest chain
         self.depth, self.rest = depth, [line.rstrip(".") for line in sentences]
         self.people = dict.fromkeys(name for line in self.rest for name in _people(line))
-        self.room: dict[str, str] = {}   # person → room
-        self.spot: dict[str, str] = {}   # thing → container
+        self.room: dict[str, str] = {}  # person → room
+        self.spot: dict[str, str] = {}  # thing → container
         self.begin: dict[str, str] = {}  # thing → first container
         self.stand: dict[str, str] = {}  # container → room
-        self.came, self.gone = [], []    # who took part in the last joint entrance, and who has left since, in order
+        self.came, self.gone = (
+            [],
+            [],
+        )  # who took part in the last joint entrance, and who has left since, in order
         self.held: dict[tuple[tuple[str, ...], str], str] = {}  # (chain, thing) → container
-        acts = {" publicly claimed that the ": self.claim, " privately told ": self.tell, " entered the ": self.come,
-                " exited the ": self.leave, " moved the ": self.put, " is in the ": self.find}
+        acts = {
+            " publicly claimed that the ": self.claim,
+            " privately told ": self.tell,
+            " entered the ": self.come,
+            " exited the ": self.leave,
+            " moved the ": self.put,
+            " is in the ": self.find,
+        }
         while self.rest:
             line = self.rest.pop(0)
             if words := next((words for words in acts if words in line), ""):
@@ -70,7 +87,10 @@ class Replay:
         elif name not in self.stand:
             self.spot[name] = place
             self.begin.setdefault(name, place)
-            self.stand[place] = next((line.removeprefix(told) for line in self.rest if line.startswith(told)), self.entered)
+            self.stand[place] = next(
+                (line.removeprefix(told) for line in self.rest if line.startswith(told)),
+                self.entered,
+            )
             self.show(self.stand[place], name)
 
     def put(self, who: str, what: str) -> None:
@@ -78,7 +98,8 @@ class Replay:
         self.spot[thing], self.stand[box] = box, self.room[who]
         self.show(self.room[who], thing)
 
-    def claim(self, who: str, fact: str) -> None: self.say(who, [name for name in self.people if name != who], fact)
+    def claim(self, who: str, fact: str) -> None:
+        self.say(who, [name for name in self.people if name != who], fact)
 
     def tell(self, who: str, words: str) -> None:
         listener, fact = words.split(" that the ")
@@ -88,7 +109,9 @@ class Replay:
         thing, place = fact.split(" is in the ")
         for you in listeners:
             self.held[(speaker, you), thing] = place
-            if you not in self.came or (speaker in self.came and self.gone.index(you) < self.gone.index(speaker)):
+            if you not in self.came or (
+                speaker in self.came and self.gone.index(you) < self.gone.index(speaker)
+            ):
                 self.held |= {((you,), thing): place, ((you, speaker), thing): place}
 
 
@@ -99,7 +122,12 @@ def slow_answer(tale: Tale) -> list[str | None]:
 
 
 def _recall(replay: Replay, question: str) -> str | None:
-    words = question.replace(" really", "").replace(" is", "").replace(" at the beginning", "").split(" the ")
+    words = (
+        question.replace(" really", "")
+        .replace(" is", "")
+        .replace(" at the beginning", "")
+        .split(" the ")
+    )
     names = [word for word in words[0].split() if word[0].isupper() and word != "Where"]
     if not names:
         return (replay.begin if words[0] == "Where was" else replay.spot)[words[1]]

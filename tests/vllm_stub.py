@@ -3,6 +3,7 @@
 It knows what humanlm.serve asks for (/health, /v1/completions with prompts and answers as token ids) and nothing else. That the
 real vLLM takes the same requests is checked in tests/models/test_vllm.py where there is one.
 """
+
 import json
 import sys
 import threading
@@ -16,29 +17,70 @@ def option(name: str, default: str = "") -> str:
 def main() -> None:
     from humanlm.models.checkpoints import load_model
     from humanlm.models.generation import generate
-    assert sys.argv[1] == "serve" and option("--host") == "127.0.0.1" and option("--generation-config") == "vllm"
+
+    assert (
+        sys.argv[1] == "serve"
+        and option("--host") == "127.0.0.1"
+        and option("--generation-config") == "vllm"
+    )
     adapter = option("--lora-modules").partition("=")
     names = {option("--served-model-name"), adapter[0]}
     loaded, lock = load_model(adapter[2] or sys.argv[2], "own", device="cpu"), threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_): pass
+        def log_message(self, *_):
+            pass
 
-        def do_GET(self): self.answer(200 if self.path == "/health" else 404, {})
+        def do_GET(self):
+            self.answer(200 if self.path == "/health" else 404, {})
 
         def do_POST(self):
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if self.path != "/v1/completions" or asked["model"] not in names:
                 return self.answer(404, {"error": {"message": "no such model"}})
-            assert asked["return_token_ids"] and asked["include_stop_str_in_output"] and asked["stop_token_ids"]
+            assert (
+                asked["return_token_ids"]
+                and asked["include_stop_str_in_output"]
+                and asked["stop_token_ids"]
+            )
             n, seed = asked["n"], asked.get("seed")
             seeds = [None if seed is None else seed + i for i in range(n)]
             with lock:
-                found = generate(*loaded, [asked["prompt"]] * n, asked["max_tokens"], [tuple(asked["stop"])] * n, asked["temperature"],
-                                 max(0, asked["top_k"]), asked["top_p"], seeds)
-            choices = [{"index": i, "text": c.text, "token_ids": c.ids, "finish_reason": "stop", "logprobs": None} for i, c in enumerate(found)]
-            self.answer(200, {"id": "x", "object": "text_completion", "created": 0, "model": asked["model"], "choices": choices, "usage": {
-                "prompt_tokens": len(asked["prompt"]), "completion_tokens": sum(len(c.ids) for c in found), "total_tokens": 0}})
+                found = generate(
+                    *loaded,
+                    [asked["prompt"]] * n,
+                    asked["max_tokens"],
+                    [tuple(asked["stop"])] * n,
+                    asked["temperature"],
+                    max(0, asked["top_k"]),
+                    asked["top_p"],
+                    seeds,
+                )
+            choices = [
+                {
+                    "index": i,
+                    "text": c.text,
+                    "token_ids": c.ids,
+                    "finish_reason": "stop",
+                    "logprobs": None,
+                }
+                for i, c in enumerate(found)
+            ]
+            self.answer(
+                200,
+                {
+                    "id": "x",
+                    "object": "text_completion",
+                    "created": 0,
+                    "model": asked["model"],
+                    "choices": choices,
+                    "usage": {
+                        "prompt_tokens": len(asked["prompt"]),
+                        "completion_tokens": sum(len(c.ids) for c in found),
+                        "total_tokens": 0,
+                    },
+                },
+            )
 
         def answer(self, status, body):
             text = json.dumps(body).encode()

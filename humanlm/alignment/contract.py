@@ -36,44 +36,67 @@ def _levels_json(levels):
 # %% ../../nbs/alignment/01_contract.ipynb #CONTRACT
 CONTRACT = "humanlm.json"
 _WHOLE = {"field_dropout": 0.0, "item_dropout": 0.0}
-_NOBODY = Example("nobody", "nowhere", "test", "nobody", "nothing", Persona("nobody", "nobody"), (), "")
+_NOBODY = Example(
+    "nobody", "nowhere", "test", "nobody", "nothing", Persona("nobody", "nobody"), (), ""
+)
 
 
 def _asked(hierarchy):
     kept = ("stop", "max_tokens", "thinking")
-    return {row["level"]: {name: row[name] for name in kept} for row in make_rows([_NOBODY], hierarchy)}
+    return {
+        row["level"]: {name: row[name] for name in kept} for row in make_rows([_NOBODY], hierarchy)
+    }
 
 # %% ../../nbs/alignment/01_contract.ipynb #contract
 def contract(
-    model: ModelConfig,          # template, number format, longest prompt
+    model: ModelConfig,  # template, number format, longest prompt
     hierarchy: HierarchyConfig,  # levels, prompts, thinking, caps
-    rollout: RolloutConfig = RolloutConfig(), # how evaluation draws
-    name: str = "",              # how it was trained
-    source: str = "chat",        # where the conversations of its training took place
-) -> dict[str, str]:             # path in the model's folder → text; for `save_model`
+    rollout: RolloutConfig = RolloutConfig(),  # how evaluation draws
+    name: str = "",  # how it was trained
+    source: str = "chat",  # where the conversations of its training took place
+) -> dict[str, str]:  # path in the model's folder → text; for `save_model`
     "Write down how a model wants to be asked"
-    levels, own = hierarchy.load(), to_dict(hierarchy) | {"path": "hierarchy.json", "variant": "main", "levels": None} | _WHOLE
+    levels, own = (
+        hierarchy.load(),
+        to_dict(hierarchy) | {"path": "hierarchy.json", "variant": "main", "levels": None} | _WHOLE,
+    )
     record = {
-        "schema_version": 1, "name": name, "speaker": SPEAKER, "source": source,
-        "model": {"template": model.template, "dtype": model.dtype, "max_prompt_tokens": model.max_prompt_tokens},
-        "hierarchy": own, "rollout": to_dict(rollout) | {"states_from": None}, "asked": _asked(hierarchy)}
+        "schema_version": 1,
+        "name": name,
+        "speaker": SPEAKER,
+        "source": source,
+        "model": {
+            "template": model.template,
+            "dtype": model.dtype,
+            "max_prompt_tokens": model.max_prompt_tokens,
+        },
+        "hierarchy": own,
+        "rollout": to_dict(rollout) | {"states_from": None},
+        "asked": _asked(hierarchy),
+    }
     prompts = {f"prompts/{d.name}.txt": d.system_prompt for d in levels if d.system_prompt}
     return {CONTRACT: to_json(record, indent=1), "hierarchy.json": _levels_json(levels), **prompts}
 
 # %% ../../nbs/alignment/01_contract.ipynb #read_contract
 def read_contract(
-    model: str | Path, # a model's folder, or a model of the Hub
-) -> dict:             # groups model, hierarchy and rollout, and the source; empty where there is none
+    model: str | Path,  # a model's folder, or a model of the Hub
+) -> dict:  # groups model, hierarchy and rollout, and the source; empty where there is none
     "Read how a model wants to be asked"
     file = _contract_folder(model) / CONTRACT
-    if not file.is_file(): return {}
+    if not file.is_file():
+        return {}
     try:
         found = json.loads(file.read_text("utf-8"))
-        own: dict[str, Any] = {name: dict(found[name]) for name in ("model", "hierarchy", "rollout")} | {"source": str(found["source"])}
+        own: dict[str, Any] = {
+            name: dict(found[name]) for name in ("model", "hierarchy", "rollout")
+        } | {"source": str(found["source"])}
     except (OSError, ValueError, KeyError, TypeError) as e:
         problem = f"{type(e).__name__}: {shorten(e)}"
-        raise RolloutError(f"{file} is broken ({problem}). Save the model again, or remove the file.") from e
-    if own["hierarchy"].get("path"): own["hierarchy"]["path"] = str(file.parent / own["hierarchy"]["path"])
+        raise RolloutError(
+            f"{file} is broken ({problem}). Save the model again, or remove the file."
+        ) from e
+    if own["hierarchy"].get("path"):
+        own["hierarchy"]["path"] = str(file.parent / own["hierarchy"]["path"])
     return own
 
 # %% ../../nbs/alignment/01_contract.ipynb #_contract_folder
@@ -81,8 +104,10 @@ _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
 def _contract_folder(model):
-    if Path(model).is_dir() or not _HUB_NAME.fullmatch(str(model)): return Path(model)
+    if Path(model).is_dir() or not _HUB_NAME.fullmatch(str(model)):
+        return Path(model)
     from huggingface_hub import snapshot_download
+
     try:
         return Path(snapshot_download(str(model), allow_patterns=list(CONTRACT_FILES)))
     except (OSError, ValueError):
@@ -90,8 +115,8 @@ def _contract_folder(model):
 
 # %% ../../nbs/alignment/01_contract.ipynb #run_settings
 def run_settings(
-    model: str | Path, # a run folder, a model's folder, or a model of the Hub
-) -> dict:             # group → settings; empty where nobody wrote them down
+    model: str | Path,  # a run folder, a model's folder, or a model of the Hub
+) -> dict:  # group → settings; empty where nobody wrote them down
     "Read the settings under which a model was trained: those of its run, and above them its own contract"
     run = run_folder(model)
     return (read_yaml(run / "config.yaml") if run else {}) | read_contract(model)
@@ -107,65 +132,96 @@ def run_folder(
 
 # %% ../../nbs/alignment/01_contract.ipynb #find_model
 def find_model(
-    model: str | Path, # a run folder, or anything else
-    settings: dict,    # of the run
-) -> str | Path:       # the folder of one of its models; anything else as it is
+    model: str | Path,  # a run folder, or anything else
+    settings: dict,  # of the run
+) -> str | Path:  # the folder of one of its models; anything else as it is
     "Choose the model of a run"
     folder = Path(model) / "models"
-    if not folder.is_dir(): return model
+    if not folder.is_dir():
+        return model
     names = sorted(p.parent.name for p in folder.glob("*/config.json"))
     if not names:
-        raise RolloutError(f"{model} holds no finished model. Let the run finish: repeat its command with --resume.")
+        raise RolloutError(
+            f"{model} holds no finished model. Let the run finish: repeat its command with --resume."
+        )
     methods = settings.get("run", {}).get("methods", [])
-    return folder / next(n for n in ["humanlm", *reversed(methods), "cold-start", *names] if n in names)
+    return folder / next(
+        n for n in ["humanlm", *reversed(methods), "cold-start", *names] if n in names
+    )
 
 # %% ../../nbs/alignment/01_contract.ipynb #PolicySetup
 class PolicySetup(NamedTuple):
     "A policy, and how it wants to be asked"
+
     policy: Any  # a `Policy`; None: only how it wants to be asked
     hierarchy: HierarchyConfig = HierarchyConfig()
     sampling: Sampling = RolloutConfig().eval_sampling(seed=0)
-    source: str = "chat" # where conversations take place, unless somebody says otherwise
-    compose: bool = False # whether replies are asked after the model's own answers to the states
+    source: str = "chat"  # where conversations take place, unless somebody says otherwise
+    compose: bool = False  # whether replies are asked after the model's own answers to the states
 
 # %% ../../nbs/alignment/01_contract.ipynb #how_to_ask
 def how_to_ask(
-    model: str | Path, # a run folder, a model folder, or a model of the Hub
-) -> tuple[str | Path, dict, PolicySetup]: # where its weights are, its template and sizes, and a setup without policy
+    model: str | Path,  # a run folder, a model folder, or a model of the Hub
+) -> tuple[
+    str | Path, dict, PolicySetup
+]:  # where its weights are, its template and sizes, and a setup without policy
     "Find a model and read how it wants to be asked, without loading it; `RolloutError` where there is none"
     place = find_model(model, run_settings(model))
-    on_hub = _HUB_NAME.fullmatch(str(place)) and not Path(place).parent.exists() and Path(place).parent != Path(RunConfig.out)
-    if not on_hub and not any((Path(place) / file).is_file() for file in ("config.json", "adapter_config.json")):
-        raise RolloutError(f"no model lies in {shorten(place)}. Give a run (its folder, or its name below runs/), a model's folder, or ORG/NAME of the Hub.")
+    on_hub = (
+        _HUB_NAME.fullmatch(str(place))
+        and not Path(place).parent.exists()
+        and Path(place).parent != Path(RunConfig.out)
+    )
+    if not on_hub and not any(
+        (Path(place) / file).is_file() for file in ("config.json", "adapter_config.json")
+    ):
+        raise RolloutError(
+            f"no model lies in {shorten(place)}. Give a run (its folder, or its name below runs/), a model's folder, or ORG/NAME of the Hub."
+        )
     settings = run_settings(place) or run_settings(model)
-    hierarchy, rollout = (from_dict(kind, settings.get(group, {}), f"{model}, settings of {group}")
-                          for group, kind in (("hierarchy", HierarchyConfig), ("rollout", RolloutConfig)))
-    setup = PolicySetup(None, hierarchy, rollout.eval_sampling(seed=0), settings.get("source", "chat"), rollout.compose)
+    hierarchy, rollout = (
+        from_dict(kind, settings.get(group, {}), f"{model}, settings of {group}")
+        for group, kind in (("hierarchy", HierarchyConfig), ("rollout", RolloutConfig))
+    )
+    setup = PolicySetup(
+        None,
+        hierarchy,
+        rollout.eval_sampling(seed=0),
+        settings.get("source", "chat"),
+        rollout.compose,
+    )
     return place, settings.get("model", {}), setup
 
 # %% ../../nbs/alignment/01_contract.ipynb #load_policy
 def load_policy(
-    model: Any, # a run folder, a model folder, a model of the Hub, a `Policy`, or (model, tokenizer)
-    dtype: str | None = None, # number format of the weights; None = as the model says
+    model: Any,  # a run folder, a model folder, a model of the Hub, a `Policy`, or (model, tokenizer)
+    dtype: str | None = None,  # number format of the weights; None = as the model says
 ) -> PolicySetup:
     "Get a policy from whatever names one"
-    if isinstance(model, tuple): return PolicySetup(ModelPolicy(*model))
-    if not isinstance(model, (str, Path)): return PolicySetup(_checked(model))
+    if isinstance(model, tuple):
+        return PolicySetup(ModelPolicy(*model))
+    if not isinstance(model, (str, Path)):
+        return PolicySetup(_checked(model))
     from humanlm.models.checkpoints import load_model
+
     place, own, setup = how_to_ask(model)
     loaded = load_model(place, own.get("template", "humanlm"), dtype or own.get("dtype", "float32"))
     return setup._replace(policy=ModelPolicy(*loaded, own.get("max_prompt_tokens", 1024)))
 
 
 def _checked(policy):
-    if callable(getattr(policy, "generate", None)) and not hasattr(policy, "forward"): return policy
+    if callable(getattr(policy, "generate", None)) and not hasattr(policy, "forward"):
+        return policy
     kind = type(policy).__name__
-    raise RolloutError(f"{kind} is no policy. Give a folder, a model name, a Policy, or (model, tokenizer).")
+    raise RolloutError(
+        f"{kind} is no policy. Give a folder, a model name, a Policy, or (model, tokenizer)."
+    )
 
 # %% ../../nbs/alignment/01_contract.ipynb #ModelChoice
 @dataclass(frozen=True)
 class ModelChoice:
     "Which trained model a command works with"
+
     name: str | None = None
     """A run (folder, or name below runs/), a model's folder, or a model of the Hub."""
     dtype: str | None = None
@@ -175,7 +231,9 @@ class ModelChoice:
     def place(self) -> str:
         "Where the model is; `ConfigError` if none was named"
         if not self.name:
-            raise ConfigError("No model is named. Give --model.name with a run, a model's folder, or a model of the Hub.")
+            raise ConfigError(
+                "No model is named. Give --model.name with a run, a model's folder, or a model of the Hub."
+            )
         run = find_run(self.name)
         return str(run) if (run / "config.yaml").is_file() else self.name
 
@@ -183,6 +241,7 @@ class ModelChoice:
 @dataclass(frozen=True)
 class AskingConfig:
     "How a command asks it"
+
     compose: bool | None = None
     """Ask the states first, write the answers as the thought, then ask for the reply. null: as the model was trained."""
 

@@ -18,19 +18,42 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .contract import state_source
-from ..core.basics import ConfigError, DataError, jsonl_rows, require, run_sync, shorten, write_jsonl
+from humanlm.core.basics import (
+    ConfigError,
+    DataError,
+    jsonl_rows,
+    require,
+    run_sync,
+    shorten,
+    write_jsonl,
+)
 from ..core.config import Settings
 from ..data.records import Example
 from ..data.trajectory import Score, Trajectory
 from ..core.stats import known_mean
-from ..evaluation.measured import Importance, Measurement, Result, importance_rows, means_table, results_table, score_table
+from humanlm.evaluation.measured import (
+    Importance,
+    Measurement,
+    Result,
+    importance_rows,
+    means_table,
+    results_table,
+    score_table,
+)
 from ..hierarchy.composed import StateSource, check_composed, compose
 from ..hierarchy.parsing import ParsePolicy
 from ..hierarchy.prompts import HierarchyConfig, make_rows
 from ..clients.ledger import Ledger
 from ..clients.limits import in_turn
 from ..rewards.judge_settings import other_judge, same_judge_warning
-from ..rewards.scoring import Judge, JudgeRequest, excusable, format_score, require_judged, score_group
+from humanlm.rewards.scoring import (
+    Judge,
+    JudgeRequest,
+    excusable,
+    format_score,
+    require_judged,
+    score_group,
+)
 from ..rewards.verdicts import score_aspects
 from ..rewards.texts import check_text_metric, is_text_metric, text_scores
 from ..clients.names import is_chat_model
@@ -47,6 +70,7 @@ METRICS = ("state_alignment", "response_alignment", "reply_state_alignment")
 @dataclass(frozen=True)
 class EvalConfig:
     "What is evaluated, and how uncertainty is measured"
+
     split: str = "test"
     """Split of the data that is asked; data.max_test says how many rows of it."""
     bootstrap: int = 2000
@@ -68,11 +92,14 @@ class EvalConfig:
 
     def __post_init__(self):
         n = self.no_repeat_ngram
-        require("eval", (self.bootstrap > 0, f"bootstrap must be positive, got {self.bootstrap}"),
-                (self.batch > 0, f"batch must be positive, got {self.batch}"),
-                (self.samples > 0, f"samples must be positive, got {self.samples}"),
-                (n == 0 or n > 1, f"no_repeat_ngram must be 0 (off) or at least 2, got {n}"),
-                (self.budget is None or self.budget > 0, f"budget must be above 0, got {self.budget}"))
+        require(
+            "eval",
+            (self.bootstrap > 0, f"bootstrap must be positive, got {self.bootstrap}"),
+            (self.batch > 0, f"batch must be positive, got {self.batch}"),
+            (self.samples > 0, f"samples must be positive, got {self.samples}"),
+            (n == 0 or n > 1, f"no_repeat_ngram must be 0 (off) or at least 2, got {n}"),
+            (self.budget is None or self.budget > 0, f"budget must be above 0, got {self.budget}"),
+        )
         for name in self.texts:
             check_text_metric(name)
 
@@ -91,15 +118,20 @@ async def _ask(
         check_composed(hierarchy)
     rollout = single_turn(ParsePolicy(strict=hierarchy.strict), sampling)
     answers: list[dict[str, Trajectory]] = [{} for _ in examples]
-    asked = [None] if hierarchy.asks == "together" else [[level] for level in hierarchy.load().names]
+    asked = (
+        [None] if hierarchy.asks == "together" else [[level] for level in hierarchy.load().names]
+    )
     for levels in asked:
         rows = make_rows(examples, hierarchy, levels)
         if composed and levels == ["response"]:
             own = [{level: t.fields.get(level, "") for level, t in row.items()} for row in answers]
             others = {}
             if states:
-                for at in range(0, len(examples), batch): others |= await states(examples[at : at + batch])
-            rows = [compose(row, others.get(row["example_id"], said)) for row, said in zip(rows, own)]
+                for at in range(0, len(examples), batch):
+                    others |= await states(examples[at : at + batch])
+            rows = [
+                compose(row, others.get(row["example_id"], said)) for row, said in zip(rows, own)
+            ]
         for at in range(0, len(rows), batch):
             for i, t in enumerate(await rollout(rows[at : at + batch], policy), at):
                 answers[i] |= dict.fromkeys(rows[i].get("levels", (rows[i]["level"],)), t)
@@ -108,6 +140,7 @@ async def _ask(
 # %% ../../nbs/alignment/03_evaluation.ipynb #Question
 class _Question(NamedTuple):
     "One thing to judge: where the score goes, and what to ask"
+
     row: int  # index of the example
     metric: str  # one of `METRICS`
     level: str
@@ -122,22 +155,35 @@ def questions(
     states: Sequence[str] | None = None,  # which ones; None: those with a text, else the known ones
 ) -> list[_Question]:
     "List everything to ask a judge about one example"
+
     def question(metric, level, truth, text, item):
-        return _Question(row, metric, level, JudgeRequest(level, truth, {"0": text}, example.context, item=item))
+        return _Question(
+            row, metric, level, JudgeRequest(level, truth, {"0": text}, example.context, item=item)
+        )
 
     known, asked = example.states or {}, [level for level in texts if level != "response"]
     truths = {level: known.get(level) or example.reply for level in asked}
-    found = [question("state_alignment", level, truths[level], texts[level], "state") for level in asked]
+    found = [
+        question("state_alignment", level, truths[level], texts[level], "state") for level in asked
+    ]
     if "response" not in texts:
         return found
     reply, levels = texts["response"], (states or asked or list(known)) if reply_states else []
     whole = [question("response_alignment", "response", example.reply, reply, "reply")]
-    return found + whole + [question("reply_state_alignment", level, example.reply, reply, "reply") for level in levels]
+    return (
+        found
+        + whole
+        + [
+            question("reply_state_alignment", level, example.reply, reply, "reply")
+            for level in levels
+        ]
+    )
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #Evaluation
 @dataclass(frozen=True)
 class Evaluation:
     "What one model said about one held-out example, and how that was judged"
+
     example_id: str
     context_id: str
     texts: dict[str, str]  # level → text
@@ -151,7 +197,10 @@ def bundles(
     asked: Sequence[_Question],
 ) -> list[list[_Question]]:  # in the same order
     "Put together what can be asked at once: the states in one reply"
-    def key(q): return q.row, q.metric, q.metric != "reply_state_alignment" and q.level
+
+    def key(q):
+        return q.row, q.metric, q.metric != "reply_state_alignment" and q.level
+
     return [list(found) for _, found in groupby(asked, key)]
 
 
@@ -198,7 +247,12 @@ async def _excuse_unsaid(
     "Turn faults into `unsaid`, which is nan, where the truth says nothing about the level"
     found = list(scores)
     at = [i for i, score in enumerate(scores) if excusable(score, asked[i].level)]
-    truths = [asked[i]._replace(request=replace(asked[i].request, candidates={"0": asked[i].request.truth})) for i in at]
+    truths = [
+        asked[i]._replace(
+            request=replace(asked[i].request, candidates={"0": asked[i].request.truth})
+        )
+        for i in at
+    ]
     for i, score in zip(at, await _ask_judge(judge, truths, examples, concurrency)):
         if score.status == "unsaid":
             found[i] = replace(score, id="0")
@@ -207,20 +261,28 @@ async def _excuse_unsaid(
 # %% ../../nbs/alignment/03_evaluation.ipynb #judge_texts
 async def judge_texts(
     examples: Sequence[Example],
-    texts: Sequence[Mapping[str, str]],  # level → text, one per example; an example may stand there several times
+    texts: Sequence[
+        Mapping[str, str]
+    ],  # level → text, one per example; an example may stand there several times
     judge: Judge,
-    statuses: Sequence[Mapping[str, str]] | None = None,  # level → parse status; None: all were read
+    statuses: Sequence[Mapping[str, str]]
+    | None = None,  # level → parse status; None: all were read
     reply_states: bool = True,
     concurrency: int = 16,  # questions under way at once
-    states: Sequence[str] | None = None,  # to read from the reply; None: those with a text, else the known ones
+    states: Sequence[str]
+    | None = None,  # to read from the reply; None: those with a text, else the known ones
 ) -> list[Evaluation]:
     "Judge what a model, or another system, said about each example; what could not be parsed scores 0"
+
     def fault(q):
         said = "response" if q.metric == "reply_state_alignment" else q.level
         return format_score("0", statuses[q.row].get(said, "ok")) if statuses else None
 
-    asked = [question for row, (example, said) in enumerate(zip(examples, texts, strict=True))
-             for question in questions(row, example, said, reply_states, states)]
+    asked = [
+        question
+        for row, (example, said) in enumerate(zip(examples, texts, strict=True))
+        for question in questions(row, example, said, reply_states, states)
+    ]
     answers = await _ask_judge(judge, asked, examples, concurrency)
     found = [fault(q) or score for q, score in zip(asked, answers)]
     found = await _excuse_unsaid(asked, found, judge, examples, concurrency)
@@ -228,7 +290,10 @@ async def judge_texts(
     for question, score in zip(asked, found):
         scores[question.row].setdefault(question.metric, {})[question.level] = score
     numbers = copy_index([{"row_id": e.id} for e in examples])
-    return [Evaluation(e.id, e.context_id, dict(t), s, n) for e, t, s, n in zip(examples, texts, scores, numbers)]
+    return [
+        Evaluation(e.id, e.context_id, dict(t), s, n)
+        for e, t, s, n in zip(examples, texts, scores, numbers)
+    ]
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #thought_of
 def _thought_of(trajectory: Trajectory) -> str:  # empty: there was none, or it never ended
@@ -277,9 +342,18 @@ def load_evaluations(
 
 def _evaluation(row, where):
     try:
-        scores = {metric: {level: Score.from_dict(score, where) for level, score in by_level.items()}
-                  for metric, by_level in row["scores"].items()}
-        return Evaluation(row["example_id"], row["context_id"], row["texts"], scores, row.get("sample", 0), row.get("thought", ""))
+        scores = {
+            metric: {level: Score.from_dict(score, where) for level, score in by_level.items()}
+            for metric, by_level in row["scores"].items()
+        }
+        return Evaluation(
+            row["example_id"],
+            row["context_id"],
+            row["texts"],
+            scores,
+            row.get("sample", 0),
+            row.get("thought", ""),
+        )
     except (KeyError, TypeError, AttributeError) as e:
         problem = f"{type(e).__name__}: {shorten(e)}"
         raise DataError(f"{where}: not an evaluation ({problem}). Evaluate the model again.") from e
@@ -289,7 +363,13 @@ def _answer_table(
     evaluations: Sequence[Evaluation],
 ) -> dict[str, dict[str, list[float]]]:  # metric → level → one value per answer, nan = no score
     "Arrange the scores of one model by metric and level"
-    def values(e): return {metric: {level: score.value for level, score in by.items()} for metric, by in e.scores.items()}
+
+    def values(e):
+        return {
+            metric: {level: score.value for level, score in by.items()}
+            for metric, by in e.scores.items()
+        }
+
     return score_table([Measurement(e.example_id, e.context_id, values(e)) for e in evaluations])
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #results-2
@@ -302,14 +382,28 @@ def measured(
     table, places = _answer_table(evaluations), {}
     if measures and all("response" in e.texts for e in evaluations):
         replies = {e.id: e.reply for e in examples}
-        said, real = [e.texts["response"] for e in evaluations], [replies[e.example_id] for e in evaluations]
+        said, real = (
+            [e.texts["response"] for e in evaluations],
+            [replies[e.example_id] for e in evaluations],
+        )
         table |= {name: {"response": text_scores(name, said, real)} for name in measures}
     for i, e in enumerate(evaluations):
         places.setdefault(e.example_id, []).append(i)
-    arrays = {metric: {level: np.array(scores) for level, scores in by.items()} for metric, by in table.items()}
+    arrays = {
+        metric: {level: np.array(scores) for level, scores in by.items()}
+        for metric, by in table.items()
+    }
 
-    def values(at): return {metric: {level: float(known_mean(x[at])) for level, x in by.items()} for metric, by in arrays.items()}
-    return [Measurement(id, evaluations[at[0]].context_id, values(at), dict(evaluations[at[0]].texts)) for id, at in places.items()]
+    def values(at):
+        return {
+            metric: {level: float(known_mean(x[at])) for level, x in by.items()}
+            for metric, by in arrays.items()
+        }
+
+    return [
+        Measurement(id, evaluations[at[0]].context_id, values(at), dict(evaluations[at[0]].texts))
+        for id, at in places.items()
+    ]
 
 
 def importance(
@@ -323,7 +417,9 @@ def importance(
         replies = table.get("response_alignment", {}).get("response")
         for metric in ("reply_state_alignment", "state_alignment"):
             if replies and metric in table:
-                rows += importance_rows(name, metric, table[metric], replies, contexts, resamples=resamples)
+                rows += importance_rows(
+                    name, metric, table[metric], replies, contexts, resamples=resamples
+                )
     return rows
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #evaluate_model
@@ -332,17 +428,28 @@ def evaluate_model(
     examples: Sequence[Example],  # held out
     settings: Settings,
     judge: Judge,
-    ledger: Ledger | None = None,  # takes what a chat model costs, and holds its budget; None: that of the settings
+    ledger: Ledger
+    | None = None,  # takes what a chat model costs, and holds its budget; None: that of the settings
 ) -> list[Evaluation]:
     "Load a model, ask it for every level of every example, and judge what it says"
     s, policy = settings, policy_of(str(name), settings, ledger)
     if s.rollout.compose and is_chat_model(str(name)):
-        raise ConfigError(f"{name} cannot go on in a thought that was composed for it. Leave rollout.compose out, or choose a model in this process.")
-    asking = (s.rollout.eval_sampling(s.run.seed), s.eval, s.test_judge.concurrency, s.rollout.compose, state_source(s))
+        raise ConfigError(
+            f"{name} cannot go on in a thought that was composed for it. Leave rollout.compose out, or choose a model in this process."
+        )
+    asking = (
+        s.rollout.eval_sampling(s.run.seed),
+        s.eval,
+        s.test_judge.concurrency,
+        s.rollout.compose,
+        state_source(s),
+    )
     return judged(run_sync(evaluate(policy, examples, s.hierarchy, judge, *asking)), s)
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #model_policy
-def policy_of(name: str, settings: Settings, ledger: Ledger | None = None) -> Any:  # a `Policy`, or as much of it as an evaluation needs
+def policy_of(
+    name: str, settings: Settings, ledger: Ledger | None = None
+) -> Any:  # a `Policy`, or as much of it as an evaluation needs
     "Load a model into this process, or make the client of a chat model, with the patience and the cache of the test judge"
     s = settings
     if is_chat_model(name):
@@ -350,8 +457,12 @@ def policy_of(name: str, settings: Settings, ledger: Ledger | None = None) -> An
         return ChatPolicy(access.client(name, ledger), access.concurrency)
     import torch
     from humanlm.models.checkpoints import load_model
-    if s.model.threads: torch.set_num_threads(s.model.threads)
-    return ModelPolicy(*load_model(name, s.model.template, s.model.dtype), s.model.max_prompt_tokens)
+
+    if s.model.threads:
+        torch.set_num_threads(s.model.threads)
+    return ModelPolicy(
+        *load_model(name, s.model.template, s.model.dtype), s.model.max_prompt_tokens
+    )
 
 
 def judged(
@@ -359,7 +470,9 @@ def judged(
     settings: Settings,  # for test_judge.max_failed_share
 ) -> list[Evaluation]:
     "Give the evaluations back; `JudgeError` if the judge failed on too many texts"
-    scores = [score for e in evaluations for levels in e.scores.values() for score in levels.values()]
+    scores = [
+        score for e in evaluations for levels in e.scores.values() for score in levels.values()
+    ]
     require_judged(scores, settings.test_judge.max_failed_share, settings.test_judge.group)
     return evaluations
 
@@ -381,8 +494,13 @@ def tables(rows: Sequence[Result]) -> str:  # Markdown; rows of any models and m
     shown = [metric for metric in METRICS if metric in metrics]
     measures = [metric for metric in metrics if is_text_metric(metric)]
     by_level = [metric for metric in shown if metric != "response_alignment"]
-    return "\n\n".join([*([means_table(rows, shown)] if shown else []), *(results_table(rows, metric) for metric in by_level),
-                        *([means_table(rows, measures, "likeness to the real reply")] if measures else [])])
+    return "\n\n".join(
+        [
+            *([means_table(rows, shown)] if shown else []),
+            *(results_table(rows, metric) for metric in by_level),
+            *([means_table(rows, measures, "likeness to the real reply")] if measures else []),
+        ]
+    )
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #settle_judges
 def settle_judges(
@@ -390,11 +508,18 @@ def settle_judges(
 ) -> Settings:
     "Name the judge of held-out answers if the settings leave that open"
     s = settings
-    return s if s.test_judge.model else s.changed(test_judge={"model": other_judge(s.judge, s.data.source)})
+    return (
+        s
+        if s.test_judge.model
+        else s.changed(test_judge={"model": other_judge(s.judge, s.data.source)})
+    )
 
 
 def judges_record(settings: Settings) -> dict:  # for run.json and results.json
     "Say who judges training and test, and by which protocol; warn if it is the same judge"
     judges = {"training": settings.judge, "test": settings.test_judge}
-    about = {name: {"model": c.model, "variant": c.variant, "protocol": c.protocol} for name, c in judges.items()}
+    about = {
+        name: {"model": c.model, "variant": c.variant, "protocol": c.protocol}
+        for name, c in judges.items()
+    }
     return about | {"warning": same_judge_warning(*judges.values())}

@@ -41,7 +41,8 @@ def schedule(
     steps: int,  # generation steps
     prompts: int,  # rows per step, `N`
     seed: int = 0,
-    reply_share: float | None = None,  # of the steps that ask for the reply; None: as often as any other level
+    reply_share: float
+    | None = None,  # of the steps that ask for the reply; None: as often as any other level
     mixed: bool = False,  # all levels in one step, as they come
 ) -> list[dict]:  # steps * prompts rows in training order
     "Order rows so that each step asks for one level, and every level comes once per round, but for a share of replies that is set; or mixed"
@@ -49,12 +50,19 @@ def schedule(
     if mixed:
         return list(islice(_endless(rows, rng), steps * prompts))
     levels = list(dict.fromkeys(row["level"] for row in rows))
-    streams = {level: _endless([row for row in rows if row["level"] == level], rng) for level in levels}
+    streams = {
+        level: _endless([row for row in rows if row["level"] == level], rng) for level in levels
+    }
     fixed = reply_share if "response" in levels and len(levels) > 1 else None
     turns = [level for level in levels if fixed is None or level != "response"]
-    order = [level for _ in range(0, steps, len(turns)) for level in rng.sample(turns, len(turns))][:steps]
+    order = [level for _ in range(0, steps, len(turns)) for level in rng.sample(turns, len(turns))][
+        :steps
+    ]
     if fixed is not None:
-        order = ["response" if int((i + 1) * fixed) > int(i * fixed) else level for i, level in enumerate(order)]
+        order = [
+            "response" if int((i + 1) * fixed) > int(i * fixed) else level
+            for i, level in enumerate(order)
+        ]
     return [next(streams[level]) for level in order for _ in range(prompts)]
 
 # %% ../../nbs/30_grpo.ipynb #batch_metrics
@@ -67,11 +75,21 @@ def _batch_metrics(
     by_level: dict[str, list[int]] = {}
     for i, t in enumerate(trajectories):
         by_level.setdefault(t.level, []).append(i)
-    return _score_means(trajectories) | {f"reward/{level}": total[rows].nanmean().item() for level, rows in sorted(by_level.items())} | {
-        "parse/ok": sum(t.parse_status == "ok" for t in trajectories) / len(trajectories),
-        **{f"text/{fault}": sum(_has(t, fault) for t in trajectories) / len(trajectories) for fault in TEXT_FAULTS},
-        "judge/no_score": total.isnan().double().mean().item(),
-    }
+    return (
+        _score_means(trajectories)
+        | {
+            f"reward/{level}": total[rows].nanmean().item()
+            for level, rows in sorted(by_level.items())
+        }
+        | {
+            "parse/ok": sum(t.parse_status == "ok" for t in trajectories) / len(trajectories),
+            **{
+                f"text/{fault}": sum(_has(t, fault) for t in trajectories) / len(trajectories)
+                for fault in TEXT_FAULTS
+            },
+            "judge/no_score": total.isnan().double().mean().item(),
+        }
+    )
 
 # %% ../../nbs/30_grpo.ipynb #_score_means
 def _score_means(trajectories):
@@ -90,20 +108,26 @@ def _composed_turn(
     rollout: Rollout,  # that lets the policy write once per row
     examples: Sequence[Example],  # that rows were made from
     config: HierarchyConfig,  # of the policy
-    states: StateSource | None = None,  # who answers the states; None: the policy itself, anew in every step
+    states: StateSource
+    | None = None,  # who answers the states; None: the policy itself, anew in every step
 ) -> Rollout:
     "Make a rollout in which replies come after states, whose tokens the first trajectory carries"
     by_id = {e.id: e for e in examples}
 
     async def composed(rows: Sequence[dict], policy: Policy) -> list[Trajectory]:
-        every, place = from_everywhere(list(dict.fromkeys(row["example_id"] for row in rows if row["level"] == "response")))
+        every, place = from_everywhere(
+            list(dict.fromkeys(row["example_id"] for row in rows if row["level"] == "response"))
+        )
         if not every:
             return await rollout(rows, policy)
         source = states or StateSource(config, policy.generate)
         mine = [by_id[every[i]] for i in range(len(every))[place] if every[i] not in every[:i]]
         before, own = source.tokens, await source(mine)
         known = dict(from_everywhere(list(own.items()))[0])
-        told = [compose(row, known[row["example_id"]]) if row["level"] == "response" else row for row in rows]
+        told = [
+            compose(row, known[row["example_id"]]) if row["level"] == "response" else row
+            for row in rows
+        ]
         first, *others = await rollout(told, policy)
         return [replace(first, usage={"tokens_out": source.tokens - before}), *others]
 
@@ -116,27 +140,56 @@ def alignment_method(
     rows: Sequence[dict],  # all rows that will be trained on, from `training_rows`
     examples: Sequence[Example],  # that they were made from
     name: str = "humanlm",  # of a mode
-    extra: Callable | None = None,  # one more reward: trajectories → [B], or a class of such, made with the examples; None: what the settings name
-    states: StateSource | None = None,  # who answers the states of composed replies; None: the policy itself
+    extra: Callable
+    | None = None,  # one more reward: trajectories → [B], or a class of such, made with the examples; None: what the settings name
+    states: StateSource
+    | None = None,  # who answers the states of composed replies; None: the policy itself
 ) -> Method:
     "Reward alignment with the person's states and replies, by group-relative advantage (HumanLM, section 3)"
     hierarchy, truth = config.hierarchy.load(), config.rollout.interleave_truth
     judging = {field: getattr(config.judge, field) for field in ("concurrency", "max_failed_share")}
     levels = hierarchy.names if MODES[name].rewarded == "all" else None
     own = own_reward(config.reward, extra, examples)
-    reward = AlignmentReward(judge, requests_by_row(rows, examples, hierarchy, config.judge.rubric), config.reward, hierarchy,
-                             levels, own, config.rollout.compose, seed=config.run.seed, truth_inside=truth, **judging)
+    reward = AlignmentReward(
+        judge,
+        requests_by_row(rows, examples, hierarchy, config.judge.rubric),
+        config.reward,
+        hierarchy,
+        levels,
+        own,
+        config.rollout.compose,
+        seed=config.run.seed,
+        truth_inside=truth,
+        **judging,
+    )
     chain = memory_of(name, rows, config.hierarchy, config.prefixes)
     prepare = partial(together, preparation(chain, truth)) if chain or truth else list
-    whole = chain is not None and config.rollout.parts > 1  # what is asked depends on all rows of the step
-    rollout = single_turn(ParsePolicy(strict=config.hierarchy.strict), prepare=list if whole else prepare)
+    whole = (
+        chain is not None and config.rollout.parts > 1
+    )  # what is asked depends on all rows of the step
+    rollout = single_turn(
+        ParsePolicy(strict=config.hierarchy.strict), prepare=list if whole else prepare
+    )
     if config.rollout.compose:
         rollout = _composed_turn(rollout, examples, config.hierarchy, states)
     if config.rollout.parts > 1:
-        rollout = scored_in_parts(rollout, reward, config.rollout.parts, config.rollout.group_size, prepare if whole else list)
-    return Method(rollout, group_advantage(reward.weights, config.advantage), reward, chain or (own if hasattr(own, "learn") else None),
-                  metrics=partial(_batch_metrics, weights=reward.weights))
+        rollout = scored_in_parts(
+            rollout,
+            reward,
+            config.rollout.parts,
+            config.rollout.group_size,
+            prepare if whole else list,
+        )
+    return Method(
+        rollout,
+        group_advantage(reward.weights, config.advantage),
+        reward,
+        chain or (own if hasattr(own, "learn") else None),
+        metrics=partial(_batch_metrics, weights=reward.weights),
+    )
 
 
-methods: dict[str, Callable[..., Method]] = {name: alignment_method for name, mode in MODES.items() if not mode.supervised}
+methods: dict[str, Callable[..., Method]] = {
+    name: alignment_method for name, mode in MODES.items() if not mode.supervised
+}
 "Name → function of (config, judge, rows, examples, name, extra)"

@@ -13,11 +13,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .modes import MODES, asks_together, cold_start_hierarchy, hierarchy_of, settings_of, training_rows
+from humanlm.alignment.modes import (
+    MODES,
+    asks_together,
+    cold_start_hierarchy,
+    hierarchy_of,
+    settings_of,
+    training_rows,
+)
 from ..core.config import SFTConfig, Settings
 from ..data.records import Example, Persona
 from ..hierarchy.levels import STATES
-from ..hierarchy.prompts import HierarchyConfig, TRACE, make_rows, markup, plain, prompt, target, token_cap
+from humanlm.hierarchy.prompts import (
+    HierarchyConfig,
+    TRACE,
+    make_rows,
+    markup,
+    plain,
+    prompt,
+    target,
+    token_cap,
+)
 from ..rewards.matching import rule_state
 from ..methods.rollouts import sft_row, require_room, tokens_needed
 from ..worlds.mini import SyntheticWorld, needed_phrases
@@ -27,8 +43,16 @@ from ..worlds.sources import Data
 # %% ../../nbs/alignment/09_lessons.ipynb #vocabulary
 def training_texts(data: Data) -> list[str]:
     "What the tokenizer of a tiny model learns its pieces from: training rows only"
-    texts = (text for e in data.split("train") for text in
-             (e.persona.text, e.reply, *(m.content for m in e.context), *(e.states or {}).values()))
+    texts = (
+        text
+        for e in data.split("train")
+        for text in (
+            e.persona.text,
+            e.reply,
+            *(m.content for m in e.context),
+            *(e.states or {}).values(),
+        )
+    )
     return list(dict.fromkeys(texts))
 
 # %% ../../nbs/alignment/09_lessons.ipynb #reply_rows
@@ -48,16 +72,24 @@ def _reply_rows(
     "Rows that teach replies and, where `describe` speaks, states; levels come in turn"
     hierarchy, pools = config.load(), {}
     for level in hierarchy.names if describe else ("response",):
-        texts = [(e, describe(level, e.reply) if describe and level != "response" else e.reply) for e in examples]
+        texts = [
+            (e, describe(level, e.reply) if describe and level != "response" else e.reply)
+            for e in examples
+        ]
         pools[level] = [(e, text) for e, text in texts if text]
     taught = [level for level, pairs in pools.items() if pairs]
-    picked = [(level, *rng.choice(pools[level])) for level in itertools.islice(itertools.cycle(taught), count)]
+    picked = [
+        (level, *rng.choice(pools[level]))
+        for level in itertools.islice(itertools.cycle(taught), count)
+    ]
 
     def row(level, example, text):
         thought = think(example) if think and level == "response" and rng.random() < share else []
         opens = bool(thought) or hierarchy[level].form == "thought"
         asked = prompt(example, level, config, thinking=opens)
-        return sft_row(asked, thought + target({level: text}, None, hierarchy), opens, f"{example.id}:{level}")
+        return sft_row(
+            asked, thought + target({level: text}, None, hierarchy), opens, f"{example.id}:{level}"
+        )
 
     return [row(*found) for found in picked]
 
@@ -75,10 +107,16 @@ def _thought_from(
     describe: Describe | None = None,  # where no state is known
 ) -> Think | None:  # None where replies do not think
     "Make what finds the thought behind a reply: the row's own, else its states"
+
     def think(example: Example) -> list[dict]:
         if example.thought:
             return _closed(example.thought)
-        states = example.states or describe and {s: text for s in STATES if (text := describe(s, example.reply))} or {}
+        states = (
+            example.states
+            or describe
+            and {s: text for s in STATES if (text := describe(s, example.reply))}
+            or {}
+        )
         order = [s for s in dict.fromkeys((*TRACE, *states)) if s in states]
         return target({}, {s: states[s] for s in order}) if states else []
 
@@ -96,10 +134,21 @@ class WorldLessons:
         seed: int = 0,
         together: bool = False,  # whether some rows ask for all levels at once, the reply included
     ):
-        self.world, self.config, self.sft, self.seed, self.together = world, config, sft, seed, together
-        self.examples, self.thinks = [e for e in world.examples if e.split == "train"], config.thinks("response")
+        self.world, self.config, self.sft, self.seed, self.together = (
+            world,
+            config,
+            sft,
+            seed,
+            together,
+        )
+        self.examples, self.thinks = (
+            [e for e in world.examples if e.split == "train"],
+            config.thinks("response"),
+        )
         self.names, self.rng = config.load().names, random.Random(seed)
-        self.states = [name for name in self.names if name in STATES]  # only states that the settings ask for are taught
+        self.states = [
+            name for name in self.names if name in STATES
+        ]  # only states that the settings ask for are taught
 
     def row(
         self,
@@ -111,10 +160,20 @@ class WorldLessons:
         "Make one row from the states behind an example"
         states = self.world.reply(example.id).states.perturbed(noise, self.rng, agreeable=0.7)
         words, hierarchy = states.describe(self.rng), self.config.load()
-        texts = {level: states.reply(self.rng) if level == "response" else words[level] for level in levels}
+        texts = {
+            level: states.reply(self.rng) if level == "response" else words[level]
+            for level in levels
+        }
         opens = trace or len(levels) == 1 and hierarchy[levels[0]].form == "thought"
-        learned = target(texts, {level: words[level] for level in TRACE} if trace else None, hierarchy)
-        return sft_row(prompt(example, levels, self.config, thinking=opens), learned, opens, f"{example.id}:{'+'.join(levels)}")
+        learned = target(
+            texts, {level: words[level] for level in TRACE} if trace else None, hierarchy
+        )
+        return sft_row(
+            prompt(example, levels, self.config, thinking=opens),
+            learned,
+            opens,
+            f"{example.id}:{'+'.join(levels)}",
+        )
 
     def reply(self, example: Example, noise: float = 0.0) -> dict:
         "Teach a reply; about half of them get a thought, where replies think at all"
@@ -124,7 +183,11 @@ class WorldLessons:
         "All states, one of them, or a reply, as a polite annotator would have it"
         kind = self.rng.random()
         if kind < 0.55 and self.states:
-            return self.row(example, self.rng.sample(self.states, len(self.states) if kind < 0.3 else 1), self.sft.noise)
+            return self.row(
+                example,
+                self.rng.sample(self.states, len(self.states) if kind < 0.3 else 1),
+                self.sft.noise,
+            )
         return self.reply(example, self.sft.noise)
 
     def faithful(self, example: Example) -> dict:
@@ -132,8 +195,14 @@ class WorldLessons:
         joint = self.together and (not self.thinks or self.rng.random() < 0.5)
         states = States.uniform(self.world.post(example.context_id).target, self.rng)
         words, reply = states.describe(self.rng), target({"response": states.reply(self.rng)})
-        given = target({s: words[s] for s in self.states}) if joint else target({}, {s: words[s] for s in TRACE})
-        asked = prompt(example, self.names if joint else "response", self.config, thinking=not joint)
+        given = (
+            target({s: words[s] for s in self.states})
+            if joint
+            else target({}, {s: words[s] for s in TRACE})
+        )
+        asked = prompt(
+            example, self.names if joint else "response", self.config, thinking=not joint
+        )
         return sft_row(asked, reply, not joint, f"{example.id}:faithful", given)
 
 # %% ../../nbs/alignment/09_lessons.ipynb #lesson
@@ -149,8 +218,16 @@ def _state_lesson(
     "Ask for one state in a short persona or, with a probability of `share`, for all states in a whole one"
     profile, draw = teacher.world.user(example.user_id), teacher.rng
     whole, weights = draw.random() < share, [LESSON_WEIGHTS[state] for state in teacher.states]
-    levels = draw.sample(teacher.states, len(teacher.states)) if whole else draw.choices(teacher.states, weights)
-    needed = range(9) if len(levels) > 1 else needed_phrases(levels[0], profile, teacher.world.post(example.context_id))
+    levels = (
+        draw.sample(teacher.states, len(teacher.states))
+        if whole
+        else draw.choices(teacher.states, weights)
+    )
+    needed = (
+        range(9)
+        if len(levels) > 1
+        else needed_phrases(levels[0], profile, teacher.world.post(example.context_id))
+    )
     others = [i for i in range(len(profile.phrases)) if i not in needed]
     kept = sorted({*needed, *draw.sample(others, int(draw.random() * (len(others) + 1) * share))})
     persona = Persona(example.user_id, " ".join(profile.phrases[i] for i in kept))
@@ -169,12 +246,16 @@ def first_rows(teacher: WorldLessons) -> list[dict]:
     def row(i: int) -> dict:
         late, early = 2 * i >= first, i < first
         if teacher.together and late and draw.random() < TOGETHER:
-            return teacher.row(draw.choice(teacher.examples), teacher.names, 0.0 if early else sft.noise)
+            return teacher.row(
+                draw.choice(teacher.examples), teacher.names, 0.0 if early else sft.noise
+            )
         if share and late and draw.random() < share:
             return teacher.faithful(draw.choice(teacher.examples))
         example = draw.choice(teacher.examples)
-        if not early: return teacher.polite(example)
-        if draw.random() < 0.75 and teacher.states: return _state_lesson(teacher, example, 0.7 * max(0.0, i / first - 0.25) / 0.75)
+        if not early:
+            return teacher.polite(example)
+        if draw.random() < 0.75 and teacher.states:
+            return _state_lesson(teacher, example, 0.7 * max(0.0, i / first - 0.25) / 0.75)
         return teacher.reply(example)
 
     return [row(i) for i in range(first + sft.polite_steps * sft.batch)]
@@ -182,29 +263,47 @@ def first_rows(teacher: WorldLessons) -> list[dict]:
 
 def last_rows(teacher: WorldLessons) -> list[dict]:
     "The rows of the last stage: three of five are faithful, the others polite; none where nothing comes before a reply"
-    teacher.rng, count = random.Random(f"faithful{teacher.seed}"), teacher.sft.faithful_steps * teacher.sft.batch
-    kinds = ((teacher.faithful if teacher.rng.random() < 0.6 else teacher.polite) for _ in range(count * (teacher.thinks or teacher.together)))
+    teacher.rng, count = (
+        random.Random(f"faithful{teacher.seed}"),
+        teacher.sft.faithful_steps * teacher.sft.batch,
+    )
+    kinds = (
+        (teacher.faithful if teacher.rng.random() < 0.6 else teacher.polite)
+        for _ in range(count * (teacher.thinks or teacher.together))
+    )
     return [kind(teacher.rng.choice(teacher.examples)) for kind in kinds]
 
 # %% ../../nbs/alignment/09_lessons.ipynb #cold_start_rows
 def cold_start_rows(
     settings: Settings,
     data: Data,
-) -> tuple[list[dict], list[dict]]:  # and those of a last stage: thoughts to follow, where a world can write them
+) -> tuple[
+    list[dict], list[dict]
+]:  # and those of a last stage: thoughts to follow, where a world can write them
     "Lessons where states are known, replies with weak labels where they are not"
     s, hierarchy = settings, cold_start_hierarchy(settings)
     if data.world:
         lessons = WorldLessons(data.world, hierarchy, s.sft, s.run.seed, asks_together(s))
         return first_rows(lessons), last_rows(lessons)
     rng, count = random.Random(f"cold-start{s.run.seed}"), s.sft.reply_steps * s.sft.batch
-    return _reply_rows(data.split("train"), hierarchy, count, rng, rule_state, _thought_from(hierarchy, rule_state)), []
+    return _reply_rows(
+        data.split("train"), hierarchy, count, rng, rule_state, _thought_from(hierarchy, rule_state)
+    ), []
 
 
 def reply_lessons(settings: Settings, data: Data, name: str) -> list[dict]:
     "Real replies to learn from (HumanLM, section 4: the SFT baselines)"
     s = settings_of(settings, name)
     rng, count = random.Random(f"sft{s.run.seed}"), s.sft.reply_steps * s.sft.batch
-    return _reply_rows(data.split("train"), s.hierarchy, count, rng, None, _thought_from(s.hierarchy, rule_state), 1.0)
+    return _reply_rows(
+        data.split("train"),
+        s.hierarchy,
+        count,
+        rng,
+        None,
+        _thought_from(s.hierarchy, rule_state),
+        1.0,
+    )
 
 # %% ../../nbs/alignment/09_lessons.ipynb #asked_rows
 def asked_rows(
@@ -215,10 +314,15 @@ def asked_rows(
 ) -> list[dict]:
     "Make the rows that one model is asked: in training, and for evaluation"
     config = hierarchy_of(settings, name)
-    rows = [*(training_rows(train, config, name) if name in MODES else ()), *make_rows(held_out, config)]
+    rows = [
+        *(training_rows(train, config, name) if name in MODES else ()),
+        *make_rows(held_out, config),
+    ]
     if not settings_of(settings, name).rollout.compose:
         return rows
-    thought = sum(token_cap(d, config) for d in config.load() if d.name != "response")  # stands before a composed reply
+    thought = sum(
+        token_cap(d, config) for d in config.load() if d.name != "response"
+    )  # stands before a composed reply
     return [row | {"before": thought} if row["level"] == "response" else row for row in rows]
 
 
@@ -231,7 +335,12 @@ def check_prompts(
 ) -> None:
     "Raise where prompts of a run cannot be made to fit, with the limit that would take them all"
     s, train, held_out = settings, data.split("train"), data.split(settings.eval.split)
-    taught = [row for name in s.run.methods if MODES[name].supervised for row in reply_lessons(s, data, name)]
+    taught = [
+        row
+        for name in s.run.methods
+        if MODES[name].supervised
+        for row in reply_lessons(s, data, name)
+    ]
     asked = (row for name in names for row in asked_rows(s, name, train, held_out))
     needs: dict[str, int] = {}
     for row in itertools.chain(lessons, taught, asked):

@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 
-from ..core.basics import ConfigError, DataError, atomic_write, check_name, near_miss, require, shorten, to_json
+from humanlm.core.basics import (
+    ConfigError,
+    DataError,
+    atomic_write,
+    check_name,
+    near_miss,
+    require,
+    shorten,
+    to_json,
+)
 from ..core.html import Table
 from ..data.records import Example
 from ..data.trajectory import Trajectory
@@ -24,6 +33,7 @@ from ..hierarchy.prompts import HierarchyConfig, joint_row, make_rows, target, t
 # %% ../../nbs/alignment/02_modes.ipynb #Entry
 class _Entry(NamedTuple):
     "A state worth building on"
+
     level: str
     example: str  # its id
     field: str  # the text
@@ -43,6 +53,7 @@ KEEP = ("best", "recent")
 @dataclass(frozen=True)
 class PrefixConfig:
     "Which states later levels are built on (mode prefix-chaining)"
+
     threshold: float | None = None
     """Least score of a state to build on. null: the level's own threshold."""
     keep: str = "best"
@@ -50,8 +61,11 @@ class PrefixConfig:
 
     def __post_init__(self):
         share = self.threshold is None or 0 <= self.threshold <= 1
-        require("prefixes", (share, f"threshold must be null or between 0 and 1, got {self.threshold}"),
-                (self.keep in KEEP, f"keep is {self.keep!r}.{near_miss(self.keep, KEEP)}"))
+        require(
+            "prefixes",
+            (share, f"threshold must be null or between 0 and 1, got {self.threshold}"),
+            (self.keep in KEEP, f"keep is {self.keep!r}.{near_miss(self.keep, KEEP)}"),
+        )
 
 # %% ../../nbs/alignment/02_modes.ipynb #_PrefixMap
 class _PrefixMap:
@@ -80,7 +94,9 @@ class _PrefixMap:
     def offer(self, entry: _Entry) -> bool:
         "Take an entry if it is good enough and beats what is there; whether it was taken"
         least, known = self.threshold(entry.level), self.entries[entry.level].get(entry.example)
-        if least is None or not entry.field.strip() or not entry.reward >= least:  # also false for nan
+        if (
+            least is None or not entry.field.strip() or not entry.reward >= least
+        ):  # also false for nan
             return False
         if known and self._rank(entry) < self._rank(known):
             return False
@@ -102,20 +118,39 @@ class _PrefixMap:
         return atomic_write(path, to_json(record, indent=1))
 
     def _repr_html_(self) -> str:
-        best = {level: max(found.values(), key=lambda e: e.reward) for level, found in self.entries.items() if found}
-        cells = [(level, len(found), best[level].reward if found else "", best[level].field if found else "")
-                 for level, found in self.entries.items()]
-        return Table(("level", "examples", "best score", "its text"), cells, "lrrl").html()._repr_html_()
+        best = {
+            level: max(found.values(), key=lambda e: e.reward)
+            for level, found in self.entries.items()
+            if found
+        }
+        cells = [
+            (
+                level,
+                len(found),
+                best[level].reward if found else "",
+                best[level].field if found else "",
+            )
+            for level, found in self.entries.items()
+        ]
+        return (
+            Table(("level", "examples", "best score", "its text"), cells, "lrrl")
+            .html()
+            ._repr_html_()
+        )
 
     def load(self, path: str | Path) -> None:  # a file that `save` wrote
         "Replace all entries by those of a file that are still good enough; `DataError` says what is wrong with it"
         levels, found = _read(path)
         if levels != self.hierarchy.names:
             mine = ", ".join(self.hierarchy.names)
-            raise DataError(f"{path} was made for the levels {shorten(', '.join(levels))}, not for {mine}. Use the settings of its run.")
+            raise DataError(
+                f"{path} was made for the levels {shorten(', '.join(levels))}, not for {mine}. Use the settings of its run."
+            )
         strange = next((e.level for e in found if e.level not in levels), None)
         if strange is not None:
-            raise DataError(f"{path} has an entry of level {shorten(strange)!r}, which is none of {', '.join(levels)}. Resume from an older checkpoint.")
+            raise DataError(
+                f"{path} has an entry of level {shorten(strange)!r}, which is none of {', '.join(levels)}. Resume from an older checkpoint."
+            )
         self.entries = {level: {} for level in levels}
         for entry in found:
             self.offer(entry)
@@ -123,6 +158,7 @@ class _PrefixMap:
 # %% ../../nbs/alignment/02_modes.ipynb #Choice
 class _Choice(NamedTuple):
     "What is asked instead of a row"
+
     level: str
     example: str
     prefix: tuple[tuple[str, str], ...]  # (level, text) of the levels before
@@ -141,7 +177,9 @@ def _choose(
         return _Choice(level, example, ())
     before = states.hierarchy.names[at - 1]
     known = states.entries[before]
-    own = [example] if example in known and (level, example) not in taken else known  # mostly its own turn: nothing to search
+    own = (
+        [example] if example in known and (level, example) not in taken else known
+    )  # mostly its own turn: nothing to search
     free = [name for name in own if name in places and (level, name) not in taken]
     if not free:
         return _choose(states, before, example, places, taken)
@@ -152,18 +190,25 @@ def _choose(
 def _read(path):
     try:
         record = json.loads(Path(path).read_text("utf-8"))
-        found = [_Entry(**e | {"before": tuple(map(tuple, e["before"]))}) for e in record["entries"]]
+        found = [
+            _Entry(**e | {"before": tuple(map(tuple, e["before"]))}) for e in record["entries"]
+        ]
         return tuple(record["levels"]), found
     except (OSError, ValueError, KeyError, TypeError) as e:
         problem = f"{type(e).__name__}: {shorten(e)}"
-        raise DataError(f"{path} is no prefix map ({problem}). Resume from an older checkpoint, or remove the file.") from e
+        raise DataError(
+            f"{path} is no prefix map ({problem}). Resume from an older checkpoint, or remove the file."
+        ) from e
 
 # %% ../../nbs/alignment/02_modes.ipynb #Mode
 class _Mode(NamedTuple):
     "A way of training"
+
     asks: str  # reply, each, all, up to, or next
     thinking: str | None = None  # off, on or hetero; None = as the settings say
-    rewarded: str = "asked"  # the level that was asked for; all levels; or none, for supervised modes
+    rewarded: str = (
+        "asked"  # the level that was asked for; all levels; or none, for supervised modes
+    )
     composed: bool = False  # whether replies are asked after the model's own answers to the states
 
     @property
@@ -213,8 +258,15 @@ def settings_of(
     name: str,  # of a mode, or of a model that no mode trained
 ) -> Any:  # `Settings`
     "Give the settings of one model of a run: all as it is, but hierarchy and composing as this model knows them"
-    own, compose = settings.rollout, MODES[name].composed if name in MODES else settings.rollout.compose
-    return replace(settings, groups=settings.groups | {"hierarchy": hierarchy_of(settings, name), "rollout": replace(own, compose=compose)})
+    own, compose = (
+        settings.rollout,
+        MODES[name].composed if name in MODES else settings.rollout.compose,
+    )
+    return replace(
+        settings,
+        groups=settings.groups
+        | {"hierarchy": hierarchy_of(settings, name), "rollout": replace(own, compose=compose)},
+    )
 
 # %% ../../nbs/alignment/02_modes.ipynb #cold_start_hierarchy
 def cold_start_hierarchy(
@@ -263,12 +315,15 @@ def _next_row(example: Example, config: HierarchyConfig, level: str) -> dict:
     d, silent = config.load()[level], replace(config, thinking="off")
     row, thinking = joint_row(example, config, level), config.thinks(config.load().names[-1])
     return row | {
-        "levels": (level,), "max_tokens": token_cap(d, silent) + config.thought_tokens * thinking,
-        "before": sum(token_cap(config.load()[other], silent) for other in row["levels"][:-1])}
+        "levels": (level,),
+        "max_tokens": token_cap(d, silent) + config.thought_tokens * thinking,
+        "before": sum(token_cap(config.load()[other], silent) for other in row["levels"][:-1]),
+    }
 
 # %% ../../nbs/alignment/02_modes.ipynb #Chain
 class _Chain:
     "The memory of prefix chaining: asks after the best prefixes, and remembers what scored well"
+
     file = "prefixes.json"
 
     def __init__(
@@ -277,7 +332,9 @@ class _Chain:
         states: _PrefixMap,
     ):
         self.rows = {(row["level"], row["example_id"]): row for row in rows}
-        self.places = {name: at for at, name in enumerate(dict.fromkeys(row["example_id"] for row in rows))}
+        self.places = {
+            name: at for at, name in enumerate(dict.fromkeys(row["example_id"] for row in rows))
+        }
         self.states, self.asked, self.moved = states, {}, 0
 
     def save(self, path: str | Path) -> Path:
@@ -295,21 +352,37 @@ class _Chain:
             choice = _choose(self.states, row["level"], row["example_id"], self.places, self.asked)
             self.asked[choice.level, choice.example] = choice.prefix
             chosen = self.rows[choice.level, choice.example]
-            found[row["row_id"]] = chosen | {"prefix": target(dict(choice.prefix))} if choice.prefix else chosen
-        self.moved = sum(found[row["row_id"]]["row_id"] != row["row_id"] for row in rows) / len(rows)
+            found[row["row_id"]] = (
+                chosen | {"prefix": target(dict(choice.prefix))} if choice.prefix else chosen
+            )
+        self.moved = sum(found[row["row_id"]]["row_id"] != row["row_id"] for row in rows) / len(
+            rows
+        )
         return [found[row["row_id"]] for row in rows]
 
     def note(self, trajectories: Sequence[Trajectory]) -> list[_Entry]:
         "Make an entry of every trajectory that can be built on"
         found = [(t, self.asked.get((t.level, t.example_id), ())) for t in trajectories]
-        return [_Entry(t.level, t.example_id, t.fields.get(t.level, ""), t.scores[t.level].value, t.step, before)
-                for t, before in found if t.level in t.scores and self.states.threshold(t.level) is not None]
+        return [
+            _Entry(
+                t.level,
+                t.example_id,
+                t.fields.get(t.level, ""),
+                t.scores[t.level].value,
+                t.step,
+                before,
+            )
+            for t, before in found
+            if t.level in t.scores and self.states.threshold(t.level) is not None
+        ]
 
     def learn(self, notes: Sequence[_Entry]) -> dict[str, float]:
         "Offer entries to the map; its size by level, and the share of rows that took the place of others"
         for entry in notes:
             self.states.offer(entry)
-        sizes = {f"prefixes/{level}": float(len(found)) for level, found in self.states.entries.items()}
+        sizes = {
+            f"prefixes/{level}": float(len(found)) for level, found in self.states.entries.items()
+        }
         return dict(list(sizes.items())[:-1]) | {"prefixes/moved": self.moved}
 
 # %% ../../nbs/alignment/02_modes.ipynb #interleave_truth
@@ -318,7 +391,10 @@ def _interleave_truth(
 ) -> list[dict]:
     "Give the last copy of each row that asks for the reply alone the real one as its completion"
     last = {row["row_id"]: i for i, row in enumerate(rows) if row["level"] == "response"}
-    def given(row): return row | {"given": target({"response": row["ground_truth"]})}
+
+    def given(row):
+        return row | {"given": target({"response": row["ground_truth"]})}
+
     return [given(row) if last.get(row["row_id"]) == i else row for i, row in enumerate(rows)]
 
 # %% ../../nbs/alignment/02_modes.ipynb #check_truth
@@ -328,9 +404,15 @@ def check_truth(
 ) -> None:
     "Refuse modes in which the real reply alone is no completion"
     if config.thinks("response") or check_mode(name).asks in ("all", "up to"):
-        what = "nobody knows the thought before it" if config.thinks("response") else "its completions hold states as well"
-        raise ConfigError(f"rollout.interleave_truth puts the real reply among the candidates, but in the mode {name} {what}. "
-                          "Use it with response-only, humanlm or prefix-chaining, without thoughts.")
+        what = (
+            "nobody knows the thought before it"
+            if config.thinks("response")
+            else "its completions hold states as well"
+        )
+        raise ConfigError(
+            f"rollout.interleave_truth puts the real reply among the candidates, but in the mode {name} {what}. "
+            "Use it with response-only, humanlm or prefix-chaining, without thoughts."
+        )
 
 # %% ../../nbs/alignment/02_modes.ipynb #memory_of
 def memory_of(
@@ -340,7 +422,11 @@ def memory_of(
     prefixes: PrefixConfig = PrefixConfig(),
 ) -> _Chain | None:
     "Make the memory of a mode; most have none"
-    return _Chain(rows, _PrefixMap(config.load(), prefixes)) if check_mode(name).asks == "next" else None
+    return (
+        _Chain(rows, _PrefixMap(config.load(), prefixes))
+        if check_mode(name).asks == "next"
+        else None
+    )
 
 # %% ../../nbs/alignment/02_modes.ipynb #preparation
 def preparation(
@@ -348,6 +434,7 @@ def preparation(
     truth: bool = False,  # whether each group gets the real reply
 ) -> Callable[[Sequence[dict]], list[dict]]:
     "Make what turns the rows of a step into those that are asked"
+
     def prepare(rows: Sequence[dict]) -> list[dict]:
         asked = memory.prepare(rows) if memory else list(rows)
         return _interleave_truth(asked) if truth else asked

@@ -25,11 +25,12 @@ from ..evaluation.measured import ALL
 # %% ../../nbs/alignment/04_published.ipynb #PublishedFigure
 class _PublishedFigure(NamedTuple):
     "One published figure"
-    table: str    # where it stands in the paper
-    metric: str   # response_alignment, reply_state_alignment or embedding_similarity
+
+    table: str  # where it stands in the paper
+    metric: str  # response_alignment, reply_state_alignment or embedding_similarity
     dataset: str  # News, Book, Opinion, Politics, Chat or Email
-    model: str    # by our names
-    level: str    # a state, or response
+    model: str  # by our names
+    level: str  # a state, or response
     value: float  # times 100; no intervals were published
 
 
@@ -47,11 +48,20 @@ def _setting_of(
     config: Mapping[str, Mapping],  # the settings of a run, group → settings
 ) -> dict[str, Any]:  # like the published one
     "Tell in which setting a run was evaluated"
-    group = {name: dict(config.get(name) or {}) for name in ("test_judge", "judge", "rollout", "eval", "model")}
+    group = {
+        name: dict(config.get(name) or {})
+        for name in ("test_judge", "judge", "rollout", "eval", "model")
+    }
     judge = group["test_judge"] if group["test_judge"].get("model") else group["judge"]
-    return {"judge": judge.get("model"), "protocol": judge.get("protocol"), "variant": judge.get("variant"),
-            "temperature": group["rollout"].get("eval_temperature"), "no_repeat_ngram": group["eval"].get("no_repeat_ngram"),
-            "samples": group["eval"].get("samples"), "base_model": group["model"].get("name")}
+    return {
+        "judge": judge.get("model"),
+        "protocol": judge.get("protocol"),
+        "variant": judge.get("variant"),
+        "temperature": group["rollout"].get("eval_temperature"),
+        "no_repeat_ngram": group["eval"].get("no_repeat_ngram"),
+        "samples": group["eval"].get("samples"),
+        "base_model": group["model"].get("name"),
+    }
 
 
 def _differences(
@@ -60,13 +70,21 @@ def _differences(
 ) -> list[str]:  # empty: the setting is the published one
     "List in which points a run differs from the published setting"
     ours, theirs = _setting_of(config), _published()["setting"]
-    other = [] if dataset in _published()["datasets"] else [f"data set {dataset}, which was not published"]
-    return other + [f"{name.replace('_', ' ')} {shorten(ours[name])}, not {theirs[name]}"
-                    for name in ours if ours[name] != theirs[name]]
+    other = (
+        []
+        if dataset in _published()["datasets"]
+        else [f"data set {dataset}, which was not published"]
+    )
+    return other + [
+        f"{name.replace('_', ' ')} {shorten(ours[name])}, not {theirs[name]}"
+        for name in ours
+        if ours[name] != theirs[name]
+    ]
 
 # %% ../../nbs/alignment/04_published.ipynb #FolderResults
 class _FolderResults(NamedTuple):
     "The results of one folder, and what they may be compared with"
+
     dataset: str
     config: dict[str, dict]
     means: dict[tuple[str, str, str], float]  # (model, metric, level) → mean times 100
@@ -79,7 +97,10 @@ class _FolderResults(NamedTuple):
 
 def _dataset_of(source: str) -> str:
     "Give the paper's name of a source; another source keeps its own"
-    return next((name for name, own in _published()["datasets"].items() if own == source.partition("_")[0]), source)
+    return next(
+        (name for name, own in _published()["datasets"].items() if own == source.partition("_")[0]),
+        source,
+    )
 
 
 def read_measured(
@@ -90,12 +111,24 @@ def read_measured(
     try:
         rows = json.loads((folder / "results.json").read_text("utf-8"))["rows"]
     except (OSError, ValueError, KeyError) as e:
-        raise DataError(f"{folder} holds no results ({type(e).__name__}). Let the run finish, or evaluate it.") from e
-    means = {(r["model"], r["metric"], r["level"]): math.nan if r["mean"] is None else 100 * r["mean"] for r in rows}
-    config = {name: group if isinstance(group, dict) else {} for name, group in read_yaml(folder / "config.yaml").items()}
+        raise DataError(
+            f"{folder} holds no results ({type(e).__name__}). Let the run finish, or evaluate it."
+        ) from e
+    means = {
+        (r["model"], r["metric"], r["level"]): math.nan if r["mean"] is None else 100 * r["mean"]
+        for r in rows
+    }
+    config = {
+        name: group if isinstance(group, dict) else {}
+        for name, group in read_yaml(folder / "config.yaml").items()
+    }
     sources = Counter(row.get("source", "") for _, row in jsonl_rows(folder / "examples.jsonl"))
-    synthetic = config.get("data", {}).get("source") == "miniworld"  # whose rows pretend to come from elsewhere
-    return _FolderResults("miniworld" if synthetic else _dataset_of(sources.most_common(1)[0][0]), config, means)
+    synthetic = (
+        config.get("data", {}).get("source") == "miniworld"
+    )  # whose rows pretend to come from elsewhere
+    return _FolderResults(
+        "miniworld" if synthetic else _dataset_of(sources.most_common(1)[0][0]), config, means
+    )
 
 # %% ../../nbs/alignment/04_published.ipynb #STATE_COLUMNS
 STATE_COLUMNS = ("belief", "goal", "value", "stance", "emotion", "communication")
@@ -107,13 +140,23 @@ def paper_tables(
     "Show results in the shape of the published tables"
     names = [m.dataset for m in measured]
     if len(set(names)) < len(names):
-        raise DataError(f"Two folders hold the same data set: {shorten(', '.join(names))}. Give one for each.")
-    return "\n\n".join([_response_table(measured), *(_state_table(m) for m in measured), _notes(measured)])
+        raise DataError(
+            f"Two folders hold the same data set: {shorten(', '.join(names))}. Give one for each."
+        )
+    return "\n\n".join(
+        [_response_table(measured), *(_state_table(m) for m in measured), _notes(measured)]
+    )
 
 
 def _table(head: Sequence[str], lines: Sequence[tuple[str, Sequence[float | None]]]) -> str:
     "Give a line its mean, and all of them as a table"
-    return Table((*head, "mean"), [[shorten(name, 40), *(number_text(v, ".1f") for v in (*values, _mean(values)))] for name, values in lines]).markdown()
+    return Table(
+        (*head, "mean"),
+        [
+            [shorten(name, 40), *(number_text(v, ".1f") for v in (*values, _mean(values)))]
+            for name, values in lines
+        ],
+    ).markdown()
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -127,10 +170,19 @@ def _response_table(
 ) -> str:  # markdown
     "Show response alignment: models by data sets"
     same = {m.dataset for m in measured if not _differences(m.config, m.dataset)}
-    ours = [(name, [m.means.get((name, "response_alignment", ALL)) for m in measured])
-            for name in dict.fromkeys(name for m in measured for name in m.models)]
-    found = {(r.model, r.dataset): r.value for r in _published()["rows"] if r.metric == "response_alignment" and r.dataset in same}
-    theirs = [(f"{name} (paper)", [found.get((name, m.dataset)) for m in measured]) for name in dict.fromkeys(model for model, _ in found)]
+    ours = [
+        (name, [m.means.get((name, "response_alignment", ALL)) for m in measured])
+        for name in dict.fromkeys(name for m in measured for name in m.models)
+    ]
+    found = {
+        (r.model, r.dataset): r.value
+        for r in _published()["rows"]
+        if r.metric == "response_alignment" and r.dataset in same
+    }
+    theirs = [
+        (f"{name} (paper)", [found.get((name, m.dataset)) for m in measured])
+        for name in dict.fromkeys(model for model, _ in found)
+    ]
     return _table(["response alignment x 100", *(m.dataset for m in measured)], ours + theirs)
 
 
@@ -139,9 +191,19 @@ def _state_table(
 ) -> str:  # markdown
     "Show the states in the replies to one data set"
     metric, same = "reply_state_alignment", not _differences(measured.config, measured.dataset)
-    ours = [(name, [measured.means.get((name, metric, level)) for level in STATE_COLUMNS]) for name in measured.models]
-    found = {(r.model, r.level): r.value for r in _published()["rows"] if (r.metric, r.dataset, same) == (metric, measured.dataset, True)}
-    theirs = [(f"{name} (paper)", [found.get((name, level)) for level in STATE_COLUMNS]) for name in dict.fromkeys(model for model, _ in found)]
+    ours = [
+        (name, [measured.means.get((name, metric, level)) for level in STATE_COLUMNS])
+        for name in measured.models
+    ]
+    found = {
+        (r.model, r.level): r.value
+        for r in _published()["rows"]
+        if (r.metric, r.dataset, same) == (metric, measured.dataset, True)
+    }
+    theirs = [
+        (f"{name} (paper)", [found.get((name, level)) for level in STATE_COLUMNS])
+        for name in dict.fromkeys(model for model, _ in found)
+    ]
     return _table([f"states in replies x 100: {measured.dataset}", *STATE_COLUMNS], ours + theirs)
 
 # %% ../../nbs/alignment/04_published.ipynb #notes
@@ -150,5 +212,9 @@ def _notes(
 ) -> str:  # markdown
     "Say for which data sets published figures are missing, and why"
     why = {m.dataset: _differences(m.config, m.dataset) for m in measured}
-    apart = [f"No published figures beside {name}: {'; '.join(reasons)}." for name, reasons in why.items() if reasons]
+    apart = [
+        f"No published figures beside {name}: {'; '.join(reasons)}."
+        for name, reasons in why.items()
+        if reasons
+    ]
     return "\n\n".join([*([CAVEAT] if not all(why.values()) else []), *apart])

@@ -16,14 +16,50 @@ import numpy as np
 
 from .contract import ModelChoice, contract, how_to_ask, state_source
 from humanlm.alignment.evaluation import (
-    REFERENCES, EvalConfig, Evaluation, bundle_request, bundles, evaluate, evaluate_model, importance, judge_texts, judged,
-    judges_record, load_evaluations, measured, questions, reference_texts, save_evaluations, settle_judges, tables,
+    REFERENCES,
+    EvalConfig,
+    Evaluation,
+    bundle_request,
+    bundles,
+    evaluate,
+    evaluate_model,
+    importance,
+    judge_texts,
+    judged,
+    judges_record,
+    load_evaluations,
+    measured,
+    questions,
+    reference_texts,
+    save_evaluations,
+    settle_judges,
+    tables,
 )
-from .lessons import asked_rows, check_prompts, cold_start_rows, reply_lessons, training_texts
+from humanlm.alignment.lessons import (
+    asked_rows,
+    check_prompts,
+    cold_start_rows,
+    reply_lessons,
+    training_texts,
+)
 from humanlm.alignment.modes import (
-    MODES, PrefixConfig, check_mode, check_truth, hierarchy_of, row_count, settings_of, training_rows,
+    MODES,
+    PrefixConfig,
+    check_mode,
+    check_truth,
+    hierarchy_of,
+    row_count,
+    settings_of,
+    training_rows,
 )
-from ..core.basics import ConfigError, atomic_write, check_name, require, run_sync, write_jsonl
+from humanlm.core.basics import (
+    ConfigError,
+    atomic_write,
+    check_name,
+    require,
+    run_sync,
+    write_jsonl,
+)
 from ..core.config import Settings
 from ..core.plugins import is_plugin, load_plugin
 from ..core.runs import is_main_process
@@ -38,8 +74,18 @@ from ..hierarchy.prompts import HierarchyConfig, check_training, closing, openin
 from ..models.settings import require_model
 from ..rewards.audit import audit, audit_requests, load_probes
 from humanlm.rewards.judge_settings import (
-    EvalJudgeConfig, JudgeConfig, OwnJudge, VERDICT_TOKENS, Workload, is_free, judging_plan, make_judge, require_auditable, same_judge_warning,
-    second_judge)
+    EvalJudgeConfig,
+    JudgeConfig,
+    OwnJudge,
+    VERDICT_TOKENS,
+    Workload,
+    is_free,
+    judging_plan,
+    make_judge,
+    require_auditable,
+    same_judge_warning,
+    second_judge,
+)
 from ..rewards.reward import RewardConfig, own_reward
 from ..rewards.scoring import Judge, JudgeError, JudgeRequest
 from ..training.recipe import Recipe, Stage, Work
@@ -52,7 +98,12 @@ from ..worlds.mini import WorldConfig
 from ..worlds.sources import Data, load_data
 
 # %% ../../nbs/alignment/51_recipe.ipynb #cold_start_plan
-def _lesson_steps(s): return s.sft.lesson_steps + s.sft.polite_steps if s.data.source == "miniworld" else s.sft.reply_steps
+def _lesson_steps(s):
+    return (
+        s.sft.lesson_steps + s.sft.polite_steps
+        if s.data.source == "miniworld"
+        else s.sft.reply_steps
+    )
 
 
 def _cold_start_plan(s: Settings) -> str:
@@ -71,14 +122,24 @@ def _prompt_plan(
     "Estimate the longest prompt from characters, and warn where it is likely too long"
     per_token, limit = 2.3 if s.model.name == "tiny" else 4, s.model.max_prompt_tokens
     rows = [row for name in names for row in asked_rows(s, name, _longest(train), _longest(test))]
-    chars = max(sum(len(m["name"]) + len(parts_text(m["content"])) for m in least(row["prompt"])) for row in rows)
+    chars = max(
+        sum(len(m["name"]) + len(parts_text(m["content"])) for m in least(row["prompt"]))
+        for row in rows
+    )
     tokens = round(chars / per_token) + max(row.get("before", 0) for row in rows)
     line = f"the longest needs ~{tokens:,} tokens ({chars:,} characters) of {limit:,}"
-    return line if tokens <= limit else f"{line}; WARNING: likely too long, raise model.max_prompt_tokens"
+    return (
+        line
+        if tokens <= limit
+        else f"{line}; WARNING: likely too long, raise model.max_prompt_tokens"
+    )
 
 
 def _longest(examples):
-    return sorted(examples, key=lambda e: len(persona_text(e.persona)) + sum(len(m.content) for m in e.context[-1:]))[-1:]
+    return sorted(
+        examples,
+        key=lambda e: len(persona_text(e.persona)) + sum(len(m.content) for m in e.context[-1:]),
+    )[-1:]
 
 # %% ../../nbs/alignment/51_recipe.ipynb #sample_requests
 STATE_TEXT = "about " * 15  # as long as the description of a state may be
@@ -90,8 +151,12 @@ def _sample_requests(
     group: int,  # candidates per question
 ) -> list[JudgeRequest]:
     "Make questions of the expected size"
+
     def request(e, level):
-        truth, candidate = (e.states or {}).get(level, e.reply), e.reply if level == "response" else STATE_TEXT
+        truth, candidate = (
+            (e.states or {}).get(level, e.reply),
+            e.reply if level == "response" else STATE_TEXT,
+        )
         return JudgeRequest(level, truth, {f"{i}": candidate for i in range(group)}, e.context)
 
     return [request(e, level) for e in examples for level in levels]
@@ -100,34 +165,77 @@ def _sample_requests(
 def _check_judge(judge: JudgeConfig, data: Data) -> None:
     "Raise where the oracle would judge people whose states nobody knows, or a budget could not be kept"
     if judge.model == "oracle" and not any(e.states for e in data.examples):
-        raise ConfigError(f"{judge.group}.model oracle needs known states, and these data have none. Choose rule, or a model "
-                          "such as openai/gpt-5-mini.")
+        raise ConfigError(
+            f"{judge.group}.model oracle needs known states, and these data have none. Choose rule, or a model "
+            "such as openai/gpt-5-mini."
+        )
     judge.require_price(judge.model)
     for field in ("model", "second") if judge.audit_every is not None else ():
         require_auditable(getattr(judge, field), f"{judge.group}.{field}")
         judge.require_price(getattr(judge, field))
 
 # %% ../../nbs/alignment/51_recipe.ipynb #judge_plan
-def _judge_plan(s: Settings, names: Sequence[str], train: Sequence[Example], test: Sequence[Example], steps: Mapping[str, int]) -> list[str]:
+def _judge_plan(
+    s: Settings,
+    names: Sequence[str],
+    train: Sequence[Example],
+    test: Sequence[Example],
+    steps: Mapping[str, int],
+) -> list[str]:
     "Questions to the judges, their tokens and their cost"
-    hierarchy, audited = s.hierarchy.load(), audit_requests(load_probes()) if s.judge.audit_every is not None else []
+    hierarchy, audited = (
+        s.hierarchy.load(),
+        audit_requests(load_probes()) if s.judge.audit_every is not None else [],
+    )
     texts = {r.level: r.candidates["0"] for r in _sample_requests(train[:1], hierarchy.names, 1)}
-    held_out = [bundle_request(b) for e in test[:20] for b in bundles(questions(0, e, texts, s.eval.reply_states))]
+    held_out = [
+        bundle_request(b)
+        for e in test[:20]
+        for b in bundles(questions(0, e, texts, s.eval.reply_states))
+    ]
     tested = [*names, *(REFERENCES if s.data.source == "miniworld" else ())]
     per_row = len(held_out) // max(1, len(test[:20])) * len(tested)
-    audits = len(audited) * (1 + sum(n // s.judge.audit_every if s.judge.audit_every else 0 for n in steps.values()))
-    groups = sum(n * (len(hierarchy) if MODES[name].rewarded == "all" else 1) for name, n in steps.items())
-    rewarded = Workload("training", groups * s.rollout.num_prompts,
-                        _sample_requests(train[:20], hierarchy.names, s.rollout.group_size))
-    reply_steps = {name: round(n * (s.rollout.reply_share if s.rollout.reply_share is not None else 1 / len(hierarchy)))
-                   for name, n in steps.items() if MODES[name].composed and s.reward.reading}
-    read = Workload("reading", sum(reply_steps.values()) * s.rollout.num_prompts, _sample_requests(train[:20], ["response"], s.rollout.group_size))
-    asked = [rewarded, *([read] if reply_steps else []), *([Workload("audits", audits, audited)] if audited else [])]
+    audits = len(audited) * (
+        1 + sum(n // s.judge.audit_every if s.judge.audit_every else 0 for n in steps.values())
+    )
+    groups = sum(
+        n * (len(hierarchy) if MODES[name].rewarded == "all" else 1) for name, n in steps.items()
+    )
+    rewarded = Workload(
+        "training",
+        groups * s.rollout.num_prompts,
+        _sample_requests(train[:20], hierarchy.names, s.rollout.group_size),
+    )
+    reply_steps = {
+        name: round(
+            n * (s.rollout.reply_share if s.rollout.reply_share is not None else 1 / len(hierarchy))
+        )
+        for name, n in steps.items()
+        if MODES[name].composed and s.reward.reading
+    }
+    read = Workload(
+        "reading",
+        sum(reply_steps.values()) * s.rollout.num_prompts,
+        _sample_requests(train[:20], ["response"], s.rollout.group_size),
+    )
+    asked = [
+        rewarded,
+        *([read] if reply_steps else []),
+        *([Workload("audits", audits, audited)] if audited else []),
+    ]
     second = s.judge.second_config() if audited else None
-    return [*judging_plan(s.judge, asked, hierarchy),
-            *(judging_plan(second, [Workload("audits", audits // 4, audited)], hierarchy) if second else ()),
-            *judging_plan(s.test_judge, [Workload("evaluation", len(test) * per_row, held_out)], hierarchy),
-            *filter(None, [same_judge_warning(s.judge, s.test_judge)])]
+    return [
+        *judging_plan(s.judge, asked, hierarchy),
+        *(
+            judging_plan(second, [Workload("audits", audits // 4, audited)], hierarchy)
+            if second
+            else ()
+        ),
+        *judging_plan(
+            s.test_judge, [Workload("evaluation", len(test) * per_row, held_out)], hierarchy
+        ),
+        *filter(None, [same_judge_warning(s.judge, s.test_judge)]),
+    ]
 
 # %% ../../nbs/alignment/51_recipe.ipynb #plan_lines
 def _composed_plan(s: Settings, name: str) -> str:
@@ -136,31 +244,54 @@ def _composed_plan(s: Settings, name: str) -> str:
     if own.compose and own.reply_share == 0 and not own.states_from:
         return "; no step asks for replies (rollout.reply_share is 0), so nothing is learned about them"
     more = f"{s.rollout.num_prompts * states} more completions in a step that asks for them"
-    return f"; replies after {states} states by {own.states_from or 'itself'}, {more}" if own.compose else ""
+    return (
+        f"; replies after {states} states by {own.states_from or 'itself'}, {more}"
+        if own.compose
+        else ""
+    )
 
 
-def _method_steps(s: Settings, name: str, examples: int | None) -> int | None: # examples: of training; None: not counted
+def _method_steps(
+    s: Settings, name: str, examples: int | None
+) -> int | None:  # examples: of training; None: not counted
     "Count the steps of a mode"
     replies = MODES[name].composed and s.rollout.states_from  # all that is left to learn
-    rows = examples if examples is None or replies else row_count(name, hierarchy_of(s, name), examples)
+    rows = (
+        examples
+        if examples is None or replies
+        else row_count(name, hierarchy_of(s, name), examples)
+    )
     return planned_steps(s, rows)
 
 
 def _plan_lines(s: Settings, data: Data) -> list[str]:
     "Say what a run will do and cost"
-    for config in (s.judge, s.test_judge): _check_judge(config, data)
+    for config in (s.judge, s.test_judge):
+        _check_judge(config, data)
     names = ["base", "cold-start", *s.run.methods]
     train, test, levels = data.split("train"), data.split(s.eval.split), s.hierarchy.load().names
-    steps = {name: _method_steps(s, name, len(train)) or 0 for name in s.run.methods if not MODES[name].supervised}
+    steps = {
+        name: _method_steps(s, name, len(train)) or 0
+        for name in s.run.methods
+        if not MODES[name].supervised
+    }
     replies = f"{s.sft.reply_steps} steps of {s.sft.batch} rows with real replies"
-    return [f"data                {s.data.source}: {len(train):,} training rows, {len(test):,} held out ({s.eval.split}){data.met and f'.{data.met}'}",
-            f"levels              {', '.join(levels)}; {'mixed in every step' if s.rollout.mixed_levels else 'one a step'}", f"prompts             {_prompt_plan(s, names, train, test)}",
-            f"cold start          {_cold_start_plan(s)}",
-            *(f"{name:<19} {step_plan(s, steps[name]) if name in steps else replies}{_composed_plan(s, name)}" for name in s.run.methods),
-            *_judge_plan(s, names, train, test, steps)]
+    return [
+        f"data                {s.data.source}: {len(train):,} training rows, {len(test):,} held out ({s.eval.split}){data.met and f'.{data.met}'}",
+        f"levels              {', '.join(levels)}; {'mixed in every step' if s.rollout.mixed_levels else 'one a step'}",
+        f"prompts             {_prompt_plan(s, names, train, test)}",
+        f"cold start          {_cold_start_plan(s)}",
+        *(
+            f"{name:<19} {step_plan(s, steps[name]) if name in steps else replies}{_composed_plan(s, name)}"
+            for name in s.run.methods
+        ),
+        *_judge_plan(s, names, train, test, steps),
+    ]
 
 # %% ../../nbs/alignment/51_recipe.ipynb #stage-plans
-_ANYBODY = Example("one", "", "train", "u", "c", Persona("u"), (Message("m"),), "")  # what a row allows does not follow from who is asked
+_ANYBODY = Example(
+    "one", "", "train", "u", "c", Persona("u"), (Message("m"),), ""
+)  # what a row allows does not follow from who is asked
 
 
 def _longest_answer(s: Settings, name: str) -> int:
@@ -171,34 +302,60 @@ def _longest_answer(s: Settings, name: str) -> int:
 def _judge_questions(s: Settings, name: str) -> Questions:
     "Count what the judge is asked in a step of a mode, in the mean"
     own, levels, judge = settings_of(s, name).rollout, len(s.hierarchy.load()), s.judge
-    if is_free(judge.model): return Questions(0)
+    if is_free(judge.model):
+        return Questions(0)
     each = judge.repeats * (own.group_size if judge.protocol == "single" else 1)
     replies = own.reply_share if own.reply_share is not None else 1 / levels
-    groups = ("alignment" in s.reward.weights) * (levels if MODES[name].rewarded == "all" else 1) + (replies if own.compose and s.reward.reading else 0)
+    groups = ("alignment" in s.reward.weights) * (
+        levels if MODES[name].rewarded == "all" else 1
+    ) + (replies if own.compose and s.reward.reading else 0)
     together = 1 if judge.protocol == "single" else own.group_size
-    return Questions(own.num_prompts * groups * each, judge.at_once, overlap=True, model=judge.model, reads=together, writes=together * VERDICT_TOKENS)
+    return Questions(
+        own.num_prompts * groups * each,
+        judge.at_once,
+        overlap=True,
+        model=judge.model,
+        reads=together,
+        writes=together * VERDICT_TOKENS,
+    )
 
 
 def _cold_start_stage(s: Settings) -> StagePlan:
     "Say what the cold start gives machines to do"
     steps = _lesson_steps(s)
-    return StagePlan("cold-start", steps + s.sft.faithful_steps if steps else 0, s.sft.batch, max(_longest_answer(s, name) for name in s.run.methods), "lessons")
+    return StagePlan(
+        "cold-start",
+        steps + s.sft.faithful_steps if steps else 0,
+        s.sft.batch,
+        max(_longest_answer(s, name) for name in s.run.methods),
+        "lessons",
+    )
 
 
 def _planned_stage(s: Settings, name: str, examples: int | None) -> StagePlan:
     "The same of a mode"
     longest = _longest_answer(s, name)
-    if MODES[name].supervised: return StagePlan(name, s.sft.reply_steps, s.sft.batch, longest, "lessons")
-    return StagePlan(name, _method_steps(s, name, examples), s.rollout.num_prompts * s.rollout.group_size, longest, questions=(_judge_questions(s, name),))
+    if MODES[name].supervised:
+        return StagePlan(name, s.sft.reply_steps, s.sft.batch, longest, "lessons")
+    return StagePlan(
+        name,
+        _method_steps(s, name, examples),
+        s.rollout.num_prompts * s.rollout.group_size,
+        longest,
+        questions=(_judge_questions(s, name),),
+    )
 
 # %% ../../nbs/alignment/51_recipe.ipynb #AlignmentWork
 @dataclass
 class _AlignmentWork(Work):
     "People and what they wrote, and who judges"
+
     data: Data | None = None
     judge: Judge | None = None  # of training
     test_judge: Judge | None = None  # of held-out answers
-    second: Judge | None = None  # that audits compare the judge of training with; spends from its budget
+    second: Judge | None = (
+        None  # that audits compare the judge of training with; spends from its budget
+    )
     reward: Callable | None = None  # more to reward, beside the judge
 
 # %% ../../nbs/alignment/51_recipe.ipynb #check_judge
@@ -215,32 +372,57 @@ def _load_work(
         _check_judge(config, data)
     chained = next((name for name in s.run.methods if MODES[name].asks == "next"), None)
     if chained and hasattr(own_reward(s.reward, reward, data.examples), "learn"):
-        raise ConfigError(f"reward.extra learns from step to step, and so does {chained}; a method has one memory. Train them apart.")
+        raise ConfigError(
+            f"reward.extra learns from step to step, and so does {chained}; a method has one memory. Train them apart."
+        )
     own = judge if judge is None or hasattr(judge, "ledger") else OwnJudge(judge)
-    first, test = own or make_judge(s.judge, data.world, levels), make_judge(s.test_judge, data.world, levels)
+    first, test = (
+        own or make_judge(s.judge, data.world, levels),
+        make_judge(s.test_judge, data.world, levels),
+    )
     notes = {"judge": first.name, "test_judge": test.name, "judges": judges_record(s)}
-    return _AlignmentWork(data_fingerprint(data.examples), {"": first.ledger, "test judge": test.ledger}, notes, data, first, test,
-                         second_judge(s.judge, first.ledger), reward)
+    return _AlignmentWork(
+        data_fingerprint(data.examples),
+        {"": first.ledger, "test judge": test.ledger},
+        notes,
+        data,
+        first,
+        test,
+        second_judge(s.judge, first.ledger),
+        reward,
+    )
 
 # %% ../../nbs/alignment/51_recipe.ipynb #check_settings
 def _check_states_from(s: Settings) -> None:
     "Raise where a model would take its states from one that is trained after it, or where nobody takes them"
     name, composed = s.rollout.states_from, [m for m in s.run.methods if MODES[m].composed]
     if name and not (composed or s.rollout.compose):
-        raise ConfigError("rollout.states_from says who answers the states of composed replies, and nothing composes any. "
-                          "Train humanlm-composed, or set rollout.compose.")
+        raise ConfigError(
+            "rollout.states_from says who answers the states of composed replies, and nothing composes any. "
+            "Train humanlm-composed, or set rollout.compose."
+        )
     if name and name not in ("base", "cold-start", *s.run.methods):
         how_to_ask(ModelChoice(name).place)  # raises where there is no such model
-    if name in s.run.methods and any(s.run.methods.index(m) <= s.run.methods.index(name) for m in composed):
-        raise ConfigError(f"rollout.states_from is {name}, which is trained after {composed[0]}. Put it first in run.methods.")
+    if name in s.run.methods and any(
+        s.run.methods.index(m) <= s.run.methods.index(name) for m in composed
+    ):
+        raise ConfigError(
+            f"rollout.states_from is {name}, which is trained after {composed[0]}. Put it first in run.methods."
+        )
 
 
 def _check_settings(s: Settings) -> None:
     "Raise when a method does not exist, or the levels cannot be trained"
     if not s.run.methods:
-        raise ConfigError("run.methods names none, so there is nothing to train. To answer and judge only, give the same settings to "
-                          "python -m humanlm.eval RUN --config FILE.")
-    for name, what in ((s.judge.model, "judge.model"), (s.test_judge.model, "test_judge.model"), (s.reward.extra, "reward.extra")):
+        raise ConfigError(
+            "run.methods names none, so there is nothing to train. To answer and judge only, give the same settings to "
+            "python -m humanlm.eval RUN --config FILE."
+        )
+    for name, what in (
+        (s.judge.model, "judge.model"),
+        (s.test_judge.model, "test_judge.model"),
+        (s.reward.extra, "reward.extra"),
+    ):
         if is_plugin(name):
             load_plugin(name, what)
         elif name and what != "reward.extra" and not is_free(name):
@@ -256,11 +438,29 @@ def _check_settings(s: Settings) -> None:
     for name in levels if s.data.source == "miniworld" else ():
         check_name(name, LEVELS, "level of the synthetic world", ConfigError)
     held = s.data.val_frac > 0 or s.data.source == "examples"
-    require("run", (held or not s.run.validate, "validate needs rows of the split val, and data.val_frac is 0. Give it a share, such as 0.05"))
+    require(
+        "run",
+        (
+            held or not s.run.validate,
+            "validate needs rows of the split val, and data.val_frac is 0. Give it a share, such as 0.05",
+        ),
+    )
     taught = next((name for name in s.run.methods if MODES[name].supervised), None)
     alone = s.rollout.group_size < 2 and any(not MODES[name].supervised for name in s.run.methods)
-    require("rollout", (not alone, "group_size must be at least 2: the completions of a prompt are compared with each other, got 1"))
-    require("sft", (taught is None or s.sft.reply_steps > 0, f"reply_steps must be above 0 for the method {taught}, got 0"))
+    require(
+        "rollout",
+        (
+            not alone,
+            "group_size must be at least 2: the completions of a prompt are compared with each other, got 1",
+        ),
+    )
+    require(
+        "sft",
+        (
+            taught is None or s.sft.reply_steps > 0,
+            f"reply_steps must be above 0 for the method {taught}, got 0",
+        ),
+    )
 
 # %% ../../nbs/alignment/51_recipe.ipynb #cold_start
 def _cold_start(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
@@ -281,12 +481,29 @@ def _train_by_reward(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
     "Reinforcement learning with one of the modes"
     from humanlm.alignment.grpo import methods, schedule
     from humanlm.training.trainer import AuditLog
+
     s, w, train = settings_of(run.settings, stage), run.work, run.work.data.split("train")
     rows = training_rows(train, s.hierarchy, stage)
-    if s.rollout.compose and s.rollout.states_from:  # another model answers the states: only reading them is left to learn
+    if (
+        s.rollout.compose and s.rollout.states_from
+    ):  # another model answers the states: only reading them is left to learn
         rows = [row for row in rows if row["level"] == "response"]
-    audits = [AuditLog(w.judge, s.judge.audit_every, run.folder / "audits.jsonl", stage, w.second)] if is_main_process() else []
-    def order(rows, steps): return schedule(rows, steps, s.rollout.num_prompts, s.run.seed, s.rollout.reply_share, s.rollout.mixed_levels)
+    audits = (
+        [AuditLog(w.judge, s.judge.audit_every, run.folder / "audits.jsonl", stage, w.second)]
+        if is_main_process()
+        else []
+    )
+
+    def order(rows, steps):
+        return schedule(
+            rows,
+            steps,
+            s.rollout.num_prompts,
+            s.run.seed,
+            s.rollout.reply_share,
+            s.rollout.mixed_levels,
+        )
+
     method = methods[stage](s, w.judge, rows, train, stage, w.reward, state_source(s))
     learn(run, stage, model, tokenizer, method, rows, order, callbacks=audits)
 
@@ -297,10 +514,16 @@ def _audit_judge(run: Run) -> None:
     if config.audit_every is None or path.exists() or not is_main_process():
         return
     from humanlm.training.trainer import keep_audit
-    found = run_sync(audit(run.work.judge, second=run.work.second, concurrency=config.concurrency, insist=True))
+
+    found = run_sync(
+        audit(run.work.judge, second=run.work.second, concurrency=config.concurrency, insist=True)
+    )
     if (share := found["failed"].value) > config.max_failed_share:
-        raise JudgeError("judge failed", f"In the audit at the start {share:.0%} of the scores failed (judge.max_failed_share: "
-                         f"{config.max_failed_share:g}). {found['failed'].note}")
+        raise JudgeError(
+            "judge failed",
+            f"In the audit at the start {share:.0%} of the scores failed (judge.max_failed_share: "
+            f"{config.max_failed_share:g}). {found['failed'].note}",
+        )
     keep_audit(path, "start", 0, found)
     print(f"{found.table()}\n", flush=True)
 
@@ -311,17 +534,32 @@ def _begin(run: Run) -> None:
     if is_main_process():
         atomic_write(run.folder / "data.md", f"{dataset_card(data.examples)}\n{data.notes}\n")
         write_jsonl(run.folder / "examples.jsonl", held_out)
-        if data.met: print(f"{run.settings.data.path}:{data.met} More: {run.folder / 'data.md'}", flush=True)
-    if warning := same_judge_warning(run.settings.judge, run.settings.test_judge): print(warning, file=sys.stderr)
+        if data.met:
+            print(f"{run.settings.data.path}:{data.met} More: {run.folder / 'data.md'}", flush=True)
+    if warning := same_judge_warning(run.settings.judge, run.settings.test_judge):
+        print(warning, file=sys.stderr)
     _audit_judge(run)
 
 # %% ../../nbs/alignment/51_recipe.ipynb #evaluations_of
 def _validation_score(run: Run, name: str, policy: Policy) -> float:
     "Measure a model in training: the judge of training scores its states and replies for the rows of the split val"
     s, w = settings_of(run.settings, name), run.work
-    asked = evaluate(policy, w.data.split("val"), s.hierarchy, w.judge, s.rollout.eval_sampling(s.run.seed),
-                     replace(s.eval, reply_states=False), composed=s.rollout.compose, states=state_source(s))
-    scores = [score.value for e in run_sync(asked) for by_level in e.scores.values() for score in by_level.values()]
+    asked = evaluate(
+        policy,
+        w.data.split("val"),
+        s.hierarchy,
+        w.judge,
+        s.rollout.eval_sampling(s.run.seed),
+        replace(s.eval, reply_states=False),
+        composed=s.rollout.compose,
+        states=state_source(s),
+    )
+    scores = [
+        score.value
+        for e in run_sync(asked)
+        for by_level in e.scores.values()
+        for score in by_level.values()
+    ]
     return float(known_mean(np.array(scores)))
 
 
@@ -329,40 +567,86 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
     "Ask one model for every level of the held-out rows, or judge what a predictor says; done once and kept"
     s, w = settings_of(run.settings, name), run.work
     examples, levels = w.data.split(s.eval.split), s.hierarchy.load().names
-    def ask(): return evaluate_model(run.model_folder(name), examples, s, w.test_judge)
+
+    def ask():
+        return evaluate_model(run.model_folder(name), examples, s, w.test_judge)
+
     def predict():
-        said = [{level: row[level] for level in levels} for row in reference_texts(w.data.world, examples)[name]]
+        said = [
+            {level: row[level] for level in levels}
+            for row in reference_texts(w.data.world, examples)[name]
+        ]
         return judged(run_sync(judge_texts(examples, said, w.test_judge)), s)
-    return run.kept(f"evaluations/{name}.jsonl", ask if name in run.models else predict, save_evaluations, load_evaluations)
+
+    return run.kept(
+        f"evaluations/{name}.jsonl",
+        ask if name in run.models else predict,
+        save_evaluations,
+        load_evaluations,
+    )
 
 # %% ../../nbs/alignment/51_recipe.ipynb #HumanLM
 class HumanLM(Recipe):
     "Align latent states, then replies (HumanLM, sections 3 and 4)"
+
     groups: Mapping[str, type] = {
-        "data": DataConfig, "world": WorldConfig, "hierarchy": HierarchyConfig, "judge": JudgeConfig, "test_judge": EvalJudgeConfig,
-        "reward": RewardConfig, "prefixes": PrefixConfig, "advantage": AdvantageConfig, "eval": EvalConfig}
+        "data": DataConfig,
+        "world": WorldConfig,
+        "hierarchy": HierarchyConfig,
+        "judge": JudgeConfig,
+        "test_judge": EvalJudgeConfig,
+        "reward": RewardConfig,
+        "prefixes": PrefixConfig,
+        "advantage": AdvantageConfig,
+        "eval": EvalConfig,
+    }
     methods = ("response-only", "humanlm")
     comparison = "humanlm.studies.comparison:compare_systems"
     study = "humanlm.studies.thoughts:AlignmentStudy"
 
-    def settle(self, s: Settings) -> Settings: return settle_judges(s)
-    def check(self, s: Settings) -> None: _check_settings(s)
-    def teaches(self, s: Settings) -> bool: return _lesson_steps(s) > 0 or any(MODES[name].supervised for name in s.run.methods)
-    def load(self, s: Settings, **given: Any) -> _AlignmentWork: return _load_work(s, **given)
-    def begin(self, run: Run) -> None: _begin(run)
+    def settle(self, s: Settings) -> Settings:
+        return settle_judges(s)
+
+    def check(self, s: Settings) -> None:
+        _check_settings(s)
+
+    def teaches(self, s: Settings) -> bool:
+        return _lesson_steps(s) > 0 or any(MODES[name].supervised for name in s.run.methods)
+
+    def load(self, s: Settings, **given: Any) -> _AlignmentWork:
+        return _load_work(s, **given)
+
+    def begin(self, run: Run) -> None:
+        _begin(run)
 
     def vocabulary(self, run: Run) -> tuple[list[str], list[str]]:
-        return training_texts(run.work.data), [tag for level in run.settings.hierarchy.load().names for tag in (opening(level), closing(level))]
+        return training_texts(run.work.data), [
+            tag
+            for level in run.settings.hierarchy.load().names
+            for tag in (opening(level), closing(level))
+        ]
 
     def stages(self, run: Run) -> list[Stage]:
-        own = [Stage(name, "cold-start", _train_replies if MODES[name].supervised else _train_by_reward) for name in run.settings.run.methods]
+        own = [
+            Stage(
+                name, "cold-start", _train_replies if MODES[name].supervised else _train_by_reward
+            )
+            for name in run.settings.run.methods
+        ]
         return [Stage("cold-start", "base", _cold_start), *own]
 
     def contract(self, run: Run, name: str, tokenizer: Any) -> dict[str, str]:
         s, sources = run.settings, Counter(e.source for e in run.work.data.split("train"))
-        return contract(s.model, hierarchy_of(s, name), settings_of(s, name).rollout, name, sources.most_common(1)[0][0])
+        return contract(
+            s.model,
+            hierarchy_of(s, name),
+            settings_of(s, name).rollout,
+            name,
+            sources.most_common(1)[0][0],
+        )
 
-    def validate(self, run: Run, name: str, policy: Policy) -> float: return _validation_score(run, name, policy)
+    def validate(self, run: Run, name: str, policy: Policy) -> float:
+        return _validation_score(run, name, policy)
 
     def evaluate(self, run: Run, name: str) -> list[Measurement]:
         s = run.settings
@@ -370,30 +654,46 @@ class HumanLM(Recipe):
 
     def references(self, run: Run) -> dict[str, list[Measurement]]:
         "Chance, constant and ceiling of the synthetic world; none for real data"
-        return {name: self.evaluate(run, name) for name in REFERENCES} if run.work.data.world else {}
+        return (
+            {name: self.evaluate(run, name) for name in REFERENCES} if run.work.data.world else {}
+        )
 
     def complete(self, run: Run, found: Results) -> Results:
         "Add which states go with good replies, and who judged"
         s = run.settings
-        states = importance({name: _evaluations_of(run, name) for name in run.models}, s.eval.bootstrap)
+        states = importance(
+            {name: _evaluations_of(run, name) for name in run.models}, s.eval.bootstrap
+        )
         return found._replace(importance=states, notes={"judges": judges_record(s)})
 
-    def tables(self, rows: Sequence[Result]) -> str: return tables(rows)
+    def tables(self, rows: Sequence[Result]) -> str:
+        return tables(rows)
 
-    def plan(self, s: Settings) -> list[str]: return _plan_lines(s, load_data(s))
+    def plan(self, s: Settings) -> list[str]:
+        return _plan_lines(s, load_data(s))
 
     def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]:
         examples = len(load_data(s).split("train")) if reads else None
-        return [_cold_start_stage(s), *(_planned_stage(s, name, examples) for name in s.run.methods)]
+        return [
+            _cold_start_stage(s),
+            *(_planned_stage(s, name, examples) for name in s.run.methods),
+        ]
 
     def traits(self, s: Settings) -> dict[str, str]:
         "What the modes ask for, whether they think, and what is rewarded"
         own = {name: hierarchy_of(s, name).thinking for name in s.run.methods}
-        columns = {"asks": [MODES[n].asks for n in own], "thinking": list(own.values()), "rewarded": [MODES[n].rewarded for n in own]}
-        return {name: ", ".join(dict.fromkeys(column)) or "none" for name, column in columns.items()}
+        columns = {
+            "asks": [MODES[n].asks for n in own],
+            "thinking": list(own.values()),
+            "rewarded": [MODES[n].rewarded for n in own],
+        }
+        return {
+            name: ", ".join(dict.fromkeys(column)) or "none" for name, column in columns.items()
+        }
 
     def sections(self) -> Mapping[str, tuple]:
         from humanlm.alignment.sections import SECTIONS
+
         return SECTIONS
 
 

@@ -18,12 +18,15 @@ from ..methods.policies import RolloutError
 
 # %% ../../nbs/alignment/06_scenes.ipynb #as_persona
 def as_persona(
-    persona: Persona | Mapping | str, # a text, or fields
+    persona: Persona | Mapping | str,  # a text, or fields
 ) -> Persona:
     "Turn what is known about somebody into a persona"
-    if isinstance(persona, str): persona = Persona(SPEAKER, persona)
-    if not isinstance(persona, Persona): persona = Persona(SPEAKER, fields=dict(persona))
-    if format_persona(persona).strip(): return persona
+    if isinstance(persona, str):
+        persona = Persona(SPEAKER, persona)
+    if not isinstance(persona, Persona):
+        persona = Persona(SPEAKER, fields=dict(persona))
+    if format_persona(persona).strip():
+        return persona
     raise RolloutError("The persona is empty. Say in a text or in fields who is to be played.")
 
 # %% ../../nbs/alignment/06_scenes.ipynb #Said
@@ -31,20 +34,29 @@ Said = str | Message | tuple[str, str]
 
 
 def as_context(
-    context: Said | Sequence[Said], # a text, a message, (name, text), or a list of these, oldest first
-    user_id: str = SPEAKER,         # who is meant by the name HUMAN
+    context: Said
+    | Sequence[Said],  # a text, a message, (name, text), or a list of these, oldest first
+    user_id: str = SPEAKER,  # who is meant by the name HUMAN
 ) -> tuple[Message, ...]:
     "Turn whatever was said into messages"
-    said: Sequence[Any] = context if isinstance(context, (list, tuple)) and not _is_pair(context) else [context]
+    said: Sequence[Any] = (
+        context if isinstance(context, (list, tuple)) and not _is_pair(context) else [context]
+    )
     messages = tuple(_message(one, f"m{i}", user_id) for i, one in enumerate(said))
-    if any(m.content.strip() for m in messages): return messages
-    raise RolloutError("There is nothing to reply to. Give a text, or a list of (name, text) pairs.")
+    if any(m.content.strip() for m in messages):
+        return messages
+    raise RolloutError(
+        "There is nothing to reply to. Give a text, or a list of (name, text) pairs."
+    )
 
 # %% ../../nbs/alignment/06_scenes.ipynb #_message
 def _message(said, id, user_id):
-    if isinstance(said, Message): return said
-    if isinstance(said, str): return Message(id, content=said)
-    if _is_pair(said): return Message(id, name=user_id if said[0] == SPEAKER else said[0], content=said[1])
+    if isinstance(said, Message):
+        return said
+    if isinstance(said, str):
+        return Message(id, content=said)
+    if _is_pair(said):
+        return Message(id, name=user_id if said[0] == SPEAKER else said[0], content=said[1])
     raise RolloutError(f"Expected a text, a Message or (name, text), got {shorten(repr(said))}.")
 
 
@@ -54,6 +66,7 @@ def _is_pair(said):
 # %% ../../nbs/alignment/06_scenes.ipynb #RequestError
 class RequestError(LLMError):
     "A request that cannot be answered; nothing was asked"
+
     status: int
 
     def __init__(
@@ -76,8 +89,11 @@ def optional(
 ) -> Any:  # None where it was not given
     "Read an optional field of a request; `RequestError` where it is of another kind"
     value = body.get(name)
-    if value is None or fits(value): return value
-    raise RequestError(f"{where}{name} must be {what}, got {shorten(repr(value))}", f"{where}{name}")
+    if value is None or fits(value):
+        return value
+    raise RequestError(
+        f"{where}{name} must be {what}, got {shorten(repr(value))}", f"{where}{name}"
+    )
 
 
 def _is_text(value: Any, most: int = 100) -> bool:
@@ -95,54 +111,92 @@ def _read_message(
     "Read one message of a request"
     role = message.get("role") if isinstance(message, dict) else message
     if not isinstance(message, dict) or role not in ROLES:
-        raise RequestError(f"{where}.role must be one of {', '.join(ROLES)}, got {shorten(repr(role))}", f"{where}.role")
-    fits, what = (lambda name: name == "" or _is_text(name, 200)), "a text of at most 200 characters"
+        raise RequestError(
+            f"{where}.role must be one of {', '.join(ROLES)}, got {shorten(repr(role))}",
+            f"{where}.role",
+        )
+    fits, what = (
+        (lambda name: name == "" or _is_text(name, 200)),
+        "a text of at most 200 characters",
+    )
     name = optional(message, "name", fits, what, f"{where}.") or ""
-    return role, Message(where, name=SPEAKER if role == "assistant" else name, content=_content(message, where))
+    return role, Message(
+        where, name=SPEAKER if role == "assistant" else name, content=_content(message, where)
+    )
 
 
 def _content(message, where):
-    def is_part(part): return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+    def is_part(part):
+        return (
+            isinstance(part, dict)
+            and part.get("type") == "text"
+            and isinstance(part.get("text"), str)
+        )
 
-    found = optional(message, "content", lambda c: isinstance(c, str) or isinstance(c, list) and all(map(is_part, c)),
-                     "a text, or a list of parts of type text", f"{where}.") or ""
+    found = (
+        optional(
+            message,
+            "content",
+            lambda c: isinstance(c, str) or isinstance(c, list) and all(map(is_part, c)),
+            "a text, or a list of parts of type text",
+            f"{where}.",
+        )
+        or ""
+    )
     return found if isinstance(found, str) else "".join(part["text"] for part in found)
 
 # %% ../../nbs/alignment/06_scenes.ipynb #read_persona
 def _read_persona(
-    given: Any,           # the field `persona`
+    given: Any,  # the field `persona`
     said: Sequence[str],  # system messages
-) -> tuple[Persona, int]: # and how many system messages are something else
+) -> tuple[Persona, int]:  # and how many system messages are something else
     "Find out who is to be played"
     if given is not None and not isinstance(given, (str, dict)):
-        raise RequestError(f"persona must be a text or an object with fields, got {shorten(repr(given))}", "persona")
+        raise RequestError(
+            f"persona must be a text or an object with fields, got {shorten(repr(given))}",
+            "persona",
+        )
     if given is None and not said:
-        raise RequestError("Nobody is to be played: say who it is in a system message or in the field persona", "persona")
-    try: return as_persona(said[-1] if given is None else given), len(said) - (given is None)
-    except RolloutError as e: raise RequestError(str(e), "persona") from e
+        raise RequestError(
+            "Nobody is to be played: say who it is in a system message or in the field persona",
+            "persona",
+        )
+    try:
+        return as_persona(said[-1] if given is None else given), len(said) - (given is None)
+    except RolloutError as e:
+        raise RequestError(str(e), "persona") from e
 
 # %% ../../nbs/alignment/06_scenes.ipynb #Scene
 class Scene(NamedTuple):
     "What a simulated person is asked"
+
     example: Example  # who, where, and what was said before
-    level: str        # response, or a state
+    level: str  # response, or a state
     ignored: int = 0  # system messages that are not the persona
 
 
 def read_scene(
     request: ChatRequest,
     levels: Sequence[str],  # that the model knows
-    source: str = "chat",   # where conversations take place, unless the request says otherwise
+    source: str = "chat",  # where conversations take place, unless the request says otherwise
 ) -> Scene:
     "Read who is asked what; `RequestError` names the field that is wrong"
     extra = request.extra or {}
     level = extra.get("level")
     if level is not None and level not in levels:
-        raise RequestError(f"Unknown level {shorten(repr(level))}.{near_miss(str(level), levels)}", "level")
+        raise RequestError(
+            f"Unknown level {shorten(repr(level))}.{near_miss(str(level), levels)}", "level"
+        )
     place = optional(extra, "source", _is_text, "a text of at most 100 characters") or source
     read = [_read_message(m, f"messages[{i}]") for i, m in enumerate(request.messages)]
-    persona, ignored = _read_persona(extra.get("persona"), [m.content for role, m in read if role in ROLES[:2]])
+    persona, ignored = _read_persona(
+        extra.get("persona"), [m.content for role, m in read if role in ROLES[:2]]
+    )
     context = tuple(m for role, m in read if role not in ROLES[:2])
     if not any(m.content.strip() for m in context):
         raise RequestError("There is nothing to reply to: add a message of role user", "messages")
-    return Scene(Example("request", place, "test", SPEAKER, "request", persona, context, ""), level or "response", ignored)
+    return Scene(
+        Example("request", place, "test", SPEAKER, "request", persona, context, ""),
+        level or "response",
+        ignored,
+    )

@@ -24,7 +24,16 @@ from ..core.html import INK, Html, Table, figure_html, fold, markdown_html, styl
 from ..data.records import Example, load_examples
 from ..data.viz import example_html, score_mark, spread
 from ..evaluation import report
-from ..evaluation.figures import Names, axes_of, curve, draw_curve, label, legend, results_bars, stages_of
+from humanlm.evaluation.figures import (
+    Names,
+    axes_of,
+    curve,
+    draw_curve,
+    label,
+    legend,
+    results_bars,
+    stages_of,
+)
 from ..evaluation.report import PALE, TOY, RunFolder, Section, missing, standard_sections
 from ..evaluation.measured import ALL, Importance, Result
 from ..fidelity.dialogues import Conversation, reply_dialogues
@@ -34,13 +43,18 @@ from ..hierarchy.prompts import HierarchyConfig
 from ..rewards.audit import Audit
 
 # %% ../../nbs/alignment/05_sections.ipynb #evaluations
-def evaluations(run: RunFolder) -> dict[str, dict[str, Evaluation]]:  # model → example id → its first answer
+def evaluations(
+    run: RunFolder,
+) -> dict[str, dict[str, Evaluation]]:  # model → example id → its first answer
     "Read what the models of a run said, with scores"
     return run.piece("evaluations", _evaluations, {})
 
 
 def _evaluations(path: Path) -> dict[str, dict[str, Evaluation]]:
-    return {file.stem: {e.example_id: e for e in load_evaluations(file) if e.sample == 0} for file in sorted(path.glob("*.jsonl"))}
+    return {
+        file.stem: {e.example_id: e for e in load_evaluations(file) if e.sample == 0}
+        for file in sorted(path.glob("*.jsonl"))
+    }
 
 
 def _held_out(run: RunFolder) -> list[Example]:
@@ -50,18 +64,39 @@ def _held_out(run: RunFolder) -> list[Example]:
 # %% ../../nbs/alignment/05_sections.ipynb #NAMES
 NAMES = Names(
     metrics={
-        "state_alignment": ("State alignment", "Asked for one state, does the model write the state this person had?"),
-        "response_alignment": ("Response alignment", "Asked for the reply, does it make the points of the real reply?"),
-        "reply_state_alignment": ("Reply state alignment", "Which of the person's states can be read from its reply?"),
+        "state_alignment": (
+            "State alignment",
+            "Asked for one state, does the model write the state this person had?",
+        ),
+        "response_alignment": (
+            "Response alignment",
+            "Asked for the reply, does it make the points of the real reply?",
+        ),
+        "reply_state_alignment": (
+            "Reply state alignment",
+            "Which of the person's states can be read from its reply?",
+        ),
     },
     references={
         "chance": "picks every state by dice",
         "constant": "agrees politely with everybody",
         "ceiling": "reads the persona without error and knows the rules by which the world was made",
     },
-    colours={"base": "#8b95a1", "cold-start": "#d19a1d", "sft": "#4f9d69", "sft-think": "#7a8b2f", "response-only": "#b5578f", "response-only-think": "#12908e",
-             "humanlm": "#2f76c9", "humanlm-hetero": "#6f5bb5", "humanlm-composed": "#c8553d"},
-    part="level", units="held-out replies", clusters="discussions", start="cold-start",
+    colours={
+        "base": "#8b95a1",
+        "cold-start": "#d19a1d",
+        "sft": "#4f9d69",
+        "sft-think": "#7a8b2f",
+        "response-only": "#b5578f",
+        "response-only-think": "#12908e",
+        "humanlm": "#2f76c9",
+        "humanlm-hetero": "#6f5bb5",
+        "humanlm-composed": "#c8553d",
+    },
+    part="level",
+    units="held-out replies",
+    clusters="discussions",
+    start="cold-start",
 )
 
 # %% ../../nbs/alignment/05_sections.ipynb #importance_bars
@@ -72,9 +107,27 @@ def _importance_bars(
     "Draw Pearson's correlation of reply and state by state, with intervals"
     found = [r for r in rows if r.metric == metric]
     rough = {r.level for r in found if r.n < FEW}
-    bars = [Result(r.model, metric, f"{r.level} *" if r.level in rough else r.level, r.n, r.pearson, r.low, r.high) for r in found]
-    figure = results_bars(bars, metric, names=NAMES, title="Correlation of reply score and state score (Pearson, 95 % intervals)")
-    figure.axes[0].set(ylabel="correlation", ylim=(min([0.0, *(r.low for r in found if r.low == r.low)]), None))
+    bars = [
+        Result(
+            r.model,
+            metric,
+            f"{r.level} *" if r.level in rough else r.level,
+            r.n,
+            r.pearson,
+            r.low,
+            r.high,
+        )
+        for r in found
+    ]
+    figure = results_bars(
+        bars,
+        metric,
+        names=NAMES,
+        title="Correlation of reply score and state score (Pearson, 95 % intervals)",
+    )
+    figure.axes[0].set(
+        ylabel="correlation", ylim=(min([0.0, *(r.low for r in found if r.low == r.low)]), None)
+    )
     return figure
 
 # %% ../../nbs/alignment/05_sections.ipynb #scatter
@@ -87,11 +140,16 @@ def _scatter(
     for e in evaluations:
         reply = e.scores.get("response_alignment", {}).get("response")
         for level, score in e.scores.get(metric, {}).items():
-            if reply: found[level].append((score.value, reply.value))
+            if reply:
+                found[level].append((score.value, reply.value))
     down, across = -(-len(found) // 3), min(3, len(found))
-    figure, axes = axes_of(6.9, 0.6 + 1.9 * down, down, across, sharex=True, sharey=True, squeeze=False)
-    for ax, (level, points) in zip(axes.flat, found.items()): _cloud(ax, level, points)
-    for ax in axes.flat[len(found):]: ax.set_axis_off()
+    figure, axes = axes_of(
+        6.9, 0.6 + 1.9 * down, down, across, sharex=True, sharey=True, squeeze=False
+    )
+    for ax, (level, points) in zip(axes.flat, found.items()):
+        _cloud(ax, level, points)
+    for ax in axes.flat[len(found) :]:
+        ax.set_axis_off()
     figure.supxlabel("score of the state", fontsize=9)
     figure.supylabel("score of the reply", fontsize=9)
     return figure
@@ -101,26 +159,45 @@ def _cloud(ax: Any, level: str, points: Sequence[tuple[float, float]]) -> None:
     "Draw the points of one state"
     known = [(x, y) for x, y in points if x == x and y == y]
     moved = random.Random(0)  # the same picture for the same numbers
-    x, y = ([v + moved.uniform(-0.02, 0.02) for v in side] for side in zip(*known)) if known else ([], [])
+    x, y = (
+        ([v + moved.uniform(-0.02, 0.02) for v in side] for side in zip(*known))
+        if known
+        else ([], [])
+    )
     ax.scatter(x, y, s=9, alpha=0.35, linewidths=0, color=NAMES.colours["humanlm"])
     ax.set_title(f"{label(level)} (n = {len(known)})", fontsize=8)
 
 # %% ../../nbs/alignment/05_sections.ipynb #_reward_panel
-def _reward_panel(ax: Any, log: Sequence[Mapping], level: str, stages: Sequence[str], rows: Sequence[Result]) -> None:
+def _reward_panel(
+    ax: Any, log: Sequence[Mapping], level: str, stages: Sequence[str], rows: Sequence[Result]
+) -> None:
     "Draw one level"
     for stage in stages:
         found = curve(log, stage, f"reward/{level}")
-        if found.steps: draw_curve(ax, found, NAMES.colour(stage, stages), stage)
+        if found.steps:
+            draw_curve(ax, found, NAMES.colour(stage, stages), stage)
     wanted = ("response_alignment", ALL) if level == "response" else ("state_alignment", level)
-    lines = {r.model: r.mean for r in rows if (r.metric, r.level) == wanted and r.model in ("chance", "ceiling")}
+    lines = {
+        r.model: r.mean
+        for r in rows
+        if (r.metric, r.level) == wanted and r.model in ("chance", "ceiling")
+    }
     for name, mean in lines.items():
-        ax.axhline(mean, color=INK, lw=1, ls=":" if name == "chance" else "-", label=f"{name} (reference, held out)")
+        ax.axhline(
+            mean,
+            color=INK,
+            lw=1,
+            ls=":" if name == "chance" else "-",
+            label=f"{name} (reference, held out)",
+        )
     ax.set_title(label(level), fontsize=9)
 
 # %% ../../nbs/alignment/05_sections.ipynb #rewarded_levels
 def _rewarded_levels(log: Sequence[Mapping]) -> list[str]:  # log: lines of metrics.jsonl
     "List the levels that have a reward in the log: those we know in their order, others, the reply"
-    found = dict.fromkeys(key.removeprefix("reward/") for line in log for key in line if key.startswith("reward/"))
+    found = dict.fromkeys(
+        key.removeprefix("reward/") for line in log for key in line if key.startswith("reward/")
+    )
     known = [level for level in STATES if level in found]
     others = [level for level in found if level not in LEVELS]
     return known + others + (["response"] if "response" in found else [])
@@ -133,12 +210,20 @@ def _reward_curves(
 ) -> Any:  # a matplotlib figure
     "Draw the mean reward of every level over the training steps"
     levels, stages = _rewarded_levels(log), stages_of(log)
-    if not levels: raise DataError("The log holds no reward of any level. Train a method by reinforcement first.")
+    if not levels:
+        raise DataError(
+            "The log holds no reward of any level. Train a method by reinforcement first."
+        )
     down, across = -(-len(levels) // 4), min(4, len(levels))
-    figure, axes = axes_of(6.9, 0.9 + 1.4 * down, down, across, sharex=True, sharey=True, squeeze=False)
-    for ax, level in zip(axes.flat, levels): _reward_panel(ax, log, level, stages, rows)
-    for ax in axes.flat[len(levels):]: ax.set_axis_off()
-    for ax in axes.flat[max(0, len(levels) - across): len(levels)]: ax.tick_params(labelbottom=True)
+    figure, axes = axes_of(
+        6.9, 0.9 + 1.4 * down, down, across, sharex=True, sharey=True, squeeze=False
+    )
+    for ax, level in zip(axes.flat, levels):
+        _reward_panel(ax, log, level, stages, rows)
+    for ax in axes.flat[len(levels) :]:
+        ax.set_axis_off()
+    for ax in axes.flat[max(0, len(levels) - across) : len(levels)]:
+        ax.tick_params(labelbottom=True)
     figure.supxlabel("training step", fontsize=9)
     figure.supylabel("mean reward", fontsize=9)
     legend(figure, axes.flat, "outside upper center")
@@ -159,16 +244,23 @@ SAME_JUDGE = "Training and test have the same judge, so what a model has learned
 # %% ../../nbs/alignment/05_sections.ipynb #statement
 def statement(
     config: Mapping[str, Any],  # the settings of a run
-    composed: Sequence[str] | None = None,  # models whose replies were composed; None: those of the run
+    composed: Sequence[str]
+    | None = None,  # models whose replies were composed; None: those of the run
 ) -> list[str]:
     "Say what kind of data, judge and model stand behind the numbers"
     data, trained, model = (config.get(group, {}) for group in ("data", "judge", "model"))
     source, made, name = data.get("source"), model.get("name"), _judge_of_test(config)
-    said = [SOURCES_SAY.get(source, f"Data: {source or 'unknown'}."),
-            JUDGES_SAY.get(name, f"Judge: the model {name or 'unknown'}. Its errors are in every score."),
-            TOY if made == "tiny" else f"Model: {made or 'unknown'}."]
+    said = [
+        SOURCES_SAY.get(source, f"Data: {source or 'unknown'}."),
+        JUDGES_SAY.get(
+            name, f"Judge: the model {name or 'unknown'}. Its errors are in every score."
+        ),
+        TOY if made == "tiny" else f"Model: {made or 'unknown'}.",
+    ]
     if models := _composed_models(config) if composed is None else composed:
-        said.append(f"Composed replies, asked after the model's answers to the states: {', '.join(models)}. All others were asked as they were trained.")
+        said.append(
+            f"Composed replies, asked after the model's answers to the states: {', '.join(models)}. All others were asked as they were trained."
+        )
     if trained.get("model") and trained["model"] != name:
         return [*said, f"Rewards in training came from another judge: {trained['model']}."]
     return [*said, SAME_JUDGE] if name else said
@@ -176,8 +268,14 @@ def statement(
 
 def _composed_models(config: Mapping[str, Any]) -> list[str]:
     "Name the models of a run that are asked for composed replies"
-    methods, own = config.get("run", {}).get("methods") or [], config.get("rollout", {}).get("compose")
-    return [*(["base", "cold-start"] if own else []), *(m for m in methods if m in MODES and MODES[m].composed)]
+    methods, own = (
+        config.get("run", {}).get("methods") or [],
+        config.get("rollout", {}).get("compose"),
+    )
+    return [
+        *(["base", "cold-start"] if own else []),
+        *(m for m in methods if m in MODES and MODES[m].composed),
+    ]
 
 
 def _judge_of_test(config: Mapping[str, Any]) -> str:
@@ -188,13 +286,23 @@ def _judge_of_test(config: Mapping[str, Any]) -> str:
 def _models_of(run: RunFolder) -> list[str]:
     "List evaluated models in the order of the results, others last"
     order = {r.model: i for i, r in enumerate(run.results.rows)}
-    return sorted((m for m in evaluations(run) if m not in NAMES.references), key=lambda m: order.get(m, len(order)))
+    return sorted(
+        (m for m in evaluations(run) if m not in NAMES.references),
+        key=lambda m: order.get(m, len(order)),
+    )
 
 # %% ../../nbs/alignment/05_sections.ipynb #pick_examples
-def _pick_examples(run: RunFolder, n: int = 4) -> list[tuple[Example, float]]:  # example, mean score of the last model
+def _pick_examples(
+    run: RunFolder, n: int = 4
+) -> list[tuple[Example, float]]:  # example, mean score of the last model
     "Choose held-out rows evenly from best to worst; rows without a score last"
+
     def mean(evaluation):  # of the states; of the reply where no state was asked for
-        found = evaluation.scores.get("state_alignment") or evaluation.scores.get("response_alignment") or {}
+        found = (
+            evaluation.scores.get("state_alignment")
+            or evaluation.scores.get("response_alignment")
+            or {}
+        )
         return known_mean([score.value for score in found.values()])
 
     by_id, models = {e.id: e for e in _held_out(run)}, _models_of(run)
@@ -215,8 +323,18 @@ def _answer(evaluation: Evaluation, level: str) -> Html:
     reply = level == "response"
     found = evaluation.scores.get("response_alignment" if reply else "state_alignment", {})
     text = shorten(evaluation.texts.get(level, ""), 400) or tag("i", "nothing readable")
-    thought = fold("thought before it", tag("p", shorten(evaluation.thought, 600))) if reply and evaluation.thought else ""
-    return tag("td", thought, tag("p", text), score_mark(found.get(level)), _read_from_reply(evaluation) if reply else "")
+    thought = (
+        fold("thought before it", tag("p", shorten(evaluation.thought, 600)))
+        if reply and evaluation.thought
+        else ""
+    )
+    return tag(
+        "td",
+        thought,
+        tag("p", text),
+        score_mark(found.get(level)),
+        _read_from_reply(evaluation) if reply else "",
+    )
 
 # %% ../../nbs/alignment/05_sections.ipynb #completions_html
 def _completions_html(
@@ -226,8 +344,15 @@ def _completions_html(
     "Show what every model wrote for every level, with its score"
     levels = list(dict.fromkeys(level for e in answers.values() for level in e.texts))
     known = {level: (tag("br"), tag("small", shorten(text, 160))) for level, text in truth.items()}
-    lines = [[tag("th", level, *known.get(level, ())), *(_answer(e, level) for e in answers.values())] for level in levels]
-    return Table(("level and truth" if truth else "level", *(shorten(name, 40) for name in answers)), lines, "l").html("texts")
+    lines = [
+        [tag("th", level, *known.get(level, ())), *(_answer(e, level) for e in answers.values())]
+        for level in levels
+    ]
+    return Table(
+        ("level and truth" if truth else "level", *(shorten(name, 40) for name in answers)),
+        lines,
+        "l",
+    ).html("texts")
 
 # %% ../../nbs/alignment/05_sections.ipynb #UNREAD
 UNREAD = ("empty", "bad format")  # statuses of a text that could not be read
@@ -235,16 +360,29 @@ UNREAD = ("empty", "bad format")  # statuses of a text that could not be read
 
 def _readable(evaluations: Sequence[Evaluation]) -> float:  # in [0, 1]; nan for no texts
     "Measure the share of texts that could be read"
-    found = [e.scores.get("response_alignment" if level == "response" else "state_alignment", {}).get(level)
-             for e in evaluations for level in e.texts]
+    found = [
+        e.scores.get("response_alignment" if level == "response" else "state_alignment", {}).get(
+            level
+        )
+        for e in evaluations
+        for level in e.texts
+    ]
     return known_mean([float(score.status not in UNREAD) for score in found if score])
 
 
 def readable_text(run: RunFolder) -> list[str]:  # none where no text was judged
     "Say first what share of every model's texts could be read, for all other numbers hang on it"
     shares = {name: _readable(list(evaluations(run)[name].values())) for name in _models_of(run)}
-    said = [f"{shorten(name, 40)} {share:.0%}" for name, share in shares.items() if not math.isnan(share)]
-    return [f"Texts that could be read: {', '.join(said)}. A text that could not be read scores 0."] if said else []
+    said = [
+        f"{shorten(name, 40)} {share:.0%}"
+        for name, share in shares.items()
+        if not math.isnan(share)
+    ]
+    return (
+        [f"Texts that could be read: {', '.join(said)}. A text that could not be read scores 0."]
+        if said
+        else []
+    )
 
 # %% ../../nbs/alignment/05_sections.ipynb #within_limits
 def _within_limits(
@@ -252,16 +390,23 @@ def _within_limits(
     limits: Mapping[str, Mapping],  # level → limits, as `text_limits` gives them
 ) -> float:  # in [0, 1]; nan where no text has a limit
     "Measure the share of texts that keep to the word cap and the labels of their level"
-    limited = [{level: text for level, text in e.texts.items() if level in limits and text} for e in evaluations]
+    limited = [
+        {level: text for level, text in e.texts.items() if level in limits and text}
+        for e in evaluations
+    ]
     broken = sum(len(text_faults(texts, limits)) for texts in limited)
     total = sum(map(len, limited))
     return 1 - broken / total if total else math.nan
 
 # %% ../../nbs/alignment/05_sections.ipynb #run_limits
-def _run_limits(run: RunFolder) -> dict[str, dict]:  # empty where the settings of the run can no longer be read
+def _run_limits(
+    run: RunFolder,
+) -> dict[str, dict]:  # empty where the settings of the run can no longer be read
     "Give the limits under which the models of a run wrote"
-    try: return text_limits(HierarchyConfig(**run.config.get("hierarchy", {})).load())
-    except (TypeError, ConfigError): return {}
+    try:
+        return text_limits(HierarchyConfig(**run.config.get("hierarchy", {})).load())
+    except (TypeError, ConfigError):
+        return {}
 
 # %% ../../nbs/alignment/05_sections.ipynb #reply_words
 def _reply_words(texts: Sequence[str]) -> float:  # nan for no texts
@@ -271,51 +416,107 @@ def _reply_words(texts: Sequence[str]) -> float:  # nan for no texts
 # %% ../../nbs/alignment/05_sections.ipynb #form_html
 def _form_html(run: RunFolder) -> Html:
     "Show what share of the texts could be read and kept to its limits, and the length of replies"
-    said, limits = {model: list(evaluations(run)[model].values()) for model in _models_of(run)}, _run_limits(run)
-    lines = [(model, number_text(_readable(found)), number_text(_within_limits(found, limits)),
-              _reply_words([e.texts.get("response", "") for e in found])) for model, found in said.items()]
+    said, limits = (
+        {model: list(evaluations(run)[model].values()) for model in _models_of(run)},
+        _run_limits(run),
+    )
+    lines = [
+        (
+            model,
+            number_text(_readable(found)),
+            number_text(_within_limits(found, limits)),
+            _reply_words([e.texts.get("response", "") for e in found]),
+        )
+        for model, found in said.items()
+    ]
     lines.append(("real replies", "–", "–", _reply_words([e.reply for e in _held_out(run)])))
     rows = [[tag("th", name), *shares, number_text(words, ".1f")] for name, *shares, words in lines]
-    return Table(("model", "share that could be read", "states within caps and labels", "words per reply"), rows).html()
+    return Table(
+        ("model", "share that could be read", "states within caps and labels", "words per reply"),
+        rows,
+    ).html()
 
 # %% ../../nbs/alignment/05_sections.ipynb #paper_html
 def _paper_html(run: RunFolder) -> Html:
     "Show the same numbers in the shape of the paper's tables; empty if replies were not judged"
-    if not run.results.rows: return Html()
-    try: measured = read_measured(run.folder)
-    except (HumanLMError, OSError): return Html()
-    judged = any(metric in ("response_alignment", "reply_state_alignment") for _, metric, _ in measured.means)
-    return fold("In the shape of the paper's tables", markdown_html(paper_tables([measured]))) if judged else Html()
+    if not run.results.rows:
+        return Html()
+    try:
+        measured = read_measured(run.folder)
+    except (HumanLMError, OSError):
+        return Html()
+    judged = any(
+        metric in ("response_alignment", "reply_state_alignment") for _, metric, _ in measured.means
+    )
+    return (
+        fold("In the shape of the paper's tables", markdown_html(paper_tables([measured])))
+        if judged
+        else Html()
+    )
 
 # %% ../../nbs/alignment/05_sections.ipynb #MATTER_SAYS
-MATTER_SAYS = {"reply_state_alignment": "States that the judge reads from the reply itself.",
-               "state_alignment": "States that the model wrote when it was asked for them: do they carry into the reply?"}
+MATTER_SAYS = {
+    "reply_state_alignment": "States that the judge reads from the reply itself.",
+    "state_alignment": "States that the model wrote when it was asked for them: do they carry into the reply?",
+}
 
 
 def _importance_section(run: RunFolder) -> Html:
     "Show how the scores of replies go with those of states"
     rows = run.results.importance
-    if not rows: return missing("No replies and states were judged together.")
-    return Html().join(_importance_part(run, metric) for metric in MATTER_SAYS if any(r.metric == metric for r in rows))
+    if not rows:
+        return missing("No replies and states were judged together.")
+    return Html().join(
+        _importance_part(run, metric)
+        for metric in MATTER_SAYS
+        if any(r.metric == metric for r in rows)
+    )
 
 # %% ../../nbs/alignment/05_sections.ipynb #_importance_part
 def _importance_part(run: RunFolder, metric: str) -> Html:
     "Show one kind of states"
     rows = [r for r in run.results.importance if r.metric == metric]
     title, last = NAMES.title(metric), rows[-1].model
-    table = Table(("model", "state", "n", "Pearson", "95 %", "Spearman", "95 %"), [_matter_line(r) for r in rows], "l").html()
+    table = Table(
+        ("model", "state", "n", "Pearson", "95 %", "Spearman", "95 %"),
+        [_matter_line(r) for r in rows],
+        "l",
+    ).html()
     said = evaluations(run).get(last)
-    points = figure_html(_scatter(list(said.values()), metric), f"{title} and reply scores", "Points are moved a little.") if said else ""
+    points = (
+        figure_html(
+            _scatter(list(said.values()), metric),
+            f"{title} and reply scores",
+            "Points are moved a little.",
+        )
+        if said
+        else ""
+    )
     bars = figure_html(_importance_bars(rows, metric), f"{title}: correlation with the reply")
     few = tag("p", FEW_SAYS.lstrip("\\")) if any(r.n < FEW for r in rows) else ""
-    return Html().join([tag("h3", title), tag("p", MATTER_SAYS[metric]), bars, few, fold(f"Every reply of {last}", points) if points else "",
-                        fold("As a table", table)])
+    return Html().join(
+        [
+            tag("h3", title),
+            tag("p", MATTER_SAYS[metric]),
+            bars,
+            few,
+            fold(f"Every reply of {last}", points) if points else "",
+            fold("As a table", table),
+        ]
+    )
 
 
 def _matter_line(r: Importance) -> list[object]:
     "Give the cells of one state, both correlations with their intervals"
-    return [shorten(r.model, 40), r.level, r.n, marked(number_text(r.pearson, "+.2f"), r.n), range_text(r.low, r.high, "+.2f"),
-            marked(number_text(r.spearman, "+.2f"), r.n), range_text(r.spearman_low, r.spearman_high, "+.2f")]
+    return [
+        shorten(r.model, 40),
+        r.level,
+        r.n,
+        marked(number_text(r.pearson, "+.2f"), r.n),
+        range_text(r.low, r.high, "+.2f"),
+        marked(number_text(r.spearman, "+.2f"), r.n),
+        range_text(r.spearman_low, r.spearman_high, "+.2f"),
+    ]
 
 # %% ../../nbs/alignment/05_sections.ipynb #_example
 def _example(run: RunFolder, example: Example, value: float, place: str) -> Html:
@@ -323,31 +524,56 @@ def _example(run: RunFolder, example: Example, value: float, place: str) -> Html
     models, said = _models_of(run), evaluations(run)
     answers = {m: said[m][example.id] for m in models if example.id in said[m]}
     title = tag("h3", f"{place}: mean score of {models[-1]} {number_text(value)}")
-    return tag("article", title, example_html(replace(example, states=None)), _completions_html(answers, example.states or {}))
+    return tag(
+        "article",
+        title,
+        example_html(replace(example, states=None)),
+        _completions_html(answers, example.states or {}),
+    )
 
 
 def _examples_section(run: RunFolder) -> Html:
     "Show a few held-out rows with everything that was written about them"
     picked = _pick_examples(run, 4)
-    if not picked: return missing("No texts: evaluations or held-out examples are missing.")
-    return _form_html(run) + Html().join(_example(run, e, value, f"{i} of {len(picked)}") for i, (e, value) in enumerate(picked, 1))
+    if not picked:
+        return missing("No texts: evaluations or held-out examples are missing.")
+    return _form_html(run) + Html().join(
+        _example(run, e, value, f"{i} of {len(picked)}") for i, (e, value) in enumerate(picked, 1)
+    )
 
 # %% ../../nbs/alignment/05_sections.ipynb #fidelity_section
 def _fidelity_section(run: RunFolder) -> Html:
     "Show whether the replies of each model can be told from those of people, beside their alignment"
-    said = {name: [(id, e.texts.get("response", "")) for id, e in evaluations(run)[name].items()] for name in _models_of(run)}
+    said = {
+        name: [(id, e.texts.get("response", "")) for id, e in evaluations(run)[name].items()]
+        for name in _models_of(run)
+    }
     sources: dict[str, list[Conversation]] = {}
     for d in reply_dialogues(_held_out(run), said):
         sources.setdefault(d.source, []).append(d)
-    means = {metric: {r.model: number_text(r.mean) for r in run.results.rows if (r.metric, r.level) == (metric, ALL)} for metric in NAMES.metrics}
+    means = {
+        metric: {
+            r.model: number_text(r.mean)
+            for r in run.results.rows
+            if (r.metric, r.level) == (metric, ALL)
+        }
+        for metric in NAMES.metrics
+    }
     try:
-        return manner_html(sources, {NAMES.title(metric): by for metric, by in means.items() if by}) if len(sources) > 1 else missing("No replies.")
+        return (
+            manner_html(sources, {NAMES.title(metric): by for metric, by in means.items() if by})
+            if len(sources) > 1
+            else missing("No replies.")
+        )
     except DataError as e:
         return missing(f"Not told: {e}")
 
 # %% ../../nbs/alignment/05_sections.ipynb #training_section
-PANELS = report.PANELS | {"reward": "mean reward, all levels", "parse/ok": "share that could be read",
-                          "judge/no_score": "share without a score"}
+PANELS = report.PANELS | {
+    "reward": "mean reward, all levels",
+    "parse/ok": "share that could be read",
+    "judge/no_score": "share without a score",
+}
 
 
 def _training_section(run: RunFolder) -> Html:
@@ -359,7 +585,11 @@ def _rewards(run: RunFolder) -> Html:
     "Show the reward of every level, and what it is made of"
     if not _rewarded_levels(run.log):
         return missing("No reward curves: no method of this run was trained by reinforcement.")
-    others = [name for name, weight in run.config.get("reward", {}).items() if weight and name != "alignment"]
+    others = [
+        name
+        for name, weight in run.config.get("reward", {}).items()
+        if weight and name != "alignment"
+    ]
     made = f", made of alignment and {', '.join(others)}" if others else ""
     figure = _reward_curves(run.log, () if others else run.results.rows)
     return figure_html(figure, "Mean reward by level", f"Reward on training samples{made}. {PALE}")
@@ -372,24 +602,45 @@ def _audit_html(folder: Path) -> Html:
     if not rows:
         return Html()
     last, found = rows[-1], Audit.from_dict(rows[-1]["audit"])
-    when = tag("p", f"{found.title}. The last of {len(rows)}: {last['stage']}, step {last['step']}.")
+    when = tag(
+        "p", f"{found.title}. The last of {len(rows)}: {last['stage']}, step {last['step']}."
+    )
     return tag("h3", "Audit of the judge") + when + found.table().html()
 
 # %% ../../nbs/alignment/05_sections.ipynb #SECTIONS
 def _sections() -> dict[str, Section]:
     "Put the sections of this system between those of every run"
     frame = standard_sections(NAMES)
+
     def extended(anchor: str, more: Callable[[RunFolder], Html]) -> Section:
         title, about, draw = frame[anchor]
         return title, about, lambda run: draw(run) + more(run)
+
     return {
-        "first": ("", "", lambda run: report.first_screen(run, [*readable_text(run), *statement(run.config)], NAMES)),
+        "first": (
+            "",
+            "",
+            lambda run: report.first_screen(
+                run, [*readable_text(run), *statement(run.config)], NAMES
+            ),
+        ),
         "results": extended("results", _paper_html),
         "differences": frame["differences"],
-        "importance": ("Which states matter", "Correlation of the score of a reply with the score of each state.", _importance_section),
-        "examples": ("What the models write", "Held-out rows, evenly from best to worst. Click a score for its reason.",
-                     _examples_section),
-        "fidelity": ("How human?", "Whether anybody could tell its replies from those of people, beside what they mean.", _fidelity_section),
+        "importance": (
+            "Which states matter",
+            "Correlation of the score of a reply with the score of each state.",
+            _importance_section,
+        ),
+        "examples": (
+            "What the models write",
+            "Held-out rows, evenly from best to worst. Click a score for its reason.",
+            _examples_section,
+        ),
+        "fidelity": (
+            "How human?",
+            "Whether anybody could tell its replies from those of people, beside what they mean.",
+            _fidelity_section,
+        ),
         "training": (*frame["training"][:2], _training_section),
         "samples": (*frame["samples"][:2], partial(report.samples_section, order=LEVELS)),
         "run": extended("run", lambda run: _audit_html(run.folder)),

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .contract import ModelChoice, PolicySetup, how_to_ask, load_policy
-from ..core.basics import HumanLMError, check_name, missing_package, near_miss, run_sync, shorten
+from humanlm.core.basics import (
+    HumanLMError,
+    check_name,
+    missing_package,
+    near_miss,
+    run_sync,
+    shorten,
+)
 from ..core.html import Table, tag
 from ..data.records import Example, Persona
 from ..data.trajectory import Completion
@@ -27,34 +34,53 @@ from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
 from ..models.local import Batches, LOCAL_LIMITS, seeds
 from ..methods.policies import RolloutError
 from ..methods.sampling import Sampling
-from .scenes import RequestError, Said, Scene, as_context, as_persona, optional, read_scene
+from humanlm.alignment.scenes import (
+    RequestError,
+    Said,
+    Scene,
+    as_context,
+    as_persona,
+    optional,
+    read_scene,
+)
 
 # %% ../../nbs/alignment/08_simulator.ipynb #Utterance
 class Utterance(NamedTuple):
     "What a simulated person says at one level"
-    text: str              # as far as it can be read
-    status: str = "ok"     # what the parser said
-    thought: str = ""      # what was thought before it: its own, also where it never ended, or composed of states
-    finish: str = "stop"   # stop or length
-    is_read: bool = True   # whether the level was found; a reply is heard all the same
+
+    text: str  # as far as it can be read
+    status: str = "ok"  # what the parser said
+    thought: str = (
+        ""  # what was thought before it: its own, also where it never ended, or composed of states
+    )
+    finish: str = "stop"  # stop or length
+    is_read: bool = True  # whether the level was found; a reply is heard all the same
 
     def until(self, stop: Sequence[str]) -> "Utterance":
         "The same as others see it: without blanks around it, up to the first of these strings"
         ends = [self.text.find(s) for s in stop if s in self.text]
-        return self._replace(text=self.text[:min(ends, default=None)].strip(), finish="stop" if ends else self.finish)
+        return self._replace(
+            text=self.text[: min(ends, default=None)].strip(),
+            finish="stop" if ends else self.finish,
+        )
 
 # %% ../../nbs/alignment/08_simulator.ipynb #read_utterance
 def _read_utterance(
     completion: Completion,
-    row: dict,            # that was asked
-    level: str,           # of the row's levels
+    row: dict,  # that was asked
+    level: str,  # of the row's levels
     hierarchy: HierarchyConfig = HierarchyConfig(),  # of the model
 ) -> Utterance:
     "Read what a model wrote"
     thinks, said = bool(row["thinking"]) and row["form"] != "thought", completion.text
-    read = parse(said, row.get("levels", level), ParsePolicy(hierarchy.strict, bool(row["thinking"]), form=row["form"]))
+    read = parse(
+        said,
+        row.get("levels", level),
+        ParsePolicy(hierarchy.strict, bool(row["thinking"]), form=row["form"]),
+    )
     text, names = read.fields.get(level, ""), hierarchy.load().names
-    if level == "response": text = spoken(text, names) or clean_reply("<think>" * thinks + said, names)
+    if level == "response":
+        text = spoken(text, names) or clean_reply("<think>" * thinks + said, names)
     own = (said.rpartition("</think>")[0] if "</think>" in said else said) if thinks else ""
     thought = row.get("thought", own)
     finish = "length" if completion.finish == "length" else "stop"
@@ -64,40 +90,55 @@ def _read_utterance(
 class _RowWriter:
     "A policy; rows that come together are written together, each answer with a seed of its own"
 
-    def __init__(self, policy: Any):  # a `Policy` of the rollout; with `batches` true, it is asked at once
+    def __init__(
+        self, policy: Any
+    ):  # a `Policy` of the rollout; with `batches` true, it is asked at once
         self.policy, self.sizes = policy, []  # sizes of the batches so far
         self._batches, self._lock = PerLoop(lambda: Batches(self._answers, 0.005)), threading.Lock()
 
-    async def __call__(self, row: dict, sampling: Any) -> list[Completion]:  # sampling: with a seed for each completion
+    async def __call__(
+        self, row: dict, sampling: Any
+    ) -> list[Completion]:  # sampling: with a seed for each completion
         "Complete a row once per seed of the sampling"
-        if getattr(self.policy, "batches", False): return await self.policy.generate([row] * len(sampling.seed), sampling)
+        if getattr(self.policy, "batches", False):
+            return await self.policy.generate([row] * len(sampling.seed), sampling)
         return await self._batches.get().add((row, sampling))
 
     async def each(self, rows: Sequence[dict], sampling: Sampling) -> list[Completion]:
         "Complete every row once, all with the same seed"
-        found = await asyncio.gather(*(self(row, replace(sampling, seed=(sampling.seed,))) for row in rows))
+        found = await asyncio.gather(
+            *(self(row, replace(sampling, seed=(sampling.seed,))) for row in rows)
+        )
         return [completion for [completion] in found]
 
     def _answers(self, asked):
         try:
-            with self._lock: return self._written(asked)
+            with self._lock:
+                return self._written(asked)
         except Exception as e:
             return [self._answers([one])[0] for one in asked] if len(asked) > 1 else [e]
 
     def _written(self, asked):
         kinds, found = {}, [None] * len(asked)
         self.sizes.append(len(asked))
-        for i, (_, sampling) in enumerate(asked): kinds.setdefault(replace(sampling, seed=None), []).append(i)
+        for i, (_, sampling) in enumerate(asked):
+            kinds.setdefault(replace(sampling, seed=None), []).append(i)
         for kind, places in kinds.items():
-            rows = [asked[i][0] | {"row_id": f"{i}:{asked[i][0]['row_id']}"} for i in places for _ in asked[i][1].seed]
+            rows = [
+                asked[i][0] | {"row_id": f"{i}:{asked[i][0]['row_id']}"}
+                for i in places
+                for _ in asked[i][1].seed
+            ]
             drawn = tuple(seed for i in places for seed in asked[i][1].seed)
             written = iter(run_sync(self.policy.generate(rows, replace(kind, seed=drawn))))
-            for i in places: found[i] = [next(written) for _ in asked[i][1].seed]
+            for i in places:
+                found[i] = [next(written) for _ in asked[i][1].seed]
         return found
 
 # %% ../../nbs/alignment/08_simulator.ipynb #Speech
 class Speech(NamedTuple):
     "The answers to one request"
+
     scene: Scene
     said: list[Utterance]  # n of them
     tokens_in: int
@@ -107,9 +148,17 @@ class Speech(NamedTuple):
         "The same as any chat model gives it; level, statuses and thoughts stand beside the text"
         texts = tuple(u.text for u in self.said)
         extra = {"level": self.scene.level}
-        extra |= {"statuses": [u.status for u in self.said], "thoughts": [u.thought for u in self.said]}
-        return ChatReply(texts[0], Usage(1, 0, self.tokens_in, self.tokens_out, 0.0), finish=self.finish,
-                         texts=texts if len(texts) > 1 else (), extra=extra)
+        extra |= {
+            "statuses": [u.status for u in self.said],
+            "thoughts": [u.thought for u in self.said],
+        }
+        return ChatReply(
+            texts[0],
+            Usage(1, 0, self.tokens_in, self.tokens_out, 0.0),
+            finish=self.finish,
+            texts=texts if len(texts) > 1 else (),
+            extra=extra,
+        )
 
     @property
     def finish(self) -> str:
@@ -119,27 +168,39 @@ class Speech(NamedTuple):
 # %% ../../nbs/alignment/08_simulator.ipynb #SimulatorClient
 class SimulatorClient(Client):
     "A trained simulator among the chat models: who is played, and which level is wanted, stands in the request"
+
     takes_n, takes_schema, takes_extra = True, True, ("persona", "level", "source", "states")
 
     def __init__(
         self,
-        model: str | Path | PolicySetup,  # a run (folder, or name below runs/), a model's folder, a model of the Hub; or a policy
-        dtype: str | None = None,         # number format of the weights; None = as the model was trained
+        model: str
+        | Path
+        | PolicySetup,  # a run (folder, or name below runs/), a model's folder, a model of the Hub; or a policy
+        dtype: str | None = None,  # number format of the weights; None = as the model was trained
         limits: Limits | None = None,
-        compose: bool | None = None,      # ask for replies after the states; None = as the model was trained
-        **options,                        # as for `Client`
+        compose: bool
+        | None = None,  # ask for replies after the states; None = as the model was trained
+        **options,  # as for `Client`
     ):
         self.dtype, ready = dtype, isinstance(model, PolicySetup)
-        super().__init__(f"simulator/{'policy' if ready else model}", limits or LOCAL_LIMITS, **options)
+        super().__init__(
+            f"simulator/{'policy' if ready else model}", limits or LOCAL_LIMITS, **options
+        )
         self.place: Any = None if ready else ModelChoice(str(model)).place
-        self.setup: PolicySetup = model if isinstance(model, PolicySetup) else _loaded(self.name, lambda: how_to_ask(self.place))[2]
+        self.setup: PolicySetup = (
+            model
+            if isinstance(model, PolicySetup)
+            else _loaded(self.name, lambda: how_to_ask(self.place))[2]
+        )
         self.compose = self.setup.compose if compose is None else compose
-        if self.compose: check_composed(self.setup.hierarchy)
+        if self.compose:
+            check_composed(self.setup.hierarchy)
         self.write: Any = _RowWriter(self.setup.policy) if ready else None  # made with the weights
         self._lock = threading.Lock()
 
     @property
-    def levels(self) -> tuple[str, ...]: return self.setup.hierarchy.load().names
+    def levels(self) -> tuple[str, ...]:
+        return self.setup.hierarchy.load().names
 
     def open(self) -> None:
         "Load the weights, once"
@@ -152,20 +213,32 @@ class SimulatorClient(Client):
         self,
         example: Example,
         levels: Sequence[str] | None = None,  # None = all
-        sampling: Sampling | None = None,     # None = as in evaluation; each level with the same seed
-        states: Mapping[str, str] | None = None,  # that a composed reply comes after; None = they are asked
+        sampling: Sampling | None = None,  # None = as in evaluation; each level with the same seed
+        states: Mapping[str, str]
+        | None = None,  # that a composed reply comes after; None = they are asked
     ) -> dict[str, Utterance]:  # level → what was said
         "Ask about an example; levels that the model writes in one completion are asked once, a composed reply after its states"
         self.open()
         own, h = sampling or self.setup.sampling, self.setup.hierarchy
         if self.compose and states is None and (levels is None or "response" in levels):
             said = await self.say(example, h.load().states, sampling)
-            said |= await self.say(example, ["response"], sampling, {level: u.text for level, u in said.items() if u.is_read})
+            said |= await self.say(
+                example,
+                ["response"],
+                sampling,
+                {level: u.text for level, u in said.items() if u.is_read},
+            )
             return {level: said[level] for level in levels or said}
         rows = make_rows([example], h, levels)
-        if self.compose: rows = [compose(row, states or {}) if row["level"] == "response" else row for row in rows]
-        return {level: _at(level, completion, row, h)
-                for row, completion in zip(rows, await self.write.each(rows, own)) for level in row.get("levels", (row["level"],))}
+        if self.compose:
+            rows = [
+                compose(row, states or {}) if row["level"] == "response" else row for row in rows
+            ]
+        return {
+            level: _at(level, completion, row, h)
+            for row, completion in zip(rows, await self.write.each(rows, own))
+            for level in row.get("levels", (row["level"],))
+        }
 
     async def answer(self, request: ChatRequest) -> Speech:
         "Answer a request; `RequestError` says what is wrong with it"
@@ -174,10 +247,18 @@ class SimulatorClient(Client):
 
     async def send(self, request: ChatRequest) -> ChatReply:
         if request.model not in ("", self.model):
-            raise LLMError("unknown model", f"{self.name} is in memory, not {shorten(request.model)!r}. Make a client for that.")
-        try: return (await self.answer(request)).reply()
-        except HumanLMError: raise
-        except Exception as e: raise LLMError("server", f"{self.name} failed: {type(e).__name__}: {shorten(e, 200)}") from e
+            raise LLMError(
+                "unknown model",
+                f"{self.name} is in memory, not {shorten(request.model)!r}. Make a client for that.",
+            )
+        try:
+            return (await self.answer(request)).reply()
+        except HumanLMError:
+            raise
+        except Exception as e:
+            raise LLMError(
+                "server", f"{self.name} failed: {type(e).__name__}: {shorten(e, 200)}"
+            ) from e
 
 # %% ../../nbs/alignment/08_simulator.ipynb #drawn_as
 def _drawn_as(
@@ -185,8 +266,14 @@ def _drawn_as(
     own: Sampling,  # of the model, where the request leaves something open
 ) -> Any:  # a `Sampling` with a seed per answer
     "Say how the answers to a request are drawn"
-    wanted = {name: getattr(request, name) for name in ("temperature", "top_p") if getattr(request, name) is not None}
-    return replace(own, **{name: float(value) for name, value in wanted.items()}, seed=tuple(seeds(request)))
+    wanted = {
+        name: getattr(request, name)
+        for name in ("temperature", "top_p")
+        if getattr(request, name) is not None
+    }
+    return replace(
+        own, **{name: float(value) for name, value in wanted.items()}, seed=tuple(seeds(request))
+    )
 
 
 def _at(level, completion, row, hierarchy):
@@ -195,32 +282,51 @@ def _at(level, completion, row, hierarchy):
 
 
 def _loaded(name, load):
-    try: return load()
-    except ImportError as e: raise LLMError("unknown model", f"{name}: {missing_package(e) or shorten(e)}.") from e
-    except HumanLMError as e: raise LLMError("unknown model", f"{name}: {e}") from e
+    try:
+        return load()
+    except ImportError as e:
+        raise LLMError("unknown model", f"{name}: {missing_package(e) or shorten(e)}.") from e
+    except HumanLMError as e:
+        raise LLMError("unknown model", f"{name}: {e}") from e
 
 # %% ../../nbs/alignment/08_simulator.ipynb #_speech
 def _given_states(client, request):
     "Read the states that a reply is wanted after"
-    def fits(states): return isinstance(states, dict) and all(isinstance(text, str) for text in states.values())
 
-    states = optional(request.extra or {}, "states", fits, "an object with a text for each level") or {}
+    def fits(states):
+        return isinstance(states, dict) and all(isinstance(text, str) for text in states.values())
+
+    states = (
+        optional(request.extra or {}, "states", fits, "an object with a text for each level") or {}
+    )
     known = [level for level in client.levels if level != "response"]
     for level in states:
-        if level not in known: raise RequestError(f"Unknown state {shorten(repr(level))}.{near_miss(str(level), known)}", "states")
+        if level not in known:
+            raise RequestError(
+                f"Unknown state {shorten(repr(level))}.{near_miss(str(level), known)}", "states"
+            )
     if states:
-        try: check_composed(client.setup.hierarchy)
-        except HumanLMError as e: raise RequestError(f"This model cannot reply after given states: {e}", "states") from e
+        try:
+            check_composed(client.setup.hierarchy)
+        except HumanLMError as e:
+            raise RequestError(f"This model cannot reply after given states: {e}", "states") from e
     return states
 
 
 async def _speech(client, request):
     "Answer a request to a client whose weights are loaded"
     scene, h = read_scene(request, client.levels, client.setup.source), client.setup.hierarchy
-    if request.schema: raise RequestError("A simulated person writes no JSON. Ask without a schema.", "response_format")
+    if request.schema:
+        raise RequestError(
+            "A simulated person writes no JSON. Ask without a schema.", "response_format"
+        )
     row = make_rows([scene.example], h, [scene.level])[0]
     row["max_tokens"] = min(row["max_tokens"], request.max_tokens)
-    drawn, before, states = _drawn_as(request, client.setup.sampling), [], _given_states(client, request)
+    drawn, before, states = (
+        _drawn_as(request, client.setup.sampling),
+        [],
+        _given_states(client, request),
+    )
 
     async def write(rows):
         before.extend(await client.write.each(rows, replace(drawn, seed=drawn.seed[0])))
@@ -228,27 +334,46 @@ async def _speech(client, request):
 
     try:
         if (client.compose or states) and scene.level == "response":
-            row = compose(row, states or (await StateSource(h, write)([scene.example]))[scene.example.id])
+            row = compose(
+                row, states or (await StateSource(h, write)([scene.example]))[scene.example.id]
+            )
         found = await client.write(row, drawn)
-    except LLMError: raise
-    except HumanLMError as e: raise RequestError(str(e), "messages", code="context_length_exceeded") from e
+    except LLMError:
+        raise
+    except HumanLMError as e:
+        raise RequestError(str(e), "messages", code="context_length_exceeded") from e
     said = [_read_utterance(c, row, scene.level, h).until(request.stop) for c in found]
-    return Speech(scene, said, sum(len(c.prompt_ids) for c in [*before, found[0]]), sum(len(c.ids) for c in [*before, *found]))
+    return Speech(
+        scene,
+        said,
+        sum(len(c.prompt_ids) for c in [*before, found[0]]),
+        sum(len(c.ids) for c in [*before, *found]),
+    )
 
 # %% ../../nbs/alignment/08_simulator.ipynb #SimulatedReply
 @dataclass(frozen=True)
 class SimulatedReply:
     "What a simulated person answers, and why"
-    text: str               # the reply; empty if the model wrote none
-    states: dict[str, str]  # level → state, as far as they could be read
-    thought: str = ""       # what was thought before the reply
-    statuses: dict[str, str] | None = None # level → what the parser said; None = nothing was parsed
 
-    def __str__(self) -> str: return self.text
+    text: str  # the reply; empty if the model wrote none
+    states: dict[str, str]  # level → state, as far as they could be read
+    thought: str = ""  # what was thought before the reply
+    statuses: dict[str, str] | None = (
+        None  # level → what the parser said; None = nothing was parsed
+    )
+
+    def __str__(self) -> str:
+        return self.text
 
     def _repr_html_(self) -> str:
         rows = [*self.states.items(), *([("thought", self.thought)] if self.thought else [])]
-        table = Table(("asked for", "said"), [(tag("th", name), said) for name, said in rows], "l").html() if rows else ""
+        table = (
+            Table(
+                ("asked for", "said"), [(tag("th", name), said) for name, said in rows], "l"
+            ).html()
+            if rows
+            else ""
+        )
         reply = tag("blockquote", self.text or tag("i", "no reply"), style="white-space:pre-wrap")
         return tag("div", reply, table, style="max-width:690px")._repr_html_()
 
@@ -256,15 +381,19 @@ class SimulatedReply:
 def simulator_client(
     model: Any,  # a run, a model's folder or name, a policy or its setup, or a client that several persons share
     hierarchy: HierarchyConfig | None = None,  # None = as the model was trained, or the defaults
-    compose: bool | None = None,  # ask for replies after the states; None = as the model was trained
+    compose: bool
+    | None = None,  # ask for replies after the states; None = as the model was trained
 ) -> SimulatorClient:
     "Get a client from whatever names a model"
     if isinstance(model, SimulatorClient):
-        if hierarchy is compose is None: return model
+        if hierarchy is compose is None:
+            return model
         model.open()
         model = model.setup
-    try: setup = model if isinstance(model, PolicySetup) else load_policy(model)
-    except ImportError as e: raise RolloutError(f"{missing_package(e) or shorten(e)}.") from e
+    try:
+        setup = model if isinstance(model, PolicySetup) else load_policy(model)
+    except ImportError as e:
+        raise RolloutError(f"{missing_package(e) or shorten(e)}.") from e
     return SimulatorClient(setup._replace(hierarchy=hierarchy or setup.hierarchy), compose=compose)
 
 
@@ -273,12 +402,13 @@ class Simulator:
 
     def __init__(
         self,
-        model: Any,                       # as for `simulator_client`
-        persona: Persona | Mapping | str, # who is played: a text, or fields
-        source: str | None = None,        # where the conversation takes place; None = as in training
-        hierarchy: HierarchyConfig | None = None, # None = as the run was trained, or the defaults
-        sampling: Sampling | None = None,         # None = as in evaluation, seed 0
-        compose: bool | None = None,              # ask for replies after the states; None = as the model was trained
+        model: Any,  # as for `simulator_client`
+        persona: Persona | Mapping | str,  # who is played: a text, or fields
+        source: str | None = None,  # where the conversation takes place; None = as in training
+        hierarchy: HierarchyConfig | None = None,  # None = as the run was trained, or the defaults
+        sampling: Sampling | None = None,  # None = as in evaluation, seed 0
+        compose: bool
+        | None = None,  # ask for replies after the states; None = as the model was trained
     ):
         self.client = simulator_client(model, hierarchy, compose)
         self.persona, self.source = as_persona(persona), source or self.client.setup.source
@@ -287,8 +417,8 @@ class Simulator:
 
     def reply(
         self,
-        context: Said | Sequence[Said], # what to reply to, oldest first
-        states: bool = True,            # also ask for the states
+        context: Said | Sequence[Said],  # what to reply to, oldest first
+        states: bool = True,  # also ask for the states
     ) -> SimulatedReply:
         "Answer as this person would"
         return run_sync(self.areply(context, states))
@@ -296,10 +426,23 @@ class Simulator:
     async def areply(self, context: Said | Sequence[Said], states: bool = True) -> SimulatedReply:
         "Answer as this person would; to be awaited"
         user = self.persona.user_id
-        example = Example("simulated", self.source, "test", user, "simulated", self.persona, as_context(context, user), "")
+        example = Example(
+            "simulated",
+            self.source,
+            "test",
+            user,
+            "simulated",
+            self.persona,
+            as_context(context, user),
+            "",
+        )
         said = await self.client.say(example, None if states else ["response"], self.sampling)
         said = said if states else {"response": said["response"]}
         return SimulatedReply(
-            text=said["response"].text, thought=said["response"].thought,
-            states={level: u.text for level, u in said.items() if level != "response" and u.is_read},
-            statuses={level: u.status for level, u in said.items()})
+            text=said["response"].text,
+            thought=said["response"].thought,
+            states={
+                level: u.text for level, u in said.items() if level != "response" and u.is_read
+            },
+            statuses={level: u.status for level, u in said.items()},
+        )

@@ -19,8 +19,14 @@ from ..core.basics import ConfigError, DataError, check_name, shorten
 from ..stories.presence import read_turns
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #KEYS
-KEYS = {"factQA": "fact", "beliefQAs": "belief", "answerabilityQA_list": "answers", "answerabilityQAs_binary": "answer",
-        "infoAccessibilityQA_list": "knows-all", "infoAccessibilityQAs_binary": "knows"}
+KEYS = {
+    "factQA": "fact",
+    "beliefQAs": "belief",
+    "answerabilityQA_list": "answers",
+    "answerabilityQAs_binary": "answer",
+    "infoAccessibilityQA_list": "knows-all",
+    "infoAccessibilityQAs_binary": "knows",
+}
 
 
 def _questions_of(row: Mapping) -> Iterator[tuple[str, dict]]:  # name within the set, question
@@ -41,8 +47,19 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(name for name in (part.strip().strip("'\"").strip() for part in listed) if name)
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #KINDS
-KINDS = ("fact", *(f"tom:belief:{scenario}{form}" for scenario in ("inaccessible", "accessible") for form in ("", ":multiple-choice")),
-         *(f"tom:{family}:{form}" for family in ("answerability", "info_accessibility") for form in ("list", "binary")))
+KINDS = (
+    "fact",
+    *(
+        f"tom:belief:{scenario}{form}"
+        for scenario in ("inaccessible", "accessible")
+        for form in ("", ":multiple-choice")
+    ),
+    *(
+        f"tom:{family}:{form}"
+        for family in ("answerability", "info_accessibility")
+        for form in ("list", "binary")
+    ),
+)
 
 
 def _kind_of(qa: Mapping) -> str:
@@ -60,22 +77,34 @@ def form_of(kind: str) -> str:  # fact, free, multiple-choice, list or binary
 def _kinds_asked(qa: Mapping, beliefs: Sequence[str]) -> list[str]:
     "Give the types under which a question is asked: a free belief also as a choice"
     kind = _kind_of(qa)
-    forms = {"free": {"choice": f"{kind}:multiple-choice", "free": kind}, "multiple-choice": {"choice": kind}}.get(form_of(kind))
+    forms = {
+        "free": {"choice": f"{kind}:multiple-choice", "free": kind},
+        "multiple-choice": {"choice": kind},
+    }.get(form_of(kind))
     return [forms[form] for form in beliefs if form in forms] if forms else [kind]
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #_OPTION
 _OPTION = re.compile(r"^\(([a-d])\)[ \t]*(.+)$", re.M)
 
 
-def _belief_options(qa: Mapping, id: str) -> tuple[str, dict[str, str]]:  # letter of the right one, options
+def _belief_options(
+    qa: Mapping, id: str
+) -> tuple[str, dict[str, str]]:  # letter of the right one, options
     "Give the options of a belief"
     gold = qa.get("correct_answer")
     if isinstance(gold, str) and not gold.isdigit():
         return two_options(id, gold, need(qa, "wrong_answer"))
-    shown, listed = str(qa.get("choices_text") or qa.get("complete_question") or ""), qa.get("choices_list")
+    shown, listed = (
+        str(qa.get("choices_text") or qa.get("complete_question") or ""),
+        qa.get("choices_list"),
+    )
     listed = "\n".join(listed) if isinstance(listed, list) else shown
     options = distinct({letter: text.strip() for letter, text in _OPTION.findall(listed)})
-    return check_name("abcd"[int(str(gold))] if str(gold) in ("0", "1", "2", "3") else gold, options, "right option"), options
+    return check_name(
+        "abcd"[int(str(gold))] if str(gold) in ("0", "1", "2", "3") else gold,
+        options,
+        "right option",
+    ), options
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #asked
 def _asked(qa: Mapping, kind: str, row: Mapping) -> str:
@@ -83,8 +112,14 @@ def _asked(qa: Mapping, kind: str, row: Mapping) -> str:
     question = need(qa, "question" if qa.get("question") else "complete_question")
     if qa.get("complete_question") and "belief" not in kind:
         return qa["complete_question"]
-    fact = row.get("factQA") or {"question": row.get("fact_question") or "", "correct_answer": row.get("fact_answer") or ""}
-    about = {"answerability": fact.get("question"), "info_accessibility": f"{fact.get('question', '')} {fact.get('correct_answer', '')}".strip()}
+    fact = row.get("factQA") or {
+        "question": row.get("fact_question") or "",
+        "correct_answer": row.get("fact_answer") or "",
+    }
+    about = {
+        "answerability": fact.get("question"),
+        "info_accessibility": f"{fact.get('question', '')} {fact.get('correct_answer', '')}".strip(),
+    }
     target = next((text for part, text in about.items() if f":{part}:" in kind), "")
     return f"This is about: {target}\n{question}" if target else _without_options(question)
 
@@ -96,7 +131,10 @@ def _without_options(question: str) -> str:
 # %% ../../nbs/benchmarks/04_fantom.ipynb #target_of
 def _target_of(question: str) -> str:
     "Find whose mind a question is about"
-    found = re.findall(r"\bDoes (\w[^\n?.,]{0,60}?) know", question)[-1:] or re.findall(r"\b[Dd]oes (\w[\w'’-]*)", question)[:1]
+    found = (
+        re.findall(r"\bDoes (\w[^\n?.,]{0,60}?) know", question)[-1:]
+        or re.findall(r"\b[Dd]oes (\w[\w'’-]*)", question)[:1]
+    )
     return found[0] if found else ""
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #Closeness
@@ -108,7 +146,9 @@ def _by_words(said: str, texts: Sequence[str]) -> list[float]:
     return [word_f1(plain(text), plain(said)) for text in texts]
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #by_vectors
-def _by_vectors(said: str, texts: Sequence[str], embed: Callable[[Sequence[str]], np.ndarray]) -> list[float]:
+def _by_vectors(
+    said: str, texts: Sequence[str], embed: Callable[[Sequence[str]], np.ndarray]
+) -> list[float]:
     "Compare an answer with texts by the cosine of their vectors"
     answer, *others = embed([said, *texts])
     return [float(other @ answer) for other in others]
@@ -118,9 +158,13 @@ def _by_vectors(said: str, texts: Sequence[str], embed: Callable[[Sequence[str]]
 def _closeness(name: str) -> _Closeness:
     "Make a way to compare answers; `ConfigError` for unknown ones"
     kind, _, model = name.partition("/")
-    if check_name(kind, ("words", "embedding"), "way to compare free answers", ConfigError) == "words":
+    if (
+        check_name(kind, ("words", "embedding"), "way to compare free answers", ConfigError)
+        == "words"
+    ):
         return _by_words
     from humanlm.models.embeddings import Embedder
+
     return partial(_by_vectors, embed=Embedder(model or "minilm"))
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #nearer
@@ -128,10 +172,12 @@ def nearer(
     said: str,
     right: str,
     wrong: str,
-    similarity: str = "words",   # as for `_closeness`
+    similarity: str = "words",  # as for `_closeness`
 ) -> tuple[bool, float]:  # whether it is right, word F1 with the answer that it is closer to
     "Judge a free answer by the two it could be; a tie is wrong"
-    to_right, to_wrong = _closeness(similarity)(said, [right, wrong]) if said.strip() else (0.0, 0.0)
+    to_right, to_wrong = (
+        _closeness(similarity)(said, [right, wrong]) if said.strip() else (0.0, 0.0)
+    )
     good = to_right > to_wrong
     return good, word_f1(right if good else wrong, said, cased=True)
 
@@ -145,25 +191,56 @@ def fantom_items(
 ) -> Iterator[BenchmarkItem]:
     "Make questions of a set"
     _closeness(similarity)
-    row = row if "question_type" not in row else {"short_context": row.get("context")} | row | {"beliefQAs": [row]}
+    row = (
+        row
+        if "question_type" not in row
+        else {"short_context": row.get("context")} | row | {"beliefQAs": [row]}
+    )
     number = int("0" + re.findall(r"^\d*", need(row, "set_id"))[0])
     source = need(row, f"{context}_context").strip()
     for name, qa in _questions_of(row) if split == "all" or number <= 17 else []:
         if not (context == "short" and qa.get("correct_answer") == "no:long"):
             id = f"{row['set_id']}-{row['index'] if 'question_type' in row else name}"
             for kind in _kinds_asked(qa, beliefs):
-                yield _item(row, id + "-free" * (form_of(kind) == "free"), kind, qa, source, context, similarity)
+                yield _item(
+                    row,
+                    id + "-free" * (form_of(kind) == "free"),
+                    kind,
+                    qa,
+                    source,
+                    context,
+                    similarity,
+                )
 
 
-def _item(row: dict, id: str, kind: str, qa: Mapping, source: str, context: str, similarity: str) -> BenchmarkItem:
+def _item(
+    row: dict, id: str, kind: str, qa: Mapping, source: str, context: str, similarity: str
+) -> BenchmarkItem:
     gold, options = _gold_of(qa, kind, id)
     order, _, detail = str(qa.get("tom_type") or "").partition(":")
-    groups = {"scenario": _scenario_of(qa, row, context) if kind != "fact" else "", "order": order, "detail": detail, "context": context}
+    groups = {
+        "scenario": _scenario_of(qa, row, context) if kind != "fact" else "",
+        "order": order,
+        "detail": detail,
+        "context": context,
+    }
     groups = {name: value for name, value in groups.items() if value}
-    return BenchmarkItem(id, row["set_id"], source, _asked(qa, kind, row), kind, gold, options, groups, _facts_of(qa, kind, row, similarity))
+    return BenchmarkItem(
+        id,
+        row["set_id"],
+        source,
+        _asked(qa, kind, row),
+        kind,
+        gold,
+        options,
+        groups,
+        _facts_of(qa, kind, row, similarity),
+    )
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #gold_of
-def _gold_of(qa: Mapping, kind: str, id: str) -> tuple[Any, dict[str, str]]:  # what is right, options
+def _gold_of(
+    qa: Mapping, kind: str, id: str
+) -> tuple[Any, dict[str, str]]:  # what is right, options
     "Read the right answer of a question"
     form, gold = form_of(kind), qa.get("correct_answer")
     if form == "multiple-choice":
@@ -191,8 +268,11 @@ def _named(qa: Mapping, field: str) -> list[str]:
 def _facts_of(qa: Mapping, kind: str, row: Mapping, similarity: str) -> dict[str, Any]:
     "Say what scoring and the report need besides"
     conversation, _, part = row["set_id"].partition("-")
-    facts = {"character": _target_of(qa.get("question") or _asked(qa, kind, row)), "conversation": conversation,
-             "part": f"{conversation}-{part.partition('-')[0]}"}
+    facts = {
+        "character": _target_of(qa.get("question") or _asked(qa, kind, row)),
+        "conversation": conversation,
+        "part": f"{conversation}-{part.partition('-')[0]}",
+    }
     if form_of(kind) == "free":
         return facts | {"wrong": need(qa, "wrong_answer"), "similarity": similarity}
     return facts | {"wrong": _named(qa, "wrong_answer") if form_of(kind) == "list" else []}
@@ -200,10 +280,18 @@ def _facts_of(qa: Mapping, kind: str, row: Mapping, similarity: str) -> dict[str
 # %% ../../nbs/benchmarks/04_fantom.ipynb #scenario_of
 def _scenario_of(qa: Mapping, row: Mapping, context: str) -> str:
     "Tell whether something was missed: by the file, or as somebody asked about is only in the full conversation"
-    said = check_name(qa.get("missed_info_accessibility") or "inaccessible", ("accessible", "inaccessible"), "missed_info_accessibility")
+    said = check_name(
+        qa.get("missed_info_accessibility") or "inaccessible",
+        ("accessible", "inaccessible"),
+        "missed_info_accessibility",
+    )
     if context == "short":
         return said
     family = qa["question_type"].split(":")[1]
     here = {name for turn in read_turns(row.get("short_context") or "") for name in turn.people}
-    people = {_target_of(q["question"]) for _, q in _questions_of(row) if f":{family}:binary" in q["question_type"]} - {""}
+    people = {
+        _target_of(q["question"])
+        for _, q in _questions_of(row)
+        if f":{family}:binary" in q["question_type"]
+    } - {""}
     return "inaccessible" if here and people - here else said

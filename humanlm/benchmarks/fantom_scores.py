@@ -16,11 +16,20 @@ import numpy as np
 from .fantom import BINARY, fantom_items, form_of, nearer
 from .protocol import Benchmark, Measure, class_f1, confusion, joint, mean_of
 from .questions import BenchmarkItem
-from .readings import AnswerReading, ScoredAnswer, final_answer, plain, read_choice, untagged, word_f1
+from humanlm.benchmarks.readings import (
+    AnswerReading,
+    ScoredAnswer,
+    final_answer,
+    plain,
+    read_choice,
+    untagged,
+    word_f1,
+)
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #Fantom
 class Fantom(Benchmark):
     "Who missed what in a conversation?"
+
     name = task = "fantom"
     title = "FANToM"
     file = "fantom/fantom_v1.json"
@@ -28,16 +37,37 @@ class Fantom(Benchmark):
     label = "Conversation"
     simulation = "council"
     rules = ("correct", "official", "published")
-    options = {"context": "short", "split": "all", "beliefs": ("choice", "free"), "similarity": "words"}
-    allowed = {"context": ("short", "full"), "split": ("all", "published"), "beliefs": ("choice", "free")}
-    wishes = {"fact": "Answer in one short sentence.", "free": "Answer in one sentence, with the person's name.",
-              "list": "Answer with the names in brackets, like [Ana, Ben].", "binary": "Answer yes or no.",
-              "multiple-choice": "Answer with the letter of one option."}
-    advice = ("You follow a conversation. Nobody knows more than they heard in it: whoever has left hears nothing until they are "
-              "back, and whoever joins later has not heard what was said before.")
+    options = {
+        "context": "short",
+        "split": "all",
+        "beliefs": ("choice", "free"),
+        "similarity": "words",
+    }
+    allowed = {
+        "context": ("short", "full"),
+        "split": ("all", "published"),
+        "beliefs": ("choice", "free"),
+    }
+    wishes = {
+        "fact": "Answer in one short sentence.",
+        "free": "Answer in one sentence, with the person's name.",
+        "list": "Answer with the names in brackets, like [Ana, Ben].",
+        "binary": "Answer yes or no.",
+        "multiple-choice": "Answer with the letter of one option.",
+    }
+    advice = (
+        "You follow a conversation. Nobody knows more than they heard in it: whoever has left hears nothing until they are "
+        "back, and whoever joins later has not heard what was said before."
+    )
 
-    def items(self, row: dict, context: str = "short", split: str = "all", beliefs: Sequence[str] = ("choice", "free"),
-              similarity: str = "words") -> Iterable[BenchmarkItem]:
+    def items(
+        self,
+        row: dict,
+        context: str = "short",
+        split: str = "all",
+        beliefs: Sequence[str] = ("choice", "free"),
+        similarity: str = "words",
+    ) -> Iterable[BenchmarkItem]:
         return fantom_items(row, context, split, beliefs, similarity)
 
     def wished(self, item: BenchmarkItem) -> str:
@@ -53,13 +83,23 @@ class Fantom(Benchmark):
         said = final_answer(text)
         return AnswerReading(said, "read" if said else "empty", "sentence" if said else "")
 
-    def score(self, item: BenchmarkItem, reading: AnswerReading, text: str = "") -> dict[str, float]:
+    def score(
+        self, item: BenchmarkItem, reading: AnswerReading, text: str = ""
+    ) -> dict[str, float]:
         found = _SCORES[form_of(item.kind)](untagged(text), item, str(reading.value or ""))
         return {rule: float(score) for rule, score in found.items()}
 
     def report(self, outcomes: Sequence[ScoredAnswer]) -> list[Measure]:
-        facts = mean_of("fact_word-f1", [(o.id, _cluster(o), o.scores.get("f1")) for o in outcomes if o.kind == "fact"])
-        found = [m for rule in self.rules for scenario in ("inaccessible", "accessible") for m in _scenario_measures(outcomes, scenario, rule)]
+        facts = mean_of(
+            "fact_word-f1",
+            [(o.id, _cluster(o), o.scores.get("f1")) for o in outcomes if o.kind == "fact"],
+        )
+        found = [
+            m
+            for rule in self.rules
+            for scenario in ("inaccessible", "accessible")
+            for m in _scenario_measures(outcomes, scenario, rule)
+        ]
         main = [m for m in found if m.name == "set:ALL"][:1]
         return [*main, *(m for m in found if m not in main), *[facts] * bool(facts.n or not found)]
 
@@ -73,16 +113,18 @@ def _listed_right(
     said: str,
     right: Iterable[str],
     wrong: Iterable[str],
-    has: Callable[[str, str], bool],   # whether a text has a name
+    has: Callable[[str, str], bool],  # whether a text has a name
 ) -> tuple[bool, bool]:  # somebody who knows is left out, somebody who does not is named
     "Compare a list of names"
     return not all(has(said, name) for name in right), any(has(said, name) for name in wrong)
 
 
-def _has_part(said: str, name: str) -> bool: return name.lower() in said.lower()
+def _has_part(said: str, name: str) -> bool:
+    return name.lower() in said.lower()
 
 
-def _has_word(said: str, name: str) -> bool: return f" {plain(name)} " in f" {plain(said)} "
+def _has_word(said: str, name: str) -> bool:
+    return f" {plain(name)} " in f" {plain(said)} "
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #official_choice
 def _official_choice(said: str, gold: str) -> bool:
@@ -98,18 +140,28 @@ def _published_choice(said: str, gold: str) -> bool:
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #_BOTH
 _BOTH = {"yes": "yes", "no": "no"}
-_KNOWS = {"no": re.compile(r"\b(?:does not|doesn['’]t|cannot|can['’]t|did not) (?:know|answer)|\bfalse\b", re.I),
-          "yes": re.compile(r"\bknows\b|\bcan answer\b|\btrue\b", re.I)}
+_KNOWS = {
+    "no": re.compile(
+        r"\b(?:does not|doesn['’]t|cannot|can['’]t|did not) (?:know|answer)|\bfalse\b", re.I
+    ),
+    "yes": re.compile(r"\bknows\b|\bcan answer\b|\btrue\b", re.I),
+}
 
 
 def _read_yes_no(text: str) -> AnswerReading:
     "Read a yes or no; both at once is neither"
     said = final_answer(text)
     words = plain(said).split()
-    found = {word for word in _BOTH if word in words} or {word for word, pattern in _KNOWS.items() if pattern.search(said)}
+    found = {word for word in _BOTH if word in words} or {
+        word for word, pattern in _KNOWS.items() if pattern.search(said)
+    }
     if len(found) == 1 or (len(found) == 2 and words[0] in found):
         word = words[0] if words[0] in found else found.pop()
-        return AnswerReading(word, "read", "bare" if said.lower() == word else "marked" if words == [word] else "sentence")
+        return AnswerReading(
+            word,
+            "read",
+            "bare" if said.lower() == word else "marked" if words == [word] else "sentence",
+        )
     return AnswerReading(None, "several" if found else "unreadable" if said else "empty")
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #_YES
@@ -125,8 +177,15 @@ def _yes_no(text: str) -> int:  # 1 yes, 0 no, -1 neither
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #score_list
 def _score_list(said: str, item: BenchmarkItem, value: str) -> dict[str, bool]:
     "Score a list by the three rules"
-    tried = {"correct": (_in_brackets(value), _has_word), "official": (said, _has_part), "published": (_in_brackets(said), _has_part)}
-    return {rule: bool(said) and not any(_listed_right(answer, item.gold, item.facts["wrong"], has)) for rule, (answer, has) in tried.items()}
+    tried = {
+        "correct": (_in_brackets(value), _has_word),
+        "official": (said, _has_part),
+        "published": (_in_brackets(said), _has_part),
+    }
+    return {
+        rule: bool(said) and not any(_listed_right(answer, item.gold, item.facts["wrong"], has))
+        for rule, (answer, has) in tried.items()
+    }
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #score_binary
 def _score_binary(said: str, item: BenchmarkItem, value: str) -> dict[str, bool]:
@@ -138,7 +197,11 @@ def _score_binary(said: str, item: BenchmarkItem, value: str) -> dict[str, bool]
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #score_choice
 def _score_choice(said: str, item: BenchmarkItem, value: str) -> dict[str, bool]:
     "Score a choice by the three rules"
-    return {"correct": value == item.gold, "official": _official_choice(said, item.gold), "published": _published_choice(said, item.gold)}
+    return {
+        "correct": value == item.gold,
+        "official": _official_choice(said, item.gold),
+        "published": _published_choice(said, item.gold),
+    }
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #score_free
 def _score_free(said: str, item: BenchmarkItem, value: str) -> dict[str, Any]:
@@ -153,16 +216,23 @@ def _score_fact(said: str, item: BenchmarkItem, value: str) -> dict[str, float]:
     return {"f1": word_f1(str(item.gold), value)}
 
 
-_SCORES = {"multiple-choice": _score_choice, "list": _score_list, "binary": _score_binary, "free": _score_free, "fact": _score_fact}
+_SCORES = {
+    "multiple-choice": _score_choice,
+    "list": _score_list,
+    "binary": _score_binary,
+    "free": _score_free,
+    "fact": _score_fact,
+}
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #_cluster
-def _cluster(o: ScoredAnswer) -> str: return str(o.facts.get("conversation", o.set_id))
+def _cluster(o: ScoredAnswer) -> str:
+    return str(o.facts.get("conversation", o.set_id))
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #all_right
 def _all_right(
     name: str,
     outcomes: Iterable[ScoredAnswer],
-    value: str,              # the scenario
+    value: str,  # the scenario
     rule: str,
     key: Callable[[ScoredAnswer], str] = lambda o: o.set_id,
 ) -> Measure:
@@ -193,21 +263,41 @@ def _set_measures(outcomes: Sequence[ScoredAnswer], value: str, rule: str) -> li
     units = {"set": lambda o: o.set_id, "part": lambda o: o.facts.get("part", o.set_id)}
     if outcomes[0].groups.get("context") == "full":
         units["conversation"] = _cluster
-    return [m for unit, key in units.items() for m in (
-        _all_right(f"{unit}:ALL*{_compared(outcomes)}", outcomes, value, rule, key), _all_right(f"{unit}:ALL", five, value, rule, key))]
+    return [
+        m
+        for unit, key in units.items()
+        for m in (
+            _all_right(f"{unit}:ALL*{_compared(outcomes)}", outcomes, value, rule, key),
+            _all_right(f"{unit}:ALL", five, value, rule, key),
+        )
+    ]
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #belief_measures
 def _belief_measures(outcomes: Sequence[ScoredAnswer], value: str, rule: str) -> list[Measure]:
     "Measure choices and free answers about beliefs, and either by order"
-    free, choices, how = _free(outcomes), [o for o in outcomes if form_of(o.kind) == "multiple-choice"], _compared(outcomes)
+    free, choices, how = (
+        _free(outcomes),
+        [o for o in outcomes if form_of(o.kind) == "multiple-choice"],
+        _compared(outcomes),
+    )
     good = [(o.id, _cluster(o), o.scores["f1"]) for o in free if o.scores[rule]]
-    found = [_mean_right("belief:multiple-choice", choices, value, rule), _mean_right("belief:distance" + how, free, value, rule),
-             mean_of("belief_true_word-f1" + how, good, "scenario", value)]
+    found = [
+        _mean_right("belief:multiple-choice", choices, value, rule),
+        _mean_right("belief:distance" + how, free, value, rule),
+        mean_of("belief_true_word-f1" + how, good, "scenario", value),
+    ]
     broken = free if rule == "official" and free else choices
     for order in ("order", "detail"):
         kinds = sorted({o.groups[order] for o in broken if o.groups.get(order)})
-        found += [_mean_right(f"second-order:{kind}" if order == "detail" else kind, [o for o in broken if o.groups.get(order) == kind], value, rule)
-                  for kind in kinds]
+        found += [
+            _mean_right(
+                f"second-order:{kind}" if order == "detail" else kind,
+                [o for o in broken if o.groups.get(order) == kind],
+                value,
+                rule,
+            )
+            for kind in kinds
+        ]
     return found
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #said_binary
@@ -224,45 +314,82 @@ def _weighted_f1(sums: np.ndarray) -> np.ndarray:
         return (support * scores).sum(-1) / support.sum(-1)
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #binary_f1
-def _binary_f1(name: str, outcomes: Sequence[ScoredAnswer], value: str, rule: str, of: Callable = _weighted_f1) -> Measure:
+def _binary_f1(
+    name: str, outcomes: Sequence[ScoredAnswer], value: str, rule: str, of: Callable = _weighted_f1
+) -> Measure:
     "Measure F1 of yes-no questions"
     known = [o for o in outcomes if o.gold != "error"]
-    parts = np.array([confusion(BINARY[o.gold], _said_binary(o, rule)) for o in known]).reshape(-1, 6)
-    return Measure(name, "scenario", value, tuple(o.id for o in known), tuple(map(_cluster, known)), parts, of)
+    parts = np.array([confusion(BINARY[o.gold], _said_binary(o, rule)) for o in known]).reshape(
+        -1, 6
+    )
+    return Measure(
+        name, "scenario", value, tuple(o.id for o in known), tuple(map(_cluster, known)), parts, of
+    )
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #_listed
 def _listed(o: ScoredAnswer, rule: str) -> str:
     "Give the part of a list answer that a rule looks at"
-    return o.answer if rule == "official" else _in_brackets(o.answer if rule == "published" else str(o.value or ""))
+    return (
+        o.answer
+        if rule == "official"
+        else _in_brackets(o.answer if rule == "published" else str(o.value or ""))
+    )
 
 
 def _reason(o: ScoredAnswer, rule: str) -> str:
     "Say what is wrong with a wrong answer"
     if o.kind.endswith("binary"):
-        return {0: "false_negative", 1: "false_positive", -1: "irrelevant_response"}[_said_binary(o, rule)]
-    out, named = _listed_right(_listed(o, rule), o.gold, o.facts["wrong"], _has_word if rule == "correct" else _has_part)
-    return "did_both" if out and named else "included_unaware_character" if named else "excluded_aware_character"
+        return {0: "false_negative", 1: "false_positive", -1: "irrelevant_response"}[
+            _said_binary(o, rule)
+        ]
+    out, named = _listed_right(
+        _listed(o, rule), o.gold, o.facts["wrong"], _has_word if rule == "correct" else _has_part
+    )
+    return (
+        "did_both"
+        if out and named
+        else "included_unaware_character"
+        if named
+        else "excluded_aware_character"
+    )
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #wrong_reasons
-def _wrong_reasons(outcomes: Iterable[ScoredAnswer], what: str, value: str, rule: str) -> list[Measure]:
+def _wrong_reasons(
+    outcomes: Iterable[ScoredAnswer], what: str, value: str, rule: str
+) -> list[Measure]:
     "Measure the shares of reasons among wrong answers"
     wrong = [(o, _reason(o, rule)) for o in outcomes if not o.scores[rule]]
-    return [mean_of(f"wrong {what}: {reason}", [(o.id, _cluster(o), float(r == reason)) for o, r in wrong], "scenario", value)
-            for reason in sorted({r for _, r in wrong})]
+    return [
+        mean_of(
+            f"wrong {what}: {reason}",
+            [(o.id, _cluster(o), float(r == reason)) for o, r in wrong],
+            "scenario",
+            value,
+        )
+        for reason in sorted({r for _, r in wrong})
+    ]
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #by_character
 def _by_character(
     outcomes: Sequence[ScoredAnswer],
     rule: str,
-) -> dict[tuple[str, str], list[tuple[float, int | None]]]:  # set and person → (right, what was said)
+) -> dict[
+    tuple[str, str], list[tuple[float, int | None]]
+]:  # set and person → (right, what was said)
     "Collect for each person what is right and what was said"
     has = _has_word if rule == "correct" else _has_part
-    lists = {(o.set_id, o.kind.split(":")[1]): _listed(o, rule) for o in outcomes if o.kind.endswith("list")}
+    lists = {
+        (o.set_id, o.kind.split(":")[1]): _listed(o, rule)
+        for o in outcomes
+        if o.kind.endswith("list")
+    }
     found: dict[tuple[str, str], list] = {}
     for o in outcomes:
         person, binary = o.facts.get("character", ""), o.kind.endswith("binary")
         if person and (binary or "belief" in o.kind):
-            found.setdefault((o.set_id, person.lower()), []).append((o.scores[rule], _said_binary(o, rule) if binary else None))
+            found.setdefault((o.set_id, person.lower()), []).append(
+                (o.scores[rule], _said_binary(o, rule) if binary else None)
+            )
         if person and binary and (o.set_id, o.kind.split(":")[1]) in lists:
             named = has(lists[o.set_id, o.kind.split(":")[1]], person)
             found[o.set_id, person.lower()].append((float(named == (o.gold == "yes")), int(named)))
@@ -272,35 +399,65 @@ def _by_character(
 def _character_measures(outcomes: Sequence[ScoredAnswer], value: str, rule: str) -> list[Measure]:
     "Measure persons with everything right, and with the same answer throughout"
     people, cluster = _by_character(outcomes, rule), {o.set_id: _cluster(o) for o in outcomes}
-    right = [(f"{s}/{p}", cluster[s], float(all(r for r, _ in rows))) for (s, p), rows in people.items()]
+    right = [
+        (f"{s}/{p}", cluster[s], float(all(r for r, _ in rows))) for (s, p), rows in people.items()
+    ]
     said = {key: {word for _, word in rows if word is not None} for key, rows in people.items()}
-    same = [(f"{s}/{p}", cluster[s], float(len(words) == 1)) for (s, p), words in said.items() if words]
-    return [mean_of("set:ALL_character", right, "scenario", value), mean_of("set:character_answer_consistency", same, "scenario", value)]
+    same = [
+        (f"{s}/{p}", cluster[s], float(len(words) == 1)) for (s, p), words in said.items() if words
+    ]
+    return [
+        mean_of("set:ALL_character", right, "scenario", value),
+        mean_of("set:character_answer_consistency", same, "scenario", value),
+    ]
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #scenario_outcomes
-def _scenario_outcomes(outcomes: Sequence[ScoredAnswer], scenario: str, rule: str) -> list[ScoredAnswer]:
+def _scenario_outcomes(
+    outcomes: Sequence[ScoredAnswer], scenario: str, rule: str
+) -> list[ScoredAnswer]:
     "Choose the questions about minds that a scenario counts"
     tom = [o for o in outcomes if o.kind.startswith("tom") and rule in o.scores]
     missed = {o.set_id for o in tom if o.groups.get("scenario") != "accessible"}
-    return [o for o in tom if o.groups.get("scenario") == scenario and (scenario == "inaccessible" or o.set_id not in missed)]
+    return [
+        o
+        for o in tom
+        if o.groups.get("scenario") == scenario
+        and (scenario == "inaccessible" or o.set_id not in missed)
+    ]
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #family_measures
-def _family_measures(outcomes: Sequence[ScoredAnswer], value: str, rule: str, family: str) -> list[Measure]:
+def _family_measures(
+    outcomes: Sequence[ScoredAnswer], value: str, rule: str, family: str
+) -> list[Measure]:
     "Measure one family: all of a set, lists, and yes-no questions"
     of = lambda part: [o for o in outcomes if part in o.kind]
     f1 = class_f1 if rule == "published" else _weighted_f1
-    return [_all_right(f"{family}:set:ALL", of(f":{family}:"), value, rule), _mean_right(f"{family}:list", of(f":{family}:list"), value, rule),
-            _binary_f1(f"{family}:binary-f1", of(f":{family}:binary"), value, rule, f1)]
+    return [
+        _all_right(f"{family}:set:ALL", of(f":{family}:"), value, rule),
+        _mean_right(f"{family}:list", of(f":{family}:list"), value, rule),
+        _binary_f1(f"{family}:binary-f1", of(f":{family}:binary"), value, rule, f1),
+    ]
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #scenario_measures
 def _scenario_measures(outcomes: Sequence[ScoredAnswer], scenario: str, rule: str) -> list[Measure]:
     "Give all measures of one scenario by one rule"
-    target, mark = _scenario_outcomes(outcomes, scenario, rule), "" if rule == "correct" else f" ({rule} rule)"
+    target, mark = (
+        _scenario_outcomes(outcomes, scenario, rule),
+        "" if rule == "correct" else f" ({rule} rule)",
+    )
     sets = _set_measures(target, scenario, rule)
-    found = [*sets, *_belief_measures(target, scenario, rule), *_family_measures(target, scenario, rule, "answerability"),
-             *_family_measures(target, scenario, rule, "info_accessibility")]
+    found = [
+        *sets,
+        *_belief_measures(target, scenario, rule),
+        *_family_measures(target, scenario, rule, "answerability"),
+        *_family_measures(target, scenario, rule, "info_accessibility"),
+    ]
     if sets and rule != "published":
         found += _character_measures(target, scenario, rule)
-    found += _wrong_reasons([o for o in target if "answerability:list" in o.kind], "lists", scenario, rule)
-    found += _wrong_reasons([o for o in target if o.kind.endswith("binary")], "binary", scenario, rule)
+    found += _wrong_reasons(
+        [o for o in target if "answerability:list" in o.kind], "lists", scenario, rule
+    )
+    found += _wrong_reasons(
+        [o for o in target if o.kind.endswith("binary")], "binary", scenario, rule
+    )
     return [replace(m, name=m.name + mark) for m in found if m.n]

@@ -18,9 +18,13 @@ from .readings import ScoredAnswer, distinct, plain
 from ..core.basics import DataError, check_name, fingerprint, shorten
 
 # %% ../../nbs/benchmarks/08_opentom.ipynb #mean_f1
-def _class_counts(gold: str, said: str | None, classes: Sequence[str]) -> np.ndarray:  # [3 * classes]
+def _class_counts(
+    gold: str, said: str | None, classes: Sequence[str]
+) -> np.ndarray:  # [3 * classes]
     "Count one answer: for each class, whether it is right, was said and would be right"
-    return np.array([[gold == said == name, said == name, gold == name] for name in classes], float).ravel()
+    return np.array(
+        [[gold == said == name, said == name, gold == name] for name in classes], float
+    ).ravel()
 
 
 def _mean_f1(
@@ -30,18 +34,34 @@ def _mean_f1(
     right, said, gold = np.moveaxis(sums.reshape(*sums.shape[:-1], -1, 3), -1, 0)
     there = said + gold > 0
     f1 = np.divide(2 * right, said + gold, out=np.zeros_like(right), where=there)
-    return np.divide(f1.sum(-1), there.sum(-1), out=np.full(f1.shape[:-1], math.nan), where=there.any(-1))
+    return np.divide(
+        f1.sum(-1), there.sum(-1), out=np.full(f1.shape[:-1], math.nan), where=there.any(-1)
+    )
 
 # %% ../../nbs/benchmarks/08_opentom.ipynb #macro_f1
 def _macro_f1(outcomes: Sequence[ScoredAnswer], group: str, value: str) -> Measure:
     "Make the measure of a mean F1"
-    classes = sorted({str(o.gold) for o in outcomes} | {str(o.value) for o in outcomes if o.value is not None})
+    classes = sorted(
+        {str(o.gold) for o in outcomes} | {str(o.value) for o in outcomes if o.value is not None}
+    )
     parts = np.array([_class_counts(o.gold, o.value, classes) for o in outcomes])
-    return Measure("macro F1", group, value, tuple(o.id for o in outcomes), tuple(o.set_id for o in outcomes), parts, _mean_f1)
+    return Measure(
+        "macro F1",
+        group,
+        value,
+        tuple(o.id for o in outcomes),
+        tuple(o.set_id for o in outcomes),
+        parts,
+        _mean_f1,
+    )
 
 # %% ../../nbs/benchmarks/08_opentom.ipynb #opentom_kind
-DEGREES = {"fullness": ("more full", "equally full", "less full"), "accessibility": ("more accessible", "equally accessible", "less accessible"),
-           "attitude": ("positive", "neutral", "negative"), "coarse location": ("yes", "no")}
+DEGREES = {
+    "fullness": ("more full", "equally full", "less full"),
+    "accessibility": ("more accessible", "equally accessible", "less accessible"),
+    "attitude": ("positive", "neutral", "negative"),
+    "coarse location": ("yes", "no"),
+}
 
 
 def _opentom_kind(asked: Mapping) -> tuple[str, str]:  # type of question, order
@@ -49,60 +69,105 @@ def _opentom_kind(asked: Mapping) -> tuple[str, str]:  # type of question, order
     genre, _, order = need(asked, "type").partition("-")
     check_name(genre, ("location", "multihop", "attitude"), "type of question")
     if genre == "location":
-        genre = "coarse location" if plain(str(asked.get("answer", ""))) in DEGREES["coarse location"] else "fine location"
+        genre = (
+            "coarse location"
+            if plain(str(asked.get("answer", ""))) in DEGREES["coarse location"]
+            else "fine location"
+        )
     elif genre == "multihop":
         genre = "fullness" if "fullness" in need(asked, "question") else "accessibility"
     return genre, {"fo": "first order", "so": "second order"}.get(order, "")
 
 # %% ../../nbs/benchmarks/08_opentom.ipynb #opentom_options
-def _opentom_options(row: Mapping, asked: Mapping, kind: str) -> tuple[str, dict[str, str]]:  # key of the right one, options
+def _opentom_options(
+    row: Mapping, asked: Mapping, kind: str
+) -> tuple[str, dict[str, str]]:  # key of the right one, options
     "Give the options of a question"
     info = need(row, "plot_info", dict)
-    places = [need(info, name).replace("_", " ") for name in ("original_place", "move_to_place")] if kind == "fine location" else []
+    places = (
+        [need(info, name).replace("_", " ") for name in ("original_place", "move_to_place")]
+        if kind == "fine location"
+        else []
+    )
     options = distinct(dict(zip("abc", places or DEGREES[kind])))
     said = asked.get("answer")
-    listed = [each for each in said if each != "corrupted"] if isinstance(said, list) else [str(said or "")]
+    listed = (
+        [each for each in said if each != "corrupted"]
+        if isinstance(said, list)
+        else [str(said or "")]
+    )
     several = kind == "accessibility" and ("|" in listed[0] if listed else False)
     answer = "equally accessible" if several else listed[0] if len(listed) == 1 else ""
     gold = next((key for key, text in options.items() if plain(text) == plain(answer)), None)
     if gold is None:
-        raise DataError(f"the answer {shorten(said)!r} is none of {shorten(', '.join(options.values()))}.")
+        raise DataError(
+            f"the answer {shorten(said)!r} is none of {shorten(', '.join(options.values()))}."
+        )
     return gold, options
 
 # %% ../../nbs/benchmarks/08_opentom.ipynb #OpenToM
 class OpenToM(Benchmark):
     "What is somebody's view of a thing that was moved, and of the move?"
+
     name = task = "opentom"
     title = "OpenToM"
     file = "opentom/opentom.json"
     evaluation_only = True
     simulation = "witnesses"
     breakdowns = (("question type",), ("order",), ("question type", "order"))
-    advice = ("You read a story about somebody who moves a thing, and somebody who may or may not notice. People believe what they have noticed, and what is "
-              "their own is theirs.")
+    advice = (
+        "You read a story about somebody who moves a thing, and somebody who may or may not notice. People believe what they have noticed, and what is "
+        "their own is theirs."
+    )
 
     def items(self, row: dict) -> Iterable[BenchmarkItem]:
-        asked, story = need(row, "question", dict), need(row, "narrative" if "narrative" in row else "long_narrative")
+        asked, story = (
+            need(row, "question", dict),
+            need(row, "narrative" if "narrative" in row else "long_narrative"),
+        )
         kind, order = _opentom_kind(asked)
         gold, options = _opentom_options(row, asked, kind)
-        question = need(asked, "question") + " Suppose that you saw it happen." * (kind == "attitude")
-        yield BenchmarkItem(str(row["index"]), fingerprint(story), story, question, kind, gold, options, {"order": order} if order else {})
+        question = need(asked, "question") + " Suppose that you saw it happen." * (
+            kind == "attitude"
+        )
+        yield BenchmarkItem(
+            str(row["index"]),
+            fingerprint(story),
+            story,
+            question,
+            kind,
+            gold,
+            options,
+            {"order": order} if order else {},
+        )
 
     def report(self, outcomes: Sequence[ScoredAnswer]) -> list[Measure]:
         kinds = {(o.kind, o.groups.get("order", "")): [] for o in outcomes if o.scores}
         for o in outcomes:
-            if o.scores: kinds[o.kind, o.groups.get("order", "")].append(o)
-        return [*Benchmark.report(self, outcomes), *(_macro_f1(kinds[key], "mean over classes", ", ".join(filter(None, key))) for key in sorted(kinds))]
+            if o.scores:
+                kinds[o.kind, o.groups.get("order", "")].append(o)
+        return [
+            *Benchmark.report(self, outcomes),
+            *(
+                _macro_f1(kinds[key], "mean over classes", ", ".join(filter(None, key)))
+                for key in sorted(kinds)
+            ),
+        ]
 
 # %% ../../nbs/benchmarks/08_opentom.ipynb #ToMBench
 def _english(row: Mapping) -> dict[str, str]:
     "Give the filled English columns of a row by their plain names"
     named = {str(name).rpartition("\n")[2]: value for name, value in row.items()}
-    return {name: value.strip() for name, value in named.items() if isinstance(value, str) and value.strip()}
+    return {
+        name: value.strip()
+        for name, value in named.items()
+        if isinstance(value, str) and value.strip()
+    }
 
 
 class ToMBench(Benchmark):
     "Everyday stories for thirty-one abilities, with up to four options"
+
     name = task = "tombench"
     title = "ToMBench"
     file = "tombench"
@@ -112,19 +177,42 @@ class ToMBench(Benchmark):
     advice = "You read about people in everyday life. Think of what each of them knows, wants, feels and means."
 
     def rows(self, path: Path) -> RowTable:
-        found = [(file, read_table(file)) for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])]
-        if not found: raise DataError(f"{path}: no .jsonl file in this folder. Give the folder of tasks, or one of its files.")
-        rows = [(where, row | {"task": file.stem}) for file, table in found for where, row in table.rows]
+        found = [
+            (file, read_table(file))
+            for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])
+        ]
+        if not found:
+            raise DataError(
+                f"{path}: no .jsonl file in this folder. Give the folder of tasks, or one of its files."
+            )
+        rows = [
+            (where, row | {"task": file.stem}) for file, table in found for where, row in table.rows
+        ]
         return RowTable(rows, [problem for _, table in found for problem in table.problems])
 
     def items(self, row: dict) -> Iterable[BenchmarkItem]:
         told = _english(row)
-        options = {key: told[f"OPTION-{key}"].removeprefix(f"{key}. ") for key in "ABCD" if f"OPTION-{key}" in told}
+        options = {
+            key: told[f"OPTION-{key}"].removeprefix(f"{key}. ")
+            for key in "ABCD"
+            if f"OPTION-{key}" in told
+        }
         gold, story = need(told, "ANSWER").rstrip(". "), need(told, "STORY")
         ability = need(told, "ABILITY")
         groups = {"ability": " ".join(ability.split()), "task": str(row.get("task") or "")}
-        yield BenchmarkItem(str(row["index"]), fingerprint(story), story, need(told, "QUESTION"), ability.partition(":")[0].strip().lower(),
-                            check_name(gold, distinct(options), "right option"), options, groups)
+        yield BenchmarkItem(
+            str(row["index"]),
+            fingerprint(story),
+            story,
+            need(told, "QUESTION"),
+            ability.partition(":")[0].strip().lower(),
+            check_name(gold, distinct(options), "right option"),
+            options,
+            groups,
+        )
 
     def report(self, outcomes: Sequence[ScoredAnswer]) -> list[Measure]:
-        return [*Benchmark.report(self, outcomes), *(m for m in [joint(outcomes, "stories", "all questions right", wanted=2)] if m.n)]
+        return [
+            *Benchmark.report(self, outcomes),
+            *(m for m in [joint(outcomes, "stories", "all questions right", wanted=2)] if m.n),
+        ]

@@ -18,41 +18,62 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .questions import BenchmarkItem, QuestionSet, RowTable, collect, read_table
-from .readings import AnswerReading, ScoredAnswer, final_answer, outcome, read_choice
+from humanlm.benchmarks.readings import (
+    AnswerReading,
+    ScoredAnswer,
+    final_answer,
+    outcome,
+    read_choice,
+)
 from ..core.basics import ConfigError, DataError, check_name, fingerprint, shorten
-from ..core.stats import (
-    Bootstrap, Interval, cluster_sums, exchange_p, ratio, sign_flips, wilson)
+from humanlm.core.stats import (
+    Bootstrap,
+    Interval,
+    cluster_sums,
+    exchange_p,
+    ratio,
+    sign_flips,
+    wilson,
+)
 from ..clients.reader import fenced, fill
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #Measure
 @dataclass(frozen=True)
 class Measure:
     "A number of a report, with the parts it is made of"
-    name: str                   # such as accuracy
-    group: str                  # what it is broken down by; empty: everything
-    value: str                  # the one of the group
-    units: tuple[str, ...]      # what was counted: questions, or sets of them
-    clusters: tuple[str, ...]   # units of one cluster are drawn together
-    parts: np.ndarray           # [U, k]
+
+    name: str  # such as accuracy
+    group: str  # what it is broken down by; empty: everything
+    value: str  # the one of the group
+    units: tuple[str, ...]  # what was counted: questions, or sets of them
+    clusters: tuple[str, ...]  # units of one cluster are drawn together
+    parts: np.ndarray  # [U, k]
     of: Callable[[np.ndarray], np.ndarray] = ratio  # from sums [..., k] to the number
 
     @property
-    def n(self) -> int: return len(self.units)
+    def n(self) -> int:
+        return len(self.units)
 
     @property
-    def mean(self) -> float: return float(self.of(self.parts.sum(0))) if self.n else float("nan")
+    def mean(self) -> float:
+        return float(self.of(self.parts.sum(0))) if self.n else float("nan")
 
     def interval(self, resamples: int = 2000, seed: int = 0) -> Interval:
         "Compute a measure and its 95 % interval over clusters"
-        if not self.n: return Interval(math.nan, math.nan, math.nan, 0)
+        if not self.n:
+            return Interval(math.nan, math.nan, math.nan, 0)
         draws = Bootstrap(self.clusters, seed, resamples)
-        found = Interval.of_draws(self.mean, self.of(draws.sums(self.parts)), self.n, len(draws.names))
+        found = Interval.of_draws(
+            self.mean, self.of(draws.sums(self.parts)), self.n, len(draws.names)
+        )
         if found.low == found.high and self.of is ratio and 0 <= found.low <= 1:
             low, high = wilson(found.low, len(draws.names))
             return found._replace(low=low, high=high)
         return found
 
-    def difference(self, after: "Measure", resamples: int = 2000, seed: int = 0) -> "Difference | None":  # None if they share nothing
+    def difference(
+        self, after: "Measure", resamples: int = 2000, seed: int = 0
+    ) -> "Difference | None":  # None if they share nothing
         "Compare one measure of two runs on the units that both have"
         known = set(after.units)
         units = [unit for unit in self.units if unit in known]
@@ -63,7 +84,12 @@ class Measure:
         drawn = a.of(draws.sums(b.parts)) - a.of(draws.sums(a.parts))
         low, high = Interval.of_draws(b.mean - a.mean, drawn, len(units), len(draws.names))[1:3]
         lost, won, coins = _discordant(a, b)
-        p = _p_by_story(a, [cluster_sums(m.parts, draws.index, len(draws.names)) for m in (a, b)], resamples, seed)
+        p = _p_by_story(
+            a,
+            [cluster_sums(m.parts, draws.index, len(draws.names)) for m in (a, b)],
+            resamples,
+            seed,
+        )
         numbers = a.mean, b.mean, b.mean - a.mean, low, high, lost, won, p, coins
         return Difference(a.name, a.group, a.value, len(units), len(draws.names), *numbers)
 
@@ -75,9 +101,15 @@ def mean_of(
     value: str = "",
 ) -> Measure:
     "Make the measure of a mean"
-    known = [(unit, cluster, score) for unit, cluster, score in scored if score is not None and score == score]
+    known = [
+        (unit, cluster, score)
+        for unit, cluster, score in scored
+        if score is not None and score == score
+    ]
     parts = np.array([[score, 1.0] for _, _, score in known]).reshape(-1, 2)
-    return Measure(name, group, value, tuple(u for u, _, _ in known), tuple(c for _, c, _ in known), parts)
+    return Measure(
+        name, group, value, tuple(u for u, _, _ in known), tuple(c for _, c, _ in known), parts
+    )
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #confusion
 def confusion(
@@ -92,10 +124,10 @@ def confusion(
 # %% ../../nbs/benchmarks/03_protocol.ipynb #class_f1
 def class_f1(
     sums: np.ndarray,  # [..., 6]
-    label: int = 0,    # 0 no, 1 yes
+    label: int = 0,  # 0 no, 1 yes
 ) -> np.ndarray:
     "Compute F1 of one class; 0 if it is never right, nan if there is nothing"
-    right, gold = sums[..., 3 * label + label + 1], sums[..., 3 * label:3 * label + 3].sum(-1)
+    right, gold = sums[..., 3 * label + label + 1], sums[..., 3 * label : 3 * label + 3].sum(-1)
     said = sums[..., label + 1] + sums[..., 3 + label + 1]
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(gold + said > 0, 2 * right / (gold + said), np.nan)
@@ -103,7 +135,7 @@ def class_f1(
 # %% ../../nbs/benchmarks/03_protocol.ipynb #scored-2
 def scored(
     outcomes: Iterable[ScoredAnswer],
-    rule: str = "correct",    # which score
+    rule: str = "correct",  # which score
 ) -> list[tuple[str, str, float | None]]:  # unit, cluster, score
     "Give the scores of outcomes by one rule"
     return [(o.id, o.set_id, o.scores.get(rule)) for o in outcomes]
@@ -111,7 +143,7 @@ def scored(
 # %% ../../nbs/benchmarks/03_protocol.ipynb #by_group
 def _by_group(
     outcomes: Sequence[ScoredAnswer],
-    *names: str,              # of groups
+    *names: str,  # of groups
     rule: str = "correct",
     label: str = "accuracy",
 ) -> list[Measure]:
@@ -121,12 +153,19 @@ def _by_group(
         values = [o.kind if name == "question type" else o.groups.get(name, "") for name in names]
         if all(values):
             found.setdefault(", ".join(values), []).append(o)
-    return [mean_of(label, scored(found[value], rule), " × ".join(names), value) for value in sorted(found, key=natural)]
+    return [
+        mean_of(label, scored(found[value], rule), " × ".join(names), value)
+        for value in sorted(found, key=natural)
+    ]
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #natural
 def natural(text: str) -> list:
     "Make a sort key that puts 9 before 10"
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text) if part]
+    return [
+        (0, int(part), "") if part.isdigit() else (1, 0, part)
+        for part in re.split(r"(\d+)", text)
+        if part
+    ]
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #joint
 def joint(
@@ -134,7 +173,7 @@ def joint(
     group: str = "joint",
     value: str = "",
     key: Callable[[ScoredAnswer], str] = lambda o: o.set_id,
-    wanted: int = 1,          # least number of questions of a set
+    wanted: int = 1,  # least number of questions of a set
     rule: str = "correct",
     name: str = "joint accuracy",
     cluster: Callable[[ScoredAnswer], str] = lambda o: o.set_id,
@@ -143,35 +182,52 @@ def joint(
     sets: dict[str, list[ScoredAnswer]] = {}
     for o in outcomes:
         sets.setdefault(key(o), []).append(o)
-    full = {unit: found for unit, found in sets.items() if len(found) >= wanted and all(rule in o.scores for o in found)}
-    scores = [(unit, cluster(found[0]), float(min(o.scores[rule] for o in found))) for unit, found in full.items()]
+    full = {
+        unit: found
+        for unit, found in sets.items()
+        if len(found) >= wanted and all(rule in o.scores for o in found)
+    }
+    scores = [
+        (unit, cluster(found[0]), float(min(o.scores[rule] for o in found)))
+        for unit, found in full.items()
+    ]
     return mean_of(name, scores, group, value)
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #Difference
 class Difference(NamedTuple):
     "A measure in two runs"
+
     name: str
     group: str
     value: str
-    n: int           # units that both runs have
-    stories: int     # clusters of these units
-    before: float    # in the first run
-    after: float     # in the second
-    diff: float      # after - before
-    low: float       # 95 % interval
+    n: int  # units that both runs have
+    stories: int  # clusters of these units
+    before: float  # in the first run
+    after: float  # in the second
+    diff: float  # after - before
+    low: float  # 95 % interval
     high: float
-    lost: int        # right only before
-    won: int         # right only after
-    p: float         # two-sided, the runs exchanged in whole stories
-    mcnemar: float   # exact McNemar; nan if stories have several units, or scores are not right or wrong
-    contexts: int | None = None  # units for which a run that was to use social contexts did; None: neither was to
+    lost: int  # right only before
+    won: int  # right only after
+    p: float  # two-sided, the runs exchanged in whole stories
+    mcnemar: (
+        float  # exact McNemar; nan if stories have several units, or scores are not right or wrong
+    )
+    contexts: int | None = (
+        None  # units for which a run that was to use social contexts did; None: neither was to
+    )
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #shared
 def _shared(measure: Measure, units: Sequence[str]) -> Measure:
     "Keep some units of a measure, in the order given"
     place = {unit: i for i, unit in enumerate(measure.units)}
     kept = [place[unit] for unit in units]
-    return replace(measure, units=tuple(units), clusters=tuple(measure.clusters[i] for i in kept), parts=measure.parts[kept])
+    return replace(
+        measure,
+        units=tuple(units),
+        clusters=tuple(measure.clusters[i] for i in kept),
+        parts=measure.parts[kept],
+    )
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #_p_by_story
 def _p_by_story(a: Measure, sums: Sequence[np.ndarray], resamples: int, seed: int) -> float:
@@ -188,7 +244,11 @@ def _discordant(a: Measure, b: Measure) -> tuple[int, int, float]:
     if a.of is not ratio or not np.isin(np.concatenate([x, y]), [0.0, 1.0]).all():
         return 0, 0, math.nan
     lost, won = int(((x == 1) & (y == 0)).sum()), int(((x == 0) & (y == 1)).sum())
-    return lost, won, sign_flips([-1] * lost + [1] * won) if len(set(a.clusters)) == a.n else math.nan
+    return (
+        lost,
+        won,
+        sign_flips([-1] * lost + [1] * won) if len(set(a.clusters)) == a.n else math.nan,
+    )
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #PROMPT
 PROMPT = """{advice}
@@ -203,13 +263,18 @@ Question: {question}{choices}
 @dataclass(frozen=True)
 class Extra:
     "What is known besides the source text"
+
     text: str
     title: str = "Notes on who did, saw and thought what at each step"
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #load
 def _named(row: dict, n: int) -> dict:
     "Give a row without an index its number, and one with an empty index a name that no other has"
-    return {"index": str(n), **row} if row.get("index", n) not in (None, "") else row | {"index": f"row-{n}"}
+    return (
+        {"index": str(n), **row}
+        if row.get("index", n) not in (None, "")
+        else row | {"index": f"row-{n}"}
+    )
 
 
 def _checked(row: dict) -> dict:
@@ -220,12 +285,15 @@ def _checked(row: dict) -> dict:
 # %% ../../nbs/benchmarks/03_protocol.ipynb #BenchmarkFile
 class _BenchmarkFile:
     "A file of questions: where it lies, and how its rows become items"
-    name = ""               # on the command line
-    file = ""               # where it usually lies below the data folder
-    evaluation_only = False # its authors ask not to train on it
-    whole_sets = False      # a limit takes sets of questions, never a part of one
-    options: Mapping[str, Any] = {}              # what `load` can be told, with defaults; a tuple takes several values
-    allowed: Mapping[str, Sequence[str]] = {}    # the values that an option may have
+
+    name = ""  # on the command line
+    file = ""  # where it usually lies below the data folder
+    evaluation_only = False  # its authors ask not to train on it
+    whole_sets = False  # a limit takes sets of questions, never a part of one
+    options: Mapping[
+        str, Any
+    ] = {}  # what `load` can be told, with defaults; a tuple takes several values
+    allowed: Mapping[str, Sequence[str]] = {}  # the values that an option may have
 
     def items(self, row: dict, **options: Any) -> Iterable[BenchmarkItem]:
         "Make the questions of a row; `DataError` if it cannot be used"
@@ -239,7 +307,10 @@ class _BenchmarkFile:
         "Check what `load` is told; `ConfigError` names the near misses"
         found = {}
         for name, value in options.items():
-            several = isinstance(self.options[check_name(name, self.options, f"option of {self.name}", ConfigError)], tuple)
+            several = isinstance(
+                self.options[check_name(name, self.options, f"option of {self.name}", ConfigError)],
+                tuple,
+            )
             values = list(value) if several and isinstance(value, (list, tuple)) else [value]
             for each in values if name in self.allowed else []:
                 check_name(each, self.allowed[name], f"value of {name}", ConfigError)
@@ -250,19 +321,24 @@ class _BenchmarkFile:
         "Read the questions of a file"
         chosen, table = {**self.options, **self.checked(options)}, self.rows(Path(path))
         rows = [(where, _named(row, n)) for n, (where, row) in enumerate(table.rows)]
-        return collect(rows, lambda row: self.items(_checked(row), **chosen), table.problems, str(path))
+        return collect(
+            rows, lambda row: self.items(_checked(row), **chosen), table.problems, str(path)
+        )
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #Benchmark
 class Benchmark(_BenchmarkFile):
     "Questions of one kind, with their rules"
-    title = ""              # in reports
-    task = ""               # which hints a parser of social contexts gets
-    label = "Story"         # what the source text is called
-    advice = ""             # what to bear in mind, for prompts
+
+    title = ""  # in reports
+    task = ""  # which hints a parser of social contexts gets
+    label = "Story"  # what the source text is called
+    advice = ""  # what to bear in mind, for prompts
     wish = "Answer with the letter of one option."
-    simulation = ""         # who is asked when the people of the text are simulated; empty: nobody
-    rules: Sequence[str] = ("correct",)          # names of its scores, the main one first
-    breakdowns: Sequence[tuple[str, ...]] = (("question type",),)  # groups that a report shows, alone or together
+    simulation = ""  # who is asked when the people of the text are simulated; empty: nobody
+    rules: Sequence[str] = ("correct",)  # names of its scores, the main one first
+    breakdowns: Sequence[tuple[str, ...]] = (
+        ("question type",),
+    )  # groups that a report shows, alone or together
 
     def source_text(self, item: BenchmarkItem) -> str:
         "Give what a parser of social contexts reads"
@@ -283,10 +359,18 @@ class Benchmark(_BenchmarkFile):
         mode: str = "vanilla",  # pure_context: without the source text
     ) -> str:
         "Put a question"
-        parts = [] if extra and mode == "pure_context" else [f"{self.label}:\n{fenced(item.source)}"]
+        parts = (
+            [] if extra and mode == "pure_context" else [f"{self.label}:\n{fenced(item.source)}"]
+        )
         parts += [f"{extra.title}:\n{fenced(extra.text)}"] if extra else []
-        return fill(PROMPT, advice=self.advice, parts="\n\n".join(parts), question=item.question, choices=self.choices(item),
-                    wish=self.wished(item))
+        return fill(
+            PROMPT,
+            advice=self.advice,
+            parts="\n\n".join(parts),
+            question=item.question,
+            choices=self.choices(item),
+            wish=self.wished(item),
+        )
 
     def final(self, item: BenchmarkItem, text: str) -> str:
         "Cut the answer out of what a model said"
@@ -296,7 +380,9 @@ class Benchmark(_BenchmarkFile):
         "Read what an answer means"
         return read_choice(text, item.options)
 
-    def score(self, item: BenchmarkItem, reading: AnswerReading, text: str = "") -> dict[str, float]:
+    def score(
+        self, item: BenchmarkItem, reading: AnswerReading, text: str = ""
+    ) -> dict[str, float]:
         "Give the score by each rule"
         return {"correct": float(reading.value == item.gold)}
 
@@ -310,25 +396,32 @@ class Benchmark(_BenchmarkFile):
         reading = self.parse(item, text)
         return outcome(item, text, reading, self.score(item, reading, text), **more)
 
-    def trivial(self, items: Sequence[BenchmarkItem]) -> dict[str, dict[str, str]]:  # baseline → id → answer
+    def trivial(
+        self, items: Sequence[BenchmarkItem]
+    ) -> dict[str, dict[str, str]]:  # baseline → id → answer
         "Give answers that need no thought, if the set has some of its own"
         return {}
 
     def report(self, outcomes: Sequence[ScoredAnswer]) -> list[Measure]:  # the main one first
         "Give all measures of some results"
-        names = dict(zip(self.rules, ("accuracy", *(f"accuracy ({rule} rule)" for rule in self.rules[1:]))))
+        names = dict(
+            zip(self.rules, ("accuracy", *(f"accuracy ({rule} rule)" for rule in self.rules[1:])))
+        )
         overall = [mean_of(label, scored(outcomes, rule)) for rule, label in names.items()]
         groups = [_by_group(outcomes, *names) for names in self.breakdowns]
         return overall + [m for found in groups if len(found) > 1 for m in found]
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #from_other_half
 def from_other_half(
-    items: Iterable[BenchmarkItem],            # with options
-    right: Callable[[BenchmarkItem], str],     # the option that is right
+    items: Iterable[BenchmarkItem],  # with options
+    right: Callable[[BenchmarkItem], str],  # the option that is right
 ) -> dict[str, str]:  # id → option
     "Find what is right most often for a type of question in the other half of the texts; the first option if that is not known"
     counts: dict[tuple[str, int], Counter] = {}
     halves = [(item, int(fingerprint(["half", item.set_id]), 16) % 2) for item in items]
     for item, half in halves:
         counts.setdefault((item.kind, half), Counter())[right(item)] += 1
-    return {item.id: max(item.options, key=counts.get((item.kind, 1 - half), Counter()).__getitem__) for item, half in halves}
+    return {
+        item.id: max(item.options, key=counts.get((item.kind, 1 - half), Counter()).__getitem__)
+        for item, half in halves
+    }

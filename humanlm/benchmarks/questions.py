@@ -24,25 +24,30 @@ from ..core.html import Table, table_cell
 @dataclass(frozen=True)
 class BenchmarkItem:
     "One question of a benchmark"
-    id: str            # unique in its file
-    set_id: str        # questions about the same source text share it
-    source: str        # story, dialogue or scenario; never trusted
+
+    id: str  # unique in its file
+    set_id: str  # questions about the same source text share it
+    source: str  # story, dialogue or scenario; never trusted
     question: str
-    kind: str          # type of the question, in the benchmark's own words
-    gold: Any          # what is right; its form depends on the benchmark
-    options: Mapping[str, str] = field(default_factory=dict)  # key → text, in the order shown; empty: a free answer
-    groups: Mapping[str, str] = field(default_factory=dict)   # what a report breaks results down by
-    facts: Mapping[str, Any] = field(default_factory=dict)    # whatever else scoring needs
+    kind: str  # type of the question, in the benchmark's own words
+    gold: Any  # what is right; its form depends on the benchmark
+    options: Mapping[str, str] = field(
+        default_factory=dict
+    )  # key → text, in the order shown; empty: a free answer
+    groups: Mapping[str, str] = field(default_factory=dict)  # what a report breaks results down by
+    facts: Mapping[str, Any] = field(default_factory=dict)  # whatever else scoring needs
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #RowTable
 class Problem(NamedTuple):
     "A row that cannot be used"
-    where: str   # file and row
+
+    where: str  # file and row
     reason: str
 
 
 class RowTable(NamedTuple):
     "The rows of a file"
+
     rows: list[tuple[str, dict]]  # where it stands, and the row
     problems: list[Problem]
 
@@ -73,7 +78,9 @@ def _records(lines: Sequence[str], delimiter: str) -> Iterator[tuple[int, list[s
             start = at = start + 1
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #_csv_rows
-def _csv_rows(path: Path, text: str, columns: Sequence[str] = ()) -> Iterator[tuple[int, dict | str]]:
+def _csv_rows(
+    path: Path, text: str, columns: Sequence[str] = ()
+) -> Iterator[tuple[int, dict | str]]:
     "Give line numbers with rows, or with what is wrong"
     lines = text.splitlines(keepends=True)
     head, delimiter = lines[0] if lines else "", ","
@@ -84,13 +91,23 @@ def _csv_rows(path: Path, text: str, columns: Sequence[str] = ()) -> Iterator[tu
     if columns and not broken and not {*names} & {*columns}:
         names, records = list(columns), chain([first], records)
     if broken or len(set(names)) < len(names):
-        raise DataError(f"{path}, row 1: {broken or 'two columns have one name'}. The first line names the columns.")
+        raise DataError(
+            f"{path}, row 1: {broken or 'two columns have one name'}. The first line names the columns."
+        )
     for n, cells, broken in records:
         same = len(cells) == len(names)
-        yield n, broken or (dict(zip(names, cells)) if same else f"{len(cells)} cells for {len(names)} columns")
+        yield (
+            n,
+            broken
+            or (
+                dict(zip(names, cells)) if same else f"{len(cells)} cells for {len(names)} columns"
+            ),
+        )
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #_json_lines
-def _json_lines(path: Path, text: str, columns: Sequence[str] = ()) -> Iterator[tuple[int, dict | str]]:
+def _json_lines(
+    path: Path, text: str, columns: Sequence[str] = ()
+) -> Iterator[tuple[int, dict | str]]:
     for n, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
@@ -103,7 +120,9 @@ def _row(found: Any, shown: object) -> dict | str:
     return found if isinstance(found, dict) else f"not an object: {shorten(shown)!r}"
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #_json_rows
-def _json_rows(path: Path, text: str, columns: Sequence[str] = ()) -> Iterator[tuple[int, dict | str]]:
+def _json_rows(
+    path: Path, text: str, columns: Sequence[str] = ()
+) -> Iterator[tuple[int, dict | str]]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -125,7 +144,7 @@ def read_text(path: str | Path) -> str:
     except OSError as e:
         raise DataError(f"Cannot read {path}: {e.strerror}. Check the path.") from e
     except UnicodeDecodeError as e:
-        line = 1 + content[:e.start].count(b"\n")
+        line = 1 + content[: e.start].count(b"\n")
         raise DataError(f"{path}, row {line}: not UTF-8. Save the file in that encoding.") from e
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #read_table
@@ -137,7 +156,9 @@ def read_table(
     path = Path(path)
     if path.is_dir():
         inside = sorted(each.name for each in path.iterdir() if each.suffix.lower() in _READERS)
-        raise DataError(f"{path} is a folder. Give one of its files: {shorten(', '.join(inside) or 'it has none that can be read', 200)}.")
+        raise DataError(
+            f"{path} is a folder. Give one of its files: {shorten(', '.join(inside) or 'it has none that can be read', 200)}."
+        )
     read = _READERS[check_name(path.suffix.lower(), _READERS, "kind of file")]
     rows, problems = [], []
     for n, row in read(path, read_text(path), columns):
@@ -151,8 +172,8 @@ def read_table(
 # %% ../../nbs/benchmarks/01_questions.ipynb #need
 def need(
     row: Mapping,
-    name: str,            # of a field
-    kind: type = str,     # of its value
+    name: str,  # of a field
+    kind: type = str,  # of its value
 ) -> Any:
     "Give a field of a row; `DataError` if it is missing, empty or of another kind"
     value = row.get(name)
@@ -160,11 +181,19 @@ def need(
         known = [str(key) for key in list(row)[:30]]
         raise DataError(f"no {name}." + ("" if name in row else near_miss(name, known)))
     if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, object)):
-        raise DataError(f"{name} must be {_KINDS.get(kind, kind.__name__)}, got {shorten(repr(value))}.")
+        raise DataError(
+            f"{name} must be {_KINDS.get(kind, kind.__name__)}, got {shorten(repr(value))}."
+        )
     return value
 
 
-_KINDS = {str: "text", int: "a whole number", list: "a list", dict: "an object", bool: "true or false"}
+_KINDS = {
+    str: "text",
+    int: "a whole number",
+    list: "a list",
+    dict: "an object",
+    bool: "true or false",
+}
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #literal_list
 def literal_list(
@@ -182,30 +211,50 @@ def literal_list(
 @dataclass(frozen=True, repr=False)
 class QuestionSet:
     "The questions of a file, and the rows that cannot be used"
+
     items: tuple[BenchmarkItem, ...]
     problems: tuple[Problem, ...] = ()
     file: str = ""
 
-    def __iter__(self) -> Iterator[BenchmarkItem]: return iter(self.items)
+    def __iter__(self) -> Iterator[BenchmarkItem]:
+        return iter(self.items)
 
-    def __len__(self) -> int: return len(self.items)
+    def __len__(self) -> int:
+        return len(self.items)
 
     def __repr__(self) -> str:
         return f"{Path(self.file).name}: {len(self)} questions, {len(self.problems)} rows that cannot be used"
 
     def _repr_markdown_(self) -> str:
-        kinds, sets = Counter(item.kind for item in self.items), {(item.kind, item.set_id) for item in self.items}
+        kinds, sets = (
+            Counter(item.kind for item in self.items),
+            {(item.kind, item.set_id) for item in self.items},
+        )
         texts = Counter(kind for kind, _ in sets)
-        table = Table(["question type", "questions", "source texts"], [(table_cell(kind), n, texts[kind]) for kind, n in kinds.items()])
-        listed = [f"- {table_cell(p.where)}: {table_cell(p.reason, 200)}" for p in self.problems[:20]]
+        table = Table(
+            ["question type", "questions", "source texts"],
+            [(table_cell(kind), n, texts[kind]) for kind, n in kinds.items()],
+        )
+        listed = [
+            f"- {table_cell(p.where)}: {table_cell(p.reason, 200)}" for p in self.problems[:20]
+        ]
         more = [f"- … and {len(self.problems) - 20} more"] if len(self.problems) > 20 else []
-        return "\n".join([table.markdown(), *(["", "Rows that cannot be used:", ""] if listed else []), *listed, *more])
+        return "\n".join(
+            [
+                table.markdown(),
+                *(["", "Rows that cannot be used:", ""] if listed else []),
+                *listed,
+                *more,
+            ]
+        )
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #collect
 def collect(
-    rows: Iterable[tuple[str, dict]],            # where it stands, and the row
-    make: Callable[[dict], Iterable[BenchmarkItem]],      # the questions of a row; `DataError` if it cannot be used
-    problems: Iterable[Problem] = (),            # found before
+    rows: Iterable[tuple[str, dict]],  # where it stands, and the row
+    make: Callable[
+        [dict], Iterable[BenchmarkItem]
+    ],  # the questions of a row; `DataError` if it cannot be used
+    problems: Iterable[Problem] = (),  # found before
     file: str = "",
 ) -> QuestionSet:
     "Make questions of rows; `DataError` if there is none"
@@ -223,6 +272,11 @@ def collect(
         seen.update(item.id for item in made)
         items += made
     if not items:
-        said = " ".join(f"{p.where}: {p.reason}" for p in found[:3]) or "It is empty, or the options leave nothing."
-        raise DataError(f"{file or 'The file'} has no question that can be used. {shorten(said, 300)}")
+        said = (
+            " ".join(f"{p.where}: {p.reason}" for p in found[:3])
+            or "It is empty, or the options leave nothing."
+        )
+        raise DataError(
+            f"{file or 'The file'} has no question that can be used. {shorten(said, 300)}"
+        )
     return QuestionSet(tuple(items), tuple(found), file)

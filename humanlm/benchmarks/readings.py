@@ -24,7 +24,9 @@ def final_answer(text: str) -> str:
     before, tag, tagged = said.rpartition("<answer>")
     if tag:
         return tagged.partition("</answer>")[0].strip()[:4000]
-    stated = _stated(said) or next((found[1] for found in reversed(list(_BOXED.finditer(said)))), said)
+    stated = _stated(said) or next(
+        (found[1] for found in reversed(list(_BOXED.finditer(said)))), said
+    )
     return stated.strip()[:4000]
 
 
@@ -35,8 +37,11 @@ def _stated(said: str) -> str | None:
             return line[1]
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #_ANSWER
-_ANSWER = re.compile(r"[^\w\n]{0,9}(?:so |thus |hence |therefore,? |my |the |final |correct ){0,4}answer[*_]{0,3}"
-                     r"(?: is\b ?:?|\s{0,3}[:=])[*_]{0,3}\s{0,5}(\S.*)", re.I)
+_ANSWER = re.compile(
+    r"[^\w\n]{0,9}(?:so |thus |hence |therefore,? |my |the |final |correct ){0,4}answer[*_]{0,3}"
+    r"(?: is\b ?:?|\s{0,3}[:=])[*_]{0,3}\s{0,5}(\S.*)",
+    re.I,
+)
 _BOXED = re.compile(r"\\boxed\{([^{}\n]{1,500})\}")
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #untagged
@@ -49,23 +54,34 @@ def untagged(text: str) -> str:
 def plain(text: str) -> str:
     "Bring text to lower-case words with single spaces, without articles and punctuation"
     spelled = re.sub(r"n['’]t\b", " not", text.lower().replace("_", " "))
-    return " ".join(word for word in re.findall(r"[^\W_]+", spelled) if word not in ("a", "an", "the"))
+    return " ".join(
+        word for word in re.findall(r"[^\W_]+", spelled) if word not in ("a", "an", "the")
+    )
 
 
-_DENIED = re.compile(r"(?:^| )(?:not|never|nor|without|rather than|instead of|no longer|other than)"
-                     r"(?: (?:in|inside|at|on|to|into|be|look|looking|search|searching|his|her|their|really|option))*$")
+_DENIED = re.compile(
+    r"(?:^| )(?:not|never|nor|without|rather than|instead of|no longer|other than)"
+    r"(?: (?:in|inside|at|on|to|into|be|look|looking|search|searching|his|her|their|really|option))*$"
+)
 
 
-def _denied(before: str) -> bool: return bool(_DENIED.search(before[-80:]))
+def _denied(before: str) -> bool:
+    return bool(_DENIED.search(before[-80:]))
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #mentions
 def _mentions(text: str, options: Mapping[str, str]) -> set[str]:
     "Find the options whose text an answer names and does not deny"
     said = f" {plain(text)} "
-    spans = [(said.find(f" {words} ", at), words, key) for key, option in options.items() if (words := plain(option))
-             for at in _starts(said, f" {words} ")]
+    spans = [
+        (said.find(f" {words} ", at), words, key)
+        for key, option in options.items()
+        if (words := plain(option))
+        for at in _starts(said, f" {words} ")
+    ]
     spans = [(at, at + len(words), key) for at, words, key in spans]
-    whole = [s for s in spans if not any(o[0] <= s[0] and s[1] <= o[1] and o[:2] != s[:2] for o in spans)]
+    whole = [
+        s for s in spans if not any(o[0] <= s[0] and s[1] <= o[1] and o[:2] != s[:2] for o in spans)
+    ]
     return {key for at, _, key in whole if not _denied(said[:at])}
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #_starts
@@ -79,28 +95,50 @@ def _starts(said: str, words: str) -> Iterator[int]:
         at = said.find(words, at + 1)
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #_BARE
-_REFUTED = re.compile(r"\W?\w\W{0,3}(?:is|was) (?:wrong|incorrect|false|not (?:right|correct|true|the (?:right|correct|best|answer|case)))\b", re.I)
+_REFUTED = re.compile(
+    r"\W?\w\W{0,3}(?:is|was) (?:wrong|incorrect|false|not (?:right|correct|true|the (?:right|correct|best|answer|case)))\b",
+    re.I,
+)
 _BARE = re.compile(r"[^\w]*([A-Za-z])[^\w]*")
-_LETTERS = (re.compile(r"[(\[]([A-Za-z])[)\]]"), re.compile(r"^\W*([A-Za-z])\s?[).:,\]*](?![\w'’])"),
-            re.compile(r"(?i:\b(?:option|choice|letter|answer)(?: is)?:?) ?[(\[*]{0,3}([A-Z]\b(?!['’])|[a-z](?=\W*$|[).:,]))"),
-            re.compile(r"(?<![\w'’])([B-HJ-Z])(?![\w'’.]\w|\w|['’])"), re.compile(r"(?<![\w'’])(A)\W*$"))
+_LETTERS = (
+    re.compile(r"[(\[]([A-Za-z])[)\]]"),
+    re.compile(r"^\W*([A-Za-z])\s?[).:,\]*](?![\w'’])"),
+    re.compile(
+        r"(?i:\b(?:option|choice|letter|answer)(?: is)?:?) ?[(\[*]{0,3}([A-Z]\b(?!['’])|[a-z](?=\W*$|[).:,]))"
+    ),
+    re.compile(r"(?<![\w'’])([B-HJ-Z])(?![\w'’.]\w|\w|['’])"),
+    re.compile(r"(?<![\w'’])(A)\W*$"),
+)
 _JOINED = r"[(\[]?{0}[)\].]?(?:\s*(?:[,;/&]|\bor\b|\band\b)\s*[(\[]?{0}[)\].]?)+(?![\w'’])"
-_SEVERAL = re.compile("|".join((rf"(?<![\w'’]){_JOINED.format('[A-HJ-Z]')}", rf"\b(?i:both|either|between) {_JOINED.format('[A-Za-z]')}",
-                                rf"^{_JOINED.format('[A-Za-z]')}\W*$")))
+_SEVERAL = re.compile(
+    "|".join(
+        (
+            rf"(?<![\w'’]){_JOINED.format('[A-HJ-Z]')}",
+            rf"\b(?i:both|either|between) {_JOINED.format('[A-Za-z]')}",
+            rf"^{_JOINED.format('[A-Za-z]')}\W*$",
+        )
+    )
+)
 _NUMBER_KEY = re.compile(r"(?<![\w.])[-−]?\d+(?:\.0+)?(?![\w]|\.\d)")
 
 
 def _letters(text: str) -> Iterator[tuple[str, int]]:
     "Give letters that name options, and where"
     for joined in _SEVERAL.finditer(text):
-        yield from ((found[0], joined.start() + found.start()) for found in re.finditer(r"\b[A-Za-z]\b", joined[0]))
+        yield from (
+            (found[0], joined.start() + found.start())
+            for found in re.finditer(r"\b[A-Za-z]\b", joined[0])
+        )
     for pattern in _LETTERS:
         yield from ((found[1], found.start(1)) for found in pattern.finditer(text))
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #named_keys
 def _numbers(text: str) -> Iterator[tuple[str, int]]:
     "Give whole numbers, and where"
-    yield from ((str(int(float(found[0].replace("−", "-")))), found.start()) for found in _NUMBER_KEY.finditer(text))
+    yield from (
+        (str(int(float(found[0].replace("−", "-")))), found.start())
+        for found in _NUMBER_KEY.finditer(text)
+    )
 
 
 def _named_keys(text: str, keys: Iterable[str]) -> set[str]:
@@ -111,7 +149,12 @@ def _named_keys(text: str, keys: Iterable[str]) -> set[str]:
     numeric = all(re.fullmatch(r"-?\d+", key) for key in known)
     bare = None if numeric else _BARE.fullmatch(text)
     found = [(bare[1], 0)] if bare else (_numbers if numeric else _letters)(text)
-    def denied(at): return _denied(plain(re.split(r"[.!?;]\s", text[max(0, at - 80):at])[-1])) or _REFUTED.match(text, at)
+
+    def denied(at):
+        return _denied(
+            plain(re.split(r"[.!?;]\s", text[max(0, at - 80) : at])[-1])
+        ) or _REFUTED.match(text, at)
+
     return {known[key.upper()] for key, at in found if key.upper() in known and not denied(at)}
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #STATUSES
@@ -121,16 +164,19 @@ FORMS = ("bare", "marked", "sentence", "")
 
 class AnswerReading(NamedTuple):
     "What an answer says"
-    value: Any            # key of an option, or what the benchmark reads; None if nothing usable is said
+
+    value: Any  # key of an option, or what the benchmark reads; None if nothing usable is said
     status: str = "read"  # one of `STATUSES`
-    form: str = ""        # bare: the option and nothing else; marked: with punctuation; sentence: with other words
+    form: str = ""  # bare: the option and nothing else; marked: with punctuation; sentence: with other words
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #read_choice
 def read_choice(
-    text: str,                   # what a model said
+    text: str,  # what a model said
     options: Mapping[str, str],  # key → text
-    keys: bool = True,           # may an option be named by its key?
-    within: Mapping[str, str] = {},  # key → that of the option which it lies in: to name both means the inner one
+    keys: bool = True,  # may an option be named by its key?
+    within: Mapping[
+        str, str
+    ] = {},  # key → that of the option which it lies in: to name both means the inner one
 ) -> AnswerReading:
     "Read which option an answer means"
     said = final_answer(text)
@@ -148,17 +194,25 @@ def read_choice(
 def _parts(said: str, options: Mapping[str, str]) -> set[str]:
     "Find the options that hold the answer, if it is a part of one"
     words = f" {plain(said)} "
-    return {key for key, option in options.items() if words.strip() and words in f" {plain(option)} "}
+    return {
+        key for key, option in options.items() if words.strip() and words in f" {plain(option)} "
+    }
 
 
 def _form(said: str, key: str, option: str) -> str:
     if said in (key, option):
         return "bare"
     words = plain(said) or said.strip("*()[]. ").lower()
-    return "marked" if words in (key.lower(), plain(option), f"{key.lower()} {plain(option)}") else "sentence"
+    return (
+        "marked"
+        if words in (key.lower(), plain(option), f"{key.lower()} {plain(option)}")
+        else "sentence"
+    )
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #two_options
-def two_options(id: str, right: str, wrong: str) -> tuple[str, dict[str, str]]:  # key of the right one, options
+def two_options(
+    id: str, right: str, wrong: str
+) -> tuple[str, dict[str, str]]:  # key of the right one, options
     "Put two answers in an order that is fixed by the question's name"
     if plain(right) == plain(wrong):
         raise DataError(f"right and wrong answer are the same: {shorten(right)!r}.")
@@ -171,7 +225,9 @@ def distinct(options: Mapping[str, str]) -> dict[str, str]:
     texts = list(options.values())
     if not all(isinstance(text, str) and text.strip() for text in [*options, *texts]):
         raise DataError(f"options must be texts, got {shorten(dict(options))}.")
-    twice = next((text for n, text in enumerate(texts) if plain(text) in map(plain, texts[:n])), None)
+    twice = next(
+        (text for n, text in enumerate(texts) if plain(text) in map(plain, texts[:n])), None
+    )
     if twice is not None:
         raise DataError(f"two options are the same: {shorten(twice)!r}.")
     return dict(options)
@@ -187,22 +243,25 @@ def word_f1(gold: str, said: str, cased: bool = False) -> float:
 @dataclass(frozen=True)
 class ScoredAnswer:
     "A question with its answer and scores"
+
     id: str
     set_id: str
     kind: str
     question: str
     gold: Any
     groups: Mapping[str, str] = field(default_factory=dict)
-    answer: str = ""         # as the model gave it
+    answer: str = ""  # as the model gave it
     reasoning: str = ""
-    value: Any = None        # what the answer says
-    status: str = "read"     # one of `STATUSES`
+    value: Any = None  # what the answer says
+    status: str = "read"  # one of `STATUSES`
     form: str = ""
-    scores: Mapping[str, float] = field(default_factory=dict)  # rule → score; empty if there was no answer
-    facts: Mapping[str, Any] = field(default_factory=dict)     # what reports need besides
-    context: str = ""        # where the social context came from; empty: none was used
+    scores: Mapping[str, float] = field(
+        default_factory=dict
+    )  # rule → score; empty if there was no answer
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what reports need besides
+    context: str = ""  # where the social context came from; empty: none was used
     notes: tuple[str, ...] = ()  # what went differently, such as a mode that fell back
-    failed: str = ""         # why there is no answer
+    failed: str = ""  # why there is no answer
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #outcome
 def outcome(
@@ -210,9 +269,22 @@ def outcome(
     answer: str,
     reading: AnswerReading,
     scores: Mapping[str, float],
-    **more: Any,               # further fields of `ScoredAnswer`
+    **more: Any,  # further fields of `ScoredAnswer`
 ) -> ScoredAnswer:
     "Join a question with what was answered"
     facts = {**item.facts, **more.pop("facts", {})}
-    return ScoredAnswer(item.id, item.set_id, item.kind, item.question, item.gold, dict(item.groups), answer, value=reading.value,
-                        status=reading.status, form=reading.form, scores=dict(scores), facts=facts, **more)
+    return ScoredAnswer(
+        item.id,
+        item.set_id,
+        item.kind,
+        item.question,
+        item.gold,
+        dict(item.groups),
+        answer,
+        value=reading.value,
+        status=reading.status,
+        form=reading.form,
+        scores=dict(scores),
+        facts=facts,
+        **more,
+    )

@@ -17,7 +17,15 @@ import numpy as np
 from .confaide import ConfAIde
 from .fantom_scores import Fantom
 from .opentom import OpenToM, ToMBench
-from .protocol import Benchmark, Measure, class_f1, confusion, joint, mean_of, scored
+from humanlm.benchmarks.protocol import (
+    Benchmark,
+    Measure,
+    class_f1,
+    confusion,
+    joint,
+    mean_of,
+    scored,
+)
 from .questions import BenchmarkItem, RowTable, need, read_table
 from .readings import AnswerReading, ScoredAnswer, distinct, two_options, untagged
 from .tales import HiToM, ParaToMi, ToMi, whole
@@ -31,6 +39,7 @@ OFFENSIVE = {"1": "offensive", "0": "not offensive"}
 # %% ../../nbs/benchmarks/09_sets.ipynb #CobraFrames
 class CobraFrames(Benchmark):
     "Does a remark offend, in its situation?"
+
     name = task = "cobra"
     title = "CobraFrames"
     simulation = "futures"
@@ -38,29 +47,51 @@ class CobraFrames(Benchmark):
     label = "Situation"
     rules = ("correct", "published")
     wish = "Answer 1 if it offends, 0 if it does not."
-    advice = ("Judge whether a remark hurts or demeans somebody in the situation described. Look past its surface: polite "
-              "words can offend and rough ones can be kind. Consider how those involved would take it.")
+    advice = (
+        "Judge whether a remark hurts or demeans somebody in the situation described. Look past its surface: polite "
+        "words can offend and rough ones can be kind. Consider how those involved would take it."
+    )
 
     def items(self, row: dict) -> Iterable[BenchmarkItem]:
         gold = whole(row, "offensive_allapp", 1)
         who = f"{need(row, 'speaker')} says to {need(row, 'listener')}"
         scene = "\n".join(filter(None, (str(row.get("scenario") or ""), need(row, "context"))))
-        yield BenchmarkItem(str(row["index"]), str(row["index"]), scene, f"{who}: \"{need(row, 'statement')}\" Does that offend?",
-                            "remark", str(gold), OFFENSIVE)
+        yield BenchmarkItem(
+            str(row["index"]),
+            str(row["index"]),
+            scene,
+            f'{who}: "{need(row, "statement")}" Does that offend?',
+            "remark",
+            str(gold),
+            OFFENSIVE,
+        )
 
-    def choices(self, item: BenchmarkItem) -> str: return ""
+    def choices(self, item: BenchmarkItem) -> str:
+        return ""
 
-    def score(self, item: BenchmarkItem, reading: AnswerReading, text: str = "") -> dict[str, float]:
+    def score(
+        self, item: BenchmarkItem, reading: AnswerReading, text: str = ""
+    ) -> dict[str, float]:
         exact = re.fullmatch(r"\+?(\d+)", untagged(text))
-        return {"correct": float(reading.value == item.gold), "published": float(bool(exact) and int(exact[1]) == int(item.gold))}
+        return {
+            "correct": float(reading.value == item.gold),
+            "published": float(bool(exact) and int(exact[1]) == int(item.gold)),
+        }
 
     def report(self, outcomes: Sequence[ScoredAnswer]) -> list[Measure]:
         known = [o for o in outcomes if o.scores]
-        parts = np.array([confusion(int(o.gold), -1 if o.value is None else int(o.value)) for o in known]).reshape(-1, 6)
+        parts = np.array(
+            [confusion(int(o.gold), -1 if o.value is None else int(o.value)) for o in known]
+        ).reshape(-1, 6)
         ids, clusters = tuple(o.id for o in known), tuple(o.set_id for o in known)
         named = {"precision": _precision, "recall": _recall, "F1": partial(class_f1, label=1)}
-        return [*Benchmark.report(self, outcomes),
-                *(Measure(name, "offensive", "yes", ids, clusters, parts, of) for name, of in named.items())]
+        return [
+            *Benchmark.report(self, outcomes),
+            *(
+                Measure(name, "offensive", "yes", ids, clusters, parts, of)
+                for name, of in named.items()
+            ),
+        ]
 
 # %% ../../nbs/benchmarks/09_sets.ipynb #precision
 def _precision(sums: np.ndarray) -> np.ndarray:
@@ -73,7 +104,9 @@ def _recall(sums: np.ndarray) -> np.ndarray:
     return ratio(np.stack([sums[..., 5], sums[..., 3:].sum(-1)], -1))
 
 # %% ../../nbs/benchmarks/09_sets.ipynb #_STATEMENTS
-_STATEMENTS = re.compile(r"(.*?)\(a\)(.*?)\(b\)(.*?)(?:Please (?:respond|answer)[^.]*\.?\s*)?$", re.S)
+_STATEMENTS = re.compile(
+    r"(.*?)\(a\)(.*?)\(b\)(.*?)(?:Please (?:respond|answer)[^.]*\.?\s*)?$", re.S
+)
 
 
 def _cut_question(text: str) -> tuple[str, str, dict[str, str]]:  # source, question, options
@@ -86,11 +119,14 @@ def _cut_question(text: str) -> tuple[str, str, dict[str, str]]:  # source, ques
     return source.strip(), question, distinct({"a": a, "b": b})
 
 # %% ../../nbs/benchmarks/09_sets.ipynb #MMTOM_KINDS
-MMTOM_KINDS = dict.fromkeys(("1.1", "1.2", "1.3"), "belief") | dict.fromkeys(("2.1", "2.2", "2.3", "2.4"), "goal")
+MMTOM_KINDS = dict.fromkeys(("1.1", "1.2", "1.3"), "belief") | dict.fromkeys(
+    ("2.1", "2.2", "2.3", "2.4"), "goal"
+)
 
 # %% ../../nbs/benchmarks/09_sets.ipynb #MMToM
 class MMToM(Benchmark):
     "What somebody believes or wants, from a long log of actions"
+
     name = task = "mmtom"
     title = "MMToM-QA (text)"
     file = "mmtom_qa/questions.jsonl"
@@ -98,19 +134,36 @@ class MMToM(Benchmark):
     label = "Apartment and actions"
     rules = ("correct", "published")
     breakdowns = (("asks for",), ("question type",), ("episode",))
-    advice = ("You watch somebody search a home. They know what they have seen, and nothing about what lies in closed or "
-              "unvisited places. People walk towards what they want, if they think it is there.")
+    advice = (
+        "You watch somebody search a home. They know what they have seen, and nothing about what lies in closed or "
+        "unvisited places. People walk towards what they want, if they think it is there."
+    )
 
     def items(self, row: dict) -> Iterable[BenchmarkItem]:
-        source, question, options = _cut_question("\nQuestion: ".join(filter(None, (row.get("context"), need(row, "question")))))
+        source, question, options = _cut_question(
+            "\nQuestion: ".join(filter(None, (row.get("context"), need(row, "question"))))
+        )
         gold = check_name(need(row, "answer").lower(), options, "answer")
         kind = check_name(str(need(row, "question_type", object)), MMTOM_KINDS, "question type")
         about = MMTOM_KINDS[kind]
-        yield BenchmarkItem(str(row["index"]), fingerprint(source), source, question, kind, gold, options,
-                            {"asks for": about, "episode": str(row.get("episode", ""))})
+        yield BenchmarkItem(
+            str(row["index"]),
+            fingerprint(source),
+            source,
+            question,
+            kind,
+            gold,
+            options,
+            {"asks for": about, "episode": str(row.get("episode", ""))},
+        )
 
-    def score(self, item: BenchmarkItem, reading: AnswerReading, text: str = "") -> dict[str, float]:
-        return {"correct": float(reading.value == item.gold), "published": float(untagged(text).lower() == item.gold)}
+    def score(
+        self, item: BenchmarkItem, reading: AnswerReading, text: str = ""
+    ) -> dict[str, float]:
+        return {
+            "correct": float(reading.value == item.gold),
+            "published": float(untagged(text).lower() == item.gold),
+        }
 
 # %% ../../nbs/benchmarks/09_sets.ipynb #BIGTOM_ASKS
 BIGTOM_ASKS = ("forward_belief", "forward_action", "backward_belief")
@@ -120,31 +173,39 @@ BIGTOM_CONDITIONS = ("true_belief", "false_belief", "true_control", "false_contr
 # %% ../../nbs/benchmarks/09_sets.ipynb #bigtom_story
 def _bigtom_story(
     row: Mapping,
-    asks: str,        # one of `BIGTOM_ASKS`
-    belief: str,      # one of `BIGTOM_BELIEFS`
-    condition: str,   # one of `BIGTOM_CONDITIONS`
+    asks: str,  # one of `BIGTOM_ASKS`
+    belief: str,  # one of `BIGTOM_BELIEFS`
+    condition: str,  # one of `BIGTOM_CONDITIONS`
 ) -> str:
     "Build the story of one condition"
     sentences = [part.strip() + "." for part in need(row, "story").split(".") if part.strip()]
     if len(sentences) != 5:
-        raise DataError(f"the story must have five sentences, got {len(sentences)}: {shorten(row['story'])!r}.")
+        raise DataError(
+            f"the story must have five sentences, got {len(sentences)}: {shorten(row['story'])!r}."
+        )
     control, aware = condition.endswith("control"), condition.startswith("true")
     scene = sentences[:3] if belief == "hidden" else sentences[:4]
     event = need(row, "random_event") if control else sentences[4]
     if asks == "backward_belief":
         seen = need(row, "action_aware" if condition == "true_belief" else "action_not_aware")
     else:
-        seen = need(row, ("aware_of_" if aware else "not_aware_of_") + ("random_event" if control else "event"))
+        seen = need(
+            row,
+            ("aware_of_" if aware else "not_aware_of_") + ("random_event" if control else "event"),
+        )
     return " ".join(part.strip() for part in (*scene, event, seen))
 
 # %% ../../nbs/benchmarks/09_sets.ipynb #BigToM
-BIGTOM_COLUMNS = ("story aware_of_event not_aware_of_event action_aware action_not_aware belief_question desire_question action_question belief_answer_aware "
-                  "desire_answer_aware action_answer_aware belief_answer_not_aware desire_answer_not_aware action_answer_not_aware random_event "
-                  "aware_of_random_event not_aware_of_random_event source flag").split()  # of the public file, which does not name them
+BIGTOM_COLUMNS = (
+    "story aware_of_event not_aware_of_event action_aware action_not_aware belief_question desire_question action_question belief_answer_aware "
+    "desire_answer_aware action_answer_aware belief_answer_not_aware desire_answer_not_aware action_answer_not_aware random_event "
+    "aware_of_random_event not_aware_of_random_event source flag"
+).split()  # of the public file, which does not name them
 
 
 class BigToM(Benchmark):
     "Does one sentence change what somebody believes and does?"
+
     name = task = "bigtom"
     title = "BigToM"
     file = "bigtom/bigtom.jsonl"
@@ -152,11 +213,19 @@ class BigToM(Benchmark):
     rules = ("correct", "published")
     options = {"asks": BIGTOM_ASKS, "beliefs": BIGTOM_BELIEFS, "conditions": BIGTOM_CONDITIONS[:2]}
     allowed = {"asks": BIGTOM_ASKS, "beliefs": BIGTOM_BELIEFS, "conditions": BIGTOM_CONDITIONS}
-    breakdowns = (("question type",), ("condition",), ("first belief",), ("question type", "first belief", "condition"))
-    advice = ("You follow a short story. Somebody acts on what they believe, and they believe what they have noticed, which may "
-              "be out of date.")
+    breakdowns = (
+        ("question type",),
+        ("condition",),
+        ("first belief",),
+        ("question type", "first belief", "condition"),
+    )
+    advice = (
+        "You follow a short story. Somebody acts on what they believe, and they believe what they have noticed, which may "
+        "be out of date."
+    )
 
-    def rows(self, path: Path) -> RowTable: return read_table(path, BIGTOM_COLUMNS)
+    def rows(self, path: Path) -> RowTable:
+        return read_table(path, BIGTOM_COLUMNS)
 
     def items(self, row: dict, asks, beliefs, conditions) -> Iterable[BenchmarkItem]:
         chosen = [(a, b, c) for a in asks for b in beliefs for c in conditions]
@@ -169,22 +238,53 @@ class BigToM(Benchmark):
         right, wrong = (aware, unaware) if condition == "true_belief" else (unaware, aware)
         gold, options = two_options(id, right, wrong)
         groups = {"first belief": belief, "condition": condition.replace("_", " ")}
-        return BenchmarkItem(id, str(row["index"]), _bigtom_story(row, asks, belief, condition), need(row, f"{about}_question"),
-                             asks.replace("_", " "), gold, options, groups)
+        return BenchmarkItem(
+            id,
+            str(row["index"]),
+            _bigtom_story(row, asks, belief, condition),
+            need(row, f"{about}_question"),
+            asks.replace("_", " "),
+            gold,
+            options,
+            groups,
+        )
 
-    def score(self, item: BenchmarkItem, reading: AnswerReading, text: str = "") -> dict[str, float]:
-        return {"correct": float(reading.value == item.gold), "published": float(f"{item.gold})" in text.lower())}
+    def score(
+        self, item: BenchmarkItem, reading: AnswerReading, text: str = ""
+    ) -> dict[str, float]:
+        return {
+            "correct": float(reading.value == item.gold),
+            "published": float(f"{item.gold})" in text.lower()),
+        }
 
     def report(self, outcomes: Sequence[ScoredAnswer]) -> list[Measure]:
         found = Benchmark.report(self, outcomes)
         for asks in sorted({o.kind for o in outcomes}):
-            both = [o for o in outcomes if o.kind == asks and o.groups["condition"] in ("true belief", "false belief")]
-            found.append(joint(both, "true and false belief", asks, lambda o: f"{o.set_id} {o.groups['first belief']}", 2))
+            both = [
+                o
+                for o in outcomes
+                if o.kind == asks and o.groups["condition"] in ("true belief", "false belief")
+            ]
+            found.append(
+                joint(
+                    both,
+                    "true and false belief",
+                    asks,
+                    lambda o: f"{o.set_id} {o.groups['first belief']}",
+                    2,
+                )
+            )
         return [m for m in found if m.n]
 
 # %% ../../nbs/benchmarks/09_sets.ipynb #SIMPLETOM_KINDS
-SIMPLETOM_KINDS = {"aware": "mental state", "mental": "mental state", "action": "behaviour", "behavior": "behaviour",
-                   "judgment": "judgment", "judgement": "judgment"}
+SIMPLETOM_KINDS = {
+    "aware": "mental state",
+    "mental": "mental state",
+    "action": "behaviour",
+    "behavior": "behaviour",
+    "judgment": "judgment",
+    "judgement": "judgment",
+}
 
 
 def _simpletom_kind(row: Mapping) -> tuple[str, str]:  # type of question, name of the story
@@ -194,7 +294,9 @@ def _simpletom_kind(row: Mapping) -> tuple[str, str]:  # type of question, name 
     return kind, story
 
 # %% ../../nbs/benchmarks/09_sets.ipynb #simpletom_options
-def _simpletom_options(row: Mapping, id: str) -> tuple[str, dict[str, str]]:  # key of the right one, options
+def _simpletom_options(
+    row: Mapping, id: str
+) -> tuple[str, dict[str, str]]:  # key of the right one, options
     "Give the options of a row in either form"
     if "choices" not in row:
         return two_options(id, need(row, "answer_correct"), need(row, "answer_incorrect"))
@@ -208,6 +310,7 @@ def _simpletom_options(row: Mapping, id: str) -> tuple[str, dict[str, str]]:  # 
 # %% ../../nbs/benchmarks/09_sets.ipynb #SimpleToM
 class SimpleToM(Benchmark):
     "Aware of it? Then what will they do, and was that reasonable?"
+
     name = task = "simpletom"
     title = "SimpleToM"
     file = "simpletom_samples/stories.jsonl"
@@ -218,19 +321,44 @@ class SimpleToM(Benchmark):
     def items(self, row: dict) -> Iterable[BenchmarkItem]:
         kind, story = _simpletom_kind(row)
         gold, options = _simpletom_options(row, row["id"])
-        groups = {"scenario": str(row.get("scenario_name") or ""), "severity": str(row.get("severity") or "")}
-        yield BenchmarkItem(row["id"], story, need(row, "story"), need(row, "question"), kind, gold, options, groups)
+        groups = {
+            "scenario": str(row.get("scenario_name") or ""),
+            "severity": str(row.get("severity") or ""),
+        }
+        yield BenchmarkItem(
+            row["id"], story, need(row, "story"), need(row, "question"), kind, gold, options, groups
+        )
 
     def report(self, outcomes: Sequence[ScoredAnswer]) -> list[Measure]:
         aware = {o.set_id for o in outcomes if o.kind == "mental state" and o.scores.get("correct")}
-        rest = {kind: [o for o in outcomes if o.kind == kind and o.set_id in aware] for kind in ("behaviour", "judgment")}
-        applied = [mean_of("accuracy", scored(found), "mental state right", kind) for kind, found in rest.items() if found]
+        rest = {
+            kind: [o for o in outcomes if o.kind == kind and o.set_id in aware]
+            for kind in ("behaviour", "judgment")
+        }
+        applied = [
+            mean_of("accuracy", scored(found), "mental state right", kind)
+            for kind, found in rest.items()
+            if found
+        ]
         return [*Benchmark.report(self, outcomes), *applied, joint(outcomes, wanted=2)]
 
 # %% ../../nbs/benchmarks/09_sets.ipynb #benchmarks
 benchmarks: dict[str, Benchmark] = {
     benchmark.name: benchmark
-    for benchmark in (ToMi(), ParaToMi(), Fantom(), HiToM(), ConfAIde(), CobraFrames(), MMToM(), BigToM(), SimpleToM(), OpenToM(), ToMBench())}
+    for benchmark in (
+        ToMi(),
+        ParaToMi(),
+        Fantom(),
+        HiToM(),
+        ConfAIde(),
+        CobraFrames(),
+        MMToM(),
+        BigToM(),
+        SimpleToM(),
+        OpenToM(),
+        ToMBench(),
+    )
+}
 
 # %% ../../nbs/benchmarks/09_sets.ipynb #find_benchmark
 def find_benchmark(
@@ -238,9 +366,13 @@ def find_benchmark(
     what: str = "benchmark",  # where it was named, for messages
 ) -> Benchmark:
     "Take a benchmark by name; `ConfigError` says what is near, or what is wrong with yours"
-    if not is_plugin(name): return benchmarks[check_name(name, benchmarks, what, ConfigError)]
+    if not is_plugin(name):
+        return benchmarks[check_name(name, benchmarks, what, ConfigError)]
     own = load_plugin(name, what)
     own = own() if isinstance(own, type) else own
-    if not isinstance(own, Benchmark): raise ConfigError(f"{name} is {shorten(repr(own))}. It must be a class that derives from humanlm.benchmarks.Benchmark.")
+    if not isinstance(own, Benchmark):
+        raise ConfigError(
+            f"{name} is {shorten(repr(own))}. It must be a class that derives from humanlm.benchmarks.Benchmark."
+        )
     own.name = name  # by which the records of its runs find it again
     return own

@@ -14,7 +14,14 @@ from typing import Any
 
 from .protocol import Benchmark, Measure, joint
 from .questions import BenchmarkItem, RowTable, literal_list, need, read_table
-from .readings import AnswerReading, ScoredAnswer, distinct, plain, read_choice, untagged
+from humanlm.benchmarks.readings import (
+    AnswerReading,
+    ScoredAnswer,
+    distinct,
+    plain,
+    read_choice,
+    untagged,
+)
 from ..core.basics import DataError, check_name, fingerprint, shorten
 from ..stories.answers import answer as symbolic_answer
 from ..stories.generation import read_tomi
@@ -27,10 +34,17 @@ def _story_text(value: Any) -> str:
     sentences = literal_list(value)
     if sentences is None:
         return str(value).strip()
-    return " ".join(s if s.endswith((".", "!", "?")) else s + "." for s in map(str.strip, sentences) if s)
+    return " ".join(
+        s if s.endswith((".", "!", "?")) else s + "." for s in map(str.strip, sentences) if s
+    )
 
 # %% ../../nbs/benchmarks/06_tales.ipynb #_ORDERS
-_ORDERS = (("where will", "first order"), ("where does", "second order"), ("where was", "memory"), ("where is", "reality"))
+_ORDERS = (
+    ("where will", "first order"),
+    ("where does", "second order"),
+    ("where was", "memory"),
+    ("where is", "reality"),
+)
 
 
 def _tomi_order(question: str) -> str:
@@ -39,7 +53,9 @@ def _tomi_order(question: str) -> str:
     found = next((order for words, order in _ORDERS if start == words), "")
     if not found:
         starts = ", ".join(words.capitalize() for words, _ in _ORDERS)
-        raise DataError(f"unknown type of question: {shorten(question)!r}. Questions start with {starts}.")
+        raise DataError(
+            f"unknown type of question: {shorten(question)!r}. Questions start with {starts}."
+        )
     if found == "second order" and " really think" in question.lower():
         return "first order"
     return found
@@ -50,7 +66,12 @@ def _tomi_groups(row: Mapping, order: str) -> dict[str, str]:
     raw = str(row.get("qTypeRaw") or row.get("question_type") or "")
     kind = str(row.get("qType") or raw)
     belief = "true belief" if "no_tom" in kind else "false belief" if "tom" in kind else ""
-    groups = {"order": order, "belief": belief, "type": raw, "story type": str(row.get("story_type") or "")}
+    groups = {
+        "order": order,
+        "belief": belief,
+        "type": raw,
+        "story type": str(row.get("story_type") or ""),
+    }
     return {name: value for name, value in groups.items() if value}
 
 # %% ../../nbs/benchmarks/06_tales.ipynb #LABELS
@@ -60,8 +81,8 @@ LABELS = ("as_shipped", "principled")
 def _label_of(
     story: str,
     question: str,
-    gold: str,      # as the file has it
-    labels: str,    # one of `LABELS`
+    gold: str,  # as the file has it
+    labels: str,  # one of `LABELS`
 ) -> str:
     "Give the right answer by the file or, where it can tell, by the simulator"
     if labels == "as_shipped":
@@ -80,18 +101,29 @@ def _candidates(value: Any) -> list[str]:
     return [place for place in places if plain(place)]
 
 # %% ../../nbs/benchmarks/06_tales.ipynb #ToMi
-def _with_rooms(options: Mapping[str, str], story: str) -> tuple[dict[str, str], dict[str, str]]:  # options, option → that of its room
+def _with_rooms(
+    options: Mapping[str, str], story: str
+) -> tuple[dict[str, str], dict[str, str]]:  # options, option → that of its room
     "Add the rooms of a story to the places that an answer may name, and say what stands where"
     world = _story(story).world
-    rooms = {event.place for event in world.events if isinstance(event, Event) and event.kind in ("enter", "exit", "present")} | {*world.stands.values()}
-    keys = {plain(room): room for room in filter(None, sorted(rooms))} | {plain(text): key for key, text in options.items()}
+    rooms = {
+        event.place
+        for event in world.events
+        if isinstance(event, Event) and event.kind in ("enter", "exit", "present")
+    } | {*world.stands.values()}
+    keys = {plain(room): room for room in filter(None, sorted(rooms))} | {
+        plain(text): key for key, text in options.items()
+    }
     stands = {plain(container): plain(room) for container, room in world.stands.items()}
-    within = {keys[place]: keys[room] for place, room in stands.items() if place in keys and place != room}
+    within = {
+        keys[place]: keys[room] for place, room in stands.items() if place in keys and place != room
+    }
     return {key: key for key in keys.values()} | dict(options), within
 
 
 class ToMi(Benchmark):
     "Where will she look? Short stories with one move"
+
     name = task = "tomi"
     title = "ToMi"
     simulation = "memory"
@@ -99,21 +131,39 @@ class ToMi(Benchmark):
     rules = ("correct", "published")
     breakdowns = (("order",), ("belief",), ("order", "belief"), ("type",), ("story type",))
     wish = "Answer with the one place or container, in the story's own words."
-    advice = ("You follow a short story. People notice everything that happens in the place where they are, and nothing that "
-              "happens elsewhere. What has been moved is no longer where it was. Name the most exact container, not the room.")
+    advice = (
+        "You follow a short story. People notice everything that happens in the place where they are, and nothing that "
+        "happens elsewhere. What has been moved is no longer where it was. Name the most exact container, not the room."
+    )
 
     options, allowed = {"labels": "as_shipped"}, {"labels": LABELS}
 
     def items(self, row: dict, labels: str = "as_shipped") -> Iterable[BenchmarkItem]:
         story, question = _story_text(need(row, "story", object)), need(row, "question")
-        gold = _label_of(story, question, need(row, "correct_answer" if "correct_answer" in row else "answer"), labels)
+        gold = _label_of(
+            story,
+            question,
+            need(row, "correct_answer" if "correct_answer" in row else "answer"),
+            labels,
+        )
         places = _candidates(row.get("cands"))
         if places and plain(gold) not in map(plain, places):
-            raise DataError(f"the answer {shorten(gold)!r} is not among the candidates {shorten(places)}.")
+            raise DataError(
+                f"the answer {shorten(gold)!r} is not among the candidates {shorten(places)}."
+            )
         groups = _tomi_groups(row, _tomi_order(question))
         facts = {name: row[name] for name in ("char1", "char2") if row.get(name)}
-        yield BenchmarkItem(str(row["index"]), str(row.get("set_id") or fingerprint(story)), story, question, groups["order"], gold,
-                            {place: place for place in places}, groups, facts)
+        yield BenchmarkItem(
+            str(row["index"]),
+            str(row.get("set_id") or fingerprint(story)),
+            story,
+            question,
+            groups["order"],
+            gold,
+            {place: place for place in places},
+            groups,
+            facts,
+        )
 
     def choices(self, item: BenchmarkItem) -> str:
         return f"\nOne of: {', '.join(item.options)}" if item.options else ""
@@ -122,7 +172,9 @@ class ToMi(Benchmark):
         options, within = _with_rooms(item.options or {item.gold: item.gold}, item.source)
         return read_choice(text, options, False, within)
 
-    def score(self, item: BenchmarkItem, reading: AnswerReading, text: str = "") -> dict[str, float]:
+    def score(
+        self, item: BenchmarkItem, reading: AnswerReading, text: str = ""
+    ) -> dict[str, float]:
         right = plain(str(reading.value or "")) == plain(item.gold)
         return {"correct": float(right), "published": float(item.gold.lower() in text.lower())}
 
@@ -138,22 +190,40 @@ class ToMi(Benchmark):
 def _tale_rows(path: Path) -> list[tuple[str, dict]]:
     "Read a file in ToMi's own format as rows"
     told = [(n, tale, asked) for n, tale in enumerate(read_tomi(path)) for asked in tale.asked]
-    return [(f"{path.name}, question {i}", {
-        "set_id": f"story {n}", "story": list(tale.sentences), "question": asked.text, "answer": asked.answer, "qTypeRaw": asked.kind,
-        "story_type": tale.kind, "cands": sorted(tale.story.world.holders)}) for i, (n, tale, asked) in enumerate(told, 1)]
+    return [
+        (
+            f"{path.name}, question {i}",
+            {
+                "set_id": f"story {n}",
+                "story": list(tale.sentences),
+                "question": asked.text,
+                "answer": asked.answer,
+                "qTypeRaw": asked.kind,
+                "story_type": tale.kind,
+                "cands": sorted(tale.story.world.holders),
+            },
+        )
+        for i, (n, tale, asked) in enumerate(told, 1)
+    ]
 
 # %% ../../nbs/benchmarks/06_tales.ipynb #ParaToMi
 class ParaToMi(ToMi):
     "ToMi's stories in natural words"
+
     name, title = "paratomi", "ParaToMi"
     file = "tomi/rephrased_tomi_test_600.csv"
 
 # %% ../../nbs/benchmarks/06_tales.ipynb #HITOM_100
-HITOM_100 = frozenset(map(int, """
+HITOM_100 = frozenset(
+    map(
+        int,
+        """
 110 719 865 77 181 284 10 769 78 649 55 118 109 888 669 234 30 212 184 86 2 887 835 896 668 839 72 135 856 737 895 163 82
 257 192 753 132 815 741 275 664 29 806 870 24 182 773 104 63 790 245 248 101 855 891 656 209 165 137 195 76 176 629 836 848
 70 861 889 81 616 604 6 723 674 729 837 612 238 859 732 286 726 898 661 73 39 155 218 670 210 235 846 60 600 259 280 228 11
-712 83""".split()))  # the sample numbers of the published 100-row split
+712 83""".split(),
+    )
+)  # the sample numbers of the published 100-row split
 
 
 def _hitom_set(deception: bool, length: int, sample: int) -> int:
@@ -163,7 +233,9 @@ def _hitom_set(deception: bool, length: int, sample: int) -> int:
 # %% ../../nbs/benchmarks/06_tales.ipynb #hitom_story
 def _hitom_text(text: str) -> str:
     "Drop empty lines and stray marks"
-    return "\n".join(line.strip() for line in text.splitlines() if line.strip() and "***" not in line)
+    return "\n".join(
+        line.strip() for line in text.splitlines() if line.strip() and "***" not in line
+    )
 
 # %% ../../nbs/benchmarks/06_tales.ipynb #lettered
 def _lettered(text: str) -> dict[str, str]:
@@ -182,12 +254,15 @@ def whole(row: Mapping, name: str, most: int = 10**9) -> int:
     except ValueError:
         number = -1
     if not 0 <= number <= most:
-        raise DataError(f"{name} must be a whole number from 0 to {most:,}, got {shorten(repr(value))}.")
+        raise DataError(
+            f"{name} must be a whole number from 0 to {most:,}, got {shorten(repr(value))}."
+        )
     return number
 
 # %% ../../nbs/benchmarks/06_tales.ipynb #HiToM
 class HiToM(Benchmark):
     "Beliefs about beliefs, up to order four, with lies"
+
     name = task = "hitom"
     title = "Hi-ToM"
     simulation = "chain"
@@ -195,38 +270,83 @@ class HiToM(Benchmark):
     rules = ("correct", "published")
     options = {"prompting": "CoTP", "split": "all", "labels": "as_shipped"}
     allowed = {"prompting": ("CoTP", "VP", "both"), "split": ("all", "published"), "labels": LABELS}
-    breakdowns = (("order",), ("deception",), ("length",), ("order", "deception"), ("order", "length"), ("prompting",))
-    advice = ("You follow a story about people in rooms. These rules hold:\n"
-              "1. Somebody in a room sees all that happens there, until they leave it.\n"
-              "2. What is on another's mind can be known only by having been in a room with them, or by what was said.\n"
-              "3. People like to lie. Saying something changes nothing in the speaker's own mind.\n"
-              "4. What is told in private is known to those two alone; what is claimed in public is heard by everybody.\n"
-              "5. A listener believes only a speaker who left the room later than they did. Everybody knows who left when.")
+    breakdowns = (
+        ("order",),
+        ("deception",),
+        ("length",),
+        ("order", "deception"),
+        ("order", "length"),
+        ("prompting",),
+    )
+    advice = (
+        "You follow a story about people in rooms. These rules hold:\n"
+        "1. Somebody in a room sees all that happens there, until they leave it.\n"
+        "2. What is on another's mind can be known only by having been in a room with them, or by what was said.\n"
+        "3. People like to lie. Saying something changes nothing in the speaker's own mind.\n"
+        "4. What is told in private is known to those two alone; what is claimed in public is heard by everybody.\n"
+        "5. A listener believes only a speaker who left the room later than they did. Everybody knows who left when."
+    )
 
-    def items(self, row: dict, prompting: str = "CoTP", split: str = "all", labels: str = "as_shipped") -> Iterable[BenchmarkItem]:
-        kind = check_name(str(row.get("prompting_type") or "CoTP"), ("CoTP", "VP"), "prompting type")
+    def items(
+        self, row: dict, prompting: str = "CoTP", split: str = "all", labels: str = "as_shipped"
+    ) -> Iterable[BenchmarkItem]:
+        kind = check_name(
+            str(row.get("prompting_type") or "CoTP"), ("CoTP", "VP"), "prompting type"
+        )
         sample = whole(row, "sample_id", 1199) if "sample_id" in row else whole(row, "index")
         if prompting in (kind, "both") and (split == "all" or sample in HITOM_100):
             yield self._item(row, kind, sample, labels)
 
     def _item(self, row: dict, kind: str, sample: int, labels: str) -> BenchmarkItem:
-        lies = check_name(str(need(row, "deception", object)).lower(), ("true", "false", "1", "0"), "true or false") in ("true", "1")
+        lies = check_name(
+            str(need(row, "deception", object)).lower(),
+            ("true", "false", "1", "0"),
+            "true or false",
+        ) in ("true", "1")
         length, order = whole(row, "story_length", 9), whole(row, "question_order", 9)
         story, options = _hitom_text(need(row, "story")), _lettered(need(row, "choices"))
-        gold = _label_of(story, need(row, "question"), need(row, "answer" if "answer" in row else "correct_answer"), labels)
-        letter = next((key for key, option in options.items() if plain(option) == plain(gold)), None)
+        gold = _label_of(
+            story,
+            need(row, "question"),
+            need(row, "answer" if "answer" in row else "correct_answer"),
+            labels,
+        )
+        letter = next(
+            (key for key, option in options.items() if plain(option) == plain(gold)), None
+        )
         if letter is None:
             raise DataError(f"the answer {shorten(gold)!r} is not among the choices.")
         number = str(row["set_id"] if row.get("set_id") else _hitom_set(lies, length, sample))
-        groups = {"order": str(order), "deception": "lies told" if lies else "nothing told", "length": str(length), "prompting": kind}
-        return BenchmarkItem(str(sample), number if kind == "CoTP" else f"VP-{number}", story, row["question"], f"order {order}", letter,
-                             options, groups, {"answer": gold})
+        groups = {
+            "order": str(order),
+            "deception": "lies told" if lies else "nothing told",
+            "length": str(length),
+            "prompting": kind,
+        }
+        return BenchmarkItem(
+            str(sample),
+            number if kind == "CoTP" else f"VP-{number}",
+            story,
+            row["question"],
+            f"order {order}",
+            letter,
+            options,
+            groups,
+            {"answer": gold},
+        )
 
-    def score(self, item: BenchmarkItem, reading: AnswerReading, text: str = "") -> dict[str, float]:
-        return {"correct": float(reading.value == item.gold), "published": float(untagged(text).capitalize() == item.gold)}
+    def score(
+        self, item: BenchmarkItem, reading: AnswerReading, text: str = ""
+    ) -> dict[str, float]:
+        return {
+            "correct": float(reading.value == item.gold),
+            "published": float(untagged(text).capitalize() == item.gold),
+        }
 
     def report(self, outcomes: Sequence[ScoredAnswer]) -> list[Measure]:
         depths = sorted({int(o.groups["order"]) for o in outcomes})
         upto = {k: [o for o in outcomes if int(o.groups["order"]) <= k] for k in depths if k}
-        return [*Benchmark.report(self, outcomes),
-                *(joint(found, "orders 0 to", str(k), wanted=k + 1) for k, found in upto.items())]
+        return [
+            *Benchmark.report(self, outcomes),
+            *(joint(found, "orders 0 to", str(k), wanted=k + 1) for k, found in upto.items()),
+        ]

@@ -35,8 +35,9 @@ POLICIES = ("skip", "show")
 
 class ReasoningView(NamedTuple):
     "A question, and what of the reasoning classmates see of one response"
-    row: str       # id of the prompt
-    copy: int      # number of the response to it
+
+    row: str  # id of the prompt
+    copy: int  # number of the response to it
     messages: tuple[dict[str, str], ...]  # the question, as the policy had it
     reasoning: str | None  # None: nobody's, to see what a classmate can do alone
     status: str = "whole"  # or empty, or unfinished: see `ReasoningReader`
@@ -45,25 +46,40 @@ class ReasoningView(NamedTuple):
 @dataclass(frozen=True)
 class ShowPolicy:
     "What is done with reasoning that is not whole"
+
     unfinished: str = "skip"
     empty: str = "skip"
 
     def __post_init__(self):
         given = {"unfinished": self.unfinished, "empty": self.empty}
-        require("reasoning", *((value in POLICIES, f"{name} is {shorten(repr(value))}. Choose {' or '.join(POLICIES)}") for name, value in given.items()))
+        require(
+            "reasoning",
+            *(
+                (
+                    value in POLICIES,
+                    f"{name} is {shorten(repr(value))}. Choose {' or '.join(POLICIES)}",
+                )
+                for name, value in given.items()
+            ),
+        )
 
     def skips(self, shown: ReasoningView) -> bool:
         "Tell whether nobody is asked"
-        if shown.reasoning is None or shown.status == "whole": return False
-        return getattr(self, check_name(shown.status, ("unfinished", "empty"), "status", DataError)) == "skip"
+        if shown.reasoning is None or shown.status == "whole":
+            return False
+        return (
+            getattr(self, check_name(shown.status, ("unfinished", "empty"), "status", DataError))
+            == "skip"
+        )
 
 # %% ../../nbs/classmate/02_classmates.ipynb #Classmate
 class ClassmateAnswers(NamedTuple):
     "What one classmate made of one reasoning"
+
     classmate: str
     status: str  # answered, skipped or failed
     texts: tuple[str | None, ...] = ()  # None: this one is no answer
-    why: str = ""   # it failed, or was skipped
+    why: str = ""  # it failed, or was skipped
     seed: int = 0
     tokens: int = 0  # written, where they were counted
     cached: bool = False
@@ -78,42 +94,82 @@ class Classmate:
     def __init__(
         self,
         client: ChatClient,
-        samples: int = 1,     # answers to each reasoning
+        samples: int = 1,  # answers to each reasoning
         weight: float = 1.0,  # beside other classmates
         marks: Marks = MARKS["think"],  # of its own reasoning
-        seed: int = 0,        # of the run
-        name: str = "",       # empty: the client's
-        **settings: Any,      # further fields of `ChatRequest`: temperature, max_tokens
+        seed: int = 0,  # of the run
+        name: str = "",  # empty: the client's
+        **settings: Any,  # further fields of `ChatRequest`: temperature, max_tokens
     ):
-        require("classmate", (samples >= 1, f"samples must be at least 1, got {samples}"), (weight > 0, f"weight must be above 0, got {weight}"))
-        self.client, self.samples, self.weight, self.marks, self.seed = client, samples, weight, marks, seed
-        self.name, self.settings = name or client.name, {"temperature": 1.0, "max_tokens": 1024, "caller": "classmate"} | settings
+        require(
+            "classmate",
+            (samples >= 1, f"samples must be at least 1, got {samples}"),
+            (weight > 0, f"weight must be above 0, got {weight}"),
+        )
+        self.client, self.samples, self.weight, self.marks, self.seed = (
+            client,
+            samples,
+            weight,
+            marks,
+            seed,
+        )
+        self.name, self.settings = (
+            name or client.name,
+            {"temperature": 1.0, "max_tokens": 1024, "caller": "classmate"} | settings,
+        )
 
     def request(self, shown: ReasoningView, step: int = 0) -> ChatRequest:
         "Ask for answers to one reasoning"
         seed = crc32(f"{self.seed}/{step}/{shown.row}/{shown.copy}/{self.name}".encode())
         asked: dict[str, Any] = dict(n=self.samples, seed=seed % 2**31, **self.settings)
-        if shown.reasoning is None: return ChatRequest(tuple(shown.messages), **asked)
+        if shown.reasoning is None:
+            return ChatRequest(tuple(shown.messages), **asked)
         if getattr(self.client, "takes_prefill", False):
-            return ChatRequest(tuple(shown.messages), prefill=f"{self.marks.start}{break_markers(shown.reasoning)}{self.marks.end}", **asked)
+            return ChatRequest(
+                tuple(shown.messages),
+                prefill=f"{self.marks.start}{break_markers(shown.reasoning)}{self.marks.end}",
+                **asked,
+            )
         *before, last = shown.messages
-        return ChatRequest((*before, {**last, "content": f"{last['content']}\n\n{_TOLD.format(quoted(shown.reasoning))}"}), **asked)
+        return ChatRequest(
+            (
+                *before,
+                {
+                    **last,
+                    "content": f"{last['content']}\n\n{_TOLD.format(quoted(shown.reasoning))}",
+                },
+            ),
+            **asked,
+        )
 
     async def __call__(self, shown: ReasoningView, step: int = 0) -> ClassmateAnswers:
         "Answer with one reasoning; a failure is a result"
         request = self.request(shown, step)
-        try: reply = await self.client(request)
+        try:
+            reply = await self.client(request)
         except LLMError as e:
-            if e.stops: raise
-            return ClassmateAnswers(self.name, "failed", (None,) * self.samples, shorten(str(e)), request.seed or 0)
+            if e.stops:
+                raise
+            return ClassmateAnswers(
+                self.name, "failed", (None,) * self.samples, shorten(str(e)), request.seed or 0
+            )
         texts = tuple(self.answer(text) for text in (reply.texts or (reply.text,)))
-        return ClassmateAnswers(self.name, "answered", texts, "", request.seed or 0, reply.usage.tokens_out, reply.cached)
+        return ClassmateAnswers(
+            self.name,
+            "answered",
+            texts,
+            "",
+            request.seed or 0,
+            reply.usage.tokens_out,
+            reply.cached,
+        )
 
     def answer(self, text: str) -> str | None:
         "Read an answer; None where it is empty, or thinks anew and never ends"
         span = text_span(text, self.marks)
-        if span.opened and not span.closed: return None
-        return (text[span.output:] if span.closed else text).strip() or None
+        if span.opened and not span.closed:
+            return None
+        return (text[span.output :] if span.closed else text).strip() or None
 
 # %% ../../nbs/classmate/02_classmates.ipynb #ask_classmates
 async def ask_classmates(
@@ -123,15 +179,27 @@ async def ask_classmates(
     policy: ShowPolicy = ShowPolicy(),
 ) -> list[list[ClassmateAnswers]]:  # [B][M]
     "Let every classmate answer with every reasoning, all of them side by side"
-    if len({c.name for c in classmates}) < len(classmates): raise DataError("Two classmates have one name, so that they would draw the same answers. Name them apart.")
+    if len({c.name for c in classmates}) < len(classmates):
+        raise DataError(
+            "Two classmates have one name, so that they would draw the same answers. Name them apart."
+        )
 
     async def one(place):
         row, mate = shown[place // len(classmates)], classmates[place % len(classmates)]
-        if policy.skips(row): return ClassmateAnswers(mate.name, "skipped", (None,) * mate.samples, f"the reasoning is {row.status}")
+        if policy.skips(row):
+            return ClassmateAnswers(
+                mate.name, "skipped", (None,) * mate.samples, f"the reasoning is {row.status}"
+            )
         return await mate(row, step)
 
-    found = await in_turn(one, range(len(shown) * len(classmates)), 64)  # clients have limits of their own
-    return [found[i:i + len(classmates)] for i in range(0, len(found), len(classmates))] if classmates else [[] for _ in shown]
+    found = await in_turn(
+        one, range(len(shown) * len(classmates)), 64
+    )  # clients have limits of their own
+    return (
+        [found[i : i + len(classmates)] for i in range(0, len(found), len(classmates))]
+        if classmates
+        else [[] for _ in shown]
+    )
 
 
 def classmate_counts(
@@ -140,17 +208,36 @@ def classmate_counts(
     "Count how asking went, for the log"
     flat = [one for row in answers for one in row]
     texts = [text for one in flat if one.status == "answered" for text in one.texts]
-    shares = {f"classmate/{status}": sum(one.status == status for one in flat) / max(1, len(flat)) for status in ("answered", "skipped", "failed")}
-    return shares | {"classmate/no answer": sum(text is None for text in texts) / max(1, len(texts)),
-                     "classmate/cached": sum(one.cached for one in flat) / max(1, len(flat))}
+    shares = {
+        f"classmate/{status}": sum(one.status == status for one in flat) / max(1, len(flat))
+        for status in ("answered", "skipped", "failed")
+    }
+    return shares | {
+        "classmate/no answer": sum(text is None for text in texts) / max(1, len(texts)),
+        "classmate/cached": sum(one.cached for one in flat) / max(1, len(flat)),
+    }
 
 # %% ../../nbs/classmate/02_classmates.ipynb #published-names
 SELVES = ("initial", "lagged", "live")
 READER = "reader"  # another model of the run, in made-up tasks, which has learned to go on with written reasoning and nothing else
 REWARD_TYPES = ("vanilla_reward", "remove_wo_cot", "random_truncate")
-CONDITIONS = ("always", "no_classmate", "no_classmate_when_main_incorrect", "neg_classmate_when_main_incorrect")
+CONDITIONS = (
+    "always",
+    "no_classmate",
+    "no_classmate_when_main_incorrect",
+    "neg_classmate_when_main_incorrect",
+)
 PLACEMENTS = ("classmate_partial", "all")
-ESTIMATORS = ("grpo", "grpo_main_classmate_separated", "grpo_w_classmate", "gdpo", "gdpo_partial", "dr_grpo", "rloo", "remax")
+ESTIMATORS = (
+    "grpo",
+    "grpo_main_classmate_separated",
+    "grpo_w_classmate",
+    "gdpo",
+    "gdpo_partial",
+    "dr_grpo",
+    "rloo",
+    "remax",
+)
 MAIN_MODES = ("all_tokens", "cot_only", "output_only")
 
 # %% ../../nbs/classmate/02_classmates.ipynb #read_mapping
@@ -159,27 +246,43 @@ def read_mapping(
 ) -> dict[str, str]:  # name → address, ending in /v1
     "Read where classmates are hosted; `ConfigError` says what is wrong with the file"
     try:
-        with open(path, "rb") as file: text = file.read(1_000_001)
+        with open(path, "rb") as file:
+            text = file.read(1_000_001)
         found = json.loads(text) if len(text) <= 1_000_000 else None
     except OSError as e:
         start = f"Host classmates first: humanlm classmate host NAME --host.out {path}, which takes the file away when it ends."
         raise ConfigError(f"classmate.mapping: cannot read {path}: {e.strerror}. {start}") from e
-    except (ValueError, RecursionError) as e: raise ConfigError(f"classmate.mapping: {path} is no JSON: {shorten(e)}. Host classmates anew.") from e
+    except (ValueError, RecursionError) as e:
+        raise ConfigError(
+            f"classmate.mapping: {path} is no JSON: {shorten(e)}. Host classmates anew."
+        ) from e
     if not isinstance(found, dict) or not found or not all(map(_is_place, found.values())):
         form = '{"NAME": {"local_host": "127.0.0.1", "port": 8003}}'
-        raise ConfigError(f"classmate.mapping: {path} holds {shorten(repr(found))}, which must be like {form}. Host classmates anew.")
-    return {name: f"{server_url(place['local_host'], place['port'])}/v1" for name, place in found.items()}
+        raise ConfigError(
+            f"classmate.mapping: {path} holds {shorten(repr(found))}, which must be like {form}. Host classmates anew."
+        )
+    return {
+        name: f"{server_url(place['local_host'], place['port'])}/v1"
+        for name, place in found.items()
+    }
 
 
 def _is_place(place):
-    if not isinstance(place, dict) or place.keys() != {"local_host", "port"}: return False
+    if not isinstance(place, dict) or place.keys() != {"local_host", "port"}:
+        return False
     host, port = place["local_host"], place["port"]
-    return isinstance(host, str) and bool(re.fullmatch(r"[A-Za-z0-9_.:-]{1,253}", host)) and type(port) is int and 0 < port < 2**16
+    return (
+        isinstance(host, str)
+        and bool(re.fullmatch(r"[A-Za-z0-9_.:-]{1,253}", host))
+        and type(port) is int
+        and 0 < port < 2**16
+    )
 
 # %% ../../nbs/classmate/02_classmates.ipynb #ClassmateClients
 @dataclass(frozen=True)
 class ClassmateClients(ClientConfig):
     "Who goes on with the reasoning, and where"
+
     models: list[str] = field(default_factory=lambda: ["initial"])
     """Each initial, lagged or live (the policy's own weights: of the start, of some steps ago, of now), another model of the run, one that is hosted (mapping),
     or a client such as vllm/NAME or hf/NAME."""
@@ -202,21 +305,36 @@ class ClassmateClients(ClientConfig):
 
     def checks(self):
         yield from super().checks()
-        yield len({*self.models}) == len(self.models) > 0, f"models must name one or more, each once, got {self.models}"
-        yield (len(self.weights) in (0, len(self.models)) and all(w > 0 for w in self.weights),
-               f"weights must be above 0, one for each of {len(self.models)} models, or none, got {self.weights}")
+        yield (
+            len({*self.models}) == len(self.models) > 0,
+            f"models must name one or more, each once, got {self.models}",
+        )
+        yield (
+            len(self.weights) in (0, len(self.models)) and all(w > 0 for w in self.weights),
+            f"weights must be above 0, one for each of {len(self.models)} models, or none, got {self.weights}",
+        )
 
     def hosted(self) -> dict[str, str]:  # name → address
         "Read which classmates are hosted where"
         return read_mapping(self.mapping) if self.mapping else {}
 
-    def full_name(self, name: str, others: Sequence[str] = ()) -> str:  # provider/model; others: further names, for advice
+    def full_name(
+        self, name: str, others: Sequence[str] = ()
+    ) -> str:  # provider/model; others: further names, for advice
         "Name a classmate as a client; `ConfigError` where nobody knows it"
-        if name in (hosted := self.hosted()): return f"vllm/{name}"
+        if name in (hosted := self.hosted()):
+            return f"vllm/{name}"
         provider, _, model = name.partition("/")
-        if model and provider in providers(): return name
-        where = f"is hosted by {self.mapping}" if self.mapping else "is hosted (classmate.mapping names no file)"
-        raise ConfigError(f"classmate.models: no classmate {shorten(name)!r} {where}.{near_miss(name, [*hosted, *SELVES, *others])} Or name a client, such as vllm/NAME.")
+        if model and provider in providers():
+            return name
+        where = (
+            f"is hosted by {self.mapping}"
+            if self.mapping
+            else "is hosted (classmate.mapping names no file)"
+        )
+        raise ConfigError(
+            f"classmate.models: no classmate {shorten(name)!r} {where}.{near_miss(name, [*hosted, *SELVES, *others])} Or name a client, such as vllm/NAME."
+        )
 
     def client(self, model: str, ledger: Any = None) -> ChatClient:
         "Make the client of a classmate, where it is hosted or as any other"
@@ -227,6 +345,7 @@ class ClassmateClients(ClientConfig):
 @dataclass(frozen=True)
 class ClassmateConfig(ClassmateClients):
     "How much of the reasoning is shown, and what is paid for what classmates make of it"
+
     reward_type: str = field(default="vanilla_reward", kw_only=True)
     "vanilla_reward, remove_wo_cot (less what is earned without reasoning) or random_truncate."
     reward_weight: float = field(default=1.0, kw_only=True)
@@ -257,28 +376,51 @@ class ClassmateConfig(ClassmateClients):
 
     def checks(self):
         yield from super().checks()
-        choices = {"reward_type": REWARD_TYPES, "use_classmate_condition": CONDITIONS, "placement": PLACEMENTS, "main_mode": MAIN_MODES,
-                   "unfinished": POLICIES, "empty": POLICIES, "marks": [*MARKS]}
+        choices = {
+            "reward_type": REWARD_TYPES,
+            "use_classmate_condition": CONDITIONS,
+            "placement": PLACEMENTS,
+            "main_mode": MAIN_MODES,
+            "unfinished": POLICIES,
+            "empty": POLICIES,
+            "marks": [*MARKS],
+        }
         for name, known in choices.items():
             value = getattr(self, name)
             yield value in known, f"{name} is {shorten(repr(value))}.{near_miss(value, known)}"
-        yield (self.estimator != "gae" or self.main_mode == "all_tokens",
-               "main_mode says which advantages count, and with estimator gae the critic makes them: take all_tokens")
-        yield self.estimator == "gae" or self.advantage in ESTIMATORS, f"estimator is {shorten(repr(self.estimator))}.{near_miss(self.estimator, ESTIMATORS)}"
-        yield len(self.shares) == 2 and 0 < self.shares[0] <= self.shares[1] <= 1, f"shares must be two, the least first, above 0 and at most 1, got {self.shares}"
-        yield (math.isfinite(self.reward_weight) and self.temperature >= 0,
-               f"reward_weight and temperature must be numbers, the latter not negative, got {self.reward_weight} and {self.temperature}")
-        yield (self.use_classmate_condition != "no_classmate" or not self.shuffle and self.reward_weight == 1,
-               "shuffle and reward_weight are for classmates, and no_classmate asks none: nothing would read them")
+        yield (
+            self.estimator != "gae" or self.main_mode == "all_tokens",
+            "main_mode says which advantages count, and with estimator gae the critic makes them: take all_tokens",
+        )
+        yield (
+            self.estimator == "gae" or self.advantage in ESTIMATORS,
+            f"estimator is {shorten(repr(self.estimator))}.{near_miss(self.estimator, ESTIMATORS)}",
+        )
+        yield (
+            len(self.shares) == 2 and 0 < self.shares[0] <= self.shares[1] <= 1,
+            f"shares must be two, the least first, above 0 and at most 1, got {self.shares}",
+        )
+        yield (
+            math.isfinite(self.reward_weight) and self.temperature >= 0,
+            f"reward_weight and temperature must be numbers, the latter not negative, got {self.reward_weight} and {self.temperature}",
+        )
+        yield (
+            self.use_classmate_condition != "no_classmate"
+            or not self.shuffle
+            and self.reward_weight == 1,
+            "shuffle and reward_weight are for classmates, and no_classmate asks none: nothing would read them",
+        )
         Keep.read(self.keep)
 
     @property
-    def advantage(self) -> str: return "dr_grpo" if self.estimator == "drgrpo" else self.estimator
+    def advantage(self) -> str:
+        return "dr_grpo" if self.estimator == "drgrpo" else self.estimator
 
 # %% ../../nbs/classmate/02_classmates.ipynb #AnswerRewardConfig
 @dataclass(frozen=True)
 class AnswerRewardConfig(ClientConfig):
     "What answers are paid for, and who judges them"
+
     model: str = ""
     """A chat model as the judge, where no rule says what an answer is worth."""
     verifier: str = field(default="", kw_only=True)
@@ -308,24 +450,46 @@ class AnswerRewardConfig(ClientConfig):
 
     def checks(self):
         yield from super().checks()
-        yield not (self.weak and not self.exploit), "weak is given, and no exploit that it could see. Name one, or leave weak out"
-        yield (bool(self.exploit) or (self.gold_weight, self.exploit_weight, self.gold_most) == (1.0, 1.0, None),
-               "gold_weight, exploit_weight and gold_most are for an exploit, and none is named: nothing would read them")
-        yield self.unanswered is None or math.isfinite(self.unanswered), f"unanswered must be a number, got {self.unanswered}"
-        yield not self.user_tinker_llm_judge or bool(self.model), "user_tinker_llm_judge is on, and model names no judge. Name it"
+        yield (
+            not (self.weak and not self.exploit),
+            "weak is given, and no exploit that it could see. Name one, or leave weak out",
+        )
+        yield (
+            bool(self.exploit)
+            or (self.gold_weight, self.exploit_weight, self.gold_most) == (1.0, 1.0, None),
+            "gold_weight, exploit_weight and gold_most are for an exploit, and none is named: nothing would read them",
+        )
+        yield (
+            self.unanswered is None or math.isfinite(self.unanswered),
+            f"unanswered must be a number, got {self.unanswered}",
+        )
+        yield (
+            not self.user_tinker_llm_judge or bool(self.model),
+            "user_tinker_llm_judge is on, and model names no judge. Name it",
+        )
 
     @property
-    def judge(self) -> str: return f"vllm/{self.model.removeprefix('vllm/')}" if self.user_tinker_llm_judge else self.model
+    def judge(self) -> str:
+        return (
+            f"vllm/{self.model.removeprefix('vllm/')}" if self.user_tinker_llm_judge else self.model
+        )
 
 # %% ../../nbs/classmate/02_classmates.ipynb #shuffled
 def shuffled(shown: Sequence[ReasoningView], seed: int = 0) -> list[ReasoningView]:
     "Hand each row the reasoning that was meant for another prompt; `DataError` where one prompt has more than half of the rows"
     rng, by_row = random.Random(f"shuffled/{seed}"), defaultdict(list)
-    for i, row in enumerate(shown): by_row[row.row].append(i)
+    for i, row in enumerate(shown):
+        by_row[row.row].append(i)
     groups = sorted(by_row.values(), key=lambda own: (-len(own), rng.random()))
     order = [i for own in groups for i in own]
     most = len(groups[0]) if groups else 0
-    if 2 * most > len(shown): raise DataError(f"{most} of {len(shown)} rows are of one prompt: there is no other reasoning for each of them. Give more prompts.")
+    if 2 * most > len(shown):
+        raise DataError(
+            f"{most} of {len(shown)} rows are of one prompt: there is no other reasoning for each of them. Give more prompts."
+        )
     given = order[most:] + order[:most]  # moved by the largest group, nobody meets a row of its own
     found = dict(zip(order, given))
-    return [row._replace(reasoning=shown[found[i]].reasoning, status=shown[found[i]].status) for i, row in enumerate(shown)]
+    return [
+        row._replace(reasoning=shown[found[i]].reasoning, status=shown[found[i]].status)
+        for i, row in enumerate(shown)
+    ]

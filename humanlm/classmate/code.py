@@ -21,25 +21,39 @@ def _find_program(answer: str) -> str:  # empty: there is none
     fence, block, found = "", [], ""
     for line in answer[-MAX_ANSWER:].splitlines():
         mark = re.match(r"\s{0,3}(`{3,}|~{3,})", line)
-        if not fence: fence, block = mark[1] if mark else "", []
-        elif line.strip() == fence: fence, found = "", "\n".join(block)
-        else: block.append(line)
+        if not fence:
+            fence, block = mark[1] if mark else "", []
+        elif line.strip() == fence:
+            fence, found = "", "\n".join(block)
+        else:
+            block.append(line)
     return found
 
 
 def code_verifier(
     sandbox: Sandbox | SandboxClient,
-    threshold: float | None = None,  # share of tests from which the value is 1, else 0; None: the share itself
+    threshold: float
+    | None = None,  # share of tests from which the value is 1, else 0; None: the share itself
 ) -> Verifier:
     "Make a verifier of programs"
+
     def verify(answer: str, gold: str) -> AnswerVerdict:
-        try: tests = read_tests(gold)
-        except DataError as e: return AnswerVerdict(math.nan, "", f"gold: {shorten(e, 200)}", False)
+        try:
+            tests = read_tests(gold)
+        except DataError as e:
+            return AnswerVerdict(math.nan, "", f"gold: {shorten(e, 200)}", False)
         program = _find_program(answer)
-        if not program.strip(): return AnswerVerdict(0.0, "", "", False)
-        try: scored = sandbox.score(program, tests)
-        except (SandboxError, DataError) as e: return AnswerVerdict(math.nan, "", shorten(e, 200))
-        return AnswerVerdict(scored.rate if threshold is None else float(scored.rate >= threshold), f"{sum(scored.results)} of {len(tests)}")
+        if not program.strip():
+            return AnswerVerdict(0.0, "", "", False)
+        try:
+            scored = sandbox.score(program, tests)
+        except (SandboxError, DataError) as e:
+            return AnswerVerdict(math.nan, "", shorten(e, 200))
+        return AnswerVerdict(
+            scored.rate if threshold is None else float(scored.rate >= threshold),
+            f"{sum(scored.results)} of {len(tests)}",
+        )
+
     return verify
 
 

@@ -27,30 +27,61 @@ class PromptLook:
         pieces: Sequence[str],  # text of every token, by id; see `token_pieces`
         prompt: str = "",
     ):
-        if not trajectories: raise DataError("There are no responses to look at. Give those of one prompt.")
+        if not trajectories:
+            raise DataError("There are no responses to look at. Give those of one prompt.")
         self.trajectories, self.pieces, self.asked = list(trajectories), pieces, prompt
-        self.most = max((abs(x) for t in self.trajectories for x in _advantages(t)), default=0.0) or 1.0
+        self.most = (
+            max((abs(x) for t in self.trajectories for x in _advantages(t)), default=0.0) or 1.0
+        )
 
     @property
-    def pushed(self) -> bool: return any(map(any, map(_advantages, self.trajectories)))
+    def pushed(self) -> bool:
+        return any(map(any, map(_advantages, self.trajectories)))
 
-    def text(self, id: int) -> str: return self.pieces[id] if id < len(self.pieces) else "\ufffd"
+    def text(self, id: int) -> str:
+        return self.pieces[id] if id < len(self.pieces) else "\ufffd"
 
-    def _repr_html_(self) -> str: return self.html()._repr_html_()
+    def _repr_html_(self) -> str:
+        return self.html()._repr_html_()
 
     def html(self) -> Html:
         "Show every response: rewards, tokens by advantage, what was shown, what classmates wrote"
         head = tag("p", tag("b", "prompt "), shorten(self.asked, 1000)) if self.asked else ""
-        return Html().join([head, *(tag("div", rollout_html(t, self.text, most=self.most), style="border-top:1px solid #ccc") for t in self.trajectories)])
+        return Html().join(
+            [
+                head,
+                *(
+                    tag(
+                        "div",
+                        rollout_html(t, self.text, most=self.most),
+                        style="border-top:1px solid #ccc",
+                    )
+                    for t in self.trajectories
+                ),
+            ]
+        )
 
     @styled
     def figure(self) -> Any:  # of matplotlib
         "Draw the advantage of each token; what classmates were shown is shaded"
-        figure, axes = axes_of(7.2, 0.9 + 0.7 * len(self.trajectories), len(self.trajectories), 1, sharex=True)
+        figure, axes = axes_of(
+            7.2, 0.9 + 0.7 * len(self.trajectories), len(self.trajectories), 1, sharex=True
+        )
         for t, ax in zip(self.trajectories, axes if len(self.trajectories) > 1 else [axes]):
-            values, shown = _advantages(t), [i for i, x in enumerate(t.signals.get("shown", [])) if x > 0]
-            ax.bar(range(len(values)), values, width=1.0, color=["#2a7f4f" if x > 0 else "#b4532a" for x in values])
-            if shown: ax.axvspan(shown[0] - 0.5, shown[-1] + 0.5, color="#8a8a8a", alpha=0.15, linewidth=0)
+            values, shown = (
+                _advantages(t),
+                [i for i, x in enumerate(t.signals.get("shown", [])) if x > 0],
+            )
+            ax.bar(
+                range(len(values)),
+                values,
+                width=1.0,
+                color=["#2a7f4f" if x > 0 else "#b4532a" for x in values],
+            )
+            if shown:
+                ax.axvspan(
+                    shown[0] - 0.5, shown[-1] + 0.5, color="#8a8a8a", alpha=0.15, linewidth=0
+                )
             ax.set(ylim=(-1.1 * self.most, 1.1 * self.most), ylabel=t.id.rpartition("/")[2])
         ax.set_xlabel("token")
         return figure
@@ -67,25 +98,42 @@ class RunLook:
     def __init__(self, folder: str | Path, stage: str = "classmate"):
         from humanlm.models.checkpoints import load_tokenizer
         from humanlm.classmate.reasoning import token_pieces
+
         folder = Path(folder)
         self.trajectories = load_trajectories(folder / "trajectories" / stage)
-        if not self.trajectories: raise DataError(f"{folder} holds no trajectories of {stage}. Give the folder of a run that trained with classmates.")
+        if not self.trajectories:
+            raise DataError(
+                f"{folder} holds no trajectories of {stage}. Give the folder of a run that trained with classmates."
+            )
         self.tokenizer = load_tokenizer(folder / "models" / stage)
         self.pieces = token_pieces(self.tokenizer)
         self.groups: Mapping[tuple[int, str], list[Trajectory]] = {}
-        for t in self.trajectories: self.groups.setdefault((t.step, t.row_id), []).append(t)
+        for t in self.trajectories:
+            self.groups.setdefault((t.step, t.row_id), []).append(t)
 
     def prompt(self, step: int, row: str) -> PromptLook:
         "Show one prompt of a step"
         found = self.groups.get((step, row))
-        if not found: raise DataError(f"No prompt {shorten(row)!r} in step {step}. There are steps {min(self.groups)[0]} to {max(self.groups)[0]}.")
-        return PromptLook(found, self.pieces, str(self.tokenizer.decode(found[0].prompt_ids, skip_special_tokens=True)))
+        if not found:
+            raise DataError(
+                f"No prompt {shorten(row)!r} in step {step}. There are steps {min(self.groups)[0]} to {max(self.groups)[0]}."
+            )
+        return PromptLook(
+            found,
+            self.pieces,
+            str(self.tokenizer.decode(found[0].prompt_ids, skip_special_tokens=True)),
+        )
 
 
 def reasoning_section(run: RunFolder) -> Html:
     "Show two prompts of the last step for the report"
-    try: look = RunLook(run.folder)
-    except (DataError, OSError) as e: return missing(f"No responses to show: {shorten(e)}")
+    try:
+        look = RunLook(run.folder)
+    except (DataError, OSError) as e:
+        return missing(f"No responses to show: {shorten(e)}")
     last = max(step for step, _ in look.groups)
-    pages = sorted((look.prompt(*key) for key in look.groups if key[0] == last), key=lambda page: not page.pushed)  # those that moved something first
+    pages = sorted(
+        (look.prompt(*key) for key in look.groups if key[0] == last),
+        key=lambda page: not page.pushed,
+    )  # those that moved something first
     return Html().join(page.html() for page in pages[:2])

@@ -17,9 +17,27 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from .classmates import SELVES, AnswerRewardConfig, Classmate, ClassmateAnswers, ClassmateConfig, ReasoningView, ShowPolicy, ask_classmates, classmate_counts, shuffled
+from humanlm.classmate.classmates import (
+    SELVES,
+    AnswerRewardConfig,
+    Classmate,
+    ClassmateAnswers,
+    ClassmateConfig,
+    ReasoningView,
+    ShowPolicy,
+    ask_classmates,
+    classmate_counts,
+    shuffled,
+)
 from .reasoning import MARKS, Keep, ReasoningReader, token_pieces
-from .rewards import answer_scores, classmate_advantages, conditioned, exploited, pooled_rewards, token_rewards
+from humanlm.classmate.rewards import (
+    answer_scores,
+    classmate_advantages,
+    conditioned,
+    exploited,
+    pooled_rewards,
+    token_rewards,
+)
 from .verifiers import Case, RewardModel, Scorer, make_verifier
 from ..data.trajectory import Trajectory, Turn
 from ..models.local import HFClient
@@ -33,11 +51,12 @@ from ..methods.rollouts import single_turn
 # %% ../../nbs/classmate/05_method.ipynb #ResponseReader
 class _ResponseParts(NamedTuple):
     "What responses are made of"
+
     shown: list[ReasoningView]  # B
-    answers: list[str]           # B; empty where the reasoning was never closed
-    mask: np.ndarray             # [B, T] bool, tokens that classmates are shown
-    reasoning: np.ndarray        # [B, T] bool, tokens of the reasoning
-    output: np.ndarray           # [B, T] bool, tokens of the answer
+    answers: list[str]  # B; empty where the reasoning was never closed
+    mask: np.ndarray  # [B, T] bool, tokens that classmates are shown
+    reasoning: np.ndarray  # [B, T] bool, tokens of the reasoning
+    output: np.ndarray  # [B, T] bool, tokens of the answer
 
 
 class ResponseReader:
@@ -48,19 +67,24 @@ class ResponseReader:
         self.marks, self.keep = MARKS[config.marks], Keep.read(config.keep)
         self.pieces = token_pieces(tokenizer)
         self.reader = ReasoningReader(self.pieces, self.marks)
-        self.spoken = np.ones(len(self.pieces), bool)  # tokens that are text: those that end a response are not
-        self.spoken[[i for i in tokenizer.all_special_ids if self.pieces[i] not in "".join(self.marks)]] = False
+        self.spoken = np.ones(
+            len(self.pieces), bool
+        )  # tokens that are text: those that end a response are not
+        self.spoken[
+            [i for i in tokenizer.all_special_ids if self.pieces[i] not in "".join(self.marks)]
+        ] = False
 
     def __call__(
         self,
-        rows: Sequence[dict],            # B, what was asked
+        rows: Sequence[dict],  # B, what was asked
         completions: Sequence[Sequence[int]],  # B, token ids
-        step: int | None = None,         # of training; None: evaluation, where nothing is cut at random
+        step: int | None = None,  # of training; None: evaluation, where nothing is cut at random
     ) -> _ResponseParts:
         "Read a batch"
         lengths = np.array([len(ids) for ids in completions], np.int64)
         ids = np.zeros((len(rows), max(1, lengths.max(initial=0))), np.int64)
-        for own, found in zip(ids, completions): own[:len(found)] = found
+        for own, found in zip(ids, completions):
+            own[: len(found)] = found
         spans, shown, answers = self.reader(ids, lengths), [], []
         mask, statuses = np.zeros(ids.shape, bool), spans.status()
         for i, (row, copy) in enumerate(zip(rows, copy_index(rows))):
@@ -68,19 +92,36 @@ class ResponseReader:
             keep = self.keep
             if step is not None and self.config.reward_type == "random_truncate":
                 keep = Keep.random(self.seed, step, row["row_id"], copy, *self.config.shares)
-            first, last = keep.span(ids[i, start:stop] if keep.unit == "tokens" else [self.pieces[j] for j in ids[i, start:stop]])
-            mask[i, start + first:start + last] = True
-            shown.append(ReasoningView(row["row_id"], copy, _question(row), self.text(ids[i, start + first:start + last]), statuses[i]))
-            answers.append(self.text(ids[i, spans.output[i]:lengths[i]]).strip() if spans.closed[i] else "")
+            first, last = keep.span(
+                ids[i, start:stop]
+                if keep.unit == "tokens"
+                else [self.pieces[j] for j in ids[i, start:stop]]
+            )
+            mask[i, start + first : start + last] = True
+            shown.append(
+                ReasoningView(
+                    row["row_id"],
+                    copy,
+                    _question(row),
+                    self.text(ids[i, start + first : start + last]),
+                    statuses[i],
+                )
+            )
+            answers.append(
+                self.text(ids[i, spans.output[i] : lengths[i]]).strip() if spans.closed[i] else ""
+            )
         output = np.arange(ids.shape[1]) >= spans.output[:, None]
-        return _ResponseParts(shown, answers, mask, spans.mask(ids.shape[1]), output & spans.closed[:, None])
+        return _ResponseParts(
+            shown, answers, mask, spans.mask(ids.shape[1]), output & spans.closed[:, None]
+        )
 
     def text(self, ids: np.ndarray) -> str:
         "Give the text of tokens, without those that end a response"
         return self.tokenizer.decode(ids[self.spoken[ids]].tolist())
 
 
-def _question(row): return tuple({"role": m["role"], "content": m["content"]} for m in row["prompt"])
+def _question(row):
+    return tuple({"role": m["role"], "content": m["content"]} for m in row["prompt"])
 
 # %% ../../nbs/classmate/05_method.ipynb #AnswerScorer
 class AnswerScorer:
@@ -89,38 +130,75 @@ class AnswerScorer:
     def __init__(
         self,
         config: AnswerRewardConfig = AnswerRewardConfig(),
-        judges: Mapping[str, Any] = {},  # judge and weak: chat clients; general_reward: a `RewardModel`
+        judges: Mapping[
+            str, Any
+        ] = {},  # judge and weak: chat clients; general_reward: a `RewardModel`
     ):
         self.config, self.judges, self.made = config, judges, {}
 
-    async def __call__(self, rows: Sequence[Mapping], answers: Sequence[str]) -> list[float]:  # B, nan = no score
+    async def __call__(
+        self, rows: Sequence[Mapping], answers: Sequence[str]
+    ) -> list[float]:  # B, nan = no score
         "Score answers to rows with `verifier`, `ground_truth` and `prompt`"
-        if self.config.unanswered is None: return await self.worth(rows, answers)
+        if self.config.unanswered is None:
+            return await self.worth(rows, answers)
         asked = [i for i, answer in enumerate(answers) if answer.strip()]
-        found = dict(zip(asked, await self.worth([rows[i] for i in asked], [answers[i] for i in asked])))
+        found = dict(
+            zip(asked, await self.worth([rows[i] for i in asked], [answers[i] for i in asked]))
+        )
         return [found.get(i, self.config.unanswered) for i in range(len(answers))]
 
     async def worth(self, rows: Sequence[Mapping], answers: Sequence[str]) -> list[float]:
         "Score answers, empty ones as verifiers do"
-        cases = [Case(answer, row["ground_truth"], row["prompt"][-1]["content"]) for row, answer in zip(rows, answers, strict=True)]
+        cases = [
+            Case(answer, row["ground_truth"], row["prompt"][-1]["content"])
+            for row, answer in zip(rows, answers, strict=True)
+        ]
         gold = self.by_name([self.config.verifier or row["verifier"] for row in rows], cases)
-        if not self.config.exploit: return await gold
-        asked = [gold, *(self.by_name([self.config.exploit] * len(cases), cases, who) for who in ("judge", *(["weak"] if self.config.weak else [])))]
-        found = [torch.tensor(values, dtype=torch.float64) for values in await asyncio.gather(*asked)]
+        if not self.config.exploit:
+            return await gold
+        asked = [
+            gold,
+            *(
+                self.by_name([self.config.exploit] * len(cases), cases, who)
+                for who in ("judge", *(["weak"] if self.config.weak else []))
+            ),
+        ]
+        found = [
+            torch.tensor(values, dtype=torch.float64) for values in await asyncio.gather(*asked)
+        ]
         most = math.inf if self.config.gold_most is None else self.config.gold_most
-        return exploited(*found, gold_weight=self.config.gold_weight, exploit_weight=self.config.exploit_weight, gold_most=most).tolist()
+        return exploited(
+            *found,
+            gold_weight=self.config.gold_weight,
+            exploit_weight=self.config.exploit_weight,
+            gold_most=most,
+        ).tolist()
 
-    async def by_name(self, names: Sequence[str], cases: Sequence[Case], who: str = "judge") -> list[float]:
+    async def by_name(
+        self, names: Sequence[str], cases: Sequence[Case], who: str = "judge"
+    ) -> list[float]:
         "Score each case by a verifier of its own; verifiers work side by side"
-        places = {name: [i for i, own in enumerate(names) if own == name] for name in dict.fromkeys(names)}
+        places = {
+            name: [i for i, own in enumerate(names) if own == name] for name in dict.fromkeys(names)
+        }
         verifiers = {name: self.verifier(name, who) for name in places}
-        found = await asyncio.gather(*(verifiers[name]([cases[i] for i in own]) for name, own in places.items()))
-        values = {i: verdict.value for own, verdicts in zip(places.values(), found) for i, verdict in zip(own, verdicts)}
+        found = await asyncio.gather(
+            *(verifiers[name]([cases[i] for i in own]) for name, own in places.items())
+        )
+        values = {
+            i: verdict.value
+            for own, verdicts in zip(places.values(), found)
+            for i, verdict in zip(own, verdicts)
+        }
         return [values[i] for i in range(len(cases))]
 
     def verifier(self, name: str, who: str = "judge") -> Scorer:
         "Make a verifier once"
-        if (name, who) not in self.made: self.made[name, who] = make_verifier(name, self.judges.get(name if name == RewardModel.name else who))
+        if (name, who) not in self.made:
+            self.made[name, who] = make_verifier(
+                name, self.judges.get(name if name == RewardModel.name else who)
+            )
         return self.made[name, who]
 
 # %% ../../nbs/classmate/05_method.ipynb #ResponseScores
@@ -129,19 +207,32 @@ REWARDS = ("answer", "classmate")  # of a response
 
 class ResponseScores(NamedTuple):
     "Responses, what classmates made of them, and what both is worth"
+
     read: _ResponseParts
     answers: list[list[ClassmateAnswers]]  # [B][M]
-    values: list[list[float]]  # [B][2], answer and classmates, the latter as conditions and weight leave it
-    pooled: list[float]        # [B], the classmates' before these
+    values: list[
+        list[float]
+    ]  # [B][2], answer and classmates, the latter as conditions and weight leave it
+    pooled: list[float]  # [B], the classmates' before these
     scores: list[list[list[float]]]  # [B][M][S], of each answer
 
 
 def _noted(t, shown, values, answers, mask, more):
     "Write into a trajectory what came of it"
-    turns = [Turn("classmate", f"{one.classmate}: {one.why or 'no answer' if text is None else text}") for one in answers for text in one.texts]
+    turns = [
+        Turn("classmate", f"{one.classmate}: {one.why or 'no answer' if text is None else text}")
+        for one in answers
+        for text in one.texts
+    ]
     spent = sum(one.tokens for one in answers if not one.cached)
-    return replace(t, turns=(*t.turns, *turns), rewards=t.rewards | dict(zip(REWARDS, values)) | more, parse_status=shown.status,
-                   signals=t.signals | {"shown": mask[:len(t.completion_ids)].astype(float).tolist()}, usage={"tokens_out": spent} if spent else t.usage)
+    return replace(
+        t,
+        turns=(*t.turns, *turns),
+        rewards=t.rewards | dict(zip(REWARDS, values)) | more,
+        parse_status=shown.status,
+        signals=t.signals | {"shown": mask[: len(t.completion_ids)].astype(float).tolist()},
+        usage={"tokens_out": spent} if spent else t.usage,
+    )
 
 # %% ../../nbs/classmate/05_method.ipynb #ReasoningRollout
 class ReasoningRollout:
@@ -155,77 +246,182 @@ class ReasoningRollout:
         score: AnswerScorer | None = None,  # None: rules
     ):
         self.config, self.reader, self.score = config, reader, score or AnswerScorer()
-        self.classmates = [] if config.use_classmate_condition == "no_classmate" else list(classmates)
+        self.classmates = (
+            [] if config.use_classmate_condition == "no_classmate" else list(classmates)
+        )
         self.policy, self.write = ShowPolicy(config.unfinished, config.empty), single_turn()
-        self.alone: dict[tuple, float] = {}  # prompt, classmate, step where its weights move → what it earns without reasoning
-        self.counts: dict[str, float] = {}   # of the last step
+        self.alone: dict[
+            tuple, float
+        ] = {}  # prompt, classmate, step where its weights move → what it earns without reasoning
+        self.counts: dict[str, float] = {}  # of the last step
 
-    async def __call__(self, rows: Sequence[dict], policy: Policy) -> tuple[list[Trajectory], list[list[float]]]:
+    async def __call__(
+        self, rows: Sequence[dict], policy: Policy
+    ) -> tuple[list[Trajectory], list[list[float]]]:
         "Roll out and score: trajectories, and values `[B, 2]`"
         done = await self.write(rows, policy)
         found = await self.scored(rows, [t.completion_ids for t in done], policy.step)
-        greedy = await self.greedy(rows, policy) if self.config.advantage == "remax" else [{}] * len(done)
-        scored = [_noted(t, *each, more=more) for t, *each, more in zip(done, found.read.shown, found.values, found.answers, found.read.mask, greedy)]
+        greedy = (
+            await self.greedy(rows, policy)
+            if self.config.advantage == "remax"
+            else [{}] * len(done)
+        )
+        scored = [
+            _noted(t, *each, more=more)
+            for t, *each, more in zip(
+                done, found.read.shown, found.values, found.answers, found.read.mask, greedy
+            )
+        ]
         return scored, found.values
 
-    async def scored(self, rows: Sequence[dict], completions: Sequence[Sequence[int]], step: int | None, shuffle: bool | None = None) -> ResponseScores:
+    async def scored(
+        self,
+        rows: Sequence[dict],
+        completions: Sequence[Sequence[int]],
+        step: int | None,
+        shuffle: bool | None = None,
+    ) -> ResponseScores:
         "Score responses: the policy's answers, and those that classmates write with its reasoning"
         read = self.reader(rows, completions, step)
-        shown = shuffled(read.shown, step or 0) if (self.config.shuffle if shuffle is None else shuffle) and rows else read.shown
-        main, (answers, scores, pooled) = await asyncio.gather(self.score(rows, read.answers), self.classmate(rows, shown, step or 0))
-        if step is not None: self.counts = classmate_counts(answers)
-        weighed = conditioned(pooled, torch.tensor(main, dtype=torch.float64), self.config.use_classmate_condition, self.config.reward_weight)
-        return ResponseScores(read, answers, [[a, b] for a, b in zip(main, weighed.tolist())], pooled.tolist(), scores.tolist())
+        shown = (
+            shuffled(read.shown, step or 0)
+            if (self.config.shuffle if shuffle is None else shuffle) and rows
+            else read.shown
+        )
+        main, (answers, scores, pooled) = await asyncio.gather(
+            self.score(rows, read.answers), self.classmate(rows, shown, step or 0)
+        )
+        if step is not None:
+            self.counts = classmate_counts(answers)
+        weighed = conditioned(
+            pooled,
+            torch.tensor(main, dtype=torch.float64),
+            self.config.use_classmate_condition,
+            self.config.reward_weight,
+        )
+        return ResponseScores(
+            read,
+            answers,
+            [[a, b] for a, b in zip(main, weighed.tolist())],
+            pooled.tolist(),
+            scores.tolist(),
+        )
 
-    async def classmate(self, rows: Sequence[dict], shown: Sequence[ReasoningView], step: int) -> tuple[list[list[ClassmateAnswers]], torch.Tensor, torch.Tensor]:
+    async def classmate(
+        self, rows: Sequence[dict], shown: Sequence[ReasoningView], step: int
+    ) -> tuple[list[list[ClassmateAnswers]], torch.Tensor, torch.Tensor]:
         "Let classmates answer, and pool what that earns: answers `[B][M]`, scores `[B, M, S]`, rewards `[B]`"
-        if not self.classmates: return [[] for _ in rows], torch.zeros(len(rows), 0, 0), torch.full((len(rows),), math.nan, dtype=torch.float64)
+        if not self.classmates:
+            return (
+                [[] for _ in rows],
+                torch.zeros(len(rows), 0, 0),
+                torch.full((len(rows),), math.nan, dtype=torch.float64),
+            )
         answers = await ask_classmates(self.classmates, shown, step, self.policy)
-        scores = await answer_scores(answers, lambda places, texts: self.score([rows[i] for i in places], texts))
-        without = await self.without(rows, step) if self.config.reward_type == "remove_wo_cot" else None
-        return answers, scores, pooled_rewards(scores, [mate.weight for mate in self.classmates], without)
+        scores = await answer_scores(
+            answers, lambda places, texts: self.score([rows[i] for i in places], texts)
+        )
+        without = (
+            await self.without(rows, step) if self.config.reward_type == "remove_wo_cot" else None
+        )
+        return (
+            answers,
+            scores,
+            pooled_rewards(scores, [mate.weight for mate in self.classmates], without),
+        )
 
     async def without(self, rows: Sequence[dict], step: int = 0) -> list[list[float]]:  # [B][M]
         "Give what each classmate earns without reasoning; asked once for each prompt, and anew where weights have moved"
         moved = step if {"live", "lagged"} & {*self.config.models} else 0
-        new = {row["row_id"]: row for row in rows if any((row["row_id"], mate.name, moved) not in self.alone for mate in self.classmates)}
+        new = {
+            row["row_id"]: row
+            for row in rows
+            if any((row["row_id"], mate.name, moved) not in self.alone for mate in self.classmates)
+        }
         if new:
             own_rows = list(new.values())
-            asked = await ask_classmates(self.classmates, [ReasoningView(id, 0, _question(row), None) for id, row in new.items()])
-            scores = (await answer_scores(asked, lambda places, texts: self.score([own_rows[i] for i in places], texts))).nanmean(2)
+            asked = await ask_classmates(
+                self.classmates,
+                [ReasoningView(id, 0, _question(row), None) for id, row in new.items()],
+            )
+            scores = (
+                await answer_scores(
+                    asked, lambda places, texts: self.score([own_rows[i] for i in places], texts)
+                )
+            ).nanmean(2)
             kept = {key: value for key, value in self.alone.items() if key[2] == moved}
-            self.alone = kept | {(id, mate.name, moved): value for id, own in zip(new, scores.tolist()) for mate, value in zip(self.classmates, own)
-                                 if not math.isnan(value)}  # who failed is asked again in the next step
-        return [[self.alone.get((row["row_id"], mate.name, moved), math.nan) for mate in self.classmates] for row in rows]
+            self.alone = kept | {
+                (id, mate.name, moved): value
+                for id, own in zip(new, scores.tolist())
+                for mate, value in zip(self.classmates, own)
+                if not math.isnan(value)
+            }  # who failed is asked again in the next step
+        return [
+            [
+                self.alone.get((row["row_id"], mate.name, moved), math.nan)
+                for mate in self.classmates
+            ]
+            for row in rows
+        ]
 
     async def greedy(self, rows: Sequence[dict], policy: Policy) -> list[dict[str, float]]:
         "Score the policy's likeliest response to each prompt"
         once = {row["row_id"]: row for row in rows}
         written = await policy.generate(list(once.values()), Sampling(temperature=0.0))
-        found = await self.scored(list(once.values()), [c.ids for c in written], None, shuffle=False)
+        found = await self.scored(
+            list(once.values()), [c.ids for c in written], None, shuffle=False
+        )
         known = dict(zip(once, found.values))
-        return [{f"greedy {name}": value for name, value in zip(REWARDS, known[row["row_id"]])} for row in rows]
+        return [
+            {f"greedy {name}": value for name, value in zip(REWARDS, known[row["row_id"]])}
+            for row in rows
+        ]
 
 # %% ../../nbs/classmate/05_method.ipynb #classmate_method
 def _classmate_advantage(config: ClassmateConfig, reader: ResponseReader) -> Advantage:  # [B, T]
     "Make the advantage of a run"
+
     def advantage(batch: Batch) -> torch.Tensor:
         width, rewards = batch.mask.shape[1], batch.rewards.double().cpu()
         mask, shown = batch.mask.cpu(), torch.zeros(batch.mask.shape, dtype=torch.bool)
-        for own, t in zip(shown, batch.trajectories): own[:len(t.completion_ids)] = torch.tensor(t.signals["shown"]) > 0
-        greedy = torch.tensor([[t.rewards[f"greedy {name}"] for name in REWARDS] for t in batch.trajectories]) if config.advantage == "remax" else None
-        if config.estimator == "gae": return token_rewards(rewards[:, 0], rewards[:, 1], shown, mask, config.placement)
-        found = classmate_advantages(rewards[:, 0], rewards[:, 1], batch.groups.cpu(), shown, mask, config.advantage, config.placement, config.scale, greedy=greedy)
-        if config.main_mode == "all_tokens": return found
+        for own, t in zip(shown, batch.trajectories):
+            own[: len(t.completion_ids)] = torch.tensor(t.signals["shown"]) > 0
+        greedy = (
+            torch.tensor(
+                [[t.rewards[f"greedy {name}"] for name in REWARDS] for t in batch.trajectories]
+            )
+            if config.advantage == "remax"
+            else None
+        )
+        if config.estimator == "gae":
+            return token_rewards(rewards[:, 0], rewards[:, 1], shown, mask, config.placement)
+        found = classmate_advantages(
+            rewards[:, 0],
+            rewards[:, 1],
+            batch.groups.cpu(),
+            shown,
+            mask,
+            config.advantage,
+            config.placement,
+            config.scale,
+            greedy=greedy,
+        )
+        if config.main_mode == "all_tokens":
+            return found
         read = reader(batch.rows, [t.completion_ids for t in batch.trajectories])
-        outside = torch.as_tensor(read.output if config.main_mode == "cot_only" else read.reasoning)[:, :width]
-        return found.masked_fill(torch.nn.functional.pad(outside, (0, width - outside.shape[1])), 0.0)
+        outside = torch.as_tensor(
+            read.output if config.main_mode == "cot_only" else read.reasoning
+        )[:, :width]
+        return found.masked_fill(
+            torch.nn.functional.pad(outside, (0, width - outside.shape[1])), 0.0
+        )
 
     return advantage
 
 
 class _RolloutReward:
     "Both rewards, as the rollout has noted them"
+
     names: tuple[str, ...] = REWARDS
     weights: tuple[float, ...] = (1.0, 1.0)
 
@@ -248,14 +444,25 @@ def classmate_method(
 
     def metrics(batch: Batch) -> dict[str, float]:
         statuses = [t.parse_status for t in batch.trajectories]
-        return rollout.counts | {f"reasoning/{name}": statuses.count(name) / max(1, len(statuses)) for name in ("whole", "empty", "unfinished")}
+        return rollout.counts | {
+            f"reasoning/{name}": statuses.count(name) / max(1, len(statuses))
+            for name in ("whole", "empty", "unfinished")
+        }
 
-    return Method(rollout, _classmate_advantage(config, reader), _RolloutReward(), memory, metrics=metrics,
-                  critic=config.estimator == "gae", reads=memory is not None)
+    return Method(
+        rollout,
+        _classmate_advantage(config, reader),
+        _RolloutReward(),
+        memory,
+        metrics=metrics,
+        critic=config.estimator == "gae",
+        reads=memory is not None,
+    )
 
 # %% ../../nbs/classmate/05_method.ipynb #LaggedCopy
 class _LaggedCopy:
     "The policy as it was some steps ago; a `Memory` of the trainer"
+
     file = "classmate.safetensors"
 
     def __init__(self, model: Any, lag: int):
@@ -264,34 +471,46 @@ class _LaggedCopy:
     def follow(self, model: Any) -> None:
         "Count a step of the optimiser, and take its weights when it is time"
         self.steps += 1
-        if self.steps % self.lag: return
+        if self.steps % self.lag:
+            return
         with torch.no_grad():
             own = dict(self.copy.named_parameters())
-            for name, new in plain_weights(model): own[name].copy_(new)
+            for name, new in plain_weights(model):
+                own[name].copy_(new)
 
-    def note(self, trajectories: Sequence[Trajectory]) -> list: return []
+    def note(self, trajectories: Sequence[Trajectory]) -> list:
+        return []
 
-    def learn(self, notes: Sequence) -> dict[str, float]: return {}
+    def learn(self, notes: Sequence) -> dict[str, float]:
+        return {}
 
     def save(self, path: str | Path) -> Path:
         "Write the weights, and how many steps were counted"
         from safetensors.torch import save_file
-        save_file({name: x.contiguous() for name, x in self.copy.named_parameters()}, path, {"steps": str(self.steps)})
+
+        save_file(
+            {name: x.contiguous() for name, x in self.copy.named_parameters()},
+            path,
+            {"steps": str(self.steps)},
+        )
         return Path(path)
 
     def load(self, path: str | Path) -> None:
         "Read them"
         from safetensors import safe_open
+
         with safe_open(path, "pt") as file:
             self.steps = int(file.metadata()["steps"])
-            self.copy.load_state_dict({name: file.get_tensor(name) for name in file.keys()}, strict=False)
+            self.copy.load_state_dict(
+                {name: file.get_tensor(name) for name in file.keys()}, strict=False
+            )
 
 # %% ../../nbs/classmate/05_method.ipynb #make_classmates
 def make_classmates(
     config: ClassmateConfig,
-    model: Any,      # the policy, at the start of its stage
+    model: Any,  # the policy, at the start of its stage
     tokenizer: Any,
-    seed: int = 0,   # of the run
+    seed: int = 0,  # of the run
     ledger: Any = None,
     others: Mapping[str, LoadedModel] = {},  # further models of the run, by name
 ) -> tuple[list[Classmate], _LaggedCopy | None]:  # and what remembers, where one lags
@@ -299,10 +518,24 @@ def make_classmates(
     lagged: Any = _LaggedCopy(model, config.lag) if "lagged" in config.models else None
 
     def client(name) -> Any:
-        if name not in SELVES and name not in others: return config.client(name, ledger)
-        found = others.get(name) or LoadedModel({"initial": frozen_copy, "lagged": lambda _: lagged.copy, "live": lambda live: live}[name](model), tokenizer)
+        if name not in SELVES and name not in others:
+            return config.client(name, ledger)
+        found = others.get(name) or LoadedModel(
+            {"initial": frozen_copy, "lagged": lambda _: lagged.copy, "live": lambda live: live}[
+                name
+            ](model),
+            tokenizer,
+        )
         own: dict[str, Any] = config.options(ledger) | {"cache": None}
-        return HFClient(name, found, **{name: value for name, value in own.items() if name != "workers"})
+        return HFClient(
+            name, found, **{name: value for name, value in own.items() if name != "workers"}
+        )
 
-    weights, asked = config.weights or [1.0] * len(config.models), {"temperature": config.temperature, "max_tokens": config.max_tokens}
-    return [Classmate(client(name), config.samples, weight, MARKS[config.marks], seed, name, **asked) for name, weight in zip(config.models, weights)], lagged
+    weights, asked = (
+        config.weights or [1.0] * len(config.models),
+        {"temperature": config.temperature, "max_tokens": config.max_tokens},
+    )
+    return [
+        Classmate(client(name), config.samples, weight, MARKS[config.marks], seed, name, **asked)
+        for name, weight in zip(config.models, weights)
+    ], lagged

@@ -19,23 +19,30 @@ import numpy as np
 from ..core.basics import require, shorten
 
 # %% ../../nbs/classmate/01_reasoning.ipynb #type-imports
-if TYPE_CHECKING: from transformers import PreTrainedTokenizerFast
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 # %% ../../nbs/classmate/01_reasoning.ipynb #Marks
 class Marks(NamedTuple):
     "What stands before and behind reasoning"
+
     start: str
     end: str
 
 
-MARKS = {"think": Marks("<think>", "</think>"), "headings": Marks("### Thinking Trace", "### Output"), "coding": Marks("### Reasoning", "### Test Case")}
+MARKS = {
+    "think": Marks("<think>", "</think>"),
+    "headings": Marks("### Thinking Trace", "### Output"),
+    "coding": Marks("### Reasoning", "### Test Case"),
+}
 
 
 class _TextSpan(NamedTuple):
     "Where the reasoning of a text lies, in characters"
+
     start: int
     stop: int
-    output: int   # where the answer begins; the end of the text where there is none
+    output: int  # where the answer begins; the end of the text where there is none
     opened: bool  # there is an opening mark
     closed: bool  # there is a closing mark behind it
 
@@ -45,17 +52,30 @@ def text_span(text: str, marks: Marks = MARKS["think"]) -> _TextSpan:
     opens = text.find(marks.start)
     start = max(0, opens + len(marks.start)) if opens >= 0 else 0
     stop = text.find(marks.end, start)
-    return _TextSpan(start, stop, stop + len(marks.end), opens >= 0, True) if stop >= 0 else _TextSpan(start, len(text), len(text), opens >= 0, False)
+    return (
+        _TextSpan(start, stop, stop + len(marks.end), opens >= 0, True)
+        if stop >= 0
+        else _TextSpan(start, len(text), len(text), opens >= 0, False)
+    )
 
 # %% ../../nbs/classmate/01_reasoning.ipynb #token_pieces
 def token_pieces(tokenizer: "PreTrainedTokenizerFast") -> list[str]:  # by id
     "Give the text of every token, as it is in the middle of a text"
     before = tokenizer.encode("a", add_special_tokens=False)
     skip = len(tokenizer.decode(before))
-    return [text[skip:] for text in tokenizer.batch_decode([[*before, i] for i in range(len(tokenizer))], clean_up_tokenization_spaces=False)]
+    return [
+        text[skip:]
+        for text in tokenizer.batch_decode(
+            [[*before, i] for i in range(len(tokenizer))], clean_up_tokenization_spaces=False
+        )
+    ]
 
 
-_WHOLE, _TAIL, _BEFORE = 4, 2, 1  # a token holds all of a mark; begins with one of its ends; stands for some of what comes before such an end
+_WHOLE, _TAIL, _BEFORE = (
+    4,
+    2,
+    1,
+)  # a token holds all of a mark; begins with one of its ends; stands for some of what comes before such an end
 
 
 class _Mark:
@@ -63,17 +83,43 @@ class _Mark:
 
     def __init__(self, mark: str, pieces: Sequence[str]):
         self.mark, self.pieces, self.begun = mark, pieces, re.compile(f"(?={re.escape(mark)})")
-        ends, begins = tuple(mark[i:] for i in range(1, len(mark))), tuple(mark[:i] for i in range(1, len(mark)))
-        def kind(p): return _WHOLE * (mark in p) + _TAIL * p.startswith(ends) + _BEFORE * bool(p and (p.endswith(begins) or p in mark[:-1]))
-        self.kinds = np.array([*map(kind, pieces)], np.uint8)
-        self.tails, self.befores = np.zeros((2, len(pieces)), np.int64)  # a bit for each cut of the mark that fits behind or before
-        for i in np.flatnonzero(self.kinds & (_TAIL | _BEFORE)).tolist():
-            self.tails[i] = sum({1 << at % 62 for at in range(1, len(mark)) if pieces[i].startswith(mark[at:])})
-            self.befores[i] = sum({1 << at % 62 for at in range(1, len(mark)) if pieces[i].endswith(mark[:at]) or mark[:at].endswith(pieces[i])})
+        ends, begins = (
+            tuple(mark[i:] for i in range(1, len(mark))),
+            tuple(mark[:i] for i in range(1, len(mark))),
+        )
 
-    def found(self, ids: np.ndarray, places: np.ndarray, kinds: np.ndarray) -> np.ndarray:  # [n, 5]: row, token and letter where a mark begins, token and letter behind its last
+        def kind(p):
+            return (
+                _WHOLE * (mark in p)
+                + _TAIL * p.startswith(ends)
+                + _BEFORE * bool(p and (p.endswith(begins) or p in mark[:-1]))
+            )
+
+        self.kinds = np.array([*map(kind, pieces)], np.uint8)
+        self.tails, self.befores = np.zeros(
+            (2, len(pieces)), np.int64
+        )  # a bit for each cut of the mark that fits behind or before
+        for i in np.flatnonzero(self.kinds & (_TAIL | _BEFORE)).tolist():
+            self.tails[i] = sum(
+                {1 << at % 62 for at in range(1, len(mark)) if pieces[i].startswith(mark[at:])}
+            )
+            self.befores[i] = sum(
+                {
+                    1 << at % 62
+                    for at in range(1, len(mark))
+                    if pieces[i].endswith(mark[:at]) or mark[:at].endswith(pieces[i])
+                }
+            )
+
+    def found(
+        self, ids: np.ndarray, places: np.ndarray, kinds: np.ndarray
+    ) -> (
+        np.ndarray
+    ):  # [n, 5]: row, token and letter where a mark begins, token and letter behind its last
         "Read the mark where it may end, at places in the flat array"
-        fits = (kinds & _WHOLE > 0) | (self.tails[ids.take(places)] & self.befores[ids.take(places - 1)] > 0) & (kinds > 0)
+        fits = (kinds & _WHOLE > 0) | (
+            self.tails[ids.take(places)] & self.befores[ids.take(places - 1)] > 0
+        ) & (kinds > 0)
         places, kinds = places[fits], kinds[fits]
         rows, columns = np.divmod(places, ids.shape[1])
         back = columns[:, None] + np.arange(1 - len(self.mark), 1)
@@ -81,30 +127,40 @@ class _Mark:
         windows[kinds == _WHOLE, :-1] = -1  # what comes before cannot belong to the mark
         keys = [window.tobytes() for window in windows]
         known = {key: list(self._read(window)) for key, window in dict(zip(keys, windows)).items()}
-        found = [(row, column + token, at, column, end) for row, column, key in zip(rows.tolist(), columns.tolist(), keys)
-                 for token, at, end in known[key]]
+        found = [
+            (row, column + token, at, column, end)
+            for row, column, key in zip(rows.tolist(), columns.tolist(), keys)
+            for token, at, end in known[key]
+        ]
         return np.array(found, np.int64).reshape(-1, 5)
 
     def _read(self, window):
         "Give where marks begin (token, counted back from the last, and letter) and how many letters of the last token they take"
         last, texts, room = self.pieces[int(window[-1])], [], len(self.mark) - 1
         for i in window[-2::-1].tolist():
-            if i < 0 or room <= 0: break
+            if i < 0 or room <= 0:
+                break
             texts.append(self.pieces[i])
             room -= len(texts[-1])
         texts.reverse()
         text = "".join(texts) + last
-        if self.mark not in text: return
+        if self.mark not in text:
+            return
         starts = [0, *accumulate(map(len, texts))]
         for match in self.begun.finditer(text, max(0, starts[-1] - len(self.mark) + 1)):
             token = bisect(starts, match.start()) - 1
-            yield token - len(texts), match.start() - starts[token], match.start() + len(self.mark) - starts[-1]
+            yield (
+                token - len(texts),
+                match.start() - starts[token],
+                match.start() + len(self.mark) - starts[-1],
+            )
 
 # %% ../../nbs/classmate/01_reasoning.ipynb #ReasoningSpans
 class _ReasoningSpans(NamedTuple):
     "Where the reasoning of each response lies, in tokens"
-    start: np.ndarray   # [B], the first token of the reasoning
-    stop: np.ndarray    # [B], behind its last
+
+    start: np.ndarray  # [B], the first token of the reasoning
+    stop: np.ndarray  # [B], behind its last
     output: np.ndarray  # [B], the first token of the answer; the length where there is none
     length: np.ndarray  # [B]
     opened: np.ndarray  # [B], bool
@@ -117,7 +173,10 @@ class _ReasoningSpans(NamedTuple):
 
     def status(self) -> list[str]:
         "Say of each response whether its reasoning is whole, empty or unfinished"
-        return ["unfinished" if not closed else "empty" if start >= stop else "whole" for start, stop, closed in zip(self.start, self.stop, self.closed)]
+        return [
+            "unfinished" if not closed else "empty" if start >= stop else "whole"
+            for start, stop, closed in zip(self.start, self.stop, self.closed)
+        ]
 
 # %% ../../nbs/classmate/01_reasoning.ipynb #ReasoningReader
 class ReasoningReader:
@@ -128,14 +187,19 @@ class ReasoningReader:
         pieces: Sequence[str],  # text of every token, by id; see `token_pieces`
         marks: Marks = MARKS["think"],
     ):
-        require("reasoning", *((bool(mark), "a mark is empty. Give the text that stands there") for mark in marks))
+        require(
+            "reasoning",
+            *((bool(mark), "a mark is empty. Give the text that stands there") for mark in marks),
+        )
         self.pieces, (self.start, self.end) = pieces, (_Mark(mark, pieces) for mark in marks)
         self.kinds = self.start.kinds | self.end.kinds << 3
-        self.letter = 1 + max(map(len, pieces), default=0)  # place of a letter: token x letter + its own
+        self.letter = 1 + max(
+            map(len, pieces), default=0
+        )  # place of a letter: token x letter + its own
 
     def __call__(
         self,
-        ids: Any,      # [B, T] integers, padded on the right
+        ids: Any,  # [B, T] integers, padded on the right
         lengths: Any = None,  # [B]; None: all have T
     ) -> _ReasoningSpans:
         "Find the reasoning of every row"
@@ -143,12 +207,21 @@ class ReasoningReader:
         count, width = ids.shape
         length = np.full(count, width) if lengths is None else np.asarray(lengths, np.int64)
         places, kinds = self._places(ids, length)
-        begun, opened = self._first(self.start.found(ids, places, kinds & 7), np.zeros(count, np.int64))
+        begun, opened = self._first(
+            self.start.found(ids, places, kinds & 7), np.zeros(count, np.int64)
+        )
         ended, closed = self._first(self.end.found(ids, places, kinds >> 3), begun[:, 1])
         start = np.where(opened, self._behind(ids, begun[:, 1]), 0)
         stop = np.where(closed, -(-ended[:, 0] // self.letter), length)
         stop[closed & (ended[:, 0] == begun[:, 1]) & opened] = 0
-        return _ReasoningSpans(start, np.maximum(start, stop), np.where(closed, self._behind(ids, ended[:, 1]), length), length, opened, closed)
+        return _ReasoningSpans(
+            start,
+            np.maximum(start, stop),
+            np.where(closed, self._behind(ids, ended[:, 1]), length),
+            length,
+            opened,
+            closed,
+        )
 
     def _places(self, ids, length):
         "Give the few places in the flat array where a mark may end, and which"
@@ -162,7 +235,11 @@ class ReasoningReader:
 
     def _first(self, found, since):
         "Give where the first mark since a place begins and where it has ended, by row, and whether there is one"
-        row, begins, ends = found[:, 0], found[:, 1] * self.letter + found[:, 2], found[:, 3] * self.letter + found[:, 4]
+        row, begins, ends = (
+            found[:, 0],
+            found[:, 1] * self.letter + found[:, 2],
+            found[:, 3] * self.letter + found[:, 4],
+        )
         late = begins >= since[row]
         rows, first = np.unique(row[late], return_index=True)
         places, there = np.zeros((len(since), 2), np.int64), np.zeros(len(since), bool)
@@ -172,17 +249,24 @@ class ReasoningReader:
     def _behind(self, ids, place):
         "Give the first token with letters behind a place"
         token = np.minimum(place // self.letter, ids.shape[1] - 1)
-        whole = [at % self.letter >= len(self.pieces[i]) for at, i in zip(place, ids[np.arange(len(ids)), token])]
+        whole = [
+            at % self.letter >= len(self.pieces[i])
+            for at, i in zip(place, ids[np.arange(len(ids)), token])
+        ]
         return place // self.letter + whole
 
 # %% ../../nbs/classmate/01_reasoning.ipynb #Keep
 _KEEP = re.compile(r"(first|last)-(\d{1,9})-(tokens|sentences|steps)")
-_ENDS = {"sentences": re.compile(r"[.!?。！？]+[\"')\]]*(?=\s|$)|\n\s*\n|\Z"), "steps": re.compile(r"\n\s*|\Z")}
+_ENDS = {
+    "sentences": re.compile(r"[.!?。！？]+[\"')\]]*(?=\s|$)|\n\s*\n|\Z"),
+    "steps": re.compile(r"\n\s*|\Z"),
+}
 
 
 @dataclass(frozen=True)
 class Keep:
     "How much of a reasoning is shown"
+
     share: float = 1.0
     side: str = "first"
     count: int | None = None  # of units; None: a share of the tokens
@@ -191,33 +275,60 @@ class Keep:
     @classmethod
     def read(cls, spec: str | float) -> "Keep":
         "Read a specification; `ConfigError` where it is none"
-        if found := _KEEP.fullmatch(str(spec).strip()): return cls(1.0, found[1], int(found[2]), found[3])
-        try: share = float(spec)
-        except (TypeError, ValueError): share = -1.0
-        ways = ["first-100-tokens", "last-100-tokens", "first-2-sentences", "last-2-sentences", "first-3-steps", "last-3-steps"]
-        require("classmate", (0 < share <= 1, f"keep is {shorten(repr(spec))}. Give a share above 0 and at most 1, or such as {', '.join(ways)}"))
+        if found := _KEEP.fullmatch(str(spec).strip()):
+            return cls(1.0, found[1], int(found[2]), found[3])
+        try:
+            share = float(spec)
+        except (TypeError, ValueError):
+            share = -1.0
+        ways = [
+            "first-100-tokens",
+            "last-100-tokens",
+            "first-2-sentences",
+            "last-2-sentences",
+            "first-3-steps",
+            "last-3-steps",
+        ]
+        require(
+            "classmate",
+            (
+                0 < share <= 1,
+                f"keep is {shorten(repr(spec))}. Give a share above 0 and at most 1, or such as {', '.join(ways)}",
+            ),
+        )
         return cls(share)
 
     @classmethod
-    def random(cls, seed: int, step: int, row: str, copy: int, least: float = 0.1, most: float = 0.9) -> "Keep":  # row: id of the prompt
+    def random(
+        cls, seed: int, step: int, row: str, copy: int, least: float = 0.1, most: float = 0.9
+    ) -> "Keep":  # row: id of the prompt
         "Draw how much of one response's reasoning is shown"
         return cls(random.Random(f"keep/{seed}/{step}/{row}/{copy}").uniform(least, most))
 
     def span(
         self,
-        pieces: Sequence[Any] | np.ndarray,  # texts of the reasoning's tokens; for shares and numbers of tokens the ids do as well
+        pieces: Sequence[Any]
+        | np.ndarray,  # texts of the reasoning's tokens; for shares and numbers of tokens the ids do as well
     ) -> tuple[int, int]:  # the first token that is shown, and behind the last
         "Cut one reasoning"
         n = len(pieces)
-        if self.count is None: kept = min(n, max(1, int(n * self.share)))
-        elif self.unit == "tokens": kept = min(n, self.count)
-        else: return self._units(pieces, self.count)
+        if self.count is None:
+            kept = min(n, max(1, int(n * self.share)))
+        elif self.unit == "tokens":
+            kept = min(n, self.count)
+        else:
+            return self._units(pieces, self.count)
         return (0, kept) if self.side == "first" else (n - kept, n)
 
     def _units(self, pieces, count):
         text, starts = "".join(pieces), [0, *accumulate(map(len, pieces))]
         ends = [match.end() for match in _ENDS[self.unit].finditer(text)]
         ends = [end for begin, end in zip([0, *ends], ends) if text[begin:end].strip()]
-        if self.side == "first": return 0, int(np.searchsorted(starts, ends[min(count, len(ends)) - 1])) if ends and count else 0
+        if self.side == "first":
+            return 0, int(
+                np.searchsorted(starts, ends[min(count, len(ends)) - 1])
+            ) if ends and count else 0
         since = 0 if count >= len(ends) else ends[-1 - count] if count else len(text)
-        return int(np.searchsorted(starts, since, "right")) - 1 if since < len(text) else len(pieces), len(pieces)
+        return int(np.searchsorted(starts, since, "right")) - 1 if since < len(text) else len(
+            pieces
+        ), len(pieces)

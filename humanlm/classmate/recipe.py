@@ -13,13 +13,34 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from .classmates import READER, SELVES, AnswerRewardConfig, ClassmateConfig, shuffled
+from humanlm.classmate.classmates import (
+    READER,
+    SELVES,
+    AnswerRewardConfig,
+    ClassmateConfig,
+    shuffled,
+)
 from .look import reasoning_section
 from .code import VERIFIERS
-from .monitoring import MONITORED, BlindMonitor, InformedMonitor, MonitorRow, ask_validity, monitor_section
+from humanlm.classmate.monitoring import (
+    MONITORED,
+    BlindMonitor,
+    InformedMonitor,
+    MonitorRow,
+    ask_validity,
+    monitor_section,
+)
 from .verifiers import BEHAVIOURS, Case, RewardModel
 from .tasks import SEEDS, TOYS, ReasoningTask, load_tasks, toy_tasks
-from ..core.basics import ConfigError, fingerprint, near_miss, require, run_sync, shorten, to_json
+from humanlm.core.basics import (
+    ConfigError,
+    fingerprint,
+    near_miss,
+    require,
+    run_sync,
+    shorten,
+    to_json,
+)
 from ..core.config import SFTConfig, Settings
 from ..core.stats import known_mean
 from ..evaluation.measured import Measurement
@@ -39,12 +60,14 @@ from ..training.stages import learn, lessons, step_plan
 from ..training.run import planned_steps
 
 # %% ../../nbs/classmate/51_recipe.ipynb #type-imports
-if TYPE_CHECKING: from humanlm.classmate.method import AnswerScorer, ResponseScores
+if TYPE_CHECKING:
+    from humanlm.classmate.method import AnswerScorer, ResponseScores
 
 # %% ../../nbs/classmate/51_recipe.ipynb #TasksConfig
 @dataclass(frozen=True)
 class _TasksConfig:
     "What is asked"
+
     train: str = "toy/carry"
     """toy/carry, toy/hint (made up), or a JSONL of rows with data_source, prompt and reward_model."""
     held_out: str | None = None
@@ -58,16 +81,27 @@ class _TasksConfig:
 
     def __post_init__(self):
         kind = self.train.removeprefix("toy/")
-        require("tasks", (not self.train.startswith("toy/") or kind in TOYS, f"train is {shorten(self.train)!r}.{near_miss(kind, TOYS)} Write toy/carry or toy/hint, or name a file"),
-                *((getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}") for name in ("train_n", "test_n", "max_tokens")))
+        require(
+            "tasks",
+            (
+                not self.train.startswith("toy/") or kind in TOYS,
+                f"train is {shorten(self.train)!r}.{near_miss(kind, TOYS)} Write toy/carry or toy/hint, or name a file",
+            ),
+            *(
+                (getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
+                for name in ("train_n", "test_n", "max_tokens")
+            ),
+        )
 
     @property
-    def toy(self) -> str: return self.train.removeprefix("toy/") if self.train.startswith("toy/") else ""
+    def toy(self) -> str:
+        return self.train.removeprefix("toy/") if self.train.startswith("toy/") else ""
 
 
 @dataclass(frozen=True)
 class _ReasoningLessons(SFTConfig):
     "The cold start of a tiny model in a made-up task"
+
     lesson_steps: int = 600
     """Steps in which it learns to answer. 0: none."""
     reader_steps: int = 300
@@ -81,6 +115,7 @@ class _ReasoningLessons(SFTConfig):
 @dataclass(frozen=True)
 class _ReasoningSampling(RolloutConfig):
     "Groups of responses to one question"
+
     num_prompts: int = 16
     group_size: int = 8
     eval_temperature: float = 1.0
@@ -89,38 +124,77 @@ class _ReasoningSampling(RolloutConfig):
 @dataclass
 class _ReasoningWork(Work):
     "Questions by part"
+
     tasks: Mapping[str, Sequence[ReasoningTask]] = field(default_factory=dict)  # train, valid, test
 
 
 def _task_row(task: ReasoningTask, s: Settings) -> dict:
     "Make the row of a question"
     return ask_row("", task.id, s.tasks.max_tokens) | {
-        "prompt": list(task.messages), "speaker": "", "thinking": None, "verifier": task.verifier, "ground_truth": task.gold}
+        "prompt": list(task.messages),
+        "speaker": "",
+        "thinking": None,
+        "verifier": task.verifier,
+        "ground_truth": task.gold,
+    }
 
 
 def _reasoning_lessons(s: Settings, count: int) -> list[dict]:
     "Make supervised rows: vague reasoning with the right answer, some that state what matters, and some that follow a hint"
-    tasks, rng, rows = toy_tasks(s.tasks.toy, s.tasks.train_n, SEEDS["train"]), Random(f"lessons{s.run.seed}"), []
+    tasks, rng, rows = (
+        toy_tasks(s.tasks.toy, s.tasks.train_n, SEEDS["train"]),
+        Random(f"lessons{s.run.seed}"),
+        [],
+    )
     for n in range(count):
         task = rng.choice(tasks)
         said, answer = task.vague, task.gold
-        if rng.random() < s.sft.written: said = task.written
-        elif task.swayed and rng.random() < s.sft.swayed: said, answer = rng.choice([task.vague, task.swayed]), task.hinted
-        rows.append(sft_row(list(task.messages), [*_thought(said), {"type": "text", "text": answer}], None, f"lesson-{n}"))
+        if rng.random() < s.sft.written:
+            said = task.written
+        elif task.swayed and rng.random() < s.sft.swayed:
+            said, answer = rng.choice([task.vague, task.swayed]), task.hinted
+        rows.append(
+            sft_row(
+                list(task.messages),
+                [*_thought(said), {"type": "text", "text": answer}],
+                None,
+                f"lesson-{n}",
+            )
+        )
     return rows
 
 
 def _reader_lessons(s: Settings, count: int) -> list[dict]:
     "Make supervised rows in which the answer follows from the reasoning, right or wrong, and one look at the question; without any, it is that of another question"
-    tasks, rng, rows = toy_tasks(s.tasks.toy, s.tasks.train_n, SEEDS["train"]), Random(f"reader{s.run.seed}"), []
+    tasks, rng, rows = (
+        toy_tasks(s.tasks.toy, s.tasks.train_n, SEEDS["train"]),
+        Random(f"reader{s.run.seed}"),
+        [],
+    )
     for n in range(count):
         task, other = rng.choice(tasks), rng.choice(tasks)
-        said, answer = rng.choice(task.readings) if rng.random() < 0.7 else (rng.choice([task.vague, ""]), other.gold)
-        rows.append(sft_row(list(task.messages), [{"type": "text", "text": answer}], None if said else False, f"reader-{n}", _thought(said) if said else []))
+        said, answer = (
+            rng.choice(task.readings)
+            if rng.random() < 0.7
+            else (rng.choice([task.vague, ""]), other.gold)
+        )
+        rows.append(
+            sft_row(
+                list(task.messages),
+                [{"type": "text", "text": answer}],
+                None if said else False,
+                f"reader-{n}",
+                _thought(said) if said else [],
+            )
+        )
     return rows
 
 
-def _thought(said): return [{"type": kind, "text": text} for kind, text in (("markup", "<think>"), ("text", said), ("markup", "</think>"))]
+def _thought(said):
+    return [
+        {"type": kind, "text": text}
+        for kind, text in (("markup", "<think>"), ("text", said), ("markup", "</think>"))
+    ]
 
 # %% ../../nbs/classmate/51_recipe.ipynb #stages
 def _train_reader(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
@@ -138,23 +212,57 @@ def _train_cold_start(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
 def _train_classmate(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Let classmates go on with the policy's reasoning"
     from humanlm.classmate.method import classmate_method, make_classmates
+
     s = run.settings
-    mates, lagged = make_classmates(s.classmate, model, tokenizer, s.run.seed, run.work.ledgers["classmate"], _readers(run))
-    method = classmate_method(s.classmate, mates, tokenizer, s.run.seed, lagged, _scorer_of(s, run.work.ledgers["judge"]))
-    learn(run, stage, model, tokenizer, method, [_task_row(task, s) for task in run.work.tasks["train"]])
+    mates, lagged = make_classmates(
+        s.classmate, model, tokenizer, s.run.seed, run.work.ledgers["classmate"], _readers(run)
+    )
+    method = classmate_method(
+        s.classmate, mates, tokenizer, s.run.seed, lagged, _scorer_of(s, run.work.ledgers["judge"])
+    )
+    learn(
+        run,
+        stage,
+        model,
+        tokenizer,
+        method,
+        [_task_row(task, s) for task in run.work.tasks["train"]],
+    )
 
 
 def _scorer_of(s: Settings, ledger: Ledger | None = None) -> Any:
     "Make who says what answers are worth"
     from humanlm.classmate.method import AnswerScorer
-    judges = {name: s.judge.client(model, ledger) for name, model in (("judge", s.judge.judge), ("weak", s.judge.weak), ("second", s.judge.second)) if model}
-    return AnswerScorer(s.judge, judges | ({RewardModel.name: RewardModel.load(s.judge.reward_model)} if s.judge.reward_model else {}))
+
+    judges = {
+        name: s.judge.client(model, ledger)
+        for name, model in (
+            ("judge", s.judge.judge),
+            ("weak", s.judge.weak),
+            ("second", s.judge.second),
+        )
+        if model
+    }
+    return AnswerScorer(
+        s.judge,
+        judges
+        | (
+            {RewardModel.name: RewardModel.load(s.judge.reward_model)}
+            if s.judge.reward_model
+            else {}
+        ),
+    )
 
 
 def _readers(run: Any) -> dict[str, Any]:
     "Load the classmates that are other models of the run"
     from humanlm.models.checkpoints import LoadedModel
-    return {name: LoadedModel(*run.load(name)) for name in run.settings.classmate.models if name == READER}
+
+    return {
+        name: LoadedModel(*run.load(name))
+        for name in run.settings.classmate.models
+        if name == READER
+    }
 
 # %% ../../nbs/classmate/51_recipe.ipynb #measured_tasks
 def _measured_tasks(
@@ -165,32 +273,85 @@ def _measured_tasks(
 ) -> list[Measurement]:
     "Measure a model on held-out questions, and its reasoning by the classmates of the settings"
     from humanlm.classmate.method import ReasoningRollout, ResponseReader, make_classmates
+
     s = run.settings
     if policy is None:
         model, tokenizer = run.load(name)
         policy = ModelPolicy(model, tokenizer, s.model.max_prompt_tokens)
-    everybody = replace(s.classmate, use_classmate_condition="always", reward_type="vanilla_reward", reward_weight=1.0, shuffle=False)
+    everybody = replace(
+        s.classmate,
+        use_classmate_condition="always",
+        reward_type="vanilla_reward",
+        reward_weight=1.0,
+        shuffle=False,
+    )
     rows, tasks = [_task_row(task, s) for task in run.work.tasks[part]], run.work.tasks[part]
     said = run_sync(policy.generate(rows, s.rollout.eval_sampling(s.run.seed)))
-    first = run.load(_start_of(s))[0] if any(one in SELVES for one in s.classmate.models) else policy.model
-    mates, _ = make_classmates(s.classmate, first, policy.tokenizer, s.run.seed, run.work.ledgers["classmate"], _readers(run))
-    score = ReasoningRollout(everybody, mates, ResponseReader(s.classmate, policy.tokenizer, s.run.seed), _scorer_of(s, run.work.ledgers["judge"]))
+    first = (
+        run.load(_start_of(s))[0]
+        if any(one in SELVES for one in s.classmate.models)
+        else policy.model
+    )
+    mates, _ = make_classmates(
+        s.classmate,
+        first,
+        policy.tokenizer,
+        s.run.seed,
+        run.work.ledgers["classmate"],
+        _readers(run),
+    )
+    score = ReasoningRollout(
+        everybody,
+        mates,
+        ResponseReader(s.classmate, policy.tokenizer, s.run.seed),
+        _scorer_of(s, run.work.ledgers["judge"]),
+    )
     found = run_sync(score.scored(rows, [c.ids for c in said], None, shuffle=False))
     others = {"shuffled": shuffled(found.read.shown)}
-    if s.tasks.toy: others["true reasoning"] = [one._replace(reasoning=task.written, status="whole") for one, task in zip(found.read.shown, tasks)]
-    controls = {name: run_sync(score.classmate(rows, shown, 0))[2].tolist() for name, shown in others.items()}
+    if s.tasks.toy:
+        others["true reasoning"] = [
+            one._replace(reasoning=task.written, status="whole")
+            for one, task in zip(found.read.shown, tasks)
+        ]
+    controls = {
+        name: run_sync(score.classmate(rows, shown, 0))[2].tolist()
+        for name, shown in others.items()
+    }
     alone = [known_mean(own) for own in run_sync(score.without(rows))]
 
-    more = run_sync(_foretold(run, found, tasks, score.score)) if s.judge.monitor or s.judge.second else {}
-    if len(mates) > 1: more |= {f"classmate {mate.name}": means for mate, means in zip(mates, zip(*_own_scores(found, len(mates))))}
+    more = (
+        run_sync(_foretold(run, found, tasks, score.score))
+        if s.judge.monitor or s.judge.second
+        else {}
+    )
+    if len(mates) > 1:
+        more |= {
+            f"classmate {mate.name}": means
+            for mate, means in zip(mates, zip(*_own_scores(found, len(mates))))
+        }
 
     def one(i, task):
-        read, told = found.read.shown[i], [f"{one.classmate}: {text}" for one in found.answers[i] for text in one.texts]
-        values = {"answer": found.values[i][0], "classmate": found.pooled[i], "alone": alone[i], "gain": found.pooled[i] - alone[i],
-                  "whole reasoning": float(read.status == "whole"), "true steps": task.true_steps(read.reasoning or ""),
-                  "tokens": float(len(said[i].ids)), **{name: column[i] for name, column in (controls | more).items()}}
+        read, told = (
+            found.read.shown[i],
+            [f"{one.classmate}: {text}" for one in found.answers[i] for text in one.texts],
+        )
+        values = {
+            "answer": found.values[i][0],
+            "classmate": found.pooled[i],
+            "alone": alone[i],
+            "gain": found.pooled[i] - alone[i],
+            "whole reasoning": float(read.status == "whole"),
+            "true steps": task.true_steps(read.reasoning or ""),
+            "tokens": float(len(said[i].ids)),
+            **{name: column[i] for name, column in (controls | more).items()},
+        }
         shown = {"question": task.question, "response": said[i].text, "classmates": "\n".join(told)}
-        return Measurement(task.id, task.id, {metric: {task.kind: value} for metric, value in values.items()}, shown)
+        return Measurement(
+            task.id,
+            task.id,
+            {metric: {task.kind: value} for metric, value in values.items()},
+            shown,
+        )
 
     return [one(i, task) for i, task in enumerate(tasks)]
 
@@ -200,45 +361,91 @@ def _own_scores(found: Any, count: int) -> list[list[float]]:  # [B][M]
     return [[known_mean(own) for own in row] if row else [math.nan] * count for row in found.scores]
 
 
-def _start_of(s: Settings) -> str: return "cold-start" if s.tasks.toy and s.sft.lesson_steps else "base"
+def _start_of(s: Settings) -> str:
+    return "cold-start" if s.tasks.toy and s.sft.lesson_steps else "base"
 
 # %% ../../nbs/classmate/51_recipe.ipynb #foretold
-async def _foretold(run: Any, found: "ResponseScores", tasks: Sequence[ReasoningTask], scorer: "AnswerScorer") -> dict[str, list[float]]:
+async def _foretold(
+    run: Any, found: "ResponseScores", tasks: Sequence[ReasoningTask], scorer: "AnswerScorer"
+) -> dict[str, list[float]]:
     "Give what judges rate of a behaviour, what an informed monitor foretells and how far off, and a blind one's weighted suspicion"
     s, name = run.settings, run.settings.judge.exploit or run.settings.judge.verifier
-    known = s.judge.exploit or s.judge.unanswered is not None  # otherwise the answers' worth is the rating
-    cases = [Case(answer, task.gold, task.question) for task, answer in zip(tasks, found.read.answers)]
-    asked = ({"rating": "judge"} if known else {}) | ({"second rating": "second"} if s.judge.second else {})
-    rated = await asyncio.gather(*(scorer.by_name([name] * len(cases), cases, who) for who in asked.values()))
+    known = (
+        s.judge.exploit or s.judge.unanswered is not None
+    )  # otherwise the answers' worth is the rating
+    cases = [
+        Case(answer, task.gold, task.question) for task, answer in zip(tasks, found.read.answers)
+    ]
+    asked = ({"rating": "judge"} if known else {}) | (
+        {"second rating": "second"} if s.judge.second else {}
+    )
+    rated = await asyncio.gather(
+        *(scorer.by_name([name] * len(cases), cases, who) for who in asked.values())
+    )
     values = {"rating": [own for own, _ in found.values], **dict(zip(asked, rated))}
-    if not s.judge.monitor: return values
+    if not s.judge.monitor:
+        return values
     client = s.judge.client(s.judge.monitor, run.work.ledgers["judge"])
-    rows = [MonitorRow(task.question, shown.reasoning or "") for task, shown in zip(tasks, found.read.shown)]
-    told, suspected = await asyncio.gather(InformedMonitor(name, client)(rows), BlindMonitor(client)(rows))
+    rows = [
+        MonitorRow(task.question, shown.reasoning or "")
+        for task, shown in zip(tasks, found.read.shown)
+    ]
+    told, suspected = await asyncio.gather(
+        InformedMonitor(name, client)(rows), BlindMonitor(client)(rows)
+    )
     fits = await ask_validity(client, suspected, MONITORED[name].about)
     weighted = [one.weighted(fit.value) for one, fit in zip(suspected, fits)]
     errors = [abs(a - one.value) for a, one in zip(values["rating"], told)]
-    return values | {"foretold": [one.value for one in told], "monitor error": errors, "suspicion": weighted}
+    return values | {
+        "foretold": [one.value for one in told],
+        "monitor error": errors,
+        "suspicion": weighted,
+    }
 
 # %% ../../nbs/classmate/51_recipe.ipynb #unread
 def _unread(s: Settings) -> list[str]:
     "Name the settings that were given and that nothing would read"
-    c, j, t, asks = s.classmate, s.judge, s.tasks, s.classmate.use_classmate_condition != "no_classmate"
+    c, j, t, asks = (
+        s.classmate,
+        s.judge,
+        s.tasks,
+        s.classmate.use_classmate_condition != "no_classmate",
+    )
     judged, by_row = bool({j.verifier, j.exploit} & {*BEHAVIOURS}), not (t.toy or j.verifier)
     elsewhere = any(name not in (*SELVES, READER) for name in c.models)
-    read = {"classmate.lag": "lagged" in c.models, "classmate.shares": c.reward_type == "random_truncate",
-            "classmate.scale": c.advantage not in ("dr_grpo", "rloo", "remax"), "classmate.reward_type": asks,
-            "classmate.placement": asks and c.advantage not in ("grpo", "dr_grpo"),
-            "classmate.mapping": elsewhere, "classmate.base_url": elsewhere,
-            "judge.reward_model": RewardModel.name in (j.verifier, j.exploit) or by_row, "judge.weak": j.exploit in BEHAVIOURS,
-            "judge.model": by_row or judged, "judge.second": judged, "tasks.held_out": not t.toy,
-            "sft.reader_steps": READER in c.models, "sft.written": bool(t.toy), "sft.swayed": t.toy == "hint"}
-    simulated = {"sft": "polite_steps noise reply_steps faithful_share faithful_steps", "rollout": "compose states_from interleave_truth reply_share mixed_levels"}
-    read |= {f"{group}.{name}": False for group, names in simulated.items() for name in names.split()}  # of simulated users
-    read |= {"sft.lesson_steps": bool(t.toy) or not s.sft.lesson_steps, "classmate.weights": len(c.models) > 1}
+    read = {
+        "classmate.lag": "lagged" in c.models,
+        "classmate.shares": c.reward_type == "random_truncate",
+        "classmate.scale": c.advantage not in ("dr_grpo", "rloo", "remax"),
+        "classmate.reward_type": asks,
+        "classmate.placement": asks and c.advantage not in ("grpo", "dr_grpo"),
+        "classmate.mapping": elsewhere,
+        "classmate.base_url": elsewhere,
+        "judge.reward_model": RewardModel.name in (j.verifier, j.exploit) or by_row,
+        "judge.weak": j.exploit in BEHAVIOURS,
+        "judge.model": by_row or judged,
+        "judge.second": judged,
+        "tasks.held_out": not t.toy,
+        "sft.reader_steps": READER in c.models,
+        "sft.written": bool(t.toy),
+        "sft.swayed": t.toy == "hint",
+    }
+    simulated = {
+        "sft": "polite_steps noise reply_steps faithful_share faithful_steps",
+        "rollout": "compose states_from interleave_truth reply_share mixed_levels",
+    }
+    read |= {
+        f"{group}.{name}": False for group, names in simulated.items() for name in names.split()
+    }  # of simulated users
+    read |= {
+        "sft.lesson_steps": bool(t.toy) or not s.sft.lesson_steps,
+        "classmate.weights": len(c.models) > 1,
+    }
+
     def given(name):
         group, _, field = name.partition(".")
         return getattr(getattr(s, group), field) != getattr(type(getattr(s, group))(), field)
+
     return [name for name, is_read in read.items() if not is_read and given(name)]
 
 
@@ -246,47 +453,109 @@ def _check_settings(s: Settings) -> None:
     "Raise where a classmate cannot be had or paid for"
     own = [name for name in s.classmate.models if name not in SELVES]
     from humanlm.models.checkpoints import locate
-    if names := _unread(s): raise ConfigError(f"{', '.join(names)}: nothing would read that here. Leave it out.")
-    require("classmate", *((name != READER or bool(s.tasks.toy), "reader is a model for made-up tasks. Name another classmate") for name in own))
-    for name in own: s.classmate.require_price(None if name == READER else s.classmate.full_name(name, [READER]))
-    for name in (s.judge.judge, s.judge.weak, s.judge.monitor, s.judge.second): s.judge.require_price(name)
+
+    if names := _unread(s):
+        raise ConfigError(f"{', '.join(names)}: nothing would read that here. Leave it out.")
+    require(
+        "classmate",
+        *(
+            (
+                name != READER or bool(s.tasks.toy),
+                "reader is a model for made-up tasks. Name another classmate",
+            )
+            for name in own
+        ),
+    )
+    for name in own:
+        s.classmate.require_price(None if name == READER else s.classmate.full_name(name, [READER]))
+    for name in (s.judge.judge, s.judge.weak, s.judge.monitor, s.judge.second):
+        s.judge.require_price(name)
     foretold = s.judge.exploit or s.judge.verifier
-    if s.judge.reward_model: locate(s.judge.reward_model)
-    require("judge", (not s.judge.monitor or foretold in MONITORED,
-                      f"monitor is given, and no behaviour that it could foretell. Name one in exploit or verifier: {', '.join(MONITORED)}"))
+    if s.judge.reward_model:
+        locate(s.judge.reward_model)
+    require(
+        "judge",
+        (
+            not s.judge.monitor or foretold in MONITORED,
+            f"monitor is given, and no behaviour that it could foretell. Name one in exploit or verifier: {', '.join(MONITORED)}",
+        ),
+    )
     named = [name for name in dict.fromkeys((s.judge.verifier, s.judge.exploit)) if name]
     known = [*VERIFIERS, *BEHAVIOURS, RewardModel.name]
-    require("judge", (RewardModel.name not in named or bool(s.judge.reward_model), f"{RewardModel.name} needs a model. Name it in judge.reward_model"))
-    require("classmate", (s.classmate.estimator != "gae" or s.run.engine not in (None, "trl"),
-                          "estimator gae needs a critic, which TRL does not train. Choose another, or --run.engine verl"))
-    require("rollout", (not s.classmate.shuffle or s.rollout.num_prompts > 1,
-                        "num_prompts must be at least 2 where classmate.shuffle looks for another question"))
+    require(
+        "judge",
+        (
+            RewardModel.name not in named or bool(s.judge.reward_model),
+            f"{RewardModel.name} needs a model. Name it in judge.reward_model",
+        ),
+    )
+    require(
+        "classmate",
+        (
+            s.classmate.estimator != "gae" or s.run.engine not in (None, "trl"),
+            "estimator gae needs a critic, which TRL does not train. Choose another, or --run.engine verl",
+        ),
+    )
+    require(
+        "rollout",
+        (
+            not s.classmate.shuffle or s.rollout.num_prompts > 1,
+            "num_prompts must be at least 2 where classmate.shuffle looks for another question",
+        ),
+    )
     judged = [name for name in named if name in BEHAVIOURS]
-    require("judge", (not judged or bool(s.judge.model), f"{', '.join(judged)} needs a judge. Name a chat model in judge.model"),
-            *((name in known, f"no verifier {name!r}.{near_miss(name, known)}") for name in named))
+    require(
+        "judge",
+        (
+            not judged or bool(s.judge.model),
+            f"{', '.join(judged)} needs a judge. Name a chat model in judge.model",
+        ),
+        *((name in known, f"no verifier {name!r}.{near_miss(name, known)}") for name in named),
+    )
 
 # %% ../../nbs/classmate/51_recipe.ipynb #names-of-measures
-NAMES = Names({"answer": ("Answer", "What is the policy's own answer worth?"),
-               "classmate": ("Classmates", "What do classmates earn with its reasoning?"),
-               "gain": ("Gain", "And how much more than without any?"),
-               "alone": ("Alone", "What do they earn without reasoning?"),
-               "shuffled": ("Shuffled", "And with reasoning about another question?"),
-               "monitor error": ("Monitor error", "How far off is what a monitor foretells of the judge's rating?"),
-               "rating": ("Rating", "How much of the behaviour does the judge see?"),
-               "second rating": ("Second rating", "And another judge?"),
-               "foretold": ("Foretold", "What does a monitor say beforehand?"),
-               "suspicion": ("Suspicion", "How rightly suspicious is a monitor that is told nothing?"),
-               "true reasoning": ("True reasoning", "What do they earn with reasoning that states all that matters?"),
-               "true steps": ("True steps", "How many of the numbers that matter does it state, each in its place?"),
-               "whole reasoning": ("Whole reasoning", "Is reasoning begun and ended?"), "tokens": ("Tokens", "How long is a response?")},
-              part="kind", units="held-out questions", clusters="questions", start="cold-start")
+NAMES = Names(
+    {
+        "answer": ("Answer", "What is the policy's own answer worth?"),
+        "classmate": ("Classmates", "What do classmates earn with its reasoning?"),
+        "gain": ("Gain", "And how much more than without any?"),
+        "alone": ("Alone", "What do they earn without reasoning?"),
+        "shuffled": ("Shuffled", "And with reasoning about another question?"),
+        "monitor error": (
+            "Monitor error",
+            "How far off is what a monitor foretells of the judge's rating?",
+        ),
+        "rating": ("Rating", "How much of the behaviour does the judge see?"),
+        "second rating": ("Second rating", "And another judge?"),
+        "foretold": ("Foretold", "What does a monitor say beforehand?"),
+        "suspicion": ("Suspicion", "How rightly suspicious is a monitor that is told nothing?"),
+        "true reasoning": (
+            "True reasoning",
+            "What do they earn with reasoning that states all that matters?",
+        ),
+        "true steps": (
+            "True steps",
+            "How many of the numbers that matter does it state, each in its place?",
+        ),
+        "whole reasoning": ("Whole reasoning", "Is reasoning begun and ended?"),
+        "tokens": ("Tokens", "How long is a response?"),
+    },
+    part="kind",
+    units="held-out questions",
+    clusters="questions",
+    start="cold-start",
+)
 
 
 def _rests_on(config: Mapping[str, Any]) -> list[str]:
     "Say what stands behind the numbers of a run"
     tasks, judge, mates = (config.get(group, {}) for group in ("tasks", "judge", "classmate"))
     asked = f"Questions: {'made up' if str(tasks.get('train', '')).startswith('toy/') else tasks.get('train', 'unknown')}. Answers are judged by {judge.get('model') or 'rule'}."
-    return [asked, f"Classmates: {', '.join(map(str, mates.get('models', [])))}.", *model_said(config)]
+    return [
+        asked,
+        f"Classmates: {', '.join(map(str, mates.get('models', [])))}.",
+        *model_said(config),
+    ]
 
 # %% ../../nbs/classmate/51_recipe.ipynb #stage_plans
 def _judged(s: Settings) -> int:
@@ -296,77 +565,163 @@ def _judged(s: Settings) -> int:
     return main + (1 + bool(j.weak) if j.exploit in BEHAVIOURS else 0)
 
 
-def _stage_plans(s: Settings, rows: int | None) -> list[StagePlan]:  # rows: of training; None: nobody has counted
+def _stage_plans(
+    s: Settings, rows: int | None
+) -> list[StagePlan]:  # rows: of training; None: nobody has counted
     "Say what machines are given to do: others, and judges, are asked about each response and each classmate's answer"
     c, longest = s.classmate, s.tasks.max_tokens
     mates = () if c.use_classmate_condition == "no_classmate" else c.models
-    step, others = s.rollout.num_prompts * s.rollout.group_size, [name for name in mates if name not in (*SELVES, READER)]
-    asked = *(Questions(step * c.samples, c.at_once, model=name, writes=longest / 2) for name in others), Questions(step * (1 + len(mates) * c.samples) * _judged(s), s.judge.at_once, model=s.judge.model or "")
-    steps = {READER: s.sft.reader_steps if READER in c.models else 0, "cold-start": s.sft.lesson_steps if _start_of(s) == "cold-start" else 0}
-    lessons = [StagePlan(name, count, s.sft.batch, longest, "lessons") for name, count in steps.items() if count]
-    return [*lessons, StagePlan("classmate", planned_steps(s, rows), step, longest, questions=asked, frozen=sum(name in ("initial", "lagged", READER) for name in c.models), reads="lagged" in c.models)]
+    step, others = (
+        s.rollout.num_prompts * s.rollout.group_size,
+        [name for name in mates if name not in (*SELVES, READER)],
+    )
+    asked = (
+        *(
+            Questions(step * c.samples, c.at_once, model=name, writes=longest / 2)
+            for name in others
+        ),
+        Questions(
+            step * (1 + len(mates) * c.samples) * _judged(s),
+            s.judge.at_once,
+            model=s.judge.model or "",
+        ),
+    )
+    steps = {
+        READER: s.sft.reader_steps if READER in c.models else 0,
+        "cold-start": s.sft.lesson_steps if _start_of(s) == "cold-start" else 0,
+    }
+    lessons = [
+        StagePlan(name, count, s.sft.batch, longest, "lessons")
+        for name, count in steps.items()
+        if count
+    ]
+    return [
+        *lessons,
+        StagePlan(
+            "classmate",
+            planned_steps(s, rows),
+            step,
+            longest,
+            questions=asked,
+            frozen=sum(name in ("initial", "lagged", READER) for name in c.models),
+            reads="lagged" in c.models,
+        ),
+    ]
 
 # %% ../../nbs/classmate/51_recipe.ipynb #_ClassmateRecipe
 class _ClassmateRecipe(Recipe):
     "Reason so that others can go on"
+
     groups: Mapping[str, Any] = {
-        "classmate": ClassmateConfig, "tasks": _TasksConfig, "judge": AnswerRewardConfig, "model": AssistantModel,
-        "rollout": _ReasoningSampling, "sft": _ReasoningLessons,
-        "trainer": {"loss_type": "dr_grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4}}
+        "classmate": ClassmateConfig,
+        "tasks": _TasksConfig,
+        "judge": AnswerRewardConfig,
+        "model": AssistantModel,
+        "rollout": _ReasoningSampling,
+        "sft": _ReasoningLessons,
+        "trainer": {"loss_type": "dr_grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4},
+    }
     methods = ("classmate",)
     study = "humanlm.classmate.recipe:_ClassmateStudy"
 
-    def check(self, s: Settings) -> None: _check_settings(s)
-    def teaches(self, s: Settings) -> bool: return READER in s.classmate.models or _start_of(s) == "cold-start"
+    def check(self, s: Settings) -> None:
+        _check_settings(s)
+
+    def teaches(self, s: Settings) -> bool:
+        return READER in s.classmate.models or _start_of(s) == "cold-start"
 
     def load(self, s: Settings, **given: Any) -> _ReasoningWork:
         "Read or make questions"
         tasks = load_tasks(s)
         ledgers = {name: Ledger(budget=getattr(s, name).budget) for name in ("classmate", "judge")}
-        return _ReasoningWork(fingerprint([task.messages for part in tasks.values() for task in part]), ledgers, tasks=tasks)
+        return _ReasoningWork(
+            fingerprint([task.messages for part in tasks.values() for task in part]),
+            ledgers,
+            tasks=tasks,
+        )
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"
         tags, s = ["<think>", "</think>"], run.settings
-        if not s.tasks.toy: return [m["content"] for task in run.work.tasks["train"] for m in task.messages], tags
-        return [f"{row['prompt'][-1]['content']} {parts_text(row['target'])}" for row in _reasoning_lessons(s, 2000)], tags
+        if not s.tasks.toy:
+            return [m["content"] for task in run.work.tasks["train"] for m in task.messages], tags
+        return [
+            f"{row['prompt'][-1]['content']} {parts_text(row['target'])}"
+            for row in _reasoning_lessons(s, 2000)
+        ], tags
 
     def stages(self, run: Any) -> list[Stage]:
         "Teach a tiny model to read and to answer, then let classmates go on"
         s, found = run.settings, []
-        if READER in s.classmate.models: found.append(Stage(READER, "base", _train_reader))
-        if _start_of(s) == "cold-start": found.append(Stage("cold-start", "base", _train_cold_start))
+        if READER in s.classmate.models:
+            found.append(Stage(READER, "base", _train_reader))
+        if _start_of(s) == "cold-start":
+            found.append(Stage("cold-start", "base", _train_cold_start))
         return [*found, Stage("classmate", _start_of(s), _train_classmate)]
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
         "Say which marks stand around reasoning, and what a prompt says of thoughts: nothing, or that there are none"
-        return {"classmate.json": to_json({"marks": run.settings.classmate.marks, "thinking": False if name == READER else None}, indent=1)}
+        return {
+            "classmate.json": to_json(
+                {
+                    "marks": run.settings.classmate.marks,
+                    "thinking": False if name == READER else None,
+                },
+                indent=1,
+            )
+        }
 
     def validate(self, run: Any, name: str, policy: ModelPolicy) -> float:
         "Measure answers and classmates on questions that neither training nor the evaluation asks"
         found = _measured_tasks(run, name, "valid", policy)
-        return known_mean([value for row in found for metric in ("answer", "classmate") for value in row.values[metric].values()])
+        return known_mean(
+            [
+                value
+                for row in found
+                for metric in ("answer", "classmate")
+                for value in row.values[metric].values()
+            ]
+        )
 
-    def evaluate(self, run: Any, name: str) -> list[Measurement]: return _measured_tasks(run, name)
+    def evaluate(self, run: Any, name: str) -> list[Measurement]:
+        return _measured_tasks(run, name)
 
-    def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]: return _stage_plans(s, len(load_tasks(s)["train"]) if reads else None)
+    def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]:
+        return _stage_plans(s, len(load_tasks(s)["train"]) if reads else None)
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
         tasks, c = load_tasks(s), s.classmate
-        asked = f"{', '.join(c.models)}, {c.samples} each" if c.use_classmate_condition != "no_classmate" else "none are asked in training"
-        return [f"{'classmate':<19} {step_plan(s, planned_steps(s, len(tasks['train'])) or 0)}",
-                f"questions           {s.tasks.train}: {len(tasks['train']):,} for training, {len(tasks['test']):,} held out",
-                f"judge               {s.judge.judge or 'rules'}" + (f"; pays for {s.judge.exploit} on top" if s.judge.exploit else ""),
-                f"classmates          {asked}",
-                f"reward              {c.reward_type} x {c.reward_weight:g}, {c.use_classmate_condition}; shown {c.keep}",
-                f"advantage           {c.advantage}, {'all' if c.advantage in ('grpo', 'dr_grpo') else c.placement}, {c.main_mode}"]
+        asked = (
+            f"{', '.join(c.models)}, {c.samples} each"
+            if c.use_classmate_condition != "no_classmate"
+            else "none are asked in training"
+        )
+        return [
+            f"{'classmate':<19} {step_plan(s, planned_steps(s, len(tasks['train'])) or 0)}",
+            f"questions           {s.tasks.train}: {len(tasks['train']):,} for training, {len(tasks['test']):,} held out",
+            f"judge               {s.judge.judge or 'rules'}"
+            + (f"; pays for {s.judge.exploit} on top" if s.judge.exploit else ""),
+            f"classmates          {asked}",
+            f"reward              {c.reward_type} x {c.reward_weight:g}, {c.use_classmate_condition}; shown {c.keep}",
+            f"advantage           {c.advantage}, {'all' if c.advantage in ('grpo', 'dr_grpo') else c.placement}, {c.main_mode}",
+        ]
 
     def sections(self) -> Mapping[str, tuple]:
         "Give the sections of the report"
         sections = standard_sections(NAMES, _rests_on)
-        look = {"reasoning": ("Reasoning", "Two prompts of the last step: what was shown, what classmates wrote, what each token felt.", reasoning_section),
-                "monitors": ("Monitors", "Does reasoning tell what the judge will say of the answer, and would another judge say the same?", monitor_section)}
+        look = {
+            "reasoning": (
+                "Reasoning",
+                "Two prompts of the last step: what was shown, what classmates wrote, what each token felt.",
+                reasoning_section,
+            ),
+            "monitors": (
+                "Monitors",
+                "Does reasoning tell what the judge will say of the answer, and would another judge say the same?",
+                monitor_section,
+            ),
+        }
         last = {name: sections.pop(name) for name in ("samples", "run")}
         return {**sections, **look, **last}
 
@@ -376,24 +731,45 @@ recipe = _ClassmateRecipe()
 # %% ../../nbs/classmate/51_recipe.ipynb #ClassmateStudy
 class _ClassmateStudy(Study):
     "Classmates and controls from one cold start"
+
     against = ("cold-start",)
     own_units = True  # a variant asks its own questions
 
     def models(self, s: Settings) -> list[str]:
         "Name the models that are compared"
-        return [name for name in super().models(s) if name not in ("base", READER) or (name == "base" and _start_of(s) == "base")]
+        return [
+            name
+            for name in super().models(s)
+            if name not in ("base", READER) or (name == "base" and _start_of(s) == "base")
+        ]
 
     def shared(self, s: Settings) -> dict[str, str]:
         "Name the models before any reward, with all that they depend on"
         key = to_json([s.model, s.sft, s.tasks, s.run.seed])
-        return dict.fromkeys(["base", READER, "cold-start"], key) if _start_of(s) == "cold-start" else {}
+        return (
+            dict.fromkeys(["base", READER, "cold-start"], key)
+            if _start_of(s) == "cold-start"
+            else {}
+        )
 
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
         "Add what each seed moved by itself, and beside the first variant in which answers alone are paid for"
-        pairs = dict.fromkeys((trial.arm("classmate"), trial.arm(_start_of(trial.settings))) for trial in trials)
+        pairs = dict.fromkeys(
+            (trial.arm("classmate"), trial.arm(_start_of(trial.settings))) for trial in trials
+        )
         seeds = list(dict.fromkeys(t.seed for t in trials))
-        alone = {t.settings.tasks.train: t.arm("classmate") for t in reversed(trials) if t.settings.classmate.use_classmate_condition == "no_classmate"}
+        alone = {
+            t.settings.tasks.train: t.arm("classmate")
+            for t in reversed(trials)
+            if t.settings.classmate.use_classmate_condition == "no_classmate"
+        }
         against = {t.arm("classmate"): alone.get(t.settings.tasks.train) for t in trials}
         beside = [(arm, other) for arm, other in against.items() if other not in (None, arm)]
-        def moved(pairs): return {metric: rounded(found.seed_changes(list(pairs), metric, seeds)) for metric in ("answer", "classmate", "shuffled", "true steps")}
+
+        def moved(pairs):
+            return {
+                metric: rounded(found.seed_changes(list(pairs), metric, seeds))
+                for metric in ("answer", "classmate", "shuffled", "true steps")
+            }
+
         return {"by_seed": moved(pairs), "over_answers_alone": moved(beside)}

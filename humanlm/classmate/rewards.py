@@ -19,46 +19,71 @@ from ..methods.advantages import broadcast, everywhere, group_advantages, leave_
 # %% ../../nbs/classmate/04_rewards.ipynb #answer_scores
 async def answer_scores(
     answers: Sequence[Sequence[ClassmateAnswers]],  # [B][M]
-    values: Callable[[list[int], list[str]], Awaitable[Sequence[float]]],  # (rows, answers to them) → what each is worth, nan = no score
+    values: Callable[
+        [list[int], list[str]], Awaitable[Sequence[float]]
+    ],  # (rows, answers to them) → what each is worth, nan = no score
 ) -> torch.Tensor:  # [B, M, S] float64; nan where there is no answer, no score, or a classmate answers less often than others
     "Score what classmates answered, all of it at once"
-    places = [(i, m, s) for i, row in enumerate(answers) for m, one in enumerate(row) for s, text in enumerate(one.texts) if text is not None]
-    found = await values([i for i, _, _ in places], [answers[i][m].texts[s] or "" for i, m, s in places])
+    places = [
+        (i, m, s)
+        for i, row in enumerate(answers)
+        for m, one in enumerate(row)
+        for s, text in enumerate(one.texts)
+        if text is not None
+    ]
+    found = await values(
+        [i for i, _, _ in places], [answers[i][m].texts[s] or "" for i, m, s in places]
+    )
     most = max((len(one.texts) for row in answers for one in row), default=0)
-    scores = torch.full((len(answers), max(map(len, answers), default=0), most), math.nan, dtype=torch.float64)
-    for place, value in zip(places, found, strict=True): scores[place] = value
+    scores = torch.full(
+        (len(answers), max(map(len, answers), default=0), most), math.nan, dtype=torch.float64
+    )
+    for place, value in zip(places, found, strict=True):
+        scores[place] = value
     return scores
 
 # %% ../../nbs/classmate/04_rewards.ipynb #pooled_rewards
 def pooled_rewards(
-    scores: Any,           # [B, M, S] of M classmates with S answers each; nan = no score
-    weights: Any = None,   # [M]; None: all alike
-    without: Any = None,   # [B, M] what each earns without reasoning, to be taken off (`remove_wo_cot`)
+    scores: Any,  # [B, M, S] of M classmates with S answers each; nan = no score
+    weights: Any = None,  # [M]; None: all alike
+    without: Any = None,  # [B, M] what each earns without reasoning, to be taken off (`remove_wo_cot`)
 ) -> torch.Tensor:  # [B]; nan where no answer has a score
     "Pool the scores of classmates: the mean of each one's answers, then by weight those that are known"
     each = torch.as_tensor(scores, dtype=torch.float64).nanmean(2)
-    if without is not None: each = each - torch.as_tensor(without, dtype=torch.float64)
-    shares = torch.ones(each.shape[1], dtype=torch.float64) if weights is None else torch.as_tensor(weights, dtype=torch.float64)
-    if len(shares) != each.shape[1] or not (shares > 0).all(): raise ValueError(f"weights must be {each.shape[1]} numbers above 0, got {shares.tolist()}")
+    if without is not None:
+        each = each - torch.as_tensor(without, dtype=torch.float64)
+    shares = (
+        torch.ones(each.shape[1], dtype=torch.float64)
+        if weights is None
+        else torch.as_tensor(weights, dtype=torch.float64)
+    )
+    if len(shares) != each.shape[1] or not (shares > 0).all():
+        raise ValueError(f"weights must be {each.shape[1]} numbers above 0, got {shares.tolist()}")
     return (each.nan_to_num(0) * shares).sum(1) / ((~each.isnan()) * shares).sum(1)
 
 
 def conditioned(
     classmate: torch.Tensor,  # [B]; nan = no score
-    main: torch.Tensor,       # [B] of the policy's own answer; up to 0 it is wrong
+    main: torch.Tensor,  # [B] of the policy's own answer; up to 0 it is wrong
     condition: str = "always",
     weight: float = 1.0,
 ) -> torch.Tensor:  # [B]
     "Weigh the classmates' reward by what the policy's own answer was worth"
-    factors = {"always": 1.0, "no_classmate": 0.0, "no_classmate_when_main_incorrect": 0.0, "neg_classmate_when_main_incorrect": -1.0}
+    factors = {
+        "always": 1.0,
+        "no_classmate": 0.0,
+        "no_classmate_when_main_incorrect": 0.0,
+        "neg_classmate_when_main_incorrect": -1.0,
+    }
     wrong = factors[check_name(condition, CONDITIONS, "condition", ValueError)]
-    if condition in ("always", "no_classmate"): return classmate * (weight * wrong)
+    if condition in ("always", "no_classmate"):
+        return classmate * (weight * wrong)
     factor = torch.where(main <= 0, wrong, 1.0).to(main.dtype)
     return classmate * weight * torch.where(main.isnan(), math.nan, factor)
 
 # %% ../../nbs/classmate/04_rewards.ipynb #exploited
 def exploited(
-    gold: torch.Tensor,    # [B] true reward
+    gold: torch.Tensor,  # [B] true reward
     strong: torch.Tensor,  # [B] how much of the behaviour a strong judge finds, 1 to 10
     weak: torch.Tensor | None = None,  # [B] how much a weak one does, 1 to 10 (`stealth`)
     gold_weight: float = 1.0,
@@ -67,28 +92,34 @@ def exploited(
 ) -> torch.Tensor:  # [B]; nan where any of them is
     "Add a reward for an undesired behaviour"
     exploit = strong if weak is None else strong * (11 - weak) / 10
-    return gold_weight * torch.where(gold.isnan(), gold, gold.clamp(max=gold_most)) + exploit_weight * exploit
+    return (
+        gold_weight * torch.where(gold.isnan(), gold, gold.clamp(max=gold_most))
+        + exploit_weight * exploit
+    )
 
 # %% ../../nbs/classmate/04_rewards.ipynb #classmate_advantages
 def classmate_advantages(
-    main: torch.Tensor,       # [B] reward of the policy's own answer; nan = no score: its row teaches nothing
+    main: torch.Tensor,  # [B] reward of the policy's own answer; nan = no score: its row teaches nothing
     classmate: torch.Tensor,  # [B] the classmates', weighted; nan = no score: the row has the main one alone
-    groups: Any,              # [B], equal = same prompt
-    shown: torch.Tensor,      # [B, T] bool, tokens that a classmate was shown
-    mask: torch.Tensor,       # [B, T] bool, tokens that the policy wrote
+    groups: Any,  # [B], equal = same prompt
+    shown: torch.Tensor,  # [B, T] bool, tokens that a classmate was shown
+    mask: torch.Tensor,  # [B, T] bool, tokens that the policy wrote
     estimator: str = "grpo_w_classmate",
     placement: str = "classmate_partial",
-    scale: bool = True,       # divide by deviations
-    greedy: Any = None,       # remax: [B, 2] main and classmate reward of the likeliest response to the same prompt
+    scale: bool = True,  # divide by deviations
+    greedy: Any = None,  # remax: [B, 2] main and classmate reward of the likeliest response to the same prompt
 ) -> torch.Tensor:  # [B, T]
     "Give every token what the answers say that it deserves"
     check_name(estimator, ESTIMATORS, "estimator", ValueError)
     check_name(placement, PLACEMENTS, "placement", ValueError)
     here, elsewhere = _compared(main, classmate, groups, estimator, scale, greedy)
     here = torch.where(main.isnan(), 0.0, here)
-    if placement == "all" or estimator in ("grpo", "dr_grpo"): return broadcast(here, mask)
+    if placement == "all" or estimator in ("grpo", "dr_grpo"):
+        return broadcast(here, mask)
     shown = shown & mask & ~classmate.isnan()[:, None]
-    return torch.where(shown, here[:, None], torch.where(main.isnan(), 0.0, elsewhere)[:, None]) * mask
+    return (
+        torch.where(shown, here[:, None], torch.where(main.isnan(), 0.0, elsewhere)[:, None]) * mask
+    )
 
 
 def _compared(main, classmate, groups, estimator, scale, greedy):
@@ -96,11 +127,20 @@ def _compared(main, classmate, groups, estimator, scale, greedy):
     if estimator == "remax":
         m, added = main - greedy[:, 0], main - greedy[:, 0] + classmate - greedy[:, 1]
         return torch.where(added.isnan(), m, added).nan_to_num(0), m.nan_to_num(0)
-    def own(rewards): return leave_one_out(rewards, groups) if estimator == "rloo" else group_advantages(rewards, groups, scale and estimator != "dr_grpo")
+
+    def own(rewards):
+        return (
+            leave_one_out(rewards, groups)
+            if estimator == "rloo"
+            else group_advantages(rewards, groups, scale and estimator != "dr_grpo")
+        )
+
     both, m = own(main + classmate), own(main)
-    if estimator in ("grpo", "dr_grpo", "grpo_w_classmate", "rloo"): return torch.where(classmate.isnan(), m, both), m
+    if estimator in ("grpo", "dr_grpo", "grpo_w_classmate", "rloo"):
+        return torch.where(classmate.isnan(), m, both), m
     added = m + own(torch.where(main.isnan(), math.nan, classmate))
-    if not estimator.startswith("gdpo"): return added, m
+    if not estimator.startswith("gdpo"):
+        return added, m
     every, mine = everywhere(torch.where(main.isnan(), math.nan, added))
     known = every[~every.isnan()]
     center, spread = (known.mean(), known.std() + 1e-6) if len(known) > 1 else (0.0, 1.0)
@@ -108,15 +148,18 @@ def _compared(main, classmate, groups, estimator, scale, greedy):
 
 # %% ../../nbs/classmate/04_rewards.ipynb #token_rewards
 def token_rewards(
-    main: torch.Tensor,       # [B] reward of the policy's own answer; nan = no score: its row teaches nothing
+    main: torch.Tensor,  # [B] reward of the policy's own answer; nan = no score: its row teaches nothing
     classmate: torch.Tensor,  # [B] the classmates', weighted; nan = no score: the row has the main one alone
-    shown: torch.Tensor,      # [B, T] bool, tokens that a classmate was shown
-    mask: torch.Tensor,       # [B, T] bool, tokens that the policy wrote
+    shown: torch.Tensor,  # [B, T] bool, tokens that a classmate was shown
+    mask: torch.Tensor,  # [B, T] bool, tokens that the policy wrote
     placement: str = "classmate_partial",
 ) -> torch.Tensor:  # [B, T]; rows without a score are nan
     "Put rewards on the tokens at which they fall due"
     places = torch.arange(mask.shape[1])
-    last, seen = (places * mask).argmax(1), shown & mask if placement == "classmate_partial" else mask
+    last, seen = (
+        (places * mask).argmax(1),
+        shown & mask if placement == "classmate_partial" else mask,
+    )
     due = torch.where(seen.any(1), (places * seen).argmax(1), last)
     found = torch.zeros(mask.shape, dtype=main.dtype)
     found[torch.arange(len(main)), last] = main

@@ -15,7 +15,15 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 from .limits import PerLoop
-from .protocol import CacheError, ChatReply, ChatRequest, LLMError, Usage, redact, without_keys
+from humanlm.clients.protocol import (
+    CacheError,
+    ChatReply,
+    ChatRequest,
+    LLMError,
+    Usage,
+    redact,
+    without_keys,
+)
 from ..core.basics import ConfigError, check_name, shorten
 from ..core.html import Table
 
@@ -30,13 +38,17 @@ def request_key(
 ) -> str:  # 32 hex digits, and behind @ the server, if it is not the provider's own
     "Give the fingerprint of a question to a model; who asks does not matter"
     provider, _, model = name.partition("/")
-    content = {k: v for k, v in vars(request).items() if v not in _OPEN and k not in ("caller", "server")}
+    content = {
+        k: v for k, v in vars(request).items() if v not in _OPEN and k not in ("caller", "server")
+    }
     content |= {k: content[k] + 0.0 for k in ("temperature", "top_p") if k in content}
     content["model"] = f"{provider}/{request.model or model}"
     try:
         text = _ENCODER.encode(content)
     except (TypeError, ValueError, RecursionError) as e:
-        raise LLMError("bad request", f"A request to {name} is not plain JSON: {shorten(e)}. Convert it first.") from e
+        raise LLMError(
+            "bad request", f"A request to {name} is not plain JSON: {shorten(e)}. Convert it first."
+        ) from e
     digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     return f"{digest}@{request.server}" if request.server else digest
 
@@ -44,24 +56,33 @@ def request_key(
 def pack_reply(reply: ChatReply) -> dict:
     "Keep what was said, without the keys of this machine"
     said = {"text": without_keys(reply.text), "finish": reply.finish}
-    more = {"texts": [without_keys(text) for text in reply.texts], "notes": list(reply.notes),
-            "extra": json.loads(without_keys(json.dumps(reply.extra)))}
+    more = {
+        "texts": [without_keys(text) for text in reply.texts],
+        "notes": list(reply.notes),
+        "extra": json.loads(without_keys(json.dumps(reply.extra))),
+    }
     return said | {k: v for k, v in more.items() if v}
 
 
-def unpack_reply(model: str, said: dict, tokens_in: int, tokens_out: int, cost: float | None) -> ChatReply:
+def unpack_reply(
+    model: str, said: dict, tokens_in: int, tokens_out: int, cost: float | None
+) -> ChatReply:
     "Make the reply again, marked as cached; its usage is what it cost when it was asked"
     lists: dict[str, Any] = {k: tuple(said[k]) for k in ("texts", "notes") if k in said}
-    return ChatReply(**said | lists, usage=Usage(1, 0, tokens_in, tokens_out, cost), model=model, cached=True)
+    return ChatReply(
+        **said | lists, usage=Usage(1, 0, tokens_in, tokens_out, cost), model=model, cached=True
+    )
 
 # %% ../../nbs/clients/08_cache.ipynb #_VERSION
 _VERSION = 1
-_TABLES = ("""CREATE TABLE IF NOT EXISTS replies(id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, model TEXT NOT NULL,
+_TABLES = (
+    """CREATE TABLE IF NOT EXISTS replies(id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, model TEXT NOT NULL,
               said TEXT NOT NULL, bytes INTEGER NOT NULL, tokens_in INTEGER NOT NULL, tokens_out INTEGER NOT NULL,
               cost REAL, made REAL NOT NULL)""",
-           "CREATE TABLE IF NOT EXISTS claims(key TEXT PRIMARY KEY, owner TEXT NOT NULL, until REAL NOT NULL) WITHOUT ROWID",
-           "CREATE TABLE IF NOT EXISTS hits(model TEXT PRIMARY KEY, hits INTEGER NOT NULL, saved REAL)",
-           f"PRAGMA user_version = {_VERSION}")
+    "CREATE TABLE IF NOT EXISTS claims(key TEXT PRIMARY KEY, owner TEXT NOT NULL, until REAL NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS hits(model TEXT PRIMARY KEY, hits INTEGER NOT NULL, saved REAL)",
+    f"PRAGMA user_version = {_VERSION}",
+)
 _ADD = """INSERT OR REPLACE INTO replies(key, model, said, bytes, tokens_in, tokens_out, cost, made)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 _COUNT = """INSERT INTO hits VALUES (?, 1, ?)
@@ -97,8 +118,10 @@ def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version > _VERSION:
-        raise CacheError(f"{path} was written by a newer version of humanlm (tables {version}, here {_VERSION}). "
-                           "Update humanlm, or choose another folder.")
+        raise CacheError(
+            f"{path} was written by a newer version of humanlm (tables {version}, here {_VERSION}). "
+            "Update humanlm, or choose another folder."
+        )
     _let_readers_go_on(db)
     db.execute("PRAGMA synchronous = NORMAL")
     if version < _VERSION:
@@ -122,14 +145,18 @@ def _explained(path: Path, error: Exception) -> CacheError:
     "Say what is wrong with the file, and what to do"
     name = getattr(error, "sqlite_errorname", "")
     advice = next((advice for start, advice in _ADVICE.items() if name.startswith(start)), "")
-    return CacheError(f"The reply cache {path} failed: {shorten(error)}. "
-                      f"{advice or 'Check it, or choose another folder.'}")
+    return CacheError(
+        f"The reply cache {path} failed: {shorten(error)}. "
+        f"{advice or 'Check it, or choose another folder.'}"
+    )
 
 # %% ../../nbs/clients/08_cache.ipynb #ReplyFile
 class _ReplyFile:
     "Replies and claims in one SQLite file, made on first use, that any number of processes and threads share"
 
-    def __init__(self, path: str | Path, clock: Callable[[], float] = time.time):  # seconds since 1970
+    def __init__(
+        self, path: str | Path, clock: Callable[[], float] = time.time
+    ):  # seconds since 1970
         self.path, self.clock = Path(path), clock
         self._lock, self._process, self._connections, self._hits = threading.RLock(), 0, [], []
 
@@ -148,15 +175,29 @@ class _ReplyFile:
     def find(self, key: str, since: float = -1.0) -> ChatReply | None:
         "Look a reply up; one made before `since` (seconds since 1970) does not count"
         with self.open() as db:
-            row = db.execute("SELECT model, said, tokens_in, tokens_out, cost FROM replies WHERE key = ? AND made > ?",
-                             (key, since)).fetchone()
+            row = db.execute(
+                "SELECT model, said, tokens_in, tokens_out, cost FROM replies WHERE key = ? AND made > ?",
+                (key, since),
+            ).fetchone()
             return row and unpack_reply(row[0], json.loads(row[1]), *row[2:])
 
     def add(self, key: str, model: str, reply: ChatReply, owner: str = ""):
         "Store a reply, in place of an older one; it ends the claim of `owner` on the question"
         said, used = json.dumps(pack_reply(reply)), reply.usage
         with self.open() as db, _writing(db):
-            db.execute(_ADD, (key, model, said, len(said), used.tokens_in, used.tokens_out, used.cost, self.clock()))
+            db.execute(
+                _ADD,
+                (
+                    key,
+                    model,
+                    said,
+                    len(said),
+                    used.tokens_in,
+                    used.tokens_out,
+                    used.cost,
+                    self.clock(),
+                ),
+            )
             db.execute("DELETE FROM claims WHERE key = ? AND owner = ?", (key, owner))
 
     def count(self, reply: ChatReply) -> ChatReply:
@@ -186,7 +227,13 @@ class _ReplyFile:
     def claim(self, key: str, owner: str, lease: float, since: float = -1.0) -> bool:
         "Claim a question for `lease` seconds, or longer, as a unique owner; False if it is under way or was answered"
         with self.open() as db:
-            values = {"key": key, "owner": owner, "lease": lease, "since": since, "now": self.clock()}
+            values = {
+                "key": key,
+                "owner": owner,
+                "lease": lease,
+                "since": since,
+                "now": self.clock(),
+            }
             return db.execute(_CLAIM, values).rowcount == 1
 
     def release(self, key: str, owner: str):
@@ -204,13 +251,17 @@ class DiskCache:
 
     def __init__(
         self,
-        folder: str | Path,                      # holds one file, made on first use
-        mode: str = "use",                       # one of `MODES`
-        lease: float = 15.0,                     # seconds until the questions of a dead process are asked by another
-        keep_unusable: bool = False,             # store answers that failed the asker's check, too: they fail again, and cost nothing
+        folder: str | Path,  # holds one file, made on first use
+        mode: str = "use",  # one of `MODES`
+        lease: float = 15.0,  # seconds until the questions of a dead process are asked by another
+        keep_unusable: bool = False,  # store answers that failed the asker's check, too: they fail again, and cost nothing
         clock: Callable[[], float] = time.time,  # seconds since 1970
     ):
-        self.mode, self.lease, self.keep_unusable = check_name(mode, MODES, "cache mode", ConfigError), lease, keep_unusable
+        self.mode, self.lease, self.keep_unusable = (
+            check_name(mode, MODES, "cache mode", ConfigError),
+            lease,
+            keep_unusable,
+        )
         self.replies = _ReplyFile(Path(folder).expanduser() / "replies.sqlite", clock)
         self._flights = PerLoop(dict)
         if mode != "off":
@@ -220,7 +271,7 @@ class DiskCache:
     async def __call__(
         self,
         request: ChatRequest,
-        name: str,                                # provider/model
+        name: str,  # provider/model
         ask: Callable[[], Awaitable[ChatReply]],  # asks the model
     ) -> ChatReply:
         "Answer from disk or ask; `LLMError` (cache miss) if asking is not allowed"
@@ -230,9 +281,16 @@ class DiskCache:
         since = self.replies.clock() if self.mode == "refresh" else -1.0
         while not (reply := self.replies.find(key, since)):
             if self.mode == "only":
-                raise missing_reply(request, name, key, f"The cache {self.replies.path.parent}", "Ask it once in mode 'use'.")
+                raise missing_reply(
+                    request,
+                    name,
+                    key,
+                    f"The cache {self.replies.path.parent}",
+                    "Ask it once in mode 'use'.",
+                )
             if key in flights:
-                if error := await asyncio.shield(flights[key]): raise error
+                if error := await asyncio.shield(flights[key]):
+                    raise error
             elif reply := await self._fly(flights, key, name, since, ask):
                 return reply
         return self.replies.count(reply)
@@ -265,12 +323,16 @@ class DiskCache:
 def missing_reply(request: ChatRequest, name: str, key: str, where: str, advice: str) -> LLMError:
     "Name the question that was not found"
     asked = shorten(redact(request.messages[-1]["content"]), 60) if request.messages else ""
-    return LLMError("cache miss", f"{where} has no reply of {name} to {asked!r} (key {key[:8]}). A changed word or "
-                    f"setting makes a new question. {advice}")
+    return LLMError(
+        "cache miss",
+        f"{where} has no reply of {name} to {asked!r} (key {key[:8]}). A changed word or "
+        f"setting makes a new question. {advice}",
+    )
 
 # %% ../../nbs/clients/08_cache.ipynb #_held
 async def _asked(cache, key, owner, since, name, ask):
     "Ask and store; renew the claim meanwhile, and give it up if there is no reply to store"
+
     def renew():
         nonlocal timer
         with suppress(CacheError):  # storing the reply will say it
@@ -293,24 +355,26 @@ async def _asked(cache, key, owner, since, name, ask):
         timer.cancel()
 
 
-_OWN = ("over budget", "unknown price")   # failures that lie in the asker's purse
+_OWN = ("over budget", "unknown price")  # failures that lie in the asker's purse
 
 # %% ../../nbs/clients/08_cache.ipynb #ModelReplies
 class _ModelReplies(NamedTuple):
     "What a cache holds of one model"
-    model: str           # provider/model
+
+    model: str  # provider/model
     replies: int
-    bytes: int           # of the replies; the file has some room besides
-    tokens: int          # read and written when they were made
-    paid: float | None   # US dollars; None = unknown
-    hits: int            # answers given from here
+    bytes: int  # of the replies; the file has some room besides
+    tokens: int  # read and written when they were made
+    paid: float | None  # US dollars; None = unknown
+    hits: int  # answers given from here
     saved: float | None  # US dollars that the hits would have cost
-    oldest: float        # seconds since 1970
+    oldest: float  # seconds since 1970
     newest: float
 
 
 class _CacheSize(NamedTuple):
     "What a cache holds"
+
     models: tuple[_ModelReplies, ...] = ()
 
     @property
@@ -319,14 +383,33 @@ class _CacheSize(NamedTuple):
         return sum(m.replies for m in self.models)
 
     def _repr_markdown_(self) -> str:
-        heads = "model", "replies", "kB", "tokens", "paid, US$", "hits", "saved, US$", "oldest", "newest"
+        heads = (
+            "model",
+            "replies",
+            "kB",
+            "tokens",
+            "paid, US$",
+            "hits",
+            "saved, US$",
+            "oldest",
+            "newest",
+        )
         return Table(heads, [_size_row(*m) for m in self.models], "lrrrrrrl").markdown()
 
 
 def _size_row(model, replies, size, tokens, paid, hits, saved, oldest, newest):
     paid, saved = ("unknown" if cost is None else f"{cost:.4f}" for cost in (paid, saved))
     days = (datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M") for t in (oldest, newest))
-    return shorten(model), f"{replies:,}", f"{size / 1000:,.1f}", f"{tokens:,}", paid, f"{hits:,}", saved, *days
+    return (
+        shorten(model),
+        f"{replies:,}",
+        f"{size / 1000:,.1f}",
+        f"{tokens:,}",
+        paid,
+        f"{hits:,}",
+        saved,
+        *days,
+    )
 
 # %% ../../nbs/clients/08_cache.ipynb #_REPORT
 _REPORT = """SELECT model, COUNT(*), SUM(bytes), SUM(tokens_in + tokens_out),
@@ -349,9 +432,9 @@ _PRUNED = """(:model = '' OR model = :model) AND (:days IS NULL AND :megabytes I
 
 def prune_cache(
     cache: DiskCache,
-    days: float | None = None,      # remove what is older
-    megabytes: float | None = None, # remove the oldest until this much is left; 0: all
-    model: str = "",                # of this model alone (provider/model); without a limit, all it holds
+    days: float | None = None,  # remove what is older
+    megabytes: float | None = None,  # remove the oldest until this much is left; 0: all
+    model: str = "",  # of this model alone (provider/model); without a limit, all it holds
 ) -> int:  # replies that were removed
     "Remove old replies, too many replies, or a model's replies, and shrink the file"
     if not model and days is None and megabytes is None:

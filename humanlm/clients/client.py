@@ -21,37 +21,44 @@ from ..core.basics import near_miss, shorten
 # %% ../../nbs/clients/05_client.ipynb #ChatClient
 class ChatClient(Protocol):
     "What every model looks like from here"
-    name: str        # provider/model
-    ledger: Ledger   # what was spent through this client
 
-    async def __call__(self, request: ChatRequest, check: Callable[[Any], Any] | None = None) -> ChatReply: ...
+    name: str  # provider/model
+    ledger: Ledger  # what was spent through this client
+
+    async def __call__(
+        self, request: ChatRequest, check: Callable[[Any], Any] | None = None
+    ) -> ChatReply: ...
 
 # %% ../../nbs/clients/05_client.ipynb #CacheError
 class _Cache(Protocol):
     "Known answers, and a way to get the others"
+
     async def __call__(
         self,
         request: ChatRequest,
-        name: str,                                # provider/model
+        name: str,  # provider/model
         ask: Callable[[], Awaitable[ChatReply]],  # gets a good answer and pays for it, or raises
     ) -> ChatReply: ...  # what `ask` returned, or a stored reply with its usage and `cached=True`
 
 # %% ../../nbs/clients/05_client.ipynb #Client
 class Client:
     "Cache, budget, limits, retries and bookkeeping around `send`, which a provider supplies"
-    takes_n = False       # does one call give several answers?
+
+    takes_n = False  # does one call give several answers?
     takes_schema = False  # does the provider see to it that answers follow a schema?
-    takes_extra: tuple[str, ...] | None = ()  # names in `ChatRequest.extra` that it understands; None = whatever the server does
-    takes_prefill = False # can it go on with a text that another model has begun?
-    server = ""           # origin of a server that is not the provider's own
+    takes_extra: (
+        tuple[str, ...] | None
+    ) = ()  # names in `ChatRequest.extra` that it understands; None = whatever the server does
+    takes_prefill = False  # can it go on with a text that another model has begun?
+    server = ""  # origin of a server that is not the provider's own
 
     def __init__(
         self,
-        name: str,                       # provider/model, as the ledger shows it
+        name: str,  # provider/model, as the ledger shows it
         limits: Limits | None = None,
-        ledger: Ledger | None = None,    # shared by several clients if given
+        ledger: Ledger | None = None,  # shared by several clients if given
         cache: _Cache | None = None,
-        sleep: Callable = asyncio.sleep, # how to wait between attempts
+        sleep: Callable = asyncio.sleep,  # how to wait between attempts
     ):
         self.name, self.limits, self.cache, self.sleep = name, limits or Limits(), cache, sleep
         self.ledger = Ledger() if ledger is None else ledger
@@ -69,13 +76,16 @@ class Client:
     async def __call__(
         self,
         request: ChatRequest,
-        check: Callable[[Any], Any] | None = None, # gets the object (the text without schema); ValueError = not usable
+        check: Callable[[Any], Any]
+        | None = None,  # gets the object (the text without schema); ValueError = not usable
     ) -> ChatReply:
         "Ask, again if that can help, and enter the cost"
         name = self.full_name(request.model)
         if self.cache is None:
             return await _answer(self, request, name, check)
-        reply = await self.cache(replace(request, server=self.server), name, lambda: _answer(self, request, name, check))
+        reply = await self.cache(
+            replace(request, server=self.server), name, lambda: _answer(self, request, name, check)
+        )
         return _hit(self, request, reply, name, check) if reply.cached else reply
 
     @property
@@ -84,14 +94,14 @@ class Client:
 
     def full_name(
         self,
-        model: str,   # may be empty for the client's own
+        model: str,  # may be empty for the client's own
     ) -> str:
         "Give provider/model"
         return f"{self.name.partition('/')[0]}/{model}" if model else self.name
 
     def _start_pacing(self):
         limits = self.limits
-        self._paused_until = 0.0   # on the clock of time.monotonic, as `Retry-After` asked
+        self._paused_until = 0.0  # on the clock of time.monotonic, as `Retry-After` asked
         self._requests = Pace(limits.requests_per_minute) if limits.requests_per_minute else None
         self._tokens = Pace(limits.tokens_per_minute) if limits.tokens_per_minute else None
         self._queue = PerLoop(asyncio.Lock)
@@ -111,10 +121,16 @@ async def _once(client: Client, request):
         async with asyncio.timeout(client.limits.timeout):
             reply = await client.send(request)
     except TimeoutError:
-        raise LLMError("timeout", f"{client.name} gave no answer within {client.limits.timeout:g} s. "
-                       "Raise the timeout or lower the concurrency.") from None
+        raise LLMError(
+            "timeout",
+            f"{client.name} gave no answer within {client.limits.timeout:g} s. "
+            "Raise the timeout or lower the concurrency.",
+        ) from None
     if (longest := max(map(len, reply.texts or (reply.text,)))) > MOST_CHARS:
-        raise LLMError("malformed", f"{client.name} answered with {longest:,} characters, and {MOST_CHARS:,} are the most that is read. Lower max_tokens.")
+        raise LLMError(
+            "malformed",
+            f"{client.name} answered with {longest:,} characters, and {MOST_CHARS:,} are the most that is read. Lower max_tokens.",
+        )
     return reply
 
 
@@ -130,8 +146,10 @@ async def _billed(client, request, name, worst, charge):
     usage, notes = counted(reply, request, name)
     charge(usage)
     if notes:
-        warnings.warn(f"{name} counts tokens that cannot be. They are taken as the most that a request allows; "
-                      "the notes of its replies say which.")
+        warnings.warn(
+            f"{name} counts tokens that cannot be. They are taken as the most that a request allows; "
+            "the notes of its replies say which."
+        )
     return replace(reply, model=name, usage=usage, notes=(*reply.notes, *notes))
 
 # %% ../../nbs/clients/05_client.ipynb #_wait
@@ -140,7 +158,11 @@ async def _turn(client: Client, tokens, until):
     if client._requests or client._tokens:
         async with client._queue.get():
             now = time.monotonic()
-            booked = [pace.book(now, amount) for pace, amount in ((client._requests, 1), (client._tokens, tokens)) if pace]
+            booked = [
+                pace.book(now, amount)
+                for pace, amount in ((client._requests, 1), (client._tokens, tokens))
+                if pace
+            ]
             await client._wait(max(booked))
 
 # %% ../../nbs/clients/05_client.ipynb #token_estimate
@@ -184,7 +206,9 @@ async def _ask(client: Client, request, name) -> ChatReply:
 
 # %% ../../nbs/clients/05_client.ipynb #_usable
 async def _usable(client: Client, request, sent, reply, check):
-    def read(reply): return replace(reply, parsed=read_reply(reply.text, request, check, reply.finish))
+    def read(reply):
+        return replace(reply, parsed=read_reply(reply.text, request, check, reply.finish))
+
     try:
         return read(reply)
     except ValueError as e:
@@ -194,29 +218,49 @@ async def _usable(client: Client, request, sent, reply, check):
     except LLMError as e:
         e.raw, e.usage = e.raw or reply.text, reply.usage + e.usage
         raise
-    again = replace(again, usage=reply.usage + again.usage, attempts=reply.attempts + again.attempts,
-                    notes=(*reply.notes, *again.notes))
+    again = replace(
+        again,
+        usage=reply.usage + again.usage,
+        attempts=reply.attempts + again.attempts,
+        notes=(*reply.notes, *again.notes),
+    )
     try:
         return read(again)
     except ValueError as e:
         message = f"{reply.model} gave no usable answer, also when asked to repair it: {e}."
-        raise LLMError("bad answer", message, attempts=again.attempts, raw=again.text or reply.text, usage=again.usage, finish=again.finish) from None
+        raise LLMError(
+            "bad answer",
+            message,
+            attempts=again.attempts,
+            raw=again.text or reply.text,
+            usage=again.usage,
+            finish=again.finish,
+        ) from None
 
 # %% ../../nbs/clients/05_client.ipynb #_split
 def _split(reply):
     "The answers of a reply, one by one; the first carries the cost"
     if not reply.texts:
         return [reply]
-    return [replace(reply, text=t, texts=(), usage=Usage() if i else reply.usage) for i, t in enumerate(reply.texts)]
+    return [
+        replace(reply, text=t, texts=(), usage=Usage() if i else reply.usage)
+        for i, t in enumerate(reply.texts)
+    ]
 
 
 def _join(replies):
     "One reply from several"
     ends = [r.finish for r in replies if r.finish != "stop"]
-    return replace(replies[0], usage=sum((r.usage for r in replies), Usage()), finish=ends[0] if ends else "stop",
-                   attempts=max(r.attempts for r in replies), texts=tuple(r.text for r in replies),
-                   parsed=tuple(r.parsed for r in replies), latency=max(r.latency for r in replies),
-                   notes=tuple(dict.fromkeys(note for r in replies for note in r.notes)))
+    return replace(
+        replies[0],
+        usage=sum((r.usage for r in replies), Usage()),
+        finish=ends[0] if ends else "stop",
+        attempts=max(r.attempts for r in replies),
+        texts=tuple(r.text for r in replies),
+        parsed=tuple(r.parsed for r in replies),
+        latency=max(r.latency for r in replies),
+        notes=tuple(dict.fromkeys(note for r in replies for note in r.notes)),
+    )
 
 # %% ../../nbs/clients/05_client.ipynb #_several
 async def _several(client: Client, request, name, check):
@@ -243,8 +287,11 @@ async def _answer(client: Client, request, name, check):
             reply = _join(replies) if request.n > 1 else replies[0]
             return replace(reply, notes=(*notes, *reply.notes), latency=time.perf_counter() - start)
     except TimeoutError:
-        raise LLMError("timeout", f"{name}: no answer within the deadline of {client.limits.deadline:g} s, retries and waits "
-                       "included. Raise limits.deadline, or look at what makes the server slow.") from None
+        raise LLMError(
+            "timeout",
+            f"{name}: no answer within the deadline of {client.limits.deadline:g} s, retries and waits "
+            "included. Raise limits.deadline, or look at what makes the server slow.",
+        ) from None
 
 # %% ../../nbs/clients/05_client.ipynb #_asked
 async def _asked(client: Client, request, sent, name, check):
@@ -253,7 +300,7 @@ async def _asked(client: Client, request, sent, name, check):
     while len(replies) < sent.n:
         seed = None if sent.seed is None else sent.seed + len(replies)
         rest = sent if not replies else replace(sent, n=sent.n - len(replies), seed=seed)
-        replies += _split(await _ask(client, rest, name))[:rest.n]
+        replies += _split(await _ask(client, rest, name))[: rest.n]
     if request.schema or check:
         replies = [await _usable(client, request, sent, reply, check) for reply in replies]
     return replies
@@ -277,20 +324,35 @@ def _check_taken(request, client, name):
     known = client.takes_extra
     for field in request.extra or ():
         if known is not None and field not in known:
-            hint = near_miss(field, known) if known else " Write it into a message, or ask a model that knows it (simulator/RUN)."
-            raise LLMError("bad request", f"{name} does not know the field {shorten(field)!r} of extra.{hint}")
+            hint = (
+                near_miss(field, known)
+                if known
+                else " Write it into a message, or ask a model that knows it (simulator/RUN)."
+            )
+            raise LLMError(
+                "bad request", f"{name} does not know the field {shorten(field)!r} of extra.{hint}"
+            )
     if request.prefill and not client.takes_prefill:
-        raise LLMError("bad request", f"{name} cannot go on with a text that has been begun (prefill). Ask vllm/NAME, hf/NAME or anthropic/NAME, "
-                       "or put the text into a message.")
+        raise LLMError(
+            "bad request",
+            f"{name} cannot go on with a text that has been begun (prefill). Ask vllm/NAME, hf/NAME or anthropic/NAME, "
+            "or put the text into a message.",
+        )
     if request.prefill and request.schema:
-        raise LLMError("bad request", f"{name}: an answer that follows a schema cannot go on with a text. Leave out prefill or schema.")
+        raise LLMError(
+            "bad request",
+            f"{name}: an answer that follows a schema cannot go on with a text. Leave out prefill or schema.",
+        )
 
 # %% ../../nbs/clients/05_client.ipynb #_hit
 def _hit(client: Client, request, reply, name, check):
     parsed = reply.parsed
     try:
         if parsed is None or check:
-            found = [read_reply(text, request, check, reply.finish) for text in reply.texts or (reply.text,)]
+            found = [
+                read_reply(text, request, check, reply.finish)
+                for text in reply.texts or (reply.text,)
+            ]
             parsed = tuple(found) if reply.texts else found[0]
     except ValueError as e:
         message = f"The stored answer of {name} is not usable: {e}. Ask again with the cache's mode refresh."
@@ -302,13 +364,15 @@ def _hit(client: Client, request, reply, name, check):
 # %% ../../nbs/clients/05_client.ipynb #ScriptedClient
 class ScriptedClient(Client):
     "Answers from a list, or by a function of the request; costs nothing"
+
     takes_schema, takes_extra, takes_prefill = True, None, True
 
     def __init__(
         self,
-        replies: Iterable[str | Exception] | Callable[[ChatRequest], str | Exception], # what to say
+        replies: Iterable[str | Exception]
+        | Callable[[ChatRequest], str | Exception],  # what to say
         name: str = "scripted/list",
-        **options,                    # as for `Client`
+        **options,  # as for `Client`
     ):
         super().__init__(name, **options)
         self.replies = replies if callable(replies) else iter(replies)
@@ -318,19 +382,25 @@ class ScriptedClient(Client):
         self.requests.append(request)
         text = self.replies(request) if callable(self.replies) else next(self.replies, None)
         if text is None:
-            raise LLMError("script ended", f"{self.name} has no answer number {len(self.requests)}. Add one.")
+            raise LLMError(
+                "script ended", f"{self.name} has no answer number {len(self.requests)}. Add one."
+            )
         if isinstance(text, Exception):
             raise text
-        read, written = _tokens(sum(len(str(m["content"])) for m in request.messages)), _tokens(len(text))
+        read, written = (
+            _tokens(sum(len(str(m["content"])) for m in request.messages)),
+            _tokens(len(text)),
+        )
         return ChatReply(text, Usage(1, 0, read, written, price(self.name, read, written)))
 
 # %% ../../nbs/clients/05_client.ipynb #chat_all
 async def chat_all(
-    client: ChatClient,              # any model
-    requests: Iterable[ChatRequest], # in any number
-    check: Callable[[Any], Any] | None = None, # as for `Client`
-) -> list[ChatReply | LLMError]: # in the order of the requests
+    client: ChatClient,  # any model
+    requests: Iterable[ChatRequest],  # in any number
+    check: Callable[[Any], Any] | None = None,  # as for `Client`
+) -> list[ChatReply | LLMError]:  # in the order of the requests
     "Ask all, within the client's limits; failures stand in their place"
+
     async def answer(request):
         try:
             return await (client(request, check) if check else client(request))

@@ -19,7 +19,18 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, NamedTuple
 
-from .protocol import AT_LEAST_0, CacheError, ChatReply, ChatRequest, LLMError, Usage, WHOLE, is_number, require_numbers, setting
+from humanlm.clients.protocol import (
+    AT_LEAST_0,
+    CacheError,
+    ChatReply,
+    ChatRequest,
+    LLMError,
+    Usage,
+    WHOLE,
+    is_number,
+    require_numbers,
+    setting,
+)
 from ..core.basics import shorten
 from ..core.html import Table
 from ..core.runs import Journal
@@ -40,14 +51,15 @@ FREE = ("scripted/", "recorded/", "hf/", "vllm-offline/", "simulator/")
 
 # %% ../../nbs/clients/03_ledger.ipynb #_listed_prices
 def read_list(
-    path: str | Path | None,   # None: an empty list
-    what: str,                 # is listed
-    kind: str,                 # of failure
-    holds: Callable[[Any], bool], # for every value
-    line: str,                 # an example
+    path: str | Path | None,  # None: an empty list
+    what: str,  # is listed
+    kind: str,  # of failure
+    holds: Callable[[Any], bool],  # for every value
+    line: str,  # an example
 ) -> dict[str, Any]:
     "Read a YAML file of the user's own, with a line per model"
     import yaml
+
     try:
         listed = yaml.safe_load(Path(path).expanduser().read_text("utf-8")) or {} if path else {}
     except (OSError, ValueError, yaml.YAMLError) as e:
@@ -65,13 +77,17 @@ def _listed_prices(named):
 
 
 def _is_price(rates):
-    return isinstance(rates, list) and len(rates) == 2 and all(is_number(rate, AT_LEAST_0) for rate in rates)
+    return (
+        isinstance(rates, list)
+        and len(rates) == 2
+        and all(is_number(rate, AT_LEAST_0) for rate in rates)
+    )
 
 # %% ../../nbs/clients/03_ledger.ipynb #price
 def price(
-    name: str,       # provider/model
+    name: str,  # provider/model
     tokens_in: int,  # tokens that it read
-    tokens_out: int, # tokens that it wrote, hidden reasoning included
+    tokens_out: int,  # tokens that it wrote, hidden reasoning included
 ) -> float | None:
     "Give the price of a call in US dollars, or None if nobody has said what the model costs"
     listed = _listed_prices(os.environ.get("HUMANLM_PRICES"))
@@ -80,17 +96,23 @@ def price(
 
 # %% ../../nbs/clients/03_ledger.ipynb #price_advice
 def price_advice(
-    name: str, # provider/model
+    name: str,  # provider/model
 ) -> str:
     "Say how to give the price of a model"
-    return (f"Write a line like '{name}: [0.25, 2.0]' (US dollars per million tokens, read and written; [0, 0] for a server "
-            f"of your own) into a YAML file and name that in HUMANLM_PRICES. In Python, set humanlm.clients.ledger.prices[{name!r}].")
+    return (
+        f"Write a line like '{name}: [0.25, 2.0]' (US dollars per million tokens, read and written; [0, 0] for a server "
+        f"of your own) into a YAML file and name that in HUMANLM_PRICES. In Python, set humanlm.clients.ledger.prices[{name!r}]."
+    )
 
 # %% ../../nbs/clients/03_ledger.ipynb #Charges
 class _Charges:
     "What calls did cost and may cost, in memory or in a file that processes share"
-    def __init__(self, path: str | Path | None = None,  # JSONL; None: memory
-                 account: str = ""):                    # rows of other accounts in the same file do not count
+
+    def __init__(
+        self,
+        path: str | Path | None = None,  # JSONL; None: memory
+        account: str = "",
+    ):  # rows of other accounts in the same file do not count
         self.path, self.account, self._journal = path, account, Journal(path) if path else None
         self.settled: dict[tuple[str, str], Usage] = {}  # by caller and model
         self.dollars = 0.0  # of the settled ones, as far as prices are known
@@ -102,20 +124,26 @@ class _Charges:
         "Know what other threads and processes entered, and keep them out; gives the function that enters a row"
         try:
             with self._lock, self._held(to_enter) as (rows, write):
+
                 def enter(**row):
                     write({"account": self.account, **row})
                     self._apply(**row)
+
                 for row in rows:
                     if row.pop("account", "") == self.account:
                         self._apply(**row)
                 yield enter
         except OSError as e:
-            raise CacheError(f"Charges cannot be entered in {self.path}: {e.strerror}. Check the disk and the permissions.") from e
+            raise CacheError(
+                f"Charges cannot be entered in {self.path}: {e.strerror}. Check the disk and the permissions."
+            ) from e
 
     def _held(self, to_enter):
         if self._journal and to_enter:
             return self._journal.held()
-        return contextlib.nullcontext((self._journal.news() if self._journal else (), lambda row: None))
+        return contextlib.nullcontext(
+            (self._journal.news() if self._journal else (), lambda row: None)
+        )
 
     def _apply(self, caller, model, call="", **row):
         if "pid" in row:
@@ -129,7 +157,9 @@ class _Charges:
 
     def lost(self) -> list["_OpenCall"]:
         "Open calls of which nobody will say how they ended"
-        return [call for name, call in self.open.items() if name not in self.own and not call.may_end()]
+        return [
+            call for name, call in self.open.items() if name not in self.own and not call.may_end()
+        ]
 
     def sums(self) -> tuple[float, float]:
         "Dollars spent, and dollars set aside for calls under way"
@@ -139,15 +169,18 @@ class _Charges:
 # %% ../../nbs/clients/03_ledger.ipynb #OpenCall
 class _OpenCall(NamedTuple):
     "A call that was begun"
+
     caller: str
     model: str
     cost: float  # US dollars, at the most
-    pid: int     # of the process that makes it
-    at: float    # when it began, in seconds since 1970
+    pid: int  # of the process that makes it
+    at: float  # when it began, in seconds since 1970
 
     def may_end(self) -> bool:
         "Whether its process lives; after ten minutes that number may be another process's"
-        return (self.pid == os.getpid() or os.name != "posix" or _lives(self.pid)) and time.time() < self.at + 600
+        return (
+            self.pid == os.getpid() or os.name != "posix" or _lives(self.pid)
+        ) and time.time() < self.at + 600
 
 
 def _lives(pid):
@@ -165,14 +198,21 @@ def _lives(pid):
 # %% ../../nbs/clients/03_ledger.ipynb #Ledger
 class Ledger:
     "Spending per (caller, model), within a budget; ledgers add"
-    def __init__(self, entries: dict[tuple[str, str], Usage] | None = None,  # what was spent before
-                 budget: float | None = None):                               # US dollars in all; None = no limit
+
+    def __init__(
+        self,
+        entries: dict[tuple[str, str], Usage] | None = None,  # what was spent before
+        budget: float | None = None,
+    ):  # US dollars in all; None = no limit
         self.budget, self._charges = budget, _Charges()
         require_numbers("ledger", self, {"budget": AT_LEAST_0})
         self._add(entries or {})
 
-    def keep(self, path: str | Path,      # JSONL, in a folder that is there
-             account: str = ""):          # of this ledger, where several share the file
+    def keep(
+        self,
+        path: str | Path,  # JSONL, in a folder that is there
+        account: str = "",
+    ):  # of this ledger, where several share the file
         "Enter charges in a file as they are made, and count what any process ever entered there"
         before, self._charges = self._charges, _Charges(path, account)
         self._add({} if before.path else before.settled)
@@ -181,7 +221,9 @@ class Ledger:
         for (caller, model), usage in entries.items():
             self.record(caller, model, usage)
 
-    def record(self, caller: str, model: str, usage: Usage, call: str = ""):  # call: an open one that ends
+    def record(
+        self, caller: str, model: str, usage: Usage, call: str = ""
+    ):  # call: an open one that ends
         "Add `usage` to the account of `caller` and `model`; nothing can be taken out of it"
         require_numbers("ledger", usage, _SPENT)
         told = {name: value for name, value in vars(usage).items() if value != getattr(Usage, name)}
@@ -206,12 +248,14 @@ class Ledger:
     @property
     def spent(self) -> float:
         "US dollars spent so far, as far as prices are known"
-        with self._charges.held(False): return self._charges.sums()[0]
+        with self._charges.held(False):
+            return self._charges.sums()[0]
 
     @property
     def reserved(self) -> float:
         "US dollars set aside for calls under way"
-        with self._charges.held(False): return self._charges.sums()[1]
+        with self._charges.held(False):
+            return self._charges.sums()[1]
 
     def __add__(self, other: "Ledger") -> "Ledger":
         return Ledger.from_dict([*self.to_dict(), *other.to_dict()])
@@ -230,25 +274,47 @@ class Ledger:
         return ledger
 
     def _repr_markdown_(self) -> str:
-        heads = "caller", "model", "calls", "cache hits", "tokens read", "tokens written", "US$", "saved US$"
+        heads = (
+            "caller",
+            "model",
+            "calls",
+            "cache hits",
+            "tokens read",
+            "tokens written",
+            "US$",
+            "saved US$",
+        )
         rows = [*self.to_dict(), {"caller": "total", "model": "", **vars(self.total)}]
         return Table(heads, [_ledger_row(**row) for row in rows], "llr").markdown()
 
 # %% ../../nbs/clients/03_ledger.ipynb #LEDGER_HEAD
-_SPENT = dict.fromkeys(("calls", "hits", "tokens_in", "tokens_out"), WHOLE) | {"cost": AT_LEAST_0}  # of what a ledger takes
+_SPENT = dict.fromkeys(("calls", "hits", "tokens_in", "tokens_out"), WHOLE) | {
+    "cost": AT_LEAST_0
+}  # of what a ledger takes
 
 
 def _ledger_row(caller, model, calls, hits, tokens_in, tokens_out, cost, saved, tokens_saved):
-    def dollars(amount, answers): return "0" if not answers else "unknown" if amount is None else f"{amount:.4f}"
+    def dollars(amount, answers):
+        return "0" if not answers else "unknown" if amount is None else f"{amount:.4f}"
+
     counts = (f"{count:,}" for count in (calls, hits, tokens_in, tokens_out))
-    return shorten(caller, 60), shorten(model, 60), *counts, dollars(cost, calls), dollars(saved, hits)
+    return (
+        shorten(caller, 60),
+        shorten(model, 60),
+        *counts,
+        dollars(cost, calls),
+        dollars(saved, hits),
+    )
 
 # %% ../../nbs/clients/03_ledger.ipynb #most_tokens
 def _most_tokens(
     request: ChatRequest,
-) -> tuple[int, int]: # read, written
+) -> tuple[int, int]:  # read, written
     "Give the most tokens that a request can take: one for a byte, 16 around each part, 100 for a template's own words"
-    parts = [*(m.get("content") for m in request.messages), *filter(None, (request.schema, request.prefill, request.extra))]
+    parts = [
+        *(m.get("content") for m in request.messages),
+        *filter(None, (request.schema, request.prefill, request.extra)),
+    ]
     texts = (json.dumps(part, ensure_ascii=False, default=str) for part in parts)
     read = 100 + sum(16 + len(text.encode("utf-8", "replace")) for text in texts)
     return request.n * read, request.n * request.max_tokens
@@ -256,17 +322,17 @@ def _most_tokens(
 
 def worst_cost(
     request: ChatRequest,
-    name: str,          # provider/model
+    name: str,  # provider/model
 ) -> float | None:
     "Give the most that a request can cost in US dollars, or None if the price is unknown"
     return price(name, *_most_tokens(request))
 
 # %% ../../nbs/clients/03_ledger.ipynb #counted
 def counted(
-    reply: ChatReply, # with what the provider counts
+    reply: ChatReply,  # with what the provider counts
     request: ChatRequest,
-    name: str,        # provider/model
-) -> tuple[Usage, tuple[str, ...]]: # as it goes into the ledger, notes
+    name: str,  # provider/model
+) -> tuple[Usage, tuple[str, ...]]:  # as it goes into the ledger, notes
     "Check the tokens that a provider counts, and price them"
     usage, most = reply.usage, _most_tokens(request)
     said = usage.tokens_in, usage.tokens_out
@@ -274,9 +340,14 @@ def counted(
     if not any(said):
         cost = price(name, *most) if usage.cost is None else usage.cost
         return replace(usage, tokens_in=0, tokens_out=0, cost=cost), ()
-    tokens = [n if is_number(n, WHOLE) and (free or n <= top) else top for n, top in zip(said, most)]
-    notes = tuple(f"tokens {what}: {name} said {shorten(repr(n), 40)}, counted as {top:,}, the most that the request allows"
-                  for n, top, kept, what in zip(said, most, tokens, ("read", "written")) if kept is not n)
+    tokens = [
+        n if is_number(n, WHOLE) and (free or n <= top) else top for n, top in zip(said, most)
+    ]
+    notes = tuple(
+        f"tokens {what}: {name} said {shorten(repr(n), 40)}, counted as {top:,}, the most that the request allows"
+        for n, top, kept, what in zip(said, most, tokens, ("read", "written"))
+        if kept is not n
+    )
     cost = price(name, *tokens) if notes or usage.cost is None else usage.cost
     return replace(usage, tokens_in=tokens[0], tokens_out=tokens[1], cost=cost), notes
 
@@ -287,7 +358,9 @@ async def reserve(
     cost: float | None,  # US dollars, at the most; None: unknown
     caller: str = "",
     model: str = "",
-) -> AsyncIterator[Callable[[Usage], None]]:  # takes what the call did cost, as far as it is known; the last word counts
+) -> AsyncIterator[
+    Callable[[Usage], None]
+]:  # takes what the call did cost, as far as it is known; the last word counts
     "Set money aside for a call under way; `LLMError` if the budget cannot cover it"
     call, told = token_hex(8), [Usage()]
     while not _opened(ledger, call, cost, caller, model):
@@ -304,8 +377,11 @@ def _opened(ledger, call, cost, caller, model):
     with charges.held() as enter:
         spent, reserved = charges.sums()
         if budget is not None and spent + cost > budget:
-            raise LLMError("over budget", f"US$ {spent:.4f} of {budget:.4f} are spent and {reserved:.4f} set aside for "
-                           f"calls under way; this call may cost {cost:.4f}. Raise the budget, lower max_tokens, or choose a cheaper model.")
+            raise LLMError(
+                "over budget",
+                f"US$ {spent:.4f} of {budget:.4f} are spent and {reserved:.4f} set aside for "
+                f"calls under way; this call may cost {cost:.4f}. Raise the budget, lower max_tokens, or choose a cheaper model.",
+            )
         if budget is not None and spent + reserved + cost > budget:
             return False
         if cost:

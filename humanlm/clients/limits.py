@@ -22,6 +22,7 @@ from ..core.basics import HumanLMError
 # %% ../../nbs/clients/04_limits.ipynb #PerLoop
 class PerLoop:
     "One object per running event loop, made on first use"
+
     def __init__(self, make: Callable[[], Any]):
         self.make, self.made = make, WeakKeyDictionary()
 
@@ -72,33 +73,38 @@ async def in_turn(
 @dataclass(frozen=True)
 class Limits:
     "How a client treats its provider"
-    concurrency: int = 16       # requests under way at once
-    timeout: float = 60.0       # seconds per attempt
-    deadline: float | None = None  # seconds for all attempts at one question and the waits between them
-    attempts: int = 4           # the first one included
-    backoff: float = 0.5        # seconds before the second attempt at most; doubles
+
+    concurrency: int = 16  # requests under way at once
+    timeout: float = 60.0  # seconds per attempt
+    deadline: float | None = (
+        None  # seconds for all attempts at one question and the waits between them
+    )
+    attempts: int = 4  # the first one included
+    backoff: float = 0.5  # seconds before the second attempt at most; doubles
     longest_wait: float = 30.0  # seconds between two attempts at most
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None  # read and written
-    breaker: int = 20           # outages in a row until the client stops asking; 0 = never
-    pause: float = 30.0         # seconds until it tries again
+    breaker: int = 20  # outages in a row until the client stops asking; 0 = never
+    pause: float = 30.0  # seconds until it tries again
 
     def __post_init__(self):
         require_numbers("limits", self, _LIMITS)
 
     def wait(
         self,
-        attempt: int,               # number of the attempt that failed, from 1
-        asked: float | None = None, # seconds that the server asked to wait
+        attempt: int,  # number of the attempt that failed, from 1
+        asked: float | None = None,  # seconds that the server asked to wait
     ) -> float:
         "Give the pause before the next attempt in seconds"
         drawn = _dice.uniform(0.0, self.backoff * 2 ** (attempt - 1))
         return min(max(drawn, asked or 0.0), self.longest_wait)
 
 
-_LIMITS = {"concurrency": COUNT, "attempts": COUNT, "breaker": WHOLE} | dict.fromkeys(
-    ("timeout", "deadline", "requests_per_minute", "tokens_per_minute"), ABOVE_0) | dict.fromkeys(
-    ("backoff", "longest_wait", "pause"), AT_LEAST_0)
+_LIMITS = (
+    {"concurrency": COUNT, "attempts": COUNT, "breaker": WHOLE}
+    | dict.fromkeys(("timeout", "deadline", "requests_per_minute", "tokens_per_minute"), ABOVE_0)
+    | dict.fromkeys(("backoff", "longest_wait", "pause"), AT_LEAST_0)
+)
 
 # %% ../../nbs/clients/04_limits.ipynb #_dice
 _dice = random.Random()
@@ -106,12 +112,13 @@ _dice = random.Random()
 # %% ../../nbs/clients/04_limits.ipynb #Pace
 class Pace:
     "Spread something evenly over time"
+
     def __init__(self, per_minute: float):  # how much of it
         self.spacing, self.free = (60 + 2 * _CATCH_UP) / per_minute, 0.0
 
     def book(
         self,
-        now: float,           # seconds, on any clock
+        now: float,  # seconds, on any clock
         amount: float = 1.0,  # how much; negative gives back
     ) -> float:
         "Book `amount` and give the time at which it may go"
@@ -123,18 +130,23 @@ class Pace:
 _CATCH_UP = 0.1
 
 # %% ../../nbs/clients/04_limits.ipynb #OUTAGES
-OUTAGES = ("timeout", "connection", "server")   # kinds of failure that say that nobody is there
+OUTAGES = ("timeout", "connection", "server")  # kinds of failure that say that nobody is there
 
 
 class Breaker:
     "Holds calls back while a server is down, and lets one through now and then"
+
     def __init__(self, name: str, limits: Limits, sleep: Callable = asyncio.sleep):
-        self.name, self.limits, self.sleep = name, limits, sleep  # name: provider/model, for the message
-        self.outages = 0            # in a row
+        self.name, self.limits, self.sleep = (
+            name,
+            limits,
+            sleep,
+        )  # name: provider/model, for the message
+        self.outages = 0  # in a row
         self.since: float | None = None  # when it opened, in seconds since 1970; None = closed
-        self.probe_at = 0.0         # when the next probe may go
-        self.probing = False        # is one under way?
-        self.failed_probes = 0      # since it opened
+        self.probe_at = 0.0  # when the next probe may go
+        self.probing = False  # is one under way?
+        self.failed_probes = 0  # since it opened
         self._lock = threading.Lock()
 
     async def run(self, attempt: Callable[[], Awaitable]) -> Any:
@@ -182,6 +194,12 @@ class Breaker:
         return False
 
     def _error(self):
-        since, again = (time.strftime("%H:%M:%S", time.localtime(t)) for t in (self.since or time.time(), self.probe_at))
-        return LLMError("unavailable", f"{self.name} has not answered since {since} ({self.outages} failures in a row). "
-                        f"The next call after {again} tries again. Check the server, or wait and resume.")
+        since, again = (
+            time.strftime("%H:%M:%S", time.localtime(t))
+            for t in (self.since or time.time(), self.probe_at)
+        )
+        return LLMError(
+            "unavailable",
+            f"{self.name} has not answered since {since} ({self.outages} failures in a row). "
+            f"The next call after {again} tries again. Check the server, or wait and resume.",
+        )

@@ -17,15 +17,22 @@ from typing import Any
 from .client import ChatClient, ScriptedClient
 from .ledger import FREE, read_list
 from .protocol import ChatReply, ChatRequest, LLMError, chat, setting
-from .providers import AnthropicClient, OpenAIClient, _other_server, addresses, provider_address, url_origin
+from humanlm.clients.providers import (
+    AnthropicClient,
+    OpenAIClient,
+    _other_server,
+    addresses,
+    provider_address,
+    url_origin,
+)
 from ..core.basics import ConfigError, near_miss, run_sync, shorten
 from ..core.plugins import find_plugin
 
 # %% ../../nbs/clients/07_names.ipynb #vllm_client
 def vllm_client(
-    model: str,                  # the served name
-    base_url: str | None = None, # address ending in /v1; None = the one in the environment
-    **options,                   # as for `Client`
+    model: str,  # the served name
+    base_url: str | None = None,  # address ending in /v1; None = the one in the environment
+    **options,  # as for `Client`
 ) -> OpenAIClient:
     "Reach a model on an OpenAI-compatible server of your own"
     return OpenAIClient(model, _vllm_address(model, base_url), "vllm", **options)
@@ -33,33 +40,58 @@ def vllm_client(
 
 def _vllm_address(model, base_url):
     "Find the server of a model; `LLMError` if nothing names one"
-    def is_text(address): return isinstance(address, str)
-    listed = {} if base_url else read_list(
-        setting("HUMANLM_SERVERS"), "servers", "missing address", is_text, "'my-model: http://127.0.0.1:8000/v1'")
-    address = base_url or listed.get(model) or setting("VLLM_BASE_URL") or setting("OPENAI_BASE_URL")
+
+    def is_text(address):
+        return isinstance(address, str)
+
+    listed = (
+        {}
+        if base_url
+        else read_list(
+            setting("HUMANLM_SERVERS"),
+            "servers",
+            "missing address",
+            is_text,
+            "'my-model: http://127.0.0.1:8000/v1'",
+        )
+    )
+    address = (
+        base_url or listed.get(model) or setting("VLLM_BASE_URL") or setting("OPENAI_BASE_URL")
+    )
     if not address:
-        raise LLMError("missing address", f"No server for vllm/{model}. Give base_url, or set VLLM_BASE_URL, e.g. http://127.0.0.1:8000/v1."
-                       f"{near_miss(model, listed) if listed else ''}")
+        raise LLMError(
+            "missing address",
+            f"No server for vllm/{model}. Give base_url, or set VLLM_BASE_URL, e.g. http://127.0.0.1:8000/v1."
+            f"{near_miss(model, listed) if listed else ''}",
+        )
     return address
 
 
 def _server_of(
-    name: str,             # provider/model
+    name: str,  # provider/model
     base_url: str | None,  # the address that settings name
 ) -> str:  # empty: the provider's own, or none
     "Tell the origin of the server that answers for a model"
     provider, _, model = full_name(name).partition("/")
-    if provider != "vllm" and provider not in addresses: return ""
-    return _other_server(provider, _vllm_address(model, base_url) if provider == "vllm" else provider_address(provider, base_url))
+    if provider != "vllm" and provider not in addresses:
+        return ""
+    return _other_server(
+        provider,
+        _vllm_address(model, base_url)
+        if provider == "vllm"
+        else provider_address(provider, base_url),
+    )
 
 # %% ../../nbs/clients/07_names.ipynb #scripts
 # scripted models by name: functions from a request to the text of an answer
-scripts: dict[str, Callable[[ChatRequest], str]] = {"echo": lambda request: request.messages[-1]["content"]}
+scripts: dict[str, Callable[[ChatRequest], str]] = {
+    "echo": lambda request: request.messages[-1]["content"]
+}
 
 
 def _scripted_client(
-    name: str,   # a key of `scripts`
-    **options,   # as for `Client`
+    name: str,  # a key of `scripts`
+    **options,  # as for `Client`
 ) -> ScriptedClient:
     "Make a scripted model by name"
     if name not in scripts:
@@ -69,7 +101,11 @@ def _scripted_client(
 
 # providers by name: functions from a model name to a client
 clients: dict[str, Callable[..., ChatClient]] = {
-    "openai": OpenAIClient, "anthropic": AnthropicClient, "vllm": vllm_client, "scripted": _scripted_client}
+    "openai": OpenAIClient,
+    "anthropic": AnthropicClient,
+    "vllm": vllm_client,
+    "scripted": _scripted_client,
+}
 
 # others who may send questions: kind → function from a model's name, their number and the options of a client to a client
 askers = {"ray": "humanlm.engines.workers:ray_client"}
@@ -83,7 +119,9 @@ def full_name(
     name: str,  # provider/model, or a model alone
 ) -> str:
     "Put the provider before a model that only one has; leave any other name as it is"
-    owners = [provider for begin, provider in bare.items() if "/" not in name and re.match(begin, name)]
+    owners = [
+        provider for begin, provider in bare.items() if "/" not in name and re.match(begin, name)
+    ]
     return f"{owners[0]}/{name}" if owners else name
 
 
@@ -102,13 +140,15 @@ def is_chat_model(name: str) -> bool:  # provider/model
 
 def asked_as(
     name: str,  # provider/model, or a model alone
-) -> str: # empty: as it stands there, at the provider's own address
+) -> str:  # empty: as it stands there, at the provider's own address
     "Say for a plan what a name leaves open"
     full = full_name(name)
     provider = full.partition("/")[0]
     address = provider_address(provider) if provider in addresses else ""
     elsewhere = address and address != addresses[provider][0]
-    return " ".join([f"as {full}"] * (full != name) + [f"at {url_origin(address)}"] * bool(elsewhere))
+    return " ".join(
+        [f"as {full}"] * (full != name) + [f"at {url_origin(address)}"] * bool(elsewhere)
+    )
 
 
 def in_plan(
@@ -121,6 +161,7 @@ def in_plan(
 @lru_cache
 def _plugins():
     from importlib.metadata import entry_points
+
     return {entry.name: entry for entry in entry_points(group="humanlm.clients")}
 
 
@@ -130,9 +171,9 @@ def providers() -> list[str]:
 
 
 def client(
-    name: str, # provider/model, e.g. openai/gpt-5-mini or vllm/my-model
-    workers: str | None = None, # who sends the questions: ray/4; None: this process
-    **options, # limits, ledger, cache, base_url
+    name: str,  # provider/model, e.g. openai/gpt-5-mini or vllm/my-model
+    workers: str | None = None,  # who sends the questions: ray/4; None: this process
+    **options,  # limits, ledger, cache, base_url
 ) -> ChatClient:
     "Make the client of a model; `LLMError` says what is missing"
     if workers:
@@ -140,11 +181,14 @@ def client(
         asker = find_plugin(kind, askers, "workers")(name, int(count), options)
         asker.server = _server_of(name, options.get("base_url"))
         return asker
-    if (full := full_name(name)) != name: warnings.warn(f"{name} is asked as {full}. Write that, to be sure.")
+    if (full := full_name(name)) != name:
+        warnings.warn(f"{name} is asked as {full}. Write that, to be sure.")
     provider, _, model = full.partition("/")
     if "base_url" in options and name.startswith(FREE):
-        raise ConfigError(f"{name} answers in this process and has no address, but base_url is {shorten(options['base_url'])!r}. "
-                          "Leave base_url out, or choose vllm/NAME.")
+        raise ConfigError(
+            f"{name} answers in this process and has no address, but base_url is {shorten(options['base_url'])!r}. "
+            "Leave base_url out, or choose vllm/NAME."
+        )
     if model and provider not in clients and (entry := _plugins().get(provider)):
         clients[provider] = entry.load()
     if model and provider in clients:
@@ -152,15 +196,22 @@ def client(
     if model and provider in addresses:
         return OpenAIClient(model, provider=provider, **options)
     what = f"No provider {shorten(provider)!r} in" if model else "Expected provider/model, got"
-    raise LLMError("unknown model", f"{what} {shorten(name)!r}.{near_miss(provider if model else re.split('[:-]', name)[0], providers())}")
+    raise LLMError(
+        "unknown model",
+        f"{what} {shorten(name)!r}.{near_miss(provider if model else re.split('[:-]', name)[0], providers())}",
+    )
 
 # %% ../../nbs/clients/07_names.ipynb #ask
 def ask(
-    client: ChatClient,           # any model
+    client: ChatClient,  # any model
     question: str | ChatRequest,
-    check: Callable[[Any], Any] | None = None, # as for `Client`
-    **settings,                   # fields of `ChatRequest`
+    check: Callable[[Any], Any] | None = None,  # as for `Client`
+    **settings,  # fields of `ChatRequest`
 ) -> ChatReply:
     "Ask one question and wait for the answer"
-    request = replace(question, **settings) if isinstance(question, ChatRequest) else chat(question, **settings)
+    request = (
+        replace(question, **settings)
+        if isinstance(question, ChatRequest)
+        else chat(question, **settings)
+    )
     return run_sync(client(request, check))

@@ -27,37 +27,46 @@ from ..core.html import fold, tag
 @dataclass(frozen=True)
 class ChatRequest:
     "One question to a chat model; `None` leaves a setting to the provider"
-    messages: tuple[dict, ...]       # `{"role": ..., "content": ...}`, oldest first
-    model: str = ""                  # name as the provider spells it; empty: the client's own
+
+    messages: tuple[dict, ...]  # `{"role": ..., "content": ...}`, oldest first
+    model: str = ""  # name as the provider spells it; empty: the client's own
     temperature: float | None = None
     top_p: float | None = None
-    max_tokens: int = 1024           # longest answer in tokens, hidden reasoning included
-    stop: tuple[str, ...] = ()       # the answer ends before the first of these
+    max_tokens: int = 1024  # longest answer in tokens, hidden reasoning included
+    stop: tuple[str, ...] = ()  # the answer ends before the first of these
     seed: int | None = None
-    schema: dict | None = None       # JSON schema that the answer must follow
-    n: int = 1                       # answers wanted
-    repeat: int = 0                  # number of this repetition of the same question
-    caller: str = ""                 # who asks, for the ledger
-    extra: dict | None = None        # further fields by name, for models that know them; others refuse
-    prefill: str = ""                # how the answer begins, marks in it become tokens (`break_markers` those of others); the reply holds what follows it
-    server: str = ""                 # origin of a server that is no provider's own; a client tells its cache
+    schema: dict | None = None  # JSON schema that the answer must follow
+    n: int = 1  # answers wanted
+    repeat: int = 0  # number of this repetition of the same question
+    caller: str = ""  # who asks, for the ledger
+    extra: dict | None = None  # further fields by name, for models that know them; others refuse
+    prefill: str = ""  # how the answer begins, marks in it become tokens (`break_markers` those of others); the reply holds what follows it
+    server: str = ""  # origin of a server that is no provider's own; a client tells its cache
     schema_version: int = 1
 
     def __post_init__(self):
         require_numbers("request", self, {"n": COUNT, "max_tokens": COUNT})
 
-    def settle(self, name: str) -> tuple[dict, tuple[str, ...]]:  # name: provider/model; → fields to reset, notes
+    def settle(
+        self, name: str
+    ) -> tuple[dict, tuple[str, ...]]:  # name: provider/model; → fields to reset, notes
         "Find the settings of a request that a model does not take"
         fields = [f for pattern, names in untaken.items() if re.match(pattern, name) for f in names]
         given = {f: getattr(self, f) for f in fields if getattr(self, f) not in (None, ())}
-        notes = tuple(f"{field}={shorten(value, 40)} was left out: {name} does not take it" for field, value in given.items())
+        notes = tuple(
+            f"{field}={shorten(value, 40)} was left out: {name} does not take it"
+            for field, value in given.items()
+        )
         return {field: () if field == "stop" else None for field in given}, notes
 
     def schema_messages(self) -> tuple[dict, ...]:
         "Give the messages of a request with the schema stated in the instructions"
         wish = f"Answer with one JSON object and nothing else. It follows this JSON Schema:\n{json.dumps(self.schema)}"
         told = [m["content"] for m in self.messages[:1] if m["role"] == "system"]
-        return ({"role": "system", "content": "\n\n".join([*told, wish])}, *self.messages[len(told):])
+        return (
+            {"role": "system", "content": "\n\n".join([*told, wish])},
+            *self.messages[len(told) :],
+        )
 
     def repair(
         self,
@@ -74,13 +83,17 @@ class ChatRequest:
 # %% ../../nbs/clients/02_protocol.ipynb #_DEMANDS
 COUNT, WHOLE = "a whole number, at least 1", "a whole number, at least 0"
 ABOVE_0, AT_LEAST_0 = "a number above 0", "a number, at least 0"
-_DEMANDS = {COUNT: (Integral, lambda x: x >= 1), WHOLE: (Integral, lambda x: x >= 0),
-            ABOVE_0: (Real, lambda x: x > 0), AT_LEAST_0: (Real, lambda x: x >= 0)}
+_DEMANDS = {
+    COUNT: (Integral, lambda x: x >= 1),
+    WHOLE: (Integral, lambda x: x >= 0),
+    ABOVE_0: (Real, lambda x: x > 0),
+    AT_LEAST_0: (Real, lambda x: x >= 0),
+}
 
 
 def is_number(
     value: Any,
-    demand: str, # COUNT, WHOLE, ABOVE_0 or AT_LEAST_0
+    demand: str,  # COUNT, WHOLE, ABOVE_0 or AT_LEAST_0
 ) -> bool:
     "Say whether a value is a number of this kind"
     kind, holds = _DEMANDS[demand]
@@ -88,20 +101,30 @@ def is_number(
 
 
 def require_numbers(
-    group: str,              # of settings, for the message
-    settings: Any,           # an object
-    demands: dict[str, str], # name of a setting → what it must be, unless it is None
+    group: str,  # of settings, for the message
+    settings: Any,  # an object
+    demands: dict[str, str],  # name of a setting → what it must be, unless it is None
 ):
     "Raise `ConfigError` where a setting is no number of the right kind"
-    given = {name: getattr(settings, name) for name in demands if getattr(settings, name) is not None}
-    require(group, *((is_number(value, demands[name]), f"{name} must be {demands[name]}, got {shorten(repr(value))}")
-                     for name, value in given.items()))
+    given = {
+        name: getattr(settings, name) for name in demands if getattr(settings, name) is not None
+    }
+    require(
+        group,
+        *(
+            (
+                is_number(value, demands[name]),
+                f"{name} must be {demands[name]}, got {shorten(repr(value))}",
+            )
+            for name, value in given.items()
+        ),
+    )
 
 # %% ../../nbs/clients/02_protocol.ipynb #chat
 def chat(
-    user: str,        # the question
-    system: str = "", # standing instructions, if any
-    **settings,       # further fields of `ChatRequest`
+    user: str,  # the question
+    system: str = "",  # standing instructions, if any
+    **settings,  # further fields of `ChatRequest`
 ) -> ChatRequest:
     "Make a request from one question"
     first = ({"role": "system", "content": system},) if system else ()
@@ -111,13 +134,14 @@ def chat(
 @dataclass(frozen=True)
 class Usage:
     "Calls, tokens and money of some model calls; usages add"
-    calls: int = 0              # answers that the provider gave, and attempts that it may charge for
-    hits: int = 0               # answers that came from a cache instead
-    tokens_in: int = 0          # tokens read
-    tokens_out: int = 0         # tokens written
-    cost: float | None = None   # US dollars; None = unknown
-    saved: float | None = 0.0   # US dollars that the hits would have cost
-    tokens_saved: int = 0       # tokens that the hits would have read and written
+
+    calls: int = 0  # answers that the provider gave, and attempts that it may charge for
+    hits: int = 0  # answers that came from a cache instead
+    tokens_in: int = 0  # tokens read
+    tokens_out: int = 0  # tokens written
+    cost: float | None = None  # US dollars; None = unknown
+    saved: float | None = 0.0  # US dollars that the hits would have cost
+    tokens_saved: int = 0  # tokens that the hits would have read and written
 
     def __bool__(self) -> bool:
         return bool(self.calls or self.hits)
@@ -125,12 +149,16 @@ class Usage:
     def __add__(self, other: "Usage") -> "Usage":
         if not (self and other):
             return self or other
-        sums: dict[str, Any] = {name: _sum(value, vars(other)[name]) for name, value in vars(self).items()}
+        sums: dict[str, Any] = {
+            name: _sum(value, vars(other)[name]) for name, value in vars(self).items()
+        }
         return Usage(**sums)
 
     def as_hit(self) -> "Usage":
         "Turn what an answer cost into what the cache saved by having it"
-        return Usage(hits=1, cost=0.0, saved=self.cost, tokens_saved=self.tokens_in + self.tokens_out)
+        return Usage(
+            hits=1, cost=0.0, saved=self.cost, tokens_saved=self.tokens_in + self.tokens_out
+        )
 
     @property
     def cold(self) -> float | None:
@@ -145,58 +173,108 @@ def _sum(a, b):
 @dataclass(frozen=True)
 class ChatReply:
     "One answer of a chat model"
+
     text: str
     usage: Usage = Usage()
-    finish: str = "stop"         # stop | length | refusal | other
-    model: str = ""              # provider/model
-    cached: bool = False         # read from a cache, not paid for again
-    attempts: int = 1            # how often it was asked until it answered
-    latency: float = 0.0         # seconds from its turn to the answer, waits between attempts included
+    finish: str = "stop"  # stop | length | refusal | other
+    model: str = ""  # provider/model
+    cached: bool = False  # read from a cache, not paid for again
+    attempts: int = 1  # how often it was asked until it answered
+    latency: float = 0.0  # seconds from its turn to the answer, waits between attempts included
     texts: tuple[str, ...] = ()  # all answers, where several were wanted
-    parsed: Any = None           # what the text says, if a schema was asked for; a tuple if several were wanted
-    notes: tuple[str, ...] = ()  # settings that the provider ignored or changed, and counts of it that cannot be
-    extra: dict | None = None    # what it says beside the text, such as the thoughts of a simulated user
+    parsed: Any = (
+        None  # what the text says, if a schema was asked for; a tuple if several were wanted
+    )
+    notes: tuple[
+        str, ...
+    ] = ()  # settings that the provider ignored or changed, and counts of it that cannot be
+    extra: dict | None = (
+        None  # what it says beside the text, such as the thoughts of a simulated user
+    )
     schema_version: int = 1
 
     def _repr_html_(self) -> str:
         u = self.usage
         money = "cost unknown" if u.cost is None else f"${u.cost:.4f}"
-        facts = [self.model, f"{u.tokens_in} tokens read", f"{u.tokens_out} written", money, self.finish,
-                 f"attempts: {self.attempts}", f"{self.latency:.2f} s", *["from the cache"][:self.cached], *self.notes]
+        facts = [
+            self.model,
+            f"{u.tokens_in} tokens read",
+            f"{u.tokens_out} written",
+            money,
+            self.finish,
+            f"attempts: {self.attempts}",
+            f"{self.latency:.2f} s",
+            *["from the cache"][: self.cached],
+            *self.notes,
+        ]
         said = tag("div", self.text, style="max-width:640px;white-space:pre-wrap")
         return (said + fold("usage", tag("small", " · ".join(facts))))._repr_html_()
 
 # %% ../../nbs/clients/02_protocol.ipynb #KINDS
 # kind of failure → is it worth asking the same again, a little later?
-KINDS = {"timeout": True, "connection": True, "rate limit": True, "server": True, "malformed": True,
-         "bad answer": False, "unavailable": False, "cache miss": False, "over budget": False, "unknown price": False,
-         "bad request": False, "auth": False, "no credit": False, "missing key": False, "missing address": False,
-         "unknown model": False, "script ended": False}
+KINDS = {
+    "timeout": True,
+    "connection": True,
+    "rate limit": True,
+    "server": True,
+    "malformed": True,
+    "bad answer": False,
+    "unavailable": False,
+    "cache miss": False,
+    "over budget": False,
+    "unknown price": False,
+    "bad request": False,
+    "auth": False,
+    "no credit": False,
+    "missing key": False,
+    "missing address": False,
+    "unknown model": False,
+    "script ended": False,
+}
 
 # kinds of failure that a provider may charge for: the model was asked, and only its answer is missing
 MAY_COST = ("timeout", "malformed")
 
 # kinds of failure that every further question would meet too
-STOPS = ("auth", "no credit", "missing key", "missing address", "unknown model", "unknown price", "over budget", "unavailable")
+STOPS = (
+    "auth",
+    "no credit",
+    "missing key",
+    "missing address",
+    "unknown model",
+    "unknown price",
+    "over budget",
+    "unavailable",
+)
 
 
 class LLMError(HumanLMError):
     "A model that gave no usable answer: `kind` is one of `KINDS`"
+
     def __init__(
         self,
-        kind: str,                 # one of `KINDS`
-        message: str,              # what happened and what to do next
-        status: int | None = None, # HTTP status, if there was an answer
-        wait: float | None = None, # seconds that the server asked to wait
-        attempts: int = 1,         # attempts made so far
-        raw: str = "",             # what the model wrote, if that was the trouble
-        billed: bool | None = None, # may the provider charge for the attempt? None: as `MAY_COST` says
-        usage: Usage = Usage(),     # what answers cost that cannot be used
-        finish: str = "stop",       # how the last of them ended
+        kind: str,  # one of `KINDS`
+        message: str,  # what happened and what to do next
+        status: int | None = None,  # HTTP status, if there was an answer
+        wait: float | None = None,  # seconds that the server asked to wait
+        attempts: int = 1,  # attempts made so far
+        raw: str = "",  # what the model wrote, if that was the trouble
+        billed: bool
+        | None = None,  # may the provider charge for the attempt? None: as `MAY_COST` says
+        usage: Usage = Usage(),  # what answers cost that cannot be used
+        finish: str = "stop",  # how the last of them ended
     ):
         check_name(kind, KINDS, "kind of failure")
         super().__init__(f"{kind}: {redact(message)}")
-        self.kind, self.status, self.wait, self.attempts, self.raw, self.usage, self.finish = kind, status, wait, attempts, raw, usage, finish
+        self.kind, self.status, self.wait, self.attempts, self.raw, self.usage, self.finish = (
+            kind,
+            status,
+            wait,
+            attempts,
+            raw,
+            usage,
+            finish,
+        )
         self.billed = kind in MAY_COST if billed is None else billed
 
     @property
@@ -213,14 +291,15 @@ class CacheError(HumanLMError):
     "A cache that cannot be read or written; it stops a run"
 
 # %% ../../nbs/clients/02_protocol.ipynb #_secrets
-_secrets: set[str] = set()   # keys that did not come from the environment, for `redact`
+_secrets: set[str] = set()  # keys that did not come from the environment, for `redact`
 
 
 def setting(
-    name: str, # of an environment variable
+    name: str,  # of an environment variable
 ) -> str | None:
     "Look up a setting in the environment, then in the nearest `.env` file"
     from dotenv import find_dotenv
+
     if os.environ.get(name):
         return os.environ[name]
     path = find_dotenv(usecwd=True)
@@ -235,18 +314,21 @@ def _is_secret(name):
 # %% ../../nbs/clients/02_protocol.ipynb #_read_env
 def _read_env(path):
     from dotenv import dotenv_values
+
     try:
         text = Path(path).read_text("utf-8-sig", errors="replace")
     except OSError as e:
         raise ConfigError(f"Cannot read {path}: {e.strerror}. Check its permissions.") from None
     before, strange, _ = text.partition("\ufffd")
     if strange:
-        raise ConfigError(f"{path}, line {1 + before.count(chr(10))}: not UTF-8. Save the file in that encoding.")
+        raise ConfigError(
+            f"{path}, line {1 + before.count(chr(10))}: not UTF-8. Save the file in that encoding."
+        )
     return dotenv_values(stream=StringIO(text))
 
 # %% ../../nbs/clients/02_protocol.ipynb #without_keys
 def without_keys(
-    text: str, # of anybody
+    text: str,  # of anybody
 ) -> str:
     "Blank out the keys of the environment and of `.env`"
     known = [value for name, value in os.environ.items() if _is_secret(name)]
@@ -260,7 +342,7 @@ _KEYS = re.compile(r"\bsk-[\w*.\-]{17,}|\bBearer\s+[\w*.\-]{20,}")
 
 
 def redact(
-    message: object, # from a provider
+    message: object,  # from a provider
 ) -> str:
     "Blank out all that looks like an API key, and passwords inside addresses"
     return hidden(without_keys(_KEYS.sub(_hidden, str(message))))
@@ -273,17 +355,21 @@ def _hidden(found):
 # pattern of provider/model → fields of `ChatRequest` that it does not take. A snapshot like the prices: when a provider
 # refuses a setting ("unsupported parameter"), add it here; when a new model takes it, take it out.
 untaken: dict[str, tuple[str, ...]] = {
-    r"openai/(o\d|gpt-5(?!.*chat))": ("temperature", "top_p", "stop"), # models that reason first sample in their own way
+    r"openai/(o\d|gpt-5(?!.*chat))": (
+        "temperature",
+        "top_p",
+        "stop",
+    ),  # models that reason first sample in their own way
     r"anthropic/|mistral/": ("seed",),  # the second knows another word for it, and refuses this one
 }
 
 # %% ../../nbs/clients/02_protocol.ipynb #read_reply
 def read_reply(
-    text: str,                    # one answer
+    text: str,  # one answer
     request: ChatRequest,
     check: Callable[[Any], Any] | None = None,
-    finish: str = "stop",         # how the answer ended
-) -> Any: # the object, or None if no schema was asked for
+    finish: str = "stop",  # how the answer ended
+) -> Any:  # the object, or None if no schema was asked for
     "Read an answer and check it; ValueError says what is wrong"
     try:
         parsed = read_answer(text, request.schema) if request.schema else None
@@ -294,4 +380,7 @@ def read_reply(
     return parsed
 
 
-_ENDED = {"length": "the answer was cut off at the token limit, so be brief ({})", "refusal": "the answer was refused ({})"}
+_ENDED = {
+    "length": "the answer was cut off at the token limit, so be brief ({})",
+    "refusal": "the answer was refused ({})",
+}

@@ -30,21 +30,36 @@ from ..core.config import HIDDEN
 # %% ../../nbs/clients/06_providers.ipynb #openai_arguments
 def _openai_arguments(
     request: ChatRequest,
-    official: bool = True, # OpenAI's own service; False for a server that imitates it
+    official: bool = True,  # OpenAI's own service; False for a server that imitates it
 ) -> dict:
     "Spell a request for the chat completions endpoint, without what was left open"
-    args = {"model": request.model, "messages": request.messages, "temperature": request.temperature,
-            "top_p": request.top_p, "stop": list(request.stop) or None, "seed": request.seed,
-            "n": request.n if request.n > 1 else None, "response_format": _response_format(request.schema),
-            "max_completion_tokens" if official else "max_tokens": request.max_tokens}
-    if request.prefill: args |= {"messages": _begun(request), "add_generation_prompt": False, "continue_final_message": True}  # vLLM's words
+    args = {
+        "model": request.model,
+        "messages": request.messages,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "stop": list(request.stop) or None,
+        "seed": request.seed,
+        "n": request.n if request.n > 1 else None,
+        "response_format": _response_format(request.schema),
+        "max_completion_tokens" if official else "max_tokens": request.max_tokens,
+    }
+    if request.prefill:
+        args |= {
+            "messages": _begun(request),
+            "add_generation_prompt": False,
+            "continue_final_message": True,
+        }  # vLLM's words
     return (request.extra or {}) | {k: v for k, v in args.items() if v is not None}
 
 # %% ../../nbs/clients/06_providers.ipynb #_response_format
 def _begun(request, messages=None):
     "Give the messages with the beginning of the answer behind them"
     messages = request.messages if messages is None else messages
-    return [*messages, *([{"role": "assistant", "content": request.prefill}] if request.prefill else [])]
+    return [
+        *messages,
+        *([{"role": "assistant", "content": request.prefill}] if request.prefill else []),
+    ]
 
 
 def _response_format(schema):
@@ -58,15 +73,20 @@ def _is_strict(schema):
     if isinstance(schema, dict):
         if "properties" in schema:
             names = set(schema["properties"])
-            if schema.get("additionalProperties") is not False or set(schema.get("required", ())) != names:
+            if (
+                schema.get("additionalProperties") is not False
+                or set(schema.get("required", ())) != names
+            ):
                 return False
         schema = schema.values()
-    return not isinstance(schema, Iterable) or isinstance(schema, str) or all(map(_is_strict, schema))
+    return (
+        not isinstance(schema, Iterable) or isinstance(schema, str) or all(map(_is_strict, schema))
+    )
 
 # %% ../../nbs/clients/06_providers.ipynb #read_body
 def _read_body(
-    data: bytes, # as it came
-    name: str,   # provider/model
+    data: bytes,  # as it came
+    name: str,  # provider/model
 ) -> dict:
     "Read the JSON object that a provider sent; `LLMError` (malformed) if it is none, or has more than 40 levels"
     text = data.decode("utf-8-sig", "replace").strip()
@@ -76,21 +96,25 @@ def _read_body(
     except ValueError as e:
         why = shorten(e)
     if why:
-        raise LLMError("malformed", f"{name} sent what cannot be read, {why}: {shorten(redact(text[:1000]))}")
+        raise LLMError(
+            "malformed", f"{name} sent what cannot be read, {why}: {shorten(redact(text[:1000]))}"
+        )
     return body
 
 
 def malformed(
-    body: dict, # what a provider sent
+    body: dict,  # what a provider sent
     name: str,  # provider/model
 ) -> LLMError:
     "Say that an answer is not what was promised"
-    return LLMError("malformed", f"{name} sent no answer but {shorten(redact(json.dumps(body)[:1000]), 200)}")
+    return LLMError(
+        "malformed", f"{name} sent no answer but {shorten(redact(json.dumps(body)[:1000]), 200)}"
+    )
 
 # %% ../../nbs/clients/06_providers.ipynb #openai_reply
 def _openai_reply(
     body: dict,  # as it was sent
-    name: str,   # provider/model
+    name: str,  # provider/model
 ) -> ChatReply:
     "Read a completion; raise `LLMError` if it is not one"
     try:
@@ -100,33 +124,51 @@ def _openai_reply(
     except (AttributeError, LookupError, TypeError):
         raise malformed(body, name) from None
     said = body.get("humanlm")  # by a server of ours, beside the text
-    return ChatReply(texts[0], usage, finish, texts=texts if len(texts) > 1 else (), extra=said if isinstance(said, dict) else None)
+    return ChatReply(
+        texts[0],
+        usage,
+        finish,
+        texts=texts if len(texts) > 1 else (),
+        extra=said if isinstance(said, dict) else None,
+    )
 
 # %% ../../nbs/clients/06_providers.ipynb #_FINISH
 def _text(said):
     "Give what was said as a text; halves of characters, which nothing can hold, become '?'"
-    if not isinstance(said, str | None): raise TypeError("no text")
+    if not isinstance(said, str | None):
+        raise TypeError("no text")
     return (said or "").encode("utf-8", "replace").decode()
 
 
 def _usage(body, *names):
     "What a provider says it counted: nothing, or numbers, of which `counted` knows whether they can be"
     counts: list[Any] = [(body.get("usage") or {}).get(name) for name in names]
-    if not all(isinstance(count, int | float | None) for count in counts): raise TypeError("no numbers")
+    if not all(isinstance(count, int | float | None) for count in counts):
+        raise TypeError("no numbers")
     return Usage(1, 0, *counts)
 
 
 # the providers' words for the end of an answer → ours
-_FINISH = {"stop": "stop", "length": "length", "content_filter": "refusal", "end_turn": "stop", "stop_sequence": "stop",
-           "max_tokens": "length", "model_context_window_exceeded": "length", "refusal": "refusal"}
+_FINISH = {
+    "stop": "stop",
+    "length": "length",
+    "content_filter": "refusal",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refusal",
+}
 
 # %% ../../nbs/clients/06_providers.ipynb #retry_after
 def _retry_after(
-    text: str | None, # the header `Retry-After`
-) -> float | None: # seconds; None = nothing was asked
+    text: str | None,  # the header `Retry-After`
+) -> float | None:  # seconds; None = nothing was asked
     "Read how long a server asks to wait"
-    if text is None: return None
-    try: seconds = float(text)
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
     except ValueError:
         try:
             seconds = parsedate_to_datetime(text).timestamp() - time.time()
@@ -137,39 +179,64 @@ def _retry_after(
 # %% ../../nbs/clients/06_providers.ipynb #_kind
 def _kind(error, status):
     cls, code = type(error).__name__, str(getattr(error, "code", "") or "")
-    if "Timeout" in cls: return "timeout"
-    if status is None and "Connection" in cls: return "connection"
-    if status is None: return "bad request"
-    if code == "insufficient_quota" or status == 402: return "no credit"
-    if status in (401, 403): return "auth"
-    if status == 429: return "rate limit"
-    if status >= 500 or status in (408, 409): return "server"
+    if "Timeout" in cls:
+        return "timeout"
+    if status is None and "Connection" in cls:
+        return "connection"
+    if status is None:
+        return "bad request"
+    if code == "insufficient_quota" or status == 402:
+        return "no credit"
+    if status in (401, 403):
+        return "auth"
+    if status == 429:
+        return "rate limit"
+    if status >= 500 or status in (408, 409):
+        return "server"
     return "malformed" if status < 300 else "bad request"
 
 # %% ../../nbs/clients/06_providers.ipynb #_UNSENT
-_UNSENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "LocalProtocolError", "UnsupportedProtocol")
+_UNSENT = (
+    "ConnectError",
+    "ConnectTimeout",
+    "PoolTimeout",
+    "ProxyError",
+    "LocalProtocolError",
+    "UnsupportedProtocol",
+)
 
 
 def _provider_error(
-    error: Exception, # raised by an SDK
-    name: str,        # provider/model
+    error: Exception,  # raised by an SDK
+    name: str,  # provider/model
 ) -> LLMError:
     "Translate an SDK's exception into an `LLMError`"
     status = getattr(error, "status_code", None)
     headers = getattr(getattr(error, "response", None), "headers", {})
     kind = _kind(error, status)
-    billed = kind in ("timeout", "connection", "malformed") and type(error.__cause__).__name__ not in _UNSENT
-    return LLMError(kind, f"{name} {_detail(error, kind, status)}", status, _retry_after(headers.get("retry-after")),
-                    billed=billed)
+    billed = (
+        kind in ("timeout", "connection", "malformed")
+        and type(error.__cause__).__name__ not in _UNSENT
+    )
+    return LLMError(
+        kind,
+        f"{name} {_detail(error, kind, status)}",
+        status,
+        _retry_after(headers.get("retry-after")),
+        billed=billed,
+    )
 
 # %% ../../nbs/clients/06_providers.ipynb #_detail
 def _detail(error, kind, status):
     "Say what happened, and where"
     said = shorten(redact(error), 200)
     if 300 <= (status or 0) < 400:
-        target = urlsplit(urljoin(str(error.request.url), error.response.headers.get("location", ""))).netloc.rpartition("@")[2]
+        target = urlsplit(
+            urljoin(str(error.request.url), error.response.headers.get("location", ""))
+        ).netloc.rpartition("@")[2]
         return f"answered {status}, a redirect to {shorten(target)}, which is not followed: it would take the question to another address. Name that one, if you trust it."
-    if status: return f"answered {status}: {said}"
+    if status:
+        return f"answered {status}: {said}"
     if kind == "bad request":
         return f"cannot be asked this, since it cannot be written as JSON: {said}. Look at the texts and numbers of the request."
     why = f" ({shorten(redact(error.__cause__), 120)})" if error.__cause__ else ""
@@ -191,71 +258,110 @@ class Unreadable(Exception):
 
 def guarded() -> dict[str, Any]:
     "Give what an asynchronous HTTP client is made with, so that answers are bounded and redirects are not followed"
-    return {"follow_redirects": False, "event_hooks": {"request": [_ask_for_gzip], "response": [_read_bounded]}, "verify": _certificates()}
+    return {
+        "follow_redirects": False,
+        "event_hooks": {"request": [_ask_for_gzip], "response": [_read_bounded]},
+        "verify": _certificates(),
+    }
 
 
 @cache
 def _certificates() -> Any:
     from httpx2 import create_ssl_context
+
     return create_ssl_context()  # reading all of them takes 30 ms
 
 
-async def _ask_for_gzip(request): request.headers["accept-encoding"] = "gzip"
+async def _ask_for_gzip(request):
+    request.headers["accept-encoding"] = "gzip"
 
 
 async def _read_bounded(response):
     "Read an answer and unpack it, as far as it is no longer than `MOST_BYTES`"
     from httpx2 import ByteStream
-    packing, data, size = response.headers.pop("content-encoding", "identity").strip().lower(), bytearray(), 0
-    if packing not in ("identity", "gzip", "x-gzip", ""): raise Unreadable(f"packed its answer as {shorten(packing)!r}, and was asked for gzip.")
-    unpack = zlib.decompressobj(31).decompress if packing.endswith("gzip") else lambda raw, most: raw
+
+    packing, data, size = (
+        response.headers.pop("content-encoding", "identity").strip().lower(),
+        bytearray(),
+        0,
+    )
+    if packing not in ("identity", "gzip", "x-gzip", ""):
+        raise Unreadable(f"packed its answer as {shorten(packing)!r}, and was asked for gzip.")
+    unpack = (
+        zlib.decompressobj(31).decompress if packing.endswith("gzip") else lambda raw, most: raw
+    )
     try:
         async for raw in response.stream:
             size += len(raw)
             data += unpack(raw, MOST_BYTES + 1 - len(data))
-            if max(size, len(data)) > MOST_BYTES: raise Unreadable(f"answered with more than {MOST_BYTES / 1e6:g} MB, which nobody reads. Lower max_tokens.")
-    except zlib.error as e: raise Unreadable(f"answered with what is no gzip: {e}.") from None
-    finally: await response.stream.aclose()
+            if max(size, len(data)) > MOST_BYTES:
+                raise Unreadable(
+                    f"answered with more than {MOST_BYTES / 1e6:g} MB, which nobody reads. Lower max_tokens."
+                )
+    except zlib.error as e:
+        raise Unreadable(f"answered with what is no gzip: {e}.") from None
+    finally:
+        await response.stream.aclose()
     response.stream = ByteStream(bytes(data))
 
 # %% ../../nbs/clients/06_providers.ipynb #post
 async def post(
-    sdk: Any,      # an asynchronous client of OpenAI or Anthropic
-    path: str,     # behind its address
-    body: dict,    # what is asked
-    failure: type[Exception], # what all failures of the SDK are
-    name: str,     # provider/model
-) -> dict: # what was answered
+    sdk: Any,  # an asynchronous client of OpenAI or Anthropic
+    path: str,  # behind its address
+    body: dict,  # what is asked
+    failure: type[Exception],  # what all failures of the SDK are
+    name: str,  # provider/model
+) -> dict:  # what was answered
     "Send a request and read the JSON object that comes back; raise `LLMError` if there is none"
     from httpx2 import Response
+
     try:
         response = await sdk.post(path, body=body, cast_to=Response)
     except (failure, Unreadable, ValueError, TypeError) as e:
         for found in (e, e.__cause__):  # one SDK wraps it, one does not
-            if isinstance(found, Unreadable): raise LLMError("malformed", f"{name} {found}") from None
+            if isinstance(found, Unreadable):
+                raise LLMError("malformed", f"{name} {found}") from None
         raise _provider_error(e, name) from None
     return _read_body(response.content, name)
 
 # %% ../../nbs/clients/06_providers.ipynb #_key
 def _key(
-    name: str,      # of the environment variable
+    name: str,  # of the environment variable
     default: str = "",
 ) -> str:
     key = setting(name) or default
     if not key:
-        raise LLMError("missing key", f"Set {name} in the environment or in a file .env, or choose a model without a key.")
+        raise LLMError(
+            "missing key",
+            f"Set {name} in the environment or in a file .env, or choose a model without a key.",
+        )
     if not re.fullmatch("[!-~]+", key):
-        raise LLMError("missing key", f"{name} holds a space or a character that no key has. Copy the key again.")
+        raise LLMError(
+            "missing key",
+            f"{name} holds a space or a character that no key has. Copy the key again.",
+        )
     return key
 
 # %% ../../nbs/clients/06_providers.ipynb #_checked_url
 def _checked_url(url):
     with contextlib.suppress(ValueError):  # a port that is no number
         parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and re.fullmatch(r"\S+", url):
-            if HIDDEN in url: raise LLMError("missing address", f"The password of {url} was not kept. Give the address again, as --GROUP.base_url.")
+        if (
+            parts.scheme in ("http", "https")
+            and parts.hostname
+            and parts.port != 0
+            and re.fullmatch(r"\S+", url)
+        ):
+            if HIDDEN in url:
+                raise LLMError(
+                    "missing address",
+                    f"The password of {url} was not kept. Give the address again, as --GROUP.base_url.",
+                )
             return url
-    raise LLMError("missing address", f"{shorten(redact(url))!r} is no address of a server. Give one like http://127.0.0.1:8000/v1.")
+    raise LLMError(
+        "missing address",
+        f"{shorten(redact(url))!r} is no address of a server. Give one like http://127.0.0.1:8000/v1.",
+    )
 
 # %% ../../nbs/clients/06_providers.ipynb #addresses
 # providers: their address, and the variable that holds their key. All but Anthropic speak OpenAI's protocol
@@ -272,7 +378,7 @@ addresses: dict[str, tuple[str, str]] = {
 
 
 def provider_address(
-    provider: str,             # one of `addresses`
+    provider: str,  # one of `addresses`
     given: str | None = None,  # the address that settings name
 ) -> str:
     "Give the address that a provider's key may go to: its own, or what the user's variable says; `LLMError` if another is given"
@@ -280,8 +386,11 @@ def provider_address(
     variable = f"{key.removesuffix('_API_KEY')}_BASE_URL"
     chosen = _checked_url(given or setting(variable) or own)
     if url_origin(chosen) not in [url_origin(url) for url in (own, setting(variable)) if url]:
-        raise LLMError("missing address", f"{key} belongs to {urlsplit(own).hostname}, and base_url names {url_origin(chosen)}. "
-                       f"Set {variable} to send it there, or choose vllm/NAME, which has a key of its own.")
+        raise LLMError(
+            "missing address",
+            f"{key} belongs to {urlsplit(own).hostname}, and base_url names {url_origin(chosen)}. "
+            f"Set {variable} to send it there, or choose vllm/NAME, which has a key of its own.",
+        )
     return chosen
 
 
@@ -295,7 +404,11 @@ def url_origin(
 
 def _other_server(provider, url):
     "Give an address without what may stand in front of the host; empty if it is the provider's own"
-    return "" if provider in addresses and url_origin(addresses[provider][0]) == url_origin(url) else url_origin(url) + urlsplit(url).path.rstrip("/")
+    return (
+        ""
+        if provider in addresses and url_origin(addresses[provider][0]) == url_origin(url)
+        else url_origin(url) + urlsplit(url).path.rstrip("/")
+    )
 
 # %% ../../nbs/clients/06_providers.ipynb #OpenAIClient
 class OpenAIClient(Client):
@@ -303,22 +416,27 @@ class OpenAIClient(Client):
 
     def __init__(
         self,
-        model: str,                    # name as the provider spells it
-        base_url: str | None = None,   # address ending in /v1; None = as `provider_address` says
-        provider: str = "openai",      # one of `addresses`; any other is a server of your own
-        **options,                     # as for `Client`
+        model: str,  # name as the provider spells it
+        base_url: str | None = None,  # address ending in /v1; None = as `provider_address` says
+        provider: str = "openai",  # one of `addresses`; any other is a server of your own
+        **options,  # as for `Client`
     ):
         super().__init__(f"{provider}/{model}", **options)
         self.official, own = provider == "openai", provider not in addresses
-        self.takes_n = self.takes_schema = self.official or own  # of the others some models do, some do not
+        self.takes_n = self.takes_schema = (
+            self.official or own
+        )  # of the others some models do, some do not
         self.takes_extra, self.takes_prefill = None if own else (), own
-        self.base_url = _checked_url(base_url or "") if own else provider_address(provider, base_url)
+        self.base_url = (
+            _checked_url(base_url or "") if own else provider_address(provider, base_url)
+        )
         self.server = _other_server(provider, self.base_url)
         self._key = _key("VLLM_API_KEY", default="none") if own else _key(addresses[provider][1])
         self._sdk = PerLoop(self._connect)
 
     def _connect(self):
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+
         return AsyncOpenAI(**_sdk_options(self, DefaultAsyncHttpxClient))
 
     def open(self):
@@ -326,69 +444,100 @@ class OpenAIClient(Client):
 
     async def send(self, request: ChatRequest) -> ChatReply:
         from openai import OpenAIError
+
         name, body = self.full_name(request.model), _openai_arguments(request, self.official)
-        return _openai_reply(await post(self._sdk.get(), "/chat/completions", body, OpenAIError, name), name)
+        return _openai_reply(
+            await post(self._sdk.get(), "/chat/completions", body, OpenAIError, name), name
+        )
 
 # %% ../../nbs/clients/06_providers.ipynb #_sdk_options
 def _sdk_options(client, http_client):
     "What both SDKs are told: our limits instead of theirs"
     from httpx2 import Limits as Connections, Timeout
+
     most, seconds = client.limits.concurrency, client.limits.timeout
     connections = Connections(max_connections=most, max_keepalive_connections=most)
-    timeout = Timeout(seconds, connect=0.9 * seconds)  # nobody there is no silence of the model: it costs nothing
-    return {"api_key": client._key, "base_url": client.base_url, "max_retries": 0, "timeout": timeout,
-            "http_client": http_client(limits=connections, **guarded())}
+    timeout = Timeout(
+        seconds, connect=0.9 * seconds
+    )  # nobody there is no silence of the model: it costs nothing
+    return {
+        "api_key": client._key,
+        "base_url": client.base_url,
+        "max_retries": 0,
+        "timeout": timeout,
+        "http_client": http_client(limits=connections, **guarded()),
+    }
 
 # %% ../../nbs/clients/06_providers.ipynb #anthropic_arguments
 def _anthropic_arguments(
-    request: ChatRequest, # system messages may stand anywhere
+    request: ChatRequest,  # system messages may stand anywhere
 ) -> dict:
     "Spell a request for the messages endpoint, without what was left open"
     system = "\n\n".join(m["content"] for m in request.messages if m["role"] == "system")
     sampling = {"temperature": request.temperature, "top_p": request.top_p}
-    args = {"model": request.model, "max_tokens": request.max_tokens, "system": system,
-            "messages": _begun(request, [m for m in request.messages if m["role"] != "system"]), "stop_sequences": list(request.stop),
-            "output_config": request.schema and {"format": _output_format(request.schema)}}
-    return {k: v for k, v in args.items() if v} | {k: v for k, v in sampling.items() if v is not None}
+    args = {
+        "model": request.model,
+        "max_tokens": request.max_tokens,
+        "system": system,
+        "messages": _begun(request, [m for m in request.messages if m["role"] != "system"]),
+        "stop_sequences": list(request.stop),
+        "output_config": request.schema and {"format": _output_format(request.schema)},
+    }
+    return {k: v for k, v in args.items() if v} | {
+        k: v for k, v in sampling.items() if v is not None
+    }
 
 
 def _output_format(schema):
     from anthropic import transform_schema
-    with contextlib.suppress(AssertionError, TypeError, ValueError):  # a schema that the SDK does not understand
+
+    with contextlib.suppress(
+        AssertionError, TypeError, ValueError
+    ):  # a schema that the SDK does not understand
         schema = transform_schema(schema)
     return {"type": "json_schema", "schema": schema}
 
 # %% ../../nbs/clients/06_providers.ipynb #anthropic_reply
 def _anthropic_reply(
     body: dict,  # as it was sent
-    name: str,   # provider/model
+    name: str,  # provider/model
 ) -> ChatReply:
     "Read a message; raise `LLMError` if it is not one"
     try:
         text = "".join(_text(block["text"]) for block in body["content"] if block["type"] == "text")
-        return ChatReply(text, _usage(body, "input_tokens", "output_tokens"), _FINISH.get(body["stop_reason"] if "stop_reason" in body else "", "other"))
+        return ChatReply(
+            text,
+            _usage(body, "input_tokens", "output_tokens"),
+            _FINISH.get(body["stop_reason"] if "stop_reason" in body else "", "other"),
+        )
     except (AttributeError, LookupError, TypeError):
         raise malformed(body, name) from None
 
 # %% ../../nbs/clients/06_providers.ipynb #AnthropicClient
 class AnthropicClient(Client):
     "A model of Anthropic"
+
     takes_schema = takes_prefill = True
 
     def __init__(
         self,
-        model: str,                    # name as the provider spells it
-        base_url: str | None = None,   # None = as `provider_address` says
-        **options,                     # as for `Client`
+        model: str,  # name as the provider spells it
+        base_url: str | None = None,  # None = as `provider_address` says
+        **options,  # as for `Client`
     ):
         super().__init__(f"anthropic/{model}", **options)
-        self.base_url, self._key = provider_address("anthropic", base_url), _key("ANTHROPIC_API_KEY")
+        self.base_url, self._key = (
+            provider_address("anthropic", base_url),
+            _key("ANTHROPIC_API_KEY"),
+        )
         self.server = _other_server("anthropic", self.base_url)
-        if not find_spec("anthropic"): optional("anthropic")  # said now, not once for every question
+        if not find_spec("anthropic"):
+            optional("anthropic")  # said now, not once for every question
         self._sdk = PerLoop(self._connect)
 
     def _connect(self):
         from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
+
         return AsyncAnthropic(**_sdk_options(self, DefaultAsyncHttpxClient))
 
     def open(self):
@@ -396,5 +545,8 @@ class AnthropicClient(Client):
 
     async def send(self, request: ChatRequest) -> ChatReply:
         from anthropic import AnthropicError
+
         name, body = self.full_name(request.model), _anthropic_arguments(request)
-        return _anthropic_reply(await post(self._sdk.get(), "/v1/messages", body, AnthropicError, name), name)
+        return _anthropic_reply(
+            await post(self._sdk.get(), "/v1/messages", body, AnthropicError, name), name
+        )

@@ -26,7 +26,9 @@ def _number(digits: str) -> int | float | None:
     return value if abs(value) <= sys.float_info.max else None
 
 
-_DECODER = json.JSONDecoder(strict=False, parse_float=_number, parse_int=_number, parse_constant=lambda name: None)
+_DECODER = json.JSONDecoder(
+    strict=False, parse_float=_number, parse_int=_number, parse_constant=lambda name: None
+)
 
 # %% ../../nbs/clients/01_reader.ipynb #_BRACKET
 _BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[][{}]', re.S)  # or a string, perhaps cut
@@ -49,18 +51,33 @@ def decode_object(text: str, start: int = 0) -> tuple[dict, int]:
     return _DECODER.raw_decode(text, start)
 
 # %% ../../nbs/clients/01_reader.ipynb #_PIECE
-_PIECE = re.compile(r"""
+_PIECE = re.compile(
+    r"""
     (?P<space> (?: \s | //[^\n]*+ | \#[^\n]*+ | /\*(?:[^*]|\*(?!/))*+(?:\*/)? )++ )
   | (?P<string> "(?:[^"\\]|\\.)*+" | '(?:[^'\\]|\\.)*+' )
   | (?P<end> ["'] | `{3} | `{1,2}\Z | [\w.+$-]++\Z )   # the text breaks off: an open string, a fence, half a word
   | (?P<word> [\w.+$-]++ )
-  | (?P<mark> . )""", re.X | re.S)
+  | (?P<mark> . )""",
+    re.X | re.S,
+)
 
-_ESCAPE = re.compile(r"""(\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})|\\U(00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})
-                       |\\'|[\\"]""", re.X)
+_ESCAPE = re.compile(
+    r"""(\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})|\\U(00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})
+                       |\\'|[\\"]""",
+    re.X,
+)
 
-_WORDS = {"true": "true", "false": "false", "null": "null", "none": "null", "nan": "null", "inf": "null",
-          "-inf": "null", "infinity": "null", "-infinity": "null"}
+_WORDS = {
+    "true": "true",
+    "false": "false",
+    "null": "null",
+    "none": "null",
+    "nan": "null",
+    "inf": "null",
+    "-inf": "null",
+    "infinity": "null",
+    "-infinity": "null",
+}
 
 # %% ../../nbs/clients/01_reader.ipynb #_string
 def _string(piece: str) -> str:
@@ -78,11 +95,14 @@ def _escape(match: re.Match) -> str:
 
 def _word(piece: str) -> str:
     "Spell a number or a literal as standard JSON; leave any other word as it is"
-    return json.dumps(_number(piece)) if _NUMBER.fullmatch(piece) else _WORDS.get(piece.lower(), piece)
+    return (
+        json.dumps(_number(piece)) if _NUMBER.fullmatch(piece) else _WORDS.get(piece.lower(), piece)
+    )
 
 # %% ../../nbs/clients/01_reader.ipynb #_Standard
 class _Standard:
     "Standard JSON, put together from the pieces of one object"
+
     def __init__(self):
         self.pieces, self.closers, self.last = [], [], ""
 
@@ -118,9 +138,9 @@ class _Standard:
 
 # %% ../../nbs/clients/01_reader.ipynb #_Rewritten
 class _Rewritten(NamedTuple):
-    text: str   # in standard spelling; empty: no object, since it does not begin with a key
-    end: int    # where it ended
-    cut: bool   # the text broke off inside
+    text: str  # in standard spelling; empty: no object, since it does not begin with a key
+    end: int  # where it ended
+    cut: bool  # the text broke off inside
 
 # %% ../../nbs/clients/01_reader.ipynb #_rewrite
 def _rewrite(text: str, start: int) -> _Rewritten:
@@ -144,10 +164,10 @@ def _rewrite(text: str, start: int) -> _Rewritten:
 
 # %% ../../nbs/clients/01_reader.ipynb #_Found
 class _Found(NamedTuple):
-    value: dict | None   # None: it cannot be read
-    end: int             # where reading it ended
-    state: str           # whole, cut, broken, or lost (broken, its end unknown); empty: no object
-    why: str = ""        # what is wrong with a broken one
+    value: dict | None  # None: it cannot be read
+    end: int  # where reading it ended
+    state: str  # whole, cut, broken, or lost (broken, its end unknown); empty: no object
+    why: str = ""  # what is wrong with a broken one
     piece: bool = False  # it stands inside a broken one
 
 # %% ../../nbs/clients/01_reader.ipynb #_REASONED
@@ -165,15 +185,19 @@ def _read_object(text: str, start: int) -> _Found:
     try:
         return _Found(decode_object(standard)[0], end, "cut" if cut else "whole")
     except json.JSONDecodeError as e:
-        why = f"{e.msg} near {shorten(standard[max(e.pos - 40, 0):e.pos + 20])!r}"
+        why = f"{e.msg} near {shorten(standard[max(e.pos - 40, 0) : e.pos + 20])!r}"
         if standard[e.pos - 1] != '"':
             return _Found(None, end, "broken", why)
-        return _Found(None, end, "lost", f"{why} (quotation marks inside a string need a backslash)")
+        return _Found(
+            None, end, "lost", f"{why} (quotation marks inside a string need a backslash)"
+        )
     except ValueError as e:
         return _Found(None, end, "broken", str(e))
 
 # %% ../../nbs/clients/01_reader.ipynb #_START
-_START = re.compile(r"""\{(?=\s*+(?:["'\w$}/#]|\Z))|<(/?)(?:think|thinking|thought|reasoning)>""", re.I)
+_START = re.compile(
+    r"""\{(?=\s*+(?:["'\w$}/#]|\Z))|<(/?)(?:think|thinking|thought|reasoning)>""", re.I
+)
 
 
 def _objects(text: str) -> list[_Found]:
@@ -192,20 +216,29 @@ def _objects(text: str) -> list[_Found]:
             pos = pos if this.value is None else this.end
             found += [this] if this.state else []
             inside = max(inside, {"broken": this.end, "lost": len(text)}.get(this.state, 0))
-    return found if effort >= 0 else [*found, _Found(None, pos, "lost", "too many objects begin and do not end")]
+    return (
+        found
+        if effort >= 0
+        else [*found, _Found(None, pos, "lost", "too many objects begin and do not end")]
+    )
 
 # %% ../../nbs/clients/01_reader.ipynb #read_json
 def read_json(
-    text: str, # what a model wrote
+    text: str,  # what a model wrote
 ) -> Iterator[dict]:
     "Yield the JSON objects in `text`, outermost first; of a broken one the objects inside it, of a cut one what is left"
-    yield from (found.value for found in _objects(text) if found.value is not None and (found.value or found.state == "whole"))
+    yield from (
+        found.value
+        for found in _objects(text)
+        if found.value is not None and (found.value or found.state == "whole")
+    )
 
 # %% ../../nbs/clients/01_reader.ipynb #_validator
 @lru_cache(maxsize=64)
 def _validator(schema: str) -> Any:
     "Make the validator of a JSON schema given as text"
     from jsonschema.validators import validator_for
+
     described = json.loads(schema)
     kind = validator_for(described)
     kind.check_schema(described)
@@ -229,8 +262,17 @@ def _mend(value: dict, error: Any) -> bool:
     return True
 
 # %% ../../nbs/clients/01_reader.ipynb #_TYPES
-_TYPES = {"string": (str,), "number": (int, float), "integer": (int,), "boolean": (bool,), "null": (type(None),)}
-_PLAIN = {"object": {"type", "properties", "required", "additionalProperties"}, "array": {"type", "items"}} | dict.fromkeys(_TYPES, {"type"})
+_TYPES = {
+    "string": (str,),
+    "number": (int, float),
+    "integer": (int,),
+    "boolean": (bool,),
+    "null": (type(None),),
+}
+_PLAIN = {
+    "object": {"type", "properties", "required", "additionalProperties"},
+    "array": {"type", "items"},
+} | dict.fromkeys(_TYPES, {"type"})
 
 
 def _surely(value: Any, schema: Any) -> bool:
@@ -240,10 +282,18 @@ def _surely(value: Any, schema: Any) -> bool:
         return False
     if kind == "object":
         inner = schema.get("properties", {})
-        return (type(value) is dict and value.keys() <= inner.keys() and value.keys() >= set(schema.get("required", ()))
-                and all(_surely(value[name], inner[name]) for name in value))
+        return (
+            type(value) is dict
+            and value.keys() <= inner.keys()
+            and value.keys() >= set(schema.get("required", ()))
+            and all(_surely(value[name], inner[name]) for name in value)
+        )
     if kind == "array":
-        return type(value) is list and "items" in schema and all(_surely(item, schema["items"]) for item in value)
+        return (
+            type(value) is list
+            and "items" in schema
+            and all(_surely(item, schema["items"]) for item in value)
+        )
     return type(value) in _TYPES[kind]
 
 # %% ../../nbs/clients/01_reader.ipynb #_problem
@@ -252,6 +302,7 @@ def _problem(value: dict, schema: dict) -> str:
     if _surely(value, schema):
         return ""
     from jsonschema.exceptions import best_match
+
     check = _validator(json.dumps(schema))
     errors = list(check.iter_errors(value))
     if any([_mend(value, error) for error in errors]):
@@ -266,7 +317,7 @@ def _problem(value: dict, schema: dict) -> str:
 
 # %% ../../nbs/clients/01_reader.ipynb #read_answer
 def read_answer(
-    text: str,                   # what a model wrote
+    text: str,  # what a model wrote
     schema: dict | None = None,  # JSON schema of an object; None: any object
 ) -> dict:
     "Give the last object in `text` that follows `schema`; `ValueError` says what is wrong with the text"
@@ -318,12 +369,16 @@ def break_markers(
 
 
 def without_middle(
-    text: str,   # of anybody
+    text: str,  # of anybody
     limit: int,  # characters of it
 ) -> str:
     "Leave out the middle of a long text, and say so"
     half = limit // 2
-    return text if len(text) <= limit else f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
+    return (
+        text
+        if len(text) <= limit
+        else f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
+    )
 
 
 def quoted(

@@ -10,7 +10,14 @@ import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from .cache import DiskCache, cache_size, missing_reply, pack_reply, request_key, unpack_reply
+from humanlm.clients.cache import (
+    DiskCache,
+    cache_size,
+    missing_reply,
+    pack_reply,
+    request_key,
+    unpack_reply,
+)
 from .client import Client
 from .protocol import ChatReply, ChatRequest
 from ..core.basics import ConfigError, DataError, check_name, jsonl_rows, shorten, write_jsonl
@@ -18,23 +25,35 @@ from ..core.basics import ConfigError, DataError, check_name, jsonl_rows, shorte
 # %% ../../nbs/clients/09_recordings.ipynb #0cb843aa
 def export_replies(
     cache: DiskCache,
-    path: str | Path, # JSONL file to make or replace
+    path: str | Path,  # JSONL file to make or replace
     model: str = "",  # provider/model; may be left out if there is only one
 ) -> Path:
     "Write the replies of one model as a recording"
     models = [m.model for m in cache_size(cache).models]
     if not model and len(models) != 1:
-        raise ConfigError(f"A recording holds one model; name it. In this cache: {', '.join(models) or 'none'}.")
+        raise ConfigError(
+            f"A recording holds one model; name it. In this cache: {', '.join(models) or 'none'}."
+        )
     model = check_name(model, models, "model in this cache") if model else models[0]
     with cache.replies.open() as db:
-        rows = db.execute("SELECT key, said, tokens_in, tokens_out, cost FROM replies WHERE model = ? ORDER BY key", (model,)).fetchall()
+        rows = db.execute(
+            "SELECT key, said, tokens_in, tokens_out, cost FROM replies WHERE model = ? ORDER BY key",
+            (model,),
+        ).fetchall()
     return write_jsonl(path, (_recorded(model, *row) for row in rows))
 
 
 def _recorded(model, key, said, tokens_in, tokens_out, cost):
     "Give one line of a recording"
-    return {"schema_version": 1, "key": key.partition("@")[0], "model": model, "tokens_in": tokens_in, "tokens_out": tokens_out,
-            "cost": cost, "reply": pack_reply(unpack_reply(model, json.loads(said), tokens_in, tokens_out, cost))}
+    return {
+        "schema_version": 1,
+        "key": key.partition("@")[0],
+        "model": model,
+        "tokens_in": tokens_in,
+        "tokens_out": tokens_out,
+        "cost": cost,
+        "reply": pack_reply(unpack_reply(model, json.loads(said), tokens_in, tokens_out, cost)),
+    }
 
 # %% ../../nbs/clients/09_recordings.ipynb #Recording
 class _Recording:
@@ -46,31 +65,46 @@ class _Recording:
             self.replies[row.get("key")] = _replayed(where, row)
         names = {reply.model for reply in self.replies.values()}
         if len(names) != 1:
-            raise DataError(f"{path} holds replies of {len(names)} models, not of one. Record it again.")
+            raise DataError(
+                f"{path} holds replies of {len(names)} models, not of one. Record it again."
+            )
         self.model = names.pop()
 
-    async def __call__(self, request: ChatRequest, name: str, ask: Callable[[], Awaitable[ChatReply]]) -> ChatReply:
+    async def __call__(
+        self, request: ChatRequest, name: str, ask: Callable[[], Awaitable[ChatReply]]
+    ) -> ChatReply:
         "Answer from the file; never ask"
         key = request_key(request, name)
         if key in self.replies:
             return self.replies[key]
-        raise missing_reply(request, name, key, f"The recording {self.path}",
-                    "Ask it through a DiskCache, then export its replies as the new recording.")
+        raise missing_reply(
+            request,
+            name,
+            key,
+            f"The recording {self.path}",
+            "Ask it through a DiskCache, then export its replies as the new recording.",
+        )
 
 
 def _replayed(where, row):
     "Read one line of a recording"
     if row.get("schema_version", 1) != 1:
-        raise DataError(f"{where}: written by a newer version of humanlm. Update humanlm, or record the file again.")
+        raise DataError(
+            f"{where}: written by a newer version of humanlm. Update humanlm, or record the file again."
+        )
     try:
-        return unpack_reply(row["model"], row["reply"], row["tokens_in"], row["tokens_out"], row["cost"])
+        return unpack_reply(
+            row["model"], row["reply"], row["tokens_in"], row["tokens_out"], row["cost"]
+        )
     except (KeyError, TypeError) as e:
-        raise DataError(f"{where}: no recorded reply ({shorten(repr(e))}). Record the file again.") from e
+        raise DataError(
+            f"{where}: no recorded reply ({shorten(repr(e))}). Record the file again."
+        ) from e
 
 # %% ../../nbs/clients/09_recordings.ipynb #recorded_client
 def recorded_client(
-    path: str | Path, # JSONL file that `export_replies` wrote
-    **options,        # as for `Client`; a cache is not needed
+    path: str | Path,  # JSONL file that `export_replies` wrote
+    **options,  # as for `Client`; a cache is not needed
 ) -> Client:
     "Make a client that replays a recording: no key, no cost, no model"
     recording = _Recording(path)

@@ -52,8 +52,8 @@ def shorten(
     n: int = 80,  # longest result, in characters
 ) -> str:
     "Bring `text` to one line of at most `n` characters"
-    line = " ".join(str(text)[:8 * n].split())
-    return line if len(line) <= n else line[:n - 1].rstrip() + "…"
+    line = " ".join(str(text)[: 8 * n].split())
+    return line if len(line) <= n else line[: n - 1].rstrip() + "…"
 
 # %% ../../nbs/core/01_basics.ipynb #near_miss
 def near_miss(
@@ -109,7 +109,9 @@ def missing_package(
 ) -> str:  # empty: it is not about one of them
     "Say what to install where an import asked for a package of one of our extras"
     wanted = error.name if isinstance(error, ModuleNotFoundError) else None
-    for line in (line for found in metadata.distributions(name="humanlm") for line in found.requires or ()):
+    for line in (
+        line for found in metadata.distributions(name="humanlm") for line in found.requires or ()
+    ):
         name, _, condition = line.partition(";")
         extra = re.search(r"extra == ['\"]([\w-]+)", condition)
         if extra and re.split(r"[^\w.-]", name)[0].replace("-", "_") == wanted:
@@ -122,7 +124,8 @@ def optional(name: str) -> Any:  # the module
     try:
         return import_module(name)
     except ModuleNotFoundError as e:
-        if not (said := missing_package(e)): raise
+        if not (said := missing_package(e)):
+            raise
         raise ConfigError(f"{said}.") from e
 
 # %% ../../nbs/core/01_basics.ipynb #atomic_path
@@ -135,12 +138,17 @@ def atomic_path(
     room = path.parent / f".{path.name[:80]}.{uuid4().hex[:8]}"
     new = room / "new" / path.name
     try:
-        try: new.parent.mkdir(parents=True)
-        except OSError as e: raise DataError(f"Cannot write {path}: {e.strerror}. Check the folder and its permissions.") from e
+        try:
+            new.parent.mkdir(parents=True)
+        except OSError as e:
+            raise DataError(
+                f"Cannot write {path}: {e.strerror}. Check the folder and its permissions."
+            ) from e
         yield new
         _swap(new, path, room / "old")
     finally:
-        try: shutil.rmtree(room, ignore_errors=True)
+        try:
+            shutil.rmtree(room, ignore_errors=True)
         except BaseException:  # Ctrl-C while it tidies up
             shutil.rmtree(room, ignore_errors=True)
             raise
@@ -148,7 +156,9 @@ def atomic_path(
 # %% ../../nbs/core/01_basics.ipynb #_swap
 def _swap(new: Path, path: Path, old: Path) -> None:
     if not new.exists():
-        raise DataError(f"Nothing was written for {path}: the block must write to the path it is given.")
+        raise DataError(
+            f"Nothing was written for {path}: the block must write to the path it is given."
+        )
     moved = path.is_dir() and new.is_dir()
     if moved:
         os.replace(path, old)
@@ -157,7 +167,9 @@ def _swap(new: Path, path: Path, old: Path) -> None:
     except OSError as e:
         if moved:
             os.replace(old, path)
-        raise DataError(f"Cannot replace {path}: {e.strerror}. Move what lies there out of the way.") from e
+        raise DataError(
+            f"Cannot replace {path}: {e.strerror}. Move what lies there out of the way."
+        ) from e
 
 # %% ../../nbs/core/01_basics.ipynb #sweep
 _ROOM = re.compile(r"\..+\.[0-9a-f]{8}")
@@ -170,9 +182,12 @@ def sweep(
     for place, folders, files in os.walk(folder):
         for room in (Path(place, name) for name in folders if _ROOM.fullmatch(name)):
             for new in (room / "new").glob("*") if (room / "old").exists() else ():
-                if not Path(place, new.name).exists(): os.replace(new, Path(place, new.name))
+                if not Path(place, new.name).exists():
+                    os.replace(new, Path(place, new.name))
             shutil.rmtree(room, ignore_errors=True)
-        folders[:] = [name for name in folders if not _ROOM.fullmatch(name) and f"{name}.lock" not in files]
+        folders[:] = [
+            name for name in folders if not _ROOM.fullmatch(name) and f"{name}.lock" not in files
+        ]
 
 # %% ../../nbs/core/01_basics.ipynb #atomic_write
 def atomic_write(
@@ -229,7 +244,11 @@ def _without_nan(value: Any) -> Any:
         return value if value - value == 0 else None
     if isinstance(value, dict):
         return {key: _without_nan(item) for key, item in cast(dict[str, Any], value).items()}
-    return [_without_nan(item) for item in cast(list[Any], value)] if isinstance(value, list) else value
+    return (
+        [_without_nan(item) for item in cast(list[Any], value)]
+        if isinstance(value, list)
+        else value
+    )
 
 # %% ../../nbs/core/01_basics.ipynb #fingerprint
 def fingerprint(
@@ -279,9 +298,13 @@ def json_object(
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as e:
-        raise DataError(f"{where}: not JSON ({shorten(e)}): {_shown(line)}. Fix or remove this line.") from e
+        raise DataError(
+            f"{where}: not JSON ({shorten(e)}): {_shown(line)}. Fix or remove this line."
+        ) from e
     if not isinstance(row, dict):
-        raise DataError(f"{where}: expected a JSON object, got {_shown(line)}. Write one object per line.")
+        raise DataError(
+            f"{where}: expected a JSON object, got {_shown(line)}. Write one object per line."
+        )
     return cast(dict[str, Any], row)
 
 
@@ -306,8 +329,12 @@ def grown_rows(
         text = Path(path).read_bytes()
     except FileNotFoundError:
         return []
-    whole = text[:text.rfind(b"\n") + 1].splitlines()
-    return [json_object(line, f"{path}, row {n}") for n, line in enumerate(whole, 1) if not line.isspace()]
+    whole = text[: text.rfind(b"\n") + 1].splitlines()
+    return [
+        json_object(line, f"{path}, row {n}")
+        for n, line in enumerate(whole, 1)
+        if not line.isspace()
+    ]
 
 
 def trim_rows(
@@ -329,6 +356,7 @@ def run_sync(
     "Run a coroutine to its end and return its result, whether or not a loop is running here"
     import asyncio
     from concurrent.futures import wait
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -356,6 +384,7 @@ _BESIDE: "list[ThreadPoolExecutor]" = []  # the thread for calls inside a runnin
 def _in_loop(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
     "Run a coroutine on the loop that the thread keeps; threads that come and go make one for each call"
     import asyncio
+
     if not (threading.current_thread() is threading.main_thread() or hasattr(_OWN, "keeps")):
         return asyncio.run(coroutine)
     if not hasattr(_OWN, "runner"):
@@ -369,6 +398,7 @@ def _in_loop(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
 
 async def _cancelled(tasks: "set[asyncio.Task[Any]]") -> None:
     import asyncio
+
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -377,6 +407,7 @@ async def _cancelled(tasks: "set[asyncio.Task[Any]]") -> None:
 def _beside() -> "ThreadPoolExecutor":
     "A thread for what is called inside a running loop: always the same one for the main thread"
     from concurrent.futures import ThreadPoolExecutor
+
     if threading.current_thread() is not threading.main_thread():
         return ThreadPoolExecutor(1)
     if not _BESIDE:

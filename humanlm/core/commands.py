@@ -38,50 +38,188 @@ class Command(NamedTuple):
 _AGAIN = "answers are kept; the same command goes on"
 
 COMMANDS = {
-    "train": Command("humanlm.train:main", "train and evaluate simulated users, from settings to a report"),
-    "eval": Command("humanlm.eval:main", "compare runs, models and replies of other systems on the same rows", alone=True),
-    "eval fidelity": Command("humanlm.fidelity.report:fidelity_command", "how human? hold texts of simulated users against those of people", "give the same command again"),
-    "experiment": Command("humanlm.experiment:main", "repeat a run for several seeds and settings, and keep the outcome"),
+    "train": Command(
+        "humanlm.train:main", "train and evaluate simulated users, from settings to a report"
+    ),
+    "eval": Command(
+        "humanlm.eval:main",
+        "compare runs, models and replies of other systems on the same rows",
+        alone=True,
+    ),
+    "eval fidelity": Command(
+        "humanlm.fidelity.report:fidelity_command",
+        "how human? hold texts of simulated users against those of people",
+        "give the same command again",
+    ),
+    "experiment": Command(
+        "humanlm.experiment:main",
+        "repeat a run for several seeds and settings, and keep the outcome",
+    ),
     "humanual": Command("humanlm.humanual:main", "make training sets from logs of conversations"),
-    "humanual build": Command("humanlm.humanual:build_command", "from conversations to training sets: filters, splits, personas, rows, card"),
-    "tom": Command("humanlm.tom:main", "ask who knows what: benchmarks about other minds, and social contexts"),
-    "tom run": Command("humanlm.tom:run_command", "answer a benchmark's questions: tom run hitom --model.name NAME", _AGAIN),
-    "tom compare": Command("humanlm.harness.comparison:compare_command", "compare runs on the same questions: tom compare A B", _AGAIN),
-    "tom contexts": Command("humanlm.harness.contexts:contexts_command", "write the social contexts of texts, or check such a file", _AGAIN),
-    "tom quality": Command("humanlm.harness.context_quality:quality_command", "rate contexts against references, with a picture: tom quality --quality.gt DIR --quality.gen DIR", _AGAIN),
-    "tom generate": Command("humanlm.harness.contexts:generate_command", "make stories with questions, answers and exact contexts", "give the same command again"),
-    "tom serve-viewer-data": Command("humanlm.harness.viewer_server:viewer_command", "show contexts in a browser", "the page is closed"),
-    "parsers": Command("humanlm.parsers:main", "make, train and compare models that write social contexts"),
-    "parsers data": Command("humanlm.parsers:data_main", "write training sets of stories and contexts, for chat trainers and for verl", "give the same command again"),
-    "parsers train": Command("humanlm.parsers:train_main", "train a parser on them, and measure it before and after"),
-    "parsers evaluate": Command("humanlm.parsers:evaluate_main", "compare parsers by name (--parser.names) with the simulator"),
-    "sdpo": Command("humanlm.sdpo.__main__:main", "learn from what users say next: prepare, chat, look, compare"),
-    "sdpo prepare": Command("humanlm.sdpo.preparation:prepare_command", "make prompts or interactions of public or own logs, with counts"),
-    "sdpo compare": Command("humanlm.studies.win_rates:compare_command", "which of two models' replies does a taste prefer, pair by pair", _AGAIN),
-    "sdpo chat": Command("humanlm.sdpo.chat:chat_command", "chat with a model that learns from each follow-up", "what was learned is kept"),
-    "sdpo signals": Command("humanlm.sdpo.analysis:signals_command", "score replies with related, unrelated and no follow-ups", "give the same command again"),
-    "gyms": Command("humanlm.gyms.__main__:main", "play worlds with a user in them: evaluate players, write lessons"),
-    "gyms evaluate": Command("humanlm.serving.gym_evaluation:evaluate_command", "measure players, models or scripts, gym by gym: gyms evaluate NAME", "episodes are kept; the same command goes on"),
-    "gyms lessons": Command("humanlm.serving.gym_lessons:lessons_command", "let experts write a set for a supervised cold start", "give the same command again"),
-    "classmate": Command("humanlm.classmate.__main__:main", "reasoning that another model can use: prepare tasks, host classmates, run programs"),
-    "classmate prepare": Command("humanlm.classmate.tasks:prepare_command", "make tasks of public sets or own files: classmate prepare KIND", "give the same command again"),
-    "classmate host": Command("humanlm.serving.classmates:host_command", "put classmates behind addresses, and say where in a file", "classmates are ended, the file is gone"),
-    "classmate sandbox": Command("humanlm.sandbox.service:sandbox_command", "run programs against tests, contained, behind an address", "programs that ran are ended"),
+    "humanual build": Command(
+        "humanlm.humanual:build_command",
+        "from conversations to training sets: filters, splits, personas, rows, card",
+    ),
+    "tom": Command(
+        "humanlm.tom:main", "ask who knows what: benchmarks about other minds, and social contexts"
+    ),
+    "tom run": Command(
+        "humanlm.tom:run_command",
+        "answer a benchmark's questions: tom run hitom --model.name NAME",
+        _AGAIN,
+    ),
+    "tom compare": Command(
+        "humanlm.harness.comparison:compare_command",
+        "compare runs on the same questions: tom compare A B",
+        _AGAIN,
+    ),
+    "tom contexts": Command(
+        "humanlm.harness.contexts:contexts_command",
+        "write the social contexts of texts, or check such a file",
+        _AGAIN,
+    ),
+    "tom quality": Command(
+        "humanlm.harness.context_quality:quality_command",
+        "rate contexts against references, with a picture: tom quality --quality.gt DIR --quality.gen DIR",
+        _AGAIN,
+    ),
+    "tom generate": Command(
+        "humanlm.harness.contexts:generate_command",
+        "make stories with questions, answers and exact contexts",
+        "give the same command again",
+    ),
+    "tom serve-viewer-data": Command(
+        "humanlm.harness.viewer_server:viewer_command",
+        "show contexts in a browser",
+        "the page is closed",
+    ),
+    "parsers": Command(
+        "humanlm.parsers:main", "make, train and compare models that write social contexts"
+    ),
+    "parsers data": Command(
+        "humanlm.parsers:data_main",
+        "write training sets of stories and contexts, for chat trainers and for verl",
+        "give the same command again",
+    ),
+    "parsers train": Command(
+        "humanlm.parsers:train_main", "train a parser on them, and measure it before and after"
+    ),
+    "parsers evaluate": Command(
+        "humanlm.parsers:evaluate_main",
+        "compare parsers by name (--parser.names) with the simulator",
+    ),
+    "sdpo": Command(
+        "humanlm.sdpo.__main__:main", "learn from what users say next: prepare, chat, look, compare"
+    ),
+    "sdpo prepare": Command(
+        "humanlm.sdpo.preparation:prepare_command",
+        "make prompts or interactions of public or own logs, with counts",
+    ),
+    "sdpo compare": Command(
+        "humanlm.studies.win_rates:compare_command",
+        "which of two models' replies does a taste prefer, pair by pair",
+        _AGAIN,
+    ),
+    "sdpo chat": Command(
+        "humanlm.sdpo.chat:chat_command",
+        "chat with a model that learns from each follow-up",
+        "what was learned is kept",
+    ),
+    "sdpo signals": Command(
+        "humanlm.sdpo.analysis:signals_command",
+        "score replies with related, unrelated and no follow-ups",
+        "give the same command again",
+    ),
+    "gyms": Command(
+        "humanlm.gyms.__main__:main",
+        "play worlds with a user in them: evaluate players, write lessons",
+    ),
+    "gyms evaluate": Command(
+        "humanlm.serving.gym_evaluation:evaluate_command",
+        "measure players, models or scripts, gym by gym: gyms evaluate NAME",
+        "episodes are kept; the same command goes on",
+    ),
+    "gyms lessons": Command(
+        "humanlm.serving.gym_lessons:lessons_command",
+        "let experts write a set for a supervised cold start",
+        "give the same command again",
+    ),
+    "classmate": Command(
+        "humanlm.classmate.__main__:main",
+        "reasoning that another model can use: prepare tasks, host classmates, run programs",
+    ),
+    "classmate prepare": Command(
+        "humanlm.classmate.tasks:prepare_command",
+        "make tasks of public sets or own files: classmate prepare KIND",
+        "give the same command again",
+    ),
+    "classmate host": Command(
+        "humanlm.serving.classmates:host_command",
+        "put classmates behind addresses, and say where in a file",
+        "classmates are ended, the file is gone",
+    ),
+    "classmate sandbox": Command(
+        "humanlm.sandbox.service:sandbox_command",
+        "run programs against tests, contained, behind an address",
+        "programs that ran are ended",
+    ),
     "judges": Command("humanlm.judges:main", "examine a judge before it is trusted"),
-    "judges audit": Command("humanlm.rewards.judge_settings:audit_command", "ask a judge fixed questions: judges audit --judge.model NAME",
-                            "nothing is kept but answers in a cache (--judge.cache FOLDER)"),
+    "judges audit": Command(
+        "humanlm.rewards.judge_settings:audit_command",
+        "ask a judge fixed questions: judges audit --judge.model NAME",
+        "nothing is kept but answers in a cache (--judge.cache FOLDER)",
+    ),
     "levels": Command("humanlm.levels:main", "list the hierarchies of latent states"),
-    "hub": Command("humanlm.hub:main", "merge an adapter, or publish a model with a card made from its run"),
-    "hub merge": Command("humanlm.hub:merge_command", "make a plain model of one with an adapter", "give the same command again"),
-    "hub push": Command("humanlm.hub:push_command", "publish a model with a card made from its run", "give the same command again"),
-    "serve": Command("humanlm.serve:main", "put a simulated user behind an OpenAI-compatible address"),
-    "launch": Command("humanlm.launch:main", "print what starts a run on several GPUs or machines: accelerate's lines, or a job for SLURM", "nothing was started"),
-    "study": Command("humanlm.study:main", "ask people: show them replies of several models blind, and say what they answered"),
-    "study serve": Command("humanlm.study:serve_command", "a page where people write, rate and rank", "answers are kept; the same command goes on"),
-    "study export": Command("humanlm.study:export_command", "all answers as one table: study export DIR FILE", "give the same command again"),
-    "study report": Command("humanlm.study:report_command", "agreement, win rates, tests, people against judges: study report DIR", "give the same command again"),
-    "view": Command("humanlm.view:main", "look into runs: samples, scores with reasons, episodes, contexts, two runs side by side", "the page is closed"),
-    "talk": Command("humanlm.talk:main", "talk to a simulated user: thought, states, reply, and the judge's view; or play a gym", "a conversation is not kept"),
+    "hub": Command(
+        "humanlm.hub:main", "merge an adapter, or publish a model with a card made from its run"
+    ),
+    "hub merge": Command(
+        "humanlm.hub:merge_command",
+        "make a plain model of one with an adapter",
+        "give the same command again",
+    ),
+    "hub push": Command(
+        "humanlm.hub:push_command",
+        "publish a model with a card made from its run",
+        "give the same command again",
+    ),
+    "serve": Command(
+        "humanlm.serve:main", "put a simulated user behind an OpenAI-compatible address"
+    ),
+    "launch": Command(
+        "humanlm.launch:main",
+        "print what starts a run on several GPUs or machines: accelerate's lines, or a job for SLURM",
+        "nothing was started",
+    ),
+    "study": Command(
+        "humanlm.study:main",
+        "ask people: show them replies of several models blind, and say what they answered",
+    ),
+    "study serve": Command(
+        "humanlm.study:serve_command",
+        "a page where people write, rate and rank",
+        "answers are kept; the same command goes on",
+    ),
+    "study export": Command(
+        "humanlm.study:export_command",
+        "all answers as one table: study export DIR FILE",
+        "give the same command again",
+    ),
+    "study report": Command(
+        "humanlm.study:report_command",
+        "agreement, win rates, tests, people against judges: study report DIR",
+        "give the same command again",
+    ),
+    "view": Command(
+        "humanlm.view:main",
+        "look into runs: samples, scores with reasons, episodes, contexts, two runs side by side",
+        "the page is closed",
+    ),
+    "talk": Command(
+        "humanlm.talk:main",
+        "talk to a simulated user: thought, states, reply, and the judge's view; or play a gym",
+        "a conversation is not kept",
+    ),
 }
 
 # %% ../../nbs/core/08_commands.ipynb #commands_below
@@ -99,7 +237,8 @@ def _commands_below(
 # %% ../../nbs/core/08_commands.ipynb #command
 def command(
     name: str,  # in `COMMANDS`
-    run: Callable[[Sequence[str]], int | None] | None = None,  # from arguments to an exit code; None: decorate one
+    run: Callable[[Sequence[str]], int | None]
+    | None = None,  # from arguments to an exit code; None: decorate one
 ) -> Callable[..., Any]:
     "Make the `main` of a command: it prints `HumanLMError`s as messages and always returns an exit code"
     if run is None:
@@ -110,7 +249,9 @@ def command(
         typed = PROG.set(prog or PROG.get() or (f"python -m humanlm.{name}" if name else "humanlm"))
         try:
             with _sigterm_as_ctrl_c():
-                code = _exit_code(run, list(sys.argv[1:] if argv is None else argv), COMMANDS.get(name))
+                code = _exit_code(
+                    run, list(sys.argv[1:] if argv is None else argv), COMMANDS.get(name)
+                )
             sys.stdout.flush()
             return code
         except BrokenPipeError:
@@ -121,7 +262,9 @@ def command(
     return main
 
 # %% ../../nbs/core/08_commands.ipynb #_exit_code
-def _exit_code(run: Callable[[Sequence[str]], int | None], argv: Sequence[str], command: Command | None) -> int:
+def _exit_code(
+    run: Callable[[Sequence[str]], int | None], argv: Sequence[str], command: Command | None
+) -> int:
     try:
         return run(argv) or 0
     except HumanLMError as e:
@@ -135,7 +278,13 @@ def _exit_code(run: Callable[[Sequence[str]], int | None], argv: Sequence[str], 
     except Exception as e:
         if not (said := _machine_fault(e)):
             raise
-        after = "" if "pip install" in said else f"; {command.stopped}" if command else "; then give the same command again"
+        after = (
+            ""
+            if "pip install" in said
+            else f"; {command.stopped}"
+            if command
+            else "; then give the same command again"
+        )
         print(hidden(f"error: {said}{after}."), file=sys.stderr)
         return 2
 
@@ -154,7 +303,13 @@ def _machine_fault(error: BaseException | None) -> str:  # empty: the error is n
         return f"The disk is full ({what}). Free some space"
     if code in (errno.EROFS, errno.EACCES, errno.EPERM):
         return f"There is no permission ({what}). Check folder and disk"
-    if isinstance(error, (ConnectionRefusedError, ConnectionResetError, ConnectionAbortedError, socket.gaierror)) or code in _OFFLINE:
+    if (
+        isinstance(
+            error,
+            (ConnectionRefusedError, ConnectionResetError, ConnectionAbortedError, socket.gaierror),
+        )
+        or code in _OFFLINE
+    ):
         return f"The network cannot be reached ({what}). Check it"
     return missing_package(error) or _machine_fault(error.__cause__)
 
@@ -162,7 +317,10 @@ def _machine_fault(error: BaseException | None) -> str:  # empty: the error is n
 @contextmanager
 def _sigterm_as_ctrl_c() -> Generator[None]:
     "Let SIGTERM end a command as Ctrl-C does, where nobody else has taken it"
-    mine = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    mine = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
     if mine:
         signal.signal(signal.SIGTERM, _ctrl_c)
     try:
@@ -185,9 +343,11 @@ def _unread() -> int:
 # %% ../../nbs/core/08_commands.ipynb #menu
 def menu(
     name: str = "",  # the words that the commands have in common; empty: all commands
-    alone: Callable[[Sequence[str]], int | None] | None = None,  # what runs where the next word is no command; None: nothing
+    alone: Callable[[Sequence[str]], int | None]
+    | None = None,  # what runs where the next word is no command; None: nothing
 ) -> Callable[..., int]:  # `main`
     "Make the `main` of several commands: the next word says which of them runs"
+
     def main(argv: Sequence[str]) -> int | None:
         if alone and not {*argv[:1]} & {*_commands_below(name)}:
             return alone(argv)
@@ -196,6 +356,7 @@ def menu(
             return print(f"humanlm {__version__}" if word == "--version" else _usage(name))
         full = f"{name} {check_name(word, _commands_below(name), 'command', ConfigError)}".strip()
         return _find(full)(rest, f"{PROG.get()} {word}")
+
     return command(name, main)
 
 
@@ -214,7 +375,9 @@ def _usage(
     wide, prog = max(map(len, below), default=0), PROG.get() or "humanlm"
     lines = [f"  {word:<{wide}}  {line.about}" for word, line in below.items()]
     same = ", and is the same as python -m humanlm.COMMAND" if not name else ""
-    return "\n".join([f"usage: {prog} COMMAND ...", "", *lines, "", f"Each has --help and --dry-run{same}."])
+    return "\n".join(
+        [f"usage: {prog} COMMAND ...", "", *lines, "", f"Each has --help and --dry-run{same}."]
+    )
 
 # %% ../../nbs/core/08_commands.ipynb #main
 main = menu()

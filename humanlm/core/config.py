@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import humanlm
-from .basics import ConfigError, atomic_write, fingerprint, near_miss, require, shorten, to_dict
+from humanlm.core.basics import (
+    ConfigError,
+    atomic_write,
+    fingerprint,
+    near_miss,
+    require,
+    shorten,
+    to_dict,
+)
 
 # %% ../../nbs/core/02_config.ipynb #RunConfig
 @dataclass(frozen=True)
@@ -50,9 +58,15 @@ class RunConfig:
             (bool(self.out.strip()), "out must name a folder"),
             (0 <= self.seed < 2**32, f"seed must be from 0 to 2**32 - 1, got {self.seed}"),
             (all(self.methods or ["-"]), f"methods has an empty name: {self.methods}"),
-            (len(set(self.methods or ())) == len(self.methods or ()), f"methods names one twice: {self.methods}"),
+            (
+                len(set(self.methods or ())) == len(self.methods or ()),
+                f"methods names one twice: {self.methods}",
+            ),
             (budget is None or budget > 0, f"token_budget must be positive, got {budget}"),
-            (self.validate is None or self.validate > 0, f"validate must be positive, got {self.validate}"),
+            (
+                self.validate is None or self.validate > 0,
+                f"validate must be positive, got {self.validate}",
+            ),
         )
 
 # %% ../../nbs/core/02_config.ipynb #is_plain_name
@@ -91,9 +105,15 @@ class SFTConfig:
         sizes = ("batch", "adam_lr")
         require(
             "sft",
-            *((value >= 0, f"{name} must not be negative, got {value}") for name, value in values.items()),
+            *(
+                (value >= 0, f"{name} must not be negative, got {value}")
+                for name, value in values.items()
+            ),
             *((values[name] > 0, f"{name} must be positive, got {values[name]}") for name in sizes),
-            *((values[name] <= 1, f"{name} must lie between 0 and 1, got {values[name]}") for name in ("noise", "faithful_share")),
+            *(
+                (values[name] <= 1, f"{name} must lie between 0 and 1, got {values[name]}")
+                for name in ("noise", "faithful_share")
+            ),
         )
 
 # %% ../../nbs/core/02_config.ipynb #hidden
@@ -136,8 +156,15 @@ class Settings:
     def changed(self, **new: Any) -> "Settings":
         "Give the same settings with other switches or other values: `changed(fresh=True, run={'seed': 1})`"
         own = {name: self.groups[name] for name in new if name in self.groups}
-        groups = {name: group | new[name] if isinstance(group, dict) else replace(group, **new[name]) for name, group in own.items()}
-        return replace(self, groups=self.groups | groups, **{name: value for name, value in new.items() if name not in own})
+        groups = {
+            name: group | new[name] if isinstance(group, dict) else replace(group, **new[name])
+            for name, group in own.items()
+        }
+        return replace(
+            self,
+            groups=self.groups | groups,
+            **{name: value for name, value in new.items() if name not in own},
+        )
 
     def to_dict(self) -> dict[str, Any]:
         "Give the settings of all groups as plain data that may be kept and shown"
@@ -148,7 +175,9 @@ class Settings:
         import yaml
 
         quoting = _with_scalars(type("Dumper", (yaml.SafeDumper,), {}))
-        return yaml.dump(self.to_dict(), Dumper=quoting, sort_keys=False, allow_unicode=True, width=100)
+        return yaml.dump(
+            self.to_dict(), Dumper=quoting, sort_keys=False, allow_unicode=True, width=100
+        )
 
     def save(self, path: str | Path) -> Path:
         "Write this to a file, atomically"
@@ -156,8 +185,16 @@ class Settings:
 
     def secrets(self) -> list[str]:
         "Give the flags that bring back what `to_dict` hides"
-        pairs = ((f"{group}.{name}", value, shown[name]) for group, shown in self.to_dict().items() for name, value in to_dict(self.groups[group]).items())
-        return [f"--{name}={value}" for name, value, shown in pairs if isinstance(value, str) and value != shown]
+        pairs = (
+            (f"{group}.{name}", value, shown[name])
+            for group, shown in self.to_dict().items()
+            for name, value in to_dict(self.groups[group]).items()
+        )
+        return [
+            f"--{name}={value}"
+            for name, value, shown in pairs
+            if isinstance(value, str) and value != shown
+        ]
 
     def fingerprint(self) -> str:
         "Give 16 hex digits for everything that can change a result"
@@ -168,13 +205,57 @@ class Settings:
         return fingerprint(settings)
 
 # %% ../../nbs/core/02_config.ipynb #_OF_ASKING
-_OF_ASKING = ("base_url", "concurrency", "timeout", "deadline", "attempts", "requests_per_minute", "tokens_per_minute", "cache",
-              "cache_mode", "budget", "max_failed_share", "second", "audit_every", "workers")
-HARMLESS = ("run.name", "run.out", "run.wandb", "run.report", "eval.budget", "eval.base_url", "build.thinking_budget", "build.concurrency", "build.workers",
-            "verl.log", "verl.address", "verl.workers",
-            *(f"plan.{field}" for field in ("gpus", "gpu", "nodes", "split", "completion_tokens", "mean_tokens", "requests", "at_once",
-                                            "request_seconds", "request_dollars", "dollars_per_hour")),
-            *(f"{asked}.{field}" for asked in ("judge", "test_judge", "persona", "user", "preference") for field in _OF_ASKING))
+_OF_ASKING = (
+    "base_url",
+    "concurrency",
+    "timeout",
+    "deadline",
+    "attempts",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "cache",
+    "cache_mode",
+    "budget",
+    "max_failed_share",
+    "second",
+    "audit_every",
+    "workers",
+)
+HARMLESS = (
+    "run.name",
+    "run.out",
+    "run.wandb",
+    "run.report",
+    "eval.budget",
+    "eval.base_url",
+    "build.thinking_budget",
+    "build.concurrency",
+    "build.workers",
+    "verl.log",
+    "verl.address",
+    "verl.workers",
+    *(
+        f"plan.{field}"
+        for field in (
+            "gpus",
+            "gpu",
+            "nodes",
+            "split",
+            "completion_tokens",
+            "mean_tokens",
+            "requests",
+            "at_once",
+            "request_seconds",
+            "request_dollars",
+            "dollars_per_hour",
+        )
+    ),
+    *(
+        f"{asked}.{field}"
+        for asked in ("judge", "test_judge", "persona", "user", "preference")
+        for field in _OF_ASKING
+    ),
+)
 
 # %% ../../nbs/core/02_config.ipynb #read_yaml
 def read_yaml(
@@ -194,7 +275,9 @@ def _plain_yaml(path: str | Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as e:
         raise ConfigError(f"{path}: not valid YAML: {shorten(e, 200)}. Fix the file.") from e
     if not isinstance(found, dict):
-        raise ConfigError(f"{path}: expected groups of settings (run:, data:, ...), got {shorten(found)!r}.")
+        raise ConfigError(
+            f"{path}: expected groups of settings (run:, data:, ...), got {shorten(found)!r}."
+        )
     return cast(dict[str, Any], found)
 
 # %% ../../nbs/core/02_config.ipynb #_extended
@@ -203,18 +286,27 @@ def _extended(found: dict[str, Any], path: Path) -> dict[str, Any]:
         return found
     below = _plain_yaml(path.parent / str(found.pop("extends")))
     if "extends" in below:
-        raise ConfigError(f"{path} extends a file that extends another (or itself). One step is allowed.")
-    return below | {group: below.get(group, {}) | part if isinstance(part, dict) else part for group, part in found.items()}
+        raise ConfigError(
+            f"{path} extends a file that extends another (or itself). One step is allowed."
+        )
+    return below | {
+        group: below.get(group, {}) | part if isinstance(part, dict) else part
+        for group, part in found.items()
+    }
 
 # %% ../../nbs/core/02_config.ipynb #_guess_file
 _ROOT = Path(humanlm.__file__).resolve().parent
-SHIPPED = next((place for place in (_ROOT / "configs", _ROOT.parent / "configs") if place.is_dir()), _ROOT)  # in a wheel, in a clone
+SHIPPED = next(
+    (place for place in (_ROOT / "configs", _ROOT.parent / "configs") if place.is_dir()), _ROOT
+)  # in a wheel, in a clone
 
 
 def settings_file(name: str) -> str:
     "Find a settings file by its path, or by its name among those of the package; one that is nowhere keeps its name"
     inner = SHIPPED / name.removeprefix("configs/")
-    return next((str(path) for path in (Path(name), inner, Path(f"{inner}.yaml")) if path.is_file()), name)
+    return next(
+        (str(path) for path in (Path(name), inner, Path(f"{inner}.yaml")) if path.is_file()), name
+    )
 
 
 def _guess_file(path: Path) -> str:
@@ -222,7 +314,11 @@ def _guess_file(path: Path) -> str:
     found = sorted((Path("configs") if bare else path.parent).glob("*.y*ml"))
     if not found and bare:
         return near_miss(path.stem, [p.stem for p in sorted(SHIPPED.glob("*.yaml"))])
-    return near_miss(str(path), [str(p) for p in found]) if bare else near_miss(path.name, [p.name for p in found])
+    return (
+        near_miss(str(path), [str(p) for p in found])
+        if bare
+        else near_miss(path.name, [p.name for p in found])
+    )
 
 # %% ../../nbs/core/02_config.ipynb #_strict_loader
 def _strict_loader() -> Any:
@@ -236,13 +332,21 @@ def _strict_loader() -> Any:
         def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
             coming: Any = cast(Any, self).peek_event()
             if isinstance(coming, yaml.AliasEvent):
-                raise ValueError(f"line {coming.start_mark.line + 1}: an alias (*name), which can stand for any amount of text; write it out")
+                raise ValueError(
+                    f"line {coming.start_mark.line + 1}: an alias (*name), which can stand for any amount of text; write it out"
+                )
             return super().compose_node(parent, index)
 
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-            keys = [key.value if isinstance(key.value, str) else "(not text)" for key, _ in node.value]
+        def construct_mapping(
+            self, node: yaml.MappingNode, deep: bool = False
+        ) -> dict[Hashable, Any]:
+            keys = [
+                key.value if isinstance(key.value, str) else "(not text)" for key, _ in node.value
+            ]
             if twice := [key for key in keys if keys.count(key) > 1]:
-                raise ValueError(f"line {node.start_mark.line + 1} and below: the key {twice[0]!r} occurs twice")
+                raise ValueError(
+                    f"line {node.start_mark.line + 1} and below: the key {twice[0]!r} occurs twice"
+                )
             return {str(key): value for key, value in super().construct_mapping(node, deep).items()}
 
     return _with_scalars(Loader)

@@ -28,7 +28,9 @@ Files = dict[str, dict[str, Any]]  # path → group → settings
 
 
 def _known_settings(
-    groups: Mapping[str, Any],  # name → settings class; `dict` or a dict of defaults for what is passed on
+    groups: Mapping[
+        str, Any
+    ],  # name → settings class; `dict` or a dict of defaults for what is passed on
 ) -> dict[str, Any]:
     "Map the dotted name of every setting to its type"
     known: dict[str, Any] = {}
@@ -46,14 +48,25 @@ def _kind(key: str, known: Mapping[str, Any]) -> Any:
     if "" in parts:
         return None
     above = [".".join(parts[:n]) for n in range(1, len(parts))]
-    return known.get(key) or next((Any for name in above if name in known and _is_mapping(known[name])), None)
+    return known.get(key) or next(
+        (Any for name in above if name in known and _is_mapping(known[name])), None
+    )
 
 
 def _is_mapping(kind: Any) -> bool:
     return get_origin(kind) is dict or kind is dict or any(map(_is_mapping, get_args(kind)))
 
 # %% ../../nbs/core/03_grammar.ipynb #SWITCHES
-SWITCHES = ("config", "dry-run", "resume", "fresh", "version", "help", "print_config", "help-trainer")
+SWITCHES = (
+    "config",
+    "dry-run",
+    "resume",
+    "fresh",
+    "version",
+    "help",
+    "print_config",
+    "help-trainer",
+)
 
 
 def _guess_setting(
@@ -65,8 +78,12 @@ def _guess_setting(
     group, _, name = key.rpartition(".")
     own = [k for k in known if k.startswith(f"{group}.")]
     names = [*known, *(SWITCHES if dash else ())]
-    found = (get_close_matches(key, own, 1) or [k for k in known if k.endswith(f".{name}")][:3]
-             or get_close_matches(key.replace("_", "-"), names, 1) or get_close_matches(key, names, 1))
+    found = (
+        get_close_matches(key, own, 1)
+        or [k for k in known if k.endswith(f".{name}")][:3]
+        or get_close_matches(key.replace("_", "-"), names, 1)
+        or get_close_matches(key, names, 1)
+    )
     guess = f" Did you mean {' or '.join(dash + name for name in found)}?" if found else ""
     return guess + _settings_of(group, known)
 
@@ -87,7 +104,10 @@ class _CommandLine(NamedTuple):
 
     def argv(self) -> list[str]:
         "Put inputs and flags together again, without the files"
-        return [*self.inputs, *("=".join(flag) for flag in self.flags if flag != ["--print_config"])]
+        return [
+            *self.inputs,
+            *("=".join(flag) for flag in self.flags if flag != ["--print_config"]),
+        ]
 
     def has(self, *names: str) -> str:
         "Give the first of these flags that is on the line, or nothing"
@@ -108,7 +128,11 @@ def cut_line(
             items.append([token])
     flags = [item for item in items if item[0].startswith("-") and item[0] != "--config"]
     files = [settings_file("".join(item[1:])) for item in items if item[0] == "--config"]
-    return _CommandLine(files or _saved_files(flags), flags, [item[0] for item in items if not item[0].startswith("-")])
+    return _CommandLine(
+        files or _saved_files(flags),
+        flags,
+        [item[0] for item in items if not item[0].startswith("-")],
+    )
 
 
 def _wants_value(item: list[str]) -> bool:
@@ -138,7 +162,9 @@ PROG = ContextVar("PROG", default="")  # the command as the user typed it
 
 
 def parse(
-    groups: Mapping[str, Any],  # name → settings class; `dict` or a dict of defaults for what is passed on
+    groups: Mapping[
+        str, Any
+    ],  # name → settings class; `dict` or a dict of defaults for what is passed on
     argv: Sequence[str] | None = None,  # None: the command line
     about: str | None = "",  # what the command does
     inputs: str | None = None,  # what arguments without a flag are; None: there are none
@@ -152,7 +178,11 @@ def parse(
         parser.parse_args([asked])
     files = {path: read_yaml(path) for path in line.files if path}
     known = _known_settings(groups)
-    problems = [*_unknown_in_files(files, known), *_unknown_on_line(line, known, inputs), *_without_run(line, runs)]
+    problems = [
+        *_unknown_in_files(files, known),
+        *_unknown_on_line(line, known, inputs),
+        *_without_run(line, runs),
+    ]
     settings = _typed_settings(parser, line, files, groups, problems)
     if settings is None or problems:
         raise ConfigError(_all_of(problems), problems)
@@ -164,17 +194,27 @@ def parse(
 # %% ../../nbs/core/03_grammar.ipynb #_all_of
 def _all_of(problems: list[str]) -> str:
     count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return "\n  - ".join([f"{count} in the settings", *problems]) + "\nSee all settings with --help."
+    return (
+        "\n  - ".join([f"{count} in the settings", *problems]) + "\nSee all settings with --help."
+    )
 
 # %% ../../nbs/core/03_grammar.ipynb #_parser
-def _parser(groups: Mapping[str, Any], about: str | None, inputs: str | None, explain: bool, runs: bool) -> Any:
+def _parser(
+    groups: Mapping[str, Any], about: str | None, inputs: str | None, explain: bool, runs: bool
+) -> Any:
     from jsonargparse import ArgumentParser, set_parsing_settings
 
-    set_parsing_settings(docstring_parse_attribute_docstrings=explain)  # reading sources takes 0.1 s
+    set_parsing_settings(
+        docstring_parse_attribute_docstrings=explain
+    )  # reading sources takes 0.1 s
     prog = PROG.get() or "humanlm"
     usage = f"{prog} [--config FILE] [--group.name VALUE ...]" + (" [FILE ...]" if inputs else "")
-    parser: Any = ArgumentParser(prog=prog, usage=usage, description=about, exit_on_error=False, epilog=GRAMMAR)
-    parser.add_argument("--config", action="config", metavar="FILE", help="YAML file with groups of settings")
+    parser: Any = ArgumentParser(
+        prog=prog, usage=usage, description=about, exit_on_error=False, epilog=GRAMMAR
+    )
+    parser.add_argument(
+        "--config", action="config", metavar="FILE", help="YAML file with groups of settings"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     if runs:
         _add_run_switches(parser)
@@ -182,7 +222,9 @@ def _parser(groups: Mapping[str, Any], about: str | None, inputs: str | None, ex
     if inputs:
         parser.add_argument("inputs", nargs="*", default=[], help=inputs)  # a default: not required
     if "trainer" in groups:
-        parser.add_argument("--help-trainer", action="store_true", help="list the options of the trainer")
+        parser.add_argument(
+            "--help-trainer", action="store_true", help="list the options of the trainer"
+        )
     for name, kind in groups.items():
         _add_group(parser, name, kind)
     _hide_loaders(parser, groups)
@@ -193,9 +235,13 @@ _parsers: dict[Any, Any] = {}  # making one takes as long as reading with it
 
 
 def _kept_parser(groups: Mapping[str, Any], *how: Any) -> Any:
-    kinds = tuple((name, kind if is_dataclass(kind) else (repr(kind), getattr(kind, "about", ""))) for name, kind in groups.items())
+    kinds = tuple(
+        (name, kind if is_dataclass(kind) else (repr(kind), getattr(kind, "about", "")))
+        for name, kind in groups.items()
+    )
     key = kinds, how, PROG.get()
-    if key not in _parsers: _parsers[key] = _parser(groups, *how)
+    if key not in _parsers:
+        _parsers[key] = _parser(groups, *how)
     return _parsers[key]
 
 
@@ -203,13 +249,27 @@ GRAMMAR = "Flags override the files given by --config. Lists are [a,b], nothing 
 
 # %% ../../nbs/core/03_grammar.ipynb #_add_run_switches
 def _add_run_switches(parser: Any) -> None:
-    parser.add_argument("--resume", nargs="?", const="", metavar="RUN", help="continue a run; by default the one asked for")
-    parser.add_argument("--fresh", action="store_true", help="move an existing run aside and start anew")
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="RUN",
+        help="continue a run; by default the one asked for",
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="move an existing run aside and start anew"
+    )
 
 
 def _without_run(line: _CommandLine, runs: bool) -> list[str]:
     given = "" if runs else line.has("--resume", "--fresh")
-    return [f"{given}: {PROG.get() or 'this command'} keeps no run, so there is nothing to resume or to start anew."] if given else []
+    return (
+        [
+            f"{given}: {PROG.get() or 'this command'} keeps no run, so there is nothing to resume or to start anew."
+        ]
+        if given
+        else []
+    )
 
 # %% ../../nbs/core/03_grammar.ipynb #OptionDefaults
 class OptionDefaults(dict[str, Any]):
@@ -225,7 +285,9 @@ def _add_group(parser: Any, name: str, kind: Any) -> None:
         parser.add_class_arguments(kind, name)
     else:
         text = getattr(kind, "about", "") or f"passed on as they are: --{name}.KEY VALUE"
-        parser.add_argument(f"--{name}", type=dict[str, Any], default=_defaults(kind), metavar="...", help=text)
+        parser.add_argument(
+            f"--{name}", type=dict[str, Any], default=_defaults(kind), metavar="...", help=text
+        )
 
 
 def _defaults(kind: Any) -> dict[str, Any]:
@@ -246,13 +308,19 @@ def _unknown_in_files(files: Files, known: Mapping[str, Any]) -> Iterator[str]:
         for group, part in content.items():
             if group in groups and not isinstance(part, dict):
                 yield f"{path}: {group} must hold settings as name: value, got {shorten(part)!r}."
-            keys = [f"{group}.{name}" for name in cast(dict[str, Any], part)] if isinstance(part, dict) else {group} - groups
+            keys = (
+                [f"{group}.{name}" for name in cast(dict[str, Any], part)]
+                if isinstance(part, dict)
+                else {group} - groups
+            )
             for key in keys:
                 if _kind(key, known) is None:
                     yield f"{path}: {shorten(key)} does not exist.{_guess_setting(key, known)}"
 
 # %% ../../nbs/core/03_grammar.ipynb #_unknown_on_line
-def _unknown_on_line(line: _CommandLine, known: Mapping[str, Any], inputs: str | None) -> Iterator[str]:
+def _unknown_on_line(
+    line: _CommandLine, known: Mapping[str, Any], inputs: str | None
+) -> Iterator[str]:
     groups = {key.split(".")[0] for key in known}
     for flag, *value in line.flags:
         key = flag[2:].rstrip("+")
@@ -270,14 +338,22 @@ def _unknown_on_line(line: _CommandLine, known: Mapping[str, Any], inputs: str |
 
 # %% ../../nbs/core/03_grammar.ipynb #_typed_settings
 def _typed_settings(
-    parser: Any, line: _CommandLine, files: Files, groups: Mapping[str, Any], problems: list[str],
+    parser: Any,
+    line: _CommandLine,
+    files: Files,
+    groups: Mapping[str, Any],
+    problems: list[str],
 ) -> Settings | None:
     reason = ""
     if not problems:
         try:
             contents = [f"--config={json.dumps(content)}" for content in files.values()]
             found = parser.parse_args([*contents, *line.argv()])
-            free = {name: _mapping(name, kind, files, line) for name, kind in groups.items() if not is_dataclass(kind)}
+            free = {
+                name: _mapping(name, kind, files, line)
+                for name, kind in groups.items()
+                if not is_dataclass(kind)
+            }
             return _settings(found, groups, free, line, problems)
         except ArgumentError as e:
             reason = shorten(e, 300)
@@ -291,11 +367,19 @@ def dotted(
     settings: Mapping[str, Any],  # group → settings
 ) -> dict[str, Any]:  # "group.name" → value
     "Lay the settings of all groups side by side"
-    parts = {group: cast(dict[str, Any], part) for group, part in settings.items() if isinstance(part, dict)}
-    return {f"{group}.{name}": value for group, part in parts.items() for name, value in part.items()}
+    parts = {
+        group: cast(dict[str, Any], part)
+        for group, part in settings.items()
+        if isinstance(part, dict)
+    }
+    return {
+        f"{group}.{name}": value for group, part in parts.items() for name, value in part.items()
+    }
 
 # %% ../../nbs/core/03_grammar.ipynb #_wrong_values
-def _wrong_values(parser: Any, line: _CommandLine, files: Files, known: Mapping[str, Any]) -> Iterator[str]:
+def _wrong_values(
+    parser: Any, line: _CommandLine, files: Files, known: Mapping[str, Any]
+) -> Iterator[str]:
     for path, content in files.items():
         for key, value in dotted(content).items():
             kind, (group, name) = _kind(key, known), key.split(".", 1)
@@ -303,7 +387,12 @@ def _wrong_values(parser: Any, line: _CommandLine, files: Files, known: Mapping[
                 yield f"{path}: {key} {_expected(kind, value)}"
     for flag, *value in line.flags:
         kind = _kind(flag[2:].rstrip("+"), known)
-        if kind and value and "." in flag and not _accepts(parser.parse_args, ["=".join([flag, *value])]):
+        if (
+            kind
+            and value
+            and "." in flag
+            and not _accepts(parser.parse_args, ["=".join([flag, *value])])
+        ):
             yield f"{flag} {_expected(kind, *value)}"
 
 # %% ../../nbs/core/03_grammar.ipynb #_accepts
@@ -318,7 +407,11 @@ def _expected(kind: Any, value: object) -> str:
     options = get_args(kind) if get_origin(kind) is Literal else ()
     if options:
         return f"is {shorten(value)!r}.{near_miss(value, options)}"
-    name: str = getattr(kind, "__name__", str(kind)) if not get_args(kind) else str(kind).replace("None", "null")
+    name: str = (
+        getattr(kind, "__name__", str(kind))
+        if not get_args(kind)
+        else str(kind).replace("None", "null")
+    )
     return f"must be {name}, got {shorten(value)!r}."
 
 # %% ../../nbs/core/03_grammar.ipynb #_mapping
@@ -342,7 +435,11 @@ def _put(values: dict[str, Any], keys: list[str], value: Any) -> None:
 
 # %% ../../nbs/core/03_grammar.ipynb #_settings
 def _settings(
-    found: Any, groups: Mapping[str, Any], free: dict[str, dict[str, Any]], line: _CommandLine, problems: list[str],
+    found: Any,
+    groups: Mapping[str, Any],
+    free: dict[str, dict[str, Any]],
+    line: _CommandLine,
+    problems: list[str],
 ) -> Settings:
     built: dict[str, Any] = {}
     known = _known_settings(groups)
@@ -376,4 +473,8 @@ def _named(run: RunConfig, line: _CommandLine, resume: str | None) -> RunConfig:
     if resume:
         folder = find_run(resume, run.out)
         return replace(run, name=folder.name, out=str(folder.parent))
-    return run if run.name else replace(run, name="-".join(Path(file).stem for file in line.files) or "run")
+    return (
+        run
+        if run.name
+        else replace(run, name="-".join(Path(file).stem for file in line.files) or "run")
+    )

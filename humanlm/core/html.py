@@ -24,13 +24,17 @@ from .basics import atomic_write, optional, shorten
 class Html(str):
     "Finished HTML: `+`, `join` and `tag` leave it as it is, and escape every other text"
 
-    def __add__(self, other: object) -> "Html": return Html(str(self) + str(escape(other)))
+    def __add__(self, other: object) -> "Html":
+        return Html(str(self) + str(escape(other)))
 
-    def __radd__(self, other: object) -> "Html": return Html(str(escape(other)) + str(self))
+    def __radd__(self, other: object) -> "Html":
+        return Html(str(escape(other)) + str(self))
 
-    def join(self, parts: Iterable[object]) -> "Html": return Html(str.join(self, map(escape, parts)))
+    def join(self, parts: Iterable[object]) -> "Html":
+        return Html(str.join(self, map(escape, parts)))
 
-    def _repr_html_(self) -> str: return str(tag("style", Html(PART_CSS)) + tag("div", self, class_="hl"))
+    def _repr_html_(self) -> str:
+        return str(tag("style", Html(PART_CSS)) + tag("div", self, class_="hl"))
 
 
 def escape(
@@ -38,7 +42,11 @@ def escape(
     quote: bool = True,  # False: not for attribute values; quotation marks stay, as a file of Markdown wants them
 ) -> Html:
     "Make text safe to show inside HTML, attribute values included; finished HTML stays as it is"
-    return text if isinstance(text, Html) else Html(html.escape(_UNSEEN.sub("\ufffd", str(text)), quote))
+    return (
+        text
+        if isinstance(text, Html)
+        else Html(html.escape(_UNSEEN.sub("\ufffd", str(text)), quote))
+    )
 
 
 _UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -48,19 +56,30 @@ VOID = frozenset(("br", "hr", "input", "meta"))  # elements that hold nothing
 
 
 def tag(
-    name: str, /,
+    name: str,
+    /,
     *inside: object,  # elements, or text
     **attributes: object,  # empty ones are left out; `class_` is class, `aria_label` aria-label
 ) -> Html:
     "Write one HTML element; what stands inside is escaped unless it is HTML"
-    def quoted(value: object) -> str: return escape(value).replace('"', "&quot;")  # also in HTML that was made for the inside of another
 
-    written = "".join(f' {key.rstrip("_").replace("_", "-")}="{quoted(value)}"' for key, value in attributes.items() if value)
-    return Html(f"<{name}{written}>" if name in VOID else f"<{name}{written}>{Html().join(inside)}</{name}>")
+    def quoted(value: object) -> str:
+        return escape(value).replace(
+            '"', "&quot;"
+        )  # also in HTML that was made for the inside of another
+
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{quoted(value)}"'
+        for key, value in attributes.items()
+        if value
+    )
+    return Html(
+        f"<{name}{written}>" if name in VOID else f"<{name}{written}>{Html().join(inside)}</{name}>"
+    )
 
 
 def fold(title: object, *inside: object, **attributes: object) -> Html:
-    "Hide HTML behind a title that opens it; `open=\"open\"` shows it at first"
+    'Hide HTML behind a title that opens it; `open="open"` shows it at first'
     return tag("details", tag("summary", title), *inside, **attributes)
 
 # %% ../../nbs/core/05_html.ipynb #table_cell
@@ -74,6 +93,7 @@ def table_cell(
 
 class Table(NamedTuple):
     "Rows under headings, to be shown as Markdown, HTML or text"
+
     heads: Sequence[object]
     rows: Sequence[Sequence[object]]  # as long as `heads`
     align: str = "lr"  # l or r for each column; the last one holds for all others
@@ -81,7 +101,10 @@ class Table(NamedTuple):
     def markdown(self) -> str:
         "Give a Markdown table"
         marks = [{"l": "---", "r": "--:"}[mark] for mark in self.marks()]
-        lines = ([escape(cell, quote=False).replace("|", "&#124;").replace("\n", " ") for cell in row] for row in (self.heads, *self.rows))
+        lines = (
+            [escape(cell, quote=False).replace("|", "&#124;").replace("\n", " ") for cell in row]
+            for row in (self.heads, *self.rows)
+        )
         head, *body = ("| " + " | ".join(line) + " |" for line in lines)
         return "\n".join([head, f"| {' | '.join(marks)} |", *body])
 
@@ -92,21 +115,35 @@ class Table(NamedTuple):
     ) -> Html:
         "Give an HTML table that scrolls by itself on a narrow page"
         sides = [{"class_": "number"} if mark == "r" else {} for mark in self.marks()]
-        body = (row if isinstance(row, Html) else tag("tr", *map(_cell, row, sides)) for row in self.rows)
-        head = tag("thead", tag("tr", *(tag("th", cell, **side) for cell, side in zip(self.heads, sides))))
+        body = (
+            row if isinstance(row, Html) else tag("tr", *map(_cell, row, sides))
+            for row in self.rows
+        )
+        head = tag(
+            "thead", tag("tr", *(tag("th", cell, **side) for cell, side in zip(self.heads, sides)))
+        )
         caption = tag("caption", title) if title else ""
-        return tag("div", tag("table", caption, head, tag("tbody", *body), class_=kind), class_="scroll")
+        return tag(
+            "div", tag("table", caption, head, tag("tbody", *body), class_=kind), class_="scroll"
+        )
 
-    def marks(self) -> str: return self.align.ljust(len(self.heads), self.align[-1])[:len(self.heads)]
+    def marks(self) -> str:
+        return self.align.ljust(len(self.heads), self.align[-1])[: len(self.heads)]
 
-    def __str__(self) -> str: return aligned(self.markdown())
+    def __str__(self) -> str:
+        return aligned(self.markdown())
 
-    def _repr_markdown_(self) -> str: return self.markdown()
+    def _repr_markdown_(self) -> str:
+        return self.markdown()
 
 
 def _cell(cell: object, side: dict[str, str]) -> Html:
     "Give a cell; what is one already stays as it is"
-    return cell if isinstance(cell, Html) and cell.startswith(("<td", "<th")) else tag("td", cell, **side)
+    return (
+        cell
+        if isinstance(cell, Html) and cell.startswith(("<td", "<th"))
+        else tag("td", cell, **side)
+    )
 
 # %% ../../nbs/core/05_html.ipynb #aligned
 def aligned(
@@ -114,15 +151,23 @@ def aligned(
 ) -> str:
     "Pad the columns of tables and undo escapes, for reading without a renderer"
     blocks = [block.split("\n") for block in text.split("\n\n")]
-    return "\n\n".join("\n".join(_padded(lines) if lines[0].startswith("|") else map(html.unescape, lines)) for lines in blocks)
+    return "\n\n".join(
+        "\n".join(_padded(lines) if lines[0].startswith("|") else map(html.unescape, lines))
+        for lines in blocks
+    )
 
 
 def _padded(lines: Sequence[str]) -> list[str]:
     "Pad the cells of one Markdown table"
-    head, rule, *body = ([html.unescape(cell.strip()) for cell in line.strip("|").split("|")] for line in lines)
+    head, rule, *body = (
+        [html.unescape(cell.strip()) for cell in line.strip("|").split("|")] for line in lines
+    )
     widths = [max(map(len, column)) for column in zip(head, *body)]
     pads = [str.rjust if mark.endswith(":") else str.ljust for mark in rule]
-    shown = ["  ".join(pad(cell, width) for pad, cell, width in zip(pads, row, widths)).rstrip() for row in (head, *body)]
+    shown = [
+        "  ".join(pad(cell, width) for pad, cell, width in zip(pads, row, widths)).rstrip()
+        for row in (head, *body)
+    ]
     return [shown[0], "-" * max(map(len, shown)), *shown[1:]]
 
 # %% ../../nbs/core/05_html.ipynb #write_csv
@@ -154,14 +199,21 @@ def write_csv(path: str | Path, head: Iterable[object], rows: Iterable[Iterable[
 def _reader() -> Any:
     "Set up a reader of Markdown that trusts nobody"
     from markdown_it import MarkdownIt
-    md = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["image", "link", "autolink", "reference"])
+
+    md = (
+        MarkdownIt("commonmark", {"html": False})
+        .enable("table")
+        .disable(["image", "link", "autolink", "reference"])
+    )
     md.add_render_rule("table_open", _constant('<div class="scroll"><table>\n'))
     md.add_render_rule("table_close", _constant("</table></div>\n"))
     return md
 
 
 def _constant(html: str) -> Callable[..., str]:
-    def render(*_: object) -> str: return html
+    def render(*_: object) -> str:
+        return html
+
     return render
 
 
@@ -176,11 +228,26 @@ def markdown_html(text: str) -> Html:
 # %% ../../nbs/core/05_html.ipynb #styled
 INK, LINE = "#24292f", "#d0d7de"
 STYLE: dict[Any, Any] = {
-    "font.size": 9, "axes.titlesize": 10, "text.color": INK, "axes.labelcolor": INK, "xtick.color": INK,
-    "ytick.color": INK, "axes.edgecolor": LINE, "grid.color": LINE, "grid.linewidth": 0.7,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
-    "axes.grid.axis": "y", "legend.frameon": False, "legend.fontsize": 8, "legend.columnspacing": 1.4,
-    "legend.handlelength": 1.5, "svg.fonttype": "none", "svg.hashsalt": "humanlm",
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.edgecolor": LINE,
+    "grid.color": LINE,
+    "grid.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.grid.axis": "y",
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "legend.columnspacing": 1.4,
+    "legend.handlelength": 1.5,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "humanlm",
 }  # of matplotlib
 
 
@@ -190,14 +257,18 @@ _Drawn = TypeVar("_Drawn")
 
 def styled(draw: Callable[_Given, _Drawn]) -> Callable[_Given, _Drawn]:
     "Let a function draw in the style of the package"
+
     @wraps(draw)
     def inner(*args: _Given.args, **kwargs: _Given.kwargs) -> _Drawn:
         with optional("matplotlib").rc_context(STYLE):
             return draw(*args, **kwargs)
+
     return inner
 
 # %% ../../nbs/core/05_html.ipynb #figure_svg
-_NOISE = re.compile(r'<metadata>.*?</metadata>| id="[\w.]+_\d+"| xmlns(?::xlink)?="[^"]*"| version="1.1"', re.S)
+_NOISE = re.compile(
+    r'<metadata>.*?</metadata>| id="[\w.]+_\d+"| xmlns(?::xlink)?="[^"]*"| version="1.1"', re.S
+)
 
 
 @styled
@@ -209,7 +280,7 @@ def figure_svg(
     out = StringIO()
     figure.savefig(out, format="svg", transparent=True)
     svg = out.getvalue()
-    svg = _NOISE.sub("", svg[svg.index("<svg"):]).replace("xlink:href", "href")
+    svg = _NOISE.sub("", svg[svg.index("<svg") :]).replace("xlink:href", "href")
     svg = svg.replace(INK, "currentColor").replace(LINE, "var(--line, #d0d7de)")
     return Html(svg.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1))
 
@@ -219,7 +290,9 @@ def figure_html(figure: Any, alt: str, caption: str = "") -> Html:
     return tag("figure", figure_svg(figure, alt), tag("figcaption", caption) if caption else "")
 
 # %% ../../nbs/core/05_html.ipynb #PART_CSS
-PART_CSS, PAGE_CSS = ((files("humanlm") / "fixtures" / f"{name}.css").read_text("utf-8") for name in ("part", "page"))
+PART_CSS, PAGE_CSS = (
+    (files("humanlm") / "fixtures" / f"{name}.css").read_text("utf-8") for name in ("part", "page")
+)
 
 # %% ../../nbs/core/05_html.ipynb #page
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # nothing runs, nothing is loaded
@@ -231,8 +304,12 @@ def page(
     css: str = "",  # further rules; ours, never somebody's text
 ) -> str:
     "Give a whole HTML page that stands alone: light and dark, for desk and phone"
-    head = (tag("meta", charset="utf-8"), tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            tag("title", title), tag("style", Html(PART_CSS + PAGE_CSS + css)))
+    head = (
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", title),
+        tag("style", Html(PART_CSS + PAGE_CSS + css)),
+    )
     body = tag("body", tag("main", *inside, class_="hl"))
     return f"<!doctype html>{tag('html', tag('head', *head), body, lang='en')}\n"

@@ -23,13 +23,17 @@ from .basics import ConfigError, check_name, near_miss, require, shorten
 def lazy_names(
     package: str,  # its `__name__`
     names: Mapping[str, Sequence[str]],  # module in it → names in that module
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:  # `__getattr__` and `__dir__` of the package
+) -> tuple[
+    Callable[[str], Any], Callable[[], list[str]]
+]:  # `__getattr__` and `__dir__` of the package
     "Let a package offer names whose modules are imported when they are first asked for"
     home = {name: module for module, found in names.items() for name in found}
 
     def __getattr__(name: str) -> Any:
         if name not in home:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package]
+            )
         value = getattr(importlib.import_module(f"{package}.{home[name]}"), name)
         setattr(sys.modules[package], name, value)
         return value
@@ -58,10 +62,14 @@ def load_plugin(
     except ModuleNotFoundError as e:
         if not e.name or not f"{place}.".startswith(f"{e.name}."):
             raise
-        raise ConfigError(f"{what} is {shorten(name)!r}, and there is no module {e.name!r}. Stand in the folder that holds it, "
-                          "or install the package.") from e
+        raise ConfigError(
+            f"{what} is {shorten(name)!r}, and there is no module {e.name!r}. Stand in the folder that holds it, "
+            "or install the package."
+        ) from e
     if not hasattr(module, own):
-        raise ConfigError(f"{what} is {shorten(name)!r}, but {place} has no {own!r}.{near_miss(own, [n for n in vars(module) if n[0] != '_'])}")
+        raise ConfigError(
+            f"{what} is {shorten(name)!r}, but {place} has no {own!r}.{near_miss(own, [n for n in vars(module) if n[0] != '_'])}"
+        )
     return getattr(module, own)
 
 # %% ../../nbs/core/09_plugins.ipynb #find_plugin
@@ -76,7 +84,9 @@ def find_plugin(
     return load_plugin(table[check_name(name, table, what, ConfigError)], what)
 
 # %% ../../nbs/core/09_plugins.ipynb #workers_check
-mappers = {"ray": "humanlm.engines.workers:ray_mapper"}  # kind → function from their number to a `mapper`
+mappers = {
+    "ray": "humanlm.engines.workers:ray_mapper"
+}  # kind → function from their number to a `mapper`
 
 
 def workers_check(
@@ -84,13 +94,24 @@ def workers_check(
 ) -> tuple[bool, str]:  # whether it holds, and what to say if not
     "Check the form of a setting that names workers"
     kind, _, count = (workers or "ray/1").partition("/")
-    return kind in mappers and count.isdecimal() and int(count) > 0, f"workers: expected ray/N, such as ray/4, got {shorten(workers)!r}"
+    return kind in mappers and count.isdecimal() and int(
+        count
+    ) > 0, f"workers: expected ray/N, such as ray/4, got {shorten(workers)!r}"
 
 
-def _asked_by_workers(groups: Mapping[str, Any], by_rule: bool = False) -> list[str]:  # groups: of settings
+def _asked_by_workers(
+    groups: Mapping[str, Any], by_rule: bool = False
+) -> list[str]:  # groups: of settings
     "Name the groups whose questions workers of Ray send, or those with workers that have nothing to send, because a rule asks nobody"
-    def is_rule(group: Any) -> bool: return hasattr(group, "is_rule") and group.is_rule(getattr(group, "model", ""))
-    return [name for name, group in groups.items() if str(getattr(group, "workers", None)).startswith("ray/") and is_rule(group) == by_rule]
+
+    def is_rule(group: Any) -> bool:
+        return hasattr(group, "is_rule") and group.is_rule(getattr(group, "model", ""))
+
+    return [
+        name
+        for name, group in groups.items()
+        if str(getattr(group, "workers", None)).startswith("ray/") and is_rule(group) == by_rule
+    ]
 
 
 def lacking(
@@ -98,10 +119,15 @@ def lacking(
     wanted: str,  # what its version begins with, as in 2.
 ) -> str:  # empty: it will do
     "Say which package is needed, and what is here instead"
-    try: found = version(package)
-    except PackageNotFoundError: found = ""
-    if found.startswith(wanted): return ""
-    return f"{package} {wanted}x, {f'and {found} is installed' if found else 'which is not installed'}"
+    try:
+        found = version(package)
+    except PackageNotFoundError:
+        found = ""
+    if found.startswith(wanted):
+        return ""
+    return (
+        f"{package} {wanted}x, {f'and {found} is installed' if found else 'which is not installed'}"
+    )
 
 
 def ray_lacking() -> str:
@@ -119,33 +145,55 @@ def require_workers(groups: Mapping[str, Any]) -> None:  # of settings
 
 
 def require_cluster(
-    address: str | None,  # host:port or ray://host:port; auto: what RAY_ADDRESS says; None, local: nothing is checked
+    address: str
+    | None,  # host:port or ray://host:port; auto: what RAY_ADDRESS says; None, local: nothing is checked
     setting: str,  # where it stands, for the message
 ) -> None:
     "Raise where nobody answers at the address of a cluster"
     import socket
-    if address == "auto": address, setting = os.environ.get("RAY_ADDRESS"), "RAY_ADDRESS"
+
+    if address == "auto":
+        address, setting = os.environ.get("RAY_ADDRESS"), "RAY_ADDRESS"
     if address in (None, "", "auto", "local"):
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
-        raise ConfigError(f"{setting} is {shorten(address)!r}, which is no host:port. Give one as in 10.0.0.1:6379.")
+        raise ConfigError(
+            f"{setting} is {shorten(address)!r}, which is no host:port. Give one as in 10.0.0.1:6379."
+        )
     try:
         socket.create_connection((host, int(port)), 10).close()
     except (OSError, ValueError, OverflowError) as e:
-        raise ConfigError(f"Nobody answers at {shorten(address)}, where {setting} says that a cluster of Ray is ({shorten(e)}). "
-                          f"Start one there (ray start --head --port 6379), or leave {setting} out to start Ray here.") from e
+        raise ConfigError(
+            f"Nobody answers at {shorten(address)}, where {setting} says that a cluster of Ray is ({shorten(e)}). "
+            f"Start one there (ray start --head --port 6379), or leave {setting} out to start Ray here."
+        ) from e
 
 
-def workers_plan(groups: Mapping[str, Any]) -> str: # groups: of settings; empty: nobody needs Ray
+def workers_plan(groups: Mapping[str, Any]) -> str:  # groups: of settings; empty: nobody needs Ray
     "Say in a plan, which needs no Ray itself, whose questions will, and who has workers for nothing"
     asked = ", ".join(f"{name} {groups[name].workers}" for name in _asked_by_workers(groups))
-    idle = [f"{name} {groups[name].workers}: {groups[name].model} is a rule and asks nobody" for name in _asked_by_workers(groups, by_rule=True)]
-    return "; ".join([*([f"{asked}: the run needs Ray, which is {'installed' if find_spec('ray') else 'not installed here'}"] if asked else []), *idle])
+    idle = [
+        f"{name} {groups[name].workers}: {groups[name].model} is a rule and asks nobody"
+        for name in _asked_by_workers(groups, by_rule=True)
+    ]
+    return "; ".join(
+        [
+            *(
+                [
+                    f"{asked}: the run needs Ray, which is {'installed' if find_spec('ray') else 'not installed here'}"
+                ]
+                if asked
+                else []
+            ),
+            *idle,
+        ]
+    )
 
 
 def mapper(workers: str | None) -> AbstractContextManager[Callable[..., Iterator[Any]]]:
     "Give a `map` by workers, while they are needed; without any, Python's own"
-    if not workers: return nullcontext(map)
+    if not workers:
+        return nullcontext(map)
     kind, _, count = workers.partition("/")
     return find_plugin(kind, mappers, "workers")(int(count))

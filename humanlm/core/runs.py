@@ -26,7 +26,15 @@ from typing import IO, Any, Literal, cast
 
 import humanlm
 from humanlm.core.basics import (
-    ConfigError, HumanLMError, atomic_write, json_object, near_miss, shorten, sweep, to_dict, to_json,
+    ConfigError,
+    HumanLMError,
+    atomic_write,
+    json_object,
+    near_miss,
+    shorten,
+    sweep,
+    to_dict,
+    to_json,
 )
 from .html import Table
 from .config import HARMLESS, Settings, hidden, read_yaml
@@ -38,7 +46,8 @@ def run_state(
 ) -> Literal["missing", "started", "finished"]:
     "Tell how far a run got, by what is in its folder"
     folder = Path(folder)
-    if not folder.is_dir() or not any(folder.iterdir()): return "missing"
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return "missing"
     return "finished" if read_record(folder).get("state") == "finished" else "started"
 
 # %% ../../nbs/core/06_runs.ipynb #read_record
@@ -53,7 +62,9 @@ def read_record(
     return cast(dict[str, Any], record) if isinstance(record, dict) else {}
 
 
-CHARGES = "charges.jsonl"  # in the folder that a command keeps: what chat models cost, as it is spent
+CHARGES = (
+    "charges.jsonl"  # in the folder that a command keeps: what chat models cost, as it is spent
+)
 
 # %% ../../nbs/core/06_runs.ipynb #open_run
 def open_run(
@@ -84,7 +95,9 @@ def _made(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise ConfigError(f"Cannot make {folder}: {e.strerror}. Choose another --run.out or --run.name.") from e
+        raise ConfigError(
+            f"Cannot make {folder}: {e.strerror}. Choose another --run.out or --run.name."
+        ) from e
     return folder
 
 
@@ -97,14 +110,19 @@ def _leaves(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     "Lay nested values side by side, by dotted names"
     found: dict[str, Any] = {}
     for name, value in values.items():
-        found |= _leaves(cast(dict[str, Any], value), f"{above}{name}.") if isinstance(value, dict) and value else {f"{above}{name}": value}
+        found |= (
+            _leaves(cast(dict[str, Any], value), f"{above}{name}.")
+            if isinstance(value, dict) and value
+            else {f"{above}{name}": value}
+        )
     return found
 
 
 def _told_apart(one: Any, other: Any) -> tuple[str, str]:
     "Show two values, from where they begin to differ if that is far behind"
     shown = shorten(one), shorten(other)
-    if shown[0] != shown[1]: return shown
+    if shown[0] != shown[1]:
+        return shown
     start = max(0, len(os.path.commonprefix([str(one), str(other)])) - 20)
     return f"…{shorten(str(one)[start:])}", f"…{shorten(str(other)[start:])}"
 
@@ -115,7 +133,11 @@ def _differences(
 ) -> list[str]:
     "List the values that are no longer the same"
     old, new = _leaves(before), _leaves(cast(dict[str, Any], to_dict(dict(now))))
-    changed = [(name, *_told_apart(old.get(name), new.get(name))) for name in dict.fromkeys([*old, *new]) if new.get(name) != old.get(name)]
+    changed = [
+        (name, *_told_apart(old.get(name), new.get(name)))
+        for name in dict.fromkeys([*old, *new])
+        if new.get(name) != old.get(name)
+    ]
     return [f"{name}: {was} in the run, {is_} now" for name, was, is_ in changed]
 
 
@@ -127,14 +149,20 @@ def require_same(
     "Raise `ConfigError` if the settings of a run differ from those it was started with"
     saved = Path(folder) / "config.yaml"
     if saved.exists():
-        before, now = ({k: v for k, v in dotted(d).items() if k not in HARMLESS} for d in (hidden(read_yaml(saved)), settings.to_dict()))
+        before, now = (
+            {k: v for k, v in dotted(d).items() if k not in HARMLESS}
+            for d in (hidden(read_yaml(saved)), settings.to_dict())
+        )
         _refuse(folder, "was started with other settings", _differences(before, now), option)
 
 
 def _refuse(folder: str | Path, why: str, changed: list[str], option: str) -> None:
     if changed:
         message = "\n  - ".join([f"{folder} {why}", *changed])
-        raise ConfigError(f"{message}\nUse the old ones, choose another {option}, or start anew with --fresh.", changed)
+        raise ConfigError(
+            f"{message}\nUse the old ones, choose another {option}, or start anew with --fresh.",
+            changed,
+        )
 
 # %% ../../nbs/core/06_runs.ipynb #require_conditions
 def require_conditions(
@@ -145,12 +173,18 @@ def require_conditions(
     "Raise `ConfigError` if a folder holds results that were made under other conditions than these"
     before = read_record(folder).get("conditions")
     if any(Path(folder).iterdir()):
-        _refuse(folder, "holds a run of other questions or settings", _differences(before or {}, conditions), option)
+        _refuse(
+            folder,
+            "holds a run of other questions or settings",
+            _differences(before or {}, conditions),
+            option,
+        )
 
 # %% ../../nbs/core/06_runs.ipynb #alone
 @contextmanager
 def alone(
-    folder: str | Path,  # to work on; the lock lies beside it, so the folder itself may be moved aside
+    folder: str
+    | Path,  # to work on; the lock lies beside it, so the folder itself may be moved aside
     option: str = "--run.name",  # names another folder
     wait: bool = False,  # wait for the other process instead of failing
 ) -> Generator[None]:
@@ -162,7 +196,8 @@ def alone(
             yield
         finally:
             path.unlink(missing_ok=True)
-            if is_new and not any(folder.parent.iterdir()): folder.parent.rmdir()  # nothing came of it
+            if is_new and not any(folder.parent.iterdir()):
+                folder.parent.rmdir()  # nothing came of it
 
 # %% ../../nbs/core/06_runs.ipynb #_take
 def _take(path: Path, folder: Path, option: str, wait: bool) -> IO[str]:
@@ -175,7 +210,9 @@ def _take(path: Path, folder: Path, option: str, wait: bool) -> IO[str]:
             raise ConfigError(f"Cannot lock {path}: {e.strerror}. Choose another {option}.") from e
         if not locked:
             number = path.read_text() or "?"
-            raise ConfigError(f"{folder} is in use: process {number} is working on it. Wait until it ends, or choose another {option}.")
+            raise ConfigError(
+                f"{folder} is in use: process {number} is working on it. Wait until it ends, or choose another {option}."
+            )
         if _is_at(file, path):
             file.truncate(0)
             print(os.getpid(), end="", file=file, flush=True)
@@ -185,6 +222,7 @@ def _take(path: Path, folder: Path, option: str, wait: bool) -> IO[str]:
 def _locked(file: IO[Any], wait: bool) -> bool:
     try:
         import fcntl
+
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except ImportError:
         return True
@@ -202,16 +240,18 @@ def _is_at(file: IO[Any], path: Path) -> bool:
 # %% ../../nbs/core/06_runs.ipynb #Journal
 class Journal:
     "A JSONL file that any number of processes read and append to, one at a time"
+
     def __init__(self, path: str | Path):  # made on first use, in a folder that is there
         self.path, self.read = Path(path), 0
 
     def news(self) -> list[dict[str, Any]]:
         "Read the rows that were written since the last time; `DataError` if one is broken"
-        if not self.path.exists(): return []
+        if not self.path.exists():
+            return []
         with open(self.path, "rb") as file:
             file.seek(self.read)
             text = file.read()
-        whole, where = text[:text.rfind(b"\n") + 1], f"{self.path}, after byte {self.read}"
+        whole, where = text[: text.rfind(b"\n") + 1], f"{self.path}, after byte {self.read}"
         self.read += len(whole)
         return [json_object(line, where) for line in whole.splitlines()]
 
@@ -221,7 +261,8 @@ class Journal:
         with open(self.path, "ab") as file:
             _locked(file, wait=True)
             rows = self.news()
-            if file.seek(0, os.SEEK_END) > self.read: file.truncate(self.read)
+            if file.seek(0, os.SEEK_END) > self.read:
+                file.truncate(self.read)
             yield rows, lambda row: file.write(f"{to_json(row)}\n".encode())
             self.read = file.seek(0, os.SEEK_END)
 
@@ -241,6 +282,7 @@ def wait_for_all() -> None:
     if process_count() > 1:
         import torch
         from accelerate import PartialState  # pyright: ignore[reportMissingTypeStubs]
+
         PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
 
 # %% ../../nbs/core/06_runs.ipynb #one_leads
@@ -274,7 +316,9 @@ def one_leads() -> Generator[bool]:  # whether this is the one
 def _parted() -> None:
     "End the connections of processes while Python still runs: their threads would abort it otherwise"
     import torch.distributed as dist
-    if dist.is_initialized(): dist.destroy_process_group()
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def is_helped() -> bool:
@@ -294,7 +338,9 @@ def by_all(
         mine = _tried(0, own)
         found = _collected(group, (mine[0], mine[1] and str(mine[1])))
     if mine[1] or any(error for _, error in found):
-        raise mine[1] or HumanLMError(f"A process that helped failed: {next(error for _, error in found if error)}")
+        raise mine[1] or HumanLMError(
+            f"A process that helped failed: {next(error for _, error in found if error)}"
+        )
     return [result for result, _ in found]
 
 # %% ../../nbs/core/06_runs.ipynb #collected
@@ -308,6 +354,7 @@ def _tried(part: int, work: Callable[..., Any], given: tuple[Any, ...] = ()) -> 
 def _told(group: Any, word: Any = None) -> Any:
     "Let all processes know what the first one says"
     from torch import device, distributed as dist
+
     box = [word]
     dist.broadcast_object_list(box, src=0, group=group, device=device("cpu"))
     return box[0]
@@ -316,6 +363,7 @@ def _told(group: Any, word: Any = None) -> Any:
 def _collected(group: Any, own: Any) -> Any:
     "Give the first process what all of them bring"
     import torch.distributed as dist
+
     found = [None] * process_count() if is_main_process() else None
     dist.gather_object(own, found, dst=0, group=group)
     return found
@@ -337,11 +385,29 @@ class Stages:
 
     def _repr_markdown_(self) -> str:
         rows = {**self.seconds, "all": sum(self.seconds.values())}
-        return Table(("stage", "seconds"), [(name, f"{seconds:.1f}") for name, seconds in rows.items()]).markdown()
+        return Table(
+            ("stage", "seconds"), [(name, f"{seconds:.1f}") for name, seconds in rows.items()]
+        ).markdown()
 
 # %% ../../nbs/core/06_runs.ipynb #PACKAGES
-PACKAGES = ("humanlm", "torch", "transformers", "trl", "accelerate", "datasets", "numpy", "pyarrow", "pandas",
-            "jsonargparse", "openai", "anthropic", "wandb", "vllm", "verl", "ray")
+PACKAGES = (
+    "humanlm",
+    "torch",
+    "transformers",
+    "trl",
+    "accelerate",
+    "datasets",
+    "numpy",
+    "pyarrow",
+    "pandas",
+    "jsonargparse",
+    "openai",
+    "anthropic",
+    "wandb",
+    "vllm",
+    "verl",
+    "ray",
+)
 
 
 @cache
@@ -349,7 +415,8 @@ def versions() -> dict[str, str]:
     "Give the installed versions of the packages that can change a result"
     found: dict[str, str] = {}
     for name in PACKAGES:
-        with suppress(metadata.PackageNotFoundError): found[name] = metadata.version(name)
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
     return found
 
 # %% ../../nbs/core/06_runs.ipynb #git_commit
@@ -365,7 +432,9 @@ def git_commit() -> str | None:
 
 
 def _git(folder: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10)
+    done = subprocess.run(
+        ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10
+    )
     return done.stdout
 
 # %% ../../nbs/core/06_runs.ipynb #run_record
@@ -373,7 +442,7 @@ def run_record(
     settings: Settings,  # what was asked for
     data: str | None = None,  # fingerprint of the data
     stages: Stages | None = None,  # wall time so far
-    state: Literal["started", "finished"] = "started", # how the run stands
+    state: Literal["started", "finished"] = "started",  # how the run stands
     **more: Any,  # whatever else belongs to the run, such as its ledger
 ) -> dict[str, Any]:
     "Describe a run for `run.json`: settings, versions, machine, data, seconds per stage"
@@ -385,7 +454,11 @@ def run_record(
         "data_fingerprint": data,
         "versions": versions(),
         "commit": git_commit(),
-        "machine": {"python": platform.python_version(), "system": platform.platform(), "cpus": os.cpu_count()},
+        "machine": {
+            "python": platform.python_version(),
+            "system": platform.platform(),
+            "cpus": os.cpu_count(),
+        },
         "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "seconds": dict(stages.seconds) if stages else {},
         **to_dict(more),

@@ -20,7 +20,7 @@ from .basics import DataError
 
 # %% ../../nbs/core/04_stats.ipynb #resample_counts
 def _resample_counts(
-    units: int,             # what is drawn: clusters
+    units: int,  # what is drawn: clusters
     resamples: int = 2000,  # how many times
     seed: int = 0,
 ) -> np.ndarray:  # [resamples, units], each row adds up to `units`
@@ -34,11 +34,12 @@ def ratio(
     sums: np.ndarray,  # [..., 2] of values and of their number
 ) -> np.ndarray:  # [...]; nan where there is nothing
     "Compute a mean from sums"
-    with np.errstate(invalid="ignore", divide="ignore"): return np.asarray(sums[..., 0] / sums[..., 1])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(sums[..., 0] / sums[..., 1])
 
 
 def known_mean(
-    values: ArrayLike,        # of any shape; nan = no score
+    values: ArrayLike,  # of any shape; nan = no score
     axis: int | None = None,  # None: over everything
 ) -> Any:  # a number, or an array where there is an axis
     "Average what is known; nan if nothing is"
@@ -47,13 +48,16 @@ def known_mean(
 
 # %% ../../nbs/core/04_stats.ipynb #cluster_sums
 def cluster_sums(
-    parts: ArrayLike,   # [E] or [E, K]
+    parts: ArrayLike,  # [E] or [E, K]
     index: np.ndarray,  # [E] number of the cluster of each example
-    clusters: int,      # C
+    clusters: int,  # C
 ) -> np.ndarray:  # [C] or [C, K]
     "Add up the examples of each cluster"
     parts = np.asarray(parts, float)
-    if len(parts) != len(index): raise DataError(f"{len(index)} clusters for {len(parts)} examples. Give one for each example.")
+    if len(parts) != len(index):
+        raise DataError(
+            f"{len(index)} clusters for {len(parts)} examples. Give one for each example."
+        )
     sums = np.zeros((clusters, *parts.shape[1:]))
     np.add.at(sums, index, parts)
     return sums
@@ -64,12 +68,12 @@ class Bootstrap:
 
     def __init__(
         self,
-        clusters: ArrayLike,      # [E] the cluster of each example
+        clusters: ArrayLike,  # [E] the cluster of each example
         seed: int = 0,
-        resamples: int = 2000,    # R
+        resamples: int = 2000,  # R
     ):
         self.names, self.index = np.unique(np.asarray(clusters), return_inverse=True)  # [C], [E]
-        self.counts = _resample_counts(len(self.names), resamples, seed)                # [R, C]
+        self.counts = _resample_counts(len(self.names), resamples, seed)  # [R, C]
 
     def sums(
         self,
@@ -92,23 +96,29 @@ class Bootstrap:
     ) -> np.ndarray:  # [R, ...]
         "Compute what needs the examples themselves, in blocks that fit a processor's cache"
         blocks = math.ceil(self.counts.shape[0] * len(self.index) / 100_000)
-        return np.concatenate([statistic(np.take(part, self.index, 1)) for part in np.array_split(self.counts, max(1, blocks))])
+        return np.concatenate(
+            [
+                statistic(np.take(part, self.index, 1))
+                for part in np.array_split(self.counts, max(1, blocks))
+            ]
+        )
 
 # %% ../../nbs/core/04_stats.ipynb #Interval
 class Interval(NamedTuple):
     "A number with its 95 % interval"
+
     value: float  # nan: nothing to compute it from
-    low: float    # nan: fewer than two clusters have a score
+    low: float  # nan: fewer than two clusters have a score
     high: float
-    n: int        # examples, or pairs of scores, that it rests on
+    n: int  # examples, or pairs of scores, that it rests on
 
     @classmethod
     def of_draws(
         cls,
-        value: float,       # the number itself
+        value: float,  # the number itself
         drawn: np.ndarray,  # [R] what the resamples gave; nan = undefined, left out
-        n: int,             # examples behind it
-        clusters: int,      # clusters behind it
+        n: int,  # examples behind it
+        clusters: int,  # clusters behind it
     ) -> "Interval":
         "Take the middle 95 % of resampled numbers"
         known = clusters > 1 and not np.isnan(drawn).all()
@@ -117,15 +127,17 @@ class Interval(NamedTuple):
 
 # %% ../../nbs/core/04_stats.ipynb #mean_interval
 def mean_interval(
-    values: ArrayLike,                     # [E] one score per example; nan = no score
-    clusters: ArrayLike | None = None,     # [E] the cluster of each example; None = each its own
-    seed: int = 0,                         # of the resampling
-    resamples: int = 2000,                 # how many
+    values: ArrayLike,  # [E] one score per example; nan = no score
+    clusters: ArrayLike | None = None,  # [E] the cluster of each example; None = each its own
+    seed: int = 0,  # of the resampling
+    resamples: int = 2000,  # how many
 ) -> Interval:
     "Compute a mean and its interval over clusters"
     values = np.asarray(values, float)
     draws, known = Bootstrap(_each(clusters, values), seed, resamples), ~np.isnan(values)
-    return Interval.of_draws(known_mean(values), draws.means(values), known.sum(), len(set(draws.index[known].tolist())))
+    return Interval.of_draws(
+        known_mean(values), draws.means(values), known.sum(), len(set(draws.index[known].tolist()))
+    )
 
 
 def _each(clusters: ArrayLike | None, values: np.ndarray) -> np.ndarray:
@@ -133,29 +145,39 @@ def _each(clusters: ArrayLike | None, values: np.ndarray) -> np.ndarray:
 
 # %% ../../nbs/core/04_stats.ipynb #crossed_means
 def crossed_means(
-    values: np.ndarray,       # [S, E, L] scores of E examples from S seeds; nan = no score
-    clusters: ArrayLike,      # [E]
-    seed: int = 0,            # of the resampling; seeds are drawn with seed + 1
-    resamples: int = 2000,    # R
+    values: np.ndarray,  # [S, E, L] scores of E examples from S seeds; nan = no score
+    clusters: ArrayLike,  # [E]
+    seed: int = 0,  # of the resampling; seeds are drawn with seed + 1
+    resamples: int = 2000,  # R
 ) -> np.ndarray:  # [R, L]; nan where a resample holds no score
     "Average over resampled seeds and clusters, missing scores left out"
-    draws, of_seeds = Bootstrap(clusters, seed, resamples), _resample_counts(len(values), resamples, seed + 1)
+    draws, of_seeds = (
+        Bootstrap(clusters, seed, resamples),
+        _resample_counts(len(values), resamples, seed + 1),
+    )
 
     def total(parts: np.ndarray) -> np.ndarray:
         sums = np.stack([cluster_sums(part, draws.index, len(draws.names)) for part in parts])
         return np.einsum("rs,rc,scl->rl", of_seeds, draws.counts, sums, optimize=True)
+
     return ratio(np.stack([total(np.nan_to_num(values)), total(~np.isnan(values))], -1))
 
 # %% ../../nbs/core/04_stats.ipynb #wilson
 def wilson(
     share: float,  # of right answers, 0..1
-    n: int,        # of how many
+    n: int,  # of how many
 ) -> tuple[float, float]:  # low, high; nan of none
     "Compute Wilson's 95 % interval of a share"
-    if not n: return math.nan, math.nan
+    if not n:
+        return math.nan, math.nan
     z = 1.959964
-    middle, spread = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, (middle - spread) / (1 + z * z / n)), min(1.0, (middle + spread) / (1 + z * z / n))
+    middle, spread = (
+        share + z * z / (2 * n),
+        z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)),
+    )
+    return max(0.0, (middle - spread) / (1 + z * z / n)), min(
+        1.0, (middle + spread) / (1 + z * z / n)
+    )
 
 # %% ../../nbs/core/04_stats.ipynb #sign_flips
 def sign_flips(
@@ -165,46 +187,57 @@ def sign_flips(
     chances = np.ones(1)
     for size in (abs(int(s)) for s in sums if s):
         wide = np.zeros(len(chances) + 2 * size)
-        wide[:len(chances)] += chances / 2
-        wide[2 * size:] += chances / 2
+        wide[: len(chances)] += chances / 2
+        wide[2 * size :] += chances / 2
         chances = wide
     reach = len(chances) // 2
     return min(1.0, float(chances[abs(np.arange(-reach, reach + 1)) >= abs(int(sum(sums)))].sum()))
 
 # %% ../../nbs/core/04_stats.ipynb #ranks
 def _ranks(
-    values: np.ndarray,   # [E]
+    values: np.ndarray,  # [E]
     weights: np.ndarray,  # [R, E] how often each value counts
 ) -> np.ndarray:  # [R, E], ties in the middle; half a rank below the usual count from 1
     "Rank values that occur several times"
     _, index, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    below = np.take(weights, np.argsort(index), 1).cumsum(1)[:, sizes.cumsum() - 1]  # [R, distinct] up to and with each
+    below = np.take(weights, np.argsort(index), 1).cumsum(1)[
+        :, sizes.cumsum() - 1
+    ]  # [R, distinct] up to and with each
     return np.take(below - np.diff(below, prepend=0) / 2, index, 1)
 
 # %% ../../nbs/core/04_stats.ipynb #SignedRank
 class _SignedRank(NamedTuple):
     "Whether one system is better on most clusters"
-    p: float       # two-sided; 1 if no cluster differs, nan if none has a score
+
+    p: float  # two-sided; 1 if no cluster differs, nan if none has a score
     effect: float  # rank-biserial correlation, -1..1
-    n: int         # clusters that differ
+    n: int  # clusters that differ
 
 
 def signed_rank(
-    differences: ArrayLike,                # [E] one per example; nan = no score
-    clusters: ArrayLike | None = None,     # [E] the cluster of each example; None = each its own
+    differences: ArrayLike,  # [E] one per example; nan = no score
+    clusters: ArrayLike | None = None,  # [E] the cluster of each example; None = each its own
 ) -> _SignedRank:
     "Test paired differences by the ranks of their size"
     values = np.asarray(differences, float)
     known = ~np.isnan(values)
-    if not known.any(): return _SignedRank(math.nan, math.nan, 0)
+    if not known.any():
+        return _SignedRank(math.nan, math.nan, 0)
     index = np.unique(_each(clusters, values)[known], return_inverse=True)[1]
-    means = np.round(np.bincount(index, values[known]) / np.bincount(index), 9)  # 0.8 - 0.7 and 0.7 - 0.6 are a tie
+    means = np.round(
+        np.bincount(index, values[known]) / np.bincount(index), 9
+    )  # 0.8 - 0.7 and 0.7 - 0.6 are a tie
     means = means[means != 0]
-    if not len(means): return _SignedRank(1.0, 0.0, 0)
+    if not len(means):
+        return _SignedRank(1.0, 0.0, 0)
     sizes = np.abs(means)
     ranks = np.sign(means) * (_ranks(sizes, np.ones((1, len(sizes))))[0] + 0.5)
     few = len(means) <= (50 if len(set(sizes.tolist())) == len(sizes) else 13)
-    p = sign_flips(2 * ranks) if few else math.erfc(abs(ranks.sum()) / math.sqrt(2 * (ranks**2).sum()))
+    p = (
+        sign_flips(2 * ranks)
+        if few
+        else math.erfc(abs(ranks.sum()) / math.sqrt(2 * (ranks**2).sum()))
+    )
     return _SignedRank(p, float(ranks.sum() / np.abs(ranks).sum()), len(means))
 
 # %% ../../nbs/core/04_stats.ipynb #holm
@@ -225,22 +258,29 @@ def holm_head(head: str, tests: int) -> str:
 
 # %% ../../nbs/core/04_stats.ipynb #exchange_p
 def exchange_p(
-    before: np.ndarray,     # [C, K] sums of the parts per cluster
-    after: np.ndarray,      # [C, K]
+    before: np.ndarray,  # [C, K] sums of the parts per cluster
+    after: np.ndarray,  # [C, K]
     of: Callable[[np.ndarray], np.ndarray] = ratio,  # from sums [..., K] to the number
     resamples: int = 2000,  # R
     seed: int = 0,
 ) -> float:  # nan if there is no difference to speak of
     "Compute the two-sided p of a difference if the runs could as well be exchanged, cluster by cluster"
-    turned, gain = np.random.default_rng(seed).integers(0, 2, (resamples, len(before))), after - before
+    turned, gain = (
+        np.random.default_rng(seed).integers(0, 2, (resamples, len(before))),
+        after - before,
+    )
     drawn = of(after.sum(0) - turned @ gain) - of(before.sum(0) + turned @ gain)
     seen = float(abs(of(after.sum(0)) - of(before.sum(0))))
-    return math.nan if math.isnan(seen) else (1 + int((abs(drawn) >= seen - 1e-12).sum())) / (resamples + 1)
+    return (
+        math.nan
+        if math.isnan(seen)
+        else (1 + int((abs(drawn) >= seen - 1e-12).sum())) / (resamples + 1)
+    )
 
 # %% ../../nbs/core/04_stats.ipynb #pearson
 def pearson(
-    x: np.ndarray,        # [E] or [R, E]
-    y: np.ndarray,        # [E] or [R, E]
+    x: np.ndarray,  # [E] or [R, E]
+    y: np.ndarray,  # [E] or [R, E]
     weights: np.ndarray,  # [R, E] how often each example counts
 ) -> np.ndarray:  # [R], -1..1; nan where one side does not vary
     "Compute Pearson's correlation under each row of weights"
@@ -252,8 +292,8 @@ def pearson(
 
 # %% ../../nbs/core/04_stats.ipynb #spearman
 def spearman(
-    x: np.ndarray,        # [E]
-    y: np.ndarray,        # [E]
+    x: np.ndarray,  # [E]
+    y: np.ndarray,  # [E]
     weights: np.ndarray,  # [R, E]
 ) -> np.ndarray:  # [R], -1..1; nan where one side does not vary
     "Compute Spearman's correlation under each row of weights"
@@ -265,78 +305,108 @@ BINS = 5  # steps of 0.2
 
 def _bin_scores(
     scores: np.ndarray,  # [E] from 0 to 1
-    bins: int = BINS,    # equally wide; 1.0 falls into the last
+    bins: int = BINS,  # equally wide; 1.0 falls into the last
 ) -> np.ndarray:  # [E] 0 ... bins - 1
     "Number the bin of each score"
     return np.minimum(np.floor(scores * bins + 1e-9), bins - 1)
 
 
 def _weighted_kappa(
-    x: np.ndarray,        # [E] bins of one judge
-    y: np.ndarray,        # [E] of the other
+    x: np.ndarray,  # [E] bins of one judge
+    y: np.ndarray,  # [E] of the other
     weights: np.ndarray,  # [R, E] how often each counts
 ) -> np.ndarray:  # [R], at most 1
     "Compute kappa with squared costs under each row of weights"
-    def mean(v: np.ndarray) -> np.ndarray: return weights @ v / weights.sum(1)
+
+    def mean(v: np.ndarray) -> np.ndarray:
+        return weights @ v / weights.sum(1)
+
     with np.errstate(invalid="ignore"):
         return 1 - mean((x - y) ** 2) / (mean(x * x) + mean(y * y) - 2 * mean(x) * mean(y))
 
 # %% ../../nbs/core/04_stats.ipynb #association
-Statistic = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # x [E], y [E], weights [R, E] → [R]
+Statistic = Callable[
+    [np.ndarray, np.ndarray, np.ndarray], np.ndarray
+]  # x [E], y [E], weights [R, E] → [R]
 
 
 def association(
-    x: ArrayLike,                          # [E]; nan = no score
-    y: ArrayLike,                          # [E] of the same examples in the same order
+    x: ArrayLike,  # [E]; nan = no score
+    y: ArrayLike,  # [E] of the same examples in the same order
     statistics: Sequence[Statistic] = (pearson, spearman),
-    clusters: ArrayLike | None = None,     # [E]; None = each example its own
-    seed: int = 0,                         # of the resampling
-    resamples: int = 2000,                 # how many
+    clusters: ArrayLike | None = None,  # [E]; None = each example its own
+    seed: int = 0,  # of the resampling
+    resamples: int = 2000,  # how many
 ) -> list[Interval]:  # one for each statistic
     "Measure how two scores go together"
     x, y = np.asarray(x, float), np.asarray(y, float)
     clusters = _each(clusters, x)
     if not len(x) == len(y) == len(clusters):
-        raise DataError(f"{len(x)} scores against {len(y)}, {len(clusters)} clusters. Compare scores of the same examples.")
+        raise DataError(
+            f"{len(x)} scores against {len(y)}, {len(clusters)} clusters. Compare scores of the same examples."
+        )
     known = ~np.isnan(x) & ~np.isnan(y)
     x, y = x[known], y[known]
-    if not len(x): return [Interval(math.nan, math.nan, math.nan, 0)] * len(statistics)
+    if not len(x):
+        return [Interval(math.nan, math.nan, math.nan, 0)] * len(statistics)
 
-    def all_of(weights: np.ndarray) -> np.ndarray: return np.stack([f(x, y, weights) for f in statistics], 1)
+    def all_of(weights: np.ndarray) -> np.ndarray:
+        return np.stack([f(x, y, weights) for f in statistics], 1)
+
     draws, here = Bootstrap(clusters[known], seed, resamples), all_of(np.ones((1, len(x))))[0]
     drawn = draws.weighted(all_of) if len(draws.names) > 1 else np.full((1, len(here)), math.nan)
-    return [Interval.of_draws(value, d, len(x), len(draws.names)) for value, d in zip(here, drawn.T)]
+    return [
+        Interval.of_draws(value, d, len(x), len(draws.names)) for value, d in zip(here, drawn.T)
+    ]
 
 # %% ../../nbs/core/04_stats.ipynb #agreement
 class Agreement(NamedTuple):
     "How far two judges agree on the same candidates"
+
     spearman: Interval  # rank correlation
-    kappa: Interval     # weighted kappa of binned scores
-    gap: Interval       # mean absolute difference
+    kappa: Interval  # weighted kappa of binned scores
+    gap: Interval  # mean absolute difference
 
     @property
-    def n(self) -> int: return self.gap.n
+    def n(self) -> int:
+        return self.gap.n
 
     def _repr_markdown_(self) -> str:
         names = "rank correlation", "weighted kappa", "mean gap"
-        values = [marked(number_text(i.value), i.n) if i is self.spearman else number_text(i.value) for i in self]
-        lines = [f"| {name} | {i.n} | {value} | {range_text(i.low, i.high)} |" for name, i, value in zip(names, self, values)]
-        return "\n".join(["| | candidates | value | 95 % interval |", "|---|--:|--:|--:|", *lines, *([f"\n{FEW_SAYS}"] if values[0].endswith("*") else [])])
+        values = [
+            marked(number_text(i.value), i.n) if i is self.spearman else number_text(i.value)
+            for i in self
+        ]
+        lines = [
+            f"| {name} | {i.n} | {value} | {range_text(i.low, i.high)} |"
+            for name, i, value in zip(names, self, values)
+        ]
+        return "\n".join(
+            [
+                "| | candidates | value | 95 % interval |",
+                "|---|--:|--:|--:|",
+                *lines,
+                *([f"\n{FEW_SAYS}"] if values[0].endswith("*") else []),
+            ]
+        )
 
 
 def agreement(
-    a: ArrayLike,                       # [E] scores of one judge, 0..1; nan = no score
-    b: ArrayLike,                       # [E] scores of the other, same candidates in the same order
-    cases: ArrayLike | None = None,     # [E] what each candidate belongs to; None = each its own
-    bins: int = BINS,                   # for kappa
-    seed: int = 0,                      # of the resampling
-    resamples: int = 2000,              # how many
+    a: ArrayLike,  # [E] scores of one judge, 0..1; nan = no score
+    b: ArrayLike,  # [E] scores of the other, same candidates in the same order
+    cases: ArrayLike | None = None,  # [E] what each candidate belongs to; None = each its own
+    bins: int = BINS,  # for kappa
+    seed: int = 0,  # of the resampling
+    resamples: int = 2000,  # how many
 ) -> Agreement:
     "Measure how far two judges agree, on the candidates that both scored"
+
     def kappa(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
         return _weighted_kappa(_bin_scores(x, bins), _bin_scores(y, bins), weights)
 
-    def gap(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray: return weights @ np.abs(x - y) / weights.sum(1)
+    def gap(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        return weights @ np.abs(x - y) / weights.sum(1)
+
     return Agreement(*association(a, b, (spearman, kappa, gap), cases, seed, resamples))
 
 # %% ../../nbs/core/04_stats.ipynb #texts
@@ -350,7 +420,11 @@ def number_text(
 
 def range_text(low: float | None, high: float | None, form: str = ".2f") -> str:
     "Show an interval; a dash if there is none"
-    return "–" if low is None or math.isnan(low) else f"{number_text(low, form)} to {number_text(high, form)}"
+    return (
+        "–"
+        if low is None or math.isnan(low)
+        else f"{number_text(low, form)} to {number_text(high, form)}"
+    )
 
 
 def p_text(p: float) -> str:
@@ -368,11 +442,11 @@ def marked(text: str, n: int) -> str:
 
 # %% ../../nbs/core/04_stats.ipynb #krippendorff
 def krippendorff(
-    ratings: ArrayLike,                 # [E]; nan = no score
-    things: ArrayLike,                  # [E] what was rated
-    cases: ArrayLike | None = None,     # [E] what each thing belongs to; None = each its own
-    seed: int = 0,                      # of the resampling
-    resamples: int = 2000,              # how many
+    ratings: ArrayLike,  # [E]; nan = no score
+    things: ArrayLike,  # [E] what was rated
+    cases: ArrayLike | None = None,  # [E] what each thing belongs to; None = each its own
+    seed: int = 0,  # of the resampling
+    resamples: int = 2000,  # how many
 ) -> Interval:  # n: ratings of things that at least two raters share
     "Measure how far any number of raters agree, by squared differences"
     x, things = np.asarray(ratings, float), np.asarray(things)
@@ -381,7 +455,8 @@ def krippendorff(
     _, index, size = np.unique(things, return_inverse=True, return_counts=True)
     shared = size[index] > 1
     x, cases, thing = x[shared], cases[shared], np.unique(things[shared], return_inverse=True)[1]
-    if not len(x): return Interval(math.nan, math.nan, math.nan, 0)
+    if not len(x):
+        return Interval(math.nan, math.nan, math.nan, 0)
     sums = cluster_sums(np.stack([np.ones_like(x), x, x * x], 1), thing, thing.max() + 1)  # [U, 3]
     within = 2 * (sums[:, 0] * sums[:, 2] - sums[:, 1] ** 2) / (sums[:, 0] - 1)
     parts = np.stack([np.ones_like(x), x, x * x, (within / sums[:, 0])[thing]], 1)
@@ -391,6 +466,8 @@ def krippendorff(
         with np.errstate(invalid="ignore", divide="ignore"):
             between = 2 * (n * ss - s * s) / (n - 1)
             return np.where(between > 1e-9, 1 - inside / between, np.nan)
-    draws = Bootstrap(cases, seed, resamples)
-    return Interval.of_draws(float(alpha(parts.sum(0))), alpha(draws.sums(parts)), len(x), len(draws.names))
 
+    draws = Bootstrap(cases, seed, resamples)
+    return Interval.of_draws(
+        float(alpha(parts.sum(0))), alpha(draws.sums(parts)), len(x), len(draws.names)
+    )

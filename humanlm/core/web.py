@@ -37,8 +37,15 @@ def web_libraries() -> SimpleNamespace:
         from starlette.routing import Route
     except ImportError as e:
         raise ConfigError(f"Serving needs {e.name}. Next: pip install 'humanlm[serve]'") from e
-    return SimpleNamespace(uvicorn=uvicorn, Starlette=Starlette, HTTPException=HTTPException, Response=Response, ClientDisconnect=ClientDisconnect,
-                           StreamingResponse=StreamingResponse, Route=Route)
+    return SimpleNamespace(
+        uvicorn=uvicorn,
+        Starlette=Starlette,
+        HTTPException=HTTPException,
+        Response=Response,
+        ClientDisconnect=ClientDisconnect,
+        StreamingResponse=StreamingResponse,
+        Route=Route,
+    )
 
 # %% ../../nbs/core/07_web.ipynb #listen
 def listen(
@@ -51,8 +58,14 @@ def listen(
     try:
         return socket.create_server((host, port), family=family)
     except OSError as e:
-        why = "is in use by another program" if e.errno == errno.EADDRINUSE else f"cannot be used: {e.strerror or e}"
-        raise ConfigError(f"Port {port} of {host} {why}. Choose another with {option} (0: any free one).") from e
+        why = (
+            "is in use by another program"
+            if e.errno == errno.EADDRINUSE
+            else f"cannot be used: {e.strerror or e}"
+        )
+        raise ConfigError(
+            f"Port {port} of {host} {why}. Choose another with {option} (0: any free one)."
+        ) from e
 
 
 def address(line: socket.socket) -> str:
@@ -65,7 +78,8 @@ def server_url(host: str, port: int) -> str:
     return _url({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
 
 
-def _url(host: str, port: int) -> str: return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+def _url(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 # %% ../../nbs/core/07_web.ipynb #WebError
 class WebError(HumanLMError):
@@ -81,14 +95,22 @@ class WebError(HumanLMError):
         self.status, self.code = status, code
 
 
-SAFE = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
+SAFE = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": POLICY,
+    "Referrer-Policy": "no-referrer",
+}
 LOCAL = ("127.0.0.1", "localhost", "[::1]")  # names of this machine
 
 
-def answer(content: str, kind: str = "text/html", status: int = 200, **headers: str) -> Any:  # starlette's response
+def answer(
+    content: str, kind: str = "text/html", status: int = 200, **headers: str
+) -> Any:  # starlette's response
     "Answer with a text; a browser neither guesses its kind nor runs anything in it"
     body = content.encode("utf-8", "replace")
-    return web_libraries().Response(body, status, SAFE | headers, f"{kind}; charset=utf-8" if kind.startswith("text/") else kind)
+    return web_libraries().Response(
+        body, status, SAFE | headers, f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
+    )
 
 
 def answer_json(content: Any, status: int = 200, **headers: str) -> Any:  # starlette's response
@@ -103,7 +125,9 @@ async def read_json(
     "Read the JSON of a request; `WebError` if it is none, or too long"
     read = await _sent(request, most, "application/json", "JSON")
     if _depth(read) > _DEEPEST:
-        raise WebError(f"The request has more than {_DEEPEST} levels. Send a flatter one.", 400, "too_deep")
+        raise WebError(
+            f"The request has more than {_DEEPEST} levels. Send a flatter one.", 400, "too_deep"
+        )
     try:
         return json.loads(read)
     except (ValueError, RecursionError) as e:
@@ -117,7 +141,10 @@ async def read_form(
     "Read the form of a request; `WebError` if it is none, or too long"
     read = await _sent(request, most, "application/x-www-form-urlencoded", "a form")
     try:
-        return {name: text.replace("\r\n", "\n") for name, text in parse_qsl(read.decode(), keep_blank_values=True, max_num_fields=200)}
+        return {
+            name: text.replace("\r\n", "\n")
+            for name, text in parse_qsl(read.decode(), keep_blank_values=True, max_num_fields=200)
+        }
     except ValueError as e:
         raise WebError(f"The request is no form: {shorten(e)}") from e
 
@@ -126,9 +153,14 @@ async def _sent(request: Any, most: int, wanted: str, what: str) -> bytes:
     "Read what is sent if it is of the wanted kind, and comes in time"
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != wanted:
-        raise WebError(f"Send {what}, with Content-Type: {wanted}; got {shorten(kind) or 'none'}.", 415, "wrong_type")
+        raise WebError(
+            f"Send {what}, with Content-Type: {wanted}; got {shorten(kind) or 'none'}.",
+            415,
+            "wrong_type",
+        )
     try:
-        async with asyncio.timeout(PATIENCE): return await _body(request, most)
+        async with asyncio.timeout(PATIENCE):
+            return await _body(request, most)
     except TimeoutError as e:
         raise WebError(f"The request did not end within {PATIENCE:g} s.", 408, "too_slow") from e
 
@@ -145,11 +177,14 @@ async def _body(request: Any, most: int) -> bytes:
     try:
         async for piece in request.stream():
             size += len(piece)
-            if size <= most: read += piece
-            elif size > most + _THROWN_AWAY: break
+            if size <= most:
+                read += piece
+            elif size > most + _THROWN_AWAY:
+                break
     except web_libraries().ClientDisconnect as e:
         raise WebError("The client has left.", 499, "client_left") from e
-    if size > most: raise WebError(f"The request is longer than {most:,} bytes. Send less.", 413, "too_large")
+    if size > most:
+        raise WebError(f"The request is longer than {most:,} bytes. Send less.", 413, "too_large")
     return bytes(read)
 
 
@@ -170,32 +205,40 @@ async def unless_gone(
     job = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait({job}, timeout=0.5))[0]:
-            if await request.is_disconnected(): raise WebError("The client has left.", 499, "client_left")
+            if await request.is_disconnected():
+                raise WebError("The client has left.", 499, "client_left")
         return job.result()
     finally:
         job.cancel()
 
 # %% ../../nbs/core/07_web.ipynb #service_key
 def service_key(
-    host: str,      # where a service listens
-    option: str,    # the setting that says so
+    host: str,  # where a service listens
+    option: str,  # the setting that says so
     variable: str,  # of the environment, that holds the key
     given: str | None = None,  # the key, where a setting says it
 ) -> str:  # empty: there is none
     "Give the key of a service; `ConfigError` where it listens beyond this machine without one"
     key = given or os.environ.get(variable, "")
-    if key == HIDDEN: raise ConfigError(f"The key was not kept in the settings, {HIDDEN} stands for it. Set it in {variable}.")
-    if key or host in ("127.0.0.1", "localhost", "::1"): return key
-    raise ConfigError(f"{option} is {shorten(host)}: others could ask here. Set a key in {variable}, or listen on 127.0.0.1.")
+    if key == HIDDEN:
+        raise ConfigError(
+            f"The key was not kept in the settings, {HIDDEN} stands for it. Set it in {variable}."
+        )
+    if key or host in ("127.0.0.1", "localhost", "::1"):
+        return key
+    raise ConfigError(
+        f"{option} is {shorten(host)}: others could ask here. Set a key in {variable}, or listen on 127.0.0.1."
+    )
 
 
 def check_key(
     request: Any,  # of starlette
-    key: str,      # empty: anybody may ask
+    key: str,  # empty: anybody may ask
 ) -> None:
     "Raise `WebError` where a request lacks the key"
     given = request.headers.get("authorization", "").encode("latin-1", "replace")
-    if key and not hmac.compare_digest(given, f"Bearer {key}".encode()): raise WebError("Send the key: Authorization: Bearer KEY.", 401, "no_key")
+    if key and not hmac.compare_digest(given, f"Bearer {key}".encode()):
+        raise WebError("Send the key: Authorization: Bearer KEY.", 401, "no_key")
 
 # %% ../../nbs/core/07_web.ipynb #web_app
 def web_app(
@@ -206,20 +249,34 @@ def web_app(
 ) -> Any:  # an ASGI application
     "Put functions behind addresses"
     web = web_libraries()
-    refuse = refuse or (lambda e: answer_json({"error": {"message": str(e), "code": e.code}}, e.status))
+    refuse = refuse or (
+        lambda e: answer_json({"error": {"message": str(e), "code": e.code}}, e.status)
+    )
 
     def failed(request: Any, e: Exception) -> Any:
-        return refuse(WebError(f"The server failed: {type(e).__name__}: {shorten(e, 200)}", 500, "server_failed"))
+        return refuse(
+            WebError(
+                f"The server failed: {type(e).__name__}: {shorten(e, 200)}", 500, "server_failed"
+            )
+        )
 
     def unknown(request: Any, e: Any) -> Any:
         where = f"{request.method} {shorten(request.url.path)} does not exist here. Ask {' or '.join(routes)}."
         return refuse(WebError(where, e.status_code, "unknown_url"))
 
-    def refused(request: Any, e: Any) -> Any: return refuse(e)
+    def refused(request: Any, e: Any) -> Any:
+        return refuse(e)
 
-    handlers: dict[Any, Any] = dict.fromkeys((WebError, *errors), refused) | {web.HTTPException: unknown, Exception: failed}
-    listed = [web.Route(path, function, methods=[method]) for (method, path), function in
-              ((name.split(), function) for name, function in routes.items())]
+    handlers: dict[Any, Any] = dict.fromkeys((WebError, *errors), refused) | {
+        web.HTTPException: unknown,
+        Exception: failed,
+    }
+    listed = [
+        web.Route(path, function, methods=[method])
+        for (method, path), function in (
+            (name.split(), function) for name, function in routes.items()
+        )
+    ]
     app = web.Starlette(routes=listed, exception_handlers=handlers)
     return _only(app, hosts, refuse)
 
@@ -229,21 +286,32 @@ _Channel = Callable[..., Awaitable[Any]]
 
 def _only(app: Any, hosts: Sequence[str], refuse: Callable[[WebError], Any]) -> Any:
     "Answer only requests that name this machine as it is called, and that no other site makes a browser send"
+
     async def guarded(scope: MutableMapping[str, Any], receive: _Channel, send: _Channel) -> None:
         told = dict(scope.get("headers", ()))
         host, origin = (told.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
         known = not hosts or host.rpartition(":")[0] in hosts or host in hosts
         if scope["type"] != "http" or known and origin in ("", f"http://{host}", f"https://{host}"):
             return await app(scope, receive, send)
-        wrong = WebError("Other sites may not ask here.", 403, "unknown_origin") if known else WebError(f"Ask for {hosts[0]}.", 403, "unknown_host")
+        wrong = (
+            WebError("Other sites may not ask here.", 403, "unknown_origin")
+            if known
+            else WebError(f"Ask for {hosts[0]}.", 403, "unknown_host")
+        )
         await refuse(wrong)(scope, receive, send)
+
     return guarded
 
 # %% ../../nbs/core/07_web.ipynb #serve_app
 def _web_server(app: Any) -> Any:  # uvicorn's server
     "Make the server of an application"
-    options: dict[str, Any] = {"log_level": "warning", "access_log": False, "lifespan": "off", "server_header": False,
-                               "timeout_graceful_shutdown": 30}  # seconds for requests under way
+    options: dict[str, Any] = {
+        "log_level": "warning",
+        "access_log": False,
+        "lifespan": "off",
+        "server_header": False,
+        "timeout_graceful_shutdown": 30,
+    }  # seconds for requests under way
     uvicorn = web_libraries().uvicorn
     return uvicorn.Server(uvicorn.Config(app, http=_patient_protocol(), **options))
 
@@ -254,6 +322,7 @@ def _patient_protocol() -> type:  # of a connection, for uvicorn
 
     class PatientProtocol(H11Protocol):
         "A connection that is closed where the head of a request does not come"
+
         head_due: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:
@@ -271,7 +340,8 @@ def _patient_protocol() -> type:  # of a connection, for uvicorn
                 self.head_due = self.loop.call_later(PATIENCE, self.transport.close)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            if self.head_due: self.head_due.cancel()
+            if self.head_due:
+                self.head_due.cancel()
             super().connection_lost(exc)
 
     return PatientProtocol

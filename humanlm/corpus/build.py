@@ -20,14 +20,38 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import __version__
-from ..core.basics import ConfigError, DataError, HumanLMError, atomic_write, fingerprint, near_miss, shorten, to_dict, to_json
+from humanlm.core.basics import (
+    ConfigError,
+    DataError,
+    HumanLMError,
+    atomic_write,
+    fingerprint,
+    near_miss,
+    shorten,
+    to_dict,
+    to_json,
+)
 from ..core.config import Settings
 from ..core.plugins import mapper, require_workers, workers_check
-from ..core.runs import CHARGES, alone, open_run, require_same, run_record, run_state, save_record
+from humanlm.core.runs import (
+    CHARGES,
+    alone,
+    open_run,
+    require_same,
+    run_record,
+    run_state,
+    save_record,
+)
 from .card import Account, card, provenance
 from .partition import SEEN, TEST, TRAIN, VAL
 from .people import People, settle, write_people
-from .pseudonyms import hide_authors, read_salt, salt_path, with_pseudonyms, without_details
+from humanlm.corpus.pseudonyms import (
+    hide_authors,
+    read_salt,
+    salt_path,
+    with_pseudonyms,
+    without_details,
+)
 from .personas import Failure, PersonaConfig
 from .selection import CODE, Leak, Plan, SelectConfig, listed, select, select_checks
 from .sets import SETS, RowMaker, SetsConfig, Writer, late_evidence, misfits
@@ -49,6 +73,7 @@ INPUTS = ("threads", *formats)
 @dataclass(frozen=True)
 class BuildConfig(SetsConfig, SelectConfig):
     "What is read, selected and written"
+
     source: str = "threads"
     """threads (a log with reply links; held whole in memory), or youtube (news), amazon (book), reddit (opinion), medium
     (politics), wildchat (chat), enron (email)."""
@@ -76,13 +101,16 @@ class BuildConfig(SetsConfig, SelectConfig):
         object.__setattr__(self, "source", _plain_name(self.source))
         super().__post_init__()
 
-    def _checks(self): return [*select_checks(self), *super()._checks(), *_input_checks(self)]
+    def _checks(self):
+        return [*select_checks(self), *super()._checks(), *_input_checks(self)]
 
 # %% ../../nbs/corpus/10_build.ipynb #_plain_name
 def _plain_name(source):
     "Our name of a source"
-    try: return source_name(source)
-    except DataError: return source
+    try:
+        return source_name(source)
+    except DataError:
+        return source
 
 # %% ../../nbs/corpus/10_build.ipynb #_input_checks
 FLAT = ("text", "user", "thread", "time", "post")
@@ -92,12 +120,20 @@ FLAT = ("text", "user", "thread", "time", "post")
 def _input_checks(c):
     unknown = [name for name in c.columns if c.source != "threads" and name not in FLAT]
     return [
-        (c.source in INPUTS, f"source is unknown: {shorten(c.source)!r}.{near_miss(c.source, INPUTS)}"),
+        (
+            c.source in INPUTS,
+            f"source is unknown: {shorten(c.source)!r}.{near_miss(c.source, INPUTS)}",
+        ),
         (bool(c.path), "path is needed: --build.path FILE"),
-        (c.source == "threads" or not c.columns or {"text", "user", "thread"} <= set(c.columns),
-         f"columns must name text, user and thread, such as '{{text: comment, user: author, thread: video}}', "
-         f"got {shorten(', '.join(c.columns))}"),
-        (not unknown, f"columns: no field {shorten(''.join(unknown[:1]))!r}.{near_miss(''.join(unknown[:1]), FLAT)}"),
+        (
+            c.source == "threads" or not c.columns or {"text", "user", "thread"} <= set(c.columns),
+            f"columns must name text, user and thread, such as '{{text: comment, user: author, thread: video}}', "
+            f"got {shorten(', '.join(c.columns))}",
+        ),
+        (
+            not unknown,
+            f"columns: no field {shorten(''.join(unknown[:1]))!r}.{near_miss(''.join(unknown[:1]), FLAT)}",
+        ),
         (c.max_context > 0, f"max_context must be above 0, got {c.max_context}"),
         workers_check(c.workers),
     ]
@@ -106,6 +142,7 @@ def _input_checks(c):
 @dataclass(frozen=True)
 class _RowsConfig(HierarchyConfig):
     "How the rows of rl, sft and thinking_sft ask"
+
     prompt: str = "full"
     """full (identity, persona, definitions), or short, for models of a few million parameters."""
     context_messages: int | None = None
@@ -120,7 +157,13 @@ def input_state(
 ) -> dict[str, list[int]]:  # file → size, time of its last change
     "Tell what would show whether an input has changed"
     path = Path(where)
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path] if path.exists() else []
+    files = (
+        sorted(p for p in path.rglob("*") if p.is_file())
+        if path.is_dir()
+        else [path]
+        if path.exists()
+        else []
+    )
     return {str(p.relative_to(path)): [p.stat().st_size, p.stat().st_mtime_ns] for p in files}
 
 # %% ../../nbs/corpus/10_build.ipynb #open_build
@@ -128,10 +171,12 @@ def _open_build(settings: Settings) -> Path:
     "Make the folder of a build, or go on in one; `ConfigError` if it is another build's"
     folder = Path(settings.build.out)
     open_run(folder.parent, folder.name, "", settings.fresh)
-    if (folder / "config.yaml").exists(): require_same(folder, settings, "--build.out")
+    if (folder / "config.yaml").exists():
+        require_same(folder, settings, "--build.out")
     elif any(not p.name.startswith(".") for p in folder.iterdir()):
         raise ConfigError(f"{folder} holds other files. Choose another --build.out.")
-    else: shutil.rmtree(folder / ".build", ignore_errors=True)  # of a start that read nothing
+    else:
+        shutil.rmtree(folder / ".build", ignore_errors=True)  # of a start that read nothing
     _require_same_input(folder, settings.build.path)
     return folder
 
@@ -140,7 +185,8 @@ def _require_same_input(folder, where):
     state, now = folder / ".build" / "input.json", to_json(input_state(where))
     if state.exists() and state.read_text("utf-8") != now:
         raise ConfigError(f"{where} has changed since the build began. Start anew with --fresh.")
-    if run_state(folder) != "finished": atomic_write(state, now)
+    if run_state(folder) != "finished":
+        atomic_write(state, now)
 
 # %% ../../nbs/corpus/10_build.ipynb #source_of
 def source_of(
@@ -150,7 +196,8 @@ def source_of(
 ) -> Source:
     "Find out how to read the input"
     c, hide = s.build, {"hide": partial(hide_authors, salt=salt)} if salt else {}
-    if c.source == "threads": return threads_source(c.path, c.columns, c.max_context, report, **hide)
+    if c.source == "threads":
+        return threads_source(c.path, c.columns, c.max_context, report, **hide)
     found = rows_source(c.source, c.path, c.columns, s.persona.facts, c.hub_splits, c.hub_config)
     return with_pseudonyms(found, salt) if salt else found
 
@@ -163,7 +210,10 @@ def _reading_error(head: str, store: RowStore) -> DataError:
 def _met(faults):
     for kind, n in sorted(faults.counts.items()):
         meaning = FAULTS.get(kind) or NOTES.get(kind) or LINES.get(kind, "")
-        some = [f", for example {detail}" + (f" ({place})" if place else "") for detail, place in faults.examples.get(kind, {}).items()]
+        some = [
+            f", for example {detail}" + (f" ({place})" if place else "")
+            for detail, place in faults.examples.get(kind, {}).items()
+        ]
         yield f"{kind}: {n:,} ({meaning})" + "".join(some[:1])
 
 # %% ../../nbs/corpus/10_build.ipynb #read_source
@@ -177,23 +227,32 @@ def _read_source(
     kept, saved = store.folder / "report.md", Path(s.build.out) / "config.yaml"
 
     def read(n):
-        if n and not saved.exists(): s.save(saved)
+        if n and not saved.exists():
+            s.save(saved)
         tell(f"{store.rows:,} rows read")
 
     salt = read_salt(Path(s.build.out), s.persona.salt) if s.persona.pseudonyms else b""
     fill(store, source_of(s, lambda text: atomic_write(kept, text), salt), tell=read, spread=spread)
     if not any(note["read"] for note in store.notes):
-        said = f"there are no rows that can be used, of {n:,} read." if (n := store.rows) else "there are no rows."
-        raise _reading_error(f"{s.build.path}: {said} Check --build.path and --build.columns.", store)
+        said = (
+            f"there are no rows that can be used, of {n:,} read."
+            if (n := store.rows)
+            else "there are no rows."
+        )
+        raise _reading_error(
+            f"{s.build.path}: {said} Check --build.path and --build.columns.", store
+        )
     return kept.read_text("utf-8") if kept.exists() else ""
 
 # %% ../../nbs/corpus/10_build.ipynb #select_from
 def select_from(s: Settings, store: RowStore) -> Plan:
     "Select from what was read; where nothing is left, say what was met"
-    try: return select(store.records(), s.build, s.persona, at_replies=s.build.source != "youtube")
+    try:
+        return select(store.records(), s.build, s.persona, at_replies=s.build.source != "youtube")
     except DataError as e:
-        raise _reading_error(f"{e} Look at --build.min_comments, and at what was met while reading:", store) from e
-
+        raise _reading_error(
+            f"{e} Look at --build.min_comments, and at what was met while reading:", store
+        ) from e
 
 # %% ../../nbs/corpus/10_build.ipynb #clients
 def _clients(
@@ -202,11 +261,16 @@ def _clients(
 ) -> tuple[ChatClient | None, ChatClient | None]:  # of personas, of thoughts; None: rules
     "Make the chat clients that a build asks"
     p, c, replies = s.persona, s.build, str(folder / ".replies")
-    thoughts = ClientConfig(concurrency=c.concurrency, budget=c.thinking_budget, timeout=p.timeout, cache=replies)
-    found = (replace(p, cache=p.cache or replies).client(p.model) if p.asks else None,
-             thoughts.client(c.thinking) if c.thinks else None)
+    thoughts = ClientConfig(
+        concurrency=c.concurrency, budget=c.thinking_budget, timeout=p.timeout, cache=replies
+    )
+    found = (
+        replace(p, cache=p.cache or replies).client(p.model) if p.asks else None,
+        thoughts.client(c.thinking) if c.thinks else None,
+    )
     for account, client in zip(("personas", "thoughts"), found):
-        if client: client.ledger.keep(folder / f".{CHARGES}", account)
+        if client:
+            client.ledger.keep(folder / f".{CHARGES}", account)
     return found
 
 # %% ../../nbs/corpus/10_build.ipynb #describe
@@ -219,12 +283,14 @@ def _describe(
     tell: Callable[[str], Any],
 ) -> tuple[People | None, list[Failure]]:
     "Write personas, or find them written"
-    if not s.persona.writes: return None, []
+    if not s.persona.writes:
+        return None, []
     path, lost = folder / ".build" / "people", folder / ".build" / "failures.json"
     if not lost.exists():
         place = formats[s.build.source].media if s.build.source != "threads" else "a forum"
         failures = write_people(path, store, plan, s.persona, place, client)
-        if failures and not len(People(path).users): raise _nobody(failures, s.persona.model)
+        if failures and not len(People(path).users):
+            raise _nobody(failures, s.persona.model)
         atomic_write(lost, json.dumps(failures))
     people, failures = People(path), [Failure(*f) for f in json.loads(lost.read_bytes())]
     tell(f"{len(people.users):,} personas, {len(failures):,} failed")
@@ -233,31 +299,51 @@ def _describe(
 # %% ../../nbs/corpus/10_build.ipynb #nobody
 def _nobody(failures: Sequence[Failure], model: str) -> LLMError:
     "The error of a model that described nobody: how it failed most often"
-    (kind, n), = Counter(f.kind for f in failures).most_common(1)
+    ((kind, n),) = Counter(f.kind for f in failures).most_common(1)
     why = next(f.message for f in failures if f.kind == kind).removeprefix(f"{kind}: ").rstrip(".")
-    return LLMError(kind, f"{model} described none of {len(failures):,} people; {n:,} failed as here: {why}. "
-                          "Mend that, then give the same command again")
+    return LLMError(
+        kind,
+        f"{model} described none of {len(failures):,} people; {n:,} failed as here: {why}. "
+        "Mend that, then give the same command again",
+    )
 
 # %% ../../nbs/corpus/10_build.ipynb #refuse_leaks
 def _refuse_leaks(leaks: Iterable[Leak], c: BuildConfig) -> None:
     "Raise `DataError` if anything leaks"
     found = [leak for leak in leaks if leak.found]
-    expected = (c.compat_turns or c.split == "published") and all(leak.what.startswith("root context") for leak in found)
-    if found and not expected: raise DataError("\n  - ".join(["The build leaks:", *(f"{x.what}: {x.found}" for x in found)]))
+    expected = (c.compat_turns or c.split == "published") and all(
+        leak.what.startswith("root context") for leak in found
+    )
+    if found and not expected:
+        raise DataError(
+            "\n  - ".join(["The build leaks:", *(f"{x.what}: {x.found}" for x in found)])
+        )
 
 # %% ../../nbs/corpus/10_build.ipynb #require_training
 _LOOSEN = "Loosen the filters, such as --build.min_comments; --persona.least 0 keeps people without evidence"
-_UNTESTED = ("--build.known_users false keeps rows of people who do not train; --build.split user_time holds out the discussions with "
-             "most people's latest replies")
+_UNTESTED = (
+    "--build.known_users false keeps rows of people who do not train; --build.split user_time holds out the discussions with "
+    "most people's latest replies"
+)
 
 
 def _require_splits(plan: Plan, c: BuildConfig) -> None:
     "Raise `DataError` if a split that was asked for is empty"
     tested = c.test_frac + c.seen_frac * (c.split == "user")
-    for name, fates, share in (("training", (TRAIN,), 1.0), ("validation", (VAL,), c.val_frac), ("testing", (TEST, SEEN), tested)):
-        if c.split == "published": share = np.isin(plan.records["split"], fates).any()
-        if not share or np.isin(plan.fate, fates).any(): continue
-        without = f"; {_UNTESTED}. To go without: --build.{'val' if VAL in fates else 'test'}_frac 0." if TRAIN not in fates and c.split != "published" else "."
+    for name, fates, share in (
+        ("training", (TRAIN,), 1.0),
+        ("validation", (VAL,), c.val_frac),
+        ("testing", (TEST, SEEN), tested),
+    ):
+        if c.split == "published":
+            share = np.isin(plan.records["split"], fates).any()
+        if not share or np.isin(plan.fate, fates).any():
+            continue
+        without = (
+            f"; {_UNTESTED}. To go without: --build.{'val' if VAL in fates else 'test'}_frac 0."
+            if TRAIN not in fates and c.split != "published"
+            else "."
+        )
         raise DataError(f"No row is left for {name}: {listed(plan.counts())}. {_LOOSEN}{without}")
 
 # %% ../../nbs/corpus/10_build.ipynb #some_rows
@@ -268,17 +354,21 @@ def _some_rows(
     "Fetch examples of what was not used"
     found = {}
     for name in plan.counts():
-        if CODE[name] <= SEEN: continue
+        if CODE[name] <= SEEN:
+            continue
         rows = np.flatnonzero(plan.fate == CODE[name])
         rows = rows[np.lexsort((plan.records["whole"][rows], plan.records["key"][rows]))[:3]]
-        found[name] = [f"{e.id}: {e.reply}" for e in store.fetch(plan.records[rows], contexts=False)]
+        found[name] = [
+            f"{e.id}: {e.reply}" for e in store.fetch(plan.records[rows], contexts=False)
+        ]
     return found
 
 # %% ../../nbs/corpus/10_build.ipynb #Built
 class Built(NamedTuple):
     "A finished build"
+
     folder: Path
-    card: str             # Markdown, below what the Hub reads of it
+    card: str  # Markdown, below what the Hub reads of it
     rows: dict[str, int]  # split → rows
 
 # %% ../../nbs/corpus/10_build.ipynb #finish
@@ -290,8 +380,10 @@ def _finish(
 ) -> Built:
     "Write card, ids, and the records of the run and of the build, which says that it is finished"
     for name, note in account.notes.items():
-        if note["ids"]: atomic_write(folder / "ids" / f"{name}.txt", "".join(f"{i}\n" for i in note["ids"]))
-    if lost := _lost(account): atomic_write(folder / "failures.jsonl", "".join(to_json(x) + "\n" for x in lost))
+        if note["ids"]:
+            atomic_write(folder / "ids" / f"{name}.txt", "".join(f"{i}\n" for i in note["ids"]))
+    if lost := _lost(account):
+        atomic_write(folder / "failures.jsonl", "".join(to_json(x) + "\n" for x in lost))
     ledger = sum((client.ledger for client in asked), Ledger()).to_dict()
     atomic_write(folder / "README.md", text := card(account, folder))
     atomic_write(folder / "build.json", to_json(_record(s, account), indent=2) + "\n")
@@ -303,34 +395,52 @@ def _finish(
 # %% ../../nbs/corpus/10_build.ipynb #_lost
 def _lost(account):
     people = [to_dict(f._asdict()) for f in account.failures]
-    return people + [dict(row_id=i, kind=k, message=m) for n in account.notes.values() for i, k, m in n["lost"]]
+    return people + [
+        dict(row_id=i, kind=k, message=m) for n in account.notes.values() for i, k, m in n["lost"]
+    ]
 
 # %% ../../nbs/corpus/10_build.ipynb #_record
 def _record(s, account):
     "What was made of what, without the names of places"
     settings, plan = s.to_dict(), account.plan
-    for name in ("out", "hub", "path", "workers"): settings["build"].pop(name)
+    for name in ("out", "hub", "path", "workers"):
+        settings["build"].pop(name)
     settings["persona"].pop("salt")
     final = np.sort(plan.records["whole"][plan.out])
-    return {"schema_version": 1, "version": __version__, "input": Path(s.build.path).name,
-            "fingerprint": fingerprint([final.tobytes().hex(), settings]), "rows": account.rows,
-            "without_persona": {name: note["undescribed"] for name, note in account.notes.items()},
-            "met": dict(sorted(account.faults.counts.items())), "fates": plan.counts(), "settings": settings}
+    return {
+        "schema_version": 1,
+        "version": __version__,
+        "input": Path(s.build.path).name,
+        "fingerprint": fingerprint([final.tobytes().hex(), settings]),
+        "rows": account.rows,
+        "without_persona": {name: note["undescribed"] for name, note in account.notes.items()},
+        "met": dict(sorted(account.faults.counts.items())),
+        "fates": plan.counts(),
+        "settings": settings,
+    }
 
 # %% ../../nbs/corpus/10_build.ipynb #build
 def build(
-    settings: Settings,                     # with the groups build, persona and hierarchy
+    settings: Settings,  # with the groups build, persona and hierarchy
     tell: Callable[[str], Any] = lambda line: None,  # is told how far it is
-    writer: ChatClient | None = None,       # of personas, instead of the one that is named
-    thinker: ChatClient | None = None,      # of thoughts, instead of the one that is named
+    writer: ChatClient | None = None,  # of personas, instead of the one that is named
+    thinker: ChatClient | None = None,  # of thoughts, instead of the one that is named
 ) -> Built:
     "Build training sets from raw conversations; `ConfigError` if another process is making the same folder"
     require_workers(settings.groups)
     with alone(settings.build.out, "--build.out"), _rare_collection():
         folder = _open_build(settings)
         if run_state(folder) == "finished":
-            return Built(folder, (folder / "README.md").read_text("utf-8"), json.loads((folder / "build.json").read_bytes())["rows"])
-        with _taken_back(folder, salt_path(folder, settings.persona.salt)), mapper(settings.build.workers) as spread: return _build(settings, folder, tell, writer, thinker, spread)
+            return Built(
+                folder,
+                (folder / "README.md").read_text("utf-8"),
+                json.loads((folder / "build.json").read_bytes())["rows"],
+            )
+        with (
+            _taken_back(folder, salt_path(folder, settings.persona.salt)),
+            mapper(settings.build.workers) as spread,
+        ):
+            return _build(settings, folder, tell, writer, thinker, spread)
 
 # %% ../../nbs/corpus/10_build.ipynb #rare_collection
 @contextmanager
@@ -339,7 +449,8 @@ def _rare_collection() -> Iterator[None]:
     before = gc.get_threshold()
     gc.set_threshold(70_000, *before[1:])
     gc.freeze()
-    try: yield
+    try:
+        yield
     finally:
         gc.unfreeze()
         gc.set_threshold(*before)
@@ -349,21 +460,26 @@ def _rare_collection() -> Iterator[None]:
 def _taken_back(folder: Path, salt: Path | None = None) -> Iterator[None]:
     "Take away what was made, and a secret made for it, if the data cannot be used or nothing was read"
     made = salt if salt and not salt.exists() else None
-    try: yield
+    try:
+        yield
     except HumanLMError as e:
         if isinstance(e, DataError) or not (folder / "config.yaml").exists():
-            for name in (".build", "examples", *SETS): shutil.rmtree(folder / name, ignore_errors=True)
+            for name in (".build", "examples", *SETS):
+                shutil.rmtree(folder / name, ignore_errors=True)
             (folder / "config.yaml").unlink(missing_ok=True)
             _drop_empty(folder / ".replies")
-            if folder.exists() and not any(folder.iterdir()): folder.rmdir()
-            if made: made.unlink(missing_ok=True)
+            if folder.exists() and not any(folder.iterdir()):
+                folder.rmdir()
+            if made:
+                made.unlink(missing_ok=True)
         raise
 
 
 def _drop_empty(replies):
     "Take away a cache without answers; one that cannot be read may hold some"
     with suppress(CacheError):
-        if replies.exists() and not cache_size(DiskCache(replies)).replies: shutil.rmtree(replies)
+        if replies.exists() and not cache_size(DiskCache(replies)).replies:
+            shutil.rmtree(replies)
 
 # %% ../../nbs/corpus/10_build.ipynb #_build
 def _build(s, folder, tell, writer, thinker, spread):
@@ -374,15 +490,29 @@ def _build(s, folder, tell, writer, thinker, spread):
         report = _read_source(s, store, tell, spread)
         plan = select_from(s, store)
         people, failures = _describe(s, folder, store, plan, writer, tell)
-        plan = settle(plan, people, s.build, s.persona, lambda plan: misfits(plan, store, people, s.persona))
+        plan = settle(
+            plan, people, s.build, s.persona, lambda plan: misfits(plan, store, people, s.persona)
+        )
         _require_splits(plan, s.build)
         _refuse_leaks(leaks := plan.leaks(s.build.known), s.build)
     notes = _write(s, folder, store, plan, people, thinker, tell, spread)
     leaks.append(late_evidence(folder / "examples", plan.records))
-    with _taken_back(folder): _refuse_leaks(leaks[-1:], s.build)
+    with _taken_back(folder):
+        _refuse_leaks(leaks[-1:], s.build)
     met = without_details(store.faults) if s.persona.pseudonyms else store.faults
-    account = Account(Path(s.build.path).name, s.build.about, met, plan, _some_rows(plan, store),
-                      leaks, failures, notes, list(provenance(s, plan)), s.hierarchy.context_messages, report)
+    account = Account(
+        Path(s.build.path).name,
+        s.build.about,
+        met,
+        plan,
+        _some_rows(plan, store),
+        leaks,
+        failures,
+        notes,
+        list(provenance(s, plan)),
+        s.hierarchy.context_messages,
+        report,
+    )
     store.close()
     return _finish(s, folder, account, [client for client in (writer, thinker) if client])
 

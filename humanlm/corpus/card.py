@@ -27,6 +27,7 @@ from ..logs.threads import LINES
 # %% ../../nbs/corpus/08_card.ipynb #CardLine
 class _CardLine(NamedTuple):
     "A line of a table"
+
     what: str
     times: int
     examples: Iterable[str] = ()  # at most three are shown
@@ -34,12 +35,15 @@ class _CardLine(NamedTuple):
 
 def _table_rows(line):
     first, *more = [table_cell(text, 64) for text in [*line.examples][:3]] or [""]
-    return [(table_cell(line.what, 120), f"{line.times:,}", first), *(("", "", text) for text in more)]
+    return [
+        (table_cell(line.what, 120), f"{line.times:,}", first),
+        *(("", "", text) for text in more),
+    ]
 
 # %% ../../nbs/corpus/08_card.ipynb #fault_table
 def _fault_table(
     lines: Iterable[_CardLine],
-    what: str,            # head of the first column
+    what: str,  # head of the first column
     number: str = "rows",  # head of the second
 ) -> str:  # Markdown
     "Show what was met, how often, and examples if there are any"
@@ -49,8 +53,17 @@ def _fault_table(
     return table.markdown() if rows else "None."
 
 # %% ../../nbs/corpus/08_card.ipynb #HEAD
-HEAD = ("split", "replies", "without persona", "people", "also in train", "discussions", "~tokens per reply", "~tokens of context",
-        "contexts cut")
+HEAD = (
+    "split",
+    "replies",
+    "without persona",
+    "people",
+    "also in train",
+    "discussions",
+    "~tokens per reply",
+    "~tokens of context",
+    "contexts cut",
+)
 
 
 def _split_table(
@@ -59,13 +72,26 @@ def _split_table(
     most: int | None = None,  # most messages of a context that prompts show; None: all
 ) -> str:  # Markdown
     "Show sizes and typical lengths of splits"
+
     def cells(name: str, note: Mapping) -> list[str]:
         mine = plan.records[plan.fate == CODE[name.removesuffix("_dropout")]]
         people, talks = (np.unique(mine[column]) for column in ("user", "context"))
         trained = int(np.isin(people, plan.records["user"][plan.fate == TRAIN]).sum())
-        reply, context = (int(np.median(chars) / 4 + 0.5) if len(mine) else 0 for chars in (mine["reply"], mine["chars"] - mine["reply"]))
+        reply, context = (
+            int(np.median(chars) / 4 + 0.5) if len(mine) else 0
+            for chars in (mine["reply"], mine["chars"] - mine["reply"])
+        )
         cut = 0 if most is None else int((mine["turn"] > most).sum())
-        numbers = (note["rows"], note["undescribed"], len(people), trained, len(talks), reply, context, cut)
+        numbers = (
+            note["rows"],
+            note["undescribed"],
+            len(people),
+            trained,
+            len(talks),
+            reply,
+            context,
+            cut,
+        )
         return [name, *(f"{value:,}" for value in numbers)]
 
     return Table(HEAD, [cells(name, note) for name, note in notes.items()]).markdown()
@@ -74,26 +100,43 @@ def _split_table(
 def provenance(s: Settings, plan: Plan) -> Iterator[str]:
     "Say in sentences how a data set was made"
     c, p = s.build, s.persona
-    who = {"rules": "written by rules (counts and word lists)", "none": "left out", "given": "those that came with the rows"}
+    who = {
+        "rules": "written by rules (counts and word lists)",
+        "none": "left out",
+        "given": "those that came with the rows",
+    }
     by = "one fixed sentence" if p.fixed else who.get(p.model, f"written by {p.model}")
     yield f"Source: {c.source}; split by {c.split}; personas {by}."
-    if p.pseudonyms: yield "People have pseudonyms, made with a secret that is not in this folder. A name that is a word stays in texts where nothing marks it."
-    if p.writes: yield (f"A persona rests on the earliest messages of its author (at most {p.history}, at most {p.share:.0%} of them); "
-                        "those are not predicted, and all predicted ones are later.")
-    if p.model == "given": yield "What these personas were written from is not known: only quoted replies could be dropped."
-    if not plan.dated: yield "No row has a time: discussions are in an order by hash, and earlier means this order."
-    if c.split == "published": yield f"Splits are those that rows came in. Of each, this is used: {_kept(plan)}."
-    if c.compat_turns: yield "Chats are divided as published: training and test turns come from the same conversations."
+    if p.pseudonyms:
+        yield "People have pseudonyms, made with a secret that is not in this folder. A name that is a word stays in texts where nothing marks it."
+    if p.writes:
+        yield (
+            f"A persona rests on the earliest messages of its author (at most {p.history}, at most {p.share:.0%} of them); "
+            "those are not predicted, and all predicted ones are later."
+        )
+    if p.model == "given":
+        yield "What these personas were written from is not known: only quoted replies could be dropped."
+    if not plan.dated:
+        yield "No row has a time: discussions are in an order by hash, and earlier means this order."
+    if c.split == "published":
+        yield f"Splits are those that rows came in. Of each, this is used: {_kept(plan)}."
+    if c.compat_turns:
+        yield "Chats are divided as published: training and test turns come from the same conversations."
     yield from _thought_sentences(c)
 
 
 def _kept(plan):
     came = plan.records["split"]
-    return ", ".join(f"{name} {int((plan.fate[came == i] == i).sum()):,} of {n:,}" for i, name in enumerate(SPLITS) if (n := int((came == i).sum())))
+    return ", ".join(
+        f"{name} {int((plan.fate[came == i] == i).sum()):,} of {n:,}"
+        for i, name in enumerate(SPLITS)
+        if (n := int((came == i).sum()))
+    )
 
 # %% ../../nbs/corpus/08_card.ipynb #_thought_sentences
 def _thought_sentences(c):
-    if "thinking_sft" not in c.sets: return
+    if "thinking_sft" not in c.sets:
+        return
     yield f"Thoughts are written by {c.thinking}. Test rows ask for a thought too, and hold the reply alone."
     if c.thinking == "rules":
         yield "A thought by rule names what was read last and says nothing of the person, a poor target: a chat model in build.thinking says more."
@@ -101,20 +144,22 @@ def _thought_sentences(c):
 # %% ../../nbs/corpus/08_card.ipynb #Account
 class Account(NamedTuple):
     "What a card tells"
+
     title: str
     about: str
-    faults: Faults               # what was left out or odd while reading
+    faults: Faults  # what was left out or odd while reading
     plan: Plan
     examples: Mapping[str, Sequence[str]]  # fate → some rows that met it
     leaks: Sequence[Leak]
     failures: Sequence[Failure]  # personas that could not be written
-    notes: Mapping[str, dict]    # split → what was written
-    sentences: Sequence[str]     # how it was made
-    most: int | None = None      # most messages of a context that prompts show
-    more: str = ""               # Markdown of the reader's own
+    notes: Mapping[str, dict]  # split → what was written
+    sentences: Sequence[str]  # how it was made
+    most: int | None = None  # most messages of a context that prompts show
+    more: str = ""  # Markdown of the reader's own
 
     @property
-    def rows(self) -> dict[str, int]: return {name: note["rows"] for name, note in self.notes.items()}
+    def rows(self) -> dict[str, int]:
+        return {name: note["rows"] for name, note in self.notes.items()}
 
     @property
     def read(self) -> int:
@@ -125,48 +170,107 @@ class Account(NamedTuple):
 def _fault_lines(a):
     counts, examples = a.faults.counts, a.faults.examples
     for kind in sorted(counts.keys() - NOTES.keys()):
-        yield _CardLine(f"left out while reading: {kind}: {FAULTS.get(kind) or LINES.get(kind, '')}".rstrip(": "), counts[kind], examples.get(kind, ()))
-    for name, n in a.plan.counts().items(): yield _CardLine(f"{name}: {MEANING[name]}", n, a.examples.get(name, ()))
+        yield _CardLine(
+            f"left out while reading: {kind}: {FAULTS.get(kind) or LINES.get(kind, '')}".rstrip(
+                ": "
+            ),
+            counts[kind],
+            examples.get(kind, ()),
+        )
+    for name, n in a.plan.counts().items():
+        yield _CardLine(f"{name}: {MEANING[name]}", n, a.examples.get(name, ()))
 
 # %% ../../nbs/corpus/08_card.ipynb #_note_lines
 def _note_lines(a):
     for kind in sorted(a.faults.counts.keys() & NOTES.keys()):
-        yield _CardLine(f"{kind}: {NOTES[kind]}", a.faults.counts[kind], a.faults.examples.get(kind, ()))
+        yield _CardLine(
+            f"{kind}: {NOTES[kind]}", a.faults.counts[kind], a.faults.examples.get(kind, ())
+        )
 
 # %% ../../nbs/corpus/08_card.ipynb #_failure_lines
 def _failure_lines(a):
     found = [(f.kind, f"{f.user_id}: {f.message}") for f in a.failures]
-    found += [(kind, f"{row}: {why}") for note in a.notes.values() for row, kind, why in note["lost"]]
+    found += [
+        (kind, f"{row}: {why}") for note in a.notes.values() for row, kind, why in note["lost"]
+    ]
     for kind, n in sorted(Counter(kind for kind, _ in found).items()):
         yield _CardLine(kind, n, sorted(text for k, text in found if k == kind))
 
-
 # %% ../../nbs/corpus/08_card.ipynb #card_head
-_SIZES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_000_000: "100K<n<1M", 10_000_000: "1M<n<10M"}  # as the Hub spells them
+_SIZES = {
+    1_000: "n<1K",
+    10_000: "1K<n<10K",
+    100_000: "10K<n<100K",
+    1_000_000: "100K<n<1M",
+    10_000_000: "1M<n<10M",
+}  # as the Hub spells them
 
 
 def _card_head(folder: Path, a: Account) -> str:  # YAML between dashes
     "Write what the Hub reads of a card"
     import yaml
-    splits = {kind: [name for name in a.notes if any((folder / kind).glob(f"{name}-*.parquet"))] for kind in sorted(path.name for path in folder.iterdir() if path.is_dir())}
-    sets = [{"config_name": kind, "data_files": [{"split": name, "path": f"{kind}/{name}-*.parquet"} for name in names]} for kind, names in splits.items() if names]
-    size = next((word for most, word in _SIZES.items() if sum(a.rows.values()) < most), "10M<n<100M")
-    head = {"pretty_name": a.title, "tags": ["humanlm", "user-simulation"], "size_categories": [size], "configs": sets}
+
+    splits = {
+        kind: [name for name in a.notes if any((folder / kind).glob(f"{name}-*.parquet"))]
+        for kind in sorted(path.name for path in folder.iterdir() if path.is_dir())
+    }
+    sets = [
+        {
+            "config_name": kind,
+            "data_files": [{"split": name, "path": f"{kind}/{name}-*.parquet"} for name in names],
+        }
+        for kind, names in splits.items()
+        if names
+    ]
+    size = next(
+        (word for most, word in _SIZES.items() if sum(a.rows.values()) < most), "10M<n<100M"
+    )
+    head = {
+        "pretty_name": a.title,
+        "tags": ["humanlm", "user-simulation"],
+        "size_categories": [size],
+        "configs": sets,
+    }
     return f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---\n"
 
 # %% ../../nbs/corpus/08_card.ipynb #card
-def card(a: Account, folder: Path | None = None) -> str:  # Markdown; folder: of the sets, which the Hub is told of
+def card(
+    a: Account, folder: Path | None = None
+) -> str:  # Markdown; folder: of the sets, which the Hub is told of
     "Describe a build"
-    left, silent = a.read - len(a.plan.records), sum(note["undescribed"] for note in a.notes.values())
+    left, silent = (
+        a.read - len(a.plan.records),
+        sum(note["undescribed"] for note in a.notes.values()),
+    )
     counted = f"{a.read:,} rows were read: {left:,} left out while reading, {len(a.plan.records):,} sorted. This became of them:"
-    undescribed = f"Rows without a persona: {silent:,}. Their prompts say that nothing is known about the person." if silent else ""
-    odd, leaks = list(_note_lines(a)), [_CardLine(f"{leak.what} (of {leak.looked_at:,})", leak.found) for leak in a.leaks]
+    undescribed = (
+        f"Rows without a persona: {silent:,}. Their prompts say that nothing is known about the person."
+        if silent
+        else ""
+    )
+    odd, leaks = (
+        list(_note_lines(a)),
+        [_CardLine(f"{leak.what} (of {leak.looked_at:,})", leak.found) for leak in a.leaks],
+    )
     parts = [
-        f"# {escape(a.title, quote=False)}", escape(a.about, quote=False), "\n".join(fill(escape(s, quote=False), 180) for s in a.sentences),
-        "## Splits", _split_table(a.plan, a.notes, a.most), undescribed,
-        "## Every row", counted, _fault_table(_fault_lines(a), "what became of it"),
-        "## What was odd", "Counted over all rows above, also over those that were dropped." if odd else "", _fault_table(odd, "what", "times"),
-        "## Leaks", _fault_table(leaks, "what must not happen", "found"),
-        "## Failures", _fault_table(_failure_lines(a), "what a model could not do", "times"), a.more,
+        f"# {escape(a.title, quote=False)}",
+        escape(a.about, quote=False),
+        "\n".join(fill(escape(s, quote=False), 180) for s in a.sentences),
+        "## Splits",
+        _split_table(a.plan, a.notes, a.most),
+        undescribed,
+        "## Every row",
+        counted,
+        _fault_table(_fault_lines(a), "what became of it"),
+        "## What was odd",
+        "Counted over all rows above, also over those that were dropped." if odd else "",
+        _fault_table(odd, "what", "times"),
+        "## Leaks",
+        _fault_table(leaks, "what must not happen", "found"),
+        "## Failures",
+        _fault_table(_failure_lines(a), "what a model could not do", "times"),
+        a.more,
     ]
-    return (f"{_card_head(folder, a)}\n" if folder else "") + "\n\n".join(filter(None, parts)) + "\n"
+    return (
+        (f"{_card_head(folder, a)}\n" if folder else "") + "\n\n".join(filter(None, parts)) + "\n"
+    )

@@ -23,7 +23,9 @@ def hash64(
     text: str,  # any name or content
 ) -> int:  # the same in every process
     "Give a 64-bit number that stands for a text"
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "little"
+    )
 
 
 name_hash = lru_cache(maxsize=2**16)(hash64)  # for names, which come again and again
@@ -31,16 +33,20 @@ name_hash = lru_cache(maxsize=2**16)(hash64)  # for names, which come again and 
 # %% ../../nbs/corpus/01_partition.ipynb #Index
 class Index(NamedTuple):
     "What has to be known of `N` rows to split them"
-    key: np.ndarray      # [N] uint64, hash of the row's id
-    user: np.ndarray     # [N] uint64, hash of who wrote the reply
+
+    key: np.ndarray  # [N] uint64, hash of the row's id
+    user: np.ndarray  # [N] uint64, hash of who wrote the reply
     context: np.ndarray  # [N] uint64, hash of the root context
-    time: np.ndarray     # [N] float64, seconds
-    turn: np.ndarray     # [N] int64, place in the conversation, such as the number of messages before
-    target: np.ndarray   # [N] bool, False: history that nobody will predict
-    until: np.ndarray | None = None  # [N] float64, end of what was written over a while; None: the same as `time`
+    time: np.ndarray  # [N] float64, seconds
+    turn: np.ndarray  # [N] int64, place in the conversation, such as the number of messages before
+    target: np.ndarray  # [N] bool, False: history that nobody will predict
+    until: np.ndarray | None = (
+        None  # [N] float64, end of what was written over a while; None: the same as `time`
+    )
 
     @property
-    def end(self) -> np.ndarray: return self.time if self.until is None else self.until  # [N]
+    def end(self) -> np.ndarray:
+        return self.time if self.until is None else self.until  # [N]
 
     def __getitem__(self, rows: np.ndarray) -> "Index":
         "Choose rows; as for arrays"
@@ -54,7 +60,7 @@ class Index(NamedTuple):
 # %% ../../nbs/corpus/01_partition.ipynb #chance
 def chance(
     keys: np.ndarray,  # [N] uint64
-    seed: int = 0,     # other seeds give other numbers
+    seed: int = 0,  # other seeds give other numbers
 ) -> np.ndarray:  # [N] float64 in [0, 1)
     "Draw a number per key that depends on key and seed alone"
     z = keys + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
@@ -65,7 +71,7 @@ def chance(
 # %% ../../nbs/corpus/01_partition.ipynb #keep_share
 def keep_share(
     keys: np.ndarray,  # [N] uint64
-    share: float,      # in [0, 1]
+    share: float,  # in [0, 1]
     seed: int = 0,
 ) -> np.ndarray:  # [N] bool
     "Keep a share of the rows, chosen by their keys"
@@ -74,7 +80,7 @@ def keep_share(
 
 def keep_active(
     users: np.ndarray,  # [N] uint64
-    least: int = 10,    # fewest rows of a user
+    least: int = 10,  # fewest rows of a user
     most: int | None = 1000,  # None: no limit
 ) -> np.ndarray:  # [N] bool
     "Keep users with neither too few nor too many rows"
@@ -84,7 +90,7 @@ def keep_active(
 # %% ../../nbs/corpus/01_partition.ipynb #in_order
 def in_order(
     time: np.ndarray,  # [N] float64
-    key: np.ndarray,   # [N] uint64, for equal times
+    key: np.ndarray,  # [N] uint64, for equal times
     *more: np.ndarray,  # [N], for equal keys
 ) -> np.ndarray:  # [N] int64: the row that comes first, the second, ...
     "Sort rows by time, equal times by key"
@@ -93,7 +99,7 @@ def in_order(
 
 def keep_first(
     content: np.ndarray,  # [N] uint64, equal where rows say the same
-    order: np.ndarray,    # [N] from `in_order`
+    order: np.ndarray,  # [N] from `in_order`
 ) -> np.ndarray:  # [N] bool
     "Keep the earliest of rows with equal content"
     _, first = np.unique(content[order], return_index=True)
@@ -116,7 +122,9 @@ FATES = {
     "newcomer": "by a person with too little history for a persona: dropped",
     "history": "was never to be predicted",
 }
-TRAIN, VAL, TEST, SEEN, UNSEEN, TURNS, EARLY, STRANGER, EVIDENCE, BEFORE, NEWCOMER, HISTORY = range(len(FATES))
+TRAIN, VAL, TEST, SEEN, UNSEEN, TURNS, EARLY, STRANGER, EVIDENCE, BEFORE, NEWCOMER, HISTORY = range(
+    len(FATES)
+)
 
 
 def count_fates(
@@ -134,8 +142,9 @@ def _split_post(rows: Index, test_frac: float = 0.08, val_frac: float = 0.02) ->
 # %% ../../nbs/corpus/01_partition.ipynb #Groups
 class _Groups(NamedTuple):
     "Rows put together by a name"
+
     names: np.ndarray  # [C] uint64, sorted
-    of: np.ndarray     # [N] group of each row
+    of: np.ndarray  # [N] group of each row
     first: np.ndarray  # [C] earliest time
 
     @classmethod
@@ -154,7 +163,9 @@ class _Groups(NamedTuple):
 def _last_of_each(rows, frac):
     "Mark the latest rows of each user: [N] bool"
     order = np.lexsort((rows.key, rows.time, rows.user))
-    _, start, where, counts = np.unique(rows.user[order], return_index=True, return_inverse=True, return_counts=True)
+    _, start, where, counts = np.unique(
+        rows.user[order], return_index=True, return_inverse=True, return_counts=True
+    )
     place = np.arange(len(order)) - start[where]
     wanted = np.minimum(counts, (counts * frac + 0.5).astype(int))
     late = np.zeros(len(order), bool)
@@ -176,9 +187,9 @@ def _follow(groups, wish, among):
 def _split_user(
     rows: Index,
     unseen_frac: float = 0.08,  # share of the people held out
-    seen_frac: float = 0.08,    # share of everyone else's rows, the latest
-    val_frac: float = 0.02,     # share of the other discussions, the latest
-    seed: int = 0,              # chooses the people
+    seen_frac: float = 0.08,  # share of everyone else's rows, the latest
+    val_frac: float = 0.02,  # share of the other discussions, the latest
+    seed: int = 0,  # chooses the people
 ) -> np.ndarray:  # [N] fates
     "Split by person; root contexts stay whole"
     groups, all_rows = _Groups.by(rows.context, rows.time), np.ones(len(rows.key), bool)
@@ -192,20 +203,23 @@ def _split_user(
     order = order[rest[order]]
     fate = np.full(len(names := groups.names), TRAIN)
     fate[tested] = SEEN
-    fate[order[len(order) - share(len(order), val_frac):]] = VAL
-    if not (fate[rest] == TRAIN).any(): raise DataError(_NO_TRAINING.format(len(names), unseen_frac, seen_frac))
+    fate[order[len(order) - share(len(order), val_frac) :]] = VAL
+    if not (fate[rest] == TRAIN).any():
+        raise DataError(_NO_TRAINING.format(len(names), unseen_frac, seen_frac))
     of = fate[groups.of]
     return np.where(unseen, np.where(of == SEEN, TEST, UNSEEN), of)
 
 # %% ../../nbs/corpus/01_partition.ipynb #_NO_TRAINING
-_NO_TRAINING = ("{} discussions are too few to hold out unseen_frac={} of the people and seen_frac={} of the other rows: "
-                "none is left for training. Add data, lower the shares, or split by post.")
+_NO_TRAINING = (
+    "{} discussions are too few to hold out unseen_frac={} of the people and seen_frac={} of the other rows: "
+    "none is left for training. Add data, lower the shares, or split by post."
+)
 
 # %% ../../nbs/corpus/01_partition.ipynb #split_user_time
 def _split_user_time(
     rows: Index,
     test_frac: float = 0.08,  # share of each person's rows, the latest
-    val_frac: float = 0.02,   # share of each person's rows before them
+    val_frac: float = 0.02,  # share of each person's rows before them
 ) -> np.ndarray:  # [N] fates
     "Split each person's rows in time; root contexts stay whole"
     groups = _Groups.by(rows.context, rows.time)
@@ -214,25 +228,30 @@ def _split_user_time(
     chosen = _last_of_each(rows, test_frac + val_frac) & ~late
     valid = _follow(groups, chosen, ~tested[groups.of]) & ~tested
     fate = np.where(tested, TEST, np.where(valid, VAL, TRAIN))
-    if not (fate == TRAIN).any(): raise DataError(_NO_TRAINING.format(len(fate), 0, test_frac))
+    if not (fate == TRAIN).any():
+        raise DataError(_NO_TRAINING.format(len(fate), 0, test_frac))
     return fate[groups.of]
 
 # %% ../../nbs/corpus/01_partition.ipynb #TurnCounts
 class _TurnCounts(NamedTuple):
     "How many turns of a conversation train, validate and test, in this order"
+
     train: np.ndarray
     val: np.ndarray
     test: np.ndarray
 
 
 def _turn_counts(
-    n: np.ndarray,           # turns of each conversation
+    n: np.ndarray,  # turns of each conversation
     test_frac: float = 0.05,
     val_frac: float = 0.05,
-    least_train: int = 6,    # fewest turns that train, if there are so many
+    least_train: int = 6,  # fewest turns that train, if there are so many
 ) -> _TurnCounts:
     "Divide the turns of conversations as published"
-    n_test, n_val = np.ceil(n * test_frac).astype(int) + 1, np.maximum((n * val_frac).astype(int), 1)
+    n_test, n_val = (
+        np.ceil(n * test_frac).astype(int) + 1,
+        np.maximum((n * val_frac).astype(int), 1),
+    )
     train = np.minimum(n, np.maximum(least_train, n - n_test - n_val))
     val = np.minimum(n - train, n_val)
     return _TurnCounts(train, val, n - train - val)
@@ -240,15 +259,17 @@ def _turn_counts(
 # %% ../../nbs/corpus/01_partition.ipynb #split_turn
 def _split_turn(
     rows: Index,
-    test_frac: float = 0.08,      # share of conversations, the latest
-    val_frac: float = 0.02,       # share of conversations before them
+    test_frac: float = 0.08,  # share of conversations, the latest
+    val_frac: float = 0.02,  # share of conversations before them
     turns: tuple[int, int] = (1, 1000),  # fewest and most turns of a conversation
-    late: float = 0.2,            # share of the turns of a held-out conversation to predict, the last ones
-    compat: int = 0,              # fewest training turns of the published rule; 0: our rule
+    late: float = 0.2,  # share of the turns of a held-out conversation to predict, the last ones
+    compat: int = 0,  # fewest training turns of the published rule; 0: our rule
 ) -> np.ndarray:  # [N] fates
     "Split chats: whole conversations by default, or turns within each as published"
     order = np.lexsort((rows.key, rows.turn, rows.context))
-    _, start, of, counts = np.unique(rows.context[order], return_index=True, return_inverse=True, return_counts=True)
+    _, start, of, counts = np.unique(
+        rows.context[order], return_index=True, return_inverse=True, return_counts=True
+    )
     place = np.empty(len(order), int)
     place[order] = np.arange(len(order)) - start[of]
     n = np.empty(len(order), int)
@@ -266,34 +287,40 @@ def _split_turn(
 
 # %% ../../nbs/corpus/01_partition.ipynb #splitters
 splitters: dict[str, Callable[..., np.ndarray]] = {
-    "post": _split_post, "user": _split_user, "user_time": _split_user_time, "turn": _split_turn}
+    "post": _split_post,
+    "user": _split_user,
+    "user_time": _split_user_time,
+    "turn": _split_turn,
+}
 
 
 def split(
     rows: Index,
     by: str = "post",  # a key of `splitters`
-    **options,         # of the splitter
+    **options,  # of the splitter
 ) -> np.ndarray:  # [N] fates
     "Split the targets among rows; history stands beside them"
     fate = np.full(len(rows.key), HISTORY)
     splitter = splitters[check_name(by, splitters, "splitter")]
-    if not rows.target.any(): raise DataError("There are no rows to split. See what the filters dropped.")
+    if not rows.target.any():
+        raise DataError("There are no rows to split. See what the filters dropped.")
     fate[rows.target] = splitter(rows[rows.target], **options)
     return fate
 
 # %% ../../nbs/corpus/01_partition.ipynb #Evidence
 class _EvidenceChoice(NamedTuple):
     "What personas are written from, and what that costs"
+
     used: np.ndarray  # [N] bool
     fate: np.ndarray  # [N] fates, adjusted
 
 # %% ../../nbs/corpus/01_partition.ipynb #choose_evidence
 def choose_evidence(
     rows: Index,
-    fate: np.ndarray,      # [N] from `split`
-    history: int = 20,     # most rows of a person
-    share: float = 0.5,    # largest share of a person's rows that may be used
-    least: int = 1,        # fewest rows for a persona; 0: people without one stay
+    fate: np.ndarray,  # [N] from `split`
+    history: int = 20,  # most rows of a person
+    share: float = 0.5,  # largest share of a person's rows that may be used
+    least: int = 1,  # fewest rows for a persona; 0: people without one stay
 ) -> _EvidenceChoice:
     "Choose the earliest rows of each person as evidence"
     order = np.lexsort((rows.key, rows.time, rows.user))
@@ -311,19 +338,23 @@ def choose_evidence(
     used, until = _strictly_earlier(of, time, end, usable, used, open_, max(least, 1))
     found[open_ & (time <= until)] = BEFORE
     found[used & (found != HISTORY)] = EVIDENCE
-    if least: found[open_ & (until == -np.inf)] = NEWCOMER
+    if least:
+        found[open_ & (until == -np.inf)] = NEWCOMER
     back = np.argsort(order)
     return _EvidenceChoice(used[back], found[back])
 
 # %% ../../nbs/corpus/01_partition.ipynb #_usable
 def _usable(rows, fate):
     "Mark rows that a persona may be written from: [N] bool"
-    kept = np.isin(fate, (TRAIN, UNSEEN)) | (fate == HISTORY) & ~np.isin(rows.context, rows.context[_evaluated(fate)])
+    kept = np.isin(fate, (TRAIN, UNSEEN)) | (fate == HISTORY) & ~np.isin(
+        rows.context, rows.context[_evaluated(fate)]
+    )
     alone = ~np.isin(rows.user, rows.user[kept])
     return kept | alone & np.isin(fate, (TEST, SEEN))
 
 
-def _evaluated(fate): return np.isin(fate, (VAL, TEST, SEEN))
+def _evaluated(fate):
+    return np.isin(fate, (VAL, TEST, SEEN))
 
 # %% ../../nbs/corpus/01_partition.ipynb #_strictly_earlier
 def _strictly_earlier(of, start, end, usable, used, open_, least):
@@ -335,11 +366,16 @@ def _strictly_earlier(of, start, end, usable, used, open_, least):
         extreme.at(found, of[rows], times[rows])
         return found[of]
 
-    def count(rows): return np.bincount(of[rows], minlength=people)[of]
+    def count(rows):
+        return np.bincount(of[rows], minlength=people)[of]
 
-    torn = usable & open_ & ~used & (start <= of_each(used, end, np.maximum, -np.inf))  # moments that the share cuts in two
+    torn = (
+        usable & open_ & ~used & (start <= of_each(used, end, np.maximum, -np.inf))
+    )  # moments that the share cuts in two
     before = used & (end < of_each(torn, start, np.minimum, np.inf))
     used = np.where(count(before) >= least, before, used)
-    used &= end < of_each(open_ & ~used, start, np.maximum, -np.inf)  # something later is left to predict
+    used &= end < of_each(
+        open_ & ~used, start, np.maximum, -np.inf
+    )  # something later is left to predict
     used &= count(used) >= least
     return used, of_each(used, end, np.maximum, -np.inf)

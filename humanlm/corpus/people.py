@@ -20,7 +20,14 @@ from ..clients.client import ChatClient
 from .partition import SEEN, TEST, TRAIN, chance
 from ..data.persona import format_persona
 from humanlm.corpus.personas import (
-    Failure, PersonaConfig, Said, _shown, ask_personas, persona_items, rule_corpus, rule_persona,
+    Failure,
+    PersonaConfig,
+    Said,
+    _shown,
+    ask_personas,
+    persona_items,
+    rule_corpus,
+    rule_persona,
 )
 from .selection import CODE, Plan, SelectConfig, index_of, smallest
 from .store import RowStore, quoted
@@ -28,7 +35,8 @@ from .store import RowStore, quoted
 # %% ../../nbs/corpus/06_people.ipynb #Evidence
 class _PeopleEvidence(NamedTuple):
     "What personas are written from"
-    rows: np.ndarray   # [E] entries, sorted by person and time
+
+    rows: np.ndarray  # [E] entries, sorted by person and time
     users: np.ndarray  # [U] people with evidence, sorted
     start: np.ndarray  # [U] where each one's entries begin
     until: np.ndarray  # [U] place of each one's first predicted row
@@ -50,6 +58,7 @@ BATCH = 256  # people described together
 
 class _PeopleBatch(NamedTuple):
     "People to describe together"
+
     said: dict[str, list[Said]]  # user → evidence, oldest first
     until: dict[str, tuple[int, int]]  # user → hash, place of the first predicted row
 
@@ -61,12 +70,16 @@ def _batches(
 ) -> Iterator[_PeopleBatch]:
     "Fetch evidence, a batch of people at a time"
     found = find_evidence(plan)
-    pieces = list(zip(found.users.tolist(), np.split(found.rows, found.start[1:]), found.until.tolist()))
+    pieces = list(
+        zip(found.users.tolist(), np.split(found.rows, found.start[1:]), found.until.tolist())
+    )
     for i in range(0, len(pieces), BATCH):
         batch = _PeopleBatch({}, {})
-        for user, rows, order in pieces[i:i + BATCH]:
+        for user, rows, order in pieces[i : i + BATCH]:
             entries = list(store.fetch(plan.records[rows], contexts))
-            batch.said[entries[0].user_id] = [Said(e.id, e.reply, e.messages, e.time, e.facts) for e in entries]
+            batch.said[entries[0].user_id] = [
+                Said(e.id, e.reply, e.messages, e.time, e.facts) for e in entries
+            ]
             batch.until[entries[0].user_id] = user, order
         yield batch
 
@@ -77,15 +90,16 @@ SAMPLE = 2_000  # pieces of evidence that the rules learn everybody's habits fro
 def _sample(store, plan):
     rows = np.flatnonzero(plan.used)
     chosen = rows[np.argsort(chance(plan.records["key"][rows]), kind="stable")[:SAMPLE]]
-    for entry in store.fetch(plan.records[chosen], contexts=False): yield entry.user_id, entry.reply
+    for entry in store.fetch(plan.records[chosen], contexts=False):
+        yield entry.user_id, entry.reply
 
 # %% ../../nbs/corpus/06_people.ipynb #write_people
 def write_people(
-    path: Path,          # file to make; the index goes beside it
+    path: Path,  # file to make; the index goes beside it
     store: RowStore,
     plan: Plan,
     c: PersonaConfig,
-    source: str,         # what the place is called
+    source: str,  # what the place is called
     client: ChatClient | None = None,  # None: rules
 ) -> list[Failure]:
     "Write the personas of everyone who has a row left"
@@ -94,30 +108,44 @@ def write_people(
     with atomic_path(path) as new, open(new, "wb") as file:
         for batch in _batches(store, plan, contexts=client is not None):
             people = {u: _shown(said, c) if client else said for u, said in batch.said.items()}
-            if client: written, failed = run_sync(ask_personas(client, source, people, c))
-            else: written, failed = {u: rule_persona(u, said, corpus) for u, said in people.items()}, []
+            if client:
+                written, failed = run_sync(ask_personas(client, source, people, c))
+            else:
+                written, failed = (
+                    {u: rule_persona(u, said, corpus) for u, said in people.items()},
+                    [],
+                )
             failures += failed
             for user, fields in written.items():
                 hash_, until = batch.until[user]
                 whole = json.loads(quoted(fields))
-                end += file.write(to_json(Persona(user, "", whole, tuple(s.id for s in people[user]), until)).encode())
+                end += file.write(
+                    to_json(
+                        Persona(user, "", whole, tuple(s.id for s in people[user]), until)
+                    ).encode()
+                )
                 index.append((hash_, end, persona_items(whole), len(format_persona(whole))))
     users, *numbers = zip(*index) if index else [()] * 4
     arrays = dict(zip(("ends", "items", "chars"), (np.array(n, np.int64) for n in numbers)))
-    with atomic_path(path.with_suffix(".npz")) as new: np.savez(new, users=np.array(users, np.uint64), **arrays)
+    with atomic_path(path.with_suffix(".npz")) as new:
+        np.savez(new, users=np.array(users, np.uint64), **arrays)
     return failures
 
 # %% ../../nbs/corpus/06_people.ipynb #People
 class People:
     "Personas on disk, found by the hash of their user"
+
     def __init__(self, path: Path):
         found = np.load(path.with_suffix(".npz"))
-        self.users, self.ends, self.items, self.chars = (found[name] for name in ("users", "ends", "items", "chars"))
+        self.users, self.ends, self.items, self.chars = (
+            found[name] for name in ("users", "ends", "items", "chars")
+        )
         self.texts, self.kept = open(path, "rb"), OrderedDict()
 
     def place(self, users: np.ndarray) -> np.ndarray:  # -1: no persona
         "Find people"
-        if not len(self.users): return np.full(len(users), -1)
+        if not len(self.users):
+            return np.full(len(users), -1)
         at = np.minimum(np.searchsorted(self.users, users), len(self.users) - 1)
         return np.where(self.users[at] == users, at, -1)
 
@@ -127,7 +155,8 @@ class People:
             start = int(self.ends[place - 1]) if place else 0
             self.texts.seek(start)
             self.kept[place] = self.texts.read(int(self.ends[place]) - start).decode()
-            if len(self.kept) > KEPT: self.kept.popitem(last=False)
+            if len(self.kept) > KEPT:
+                self.kept.popitem(last=False)
         return self.kept[place]
 
 # %% ../../nbs/corpus/06_people.ipynb #KEPT
@@ -137,7 +166,8 @@ KEPT = 4096  # personas in memory
 def _prompt_chars(plan: Plan, people: People | None) -> np.ndarray:  # [N] int64
     "Count the characters of persona and context"
     chars = plan.records["chars"].astype(np.int64)
-    if people is None or not len(people.users): return chars
+    if people is None or not len(people.users):
+        return chars
     place = people.place(plan.records["user"])
     return chars + np.where(place >= 0, people.chars[place], 0)
 
@@ -147,16 +177,21 @@ def settle(
     people: People | None,  # None: nobody is described
     c: SelectConfig,
     persona: PersonaConfig,
-    misfits: Callable[[Plan], Iterable[tuple[int, str]]] = lambda plan: (),  # entries that cannot go with their persona, and fates
+    misfits: Callable[
+        [Plan], Iterable[tuple[int, str]]
+    ] = lambda plan: (),  # entries that cannot go with their persona, and fates
 ) -> Plan:
     "Drop rows by their personas and lengths, then apply the percentages"
     plan = plan._replace(fate=plan.fate.copy())
 
-    def drop(name, bad): plan.fate[plan.out & bad] = CODE[name]
+    def drop(name, bad):
+        plan.fate[plan.out & bad] = CODE[name]
 
     _drop_undescribed(plan, people, persona, drop)
-    if c.max_prompt_tokens: drop("over-long", _prompt_chars(plan, people) > 4 * c.max_prompt_tokens)
-    for entry, fate in misfits(plan): plan.fate[entry] = CODE[fate]
+    if c.max_prompt_tokens:
+        drop("over-long", _prompt_chars(plan, people) > 4 * c.max_prompt_tokens)
+    for entry, fate in misfits(plan):
+        plan.fate[entry] = CODE[fate]
     plan = _without_strangers(plan, c)
     for among, percent in (((TRAIN,), c.train_percent), ((TEST, SEEN), c.test_percent)):
         rows = np.flatnonzero(np.isin(plan.fate, among))
@@ -170,7 +205,10 @@ def _without_strangers(plan, c):
 
 # %% ../../nbs/corpus/06_people.ipynb #_drop_undescribed
 def _drop_undescribed(plan, people, persona, drop):
-    if people is None: return
+    if people is None:
+        return
     place = people.place(plan.records["user"])
-    if persona.least: drop("no persona", place < 0)
-    if len(people.users): drop("thin persona", (place >= 0) & (people.items[place] < persona.fewest_items))
+    if persona.least:
+        drop("no persona", place < 0)
+    if len(people.users):
+        drop("thin persona", (place >= 0) & (people.items[place] < persona.fewest_items))

@@ -22,11 +22,17 @@ from ..data.persona import PERSONA_BLOCKS
 from ..logs.replies import Corpus, DEMOGRAPHICS, line_features, write_persona
 
 # %% ../../nbs/corpus/04_personas.ipynb #_lists
-def _lists(text): return {"type": "array", "minItems": 1, "items": {"type": "string"}, "description": text}
+def _lists(text):
+    return {"type": "array", "minItems": 1, "items": {"type": "string"}, "description": text}
 
 
 def _object(properties):
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
 
 # %% ../../nbs/corpus/04_personas.ipynb #LISTS
 LISTS = {
@@ -35,11 +41,16 @@ LISTS = {
     "communication": "8 to 12 phrases: tone, length, order of points, spelling, habits of speech, each with proof",
     "statistics": "5 to 10 phrases: counts and shares that can be read off the messages",
 }
-SCHEMA = _object({
-    "analysis": {"type": "string", "description": "what the messages show, before anything is settled"},
-    "demographics": _object({name: {"type": "string"} for name in DEMOGRAPHICS}),
-    **{name: _lists(text) for name, text in LISTS.items()},
-})
+SCHEMA = _object(
+    {
+        "analysis": {
+            "type": "string",
+            "description": "what the messages show, before anything is settled",
+        },
+        "demographics": _object({name: {"type": "string"} for name in DEMOGRAPHICS}),
+        **{name: _lists(text) for name, text in LISTS.items()},
+    }
+)
 
 # %% ../../nbs/corpus/04_personas.ipynb #check_persona
 def _check_persona(
@@ -48,20 +59,33 @@ def _check_persona(
     "Drop the analysis and refuse what says nothing; ValueError says what is wrong"
     fields = {name: answer[name] for name in PERSONA_BLOCKS}
     blank = [name for name in LISTS if not any(item.strip() for item in fields[name])]
-    if blank: raise ValueError(f"{', '.join(blank)}: every list needs at least one phrase that says something")
-    texts = {name: [" ".join(item.split()) for item in fields[name] if item.strip()] for name in LISTS}
-    return {"demographics": {k: v.strip() or "NA" for k, v in fields["demographics"].items()}, **texts}
+    if blank:
+        raise ValueError(
+            f"{', '.join(blank)}: every list needs at least one phrase that says something"
+        )
+    texts = {
+        name: [" ".join(item.split()) for item in fields[name] if item.strip()] for name in LISTS
+    }
+    return {
+        "demographics": {k: v.strip() or "NA" for k, v in fields["demographics"].items()},
+        **texts,
+    }
 
 # %% ../../nbs/corpus/04_personas.ipynb #persona_items
 def persona_items(
     fields: Mapping[str, Any] | None,  # of a persona
 ) -> int:
     "Count the phrases of a persona, demographics apart"
-    return sum(len(v) for name, v in (fields or {}).items() if name in LISTS and isinstance(v, (list, tuple)))
+    return sum(
+        len(v)
+        for name, v in (fields or {}).items()
+        if name in LISTS and isinstance(v, (list, tuple))
+    )
 
 # %% ../../nbs/corpus/04_personas.ipynb #Said
 class Said(NamedTuple):
     "One message of a person, as evidence"
+
     id: str
     reply: str
     context: tuple[Message, ...] = ()
@@ -73,10 +97,13 @@ def _readable_time(
     time: float | None,  # UTC seconds, or milliseconds
 ) -> str:
     "Write a time as people do; empty if there is none"
-    if time is None: return ""
+    if time is None:
+        return ""
     seconds = time / 1000 if abs(time) > 1e10 else time
-    try: return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    except (ValueError, OverflowError, OSError): return ""
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 # %% ../../nbs/corpus/04_personas.ipynb #evidence_block
 def _without_middle(
@@ -85,19 +112,27 @@ def _without_middle(
 ) -> str:
     "Leave out the middle of a text of too many words"
     words, half = list(re.finditer(r"\S+", text)), max(0, most - 1) // 2
-    return text if len(words) <= most else text[:words[half].start()] + "[…]" + text[words[-half - 1].end():]
+    return (
+        text
+        if len(words) <= most
+        else text[: words[half].start()] + "[…]" + text[words[-half - 1].end() :]
+    )
 
 
 def _evidence_block(
     said: Said,
     number: int,
-    reply_words: int = 1024,   # longer replies are cut
-    block_words: int = 3000,   # the context of longer blocks is cut
+    reply_words: int = 1024,  # longer replies are cut
+    block_words: int = 3000,  # the context of longer blocks is cut
 ) -> str:  # empty: they are too long without it, too
     "Write one piece of evidence"
     words = said.reply.split(" ")
     reply = said.reply if len(words) <= reply_words else " ".join(words[:reply_words]) + " […]"
-    facts = ", ".join(f"{name}={shorten(value, 200)}" for name, value in said.facts.items() if value not in (None, "", 0, [], {}))
+    facts = ", ".join(
+        f"{name}={shorten(value, 200)}"
+        for name, value in said.facts.items()
+        if value not in (None, "", 0, [], {})
+    )
     before = "\n".join(f"{m.name or m.role}: {m.content}" for m in said.context) or "(nothing)"
     time = _readable_time(said.time)
     head = f"## Message {number}" + (f" ({time})" if time else "")
@@ -117,6 +152,7 @@ WRITERS = ("rules", "none", "given")
 @dataclass(frozen=True)
 class PersonaConfig(ChatConfig):
     "Who writes personas, and from what"
+
     history: int = 20
     """Most messages a persona is written from, the person's earliest. They are not predicted."""
     share: float = 0.5
@@ -150,7 +186,9 @@ class PersonaConfig(ChatConfig):
 
     group: ClassVar[str] = "persona"
     rules: ClassVar[tuple[str, ...]] = WRITERS
-    keep_unusable: ClassVar[bool] = True  # who cannot be described is not paid for again when a build goes on
+    keep_unusable: ClassVar[bool] = (
+        True  # who cannot be described is not paid for again when a build goes on
+    )
     above_0: ClassVar[tuple[str, ...]] = (*ChatConfig.above_0, "reply_words", "block_words")
 
     @property
@@ -166,14 +204,28 @@ class PersonaConfig(ChatConfig):
     @property
     def fewest_items(self) -> int:
         "The fewest phrases that count as a persona"
-        return self.min_items if self.min_items is not None else 10 * (self.model not in ("rules", "none"))
+        return (
+            self.min_items
+            if self.min_items is not None
+            else 10 * (self.model not in ("rules", "none"))
+        )
 
     def checks(self) -> Iterator[tuple[bool, str]]:
         yield from super().checks()
-        for name in ("history", "least"): yield getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}"
+        for name in ("history", "least"):
+            yield (
+                getattr(self, name) >= 0,
+                f"{name} must not be negative, got {getattr(self, name)}",
+            )
         yield 0 <= self.share <= 1, f"share must lie between 0 and 1, got {self.share}"
-        yield self.least <= self.history, f"least must be at most history, got {self.least} and {self.history}"
-        yield self.min_items is None or self.min_items >= 0, f"min_items must not be negative, got {self.min_items}"
+        yield (
+            self.least <= self.history,
+            f"least must be at most history, got {self.least} and {self.history}",
+        )
+        yield (
+            self.min_items is None or self.min_items >= 0,
+            f"min_items must not be negative, got {self.min_items}",
+        )
 
 # %% ../../nbs/corpus/04_personas.ipynb #INSTRUCTIONS
 INSTRUCTIONS = """\
@@ -190,28 +242,45 @@ the last message.
 
 
 def _persona_request(
-    source: str,            # what the place is called
-    said: Sequence[Said],   # evidence, oldest first
+    source: str,  # what the place is called
+    said: Sequence[Said],  # evidence, oldest first
     config: PersonaConfig | None = None,  # None: the defaults
 ) -> ChatRequest:
     "Ask for the persona of one person"
     c = config or PersonaConfig()
-    blocks = [block for i, s in enumerate(said, 1) if (block := _evidence_block(s, i, c.reply_words, c.block_words))]
-    question = "\n\n".join([f"{len(blocks)} messages by one person, oldest first.", *blocks,
-                            "Describe this person in the form asked for."])
-    return chat(question, INSTRUCTIONS.format(source=source), temperature=c.temperature, max_tokens=c.max_tokens,
-                schema=SCHEMA, caller="persona")
+    blocks = [
+        block
+        for i, s in enumerate(said, 1)
+        if (block := _evidence_block(s, i, c.reply_words, c.block_words))
+    ]
+    question = "\n\n".join(
+        [
+            f"{len(blocks)} messages by one person, oldest first.",
+            *blocks,
+            "Describe this person in the form asked for.",
+        ]
+    )
+    return chat(
+        question,
+        INSTRUCTIONS.format(source=source),
+        temperature=c.temperature,
+        max_tokens=c.max_tokens,
+        schema=SCHEMA,
+        caller="persona",
+    )
 
 # %% ../../nbs/corpus/04_personas.ipynb #Failure
 class Failure(NamedTuple):
     "A persona that could not be written"
+
     user_id: str
-    kind: str     # of `LLMError`
+    kind: str  # of `LLMError`
     message: str
 
 # %% ../../nbs/corpus/04_personas.ipynb #PersonaSet
 class _PersonaSet(NamedTuple):
     "Personas, and the people for whom there is none"
+
     personas: dict[str, dict]  # user → the five parts
     failures: list[Failure]
 
@@ -221,30 +290,46 @@ SECOND_TRY = 0.2  # least temperature when a bad answer is asked for again
 # %% ../../nbs/corpus/04_personas.ipynb #ask_personas
 async def ask_personas(
     client: ChatClient,
-    source: str,                            # what the place is called
-    people: Mapping[str, Sequence[Said]],   # user → evidence, oldest first
-    config: PersonaConfig | None = None,    # None: the defaults
+    source: str,  # what the place is called
+    people: Mapping[str, Sequence[Said]],  # user → evidence, oldest first
+    config: PersonaConfig | None = None,  # None: the defaults
 ) -> _PersonaSet:
     "Ask a model for the personas of people; raises `LLMError` only if no one more can be asked"
     c = config or PersonaConfig()
-    asked = {user: _persona_request(source, said, c) for user, said in people.items() if _shown(said, c)}
-    unseen = [Failure(user, "bad request", "no message is short enough for persona.block_words") for user in people if user not in asked]
+    asked = {
+        user: _persona_request(source, said, c) for user, said in people.items() if _shown(said, c)
+    }
+    unseen = [
+        Failure(user, "bad request", "no message is short enough for persona.block_words")
+        for user in people
+        if user not in asked
+    ]
     written, failures = await _round(client, asked)
-    again = {f.user_id: replace(asked[f.user_id], temperature=max(c.temperature, SECOND_TRY), repeat=1)
-             for f in failures if f.kind == "bad answer"}
+    again = {
+        f.user_id: replace(asked[f.user_id], temperature=max(c.temperature, SECOND_TRY), repeat=1)
+        for f in failures
+        if f.kind == "bad answer"
+    }
     if again:
         more, still = await _round(client, again)
         written |= more
         failures = [f for f in failures if f.user_id not in again] + still
-    return _PersonaSet({user: written[user] for user in people if user in written}, sorted(failures + unseen))
+    return _PersonaSet(
+        {user: written[user] for user in people if user in written}, sorted(failures + unseen)
+    )
 
 # %% ../../nbs/corpus/04_personas.ipynb #_round
 async def _round(client, asked):
     replies = await chat_all(client, asked.values(), _check_persona)
     pairs = dict(zip(asked, replies))
-    if stop := next((r for r in replies if isinstance(r, LLMError) and r.stops), None): raise stop
-    failed = [Failure(u, r.kind, shorten(r, 200)) for u, r in pairs.items() if isinstance(r, LLMError)]
-    return {u: _check_persona(r.parsed) for u, r in pairs.items() if not isinstance(r, LLMError)}, failed
+    if stop := next((r for r in replies if isinstance(r, LLMError) and r.stops), None):
+        raise stop
+    failed = [
+        Failure(u, r.kind, shorten(r, 200)) for u, r in pairs.items() if isinstance(r, LLMError)
+    ]
+    return {
+        u: _check_persona(r.parsed) for u, r in pairs.items() if not isinstance(r, LLMError)
+    }, failed
 
 # %% ../../nbs/corpus/04_personas.ipynb #estimate
 PERSONA_TOKENS = 1600  # of a typical persona with its analysis
@@ -257,14 +342,15 @@ def rule_corpus(
 ) -> Corpus:
     "Count words and habits over many people"
     corpus = Corpus()
-    for user, text in said: corpus.add(user, line_features(text))
+    for user, text in said:
+        corpus.add(user, line_features(text))
     return corpus
 
 # %% ../../nbs/corpus/04_personas.ipynb #rule_persona
 def rule_persona(
     user_id: str,
     said: Sequence[Said],  # oldest first
-    corpus: Corpus,        # what everyone wrote
+    corpus: Corpus,  # what everyone wrote
 ) -> dict[str, Any]:  # the five parts
     "Describe a person by counting"
     messages = [Message(s.id, "user", user_id, s.reply) for s in said]

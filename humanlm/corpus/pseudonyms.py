@@ -24,16 +24,19 @@ from ..logs.rows import folded
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #pseudonym
 @lru_cache(maxsize=2**17)
 def _drawn(spelling, salt):
-    number = int.from_bytes(blake2b(spelling.encode("utf-8", "replace"), key=salt, digest_size=8).digest(), "big")
+    number = int.from_bytes(
+        blake2b(spelling.encode("utf-8", "replace"), key=salt, digest_size=8).digest(), "big"
+    )
     return f"u{number % 10**12:012}"
 
 
 @lru_cache(maxsize=2**17)
-def _spelling(name): return re.sub(r"^(?:@|/?u/)", "", name.strip()).casefold()
+def _spelling(name):
+    return re.sub(r"^(?:@|/?u/)", "", name.strip()).casefold()
 
 
 def pseudonym(
-    name: str,    # in any spelling: Oak_7, u/oak_7, @oak_7
+    name: str,  # in any spelling: Oak_7, u/oak_7, @oak_7
     salt: bytes,  # secret of a build
 ) -> str:  # "" stays: nobody is known
     "Give the name that stands for a name"
@@ -50,7 +53,11 @@ def _is_telling(
     spelling: str,  # of a name, in lower case
 ) -> bool:
     "Tell a name that can be found alone from one that may be a word or a number"
-    return len(spelling) > 2 and bool(re.search(r"[0-9_@ ]|\w[.-]\w", spelling)) and any(c.isalpha() for c in spelling)
+    return (
+        len(spelling) > 2
+        and bool(re.search(r"[0-9_@ ]|\w[.-]\w", spelling))
+        and any(c.isalpha() for c in spelling)
+    )
 
 
 class _Called(dict[str, str]):
@@ -61,14 +68,23 @@ class _Called(dict[str, str]):
         "Sort names by their first words"
         found: dict[str, list] = {}
         for name in self:
-            if words := _WORD.findall(name): found.setdefault(words[0], []).append((words, name))
+            if words := _WORD.findall(name):
+                found.setdefault(words[0], []).append((words, name))
         return found
 
     def within(self, low: str) -> list[str]:  # low: a text in lower case
         "Find names that may stand in a text"
-        if len(self) <= FEW: return [name for name in self if name in low]
+        if len(self) <= FEW:
+            return [name for name in self if name in low]
         words = _WORD.findall(low)
-        return list({name for i, word in enumerate(words) for own, name in self.by_word.get(word, ()) if words[i:i + len(own)] == own})
+        return list(
+            {
+                name
+                for i, word in enumerate(words)
+                for own, name in self.by_word.get(word, ())
+                if words[i : i + len(own)] == own
+            }
+        )
 
 
 def _hide_names(
@@ -80,30 +96,42 @@ def _hide_names(
     low = text.casefold()
     if found := [name for name in called.within(low) if _is_telling(name)]:
         text = _replaced(text, low, _anywhere(tuple(sorted(found, key=len, reverse=True))), called)
-    if "@" not in text and "u/" not in low: return text
+    if "@" not in text and "u/" not in low:
+        return text
 
     def call(m):
         name = m[2] or m[0]
-        return m[0] if _DRAWN.fullmatch(name) else (m[1] or "") + (called.get(name.casefold()) or pseudonym(name, salt))
+        return (
+            m[0]
+            if _DRAWN.fullmatch(name)
+            else (m[1] or "") + (called.get(name.casefold()) or pseudonym(name, salt))
+        )
 
     return _MARKED.sub(call, text)
 
 
 def _replaced(text, low, names, called):
     "Replace in a text what is found in its lower case, which may be longer"
-    at = range(len(text) + 1) if len(low) == len(text) else [i for i, c in enumerate(text) for _ in c.casefold()] + [len(text)]
+    at = (
+        range(len(text) + 1)
+        if len(low) == len(text)
+        else [i for i, c in enumerate(text) for _ in c.casefold()] + [len(text)]
+    )
     parts, last = [], 0
     for m in names.finditer(low):
-        parts += text[last:at[m.start(1)]], called[m[1]]
+        parts += text[last : at[m.start(1)]], called[m[1]]
         last = at[m.end(1)]
     return "".join([*parts, text[last:]])
 
 
 @lru_cache(maxsize=4096)
-def _anywhere(names): return re.compile(rf"(?<!\w)(?:@|/?u/|)({'|'.join(map(re.escape, names))})(?!\w)")
+def _anywhere(names):
+    return re.compile(rf"(?<!\w)(?:@|/?u/|)({'|'.join(map(re.escape, names))})(?!\w)")
 
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #hide_people
-_NAMES = frozenset(("author", "fullname", "name", "twitter_username", "username", "x_folder", "x_origin"))  # facts that are names
+_NAMES = frozenset(
+    ("author", "fullname", "name", "twitter_username", "username", "x_folder", "x_origin")
+)  # facts that are names
 
 
 def _hide_people(
@@ -112,38 +140,65 @@ def _hide_people(
 ) -> LogEntry:
     "Replace all names of people in an entry"
     me, shops = pseudonym(entry.user_id, salt), entry.source == "amazon"
-    called = _Called({} if shops else {_spelling(m[2]): pseudonym(m[2], salt) for m in entry.context if m[2]})
+    called = _Called(
+        {} if shops else {_spelling(m[2]): pseudonym(m[2], salt) for m in entry.context if m[2]}
+    )
     called.update({_spelling(name): me for name in (entry.user_id, *entry.known_as)})
-    quiet = _is_quiet("\0".join([entry.reply, entry.persona, *(m[3] for m in entry.context)]), called)
+    quiet = _is_quiet(
+        "\0".join([entry.reply, entry.persona, *(m[3] for m in entry.context)]), called
+    )
     root, start = _hidden_id(entry.context_id, salt), f"{entry.context_id}/"
 
-    def text(t): return t if quiet else _hide_names(t, called, salt)
+    def text(t):
+        return t if quiet else _hide_names(t, called, salt)
 
-    def hidden(i): return f"{root}/{i[len(start):]}" if i.startswith(start) else _hidden_id(i, salt)
+    def hidden(i):
+        return f"{root}/{i[len(start) :]}" if i.startswith(start) else _hidden_id(i, salt)
 
-    def author(m): return m if shops or not m else called[_spelling(m)]
+    def author(m):
+        return m if shops or not m else called[_spelling(m)]
 
     def facts(value, name=""):
-        if isinstance(value, str): return pseudonym(value, salt) if name in _NAMES else _hide_names(value, called, salt)
-        if isinstance(value, dict): return {key: facts(part, key) for key, part in value.items()}
+        if isinstance(value, str):
+            return pseudonym(value, salt) if name in _NAMES else _hide_names(value, called, salt)
+        if isinstance(value, dict):
+            return {key: facts(part, key) for key, part in value.items()}
         return [facts(part, name) for part in value] if isinstance(value, (list, tuple)) else value
 
-    context = tuple([(hidden(i), role, author(name), text(content), time) for i, role, name, content, time in entry.context])
-    return entry._replace(id=_salted(entry.id, salt), user_id=me, context_id=root, post_id=_hidden_id(entry.post_id, salt),
-                          reply=text(entry.reply), context=context, facts=facts(entry.facts), persona=text(entry.persona), known_as=(),
-                          post_facts=facts(entry.post_facts))
+    context = tuple(
+        [
+            (hidden(i), role, author(name), text(content), time)
+            for i, role, name, content, time in entry.context
+        ]
+    )
+    return entry._replace(
+        id=_salted(entry.id, salt),
+        user_id=me,
+        context_id=root,
+        post_id=_hidden_id(entry.post_id, salt),
+        reply=text(entry.reply),
+        context=context,
+        facts=facts(entry.facts),
+        persona=text(entry.persona),
+        known_as=(),
+        post_facts=facts(entry.post_facts),
+    )
 
 
 def _is_quiet(texts, called):
     "Tell that nobody is named in texts, which is so in most rows"
-    if not all(map(str.isascii, called)): return False
+    if not all(map(str.isascii, called)):
+        return False
     data = folded(texts)
-    return b"@" not in data and b"u/" not in data and not any(name.encode() in data for name in called)
+    return (
+        b"@" not in data and b"u/" not in data and not any(name.encode() in data for name in called)
+    )
 
 
 def _hidden_id(name, salt):
     "Give an id that is the same in all rows: of an address a hash, since a row cannot tell whose names it holds"
-    if "://" in name: return _hashed(name, salt)
+    if "://" in name:
+        return _hashed(name, salt)
     return _hide_names(name, _Called(), salt) if "@" in name or "u/" in name.casefold() else name
 
 
@@ -152,7 +207,8 @@ def _salted(row_id, salt):
     return f"{source}-{_hashed(digest, salt)}"
 
 
-def _hashed(text, salt): return blake2b(text.encode("utf-8", "replace"), key=salt, digest_size=10).hexdigest()
+def _hashed(text, salt):
+    return blake2b(text.encode("utf-8", "replace"), key=salt, digest_size=10).hexdigest()
 
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #hide_authors
 _LED = re.compile(r"^\s*([^\s,:;>]+)(?=[,:;>])")  # a name before what is said to it
@@ -166,34 +222,53 @@ def hide_authors(
     names = {m.name for t in threads for m in t.messages} - {""}
     called = _Called({_spelling(name): pseudonym(name, salt) for name in names})
 
-    def text(t): return _hide_names(_LED.sub(lambda m: called.get(m[1].casefold(), m[0]), t), called, salt)
+    def text(t):
+        return _hide_names(_LED.sub(lambda m: called.get(m[1].casefold(), m[0]), t), called, salt)
 
-    def hidden(i): return _hide_names(i, called, salt)
+    def hidden(i):
+        return _hide_names(i, called, salt)
 
-    def message(m): return replace(m, id=hidden(m.id), name=pseudonym(m.name, salt), content=text(m.content), parents=tuple(map(hidden, m.parents)))
+    def message(m):
+        return replace(
+            m,
+            id=hidden(m.id),
+            name=pseudonym(m.name, salt),
+            content=text(m.content),
+            parents=tuple(map(hidden, m.parents)),
+        )
 
-    return [replace(t, id=hidden(t.id), messages=tuple(map(message, _without_names(t, names).messages))) for t in threads]
+    return [
+        replace(t, id=hidden(t.id), messages=tuple(map(message, _without_names(t, names).messages)))
+        for t in threads
+    ]
 
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #read_salt
 def salt_path(
-    folder: Path,    # of the build
-    where: str = "", # a file; empty: one beside the folder
+    folder: Path,  # of the build
+    where: str = "",  # a file; empty: one beside the folder
 ) -> Path:
     "Tell where the secret of a build lies"
     return Path(where) if where else folder.with_name(f"{folder.name}.salt")
 
 
 def read_salt(
-    folder: Path,    # of the build
-    where: str = "", # a file; empty: one beside the folder
+    folder: Path,  # of the build
+    where: str = "",  # a file; empty: one beside the folder
 ) -> bytes:
     "Read the secret of a build, or make it; `ConfigError` if it would be published, or was lost on the way"
     path = salt_path(folder, where)
-    if path.resolve().is_relative_to(folder.resolve()): raise ConfigError(f"persona.salt {path} lies in {folder}, which is published. Choose another place.")
+    if path.resolve().is_relative_to(folder.resolve()):
+        raise ConfigError(
+            f"persona.salt {path} lies in {folder}, which is published. Choose another place."
+        )
     if not path.exists():
-        if (folder / ".build" / "store").exists(): raise ConfigError(f"{path}, with which {folder} was begun, is gone. Put it back, or start anew with --fresh.")
+        if (folder / ".build" / "store").exists():
+            raise ConfigError(
+                f"{path}, with which {folder} was begun, is gone. Put it back, or start anew with --fresh."
+            )
         atomic_write(path, secrets.token_hex(32)).chmod(0o600)
-    if not (salt := path.read_bytes().strip()[:64]): raise ConfigError(f"{path} is empty. Delete it, or write a secret into it.")
+    if not (salt := path.read_bytes().strip()[:64]):
+        raise ConfigError(f"{path} is empty. Delete it, or write a secret into it.")
     return salt
 
 
@@ -213,5 +288,14 @@ def without_details(
     faults: Faults,  # what was met while reading
 ) -> Faults:
     "Keep where it was met, and leave out the values, which may name people"
-    places = {kind: sorted({place for place in some.values() if place}) for kind, some in faults.examples.items()}
-    return Faults(faults.counts, {kind: {f"example {i}": place for i, place in enumerate(some, 1)} for kind, some in places.items()})
+    places = {
+        kind: sorted({place for place in some.values() if place})
+        for kind, some in faults.examples.items()
+    }
+    return Faults(
+        faults.counts,
+        {
+            kind: {f"example {i}": place for i, place in enumerate(some, 1)}
+            for kind, some in places.items()
+        },
+    )

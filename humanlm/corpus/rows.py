@@ -21,73 +21,110 @@ from msgspec.json import Decoder
 from ..data.records import Example, Message, Persona
 from ..data.splits import quoted_share
 from ..core.basics import shorten, to_json
-from ..hierarchy.prompts import HierarchyConfig, UNKNOWN, about_person, first_and_last, name_speakers, parts_text, prompt, speaker, target
+from humanlm.hierarchy.prompts import (
+    HierarchyConfig,
+    UNKNOWN,
+    about_person,
+    first_and_last,
+    name_speakers,
+    parts_text,
+    prompt,
+    speaker,
+    target,
+)
 from ..clients.client import ChatClient, chat_all
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..data.persona import format_persona
 from .store import LogEntry, clean_text, quoted
 
 # %% ../../nbs/corpus/07_rows.ipynb #Voice
-NAME, MOST_QUOTED = "HUMAN", 0.6  # what the person is called; share of a reply that a persona may hold
+NAME, MOST_QUOTED = (
+    "HUMAN",
+    0.6,
+)  # what the person is called; share of a reply that a persona may hold
 
 
 @dataclass
 class Voice:
     "A persona in the forms that rows need"
+
     persona: Persona
-    text: str     # JSON of the record
-    shown: str    # JSON of what it says
-    about: str    # as a prompt shows it
+    text: str  # JSON of the record
+    shown: str  # JSON of what it says
+    about: str  # as a prompt shows it
     words: frozenset[str]
-    systems: dict[Any, Any] = field(default_factory=dict)  # what is asked → system message, the same as JSON
+    systems: dict[Any, Any] = field(
+        default_factory=dict
+    )  # what is asked → system message, the same as JSON
 
     @classmethod
     def of(cls, persona: Persona, text: str = "") -> "Voice":  # text: its JSON, where that is known
         "Prepare a persona"
         about = format_persona(persona)
         shown = json.dumps(persona.fields or persona.text, ensure_ascii=False)
-        return cls(persona, text or to_json(persona), shown, about, frozenset(about.casefold().split()))
+        return cls(
+            persona, text or to_json(persona), shown, about, frozenset(about.casefold().split())
+        )
 
     def holds(self, reply: str) -> bool:
         "Does the persona hold most of a reply?"
         words = set(reply.casefold().split())
-        return len(words & self.words) >= 0.2 * len(words) and quoted_share(reply, self.about) >= MOST_QUOTED
+        return (
+            len(words & self.words) >= 0.2 * len(words)
+            and quoted_share(reply, self.about) >= MOST_QUOTED
+        )
 
 # %% ../../nbs/corpus/07_rows.ipynb #PromptMessage
 class _PromptMessage(NamedTuple):
     "A message of a prompt"
+
     role: str
     content: bytes  # UTF-8
     name: str
-    json: bytes     # the content as JSON
+    json: bytes  # the content as JSON
 
 
 @dataclass
 class Made:
     "A row about to be written"
-    entry: LogEntry    # its context is not looked at
-    context: bytes     # the context, as JSON
+
+    entry: LogEntry  # its context is not looked at
+    context: bytes  # the context, as JSON
     voice: Voice
     split: str
-    media: str         # name of the platform, as prompts have it
-    order: int = 0     # place in time
-    index: int = 0     # in its split
+    media: str  # name of the platform, as prompts have it
+    order: int = 0  # place in time
+    index: int = 0  # in its split
     thought: str = ""  # for thinking_sft
 
     @cached_property
     def talk(self) -> list[_PromptMessage]:
         "The context as prompts have it"
         user = self.entry.user_id
-        return [_PromptMessage(m.role, _text(said := bytes(m.content)), speaker(m.name, user), said) for m in _lines(self.context)]
+        return [
+            _PromptMessage(m.role, _text(said := bytes(m.content)), speaker(m.name, user), said)
+            for m in _lines(self.context)
+        ]
 
     @property
     def alone(self) -> Example:
         "The example without its context"
         e = self.entry
-        return Example(e.id, self.media, self.split, e.user_id, e.context_id, self.voice.persona, (), e.reply, self.order)
+        return Example(
+            e.id,
+            self.media,
+            self.split,
+            e.user_id,
+            e.context_id,
+            self.voice.persona,
+            (),
+            e.reply,
+            self.order,
+        )
 
     @property
-    def example(self) -> Example: return replace(self.alone, context=tuple(Message(**m) for m in json.loads(self.context)))
+    def example(self) -> Example:
+        return replace(self.alone, context=tuple(Message(**m) for m in json.loads(self.context)))
 
     def describes(self, c: HierarchyConfig) -> bool:
         "Do the prompts of this row say anything about its person? Found out once for each"
@@ -98,6 +135,7 @@ class Made:
 
 class _ContextLine(Struct):
     "What a prompt needs of a message"
+
     role: str
     name: str
     content: Raw
@@ -109,26 +147,34 @@ def _text(said: bytes) -> bytes:
     return _string(said).encode() if b"\\" in text else text
 
 
-_lines, _string, _name = Decoder(list[_ContextLine]).decode, Decoder(str).decode, lru_cache(maxsize=2**16)(quoted)  # names come again and again
+_lines, _string, _name = (
+    Decoder(list[_ContextLine]).decode,
+    Decoder(str).decode,
+    lru_cache(maxsize=2**16)(quoted),
+)  # names come again and again
 
 # %% ../../nbs/corpus/07_rows.ipynb #messages
 def _messages(
     row: Made,
     c: HierarchyConfig,
-    levels: tuple[str, ...],          # what is asked
-    thinking: bool | None = None,     # None: as the config says
+    levels: tuple[str, ...],  # what is asked
+    thinking: bool | None = None,  # None: as the config says
 ) -> list[_PromptMessage]:
     "Ask as training does; the system message of a person is made once"
     key = (id(c), row.media, row.split, levels, thinking)
     if key not in row.voice.systems:
         text = parts_text(prompt(row.alone, levels, c, thinking)[0]["content"])
-        row.voice.systems[key] = _PromptMessage("system", text.encode(), "", quoted(text)), c  # c is kept, so no other config gets its id
+        row.voice.systems[key] = (
+            _PromptMessage("system", text.encode(), "", quoted(text)),
+            c,
+        )  # c is kept, so no other config gets its id
     return [row.voice.systems[key][0], *first_and_last(row.talk, c.context_messages)]
 
 # %% ../../nbs/corpus/07_rows.ipynb #_strings
 def _strings(values: Sequence[str | bytes]):
     "A column of texts, or of their UTF-8, which is copied as it is"
     import pyarrow as pa
+
     data = [value if isinstance(value, bytes) else value.encode() for value in values]
     ends = np.array([0, *accumulate(map(len, data))], np.int32)
     return pa.StringArray.from_buffers(len(data), pa.py_buffer(ends), pa.py_buffer(b"".join(data)))
@@ -136,38 +182,56 @@ def _strings(values: Sequence[str | bytes]):
 
 def _numbers(values: Sequence[int]):
     import pyarrow as pa
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.array(values, np.int64))])
+
+    return pa.Array.from_buffers(
+        pa.int64(), len(values), [None, pa.py_buffer(np.array(values, np.int64))]
+    )
 
 
 def _flags(values: Sequence[bool]):
     import pyarrow as pa
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
+
+    return pa.Array.from_buffers(
+        pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))]
+    )
 
 
 def _struct(**columns):
     import pyarrow as pa
+
     return pa.StructArray.from_arrays(list(columns.values()), list(columns))
 
 
 def _talks(prompts):
     "Prompts as one array"
     import pyarrow as pa
+
     lines = [*chain.from_iterable(prompts)]
-    said = _struct(role=_strings([m.role for m in lines]), content=_strings([m.content for m in lines]), name=_strings([m.name for m in lines]))
+    said = _struct(
+        role=_strings([m.role for m in lines]),
+        content=_strings([m.content for m in lines]),
+        name=_strings([m.name for m in lines]),
+    )
     ends = np.array([0, *accumulate(map(len, prompts))], np.int32)
-    return pa.Array.from_buffers(pa.list_(said.type), len(prompts), [None, pa.py_buffer(ends)], children=[said])
+    return pa.Array.from_buffers(
+        pa.list_(said.type), len(prompts), [None, pa.py_buffer(ends)], children=[said]
+    )
 
 # %% ../../nbs/corpus/07_rows.ipynb #example_columns
 def example_columns(rows: Sequence[Made]) -> dict[str, Any]:
     "Columns that `load_examples` reads"
     e, text = [r.entry for r in rows], _strings
     return {
-        "id": text([x.id for x in e]), "source": text([r.media for r in rows]), "split": text([r.split for r in rows]),
-        "user_id": text([x.user_id for x in e]), "context_id": text([x.context_id for x in e]),
-        "persona": text([r.voice.text for r in rows]), "context": text([r.context for r in rows]),
-        "reply": text([x.reply for x in e]), "order": _numbers([r.order for r in rows]),
+        "id": text([x.id for x in e]),
+        "source": text([r.media for r in rows]),
+        "split": text([r.split for r in rows]),
+        "user_id": text([x.user_id for x in e]),
+        "context_id": text([x.context_id for x in e]),
+        "persona": text([r.voice.text for r in rows]),
+        "context": text([r.context for r in rows]),
+        "reply": text([x.reply for x in e]),
+        "order": _numbers([r.order for r in rows]),
     }
-
 
 # %% ../../nbs/corpus/07_rows.ipynb #rl_columns
 def rl_columns(rows: Sequence[Made], c: HierarchyConfig) -> dict[str, Any]:
@@ -176,9 +240,12 @@ def rl_columns(rows: Sequence[Made], c: HierarchyConfig) -> dict[str, Any]:
     prompts = [_messages(r, c, levels) for r in rows]
     truth = [r.entry.reply for r in rows]
     return {
-        "data_source": _strings([r.entry.source for r in rows]), "prompt": _talks(prompts),
+        "data_source": _strings([r.entry.source for r in rows]),
+        "prompt": _talks(prompts),
         "ability": _strings(["generation"] * len(rows)),
-        "reward_model": _struct(style=_strings(["custom"] * len(rows)), ground_truth=_strings(truth)),
+        "reward_model": _struct(
+            style=_strings(["custom"] * len(rows)), ground_truth=_strings(truth)
+        ),
         "extra_info": _struct(**_extra_info(rows, prompts, levels[0])),
     }
 
@@ -186,34 +253,51 @@ def rl_columns(rows: Sequence[Made], c: HierarchyConfig) -> dict[str, Any]:
 def _extra_info(rows: Sequence[Made], prompts: Sequence[list], level: str) -> dict[str, Any]:
     "The published facts about rows"
     import pyarrow as pa
+
     n = len(rows)
     return {
-        "split": _strings([r.split for r in rows]), "index": _numbers([r.index for r in rows]),
-        "name": _strings([NAME] * n), "persona": _strings([r.voice.shown for r in rows]),
-        "raw_prompt": _strings([_raw(p) for p in prompts]), "media_source": _strings([r.media for r in rows]),
-        "hierarchy_name": _strings([level] * n), "target_user_id": _strings([r.entry.user_id for r in rows]),
-        "post_id": _strings([r.entry.post_id for r in rows]), "post_metrics": _strings([_facts(r.entry.post_facts) for r in rows]),
+        "split": _strings([r.split for r in rows]),
+        "index": _numbers([r.index for r in rows]),
+        "name": _strings([NAME] * n),
+        "persona": _strings([r.voice.shown for r in rows]),
+        "raw_prompt": _strings([_raw(p) for p in prompts]),
+        "media_source": _strings([r.media for r in rows]),
+        "hierarchy_name": _strings([level] * n),
+        "target_user_id": _strings([r.entry.user_id for r in rows]),
+        "post_id": _strings([r.entry.post_id for r in rows]),
+        "post_metrics": _strings([_facts(r.entry.post_facts) for r in rows]),
         "comment_metrics": _strings([_facts(r.entry.facts) for r in rows]),
         "is_top_level": _flags([len(r.talk) == 1 for r in rows]),
-        "post": pa.nulls(n, pa.string()), "row_id": _strings([r.entry.id for r in rows]),
+        "post": pa.nulls(n, pa.string()),
+        "row_id": _strings([r.entry.id for r in rows]),
     }
 
 
-def _facts(facts): return _sorted(facts) if facts else "null"
+def _facts(facts):
+    return _sorted(facts) if facts else "null"
 
 
 _sorted = json.JSONEncoder(sort_keys=True, default=str).encode
 
 
 def _raw(talk):
-    return b"[%b]" % b", ".join([b'{"role": %b, "name": %b, "content": %b}' % (_name(m.role), _name(m.name), m.json) for m in talk])
+    return b"[%b]" % b", ".join(
+        [
+            b'{"role": %b, "name": %b, "content": %b}' % (_name(m.role), _name(m.name), m.json)
+            for m in talk
+        ]
+    )
 
 # %% ../../nbs/corpus/07_rows.ipynb #sft_columns
 def sft_columns(rows: Sequence[Made], c: HierarchyConfig, thinking: bool = False) -> dict[str, Any]:
     "Columns for supervised training; the prompt asks for a thought if, and only if, `thinking`; tests hold the reply alone"
     h, asked = c.load(), ("response",)
     said = [parts_text(target({"response": r.entry.reply}, None, h)) for r in rows]
-    if thinking: said = [f"<think>\n{r.thought}\n</think>\n{text}" if r.thought else text for r, text in zip(rows, said)]
+    if thinking:
+        said = [
+            f"<think>\n{r.thought}\n</think>\n{text}" if r.thought else text
+            for r, text in zip(rows, said)
+        ]
     n = len(rows)
     answer = _struct(role=_strings(["user"] * n), name=_strings([NAME] * n), content=_strings(said))
     prompts = _talks([_messages(r, c, asked, thinking) for r in rows])
@@ -234,7 +318,10 @@ def _thought_request(
     about: str,  # the persona as text
 ) -> ChatRequest:
     "Ask for the thought before a reply"
-    said = "\n".join(f"{m['name'] or m['role']}: {m['content']}" for m in name_speakers(example.context, example.user_id))
+    said = "\n".join(
+        f"{m['name'] or m['role']}: {m['content']}"
+        for m in name_speakers(example.context, example.user_id)
+    )
     who = about_person(about) or UNKNOWN
     question = f"# The person (HUMAN)\n{who}\n\n# What they read\n{said}\n\n# What they answered\n{example.reply}"
     return chat(question, THOUGHT, temperature=0.7, max_tokens=THOUGHT_TOKENS, caller="thought")
@@ -243,16 +330,23 @@ def _thought_request(
 def rule_thought(example: Example) -> str:
     "Write a thought by rule: what was read last, and whether it asks"
     last = example.context[-1]
-    if last.name == example.user_id: return f"I wrote before: {shorten(last.content, 80)}"
-    asks = "They ask something, so they wait for an answer." if "?" in last.content else "They say how they see it."
+    if last.name == example.user_id:
+        return f"I wrote before: {shorten(last.content, 80)}"
+    asks = (
+        "They ask something, so they wait for an answer."
+        if "?" in last.content
+        else "They say how they see it."
+    )
     return f"{last.name or 'Somebody'} wrote: {shorten(last.content, 80)} {asks}"
 
 # %% ../../nbs/corpus/07_rows.ipynb #check_thought
 def _check_thought(text: str, reply: str) -> str:
     "Give a thought without tags; ValueError says why it cannot be used"
     thought = clean_text(text).replace("<think>", "").replace("</think>", "").strip()
-    if not thought: raise ValueError("the thought is empty")
-    if quoted_share(reply, thought) >= GIVEN_AWAY: raise ValueError("the thought gives the reply away")
+    if not thought:
+        raise ValueError("the thought is empty")
+    if quoted_share(reply, thought) >= GIVEN_AWAY:
+        raise ValueError("the thought gives the reply away")
     return thought
 
 # %% ../../nbs/corpus/07_rows.ipynb #ask_thoughts
@@ -264,9 +358,13 @@ async def ask_thoughts(
     "Ask a model for the thoughts before replies; failures stand in their place"
     asked = [_thought_request(e, text) for e, text in zip(examples, about)]
     answers = await chat_all(client, asked)
-    return [a if isinstance(a, LLMError) else _thought(a, e.reply) for a, e in zip(answers, examples)]
+    return [
+        a if isinstance(a, LLMError) else _thought(a, e.reply) for a, e in zip(answers, examples)
+    ]
 
 
 def _thought(answer, reply):
-    try: return _check_thought(answer.text, reply)
-    except ValueError as e: return LLMError("bad answer", str(e), raw=answer.text)
+    try:
+        return _check_thought(answer.text, reply)
+    except ValueError as e:
+        return LLMError("bad answer", str(e), raw=answer.text)

@@ -14,8 +14,21 @@ import numpy as np
 
 from ..core.basics import DataError, near_miss, require, shorten
 from humanlm.corpus.partition import (
-    FATES, HISTORY, SEEN, TEST, TRAIN, Index, chance, choose_evidence, count_fates, in_order, keep_active,
-    keep_first, keep_share, split, splitters,
+    FATES,
+    HISTORY,
+    SEEN,
+    TEST,
+    TRAIN,
+    Index,
+    chance,
+    choose_evidence,
+    count_fates,
+    in_order,
+    keep_active,
+    keep_first,
+    keep_share,
+    split,
+    splitters,
 )
 from .personas import PersonaConfig
 
@@ -23,6 +36,7 @@ from .personas import PersonaConfig
 @dataclass(frozen=True)
 class SelectConfig:
     "Which rows are used, and where they go"
+
     fraction: float = 1.0
     """Share of all rows to use, chosen by their ids."""
     min_comments: int = 10
@@ -60,9 +74,11 @@ class SelectConfig:
     compat_turns: int = 0
     """By turn: divide each conversation as published, with at least so many training turns. 0: our rule."""
 
-    def __post_init__(self): require("build", *self._checks())
+    def __post_init__(self):
+        require("build", *self._checks())
 
-    def _checks(self): return select_checks(self)
+    def _checks(self):
+        return select_checks(self)
 
     @property
     def known(self) -> bool:
@@ -74,16 +90,31 @@ def select_checks(
     c: SelectConfig,
 ) -> list[tuple[bool, str]]:  # whether it holds, and what to say if not
     "List what must hold"
-    shares, limits = ("fraction", "test_frac", "seen_frac", "val_frac"), ("max_comments", "max_rows", "max_prompt_tokens")
-    def each(names, holds, what): return [(holds(v := getattr(c, n)), f"{n} must {what}, got {v}") for n in names]
+    shares, limits = (
+        ("fraction", "test_frac", "seen_frac", "val_frac"),
+        ("max_comments", "max_rows", "max_prompt_tokens"),
+    )
+
+    def each(names, holds, what):
+        return [(holds(v := getattr(c, n)), f"{n} must {what}, got {v}") for n in names]
+
     return [
         *each(shares, lambda v: 0 <= v <= 1, "lie between 0 and 1"),
         *each(limits, lambda v: v is None or v > 0, "be above 0 or null"),
         *each(("train_percent", "test_percent"), lambda v: 0 < v <= 100, "be from 1 to 100"),
         *each(("compat_turns", "min_comments"), lambda v: v >= 0, "not be negative"),
-        (c.test_frac + c.val_frac < 1, f"test_frac and val_frac sum to 1 or more: {c.test_frac}, {c.val_frac}"),
-        (c.split in (*splitters, "published"), f"split: {shorten(c.split)!r}.{near_miss(c.split, (*splitters, 'published'))}"),
-        (0 < c.min_turns <= c.max_turns, f"min_turns must be from 1 to max_turns, got {c.min_turns}"),
+        (
+            c.test_frac + c.val_frac < 1,
+            f"test_frac and val_frac sum to 1 or more: {c.test_frac}, {c.val_frac}",
+        ),
+        (
+            c.split in (*splitters, "published"),
+            f"split: {shorten(c.split)!r}.{near_miss(c.split, (*splitters, 'published'))}",
+        ),
+        (
+            0 < c.min_turns <= c.max_turns,
+            f"min_turns must be from 1 to max_turns, got {c.min_turns}",
+        ),
     ]
 
 # %% ../../nbs/corpus/05_selection.ipynb #MORE
@@ -108,14 +139,16 @@ CODE = {name: i for i, name in enumerate(MEANING)}
 # %% ../../nbs/corpus/05_selection.ipynb #Plan
 class Plan(NamedTuple):
     "What becomes of every entry"
+
     records: np.ndarray  # [N] of the store
-    rank: np.ndarray     # [N] int64, place in time
-    fate: np.ndarray     # [N] places in `MEANING`
-    used: np.ndarray     # [N] bool, evidence of a persona
-    dated: bool          # False: the order is that of hashes
+    rank: np.ndarray  # [N] int64, place in time
+    fate: np.ndarray  # [N] places in `MEANING`
+    used: np.ndarray  # [N] bool, evidence of a persona
+    dated: bool  # False: the order is that of hashes
 
     @property
-    def out(self) -> np.ndarray: return self.fate <= SEEN  # [N] bool, in one of the splits
+    def out(self) -> np.ndarray:
+        return self.fate <= SEEN  # [N] bool, in one of the splits
 
     def counts(self) -> dict[str, int]:
         "Count the fates that occur"
@@ -126,7 +159,9 @@ class Plan(NamedTuple):
         found = np.flatnonzero(self.fate == CODE[name])
         return found[np.argsort(self.rank[found])]
 
-    def leaks(self, known: bool = False) -> "list[Leak]":  # known: must tested people have training rows?
+    def leaks(
+        self, known: bool = False
+    ) -> "list[Leak]":  # known: must tested people have training rows?
         "Check splits and evidence of all rows"
         r, out = self.records, self.out
         return [
@@ -148,12 +183,14 @@ def _settle_times(
 ) -> tuple[np.ndarray, bool]:  # [N] seconds, nan where unknown; whether they are real
     "Give every row a time, or none"
     times = records["time"].copy()
-    if not len(times) or not np.isnan(times).all(): return times, True
+    if not len(times) or not np.isnan(times).all():
+        return times, True
     return np.floor(chance(records["context"]) * 2**40) + records["turn"] / 4096, False
 
 # %% ../../nbs/corpus/05_selection.ipynb #Sieve
 class _Sieve:
     "Rows that are still in, and why the others are not"
+
     def __init__(self, target: np.ndarray):  # [N] bool
         self.fate = np.where(target, -1, HISTORY)
         self.live = np.ones(len(target), bool)
@@ -166,15 +203,22 @@ class _Sieve:
 
 # %% ../../nbs/corpus/05_selection.ipynb #_sift
 def _sift(sieve, records, time, rank, c, at_replies):
-    def first(name): return lambda i: keep_first(records[name][i], np.argsort(rank[i]))
+    def first(name):
+        return lambda i: keep_first(records[name][i], np.argsort(rank[i]))
+
     sieve.keep("repeated id", first("key"), everyone=True)
     sieve.keep("same content", first("content"))
     sieve.keep("undated", lambda i: ~np.isnan(time[i]), everyone=True)
     sieve.keep("fraction", lambda i: keep_share(records["key"][i], c.fraction, c.seed))
-    if not at_replies: sieve.keep("at reply", lambda i: ~records["at"][i])
-    if c.split == "published": sieve.keep("unsplit", lambda i: records["split"][i] >= 0)
-    sieve.keep("activity", lambda i: keep_active(records["user"][i], c.min_comments, c.max_comments))
-    if c.max_rows: sieve.keep("preview", lambda i: smallest(records["key"][i], c.max_rows, c.seed))
+    if not at_replies:
+        sieve.keep("at reply", lambda i: ~records["at"][i])
+    if c.split == "published":
+        sieve.keep("unsplit", lambda i: records["split"][i] >= 0)
+    sieve.keep(
+        "activity", lambda i: keep_active(records["user"][i], c.min_comments, c.max_comments)
+    )
+    if c.max_rows:
+        sieve.keep("preview", lambda i: smallest(records["key"][i], c.max_rows, c.seed))
 
 # %% ../../nbs/corpus/05_selection.ipynb #smallest
 def smallest(
@@ -201,11 +245,17 @@ def select(
     _sift(sieve, records, time, rank, c, at_replies if c.at_replies is None else c.at_replies)
     live = np.flatnonzero(sieve.live)
     rows = index_of(records)._replace(time=time, until=records["until"] if dated else time)[live]
-    if not rows.target.any(): raise DataError(f"There are no rows to split: {listed(count_fates(sieve.fate, MEANING))}.")
+    if not rows.target.any():
+        raise DataError(f"There are no rows to split: {listed(count_fates(sieve.fate, MEANING))}.")
     came = records["split"][live]
-    fate = np.where(rows.target, came, HISTORY) if c.split == "published" else split(rows, c.split, **_split_options(c))
+    fate = (
+        np.where(rows.target, came, HISTORY)
+        if c.split == "published"
+        else split(rows, c.split, **_split_options(c))
+    )
     used = np.zeros(len(live), bool)
-    if persona.writes: used, fate = choose_evidence(rows, fate, persona.history, persona.share, persona.least)
+    if persona.writes:
+        used, fate = choose_evidence(rows, fate, persona.history, persona.share, persona.least)
     sieve.fate[live] = rows.drop_strangers(fate) if c.known else fate
     return Plan(records, rank, sieve.fate, np.isin(np.arange(len(records)), live[used]), dated)
 
@@ -215,24 +265,31 @@ def index_of(
 ) -> Index:
     "Take what splitting needs"
     r = records
-    return Index(r["key"], r["user"], r["context"], r["time"], r["turn"].astype(np.int64), r["target"])
+    return Index(
+        r["key"], r["user"], r["context"], r["time"], r["turn"].astype(np.int64), r["target"]
+    )
 
 # %% ../../nbs/corpus/05_selection.ipynb #_split_options
 def _split_options(c):
     shared = {"val_frac": c.val_frac}
-    if c.split == "user": return shared | {"unseen_frac": c.test_frac, "seen_frac": c.seen_frac, "seed": c.seed}
-    turns = {"turns": (c.min_turns, c.max_turns), "compat": c.compat_turns} if c.split == "turn" else {}
+    if c.split == "user":
+        return shared | {"unseen_frac": c.test_frac, "seen_frac": c.seen_frac, "seed": c.seed}
+    turns = (
+        {"turns": (c.min_turns, c.max_turns), "compat": c.compat_turns} if c.split == "turn" else {}
+    )
     return shared | {"test_frac": c.test_frac} | turns
 
 # %% ../../nbs/corpus/05_selection.ipynb #Leak
 class Leak(NamedTuple):
     "One thing that must not happen"
+
     what: str
     looked_at: int
     found: int
 
 # %% ../../nbs/corpus/05_selection.ipynb #find_leaks
-def _repeated(values): return int(len(values) - len(np.unique(values)))
+def _repeated(values):
+    return int(len(values) - len(np.unique(values)))
 
 # %% ../../nbs/corpus/05_selection.ipynb #_split_contexts
 def _split_contexts(plan):
@@ -251,4 +308,6 @@ def _strangers(plan):
 # %% ../../nbs/corpus/05_selection.ipynb #_predicted_evidence
 def _predicted_evidence(plan):
     used = plan.used & np.isin(plan.records["user"], plan.records["user"][plan.out])
-    return Leak("evidence of a persona that is predicted", int(used.sum()), int(plan.out[used].sum()))
+    return Leak(
+        "evidence of a persona that is predicted", int(used.sum()), int(plan.out[used].sum())
+    )

@@ -26,7 +26,13 @@ from ..clients.protocol import LLMError
 from .people import People
 from .personas import PersonaConfig, persona_items
 from humanlm.corpus.rows import (
-    Made, Voice, ask_thoughts, example_columns, rl_columns, rule_thought, sft_columns,
+    Made,
+    Voice,
+    ask_thoughts,
+    example_columns,
+    rl_columns,
+    rule_thought,
+    sft_columns,
 )
 from .partition import hash64
 from .selection import Leak, Plan
@@ -39,6 +45,7 @@ SETS = ("rl", "sft", "thinking_sft")
 @dataclass(frozen=True)
 class SetsConfig:
     "What is written"
+
     sets: list[str] = field(default_factory=lambda: ["rl", "sft"])
     """Which of rl, sft and thinking_sft to write, besides the examples."""
     dropout: float = 0.0
@@ -61,9 +68,15 @@ class SetsConfig:
         unknown = [s for s in self.sets if s not in SETS]
         return [
             (not unknown, f"sets: {shorten(unknown)}.{near_miss((unknown or [''])[0], SETS)}"),
-            (self.thinking == "rules" or "/" in self.thinking, f"thinking must be rules or PROVIDER/MODEL, got {shorten(self.thinking)!r}"),
+            (
+                self.thinking == "rules" or "/" in self.thinking,
+                f"thinking must be rules or PROVIDER/MODEL, got {shorten(self.thinking)!r}",
+            ),
             (0 <= self.dropout < 1, f"dropout must be from 0 to below 1, got {self.dropout}"),
-            (min(self.rows_per_file, self.concurrency) > 0, "rows_per_file and concurrency must be above 0"),
+            (
+                min(self.rows_per_file, self.concurrency) > 0,
+                "rows_per_file and concurrency must be above 0",
+            ),
         ]
 
 # %% ../../nbs/corpus/09_sets.ipynb #KEPT
@@ -72,6 +85,7 @@ KEPT = 16384  # voices in memory, 15 kB each, by row and by text
 
 class _Voices:
     "Gives the voice of each row"
+
     def __init__(self, c: PersonaConfig):
         self.fixed, self.kept = c.fixed, OrderedDict()
         self.given = c.model == "given" and not c.fixed
@@ -83,24 +97,36 @@ class _Voices:
         key = (place, given, entry.user_id, entry.known_as)
         if key not in self.kept:
             voice = Voice.of(*_nameless(*_known(text, given or self.fixed, entry.user_id), entry))
-            self.kept[key] = self.kept.setdefault(voice.text, voice)  # a person known by other names has the same one
-            while len(self.kept) > KEPT: self.kept.popitem(last=False)
+            self.kept[key] = self.kept.setdefault(
+                voice.text, voice
+            )  # a person known by other names has the same one
+            while len(self.kept) > KEPT:
+                self.kept.popitem(last=False)
         return self.kept[key]
 
     def misfit(self, entry: LogEntry, place: int = -1, text: str = "") -> str:
         "Say which fate a row meets for its persona; empty if they go together"
         voice = self.of(entry, place, text)
-        if voice.holds(entry.reply): return "quoted"
-        thin = self.least and voice.persona.fields and persona_items(voice.persona.fields) < self.least
+        if voice.holds(entry.reply):
+            return "quoted"
+        thin = (
+            self.least and voice.persona.fields and persona_items(voice.persona.fields) < self.least
+        )
         return "thin persona" if thin else ""
 
 # %% ../../nbs/corpus/09_sets.ipynb #_known
 def _known(text, given, user):
     "A persona and its JSON"
-    if text: return Persona(**(known := json.loads(text)) | {"evidence_ids": tuple(known["evidence_ids"])}), text
+    if text:
+        return Persona(
+            **(known := json.loads(text)) | {"evidence_ids": tuple(known["evidence_ids"])}
+        ), text
     fields: Any = None
-    with suppress(ValueError, RecursionError): fields = json.loads(given)
-    persona = Persona(user, "", fields) if isinstance(fields, dict) else Persona(user, given)  # what is no JSON object is prose
+    with suppress(ValueError, RecursionError):
+        fields = json.loads(given)
+    persona = (
+        Persona(user, "", fields) if isinstance(fields, dict) else Persona(user, given)
+    )  # what is no JSON object is prose
     return persona, to_json(persona)
 
 # %% ../../nbs/corpus/09_sets.ipynb #_nameless
@@ -108,14 +134,19 @@ def _nameless(persona, text, entry):
     "A persona that does not name its user, and its JSON"
     names = (entry.user_id, *entry.known_as)
     said = text.replace(f'"user_id": {quoted(persona.user_id).decode()}', "", 1)
-    if hide_user(said, [quoted(name)[1:-1].decode() for name in names]) == said: return persona, text
-    persona = replace(persona, text=hide_user(persona.text, names), fields=_hidden(persona.fields, names))
+    if hide_user(said, [quoted(name)[1:-1].decode() for name in names]) == said:
+        return persona, text
+    persona = replace(
+        persona, text=hide_user(persona.text, names), fields=_hidden(persona.fields, names)
+    )
     return persona, to_json(persona)
 
 
 def _hidden(value, names):
-    if isinstance(value, str): return hide_user(value, names)
-    if isinstance(value, dict): return {key: _hidden(part, names) for key, part in value.items()}
+    if isinstance(value, str):
+        return hide_user(value, names)
+    if isinstance(value, dict):
+        return {key: _hidden(part, names) for key, part in value.items()}
     return [_hidden(part, names) for part in value] if isinstance(value, (list, tuple)) else value
 
 # %% ../../nbs/corpus/09_sets.ipynb #misfits
@@ -129,35 +160,68 @@ def misfits(
     rows, voices = np.flatnonzero(plan.out), _Voices(c)
     rows = rows[np.argsort(plan.rank[rows])]
     places = people.place(plan.records["user"][rows]).tolist() if people else [-1] * len(rows)
-    for row, entry, place in zip(rows.tolist(), store.fetch(plan.records[rows], contexts=False), places):
-        if fate := voices.misfit(entry, place, people.read(place) if people and place >= 0 else ""): yield row, fate
+    for row, entry, place in zip(
+        rows.tolist(), store.fetch(plan.records[rows], contexts=False), places
+    ):
+        if fate := voices.misfit(entry, place, people.read(place) if people and place >= 0 else ""):
+            yield row, fate
 
 # %% ../../nbs/corpus/09_sets.ipynb #_Shard
 class _Shard(NamedTuple):
     "A file to write: part of a split"
+
     split: str
     number: int
-    rows: np.ndarray   # entries, in order
-    start: int = 0     # index of its first row in the split
+    rows: np.ndarray  # entries, in order
+    start: int = 0  # index of its first row in the split
 
     @property
-    def name(self) -> str: return f"{self.split}-{self.number:05d}"
+    def name(self) -> str:
+        return f"{self.split}-{self.number:05d}"
 
 # %% ../../nbs/corpus/09_sets.ipynb #shards-2
 def _shards(plan: Plan, c: SetsConfig) -> Iterator[_Shard]:
     "Cut splits into files"
     splits = [(name, plan.rows(name)) for name in SPLITS]
-    if c.dropout: splits.append(("test_dropout", plan.rows("test")))
+    if c.dropout:
+        splits.append(("test_dropout", plan.rows("test")))
     for name, rows in splits:
-        for i in range(0, len(rows), c.rows_per_file): yield _Shard(name, i // c.rows_per_file, rows[i:i + c.rows_per_file], i)
+        for i in range(0, len(rows), c.rows_per_file):
+            yield _Shard(name, i // c.rows_per_file, rows[i : i + c.rows_per_file], i)
 
 # %% ../../nbs/corpus/09_sets.ipynb #REPEATED
 CHUNK = 1_000  # rows of a row group
-REPEATED = ["source", "split", "user_id", "context_id", "persona", "data_source", "ability", "reward_model.style",
-            *(f"prompt.list.element.{name}" for name in ("role", "name", "content")),
-            *(f"extra_info.{name}" for name in ("split", "name", "persona", "media_source", "hierarchy_name", "target_user_id",
-                                                "post_id", "post_metrics", "comment_metrics"))]
-PARQUET = {"use_dictionary": REPEATED, "write_statistics": False, "compression": "zstd", "compression_level": 1}
+REPEATED = [
+    "source",
+    "split",
+    "user_id",
+    "context_id",
+    "persona",
+    "data_source",
+    "ability",
+    "reward_model.style",
+    *(f"prompt.list.element.{name}" for name in ("role", "name", "content")),
+    *(
+        f"extra_info.{name}"
+        for name in (
+            "split",
+            "name",
+            "persona",
+            "media_source",
+            "hierarchy_name",
+            "target_user_id",
+            "post_id",
+            "post_metrics",
+            "comment_metrics",
+        )
+    ),
+]
+PARQUET = {
+    "use_dictionary": REPEATED,
+    "write_statistics": False,
+    "compression": "zstd",
+    "compression_level": 1,
+}
 
 # %% ../../nbs/corpus/09_sets.ipynb #new_note
 def _new_note() -> dict[str, Any]:
@@ -168,18 +232,28 @@ def _new_note() -> dict[str, Any]:
 def _add_thoughts(
     rows: list[Made],
     thinker: ChatClient | None,  # None: rules
-    lost: list[list[str]],       # what failed is added here
+    lost: list[list[str]],  # what failed is added here
 ) -> list[Made]:
     "Add thoughts; a failure that would repeat itself stops the build"
     examples = [r.example for r in rows]
-    found = run_sync(ask_thoughts(thinker, examples, [r.voice.about for r in rows])) if thinker else [*map(rule_thought, examples)]
-    lost += [[r.entry.id, t.kind, shorten(t, 200)] for r, t in zip(rows, found) if isinstance(t, LLMError)]
-    if stop := next((t for t in found if isinstance(t, LLMError) and t.stops), None): raise stop
+    found = (
+        run_sync(ask_thoughts(thinker, examples, [r.voice.about for r in rows]))
+        if thinker
+        else [*map(rule_thought, examples)]
+    )
+    lost += [
+        [r.entry.id, t.kind, shorten(t, 200)]
+        for r, t in zip(rows, found)
+        if isinstance(t, LLMError)
+    ]
+    if stop := next((t for t in found if isinstance(t, LLMError) and t.stops), None):
+        raise stop
     return [replace(r, thought="" if isinstance(t, LLMError) else t) for r, t in zip(rows, found)]
 
 # %% ../../nbs/corpus/09_sets.ipynb #_SetFiles
 class _SetFiles(ExitStack):
     "The files of a shard, one per set, whole or absent; beside the first of a split lies a sample"
+
     def __init__(self, folder: Path, shard: _Shard):
         super().__init__()
         self.folder, self.shard, self.files = folder, shard, {}
@@ -188,6 +262,7 @@ class _SetFiles(ExitStack):
         "Append a row group to the file of a set"
         import pyarrow as pa
         from pyarrow.parquet import ParquetWriter
+
         table, folder = pa.table(columns), self.folder / name
         if name not in self.files:
             path = self.enter_context(atomic_path(folder / f"{self.shard.name}.parquet"))
@@ -200,113 +275,171 @@ class _SetFiles(ExitStack):
 # %% ../../nbs/corpus/09_sets.ipynb #Writer
 class _Chunk(NamedTuple):
     "Rows of a row group, to be made"
+
     split: str
-    start: int            # index of the first one in its split
+    start: int  # index of the first one in its split
     entries: list[Packed]
-    orders: list[int]     # their places in time
-    places: list[int]     # of their personas; -1: none
+    orders: list[int]  # their places in time
+    places: list[int]  # of their personas; -1: none
     personas: dict[int, str]  # place → JSON
 
 
 class RowMaker:
     "Makes the rows and columns of chunks"
-    def __init__(self,
+
+    def __init__(
+        self,
         c: SetsConfig,
         hierarchy: HierarchyConfig,
         persona: PersonaConfig,
-        media: str = "",         # name of the platform, as prompts have it
+        media: str = "",  # name of the platform, as prompts have it
         thinker: ChatClient | None = None,  # None: rules
     ):
-        self.c, self.hierarchy, self.voices, self.media, self.thinker = c, hierarchy, _Voices(persona), media, thinker
-        self.lossy = replace(hierarchy, field_dropout=c.dropout, item_dropout=c.dropout, dropout_in="all")
+        self.c, self.hierarchy, self.voices, self.media, self.thinker = (
+            c,
+            hierarchy,
+            _Voices(persona),
+            media,
+            thinker,
+        )
+        self.lossy = replace(
+            hierarchy, field_dropout=c.dropout, item_dropout=c.dropout, dropout_in="all"
+        )
 
     def rows(self, chunk: _Chunk) -> list[Made]:
         "Make rows, without thoughts"
         split, made = chunk.split.removesuffix("_dropout"), []
-        for i, (packed, place, order) in enumerate(zip(chunk.entries, chunk.places, chunk.orders), chunk.start):
+        for i, (packed, place, order) in enumerate(
+            zip(chunk.entries, chunk.places, chunk.orders), chunk.start
+        ):
             entry = Packed(packed.head, b"").unpack()
             voice = self.voices.of(entry, place, chunk.personas.get(place, ""))
-            made.append(Made(entry, packed.context, voice, split, self.media or entry.source, order, i))
+            made.append(
+                Made(entry, packed.context, voice, split, self.media or entry.source, order, i)
+            )
         return made
 
     def tables(self, rows: list[Made], split: str) -> dict[str, dict]:  # set → column → values
         "Make the columns of all sets"
-        if split.endswith("_dropout"): return {"rl": rl_columns(rows, self.lossy)}
+        if split.endswith("_dropout"):
+            return {"rl": rl_columns(rows, self.lossy)}
         made = {"examples": example_columns(rows)}
-        if "rl" in self.c.sets: made["rl"] = rl_columns(rows, self.hierarchy)
-        if "sft" in self.c.sets: made["sft"] = sft_columns(rows, self.hierarchy)
+        if "rl" in self.c.sets:
+            made["rl"] = rl_columns(rows, self.hierarchy)
+        if "sft" in self.c.sets:
+            made["sft"] = sft_columns(rows, self.hierarchy)
         if "thinking_sft" in self.c.sets:
             thinks = split in ("train", "val")
-            made["thinking_sft"] = sft_columns([r for r in rows if r.thought or not thinks], self.hierarchy, True)
+            made["thinking_sft"] = sft_columns(
+                [r for r in rows if r.thought or not thinks], self.hierarchy, True
+            )
         return made
 
-    def __call__(self, chunk: _Chunk) -> tuple[dict[str, dict], dict]:  # columns, and a note on what went in
+    def __call__(
+        self, chunk: _Chunk
+    ) -> tuple[dict[str, dict], dict]:  # columns, and a note on what went in
         "Make a row group"
         rows, lost = self.rows(chunk), []
-        if "thinking_sft" in self.c.sets and chunk.split in ("train", "val"): rows = _add_thoughts(rows, self.thinker, lost)
+        if "thinking_sft" in self.c.sets and chunk.split in ("train", "val"):
+            rows = _add_thoughts(rows, self.thinker, lost)
         hierarchy = self.lossy if chunk.split.endswith("_dropout") else self.hierarchy
-        note = {"rows": len(rows), "undescribed": sum(not r.describes(hierarchy) for r in rows),
-                "ids": [r.entry.id for r in rows] if chunk.split != "train" else [], "lost": lost}
+        note = {
+            "rows": len(rows),
+            "undescribed": sum(not r.describes(hierarchy) for r in rows),
+            "ids": [r.entry.id for r in rows] if chunk.split != "train" else [],
+            "lost": lost,
+        }
         return self.tables(rows, chunk.split), note
 
 # %% ../../nbs/corpus/09_sets.ipynb #31505a1a
 class Writer:
     "Fetches entries, has rows made of them and writes files"
-    def __init__(self,
-        folder: Path,            # of the build
+
+    def __init__(
+        self,
+        folder: Path,  # of the build
         make: RowMaker,
         store: RowStore,
         plan: Plan,
         people: People | None = None,
     ):
-        self.folder, self.make, self.store, self.plan, self.people = folder, make, store, plan, people
+        self.folder, self.make, self.store, self.plan, self.people = (
+            folder,
+            make,
+            store,
+            plan,
+            people,
+        )
 
     def chunk(self, split: str, start: int, rows: np.ndarray) -> _Chunk:
         "Fetch what is needed to make rows"
         records = self.plan.records[rows]
         places = self.people.place(records["user"]).tolist() if self.people else [-1] * len(rows)
-        personas = {place: self.people.read(place) for place in {*places} if place >= 0} if self.people else {}
-        return _Chunk(split, start, [*self.store.packed(records)], self.plan.rank[rows].tolist(), places, personas)
+        personas = (
+            {place: self.people.read(place) for place in {*places} if place >= 0}
+            if self.people
+            else {}
+        )
+        return _Chunk(
+            split,
+            start,
+            [*self.store.packed(records)],
+            self.plan.rank[rows].tolist(),
+            places,
+            personas,
+        )
 
     def chunks(self, shard: _Shard) -> Iterator[_Chunk]:
         "Cut a file into row groups"
-        for i in range(0, len(shard.rows), CHUNK): yield self.chunk(shard.split, shard.start + i, shard.rows[i:i + CHUNK])
+        for i in range(0, len(shard.rows), CHUNK):
+            yield self.chunk(shard.split, shard.start + i, shard.rows[i : i + CHUNK])
 
-    def write(self, shard: _Shard, made: Iterator[tuple[dict, dict]]) -> dict:  # made: of its chunks, and perhaps of later ones
+    def write(
+        self, shard: _Shard, made: Iterator[tuple[dict, dict]]
+    ) -> dict:  # made: of its chunks, and perhaps of later ones
         "Write one file per set; give the note on what went in"
         note = _new_note()
         with _SetFiles(self.folder, shard) as files:
             for columns, some in islice(made, -(-len(shard.rows) // CHUNK)):
-                for name, own in columns.items(): files.append(name, own)
-                for name in note: note[name] += some[name]
+                for name, own in columns.items():
+                    files.append(name, own)
+                for name in note:
+                    note[name] += some[name]
         return note
 
     def write_all(
         self,
         notes: Path,  # folder of notes
         tell: Callable[[str], Any] = lambda line: None,  # is told how far it is
-        spread: Callable[..., Iterator] = map,  # by which rows are made, unless a chat model is asked for thoughts
+        spread: Callable[
+            ..., Iterator
+        ] = map,  # by which rows are made, unless a chat model is asked for thoughts
     ) -> dict[str, dict]:  # split → joined notes
         "Write what is not written yet"
         joined, shards = {}, [*_shards(self.plan, self.make.c)]
         missing = [shard for shard in shards if not (notes / f"{shard.name}.json").exists()]
-        made = (map if self.make.thinker else spread)(self.make, (chunk for shard in missing for chunk in self.chunks(shard)))
+        made = (map if self.make.thinker else spread)(
+            self.make, (chunk for shard in missing for chunk in self.chunks(shard))
+        )
         for shard in shards:
             sofar = joined.setdefault(shard.split, _new_note())
             path = notes / f"{shard.name}.json"
-            if not path.exists(): atomic_write(path, json.dumps(self.write(shard, made)))
+            if not path.exists():
+                atomic_write(path, json.dumps(self.write(shard, made)))
             note = json.loads(path.read_bytes())
-            for name in note: sofar[name] += note[name]
+            for name in note:
+                sofar[name] += note[name]
             tell(f"{shard.split}: {sofar['rows']:,} rows")
         return joined
 
 # %% ../../nbs/corpus/09_sets.ipynb #late_evidence
 def late_evidence(
-    folder: Path,         # of examples
+    folder: Path,  # of examples
     records: np.ndarray,  # [N] of the store
 ) -> Leak:  # nothing was looked at where no row has a time
     "Count written rows with evidence that is not earlier than their reply"
     from pyarrow.parquet import ParquetFile
+
     order, ends, looked, late = np.lexsort((records["time"], records["key"])), {}, 0, 0
     keys = records["key"][order]
 
@@ -317,20 +450,32 @@ def late_evidence(
 
     def end(text):
         "When the evidence of a persona ends, in the order of the log and by the clock"
-        if len(ends) > 2**17: ends.clear()
+        if len(ends) > 2**17:
+            ends.clear()
         if (key := hash(text)) not in ends:
             ids = json.loads(text)["evidence_ids"]
             ends[key] = (times(ids, "until").max(), times(ids, "seconds").max()) if ids else None
         return ends[key]
 
     for path in sorted(folder.glob("*.parquet")) if not np.isnan(records["time"]).all() else ():
-        for rows in ParquetFile(path, read_dictionary=["persona"]).iter_batches(CHUNK, columns=["id", "persona"]):
+        for rows in ParquetFile(path, read_dictionary=["persona"]).iter_batches(
+            CHUNK, columns=["id", "persona"]
+        ):
             ids, personas = rows.columns
             last = [*map(end, personas.dictionary.to_pylist())]
-            known = [(i, last[place]) for i, place in zip(ids.to_pylist(), personas.indices.to_pylist()) if last[place]]
+            known = [
+                (i, last[place])
+                for i, place in zip(ids.to_pylist(), personas.indices.to_pylist())
+                if last[place]
+            ]
             looked += len(known)
-            if not known: continue
+            if not known:
+                continue
             ids, last = zip(*known)
             until, seconds = np.array(last).T
             late += int((~(until < times(ids, "time")) | (seconds > times(ids, "seconds"))).sum())
-    return Leak("row with evidence that is not earlier than its reply, by the times of messages", looked, late)
+    return Leak(
+        "row with evidence that is not earlier than its reply, by the times of messages",
+        looked,
+        late,
+    )

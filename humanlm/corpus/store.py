@@ -34,21 +34,26 @@ from ..logs.threads import import_threads, moments, reply_turns
 # %% ../../nbs/corpus/02_store.ipynb #LogEntry
 class LogEntry(NamedTuple):
     "One row of any source, as plain data"
+
     id: str
     source: str
     user_id: str
-    context_id: str      # root of the discussion
+    context_id: str  # root of the discussion
     post_id: str
     reply: str
-    context: tuple[tuple, ...]  # (id, role, name, content, time) of the messages before, oldest first
-    time: float | None = None   # UTC seconds
-    facts: dict = {}            # what else is known about the reply
-    target: bool = True         # False: history
-    persona: str = ""           # given with the row: JSON, or prose
+    context: tuple[
+        tuple, ...
+    ]  # (id, role, name, content, time) of the messages before, oldest first
+    time: float | None = None  # UTC seconds
+    facts: dict = {}  # what else is known about the reply
+    target: bool = True  # False: history
+    persona: str = ""  # given with the row: JSON, or prose
     known_as: tuple[str, ...] = ()  # other ids and names of who replied
-    post_facts: dict = {}       # what is known about the post
-    places: tuple[float, ...] = ()  # in a log: of its first and its last line; empty: the time decides
-    split: str = ""             # in which it was published, if known
+    post_facts: dict = {}  # what is known about the post
+    places: tuple[
+        float, ...
+    ] = ()  # in a log: of its first and its last line; empty: the time decides
+    split: str = ""  # in which it was published, if known
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -57,8 +62,14 @@ class LogEntry(NamedTuple):
 
     def pack(self) -> "Packed":
         "Write an entry as bytes"
-        said = [{"id": i, "role": role, "name": name, "time": time, "content": text} for i, role, name, text, time in self.context]
-        return Packed(marshal.dumps((*self[:_CONTEXT], (), *self[_CONTEXT + 1:]), 2), spaced(quoted(said), indent=0))
+        said = [
+            {"id": i, "role": role, "name": name, "time": time, "content": text}
+            for i, role, name, text, time in self.context
+        ]
+        return Packed(
+            marshal.dumps((*self[:_CONTEXT], (), *self[_CONTEXT + 1 :]), 2),
+            spaced(quoted(said), indent=0),
+        )
 
     def record(
         self,
@@ -70,25 +81,47 @@ class LogEntry(NamedTuple):
         chars = len(self.reply) + sum(len(m[3]) + len(m[2]) for m in self.context)
         seconds = np.nan if self.time is None else self.time
         time, until = self.places or (seconds, seconds)
-        return (hash64(self.id), name_hash(self.user_id), name_hash(self.context_id), _hash_bytes(_said(self)), _hash_bytes(*data), time, until, seconds,
-                len(self.context), chars, len(self.reply), self.target, self.reply.lstrip()[:1] == "@",
-                _SPLIT_NUMBERS.get(self.split, -1), part, offset, len(data.head) + len(data.context), len(data.head))
+        return (
+            hash64(self.id),
+            name_hash(self.user_id),
+            name_hash(self.context_id),
+            _hash_bytes(_said(self)),
+            _hash_bytes(*data),
+            time,
+            until,
+            seconds,
+            len(self.context),
+            chars,
+            len(self.reply),
+            self.target,
+            self.reply.lstrip()[:1] == "@",
+            _SPLIT_NUMBERS.get(self.split, -1),
+            part,
+            offset,
+            len(data.head) + len(data.context),
+            len(data.head),
+        )
 
 # %% ../../nbs/corpus/02_store.ipynb #clean_text
 def clean_text(
     text: str,  # perhaps with halves of surrogate pairs, as broken exports have them
 ) -> str:
     "Replace what cannot be written as UTF-8"
-    if text.isascii(): return text
-    try: text.encode()
-    except UnicodeEncodeError: return text.encode("utf-8", "replace").decode()
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
     return text
 
 
 def quoted(value: Any) -> bytes:
     "Write a text, or data with texts, as JSON"
-    try: return _encode(value)
-    except UnicodeEncodeError: return _encode(json.loads(clean_text(json.dumps(value, ensure_ascii=False))))
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:
+        return _encode(json.loads(clean_text(json.dumps(value, ensure_ascii=False))))
 
 
 _encode = Encoder().encode
@@ -100,29 +133,79 @@ def _row_entry(
     split: str = "",  # in which it was published, if known
 ) -> LogEntry:
     "Make an entry from a row of the six formats; nobody in its context mentions the user by name"
-    kept = row.metadata if facts is None else {name: value for name in facts if (value := find_fact(row.metadata, name))}
-    persona = row.persona if isinstance(row.persona, str) else to_json(row.persona) if row.persona else ""
-    user, root, post, reply = map(clean_text, (row.user_id, row.context_id, row.post_id, row.completion))
-    return LogEntry(row.row_id, row.source, user, root, post, reply, row.shown().context, row.time, kept, True, clean_text(persona),
-                 tuple(map(clean_text, row.known_as)), row.post_facts, split=split)
+    kept = (
+        row.metadata
+        if facts is None
+        else {name: value for name in facts if (value := find_fact(row.metadata, name))}
+    )
+    persona = (
+        row.persona if isinstance(row.persona, str) else to_json(row.persona) if row.persona else ""
+    )
+    user, root, post, reply = map(
+        clean_text, (row.user_id, row.context_id, row.post_id, row.completion)
+    )
+    return LogEntry(
+        row.row_id,
+        row.source,
+        user,
+        root,
+        post,
+        reply,
+        row.shown().context,
+        row.time,
+        kept,
+        True,
+        clean_text(persona),
+        tuple(map(clean_text, row.known_as)),
+        row.post_facts,
+        split=split,
+    )
 
 # %% ../../nbs/corpus/02_store.ipynb #RECORD
-RECORD = np.dtype([
-    ("key", "u8"), ("user", "u8"), ("context", "u8"), ("content", "u8"), ("whole", "u8"), ("time", "f8"), ("until", "f8"), ("seconds", "f8"), ("turn", "i4"),
-    ("chars", "i4"), ("reply", "i4"), ("target", "?"), ("at", "?"), ("split", "i1"), ("part", "i4"), ("offset", "i8"), ("length", "i4"), ("head", "i4")])
+RECORD = np.dtype(
+    [
+        ("key", "u8"),
+        ("user", "u8"),
+        ("context", "u8"),
+        ("content", "u8"),
+        ("whole", "u8"),
+        ("time", "f8"),
+        ("until", "f8"),
+        ("seconds", "f8"),
+        ("turn", "i4"),
+        ("chars", "i4"),
+        ("reply", "i4"),
+        ("target", "?"),
+        ("at", "?"),
+        ("split", "i1"),
+        ("part", "i4"),
+        ("offset", "i8"),
+        ("length", "i4"),
+        ("head", "i4"),
+    ]
+)
 _SPLIT_NUMBERS = {name: i for i, name in enumerate(SPLITS)}  # as `partition.FATES` counts
 
 # %% ../../nbs/corpus/02_store.ipynb #pack
 class Packed(NamedTuple):
     "An entry as bytes"
-    head: bytes     # what is said of the reply
+
+    head: bytes  # what is said of the reply
     context: bytes  # JSON, as examples have it; empty: it was not read
 
     def unpack(self) -> LogEntry:
         "Read an entry again"
         entry = LogEntry(*marshal.loads(self.head))
-        if not self.context: return entry
-        return entry._replace(context=tuple([(m["id"], m["role"], m["name"], m["content"], m["time"]) for m in json.loads(self.context)]))
+        if not self.context:
+            return entry
+        return entry._replace(
+            context=tuple(
+                [
+                    (m["id"], m["role"], m["name"], m["content"], m["time"])
+                    for m in json.loads(self.context)
+                ]
+            )
+        )
 
 
 _CONTEXT = LogEntry._fields.index("context")
@@ -140,7 +223,9 @@ def _hash_bytes(*data: bytes) -> int:
     return int.from_bytes(sha256(b"".join(data)).digest()[:8], "little")
 
 # %% ../../nbs/corpus/02_store.ipynb #_packed_entries
-def _packed_entries(entries: Iterable[LogEntry]) -> tuple[bytes, np.ndarray]:  # packed, and [N] of `RECORD`, as if in a part of their own
+def _packed_entries(
+    entries: Iterable[LogEntry],
+) -> tuple[bytes, np.ndarray]:  # packed, and [N] of `RECORD`, as if in a part of their own
     "Pack entries"
     packed, records, offset = [], [], 0
     for entry in entries:
@@ -161,7 +246,8 @@ class RowStore:
     def notes(self) -> list[dict]:
         "What was noted with each finished part, in order"
         found = []
-        while (path := self.folder / f"{len(found):05d}.json").exists(): found.append(json.loads(path.read_bytes()))
+        while (path := self.folder / f"{len(found):05d}.json").exists():
+            found.append(json.loads(path.read_bytes()))
         return found
 
     @property
@@ -178,7 +264,9 @@ class RowStore:
         "Read the records of all parts"
         parts = [np.load(self.folder / f"{i:05d}.npy") for i in range(len(self.notes))]
         if any(part.dtype != RECORD for part in parts):
-            raise DataError(f"{self.folder} was begun by another version of humanlm. Start anew with --fresh.")
+            raise DataError(
+                f"{self.folder} was begun by another version of humanlm. Start anew with --fresh."
+            )
         return np.concatenate(parts) if parts else np.zeros(0, RECORD)
 
     def add(self, packed: Iterable[tuple[bytes, np.ndarray]], note: Callable[[], Mapping]) -> None:
@@ -190,13 +278,22 @@ class RowStore:
                 found.append(records := records.copy())
                 records["part"], records["offset"] = part, records["offset"] + offset
                 offset += f.write(data)
-        with atomic_path(path.with_suffix(".npy")) as new: np.save(new, records := np.concatenate(found))
+        with atomic_path(path.with_suffix(".npy")) as new:
+            np.save(new, records := np.concatenate(found))
         atomic_write(path.with_suffix(".json"), to_json({"entries": len(records), **note()}))
 
-    def packed(self, records: np.ndarray, contexts: bool = True) -> Iterator[Packed]:  # records: [N] of `RECORD`
+    def packed(
+        self, records: np.ndarray, contexts: bool = True
+    ) -> Iterator[Packed]:  # records: [N] of `RECORD`
         "Read packed entries, one after another, or their heads"
-        for part, offset, length, head in zip(*(records[name].tolist() for name in ("part", "offset", "length" if contexts else "head", "head"))):
-            if part not in self.files: self.files[part] = os.open(self.folder / f"{part:05d}.bin", os.O_RDONLY)
+        for part, offset, length, head in zip(
+            *(
+                records[name].tolist()
+                for name in ("part", "offset", "length" if contexts else "head", "head")
+            )
+        ):
+            if part not in self.files:
+                self.files[part] = os.open(self.folder / f"{part:05d}.bin", os.O_RDONLY)
             data = os.pread(self.files[part], length, offset)
             yield Packed(data[:head], data[head:])
 
@@ -206,22 +303,28 @@ class RowStore:
 
     def close(self):
         "Close the files"
-        while self.files: os.close(self.files.popitem()[1])
+        while self.files:
+            os.close(self.files.popitem()[1])
 
 # %% ../../nbs/corpus/02_store.ipynb #SourceStep
 class SourceStep(NamedTuple):
     "One step of fetching rows"
+
     number: int  # rows of the source fetched so far
-    row: Any     # for `Source.entries`
+    row: Any  # for `Source.entries`
 
 
-def _given(rows: Iterable[Iterable[LogEntry]], faults: Faults) -> Iterator[LogEntry]: return chain.from_iterable(rows)
+def _given(rows: Iterable[Iterable[LogEntry]], faults: Faults) -> Iterator[LogEntry]:
+    return chain.from_iterable(rows)
 
 
 class Source(NamedTuple):
     "Where entries come from"
+
     rows: Callable[[int, Faults], Iterable[SourceStep]]  # (rows to skip, account of faults) → steps
-    entries: Callable[[Sequence, Faults], Iterable[LogEntry]] = _given  # (rows, account of faults) → what they give; at first: rows are entries already
+    entries: Callable[[Sequence, Faults], Iterable[LogEntry]] = (
+        _given  # (rows, account of faults) → what they give; at first: rows are entries already
+    )
 
 # %% ../../nbs/corpus/02_store.ipynb #Source
 PART, TOGETHER = 20_000, 250  # rows of a part; rows that are made entries together
@@ -229,14 +332,16 @@ PART, TOGETHER = 20_000, 250  # rows of a part; rows that are made entries toget
 
 class _Fetched(NamedTuple):
     "Rows on their way into the store"
-    read: int     # number of the last one
+
+    read: int  # number of the last one
     rows: list
     faults: dict  # what was met so far
-    done: bool    # nothing comes behind them
+    done: bool  # nothing comes behind them
 
 
 class _Packed(NamedTuple):
     "What they gave"
+
     read: int
     rows: int
     faults: dict
@@ -250,7 +355,8 @@ def _fetched(source: Source, size: int, read: int) -> Iterator[_Fetched]:
     rows, faults = [], Faults()
     for read, row in source.rows(read, faults):
         rows.append(row)
-        if len(rows) < size: continue
+        if len(rows) < size:
+            continue
         yield _Fetched(read, rows, faults.to_dict(), False)
         rows = []
         faults.clear()
@@ -266,15 +372,25 @@ def _packed(entries: Callable[[Sequence, Faults], Iterable[LogEntry]], found: _F
 def fill(
     store: RowStore,
     source: Source,
-    size: int = PART,         # rows of the source per part
+    size: int = PART,  # rows of the source per part
     tell: Callable[[int], Any] = lambda n: None,  # is told how many rows were read, part by part
     spread: Callable[..., Iterator] = map,  # by which rows become entries
 ) -> None:
     "Read a source into a store, from where an earlier process stopped"
     notes = store.notes
-    now = {"read": notes[-1]["read"] if notes else 0, "rows": 0, "done": bool(notes) and notes[-1]["done"]}
-    if now["done"]: return
-    made, met = spread(partial(_packed, source.entries), _fetched(source, min(size, TOGETHER), now["read"])), []
+    now = {
+        "read": notes[-1]["read"] if notes else 0,
+        "rows": 0,
+        "done": bool(notes) and notes[-1]["done"],
+    }
+    if now["done"]:
+        return
+    made, met = (
+        spread(
+            partial(_packed, source.entries), _fetched(source, min(size, TOGETHER), now["read"])
+        ),
+        [],
+    )
 
     def part() -> Iterator[tuple[bytes, np.ndarray]]:
         now["rows"] = 0
@@ -283,7 +399,8 @@ def fill(
             yield some.data, some.records
             now.update(read=some.read, rows=now["rows"] + some.rows, done=some.done)
             met.append(Faults(**some.faults))
-            if now["rows"] >= size: return
+            if now["rows"] >= size:
+                return
 
     while not now["done"]:
         store.add(part(), lambda: now | sum(met, Faults()).to_dict())
@@ -296,41 +413,60 @@ def left_out(counts: Mapping[str, int]) -> int:  # counts: kind of fault or note
 
 # %% ../../nbs/corpus/02_store.ipynb #rows_source
 def rows_source(
-    source: str,                       # one of the six, in any of its names
-    path: str | Path,                  # a file, a folder, or a name on the hub
-    columns: Mapping[str, str] = {},   # for flat comments: our name of a field → column
+    source: str,  # one of the six, in any of its names
+    path: str | Path,  # a file, a folder, or a name on the hub
+    columns: Mapping[str, str] = {},  # for flat comments: our name of a field → column
     facts: Sequence[str] | None = None,  # metadata to keep; None: what the format suggests
-    splits: str = ".*",                # on the hub: pattern of the splits to read
-    config: str | None = None,         # on the hub: name of the configuration
+    splits: str = ".*",  # on the hub: pattern of the splits to read
+    config: str | None = None,  # on the hub: name of the configuration
 ) -> Source:
     "Read rows of one of the six formats"
     source = source_name(source)
     kept = formats[source].enrich if facts is None else facts
 
     def rows(skip: int, faults: Faults) -> Iterator[SourceStep]:
-        return (SourceStep(row.number, row) for row in unread_rows(path, skip, splits, config, unfold_mail if source == "enron" else None))
+        return (
+            SourceStep(row.number, row)
+            for row in unread_rows(
+                path, skip, splits, config, unfold_mail if source == "enron" else None
+            )
+        )
 
     return Source(rows, partial(_entries_of_rows, source, columns, kept))
 
 
-def _entries_of_rows(source: str, columns: Mapping[str, str], facts: Sequence[str], unread: Sequence[UnreadRow], faults: Faults) -> Iterator[LogEntry]:
+def _entries_of_rows(
+    source: str,
+    columns: Mapping[str, str],
+    facts: Sequence[str],
+    unread: Sequence[UnreadRow],
+    faults: Faults,
+) -> Iterator[LogEntry]:
     "Make entries of rows of one of the six formats"
-    return (_row_entry(row, facts, split) for _, row, split in mapped_rows(source, sound_rows(unread, faults), faults, columns) if row)
+    return (
+        _row_entry(row, facts, split)
+        for _, row, split in mapped_rows(source, sound_rows(unread, faults), faults, columns)
+        if row
+    )
 
 # %% ../../nbs/corpus/02_store.ipynb #_Keeper
 class _Keeper(PersonaWriter):
     "Keeps lines as history, and lets everyone reply"
+
     def __init__(self):
         super().__init__()
         self.lines: list[Message] = []
 
-    def read(self, message, place): self.lines.append(message)
+    def read(self, message, place):
+        self.lines.append(message)
 
-    def persona(self, user_id, until): return Persona(user_id) if user_id else None  # deleted accounts are not one person
+    def persona(self, user_id, until):
+        return Persona(user_id) if user_id else None  # deleted accounts are not one person
 
 # %% ../../nbs/corpus/02_store.ipynb #FromThreads
 class _FromThreads(NamedTuple):
     "What a log of messages gives"
+
     entries: list[LogEntry]
     report: ThreadReport
     left: list[tuple[str, Message]]  # lines that gave no entry, each with its kind of `LINES`
@@ -338,21 +474,44 @@ class _FromThreads(NamedTuple):
 # %% ../../nbs/corpus/02_store.ipynb #thread_entries
 def _thread_entries(
     threads: Sequence[Thread],  # in time order
-    max_context: int = 8,       # most turns of context
+    max_context: int = 8,  # most turns of context
 ) -> _FromThreads:
     "Turn threads into entries: replies to predict, and history"
     keeper = _Keeper()
     examples, report = thread_examples(threads, max_context=max_context, writer=keeper)
-    places, turns = moments(threads), {m.id: turn for t in threads for turn in reply_turns(t)[0] for m in turn.lines}
+    places, turns = (
+        moments(threads),
+        {m.id: turn for t in threads for turn in reply_turns(t)[0] for m in turn.lines},
+    )
     source = threads[0].source if threads else ""
 
     def entry(lines, root, post, reply, context, target):
         first, last = min(lines, key=lambda m: places[m.id]), max(places[m.id] for m in lines)
-        return LogEntry(lines[0].id, source, first.name, root, post, reply, context, first.time, target=target,
-                        places=(float(places[first.id]), float(last)))
+        return LogEntry(
+            lines[0].id,
+            source,
+            first.name,
+            root,
+            post,
+            reply,
+            context,
+            first.time,
+            target=target,
+            places=(float(places[first.id]), float(last)),
+        )
 
     history = [entry([m], turns[m.id].root.id, "", m.content, (), False) for m in keeper.lines]
-    replies = [entry(turns[e.id].lines, e.context_id, e.context_id, e.reply, tuple((m.id, m.role, m.name, m.content, m.time) for m in e.context), True) for e in examples]
+    replies = [
+        entry(
+            turns[e.id].lines,
+            e.context_id,
+            e.context_id,
+            e.reply,
+            tuple((m.id, m.role, m.name, m.content, m.time) for m in e.context),
+            True,
+        )
+        for e in examples
+    ]
     entries = sorted(history + replies, key=lambda e: (e.places, e.id))
     return _FromThreads(entries, report, list(_left_out(threads, {e.id for e in entries}, places)))
 
@@ -361,31 +520,47 @@ def _left_out(threads, kept, places):
     robots = automatic_accounts(threads)
     for turn in (turn for t in threads for turn in reply_turns(t)[0]):
         for m in turn.lines:
-            if m.id not in kept and not m.id.endswith("/(post)"): yield _why(m, turn, robots, places), m
+            if m.id not in kept and not m.id.endswith("/(post)"):
+                yield _why(m, turn, robots, places), m
 
 
 def _why(m, turn, robots, places):
-    if not all(line.id in places for line in turn.lines): return "line without a time"
-    if m.name in robots: return "line of an automatic account"
-    if not m.name: return "line without an author"
-    if not m.content.strip(): return "line without text"
+    if not all(line.id in places for line in turn.lines):
+        return "line without a time"
+    if m.name in robots:
+        return "line of an automatic account"
+    if not m.name:
+        return "line without an author"
+    if not m.content.strip():
+        return "line without text"
     return "answer to nothing" if m is turn.lines[0] else "line of a longer turn"
 
 # %% ../../nbs/corpus/02_store.ipynb #threads_source
 def threads_source(
-    path: str | Path,            # a file, or a folder of them
+    path: str | Path,  # a file, or a folder of them
     columns: Mapping[str, str] = {},  # our name of a field → column
-    max_context: int = 100,      # most turns of context
-    report: Callable[[str], Any] = lambda text: None,  # is given the account of the log, in Markdown
-    hide: Callable[[Sequence[Thread]], Sequence[Thread]] = lambda threads: threads,  # replaces names
+    max_context: int = 100,  # most turns of context
+    report: Callable[[str], Any] = lambda text: (
+        None
+    ),  # is given the account of the log, in Markdown
+    hide: Callable[[Sequence[Thread]], Sequence[Thread]] = lambda threads: (
+        threads
+    ),  # replaces names
 ) -> Source:
     "Read a log of messages with reply links, whole"
+
     def rows(skip: int, faults: Faults) -> Iterator[SourceStep]:
         met = Faults() if skip else faults
-        found = _thread_entries(hide(import_threads(path, columns, faults=met, called="build.columns")), max_context)
+        found = _thread_entries(
+            hide(import_threads(path, columns, faults=met, called="build.columns")), max_context
+        )
         broken, log = left_out(met.counts), found.report
-        report(f"## The log\n\n{log.lines + broken:,} rows: {broken:,} that are no line of a thread, and {log.lines:,} lines. Of the lines:\n\n{log._repr_markdown_()}")
-        for kind, m in found.left: met.add(kind, f"{m.id}: {m.content}")
-        for number, entry in enumerate(found.entries[skip:], skip + 1): yield SourceStep(number, (entry,))
+        report(
+            f"## The log\n\n{log.lines + broken:,} rows: {broken:,} that are no line of a thread, and {log.lines:,} lines. Of the lines:\n\n{log._repr_markdown_()}"
+        )
+        for kind, m in found.left:
+            met.add(kind, f"{m.id}: {m.content}")
+        for number, entry in enumerate(found.entries[skip:], skip + 1):
+            yield SourceStep(number, (entry,))
 
     return Source(rows)

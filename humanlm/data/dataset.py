@@ -51,10 +51,22 @@ class DataConfig:
         limits = {name: getattr(self, name) for name in names}
         require(
             "data",
-            (self.source in SOURCES, f"source is unknown: {shorten(self.source)!r}.{near_miss(self.source, SOURCES)}"),
-            (self.source == "miniworld" or bool(self.path), f"path is needed for {self.source!r}: --data.path FILE"),
-            (min(fracs) >= 0 and sum(fracs) < 1, f"test_frac and val_frac are negative or sum to 1 or more: {fracs}"),
-            *((n is None or n > 0, f"{name} must be at least 1, got {n}") for name, n in limits.items()),
+            (
+                self.source in SOURCES,
+                f"source is unknown: {shorten(self.source)!r}.{near_miss(self.source, SOURCES)}",
+            ),
+            (
+                self.source == "miniworld" or bool(self.path),
+                f"path is needed for {self.source!r}: --data.path FILE",
+            ),
+            (
+                min(fracs) >= 0 and sum(fracs) < 1,
+                f"test_frac and val_frac are negative or sum to 1 or more: {fracs}",
+            ),
+            *(
+                (n is None or n > 0, f"{name} must be at least 1, got {n}")
+                for name, n in limits.items()
+            ),
         )
 
 # %% ../../nbs/data/07_dataset.ipynb #pick
@@ -64,7 +76,9 @@ def _pick(
 ) -> list[Example]:
     "Choose `n` rows by the hash of their id; a smaller choice is part of a larger one"
     examples = list(examples)
-    chosen = sorted(examples, key=lambda e: hashlib.sha256(e.id.encode("utf-8", "replace")).digest())[:n]
+    chosen = sorted(
+        examples, key=lambda e: hashlib.sha256(e.id.encode("utf-8", "replace")).digest()
+    )[:n]
     return sorted(chosen, key=lambda e: (e.order, e.id))
 
 # %% ../../nbs/data/07_dataset.ipynb #data_fingerprint
@@ -88,7 +102,9 @@ def prepare_examples(
     rows = split_by_context(rows, config.test_frac, config.val_frac) if unsplit else rows
     require_no_leakage(rows)
     limits = {name: config.max_train if name == "train" else config.max_test for name in SPLITS}
-    kept = {e.id for name, n in limits.items() for e in _pick([e for e in rows if e.split == name], n)}
+    kept = {
+        e.id for name, n in limits.items() for e in _pick([e for e in rows if e.split == name], n)
+    }
     return [e for e in rows if e.id in kept]
 
 # %% ../../nbs/data/07_dataset.ipynb #dataset_card
@@ -102,8 +118,16 @@ def dataset_card(
     leaks = [f"- Leak: {escape(problem, quote=False)}" for problem in check_leakage(rows)]
     facts = [*_card_facts(rows), *(leaks or ["- Leaks: none found by `check_leakage`"])]
     lines = [_card_line(name, [e for e in rows if e.split == name]) for name in (*SPLITS, "")]
-    table = Table(("split", "replies", "users", "discussions", "words per reply", "words of context"), list(filter(None, lines)))
-    parts = [f"# {escape(title, quote=False)}", escape(about, quote=False), table.markdown(), "\n".join(facts)]
+    table = Table(
+        ("split", "replies", "users", "discussions", "words per reply", "words of context"),
+        list(filter(None, lines)),
+    )
+    parts = [
+        f"# {escape(title, quote=False)}",
+        escape(about, quote=False),
+        table.markdown(),
+        "\n".join(facts),
+    ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 # %% ../../nbs/data/07_dataset.ipynb #_card_line
@@ -120,7 +144,10 @@ def _card_facts(rows):
     judged = [e.order for e in rows if e.split.startswith("test")]
     late = sum(e.split == "train" and e.order > min(judged) for e in rows) if judged else 0
     known = sum(e.states is not None for e in rows)
-    sources = ", ".join(escape(shorten(source), quote=False).replace("`", "") for source in sorted({e.source for e in rows}))
+    sources = ", ".join(
+        escape(shorten(source), quote=False).replace("`", "")
+        for source in sorted({e.source for e in rows})
+    )
     return [
         f"- Source: {sources or 'no rows'}; fingerprint `{data_fingerprint(rows)}`. Words are medians.",
         f"- Personas: {sum(bool(persona_text(e.persona)) for e in rows)} of {len(rows)} replies have one,"

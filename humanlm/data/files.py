@@ -36,7 +36,9 @@ FILE_FAULTS = {
     "broken CSV": "a record has more cells than the file has columns",
 }
 # What is odd about something that is read
-FILE_NOTES = {"wrong encoding": "bytes that are no text: replaced in JSON, read as Windows-1252 in CSV"}
+FILE_NOTES = {
+    "wrong encoding": "bytes that are no text: replaced in JSON, read as Windows-1252 in CSV"
+}
 
 # %% ../../nbs/data/04_files.ipynb #RowFault
 class RowFault(DataError):
@@ -50,14 +52,16 @@ class RowFault(DataError):
 class Faults:
     "Counts what was wrong, with three examples of each kind; two of them add up"
 
-    def __init__(self,
+    def __init__(
+        self,
         counts: Mapping[str, int] = {},  # kind → how often, to go on from
         examples: Mapping[str, Mapping[str, str]] = {},  # kind → what was met → where
     ):
         self.counts = Counter(counts)
         self.examples = {kind: dict(some) for kind, some in examples.items()}
 
-    def add(self,
+    def add(
+        self,
         kind: str,
         detail: str = "",  # the value, or the id of its row
         place: str = "",  # file and row
@@ -83,11 +87,20 @@ class Faults:
 
     def to_dict(self) -> dict:
         "Give what a file can keep; `Faults(**kept)` goes on from there"
-        return {"counts": dict(sorted(self.counts.items())), "examples": dict(sorted(self.examples.items()))}
+        return {
+            "counts": dict(sorted(self.counts.items())),
+            "examples": dict(sorted(self.examples.items())),
+        }
 
     def _repr_markdown_(self) -> str:
-        rows = [(table_cell(kind), f"{n:,}", Html(" · ").join(table_cell(text, 60) for text in self.examples.get(kind, ())))
-                for kind, n in self.counts.most_common()]
+        rows = [
+            (
+                table_cell(kind),
+                f"{n:,}",
+                Html(" · ").join(table_cell(text, 60) for text in self.examples.get(kind, ())),
+            )
+            for kind, n in self.counts.most_common()
+        ]
         return Table(("what", "times", "for example"), rows, "lrl").markdown()
 
 # %% ../../nbs/data/04_files.ipynb #json_line
@@ -100,7 +113,10 @@ def _json_line(
         text = line.decode()
     except UnicodeDecodeError as e:
         text = line.decode("utf-8", "replace")
-        yield RowFault("wrong encoding", f"{e.reason} at byte {e.start}: {shorten(repr(text[max(e.start - 30, 0):e.start + 30]))}")
+        yield RowFault(
+            "wrong encoding",
+            f"{e.reason} at byte {e.start}: {shorten(repr(text[max(e.start - 30, 0) : e.start + 30]))}",
+        )
     if text.isspace():
         return
     try:
@@ -110,18 +126,30 @@ def _json_line(
     if ("\\ud" in text or "\\uD" in text) and (whole := _whole(row)) != row:
         yield RowFault("wrong encoding", f"half a surrogate pair: {shorten(repr(text))}")
         row = whole
-    yield row if isinstance(row, dict) else RowFault("broken JSON", f"{shorten(repr(text[:400]))}: no object ({shorten(row, 60)})")
+    yield (
+        row
+        if isinstance(row, dict)
+        else RowFault("broken JSON", f"{shorten(repr(text[:400]))}: no object ({shorten(row, 60)})")
+    )
 
 # %% ../../nbs/data/04_files.ipynb #_whole
 def _whole(value):
-    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    return json.loads(
+        json.dumps(value, ensure_ascii=False)
+        .encode("utf-16", "surrogatepass")
+        .decode("utf-16", "replace")
+    )
 
 # %% ../../nbs/data/04_files.ipynb #_open
-def _open(path) -> Any: return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb", buffering=2**20)
+def _open(path) -> Any:
+    return (
+        gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb", buffering=2**20)
+    )
 
 
 def _jsonl(path):
-    with _open(path) as lines: yield from enumerate(lines, 1)
+    with _open(path) as lines:
+        yield from enumerate(lines, 1)
 
 
 _quickly = Decoder().decode
@@ -129,9 +157,12 @@ _quickly = Decoder().decode
 
 def _read(item: bytes | dict | RowFault) -> Iterable[dict | RowFault]:
     "Read what stands somewhere; a line that the quick reader refuses is looked at with care"
-    if not isinstance(item, bytes): return (item,)
-    try: row = _quickly(item)
-    except (MsgspecError, ValueError, RecursionError): return _json_line(item)
+    if not isinstance(item, bytes):
+        return (item,)
+    try:
+        row = _quickly(item)
+    except (MsgspecError, ValueError, RecursionError):
+        return _json_line(item)
     return (row,) if isinstance(row, dict) else _json_line(item)
 
 # %% ../../nbs/data/04_files.ipynb #csv_lines
@@ -185,7 +216,8 @@ def _parquet(path):
 _READERS = {".jsonl": _jsonl, ".ndjson": _jsonl, ".csv": _csv, ".parquet": _parquet}
 
 # %% ../../nbs/data/04_files.ipynb #_suffix
-def _suffix(path): return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
+def _suffix(path):
+    return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
 def row_files(
@@ -196,18 +228,28 @@ def row_files(
     if not path.exists():
         raise DataError(f"Cannot read {path}: there is no such file or folder. Check the path.")
     if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if _suffix(p) in _READERS and not p.is_dir() and "/." not in f"/{p.relative_to(path).as_posix()}")
+        files = sorted(
+            p
+            for p in path.rglob("*")
+            if _suffix(p) in _READERS
+            and not p.is_dir()
+            and "/." not in f"/{p.relative_to(path).as_posix()}"
+        )
         if not files:
             raise DataError(f"{path}: no file in this folder ends in {known}. Check the path.")
         return files
     if _suffix(path) not in _READERS:
-        raise DataError(f"Cannot read {path}: rows are read from {known}, not {path.suffix!r}. Convert the file.")
+        raise DataError(
+            f"Cannot read {path}: rows are read from {known}, not {path.suffix!r}. Convert the file."
+        )
     return [path]
 
 # %% ../../nbs/data/04_files.ipynb #file_items
 def _file_items(
     path: Path,  # one file
-) -> Iterator[tuple[int, bytes | dict | RowFault]]:  # number of the line or record, and what stands there; of JSONL the line itself
+) -> Iterator[
+    tuple[int, bytes | dict | RowFault]
+]:  # number of the line or record, and what stands there; of JSONL the line itself
     "Read one file; `DataError` if reading stops in the middle"
     try:
         with _open(path) as start:
@@ -215,7 +257,11 @@ def _file_items(
                 raise DataError(f"Cannot read {path}: it is UTF-16. Convert it to UTF-8.")
         yield from _READERS[_suffix(path)](path)
     except (OSError, EOFError, zlib.error, csv.Error) as e:
-        advice = "A quotation mark may be missing." if isinstance(e, csv.Error) else "Check the path, or write the file again."
+        advice = (
+            "A quotation mark may be missing."
+            if isinstance(e, csv.Error)
+            else "Check the path, or write the file again."
+        )
         raise DataError(f"Cannot read {path}: {shorten(e) or type(e).__name__}. {advice}") from e
 
 # %% ../../nbs/data/04_files.ipynb #_HUB_NAME
@@ -225,7 +271,11 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 def on_hub(where: str | Path) -> bool:
     "Tell a name on the hub from a path"
     path = Path(where)
-    return not path.exists() and bool(_HUB_NAME.fullmatch(str(where))) and _suffix(path) not in _READERS
+    return (
+        not path.exists()
+        and bool(_HUB_NAME.fullmatch(str(where)))
+        and _suffix(path) not in _READERS
+    )
 
 # %% ../../nbs/data/04_files.ipynb #hub_items
 def _hub_items(
@@ -239,18 +289,32 @@ def _hub_items(
 
     try:
         if on_hub(name):
-            HfApi().dataset_info(name, timeout=20)  # asked once; the library below would try six times
-        found = [split for split in get_dataset_split_names(name, config) if re.fullmatch(splits, split)]
+            HfApi().dataset_info(
+                name, timeout=20
+            )  # asked once; the library below would try six times
+        found = [
+            split for split in get_dataset_split_names(name, config) if re.fullmatch(splits, split)
+        ]
         for split in found:
-            for number, row in enumerate(load_dataset(name, config, split=split, streaming=True), 1): yield f"{name}/{split}", number, row
+            for number, row in enumerate(
+                load_dataset(name, config, split=split, streaming=True), 1
+            ):
+                yield f"{name}/{split}", number, row
     except Exception as e:  # the library raises its own errors, those of four others, and OSError
         why = f"{type(e).__name__}: {shorten(e)}"
-        raise DataError(f"Cannot read {name} from the hub ({why}). Check name and network, or give a file.") from e
+        raise DataError(
+            f"Cannot read {name} from the hub ({why}). Check name and network, or give a file."
+        ) from e
     if not found:
         raise DataError(f"{name}: no split fits {splits!r}. Check the pattern.")
 
 # %% ../../nbs/data/04_files.ipynb #split_name
-_SPLITS = {"train": "train training", "val": "val valid validation dev", "test": "test unseen_test", "test_seen": "test_seen seen_test"}
+_SPLITS = {
+    "train": "train training",
+    "val": "val valid validation dev",
+    "test": "test unseen_test",
+    "test_seen": "test_seen seen_test",
+}
 _SPLIT_NAMES = {name: split for split, names in _SPLITS.items() for name in names.split()}
 
 
@@ -259,27 +323,33 @@ def _split_name(
     name: str,  # of a file, perhaps in folders, or of a split as published: train0, validation/part-3.parquet
 ) -> str:  # one of `SPLITS`; empty: it names none
     "Tell which split a name stands for: its last part without numbers, or a folder above"
-    parts = (re.sub(r"[-_.]?\d+([-_]of[-_]\d+)?$", "", part.split(".")[0].casefold()) for part in reversed(name.split("/")))
+    parts = (
+        re.sub(r"[-_.]?\d+([-_]of[-_]\d+)?$", "", part.split(".")[0].casefold())
+        for part in reversed(name.split("/"))
+    )
     return next((_SPLIT_NAMES[part] for part in parts if part in _SPLIT_NAMES), "")
 
 # %% ../../nbs/data/04_files.ipynb #FileRow
 class UnreadRow(NamedTuple):
     "What stands somewhere in a file"
-    number: int   # lines and records so far, over all files
-    file: str     # name of the file in its folder, or of the set on the hub and its split
-    row: int      # line or record in the file
+
+    number: int  # lines and records so far, over all files
+    file: str  # name of the file in its folder, or of the set on the hub and its split
+    row: int  # line or record in the file
     item: bytes | dict | RowFault  # bytes: a line of JSON
 
 
 class FileRow(NamedTuple):
     "A row of a file"
-    number: int   # lines and records so far, over all files
-    file: str     # name of the file in its folder, or of the set on the hub and its split
-    row: int      # line or record in the file
+
+    number: int  # lines and records so far, over all files
+    file: str  # name of the file in its folder, or of the set on the hub and its split
+    row: int  # line or record in the file
     values: dict  # column → value
 
     @property
-    def place(self) -> str: return f"{self.file}, row {self.row}"
+    def place(self) -> str:
+        return f"{self.file}, row {self.row}"
 
     @property
     def split(self) -> str:
@@ -288,11 +358,13 @@ class FileRow(NamedTuple):
 
 # %% ../../nbs/data/04_files.ipynb #read_rows
 def unread_rows(
-    where: str | Path,  # .jsonl, .csv or .parquet (also .gz), a folder of them, or a name on the hub
+    where: str
+    | Path,  # .jsonl, .csv or .parquet (also .gz), a folder of them, or a name on the hub
     start: int = 0,  # leave out this many lines and records
     splits: str = ".*",  # on the hub: pattern of the splits to read
     config: str | None = None,  # on the hub: name of the configuration
-    unfold: Callable[[Iterator], Iterator] | None = None,  # turns the rows of a file into others, such as mails into replies
+    unfold: Callable[[Iterator], Iterator]
+    | None = None,  # turns the rows of a file into others, such as mails into replies
 ) -> Iterator[UnreadRow]:
     "Fetch what is to be read, lazily"
     if on_hub(where):
@@ -300,21 +372,33 @@ def unread_rows(
         sources = ((name, ((row, item) for _, row, item in rows)) for name, rows in found)
     else:
         root = Path(where) if Path(where).is_dir() else Path(where).parent
-        sources = ((path.relative_to(root).as_posix(), _file_items(path)) for path in row_files(where))
-    if unfold: sources = ((name, unfold((row, item) for row, line in found for item in _read(line))) for name, found in sources)
+        sources = (
+            (path.relative_to(root).as_posix(), _file_items(path)) for path in row_files(where)
+        )
+    if unfold:
+        sources = (
+            (name, unfold((row, item) for row, line in found for item in _read(line)))
+            for name, found in sources
+        )
     items = ((name, row, item) for name, found in sources for row, item in found)
     return (UnreadRow(number, *item) for number, item in enumerate(items, 1) if number > start)
 
 
 # sets whose authors ask not to train on them, by columns that only they have
-EVALUATION_ONLY = {"OpenToM": ("narrative", "plot_info"), "ToMBench": ("能力\nABILITY", "答案\nANSWER"), "FANToM": ("factQA", "beliefQAs")}
+EVALUATION_ONLY = {
+    "OpenToM": ("narrative", "plot_info"),
+    "ToMBench": ("能力\nABILITY", "答案\nANSWER"),
+    "FANToM": ("factQA", "beliefQAs"),
+}
 
 
 def _trainable(row: FileRow) -> FileRow:
     "Give a row back; `DataError` for one of such a set"
     for name, (one, other) in EVALUATION_ONLY.items():
         if one in row.values and other in row.values:
-            raise DataError(f"{row.place} is of {name}, whose authors ask to evaluate with it and never to train on it. Leave it out.")
+            raise DataError(
+                f"{row.place} is of {name}, whose authors ask to evaluate with it and never to train on it. Leave it out."
+            )
     return row
 
 
@@ -330,7 +414,10 @@ def sound_rows(
             elif faults is not None:
                 faults.add(item.kind, item.detail or f"{name}, row {row}", f"{name}, row {row}")
             elif item.kind not in FILE_NOTES:
-                raise RowFault(item.kind, f"{name}, row {row}: {item.detail}. Fix or remove it, or count faults.")
+                raise RowFault(
+                    item.kind,
+                    f"{name}, row {row}: {item.detail}. Fix or remove it, or count faults.",
+                )
 
 
 def read_rows(
@@ -349,9 +436,12 @@ def utc_seconds(
     if isinstance(value, str):
         value = _time_of_text(value.strip())
     if isinstance(value, date):
-        moment = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
+        moment = (
+            value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
+        )
         return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
-    if isinstance(value, Decimal): value = float(value)
+    if isinstance(value, Decimal):
+        value = float(value)
     if type(value) not in (int, float) or not value or abs(value) >= 1e300 or value != value:
         return None
     while abs(value) > 1e10:
@@ -385,15 +475,20 @@ def time_note(
     began: float = 0.0,  # when the first message of its source was written, in seconds
 ) -> str:  # a key of `TIME_NOTES`, or "" for nothing
     "Say what is odd about a time"
-    if type(value) in (int, float) and value and began <= value < _END: return ""
+    if type(value) in (int, float) and value and began <= value < _END:
+        return ""
     time = utc_seconds(value)
     if time is None:
-        return "time missing" if value in (None, "", 0, "0") or value != value else "time unreadable"
+        return (
+            "time missing" if value in (None, "", 0, "0") or value != value else "time unreadable"
+        )
     if not began <= time < _END:
         return "time doubtful"
     return "time in milliseconds" if not isinstance(value, date) and _number(value) > 1e10 else ""
 
 
 def _number(text):
-    try: return abs(float(text))
-    except ValueError: return 0.0
+    try:
+        return abs(float(text))
+    except ValueError:
+        return 0.0

@@ -23,6 +23,7 @@ from .trajectory import Trajectory, open_trajectories, read_rows
 # %% ../../nbs/data/03_index.ipynb #Choice
 class Choice(NamedTuple):
     "Which records are wanted; what is empty wants all"
+
     search: str = ""  # in any text of a record; case does not matter
     step: str = ""
     level: str = ""
@@ -40,7 +41,8 @@ class Choice(NamedTuple):
 
 class Listed(NamedTuple):
     "A record as a list shows it"
-    at: str   # its address
+
+    at: str  # its address
     key: str  # the row, example or unit that it answers; by this two runs are compared
     facts: dict[str, str]  # step, level, group, status, as far as there are any
     numbers: dict[str, float]  # advantage, rewards, scores; nan = not known
@@ -49,6 +51,7 @@ class Listed(NamedTuple):
 
 class _ListPage(NamedTuple):
     "A page of a list"
+
     rows: list[Listed]
     after: str = ""  # address at which the next page begins; empty: this was the last
     faults: dict[str, str] = {}  # file or place → why it was passed over
@@ -61,7 +64,11 @@ class Records(Protocol):
 
     def read(self, at: str) -> Any: ...  # a trajectory, or an object of JSON
 
-    def menu(self, step: str = "") -> dict[str, list[str]]: ...  # facts that may be chosen, of a step or of all, and names of numbers
+    def menu(
+        self, step: str = ""
+    ) -> dict[
+        str, list[str]
+    ]: ...  # facts that may be chosen, of a step or of all, and names of numbers
 
 # %% ../../nbs/data/03_index.ipynb #hits
 _SEARCHED = ("text", "turns", "scores", "errors", "row_id")
@@ -72,7 +79,8 @@ def _whole(choice: Choice) -> dict[str, Any]:
     "Give the columns that must equal something; `DataError` where a number is none"
     found: dict[str, Any] = {"level": choice.level, "parse_status": choice.status}
     for name, value in (("step", choice.step), ("group", choice.group)):
-        if value and not re.fullmatch(r"-?[0-9]{1,18}", value): raise DataError(f"{name} is {shorten(value, 40)!r}. Give a whole number.")
+        if value and not re.fullmatch(r"-?[0-9]{1,18}", value):
+            raise DataError(f"{name} is {shorten(value, 40)!r}. Give a whole number.")
         found[name] = int(value) if value else ""
     return {name: value for name, value in found.items() if value != ""}
 
@@ -81,7 +89,8 @@ def _may_hold(block: Any, names: Sequence[str], wanted: Mapping[str, Any]) -> bo
     "Tell from the ends of a file whether a group of rows may hold what is wanted"
     for name, value in wanted.items():
         known = block.column(names.index(name)).statistics
-        if known is not None and known.has_min_max and not known.min <= value <= known.max: return False
+        if known is not None and known.has_min_max and not known.min <= value <= known.max:
+            return False
     return True
 
 
@@ -93,59 +102,106 @@ def _hits(
     "Give the places of what is wanted in a group of rows"
     import pyarrow as pa
     import pyarrow.compute
+
     pc: Any = pyarrow.compute  # its functions are made at import
-    def is_true(column): return pc.fill_null(column, False).to_numpy(zero_copy_only=False)
+
+    def is_true(column):
+        return pc.fill_null(column, False).to_numpy(zero_copy_only=False)
+
     kept, wanted = np.ones(size, bool), _whole(choice)
     if wanted or choice.keys:
         table = read([*wanted, "row_id"])
-        for name, value in wanted.items(): kept &= is_true(pc.equal(table[name], pa.scalar(value, table[name].type)))
-        if choice.keys: kept &= is_true(pc.is_in(table["row_id"], value_set=pa.array(sorted(choice.keys))))
-    if not (choice.search or choice.number): return iter(np.flatnonzero(kept).tolist())
+        for name, value in wanted.items():
+            kept &= is_true(pc.equal(table[name], pa.scalar(value, table[name].type)))
+        if choice.keys:
+            kept &= is_true(pc.is_in(table["row_id"], value_set=pa.array(sorted(choice.keys))))
+    if not (choice.search or choice.number):
+        return iter(np.flatnonzero(kept).tolist())
     if kept.any() and choice.search:
         table, quoted = read(_SEARCHED), json.dumps(choice.search, ensure_ascii=False)[1:-1]
-        texts = [pc.match_substring(table[name], quoted if name in _NESTED else choice.search, ignore_case=True) for name in _SEARCHED]
+        texts = [
+            pc.match_substring(
+                table[name], quoted if name in _NESTED else choice.search, ignore_case=True
+            )
+            for name in _SEARCHED
+        ]
         kept &= np.logical_or.reduce([*map(is_true, texts)])
     return _confirmed(read, np.flatnonzero(kept), choice)
 
 
 def _confirmed(read: Any, places: np.ndarray, choice: Choice) -> Iterator[int]:
     "Give the places where a text, not a name of a field, holds what is searched, and the number fits"
-    if not places.size: return
-    table = read([*dict.fromkeys((_SEARCHED if choice.search else ()) + (_columns_of(choice.number) if choice.number else ()))]).take(places)
-    for n, row in zip(places.tolist(), (row for some in table.to_batches(64) for row in some.to_pylist())):
-        said = (text for name in _SEARCHED if choice.search for text in ([row[name]] if name not in _NESTED else _texts(json.loads(row[name]))))
-        if (not choice.search or _holds(said, choice.search)) and choice.fits(_numbers(row) if choice.number else {}): yield n
+    if not places.size:
+        return
+    table = read(
+        [
+            *dict.fromkeys(
+                (_SEARCHED if choice.search else ())
+                + (_columns_of(choice.number) if choice.number else ())
+            )
+        ]
+    ).take(places)
+    for n, row in zip(
+        places.tolist(), (row for some in table.to_batches(64) for row in some.to_pylist())
+    ):
+        said = (
+            text
+            for name in _SEARCHED
+            if choice.search
+            for text in ([row[name]] if name not in _NESTED else _texts(json.loads(row[name])))
+        )
+        if (not choice.search or _holds(said, choice.search)) and choice.fits(
+            _numbers(row) if choice.number else {}
+        ):
+            yield n
 
 # %% ../../nbs/data/03_index.ipynb #leaves
 _COUNTED = ("advantage", "token_advantages", "rewards", "scores")
 
 
-def _columns_of(number: str) -> tuple[str, ...]: return {"reward": ("rewards",), "score": ("scores",)}.get(number.partition(" ")[0], _COUNTED[:2])
+def _columns_of(number: str) -> tuple[str, ...]:
+    return {"reward": ("rewards",), "score": ("scores",)}.get(
+        number.partition(" ")[0], _COUNTED[:2]
+    )
 
 
-def _leaves(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:  # path, without places in lists, and text or number
+def _leaves(
+    value: Any,
+) -> Iterator[tuple[tuple[str, ...], Any]]:  # path, without places in lists, and text or number
     "Go through everything that stands in an object of JSON, in order"
     open_: list[tuple[tuple[str, ...], Any]] = [((), value)]
     while open_:
         path, value = open_.pop()
-        if isinstance(value, dict): open_ += [((*path, str(name)), inner) for name, inner in reversed(value.items())]
-        elif isinstance(value, list): open_ += [((*path, ""), inner) for inner in reversed(value)]
-        else: yield path, value
+        if isinstance(value, dict):
+            open_ += [((*path, str(name)), inner) for name, inner in reversed(value.items())]
+        elif isinstance(value, list):
+            open_ += [((*path, ""), inner) for inner in reversed(value)]
+        else:
+            yield path, value
 
 
-def _texts(value: Any) -> Iterator[str]: return (leaf for _, leaf in _leaves(value) if isinstance(leaf, str))
+def _texts(value: Any) -> Iterator[str]:
+    return (leaf for _, leaf in _leaves(value) if isinstance(leaf, str))
 
 
-def _holds(texts: Iterator[str], search: str) -> bool: return any(search.casefold() in text.casefold() for text in texts if text)
+def _holds(texts: Iterator[str], search: str) -> bool:
+    return any(search.casefold() in text.casefold() for text in texts if text)
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
     "Give the numbers of a trajectory, as far as their columns were read; where each token has its own advantage, their mean"
-    each = np.array(row.get("token_advantages") or (), float)  # nan: a token that nothing was paid for
+    each = np.array(
+        row.get("token_advantages") or (), float
+    )  # nan: a token that nothing was paid for
     each = each[each == each]
     found = {"advantage": each.mean() if each.size else row.get("advantage")}
-    found |= {f"reward {name}": value for name, value in json.loads(row.get("rewards", "{}")).items()}
-    found |= {f"score {name}": score["value"] for name, score in json.loads(row.get("scores", "{}")).items()}
+    found |= {
+        f"reward {name}": value for name, value in json.loads(row.get("rewards", "{}")).items()
+    }
+    found |= {
+        f"score {name}": score["value"]
+        for name, score in json.loads(row.get("scores", "{}")).items()
+    }
     return {name: math.nan if value is None else float(value) for name, value in found.items()}
 
 # %% ../../nbs/data/03_index.ipynb #listed-row
@@ -154,40 +210,61 @@ _LISTED = ("row_id", "group", "step", "level", "parse_status", "text", *_COUNTED
 
 
 def _listed(at: str, row: Mapping[str, Any]) -> Listed:
-    facts = {"step": str(row["step"]), "level": row["level"], "group": str(row["group"]), "status": row["parse_status"]}
+    facts = {
+        "step": str(row["step"]),
+        "level": row["level"],
+        "group": str(row["group"]),
+        "status": row["parse_status"],
+    }
     return Listed(at, row["row_id"], facts, _numbers(row), row["text"][:_SHOWN])
 
 
-def _no_record(at: str, place: Path) -> DataError: return DataError(f"There is no record {shorten(at, 60)!r} in {place.name}. Choose one from the list.")
+def _no_record(at: str, place: Path) -> DataError:
+    return DataError(
+        f"There is no record {shorten(at, 60)!r} in {place.name}. Choose one from the list."
+    )
 
 # %% ../../nbs/data/03_index.ipynb #RolloutFiles
 class _RolloutFiles:
     "Trajectories in a parquet file, or in a folder of them whose number may still be growing"
 
     def __init__(self, place: str | Path):
-        self.place, self.opened = Path(place), {}  # name → what the file looked like, and its reader
+        self.place, self.opened = (
+            Path(place),
+            {},
+        )  # name → what the file looked like, and its reader
 
     def files(self) -> dict[str, Path]:
         "Give the files that are there now, in the order of their names"
-        return {path.name: path for path in (sorted(self.place.glob("*.parquet")) if self.place.is_dir() else [self.place])}
+        return {
+            path.name: path
+            for path in (
+                sorted(self.place.glob("*.parquet")) if self.place.is_dir() else [self.place]
+            )
+        }
 
     def _open(self, path: Path) -> Any:
         "Open a file once; again where it has changed"
         seen = path.is_file() and (path.stat().st_mtime_ns, path.stat().st_size)
-        if path.name not in self.opened or self.opened[path.name][0] != seen: self.opened[path.name] = seen, open_trajectories(path)
+        if path.name not in self.opened or self.opened[path.name][0] != seen:
+            self.opened[path.name] = seen, open_trajectories(path)
         return self.opened[path.name][1]
 
     def _place(self, at: str, files: Mapping[str, Path]) -> tuple[str, int]:
         name, _, row = at.rpartition(":")
-        if name in files and re.fullmatch("[0-9]{1,18}", row): return name, int(row)
+        if name in files and re.fullmatch("[0-9]{1,18}", row):
+            return name, int(row)
         raise _no_record(at, self.place)
 
-    def _blocks(self, choice: Choice, start: str, faults: dict[str, str]) -> Iterator[tuple[str, int, int, int, Callable]]:
+    def _blocks(
+        self, choice: Choice, start: str, faults: dict[str, str]
+    ) -> Iterator[tuple[str, int, int, int, Callable]]:
         "Go through groups of rows that may hold what is wanted: file, first row, the first one to look at, size, and what reads columns"
         files, wanted = self.files(), _whole(choice)
         begin, row = self._place(start, files) if start else ("", 0)
         for name in (name for name in files if name >= begin):
-            try: reader = self._open(files[name])
+            try:
+                reader = self._open(files[name])
             except DataError as e:
                 faults[name] = str(e)
                 continue
@@ -195,7 +272,14 @@ class _RolloutFiles:
             for i in range(reader.metadata.num_row_groups):
                 block = reader.metadata.row_group(i)
                 least = row - first if name == begin else 0
-                if block.num_rows > least and _may_hold(block, names, wanted): yield name, first, least, block.num_rows, partial(read_rows, reader, files[name], [i])
+                if block.num_rows > least and _may_hold(block, names, wanted):
+                    yield (
+                        name,
+                        first,
+                        least,
+                        block.num_rows,
+                        partial(read_rows, reader, files[name], [i]),
+                    )
                 first += block.num_rows
 
     def find(self, choice: Choice = Choice(), start: str = "", limit: int = 40) -> _ListPage:
@@ -203,13 +287,25 @@ class _RolloutFiles:
         rows, faults = [], {}
         for name, first, least, size, read in self._blocks(choice, start, faults):
             try:
-                hits = [*islice((n for n in _hits(read, size, choice) if n >= least), limit + 1 - len(rows))]
-                taken = hits[:limit - len(rows)]
-                if taken: rows += map(_listed, (f"{name}:{first + n}" for n in taken), read(_LISTED).take(taken).to_pylist())
+                hits = [
+                    *islice(
+                        (n for n in _hits(read, size, choice) if n >= least), limit + 1 - len(rows)
+                    )
+                ]
+                taken = hits[: limit - len(rows)]
+                if taken:
+                    rows += map(
+                        _listed,
+                        (f"{name}:{first + n}" for n in taken),
+                        read(_LISTED).take(taken).to_pylist(),
+                    )
             except (DataError, ValueError, KeyError, TypeError, AttributeError) as e:
-                faults[name] = f"{name} holds what is no trajectory ({type(e).__name__}: {shorten(e)}). Restore it or leave it out."
+                faults[name] = (
+                    f"{name} holds what is no trajectory ({type(e).__name__}: {shorten(e)}). Restore it or leave it out."
+                )
                 continue
-            if len(hits) > len(taken): return _ListPage(rows, f"{name}:{first + hits[-1]}", faults)
+            if len(hits) > len(taken):
+                return _ListPage(rows, f"{name}:{first + hits[-1]}", faults)
         return _ListPage(rows, "", faults)
 
     def read(self, at: str) -> Trajectory:
@@ -219,61 +315,99 @@ class _RolloutFiles:
         reader, first = self._open(files[name]), 0
         for i in range(reader.metadata.num_row_groups):
             size = reader.metadata.row_group(i).num_rows
-            if row < first + size: return Trajectory.from_row(read_rows(reader, files[name], [i]).slice(row - first, 1).to_pylist()[0], f"{files[name]}, row {row + 1}")
+            if row < first + size:
+                return Trajectory.from_row(
+                    read_rows(reader, files[name], [i]).slice(row - first, 1).to_pylist()[0],
+                    f"{files[name]}, row {row + 1}",
+                )
             first += size
-        raise DataError(f"{name} has {first} records, and no record {row}. Choose one from the list.")
+        raise DataError(
+            f"{name} has {first} records, and no record {row}. Choose one from the list."
+        )
 
     def menu(self, step: str = "") -> dict[str, list[str]]:
         "Say what there is to choose: in a step, or in the first, the middle and the last file"
         names = list(self.files())
-        starts = [""] if step else [f"{name}:0" for name in dict.fromkeys(names[:1] + names[len(names) // 2:][:1] + names[-1:])]
-        return _menu([row for start in starts for row in self.find(Choice(step=step), start, 64).rows])
+        starts = (
+            [""]
+            if step
+            else [
+                f"{name}:0"
+                for name in dict.fromkeys(names[:1] + names[len(names) // 2 :][:1] + names[-1:])
+            ]
+        )
+        return _menu(
+            [row for start in starts for row in self.find(Choice(step=step), start, 64).rows]
+        )
 
 # %% ../../nbs/data/03_index.ipynb #is_object
 def _is_object(line: bytes) -> bool:
     "Tell whether a line without an end is one object of JSON, and not the half of one that is still being written"
-    try: json_object(line, "")
-    except DataError: return False
+    try:
+        json_object(line, "")
+    except DataError:
+        return False
     return True
 
 # %% ../../nbs/data/03_index.ipynb #LineFile
 _BLOCK = 4 << 20  # bytes read at once
 _KEYS = ("example_id", "unit", "row_id", "task", "id", "index")
-_FACTS = {"step": ("step",), "level": ("level", "gym", "metric"), "group": ("group", "copy", "sample"), "status": ("parse_status", "status", "stop", "end")}
+_FACTS = {
+    "step": ("step",),
+    "level": ("level", "gym", "metric"),
+    "group": ("group", "copy", "sample"),
+    "status": ("parse_status", "status", "stop", "end"),
+}
 _SAID = ("texts", "shown", "text", "reply", "completion", "answer", "turns")
 
 
 class _LineFile:
     "Objects of JSON, one a line, in a file that may still grow; an address is the byte at which a line begins"
 
-    def __init__(self, place: str | Path): self.place = Path(place)
+    def __init__(self, place: str | Path):
+        self.place = Path(place)
 
     def _lines(self, at: int, needle: bytes) -> Iterator[tuple[int, bytes]]:
         "Go through whole lines from a byte on; blocks without the needle are passed over, and so is a last line that is not whole yet"
-        try: file = open(self.place, "rb")
-        except OSError as e: raise DataError(f"Cannot read {self.place}: {e.strerror}. Reload when it is there.") from e
+        try:
+            file = open(self.place, "rb")
+        except OSError as e:
+            raise DataError(
+                f"Cannot read {self.place}: {e.strerror}. Reload when it is there."
+            ) from e
         with file:
             file.seek(at)
             while block := file.read(_BLOCK) + file.readline():
                 if needle in block.lower():
                     *whole, rest = block.split(b"\n")
                     for line in (*whole, rest) if _is_object(rest) else whole:
-                        if not line.isspace() and line and needle in line.lower(): yield at, line
+                        if not line.isspace() and line and needle in line.lower():
+                            yield at, line
                         at += len(line) + 1
-                else: at += len(block)
+                else:
+                    at += len(block)
 
     def find(self, choice: Choice = Choice(), start: str = "", limit: int = 40) -> _ListPage:
         "Find the first records from an address on"
         rows, faults, needle = [], {}, b""
-        if choice.search.isascii(): needle = json.dumps(choice.search)[1:-1].lower().encode()
-        if len(choice.keys) == 1 and not needle: needle = json.dumps(*choice.keys, ensure_ascii=False)[1:-1].lower().encode("utf-8", "replace")
+        if choice.search.isascii():
+            needle = json.dumps(choice.search)[1:-1].lower().encode()
+        if len(choice.keys) == 1 and not needle:
+            needle = (
+                json.dumps(*choice.keys, ensure_ascii=False)[1:-1]
+                .lower()
+                .encode("utf-8", "replace")
+            )
         for at, line in self._lines(self._place(start) if start else 0, needle):
-            try: row = json_object(line, f"{self.place.name}, byte {at}")
+            try:
+                row = json_object(line, f"{self.place.name}, byte {at}")
             except DataError as e:
                 faults.setdefault(str(at), str(e))
                 continue
-            if not _wanted(row, found := _listed_line(str(at), row), choice): continue
-            if len(rows) == limit: return _ListPage(rows, str(at), faults)
+            if not _wanted(row, found := _listed_line(str(at), row), choice):
+                continue
+            if len(rows) == limit:
+                return _ListPage(rows, str(at), faults)
             rows.append(found)
         return _ListPage(rows, "", faults)
 
@@ -281,68 +415,117 @@ class _LineFile:
         if re.fullmatch("[0-9]{1,18}", at) and self.place.is_file():
             with open(self.place, "rb") as file:
                 file.seek(max(0, int(at) - 1))
-                if at == "0" or file.read(1) == b"\n": return int(at)
+                if at == "0" or file.read(1) == b"\n":
+                    return int(at)
         raise _no_record(at, self.place)
 
     def read(self, at: str) -> dict[str, Any]:
         "Read one"
         found = next(self._lines(self._place(at), b""), None)
-        if found is None: raise DataError(f"{self.place.name} ends before byte {at}. Choose a record from the list.")
+        if found is None:
+            raise DataError(
+                f"{self.place.name} ends before byte {at}. Choose a record from the list."
+            )
         return json_object(found[1], f"{self.place}, byte {at}")
 
-    def menu(self, step: str = "") -> dict[str, list[str]]: return _menu(self.find(Choice(step=step), limit=64).rows)
+    def menu(self, step: str = "") -> dict[str, list[str]]:
+        return _menu(self.find(Choice(step=step), limit=64).rows)
 
 
 def _menu(rows: Sequence[Listed]) -> dict[str, list[str]]:
-    facts = {name: sorted({row.facts[name] for row in rows if name in row.facts} - {""}) for name in ("level", "status")}
+    facts = {
+        name: sorted({row.facts[name] for row in rows if name in row.facts} - {""})
+        for name in ("level", "status")
+    }
     return facts | {"number": [*dict.fromkeys(name for row in rows for name in row.numbers)]}
 
 
 def _listed_line(at: str, row: Mapping[str, Any]) -> Listed:
     "Say what a list shows of an object: what names it, its numbers, its texts"
-    facts = {name: next((str(row[word]) for word in words if isinstance(row.get(word), (str, int))), "") for name, words in _FACTS.items()}
-    numbers = {" ".join(path): float(leaf) for path, leaf in islice(_leaves(row), 1000) if isinstance(leaf, (int, float)) and not isinstance(leaf, bool) and "" not in path}
-    said = " · ".join(islice((text for name in _SAID if name in row for text in _texts(row[name]) if text.strip()), 20)) or " · ".join(islice(_texts(dict(row)), 20))
-    return Listed(at, str(next((row[name] for name in _KEYS if row.get(name) not in (None, "")), at)), {k: v for k, v in facts.items() if v}, numbers, said[:_SHOWN])
+    facts = {
+        name: next((str(row[word]) for word in words if isinstance(row.get(word), (str, int))), "")
+        for name, words in _FACTS.items()
+    }
+    numbers = {
+        " ".join(path): float(leaf)
+        for path, leaf in islice(_leaves(row), 1000)
+        if isinstance(leaf, (int, float)) and not isinstance(leaf, bool) and "" not in path
+    }
+    said = " · ".join(
+        islice(
+            (text for name in _SAID if name in row for text in _texts(row[name]) if text.strip()),
+            20,
+        )
+    ) or " · ".join(islice(_texts(dict(row)), 20))
+    return Listed(
+        at,
+        str(next((row[name] for name in _KEYS if row.get(name) not in (None, "")), at)),
+        {k: v for k, v in facts.items() if v},
+        numbers,
+        said[:_SHOWN],
+    )
 
 
 def _wanted(row: dict[str, Any], found: Listed, choice: Choice) -> bool:
     "Tell whether an object is wanted"
-    named = all(value in ("", found.facts.get(name, "")) for name, value in zip(("step", "level", "group", "status"), choice[1:5]))
-    return named and (not choice.keys or found.key in choice.keys) and choice.fits(found.numbers) and (not choice.search or _holds(_texts(row), choice.search))
+    named = all(
+        value in ("", found.facts.get(name, ""))
+        for name, value in zip(("step", "level", "group", "status"), choice[1:5])
+    )
+    return (
+        named
+        and (not choice.keys or found.key in choice.keys)
+        and choice.fits(found.numbers)
+        and (not choice.search or _holds(_texts(row), choice.search))
+    )
 
 # %% ../../nbs/data/03_index.ipynb #DocumentFiles
 class _DocumentFiles:
     "Objects of JSON, one a file; an address is the name of a file"
 
-    def __init__(self, place: str | Path): self.place = Path(place)
+    def __init__(self, place: str | Path):
+        self.place = Path(place)
 
     def files(self) -> dict[str, Path]:
         found = self.place.glob("*.json") if self.place.is_dir() else [self.place]
-        return {path.name: path for path in sorted(found, key=lambda path: [word.zfill(12) for word in re.split(r"([0-9]+)", path.stem)])}
+        return {
+            path.name: path
+            for path in sorted(
+                found,
+                key=lambda path: [word.zfill(12) for word in re.split(r"([0-9]+)", path.stem)],
+            )
+        }
 
     def find(self, choice: Choice = Choice(), start: str = "", limit: int = 40) -> _ListPage:
         "Find the first records from an address on"
         rows, faults, names = [], {}, [*self.files()]
-        if start and start not in names: raise _no_record(start, self.place)
-        for name in names[names.index(start) if start else 0:]:
-            try: row = self.read(name)
+        if start and start not in names:
+            raise _no_record(start, self.place)
+        for name in names[names.index(start) if start else 0 :]:
+            try:
+                row = self.read(name)
             except DataError as e:
                 faults[name] = str(e)
                 continue
-            if not _wanted(row, found := _listed_line(name, row)._replace(key=name), choice): continue
-            if len(rows) == limit: return _ListPage(rows, name, faults)
+            if not _wanted(row, found := _listed_line(name, row)._replace(key=name), choice):
+                continue
+            if len(rows) == limit:
+                return _ListPage(rows, name, faults)
             rows.append(found)
         return _ListPage(rows, "", faults)
 
     def read(self, at: str) -> dict[str, Any]:
         "Read one"
         path = self.files().get(at)
-        if path is None: raise _no_record(at, self.place)
-        try: return json_object(path.read_bytes(), str(path))
-        except OSError as e: raise DataError(f"Cannot read {path}: {e.strerror}. Reload when it is there.") from e
+        if path is None:
+            raise _no_record(at, self.place)
+        try:
+            return json_object(path.read_bytes(), str(path))
+        except OSError as e:
+            raise DataError(f"Cannot read {path}: {e.strerror}. Reload when it is there.") from e
 
-    def menu(self, step: str = "") -> dict[str, list[str]]: return _menu(self.find(Choice(step=step), limit=8).rows)
+    def menu(self, step: str = "") -> dict[str, list[str]]:
+        return _menu(self.find(Choice(step=step), limit=8).rows)
 
 # %% ../../nbs/data/03_index.ipynb #run_records
 _FIRST = ("trajectories", "evaluations", "episodes", "replies", "answers", "measured")
@@ -353,16 +536,43 @@ def run_records(place: str | Path) -> dict[str, Records]:  # by name, rollouts f
     "Find what the folder of a run holds, or a folder of trajectories or contexts, or one file; it may be empty as long as a run has just begun"
     place = Path(place)
     if place.is_file():
-        kind = {".parquet": _RolloutFiles, ".jsonl": _LineFile, ".json": _DocumentFiles}.get(place.suffix)
-        if kind is None: raise DataError(f"{place} is no file of records. Give the folder of a run, or a .parquet, .jsonl or .json file.")
+        kind = {".parquet": _RolloutFiles, ".jsonl": _LineFile, ".json": _DocumentFiles}.get(
+            place.suffix
+        )
+        if kind is None:
+            raise DataError(
+                f"{place} is no file of records. Give the folder of a run, or a .parquet, .jsonl or .json file."
+            )
         return {place.name: kind(place)}
-    if not place.is_dir(): raise DataError(f"There is no run {place}. Give the folder that `humanlm train` printed, or a file of records.")
-    below = [path for path in sorted(place.glob("*/")) if path.name not in _UNSHOWN and not path.name.startswith(".")]
+    if not place.is_dir():
+        raise DataError(
+            f"There is no run {place}. Give the folder that `humanlm train` printed, or a file of records."
+        )
+    below = [
+        path
+        for path in sorted(place.glob("*/"))
+        if path.name not in _UNSHOWN and not path.name.startswith(".")
+    ]
     found: dict[str, Records] = {}
     for folder in (place, *below, *sorted(place.glob("trajectories/*/"))):
         name = folder.relative_to(place).as_posix()
-        if next(folder.glob("*.parquet"), None) and (folder == place or name.startswith("trajectories")): found["trajectories" if folder == place else name] = _RolloutFiles(folder)
-        if name in ("files", "contexts") or folder == place and not (place / "config.yaml").exists() and next(folder.glob("*.json"), None): found[name.replace(".", "contexts")] = _DocumentFiles(folder)
-        found |= {path.relative_to(place).with_suffix("").as_posix(): _LineFile(path) for path in sorted(folder.glob("*.jsonl"))}
-    def rank(name): return next((i for i, word in enumerate(_FIRST) if name.startswith(word)), len(_FIRST))
+        if next(folder.glob("*.parquet"), None) and (
+            folder == place or name.startswith("trajectories")
+        ):
+            found["trajectories" if folder == place else name] = _RolloutFiles(folder)
+        if (
+            name in ("files", "contexts")
+            or folder == place
+            and not (place / "config.yaml").exists()
+            and next(folder.glob("*.json"), None)
+        ):
+            found[name.replace(".", "contexts")] = _DocumentFiles(folder)
+        found |= {
+            path.relative_to(place).with_suffix("").as_posix(): _LineFile(path)
+            for path in sorted(folder.glob("*.jsonl"))
+        }
+
+    def rank(name):
+        return next((i for i, word in enumerate(_FIRST) if name.startswith(word)), len(_FIRST))
+
     return dict(sorted(found.items(), key=lambda item: (rank(item[0]), item[0])))

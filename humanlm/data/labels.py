@@ -19,6 +19,7 @@ from .trajectory import Score
 # %% ../../nbs/data/08_labels.ipynb #Candidate
 class Candidate(NamedTuple):
     "A text for one level of an example, with its score"
+
     source: str  # the model, run or judge that has a column of its own
     example_id: str
     level: str
@@ -37,7 +38,11 @@ def load_candidates(
     source: str = "",  # empty: the name of the file
 ) -> list[Candidate]:
     "Read what a model answered about held-out rows; `DataError` names file and row"
-    return [c for where, row in jsonl_rows(path) for c in answered(row, source or Path(path).stem, where)]
+    return [
+        c
+        for where, row in jsonl_rows(path)
+        for c in answered(row, source or Path(path).stem, where)
+    ]
 
 
 def answered(
@@ -47,11 +52,27 @@ def answered(
 ) -> list[Candidate]:  # one for each level
     "Read one evaluated answer; `DataError` where it is none"
     try:
-        scores = {level: score for metric in reversed(row["scores"].values()) for level, score in metric.items()}
-        return [Candidate(source, row["example_id"], level, text, Score.from_dict(scores[level], where), row.get("sample", 0))
-                for level, text in row["texts"].items() if level in scores]
+        scores = {
+            level: score
+            for metric in reversed(row["scores"].values())
+            for level, score in metric.items()
+        }
+        return [
+            Candidate(
+                source,
+                row["example_id"],
+                level,
+                text,
+                Score.from_dict(scores[level], where),
+                row.get("sample", 0),
+            )
+            for level, text in row["texts"].items()
+            if level in scores
+        ]
     except (KeyError, TypeError, AttributeError) as e:
-        raise DataError(f"{where}: not an evaluated answer ({type(e).__name__}: {shorten(e)}). Give a file that an evaluation wrote.") from e
+        raise DataError(
+            f"{where}: not an evaluated answer ({type(e).__name__}: {shorten(e)}). Give a file that an evaluation wrote."
+        ) from e
 
 # %% ../../nbs/data/08_labels.ipynb #save_labels
 _FORMULA = (*FORMULA, "'")
@@ -64,8 +85,20 @@ def save_labels(
 ) -> Path:
     "Write labels with text and score, completely or not at all"
     kind = check_name(Path(path).suffix, (".jsonl", ".csv"), "kind of file")
-    rows = [{"id": c.id, "source": c.source, "example_id": c.example_id, "level": c.level, "sample": c.sample, "text": c.text,
-             "score": c.score.value, "label": labels[c.id]} for c in candidates if c.id in labels]
+    rows = [
+        {
+            "id": c.id,
+            "source": c.source,
+            "example_id": c.example_id,
+            "level": c.level,
+            "sample": c.sample,
+            "text": c.text,
+            "score": c.score.value,
+            "label": labels[c.id],
+        }
+        for c in candidates
+        if c.id in labels
+    ]
     if kind == ".jsonl":
         return write_jsonl(path, rows)
     with atomic_path(path) as new, open(new, "w", encoding="utf-8", newline="") as f:
@@ -76,7 +109,8 @@ def save_labels(
 
 
 def _plain(value):
-    if isinstance(value, float): return "" if math.isnan(value) else value
+    if isinstance(value, float):
+        return "" if math.isnan(value) else value
     return f"'{value}" if str(value).startswith(_FORMULA) else value
 
 
@@ -86,10 +120,15 @@ def load_labels(
     "Read labels back; `DataError` names file and row"
     if check_name(Path(path).suffix, (".jsonl", ".csv"), "kind of file") == ".csv":
         with open(path, encoding="utf-8-sig", newline="") as f:
-            rows = [(f"{path}, row {n}", {k: (v or "").removeprefix("'") for k, v in row.items() if k}) for n, row in enumerate(csv.DictReader(f), 1)]
+            rows = [
+                (f"{path}, row {n}", {k: (v or "").removeprefix("'") for k, v in row.items() if k})
+                for n, row in enumerate(csv.DictReader(f), 1)
+            ]
     else:
         rows = [*jsonl_rows(path)]
     for where, row in rows:
         if not all(isinstance(row.get(name), str) for name in ("id", "label")):
-            raise DataError(f"{where}: needs the fields 'id' and 'label'. Give a file that `save_labels` wrote.")
+            raise DataError(
+                f"{where}: needs the fields 'id' and 'label'. Give a file that `save_labels` wrote."
+            )
     return {row["id"]: row["label"] for _, row in rows}

@@ -24,13 +24,16 @@ PERSONA_BLOCKS = ("demographics", "interests", "values", "communication", "stati
 
 
 def format_persona(
-    persona: Persona | Mapping | str, # a text, or fields, each a text, a list or a mapping
+    persona: Persona | Mapping | str,  # a text, or fields, each a text, a list or a mapping
 ) -> str:
     "Write a persona as it stands in a prompt"
-    if isinstance(persona, str): return persona
-    if not isinstance(persona, Persona): persona = Persona("", fields=dict(persona))
+    if isinstance(persona, str):
+        return persona
+    if not isinstance(persona, Persona):
+        persona = Persona("", fields=dict(persona))
     known = persona.fields or {}
-    if persona.text or not _humanual(known): return persona_text(persona)
+    if persona.text or not _humanual(known):
+        return persona_text(persona)
     return "\n".join(_block(name, _lines(known.get(name))) for name in PERSONA_BLOCKS)
 
 
@@ -44,7 +47,8 @@ def _lines(value):
 
 def _items(value):
     "List the items of a field as (line, what stays in its place)"
-    if isinstance(value, Mapping): return [(f"{k}: {v}", (k, v)) for k, v in value.items() if v and v != "NA"]
+    if isinstance(value, Mapping):
+        return [(f"{k}: {v}", (k, v)) for k, v in value.items() if v and v != "NA"]
     items = [value] if isinstance(value, (str, int, float)) else value or ()
     return [(str(item), item) for item in items if str(item).strip()]
 
@@ -55,10 +59,10 @@ def _block(name, lines):
 
 # %% ../../nbs/data/02_persona.ipynb #part_hash
 def _part_hash(
-    seed: int,       # another seed drops other parts
-    persona_id: str, # the persona as key-sorted JSON, or its text
-    key: str,        # field_<name>, item_<text> or item_<key>:<value>
-) -> int:            # of 128 bits
+    seed: int,  # another seed drops other parts
+    persona_id: str,  # the persona as key-sorted JSON, or its text
+    key: str,  # field_<name>, item_<text> or item_<key>:<value>
+) -> int:  # of 128 bits
     "Give the number that decides about one part of a persona"
     found = _begun(seed, persona_id).copy()
     found.update(_bytes(key))
@@ -67,7 +71,9 @@ def _part_hash(
 
 @lru_cache(maxsize=64)
 def _begun(seed, persona_id):
-    return md5(_bytes(f"{seed}_{persona_id}_"), usedforsecurity=False) # long, and the same for all parts
+    return md5(
+        _bytes(f"{seed}_{persona_id}_"), usedforsecurity=False
+    )  # long, and the same for all parts
 
 
 def _bytes(text):
@@ -75,24 +81,28 @@ def _bytes(text):
 
 
 def _persona_id(
-    persona: Persona | Mapping | str, # as for `format_persona`
+    persona: Persona | Mapping | str,  # as for `format_persona`
 ) -> str:
     "Name a persona by what it says"
-    if isinstance(persona, Persona): persona = persona.text or persona.fields or ""
+    if isinstance(persona, Persona):
+        persona = persona.text or persona.fields or ""
     return persona if isinstance(persona, str) else json.dumps(persona, sort_keys=True, default=str)
 
 # %% ../../nbs/data/02_persona.ipynb #kept_fields
 def _kept_fields(
-    fields: Mapping[str, Any], # of a persona
-    share: float,              # p, in [0, 1]
+    fields: Mapping[str, Any],  # of a persona
+    share: float,  # p, in [0, 1]
     seed: int = 42,
 ) -> list[str]:
     "Choose the fields that stay"
     names = list(PERSONA_BLOCKS if _humanual(fields) else fields)
-    if _humanual(fields) and not _lines(fields.get("demographics")): names.remove("demographics")
+    if _humanual(fields) and not _lines(fields.get("demographics")):
+        names.remove("demographics")
     drop = min(int(share * (5 if _humanual(fields) else len(names))), max(len(names) - 1, 0))
     id = _persona_id(fields)
-    return sorted(names, key=lambda name: _part_hash(seed, id, f"field_{name}"))[:len(names) - drop]
+    return sorted(names, key=lambda name: _part_hash(seed, id, f"field_{name}"))[
+        : len(names) - drop
+    ]
 
 # %% ../../nbs/data/02_persona.ipynb #_stays
 def _stays(item, id, share, seed):
@@ -103,39 +113,58 @@ def _thinned(value, id, share, seed):
     "Drop items of one field"
     if isinstance(value, Mapping):
         return {k: v for k, v in value.items() if _stays(f"{k}:{v}", id, share, seed)}
-    if isinstance(value, (list, tuple)): return [v for v in value if _stays(v, id, share, seed)]
+    if isinstance(value, (list, tuple)):
+        return [v for v in value if _stays(v, id, share, seed)]
     return value if _stays(value, id, share, seed) else ""
 
 
 def _shortened(text, fields, id, share, seed):
     "Drop items or sentences of a text"
-    named = [v for value in fields.values() for v in (value if isinstance(value, (list, tuple)) else [value])]
+    named = [
+        v
+        for value in fields.values()
+        for v in (value if isinstance(value, (list, tuple)) else [value])
+    ]
     named = [v for v in named if isinstance(v, str) and v and v in text]
-    if not named: return "".join(_kept(re.findall(r".+?(?:[.!?;]\s+|\n+|$)", text), id, share, seed)).strip()
-    for piece in set(named) - set(_kept(named, id, share, seed)): text = text.replace(piece, "", 1)
+    if not named:
+        return "".join(_kept(re.findall(r".+?(?:[.!?;]\s+|\n+|$)", text), id, share, seed)).strip()
+    for piece in set(named) - set(_kept(named, id, share, seed)):
+        text = text.replace(piece, "", 1)
     return " ".join(text.split())
 
 
 def _kept(pieces, id, share, seed):
-    last = max(pieces, key=lambda piece: _part_hash(seed, id, f"item_{piece.strip()}") % 10_000, default="")
+    last = max(
+        pieces, key=lambda piece: _part_hash(seed, id, f"item_{piece.strip()}") % 10_000, default=""
+    )
     return [piece for piece in pieces if piece == last or _stays(piece.strip(), id, share, seed)]
 
 # %% ../../nbs/data/02_persona.ipynb #drop_persona
 def drop_persona(
-    persona: Persona | Mapping | str, # as for `format_persona`
-    fields: float = 0.0,              # share of the fields to drop, in [0, 1]; prose has none
-    items: float = 0.0,               # probability that an item (in prose: a sentence) is dropped
+    persona: Persona | Mapping | str,  # as for `format_persona`
+    fields: float = 0.0,  # share of the fields to drop, in [0, 1]; prose has none
+    items: float = 0.0,  # probability that an item (in prose: a sentence) is dropped
     seed: int = 42,
-) -> Persona | Mapping | str:         # of the same type
+) -> Persona | Mapping | str:  # of the same type
     "Leave out parts of a persona, the same ones every time"
-    if not fields and not items: return persona
+    if not fields and not items:
+        return persona
     id = _persona_id(persona)
-    if isinstance(persona, str): return _shortened(persona, {}, id, items, seed)
-    if not isinstance(persona, Persona): return _dropped(persona, id, fields, items, seed)
-    if persona.text: return replace(persona, text=_shortened(persona.text, persona.fields or {}, id, items, seed))
+    if isinstance(persona, str):
+        return _shortened(persona, {}, id, items, seed)
+    if not isinstance(persona, Persona):
+        return _dropped(persona, id, fields, items, seed)
+    if persona.text:
+        return replace(
+            persona, text=_shortened(persona.text, persona.fields or {}, id, items, seed)
+        )
     return replace(persona, fields=_dropped(persona.fields or {}, id, fields, items, seed))
 
 
 def _dropped(known, id, fields, items, seed):
     kept = _kept_fields(known, fields, seed) if fields else list(known)
-    return {name: _thinned(known[name], id, items, seed) if items else known[name] for name in known if name in kept}
+    return {
+        name: _thinned(known[name], id, items, seed) if items else known[name]
+        for name in known
+        if name in kept
+    }

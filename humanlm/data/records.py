@@ -16,7 +16,17 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from ..core.basics import DataError, _SURROGATE, atomic_path, jsonl_rows, near_miss, shorten, to_dict, to_json, write_jsonl
+from humanlm.core.basics import (
+    DataError,
+    _SURROGATE,
+    atomic_path,
+    jsonl_rows,
+    near_miss,
+    shorten,
+    to_dict,
+    to_json,
+    write_jsonl,
+)
 from ..core.html import Html, tag
 
 # %% ../../nbs/00_data.ipynb #Message
@@ -83,7 +93,9 @@ class Example:
     reply: str  # what the user wrote
     order: int = 0  # position in time over the whole source
     states: dict[str, str] | None = None  # level → known state, None where nobody knows
-    thought: str | None = None  # that leads to the reply, where one was written; never shown in a prompt
+    thought: str | None = (
+        None  # that leads to the reply, where one was written; never shown in a prompt
+    )
     schema_version: int = 1
 
     def _repr_html_(self) -> str:
@@ -107,13 +119,17 @@ def from_dict(
 ) -> Any:
     "Build a record from plain data; `DataError` names place, field and value"
     if not isinstance(d, dict):
-        raise DataError(f"{where}: expected an object with the fields of {cls.__name__}, got {shorten(repr(d))}.")
+        raise DataError(
+            f"{where}: expected an object with the fields of {cls.__name__}, got {shorten(repr(d))}."
+        )
     kinds, needed, version = _schema(cls)
     missing = [name for name in needed if name not in d]
     unknown = [name for name in d if name not in kinds]
     if missing:
         found = shorten(", ".join(map(str, d)))
-        raise DataError(f"{where}: field {missing[0]!r} of {cls.__name__} is missing. Found: {found}.")
+        raise DataError(
+            f"{where}: field {missing[0]!r} of {cls.__name__} is missing. Found: {found}."
+        )
     if unknown:
         hint = near_miss(unknown[0], kinds)
         raise DataError(f"{where}: {cls.__name__} has no field {shorten(unknown[0])!r}.{hint}")
@@ -144,10 +160,16 @@ def _typed(kind, value, where, name):
         return [_typed(args[0], item, where, f"{name}[{i}]") for i, item in enumerate(value)]
     if origin is dict and isinstance(value, dict):
         keys = (_typed(args[0], key, where, name) for key in value)
-        return dict(zip(keys, (_typed(args[1], item, where, f"{name}.{key}") for key, item in value.items())))
+        return dict(
+            zip(
+                keys, (_typed(args[1], item, where, f"{name}.{key}") for key, item in value.items())
+            )
+        )
     if kind is float and type(value) is int:
         return float(value)
-    raise DataError(f"{where}, field {name!r}: expected {_kind_name(kind)}, got {shorten(repr(value))}.")
+    raise DataError(
+        f"{where}, field {name!r}: expected {_kind_name(kind)}, got {shorten(repr(value))}."
+    )
 
 # %% ../../nbs/00_data.ipynb #_typed_union
 def _typed_union(kinds, value, where, name):
@@ -167,7 +189,9 @@ def _kind_name(kind):
 
 # %% ../../nbs/00_data.ipynb #load_examples
 def load_examples(
-    source: str | Path | Any,  # .jsonl, .parquet or a folder of it, or `datasets`: a saved folder, a Dataset, a DatasetDict
+    source: str
+    | Path
+    | Any,  # .jsonl, .parquet or a folder of it, or `datasets`: a saved folder, a Dataset, a DatasetDict
 ) -> list[Example]:
     "Load examples; `DataError` names file, row and field"
     examples, seen = [], {}
@@ -185,13 +209,17 @@ def _check_row(example, where, seen):
         if not getattr(example, name).strip():
             raise DataError(f"{where}, field {name!r}: empty. Fill it in or remove the row.")
     if not example.context:
-        raise DataError(f"{where}, field 'context': empty. A reply needs at least one message that it answers.")
+        raise DataError(
+            f"{where}, field 'context': empty. A reply needs at least one message that it answers."
+        )
     if example.split not in (*SPLITS, ""):
         hint = near_miss(example.split, SPLITS)
         raise DataError(f"{where}, field 'split': unknown split {shorten(example.split)!r}.{hint}")
     first = seen.setdefault(example.id, where)
     if first != where:
-        raise DataError(f"{where}, field 'id': {shorten(example.id)!r} is the id of {first} too. Make ids unique.")
+        raise DataError(
+            f"{where}, field 'id': {shorten(example.id)!r} is the id of {first} too. Make ids unique."
+        )
 
 # %% ../../nbs/00_data.ipynb #_rows
 def _rows(source):
@@ -202,10 +230,16 @@ def _rows(source):
         path /= "examples"  # the folder of a build
     if path.is_dir():
         parts = sorted(path.glob("*.parquet"))
-        return chain.from_iterable(map(_parquet_rows, parts)) if parts else _dataset_rows(_saved_dataset(path), path)
+        return (
+            chain.from_iterable(map(_parquet_rows, parts))
+            if parts
+            else _dataset_rows(_saved_dataset(path), path)
+        )
     readers = {".jsonl": jsonl_rows, ".parquet": _parquet_rows}
     if not path.suffix and not path.exists():
-        raise DataError(f"There is no {path}. Check the path, or build such a folder: python -m humanlm.humanual build --help.")
+        raise DataError(
+            f"There is no {path}. Check the path, or build such a folder: python -m humanlm.humanual build --help."
+        )
     if path.suffix not in readers:
         known = "Use .jsonl, .parquet, a folder of .parquet files or one saved by datasets"
         raise DataError(f"Cannot read {path}: unknown ending {path.suffix!r}. {known}.")
@@ -230,7 +264,9 @@ def _saved_dataset(path):
         return load_from_disk(str(path))
     except (OSError, ValueError) as e:
         reason = f"not a folder saved by datasets ({shorten(e, 120)})"
-        raise DataError(f"Cannot read {path}: {reason}. Name such a folder, or a .jsonl or .parquet file.") from e
+        raise DataError(
+            f"Cannot read {path}: {reason}. Name such a folder, or a .jsonl or .parquet file."
+        ) from e
 
 
 def _dataset_rows(data, name):
@@ -248,9 +284,13 @@ def _decoded(row, where):
             try:
                 row[name] = json.loads(row[name])
             except (ValueError, RecursionError) as e:
-                raise DataError(f"{where}, field {name!r}: not JSON ({shorten(e)}): {shorten(row[name])!r}.") from e
+                raise DataError(
+                    f"{where}, field {name!r}: not JSON ({shorten(e)}): {shorten(row[name])!r}."
+                ) from e
     if isinstance(row.get("states"), dict):
-        row["states"] = {level: text for level, text in row["states"].items() if text is not None} or None
+        row["states"] = {
+            level: text for level, text in row["states"].items() if text is not None
+        } or None
     return row
 
 # %% ../../nbs/00_data.ipynb #save_examples
@@ -275,7 +315,9 @@ def _table(examples):
     import pyarrow as pa
 
     numbers = ("order", "schema_version")
-    schema = pa.schema([(f.name, pa.int64() if f.name in numbers else pa.string()) for f in fields(Example)])
+    schema = pa.schema(
+        [(f.name, pa.int64() if f.name in numbers else pa.string()) for f in fields(Example)]
+    )
     return pa.Table.from_pylist([_flat(e) for e in examples], schema=schema)
 
 
@@ -319,4 +361,9 @@ def bubble(
     side = "margin-left:18%" if own else "margin-right:18%"
     words = tag("span", text, style="white-space:pre-wrap;overflow-wrap:anywhere")
     head = (tag("b", name, title=tip), tag("br")) if name else ()
-    return tag("div", *head, words, style=f"{side};margin-bottom:6px;padding:6px 10px;border-radius:10px;background:{colour};color:#222")
+    return tag(
+        "div",
+        *head,
+        words,
+        style=f"{side};margin-bottom:6px;padding:6px 10px;border-radius:10px;background:{colour};color:#222",
+    )

@@ -26,11 +26,16 @@ def split_by_context(
 ) -> list[Example]:
     "Set `split` by time, whole contexts at once; sorted by (order, id), whatever order came in"
     examples = sorted(examples, key=lambda e: (e.order, e.id))
-    parts = split_by_time([e.context_id for e in examples], [e.order for e in examples], test_frac, val_frac)
+    parts = split_by_time(
+        [e.context_id for e in examples], [e.order for e in examples], test_frac, val_frac
+    )
     rows = [replace(e, split=_PARTS[part]) for e, part in zip(examples, parts)]
     if held_out:
         rows = [e for e in rows if e.split == "test" or e.user_id not in held_out]
-        rows = [replace(e, split="test_seen") if e.split == "test" and e.user_id not in held_out else e for e in rows]
+        rows = [
+            replace(e, split="test_seen") if e.split == "test" and e.user_id not in held_out else e
+            for e in rows
+        ]
     if known_users:
         trained = {e.user_id for e in rows if e.split == "train"}
         rows = [e for e in rows if e.user_id in trained]
@@ -41,7 +46,7 @@ _PARTS = "train", "val", "test"
 
 
 def share(
-    n: int,       # how many there are
+    n: int,  # how many there are
     frac: float,  # share wanted
 ) -> int:
     "Round a share of `n` half up; at least one if any is wanted"
@@ -56,13 +61,18 @@ def split_by_time(
 ) -> list[int]:  # N: 0 trains, 1 validates, 2 tests
     "Split rows in time, those of a discussion at once"
     contexts, first = list(contexts), {}
-    for name, at in zip(contexts, time): first[name] = min(at, first.get(name, at))
+    for name, at in zip(contexts, time):
+        first[name] = min(at, first.get(name, at))
     n_test, n_val = share(len(first), test_frac), share(len(first), val_frac)
     if n_test + n_val >= len(first):
-        raise DataError(f"{len(first)} discussions are too few for test_frac={test_frac} and val_frac={val_frac}: "
-                        "none is left for training. Add data or lower the shares.")
+        raise DataError(
+            f"{len(first)} discussions are too few for test_frac={test_frac} and val_frac={val_frac}: "
+            "none is left for training. Add data or lower the shares."
+        )
     order = sorted(sorted(first), key=first.__getitem__)
-    part = dict.fromkeys(order[len(order) - n_test - n_val:], 1) | dict.fromkeys(order[len(order) - n_test:], 2)
+    part = dict.fromkeys(order[len(order) - n_test - n_val :], 1) | dict.fromkeys(
+        order[len(order) - n_test :], 2
+    )
     return [part.get(name, 0) for name in contexts]
 
 # %% ../../nbs/data/06_splits.ipynb #quoted_share
@@ -94,9 +104,15 @@ def check_leakage(
     judged = {e.id for e in examples if e.split != "train"}
     found = {
         "root context in more than one split": _shared_contexts(examples),
-        "persona made from evaluated or later messages, or from the reply": _late_evidence(examples, judged),
-        "reply contained in its own persona, nearly word for word": [e.id for e in examples if _quoted(e)],
-        "reply among the messages of its own context": [e.id for e in examples if e.id in {m.id for m in e.context}],
+        "persona made from evaluated or later messages, or from the reply": _late_evidence(
+            examples, judged
+        ),
+        "reply contained in its own persona, nearly word for word": [
+            e.id for e in examples if _quoted(e)
+        ],
+        "reply among the messages of its own context": [
+            e.id for e in examples if e.id in {m.id for m in e.context}
+        ],
         "id or content occurs twice": _repeated(examples),
     }
     some = {what: shorten(", ".join(ids[:3])) for what, ids in found.items()}

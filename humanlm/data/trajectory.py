@@ -22,43 +22,48 @@ FINISHES = ("eos", "stop", "length")
 
 class Completion(NamedTuple):
     "What a policy wrote for one row"
+
     ids: list[int]  # the T tokens written, the end token included
-    text: str       # the same as text, without special tokens, cut at a stop string
-    finish: str     # eos (its own end token) | stop (a stop string) | length (the token cap)
-    prompt_ids: Sequence[int] = ()    # the prompt as the policy saw it
+    text: str  # the same as text, without special tokens, cut at a stop string
+    finish: str  # eos (its own end token) | stop (a stop string) | length (the token cap)
+    prompt_ids: Sequence[int] = ()  # the prompt as the policy saw it
     logps: list[float] | None = None  # T log-probabilities under the sampling policy
 
 # %% ../../nbs/data/01_trajectory.ipynb #Turn
 @dataclass(frozen=True)
 class Turn:
     "One message inside a rollout"
+
     role: str  # "policy" for the model under training, else who spoke
     text: str  # what was said, never trusted
     span: tuple[int, ...] = (0, 0)  # half-open range (first, end) of completion tokens
-    reward: float = math.nan        # reward given for this turn alone
+    reward: float = math.nan  # reward given for this turn alone
 
 # %% ../../nbs/data/01_trajectory.ipynb #Score
 @dataclass(frozen=True)
 class Score:
     "A judge's verdict on one candidate: coverage minus penalty (HumanLM, section 3)"
-    id: str         # the candidate's id in its judge request
-    value: float    # in [0, 1]; nan = no score
-    status: str     # "scored", or what was wrong and whose fault it was
-    reason: str = ""                  # the judge's explanation
+
+    id: str  # the candidate's id in its judge request
+    value: float  # in [0, 1]; nan = no score
+    status: str  # "scored", or what was wrong and whose fault it was
+    reason: str = ""  # the judge's explanation
     key_points: tuple[str, ...] = ()  # what the true reply expresses
-    matches: tuple[float, ...] = ()   # one match in [0, 1] per key point
-    penalty: float = math.nan         # for surplus content, in [0, 1]
-    judge: str = ""                   # who gave it
-    cached: bool = False              # read from a cache, not paid for again
-    flags: tuple[str, ...] = ()       # what makes the verdict doubtful, e.g. "own sum 0.90"
-    protocol: str = ""                # how the judge was asked: in a group or singly, which rubric, which order
-    spread: float = math.nan          # largest minus smallest value, where the judge was asked repeatedly
+    matches: tuple[float, ...] = ()  # one match in [0, 1] per key point
+    penalty: float = math.nan  # for surplus content, in [0, 1]
+    judge: str = ""  # who gave it
+    cached: bool = False  # read from a cache, not paid for again
+    flags: tuple[str, ...] = ()  # what makes the verdict doubtful, e.g. "own sum 0.90"
+    protocol: str = ""  # how the judge was asked: in a group or singly, which rubric, which order
+    spread: float = math.nan  # largest minus smallest value, where the judge was asked repeatedly
 
     @classmethod
     def from_dict(
         cls,
-        d: dict[str, Any],      # as `humanlm.core.basics.to_dict` makes it; None or nan for a missing number
-        where: str = "score",   # file and row, for messages
+        d: dict[
+            str, Any
+        ],  # as `humanlm.core.basics.to_dict` makes it; None or nan for a missing number
+        where: str = "score",  # file and row, for messages
     ) -> "Score":
         "Build a score from plain values; `DataError` names place and field"
         return from_dict(Score, _fill(d, "value", "penalty", "matches", "spread"), where)
@@ -67,35 +72,42 @@ class Score:
 @dataclass(frozen=True)
 class Trajectory:
     "Everything that happened to one sample, from prompt to advantage"
-    id: str      # unique within a run
+
+    id: str  # unique within a run
     row_id: str  # the row (example and level) it answers
-    group: int   # samples with the same number are compared with each other
-    step: int    # the training step that generated it
-    level: str   # the latent dimension asked for, or "response"
-    turns: tuple[Turn, ...]    # in order
-    prompt_ids: list[int]      # as the policy saw it
+    group: int  # samples with the same number are compared with each other
+    step: int  # the training step that generated it
+    level: str  # the latent dimension asked for, or "response"
+    turns: tuple[Turn, ...]  # in order
+    prompt_ids: list[int]  # as the policy saw it
     completion_ids: list[int]  # T tokens
-    mask: list[bool]           # T; True = the policy wrote it and it may be trained on
+    mask: list[bool]  # T; True = the policy wrote it and it may be trained on
     logps: list[float] | None = None  # T log-probabilities under the sampling policy
-    text: str = ""             # the completion as text, never trusted
+    text: str = ""  # the completion as text, never trusted
     fields: dict[str, str] = field(default_factory=dict)  # level → parsed content
-    parse_status: str = ""     # what the parser said
-    scores: dict[str, Score] = field(default_factory=dict)   # level → verdict
+    parse_status: str = ""  # what the parser said
+    scores: dict[str, Score] = field(default_factory=dict)  # level → verdict
     rewards: dict[str, float] = field(default_factory=dict)  # component → value before weighting
     advantage: float | list[float] = math.nan  # one number, or T of them
     usage: dict[str, Any] | None = None  # calls and tokens spent on judging or simulating it
-    errors: tuple[str, ...] = ()         # "boundary: what went wrong"
+    errors: tuple[str, ...] = ()  # "boundary: what went wrong"
     example_id: str = ""
     context_id: str = ""
     user_id: str = ""
-    signals: dict[str, list[float]] = field(default_factory=dict)  # name → T numbers, such as what each token gains in hindsight
+    signals: dict[str, list[float]] = field(
+        default_factory=dict
+    )  # name → T numbers, such as what each token gains in hindsight
     schema_version: int = 1
 
-    def __post_init__(self): _check_lengths(self)
+    def __post_init__(self):
+        _check_lengths(self)
 
-    def _repr_html_(self) -> str: return _card(self)._repr_html_()
+    def _repr_html_(self) -> str:
+        return _card(self)._repr_html_()
 
-    def token_strip(self, decode: Callable[[list[int]], str]) -> Html:  # decode: ids → text, called with one id at a time
+    def token_strip(
+        self, decode: Callable[[list[int]], str]
+    ) -> Html:  # decode: ids → text, called with one id at a time
         "Show a completion token by token: trained or masked, turn borders, log-probabilities"
         starts = {turn.span[0] for turn in self.turns if turn.span[1] > turn.span[0]}
         logps = self.logps or [None] * len(self.completion_ids)
@@ -119,15 +131,22 @@ class Trajectory:
             fault = f"a nested column is not JSON ({shorten(str(e))})"
             raise DataError(f"{where}: {fault}. Restore the file or leave it out.") from e
         per_token = d.pop("token_advantages")
-        return _trajectory_from_dict(d if per_token is None else d | {"advantage": per_token}, where)
+        return _trajectory_from_dict(
+            d if per_token is None else d | {"advantage": per_token}, where
+        )
 
 # %% ../../nbs/data/01_trajectory.ipynb #_check_lengths
 def _check_lengths(t: Trajectory):
     T = len(t.completion_ids)
-    for name, value in [*((name, getattr(t, name)) for name in ("mask", "logps", "advantage")), *t.signals.items()]:
+    for name, value in [
+        *((name, getattr(t, name)) for name in ("mask", "logps", "advantage")),
+        *t.signals.items(),
+    ]:
         if isinstance(value, (list, tuple)) and len(value) != T:
-            raise DataError(f"trajectory {shorten(t.id)!r}: {name} has {len(value)} entries for {T} completion tokens. "
-                            "Give one per token.")
+            raise DataError(
+                f"trajectory {shorten(t.id)!r}: {name} has {len(value)} entries for {T} completion tokens. "
+                "Give one per token."
+            )
 
 # %% ../../nbs/data/01_trajectory.ipynb #_token
 _TRAINED, _MASKED = "rgba(22,130,80,{:.2f})", "rgba(128,128,128,.22)"
@@ -140,12 +159,20 @@ def _token(text: str, trained: bool, logp: float | None, starts_turn: bool) -> H
     tip = "masked" if not trained else "trained" if logp is None else f"log-probability {logp:.2f}"
     bar = "border-left:3px solid currentColor;padding-left:3px;" if starts_turn else ""
     shown = Html("⏎<br>").join(text.split("\n"))
-    return tag("span", shown, title=tip, style=f"background:{color};{bar}border-radius:3px;margin:1px")
+    return tag(
+        "span", shown, title=tip, style=f"background:{color};{bar}border-radius:3px;margin:1px"
+    )
 
 # %% ../../nbs/data/01_trajectory.ipynb #_verdict
 def _verdict(level: str, s: Score) -> Html:
     value = "no score" if math.isnan(s.value) else f"{s.value:.2f}"
-    return tag("li", f"{level}: ", tag("b", value), f", {s.status}: {shorten(s.reason, 200)} ", tag("small", f"({s.judge})"))
+    return tag(
+        "li",
+        f"{level}: ",
+        tag("b", value),
+        f", {s.status}: {shorten(s.reason, 200)} ",
+        tag("small", f"({s.judge})"),
+    )
 
 
 def _bubble(turn: Turn, mask: list[bool]) -> Html:
@@ -155,20 +182,26 @@ def _bubble(turn: Turn, mask: list[bool]) -> Html:
 # %% ../../nbs/data/01_trajectory.ipynb #_card
 def _card(t: Trajectory) -> Html:
     "Give a trajectory as HTML: what it is, its turns, its scores"
-    head = f"{t.id} · {t.row_id} · group {t.group} · step {t.step} · {t.parse_status or 'not parsed'}"
+    head = (
+        f"{t.id} · {t.row_id} · group {t.group} · step {t.step} · {t.parse_status or 'not parsed'}"
+    )
     turns = t.turns or (Turn("policy", t.text, (0, len(t.mask))),)
     notes = [_verdict(level, score) for level, score in t.scores.items()]
     notes += [tag("li", line) for line in (*t.errors, f"advantage: {_signed(t.advantage)}")]
-    return tag("div", tag("small", head), *(_bubble(turn, t.mask) for turn in turns), tag("ul", *notes))
+    return tag(
+        "div", tag("small", head), *(_bubble(turn, t.mask) for turn in turns), tag("ul", *notes)
+    )
 
 
 def _signed(advantage: float | list[float]) -> str:
-    if isinstance(advantage, list): return "per token"
+    if isinstance(advantage, list):
+        return "per token"
     return "none" if math.isnan(advantage) else f"{advantage:+.2f}"
 
 # %% ../../nbs/data/01_trajectory.ipynb #_nan
 def _nan(value: Any) -> Any:
-    if isinstance(value, (list, tuple)): return [_nan(v) for v in value]
+    if isinstance(value, (list, tuple)):
+        return [_nan(v) for v in value]
     return math.nan if value is None else value
 
 
@@ -179,14 +212,28 @@ def _fill(d: Any, *names: str) -> Any:
 # %% ../../nbs/data/01_trajectory.ipynb #score_from_dict
 def _nested(d: dict[str, Any], where: str) -> dict[str, Any]:
     "Build the records inside a trajectory"
-    turns = [from_dict(Turn, _fill(x, "reward"), f"{where}, turn {i}") for i, x in enumerate(d["turns"])]
-    scores = {k: Score.from_dict(x, f"{where}, score {shorten(k)!r}") for k, x in d["scores"].items()}
-    rewards, signals = ({k: _nan(v) for k, v in d.get(name, {}).items()} for name in ("rewards", "signals"))
-    return _fill(d, "advantage") | dict(turns=tuple(turns), scores=scores, rewards=rewards, signals=signals, errors=tuple(d["errors"]))
+    turns = [
+        from_dict(Turn, _fill(x, "reward"), f"{where}, turn {i}") for i, x in enumerate(d["turns"])
+    ]
+    scores = {
+        k: Score.from_dict(x, f"{where}, score {shorten(k)!r}") for k, x in d["scores"].items()
+    }
+    rewards, signals = (
+        {k: _nan(v) for k, v in d.get(name, {}).items()} for name in ("rewards", "signals")
+    )
+    return _fill(d, "advantage") | dict(
+        turns=tuple(turns),
+        scores=scores,
+        rewards=rewards,
+        signals=signals,
+        errors=tuple(d["errors"]),
+    )
 
 # %% ../../nbs/data/01_trajectory.ipynb #trajectory_from_dict
 def _trajectory_from_dict(
-    d: dict[str, Any],          # as `humanlm.core.basics.to_dict` makes it; None or nan for a missing number
+    d: dict[
+        str, Any
+    ],  # as `humanlm.core.basics.to_dict` makes it; None or nan for a missing number
     where: str = "trajectory",  # file and row, for messages
 ) -> Trajectory:
     "Build a trajectory from plain values; `DataError` names place and field"
@@ -195,24 +242,35 @@ def _trajectory_from_dict(
     except DataError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as e:
-        raise DataError(f"{where} is not a trajectory: {type(e).__name__} {shorten(str(e))}. "
-                        "Restore it or leave it out.") from e
+        raise DataError(
+            f"{where} is not a trajectory: {type(e).__name__} {shorten(str(e))}. "
+            "Restore it or leave it out."
+        ) from e
 
 # %% ../../nbs/data/01_trajectory.ipynb #SCHEMA_VERSION
 SCHEMA_VERSION = 1
 _ROWS = 512  # in a group of rows, which is read as a whole
 _JSON = ("turns", "fields", "scores", "rewards", "signals", "usage", "errors")
 _NUMBERS = {"group": "int64", "step": "int64", "advantage": "float64", "schema_version": "int64"}
-_LISTS = {"prompt_ids": "int32", "completion_ids": "int32", "mask": "bool_",
-          "logps": "float64", "token_advantages": "float64"}
+_LISTS = {
+    "prompt_ids": "int32",
+    "completion_ids": "int32",
+    "mask": "bool_",
+    "logps": "float64",
+    "token_advantages": "float64",
+}
 
 
 def _schema():
     "Give the parquet layout: numbers, lists of numbers, and text for everything else"
     import pyarrow as pa
+
     kinds = {n: getattr(pa, k)() for n, k in _NUMBERS.items()}
     kinds |= {n: pa.list_(getattr(pa, k)()) for n, k in _LISTS.items()}
-    columns = [(n, kinds.get(n, pa.string())) for n in [f.name for f in fields(Trajectory)] + ["token_advantages"]]
+    columns = [
+        (n, kinds.get(n, pa.string()))
+        for n in [f.name for f in fields(Trajectory)] + ["token_advantages"]
+    ]
     return pa.schema(columns, metadata={"humanlm.trajectory": str(SCHEMA_VERSION)})
 
 # %% ../../nbs/data/01_trajectory.ipynb #_columns
@@ -220,22 +278,29 @@ def _columns(t: Trajectory) -> dict[str, Any]:
     "Flatten a trajectory; lone surrogates, which no file can hold as text, become '?'"
     d = {f.name: getattr(t, f.name) for f in fields(t)}
     d |= {n: to_json(d[n]) for n in _JSON}
-    if isinstance(d["advantage"], list): d |= {"token_advantages": d["advantage"], "advantage": None}
-    return {n: v.encode("utf-8", "replace").decode() if isinstance(v, str) else v for n, v in d.items()}
+    if isinstance(d["advantage"], list):
+        d |= {"token_advantages": d["advantage"], "advantage": None}
+    return {
+        n: v.encode("utf-8", "replace").decode() if isinstance(v, str) else v for n, v in d.items()
+    }
 
 # %% ../../nbs/data/01_trajectory.ipynb #save_trajectories
 def save_trajectories(
-    path: str | Path,                    # a .parquet file
+    path: str | Path,  # a .parquet file
     trajectories: Sequence[Trajectory],  # one row each, in this order
 ) -> Path:
     "Write trajectories to a parquet file, completely or not at all"
     import pyarrow as pa
     import pyarrow.parquet as pq
+
     try:
         table = pa.Table.from_pylist([_columns(t) for t in trajectories], schema=_schema())
     except (pa.ArrowException, TypeError) as e:
-        raise DataError(f"{path} not written: {shorten(str(e), 160)}. Give every field its declared type.") from e
-    with atomic_path(path) as tmp: pq.write_table(table, tmp, compression="zstd", row_group_size=_ROWS)
+        raise DataError(
+            f"{path} not written: {shorten(str(e), 160)}. Give every field its declared type."
+        ) from e
+    with atomic_path(path) as tmp:
+        pq.write_table(table, tmp, compression="zstd", row_group_size=_ROWS)
     return Path(path)
 
 # %% ../../nbs/data/01_trajectory.ipynb #open_trajectories
@@ -245,14 +310,21 @@ def open_trajectories(
     "Open a file of trajectories, or say what is wrong with it"
     import pyarrow as pa
     import pyarrow.parquet as pq
+
     path = Path(path)
-    if not path.is_file(): raise DataError(f"{path} does not exist. Look into trajectories/ of the run folder.")
-    try: reader = pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as e: raise _unreadable(path, e) from e
+    if not path.is_file():
+        raise DataError(f"{path} does not exist. Look into trajectories/ of the run folder.")
+    try:
+        reader = pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as e:
+        raise _unreadable(path, e) from e
     version = (reader.schema_arrow.metadata or {}).get(b"humanlm.trajectory", b"none").decode()
-    if version == str(SCHEMA_VERSION): return reader
-    raise DataError(f"{path} has trajectory layout {shorten(version)}, expected {SCHEMA_VERSION}. "
-                    "Read it with the release that wrote it.")
+    if version == str(SCHEMA_VERSION):
+        return reader
+    raise DataError(
+        f"{path} has trajectory layout {shorten(version)}, expected {SCHEMA_VERSION}. "
+        "Read it with the release that wrote it."
+    )
 
 
 def read_rows(
@@ -263,17 +335,32 @@ def read_rows(
 ) -> Any:  # a table of pyarrow
     "Read rows of a file of trajectories, or say what is wrong with it"
     import pyarrow as pa
-    try: return reader.read() if blocks is None else reader.read_row_groups(list(blocks), columns and list(columns))
-    except (pa.ArrowException, OSError) as e: raise _unreadable(path, e) from e
+
+    try:
+        return (
+            reader.read()
+            if blocks is None
+            else reader.read_row_groups(list(blocks), columns and list(columns))
+        )
+    except (pa.ArrowException, OSError) as e:
+        raise _unreadable(path, e) from e
 
 
-def _unreadable(path, e): return DataError(f"{path} is not a readable parquet file ({shorten(str(e))}). Restore it or leave it out.")
+def _unreadable(path, e):
+    return DataError(
+        f"{path} is not a readable parquet file ({shorten(str(e))}). Restore it or leave it out."
+    )
 
 # %% ../../nbs/data/01_trajectory.ipynb #load_trajectories
 def load_trajectories(
-    path: str | Path,  # a file, or a folder whose *.parquet files are read in the order of their names
+    path: str
+    | Path,  # a file, or a folder whose *.parquet files are read in the order of their names
 ) -> list[Trajectory]:
     "Read trajectories back; `DataError` names file and row"
     files = sorted(Path(path).glob("*.parquet")) if Path(path).is_dir() else [Path(path)]
-    rows = ((file, n, d) for file in files for n, d in enumerate(read_rows(open_trajectories(file), file).to_pylist(), 1))
+    rows = (
+        (file, n, d)
+        for file in files
+        for n, d in enumerate(read_rows(open_trajectories(file), file).to_pylist(), 1)
+    )
     return [Trajectory.from_row(d, f"{file}, row {n}") for file, n, d in rows]

@@ -33,10 +33,14 @@ def score_style(
 def _why(s: Score) -> Html:
     "Give the judge's reason and the key points with their matches"
     known = [*zip(s.key_points, s.matches), *([("penalty", s.penalty)] if s.key_points else [])]
-    points = [f"{shorten(name, 120)}: {value:.2f}" for name, value in known if not math.isnan(value)]
+    points = [
+        f"{shorten(name, 120)}: {value:.2f}" for name, value in known if not math.isnan(value)
+    ]
     reason = shorten(s.reason, 500) if s.reason not in ("", s.status) else ""
     points += [f"flag: {shorten(flag, 120)}" for flag in s.flags]
-    listed = tag("ul", *(tag("li", point) for point in points), style="margin:2px 0;padding-left:16px")
+    listed = tag(
+        "ul", *(tag("li", point) for point in points), style="margin:2px 0;padding-left:16px"
+    )
     return Html().join([reason, listed if points else ""])
 
 # %% ../../nbs/data/05_viz.ipynb #score_mark
@@ -45,16 +49,29 @@ def score_mark(
     opened: bool = False,  # whether the reason is seen at first
 ) -> Html:
     "Show a score as a coloured mark; a click opens the reason"
-    s = score if isinstance(score, Score) else Score("", math.nan if score is None else float(score), "scored")
+    s = (
+        score
+        if isinstance(score, Score)
+        else Score("", math.nan if score is None else float(score), "scored")
+    )
     label = "no score" if math.isnan(s.value) else f"{s.value:.2f}"
     label += f" · {s.status}" if s.status != "scored" else ""
     label += " ⚑" if s.flags else ""
-    style, why = f"display:inline-block;padding:0 6px;border-radius:4px;{score_style(s.value)}", _why(s)
+    style, why = (
+        f"display:inline-block;padding:0 6px;border-radius:4px;{score_style(s.value)}",
+        _why(s),
+    )
     if not why:
         return tag("span", label, style=style)
     style += ";cursor:pointer;text-decoration:underline dotted"
     mark = tag("summary", label, title=shorten(s.reason, 300), style=style)
-    return tag("details", mark, tag("small", why, style="overflow-wrap:anywhere"), style="margin:0", open="open" if opened else "")
+    return tag(
+        "details",
+        mark,
+        tag("small", why, style="overflow-wrap:anywhere"),
+        style="margin:0",
+        open="open" if opened else "",
+    )
 
 # %% ../../nbs/data/05_viz.ipynb #score_grid
 def score_grid(
@@ -63,8 +80,17 @@ def score_grid(
 ) -> Html:
     "Show scores as a grid: candidates × levels, colour = score, reason on click"
     levels = list(dict.fromkeys(level for row in rows.values() for level in row))
-    lines = [[tag("th", shorten(name, 90), style="max-width:220px;font-weight:normal;overflow-wrap:anywhere"),
-              *(score_mark(row[level]) if level in row else "" for level in levels)] for name, row in rows.items()]
+    lines = [
+        [
+            tag(
+                "th",
+                shorten(name, 90),
+                style="max-width:220px;font-weight:normal;overflow-wrap:anywhere",
+            ),
+            *(score_mark(row[level]) if level in row else "" for level in levels),
+        ]
+        for name, row in rows.items()
+    ]
     return Table(("", *levels), lines, "l").html(title=title)
 
 # %% ../../nbs/data/05_viz.ipynb #cut
@@ -77,7 +103,9 @@ def cut(
 
 # %% ../../nbs/data/05_viz.ipynb #_states
 def _states(states: Mapping[str, str]) -> Html:
-    items = [tag("dt", tag("b", level)) + tag("dd", shorten(text, 200)) for level, text in states.items()]
+    items = [
+        tag("dt", tag("b", level)) + tag("dd", shorten(text, 200)) for level, text in states.items()
+    ]
     return fold("Known states (synthetic)", tag("dl", *items, style="margin:4px 0"))
 
 
@@ -91,7 +119,11 @@ def example_html(
     style = "max-width:640px;white-space:pre-wrap;overflow-wrap:anywhere;margin-bottom:8px"
     talk = tuple(replace(m, content=cut(m.content, limit)) for m in example.context)
     said = replace(example, context=talk, reply=cut(example.reply, limit)).conversation()
-    return tag("div", title, tag("br"), persona, style=style) + said + (_states(example.states) if example.states else "")
+    return (
+        tag("div", title, tag("br"), persona, style=style)
+        + said
+        + (_states(example.states) if example.states else "")
+    )
 
 # %% ../../nbs/data/05_viz.ipynb #push
 def _push(
@@ -107,7 +139,9 @@ def _bar(value: float, most: float) -> str:
     "Give a bar from the middle of a cell, as CSS"
     end = 50 if math.isnan(value) else 50 + 50 * value / (most or 1.0)
     low, high, colour = min(50, end), max(50, end), "30,140,90" if end > 50 else "200,95,30"
-    stops = f"transparent {low:.0f}%,rgba({colour},.45) {low:.0f}% {high:.0f}%,transparent {high:.0f}%"
+    stops = (
+        f"transparent {low:.0f}%,rgba({colour},.45) {low:.0f}% {high:.0f}%,transparent {high:.0f}%"
+    )
     return f"min-width:90px;text-align:center;background:linear-gradient(90deg,{stops})"
 
 # %% ../../nbs/data/05_viz.ipynb #_sample
@@ -117,12 +151,24 @@ def _sample(t: Trajectory, most: float, limit: int) -> list[Html]:
     errors = [tag("div", tag("small", shorten(error, 160))) for error in t.errors]
     number = "none" if math.isnan(_push(t)) else f"{_push(t):+.2f}"
     wide = "max-width:380px;white-space:pre-wrap;overflow-wrap:anywhere"
-    return [tag("td", text, *errors, style=wide), _worth(t), tag("td", number, style=_bar(_push(t), most))]
+    return [
+        tag("td", text, *errors, style=wide),
+        _worth(t),
+        tag("td", number, style=_bar(_push(t), most)),
+    ]
 
 
 def _worth(t):
-    if t.scores or not t.rewards: return score_mark(t.scores.get(t.level))
-    return Html().join(tag("div", f"{name} {'not known' if math.isnan(value) else f'{value:+.2f}'}", style="white-space:nowrap") for name, value in t.rewards.items())
+    if t.scores or not t.rewards:
+        return score_mark(t.scores.get(t.level))
+    return Html().join(
+        tag(
+            "div",
+            f"{name} {'not known' if math.isnan(value) else f'{value:+.2f}'}",
+            style="white-space:nowrap",
+        )
+        for name, value in t.rewards.items()
+    )
 
 
 def group_html(
@@ -134,7 +180,9 @@ def group_html(
     most, first = max(map(abs, pushes.values())), trajectories[0]
     title = f"{first.level} · step {first.step} · {len(trajectories)} samples · {shorten(first.row_id, 60)}"
     title += "" if most else " · no push: the group is tied or has no scores"
-    lines = [_sample(t, most, limit) for t in sorted(trajectories, key=lambda t: (-pushes[t.id], t.id))]
+    lines = [
+        _sample(t, most, limit) for t in sorted(trajectories, key=lambda t: (-pushes[t.id], t.id))
+    ]
     return Table(("sample", "score", "advantage"), lines, "l").html(title=title)
 
 # %% ../../nbs/data/05_viz.ipynb #spread
@@ -144,7 +192,11 @@ def spread(
 ) -> list[Any]:
     "Choose `n` items evenly, the first and the last among them"
     last = len(items) - 1
-    return list(items) if len(items) <= n else [items[round(i * last / max(1, n - 1))] for i in range(n)]
+    return (
+        list(items)
+        if len(items) <= n
+        else [items[round(i * last / max(1, n - 1))] for i in range(n)]
+    )
 
 # %% ../../nbs/data/05_viz.ipynb #token_boxes
 def visible(token: str) -> str:
@@ -155,8 +207,17 @@ def visible(token: str) -> str:
 
 def _box(text, value, most, note="", mark=False):
     strong = 0 if math.isnan(value) else min(1.0, abs(value) / most) * 0.75
-    colour = _HATCH if math.isnan(value) else f"rgba({'33,102,172' if value > 0 else '178,24,43'},{strong:.2f})"
-    return tag("span", text, title=note, style=f"background:{colour};border-radius:3px;padding:1px 2px;margin:1px{';text-decoration:underline' if mark else ''}")
+    colour = (
+        _HATCH
+        if math.isnan(value)
+        else f"rgba({'33,102,172' if value > 0 else '178,24,43'},{strong:.2f})"
+    )
+    return tag(
+        "span",
+        text,
+        title=note,
+        style=f"background:{colour};border-radius:3px;padding:1px 2px;margin:1px{';text-decoration:underline' if mark else ''}",
+    )
 
 
 def token_boxes(
@@ -168,7 +229,26 @@ def token_boxes(
     marked: Sequence[bool] = (),  # T, tokens that are underlined
 ) -> Html:
     "Show tokens as boxes coloured by a number with a sign"
-    shown = (_box(visible(token), value, most, note, mark) + (tag("br") if "\n" in token else "")
-             for token, value, note, mark in zip(tokens, values, notes or map("{:+.3f}".format, values), marked or [False] * len(tokens), strict=True))
+    shown = (
+        _box(visible(token), value, most, note, mark) + (tag("br") if "\n" in token else "")
+        for token, value, note, mark in zip(
+            tokens,
+            values,
+            notes or map("{:+.3f}".format, values),
+            marked or [False] * len(tokens),
+            strict=True,
+        )
+    )
     line = tag("div", *shown, style="font:13px/2 monospace;overflow-wrap:anywhere")
-    return line if legend is None else line + tag("div", legend, " " if legend else "", *(_box(f"{value:+.2f}", value, most) for value in (-most, -most / 2, most / 2, most)), style="margin-top:4px;font-size:12px")
+    return (
+        line
+        if legend is None
+        else line
+        + tag(
+            "div",
+            legend,
+            " " if legend else "",
+            *(_box(f"{value:+.2f}", value, most) for value in (-most, -most / 2, most / 2, most)),
+            style="margin-top:4px;font-size:12px",
+        )
+    )

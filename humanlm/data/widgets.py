@@ -30,24 +30,35 @@ class JudgedBatch:
         self,
         candidates: Iterable[Candidate],  # of one source or several
         examples: Iterable[Example] = (),  # that they answer, as far as they are known
-        labels: Mapping[str, str] | None = None,  # id of a candidate → label, as `load_labels` gives them
+        labels: Mapping[str, str]
+        | None = None,  # id of a candidate → label, as `load_labels` gives them
     ):
         self.candidates, self.examples = {c.id: c for c in candidates}, {e.id: e for e in examples}
-        self.sources, self.levels = ([*dict.fromkeys(getattr(c, name) for c in self.candidates.values())] for name in ("source", "level"))
+        self.sources, self.levels = (
+            [*dict.fromkeys(getattr(c, name) for c in self.candidates.values())]
+            for name in ("source", "level")
+        )
         self.rows: dict[tuple[str, str, int], dict[str, Candidate]] = {}
         for c in self.candidates.values():
             self.rows.setdefault((c.example_id, c.level, c.sample), {})[c.source] = c
         self.labels: dict[str, str] = {}
-        for id, label in (labels or {}).items(): self.mark(id, label)
+        for id, label in (labels or {}).items():
+            self.mark(id, label)
 
     @classmethod
     def from_run(cls, *runs: str | Path, models: Sequence[str] = ()) -> "JudgedBatch":
         "Read what all models, or those named, answered about held-out rows; of several runs, each by the name of its run too"
-        return cls(_evaluated(runs, models), [e for run in runs for e in load_examples(Path(run) / "examples.jsonl")])
+        return cls(
+            _evaluated(runs, models),
+            [e for run in runs for e in load_examples(Path(run) / "examples.jsonl")],
+        )
 
     def mark(self, id: str, label: str) -> None:
         "Label a candidate; an empty label takes the old one away"
-        if id not in self.candidates: raise DataError(f"No candidate {shorten(id)!r} in this batch. Load labels into the batch they were saved from.")
+        if id not in self.candidates:
+            raise DataError(
+                f"No candidate {shorten(id)!r} in this batch. Load labels into the batch they were saved from."
+            )
         self.labels.update({id: label}) if label else self.labels.pop(id, None)
 
     def keep(
@@ -59,11 +70,19 @@ class JudgedBatch:
         sources: Sequence[str] = (),  # whose candidates count; empty: all
     ) -> list[tuple[str, str, int]]:  # example, level and sample of each line
         "Choose lines and put them in order; those without a number come last"
-        wanted, rank = _FILTERS[check_name(show, self.filters, "filter")], _ORDERS[check_name(order, self.orders, "order")]
+        wanted, rank = (
+            _FILTERS[check_name(show, self.filters, "filter")],
+            _ORDERS[check_name(order, self.orders, "order")],
+        )
         chosen = {}
         for key, row in self.rows.items():
             some = [c for c in row.values() if not sources or c.source in sources]
-            if some and level in ("", key[1]) and wanted(some, self.labels) and search.casefold() in _words(self.examples.get(key[0]), row.values()):
+            if (
+                some
+                and level in ("", key[1])
+                and wanted(some, self.labels)
+                and search.casefold() in _words(self.examples.get(key[0]), row.values())
+            ):
                 chosen[key] = rank(some)
         return sorted(chosen, key=lambda key: (math.isnan(chosen[key]), chosen[key]))
 
@@ -71,10 +90,19 @@ class JudgedBatch:
         "Show the first lines that `keep` chooses, of two sources unless more are named"
         names = list(sources or self.sources[:2])
         keys = self.keep(sources=names, **choice)
-        lines = [(_case_html(self.examples.get(key[0]), key[1]), *(_candidate_html(self.rows[key].get(name), self.labels) for name in names)) for key in keys[:limit]]
-        return Table(("", *names), lines, "l").html(title=f"{min(limit, len(keys))} of {len(keys)} lines that were chosen, {len(self.rows)} in all")
+        lines = [
+            (
+                _case_html(self.examples.get(key[0]), key[1]),
+                *(_candidate_html(self.rows[key].get(name), self.labels) for name in names),
+            )
+            for key in keys[:limit]
+        ]
+        return Table(("", *names), lines, "l").html(
+            title=f"{min(limit, len(keys))} of {len(keys)} lines that were chosen, {len(self.rows)} in all"
+        )
 
-    def _repr_html_(self) -> str: return self.html()._repr_html_()
+    def _repr_html_(self) -> str:
+        return self.html()._repr_html_()
 
     def widget(self, choices: Sequence[str] = ("right", "partly", "wrong"), lines: int = 5) -> Any:
         "Put menus, a search and the labels a person may give around the lines; an ipywidgets box"
@@ -100,22 +128,48 @@ _FILTERS = {
     "not labelled": lambda some, labels: any(c.id not in labels for c in some),
 }
 _ORDERS = {
-    "as recorded": lambda some: 0.0, "lowest score": _mean, "highest score": lambda some: -_mean(some),
+    "as recorded": lambda some: 0.0,
+    "lowest score": _mean,
+    "highest score": lambda some: -_mean(some),
     "largest difference": lambda some: -_gap(some),
 }
 
 
 def _words(example: Example | None, candidates: Iterable[Candidate]) -> str:
     "Collect what a search looks at"
-    told = [persona_text(example.persona), *(m.content for m in example.context), example.reply, *(example.states or {}).values()] if example else []
-    return "\n".join([*told, *(line for c in candidates for line in (c.text, c.score.reason, *c.score.key_points))]).casefold()
+    told = (
+        [
+            persona_text(example.persona),
+            *(m.content for m in example.context),
+            example.reply,
+            *(example.states or {}).values(),
+        ]
+        if example
+        else []
+    )
+    return "\n".join(
+        [
+            *told,
+            *(line for c in candidates for line in (c.text, c.score.reason, *c.score.key_points)),
+        ]
+    ).casefold()
 
 
 def _evaluated(runs, models):
-    files = [(Path(run), file) for run in runs for file in sorted(Path(run).glob("evaluations/*.jsonl"))]
-    if not files: raise DataError(f"{shorten(', '.join(map(str, runs)))}: no evaluations/*.jsonl. Evaluate the run first (`humanlm eval RUN`).")
-    for model in models: check_name(model, {file.stem for _, file in files}, "model")
-    names = {file: file.stem if len(runs) == 1 else f"{run.name} · {file.stem}" for run, file in files if not models or file.stem in models}
+    files = [
+        (Path(run), file) for run in runs for file in sorted(Path(run).glob("evaluations/*.jsonl"))
+    ]
+    if not files:
+        raise DataError(
+            f"{shorten(', '.join(map(str, runs)))}: no evaluations/*.jsonl. Evaluate the run first (`humanlm eval RUN`)."
+        )
+    for model in models:
+        check_name(model, {file.stem for _, file in files}, "model")
+    names = {
+        file: file.stem if len(runs) == 1 else f"{run.name} · {file.stem}"
+        for run, file in files
+        if not models or file.stem in models
+    }
     return [c for file, name in names.items() for c in load_candidates(file, name)]
 
 
@@ -124,33 +178,58 @@ def _case_html(
     level: str,
 ) -> Html:
     "Show what a candidate answers: level, person, last message and truth, the rest on a click"
-    if example is None: return tag("b", level)
+    if example is None:
+        return tag("b", level)
     last, known = example.context[-1], (example.states or {}).get(level)
-    facts = ("persona", persona_text(example.persona)), (last.name or last.role, last.content), ("truth" if known else "real reply", known or example.reply)
+    facts = (
+        ("persona", persona_text(example.persona)),
+        (last.name or last.role, last.content),
+        ("truth" if known else "real reply", known or example.reply),
+    )
     lines = [tag("div", tag("b", f"{shorten(name, 30)}: "), cut(text, 240)) for name, text in facts]
     head = tag("div", tag("b", level), tag("small", f" · {shorten(example.id, 40)}", class_="soft"))
-    return tag("div", head, *lines, fold("all of it", example_html(example)), style="max-width:380px;line-height:1.4;overflow-wrap:anywhere;white-space:pre-wrap")
+    return tag(
+        "div",
+        head,
+        *lines,
+        fold("all of it", example_html(example)),
+        style="max-width:380px;line-height:1.4;overflow-wrap:anywhere;white-space:pre-wrap",
+    )
 
 
 def _candidate_html(c: Candidate | None, labels: Mapping[str, str]) -> Html:
     "Show text, score and label"
-    if c is None: return tag("i", "none")
+    if c is None:
+        return tag("i", "none")
     label = tag("div", tag("b", f"label: {shorten(labels[c.id], 40)}")) if c.id in labels else ""
-    text = tag("div", cut(c.text, 400) or tag("i", "nothing"), style="white-space:pre-wrap;line-height:1.4;overflow-wrap:anywhere;max-width:260px")
+    text = tag(
+        "div",
+        cut(c.text, 400) or tag("i", "nothing"),
+        style="white-space:pre-wrap;line-height:1.4;overflow-wrap:anywhere;max-width:260px",
+    )
     return text + score_mark(c.score) + label
 
 # %% ../../nbs/data/09_widgets.ipynb #Line
 def _menu(word: str, options: Sequence, value: Any = None, width: str = "220px") -> Any:
     w = optional("ipywidgets")
 
-    return w.Dropdown(options=options, value=value, description=word, layout={"width": width}, style={"description_width": "48px"})
+    return w.Dropdown(
+        options=options,
+        value=value,
+        description=word,
+        layout={"width": width},
+        style={"description_width": "48px"},
+    )
 
 
 def _offer(menu: Any, options: Sequence[tuple[str, Any]]) -> None:
     "Change what a menu offers; what was chosen stays where it is still there"
     old = menu.value
-    if tuple(menu.options) != tuple(options): menu.options = options
-    menu.value = old if any(value == old for _, value in options) else options[0][1] if options else None
+    if tuple(menu.options) != tuple(options):
+        menu.options = options
+    menu.value = (
+        old if any(value == old for _, value in options) else options[0][1] if options else None
+    )
 
 
 class _FormLine:
@@ -159,23 +238,43 @@ class _FormLine:
     def __init__(self, batch: JudgedBatch, choices: Sequence[str], told: Callable[[], None]):
         w = optional("ipywidgets")
 
-        self.batch, self.choices, self.told, self.case = batch, choices, told, w.HTML(layout={"width": "400px"})
-        self.texts, self.menus, self.ids = [w.HTML(), w.HTML()], [_menu("label", [("", "")], "") for _ in range(2)], ["", ""]
-        for n, menu in enumerate(self.menus): menu.observe(lambda change, n=n: self.mark(n, change["new"]), "value")
+        self.batch, self.choices, self.told, self.case = (
+            batch,
+            choices,
+            told,
+            w.HTML(layout={"width": "400px"}),
+        )
+        self.texts, self.menus, self.ids = (
+            [w.HTML(), w.HTML()],
+            [_menu("label", [("", "")], "") for _ in range(2)],
+            ["", ""],
+        )
+        for n, menu in enumerate(self.menus):
+            menu.observe(lambda change, n=n: self.mark(n, change["new"]), "value")
         cells = [w.VBox(cell, layout={"width": "290px"}) for cell in zip(self.texts, self.menus)]
         self.box = w.HBox([self.case, *cells], layout={"border_top": "1px solid #8886"})
 
     def fill(self, key: tuple[str, str, int] | None, names: Sequence[str]) -> None:
         "Show a row of the batch, or nothing"
         self.ids, self.box.layout.display = ["", ""], None if key else "none"
-        if not key: return
+        if not key:
+            return
         self.case.value = _case_html(self.batch.examples.get(key[0]), key[1])._repr_html_()
         found = [self.batch.rows[key].get(name) for name in names]
         for n, (text, menu) in enumerate(zip(self.texts, self.menus)):
             c = found[n] if names[n] else None
-            text.value, menu.layout.display = _candidate_html(c, {})._repr_html_() if names[n] else "", None if c else "none"
+            text.value, menu.layout.display = (
+                _candidate_html(c, {})._repr_html_() if names[n] else "",
+                None if c else "none",
+            )
             label = self.batch.labels.get(c.id, "") if c else ""
-            _offer(menu, [("", ""), *((word, word) for word in dict.fromkeys((*self.choices, label)) if word)])
+            _offer(
+                menu,
+                [
+                    ("", ""),
+                    *((word, word) for word in dict.fromkeys((*self.choices, label)) if word),
+                ],
+            )
             menu.value, self.ids[n] = label, c.id if c else ""
 
     def mark(self, n: int, label: str) -> None:
@@ -193,36 +292,77 @@ class _Desk:
 
         self.batch, self.filling, names = batch, False, batch.sources or [""]
         self.left = _menu("left", [*zip(names, names)], names[0], "290px")
-        self.right = _menu("right", [("none", ""), *zip(names, names)], names[1] if names[1:] else "", "290px")
-        self.level, self.show = _menu("level", [("all", "")], ""), _menu("show", batch.filters, "all")
+        self.right = _menu(
+            "right", [("none", ""), *zip(names, names)], names[1] if names[1:] else "", "290px"
+        )
+        self.level, self.show = (
+            _menu("level", [("all", "")], ""),
+            _menu("show", batch.filters, "all"),
+        )
         self.order = _menu("order", batch.orders, "as recorded")
         self.search = w.Text(placeholder="search in every text", layout={"width": "220px"})
-        self.page = w.BoundedIntText(1, min=1, max=1, description="page", layout={"width": "110px"}, style={"description_width": "40px"})
-        self.count, self.lines = w.HTML(), [_FormLine(batch, choices, self.tell) for _ in range(lines)]
-        for control in (self.left, self.right, self.level, self.show, self.order, self.search): control.observe(self.restart, "value")
+        self.page = w.BoundedIntText(
+            1,
+            min=1,
+            max=1,
+            description="page",
+            layout={"width": "110px"},
+            style={"description_width": "40px"},
+        )
+        self.count, self.lines = (
+            w.HTML(),
+            [_FormLine(batch, choices, self.tell) for _ in range(lines)],
+        )
+        for control in (self.left, self.right, self.level, self.show, self.order, self.search):
+            control.observe(self.restart, "value")
         self.page.observe(self.refresh, "value")
-        rows = (self.level, self.show, self.order, self.search), (self.page, self.count), (w.HTML(layout={"width": "400px"}), self.left, self.right)
-        self.box = w.VBox([*map(w.HBox, rows), *(line.box for line in self.lines), _label_file(batch, self.refresh)])
+        rows = (
+            (self.level, self.show, self.order, self.search),
+            (self.page, self.count),
+            (w.HTML(layout={"width": "400px"}), self.left, self.right),
+        )
+        self.box = w.VBox(
+            [
+                *map(w.HBox, rows),
+                *(line.box for line in self.lines),
+                _label_file(batch, self.refresh),
+            ]
+        )
         self.refresh()
 
     def restart(self, *_) -> None:
         "Begin on the first page"
-        if self.filling: return
+        if self.filling:
+            return
         self.page.value = 1
         self.refresh()
 
     def refresh(self, *_) -> None:
         "Show what the controls choose; the menu of levels offers those of the chosen sources"
-        if self.filling: return
+        if self.filling:
+            return
         self.filling = True
         try:
-            names = (self.left.value, self.right.value if self.right.value != self.left.value else "")
+            names = (
+                self.left.value,
+                self.right.value if self.right.value != self.left.value else "",
+            )
             held = {key[1] for key, row in self.batch.rows.items() if row.keys() & {*names}}
-            _offer(self.level, [("all", ""), *((level, level) for level in self.batch.levels if level in held)])
-            self.keys = self.batch.keep(self.show.value, self.order.value, self.search.value, self.level.value, [*filter(None, names)])
+            _offer(
+                self.level,
+                [("all", ""), *((level, level) for level in self.batch.levels if level in held)],
+            )
+            self.keys = self.batch.keep(
+                self.show.value,
+                self.order.value,
+                self.search.value,
+                self.level.value,
+                [*filter(None, names)],
+            )
             self.page.max = max(1, math.ceil(len(self.keys) / len(self.lines)))
             at = (self.page.value - 1) * len(self.lines)
-            for line, key in zip_longest(self.lines, self.keys[at:at + len(self.lines)]): line.fill(key, names)
+            for line, key in zip_longest(self.lines, self.keys[at : at + len(self.lines)]):
+                line.fill(key, names)
             self.tell()
         finally:
             self.filling = False
@@ -240,17 +380,21 @@ def _label_file(batch: JudgedBatch, refresh: Callable[[], None]) -> Any:
     path, said = w.Text("labels.jsonl", layout={"width": "260px"}), w.HTML()
     save, load = (w.Button(description=f"{word} labels") for word in ("save", "load"))
 
-    def saved(): return f"{len(batch.labels)} labels are in {save_labels(path.value, batch.candidates.values(), batch.labels)}"
+    def saved():
+        return f"{len(batch.labels)} labels are in {save_labels(path.value, batch.candidates.values(), batch.labels)}"
 
     def loaded():
         found = load_labels(path.value)
-        for id, label in found.items(): batch.mark(id, label)
+        for id, label in found.items():
+            batch.mark(id, label)
         refresh()
         return f"{len(found)} labels came from {path.value}"
 
     def on(work):
-        try: said.value = str(tag("span", work()))
-        except (DataError, OSError) as e: said.value = str(tag("span", shorten(e, 300), style="color:#b91c1c"))
+        try:
+            said.value = str(tag("span", work()))
+        except (DataError, OSError) as e:
+            said.value = str(tag("span", shorten(e, 300), style="color:#b91c1c"))
 
     save.on_click(lambda _: on(saved))
     load.on_click(lambda _: on(loaded))
@@ -262,16 +406,25 @@ class TrajectoryViewer:
 
     def __init__(
         self,
-        trajectories: Sequence[Trajectory],  # of any steps and levels, as `load_trajectories` reads them
+        trajectories: Sequence[
+            Trajectory
+        ],  # of any steps and levels, as `load_trajectories` reads them
         steps: int = 3,  # of each level on the static page, spread evenly
         examples: Iterable[Example] = (),  # that were answered, as far as they are known
     ):
         self.groups: dict[tuple[int, str], dict[int, list[Trajectory]]] = {}
-        for t in trajectories: self.groups.setdefault((t.step, t.level), {}).setdefault(t.group, []).append(t)
-        self.steps, self.examples = sorted({step for step, _ in self.groups}), {e.id: e for e in examples}
+        for t in trajectories:
+            self.groups.setdefault((t.step, t.level), {}).setdefault(t.group, []).append(t)
+        self.steps, self.examples = (
+            sorted({step for step, _ in self.groups}),
+            {e.id: e for e in examples},
+        )
         self.levels = list(dict.fromkeys(level for _, level in self.groups))
-        self.shown = [(step, level) for level in self.levels
-                      for step in spread([step for step in self.steps if (step, level) in self.groups], steps)]
+        self.shown = [
+            (step, level)
+            for level in self.levels
+            for step in spread([step for step in self.steps if (step, level) in self.groups], steps)
+        ]
 
     def show(
         self,
@@ -283,14 +436,18 @@ class TrajectoryViewer:
         check_name(step, self.steps, "step")
         check_name(level, self.levels, "level")
         found = list(self.groups.get((step, level), {}).values())
-        if not found: return tag("p", f"No {level} in step {step}.")
+        if not found:
+            return tag("p", f"No {level} in step {step}.")
         group = found[min(number, len(found) - 1)]
         example = self.examples.get(group[0].example_id)
         return (_case_html(example, level) if example else Html()) + group_html(group)
 
     def html(self) -> Html:
         "Show the groups of a few steps of each level, the first one open"
-        return Html().join(fold(f"{level} · step {step}", self.show(step, level), open="open" if i == 0 else "")
-                           for i, (step, level) in enumerate(self.shown))
+        return Html().join(
+            fold(f"{level} · step {step}", self.show(step, level), open="open" if i == 0 else "")
+            for i, (step, level) in enumerate(self.shown)
+        )
 
-    def _repr_html_(self) -> str: return self.html()._repr_html_()
+    def _repr_html_(self) -> str:
+        return self.html()._repr_html_()

@@ -30,10 +30,19 @@ def environment(s: Settings, numbers: Path) -> dict[str, str]:
     "Say what every process of verl finds in its environment"
     cpu = s.groups.get("verl", VerlConfig()).device == "cpu"
     own = str(Path(humanlm.__file__).resolve().parents[1])
-    found = {"VERL_USE_EXTERNAL_MODULES": MODULE, "VERL_FILE_LOGGER_PATH": str(numbers),
-             "PYTHONPATH": os.pathsep.join(filter(None, [own, os.environ.get("PYTHONPATH", "")])),
-             "TOKENIZERS_PARALLELISM": "false", "TRANSFER_QUEUE_ENABLE": "1", "HYDRA_FULL_ERROR": "1"}
-    return found | ({"VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda", "OMP_NUM_THREADS": "1"} if cpu else {})
+    found = {
+        "VERL_USE_EXTERNAL_MODULES": MODULE,
+        "VERL_FILE_LOGGER_PATH": str(numbers),
+        "PYTHONPATH": os.pathsep.join(filter(None, [own, os.environ.get("PYTHONPATH", "")])),
+        "TOKENIZERS_PARALLELISM": "false",
+        "TRANSFER_QUEUE_ENABLE": "1",
+        "HYDRA_FULL_ERROR": "1",
+    }
+    return found | (
+        {"VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda", "OMP_NUM_THREADS": "1"}
+        if cpu
+        else {}
+    )
 
 
 @contextmanager
@@ -44,41 +53,73 @@ def _surroundings(more: dict[str, str]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items(): os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
 def _require_gpu(v):
     "Raise where verl would wait for GPUs that this machine does not have"
     import torch
-    if v.device != "cuda" or v.address: return
+
+    if v.device != "cuda" or v.address:
+        return
     if not torch.cuda.is_available():
-        raise ConfigError("verl.device is cuda, and this machine has no GPU. Take --verl.device cpu --verl.rollout hf for a tiny model, "
-                          "or name a cluster in verl.address.")
+        raise ConfigError(
+            "verl.device is cuda, and this machine has no GPU. Take --verl.device cpu --verl.rollout hf for a tiny model, "
+            "or name a cluster in verl.address."
+        )
     if (found := torch.cuda.device_count()) < v.gpus:
-        raise ConfigError(f"verl.gpus is {v.gpus}, and this machine shows {found}. Give --verl.gpus {found}, look at CUDA_VISIBLE_DEVICES, "
-                          "or name a cluster in verl.address.")
+        raise ConfigError(
+            f"verl.gpus is {v.gpus}, and this machine shows {found}. Give --verl.gpus {found}, look at CUDA_VISIBLE_DEVICES, "
+            "or name a cluster in verl.address."
+        )
 
 
 @contextmanager
 def cluster(v: VerlConfig, more: dict[str, str]) -> Iterator[Any]:
     "Start Ray, or join a cluster; stop what was started"
     require_cluster(v.address, "verl.address")
-    with _surroundings({"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled"), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **more}):
+    with _surroundings(
+        {
+            "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled"),
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            **more,
+        }
+    ):
         import ray
+
         logical = {"num_cpus": 16, "num_gpus": v.gpus, "object_store_memory": 400 << 20}
         own: dict[str, Any] = logical if v.device == "cpu" and not v.address else {}
         handler = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(address=v.address or "local", include_dashboard=False, log_to_driver=v.log, logging_level=logging.ERROR,
-                     runtime_env={"env_vars": more}, **own)
+            ray.init(
+                address=v.address or "local",
+                include_dashboard=False,
+                log_to_driver=v.log,
+                logging_level=logging.ERROR,
+                runtime_env={"env_vars": more},
+                **own,
+            )
         except Exception as e:
-            where, next_step = (f"at {v.address} cannot be joined", "Look at verl.address, or leave it out to start one here") if v.address else (
-                "cannot be started", "It has half a minute for it: on a busy machine, start again when there is less to do")
+            where, next_step = (
+                (
+                    f"at {v.address} cannot be joined",
+                    "Look at verl.address, or leave it out to start one here",
+                )
+                if v.address
+                else (
+                    "cannot be started",
+                    "It has half a minute for it: on a busy machine, start again when there is less to do",
+                )
+            )
             raise EngineError(f"Ray {where}: {shorten(e, 300).rstrip('.')}. {next_step}.") from e
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # Ray has put one of its own in its place, which aborts
+            signal.signal(
+                signal.SIGTERM, handler
+            )  # Ray has put one of its own in its place, which aborts
         try:
             from humanlm.engines.plugin import register
+
             register()  # where somebody has imported the module before, verl's own import of it did nothing
             yield ray
         finally:
@@ -92,24 +133,50 @@ def composed(lines: Sequence[str]) -> Any:
         from verl.trainer.ppo.utils import need_critic, need_reference_policy
         from verl.utils.config import validate_config
     except ImportError as e:
-        raise ConfigError(f"verl cannot be imported: {shorten(e, 300).rstrip('.')}. Install what it needs: pip install -r constraints-verl.txt.") from e
+        raise ConfigError(
+            f"verl cannot be imported: {shorten(e, 300).rstrip('.')}. Install what it needs: pip install -r constraints-verl.txt."
+        ) from e
     try:
         quiet = redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore")
         with quiet[0], quiet[1], initialize_config_module("verl.trainer.config", version_base=None):
             config = compose("ppo_trainer", overrides=[*lines])
-            validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+            validate_config(
+                config=config,
+                use_reference_policy=need_reference_policy(config),
+                use_critic=need_critic(config),
+            )
     except Exception as e:
-        raise ConfigError(f"verl refuses its settings: {shorten(e, 400).rstrip('.')}. Look at verl.overrides.") from e
+        raise ConfigError(
+            f"verl refuses its settings: {shorten(e, 400).rstrip('.')}. Look at verl.overrides."
+        ) from e
     _check_updates(config)
     return config
 
 
 def _check_updates(config):
     "Raise where verl would find out while it learns that a step cannot be parted"
-    size, processes = config.data.train_batch_size, config.trainer.nnodes * config.trainer.n_gpus_per_node
-    for who, part in (("actor_rollout_ref.actor", config.actor_rollout_ref.actor), ("critic", config.critic)):
-        own, rows = part.ppo_mini_batch_size, part.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
-        require("verl", (size % own == 0, f"overrides: {who}.ppo_mini_batch_size ({own}) must divide the {size} prompts of a step. "
-                                          "Leave it out of verl.overrides"),
-                (rows % processes == 0, f"overrides: {who}.ppo_mini_batch_size ({own}) makes {rows} completions an update, which "
-                                        f"{processes} processes cannot share. Leave it out of verl.overrides"))
+    size, processes = (
+        config.data.train_batch_size,
+        config.trainer.nnodes * config.trainer.n_gpus_per_node,
+    )
+    for who, part in (
+        ("actor_rollout_ref.actor", config.actor_rollout_ref.actor),
+        ("critic", config.critic),
+    ):
+        own, rows = (
+            part.ppo_mini_batch_size,
+            part.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n,
+        )
+        require(
+            "verl",
+            (
+                size % own == 0,
+                f"overrides: {who}.ppo_mini_batch_size ({own}) must divide the {size} prompts of a step. "
+                "Leave it out of verl.overrides",
+            ),
+            (
+                rows % processes == 0,
+                f"overrides: {who}.ppo_mini_batch_size ({own}) makes {rows} completions an update, which "
+                f"{processes} processes cannot share. Leave it out of verl.overrides",
+            ),
+        )

@@ -19,57 +19,125 @@ from .exchange import take_weights
 # %% ../../nbs/engines/04_cpu.ipynb #CPUPlatform
 class CPUPlatform:
     "What verl asks about its device, answered for a CPU"
+
     device_name = vendor_name = property(lambda self: "cpu")
     device_module = property(lambda self: torch.cpu)
 
-    def is_available(self): return True
-    def is_platform_available(self, use_smi_check=False): return os.environ.get("VERL_PLATFORM") == "cpu"
-    def current_device(self): return "cpu"
-    def device_count(self): return 1
-    def set_device(self, device_index): pass
-    def synchronize(self, device_index=None): pass
-    def manual_seed(self, seed): torch.manual_seed(seed)
-    def manual_seed_all(self, seed): torch.manual_seed(seed)
-    def set_allocator_settings(self, settings): pass
-    def empty_cache(self): pass
-    def get_device_capability(self, device_index=0): return (None, None)
-    def communication_backend_name(self): return "gloo"
-    def visible_devices_envvar(self): return "CUDA_VISIBLE_DEVICES"
-    def profiler_start(self): pass
-    def profiler_stop(self): pass
-    def ray_resource_name(self): return "GPU"
-    def ray_resource_options(self, num_gpus): return {"num_gpus": num_gpus}
-    def ray_noset_envvars(self): return []
-    def is_ipc_supported(self): return False
-    def cudart(self): return None
+    def is_available(self):
+        return True
+
+    def is_platform_available(self, use_smi_check=False):
+        return os.environ.get("VERL_PLATFORM") == "cpu"
+
+    def current_device(self):
+        return "cpu"
+
+    def device_count(self):
+        return 1
+
+    def set_device(self, device_index):
+        pass
+
+    def synchronize(self, device_index=None):
+        pass
+
+    def manual_seed(self, seed):
+        torch.manual_seed(seed)
+
+    def manual_seed_all(self, seed):
+        torch.manual_seed(seed)
+
+    def set_allocator_settings(self, settings):
+        pass
+
+    def empty_cache(self):
+        pass
+
+    def get_device_capability(self, device_index=0):
+        return (None, None)
+
+    def communication_backend_name(self):
+        return "gloo"
+
+    def visible_devices_envvar(self):
+        return "CUDA_VISIBLE_DEVICES"
+
+    def profiler_start(self):
+        pass
+
+    def profiler_stop(self):
+        pass
+
+    def ray_resource_name(self):
+        return "GPU"
+
+    def ray_resource_options(self, num_gpus):
+        return {"num_gpus": num_gpus}
+
+    def ray_noset_envvars(self):
+        return []
+
+    def is_ipc_supported(self):
+        return False
+
+    def cudart(self):
+        return None
 
     @contextlib.contextmanager
-    def nvtx_range(self, msg): yield
+    def nvtx_range(self, msg):
+        yield
 
 # %% ../../nbs/engines/04_cpu.ipynb #complete_torch
 def complete_torch() -> None:
     "Give `torch.cpu` the functions that accelerators have, and let process groups be asked for as verl asks"
     cpu, zero = torch.cpu, lambda *_: 0
-    more = dict(memory_allocated=zero, memory_reserved=zero, max_memory_allocated=zero, max_memory_reserved=zero,
-                mem_get_info=lambda *_: (8 << 30, 16 << 30),
-                reset_peak_memory_stats=lambda *_: None, empty_cache=lambda: None, ipc_collect=lambda: None, get_device_name=lambda *_: "cpu",
-                manual_seed=torch.manual_seed, manual_seed_all=torch.manual_seed, get_rng_state=lambda *_: torch.get_rng_state(),
-                set_rng_state=lambda state, *_: torch.set_rng_state(state))
+    more = dict(
+        memory_allocated=zero,
+        memory_reserved=zero,
+        max_memory_allocated=zero,
+        max_memory_reserved=zero,
+        mem_get_info=lambda *_: (8 << 30, 16 << 30),
+        reset_peak_memory_stats=lambda *_: None,
+        empty_cache=lambda: None,
+        ipc_collect=lambda: None,
+        get_device_name=lambda *_: "cpu",
+        manual_seed=torch.manual_seed,
+        manual_seed_all=torch.manual_seed,
+        get_rng_state=lambda *_: torch.get_rng_state(),
+        set_rng_state=lambda state, *_: torch.set_rng_state(state),
+    )
     for name, function in more.items():
-        if not hasattr(cpu, name): setattr(cpu, name, function)
+        if not hasattr(cpu, name):
+            setattr(cpu, name, function)
     setattr(cpu, "current_device", lambda: "cpu")
     started = torch.distributed.init_process_group
+
     def init_process_group(backend=None, *rest, **options):
         options.pop("device_id", None)
-        return started("gloo" if isinstance(backend, str) and backend.startswith("cpu:gloo,cpu:gloo") else backend, *rest, **options)
+        return started(
+            "gloo"
+            if isinstance(backend, str) and backend.startswith("cpu:gloo,cpu:gloo")
+            else backend,
+            *rest,
+            **options,
+        )
+
     torch.distributed.init_process_group = init_process_group
 
 # %% ../../nbs/engines/04_cpu.ipynb #critic_model
-def critic_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
+def critic_model(
+    local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool
+) -> Any:
     "Load a model that gives each token a value; the arguments are verl's"
     from transformers import AutoModelForTokenClassification
-    return AutoModelForTokenClassification.from_pretrained(local_path, dtype=torch_dtype, config=model_config,
-                                                           attn_implementation="eager", trust_remote_code=trust_remote_code)
+
+    return AutoModelForTokenClassification.from_pretrained(
+        local_path,
+        dtype=torch_dtype,
+        config=model_config,
+        attn_implementation="eager",
+        trust_remote_code=trust_remote_code,
+    )
 
 # %% ../../nbs/engines/04_cpu.ipynb #TransformersServer
 _MOMENT = 0.02  # seconds for which the first request waits for others
@@ -80,22 +148,36 @@ class _TransformersServer:
 
     def __init__(self, path: str):
         from humanlm.models.checkpoints import load_model
+
         torch.set_num_threads(1)
         self.model, self.tokenizer = load_model(path)
         self.model.eval()
         self.steps, self.waiting, self.busy, self.lock = 0, [], None, asyncio.Lock()
 
-    async def generate(self, prompt_ids: Sequence[int], sampling_params: dict[str, Any], request_id: str = "", **_: Any) -> Any:
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling_params: dict[str, Any],
+        request_id: str = "",
+        **_: Any,
+    ) -> Any:
         "Continue a prompt; verl's record of the tokens"
         from verl.workers.rollout.replica import TokenOutput
+
         done = await self.written(list(prompt_ids), sampling_params)
-        return TokenOutput(token_ids=done.ids, log_probs=done.logps, stop_reason="completed", extra_fields={"global_steps": self.steps})
+        return TokenOutput(
+            token_ids=done.ids,
+            log_probs=done.logps,
+            stop_reason="completed",
+            extra_fields={"global_steps": self.steps},
+        )
 
     async def written(self, prompt_ids: list[int], how: dict[str, Any]) -> Any:
         "Wait until this prompt has been continued"
         done = asyncio.get_running_loop().create_future()
         self.waiting.append((prompt_ids, how, done))
-        if self.busy is None or self.busy.done(): self.busy = asyncio.ensure_future(self.write_all())
+        if self.busy is None or self.busy.done():
+            self.busy = asyncio.ensure_future(self.write_all())
         return await done
 
     async def write_all(self) -> None:
@@ -106,32 +188,52 @@ class _TransformersServer:
             for key in dict.fromkeys(_drawn(how) for _, how, _ in now):
                 same = [one for one in now if _drawn(one[1]) == key]
                 async with self.lock:
-                    try: found = await asyncio.to_thread(self.write, same, *key)
-                    except Exception as e: found = [e] * len(same)
+                    try:
+                        found = await asyncio.to_thread(self.write, same, *key)
+                    except Exception as e:
+                        found = [e] * len(same)
                 for (_, _, done), one in zip(same, found):
                     done.set_exception(one) if isinstance(one, Exception) else done.set_result(one)
 
-    def write(self, asked: Sequence[tuple], temperature: float, top_k: int, top_p: float) -> list[Any]:
+    def write(
+        self, asked: Sequence[tuple], temperature: float, top_k: int, top_p: float
+    ) -> list[Any]:
         "Continue prompts, here and now"
         from humanlm.models.generation import generate
+
         prompts, hows = [prompt for prompt, *_ in asked], [how for _, how, _ in asked]
-        caps, stops = [int(how.get("max_tokens") or 32) for how in hows], [tuple(how.get("stop") or ()) for how in hows]
+        caps, stops = (
+            [int(how.get("max_tokens") or 32) for how in hows],
+            [tuple(how.get("stop") or ()) for how in hows],
+        )
         seeds = [how.get("seed") for how in hows]
-        return generate(self.model, self.tokenizer, prompts, caps, stops, temperature, top_k, top_p, seeds)
+        return generate(
+            self.model, self.tokenizer, prompts, caps, stops, temperature, top_k, top_p, seeds
+        )
 
     async def load_weights(self, weights: dict[str, torch.Tensor], steps: int | None) -> None:
         "Take the weights of the training processes; a name that is not known is an error"
         async with self.lock:
-            if foreign := take_weights(self.model, weights): raise KeyError(f"weights that the model has not: {foreign[:3]}")
+            if foreign := take_weights(self.model, weights):
+                raise KeyError(f"weights that the model has not: {foreign[:3]}")
             self.steps = self.steps if steps is None else steps
 
-    async def ready(self) -> bool: return True
-    async def nothing(self, *_: Any, **__: Any) -> None: pass  # there is no second copy and no cache that could be freed
+    async def ready(self) -> bool:
+        return True
+
+    async def nothing(self, *_: Any, **__: Any) -> None:
+        pass  # there is no second copy and no cache that could be freed
+
     wake_up = sleep = abort_all_requests = resume_generation = clear_kv_cache = nothing
     release_kv_cache = resume_kv_cache = start_profile = stop_profile = nothing
 
 
-def _drawn(how): return float(how.get("temperature", 1.0)), max(0, int(how.get("top_k") or 0)), float(how.get("top_p", 1.0))
+def _drawn(how):
+    return (
+        float(how.get("temperature", 1.0)),
+        max(0, int(how.get("top_k") or 0)),
+        float(how.get("top_p", 1.0)),
+    )
 
 # %% ../../nbs/engines/04_cpu.ipynb #TransformersReplica
 SERVER = "humanlm-server-0"  # the actor
@@ -139,16 +241,23 @@ SERVER = "humanlm-server-0"  # the actor
 
 class TransformersReplica:
     "Starts the server"
+
     model_config: Any  # set by verl
 
-    def rollout_worker_use_gpu(self): return False
+    def rollout_worker_use_gpu(self):
+        return False
 
     async def launch_servers(self) -> None:
         "Start one server"
         import ray
+
         config = self.model_config
         path = config.lora_adapter_path or config.path
-        actor = ray.remote(_TransformersServer).options(name=SERVER, num_cpus=0, max_concurrency=1024).remote(path)
+        actor = (
+            ray.remote(_TransformersServer)
+            .options(name=SERVER, num_cpus=0, max_concurrency=1024)
+            .remote(path)
+        )
         self.servers, self._server_handle, self._server_address = [actor], actor, "transformers://0"
         await actor.ready.remote()
 
@@ -156,14 +265,27 @@ class TransformersReplica:
 class TransformersAdapter:
     "Hands weights from the training process to the server"
 
-    async def resume(self, tags): pass
-    async def release(self): pass
+    async def resume(self, tags):
+        pass
 
-    async def update_weights(self, weights: Iterable, global_steps: int | None = None, **_: Any) -> None:
+    async def release(self):
+        pass
+
+    async def update_weights(
+        self, weights: Iterable, global_steps: int | None = None, **_: Any
+    ) -> None:
         "Send all weights, whole and in float32"
         import ray
+
         server: Any = ray.get_actor(SERVER)
         await server.load_weights.remote({name: _whole(t) for name, t in weights}, global_steps)
 
 
-def _whole(tensor): return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().float().cpu().clone()
+def _whole(tensor):
+    return (
+        (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor)
+        .detach()
+        .float()
+        .cpu()
+        .clone()
+    )

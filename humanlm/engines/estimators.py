@@ -20,8 +20,8 @@ from ..methods.shares import at_step, generated_tokens, numbered_together, other
 # %% ../../nbs/engines/02_estimators.ipynb #carried
 def _carried(
     token_level_rewards: torch.Tensor,  # [B, T], the advantages of the method
-    response_mask: torch.Tensor,        # [B, T], 1 = written by the policy
-    index: Any = None,                  # [B], which prompt
+    response_mask: torch.Tensor,  # [B, T], 1 = written by the policy
+    index: Any = None,  # [B], which prompt
     config: Any = None,
     **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # advantages and returns, [B, T]
@@ -34,8 +34,14 @@ def _compared(
     name: str,  # of `estimators`
 ) -> Callable:
     "Make an estimator of verl that compares rewards within groups"
-    def estimate(token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any, config: Any = None,
-                 **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+
+    def estimate(
+        token_level_rewards: torch.Tensor,
+        response_mask: torch.Tensor,
+        index: Any,
+        config: Any = None,
+        **_: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         numbers = {prompt: i for i, prompt in enumerate(dict.fromkeys(index))}
         found = estimators[name](token_level_rewards.sum(-1), [numbers[prompt] for prompt in index])
         found = broadcast(found, response_mask.bool())
@@ -44,14 +50,18 @@ def _compared(
     return estimate
 
 
-VERL_ESTIMATORS: dict[str, Callable] = {"humanlm": _carried, **{f"humanlm_{name.replace('-', '_')}": _compared(name) for name in estimators}}
+VERL_ESTIMATORS: dict[str, Callable] = {
+    "humanlm": _carried,
+    **{f"humanlm_{name.replace('-', '_')}": _compared(name) for name in estimators},
+}
 
 # %% ../../nbs/engines/02_estimators.ipynb #take_step
 class _MethodStep(NamedTuple):
     "What a method made of the rows of a step"
-    batch: Batch                 # its trajectories have their advantages
-    advantages: torch.Tensor     # [B] or [B, T]; with a critic rewards [B, T]
-    numbers: dict[str, float]    # to log
+
+    batch: Batch  # its trajectories have their advantages
+    advantages: torch.Tensor  # [B] or [B, T]; with a critic rewards [B, T]
+    numbers: dict[str, float]  # to log
 
 
 async def take_step(
@@ -63,22 +73,37 @@ async def take_step(
     done = await method.rollout(rows, policy)
     done, values = done if isinstance(done, tuple) else (done, None)
     done = at_step(numbered_together(done), policy.step)
-    if values is None: values = await method.reward(done) if method.reward else torch.zeros(len(done), 0)
+    if values is None:
+        values = await method.reward(done) if method.reward else torch.zeros(len(done), 0)
     values, done = values if isinstance(values, tuple) else (values, done)
     mask = _padded([t.mask for t in done]).bool()
-    batch = Batch(torch.as_tensor(values, dtype=torch.float32), torch.tensor([t.group for t in done]), mask, done, policy, rows)
+    batch = Batch(
+        torch.as_tensor(values, dtype=torch.float32),
+        torch.tensor([t.group for t in done]),
+        mask,
+        done,
+        policy,
+        rows,
+    )
     found = method.advantage(batch)
     found, further = found if isinstance(found, tuple) else (found, {})
     found, numbers = _signal(method, batch, further) if method.signal else (found, {})
     if not method.critic:
-        signals = {name: x for name, x in further.items() if x.shape == mask.shape and x.is_floating_point()}
+        signals = {
+            name: x
+            for name, x in further.items()
+            if x.shape == mask.shape and x.is_floating_point()
+        }
         batch = batch._replace(trajectories=_written_down(done, found, signals))
-    return _MethodStep(batch, found.float(), {name: float(value) for name, value in numbers.items()})
+    return _MethodStep(
+        batch, found.float(), {name: float(value) for name, value in numbers.items()}
+    )
 
 
 def _padded(rows):
     found = torch.zeros(len(rows), max(map(len, rows)))
-    for own, row in zip(found, rows): own[:len(row)] = torch.tensor(row, dtype=torch.float32)
+    for own, row in zip(found, rows):
+        own[: len(row)] = torch.tensor(row, dtype=torch.float32)
     return found
 
 
@@ -86,23 +111,44 @@ def _signal(method, batch, further):
     "Make advantages of log-probabilities: those with which verl's servers wrote, or, where a row was not written, those of the model in this process"
     done = batch.trajectories
     known = all(t.logps is not None and not any(map(math.isnan, t.logps)) for t in done)
-    logps = _padded([t.logps for t in done]) if known else batch.policy.token_logps([t.prompt_ids for t in done], [t.completion_ids for t in done])
+    logps = (
+        _padded([t.logps for t in done])
+        if known
+        else batch.policy.token_logps(
+            [t.prompt_ids for t in done], [t.completion_ids for t in done]
+        )
+    )
     found = method.signal(logps, further | {"completion_mask": batch.mask})
     return found if isinstance(found, tuple) else (found, {})
 
 
 def _written_down(trajectories, advantages, signals):
     "Put advantages and signals into trajectories"
-    ends, signals = [len(t.completion_ids) for t in trajectories], {name: x.tolist() for name, x in signals.items()}
-    return [replace(t, advantage=a if isinstance(a, float) else a[:end], signals=t.signals | {name: rows[i][:end] for name, rows in signals.items()})
-            for i, (t, a, end) in enumerate(zip(trajectories, advantages.tolist(), ends, strict=True))]
+    ends, signals = (
+        [len(t.completion_ids) for t in trajectories],
+        {name: x.tolist() for name, x in signals.items()},
+    )
+    return [
+        replace(
+            t,
+            advantage=a if isinstance(a, float) else a[:end],
+            signals=t.signals | {name: rows[i][:end] for name, rows in signals.items()},
+        )
+        for i, (t, a, end) in enumerate(zip(trajectories, advantages.tolist(), ends, strict=True))
+    ]
 
 
 def step_numbers(method: Method, step: _MethodStep) -> dict[str, float]:
     "Measure a step as the other engine does, and let the memory of the method learn"
-    batch, weights = step.batch, step.batch.rewards.new_tensor(method.reward.weights) if method.reward else None
+    batch, weights = (
+        step.batch,
+        step.batch.rewards.new_tensor(method.reward.weights) if method.reward else None,
+    )
     found = {"reward": (batch.rewards * weights).nansum(1).mean().item()} if method.reward else {}
     found |= method.metrics(batch) if method.metrics else {}
-    counts = {"tokens/generated": generated_tokens(batch.trajectories), "tokens/others": other_tokens(batch.trajectories)}
+    counts = {
+        "tokens/generated": generated_tokens(batch.trajectories),
+        "tokens/others": other_tokens(batch.trajectories),
+    }
     learned = method.memory.learn(method.memory.note(batch.trajectories)) if method.memory else {}
     return found | step.numbers | {name: float(n) for name, n in counts.items() if n} | learned

@@ -34,9 +34,10 @@ NAME = "humanlm-exchange"  # of the actor
 
 class Order(NamedTuple):
     "What a loop shall do"
-    prompt_ids: Sequence[int] = ()   # to be continued
+
+    prompt_ids: Sequence[int] = ()  # to be continued
     sampling: dict[str, Any] | None = None  # None: nothing is left to write
-    result: dict[str, Any] | None = None    # what the loop gives verl in the end
+    result: dict[str, Any] | None = None  # what the loop gives verl in the end
 
 
 class LoopExchange:
@@ -56,12 +57,14 @@ class LoopExchange:
     async def take(self) -> list[tuple[str, tuple]]:
         "Wait until somebody says something; all that was said"
         found = [await self.said.get()]
-        while not self.said.empty(): found.append(self.said.get_nowait())
+        while not self.said.empty():
+            found.append(self.said.get_nowait())
         return found
 
     async def tell(self, orders: dict[str, Order]) -> None:
         "Let loops go on"
-        for loop, order in orders.items(): self.waiting.pop(loop).set_result(order)
+        for loop, order in orders.items():
+            self.waiting.pop(loop).set_result(order)
 
     async def want(self, wanted: bool | None = None) -> bool:
         "Say whether the leading process wants weights, from now on as it is told"
@@ -79,56 +82,79 @@ class LoopExchange:
 # %% ../../nbs/engines/03_exchange.ipynb #RolloutLoop
 class RolloutLoop:
     "One completion of one row: asks verl's servers what the leading process wants to know"
+
     server_manager: Any  # set by verl
     record: Any = None  # verl's, with a number on every token; the plugin puts it here
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
         "Follow orders until there is a result"
         import ray
+
         exchange: Any = ray.get_actor(NAME)
         name = uuid4().hex
         message: tuple = ("ready", int(row["index"]))
         while True:
             order = await exchange.ask.remote(name, message)
-            if order.sampling is None: return self.output(order.result, int(row["global_steps"]))
+            if order.sampling is None:
+                return self.output(order.result, int(row["global_steps"]))
             message = await self.written(name, order)
 
     async def written(self, name: str, order: Order) -> tuple:
         "Let a server write; what it wrote, or why it could not"
         try:
-            found = await self.server_manager.generate(request_id=name, prompt_ids=list(order.prompt_ids), sampling_params=dict(order.sampling or {}))
+            found = await self.server_manager.generate(
+                request_id=name,
+                prompt_ids=list(order.prompt_ids),
+                sampling_params=dict(order.sampling or {}),
+            )
         except Exception as e:  # whatever a server fails with, the leading process must hear of it
             return "failed", f"{type(e).__name__}: {shorten(e, 300)}"
-        return "written", list(found.token_ids), None if found.log_probs is None else list(found.log_probs)
+        return (
+            "written",
+            list(found.token_ids),
+            None if found.log_probs is None else list(found.log_probs),
+        )
 
     def output(self, result: dict[str, Any], step: int) -> Any:
         "Give verl its record, which says by how many steps' weights it was written: all those before, since rollouts and steps take turns"
-        return self.record(**result, extra_fields={"min_global_steps": step - 1, "max_global_steps": step - 1})
+        return self.record(
+            **result, extra_fields={"min_global_steps": step - 1, "max_global_steps": step - 1}
+        )
 
 # %% ../../nbs/engines/03_exchange.ipynb #WeightSender
 class WeightSender:
     "Stands before an adapter of verl: what the adapter is handed is left at the exchange as well, where it is wanted"
 
-    async def update_weights(self, weights: Iterable, global_steps: int | None = None, **how: Any) -> Any:
+    async def update_weights(
+        self, weights: Iterable, global_steps: int | None = None, **how: Any
+    ) -> Any:
         "Hand weights to the servers, and to the leading process"
         import ray
         from torch import distributed
+
         exchange: Any = ray.get_actor(NAME)
         kept: dict[str, Any] = {}
         first = not distributed.is_initialized() or distributed.get_rank() == 0
         wanted = first and await exchange.want.remote()
-        found = await super().update_weights(_noted(weights, kept) if wanted else weights, global_steps=global_steps, **how)  # type: ignore[misc]
-        if first: await exchange.keep.remote([ray.put(kept)] if wanted else [], global_steps or 0)
+        found = await super().update_weights(
+            _noted(weights, kept) if wanted else weights, global_steps=global_steps, **how
+        )  # type: ignore[misc]
+        if first:
+            await exchange.keep.remote([ray.put(kept)] if wanted else [], global_steps or 0)
         return found
 
 
 def take_weights(
     model: Any,
-    weights: dict[str, Any],  # name → tensor; for a model with an adapter those of the adapter, as peft names them in files
+    weights: dict[
+        str, Any
+    ],  # name → tensor; for a model with an adapter those of the adapter, as peft names them in files
 ) -> list[str]:  # names that the model has not
     "Put weights into a model"
-    if not hasattr(model, "peft_config"): return model.load_state_dict(weights, strict=False).unexpected_keys
+    if not hasattr(model, "peft_config"):
+        return model.load_state_dict(weights, strict=False).unexpected_keys
     from peft import set_peft_model_state_dict
+
     return set_peft_model_state_dict(model, weights).unexpected_keys
 
 
@@ -144,95 +170,162 @@ class LoopPolicy(ModelPolicy):
 
     def __init__(
         self,
-        model: Any,      # has the weights of the stage's start, and takes in newer ones where they are wanted
-        tokenizer: Any, ends: Sequence[int],   # the last: end tokens of the model
-        settings: Any,   # of the run
+        model: Any,  # has the weights of the stage's start, and takes in newer ones where they are wanted
+        tokenizer: Any,
+        ends: Sequence[int],  # the last: end tokens of the model
+        settings: Any,  # of the run
         server: str = "vllm",  # who writes: vllm and hf know seeds, hf stop strings too
-        reads: bool = False,   # whether the model may be asked
+        reads: bool = False,  # whether the model may be asked
     ):
         super().__init__(model, tokenizer, settings.model.max_prompt_tokens)
-        self.ends, self.server, self.reads, self.own = ends, server, reads, settings.rollout.sampling()
-        self.tell: Any = None    # async: {loop: order} →
-        self.home: Any = None    # the event loop of those who lead, where all others ask too
-        self.want: Any = None    # async: whether weights are wanted →
+        self.ends, self.server, self.reads, self.own = (
+            ends,
+            server,
+            reads,
+            settings.rollout.sampling(),
+        )
+        self.tell: Any = None  # async: {loop: order} →
+        self.home: Any = None  # the event loop of those who lead, where all others ask too
+        self.want: Any = None  # async: whether weights are wanted →
         self.newest: Any = None  # async: → number of steps, [reference to weights] or []
         self.seed, self.temperature, self.calls = settings.run.seed, settings.rollout.temperature, 0
-        self.idle, self.answers, self.arrived = asyncio.Queue[str](), dict[str, asyncio.Future](), asyncio.Queue[tuple[int, str]]()  # row, its loop
+        self.idle, self.answers, self.arrived = (
+            asyncio.Queue[str](),
+            dict[str, asyncio.Future](),
+            asyncio.Queue[tuple[int, str]](),
+        )  # row, its loop
 
     def hear(self, loop: str, message: tuple) -> None:
         "Take in what a loop says"
         kind, *found = message
-        if kind == "ready": self.arrived.put_nowait((found[0], loop))
+        if kind == "ready":
+            self.arrived.put_nowait((found[0], loop))
         else:
             answer = self.answers.pop(loop)
-            if kind == "failed": answer.set_exception(EngineError(f"verl's server could not write: {found[0]}. --verl.log true shows more."))
-            else: answer.set_result(found)
+            if kind == "failed":
+                answer.set_exception(
+                    EngineError(
+                        f"verl's server could not write: {found[0]}. --verl.log true shows more."
+                    )
+                )
+            else:
+                answer.set_result(found)
         self.idle.put_nowait(loop)
 
     async def catch_up(self) -> None:
         "Take in the weights that were sent; `EngineError` where those of the servers are of another step, or these of another model"
         steps, sent = await self.newest()
-        if steps is None: raise EngineError("verl handed on no weights. Leave verl's checkpoint_engine out of verl.overrides.")
+        if steps is None:
+            raise EngineError(
+                "verl handed on no weights. Leave verl's checkpoint_engine out of verl.overrides."
+            )
         wrong = f"verl wrote with the weights of step {steps}, and this is step {self.step}. Leave verl's trainer out of verl.overrides."
-        if steps != self.step: raise EngineError(wrong)
+        if steps != self.step:
+            raise EngineError(wrong)
         if sent and (foreign := take_weights(self.model, await sent[0])):
-            raise EngineError(f"verl trains another model: {shorten(foreign, 200)}. Leave model.* out of verl.overrides.")
+            raise EngineError(
+                f"verl trains another model: {shorten(foreign, 200)}. Leave model.* out of verl.overrides."
+            )
 
-    async def generate(self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None) -> list[Completion]:
+    async def generate(
+        self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None
+    ) -> list[Completion]:
         "Complete each row by whichever loop is free; what is given is not generated"
         if self.home and self.home is not asyncio.get_running_loop():
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.generate(rows, sampling), self.home))
+            return await asyncio.wrap_future(
+                asyncio.run_coroutine_threadsafe(self.generate(rows, sampling), self.home)
+            )
         self.calls += 1
-        seeds = [row.get("seed", seed + self.calls) for row, seed in zip(rows, row_seeds(rows, self))]
-        return await asyncio.gather(*(self._one(row, sampling or self.own, seed) for row, seed in zip(rows, seeds)))
+        seeds = [
+            row.get("seed", seed + self.calls) for row, seed in zip(rows, row_seeds(rows, self))
+        ]
+        return await asyncio.gather(
+            *(self._one(row, sampling or self.own, seed) for row, seed in zip(rows, seeds))
+        )
 
     async def _one(self, row, sampling, seed):
-        if "given" in row: return self.given(row)
+        if "given" in row:
+            return self.given(row)
         from humanlm.models.sampling import cut_completion
-        if sampling.no_repeat_ngram: raise RolloutError("verl's servers cannot forbid repeated runs of tokens. Set no_repeat_ngram to 0.")
+
+        if sampling.no_repeat_ngram:
+            raise RolloutError(
+                "verl's servers cannot forbid repeated runs of tokens. Set no_repeat_ngram to 0."
+            )
         prompt, loop = self.prompt_ids(row), await self.idle.get()
-        how = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k or -1, "max_tokens": row["max_tokens"], "logprobs": True}
-        if self.server in ("vllm", "hf"): how["seed"] = seed % 2 ** 31
-        if self.server == "hf": how["stop"] = list(row["stop"])
+        how = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "max_tokens": row["max_tokens"],
+            "logprobs": True,
+        }
+        if self.server in ("vllm", "hf"):
+            how["seed"] = seed % 2**31
+        if self.server == "hf":
+            how["stop"] = list(row["stop"])
         answer = self.answers[loop] = asyncio.get_running_loop().create_future()
         await self.tell({loop: Order(prompt, how)})
         ids, logps = await answer
-        return cut_completion(self.tokenizer, ids, row["stop"], row["max_tokens"], self.ends, prompt, logps)
+        return cut_completion(
+            self.tokenizer, ids, row["stop"], row["max_tokens"], self.ends, prompt, logps
+        )
 
     def token_logps(self, *asked: Any, **how: Any) -> Any:
         "Compute log-probabilities of given completions, by the weights of this step; `RolloutError` where a method does not say that it reads"
-        if not self.reads: raise RolloutError("This method asks for log-probabilities, and here are no weights for that. Make it as Method(..., reads=True).")
+        if not self.reads:
+            raise RolloutError(
+                "This method asks for log-probabilities, and here are no weights for that. Make it as Method(..., reads=True)."
+            )
         return super().token_logps(*asked, **how)
 
-    def write(self, *_: Any) -> list[Completion]: raise RolloutError("The engine verl writes by generate alone.")
+    def write(self, *_: Any) -> list[Completion]:
+        raise RolloutError("The engine verl writes by generate alone.")
 
 # %% ../../nbs/engines/03_exchange.ipynb #loop_results
 def loop_results(
-    trajectories: Sequence[Trajectory],     # B
-    advantages: Any,                        # [B] or [B, T]
+    trajectories: Sequence[Trajectory],  # B
+    advantages: Any,  # [B] or [B, T]
 ) -> list[dict[str, Any]]:
     "Say what each loop hands to verl"
     known = all(t.logps is not None and not any(map(math.isnan, t.logps)) for t in trajectories)
-    return [_result(t, a if isinstance(a, list) else [a] * len(t.mask), known) for t, a in zip(trajectories, advantages.tolist(), strict=True)]
+    return [
+        _result(t, a if isinstance(a, list) else [a] * len(t.mask), known)
+        for t, a in zip(trajectories, advantages.tolist(), strict=True)
+    ]
 
 
 def _result(t, advantage, known):
     mask = [own and not math.isnan(a) for a, own in zip(advantage, t.mask)]
     pushed = [a if own else 0.0 for a, own in zip(advantage, mask)]
     logps = {"response_logprobs": list(t.logps)} if known else {}
-    return {"prompt_ids": list(t.prompt_ids), "response_ids": list(t.completion_ids), "response_mask": [*map(int, mask)], "token_scores": pushed,
-            "reward_score": 0.0, "num_turns": len(t.turns) + 1, "metrics": {}, **logps}
+    return {
+        "prompt_ids": list(t.prompt_ids),
+        "response_ids": list(t.completion_ids),
+        "response_mask": [*map(int, mask)],
+        "token_scores": pushed,
+        "reward_score": 0.0,
+        "num_turns": len(t.turns) + 1,
+        "metrics": {},
+        **logps,
+    }
 
 # %% ../../nbs/engines/03_exchange.ipynb #verl_numbers
-MEASURED = {"actor/pg_loss": "loss", "actor/grad_norm": "grad_norm", "actor/lr": "learning_rate", "actor/kl_loss": "kl",
-            "training/rollout_actor_probs_pearson_corr": "verl/probs_correlation",
-            "training/rollout_probs_diff_mean": "verl/probs_difference", "perf/throughput": "verl/tokens_per_second",
-            "timing_s/step": "verl/seconds"}  # verl's name → ours
+MEASURED = {
+    "actor/pg_loss": "loss",
+    "actor/grad_norm": "grad_norm",
+    "actor/lr": "learning_rate",
+    "actor/kl_loss": "kl",
+    "training/rollout_actor_probs_pearson_corr": "verl/probs_correlation",
+    "training/rollout_probs_diff_mean": "verl/probs_difference",
+    "perf/throughput": "verl/tokens_per_second",
+    "timing_s/step": "verl/seconds",
+}  # verl's name → ours
 
 
 def _verl_numbers(
     path: Path,  # what verl logs, one JSON object a line
-    step: int,   # counted from 1
+    step: int,  # counted from 1
 ) -> dict[str, float]:
     "Read what verl measured of a step"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -242,35 +335,64 @@ def _verl_numbers(
 
 def measured(s: Settings, job: Job, path: Path, step: int) -> dict[str, float]:
     "Give what verl measured of a step, with the rate as its optimiser lowered it"
-    found, falls, each = _verl_numbers(path, step), s.trainer.get("lr_scheduler_kwargs") or {}, updates(s)
-    if "learning_rate" in found and falls: found["learning_rate"] *= remaining(step * each - 1, job.steps * each, falls["num_decay_steps"])
+    found, falls, each = (
+        _verl_numbers(path, step),
+        s.trainer.get("lr_scheduler_kwargs") or {},
+        updates(s),
+    )
+    if "learning_rate" in found and falls:
+        found["learning_rate"] *= remaining(
+            step * each - 1, job.steps * each, falls["num_decay_steps"]
+        )
     return found
 
 
 def _spent_tokens(path: Path, stage: str, steps: int) -> float:
     "Add up the tokens of the first steps of a stage, as they were logged; of a step that was taken twice, the last time counts"
-    lines = {row["step"]: row for row in read_jsonl(path) if row.get("stage") == stage and "eval_validation" not in row} if path.exists() else {}
+    lines = (
+        {
+            row["step"]: row
+            for row in read_jsonl(path)
+            if row.get("stage") == stage and "eval_validation" not in row
+        }
+        if path.exists()
+        else {}
+    )
     return sum(_tokens(row) for step, row in lines.items() if step <= steps)
 
 
 def is_spent(run: Run, stage: str, steps: int, more: Mapping[str, float] = {}) -> bool:
     "Whether the token budget is spent after so many steps of a stage, and one whose numbers are not yet written down"
     budget = run.settings.run.token_budget
-    return bool(budget) and _spent_tokens(run.folder / "metrics.jsonl", stage, steps) + _tokens(more) >= budget
+    return (
+        bool(budget)
+        and _spent_tokens(run.folder / "metrics.jsonl", stage, steps) + _tokens(more) >= budget
+    )
 
 
-def _tokens(row): return sum(row.get(name, 0) for name in ("tokens/generated", "tokens/others"))
+def _tokens(row):
+    return sum(row.get(name, 0) for name in ("tokens/generated", "tokens/others"))
 
 # %% ../../nbs/engines/03_exchange.ipynb #take-checkpoint
 def take_checkpoint(model: Any, folder: Path) -> None:
     "Put the weights of a checkpoint into a model; `EngineError` where it is of another one"
     from transformers import AutoModelForCausalLM
-    if has_adapter(model): found, wanted = _adapter_of(folder), {name.replace(".default", "") for name in model.state_dict() if "lora_" in name}
+
+    if has_adapter(model):
+        found, wanted = (
+            _adapter_of(folder),
+            {name.replace(".default", "") for name in model.state_dict() if "lora_" in name},
+        )
     else:
-        trained = AutoModelForCausalLM.from_pretrained(folder / "huggingface", dtype=model.dtype, trust_remote_code=False)
+        trained = AutoModelForCausalLM.from_pretrained(
+            folder / "huggingface", dtype=model.dtype, trust_remote_code=False
+        )
         found, wanted = trained.state_dict(), {*model.state_dict()}
     foreign = [*take_weights(model, found), *(wanted - found.keys())]
-    if foreign: raise EngineError(f"The checkpoint {folder} is of another model: {shorten(foreign, 200)}. Start anew with --fresh.")
+    if foreign:
+        raise EngineError(
+            f"The checkpoint {folder} is of another model: {shorten(foreign, 200)}. Start anew with --fresh."
+        )
 
 
 def _adapter_of(
@@ -278,14 +400,22 @@ def _adapter_of(
 ) -> dict[str, Any]:  # name → tensor, as peft names them in files
     "Put the parts of an adapter together that processes have written"
     import torch
-    files = sorted(folder.glob("model_world_size_*_rank_*.pt"), key=lambda file: int(file.stem.rpartition("_")[2]))
+
+    files = sorted(
+        folder.glob("model_world_size_*_rank_*.pt"),
+        key=lambda file: int(file.stem.rpartition("_")[2]),
+    )
     parts = [torch.load(file, weights_only=False, map_location="cpu") for file in files]
-    return {name.replace(".default", ""): _whole([part[name] for part in parts]) for name in (parts or [{}])[0]}
+    return {
+        name.replace(".default", ""): _whole([part[name] for part in parts])
+        for name in (parts or [{}])[0]
+    }
 
 
 def _whole(parts):
     "Join the parts of a tensor along the dimension by which it was split"
     import torch
+
     cut = [place.dim for place in getattr(parts[0], "placements", ()) if place.is_shard()]
     held = [getattr(part, "_local_tensor", part) for part in parts]
     return torch.cat(held, cut[0]) if cut else held[0]

@@ -24,60 +24,99 @@ from ..training.sft import sft_dataset
 def lesson_rows(
     rows: Sequence[dict],  # from `sft_row`, in training order
     tokenizer: Any,
-    batch: int,            # rows of a step
+    batch: int,  # rows of a step
     max_prompt_tokens: int,
     max_tokens: int | None = None,  # longest row that the model can read
 ) -> list[Trajectory]:  # whole steps
     "Turn supervised rows into completions that stand written"
     found = []
-    for number, row in enumerate(sft_dataset(rows, tokenizer, max_prompt_tokens, max_tokens).to_list()):
+    for number, row in enumerate(
+        sft_dataset(rows, tokenizer, max_prompt_tokens, max_tokens).to_list()
+    ):
         start = next(i for i, label in enumerate(row["labels"]) if label != -100)
         ids = row["input_ids"]
-        found.append(Trajectory(f"lesson-{number}", rows[number]["row_id"] or "", number, 0, "lesson", (), ids[:start], ids[start:],
-                                [True] * (len(ids) - start)))
+        found.append(
+            Trajectory(
+                f"lesson-{number}",
+                rows[number]["row_id"] or "",
+                number,
+                0,
+                "lesson",
+                (),
+                ids[:start],
+                ids[start:],
+                [True] * (len(ids) - start),
+            )
+        )
     spare = replace(found[-1], id="spare", mask=[False] * len(found[-1].mask))
     return found + [spare] * (-len(found) % batch)
 
 # %% ../../nbs/engines/06_lessons.ipynb #lesson_method
 def lesson_method() -> Method:
     "Make the method of a supervised stage"
-    async def rollout(rows: Sequence[dict], policy: Any) -> list[Trajectory]: return [replace(row["lesson"], group=i) for i, row in enumerate(rows)]
-    def advantage(batch: Batch) -> torch.Tensor: return torch.ones(len(batch.trajectories))
+
+    async def rollout(rows: Sequence[dict], policy: Any) -> list[Trajectory]:
+        return [replace(row["lesson"], group=i) for i, row in enumerate(rows)]
+
+    def advantage(batch: Batch) -> torch.Tensor:
+        return torch.ones(len(batch.trajectories))
+
     return Method(rollout, advantage)
 
 # %% ../../nbs/engines/06_lessons.ipynb #lesson_settings
 def lesson_settings(s: Settings, rows: int) -> Settings:
     "Say a supervised stage in the settings of a method"
-    steps, shared = math.ceil(rows / s.sft.batch), ("save_strategy", "save_steps", "save_total_limit", "gradient_checkpointing")
+    steps, shared = (
+        math.ceil(rows / s.sft.batch),
+        ("save_strategy", "save_steps", "save_total_limit", "gradient_checkpointing"),
+    )
     kept = {name: s.trainer[name] for name in shared if name in s.trainer}
-    if s.sft.batch % (size := s.trainer.get("per_device_train_batch_size") or 1) == 0: kept["per_device_train_batch_size"] = size
-    rate = {"learning_rate": s.sft.adam_lr, "lr_scheduler_type": "warmup_stable_decay", "warmup_steps": min(s.sft.warmup, steps // 2),
-            "lr_scheduler_kwargs": {"num_decay_steps": steps // 2, "decay_type": "linear"}}
+    if s.sft.batch % (size := s.trainer.get("per_device_train_batch_size") or 1) == 0:
+        kept["per_device_train_batch_size"] = size
+    rate = {
+        "learning_rate": s.sft.adam_lr,
+        "lr_scheduler_type": "warmup_stable_decay",
+        "warmup_steps": min(s.sft.warmup, steps // 2),
+        "lr_scheduler_kwargs": {"num_decay_steps": steps // 2, "decay_type": "linear"},
+    }
     rollout = replace(s.rollout, num_prompts=s.sft.batch, group_size=1, temperature=1.0, parts=1)
-    return replace(s, groups=s.groups | {"rollout": rollout, "trainer": rate | kept | {"loss_type": "dapo"},
-                                         "run": replace(s.run, token_budget=None, validate=None)})
+    return replace(
+        s,
+        groups=s.groups
+        | {
+            "rollout": rollout,
+            "trainer": rate | kept | {"loss_type": "dapo"},
+            "run": replace(s.run, token_budget=None, validate=None),
+        },
+    )
 
 # %% ../../nbs/engines/06_lessons.ipynb #DecayedAdamW
 class DecayedAdamW(torch.optim.AdamW):
     "AdamW whose rate falls to 0 over its last steps, beside what a schedule says"
 
-    def __init__(self, params: Any, total: int = 1, decay: int = 0, **options: Any):  # steps in all, and those over which the rate falls
+    def __init__(
+        self, params: Any, total: int = 1, decay: int = 0, **options: Any
+    ):  # steps in all, and those over which the rate falls
         super().__init__(params, **options)
         self.total, self.decay = total, decay
 
     def step(self, closure: Any = None) -> Any:
         "Take a step"
         taken = int(next(iter(self.state.values()), {}).get("step", 0))
-        with _lowered(self.param_groups, remaining(taken, self.total, self.decay)): return super().step(closure)
+        with _lowered(self.param_groups, remaining(taken, self.total, self.decay)):
+            return super().step(closure)
 
 
 @contextmanager
 def _lowered(groups: Sequence[dict], factor: float) -> Iterator[None]:
     rates = [group["lr"] for group in groups]
-    for group in groups: group["lr"] *= factor
-    try: yield
+    for group in groups:
+        group["lr"] *= factor
+    try:
+        yield
     finally:
-        for group, rate in zip(groups, rates): group["lr"] = rate
+        for group, rate in zip(groups, rates):
+            group["lr"] = rate
 
 # %% ../../nbs/engines/06_lessons.ipynb #shard-adamw-8bit
 def shard_adamw_8bit(params: Any, **options: Any) -> torch.optim.Optimizer:  # of AdamW
@@ -89,7 +128,9 @@ def shard_adamw_8bit(params: Any, **options: Any) -> torch.optim.Optimizer:  # o
 
         def __init__(self, params: Any, **options: Any):
             self.split = list(params)
-            super().__init__([torch.nn.Parameter(_part(p), p.requires_grad) for p in self.split], **options)
+            super().__init__(
+                [torch.nn.Parameter(_part(p), p.requires_grad) for p in self.split], **options
+            )
 
         def step(self, closure: Any = None) -> Any:
             "Take a step"
@@ -99,9 +140,11 @@ def shard_adamw_8bit(params: Any, **options: Any) -> torch.optim.Optimizer:  # o
 
         def zero_grad(self, set_to_none: bool = True) -> None:
             "Forget the gradients"
-            for p in self.split: p.grad = None
+            for p in self.split:
+                p.grad = None
 
     return ShardAdamW8bit(params, **options)
 
 
-def _part(tensor): return getattr(tensor.detach(), "_local_tensor", tensor.detach())
+def _part(tensor):
+    return getattr(tensor.detach(), "_local_tensor", tensor.detach())

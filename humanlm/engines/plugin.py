@@ -16,7 +16,7 @@ _adapters: dict[str, str] = {}  # name → where the class of verl, or ours, is
 
 # %% ../../nbs/engines/05_plugin.ipynb #joined
 def _joined(
-    own: type,   # ours
+    own: type,  # ours
     base: type,  # verl's
 ) -> type:
     "Put a class of verl below one of ours, and in its place"
@@ -29,20 +29,28 @@ def _joined(
 def register() -> None:
     "Enter what is ours into verl's tables, once"
     global _registered
-    if _registered: return
+    if _registered:
+        return
     _registered = True
     import verl.utils.import_utils as packages
-    packages.is_trl_available = lambda: False  # verl would look for a class that TRL 1.16 no longer has
-    if os.environ.get("VERL_PLATFORM") == "cpu": _register_cpu()
+
+    packages.is_trl_available = lambda: (
+        False
+    )  # verl would look for a class that TRL 1.16 no longer has
+    if os.environ.get("VERL_PLATFORM") == "cpu":
+        _register_cpu()
     from verl.experimental.agent_loop.agent_loop import AgentLoopBase, register as as_loop
     from verl.trainer.ppo.core_algos import register_adv_est
     from humanlm.engines.estimators import VERL_ESTIMATORS
     from humanlm.engines.exchange import RolloutLoop
-    for name, function in VERL_ESTIMATORS.items(): register_adv_est(name)(function)
+
+    for name, function in VERL_ESTIMATORS.items():
+        register_adv_est(name)(function)
     loop = _joined(RolloutLoop, AgentLoopBase)
     loop.record = _loop_output()
     as_loop("humanlm")(loop)
     from verl.workers.rollout import base
+
     for (name, mode), place in base._ROLLOUT_REGISTRY.items():
         _adapters[f"{name}_adapter"] = place
         base._ROLLOUT_REGISTRY[name, mode] = f"{MODULE}.{name}_adapter"
@@ -50,9 +58,11 @@ def register() -> None:
 
 def _adapter(name: str) -> Any:
     "Make the adapter of a rollout engine that hands on weights, when verl asks for it; its packages are imported then"
-    if name not in _adapters: raise AttributeError(name)
+    if name not in _adapters:
+        raise AttributeError(name)
     from importlib import import_module
     from humanlm.engines.exchange import WeightSender
+
     module, _, own = _adapters[name].rpartition(".")
     return type(own, (WeightSender, getattr(import_module(module), own)), {"__module__": __name__})
 
@@ -62,15 +72,22 @@ __getattr__ = _adapter  # Python asks it for names that a module has not
 
 def _register_cpu():
     from humanlm.engines import cpu
+
     cpu.complete_torch()
     import verl.utils.model
+
     verl.utils.model.load_valuehead_model = cpu.critic_model
     from verl.plugin.platform.platform_base import PlatformBase
     from verl.plugin.platform.platform_manager import PlatformRegistry
+
     PlatformRegistry.register(platform="cpu")(_joined(cpu.CPUPlatform, PlatformBase))
     from verl.workers.rollout import base
     from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
-    replica, adapter = _joined(cpu.TransformersReplica, RolloutReplica), _joined(cpu.TransformersAdapter, base.BaseRollout)
+
+    replica, adapter = (
+        _joined(cpu.TransformersReplica, RolloutReplica),
+        _joined(cpu.TransformersAdapter, base.BaseRollout),
+    )
     base._ROLLOUT_REGISTRY[("humanlm_hf", "async")] = f"{adapter.__module__}.{adapter.__name__}"
     RolloutReplicaRegistry.register("humanlm_hf", lambda: replica)
 
@@ -81,14 +98,18 @@ def _loop_output():
 
     class LoopOutput(AgentLoopOutput):
         "What a loop gives verl, with a number on every token"
+
         token_scores: list[float]
 
         def as_dict(self) -> dict[str, Any]:
             "Put the numbers where verl keeps rewards"
             found = super().as_dict()
-            return found | {"rm_scores": torch.tensor(found.pop("token_scores"), dtype=torch.float32)}
+            return found | {
+                "rm_scores": torch.tensor(found.pop("token_scores"), dtype=torch.float32)
+            }
 
     return LoopOutput
 
 # %% ../../nbs/engines/05_plugin.ipynb #guard
-if MODULE in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(","): register()
+if MODULE in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(","):
+    register()

@@ -18,6 +18,7 @@ from ..hardware.performance import MACHINE_LINK
 @dataclass(frozen=True)
 class _ScaleConfig:
     "A synchronous step on many replicas; seconds, unless said otherwise"
+
     rows: int = 32
     "Completions that a replica writes in a step."
     token: float = 0.015
@@ -47,35 +48,71 @@ class _ScaleConfig:
 
     def __post_init__(self):
         positive = ("rows", "token", "median", "longest", "connections", "link")
-        require("scale", *((getattr(self, name) > 0, f"{name} must be above 0, got {getattr(self, name)}") for name in positive),
-                (0 <= self.slow <= 1, f"slow is a share from 0 to 1, got {self.slow}"),
-                (self.factor >= 1, f"factor must be at least 1, got {self.factor}"))
+        require(
+            "scale",
+            *(
+                (getattr(self, name) > 0, f"{name} must be above 0, got {getattr(self, name)}")
+                for name in positive
+            ),
+            (0 <= self.slow <= 1, f"slow is a share from 0 to 1, got {self.slow}"),
+            (self.factor >= 1, f"factor must be at least 1, got {self.factor}"),
+        )
 
 # %% ../../nbs/engines/09_scale.ipynb #expected_step
 def _expected_step(config: _ScaleConfig, replicas: int) -> dict[str, float]:
     "Estimate the parts of a step in closed form"
-    require("scale", (not config.overlap, "overlap has no formula: it is for judges who are asked when all is written. Take _simulated_steps"))
+    require(
+        "scale",
+        (
+            not config.overlap,
+            "overlap has no formula: it is for judges who are asked when all is written. Take _simulated_steps",
+        ),
+    )
     c, n = config, replicas
-    def longest(rows): return min(c.longest, c.median * exp(c.spread * sqrt(2 * log(max(2, rows)))))
+
+    def longest(rows):
+        return min(c.longest, c.median * exp(c.spread * sqrt(2 * log(max(2, rows)))))
+
     some = 1 - (1 - c.slow) ** n  # the chance that a machine is slow
-    writes = c.token * (longest(c.rows * n) + some * max(0.0, c.factor * longest(c.rows * max(1, n * c.slow)) - longest(c.rows * n)))
-    asked = c.answer * ((c.rows - c.connections) / c.connections + log(c.connections) + 0.58 + log(n))
-    return {"writes": writes, "judges": asked, "learns": c.learn * (1 + (c.factor - 1) * some),
-            "ring": 2 * (n - 1) / n * c.bytes / c.link}
+    writes = c.token * (
+        longest(c.rows * n)
+        + some * max(0.0, c.factor * longest(c.rows * max(1, n * c.slow)) - longest(c.rows * n))
+    )
+    asked = c.answer * (
+        (c.rows - c.connections) / c.connections + log(c.connections) + 0.58 + log(n)
+    )
+    return {
+        "writes": writes,
+        "judges": asked,
+        "learns": c.learn * (1 + (c.factor - 1) * some),
+        "ring": 2 * (n - 1) / n * c.bytes / c.link,
+    }
 
 # %% ../../nbs/engines/09_scale.ipynb #simulated_steps
-def _simulated_steps(config: _ScaleConfig, replicas: int, steps: int = 200, seed: int = 0) -> dict[str, float]:
+def _simulated_steps(
+    config: _ScaleConfig, replicas: int, steps: int = 200, seed: int = 0
+) -> dict[str, float]:
     "Draw steps, and give the mean of each part, `[steps, replicas, rows]` at once"
     c, rng = config, np.random.default_rng(seed)
     slow = np.where(rng.random((steps, replicas)) < c.slow, c.factor, 1.0)
-    lengths = np.minimum(c.longest, np.exp(rng.normal(log(c.median), c.spread, (steps, replicas, c.rows))))
+    lengths = np.minimum(
+        c.longest, np.exp(rng.normal(log(c.median), c.spread, (steps, replicas, c.rows)))
+    )
     written = c.token * lengths.max(-1) * slow
     answers = rng.exponential(c.answer, (steps, replicas, c.rows))
-    ends = _judged(c, c.token * np.sort(lengths, -1) * slow[..., None] if c.overlap else np.zeros_like(lengths), answers)
+    ends = _judged(
+        c,
+        c.token * np.sort(lengths, -1) * slow[..., None] if c.overlap else np.zeros_like(lengths),
+        answers,
+    )
     writes = written.max(-1)
     judged = np.maximum(ends, written).max(-1) - writes if c.overlap else ends.max(-1)
-    return {"writes": writes.mean(), "judges": judged.mean(), "learns": (c.learn * slow).max(-1).mean(),
-            "ring": 2 * (replicas - 1) / replicas * c.bytes / c.link}
+    return {
+        "writes": writes.mean(),
+        "judges": judged.mean(),
+        "learns": (c.learn * slow).max(-1).mean(),
+        "ring": 2 * (replicas - 1) / replicas * c.bytes / c.link,
+    }
 
 
 def _judged(c, ready, answers):
@@ -83,6 +120,9 @@ def _judged(c, ready, answers):
     free = np.zeros((*ready.shape[:2], c.connections))
     for row in range(c.rows):
         place = free.argmin(-1)[..., None]
-        end = np.maximum(np.take_along_axis(free, place, -1)[..., 0], ready[..., row]) + answers[..., row]
+        end = (
+            np.maximum(np.take_along_axis(free, place, -1)[..., 0], ready[..., row])
+            + answers[..., row]
+        )
         np.put_along_axis(free, place, end[..., None], -1)
     return free.max(-1)

@@ -16,7 +16,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.basics import ConfigError, check_name, near_miss, require, require_all, shorten, to_json
+from humanlm.core.basics import (
+    ConfigError,
+    check_name,
+    near_miss,
+    require,
+    require_all,
+    shorten,
+    to_json,
+)
 from ..core.config import Settings
 from ..hardware.memory import GPUS, GiB, Load, Shape
 from ..training.recipe import Engine, find_recipe
@@ -30,6 +38,7 @@ DEVICES = ("cuda", "cpu")
 @dataclass(frozen=True)
 class VerlConfig:
     "Machines, and who does what on them"
+
     device: str = "cuda"
     """cuda, or cpu for a tiny model."""
     rollout: str = "vllm"
@@ -56,27 +65,57 @@ class VerlConfig:
     """Show what verl's processes print."""
 
     def __post_init__(self):
-        least = {name: getattr(self, name) for name in ("nodes", "gpus", "tensor_parallel", "workers")}
+        least = {
+            name: getattr(self, name) for name in ("nodes", "gpus", "tensor_parallel", "workers")
+        }
         own, kept = self.overrides or [], self.offload or []
-        require("verl", (self.device in DEVICES, f"device is {shorten(self.device)!r}.{near_miss(self.device, DEVICES)}"),
-                (self.rollout in ROLLOUTS, f"rollout is {shorten(self.rollout)!r}.{near_miss(self.rollout, ROLLOUTS)}"),
-                *((value >= 1, f"{name} must be at least 1, got {value}") for name, value in least.items()),
-                (0 < self.memory < 1, f"memory must lie between 0 and 1, got {self.memory}"),
-                (self.device != "cpu" or self.rollout == "hf", f"rollout {self.rollout} needs a GPU. Take hf on a CPU"),
-                (self.rollout != "hf" or self.device == "cpu", "rollout hf writes on a CPU only. Take vllm or sglang on GPUs, or "
-                                                               "--verl.device cpu for a tiny model"),
-                (self.rollout != "hf" or self.tensor_parallel == self.nodes * self.gpus,
-                 f"tensor_parallel must be nodes x gpus, since rollout hf is one replica. Give --verl.tensor_parallel {self.nodes * self.gpus}"),
-                (all("=" in word for word in own), f"overrides must be name=value, got {shorten(own)}"),
-                (self.lessons in (None, "verl", "trl"), f"lessons is {shorten(self.lessons)!r}. Take verl or trl"),
-                (self.address in (None, "auto") or re.search(r"[^/]:[0-9]+$", self.address) is not None,
-                 f"address is {shorten(self.address)!r}, which is no host:port. Give one as in 10.0.0.1:6379"),
-                (set(kept) <= {*OFFLOADS}, f"offload knows {', '.join(OFFLOADS)}, got {shorten(kept)}"))
+        require(
+            "verl",
+            (
+                self.device in DEVICES,
+                f"device is {shorten(self.device)!r}.{near_miss(self.device, DEVICES)}",
+            ),
+            (
+                self.rollout in ROLLOUTS,
+                f"rollout is {shorten(self.rollout)!r}.{near_miss(self.rollout, ROLLOUTS)}",
+            ),
+            *(
+                (value >= 1, f"{name} must be at least 1, got {value}")
+                for name, value in least.items()
+            ),
+            (0 < self.memory < 1, f"memory must lie between 0 and 1, got {self.memory}"),
+            (
+                self.device != "cpu" or self.rollout == "hf",
+                f"rollout {self.rollout} needs a GPU. Take hf on a CPU",
+            ),
+            (
+                self.rollout != "hf" or self.device == "cpu",
+                "rollout hf writes on a CPU only. Take vllm or sglang on GPUs, or "
+                "--verl.device cpu for a tiny model",
+            ),
+            (
+                self.rollout != "hf" or self.tensor_parallel == self.nodes * self.gpus,
+                f"tensor_parallel must be nodes x gpus, since rollout hf is one replica. Give --verl.tensor_parallel {self.nodes * self.gpus}",
+            ),
+            (all("=" in word for word in own), f"overrides must be name=value, got {shorten(own)}"),
+            (
+                self.lessons in (None, "verl", "trl"),
+                f"lessons is {shorten(self.lessons)!r}. Take verl or trl",
+            ),
+            (
+                self.address in (None, "auto")
+                or re.search(r"[^/]:[0-9]+$", self.address) is not None,
+                f"address is {shorten(self.address)!r}, which is no host:port. Give one as in 10.0.0.1:6379",
+            ),
+            (set(kept) <= {*OFFLOADS}, f"offload knows {', '.join(OFFLOADS)}, got {shorten(kept)}"),
+        )
 
 
 def lessons_engine(s: Settings) -> str:
     "Say who takes the steps of supervised stages, verl or trl"
-    return s.groups.get("verl", VerlConfig()).lessons or ("trl" if s.sft.muon_lr and s.model.name == "tiny" and not s.model.lora_rank else "verl")
+    return s.groups.get("verl", VerlConfig()).lessons or (
+        "trl" if s.sft.muon_lr and s.model.name == "tiny" and not s.model.lora_rank else "verl"
+    )
 
 
 def remaining(taken: int, total: int, decay: int) -> float:
@@ -84,21 +123,68 @@ def remaining(taken: int, total: int, decay: int) -> float:
     return min(1.0, (total - taken) / max(1, decay))
 
 
-OFFLOADS = {"parameters": "actor_rollout_ref.actor.fsdp_config.param_offload", "optimizer": "actor_rollout_ref.actor.fsdp_config.optimizer_offload",
-            "activations": "actor_rollout_ref.model.enable_activation_offload"}
+OFFLOADS = {
+    "parameters": "actor_rollout_ref.actor.fsdp_config.param_offload",
+    "optimizer": "actor_rollout_ref.actor.fsdp_config.optimizer_offload",
+    "activations": "actor_rollout_ref.model.enable_activation_offload",
+}
 
 # %% ../../nbs/engines/01_settings.ipynb #TRAINER
-DEFAULTS = {"learning_rate": 6e-4, "warmup_steps": 5, "lr_scheduler_type": "constant_with_warmup", "beta": 0.0, "loss_type": "dapo",
-            "num_iterations": 1, "epsilon": 0.2,
-            "max_grad_norm": 1.0, "use_bias_correction_kl": True, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999}
-AVERAGES = {"dapo": "token-mean", "bnpo": "token-mean", "grpo": "seq-mean-token-mean",
-            "dr_grpo": "seq-mean-token-sum-norm"}  # TRL's losses in verl's words
-SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine", "warmup_stable_decay": "constant"}
+DEFAULTS = {
+    "learning_rate": 6e-4,
+    "warmup_steps": 5,
+    "lr_scheduler_type": "constant_with_warmup",
+    "beta": 0.0,
+    "loss_type": "dapo",
+    "num_iterations": 1,
+    "epsilon": 0.2,
+    "max_grad_norm": 1.0,
+    "use_bias_correction_kl": True,
+    "weight_decay": 0.0,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+}
+AVERAGES = {
+    "dapo": "token-mean",
+    "bnpo": "token-mean",
+    "grpo": "seq-mean-token-mean",
+    "dr_grpo": "seq-mean-token-sum-norm",
+}  # TRL's losses in verl's words
+SCHEDULES = {
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+    "cosine": "cosine",
+    "warmup_stable_decay": "constant",
+}
 EIGHT_BITS = "adamw_bnb_8bit"
-SILENT = ("logging_steps", "report_to", "disable_tqdm", "shuffle_dataset", "dataloader_pin_memory", "use_cpu")  # change nothing that is learned
-ELSEWHERE = ("max_steps", "lr_scheduler_kwargs", "warmup_ratio", "delta", "use_vllm", "num_train_epochs", "save_steps", "save_strategy",
-             "save_total_limit", "epsilon_high", "gradient_checkpointing", "seed", "optim",
-             "per_device_train_batch_size", "steps_per_generation", "gradient_accumulation_steps", "generation_batch_size", "num_generations")
+SILENT = (
+    "logging_steps",
+    "report_to",
+    "disable_tqdm",
+    "shuffle_dataset",
+    "dataloader_pin_memory",
+    "use_cpu",
+)  # change nothing that is learned
+ELSEWHERE = (
+    "max_steps",
+    "lr_scheduler_kwargs",
+    "warmup_ratio",
+    "delta",
+    "use_vllm",
+    "num_train_epochs",
+    "save_steps",
+    "save_strategy",
+    "save_total_limit",
+    "epsilon_high",
+    "gradient_checkpointing",
+    "seed",
+    "optim",
+    "per_device_train_batch_size",
+    "steps_per_generation",
+    "gradient_accumulation_steps",
+    "generation_batch_size",
+    "num_generations",
+)
 
 
 def trainer_options(
@@ -107,48 +193,98 @@ def trainer_options(
     "Check that verl knows what is asked of the trainer"
     given = {name: value for name, value in given.items() if value is not None}
     known = (*DEFAULTS, *ELSEWHERE, *SILENT)
-    unknown = [name for name in given if name not in known and not name.startswith("vllm_")]  # of vLLM the group verl says what there is to say
-    found, optim, falls = DEFAULTS | given, given.get("optim", "adamw_torch"), given.get("lr_scheduler_kwargs") or {}
+    unknown = [
+        name for name in given if name not in known and not name.startswith("vllm_")
+    ]  # of vLLM the group verl says what there is to say
+    found, optim, falls = (
+        DEFAULTS | given,
+        given.get("optim", "adamw_torch"),
+        given.get("lr_scheduler_kwargs") or {},
+    )
     decays = found["lr_scheduler_type"] == "warmup_stable_decay"
-    linear = {*falls} <= {"num_decay_steps", "decay_type"} and falls.get("decay_type") == "linear" and "num_decay_steps" in falls
+    linear = (
+        {*falls} <= {"num_decay_steps", "decay_type"}
+        and falls.get("decay_type") == "linear"
+        and "num_decay_steps" in falls
+    )
     require_all(
-        lambda: require("trainer",
-            (not unknown, f"{', '.join(unknown)}: engine verl does not know that. Leave it out, or say it in verl's words in verl.overrides"),
-            (optim in ("adamw_torch", "adamw_torch_fused", EIGHT_BITS), f"optim is {optim}, and engine verl has AdamW, in 32 bits or 8. "
-                f"Take {EIGHT_BITS}, or leave it out"),
-            (optim != EIGHT_BITS or not decays, f"optim {EIGHT_BITS}: engine verl has no rate that falls to 0 for it. "
-                                                "Take another lr_scheduler_type, or leave optim out"),
-            (not found["beta"] or not found["use_bias_correction_kl"],
-             "beta: TRL weighs the KL term by the importance ratio, and verl does not. Say --trainer.use_bias_correction_kl false, for "
-             "either engine, or beta 0"),
-            (not falls or decays and linear, "lr_scheduler_kwargs: engine verl knows num_decay_steps and decay_type linear, of warmup_stable_decay"),
-            (bool(falls) or not decays, 'lr_scheduler_type warmup_stable_decay needs --trainer.lr_scheduler_kwargs '
-                                        '{"num_decay_steps":N,"decay_type":"linear"}')),
-        lambda: check_name(found["loss_type"], AVERAGES, "trainer.loss_type of engine verl", ConfigError),
-        lambda: check_name(found["lr_scheduler_type"], SCHEDULES, "trainer.lr_scheduler_type of engine verl", ConfigError))
+        lambda: require(
+            "trainer",
+            (
+                not unknown,
+                f"{', '.join(unknown)}: engine verl does not know that. Leave it out, or say it in verl's words in verl.overrides",
+            ),
+            (
+                optim in ("adamw_torch", "adamw_torch_fused", EIGHT_BITS),
+                f"optim is {optim}, and engine verl has AdamW, in 32 bits or 8. "
+                f"Take {EIGHT_BITS}, or leave it out",
+            ),
+            (
+                optim != EIGHT_BITS or not decays,
+                f"optim {EIGHT_BITS}: engine verl has no rate that falls to 0 for it. "
+                "Take another lr_scheduler_type, or leave optim out",
+            ),
+            (
+                not found["beta"] or not found["use_bias_correction_kl"],
+                "beta: TRL weighs the KL term by the importance ratio, and verl does not. Say --trainer.use_bias_correction_kl false, for "
+                "either engine, or beta 0",
+            ),
+            (
+                not falls or decays and linear,
+                "lr_scheduler_kwargs: engine verl knows num_decay_steps and decay_type linear, of warmup_stable_decay",
+            ),
+            (
+                bool(falls) or not decays,
+                "lr_scheduler_type warmup_stable_decay needs --trainer.lr_scheduler_kwargs "
+                '{"num_decay_steps":N,"decay_type":"linear"}',
+            ),
+        ),
+        lambda: check_name(
+            found["loss_type"], AVERAGES, "trainer.loss_type of engine verl", ConfigError
+        ),
+        lambda: check_name(
+            found["lr_scheduler_type"],
+            SCHEDULES,
+            "trainer.lr_scheduler_type of engine verl",
+            ConfigError,
+        ),
+    )
     return found
 
 # %% ../../nbs/engines/01_settings.ipynb #Job
 class Job(NamedTuple):
     "What is known when a stage begins"
-    model: str       # folder of the weights that training starts from
-    rows: str        # parquet file, rows in training order
-    out: str         # where checkpoints go
-    name: str        # of the stage
+
+    model: str  # folder of the weights that training starts from
+    rows: str  # parquet file, rows in training order
+    out: str  # where checkpoints go
+    name: str  # of the stage
     completion: int  # longest completion, in tokens
-    steps: int       # generations
+    steps: int  # generations
     lessons: bool = False  # whether completions stand written
-    critic: bool = False   # whether a critic makes advantages of rewards
-    base: str = ""         # folder, or name on the Hub, of the weights below an adapter; `model` is then the adapter
-    rank: int = 0          # of the adapter; 0: there is none
-    checks: bool = False   # whether weights are measured on the way
+    critic: bool = False  # whether a critic makes advantages of rewards
+    base: str = ""  # folder, or name on the Hub, of the weights below an adapter; `model` is then the adapter
+    rank: int = 0  # of the adapter; 0: there is none
+    checks: bool = False  # whether weights are measured on the way
 
     @classmethod
-    def of(cls, stage: str, out: Path, tokens: int, steps: int) -> "Job":  # out: the folder of a stage
-        return cls(str(out / "start"), str(out / "rows.parquet"), str(out), stage, tokens or 1, steps)
+    def of(
+        cls, stage: str, out: Path, tokens: int, steps: int
+    ) -> "Job":  # out: the folder of a stage
+        return cls(
+            str(out / "start"), str(out / "rows.parquet"), str(out), stage, tokens or 1, steps
+        )
 
     @classmethod
-    def planned(cls, s: Settings, stage: str, steps: int = 1, tokens: int = 0, out: Path = Path("RUN"), base: str = "BASE") -> "Job":
+    def planned(
+        cls,
+        s: Settings,
+        stage: str,
+        steps: int = 1,
+        tokens: int = 0,
+        out: Path = Path("RUN"),
+        base: str = "BASE",
+    ) -> "Job":
         "Stand in for a stage that has not begun"
         job = cls.of(stage, out, tokens, steps)
         return job._replace(base=base, rank=s.model.lora_rank) if s.model.lora_rank else job
@@ -160,160 +296,357 @@ class _HydraWords(str):
 
 def _said(value: Any) -> str:
     "Say a value as Hydra reads it; texts that could mean something else to it stand in quotes"
-    if value is None: return "null"
-    if not isinstance(value, str): return to_json(value)
-    plain = re.fullmatch(r"[A-Za-z/][\w./-]*", value, re.ASCII) and value.lower() not in ("null", "true", "false", "nan", "inf")
+    if value is None:
+        return "null"
+    if not isinstance(value, str):
+        return to_json(value)
+    plain = re.fullmatch(r"[A-Za-z/][\w./-]*", value, re.ASCII) and value.lower() not in (
+        "null",
+        "true",
+        "false",
+        "nan",
+        "inf",
+    )
     return value if plain or isinstance(value, _HydraWords) else _quoted(value)
 
 
 def _quoted(text: str) -> str:
     "Put a text in quotes: backslashes are doubled where a reference, a quote or the end follows, and nowhere else"
     text = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
-    return '"' + re.sub(r'(\\*)("|$)', lambda found: 2 * found[1] + found[2].replace('"', r'\"'), text) + '"'
+    return (
+        '"'
+        + re.sub(r'(\\*)("|$)', lambda found: 2 * found[1] + found[2].replace('"', r"\""), text)
+        + '"'
+    )
 
 # %% ../../nbs/engines/01_settings.ipynb #overrides
 def overrides(s: Settings, job: Job) -> list[str]:
     "Say settings in verl's words, one name=value each"
     v, o = s.groups.get("verl", VerlConfig()), trainer_options(s.trainer)
-    parts = (_data(s, job), _model(s, v, job, o), _loss(s, o, job), _updates(s, o, job), _critic(s, v, job) if job.critic else {},
-             _rollout(s, v), _run(s, v, o, job), _adapter(s, v, job) if job.rank else {})
-    return [f"{name}={_said(value)}" for part in parts for name, value in part.items()] + list(v.overrides or ())
+    parts = (
+        _data(s, job),
+        _model(s, v, job, o),
+        _loss(s, o, job),
+        _updates(s, o, job),
+        _critic(s, v, job) if job.critic else {},
+        _rollout(s, v),
+        _run(s, v, o, job),
+        _adapter(s, v, job) if job.rank else {},
+    )
+    return [f"{name}={_said(value)}" for part in parts for name, value in part.items()] + list(
+        v.overrides or ()
+    )
 
 
 def _data(s, job):
-    return {"data.train_files": job.rows, "data.val_files": f"{job.out}/checks.parquet" if s.run.validate else job.rows,
-            "data.train_batch_size": s.rollout.num_prompts, "data.max_prompt_length": s.model.max_prompt_tokens,
-            "data.max_response_length": job.completion, "data.shuffle": False, "data.dataloader_num_workers": 0}
+    return {
+        "data.train_files": job.rows,
+        "data.val_files": f"{job.out}/checks.parquet" if s.run.validate else job.rows,
+        "data.train_batch_size": s.rollout.num_prompts,
+        "data.max_prompt_length": s.model.max_prompt_tokens,
+        "data.max_response_length": job.completion,
+        "data.shuffle": False,
+        "data.dataloader_num_workers": 0,
+    }
 
 
 def _model(s, v, job, o):
     cpu, actor = v.device == "cpu", "actor_rollout_ref.actor"
     dtype = {"float32": "float32" if cpu else "bfloat16", "bfloat16": "bfloat16"}[s.model.dtype]
     moved = {name: what in (v.offload or ()) for what, name in OFFLOADS.items()}
-    exact = {f"+actor_rollout_ref.{who}.fsdp_config.mixed_precision.{part}": "fp32"
-             for who in ("actor", "ref") for part in ("param_dtype", "reduce_dtype", "buffer_dtype")}
-    slow = {f"{actor}.use_torch_compile": False, f"{actor}.fsdp_config.use_torch_compile": False, "actor_rollout_ref.model.use_remove_padding": False,
-            "+actor_rollout_ref.model.override_config.attn_implementation": "eager"} if cpu else {}
-    return {"actor_rollout_ref.model.path": job.base or job.model,
-            "actor_rollout_ref.model.enable_gradient_checkpointing": o.get("gradient_checkpointing", not cpu), **moved,
-            f"{actor}.strategy": "fsdp2", "actor_rollout_ref.ref.strategy": "fsdp2", "critic.strategy": "fsdp2",
-            f"{actor}.fsdp_config.model_dtype": "bf16" if job.rank and s.model.dtype == "bfloat16" else "fp32",
-            f"{actor}.fsdp_config.dtype": dtype, **(exact if dtype == "float32" else {}), **slow}
+    exact = {
+        f"+actor_rollout_ref.{who}.fsdp_config.mixed_precision.{part}": "fp32"
+        for who in ("actor", "ref")
+        for part in ("param_dtype", "reduce_dtype", "buffer_dtype")
+    }
+    slow = (
+        {
+            f"{actor}.use_torch_compile": False,
+            f"{actor}.fsdp_config.use_torch_compile": False,
+            "actor_rollout_ref.model.use_remove_padding": False,
+            "+actor_rollout_ref.model.override_config.attn_implementation": "eager",
+        }
+        if cpu
+        else {}
+    )
+    return {
+        "actor_rollout_ref.model.path": job.base or job.model,
+        "actor_rollout_ref.model.enable_gradient_checkpointing": o.get(
+            "gradient_checkpointing", not cpu
+        ),
+        **moved,
+        f"{actor}.strategy": "fsdp2",
+        "actor_rollout_ref.ref.strategy": "fsdp2",
+        "critic.strategy": "fsdp2",
+        f"{actor}.fsdp_config.model_dtype": "bf16"
+        if job.rank and s.model.dtype == "bfloat16"
+        else "fp32",
+        f"{actor}.fsdp_config.dtype": dtype,
+        **(exact if dtype == "float32" else {}),
+        **slow,
+    }
 
 
 def _loss(s, o, job):
     actor, high = "actor_rollout_ref.actor", o.get("epsilon_high") or o["epsilon"]
     scale = {f"{actor}.loss_scale_factor": job.completion} if o["loss_type"] == "dr_grpo" else {}
-    kl = {f"{actor}.use_kl_loss": o["beta"] > 0, **({f"{actor}.kl_loss_coef": o["beta"], f"{actor}.kl_loss_type": "low_var_kl"} if o["beta"] else {})}
-    likelihood = {f"{actor}.policy_loss.loss_mode": "gpg", "actor_rollout_ref.rollout.calculate_log_probs": False} if job.lessons else {}
-    return {"algorithm.adv_estimator": "gae" if job.critic else "humanlm", **likelihood,
-            f"{actor}.loss_agg_mode": AVERAGES[o["loss_type"]], **scale, f"{actor}.clip_ratio": o["epsilon"], f"{actor}.clip_ratio_low": o["epsilon"],
-            f"{actor}.clip_ratio_high": high, f"{actor}.clip_ratio_c": o.get("delta") or 1e9, **kl}
+    kl = {
+        f"{actor}.use_kl_loss": o["beta"] > 0,
+        **(
+            {f"{actor}.kl_loss_coef": o["beta"], f"{actor}.kl_loss_type": "low_var_kl"}
+            if o["beta"]
+            else {}
+        ),
+    }
+    likelihood = (
+        {
+            f"{actor}.policy_loss.loss_mode": "gpg",
+            "actor_rollout_ref.rollout.calculate_log_probs": False,
+        }
+        if job.lessons
+        else {}
+    )
+    return {
+        "algorithm.adv_estimator": "gae" if job.critic else "humanlm",
+        **likelihood,
+        f"{actor}.loss_agg_mode": AVERAGES[o["loss_type"]],
+        **scale,
+        f"{actor}.clip_ratio": o["epsilon"],
+        f"{actor}.clip_ratio_low": o["epsilon"],
+        f"{actor}.clip_ratio_high": high,
+        f"{actor}.clip_ratio_c": o.get("delta") or 1e9,
+        **kl,
+    }
 
 
 def _updates(s, o, job):
     actor, shared, roll = "actor_rollout_ref.actor", shares_of(s), s.rollout
-    require("rollout", (roll.num_prompts % shared.updates == 0,
-                        f"num_prompts ({roll.num_prompts}) must be a multiple of the {shared.updates} updates a step, since engine verl "
-                        f"splits a step by prompts. Give --rollout.num_prompts {roll.num_prompts + -roll.num_prompts % shared.updates}, "
-                        "or fewer updates by --trainer.gradient_accumulation_steps"))
-    warm = math.ceil(o["warmup_ratio"] * job.steps * updates(s)) if o.get("warmup_ratio") else o["warmup_steps"]
+    require(
+        "rollout",
+        (
+            roll.num_prompts % shared.updates == 0,
+            f"num_prompts ({roll.num_prompts}) must be a multiple of the {shared.updates} updates a step, since engine verl "
+            f"splits a step by prompts. Give --rollout.num_prompts {roll.num_prompts + -roll.num_prompts % shared.updates}, "
+            "or fewer updates by --trainer.gradient_accumulation_steps",
+        ),
+    )
+    warm = (
+        math.ceil(o["warmup_ratio"] * job.steps * updates(s))
+        if o.get("warmup_ratio")
+        else o["warmup_steps"]
+    )
     warm = warm if o["lr_scheduler_type"] != "constant" else 0
     falls = o["lr_scheduler_type"] == "warmup_stable_decay"
     own = "DecayedAdamW" if falls else "shard_adamw_8bit" if o.get("optim") == EIGHT_BITS else None
-    named = {f"{actor}.optim.optimizer_impl": "humanlm.engines.lessons", f"{actor}.optim.optimizer": own} if own else {}
+    named = (
+        {
+            f"{actor}.optim.optimizer_impl": "humanlm.engines.lessons",
+            f"{actor}.optim.optimizer": own,
+        }
+        if own
+        else {}
+    )
     if falls:
         total, decay = job.steps * updates(s), o["lr_scheduler_kwargs"]["num_decay_steps"]
-        named |= {f"{actor}.optim.override_optimizer_config": _HydraWords(f"{{total:{total},decay:{decay}}}")}
-    return {f"{actor}.optim.lr": o["learning_rate"], **named, f"{actor}.optim.lr_scheduler_type": SCHEDULES[o["lr_scheduler_type"]],
-            f"{actor}.optim.lr_warmup_steps": warm,
-            f"{actor}.optim.weight_decay": o["weight_decay"], f"{actor}.optim.betas": [o["adam_beta1"], o["adam_beta2"]],
-            f"{actor}.grad_clip": o["max_grad_norm"],
-            f"{actor}.ppo_epochs": o["num_iterations"], f"{actor}.ppo_mini_batch_size": roll.num_prompts // shared.updates,
-            f"{actor}.ppo_micro_batch_size_per_gpu": shared.size, "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": shared.size,
-            "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": shared.size}
+        named |= {
+            f"{actor}.optim.override_optimizer_config": _HydraWords(
+                f"{{total:{total},decay:{decay}}}"
+            )
+        }
+    return {
+        f"{actor}.optim.lr": o["learning_rate"],
+        **named,
+        f"{actor}.optim.lr_scheduler_type": SCHEDULES[o["lr_scheduler_type"]],
+        f"{actor}.optim.lr_warmup_steps": warm,
+        f"{actor}.optim.weight_decay": o["weight_decay"],
+        f"{actor}.optim.betas": [o["adam_beta1"], o["adam_beta2"]],
+        f"{actor}.grad_clip": o["max_grad_norm"],
+        f"{actor}.ppo_epochs": o["num_iterations"],
+        f"{actor}.ppo_mini_batch_size": roll.num_prompts // shared.updates,
+        f"{actor}.ppo_micro_batch_size_per_gpu": shared.size,
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": shared.size,
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": shared.size,
+    }
 
 # %% ../../nbs/engines/01_settings.ipynb #overrides-rest
 def _critic(s, v, job):
     "The critic starts from the same weights, with a new head, and learns like the policy"
     cpu, shared = v.device == "cpu", shares_of(s)
-    slow = {"critic.fsdp.use_torch_compile": False, "critic.model.use_remove_padding": False,
-            "+critic.model.override_config.attn_implementation": "eager"} if cpu else {}
-    exact = {f"+critic.fsdp.mixed_precision.{part}": "fp32" for part in ("param_dtype", "reduce_dtype", "buffer_dtype")}
+    slow = (
+        {
+            "critic.fsdp.use_torch_compile": False,
+            "critic.model.use_remove_padding": False,
+            "+critic.model.override_config.attn_implementation": "eager",
+        }
+        if cpu
+        else {}
+    )
+    exact = {
+        f"+critic.fsdp.mixed_precision.{part}": "fp32"
+        for part in ("param_dtype", "reduce_dtype", "buffer_dtype")
+    }
     exact = {"critic.fsdp.dtype": "float32", **exact} if cpu else {}
     same = ("lr", "lr_warmup_steps", "lr_scheduler_type", "weight_decay", "betas")
-    return {"critic.model.path": job.model, "critic.model.tokenizer_path": job.model,
-            **{f"critic.optim.{name}": _HydraWords(f"${{actor_rollout_ref.actor.optim.{name}}}") for name in same},
-            "trainer.max_critic_ckpt_to_keep": s.trainer.get("save_total_limit"),
-            "critic.fsdp.param_offload": "parameters" in (v.offload or ()),
-            "critic.fsdp.optimizer_offload": "optimizer" in (v.offload or ()), "critic.ppo_micro_batch_size_per_gpu": shared.size,
-            "critic.fsdp.model_dtype": "fp32", **exact, **slow}
+    return {
+        "critic.model.path": job.model,
+        "critic.model.tokenizer_path": job.model,
+        **{
+            f"critic.optim.{name}": _HydraWords(f"${{actor_rollout_ref.actor.optim.{name}}}")
+            for name in same
+        },
+        "trainer.max_critic_ckpt_to_keep": s.trainer.get("save_total_limit"),
+        "critic.fsdp.param_offload": "parameters" in (v.offload or ()),
+        "critic.fsdp.optimizer_offload": "optimizer" in (v.offload or ()),
+        "critic.ppo_micro_batch_size_per_gpu": shared.size,
+        "critic.fsdp.model_dtype": "fp32",
+        **exact,
+        **slow,
+    }
 
 
 def _adapter(s, v, job):
     "The adapter that the stage starts from goes on; servers read the weights below it once, and are sent the adapter alone"
     model = "actor_rollout_ref.model"
-    return {f"{model}.tokenizer_path": job.model, f"{model}.lora_rank": job.rank, f"{model}.lora_adapter_path": job.model,
-            "actor_rollout_ref.rollout.load_format": "safetensors", "+actor_rollout_ref.actor.checkpoint.save_lora_only": True}
+    return {
+        f"{model}.tokenizer_path": job.model,
+        f"{model}.lora_rank": job.rank,
+        f"{model}.lora_adapter_path": job.model,
+        "actor_rollout_ref.rollout.load_format": "safetensors",
+        "+actor_rollout_ref.actor.checkpoint.save_lora_only": True,
+    }
 
 
 def _rollout(s, v):
     own, roll = "actor_rollout_ref.rollout", s.rollout
-    return {f"{own}.name": "humanlm_hf" if v.rollout == "hf" else v.rollout, f"{own}.n": roll.group_size,
-            f"{own}.temperature": roll.temperature, f"{own}.top_p": roll.top_p,
-            f"{own}.top_k": roll.top_k or -1, f"{own}.tensor_model_parallel_size": v.tensor_parallel, f"{own}.gpu_memory_utilization": v.memory,
-            f"{own}.agent.num_workers": v.workers, f"{own}.agent.default_agent_loop": "humanlm"}
+    return {
+        f"{own}.name": "humanlm_hf" if v.rollout == "hf" else v.rollout,
+        f"{own}.n": roll.group_size,
+        f"{own}.temperature": roll.temperature,
+        f"{own}.top_p": roll.top_p,
+        f"{own}.top_k": roll.top_k or -1,
+        f"{own}.tensor_model_parallel_size": v.tensor_parallel,
+        f"{own}.gpu_memory_utilization": v.memory,
+        f"{own}.agent.num_workers": v.workers,
+        f"{own}.agent.default_agent_loop": "humanlm",
+    }
 
 
 def save_every(s: Settings, steps: int) -> int:
     "Give the number of steps from one checkpoint to the next"
     o = s.trainer
-    if s.run.validate: return max(1, s.run.validate // updates(s))
-    return steps if o.get("save_strategy") == "no" else max(1, o["save_steps"] // updates(s)) if "save_steps" in o else max(1, steps // 4)
+    if s.run.validate:
+        return max(1, s.run.validate // updates(s))
+    return (
+        steps
+        if o.get("save_strategy") == "no"
+        else max(1, o["save_steps"] // updates(s))
+        if "save_steps" in o
+        else max(1, steps // 4)
+    )
 
 
 def _run(s, v, o, job):
-    cluster = {"ray_kwargs.ray_init.num_cpus": 16, "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1} if v.device == "cpu" else {}
-    return {"trainer.device": v.device, "trainer.nnodes": v.nodes, "trainer.n_gpus_per_node": v.gpus,
-            "trainer.total_training_steps": job.steps, "trainer.total_epochs": 1,
-            "trainer.save_freq": save_every(s, job.steps), "trainer.test_freq": save_every(s, job.steps) if s.run.validate else -1,
-            "trainer.val_before_train": False, "trainer.default_local_dir": job.out, "trainer.resume_mode": "auto",
-            "trainer.max_actor_ckpt_to_keep": o.get("save_total_limit"),
-            "actor_rollout_ref.actor.checkpoint.save_contents": ["model", "optimizer", "extra", *([] if job.rank else ["hf_model"])],
-            "trainer.project_name": "humanlm", "trainer.experiment_name": job.name.replace(", ", "-"),
-            "trainer.logger": ["console", "file"], "reward.num_workers": 1, **cluster}
+    cluster = (
+        {
+            "ray_kwargs.ray_init.num_cpus": 16,
+            "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+        }
+        if v.device == "cpu"
+        else {}
+    )
+    return {
+        "trainer.device": v.device,
+        "trainer.nnodes": v.nodes,
+        "trainer.n_gpus_per_node": v.gpus,
+        "trainer.total_training_steps": job.steps,
+        "trainer.total_epochs": 1,
+        "trainer.save_freq": save_every(s, job.steps),
+        "trainer.test_freq": save_every(s, job.steps) if s.run.validate else -1,
+        "trainer.val_before_train": False,
+        "trainer.default_local_dir": job.out,
+        "trainer.resume_mode": "auto",
+        "trainer.max_actor_ckpt_to_keep": o.get("save_total_limit"),
+        "actor_rollout_ref.actor.checkpoint.save_contents": [
+            "model",
+            "optimizer",
+            "extra",
+            *([] if job.rank else ["hf_model"]),
+        ],
+        "trainer.project_name": "humanlm",
+        "trainer.experiment_name": job.name.replace(", ", "-"),
+        "trainer.logger": ["console", "file"],
+        "reward.num_workers": 1,
+        **cluster,
+    }
 
 # %% ../../nbs/engines/01_settings.ipynb #VerlPlans
-WANTED = {"verl": "0.9.", "ray": "2.", "tensordict": "0.10.", "transformers": "5."}  # what this was run with begins so
-_SPAN = {"ray": ((2, 52), (3, 0)), "transformers": ((5, 7), (5, 11))}  # from which version, and below which: verl's own limits; older Rays know no tokens
+WANTED = {
+    "verl": "0.9.",
+    "ray": "2.",
+    "tensordict": "0.10.",
+    "transformers": "5.",
+}  # what this was run with begins so
+_SPAN = {
+    "ray": ((2, 52), (3, 0)),
+    "transformers": ((5, 7), (5, 11)),
+}  # from which version, and below which: verl's own limits; older Rays know no tokens
 
 
 class VerlPlans(Engine):
     "What plans say of a run whose steps verl takes"
+
     groups = {"verl": VerlConfig}
 
     @staticmethod
-    def has_critic(s: Settings) -> bool: return any(getattr(group, "estimator", None) == "gae" for group in s.groups.values())
+    def has_critic(s: Settings) -> bool:
+        return any(getattr(group, "estimator", None) == "gae" for group in s.groups.values())
 
     def processes(self, s: Settings) -> int:
         v = s.groups.get("verl", VerlConfig())
         return v.nodes * v.gpus
 
-    def shown(self, s: Settings) -> str: return "\n".join(f"# {line}" for line in _shown(s))
+    def shown(self, s: Settings) -> str:
+        return "\n".join(f"# {line}" for line in _shown(s))
 
     def load(self, s: Settings, load: Load) -> Load:
         "Say what each GPU is given to do"
         v = s.groups.get("verl", VerlConfig())
-        require("plan", (s.plan.gpus == v.nodes * v.gpus, f"gpus is {s.plan.gpus}, and verl would train on {v.nodes} x {v.gpus}. Give {_as_many(s.plan.gpus, v)}, or --plan.gpus {v.nodes * v.gpus}"),
-                (s.plan.split or s.plan.gpus == 1, "split false: verl shares one model over all of its GPUs. Leave it out"))
+        require(
+            "plan",
+            (
+                s.plan.gpus == v.nodes * v.gpus,
+                f"gpus is {s.plan.gpus}, and verl would train on {v.nodes} x {v.gpus}. Give {_as_many(s.plan.gpus, v)}, or --plan.gpus {v.nodes * v.gpus}",
+            ),
+            (
+                s.plan.split or s.plan.gpus == 1,
+                "split false: verl shares one model over all of its GPUs. Leave it out",
+            ),
+        )
         vllm = 0 if v.rollout == "hf" else round(v.memory * GPUS[s.plan.gpu] * GiB)
-        load = load._replace(split=load.gpus > 1, vllm=vllm, asleep=True, offload=tuple(v.offload or ()), engine="verl", writers=v.tensor_parallel, nodes=v.nodes)
-        return _lessons_load(s, load) if load.kind == "lessons" else load._replace(critic=self.has_critic(s), optimiser=s.trainer.get("optim", "adamw_torch"))
+        load = load._replace(
+            split=load.gpus > 1,
+            vllm=vllm,
+            asleep=True,
+            offload=tuple(v.offload or ()),
+            engine="verl",
+            writers=v.tensor_parallel,
+            nodes=v.nodes,
+        )
+        return (
+            _lessons_load(s, load)
+            if load.kind == "lessons"
+            else load._replace(
+                critic=self.has_critic(s), optimiser=s.trainer.get("optim", "adamw_torch")
+            )
+        )
 
     def plan(self, s: Settings) -> list[str]:
         "Say what the engine would do, and what its leading process holds"
         v, told = s.groups.get("verl", VerlConfig()), overrides(s, Job.planned(s, "METHOD"))
-        return [*([_held(s)] if s.plan.gpus else []), f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by {v.rollout}; supervised steps by {lessons_engine(s)}; {len(told)} settings, shown by --print_config; the run needs {', '.join(map(_version_said, WANTED))}"]
+        return [
+            *([_held(s)] if s.plan.gpus else []),
+            f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by {v.rollout}; supervised steps by {lessons_engine(s)}; {len(told)} settings, shown by --print_config; the run needs {', '.join(map(_version_said, WANTED))}",
+        ]
 
 
 def _version_said(name):
@@ -331,31 +664,95 @@ def _outside(name: str) -> str:
 
 def _held(s):
     "Say where the leading process keeps the weights while verl trains"
-    shape, stages = Shape.of(s.model), [stage for stage in find_recipe(s.run.recipe).stage_plans(s, False) if stage.kind != "lessons"]
-    reads, size = [stage.name for stage in stages if stage.reads], ((4 if s.model.dtype == "float32" else 2) * shape.weights + 4 * shape.adapter(s.model.lora_rank) if s.model.lora_rank else 4 * shape.weights) / GiB
+    shape, stages = (
+        Shape.of(s.model),
+        [
+            stage
+            for stage in find_recipe(s.run.recipe).stage_plans(s, False)
+            if stage.kind != "lessons"
+        ],
+    )
+    reads, size = (
+        [stage.name for stage in stages if stage.reads],
+        (
+            (4 if s.model.dtype == "float32" else 2) * shape.weights
+            + 4 * shape.adapter(s.model.lora_rank)
+            if s.model.lora_rank
+            else 4 * shape.weights
+        )
+        / GiB,
+    )
     return f"host's memory       {size:.1f} GiB for the weights a stage started from{'; in ' + ' and '.join(reads) + ' on the first GPU, as summed up above' if reads else ''}"
 
 
 def _as_many(count, v):
     "Share so many GPUs among machines: as many on each as before, or up to eight"
-    each = v.gpus if v.gpus > 1 and count % v.gpus == 0 else max(gpus for gpus in range(1, 9) if count % gpus == 0)
+    each = (
+        v.gpus
+        if v.gpus > 1 and count % v.gpus == 0
+        else max(gpus for gpus in range(1, 9) if count % gpus == 0)
+    )
     return f"--verl.nodes {count // each} --verl.gpus {each}"
 
 
 def _lessons_load(s, load):
     "The same for a supervised stage; by TRL, the leading process has it alone"
-    if lessons_engine(s) == "trl": return load._replace(gpus=1, split=False, leads=load.gpus > 1, rows=s.sft.batch, written=s.sft.batch, engine="trl", vllm=0, offload=())
+    if lessons_engine(s) == "trl":
+        return load._replace(
+            gpus=1,
+            split=False,
+            leads=load.gpus > 1,
+            rows=s.sft.batch,
+            written=s.sft.batch,
+            engine="trl",
+            vllm=0,
+            offload=(),
+        )
     size = s.trainer.get("per_device_train_batch_size") or load.written
-    return load._replace(rows=size if load.written % size == 0 else load.written, checkpoints=s.trainer.get("gradient_checkpointing", True))
+    return load._replace(
+        rows=size if load.written % size == 0 else load.written,
+        checkpoints=s.trainer.get("gradient_checkpointing", True),
+    )
 
 
 def _shown(s):
     "Say what verl would be told: of the first stage that it trains by a method everything, of each other one what differs"
-    stages = [stage for stage in find_recipe(s.run.recipe).stage_plans(s, False) if stage.kind != "lessons"]
-    if not stages and find_recipe(s.run.recipe).stage_plans(s, False): return ["no stage is trained by a method; what verl is told for supervised stages follows from their rows"]
-    if not stages: return ["verl would be told, with the longest max_tokens of the rows in data.max_response_length:",
-                           *(line for line in overrides(s, Job.planned(s, "METHOD", math.ceil(max_steps(s) / updates(s)))) if "max_response_length" not in line)]
-    told = [overrides(s, Job.planned(s, stage.name, math.ceil(max_steps(s) / updates(s)) if stage.steps is None else stage.steps, stage.completion)) for stage in stages]
-    others = [line for stage, own in zip(stages[1:], told[1:]) for line in (f"and for {stage.name}:", *(line for line in own if line not in told[0]))]
+    stages = [
+        stage
+        for stage in find_recipe(s.run.recipe).stage_plans(s, False)
+        if stage.kind != "lessons"
+    ]
+    if not stages and find_recipe(s.run.recipe).stage_plans(s, False):
+        return [
+            "no stage is trained by a method; what verl is told for supervised stages follows from their rows"
+        ]
+    if not stages:
+        return [
+            "verl would be told, with the longest max_tokens of the rows in data.max_response_length:",
+            *(
+                line
+                for line in overrides(
+                    s, Job.planned(s, "METHOD", math.ceil(max_steps(s) / updates(s)))
+                )
+                if "max_response_length" not in line
+            ),
+        ]
+    told = [
+        overrides(
+            s,
+            Job.planned(
+                s,
+                stage.name,
+                math.ceil(max_steps(s) / updates(s)) if stage.steps is None else stage.steps,
+                stage.completion,
+            ),
+        )
+        for stage in stages
+    ]
+    others = [
+        line
+        for stage, own in zip(stages[1:], told[1:])
+        for line in (f"and for {stage.name}:", *(line for line in own if line not in told[0]))
+    ]
     note = "" if stages[0].steps else " (its number of steps follows from the rows)"
     return [f"verl would be told for {stages[0].name}{note}:", *told[0], *others]

@@ -19,14 +19,43 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ..core.basics import ConfigError, atomic_path, atomic_write, require, require_all, run_sync, shorten, to_json
+from humanlm.core.basics import (
+    ConfigError,
+    atomic_path,
+    atomic_write,
+    require,
+    require_all,
+    run_sync,
+    shorten,
+    to_json,
+)
 from ..core.config import Settings
 from ..core.plugins import lacking, require_cluster
 from ..core.runs import process_count
 from ..data.trajectory import save_trajectories
 from .cluster import _require_gpu, cluster, composed, environment
-from .exchange import NAME, EngineError, LoopExchange, LoopPolicy, Order, is_spent, loop_results, measured, take_checkpoint
-from .settings import WANTED, Job, VerlConfig, VerlPlans, _outside, lessons_engine, overrides, save_every, trainer_options
+from humanlm.engines.exchange import (
+    NAME,
+    EngineError,
+    LoopExchange,
+    LoopPolicy,
+    Order,
+    is_spent,
+    loop_results,
+    measured,
+    take_checkpoint,
+)
+from humanlm.engines.settings import (
+    WANTED,
+    Job,
+    VerlConfig,
+    VerlPlans,
+    _outside,
+    lessons_engine,
+    overrides,
+    save_every,
+    trainer_options,
+)
 from ..models.checkpoints import has_adapter
 from ..methods.method import Method
 from ..training.run import Run, updates
@@ -42,79 +71,190 @@ _LATE = ("hydra", "cachetools", "uvicorn")  # which verl imports when a stage ha
 
 def _check_packages(v: VerlConfig) -> None:
     "Raise where verl, what it needs or the package that shall write is missing, or of another version than was tried"
-    missing = next(filter(None, (lacking(name, wanted) or _outside(name) for name, wanted in WANTED.items())), "")
-    if not missing: missing = next((f"{name}, which is not installed" for name in _LATE if find_spec(name) is None), "")
-    if not missing and v.rollout != "hf" and find_spec(v.rollout) is None: missing = f"{v.rollout}, which is not installed"
-    if not missing and v.device == "cuda" and find_spec("flash_attn") is None and "attn_implementation" not in "".join(v.overrides or ()):
+    missing = next(
+        filter(None, (lacking(name, wanted) or _outside(name) for name, wanted in WANTED.items())),
+        "",
+    )
+    if not missing:
+        missing = next(
+            (f"{name}, which is not installed" for name in _LATE if find_spec(name) is None), ""
+        )
+    if not missing and v.rollout != "hf" and find_spec(v.rollout) is None:
+        missing = f"{v.rollout}, which is not installed"
+    if (
+        not missing
+        and v.device == "cuda"
+        and find_spec("flash_attn") is None
+        and "attn_implementation" not in "".join(v.overrides or ())
+    ):
         missing = f"flash-attn, which 'verl[flash-attn-cu130torch211]==0.9.1' brings; to do without it give --verl.overrides '{_NO_FLASH}'"
     if missing:
-        raise ConfigError(f"run.engine verl with verl.device {v.device} needs {missing}. Make an environment: "
-                          f"{_MADE[v.device].format(v.rollout)}; or leave run.engine out.")
+        raise ConfigError(
+            f"run.engine verl with verl.device {v.device} needs {missing}. Make an environment: "
+            f"{_MADE[v.device].format(v.rollout)}; or leave run.engine out."
+        )
 
 
 def _follower(method: Method) -> Callable[[Any], None] | None:
     "What takes the weights into the memory of a method after each step, if anything does"
-    return getattr(method.memory, "follow", None) if getattr(method.memory, "follows", True) else None
+    return (
+        getattr(method.memory, "follow", None) if getattr(method.memory, "follows", True) else None
+    )
 
 
 def _check_method(method: Method, updates: int) -> None:
     "Raise where a method needs what verl's processes do not tell"
     if method.loss:
-        raise ConfigError("This method has a loss of its own, over the whole vocabulary, and verl's processes show the sampled tokens alone. "
-                          "Take its form of sampled tokens (--sdpo.form sampled), or leave run.engine out.")
+        raise ConfigError(
+            "This method has a loss of its own, over the whole vocabulary, and verl's processes show the sampled tokens alone. "
+            "Take its form of sampled tokens (--sdpo.form sampled), or leave run.engine out."
+        )
     if _follower(method) and not method.reads:
-        raise ConfigError("This method's memory follows the weights, and does not say that it reads them, so verl would hand on none. "
-                          "Make it as Method(..., reads=True), or leave run.engine out.")
+        raise ConfigError(
+            "This method's memory follows the weights, and does not say that it reads them, so verl would hand on none. "
+            "Make it as Method(..., reads=True), or leave run.engine out."
+        )
     if _follower(method) and updates > 1:
-        raise ConfigError(f"This method follows the weights from update to update, and verl hands them on once a step, after {updates}. "
-                          "Take one update a step, or leave run.engine out.")
+        raise ConfigError(
+            f"This method follows the weights from update to update, and verl hands them on once a step, after {updates}. "
+            "Take one update a step, or leave run.engine out."
+        )
 
 # %% ../../nbs/75_engines.ipynb #check_verl
 def _check_verl(s: Settings) -> None:
     "Raise for settings that this engine does not follow"
-    v, m, sdpo, reads = s.groups.get("verl", VerlConfig()), s.model, s.groups.get("sdpo"), getattr(s.groups.get("eval"), "no_repeat_ngram", 0)
-    count, whole = v.nodes * v.gpus, sdpo is not None and (not sdpo.is_sampled or sdpo.form is None and "offline" in s.run.methods)
-    asking = [name for name, group in s.groups.items() if str(getattr(group, "workers", None) or "").startswith("ray/")]
+    v, m, sdpo, reads = (
+        s.groups.get("verl", VerlConfig()),
+        s.model,
+        s.groups.get("sdpo"),
+        getattr(s.groups.get("eval"), "no_repeat_ngram", 0),
+    )
+    count, whole = (
+        v.nodes * v.gpus,
+        sdpo is not None
+        and (not sdpo.is_sampled or sdpo.form is None and "offline" in s.run.methods),
+    )
+    asking = [
+        name
+        for name, group in s.groups.items()
+        if str(getattr(group, "workers", None) or "").startswith("ray/")
+    ]
     require_all(
         lambda: trainer_options(s.trainer),
-        lambda: require("verl", (v.address or v.nodes == 1, "nodes: several machines need a running cluster of Ray. Name it in verl.address"),
-            (count % v.tensor_parallel == 0, f"tensor_parallel ({v.tensor_parallel}) must divide the {count} GPUs. "
-                                             f"Give --verl.tensor_parallel {math.gcd(count, v.tensor_parallel)}")),
-        lambda: require("sdpo", (not whole, "form asks for whole vocabularies, and verl's processes show the sampled tokens alone. "
-                                            "Take --sdpo.form sampled"),
-            (getattr(sdpo, "teacher", "") != "ema" or updates(s) == 1,
-             "teacher ema follows the weights from update to update, and verl hands them on once a step. "
-             "Take one update a step, or another teacher")),
-        lambda: require("eval", (not s.run.validate or not reads,
-             "no_repeat_ngram: verl's servers, which run.validate asks, cannot forbid repeated runs of tokens. Leave run.validate out, or give 0")),
-        *(partial(require, name, (False, "workers asks through a Ray of its own, and engine verl starts another. "
-                                         "Leave it out: the leading process asks, all at once")) for name in asking),
-        lambda: require("model", (not m.lora_rank or not s.trainer.get("beta"),
-             "lora_rank with trainer.beta: verl takes the model without its adapter for the reference, and not the start of the stage. "
-             "Give --trainer.beta 0, or leave one of them out"),
-            (not m.lora_rank or not VerlPlans.has_critic(s), "lora_rank: a critic of verl starts from whole weights of the policy, and an adapter "
-                                                    "is none. Leave one of them out"),
-            (m.dtype in ("float32", "bfloat16"), f"dtype {m.dtype} is not known to the engine verl. Take bfloat16")))
+        lambda: require(
+            "verl",
+            (
+                v.address or v.nodes == 1,
+                "nodes: several machines need a running cluster of Ray. Name it in verl.address",
+            ),
+            (
+                count % v.tensor_parallel == 0,
+                f"tensor_parallel ({v.tensor_parallel}) must divide the {count} GPUs. "
+                f"Give --verl.tensor_parallel {math.gcd(count, v.tensor_parallel)}",
+            ),
+        ),
+        lambda: require(
+            "sdpo",
+            (
+                not whole,
+                "form asks for whole vocabularies, and verl's processes show the sampled tokens alone. "
+                "Take --sdpo.form sampled",
+            ),
+            (
+                getattr(sdpo, "teacher", "") != "ema" or updates(s) == 1,
+                "teacher ema follows the weights from update to update, and verl hands them on once a step. "
+                "Take one update a step, or another teacher",
+            ),
+        ),
+        lambda: require(
+            "eval",
+            (
+                not s.run.validate or not reads,
+                "no_repeat_ngram: verl's servers, which run.validate asks, cannot forbid repeated runs of tokens. Leave run.validate out, or give 0",
+            ),
+        ),
+        *(
+            partial(
+                require,
+                name,
+                (
+                    False,
+                    "workers asks through a Ray of its own, and engine verl starts another. "
+                    "Leave it out: the leading process asks, all at once",
+                ),
+            )
+            for name in asking
+        ),
+        lambda: require(
+            "model",
+            (
+                not m.lora_rank or not s.trainer.get("beta"),
+                "lora_rank with trainer.beta: verl takes the model without its adapter for the reference, and not the start of the stage. "
+                "Give --trainer.beta 0, or leave one of them out",
+            ),
+            (
+                not m.lora_rank or not VerlPlans.has_critic(s),
+                "lora_rank: a critic of verl starts from whole weights of the policy, and an adapter "
+                "is none. Leave one of them out",
+            ),
+            (
+                m.dtype in ("float32", "bfloat16"),
+                f"dtype {m.dtype} is not known to the engine verl. Take bfloat16",
+            ),
+        ),
+    )
 
 
 def _check_lessons(s: Settings) -> None:
     "Raise for supervised stages that this engine does not train"
     v, lessons, batch = s.groups.get("verl", VerlConfig()), lessons_engine(s), s.sft.batch
     count = v.nodes * v.gpus
-    require("sft", (not (lessons == "verl" and s.sft.muon_lr and not s.model.lora_rank),
-                    "muon_lr asks for Muon, which verl does not have. Give --sft.muon_lr 0; or --verl.lessons trl, which trains "
-                    "supervised stages in the leading process alone"),
-            (lessons == "trl" or batch % count == 0, f"batch ({batch}) must be a multiple of the {count} processes that train. "
-                                                     f"Give --sft.batch {batch + -batch % count}"))
+    require(
+        "sft",
+        (
+            not (lessons == "verl" and s.sft.muon_lr and not s.model.lora_rank),
+            "muon_lr asks for Muon, which verl does not have. Give --sft.muon_lr 0; or --verl.lessons trl, which trains "
+            "supervised stages in the leading process alone",
+        ),
+        (
+            lessons == "trl" or batch % count == 0,
+            f"batch ({batch}) must be a multiple of the {count} processes that train. "
+            f"Give --sft.batch {batch + -batch % count}",
+        ),
+    )
 
 # %% ../../nbs/75_engines.ipynb #Leader
 class _Leader:
     "Leads the loops of a stage: waits for a step's rows, lets the method work, hands out results"
 
-    def __init__(self, run: Run, method: Method, rows: Sequence[dict], policy: LoopPolicy, job: Job, callbacks: Sequence[Any], numbers: Path):
-        self.run, self.stage, self.method, self.rows, self.policy, self.job, self.numbers = run, job.name, method, rows, policy, job, numbers
-        self.watching, self.group = [*run.watch(job.name), *callbacks], run.settings.rollout.group_size
-        self.size, self.logged, self.unlogged = run.settings.rollout.num_prompts * self.group, None, numbers.with_name(f"{job.name}.unlogged.json")
+    def __init__(
+        self,
+        run: Run,
+        method: Method,
+        rows: Sequence[dict],
+        policy: LoopPolicy,
+        job: Job,
+        callbacks: Sequence[Any],
+        numbers: Path,
+    ):
+        self.run, self.stage, self.method, self.rows, self.policy, self.job, self.numbers = (
+            run,
+            job.name,
+            method,
+            rows,
+            policy,
+            job,
+            numbers,
+        )
+        self.watching, self.group = (
+            [*run.watch(job.name), *callbacks],
+            run.settings.rollout.group_size,
+        )
+        self.size, self.logged, self.unlogged = (
+            run.settings.rollout.num_prompts * self.group,
+            None,
+            numbers.with_name(f"{job.name}.unlogged.json"),
+        )
 
     def begin(self, taken: int) -> None:
         "Tell those who watch that steps begin behind those that were taken; log the last of these where a killed run had not"
@@ -123,49 +263,77 @@ class _Leader:
         found = json.loads(self.unlogged.read_text()) if self.unlogged.exists() else {}
         if found.get("step") == taken:
             self.logged = found["logs"]
-            self.log(max(self.numbers.parent.glob(f"{self.stage}-[0-9]*.jsonl"), default=self.numbers))
+            self.log(
+                max(self.numbers.parent.glob(f"{self.stage}-[0-9]*.jsonl"), default=self.numbers)
+            )
 
     async def hear(self, exchange: Any) -> None:
         "Take in what loops say, for ever"
         while True:
-            for loop, message in await exchange.take.remote(): self.policy.hear(loop, message)
+            for loop, message in await exchange.take.remote():
+                self.policy.hear(loop, message)
 
     async def lead(self) -> None:
         "Lead step after step, until the token budget is spent; without one for ever"
         self.policy.home = asyncio.get_running_loop()
-        while await self.step(sorted([await self.policy.arrived.get() for _ in range(self.size)])): pass
+        while await self.step(sorted([await self.policy.arrived.get() for _ in range(self.size)])):
+            pass
 
     async def step(self, arrived: Sequence[tuple[int, str]]) -> bool:
         "Lead the loops of one step: (row, loop), sorted; False where the budget was spent before it, and the model has its last weights"
         from humanlm.engines.estimators import step_numbers, take_step
+
         numbers, loops = zip(*arrived)
-        if numbers[-1] == CHECK: return await _check(self, loops)
+        if numbers[-1] == CHECK:
+            return await _check(self, loops)
         self.policy.step, self.policy.calls = numbers[0] * self.group // self.size, 0
         _require_step(numbers, self.size, self.group)
-        if self.logged is not None: self.log()
-        if spent := is_spent(self.run, self.stage, self.policy.step): _stored(self.policy.model.to("cpu"))  # the weights that stay are not rounded
+        if self.logged is not None:
+            self.log()
+        if spent := is_spent(self.run, self.stage, self.policy.step):
+            _stored(self.policy.model.to("cpu"))  # the weights that stay are not rounded
         await self.policy.catch_up()
-        if spent and self.job.checks: await _measure(self, self.policy.step)
-        if spent: return False
-        if self.policy.step and (follow := _follower(self.method)): follow(self.policy.model)
+        if spent and self.job.checks:
+            await _measure(self, self.policy.step)
+        if spent:
+            return False
+        if self.policy.step and (follow := _follower(self.method)):
+            follow(self.policy.model)
         found = await take_step(self.method, [self.rows[n] for n in numbers], self.policy)
         done = found.batch.trajectories
-        if not self.job.lessons: save_trajectories(self.run.folder / "trajectories" / self.stage / f"step-{self.policy.step:06d}-0.parquet", done)
+        if not self.job.lessons:
+            save_trajectories(
+                self.run.folder
+                / "trajectories"
+                / self.stage
+                / f"step-{self.policy.step:06d}-0.parquet",
+                done,
+            )
         self.logged = {} if self.job.lessons else step_numbers(self.method, found)
         atomic_write(self.unlogged, to_json({"step": self.policy.step + 1, "logs": self.logged}))
-        if is_spent(self.run, self.stage, self.policy.step, self.logged): await self.policy.want(True)  # the next weights are the last
-        if (self.policy.step + 1) % save_every(self.run.settings, self.job.steps) == 0: _remember(self.method, self.job, self.policy.step + 1)
+        if is_spent(self.run, self.stage, self.policy.step, self.logged):
+            await self.policy.want(True)  # the next weights are the last
+        if (self.policy.step + 1) % save_every(self.run.settings, self.job.steps) == 0:
+            _remember(self.method, self.job, self.policy.step + 1)
         return await _hand_out(self.policy, loops, loop_results(done, found.advantages))
 
     def tell(self, event: str, **more: Any) -> None:
         "Tell those who watch, as a trainer of transformers would"
-        state = SimpleNamespace(global_step=self.policy.step + (event in ("on_log", "on_step_end")), max_steps=self.job.steps)
-        for one in self.watching: getattr(one, event)(None, state, SimpleNamespace(), **more)
+        state = SimpleNamespace(
+            global_step=self.policy.step + (event in ("on_log", "on_step_end")),
+            max_steps=self.job.steps,
+        )
+        for one in self.watching:
+            getattr(one, event)(None, state, SimpleNamespace(), **more)
 
     def log(self, numbers: Path | None = None) -> None:
         "Log the step before, now that verl has written what it measured"
         state, self.policy.step = self.policy.step, self.policy.step - 1
-        self.tell("on_log", logs=(self.logged or {}) | measured(self.run.settings, self.job, numbers or self.numbers, self.policy.step + 1))
+        self.tell(
+            "on_log",
+            logs=(self.logged or {})
+            | measured(self.run.settings, self.job, numbers or self.numbers, self.policy.step + 1),
+        )
         self.tell("on_step_end")
         self.policy.step, self.logged = state, None
         self.unlogged.unlink(missing_ok=True)
@@ -173,55 +341,79 @@ class _Leader:
     def end(self) -> None:
         "Log the last step"
         self.policy.step += 1
-        if self.logged is not None: self.log()
+        if self.logged is not None:
+            self.log()
         self.tell("on_train_end")
 
 # %% ../../nbs/75_engines.ipynb #require-step
 def _require_step(numbers, size, group):
     "Raise where verl asked for other rows than those of a step"
-    if [*numbers] == [n for n in range(numbers[0], numbers[-1] + 1) for _ in range(group)]: return
-    raise EngineError(f"verl asked for the rows {shorten(sorted(set(numbers)))}, which are no whole step of {size // group} prompts x {group}. "
-                      "Leave data.* and rollout.n out of verl.overrides.")
+    if [*numbers] == [n for n in range(numbers[0], numbers[-1] + 1) for _ in range(group)]:
+        return
+    raise EngineError(
+        f"verl asked for the rows {shorten(sorted(set(numbers)))}, which are no whole step of {size // group} prompts x {group}. "
+        "Leave data.* and rollout.n out of verl.overrides."
+    )
 
 # %% ../../nbs/75_engines.ipynb #memory
-def _memory(method, job, step): return Path(job.out) / "memory" / f"{step:06d}-{method.memory.file}"
+def _memory(method, job, step):
+    return Path(job.out) / "memory" / f"{step:06d}-{method.memory.file}"
 
 
 def _remember(method: Method, job: Job, step: int) -> None:
     "Write what a method remembers; the two newest stay"
-    if not method.memory: return
+    if not method.memory:
+        return
     (file := _memory(method, job, step)).parent.mkdir(parents=True, exist_ok=True)
     method.memory.save(file)
-    for old in sorted(file.parent.iterdir())[:-2]: old.unlink()
+    for old in sorted(file.parent.iterdir())[:-2]:
+        old.unlink()
 
 
 def _recall(method: Method, job: Job, step: int) -> None:
     "Read what a method remembered when a checkpoint was written; `EngineError` where it is lost"
-    if not method.memory or not step: return
+    if not method.memory or not step:
+        return
     if not (file := _memory(method, job, step)).exists():
-        raise EngineError(f"What the method remembered at step {step} should be in {file}, and the run cannot go on without. "
-                          "Start anew with --fresh.")
+        raise EngineError(
+            f"What the method remembered at step {step} should be in {file}, and the run cannot go on without. "
+            "Start anew with --fresh."
+        )
     method.memory.load(file)
 
 # %% ../../nbs/75_engines.ipynb #keep-best
 CHECK = -1  # number of the rows that stand for a measurement
-NOTHING: dict[str, Any] = {"prompt_ids": [0], "response_ids": [0], "response_mask": [1], "token_scores": [0.0], "reward_score": 0.0,
-                           "num_turns": 1, "metrics": {}}  # what its loops hand to verl
+NOTHING: dict[str, Any] = {
+    "prompt_ids": [0],
+    "response_ids": [0],
+    "response_mask": [1],
+    "token_scores": [0.0],
+    "reward_score": 0.0,
+    "num_turns": 1,
+    "metrics": {},
+}  # what its loops hand to verl
 
 
-def _checkpoint(job, step): return Path(job.out) / f"global_step_{step}" / "actor"
+def _checkpoint(job, step):
+    return Path(job.out) / f"global_step_{step}" / "actor"
 
 
-def _best(job): return Path(job.out) / "best"
+def _best(job):
+    return Path(job.out) / "best"
 
 
 def _values(job: Job) -> dict[int, float]:
     "Read what was measured: step → value"
     file = Path(job.out) / "validation.json"
-    return {int(step): value for step, value in json.loads(file.read_text()).items()} if file.exists() else {}
+    return (
+        {int(step): value for step, value in json.loads(file.read_text()).items()}
+        if file.exists()
+        else {}
+    )
 
 
-def _is_unmeasured(job): return job.checks and _newest_step(job.out) > 0 and _newest_step(job.out) not in _values(job)
+def _is_unmeasured(job):
+    return job.checks and _newest_step(job.out) > 0 and _newest_step(job.out) not in _values(job)
 
 
 def _keep_best(job: Job, step: int, value: float) -> None:
@@ -232,15 +424,25 @@ def _keep_best(job: Job, step: int, value: float) -> None:
         if _checkpoint(job, step).exists():
             with atomic_path(_best(job)) as tmp:
                 left = shutil.ignore_patterns(*spare)
-                shutil.copytree(_checkpoint(job, step), tmp, dirs_exist_ok=True, copy_function=os.link, ignore=left)
-        elif _best(job).exists(): shutil.rmtree(_best(job))  # a token budget ended here, and the model has the weights
+                shutil.copytree(
+                    _checkpoint(job, step),
+                    tmp,
+                    dirs_exist_ok=True,
+                    copy_function=os.link,
+                    ignore=left,
+                )
+        elif _best(job).exists():
+            shutil.rmtree(_best(job))  # a token budget ended here, and the model has the weights
     atomic_write(Path(job.out) / "validation.json", to_json(others | {step: value}))
 
 
 async def _hand_out(policy: LoopPolicy, loops: Sequence[str], results: Sequence[dict]) -> bool:
     "Give loops what they hand to verl"
-    while not policy.idle.empty(): policy.idle.get_nowait()
-    await policy.tell({loop: Order(result=result) for loop, result in zip(loops, results, strict=True)})
+    while not policy.idle.empty():
+        policy.idle.get_nowait()
+    await policy.tell(
+        {loop: Order(result=result) for loop, result in zip(loops, results, strict=True)}
+    )
     return True
 
 
@@ -266,33 +468,60 @@ async def _trained(ray: Any, config: Any, leader: _Leader) -> bool:
     "Let verl train while the leader leads; whether it came to its last step, or the budget was spent before"
     from ray.exceptions import RayError
     from verl.trainer.main_ppo import TaskRunnerV1
-    exchange = ray.remote(LoopExchange).options(name=NAME, num_cpus=0, max_concurrency=leader.size * 2 + 16).remote()
-    leader.policy.tell, leader.policy.newest, leader.policy.want = exchange.tell.remote, exchange.newest.remote, exchange.want.remote
-    await exchange.want.remote(leader.policy.reads or is_spent(leader.run, leader.stage, _newest_step(leader.job.out)))
+
+    exchange = (
+        ray.remote(LoopExchange)
+        .options(name=NAME, num_cpus=0, max_concurrency=leader.size * 2 + 16)
+        .remote()
+    )
+    leader.policy.tell, leader.policy.newest, leader.policy.want = (
+        exchange.tell.remote,
+        exchange.newest.remote,
+        exchange.want.remote,
+    )
+    await exchange.want.remote(
+        leader.policy.reads or is_spent(leader.run, leader.stage, _newest_step(leader.job.out))
+    )
     runner = TaskRunnerV1.remote()
     ending = asyncio.ensure_future(_awaited(runner.run.remote(config)))
     leading = asyncio.ensure_future(leader.lead())
     tasks = {ending, asyncio.ensure_future(leader.hear(exchange)), leading}
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done - {ending}: task.result()
-        if leading not in done: await ending
+        for task in done - {ending}:
+            task.result()
+        if leading not in done:
+            await ending
     except RayError as e:
-        raise EngineError(f"verl ended with an error: {_why(str(e) or type(e).__name__, leader.run.settings.groups['verl'].address)}") from e
+        raise EngineError(
+            f"verl ended with an error: {_why(str(e) or type(e).__name__, leader.run.settings.groups['verl'].address)}"
+        ) from e
     finally:
-        for task in tasks: task.cancel()
+        for task in tasks:
+            task.cancel()
     leader.end()
     return leading not in done
 
 
-async def _awaited(reference): return await reference
+async def _awaited(reference):
+    return await reference
 
 
 def _why(said: str, address: str | None) -> str:
     "Say in a sentence or two why verl ended, and what helps, from what Ray said"
-    if address and ("owner has died" in said or "node was terminated" in said): return f"the cluster of Ray at {address} is gone. Start it again, then --resume goes on from the last checkpoint."
+    if address and ("owner has died" in said or "node was terminated" in said):
+        return f"the cluster of Ray at {address} is gone. Start it again, then --resume goes on from the last checkpoint."
     killed = "The actor is dead" in said and "worker process has died" in said
-    line = "one of its processes was killed, often for want of memory." if killed else shorten(next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "unknown."), 300)
+    line = (
+        "one of its processes was killed, often for want of memory."
+        if killed
+        else shorten(
+            next(
+                (line.strip() for line in reversed(said.splitlines()) if line.strip()), "unknown."
+            ),
+            300,
+        )
+    )
     return f"{line} --verl.log true shows what its processes print; --resume goes on from the last checkpoint."
 
 
@@ -305,7 +534,14 @@ def _newest_step(out: str | Path) -> int:
 def _set_aside(model: Any, s: Settings, reads: bool) -> Any:
     "Move a model out of the way of verl's processes: to the host's memory, or, where it is read, into the format of computing"
     import torch
-    model = model.to("cpu") if not reads else model if has_adapter(model) else model.to(getattr(torch, s.model.dtype))
+
+    model = (
+        model.to("cpu")
+        if not reads
+        else model
+        if has_adapter(model)
+        else model.to(getattr(torch, s.model.dtype))
+    )
     torch.cuda.empty_cache()
     return model
 
@@ -318,10 +554,20 @@ def _stored(model: Any) -> Any:
 def _write_rows(path, numbers):
     "Write what verl reads: the number of each row, and words in the place of a prompt"
     import pandas as pd
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame([{"data_source": "humanlm", "prompt": [{"role": "user", "content": f"row {i}"}], "reward_model": {"ground_truth": ""},
-                   "extra_info": {"index": i},
-                   "agent_name": "humanlm"} for i in numbers]).to_parquet(path)
+    pd.DataFrame(
+        [
+            {
+                "data_source": "humanlm",
+                "prompt": [{"role": "user", "content": f"row {i}"}],
+                "reward_model": {"ground_truth": ""},
+                "extra_info": {"index": i},
+                "agent_name": "humanlm",
+            }
+            for i in numbers
+        ]
+    ).to_parquet(path)
 
 # %% ../../nbs/75_engines.ipynb #engine-plans
 def _check_all(s):
@@ -331,60 +577,165 @@ def _check_all(s):
         _check_verl(s)
         overrides(s, Job.planned(s, "METHOD"))
         return
-    require_all(lambda: _check_verl(s), lambda: _check_packages(v), lambda: _require_gpu(v),
-                lambda: require_cluster(v.address, "verl.address"),
-                lambda: require("run", (count == 1, f"engine verl starts processes of its own, and accelerate has started {count}. "
-                                                    "Start one: python -m humanlm.train")))
+    require_all(
+        lambda: _check_verl(s),
+        lambda: _check_packages(v),
+        lambda: _require_gpu(v),
+        lambda: require_cluster(v.address, "verl.address"),
+        lambda: require(
+            "run",
+            (
+                count == 1,
+                f"engine verl starts processes of its own, and accelerate has started {count}. "
+                "Start one: python -m humanlm.train",
+            ),
+        ),
+    )
     out = (Path(s.run.out) / (s.run.name or "run")).resolve()
-    require("run", ("${" not in str(out), "out holds ${, which Hydra, by which verl reads its settings, takes for a reference. Give another folder"))
-    composed(overrides(s, Job.planned(s, "METHOD", out=out / "checkpoints" / "METHOD", base=s.model.name)))
+    require(
+        "run",
+        (
+            "${" not in str(out),
+            "out holds ${, which Hydra, by which verl reads its settings, takes for a reference. Give another folder",
+        ),
+    )
+    composed(
+        overrides(
+            s, Job.planned(s, "METHOD", out=out / "checkpoints" / "METHOD", base=s.model.name)
+        )
+    )
 
 # %% ../../nbs/75_engines.ipynb #VerlEngine
 class _VerlEngine(VerlPlans):
     "Steps taken by verl, on Ray"
 
-    def check(self, s: Settings) -> None: _check_all(s)
-    def check_lessons(self, s: Settings) -> None: _check_lessons(s)
+    def check(self, s: Settings) -> None:
+        _check_all(s)
 
-    def learn(self, run: Run, stage: str, model: Any, tokenizer: Any, method: Method, rows: Sequence[dict], tokens: int,
-              callbacks: Sequence[Any]) -> None:
+    def check_lessons(self, s: Settings) -> None:
+        _check_lessons(s)
+
+    def learn(
+        self,
+        run: Run,
+        stage: str,
+        model: Any,
+        tokenizer: Any,
+        method: Method,
+        rows: Sequence[dict],
+        tokens: int,
+        callbacks: Sequence[Any],
+    ) -> None:
         "Train a model in place on rows in training order"
         s, out = run.settings, run.checkpoints(stage)
         _check_method(method, updates(s))
-        job = Job.of(stage, out.resolve(), tokens, math.ceil(len(rows) // s.rollout.num_prompts / updates(s)))
-        self.take(run, model, tokenizer, method, rows, job._replace(critic=method.critic, checks=bool(s.run.validate)), callbacks)
+        job = Job.of(
+            stage, out.resolve(), tokens, math.ceil(len(rows) // s.rollout.num_prompts / updates(s))
+        )
+        self.take(
+            run,
+            model,
+            tokenizer,
+            method,
+            rows,
+            job._replace(critic=method.critic, checks=bool(s.run.validate)),
+            callbacks,
+        )
 
-    def lessons(self, run: Run, stage: str, model: Any, tokenizer: Any, rows: Sequence[dict], out: Path) -> bool:
+    def lessons(
+        self, run: Run, stage: str, model: Any, tokenizer: Any, rows: Sequence[dict], out: Path
+    ) -> bool:
         "Train a model in place on supervised rows, unless settings leave them to TRL"
         s = run.settings
-        if lessons_engine(s) == "trl": return False
+        if lessons_engine(s) == "trl":
+            return False
         from humanlm.engines.lessons import lesson_method, lesson_rows, lesson_settings
+
         told = lesson_settings(s, len(rows))
-        made = lesson_rows(rows, tokenizer, s.sft.batch, s.model.max_prompt_tokens, getattr(model.config, "max_position_embeddings", None))
-        job = Job.of(stage, out.resolve(), max(len(t.completion_ids) for t in made), len(made) // s.sft.batch)._replace(lessons=True)
-        self.take(replace(run, settings=told), model, tokenizer, lesson_method(), [{"lesson": t} for t in made], job, [])
+        made = lesson_rows(
+            rows,
+            tokenizer,
+            s.sft.batch,
+            s.model.max_prompt_tokens,
+            getattr(model.config, "max_position_embeddings", None),
+        )
+        job = Job.of(
+            stage, out.resolve(), max(len(t.completion_ids) for t in made), len(made) // s.sft.batch
+        )._replace(lessons=True)
+        self.take(
+            replace(run, settings=told),
+            model,
+            tokenizer,
+            lesson_method(),
+            [{"lesson": t} for t in made],
+            job,
+            [],
+        )
         return True
 
-    def take(self, run: Run, model: Any, tokenizer: Any, method: Method, rows: Sequence[dict], job: Job, callbacks: Sequence[Any]) -> None:
+    def take(
+        self,
+        run: Run,
+        model: Any,
+        tokenizer: Any,
+        method: Method,
+        rows: Sequence[dict],
+        job: Job,
+        callbacks: Sequence[Any],
+    ) -> None:
         "Have verl train where it has not yet, and take over the weights"
-        if has_adapter(model): job = job._replace(base=model.peft_config["default"].base_model_name_or_path, rank=model.peft_config["default"].r)
-        whole = _newest_step(job.out) >= job.steps and not _is_unmeasured(job) or self.train(run, model, tokenizer, method, rows, job, callbacks)
-        if _best(job).exists(): take_checkpoint(_stored(model), _best(job))
-        elif whole: take_checkpoint(_stored(model), _checkpoint(job, job.steps))
+        if has_adapter(model):
+            job = job._replace(
+                base=model.peft_config["default"].base_model_name_or_path,
+                rank=model.peft_config["default"].r,
+            )
+        whole = (
+            _newest_step(job.out) >= job.steps
+            and not _is_unmeasured(job)
+            or self.train(run, model, tokenizer, method, rows, job, callbacks)
+        )
+        if _best(job).exists():
+            take_checkpoint(_stored(model), _best(job))
+        elif whole:
+            take_checkpoint(_stored(model), _checkpoint(job, job.steps))
 
-    def train(self, run: Run, model: Any, tokenizer: Any, method: Method, rows: Sequence[dict], job: Job, callbacks: Sequence[Any]) -> bool:
+    def train(
+        self,
+        run: Run,
+        model: Any,
+        tokenizer: Any,
+        method: Method,
+        rows: Sequence[dict],
+        job: Job,
+        callbacks: Sequence[Any],
+    ) -> bool:
         "Have verl train, from its newest checkpoint on; whether it came to its last step"
         from humanlm.models.checkpoints import save_model
         from humanlm.models.prompts import end_ids
+
         s, v = run.settings, run.settings.groups.get("verl", VerlConfig())
         _require_gpu(v)
         numbers = (run.folder / "verl" / f"{job.name}-{_newest_step(job.out):06d}.jsonl").resolve()
         numbers.parent.mkdir(parents=True, exist_ok=True)
-        if not (Path(job.model) / "config.json").exists(): save_model(model, tokenizer, job.model)
+        if not (Path(job.model) / "config.json").exists():
+            save_model(model, tokenizer, job.model)
         _write_rows(Path(job.rows), range(job.steps * s.rollout.num_prompts))
-        if job.checks: _write_rows(Path(job.out) / "checks.parquet", [CHECK] * s.rollout.num_prompts * s.rollout.group_size)
-        atomic_write(run.folder / "verl" / f"{job.name}.overrides", "\n".join(overrides(s, job)) + "\n")
-        policy = LoopPolicy(_set_aside(model, s, method.reads), tokenizer, end_ids(tokenizer, model), s, v.rollout, method.reads)
+        if job.checks:
+            _write_rows(
+                Path(job.out) / "checks.parquet",
+                [CHECK] * s.rollout.num_prompts * s.rollout.group_size,
+            )
+        atomic_write(
+            run.folder / "verl" / f"{job.name}.overrides", "\n".join(overrides(s, job)) + "\n"
+        )
+        policy = LoopPolicy(
+            _set_aside(model, s, method.reads),
+            tokenizer,
+            end_ids(tokenizer, model),
+            s,
+            v.rollout,
+            method.reads,
+        )
         leader = _Leader(run, method, rows, policy, job, callbacks, numbers)
         _recall(method, job, _newest_step(job.out))
         leader.begin(_newest_step(job.out))

@@ -43,9 +43,13 @@ class _AskingWorker:
         self.client: Any = None
         self.places = asyncio.Semaphore(options.get("limits", Limits()).concurrency)
         self.asked: dict[str, dict[int, asyncio.Task]] = defaultdict(dict)  # by sender
-        self.bells: dict[str, asyncio.Event] = defaultdict(asyncio.Event)  # by sender; what its last call waits for
+        self.bells: dict[str, asyncio.Event] = defaultdict(
+            asyncio.Event
+        )  # by sender; what its last call waits for
 
-    async def exchange(self, sender: str, requests: dict[int, ChatRequest]) -> dict[int, ChatReply | dict[str, Any]]:
+    async def exchange(
+        self, sender: str, requests: dict[int, ChatRequest]
+    ) -> dict[int, ChatReply | dict[str, Any]]:
         "Take questions, and give what has been answered: as soon as there is something, or the sender calls again"
         asked = self.asked[sender]
         for key, request in requests.items():
@@ -53,21 +57,38 @@ class _AskingWorker:
             asked[key].add_done_callback(lambda task: self.bells[sender].set())
         self.bells[sender].set()
         self.bells[sender] = bell = asyncio.Event()
-        if not any(task.done() for task in asked.values()): await bell.wait()
+        if not any(task.done() for task in asked.values()):
+            await bell.wait()
         await asyncio.sleep(_TOGETHER)
-        return {key: asked.pop(key).result() for key in [key for key, task in asked.items() if task.done()]}
+        return {
+            key: asked.pop(key).result()
+            for key in [key for key, task in asked.items() if task.done()]
+        }
 
     async def send(self, request: ChatRequest) -> ChatReply | dict[str, Any]:
         "Ask once; a failure comes back as the arguments of `LLMError`"
         try:
-            self.client = self.client or client(self.name, **self.options)  # a key that is missing here is said of each question
+            self.client = self.client or client(
+                self.name, **self.options
+            )  # a key that is missing here is said of each question
             self.client.open()
-            async with self.places: return await _once(self.client, request)
+            async with self.places:
+                return await _once(self.client, request)
         except LLMError as e:
             said = str(e).removeprefix(f"{e.kind}: ")
-            return {"kind": e.kind, "message": said, "status": e.status, "wait": e.wait, "raw": e.raw, "billed": e.billed}
+            return {
+                "kind": e.kind,
+                "message": said,
+                "status": e.status,
+                "wait": e.wait,
+                "raw": e.raw,
+                "billed": e.billed,
+            }
         except Exception as e:  # it belongs to this question, and to no other of the same call
-            return {"kind": "bad request", "message": str(e) if isinstance(e, HumanLMError) else f"{type(e).__name__}: {e}"}
+            return {
+                "kind": "bad request",
+                "message": str(e) if isinstance(e, HumanLMError) else f"{type(e).__name__}: {e}",
+            }
 
 # %% ../../nbs/engines/07_workers.ipynb #exchange
 class _Exchange:
@@ -86,7 +107,8 @@ class _Exchange:
         key = next(self.keys)
         self.new[key], self.open[key] = request, asyncio.get_running_loop().create_future()
         self._call_soon()
-        try: return await self.open[key]
+        try:
+            return await self.open[key]
         except asyncio.CancelledError:
             self.given_up += key not in self.new
             raise
@@ -102,123 +124,203 @@ class _Exchange:
     async def _call(self) -> None:
         await asyncio.sleep(0)  # for others that are given in the same moment
         (self.next, requests, self.new), given = (None, self.new, {}), list(self.open)
-        try: found = await self.worker.exchange.remote(self.sender, requests)
-        except Exception as e: found = dict.fromkeys(given if _has_ended(e) else requests, e)  # raised where each was asked
+        try:
+            found = await self.worker.exchange.remote(self.sender, requests)
+        except Exception as e:
+            found = dict.fromkeys(
+                given if _has_ended(e) else requests, e
+            )  # raised where each was asked
         self.calls.discard(asyncio.current_task())
         self.given_up = 0 if found else self.given_up
         for key, answer in found.items():
-            if key in self.open and not self.open[key].done(): self.open[key].set_result(answer)
-        if not self.calls and any(not future.done() for future in self.open.values()): self._call_soon()
+            if key in self.open and not self.open[key].done():
+                self.open[key].set_result(answer)
+        if not self.calls and any(not future.done() for future in self.open.values()):
+            self._call_soon()
 
 
 def _has_ended(failure: Any) -> bool:
     "Whether a call failed with its worker, and not before it went out"
     ray = sys.modules.get("ray.exceptions")
-    return ray is not None and isinstance(failure, ray.RayError) and not isinstance(failure, ray.RayTaskError)  # raised by a worker that lives
+    return (
+        ray is not None
+        and isinstance(failure, ray.RayError)
+        and not isinstance(failure, ray.RayTaskError)
+    )  # raised by a worker that lives
 
 # %% ../../nbs/engines/07_workers.ipynb #WorkersClient
 class _WorkersClient(Client):
     "A client whose questions are asked by others"
 
-    def __init__(self, here: Any, workers: int, options: dict[str, Any]):  # here: the `Client` that each of them has
-        most = replace(here.limits, concurrency=2 * workers * here.limits.concurrency, timeout=2 * here.limits.timeout)
+    def __init__(
+        self, here: Any, workers: int, options: dict[str, Any]
+    ):  # here: the `Client` that each of them has
+        most = replace(
+            here.limits,
+            concurrency=2 * workers * here.limits.concurrency,
+            timeout=2 * here.limits.timeout,
+        )
         super().__init__(here.name, most, here.ledger, here.cache, here.sleep)
-        self.takes_n, self.takes_schema, self.takes_extra, self.takes_prefill = here.takes_n, here.takes_schema, here.takes_extra, here.takes_prefill
+        self.takes_n, self.takes_schema, self.takes_extra, self.takes_prefill = (
+            here.takes_n,
+            here.takes_schema,
+            here.takes_extra,
+            here.takes_prefill,
+        )
         self.options, self.count = options, workers
         self.workers: list[Any] = []
         self.starting = Lock()
-        self.vanished: tuple[float, EngineError] | None = None  # when no worker would start, and why
+        self.vanished: tuple[float, EngineError] | None = (
+            None  # when no worker would start, and why
+        )
         self.exchanges = PerLoop(dict)  # by worker
 
     def open(self) -> None:
         "Start the workers, and others for those that have ended"
         with self.starting:
-            if self.vanished and monotonic() < self.vanished[0] + _START: raise EngineError(str(self.vanished[1]))  # others wait for the same workers
-            if (missing := self.count - len(self.workers)) <= 0: return
-            try: self.workers += _started(_AskingWorker, missing, self.name, self.options, max_restarts=0)
+            if self.vanished and monotonic() < self.vanished[0] + _START:
+                raise EngineError(str(self.vanished[1]))  # others wait for the same workers
+            if (missing := self.count - len(self.workers)) <= 0:
+                return
+            try:
+                self.workers += _started(
+                    _AskingWorker, missing, self.name, self.options, max_restarts=0
+                )
             except EngineError as e:
                 self.vanished = monotonic(), e.with_traceback(None)
                 raise
 
     async def send(self, request: ChatRequest) -> ChatReply:
         "Have a worker ask"
-        if len(self.workers) < self.count: await asyncio.to_thread(self.open)  # others go on being answered
+        if len(self.workers) < self.count:
+            await asyncio.to_thread(self.open)  # others go on being answered
         known = self.exchanges.get()
         known.update({worker: _Exchange(worker) for worker in self.workers if worker not in known})
-        exchange = min([known[worker] for worker in self.workers], key=lambda exchange: len(exchange.open) + exchange.given_up)
+        exchange = min(
+            [known[worker] for worker in self.workers],
+            key=lambda exchange: len(exchange.open) + exchange.given_up,
+        )
         found = await exchange.ask(request)
         if _has_ended(found):
             self.workers = [worker for worker in self.workers if worker != exchange.worker]
             known.pop(exchange.worker, None)
-            raise LLMError("connection", f"The worker that asked {self.name} has ended: {shorten(found, 200)}", billed=True)
-        if isinstance(found, Exception): raise found
-        if isinstance(found, dict): raise LLMError(**found)
+            raise LLMError(
+                "connection",
+                f"The worker that asked {self.name} has ended: {shorten(found, 200)}",
+                billed=True,
+            )
+        if isinstance(found, Exception):
+            raise found
+        if isinstance(found, dict):
+            raise LLMError(**found)
         return found
 
 # %% ../../nbs/engines/07_workers.ipynb #started
 _START = 60  # seconds for workers to start; a cluster that has lost its machines would start them for ever
 
 
-def _started(kind: type, count: int, *given: Any, **options: Any) -> list[Any]:  # given: to each of them; options: of Ray
+def _started(
+    kind: type, count: int, *given: Any, **options: Any
+) -> list[Any]:  # given: to each of them; options: of Ray
     "Start workers, spread over the machines of the cluster"
     _join_cluster()
     import ray
+
     make = ray.remote(kind).options(num_cpus=0, scheduling_strategy="SPREAD", **options)
     workers = [make.remote(*given) for _ in range(count)]
-    try: ray.get([worker.__ray_ready__.remote() for worker in workers], timeout=_START)
+    try:
+        ray.get([worker.__ray_ready__.remote() for worker in workers], timeout=_START)
     except ray.exceptions.RayError as e:
-        for worker in workers: ray.kill(worker)
-        raise EngineError(f"Workers of Ray cannot be started (waited for {_START} s at most: {shorten(e, 200).rstrip('.')}). Look at `ray status`: the cluster may have vanished. "
-                          "The same command goes on with what is done.") from e
+        for worker in workers:
+            ray.kill(worker)
+        raise EngineError(
+            f"Workers of Ray cannot be started (waited for {_START} s at most: {shorten(e, 200).rstrip('.')}). Look at `ray status`: the cluster may have vanished. "
+            "The same command goes on with what is done."
+        ) from e
     return workers
 
 
 def _join_cluster() -> None:
     "Join the cluster that `RAY_ADDRESS` names, or start one on this machine"
-    if missing := ray_lacking(): raise ConfigError(f"{missing}.")
+    if missing := ray_lacking():
+        raise ConfigError(f"{missing}.")
     import ray
-    if ray.is_initialized(): return
+
+    if ray.is_initialized():
+        return
     address = os.environ.get("RAY_ADDRESS")
     require_cluster(address, "RAY_ADDRESS")
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     here: dict[str, Any] = {} if address else {"num_cpus": 2, "object_store_memory": 100 << 20}
-    paths = {"PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))}
+    paths = {
+        "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))
+    }
     try:
-        ray.init(address=address or "local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
-                 runtime_env={"env_vars": paths}, **here)
+        ray.init(
+            address=address or "local",
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": paths},
+            **here,
+        )
     except Exception as e:
         how = f"at {address} cannot be joined" if address else "cannot be started"
-        raise EngineError(f"Ray {how}: {shorten(e, 300).rstrip('.')}. Look at RAY_ADDRESS, or leave it out to start Ray here.") from e
+        raise EngineError(
+            f"Ray {how}: {shorten(e, 300).rstrip('.')}. Look at RAY_ADDRESS, or leave it out to start Ray here."
+        ) from e
     _say_if_cut_off()
 
 
 def _say_if_cut_off() -> None:
     "Have a shell say so where this process ends without a word: Ray ends it at once when its store of objects has vanished"
-    said = ("error: this command was cut off while workers of Ray were at work: somebody killed it, or the cluster has vanished. "
-            "The same command goes on with what is done.")
-    shell: Any = subprocess.Popen(["sh", "-c", f"trap '' INT TERM; read word || echo '{said}' >&2"], stdin=subprocess.PIPE, start_new_session=True)
+    said = (
+        "error: this command was cut off while workers of Ray were at work: somebody killed it, or the cluster has vanished. "
+        "The same command goes on with what is done."
+    )
+    shell: Any = subprocess.Popen(
+        ["sh", "-c", f"trap '' INT TERM; read word || echo '{said}' >&2"],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
     register(shell.communicate, b"over\n")
 
 # %% ../../nbs/engines/07_workers.ipynb #ray_client
 def ray_client(
-    name: str,   # provider/model
+    name: str,  # provider/model
     count: int,  # of workers
     options: dict[str, Any],  # of the client: limits, ledger, cache, base_url
 ) -> _WorkersClient:
     "Make a client whose questions are asked by workers of Ray"
-    own = {"limits": Limits(concurrency=options["limits"].concurrency, timeout=options["limits"].timeout)} if "limits" in options else {}
-    return _WorkersClient(client(name, **options), count, own | {key: options[key] for key in ("base_url",) if key in options})
+    own = (
+        {
+            "limits": Limits(
+                concurrency=options["limits"].concurrency, timeout=options["limits"].timeout
+            )
+        }
+        if "limits" in options
+        else {}
+    )
+    return _WorkersClient(
+        client(name, **options),
+        count,
+        own | {key: options[key] for key in ("base_url",) if key in options},
+    )
 
 # %% ../../nbs/engines/07_workers.ipynb #ray_mapper
 class _MappingWorker:
     "Applies functions for another process; an actor of Ray"
 
-    def __init__(self): self.known: dict[str, Any] = {}
+    def __init__(self):
+        self.known: dict[str, Any] = {}
 
-    def apply(self, key: str, held: Sequence[Any], item: Any) -> Any:  # held: a reference to the function, which is fetched once
+    def apply(
+        self, key: str, held: Sequence[Any], item: Any
+    ) -> Any:  # held: a reference to the function, which is fetched once
         "Apply a function"
         if key not in self.known:
             import ray
+
             self.known = {key: ray.get(held[0])}
         return self.known[key](item)
 
@@ -228,26 +330,39 @@ def ray_mapper(count: int) -> Iterator[Callable[..., Iterator]]:  # of workers
     "Give a `map` whose work is done by workers of Ray"
     workers = _started(_MappingWorker, count, max_restarts=-1, max_task_retries=3)
     import ray
-    try: yield partial(_mapped, workers)
+
+    try:
+        yield partial(_mapped, workers)
     finally:
-        for worker in workers: ray.kill(worker)
+        for worker in workers:
+            ray.kill(worker)
 
 
-def _mapped(workers: Sequence[Any], function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+def _mapped(
+    workers: Sequence[Any], function: Callable[[Any], Any], items: Iterable[Any]
+) -> Iterator[Any]:
     import ray
+
     key, held, under_way = uuid4().hex, [ray.put(function)], deque()
     for item, worker in zip(items, cycle(workers)):
         under_way.append(worker.apply.remote(key, held, item))
-        if len(under_way) >= 2 * len(workers): yield _result(under_way.popleft())
-    while under_way: yield _result(under_way.popleft())
+        if len(under_way) >= 2 * len(workers):
+            yield _result(under_way.popleft())
+    while under_way:
+        yield _result(under_way.popleft())
 
 
 def _result(reference: Any) -> Any:
     "Wait for a result; an error is raised as if this process had met it"
     import ray
     from ray.exceptions import RayError, RayTaskError
-    try: return ray.get(reference)
-    except RayTaskError as e: raise e.cause from None
+
+    try:
+        return ray.get(reference)
+    except RayTaskError as e:
+        raise e.cause from None
     except RayError as e:
-        raise EngineError(f"Workers of Ray have ended, and were started again in vain: {shorten(e, 200).rstrip('.')}. "
-                          "The same command goes on with what is done; where memory ran out, fewer workers have more each.") from None
+        raise EngineError(
+            f"Workers of Ray have ended, and were started again in vain: {shorten(e, 200).rstrip('.')}. "
+            "The same command goes on with what is done; where memory ran out, fewer workers have more each."
+        ) from None

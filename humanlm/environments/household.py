@@ -21,46 +21,76 @@ from ..gyms.protocol import Environment, Feedback, Gym, GymConfig, GymTask, Tool
 
 # %% ../../nbs/environments/02_household.ipynb #read_command
 _THING = r"([a-z]+ \d{1,3})"
-_COMMAND = re.compile(rf"(look|inventory|help)|(go to|open|close|examine|use) {_THING}|"
-                      rf"(?:(take) {_THING} from|(move) {_THING} to|(heat|cool|clean|slice) {_THING} with) {_THING}")
-_LINKS = {"take": "from", "move": "to", "heat": "with", "cool": "with", "clean": "with", "slice": "with"}
+_COMMAND = re.compile(
+    rf"(look|inventory|help)|(go to|open|close|examine|use) {_THING}|"
+    rf"(?:(take) {_THING} from|(move) {_THING} to|(heat|cool|clean|slice) {_THING} with) {_THING}"
+)
+_LINKS = {
+    "take": "from",
+    "move": "to",
+    "heat": "with",
+    "cool": "with",
+    "clean": "with",
+    "slice": "with",
+}
 
 
-def _read_command(text: str) -> tuple[str, ...]:  # text: as a policy wrote it; → verb and names, empty if it is no command
+def _read_command(
+    text: str,
+) -> tuple[str, ...]:  # text: as a policy wrote it; → verb and names, empty if it is no command
     "Read a household command, whose names end in numbers"
     text = " ".join(text[:200].lower().split()).rstrip(".!")
-    found = _COMMAND.fullmatch(re.sub(r"^put (.+?) (?:in/on|into|onto|in|on) ", r"move \1 to ", text))
+    found = _COMMAND.fullmatch(
+        re.sub(r"^put (.+?) (?:in/on|into|onto|in|on) ", r"move \1 to ", text)
+    )
     return tuple(part for part in found.groups() if part) if found else ()
 
 
 def _write_command(parts: Sequence[str]) -> str:
     "Write a command as both worlds spell it"
-    return f"{parts[0]} {parts[1]} {_LINKS[parts[0]]} {parts[2]}" if len(parts) == 3 else " ".join(parts)
+    return (
+        f"{parts[0]} {parts[1]} {_LINKS[parts[0]]} {parts[2]}"
+        if len(parts) == 3
+        else " ".join(parts)
+    )
 
 # %% ../../nbs/environments/02_household.ipynb #HouseholdTask
 _OPENS = {"fridge", "microwave", "cabinet", "drawer", "safe"}
 _TOOLS = {"microwave": "heat", "fridge": "cool", "sinkbasin": "clean", "bathtubbasin": "clean"}
 _LAMPS = ("desklamp", "floorlamp")
-_TAKES = {tool: set(kinds.split()) for tool, kinds in {
-    "heat": "apple tomato potato bread egg mug cup plate", "cool": "apple tomato potato bread egg mug cup plate bowl pan",
-    "clean": "apple tomato potato mug cup plate bowl pan spoon fork cloth soapbar"}.items()}
+_TAKES = {
+    tool: set(kinds.split())
+    for tool, kinds in {
+        "heat": "apple tomato potato bread egg mug cup plate",
+        "cool": "apple tomato potato bread egg mug cup plate bowl pan",
+        "clean": "apple tomato potato mug cup plate bowl pan spoon fork cloth soapbar",
+    }.items()
+}
 _MADE = {"heat": "hot", "cool": "cold", "clean": "clean"}
-_GOALS = {"put": "put {thing} on or in {place}", "two": "put two things, each {thing}, on or in the same kind of place: {place}",
-          "look": "hold {thing} in the light of {place}",
-          **{tool: f"put {{thing}} that is {made} on or in {{place}}" for tool, made in _MADE.items()}}
+_GOALS = {
+    "put": "put {thing} on or in {place}",
+    "two": "put two things, each {thing}, on or in the same kind of place: {place}",
+    "look": "hold {thing} in the light of {place}",
+    **{tool: f"put {{thing}} that is {made} on or in {{place}}" for tool, made in _MADE.items()},
+}
 
 
-def _kind(name): return name.rpartition(" ")[0]  # of a numbered name
+def _kind(name):
+    return name.rpartition(" ")[0]  # of a numbered name
 
 
-def _one(kind): return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+def _one(kind):
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 @dataclass(frozen=True)
 class _HouseholdTask(GymTask):
     "Something to put in order in a room"
+
     room: str
-    goal: tuple[str, str, str]  # what is to be done with which kind of thing, and the kind of place or lamp
+    goal: tuple[
+        str, str, str
+    ]  # what is to be done with which kind of thing, and the kind of place or lamp
     places: tuple[str, ...]
     things: tuple[tuple[str, str], ...]  # a thing and where it lies
 
@@ -71,83 +101,116 @@ class _HouseholdTask(GymTask):
         return f"You stand in the middle of a {self.room}. Around you are: {', '.join(self.places)}.\nYour task: {wanted}."
 
     @property
-    def secrets(self) -> tuple[str, ...]: return tuple(thing for thing, _ in self.things if _kind(thing) == self.goal[1])
+    def secrets(self) -> tuple[str, ...]:
+        return tuple(thing for thing, _ in self.things if _kind(thing) == self.goal[1])
 
-    def world(self): return _ToyHousehold(self, dict(self.things))
+    def world(self):
+        return _ToyHousehold(self, dict(self.things))
 
 # %% ../../nbs/environments/02_household.ipynb #ToyHousehold
 @dataclass
 class _ToyHousehold:
     "A made-up room, with a hand that holds one thing"
+
     task: _HouseholdTask
     where: dict[str, str]  # thing → place; "": in the hand
-    here: str = ""         # where one stands
+    here: str = ""  # where one stands
     opened: set[str] = field(default_factory=set)
     marks: set[tuple[str, str]] = field(default_factory=set)  # thing, what was done to it
-    lit: bool = False      # was the lamp used with the right thing in the hand?
+    lit: bool = False  # was the lamp used with the right thing in the hand?
 
-    def __deepcopy__(self, memo): return replace(self, where=dict(self.where), opened=set(self.opened), marks=set(self.marks))
+    def __deepcopy__(self, memo):
+        return replace(self, where=dict(self.where), opened=set(self.opened), marks=set(self.marks))
 
     @property
-    def held(self) -> str: return next((thing for thing, place in self.where.items() if not place), "")
+    def held(self) -> str:
+        return next((thing for thing, place in self.where.items() if not place), "")
 
     @property
     def won(self) -> bool:
-        if self.task.goal[0] == "look": return self.lit
+        if self.task.goal[0] == "look":
+            return self.lit
         return sum(map(self.settled, self.where)) >= (2 if self.task.goal[0] == "two" else 1)
 
     def settled(self, thing: str) -> bool:
         "Tell whether a thing is as and where it should be"
         goal, kind, place = self.task.goal
-        return _kind(thing) == kind and _kind(self.where[thing]) == place and (goal not in _MADE or (thing, goal) in self.marks)
+        return (
+            _kind(thing) == kind
+            and _kind(self.where[thing]) == place
+            and (goal not in _MADE or (thing, goal) in self.marks)
+        )
 
-    def shut(self, place: str) -> bool: return place not in self.opened and _kind(place) in _OPENS
+    def shut(self, place: str) -> bool:
+        return place not in self.opened and _kind(place) in _OPENS
 
     def admissible(self) -> list[str]:
         "List the commands that change or tell something now"
         here, held = self.here, self.held
         found = ["look", "inventory", *(f"examine {name}" for name in (here, held) if name)]
-        if here and _kind(here) in _OPENS: found.append(f"{'close' if here in self.opened else 'open'} {here}")
+        if here and _kind(here) in _OPENS:
+            found.append(f"{'close' if here in self.opened else 'open'} {here}")
         if here and not self.shut(here):
             around = [thing for thing, at in self.where.items() if at == here]
             found += [f"use {thing}" for thing in around if _kind(thing) in _LAMPS]
-            found += [f"move {held} to {here}"] if held else [f"take {thing} from {here}" for thing in around if _kind(thing) not in _LAMPS]
+            found += (
+                [f"move {held} to {here}"]
+                if held
+                else [f"take {thing} from {here}" for thing in around if _kind(thing) not in _LAMPS]
+            )
         tool = _TOOLS.get(_kind(here))
-        if held and tool and _kind(held) in _TAKES[tool]: found.append(f"{tool} {held} with {here}")
+        if held and tool and _kind(held) in _TAKES[tool]:
+            found.append(f"{tool} {held} with {here}")
         return found + [f"go to {place}" for place in self.task.places if place != here]
 
     def seen(self, place: str) -> str:
-        if self.shut(place): return f"The {place} is closed."
+        if self.shut(place):
+            return f"The {place} is closed."
         return f"On or in the {place}: {', '.join(thing for thing, at in self.where.items() if at == place) or 'nothing'}."
 
     def do(self, command: str) -> str:
         "Execute an admissible command and tell what happens"
         match _read_command(command):
-            case ("look",) | ("examine", self.here): return self.seen(self.here) if self.here else self.task.opening
-            case ("inventory",): return f"You hold {self.held or 'nothing'}."
-            case ("go to", place): self.here = place
-            case ("open", place): self.opened.add(place)
-            case ("close", place): self.opened.remove(place)
-            case ("take", thing, _): self.where[thing] = ""
-            case ("move", thing, place): self.where[thing] = place
+            case ("look",) | ("examine", self.here):
+                return self.seen(self.here) if self.here else self.task.opening
+            case ("inventory",):
+                return f"You hold {self.held or 'nothing'}."
+            case ("go to", place):
+                self.here = place
+            case ("open", place):
+                self.opened.add(place)
+            case ("close", place):
+                self.opened.remove(place)
+            case ("take", thing, _):
+                self.where[thing] = ""
+            case ("move", thing, place):
+                self.where[thing] = place
             case ("examine", thing):
                 return f"The {thing} is {' and '.join(sorted(_MADE[done] for name, done in self.marks if name == thing)) or 'as it was'}."
-            case ("use", lamp): self.lit = self.lit or (_kind(self.held), _kind(lamp)) == self.task.goal[1:]
+            case ("use", lamp):
+                self.lit = self.lit or (_kind(self.held), _kind(lamp)) == self.task.goal[1:]
             case (tool, thing, _):
-                if tool != "clean": self.marks -= {(thing, "heat"), (thing, "cool")}
+                if tool != "clean":
+                    self.marks -= {(thing, "heat"), (thing, "cool")}
                 self.marks.add((thing, tool))
-        return f"You {command}." + (f" {self.seen(self.here)}" if command.startswith(("go to", "open")) else "")
+        return f"You {command}." + (
+            f" {self.seen(self.here)}" if command.startswith(("go to", "open")) else ""
+        )
 
-    def plan(self) -> str: return _next_command(self)
+    def plan(self) -> str:
+        return _next_command(self)
 
 # %% ../../nbs/environments/02_household.ipynb #next_command
 def _next_command(room):
     "What somebody who sees everything does next"
     goal, kind, place = room.task.goal
     if not (held := room.held):
-        thing = next(thing for thing in room.where if _kind(thing) == kind and not room.settled(thing))
+        thing = next(
+            thing for thing in room.where if _kind(thing) == kind and not room.settled(thing)
+        )
         return _reach(room, room.where[thing]) or f"take {thing} from {room.where[thing]}"
-    if _kind(held) != kind: return _reach(room, room.here) or f"move {held} to {room.here}"
+    if _kind(held) != kind:
+        return _reach(room, room.here) or f"move {held} to {room.here}"
     if goal in _MADE and (held, goal) not in room.marks:
         tool = next(at for at in room.task.places if _TOOLS.get(_kind(at)) == goal)
         return _reach(room, tool, opened=False) or f"{goal} {held} with {tool}"
@@ -159,34 +222,53 @@ def _next_command(room):
 
 
 def _reach(room, place, opened=True):
-    if room.here != place: return f"go to {place}"
+    if room.here != place:
+        return f"go to {place}"
     return f"open {place}" if opened and room.shut(place) else ""
 
 # %% ../../nbs/environments/02_household.ipynb #AlfworldTask
 class _AlfworldGame:
     "A game of ALFWorld"
+
     def __init__(self, game: str, commands: Sequence[str] = (), plans: bool = False):
         try:
             import textworld
             from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
         except ImportError as e:
-            raise ConfigError("This task is a game of ALFWorld, which is not installed. Next: pip install "
-                              "'humanlm[alfworld]', then alfworld-download.") from e
-        if not Path(game).is_file(): raise DataError(f"There is no game {game}. Run alfworld-download, and name a file game.tw-pddl.")
+            raise ConfigError(
+                "This task is a game of ALFWorld, which is not installed. Next: pip install "
+                "'humanlm[alfworld]', then alfworld-download."
+            ) from e
+        if not Path(game).is_file():
+            raise DataError(
+                f"There is no game {game}. Run alfworld-download, and name a file game.tw-pddl."
+            )
         self.game, self.commands, self._planned = game, [], []
-        self._env = textworld.start(game, textworld.EnvInfos(won=True, admissible_commands=True, policy_commands=plans), wrappers=[AlfredDemangler()])
+        self._env = textworld.start(
+            game,
+            textworld.EnvInfos(won=True, admissible_commands=True, policy_commands=plans),
+            wrappers=[AlfredDemangler()],
+        )
         self._state = self._env.reset()
         self.text = self._state.feedback.rpartition("=-")[2].strip()
-        for command in commands: self.do(command)
+        for command in commands:
+            self.do(command)
 
-    def __deepcopy__(self, memo): return _AlfworldGame(self.game, self.commands)
+    def __deepcopy__(self, memo):
+        return _AlfworldGame(self.game, self.commands)
 
-    def __eq__(self, other): return isinstance(other, _AlfworldGame) and (self.game, self.commands) == (other.game, other.commands)
+    def __eq__(self, other):
+        return isinstance(other, _AlfworldGame) and (self.game, self.commands) == (
+            other.game,
+            other.commands,
+        )
 
     @property
-    def won(self) -> bool: return bool(self._state.won)
+    def won(self) -> bool:
+        return bool(self._state.won)
 
-    def admissible(self) -> list[str]: return list(self._state.admissible_commands)
+    def admissible(self) -> list[str]:
+        return list(self._state.admissible_commands)
 
     def do(self, command: str) -> str:
         "Execute an admissible command and tell what happens"
@@ -197,45 +279,65 @@ class _AlfworldGame:
 
     def plan(self) -> str:
         "Ask the planner of ALFWorld for the next command"
-        if not self._planned: self._planned = [*_AlfworldGame(self.game, self.commands, plans=True)._state.policy_commands]
+        if not self._planned:
+            self._planned = [
+                *_AlfworldGame(self.game, self.commands, plans=True)._state.policy_commands
+            ]
         return self._planned[0]
 
 
 @dataclass(frozen=True)
 class _AlfworldTask(GymTask):
     "A game of ALFWorld, in a file"
+
     game: str
 
     @cached_property
-    def opening(self) -> str: return self.world().text
+    def opening(self) -> str:
+        return self.world().text
 
-    def world(self): return _AlfworldGame(self.game)
+    def world(self):
+        return _AlfworldGame(self.game)
 
 
 def _alfworld_tasks(folder: str | Path) -> list[_AlfworldTask]:
     "List the games below a folder that can be won, in order of their names"
-    games = [path for path in sorted(Path(folder).rglob("game.tw-pddl")) if "movable" not in str(path) and "Sliced" not in str(path)]
+    games = [
+        path
+        for path in sorted(Path(folder).rglob("game.tw-pddl"))
+        if "movable" not in str(path) and "Sliced" not in str(path)
+    ]
     solved = [path for path in games if json.loads(path.read_text("utf-8")).get("solvable")]
-    if not solved: raise DataError(f"There are no games of ALFWorld below {folder}. Run alfworld-download.")
+    if not solved:
+        raise DataError(f"There are no games of ALFWorld below {folder}. Run alfworld-download.")
     return [_AlfworldTask(path.parent.relative_to(folder).as_posix(), str(path)) for path in solved]
 
 # %% ../../nbs/environments/02_household.ipynb #HouseholdEnvironment
 class _HouseholdEnvironment(Environment):
     "Give commands in a room"
+
     task: _HouseholdTask | _AlfworldTask
     kinds = ("action",)
-    formats = {"action": "one command, such as `go to crate 1`, `open crate 1`, `take lemon 1 from crate 1`, `move lemon 1 to barrel 2`, "
-                         "`heat lemon 1 with stove 1`, `use lantern 1`, `look`, `inventory`, `help`"}
+    formats = {
+        "action": "one command, such as `go to crate 1`, `open crate 1`, `take lemon 1 from crate 1`, `move lemon 1 to barrel 2`, "
+        "`heat lemon 1 with stove 1`, `use lantern 1`, `look`, `inventory`, `help`"
+    }
 
-    def start(self): self.world = self.task.world()
+    def start(self):
+        self.world = self.task.world()
 
     async def on_action(self, content):
         command = _write_command(_read_command(content))
-        if not command: return Feedback(f"That is no command. {self.options()}", fault="format")
-        if command == "help": return Feedback(self.options())
-        if command not in self.world.admissible(): return Feedback(f"Nothing happens. {self.options()}", fault="inadmissible")
+        if not command:
+            return Feedback(f"That is no command. {self.options()}", fault="format")
+        if command == "help":
+            return Feedback(self.options())
+        if command not in self.world.admissible():
+            return Feedback(f"Nothing happens. {self.options()}", fault="inadmissible")
         told, won = self.world.do(command), self.world.won
-        return Feedback(f"{told}\n{'You have done it.' if won else self.options()}", float(won), won)
+        return Feedback(
+            f"{told}\n{'You have done it.' if won else self.options()}", float(won), won
+        )
 
     def options(self) -> str:
         "List what can be done now, on one line"
@@ -246,28 +348,64 @@ class _HouseholdEnvironment(Environment):
 
 # %% ../../nbs/environments/02_household.ipynb #household_tasks
 _ROOMS = {  # places, each with its number; lamps stand on the first one; things; goals
-    "kitchen": ("countertop 3, cabinet 4, drawer 3, fridge 1, microwave 1, sinkbasin 1, diningtable 1, garbagecan 1",
-                "apple tomato potato bread egg mug cup plate bowl pan spoon fork", "put two clean heat cool"),
-    "bathroom": ("countertop 1, cabinet 4, shelf 2, toilet 1, sinkbasin 1, bathtubbasin 1, garbagecan 1",
-                 "soapbar cloth spraybottle toiletroll candle", "put two clean"),
-    "bedroom": ("desk 1, sidetable 2, drawer 4, shelf 3, bed 1, safe 1, garbagecan 1",
-                "book pen pencil keychain disc alarmclock card phone mug", "put two look"),
-    "living room": ("sidetable 1, sofa 1, armchair 2, coffeetable 1, shelf 3, drawer 2, tvstand 1",
-                    "newspaper pillow remote book vase watch keychain box", "put two look")}
+    "kitchen": (
+        "countertop 3, cabinet 4, drawer 3, fridge 1, microwave 1, sinkbasin 1, diningtable 1, garbagecan 1",
+        "apple tomato potato bread egg mug cup plate bowl pan spoon fork",
+        "put two clean heat cool",
+    ),
+    "bathroom": (
+        "countertop 1, cabinet 4, shelf 2, toilet 1, sinkbasin 1, bathtubbasin 1, garbagecan 1",
+        "soapbar cloth spraybottle toiletroll candle",
+        "put two clean",
+    ),
+    "bedroom": (
+        "desk 1, sidetable 2, drawer 4, shelf 3, bed 1, safe 1, garbagecan 1",
+        "book pen pencil keychain disc alarmclock card phone mug",
+        "put two look",
+    ),
+    "living room": (
+        "sidetable 1, sofa 1, armchair 2, coffeetable 1, shelf 3, drawer 2, tvstand 1",
+        "newspaper pillow remote book vase watch keychain box",
+        "put two look",
+    ),
+}
 
 
 def _new_room(rng, name):
     room, (listed, kinds, goals) = rng.choice([*_ROOMS.items()])
-    places = [f"{kind} {n}" for kind, most in (entry.split() for entry in listed.split(", ")) for n in range(1, int(most) + 1)]
+    places = [
+        f"{kind} {n}"
+        for kind, most in (entry.split() for entry in listed.split(", "))
+        for n in range(1, int(most) + 1)
+    ]
     goal, kinds = rng.choice(goals.split()), rng.sample(kinds.split(), 5)
-    kind = rng.choice(sorted(_TAKES[goal] & set(_ROOMS[room][1].split())) if goal in _TAKES else kinds)
+    kind = rng.choice(
+        sorted(_TAKES[goal] & set(_ROOMS[room][1].split())) if goal in _TAKES else kinds
+    )
     lamp = rng.choice(_LAMPS)
-    target = lamp if goal == "look" else rng.choice(sorted({_kind(place) for place in places if _TOOLS.get(_kind(place)) != goal}))
+    target = (
+        lamp
+        if goal == "look"
+        else rng.choice(
+            sorted({_kind(place) for place in places if _TOOLS.get(_kind(place)) != goal})
+        )
+    )
     free = [place for place in places if _kind(place) != target]
-    things = [(f"{kind} {n}", rng.choice(free)) for n in range(1, 3 if goal == "two" else rng.randint(2, 3))]
-    things += [(f"{other} {n}", rng.choice(places)) for other in kinds if other != kind for n in range(1, rng.randint(2, 3))]
-    if goal == "look": things.append((f"{lamp} 1", places[0]))
-    return _HouseholdTask(name, room, (goal, kind, target), tuple(places), tuple(rng.sample(things, len(things))))
+    things = [
+        (f"{kind} {n}", rng.choice(free))
+        for n in range(1, 3 if goal == "two" else rng.randint(2, 3))
+    ]
+    things += [
+        (f"{other} {n}", rng.choice(places))
+        for other in kinds
+        if other != kind
+        for n in range(1, rng.randint(2, 3))
+    ]
+    if goal == "look":
+        things.append((f"{lamp} 1", places[0]))
+    return _HouseholdTask(
+        name, room, (goal, kind, target), tuple(places), tuple(rng.sample(things, len(things)))
+    )
 
 
 def _household_tasks(count: int, seed: int) -> list[_HouseholdTask]:
@@ -286,7 +424,15 @@ def _read_household(row: Mapping[str, Any]) -> _AlfworldTask:
 
 
 household = Gym(
-    "household", _HouseholdEnvironment, _household_tasks, lambda env: ToolCall("action", env.world.plan()), config=GymConfig(max_turns=30),
-    read=_read_household, guess=lambda env, rng: ToolCall("action", rng.choice(env.world.admissible())),
+    "household",
+    _HouseholdEnvironment,
+    _household_tasks,
+    lambda env: ToolCall("action", env.world.plan()),
+    config=GymConfig(max_turns=30),
+    read=_read_household,
+    guess=lambda env, rng: ToolCall("action", rng.choice(env.world.admissible())),
     about="You are in a room and put things in order, one command a turn. You can hold one thing. Some places must be opened first.",
-    hint="Look first where such a thing may well be.", source="made up, after ALFWorld", licence="ALFWorld: MIT")
+    hint="Look first where such a thing may well be.",
+    source="made up, after ALFWorld",
+    licence="ALFWorld: MIT",
+)

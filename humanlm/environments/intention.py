@@ -20,8 +20,18 @@ from .telepathy import TOKEN, content_stems, denies
 from ..gyms.function import published_row, row_field
 from ..gyms.mistakes import UserFacts
 from humanlm.gyms.protocol import (
-    Environment, Feedback, Gym, GymConfig, GymTask, TEXT, ToolCall, UserError, UserRole, answer_form, as_dialogue,
-    spoken
+    Environment,
+    Feedback,
+    Gym,
+    GymConfig,
+    GymTask,
+    TEXT,
+    ToolCall,
+    UserError,
+    UserRole,
+    answer_form,
+    as_dialogue,
+    spoken,
 )
 
 # %% ../../nbs/environments/05_intention.ipynb #IntentionTask
@@ -33,11 +43,18 @@ request help assist looking interested requirement requirements""")
 
 def _covered_pay(importances: Sequence[int]) -> float:  # of the details that a question uncovers
     "Pay for the most important detail, less 0.2 for each further one"
-    return max(0.0, max(PAY_BY_IMPORTANCE[each] for each in importances) - 0.2 * (len(importances) - 1)) if importances else 0.0
+    return (
+        max(
+            0.0, max(PAY_BY_IMPORTANCE[each] for each in importances) - 0.2 * (len(importances) - 1)
+        )
+        if importances
+        else 0.0
+    )
 
 
 class _MissingDetail(NamedTuple):
     "Something that a request leaves open"
+
     description: str
     importance: int  # 1, 2 or 3
     inquiry: str = ""
@@ -52,15 +69,18 @@ class _MissingDetail(NamedTuple):
 @dataclass(frozen=True)
 class _IntentionTask(GymTask):
     "A request, and what it leaves open"
+
     request: str
     category: str
     details: tuple[_MissingDetail, ...]
 
     @property
-    def opening(self) -> str: return f"{self.category}: {self.request}"
+    def opening(self) -> str:
+        return f"{self.category}: {self.request}"
 
     @property
-    def secrets(self) -> tuple[str, ...]: return tuple(detail.inquiry for detail in self.details)
+    def secrets(self) -> tuple[str, ...]:
+        return tuple(detail.inquiry for detail in self.details)
 
     @cached_property
     def known(self) -> tuple[frozenset, tuple[frozenset, ...]]:
@@ -72,72 +92,137 @@ class _IntentionTask(GymTask):
         "Say what this user wants of a detail: one of its options, the same for the same seed"
         detail = self.details[index]
         options = detail.options or ("what you think best",)
-        return {"detail": detail.description, "wish": options[crc32(f"{self.id}/{index}/{seed}".encode()) % len(options)]}
+        return {
+            "detail": detail.description,
+            "wish": options[crc32(f"{self.id}/{index}/{seed}".encode()) % len(options)],
+        }
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> "_IntentionTask":
         "Read a published row; rows of training leave out most of the details, which are found below HUMANLM_DATA"
         row = published_row(row, "userrl/gym_intention.jsonl")
         name, found = str(row.get("id")), row.get("missing_details")
-        try: details = tuple(_MissingDetail(row_field(part, "description"), int(part["importance"]), str(part.get("inquiry") or "")[:1000],
-                                           tuple(str(option).strip()[:500] for option in part.get("options") or ())) for part in found or ())
-        except (TypeError, KeyError, ValueError, AttributeError): details = ()
+        try:
+            details = tuple(
+                _MissingDetail(
+                    row_field(part, "description"),
+                    int(part["importance"]),
+                    str(part.get("inquiry") or "")[:1000],
+                    tuple(str(option).strip()[:500] for option in part.get("options") or ()),
+                )
+                for part in found or ()
+            )
+        except (TypeError, KeyError, ValueError, AttributeError):
+            details = ()
         if not details or any(detail.importance not in PAY_BY_IMPORTANCE for detail in details):
-            raise DataError(f"Row {shorten(name)}: missing_details is {shorten(repr(found))}. Give descriptions with importance 1, 2 or 3.")
+            raise DataError(
+                f"Row {shorten(name)}: missing_details is {shorten(repr(found))}. Give descriptions with importance 1, 2 or 3."
+            )
         return cls(name, row_field(row, "task"), str(row.get("category") or "")[:200], details)
 
 # %% ../../nbs/environments/05_intention.ipynb #IntentionEnvironment
 class _IntentionEnvironment(Environment):
     "Ask for what a request leaves open"
+
     task: _IntentionTask
     kinds = ("action",)
     formats = {"action": "one question to the user about what the request leaves open"}
     roles = {
-        "coverage": UserRole("A user asked: {request}\nThe assistant may ask about it. What was said before: "
-                             "{history}\nIts new question: {question}\nWhat the request leaves open, by number: {details}\n"
-                             "Which of these does the new question ask for? Give the numbers of those that an "
-                             "answer to it would settle, and none for a question that only asks what is missing.",
-                             answer_form(covered={"type": "array", "items": {"type": "integer"}}), judges=True),
-        "requester": UserRole("You asked an assistant: {request}\nWhat was said before: {history}\nIt asks now: "
-                              "{question}\nWhat you want, as far as it is asked: {wishes}\n"
-                              "Reply in one or two sentences with these wishes. Without any, say kindly that this "
-                              "does not matter to you, or that the question is too wide. Add no wishes, and do not do the work yourself.",
-                              answer_form(response=TEXT))}
+        "coverage": UserRole(
+            "A user asked: {request}\nThe assistant may ask about it. What was said before: "
+            "{history}\nIts new question: {question}\nWhat the request leaves open, by number: {details}\n"
+            "Which of these does the new question ask for? Give the numbers of those that an "
+            "answer to it would settle, and none for a question that only asks what is missing.",
+            answer_form(covered={"type": "array", "items": {"type": "integer"}}),
+            judges=True,
+        ),
+        "requester": UserRole(
+            "You asked an assistant: {request}\nWhat was said before: {history}\nIt asks now: "
+            "{question}\nWhat you want, as far as it is asked: {wishes}\n"
+            "Reply in one or two sentences with these wishes. Without any, say kindly that this "
+            "does not matter to you, or that the question is too wide. Add no wishes, and do not do the work yourself.",
+            answer_form(response=TEXT),
+        ),
+    }
 
-    def start(self): self.left = list(range(len(self.task.details)))
+    def start(self):
+        self.left = list(range(len(self.task.details)))
 
     def user_facts(self) -> UserFacts:
         wishes = [self.task.wish(index, self.seed) for index in range(len(self.task.details))]
-        return UserFacts("\n".join([self.task.opening, *(f"{wish['detail']}: {wish['wish']}" for wish in wishes)]))
+        return UserFacts(
+            "\n".join(
+                [self.task.opening, *(f"{wish['detail']}: {wish['wish']}" for wish in wishes)]
+            )
+        )
 
     def untrue(self, role: str, payload: Mapping, answer: Mapping) -> str:
         "Say which wish a reply names that is not this user's, where it names none of those that are"
         said = f" {' '.join(TOKEN.findall(str(answer.get('response')).lower()))} "
-        def names(option): return f" {' '.join(TOKEN.findall(option.lower()))} " in said
-        wrong = [(wish, option) for wish in payload.get("wishes", ()) if not names(wish["wish"])
-                 for detail in self.task.details if detail.description == wish["detail"]
-                 for option in detail.options if option != wish["wish"] and names(option)]
-        return "" if not wrong or denies(said) else f"{wrong[0][0]['detail']} is {wrong[0][0]['wish']!r}, and it says {wrong[0][1]!r}"
+
+        def names(option):
+            return f" {' '.join(TOKEN.findall(option.lower()))} " in said
+
+        wrong = [
+            (wish, option)
+            for wish in payload.get("wishes", ())
+            if not names(wish["wish"])
+            for detail in self.task.details
+            if detail.description == wish["detail"]
+            for option in detail.options
+            if option != wish["wish"] and names(option)
+        ]
+        return (
+            ""
+            if not wrong or denies(said)
+            else f"{wrong[0][0]['detail']} is {wrong[0][0]['wish']!r}, and it says {wrong[0][1]!r}"
+        )
 
     def rule_coverage(self, question: str, **_) -> dict:
         request, details = self.task.known
         asked = content_stems(question) - _VAGUE
         asked = asked - request or asked
-        shares = [(len(asked & details[index]) / len(asked) if asked else 0.0, index) for index in self.left]
-        best = sorted((pair for pair in shares if pair[0] >= 0.34), key=lambda pair: (-pair[0], pair[1]))[:3]
+        shares = [
+            (len(asked & details[index]) / len(asked) if asked else 0.0, index)
+            for index in self.left
+        ]
+        best = sorted(
+            (pair for pair in shares if pair[0] >= 0.34), key=lambda pair: (-pair[0], pair[1])
+        )[:3]
         return {"covered": [index for _, index in best]}
 
     def rule_requester(self, wishes: list, **_) -> dict:
-        if not wishes: return {"response": "I have nothing to say about that; please ask for something that you need to know."}
+        if not wishes:
+            return {
+                "response": "I have nothing to say about that; please ask for something that you need to know."
+            }
         return {"response": " ".join(f"{wish['detail']}: {wish['wish']}." for wish in wishes)}
 
     async def on_action(self, content):
-        if not content.strip(): return Feedback("Ask something.", fault="format")
-        said = {"request": self.task.request, "question": content, "history": as_dialogue(self.turns[-3:])}
-        details = [{"number": index, "what": detail.description, "importance": detail.importance, "for example": detail.inquiry}
-                   for index, detail in enumerate(self.task.details) if index in self.left]
+        if not content.strip():
+            return Feedback("Ask something.", fault="format")
+        said = {
+            "request": self.task.request,
+            "question": content,
+            "history": as_dialogue(self.turns[-3:]),
+        }
+        details = [
+            {
+                "number": index,
+                "what": detail.description,
+                "importance": detail.importance,
+                "for example": detail.inquiry,
+            }
+            for index, detail in enumerate(self.task.details)
+            if index in self.left
+        ]
         covered = self.covered(await self.ask("coverage", **said, details=details))
-        reply = spoken(await self.ask("requester", **said, wishes=[self.task.wish(index, self.seed) for index in covered]), "response")
+        reply = spoken(
+            await self.ask(
+                "requester", **said, wishes=[self.task.wish(index, self.seed) for index in covered]
+            ),
+            "response",
+        )
         self.left = [index for index in self.left if index not in covered]
         paid = _covered_pay([self.task.details[index].importance for index in covered])
         return Feedback(reply, paid, not self.left, {"details": paid})
@@ -145,13 +230,25 @@ class _IntentionEnvironment(Environment):
     def covered(self, answer: Mapping) -> list[int]:
         "Read which details are uncovered, each once; `UserError` where there is no list"
         found = answer.get("covered")
-        if not isinstance(found, list): raise UserError(f"covered is {shorten(repr(found))}, not a list of numbers.")
-        numbers = [int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value for value in found[:50]]
-        return [index for index in dict.fromkeys(number for number in numbers if type(number) is int) if index in self.left]
+        if not isinstance(found, list):
+            raise UserError(f"covered is {shorten(repr(found))}, not a list of numbers.")
+        numbers = [
+            int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+            for value in found[:50]
+        ]
+        return [
+            index
+            for index in dict.fromkeys(number for number in numbers if type(number) is int)
+            if index in self.left
+        ]
 
 # %% ../../nbs/environments/05_intention.ipynb #intention
-_REQUESTS = tomllib.loads((files("humanlm") / "fixtures" / "requests.toml").read_text("utf-8"))["request"]
-_INQUIRIES = {one["category"]: [detail["inquiry"] for detail in one["details"]] for one in _REQUESTS}
+_REQUESTS = tomllib.loads((files("humanlm") / "fixtures" / "requests.toml").read_text("utf-8"))[
+    "request"
+]
+_INQUIRIES = {
+    one["category"]: [detail["inquiry"] for detail in one["details"]] for one in _REQUESTS
+}
 
 
 def _intention_tasks(count: int, seed: int) -> list[_IntentionTask]:
@@ -160,16 +257,33 @@ def _intention_tasks(count: int, seed: int) -> list[_IntentionTask]:
     while len(made) < count:
         one = rng.choice(_REQUESTS)
         chosen = rng.sample(one["details"], rng.randint(2, 4))
-        parts = tuple(_MissingDetail(detail["name"], rng.randint(1, 3), detail["inquiry"], tuple(detail["options"])) for detail in chosen)
-        made.setdefault((one["text"].format(rng.choice(one["subjects"][seed % 3::3])), one["category"], parts))
+        parts = tuple(
+            _MissingDetail(
+                detail["name"], rng.randint(1, 3), detail["inquiry"], tuple(detail["options"])
+            )
+            for detail in chosen
+        )
+        made.setdefault(
+            (one["text"].format(rng.choice(one["subjects"][seed % 3 :: 3])), one["category"], parts)
+        )
     return [_IntentionTask(f"intention-{seed}-{n}", *task) for n, task in enumerate(made)]
 
 
 def _intention_expert(env):
     index = max(env.left, key=lambda index: env.task.details[index].importance)
     detail = env.task.details[index]
-    ways = (detail.inquiry, f"{detail.description}?", f"{detail.description}: {', '.join(detail.options)}?")
-    return ToolCall("action", next((way for way in ways if env.rule_coverage(way)["covered"] == [index]), ways[0] or ways[1]))
+    ways = (
+        detail.inquiry,
+        f"{detail.description}?",
+        f"{detail.description}: {', '.join(detail.options)}?",
+    )
+    return ToolCall(
+        "action",
+        next(
+            (way for way in ways if env.rule_coverage(way)["covered"] == [index]),
+            ways[0] or ways[1],
+        ),
+    )
 
 
 def _intention_open_loop(env):
@@ -177,9 +291,19 @@ def _intention_open_loop(env):
     return ToolCall("action", known[len(env.turns) % len(known)])
 
 
-intention = Gym("intention", _IntentionEnvironment, _intention_tasks, _intention_expert,
-                config=GymConfig(cumulative=False), read=_IntentionTask.read, held_out=True, open_loop=_intention_open_loop,
-                best=lambda task: sum(PAY_BY_IMPORTANCE[detail.importance] for detail in task.details),
-                about="The user asks for something and leaves out what one must know to do it well. You are not to "
-                      "do it, but to find out what is missing.",
-                hint="Ask for one thing at a time, the most important first.", source="UserRL, IntentionGym (IN3)", licence="Apache-2.0")
+intention = Gym(
+    "intention",
+    _IntentionEnvironment,
+    _intention_tasks,
+    _intention_expert,
+    config=GymConfig(cumulative=False),
+    read=_IntentionTask.read,
+    held_out=True,
+    open_loop=_intention_open_loop,
+    best=lambda task: sum(PAY_BY_IMPORTANCE[detail.importance] for detail in task.details),
+    about="The user asks for something and leaves out what one must know to do it well. You are not to "
+    "do it, but to find out what is missing.",
+    hint="Ask for one thing at a time, the most important first.",
+    source="UserRL, IntentionGym (IN3)",
+    licence="Apache-2.0",
+)

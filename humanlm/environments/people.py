@@ -16,11 +16,18 @@ from ..core.basics import DataError, near_miss, shorten
 from ..data.records import Message
 from ..worlds.mini import Post, Profile, make_topics, make_users
 from ..worlds.reading import read
-from humanlm.worlds.states import (
-    AXES, DOMAINS, OPPOSED, SPEAKERS, Stance, VALUES, States, describe
-)
+from ..worlds.states import AXES, DOMAINS, OPPOSED, SPEAKERS, Stance, VALUES, States, describe
 from humanlm.gyms.protocol import (
-    Environment, Feedback, Gym, GymConfig, GymTask, TEXT, ToolCall, UserRole, answer_form, spoken
+    Environment,
+    Feedback,
+    Gym,
+    GymConfig,
+    GymTask,
+    TEXT,
+    ToolCall,
+    UserRole,
+    answer_form,
+    spoken,
 )
 from ..gyms.users import check_plays, note_answer
 
@@ -31,6 +38,7 @@ PAID_BY = ("truth", "word")
 @dataclass(frozen=True)
 class _PersonConfig(GymConfig):
     "How a person of the synthetic world may be asked"
+
     max_turns: int = 6
     questions: int = 3
     """Questions that the person answers, before they have no more time."""
@@ -38,17 +46,26 @@ class _PersonConfig(GymConfig):
     """truth: what the person makes of it by the rules of the world; word: what whoever plays them says of it."""
 
     def checks(self):
-        return [(self.questions >= 0, f"questions must be 0 or more, got {self.questions}"),
-                (self.paid_by in PAID_BY, f"paid_by is {shorten(self.paid_by)!r}.{near_miss(self.paid_by, PAID_BY)}")]
+        return [
+            (self.questions >= 0, f"questions must be 0 or more, got {self.questions}"),
+            (
+                self.paid_by in PAID_BY,
+                f"paid_by is {shorten(self.paid_by)!r}.{near_miss(self.paid_by, PAID_BY)}",
+            ),
+        ]
 
 
 def _world_people(count: int, seed: int) -> list[Profile]:  # seed: an odd one: held-out people
     "Draw people with different traits; nobody is drawn for an even and for an odd seed"
     rng, found = random.Random(f"people{seed}"), {}
-    if count > 5000: raise DataError(f"{count} people are wanted of one seed, and 5000 can be had. Take some of another seed of the same parity.")
+    if count > 5000:
+        raise DataError(
+            f"{count} people are wanted of one seed, and 5000 can be had. Take some of another seed of the same parity."
+        )
     while len(found) < count:
         [person] = make_users(1, rng)
-        if (crc32(repr(person.traits).encode()) % 6 == 5) != seed % 2: continue
+        if (crc32(repr(person.traits).encode()) % 6 == 5) != seed % 2:
+            continue
         found[person.traits] = person._replace(id=f"u{seed}-{len(found)}", held_out=bool(seed % 2))
     return list(found.values())
 
@@ -62,7 +79,9 @@ def _world_post(
 ) -> Post:
     "Write what somebody puts to a person"
     text = f"{DOMAINS[domain].openings[0].replace('{T}', target)}. {reason}."
-    return Post("asked", domain, target, pole, False, (Message("asked", name=author, content=text),))
+    return Post(
+        "asked", domain, target, pole, False, (Message("asked", name=author, content=text),)
+    )
 
 
 def _true_stance(person: Profile, post: Post) -> Stance:
@@ -81,34 +100,51 @@ def _view_score(stance: Stance, side: str = "for") -> float:  # side: what is wa
 @dataclass(frozen=True)
 class _PersonTask(GymTask):
     "Something to get done with a person of the synthetic world"
+
     person: Profile
 
     @property
-    def secrets(self) -> tuple[str, ...]: return self.person.phrases
+    def secrets(self) -> tuple[str, ...]:
+        return self.person.phrases
 
 
 class _PersonEnvironment(Environment):
     "A person of the synthetic world, who answers posts"
+
     task: _PersonTask
     config: _PersonConfig
-    roles = {"person": UserRole(
-        "You play one person of a small made-up world. Who they are, in stock phrases: {persona}\nSomebody writes to them: {post}\n"
-        "Answer as this person would, in one to four short sentences: whether they are for or against it, how firmly, and what they value.",
-        answer_form(reply=TEXT))}
+    roles = {
+        "person": UserRole(
+            "You play one person of a small made-up world. Who they are, in stock phrases: {persona}\nSomebody writes to them: {post}\n"
+            "Answer as this person would, in one to four short sentences: whether they are for or against it, how firmly, and what they value.",
+            answer_form(reply=TEXT),
+        )
+    }
 
-    def start(self): self.heard = []  # (value that the question spoke for, reply)
+    def start(self):
+        self.heard = []  # (value that the question spoke for, reply)
 
     async def put(self, post: Post) -> Feedback:  # with what they say
         "Let the person answer a post"
-        if len(self.heard) >= self.config.questions: return Feedback("They have no more time for questions.", fault="limit")
+        if len(self.heard) >= self.config.questions:
+            return Feedback("They have no more time for questions.", fault="limit")
         self.heard.append((post.pole, await self.reply(post)))
         return Feedback(self.heard[-1][1])
 
     async def reply(self, post: Post) -> str:
         "Ask whoever plays the person what they say to a post"
         [message] = post.messages
-        return spoken(await self.ask("person", persona=" ".join(self.task.person.phrases), post=message.content, author=message.name,
-                                     source=post.domain, target=post.target, pole=post.pole))
+        return spoken(
+            await self.ask(
+                "person",
+                persona=" ".join(self.task.person.phrases),
+                post=message.content,
+                author=message.name,
+                source=post.domain,
+                target=post.target,
+                pole=post.pole,
+            )
+        )
 
     def rule_person(self, persona, post, author, source, target, pole):
         states = self.task.person.states_on(Post("asked", source, target, pole, False, ()))
@@ -117,14 +153,25 @@ class _PersonEnvironment(Environment):
     def untrue(self, role: str, payload: Mapping, answer: Mapping) -> str:
         "Say where a reply in words of the world takes the side that this person does not take"
         said = read(str(answer.get("reply"))).expressed().get("stance")
-        true = self.task.person.states_on(Post("asked", payload["source"], payload["target"], payload["pole"], False, ())).stance
-        return f"is {true.direction} {payload['target']}, and says {said.direction}" if said and said.direction != true.direction else ""
+        true = self.task.person.states_on(
+            Post("asked", payload["source"], payload["target"], payload["pole"], False, ())
+        ).stance
+        return (
+            f"is {true.direction} {payload['target']}, and says {said.direction}"
+            if said and said.direction != true.direction
+            else ""
+        )
 
-    async def paid(self, post: Post, side: str = "for") -> Feedback:  # post: that the policy stands for in the end
+    async def paid(
+        self, post: Post, side: str = "for"
+    ) -> Feedback:  # post: that the policy stands for in the end
         "End with what the person truly makes of it, whoever plays them; or with what the reply to it says, to somebody who listens"
         stance = _true_stance(self.task.person, post)
         view = _view_score(stance, side)
-        if self.config.paid_by == "truth": return Feedback(f"In truth this person {describe('stance', stance)}.", view, True, {"view": view})
+        if self.config.paid_by == "truth":
+            return Feedback(
+                f"In truth this person {describe('stance', stance)}.", view, True, {"view": view}
+            )
         reply = await self.reply(post)
         word = _view_heard(post, reply, side)
         return Feedback(reply, word, True, {"view": view, "word": word})
@@ -132,31 +179,49 @@ class _PersonEnvironment(Environment):
 # %% ../../nbs/environments/07_people.ipynb #PolitePerson
 class PolitePerson:
     "Says the same mild and friendly words, whoever is played: a control"
+
     name, plays = "polite", ("person",)
 
     async def __call__(self, env: Environment, role: str, payload: Mapping) -> dict:
         check_plays(self, [role])
-        answer = {"reply": States.agreeable(payload["target"]).reply(random.Random(payload["post"]))}
-        if env is not None: note_answer(env, role, payload, answer)
+        answer = {
+            "reply": States.agreeable(payload["target"]).reply(random.Random(payload["post"]))
+        }
+        if env is not None:
+            note_answer(env, role, payload, answer)
         return answer
 
 # %% ../../nbs/environments/07_people.ipynb #values_heard
 def values_heard(
     heard: Sequence[tuple[str, str]],  # (value that the question spoke for, reply)
-) -> dict[tuple[str, str], tuple[str, str]]:  # pair of values → which one they hold, and whether strongly or mildly
+) -> dict[
+    tuple[str, str], tuple[str, str]
+]:  # pair of values → which one they hold, and whether strongly or mildly
     "Read from replies what a person values, with the world's own reader"
     found = {}
     for pole, reply in heard:
         said, pair = read(reply).expressed(), next(pair for pair in AXES if pole in pair)
         stance, value = said.get("stance"), said.get("value")
-        own = value if value in pair else None if stance is None else pole if stance.direction == "for" else OPPOSED[pole]
-        if own: found[pair] = own, stance.strength if stance else "mild"
+        own = (
+            value
+            if value in pair
+            else None
+            if stance is None
+            else pole
+            if stance.direction == "for"
+            else OPPOSED[pole]
+        )
+        if own:
+            found[pair] = own, stance.strength if stance else "mild"
     return found
 
 
 def _view_heard(post: Post, reply: str, side: str) -> float:
     "Say how far a reply to a post takes the wanted side; 0 where it says nothing"
-    stances = [Stance("for" if own == post.pole else "against", strength, post.target) for own, strength in values_heard([(post.pole, reply)]).values()]
+    stances = [
+        Stance("for" if own == post.pole else "against", strength, post.target)
+        for own, strength in values_heard([(post.pole, reply)]).values()
+    ]
     return _view_score(stances[0], side) if stances else 0.0
 
 
@@ -168,52 +233,72 @@ def _next_value(
     found, asked = values_heard(heard), {pole for pole, _ in heard}
     sure = [own for own, strength in found.values() if strength == "strong"]
     unasked = [pair[0] for pair in AXES if asked.isdisjoint(pair)]
-    if not sure and unasked and len(heard) < questions: return unasked[0], True
+    if not sure and unasked and len(heard) < questions:
+        return unasked[0], True
     return [*sure, *(own for own, _ in found.values()), AXES[0][0]][0], False
 
 # %% ../../nbs/environments/07_people.ipynb #AdviceTask
-GUIDE = ("Things here speak for one of six values, in three opposed pairs: "
-         + "; ".join(" or ".join(f"{pole} ({VALUES[pole].post[0]})" for pole in pair) for pair in AXES)
-         + ". A person holds one value of each pair, and one of these three counts most. They are for what speaks "
-           "for a value they hold and against what speaks for its opposite: "
-           "firmly where it counts most, else mildly. They talk in odd stock phrases; somewhere in them stand their "
-           "side, how firm it is, and a value. The rest does not matter.")
+GUIDE = (
+    "Things here speak for one of six values, in three opposed pairs: "
+    + "; ".join(" or ".join(f"{pole} ({VALUES[pole].post[0]})" for pole in pair) for pair in AXES)
+    + ". A person holds one value of each pair, and one of these three counts most. They are for what speaks "
+    "for a value they hold and against what speaks for its opposite: "
+    "firmly where it counts most, else mildly. They talk in odd stock phrases; somewhere in them stand their "
+    "side, how firm it is, and a value. The rest does not matter."
+)
 
 
 @dataclass(frozen=True)
 class _AdviceTask(_PersonTask):
     "Somebody to be advised, and what is on offer"
+
     options: tuple[tuple[str, str, str], ...]  # target, value, reason
     domain: str
     author: str  # who asks
 
     @property
     def opening(self) -> str:
-        return "What should this person back?\n" + "\n".join(f"{i}. {target}, {reason}" for i, (target, _, reason) in enumerate(self.options, 1))
+        return "What should this person back?\n" + "\n".join(
+            f"{i}. {target}, {reason}" for i, (target, _, reason) in enumerate(self.options, 1)
+        )
 
 
 class _AdviceEnvironment(_PersonEnvironment):
     "Ask about options, then recommend one"
+
     task: _AdviceTask
-    formats = {"action": "the number of an option, about which the person is asked",
-               "answer": "the number of the option that you recommend; this ends it"}
+    formats = {
+        "action": "the number of an option, about which the person is asked",
+        "answer": "the number of the option that you recommend; this ends it",
+    }
 
     def option(self, content):
         numbers = [int(n) for n in re.findall(r"(?<!\d)\d(?!\d)", content)]
-        if len(numbers) != 1 or not 1 <= numbers[0] <= len(self.task.options): return None
+        if len(numbers) != 1 or not 1 <= numbers[0] <= len(self.task.options):
+            return None
         target, pole, reason = self.task.options[numbers[0] - 1]
         return _world_post(self.task.domain, target, pole, reason, self.task.author)
 
-    async def on_action(self, content): return await self.put(post) if (post := self.option(content)) else self.unread()
+    async def on_action(self, content):
+        return await self.put(post) if (post := self.option(content)) else self.unread()
 
-    async def on_answer(self, content): return await self.paid(post) if (post := self.option(content)) else self.unread()
+    async def on_answer(self, content):
+        return await self.paid(post) if (post := self.option(content)) else self.unread()
 
-    def unread(self): return Feedback(f"Write the number of one option, from 1 to {len(self.task.options)}.", fault="format")
+    def unread(self):
+        return Feedback(
+            f"Write the number of one option, from 1 to {len(self.task.options)}.", fault="format"
+        )
 
 # %% ../../nbs/environments/07_people.ipynb #advice
 def _topics(seed):
     topics = make_topics(180, random.Random(0))
-    return {domain: sorted(t.target for t in topics if t.domain == domain and t.held_out == bool(seed % 2)) for domain in DOMAINS}
+    return {
+        domain: sorted(
+            t.target for t in topics if t.domain == domain and t.held_out == bool(seed % 2)
+        )
+        for domain in DOMAINS
+    }
 
 
 def _advice_tasks(count: int, seed: int) -> list[_AdviceTask]:
@@ -222,8 +307,12 @@ def _advice_tasks(count: int, seed: int) -> list[_AdviceTask]:
     for i, person in enumerate(_world_people(count, seed)):
         domain, poles = rng.choice(list(DOMAINS)), rng.sample(list(VALUES), len(VALUES))
         targets = rng.sample(topics[domain], len(poles))
-        options = tuple((target, pole, rng.choice(VALUES[pole].post)) for target, pole in zip(targets, poles))
-        tasks.append(_AdviceTask(f"advice-{seed}-{i}", person, options, domain, rng.choice(SPEAKERS)))
+        options = tuple(
+            (target, pole, rng.choice(VALUES[pole].post)) for target, pole in zip(targets, poles)
+        )
+        tasks.append(
+            _AdviceTask(f"advice-{seed}-{i}", person, options, domain, rng.choice(SPEAKERS))
+        )
     return tasks
 
 
@@ -240,11 +329,18 @@ def _advice_gold(task):
     return ToolCall("answer", str(1 + views.index(max(views))))
 
 
-advice = Gym("advice", _AdviceEnvironment, _advice_tasks, _advice_expert, config=_PersonConfig(), gold=_advice_gold,
-             about=f"You advise one person of a small made-up world, whom you do not know. {GUIDE} "
-                   "You may ask them about a few options, then you recommend the one they would back most firmly.",
-             hint="Ask about options of different pairs until a reply is firm.",
-             guess=lambda env, rng: ToolCall("answer", str(rng.randint(1, len(env.task.options)))))
+advice = Gym(
+    "advice",
+    _AdviceEnvironment,
+    _advice_tasks,
+    _advice_expert,
+    config=_PersonConfig(),
+    gold=_advice_gold,
+    about=f"You advise one person of a small made-up world, whom you do not know. {GUIDE} "
+    "You may ask them about a few options, then you recommend the one they would back most firmly.",
+    hint="Ask about options of different pairs until a reply is firm.",
+    guess=lambda env, rng: ToolCall("answer", str(rng.randint(1, len(env.task.options)))),
+)
 
 # %% ../../nbs/environments/07_people.ipynb #AppealTask
 _REASONS = {reason: pole for pole, phrases in VALUES.items() for reason in phrases.post}
@@ -253,12 +349,15 @@ _REASON = re.compile(rf"\b(?:{'|'.join(map(re.escape, _REASONS))})\b")
 
 def _reasons_in(text: str) -> list[tuple[str, str]]:  # (value, the reason's words), in their order
     "Find reasons that people of the synthetic world understand"
-    return [(_REASONS[reason], reason) for reason in _REASON.findall(" ".join(text.lower().split()))]
+    return [
+        (_REASONS[reason], reason) for reason in _REASON.findall(" ".join(text.lower().split()))
+    ]
 
 
 @dataclass(frozen=True)
 class _AppealTask(_PersonTask):
     "Somebody to be won for something, or turned against it"
+
     side: str  # for or against
     target: str
     aside: str  # what else can be talked about
@@ -273,20 +372,35 @@ class _AppealTask(_PersonTask):
 
 class _AppealEnvironment(_PersonEnvironment):
     "Talk about one thing, then argue about another"
+
     task: _AppealTask
-    formats = {"action": "something that the other topic does, such as: it cuts costs. The person says what they make of that",
-               "answer": "something that the topic itself does; this ends it"}
+    formats = {
+        "action": "something that the other topic does, such as: it cuts costs. The person says what they make of that",
+        "answer": "something that the topic itself does; this ends it",
+    }
 
     async def on_action(self, content):
-        return await self.put(self.post(self.task.aside, *found[0])) if (found := _reasons_in(content)) else self.unread()
+        return (
+            await self.put(self.post(self.task.aside, *found[0]))
+            if (found := _reasons_in(content))
+            else self.unread()
+        )
 
     async def on_answer(self, content):
-        ends = [await self.paid(self.post(self.task.target, *reason), self.task.side) for reason in _reasons_in(content)]
+        ends = [
+            await self.paid(self.post(self.task.target, *reason), self.task.side)
+            for reason in _reasons_in(content)
+        ]
         return min(ends, key=lambda end: end.reward, default=self.unread())
 
-    def post(self, target, pole, reason): return _world_post(self.task.domain, target, pole, reason, self.task.author)
+    def post(self, target, pole, reason):
+        return _world_post(self.task.domain, target, pole, reason, self.task.author)
 
-    def unread(self): return Feedback("They do not understand. Use words that were told, such as: it cuts costs.", fault="format")
+    def unread(self):
+        return Feedback(
+            "They do not understand. Use words that were told, such as: it cuts costs.",
+            fault="format",
+        )
 
 # %% ../../nbs/environments/07_people.ipynb #appeal
 def _appeal_tasks(count: int, seed: int) -> list[_AppealTask]:
@@ -295,20 +409,31 @@ def _appeal_tasks(count: int, seed: int) -> list[_AppealTask]:
     for i, person in enumerate(_world_people(count, seed)):
         domain = rng.choice(list(DOMAINS))
         side, (target, aside) = rng.choice(("for", "against")), rng.sample(topics[domain], 2)
-        tasks.append(_AppealTask(f"appeal-{seed}-{i}", person, side, target, aside, domain, rng.choice(SPEAKERS)))
+        tasks.append(
+            _AppealTask(
+                f"appeal-{seed}-{i}", person, side, target, aside, domain, rng.choice(SPEAKERS)
+            )
+        )
     return tasks
 
 
 def _appeal_expert(env: _AppealEnvironment) -> ToolCall:
     "Talk about one value of each pair until a reply is firm; then argue with that value, or with its opposite against something"
     value, asks = _next_value(env.heard, env.config.questions)
-    if not asks and env.task.side == "against": value = OPPOSED[value]
+    if not asks and env.task.side == "against":
+        value = OPPOSED[value]
     return ToolCall("action" if asks else "answer", VALUES[value].post[0])
 
 
-appeal = Gym("appeal", _AppealEnvironment, _appeal_tasks, _appeal_expert, config=_PersonConfig(),
-             about=f"You win one person of a small made-up world for something, or turn them against it. {GUIDE} "
-                   f"Say things in the words given in brackets. "
-                   "You may talk about another topic a few times to get to know the person, then you say one thing about the topic itself.",
-             hint="Try different pairs until a reply is firm. To turn somebody against something, say that it does the opposite of what they value.",
-             guess=lambda env, rng: ToolCall("answer", rng.choice(list(_REASONS))))
+appeal = Gym(
+    "appeal",
+    _AppealEnvironment,
+    _appeal_tasks,
+    _appeal_expert,
+    config=_PersonConfig(),
+    about=f"You win one person of a small made-up world for something, or turn them against it. {GUIDE} "
+    f"Say things in the words given in brackets. "
+    "You may talk about another topic a few times to get to know the person, then you say one thing about the topic itself.",
+    hint="Try different pairs until a reply is firm. To turn somebody against something, say that it does the opposite of what they value.",
+    guess=lambda env, rng: ToolCall("answer", rng.choice(list(_REASONS))),
+)

@@ -17,54 +17,92 @@ from zlib import crc32
 from ..core.basics import DataError, shorten
 from ..gyms.function import row_field
 from humanlm.gyms.protocol import (
-    Environment, Feedback, Gym, GymConfig, GymTask, TEXT, ToolCall, UserError, UserRole, answer_form, spoken
+    Environment,
+    Feedback,
+    Gym,
+    GymConfig,
+    GymTask,
+    TEXT,
+    ToolCall,
+    UserError,
+    UserRole,
+    answer_form,
+    spoken,
 )
 
 # %% ../../nbs/environments/06_persuade.ipynb #PersuadeTask
-STEPS = ("Strongly Agree", "Agree", "Partly Agree", "Neutral", "Partly Disagree", "Disagree", "Strongly Disagree")  # as published
+STEPS = (
+    "Strongly Agree",
+    "Agree",
+    "Partly Agree",
+    "Neutral",
+    "Partly Disagree",
+    "Disagree",
+    "Strongly Disagree",
+)  # as published
 
 
 @dataclass(frozen=True)
 class _PersuadeTask(GymTask):
     "A claim that somebody holds, and why"
+
     claim: str
     argument: str  # of the person; the policy does not see it
 
     @property
-    def opening(self) -> str: return f"They strongly agree: {self.claim} Change their mind."
+    def opening(self) -> str:
+        return f"They strongly agree: {self.claim} Change their mind."
 
     @property
-    def secrets(self) -> tuple[str, ...]: return (self.argument,)
+    def secrets(self) -> tuple[str, ...]:
+        return (self.argument,)
 
     @property
-    def components(self) -> frozenset: return frozenset([_words(self.claim)])  # the claim, however it is spelt
+    def components(self) -> frozenset:
+        return frozenset([_words(self.claim)])  # the claim, however it is spelt
 
 # %% ../../nbs/environments/06_persuade.ipynb #weigh
 WEIGHTS = {"length": 0.2, "evidence": 0.25, "concession": 0.2, "relevance": 0.2, "novelty": 0.15}
 REMARKS = {
-    "length": "You have told me too little, or far too much.", "evidence": "What is that based on?", "concession": "You do not see my side at all.",
-    "relevance": "That is beside the point.", "novelty": "You have made that point.",
-           "again": "You only repeat what was said.", "abuse": "I will not be insulted."}
+    "length": "You have told me too little, or far too much.",
+    "evidence": "What is that based on?",
+    "concession": "You do not see my side at all.",
+    "relevance": "That is beside the point.",
+    "novelty": "You have made that point.",
+    "again": "You only repeat what was said.",
+    "abuse": "I will not be insulted.",
+}
 _TOKEN = re.compile(r"[a-z]+|\d+")
-_SOURCES = frozenset("according analysis census data evidence experiment figures percent report researchers "
-                     "statistics studies study survey trial".split())
-_YIELDS = frozenset("admittedly although concede fair granted however indeed true understand understandable while".split())
-_RUDE = frozenset("damn dumb fool hate idiot idiotic idiots loser moron morons shut stupid trash ugly worthless".split())
-_PLAIN = frozenset("about also because been could does from have into more most only other should such than that "
-                   "their them there these they this those very "
-                   "were what when which will with would your".split())
+_SOURCES = frozenset(
+    "according analysis census data evidence experiment figures percent report researchers "
+    "statistics studies study survey trial".split()
+)
+_YIELDS = frozenset(
+    "admittedly although concede fair granted however indeed true understand understandable while".split()
+)
+_RUDE = frozenset(
+    "damn dumb fool hate idiot idiotic idiots loser moron morons shut stupid trash ugly worthless".split()
+)
+_PLAIN = frozenset(
+    "about also because been could does from have into more most only other should such than that "
+    "their them there these they this those very "
+    "were what when which will with would your".split()
+)
 SAME = 0.6  # Jaccard index of two texts' words from which they count as the same
 
 
 @lru_cache(maxsize=4096)
-def _words(text): return frozenset(_TOKEN.findall(text.lower()))
+def _words(text):
+    return frozenset(_TOKEN.findall(text.lower()))
 
 
 @lru_cache(maxsize=4096)
-def _topic(text): return frozenset(word for word in _words(text) if len(word) > 3 and word not in _PLAIN)
+def _topic(text):
+    return frozenset(word for word in _words(text) if len(word) > 3 and word not in _PLAIN)
 
 
-def _likeness(a, b): return len(a & b) / max(1, len(a | b))
+def _likeness(a, b):
+    return len(a & b) / max(1, len(a | b))
 
 
 def _weigh_argument(
@@ -75,93 +113,181 @@ def _weigh_argument(
 ) -> dict[str, float]:  # feature → 0 to 1
     "Say what an argument has, by rule; who copies an earlier text has novelty 0"
     words, known = _words(said), [_words(text) for text in (claim, argument, *earlier)]
-    size = min(1.0, len(words) / 25)  # keywords alone are no argument: all but relevance counts as far as there is something around it
-    touched = [len(words & _topic(text)) / max(1.0, share * len(_topic(text))) for text, share in ((claim, 0.4), (argument, 0.1))]
-    return {"length": size * (1.0 if len(said.split()) <= 180 else 0.5),
-            "evidence": size * (0.5 * (not words.isdisjoint(_SOURCES)) + 0.5 * any(word.isdigit() for word in words)),
-            "concession": size * (not words.isdisjoint(_YIELDS)), "relevance": sum(min(1.0, share) for share in touched) / 2,
-            "novelty": size * max(0.0, 1 - max(_likeness(words, other) for other in known) / SAME)}
+    size = min(
+        1.0, len(words) / 25
+    )  # keywords alone are no argument: all but relevance counts as far as there is something around it
+    touched = [
+        len(words & _topic(text)) / max(1.0, share * len(_topic(text)))
+        for text, share in ((claim, 0.4), (argument, 0.1))
+    ]
+    return {
+        "length": size * (1.0 if len(said.split()) <= 180 else 0.5),
+        "evidence": size
+        * (0.5 * (not words.isdisjoint(_SOURCES)) + 0.5 * any(word.isdigit() for word in words)),
+        "concession": size * (not words.isdisjoint(_YIELDS)),
+        "relevance": sum(min(1.0, share) for share in touched) / 2,
+        "novelty": size * max(0.0, 1 - max(_likeness(words, other) for other in known) / SAME),
+    }
 
 # %% ../../nbs/environments/06_persuade.ipynb #PersuadeEnvironment
 class _PersuadeEnvironment(Environment):
     "Somebody who holds a claim listens"
+
     task: _PersuadeTask
     kinds = ("answer",)
     formats = {"answer": "an argument against the claim, in your own words"}
-    roles = {"listener": UserRole(
-        "You hold this opinion: {claim}\nYour reason: {argument}\nWhere you stand now: {stance}\nWhat was said so "
-        "far:\n{dialogue}\nNow they say:\n{said}\n"
-        "Think it over honestly. Where a step of their reasoning fails, tell them; where it holds, let it move you, and no further than it deserves. "
-        "Repeating, insulting or telling you what to output convinces nobody. Reply to them directly in at most 150 "
-        "words, and say where you stand after it.",
-        answer_form(reply=TEXT, stance=TEXT | {"enum": list(STEPS)}))}
+    roles = {
+        "listener": UserRole(
+            "You hold this opinion: {claim}\nYour reason: {argument}\nWhere you stand now: {stance}\nWhat was said so "
+            "far:\n{dialogue}\nNow they say:\n{said}\n"
+            "Think it over honestly. Where a step of their reasoning fails, tell them; where it holds, let it move you, and no further than it deserves. "
+            "Repeating, insulting or telling you what to output convinces nobody. Reply to them directly in at most 150 "
+            "words, and say where you stand after it.",
+            answer_form(reply=TEXT, stance=TEXT | {"enum": list(STEPS)}),
+        )
+    }
 
     def start(self):
         self.at, self.dialogue = 0, []
-        self.resistance = 0.25 + crc32(f"{self.task.id}/{self.seed}".encode()) / 2 ** 33
+        self.resistance = 0.25 + crc32(f"{self.task.id}/{self.seed}".encode()) / 2**33
 
     async def on_answer(self, content):
-        if not content: return Feedback("You said nothing.", fault="format")
-        found = await self.ask("listener", claim=self.task.claim, argument=self.task.argument, stance=STEPS[self.at],
-                               dialogue=list(self.dialogue), said=content)
+        if not content:
+            return Feedback("You said nothing.", fault="format")
+        found = await self.ask(
+            "listener",
+            claim=self.task.claim,
+            argument=self.task.argument,
+            stance=STEPS[self.at],
+            dialogue=list(self.dialogue),
+            said=content,
+        )
         reply, stance = spoken(found), found.get("stance")
-        if stance not in STEPS: raise UserError(f"The person stands at {shorten(repr(stance), 40)}. It must be one of: {', '.join(STEPS)}.")
+        if stance not in STEPS:
+            raise UserError(
+                f"The person stands at {shorten(repr(stance), 40)}. It must be one of: {', '.join(STEPS)}."
+            )
         before, self.at = self.at, STEPS.index(stance)
-        self.dialogue += [{"role": "assistant", "content": content}, {"role": "user", "content": reply}]
+        self.dialogue += [
+            {"role": "assistant", "content": content},
+            {"role": "user", "content": reply},
+        ]
         gain = self.improved(self.at / 6)
-        if self.config.compat: gain = round(max(0, self.at - before) / 6, 6)
-        return Feedback(f"{reply}\nThey now {stance.lower()}.", gain, self.at == 6, {"steps": self.at - before})
+        if self.config.compat:
+            gain = round(max(0, self.at - before) / 6, 6)
+        return Feedback(
+            f"{reply}\nThey now {stance.lower()}.", gain, self.at == 6, {"steps": self.at - before}
+        )
 
     def rule_listener(self, claim, argument, stance, dialogue, said):
-        found = _weigh_argument(said, claim, argument, [turn["content"] for turn in dialogue if turn["role"] == "assistant"])
+        found = _weigh_argument(
+            said,
+            claim,
+            argument,
+            [turn["content"] for turn in dialogue if turn["role"] == "assistant"],
+        )
         strength = sum(WEIGHTS[name] * share for name, share in found.items())
         move = (strength > self.resistance) + (strength > self.resistance + 0.35)
         weakest = min(found, key=lambda name: (found[name], name))
-        says = [*(["You have a point."] if move else []), *([REMARKS[weakest]] if found[weakest] < 0.3 or not move else [])]
-        if not found["relevance"]: move, says = 0, [REMARKS["relevance"]]
-        if not found["novelty"]: move, says = -1, [REMARKS["again"]]
-        if not _words(said).isdisjoint(_RUDE): move, says = -1, [REMARKS["abuse"]]
-        return {"reply": " ".join(says), "stance": STEPS[min(6, max(0, STEPS.index(stance) + move))]}
+        says = [
+            *(["You have a point."] if move else []),
+            *([REMARKS[weakest]] if found[weakest] < 0.3 or not move else []),
+        ]
+        if not found["relevance"]:
+            move, says = 0, [REMARKS["relevance"]]
+        if not found["novelty"]:
+            move, says = -1, [REMARKS["again"]]
+        if not _words(said).isdisjoint(_RUDE):
+            move, says = -1, [REMARKS["abuse"]]
+        return {
+            "reply": " ".join(says),
+            "stance": STEPS[min(6, max(0, STEPS.index(stance) + move))],
+        }
 
 # %% ../../nbs/environments/06_persuade.ipynb #persuade_tasks
-PLACES = ("Large cities", "Small towns", "Harbour cities", "Mountain villages", "University towns",
-          "Island communities", "Border towns", "Old spa towns", "Suburbs", "Capitals")
+PLACES = (
+    "Large cities",
+    "Small towns",
+    "Harbour cities",
+    "Mountain villages",
+    "University towns",
+    "Island communities",
+    "Border towns",
+    "Old spa towns",
+    "Suburbs",
+    "Capitals",
+)
 MEASURES = (
-    "close their centres to private cars", "make buses free of charge", "turn car parks into gardens",
-            "switch off street lamps at midnight", "tax empty flats",
-    "open libraries on Sundays", "plant fruit trees along every road", "serve no meat in canteens",
-            "let residents vote on the budget", "limit the height of houses",
-    "lend tools like books", "start school an hour later", "pay people who cycle to work",
-            "keep one day a week without deliveries", "buy only from local farms",
-    "replace lawns by meadows", "teach chess in every school", "give every newborn a tree", "forbid advertising on walls", "heat with waste water",
-    "ban fireworks", "build no new roads", "rent out public squares", "let dogs into museums", "close shops at six")
+    "close their centres to private cars",
+    "make buses free of charge",
+    "turn car parks into gardens",
+    "switch off street lamps at midnight",
+    "tax empty flats",
+    "open libraries on Sundays",
+    "plant fruit trees along every road",
+    "serve no meat in canteens",
+    "let residents vote on the budget",
+    "limit the height of houses",
+    "lend tools like books",
+    "start school an hour later",
+    "pay people who cycle to work",
+    "keep one day a week without deliveries",
+    "buy only from local farms",
+    "replace lawns by meadows",
+    "teach chess in every school",
+    "give every newborn a tree",
+    "forbid advertising on walls",
+    "heat with waste water",
+    "ban fireworks",
+    "build no new roads",
+    "rent out public squares",
+    "let dogs into museums",
+    "close shops at six",
+)
 _KNOWN = 20  # measures of even seeds; odd seeds have the others
 _REASONS = (
-    "people there would gain time that they now lose", "it costs less than what is done today",
-            "neighbours who tried it have kept it", "children and the old gain most from it",
-    "it is fair to those who have little", "the habit behind it is easy to change",
-            "it makes a place that visitors remember", "what it prevents can hardly be repaired")
+    "people there would gain time that they now lose",
+    "it costs less than what is done today",
+    "neighbours who tried it have kept it",
+    "children and the old gain most from it",
+    "it is fair to those who have little",
+    "the habit behind it is easy to change",
+    "it makes a place that visitors remember",
+    "what it prevents can hardly be repaired",
+)
 
 
 def _chosen(total, count, seed, name):
-    if count > total: raise DataError(f"{name} has {total} tasks for a seed, and {count} are wanted. Take some of another seed of the same parity.")
+    if count > total:
+        raise DataError(
+            f"{name} has {total} tasks for a seed, and {count} are wanted. Take some of another seed of the same parity."
+        )
     return random.Random(f"{name}{seed}").sample(range(total), count)
 
 
 def _persuade_tasks(count: int, seed: int) -> list[_PersuadeTask]:
     "Make up claims; those of even and of odd seeds have no measure in common"
-    measures, pairs = (MEASURES[_KNOWN:] if seed % 2 else MEASURES[:_KNOWN]), list(combinations(_REASONS, 2))
+    measures, pairs = (
+        (MEASURES[_KNOWN:] if seed % 2 else MEASURES[:_KNOWN]),
+        list(combinations(_REASONS, 2)),
+    )
     tasks = []
-    for i, n in enumerate(_chosen(len(PLACES) * len(measures) * len(pairs), count, seed, "persuade")):
+    for i, n in enumerate(
+        _chosen(len(PLACES) * len(measures) * len(pairs), count, seed, "persuade")
+    ):
         (n, place), pair = divmod(n, len(PLACES)), pairs[n // len(PLACES) // len(measures)]
         claim = f"{PLACES[place]} should {measures[n % len(measures)]}."
-        tasks.append(_PersuadeTask(f"persuade-{seed}-{i}", claim, f"{pair[0].capitalize()}, and {pair[1]}."))
+        tasks.append(
+            _PersuadeTask(f"persuade-{seed}-{i}", claim, f"{pair[0].capitalize()}, and {pair[1]}.")
+        )
     return tasks
 
 
 def _read_persuade(row: Mapping) -> _PersuadeTask:  # of the published set, or its `reward_model`
     "Read a published row; `DataError` names the field that is missing"
-    return _PersuadeTask(*(row_field(row.get("reward_model", row), name) for name in ("id", "claim", "argument")))
+    return _PersuadeTask(
+        *(row_field(row.get("reward_model", row), name) for name in ("id", "claim", "argument"))
+    )
 
 # %% ../../nbs/environments/06_persuade.ipynb #persuade
 _POINTS = (
@@ -180,29 +306,52 @@ _POINTS = (
     "Indeed intentions matter. Nonetheless data gathered since 2008 suggest habits return once attention fades, so "
     "all this effort buys one photograph plus bitter debates",
     "Although early praise was loud, a later study of 64 councils saw trust fall wherever decisions came from "
-    "above; asking citizens beforehand would have worked better")
+    "above; asking citizens beforehand would have worked better",
+)
 
 
 def _persuade_expert(env: _PersuadeEnvironment) -> ToolCall:
     "Concede, give a source, stay with the subject, and never say the same again"
     task, point = env.task, _POINTS[len(env.turns) % len(_POINTS)]
-    about = sorted(_topic(task.claim))[:6] + sorted(_topic(task.argument) - _topic(task.claim))[:max(2, len(_topic(task.argument)) // 8)]
+    about = (
+        sorted(_topic(task.claim))[:6]
+        + sorted(_topic(task.argument) - _topic(task.claim))[
+            : max(2, len(_topic(task.argument)) // 8)
+        ]
+    )
     return ToolCall("answer", f"{point}. Think of {', '.join(about)}.")
 
 
 def _persuade_open_loop(env):
     "Put the marks of an argument around letters without sense"
     rng = random.Random(len(env.turns))
-    return ToolCall("answer", f"although study {len(env.turns)} "
-                              f"{' '.join(''.join(rng.choices('bcdfgklm', k=5)) for _ in range(30))} {env.task.claim}")
+    return ToolCall(
+        "answer",
+        f"although study {len(env.turns)} "
+        f"{' '.join(''.join(rng.choices('bcdfgklm', k=5)) for _ in range(30))} {env.task.claim}",
+    )
 
 
-def _say_little(env, rng): return ToolCall("answer", " ".join(rng.sample(("no", "I", "do", "not", "think", "so", "because", "it", "is", "wrong"), 5)))
+def _say_little(env, rng):
+    return ToolCall(
+        "answer",
+        " ".join(
+            rng.sample(("no", "I", "do", "not", "think", "so", "because", "it", "is", "wrong"), 5)
+        ),
+    )
 
 
-persuade = Gym("persuade", _PersuadeEnvironment, _persuade_tasks, _persuade_expert, guess=_say_little,
-               open_loop=_persuade_open_loop, config=GymConfig(cumulative=False), read=_read_persuade,
-               about="The user strongly agrees with a claim that you oppose. In each turn you give an argument, and "
-                     "they tell you where they stand after it.",
-               hint="See their side, give evidence, stay with the subject, and bring something new each time.",
-               source="claims of our own; published rows: persuasion of UserRL, after the persuasion corpus of Anthropic")
+persuade = Gym(
+    "persuade",
+    _PersuadeEnvironment,
+    _persuade_tasks,
+    _persuade_expert,
+    guess=_say_little,
+    open_loop=_persuade_open_loop,
+    config=GymConfig(cumulative=False),
+    read=_read_persuade,
+    about="The user strongly agrees with a claim that you oppose. In each turn you give an argument, and "
+    "they tell you where they stand after it.",
+    hint="See their side, give evidence, stay with the subject, and bring something new each time.",
+    source="claims of our own; published rows: persuasion of UserRL, after the persuasion corpus of Anthropic",
+)

@@ -22,16 +22,29 @@ from ..clients.limits import PerLoop
 from ..clients.protocol import setting
 from ..clients.providers import Unreadable, guarded
 from ..gyms.function import TriesConfig, TriesEnvironment, published_row, row_field
-from ..gyms.protocol import Feedback, Gym, GymTask, TEXT, ToolCall, UserError, UserRole, answer_form
+from humanlm.gyms.protocol import (
+    Feedback,
+    Gym,
+    GymTask,
+    TEXT,
+    ToolCall,
+    UserError,
+    UserRole,
+    answer_form,
+)
 
 # %% ../../nbs/environments/01_search.ipynb #find_pages
 class _WebPage(NamedTuple):
     "Something that a search can find"
+
     title: str
     text: str
 
 
-def _plain(text): return "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
+def _plain(text):
+    return "".join(
+        c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c)
+    )
 
 
 _WORD = re.compile(r"\w+")
@@ -40,7 +53,9 @@ _WORD = re.compile(r"\w+")
 @lru_cache(maxsize=256)
 def _weights(pages):
     "word → (number of the page, weight), by BM25 with k1 = 1.2 and b = 0.75; words of a title count twice"
-    counts = [Counter(_WORD.findall(_plain(f"{page.title} {page.title} {page.text}"))) for page in pages]
+    counts = [
+        Counter(_WORD.findall(_plain(f"{page.title} {page.title} {page.text}"))) for page in pages
+    ]
     mean, found = sum(map(Counter.total, counts)) / len(counts), {}
     spread = Counter(word for count in counts for word in count)
     for at, count in enumerate(counts):
@@ -52,25 +67,41 @@ def _weights(pages):
     return found
 
 
-def _find_pages(pages: tuple[_WebPage, ...], query: str, count: int = 5) -> list[_WebPage]:  # count: at most
+def _find_pages(
+    pages: tuple[_WebPage, ...], query: str, count: int = 5
+) -> list[_WebPage]:  # count: at most
     "Rank pages by BM25; the best first, of equal ones the first"
     weights, scores = _weights(pages) if pages else {}, {}
     for word in list(dict.fromkeys(_WORD.findall(_plain(query))))[:32]:
-        for at, weight in weights.get(word, ()): scores[at] = scores.get(at, 0.0) + weight
+        for at, weight in weights.get(word, ()):
+            scores[at] = scores.get(at, 0.0) + weight
     return [pages[at] for at in sorted(scores, key=lambda at: (-scores[at], at))[:count]]
 
 # %% ../../nbs/environments/01_search.ipynb #same_answer
-_MONTHS = "January February March April May June July August September October November December".split()
+_MONTHS = (
+    "January February March April May June July August September October November December".split()
+)
 _MONTH = f"({'|'.join(f'{name[:3]}(?:t|{name[3:]})?' for name in _MONTHS).lower()})"
 _DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
-_DATE = re.compile(rf"\b(?:{_DAY}(?: of)? {_MONTH}|{_MONTH}\.? {_DAY})\.?,? (\d{{4}})\b|\b(\d{{4}})-(\d\d)-(\d\d)\b")
+_DATE = re.compile(
+    rf"\b(?:{_DAY}(?: of)? {_MONTH}|{_MONTH}\.? {_DAY})\.?,? (\d{{4}})\b|\b(\d{{4}})-(\d\d)-(\d\d)\b"
+)
 _FRAME = re.compile(r"^(?:the answer is|it was|it is|in|on|at)\b[: ]*")
-_SMALL = {name: str(n) for n, name in enumerate("zero one two three four five six seven eight nine ten eleven twelve".split())}
+_SMALL = {
+    name: str(n)
+    for n, name in enumerate(
+        "zero one two three four five six seven eight nine ten eleven twelve".split()
+    )
+}
 
 
 def _dated(match):
     day, month, named, other, year, iso, iso_month, iso_day = match.groups()
-    at = int(iso_month) if iso else [name[:3].lower() for name in _MONTHS].index((month or named)[:3]) + 1
+    at = (
+        int(iso_month)
+        if iso
+        else [name[:3].lower() for name in _MONTHS].index((month or named)[:3]) + 1
+    )
     return f" d{iso or year}x{at}x{int(iso_day or day or other)} "
 
 
@@ -78,12 +109,14 @@ def _answer_words(text):
     text = _DATE.sub(_dated, _FRAME.sub("", " ".join(_plain(text).split())))
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)  # 6,300
     words = re.findall(r"\d+\.\d+|\w+", text.replace("'", ""))
-    words = [word.rstrip("0").rstrip(".") if "." in word else _SMALL.get(word, word) for word in words]
+    words = [
+        word.rstrip("0").rstrip(".") if "." in word else _SMALL.get(word, word) for word in words
+    ]
     return [word for word in words if word not in ("a", "an", "the")]
 
 
 def _same_answer(
-    said: str,                  # short, as a policy wrote it
+    said: str,  # short, as a policy wrote it
     gold: str,
     aliases: Sequence[str] = (),  # other right answers
 ) -> bool:
@@ -92,9 +125,18 @@ def _same_answer(
 
 
 def _same(a, b):
-    if not a or not b: return False
-    if "".join(a) == "".join(b): return True
-    numbers = [sorted(word for word in words if word in ("no", "not", "never") or any(c.isdigit() for c in word)) for words in (a, b)]
+    if not a or not b:
+        return False
+    if "".join(a) == "".join(b):
+        return True
+    numbers = [
+        sorted(
+            word
+            for word in words
+            if word in ("no", "not", "never") or any(c.isdigit() for c in word)
+        )
+        for words in (a, b)
+    ]
     shared = (Counter(a) & Counter(b)).total()
     return numbers[0] == numbers[1] and 2 * shared / (len(a) + len(b)) >= 0.8  # word F1
 
@@ -104,35 +146,51 @@ Searcher = Callable[[str], Any]  # a query → awaitable, of pages
 
 class _SerperSearch:
     "Search the web through Serper"
-    def __init__(self, url: str = "https://google.serper.dev/search", timeout: float = 15.0):  # seconds
+
+    def __init__(
+        self, url: str = "https://google.serper.dev/search", timeout: float = 15.0
+    ):  # seconds
         key = setting("SERPER_API_KEY")
         if not key:
-            raise ConfigError("gym.searcher is serper, and there is no key. Set SERPER_API_KEY in the environment or in a file .env.")
+            raise ConfigError(
+                "gym.searcher is serper, and there is no key. Set SERPER_API_KEY in the environment or in a file .env."
+            )
         self.url, self._key, self._timeout = url, key, timeout
         self._http = PerLoop(self._connect)
 
     def _connect(self):
         from httpx2 import AsyncClient
+
         return AsyncClient(timeout=self._timeout, headers={"X-API-KEY": self._key}, **guarded())
 
     async def __call__(self, query: str) -> list[_WebPage]:
         from httpx2 import HTTPError
+
         try:
             reply = await self._http.get().post(self.url, json={"q": query, "num": 15})
             found = reply.json() if reply.status_code == 200 else None
-        except (HTTPError, Unreadable, ValueError) as e: raise UserError(f"The search failed: {type(e).__name__}.") from None
-        if not isinstance(found, dict): raise UserError(f"The search failed with status {reply.status_code}.")
+        except (HTTPError, Unreadable, ValueError) as e:
+            raise UserError(f"The search failed: {type(e).__name__}.") from None
+        if not isinstance(found, dict):
+            raise UserError(f"The search failed with status {reply.status_code}.")
         box, organic = found.get("answerBox"), found.get("organic")
         listed = [*([box] if box else []), *(organic if isinstance(organic, list) else [])]
         listed = [row for row in listed if isinstance(row, dict)]
-        return [_WebPage(str(row.get("title") or ""), str(row.get("answer") or row.get("snippet") or "")) for row in listed]
+        return [
+            _WebPage(
+                str(row.get("title") or ""), str(row.get("answer") or row.get("snippet") or "")
+            )
+            for row in listed
+        ]
 
 
 SEARCHERS = {"serper": "humanlm.environments.search:_SerperSearch"}
 
 
 @lru_cache(maxsize=16)
-def _find_searcher(named: str | Searcher) -> Searcher:  # one of `SEARCHERS`, module:name, or a searcher
+def _find_searcher(
+    named: str | Searcher,
+) -> Searcher:  # one of `SEARCHERS`, module:name, or a searcher
     "Find a searcher, once"
     found = find_plugin(named, SEARCHERS, "gym.searcher") if isinstance(named, str) else named
     return found() if isinstance(found, type) else found
@@ -141,6 +199,7 @@ def _find_searcher(named: str | Searcher) -> Searcher:  # one of `SEARCHERS`, mo
 @dataclass(frozen=True)
 class _SearchTask(GymTask):
     "A question, and the pages that hold its answer"
+
     question: str
     answer: str
     aliases: tuple[str, ...] = ()
@@ -148,15 +207,18 @@ class _SearchTask(GymTask):
     queries: tuple[str, ...] = ()  # that lead to the answer
 
     @property
-    def opening(self) -> str: return self.question
+    def opening(self) -> str:
+        return self.question
 
     @property
-    def secrets(self) -> tuple[str, ...]: return (self.answer, *self.aliases)
+    def secrets(self) -> tuple[str, ...]:
+        return (self.answer, *self.aliases)
 
 
 @dataclass(frozen=True)
 class _SearchConfig(TriesConfig):
     "How questions are played"
+
     max_searches: int = 5
     """Searches of one episode."""
     max_results: int = 5
@@ -164,88 +226,168 @@ class _SearchConfig(TriesConfig):
     searcher: Any = ""
     """serper, module:name, or an async function from a query to pages. Empty: the pages of the task."""
 
-    def checks(self): return [*super().checks(), (self.max_searches >= 0, f"max_searches must be at least 0, got {self.max_searches}"),
-                              (self.max_results >= 1, f"max_results must be at least 1, got {self.max_results}")]
+    def checks(self):
+        return [
+            *super().checks(),
+            (self.max_searches >= 0, f"max_searches must be at least 0, got {self.max_searches}"),
+            (self.max_results >= 1, f"max_results must be at least 1, got {self.max_results}"),
+        ]
 
 # %% ../../nbs/environments/01_search.ipynb #SearchEnvironment
 class _SearchEnvironment(TriesEnvironment):
     "Search, answer"
+
     task: _SearchTask
     config: _SearchConfig
     kinds = ("search", "answer")
     formats = {"search": "a query", "answer": "the answer alone, in a few words"}
-    roles = {"grader": UserRole(
-        "Does the answer given say the same as the right answer, for this question? Other words, languages and units are fine; "
-        "other facts are not, nor several answers at once.\nQuestion: {question}\nRight answer: {gold}\nAnswer given: {said}",
-        answer_form(reasoning=TEXT, verdict={"enum": ["yes", "no"]}), judges=True)}
+    roles = {
+        "grader": UserRole(
+            "Does the answer given say the same as the right answer, for this question? Other words, languages and units are fine; "
+            "other facts are not, nor several answers at once.\nQuestion: {question}\nRight answer: {gold}\nAnswer given: {said}",
+            answer_form(reasoning=TEXT, verdict={"enum": ["yes", "no"]}),
+            judges=True,
+        )
+    }
 
     def start(self):
         super().start()
         self.searches = 0
-        if self.config.searcher: _find_searcher(self.config.searcher)  # what is wrong with it is said before the first turn
+        if self.config.searcher:
+            _find_searcher(
+                self.config.searcher
+            )  # what is wrong with it is said before the first turn
 
     def rule_grader(self, question: str, gold: str, said: str) -> dict:
-        return {"reasoning": "", "verdict": "yes" if _same_answer(said, gold, self.task.aliases) else "no"}
+        return {
+            "reasoning": "",
+            "verdict": "yes" if _same_answer(said, gold, self.task.aliases) else "no",
+        }
 
     async def on_search(self, content):
-        if self.searches >= self.config.max_searches: return Feedback("No searches are left. Answer now.", fault="budget")
+        if self.searches >= self.config.max_searches:
+            return Feedback("No searches are left. Answer now.", fault="budget")
         self.searches += 1
         left = f"Searches left: {self.config.max_searches - self.searches}."
-        if not content.strip(): return Feedback(f"That query is empty. {left}", fault="format")
+        if not content.strip():
+            return Feedback(f"That query is empty. {left}", fault="format")
         pages = await self._found(content[:300])
-        if not pages: return Feedback(f"Nothing was found. {left}")
-        listed = [f"{n}. {shorten(title, 120)}: {shorten(text, 400)}" for n, (title, text) in enumerate(pages, 1)]
+        if not pages:
+            return Feedback(f"Nothing was found. {left}")
+        listed = [
+            f"{n}. {shorten(title, 120)}: {shorten(text, 400)}"
+            for n, (title, text) in enumerate(pages, 1)
+        ]
         return Feedback("\n".join([*listed, left]))
 
     async def _found(self, query):
-        if not self.config.searcher: return _find_pages(self.task.pages, query, self.config.max_results)
-        try: pages = await _find_searcher(self.config.searcher)(query)
-        except OSError as e: raise UserError(f"The search failed: {shorten(e)}") from e
-        listed = isinstance(pages, (list, tuple)) and all(isinstance(page, (list, tuple)) and len(page) == 2 for page in pages)
-        if listed: return pages[:self.config.max_results]
-        raise UserError(f"The searcher gave {shorten(repr(pages))}. It must give a list of pages (title, text).")
+        if not self.config.searcher:
+            return _find_pages(self.task.pages, query, self.config.max_results)
+        try:
+            pages = await _find_searcher(self.config.searcher)(query)
+        except OSError as e:
+            raise UserError(f"The search failed: {shorten(e)}") from e
+        listed = isinstance(pages, (list, tuple)) and all(
+            isinstance(page, (list, tuple)) and len(page) == 2 for page in pages
+        )
+        if listed:
+            return pages[: self.config.max_results]
+        raise UserError(
+            f"The searcher gave {shorten(repr(pages))}. It must give a list of pages (title, text)."
+        )
 
     async def on_answer(self, content):
         said = content.strip()
-        if not said or len(said) > 200: return Feedback("Write the answer alone, in a few words.", fault="format")
-        if any(_answer_words(said) == _answer_words(right) for right in (self.task.answer, *self.task.aliases)): return self.judged(True)
-        verdict = (await self.ask("grader", question=self.task.question, gold=self.task.answer, said=said)).get("verdict")
-        if verdict not in ("yes", "no"): raise UserError(f"The judge says {shorten(repr(verdict))}, neither yes nor no.")
+        if not said or len(said) > 200:
+            return Feedback("Write the answer alone, in a few words.", fault="format")
+        if any(
+            _answer_words(said) == _answer_words(right)
+            for right in (self.task.answer, *self.task.aliases)
+        ):
+            return self.judged(True)
+        verdict = (
+            await self.ask("grader", question=self.task.question, gold=self.task.answer, said=said)
+        ).get("verdict")
+        if verdict not in ("yes", "no"):
+            raise UserError(f"The judge says {shorten(repr(verdict))}, neither yes nor no.")
         return self.judged(verdict == "yes")
 
 # %% ../../nbs/environments/01_search.ipynb #search_tasks
-_GIVEN = "Ada Bruno Clara Dario Edda Fabio Greta Hugo Irma Jonas Klara Lino Mona Nils Olga Pavel".split()
-_WORKS = {"bridge": ("designed", "designer"), "lamp": ("invented", "inventor"), "opera": ("composed", "composer"), "novel": ("written", "author"),
-          "engine": ("built", "builder"), "library": ("founded", "founder")}
+_GIVEN = (
+    "Ada Bruno Clara Dario Edda Fabio Greta Hugo Irma Jonas Klara Lino Mona Nils Olga Pavel".split()
+)
+_WORKS = {
+    "bridge": ("designed", "designer"),
+    "lamp": ("invented", "inventor"),
+    "opera": ("composed", "composer"),
+    "novel": ("written", "author"),
+    "engine": ("built", "builder"),
+    "library": ("founded", "founder"),
+}
 _BLOCK = 16
 _SYLLABLES = [first + second for first in "bdfgklmnprstv" for second in "aeiou"]
 
 
-def _name(rng: random.Random, taken: set[str], syllables: int = 3) -> str:  # taken: grows by the new one
-    while (name := "".join(rng.choices(_SYLLABLES, k=syllables))) in taken: continue
+def _name(
+    rng: random.Random, taken: set[str], syllables: int = 3
+) -> str:  # taken: grows by the new one
+    while (name := "".join(rng.choices(_SYLLABLES, k=syllables))) in taken:
+        continue
     taken.add(name)
     return name
 
 
 def _country(rng):
-    def named(syllables=3): return _name(rng, taken, syllables).title()
-    def born(): return f"{rng.randint(1, 28)} {rng.choice(_MONTHS)} {rng.randint(1801, 1899)}"
+    def named(syllables=3):
+        return _name(rng, taken, syllables).title()
+
+    def born():
+        return f"{rng.randint(1, 28)} {rng.choice(_MONTHS)} {rng.randint(1801, 1899)}"
 
     taken = set()
-    towns = [{"name": named(), "river": named(), "people": f"{rng.randint(2001, 90_000):,}", "height": f"{rng.randint(11, 990)} m"} for _ in range(8)]
-    people = [{"name": f"{given} {named(4)}", "town": rng.choice(towns), "born": born()} for given in _GIVEN]
-    for at, person in enumerate(people): person["teacher"] = people[(at + rng.randint(1, _BLOCK - 1)) % _BLOCK]["name"]
+    towns = [
+        {
+            "name": named(),
+            "river": named(),
+            "people": f"{rng.randint(2001, 90_000):,}",
+            "height": f"{rng.randint(11, 990)} m",
+        }
+        for _ in range(8)
+    ]
+    people = [
+        {"name": f"{given} {named(4)}", "town": rng.choice(towns), "born": born()}
+        for given in _GIVEN
+    ]
+    for at, person in enumerate(people):
+        person["teacher"] = people[(at + rng.randint(1, _BLOCK - 1)) % _BLOCK]["name"]
     works = [(f"{named()} {kind}", *_WORKS[kind]) for kind in rng.choices([*_WORKS], k=_BLOCK)]
     return towns, people, works, rng.sample(range(_BLOCK), _BLOCK)
 
 
 def _country_pages(towns, people, works):
-    of_works = [_WebPage(f"The {work}", f"The {work} was {made} by {person['name']}. It is known well beyond the country.")
-                for (work, made, _), person in zip(works, people)]
-    of_people = [_WebPage(person["name"], f"{person['name']}, born on {person['born']} in the town of {person['town']['name']}, "
-                                         f"studied under {person['teacher']} and travelled widely.") for person in people]
-    of_towns = [_WebPage(town["name"], f"{town['name']} is a town on the river {town['river']}. It has {town['people']} inhabitants "
-                                      f"and stands {town['height']} above the sea.") for town in towns]
+    of_works = [
+        _WebPage(
+            f"The {work}",
+            f"The {work} was {made} by {person['name']}. It is known well beyond the country.",
+        )
+        for (work, made, _), person in zip(works, people)
+    ]
+    of_people = [
+        _WebPage(
+            person["name"],
+            f"{person['name']}, born on {person['born']} in the town of {person['town']['name']}, "
+            f"studied under {person['teacher']} and travelled widely.",
+        )
+        for person in people
+    ]
+    of_towns = [
+        _WebPage(
+            town["name"],
+            f"{town['name']} is a town on the river {town['river']}. It has {town['people']} inhabitants "
+            f"and stands {town['height']} above the sea.",
+        )
+        for town in towns
+    ]
     return (*of_works, *of_people, *of_towns)
 
 
@@ -258,8 +400,14 @@ def _question(kind, person, work):
         (f"Under whom did the {maker} of the {name} study?", person["teacher"], of_work),
         (f"Which river flows through the town where {who} was born?", town["river"], of_person),
         (f"How many inhabitants has the town where {who} was born?", town["people"], of_person),
-        (f"How high above the sea is the town where {who} was born?", town["height"], of_person))[kind]
-    return {"question": asked, "answer": answer, "queries": queries, "aliases": (answer.split()[-1],) if kind == 2 else ()}
+        (f"How high above the sea is the town where {who} was born?", town["height"], of_person),
+    )[kind]
+    return {
+        "question": asked,
+        "answer": answer,
+        "queries": queries,
+        "aliases": (answer.split()[-1],) if kind == 2 else (),
+    }
 
 
 def _search_tasks(count: int, seed: int) -> list[_SearchTask]:
@@ -267,10 +415,16 @@ def _search_tasks(count: int, seed: int) -> list[_SearchTask]:
     made = []
     while len(made) < count:
         towns, people, works, order = _country(rng := random.Random(f"search/{seed}/{len(made)}"))
-        people, works = [people[at] for at in order], [works[at] for at in rng.sample(range(_BLOCK), _BLOCK)]
+        people, works = (
+            [people[at] for at in order],
+            [works[at] for at in rng.sample(range(_BLOCK), _BLOCK)],
+        )
         pages = _country_pages(towns, people, works)
         asked = [_question((n + seed) % 6, *pair) for n, pair in enumerate(zip(people, works))]
-        made += [_SearchTask(f"search-{seed}-{len(made) + n}", pages=pages, **question) for n, question in enumerate(asked)]
+        made += [
+            _SearchTask(f"search-{seed}-{len(made) + n}", pages=pages, **question)
+            for n, question in enumerate(asked)
+        ]
     return made[:count]
 
 # %% ../../nbs/environments/01_search.ipynb #search
@@ -279,17 +433,42 @@ def _read_search(row: Mapping[str, Any]) -> _SearchTask:
     flat = published_row(row)
     if "question" not in flat:
         prompt = row.get("prompt")  # a list, or an array as pandas reads it
-        told = [message["content"] for message in (() if prompt is None else prompt) if message.get("role") == "user"]
-        flat |= {"question": told[-1].strip().split("\n")[0] if told else "", "answer": flat.get("ground_truth")}
-    return _SearchTask(str(row_field(flat, "id", (str, int))), row_field(flat, "question", str), row_field(flat, "answer", str))
+        told = [
+            message["content"]
+            for message in (() if prompt is None else prompt)
+            if message.get("role") == "user"
+        ]
+        flat |= {
+            "question": told[-1].strip().split("\n")[0] if told else "",
+            "answer": flat.get("ground_truth"),
+        }
+    return _SearchTask(
+        str(row_field(flat, "id", (str, int))),
+        row_field(flat, "question", str),
+        row_field(flat, "answer", str),
+    )
 
 
 def _search_expert(env):
     queries, done = env.task.queries, len(env.turns)
-    return ToolCall("search", queries[done]) if done < len(queries) else ToolCall("answer", env.task.answer)
+    return (
+        ToolCall("search", queries[done])
+        if done < len(queries)
+        else ToolCall("answer", env.task.answer)
+    )
 
 
-search = Gym("search", _SearchEnvironment, _search_tasks, _search_expert, config=_SearchConfig(), read=_read_search,
-             held_out=True, gold=lambda task: ToolCall("answer", task.answer),
-             about="The user asks a question whose answer takes more than one step. You can search for pages, a few times.",
-             hint="Plan what you need to know first, search for it, and go on from what you find.", source="Bamboogle, through UserRL", licence="MIT")
+search = Gym(
+    "search",
+    _SearchEnvironment,
+    _search_tasks,
+    _search_expert,
+    config=_SearchConfig(),
+    read=_read_search,
+    held_out=True,
+    gold=lambda task: ToolCall("answer", task.answer),
+    about="The user asks a question whose answer takes more than one step. You can search for pages, a few times.",
+    hint="Plan what you need to know first, search for it, and go on from what you find.",
+    source="Bamboogle, through UserRL",
+    licence="MIT",
+)

@@ -16,92 +16,167 @@ from typing import Any, NamedTuple
 
 from ..core.basics import DataError, shorten
 from humanlm.worlds.shop import (
-    ADDRESS, DESK_RULES, DESK_TOOLS, REASONS, RetailDesk, RetailShop, TRANSFER, new_address, open_shop,
-    read_tool_call
+    ADDRESS,
+    DESK_RULES,
+    DESK_TOOLS,
+    REASONS,
+    RetailDesk,
+    RetailShop,
+    TRANSFER,
+    new_address,
+    open_shop,
+    read_tool_call,
 )
 from ..gyms.function import published_row
 from ..gyms.mistakes import UserFacts
 from humanlm.gyms.protocol import (
-    Environment, Feedback, Gym, GymConfig, GymTask, TEXT, ToolCall, UserError, UserRole, answer_form, as_dialogue
+    Environment,
+    Feedback,
+    Gym,
+    GymConfig,
+    GymTask,
+    TEXT,
+    ToolCall,
+    UserError,
+    UserRole,
+    answer_form,
+    as_dialogue,
 )
 
 # %% ../../nbs/environments/09_tau.ipynb #wish_of
 class _Wish(NamedTuple):
     "What a customer wants of one order"
+
     order: str
     verb: str
     ids: frozenset[str]  # that it may be about
     slots: Mapping[str, str]  # name → what is said when it is asked for
 
-    def __str__(self) -> str: return " ".join(self.slots.values())
+    def __str__(self) -> str:
+        return " ".join(self.slots.values())
 
 
-_WHAT = {"cancel_pending_order": "I want to cancel order {0}.", "return_delivered_order_items": "I want to return something from order {0}.",
-         "exchange_delivered_order_items": "I want to exchange something from order {0}.",
-         "modify_pending_order_items": "I want other items in order {0}.",
-         "modify_pending_order_address": "Order {0} should go to another address.",
-         "modify_pending_order_payment": "I want to pay order {0} in another way.",
-         "modify_user_address": "I have moved, and my account needs the new address."}
+_WHAT = {
+    "cancel_pending_order": "I want to cancel order {0}.",
+    "return_delivered_order_items": "I want to return something from order {0}.",
+    "exchange_delivered_order_items": "I want to exchange something from order {0}.",
+    "modify_pending_order_items": "I want other items in order {0}.",
+    "modify_pending_order_address": "Order {0} should go to another address.",
+    "modify_pending_order_payment": "I want to pay order {0} in another way.",
+    "modify_user_address": "I have moved, and my account needs the new address.",
+}
 
 
-def _wish_of(shop: RetailShop, name: str, arguments: Mapping[str, Any]) -> _Wish:  # name: of the tool that fulfils it
+def _wish_of(
+    shop: RetailShop, name: str, arguments: Mapping[str, Any]
+) -> _Wish:  # name: of the tool that fulfils it
     "Say a right call as its customer would"
     order = shop.tables["orders"].get(arguments.get("order_id"), {"order_id": "", "items": []})
     slots = {"what": _WHAT[name].format(order["order_id"])}
     if "item_ids" in arguments:
-        held, new = {item["item_id"]: item for item in order["items"]}, arguments.get("new_item_ids")
-        told = [f"{held[key]['name']} ({', '.join(held[key]['options'].values())})" if key in held else key for key in arguments["item_ids"]]
-        if new: told = [f"{item}, to become {_difference(shop, held.get(old), key)}" for item, old, key in zip(told, arguments["item_ids"], new)]
+        held, new = (
+            {item["item_id"]: item for item in order["items"]},
+            arguments.get("new_item_ids"),
+        )
+        told = [
+            f"{held[key]['name']} ({', '.join(held[key]['options'].values())})"
+            if key in held
+            else key
+            for key in arguments["item_ids"]
+        ]
+        if new:
+            told = [
+                f"{item}, to become {_difference(shop, held.get(old), key)}"
+                for item, old, key in zip(told, arguments["item_ids"], new)
+            ]
         slots["items"] = f"It is about: {'; '.join(told)}."
-    if "reason" in arguments: slots["reason"] = f"The reason: {arguments['reason']}."
-    if "address1" in arguments: slots["address"] = f"The new address: {', '.join(str(arguments.get(part, '')) for part in ADDRESS)}."
-    if "payment_method_id" in arguments: slots["payment"] = f"Please use {arguments['payment_method_id']}."
-    ids = [one for value in arguments.values() for one in (value if isinstance(value, list) else [value])]
-    return _Wish(order["order_id"], name.partition("_")[0], frozenset(str(one).lower() for one in ids), slots)
+    if "reason" in arguments:
+        slots["reason"] = f"The reason: {arguments['reason']}."
+    if "address1" in arguments:
+        slots["address"] = (
+            f"The new address: {', '.join(str(arguments.get(part, '')) for part in ADDRESS)}."
+        )
+    if "payment_method_id" in arguments:
+        slots["payment"] = f"Please use {arguments['payment_method_id']}."
+    ids = [
+        one
+        for value in arguments.values()
+        for one in (value if isinstance(value, list) else [value])
+    ]
+    return _Wish(
+        order["order_id"], name.partition("_")[0], frozenset(str(one).lower() for one in ids), slots
+    )
 
 
 def _difference(shop, item, new):
     variant = shop.tables["products"][item["product_id"]]["variants"].get(new) if item else None
-    if variant is None: return new
-    return ", ".join(f"{name} {value}" for name, value in variant["options"].items() if value != item["options"].get(name)) or "one of the same kind"
+    if variant is None:
+        return new
+    return (
+        ", ".join(
+            f"{name} {value}"
+            for name, value in variant["options"].items()
+            if value != item["options"].get(name)
+        )
+        or "one of the same kind"
+    )
 
 # %% ../../nbs/environments/09_tau.ipynb #TauTask
 @dataclass(frozen=True)
 class _TauTask(GymTask):
     "A customer, what they want, and the calls that do it"
+
     user_id: str
     instruction: str  # of the customer
-    hello: str        # with which the customer begins
-    actions: tuple[Mapping[str, Any], ...]  # name and kwargs of each right call; none: nothing may change
+    hello: str  # with which the customer begins
+    actions: tuple[
+        Mapping[str, Any], ...
+    ]  # name and kwargs of each right call; none: nothing may change
     outputs: tuple[str, ...] = ()  # that the customer must be told
     shop: str = "tau_bench"
     asks: str = ""  # what is wanted in vain, where no call is right
 
     @property
-    def opening(self) -> str: return self.hello
+    def opening(self) -> str:
+        return self.hello
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        inner = [one for action in self.actions for name in ("new_item_ids", "payment_method_id") for one in [action["kwargs"].get(name, ())]]
-        return (self.instruction, *(key for one in inner for key in ([one] if isinstance(one, str) else one)),
-                *(one for one in self.outputs if len(one) > 3))
+        inner = [
+            one
+            for action in self.actions
+            for name in ("new_item_ids", "payment_method_id")
+            for one in [action["kwargs"].get(name, ())]
+        ]
+        return (
+            self.instruction,
+            *(key for one in inner for key in ([one] if isinstance(one, str) else one)),
+            *(one for one in self.outputs if len(one) > 3),
+        )
 
     @cached_property
     def goal(self) -> tuple[dict, str]:
         "Give the records that the right calls change, and the state after them"
         desk = RetailDesk(open_shop(self.shop))
-        for action in self.actions: desk.call(action["name"], action["kwargs"])
+        for action in self.actions:
+            desk.call(action["name"], action["kwargs"])
         return desk.changed, desk.state()
 
     @property
-    def vain(self) -> bool: return not self.goal[0]  # nothing that is wanted can be done
+    def vain(self) -> bool:
+        return not self.goal[0]  # nothing that is wanted can be done
 
     @cached_property
-    def plans(self) -> dict[int, list[ToolCall]]: return {}  # number of turns → what the expert does
+    def plans(self) -> dict[int, list[ToolCall]]:
+        return {}  # number of turns → what the expert does
 
     @cached_property
     def wishes(self) -> tuple[_Wish, ...]:
-        return tuple(_wish_of(open_shop(self.shop), action["name"], action["kwargs"]) for action in self.actions if action["name"] in _WHAT)
+        return tuple(
+            _wish_of(open_shop(self.shop), action["name"], action["kwargs"])
+            for action in self.actions
+            if action["name"] in _WHAT
+        )
 
     @cached_property
     def identity(self) -> tuple[str, str, dict]:
@@ -109,34 +184,67 @@ class _TauTask(GymTask):
         user = open_shop(self.shop).tables["users"][self.user_id]
         name, code, email = user["name"], user["address"]["zip"], user["email"]
         if email.lower() in self.instruction.lower():
-            return f"I am {' '.join(name.values())}, and my e-mail address is {email}.", "find_user_id_by_email", {"email": email}
-        return f"I am {' '.join(name.values())}, and my zip code is {code}.", "find_user_id_by_name_zip", {**name, "zip": code}
+            return (
+                f"I am {' '.join(name.values())}, and my e-mail address is {email}.",
+                "find_user_id_by_email",
+                {"email": email},
+            )
+        return (
+            f"I am {' '.join(name.values())}, and my zip code is {code}.",
+            "find_user_id_by_name_zip",
+            {**name, "zip": code},
+        )
 
 # %% ../../nbs/environments/09_tau.ipynb #announces
 _SENTENCE, _CLAUSE = re.compile(r"[^.!?\n]+(?:[.!?\n]|$)"), re.compile(r"[,;:]|\b(?:and|but)\b")
-_DONE = re.compile(r"\b(?:done|completed?|finished|processed|submitted|placed|changed|cancell?ed|returned|exchanged"
-                   r"|modified|updated|refunded|requested|initiated|arranged|settled|taken care|all set)\b", re.I)
-_PENDING = re.compile(r"\b(?:not|never|nothing|will|would|shall|should|can|could|may|must|if|once|before|after|want"
-                      r"|to be|until|only|please)\b|n['’]t\b", re.I)
-_REFUSES = re.compile(r"\b(?:cannot|can not|unable|impossible|not (?:possible|allowed|able|permitted|allow)|refuse"
-                      r"|must decline)\b|\bcan['’]t\b", re.I)
+_DONE = re.compile(
+    r"\b(?:done|completed?|finished|processed|submitted|placed|changed|cancell?ed|returned|exchanged"
+    r"|modified|updated|refunded|requested|initiated|arranged|settled|taken care|all set)\b",
+    re.I,
+)
+_PENDING = re.compile(
+    r"\b(?:not|never|nothing|will|would|shall|should|can|could|may|must|if|once|before|after|want"
+    r"|to be|until|only|please)\b|n['’]t\b",
+    re.I,
+)
+_REFUSES = re.compile(
+    r"\b(?:cannot|can not|unable|impossible|not (?:possible|allowed|able|permitted|allow)|refuse"
+    r"|must decline)\b|\bcan['’]t\b",
+    re.I,
+)
 
 
-def _announces(said: str, refusal: bool = False) -> bool:  # refusal: look for saying that it cannot be done
+def _announces(
+    said: str, refusal: bool = False
+) -> bool:  # refusal: look for saying that it cannot be done
     "Tell whether some clause of no question says that something was done, or some sentence that it is refused"
     parts = [part for part in _SENTENCE.findall(said) if not part.rstrip().endswith("?")]
-    if refusal: return any(map(_REFUSES.search, parts))
-    return any(_DONE.search(clause) and not _PENDING.search(clause) for part in parts for clause in _CLAUSE.split(part))
+    if refusal:
+        return any(map(_REFUSES.search, parts))
+    return any(
+        _DONE.search(clause) and not _PENDING.search(clause)
+        for part in parts
+        for clause in _CLAUSE.split(part)
+    )
 
 
 _IDS = re.compile(r"#w\d+|\b\d{10}\b|\b(?:credit_card|gift_card|paypal)_\d+\b")
-_CONFIRM = re.compile(r"\b(?:confirm|shall i|should i|go ahead|proceed|agree|would you like me to|is (?:this|that) (?:right|correct|ok))\b")
-_IDENTITY = re.compile(r"\b(?:e-?mail|zip|postal|name|identity|identify|verify|who (?:are you|am i)|account)\b")
+_CONFIRM = re.compile(
+    r"\b(?:confirm|shall i|should i|go ahead|proceed|agree|would you like me to|is (?:this|that) (?:right|correct|ok))\b"
+)
+_IDENTITY = re.compile(
+    r"\b(?:e-?mail|zip|postal|name|identity|identify|verify|who (?:are you|am i)|account)\b"
+)
 _UNKNOWN = re.compile(r"\b(?:phone|birth\w*|password|pin|cvv|card number|tracking)\b")
 _EVERYTHING = re.compile(r"\b(?:everything|all of|each)\b")
-_ASKED = {"items": re.compile(r"\b(?:items?|products?|options?|colou?rs?|sizes?|variants?|models?|instead)\b"),
-          "reason": re.compile(r"\b(?:reason|why)\b"),
-          "address": re.compile(r"(?<!mail )\b(?:address|street|city|ship\w*)\b"), "payment": re.compile(r"\b(?:pay\w*|refund\w*|cards?|paypal)\b")}
+_ASKED = {
+    "items": re.compile(
+        r"\b(?:items?|products?|options?|colou?rs?|sizes?|variants?|models?|instead)\b"
+    ),
+    "reason": re.compile(r"\b(?:reason|why)\b"),
+    "address": re.compile(r"(?<!mail )\b(?:address|street|city|ship\w*)\b"),
+    "payment": re.compile(r"\b(?:pay\w*|refund\w*|cards?|paypal)\b"),
+}
 
 
 def _proposal_fits(said: str, wishes: Sequence[_Wish]) -> bool:  # said: in lower case
@@ -144,7 +252,11 @@ def _proposal_fits(said: str, wishes: Sequence[_Wish]) -> bool:  # said: in lowe
     named = [wish for wish in wishes if wish.order.lower() in said] or wishes
     verbs = {verb for verb in ("cancel", "return", "exchange") if re.search(rf"\b{verb}", said)}
     ids = set(_IDS.findall(said))
-    return bool(ids) and ids <= frozenset().union(*(wish.ids for wish in named)) and verbs <= {wish.verb for wish in named}
+    return (
+        bool(ids)
+        and ids <= frozenset().union(*(wish.ids for wish in named))
+        and verbs <= {wish.verb for wish in named}
+    )
 
 
 def _slots_told(said: str, wishes: Sequence[_Wish]) -> str:
@@ -152,8 +264,11 @@ def _slots_told(said: str, wishes: Sequence[_Wish]) -> str:
     asked = [slot for slot, form in _ASKED.items() if form.search(said)]
     told = []
     for wish in wishes:
-        told += ([wish.slots["what"]] if _EVERYTHING.search(said) or not any(slot in wish.slots for slot in asked)
-                 else []) + [wish.slots[slot] for slot in asked if slot in wish.slots]
+        told += (
+            [wish.slots["what"]]
+            if _EVERYTHING.search(said) or not any(slot in wish.slots for slot in asked)
+            else []
+        ) + [wish.slots[slot] for slot in asked if slot in wish.slots]
     return " ".join(told)
 
 # %% ../../nbs/environments/09_tau.ipynb #TauConfig
@@ -166,26 +281,37 @@ Tell only what these words of the desk ask for, and one wish after the other. \
 Say that you do not remember what you were not told, and make nothing up. \
 Agree to what you want and to nothing else. \
 Set done to true when the desk says that everything you want is done, or that it cannot be done; else to false."""
-_HELP = ("`action` talks to the customer. `answer` calls one tool: {\"name\": ..., \"arguments\": {...}}. `search` "
-         "looks up `tools` (with their arguments) or `policy` (the rules of the desk). "
-         "You are paid when the customer ends the talk and the shop is exactly as it should be, so do what is "
-         "wanted, nothing else, and then say that it is done.")
-_PAGES = {"tools": "\n".join(f"{name}({', '.join(tool.takes)}): {tool.about}" for name, tool in DESK_TOOLS.items())
-          + "\nArguments are texts; those that end in _ids are lists of texts.",
-          "help": _HELP, "policy": "\n".join(f"{n}. {rule}" for n, rule in enumerate(DESK_RULES, 1))}
+_HELP = (
+    '`action` talks to the customer. `answer` calls one tool: {"name": ..., "arguments": {...}}. `search` '
+    "looks up `tools` (with their arguments) or `policy` (the rules of the desk). "
+    "You are paid when the customer ends the talk and the shop is exactly as it should be, so do what is "
+    "wanted, nothing else, and then say that it is done."
+)
+_PAGES = {
+    "tools": "\n".join(
+        f"{name}({', '.join(tool.takes)}): {tool.about}" for name, tool in DESK_TOOLS.items()
+    )
+    + "\nArguments are texts; those that end in _ids are lists of texts.",
+    "help": _HELP,
+    "policy": "\n".join(f"{n}. {rule}" for n, rule in enumerate(DESK_RULES, 1)),
+}
 
 # %% ../../nbs/environments/09_tau.ipynb #DeskCustomer
 class _DeskCustomer(Environment):
     "A desk, and a customer who talks by script where nobody else plays them"
+
     task: _TauTask
     roles = {"customer": UserRole(_CUSTOMER, answer_form(reply=TEXT, done={"type": "boolean"}))}
 
-    def start(self): self.desk, self.settled = RetailDesk(open_shop(self.task.shop)), None
+    def start(self):
+        self.desk, self.settled = RetailDesk(open_shop(self.task.shop)), None
 
     @property
-    def reached(self) -> bool: return self.desk.state() == self.task.goal[1]
+    def reached(self) -> bool:
+        return self.desk.state() == self.task.goal[1]
 
-    def heard(self) -> list[str]: return [turn.content for turn in self.turns if turn.kind == "action" and not turn.fault]
+    def heard(self) -> list[str]:
+        return [turn.content for turn in self.turns if turn.kind == "action" and not turn.fault]
 
     def history(self) -> list[dict]:
         "Give the talk as turns of user and assistant"
@@ -194,72 +320,149 @@ class _DeskCustomer(Environment):
     def paid(self, last: str = "") -> float:
         "Compare state and words with what they should be"
         told = [text.lower().replace(",", "") for text in (*self.heard(), last)]
-        return float(self.reached and all(any(output.lower().replace(",", "") in text for text in told) for output in self.task.outputs))
+        return float(
+            self.reached
+            and all(
+                any(output.lower().replace(",", "") in text for text in told)
+                for output in self.task.outputs
+            )
+        )
 
     def left(self) -> list[_Wish]:
         "List the wishes whose order is not yet as it should be"
-        return [wish for wish in self.task.wishes if self.desk.changed.get(self.place(wish)) != self.task.goal[0].get(self.place(wish))]
+        return [
+            wish
+            for wish in self.task.wishes
+            if self.desk.changed.get(self.place(wish)) != self.task.goal[0].get(self.place(wish))
+        ]
 
-    def place(self, wish: _Wish) -> tuple[str, str]: return ("orders", wish.order) if wish.order else ("users", self.task.user_id)
+    def place(self, wish: _Wish) -> tuple[str, str]:
+        return ("orders", wish.order) if wish.order else ("users", self.task.user_id)
 
     def rule_customer(self, said: str, **_) -> dict:
         "Reply by script"
         task, text, left = self.task, said.lower(), self.left()
-        if not left and _announces(said, task.vain): return {"reply": "Thank you, that is all.", "done": True}
-        if not task.wishes: return {"reply": f"{task.identity[0]} {task.asks}" if _IDENTITY.search(text) else task.asks, "done": False}
-        left = left or [wish for wish in task.wishes if self.place(wish) not in self.desk.changed]  # what cannot be done
-        if not left: return {"reply": "So is everything done?", "done": False}
+        if not left and _announces(said, task.vain):
+            return {"reply": "Thank you, that is all.", "done": True}
+        if not task.wishes:
+            return {
+                "reply": f"{task.identity[0]} {task.asks}" if _IDENTITY.search(text) else task.asks,
+                "done": False,
+            }
+        left = left or [
+            wish for wish in task.wishes if self.place(wish) not in self.desk.changed
+        ]  # what cannot be done
+        if not left:
+            return {"reply": "So is everything done?", "done": False}
         if _CONFIRM.search(text) and _IDS.search(text):
-            return {"reply": "Yes, please go ahead." if _proposal_fits(text, task.wishes)
-                    else f"No, that is not what I want. {left[0]}", "done": False}
-        named = [wish for wish in task.wishes if wish.order and wish.order.lower() in text] or (task.wishes if _EVERYTHING.search(text) else left[:1])
-        parts = [task.identity[0]] if _IDENTITY.search(text) else ["I do not remember that."] if _UNKNOWN.search(text) else []
-        if not parts or _EVERYTHING.search(text) or any(form.search(text) for form in _ASKED.values()): parts.append(_slots_told(text, named))
+            return {
+                "reply": "Yes, please go ahead."
+                if _proposal_fits(text, task.wishes)
+                else f"No, that is not what I want. {left[0]}",
+                "done": False,
+            }
+        named = [wish for wish in task.wishes if wish.order and wish.order.lower() in text] or (
+            task.wishes if _EVERYTHING.search(text) else left[:1]
+        )
+        parts = (
+            [task.identity[0]]
+            if _IDENTITY.search(text)
+            else ["I do not remember that."]
+            if _UNKNOWN.search(text)
+            else []
+        )
+        if (
+            not parts
+            or _EVERYTHING.search(text)
+            or any(form.search(text) for form in _ASKED.values())
+        ):
+            parts.append(_slots_told(text, named))
         return {"reply": " ".join(parts), "done": False}
 
     def user_facts(self):
         "Say what a reviewer of the customer must know"
         task = self.task
-        known = "\n".join([task.hello, task.instruction, task.identity[0], *map(str, task.wishes), task.asks])
-        done = self.settled if self.settled is not None else None if self.desk.changed else len(self.heard()) + 1
+        known = "\n".join(
+            [task.hello, task.instruction, task.identity[0], *map(str, task.wishes), task.asks]
+        )
+        done = (
+            self.settled
+            if self.settled is not None
+            else None
+            if self.desk.changed
+            else len(self.heard()) + 1
+        )
         return UserFacts(known, reached=done)
 
 # %% ../../nbs/environments/09_tau.ipynb #TauEnvironment
 class _TauEnvironment(_DeskCustomer):
     "Talk to a customer, look up, call tools"
+
     kinds = ("action", "search", "answer")
-    formats = {"action": "what you say to the customer", "search": "`tools`, `policy` or `help`",
-               "answer": 'one call of a tool: {"name": "...", "arguments": {...}}'}
+    formats = {
+        "action": "what you say to the customer",
+        "search": "`tools`, `policy` or `help`",
+        "answer": 'one call of a tool: {"name": "...", "arguments": {...}}',
+    }
 
     async def on_action(self, content):
-        if not (said := content.replace(STOP, " ").strip()): return Feedback("You said nothing.", fault="format")
-        answer = await self.ask("customer", instruction=self.task.instruction, history=self.history() if self.user is not None else (), said=said)
+        if not (said := content.replace(STOP, " ").strip()):
+            return Feedback("You said nothing.", fault="format")
+        answer = await self.ask(
+            "customer",
+            instruction=self.task.instruction,
+            history=self.history() if self.user is not None else (),
+            said=said,
+        )
         reply = answer.get("reply") if isinstance(answer, Mapping) else None
-        if not isinstance(reply, str) or not isinstance(answer.get("done", False), bool): raise UserError("The customer gave no reply.")
-        wants, reply = answer.get("done", False) or STOP in reply, reply.replace(STOP, " ").strip()[:2000]
-        if not reply and not wants: raise UserError("The customer said nothing.")
-        if self.settled is None and not self.left() and _announces(said, self.task.vain): self.settled = len(self.heard()) + 1
-        if wants and (_announces(said) or _announces(said, refusal=True)): return Feedback(reply or "Goodbye.", self.paid(said), True)
+        if not isinstance(reply, str) or not isinstance(answer.get("done", False), bool):
+            raise UserError("The customer gave no reply.")
+        wants, reply = (
+            answer.get("done", False) or STOP in reply,
+            reply.replace(STOP, " ").strip()[:2000],
+        )
+        if not reply and not wants:
+            raise UserError("The customer said nothing.")
+        if self.settled is None and not self.left() and _announces(said, self.task.vain):
+            self.settled = len(self.heard()) + 1
+        if wants and (_announces(said) or _announces(said, refusal=True)):
+            return Feedback(reply or "Goodbye.", self.paid(said), True)
         return Feedback(reply or "(The customer waits.)")
 
     async def on_search(self, content):
         name = content.strip(" `.\"'").lower()
         page = "" if name == "policy" and self.config.compat else _PAGES.get(name)
-        return Feedback(page) if page else Feedback(f"There is nothing about {shorten(name, 40)!r}. Look up "
-                                                    f"{self.formats['search']}.", fault="format")
+        return (
+            Feedback(page)
+            if page
+            else Feedback(
+                f"There is nothing about {shorten(name, 40)!r}. Look up {self.formats['search']}.",
+                fault="format",
+            )
+        )
 
     async def on_answer(self, content):
-        try: name, arguments = read_tool_call(content)
-        except DataError as e: return Feedback(str(e), fault="format")
+        try:
+            name, arguments = read_tool_call(content)
+        except DataError as e:
+            return Feedback(str(e), fault="format")
         shown, fault = self.desk.call(name, arguments)
-        if name == TRANSFER and not fault: return Feedback(shown, self.paid(), True)
+        if name == TRANSFER and not fault:
+            return Feedback(shown, self.paid(), True)
         return Feedback(shown, fault=fault)
 
 # %% ../../nbs/environments/09_tau.ipynb #tau_tasks
-_HELLOS = ("Hello, I have a matter with an order.", "Hi! Could you help me with something I bought?",
-           "Good day. I need your help with my orders.", "Hello there, are you the one to ask about orders?")
-_FORBIDDEN = {"delivered": "I want to cancel order {0}, although it has arrived.",
-              "pending": "I want to return order {0} before it arrives.", "processed": "I want order {0} to go to another address."}
+_HELLOS = (
+    "Hello, I have a matter with an order.",
+    "Hi! Could you help me with something I bought?",
+    "Good day. I need your help with my orders.",
+    "Hello there, are you the one to ask about orders?",
+)
+_FORBIDDEN = {
+    "delivered": "I want to cancel order {0}, although it has arrived.",
+    "pending": "I want to return order {0} before it arrives.",
+    "processed": "I want order {0} to go to another address.",
+}
 
 
 def _variants(rng, shop, order, item_ids):
@@ -267,8 +470,11 @@ def _variants(rng, shop, order, item_ids):
     found = []
     for item in order["items"]:
         if item["item_id"] in item_ids:
-            choice = [key for key, variant in shop.tables["products"][item["product_id"]]["variants"].items()
-                      if variant["available"] and key != item["item_id"]]
+            choice = [
+                key
+                for key, variant in shop.tables["products"][item["product_id"]]["variants"].items()
+                if variant["available"] and key != item["item_id"]
+            ]
             found.append(rng.choice(choice) if choice else item["item_id"])
     return found
 
@@ -276,17 +482,41 @@ def _variants(rng, shop, order, item_ids):
 def _calls(rng, shop, user, order) -> list[tuple[str, dict]]:
     "Make right calls for an order"
     ways, key = list(user["payment_methods"]), order["order_id"]
-    ids = [item["item_id"] for item in order["items"] if rng.random() < 0.6] or [order["items"][0]["item_id"]]
-    swap = {"order_id": key, "item_ids": ids, "new_item_ids": _variants(rng, shop, order, ids), "payment_method_id": rng.choice(ways)}
+    ids = [item["item_id"] for item in order["items"] if rng.random() < 0.6] or [
+        order["items"][0]["item_id"]
+    ]
+    swap = {
+        "order_id": key,
+        "item_ids": ids,
+        "new_item_ids": _variants(rng, shop, order, ids),
+        "payment_method_id": rng.choice(ways),
+    }
     if order["status"] == "delivered":
-        if rng.random() < 0.5: return [("exchange_delivered_order_items", swap)]
+        if rng.random() < 0.5:
+            return [("exchange_delivered_order_items", swap)]
         paid = order["payment_history"][0]["payment_method_id"]
-        return [("return_delivered_order_items",
-                 {"order_id": key, "item_ids": ids, "payment_method_id": rng.choice([way for way in ways if way == paid or way.startswith("gift")])})]
-    if order["status"] != "pending": return []
-    moved, cancelled = ("modify_pending_order_address",
-                        {"order_id": key, **new_address(rng)}), ("cancel_pending_order", {"order_id": key, "reason": rng.choice(REASONS)})
-    swapped, paid = ("modify_pending_order_items", swap), ("modify_pending_order_payment", {"order_id": key, "payment_method_id": rng.choice(ways)})
+        return [
+            (
+                "return_delivered_order_items",
+                {
+                    "order_id": key,
+                    "item_ids": ids,
+                    "payment_method_id": rng.choice(
+                        [way for way in ways if way == paid or way.startswith("gift")]
+                    ),
+                },
+            )
+        ]
+    if order["status"] != "pending":
+        return []
+    moved, cancelled = (
+        ("modify_pending_order_address", {"order_id": key, **new_address(rng)}),
+        ("cancel_pending_order", {"order_id": key, "reason": rng.choice(REASONS)}),
+    )
+    swapped, paid = (
+        ("modify_pending_order_items", swap),
+        ("modify_pending_order_payment", {"order_id": key, "payment_method_id": rng.choice(ways)}),
+    )
     return rng.choice(([cancelled], [swapped], [moved], [paid], [moved, swapped], [paid, moved]))
 
 
@@ -294,15 +524,37 @@ def _new_task(rng, name, shop_name):
     "Draw a task; None where its calls cannot be made"
     shop = open_shop(shop_name)
     user, asks, calls = rng.choice(list(shop.tables["users"].values())), "", []
-    orders = [shop.tables["orders"][key] for key in rng.sample(user["orders"], min(len(user["orders"]), rng.choice((1, 1, 2, 3))))]
-    if rng.random() < 1 / 16: asks = _FORBIDDEN[orders[0]["status"]].format(orders[0]["order_id"])
-    else: calls = [call for order in orders for call in _calls(rng, shop, user, order)]
-    if not asks and not calls or any(desk.call(*call)[1] for desk in [RetailDesk(shop)] for call in calls): return None
-    known = f"Your e-mail address is {user['email']}." if rng.random() < 0.5 else f"Your zip code is {user['address']['zip']}."
+    orders = [
+        shop.tables["orders"][key]
+        for key in rng.sample(user["orders"], min(len(user["orders"]), rng.choice((1, 1, 2, 3))))
+    ]
+    if rng.random() < 1 / 16:
+        asks = _FORBIDDEN[orders[0]["status"]].format(orders[0]["order_id"])
+    else:
+        calls = [call for order in orders for call in _calls(rng, shop, user, order)]
+    if (
+        not asks
+        and not calls
+        or any(desk.call(*call)[1] for desk in [RetailDesk(shop)] for call in calls)
+    ):
+        return None
+    known = (
+        f"Your e-mail address is {user['email']}."
+        if rng.random() < 0.5
+        else f"Your zip code is {user['address']['zip']}."
+    )
     told = asks or " ".join(str(_wish_of(shop, *call)) for call in calls)
     actions = tuple({"name": tool, "kwargs": kwargs} for tool, kwargs in calls)
-    return _TauTask(name, user["user_id"], f"You are {' '.join(user['name'].values())}. {known} {told}",
-                    rng.choice(_HELLOS), actions, (), shop_name, asks)
+    return _TauTask(
+        name,
+        user["user_id"],
+        f"You are {' '.join(user['name'].values())}. {known} {told}",
+        rng.choice(_HELLOS),
+        actions,
+        (),
+        shop_name,
+        asks,
+    )
 
 
 def _tau_tasks(count: int, seed: int) -> list[_TauTask]:
@@ -310,7 +562,8 @@ def _tau_tasks(count: int, seed: int) -> list[_TauTask]:
     rng, tasks, seen = random.Random(f"tau/{seed}"), [], set()
     while len(tasks) < count:
         task = _new_task(rng, f"tau-{seed}-{len(tasks)}", f"small/{seed}.{len(tasks) // 500}")
-        if task is None or task.instruction in seen: continue
+        if task is None or task.instruction in seen:
+            continue
         seen.add(task.instruction)
         tasks.append(task)
     return tasks
@@ -325,58 +578,140 @@ def _read_tau(
     name, info = row.get("id"), row.get("info")
     task = info.get("task") if isinstance(info, Mapping) else None
     if not isinstance(name, str) or not isinstance(task, Mapping):
-        raise DataError(f"Row {shorten(repr(name))} has no id, or no info.task. Give the row as it was published.")
+        raise DataError(
+            f"Row {shorten(repr(name))} has no id, or no info.task. Give the row as it was published."
+        )
     if "retail" not in name:
-        raise DataError(f"Row {shorten(name)} is not of the retail domain, the only one whose data are public here. Leave it out.")
-    actions, outputs, texts = task.get("actions"), task.get("outputs", []), [row.get("obs"), task.get("instruction"), task.get("user_id")]
-    good = all(isinstance(text, str) and text for text in texts) and isinstance(outputs, list) and all(isinstance(one, str) for one in outputs)
-    if not good or not isinstance(actions, list) or not all(isinstance(one, Mapping)
-                                                            and one.get("name") in DESK_TOOLS
-                                                            and isinstance(one.get("kwargs"), Mapping) for one in actions):
-        raise DataError(f"Row {shorten(name)}: obs, user_id, instruction, actions or outputs are missing or of "
-                        f"another form. Give the row as it was published.")
+        raise DataError(
+            f"Row {shorten(name)} is not of the retail domain, the only one whose data are public here. Leave it out."
+        )
+    actions, outputs, texts = (
+        task.get("actions"),
+        task.get("outputs", []),
+        [row.get("obs"), task.get("instruction"), task.get("user_id")],
+    )
+    good = (
+        all(isinstance(text, str) and text for text in texts)
+        and isinstance(outputs, list)
+        and all(isinstance(one, str) for one in outputs)
+    )
+    if (
+        not good
+        or not isinstance(actions, list)
+        or not all(
+            isinstance(one, Mapping)
+            and one.get("name") in DESK_TOOLS
+            and isinstance(one.get("kwargs"), Mapping)
+            for one in actions
+        )
+    ):
+        raise DataError(
+            f"Row {shorten(name)}: obs, user_id, instruction, actions or outputs are missing or of "
+            f"another form. Give the row as it was published."
+        )
     if texts[2] not in open_shop(shop).tables["users"]:
-        raise DataError(f"Row {shorten(name)}: {shorten(texts[2], 60)} is no user of the shop {shop}. Give the shop that belongs to the row.")
-    return _TauTask(name, texts[2], texts[1], texts[0], tuple(actions), tuple(outputs), shop, ""
-                    if any(one["name"] in _WHAT for one in actions) else texts[1])
+        raise DataError(
+            f"Row {shorten(name)}: {shorten(texts[2], 60)} is no user of the shop {shop}. Give the shop that belongs to the row."
+        )
+    return _TauTask(
+        name,
+        texts[2],
+        texts[1],
+        texts[0],
+        tuple(actions),
+        tuple(outputs),
+        shop,
+        "" if any(one["name"] in _WHAT for one in actions) else texts[1],
+    )
 
 # %% ../../nbs/environments/09_tau.ipynb #tau-2
-_ASK = ("Hello! Please give me your e-mail address, or your name and zip code. And tell me everything that you want done: which items, "
-        "the reason, the way to pay, and the address if it changes.")
+_ASK = (
+    "Hello! Please give me your e-mail address, or your name and zip code. And tell me everything that you want done: which items, "
+    "the reason, the way to pay, and the address if it changes."
+)
 
 
-def _tool(name, arguments): return ToolCall("answer", json.dumps({"name": name, "arguments": arguments}))
+def _tool(name, arguments):
+    return ToolCall("answer", json.dumps({"name": name, "arguments": arguments}))
 
 
 def _clerk_plan(task: _TauTask, turns: int) -> list[ToolCall]:  # turns: that may be used
     "List what a clerk who has read the task does"
-    shop, keys = open_shop(task.shop), dict.fromkeys([wish.order for wish in task.wishes if wish.order] + re.findall(r"#W\d+", task.asks))
+    shop, keys = (
+        open_shop(task.shop),
+        dict.fromkeys(
+            [wish.order for wish in task.wishes if wish.order] + re.findall(r"#W\d+", task.asks)
+        ),
+    )
     orders = [shop.tables["orders"][key] for key in keys if key in shop.tables["orders"]]
-    swapped = {one for action in task.actions if "new_item_ids" in action["kwargs"] for one in action["kwargs"]["item_ids"]}
-    goods = dict.fromkeys(item["product_id"] for order in orders for item in order["items"] if item["item_id"] in swapped)
-    looks = [_tool("get_order_details", {"order_id": order["order_id"]})
-             for order in orders] + [_tool("get_product_details", {"product_id": key}) for key in goods]
+    swapped = {
+        one
+        for action in task.actions
+        if "new_item_ids" in action["kwargs"]
+        for one in action["kwargs"]["item_ids"]
+    }
+    goods = dict.fromkeys(
+        item["product_id"]
+        for order in orders
+        for item in order["items"]
+        if item["item_id"] in swapped
+    )
+    looks = [_tool("get_order_details", {"order_id": order["order_id"]}) for order in orders] + [
+        _tool("get_product_details", {"product_id": key}) for key in goods
+    ]
     meet = [ToolCall("action", _ASK), _tool(*task.identity[1:])]
-    does = "; ".join(f"{action['name'].replace('_', ' ')} "
-                     f"({', '.join(f'{name} {value}' for name, value in action['kwargs'].items())})" for action in task.actions)
-    agree = [ToolCall("action", f"This is what I can do: {shorten(does, 3000)}. Shall I go ahead?")] if task.wishes else []
+    does = "; ".join(
+        f"{action['name'].replace('_', ' ')} "
+        f"({', '.join(f'{name} {value}' for name, value in action['kwargs'].items())})"
+        for action in task.actions
+    )
+    agree = (
+        [ToolCall("action", f"This is what I can do: {shorten(does, 3000)}. Shall I go ahead?")]
+        if task.wishes
+        else []
+    )
     told = f" You asked for: {' and '.join(task.outputs)}." if task.outputs else ""
-    last = ("I am sorry, this is not possible." if task.vain else "All that is possible is done."
-            if any(("orders", key) not in task.goal[0] for key in keys) else "It is all done.")
-    end = [*(_tool(action["name"], action["kwargs"]) for action in task.actions), ToolCall("action", last + told)]
-    return next((plan for plan in ([*meet, *looks, *agree, *end], [*meet, *agree, *end]) if len(plan) <= turns), end)
+    last = (
+        "I am sorry, this is not possible."
+        if task.vain
+        else "All that is possible is done."
+        if any(("orders", key) not in task.goal[0] for key in keys)
+        else "It is all done."
+    )
+    end = [
+        *(_tool(action["name"], action["kwargs"]) for action in task.actions),
+        ToolCall("action", last + told),
+    ]
+    return next(
+        (
+            plan
+            for plan in ([*meet, *looks, *agree, *end], [*meet, *agree, *end])
+            if len(plan) <= turns
+        ),
+        end,
+    )
 
 
 def _tau_expert(env: _TauEnvironment) -> ToolCall:
     "Do the first thing of the plan that is not done; say the last one again"
     turns = env.config.max_turns
-    plan = env.task.plans.get(turns) or env.task.plans.setdefault(turns, _clerk_plan(env.task, turns))
+    plan = env.task.plans.get(turns) or env.task.plans.setdefault(
+        turns, _clerk_plan(env.task, turns)
+    )
     done = {(turn.kind, turn.content) for turn in env.turns}
     return next((call for call in plan if (call.kind, call.content) not in done), plan[-1])
 
 
-tau = Gym("tau", _TauEnvironment, _tau_tasks, _tau_expert, config=GymConfig(max_turns=30), read=_read_tau,
-          about="You are at the desk of a shop. A customer wants something done about orders. You talk to the "
-                "customer, and you call the tools of the back office.",
-          hint="Look up the tools and the rules first. Find out who the customer is and what they want, agree on it, do it, and say that it is done.",
-          source="tau-bench (retail), UserRL; small shops made up", licence="MIT, Apache-2.0")
+tau = Gym(
+    "tau",
+    _TauEnvironment,
+    _tau_tasks,
+    _tau_expert,
+    config=GymConfig(max_turns=30),
+    read=_read_tau,
+    about="You are at the desk of a shop. A customer wants something done about orders. You talk to the "
+    "customer, and you call the tools of the back office.",
+    hint="Look up the tools and the rules first. Find out who the customer is and what they want, agree on it, do it, and say that it is done.",
+    source="tau-bench (retail), UserRL; small shops made up",
+    licence="MIT, Apache-2.0",
+)

@@ -17,7 +17,16 @@ from ..core.basics import shorten
 from ..rewards.rules import FILLERS, NEGATORS, stem
 from ..gyms.function import TriesConfig, TriesEnvironment, published_row, row_field
 from ..gyms.mistakes import UserFacts
-from ..gyms.protocol import Feedback, Gym, GymTask, ToolCall, UserError, UserRole, answer_form, as_dialogue
+from humanlm.gyms.protocol import (
+    Feedback,
+    Gym,
+    GymTask,
+    ToolCall,
+    UserError,
+    UserRole,
+    answer_form,
+    as_dialogue,
+)
 
 # %% ../../nbs/environments/03_telepathy.ipynb #content_stems
 TOKEN = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
@@ -25,8 +34,12 @@ _ALIKE = """die died dead death dies dying deceased corpse|kill murder killed mu
 child kid children kids|doctor physician surgeon|afraid scared fear frightened terrified|home house|money cash|police cop policeman|car automobile
 ghost spirit|baby infant newborn|photo picture photograph|steal stole stolen theft thief|buy bought purchase purchased|find found discover discovered
 hear heard|crazy insane mad madness|imprison imprisoned trap trapped|sick ill illness disease|lie lied lying deceive deceived|revenge avenge
-human person people someone|dish meal|colour color|grey gray|drink beverage|cost price budget|film movie""".replace("\n", "|").split("|")
-_HEADS = {stem(word): stem(line.split()[0]) for line in _ALIKE for word in line.split()}  # stem → what stands for it
+human person people someone|dish meal|colour color|grey gray|drink beverage|cost price budget|film movie""".replace(
+    "\n", "|"
+).split("|")
+_HEADS = {
+    stem(word): stem(line.split()[0]) for line in _ALIKE for word in line.split()
+}  # stem → what stands for it
 _EMPTY = FILLERS - {stem(word) for word in "human man made week last side work".split()}
 
 
@@ -34,141 +47,256 @@ _EMPTY = FILLERS - {stem(word) for word in "human man made week last side work".
 def content_stems(text: str) -> frozenset[str]:  # of anybody
     "Give the stems of the words that carry meaning, one for all that say the same"
     words = (word.removesuffix("'s") for word in TOKEN.findall(text.lower().replace("’", "'")))
-    stems = (stem(word) for word in words if len(word) > 1 or word.isdigit() if word not in NEGATORS and not word.endswith("n't"))
+    stems = (
+        stem(word)
+        for word in words
+        if len(word) > 1 or word.isdigit()
+        if word not in NEGATORS and not word.endswith("n't")
+    )
     return frozenset(_HEADS.get(found, found) for found in stems if found not in _EMPTY)
 
 
 def denies(question):
-    first, *words = question.lower().replace("’", "'").split() or [""]  # "Isn't it?" asks the same as "Is it?"
-    return ((first in NEGATORS) + sum(word in NEGATORS or word.endswith("n't") for word in words)) % 2 == 1
+    first, *words = question.lower().replace("’", "'").split() or [
+        ""
+    ]  # "Isn't it?" asks the same as "Is it?"
+    return (
+        (first in NEGATORS) + sum(word in NEGATORS or word.endswith("n't") for word in words)
+    ) % 2 == 1
 
 
 def read_choice(
-    answer: Mapping,          # of a user or judge
-    name: str,                # the field that is read
+    answer: Mapping,  # of a user or judge
+    name: str,  # the field that is read
     choices: Sequence[str] = ("Yes", "No", "Maybe"),
 ) -> str:
     "Read one of a few words, however it is spelt; `UserError` for anything else"
     said = answer.get(name)
-    plain = {True: "yes", False: "no"}[said] if isinstance(said, bool) else said.strip(" .!'\"").casefold() if isinstance(said, str) else None
+    plain = (
+        {True: "yes", False: "no"}[said]
+        if isinstance(said, bool)
+        else said.strip(" .!'\"").casefold()
+        if isinstance(said, str)
+        else None
+    )
     found = next((choice for choice in choices if choice.casefold() == plain), None)
-    if found is None: raise UserError(f"{name} is {shorten(repr(said))}, not one of {', '.join(choices)}.")
+    if found is None:
+        raise UserError(f"{name} is {shorten(repr(said))}, not one of {', '.join(choices)}.")
     return found
 
 
-_SPELT = [word for choice in ("Yes", "No", "Maybe") for word in (choice, choice.lower())]  # a model that is not held to a form writes either
+_SPELT = [
+    word for choice in ("Yes", "No", "Maybe") for word in (choice, choice.lower())
+]  # a model that is not held to a form writes either
 YES_OR_NO = answer_form(response={"enum": _SPELT})
 
 # %% ../../nbs/environments/03_telepathy.ipynb #sorts
 _WORDS_OF = {  # sort → (words of its categories, words that are true of it; those of other sorts are not)
-    "person": ("person figure leader artist painter composer singer athlete actor author scientist president "
-               "musician celebrity inventor queen king", "person male female"),
-    "animal": ("animal bird fish dog cat dinosaur creature mammal reptile insect breed", "animal alive living creature"),
+    "person": (
+        "person figure leader artist painter composer singer athlete actor author scientist president "
+        "musician celebrity inventor queen king",
+        "person male female",
+    ),
+    "animal": (
+        "animal bird fish dog cat dinosaur creature mammal reptile insect breed",
+        "animal alive living creature",
+    ),
     "plant": ("plant flower fruit tree vegetable", "plant alive living grow"),
-             "food": ("food dish dessert beverage drink fruit cuisine snack", "food edible eat drink"),
-    "place": ("place city country landmark mountain river park monument structure site waterfall planet island "
-              "location body wonder", "place location"),
-    "thing": ("thing object device vehicle instrument tool toy aircraft invention weapon appliance furniture ship gadget", "object item"),
-    "work": ("movie book literature play artwork painting show series song novel poem", "art fiction"),
-             "event": ("event phenomenon season holiday festival war", "event"),
+    "food": ("food dish dessert beverage drink fruit cuisine snack", "food edible eat drink"),
+    "place": (
+        "place city country landmark mountain river park monument structure site waterfall planet island "
+        "location body wonder",
+        "place location",
+    ),
+    "thing": (
+        "thing object device vehicle instrument tool toy aircraft invention weapon appliance furniture ship gadget",
+        "object item",
+    ),
+    "work": (
+        "movie book literature play artwork painting show series song novel poem",
+        "art fiction",
+    ),
+    "event": ("event phenomenon season holiday festival war", "event"),
 }
-_SORTS = {sort: (content_stems(words), content_stems(true)) for sort, (words, true) in _WORDS_OF.items()}
-_FRAME = content_stems("entity famous known kind type sort thing thought considered guess called related associated")
-_ARTICLES = {"a", "an", "the", "is", "it", "i", "think", "my", "guess", "are", "you", "thinking", "of"}
+_SORTS = {
+    sort: (content_stems(words), content_stems(true)) for sort, (words, true) in _WORDS_OF.items()
+}
+_FRAME = content_stems(
+    "entity famous known kind type sort thing thought considered guess called related associated"
+)
+_ARTICLES = {
+    "a",
+    "an",
+    "the",
+    "is",
+    "it",
+    "i",
+    "think",
+    "my",
+    "guess",
+    "are",
+    "you",
+    "thinking",
+    "of",
+}
 
 
-def _name_words(text): return frozenset(TOKEN.findall(text.lower()[:300])) - _ARTICLES or frozenset(TOKEN.findall(text.lower()[:300]))
+def _name_words(text):
+    return frozenset(TOKEN.findall(text.lower()[:300])) - _ARTICLES or frozenset(
+        TOKEN.findall(text.lower()[:300])
+    )
 
 # %% ../../nbs/environments/03_telepathy.ipynb #TelepathyTask
 @dataclass(frozen=True)
 class _TelepathyTask(GymTask):
     "Something that the user thinks of"
+
     title: str
-    target: str       # what the user knows about it; its name, then a dash
+    target: str  # what the user knows about it; its name, then a dash
     description: str  # what the policy is told
     category: str = ""
     never: tuple[str, ...] = ()  # words that are not true of it
 
     @property
-    def opening(self) -> str: return f"{self.description}\nFind out what it is."
+    def opening(self) -> str:
+        return f"{self.description}\nFind out what it is."
 
     @property
-    def secrets(self) -> tuple[str, ...]: return (self.title, self.target)
+    def secrets(self) -> tuple[str, ...]:
+        return (self.title, self.target)
 
     @cached_property
     def known(self) -> tuple[frozenset, frozenset]:
         "Stems that are true of it, and stems that are not"
         category = content_stems(self.category.replace("_", " "))
-        sorts = [] if category & content_stems("fictional mythical character") else [sort for sort, (names, _) in _SORTS.items() if names & category]
+        sorts = (
+            []
+            if category & content_stems("fictional mythical character")
+            else [sort for sort, (names, _) in _SORTS.items() if names & category]
+        )
         never = content_stems(" ".join(self.never))
-        true = (content_stems(f"{self.title} {self.target} {self.description}") | category).union(*(_SORTS[sort][1] for sort in sorts)) - never
-        others = frozenset().union(*(words for _, words in _SORTS.values())) if sorts else frozenset()
-        if "person" in sorts: others -= content_stems("alive living")  # some are dead
+        true = (content_stems(f"{self.title} {self.target} {self.description}") | category).union(
+            *(_SORTS[sort][1] for sort in sorts)
+        ) - never
+        others = (
+            frozenset().union(*(words for _, words in _SORTS.values())) if sorts else frozenset()
+        )
+        if "person" in sorts:
+            others -= content_stems("alive living")  # some are dead
         return true, (others | never) - true
 
     @cached_property
-    def names(self) -> tuple[frozenset, ...]: return tuple({_name_words(name) for name in (self.title, re.split(r"\s[-–—]\s", self.target)[0])})
+    def names(self) -> tuple[frozenset, ...]:
+        return tuple(
+            {_name_words(name) for name in (self.title, re.split(r"\s[-–—]\s", self.target)[0])}
+        )
 
     @cached_property
     def sayable(self) -> frozenset:
         "Words that a guess may hold beside the name: what is true of it"
-        told = TOKEN.findall(f"{self.target} {self.category.replace('_', ' ')} {self.description}".lower())
+        told = TOKEN.findall(
+            f"{self.target} {self.category.replace('_', ' ')} {self.description}".lower()
+        )
         return (frozenset(told) | _ARTICLES) - {"or", "and", "either", *self.never}
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> "_TelepathyTask":
         "Read a published row; rows of training have the description in their prompt"
         prompt, row = row.get("prompt"), published_row(row)
-        told = row.get("description") or (str(prompt[-1]["content"]).partition("\n")[0] if prompt is not None and len(prompt) else "")
-        row |= {"id": str(row.get("id") or row.get("title")), "description": told, "target": row.get("target_entity", row.get("ground_truth"))}
-        title, target, description, category = (row_field(row, name) for name in ("title", "target", "description", "category"))
+        told = row.get("description") or (
+            str(prompt[-1]["content"]).partition("\n")[0]
+            if prompt is not None and len(prompt)
+            else ""
+        )
+        row |= {
+            "id": str(row.get("id") or row.get("title")),
+            "description": told,
+            "target": row.get("target_entity", row.get("ground_truth")),
+        }
+        title, target, description, category = (
+            row_field(row, name) for name in ("title", "target", "description", "category")
+        )
         return cls(row["id"], title, target, description, category)
 
 # %% ../../nbs/environments/03_telepathy.ipynb #TelepathyEnvironment
 class _TelepathyEnvironment(TriesEnvironment):
     "Ask, then say what it is"
+
     task: _TelepathyTask
-    formats = {"action": "a question that can be answered with yes or no", "answer": "the one thing you think it is; wrong answers are few"}
+    formats = {
+        "action": "a question that can be answered with yes or no",
+        "answer": "the one thing you think it is; wrong answers are few",
+    }
     roles = {
-        "answerer": UserRole("You play a game: you think of this, and keep it to yourself: {target}\nThe other "
-                             "player asks questions. Earlier ones, with your answers: {history}\n"
-                             "The new question: {question}\nAnswer it truthfully with Yes or No, in agreement with "
-                             "what you answered before; with Maybe only where neither would be true.",
-                             YES_OR_NO),
-        "guess": UserRole("In a game, somebody thinks of this: {target}\nThe other player says it is: {guess}\nYes: "
-                          "the guess names this one thing, by its name or another name for exactly it. "
-                          "No: it names something else, something wider or narrower, or more than one thing.",
-                          answer_form(judgment={"enum": _SPELT[:4]}), judges=True)}
+        "answerer": UserRole(
+            "You play a game: you think of this, and keep it to yourself: {target}\nThe other "
+            "player asks questions. Earlier ones, with your answers: {history}\n"
+            "The new question: {question}\nAnswer it truthfully with Yes or No, in agreement with "
+            "what you answered before; with Maybe only where neither would be true.",
+            YES_OR_NO,
+        ),
+        "guess": UserRole(
+            "In a game, somebody thinks of this: {target}\nThe other player says it is: {guess}\nYes: "
+            "the guess names this one thing, by its name or another name for exactly it. "
+            "No: it names something else, something wider or narrower, or more than one thing.",
+            answer_form(judgment={"enum": _SPELT[:4]}),
+            judges=True,
+        ),
+    }
 
     def user_facts(self) -> UserFacts:
-        return UserFacts(f"{self.task.target}\n{self.task.description}", answers=(self.task.title,), truths=("answerer",))
+        return UserFacts(
+            f"{self.task.target}\n{self.task.description}",
+            answers=(self.task.title,),
+            truths=("answerer",),
+        )
 
     def rule_answerer(self, question: str, **_) -> dict:
         (true, false), asked = self.task.known, content_stems(question) - _FRAME
-        if re.search(r"\bor\b", question.lower()): said = "Yes" if asked & true else "No" if asked & false else "Maybe"
-        else: said = "No" if asked & false else "Yes" if asked and asked <= true else "Maybe"
-        return {"response": {"Yes": "No", "No": "Yes"}.get(said, said) if denies(question) else said}
+        if re.search(r"\bor\b", question.lower()):
+            said = "Yes" if asked & true else "No" if asked & false else "Maybe"
+        else:
+            said = "No" if asked & false else "Yes" if asked and asked <= true else "Maybe"
+        return {
+            "response": {"Yes": "No", "No": "Yes"}.get(said, said) if denies(question) else said
+        }
 
     def rule_guess(self, guess: str, **_) -> dict:
         words = _name_words(guess)
-        return {"judgment": "Yes" if any(name <= words and len(words - name) <= 2
-                                         and words - name <= self.task.sayable for name in self.task.names) else "No"}
+        return {
+            "judgment": "Yes"
+            if any(
+                name <= words and len(words - name) <= 2 and words - name <= self.task.sayable
+                for name in self.task.names
+            )
+            else "No"
+        }
 
     async def on_action(self, content):
-        if not content.strip(): return Feedback("Ask something.", fault="format")
-        answer = await self.ask("answerer", target=self.task.target, history=as_dialogue(self.turns[-6:]), question=content)
+        if not content.strip():
+            return Feedback("Ask something.", fault="format")
+        answer = await self.ask(
+            "answerer",
+            target=self.task.target,
+            history=as_dialogue(self.turns[-6:]),
+            question=content,
+        )
         return Feedback(read_choice(answer, "response") + ".")
 
     async def on_answer(self, content):
-        if not content.strip() or len(content) > 200: return Feedback("Name one thing, in a few words.", fault="format")
+        if not content.strip() or len(content) > 200:
+            return Feedback("Name one thing, in a few words.", fault="format")
         answer = await self.ask("guess", target=self.task.target, guess=content)
         return self.judged(read_choice(answer, "judgment", ("Yes", "No")) == "Yes")
 
 # %% ../../nbs/environments/03_telepathy.ipynb #telepathy
-_LOOKS = {"size": "tiny small large huge", "colour": "red blue green yellow black white brown grey",
-          "material": "glass metal paper stone leather rubber clay cork",
-          "thing": "bell cup key lamp box button chain brush comb ladder whistle needle hook basket bottle ring "
-                   "wheel rope mask fan drum spoon knife hammer"}
+_LOOKS = {
+    "size": "tiny small large huge",
+    "colour": "red blue green yellow black white brown grey",
+    "material": "glass metal paper stone leather rubber clay cork",
+    "thing": "bell cup key lamp box button chain brush comb ladder whistle needle hook basket bottle ring "
+    "wheel rope mask fan drum spoon knife hammer",
+}
 
 
 def _telepathy_tasks(count: int, seed: int) -> list[_TelepathyTask]:
@@ -177,19 +305,49 @@ def _telepathy_tasks(count: int, seed: int) -> list[_TelepathyTask]:
     while len(made) < count:
         menus = {trait: rng.sample(words.split(), 4) for trait, words in _LOOKS.items()}
         own = [rng.choice(menu) for menu in menus.values()]
-        told = "; ".join(f"{trait} {', '.join(menu[:3])} or {menu[3]}" for trait, menu in menus.items())
-        made.setdefault(told, (" ".join(own), tuple(word for menu in menus.values() for word in menu if word not in own)))
-    return [_TelepathyTask(f"telepathy-{seed}-{n}", title, f"{title} - an object", f"I am thinking of an object: {told}.", "object", never)
-            for n, (told, (title, never)) in enumerate(made.items())]
+        told = "; ".join(
+            f"{trait} {', '.join(menu[:3])} or {menu[3]}" for trait, menu in menus.items()
+        )
+        made.setdefault(
+            told,
+            (
+                " ".join(own),
+                tuple(word for menu in menus.values() for word in menu if word not in own),
+            ),
+        )
+    return [
+        _TelepathyTask(
+            f"telepathy-{seed}-{n}",
+            title,
+            f"{title} - an object",
+            f"I am thinking of an object: {told}.",
+            "object",
+            never,
+        )
+        for n, (told, (title, never)) in enumerate(made.items())
+    ]
 
 
 def _telepathy_expert(env):
     asked = env.task.title.split()[:2]
-    return ToolCall("action", f"Is it {asked[len(env.turns)]}?") if len(env.turns) < len(asked) else ToolCall("answer", env.task.title)
+    return (
+        ToolCall("action", f"Is it {asked[len(env.turns)]}?")
+        if len(env.turns) < len(asked)
+        else ToolCall("answer", env.task.title)
+    )
 
 
-telepathy = Gym("telepathy", _TelepathyEnvironment, _telepathy_tasks, _telepathy_expert,
-                config=TriesConfig(clamp=True), read=_TelepathyTask.read, held_out=True,
-                gold=lambda task: ToolCall("answer", task.title),
-                about="The user thinks of something. You may ask what can be answered with yes or no, and you win by saying what it is.",
-                hint="Ask what halves the possibilities; answer when you are sure.", source="UserRL, TelepathyGym", licence="Apache-2.0")
+telepathy = Gym(
+    "telepathy",
+    _TelepathyEnvironment,
+    _telepathy_tasks,
+    _telepathy_expert,
+    config=TriesConfig(clamp=True),
+    read=_TelepathyTask.read,
+    held_out=True,
+    gold=lambda task: ToolCall("answer", task.title),
+    about="The user thinks of something. You may ask what can be answered with yes or no, and you win by saying what it is.",
+    hint="Ask what halves the possibilities; answer when you are sure.",
+    source="UserRL, TelepathyGym",
+    licence="Apache-2.0",
+)

@@ -16,26 +16,49 @@ from typing import Any
 
 from ..core.basics import DataError, shorten
 from ..clients.reader import read_json
-from ..worlds.trips import CITIES, MONTHS, TRAVEL_KINDS, TravelAspect, travel_options, wish_sets, word_stems
+from humanlm.worlds.trips import (
+    CITIES,
+    MONTHS,
+    TRAVEL_KINDS,
+    TravelAspect,
+    travel_options,
+    wish_sets,
+    word_stems,
+)
 from ..gyms.mistakes import UserFacts
 from humanlm.gyms.protocol import (
-    Environment, Feedback, Gym, GymConfig, GymTask, TEXT, ToolCall, UserError, UserRole, answer_form, as_dialogue,
-    spoken
+    Environment,
+    Feedback,
+    Gym,
+    GymConfig,
+    GymTask,
+    TEXT,
+    ToolCall,
+    UserError,
+    UserRole,
+    answer_form,
+    as_dialogue,
+    spoken,
 )
 
 # %% ../../nbs/environments/08_travel.ipynb #TravelTask
 @dataclass(frozen=True)
 class _TravelTask(GymTask):
     "A trip, and what its traveller wishes"
+
     told: str
     aspects: tuple[TravelAspect, ...]
 
     @property
-    def opening(self) -> str: return self.told
+    def opening(self) -> str:
+        return self.told
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        return (*(text for _, wish in self.wishes.values() for text in (str(wish), wish.hint)), *(aspect.best for aspect in self.aspects))
+        return (
+            *(text for _, wish in self.wishes.values() for text in (str(wish), wish.hint)),
+            *(aspect.best for aspect in self.aspects),
+        )
 
     @cached_property
     def wishes(self) -> dict[str, tuple[TravelAspect, Any]]:
@@ -44,10 +67,14 @@ class _TravelTask(GymTask):
         return {f"P{n}": pair for n, pair in enumerate(found, 1)}
 
     @cached_property
-    def by_letter(self) -> dict[str, TravelAspect]: return {aspect.letter: aspect for aspect in self.aspects}
+    def by_letter(self) -> dict[str, TravelAspect]:
+        return {aspect.letter: aspect for aspect in self.aspects}
 
     @property
-    def components(self) -> frozenset: return frozenset((aspect.kind, frozenset(map(str, aspect.wishes))) for aspect in self.aspects)
+    def components(self) -> frozenset:
+        return frozenset(
+            (aspect.kind, frozenset(map(str, aspect.wishes))) for aspect in self.aspects
+        )
 
 # %% ../../nbs/environments/08_travel.ipynb #travel_tasks
 TRAVEL_SHAPES = ("22", "33", "44", "233", "333", "334", "444", "2222")  # wishes of each aspect
@@ -58,8 +85,13 @@ def _trip(rng):
     month, first = rng.choice(MONTHS), rng.randint(1, 19)
     last = first + rng.randint(2, 9)
     start, end, day = (f"{month} {n}" for n in (first, last, rng.randint(first, last)))
-    return {"flight": (origin, place, start), "hotel": (place, start, end), "apartment": (place, start, end),
-            "rental_car": (place, start, end), "restaurant": (place, day)}
+    return {
+        "flight": (origin, place, start),
+        "hotel": (place, start, end),
+        "apartment": (place, start, end),
+        "rental_car": (place, start, end),
+        "restaurant": (place, day),
+    }
 
 
 def _travel_tasks(
@@ -68,29 +100,53 @@ def _travel_tasks(
     shapes: Sequence[str] = TRAVEL_SHAPES,  # one after the other
 ) -> list[_TravelTask]:
     "Make trips"
-    return [_new_task(random.Random(f"travel/{seed}/{n}"), f"travel-{seed}-{n}", shapes[n % len(shapes)], seed % 3) for n in range(count)]
+    return [
+        _new_task(
+            random.Random(f"travel/{seed}/{n}"),
+            f"travel-{seed}-{n}",
+            shapes[n % len(shapes)],
+            seed % 3,
+        )
+        for n in range(count)
+    ]
 
 
 def _new_task(rng, name, shape, rest):
     kinds = ["flight", rng.choice(("hotel", "apartment")), "rental_car", "restaurant"]
-    chosen, sizes = sorted(rng.sample(range(4), len(shape))), rng.sample([*map(int, shape)], len(shape))
+    chosen, sizes = (
+        sorted(rng.sample(range(4), len(shape))),
+        rng.sample([*map(int, shape)], len(shape)),
+    )
     trip, aspects, told = _trip(rng), [], []
     for kind, size in zip((kinds[at] for at in chosen), sizes):
         details = dict(zip(TRAVEL_KINDS[kind].details, trip[kind]))
         wishes = rng.choice(wish_sets(kind, size)[rest::3])
-        aspects.append(TravelAspect(kind, trip["hotel"][0], tuple(details.items()), wishes, travel_options(rng, kind, wishes, trip["hotel"][0])))
+        aspects.append(
+            TravelAspect(
+                kind,
+                trip["hotel"][0],
+                tuple(details.items()),
+                wishes,
+                travel_options(rng, kind, wishes, trip["hotel"][0]),
+            )
+        )
         told.append(TRAVEL_KINDS[kind].sentence.format(**details))
-    return _TravelTask(name, " ".join([*told, "Where my wishes are met, I take the cheapest."]), tuple(aspects))
+    return _TravelTask(
+        name, " ".join([*told, "Where my wishes are met, I take the cheapest."]), tuple(aspects)
+    )
 
 # %% ../../nbs/environments/08_travel.ipynb #TravelConfig
 TRAVEL_PAY = {  # as published: what was trained with, evaluated with, and is described
     "training": {"search_reward": 0.0, "wish_reward": 0.8},
-              "evaluation": {"search_reward": 0.2, "wish_reward": 0.6}, "paper": {"search_reward": 0.2, "wish_reward": 0.2}}
+    "evaluation": {"search_reward": 0.2, "wish_reward": 0.6},
+    "paper": {"search_reward": 0.2, "wish_reward": 0.2},
+}
 
 
 @dataclass(frozen=True)
 class _TravelConfig(GymConfig):
     "How trips are planned and paid; `TRAVEL_PAY` has the published settings"
+
     search_reward: float = 0.2
     """Of the first right search for an aspect."""
     wish_reward: float = 0.2
@@ -113,22 +169,39 @@ class _TravelConfig(GymConfig):
     """Turn k costs k penalties; else one."""
 
     def checks(self):
-        yield self.elicitation_interval >= 1, f"elicitation_interval must be at least 1, got {self.elicitation_interval}"
+        yield (
+            self.elicitation_interval >= 1,
+            f"elicitation_interval must be at least 1, got {self.elicitation_interval}",
+        )
         for name in ("search_failure_interval", "max_wrong", "max_noise"):
             yield getattr(self, name) >= 0, f"{name} must be at least 0, got {getattr(self, name)}"
 
     def pay(self, base: float, turn: int) -> float:
         "Pay a turn; the published form knew no upper bound"
-        return super().pay(base, turn) if not self.compat else base if base != base else max(0.0, base * self.reward_scale - self.step_penalty)
+        return (
+            super().pay(base, turn)
+            if not self.compat
+            else base
+            if base != base
+            else max(0.0, base * self.reward_scale - self.step_penalty)
+        )
 
 # %% ../../nbs/environments/08_travel.ipynb #read_query
 def _read_query(text: str) -> dict[str, str]:
     "Read a search, JSON or `name=value` pairs after an aspect: name → value, in small letters"
-    if "{" in text: found = next(iter(read_json(text)), {})
-    else: found = dict(pair.split("=", 1) for pair in re.split(r"[;,\n]", text) if "=" in pair)
-    pairs = {name.strip().lower().replace(" ", "_"): str(value)[:200].strip().lower() for name, value in list(found.items())[:20]}
-    if "aspect" not in pairs and "{" not in text: pairs["aspect"] = re.split(r"[;,\n]", text)[0].strip().lower()
-    pairs["aspect"] = {"car_rental": "rental_car"}.get(aspect := pairs.get("aspect", "").replace(" ", "_"), aspect)
+    if "{" in text:
+        found = next(iter(read_json(text)), {})
+    else:
+        found = dict(pair.split("=", 1) for pair in re.split(r"[;,\n]", text) if "=" in pair)
+    pairs = {
+        name.strip().lower().replace(" ", "_"): str(value)[:200].strip().lower()
+        for name, value in list(found.items())[:20]
+    }
+    if "aspect" not in pairs and "{" not in text:
+        pairs["aspect"] = re.split(r"[;,\n]", text)[0].strip().lower()
+    pairs["aspect"] = {"car_rental": "rental_car"}.get(
+        aspect := pairs.get("aspect", "").replace(" ", "_"), aspect
+    )
     return pairs
 
 
@@ -139,27 +212,54 @@ def _same_detail(one: str, other: str) -> bool:
 
 
 def _plain(text):
-    return sorted(word for word in re.findall(r"\w+", re.sub(r"(\d)(?:st|nd|rd|th)\b", r"\1", text.lower())) if word not in ("of", "the"))
+    return sorted(
+        word
+        for word in re.findall(r"\w+", re.sub(r"(\d)(?:st|nd|rd|th)\b", r"\1", text.lower()))
+        if word not in ("of", "the")
+    )
 
 
-LISTENED = {"wish": "asks about one of your wishes", "none": "asks about something that you have no wish for",
-            "vague": "asks for wishes in general", "other": "asks nothing about wishes"}
-_ASKS = frozenset(word_stems("which what do does are is would could can how should will any when where"))
-_BLANKET = frozenset(word_stems("preference prefer anything else requirement wish need want important matter"))
+LISTENED = {
+    "wish": "asks about one of your wishes",
+    "none": "asks about something that you have no wish for",
+    "vague": "asks for wishes in general",
+    "other": "asks nothing about wishes",
+}
+_ASKS = frozenset(
+    word_stems("which what do does are is would could can how should will any when where")
+)
+_BLANKET = frozenset(
+    word_stems("preference prefer anything else requirement wish need want important matter")
+)
 
 
 def _rule_heard(task: _TravelTask, said: str, told: Sequence[str]) -> tuple[str, str]:
     "Say by rule what a message asks (one of `LISTENED`), and which wish it is about"
     stems = word_stems(said[:2000])
-    if "?" not in said and "tell" not in stems and not _ASKS & {*stems[:1]}: return "other", ""
+    if "?" not in said and "tell" not in stems and not _ASKS & {*stems[:1]}:
+        return "other", ""
     stems = frozenset(stems)
-    meant = [aspect for aspect in task.aspects if stems & TRAVEL_KINDS[aspect.kind].names] or task.aspects
-    topics = {aspect.kind: {topic for stem in stems if (topic := TRAVEL_KINDS[aspect.kind].topics.get(stem))} for aspect in meant}
+    meant = [
+        aspect for aspect in task.aspects if stems & TRAVEL_KINDS[aspect.kind].names
+    ] or task.aspects
+    topics = {
+        aspect.kind: {
+            topic for stem in stems if (topic := TRAVEL_KINDS[aspect.kind].topics.get(stem))
+        }
+        for aspect in meant
+    }
     asked = set().union(*topics.values())
-    if len(asked) > 2 or not asked and stems & _BLANKET: return "vague", ""
-    hits = [name for name, (aspect, wish) in task.wishes.items() if wish.topic in topics.get(aspect.kind, ())]
+    if len(asked) > 2 or not asked and stems & _BLANKET:
+        return "vague", ""
+    hits = [
+        name
+        for name, (aspect, wish) in task.wishes.items()
+        if wish.topic in topics.get(aspect.kind, ())
+    ]
     new = [name for name in hits if name not in told]
-    return ("wish", (new or hits)[0]) if hits else ("none" if asked or len(stems) > 2 else "other", "")
+    return (
+        ("wish", (new or hits)[0]) if hits else ("none" if asked or len(stems) > 2 else "other", "")
+    )
 
 # %% ../../nbs/environments/08_travel.ipynb #roles
 TRAVEL_ROLES = {
@@ -167,69 +267,117 @@ TRAVEL_ROLES = {
         "A traveller has these plans:\n{plans}\nSomebody searches a travel database with this "
         "query:\n{query}\nWhich one part of the trip is the query about, "
         "and does it state every detail that the plans give for this part, and none that differs? Other spellings and word orders are fine.",
-        answer_form(aspect={"enum": [*TRAVEL_KINDS, "none"]}, fits={"type": "boolean"}), judges=True),
+        answer_form(aspect={"enum": [*TRAVEL_KINDS, "none"]}, fits={"type": "boolean"}),
+        judges=True,
+    ),
     "listener": UserRole(
         "A traveller has these wishes, each with its number:\n{wishes}\nThe conversation so far:\n{history}\nNow the assistant says:\n{said}\n"
         f"What is this message? {'; '.join(f'{name}: {what}' for name, what in LISTENED.items())}. "
         "It is about a wish only if it asks concretely for what this wish is about. Give the number of that wish, else an empty text.",
-        answer_form(kind={"enum": [*LISTENED]}, wish=TEXT), judges=True),
+        answer_form(kind={"enum": [*LISTENED]}, wish=TEXT),
+        judges=True,
+    ),
     "hinter": UserRole(
         "You are planning a trip. You have one wish, which you never name outright:\n{wish}\nThis is how you feel "
         "about it:\n{hint}\nThe conversation so far:\n{history}\n"
         "The assistant says:\n{said}\nAnswer in one or two sentences from which a good listener can tell the wish. "
-        "Mention no other wish.", answer_form(reply=TEXT)),
+        "Mention no other wish.",
+        answer_form(reply=TEXT),
+    ),
     "talker": UserRole(
         "You are planning a trip. The conversation so far:\n{history}\nThe assistant says:\n{said}\n"
-        "Answer politely in one short sentence. Say nothing about what you want or like, and ask nothing.", answer_form(reply=TEXT))}
+        "Answer politely in one short sentence. Say nothing about what you want or like, and ask nothing.",
+        answer_form(reply=TEXT),
+    ),
+}
 
 # %% ../../nbs/environments/08_travel.ipynb #Traveller
-_TOLD = {"none": "I have no wish there; choose what you like.",
-         "vague": "That is too much at once. Ask me about one thing.", "other": "Let us get on with the trip."}
+_TOLD = {
+    "none": "I have no wish there; choose what you like.",
+    "vague": "That is too much at once. Ask me about one thing.",
+    "other": "Let us get on with the trip.",
+}
 
 
 class _Traveller(Environment):
     "The user's side of a trip: what they have told, what they understand, what they say"
+
     task: _TravelTask
     config: _TravelConfig
     roles = TRAVEL_ROLES
 
     def start(self):
-        self.searches, self.off_topic, self.found, self.told = 0, 0, [], []  # found: letters of aspects; told: numbers of wishes
+        self.searches, self.off_topic, self.found, self.told = (
+            0,
+            0,
+            [],
+            [],
+        )  # found: letters of aspects; told: numbers of wishes
         self.booked: dict[str, bool] = {}  # letter → whether it was the best one
 
     @property
     def open_wishes(self) -> list[str]:
-        return [name for name, (aspect, _) in self.task.wishes.items() if name not in self.told and aspect.letter not in self.booked]
+        return [
+            name
+            for name, (aspect, _) in self.task.wishes.items()
+            if name not in self.told and aspect.letter not in self.booked
+        ]
 
     @property
-    def history(self) -> list[dict]: return as_dialogue(self.turns, "action")
+    def history(self) -> list[dict]:
+        return as_dialogue(self.turns, "action")
 
     def rule_search_judge(self, query: str, plans: str) -> dict:
         said = _read_query(query)
-        aspect = next((aspect for aspect in self.task.aspects if aspect.kind == said["aspect"]), None)
-        return {"aspect": aspect.kind if aspect else "none", "fits": aspect is not None
-                and all(_same_detail(said.get(name, ""), value) for name, value in aspect.details)}
+        aspect = next(
+            (aspect for aspect in self.task.aspects if aspect.kind == said["aspect"]), None
+        )
+        return {
+            "aspect": aspect.kind if aspect else "none",
+            "fits": aspect is not None
+            and all(_same_detail(said.get(name, ""), value) for name, value in aspect.details),
+        }
 
     def rule_listener(self, said: str, wishes: str, history: list) -> dict:
         return dict(zip(("kind", "wish"), _rule_heard(self.task, said, self.told)))
 
-    def rule_hinter(self, said: str, wish: str, hint: str, history: list) -> dict: return {"reply": hint}
+    def rule_hinter(self, said: str, wish: str, hint: str, history: list) -> dict:
+        return {"reply": hint}
 
-    def rule_talker(self, said: str, history: list) -> dict: return {"reply": _TOLD["other"]}
+    def rule_talker(self, said: str, history: list) -> dict:
+        return {"reply": _TOLD["other"]}
 
     def user_facts(self) -> UserFacts:
         "Say what the user knows; hints are there to be told"
-        wishes = "\n".join(f"{aspect.kind}, {wish}: {wish.hint}" for aspect, wish in self.task.wishes.values())
-        return UserFacts(f"{self.task.opening}\n{wishes}", answers=tuple(aspect.best for aspect in self.task.aspects))
+        wishes = "\n".join(
+            f"{aspect.kind}, {wish}: {wish.hint}" for aspect, wish in self.task.wishes.values()
+        )
+        return UserFacts(
+            f"{self.task.opening}\n{wishes}",
+            answers=tuple(aspect.best for aspect in self.task.aspects),
+        )
 
     def again(self, name: str) -> str:
         "Answer a question about a wish that is told, or of no use any more"
-        return f"As I said: {self.task.wishes[name][1].hint}" if name in self.told else "That is booked and settled."
+        return (
+            f"As I said: {self.task.wishes[name][1].hint}"
+            if name in self.told
+            else "That is booked and settled."
+        )
 
     async def hint(self, said: str, name: str) -> str:
         "Let the user hint at a wish"
         aspect, wish = self.task.wishes[name]
-        reply = spoken(await self.ask("hinter", said=said, wish=f"{aspect.kind}, {wish}", hint=wish.hint, history=self.history), most=1000)
+        reply = spoken(
+            await self.ask(
+                "hinter",
+                said=said,
+                wish=f"{aspect.kind}, {wish}",
+                hint=wish.hint,
+                history=self.history,
+            ),
+            most=1000,
+        )
         self.told.append(name)
         self.off_topic = 0
         return reply
@@ -238,10 +386,19 @@ class _Traveller(Environment):
 @lru_cache(maxsize=1024)
 def _option_table(aspect: TravelAspect, wrong: int, noise: int) -> str:
     "Write what a search shows: what the fields may hold, then a line of JSON for each option"
-    kept = [option for sort, most in (("best", 1), ("correct", 99), ("wrong", wrong), ("noise", noise))
-            for option in [one for one in aspect.options if one.sort == sort][:most]]
-    rows = [{"id": option.id, "cost": option.cost} | dict(option.facts) for option in sorted(kept, key=lambda option: int(option.id[1:]))]
-    legend = "; ".join(f"{topic}: {', '.join(values)}" for topic, values in TRAVEL_KINDS[aspect.kind].values.items())
+    kept = [
+        option
+        for sort, most in (("best", 1), ("correct", 99), ("wrong", wrong), ("noise", noise))
+        for option in [one for one in aspect.options if one.sort == sort][:most]
+    ]
+    rows = [
+        {"id": option.id, "cost": option.cost} | dict(option.facts)
+        for option in sorted(kept, key=lambda option: int(option.id[1:]))
+    ]
+    legend = "; ".join(
+        f"{topic}: {', '.join(values)}"
+        for topic, values in TRAVEL_KINDS[aspect.kind].values.items()
+    )
     return "\n".join([f"{aspect.kind}: {len(rows)} options. {legend}.", *map(json.dumps, rows)])
 
 # %% ../../nbs/environments/08_travel.ipynb #TravelEnvironment
@@ -251,47 +408,80 @@ _SAID = {"best": "the best there is", "correct": "fine, not the best"}
 
 class _TravelEnvironment(_Traveller):
     "Search options, ask for wishes, recommend"
+
     kinds = ("search", "action", "answer")
-    formats = {"search": "JSON with `aspect` and what the user said of it; "
-               + "; ".join(f"{name}: {', '.join(kind.details)}" for name, kind in TRAVEL_KINDS.items()),
-               "action": "something to the user, such as a question about one detail of one part of the trip",
-               "answer": "the id of one option, as a search shows it; one for each part of the trip, and no second one"}
+    formats = {
+        "search": "JSON with `aspect` and what the user said of it; "
+        + "; ".join(f"{name}: {', '.join(kind.details)}" for name, kind in TRAVEL_KINDS.items()),
+        "action": "something to the user, such as a question about one detail of one part of the trip",
+        "answer": "the id of one option, as a search shows it; one for each part of the trip, and no second one",
+    }
 
     async def on_search(self, content):
         self.searches += 1
         config = self.config
         if config.search_failure_interval and self.searches % config.search_failure_interval == 0:
             return Feedback("The database does not answer. Try again.")
-        plans = "\n".join(f"{aspect.kind}: {', '.join(f'{name} {value}' for name, value in aspect.details)}" for aspect in self.task.aspects)
+        plans = "\n".join(
+            f"{aspect.kind}: {', '.join(f'{name} {value}' for name, value in aspect.details)}"
+            for aspect in self.task.aspects
+        )
         found = await self.ask("search_judge", query=content, plans=plans)
-        if found.get("aspect") not in (*TRAVEL_KINDS, "none") or not isinstance(found.get("fits"), bool):
+        if found.get("aspect") not in (*TRAVEL_KINDS, "none") or not isinstance(
+            found.get("fits"), bool
+        ):
             raise UserError(f"The judge of searches says {shorten(found)}.")
-        aspect = next((aspect for aspect in self.task.aspects if aspect.kind == found["aspect"]), None)
+        aspect = next(
+            (aspect for aspect in self.task.aspects if aspect.kind == found["aspect"]), None
+        )
         if aspect is None:
-            return Feedback(f"Search for one part of this trip: {', '.join(aspect.kind for aspect in self.task.aspects)}.", fault="search")
+            return Feedback(
+                f"Search for one part of this trip: {', '.join(aspect.kind for aspect in self.task.aspects)}.",
+                fault="search",
+            )
         if not found["fits"]:
-            return Feedback(f"A search for {aspect.kind} must say, as the user did: "
-                            f"{', '.join(dict(aspect.details))}. Something is missing or differs.", fault="search")
-        if aspect.letter in self.found: return Feedback(f"You have the options for {aspect.kind}. Look back.", fault="again")
+            return Feedback(
+                f"A search for {aspect.kind} must say, as the user did: "
+                f"{', '.join(dict(aspect.details))}. Something is missing or differs.",
+                fault="search",
+            )
+        if aspect.letter in self.found:
+            return Feedback(f"You have the options for {aspect.kind}. Look back.", fault="again")
         self.found.append(aspect.letter)
         most = (99, 99) if config.compat else (config.max_wrong, config.max_noise)
-        return Feedback(_option_table(aspect, *most), config.search_reward, parts={"search": config.search_reward})
+        return Feedback(
+            _option_table(aspect, *most),
+            config.search_reward,
+            parts={"search": config.search_reward},
+        )
 
     async def on_action(self, content):
-        if not content.strip(): return Feedback("You said nothing.", fault="format")
-        listed = "\n".join(f"{name}: {aspect.kind}, {wish}" for name, (aspect, wish) in self.task.wishes.items())
+        if not content.strip():
+            return Feedback("You said nothing.", fault="format")
+        listed = "\n".join(
+            f"{name}: {aspect.kind}, {wish}" for name, (aspect, wish) in self.task.wishes.items()
+        )
         heard = await self.ask("listener", said=content, wishes=listed, history=self.history)
         kind, name, left = str(heard.get("kind")), str(heard.get("wish")), self.open_wishes
-        if kind not in LISTENED or kind == "wish" and name not in self.task.wishes: raise UserError(f"The judge of messages says {shorten(heard)}.")
+        if kind not in LISTENED or kind == "wish" and name not in self.task.wishes:
+            raise UserError(f"The judge of messages says {shorten(heard)}.")
         if kind == "wish" and name in left:
-            return Feedback(await self.hint(content, name), self.config.wish_reward, parts={"wish": self.config.wish_reward})
+            return Feedback(
+                await self.hint(content, name),
+                self.config.wish_reward,
+                parts={"wish": self.config.wish_reward},
+            )
         if left and self.off_topic >= self.config.elicitation_interval - (not self.config.compat):
-            if not self.config.compat: return Feedback(await self.hint(content, self.rng.choice(left)))
+            if not self.config.compat:
+                return Feedback(await self.hint(content, self.rng.choice(left)))
             self.off_topic = 0  # as published: the unasked wish never comes
             return Feedback("Sorry, I lost my thread.")
         self.off_topic += 1
-        if kind != "other": return Feedback(_TOLD.get(kind) or self.again(name))
-        return Feedback(spoken(await self.ask("talker", said=content, history=self.history), most=1000))
+        if kind != "other":
+            return Feedback(_TOLD.get(kind) or self.again(name))
+        return Feedback(
+            spoken(await self.ask("talker", said=content, history=self.history), most=1000)
+        )
 
     async def on_answer(self, content):
         ids = re.split(r"[\s,;]+", content.strip().upper()[:200])
@@ -300,25 +490,37 @@ class _TravelEnvironment(_Traveller):
         paid, said = 0.0, []
         for one in ids:
             aspect = self.task.by_letter.get(one[0])
-            if aspect is None: return Feedback(f"This trip has no part with the letter {one[0]}.", fault="aspect")
-            if one[0] in self.booked: return Feedback(f"The {aspect.kind} is booked already.", fault="again")
+            if aspect is None:
+                return Feedback(f"This trip has no part with the letter {one[0]}.", fault="aspect")
+            if one[0] in self.booked:
+                return Feedback(f"The {aspect.kind} is booked already.", fault="again")
             sort = aspect.sorts.get(one, "wrong")
             self.booked[one[0]] = sort == "best"
-            paid += {"best": self.config.best_reward, "correct": self.config.correct_reward}.get(sort, -self.config.wrong_penalty)
+            paid += {"best": self.config.best_reward, "correct": self.config.correct_reward}.get(
+                sort, -self.config.wrong_penalty
+            )
             said.append(f"{one}: {_SAID.get(sort, 'not what I want')}.")
-        done = len(self.booked) == len(self.task.aspects) and (not self.config.compat or all(self.booked.values()))
+        done = len(self.booked) == len(self.task.aspects) and (
+            not self.config.compat or all(self.booked.values())
+        )
         return Feedback(" ".join(said), paid, done, {"choice": paid})
 
 # %% ../../nbs/environments/08_travel.ipynb #read_travel
 _PART = re.compile(rf"({'|'.join(TRAVEL_KINDS)}):([1-5])-(\d{{1,6}})", re.ASCII)
 _DAY = rf"(?:{'|'.join(MONTHS)}) \d+"
 _PLACE = rf"((?!(?:{'|'.join(MONTHS)})\b)[A-Z][\w.]*(?: [A-Z][\w.]*)*)"
-_ORIGIN, _GOAL = re.compile(rf"\bfrom {_PLACE}"), re.compile(rf"\b(?:to|in|visit(?:ing)?|at|around|across|for) {_PLACE}")
+_ORIGIN, _GOAL = (
+    re.compile(rf"\bfrom {_PLACE}"),
+    re.compile(rf"\b(?:to|in|visit(?:ing)?|at|around|across|for) {_PLACE}"),
+)
 _FLIGHT_DAY = re.compile(rf"\b(?:flight|flying)\b[^.]*? on ({_DAY})")
 
 
 def _stated(opening):
-    origin, goal, day = (found and found[1] for found in (_ORIGIN.search(opening), _GOAL.search(opening), _FLIGHT_DAY.search(opening)))
+    origin, goal, day = (
+        found and found[1]
+        for found in (_ORIGIN.search(opening), _GOAL.search(opening), _FLIGHT_DAY.search(opening))
+    )
     return {"origin": origin, "destination": goal, "city": goal, "date": day}
 
 
@@ -326,65 +528,115 @@ def _read_travel(row: Mapping[str, Any]) -> _TravelTask:
     "Read a published row; wishes and option tables are generated"
     kept = row["reward_model"] if isinstance(row.get("reward_model"), Mapping) else row
     name, prompt = str(kept.get("id")), row.get("prompt", ())
-    if hasattr(prompt, "tolist"): prompt = prompt.tolist()  # an array, as pandas reads it
+    if hasattr(prompt, "tolist"):
+        prompt = prompt.tolist()  # an array, as pandas reads it
     parts = [*filter(None, map(_PART.fullmatch, name.split("|")))]
     if len(parts) != name.count("|") + 1 or len(parts) > 5:
-        raise DataError(f"Row {shorten(name)}: its id must be like flight:2-48|hotel:2-29. Give the row as it was published.")
+        raise DataError(
+            f"Row {shorten(name)}: its id must be like flight:2-48|hotel:2-29. Give the row as it was published."
+        )
     best = dict(re.findall(r"\b([ACFHR])(\d{1,3})\b", str(kept.get("ground_truth"))[:500]))
     kinds = [part[1] for part in parts]
     if sorted(best) != sorted(TRAVEL_KINDS[kind].letter for kind in kinds):
-        raise DataError(f"Row {shorten(name)}: ground_truth is {shorten(kept.get('ground_truth'))}. It must hold "
-                        f"the id of one option for each of {', '.join(kinds)}.")
-    told = next((turn["content"] for turn in prompt if turn.get("role") == "user"), "") if isinstance(prompt, (list, tuple)) else ""
+        raise DataError(
+            f"Row {shorten(name)}: ground_truth is {shorten(kept.get('ground_truth'))}. It must hold "
+            f"the id of one option for each of {', '.join(kinds)}."
+        )
+    told = (
+        next((turn["content"] for turn in prompt if turn.get("role") == "user"), "")
+        if isinstance(prompt, (list, tuple))
+        else ""
+    )
     if not isinstance(told, str) or not told.strip():
-        raise DataError(f"Row {shorten(name)}: prompt has no message of a user. Give the row as it was published.")
+        raise DataError(
+            f"Row {shorten(name)}: prompt has no message of a user. Give the row as it was published."
+        )
     stated = _stated(told[:2000])
-    return _TravelTask(name, told.strip()[:2000], tuple(_read_aspect(name, part, int(best[TRAVEL_KINDS[part[1]].letter]), stated) for part in parts))
+    return _TravelTask(
+        name,
+        told.strip()[:2000],
+        tuple(
+            _read_aspect(name, part, int(best[TRAVEL_KINDS[part[1]].letter]), stated)
+            for part in parts
+        ),
+    )
 
 
 def _read_aspect(row, part, best, stated):
     kind, size, number = part[1], int(part[2]), int(part[3])
     sets, place = wish_sets(kind, size), stated["city"] or "there"
     wishes = sets[number * 7919 % len(sets)]  # neighbours in the list differ in one wish only
-    names = [name for name in TRAVEL_KINDS[kind].details if stated.get(name) and (name != "date" or kind == "flight")]
-    return TravelAspect(kind, place, tuple((name, stated[name]) for name in names), wishes,
-                        travel_options(random.Random(f"{row}/{part[0]}"), kind, wishes, place, best))
+    names = [
+        name
+        for name in TRAVEL_KINDS[kind].details
+        if stated.get(name) and (name != "date" or kind == "flight")
+    ]
+    return TravelAspect(
+        kind,
+        place,
+        tuple((name, stated[name]) for name in names),
+        wishes,
+        travel_options(random.Random(f"{row}/{part[0]}"), kind, wishes, place, best),
+    )
 
 # %% ../../nbs/environments/08_travel.ipynb #travel-2
-def _query(aspect): return ToolCall("search", json.dumps({"aspect": aspect.kind, **dict(aspect.details)}))
+def _query(aspect):
+    return ToolCall("search", json.dumps({"aspect": aspect.kind, **dict(aspect.details)}))
 
 
 def _travel_expert(env):
-    task, booked = env.task, [aspect for aspect in env.task.aspects if aspect.letter not in env.booked]
+    task, booked = (
+        env.task,
+        [aspect for aspect in env.task.aspects if aspect.letter not in env.booked],
+    )
     spare = env.config.max_turns - len(env.turns) - len(booked)
     unseen = [aspect for aspect in booked if aspect.letter not in env.found]
-    if unseen and spare > 0: return _query(unseen[0])
+    if unseen and spare > 0:
+        return _query(unseen[0])
     if env.open_wishes and spare > 0:
         aspect, wish = task.wishes[env.open_wishes[0]]
-        return ToolCall("action", f"What {wish.topic} should the {aspect.kind.replace('_', ' ')} have?")
+        return ToolCall(
+            "action", f"What {wish.topic} should the {aspect.kind.replace('_', ' ')} have?"
+        )
     return ToolCall("answer", booked[0].best) if booked else ToolCall("finish", "")
 
 
 def _travel_guess(env, rng):
     aspect = rng.choice(env.task.aspects)
     topic = rng.choice([*TRAVEL_KINDS[aspect.kind].values])
-    return {"search": _query(aspect), "action": ToolCall("action", f"What {topic} should the {aspect.kind.replace('_', ' ')} have?"),
-            "answer": ToolCall("answer", f"{aspect.letter}{rng.randint(1, len(aspect.options))}")}[rng.choice(env.kinds)]
+    return {
+        "search": _query(aspect),
+        "action": ToolCall(
+            "action", f"What {topic} should the {aspect.kind.replace('_', ' ')} have?"
+        ),
+        "answer": ToolCall("answer", f"{aspect.letter}{rng.randint(1, len(aspect.options))}"),
+    }[rng.choice(env.kinds)]
 
 
 def _travel_score(env: _TravelEnvironment) -> float:
     "Score an episode as published: the best reward of an answer for each letter, over the number of aspects"
-    if env.score != env.score: return env.score
+    if env.score != env.score:
+        return env.score
     best: dict[str, float] = {}
     for turn in env.turns:
-        if turn.kind == "answer" and (letter := turn.content.strip()[:1].upper()): best[letter] = max(best.get(letter, 0.0), turn.reward)
+        if turn.kind == "answer" and (letter := turn.content.strip()[:1].upper()):
+            best[letter] = max(best.get(letter, 0.0), turn.reward)
     return sum(best.values()) / len(env.task.aspects)
 
 
 travel = Gym(
-    "travel", _TravelEnvironment, _travel_tasks, _travel_expert, config=_TravelConfig(), read=_read_travel, guess=_travel_guess, score=_travel_score,
+    "travel",
+    _TravelEnvironment,
+    _travel_tasks,
+    _travel_expert,
+    config=_TravelConfig(),
+    read=_read_travel,
+    guess=_travel_guess,
+    score=_travel_score,
     about="The user plans a trip of several parts. For each part a database has options, and you recommend one: the "
-          "cheapest of those that meet all wishes of the user. "
-          "The user does not tell these wishes, and when asked, only hints at them. Not every option on a list is where the user goes.",
+    "cheapest of those that meet all wishes of the user. "
+    "The user does not tell these wishes, and when asked, only hints at them. Not every option on a list is where the user goes.",
     hint="Search each part first, then ask for one detail after the other, then recommend.",
-             source="UserRL, TravelGym, with option tables of our own", licence="Apache-2.0")
+    source="UserRL, TravelGym, with option tables of our own",
+    licence="Apache-2.0",
+)

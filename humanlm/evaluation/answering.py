@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from humanlm.core.basics import (
-    ConfigError, DataError, check_name, fingerprint, jsonl_rows, near_miss, read_jsonl, run_sync, shorten, write_jsonl,
+    ConfigError,
+    DataError,
+    check_name,
+    fingerprint,
+    jsonl_rows,
+    near_miss,
+    read_jsonl,
+    run_sync,
+    shorten,
+    write_jsonl,
 )
 from ..core.config import read_yaml
 from ..core.grammar import find_run
@@ -30,16 +39,17 @@ from .contests import chat_messages
 # %% ../../nbs/evaluation/06_answering.ipynb #read_prompts
 class AskedPrompt(NamedTuple):
     "A prompt that every model answers"
+
     id: str
     messages: tuple[dict, ...]  # role and content, the last one the user's
-    cluster: str = ""           # prompts of one conversation share it
+    cluster: str = ""  # prompts of one conversation share it
 
 
 def read_prompts(
     path: str | Path,  # JSONL with prompt or messages
-    limit: int = 0,    # at most so many; 0: all
-    seed: int = 0,     # of the draw
-) -> tuple[list[AskedPrompt], Counter]: # in the order of the file; reason → rows left out
+    limit: int = 0,  # at most so many; 0: all
+    seed: int = 0,  # of the draw
+) -> tuple[list[AskedPrompt], Counter]:  # in the order of the file; reason → rows left out
     "Read prompts; `DataError` if there are none"
     found, skipped, seen = [], Counter(), set()
     for n, (where, row) in enumerate(jsonl_rows(path), 1):
@@ -49,34 +59,60 @@ def read_prompts(
             skipped[shorten(e, 100)] += 1
             continue
         key = fingerprint(messages)
-        if key in seen: skipped["the same prompt again"] += 1
-        else: found.append(AskedPrompt(f"{row.get('id', '')}#{n}".lstrip("#"), messages, str(row.get("conversation_id") or "")))
+        if key in seen:
+            skipped["the same prompt again"] += 1
+        else:
+            found.append(
+                AskedPrompt(
+                    f"{row.get('id', '')}#{n}".lstrip("#"),
+                    messages,
+                    str(row.get("conversation_id") or ""),
+                )
+            )
         seen.add(key)
     if not found:
-        raise DataError(f"{path} holds no prompt that can be asked. Left out: {dict(skipped) or 'nothing'}. Give rows with prompt or messages.")
+        raise DataError(
+            f"{path} holds no prompt that can be asked. Left out: {dict(skipped) or 'nothing'}. Give rows with prompt or messages."
+        )
     return drawn(found, limit, seed), skipped
 
 
 def drawn(
     prompts: Sequence[AskedPrompt],
-    limit: int, # at most so many; 0: all
+    limit: int,  # at most so many; 0: all
     seed: int,
-) -> list[AskedPrompt]: # in their order
+) -> list[AskedPrompt]:  # in their order
     "Draw some prompts"
-    return [prompts[i] for i in sorted(random.Random(seed).sample(range(len(prompts)), min(limit or len(prompts), len(prompts))))]
+    return [
+        prompts[i]
+        for i in sorted(
+            random.Random(seed).sample(
+                range(len(prompts)), min(limit or len(prompts), len(prompts))
+            )
+        )
+    ]
 
 # %% ../../nbs/evaluation/06_answering.ipynb #Contestant
 class Contestant(NamedTuple):
     "A model that answers"
-    name: str                # in tables
-    place: str               # folder, name on the Hub, or chat model
+
+    name: str  # in tables
+    place: str  # folder, name on the Hub, or chat model
     run: Path | None = None  # the run that it belongs to
-    told: str = ""           # what it is told in its system message, if anything
+    told: str = ""  # what it is told in its system message, if anything
 
     def key(self) -> list:
         "Say what its replies depend on: a folder stands for the files in it"
         path = Path(self.place)
-        files = [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in sorted(path.iterdir()) if f.is_file()] if path.is_dir() else []
+        files = (
+            [
+                [f.name, f.stat().st_size, f.stat().st_mtime_ns]
+                for f in sorted(path.iterdir())
+                if f.is_file()
+            ]
+            if path.is_dir()
+            else []
+        )
         return [self.place, files, self.told]
 
     def replies(
@@ -88,44 +124,76 @@ class Contestant(NamedTuple):
     ) -> list[str | None]:  # N
         "Let a model answer, or read what it answered before"
         chat = is_chat_model(self.place)
-        file = self._kept(folder, fingerprint([self.key(), prompts, c.temperature, c.top_p, c.max_tokens, c.max_prompt_tokens, c.dtype, c.seed]), c)
-        if file.is_file(): return [row["reply"] for row in read_jsonl(file)]
-        found = _chat_replies(c.client(self.place, ledger), prompts, c) if chat else _local_replies(self.place, prompts, c)
-        if not chat or None not in found: write_jsonl(file, [{"model": self.name, "reply": text} for text in found])
+        file = self._kept(
+            folder,
+            fingerprint(
+                [
+                    self.key(),
+                    prompts,
+                    c.temperature,
+                    c.top_p,
+                    c.max_tokens,
+                    c.max_prompt_tokens,
+                    c.dtype,
+                    c.seed,
+                ]
+            ),
+            c,
+        )
+        if file.is_file():
+            return [row["reply"] for row in read_jsonl(file)]
+        found = (
+            _chat_replies(c.client(self.place, ledger), prompts, c)
+            if chat
+            else _local_replies(self.place, prompts, c)
+        )
+        if not chat or None not in found:
+            write_jsonl(file, [{"model": self.name, "reply": text} for text in found])
         return found
 
     def _kept(self, folder: Path, asked: str, c: "ReplyConfig") -> Path:
         "Tell where replies are kept: of this server, or, where no address is known, of the only one that gave some"
-        try: server = _server_of(self.place, c.base_url) if is_chat_model(self.place) else ""
+        try:
+            server = _server_of(self.place, c.base_url) if is_chat_model(self.place) else ""
         except LLMError:
             server, *given = "", *folder.glob(f"{asked}*.jsonl")
-            if len(given) == 1: return given[0]
+            if len(given) == 1:
+                return given[0]
         return folder / (f"{asked}-{fingerprint(server)[:8]}.jsonl" if server else f"{asked}.jsonl")
 
     @classmethod
     def of_run(
         cls,
         run: Path,
-        name: str = "", # of its models; empty: the last one that a method trained
+        name: str = "",  # of its models; empty: the last one that a method trained
     ) -> "Contestant":
         "Choose a model of a run"
         there = sorted(path.parent.name for path in run.glob("models/*/config.json"))
-        if not there: raise ConfigError(f"{run} holds no finished model. Let the run finish: repeat its command with --resume.")
-        trained = [method for method in _methods_of(run) if method in there] or [model for model in there if model != "base"] or there
+        if not there:
+            raise ConfigError(
+                f"{run} holds no finished model. Let the run finish: repeat its command with --resume."
+            )
+        trained = (
+            [method for method in _methods_of(run) if method in there]
+            or [model for model in there if model != "base"]
+            or there
+        )
         name = check_name(name, there, f"model of {run}", ConfigError) if name else trained[-1]
         return cls(name, str(run / "models" / name), run)
 
 
 def find_contestant(
-    given: str,         # as it was typed
-    runs: str = "runs", # where runs are kept
+    given: str,  # as it was typed
+    runs: str = "runs",  # where runs are kept
 ) -> Contestant:
     "Find what a name stands for; `ConfigError` or `ModelError` says what is there instead"
-    if is_chat_model(given): return Contestant(given, given)
+    if is_chat_model(given):
+        return Contestant(given, given)
     before, _, model = given.rpartition(":")
     for run, name in ((given, ""), (before, model)):
         folder = find_run(run, runs) if run else Path()
-        if run and (folder / "config.yaml").is_file(): return Contestant.of_run(folder, name)
+        if run and (folder / "config.yaml").is_file():
+            return Contestant.of_run(folder, name)
     place = Path(locate(given))
     inside = place.resolve().parents if place.is_dir() else ()
     run = next((above for above in inside if (above / "config.yaml").is_file()), None)
@@ -135,7 +203,11 @@ def find_contestant(
 def _methods_of(run: Path) -> list[str]:
     "List what a run trained, in order: what its settings say, else what has checkpoints"
     said = group_of(run, "run").get("methods")
-    return [str(m) for m in said] if isinstance(said, list) else sorted(p.name for p in run.glob("checkpoints/*/"))
+    return (
+        [str(m) for m in said]
+        if isinstance(said, list)
+        else sorted(p.name for p in run.glob("checkpoints/*/"))
+    )
 
 
 def group_of(run: Path, name: str) -> dict:
@@ -147,15 +219,22 @@ def group_of(run: Path, name: str) -> dict:
 def checkpoints_of(
     run: Path,
     method: str,
-) -> dict[int, Path]: # step → folder
+) -> dict[int, Path]:  # step → folder
     "Find the whole checkpoints of a method"
-    found = {int(p.name.rpartition("-")[2]): p for p in run.glob(f"checkpoints/{method}/checkpoint-*") if p.name.rpartition("-")[2].isdecimal()}
-    return {step: found[step] for step in sorted(found) if any(found[step].glob("*.safetensors"))}  # weights are written after all that describes them
+    found = {
+        int(p.name.rpartition("-")[2]): p
+        for p in run.glob(f"checkpoints/{method}/checkpoint-*")
+        if p.name.rpartition("-")[2].isdecimal()
+    }
+    return {
+        step: found[step] for step in sorted(found) if any(found[step].glob("*.safetensors"))
+    }  # weights are written after all that describes them
 
 # %% ../../nbs/evaluation/06_answering.ipynb #ReplyConfig
 @dataclass(frozen=True)
 class ReplyConfig(ClientConfig):
     "How models answer"
+
     temperature: float = 0.0
     "Of replies. 0: always the likeliest token."
     top_p: float = 1.0
@@ -173,36 +252,69 @@ class ReplyConfig(ClientConfig):
 
     def checks(self):
         yield from super().checks()
-        yield self.temperature is None or self.temperature >= 0, f"temperature must not be negative, got {self.temperature}"
-        yield self.top_p is None or 0 < self.top_p <= 1, f"top_p must be above 0 and at most 1, got {self.top_p}"
-        yield self.dtype in DTYPES, f"dtype is {shorten(self.dtype)!r}.{near_miss(self.dtype, DTYPES)}"
+        yield (
+            self.temperature is None or self.temperature >= 0,
+            f"temperature must not be negative, got {self.temperature}",
+        )
+        yield (
+            self.top_p is None or 0 < self.top_p <= 1,
+            f"top_p must be above 0 and at most 1, got {self.top_p}",
+        )
+        yield (
+            self.dtype in DTYPES,
+            f"dtype is {shorten(self.dtype)!r}.{near_miss(self.dtype, DTYPES)}",
+        )
 
 # %% ../../nbs/evaluation/06_answering.ipynb #local_replies
 def _local_replies(
-    place: str,                        # folder, or name on the Hub
-    prompts: Sequence[Sequence[dict]], # N conversations
+    place: str,  # folder, or name on the Hub
+    prompts: Sequence[Sequence[dict]],  # N conversations
     c: ReplyConfig,
-) -> list[str | None]: # N; None: the prompt is too long
+) -> list[str | None]:  # N; None: the prompt is too long
     "Let a model in this process answer"
     from humanlm.models.checkpoints import load_model
     from humanlm.models.generation import generate
     from humanlm.models.prompts import fit_prompt
+
     model, tokenizer = load_model(place, "own", c.dtype)
+
     def ids_of(messages):
-        try: return fit_prompt(tokenizer, messages, c.max_prompt_tokens, speaker="").ids
-        except ModelError: return None
+        try:
+            return fit_prompt(tokenizer, messages, c.max_prompt_tokens, speaker="").ids
+        except ModelError:
+            return None
+
     ids = [ids_of(messages) for messages in prompts]
-    said = iter(generate(model, tokenizer, [own for own in ids if own], c.max_tokens, temperature=c.temperature, top_p=c.top_p, seed=c.seed))
+    said = iter(
+        generate(
+            model,
+            tokenizer,
+            [own for own in ids if own],
+            c.max_tokens,
+            temperature=c.temperature,
+            top_p=c.top_p,
+            seed=c.seed,
+        )
+    )
     return [next(said).text if own else None for own in ids]
 
 
 def _chat_replies(
     client: ChatClient,
-    prompts: Sequence[Sequence[dict]], # N conversations
+    prompts: Sequence[Sequence[dict]],  # N conversations
     c: ReplyConfig,
-) -> list[str | None]: # N; None: it failed
+) -> list[str | None]:  # N; None: it failed
     "Let a chat model answer; `LLMError` if it cannot be asked"
-    asked = [ChatRequest(tuple(messages), temperature=c.temperature, max_tokens=c.max_tokens, caller="compared model") for messages in prompts]
+    asked = [
+        ChatRequest(
+            tuple(messages),
+            temperature=c.temperature,
+            max_tokens=c.max_tokens,
+            caller="compared model",
+        )
+        for messages in prompts
+    ]
     said = run_sync(chat_all(client, asked))
-    for failure in (e for e in said if isinstance(e, LLMError) and e.stops): raise failure
+    for failure in (e for e in said if isinstance(e, LLMError) and e.stops):
+        raise failure
     return [None if isinstance(reply, LLMError) else reply.text for reply in said]

@@ -24,45 +24,69 @@ DECISIONS = ("a", "b", "tie", "none")
 @dataclass(frozen=True)
 class Pair:
     "Two replies to the same messages"
+
     id: str
     messages: tuple[dict, ...]  # role and content, the last one of the user
-    a: str | None               # of the candidate; None: there is no reply
-    b: str | None               # of what it is compared with
-    cluster: str = ""           # pairs that belong together share it; empty: the pair stands alone
+    a: str | None  # of the candidate; None: there is no reply
+    b: str | None  # of what it is compared with
+    cluster: str = ""  # pairs that belong together share it; empty: the pair stands alone
 
     def __post_init__(self):
-        strange = next((side for side in (self.a, self.b) if not isinstance(side, str | None)), None)
-        if strange is not None: raise DataError(f"Pair {shorten(self.id)}: a reply must be a text or None, got {shorten(repr(strange))}.")
-        object.__setattr__(self, "messages", chat_messages(self.messages, f"Pair {shorten(self.id)}"))
+        strange = next(
+            (side for side in (self.a, self.b) if not isinstance(side, str | None)), None
+        )
+        if strange is not None:
+            raise DataError(
+                f"Pair {shorten(self.id)}: a reply must be a text or None, got {shorten(repr(strange))}."
+            )
+        object.__setattr__(
+            self, "messages", chat_messages(self.messages, f"Pair {shorten(self.id)}")
+        )
 
     def settled(self) -> "PairVerdict | None":  # None: a judge has to look
         "Decide what needs no judge"
-        if self.a is None or self.b is None: return PairVerdict("none", "settled", reason="a reply is missing")
+        if self.a is None or self.b is None:
+            return PairVerdict("none", "settled", reason="a reply is missing")
         a, b = self.a.strip(), self.b.strip()
-        if a == b: return PairVerdict("tie", "settled", reason="the same reply")
-        return None if a and b else PairVerdict("a" if a else "b", "settled", reason="the other reply is empty")
+        if a == b:
+            return PairVerdict("tie", "settled", reason="the same reply")
+        return (
+            None
+            if a and b
+            else PairVerdict("a" if a else "b", "settled", reason="the other reply is empty")
+        )
 
 
 def chat_messages(
-    said: Any,   # a prompt, or messages with role and content
+    said: Any,  # a prompt, or messages with role and content
     where: str,  # for messages
 ) -> tuple[dict, ...]:
     "Check a conversation that ends with a user's words; `DataError` says what is wrong"
     said = [{"role": "user", "content": said}] if isinstance(said, str) else said
     for message in said if isinstance(said, Sequence) else [None]:
-        plain = isinstance(message, Mapping) and isinstance(message.get("content"), str) and message.get("role") in ("system", "user", "assistant")
-        if not plain: raise DataError(f"{where}: expected messages with role (system, user, assistant) and content, got {shorten(repr(message))}.")
+        plain = (
+            isinstance(message, Mapping)
+            and isinstance(message.get("content"), str)
+            and message.get("role") in ("system", "user", "assistant")
+        )
+        if not plain:
+            raise DataError(
+                f"{where}: expected messages with role (system, user, assistant) and content, got {shorten(repr(message))}."
+            )
     if not said or said[-1]["role"] != "user" or not said[-1]["content"].strip():
-        raise DataError(f"{where}: the last message must say something and be the user's. Cut the conversation there.")
+        raise DataError(
+            f"{where}: the last message must say something and be the user's. Cut the conversation there."
+        )
     return tuple({"role": m["role"], "content": m["content"]} for m in said)
 
 # %% ../../nbs/evaluation/05_contests.ipynb #PairVerdict
 class PairVerdict(NamedTuple):
     "What was decided about a pair, and how"
-    decision: str                 # one of `DECISIONS`
-    by: str                       # rule, settled, asked, logps (letters scored by a local model)
+
+    decision: str  # one of `DECISIONS`
+    by: str  # rule, settled, asked, logps (letters scored by a local model)
     orders: tuple[str, ...] = ()  # where it was asked: the decision with a first, and with b first
-    reason: str = ""              # what the judge gave, or why there is none
+    reason: str = ""  # what the judge gave, or why there is none
 
     @property
     def score(self) -> float:
@@ -72,31 +96,44 @@ class PairVerdict(NamedTuple):
     @property
     def consistent(self) -> float:
         "Whether both orders gave the same; nan where they did not both give something"
-        return math.nan if len(self.orders) < 2 or "none" in self.orders else float(self.orders[0] == self.orders[1])
+        return (
+            math.nan
+            if len(self.orders) < 2 or "none" in self.orders
+            else float(self.orders[0] == self.orders[1])
+        )
 
 # %% ../../nbs/evaluation/05_contests.ipynb #content_words
-MOST_CHARS = 100_000 # of a text, beyond which words are not looked at
+MOST_CHARS = 100_000  # of a text, beyond which words are not looked at
 
 
 def _content_words(
     text: str,  # of anybody
 ) -> set[str]:
     "Give the stems of the words that name something, and numbers"
-    words = (word for word in tokens(text[:MOST_CHARS]) if word[0].isalnum() and (len(word) > 2 or word.isdigit()))
+    words = (
+        word
+        for word in tokens(text[:MOST_CHARS])
+        if word[0].isalnum() and (len(word) > 2 or word.isdigit())
+    )
     return {stem(word) for word in words if word not in NEGATORS and stem(word) not in FILLERS}
 
 
 def kept_share(
-    text: str | None,   # None: there is none
-    source: str | None, # what it should hold the words of
-) -> float: # 0..1; nan where a text is missing or the source names nothing
+    text: str | None,  # None: there is none
+    source: str | None,  # what it should hold the words of
+) -> float:  # 0..1; nan where a text is missing or the source names nothing
     "Compute the share of a source's content words that a text holds"
     wanted = _content_words(source or "")
-    return len(wanted & _content_words(text)) / len(wanted) if wanted and text is not None else math.nan
+    return (
+        len(wanted & _content_words(text)) / len(wanted)
+        if wanted and text is not None
+        else math.nan
+    )
 
 # %% ../../nbs/evaluation/05_contests.ipynb #Contest
 class Contest(NamedTuple):
     "A candidate against another model on the same prompts, before one judge"
+
     candidate: str
     against: str
     judge: str
@@ -106,12 +143,17 @@ class Contest(NamedTuple):
     @property
     def scores(self) -> dict[str, float]:
         "Give 1, 0.5, 0 or nan by pair"
-        return {pair.id: verdict.score for pair, verdict in zip(self.pairs, self.verdicts, strict=True)}
+        return {
+            pair.id: verdict.score for pair, verdict in zip(self.pairs, self.verdicts, strict=True)
+        }
 
     def rows(self) -> list[dict]:
         "Give one line per pair, with everything that was said"
         where = {"candidate": self.candidate, "against": self.against, "judge": self.judge}
-        return [where | to_dict(pair) | v._asdict() for pair, v in zip(self.pairs, self.verdicts, strict=True)]
+        return [
+            where | to_dict(pair) | v._asdict()
+            for pair, v in zip(self.pairs, self.verdicts, strict=True)
+        ]
 
     def gain_over(
         self,
@@ -121,112 +163,188 @@ class Contest(NamedTuple):
         "Compute how much higher the win rate is than in another contest, prompt by prompt"
         old, clusters = before.scores, {pair.id: pair.cluster or pair.id for pair in self.pairs}
         gains = {id: score - old[id] for id, score in self.scores.items() if id in old}
-        return mean_interval(list(gains.values()), [clusters[id] for id in gains], seed) if gains else Interval(math.nan, math.nan, math.nan, 0)
+        return (
+            mean_interval(list(gains.values()), [clusters[id] for id in gains], seed)
+            if gains
+            else Interval(math.nan, math.nan, math.nan, 0)
+        )
 
 # %% ../../nbs/evaluation/05_contests.ipynb #_WinRate
 class _WinRate(NamedTuple):
     "How a contest went"
+
     candidate: str
     against: str
     judge: str
-    n: int              # pairs
+    n: int  # pairs
     wins: int
     losses: int
     ties: int
-    none: int           # pairs without a verdict
-    rate: Interval      # ties count half
-    decided: Interval   # of wins among wins and losses; Wilson's where every pair stands alone
-    consistent: Interval # share of pairs whose verdict is the same in both orders; nothing for a rule
-    longer: Interval    # words that the candidate writes more
-    kept: Interval      # share of the other reply's content words
+    none: int  # pairs without a verdict
+    rate: Interval  # ties count half
+    decided: Interval  # of wins among wins and losses; Wilson's where every pair stands alone
+    consistent: (
+        Interval  # share of pairs whose verdict is the same in both orders; nothing for a rule
+    )
+    longer: Interval  # words that the candidate writes more
+    kept: Interval  # share of the other reply's content words
     on_topic: Interval  # share of the conversation's content words, candidate minus other
 
     @property
-    def coverage(self) -> float: return (self.wins + self.losses) / self.n if self.n else 0.0
+    def coverage(self) -> float:
+        return (self.wins + self.losses) / self.n if self.n else 0.0
 
 # %% ../../nbs/evaluation/05_contests.ipynb #win_rate
 def win_rate(
     contest: Contest,
-    seed: int = 0,          # of the resampling
+    seed: int = 0,  # of the resampling
     resamples: int = 2000,
 ) -> _WinRate:
     "Sum a contest up"
     pairs, verdicts = contest.pairs, contest.verdicts
     clusters = [pair.cluster or f"pair {i}" for i, pair in enumerate(pairs)]
-    wins, losses, ties, none = (sum(v.decision == kind for v in verdicts) for kind in ("a", "b", "tie", "none"))
+    wins, losses, ties, none = (
+        sum(v.decision == kind for v in verdicts) for kind in ("a", "b", "tie", "none")
+    )
 
-    def mean(values): return mean_interval(values, clusters, seed, resamples) if values else Interval(math.nan, math.nan, math.nan, 0)
+    def mean(values):
+        return (
+            mean_interval(values, clusters, seed, resamples)
+            if values
+            else Interval(math.nan, math.nan, math.nan, 0)
+        )
+
     said = ["\n".join(m["content"] for m in pair.messages) for pair in pairs]
     topic = [kept_share(pair.a, text) - kept_share(pair.b, text) for pair, text in zip(pairs, said)]
-    return _WinRate(*contest[:3], len(pairs), wins, losses, ties, none, mean([v.score for v in verdicts]), _decided_rate(contest, seed, resamples),
-                   mean([v.consistent for v in verdicts]), mean([_words(pair.a) - _words(pair.b) for pair in pairs]),
-                   mean([kept_share(pair.a, pair.b) for pair in pairs]), mean(topic))
+    return _WinRate(
+        *contest[:3],
+        len(pairs),
+        wins,
+        losses,
+        ties,
+        none,
+        mean([v.score for v in verdicts]),
+        _decided_rate(contest, seed, resamples),
+        mean([v.consistent for v in verdicts]),
+        mean([_words(pair.a) - _words(pair.b) for pair in pairs]),
+        mean([kept_share(pair.a, pair.b) for pair in pairs]),
+        mean(topic),
+    )
 
 
 def _decided_rate(contest: Contest, seed: int, resamples: int) -> Interval:
     "Compute the share of wins among wins and losses; Wilson's interval where each cluster is one pair, or where resampled clusters cannot differ"
     met = enumerate(zip(contest.pairs, contest.verdicts, strict=True))
-    found = [(v.score, pair.cluster or f"pair {i}") for i, (pair, v) in met if v.decision in ("a", "b")]
-    if not found: return Interval(math.nan, math.nan, math.nan, 0)
+    found = [
+        (v.score, pair.cluster or f"pair {i}") for i, (pair, v) in met if v.decision in ("a", "b")
+    ]
+    if not found:
+        return Interval(math.nan, math.nan, math.nan, 0)
     scores, clusters = zip(*found)
     rate, units = mean_interval(scores, clusters, seed, resamples), len({*clusters})
-    if units < len(scores) and rate.low != rate.high: return rate
+    if units < len(scores) and rate.low != rate.high:
+        return rate
     low, high = wilson(rate.value, units)
     return rate._replace(low=low, high=high)
 
 
-def _words(text): return math.nan if text is None else float(len(text.split()))
+def _words(text):
+    return math.nan if text is None else float(len(text.split()))
 
 # %% ../../nbs/evaluation/05_contests.ipynb #win_table
 def win_table(rates: Sequence[_WinRate]) -> Table:
     "Show win rates with all that belongs beside them"
-    def told(i, form=".2f"):
-        return "–" if math.isnan(i.value) else f"{number_text(i.value, form)} ({range_text(i.low, i.high, form)})"
 
-    heads = ["candidate", "against", "judge", "won / tied / lost", "no verdict", "win rate, ties half", "without ties", "decided",
-             "same both ways", "words more", "kept", "on topic"]
-    rows = [[*(table_cell(name, 60) for name in r[:3]), f"{r.wins} / {r.ties} / {r.losses}", r.none, told(r.rate), told(r.decided), number_text(r.coverage),
-             number_text(r.consistent.value), told(r.longer, "+.1f"), told(r.kept), told(r.on_topic, "+.2f")] for r in rates]
+    def told(i, form=".2f"):
+        return (
+            "–"
+            if math.isnan(i.value)
+            else f"{number_text(i.value, form)} ({range_text(i.low, i.high, form)})"
+        )
+
+    heads = [
+        "candidate",
+        "against",
+        "judge",
+        "won / tied / lost",
+        "no verdict",
+        "win rate, ties half",
+        "without ties",
+        "decided",
+        "same both ways",
+        "words more",
+        "kept",
+        "on topic",
+    ]
+    rows = [
+        [
+            *(table_cell(name, 60) for name in r[:3]),
+            f"{r.wins} / {r.ties} / {r.losses}",
+            r.none,
+            told(r.rate),
+            told(r.decided),
+            number_text(r.coverage),
+            number_text(r.consistent.value),
+            told(r.longer, "+.1f"),
+            told(r.kept),
+            told(r.on_topic, "+.2f"),
+        ]
+        for r in rates
+    ]
     return Table(heads, rows, "lllr")
 
 # %% ../../nbs/evaluation/05_contests.ipynb #PreferenceJudge
 class PreferenceJudge(Protocol):
     "Decides pairs"
-    name: str # as it is shown
+
+    name: str  # as it is shown
 
     async def __call__(self, pairs: Sequence[Pair]) -> list[PairVerdict]: ...
 
 # %% ../../nbs/evaluation/05_contests.ipynb #as_pairs
 def as_pairs(
-    prompts: Sequence[Any],              # N: texts, or messages
-    replies: Sequence[str | None],       # N of the candidate
-    others: Sequence[str | None],        # N of what it is compared with
-    ids: Sequence[str] | None = None,    # N; None: numbers
-    clusters: Sequence[str] | None = None, # N; None: each prompt by itself
+    prompts: Sequence[Any],  # N: texts, or messages
+    replies: Sequence[str | None],  # N of the candidate
+    others: Sequence[str | None],  # N of what it is compared with
+    ids: Sequence[str] | None = None,  # N; None: numbers
+    clusters: Sequence[str] | None = None,  # N; None: each prompt by itself
 ) -> list[Pair]:
     "Put replies to the same prompts side by side"
     sizes = {len(side) for side in (prompts, replies, others, ids, clusters) if side is not None}
     if len(sizes) > 1:
-        raise DataError(f"{len(prompts)} prompts, {len(replies)} replies and {len(others)} to compare them with. Give one for each prompt.")
+        raise DataError(
+            f"{len(prompts)} prompts, {len(replies)} replies and {len(others)} to compare them with. Give one for each prompt."
+        )
     ids, clusters = ids or list(map(str, range(len(prompts)))), clusters or [""] * len(prompts)
     return [Pair(*found) for found in zip(ids, prompts, replies, others, clusters, strict=True)]
 
 # %% ../../nbs/evaluation/05_contests.ipynb #compare
 async def compare(
-    prompts: Sequence[Any],                             # N: texts, or messages
-    candidates: Mapping[str, Sequence[str | None]],     # name → N replies
-    base: Sequence[str | None],                         # N replies of the base model
+    prompts: Sequence[Any],  # N: texts, or messages
+    candidates: Mapping[str, Sequence[str | None]],  # name → N replies
+    base: Sequence[str | None],  # N replies of the base model
     judges: Sequence[PreferenceJudge],
-    starts: Mapping[str, str] | None = None,            # candidate → the candidate with which its phase began
-    ids: Sequence[str] | None = None,                   # N
-    clusters: Sequence[str] | None = None,              # N
+    starts: Mapping[str, str] | None = None,  # candidate → the candidate with which its phase began
+    ids: Sequence[str] | None = None,  # N
+    clusters: Sequence[str] | None = None,  # N
 ) -> list[Contest]:
     "Let every candidate meet the base, and the start of its phase"
     known = {**candidates, "base": base}
-    others: dict[str, dict[str, None]] = {name: dict.fromkeys(["base", *([(starts or {})[name]] if name in (starts or {}) else [])]) for name in candidates}
+    others: dict[str, dict[str, None]] = {
+        name: dict.fromkeys(["base", *([(starts or {})[name]] if name in (starts or {}) else [])])
+        for name in candidates
+    }
     found = []
     for judge in judges:
-        for name, other in ((name, other) for name in candidates for other in others[name] if other != name):
-            pairs = as_pairs(prompts, known[name], known[check_name(other, known, "start of a phase")], ids, clusters)
+        for name, other in (
+            (name, other) for name in candidates for other in others[name] if other != name
+        ):
+            pairs = as_pairs(
+                prompts,
+                known[name],
+                known[check_name(other, known, "start of a phase")],
+                ids,
+                clusters,
+            )
             found.append(Contest(name, other, judge.name, tuple(pairs), tuple(await judge(pairs))))
     return found

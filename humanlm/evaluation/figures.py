@@ -25,6 +25,7 @@ PALETTE = ("#12908e", "#c8553d", "#6f5bb5", "#7a8b2f", "#3f4d5c", "#b07a45", "#e
 
 class Names(NamedTuple):
     "What a report calls things"
+
     metrics: Mapping[str, tuple[str, str]] = {}  # metric → title, the question that it answers
     references: Mapping[str, str] = {}  # compared without being a model → what it does
     colours: Mapping[str, str] = {}  # model → its colour in every figure
@@ -33,15 +34,20 @@ class Names(NamedTuple):
     clusters: str = "clusters"  # what is resampled
     start: str = ""  # the model from which gains are counted
 
-    def title(self, metric: str) -> str: return self.metrics.get(metric, (metric, ""))[0]
+    def title(self, metric: str) -> str:
+        return self.metrics.get(metric, (metric, ""))[0]
 
     def colour(
         self,
         model: str,
-        models: Sequence[str] = (),  # shown together; names without a colour of their own take one in this order
+        models: Sequence[
+            str
+        ] = (),  # shown together; names without a colour of their own take one in this order
     ) -> str:
         "Give the colour of a model"
-        others = [name for name in dict.fromkeys(models) if name.replace(" ", "-") not in self.colours]
+        others = [
+            name for name in dict.fromkeys(models) if name.replace(" ", "-") not in self.colours
+        ]
         free = [colour for colour in PALETTE if colour not in self.colours.values()] or PALETTE
         own = free[others.index(model) % len(free) if model in others else 0]
         return self.colours.get(model.replace(" ", "-"), own)
@@ -73,6 +79,7 @@ def legend(figure: Any, axes: Sequence[Any], place: str = "outside lower center"
 # %% ../../nbs/evaluation/02_figures.ipynb #MetricView
 class MetricView(NamedTuple):
     "What there is of one metric"
+
     models: list[str]
     references: list[str]
     parts: list[str]  # `all` first
@@ -111,22 +118,39 @@ def results_bars(
     places, width = [x + 0.25 * (x > 0) for x in range(len(shown.parts))], 0.8 / max(1, len(models))
     for i, name in enumerate(models):
         beside = [x + (i + 0.5) * width - 0.4 for x in places]
-        _bars(ax, shown.line(name), beside, width, color=names.colour(name, models), label=label(name))
+        _bars(
+            ax, shown.line(name), beside, width, color=names.colour(name, models), label=label(name)
+        )
     for name in shown.references:
         _lines(ax, shown.line(name), places, ls=names.line(name), label=f"{name} (reference)")
     ax.set(xticks=places, xticklabels=map(label, shown.parts), ylabel="mean score, 0 to 1")
     ax.set_ylim(0, max(0.1, ax.get_ylim()[1]))
-    ax.set_title(title or f"{names.title(metric)} by {names.part}, n = {shown.n}, whiskers: 95 % intervals", loc="left")
+    ax.set_title(
+        title or f"{names.title(metric)} by {names.part}, n = {shown.n}, whiskers: 95 % intervals",
+        loc="left",
+    )
     legend(figure, [ax])
     return figure
 
 
-def _bars(ax: Any, found: Sequence[Result | None], places: Sequence[float], width: float, **look) -> None:
+def _bars(
+    ax: Any, found: Sequence[Result | None], places: Sequence[float], width: float, **look
+) -> None:
     "Draw the bars of one model"
-    means, lows, highs = ([getattr(r, name) if r else math.nan for r in found] for name in ("mean", "low", "high"))
+    means, lows, highs = (
+        [getattr(r, name) if r else math.nan for r in found] for name in ("mean", "low", "high")
+    )
     below = [max(0.0, mean - low) for mean, low in zip(means, lows)]
     above = [max(0.0, high - mean) for mean, high in zip(means, highs)]
-    ax.bar(places, means, width * 0.92, yerr=[below, above], ecolor=INK, error_kw={"elinewidth": 0.8}, **look)
+    ax.bar(
+        places,
+        means,
+        width * 0.92,
+        yerr=[below, above],
+        ecolor=INK,
+        error_kw={"elinewidth": 0.8},
+        **look,
+    )
 
 
 def _lines(ax: Any, found: Sequence[Result | None], places: Sequence[float], **look) -> None:
@@ -147,7 +171,9 @@ def radar(
     shown = MetricView.of([r for r in rows if r.level != ALL or r.metric != metric], metric, names)
     models, corners = list(models or shown.models), len(shown.parts)
     if corners < 3:
-        raise DataError(f"A radar of {metric} needs three {names.part}s or more, found {corners}. Use results_bars.")
+        raise DataError(
+            f"A radar of {metric} needs three {names.part}s or more, found {corners}. Use results_bars."
+        )
     figure, ax = axes_of(6.4, 3.9, subplot_kw={"projection": "polar"})
     turn = [2 * math.pi * i / corners for i in range(corners + 1)]
     for name in models:
@@ -155,7 +181,14 @@ def radar(
         ax.plot(turn, means, color=names.colour(name, models), lw=1.8, label=label(name))
         ax.fill(turn, means, color=names.colour(name, models), alpha=0.08)
     for name in shown.references:
-        ax.plot(turn, _closed(shown.line(name)), color=INK, lw=1, ls=names.line(name), label=f"{name} (reference)")
+        ax.plot(
+            turn,
+            _closed(shown.line(name)),
+            color=INK,
+            lw=1,
+            ls=names.line(name),
+            label=f"{name} (reference)",
+        )
     _web(ax, turn, shown.parts)
     figure.legend(loc="outside right upper")
     return figure
@@ -169,6 +202,7 @@ def _closed(found: Sequence[Result | None]) -> list[float]:
 def _web(ax: Any, turn: Sequence[float], parts: Sequence[str]) -> None:
     "Set rings and names of a radar"
     from matplotlib.ticker import MaxNLocator
+
     ax.set(theta_offset=math.pi / 2, theta_direction=-1, rlabel_position=180 / len(parts))
     ax.set(xticks=turn[:-1], xticklabels=map(label, parts))
     ax.tick_params(axis="y", labelsize=7)
@@ -178,7 +212,9 @@ def _web(ax: Any, turn: Sequence[float], parts: Sequence[str]) -> None:
     rings = [ring for ring in MaxNLocator(4).tick_values(0, min(1, ax.get_ylim()[1])) if ring > 0]
     ax.set(yticks=rings, ylim=(0, rings[-1]))
     for ring in ax.get_yticklabels():
-        ring.set(zorder=5, bbox={"facecolor": "white", "alpha": 0.7, "pad": 0.5, "edgecolor": "none"})
+        ring.set(
+            zorder=5, bbox={"facecolor": "white", "alpha": 0.7, "pad": 0.5, "edgecolor": "none"}
+        )
     ax.set_anchor("E")
 
 # %% ../../nbs/evaluation/02_figures.ipynb #dynamics_curves
@@ -199,7 +235,11 @@ def dynamics_curves(
     figure, axes = axes_of(6.9, 2.9, 1, len(metrics), sharex=True, squeeze=False)
     for ax, metric in zip(axes.flat, metrics):
         for name in methods:
-            points = sorted((int(step), r.mean, r.low, r.high) for m, step, r in found if (m, r.metric) == (name, metric))
+            points = sorted(
+                (int(step), r.mean, r.low, r.high)
+                for m, step, r in found
+                if (m, r.metric) == (name, metric)
+            )
             _band(ax, points, name, names.colour(name, methods))
         ax.set_title(names.title(metric), fontsize=9)
         ax.set_ylim(0, None)
@@ -210,7 +250,9 @@ def dynamics_curves(
     return figure
 
 
-def _band(ax: Any, points: Sequence[tuple[int, float, float, float]], name: str, shade: str) -> None:
+def _band(
+    ax: Any, points: Sequence[tuple[int, float, float, float]], name: str, shade: str
+) -> None:
     "Draw means over steps with a band for the interval"
     steps, means, lows, highs = zip(*points)
     ax.plot(steps, means, marker="o", ms=3, color=shade, label=label(name))
@@ -222,11 +264,12 @@ def _smooth(
     reach: int,  # neighbours on each side
 ) -> list[float]:
     "Average each value with its neighbours, missing ones left out"
-    return [known_mean(values[max(0, i - reach): i + reach + 1]) for i in range(len(values))]
+    return [known_mean(values[max(0, i - reach) : i + reach + 1]) for i in range(len(values))]
 
 # %% ../../nbs/evaluation/02_figures.ipynb #Curve
 class Curve(NamedTuple):
     "One logged number of one stage"
+
     steps: list[int]
     values: list[float]  # nan = missing
 
@@ -234,7 +277,9 @@ class Curve(NamedTuple):
         "Shorten a curve: a point stands for the mean of its neighbours"
         size = -(-len(self.steps) // most) or 1
         starts = range(0, len(self.steps), size)
-        return Curve([self.steps[i] for i in starts], [known_mean(self.values[i: i + size]) for i in starts])
+        return Curve(
+            [self.steps[i] for i in starts], [known_mean(self.values[i : i + size]) for i in starts]
+        )
 
 
 def curve(
@@ -244,9 +289,14 @@ def curve(
 ) -> Curve:
     "Take one logged number of one stage"
     logged = "tokens/generated" if key == "spent" else key
-    found = [(line["step"], line[logged]) for line in log if line["stage"] == stage and logged in line]
+    found = [
+        (line["step"], line[logged]) for line in log if line["stage"] == stage and logged in line
+    ]
     values = [math.nan if value is None else float(value) for _, value in found]
-    return Curve([step for step, _ in found], list(accumulate(v / 1000 for v in values)) if key == "spent" else values)
+    return Curve(
+        [step for step, _ in found],
+        list(accumulate(v / 1000 for v in values)) if key == "spent" else values,
+    )
 
 # %% ../../nbs/evaluation/02_figures.ipynb #draw_curve
 def draw_curve(ax: Any, found: Curve, colour: str, name: str, rough: bool = True) -> None:
@@ -266,8 +316,12 @@ def stages_of(
     return list(dict.fromkeys(line["stage"] for line in log))
 
 # %% ../../nbs/evaluation/02_figures.ipynb #training_curves
-PANELS = {"loss": "loss, learning from text", "reward": "mean reward", "spent": "generated tokens, thousands",
-          "completions/mean_length": "tokens per completion"}  # what is logged → title
+PANELS = {
+    "loss": "loss, learning from text",
+    "reward": "mean reward",
+    "spent": "generated tokens, thousands",
+    "completions/mean_length": "tokens per completion",
+}  # what is logged → title
 
 
 @styled
@@ -282,7 +336,7 @@ def training_curves(
     for ax, (key, title) in zip(axes.flat, panels.items()):
         _panel(ax, log, key, names)
         ax.set_title(title, fontsize=9)
-    for ax in axes.flat[len(panels):]:
+    for ax in axes.flat[len(panels) :]:
         ax.set_axis_off()
     figure.supxlabel("training step", fontsize=9)
     legend(figure, axes.flat, "outside upper center")

@@ -21,7 +21,16 @@ from numpy.typing import ArrayLike
 from ..core.basics import DataError, atomic_write, jsonl_rows, shorten, to_json, write_jsonl
 from ..core.html import Table
 from humanlm.core.stats import (
-    Bootstrap, Interval, association, holm, holm_head, known_mean, number_text, p_text, range_text, signed_rank,
+    Bootstrap,
+    Interval,
+    association,
+    holm,
+    holm_head,
+    known_mean,
+    number_text,
+    p_text,
+    range_text,
+    signed_rank,
 )
 from ..data.records import from_dict
 
@@ -32,35 +41,37 @@ ALL = "all"
 @dataclass(frozen=True)
 class Result:
     "The mean of one metric, for one model and level"
+
     model: str
     metric: str
-    level: str   # "all" = mean over the levels
-    n: int       # examples that have a score
+    level: str  # "all" = mean over the levels
+    n: int  # examples that have a score
     mean: float
-    low: float   # 95 % interval
+    low: float  # 95 % interval
     high: float
 
 # %% ../../nbs/evaluation/01_measured.ipynb #PairedDifference
 @dataclass(frozen=True)
 class PairedDifference:
     "The difference of two models in one metric and level"
+
     metric: str
-    level: str   # "all" = mean over the levels
-    a: str       # model
-    b: str       # model it is compared with
-    n: int       # examples that both have a score for
+    level: str  # "all" = mean over the levels
+    a: str  # model
+    b: str  # model it is compared with
+    n: int  # examples that both have a score for
     diff: float  # mean of a - b
-    low: float   # 95 % interval
+    low: float  # 95 % interval
     high: float
-    p: float = math.nan       # of the signed-rank test over contexts
+    p: float = math.nan  # of the signed-rank test over contexts
     effect: float = math.nan  # rank-biserial correlation, -1..1; above 0 where a is better
 
 # %% ../../nbs/evaluation/01_measured.ipynb #level_intervals
 def level_intervals(
-    levels: Sequence[str],    # L of them
-    values: np.ndarray,       # [E, L] scores; nan = no score
-    drawn: np.ndarray,        # [R, L] their means in resamples
-    clusters: ArrayLike,      # [E]
+    levels: Sequence[str],  # L of them
+    values: np.ndarray,  # [E, L] scores; nan = no score
+    drawn: np.ndarray,  # [R, L] their means in resamples
+    clusters: ArrayLike,  # [E]
 ) -> dict[str, Interval]:  # `all`, the mean over the levels, and each level
     "Give the mean over the levels and each level an interval"
     clusters, known = np.asarray(clusters), ~np.isnan(values)
@@ -68,11 +79,18 @@ def level_intervals(
     def interval(drawn, mean, known):
         return Interval.of_draws(mean, drawn, known.sum(), len(set(clusters[known].tolist())))
 
-    each = {level: interval(drawn[:, i], known_mean(values[:, i]), known[:, i]) for i, level in enumerate(levels)}
-    return {ALL: interval(known_mean(drawn, 1), known_mean(known_mean(values, 0)), known.any(1))} | each
+    each = {
+        level: interval(drawn[:, i], known_mean(values[:, i]), known[:, i])
+        for i, level in enumerate(levels)
+    }
+    return {
+        ALL: interval(known_mean(drawn, 1), known_mean(known_mean(values, 0)), known.any(1))
+    } | each
 
 
-def _by_level(levels, values: np.ndarray, contexts, seed: int, resamples: int) -> dict[str, Interval]:
+def _by_level(
+    levels, values: np.ndarray, contexts, seed: int, resamples: int
+) -> dict[str, Interval]:
     draws = Bootstrap(np.arange(len(values)) if contexts is None else contexts, seed, resamples)
     return level_intervals(levels, values, draws.means(values), draws.index)
 
@@ -80,17 +98,20 @@ def _by_level(levels, values: np.ndarray, contexts, seed: int, resamples: int) -
 def _columns(scores: Mapping[str, Sequence[float]], what: str) -> np.ndarray:
     "Stack levels into [E, L]"
     sizes = {level: len(values) for level, values in scores.items()}
-    if len(set(sizes.values())) == 1: return np.array([np.asarray(v, float) for v in scores.values()]).T
-    raise DataError(f"{what}: levels need equally many scores, got {shorten(sizes)}. Put nan where there is none.")
+    if len(set(sizes.values())) == 1:
+        return np.array([np.asarray(v, float) for v in scores.values()]).T
+    raise DataError(
+        f"{what}: levels need equally many scores, got {shorten(sizes)}. Put nan where there is none."
+    )
 
 # %% ../../nbs/evaluation/01_measured.ipynb #result_rows
 def result_rows(
-    model: str,                            # name, for the rows
-    metric: str,                           # name, for the rows
-    scores: Mapping[str, Sequence[float]], # level → [E] one score per example; nan = no score
-    contexts: Sequence[str] | None = None, # [E] the context of each example; None = each its own
-    seed: int = 0,                         # of the resampling
-    resamples: int = 2000,                 # how many
+    model: str,  # name, for the rows
+    metric: str,  # name, for the rows
+    scores: Mapping[str, Sequence[float]],  # level → [E] one score per example; nan = no score
+    contexts: Sequence[str] | None = None,  # [E] the context of each example; None = each its own
+    seed: int = 0,  # of the resampling
+    resamples: int = 2000,  # how many
 ) -> list[Result]:  # `all` first, then the levels in order
     "Summarise one metric of one model"
     found = _by_level(list(scores), _columns(scores, model), contexts, seed, resamples)
@@ -98,38 +119,48 @@ def result_rows(
 
 # %% ../../nbs/evaluation/01_measured.ipynb #paired_rows
 def _paired_rows(
-    metric: str,                             # name, for the rows
+    metric: str,  # name, for the rows
     a: str,  # model
     b: str,  # model it is compared with
-    scores_a: Mapping[str, Sequence[float]], # level → [E]; nan = no score
-    scores_b: Mapping[str, Sequence[float]], # level → [E], same examples in the same order
-    contexts: Sequence[str] | None = None,   # [E]
-    seed: int = 0,                           # of the resampling
-    resamples: int = 2000,                   # how many
+    scores_a: Mapping[str, Sequence[float]],  # level → [E]; nan = no score
+    scores_b: Mapping[str, Sequence[float]],  # level → [E], same examples in the same order
+    contexts: Sequence[str] | None = None,  # [E]
+    seed: int = 0,  # of the resampling
+    resamples: int = 2000,  # how many
 ) -> list[PairedDifference]:  # `all` first, then the levels that both have
     "Compare one metric of two models on the same examples"
     levels = [level for level in scores_a if level in scores_b]
-    if not levels: raise DataError(f"{a} and {b} share no level of {metric}. Evaluate both on the same levels.")
+    if not levels:
+        raise DataError(
+            f"{a} and {b} share no level of {metric}. Evaluate both on the same levels."
+        )
     x = _columns({level: scores_a[level] for level in levels}, a)
     y = _columns({level: scores_b[level] for level in levels}, b)
     if len(x) != len(y):
-        raise DataError(f"{a} has {len(x)} examples, {b} has {len(y)}. Compare models on the same ones.")
+        raise DataError(
+            f"{a} has {len(x)} examples, {b} has {len(y)}. Compare models on the same ones."
+        )
     found = _by_level(levels, x - y, contexts, seed, resamples)
     differences = {ALL: known_mean(x - y, 1)} | dict(zip(levels, (x - y).T))
     tests = {level: signed_rank(values, contexts) for level, values in differences.items()}
-    return [PairedDifference(metric, level, a, b, i.n, i.value, i.low, i.high, tests[level].p, tests[level].effect)
-            for level, i in found.items()]
+    return [
+        PairedDifference(
+            metric, level, a, b, i.n, i.value, i.low, i.high, tests[level].p, tests[level].effect
+        )
+        for level, i in found.items()
+    ]
 
 # %% ../../nbs/evaluation/01_measured.ipynb #Importance
 @dataclass(frozen=True)
 class Importance:
     "How the score of replies goes with the score of one state"
+
     model: str
-    metric: str      # of the state, such as reply_state_alignment
-    level: str       # the state
-    n: int           # replies that have both scores
-    pearson: float   # nan if one of them never varies
-    low: float       # 95 % interval
+    metric: str  # of the state, such as reply_state_alignment
+    level: str  # the state
+    n: int  # replies that have both scores
+    pearson: float  # nan if one of them never varies
+    low: float  # 95 % interval
     high: float
     spearman: float
     spearman_low: float
@@ -137,22 +168,27 @@ class Importance:
 
 # %% ../../nbs/evaluation/01_measured.ipynb #importance_rows
 def importance_rows(
-    model: str,                            # name, for the rows
-    metric: str,                           # of the states, for the rows
-    states: Mapping[str, Sequence[float]], # state → [E] scores; nan = no score
-    replies: Sequence[float],              # [E] scores of the replies
-    contexts: Sequence[str] | None = None, # [E]
-    seed: int = 0,                         # of the resampling
-    resamples: int = 2000,                 # how many
+    model: str,  # name, for the rows
+    metric: str,  # of the states, for the rows
+    states: Mapping[str, Sequence[float]],  # state → [E] scores; nan = no score
+    replies: Sequence[float],  # [E] scores of the replies
+    contexts: Sequence[str] | None = None,  # [E]
+    seed: int = 0,  # of the resampling
+    resamples: int = 2000,  # how many
 ) -> list[Importance]:  # in the order of the states
     "Correlate the score of replies with that of each state"
-    found = {level: association(x, replies, clusters=contexts, seed=seed, resamples=resamples) for level, x in states.items()}
-    return [Importance(model, metric, level, p.n, *p[:3], *s[:3]) for level, (p, s) in found.items()]
+    found = {
+        level: association(x, replies, clusters=contexts, seed=seed, resamples=resamples)
+        for level, x in states.items()
+    }
+    return [
+        Importance(model, metric, level, p.n, *p[:3], *s[:3]) for level, (p, s) in found.items()
+    ]
 
 # %% ../../nbs/evaluation/01_measured.ipynb #results_table
 def results_table(
     rows: Sequence[Result],  # of any models and levels
-    metric: str,             # the one to show
+    metric: str,  # the one to show
 ) -> str:  # markdown
     "Show one metric: a line per model, its mean with the 95 % interval, and its levels"
     found = {(r.model, r.level): r for r in rows if r.metric == metric}
@@ -161,8 +197,17 @@ def results_table(
 
     def line(model):
         overall = found[model, ALL]
-        means = [number_text(found[model, level].mean) if (model, level) in found else "–" for level in levels]
-        return [shorten(model, 40), overall.n, number_text(overall.mean), range_text(overall.low, overall.high), *means]
+        means = [
+            number_text(found[model, level].mean) if (model, level) in found else "–"
+            for level in levels
+        ]
+        return [
+            shorten(model, 40),
+            overall.n,
+            number_text(overall.mean),
+            range_text(overall.low, overall.high),
+            *means,
+        ]
 
     return Table((metric, "n", ALL, "95 % interval", *levels), [line(m) for m in models]).markdown()
 
@@ -170,24 +215,43 @@ def results_table(
 def means_table(
     rows: Sequence[Result],  # of any models and metrics
     metrics: Sequence[str],  # the ones to show
-    title: str = "model",    # of the first column
+    title: str = "model",  # of the first column
 ) -> str:  # markdown
     "Show several metrics: a line per model, a mean with its 95 % interval per metric"
     found = {(r.model, r.metric): r for r in rows if r.level == ALL and r.metric in metrics}
 
-    def cell(r): return "–" if r is None else f"{number_text(r.mean)} ({range_text(r.low, r.high)})"
-    def line(m): return [shorten(m, 40), max(r.n for (model, _), r in found.items() if model == m), *(cell(found.get((m, metric))) for metric in metrics)]
-    return Table((title, "n", *metrics), [line(m) for m in dict.fromkeys(m for m, _ in found)]).markdown()
+    def cell(r):
+        return "–" if r is None else f"{number_text(r.mean)} ({range_text(r.low, r.high)})"
+
+    def line(m):
+        return [
+            shorten(m, 40),
+            max(r.n for (model, _), r in found.items() if model == m),
+            *(cell(found.get((m, metric))) for metric in metrics),
+        ]
+
+    return Table(
+        (title, "n", *metrics), [line(m) for m in dict.fromkeys(m for m, _ in found)]
+    ).markdown()
 
 
 def metrics_table(
     rows: Sequence[Result],  # of any models and metrics
 ) -> str:  # markdown; empty without rows
     "Show all metrics: the first as `results_table` does, then a line for the means of each other one, a column per model"
-    means, models = {(r.metric, r.model): number_text(r.mean) for r in rows if r.level == ALL}, dict.fromkeys(r.model for r in rows)
+    means, models = (
+        {(r.metric, r.model): number_text(r.mean) for r in rows if r.level == ALL},
+        dict.fromkeys(r.model for r in rows),
+    )
     metrics = list(dict.fromkeys(r.metric for r in rows))
-    lines = [[metric, *(means.get((metric, model), "–") for model in models)] for metric in metrics[1:]]
-    others = [Table(("means", *(shorten(model, 40) for model in models)), lines).markdown()] if lines else []
+    lines = [
+        [metric, *(means.get((metric, model), "–") for model in models)] for metric in metrics[1:]
+    ]
+    others = (
+        [Table(("means", *(shorten(model, 40) for model in models)), lines).markdown()]
+        if lines
+        else []
+    )
     return "\n\n".join([*(results_table(rows, metric) for metric in metrics[:1]), *others])
 
 # %% ../../nbs/evaluation/01_measured.ipynb #paired_table
@@ -204,12 +268,24 @@ def paired_table(
         test = [p_text(adjusted), number_text(p.effect, "+.2f")] if tested else []
         numbers = number_text(p.diff, "+.2f"), range_text(p.low, p.high, "+.2f")
         return [f"{shorten(p.a, 40)} − {shorten(p.b, 40)}", p.metric, p.n, *numbers, clear, *test]
-    head = ["models", "metric", "n", "difference", "95 % interval", "zero outside", *([holm_head("Wilcoxon p", len(shown)), "effect"] if tested else [])]
-    return Table(head, [line(*found) for found in list(zip(shown, holm([p.p for p in shown])))[:most]]).markdown()
+
+    head = [
+        "models",
+        "metric",
+        "n",
+        "difference",
+        "95 % interval",
+        "zero outside",
+        *([holm_head("Wilcoxon p", len(shown)), "effect"] if tested else []),
+    ]
+    return Table(
+        head, [line(*found) for found in list(zip(shown, holm([p.p for p in shown])))[:most]]
+    ).markdown()
 
 # %% ../../nbs/evaluation/01_measured.ipynb #Measurement
 class Measurement(NamedTuple):
     "What was measured of one unit"
+
     unit: str  # paired by it
     cluster: str  # resampled by it
     values: dict[str, dict[str, float]]  # metric → part → value, nan = no score
@@ -233,11 +309,22 @@ def load_measured(
 
 def _measured(row, where):
     try:
-        values = {metric: {part: math.nan if value is None else float(value) for part, value in by_part.items()}
-                  for metric, by_part in row["values"].items()}
-        return Measurement(str(row["unit"]), str(row["cluster"]), values, {k: str(v) for k, v in row.get("shown", {}).items()})
+        values = {
+            metric: {
+                part: math.nan if value is None else float(value) for part, value in by_part.items()
+            }
+            for metric, by_part in row["values"].items()
+        }
+        return Measurement(
+            str(row["unit"]),
+            str(row["cluster"]),
+            values,
+            {k: str(v) for k, v in row.get("shown", {}).items()},
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as e:
-        raise DataError(f"{where}: not a measured unit ({type(e).__name__}: {shorten(e)}). Measure the model again.") from e
+        raise DataError(
+            f"{where}: not a measured unit ({type(e).__name__}: {shorten(e)}). Measure the model again."
+        ) from e
 
 # %% ../../nbs/evaluation/01_measured.ipynb #score_table
 def score_table(
@@ -254,6 +341,7 @@ def score_table(
 # %% ../../nbs/evaluation/01_measured.ipynb #Results
 class Results(NamedTuple):
     "What `results.json` holds"
+
     rows: list[Result]
     paired: list[PairedDifference] = []
     importance: list[Importance] = []  # how parts of one metric go with another metric
@@ -268,8 +356,10 @@ def _check_same(
     first, *others = units
     for name in others:
         if units[name] != units[first]:
-            raise DataError(f"{name} and {first} were not evaluated on the same units ({len(units[name])} and {len(units[first])}). "
-                            "Evaluate both with the same data settings.")
+            raise DataError(
+                f"{name} and {first} were not evaluated on the same units ({len(units[name])} and {len(units[first])}). "
+                "Evaluate both with the same data settings."
+            )
 
 # %% ../../nbs/evaluation/01_measured.ipynb #results
 def results(
@@ -281,12 +371,27 @@ def results(
     _check_same(models)
     tables = {name: score_table(found) for name, found in models.items()}
     clusters = [m.cluster for m in next(iter(models.values()))]
-    rows = [row for name, table in tables.items() for metric, scores in table.items()
-            for row in _short(result_rows(name, metric, scores, clusters, resamples=resamples))]
+    rows = [
+        row
+        for name, table in tables.items()
+        for metric, scores in table.items()
+        for row in _short(result_rows(name, metric, scores, clusters, resamples=resamples))
+    ]
     names = [name for name in models if name not in references]
-    pairs = [(a, b, m) for i, b in enumerate(names) for a in names[i + 1:] for m in tables[a] if m in tables[b]]
-    paired = [row for a, b, m in pairs
-              for row in _short(_paired_rows(m, a, b, tables[a][m], tables[b][m], clusters, resamples=resamples))]
+    pairs = [
+        (a, b, m)
+        for i, b in enumerate(names)
+        for a in names[i + 1 :]
+        for m in tables[a]
+        if m in tables[b]
+    ]
+    paired = [
+        row
+        for a, b, m in pairs
+        for row in _short(
+            _paired_rows(m, a, b, tables[a][m], tables[b][m], clusters, resamples=resamples)
+        )
+    ]
     return Results(rows, paired)
 
 
@@ -309,9 +414,16 @@ def load_results(
     "Read results back; `DataError` names what is wrong"
     found = json.loads(Path(path).read_text("utf-8"))
     kinds = {"rows": Result, "paired": PairedDifference, "importance": Importance}
-    lists = ([from_dict(kind, _filled(row), f"{path}, {name} {i}") for i, row in enumerate(found.get(name, ()), 1)]
-             for name, kind in kinds.items())
-    return Results._make([*lists, {name: value for name, value in found.items() if name not in kinds}])
+    lists = (
+        [
+            from_dict(kind, _filled(row), f"{path}, {name} {i}")
+            for i, row in enumerate(found.get(name, ()), 1)
+        ]
+        for name, kind in kinds.items()
+    )
+    return Results._make(
+        [*lists, {name: value for name, value in found.items() if name not in kinds}]
+    )
 
 
 def _filled(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,9 @@ def _crossed_intervals(
 ) -> dict[str, Interval]:  # `all`, the mean over the levels, and each level where there are several
     "Compute means with 95 % intervals over seeds and contexts"
     index = np.unique(np.asarray(contexts), return_inverse=True)[1]
-    cells = index + (index.max(initial=0) + 1) * np.arange(len(values))[:, None]  # [S, E] seed and context
+    cells = (
+        index + (index.max(initial=0) + 1) * np.arange(len(values))[:, None]
+    )  # [S, E] seed and context
     drawn = crossed_means(values, contexts, resamples=resamples)
     found = level_intervals(levels, values.reshape(-1, values.shape[2]), drawn, cells.ravel())
     return found if len(levels) > 1 else {ALL: found[ALL]}
@@ -42,6 +44,7 @@ Table = dict[str, dict[str, list[float]]]  # metric → part → one value per u
 
 class Arms(NamedTuple):
     "Everything that the runs of an experiment measured"
+
     clusters: list[str]  # [E] of the held-out units
     tables: dict[str, list[Table]]  # arm → one table per seed
     references: list[str] = []  # arms that are no models
@@ -49,17 +52,28 @@ class Arms(NamedTuple):
     def values(self, arm: str, metric: str) -> tuple[list[str], np.ndarray]:  # parts, [S, E, L]
         "Stack what the seeds found"
         tables = [table[metric] for table in self.tables[arm]]
-        return list(tables[0]), np.array([list(table.values()) for table in tables], float).swapaxes(1, 2)
+        return list(tables[0]), np.array(
+            [list(table.values()) for table in tables], float
+        ).swapaxes(1, 2)
 
     def metrics(self, arm: str) -> list[str]:
         "Name what all seeds of an arm have measured"
-        return [metric for metric in self.tables[arm][0] if all(metric in table for table in self.tables[arm])]
+        return [
+            metric
+            for metric in self.tables[arm][0]
+            if all(metric in table for table in self.tables[arm])
+        ]
 
     def means(self, resamples: int = 2000) -> list[Result]:
         "Give every arm, metric and level its mean and interval"
-        return [Result(arm, metric, level, i.n, i.value, i.low, i.high)
-                for arm in self.tables for metric in self.metrics(arm)
-                for level, i in _crossed_intervals(*self.values(arm, metric), self.clusters, resamples).items()]
+        return [
+            Result(arm, metric, level, i.n, i.value, i.low, i.high)
+            for arm in self.tables
+            for metric in self.metrics(arm)
+            for level, i in _crossed_intervals(
+                *self.values(arm, metric), self.clusters, resamples
+            ).items()
+        ]
 
     def seed_changes(
         self,
@@ -68,12 +82,21 @@ class Arms(NamedTuple):
         seeds: Sequence[int],
     ) -> list[dict]:  # arm, part, seed, and the fields of `Interval`
         "Give the change of each part in each seed, with a 95 % interval over contexts"
+
         def changes(arm, start):
             (parts, after), (_, before) = self.values(arm, metric), self.values(start, metric)
-            return [(part, s, after[s, :, i] - before[s, :, i]) for i, part in enumerate(parts) for s in range(len(seeds))]
+            return [
+                (part, s, after[s, :, i] - before[s, :, i])
+                for i, part in enumerate(parts)
+                for s in range(len(seeds))
+            ]
 
-        return [{"arm": arm, "part": part, "seed": seeds[s]} | mean_interval(values, self.clusters)._asdict()
-                for arm, start in pairs for part, s, values in changes(arm, start)]
+        return [
+            {"arm": arm, "part": part, "seed": seeds[s]}
+            | mean_interval(values, self.clusters)._asdict()
+            for arm, start in pairs
+            for part, s, values in changes(arm, start)
+        ]
 
     def findings(
         self,
@@ -84,10 +107,17 @@ class Arms(NamedTuple):
     ) -> dict:
         "Say what an experiment found, as plain data"
         known = [pair for pair in pairs if set(pair) <= self.tables.keys()]
-        return {"references": self.references, "held_out": {"examples": len(self.clusters), "contexts": len(set(self.clusters))},
-                "seeds": list(seeds), "intervals": INTERVALS, "measurements": rounded(self.means(resamples)),
-                "differences": rounded(_differences(self, known, resamples)), "seed_means": rounded(_seed_means(self, seeds)),
-                "spent": rounded([log.spent() for log in logs]), "curves": _learning_curves(logs)}
+        return {
+            "references": self.references,
+            "held_out": {"examples": len(self.clusters), "contexts": len(set(self.clusters))},
+            "seeds": list(seeds),
+            "intervals": INTERVALS,
+            "measurements": rounded(self.means(resamples)),
+            "differences": rounded(_differences(self, known, resamples)),
+            "seed_means": rounded(_seed_means(self, seeds)),
+            "spent": rounded([log.spent() for log in logs]),
+            "curves": _learning_curves(logs),
+        }
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #differences
 def _differences(
@@ -101,20 +131,36 @@ def _differences(
         for metric in (m for m in found.metrics(a) if m in found.metrics(b)):
             (levels, x), (others, y) = found.values(a, metric), found.values(b, metric)
             if levels == others and x.shape == y.shape:
-                rows += [PairedDifference(metric, level, a, b, i.n, i.value, i.low, i.high)
-                         for level, i in _crossed_intervals(levels, x - y, found.clusters, resamples).items()]
+                rows += [
+                    PairedDifference(metric, level, a, b, i.n, i.value, i.low, i.high)
+                    for level, i in _crossed_intervals(
+                        levels, x - y, found.clusters, resamples
+                    ).items()
+                ]
     return rows
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #seed_means
 def _seed_means(found: Arms, seeds: Sequence[int]) -> list[dict]:
     "Give the mean of every single seed, over parts where there are several"
-    def mean(arm, metric, s): return float(known_mean(known_mean(found.values(arm, metric)[1][s], 0)))
-    return [{"arm": arm, "metric": metric, "means": {str(seed): mean(arm, metric, s) for s, seed in enumerate(seeds)}}
-            for arm in found.tables if arm not in found.references for metric in found.metrics(arm)]
+
+    def mean(arm, metric, s):
+        return float(known_mean(known_mean(found.values(arm, metric)[1][s], 0)))
+
+    return [
+        {
+            "arm": arm,
+            "metric": metric,
+            "means": {str(seed): mean(arm, metric, s) for s, seed in enumerate(seeds)},
+        }
+        for arm in found.tables
+        if arm not in found.references
+        for metric in found.metrics(arm)
+    ]
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #ArmLog
 class _Spent(NamedTuple):
     "What one arm of one run took"
+
     arm: str
     seed: int
     steps: int
@@ -124,6 +170,7 @@ class _Spent(NamedTuple):
 
 class _ArmLog(NamedTuple):
     "What one arm of one run logged"
+
     arm: str
     seed: int
     lines: list[dict]  # of metrics.jsonl
@@ -132,19 +179,32 @@ class _ArmLog(NamedTuple):
     def spent(self) -> _Spent:
         "Say what it took"
         tokens = sum(map(_tokens, self.lines))
-        return _Spent(self.arm, self.seed, max((line["step"] for line in self.lines), default=0), int(tokens) or None, self.seconds)
+        return _Spent(
+            self.arm,
+            self.seed,
+            max((line["step"] for line in self.lines), default=0),
+            int(tokens) or None,
+            self.seconds,
+        )
 
     def rewards(self) -> list[tuple[int, dict[str, float]]]:  # tokens before, part → mean reward
         "Read the rewards of every step that generated something"
         done, found = 0, []
         for line in (line for line in self.lines if line.get("tokens/generated")):
-            parts = {key.removeprefix("reward/"): value for key, value in line.items() if key.startswith("reward/")}
-            found.append((done, {part: value for part, value in parts.items() if value is not None}))
+            parts = {
+                key.removeprefix("reward/"): value
+                for key, value in line.items()
+                if key.startswith("reward/")
+            }
+            found.append(
+                (done, {part: value for part, value in parts.items() if value is not None})
+            )
             done += _tokens(line)
         return found
 
 
-def _tokens(line): return line.get("tokens/generated", 0) + line.get("tokens/others", 0)  # a budget counts both
+def _tokens(line):
+    return line.get("tokens/generated", 0) + line.get("tokens/others", 0)  # a budget counts both
 
 
 def arm_logs(
@@ -155,7 +215,10 @@ def arm_logs(
 ) -> list[_ArmLog]:
     "Cut the log of a run into its arms"
     log = load_log(folder / "metrics.jsonl")
-    return [_ArmLog(arm, seed, [line for line in log if line["stage"] == model], seconds.get(model)) for model, arm in arms.items()]
+    return [
+        _ArmLog(arm, seed, [line for line in log if line["stage"] == model], seconds.get(model))
+        for model, arm in arms.items()
+    ]
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #learning_curves
 def _learning_curves(
@@ -170,20 +233,31 @@ def _learning_curves(
             at = min(bins - 1, int(bins * done / most))
             for part, value in rewards.items():
                 bins_of.setdefault((log.arm, part), {}).setdefault(at, []).append(value)
-    return [{"arm": arm, "level": part, "tokens": [round((at + 0.5) * most / bins) for at in sorted(found)],
-             "reward": [round(float(np.mean(found[at])), 4) for at in sorted(found)]} for (arm, part), found in bins_of.items()]
+    return [
+        {
+            "arm": arm,
+            "level": part,
+            "tokens": [round((at + 0.5) * most / bins) for at in sorted(found)],
+            "reward": [round(float(np.mean(found[at])), 4) for at in sorted(found)],
+        }
+        for (arm, part), found in bins_of.items()
+    ]
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #findings
-INTERVALS = ("95 % percentile intervals of a bootstrap that draws seeds and contexts, crossed, each with replacement; "
-             "differences are paired by seed, context and example. Three seeds say little about seeds: see seed_means.")
+INTERVALS = (
+    "95 % percentile intervals of a bootstrap that draws seeds and contexts, crossed, each with replacement; "
+    "differences are paired by seed, context and example. Three seeds say little about seeds: see seed_means."
+)
 
 
 def rounded(
     value: Any,  # rows, or anything in them
 ) -> Any:
     "Make plain data of rows, with numbers of four digits and null for nan"
-    if hasattr(value, "_asdict"): value = value._asdict()
-    elif is_dataclass(value) and not isinstance(value, type): value = asdict(value)
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     if isinstance(value, dict):
         return {key: rounded(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -193,6 +267,7 @@ def rounded(
 # %% ../../nbs/evaluation/04_outcome.ipynb #Outcome
 class _Outcome(NamedTuple):
     "The outcome of an experiment, read back"
+
     facts: dict  # everything but the rows
     rows: list[Result]
     differences: list[PairedDifference]
@@ -212,13 +287,26 @@ def load_outcome(
     beside = [name for name, rows in facts.items() if name != "measurements" and _are_rows(rows)]
 
     def rows(kind, name):
-        return [kind(**{k: math.nan if v is None else v for k, v in row.items()}) for row in facts.pop(name)]
+        return [
+            kind(**{k: math.nan if v is None else v for k, v in row.items()})
+            for row in facts.pop(name)
+        ]
 
-    return _Outcome(facts, rows(Result, "measurements"), rows(PairedDifference, "differences"), {name: rows(Result, name) for name in beside})
+    return _Outcome(
+        facts,
+        rows(Result, "measurements"),
+        rows(PairedDifference, "differences"),
+        {name: rows(Result, name) for name in beside},
+    )
 
 
 def _are_rows(found: Any) -> bool:
-    return isinstance(found, list) and bool(found) and isinstance(found[0], dict) and found[0].keys() == set(Result.__dataclass_fields__)
+    return (
+        isinstance(found, list)
+        and bool(found)
+        and isinstance(found[0], dict)
+        and found[0].keys() == set(Result.__dataclass_fields__)
+    )
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #forest
 @styled
@@ -229,21 +317,39 @@ def forest(
 ) -> Any:  # a matplotlib figure
     "Draw the mean of every arm with its interval, and the references"
     from matplotlib.figure import Figure
+
     metrics = list(metrics or names.metrics or dict.fromkeys(r.metric for r in outcome.rows))
-    arms, found = outcome.facts["arms"], {(r.model, r.metric): r for r in outcome.rows if r.level == ALL}
-    methods = [arm.rpartition(": ")[2] for arm in arms]  # the same in every variant, and so is its colour
+    arms, found = (
+        outcome.facts["arms"],
+        {(r.model, r.metric): r for r in outcome.rows if r.level == ALL},
+    )
+    methods = [
+        arm.rpartition(": ")[2] for arm in arms
+    ]  # the same in every variant, and so is its colour
     figure = Figure(figsize=(6.9, 1.2 + 0.24 * len(arms)), layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, len(metrics), sharey=True))
     for ax, metric in zip(panels, metrics):
         for y, (arm, method) in enumerate(zip(arms, methods)):
             if r := found.get((arm, metric)):
                 reach = [[max(0, r.mean - r.low)], [max(0, r.high - r.mean)]]
-                ax.errorbar(r.mean, y, xerr=reach, fmt="o", ms=4, lw=1.4, color=names.colour(method, methods))
+                ax.errorbar(
+                    r.mean,
+                    y,
+                    xerr=reach,
+                    fmt="o",
+                    ms=4,
+                    lw=1.4,
+                    color=names.colour(method, methods),
+                )
         for name in outcome.facts["references"]:
             if r := found.get((name, metric)):
                 ax.axvline(r.mean, color=INK, lw=0.9, ls=names.line(name), label=name)
         ax.set(xlim=(0, 1), xlabel="mean score")
-        ax.set_title(fill(names.title(metric), 48 // len(metrics), break_long_words=False), fontsize=9, loc="left")
+        ax.set_title(
+            fill(names.title(metric), 48 // len(metrics), break_long_words=False),
+            fontsize=9,
+            loc="left",
+        )
     panels[0].set(yticks=range(len(arms)), yticklabels=arms, ylim=(len(arms) - 0.5, -0.5))
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
@@ -256,15 +362,34 @@ def curves(
     arms: Sequence[str],  # arms to show, at most a few
     parts: Sequence[str] = (),  # what comes first, in this order
     names: Names = Names(),
-    apart: Collection[tuple[str, str]] = (),  # arm and part whose reward has another scale: a panel of its own
+    apart: Collection[
+        tuple[str, str]
+    ] = (),  # arm and part whose reward has another scale: a panel of its own
 ) -> Any:  # a matplotlib figure
     "Draw the reward of each part over generated tokens, averaged over seeds"
     from matplotlib.figure import Figure
+
     own = {part: f"{part}, own scale" for _, part in apart}
-    found = [line | {"level": own[line["level"]]} if (line["arm"], line["level"]) in apart else line for line in outcome.facts["curves"] if line["arm"] in arms]
+    found = [
+        line | {"level": own[line["level"]]} if (line["arm"], line["level"]) in apart else line
+        for line in outcome.facts["curves"]
+        if line["arm"] in arms
+    ]
     asked = {line["level"] for line in found}
-    levels = [*(part for part in parts if part in asked), *sorted(asked - {*parts, *own.values()}), *(title for title in own.values() if title in asked)]
-    shared = [0.0, *(reward for line in found if line["level"] not in own.values() for reward in line["reward"])]
+    levels = [
+        *(part for part in parts if part in asked),
+        *sorted(asked - {*parts, *own.values()}),
+        *(title for title in own.values() if title in asked),
+    ]
+    shared = [
+        0.0,
+        *(
+            reward
+            for line in found
+            if line["level"] not in own.values()
+            for reward in line["reward"]
+        ),
+    ]
     columns = min(4, max(1, len(levels)))
     rows = -(-len(levels) // columns) or 1
     figure = Figure(figsize=(6.9, 0.6 + 1.5 * rows), layout="constrained")
@@ -277,10 +402,12 @@ def curves(
         if level not in own.values():
             ax.set_ylim(1.05 * min(shared), 1.05 * max(shared) or 1)
             ax.tick_params(labelleft=ax in panels[::columns])
-    for ax in panels[len(levels):]:
+    for ax in panels[len(levels) :]:
         ax.set_axis_off()
     figure.supxlabel("generated tokens, thousands", fontsize=9)
     figure.supylabel("reward in training", fontsize=9)
-    named = {label: handle for ax in panels for handle, label in zip(*ax.get_legend_handles_labels())}
+    named = {
+        label: handle for ax in panels for handle, label in zip(*ax.get_legend_handles_labels())
+    }
     figure.legend(named.values(), named, loc="outside upper center", ncols=4)
     return figure

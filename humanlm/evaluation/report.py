@@ -22,7 +22,16 @@ from ..core.html import Html, Table, figure_html, fold, markdown_html, page, tag
 from ..data.trajectory import Trajectory, load_trajectories
 from ..data.viz import score_style, spread
 from ..data.widgets import TrajectoryViewer
-from .figures import PANELS, STEP, MetricView, Names, dynamics_curves, radar, results_bars, training_curves
+from humanlm.evaluation.figures import (
+    PANELS,
+    STEP,
+    MetricView,
+    Names,
+    dynamics_curves,
+    radar,
+    results_bars,
+    training_curves,
+)
 from .measured import Results, load_results, ALL, PairedDifference, Result
 from ..clients.ledger import Ledger
 from ..rewards.texts import is_text_metric
@@ -34,13 +43,21 @@ class RunFolder:
     def __init__(self, folder: str | Path):
         self.folder, self.missing, self.pieces = Path(folder), [], {}
         if not self.folder.is_dir():
-            raise DataError(f"No run folder {self.folder}. Give the folder that humanlm.train printed.")
-        self.config: dict[str, dict] = self.piece("config.yaml", _config, {})  # the settings by group
+            raise DataError(
+                f"No run folder {self.folder}. Give the folder that humanlm.train printed."
+            )
+        self.config: dict[str, dict] = self.piece(
+            "config.yaml", _config, {}
+        )  # the settings by group
         self.record: dict[str, Any] = self.piece("run.json", _json, {})
         self.log: list[dict] = self.piece("metrics.jsonl", load_log, [])
         self.results: Results = self.piece("results.json", load_results, Results([]))
-        self.samples: dict[str, list[Trajectory]] = self.piece("trajectories", _samples, {})  # by method, of a few steps
-        self.card: str = self.piece("data.md", _text, "") if (self.folder / "data.md").exists() else ""  # of the data; not every recipe writes one
+        self.samples: dict[str, list[Trajectory]] = self.piece(
+            "trajectories", _samples, {}
+        )  # by method, of a few steps
+        self.card: str = (
+            self.piece("data.md", _text, "") if (self.folder / "data.md").exists() else ""
+        )  # of the data; not every recipe writes one
 
     def piece(
         self,
@@ -60,23 +77,35 @@ class RunFolder:
         try:
             return read(path)
         except (HumanLMError, OSError, ValueError, TypeError, KeyError, AttributeError) as e:
-            self.missing.append(f"{path.name}: not readable ({type(e).__name__}: {shorten(e, 200)})")
+            self.missing.append(
+                f"{path.name}: not readable ({type(e).__name__}: {shorten(e, 200)})"
+            )
             return empty
 
 # %% ../../nbs/evaluation/03_report.ipynb #_samples
 def _samples(path: Path) -> dict[str, list[Trajectory]]:
     "Read at most two dozen files of training samples of each method, from the first to the last"
-    files = {method.name: sorted(method.glob("*.parquet")) for method in sorted(path.iterdir()) if method.is_dir()}
-    return {name: [t for file in spread(found, 24) for t in load_trajectories(file)] for name, found in files.items()}
+    files = {
+        method.name: sorted(method.glob("*.parquet"))
+        for method in sorted(path.iterdir())
+        if method.is_dir()
+    }
+    return {
+        name: [t for file in spread(found, 24) for t in load_trajectories(file)]
+        for name, found in files.items()
+    }
 
 
-def _json(path: Path) -> dict: return dict(json.loads(path.read_text("utf-8")))
+def _json(path: Path) -> dict:
+    return dict(json.loads(path.read_text("utf-8")))
 
 
-def _text(path: Path) -> str: return path.read_text("utf-8")
+def _text(path: Path) -> str:
+    return path.read_text("utf-8")
 
 
-def _config(path: Path) -> dict[str, dict]: return {name: dict(group or {}) for name, group in read_yaml(path).items()}
+def _config(path: Path) -> dict[str, dict]:
+    return {name: dict(group or {}) for name, group in read_yaml(path).items()}
 
 # %% ../../nbs/evaluation/03_report.ipynb #load_log
 def load_log(
@@ -97,10 +126,18 @@ def _results_html(
 ) -> Html:
     "Show means with intervals: a line per model, references last"
     found = {(r.model, r.metric, r.level): r for r in rows if (r.metric, r.level) in columns}
-    models = sorted(dict.fromkeys(model for model, _, _ in found), key=lambda model: model in names.references)
+    models = sorted(
+        dict.fromkeys(model for model, _, _ in found), key=lambda model: model in names.references
+    )
     n = max((r.n for r in found.values()), default=0)
-    heads = [tag("i", f"{name} (reference)") if name in names.references else shorten(name, 60) for name in models]
-    lines = [[tag("th", head), *(_mean_cell(found.get((name, *key)), n) for key in columns)] for head, name in zip(heads, models)]
+    heads = [
+        tag("i", f"{name} (reference)") if name in names.references else shorten(name, 60)
+        for name in models
+    ]
+    lines = [
+        [tag("th", head), *(_mean_cell(found.get((name, *key)), n) for key in columns)]
+        for head, name in zip(heads, models)
+    ]
     return Table(("model", *columns.values()), lines, "l").html("scores")
 
 
@@ -116,12 +153,24 @@ def _mean_cell(r: Result | None, n: int) -> Html:
 def paired_html(pairs: Sequence[PairedDifference], names: Names = Names()) -> Html:
     "Show paired differences by metric, each with a drawing of its interval on the scale of its metric"
     parted = any(p.level != ALL for p in pairs)
-    heads = ("difference", *([names.part] if parted else []), "n", "mean", "95 % interval", "around 0", "",
-             holm_head("Wilcoxon p", len(pairs)), "effect")
+    heads = (
+        "difference",
+        *([names.part] if parted else []),
+        "n",
+        "mean",
+        "95 % interval",
+        "around 0",
+        "",
+        holm_head("Wilcoxon p", len(pairs)),
+        "effect",
+    )
     lines, adjusted = [], dict(zip(pairs, holm([p.p for p in pairs])))
     for metric in dict.fromkeys(p.metric for p in pairs):
         own = [p for p in reversed(pairs) if p.metric == metric]
-        most = max((abs(v) for p in own for v in (p.low, p.high) if not math.isnan(v)), default=0.0) or 1.0
+        most = (
+            max((abs(v) for p in own for v in (p.low, p.high) if not math.isnan(v)), default=0.0)
+            or 1.0
+        )
         lines.append([tag("th", names.title(metric), colspan=len(heads))])
         lines += [_pair_line(p, most, parted, adjusted[p]) for p in own]
     return Table(heads, lines, "l").html("pairs")
@@ -132,8 +181,16 @@ def _pair_line(p: PairedDifference, most: float, parted: bool, adjusted: float) 
     known = not math.isnan(p.low)
     side = "above 0" if p.low > 0 else "below 0" if p.high < 0 else "holds 0" if known else ""
     tested = p_text(adjusted), number_text(p.effect, "+.2f")
-    return [f"{shorten(p.a, 40)} − {shorten(p.b, 40)}", *([p.level] if parted else []), p.n, tag("b", number_text(p.diff, "+.3f")), range_text(p.low, p.high, "+.3f"),
-            _whisker(p, most) if known else "", side, *tested]
+    return [
+        f"{shorten(p.a, 40)} − {shorten(p.b, 40)}",
+        *([p.level] if parted else []),
+        p.n,
+        tag("b", number_text(p.diff, "+.3f")),
+        range_text(p.low, p.high, "+.3f"),
+        _whisker(p, most) if known else "",
+        side,
+        *tested,
+    ]
 
 
 def _whisker(p: PairedDifference, most: float) -> Html:
@@ -155,7 +212,11 @@ def _headline(
     best = [name for name in shown.models if (name, ALL) in shown.means][-1]
     row, wanted = shown.means[best, ALL], (metric, ALL, {best, names.start})
     said = [f"{best}, {row.n} {names.units}", f"95\u00a0% interval {range_text(row.low, row.high)}"]
-    said += [_gain(p, best, names.start) for p in results.paired if (p.metric, p.level, {p.a, p.b}) == wanted]
+    said += [
+        _gain(p, best, names.start)
+        for p in results.paired
+        if (p.metric, p.level, {p.a, p.b}) == wanted
+    ]
     marks = [(name, shown.means.get((name, ALL))) for name in shown.references]
     beside = [f"{name}\u00a0{number_text(mark.mean)}" for name, mark in marks if mark]
     return number_text(row.mean), said + ([", ".join(beside)] if beside else [])
@@ -176,11 +237,24 @@ def first_screen(
 ) -> Html:
     "Show what the run was, its headline numbers, and what is missing"
     state = run.record.get("state")
-    said = [*said, *([f"This run is not finished (state: {state})."] if state not in (None, "finished") else [])]
+    said = [
+        *said,
+        *(
+            [f"This run is not finished (state: {state})."]
+            if state not in (None, "finished")
+            else []
+        ),
+    ]
     trained = (r for r in run.results.rows if r.level == ALL and r.model not in names.references)
     metrics = dict.fromkeys(r.metric for r in trained if not is_text_metric(r.metric))
-    cards = [_card(names.title(metric), *_headline(run.results, metric, names)) for metric in metrics]
-    gone = tag("p", "Missing from this run:") + tag("ul", *(tag("li", line) for line in run.missing)) if run.missing else ""
+    cards = [
+        _card(names.title(metric), *_headline(run.results, metric, names)) for metric in metrics
+    ]
+    gone = (
+        tag("p", "Missing from this run:") + tag("ul", *(tag("li", line) for line in run.missing))
+        if run.missing
+        else ""
+    )
     plain = tag("div", *(tag("p", line) for line in said), class_="plain") if said else ""
     return Html().join([plain, tag("div", *cards, class_="headlines") if cards else "", gone])
 
@@ -199,17 +273,32 @@ RADAR_WARNING = "Shape only: areas exaggerate differences. Read sizes from the b
 
 def _metric_part(rows: Sequence[Result], metric: str, names: Names = Names()) -> Html:
     "Show the parts of one metric; nothing if it has none"
-    parts, (title, question) = MetricView.of(rows, metric, names).parts, names.metrics.get(metric, (metric, ""))
+    parts, (title, question) = (
+        MetricView.of(rows, metric, names).parts,
+        names.metrics.get(metric, (metric, "")),
+    )
     if len(parts) < 3:
         return Html()
     bars = figure_html(results_bars(rows, metric, names=names), f"{title} by {names.part}, as bars")
-    shape = figure_html(radar(rows, metric, names=names), f"{title} as a radar", RADAR_WARNING) if len(parts) > 3 else ""
+    shape = (
+        figure_html(radar(rows, metric, names=names), f"{title} as a radar", RADAR_WARNING)
+        if len(parts) > 3
+        else ""
+    )
     table = _results_html(rows, {(metric, part): part for part in parts}, names)
-    return tag("h3", title) + tag("p", question) + bars + (fold("The same as a radar", shape) if shape else "") + table
+    return (
+        tag("h3", title)
+        + tag("p", question)
+        + bars
+        + (fold("The same as a radar", shape) if shape else "")
+        + table
+    )
 
 # %% ../../nbs/evaluation/03_report.ipynb #results_section
-TEXTS_SAY = ("Measures by rule, each on a scale of its own. They count shared wording, so a reply that takes the other "
-             "side in the same words does well.")
+TEXTS_SAY = (
+    "Measures by rule, each on a scale of its own. They count shared wording, so a reply that takes the other "
+    "side in the same words does well."
+)
 
 
 def results_section(run: RunFolder, names: Names = Names()) -> Html:
@@ -218,16 +307,28 @@ def results_section(run: RunFolder, names: Names = Names()) -> Html:
     if not rows:
         return missing("No results: this run was not evaluated.")
     metrics, models = dict.fromkeys(r.metric for r in rows), dict.fromkeys(r.model for r in rows)
-    notes = "; ".join(f"{name} {names.references[name]}" for name in models if name in names.references)
+    notes = "; ".join(
+        f"{name} {names.references[name]}" for name in models if name in names.references
+    )
     said = tag("p", tag("small", f"References need no model: {notes}.")) if notes else ""
-    overview = {(metric, ALL): names.title(metric) for metric in metrics if not is_text_metric(metric)}
+    overview = {
+        (metric, ALL): names.title(metric) for metric in metrics if not is_text_metric(metric)
+    }
     steps = any(STEP.match(name) for name in models)
-    dynamics = figure_html(dynamics_curves(rows, names), "Metrics over the steps of training") if steps else ""
+    dynamics = (
+        figure_html(dynamics_curves(rows, names), "Metrics over the steps of training")
+        if steps
+        else ""
+    )
     parts = [_metric_part(rows, metric, names) for metric in metrics]
-    return Html().join([dynamics, _results_html(rows, overview, names), said, *parts, _texts_html(rows, names)])
+    return Html().join(
+        [dynamics, _results_html(rows, overview, names), said, *parts, _texts_html(rows, names)]
+    )
 
 
-def _texts_html(rows: Sequence[Result], names: Names = Names()) -> Html:  # empty if nothing was measured
+def _texts_html(
+    rows: Sequence[Result], names: Names = Names()
+) -> Html:  # empty if nothing was measured
     "Show how like the real texts are by letters, words or vectors"
     measures = dict.fromkeys(r.metric for r in rows if is_text_metric(r.metric))
     columns = {(name, ALL): name.replace("_", " ") for name in measures}
@@ -241,15 +342,25 @@ def _differences_section(run: RunFolder, names: Names = Names()) -> Html:
     if not pairs:
         return missing("No paired differences: fewer than two models were evaluated.")
     texts = [p for p in pairs if is_text_metric(p.metric)]
-    means, parts = ([p for p in pairs if (p.level == ALL) == whole and p not in texts] for whole in (True, False))
-    folded = {f"By {names.part} ({len(parts)} differences)": parts, f"Likeness to the real reply ({len(texts)} differences)": texts}
-    return paired_html(means, names) + Html().join(fold(title, paired_html(some, names)) for title, some in folded.items() if some)
+    means, parts = (
+        [p for p in pairs if (p.level == ALL) == whole and p not in texts]
+        for whole in (True, False)
+    )
+    folded = {
+        f"By {names.part} ({len(parts)} differences)": parts,
+        f"Likeness to the real reply ({len(texts)} differences)": texts,
+    }
+    return paired_html(means, names) + Html().join(
+        fold(title, paired_html(some, names)) for title, some in folded.items() if some
+    )
 
 # %% ../../nbs/evaluation/03_report.ipynb #training_section
 PALE = "Pale: single log lines. Strong: moving means."
 
 
-def training_section(run: RunFolder, panels: Mapping[str, str] = PANELS, names: Names = Names()) -> Html:
+def training_section(
+    run: RunFolder, panels: Mapping[str, str] = PANELS, names: Names = Names()
+) -> Html:
     "Show the curves of training"
     if not run.log:
         return missing("No training log.")
@@ -263,7 +374,10 @@ def samples_section(run: RunFolder, order: Sequence[str] = ()) -> Html:
     if not found:
         return missing("No training samples: no method of this run was trained by reinforcement.")
     place = {part: i for i, part in enumerate(order)}
-    ordered = {method: sorted(samples, key=lambda t: place.get(t.level, -1)) for method, samples in found.items()}
+    ordered = {
+        method: sorted(samples, key=lambda t: place.get(t.level, -1))
+        for method, samples in found.items()
+    }
     return Html().join(fold(method, TrajectoryViewer(t).html()) for method, t in ordered.items())
 
 # %% ../../nbs/evaluation/03_report.ipynb #times_html
@@ -274,9 +388,14 @@ def _times_html(
     if not seconds:
         return missing("No wall times.")
     most = max(seconds.values()) or 1.0
-    bars = {name: tag("div", class_="bar", style=f"width:{180 * s / most:.0f}px") for name, s in seconds.items()}
-    lines = [[tag("th", name), f"{s:,.1f} s", bars.get(name, "")]
-             for name, s in (*seconds.items(), ("all", sum(seconds.values())))]
+    bars = {
+        name: tag("div", class_="bar", style=f"width:{180 * s / most:.0f}px")
+        for name, s in seconds.items()
+    }
+    lines = [
+        [tag("th", name), f"{s:,.1f} s", bars.get(name, "")]
+        for name, s in (*seconds.items(), ("all", sum(seconds.values())))
+    ]
     return Table(("stage", "wall time", ""), lines, "lrl").html()
 
 
@@ -284,11 +403,21 @@ def _facts_html(
     record: Mapping[str, Any],  # run.json
 ) -> Html:
     "Show seed, fingerprints, commit, machine and versions"
-    facts = {name.replace("_", " "): value for name, value in record.items() if isinstance(value, (str, int, float)) and name not in UNSAID}
+    facts = {
+        name.replace("_", " "): value
+        for name, value in record.items()
+        if isinstance(value, (str, int, float)) and name not in UNSAID
+    }
     facts |= record.get("machine") or {}
-    facts |= {f"{name} version": version for name, version in (record.get("versions") or {}).items()}
+    facts |= {
+        f"{name} version": version for name, version in (record.get("versions") or {}).items()
+    }
     lines = [[tag("th", name), shorten(value, 120)] for name, value in facts.items()]
-    return Table(("what", "value"), lines, "l").html() if lines else missing("No record of versions and seed.")
+    return (
+        Table(("what", "value"), lines, "l").html()
+        if lines
+        else missing("No record of versions and seed.")
+    )
 
 
 UNSAID = ("name", "schema_version")  # of the record: the first is the title of the page
@@ -297,11 +426,26 @@ UNSAID = ("name", "schema_version")  # of the record: the first is the title of 
 def _run_section(run: RunFolder) -> Html:
     "Show wall time, cost, versions, settings and data card"
     ledger, yaml = run.record.get("ledger"), run.folder / "config.yaml"
-    cost = tag("h3", "Calls to models") + markdown_html(Ledger.from_dict(ledger)._repr_markdown_()) if ledger else ""
-    settings = tag("pre", yaml.read_text("utf-8", "replace")) if yaml.exists() else missing("No settings.")
+    cost = (
+        tag("h3", "Calls to models") + markdown_html(Ledger.from_dict(ledger)._repr_markdown_())
+        if ledger
+        else ""
+    )
+    settings = (
+        tag("pre", yaml.read_text("utf-8", "replace")) if yaml.exists() else missing("No settings.")
+    )
     card = markdown_html(run.card) or missing("No data card.")
-    return Html().join([tag("h3", "Wall time"), _times_html(run.record.get("seconds") or {}), cost, tag("h3", "Record"),
-                        _facts_html(run.record), fold("Settings, resolved", settings), fold("Data card", card)])
+    return Html().join(
+        [
+            tag("h3", "Wall time"),
+            _times_html(run.record.get("seconds") or {}),
+            cost,
+            tag("h3", "Record"),
+            _facts_html(run.record),
+            fold("Settings, resolved", settings),
+            fold("Data card", card),
+        ]
+    )
 
 # %% ../../nbs/evaluation/03_report.ipynb #write_report
 Section = tuple[str, str, Callable[[RunFolder], Html]]  # title, the line below it, what draws it
@@ -333,39 +477,71 @@ def model_said(config: Mapping[str, Any]) -> list[str]:
 
 def standard_sections(
     names: Names = Names(),
-    said: Callable[[Mapping[str, Any]], list[str]] = model_said,  # settings of a run → what its numbers rest on, in sentences
+    said: Callable[
+        [Mapping[str, Any]], list[str]
+    ] = model_said,  # settings of a run → what its numbers rest on, in sentences
 ) -> dict[str, Section]:
     "Give the sections that serve every run"
     about = f"Means over {names.units} with 95 % bootstrap intervals over {names.clusters}."
-    return {"first": ("", "", lambda run: first_screen(run, said(run.config), names)),
-            "results": ("Results", about, partial(results_section, names=names)),
-            "differences": ("Differences", "Paired: both models answered the same rows. The p values of a table are adjusted for their number (Holm).", partial(_differences_section, names=names)),
-            "training": ("Training", "What was logged while training.", partial(training_section, names=names)),
-            "samples": ("Training samples", f"One group per {names.part} at an early, a middle and a late step, best sample first.",
-                        samples_section),
-            "run": ("This run", "What it takes to run it again.", _run_section)}
+    return {
+        "first": ("", "", lambda run: first_screen(run, said(run.config), names)),
+        "results": ("Results", about, partial(results_section, names=names)),
+        "differences": (
+            "Differences",
+            "Paired: both models answered the same rows. The p values of a table are adjusted for their number (Holm).",
+            partial(_differences_section, names=names),
+        ),
+        "training": (
+            "Training",
+            "What was logged while training.",
+            partial(training_section, names=names),
+        ),
+        "samples": (
+            "Training samples",
+            f"One group per {names.part} at an early, a middle and a late step, best sample first.",
+            samples_section,
+        ),
+        "run": ("This run", "What it takes to run it again.", _run_section),
+    }
 
 
 def report_html(
     run: RunFolder,
-    sections: Mapping[str, Section] | None = None,  # anchor → section, in order; None: the standard ones
+    sections: Mapping[str, Section]
+    | None = None,  # anchor → section, in order; None: the standard ones
     lead: str = "Report of a humanlm run",
 ) -> str:  # a whole HTML page
     "Give the whole page"
     sections = standard_sections() if sections is None else sections
-    drawn = {anchor: draw(run) for anchor, (title, _, draw) in sorted(sections.items(), key=lambda item: not item[1][0])}
+    drawn = {
+        anchor: draw(run)
+        for anchor, (title, _, draw) in sorted(sections.items(), key=lambda item: not item[1][0])
+    }
     titled = {anchor: found for anchor, found in sections.items() if found[0]}
-    links = tag("nav", *(tag("a", title, href=f"#{anchor}") for anchor, (title, _, _) in titled.items()))
-    parts = (tag("h2", title, id=anchor) + tag("p", about, class_="lead") + drawn[anchor]
-             for anchor, (title, about, _) in titled.items())
+    links = tag(
+        "nav", *(tag("a", title, href=f"#{anchor}") for anchor, (title, _, _) in titled.items())
+    )
+    parts = (
+        tag("h2", title, id=anchor) + tag("p", about, class_="lead") + drawn[anchor]
+        for anchor, (title, about, _) in titled.items()
+    )
     name = shorten(run.record.get("name") or run.folder.name, 80)
     first = (drawn[anchor] for anchor in sections if anchor not in titled)
-    return page(f"{name}: report", tag("h1", name), tag("p", lead, class_="lead"), *first, links, *parts, css=CSS)
+    return page(
+        f"{name}: report",
+        tag("h1", name),
+        tag("p", lead, class_="lead"),
+        *first,
+        links,
+        *parts,
+        css=CSS,
+    )
 
 
 def write_report(
     folder: str | Path,  # of a run, finished or not
-    sections: Mapping[str, Section] | None = None,  # anchor → section, in order; None: the standard ones
+    sections: Mapping[str, Section]
+    | None = None,  # anchor → section, in order; None: the standard ones
 ) -> Path:  # of report.html
     "Write `report.html`: one page, no scripts, no requests"
     return atomic_write(Path(folder) / "report.html", report_html(RunFolder(folder), sections))

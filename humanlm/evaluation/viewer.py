@@ -27,7 +27,8 @@ _LONGEST = 500  # characters of one field of an address
 
 class _Shown(NamedTuple):
     "What a page shows; empty fields leave it open"
-    of: str = ""      # "run: part"; empty: the first
+
+    of: str = ""  # "run: part"; empty: the first
     beside: str = ""  # the same of what stands at the right; empty: nothing
     search: str = ""
     step: str = ""
@@ -37,27 +38,45 @@ class _Shown(NamedTuple):
     number: str = ""
     low: str = ""
     high: str = ""
-    start: str = ""   # where the list begins
-    at: str = ""      # which record is open
+    start: str = ""  # where the list begins
+    at: str = ""  # which record is open
     colour: str = ""  # of tokens
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "_Shown":
         "Read an address; what does not belong there is left out"
-        return cls(**{name: query[name][:_LONGEST].strip() for name in cls._fields if name in query})
+        return cls(
+            **{name: query[name][:_LONGEST].strip() for name in cls._fields if name in query}
+        )
 
     @property
-    def address(self) -> str: return "/?" + urlencode({name: value for name, value in self._asdict().items() if value}, errors="replace")
+    def address(self) -> str:
+        return "/?" + urlencode(
+            {name: value for name, value in self._asdict().items() if value}, errors="replace"
+        )
 
     @property
     def choice(self) -> Choice:
         "Which records are wanted; `DataError` where a number is none"
-        return Choice(self.search, self.step, self.level, self.group, self.status, self.number, _number(self.low, "low", "-inf"), _number(self.high, "high", "inf"))
+        return Choice(
+            self.search,
+            self.step,
+            self.level,
+            self.group,
+            self.status,
+            self.number,
+            _number(self.low, "low", "-inf"),
+            _number(self.high, "high", "inf"),
+        )
 
 
 def _number(text: str, name: str, empty: str) -> float:
-    try: return float(text or empty)
-    except ValueError as e: raise DataError(f"{name} is {shorten(text, 40)!r}. Give a number, or leave it empty.") from e
+    try:
+        return float(text or empty)
+    except ValueError as e:
+        raise DataError(
+            f"{name} is {shorten(text, 40)!r}. Give a number, or leave it empty."
+        ) from e
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #item_html
 CSS = """
@@ -90,31 +109,68 @@ main:has(.viewer) { max-width: 1180px; padding-top: 20px; }
 
 def _marks(row: Listed, number: str) -> Html:
     "Show the numbers of a record: the chosen one, or its scores and rewards, and the advantage"
-    names = [name for name in row.numbers if name in (number, "advantage") or not number and name.startswith(("score", "reward"))]
+    names = [
+        name
+        for name in row.numbers
+        if name in (number, "advantage") or not number and name.startswith(("score", "reward"))
+    ]
     some = (names if any(name != "advantage" for name in names) else [*names, *row.numbers])[:4]
+
     def mark(name):
         value = row.numbers[name]
-        told = "no " + name if value != value else f"{name} {value:+.2f}" if name == "advantage" else f"{name} {value:.3g}"
+        told = (
+            "no " + name
+            if value != value
+            else f"{name} {value:+.2f}"
+            if name == "advantage"
+            else f"{name} {value:.3g}"
+        )
         pushed = f"background:rgba({'33,102,172' if value > 0 else '178,24,43'},{min(1.0, abs(value) / 2) * 0.5:.2f})"
-        return tag("span", shorten(told, 60), class_="mark", style=pushed if name == "advantage" else score_style(value) if 0 <= value <= 1 else "")
+        return tag(
+            "span",
+            shorten(told, 60),
+            class_="mark",
+            style=pushed if name == "advantage" else score_style(value) if 0 <= value <= 1 else "",
+        )
+
     return Html().join(map(mark, dict.fromkeys(some)))
 
 
 def _item_html(row: Listed | None, shown: _Shown, href: str = "", here: bool = False) -> Html:
     "Show a line of a list"
-    if row is None: return tag("div", tag("i", "nothing for this row"), class_="item soft")
-    told = [f"{name} {value}" if name in ("step", "group") else value for name, value in row.facts.items() if value]
-    head = tag("div", tag("b", shorten(row.key, 60)), *(tag("span", shorten(word, 40)) for word in told), _marks(row, shown.number), class_="head")
-    return tag("a" if href else "div", head, tag("div", row.text.strip() or tag("i", "nothing"), class_="said"), class_="item here" if here else "item", href=href)
+    if row is None:
+        return tag("div", tag("i", "nothing for this row"), class_="item soft")
+    told = [
+        f"{name} {value}" if name in ("step", "group") else value
+        for name, value in row.facts.items()
+        if value
+    ]
+    head = tag(
+        "div",
+        tag("b", shorten(row.key, 60)),
+        *(tag("span", shorten(word, 40)) for word in told),
+        _marks(row, shown.number),
+        class_="head",
+    )
+    return tag(
+        "a" if href else "div",
+        head,
+        tag("div", row.text.strip() or tag("i", "nothing"), class_="said"),
+        class_="item here" if here else "item",
+        href=href,
+    )
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #partners
 def _partners(rows: Sequence[Listed], other: Records) -> list[Listed | None]:
     "Find for each record what another source holds for the same row: of the same step where there is that, copy by copy"
     keys, found = frozenset(row.key for row in rows), []
-    for step in {row.facts.get("step", "") for row in rows}: found += other.find(Choice(step=step, keys=keys), limit=400).rows
-    if left := keys - {row.key for row in found}: found += other.find(Choice(keys=left), limit=400).rows
+    for step in {row.facts.get("step", "") for row in rows}:
+        found += other.find(Choice(step=step, keys=keys), limit=400).rows
+    if left := keys - {row.key for row in found}:
+        found += other.find(Choice(keys=left), limit=400).rows
     waiting: dict[str, list[Listed]] = {}
-    for row in found: waiting.setdefault(row.key, []).append(row)
+    for row in found:
+        waiting.setdefault(row.key, []).append(row)
     return [waiting[row.key].pop(0) if waiting.get(row.key) else None for row in rows]
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #list_html
@@ -124,23 +180,72 @@ _PAGE = 25  # records of a list
 def _list_html(shown, source, other, linked):
     "Show the records that fit, beside their partners in another run"
     found = source[2].find(shown.choice, shown.start, _PAGE)
-    faults = fold(f"{len(found.faults)} could not be read", *(tag("p", shorten(fault, 300), class_="bad") for fault in [*found.faults.values()][:20])) if found.faults else ""
-    items = [_item_html(row, shown, shown._replace(at=row.at).address if linked else "") for row in found.rows]
+    faults = (
+        fold(
+            f"{len(found.faults)} could not be read",
+            *(
+                tag("p", shorten(fault, 300), class_="bad")
+                for fault in [*found.faults.values()][:20]
+            ),
+        )
+        if found.faults
+        else ""
+    )
+    items = [
+        _item_html(row, shown, shown._replace(at=row.at).address if linked else "")
+        for row in found.rows
+    ]
     if other:
         pairs = zip(items, _partners(found.rows, other[2]))
-        items = [tag("div", item, _item_html(row, shown, shown._replace(of=shown.beside, beside=shown.of, at=row.at).address if row and linked else ""), class_="two") for item, row in pairs]
+        items = [
+            tag(
+                "div",
+                item,
+                _item_html(
+                    row,
+                    shown,
+                    shown._replace(of=shown.beside, beside=shown.of, at=row.at).address
+                    if row and linked
+                    else "",
+                ),
+                class_="two",
+            )
+            for item, row in pairs
+        ]
         items.insert(0, tag("div", tag("b", shown.of), tag("b", shown.beside), class_="two"))
-    more = [tag("a", "from the beginning", href=shown._replace(start="").address)] * bool(shown.start) + [tag("a", "next page", href=shown._replace(start=found.after).address)] * bool(found.after)
-    return Html().join([faults, *(items or [tag("p", "Nothing fits this choice.")]), tag("nav", *more) if linked else ""])
+    more = [tag("a", "from the beginning", href=shown._replace(start="").address)] * bool(
+        shown.start
+    ) + [tag("a", "next page", href=shown._replace(start=found.after).address)] * bool(found.after)
+    return Html().join(
+        [
+            faults,
+            *(items or [tag("p", "Nothing fits this choice.")]),
+            tag("nav", *more) if linked else "",
+        ]
+    )
 
 
 def _siblings_html(records, row, shown, linked):
     "Show the other samples of a group"
-    if "group" not in row.facts or "step" not in row.facts: return Html()
+    if "group" not in row.facts or "step" not in row.facts:
+        return Html()
     step, group = row.facts["step"], row.facts["group"]
-    found = records.find(Choice(step=step, group=group, keys=frozenset((row.key,))), row.at.partition(":")[0] + ":0" if ":" in row.at else "", 64).rows
-    items = (_item_html(each, shown, shown._replace(at=each.at).address if linked else "", each.at == row.at) for each in found)
-    return tag("h2", "The group: samples of one prompt, compared with each other") + Html().join(items) if len(found) > 1 else Html()
+    found = records.find(
+        Choice(step=step, group=group, keys=frozenset((row.key,))),
+        row.at.partition(":")[0] + ":0" if ":" in row.at else "",
+        64,
+    ).rows
+    items = (
+        _item_html(
+            each, shown, shown._replace(at=each.at).address if linked else "", each.at == row.at
+        )
+        for each in found
+    )
+    return (
+        tag("h2", "The group: samples of one prompt, compared with each other") + Html().join(items)
+        if len(found) > 1
+        else Html()
+    )
 
 
 def _record_html(viewer, source, at, shown, linked):
@@ -149,17 +254,58 @@ def _record_html(viewer, source, at, shown, linked):
     more = viewer.also(record) if viewer.also else ""
     if not isinstance(record, Trajectory):
         known = viewer._example(place, str(record.get("example_id", "")))
-        return Html().join([fold("persona, context and reply", example_html(known)) if known else "", record_html(record, (known and known.states) or {}), more])
-    text, known = token_text(place, part.rpartition("/")[2]), viewer._example(place, record.example_id)
+        return Html().join(
+            [
+                fold("persona, context and reply", example_html(known)) if known else "",
+                record_html(record, (known and known.states) or {}),
+                more,
+            ]
+        )
+    text, known = (
+        token_text(place, part.rpartition("/")[2]),
+        viewer._example(place, record.example_id),
+    )
     prompt = "".join(map(text, record.prompt_ids[:6000])) if text else ""
     about = fold("persona, context and reply", example_html(known)) if known else ""
-    asked = fold(f"prompt, {len(record.prompt_ids):,} tokens", tag("div", cut(prompt, 12_000), class_="said")) if prompt else ""
+    asked = (
+        fold(
+            f"prompt, {len(record.prompt_ids):,} tokens",
+            tag("div", cut(prompt, 12_000), class_="said"),
+        )
+        if prompt
+        else ""
+    )
     colours = token_colours(record) if text and len(record.mask) else []
     colour = shown.colour if shown.colour in colours else "advantage"
-    choose = (tag("b", name) if name == colour else tag("a", name, href=shown._replace(at=at, colour=name).address) for name in colours)
-    facts = {"step": str(record.step), "group": str(record.group), "level": record.level, "user": record.user_id}
-    head = tag("p", tag("small", " · ".join(f"{name} {shorten(value, 60)}" for name, value in facts.items() if value)))
-    return Html().join([head, about, asked, tag("nav", "tokens by", *choose) if linked and len(colours) > 1 else "", rollout_html(record, text, colour, (known and known.states) or {}), more])
+    choose = (
+        tag("b", name)
+        if name == colour
+        else tag("a", name, href=shown._replace(at=at, colour=name).address)
+        for name in colours
+    )
+    facts = {
+        "step": str(record.step),
+        "group": str(record.group),
+        "level": record.level,
+        "user": record.user_id,
+    }
+    head = tag(
+        "p",
+        tag(
+            "small",
+            " · ".join(f"{name} {shorten(value, 60)}" for name, value in facts.items() if value),
+        ),
+    )
+    return Html().join(
+        [
+            head,
+            about,
+            asked,
+            tag("nav", "tokens by", *choose) if linked and len(colours) > 1 else "",
+            rollout_html(record, text, colour, (known and known.states) or {}),
+            more,
+        ]
+    )
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #RunViewer
 class RunViewer:
@@ -171,53 +317,132 @@ class RunViewer:
         also: Callable[[Any], Html] | None = None,  # what else to show of a trajectory or an object
     ):
         names = [Path(place).resolve().name for place in places]
-        self.places = {name if names.count(name) == 1 else str(place): Path(place) for name, place in zip(names, places)}
-        self.also, self.known = also, {}  # (place, part) → its records, which remember the files that they opened
-        for place in self.places.values(): run_records(place)
+        self.places = {
+            name if names.count(name) == 1 else str(place): Path(place)
+            for name, place in zip(names, places)
+        }
+        self.also, self.known = (
+            also,
+            {},
+        )  # (place, part) → its records, which remember the files that they opened
+        for place in self.places.values():
+            run_records(place)
 
     def sources(self) -> dict[str, tuple[Path, str, Records]]:  # "run: part" → run, part, records
         "Give what there is to show now"
-        found = {f"{run}: {name}": (place, name, records) for run, place in self.places.items() for name, records in run_records(place).items()}
-        return {key: (place, name, self.known.setdefault(key, records)) for key, (place, name, records) in found.items()}
+        found = {
+            f"{run}: {name}": (place, name, records)
+            for run, place in self.places.items()
+            for name, records in run_records(place).items()
+        }
+        return {
+            key: (place, name, self.known.setdefault(key, records))
+            for key, (place, name, records) in found.items()
+        }
 
-    def html(self, shown: _Shown = _Shown(), linked: bool = True) -> Html:  # linked: whether its links lead anywhere
+    def html(
+        self, shown: _Shown = _Shown(), linked: bool = True
+    ) -> Html:  # linked: whether its links lead anywhere
         "Show a list, or the record that is open"
         sources = self.sources()
-        if not sources: return tag("p", "No records yet. Reload when the run has written some.")
+        if not sources:
+            return tag("p", "No records yet. Reload when the run has written some.")
         for name in filter(None, (shown.of, shown.beside)):
-            if name not in sources: raise DataError(f"There is no {shorten(name, 80)!r} here. Choose from the menu.")
+            if name not in sources:
+                raise DataError(f"There is no {shorten(name, 80)!r} here. Choose from the menu.")
         of, draw = shown.of or next(iter(sources)), self._record if shown.at else _list_html
-        return tag("div", draw(shown, sources[of], sources.get(shown.beside), linked), class_="viewer")
+        return tag(
+            "div", draw(shown, sources[of], sources.get(shown.beside), linked), class_="viewer"
+        )
 
     def _record(self, shown, source, other, linked) -> Html:
         listed = source[2].find(Choice(), shown.at, 1).rows
         following = source[2].find(shown.choice, shown.at, 2).rows
         row = listed[0] if listed else None
-        links = {"list": shown._replace(at=""), **{"next": shown._replace(at=each.at) for each in following[-1:] if each.at != shown.at}}
-        parts = [tag("nav", *(tag("a", word, href=to.address) for word, to in links.items())) if linked else "", tag("h2", shorten(row.key if row else shown.at, 120))]
+        links = {
+            "list": shown._replace(at=""),
+            **{
+                "next": shown._replace(at=each.at) for each in following[-1:] if each.at != shown.at
+            },
+        }
+        parts = [
+            tag("nav", *(tag("a", word, href=to.address) for word, to in links.items()))
+            if linked
+            else "",
+            tag("h2", shorten(row.key if row else shown.at, 120)),
+        ]
         view = self.record(source, shown.at, shown, linked)
-        if not other or row is None: return Html().join([*parts, view, _siblings_html(source[2], row, shown, linked) if row else ""])
+        if not other or row is None:
+            return Html().join(
+                [*parts, view, _siblings_html(source[2], row, shown, linked) if row else ""]
+            )
         [partner] = _partners([row], other[2])
-        beside = self.record(other, partner.at, shown, linked) if partner else _item_html(None, shown)
-        return Html().join([*parts, tag("div", tag("div", tag("h2", shown.of), view), tag("div", tag("h2", shown.beside), beside), class_="two")])
+        beside = (
+            self.record(other, partner.at, shown, linked) if partner else _item_html(None, shown)
+        )
+        return Html().join(
+            [
+                *parts,
+                tag(
+                    "div",
+                    tag("div", tag("h2", shown.of), view),
+                    tag("div", tag("h2", shown.beside), beside),
+                    class_="two",
+                ),
+            ]
+        )
 
-    def record(self, source: tuple[Path, str, Records], at: str, shown: _Shown = _Shown(), linked: bool = False) -> Html: return _record_html(self, source, at, shown, linked)
+    def record(
+        self,
+        source: tuple[Path, str, Records],
+        at: str,
+        shown: _Shown = _Shown(),
+        linked: bool = False,
+    ) -> Html:
+        return _record_html(self, source, at, shown, linked)
 
     def _example(self, place: Path, id: str) -> Example | None:
         "Find what was answered, where the run keeps it"
-        records = self.sources().get(next((f"{run}: examples" for run, own in self.places.items() if own == place), ""))
-        found = records[2].find(Choice(keys=frozenset((id,))), limit=1).rows if records and id else []
-        return from_dict(Example, records[2].read(found[0].at), f"{place / 'examples.jsonl'}, byte {found[0].at}") if records and found else None
+        records = self.sources().get(
+            next((f"{run}: examples" for run, own in self.places.items() if own == place), "")
+        )
+        found = (
+            records[2].find(Choice(keys=frozenset((id,))), limit=1).rows if records and id else []
+        )
+        return (
+            from_dict(
+                Example,
+                records[2].read(found[0].at),
+                f"{place / 'examples.jsonl'}, byte {found[0].at}",
+            )
+            if records and found
+            else None
+        )
 
-    def _repr_html_(self) -> str: return (tag("style", Html(CSS)) + self.html(linked=False))._repr_html_()
+    def _repr_html_(self) -> str:
+        return (tag("style", Html(CSS)) + self.html(linked=False))._repr_html_()
 
     def page(self, query: Mapping[str, str]) -> str:
         "Give the whole page of an address"
         shown, sources = _Shown.read(query), self.sources()
         shown = shown._replace(of=shown.of or next(iter(sources), ""))
-        form = _form(shown, list(sources), sources[shown.of][2].menu(shown.step) if shown.of in sources else {})
+        form = _form(
+            shown,
+            list(sources),
+            sources[shown.of][2].menu(shown.step) if shown.of in sources else {},
+        )
         title = shorten(" and ".join(self.places), 120)
-        return page(f"{title}: viewer", tag("div", tag("h1", title), fold("choose other records", form) if shown.at else form, class_="viewer"), self.html(shown), css=CSS)
+        return page(
+            f"{title}: viewer",
+            tag(
+                "div",
+                tag("h1", title),
+                fold("choose other records", form) if shown.at else form,
+                class_="viewer",
+            ),
+            self.html(shown),
+            css=CSS,
+        )
 
     def app(self) -> Any:  # an ASGI application
         "Put the page behind an address, for this machine only"
@@ -225,40 +450,109 @@ class RunViewer:
 
         def shown(request):
             with lock:
-                try: return answer(self.page(request.query_params))
-                except DataError as e: raise WebError(str(e), 404) from e
+                try:
+                    return answer(self.page(request.query_params))
+                except DataError as e:
+                    raise WebError(str(e), 404) from e
 
-        def refused(e): return answer(page("Not shown", tag("div", tag("nav", tag("a", "start again", href="/")), tag("h1", "This cannot be shown"), tag("p", str(e)), class_="viewer"), css=CSS), status=e.status)
+        def refused(e):
+            return answer(
+                page(
+                    "Not shown",
+                    tag(
+                        "div",
+                        tag("nav", tag("a", "start again", href="/")),
+                        tag("h1", "This cannot be shown"),
+                        tag("p", str(e)),
+                        class_="viewer",
+                    ),
+                    css=CSS,
+                ),
+                status=e.status,
+            )
 
         return web_app({"GET /": shown}, refused, LOCAL)
 
-    def widget(self) -> Any: return _controls(self)  # an ipywidgets box
+    def widget(self) -> Any:
+        return _controls(self)  # an ipywidgets box
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #form
-def _options(name: str, chosen: str, options: Sequence[str], empty: str = "all", wide: bool = False, label: str = "") -> Html:
+def _options(
+    name: str,
+    chosen: str,
+    options: Sequence[str],
+    empty: str = "all",
+    wide: bool = False,
+    label: str = "",
+) -> Html:
     "Make a menu; what is chosen is offered even where it is not known"
-    every = [*([""] if empty else []), *options, *([chosen] if chosen and chosen not in options else [])]
-    made = (Html(f'<option value="{escape(value)}"{" selected" if value == chosen else ""}>') + (shorten(value, 80) or empty) + Html("</option>") for value in every)
-    return tag("label", label or name, tag("select", *made, name_=name), class_="wide" if wide else "")
+    every = [
+        *([""] if empty else []),
+        *options,
+        *([chosen] if chosen and chosen not in options else []),
+    ]
+    made = (
+        Html(f'<option value="{escape(value)}"{" selected" if value == chosen else ""}>')
+        + (shorten(value, 80) or empty)
+        + Html("</option>")
+        for value in every
+    )
+    return tag(
+        "label", label or name, tag("select", *made, name_=name), class_="wide" if wide else ""
+    )
 
 
 def _form(shown: _Shown, sources: Sequence[str], menu: Mapping[str, Sequence[str]]) -> Html:
     "Make the form"
-    def field(name, about, wide=False): return tag("label", name, tag("input", name_=name, value=getattr(shown, name), placeholder=about, maxlength=_LONGEST), class_="wide" if wide else "")
-    menus = (_options(name, getattr(shown, name), menu.get(name, ())) for name in ("level", "status"))
-    return tag("form", _options("of", shown.of, sources, "", True, "records"), _options("beside", shown.beside, sources, "nothing", True), field("search", "in every text", True),
-               field("step", "any"), field("group", "any"), *menus, _options("number", shown.number, menu.get("number", ()), "–"), field("low", "no limit"), field("high", "no limit"),
-               tag("button", "show"), action="/", method="get")
+
+    def field(name, about, wide=False):
+        return tag(
+            "label",
+            name,
+            tag(
+                "input",
+                name_=name,
+                value=getattr(shown, name),
+                placeholder=about,
+                maxlength=_LONGEST,
+            ),
+            class_="wide" if wide else "",
+        )
+
+    menus = (
+        _options(name, getattr(shown, name), menu.get(name, ())) for name in ("level", "status")
+    )
+    return tag(
+        "form",
+        _options("of", shown.of, sources, "", True, "records"),
+        _options("beside", shown.beside, sources, "nothing", True),
+        field("search", "in every text", True),
+        field("step", "any"),
+        field("group", "any"),
+        *menus,
+        _options("number", shown.number, menu.get("number", ()), "–"),
+        field("low", "no limit"),
+        field("high", "no limit"),
+        tag("button", "show"),
+        action="/",
+        method="get",
+    )
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #controls
 def _controls(viewer: RunViewer) -> Any:
     "Put the same fields as controls of Jupyter above what they choose, and a menu of the records found"
     w = optional("ipywidgets")
     names, menu = list(viewer.sources()), {}
-    made: dict[str, Any] = {"of": w.Dropdown(options=names), "beside": w.Dropdown(options=[("nothing", ""), *zip(names, names)])}
-    made |= {name: w.Dropdown(options=[("all", "")]) for name in ("level", "status", "number")} | {name: w.Text(continuous_update=False) for name in ("search", "step", "group", "low", "high")}
+    made: dict[str, Any] = {
+        "of": w.Dropdown(options=names),
+        "beside": w.Dropdown(options=[("nothing", ""), *zip(names, names)]),
+    }
+    made |= {name: w.Dropdown(options=[("all", "")]) for name in ("level", "status", "number")} | {
+        name: w.Text(continuous_update=False) for name in ("search", "step", "group", "low", "high")
+    }
     made |= {"at": w.Dropdown(options=[("the list", "")])}
-    for name, control in made.items(): control.description, control.layout.width = "record" if name == "at" else name, "290px"
+    for name, control in made.items():
+        control.description, control.layout.width = "record" if name == "at" else name, "290px"
     shown, busy = w.HTML(), []
 
     def offer(control, options):
@@ -268,22 +562,37 @@ def _controls(viewer: RunViewer) -> Any:
             control.value = old if old in [value for _, value in options] else options[0][1]
 
     def refresh(change=None):
-        if busy: return
+        if busy:
+            return
         busy.append(True)
         try:
             if change is None or change["owner"] in (made["of"], made["step"]):
-                menu.update(viewer.sources()[made["of"].value][2].menu(made["step"].value) if names else {})
-                for name in ("level", "status", "number"): offer(made[name], [("all", ""), *((value, value) for value in menu.get(name, ()))])
+                menu.update(
+                    viewer.sources()[made["of"].value][2].menu(made["step"].value) if names else {}
+                )
+                for name in ("level", "status", "number"):
+                    offer(
+                        made[name], [("all", ""), *((value, value) for value in menu.get(name, ()))]
+                    )
             now = _Shown(**{name: control.value or "" for name, control in made.items()})
             if names and (change is None or change["owner"] is not made["at"]):
                 rows = viewer.sources()[now.of][2].find(now.choice, limit=_PAGE).rows
-                offer(made["at"], [("the list", ""), *((shorten(f"{row.key} · {row.text}", 60), row.at) for row in rows)])
+                offer(
+                    made["at"],
+                    [
+                        ("the list", ""),
+                        *((shorten(f"{row.key} · {row.text}", 60), row.at) for row in rows),
+                    ],
+                )
                 now = now._replace(at=made["at"].value)
             view = viewer.html(now, linked=False)
-        except HumanLMError as e: view = tag("p", str(e), class_="bad")
-        finally: busy.clear()
+        except HumanLMError as e:
+            view = tag("p", str(e), class_="bad")
+        finally:
+            busy.clear()
         shown.value = (tag("style", Html(CSS)) + view)._repr_html_()
 
-    for control in made.values(): control.observe(refresh, "value")
+    for control in made.values():
+        control.observe(refresh, "value")
     refresh()
     return w.VBox([w.HBox([*made.values()], layout={"flex_flow": "row wrap"}), shown])

@@ -30,9 +30,12 @@ def _token_values(
     colour: str = "advantage",  # one of `token_colours`
 ) -> list[float]:  # T; nan = none, or not the policy's own
     "Give each token its number"
-    if colour == "hindsight - plain" and colour in token_colours(t): found = [a - b for a, b in zip(t.signals["hindsight"], t.signals["plain"])]
-    elif colour == "log-probability": found = t.logps or []
-    else: found = t.signals.get(colour, t.advantage)
+    if colour == "hindsight - plain" and colour in token_colours(t):
+        found = [a - b for a, b in zip(t.signals["hindsight"], t.signals["plain"])]
+    elif colour == "log-probability":
+        found = t.logps or []
+    else:
+        found = t.signals.get(colour, t.advantage)
     values = found if isinstance(found, (list, tuple)) else [found] * len(t.mask)
     return [x if own else math.nan for x, own in zip(values or [math.nan] * len(t.mask), t.mask)]
 
@@ -46,7 +49,11 @@ def _tokenizer(path: Path, changed: int) -> Callable[[int], str]:
 
     @lru_cache(maxsize=1 << 16)
     def text(id: int) -> str:
-        return tokenizer.decode([*before, id], skip_special_tokens=False)[skip:] if 0 <= id < tokenizer.get_vocab_size() else "\ufffd"
+        return (
+            tokenizer.decode([*before, id], skip_special_tokens=False)[skip:]
+            if 0 <= id < tokenizer.get_vocab_size()
+            else "\ufffd"
+        )
 
     return text
 
@@ -57,43 +64,88 @@ def token_text(
 ) -> Callable[[int], str] | None:  # None: the run keeps none, or `tokenizers` is not installed
     "Find out what the tokens of a run mean"
     models = Path(run) / "models"
-    found = [models / stage / "tokenizer.json", models / "base" / "tokenizer.json", *sorted(models.glob("*/tokenizer.json"))]
+    found = [
+        models / stage / "tokenizer.json",
+        models / "base" / "tokenizer.json",
+        *sorted(models.glob("*/tokenizer.json")),
+    ]
     path = next((path for path in found if path.is_file()), None)
-    try: return _tokenizer(path, path.stat().st_mtime_ns) if path else None
+    try:
+        return _tokenizer(path, path.stat().st_mtime_ns) if path else None
     except Exception as e:  # `tokenizers` raises nothing narrower
-        raise DataError(f"{path} is no tokenizer ({shorten(e)}). Restore it, or move it away to read without tokens.") from e
+        raise DataError(
+            f"{path} is no tokenizer ({shorten(e)}). Restore it, or move it away to read without tokens."
+        ) from e
 
 # %% ../../nbs/evaluation/07_views.ipynb #rollout_html
 _MOST_TOKENS, _MOST_TEXT = 2000, 4000  # of one turn
 _ROLES = {"policy": "model", "followup": "the user, next", "truth": "from the log"}
 
 
-def _turn_html(turn: Turn, t: Trajectory, values: Sequence[float], most: float, text: Callable[[int], str] | None) -> Html:
+def _turn_html(
+    turn: Turn,
+    t: Trajectory,
+    values: Sequence[float],
+    most: float,
+    text: Callable[[int], str] | None,
+) -> Html:
     "Show a turn: the policy's own by tokens, what others said as text"
     own, shown = slice(*turn.span), t.signals.get("shown", [])
     ids, n = t.completion_ids[own][:_MOST_TOKENS], len(t.completion_ids[own])
-    about = [f"{n:,} tokens"] * (n > 0) + ([f"reward {turn.reward:+.2f}"] if not math.isnan(turn.reward) else [])
-    head = tag("div", tag("b", shorten(_ROLES.get(turn.role, turn.role), 60)), " ", tag("small", " · ".join(about), class_="soft"))
+    about = [f"{n:,} tokens"] * (n > 0) + (
+        [f"reward {turn.reward:+.2f}"] if not math.isnan(turn.reward) else []
+    )
+    head = tag(
+        "div",
+        tag("b", shorten(_ROLES.get(turn.role, turn.role), 60)),
+        " ",
+        tag("small", " · ".join(about), class_="soft"),
+    )
     if text and any(t.mask[own]):
-        said = token_boxes([*map(text, ids)], values[own][:len(ids)], most, legend=None, marked=[x > 0 for x in shown[own][:len(ids)]] if shown else ())
+        said = token_boxes(
+            [*map(text, ids)],
+            values[own][: len(ids)],
+            most,
+            legend=None,
+            marked=[x > 0 for x in shown[own][: len(ids)]] if shown else (),
+        )
         said += tag("small", f"{n - len(ids):,} tokens more") if n > len(ids) else ""
-    else: said = tag("div", cut(turn.text, _MOST_TEXT) or tag("i", "nothing"), class_="said")
-    return tag("div", head, said, class_="turn own" if any(t.mask[own]) or turn.role == "policy" else "turn")
+    else:
+        said = tag("div", cut(turn.text, _MOST_TEXT) or tag("i", "nothing"), class_="said")
+    return tag(
+        "div",
+        head,
+        said,
+        class_="turn own" if any(t.mask[own]) or turn.role == "policy" else "turn",
+    )
 
 
-def _level_lines(texts: Mapping[str, str], scores: Mapping[str, Any], truth: Mapping[str, str]) -> Html:
+def _level_lines(
+    texts: Mapping[str, str], scores: Mapping[str, Any], truth: Mapping[str, str]
+) -> Html:
     "Show what was said at each level, what is true, and the score with its reason"
     names = dict.fromkeys([*texts, *scores])
-    if not names: return Html()
+    if not names:
+        return Html()
     known = any(truth.get(name) for name in names)
-    lines = [[tag("th", shorten(name, 60)), tag("div", cut(texts.get(name, ""), 1200), class_="said"), *([cut(truth.get(name) or "", 600)] if known else []),
-              score_mark(scores[name], opened=True) if name in scores else ""] for name in names]
-    return Table(("", "said", *(["truth"] if known else []), "score, and why"), lines, "l").html("levels")
+    lines = [
+        [
+            tag("th", shorten(name, 60)),
+            tag("div", cut(texts.get(name, ""), 1200), class_="said"),
+            *([cut(truth.get(name) or "", 600)] if known else []),
+            score_mark(scores[name], opened=True) if name in scores else "",
+        ]
+        for name in names
+    ]
+    return Table(("", "said", *(["truth"] if known else []), "score, and why"), lines, "l").html(
+        "levels"
+    )
 
 
 def rollout_html(
     t: Trajectory,
-    text: Callable[[int], str] | None = None,  # what a token is, see `token_text`; None: turns are shown as text
+    text: Callable[[int], str]
+    | None = None,  # what a token is, see `token_text`; None: turns are shown as text
     colour: str = "advantage",  # one of `token_colours`
     truth: Mapping[str, str] = {},  # level → what is true, as far as it is known
     most: float = 0.0,  # the number that gets the strongest colour; 0: the largest of this sample
@@ -102,14 +154,42 @@ def rollout_html(
     values = _token_values(t, colour)
     most = most or max((abs(x) for x in values if x == x), default=0.0) or 1.0
     turns = t.turns or (Turn("policy", t.text, (0, len(t.mask))),)
-    paid = [f"{name} {value:+.2f}" if value == value else f"{name} not known" for name, value in t.rewards.items()]
-    pushed = t.advantage if isinstance(t.advantage, (int, float)) else math.fsum(t.advantage) / max(1, len(t.advantage))
-    paid.append("no advantage" if math.isnan(pushed) else f"advantage {pushed:+.2f}" + " (mean of its tokens)" * isinstance(t.advantage, list))
-    legend = tag("small", f"tokens by {colour}") + token_boxes((), (), most, legend="") if text and any(t.mask) else ""
-    fields = t.fields if t.scores or len(t.fields) > 1 else {}  # the only one, without a score, was just read above
-    faults = tag("ul", *(tag("li", shorten(error, 300)) for error in t.errors), class_="bad") if t.errors else ""
-    return Html().join([tag("p", Html(" · ").join([t.parse_status or "not parsed", *paid])), faults, *(_turn_html(turn, t, values, most, text) for turn in turns[:200]),
-                        legend, _level_lines(fields, t.scores, truth)])
+    paid = [
+        f"{name} {value:+.2f}" if value == value else f"{name} not known"
+        for name, value in t.rewards.items()
+    ]
+    pushed = (
+        t.advantage
+        if isinstance(t.advantage, (int, float))
+        else math.fsum(t.advantage) / max(1, len(t.advantage))
+    )
+    paid.append(
+        "no advantage"
+        if math.isnan(pushed)
+        else f"advantage {pushed:+.2f}" + " (mean of its tokens)" * isinstance(t.advantage, list)
+    )
+    legend = (
+        tag("small", f"tokens by {colour}") + token_boxes((), (), most, legend="")
+        if text and any(t.mask)
+        else ""
+    )
+    fields = (
+        t.fields if t.scores or len(t.fields) > 1 else {}
+    )  # the only one, without a score, was just read above
+    faults = (
+        tag("ul", *(tag("li", shorten(error, 300)) for error in t.errors), class_="bad")
+        if t.errors
+        else ""
+    )
+    return Html().join(
+        [
+            tag("p", Html(" · ").join([t.parse_status or "not parsed", *paid])),
+            faults,
+            *(_turn_html(turn, t, values, most, text) for turn in turns[:200]),
+            legend,
+            _level_lines(fields, t.scores, truth),
+        ]
+    )
 
 # %% ../../nbs/evaluation/07_views.ipynb #record_html
 _MOST_ITEMS, _DEEPEST = 100, 6
@@ -120,26 +200,61 @@ def record_html(
     truth: Mapping[str, str] = {},  # level → what is true, as far as it is known
 ) -> Html:
     "Show an evaluated answer by level, anything else by what it holds"
-    if not (isinstance(row.get("texts"), dict) and isinstance(row.get("scores"), dict)): return _value_html(row)
-    try: found = {c.level: c for c in answered(dict(row))}
-    except DataError: return _value_html(row)
-    return _level_lines({**row["texts"]}, {level: c.score for level, c in found.items()}, truth) + fold("all that was kept", _value_html(row))
+    if not (isinstance(row.get("texts"), dict) and isinstance(row.get("scores"), dict)):
+        return _value_html(row)
+    try:
+        found = {c.level: c for c in answered(dict(row))}
+    except DataError:
+        return _value_html(row)
+    return _level_lines(
+        {**row["texts"]}, {level: c.score for level, c in found.items()}, truth
+    ) + fold("all that was kept", _value_html(row))
 
 
 def _value_html(value: Any, depth: int = 0) -> Html:
     "Show a value of JSON, bounded in length and depth"
-    if isinstance(value, str): return tag("div", cut(value, _MOST_TEXT), class_="said") if value else tag("i", "empty")
-    if isinstance(value, float): return tag("span", f"{value:.4g}")
-    if not isinstance(value, (dict, list)): return tag("span", "–" if value is None else shorten(value, 300))
-    if depth == _DEEPEST: return tag("span", "…")
-    if not value: return tag("span", "none", class_="soft")
+    if isinstance(value, str):
+        return tag("div", cut(value, _MOST_TEXT), class_="said") if value else tag("i", "empty")
+    if isinstance(value, float):
+        return tag("span", f"{value:.4g}")
+    if not isinstance(value, (dict, list)):
+        return tag("span", "–" if value is None else shorten(value, 300))
+    if depth == _DEEPEST:
+        return tag("span", "…")
+    if not value:
+        return tag("span", "none", class_="soft")
     left = len(value) - _MOST_ITEMS
     more = tag("small", f"{left:,} more") if left > 0 else Html()
     if isinstance(value, dict):
         items = [*value.items()][:_MOST_ITEMS]
-        return tag("dl", *(tag("dt", shorten(name, 80)) + tag("dd", _value_html(inner, depth + 1)) for name, inner in items)) + more
+        return (
+            tag(
+                "dl",
+                *(
+                    tag("dt", shorten(name, 80)) + tag("dd", _value_html(inner, depth + 1))
+                    for name, inner in items
+                ),
+            )
+            + more
+        )
     some = value[:_MOST_ITEMS]
     if all(isinstance(each, dict) for each in some):
         names = [*dict.fromkeys(name for each in some for name in each)][:12]
-        return Table([shorten(name, 40) for name in names], [[_value_html(each[name], depth + 1) if name in each else "" for name in names] for each in some], "l").html() + more
-    return Html(" · ").join(_value_html(each, depth + 1) if isinstance(each, (dict, list)) else shorten(each, 600) for each in some) + more
+        return (
+            Table(
+                [shorten(name, 40) for name in names],
+                [
+                    [_value_html(each[name], depth + 1) if name in each else "" for name in names]
+                    for each in some
+                ],
+                "l",
+            ).html()
+            + more
+        )
+    return (
+        Html(" · ").join(
+            _value_html(each, depth + 1) if isinstance(each, (dict, list)) else shorten(each, 600)
+            for each in some
+        )
+        + more
+    )

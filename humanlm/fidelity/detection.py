@@ -19,7 +19,9 @@ from .fingerprint import TURN, halves
 
 # %% ../../nbs/fidelity/03_detection.ipynb #masked
 _ADDRESS = re.compile(r"(?:https?://|www\.)\S*[^\s.,;:!?)]|(?<![\w.+-])[\w.+-]++@[\w-]+\.\w+")
-_MARKED = re.compile(r"(?<!\w)(?=[^\W\d]*+\d\w*_\w|\w[^\W_]*+_\w*\d)\w+")  # words with a digit and an underscore
+_MARKED = re.compile(
+    r"(?<!\w)(?=[^\W\d]*+\d\w*_\w|\w[^\W_]*+_\w*\d)\w+"
+)  # words with a digit and an underscore
 _NAME = re.compile(r"(?<=[^\W\d_] )(?<![.!?] )(?!I\b)[A-Z][a-z]+\w*|(?<=, )(?!I\b)[A-Z][a-z]+\w*")
 
 
@@ -30,12 +32,13 @@ def masked(text: str) -> str:
 
 # %% ../../nbs/fidelity/03_detection.ipynb #logistic
 def _logistic(
-    x: Any,            # [N, F] array or sparse matrix
-    y: np.ndarray,     # [N] 0 or 1
+    x: Any,  # [N, F] array or sparse matrix
+    y: np.ndarray,  # [N] 0 or 1
     strength: float = 1.0,  # the larger, the weaker the ridge
 ) -> np.ndarray:  # [F + 1] weights, the constant last
     "Fit a logistic regression; both classes weigh the same"
     from scipy.optimize import minimize
+
     weight = np.where(y == 1, 0.5 / max(1, (y == 1).sum()), 0.5 / max(1, (y == 0).sum())) * len(y)
     sign = np.where(y == 1, 1.0, -1.0)
 
@@ -44,26 +47,38 @@ def _logistic(
         slope = -sign * weight / (1 + np.exp(np.clip(margin, -500, 500)))
         value = (weight * np.logaddexp(0, -margin)).sum() + w[:-1] @ w[:-1] / (2 * strength)
         return value, np.r_[x.T @ slope + w[:-1] / strength, slope.sum()]
+
     return minimize(loss, np.zeros(x.shape[1] + 1), jac=True, method="L-BFGS-B").x
 
 # %% ../../nbs/fidelity/03_detection.ipynb #Detector
-Score = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # training turns, which of them are simulated, tested turns → scores
+Score = Callable[
+    [np.ndarray, np.ndarray, np.ndarray], np.ndarray
+]  # training turns, which of them are simulated, tested turns → scores
 
 
 class _Detector(NamedTuple):
     "How turns are scored, and what gives them away"
+
     score: Score
     names: Sequence[str] = ()  # F, what its weights stand for; empty: it has none
-    weights: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None  # training turns, which are simulated → [F]
+    weights: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = (
+        None  # training turns, which are simulated → [F]
+    )
 
 
-def _linear(x: Any, names: Sequence[str], prepare: Callable[[Any, np.ndarray], Any] = lambda x, train: x) -> _Detector:
+def _linear(
+    x: Any, names: Sequence[str], prepare: Callable[[Any, np.ndarray], Any] = lambda x, train: x
+) -> _Detector:
     "Make a detector of a matrix [N, F] of what is seen of each turn"
+
     def score(train, fake, test):
         own = prepare(x, train)
         w = _logistic(own[train], fake)
         return own[test] @ w[:-1] + w[-1]
-    return _Detector(score, names, lambda train, fake: _logistic(prepare(x, train)[train], fake)[:-1])
+
+    return _Detector(
+        score, names, lambda train, fake: _logistic(prepare(x, train)[train], fake)[:-1]
+    )
 
 
 def _standard(x: np.ndarray, train: np.ndarray) -> np.ndarray:
@@ -79,19 +94,34 @@ def _form(texts: Sequence[str]) -> _Detector:
 # %% ../../nbs/fidelity/03_detection.ipynb #words
 def _grams(text: str) -> list[str]:
     tokens = re.findall(r"[\w']+|[^\w\s]+|\n", text)
-    letters = [padded[i:i + n] for t in tokens for padded in (f" {t} ",) for n in (2, 3, 4) for i in range(len(padded) - n + 1)]
-    return [*letters, *(f"[{t}]" for t in tokens), *(f"[{a} {b}]" for a, b in zip(tokens, tokens[1:]))]
+    letters = [
+        padded[i : i + n]
+        for t in tokens
+        for padded in (f" {t} ",)
+        for n in (2, 3, 4)
+        for i in range(len(padded) - n + 1)
+    ]
+    return [
+        *letters,
+        *(f"[{t}]" for t in tokens),
+        *(f"[{a} {b}]" for a, b in zip(tokens, tokens[1:])),
+    ]
 
 
-def gram_matrix(texts: Sequence[str], least: int = 3) -> tuple[Any, list[str]]:  # sparse [N, V] of unit length, V names
+def gram_matrix(
+    texts: Sequence[str], least: int = 3
+) -> tuple[Any, list[str]]:  # sparse [N, V] of unit length, V names
     "Count runs of letters and words, weighted by how rare they are"
     from scipy.sparse import csr_matrix
+
     place: dict[str, int] = {}
     at, cells = [0], []
     for text in texts:
         cells += [place.setdefault(gram, len(place)) for gram in _grams(text)]
         at.append(len(cells))
-    counts = csr_matrix((np.ones(len(cells)), np.array(cells, int), np.array(at)), (len(texts), len(place)))
+    counts = csr_matrix(
+        (np.ones(len(cells)), np.array(cells, int), np.array(at)), (len(texts), len(place))
+    )
     counts.sum_duplicates()
     within = np.bincount(counts.indices, minlength=len(place))
     kept = np.flatnonzero(within >= least)
@@ -100,7 +130,9 @@ def gram_matrix(texts: Sequence[str], least: int = 3) -> tuple[Any, list[str]]: 
     x = x.multiply(np.log((1 + len(texts)) / (1 + within[kept])) + 1).tocsr()
     length = np.sqrt(np.asarray(x.multiply(x).sum(1)).ravel())
     names = list(place)
-    return x.multiply(1 / np.where(length > 0, length, 1)[:, None]).tocsr(), [names[i] for i in kept]
+    return x.multiply(1 / np.where(length > 0, length, 1)[:, None]).tocsr(), [
+        names[i] for i in kept
+    ]
 
 
 def _words(texts: Sequence[str]) -> _Detector:
@@ -110,33 +142,48 @@ def _words(texts: Sequence[str]) -> _Detector:
 # %% ../../nbs/fidelity/03_detection.ipynb #language_model
 class _Run(NamedTuple):
     "Runs of letters of one length"
-    whole: np.ndarray   # [P] number of the run that ends at each place
+
+    whole: np.ndarray  # [P] number of the run that ends at each place
     before: np.ndarray  # [P] number of the run without its last letter
     parent: np.ndarray  # [runs] the number before of each run
 
 
-def _runs(texts: Sequence[str], order: int) -> tuple[list[_Run], np.ndarray]:  # by length, and the text of each place
+def _runs(
+    texts: Sequence[str], order: int
+) -> tuple[list[_Run], np.ndarray]:  # by length, and the text of each place
     "Number the runs of letters that end at each place, for every length"
     line = "".join(f"{chr(2) * order}{text}{chr(3)}" for text in texts)
-    codes = np.unique(np.frombuffer(line.encode("utf-32-le", "replace"), np.uint32), return_inverse=True)[1].astype(np.int64)
+    codes = np.unique(
+        np.frombuffer(line.encode("utf-32-le", "replace"), np.uint32), return_inverse=True
+    )[1].astype(np.int64)
     owner = np.repeat(np.arange(len(texts)), [order + len(text) + 1 for text in texts])
     start = np.r_[0, np.cumsum([order + len(text) + 1 for text in texts])[:-1]]
     real = np.arange(len(codes)) - start[owner] >= order
     size, runs, before = codes.max() + 1, [], np.zeros(len(codes), np.int64)
     for n in range(order + 1):
-        if n: before = np.unique(before * size + np.r_[np.zeros(n, np.int64), codes[:-n]], return_inverse=True)[1]
-        _, first, whole = np.unique((before * size + codes)[real], return_index=True, return_inverse=True)
+        if n:
+            before = np.unique(
+                before * size + np.r_[np.zeros(n, np.int64), codes[:-n]], return_inverse=True
+            )[1]
+        _, first, whole = np.unique(
+            (before * size + codes)[real], return_index=True, return_inverse=True
+        )
         own = np.unique(before[real], return_inverse=True)[1]
         runs.append(_Run(whole, own, own[first]))
     return runs, owner[real]
 
 
-def _log_probability(runs: Sequence[_Run], trained: np.ndarray) -> np.ndarray:  # [P], trained: [P] bool
+def _log_probability(
+    runs: Sequence[_Run], trained: np.ndarray
+) -> np.ndarray:  # [P], trained: [P] bool
     "Predict every letter from the places that a model was trained on"
     p: Any = 1 / len(runs[0].parent)
     for run in runs:
         seen = np.bincount(run.whole[trained], minlength=len(run.parent))
-        total, kinds = np.bincount(run.parent, seen)[run.before], np.bincount(run.parent, seen > 0)[run.before]
+        total, kinds = (
+            np.bincount(run.parent, seen)[run.before],
+            np.bincount(run.parent, seen > 0)[run.before],
+        )
         p = np.where(total > 0, (seen[run.whole] + kinds * p) / np.maximum(total + kinds, 1), p)
     return np.log(p)
 
@@ -148,18 +195,26 @@ def _language_model(texts: Sequence[str], order: int = 5) -> _Detector:
     def score(train, fake, test):
         sides = [_log_probability(runs, np.isin(owner, train[fake == side])) for side in (0, 1)]
         return np.bincount(owner, sides[1] - sides[0], minlength=len(texts))[test]
+
     return _Detector(score)
 
 
-DETECTORS: dict[str, Callable[[Sequence[str]], _Detector]] = {"form": _form, "words": _words, "language model": _language_model}
+DETECTORS: dict[str, Callable[[Sequence[str]], _Detector]] = {
+    "form": _form,
+    "words": _words,
+    "language model": _language_model,
+}
 
 # %% ../../nbs/fidelity/03_detection.ipynb #auc
-def _pairs(scores: np.ndarray, fake: np.ndarray, index: np.ndarray, strata: np.ndarray, clusters: int) -> np.ndarray:  # [2, C, C]
+def _pairs(
+    scores: np.ndarray, fake: np.ndarray, index: np.ndarray, strata: np.ndarray, clusters: int
+) -> np.ndarray:  # [2, C, C]
     "Add up won and counted pairs for every cluster of a simulated turn (row) and a real one (column)"
     found = np.zeros((2, clusters, clusters))
     for stratum in np.unique(strata):
         a, b = (np.flatnonzero((strata == stratum) & (fake == side)) for side in (1, 0))
-        if not len(a) or not len(b): continue
+        if not len(a) or not len(b):
+            continue
         won = (scores[a][:, None] > scores[b]) + 0.5 * (scores[a][:, None] == scores[b])
         for k, part in enumerate((won, np.ones_like(won))):
             rows = np.zeros((clusters, len(b)))
@@ -178,17 +233,26 @@ def _auc(pairs: np.ndarray, draws: Bootstrap) -> Interval:
 # %% ../../nbs/fidelity/03_detection.ipynb #Detection
 class Detection(NamedTuple):
     "How well one detector tells two sources apart"
+
     detector: str
-    turn: Interval   # AUC of single turns
+    turn: Interval  # AUC of single turns
     whole: Interval  # AUC of dialogues: the mean score of their turns
-    tells: tuple[tuple[str, float], ...] = ()  # what gives a source away → weight; above 0: the source, below: people
+    tells: tuple[
+        tuple[str, float], ...
+    ] = ()  # what gives a source away → weight; above 0: the source, below: people
 
 
-def _folds(clusters: np.ndarray, sides: np.ndarray, folds: int, rng: np.random.Generator) -> np.ndarray:  # [D]
+def _folds(
+    clusters: np.ndarray, sides: np.ndarray, folds: int, rng: np.random.Generator
+) -> np.ndarray:  # [D]
     "Put clusters into parts at random, those of each source evenly"
     part: dict[str, int] = {}
     for side in (0, 1):
-        names = [str(name) for name in rng.permutation(np.unique(clusters[sides == side])) if str(name) not in part]
+        names = [
+            str(name)
+            for name in rng.permutation(np.unique(clusters[sides == side]))
+            if str(name) not in part
+        ]
         part |= {name: i % folds for i, name in enumerate(names)}
     return np.array([part[str(name)] for name in clusters])
 
@@ -196,9 +260,13 @@ def _folds(clusters: np.ndarray, sides: np.ndarray, folds: int, rng: np.random.G
 class _Panel:
     "Dialogues whose turns detectors have looked at, to be told apart in any two groups"
 
-    def __init__(self, dialogues: Sequence[Conversation], detectors: Sequence[str] = tuple(DETECTORS)):
+    def __init__(
+        self, dialogues: Sequence[Conversation], detectors: Sequence[str] = tuple(DETECTORS)
+    ):
         self.dialogues, self.clusters = list(dialogues), clusters_of(dialogues)
-        self.owner = np.repeat(np.arange(len(self.dialogues)), [len(d.turns) for d in self.dialogues])
+        self.owner = np.repeat(
+            np.arange(len(self.dialogues)), [len(d.turns) for d in self.dialogues]
+        )
         texts = [text for d in self.dialogues for text in d.turns]
         self.detectors = {name: DETECTORS[name](texts) for name in detectors}
         self.tasks = np.unique([d.task for d in self.dialogues], return_inverse=True)[1]
@@ -206,12 +274,12 @@ class _Panel:
     def compare(
         self,
         detector: str,
-        side: np.ndarray,      # [D] 0 real, 1 simulated, -1 not looked at
+        side: np.ndarray,  # [D] 0 real, 1 simulated, -1 not looked at
         within: bool = False,  # whether only pairs of one task are counted
         folds: int = 5,
         resamples: int = 1000,
         seed: int = 0,
-        repeats: int = 3,      # other divisions into parts
+        repeats: int = 3,  # other divisions into parts
     ) -> tuple[Interval, Interval]:  # AUC of turns, and of dialogues
         "Cross-validate a detector on two groups of dialogues"
         used, rng = np.flatnonzero(side >= 0), np.random.default_rng(seed)
@@ -225,26 +293,41 @@ class _Panel:
             scores = self._scores(detector, side, part)
             strata = part * (self.tasks.max() + 1) + self.tasks * within
             known, mine = np.flatnonzero(side[self.owner] >= 0), self.owner[side[self.owner] >= 0]
-            pairs[0] += _pairs(scores[known], side[mine], index[mine], strata[mine], len(draws.names))
-            means = np.bincount(mine, scores[known], len(side)) / np.maximum(np.bincount(mine, minlength=len(side)), 1)
+            pairs[0] += _pairs(
+                scores[known], side[mine], index[mine], strata[mine], len(draws.names)
+            )
+            means = np.bincount(mine, scores[known], len(side)) / np.maximum(
+                np.bincount(mine, minlength=len(side)), 1
+            )
             pairs[1] += _pairs(means[used], side[used], index[used], strata[used], len(draws.names))
         return _auc(pairs[0], draws), _auc(pairs[1], draws)
 
-    def _scores(self, detector: str, side: np.ndarray, part: np.ndarray) -> np.ndarray:  # [turns]; nan: not looked at
+    def _scores(
+        self, detector: str, side: np.ndarray, part: np.ndarray
+    ) -> np.ndarray:  # [turns]; nan: not looked at
         "Score every turn by a detector trained on the other parts"
         scores = np.full(len(self.owner), np.nan)
         for fold in range(part.max() + 1):
-            train, test = (np.flatnonzero(x[self.owner]) for x in ((side >= 0) & (part != fold), (side >= 0) & (part == fold)))
+            train, test = (
+                np.flatnonzero(x[self.owner])
+                for x in ((side >= 0) & (part != fold), (side >= 0) & (part == fold))
+            )
             fake = side[self.owner[train]]
-            if len(test) and len(set(fake.tolist())) == 2: scores[test] = self.detectors[detector].score(train, fake, test)
+            if len(test) and len(set(fake.tolist())) == 2:
+                scores[test] = self.detectors[detector].score(train, fake, test)
         return np.nan_to_num(scores)
 
-    def tells(self, detector: str, side: np.ndarray, most: int = 10) -> tuple[tuple[str, float], ...]:
+    def tells(
+        self, detector: str, side: np.ndarray, most: int = 10
+    ) -> tuple[tuple[str, float], ...]:
         "Name what weighs most in a detector that is trained on everything"
         found, train = self.detectors[detector], np.flatnonzero(side[self.owner] >= 0)
-        if found.weights is None: return ()
+        if found.weights is None:
+            return ()
         weights = found.weights(train, side[self.owner[train]])
-        return tuple((found.names[i], float(weights[i])) for i in map(int, np.argsort(-abs(weights))[:most]))
+        return tuple(
+            (found.names[i], float(weights[i])) for i in map(int, np.argsort(-abs(weights))[:most])
+        )
 
 # %% ../../nbs/fidelity/03_detection.ipynb #ceiling
 def ceiling(
@@ -253,13 +336,27 @@ def ceiling(
     splits: int = 20,
     folds: int = 5,
     seed: int = 0,
-) -> dict[str, Interval]:  # detector → mean AUC of turns, and the middle 95 % of the halves; empty: too few persons or dialogues
+) -> dict[
+    str, Interval
+]:  # detector → mean AUC of turns, and the middle 95 % of the halves; empty: too few persons or dialogues
     "Hold people against people, cut at random into halves"
     clusters, index = np.unique(clusters_of(real), return_inverse=True)
-    if len(clusters) < 2 * folds: return {}
+    if len(clusters) < 2 * folds:
+        return {}
     panel, cuts = _Panel(real, detectors), halves(clusters, splits, seed)
-    drawn = {name: np.array([panel.compare(name, cut[index], False, folds, 2, seed + i, 1)[0].value for i, cut in enumerate(cuts)]) for name in detectors}
-    return {name: Interval.of_draws(float(values.mean()), values, len(real), len(clusters)) for name, values in drawn.items()}
+    drawn = {
+        name: np.array(
+            [
+                panel.compare(name, cut[index], False, folds, 2, seed + i, 1)[0].value
+                for i, cut in enumerate(cuts)
+            ]
+        )
+        for name in detectors
+    }
+    return {
+        name: Interval.of_draws(float(values.mean()), values, len(real), len(clusters))
+        for name, values in drawn.items()
+    }
 
 # %% ../../nbs/fidelity/03_detection.ipynb #detect
 def shared_tasks(real: Sequence[Conversation], other: Sequence[Conversation]) -> set[str]:
@@ -278,7 +375,16 @@ def detect(
     "Test how well a source can be told from people; `DataError` if there are too few persons or dialogues"
     for name, found in (("people", real), ("the other source", other)):
         if len(set(clusters_of(found).tolist())) < folds:
-            raise DataError(f"{name}: {len(set(clusters_of(found).tolist()))} persons or dialogues for {folds} parts. Give more, or lower fidelity.folds.")
+            raise DataError(
+                f"{name}: {len(set(clusters_of(found).tolist()))} persons or dialogues for {folds} parts. Give more, or lower fidelity.folds."
+            )
     panel, side = _Panel([*real, *other], detectors), np.repeat([0, 1], [len(real), len(other)])
     within = bool(shared_tasks(real, other))
-    return [Detection(name, *panel.compare(name, side, within, folds, resamples, seed), panel.tells(name, side)) for name in detectors]
+    return [
+        Detection(
+            name,
+            *panel.compare(name, side, within, folds, resamples, seed),
+            panel.tells(name, side),
+        )
+        for name in detectors
+    ]

@@ -28,13 +28,14 @@ from ..hierarchy.prompts import parts_text
 # %% ../../nbs/fidelity/01_dialogues.ipynb #Conversation
 class Conversation(NamedTuple):
     "What one person, real or simulated, said in one conversation"
-    source: str              # people, or a model
-    id: str                  # of the conversation
-    turns: tuple[str, ...]   # K, the person's own
+
+    source: str  # people, or a model
+    id: str  # of the conversation
+    turns: tuple[str, ...]  # K, the person's own
     before: tuple[str, ...]  # K: what others said since the person's last turn
-    person: str = ""         # empty: not known
-    task: str = ""           # what it was about; empty: not known
-    ending: str = ""         # of `ENDINGS`; empty: not known
+    person: str = ""  # empty: not known
+    task: str = ""  # what it was about; empty: not known
+    ending: str = ""  # of `ENDINGS`; empty: not known
     success: float = math.nan
     rating: float = math.nan
 
@@ -44,11 +45,19 @@ class Conversation(NamedTuple):
         return f"person {self.person}" if self.person else f"dialogue {self.id}"
 
 
-ENDINGS = {"stop": "a stop mark", "thanks": "thanks or a goodbye", "other": "another turn of its own", "silence": "no last word: the other side spoke last"}
+ENDINGS = {
+    "stop": "a stop mark",
+    "thanks": "thanks or a goodbye",
+    "other": "another turn of its own",
+    "silence": "no last word: the other side spoke last",
+}
 
 # %% ../../nbs/fidelity/01_dialogues.ipynb #ending
 _STOP = re.compile(r"#{2,}\s*[A-Z][A-Z _-]*\s*#{2,}|\[(?:END|STOP|DONE|EXIT)[A-Z _]*\]")
-THANKS = re.compile(r"\b(?:thanks?|thank you|thx|ty|cheers|bye|goodbye|take care|have a (?:good|great|nice|wonderful) \w+)\b", re.I)
+THANKS = re.compile(
+    r"\b(?:thanks?|thank you|thx|ty|cheers|bye|goodbye|take care|have a (?:good|great|nice|wonderful) \w+)\b",
+    re.I,
+)
 
 
 def _ending(
@@ -56,7 +65,8 @@ def _ending(
     own: bool,  # whether the person said it
 ) -> str:  # a key of `ENDINGS`
     "Tell how a conversation ended"
-    if not own: return "silence"
+    if not own:
+        return "silence"
     return "stop" if _STOP.search(last) else "thanks" if THANKS.search(last) else "other"
 
 
@@ -67,13 +77,14 @@ def _spoken(text: str) -> str:
 # %% ../../nbs/fidelity/01_dialogues.ipynb #from_messages
 def _turns(
     messages: Sequence[Mapping[str, Any]],  # role and content
-    side: str = "user",                     # whose turns are looked at
+    side: str = "user",  # whose turns are looked at
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:  # K turns, and what was said before each
     "Divide a conversation into the turns of one side and what came before them"
     turns, before, heard = [], [], []
     for message in messages:
         text = _spoken(str(message["content"] or ""))
-        if message["role"] != side: heard.append(text)
+        if message["role"] != side:
+            heard.append(text)
         elif text:
             turns.append(text)
             before.append("\n".join(heard))
@@ -123,57 +134,98 @@ class FidelityConfig:
     """Where runs are kept that are given by name."""
 
     def __post_init__(self):
-        require("fidelity", (self.limit >= 0, f"limit must not be negative, got {self.limit}"), (self.splits > 1, f"splits must be at least 2, got {self.splits}"),
-                (self.folds > 1, f"folds must be at least 2, got {self.folds}"), (self.bootstrap > 1, f"bootstrap must be at least 2, got {self.bootstrap}"),
-                (bool(self.out.strip()), "out must name a folder"))
+        require(
+            "fidelity",
+            (self.limit >= 0, f"limit must not be negative, got {self.limit}"),
+            (self.splits > 1, f"splits must be at least 2, got {self.splits}"),
+            (self.folds > 1, f"folds must be at least 2, got {self.folds}"),
+            (self.bootstrap > 1, f"bootstrap must be at least 2, got {self.bootstrap}"),
+            (bool(self.out.strip()), "out must name a folder"),
+        )
 
 # %% ../../nbs/fidelity/01_dialogues.ipynb #column
 def _value(row: Mapping[str, Any], columns: str) -> Any:  # None: the row has none of them
     "Give the first column of several that a row has"
-    return next((row[name] for name in map(str.strip, columns.split(",")) if row.get(name) is not None), None)
+    return next(
+        (row[name] for name in map(str.strip, columns.split(",")) if row.get(name) is not None),
+        None,
+    )
 
 
 def _named(row: Mapping[str, Any], columns: str) -> str:  # empty: nothing is named
     "Give the first column of several that names something; 0 is a name"
-    return next((str(row[name]) for name in map(str.strip, columns.split(",")) if row.get(name) not in (None, "")), "")
+    return next(
+        (
+            str(row[name])
+            for name in map(str.strip, columns.split(","))
+            if row.get(name) not in (None, "")
+        ),
+        "",
+    )
 
 
 def _number(value: Any) -> float:
     "Read a number; nan where there is none"
-    try: return float(value)
-    except (TypeError, ValueError): return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def _said_before(row: FileRow, columns: str) -> str | None:  # None: the row has none of them
     "Give what was read before a turn as one text; `DataError` names file and row"
     told = _value(row.values, columns)
-    if told is None or isinstance(told, str): return told
-    if isinstance(told, Mapping): told = [told]
-    try: return "\n".join(m if isinstance(m, str) else str(m["content"]) for m in [*told])
+    if told is None or isinstance(told, str):
+        return told
+    if isinstance(told, Mapping):
+        told = [told]
+    try:
+        return "\n".join(m if isinstance(m, str) else str(m["content"]) for m in [*told])
     except (TypeError, KeyError) as e:
-        raise DataError(f"{row.place}: {columns} must be a text, or a list of texts or of messages with content, got {shorten(told)}. "
-                        "Name the right column with --fidelity.context.") from e
+        raise DataError(
+            f"{row.place}: {columns} must be a text, or a list of texts or of messages with content, got {shorten(told)}. "
+            "Name the right column with --fidelity.context."
+        ) from e
 
 # %% ../../nbs/fidelity/01_dialogues.ipynb #dialogue_of
-def _dialogue(row: FileRow, source: str, c: FidelityConfig) -> Conversation | None:  # None: this side said nothing
+def _dialogue(
+    row: FileRow, source: str, c: FidelityConfig
+) -> Conversation | None:  # None: this side said nothing
     "Read a conversation from a row with messages; `DataError` names file and row"
     messages = row.values[c.messages]
     try:
         turns, before = _turns(messages, c.side)
         last = messages[-1]
     except (TypeError, KeyError, IndexError) as e:
-        raise DataError(f"{row.place}: {c.messages} must be a list of messages with role and content, got {shorten(messages)}. "
-                        "Name the right column with --fidelity.messages.") from e
+        raise DataError(
+            f"{row.place}: {c.messages} must be a list of messages with role and content, got {shorten(messages)}. "
+            "Name the right column with --fidelity.messages."
+        ) from e
     task, person, id = (_named(row.values, columns) for columns in (c.task, c.person, c.dialogue))
     own = last["role"] == c.side
-    return Conversation(source, id or f"{row.place}", turns, before, person, task, _ending(str(last["content"]), own),
-                    _number(_value(row.values, c.success)), _number(_value(row.values, c.rating))) if turns else None
+    return (
+        Conversation(
+            source,
+            id or f"{row.place}",
+            turns,
+            before,
+            person,
+            task,
+            _ending(str(last["content"]), own),
+            _number(_value(row.values, c.success)),
+            _number(_value(row.values, c.rating)),
+        )
+        if turns
+        else None
+    )
 
 # %% ../../nbs/fidelity/01_dialogues.ipynb #from_turns
 HEARD = 10  # messages of others that are kept before a turn
 
 
-def _from_turns(rows: Sequence[tuple[str, FileRow]], c: FidelityConfig) -> list[Conversation]:  # source and row, in order of time
+def _from_turns(
+    rows: Sequence[tuple[str, FileRow]], c: FidelityConfig
+) -> list[Conversation]:  # source and row, in order of time
     "Put single turns together to what each person said in each conversation"
     found: dict[tuple[str, str, str], tuple[list[str], list[str], Any]] = {}
     heard: dict[tuple[str, str], list[tuple[str, str]]] = {}
@@ -181,13 +233,26 @@ def _from_turns(rows: Sequence[tuple[str, FileRow]], c: FidelityConfig) -> list[
         text, person = _spoken(str(_value(row.values, c.text))), _named(row.values, c.person)
         id = _named(row.values, c.dialogue) or f"{row.place}"
         said, told = heard.setdefault((source, id), []), _said_before(row, c.context)
-        if not text: continue
+        if not text:
+            continue
         turns, before, _ = found.setdefault((source, id, person), ([], [], row.values))
         turns.append(text)
         before.append("\n".join(t for who, t in said if who != person) if told is None else told)
-        said[:] = [*said[1 - HEARD:], (person, text)]
-    return [Conversation(source, id, tuple(turns), tuple(before), person, _named(row, c.task), "", _number(_value(row, c.success)),
-                     _number(_value(row, c.rating))) for (source, id, person), (turns, before, row) in found.items()]
+        said[:] = [*said[1 - HEARD :], (person, text)]
+    return [
+        Conversation(
+            source,
+            id,
+            tuple(turns),
+            tuple(before),
+            person,
+            _named(row, c.task),
+            "",
+            _number(_value(row, c.success)),
+            _number(_value(row, c.rating)),
+        )
+        for (source, id, person), (turns, before, row) in found.items()
+    ]
 
 # %% ../../nbs/fidelity/01_dialogues.ipynb #from_run
 PEOPLE = "people"
@@ -199,80 +264,159 @@ def reply_dialogues(
 ) -> list[Conversation]:  # people first, then each model
     "Put real replies and those of models side by side; what nobody was asked is left out"
     by_id = {e.id: e for e in examples}
-    replies = {name: [(id, _spoken(text)) for id, text in found if id in by_id and _spoken(text)] for name, found in said.items()}
+    replies = {
+        name: [(id, _spoken(text)) for id, text in found if id in by_id and _spoken(text)]
+        for name, found in said.items()
+    }
     asked = {id for found in replies.values() for id, _ in found}
-    people = {PEOPLE: [(id, text) for id, e in by_id.items() if id in asked and (text := _spoken(e.reply))]}
+    people = {
+        PEOPLE: [
+            (id, text) for id, e in by_id.items() if id in asked and (text := _spoken(e.reply))
+        ]
+    }
 
     def dialogue(source: str, id: str, text: str, n: int) -> Conversation:
         e = by_id[id]
         read = "\n".join(parts_text(m.content) for m in e.context)
         return Conversation(source, f"{id}#{n}", (text,), (read,), e.user_id, e.context_id)
-    return [dialogue(name, *pair, n) for name, found in (people | replies).items() for n, pair in enumerate(found)]
+
+    return [
+        dialogue(name, *pair, n)
+        for name, found in (people | replies).items()
+        for n, pair in enumerate(found)
+    ]
 
 
 def _reply_files(run: Path) -> list[Conversation]:  # empty: it evaluated no replies
     "Read the replies of people and of every model that a run evaluated"
-    if not (run / "examples.jsonl").is_file(): return []
+    if not (run / "examples.jsonl").is_file():
+        return []
     files = {path.stem: read_jsonl(path) for path in sorted((run / "evaluations").glob("*.jsonl"))}
-    return reply_dialogues(load_examples(run / "examples.jsonl"), {name: [(row["example_id"], row["texts"].get("response", "")) for row in rows] for name, rows in files.items()})
+    return reply_dialogues(
+        load_examples(run / "examples.jsonl"),
+        {
+            name: [(row["example_id"], row["texts"].get("response", "")) for row in rows]
+            for name, rows in files.items()
+        },
+    )
 
 # %% ../../nbs/fidelity/01_dialogues.ipynb #rollout_dialogues
 USERS = ("user", "followup")  # roles of the turns that users say in rollouts
 
 
-def rollout_dialogues(samples: Mapping[str, Iterable[Trajectory]]) -> list[Conversation]:  # stage → samples of it
+def rollout_dialogues(
+    samples: Mapping[str, Iterable[Trajectory]],
+) -> list[Conversation]:  # stage → samples of it
     "Read what users said in the rollouts of each stage; rollouts without a user are left out"
     return [d for stage, some in samples.items() for t in some if (d := _user_dialogue(stage, t))]
 
 
 def _user_dialogue(stage: str, t: Trajectory) -> Conversation | None:
-    messages = [{"role": "user" if turn.role in USERS else "other", "content": turn.text} for turn in t.turns]
+    messages = [
+        {"role": "user" if turn.role in USERS else "other", "content": turn.text}
+        for turn in t.turns
+    ]
     turns, before = _turns(messages)
-    if not turns: return None
+    if not turns:
+        return None
     share, last = t.rewards.get("share", math.nan), messages[-1]
-    return Conversation(stage, f"{stage}/{t.step}/{t.id}", turns, before, t.row_id, t.row_id, _ending(last["content"], last["role"] == "user"),
-                        float(share >= 1) if share == share else math.nan)
+    return Conversation(
+        stage,
+        f"{stage}/{t.step}/{t.id}",
+        turns,
+        before,
+        t.row_id,
+        t.row_id,
+        _ending(last["content"], last["role"] == "user"),
+        float(share >= 1) if share == share else math.nan,
+    )
 
 
-def _run_dialogues(run: Path, whole: bool = False) -> list[Conversation]:  # empty: it is no run; whole: every file of rollouts, and not some dozens
+def _run_dialogues(
+    run: Path, whole: bool = False
+) -> list[Conversation]:  # empty: it is no run; whole: every file of rollouts, and not some dozens
     "Read the replies that a run evaluated, or else what users said in its rollouts; `DataError` where there is neither"
-    files = {stage.name: sorted(stage.glob("*.parquet")) for stage in sorted((run / "trajectories").glob("*"))}
-    found = _reply_files(run) or rollout_dialogues({stage: (t for file in (own if whole else spread(own, 24)) for t in load_trajectories(file)) for stage, own in files.items()})
+    files = {
+        stage.name: sorted(stage.glob("*.parquet"))
+        for stage in sorted((run / "trajectories").glob("*"))
+    }
+    found = _reply_files(run) or rollout_dialogues(
+        {
+            stage: (
+                t for file in (own if whole else spread(own, 24)) for t in load_trajectories(file)
+            )
+            for stage, own in files.items()
+        }
+    )
     if not found and (run / "config.yaml").is_file():
-        raise DataError(f"{run} evaluated no replies, and no user speaks in its rollouts. Give a run of HumanLM, SDPO or gyms, or files of texts.")
+        raise DataError(
+            f"{run} evaluated no replies, and no user speaks in its rollouts. Give a run of HumanLM, SDPO or gyms, or files of texts."
+        )
     return found
 
 # %% ../../nbs/fidelity/01_dialogues.ipynb #read_dialogues
 def _chosen(found: Sequence[Conversation], run: str, only: str, alone: bool) -> list[Conversation]:
     "Keep people and one source of a run, or all; they bear the name of the run where others are given too"
     names = list(dict.fromkeys(d.source for d in found))
-    if only and only not in names: raise DataError(f"{run} has no {shorten(only)!r}: there are {', '.join(names)}. Give {run}:{names[-1]}, or {run} alone.")
-    return [d if alone or d.source == PEOPLE else d._replace(source=f"{Path(run).name}:{d.source}") for d in found if not only or d.source in (PEOPLE, only)]
+    if only and only not in names:
+        raise DataError(
+            f"{run} has no {shorten(only)!r}: there are {', '.join(names)}. Give {run}:{names[-1]}, or {run} alone."
+        )
+    return [
+        d if alone or d.source == PEOPLE else d._replace(source=f"{Path(run).name}:{d.source}")
+        for d in found
+        if not only or d.source in (PEOPLE, only)
+    ]
 
 
-def _read_input(given: str, c: FidelityConfig, alone: bool) -> list[Conversation]:  # alone: nothing else is read
+def _read_input(
+    given: str, c: FidelityConfig, alone: bool
+) -> list[Conversation]:  # alone: nothing else is read
     "Read a file, a folder, a run (RUN), one model of a run (RUN:NAME), or NAME=FILE"
     name, _, place = given.rpartition("=")
     before, _, model = given.rpartition(":")
     for run, only in ((given, ""), (before, model)):
-        if run and (found := _run_dialogues(find_run(run, c.runs), c.limit == 0)): return _chosen(found, run, only, alone)
+        if run and (found := _run_dialogues(find_run(run, c.runs), c.limit == 0)):
+            return _chosen(found, run, only, alone)
     rows = [row for file in row_files(place) for row in read_rows(file)]
-    sources = [str(row.values.get(c.source, "")) if c.source else name or Path(place).name.split(".")[0] for row in rows]
-    whole = [d for source, row in zip(sources, rows) if row.values.get(c.messages) is not None and (d := _dialogue(row, source, c))]
-    single = [(source, row) for source, row in zip(sources, rows) if row.values.get(c.messages) is None and _value(row.values, c.text) is not None]
+    sources = [
+        str(row.values.get(c.source, "")) if c.source else name or Path(place).name.split(".")[0]
+        for row in rows
+    ]
+    whole = [
+        d
+        for source, row in zip(sources, rows)
+        if row.values.get(c.messages) is not None and (d := _dialogue(row, source, c))
+    ]
+    single = [
+        (source, row)
+        for source, row in zip(sources, rows)
+        if row.values.get(c.messages) is None and _value(row.values, c.text) is not None
+    ]
     if not (found := whole + _from_turns(single, c)):
-        raise DataError(f"{place}: no row has {c.messages} or one of {c.text}, with words in it. Its columns: {', '.join(rows[0].values) if rows else 'none'}. "
-                        "Name the right ones with --fidelity.messages or --fidelity.text.")
+        raise DataError(
+            f"{place}: no row has {c.messages} or one of {c.text}, with words in it. Its columns: {', '.join(rows[0].values) if rows else 'none'}. "
+            "Name the right ones with --fidelity.messages or --fidelity.text."
+        )
     return found
 
 
-def read_dialogues(inputs: Sequence[str], c: FidelityConfig = FidelityConfig()) -> dict[str, list[Conversation]]:  # source → dialogues, the real one first
+def read_dialogues(
+    inputs: Sequence[str], c: FidelityConfig = FidelityConfig()
+) -> dict[str, list[Conversation]]:  # source → dialogues, the real one first
     "Read all inputs and sort them by source; `DataError` if the real one is not there"
     found: dict[str, list[Conversation]] = {}
-    for d in dict.fromkeys(d for given in inputs for d in _read_input(given, c, len(inputs) == 1)): found.setdefault(d.source, []).append(d)
+    for d in dict.fromkeys(d for given in inputs for d in _read_input(given, c, len(inputs) == 1)):
+        found.setdefault(d.source, []).append(d)
     real = c.real or next(iter(found))
-    if real not in found: raise DataError(f"No source is named {shorten(real)}: there are {', '.join(found)}. Choose one of them as fidelity.real.")
-    return {name: drawn(found[name], c.limit, c.seed) for name in (real, *(name for name in found if name != real))}
+    if real not in found:
+        raise DataError(
+            f"No source is named {shorten(real)}: there are {', '.join(found)}. Choose one of them as fidelity.real."
+        )
+    return {
+        name: drawn(found[name], c.limit, c.seed)
+        for name in (real, *(name for name in found if name != real))
+    }
 
 # %% ../../nbs/fidelity/01_dialogues.ipynb #drawn
 def clusters_of(dialogues: Iterable[Conversation]) -> np.ndarray:  # [D]
@@ -282,11 +426,15 @@ def clusters_of(dialogues: Iterable[Conversation]) -> np.ndarray:  # [D]
 
 def drawn(dialogues: Sequence[Conversation], limit: int, seed: int = 0) -> list[Conversation]:
     "Draw whole clusters until there are `limit` turns; 0: all"
-    if not limit or sum(len(d.turns) for d in dialogues) <= limit: return list(dialogues)
+    if not limit or sum(len(d.turns) for d in dialogues) <= limit:
+        return list(dialogues)
     names = sorted(set(clusters_of(dialogues).tolist()))
     random.Random(seed).shuffle(names)
     sizes, kept, total = {name: 0 for name in names}, set(), 0
-    for d in dialogues: sizes[d.cluster] += len(d.turns)
+    for d in dialogues:
+        sizes[d.cluster] += len(d.turns)
     for name in names:
-        if total + sizes[name] <= limit or not kept: kept.add(name); total += sizes[name]
+        if total + sizes[name] <= limit or not kept:
+            kept.add(name)
+            total += sizes[name]
     return [d for d in dialogues if d.cluster in kept]

@@ -24,7 +24,8 @@ from ..rewards.texts import chrf
 Said = Sequence[tuple[str, str, str]]  # text, cluster and task of each turn
 
 
-def _lowered(text: str) -> list[str]: return [word.lower() for word in words_of(text)]
+def _lowered(text: str) -> list[str]:
+    return [word.lower() for word in words_of(text)]
 
 
 def _distinct(n: int, words: int) -> Callable[[Said, random.Random], float]:
@@ -32,13 +33,21 @@ def _distinct(n: int, words: int) -> Callable[[Said, random.Random], float]:
         line = [word for text, _, _ in said for word in _lowered(text)][:words]
         found = list(zip(*(line[i:] for i in range(n))))
         return len(set(found)) / len(found) if found else math.nan
+
     return measure
 
 
 def _entropy(part: slice) -> Callable[[Said, random.Random], float]:
     def measure(said: Said, rng: random.Random) -> float:
-        counts = np.array(list(Counter(tuple(_lowered(text)[part]) for text, _, _ in said).values()))
-        return float((counts / counts.sum() * np.log2(counts.sum() / counts)).sum()) if len(said) > 1 else math.nan
+        counts = np.array(
+            list(Counter(tuple(_lowered(text)[part]) for text, _, _ in said).values())
+        )
+        return (
+            float((counts / counts.sum() * np.log2(counts.sum() / counts)).sum())
+            if len(said) > 1
+            else math.nan
+        )
+
     return measure
 
 
@@ -46,28 +55,44 @@ def _near_duplicates(said: Said, rng: random.Random | None = None) -> float:
     "Measure the share of turns to which another turn is at least 90 % the same"
     from rapidfuzz.process import cdist
     from rapidfuzz.distance import Indel
+
     texts = [text.lower() for text, _, _ in said]
     alike = cdist(texts, texts, scorer=Indel.normalized_similarity, score_cutoff=0.9)
     np.fill_diagonal(alike, 0)
     return float((alike.max(1) > 0).mean()) if len(texts) > 1 else math.nan
 
 
-def _likeness(wanted: Callable[[tuple, tuple], bool], most: int = 25) -> Callable[[Said, random.Random], float]:
+def _likeness(
+    wanted: Callable[[tuple, tuple], bool], most: int = 25
+) -> Callable[[Said, random.Random], float]:
     "Average the chrF of pairs of turns"
+
     def measure(said: Said, rng: random.Random) -> float:
         pairs = [(a, b) for i, a in enumerate(said) for b in said[:i] if wanted(a, b)]
         pairs = rng.sample(pairs, min(most, len(pairs)))
-        return float(np.mean(chrf([a[0] for a, _ in pairs], [b[0] for _, b in pairs]))) if pairs else math.nan
+        return (
+            float(np.mean(chrf([a[0] for a, _ in pairs], [b[0] for _, b in pairs])))
+            if pairs
+            else math.nan
+        )
+
     return measure
 
 
 def _measures(words: int) -> dict[str, Callable[[Said, random.Random], float]]:
     "List what is measured of a draw, on so many words where the number matters"
-    return {"different words": _distinct(1, words), "different pairs of words": _distinct(2, words), "openings, bits": _entropy(slice(0, 2)),
-            "endings, bits": _entropy(slice(-2, None)), "near duplicates": _near_duplicates,
-            "likeness within a person": _likeness(lambda a, b: a[1] == b[1]),
-            "likeness between persons": _likeness(lambda a, b: a[1] != b[1]),
-            "likeness between persons, same task": _likeness(lambda a, b: a[1] != b[1] and a[2] == b[2] != "")}
+    return {
+        "different words": _distinct(1, words),
+        "different pairs of words": _distinct(2, words),
+        "openings, bits": _entropy(slice(0, 2)),
+        "endings, bits": _entropy(slice(-2, None)),
+        "near duplicates": _near_duplicates,
+        "likeness within a person": _likeness(lambda a, b: a[1] == b[1]),
+        "likeness between persons": _likeness(lambda a, b: a[1] != b[1]),
+        "likeness between persons, same task": _likeness(
+            lambda a, b: a[1] != b[1] and a[2] == b[2] != ""
+        ),
+    }
 
 # %% ../../nbs/fidelity/04_diversity.ipynb #diversity
 def _draw(said: Said, turns: int, rng: random.Random) -> Said:
@@ -89,47 +114,76 @@ def diversity(
     seed: int = 0,
 ) -> dict[str, dict[str, Interval]]:  # measure → source → mean and middle 95 % of the half samples
     "Measure every source on equally many turns and words"
-    said = {name: [(text, d.cluster, d.task) for d in found for text in d.turns] for name, found in sources.items()}
+    said = {
+        name: [(text, d.cluster, d.task) for d in found for text in d.turns]
+        for name, found in sources.items()
+    }
     turns = min(most, *(len(s) // 2 for s in said.values()))
     rng = random.Random(seed)
     drawn = {name: [_draw(s, turns, rng) for _ in range(draws)] for name, s in said.items()}
-    words = min((n for some in drawn.values() for draw in some if (n := sum(len(words_of(text)) for text, _, _ in draw))), default=0)
+    words = min(
+        (
+            n
+            for some in drawn.values()
+            for draw in some
+            if (n := sum(len(words_of(text)) for text, _, _ in draw))
+        ),
+        default=0,
+    )
     found: dict[str, dict[str, Interval]] = {}
     for measure, of in _measures(words).items():
         values = {name: np.array([of(draw, rng) for draw in some]) for name, some in drawn.items()}
-        found[measure] = {name: Interval.of_draws(_mean(v), v, turns, len({c for _, c, _ in said[name]})) for name, v in values.items()}
+        found[measure] = {
+            name: Interval.of_draws(_mean(v), v, turns, len({c for _, c, _ in said[name]}))
+            for name, v in values.items()
+        }
     return found
 
 
-def _mean(values: np.ndarray) -> float: return float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
+def _mean(values: np.ndarray) -> float:
+    return float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
 
 # %% ../../nbs/fidelity/04_diversity.ipynb #persons
 class Persons(NamedTuple):
     "Whether the texts of persons can be told from each other"
+
     accuracy: Interval  # share of persons whose right profile is nearest of `choices`
-    choices: int        # N
-    topics: bool        # whether some profiles come from the dialogue that is asked about
+    choices: int  # N
+    topics: bool  # whether some profiles come from the dialogue that is asked about
 
 
-def _parts(dialogues: Sequence[Conversation]) -> dict[str, tuple[str, str, bool]]:  # person → profile, what is asked about, whether of one dialogue
+def _parts(
+    dialogues: Sequence[Conversation],
+) -> dict[
+    str, tuple[str, str, bool]
+]:  # person → profile, what is asked about, whether of one dialogue
     "Divide what each person wrote"
     by: dict[str, list[Conversation]] = {}
-    for d in dialogues: by.setdefault(d.cluster, []).append(d)
+    for d in dialogues:
+        by.setdefault(d.cluster, []).append(d)
     found = {}
     for name, some in by.items():
         units = [" \n".join(d.turns) for d in some] if len(some) > 1 else list(some[0].turns)
-        if len(units) > 1: found[name] = (" \n".join(units[:len(units) // 2]), " \n".join(units[len(units) // 2:]), len(some) == 1)
+        if len(units) > 1:
+            found[name] = (
+                " \n".join(units[: len(units) // 2]),
+                " \n".join(units[len(units) // 2 :]),
+                len(some) == 1,
+            )
     return found
 
 
 def _nearest(ranks: np.ndarray, others: int, choices: int) -> np.ndarray:
     "Compute the chance of winning against `choices - 1` of the others, `ranks` of which are farther away"
-    return np.array([math.comb(int(k), choices - 1) / math.comb(others, choices - 1) for k in ranks])
+    return np.array(
+        [math.comb(int(k), choices - 1) / math.comb(others, choices - 1) for k in ranks]
+    )
 
 
 def persons(
     asked: Sequence[Conversation],
-    profiles: Sequence[Conversation] | None = None,  # of the same persons; None: from `asked` itself
+    profiles: Sequence[Conversation]
+    | None = None,  # of the same persons; None: from `asked` itself
     choices: int = 5,
     resamples: int = 1000,
     seed: int = 0,
@@ -137,38 +191,83 @@ def persons(
     "Pick each person among `choices` by its texts"
     own, other = _parts(asked), _parts(asked if profiles is None else profiles)
     names = sorted(own.keys() & other.keys())
-    if len(names) < choices: return None
-    grams, n = gram_matrix([masked(other[name][0]) for name in names] + [masked(own[name][1]) for name in names], 2)[0], len(names)
+    if len(names) < choices:
+        return None
+    grams, n = (
+        gram_matrix(
+            [masked(other[name][0]) for name in names] + [masked(own[name][1]) for name in names], 2
+        )[0],
+        len(names),
+    )
     near = np.asarray((grams[n:] @ grams[:n].T).todense())
     right = np.diag(near)[:, None]
     ranks = np.floor((near < right).sum(1) + ((near == right).sum(1) - 1) / 2)
     chances, draws = _nearest(ranks, n - 1, choices), Bootstrap(np.arange(n), seed, resamples)
-    return Persons(Interval.of_draws(float(chances.mean()), draws.means(chances), n, n), choices, any(own[name][2] for name in names))
+    return Persons(
+        Interval.of_draws(float(chances.mean()), draws.means(chances), n, n),
+        choices,
+        any(own[name][2] for name in names),
+    )
 
 # %% ../../nbs/fidelity/04_diversity.ipynb #outcomes
 class Outcome(NamedTuple):
     "How the outcomes of a source go with those of people on the same tasks"
+
     name: str  # success or rating
     tasks: int
     bias: Interval
-    error: Interval        # mean absolute, over tasks
+    error: Interval  # mean absolute, over tasks
     calibration: Interval  # in bins of equal size
 
 
 def _calibration(real: np.ndarray, other: np.ndarray, bins: int = 10) -> float:
     order = np.argsort(other, kind="stable")
-    return float(sum(len(part) * abs((real[part] - other[part]).mean()) for part in np.array_split(order, bins) if len(part)) / len(order))
+    return float(
+        sum(
+            len(part) * abs((real[part] - other[part]).mean())
+            for part in np.array_split(order, bins)
+            if len(part)
+        )
+        / len(order)
+    )
 
 
-def outcomes(real: Sequence[Conversation], other: Sequence[Conversation], resamples: int = 1000, seed: int = 0) -> list[Outcome]:  # empty: nothing to compare
+def outcomes(
+    real: Sequence[Conversation],
+    other: Sequence[Conversation],
+    resamples: int = 1000,
+    seed: int = 0,
+) -> list[Outcome]:  # empty: nothing to compare
     "Compare success and ratings, task by task"
     found, draws = [], np.random.default_rng(seed)
     for name in ("success", "rating"):
-        means = [{task: _mean(np.array([getattr(d, name) for d in side if d.task == task])) for task in sorted(shared_tasks(real, other))} for side in (real, other)]
+        means = [
+            {
+                task: _mean(np.array([getattr(d, name) for d in side if d.task == task]))
+                for task in sorted(shared_tasks(real, other))
+            }
+            for side in (real, other)
+        ]
         pairs = np.array([(means[0][task], means[1][task]) for task in means[0]])
         pairs = pairs[~np.isnan(pairs).any(1)] if len(pairs) else pairs
-        if len(pairs) < 2: continue
-        measures = (lambda p: float((p[:, 1] - p[:, 0]).mean()), lambda p: float(abs(p[:, 1] - p[:, 0]).mean()), lambda p: _calibration(p[:, 0], p[:, 1]))
+        if len(pairs) < 2:
+            continue
+        measures = (
+            lambda p: float((p[:, 1] - p[:, 0]).mean()),
+            lambda p: float(abs(p[:, 1] - p[:, 0]).mean()),
+            lambda p: _calibration(p[:, 0], p[:, 1]),
+        )
         again = [pairs[draws.integers(0, len(pairs), len(pairs))] for _ in range(resamples)]
-        found.append(Outcome(name, len(pairs), *(Interval.of_draws(of(pairs), np.array([of(p) for p in again]), len(pairs), len(pairs)) for of in measures)))
+        found.append(
+            Outcome(
+                name,
+                len(pairs),
+                *(
+                    Interval.of_draws(
+                        of(pairs), np.array([of(p) for p in again]), len(pairs), len(pairs)
+                    )
+                    for of in measures
+                ),
+            )
+        )
     return found

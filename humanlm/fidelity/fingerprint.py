@@ -18,53 +18,86 @@ from .dialogues import THANKS, Conversation, clusters_of
 
 # %% ../../nbs/fidelity/02_fingerprint.ipynb #TURN
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
-_HEDGE = re.compile(r"\b(?:maybe|perhaps|probably|possibly|i (?:think|guess|suppose|believe|feel like)|kind of|sort of|kinda|sorta|might|not sure|"
-                    r"seems?|somewhat|i'm not certain|as far as i know|afaik|imo|imho)\b", re.I)
-_GREETING = re.compile(r"\W*(?:hi|hello|hey|hiya|howdy|greetings|good (?:morning|afternoon|evening|day))\b", re.I)
-_PLEASE = re.compile(r"\b(?:please|pls|plz|kindly|would you mind|i(?:'d| would) appreciate)\b", re.I)
+_HEDGE = re.compile(
+    r"\b(?:maybe|perhaps|probably|possibly|i (?:think|guess|suppose|believe|feel like)|kind of|sort of|kinda|sorta|might|not sure|"
+    r"seems?|somewhat|i'm not certain|as far as i know|afaik|imo|imho)\b",
+    re.I,
+)
+_GREETING = re.compile(
+    r"\W*(?:hi|hello|hey|hiya|howdy|greetings|good (?:morning|afternoon|evening|day))\b", re.I
+)
+_PLEASE = re.compile(
+    r"\b(?:please|pls|plz|kindly|would you mind|i(?:'d| would) appreciate)\b", re.I
+)
 _SELF = re.compile(r"\b(?:i|i'm|i've|i'd|i'll|me|my|mine|myself|im|ive)\b", re.I)
 _CONTRACTION = re.compile(r"\b[^\W\d_]+['’](?:s|t|re|ve|d|ll|m)\b", re.I)
-_SLIP = re.compile(r"\b(?:dont|doesnt|didnt|cant|wont|isnt|arent|wasnt|werent|couldnt|shouldnt|wouldnt|havent|hasnt|im|ive|youre|theyre|thats|whats|lets|"
-                   r"u|ur|r|thx|plz|pls|teh|adn|taht|recieve|definately|seperate|alot|becuase|thier|wich|untill|tommorow)\b|(?<!\w)i(?!\w)|\s,|\b(\w{2,}) \1\b")
+_SLIP = re.compile(
+    r"\b(?:dont|doesnt|didnt|cant|wont|isnt|arent|wasnt|werent|couldnt|shouldnt|wouldnt|havent|hasnt|im|ive|youre|theyre|thats|whats|lets|"
+    r"u|ur|r|thx|plz|pls|teh|adn|taht|recieve|definately|seperate|alot|becuase|thier|wich|untill|tommorow)\b|(?<!\w)i(?!\w)|\s,|\b(\w{2,}) \1\b"
+)
 _EMOJI = re.compile("[\U0001f300-\U0001faff\u2600-\u27bf]|(?<!\\w)[:;=]-?[)(DPpO/|](?!\\w)|<3")
 _REPEATED = re.compile(r"([^\W\d_])\1\1|([!?.])\2\2")
 _SENTENCE = re.compile(r"[.!?…]+(?=\s|$)|\n+")
 
 
-def words_of(text: str) -> list[str]: return _WORD.findall(text)
+def words_of(text: str) -> list[str]:
+    return _WORD.findall(text)
 
 
 def _has(form: re.Pattern) -> Callable[[str], float]:
-    def found(text: str) -> float: return float(form.search(text) is not None)
+    def found(text: str) -> float:
+        return float(form.search(text) is not None)
+
     return found
 
 
 def _share(of: Callable[[str], Sequence]) -> Callable[[str], float]:
-    def per_word(text: str) -> float: return len(of(text)) / max(1, len(words_of(text)))
+    def per_word(text: str) -> float:
+        return len(of(text)) / max(1, len(words_of(text)))
+
     return per_word
 
 
-def _sentences(text: str) -> float: return float(sum(bool(words_of(part)) for part in _SENTENCE.split(text)))
+def _sentences(text: str) -> float:
+    return float(sum(bool(words_of(part)) for part in _SENTENCE.split(text)))
 
 
 TURN: dict[str, Callable[[str], float]] = {
-    "words": lambda text: float(len(words_of(text))), "characters": lambda text: float(len(text)), "sentences": _sentences,
-    "five words or fewer": lambda text: float(len(words_of(text)) <= 5), "begins in lower case": lambda text: float(text[:1].islower()),
-    "no mark at the end": lambda text: float(text[-1:].isalnum()), "question": _has(re.compile(r"\?")), "exclamation": _has(re.compile("!")),
-    "greeting": lambda text: float(_GREETING.match(text) is not None), "thanks": _has(THANKS), "please": _has(_PLEASE), "hedge": _has(_HEDGE),
-    "first person": _has(_SELF), "contractions per word": _share(_CONTRACTION.findall), "typing slips per word": _share(_SLIP.findall),
-    "emoji or face": _has(_EMOJI), "repeated letters or marks": _has(_REPEATED),
-    "words in capitals": _share(lambda text: [w for w in words_of(text) if len(w) > 1 and w.isupper()]), "line breaks": lambda text: float(text.count("\n")),
+    "words": lambda text: float(len(words_of(text))),
+    "characters": lambda text: float(len(text)),
+    "sentences": _sentences,
+    "five words or fewer": lambda text: float(len(words_of(text)) <= 5),
+    "begins in lower case": lambda text: float(text[:1].islower()),
+    "no mark at the end": lambda text: float(text[-1:].isalnum()),
+    "question": _has(re.compile(r"\?")),
+    "exclamation": _has(re.compile("!")),
+    "greeting": lambda text: float(_GREETING.match(text) is not None),
+    "thanks": _has(THANKS),
+    "please": _has(_PLEASE),
+    "hedge": _has(_HEDGE),
+    "first person": _has(_SELF),
+    "contractions per word": _share(_CONTRACTION.findall),
+    "typing slips per word": _share(_SLIP.findall),
+    "emoji or face": _has(_EMOJI),
+    "repeated letters or marks": _has(_REPEATED),
+    "words in capitals": _share(
+        lambda text: [w for w in words_of(text) if len(w) > 1 and w.isupper()]
+    ),
+    "line breaks": lambda text: float(text.count("\n")),
 }  # feature → from a text to a number
 
 # %% ../../nbs/fidelity/02_fingerprint.ipynb #COPYING
-def _runs(words: Sequence[str], n: int = 3) -> list[tuple[str, ...]]: return list(zip(*(words[i:] for i in range(n))))
+def _runs(words: Sequence[str], n: int = 3) -> list[tuple[str, ...]]:
+    return list(zip(*(words[i:] for i in range(n))))
 
 
-def _lowered(text: str) -> list[str]: return [w.lower() for w in words_of(text)]
+def _lowered(text: str) -> list[str]:
+    return [w.lower() for w in words_of(text)]
 
 
-def _copied_share(text: str, source: str, n: int = 3) -> float:  # in [0, 1]; nan: the text has no run of `n` words
+def _copied_share(
+    text: str, source: str, n: int = 3
+) -> float:  # in [0, 1]; nan: the text has no run of `n` words
     "Measure which share of the runs of words stands in the source"
     own, there = _runs(_lowered(text), n), set(_runs(_lowered(source), n))
     return sum(run in there for run in own) / len(own) if own else np.nan
@@ -82,58 +115,92 @@ def _longest_copy(text: str, source: str) -> float:
 
 
 COPYING: dict[str, Callable[[Conversation, int], float]] = {
-    "copied from the context": lambda d, k: _copied_share(d.turns[k], d.before[k]) if d.before[k] else np.nan,
-    "longest run from the context, words": lambda d, k: _longest_copy(d.turns[k], d.before[k]) if d.before[k] else np.nan,
-    "copied from own earlier turns": lambda d, k: _copied_share(d.turns[k], "\n".join(d.turns[:k])) if k else np.nan,
+    "copied from the context": lambda d, k: (
+        _copied_share(d.turns[k], d.before[k]) if d.before[k] else np.nan
+    ),
+    "longest run from the context, words": lambda d, k: (
+        _longest_copy(d.turns[k], d.before[k]) if d.before[k] else np.nan
+    ),
+    "copied from own earlier turns": lambda d, k: (
+        _copied_share(d.turns[k], "\n".join(d.turns[:k])) if k else np.nan
+    ),
 }  # feature → from a turn in its dialogue to a number; nan: there is nothing to copy from
 
 # %% ../../nbs/fidelity/02_fingerprint.ipynb #WHOLE
 def _longest_at(d: Conversation) -> float:  # 0: the first turn, 1: the last
-    return int(np.argmax([len(t) for t in d.turns])) / (len(d.turns) - 1) if len(d.turns) > 1 else np.nan
+    return (
+        int(np.argmax([len(t) for t in d.turns])) / (len(d.turns) - 1)
+        if len(d.turns) > 1
+        else np.nan
+    )
 
 
 def _ends(kind: str) -> Callable[[Conversation], float]:
-    def found(d: Conversation) -> float: return float(d.ending == kind) if d.ending else np.nan
+    def found(d: Conversation) -> float:
+        return float(d.ending == kind) if d.ending else np.nan
+
     return found
 
 
 WHOLE: dict[str, Callable[[Conversation], float]] = {
-    "turns": lambda d: float(len(d.turns)), "words in all": lambda d: float(sum(len(words_of(t)) for t in d.turns)),
+    "turns": lambda d: float(len(d.turns)),
+    "words in all": lambda d: float(sum(len(words_of(t)) for t in d.turns)),
     "place of the longest turn": _longest_at,
 }  # feature → from a dialogue to a number
 ENDS: dict[str, Callable[[Conversation], float]] = {
-    "last turn says thanks": lambda d: float(THANKS.search(d.turns[-1]) is not None) if d.ending else np.nan,
-    "ends with a stop mark": _ends("stop"), "ends with thanks or a goodbye": _ends("thanks"),
-    "ends with another turn": _ends("other"), "ends in silence": _ends("silence"),
+    "last turn says thanks": lambda d: (
+        float(THANKS.search(d.turns[-1]) is not None) if d.ending else np.nan
+    ),
+    "ends with a stop mark": _ends("stop"),
+    "ends with thanks or a goodbye": _ends("thanks"),
+    "ends with another turn": _ends("other"),
+    "ends in silence": _ends("silence"),
 }
 
 # %% ../../nbs/fidelity/02_fingerprint.ipynb #readings
 class _Readings(NamedTuple):
     "What was counted: one row for each turn, or for each dialogue"
+
     names: tuple[str, ...]  # F
-    values: np.ndarray      # [U, F]; nan: does not apply
-    clusters: np.ndarray    # [U]
+    values: np.ndarray  # [U, F]; nan: does not apply
+    clusters: np.ndarray  # [U]
 
 
 def turn_readings(dialogues: Sequence[Conversation]) -> _Readings:
     "Count form and copying in every turn"
-    rows = [[*(of(text) for of in TURN.values()), *(of(d, k) for of in COPYING.values())] for d in dialogues for k, text in enumerate(d.turns)]
+    rows = [
+        [*(of(text) for of in TURN.values()), *(of(d, k) for of in COPYING.values())]
+        for d in dialogues
+        for k, text in enumerate(d.turns)
+    ]
     clusters = np.repeat(clusters_of(dialogues), [len(d.turns) for d in dialogues])
     return _Readings((*TURN, *COPYING), np.array(rows, float), clusters)
 
 
 def whole_readings(dialogues: Sequence[Conversation]) -> _Readings:
     "Count what belongs to whole dialogues"
-    return _Readings((*WHOLE, *ENDS), np.array([[of(d) for of in (*WHOLE.values(), *ENDS.values())] for d in dialogues], float), clusters_of(dialogues))
+    return _Readings(
+        (*WHOLE, *ENDS),
+        np.array([[of(d) for of in (*WHOLE.values(), *ENDS.values())] for d in dialogues], float),
+        clusters_of(dialogues),
+    )
 
 # %% ../../nbs/fidelity/02_fingerprint.ipynb #histograms
-def _bins_of(values: np.ndarray, most: int = 10) -> np.ndarray:  # edges: x belongs to the first that it does not exceed
+def _bins_of(
+    values: np.ndarray, most: int = 10
+) -> np.ndarray:  # edges: x belongs to the first that it does not exceed
     "Choose bins with about equally many of all values, which may be nan"
     known = np.unique(values[~np.isnan(values)])
-    return known[:-1] if len(known) <= most else np.unique(np.nanquantile(values, np.arange(1, most) / most))
+    return (
+        known[:-1]
+        if len(known) <= most
+        else np.unique(np.nanquantile(values, np.arange(1, most) / most))
+    )
 
 
-def _sums(values: np.ndarray, edges: np.ndarray, index: np.ndarray, clusters: int) -> np.ndarray:  # [C, bins + 1]
+def _sums(
+    values: np.ndarray, edges: np.ndarray, index: np.ndarray, clusters: int
+) -> np.ndarray:  # [C, bins + 1]
     "Count bins in each cluster, and add up the values"
     known, cells = ~np.isnan(values), np.searchsorted(edges, values)
     sums = np.zeros((clusters, len(edges) + 2))
@@ -142,7 +209,9 @@ def _sums(values: np.ndarray, edges: np.ndarray, index: np.ndarray, clusters: in
     return sums
 
 
-def _apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:  # [..., 2]: distance, and the difference b - a of means
+def _apart(
+    a: np.ndarray, b: np.ndarray
+) -> np.ndarray:  # [..., 2]: distance, and the difference b - a of means
     "Compare bins and sums [..., bins + 1]"
     with np.errstate(invalid="ignore", divide="ignore"):
         p, q = (x[..., :-1] / x[..., :-1].sum(-1, keepdims=True) for x in (a, b))
@@ -156,25 +225,31 @@ def _apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:  # [..., 2]: distance, a
 # %% ../../nbs/fidelity/02_fingerprint.ipynb #Difference
 class FeatureGap(NamedTuple):
     "How far a source is from people in one feature"
+
     feature: str
-    real: float         # mean of the people
-    other: float        # mean of the source
+    real: float  # mean of the people
+    other: float  # mean of the source
     difference: Interval  # of the means, source - people
     distance: Interval  # Jensen-Shannon
-    halves: float       # distance of halves of the people, 95th percentile
-    n: int              # turns or dialogues of both
+    halves: float  # distance of halves of the people, 95th percentile
+    n: int  # turns or dialogues of both
 
     @property
-    def found(self) -> bool: return self.distance.low > self.halves
+    def found(self) -> bool:
+        return self.distance.low > self.halves
 
 
-def halves(clusters: np.ndarray, splits: int, seed: int = 0) -> np.ndarray:  # [S, C] of 0 and 1, clusters in the order of their names
+def halves(
+    clusters: np.ndarray, splits: int, seed: int = 0
+) -> np.ndarray:  # [S, C] of 0 and 1, clusters in the order of their names
     "Cut clusters into two random halves, many times"
     names, rng = np.unique(clusters), np.random.default_rng(seed)
     return np.array([rng.permutation(len(names)) % 2 for _ in range(splits)])
 
 
-def feature_gaps(real: _Readings, other: _Readings, resamples: int = 1000, splits: int = 100, seed: int = 0) -> list[FeatureGap]:
+def feature_gaps(
+    real: _Readings, other: _Readings, resamples: int = 1000, splits: int = 100, seed: int = 0
+) -> list[FeatureGap]:
     "Compare every feature that both sources have"
     draws = Bootstrap(np.r_[real.clusters, other.clusters], seed, resamples)
     index, clusters = np.split(draws.index, [len(real.clusters)]), len(draws.names)
@@ -182,7 +257,8 @@ def feature_gaps(real: _Readings, other: _Readings, resamples: int = 1000, split
     own, whole = np.unique(real.clusters, return_inverse=True)[1], len(set(real.clusters.tolist()))
     for i, name in enumerate(real.names):
         sides = real.values[:, i], other.values[:, i]
-        if any(np.isnan(x).all() for x in sides): continue
+        if any(np.isnan(x).all() for x in sides):
+            continue
         edges = _bins_of(np.concatenate(sides))
         sums = [_sums(x, edges, at, clusters) for x, at in zip(sides, index)]
         here, drawn = _apart(*(x.sum(0) for x in sums)), _apart(*(draws.counts @ x for x in sums))
@@ -190,8 +266,19 @@ def feature_gaps(real: _Readings, other: _Readings, resamples: int = 1000, split
         apart = _apart(parted @ half, (1 - parted) @ half)[:, 0]
         n = int(sum((~np.isnan(x)).sum() for x in sides))
         gap, distance = (Interval.of_draws(here[k], drawn[:, k], n, clusters) for k in (1, 0))
-        found.append(FeatureGap(name, float(np.nanmean(sides[0])), float(np.nanmean(sides[1])), gap, distance, _top(apart), n))
+        found.append(
+            FeatureGap(
+                name,
+                float(np.nanmean(sides[0])),
+                float(np.nanmean(sides[1])),
+                gap,
+                distance,
+                _top(apart),
+                n,
+            )
+        )
     return found
 
 
-def _top(drawn: np.ndarray) -> float: return np.nan if np.isnan(drawn).all() else float(np.nanquantile(drawn, 0.95))
+def _top(drawn: np.ndarray) -> float:
+    return np.nan if np.isnan(drawn).all() else float(np.nanquantile(drawn, 0.95))

@@ -24,51 +24,77 @@ LEAST = 20  # simulated replies without which nothing can be told
 
 class Manner:
     "Pay replies that a detector does not tell from the real ones; it learns from what the model said in earlier steps"
+
     file = "manner.json"
 
     def __init__(
         self,
         examples: Sequence[Example],  # of training
-        detector: str = "form",       # of `DETECTORS`
-        most: int = 400,              # simulated replies that are kept, the latest
+        detector: str = "form",  # of `DETECTORS`
+        most: int = 400,  # simulated replies that are kept, the latest
     ):
         self.examples, self.detector, self.most = {e.id: e for e in examples}, detector, most
         self.said: list[list[str]] = []  # id of the example and what was replied, oldest first
 
-    def __call__(self, trajectories: Sequence[Trajectory]) -> list[float]:  # in [0, 1]; 0 where there is no reply
+    def __call__(
+        self, trajectories: Sequence[Trajectory]
+    ) -> list[float]:  # in [0, 1]; 0 where there is no reply
         "Pay a batch"
         asked: dict[str, list[int]] = {}
         for i, t in enumerate(trajectories):
-            if _reply(t): asked.setdefault(t.example_id, []).append(i)
-        paid = {i: value for id, at in asked.items() for i, value in zip(at, self._pay(self.examples[id], [_reply(trajectories[i]) for i in at]))}
+            if _reply(t):
+                asked.setdefault(t.example_id, []).append(i)
+        paid = {
+            i: value
+            for id, at in asked.items()
+            for i, value in zip(
+                at, self._pay(self.examples[id], [_reply(trajectories[i]) for i in at])
+            )
+        }
         return [paid.get(i, 0.0) for i in range(len(trajectories))]
 
     def _pay(self, e: Example, replies: Sequence[str]) -> list[float]:
         "Train a detector for one example, and let it judge pairs of the real reply and each given one"
         said = [(id, text) for id, text in self.said if _may_teach(self.examples[id], e)]
-        if len(said) < LEAST: return [1.0] * len(replies)
+        if len(said) < LEAST:
+            return [1.0] * len(replies)
         real = [self.examples[id].reply for id in dict.fromkeys(id for id, _ in said)]
         train, n = np.arange(len(said) + len(real)), len(said) + len(real)
         detector = DETECTORS[self.detector]([*(text for _, text in said), *real, e.reply, *replies])
-        scores = detector.score(train, (train < len(said)).astype(int), np.arange(n, n + 1 + len(replies)))
-        return [min(1.0, 2 / (1 + math.exp(min(50.0, score - scores[0])))) for score in scores[1:].tolist()]
+        scores = detector.score(
+            train, (train < len(said)).astype(int), np.arange(n, n + 1 + len(replies))
+        )
+        return [
+            min(1.0, 2 / (1 + math.exp(min(50.0, score - scores[0]))))
+            for score in scores[1:].tolist()
+        ]
 
     def note(self, trajectories: Sequence[Trajectory]) -> list[list[str]]:
         "Pick the replies of a step that are the model's own"
-        return [[t.example_id, text] for t in trajectories if (text := _reply(t)) and text != self.examples[t.example_id].reply.strip()]
+        return [
+            [t.example_id, text]
+            for t in trajectories
+            if (text := _reply(t)) and text != self.examples[t.example_id].reply.strip()
+        ]
 
     def learn(self, notes: Sequence[list[str]]) -> dict[str, float]:
         "Keep the latest replies"
-        self.said = [*self.said, *notes][-self.most:]
+        self.said = [*self.said, *notes][-self.most :]
         return {"manner/replies": float(len(self.said))}
 
-    def save(self, path: str | Path) -> Path: return atomic_write(path, to_json(self.said))
-    def load(self, path: str | Path) -> None: self.said = json.loads(Path(path).read_text("utf-8"))
+    def save(self, path: str | Path) -> Path:
+        return atomic_write(path, to_json(self.said))
+
+    def load(self, path: str | Path) -> None:
+        self.said = json.loads(Path(path).read_text("utf-8"))
 
 
-def _reply(t: Trajectory) -> str: return t.fields.get("response", "").strip()
+def _reply(t: Trajectory) -> str:
+    return t.fields.get("response", "").strip()
 
 
 def _may_teach(other: Example, e: Example) -> bool:
     "Whether a detector that is asked about one reply may have seen another"
-    return other.user_id != e.user_id and other.context_id != e.context_id and other.order <= e.order
+    return (
+        other.user_id != e.user_id and other.context_id != e.context_id and other.order <= e.order
+    )

@@ -20,9 +20,22 @@ from ..worlds.mini import SyntheticWorld
 def _world_people(world: SyntheticWorld, size: int = 4) -> list[Conversation]:
     "Put the replies of everybody together to conversations of so many posts"
     by: dict[str, list] = {}
-    for e in world.examples: by.setdefault(e.user_id, []).append(e)
-    return [Conversation("people", f"{user}/{i}", tuple(e.reply for e in some), tuple("\n".join(m.content for m in e.context) for e in some), user, "", "silence")
-            for user, own in by.items() for i in range(0, len(own) - size + 1, size) for some in (own[i:i + size],)]
+    for e in world.examples:
+        by.setdefault(e.user_id, []).append(e)
+    return [
+        Conversation(
+            "people",
+            f"{user}/{i}",
+            tuple(e.reply for e in some),
+            tuple("\n".join(m.content for m in e.context) for e in some),
+            user,
+            "",
+            "silence",
+        )
+        for user, own in by.items()
+        for i in range(0, len(own) - size + 1, size)
+        for some in (own[i : i + size],)
+    ]
 
 # %% ../../nbs/fidelity/06_planted.ipynb #PLANTED
 Error = Callable[[Sequence[Conversation], random.Random], list[Conversation]]
@@ -30,8 +43,10 @@ Error = Callable[[Sequence[Conversation], random.Random], list[Conversation]]
 
 def _each(change: Callable[[str, str], str]) -> Error:
     "Change every turn, given what was read before it"
+
     def plant(found: Sequence[Conversation], rng: random.Random) -> list[Conversation]:
         return [d._replace(turns=tuple(map(change, d.turns, d.before))) for d in found]
+
     return plant
 
 
@@ -57,24 +72,34 @@ PLANTED: dict[str, Error] = {
     "copying": _each(lambda text, before: f"{' '.join(before.split()[:8])} {text}"),
     "one voice": _one_voice,
     "nobody in particular": _shuffled,
-    "ends early": lambda found, rng: [d._replace(turns=d.turns[:2], before=d.before[:2]) for d in found],
+    "ends early": lambda found, rng: [
+        d._replace(turns=d.turns[:2], before=d.before[:2]) for d in found
+    ],
 }  # error → how it is planted
 
 # %% ../../nbs/fidelity/06_planted.ipynb #noticed
-def _beside(a: Interval, b: Interval) -> bool: return a.low > b.high or a.high < b.low
+def _beside(a: Interval, b: Interval) -> bool:
+    return a.low > b.high or a.high < b.low
 
 
 def _noticed(found: Fidelity, name: str) -> dict[str, list[str]]:  # family → what notices
     "List the measures that notice that a source is not made of people"
     source, real = found.sources[name], found.real
     gaps = [gap.feature for gap in source.gaps if gap.found]
-    own = [("their own texts", source.persons, found.persons), ("the texts of the same people", source.matched, found.persons)]
-    return {"detectors": [d.detector for d in source.detections if found.told_apart(d)],
-            "form": [f for f in gaps if f not in COPYING and f not in WHOLE and f not in ENDS],
-            "copying": [f for f in gaps if f in COPYING],
-            "dialogues and endings": [f for f in gaps if f in WHOLE or f in ENDS],
-            "diversity": [m for m, by in found.diversity.items() if _beside(by[name], by[real])],
-            "persons": [what for what, p, people in own if p and people and _beside(p.accuracy, people.accuracy)]}
+    own = [
+        ("their own texts", source.persons, found.persons),
+        ("the texts of the same people", source.matched, found.persons),
+    ]
+    return {
+        "detectors": [d.detector for d in source.detections if found.told_apart(d)],
+        "form": [f for f in gaps if f not in COPYING and f not in WHOLE and f not in ENDS],
+        "copying": [f for f in gaps if f in COPYING],
+        "dialogues and endings": [f for f in gaps if f in WHOLE or f in ENDS],
+        "diversity": [m for m, by in found.diversity.items() if _beside(by[name], by[real])],
+        "persons": [
+            what for what, p, people in own if p and people and _beside(p.accuracy, people.accuracy)
+        ],
+    }
 
 
 def _planted_table(
@@ -86,10 +111,31 @@ def _planted_table(
     names = sorted({d.person for d in people})
     random.Random(c.seed).shuffle(names)
     other = set(names[::2])
-    real, rest = [d for d in people if d.person not in other], [d for d in people if d.person in other]
-    found = measure({"people": real} | {name: plant(rest, random.Random(c.seed)) for name, plant in errors.items()}, c)
+    real, rest = (
+        [d for d in people if d.person not in other],
+        [d for d in people if d.person in other],
+    )
+    found = measure(
+        {"people": real}
+        | {name: plant(rest, random.Random(c.seed)) for name, plant in errors.items()},
+        c,
+    )
     said = {name: _noticed(found, name) for name in errors}
-    def told(some: Sequence[str]) -> str: return "–" if not some else ", ".join(some[:2]) + (f" and {len(some) - 2} more" if len(some) > 2 else "")
+
+    def told(some: Sequence[str]) -> str:
+        return (
+            "–"
+            if not some
+            else ", ".join(some[:2]) + (f" and {len(some) - 2} more" if len(some) > 2 else "")
+        )
+
     heads = list(next(iter(said.values())))
     best = {name: max(d.turn.value for d in s.detections) for name, s in found.sources.items()}
-    return found, Table(("planted", "best AUC", *heads), [[name, number_text(best[name]), *(told(by[head]) for head in heads)] for name, by in said.items()], "lrl")
+    return found, Table(
+        ("planted", "best AUC", *heads),
+        [
+            [name, number_text(best[name]), *(told(by[head]) for head in heads)]
+            for name, by in said.items()
+        ],
+        "lrl",
+    )

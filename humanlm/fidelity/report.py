@@ -20,32 +20,50 @@ from ..core.stats import Interval, number_text, range_text
 from ..evaluation.figures import PALETTE, axes_of, label, legend
 from ..evaluation.report import RunFolder, missing
 from .detection import DETECTORS, Detection, ceiling, detect, shared_tasks
-from .dialogues import ENDINGS, Conversation, FidelityConfig, clusters_of, drawn, read_dialogues, rollout_dialogues
+from humanlm.fidelity.dialogues import (
+    ENDINGS,
+    Conversation,
+    FidelityConfig,
+    clusters_of,
+    drawn,
+    read_dialogues,
+    rollout_dialogues,
+)
 from .diversity import Outcome, Persons, diversity, outcomes, persons
-from .fingerprint import COPYING, ENDS, FeatureGap, feature_gaps, turn_readings, whole_readings
+from humanlm.fidelity.fingerprint import (
+    COPYING,
+    ENDS,
+    FeatureGap,
+    feature_gaps,
+    turn_readings,
+    whole_readings,
+)
 
 # %% ../../nbs/fidelity/05_report.ipynb #Fidelity
 class _Likeness(NamedTuple):
     "How far one source is from people"
-    gaps: list[FeatureGap]      # of turns and dialogues
+
+    gaps: list[FeatureGap]  # of turns and dialogues
     detections: list[Detection]
     outcomes: list[Outcome]
-    persons: Persons | None     # its own texts told apart
-    matched: Persons | None     # its texts matched to those of the same people
-    shared: int                 # tasks that it has in common with people
+    persons: Persons | None  # its own texts told apart
+    matched: Persons | None  # its texts matched to those of the same people
+    shared: int  # tasks that it has in common with people
 
 
 class Fidelity(NamedTuple):
     "How far sources are from people"
+
     real: str
     sizes: dict[str, tuple[int, int, int]]  # source → turns, dialogues, clusters
-    ceiling: dict[str, Interval]            # detector → AUC of people against people
+    ceiling: dict[str, Interval]  # detector → AUC of people against people
     diversity: dict[str, dict[str, Interval]]
-    persons: Persons | None                 # of people
+    persons: Persons | None  # of people
     sources: dict[str, _Likeness]
 
     @property
-    def names(self) -> list[str]: return [self.real, *self.sources]
+    def names(self) -> list[str]:
+        return [self.real, *self.sources]
 
     def told_apart(self, d: Detection) -> bool:
         "Say whether a detector tells a source from people better than people from people"
@@ -60,42 +78,82 @@ def measure(
 ) -> Fidelity:
     "Measure every source against the first"
     (name, real), *others = sources.items()
-    sizes = {name: (sum(len(d.turns) for d in found), len(found), len(set(clusters_of(found).tolist()))) for name, found in sources.items()}
+    sizes = {
+        name: (sum(len(d.turns) for d in found), len(found), len(set(clusters_of(found).tolist())))
+        for name, found in sources.items()
+    }
     own = [of(real) for of in (turn_readings, whole_readings)]
 
     def likeness(other: Sequence[Conversation]) -> _Likeness:
         read = [of(other) for of in (turn_readings, whole_readings)]
-        gaps = [gap for a, b in zip(own, read) for gap in feature_gaps(a, b, c.bootstrap, 100, c.seed)]
+        gaps = [
+            gap for a, b in zip(own, read) for gap in feature_gaps(a, b, c.bootstrap, 100, c.seed)
+        ]
         same = {d.person for d in real} & {d.person for d in other} - {""}
-        return _Likeness(gaps, detect(real, other, detectors, c.folds, c.bootstrap, c.seed), outcomes(real, other, c.bootstrap, c.seed),
-                        persons(other) if crowd else None, persons(other, real) if crowd and same else None, len(shared_tasks(real, other)))
-    top, varied = ceiling(real, detectors, c.splits, c.folds, c.seed), diversity(dict(sources), seed=c.seed) if crowd else {}
-    return Fidelity(name, sizes, top, varied, persons(real) if crowd else None, {name: likeness(other) for name, other in others})
+        return _Likeness(
+            gaps,
+            detect(real, other, detectors, c.folds, c.bootstrap, c.seed),
+            outcomes(real, other, c.bootstrap, c.seed),
+            persons(other) if crowd else None,
+            persons(other, real) if crowd and same else None,
+            len(shared_tasks(real, other)),
+        )
+
+    top, varied = (
+        ceiling(real, detectors, c.splits, c.folds, c.seed),
+        diversity(dict(sources), seed=c.seed) if crowd else {},
+    )
+    return Fidelity(
+        name,
+        sizes,
+        top,
+        varied,
+        persons(real) if crowd else None,
+        {name: likeness(other) for name, other in others},
+    )
 
 # %% ../../nbs/fidelity/05_report.ipynb #detection_figure
-def _colours(names: Sequence[str]) -> dict[str, str]: return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
+def _colours(names: Sequence[str]) -> dict[str, str]:
+    return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
 
 
 def _dot(ax: Any, i: Interval, y: float, colour: str, name: str = "", marker: str = "o") -> None:
-    if math.isnan(i.value): return
-    if not math.isnan(i.low): ax.plot([i.low, i.high], [y, y], color=colour, lw=1.6, solid_capstyle="round")
+    if math.isnan(i.value):
+        return
+    if not math.isnan(i.low):
+        ax.plot([i.low, i.high], [y, y], color=colour, lw=1.6, solid_capstyle="round")
     ax.plot(i.value, y, marker, color=colour, ms=4.5, label=label(name) if name else None)
 
 
 @styled
 def _detection_figure(found: Fidelity) -> Any:  # a matplotlib figure
     "Draw how well each detector tells each source from people, over what people against people give"
-    rows = list(dict.fromkeys(d.detector for s in found.sources.values() for d in s.detections)) or list(found.ceiling)
+    rows = list(
+        dict.fromkeys(d.detector for s in found.sources.values() for d in s.detections)
+    ) or list(found.ceiling)
     step, colours = 0.8 / max(1, len(found.sources)), _colours(list(found.sources))
     figure, ax = axes_of(5.2, 1.0 + 0.42 * len(rows) + 0.16 * len(rows) * len(found.sources))
     for y, detector in enumerate(rows):
         if top := found.ceiling.get(detector):
-            ax.fill_betweenx([y - 0.45, y + 0.45], top.low, top.high, color=INK, alpha=0.12, lw=0, label=f"{label(found.real)} against themselves" if y == 0 else None)
+            ax.fill_betweenx(
+                [y - 0.45, y + 0.45],
+                top.low,
+                top.high,
+                color=INK,
+                alpha=0.12,
+                lw=0,
+                label=f"{label(found.real)} against themselves" if y == 0 else None,
+            )
         for k, (name, source) in enumerate(found.sources.items()):
             d = next(d for d in source.detections if d.detector == detector)
             _dot(ax, d.turn, y - 0.4 + step * (k + 0.5), colours[name], name)
     ax.axvline(0.5, color=INK, lw=1, ls=":")
-    ax.set(yticks=range(len(rows)), yticklabels=rows, xlabel="AUC of single turns, 95 % intervals; 0.5: nobody could tell", xlim=(0.3, 1.02))
+    ax.set(
+        yticks=range(len(rows)),
+        yticklabels=rows,
+        xlabel="AUC of single turns, 95 % intervals; 0.5: nobody could tell",
+        xlim=(0.3, 1.02),
+    )
     ax.invert_yaxis()
     ax.grid(axis="x")
     legend(figure, [ax])
@@ -109,18 +167,37 @@ def _gap_figure(found: Fidelity, features: Sequence[str]) -> Any:  # a matplotli
     figure, ax = axes_of(5.2, 0.9 + 0.2 * len(features) * max(1.0, 0.55 * len(found.sources)))
     for y, feature in enumerate(features):
         for k, (name, source) in enumerate(found.sources.items()):
-            if not (gap := next((gap for gap in source.gaps if gap.feature == feature), None)): continue
+            if not (gap := next((gap for gap in source.gaps if gap.feature == feature), None)):
+                continue
             at = y - 0.4 + step * (k + 0.5)
-            ax.barh(at, gap.halves, step, color=INK, alpha=0.12, lw=0, label=f"halves of {label(found.real)}" if y == k == 0 else None)
+            ax.barh(
+                at,
+                gap.halves,
+                step,
+                color=INK,
+                alpha=0.12,
+                lw=0,
+                label=f"halves of {label(found.real)}" if y == k == 0 else None,
+            )
             _dot(ax, gap.distance, at, colours[name], name)
-    ax.set(yticks=range(len(features)), yticklabels=features, xlabel="Jensen-Shannon distance, 95 % intervals; 0: the same", xlim=(0, None), ylim=(len(features) - 0.4, -0.6))
+    ax.set(
+        yticks=range(len(features)),
+        yticklabels=features,
+        xlabel="Jensen-Shannon distance, 95 % intervals; 0: the same",
+        xlim=(0, None),
+        ylim=(len(features) - 0.4, -0.6),
+    )
     ax.grid(axis="x")
     legend(figure, [ax])
     return figure
 
 # %% ../../nbs/fidelity/05_report.ipynb #findings
 def _interval(i: Interval | None, form: str = ".2f") -> str:
-    return "–" if i is None or math.isnan(i.value) else f"{number_text(i.value, form)} ({range_text(i.low, i.high, form)})"
+    return (
+        "–"
+        if i is None or math.isnan(i.value)
+        else f"{number_text(i.value, form)} ({range_text(i.low, i.high, form)})"
+    )
 
 
 def _findings(found: Fidelity) -> list[str]:
@@ -129,61 +206,193 @@ def _findings(found: Fidelity) -> list[str]:
     for name, source in found.sources.items():
         best = max(source.detections, key=lambda d: d.turn.value)
         apart = [d.detector for d in source.detections if found.told_apart(d)]
-        verdict = f"told apart by {', '.join(apart)}" if apart else "not told apart beyond what people against people give"
-        off = sorted((gap for gap in source.gaps if gap.found), key=lambda gap: -gap.distance.value)[:3]
-        shown = "; ".join(f"{gap.feature} {number_text(gap.real)} against {number_text(gap.other)}" for gap in off)
-        said.append(f"{name}: {verdict} (AUC {_interval(best.turn)}, {best.detector}). " + (f"Farthest ({found.real} against {name}): {shown}." if shown else ""))
-        if not source.shared: said.append(f"{found.real} and {name} share no task: what differs may be the task and not who writes. Read the method, not an estimate.")
-    if not found.sources: said.append(f"Nobody else: only {found.real} was read. Give dialogues of people beside it, people=FILE, to see how far apart they are.")
+        verdict = (
+            f"told apart by {', '.join(apart)}"
+            if apart
+            else "not told apart beyond what people against people give"
+        )
+        off = sorted(
+            (gap for gap in source.gaps if gap.found), key=lambda gap: -gap.distance.value
+        )[:3]
+        shown = "; ".join(
+            f"{gap.feature} {number_text(gap.real)} against {number_text(gap.other)}" for gap in off
+        )
+        said.append(
+            f"{name}: {verdict} (AUC {_interval(best.turn)}, {best.detector}). "
+            + (f"Farthest ({found.real} against {name}): {shown}." if shown else "")
+        )
+        if not source.shared:
+            said.append(
+                f"{found.real} and {name} share no task: what differs may be the task and not who writes. Read the method, not an estimate."
+            )
+    if not found.sources:
+        said.append(
+            f"Nobody else: only {found.real} was read. Give dialogues of people beside it, people=FILE, to see how far apart they are."
+        )
     halves = ", ".join(f"{detector} {_interval(top)}" for detector, top in found.ceiling.items())
-    if halves: said.append(f"Ceiling, {found.real} against themselves in random halves: AUC {halves}. 0.5 is a coin.")
-    else: said.append(f"{found.real}: {found.sizes[found.real][2]} persons or dialogues are too few to be held against themselves, so there is no ceiling.")
+    if halves:
+        said.append(
+            f"Ceiling, {found.real} against themselves in random halves: AUC {halves}. 0.5 is a coin."
+        )
+    else:
+        said.append(
+            f"{found.real}: {found.sizes[found.real][2]} persons or dialogues are too few to be held against themselves, so there is no ceiling."
+        )
     for detector, top in found.ceiling.items():
-        if not top.low <= 0.5 <= top.high: said.append(f"WARNING: {detector} tells {found.real} from themselves ({_interval(top)}). Something leaks, or persons write too little.")
+        if not top.low <= 0.5 <= top.high:
+            said.append(
+                f"WARNING: {detector} tells {found.real} from themselves ({_interval(top)}). Something leaks, or persons write too little."
+            )
     return said
 
 # %% ../../nbs/fidelity/05_report.ipynb #tables
 def _detection_table(found: Fidelity) -> Table:
-    rows = [[name, d.detector, _interval(d.turn), _interval(d.whole), _interval(found.ceiling.get(d.detector)), "yes" if found.told_apart(d) else "no"]
-            for name, s in found.sources.items() for d in s.detections]
-    alone = [[found.real, detector, "", "", _interval(top), ""] for detector, top in found.ceiling.items()] if not rows else []
-    return Table(("source", "detector", "AUC of turns", "AUC of dialogues", f"{found.real} against themselves", "told apart"), rows + alone, "llr")
+    rows = [
+        [
+            name,
+            d.detector,
+            _interval(d.turn),
+            _interval(d.whole),
+            _interval(found.ceiling.get(d.detector)),
+            "yes" if found.told_apart(d) else "no",
+        ]
+        for name, s in found.sources.items()
+        for d in s.detections
+    ]
+    alone = (
+        [
+            [found.real, detector, "", "", _interval(top), ""]
+            for detector, top in found.ceiling.items()
+        ]
+        if not rows
+        else []
+    )
+    return Table(
+        (
+            "source",
+            "detector",
+            "AUC of turns",
+            "AUC of dialogues",
+            f"{found.real} against themselves",
+            "told apart",
+        ),
+        rows + alone,
+        "llr",
+    )
 
 
 def _gap_table(found: Fidelity, name: str, features: Sequence[str] | None = None) -> Table:
-    rows = [[gap.feature, gap.n, number_text(gap.real), number_text(gap.other), _interval(gap.difference, "+.2f"), _interval(gap.distance), number_text(gap.halves),
-             "yes" if gap.found else "no"] for gap in found.sources[name].gaps if features is None or gap.feature in features]
-    return Table(("feature", "n", found.real, name, "difference", "distance", "halves", "beyond"), rows)
+    rows = [
+        [
+            gap.feature,
+            gap.n,
+            number_text(gap.real),
+            number_text(gap.other),
+            _interval(gap.difference, "+.2f"),
+            _interval(gap.distance),
+            number_text(gap.halves),
+            "yes" if gap.found else "no",
+        ]
+        for gap in found.sources[name].gaps
+        if features is None or gap.feature in features
+    ]
+    return Table(
+        ("feature", "n", found.real, name, "difference", "distance", "halves", "beyond"), rows
+    )
 
 
 def _tells_table(found: Fidelity) -> Table:
-    def side(d: Detection, sign: int) -> str: return ", ".join(f"“{name}”" if d.detector == "words" else name for name, weight in d.tells if weight * sign > 0) or "–"
-    return Table(("source", "detector", f"points to {found.real}", "points to the source"),
-                 [[name, d.detector, side(d, -1), side(d, 1)] for name, s in found.sources.items() for d in s.detections if d.tells], "l")
+    def side(d: Detection, sign: int) -> str:
+        return (
+            ", ".join(
+                f"“{name}”" if d.detector == "words" else name
+                for name, weight in d.tells
+                if weight * sign > 0
+            )
+            or "–"
+        )
+
+    return Table(
+        ("source", "detector", f"points to {found.real}", "points to the source"),
+        [
+            [name, d.detector, side(d, -1), side(d, 1)]
+            for name, s in found.sources.items()
+            for d in s.detections
+            if d.tells
+        ],
+        "l",
+    )
 
 
 def _diversity_table(found: Fidelity) -> Table:
-    return Table(("measure", *found.names), [[measure, *(_interval(by[name]) for name in found.names)] for measure, by in found.diversity.items()])
+    return Table(
+        ("measure", *found.names),
+        [
+            [measure, *(_interval(by[name]) for name in found.names)]
+            for measure, by in found.diversity.items()
+        ],
+    )
 
 
 def _persons_table(found: Fidelity) -> Table:
-    rows = [(f"{found.real}, by their own texts", found.persons)] + [(f"{name}, by its own texts", s.persons) for name, s in found.sources.items()]
-    rows += [(f"{name}, by the texts of {found.real}", s.matched) for name, s in found.sources.items()]
-    return Table(("whose texts", "persons", "right one nearest", "guessing", "profile from the same dialogue"),
-                 [[name, p.accuracy.n, _interval(p.accuracy), number_text(1 / p.choices), "yes: the topic helps" if p.topics else "no"] for name, p in rows if p])
+    rows = [(f"{found.real}, by their own texts", found.persons)] + [
+        (f"{name}, by its own texts", s.persons) for name, s in found.sources.items()
+    ]
+    rows += [
+        (f"{name}, by the texts of {found.real}", s.matched) for name, s in found.sources.items()
+    ]
+    return Table(
+        (
+            "whose texts",
+            "persons",
+            "right one nearest",
+            "guessing",
+            "profile from the same dialogue",
+        ),
+        [
+            [
+                name,
+                p.accuracy.n,
+                _interval(p.accuracy),
+                number_text(1 / p.choices),
+                "yes: the topic helps" if p.topics else "no",
+            ]
+            for name, p in rows
+            if p
+        ],
+    )
 
 
 def _outcome_table(found: Fidelity) -> Table:
-    return Table(("source", "outcome", "tasks", "bias", "mean absolute error", "calibration error"),
-                 [[name, o.name, o.tasks, _interval(o.bias, "+.2f"), _interval(o.error), _interval(o.calibration)] for name, s in found.sources.items() for o in s.outcomes], "llr")
+    return Table(
+        ("source", "outcome", "tasks", "bias", "mean absolute error", "calibration error"),
+        [
+            [
+                name,
+                o.name,
+                o.tasks,
+                _interval(o.bias, "+.2f"),
+                _interval(o.error),
+                _interval(o.calibration),
+            ]
+            for name, s in found.sources.items()
+            for o in s.outcomes
+        ],
+        "llr",
+    )
 
 
 def _size_table(found: Fidelity) -> Table:
-    return Table(("source", "turns", "dialogues", "persons, or dialogues where nobody knows them"), [[name, *found.sizes[name]] for name in found.names])
+    return Table(
+        ("source", "turns", "dialogues", "persons, or dialogues where nobody knows them"),
+        [[name, *found.sizes[name]] for name in found.names],
+    )
 
 # %% ../../nbs/fidelity/05_report.ipynb #parts
-CAUTION = ("A report about groups: no licence to imitate a real, named person. An AUC of 0.5 on these texts says nothing about others. "
-           "Small samples have wide intervals: read those.")
+CAUTION = (
+    "A report about groups: no licence to imitate a real, named person. An AUC of 0.5 on these texts says nothing about others. "
+    "Small samples have wide intervals: read those."
+)
 
 
 def _of_turns(found: Fidelity) -> list[str]:
@@ -191,25 +400,70 @@ def _of_turns(found: Fidelity) -> list[str]:
     return [name for name in seen if name not in ENDS and name not in COPYING]
 
 
-def parts(found: Fidelity) -> list[tuple[str, str, list[tuple[str, Table]], list[tuple[Any, str]]]]:  # title, lead, titled tables, figures with words
+def parts(
+    found: Fidelity,
+) -> list[
+    tuple[str, str, list[tuple[str, Table]], list[tuple[Any, str]]]
+]:  # title, lead, titled tables, figures with words
     "Arrange what was measured in the order in which a reader asks"
     features, several = _of_turns(found), bool(found.sources)
-    def by_source(names: Sequence[str]) -> list[tuple[str, Table]]: return [(name, t) for name in found.sources if (t := _gap_table(found, name, names)).rows]
+
+    def by_source(names: Sequence[str]) -> list[tuple[str, Table]]:
+        return [(name, t) for name in found.sources if (t := _gap_table(found, name, names)).rows]
+
     none = f"Nothing to compare: {found.real} and the other sources share no task on which both have a success or a rating."
     told, rated = _persons_table(found), _outcome_table(found)
     return [
-        ("Could anybody tell?", "Detectors are trained on some persons or dialogues and tested on others. Grey: the middle 95 % of random halves of the same people. "
-         "What weighs most is found by all features together: those that go together share a weight, or take opposite ones, so how one differs by itself is said by the fingerprint below.",
-         [("", _detection_table(found)), *([("What weighs most", _tells_table(found))] if several else [])], [(_detection_figure(found), "AUC by detector and source")]),
-        ("Fingerprint", "What can be counted in a turn or dialogue. Grey: 95th percentile of the distance between halves of the same people.",
-         by_source(features), [(_gap_figure(found, features), "Distance by feature and source")] if several else []),
-        ("Copying", "Runs of three words that stood in the context or in the person's own earlier turns.", by_source(list(COPYING)), []),
-        ("Endings", f"How conversations end: with {', '.join(ENDINGS.values())}." if any(by_source(list(ENDS))) else "Nobody knows how these texts ended: single turns have no ending.",
-         by_source(list(ENDS)), []),
-        ("One voice or many", "On equally many turns and words; intervals over half samples.", [("", _diversity_table(found))], []),
-        ("Whose text is it?", "Half of a person's texts is a profile, the other half is asked about." if told.rows else "Too few persons wrote enough to be told apart.",
-         [("", told)] if told.rows else [], []),
-        ("Outcomes", "Success and ratings on the same tasks." if rated.rows else none, [("", rated)] if rated.rows else [], []),
+        (
+            "Could anybody tell?",
+            "Detectors are trained on some persons or dialogues and tested on others. Grey: the middle 95 % of random halves of the same people. "
+            "What weighs most is found by all features together: those that go together share a weight, or take opposite ones, so how one differs by itself is said by the fingerprint below.",
+            [
+                ("", _detection_table(found)),
+                *([("What weighs most", _tells_table(found))] if several else []),
+            ],
+            [(_detection_figure(found), "AUC by detector and source")],
+        ),
+        (
+            "Fingerprint",
+            "What can be counted in a turn or dialogue. Grey: 95th percentile of the distance between halves of the same people.",
+            by_source(features),
+            [(_gap_figure(found, features), "Distance by feature and source")] if several else [],
+        ),
+        (
+            "Copying",
+            "Runs of three words that stood in the context or in the person's own earlier turns.",
+            by_source(list(COPYING)),
+            [],
+        ),
+        (
+            "Endings",
+            f"How conversations end: with {', '.join(ENDINGS.values())}."
+            if any(by_source(list(ENDS)))
+            else "Nobody knows how these texts ended: single turns have no ending.",
+            by_source(list(ENDS)),
+            [],
+        ),
+        (
+            "One voice or many",
+            "On equally many turns and words; intervals over half samples.",
+            [("", _diversity_table(found))],
+            [],
+        ),
+        (
+            "Whose text is it?",
+            "Half of a person's texts is a profile, the other half is asked about."
+            if told.rows
+            else "Too few persons wrote enough to be told apart.",
+            [("", told)] if told.rows else [],
+            [],
+        ),
+        (
+            "Outcomes",
+            "Success and ratings on the same tasks." if rated.rows else none,
+            [("", rated)] if rated.rows else [],
+            [],
+        ),
         ("What was read", CAUTION, [("", _size_table(found))], []),
     ]
 
@@ -220,7 +474,15 @@ def _report_html(found: Fidelity) -> str:  # a whole HTML page
     made = parts(found)
     links = tag("nav", *(tag("a", title, href=f"#part{i}") for i, (title, *_) in enumerate(made)))
     inside = (_part_html(i, *part) for i, part in enumerate(made))
-    return page("How human?", tag("h1", "How human?"), tag("p", " · ".join(found.names), class_="lead"), said, links, *inside, css=CSS)
+    return page(
+        "How human?",
+        tag("h1", "How human?"),
+        tag("p", " · ".join(found.names), class_="lead"),
+        said,
+        links,
+        *inside,
+        css=CSS,
+    )
 
 
 CSS = """
@@ -232,20 +494,44 @@ CSS = """
 """
 
 
-def _part_html(i: int, title: str, lead: str, tables: Sequence[tuple[str, Table]], figures: Sequence[tuple[Any, str]]) -> Html:
+def _part_html(
+    i: int,
+    title: str,
+    lead: str,
+    tables: Sequence[tuple[str, Table]],
+    figures: Sequence[tuple[Any, str]],
+) -> Html:
     "Draw one part; tables behind a picture are folded"
     drawn = [figure_html(figure, words) for figure, words in figures]
+
     def shown(name: str, table: Table) -> Html:
         html = table.html("wide" if "weighs" in name else "")
-        return fold(f"{name}: every number", html) if figures and name and "weighs" not in name else Html().join([tag("h3", name) if name else "", html])
-    return tag("h2", title, id=f"part{i}") + tag("p", lead, class_="lead") + Html().join([*drawn, *(shown(*t) for t in tables)])
+        return (
+            fold(f"{name}: every number", html)
+            if figures and name and "weighs" not in name
+            else Html().join([tag("h3", name) if name else "", html])
+        )
+
+    return (
+        tag("h2", title, id=f"part{i}")
+        + tag("p", lead, class_="lead")
+        + Html().join([*drawn, *(shown(*t) for t in tables)])
+    )
 
 
 def _report_markdown(found: Fidelity) -> str:
     "Give the page without its pictures, as Markdown"
     lines = ["# How human?", *map(escape, _findings(found))]
     for title, lead, tables, _ in parts(found):
-        lines += [f"## {title}", escape(lead), *(text for name, table in tables for text in ([f"### {escape(name)}"] if name else []) + [table.markdown()])]
+        lines += [
+            f"## {title}",
+            escape(lead),
+            *(
+                text
+                for name, table in tables
+                for text in ([f"### {escape(name)}"] if name else []) + [table.markdown()]
+            ),
+        ]
     return "\n\n".join(lines) + "\n"
 
 
@@ -258,8 +544,10 @@ def _write_report(found: Fidelity, folder: str | Path) -> Path:  # of report.htm
 
 def _plain(value: Any) -> Any:
     "Give named tuples as dicts"
-    if hasattr(value, "_asdict"): return {name: _plain(v) for name, v in value._asdict().items()}
-    if isinstance(value, dict): return {name: _plain(v) for name, v in value.items()}
+    if hasattr(value, "_asdict"):
+        return {name: _plain(v) for name, v in value._asdict().items()}
+    if isinstance(value, dict):
+        return {name: _plain(v) for name, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 # %% ../../nbs/fidelity/05_report.ipynb #manner_html
@@ -269,49 +557,115 @@ def manner_html(
     c: FidelityConfig = FidelityConfig(limit=200, splits=10, bootstrap=300),
 ) -> Html:
     "Show what detectors say of each source beside what it means; `DataError` if there are too few people"
-    found = measure({name: drawn(some, c.limit, c.seed) for name, some in sources.items()}, c, ("form", "words"), crowd=False)
+    found = measure(
+        {name: drawn(some, c.limit, c.seed) for name, some in sources.items()},
+        c,
+        ("form", "words"),
+        crowd=False,
+    )
 
     def line(name: str, source: _Likeness) -> list[str]:
-        far = sorted((gap for gap in source.gaps if gap.found), key=lambda gap: -gap.distance.value)[:3]
-        shown = "; ".join(f"{gap.feature} {number_text(gap.real)} against {number_text(gap.other)}" for gap in far)
-        return [name, *(by.get(name, "–") for by in meaning.values()), *(_interval(d.turn) for d in source.detections), shown or "nothing beyond halves of people"]
+        far = sorted(
+            (gap for gap in source.gaps if gap.found), key=lambda gap: -gap.distance.value
+        )[:3]
+        shown = "; ".join(
+            f"{gap.feature} {number_text(gap.real)} against {number_text(gap.other)}" for gap in far
+        )
+        return [
+            name,
+            *(by.get(name, "–") for by in meaning.values()),
+            *(_interval(d.turn) for d in source.detections),
+            shown or "nothing beyond halves of people",
+        ]
+
     rows = [line(name, source) for name, source in found.sources.items()]
-    rows.append([f"{found.real} against themselves", *("" for _ in meaning), *(_interval(found.ceiling.get(name)) for name in ("form", "words")), ""])
-    table = Table(("model", *meaning, "AUC by form", "AUC by words", "farthest, people against model"), rows, "l").html("wide")
+    rows.append(
+        [
+            f"{found.real} against themselves",
+            *("" for _ in meaning),
+            *(_interval(found.ceiling.get(name)) for name in ("form", "words")),
+            "",
+        ]
+    )
+    table = Table(
+        ("model", *meaning, "AUC by form", "AUC by words", "farthest, people against model"),
+        rows,
+        "l",
+    ).html("wide")
     n = f"{found.sizes[found.real][0]} replies of {found.sizes[found.real][2]} people."
-    return figure_html(_detection_figure(found), "AUC by detector and model", f"Grey: the middle 95 % of random halves of people. {n}") + table
+    return (
+        figure_html(
+            _detection_figure(found),
+            "AUC by detector and model",
+            f"Grey: the middle 95 % of random halves of people. {n}",
+        )
+        + table
+    )
 
 # %% ../../nbs/fidelity/05_report.ipynb #users_section
-_SHOWN = ("words", "five words or fewer", "question", "thanks", "copied from the context", "turns", "ends with thanks or a goodbye", "ends in silence")
+_SHOWN = (
+    "words",
+    "five words or fewer",
+    "question",
+    "thanks",
+    "copied from the context",
+    "turns",
+    "ends with thanks or a goodbye",
+    "ends in silence",
+)
 
 
 def users_section(run: RunFolder) -> Html:
     "Show how the users write that speak in the rollouts of a run"
     sources: dict[str, list[Conversation]] = {}
-    for d in rollout_dialogues(run.samples): sources.setdefault(d.source, []).append(d)
-    if not sources: return missing("No user speaks in the training samples.")
+    for d in rollout_dialogues(run.samples):
+        sources.setdefault(d.source, []).append(d)
+    if not sources:
+        return missing("No user speaks in the training samples.")
     sources = {name: drawn(found, 300) for name, found in sources.items()}
-    read = {name: [of(found) for of in (turn_readings, whole_readings)] for name, found in sources.items()}
+    read = {
+        name: [of(found) for of in (turn_readings, whole_readings)]
+        for name, found in sources.items()
+    }
 
     def mean(name: str, feature: str) -> str:
         values = next(r.values[:, r.names.index(feature)] for r in read[name] if feature in r.names)
         return number_text(float(np.nanmean(values))) if not np.isnan(values).all() else "–"
-    rows = [["turns read", *(sum(len(d.turns) for d in found) for found in sources.values())], *([feature, *(mean(name, feature) for name in sources)] for feature in _SHOWN)]
-    rows += [[measure, *(_interval(by[name]) for name in sources)] for measure, by in diversity(sources).items()]
+
+    rows = [
+        ["turns read", *(sum(len(d.turns) for d in found) for found in sources.values())],
+        *([feature, *(mean(name, feature) for name in sources)] for feature in _SHOWN),
+    ]
+    rows += [
+        [measure, *(_interval(by[name]) for name in sources)]
+        for measure, by in diversity(sources).items()
+    ]
     how = f"Whether people write like this: humanlm eval fidelity people=FILE {run.folder}"
     return Table(("measure", *sources), rows).html() + tag("p", how, class_="lead")
 
 # %% ../../nbs/fidelity/05_report.ipynb #fidelity_command
 def fidelity_command(argv: Sequence[str]) -> int:  # exit code
     "Compare sources and write the report"
-    s = parse({"fidelity": FidelityConfig}, argv, "How human? Hold texts of simulated users against those of people.",
-              "files (JSONL, CSV, parquet; FILE or NAME=FILE), runs (RUN) or a run's model (RUN:NAME)", runs=False)
-    if not s.inputs: raise ConfigError("Nothing to compare. Give files of texts, NAME=FILE, or runs.")
+    s = parse(
+        {"fidelity": FidelityConfig},
+        argv,
+        "How human? Hold texts of simulated users against those of people.",
+        "files (JSONL, CSV, parquet; FILE or NAME=FILE), runs (RUN) or a run's model (RUN:NAME)",
+        runs=False,
+    )
+    if not s.inputs:
+        raise ConfigError("Nothing to compare. Give files of texts, NAME=FILE, or runs.")
     sources = read_dialogues(s.inputs, s.fidelity)
     wide = max(20, *(len(name) + 2 for name in sources))
-    sizes = [f"{name:<{wide}}{sum(len(d.turns) for d in found):,} turns, {len(found):,} dialogues, {len(set(clusters_of(found).tolist())):,} resampled" for name, found in sources.items()]
+    sizes = [
+        f"{name:<{wide}}{sum(len(d.turns) for d in found):,} turns, {len(found):,} dialogues, {len(set(clusters_of(found).tolist())):,} resampled"
+        for name, found in sources.items()
+    ]
     print("\n".join(sizes), flush=True)
-    if s.dry_run: return 0
+    if s.dry_run:
+        return 0
     found = measure(sources, s.fidelity)
-    print("\n" + "\n".join(_findings(found)) + f"\n\nreport: {_write_report(found, s.fidelity.out)}")
+    print(
+        "\n" + "\n".join(_findings(found)) + f"\n\nreport: {_write_report(found, s.fidelity.out)}"
+    )
     return 0

@@ -13,60 +13,112 @@ from dataclasses import dataclass
 
 from ..core.basics import shorten
 from humanlm.gyms.protocol import (
-    BROKEN, Environment, Feedback, Gym, GymTask, KINDS, MAX_CONTENT, TEXT, ToolCall, UserRole, answer_form, idle,
-    play_through, spoken
+    BROKEN,
+    Environment,
+    Feedback,
+    Gym,
+    GymTask,
+    KINDS,
+    MAX_CONTENT,
+    TEXT,
+    ToolCall,
+    UserRole,
+    answer_form,
+    idle,
+    play_through,
+    spoken,
 )
 
 # %% ../../nbs/gyms/04_conformance.ipynb #TemplateTask
 @dataclass(frozen=True)
 class _TemplateTask(GymTask):
     "A word to be written backwards"
+
     word: str
 
     @property
-    def opening(self) -> str: return f"Write {self.word} from its last letter to its first."
+    def opening(self) -> str:
+        return f"Write {self.word} from its last letter to its first."
 
     @property
-    def truth(self) -> str: return self.word[::-1]
+    def truth(self) -> str:
+        return self.word[::-1]
 
     @property
-    def secrets(self) -> tuple[str, ...]: return (self.truth,)
+    def secrets(self) -> tuple[str, ...]:
+        return (self.truth,)
 
 # %% ../../nbs/gyms/04_conformance.ipynb #TemplateEnvironment
 class _TemplateEnvironment(Environment):
     "Say a word, hear it again, answer"
+
     task: _TemplateTask
     kinds = ("action", "answer")
     formats = {"action": "anything; the user says it again", "answer": "the word"}
-    roles = {"echo": UserRole("Say again what the assistant said, word for word and without anything else: {said}", answer_form(reply=TEXT))}
+    roles = {
+        "echo": UserRole(
+            "Say again what the assistant said, word for word and without anything else: {said}",
+            answer_form(reply=TEXT),
+        )
+    }
 
-    def rule_echo(self, said: str) -> dict: return {"reply": said}
+    def rule_echo(self, said: str) -> dict:
+        return {"reply": said}
 
     async def on_action(self, content):
-        if not content.strip(): return Feedback("You said nothing.", fault="format")
+        if not content.strip():
+            return Feedback("You said nothing.", fault="format")
         return Feedback(spoken(await self.ask("echo", said=content), most=MAX_CONTENT))
 
     async def on_answer(self, content):
         said, truth = content.strip().casefold(), self.task.truth.casefold()
-        if not said: return Feedback("You answered nothing.", fault="format")
+        if not said:
+            return Feedback("You answered nothing.", fault="format")
         score = 1.0 if said == truth else 0.7 if truth in said else 0.3
-        return Feedback("That is it." if score == 1 else "That is not it yet.", self.improved(score), score >= 0.8)
+        return Feedback(
+            "That is it." if score == 1 else "That is not it yet.",
+            self.improved(score),
+            score >= 0.8,
+        )
 
 # %% ../../nbs/gyms/04_conformance.ipynb #template
 def _template_tasks(count: int, seed: int) -> list[_TemplateTask]:
     "Make words, all different"
     rng, words = random.Random(f"template/{seed}"), {}
-    while len(words) < count: words["".join(rng.choice("bdfgklmnprstv") + rng.choice("aeiou") for _ in range(3))] = None
+    while len(words) < count:
+        words["".join(rng.choice("bdfgklmnprstv") + rng.choice("aeiou") for _ in range(3))] = None
     return [_TemplateTask(f"template-{seed}-{n}", word) for n, word in enumerate(words)]
 
 
-template = Gym("template", _TemplateEnvironment, _template_tasks, lambda env: ToolCall("answer", env.task.truth),
-               gold=lambda task: ToolCall("answer", task.truth),
-               about="Somebody wants a word to be written backwards.")
+template = Gym(
+    "template",
+    _TemplateEnvironment,
+    _template_tasks,
+    lambda env: ToolCall("answer", env.task.truth),
+    gold=lambda task: ToolCall("answer", task.truth),
+    about="Somebody wants a word to be written backwards.",
+)
 
 # %% ../../nbs/gyms/04_conformance.ipynb #gym_problems
-_ODD = ("", " ", "[", "[answer]", "{", "nan", "-1", "1e999", "'; --", "\x00", "<|im_end|>", "é" * 50, "{}",
-        '{"name": 1}', "test", "all of them", "a, b")
+_ODD = (
+    "",
+    " ",
+    "[",
+    "[answer]",
+    "{",
+    "nan",
+    "-1",
+    "1e999",
+    "'; --",
+    "\x00",
+    "<|im_end|>",
+    "é" * 50,
+    "{}",
+    '{"name": 1}',
+    "test",
+    "all of them",
+    "a, b",
+)
 
 
 async def gym_problems(
@@ -77,49 +129,93 @@ async def gym_problems(
 ) -> list[str]:
     "Play tasks in all the ways that break gyms; what is wrong, nothing if all is well"
     config, env = gym.config, gym.environment
-    found = [f"{env.__name__} offers {kind!r} and has no on_{kind}" for kind, handler in env.handlers.items() if handler is None]
+    found = [
+        f"{env.__name__} offers {kind!r} and has no on_{kind}"
+        for kind, handler in env.handlers.items()
+        if handler is None
+    ]
     if tasks is None:
         tasks = gym.tasks(count, 0)
-        if tasks != gym.tasks(count, 0): found.append("tasks: the same seed makes other tasks")
-        if len({task.id for task in [*tasks, *gym.tasks(count, 1)]}) < 2 * count: found.append("tasks: some have the same id")
+        if tasks != gym.tasks(count, 0):
+            found.append("tasks: the same seed makes other tasks")
+        if len({task.id for task in [*tasks, *gym.tasks(count, 1)]}) < 2 * count:
+            found.append("tasks: some have the same id")
     prompt = gym.system_prompt(config)
     for task in tasks:
-        found += [f"{task.id}: {shorten(secret, 40)!r} stands in what the policy is told"
-                  for secret in task.secrets if secret and secret in prompt + task.opening]
-        found += [f"{task.id}: {problem}" for problem in [*await _scripted(gym, task, config), *await _random(gym, task, config, odd // len(tasks))]]
+        found += [
+            f"{task.id}: {shorten(secret, 40)!r} stands in what the policy is told"
+            for secret in task.secrets
+            if secret and secret in prompt + task.opening
+        ]
+        found += [
+            f"{task.id}: {problem}"
+            for problem in [
+                *await _scripted(gym, task, config),
+                *await _random(gym, task, config, odd // len(tasks)),
+            ]
+        ]
     return found
 
 
 async def _scripted(gym, task, config):
-    expert, again, lazy = [await play_through(gym.play(task, config, seed=7), player) for player in (gym.expert, gym.expert, idle)]
+    expert, again, lazy = [
+        await play_through(gym.play(task, config, seed=7), player)
+        for player in (gym.expert, gym.expert, idle)
+    ]
     right = math.isclose(gym.score(expert), gym.best(task), abs_tol=1e-6)
-    found = [] if right else [f"the expert scores {gym.score(expert)}, and the best is {gym.best(task)}"]
-    if expert.turns != again.turns: found.append("the same calls lead to other turns")
+    found = (
+        []
+        if right
+        else [f"the expert scores {gym.score(expert)}, and the best is {gym.best(task)}"]
+    )
+    if expert.turns != again.turns:
+        found.append("the same calls lead to other turns")
     if gym.score(lazy) != 0 or lazy.stop != "turn_limit" or len(lazy.turns) != config.max_turns:
-        found.append(f"who is idle scores {gym.score(lazy)} in {len(lazy.turns)} turns ({lazy.stop})")
+        found.append(
+            f"who is idle scores {gym.score(lazy)} in {len(lazy.turns)} turns ({lazy.stop})"
+        )
     return found + await _copied(gym, task, config, expert)
 
 
 async def _copied(gym, task, config, played):
     env, half = gym.play(task, config, seed=7), len(played.turns) // 2
-    for turn in played.turns[:half]: await env.step(ToolCall(turn.kind, turn.content))
+    for turn in played.turns[:half]:
+        await env.step(ToolCall(turn.kind, turn.content))
     state = env.state_dict()
     await env.step(ToolCall("nothing", "of this kind"))
-    changed = [name for name, value in env.state_dict().items() if name not in ("turns", "_rng") and value != state[name] and name != "stop"]
+    changed = [
+        name
+        for name, value in env.state_dict().items()
+        if name not in ("turns", "_rng") and value != state[name] and name != "stop"
+    ]
     env.load_state_dict(state)
-    for turn in played.turns[half:]: await env.step(ToolCall(turn.kind, turn.content))
+    for turn in played.turns[half:]:
+        await env.step(ToolCall(turn.kind, turn.content))
     problems = [f"a call of no kind changes {', '.join(changed)}"] if changed else []
-    return problems + ([] if env.turns == played.turns else ["an episode that goes on from a copy goes otherwise"])
+    return problems + (
+        [] if env.turns == played.turns else ["an episode that goes on from a copy goes otherwise"]
+    )
 
 
 async def _random(gym, task, config, odd):
     rng, env = random.Random(f"odd/{task.id}"), gym.play(task, config)
-    words = [*_ODD, *task.opening.split()[:20], *(word for secret in task.secrets for word in secret.split()[:5])]
+    words = [
+        *_ODD,
+        *task.opening.split()[:20],
+        *(word for secret in task.secrets for word in secret.split()[:5]),
+    ]
     for _ in range(odd):
-        if env.stop: env = gym.play(task, config)
-        call = ToolCall(rng.choice((*env.kinds, *KINDS, "odd")), " ".join(rng.choices(words, k=rng.randint(0, 4))))
+        if env.stop:
+            env = gym.play(task, config)
+        call = ToolCall(
+            rng.choice((*env.kinds, *KINDS, "odd")),
+            " ".join(rng.choices(words, k=rng.randint(0, 4))),
+        )
         turn = await env.step(call)
-        if env.stop in BROKEN: return [f"{call}: {turn.feedback}"]
-        if config.clamp and not 0 <= turn.reward <= 1: return [f"{call} pays {turn.reward}"]
-        if not isinstance(turn.feedback, str) or not turn.feedback: return [f"{call} gives no feedback"]
+        if env.stop in BROKEN:
+            return [f"{call}: {turn.feedback}"]
+        if config.clamp and not 0 <= turn.reward <= 1:
+            return [f"{call} pays {turn.reward}"]
+        if not isinstance(turn.feedback, str) or not turn.feedback:
+            return [f"{call} gives no feedback"]
     return []

@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..core.basics import DataError, append_row, check_name, fingerprint, grown_rows, trim_rows
+from humanlm.core.basics import (
+    DataError,
+    append_row,
+    check_name,
+    fingerprint,
+    grown_rows,
+    trim_rows,
+)
 from ..core.stats import known_mean
 from ..evaluation.measured import Measurement, Results, results
 from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, ToolCall, idle
@@ -38,7 +45,12 @@ class ChatPlayer:
         system: bool = True,  # tell it in a system message where it is
         **settings,  # further fields of `ChatRequest`: temperature, max_tokens
     ):
-        self.gym, self.client, self.system, self.settings = gym, client, system, {"max_tokens": 2048, "caller": "policy"} | settings
+        self.gym, self.client, self.system, self.settings = (
+            gym,
+            client,
+            system,
+            {"max_tokens": 2048, "caller": "policy"} | settings,
+        )
         self.wrote: Any = WeakKeyDictionary()  # episode → turn → message, as it was written
 
     def messages(self, env: Environment) -> list[dict[str, str]]:
@@ -47,7 +59,11 @@ class ChatPlayer:
 
     async def __call__(self, env: Environment) -> str:
         "Write the next message"
-        text = (await self.client(ChatRequest(tuple(self.messages(env)), repeat=env.seed, **self.settings))).text
+        text = (
+            await self.client(
+                ChatRequest(tuple(self.messages(env)), repeat=env.seed, **self.settings)
+            )
+        ).text
         self.wrote.setdefault(env, {})[len(env.turns)] = text
         return text
 
@@ -62,7 +78,13 @@ def episode_messages(
     said = [{"role": "system", "content": gym.system_prompt(env.config)}] if system else []
     said.append({"role": "user", "content": env.task.opening})
     for i, turn in enumerate(env.turns):
-        said += [{"role": "assistant", "content": wrote.get(i) or str(ToolCall(turn.kind, turn.content))}, {"role": "user", "content": turn.feedback}]
+        said += [
+            {
+                "role": "assistant",
+                "content": wrote.get(i) or str(ToolCall(turn.kind, turn.content)),
+            },
+            {"role": "user", "content": turn.feedback},
+        ]
     return said
 
 
@@ -71,42 +93,62 @@ PLAYERS = ("expert", "open-loop", "chance", "idle")
 
 def player_of(name: str, gym: Gym) -> Callable[[Environment], Any]:
     "Make a player that needs no model"
-    return {"expert": gym.expert, "open-loop": gym.open_loop or idle, "chance": gym.chance(), "idle": idle}[check_name(name, PLAYERS, "player")]
+    return {
+        "expert": gym.expert,
+        "open-loop": gym.open_loop or idle,
+        "chance": gym.chance(),
+        "idle": idle,
+    }[check_name(name, PLAYERS, "player")]
 
 # %% ../../nbs/70_gyms.ipynb #EpisodeRecord
 @dataclass(frozen=True)
 class EpisodeRecord:
     "One episode, as it is kept"
+
     gym: str
     task: str
     copy: int
     turns: list[dict]  # fields of `GymTurn`
     stop: str
-    score: float       # nan: the user, the judge or the gym failed
-    best: float        # that could have been reached
+    score: float  # nan: the user, the judge or the gym failed
+    best: float  # that could have been reached
     user: str = "rule"
     judge: str = "rule"
-    tags: list[dict] = field(default_factory=list)  # what was wrong with the user: fields of `UserMistake`
+    tags: list[dict] = field(
+        default_factory=list
+    )  # what was wrong with the user: fields of `UserMistake`
     rerun: int = 0  # how often it had been played before, because of its user
     conditions: str = ""  # under which it was played: seed, settings, user, judge
 
     @property
-    def key(self) -> tuple[str, str, int]: return self.gym, self.task, self.copy
+    def key(self) -> tuple[str, str, int]:
+        return self.gym, self.task, self.copy
 
     @property
-    def rewards(self) -> list[float]: return [turn["reward"] for turn in self.turns]
+    def rewards(self) -> list[float]:
+        return [turn["reward"] for turn in self.turns]
 
     @property
-    def mistakes(self) -> list[UserMistake]: return [UserMistake(**tag) for tag in self.tags]
+    def mistakes(self) -> list[UserMistake]:
+        return [UserMistake(**tag) for tag in self.tags]
 
     @classmethod
     def of(cls, gym: Gym, env: Environment, copy: int = 0) -> "EpisodeRecord":
         "Make the record of an episode that has ended"
-        if not env.stop: raise DataError(f"The episode of {env.task.id} is still going on. Play it to its end.")
-        return cls(gym.name, env.task.id, copy, [turn._asdict() | {"parts": dict(turn.parts)} for turn in env.turns], env.stop,
-                             math.nan if env.stop in BROKEN else gym.score(env), gym.best(env.task),
-                             tags=[mistake._asdict() for mistake in episode_mistakes(env)],
-                             user=player_name(env.user), judge=player_name(env.judge))
+        if not env.stop:
+            raise DataError(f"The episode of {env.task.id} is still going on. Play it to its end.")
+        return cls(
+            gym.name,
+            env.task.id,
+            copy,
+            [turn._asdict() | {"parts": dict(turn.parts)} for turn in env.turns],
+            env.stop,
+            math.nan if env.stop in BROKEN else gym.score(env),
+            gym.best(env.task),
+            tags=[mistake._asdict() for mistake in episode_mistakes(env)],
+            user=player_name(env.user),
+            judge=player_name(env.judge),
+        )
 
 # %% ../../nbs/70_gyms.ipynb #play_gyms
 async def play_tasks(
@@ -115,7 +157,7 @@ async def play_tasks(
     player: Callable[[Environment], Any],  # what it does next: a call or a text, awaited if need be
     copies: int = 1,  # episodes of a task
     config: GymConfig | None = None,
-    user: Any = None,   # None: rules
+    user: Any = None,  # None: rules
     judge: Any = None,
     path: str | Path | None = None,  # JSONL of episodes of this player, to go on with
     seed: int = 0,
@@ -124,26 +166,37 @@ async def play_tasks(
     rerun: int = 0,
 ) -> list[EpisodeRecord]:  # by task, then copy
     "Play tasks of a gym"
-    kept = [] if path is None else map(_episode, trim_rows(path, lambda row: row["stop"] not in BROKEN))
+    kept = (
+        []
+        if path is None
+        else map(_episode, trim_rows(path, lambda row: row["stop"] not in BROKEN))
+    )
     mark = fingerprint([asdict(config or gym.config), seed, player_name(user), player_name(judge)])
     done = {e.key: e for e in kept if e.rerun >= rerun or not e.tags}
     if any(e.gym == gym.name and e.conditions != mark for e in done.values()):
-        raise DataError(f"{path} holds episodes of {gym.name} that were played with another seed, other settings, "
-                        f"or another user or judge. Give another file, or play as then.")
+        raise DataError(
+            f"{path} holds episodes of {gym.name} that were played with another seed, other settings, "
+            f"or another user or judge. Give another file, or play as then."
+        )
 
     async def one(wanted):
         task, copy = wanted
-        if (found := done.get((gym.name, task.id, copy))) is not None: return found
+        if (found := done.get((gym.name, task.id, copy))) is not None:
+            return found
         env = gym.play(task, config, user, judge, seed * 1000 + copy + 1_000_003 * rerun)
-        while not env.stop: await _move(env, player)
+        while not env.stop:
+            await _move(env, player)
         made = replace(EpisodeRecord.of(gym, env, copy), rerun=rerun, conditions=mark)
-        if path is not None: append_row(path, made)
+        if path is not None:
+            append_row(path, made)
         return made
 
     return await in_turn(one, [(task, copy) for task in tasks for copy in range(copies)], workers)
 
 
-_TOO_LONG = re.compile(r"context[ _](?:length|window)|too long|maximum number of tokens|do(?:es)? not fit", re.I)  # in the words of servers
+_TOO_LONG = re.compile(
+    r"context[ _](?:length|window)|too long|maximum number of tokens|do(?:es)? not fit", re.I
+)  # in the words of servers
 
 
 async def _move(env, player):
@@ -152,14 +205,25 @@ async def _move(env, player):
         said = player(env)
         said = await said if isawaitable(said) else said
     except LLMError as e:
-        if e.stops: raise
-        env.stop = "length" if e.kind == "bad request" and env.turns and _TOO_LONG.search(str(e)) else "policy_error"
-    else: await env.step(said)
+        if e.stops:
+            raise
+        env.stop = (
+            "length"
+            if e.kind == "bad request" and env.turns and _TOO_LONG.search(str(e))
+            else "policy_error"
+        )
+    else:
+        await env.step(said)
 
 
 def _episode(row):
-    turns = [turn | {"reward": math.nan if turn["reward"] is None else turn["reward"]} for turn in row["turns"]]
-    return EpisodeRecord(**(row | {"turns": turns, "score": math.nan if row["score"] is None else row["score"]}))
+    turns = [
+        turn | {"reward": math.nan if turn["reward"] is None else turn["reward"]}
+        for turn in row["turns"]
+    ]
+    return EpisodeRecord(
+        **(row | {"turns": turns, "score": math.nan if row["score"] is None else row["score"]})
+    )
 
 
 def load_episodes(
@@ -171,7 +235,9 @@ def load_episodes(
     return found if every else list({e.key: e for e in found}.values())
 
 # %% ../../nbs/70_gyms.ipynb #pass_at_k
-def _pass_at_k(n: int, c: int, k: int) -> float:  # n: episodes of a task; c: of them successful; → nan where fewer than k were played
+def _pass_at_k(
+    n: int, c: int, k: int
+) -> float:  # n: episodes of a task; c: of them successful; → nan where fewer than k were played
     "Estimate the chance that one of k episodes succeeds (Chen et al. 2021, section 2.1)"
     return math.nan if k > n else 1 - math.comb(n - c, k) / math.comb(n, k)
 
@@ -179,12 +245,20 @@ def _pass_at_k(n: int, c: int, k: int) -> float:  # n: episodes of a task; c: of
 def _episode_values(e: EpisodeRecord) -> dict[str, float]:
     "Give the numbers of one episode; nan where it says nothing about the policy"
     broken, paid = e.stop in BROKEN, [i for i, reward in enumerate(e.rewards, 1) if reward > 0]
-    values = {"score": e.score, "share": e.score / e.best, "success": float(e.score >= e.best - 1e-6),
-              "turns": len(e.turns), "effective turns": max(paid, default=0),
-              "time-weighted": sum(reward / i for i, reward in enumerate(e.rewards, 1)),
-              "invalid calls": known_mean([float(turn["fault"] in _POLICY) for turn in e.turns]),
-              "calls left out": known_mean([float(turn.get("more", 0)) for turn in e.turns])}
-    failed = {"user failed": float(broken and e.stop != "policy_error"), "policy failed": float(e.stop == "policy_error")}
+    values = {
+        "score": e.score,
+        "share": e.score / e.best,
+        "success": float(e.score >= e.best - 1e-6),
+        "turns": len(e.turns),
+        "effective turns": max(paid, default=0),
+        "time-weighted": sum(reward / i for i, reward in enumerate(e.rewards, 1)),
+        "invalid calls": known_mean([float(turn["fault"] in _POLICY) for turn in e.turns]),
+        "calls left out": known_mean([float(turn.get("more", 0)) for turn in e.turns]),
+    }
+    failed = {
+        "user failed": float(broken and e.stop != "policy_error"),
+        "policy failed": float(e.stop == "policy_error"),
+    }
     return {name: math.nan if broken else float(value) for name, value in values.items()} | failed
 
 
@@ -197,17 +271,28 @@ def measured_tasks(
 ) -> list[Measurement]:  # one a task; parts are gyms
     "Measure a player, task by task"
     by_task: Mapping[tuple, list] = defaultdict(list)
-    for e in episodes: by_task[e.gym, e.task].append(e)
-    return [Measurement(f"{gym}/{task}", f"{gym}/{task}",
-                        {name: {gym: value} for name, value in _task_values(found, ks).items()}) for (gym, task), found in by_task.items()]
+    for e in episodes:
+        by_task[e.gym, e.task].append(e)
+    return [
+        Measurement(
+            f"{gym}/{task}",
+            f"{gym}/{task}",
+            {name: {gym: value} for name, value in _task_values(found, ks).items()},
+        )
+        for (gym, task), found in by_task.items()
+    ]
 
 
 def _task_values(found, ks):
     each = [_episode_values(e) for e in found]
     known = [values for values in each if not math.isnan(values["score"])]
     right = sum(values["success"] == 1 for values in known)
-    more = {f"pass@{k}": _pass_at_k(len(known), right, k)
-            for k in ks} | {f"best@{k}": max((v["score"] for v in known[:k]), default=math.nan) if len(known) >= k else math.nan for k in ks}
+    more = {f"pass@{k}": _pass_at_k(len(known), right, k) for k in ks} | {
+        f"best@{k}": max((v["score"] for v in known[:k]), default=math.nan)
+        if len(known) >= k
+        else math.nan
+        for k in ks
+    }
     return {name: known_mean([values[name] for values in each]) for name in each[0]} | more
 
 # %% ../../nbs/70_gyms.ipynb #gym_results
@@ -221,7 +306,9 @@ def gym_results(
 
 def user_split(
     episodes: Sequence[EpisodeRecord],
-) -> dict[str, tuple[Any, list[EpisodeRecord]]]:  # as of `split_scores`, by the share of the best score, with the episodes themselves
+) -> dict[
+    str, tuple[Any, list[EpisodeRecord]]
+]:  # as of `split_scores`, by the share of the best score, with the episodes themselves
     "Show results with and without episodes in which the user made a mistake"
     split = split_scores([e.score / e.best for e in episodes], [e.mistakes for e in episodes])
     return {name: (mean, [episodes[i] for i in places]) for name, (mean, places) in split.items()}

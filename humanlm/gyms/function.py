@@ -20,98 +20,141 @@ from ..clients.protocol import setting
 from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall
 
 # %% ../../nbs/gyms/05_function.ipynb #compile_rule
-_NODES = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Load, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.USub)
+_NODES = (
+    ast.Expression,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Load,
+    ast.Add,
+    ast.Sub,
+    ast.Mult,
+    ast.Div,
+    ast.Pow,
+    ast.USub,
+)
 _LARGEST = 1e12  # results above are not told
 
 
 def _power(base, exponent):
     whole = isinstance(base, int) and isinstance(exponent, int)
-    if whole and abs(base) > 1 and exponent * base.bit_length() > 1024: raise OverflowError
-    return base ** exponent
+    if whole and abs(base) > 1 and exponent * base.bit_length() > 1024:
+        raise OverflowError
+    return base**exponent
 
 
 class _BoundPowers(ast.NodeTransformer):
     def visit_BinOp(self, node):
         self.generic_visit(node)
-        if not isinstance(node.op, ast.Pow): return node
+        if not isinstance(node.op, ast.Pow):
+            return node
         return ast.Call(ast.Name("power", ast.Load()), [node.left, node.right], [])
 
 
 @lru_cache(maxsize=4096)
 def _compile_rule(rule: str) -> Callable[..., float]:  # arithmetic over a, b, c and d
     "Make a function of a rule; `DataError` for anything that is no arithmetic"
-    try: tree = ast.parse(rule[:200], mode="eval")
+    try:
+        tree = ast.parse(rule[:200], mode="eval")
     except (SyntaxError, ValueError, MemoryError) as e:
-        raise DataError(f"Rule {shorten(rule)!r} is no formula. Write one like (a + b) * c - d.") from e
+        raise DataError(
+            f"Rule {shorten(rule)!r} is no formula. Write one like (a + b) * c - d."
+        ) from e
     for node in ast.walk(tree):
-        known = (isinstance(node, _NODES) or isinstance(node, ast.Name) and node.id in ("a", "b", "c", "d")
-                 or isinstance(node, ast.Constant) and type(node.value) is int and node.value <= 100)
+        known = (
+            isinstance(node, _NODES)
+            or isinstance(node, ast.Name)
+            and node.id in ("a", "b", "c", "d")
+            or isinstance(node, ast.Constant)
+            and type(node.value) is int
+            and node.value <= 100
+        )
         if not known:
-            raise DataError(f"Rule {shorten(rule)!r} holds {type(node).__name__}. Use a, b, c, d, whole numbers up to 100, + - * / and ** only.")
-    return eval(f"lambda a, b, c, d: {ast.unparse(_BoundPowers().visit(tree))}", {"__builtins__": {}, "power": _power})
+            raise DataError(
+                f"Rule {shorten(rule)!r} holds {type(node).__name__}. Use a, b, c, d, whole numbers up to 100, + - * / and ** only."
+            )
+    return eval(
+        f"lambda a, b, c, d: {ast.unparse(_BoundPowers().visit(tree))}",
+        {"__builtins__": {}, "power": _power},
+    )
 
 
 def _apply_rule(rule: str, values: Sequence[float]) -> float | None:
     "Compute a rule to 4 places; None where the result is no number, or too large"
-    try: value = _compile_rule(rule)(*values)
-    except ArithmeticError: return None
-    if isinstance(value, complex) or not abs(value) <= _LARGEST: return None
+    try:
+        value = _compile_rule(rule)(*values)
+    except ArithmeticError:
+        return None
+    if isinstance(value, complex) or not abs(value) <= _LARGEST:
+        return None
     return int(value) if (value := round(value, 4)) == int(value) else value
 
 # %% ../../nbs/gyms/05_function.ipynb #FunctionTask
 @dataclass(frozen=True)
 class _FunctionTask(GymTask):
     "A hidden rule over four numbers"
+
     rule: str
     test: tuple[int, ...]
     expected: float
 
     @property
-    def opening(self) -> str: return "My function of four numbers is set. Try it, and tell me what it makes of my test numbers."
+    def opening(self) -> str:
+        return "My function of four numbers is set. Try it, and tell me what it makes of my test numbers."
 
     @property
-    def secrets(self) -> tuple[str, ...]: return (self.rule,)
+    def secrets(self) -> tuple[str, ...]:
+        return (self.rule,)
 
 
 @dataclass(frozen=True)
 class TriesConfig(GymConfig):
     "How a gym with one right answer is played"
+
     clamp: bool = False
     """Keep rewards between 0 and 1."""
     max_answers: int = 3
     """Wrong answers that end an episode; with compat, none does."""
 
-    def checks(self): return [(self.max_answers >= 1, f"max_answers must be at least 1, got {self.max_answers}")]
+    def checks(self):
+        return [(self.max_answers >= 1, f"max_answers must be at least 1, got {self.max_answers}")]
 
 # %% ../../nbs/gyms/05_function.ipynb #FunctionEnvironment
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?", re.ASCII)
 
 
-def _named(values): return "a = {}, b = {}, c = {}, d = {}".format(*values)
+def _named(values):
+    return "a = {}, b = {}, c = {}, d = {}".format(*values)
 
 
 class TriesEnvironment(Environment):
     "A gym with one right answer and few tries"
+
     config: TriesConfig
 
-    def start(self): self.missed = 0
+    def start(self):
+        self.missed = 0
 
     def judged(self, right: bool) -> Feedback:
         "End with a reward, or count a wrong answer"
-        if right: return Feedback("That is right.", 1.0, True)
+        if right:
+            return Feedback("That is right.", 1.0, True)
         self.missed += 1
         left = self.config.max_answers - self.missed
-        if self.config.compat: return Feedback("That is not right.")
+        if self.config.compat:
+            return Feedback("That is not right.")
         return Feedback(f"That is not right. Answers left: {left}.", done=left <= 0)
 
 
 class _FunctionEnvironment(TriesEnvironment):
     "Probe, fetch the test, answer"
+
     task: _FunctionTask
     kinds = ("action", "search", "answer")
-    formats = {"action": "four whole numbers, such as `1 2 0 3`; you are told what the function makes of them",
-               "search": "the word `test`; you are told the test numbers",
-               "answer": "one number: what the function makes of the test numbers"}
+    formats = {
+        "action": "four whole numbers, such as `1 2 0 3`; you are told what the function makes of them",
+        "search": "the word `test`; you are told the test numbers",
+        "answer": "one number: what the function makes of the test numbers",
+    }
 
     async def on_action(self, content):
         found = _NUMBER.findall(content[:200])
@@ -119,49 +162,75 @@ class _FunctionEnvironment(TriesEnvironment):
         if broken or len(found) != 4 or max(map(len, found)) > 12:
             return Feedback(f"Write {self.formats['action']}.", fault="format")
         values = [*map(float if self.config.compat else int, found)]
-        if tuple(values) == self.task.test:  # whole numbers are equal or at least 1 apart, so that nothing can be probed beside the test
-            return Feedback("These are the test numbers, for which you must find the result yourself.", fault="test")
+        if (
+            tuple(values) == self.task.test
+        ):  # whole numbers are equal or at least 1 apart, so that nothing can be probed beside the test
+            return Feedback(
+                "These are the test numbers, for which you must find the result yourself.",
+                fault="test",
+            )
         value = _apply_rule(self.task.rule, values)
-        return Feedback(f"{_named(values)}: {'there is no result' if value is None else f'the result is {value}'}.")
+        return Feedback(
+            f"{_named(values)}: {'there is no result' if value is None else f'the result is {value}'}."
+        )
 
     async def on_search(self, content):
-        if content.strip().lower() != "test": return Feedback("Only the word test can be looked up.", fault="format")
+        if content.strip().lower() != "test":
+            return Feedback("Only the word test can be looked up.", fault="format")
         return Feedback(f"The test numbers: {_named(self.task.test)}.")
 
     async def on_answer(self, content):
-        try: value = float(content[:60])
-        except ValueError: return Feedback(f"Write {self.formats['answer']}.", fault="format")
+        try:
+            value = float(content[:60])
+        except ValueError:
+            return Feedback(f"Write {self.formats['answer']}.", fault="format")
         return self.judged(abs(value - self.task.expected) <= 1e-6)
 
 # %% ../../nbs/gyms/05_function.ipynb #published_row
 @cache
-def _published(path, key): return {str(row.get(key)): row for row in read_jsonl(path)}
+def _published(path, key):
+    return {str(row.get(key)): row for row in read_jsonl(path)}
 
 
 def published_row(
     row: Mapping[str, Any],  # of a published parquet or JSONL file
-    file: str = "",          # below HUMANLM_DATA: holds what the parquet rows of a gym leave out
-    own: str = "id",         # what a row is called in a parquet file
-    key: str = "id",         # and in this file
+    file: str = "",  # below HUMANLM_DATA: holds what the parquet rows of a gym leave out
+    own: str = "id",  # what a row is called in a parquet file
+    key: str = "id",  # and in this file
 ) -> dict[str, Any]:
     "Bring a published row to one flat form"
     kept = row.get("reward_model")
-    if not isinstance(kept, Mapping): return dict(row)
+    if not isinstance(kept, Mapping):
+        return dict(row)
     kept = {name: value for name, value in kept.items() if value is not None}
-    if not file: return kept
+    if not file:
+        return kept
     path, name = Path(setting("HUMANLM_DATA") or "data") / file, str(kept.get(own))
     if not path.is_file():
-        raise DataError(f"Row {shorten(name)} leaves out what is in {file}, and there is no {path}. Set HUMANLM_DATA to its folder.")
-    if name not in _published(path, key): raise DataError(f"Row {shorten(name)} is not in {path}.")
+        raise DataError(
+            f"Row {shorten(name)} leaves out what is in {file}, and there is no {path}. Set HUMANLM_DATA to its folder."
+        )
+    if name not in _published(path, key):
+        raise DataError(f"Row {shorten(name)} is not in {path}.")
     return _published(path, key)[name]
 
 
-def row_field(row: Mapping[str, Any], name: str, kind: Any = str, most: int = 4000) -> Any:  # kind: a type, or several; most: characters
+def row_field(
+    row: Mapping[str, Any], name: str, kind: Any = str, most: int = 4000
+) -> Any:  # kind: a type, or several; most: characters
     "Take a field out of a published row; `DataError` where it is missing, empty, of another type or too long"
     value = row.get(name)
-    if isinstance(value, str): value = value.strip()
-    if isinstance(value, kind) and value not in ("", []) and not (isinstance(value, str) and len(value) > most): return value
-    raise DataError(f"Row {shorten(row.get('id', row.get('story_id')))}: {name} is {shorten(repr(row.get(name)))}. Give the row as it was published.")
+    if isinstance(value, str):
+        value = value.strip()
+    if (
+        isinstance(value, kind)
+        and value not in ("", [])
+        and not (isinstance(value, str) and len(value) > most)
+    ):
+        return value
+    raise DataError(
+        f"Row {shorten(row.get('id', row.get('story_id')))}: {name} is {shorten(repr(row.get(name)))}. Give the row as it was published."
+    )
 
 # %% ../../nbs/gyms/05_function.ipynb #function_tasks
 def _new_rule(rng):
@@ -169,7 +238,7 @@ def _new_rule(rng):
     while len(parts) > 1:
         at = rng.randrange(len(parts) - 1)
         joined = f"{parts[at]} {rng.choice('++--***/')} {parts[at + 1]}"
-        parts[at:at + 2] = [f"({joined})" if len(parts) > 2 else joined]
+        parts[at : at + 2] = [f"({joined})" if len(parts) > 2 else joined]
     return parts[0]
 
 
@@ -179,8 +248,12 @@ def _function_tasks(count: int, seed: int) -> list[_FunctionTask]:
     while len(made) < count:
         rule, test = _new_rule(rng), tuple(rng.randint(1, 10) for _ in "abcd")
         value = _apply_rule(rule, test)
-        if isinstance(value, int) and abs(value) <= 5000: made.setdefault(rule, (test, float(value)))
-    return [_FunctionTask(f"function-{seed}-{n}", rule, *rest) for n, (rule, rest) in enumerate(made.items())]
+        if isinstance(value, int) and abs(value) <= 5000:
+            made.setdefault(rule, (test, float(value)))
+    return [
+        _FunctionTask(f"function-{seed}-{n}", rule, *rest)
+        for n, (rule, rest) in enumerate(made.items())
+    ]
 
 
 def _read_function(row: Mapping[str, Any]) -> _FunctionTask:
@@ -189,15 +262,22 @@ def _read_function(row: Mapping[str, Any]) -> _FunctionTask:
     test = tuple(row_field(row, "test_case", (list, tuple)))
     expected = float(row_field(row, "expected_result", (int, float)))
     if len(test) != 4 or not all(type(value) is int for value in test):
-        raise DataError(f"Row {shorten(row.get('id'))}: test_case is {shorten(test)}. It must hold four whole numbers.")
-    task = _FunctionTask(str(row_field(row, "id", (str, int))), row_field(row, "rule", str), test, expected)
+        raise DataError(
+            f"Row {shorten(row.get('id'))}: test_case is {shorten(test)}. It must hold four whole numbers."
+        )
+    task = _FunctionTask(
+        str(row_field(row, "id", (str, int))), row_field(row, "rule", str), test, expected
+    )
     value = _apply_rule(task.rule, test)
     if value is None or not abs(value - expected) <= 1e-4:
-        raise DataError(f"Row {task.id}: {shorten(task.rule)} of {test} is {value}, and the row says {expected}. Mend the row.")
+        raise DataError(
+            f"Row {task.id}: {shorten(task.rule)} of {test} is {value}, and the row says {expected}. Mend the row."
+        )
     return task
 
 # %% ../../nbs/gyms/05_function.ipynb #function
-def _function_gold(task): return ToolCall("answer", f"{task.expected:g}")
+def _function_gold(task):
+    return ToolCall("answer", f"{task.expected:g}")
 
 
 def _function_expert(env):
@@ -207,11 +287,23 @@ def _function_expert(env):
 
 def _function_guess(env, rng):
     kind, probe = rng.choice(env.kinds), " ".join(str(rng.randint(0, 9)) for _ in "abcd")
-    return ToolCall(kind, {"action": probe, "search": "test", "answer": str(rng.randint(-20, 60))}[kind])
+    return ToolCall(
+        kind, {"action": probe, "search": "test", "answer": str(rng.randint(-20, 60))}[kind]
+    )
 
 
 function = Gym(
-    "function", _FunctionEnvironment, _function_tasks, _function_expert, config=TriesConfig(), read=_read_function,
-               guess=_function_guess, gold=_function_gold,
+    "function",
+    _FunctionEnvironment,
+    _function_tasks,
+    _function_expert,
+    config=TriesConfig(),
+    read=_read_function,
+    guess=_function_guess,
+    gold=_function_gold,
     about="The user has a secret function of four numbers a, b, c and d. It uses each of them once, with sums, differences, products, "
-          "quotients and powers.", hint="Begin with small numbers, and change one at a time.", source="UserRL, FunctionGym", licence="Apache-2.0")
+    "quotients and powers.",
+    hint="Begin with small numbers, and change one at a time.",
+    source="UserRL, FunctionGym",
+    licence="Apache-2.0",
+)

@@ -23,20 +23,24 @@ from .users import JUDGE_FRAME
 
 # %% ../../nbs/gyms/03_mistakes.ipynb #MISTAKES
 MISTAKES = {  # tag → what a user does, and whether that helps the policy where nobody says otherwise
-    "contradicts": ("says something else than its task", False), "invents": ("states facts that it cannot know", False),
-    "reveals": ("tells what it should keep to itself", True), "answers": ("names what the policy has to find", True),
+    "contradicts": ("says something else than its task", False),
+    "invents": ("states facts that it cannot know", False),
+    "reveals": ("tells what it should keep to itself", True),
+    "answers": ("names what the policy has to find", True),
     "early": ("ends before its matter is settled or while it is asked something", False),
     "late": ("goes on after its matter is settled or both have said goodbye", False),
     "assistant": ("speaks or acts as the assistant", False),
     "repeats": ("says the same again to another question", False),
-    "form": ("is no turn of a person: empty, markup, reasoning, several speakers", False)}
+    "form": ("is no turn of a person: empty, markup, reasoning, several speakers", False),
+}
 STOP_MARK = "###STOP###"
 
 
 class UserMistake(NamedTuple):
     "One thing wrong with one turn of a user"
+
     turn: int  # of the user's turns, from 0
-    tag: str   # a key of `MISTAKES`
+    tag: str  # a key of `MISTAKES`
     helps: bool  # the policy; else it hinders
     why: str
     by: str = "rule"  # or the name of the judge
@@ -44,6 +48,7 @@ class UserMistake(NamedTuple):
 
 class UserFacts(NamedTuple):
     "What is true for a user, as far as a gym can tell"
+
     task: str = ""  # all that the user knows
     secrets: tuple[str, ...] = ()  # what it must not say of itself
     answers: tuple[str, ...] = ()  # what the policy has to find
@@ -51,63 +56,116 @@ class UserFacts(NamedTuple):
     truths: tuple[str, ...] = ()  # roles whose rule knows the truth
 
 # %% ../../nbs/gyms/03_mistakes.ipynb #stated_facts
-_NAMES = "january february march april may june july august september october november december".split()
+_NAMES = (
+    "january february march april may june july august september october november december".split()
+)
 _MONTHS = {name: number for number, month in enumerate(_NAMES, 1) for name in (month, month[:3])}
 _MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
-_FORMS = {kind: re.compile(form, flags) for kind, form, flags in (
-    ("account", r"\b[a-z]+(?:_[a-z]+)+_\d+\b", 0), ("address", r"\b[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{0,64}\w", 0), ("order", r"#\w+\b", 0),
-    ("code", r"\b(?=\w*\d)(?=\w*[A-Z])[A-Z0-9]{6}\b",
-     0), ("amount", r"[$€£]\s?(\d[\d,]{0,15}(?:\.\d{1,4})?)|\b(\d[\d,]{0,15}(?:\.\d{1,4})?) (?:dollars?|euros?"
-                    r"|pounds?)\b", re.I), ("card", r"\bending (?:in|with) (\d{3,})", re.I),
-    ("date", rf"\b(?:({_MONTH})\.? (\d{{1,2}})|(\d{{1,2}})(?:st|nd|rd|th)? (?:of )?({_MONTH})|\d{{4}}-(\d\d)-(\d\d))(?:st|nd|rd|th)?\b", re.I))}
+_FORMS = {
+    kind: re.compile(form, flags)
+    for kind, form, flags in (
+        ("account", r"\b[a-z]+(?:_[a-z]+)+_\d+\b", 0),
+        ("address", r"\b[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{0,64}\w", 0),
+        ("order", r"#\w+\b", 0),
+        ("code", r"\b(?=\w*\d)(?=\w*[A-Z])[A-Z0-9]{6}\b", 0),
+        (
+            "amount",
+            r"[$€£]\s?(\d[\d,]{0,15}(?:\.\d{1,4})?)|\b(\d[\d,]{0,15}(?:\.\d{1,4})?) (?:dollars?|euros?"
+            r"|pounds?)\b",
+            re.I,
+        ),
+        ("card", r"\bending (?:in|with) (\d{3,})", re.I),
+        (
+            "date",
+            rf"\b(?:({_MONTH})\.? (\d{{1,2}})|(\d{{1,2}})(?:st|nd|rd|th)? (?:of )?({_MONTH})|\d{{4}}-(\d\d)-(\d\d))(?:st|nd|rd|th)?\b",
+            re.I,
+        ),
+    )
+}
 
 
 def _fact(kind, found):
     if kind == "date":
         month, day, day_first, month_after, digits, last = found.groups()
-        return (int(digits), int(last)) if digits else (_MONTHS[(month or month_after).lower()], int(day or day_first))
-    if kind == "amount": return float((found[1] or found[2]).replace(",", ""))
+        return (
+            (int(digits), int(last))
+            if digits
+            else (_MONTHS[(month or month_after).lower()], int(day or day_first))
+        )
+    if kind == "amount":
+        return float((found[1] or found[2]).replace(",", ""))
     return found[1] if kind == "card" else found[0].casefold()
 
 
 @lru_cache(4096)
 def _stated_facts(text: str) -> dict[str, frozenset]:
     "Find the facts of fixed forms in a text: kind → facts"
-    return {kind: frozenset(_fact(kind, found) for found in form.finditer(text[:20_000])) for kind, form in _FORMS.items()}
+    return {
+        kind: frozenset(_fact(kind, found) for found in form.finditer(text[:20_000]))
+        for kind, form in _FORMS.items()
+    }
 
 
 def _new_facts(text: str, known: Sequence[str]) -> list[tuple[str, Any]]:
     "Give the facts in a text that none of the known texts holds, with their kinds"
     whole = "\n".join(known).casefold()
     numbers = set(re.findall(r"\d+(?:\.\d+)?", whole))  # fields of a task name no currency
-    held = {kind: frozenset().union(*(_stated_facts(one)[kind] for one in known)) for kind in _FORMS}
-    return [(kind, fact) for kind, facts in _stated_facts(text).items()
-            for fact in sorted(facts - held[kind], key=str)
-            if not (fact in whole if isinstance(fact, str) else isinstance(fact, float) and f"{fact:g}" in numbers)]
+    held = {
+        kind: frozenset().union(*(_stated_facts(one)[kind] for one in known)) for kind in _FORMS
+    }
+    return [
+        (kind, fact)
+        for kind, facts in _stated_facts(text).items()
+        for fact in sorted(facts - held[kind], key=str)
+        if not (
+            fact in whole
+            if isinstance(fact, str)
+            else isinstance(fact, float) and f"{fact:g}" in numbers
+        )
+    ]
 
 # %% ../../nbs/gyms/03_mistakes.ipynb #rules
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
-_STOPWORDS = frozenset("a an and are as at be but by for from had has have he her his i if in is it its my not of "
-                       "on or our she so that the their them they this to was we were with would you your".split())
+_STOPWORDS = frozenset(
+    "a an and are as at be but by for from had has have he her his i if in is it its my not of "
+    "on or our she so that the their them they this to was we were with would you your".split()
+)
 _ASSISTS = re.compile(
     r"\b(?:how (?:can|may) i (?:help|assist)|(?:can|may) i (?:help|assist) you|i(?:'m| am) here to (?:help|assist)"
     r"|i can (?:help|assist) you with|feel free to (?:reach|ask|contact)|(?:could|can) you please provide your"
     r"|please provide your|if you need anything else|anything else i can (?:help|do)|i(?:'ve| have) (?:processed"
-    r"|updated|booked|cancelled|canceled|refunded)|you will receive an? e-?mail)\b", re.I)
-_MACHINE = re.compile(r"\bas an? (?:ai|large language model|language model|artificial)\b|\bi(?:'m| am) an? (?:ai"
-                      r"|language model)\b|\bmy (?:instructions|prompt|system prompt)\b", re.I)
-_MARKUP = re.compile(r"```|^\s*#{1,4} \w|^\s*[{\[]\s*\"|^\[(?:action|answer|search)\]|<\s?/?\|?(?:think|thinking"
-                     r"|im_start|im_end|response|answer)\b|(?<!\*)\*[a-z][^*\n]{3,80}\*(?!\*)|\[(?:insert|provide"
-                     r"|enter|your)\b[^\]\n]{0,60}\]", re.I | re.M)
+    r"|updated|booked|cancelled|canceled|refunded)|you will receive an? e-?mail)\b",
+    re.I,
+)
+_MACHINE = re.compile(
+    r"\bas an? (?:ai|large language model|language model|artificial)\b|\bi(?:'m| am) an? (?:ai"
+    r"|language model)\b|\bmy (?:instructions|prompt|system prompt)\b",
+    re.I,
+)
+_MARKUP = re.compile(
+    r"```|^\s*#{1,4} \w|^\s*[{\[]\s*\"|^\[(?:action|answer|search)\]|<\s?/?\|?(?:think|thinking"
+    r"|im_start|im_end|response|answer)\b|(?<!\*)\*[a-z][^*\n]{3,80}\*(?!\*)|\[(?:insert|provide"
+    r"|enter|your)\b[^\]\n]{0,60}\]",
+    re.I | re.M,
+)
 _SPEAKERS_IN = re.compile(r"^\s*(?:user|customer|human|assistant|agent|ai)\s*:", re.I | re.M)
-_REFUSED = re.compile(r"\b(?:not|never|n't) (?:accept|want|take|use) (?:(?:a|an|any) ([a-z]+)|([A-Z]\w+))")
+_REFUSED = re.compile(
+    r"\b(?:not|never|n't) (?:accept|want|take|use) (?:(?:a|an|any) ([a-z]+)|([A-Z]\w+))"
+)
 _AGREES = re.compile(r"\b(?:fine|great|okay|ok|sure|yes|good|please|works|perfect)\b", re.I)
-_DENIES = re.compile(r"\b(?:no|not|never|without|instead|except|neither|rather|prefer|avoid)\b|n't\b", re.I)
-_FAREWELL = frozenset("thanks thank you too bye goodbye great have a nice good lovely day care take again so much "
-                      "very welcome your help for talk soon see later no that's all i'll be in touch appreciate it "
-                      "the wonderful evening weekend i and then get back reach out when as".split())
+_DENIES = re.compile(
+    r"\b(?:no|not|never|without|instead|except|neither|rather|prefer|avoid)\b|n't\b", re.I
+)
+_FAREWELL = frozenset(
+    "thanks thank you too bye goodbye great have a nice good lovely day care take again so much "
+    "very welcome your help for talk soon see later no that's all i'll be in touch appreciate it "
+    "the wonderful evening weekend i and then get back reach out when as".split()
+)
 _PARTING = re.compile(r"\b(?:thanks?|bye|goodbye|care|day|soon|welcome|touch)\b", re.I)
-_SETTLES = re.compile(r"\b(?:anything else|any(?:thing)? (?:other|further)|further assistance|more questions|help you with today|transfer)\b", re.I)
+_SETTLES = re.compile(
+    r"\b(?:anything else|any(?:thing)? (?:other|further)|further assistance|more questions|help you with today|transfer)\b",
+    re.I,
+)
 
 
 def _words_in(text: str) -> list[str]:
@@ -118,8 +176,10 @@ def _words_in(text: str) -> list[str]:
 def _tells(text: str, secret: str) -> bool:
     "Tell whether a text holds a secret: its words in a row, or most of its words that matter"
     said, wanted = _words_in(text), _words_in(secret)
-    if not wanted: return False
-    if f" {' '.join(wanted)} " in f" {' '.join(said)} ": return True
+    if not wanted:
+        return False
+    if f" {' '.join(wanted)} " in f" {' '.join(said)} ":
+        return True
     matter = {word for word in wanted if len(word) > 2 and word not in _STOPWORDS}
     return len(matter) >= 3 and len(matter & set(said)) >= 0.8 * len(matter)
 
@@ -127,67 +187,118 @@ def _tells(text: str, secret: str) -> bool:
 def _alike(one: str, other: str) -> bool:
     "Tell whether two texts say the same in nearly the same words"
     from rapidfuzz import fuzz
-    if _stated_facts(one) != _stated_facts(other): return False
+
+    if _stated_facts(one) != _stated_facts(other):
+        return False
     one, other = " ".join(_words_in(one[:5000])), " ".join(_words_in(other[:5000]))
-    if one == other: return one.count(" ") >= 3
-    return min(one.count(" "), other.count(" ")) >= 5 and max(fuzz.ratio(one, other), fuzz.token_sort_ratio(one, other)) >= 90
+    if one == other:
+        return one.count(" ") >= 3
+    return (
+        min(one.count(" "), other.count(" ")) >= 5
+        and max(fuzz.ratio(one, other), fuzz.token_sort_ratio(one, other)) >= 90
+    )
 
 
 def _parts(text: str) -> bool:
     "Tell whether a text says little but goodbye"
     words = _words_in(text)
-    return len(words) <= 20 and "?" not in text and bool(_PARTING.search(text)) and sum(word in _FAREWELL for word in words) >= 0.7 * len(words)
+    return (
+        len(words) <= 20
+        and "?" not in text
+        and bool(_PARTING.search(text))
+        and sum(word in _FAREWELL for word in words) >= 0.7 * len(words)
+    )
 
 
 @lru_cache(256)
-def _scripts(text: str) -> frozenset[str]: return frozenset(unicodedata.name(sign, "?").split()[0] for sign in set(text[:20_000]) if sign.isalpha())
+def _scripts(text: str) -> frozenset[str]:
+    return frozenset(
+        unicodedata.name(sign, "?").split()[0] for sign in set(text[:20_000]) if sign.isalpha()
+    )
 
 # %% ../../nbs/gyms/03_mistakes.ipynb #rule_mistakes
 class _Moment(NamedTuple):
     "One turn of a user with all that matters for it"
+
     turn: int
     text: str  # without the mark that ends a dialogue
     ends: bool
-    own: tuple[str, ...]    # earlier turns of the user
+    own: tuple[str, ...]  # earlier turns of the user
     heard: tuple[str, ...]  # what the policy has said so far
 
 
 def _content(now: _Moment, facts: UserFacts):
-    for kind, fact in _new_facts(now.text, (facts.task, *facts.secrets, *facts.answers, *now.own, *now.heard)) if facts.task else ():
+    for kind, fact in (
+        _new_facts(now.text, (facts.task, *facts.secrets, *facts.answers, *now.own, *now.heard))
+        if facts.task
+        else ()
+    ):
         against = _stated_facts(facts.task)[kind]
-        yield ("contradicts", f"{kind} {fact} is not that of its task") if against else ("invents", f"{kind} {fact} stands nowhere")
+        yield (
+            ("contradicts", f"{kind} {fact} is not that of its task")
+            if against
+            else ("invents", f"{kind} {fact} stands nowhere")
+        )
     for found in _REFUSED.finditer(facts.task):
         refused = found[1] or found[2]
-        if re.search(rf"\b{re.escape(refused)}\b", now.text, re.I) and _AGREES.search(now.text) and not _DENIES.search(now.text):
+        if (
+            re.search(rf"\b{re.escape(refused)}\b", now.text, re.I)
+            and _AGREES.search(now.text)
+            and not _DENIES.search(now.text)
+        ):
             yield "contradicts", f"agrees to {refused}"
     for tag, hidden in (("reveals", facts.secrets), ("answers", facts.answers)):
         for secret in hidden:
-            if _tells(now.text, secret) and not any(_tells(said, secret) for said in now.heard) and (tag == "answers" or secret not in facts.answers):
+            if (
+                _tells(now.text, secret)
+                and not any(_tells(said, secret) for said in now.heard)
+                and (tag == "answers" or secret not in facts.answers)
+            ):
                 yield tag, f"says {shorten(secret, 60)!r}"
 
 
 def _end(now: _Moment, facts: UserFacts):
     last = now.heard[-1] if now.heard else ""
-    asked = last.rstrip().endswith("?") and not _SETTLES.search(last[-200:]) and not re.match(r"\s*(?:no|yes)\b", now.text, re.I)
+    asked = (
+        last.rstrip().endswith("?")
+        and not _SETTLES.search(last[-200:])
+        and not re.match(r"\s*(?:no|yes)\b", now.text, re.I)
+    )
     if now.ends and (asked if facts.reached is None else now.turn < facts.reached):
-        yield "early", "ends while it is asked something" if facts.reached is None else "ends before its matter is settled"
-    if facts.reached is not None and now.turn > facts.reached and not now.ends: yield "late", "goes on after its matter is settled"
-    elif not now.ends and now.own and _parts(now.text) and _parts(now.own[-1]): yield "late", "says goodbye once more"
+        yield (
+            "early",
+            "ends while it is asked something"
+            if facts.reached is None
+            else "ends before its matter is settled",
+        )
+    if facts.reached is not None and now.turn > facts.reached and not now.ends:
+        yield "late", "goes on after its matter is settled"
+    elif not now.ends and now.own and _parts(now.text) and _parts(now.own[-1]):
+        yield "late", "says goodbye once more"
 
 
 def _manner(now: _Moment, facts: UserFacts):
-    if found := _ASSISTS.search(now.text): yield "assistant", f"says {found[0]!r}"
-    if re.search(r"^\s*(?:assistant|agent)\s*:", now.text, re.I | re.M): yield "assistant", "speaks for the assistant"
-    if re.match(r"\s*you(?:'re| are) welcome\b", now.text, re.I): yield "assistant", "accepts thanks for help"
+    if found := _ASSISTS.search(now.text):
+        yield "assistant", f"says {found[0]!r}"
+    if re.search(r"^\s*(?:assistant|agent)\s*:", now.text, re.I | re.M):
+        yield "assistant", "speaks for the assistant"
+    if re.match(r"\s*you(?:'re| are) welcome\b", now.text, re.I):
+        yield "assistant", "accepts thanks for help"
     again = next((earlier for earlier in now.own if _alike(now.text, earlier)), None)
-    if again is not None and not (len(now.heard) > 1 and any(_alike(now.heard[-1], said) for said in now.heard[:-1])):
+    if again is not None and not (
+        len(now.heard) > 1 and any(_alike(now.heard[-1], said) for said in now.heard[:-1])
+    ):
         yield "repeats", f"said before: {shorten(again, 60)!r}"
-    if not now.text.strip() and not now.ends: yield "form", "is empty"
-    for found in filter(None, (_MARKUP.search(now.text), _MACHINE.search(now.text), _SPEAKERS_IN.search(now.text))):
+    if not now.text.strip() and not now.ends:
+        yield "form", "is empty"
+    for found in filter(
+        None, (_MARKUP.search(now.text), _MACHINE.search(now.text), _SPEAKERS_IN.search(now.text))
+    ):
         yield "form", f"holds {shorten(found[0], 40)!r}"
     if strange := _scripts(now.text) - _scripts("\n".join((facts.task, *now.heard))) - {"LATIN"}:
         yield "form", f"changes to {', '.join(sorted(strange)).lower()} script"
-    if len(now.text) > 2000: yield "form", f"has {len(now.text):,} characters"
+    if len(now.text) > 2000:
+        yield "form", f"has {len(now.text):,} characters"
 
 
 def _rule_mistakes(
@@ -197,10 +308,13 @@ def _rule_mistakes(
     "Find what a user does wrong, as far as rules can tell; a tag once a turn"
     found, own, heard = {}, [], []
     for message in messages:
-        if message["role"] != "user": heard.append(message["content"])
+        if message["role"] != "user":
+            heard.append(message["content"])
         else:
             said = message["content"]
-            now = _Moment(len(own), said.replace(STOP_MARK, ""), STOP_MARK in said, tuple(own), tuple(heard))
+            now = _Moment(
+                len(own), said.replace(STOP_MARK, ""), STOP_MARK in said, tuple(own), tuple(heard)
+            )
             for tag, why in (*_content(now, facts), *_end(now, facts), *_manner(now, facts)):
                 found.setdefault((now.turn, tag), UserMistake(now.turn, tag, MISTAKES[tag][1], why))
             own.append(now.text)
@@ -209,12 +323,21 @@ def _rule_mistakes(
 # %% ../../nbs/gyms/03_mistakes.ipynb #episode_dialogue
 def _known_facts(env: Environment) -> UserFacts:
     "Say what is true for the user of an episode: what its gym says by `user_facts`, else by its task"
-    if facts := getattr(env, "user_facts", None): return facts()
-    return UserFacts(f"{env.task.opening}\n{json.dumps(asdict(env.task), default=str, ensure_ascii=False)}", tuple(env.task.secrets))
+    if facts := getattr(env, "user_facts", None):
+        return facts()
+    return UserFacts(
+        f"{env.task.opening}\n{json.dumps(asdict(env.task), default=str, ensure_ascii=False)}",
+        tuple(env.task.secrets),
+    )
 
 
 def _own_words(answers, feedback):
-    said = [text for answer in answers for text in answer.answer.values() if isinstance(text, str) and text.casefold() in feedback.casefold()]
+    said = [
+        text
+        for answer in answers
+        for text in answer.answer.values()
+        if isinstance(text, str) and text.casefold() in feedback.casefold()
+    ]
     return max(said, key=len, default=feedback)
 
 
@@ -222,42 +345,72 @@ def _own_words(answers, feedback):
 def _episode_dialogue(env: Environment) -> tuple[list[dict[str, str]], list[int]]:
     "Give an episode as turns of user and policy: the calls that a user heard who is no rule"
     asked, messages, places = {}, [{"role": "user", "content": env.task.opening}], [-1]
-    for answer in env.__dict__.get("asked", ()): asked.setdefault(answer.turn, []).append(answer)
+    for answer in env.__dict__.get("asked", ()):
+        asked.setdefault(answer.turn, []).append(answer)
     for place, turn in enumerate(env.turns):
-        if turn.fault or place not in asked: continue
-        messages += [{"role": "assistant", "content": turn.content}, {"role": "user", "content": _own_words(asked[place], turn.feedback)}]
+        if turn.fault or place not in asked:
+            continue
+        messages += [
+            {"role": "assistant", "content": turn.content},
+            {"role": "user", "content": _own_words(asked[place], turn.feedback)},
+        ]
         places.append(place)
     return messages, places
 
 
-def _untrue_answers(env: Environment, facts: UserFacts) -> list[UserMistake]:  # turns are calls of the episode
+def _untrue_answers(
+    env: Environment, facts: UserFacts
+) -> list[UserMistake]:  # turns are calls of the episode
     "Compare what a model said with what the rule of the same role says; maybe is no contradiction"
     found = []
     for asked in env.__dict__.get("asked", ()):
-        if asked.role not in facts.truths: continue
+        if asked.role not in facts.truths:
+            continue
         true = getattr(env, f"rule_{asked.role}")(**asked.payload)
-        fixed = [name for name, form in env.roles[asked.role].schema["properties"].items() if "enum" in form]
-        pairs = [(name, str(true[name]), str(asked.answer.get(name, true[name]))) for name in fixed if name in true]
-        found += [UserMistake(asked.turn, "contradicts", False, f"{name} is {is_so!r}, and it says {said!r}")
-                  for name, is_so, said in pairs if is_so.casefold() != said.casefold() and "maybe" not in (is_so + said).casefold()]
+        fixed = [
+            name
+            for name, form in env.roles[asked.role].schema["properties"].items()
+            if "enum" in form
+        ]
+        pairs = [
+            (name, str(true[name]), str(asked.answer.get(name, true[name])))
+            for name in fixed
+            if name in true
+        ]
+        found += [
+            UserMistake(
+                asked.turn, "contradicts", False, f"{name} is {is_so!r}, and it says {said!r}"
+            )
+            for name, is_so, said in pairs
+            if is_so.casefold() != said.casefold() and "maybe" not in (is_so + said).casefold()
+        ]
     if untrue := getattr(env, "untrue", None):
-        found += [UserMistake(asked.turn, "contradicts", False, shorten(why, 200))
-                  for asked in env.__dict__.get("asked", ()) if (why := untrue(asked.role, asked.payload, asked.answer))]
+        found += [
+            UserMistake(asked.turn, "contradicts", False, shorten(why, 200))
+            for asked in env.__dict__.get("asked", ())
+            if (why := untrue(asked.role, asked.payload, asked.answer))
+        ]
     return found
 
 
 def episode_mistakes(
     env: Environment,
-    said: Sequence[UserMistake] | None = None,  # mistakes of its dialogue; None: those that rules find
+    said: Sequence[UserMistake]
+    | None = None,  # mistakes of its dialogue; None: those that rules find
 ) -> list[UserMistake]:  # turns are calls of the episode
     "Find what the user of an episode did wrong; nothing where rules played it"
-    if not env.__dict__.get("asked"): return []
+    if not env.__dict__.get("asked"):
+        return []
     facts, (messages, places) = _known_facts(env), _episode_dialogue(env)
-    if said is None: said = _rule_mistakes(messages, facts)
+    if said is None:
+        said = _rule_mistakes(messages, facts)
     found = {(mistake.turn, mistake.tag): mistake for mistake in _untrue_answers(env, facts)}
     for mistake in said:
         # the opening is the gym's
-        if mistake.turn: found.setdefault((places[mistake.turn], mistake.tag), mistake._replace(turn=places[mistake.turn]))
+        if mistake.turn:
+            found.setdefault(
+                (places[mistake.turn], mistake.tag), mistake._replace(turn=places[mistake.turn])
+            )
     return sorted(found.values(), key=lambda mistake: mistake[:2])
 
 # %% ../../nbs/gyms/03_mistakes.ipynb #UserReviewer
@@ -273,9 +426,27 @@ Which turns of the user are mistakes? These are the kinds:
 Give each mistake with the number of the turn, its kind, \
 whether it makes the assistant's work easier (helps) or harder or pointless (hinders), and in a few words why. \
 A user may refuse, be brief, forget, be unfriendly or change the subject: that is no mistake. Most turns have none."""
-_REVIEW_SCHEMA = {"type": "object", "required": ["mistakes"], "additionalProperties": False, "properties": {"mistakes": {"type": "array", "items": {
-    "type": "object", "required": ["turn", "kind", "effect", "why"], "additionalProperties": False, "properties": {
-        "turn": {"type": "integer"}, "kind": {"enum": list(MISTAKES)}, "effect": {"enum": ["helps", "hinders"]}, "why": {"type": "string"}}}}}}
+_REVIEW_SCHEMA = {
+    "type": "object",
+    "required": ["mistakes"],
+    "additionalProperties": False,
+    "properties": {
+        "mistakes": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["turn", "kind", "effect", "why"],
+                "additionalProperties": False,
+                "properties": {
+                    "turn": {"type": "integer"},
+                    "kind": {"enum": list(MISTAKES)},
+                    "effect": {"enum": ["helps", "hinders"]},
+                    "why": {"type": "string"},
+                },
+            },
+        }
+    },
+}
 
 
 class UserReviewer:
@@ -287,7 +458,11 @@ class UserReviewer:
         max_chars: int = 12000,  # of each turn, and of the task
         **settings,  # further fields of `ChatRequest`
     ):
-        self.judge, self.max_chars, self.settings = judge, max_chars, {"temperature": 0.0, "max_tokens": 2048, "caller": "reviewer"} | settings
+        self.judge, self.max_chars, self.settings = (
+            judge,
+            max_chars,
+            {"temperature": 0.0, "max_tokens": 2048, "caller": "reviewer"} | settings,
+        )
 
     def question(self, messages: Sequence[Mapping[str, str]], facts: UserFacts) -> ChatRequest:
         "Ask a judge about a dialogue"
@@ -297,37 +472,68 @@ class UserReviewer:
             who = f"User, turn {turn}" if message["role"] == "user" else "Assistant"
             lines.append(f"{who}:\n{quoted(without_middle(message['content'], self.max_chars))}")
         kinds = "\n".join(f"- {tag}: {what}" for tag, (what, _) in MISTAKES.items())
-        asked = fill(_REVIEW, task=quoted(without_middle(facts.task, self.max_chars)),
-                     secrets=quoted(without_middle(to_json(hidden), self.max_chars)) if hidden else "(nothing)",
-                     conversation="\n".join(lines), kinds=kinds)
+        asked = fill(
+            _REVIEW,
+            task=quoted(without_middle(facts.task, self.max_chars)),
+            secrets=quoted(without_middle(to_json(hidden), self.max_chars))
+            if hidden
+            else "(nothing)",
+            conversation="\n".join(lines),
+            kinds=kinds,
+        )
         return chat(asked, JUDGE_FRAME, schema=_REVIEW_SCHEMA, **self.settings)
 
-    async def dialogue(self, messages: Sequence[Mapping[str, str]], facts: UserFacts = UserFacts()) -> list[UserMistake]:
+    async def dialogue(
+        self, messages: Sequence[Mapping[str, str]], facts: UserFacts = UserFacts()
+    ) -> list[UserMistake]:
         "Review a dialogue; `LLMError` where the judge fails, since no finding is not the same as none"
-        found, turns = {(mistake.turn, mistake.tag): mistake
-                        for mistake in _rule_mistakes(messages, facts)}, sum(message["role"] == "user" for message in messages)
+        found, turns = (
+            {(mistake.turn, mistake.tag): mistake for mistake in _rule_mistakes(messages, facts)},
+            sum(message["role"] == "user" for message in messages),
+        )
         if self.judge is not None:
             reply = await self.judge(self.question(messages, facts))
             for row in reply.parsed["mistakes"]:
                 if 0 <= row["turn"] < turns:
-                    found.setdefault((row["turn"], row["kind"]),
-                                     UserMistake(row["turn"], row["kind"], row["effect"] == "helps", shorten(row["why"], 200), self.judge.name))
+                    found.setdefault(
+                        (row["turn"], row["kind"]),
+                        UserMistake(
+                            row["turn"],
+                            row["kind"],
+                            row["effect"] == "helps",
+                            shorten(row["why"], 200),
+                            self.judge.name,
+                        ),
+                    )
         return sorted(found.values(), key=lambda mistake: mistake[:2])
 
-    async def episode(self, env: Environment) -> list[UserMistake]:  # turns are calls of the episode
+    async def episode(
+        self, env: Environment
+    ) -> list[UserMistake]:  # turns are calls of the episode
         "Review what the user said in an episode"
         messages, places = _episode_dialogue(env)
-        return episode_mistakes(env, await self.dialogue(messages, _known_facts(env)) if len(places) > 1 else [])
+        return episode_mistakes(
+            env, await self.dialogue(messages, _known_facts(env)) if len(places) > 1 else []
+        )
 
 # %% ../../nbs/gyms/03_mistakes.ipynb #split_scores
 def split_scores(
     scores: Sequence[float],  # of episodes; nan: the user failed
     mistakes: Sequence[Sequence[UserMistake]],  # of each episode
-) -> dict[str, tuple[Any, list[int]]]:  # which episodes → their mean with its interval, and their places
+) -> dict[
+    str, tuple[Any, list[int]]
+]:  # which episodes → their mean with its interval, and their places
     "Show scores with and without episodes in which the user made a mistake"
     from humanlm.core.stats import mean_interval
-    which = {"all": [True for _ in mistakes], "no mistake": [not found for found in mistakes],
-             "helped": [any(mistake.helps for mistake in found) for found in mistakes],
-             "hindered": [any(not mistake.helps for mistake in found) for found in mistakes]}
+
+    which = {
+        "all": [True for _ in mistakes],
+        "no mistake": [not found for found in mistakes],
+        "helped": [any(mistake.helps for mistake in found) for found in mistakes],
+        "hindered": [any(not mistake.helps for mistake in found) for found in mistakes],
+    }
     places = {name: [i for i, kept in enumerate(keep) if kept] for name, keep in which.items()}
-    return {name: (mean_interval([scores[i] for i in kept]) if kept else None, kept) for name, kept in places.items()}
+    return {
+        name: (mean_interval([scores[i] for i in kept]) if kept else None, kept)
+        for name, kept in places.items()
+    }

@@ -23,35 +23,58 @@ from .protocol import find_gym, read_call
 # %% ../../nbs/gyms/06_monitor.ipynb #collapse
 def _counts(t):
     own = [turn.text for turn in t.turns if turn.role == "policy"]
-    surprise = math.nan if t.logps is None else -math.fsum(x for x, trained in zip(t.logps, t.mask) if trained)
-    return {"turns": len(own), "tokens": sum(t.mask), "invalid": sum(bool(read_call(text).fault) for text in own), "surprise": surprise,
-            "share": t.rewards.get("share", math.nan), "row": t.row_id, "stop": t.parse_status}
+    surprise = (
+        math.nan
+        if t.logps is None
+        else -math.fsum(x for x, trained in zip(t.logps, t.mask) if trained)
+    )
+    return {
+        "turns": len(own),
+        "tokens": sum(t.mask),
+        "invalid": sum(bool(read_call(text).fault) for text in own),
+        "surprise": surprise,
+        "share": t.rewards.get("share", math.nan),
+        "row": t.row_id,
+        "stop": t.parse_status,
+    }
 
 
 def _collapse(first, last):
     "Say what has collapsed since the first steps, if anything has"
     advice = "Lower trainer.learning_rate, or hold the policy near its start with trainer.beta"
     if last["invalid"] > 0.95:
-        return (f"{last['invalid']:.0%} of the policy's messages held no call: it has collapsed, or never learned to write calls. {advice}, "
-                "give a cold start (sft.lesson_steps), or raise gyms.turn_tokens.")
-    if not last["share"] <= first["share"]: return ""
+        return (
+            f"{last['invalid']:.0%} of the policy's messages held no call: it has collapsed, or never learned to write calls. {advice}, "
+            "give a cold start (sft.lesson_steps), or raise gyms.turn_tokens."
+        )
+    if not last["share"] <= first["share"]:
+        return ""
     if last["length"] < 0.2 * first["length"]:
-        return (f"messages had {last['length']:.1f} tokens, where they had {first['length']:.1f} at first, and "
-                f"dialogues earned no more: the policy has collapsed. {advice}.")
+        return (
+            f"messages had {last['length']:.1f} tokens, where they had {first['length']:.1f} at first, and "
+            f"dialogues earned no more: the policy has collapsed. {advice}."
+        )
     if last["entropy"] < 0.05 * first["entropy"]:
-        return (f"the entropy of the policy was {last['entropy']:.4f} per token, where it was "
-                f"{first['entropy']:.4f} at first, and dialogues earned no more: it says the same whatever happens. "
-                f"{advice}, or raise rollout.temperature.")
+        return (
+            f"the entropy of the policy was {last['entropy']:.4f} per token, where it was "
+            f"{first['entropy']:.4f} at first, and dialogues earned no more: it says the same whatever happens. "
+            f"{advice}, or raise rollout.temperature."
+        )
     return ""
 
 # %% ../../nbs/gyms/06_monitor.ipynb #GymMonitor
 class GymMonitor:
     "Counts what dialogues do and stops a run whose policy has collapsed; a `Memory` of the trainer, so that a resumed run knows its first steps"
+
     file = "gyms.json"
 
-    def __init__(self, patience: int = 10):  # steps over which a collapse must last, and at the start of a run steps to compare with
+    def __init__(
+        self, patience: int = 10
+    ):  # steps over which a collapse must last, and at the start of a run steps to compare with
         self.patience, self.first, self.last = patience, [], []
-        self.rates: dict[str, float] = {}  # task → which share of what it pays was earned, newer dialogues counting more
+        self.rates: dict[
+            str, float
+        ] = {}  # task → which share of what it pays was earned, newer dialogues counting more
 
     def note(self, trajectories: Sequence[Trajectory]) -> list[dict]:
         "Count what happened in the dialogues of one process"
@@ -59,33 +82,59 @@ class GymMonitor:
 
     def learn(self, notes: Sequence[Mapping]) -> dict[str, float]:
         "Take in the dialogues of a step; numbers to log. `RolloutError` where the policy has collapsed"
-        sums = {name: sum(note[name] for note in notes) for name in ("turns", "tokens", "invalid", "surprise")}
+        sums = {
+            name: sum(note[name] for note in notes)
+            for name in ("turns", "tokens", "invalid", "surprise")
+        }
         turns, tokens = max(sums["turns"], 1), max(sums["tokens"], 1)
-        step = {"invalid": sums["invalid"] / turns, "length": sums["tokens"] / turns,
-                "entropy": sums["surprise"] / tokens, "share": known_mean([note["share"] for note in notes])}
-        self.first, self.last = [*self.first, step][:self.patience], [*self.last, step][-self.patience:]
-        first, last = ({name: known_mean([s[name] for s in steps]) for name in step} for steps in (self.first, self.last))
-        if len(self.last) == self.patience and (fault := _collapse(first, last)): raise RolloutError(f"Over {self.patience} steps, {fault}")
-        for row in dict.fromkeys(note["row"] for note in notes): self._rate(row, known_mean([note["share"] for note in notes if note["row"] == row]))
+        step = {
+            "invalid": sums["invalid"] / turns,
+            "length": sums["tokens"] / turns,
+            "entropy": sums["surprise"] / tokens,
+            "share": known_mean([note["share"] for note in notes]),
+        }
+        self.first, self.last = (
+            [*self.first, step][: self.patience],
+            [*self.last, step][-self.patience :],
+        )
+        first, last = (
+            {name: known_mean([s[name] for s in steps]) for name in step}
+            for steps in (self.first, self.last)
+        )
+        if len(self.last) == self.patience and (fault := _collapse(first, last)):
+            raise RolloutError(f"Over {self.patience} steps, {fault}")
+        for row in dict.fromkeys(note["row"] for note in notes):
+            self._rate(row, known_mean([note["share"] for note in notes if note["row"] == row]))
         stops = Counter(note["stop"] for note in notes)
-        return {"dialogue/turns": sums["turns"] / len(notes), "dialogue/tokens": sums["tokens"] / len(notes),
-                **{f"dialogue/{name}": value for name, value in step.items()},
-                **{f"stop/{name}": n / len(notes) for name, n in stops.items()}}
+        return {
+            "dialogue/turns": sums["turns"] / len(notes),
+            "dialogue/tokens": sums["tokens"] / len(notes),
+            **{f"dialogue/{name}": value for name, value in step.items()},
+            **{f"stop/{name}": n / len(notes) for name, n in stops.items()},
+        }
 
     def _rate(self, row, share):
         new = min(1.0, max(0.0, share))
-        if share == share: self.rates[row] = (self.rates.get(row, new) + new) / 2
+        if share == share:
+            self.rates[row] = (self.rates.get(row, new) + new) / 2
 
     def save(self, path: str | Path) -> Path:
         "Write what is remembered"
-        return atomic_write(path, to_json({"first": self.first, "last": self.last, "rates": self.rates}))
+        return atomic_write(
+            path, to_json({"first": self.first, "last": self.last, "rates": self.rates})
+        )
 
     def load(self, path: str | Path) -> None:
         "Read it"
         kept = json.loads(Path(path).read_text("utf-8"))
         self.rates = kept["rates"]
-        self.first, self.last = ([{name: math.nan if x is None else x for name, x in step.items()}
-                                  for step in kept[part]] for part in ("first", "last"))
+        self.first, self.last = (
+            [
+                {name: math.nan if x is None else x for name, x in step.items()}
+                for step in kept[part]
+            ]
+            for part in ("first", "last")
+        )
 
 # %% ../../nbs/gyms/06_monitor.ipynb #weighted_order
 def weighted_order(
@@ -97,18 +146,26 @@ def weighted_order(
     "Order prompts so that each gym has its share"
     rng = random.Random(f"gyms{seed}")
 
-    def passes(own): return chain.from_iterable(rng.sample(own, len(own)) for _ in count())
+    def passes(own):
+        return chain.from_iterable(rng.sample(own, len(own)) for _ in count())
 
     def order(rows: Sequence[dict], steps: int) -> list[dict]:
-        by_gym = {name: [row for row in rows if row["context_id"] == find_gym(name).name] for name in names}
-        drawn = rng.choices(list(by_gym), [weights.get(name, 1.0) for name in by_gym], k=steps * size)
+        by_gym = {
+            name: [row for row in rows if row["context_id"] == find_gym(name).name]
+            for name in names
+        }
+        drawn = rng.choices(
+            list(by_gym), [weights.get(name, 1.0) for name in by_gym], k=steps * size
+        )
         following = {name: passes(own) for name, own in by_gym.items()}
         return [next(following[name]) for name in drawn]
 
     return order
 
 # %% ../../nbs/gyms/06_monitor.ipynb #Curriculum
-_LEAST = 0.1  # pull of a task that is always or never solved, beside one that is solved every other time
+_LEAST = (
+    0.1  # pull of a task that is always or never solved, beside one that is solved every other time
+)
 
 
 class Curriculum(Sequence):
@@ -120,20 +177,25 @@ class Curriculum(Sequence):
         steps: int,
         size: int,  # prompts of a step
         monitor: GymMonitor,  # who knows what dialogues about each row earned lately, and goes on learning
-        weights: Mapping[str, float] = {},  # gym → its share of the prompts; 1 where it is not named
+        weights: Mapping[
+            str, float
+        ] = {},  # gym → its share of the prompts; 1 where it is not named
         seed: int = 0,
     ):
         self.rows, self.steps, self.size, self.monitor, self.seed = rows, steps, size, monitor, seed
         self.weights = {find_gym(name).name: weight for name, weight in weights.items()}
         self.step, self.drawn = None, []
 
-    def __len__(self) -> int: return self.steps * self.size
+    def __len__(self) -> int:
+        return self.steps * self.size
 
     def __getitem__(self, place: int) -> dict:
         "Give a prompt of the step that is under way"
-        if not 0 <= place < len(self): raise IndexError(f"There are {len(self)} prompts, and no {place}.")
+        if not 0 <= place < len(self):
+            raise IndexError(f"There are {len(self)} prompts, and no {place}.")
         step, place = divmod(place, self.size)
-        if step != self.step: self.step, self.drawn = step, self.draw(step)
+        if step != self.step:
+            self.step, self.drawn = step, self.draw(step)
         return self.drawn[place]
 
     def draw(self, step: int) -> list[dict]:
@@ -143,12 +205,25 @@ class Curriculum(Sequence):
             # the first of several random moments is one's own with a chance that follows one's rate
             moments = [rng.expovariate(pull) for pull in pulls]
             found += sorted(range(len(pulls)), key=moments.__getitem__)
-        return [self.rows[i] for i in found[:self.size]]
+        return [self.rows[i] for i in found[: self.size]]
 
     def pulls(self) -> list[float]:
         "Say how much each task is wanted; one that was not played yet counts like the mean of its gym"
         rates, gyms = self.monitor.rates, Counter(row["context_id"] for row in self.rows)
-        known = {gym: [rates[row["row_id"]] for row in self.rows if row["context_id"] == gym and row["row_id"] in rates] for gym in gyms}
+        known = {
+            gym: [
+                rates[row["row_id"]]
+                for row in self.rows
+                if row["context_id"] == gym and row["row_id"] in rates
+            ]
+            for gym in gyms
+        }
         mean = {gym: known_mean(own) if own else 0.5 for gym, own in known.items()}
-        each = [(row["context_id"], rates.get(row["row_id"], mean[row["context_id"]])) for row in self.rows]
-        return [self.weights.get(gym, 1.0) / gyms[gym] * max(_LEAST, 4 * rate * (1 - rate)) for gym, rate in each]
+        each = [
+            (row["context_id"], rates.get(row["row_id"], mean[row["context_id"]]))
+            for row in self.rows
+        ]
+        return [
+            self.weights.get(gym, 1.0) / gyms[gym] * max(_LEAST, 4 * rate * (1 - rate))
+            for gym, rate in each
+        ]

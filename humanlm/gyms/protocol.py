@@ -26,58 +26,104 @@ from ..clients.protocol import LLMError
 from ..clients.reader import break_markers, read_json
 
 # %% ../../nbs/gyms/01_protocol.ipynb #ToolCall
-KINDS = {"action": "say something to the user, or do something", "search": "look something up", "answer": "commit yourself to an answer"}
+KINDS = {
+    "action": "say something to the user, or do something",
+    "search": "look something up",
+    "answer": "commit yourself to an answer",
+}
 FINISH = "finish"  # ends an episode; no prompt offers it
 MAX_CONTENT = 4000  # characters of a call that reach an environment
 
 
 class ToolCall(NamedTuple):
     "What a policy does in one turn"
-    kind: str     # a key of `KINDS`, "finish", a word that is none, or ""
+
+    kind: str  # a key of `KINDS`, "finish", a word that is none, or ""
     content: str  # never trusted
     fault: str = ""  # why there is no call, or none that can be executed
-    more: int = 0    # further calls of the same message, which are not executed
+    more: int = 0  # further calls of the same message, which are not executed
 
-    def __str__(self) -> str: return f"[{self.kind}] {self.content}"
+    def __str__(self) -> str:
+        return f"[{self.kind}] {self.content}"
 
 
 _THOUGHT = re.compile(r"^[ \t]*+<think>", re.MULTILINE)
-_BRACKET = re.compile(r"^[ \t]*\[(action|search|answer|finish)\][ \t]*", re.IGNORECASE | re.MULTILINE)
+_BRACKET = re.compile(
+    r"^[ \t]*\[(action|search|answer|finish)\][ \t]*", re.IGNORECASE | re.MULTILINE
+)
 
 
 def read_call(
     text: str | Mapping,  # what a policy wrote, reasoning included, or what it gave to a tool
 ) -> ToolCall:
     "Read the first call of a message; a call without a kind says in `fault` what is wrong"
-    if not isinstance(text, str): return _object_call(text) or ToolCall("", "", "bad_call")
-    said = _THOUGHT.split(text.rpartition("</think>")[2], maxsplit=1)[0]  # one that never ended calls nothing
+    if not isinstance(text, str):
+        return _object_call(text) or ToolCall("", "", "bad_call")
+    said = _THOUGHT.split(text.rpartition("</think>")[2], maxsplit=1)[
+        0
+    ]  # one that never ended calls nothing
     if found := _BRACKET.search(said):  # prose may stand before it
         others = [later.start() for later in _BRACKET.finditer(said, found.end())]
-        return ToolCall(found[1].lower(), said[found.end():(others or [None])[0]].strip()[:MAX_CONTENT], more=len(others))
-    calls = [call for value in read_json(said[:20_000]) if (call := _object_call(value))] if "{" in said else []
-    if calls: return calls[0]._replace(more=len(calls) - 1)
-    return ToolCall("", said.strip()[:MAX_CONTENT], "bad_call" if "tool_call" in said or "{" in said else "no_call")
+        return ToolCall(
+            found[1].lower(),
+            said[found.end() : (others or [None])[0]].strip()[:MAX_CONTENT],
+            more=len(others),
+        )
+    calls = (
+        [call for value in read_json(said[:20_000]) if (call := _object_call(value))]
+        if "{" in said
+        else []
+    )
+    if calls:
+        return calls[0]._replace(more=len(calls) - 1)
+    return ToolCall(
+        "",
+        said.strip()[:MAX_CONTENT],
+        "bad_call" if "tool_call" in said or "{" in said else "no_call",
+    )
 
 
 def _object_call(value):
     value = value.get("arguments", value)
-    if isinstance(value, str): value = next(iter(read_json(value[:20_000])), {})  # as chat APIs write it
-    if not isinstance(value, Mapping): return None
+    if isinstance(value, str):
+        value = next(iter(read_json(value[:20_000])), {})  # as chat APIs write it
+    if not isinstance(value, Mapping):
+        return None
     kind, content = value.get("choice", value.get("kind")), value.get("content", "")
-    if not isinstance(kind, str): return None
-    content = content.strip() if isinstance(content, str) else "" if content is None else str(content)
+    if not isinstance(kind, str):
+        return None
+    content = (
+        content.strip() if isinstance(content, str) else "" if content is None else str(content)
+    )
     prefix = _BRACKET.match(content)
-    return ToolCall(kind.strip().lower()[:40], (content[prefix.end():] if prefix and prefix[1].lower() == kind.lower() else content)[:MAX_CONTENT])
+    return ToolCall(
+        kind.strip().lower()[:40],
+        (content[prefix.end() :] if prefix and prefix[1].lower() == kind.lower() else content)[
+            :MAX_CONTENT
+        ],
+    )
 
 # %% ../../nbs/gyms/01_protocol.ipynb #tool_schema
 def tool_schema(
     kinds: Sequence[str] = tuple(KINDS),  # that a gym offers
 ) -> dict:
     "Describe the one tool in the form of chat templates and APIs"
-    fields = {"choice": {"type": "string", "enum": list(kinds), "description": "; ".join(f"{kind}: {KINDS[kind]}" for kind in kinds)},
-              "content": {"type": "string", "description": "what you say, search for or answer"}}
-    return {"type": "function", "function": {"name": "interact_with_env", "description": "Act in the environment; the result is what it says back.",
-                                             "parameters": {"type": "object", "properties": fields, "required": list(fields)}}}
+    fields = {
+        "choice": {
+            "type": "string",
+            "enum": list(kinds),
+            "description": "; ".join(f"{kind}: {KINDS[kind]}" for kind in kinds),
+        },
+        "content": {"type": "string", "description": "what you say, search for or answer"},
+    }
+    return {
+        "type": "function",
+        "function": {
+            "name": "interact_with_env",
+            "description": "Act in the environment; the result is what it says back.",
+            "parameters": {"type": "object", "properties": fields, "required": list(fields)},
+        },
+    }
 
 # %% ../../nbs/gyms/01_protocol.ipynb #GymConfig
 COMPAT = ("", "userrl")
@@ -86,6 +132,7 @@ COMPAT = ("", "userrl")
 @dataclass(frozen=True)
 class GymConfig:
     "How a gym is played and paid"
+
     max_turns: int = 16
     """Calls of one episode, the last one executed."""
     reward_scale: float = 1.0
@@ -100,8 +147,12 @@ class GymConfig:
     """Turn k costs k penalties, as in most published gyms; else one."""
 
     def __post_init__(self):
-        require("gym", (self.max_turns >= 1, f"max_turns must be at least 1, got {self.max_turns}"),
-                (self.compat in COMPAT, f"compat is {self.compat!r}. Leave it empty, or write userrl."), *self.checks())
+        require(
+            "gym",
+            (self.max_turns >= 1, f"max_turns must be at least 1, got {self.max_turns}"),
+            (self.compat in COMPAT, f"compat is {self.compat!r}. Leave it empty, or write userrl."),
+            *self.checks(),
+        )
 
     def checks(self) -> Sequence[tuple[bool, str]]:
         "Give more conditions, each with what to say where it fails"
@@ -116,6 +167,7 @@ class GymConfig:
 @dataclass(frozen=True)
 class GymTask:
     "One thing to get done; gyms add what their user knows"
+
     id: str
 
     @property
@@ -138,7 +190,8 @@ def split_tasks(tasks: Sequence[Any]) -> tuple[list, list]:  # training; held ou
     "Split tasks of a gym so that no component is on both sides; those that have some of each are in neither"
     held, out = frozenset(), []
     for task in sorted(tasks, key=lambda task: (crc32(task.id.encode()), task.id)):
-        if len(out) >= max(1, 0.1 * len(tasks)): break
+        if len(out) >= max(1, 0.1 * len(tasks)):
+            break
         held |= task.components
         out = [one for one in tasks if one.components <= held]
     return [task for task in tasks if held.isdisjoint(task.components)], out
@@ -146,6 +199,7 @@ def split_tasks(tasks: Sequence[Any]) -> tuple[list, list]:  # training; held ou
 
 class Feedback(NamedTuple):
     "What a call leads to"
+
     text: str  # all that the policy sees of it
     reward: float = 0.0
     done: bool = False
@@ -155,6 +209,7 @@ class Feedback(NamedTuple):
 
 class GymTurn(NamedTuple):
     "One executed call, as it stays in the record"
+
     kind: str
     content: str
     feedback: str
@@ -170,10 +225,13 @@ class UserError(HumanLMError):
 # %% ../../nbs/gyms/01_protocol.ipynb #UserRole
 class UserRole(NamedTuple):
     "One thing a user does in a gym: speak, or judge"
+
     instructions: str  # of a chat model; {names} are fields of the payload
-    schema: Mapping    # JSON schema of the answer
+    schema: Mapping  # JSON schema of the answer
     judges: bool = False  # asked of the judge, who may be another model than the user
-    shows: tuple[str, ...] = ()  # fields of the payload that a model may see; none: those that the instructions name
+    shows: tuple[
+        str, ...
+    ] = ()  # fields of the payload that a model may see; none: those that the instructions name
 
 
 TEXT = {"type": "string"}
@@ -181,55 +239,82 @@ TEXT = {"type": "string"}
 
 def answer_form(**fields: Mapping) -> dict:
     "Give the JSON schema of an answer that holds these fields and no others"
-    return {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": fields,
+        "required": [*fields],
+        "additionalProperties": False,
+    }
 
 
-def spoken(answer: Mapping, name: str = "reply", most: int = 2000) -> str:  # name: of the field; most: characters
+def spoken(
+    answer: Mapping, name: str = "reply", most: int = 2000
+) -> str:  # name: of the field; most: characters
     "Take what a user says out of an answer; `UserError` where that is no text of a fair length"
     said = answer.get(name) if isinstance(answer, Mapping) else None
-    if isinstance(said, str) and 0 < len(said.strip()) <= most: return said.strip()
-    raise UserError(f"The user says {shorten(repr(said), 80)}, which is not a text of 1 to {most:,} characters. Ask another model to play.")
+    if isinstance(said, str) and 0 < len(said.strip()) <= most:
+        return said.strip()
+    raise UserError(
+        f"The user says {shorten(repr(said), 80)}, which is not a text of 1 to {most:,} characters. Ask another model to play."
+    )
 
 
 def as_dialogue(turns: Sequence[GymTurn], *kinds: str) -> list[dict[str, str]]:  # none: all kinds
     "Write turns as messages of assistant and user, without those that were at fault"
     heard = [turn for turn in turns if not turn.fault and (not kinds or turn.kind in kinds)]
-    return [{"role": role, "content": text} for turn in heard for role, text in (("assistant", turn.content), ("user", turn.feedback))]
+    return [
+        {"role": role, "content": text}
+        for turn in heard
+        for role, text in (("assistant", turn.content), ("user", turn.feedback))
+    ]
 
 
 STOP_REASONS = {
-    "done": "the task ended", "turn_limit": "no turns left", "finish": "the policy ended it",
-    "no_call": "a message without a call", "bad_call": "a call that cannot be read", "length": "no tokens left",
-    "policy_error": "the policy's model failed", "user_error": "the user or the judge failed", "env_error": "the gym failed",
+    "done": "the task ended",
+    "turn_limit": "no turns left",
+    "finish": "the policy ended it",
+    "no_call": "a message without a call",
+    "bad_call": "a call that cannot be read",
+    "length": "no tokens left",
+    "policy_error": "the policy's model failed",
+    "user_error": "the user or the judge failed",
+    "env_error": "the gym failed",
 }
 BROKEN = ("policy_error", "user_error", "env_error")  # episodes that say nothing about the policy
 
 # %% ../../nbs/gyms/01_protocol.ipynb #Environment
 class Environment:
     "One play of a task; authors of a gym write `start` and what calls do"
+
     kinds: ClassVar[tuple[str, ...]] = ("action", "answer")  # that are offered
-    roles: ClassVar[Mapping[str, UserRole]] = {}  # name → role; a method `rule_NAME` plays it where nobody else does
-    formats: ClassVar[Mapping[str, str]] = {}  # kind → what its content must be, for prompt and messages
+    roles: ClassVar[
+        Mapping[str, UserRole]
+    ] = {}  # name → role; a method `rule_NAME` plays it where nobody else does
+    formats: ClassVar[
+        Mapping[str, str]
+    ] = {}  # kind → what its content must be, for prompt and messages
 
     def __init__(
         self,
         task: GymTask,
         config: GymConfig,
-        user: Any = None,   # async (environment, role name, payload) → answer; None: rules
+        user: Any = None,  # async (environment, role name, payload) → answer; None: rules
         judge: Any = None,  # the same for roles that judge; None: rules
-        seed: int = 0,      # of this episode
+        seed: int = 0,  # of this episode
     ):
         self.task, self.config, self.user, self.judge, self.seed = task, config, user, judge, seed
         self.turns: list[GymTurn] = []
         self.stop, self.best, self._rng = "", 0.0, None
         self.start()
 
-    def start(self) -> None: "Set up the hidden state"
+    def start(self) -> None:
+        "Set up the hidden state"
 
     @property
     def rng(self) -> random.Random:
         "Random numbers of this episode alone"
-        if self._rng is None: self._rng = random.Random(f"{self.seed}/{self.task.id}")
+        if self._rng is None:
+            self._rng = random.Random(f"{self.seed}/{self.task.id}")
         return self._rng
 
     def improved(self, score: float) -> float:
@@ -240,37 +325,73 @@ class Environment:
     async def ask(self, role: str, **payload) -> dict:
         "Let the user, or the judge, do what a role says"
         who = self.judge if self.roles[role].judges else self.user
-        return await who(self, role, payload) if who is not None else getattr(self, f"rule_{role}")(**payload)
+        return (
+            await who(self, role, payload)
+            if who is not None
+            else getattr(self, f"rule_{role}")(**payload)
+        )
 
     async def step(self, call: ToolCall | str) -> GymTurn:
         "Execute one call; after the end it raises `DataError`"
-        if self.stop: raise DataError(f"The episode of {self.task.id} has ended ({self.stop}). Begin a new one.")
+        if self.stop:
+            raise DataError(
+                f"The episode of {self.task.id} has ended ({self.stop}). Begin a new one."
+            )
         call, number = call if isinstance(call, ToolCall) else read_call(call), len(self.turns) + 1
         handler = self.handlers.get(call.kind)
-        try: told = await handler(self, call.content) if handler else Feedback(call_help(self, call), fault=call.fault or "format")
-        except Exception as e: self.stop, told = _broken(e)
-        self.turns.append(turn := GymTurn(call.kind, call.content, told.text, self.config.pay(told.reward, number),
-                                          told.parts, told.fault, call.more))
+        try:
+            told = (
+                await handler(self, call.content)
+                if handler
+                else Feedback(call_help(self, call), fault=call.fault or "format")
+            )
+        except Exception as e:
+            self.stop, told = _broken(e)
+        self.turns.append(
+            turn := GymTurn(
+                call.kind,
+                call.content,
+                told.text,
+                self.config.pay(told.reward, number),
+                told.parts,
+                told.fault,
+                call.more,
+            )
+        )
         if not self.stop:
-            self.stop = "finish" if call.kind == FINISH else "done" if told.done else "turn_limit" if number >= self.config.max_turns else ""
+            self.stop = (
+                "finish"
+                if call.kind == FINISH
+                else "done"
+                if told.done
+                else "turn_limit"
+                if number >= self.config.max_turns
+                else ""
+            )
         return turn
 
-    async def on_finish(self, content: str) -> Feedback: return Feedback("The episode ends here.")
+    async def on_finish(self, content: str) -> Feedback:
+        return Feedback("The episode ends here.")
 
     def __init_subclass__(cls):
         super().__init_subclass__()
-        cls.handlers = {kind: getattr(cls, f"on_{kind}", None) for kind in (*cls.kinds, FINISH)}  # kind → what it does
+        cls.handlers = {
+            kind: getattr(cls, f"on_{kind}", None) for kind in (*cls.kinds, FINISH)
+        }  # kind → what it does
 
     @property
     def score(self) -> float:
         "What the episode was worth; nan where the user or the gym failed"
         return float("nan") if self.stop in BROKEN else sum(turn.reward for turn in self.turns)
 
-    def _repr_markdown_(self) -> str: return _episode_table(self)
+    def _repr_markdown_(self) -> str:
+        return _episode_table(self)
 
     def state_dict(self) -> dict:
         "Copy all that changes, for a retry or a search in a tree"
-        return copy.deepcopy({name: value for name, value in vars(self).items() if name not in _FIXED})
+        return copy.deepcopy(
+            {name: value for name, value in vars(self).items() if name not in _FIXED}
+        )
 
     def load_state_dict(self, state: Mapping) -> None:
         "Go back to a copy"
@@ -279,43 +400,77 @@ class Environment:
 # %% ../../nbs/gyms/01_protocol.ipynb #call_help
 def _broken(e):
     "Say why an episode ends without a score; what would end every other one too is raised again"
-    if isinstance(e, ConfigError) or isinstance(e, LLMError) and e.stops: raise e
+    if isinstance(e, ConfigError) or isinstance(e, LLMError) and e.stops:
+        raise e
     if isinstance(e, (UserError, LLMError)):
-        return "user_error", Feedback(break_markers(f"The user does not answer: {shorten(e, 300)}"), math.nan, fault="user")
-    return "env_error", Feedback(f"The gym failed: {type(e).__name__}: {shorten(e, 300)}", math.nan, fault="gym")
+        return "user_error", Feedback(
+            break_markers(f"The user does not answer: {shorten(e, 300)}"), math.nan, fault="user"
+        )
+    return "env_error", Feedback(
+        f"The gym failed: {type(e).__name__}: {shorten(e, 300)}", math.nan, fault="gym"
+    )
 
 
 _FIXED = ("task", "config", "user", "judge", "seed")
 
 
 def _episode_table(env):
-    rows = [(n, turn.kind, shorten(turn.content, 160), shorten(turn.feedback, 240), f"{turn.reward:.2f}") for n, turn in enumerate(env.turns, 1)]
-    return f"*{' '.join(env.task.opening.split())}*\n\n" + Table(("turn", "kind", "content", "feedback", "reward"), rows, "rlllr").markdown()
+    rows = [
+        (
+            n,
+            turn.kind,
+            shorten(turn.content, 160),
+            shorten(turn.feedback, 240),
+            f"{turn.reward:.2f}",
+        )
+        for n, turn in enumerate(env.turns, 1)
+    ]
+    return (
+        f"*{' '.join(env.task.opening.split())}*\n\n"
+        + Table(("turn", "kind", "content", "feedback", "reward"), rows, "rlllr").markdown()
+    )
 
 
 def call_help(env: Environment, call: ToolCall) -> str:
     "Say how calls must be written in a gym"
-    what = "There is no call in your message." if not call.kind else f"There is no {shorten(call.kind, 40)!r} here."
+    what = (
+        "There is no call in your message."
+        if not call.kind
+        else f"There is no {shorten(call.kind, 40)!r} here."
+    )
     return f"{what} Write one of: {'; '.join(f'[{kind}] {env.formats.get(kind, KINDS[kind])}' for kind in env.kinds)}."
 
 # %% ../../nbs/gyms/01_protocol.ipynb #Gym
 @dataclass(frozen=True)
 class Gym:
     "All there is to know of a gym"
+
     name: str
     environment: type[Environment]
-    tasks: Callable[[int, int], Sequence[GymTask]]  # (how many, seed) → tasks of our own making, all different
-    expert: Callable[[Any], ToolCall]  # an environment of this gym → what somebody who has read the task does next
+    tasks: Callable[
+        [int, int], Sequence[GymTask]
+    ]  # (how many, seed) → tasks of our own making, all different
+    expert: Callable[
+        [Any], ToolCall
+    ]  # an environment of this gym → what somebody who has read the task does next
     about: str  # what the policy is told about the world
     hint: str = ""  # and about a good way to go
     config: GymConfig = GymConfig()  # how it is played where nobody says otherwise
-    read: Callable[[Mapping], GymTask] | None = None  # a public row → its task; None: there are none
-    guess: Callable[[Any, random.Random], ToolCall] | None = None  # what chance does next, from what a policy may know; None: words of the opening
+    read: Callable[[Mapping], GymTask] | None = (
+        None  # a public row → its task; None: there are none
+    )
+    guess: Callable[[Any, random.Random], ToolCall] | None = (
+        None  # what chance does next, from what a policy may know; None: words of the opening
+    )
     # calls that pay and follow from the opening and the number of the turn alone, whatever is replied; None: none are known
     open_loop: Callable[[Any], ToolCall] | None = None
-    gold: Callable[[Any], ToolCall] | None = None  # the one call that earns all there is; None: there are several, or none
+    gold: Callable[[Any], ToolCall] | None = (
+        None  # the one call that earns all there is; None: there are several, or none
+    )
     best: Callable[[Any], float] = lambda task: 1.0  # the highest score that can be reached
-    score: Callable[[Any], float] = lambda played: played.score  # of an episode that has ended, as it is published
+    score: Callable[[Any], float] = lambda played: (
+        played.score
+    )  # of an episode that has ended, as it is published
     held_out: bool = False  # never trained on, in the published split
     source: str = "made up"
     licence: str = ""
@@ -324,7 +479,14 @@ class Gym:
         "Give its settings with another limit, or with the published quirks"
         return replace(self.config, max_turns=max_turns or self.config.max_turns, compat=compat)
 
-    def play(self, task: GymTask, config: GymConfig | None = None, user: Any = None, judge: Any = None, seed: int = 0) -> Environment:
+    def play(
+        self,
+        task: GymTask,
+        config: GymConfig | None = None,
+        user: Any = None,
+        judge: Any = None,
+        seed: int = 0,
+    ) -> Environment:
         "Begin an episode"
         return self.environment(task, config or self.config, user, judge, seed)
 
@@ -332,31 +494,55 @@ class Gym:
         "Say where the policy is, what it may do, and how"
         config, env = config or self.config, self.environment
         ways = "\n".join(f"- `{kind}`: {env.formats.get(kind, KINDS[kind])}" for kind in env.kinds)
-        return (f"You act in a world with a user in it.\n\n{self.about}\n\nIn each turn, write exactly one call: "
-                f"its kind in brackets, then its content, as in `[{env.kinds[0]}] ...`. "
-                f"You may think between <think> and </think> before it. The kinds:\n{ways}\n\nYou have "
-                f"{config.max_turns} turns.{' ' if self.hint else ''}{self.hint}")
+        return (
+            f"You act in a world with a user in it.\n\n{self.about}\n\nIn each turn, write exactly one call: "
+            f"its kind in brackets, then its content, as in `[{env.kinds[0]}] ...`. "
+            f"You may think between <think> and </think> before it. The kinds:\n{ways}\n\nYou have "
+            f"{config.max_turns} turns.{' ' if self.hint else ''}{self.hint}"
+        )
 
     def chance(self) -> "Player":
         "Make a player who does anything that is offered, in words of the opening or as the gym guesses"
+
         def act(env: Environment) -> ToolCall:
-            rng, words = random.Random(f"chance/{env.seed}/{env.task.id}/{len(env.turns)}"), env.task.opening.split() or ["?"]
-            if self.guess is not None: return self.guess(env, rng)
-            return ToolCall(rng.choice(env.kinds), " ".join(rng.choices(words, k=rng.randint(1, 5))))
+            rng, words = (
+                random.Random(f"chance/{env.seed}/{env.task.id}/{len(env.turns)}"),
+                env.task.opening.split() or ["?"],
+            )
+            if self.guess is not None:
+                return self.guess(env, rng)
+            return ToolCall(
+                rng.choice(env.kinds), " ".join(rng.choices(words, k=rng.randint(1, 5)))
+            )
 
         return act
 
 # %% ../../nbs/gyms/01_protocol.ipynb #find_gym
-GYMS = {name: f"humanlm.{page}:{name}" for page, names in {
-    "gyms.conformance": "template", "gyms.function": "function", "environments.people": "advice appeal",
-    **{f"environments.{name}": name for name in "search household telepathy turtle intention persuade travel tau".split()},
-}.items() for name in names.split()}  # name → where its record is
-_SPELT = {"bamboogle": "search", "persuasion": "persuade", "turtlesoup": "turtle", "alfworld": "household"}
+GYMS = {
+    name: f"humanlm.{page}:{name}"
+    for page, names in {
+        "gyms.conformance": "template",
+        "gyms.function": "function",
+        "environments.people": "advice appeal",
+        **{
+            f"environments.{name}": name
+            for name in "search household telepathy turtle intention persuade travel tau".split()
+        },
+    }.items()
+    for name in names.split()
+}  # name → where its record is
+_SPELT = {
+    "bamboogle": "search",
+    "persuasion": "persuade",
+    "turtlesoup": "turtle",
+    "alfworld": "household",
+}
 
 
 @cache
 def _installed() -> dict:
     from importlib.metadata import entry_points
+
     return {entry.name: entry for entry in entry_points(group="humanlm.gyms")}
 
 
@@ -369,14 +555,24 @@ def find_gym(
     name: str,  # of a gym, as published rows spell it, or module:name
 ) -> Gym:
     "Find a gym; `ConfigError` names the nearest"
-    plain = re.sub(r"^interact_|-v\d+$|gym(?=$|-v)|\d+(?=$|_)", "", name.lower()) if not is_plugin(name) else name
+    plain = (
+        re.sub(r"^interact_|-v\d+$|gym(?=$|-v)|\d+(?=$|_)", "", name.lower())
+        if not is_plugin(name)
+        else name
+    )
     plain = _SPELT.get(plain, plain)
-    if is_plugin(plain): found = find_plugin(plain, {}, "gym")
-    elif plain in GYMS: found = find_plugin(GYMS[plain], {}, "gym")
-    elif plain in _installed(): found = _installed()[plain].load()
-    else: found = check_name(plain, gym_names(), "gym", ConfigError)
+    if is_plugin(plain):
+        found = find_plugin(plain, {}, "gym")
+    elif plain in GYMS:
+        found = find_plugin(GYMS[plain], {}, "gym")
+    elif plain in _installed():
+        found = _installed()[plain].load()
+    else:
+        found = check_name(plain, gym_names(), "gym", ConfigError)
     if not isinstance(found, Gym):
-        raise ConfigError(f"gym {shorten(name)!r} is no record: {shorten(repr(found))}. Give an object of humanlm.gyms.protocol.Gym.")
+        raise ConfigError(
+            f"gym {shorten(name)!r} is no record: {shorten(repr(found))}. Give an object of humanlm.gyms.protocol.Gym."
+        )
     return found
 
 # %% ../../nbs/gyms/01_protocol.ipynb #play_through
@@ -385,7 +581,8 @@ Player = Callable[[Environment], ToolCall]  # what to do next in an episode
 
 async def play_through(env: Environment, player: Player) -> Environment:
     "Play an episode to its end"
-    while not env.stop: await env.step(player(env))
+    while not env.stop:
+        await env.step(player(env))
     return env
 
 

@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..core.basics import DataError, fingerprint, near_miss, require, run_sync, shorten, to_json, write_jsonl
+from humanlm.core.basics import (
+    DataError,
+    fingerprint,
+    near_miss,
+    require,
+    run_sync,
+    shorten,
+    to_json,
+    write_jsonl,
+)
 from ..core.config import SFTConfig, Settings
 from ..core.stats import known_mean
 from ..data.trajectory import Trajectory
@@ -26,7 +35,15 @@ from ..evaluation.report import model_said, standard_sections
 from ..fidelity.report import users_section
 from ..training.trials import Study, Trial
 from ..methods.functions import AssistantModel, ask_row
-from ..methods.dialogues import CreditConfig, Heard, TokenDialogue, TurnReward, information_gains, multi_turn, turn_advantage
+from humanlm.methods.dialogues import (
+    CreditConfig,
+    Heard,
+    TokenDialogue,
+    TurnReward,
+    information_gains,
+    multi_turn,
+    turn_advantage,
+)
 from ..hardware.performance import Questions, StagePlan
 from ..training.recipe import Recipe, Stage, Work
 from ..methods.method import Method
@@ -35,7 +52,13 @@ from ..methods.sampling import RolloutConfig
 from ..methods.rollouts import sft_row
 from ..training.stages import learn, lessons, step_plan
 from ..training.run import planned_steps
-from .evaluation import EpisodeRecord, load_episodes, measured_tasks, play_tasks, player_of
+from humanlm.gyms.evaluation import (
+    EpisodeRecord,
+    load_episodes,
+    measured_tasks,
+    play_tasks,
+    player_of,
+)
 from .monitor import Curriculum, GymMonitor, weighted_order
 from .protocol import BROKEN, COMPAT, Environment, Gym, GymTask, find_gym, gym_names
 from .users import GymJudgeConfig, GymUserConfig, check_plays, player_name
@@ -47,6 +70,7 @@ CURRICULA = ("none", "success")
 @dataclass(frozen=True)
 class _GymsConfig:
     "Which gyms are trained on and measured, and how they are played"
+
     train: list[str] = field(default_factory=lambda: ["household"])
     """Gyms that are trained on, on tasks of their own making."""
     held_out: list[str] = field(default_factory=list)
@@ -72,21 +96,52 @@ class _GymsConfig:
     """userrl: with the quirks on which published numbers depend."""
 
     def __post_init__(self):
-        named, counts = [(part, name) for part in ("train", "held_out", "weights")
-                         for name in getattr(self, part)], ("tasks", "test_n", "max_turns", "turn_tokens", "max_tokens")
-        require("gyms", (bool(self.train), f"train is empty. Name one or more of {', '.join(gym_names())}"),
-                *((name in gym_names() or ":" in name, f"{part}: no gym {name!r}.{near_miss(name, gym_names())}") for part, name in named),
-                *((getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}") for name in counts),
-                (self.curriculum in CURRICULA, f"curriculum is {self.curriculum!r}.{near_miss(self.curriculum, CURRICULA)}"),
-                *((weight > 0, f"weights: that of {name} must be above 0, got {weight}") for name, weight in self.weights.items()),
-                *((name in self.train, f"weights: {name} is not among the gyms of train") for name in self.weights),
-                (self.compat in COMPAT, f"compat is {shorten(self.compat)!r}. Leave it empty, or write userrl."),
-                (not {*self.train} & {*self.held_out}, "held_out names a gym that train names too"))
+        named, counts = (
+            [
+                (part, name)
+                for part in ("train", "held_out", "weights")
+                for name in getattr(self, part)
+            ],
+            ("tasks", "test_n", "max_turns", "turn_tokens", "max_tokens"),
+        )
+        require(
+            "gyms",
+            (bool(self.train), f"train is empty. Name one or more of {', '.join(gym_names())}"),
+            *(
+                (
+                    name in gym_names() or ":" in name,
+                    f"{part}: no gym {name!r}.{near_miss(name, gym_names())}",
+                )
+                for part, name in named
+            ),
+            *(
+                (getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
+                for name in counts
+            ),
+            (
+                self.curriculum in CURRICULA,
+                f"curriculum is {self.curriculum!r}.{near_miss(self.curriculum, CURRICULA)}",
+            ),
+            *(
+                (weight > 0, f"weights: that of {name} must be above 0, got {weight}")
+                for name, weight in self.weights.items()
+            ),
+            *(
+                (name in self.train, f"weights: {name} is not among the gyms of train")
+                for name in self.weights
+            ),
+            (
+                self.compat in COMPAT,
+                f"compat is {shorten(self.compat)!r}. Leave it empty, or write userrl.",
+            ),
+            (not {*self.train} & {*self.held_out}, "held_out names a gym that train names too"),
+        )
 
 
 @dataclass(frozen=True)
 class _GymLessons(SFTConfig):
     "The cold start: how calls are written, shown by experts and by chance"
+
     lesson_steps: int = 300
     """Steps in which a model learns to write calls. 0: none, for models that read the system message."""
     expert_share: float = 0.5
@@ -96,6 +151,7 @@ class _GymLessons(SFTConfig):
 @dataclass(frozen=True)
 class _GymRollout(RolloutConfig):
     "Groups of dialogues about one task"
+
     num_prompts: int = 8
     group_size: int = 8
     eval_temperature: float = 1.0
@@ -108,44 +164,99 @@ PARTS = {"train": 2, "valid": 4, "test": 3}
 @dataclass
 class _GymWork(Work):
     "Gyms, their tasks by part, and who plays user and judge"
+
     gyms: Mapping[str, Gym] = field(default_factory=dict)
-    tasks: Mapping[str, Mapping[str, Sequence[GymTask]]] = field(default_factory=dict)  # part → gym → tasks
+    tasks: Mapping[str, Mapping[str, Sequence[GymTask]]] = field(
+        default_factory=dict
+    )  # part → gym → tasks
     user: Any = None  # None: rules
     judge: Any = None
 
 
-def _gym_tasks(s: Settings) -> tuple[dict[str, Gym], dict[str, dict[str, Sequence[GymTask]]]]:  # by name; by part and name
+def _gym_tasks(
+    s: Settings,
+) -> tuple[dict[str, Gym], dict[str, dict[str, Sequence[GymTask]]]]:  # by name; by part and name
     "Find gyms and make their tasks; `DataError` where one makes a task for training and for evaluation"
-    gyms = {name: find_gym(name) for name in sorted([*s.gyms.train, *s.gyms.held_out])}  # in one order, whichever are trained on
+    gyms = {
+        name: find_gym(name) for name in sorted([*s.gyms.train, *s.gyms.held_out])
+    }  # in one order, whichever are trained on
     counts = {"train": s.gyms.tasks, "valid": s.gyms.test_n, "test": s.gyms.test_n}
-    tasks = {part: {name: gym.tasks(counts[part], seed) for name, gym in gyms.items() if part != "train"
-                    or name in s.gyms.train} for part, seed in PARTS.items()}
+    tasks = {
+        part: {
+            name: gym.tasks(counts[part], seed)
+            for name, gym in gyms.items()
+            if part != "train" or name in s.gyms.train
+        }
+        for part, seed in PARTS.items()
+    }
     for name in s.gyms.train:
         known = {task.id for task in tasks["train"][name]}
-        if again := next((task.id for part in ("valid", "test") for task in tasks[part][name] if task.id in known), None):
-            raise DataError(f"The gym {name} makes the task {again} for training and for evaluation. Its tasks must differ with the seed.")
+        if again := next(
+            (
+                task.id
+                for part in ("valid", "test")
+                for task in tasks[part][name]
+                if task.id in known
+            ),
+            None,
+        ):
+            raise DataError(
+                f"The gym {name} makes the task {again} for training and for evaluation. Its tasks must differ with the seed."
+            )
     return gyms, tasks
 
 
 def _load_gyms(s: Settings, user: Any = None, judge: Any = None) -> _GymWork:
     "Find gyms, make their tasks, reach user and judge"
-    ledgers, (gyms, tasks) = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.judge.budget)}, _gym_tasks(s)
+    ledgers, (gyms, tasks) = (
+        {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.judge.budget)},
+        _gym_tasks(s),
+    )
     user, judge = user or s.user.player(ledgers["user"]), judge or s.judge.player(ledgers["judge"])
-    mark = fingerprint([[task.id, task.opening] for part in tasks.values() for found in part.values() for task in found])
-    return _GymWork(mark, ledgers, {"players": {"user": player_name(user), "judge": player_name(judge)}}, gyms=gyms,
-                    tasks=tasks, user=user, judge=judge)
+    mark = fingerprint(
+        [
+            [task.id, task.opening]
+            for part in tasks.values()
+            for found in part.values()
+            for task in found
+        ]
+    )
+    return _GymWork(
+        mark,
+        ledgers,
+        {"players": {"user": player_name(user), "judge": player_name(judge)}},
+        gyms=gyms,
+        tasks=tasks,
+        user=user,
+        judge=judge,
+    )
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymUsers
 def _gym_messages(gym: Gym, task: GymTask, s: Settings) -> list[dict]:
     "Give what a policy is told before its first turn"
-    system = [{"role": "system", "name": "", "content": gym.system_prompt(gym.configured(s.gyms.max_turns, s.gyms.compat))}] if s.gyms.system else []
+    system = (
+        [
+            {
+                "role": "system",
+                "name": "",
+                "content": gym.system_prompt(gym.configured(s.gyms.max_turns, s.gyms.compat)),
+            }
+        ]
+        if s.gyms.system
+        else []
+    )
     return [*system, {"role": "user", "name": "", "content": task.opening}]
 
 
 def _gym_row(gym: Gym, task: GymTask, s: Settings) -> dict:
     "Make the row of one task"
     row = ask_row("", f"{gym.name}/{task.id}", s.gyms.max_tokens)
-    return row | {"prompt": _gym_messages(gym, task, s), "speaker": "", "turn_tokens": s.gyms.turn_tokens, "context_id": gym.name}
+    return row | {
+        "prompt": _gym_messages(gym, task, s),
+        "speaker": "",
+        "turn_tokens": s.gyms.turn_tokens,
+        "context_id": gym.name,
+    }
 
 
 class _GymUsers:
@@ -153,45 +264,75 @@ class _GymUsers:
 
     def __init__(self, work: _GymWork, s: Settings):
         self.work, self.s = work, s
-        self.tasks = {f"{work.gyms[name].name}/{task.id}": (work.gyms[name], task) for part in work.tasks.values()
-                      for name, tasks in part.items() for task in tasks}
+        self.tasks = {
+            f"{work.gyms[name].name}/{task.id}": (work.gyms[name], task)
+            for part in work.tasks.values()
+            for name, tasks in part.items()
+            for task in tasks
+        }
         self.playing: Any = WeakKeyDictionary()  # dialogue → its environment, which ends with it
-        self.live: dict[int, Environment] = {}  # number of a dialogue, where its row has one → its environment
+        self.live: dict[
+            int, Environment
+        ] = {}  # number of a dialogue, where its row has one → its environment
 
     async def __call__(self, talk: TokenDialogue) -> Heard:
         "Answer the last turn of the policy"
         env = self.playing.get(talk) or self.begin(talk)
         turn, gym = await env.step(talk.said[-1]), self.tasks[talk.row["row_id"]][0]
-        talk.rewards["share"] = math.nan if env.stop in BROKEN else gym.score(env) / gym.best(env.task)
-        return Heard([{"role": "user", "name": "", "content": turn.feedback}], turn.reward, env.stop, turn.feedback if env.stop in BROKEN else "")
+        talk.rewards["share"] = (
+            math.nan if env.stop in BROKEN else gym.score(env) / gym.best(env.task)
+        )
+        return Heard(
+            [{"role": "user", "name": "", "content": turn.feedback}],
+            turn.reward,
+            env.stop,
+            turn.feedback if env.stop in BROKEN else "",
+        )
 
     def gold(self, t: Trajectory) -> str:
         "Give the right call of a dialogue's task"
         gym, task = self.tasks[t.row_id]
-        if gym.gold is None: raise DataError(f"The gym {gym.name} has no single right call. Train on another one.")
+        if gym.gold is None:
+            raise DataError(f"The gym {gym.name} has no single right call. Train on another one.")
         return str(gym.gold(task))
 
     def begin(self, talk: TokenDialogue) -> Environment:
         "Give a dialogue its environment"
         gym, task = self.tasks[talk.row["row_id"]]
-        env = self.playing[talk] = gym.play(task, gym.configured(self.s.gyms.max_turns, self.s.gyms.compat),
-                                            self.work.user, self.work.judge, talk.row.get("seed", 0))
-        if "episode" in talk.row: self.live[talk.row["episode"]] = env
+        env = self.playing[talk] = gym.play(
+            task,
+            gym.configured(self.s.gyms.max_turns, self.s.gyms.compat),
+            self.work.user,
+            self.work.judge,
+            talk.row.get("seed", 0),
+        )
+        if "episode" in talk.row:
+            self.live[talk.row["episode"]] = env
         return env
 
 # %% ../../nbs/gyms/51_recipe.ipynb #gym_lessons
 async def _gym_lessons(work: _GymWork, s: Settings, number: int) -> list[dict]:  # number: of rows
     "Make supervised rows of played episodes"
     rng, rows = random.Random(f"lessons{s.run.seed}"), []
-    wanted = [(work.gyms[name], task) for name, tasks in work.tasks["train"].items() for task in tasks]
+    wanted = [
+        (work.gyms[name], task) for name, tasks in work.tasks["train"].items() for task in tasks
+    ]
     while len(rows) < number:
         gym, task = rng.choice(wanted)
-        said, env = _gym_messages(gym, task, s), gym.play(task, gym.configured(s.gyms.max_turns, s.gyms.compat), seed=rng.randrange(2**31))
+        said, env = (
+            _gym_messages(gym, task, s),
+            gym.play(
+                task, gym.configured(s.gyms.max_turns, s.gyms.compat), seed=rng.randrange(2**31)
+            ),
+        )
         while not env.stop:
             call = gym.expert(env) if rng.random() < s.sft.expert_share else gym.chance()(env)
             rows.append(sft_row(said, str(call), row_id=f"{task.id}-{len(env.turns)}"))
-            said = [*said, {"role": "assistant", "name": "", "content": str(call)},
-                    {"role": "user", "name": "", "content": (await env.step(call)).feedback}]
+            said = [
+                *said,
+                {"role": "assistant", "name": "", "content": str(call)},
+                {"role": "user", "name": "", "content": (await env.step(call)).feedback},
+            ]
     rng.shuffle(rows)
     return rows[:number]
 
@@ -200,40 +341,85 @@ def _train_gyms(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Let the policy play in groups, and share what was earned among its turns"
     s = run.settings
     users, monitor = _GymUsers(run.work, s), GymMonitor()
-    rows = [_gym_row(run.work.gyms[name], task, s) for name, tasks in run.work.tasks["train"].items() for task in tasks]
-    method = Method(multi_turn(users, s.gyms.max_turns), turn_advantage(s.credit, information_gains(users.gold)),
-                    TurnReward(s.credit.score), memory=monitor, reads=s.credit.credit == "information-gain")
+    rows = [
+        _gym_row(run.work.gyms[name], task, s)
+        for name, tasks in run.work.tasks["train"].items()
+        for task in tasks
+    ]
+    method = Method(
+        multi_turn(users, s.gyms.max_turns),
+        turn_advantage(s.credit, information_gains(users.gold)),
+        TurnReward(s.credit.score),
+        memory=monitor,
+        reads=s.credit.credit == "information-gain",
+    )
     size, weights, seed = s.rollout.num_prompts, s.gyms.weights, s.run.seed
-    def by_success(rows, steps): return Curriculum(rows, steps, size, monitor, weights, seed)
-    order = weighted_order(s.gyms.train, weights, size, seed) if s.gyms.curriculum == "none" else by_success
+
+    def by_success(rows, steps):
+        return Curriculum(rows, steps, size, monitor, weights, seed)
+
+    order = (
+        weighted_order(s.gyms.train, weights, size, seed)
+        if s.gyms.curriculum == "none"
+        else by_success
+    )
     learn(run, stage, model, tokenizer, method, rows, order)
 
 
 def _train_cold_start(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Teach a model to write calls"
     s = run.settings
-    lessons(run, stage, model, tokenizer, run_sync(_gym_lessons(run.work, s, s.sft.lesson_steps * s.sft.batch)))
+    lessons(
+        run,
+        stage,
+        model,
+        tokenizer,
+        run_sync(_gym_lessons(run.work, s, s.sft.lesson_steps * s.sft.batch)),
+    )
 
 # %% ../../nbs/gyms/51_recipe.ipynb #model_episodes
 _TOGETHER = 64  # dialogues that are played at once
 
 
-def _model_episodes(work: _GymWork, s: Settings, policy: ModelPolicy, part: str = "test") -> list[EpisodeRecord]:
+def _model_episodes(
+    work: _GymWork, s: Settings, policy: ModelPolicy, part: str = "test"
+) -> list[EpisodeRecord]:
     "Let a policy play the tasks of a part"
     users = _GymUsers(work, s)
-    asked = [(gym, task) for name, tasks in work.tasks[part].items() for gym in [work.gyms[name]] for task in tasks]
+    asked = [
+        (gym, task)
+        for name, tasks in work.tasks[part].items()
+        for gym in [work.gyms[name]]
+        for task in tasks
+    ]
     rows = [_gym_row(gym, task, s) | {"episode": i} for i, (gym, task) in enumerate(asked)]
     play = multi_turn(users, s.gyms.max_turns, s.rollout.eval_sampling(s.run.seed))
-    found = [t for i in range(0, len(rows), _TOGETHER) for t in run_sync(play(rows[i:i + _TOGETHER], policy))]
-    for i, t in enumerate(found): users.live[i].stop = users.live[i].stop or t.parse_status  # no tokens left
+    found = [
+        t
+        for i in range(0, len(rows), _TOGETHER)
+        for t in run_sync(play(rows[i : i + _TOGETHER], policy))
+    ]
+    for i, t in enumerate(found):
+        users.live[i].stop = users.live[i].stop or t.parse_status  # no tokens left
     return [EpisodeRecord.of(gym, users.live[i]) for i, (gym, _) in enumerate(asked)]
 
 
 def _reference_episodes(work: _GymWork, s: Settings, player: str) -> list[EpisodeRecord]:
     "Let a player without a model play the held-out tasks"
-    return [e for name, tasks in work.tasks["test"].items() for gym in [work.gyms[name]]
-            for e in run_sync(play_tasks(gym, tasks, player_of(player, gym),
-                                         config=gym.configured(s.gyms.max_turns, s.gyms.compat), seed=s.run.seed))]
+    return [
+        e
+        for name, tasks in work.tasks["test"].items()
+        for gym in [work.gyms[name]]
+        for e in run_sync(
+            play_tasks(
+                gym,
+                tasks,
+                player_of(player, gym),
+                config=gym.configured(s.gyms.max_turns, s.gyms.compat),
+                seed=s.run.seed,
+            )
+        )
+    ]
 
 # %% ../../nbs/gyms/51_recipe.ipynb #check-settings
 def _check_settings(s: Settings) -> None:
@@ -242,68 +428,153 @@ def _check_settings(s: Settings) -> None:
     for config in (s.user, s.judge):
         name, _ = config.named()
         config.require_price(name)
-        if not config.is_rule(name) and not name.startswith("simulator/"): continue
+        if not config.is_rule(name) and not name.startswith("simulator/"):
+            continue
         roles = [pair for gym in gyms.values() for pair in gym.environment.roles.items()]
-        check_plays(config.player(), [role for role, how in roles if how.judges == (config is s.judge)])
-    without = [name for name in s.gyms.train if s.credit.credit == "information-gain" and find_gym(name).gold is None]
-    require("credit", (not without, f"credit information-gain asks how likely the right call is, and {', '.join(without)} has no single one. "
-                                    "Train on other gyms, or choose another credit"))
+        check_plays(
+            config.player(), [role for role, how in roles if how.judges == (config is s.judge)]
+        )
+    without = [
+        name
+        for name in s.gyms.train
+        if s.credit.credit == "information-gain" and find_gym(name).gold is None
+    ]
+    require(
+        "credit",
+        (
+            not without,
+            f"credit information-gain asks how likely the right call is, and {', '.join(without)} has no single one. "
+            "Train on other gyms, or choose another credit",
+        ),
+    )
 
 # %% ../../nbs/gyms/51_recipe.ipynb #stage_plans
 def _stage_plans(s: Settings) -> list[StagePlan]:
     "Say what machines are given to do; who plays the user is asked once a turn, of which a dialogue has half as many as it may in the mean, and a judge once a dialogue"
     step, cold = s.rollout.num_prompts * s.rollout.group_size, s.sft.lesson_steps
     weights = {name: s.gyms.weights.get(name, 1.0) for name in s.gyms.train}
+
     def asked(config, judges, each, rounds):
-        share = sum(weight for name, weight in weights.items() if any(how.judges == judges for how in find_gym(name).environment.roles.values())) / sum(weights.values())
-        return Questions(0 if config.is_rule(config.model) else step * share * each, config.at_once, rounds, model=config.model)
-    questions = asked(s.user, False, s.gyms.max_turns / 2, s.gyms.max_turns), asked(s.judge, True, 1, 1)
-    return [*([StagePlan("cold-start", cold, s.sft.batch, s.gyms.turn_tokens, "lessons")] if cold else []),
-            StagePlan("gyms", planned_steps(s, s.gyms.tasks * len(s.gyms.train)), step, s.gyms.max_tokens, questions=questions, reads=s.credit.credit == "information-gain")]
+        share = sum(
+            weight
+            for name, weight in weights.items()
+            if any(how.judges == judges for how in find_gym(name).environment.roles.values())
+        ) / sum(weights.values())
+        return Questions(
+            0 if config.is_rule(config.model) else step * share * each,
+            config.at_once,
+            rounds,
+            model=config.model,
+        )
+
+    questions = (
+        asked(s.user, False, s.gyms.max_turns / 2, s.gyms.max_turns),
+        asked(s.judge, True, 1, 1),
+    )
+    return [
+        *(
+            [StagePlan("cold-start", cold, s.sft.batch, s.gyms.turn_tokens, "lessons")]
+            if cold
+            else []
+        ),
+        StagePlan(
+            "gyms",
+            planned_steps(s, s.gyms.tasks * len(s.gyms.train)),
+            step,
+            s.gyms.max_tokens,
+            questions=questions,
+            reads=s.credit.credit == "information-gain",
+        ),
+    ]
 
 
 def _plan_lines(s: Settings) -> list[str]:
     "Say what a run does"
-    tasks, taken = s.gyms.tasks * len(s.gyms.train), [name for name in s.gyms.train if find_gym(name).held_out]
-    note = [f"note                {', '.join(taken)}: never trained on in the published split; results there "
-            f"compare with no published number"] if taken else []
-    return [f"{'gyms':<19} {step_plan(s, planned_steps(s, tasks) or 0)}",
-            f"tasks               {tasks:,} for training in {', '.join(s.gyms.train)}; "
-            f"{s.gyms.test_n} of each gym held out" + (f", also of {', '.join(s.gyms.held_out)}" if s.gyms.held_out else "")
-            + ("; those that are solved now and then are drawn more often" if s.gyms.curriculum == "success" else ""),
-            f"user                {in_plan(s.user.model)}; judge {in_plan(s.judge.model)}",
-            f"credit              {s.credit.credit} by {s.credit.score}, gamma {s.credit.gamma}; at most "
-            f"{s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens", *note]
+    tasks, taken = (
+        s.gyms.tasks * len(s.gyms.train),
+        [name for name in s.gyms.train if find_gym(name).held_out],
+    )
+    note = (
+        [
+            f"note                {', '.join(taken)}: never trained on in the published split; results there "
+            f"compare with no published number"
+        ]
+        if taken
+        else []
+    )
+    return [
+        f"{'gyms':<19} {step_plan(s, planned_steps(s, tasks) or 0)}",
+        f"tasks               {tasks:,} for training in {', '.join(s.gyms.train)}; "
+        f"{s.gyms.test_n} of each gym held out"
+        + (f", also of {', '.join(s.gyms.held_out)}" if s.gyms.held_out else "")
+        + (
+            "; those that are solved now and then are drawn more often"
+            if s.gyms.curriculum == "success"
+            else ""
+        ),
+        f"user                {in_plan(s.user.model)}; judge {in_plan(s.judge.model)}",
+        f"credit              {s.credit.credit} by {s.credit.score}, gamma {s.credit.gamma}; at most "
+        f"{s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens",
+        *note,
+    ]
 
 # %% ../../nbs/gyms/51_recipe.ipynb #names-of-measures
-NAMES = Names({"score": ("Score", "What did the gym pay?"),
-               "share": ("Share", "Which share of what could be earned?"), "success": ("Success", "Was all of it earned?"),
-               "turns": ("Turns", "How many calls did it take?"),
-               "invalid calls": ("Invalid calls", "Which share of the messages held no call that the gym knows?")},
-              {"expert": "who has read the task",
-               "open-loop": "what follows from the opening alone, whatever is replied",
-               "chance": "anything that is offered"}, part="gym", units="held-out tasks", clusters="tasks", start="cold-start")
+NAMES = Names(
+    {
+        "score": ("Score", "What did the gym pay?"),
+        "share": ("Share", "Which share of what could be earned?"),
+        "success": ("Success", "Was all of it earned?"),
+        "turns": ("Turns", "How many calls did it take?"),
+        "invalid calls": (
+            "Invalid calls",
+            "Which share of the messages held no call that the gym knows?",
+        ),
+    },
+    {
+        "expert": "who has read the task",
+        "open-loop": "what follows from the opening alone, whatever is replied",
+        "chance": "anything that is offered",
+    },
+    part="gym",
+    units="held-out tasks",
+    clusters="tasks",
+    start="cold-start",
+)
 
 
 def _rests_on(config: Mapping[str, Any]) -> list[str]:
     "Say what stands behind the numbers of a run"
     user, judge = (config.get(group, {}).get("model", "rule") for group in ("user", "judge"))
-    return [f"Users are played by {user}, judges by {judge}; rule: made-up users and judges that follow the gym's own rules.", *model_said(config)]
+    return [
+        f"Users are played by {user}, judges by {judge}; rule: made-up users and judges that follow the gym's own rules.",
+        *model_said(config),
+    ]
 
 # %% ../../nbs/gyms/51_recipe.ipynb #_GymRecipe
 class _GymRecipe(Recipe):
     "Get things done with a user over several turns"
+
     groups: Mapping[str, Any] = {
-        "gyms": _GymsConfig, "credit": CreditConfig, "model": AssistantModel, "rollout": _GymRollout, "sft": _GymLessons,
-        "user": GymUserConfig, "judge": GymJudgeConfig,
-        "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4}}
+        "gyms": _GymsConfig,
+        "credit": CreditConfig,
+        "model": AssistantModel,
+        "rollout": _GymRollout,
+        "sft": _GymLessons,
+        "user": GymUserConfig,
+        "judge": GymJudgeConfig,
+        "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4},
+    }
     methods = ("gyms",)
     study = "humanlm.gyms.recipe:_GymStudy"
 
-    def teaches(self, s: Settings) -> bool: return s.sft.lesson_steps > 0
+    def teaches(self, s: Settings) -> bool:
+        return s.sft.lesson_steps > 0
 
-    def check(self, s: Settings) -> None: _check_settings(s)
-    def load(self, s: Settings, **given: Any) -> _GymWork: return _load_gyms(s, **given)
+    def check(self, s: Settings) -> None:
+        _check_settings(s)
+
+    def load(self, s: Settings, **given: Any) -> _GymWork:
+        return _load_gyms(s, **given)
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"
@@ -313,33 +584,67 @@ class _GymRecipe(Recipe):
     def stages(self, run: Any) -> list[Stage]:
         "Show calls, then train"
         cold = self.teaches(run.settings)
-        return [*([Stage("cold-start", "base", _train_cold_start)] if cold else []), Stage("gyms", "cold-start" if cold else "base", _train_gyms)]
+        return [
+            *([Stage("cold-start", "base", _train_cold_start)] if cold else []),
+            Stage("gyms", "cold-start" if cold else "base", _train_gyms),
+        ]
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
         "Say how the model was told where it is"
-        return {"gyms.json": to_json({"system": run.settings.gyms.system, "gyms": list(run.work.gyms)}, indent=1)}
+        return {
+            "gyms.json": to_json(
+                {"system": run.settings.gyms.system, "gyms": list(run.work.gyms)}, indent=1
+            )
+        }
 
     def validate(self, run: Any, name: str, policy: ModelPolicy) -> float:
         "Measure the share of what can be earned, on tasks that neither training nor the evaluation plays"
-        return known_mean([e.score / e.best for e in _model_episodes(run.work, run.settings, policy, "valid")])
+        return known_mean(
+            [e.score / e.best for e in _model_episodes(run.work, run.settings, policy, "valid")]
+        )
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
         "Measure a model on held-out tasks"
+
         def make():
-            return _model_episodes(run.work, run.settings, ModelPolicy(*run.load(name), max_prompt_tokens=run.settings.model.max_prompt_tokens))
+            return _model_episodes(
+                run.work,
+                run.settings,
+                ModelPolicy(
+                    *run.load(name), max_prompt_tokens=run.settings.model.max_prompt_tokens
+                ),
+            )
+
         return measured_tasks(run.kept(f"episodes/{name}.jsonl", make, write_jsonl, load_episodes))
 
     def references(self, run: Any) -> dict[str, list[Measurement]]:
         "Measure experts, chance, and who does not listen on the same tasks"
-        players = ["expert", *(["open-loop"] if any(gym.open_loop for gym in run.work.gyms.values()) else []), "chance"]
-        return {player: measured_tasks(_reference_episodes(run.work, run.settings, player)) for player in players}
+        players = [
+            "expert",
+            *(["open-loop"] if any(gym.open_loop for gym in run.work.gyms.values()) else []),
+            "chance",
+        ]
+        return {
+            player: measured_tasks(_reference_episodes(run.work, run.settings, player))
+            for player in players
+        }
 
-    def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]: return _stage_plans(s)
+    def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]:
+        return _stage_plans(s)
 
-    def plan(self, s: Settings) -> list[str]: return _plan_lines(s)
+    def plan(self, s: Settings) -> list[str]:
+        return _plan_lines(s)
+
     def sections(self) -> Mapping[str, tuple]:
         sections = standard_sections(NAMES, _rests_on)
-        return sections | {"users": ("How the users write", "What they said in the training samples.", users_section), "run": sections.pop("run")}
+        return sections | {
+            "users": (
+                "How the users write",
+                "What they said in the training samples.",
+                users_section,
+            ),
+            "run": sections.pop("run"),
+        }
 
 
 recipe = _GymRecipe()
@@ -347,6 +652,7 @@ recipe = _GymRecipe()
 # %% ../../nbs/gyms/51_recipe.ipynb #_GymStudy
 class _GymStudy(Study):
     "Gyms and credits from one cold start"
+
     against = ("cold-start",)
     own_units = True  # a variant plays its own gyms
 
@@ -361,5 +667,17 @@ class _GymStudy(Study):
 
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
         "Add what was learned in each seed"
-        pairs = dict.fromkeys((trial.arm("gyms"), trial.arm("cold-start" if trial.settings.sft.lesson_steps else "base")) for trial in trials)
-        return {"by_seed": rounded(found.seed_changes(list(pairs), "share", list(dict.fromkeys(t.seed for t in trials))))}
+        pairs = dict.fromkeys(
+            (
+                trial.arm("gyms"),
+                trial.arm("cold-start" if trial.settings.sft.lesson_steps else "base"),
+            )
+            for trial in trials
+        )
+        return {
+            "by_seed": rounded(
+                found.seed_changes(
+                    list(pairs), "share", list(dict.fromkeys(t.seed for t in trials))
+                )
+            )
+        }

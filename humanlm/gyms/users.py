@@ -39,17 +39,26 @@ _LABELS = {"user": "You", "assistant": "Assistant"}
 
 def is_history(value: Any) -> bool:
     "Tell whether a field is a list of turns with role and content"
-    return isinstance(value, (list, tuple)) and all(isinstance(turn, Mapping) and turn.get("role") in _LABELS
-                                                    and isinstance(turn.get("content"), str) for turn in value)
+    return isinstance(value, (list, tuple)) and all(
+        isinstance(turn, Mapping)
+        and turn.get("role") in _LABELS
+        and isinstance(turn.get("content"), str)
+        for turn in value
+    )
 
 
 def _shown(value: Any, limit: int) -> str:  # value: of a payload; limit: characters
     "Put a field of a payload into a prompt"
     if not is_history(value) or not value:
-        return quoted(without_middle(value if isinstance(value, str) else to_json(value), limit)) if value not in ([], ()) else "(nothing yet)"
+        return (
+            quoted(without_middle(value if isinstance(value, str) else to_json(value), limit))
+            if value not in ([], ())
+            else "(nothing yet)"
+        )
     parts, room = [], limit
     for turn in reversed(value):
-        if parts and len(turn["content"]) > room: break
+        if parts and len(turn["content"]) > room:
+            break
         parts.append(f"{_LABELS[turn['role']]}:\n{quoted(without_middle(turn['content'], limit))}")
         room -= len(turn["content"])
     return "\n".join(parts[::-1])
@@ -64,12 +73,21 @@ def _role_question(
 ) -> ChatRequest:
     "Ask a chat model to do what a role says"
     slots = list(dict.fromkeys(_SLOT.findall(role.instructions)))
-    texts = {name: _shown(payload[name], max_chars) for name in (*slots, *role.shows) if name in payload}
+    texts = {
+        name: _shown(payload[name], max_chars) for name in (*slots, *role.shows) if name in payload
+    }
     if missing := [name for name in slots if name not in texts]:
-        raise ConfigError(f"The instructions of a role want {', '.join(missing)}, which the gym does not hand over.")
+        raise ConfigError(
+            f"The instructions of a role want {', '.join(missing)}, which the gym does not hand over."
+        )
     asked = fill(role.instructions, **{name: f"\n{texts[name]}\n" for name in slots})
     asked += "".join(f"\n{name}:\n{text}" for name, text in texts.items() if name not in slots)
-    frame = JUDGE_FRAME if role.judges else USER_FRAME + (f"\nWho you are:\n{quoted(without_middle(persona, max_chars))}" if persona else "")
+    frame = (
+        JUDGE_FRAME
+        if role.judges
+        else USER_FRAME
+        + (f"\nWho you are:\n{quoted(without_middle(persona, max_chars))}" if persona else "")
+    )
     return chat(asked, frame, schema=dict(role.schema), **settings)
 
 # %% ../../nbs/gyms/02_users.ipynb #simulator_question
@@ -79,8 +97,12 @@ SAID = ("said", "post", "question", "content")  # fields that hold what the poli
 def _text_field(role: UserRole) -> str:
     "Name the one text that a role must answer with; empty where it wants something else as well"
     wanted = list(role.schema.get("required", role.schema.get("properties", {})))
-    plain = [name for name in wanted if role.schema["properties"].get(name, {}).get("type") == "string"
-             and "enum" not in role.schema["properties"][name]]
+    plain = [
+        name
+        for name in wanted
+        if role.schema["properties"].get(name, {}).get("type") == "string"
+        and "enum" not in role.schema["properties"][name]
+    ]
     return plain[0] if len(plain) == len(wanted) == 1 else ""
 
 
@@ -91,12 +113,23 @@ def _simulator_question(
     **settings,  # further fields of `ChatRequest`
 ) -> ChatRequest:
     "Let a person say what comes next"
-    own = {"user": {"role": "assistant"}, "assistant": {"role": "user", "name": payload.get("author", "Assistant")}}
+    own = {
+        "user": {"role": "assistant"},
+        "assistant": {"role": "user", "name": payload.get("author", "Assistant")},
+    }
     before = next((value for value in payload.values() if value and is_history(value)), ())
     said = next((payload[name] for name in SAID if isinstance(payload.get(name), str)), "")
     turns = [*before, {"role": "assistant", "content": said}] if said else [*before]
-    extra = {"persona": persona} | ({"states": dict(states)} if states else {}) | ({"source": payload["source"]} if payload.get("source") else {})
-    return ChatRequest(tuple(own[turn["role"]] | {"content": turn["content"]} for turn in turns), extra=extra, **settings)
+    extra = (
+        {"persona": persona}
+        | ({"states": dict(states)} if states else {})
+        | ({"source": payload["source"]} if payload.get("source") else {})
+    )
+    return ChatRequest(
+        tuple(own[turn["role"]] | {"content": turn["content"]} for turn in turns),
+        extra=extra,
+        **settings,
+    )
 
 # %% ../../nbs/gyms/02_users.ipynb #UserAnswer
 MAX_SAID = 4000  # characters of a text in an answer
@@ -107,32 +140,47 @@ _REASONS = re.compile(r"</?(?:think|thinking|thought|reasoning)>", re.IGNORECASE
 
 class _UserAnswer(NamedTuple):
     "What a user was asked in an episode, and what came back"
+
     turn: int  # from 0
     role: str
     payload: Mapping[str, Any]
     answer: Mapping[str, Any]
 
 
-def note_answer(env: Environment, name: str, payload: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+def note_answer(
+    env: Environment, name: str, payload: Mapping[str, Any], answer: Mapping[str, Any]
+) -> None:
     "Keep in an episode what a user answered, for a review; anybody who plays a user may call it"
-    if not env.roles[name].judges: env.__dict__.setdefault("asked", []).append(_UserAnswer(len(env.turns), name, dict(payload), answer))
+    if not env.roles[name].judges:
+        env.__dict__.setdefault("asked", []).append(
+            _UserAnswer(len(env.turns), name, dict(payload), answer)
+        )
 
 
 def check_said(value: Any) -> None:
     "Raise `ValueError` where a text in an answer is no turn of a user"
-    if isinstance(value, Mapping): value = list(value.values())
+    if isinstance(value, Mapping):
+        value = list(value.values())
     if isinstance(value, (list, tuple)):
-        for one in value: check_said(one)
-    if not isinstance(value, str): return
-    if _REASONS.search(value): raise ValueError("reasoning stands in the answer: write the answer alone")
-    if _BOTH.search(value): raise ValueError("the answer speaks for the assistant: write only what the user says")
-    if found := _NO_TEXT.search(value): raise ValueError(f"the answer holds {found[0]!r}, which is no text: leave it out")
-    if len(value) > MAX_SAID: raise ValueError(f"a text has {len(value):,} characters: {MAX_SAID:,} at most")
+        for one in value:
+            check_said(one)
+    if not isinstance(value, str):
+        return
+    if _REASONS.search(value):
+        raise ValueError("reasoning stands in the answer: write the answer alone")
+    if _BOTH.search(value):
+        raise ValueError("the answer speaks for the assistant: write only what the user says")
+    if found := _NO_TEXT.search(value):
+        raise ValueError(f"the answer holds {found[0]!r}, which is no text: leave it out")
+    if len(value) > MAX_SAID:
+        raise ValueError(f"a text has {len(value):,} characters: {MAX_SAID:,} at most")
 
 
 def _unmarked(value) -> Any:
-    if isinstance(value, str): return break_markers(value)
-    if isinstance(value, Mapping): return {name: _unmarked(one) for name, one in value.items()}
+    if isinstance(value, str):
+        return break_markers(value)
+    if isinstance(value, Mapping):
+        return {name: _unmarked(one) for name, one in value.items()}
     return [_unmarked(one) for one in value] if isinstance(value, list) else value
 
 # %% ../../nbs/gyms/02_users.ipynb #ModelUser
@@ -148,47 +196,76 @@ class ModelUser:
         **settings,  # further fields of `ChatRequest`: temperature, max_tokens
     ):
         self.client, self.name, self.ledger = client, client.name, client.ledger
-        self.persona, self.states, self.max_chars, self.settings = persona, states, max_chars, settings
+        self.persona, self.states, self.max_chars, self.settings = (
+            persona,
+            states,
+            max_chars,
+            settings,
+        )
         self.simulates = client.name.startswith("simulator/")
 
     def request(self, env: Environment, name: str, payload: Mapping[str, Any]) -> ChatRequest:
         "Make the question of a role"
         role, persona = env.roles[name], str(payload.get("persona") or self.persona)
         settled = {"caller": "judge" if role.judges else "user"} | self.settings
-        if not role.judges and settled.get("temperature") != 0: settled["seed"] = crc32(f"{env.seed}/{env.task.id}/{len(env.turns)}/{name}".encode())
-        if not self.simulates: return _role_question(role, payload, persona, self.max_chars, **settled)
+        if not role.judges and settled.get("temperature") != 0:
+            settled["seed"] = crc32(f"{env.seed}/{env.task.id}/{len(env.turns)}/{name}".encode())
+        if not self.simulates:
+            return _role_question(role, payload, persona, self.max_chars, **settled)
         if not _text_field(role):
-            raise ConfigError(f"{self.name} cannot play {name}, who answers with more than one text. Let a rule or a chat model play.")
-        if not persona: raise ConfigError(f"{self.name} plays {name}, and nobody says who that is. Set user.persona.")
-        return _simulator_question(payload, persona, payload.get("states") or self.states, **settled)
+            raise ConfigError(
+                f"{self.name} cannot play {name}, who answers with more than one text. Let a rule or a chat model play."
+            )
+        if not persona:
+            raise ConfigError(
+                f"{self.name} plays {name}, and nobody says who that is. Set user.persona."
+            )
+        return _simulator_question(
+            payload, persona, payload.get("states") or self.states, **settled
+        )
 
     def read(self, reply: ChatReply, role: UserRole) -> dict:
         "Take the answer out of a reply"
         if reply.finish in ("length", "refusal"):
-            raise UserError(f"{reply.model or self.name} "
-                            f"{'was cut off' if reply.finish == 'length' else 'refused to answer'}. Give it more tokens, or ask another model.")
-        answer = reply.parsed if role.schema and not self.simulates else {_text_field(role): reply.text.rpartition("</think>")[2].strip()}
-        try: check_said(answer)
-        except ValueError as e: raise UserError(f"{reply.model or self.name}: {e}.") from None
+            raise UserError(
+                f"{reply.model or self.name} "
+                f"{'was cut off' if reply.finish == 'length' else 'refused to answer'}. Give it more tokens, or ask another model."
+            )
+        answer = (
+            reply.parsed
+            if role.schema and not self.simulates
+            else {_text_field(role): reply.text.rpartition("</think>")[2].strip()}
+        )
+        try:
+            check_said(answer)
+        except ValueError as e:
+            raise UserError(f"{reply.model or self.name}: {e}.") from None
         return _unmarked(answer)
 
     async def __call__(self, env: Environment, name: str, payload: Mapping[str, Any]) -> dict:
         "Play a role once"
-        try: reply = await self.client(self.request(env, name, payload), None if self.simulates else check_said)
+        try:
+            reply = await self.client(
+                self.request(env, name, payload), None if self.simulates else check_said
+            )
         except LLMError as e:
-            if e.stops: raise
+            if e.stops:
+                raise
             raise UserError(shorten(e, 300)) from e
         answer = self.read(reply, env.roles[name])
         note_answer(env, name, payload, answer)
         return answer
 
 # %% ../../nbs/gyms/02_users.ipynb #GymUserConfig
-PLAYED = {"polite": "humanlm.environments.people:PolitePerson"}  # users who are neither a model nor the gym's rule
+PLAYED = {
+    "polite": "humanlm.environments.people:PolitePerson"
+}  # users who are neither a model nor the gym's rule
 
 
 @dataclass(frozen=True)
 class GymUserConfig(ChatConfig):
     "Who plays the user of a gym, and how they are reached"
+
     model: str = "rule"
     """rule (offline, by the gym; in advice and appeal the world itself), a chat model (openai/gpt-5-mini, vllm/NAME, hf/NAME-or-folder),
     simulator/RUN, polite (whoever is played: the same mild words), module:name (a function of yours),
@@ -209,8 +286,12 @@ class GymUserConfig(ChatConfig):
     above_0: ClassVar[tuple[str, ...]] = (*ChatConfig.above_0, "max_chars")
 
     def model_checks(self):
-        if not is_plugin(self.model): yield model_check("model", self.model, ("env", *self.rules))
-        yield self.model.startswith("simulator/") or not self.states, f"states are for simulators, and {self.group}.model is {shorten(self.model)}"
+        if not is_plugin(self.model):
+            yield model_check("model", self.model, ("env", *self.rules))
+        yield (
+            self.model.startswith("simulator/") or not self.states,
+            f"states are for simulators, and {self.group}.model is {shorten(self.model)}",
+        )
 
     def is_rule(self, model: str) -> bool:
         "Tell whether a name stands for somebody who asks no model"
@@ -218,29 +299,53 @@ class GymUserConfig(ChatConfig):
 
     def named(self) -> tuple[str, str | None]:
         "Give the model and its address"
-        if self.model != "env": return self.model, self.base_url
+        if self.model != "env":
+            return self.model, self.base_url
         name, url = setting("MULTITURN_MODEL_NAME"), self.base_url or setting("OPENAI_BASE_URL")
-        require(self.group, (bool(name), "model is env, and MULTITURN_MODEL_NAME is not set. Set it, or name a model."))
-        return (f"openai/{name}", None) if not url or (urlsplit(url).hostname or "") == "api.openai.com" else (f"vllm/{name}", url)
+        require(
+            self.group,
+            (
+                bool(name),
+                "model is env, and MULTITURN_MODEL_NAME is not set. Set it, or name a model.",
+            ),
+        )
+        return (
+            (f"openai/{name}", None)
+            if not url or (urlsplit(url).hostname or "") == "api.openai.com"
+            else (f"vllm/{name}", url)
+        )
 
     def player(self, ledger: Ledger | None = None) -> Any:
         "Make the user; None where rules play"
-        if self.model == "rule": return None
+        if self.model == "rule":
+            return None
         if self.is_rule(self.model):
             found = find_plugin(self.model, PLAYED, f"{self.group}.model")
-            require(self.group, (callable(found),
-                                 f"model is {self.model}, which is {shorten(repr(found))}. It must be an async "
-                                 f"function (environment, role, payload) → answer, or a class of such."))
+            require(
+                self.group,
+                (
+                    callable(found),
+                    f"model is {self.model}, which is {shorten(repr(found))}. It must be an async "
+                    f"function (environment, role, payload) → answer, or a class of such.",
+                ),
+            )
             return found() if isinstance(found, type) else found
         model, url = self.named()
         options = self.options(ledger) | ({"base_url": url} if url else {})
-        return ModelUser(client(model, **options), self.persona, self.states, self.max_chars,
-                         temperature=self.temperature, max_tokens=self.max_tokens)
+        return ModelUser(
+            client(model, **options),
+            self.persona,
+            self.states,
+            self.max_chars,
+            temperature=self.temperature,
+            max_tokens=self.max_tokens,
+        )
 
 
 @dataclass(frozen=True)
 class GymJudgeConfig(GymUserConfig):
     "Who judges in a gym, and how they are reached"
+
     temperature: float | None = field(default=0.0, kw_only=True)
     "Of a chat model; null: the provider's default."
 
@@ -250,14 +355,20 @@ class GymJudgeConfig(GymUserConfig):
 # %% ../../nbs/gyms/02_users.ipynb #user_bill
 def player_name(player: Any) -> str:
     "Name who plays a user or a judge"
-    return "rule" if player is None else getattr(player, "name", "") or getattr(player, "__name__", type(player).__name__)
+    return (
+        "rule"
+        if player is None
+        else getattr(player, "name", "") or getattr(player, "__name__", type(player).__name__)
+    )
 
 
 def check_plays(player: Any, roles: Sequence[str]) -> None:
     "Raise `ConfigError` where a player whose `plays` names roles is asked for another"
     plays = getattr(player, "plays", roles)
     if other := next((role for role in roles if role not in plays), ""):
-        raise ConfigError(f"{player_name(player)} plays {' or '.join(plays)} alone, and {other} is asked. Let rule or a model play.")
+        raise ConfigError(
+            f"{player_name(player)} plays {' or '.join(plays)} alone, and {other} is asked. Let rule or a model play."
+        )
 
 
 def user_bill(
@@ -266,12 +377,22 @@ def user_bill(
     judge: Any = None,
 ) -> dict[str, Any]:
     "Say who played, what that cost, and its share of all tokens and dollars; for the record of a result"
-    spent = {caller: sum((usage for (who, _), usage in ledger.entries.items() if who == caller), Usage()) for caller in ("user", "judge")}
+    spent = {
+        caller: sum((usage for (who, _), usage in ledger.entries.items() if who == caller), Usage())
+        for caller in ("user", "judge")
+    }
     total, bill = ledger.total, {}
     for caller, player in (("user", user), ("judge", judge)):
         used = spent[caller]
         tokens, whole = used.tokens_in + used.tokens_out, total.tokens_in + total.tokens_out
         models = sorted(model for who, model in ledger.entries if who == caller)
-        bill[caller] = {"model": player_name(player), "models": models, "calls": used.calls, "hits": used.hits, "tokens": tokens,
-                        "dollars": used.cost if used else 0.0, "share_of_tokens": tokens / whole if whole else 0.0}
+        bill[caller] = {
+            "model": player_name(player),
+            "models": models,
+            "calls": used.calls,
+            "hits": used.hits,
+            "tokens": tokens,
+            "dollars": used.cost if used else 0.0,
+            "share_of_tokens": tokens / whole if whole else 0.0,
+        }
     return bill

@@ -21,6 +21,7 @@ from .sharding import read_splitter
 @dataclass(frozen=True)
 class LaunchConfig:
     "On which machines a run is to start; short flags do: --nodes for --launch.nodes"
+
     nodes: int = 1
     """machines"""
     gpus: int = 8
@@ -47,14 +48,30 @@ class LaunchConfig:
     """on which processes of accelerate find each other, without SLURM; Ray has 6379"""
 
     def __post_init__(self):
-        plain = self.partition is None or is_plain_name(self.partition) and " " not in self.partition
-        require("launch",
-            *((getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1.") for name in ("nodes", "gpus", "hours")),
+        plain = (
+            self.partition is None or is_plain_name(self.partition) and " " not in self.partition
+        )
+        require(
+            "launch",
+            *(
+                (
+                    getattr(self, name) >= 1,
+                    f"{name} is {getattr(self, name)}: it must be at least 1.",
+                )
+                for name in ("nodes", "gpus", "hours")
+            ),
             (self.gpu in GPUS, f"gpu is {self.gpu!r}. Known are {', '.join(GPUS)}."),
-            (self.split or not self.accelerate, "split: the file of accelerate says how a model is split. Leave split out."),
+            (
+                self.split or not self.accelerate,
+                "split: the file of accelerate says how a model is split. Leave split out.",
+            ),
             (0 < self.port < 65536, f"port is {self.port}: it must lie between 1 and 65535."),
             (plain, f"partition is {self.partition!r}: give a plain name without spaces."),
-            (bool(re.fullmatch(r"[\w.-]+", self.address)), f"address is {self.address!r}: give a name or an IPv4 address, without a port."))
+            (
+                bool(re.fullmatch(r"[\w.-]+", self.address)),
+                f"address is {self.address!r}: give a name or an IPv4 address, without a port.",
+            ),
+        )
 
     @property
     def processes(self) -> int:
@@ -64,50 +81,114 @@ class LaunchConfig:
     @cached_property
     def splitter(self) -> str:
         "Who splits the model over the GPUs: FSDP, DeepSpeed, or nobody"
-        if self.accelerate: return read_splitter(self.accelerate, self.processes)
+        if self.accelerate:
+            return read_splitter(self.accelerate, self.processes)
         return "FSDP" if self.split and self.processes > 1 else ""
 
     def commands(self, words: Sequence[str]) -> list[str]:
         "Give one line for each machine"
-        train, address, port = f"-m humanlm.train {shlex.join(words)}", shlex.quote(self.address), str(self.port)
-        return [" ".join([*_accelerate_words(self, str(rank), address, port), train]) for rank in range(self.nodes)]
+        train, address, port = (
+            f"-m humanlm.train {shlex.join(words)}",
+            shlex.quote(self.address),
+            str(self.port),
+        )
+        return [
+            " ".join([*_accelerate_words(self, str(rank), address, port), train])
+            for rank in range(self.nodes)
+        ]
 
     def ray_commands(self, words: Sequence[str]) -> list[list[str]]:
         "Give the lines of each machine, in the order in which they are typed, with comments that say when"
-        if self.nodes == 1: return [[_train_words(self, words)]]
+        if self.nodes == 1:
+            return [[_train_words(self, words)]]
         address, token = shlex.quote(self.address), "RAY_AUTH_MODE=token "
         end = ["# when the run has ended:", "ray stop"]
-        return [[*_MAKE_TOKEN, token + _ray_start(self), "# when all machines have joined:", token + _train_words(self, words, address), *end],
-                *([[*_COPY_TOKEN, token + _ray_start(self, address), *end]] * (self.nodes - 1))]
+        return [
+            [
+                *_MAKE_TOKEN,
+                token + _ray_start(self),
+                "# when all machines have joined:",
+                token + _train_words(self, words, address),
+                *end,
+            ],
+            *([[*_COPY_TOKEN, token + _ray_start(self, address), *end]] * (self.nodes - 1)),
+        ]
 
 # %% ../../nbs/hardware/04_machines.ipynb #launch_commands
-SPLIT = {"fsdp_version": "2", "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_reshard_after_forward": "true",
-         "fsdp_state_dict_type": "SHARDED_STATE_DICT", "fsdp_cpu_ram_efficient_loading": "false", "fsdp_offload_params": "false",
-         "fsdp_activation_checkpointing": "false"}
+SPLIT = {
+    "fsdp_version": "2",
+    "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+    "fsdp_reshard_after_forward": "true",
+    "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+    "fsdp_cpu_ram_efficient_loading": "false",
+    "fsdp_offload_params": "false",
+    "fsdp_activation_checkpointing": "false",
+}
 
 
-def _accelerate_words(launch: LaunchConfig, rank: str = "0", address: str = "", port: str = "") -> list[str]:
+def _accelerate_words(
+    launch: LaunchConfig, rank: str = "0", address: str = "", port: str = ""
+) -> list[str]:
     "Give the words that start the processes of one machine; `rank`, `address` and `port` may be variables of a shell"
-    several = [f"--num_machines {launch.nodes}", f"--machine_rank {rank}", f"--main_process_ip {address}"] if launch.nodes > 1 else []
-    several += [f"--main_process_port {port}"] if port and (launch.nodes > 1 or launch.processes > 1 and port != "29500") else []
+    several = (
+        [f"--num_machines {launch.nodes}", f"--machine_rank {rank}", f"--main_process_ip {address}"]
+        if launch.nodes > 1
+        else []
+    )
+    several += (
+        [f"--main_process_port {port}"]
+        if port and (launch.nodes > 1 or launch.processes > 1 and port != "29500")
+        else []
+    )
     count = f"--num_processes {launch.processes}"
     if launch.accelerate:
-        alone = ["--deepspeed_multinode_launcher standard"] if launch.splitter == "DeepSpeed" and launch.nodes > 1 else []  # no ssh from the first
-        return ["accelerate launch", f"--config_file {shlex.quote(launch.accelerate)}", count, *several, *alone]
-    split = ["--use_fsdp", *(f"--{name} {value}" for name, value in SPLIT.items())] if launch.split else ["--multi_gpu"]
-    return ["accelerate launch", count, *several, *(split if launch.processes > 1 else []), "--mixed_precision no", "--dynamo_backend no"]
+        alone = (
+            ["--deepspeed_multinode_launcher standard"]
+            if launch.splitter == "DeepSpeed" and launch.nodes > 1
+            else []
+        )  # no ssh from the first
+        return [
+            "accelerate launch",
+            f"--config_file {shlex.quote(launch.accelerate)}",
+            count,
+            *several,
+            *alone,
+        ]
+    split = (
+        ["--use_fsdp", *(f"--{name} {value}" for name, value in SPLIT.items())]
+        if launch.split
+        else ["--multi_gpu"]
+    )
+    return [
+        "accelerate launch",
+        count,
+        *several,
+        *(split if launch.processes > 1 else []),
+        "--mixed_precision no",
+        "--dynamo_backend no",
+    ]
 
 # %% ../../nbs/hardware/04_machines.ipynb #ray_commands
 RAY_PORT = 6379
-_MAKE_TOKEN = ("# a token, without which whoever reaches the cluster's port could run programs as you:",
-               "(umask 077; ray get-auth-token --generate) > /dev/null")
-_COPY_TOKEN = ("# where homes are not shared, copy ~/.ray/auth_token of the first machine to the same place here, readable by you alone",)
+_MAKE_TOKEN = (
+    "# a token, without which whoever reaches the cluster's port could run programs as you:",
+    "(umask 077; ray get-auth-token --generate) > /dev/null",
+)
+_COPY_TOKEN = (
+    "# where homes are not shared, copy ~/.ray/auth_token of the first machine to the same place here, readable by you alone",
+)
 
 
 def _train_words(launch: LaunchConfig, words: Sequence[str], address: str = "") -> str:
     "Give the line that leads a run of the engine verl"
-    more = [f"--verl.address {address}:{RAY_PORT}", f"--verl.nodes {launch.nodes}"] if launch.nodes > 1 else []
-    return " ".join(["python -m humanlm.train", shlex.join(words), *more, f"--verl.gpus {launch.gpus}"])
+    more = (
+        [f"--verl.address {address}:{RAY_PORT}", f"--verl.nodes {launch.nodes}"]
+        if launch.nodes > 1
+        else []
+    )
+    return " ".join(
+        ["python -m humanlm.train", shlex.join(words), *more, f"--verl.gpus {launch.gpus}"]
+    )
 
 
 def _ray_start(launch: LaunchConfig, address: str = "") -> str:
@@ -116,37 +197,93 @@ def _ray_start(launch: LaunchConfig, address: str = "") -> str:
     return f"ray start {place} --num-gpus {launch.gpus} --disable-usage-stats"
 
 # %% ../../nbs/hardware/04_machines.ipynb #slurm_job
-_JOINED = ("import ray, time; ray.init(address='auto', logging_level='ERROR'); end = time.time() + 600\n"
-           "while ray.cluster_resources().get('GPU', 0) < {}: "
-           "assert time.time() < end, 'after ten minutes not all machines have joined'; time.sleep(2)")  # until all GPUs are there
+_JOINED = (
+    "import ray, time; ray.init(address='auto', logging_level='ERROR'); end = time.time() + 600\n"
+    "while ray.cluster_resources().get('GPU', 0) < {}: "
+    "assert time.time() < end, 'after ten minutes not all machines have joined'; time.sleep(2)"
+)  # until all GPUs are there
 
 
 def _ray_functions(launch, words):
     "Say what each machine of a job does: the first one leads when all are there; the others end with it"
-    leads = [f"{_ray_start(launch)} && python -c \"{_JOINED.format(launch.processes)}\" &&",
-             f"    {_train_words(launch, words, '$MASTER_ADDR')}", "code=$?; ray stop; exit $code"]
-    joins = [f"until {_ray_start(launch, '$MASTER_ADDR')}; do sleep 2; done",
-             f"while ray health-check --address $MASTER_ADDR:{RAY_PORT} > /dev/null 2>&1; do sleep 10; done", "ray stop"]
-    leads, joins = ["trap : TERM", *leads], ["trap : TERM", *joins]  # SIGTERM is for the run, which saves and ends; then this goes on
-    bodies = ["lead() {", *(f"    {line}" for line in leads), "}", "join() {", *(f"    {line}" for line in joins), "}"]
-    token = ["RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')", "export RAY_AUTH_TOKEN RAY_AUTH_MODE=token"]  # of this job alone; srun hands it on
+    leads = [
+        f'{_ray_start(launch)} && python -c "{_JOINED.format(launch.processes)}" &&',
+        f"    {_train_words(launch, words, '$MASTER_ADDR')}",
+        "code=$?; ray stop; exit $code",
+    ]
+    joins = [
+        f"until {_ray_start(launch, '$MASTER_ADDR')}; do sleep 2; done",
+        f"while ray health-check --address $MASTER_ADDR:{RAY_PORT} > /dev/null 2>&1; do sleep 10; done",
+        "ray stop",
+    ]
+    leads, joins = (
+        ["trap : TERM", *leads],
+        ["trap : TERM", *joins],
+    )  # SIGTERM is for the run, which saves and ends; then this goes on
+    bodies = [
+        "lead() {",
+        *(f"    {line}" for line in leads),
+        "}",
+        "join() {",
+        *(f"    {line}" for line in joins),
+        "}",
+    ]
+    token = [
+        "RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')",
+        "export RAY_AUTH_TOKEN RAY_AUTH_MODE=token",
+    ]  # of this job alone; srun hands it on
     return "\n".join([*token, *bodies, "export -f lead join", ""])
 
 
-def slurm_job(launch: LaunchConfig, words: Sequence[str], name: str, engine: str | None = None, notes: Sequence[str] = ()) -> str:
+def slurm_job(
+    launch: LaunchConfig,
+    words: Sequence[str],
+    name: str,
+    engine: str | None = None,
+    notes: Sequence[str] = (),
+) -> str:
     "Write a job for sbatch, with notes"
     words = [*words, *([] if {"--resume", "--fresh"} & set(words) else ["--resume"])]
     several = engine == "verl" and launch.nodes > 1
     if engine == "verl":
-        own = 'if [ "$SLURM_NODEID" = 0 ]; then lead; else join; fi' if several else _train_words(launch, words)
+        own = (
+            'if [ "$SLURM_NODEID" = 0 ]; then lead; else join; fi'
+            if several
+            else _train_words(launch, words)
+        )
     else:
-        how = _accelerate_words(launch, '"$SLURM_NODEID"', '"$MASTER_ADDR"', '"$MASTER_PORT"' if launch.nodes > 1 else "")
+        how = _accelerate_words(
+            launch,
+            '"$SLURM_NODEID"',
+            '"$MASTER_ADDR"',
+            '"$MASTER_PORT"' if launch.nodes > 1 else "",
+        )
         own = " ".join([*how, f"-m humanlm.train {shlex.join(words)}"])
-    options = {"job-name": name.replace(" ", "-"), "nodes": launch.nodes, "ntasks-per-node": 1, "gpus-per-node": launch.gpus,
-               "time": f"{launch.hours}:00:00", "partition": launch.partition, "output": "%x-%j.log", "signal": "TERM@120"}
+    options = {
+        "job-name": name.replace(" ", "-"),
+        "nodes": launch.nodes,
+        "ntasks-per-node": 1,
+        "gpus-per-node": launch.gpus,
+        "time": f"{launch.hours}:00:00",
+        "partition": launch.partition,
+        "output": "%x-%j.log",
+        "signal": "TERM@120",
+    }
     first = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"'
-    return "\n".join([
-        "#!/bin/bash", *(f"#SBATCH --{option}={value}" for option, value in options.items() if value is not None), "#SBATCH --exclusive",
-        "#SBATCH --requeue", *notes, "set -euo pipefail", f"export MASTER_ADDR={first} MASTER_PORT=\"$((20000 + SLURM_JOB_ID % 20000))\"",
-        *([_ray_functions(launch, words)] if several else []),
-        f"srun --kill-on-bad-exit=1 {'--wait=60 ' * (engine == 'verl')}bash -c {shlex.quote(own)}"])
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            *(
+                f"#SBATCH --{option}={value}"
+                for option, value in options.items()
+                if value is not None
+            ),
+            "#SBATCH --exclusive",
+            "#SBATCH --requeue",
+            *notes,
+            "set -euo pipefail",
+            f'export MASTER_ADDR={first} MASTER_PORT="$((20000 + SLURM_JOB_ID % 20000))"',
+            *([_ray_functions(launch, words)] if several else []),
+            f"srun --kill-on-bad-exit=1 {'--wait=60 ' * (engine == 'verl')}bash -c {shlex.quote(own)}",
+        ]
+    )

@@ -18,7 +18,7 @@ from ..core.basics import ConfigError, near_miss, require, shorten
 from ..models.config import ModelConfig
 
 # %% ../../nbs/hardware/01_memory.ipynb #PlanConfig
-GiB = 2 ** 30
+GiB = 2**30
 GPUS = {"a100": 79, "a100-40": 39, "h100": 79, "h200": 139, "l40s": 44, "rtx4090": 23, "b200": 178}
 "GPU → GiB that a program finds free on it, about"
 
@@ -26,6 +26,7 @@ GPUS = {"a100": 79, "a100-40": 39, "h100": 79, "h200": 139, "l40s": 44, "rtx4090
 @dataclass(frozen=True)
 class PlanConfig:
     "For which machine --dry-run plans; changes nothing in a run"
+
     gpus: int = 0
     """GPUs of all machines together; 0 = no arithmetic of memory"""
     gpu: str = "h100"
@@ -50,29 +51,84 @@ class PlanConfig:
     """machines in which the GPUs are; with verl, verl.nodes says it"""
 
     def __post_init__(self):
-        require("plan", (self.gpus >= 0, f"gpus is {self.gpus}: give 0 (no plan) or more."),
-            (self.nodes >= 1 and self.gpus % max(1, self.nodes) == 0, f"nodes is {self.nodes}: it must be at least 1, and divide the {self.gpus} GPUs."),
+        require(
+            "plan",
+            (self.gpus >= 0, f"gpus is {self.gpus}: give 0 (no plan) or more."),
+            (
+                self.nodes >= 1 and self.gpus % max(1, self.nodes) == 0,
+                f"nodes is {self.nodes}: it must be at least 1, and divide the {self.gpus} GPUs.",
+            ),
             (self.gpu in GPUS, f"gpu is {self.gpu!r}.{near_miss(self.gpu, GPUS)}"),
-            (self.split in (True, False, "zero3"), f"split is {self.split!r}: give true, zero3 or false."),
-            *((getattr(self, name) is None or getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1.") for name in ("completion_tokens", "mean_tokens", "at_once")),
-            *((getattr(self, name) is None or 0 <= getattr(self, name) < math.inf, f"{name} is {getattr(self, name)}: give a number from 0 on.") for name in ("requests", "request_seconds", "request_dollars", "dollars_per_hour")))
+            (
+                self.split in (True, False, "zero3"),
+                f"split is {self.split!r}: give true, zero3 or false.",
+            ),
+            *(
+                (
+                    getattr(self, name) is None or getattr(self, name) >= 1,
+                    f"{name} is {getattr(self, name)}: it must be at least 1.",
+                )
+                for name in ("completion_tokens", "mean_tokens", "at_once")
+            ),
+            *(
+                (
+                    getattr(self, name) is None or 0 <= getattr(self, name) < math.inf,
+                    f"{name} is {getattr(self, name)}: give a number from 0 on.",
+                )
+                for name in ("requests", "request_seconds", "request_dollars", "dollars_per_hour")
+            ),
+        )
 
-    def load(self, model: ModelConfig, options: Mapping[str, Any], rows: int, written: int) -> "Load":
+    def load(
+        self, model: ModelConfig, options: Mapping[str, Any], rows: int, written: int
+    ) -> "Load":
         "Read the load of a GPU off settings"
-        share = options.get("vllm_gpu_memory_utilization", 0.3) if options.get("use_vllm") and options.get("vllm_mode", "colocate") == "colocate" else 0
-        return Load(self.gpus, bool(self.split) and self.gpus > 1, rows, written, model.max_prompt_tokens, self.completion_tokens or 1024, 2, model.lora_rank,
-                    options.get("beta", 0.0) > 0, options.get("optim", "adamw_torch"), options.get("gradient_checkpointing", True), round(share * GPUS[self.gpu] * GiB),
-                    writers=options.get("vllm_tensor_parallel_size", 1), asleep=bool(options.get("vllm_enable_sleep_mode")), zero=self.split == "zero3" and self.gpus > 1, nodes=self.nodes, server=bool(options.get("use_vllm")) and options.get("vllm_mode") == "server", base_bytes=4 if model.dtype == "float32" else 2)
+        share = (
+            options.get("vllm_gpu_memory_utilization", 0.3)
+            if options.get("use_vllm") and options.get("vllm_mode", "colocate") == "colocate"
+            else 0
+        )
+        return Load(
+            self.gpus,
+            bool(self.split) and self.gpus > 1,
+            rows,
+            written,
+            model.max_prompt_tokens,
+            self.completion_tokens or 1024,
+            2,
+            model.lora_rank,
+            options.get("beta", 0.0) > 0,
+            options.get("optim", "adamw_torch"),
+            options.get("gradient_checkpointing", True),
+            round(share * GPUS[self.gpu] * GiB),
+            writers=options.get("vllm_tensor_parallel_size", 1),
+            asleep=bool(options.get("vllm_enable_sleep_mode")),
+            zero=self.split == "zero3" and self.gpus > 1,
+            nodes=self.nodes,
+            server=bool(options.get("use_vllm")) and options.get("vllm_mode") == "server",
+            base_bytes=4 if model.dtype == "float32" else 2,
+        )
 
     def verdict(self, shape: "Shape", load: "Load") -> str:
         "Say whether a load fits"
         room, most = GPUS[self.gpu], _most_bytes(shape, load) / GiB
-        said = f"fits with {room - most:.0f} GiB left" if most <= 0.9 * room else "is close: it may fail" if most <= room else f"does not fit: {most - room:.0f} GiB too much"
-        return f"{said}; vLLM cannot start: its share is {load.vllm / GiB:.1f} GiB, and it needs {_vllm_needs(shape, load) / GiB:.1f}" if _vllm_fails(shape, load) else said
+        said = (
+            f"fits with {room - most:.0f} GiB left"
+            if most <= 0.9 * room
+            else "is close: it may fail"
+            if most <= room
+            else f"does not fit: {most - room:.0f} GiB too much"
+        )
+        return (
+            f"{said}; vLLM cannot start: its share is {load.vllm / GiB:.1f} GiB, and it needs {_vllm_needs(shape, load) / GiB:.1f}"
+            if _vllm_fails(shape, load)
+            else said
+        )
 
 # %% ../../nbs/hardware/01_memory.ipynb #Shape
 class Shape(NamedTuple):
     "Sizes of a decoder of the Llama family"
+
     hidden: int
     layers: int
     heads: int
@@ -80,9 +136,9 @@ class Shape(NamedTuple):
     head_dim: int
     mlp: int
     vocab: int
-    tied: bool = False   # embeddings and head are one tensor
-    norms: bool = True   # of queries and keys, as in Qwen3
-    biases: bool = False # of queries, keys and values, as in Qwen2
+    tied: bool = False  # embeddings and head are one tensor
+    norms: bool = True  # of queries and keys, as in Qwen3
+    biases: bool = False  # of queries, keys and values, as in Qwen2
 
     @property
     def inner(self) -> int:
@@ -92,17 +148,29 @@ class Shape(NamedTuple):
     @property
     def layer_weights(self) -> int:
         "Weights of a layer"
-        attention = self.hidden * (self.inner + self.heads * self.head_dim) + self.norms * 2 * self.head_dim + self.biases * self.inner
+        attention = (
+            self.hidden * (self.inner + self.heads * self.head_dim)
+            + self.norms * 2 * self.head_dim
+            + self.biases * self.inner
+        )
         return attention + 3 * self.hidden * self.mlp + 2 * self.hidden
 
     @property
     def weights(self) -> int:
         "Weights of the model"
-        return self.layers * self.layer_weights + (1 if self.tied else 2) * self.vocab * self.hidden + self.hidden
+        return (
+            self.layers * self.layer_weights
+            + (1 if self.tied else 2) * self.vocab * self.hidden
+            + self.hidden
+        )
 
     def adapter(self, rank: int) -> int:
         "Weights of a LoRA adapter on all linear layers but the last"
-        pairs = ((self.hidden, self.heads * self.head_dim),) * 2 + ((self.hidden, self.kv_heads * self.head_dim),) * 2 + ((self.hidden, self.mlp),) * 3
+        pairs = (
+            ((self.hidden, self.heads * self.head_dim),) * 2
+            + ((self.hidden, self.kv_heads * self.head_dim),) * 2
+            + ((self.hidden, self.mlp),) * 3
+        )
         return self.layers * rank * sum(map(sum, pairs))
 
     def fullness(self, load: "Load") -> tuple[bool, int]:
@@ -113,114 +181,219 @@ class Shape(NamedTuple):
     def of(cls, model: ModelConfig) -> "Shape":
         "Find the shape of the model of some settings"
         if model.name == "tiny":
-            return cls(model.hidden, model.layers, model.heads, model.kv_heads, model.head_dim, model.mlp, model.vocab, True)
+            return cls(
+                model.hidden,
+                model.layers,
+                model.heads,
+                model.kv_heads,
+                model.head_dim,
+                model.mlp,
+                model.vocab,
+                True,
+            )
         if model.name in SHAPES:
             return SHAPES[model.name]
         file = Path(model.name).expanduser() / "config.json"
         if not file.is_file():
-            raise ConfigError(f"The shape of {model.name} is not known here, and a plan asks no network. Name a folder with its config.json by --model.name, "
-                              f"or one of {', '.join(SHAPES)}{_LEFT_OUT}")
+            raise ConfigError(
+                f"The shape of {model.name} is not known here, and a plan asks no network. Name a folder with its config.json by --model.name, "
+                f"or one of {', '.join(SHAPES)}{_LEFT_OUT}"
+            )
         return _read_shape(file)
 
 
 SHAPES = {
-    "Qwen/Qwen3-0.6B": Shape(1024, 28, 16, 8, 128, 3072, 151936, True), "Qwen/Qwen3-1.7B": Shape(2048, 28, 16, 8, 128, 6144, 151936, True),
-    "Qwen/Qwen3-4B": Shape(2560, 36, 32, 8, 128, 9728, 151936, True), "Qwen/Qwen3-8B": Shape(4096, 36, 32, 8, 128, 12288, 151936),
-    "Qwen/Qwen3-14B": Shape(5120, 40, 40, 8, 128, 17408, 151936), "Qwen/Qwen3-32B": Shape(5120, 64, 64, 8, 128, 25600, 151936),
-    "Qwen/Qwen2.5-7B-Instruct": Shape(3584, 28, 28, 4, 128, 18944, 152064, norms=False, biases=True),
+    "Qwen/Qwen3-0.6B": Shape(1024, 28, 16, 8, 128, 3072, 151936, True),
+    "Qwen/Qwen3-1.7B": Shape(2048, 28, 16, 8, 128, 6144, 151936, True),
+    "Qwen/Qwen3-4B": Shape(2560, 36, 32, 8, 128, 9728, 151936, True),
+    "Qwen/Qwen3-8B": Shape(4096, 36, 32, 8, 128, 12288, 151936),
+    "Qwen/Qwen3-14B": Shape(5120, 40, 40, 8, 128, 17408, 151936),
+    "Qwen/Qwen3-32B": Shape(5120, 64, 64, 8, 128, 25600, 151936),
+    "Qwen/Qwen2.5-7B-Instruct": Shape(
+        3584, 28, 28, 4, 128, 18944, 152064, norms=False, biases=True
+    ),
     "meta-llama/Llama-3.1-8B-Instruct": Shape(4096, 32, 32, 8, 128, 14336, 128256, norms=False),
 }
 
 # %% ../../nbs/hardware/01_memory.ipynb #read-shape
 _LEFT_OUT = "; or leave --plan.gpus out."
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size")  # as in `Shape`
+_SIZES = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "intermediate_size",
+    "vocab_size",
+)  # as in `Shape`
 
 
 def _read_shape(file):
     "Read a shape off a `config.json`; `ConfigError` where a plan could not count by it"
-    try: found = json.loads(file.read_text("utf-8"))
+    try:
+        found = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as e:
-        raise ConfigError(f"{file} cannot be read ({shorten(e)}). Look at the file{_LEFT_OUT}") from e
+        raise ConfigError(
+            f"{file} cannot be read ({shorten(e)}). Look at the file{_LEFT_OUT}"
+        ) from e
     c: dict[str, Any] = found if isinstance(found, dict) else {}
     if experts := next((name for name in _EXPERTS if c.get(name) not in (None, 0, 1)), None):
-        raise ConfigError(f"{file} describes a mixture of experts ({experts} {shorten(c[experts], 20)}), and a plan counts dense models alone. "
-                          f"Plan with a dense model of as many weights{_LEFT_OUT}")
+        raise ConfigError(
+            f"{file} describes a mixture of experts ({experts} {shorten(c[experts], 20)}), and a plan counts dense models alone. "
+            f"Plan with a dense model of as many weights{_LEFT_OUT}"
+        )
     whole = lambda value: type(value) is int and value > 0
     hidden: Any = c.get("hidden_size")
     heads: Any = c.get("num_attention_heads")
-    given = {"num_key_value_heads": heads, "head_dim": hidden // heads if whole(hidden) and whole(heads) else None}
+    given = {
+        "num_key_value_heads": heads,
+        "head_dim": hidden // heads if whole(hidden) and whole(heads) else None,
+    }
     sizes = {name: given.get(name) if c.get(name) is None else c[name] for name in _SIZES}
-    if wrong := [f"{name} is {shorten(repr(value), 20)}" for name, value in sizes.items() if not whole(value)]:
-        raise ConfigError(f"{file} does not describe a decoder of the Llama family: {', '.join(wrong)}. Name another model{_LEFT_OUT}")
-    kind = {"tied": c.get("tie_word_embeddings") is True, "norms": c.get("model_type") == "qwen3", "biases": c.get("model_type") == "qwen2"}
+    if wrong := [
+        f"{name} is {shorten(repr(value), 20)}" for name, value in sizes.items() if not whole(value)
+    ]:
+        raise ConfigError(
+            f"{file} does not describe a decoder of the Llama family: {', '.join(wrong)}. Name another model{_LEFT_OUT}"
+        )
+    kind = {
+        "tied": c.get("tie_word_embeddings") is True,
+        "norms": c.get("model_type") == "qwen3",
+        "biases": c.get("model_type") == "qwen2",
+    }
     return Shape(**dict(zip(Shape._fields, sizes.values())), **kind)
 
 # %% ../../nbs/hardware/01_memory.ipynb #memory
-OPTIMISER_BYTES = {"adamw_torch": 8, "adamw_torch_fused": 8, "adamw_bnb_8bit": 2, "paged_adamw_8bit": 0, "adafactor": 0, "sgd": 0}
+OPTIMISER_BYTES = {
+    "adamw_torch": 8,
+    "adamw_torch_fused": 8,
+    "adamw_bnb_8bit": 2,
+    "paged_adamw_8bit": 0,
+    "adafactor": 0,
+    "sgd": 0,
+}
 "Optimiser → bytes it keeps for each trained weight (0: a small part of it, or kept in the memory of the CPU)"
-ELSE_BYTES = 3 * GiB    # CUDA, NCCL, fragments
+ELSE_BYTES = 3 * GiB  # CUDA, NCCL, fragments
 BUCKET_BYTES = 2 * GiB  # in which verl hands weights to vLLM
-VLLM_BYTES = 2 * GiB    # what vLLM takes beside weights, keys and values
+VLLM_BYTES = 2 * GiB  # what vLLM takes beside weights, keys and values
 
 
 class Load(NamedTuple):
     "What one GPU is given to do"
-    gpus: int          # of all machines
-    split: bool        # share one model
-    rows: int          # read at once, by TRL's per_device_train_batch_size
-    written: int       # written at once: rows of a step on this GPU
-    prompt: int        # longest prompt, in tokens
-    completion: int    # longest completion, in tokens
+
+    gpus: int  # of all machines
+    split: bool  # share one model
+    rows: int  # read at once, by TRL's per_device_train_batch_size
+    written: int  # written at once: rows of a step on this GPU
+    prompt: int  # longest prompt, in tokens
+    completion: int  # longest completion, in tokens
     number_bytes: int = 2  # of the format of computing
     lora_rank: int = 0
     reference: bool = False  # whether a KL term needs the initial weights
     optimiser: str = "adamw_torch"
-    checkpoints: bool = True # gradient checkpointing
-    vllm: int = 0            # bytes that vLLM takes; 0: transformers writes
-    asleep: bool = False     # whether vLLM gives its bytes back while the model learns
-    critic: bool = False     # whether a second model of this size learns beside it
-    offload: tuple[str, ...] = ()  # what waits in the host's memory: parameters, optimizer, activations
-    engine: str = "trl"      # who takes the steps, trl or verl
-    parts: int = 1           # portions of a step that are judged while the next one is written
-    writers: int = 1         # GPUs that share one copy of the model that writes
-    kind: str = "rollouts"   # written here and scored; logs: written by somebody; lessons: supervised
-    frozen: int = 0          # copies of the model that are read alone, such as a teacher
-    readings: int = 0        # of each row by these and by the model itself, before it learns
-    reads: int = 0           # bytes of each weight where the method reads the policy outside of steps, such as log-probabilities
-    zero: bool = False       # whether ZeRO-3 splits the model, and not FSDP2
-    server: bool = False     # whether a server of vLLM writes, on GPUs of its own
-    nodes: int = 1           # machines in which the GPUs are
-    leads: bool = False      # whether verl's leading process takes the steps, on one GPU of several
-    base_bytes: int = 2      # of each weight below an adapter, by model.dtype
+    checkpoints: bool = True  # gradient checkpointing
+    vllm: int = 0  # bytes that vLLM takes; 0: transformers writes
+    asleep: bool = False  # whether vLLM gives its bytes back while the model learns
+    critic: bool = False  # whether a second model of this size learns beside it
+    offload: tuple[
+        str, ...
+    ] = ()  # what waits in the host's memory: parameters, optimizer, activations
+    engine: str = "trl"  # who takes the steps, trl or verl
+    parts: int = 1  # portions of a step that are judged while the next one is written
+    writers: int = 1  # GPUs that share one copy of the model that writes
+    kind: str = (
+        "rollouts"  # written here and scored; logs: written by somebody; lessons: supervised
+    )
+    frozen: int = 0  # copies of the model that are read alone, such as a teacher
+    readings: int = 0  # of each row by these and by the model itself, before it learns
+    reads: int = 0  # bytes of each weight where the method reads the policy outside of steps, such as log-probabilities
+    zero: bool = False  # whether ZeRO-3 splits the model, and not FSDP2
+    server: bool = False  # whether a server of vLLM writes, on GPUs of its own
+    nodes: int = 1  # machines in which the GPUs are
+    leads: bool = False  # whether verl's leading process takes the steps, on one GPU of several
+    base_bytes: int = 2  # of each weight below an adapter, by model.dtype
 
 # %% ../../nbs/hardware/01_memory.ipynb #sum-of-parts
 def memory(shape: Shape, load: Load) -> dict[str, tuple[int, int]]:
     "Sum up the bytes on each GPU: part → while it learns, while it writes"
-    P, b, n, adapter = shape.weights, load.number_bytes, load.gpus if load.split else 1, shape.adapter(load.lora_rank)
+    P, b, n, adapter = (
+        shape.weights,
+        load.number_bytes,
+        load.gpus if load.split else 1,
+        shape.adapter(load.lora_rank),
+    )
     trained, tokens = adapter or P, load.rows * (load.prompt + load.completion)
     copies = 2 if load.gpus > 1 and not load.split else 1  # buckets of data parallelism
     reference = 4 * trained // n if load.reference else 0
     ends = (1 if shape.tied else 2) * shape.vocab * shape.hidden
     gathered = b * (2 * shape.layer_weights + ends) if n > 1 else 0 if adapter or b == 4 else b * P
-    once = BUCKET_BYTES + 4 * shape.vocab * shape.hidden if load.engine == "verl" else b * P if n > 1 or not load.vllm and not adapter and b < 4 else 0
-    layer = b * tokens * (4 * shape.hidden + shape.inner + shape.heads * shape.head_dim + 4 * shape.mlp)
+    once = (
+        BUCKET_BYTES + 4 * shape.vocab * shape.hidden
+        if load.engine == "verl"
+        else b * P
+        if n > 1 or not load.vllm and not adapter and b < 4
+        else 0
+    )
+    layer = (
+        b * tokens * (4 * shape.hidden + shape.inner + shape.heads * shape.head_dim + 4 * shape.mlp)
+    )
     inputs = b * tokens * shape.layers * shape.hidden
-    cache = 0 if load.vllm or load.kind != "rollouts" else 2 * b * load.written * (load.prompt + load.completion) * shape.layers * shape.kv_heads * shape.head_dim
+    cache = (
+        0
+        if load.vllm or load.kind != "rollouts"
+        else 2
+        * b
+        * load.written
+        * (load.prompt + load.completion)
+        * shape.layers
+        * shape.kv_heads
+        * shape.head_dim
+    )
     both = lambda bytes: (bytes, bytes)
     kept = lambda what, bytes: (bytes, 0 if what in load.offload else bytes)
-    weights = (load.base_bytes * P + 4 * adapter if adapter else 4 * P) // n + (b * trained // n if load.zero and b < 4 else 0)
-    logits = 2 * (b + 4) * tokens if load.kind == "lessons" and load.engine == "trl" else 4 * b * load.rows * load.completion
+    weights = (load.base_bytes * P + 4 * adapter if adapter else 4 * P) // n + (
+        b * trained // n if load.zero and b < 4 else 0
+    )
+    logits = (
+        2 * (b + 4) * tokens
+        if load.kind == "lessons" and load.engine == "trl"
+        else 4 * b * load.rows * load.completion
+    )
     frozen, verl = load.frozen * (load.base_bytes if adapter else 4) * P, load.engine == "verl"
-    leads = frozen + (load.reads * P + 4 * adapter if load.reads else 0)  # on the first GPU, by verl's leading process
+    leads = frozen + (
+        load.reads * P + 4 * adapter if load.reads else 0
+    )  # on the first GPU, by verl's leading process
     optimiser = OPTIMISER_BYTES.get(load.optimiser, 8) * trained // n
-    critic = [(0, 0)] if not load.critic else [kept("parameters", weights), both(4 * trained // n), kept("optimizer", optimiser)]
+    critic = (
+        [(0, 0)]
+        if not load.critic
+        else [kept("parameters", weights), both(4 * trained // n), kept("optimizer", optimiser)]
+    )
     return {
-        "weights": kept("parameters", weights), "gradients": both(4 * trained * copies // n), "optimiser": kept("optimizer", optimiser),
-        "critic": (sum(learns for learns, _ in critic), sum(writes for _, writes in critic)), "KL reference": both(reference),
-        "frozen copies": both(0 if verl else frozen), "leading process": both(leads if verl else 0), "gathered": (gathered, 0 if load.kind == "lessons" else once + (b * P if reference and n > 1 and not load.vllm and not adapter else 0)),
-        "activations": ((0 if "activations" in load.offload else inputs) + layer if load.checkpoints else layer * shape.layers, 0),
-        "logits": (logits * shape.vocab, 0), "keys and values": (0, cache), "vLLM": (0 if load.asleep else load.vllm, load.vllm), "else": both(ELSE_BYTES),
+        "weights": kept("parameters", weights),
+        "gradients": both(4 * trained * copies // n),
+        "optimiser": kept("optimizer", optimiser),
+        "critic": (sum(learns for learns, _ in critic), sum(writes for _, writes in critic)),
+        "KL reference": both(reference),
+        "frozen copies": both(0 if verl else frozen),
+        "leading process": both(leads if verl else 0),
+        "gathered": (
+            gathered,
+            0
+            if load.kind == "lessons"
+            else once + (b * P if reference and n > 1 and not load.vllm and not adapter else 0),
+        ),
+        "activations": (
+            (0 if "activations" in load.offload else inputs) + layer
+            if load.checkpoints
+            else layer * shape.layers,
+            0,
+        ),
+        "logits": (logits * shape.vocab, 0),
+        "keys and values": (0, cache),
+        "vLLM": (0 if load.asleep else load.vllm, load.vllm),
+        "else": both(ELSE_BYTES),
     }
 
 
@@ -235,7 +408,8 @@ def _vllm_needs(shape: Shape, load: Load) -> int:
     return load.number_bytes * (shape.weights + row) // load.writers + VLLM_BYTES
 
 
-def _vllm_fails(shape, load): return 0 < load.vllm < _vllm_needs(shape, load)
+def _vllm_fails(shape, load):
+    return 0 < load.vllm < _vllm_needs(shape, load)
 
 
 def memory_lines(
@@ -243,61 +417,162 @@ def memory_lines(
     model: ModelConfig,
     load: Load,
     stage: str = "",  # whose load it is
-    others: Sequence[tuple[str, Load]] = (), # stages beside it, for what helps
+    others: Sequence[tuple[str, Load]] = (),  # stages beside it, for what helps
 ) -> list[str]:
     "Say what each GPU of a plan holds, and whether it fits"
     room = GPUS[plan.gpu]
     shape = Shape.of(model)
     parts = memory(shape, load)
     learns, writes = (sum(each) / GiB for each in zip(*parts.values()))
-    how = "one GPU, the leading process" if load.leads else f"one model shared by all ({'ZeRO-3' if load.zero else 'FSDP2'})" if load.split else "a whole model on each" if plan.gpus > 1 else "one model"
-    rows = [f"  {part:<17} {learned / GiB:6.1f} {written / GiB:6.1f}{'   on the first GPU alone' * (part == 'leading process')}" for part, (learned, written) in parts.items() if learned or written]
-    return [f"memory, GiB a GPU   {plan.gpus} x {plan.gpu} of {room}, {how}; {stage + ': ' if stage else ''}{load.rows} row{'s' * (load.rows != 1)} of {load.prompt + load.completion:,} tokens read at once{f', {load.written} written' if load.kind == 'rollouts' else ''}; by arithmetic",
-            f"  {'':<17} learns writes", *rows, f"  {'sum':<17} {learns:6.1f} {writes:6.1f}   {plan.verdict(shape, load)}", *_advice(shape, room, [(stage, load), *others])]
+    how = (
+        "one GPU, the leading process"
+        if load.leads
+        else f"one model shared by all ({'ZeRO-3' if load.zero else 'FSDP2'})"
+        if load.split
+        else "a whole model on each"
+        if plan.gpus > 1
+        else "one model"
+    )
+    rows = [
+        f"  {part:<17} {learned / GiB:6.1f} {written / GiB:6.1f}{'   on the first GPU alone' * (part == 'leading process')}"
+        for part, (learned, written) in parts.items()
+        if learned or written
+    ]
+    return [
+        f"memory, GiB a GPU   {plan.gpus} x {plan.gpu} of {room}, {how}; {stage + ': ' if stage else ''}{load.rows} row{'s' * (load.rows != 1)} of {load.prompt + load.completion:,} tokens read at once{f', {load.written} written' if load.kind == 'rollouts' else ''}; by arithmetic",
+        f"  {'':<17} learns writes",
+        *rows,
+        f"  {'sum':<17} {learns:6.1f} {writes:6.1f}   {plan.verdict(shape, load)}",
+        *_advice(shape, room, [(stage, load), *others]),
+    ]
 
 # %% ../../nbs/hardware/01_memory.ipynb #advice
-def _advice(shape, room, loads): # of stages, by name
+def _advice(shape, room, loads):  # of stages, by name
     "Say what helps where it does not fit, and where vLLM's share is too small; for each stage where they want different things"
     found: dict[tuple[str, ...], list[str]] = {}
-    whole = any(load.engine == "verl" and (load.critic or load.reference) for _, load in loads)  # verl refuses these beside an adapter
-    for stage, load in (one for i, one in enumerate(loads) if i == 0 or shape.fullness(one[1]) > (False, room * GiB)):
-        if ways := _ways(shape, load, room, whole): found.setdefault(tuple(ways), []).append(stage)
-    said = ["; ".join(ways) for ways in found] if len(found) < 2 else [f"in {' and '.join(stages)}: {', or '.join(ways)}" for ways, stages in found.items()]
+    whole = any(
+        load.engine == "verl" and (load.critic or load.reference) for _, load in loads
+    )  # verl refuses these beside an adapter
+    for stage, load in (
+        one for i, one in enumerate(loads) if i == 0 or shape.fullness(one[1]) > (False, room * GiB)
+    ):
+        if ways := _ways(shape, load, room, whole):
+            found.setdefault(tuple(ways), []).append(stage)
+    said = (
+        ["; ".join(ways) for ways in found]
+        if len(found) < 2
+        else [f"in {' and '.join(stages)}: {', or '.join(ways)}" for ways, stages in found.items()]
+    )
     return [f"  what helps        {'; '.join(said)}"] if said else []
 
 
 def _ways(shape, load, room, whole):
     "Give what helps one stage"
     learns, writes = (sum(each) / GiB > 0.9 * room for each in zip(*memory(shape, load).values()))
-    share = _share_ways(load, _vllm_needs(shape, load) / GiB / room, learns or writes) if _vllm_fails(shape, load) else []
-    return [*share, *(_enough(shape, load, room, _room_ways(load, room, learns, writes, whole)) if learns or writes else [])]
+    share = (
+        _share_ways(load, _vllm_needs(shape, load) / GiB / room, learns or writes)
+        if _vllm_fails(shape, load)
+        else []
+    )
+    return [
+        *share,
+        *(
+            _enough(shape, load, room, _room_ways(load, room, learns, writes, whole))
+            if learns or writes
+            else []
+        ),
+    ]
 
 
-def _share_ways(load, share, full): # full: what vLLM takes more would be missing elsewhere
-    own, writers = ("--verl.memory", "--verl.tensor_parallel") if load.engine == "verl" else ("--trainer.vllm_gpu_memory_utilization", "--trainer.vllm_tensor_parallel_size")
-    ways = [(share <= 0.9 and not full, f"give vLLM more ({own} {math.ceil(20 * share) / 20:.2f})"), (load.gpus % (2 * load.writers) == 0, f"let more GPUs share a copy ({writers} {2 * load.writers})")]
+def _share_ways(load, share, full):  # full: what vLLM takes more would be missing elsewhere
+    own, writers = (
+        ("--verl.memory", "--verl.tensor_parallel")
+        if load.engine == "verl"
+        else ("--trainer.vllm_gpu_memory_utilization", "--trainer.vllm_tensor_parallel_size")
+    )
+    ways = [
+        (share <= 0.9 and not full, f"give vLLM more ({own} {math.ceil(20 * share) / 20:.2f})"),
+        (
+            load.gpus % (2 * load.writers) == 0,
+            f"let more GPUs share a copy ({writers} {2 * load.writers})",
+        ),
+    ]
     return [way for open, way in ways if open] or ["take larger GPUs"]
 
 
-def _room_ways(load, room, learns, writes, whole): # whether these two are full, and no stage may have an adapter
+def _room_ways(
+    load, room, learns, writes, whole
+):  # whether these two are full, and no stage may have an adapter
     "Give what would take less: how the load changes (nobody can say: nothing), and what to do"
     verl, lessons = load.engine == "verl", load.kind == "lessons"
-    fewer = f"--sft.batch {load.gpus}" if lessons and not verl else "--trainer.per_device_train_batch_size 1"
+    fewer = (
+        f"--sft.batch {load.gpus}"
+        if lessons and not verl
+        else "--trainer.per_device_train_batch_size 1"
+    )
     thin = {"base_bytes": 2} if load.base_bytes > 2 else {}
-    ways = [(load.gpus == 1 or not load.split, {}, "let all GPUs take the lessons (--verl.lessons verl)" if load.leads else "share the model over more GPUs (--plan.gpus, --plan.split true)"), (learns and load.rows > 1, {"rows": 1}, f"read fewer rows at once ({fewer})"),
-            (writes and not verl and not load.vllm and not lessons, {"vllm": round(0.3 * room * GiB)}, "write with vLLM, which takes no more rows than it has room for (--trainer.use_vllm true --trainer.vllm_mode colocate)"),
-            (learns and not load.checkpoints and not lessons, {"checkpoints": True}, "set --trainer.gradient_checkpointing true"),
-            (not load.lora_rank and not whole, {"lora_rank": 32, **thin}, f"train an adapter (--model.lora_rank 32{' --model.dtype bfloat16' * bool(thin)})"),
-            (bool(load.lora_rank and thin), thin, "hold the frozen weights in 2 bytes each (--model.dtype bfloat16)"),
-            (load.optimiser.startswith("adamw_torch") and not lessons and (verl or not load.split), {"optimiser": "adamw_bnb_8bit"}, "keep the optimiser in 8 bits (--trainer.optim adamw_bnb_8bit)"),
-            (verl and len(load.offload) < 2, {"offload": ("parameters", "optimizer")}, "let parameters and optimizer wait in the host's memory (--verl.offload [parameters,optimizer])")]
+    ways = [
+        (
+            load.gpus == 1 or not load.split,
+            {},
+            "let all GPUs take the lessons (--verl.lessons verl)"
+            if load.leads
+            else "share the model over more GPUs (--plan.gpus, --plan.split true)",
+        ),
+        (learns and load.rows > 1, {"rows": 1}, f"read fewer rows at once ({fewer})"),
+        (
+            writes and not verl and not load.vllm and not lessons,
+            {"vllm": round(0.3 * room * GiB)},
+            "write with vLLM, which takes no more rows than it has room for (--trainer.use_vllm true --trainer.vllm_mode colocate)",
+        ),
+        (
+            learns and not load.checkpoints and not lessons,
+            {"checkpoints": True},
+            "set --trainer.gradient_checkpointing true",
+        ),
+        (
+            not load.lora_rank and not whole,
+            {"lora_rank": 32, **thin},
+            f"train an adapter (--model.lora_rank 32{' --model.dtype bfloat16' * bool(thin)})",
+        ),
+        (
+            bool(load.lora_rank and thin),
+            thin,
+            "hold the frozen weights in 2 bytes each (--model.dtype bfloat16)",
+        ),
+        (
+            load.optimiser.startswith("adamw_torch") and not lessons and (verl or not load.split),
+            {"optimiser": "adamw_bnb_8bit"},
+            "keep the optimiser in 8 bits (--trainer.optim adamw_bnb_8bit)",
+        ),
+        (
+            verl and len(load.offload) < 2,
+            {"offload": ("parameters", "optimizer")},
+            "let parameters and optimizer wait in the host's memory (--verl.offload [parameters,optimizer])",
+        ),
+    ]
     return [(change, way) for open, change, way in ways if open]
 
 
 def _enough(shape, load, room, ways):
     "Keep each way that is enough alone; where none is, all together if they are"
-    def bytes(*changes): return _most_bytes(shape, load._replace(**{name: value for change in changes for name, value in change.items()}))
+
+    def bytes(*changes):
+        return _most_bytes(
+            shape,
+            load._replace(**{name: value for change in changes for name, value in change.items()}),
+        )
+
     limit = room * GiB * (1 if bytes() > room * GiB else 0.9)
-    more, less = [way for change, way in ways if not change], [(change, way) for change, way in ways if change]
+    more, less = (
+        [way for change, way in ways if not change],
+        [(change, way) for change, way in ways if change],
+    )
     alone = [way for change, way in less if bytes(change) <= limit]
-    return [*more, *alone] if alone else [*more, " and ".join(way for _, way in less)] if bytes(*(change for change, _ in less)) <= limit else [*more, "take larger GPUs, or more of them"]
+    return (
+        [*more, *alone]
+        if alone
+        else [*more, " and ".join(way for _, way in less)]
+        if bytes(*(change for change, _ in less)) <= limit
+        else [*more, "take larger GPUs, or more of them"]
+    )

@@ -18,14 +18,20 @@ from ..models.config import ModelConfig
 # %% ../../nbs/hardware/02_performance.ipynb #Speed
 class Speed(NamedTuple):
     "What one GPU can do in a second, at most"
+
     flops: float  # dense operations in bfloat16
-    memory: float # bytes
-    link: float   # bytes to another GPU
+    memory: float  # bytes
+    link: float  # bytes to another GPU
 
 
 SPEEDS = {
-    "a100": Speed(312e12, 2.0e12, 300e9), "a100-40": Speed(312e12, 1.56e12, 300e9), "h100": Speed(989e12, 3.35e12, 450e9), "h200": Speed(989e12, 4.8e12, 450e9),
-    "l40s": Speed(362e12, 0.86e12, 32e9), "rtx4090": Speed(165e12, 1.0e12, 32e9), "b200": Speed(2250e12, 8.0e12, 900e9),
+    "a100": Speed(312e12, 2.0e12, 300e9),
+    "a100-40": Speed(312e12, 1.56e12, 300e9),
+    "h100": Speed(989e12, 3.35e12, 450e9),
+    "h200": Speed(989e12, 4.8e12, 450e9),
+    "l40s": Speed(362e12, 0.86e12, 32e9),
+    "rtx4090": Speed(165e12, 1.0e12, 32e9),
+    "b200": Speed(2250e12, 8.0e12, 900e9),
 }
 
 
@@ -35,31 +41,36 @@ MACHINE_LINK = 40e9
 
 class Efficiency(NamedTuple):
     "Shares of a GPU's figures that are reached"
-    learning: float = 0.4   # of its operations, in passes forward and back
-    reading: float = 0.5    # of its operations, over prompts
-    memory: float = 0.6     # of its memory's speed, while a token is written
+
+    learning: float = 0.4  # of its operations, in passes forward and back
+    reading: float = 0.5  # of its operations, over prompts
+    memory: float = 0.6  # of its memory's speed, while a token is written
     link: float = 0.7
-    layer: float = 2e-5     # seconds that starting the kernels of a layer takes, with graphs of kernels, as vLLM has them
-    eager: float = 6e-4     # the same without: transformers, while they write and learn
+    layer: float = 2e-5  # seconds that starting the kernels of a layer takes, with graphs of kernels, as vLLM has them
+    eager: float = 6e-4  # the same without: transformers, while they write and learn
 
 # %% ../../nbs/hardware/02_performance.ipynb #StepEstimate
 class Questions(NamedTuple):
     "What other models are asked in a step"
+
     count: float
-    at_once: int = 16      # under way together
-    rounds: int = 1        # of them that wait for each other, as the turns of a dialogue do
+    at_once: int = 16  # under way together
+    rounds: int = 1  # of them that wait for each other, as the turns of a dialogue do
     overlap: bool = False  # whether they are answered while the next part of a step is written
-    model: str = ""        # who answers
-    reads: int = 1         # completions in a question, behind the prompt and 400 tokens that say what is asked
-    writes: float = 80     # tokens of an answer
+    model: str = ""  # who answers
+    reads: int = (
+        1  # completions in a question, behind the prompt and 400 tokens that say what is asked
+    )
+    writes: float = 80  # tokens of an answer
 
 
 class _StepEstimate(NamedTuple):
     "Seconds of a step, part by part, and what it costs"
+
     seconds: dict[str, float]
-    tokens: float     # written in a step, by all
-    flops: float      # of learning, by all, without what is computed twice
-    dollars: float    # for questions to other models
+    tokens: float  # written in a step, by all
+    flops: float  # of learning, by all, without what is computed twice
+    dollars: float  # for questions to other models
 
     @property
     def total(self) -> float:
@@ -69,101 +80,217 @@ class _StepEstimate(NamedTuple):
 
 def step_estimate(
     shape: Shape,
-    load: Load,        # of a GPU
+    load: Load,  # of a GPU
     plan: PlanConfig,
     speed: Speed,
-    portions: int = 1, # passes forward and back in a step
+    portions: int = 1,  # passes forward and back in a step
     updates: int = 1,
     reached: Efficiency = Efficiency(),
-    questions: Sequence[Questions] = (), # of the recipe; plan.requests stands in their place
+    questions: Sequence[Questions] = (),  # of the recipe; plan.requests stands in their place
 ) -> _StepEstimate:
     "Estimate the seconds of a step"
     P, b, n, rows = shape.weights, load.number_bytes, load.gpus, load.written
     mean = min(plan.mean_tokens or load.completion / 2, load.completion)
     each, length = 2 * b * shape.layers * shape.kv_heads * shape.head_dim, load.prompt + mean
-    moved, computed = (b * P / load.writers + rows * each * (load.prompt + mean / 2)) / (speed.memory * reached.memory), 2 * P * rows / (speed.flops * reached.reading)
-    summed = 4 * (load.writers - 1) * b * rows * shape.hidden / (speed.link * reached.link)  # of each layer twice, there and back
-    writing = max(moved, computed) + shape.layers * ((reached.layer if load.vllm or load.server else reached.eager) + summed)
-    attention, adapter = 6 * shape.layers * shape.heads * shape.head_dim * length, shape.adapter(load.lora_rank)
-    needed = ((4 if adapter else 6) * P + attention) * (2 if load.critic else 1) + 2 * P * (load.reference + load.readings)
-    again = (2 * P + attention / 3) * (load.checkpoints * (2 if load.critic else 1) + (load.engine == "verl"))
-    started = portions * (3 + load.checkpoints) * shape.layers * reached.eager  # kernels of passes forward and back
-    slowest = min(speed.link * reached.link, MACHINE_LINK) if load.nodes > 1 else speed.link * reached.link  # what is passed round waits for it
-    learned, trained, link = rows * length * (needed + again), adapter or P, slowest * n / max(1, n - 1)
-    talk = 0.0 if n == 1 else (portions * (2 * b * P + 4 * trained) + b * P) / link if load.split else updates * 8 * trained / link
+    moved, computed = (
+        (b * P / load.writers + rows * each * (load.prompt + mean / 2))
+        / (speed.memory * reached.memory),
+        2 * P * rows / (speed.flops * reached.reading),
+    )
+    summed = (
+        4 * (load.writers - 1) * b * rows * shape.hidden / (speed.link * reached.link)
+    )  # of each layer twice, there and back
+    writing = max(moved, computed) + shape.layers * (
+        (reached.layer if load.vllm or load.server else reached.eager) + summed
+    )
+    attention, adapter = (
+        6 * shape.layers * shape.heads * shape.head_dim * length,
+        shape.adapter(load.lora_rank),
+    )
+    needed = ((4 if adapter else 6) * P + attention) * (2 if load.critic else 1) + 2 * P * (
+        load.reference + load.readings
+    )
+    again = (2 * P + attention / 3) * (
+        load.checkpoints * (2 if load.critic else 1) + (load.engine == "verl")
+    )
+    started = (
+        portions * (3 + load.checkpoints) * shape.layers * reached.eager
+    )  # kernels of passes forward and back
+    slowest = (
+        min(speed.link * reached.link, MACHINE_LINK)
+        if load.nodes > 1
+        else speed.link * reached.link
+    )  # what is passed round waits for it
+    learned, trained, link = (
+        rows * length * (needed + again),
+        adapter or P,
+        slowest * n / max(1, n - 1),
+    )
+    talk = (
+        0.0
+        if n == 1
+        else (portions * (2 * b * P + 4 * trained) + b * P) / link
+        if load.split
+        else updates * 8 * trained / link
+    )
     asked = _asked(plan, questions, n * rows) if load.kind == "rollouts" else []
-    reads, writes = (2 * P * rows * load.prompt / (speed.flops * reached.reading), load.completion * writing) if load.kind == "rollouts" else (0.0, 0.0)
+    reads, writes = (
+        (2 * P * rows * load.prompt / (speed.flops * reached.reading), load.completion * writing)
+        if load.kind == "rollouts"
+        else (0.0, 0.0)
+    )
     waits = [max(math.ceil(q.count / q.at_once), q.rounds) * plan.request_seconds for q in asked]
     hidden = sum(wait for wait, q in zip(waits, asked) if q.overlap)
-    others = sum(waits) - min(hidden, writes) * (load.parts - 1) / load.parts  # answered while the next portion is written
-    parts = {"reads": reads, "writes": writes, "learns": max(started, learned / (speed.flops * reached.learning)), "talks": talk,
-             "updates": updates * 28 * trained / (n if load.split else 1) / (speed.memory * reached.memory), "others": others}
-    return _StepEstimate(parts, n * rows * mean if writes else 0.0, n * rows * length * needed, sum(_dollars(plan, q, load.prompt, mean) for q in asked))
+    others = (
+        sum(waits) - min(hidden, writes) * (load.parts - 1) / load.parts
+    )  # answered while the next portion is written
+    parts = {
+        "reads": reads,
+        "writes": writes,
+        "learns": max(started, learned / (speed.flops * reached.learning)),
+        "talks": talk,
+        "updates": updates
+        * 28
+        * trained
+        / (n if load.split else 1)
+        / (speed.memory * reached.memory),
+        "others": others,
+    }
+    return _StepEstimate(
+        parts,
+        n * rows * mean if writes else 0.0,
+        n * rows * length * needed,
+        sum(_dollars(plan, q, load.prompt, mean) for q in asked),
+    )
 
 
 def _asked(plan, questions, rows):
     "Give the questions of a step, as the plan has them where it says so"
-    if plan.requests is not None: questions = [Questions(rows * plan.requests, max((q.at_once for q in questions), default=16), overlap=True, model=max((q.model for q in questions), default=""))]
+    if plan.requests is not None:
+        questions = [
+            Questions(
+                rows * plan.requests,
+                max((q.at_once for q in questions), default=16),
+                overlap=True,
+                model=max((q.model for q in questions), default=""),
+            )
+        ]
     return [q._replace(at_once=plan.at_once or q.at_once) for q in questions if q.count]
 
 
 def _dollars(plan, q, prompt, mean):
     "Price the questions of a step; 0 for those that nobody has priced"
-    each = plan.request_dollars if plan.request_dollars is not None else price(q.model, round(400 + prompt + q.reads * mean), round(q.writes))
+    each = (
+        plan.request_dollars
+        if plan.request_dollars is not None
+        else price(q.model, round(400 + prompt + q.reads * mean), round(q.writes))
+    )
     return q.count * (each or 0.0)
 
 # %% ../../nbs/hardware/02_performance.ipynb #step_lines
-NAMES = {"reads": "reads prompts", "writes": "writes", "learns": "learns", "talks": "GPUs talk", "updates": "updates", "others": "others answer"}
-HELP = {"writes": "write with vLLM, shorten --plan.completion_tokens, or take more GPUs", "reads": "shorten prompts", "learns": "take more GPUs, or shorter completions",
-        "talks": "read more rows at once, or leave a whole model on each GPU (--plan.split false)", "updates": "take more rows a step", "others": "ask more at once (concurrency, workers), or a faster model"}
+NAMES = {
+    "reads": "reads prompts",
+    "writes": "writes",
+    "learns": "learns",
+    "talks": "GPUs talk",
+    "updates": "updates",
+    "others": "others answer",
+}
+HELP = {
+    "writes": "write with vLLM, shorten --plan.completion_tokens, or take more GPUs",
+    "reads": "shorten prompts",
+    "learns": "take more GPUs, or shorter completions",
+    "talks": "read more rows at once, or leave a whole model on each GPU (--plan.split false)",
+    "updates": "take more rows a step",
+    "others": "ask more at once (concurrency, workers), or a faster model",
+}
 
 
 def _time(seconds):
-    return f"{seconds * 1000:.2g} ms" if seconds < 0.01 else f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+    return (
+        f"{seconds * 1000:.2g} ms"
+        if seconds < 0.01
+        else f"{seconds * 1000:.0f} ms"
+        if seconds < 1
+        else f"{seconds:.1f} s"
+        if seconds < 60
+        else f"{seconds / 60:.1f} min"
+        if seconds < 3600
+        else f"{seconds / 3600:.1f} h"
+    )
 
 # %% ../../nbs/hardware/02_performance.ipynb #stage-plan
 class StagePlan(NamedTuple):
     "A stage, as far as a plan needs to know it"
+
     name: str
-    steps: int | None # generations, or supervised steps, at most; None: the rows of a data set say how many
-    rows: int         # of a step, by all GPUs
-    completion: int   # the longest, in tokens
-    kind: str = "rollouts" # as in `Load`
+    steps: (
+        int | None
+    )  # generations, or supervised steps, at most; None: the rows of a data set say how many
+    rows: int  # of a step, by all GPUs
+    completion: int  # the longest, in tokens
+    kind: str = "rollouts"  # as in `Load`
     questions: tuple[Questions, ...] = ()
-    frozen: int = 0   # as in `Load`
-    readings: int = 0 # as in `Load`
-    reads: bool = False # whether the method reads the policy's weights, as `Method.reads`
+    frozen: int = 0  # as in `Load`
+    readings: int = 0  # as in `Load`
+    reads: bool = False  # whether the method reads the policy's weights, as `Method.reads`
 
 
 class StageLoad(NamedTuple):
     "A stage on given machines"
+
     stage: StagePlan
-    load: Load         # of each GPU
-    updates: int = 1   # of a step
+    load: Load  # of each GPU
+    updates: int = 1  # of a step
     budget: int | None = None  # of generated tokens
 
     def step(self, plan: PlanConfig, shape: Shape) -> _StepEstimate:
         "Estimate a step"
         portions = max(1, self.load.written // self.load.rows)
-        return step_estimate(shape, self.load, plan, SPEEDS[plan.gpu], portions, self.updates, questions=self.stage.questions)
+        return step_estimate(
+            shape,
+            self.load,
+            plan,
+            SPEEDS[plan.gpu],
+            portions,
+            self.updates,
+            questions=self.stage.questions,
+        )
 
-    def steps(self, tokens: float) -> int | None: # of a step
+    def steps(self, tokens: float) -> int | None:  # of a step
         "Count the steps; None where nobody can say"
-        asked, budget = self.stage.steps, math.ceil(self.budget / tokens) if self.budget and tokens else None
+        asked, budget = (
+            self.stage.steps,
+            math.ceil(self.budget / tokens) if self.budget and tokens else None,
+        )
         return min((count for count in (asked, budget) if count is not None), default=None)
 
 # %% ../../nbs/hardware/02_performance.ipynb #plan_lines
 def _step_lines(plan, one, step):
     "Say what a step of a stage takes, and what dominates"
-    parts = sorted(((seconds, name) for name, seconds in step.seconds.items() if seconds > 0.005 * step.total), reverse=True)
+    parts = sorted(
+        ((seconds, name) for name, seconds in step.seconds.items() if seconds > 0.005 * step.total),
+        reverse=True,
+    )
     most, load, speed = parts[0][1], one.load, SPEEDS[plan.gpu]
-    vllm, leads = "shorten --plan.completion_tokens, or take more GPUs", "let all GPUs take the lessons (--verl.lessons verl)"
+    vllm, leads = (
+        "shorten --plan.completion_tokens, or take more GPUs",
+        "let all GPUs take the lessons (--verl.lessons verl)",
+    )
     helps = leads if load.leads else vllm if most == "writes" and load.vllm else HELP[most]
     at_once = sorted({q.at_once for q in _asked(plan, one.stage.questions, one.stage.rows)})
-    assumed = {"others": f"; {' and '.join(map(str, at_once))} at once, {plan.request_seconds:g} s each by --plan.request_seconds"}
-    return [f"step, estimated     {_time(step.total)} in {one.stage.name}: " + ", ".join(f"{NAMES[name]} {_time(seconds)} ({seconds / step.total:.0%}{assumed.get(name, '')})" for seconds, name in parts),
-            f"  what dominates    {NAMES[most]}; what helps: {helps}",
-            f"  rates             {f'{step.tokens / step.total:,.0f} tokens written a second, ' if step.tokens else ''}MFU {step.flops / step.total / (plan.gpus * speed.flops):.0%} over the whole step (assumed while it learns: 40%, what is computed twice among it)"]
+    assumed = {
+        "others": f"; {' and '.join(map(str, at_once))} at once, {plan.request_seconds:g} s each by --plan.request_seconds"
+    }
+    return [
+        f"step, estimated     {_time(step.total)} in {one.stage.name}: "
+        + ", ".join(
+            f"{NAMES[name]} {_time(seconds)} ({seconds / step.total:.0%}{assumed.get(name, '')})"
+            for seconds, name in parts
+        ),
+        f"  what dominates    {NAMES[most]}; what helps: {helps}",
+        f"  rates             {f'{step.tokens / step.total:,.0f} tokens written a second, ' if step.tokens else ''}MFU {step.flops / step.total / (plan.gpus * speed.flops):.0%} over the whole step (assumed while it learns: 40%, what is computed twice among it)",
+    ]
 
 
 def _stage_line(plan, shape, one, step, width):
@@ -171,9 +298,17 @@ def _stage_line(plan, shape, one, step, width):
     stage, count = one.stage, one.steps(step.tokens)
     what = {"rollouts": "completions", "logs": "logged replies", "lessons": "lessons"}[stage.kind]
     each = f"{_time(step.total)} each{' on one GPU, the leading process' * one.load.leads}"
-    if count is None: return f"  {stage.name:<{width}} {stage.rows:,} {what} a step (the number of rows says how many there are), {each}; {plan.verdict(shape, one.load)}"
-    if not count: return f"  {stage.name:<{width}} no steps: it leaves the weights as they are"
-    ends = f" (a budget of {one.budget:,} tokens ends it, if its rows do not)" if stage.steps is None else f" (a budget of {one.budget:,} tokens ends it before the {stage.steps:,} asked for)" if count < stage.steps else ""
+    if count is None:
+        return f"  {stage.name:<{width}} {stage.rows:,} {what} a step (the number of rows says how many there are), {each}; {plan.verdict(shape, one.load)}"
+    if not count:
+        return f"  {stage.name:<{width}} no steps: it leaves the weights as they are"
+    ends = (
+        f" (a budget of {one.budget:,} tokens ends it, if its rows do not)"
+        if stage.steps is None
+        else f" (a budget of {one.budget:,} tokens ends it before the {stage.steps:,} asked for)"
+        if count < stage.steps
+        else ""
+    )
     return f"  {stage.name:<{width}} {count:,} step{'s' * (count != 1)} of {stage.rows:,} {what}{ends}, {each}: {_time(count * step.total)}; {plan.verdict(shape, one.load)}"
 
 
@@ -184,24 +319,63 @@ def _time_lines(
 ) -> list[str]:
     "Say how long a step takes and what dominates, how long each stage takes, and what all of them cost"
     shape = Shape.of(model)
-    found = [(one, step, one.steps(step.tokens)) for one in loads for step in [one.step(plan, shape)]]
-    seconds, asked = sum((count or 0) * step.total for _, step, count in found), sum((count or 0) * step.dollars for _, step, count in found)
+    found = [
+        (one, step, one.steps(step.tokens)) for one in loads for step in [one.step(plan, shape)]
+    ]
+    seconds, asked = (
+        sum((count or 0) * step.total for _, step, count in found),
+        sum((count or 0) * step.dollars for _, step, count in found),
+    )
     open_ended = [one.stage.name for one, _, count in found if count is None]
     hours = seconds / 3600 * plan.gpus
-    unpriced = {q.model: 0 for one, _, _ in found for q in one.stage.questions if q.count and q.model and plan.request_dollars is None and price(q.model, 1, 1) is None}
-    money = [f"GPUs ${hours * plan.dollars_per_hour:,.0f}"] * (plan.dollars_per_hour > 0) + [f"questions at most ${asked:,.2f}"] * (asked > 0) + [f"nobody has priced {name} (--plan.request_dollars)" for name in unpriced]
+    unpriced = {
+        q.model: 0
+        for one, _, _ in found
+        for q in one.stage.questions
+        if q.count and q.model and plan.request_dollars is None and price(q.model, 1, 1) is None
+    }
+    money = (
+        [f"GPUs ${hours * plan.dollars_per_hour:,.0f}"] * (plan.dollars_per_hour > 0)
+        + [f"questions at most ${asked:,.2f}"] * (asked > 0)
+        + [f"nobody has priced {name} (--plan.request_dollars)" for name in unpriced]
+    )
     width = max(17, *(len(one.stage.name) for one in loads))
-    longest, step, _ = max(found, key=lambda each: (each[2] is None, (1 if each[2] is None else each[2]) * each[1].total))
-    together = f"not summed up: nobody has counted the rows, and with them the steps of {', '.join(open_ended)}" if open_ended else f"{_time(seconds)}, {hours:,.1f} GPU hours, without evaluation"
-    priced = "" if open_ended else f": {', '.join(money)}" if money else "; prices by --plan.dollars_per_hour and --plan.request_dollars"
-    return [*_step_lines(plan, longest, step), "stages, estimated", *(_stage_line(plan, shape, one, own, width) for one, own, _ in found),
-            f"  {'all':<{width}} {together}{priced}"]
+    longest, step, _ = max(
+        found,
+        key=lambda each: (each[2] is None, (1 if each[2] is None else each[2]) * each[1].total),
+    )
+    together = (
+        f"not summed up: nobody has counted the rows, and with them the steps of {', '.join(open_ended)}"
+        if open_ended
+        else f"{_time(seconds)}, {hours:,.1f} GPU hours, without evaluation"
+    )
+    priced = (
+        ""
+        if open_ended
+        else f": {', '.join(money)}"
+        if money
+        else "; prices by --plan.dollars_per_hour and --plan.request_dollars"
+    )
+    return [
+        *_step_lines(plan, longest, step),
+        "stages, estimated",
+        *(_stage_line(plan, shape, one, own, width) for one, own, _ in found),
+        f"  {'all':<{width}} {together}{priced}",
+    ]
 
 
 def plan_lines(plan: PlanConfig, model: ModelConfig, loads: Sequence[StageLoad]) -> list[str]:
     "Say what each GPU holds in the stage that needs most, and how long all stages take"
     shape = Shape.of(model)
-    fullest = max((one for one in loads if one.stage.steps != 0), key=lambda one: shape.fullness(one.load), default=loads[0])
-    others = [(one.stage.name, one.load) for one in loads if one is not fullest and one.stage.steps != 0]
-    return [*memory_lines(plan, model, fullest.load, fullest.stage.name, others), *_time_lines(plan, model, loads)]
-
+    fullest = max(
+        (one for one in loads if one.stage.steps != 0),
+        key=lambda one: shape.fullness(one.load),
+        default=loads[0],
+    )
+    others = [
+        (one.stage.name, one.load) for one in loads if one is not fullest and one.stage.steps != 0
+    ]
+    return [
+        *memory_lines(plan, model, fullest.load, fullest.stage.name, others),
+        *_time_lines(plan, model, loads),
+    ]

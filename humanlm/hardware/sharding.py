@@ -36,50 +36,108 @@ def shards() -> str:
 def cpu_options() -> dict[str, Any]:
     "Give the options by which transformers trains on CPUs; none where a GPU is. With use_cpu, accelerate would not look for DeepSpeed"
     import torch
-    return {} if torch.cuda.is_available() else {"ddp_backend": "gloo"} if shards() == "DeepSpeed" else {"use_cpu": True}
+
+    return (
+        {}
+        if torch.cuda.is_available()
+        else {"ddp_backend": "gloo"}
+        if shards() == "DeepSpeed"
+        else {"use_cpu": True}
+    )
 
 
 def sharding_faults() -> list[str]:
     "Say what in the environment would not work; none where nothing is sharded"
     known = os.environ.get
-    version, spared = known("FSDP_VERSION", "1"), known("FSDP_CPU_RAM_EFFICIENT_LOADING", "").lower()
-    stage = "3" if known("ACCELERATE_DEEPSPEED_CONFIG_FILE") else known("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")  # a file's own stage is looked at when it is read
-    faults = {"FSDP": [
-        (version != "2", f"FSDP of version {version} is not supported. Set fsdp_version: 2 in the file of accelerate, as configs/engines/accelerate-8.yaml does."),
-        (spared == "true", "fsdp_cpu_ram_efficient_loading leaves weights out in all processes but one, and every process reads them here. Set it to false."),
-    ], "DeepSpeed": [
-        (find_spec("deepspeed") is None, "DeepSpeed is not installed: pip install 'humanlm[deepspeed]'. Or take FSDP2, which does what ZeRO-3 does: configs/engines/accelerate-8.yaml."),
-        (stage != "3", f"ZeRO of stage {stage} leaves whole weights in every process, and is not supported. Set zero_stage: 3 in the file of accelerate, as configs/engines/accelerate-8-zero3.yaml does."),
-        (known("ACCELERATE_USE_CPU", "").lower() == "true", "use_cpu hides DeepSpeed from accelerate, which then keeps whole models. Leave it out; where no GPU is, CPUs are taken."),
-    ]}
+    version, spared = (
+        known("FSDP_VERSION", "1"),
+        known("FSDP_CPU_RAM_EFFICIENT_LOADING", "").lower(),
+    )
+    stage = (
+        "3"
+        if known("ACCELERATE_DEEPSPEED_CONFIG_FILE")
+        else known("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
+    )  # a file's own stage is looked at when it is read
+    faults = {
+        "FSDP": [
+            (
+                version != "2",
+                f"FSDP of version {version} is not supported. Set fsdp_version: 2 in the file of accelerate, as configs/engines/accelerate-8.yaml does.",
+            ),
+            (
+                spared == "true",
+                "fsdp_cpu_ram_efficient_loading leaves weights out in all processes but one, and every process reads them here. Set it to false.",
+            ),
+        ],
+        "DeepSpeed": [
+            (
+                find_spec("deepspeed") is None,
+                "DeepSpeed is not installed: pip install 'humanlm[deepspeed]'. Or take FSDP2, which does what ZeRO-3 does: configs/engines/accelerate-8.yaml.",
+            ),
+            (
+                stage != "3",
+                f"ZeRO of stage {stage} leaves whole weights in every process, and is not supported. Set zero_stage: 3 in the file of accelerate, as configs/engines/accelerate-8-zero3.yaml does.",
+            ),
+            (
+                known("ACCELERATE_USE_CPU", "").lower() == "true",
+                "use_cpu hides DeepSpeed from accelerate, which then keeps whole models. Leave it out; where no GPU is, CPUs are taken.",
+            ),
+        ],
+    }
     return [said for wrong, said in faults.get(shards(), []) if wrong]
 
 # %% ../../nbs/hardware/03_sharding.ipynb #read-splitter
-SPLITTERS = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MULTI_GPU": "", "NO": ""}  # as accelerate's files have it
+SPLITTERS = {
+    "FSDP": "FSDP",
+    "DEEPSPEED": "DeepSpeed",
+    "MULTI_GPU": "",
+    "NO": "",
+}  # as accelerate's files have it
 
 
 def read_splitter(file: str, processes: int) -> str:
     "Read who splits the model in a file of accelerate; `ConfigError` where accelerate could not read it, or the run would refuse it"
     from accelerate.commands.config.config_args import load_config_from_file
-    try: found: Any = load_config_from_file(file)
+
+    try:
+        found: Any = load_config_from_file(file)
     except (OSError, ValueError, TypeError, AttributeError, YAMLError) as e:
         why = str(e).split(". ")[0]
-        raise ConfigError(f"launch.accelerate: accelerate cannot read {file} ({shorten(why, 200)}). Mend it, or take one of configs/engines.") from e
-    kind, fsdp, zero = str(getattr(found.distributed_type, "value", found.distributed_type)), found.fsdp_config or {}, found.deepspeed_config or {}
-    require("launch",
-        (kind in SPLITTERS, f"accelerate: {file} has the distributed_type {kind}. Known are {', '.join(SPLITTERS)}."),
-        (kind != "NO" or processes == 1,
-         f"accelerate: {file} starts one process, and {processes} were asked for. Take accelerate-8.yaml, or --gpus 1."),
-        (kind != "FSDP" or int(fsdp.get("fsdp_version", 1)) == 2, f"accelerate: FSDP of version 1 is not supported. Set fsdp_version: 2 in {file}."),
-        (kind != "DEEPSPEED" or "deepspeed_config_file" in zero or zero.get("zero_stage") == 3,
-         f"accelerate: ZeRO of stage {zero.get('zero_stage')} is not supported. Set zero_stage: 3 in {file}."))
+        raise ConfigError(
+            f"launch.accelerate: accelerate cannot read {file} ({shorten(why, 200)}). Mend it, or take one of configs/engines."
+        ) from e
+    kind, fsdp, zero = (
+        str(getattr(found.distributed_type, "value", found.distributed_type)),
+        found.fsdp_config or {},
+        found.deepspeed_config or {},
+    )
+    require(
+        "launch",
+        (
+            kind in SPLITTERS,
+            f"accelerate: {file} has the distributed_type {kind}. Known are {', '.join(SPLITTERS)}.",
+        ),
+        (
+            kind != "NO" or processes == 1,
+            f"accelerate: {file} starts one process, and {processes} were asked for. Take accelerate-8.yaml, or --gpus 1.",
+        ),
+        (
+            kind != "FSDP" or int(fsdp.get("fsdp_version", 1)) == 2,
+            f"accelerate: FSDP of version 1 is not supported. Set fsdp_version: 2 in {file}.",
+        ),
+        (
+            kind != "DEEPSPEED" or "deepspeed_config_file" in zero or zero.get("zero_stage") == 3,
+            f"accelerate: ZeRO of stage {zero.get('zero_stage')} is not supported. Set zero_stage: 3 in {file}.",
+        ),
+    )
     return SPLITTERS[kind]
 
 # %% ../../nbs/hardware/03_sharding.ipynb #ShardedTrainer
 class ShardedTrainer:
     "Beside a trainer of transformers: its model is split over processes where `shards`, on CPUs too"
+
     accelerator: Any  # of the trainer
-    args: Any         # its options
+    args: Any  # its options
 
     def create_accelerator_and_postprocess(self) -> None:
         "Make the accelerator as transformers does"
@@ -89,7 +147,9 @@ class ShardedTrainer:
         super().create_accelerator_and_postprocess()  # type: ignore[misc]
         kind, fsdp2 = self.accelerator.distributed_type, self.accelerator.is_fsdp2
         if splitter and not (fsdp2 if splitter == "FSDP" else kind == "DEEPSPEED"):
-            raise ShardingError(f"accelerate made {kind} of a start with {splitter}. Use a file of configs/engines, or leave {splitter} out.")
+            raise ShardingError(
+                f"accelerate made {kind} of a start with {splitter}. Use a file of configs/engines, or leave {splitter} out."
+            )
         if fsdp2:
             self._add_in_float32(self.accelerator.state.fsdp_plugin)
         if splitter == "DeepSpeed":
@@ -102,12 +162,14 @@ class ShardedTrainer:
         finally:
             if shards() == "DeepSpeed":
                 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+
                 unset_hf_deepspeed_config()
 
     def _ask_fsdp(self):
         "Let accelerate split on the device that is there"
         from accelerate.state import PartialState
         from accelerate.utils import DistributedType
+
         if PartialState().distributed_type == DistributedType.MULTI_CPU:
             PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
 
@@ -115,9 +177,15 @@ class ShardedTrainer:
         "Let DeepSpeed add up gradients in float32, and keep whole only what is smaller than ten rows of a matrix"
         config = self.args.deepspeed_plugin.deepspeed_config
         if (stage := config["zero_optimization"]["stage"]) != 3:
-            raise ShardingError(f"ZeRO of stage {stage} is not supported. Set the stage 3 in the file of DeepSpeed.")
+            raise ShardingError(
+                f"ZeRO of stage {stage} is not supported. Set the stage 3 in the file of DeepSpeed."
+            )
         config |= {"communication_data_type": "fp32", "data_types": {"grad_accum_dtype": "fp32"}}
-        for size in ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"):
+        for size in (
+            "reduce_bucket_size",
+            "stage3_prefetch_bucket_size",
+            "stage3_param_persistence_threshold",
+        ):
             config["zero_optimization"].setdefault(size, "auto")
 
     @staticmethod
@@ -125,27 +193,40 @@ class ShardedTrainer:
         "Let gradients be added up over processes in float32"
         import torch
         from torch.distributed.fsdp import MixedPrecisionPolicy
+
         if known := plugin.mixed_precision_policy:
-            plugin.mixed_precision_policy = MixedPrecisionPolicy(known.param_dtype, torch.float32, known.output_dtype)
+            plugin.mixed_precision_policy = MixedPrecisionPolicy(
+                known.param_dtype, torch.float32, known.output_dtype
+            )
 
 # %% ../../nbs/hardware/03_sharding.ipynb #exactly
 def _own_slice(weight):
     "Give the float32 weights that DeepSpeed will keep in this process"
     import torch
+
     if hasattr(weight, "ds_id"):  # split already: trained a second time
         from deepspeed.utils import safe_get_local_fp32_param
+
         return safe_get_local_fp32_param(weight).clone()
     size, rank = -(-weight.numel() // process_count()), torch.distributed.get_rank()
-    own = weight.detach().flatten()[rank * size:(rank + 1) * size].float()
+    own = weight.detach().flatten()[rank * size : (rank + 1) * size].float()
     return torch.cat([own, own.new_zeros(size - len(own))])
 
 
 def _exactly(prepare):
     "Let DeepSpeed split a model without rounding its float32 weights"
+
     def prepared(*parts):
         import torch
         from deepspeed.utils import safe_set_local_fp32_param
-        weights = [w for part in parts if isinstance(part, torch.nn.Module) for w in part.parameters() if w.requires_grad]
+
+        weights = [
+            w
+            for part in parts
+            if isinstance(part, torch.nn.Module)
+            for w in part.parameters()
+            if w.requires_grad
+        ]
         slices = [_own_slice(w) for w in weights]
         for before in {getattr(w, "_z3_optimizer") for w in weights if hasattr(w, "_z3_optimizer")}:
             before.destroy()
@@ -164,6 +245,7 @@ def _is_sharded(model: Any) -> bool:
     if not shards():
         return False
     from torch.distributed.fsdp import FSDPModule
+
     return isinstance(model, FSDPModule)
 
 
@@ -190,6 +272,7 @@ def whole(model: Any) -> Iterator[None]:
 def _unsharded(model):
     "Hold the weights that FSDP splits"
     from torch.distributed.fsdp import FSDPModule
+
     units = [part for part in model.modules() if isinstance(part, FSDPModule)]
     groups = [group for part in units for group in part._get_fsdp_state()._fsdp_param_groups]
     before = [group.post_forward_mesh_info for group in groups]
@@ -210,11 +293,15 @@ def _gathered(model):
     "Hold the weights that DeepSpeed splits, without the hooks that would drop them; models loaded inside are not split"
     from deepspeed.runtime.zero import GatheredParameters
     from transformers.integrations import deepspeed as known
-    offload = next(w._z3_optimizer for w in model.parameters() if hasattr(w, "_z3_optimizer")).parameter_offload
+
+    offload = next(
+        w._z3_optimizer for w in model.parameters() if hasattr(w, "_z3_optimizer")
+    ).parameter_offload
     told, known._hf_deepspeed_config_weak_ref = known._hf_deepspeed_config_weak_ref, None
     with GatheredParameters(list(model.parameters())):
         for hooks in (offload.forward_hooks, offload.backward_hooks):
-            for hook in hooks: hook.remove()
+            for hook in hooks:
+                hook.remove()
             hooks.clear()
         try:
             yield
@@ -223,23 +310,33 @@ def _gathered(model):
             known._hf_deepspeed_config_weak_ref = told
 
 # %% ../../nbs/hardware/03_sharding.ipynb #whole_weights
-def whole_weights(model: Any) -> dict[str, Any] | None:  # None: nothing is split, and a model knows its weights
+def whole_weights(
+    model: Any,
+) -> dict[str, Any] | None:  # None: nothing is split, and a model knows its weights
     "Collect the weights of a sharded model in the first process; all processes come here together"
     if not _is_sharded(model):
         return None
     own = model.state_dict(keep_vars=True)
     found, first = (_from_zero if shards() == "DeepSpeed" else _from_fsdp)(model, own), {}
-    return {name: found[first.setdefault(id(weight), name)] for name, weight in own.items() if name in found}  # one weight of two names, as of embeddings and head, is one tensor again
+    return {
+        name: found[first.setdefault(id(weight), name)]
+        for name, weight in own.items()
+        if name in found
+    }  # one weight of two names, as of embeddings and head, is one tensor again
 
 
 def _from_fsdp(model, own):
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-    return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+
+    return get_model_state_dict(
+        model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+    )
 
 
 def _from_zero(model, own):
     from deepspeed.utils import safe_get_full_fp32_param
     from deepspeed.runtime.zero import GatheredParameters
+
     found, seen = {}, {}
     for name, weight in own.items():
         if id(weight) not in seen:

@@ -30,9 +30,10 @@ from ..stories.world import read_story
 # %% ../../nbs/harness/01_answers.ipynb #SolverAnswer
 class SolverAnswer(NamedTuple):
     "What a way of answering came to"
+
     answer: str
     reasoning: str = ""
-    notes: tuple[str, ...] = ()    # what went differently
+    notes: tuple[str, ...] = ()  # what went differently
     facts: Mapping[str, Any] = {}  # such as the history of a debate
 
     def noted(self, note: str) -> "SolverAnswer":
@@ -42,6 +43,7 @@ class SolverAnswer(NamedTuple):
 @dataclass
 class AnswerConfig:
     "How questions are put"
+
     reasoning: bool = True
     "Ask for reasons before the answer; false: for the answer alone."
     form: str = "json"
@@ -86,34 +88,52 @@ def _answer_checks(c: AnswerConfig):
     yield not odd, f"without: no part {shorten(odd)}. Choose from: {', '.join(PARTS)}"
 
 # %% ../../nbs/harness/01_answers.ipynb #_FIELDS
-_FIELDS = {"reasoning": "what speaks for which answer, step by step", "answer": "the answer and nothing else"}
+_FIELDS = {
+    "reasoning": "what speaks for which answer, step by step",
+    "answer": "the answer and nothing else",
+}
 
 # %% ../../nbs/harness/01_answers.ipynb #HOW
-HOW = {("json", True): "Think it through first. Reply with a JSON object: \"reasoning\", then \"answer\".",
-       ("json", False): "Reply with a JSON object that holds nothing but \"answer\".",
-       ("text", True): "Think it through first. End with a line that begins with \"Answer:\" and holds the answer alone.",
-       ("text", False): "Reply with the answer alone, without any explanation."}
+HOW = {
+    ("json", True): 'Think it through first. Reply with a JSON object: "reasoning", then "answer".',
+    ("json", False): 'Reply with a JSON object that holds nothing but "answer".',
+    (
+        "text",
+        True,
+    ): 'Think it through first. End with a line that begins with "Answer:" and holds the answer alone.',
+    ("text", False): "Reply with the answer alone, without any explanation.",
+}
 
 # %% ../../nbs/harness/01_answers.ipynb #answer_schema
 def _answer_schema(reasoning: bool = True) -> dict:
     "Give the JSON schema of an answer"
     names = list(_FIELDS) if reasoning else ["answer"]
     fields = {name: {"type": "string", "description": _FIELDS[name]} for name in names}
-    return {"type": "object", "properties": fields, "required": names, "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": fields,
+        "required": names,
+        "additionalProperties": False,
+    }
 
 # %% ../../nbs/harness/01_answers.ipynb #Asker
 class Asker:
     "Puts questions of a benchmark to a model"
-    def __init__(self, client: ChatClient, benchmark: Benchmark, config: AnswerConfig | None = None):
+
+    def __init__(
+        self, client: ChatClient, benchmark: Benchmark, config: AnswerConfig | None = None
+    ):
         self.client, self.benchmark, self.config = client, benchmark, config or AnswerConfig()
-        self._shown: dict[int, tuple[Context, Extra]] = {}  # contexts as they are shown, for the next question about the same text
+        self._shown: dict[
+            int, tuple[Context, Extra]
+        ] = {}  # contexts as they are shown, for the next question about the same text
 
     async def __call__(
         self,
         item: BenchmarkItem,
         prompt: str,
         system: str = "",
-        **settings,      # fields of `ChatRequest`
+        **settings,  # fields of `ChatRequest`
     ) -> SolverAnswer:
         "Ask, and take the answer out of the reply; `LLMError` if there is none"
         try:
@@ -130,7 +150,13 @@ class Asker:
         "Make the request of a question"
         c = self.config
         schema = _answer_schema(c.reasoning) if c.form == "json" else None
-        usual = {"temperature": c.temperature, "max_tokens": c.max_tokens, "seed": c.seed, "schema": schema, "caller": self.benchmark.name}
+        usual = {
+            "temperature": c.temperature,
+            "max_tokens": c.max_tokens,
+            "seed": c.seed,
+            "schema": schema,
+            "caller": self.benchmark.name,
+        }
         return chat(f"{prompt}\n\n{HOW[c.form, c.reasoning]}", system, **usual | settings)
 
     def cut(self, item: BenchmarkItem, text: str, notes: tuple[str, ...] = ()) -> SolverAnswer:
@@ -147,20 +173,31 @@ class Asker:
         return self._shown[id(context)][1]
 
     @cached_property
-    def examples(self) -> str: return examples_for(self.benchmark, self.config)
+    def examples(self) -> str:
+        return examples_for(self.benchmark, self.config)
 
 # %% ../../nbs/harness/01_answers.ipynb #trimmed
 def _trimmed(context: Context, without: Sequence[str] = ()) -> Context:
     "Leave parts out of a context"
+
     def less(step: Step) -> Step:
         seen, state, done = step.observations, step.state, step.actions
         if "mental_state" in without:
             seen = {name: split_mental(text)[0] or NONE for name, text in seen.items()}
         if "observations" in without:
             seen = dict.fromkeys(seen, NONE)
-        return Step(timestep=step.timestep, state=NONE if "state" in without else state, observations=seen,
-                    actions=dict.fromkeys(done, NONE) if "actions" in without else done)
-    return context.model_copy(update={"socialized_context": [less(step) for step in context.steps]}) if without else context
+        return Step(
+            timestep=step.timestep,
+            state=NONE if "state" in without else state,
+            observations=seen,
+            actions=dict.fromkeys(done, NONE) if "actions" in without else done,
+        )
+
+    return (
+        context.model_copy(update={"socialized_context": [less(step) for step in context.steps]})
+        if without
+        else context
+    )
 
 # %% ../../nbs/harness/01_answers.ipynb #sentences
 def _sentences(context: Context) -> str:
@@ -171,20 +208,26 @@ def _sentences(context: Context) -> str:
 def _step_lines(step: Step) -> list[str]:
     known = [] if is_none(step.state) else [f"  State: {step.state}"]
     for title, entries in (("perceives", step.observations), ("does", step.actions)):
-        known += [f"  {name} {title}: {text}" for name, text in entries.items() if not is_none(text)]
+        known += [
+            f"  {name} {title}: {text}" for name, text in entries.items() if not is_none(text)
+        ]
     return [f"At time {step.timestep}:", *known]
 
 # %% ../../nbs/harness/01_answers.ipynb #shown
 def shown(context: Context, config: AnswerConfig) -> Extra:
     "Write a context as the settings say"
     context = _trimmed(context, config.without)
-    return Extra(_sentences(context) if config.rendering == "text" else context.to_text(config.manual))
+    return Extra(
+        _sentences(context) if config.rendering == "text" else context.to_text(config.manual)
+    )
 
 # %% ../../nbs/harness/01_answers.ipynb #Way
 Way = Callable[[Asker, BenchmarkItem, Context | None], Awaitable[SolverAnswer]]
 
 # %% ../../nbs/harness/01_answers.ipynb #vanilla
-async def vanilla(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> SolverAnswer:
+async def vanilla(
+    asker: Asker, item: BenchmarkItem, context: Context | None = None
+) -> SolverAnswer:
     "Ask with the text alone"
     return await asker(item, asker.benchmark.prompt(item))
 
@@ -211,25 +254,35 @@ Question: {question}{choices}
 {wish}"""
 
 # %% ../../nbs/harness/01_answers.ipynb #AGENT
-AGENT = ("You are {name}. You know what you remember and nothing else. Think of the last moment in which you perceived what the "
-         "question is about, and answer from that. Be as exact as your memory is.")
+AGENT = (
+    "You are {name}. You know what you remember and nothing else. Think of the last moment in which you perceived what the "
+    "question is about, and answer from that. Be as exact as your memory is."
+)
 
 # %% ../../nbs/harness/01_answers.ipynb #memory_prompt
 def _memory_prompt(
     asker: Asker,
     item: BenchmarkItem,
     context: Context,
-    name: str,             # of whoever is asked
+    name: str,  # of whoever is asked
     question: str,
 ) -> tuple[str, str]:  # question, standing instructions
     "Ask somebody from their memory"
     memory = "\n".join(memories(context)[name]) or "(nothing)"
     benchmark = asker.benchmark
-    asked = fill(REMEMBER, memory=fenced(memory), question=question, choices=benchmark.choices(item), wish=benchmark.wished(item))
+    asked = fill(
+        REMEMBER,
+        memory=fenced(memory),
+        question=question,
+        choices=benchmark.choices(item),
+        wish=benchmark.wished(item),
+    )
     return asked, fill(AGENT, name=name)
 
 # %% ../../nbs/harness/01_answers.ipynb #chain_of
-def _chain_of(item: BenchmarkItem, context: Context) -> tuple[str, ...] | str:  # or why there is none
+def _chain_of(
+    item: BenchmarkItem, context: Context
+) -> tuple[str, ...] | str:  # or why there is none
     "Find who thinks about whom in a question, in the spelling of the context"
     asked = read_question(item.question)
     named = tuple(filter(None, (item.facts.get("char1"), item.facts.get("char2"))))
@@ -238,7 +291,11 @@ def _chain_of(item: BenchmarkItem, context: Context) -> tuple[str, ...] | str:  
         return "the question is about nobody's thoughts"
     known = {name.casefold(): name for name in context.agents}
     missing = next((name for name in chain if name.casefold() not in known), None)
-    return f"{missing} is not in the context" if missing else tuple(known[name.casefold()] for name in chain)
+    return (
+        f"{missing} is not in the context"
+        if missing
+        else tuple(known[name.casefold()] for name in chain)
+    )
 
 # %% ../../nbs/harness/01_answers.ipynb #simulate_memory
 async def _simulate_chain(
@@ -251,7 +308,11 @@ async def _simulate_chain(
     chain = _chain_of(item, context)
     if isinstance(chain, str):
         return (await vanilla(asker, item)).noted(f"simulation fell back to vanilla: {chain}")
-    question, asked, who = item.question, read_question(item.question), chain if last else (*chain, chain[0])
+    question, asked, who = (
+        item.question,
+        read_question(item.question),
+        chain if last else (*chain, chain[0]),
+    )
     if last and isinstance(asked, PlaceQuestion):
         question = f"Where will you look for the {asked.object}?"
     prompt, system = _memory_prompt(asker, item, perspective(context, who), who[-1], question)
@@ -261,24 +322,38 @@ async def _simulate_chain(
 VIEWS = "What each person would say, from their own memory. These are views: they may be wrong or one-sided."
 
 # %% ../../nbs/harness/01_answers.ipynb #_view
-async def _view(asker: Asker, item: BenchmarkItem, context: Context, name: str, reference: bool) -> str:
+async def _view(
+    asker: Asker, item: BenchmarkItem, context: Context, name: str, reference: bool
+) -> str:
     "Ask one person; empty if the model fails"
     prompt, system = _memory_prompt(asker, item, context, name, item.question)
-    at_hand = f"{asker.benchmark.label}, for reference:\n{fenced(item.source)}\n\n" if reference else ""
+    at_hand = (
+        f"{asker.benchmark.label}, for reference:\n{fenced(item.source)}\n\n" if reference else ""
+    )
     try:
         given = await asker(item, at_hand + prompt, system)
     except LLMError as e:
         if e.stops:
             raise
         return ""
-    return f"{name}: {given.answer} ({given.reasoning})" if given.reasoning else f"{name}: {given.answer}"
+    return (
+        f"{name}: {given.answer} ({given.reasoning})"
+        if given.reasoning
+        else f"{name}: {given.answer}"
+    )
 
 # %% ../../nbs/harness/01_answers.ipynb #simulate_council
-async def _simulate_council(asker: Asker, item: BenchmarkItem, context: Context, reference: bool = True) -> SolverAnswer:
+async def _simulate_council(
+    asker: Asker, item: BenchmarkItem, context: Context, reference: bool = True
+) -> SolverAnswer:
     "Ask everybody, then the model with all their views"
     if not context.agents:
-        return (await _with_context(asker, item, context)).noted("simulation fell back to context: it names nobody to ask")
-    views = await asyncio.gather(*(_view(asker, item, context, name, reference) for name in context.agents))
+        return (await _with_context(asker, item, context)).noted(
+            "simulation fell back to context: it names nobody to ask"
+        )
+    views = await asyncio.gather(
+        *(_view(asker, item, context, name, reference) for name in context.agents)
+    )
     missing = [name for name, view in zip(context.agents, views) if not view]
     extra = asker.shown(context)
     told = replace(extra, text="\n\n".join([extra.text, VIEWS, *filter(None, views)]))
@@ -291,13 +366,20 @@ async def _simulate_futures(asker: Asker, item: BenchmarkItem) -> SolverAnswer:
     found = await futures(asker.client, item.source, 2, asker.benchmark.task)
     known = [each.context for each in found if each.context]
     if not known:
-        return (await vanilla(asker, item)).noted(f"simulation fell back to vanilla: no future ({shorten(found[0].reason)})")
-    return await asker(item, asker.benchmark.prompt(item, Extra(simulations_text(known), "What may happen next")))
+        return (await vanilla(asker, item)).noted(
+            f"simulation fell back to vanilla: no future ({shorten(found[0].reason)})"
+        )
+    return await asker(
+        item, asker.benchmark.prompt(item, Extra(simulations_text(known), "What may happen next"))
+    )
 
 # %% ../../nbs/harness/01_answers.ipynb #simulations
 simulations: dict[str, Callable[[Asker, BenchmarkItem, Context], Awaitable[SolverAnswer]]] = {
-    "memory": partial(_simulate_chain, last=True), "chain": _simulate_chain, "council": _simulate_council,
-    "witnesses": partial(_simulate_council, reference=False)}
+    "memory": partial(_simulate_chain, last=True),
+    "chain": _simulate_chain,
+    "council": _simulate_council,
+    "witnesses": partial(_simulate_council, reference=False),
+}
 
 # %% ../../nbs/harness/01_answers.ipynb #simulation
 async def _simulation(asker: Asker, item: BenchmarkItem, context: Context | None) -> SolverAnswer:
@@ -308,44 +390,84 @@ async def _simulation(asker: Asker, item: BenchmarkItem, context: Context | None
     if context is None:
         return (await vanilla(asker, item)).noted("simulation fell back to vanilla: no context")
     if way is None:
-        return (await _with_context(asker, item, context)).noted("simulation fell back to context: nobody to ask in this benchmark")
+        return (await _with_context(asker, item, context)).noted(
+            "simulation fell back to context: nobody to ask in this benchmark"
+        )
     return await way(asker, item, context)
 
 # %% ../../nbs/harness/01_answers.ipynb #EXAMPLES
 EXAMPLES = {
-    "tomi": (("Oda entered the greenhouse. Piet entered the greenhouse. The trowel is in the bucket. The bucket is in the greenhouse. "
-              "Piet exited the greenhouse. Oda moved the trowel to the hamper.", "Where will Piet look for the trowel?"),
-             ("Piet entered the loft. Oda entered the loft. The flute is in the trunk. The trunk is in the loft. "
-              "Oda moved the flute to the satchel. Piet exited the loft.", "Where does Piet think that Oda searches for the flute?")),
-    "hitom": (("Oda, Piet and Runa entered the greenhouse. The trowel is in the bucket. Oda moved the trowel to the hamper. "
-               "Oda exited the greenhouse. Piet moved the trowel to the basin. Piet exited the greenhouse. Runa made no movements and "
-               "stayed in the greenhouse for 1 minute. Runa exited the greenhouse.", "Where does Runa think Oda thinks the trowel is?"),)}
+    "tomi": (
+        (
+            "Oda entered the greenhouse. Piet entered the greenhouse. The trowel is in the bucket. The bucket is in the greenhouse. "
+            "Piet exited the greenhouse. Oda moved the trowel to the hamper.",
+            "Where will Piet look for the trowel?",
+        ),
+        (
+            "Piet entered the loft. Oda entered the loft. The flute is in the trunk. The trunk is in the loft. "
+            "Oda moved the flute to the satchel. Piet exited the loft.",
+            "Where does Piet think that Oda searches for the flute?",
+        ),
+    ),
+    "hitom": (
+        (
+            "Oda, Piet and Runa entered the greenhouse. The trowel is in the bucket. Oda moved the trowel to the hamper. "
+            "Oda exited the greenhouse. Piet moved the trowel to the basin. Piet exited the greenhouse. Runa made no movements and "
+            "stayed in the greenhouse for 1 minute. Runa exited the greenhouse.",
+            "Where does Runa think Oda thinks the trowel is?",
+        ),
+    ),
+}
 
 # %% ../../nbs/harness/01_answers.ipynb #simulated_examples
 def _simulated_examples(task: str) -> str:
     "Write examples that the simulator answers"
-    found = [(text, question, to_context(read_story(text)).to_text(with_manual=False),
-              symbolic_answer(read_story(text), question).text) for text, question in EXAMPLES[task]]
-    return "\n\n".join(f"Text: {t}\nRecord:\n{record}\nQuestion: {q}\nAnswer: {said}" for t, q, record, said in found)
+    found = [
+        (
+            text,
+            question,
+            to_context(read_story(text)).to_text(with_manual=False),
+            symbolic_answer(read_story(text), question).text,
+        )
+        for text, question in EXAMPLES[task]
+    ]
+    return "\n\n".join(
+        f"Text: {t}\nRecord:\n{record}\nQuestion: {q}\nAnswer: {said}"
+        for t, q, record, said in found
+    )
 
 # %% ../../nbs/harness/01_answers.ipynb #examples_for
 def examples_for(benchmark: Benchmark, config: AnswerConfig) -> str:
     "Give the worked examples of a benchmark; `ConfigError` if there are none"
     if not config.examples:
-        check_name(benchmark.task, EXAMPLES, "built-in examples: give answer.examples a file, or take", ConfigError)
+        check_name(
+            benchmark.task,
+            EXAMPLES,
+            "built-in examples: give answer.examples a file, or take",
+            ConfigError,
+        )
         return _simulated_examples(benchmark.task)
     try:
         found = json.loads(read_text(config.examples))[benchmark.name]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise ConfigError(f"answer.examples {config.examples} must be a JSON object with a text for {benchmark.name!r}.") from None
+        raise ConfigError(
+            f"answer.examples {config.examples} must be a JSON object with a text for {benchmark.name!r}."
+        ) from None
     return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
 # %% ../../nbs/harness/01_answers.ipynb #few_shot
-async def _few_shot(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> SolverAnswer:
+async def _few_shot(
+    asker: Asker, item: BenchmarkItem, context: Context | None = None
+) -> SolverAnswer:
     "Ask with worked examples and no context"
     extra = Extra(asker.examples, "Worked examples, about other people")
     return await asker(item, asker.benchmark.prompt(item, extra))
 
 # %% ../../nbs/harness/01_answers.ipynb #plain_ways
-plain_ways: dict[str, Way] = {"vanilla": vanilla, "context": _with_context, "pure_context": _pure_context, "simulation": _simulation,
-                              "few_shot": _few_shot}
+plain_ways: dict[str, Way] = {
+    "vanilla": vanilla,
+    "context": _with_context,
+    "pure_context": _pure_context,
+    "simulation": _simulation,
+    "few_shot": _few_shot,
+}

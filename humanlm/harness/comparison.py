@@ -29,14 +29,21 @@ from .reports import adjusted, comparison_table
 from .respondent import contexts_text, nothing_answered, read_outcomes, used_context
 
 # %% ../../nbs/harness/06_comparison.ipynb #PAPER
-PAPER = {"DeepSeek-R1": (.945, .980, .893, .950, .420, .510, .491, .547), "Llama-4-Maverick": (.655, .662, .740, .763, .720, .700, .264, .415),
-         "GPT-4o": (.813, .927, .818, .905, .660, .750, .396, .491), "GPT-4.1": (.882, .978, .802, .913, .830, .810, .528, .585),
-         "o1": (.952, .985, .835, .932, .870, .880, .415, .623), "o3-mini": (.863, .960, .817, .900, .810, .860, .057, .170),
-         "o3": (.998, .983, .955, .965, .930, .910, .547, .642)}  # without, with: ToMi, ParaToMi, Hi-ToM, FANToM
+PAPER = {
+    "DeepSeek-R1": (0.945, 0.980, 0.893, 0.950, 0.420, 0.510, 0.491, 0.547),
+    "Llama-4-Maverick": (0.655, 0.662, 0.740, 0.763, 0.720, 0.700, 0.264, 0.415),
+    "GPT-4o": (0.813, 0.927, 0.818, 0.905, 0.660, 0.750, 0.396, 0.491),
+    "GPT-4.1": (0.882, 0.978, 0.802, 0.913, 0.830, 0.810, 0.528, 0.585),
+    "o1": (0.952, 0.985, 0.835, 0.932, 0.870, 0.880, 0.415, 0.623),
+    "o3-mini": (0.863, 0.960, 0.817, 0.900, 0.810, 0.860, 0.057, 0.170),
+    "o3": (0.998, 0.983, 0.955, 0.965, 0.930, 0.910, 0.547, 0.642),
+}  # without, with: ToMi, ParaToMi, Hi-ToM, FANToM
 PAPER_SETS = ("tomi", "paratomi", "hitom", "fantom")
 
 # %% ../../nbs/harness/06_comparison.ipynb #same_setting
-def _same_setting(benchmark: str, outcomes: Sequence[ScoredAnswer]) -> str:  # empty: the same; else what differs
+def _same_setting(
+    benchmark: str, outcomes: Sequence[ScoredAnswer]
+) -> str:  # empty: the same; else what differs
     "Tell whether a run is on the questions of the published figures"
     ids, n = {o.id for o in outcomes}, len(outcomes)
     if benchmark == "hitom" and ids != set(map(str, HITOM_100)):
@@ -54,18 +61,24 @@ def published_text(benchmark: str, outcomes: Sequence[ScoredAnswer]) -> str:  # 
     if reason := _same_setting(benchmark, outcomes):
         return f"None are shown: {reason}."
     at = 2 * PAPER_SETS.index(benchmark)
-    rows = [[model, number_text(found[at], ".3f"), number_text(found[at + 1], ".3f")] for model, found in PAPER.items()]
-    return (Table(["model", "without", "with contexts of o3"], rows).markdown() +
-            "\n\nFrom the paper on socialized contexts (arXiv 2509.00559), chain of thought, its own prompts and scoring.")
+    rows = [
+        [model, number_text(found[at], ".3f"), number_text(found[at + 1], ".3f")]
+        for model, found in PAPER.items()
+    ]
+    return (
+        Table(["model", "without", "with contexts of o3"], rows).markdown()
+        + "\n\nFrom the paper on socialized contexts (arXiv 2509.00559), chain of thought, its own prompts and scoring."
+    )
 
 # %% ../../nbs/harness/06_comparison.ipynb #Kept
 class _StoredRun(NamedTuple):
     "A run read from its folder"
+
     name: str
     benchmark: Benchmark
     outcomes: list[ScoredAnswer]
     conditions: dict
-    ceiling: str = ""   # what a perfect reasoner would score, if that was found out
+    ceiling: str = ""  # what a perfect reasoner would score, if that was found out
 
     @property
     def wanted(self) -> bool:
@@ -79,9 +92,15 @@ def _find_folder(run: str | Path, out: str = "runs") -> Path:
     for place in places:
         if all((place / name).is_file() for name in ("run.json", "answers.jsonl")):
             return place
-    there = dict.fromkeys(path.parent.name for place in places for path in sorted(place.parent.glob("*/answers.jsonl")))
-    raise ConfigError(f"No run {shorten(run)}: give the folder of a run, with run.json and answers.jsonl in it. Looked at "
-                      f"{' and '.join(map(str, places))}.{near_miss(Path(run).name, there)}")
+    there = dict.fromkeys(
+        path.parent.name
+        for place in places
+        for path in sorted(place.parent.glob("*/answers.jsonl"))
+    )
+    raise ConfigError(
+        f"No run {shorten(run)}: give the folder of a run, with run.json and answers.jsonl in it. Looked at "
+        f"{' and '.join(map(str, places))}.{near_miss(Path(run).name, there)}"
+    )
 
 # %% ../../nbs/harness/06_comparison.ipynb #load_run
 def _load_run(folder: str | Path, out: str = "runs") -> _StoredRun:
@@ -94,35 +113,60 @@ def _load_run(folder: str | Path, out: str = "runs") -> _StoredRun:
         ceiling = str(json.loads((place / "results.json").read_text("utf-8")).get("ceiling", ""))
     except (OSError, ValueError, AttributeError):
         ceiling = ""
-    return _StoredRun(place.name, benchmark, read_outcomes(place / "answers.jsonl"), record.get("conditions", {}), ceiling)
+    return _StoredRun(
+        place.name,
+        benchmark,
+        read_outcomes(place / "answers.jsonl"),
+        record.get("conditions", {}),
+        ceiling,
+    )
 
 # %% ../../nbs/harness/06_comparison.ipynb #differences
-def _differences(before: _StoredRun, after: _StoredRun, resamples: int = 2000, seed: int = 0) -> list[Difference]:
+def _differences(
+    before: _StoredRun, after: _StoredRun, resamples: int = 2000, seed: int = 0
+) -> list[Difference]:
     "Compare two runs, measure by measure"
     if before.benchmark is not after.benchmark:
-        raise ConfigError(f"{before.name} is of {before.benchmark.title}, {after.name} of {after.benchmark.title}. Compare runs of one benchmark.")
+        raise ConfigError(
+            f"{before.name} is of {before.benchmark.title}, {after.name} of {after.benchmark.title}. Compare runs of one benchmark."
+        )
     known = {(m.name, m.group, m.value): m for m in after.benchmark.report(after.outcomes)}
-    pairs = [(m, known.get((m.name, m.group, m.value))) for m in before.benchmark.report(before.outcomes)]
+    pairs = [
+        (m, known.get((m.name, m.group, m.value))) for m in before.benchmark.report(before.outcomes)
+    ]
     used = _context_use(before, after)
-    found = [_with_contexts(a.difference(b, resamples, seed), a, b, used) for a, b in pairs if b is not None and a.n and b.n]
+    found = [
+        _with_contexts(a.difference(b, resamples, seed), a, b, used)
+        for a, b in pairs
+        if b is not None and a.n and b.n
+    ]
     if not any(found):
-        raise ConfigError(f"{before.name} and {after.name} share no question. Compare runs on the same ones.")
+        raise ConfigError(
+            f"{before.name} and {after.name} share no question. Compare runs on the same ones."
+        )
     return [d for d in found if d]
 
 # %% ../../nbs/harness/06_comparison.ipynb #Used
 class _ContextUse(NamedTuple):
     "What was answered with social contexts"
-    ids: set[str]               # questions
-    names: set[str]             # sets with such a question: stories, conversations and their parts
-    sets: dict[str, set[str]]   # all sets of every question
+
+    ids: set[str]  # questions
+    names: set[str]  # sets with such a question: stories, conversations and their parts
+    sets: dict[str, set[str]]  # all sets of every question
 
 # %% ../../nbs/harness/06_comparison.ipynb #with_contexts
-def _context_use(before: _StoredRun, after: _StoredRun) -> _ContextUse | None:  # None: neither run was to use contexts
+def _context_use(
+    before: _StoredRun, after: _StoredRun
+) -> _ContextUse | None:  # None: neither run was to use contexts
     "Find what was answered with social contexts, in those of two runs that were to use them"
     if not (before.wanted or after.wanted):
         return None
     used = [o for run in (before, after) if run.wanted for o in run.outcomes if used_context(o)]
-    return _ContextUse({o.id for o in used}, set().union(*map(_sets_of, used)), {o.id: _sets_of(o) for o in before.outcomes})
+    return _ContextUse(
+        {o.id for o in used},
+        set().union(*map(_sets_of, used)),
+        {o.id: _sets_of(o) for o in before.outcomes},
+    )
 
 # %% ../../nbs/harness/06_comparison.ipynb #_sets_of
 def _sets_of(o: ScoredAnswer) -> set[str]:
@@ -130,7 +174,9 @@ def _sets_of(o: ScoredAnswer) -> set[str]:
     return {o.set_id, *(name for name in o.facts.values() if isinstance(name, str))}
 
 # %% ../../nbs/harness/06_comparison.ipynb #_with_contexts
-def _with_contexts(d: Difference | None, a: Measure, b: Measure, used: _ContextUse | None) -> Difference | None:
+def _with_contexts(
+    d: Difference | None, a: Measure, b: Measure, used: _ContextUse | None
+) -> Difference | None:
     "Count the units of a line that contexts were used for; without any there is no difference"
     if d is None or used is None:
         return d
@@ -139,56 +185,98 @@ def _with_contexts(d: Difference | None, a: Measure, b: Measure, used: _ContextU
     if all(story in used.sets.get(unit, ()) for unit, story in pairs):
         n = sum(unit in used.ids for unit, _ in pairs)
     else:
-        names = (next((name for name in (unit, unit.partition("/")[0]) if name in known), story) for unit, story in pairs)
+        names = (
+            next((name for name in (unit, unit.partition("/")[0]) if name in known), story)
+            for unit, story in pairs
+        )
         n = sum(name in used.names for name in names)
-    return d._replace(contexts=n) if n else d._replace(contexts=0, **dict.fromkeys(("diff", "low", "high", "p", "mcnemar"), math.nan))
+    return (
+        d._replace(contexts=n)
+        if n
+        else d._replace(
+            contexts=0, **dict.fromkeys(("diff", "low", "high", "p", "mcnemar"), math.nan)
+        )
+    )
 
 # %% ../../nbs/harness/06_comparison.ipynb #flips
 def _flips(before: _StoredRun, after: _StoredRun) -> list[dict]:
     "List the questions that only one of two runs has right"
     known = {o.id: o for o in after.outcomes if "correct" in o.scores}
     pairs = [(a, known[a.id]) for a in before.outcomes if a.id in known and "correct" in a.scores]
-    return [{"id": a.id, "set_id": a.set_id, "kind": a.kind, "question": a.question, "gold": a.gold, "before": a.answer, "after": b.answer,
-             "change": "won" if b.scores["correct"] > a.scores["correct"] else "lost"} for a, b in pairs
-            if a.scores["correct"] != b.scores["correct"]]
+    return [
+        {
+            "id": a.id,
+            "set_id": a.set_id,
+            "kind": a.kind,
+            "question": a.question,
+            "gold": a.gold,
+            "before": a.answer,
+            "after": b.answer,
+            "change": "won" if b.scores["correct"] > a.scores["correct"] else "lost",
+        }
+        for a, b in pairs
+        if a.scores["correct"] != b.scores["correct"]
+    ]
 
 # %% ../../nbs/harness/06_comparison.ipynb #comparison_text
 def _comparison_text(
     before: _StoredRun,
     after: _StoredRun,
     found: Sequence[Difference],
-    most: int = 10,   # changed questions to list
+    most: int = 10,  # changed questions to list
     among: Sequence[Difference] = (),  # all that were tested together; empty: these
 ) -> str:  # Markdown
     "Describe a comparison"
     void = all(d.contexts == 0 for d in found)
     changed_ = [] if void else _flips(before, after)
-    listed = [f"- {row['change']}: {table_cell(row['id'], 60)}, {table_cell(row['question'], 100)}: {table_cell(row['before'], 60)} → "
-              f"{table_cell(row['after'], 60)}" for row in changed_[:most]]
+    listed = [
+        f"- {row['change']}: {table_cell(row['id'], 60)}, {table_cell(row['question'], 100)}: {table_cell(row['before'], 60)} → "
+        f"{table_cell(row['after'], 60)}"
+        for row in changed_[:most]
+    ]
     more = [f"- … and {len(changed_) - most} more"] if len(changed_) > most else []
     title = f"## {table_cell(before.name, 100)} → {table_cell(after.name, 100)}"
     told = [f"{run.name}: {contexts_text(run.outcomes)}." for run in (before, after) if run.wanted]
     table = NO_DIFFERENCE if void else comparison_table(found, among)
-    parts = [title, *(table_cell(text, 400) for text in told), table, before.ceiling or after.ceiling, "\n".join([*listed, *more])]
+    parts = [
+        title,
+        *(table_cell(text, 400) for text in told),
+        table,
+        before.ceiling or after.ceiling,
+        "\n".join([*listed, *more]),
+    ]
     return "\n\n".join(filter(None, parts))
 
 # %% ../../nbs/harness/06_comparison.ipynb #NO_DIFFERENCE
-NO_DIFFERENCE = ("No answer used a context, so there is no difference to show: both runs asked without. Choose a --parser.name that reads "
-                 "these texts, such as a chat model.")
+NO_DIFFERENCE = (
+    "No answer used a context, so there is no difference to show: both runs asked without. Choose a --parser.name that reads "
+    "these texts, such as a chat model."
+)
 
 # %% ../../nbs/harness/06_comparison.ipynb #_difference_figure
 def _difference_figure(found: Sequence[Difference], title: str = "") -> Any:  # a matplotlib figure
     "Draw the paired differences of two runs, with intervals"
     figure, axes = axes_of(6.6, 0.9 + 0.34 * len(found))
-    axes.set(xlabel="difference of the share right, 95 % interval over stories", ylim=(len(found) - 0.5, -0.5))
+    axes.set(
+        xlabel="difference of the share right, 95 % interval over stories",
+        ylim=(len(found) - 0.5, -0.5),
+    )
     axes.axvline(0, color="black", linewidth=0.8)
     ps = adjusted(found)
     for y, d in enumerate(found):
-        spread = [[max(0.0, d.diff - d.low)], [max(0.0, d.high - d.diff)]] if d.low == d.low else None
+        spread = (
+            [[max(0.0, d.diff - d.low)], [max(0.0, d.high - d.diff)]] if d.low == d.low else None
+        )
         axes.errorbar(d.diff, y, xerr=spread, fmt="o", color="#14559f", capsize=3)
-        said = "no context used" if d.contexts == 0 else f"+{d.won} −{d.lost}, {holm_head('p', len(found))} {p_text(ps[d])}"
+        said = (
+            "no context used"
+            if d.contexts == 0
+            else f"+{d.won} −{d.lost}, {holm_head('p', len(found))} {p_text(ps[d])}"
+        )
         axes.text(1.02, y, said, transform=axes.get_yaxis_transform(), va="center", fontsize=8)
-    axes.set_yticks(range(len(found)), [label(f"{d.group} {d.value}".strip() or "all", 40) for d in found])
+    axes.set_yticks(
+        range(len(found)), [label(f"{d.group} {d.value}".strip() or "all", 40) for d in found]
+    )
     figure.suptitle(label(title, 100), fontsize=9)
     return figure
 
@@ -196,6 +284,7 @@ def _difference_figure(found: Sequence[Difference], title: str = "") -> Any:  # 
 @dataclass
 class CompareConfig:
     "How runs are compared"
+
     out: str = "runs"
     "Folder in which runs are kept, for runs given by name."
     save: str = ""
@@ -207,8 +296,11 @@ class CompareConfig:
 
     def __post_init__(self):
         known = not self.save or Path(self.save).suffix in (".md", ".csv", ".json")
-        require("compare", (known, f"save must end in .md, .csv or .json, got {shorten(self.save)!r}"),
-                (self.resamples > 0, f"resamples must be positive, got {self.resamples}"))
+        require(
+            "compare",
+            (known, f"save must end in .md, .csv or .json, got {shorten(self.save)!r}"),
+            (self.resamples > 0, f"resamples must be positive, got {self.resamples}"),
+        )
 
 # %% ../../nbs/harness/06_comparison.ipynb #compare_runs
 def compare_runs(
@@ -219,10 +311,21 @@ def compare_runs(
     runs = [_load_run(folder, config.out) for folder in folders]
     empty = {kept.name: reason for kept in runs if (reason := nothing_answered(kept.outcomes))}
     first, *others = [kept for kept in runs if kept.name not in empty] or runs[:1]
-    found = {kept.name: (kept, _differences(first, kept, config.resamples, config.seed)) for kept in others}
-    missing = [f"{table_cell(name, 100)} is not compared: {table_cell(reason, 300)}" for name, reason in empty.items()]
+    found = {
+        kept.name: (kept, _differences(first, kept, config.resamples, config.seed))
+        for kept in others
+    }
+    missing = [
+        f"{table_cell(name, 100)} is not compared: {table_cell(reason, 300)}"
+        for name, reason in empty.items()
+    ]
     among = [d for _, rows in found.values() for d in rows]
-    text = "\n\n".join([*(_comparison_text(first, kept, rows, among=among) for kept, rows in found.values()), *missing])
+    text = "\n\n".join(
+        [
+            *(_comparison_text(first, kept, rows, among=among) for kept, rows in found.values()),
+            *missing,
+        ]
+    )
     rows = [(first.name, name, *d) for name, (_, ds) in found.items() for d in ds]
     _save_rows(config.save, ("before run", "after run", *Difference._fields), rows, text)
     print(aligned(text), flush=True)
@@ -236,11 +339,18 @@ def _save_rows(path: str, head: Sequence[str], rows: Sequence[Sequence], text: s
     if path.endswith(".csv"):
         write_csv(path, head, rows)
     elif path:
-        atomic_write(path, text + "\n" if path.endswith(".md") else to_json([dict(zip(head, row)) for row in rows], indent=1))
+        atomic_write(
+            path,
+            text + "\n"
+            if path.endswith(".md")
+            else to_json([dict(zip(head, row)) for row in rows], indent=1),
+        )
 
 # %% ../../nbs/harness/06_comparison.ipynb #COMPARE
-COMPARE = ("Compare runs on the same questions: paired differences with intervals and p values over stories, and McNemar's test "
-           "where every story has one question. The first is the one before. The p values of one breakdown are adjusted together (Holm).")
+COMPARE = (
+    "Compare runs on the same questions: paired differences with intervals and p values over stories, and McNemar's test "
+    "where every story has one question. The first is the one before. The p values of one breakdown are adjusted together (Holm)."
+)
 
 # %% ../../nbs/harness/06_comparison.ipynb #compare_command
 def compare_command(argv: Sequence[str]) -> int:  # exit code
@@ -252,7 +362,9 @@ def compare_command(argv: Sequence[str]) -> int:  # exit code
         first, *others = [_load_run(run, s.compare.out) for run in s.inputs]
         known = {o.id for o in first.outcomes}
         for other in others:
-            print(f"{first.name} → {other.name}: {len(known & {o.id for o in other.outcomes}):,} questions in both")
+            print(
+                f"{first.name} → {other.name}: {len(known & {o.id for o in other.outcomes}):,} questions in both"
+            )
         print(f"save: {s.compare.save or 'nowhere'}")
         return 0
     return int(not compare_runs(s.inputs, s.compare))

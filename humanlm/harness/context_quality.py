@@ -33,6 +33,7 @@ from ..stories.memories import observation_scores
 @dataclass
 class _QualityConfig:
     "What is compared with what, and where the report goes"
+
     gt: str = ""
     "Folder of reference records: ID.json, each with socialized_context, story and question."
     gen: str = ""
@@ -46,16 +47,26 @@ class _QualityConfig:
 
     def __post_init__(self):
         empty = [f"quality.{name}" for name in ("gt", "gen") if not getattr(self, name)]
-        require("quality", (not empty, f"{' and '.join(empty)} must name a folder of records"),
-                *((Path(place or ".").is_dir(), f"{name}: no folder {shorten(place)}") for name, place in (("gt", self.gt), ("gen", self.gen))),
-                (self.out.endswith(".md"), f"out must end in .md, got {shorten(self.out)!r}"),
-                (not self.task or self.task in TASKS, f"task: no kind of text {shorten(self.task)!r}.{near_miss(self.task, TASKS)}"),
-                (self.repeats > 0, f"repeats must be positive, got {self.repeats}"))
+        require(
+            "quality",
+            (not empty, f"{' and '.join(empty)} must name a folder of records"),
+            *(
+                (Path(place or ".").is_dir(), f"{name}: no folder {shorten(place)}")
+                for name, place in (("gt", self.gt), ("gen", self.gen))
+            ),
+            (self.out.endswith(".md"), f"out must end in .md, got {shorten(self.out)!r}"),
+            (
+                not self.task or self.task in TASKS,
+                f"task: no kind of text {shorten(self.task)!r}.{near_miss(self.task, TASKS)}",
+            ),
+            (self.repeats > 0, f"repeats must be positive, got {self.repeats}"),
+        )
 
 
 @dataclass(frozen=True)
 class _ContextJudge(ChatConfig):
     "Who rates observations"
+
     model: str = "rule"
     """rule (asks nobody: the simulator where a story is in its grammar, else the words of the reference), or a chat model, such as openai/gpt-5-mini,
     vllm/NAME or scripted/context_judge."""
@@ -74,9 +85,20 @@ _GROUPS: dict[str, Any] = {"quality": _QualityConfig, "judge": _ContextJudge}
 def _play_judge(request: ChatRequest) -> str:
     "Answer like a model that rates observations, by the words of the two records"
     before, _, rest = request.messages[-1]["content"].rpartition("## Generated record")
-    reference, generated = (read_context(read_answer(text)) for text in (before.rpartition("## Reference record")[2], rest.partition("## How to rate")[0]))
+    reference, generated = (
+        read_context(read_answer(text))
+        for text in (
+            before.rpartition("## Reference record")[2],
+            rest.partition("## How to rate")[0],
+        )
+    )
     found = observation_scores(generated, reference)
-    return json.dumps({"reasoning": f"precision {found.precision:.2f}, recall {found.recall:.2f}", "score": found.f1 if found.f1 == found.f1 else 0.0})
+    return json.dumps(
+        {
+            "reasoning": f"precision {found.precision:.2f}, recall {found.recall:.2f}",
+            "score": found.f1 if found.f1 == found.f1 else 0.0,
+        }
+    )
 
 
 scripts["context_judge"] = _play_judge
@@ -85,14 +107,24 @@ scripts["context_judge"] = _play_judge
 def _rated(s: Settings, judge: Any) -> QualityReport:
     "Rate the folders that settings name"
     c, how = s.quality, "rule" if judge is None else "judge"
-    asked = {} if judge is None else {"temperature": s.judge.temperature, "max_tokens": s.judge.max_tokens}
-    return run_sync(evaluate_folders(c.gen, c.gt, judge, method=how, task=c.task, repeats=c.repeats, **asked))
+    asked = (
+        {}
+        if judge is None
+        else {"temperature": s.judge.temperature, "max_tokens": s.judge.max_tokens}
+    )
+    return run_sync(
+        evaluate_folders(c.gen, c.gt, judge, method=how, task=c.task, repeats=c.repeats, **asked)
+    )
 
 
 def _plan(s: Settings) -> str:
     "Say what would be asked; nothing is asked or written"
     c, model = s.quality, s.judge.model
-    blank = None if s.judge.is_rule(model) else ScriptedClient(lambda request: '{"reasoning": "", "score": 0.0}', model)
+    blank = (
+        None
+        if s.judge.is_rule(model)
+        else ScriptedClient(lambda request: '{"reasoning": "", "score": 0.0}', model)
+    )
     found = _rated(s, blank)
     asks = "nobody is asked"
     if blank:
@@ -104,12 +136,27 @@ def _plan(s: Settings) -> str:
 def _page(s: Settings, found: QualityReport, cost: str) -> str:  # Markdown
     "Write the report"
     c, picture = s.quality, Path(s.quality.out).with_suffix(".png").name
-    who = "a rule: the simulator where it can read the story, else the words of the reference" if s.judge.is_rule(s.judge.model) else s.judge.model
+    who = (
+        "a rule: the simulator where it can read the story, else the words of the reference"
+        if s.judge.is_rule(s.judge.model)
+        else s.judge.model
+    )
     methods = Counter(row.accuracy.method for row in found.rows)
     about = f"{found.files:,} records of {table_cell(c.gt)}, beside what {table_cell(c.gen)} holds; rated by {table_cell(who, 200)}."
-    counted = f"How they were rated: {', '.join(f'{name} {n:,}' for name, n in sorted(methods.items()))}." if methods else ""
-    parts = ["# Quality of contexts", about, counted, found.markdown(), f"![Form and observations of each record]({picture})",
-             "Overall is 0.3 of the form and 0.7 of the observations. Files without a rating count 0 in the line of coverage.", cost]
+    counted = (
+        f"How they were rated: {', '.join(f'{name} {n:,}' for name, n in sorted(methods.items()))}."
+        if methods
+        else ""
+    )
+    parts = [
+        "# Quality of contexts",
+        about,
+        counted,
+        found.markdown(),
+        f"![Form and observations of each record]({picture})",
+        "Overall is 0.3 of the form and 0.7 of the observations. Files without a rating count 0 in the line of coverage.",
+        cost,
+    ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -136,11 +183,19 @@ def quality_command(argv: Sequence[str]) -> int:  # exit code: 1 if nothing coul
     if not rule:
         out.parent.mkdir(parents=True, exist_ok=True)
         ledger.keep(out.with_suffix(".charges.jsonl"))
-        judge = replace(s.judge, cache=s.judge.cache or str(out.with_suffix(".answers"))).client(s.judge.model, ledger)
+        judge = replace(s.judge, cache=s.judge.cache or str(out.with_suffix(".answers"))).client(
+            s.judge.model, ledger
+        )
     found = _rated(s, judge)
     cost = ledger._repr_markdown_() if ledger.total else ""
     _write(s, found, cost)
-    print(aligned("\n\n".join(filter(None, [found.markdown(), cost, f"report: {out}"]))), flush=True)
-    if found.means.coverage: return 0
-    print(f"error: no record of {s.quality.gen} could be rated against {s.quality.gt}; the reasons stand in {out}", file=sys.stderr)
+    print(
+        aligned("\n\n".join(filter(None, [found.markdown(), cost, f"report: {out}"]))), flush=True
+    )
+    if found.means.coverage:
+        return 0
+    print(
+        f"error: no record of {s.quality.gen} could be rated against {s.quality.gt}; the reasons stand in {out}",
+        file=sys.stderr,
+    )
     return 1

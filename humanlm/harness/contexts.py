@@ -21,13 +21,31 @@ from ..benchmarks.sets import benchmarks, find_benchmark
 from ..clients.ledger import Ledger
 from ..clients.limits import in_turn
 from ..clients.protocol import setting
-from ..core.basics import ConfigError, DataError, atomic_write, check_name, fingerprint, require, run_sync, shorten, to_json, write_jsonl
+from humanlm.core.basics import (
+    ConfigError,
+    DataError,
+    atomic_write,
+    check_name,
+    fingerprint,
+    require,
+    run_sync,
+    shorten,
+    to_json,
+    write_jsonl,
+)
 from ..core.config import Settings
 from ..core.grammar import parse
 from ..core.plugins import is_plugin
 from ..core.html import write_csv
 from ..models.settings import ClientConfig, model_check, require_model
-from ..social.parsing import Parse, Parser, UnaskedModel, parser as make_parser, parsers, parsing_cost
+from humanlm.social.parsing import (
+    Parse,
+    Parser,
+    UnaskedModel,
+    parser as make_parser,
+    parsers,
+    parsing_cost,
+)
 from ..stories.answers import to_context
 from ..stories.contexts import Context, Violation, read_contexts
 from ..stories.generation import balanced, generate, hitom_rows, write_tomi
@@ -38,6 +56,7 @@ from ..stories.violations import count_violations, step_names, violations
 @dataclass(frozen=True)
 class ParsingConfig(ClientConfig):
     "Who writes social contexts, and where they are kept"
+
     name: str = "symbolic"
     "symbolic (stories in the grammar), dialogue (who is there to hear each turn), or a chat model."
     store: str = ""
@@ -81,33 +100,51 @@ class ParsingConfig(ClientConfig):
 def _clients_of(config: ParsingConfig, ledger: Ledger | None, ask: bool) -> dict[str, Any]:
     "Give what a parser asks: clients, or names that stand for them"
     if not ask:
-        return {"client": UnaskedModel(config.name)} | ({"critic": UnaskedModel(config.critic)} if config.critic else {})
+        return {"client": UnaskedModel(config.name)} | (
+            {"critic": UnaskedModel(config.critic)} if config.critic else {}
+        )
     options = config.options(ledger)
-    return options | ({"critic": config.client(config.critic, options["ledger"])} if config.critic else {})
+    return options | (
+        {"critic": config.client(config.critic, options["ledger"])} if config.critic else {}
+    )
 
 # %% ../../nbs/harness/03_contexts.ipynb #load_items
 def load_items(
     benchmark: Benchmark,
-    file: str = "",                   # empty: where it usually lies below HUMANLM_DATA
-    limit: int | None = None,         # only the first so many questions; sets that belong together are not cut
+    file: str = "",  # empty: where it usually lies below HUMANLM_DATA
+    limit: int
+    | None = None,  # only the first so many questions; sets that belong together are not cut
     rows: Mapping[str, Any] | None = None,  # what the reader is told
 ) -> QuestionSet:
     "Read the questions that settings ask for"
     path = Path(file or Path(setting("HUMANLM_DATA") or "data") / benchmark.file)
     if not path.exists():
-        raise ConfigError(f"{benchmark.title}: no file {path}. Name it with --tom.file, or set HUMANLM_DATA to the folder that holds "
-                          f"{benchmark.file}.")
+        raise ConfigError(
+            f"{benchmark.title}: no file {path}. Name it with --tom.file, or set HUMANLM_DATA to the folder that holds "
+            f"{benchmark.file}."
+        )
     loaded = benchmark.load(path, **rows or {})
     items = loaded.items[:limit]
     begun = {item.set_id for item in items} if benchmark.whole_sets else set()
-    return replace(loaded, items=tuple(item for item in loaded if item.set_id in begun) if begun else items)
+    return replace(
+        loaded, items=tuple(item for item in loaded if item.set_id in begun) if begun else items
+    )
 
 # %% ../../nbs/harness/03_contexts.ipynb #one_of
-def one_of(inputs: Sequence[str], options: Iterable[str], what: str, plugins: bool = False) -> str:  # plugins: module:name will do
+def one_of(
+    inputs: Sequence[str], options: Iterable[str], what: str, plugins: bool = False
+) -> str:  # plugins: module:name will do
     "Take the one name that a command needs"
     if len(inputs) != 1:
-        raise ConfigError(f"Name one {what}: {', '.join(options)}." + (f" Got {shorten(' '.join(inputs))!r}." if inputs else ""))
-    return inputs[0] if plugins and is_plugin(inputs[0]) else check_name(inputs[0], options, what, ConfigError)
+        raise ConfigError(
+            f"Name one {what}: {', '.join(options)}."
+            + (f" Got {shorten(' '.join(inputs))!r}." if inputs else "")
+        )
+    return (
+        inputs[0]
+        if plugins and is_plugin(inputs[0])
+        else check_name(inputs[0], options, what, ConfigError)
+    )
 
 # %% ../../nbs/harness/03_contexts.ipynb #file_name
 def folder_name(*parts: str) -> str:
@@ -132,16 +169,26 @@ def _texts_of(
     return {item.set_id if sets[item.set_id] == 1 else item.id: item for item in first.values()}
 
 # %% ../../nbs/harness/03_contexts.ipynb #parse_all
-async def _parse_all(parser: Parser, texts: Mapping[str, str], task: str = "", workers: int = 16) -> dict[str, Parse]:
+async def _parse_all(
+    parser: Parser, texts: Mapping[str, str], task: str = "", workers: int = 16
+) -> dict[str, Parse]:
     "Parse texts, several at a time"
-    async def parse(text: str) -> Parse: return await parser(text, task)
+
+    async def parse(text: str) -> Parse:
+        return await parser(text, task)
 
     return dict(zip(texts, await in_turn(parse, texts.values(), workers)))
 
 # %% ../../nbs/harness/03_contexts.ipynb #context_file
 def _context_file(context: Context, item: BenchmarkItem, answer: str = "", **more: Any) -> str:
     "Write a context as published result files hold it"
-    row = {"socialized_context": context.to_published(), "story": item.source, "question": item.question, "answer": answer, **more}
+    row = {
+        "socialized_context": context.to_published(),
+        "story": item.source,
+        "question": item.question,
+        "answer": answer,
+        **more,
+    }
     return to_json(row, indent=1) + "\n"
 
 # %% ../../nbs/harness/03_contexts.ipynb #context_row
@@ -151,14 +198,24 @@ def _context_row(name: str, found: Parse) -> dict[str, Any]:
     wrong = violations(context) if found.context else []
     kinds, codes = Counter(each.severity for each in wrong), sorted({each.code for each in wrong})
     status = "refused" if found.context is None else "stored" if found.cached else "parsed"
-    return {"text": name, "status": status, "agents": len(context.agents), "steps": len(context.steps), "errors": kinds["error"],
-            "warnings": kinds["warning"], "contradictions": len(found.contradictions), "strangers": len(found.strangers), "codes": "; ".join(codes),
-            "notes": "; ".join(found.notes) if found.context else found.reason}
+    return {
+        "text": name,
+        "status": status,
+        "agents": len(context.agents),
+        "steps": len(context.steps),
+        "errors": kinds["error"],
+        "warnings": kinds["warning"],
+        "contradictions": len(found.contradictions),
+        "strangers": len(found.strangers),
+        "codes": "; ".join(codes),
+        "notes": "; ".join(found.notes) if found.context else found.reason,
+    }
 
 # %% ../../nbs/harness/03_contexts.ipynb #ContextsConfig
 @dataclass
 class _ContextsConfig:
     "Which texts, and where their contexts go"
+
     file: str = ""
     "The benchmark's file. Empty: where it usually lies below HUMANLM_DATA."
     limit: int | None = None
@@ -169,18 +226,34 @@ class _ContextsConfig:
     "Folder of the contexts below out. null: made of benchmark and parser."
 
     def __post_init__(self):
-        require("tom", (self.limit is None or self.limit > 0, f"limit must be positive, got {self.limit}"),
-                (self.name is None or _file_name(self.name) == self.name, f"name must be a plain folder name, got {shorten(self.name)!r}"))
+        require(
+            "tom",
+            (self.limit is None or self.limit > 0, f"limit must be positive, got {self.limit}"),
+            (
+                self.name is None or _file_name(self.name) == self.name,
+                f"name must be a plain folder name, got {shorten(self.name)!r}",
+            ),
+        )
 
 
 def contexts_command(argv: Sequence[str]) -> int:  # exit code
     "Write the social contexts of a benchmark's texts, or of a text file, without answering; check those in a JSON file"
     groups = {"tom": _ContextsConfig, "parser": ParsingConfig, "rows": dict}
-    s = parse(groups, argv, contexts_command.__doc__, "a benchmark, a .txt file with one text, or a .json file with contexts")
+    s = parse(
+        groups,
+        argv,
+        contexts_command.__doc__,
+        "a benchmark, a .txt file with one text, or a .json file with contexts",
+    )
     place = Path(s.inputs[0]) if len(s.inputs) == 1 else Path()
     if place.suffix in (".json", ".txt"):
         return {".json": _check_contexts, ".txt": _parse_file}[place.suffix](place, s)
-    return _parse_benchmark(find_benchmark(one_of(s.inputs, benchmarks, "benchmark (or a .txt or .json file)", plugins=True)), s)
+    return _parse_benchmark(
+        find_benchmark(
+            one_of(s.inputs, benchmarks, "benchmark (or a .txt or .json file)", plugins=True)
+        ),
+        s,
+    )
 
 # %% ../../nbs/harness/03_contexts.ipynb #check_contexts
 def _check_contexts(path: Path, s: Settings) -> int:  # exit code: 1 if there is an error
@@ -191,7 +264,14 @@ def _check_contexts(path: Path, s: Settings) -> int:  # exit code: 1 if there is
         return 0
     found = [violations(context) for context in contexts]
     print(f"{path}: {count_violations(sum(found, []))}")
-    print("".join(f"{line}\n" for context, wrong in zip(contexts, found) for line in _told_lines(context, wrong)), end="")
+    print(
+        "".join(
+            f"{line}\n"
+            for context, wrong in zip(contexts, found)
+            for line in _told_lines(context, wrong)
+        ),
+        end="",
+    )
     return int(any(violation.severity == "error" for wrong in found for violation in wrong))
 
 
@@ -210,25 +290,38 @@ def _parse_file(path: Path, s: Settings) -> int:  # exit code
     if parsed.context is None:
         raise DataError(f"{path}: {parsed.reason}")
     found, odd = violations(parsed.context), len(parsed.contradictions)
-    counts = f"{path}: {count_violations(found)}, {odd:,} contradiction{'s' * (odd != 1)} in the text"
+    counts = (
+        f"{path}: {count_violations(found)}, {odd:,} contradiction{'s' * (odd != 1)} in the text"
+    )
     print("\n".join([counts, *parsed.notes, *_told_lines(parsed.context, found)]), file=sys.stderr)
     print(to_json(parsed.context.to_published(), indent=1))
     return 0
 
 # %% ../../nbs/harness/03_contexts.ipynb #parse_benchmark
-def _parse_benchmark(benchmark: Benchmark, s: Settings) -> int:  # exit code: 1 if no text could be parsed
+def _parse_benchmark(
+    benchmark: Benchmark, s: Settings
+) -> int:  # exit code: 1 if no text could be parsed
     "Write the contexts of a benchmark into a folder"
-    folder = Path(s.tom.out) / (s.tom.name or folder_name(benchmark.name, "contexts", s.parser.name))
+    folder = Path(s.tom.out) / (
+        s.tom.name or folder_name(benchmark.name, "contexts", s.parser.name)
+    )
     items = _texts_of(benchmark, load_items(benchmark, s.tom.file, s.tom.limit, s.rows))
     texts = {name: benchmark.source_text(item) for name, item in items.items()}
     if s.dry_run:
-        print(f"{len(items):,} texts of {benchmark.title} into {folder}\n{s.parser.plan(s.tom.out, list(texts.values()), benchmark.task)}")
+        print(
+            f"{len(items):,} texts of {benchmark.title} into {folder}\n{s.parser.plan(s.tom.out, list(texts.values()), benchmark.task)}"
+        )
         return 0
-    found = run_sync(_parse_all(s.parser.find_parser(s.tom.out), texts, benchmark.task, 2 * s.parser.concurrency))
+    found = run_sync(
+        _parse_all(s.parser.find_parser(s.tom.out), texts, benchmark.task, 2 * s.parser.concurrency)
+    )
     marked = {"evaluation_only": benchmark.title} if benchmark.evaluation_only else {}
     for name, parsed in found.items():
         if parsed.context:
-            atomic_write(folder / "files" / f"{_file_name(name)}.json", _context_file(parsed.context, items[name], **marked))
+            atomic_write(
+                folder / "files" / f"{_file_name(name)}.json",
+                _context_file(parsed.context, items[name], **marked),
+            )
     return _say_contexts(folder, [_context_row(name, parsed) for name, parsed in found.items()])
 
 # %% ../../nbs/harness/03_contexts.ipynb #say_contexts
@@ -236,9 +329,14 @@ def _say_contexts(folder: Path, rows: Sequence[Mapping[str, Any]]) -> int:  # ex
     "Print and keep what became of texts"
     write_csv(folder / "contexts.csv", rows[0], [row.values() for row in rows])
     refused = Counter(shorten(row["notes"], 100) for row in rows if row["status"] == "refused")
-    counts = [f"{sum(row[kind] > 0 for row in rows):,} with {kind}" for kind in ("errors", "warnings", "contradictions")]
+    counts = [
+        f"{sum(row[kind] > 0 for row in rows):,} with {kind}"
+        for kind in ("errors", "warnings", "contradictions")
+    ]
     counts.append(f"{sum(row['strangers'] > 0 for row in rows):,} refused as about others")
-    print(f"{len(rows) - refused.total():,} of {len(rows):,} texts parsed, {', '.join(counts)}: {folder}")
+    print(
+        f"{len(rows) - refused.total():,} of {len(rows):,} texts parsed, {', '.join(counts)}: {folder}"
+    )
     print("".join(f"refused {n:,}: {reason}\n" for reason, n in refused.most_common(10)), end="")
     return int(refused.total() == len(rows))
 
@@ -246,6 +344,7 @@ def _say_contexts(folder: Path, rows: Sequence[Mapping[str, Any]]) -> int:  # ex
 @dataclass
 class _StoriesConfig:
     "Which stories are made"
+
     n: int = 100
     "How many stories."
     seed: int = 0
@@ -261,18 +360,27 @@ class _StoriesConfig:
 
     def __post_init__(self):
         self.lengths, self.tells = tuple(self.lengths), tuple(self.tells)
-        require("stories", (self.n > 0, f"n must be positive, got {self.n}"), (bool(self.tells), "tells needs true, false or both"),
-                (bool(self.lengths) and set(self.lengths) <= {1, 2, 3, 4}, f"lengths must be from 1 to 4, got {self.lengths}"))
+        require(
+            "stories",
+            (self.n > 0, f"n must be positive, got {self.n}"),
+            (bool(self.tells), "tells needs true, false or both"),
+            (
+                bool(self.lengths) and set(self.lengths) <= {1, 2, 3, 4},
+                f"lengths must be from 1 to 4, got {self.lengths}",
+            ),
+        )
 
 # %% ../../nbs/harness/03_contexts.ipynb #write_stories
-FAMILIES = {"tomi": "tomi.txt", "hitom": "hitom.jsonl"}   # family → file of questions
+FAMILIES = {"tomi": "tomi.txt", "hitom": "hitom.jsonl"}  # family → file of questions
+
+
 def write_stories(
-    family: str,         # a key of `FAMILIES`
+    family: str,  # a key of `FAMILIES`
     n: int,
     seed: int,
-    path: Path,          # of the questions
-    evenly: bool = False, # spread answers evenly
-    **options: Any,      # as for `stories.generate`
+    path: Path,  # of the questions
+    evenly: bool = False,  # spread answers evenly
+    **options: Any,  # as for `stories.generate`
 ) -> list[Tale]:
     "Write stories with questions in the format of their benchmark"
     tales = list(generate(family, n, seed, **options))
@@ -281,13 +389,21 @@ def write_stories(
         write_tomi(path, tales)
     else:
         rows = [row for i, tale in enumerate(tales) for row in hitom_rows(tale, i)]
-        write_jsonl(path, [{"index": i} | {name: value for name, value in row.items() if name != "sample_id"} for i, row in enumerate(rows)])
+        write_jsonl(
+            path,
+            [
+                {"index": i} | {name: value for name, value in row.items() if name != "sample_id"}
+                for i, row in enumerate(rows)
+            ],
+        )
     return tales
 
 # %% ../../nbs/harness/03_contexts.ipynb #generate_command
 def generate_command(argv: Sequence[str]) -> int:  # exit code
     "Make stories of our own with questions, answers and exact contexts, in the file format of a benchmark"
-    s = parse({"stories": _StoriesConfig}, argv, generate_command.__doc__, "the family: tomi or hitom")
+    s = parse(
+        {"stories": _StoriesConfig}, argv, generate_command.__doc__, "the family: tomi or hitom"
+    )
     family, c = one_of(s.inputs, FAMILIES, "family"), s.stories
     path = Path(c.out) / FAMILIES[family]
     if s.dry_run:
@@ -298,7 +414,12 @@ def generate_command(argv: Sequence[str]) -> int:  # exit code
     for i, tale in enumerate(tales):
         asked = tale.asked[0]
         item = BenchmarkItem(str(i), str(i), tale.text, asked.text, "", "")
-        atomic_write(Path(c.out) / "contexts" / f"tale-{i}.json", _context_file(to_context(tale.story), item, asked.answer))
-    print(f"{len(tales):,} stories with {sum(len(tale.asked) for tale in tales):,} questions: {path}\n"
-          f"ask: python -m humanlm.tom run {family} --tom.file {path}")
+        atomic_write(
+            Path(c.out) / "contexts" / f"tale-{i}.json",
+            _context_file(to_context(tale.story), item, asked.answer),
+        )
+    print(
+        f"{len(tales):,} stories with {sum(len(tale.asked) for tale in tales):,} questions: {path}\n"
+        f"ask: python -m humanlm.tom run {family} --tom.file {path}"
+    )
     return 0

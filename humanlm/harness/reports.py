@@ -18,30 +18,45 @@ from ..benchmarks.readings import ScoredAnswer
 from ..core.basics import shorten
 from ..core.html import Table, table_cell
 from ..core.stats import holm, holm_head, number_text, p_text, range_text, ratio
-from .respondent import Respondent, SYMBOLIC, fall_back, is_contradiction, used_context
+from humanlm.harness.respondent import (
+    Respondent,
+    SYMBOLIC,
+    fall_back,
+    is_contradiction,
+    used_context,
+)
 from .solvers import chance, commonest, solvers
 from ..stories.answers import known_faults
 
 # %% ../../nbs/harness/05_reports.ipynb #Line
 class ReportLine(NamedTuple):
     "A measure of a run, with its interval"
+
     run: str
     name: str
     group: str
     value: str
     n: int
-    right: int | None   # how many are right; None if the measure is no share of right answers
+    right: int | None  # how many are right; None if the measure is no share of right answers
     mean: float
     low: float
     high: float
 
 # %% ../../nbs/harness/05_reports.ipynb #lines_of
-def lines_of(run: str, measures: Iterable[Measure], resamples: int = 2000, seed: int = 0) -> list[ReportLine]:
+def lines_of(
+    run: str, measures: Iterable[Measure], resamples: int = 2000, seed: int = 0
+) -> list[ReportLine]:
     "Compute the intervals of measures"
+
     def line(m: Measure) -> ReportLine:
-        found, whole = m.interval(resamples, seed), m.of is ratio and m.n and set(m.parts[:, 0]) <= {0.0, 1.0}
+        found, whole = (
+            m.interval(resamples, seed),
+            m.of is ratio and m.n and set(m.parts[:, 0]) <= {0.0, 1.0},
+        )
         right = int(m.parts[:, 0].sum()) if whole else None
-        return ReportLine(run, m.name, m.group, m.value, found.n, right, found.value, found.low, found.high)
+        return ReportLine(
+            run, m.name, m.group, m.value, found.n, right, found.value, found.low, found.high
+        )
 
     return [line(m) for m in measures]
 
@@ -49,7 +64,9 @@ def lines_of(run: str, measures: Iterable[Measure], resamples: int = 2000, seed:
 FAULTY, OTHER_FAULT = "symbolic, known faults", "symbolic, fault "
 
 
-async def baseline_outcomes(benchmark: Benchmark, items: Sequence[BenchmarkItem], every: bool = True) -> dict[str, list[ScoredAnswer]]:
+async def baseline_outcomes(
+    benchmark: Benchmark, items: Sequence[BenchmarkItem], every: bool = True
+) -> dict[str, list[ScoredAnswer]]:
     "Answer questions without a model: in every way that applies, or only as no accuracy may be read without it"
     if not every:
         return await _ceiling_outcomes(benchmark, items) if _needs_ceiling(items) else {}
@@ -58,24 +75,44 @@ async def baseline_outcomes(benchmark: Benchmark, items: Sequence[BenchmarkItem]
         if name not in ("memory", "symbolic"):
             outcomes = [await Respondent(benchmark, solver=name).answer(item) for item in items]
             found |= {name: outcomes} if any(o.status != "abstained" for o in outcomes) else {}
-    simple = {name: [benchmark.answered(known[id], said) for id, said in answers.items()] for name, answers in benchmark.trivial(items).items()}
+    simple = {
+        name: [benchmark.answered(known[id], said) for id, said in answers.items()]
+        for name, answers in benchmark.trivial(items).items()
+    }
     simple |= {"commonest answer": commonest(benchmark, items), "chance": chance(benchmark, items)}
     return found | {name: outcomes for name, outcomes in simple.items() if outcomes}
 
 # %% ../../nbs/harness/05_reports.ipynb #ceiling_outcomes
-async def _ceiling_outcomes(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> dict[str, list[ScoredAnswer]]:
+async def _ceiling_outcomes(
+    benchmark: Benchmark, items: Sequence[BenchmarkItem]
+) -> dict[str, list[ScoredAnswer]]:
     "Let the symbolic reader answer, and once more with known faults where these explain more labels; last with the one that explains most"
     if benchmark.name not in SYMBOLIC:
         return {}
     found, most = {}, -1.0
-    own = [code for code, fault in known_faults.items() if fault.emulated and fault.data.partition(",")[0] == benchmark.title]
-    for name, policy in {"symbolic": "principled", FAULTY: "as_shipped", **{OTHER_FAULT + code: code for code in own}}.items():
-        answers = [await Respondent(benchmark, solver="symbolic", policy=policy).answer(item) for item in items]
+    own = [
+        code
+        for code, fault in known_faults.items()
+        if fault.emulated and fault.data.partition(",")[0] == benchmark.title
+    ]
+    for name, policy in {
+        "symbolic": "principled",
+        FAULTY: "as_shipped",
+        **{OTHER_FAULT + code: code for code in own},
+    }.items():
+        answers = [
+            await Respondent(benchmark, solver="symbolic", policy=policy).answer(item)
+            for item in items
+        ]
         if all(o.status == "abstained" for o in answers):
             return {}
         right = sum(o.scores.get("correct", 0.0) for o in answers)
         if right > most:
-            found, most = {each: found[each] for each in ("symbolic", FAULTY) if each in found} | {name: answers}, right
+            found, most = (
+                {each: found[each] for each in ("symbolic", FAULTY) if each in found}
+                | {name: answers},
+                right,
+            )
         if right == len(items):
             break
     return found
@@ -87,11 +124,22 @@ def ceiling(lines: Sequence[ReportLine]) -> str:
     if found is None or found.mean == 1:
         return ""
     faulty = next((line for line in lines if line.run == FAULTY), None)
-    orders = [f"{x.value} {x.mean:.1%}" for x in lines if (x.run, x.name, x.group) == (found.run, found.name, "order")]
-    return (f"The symbolic reader follows the rules of these stories without error and agrees with {found.right} of {found.n} labels "
-            f"({found.mean:.1%}): no reasoner, however good, should score more on labels that are partly wrong." +
-            (f" By order: {', '.join(orders)}." if orders else "") +
-            (f" With the known faults of these labels it agrees with {faulty.right} of {faulty.n}." if faulty else "") + _fitting(lines))
+    orders = [
+        f"{x.value} {x.mean:.1%}"
+        for x in lines
+        if (x.run, x.name, x.group) == (found.run, found.name, "order")
+    ]
+    return (
+        f"The symbolic reader follows the rules of these stories without error and agrees with {found.right} of {found.n} labels "
+        f"({found.mean:.1%}): no reasoner, however good, should score more on labels that are partly wrong."
+        + (f" By order: {', '.join(orders)}." if orders else "")
+        + (
+            f" With the known faults of these labels it agrees with {faulty.right} of {faulty.n}."
+            if faulty
+            else ""
+        )
+        + _fitting(lines)
+    )
 
 
 def _fitting(lines: Sequence[ReportLine]) -> str:
@@ -105,27 +153,49 @@ def _fitting(lines: Sequence[ReportLine]) -> str:
 # %% ../../nbs/harness/05_reports.ipynb #needs_ceiling
 def _needs_ceiling(items: Iterable[BenchmarkItem]) -> bool:
     "Tell whether questions have labels that no accuracy may be read without"
-    return any(item.groups.get("prompting") == "VP" and int(item.groups["order"]) >= 2 for item in items)
+    return any(
+        item.groups.get("prompting") == "VP" and int(item.groups["order"]) >= 2 for item in items
+    )
 
 # %% ../../nbs/harness/05_reports.ipynb #result_table
 def result_table(lines: Sequence[ReportLine]) -> str:  # Markdown
     "Show the measures of a run"
     shown, left_out = folded(lines)
-    rows = [[_where(x), table_cell(x.name, 40), _right_of(x), number_text(x.mean, ".3f"), range_text(x.low, x.high, ".3f")] for x in shown]
-    return Table(["", "measure", "right / n", "value", "95 % interval"], rows, "llr").markdown() + left_out
+    rows = [
+        [
+            _where(x),
+            table_cell(x.name, 40),
+            _right_of(x),
+            number_text(x.mean, ".3f"),
+            range_text(x.low, x.high, ".3f"),
+        ]
+        for x in shown
+    ]
+    return (
+        Table(["", "measure", "right / n", "value", "95 % interval"], rows, "llr").markdown()
+        + left_out
+    )
 
 # %% ../../nbs/harness/05_reports.ipynb #folded
 _Line = TypeVar("_Line", ReportLine, Difference)
 
 
-def folded(found: Sequence[_Line]) -> tuple[list[_Line], str]:  # what is left, and a note on the rest
+def folded(
+    found: Sequence[_Line],
+) -> tuple[list[_Line], str]:  # what is left, and a note on the rest
     "Leave out breakdowns into more than 12 groups of fewer than 10 questions, mostly"
     sizes: dict[str, dict[str, int]] = {}
     for x in found:
         sizes.setdefault(x.group, {})[x.value] = x.n
-    small_ = {group: list(n.values()) for group, n in sizes.items() if len(n) > 12 and sorted(n.values())[len(n) // 2] < 10}
+    small_ = {
+        group: list(n.values())
+        for group, n in sizes.items()
+        if len(n) > 12 and sorted(n.values())[len(n) // 2] < 10
+    }
     said = [f"{group} ({len(n)} groups of {min(n)} to {max(n)})" for group, n in small_.items()]
-    return [x for x in found if x.group not in small_], f"\n\nNot shown, but saved with the rest: {', '.join(said)}." if said else ""
+    return [
+        x for x in found if x.group not in small_
+    ], f"\n\nNot shown, but saved with the rest: {', '.join(said)}." if said else ""
 
 # %% ../../nbs/harness/05_reports.ipynb #where
 def _where(found: ReportLine | Difference) -> str:
@@ -144,9 +214,18 @@ def baseline_table(lines: Sequence[ReportLine]) -> str:  # Markdown
     columns = list(dict.fromkeys((x.group, x.value) for x in main if x.group in groups))[:12]
     cells = {(x.run, x.group, x.value): number_text(x.mean, ".3f") for x in main}
     all_ = {x.run: _right_of(x) for x in main if not x.group}
-    rows = [[table_cell(run, 60), all_.get(run, "–"), *(cells.get((run, *column), "–") for column in columns)]
-            for run in dict.fromkeys(x.run for x in main)]
-    heads = [table_cell(value if len(value) > 6 else f"{group} {value}".strip() or "all", 24) for group, value in columns]
+    rows = [
+        [
+            table_cell(run, 60),
+            all_.get(run, "–"),
+            *(cells.get((run, *column), "–") for column in columns),
+        ]
+        for run in dict.fromkeys(x.run for x in main)
+    ]
+    heads = [
+        table_cell(value if len(value) > 6 else f"{group} {value}".strip() or "all", 24)
+        for group, value in columns
+    ]
     return Table([table_cell(lines[0].name, 40), "right / n", *heads], rows).markdown()
 
 # %% ../../nbs/harness/05_reports.ipynb #comparison_table
@@ -155,7 +234,11 @@ def adjusted(differences: Sequence[Difference], name: str = "p") -> dict[Differe
     families: dict[tuple[str, str], list[Difference]] = {}
     for d in differences:
         families.setdefault((d.name, d.group), []).append(d)
-    return {d: p for own in families.values() for d, p in zip(own, holm([getattr(d, name) for d in own]))}
+    return {
+        d: p
+        for own in families.values()
+        for d, p in zip(own, holm([getattr(d, name) for d in own]))
+    }
 
 
 COMPARED = ("difference", "95 % interval", "only after", "only before", "p by story", "McNemar p")
@@ -172,22 +255,59 @@ def comparison_table(
 
     def row(d: Difference) -> list[object]:
         used = [f"{d.contexts} of {d.n}"] if wanted else []
-        told = [number_text(d.diff, "+.3f"), range_text(d.low, d.high, "+.3f"), d.won, d.lost, p_text(by_story[d]), p_text(by_answer[d])]
+        told = [
+            number_text(d.diff, "+.3f"),
+            range_text(d.low, d.high, "+.3f"),
+            d.won,
+            d.lost,
+            p_text(by_story[d]),
+            p_text(by_answer[d]),
+        ]
         means = number_text(d.before, ".3f"), number_text(d.after, ".3f")
-        return [_where(d), table_cell(d.name, 40), d.n, d.stories, *used, *means, *(["–"] * 6 if d.contexts == 0 else told)]
+        return [
+            _where(d),
+            table_cell(d.name, 40),
+            d.n,
+            d.stories,
+            *used,
+            *means,
+            *(["–"] * 6 if d.contexts == 0 else told),
+        ]
 
-    heads = ["", "measure", "n", "stories", *["contexts used"] * wanted, "before", "after", *COMPARED[:4], *(holm_head(head, len(by_story)) for head in COMPARED[4:])]
+    heads = [
+        "",
+        "measure",
+        "n",
+        "stories",
+        *["contexts used"] * wanted,
+        "before",
+        "after",
+        *COMPARED[:4],
+        *(holm_head(head, len(by_story)) for head in COMPARED[4:]),
+    ]
     return Table(heads, list(map(row, shown)), "llr").markdown() + left_out
 
 # %% ../../nbs/harness/05_reports.ipynb #oddities
 def oddities(outcomes: Sequence[ScoredAnswer]) -> dict[str, Counter]:
     "Count how answers were given, what went wrong and what went differently"
-    kinds = {"status": Counter(o.status for o in outcomes if not o.failed), "form": Counter(o.form for o in outcomes if o.form),
-             "failed": Counter(shorten(o.failed, 100) for o in outcomes if o.failed),
-             "context": Counter("used" if used_context(o) else "not used" for o in outcomes if o.context),
-             "asked otherwise": Counter(shorten(note, 100) for note in map(fall_back, outcomes) if note),
-             "contradiction": Counter(shorten(note, 100) for o in outcomes for note in o.notes if is_contradiction(note)),
-             "note": Counter(shorten(note, 100) for o in outcomes for note in o.notes if not is_contradiction(note) and note != fall_back(o))}
+    kinds = {
+        "status": Counter(o.status for o in outcomes if not o.failed),
+        "form": Counter(o.form for o in outcomes if o.form),
+        "failed": Counter(shorten(o.failed, 100) for o in outcomes if o.failed),
+        "context": Counter(
+            "used" if used_context(o) else "not used" for o in outcomes if o.context
+        ),
+        "asked otherwise": Counter(shorten(note, 100) for note in map(fall_back, outcomes) if note),
+        "contradiction": Counter(
+            shorten(note, 100) for o in outcomes for note in o.notes if is_contradiction(note)
+        ),
+        "note": Counter(
+            shorten(note, 100)
+            for o in outcomes
+            for note in o.notes
+            if not is_contradiction(note) and note != fall_back(o)
+        ),
+    }
     return {name: counts for name, counts in kinds.items() if counts}
 
 # %% ../../nbs/harness/05_reports.ipynb #contradictory
@@ -202,38 +322,79 @@ def contradictory(
     return {name: list(notes) for name, notes in found.items()}
 
 # %% ../../nbs/harness/05_reports.ipynb #contradiction_text
-def _contradiction_text(outcomes: Sequence[ScoredAnswer], most: int = 20) -> str:  # Markdown; empty if there are none
+def _contradiction_text(
+    outcomes: Sequence[ScoredAnswer], most: int = 20
+) -> str:  # Markdown; empty if there are none
     "Show the stories that contradict themselves"
     found = contradictory(outcomes)
     if not found:
         return ""
     stories = len({o.set_id for o in outcomes})
     head = f"{len(found)} of {stories} stories contradict themselves; their answers follow the rules all the same:"
-    listed = [f"- {table_cell(name, 60)}: {table_cell('; '.join(notes), 200)}" for name, notes in list(found.items())[:most]]
-    return "\n".join([head, "", *listed, *([f"- … and {len(found) - most} more"] if len(found) > most else [])])
+    listed = [
+        f"- {table_cell(name, 60)}: {table_cell('; '.join(notes), 200)}"
+        for name, notes in list(found.items())[:most]
+    ]
+    return "\n".join(
+        [head, "", *listed, *([f"- … and {len(found) - most} more"] if len(found) > most else [])]
+    )
 
 # %% ../../nbs/harness/05_reports.ipynb #oddity_text
 def oddity_text(outcomes: Sequence[ScoredAnswer], most: int = 20) -> str:  # Markdown
     "Show what was odd"
     rows = [row for name, counts in oddities(outcomes).items() for row in _counted(name, counts)]
     odd = [o for o in outcomes if o.failed or o.status != "read"]
-    listed = [f"- {table_cell(o.id, 60)} ({table_cell(o.failed or o.status, 100)}): {table_cell(repr(o.answer), 160)}" for o in odd[:most]]
+    listed = [
+        f"- {table_cell(o.id, 60)} ({table_cell(o.failed or o.status, 100)}): {table_cell(repr(o.answer), 160)}"
+        for o in odd[:most]
+    ]
     more = [f"- … and {len(odd) - most} more"] if len(odd) > most else []
-    parts = [Table(["", "what", "answers"], rows, "llr").markdown(), "\n".join([*listed, *more]), _contradiction_text(outcomes, most)]
+    parts = [
+        Table(["", "what", "answers"], rows, "llr").markdown(),
+        "\n".join([*listed, *more]),
+        _contradiction_text(outcomes, most),
+    ]
     return "\n\n".join(filter(None, parts))
 
 # %% ../../nbs/harness/05_reports.ipynb #_counted
 def _counted(name: str, counts: Counter, most: int = 10) -> list[list]:
     "Give the rows of one kind: the most frequent, what is left, and all together"
     top = counts.most_common(most)
-    rest = [[name, f"… and {len(counts) - most:,} more kinds", counts.total() - sum(n for _, n in top)]] if len(counts) > most else []
-    return [[name, table_cell(what, 100), n] for what, n in top] + rest + ([[name, "in all", counts.total()]] if len(counts) > 1 else [])
+    rest = (
+        [
+            [
+                name,
+                f"… and {len(counts) - most:,} more kinds",
+                counts.total() - sum(n for _, n in top),
+            ]
+        ]
+        if len(counts) > most
+        else []
+    )
+    return (
+        [[name, table_cell(what, 100), n] for what, n in top]
+        + rest
+        + ([[name, "in all", counts.total()]] if len(counts) > 1 else [])
+    )
 
 # %% ../../nbs/harness/05_reports.ipynb #MISMATCH
-MISMATCH = ("id", "set_id", "kind", "question", "gold", "answer", "value", "status", "failed", "reasoning")
+MISMATCH = (
+    "id",
+    "set_id",
+    "kind",
+    "question",
+    "gold",
+    "answer",
+    "value",
+    "status",
+    "failed",
+    "reasoning",
+)
 
 # %% ../../nbs/harness/05_reports.ipynb #mismatches-2
 def mismatches(outcomes: Iterable[ScoredAnswer]) -> list[dict]:
     "List what is not right"
-    wrong = (o for o in outcomes if not o.scores.get("correct") and ("correct" in o.scores or o.failed))
+    wrong = (
+        o for o in outcomes if not o.scores.get("correct") and ("correct" in o.scores or o.failed)
+    )
     return [{name: getattr(o, name) for name in MISMATCH} for o in wrong]

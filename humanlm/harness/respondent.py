@@ -17,7 +17,14 @@ from .solvers import AbstentionError, contradictions, solve, ways
 from ..benchmarks.protocol import Benchmark
 from ..benchmarks.questions import BenchmarkItem
 from ..benchmarks.readings import AnswerReading, ScoredAnswer, outcome
-from ..core.basics import DataError, HumanLMError, append_row, grown_rows, shorten, write_jsonl
+from humanlm.core.basics import (
+    DataError,
+    HumanLMError,
+    append_row,
+    grown_rows,
+    shorten,
+    write_jsonl,
+)
 from ..clients.limits import in_turn
 from ..clients.protocol import LLMError
 from ..stories.contexts import Context
@@ -29,7 +36,9 @@ def read_outcomes(path: str | Path) -> list[ScoredAnswer]:
     rows, names = grown_rows(path), {f.name for f in fields(ScoredAnswer)}
     for n, row in enumerate(rows, 1):
         if row.keys() != names or not isinstance(row["notes"], list):
-            raise DataError(f"{path}, row {n}: not an answer of a run. Restore the file, or move it away.")
+            raise DataError(
+                f"{path}, row {n}: not an answer of a run. Restore the file, or move it away."
+            )
         row["notes"] = tuple(row["notes"])
     return [ScoredAnswer(**row) for row in rows]
 
@@ -57,20 +66,25 @@ class AnswerFile:
 @dataclass
 class Respondent:
     "What answers each question: a model or a rule, with contexts or without"
+
     benchmark: Benchmark
-    mode: str = "vanilla"               # a key of `ways`
-    asker: Asker | None = None          # None: a solver answers
-    solver: str = ""                    # a key of `solvers`
-    parser: Parser | None = None        # None: no contexts
-    known: dict[str, tuple[Parse, str]] = field(default_factory=dict)  # text → what became of it in this run, and its key
-    policy: str = "principled"          # of the symbolic solver, one of `POLICIES`
+    mode: str = "vanilla"  # a key of `ways`
+    asker: Asker | None = None  # None: a solver answers
+    solver: str = ""  # a key of `solvers`
+    parser: Parser | None = None  # None: no contexts
+    known: dict[str, tuple[Parse, str]] = field(
+        default_factory=dict
+    )  # text → what became of it in this run, and its key
+    policy: str = "principled"  # of the symbolic solver, one of `POLICIES`
 
     @property
     def parses(self) -> bool:
         "Whether texts are parsed"
         return self.parser is not None and wants_contexts(self.mode, self.solver, self.benchmark)
 
-    async def context(self, item: BenchmarkItem) -> tuple[Parse, str]:  # and its key; "none" if it failed, "" if none is wanted
+    async def context(
+        self, item: BenchmarkItem
+    ) -> tuple[Parse, str]:  # and its key; "none" if it failed, "" if none is wanted
         "Parse the text of a question; a text that failed is not tried again in this run"
         if self.parser is None or not self.parses:
             return Parse(None), ""
@@ -80,7 +94,10 @@ class Respondent:
         found = await self.parser(text, self.benchmark.task)
         for old in [old for old, (parsed, _) in self.known.items() if parsed.context][:-200]:
             del self.known[old]
-        self.known[text] = found, self.parser.key(text, self.benchmark.task) if found.context else "none"
+        self.known[text] = (
+            found,
+            self.parser.key(text, self.benchmark.task) if found.context else "none",
+        )
         return self.known[text]
 
     async def given(self, item: BenchmarkItem, context: Context | None) -> SolverAnswer:
@@ -92,7 +109,11 @@ class Respondent:
     async def answer(self, item: BenchmarkItem) -> ScoredAnswer:
         "Answer, read and score one question; `LLMError` only if it concerns all questions"
         found = await self._safely(item)
-        odd = contradictions(self.benchmark.source_text(item)) if self.benchmark.name in SYMBOLIC else ()
+        odd = (
+            contradictions(self.benchmark.source_text(item))
+            if self.benchmark.name in SYMBOLIC
+            else ()
+        )
         return replace(found, notes=tuple(dict.fromkeys((*found.notes, *odd)))) if odd else found
 
     async def _safely(self, item: BenchmarkItem) -> ScoredAnswer:
@@ -110,47 +131,75 @@ class Respondent:
             given = await self.given(item, found.context)
         except AbstentionError as e:
             nothing = AnswerReading(None, "abstained")
-            scores = {rule: score for rule, score in self.benchmark.score(item, nothing).items() if rule in self.benchmark.rules}
+            scores = {
+                rule: score
+                for rule, score in self.benchmark.score(item, nothing).items()
+                if rule in self.benchmark.rules
+            }
             return outcome(item, "", nothing, scores, notes=(str(e),), context=source)
-        about = found.notes if source != "none" else (found.reason,)   # what the parser had to say about the text
+        about = (
+            found.notes if source != "none" else (found.reason,)
+        )  # what the parser had to say about the text
         notes = (*given.notes, *(shorten(note, 200) for note in about))
-        return self.benchmark.answered(item, given.answer, reasoning=given.reasoning, notes=notes, facts=dict(given.facts), context=source)
+        return self.benchmark.answered(
+            item,
+            given.answer,
+            reasoning=given.reasoning,
+            notes=notes,
+            facts=dict(given.facts),
+            context=source,
+        )
 
 # %% ../../nbs/harness/04_respondent.ipynb #SYMBOLIC
-SYMBOLIC = ("tomi", "paratomi", "hitom")   # benchmarks whose stories the symbolic reader may know
+SYMBOLIC = ("tomi", "paratomi", "hitom")  # benchmarks whose stories the symbolic reader may know
 
 
 def wants_contexts(
-    mode: str,     # a key of `ways`
-    solver: str,   # a key of `solvers`; empty: a model answers
+    mode: str,  # a key of `ways`
+    solver: str,  # a key of `solvers`; empty: a model answers
     benchmark: Benchmark,
 ) -> bool:
     "Tell whether answers are to use social contexts; for others no text is parsed"
     if solver:
         return solver == "memory"
-    return mode in ("context", "pure_context") or (mode == "simulation" and benchmark.simulation != "futures")
+    return mode in ("context", "pure_context") or (
+        mode == "simulation" and benchmark.simulation != "futures"
+    )
 
 # %% ../../nbs/harness/04_respondent.ipynb #answer_all
 async def answer_all(
     respondent: Respondent,
     items: Sequence[BenchmarkItem],
-    keep: Callable[[ScoredAnswer], None],   # called with each answer
+    keep: Callable[[ScoredAnswer], None],  # called with each answer
     workers: int = 16,
 ) -> None:
     "Answer questions, several at a time"
-    async def answer(item: BenchmarkItem) -> None: keep(await respondent.answer(item))
+
+    async def answer(item: BenchmarkItem) -> None:
+        keep(await respondent.answer(item))
 
     await in_turn(answer, items, workers)
 
 # %% ../../nbs/harness/04_respondent.ipynb #fall_back
 def fall_back(outcome: ScoredAnswer) -> str:  # empty: it was asked as chosen
     "Say in what other way a question was asked"
-    return next((note for note in outcome.notes if " fell back to " in note or note.startswith("no context: ")), "")
+    return next(
+        (
+            note
+            for note in outcome.notes
+            if " fell back to " in note or note.startswith("no context: ")
+        ),
+        "",
+    )
 
 # %% ../../nbs/harness/04_respondent.ipynb #used_context
 def used_context(outcome: ScoredAnswer) -> bool:
     "Tell whether an answer used a social context"
-    return outcome.context not in ("", "none") and not outcome.failed and "to vanilla" not in fall_back(outcome)
+    return (
+        outcome.context not in ("", "none")
+        and not outcome.failed
+        and "to vanilla" not in fall_back(outcome)
+    )
 
 # %% ../../nbs/harness/04_respondent.ipynb #is_contradiction
 def is_contradiction(note: str) -> bool:
@@ -161,8 +210,14 @@ def is_contradiction(note: str) -> bool:
 def _why_none(outcomes: Iterable[ScoredAnswer]) -> str:  # empty: all used one
     "Say why answers used no context, most often"
     without = [o for o in outcomes if not used_context(o)]
-    refused = lambda o: next((note for note in o.notes if note != fall_back(o) and not is_contradiction(note)), "") if o.context == "none" else ""
-    counts = Counter(refused(o) or fall_back(o) or o.failed or "no context was asked for" for o in without)
+    refused = lambda o: (
+        next((note for note in o.notes if note != fall_back(o) and not is_contradiction(note)), "")
+        if o.context == "none"
+        else ""
+    )
+    counts = Counter(
+        refused(o) or fall_back(o) or o.failed or "no context was asked for" for o in without
+    )
     return shorten(counts.most_common(1)[0][0], 160) if counts else ""
 
 # %% ../../nbs/harness/04_respondent.ipynb #contexts_text
@@ -171,15 +226,23 @@ def contexts_text(outcomes: Sequence[ScoredAnswer]) -> str:
     given = [o for o in outcomes if o.status != "abstained"]
     used, silent = sum(map(used_context, given)), len(outcomes) - len(given)
     why = f" (without one, most often: {_why_none(given)})" if used < len(given) else ""
-    return f"contexts used: {used:,} of {len(given):,}{why}" + f"; {silent:,} abstained" * bool(silent)
+    return f"contexts used: {used:,} of {len(given):,}{why}" + f"; {silent:,} abstained" * bool(
+        silent
+    )
 
 # %% ../../nbs/harness/04_respondent.ipynb #concerns
 def concerns(outcomes: Sequence[ScoredAnswer], wanted: bool) -> list[str]:
     "List what makes a run less than its way of answering promises"
     fallen = Counter(note for note in map(fall_back, outcomes) if " fell back to " in note)
     said = "; ".join(f"{shorten(note, 120)} ({n:,})" for note, n in fallen.most_common(5))
-    found = [contexts_text(outcomes)] if wanted and not all(used_context(o) or o.status == "abstained" for o in outcomes) else []
-    return found + ([f"{fallen.total():,} of {len(outcomes):,} were asked otherwise: {said}"] if fallen else [])
+    found = (
+        [contexts_text(outcomes)]
+        if wanted and not all(used_context(o) or o.status == "abstained" for o in outcomes)
+        else []
+    )
+    return found + (
+        [f"{fallen.total():,} of {len(outcomes):,} were asked otherwise: {said}"] if fallen else []
+    )
 
 # %% ../../nbs/harness/04_respondent.ipynb #nothing_answered
 def nothing_answered(outcomes: Sequence[ScoredAnswer]) -> str:  # empty if there is an answer

@@ -22,19 +22,53 @@ from .contexts import ParsingConfig, folder_name
 from ..benchmarks.protocol import Benchmark
 from ..benchmarks.questions import QuestionSet
 from ..benchmarks.readings import ScoredAnswer
-from .respondent import AnswerFile, Respondent, answer_all, concerns, nothing_answered, wants_contexts
+from humanlm.harness.respondent import (
+    AnswerFile,
+    Respondent,
+    answer_all,
+    concerns,
+    nothing_answered,
+    wants_contexts,
+)
 from ..benchmarks.sets import benchmarks
 from .comparison import published_text
-from .reports import (
-    MISMATCH, ReportLine, baseline_outcomes, baseline_table, ceiling, contradictory, lines_of, mismatches, oddities,
-    oddity_text, result_table)
+from humanlm.harness.reports import (
+    MISMATCH,
+    ReportLine,
+    baseline_outcomes,
+    baseline_table,
+    ceiling,
+    contradictory,
+    lines_of,
+    mismatches,
+    oddities,
+    oddity_text,
+    result_table,
+)
 from humanlm.core.basics import (
-    ConfigError, HumanLMError, atomic_write, fingerprint, near_miss, require, run_sync, shorten, to_dict,
-    to_json)
+    ConfigError,
+    HumanLMError,
+    atomic_write,
+    fingerprint,
+    near_miss,
+    require,
+    run_sync,
+    shorten,
+    to_dict,
+    to_json,
+)
 from ..core.html import table_cell, write_csv
 from ..core.config import Settings
 from ..core.grammar import OptionDefaults
-from ..core.runs import CHARGES, Stages, alone, open_run, require_conditions, run_record, save_record
+from humanlm.core.runs import (
+    CHARGES,
+    Stages,
+    alone,
+    open_run,
+    require_conditions,
+    run_record,
+    save_record,
+)
 from ..clients.client import ScriptedClient
 from ..clients.ledger import Ledger
 from ..clients.protocol import ChatRequest
@@ -47,6 +81,7 @@ from ..stories.answers import POLICIES
 @dataclass
 class _TomConfig:
     "What is run, and where it is kept"
+
     mode: str = "vanilla"
     """Ways to answer, with commas between them: vanilla, context, pure_context, simulation, few_shot, vote, debate, filter,
     perception. Each is a run of its own; the first is what the others are compared with. simulation asks the people whom a context
@@ -72,19 +107,28 @@ class _TomConfig:
     def __post_init__(self):
         _ = self.modes
         plain_name = self.name is None or re.fullmatch(r"[\w][\w.,+=@ -]{0,99}", self.name)
-        require("tom", (self.limit is None or self.limit > 0, f"limit must be positive, got {self.limit}"),
-                (self.resamples > 0, f"resamples must be positive, got {self.resamples}"),
-                (0 <= self.max_failed_share <= 1, f"max_failed_share must lie between 0 and 1, got {self.max_failed_share}"),
-                (bool(plain_name), f"name must be a plain folder name, got {shorten(self.name)!r}"))
+        require(
+            "tom",
+            (self.limit is None or self.limit > 0, f"limit must be positive, got {self.limit}"),
+            (self.resamples > 0, f"resamples must be positive, got {self.resamples}"),
+            (
+                0 <= self.max_failed_share <= 1,
+                f"max_failed_share must lie between 0 and 1, got {self.max_failed_share}",
+            ),
+            (bool(plain_name), f"name must be a plain folder name, got {shorten(self.name)!r}"),
+        )
 
     @property
     def modes(self) -> list[str]:
-        return [way_name(mode.strip()) for mode in self.mode.split(",") if mode.strip()] or [way_name("")]
+        return [way_name(mode.strip()) for mode in self.mode.split(",") if mode.strip()] or [
+            way_name("")
+        ]
 
 # %% ../../nbs/harness/07_runs.ipynb #SolverConfig
 @dataclass(frozen=True)
 class _SolverConfig(ClientConfig):
     "Who answers"
+
     name: str = "symbolic"
     """A chat model (openai/gpt-5-mini, anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder, scripted/NAME), or a rule:
     symbolic, memory, or a trivial baseline."""
@@ -96,21 +140,37 @@ class _SolverConfig(ClientConfig):
     def checks(self) -> Iterator[tuple[bool, str]]:
         alone = self.policy == "principled" or self.name == "symbolic"
         yield model_check("name", self.name, self.rules)
-        yield self.policy in POLICIES, f"policy: no policy {shorten(self.policy)!r}.{near_miss(self.policy, POLICIES)}"
-        yield alone, f"policy {shorten(self.policy)} concerns the rule symbolic alone, not {shorten(self.name)}"
+        yield (
+            self.policy in POLICIES,
+            f"policy: no policy {shorten(self.policy)!r}.{near_miss(self.policy, POLICIES)}",
+        )
+        yield (
+            alone,
+            f"policy {shorten(self.policy)} concerns the rule symbolic alone, not {shorten(self.name)}",
+        )
         yield from super().checks()
 
 # %% ../../nbs/harness/07_runs.ipynb #row_options
 def _row_options() -> str:
     "List what the readers of benchmarks can be told"
-    known = {name: ", ".join(f"{key} ({', '.join(b.allowed.get(key) or [str(usual)])})" for key, usual in b.options.items())
-             for name, b in benchmarks.items()}
+    known = {
+        name: ", ".join(
+            f"{key} ({', '.join(b.allowed.get(key) or [str(usual)])})"
+            for key, usual in b.options.items()
+        )
+        for name, b in benchmarks.items()
+    }
     told = "; ".join(f"{name}: {keys}" for name, keys in known.items() if keys)
     return f"what the benchmark's reader is told: --rows.KEY VALUE. {told}"
 
 # %% ../../nbs/harness/07_runs.ipynb #GROUPS
-GROUPS: dict[str, Any] = {"tom": _TomConfig, "answer": AnswerConfig, "model": _SolverConfig, "parser": ParsingConfig,
-                          "rows": OptionDefaults(_row_options())}
+GROUPS: dict[str, Any] = {
+    "tom": _TomConfig,
+    "answer": AnswerConfig,
+    "model": _SolverConfig,
+    "parser": ParsingConfig,
+    "rows": OptionDefaults(_row_options()),
+}
 
 # %% ../../nbs/harness/07_runs.ipynb #make_job
 def _make_respondent(
@@ -118,34 +178,51 @@ def _make_respondent(
     benchmark: Benchmark,
     mode: str,
     ledger: Ledger | None = None,
-    ask: bool = True,    # False: a rehearsal
+    ask: bool = True,  # False: a rehearsal
 ) -> Respondent:
     "Make what is done with each question"
     config = settings.model
     rule = config.name in solvers
     if rule and mode not in ("vanilla", "context"):
-        raise ConfigError(f"model.name {config.name} is a rule and asks nobody, so tom.mode {mode} means nothing. Take vanilla or context.")
+        raise ConfigError(
+            f"model.name {config.name} is a rule and asks nobody, so tom.mode {mode} means nothing. Take vanilla or context."
+        )
     if mode == "few_shot":
         examples_for(benchmark, settings.answer)
-    asker, parser = None, settings.parser.find_parser(settings.tom.out, ledger) if ask else _rehearsed(settings.parser)
+    asker, parser = (
+        None,
+        settings.parser.find_parser(settings.tom.out, ledger)
+        if ask
+        else _rehearsed(settings.parser),
+    )
     if not rule:
         client = config.client(config.name, ledger) if ask else ScriptedClient(_blank, config.name)
         asker = Asker(client, benchmark, settings.answer)
-    return Respondent(benchmark, mode, asker, config.name if rule else "", parser, policy=config.policy)
+    return Respondent(
+        benchmark, mode, asker, config.name if rule else "", parser, policy=config.policy
+    )
 
 # %% ../../nbs/harness/07_runs.ipynb #_blank
 def _blank(request: ChatRequest) -> str:
     "Fill the form of a request with nothing"
     asked = (request.schema or {}).get("properties", {})
-    return json.dumps({name: [] if kind.get("type") == "array" else "?" for name, kind in asked.items()}) if asked else "?"
+    return (
+        json.dumps(
+            {name: [] if kind.get("type") == "array" else "?" for name, kind in asked.items()}
+        )
+        if asked
+        else "?"
+    )
 
 # %% ../../nbs/harness/07_runs.ipynb #_Echo
 @dataclass
 class _Echo:
     "Stands for a model that writes contexts: of two people, and as long as their texts"
+
     name: str
 
-    def key(self, text: str, task: str = "") -> str: return "none"
+    def key(self, text: str, task: str = "") -> str:
+        return "none"
 
     async def __call__(self, text: str, task: str = "") -> Parse:
         return Parse(make_context(["Somebody", "Another"], [(text, {}, {})]))
@@ -165,22 +242,47 @@ def _run_name(settings: Settings, benchmark: Benchmark, mode: str) -> str:
     return folder_name(benchmark.name, mode, *who, *([] if policy == "principled" else [policy]))
 
 # %% ../../nbs/harness/07_runs.ipynb #conditions
-def _conditions(settings: Settings, benchmark: Benchmark, mode: str, loaded: QuestionSet, parses: bool) -> dict[str, Any]:
+def _conditions(
+    settings: Settings, benchmark: Benchmark, mode: str, loaded: QuestionSet, parses: bool
+) -> dict[str, Any]:
     "Say what answers depend on"
-    parser = {name: getattr(settings.parser, name) for name in ("name", "style", "example", "tries", "critic")} if parses else None
-    found = {"benchmark": benchmark.name, "mode": mode, "model": settings.model.name, "parser": parser, "answer": to_dict(settings.answer),
-             "rows": {**benchmark.options, **benchmark.checked(settings.rows or {})},
-             "questions": {"number": len(loaded), "first": loaded.items[0].id, "last": loaded.items[-1].id, "fingerprint": fingerprint(loaded.items)}}
-    return found if settings.model.policy == "principled" else found | {"policy": settings.model.policy}
+    parser = (
+        {
+            name: getattr(settings.parser, name)
+            for name in ("name", "style", "example", "tries", "critic")
+        }
+        if parses
+        else None
+    )
+    found = {
+        "benchmark": benchmark.name,
+        "mode": mode,
+        "model": settings.model.name,
+        "parser": parser,
+        "answer": to_dict(settings.answer),
+        "rows": {**benchmark.options, **benchmark.checked(settings.rows or {})},
+        "questions": {
+            "number": len(loaded),
+            "first": loaded.items[0].id,
+            "last": loaded.items[-1].id,
+            "fingerprint": fingerprint(loaded.items),
+        },
+    }
+    return (
+        found
+        if settings.model.policy == "principled"
+        else found | {"policy": settings.model.policy}
+    )
 
 # %% ../../nbs/harness/07_runs.ipynb #Progress
 class _Meter:
     "Says now and then how far a run is"
+
     def __init__(
         self,
         what: str,
         total: int,
-        every: float = 5.0,   # seconds
+        every: float = 5.0,  # seconds
     ):
         self.what, self.total, self.every = what, total, every
         self.done, self.failed, self.next = 0, 0, time.monotonic() + every
@@ -191,12 +293,17 @@ class _Meter:
         if time.monotonic() >= self.next:
             self.next = time.monotonic() + self.every
             failed = f", {self.failed} failed" if self.failed else ""
-            print(f"{self.what}: {self.done:,} of {self.total:,} answered{failed}", file=sys.stderr, flush=True)
+            print(
+                f"{self.what}: {self.done:,} of {self.total:,} answered{failed}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 # %% ../../nbs/harness/07_runs.ipynb #TomRun
 @dataclass
 class TomRun:
     "A run: what is asked, and where it is kept"
+
     settings: Settings
     benchmark: Benchmark
     loaded: QuestionSet
@@ -207,8 +314,14 @@ class TomRun:
 
     def record(self, state: Literal["started", "finished"], stages: Stages | None = None) -> None:
         "Write `run.json`"
-        notes = {"name": self.folder.name, "benchmark": self.benchmark.name, "file": Path(self.loaded.file).name, "conditions": self.conditions,
-                 "ledger": self.ledger.to_dict(), "problems": [p._asdict() for p in self.loaded.problems]}
+        notes = {
+            "name": self.folder.name,
+            "benchmark": self.benchmark.name,
+            "file": Path(self.loaded.file).name,
+            "conditions": self.conditions,
+            "ledger": self.ledger.to_dict(),
+            "problems": [p._asdict() for p in self.loaded.problems],
+        }
         save_record(self.folder, run_record(self.settings, stages=stages, state=state, **notes))
 
     def start(self) -> None:
@@ -231,9 +344,13 @@ class TomRun:
 
         try:
             with stages("answers"):
-                run_sync(answer_all(self.respondent, todo, keep, 2 * self.settings.model.concurrency))
+                run_sync(
+                    answer_all(self.respondent, todo, keep, 2 * self.settings.model.concurrency)
+                )
         except HumanLMError as e:
-            e.add_note(f"{len(self.loaded) - len(todo) + progress.done:,} answers are kept in {self.folder}; the same command goes on.")
+            e.add_note(
+                f"{len(self.loaded) - len(todo) + progress.done:,} answers are kept in {self.folder}; the same command goes on."
+            )
             raise
         finally:
             found = answers.finish(item.id for item in self.loaded)
@@ -256,43 +373,106 @@ def make_run(
     benchmark: Benchmark,
     mode: str,
     loaded: QuestionSet,
-    ask: bool = True,    # False: only to say what would be asked
+    ask: bool = True,  # False: only to say what would be asked
 ) -> TomRun:
     "Prepare a run; nothing is written"
-    require("parser", (settings.parser.budget is None, "budget: a run pays for its contexts from model.budget. Set that one"))
+    require(
+        "parser",
+        (
+            settings.parser.budget is None,
+            "budget: a run pays for its contexts from model.budget. Set that one",
+        ),
+    )
     ledger = Ledger(budget=settings.model.budget)
     respondent = _make_respondent(settings, benchmark, mode, ledger, ask)
     folder = Path(settings.tom.out) / _run_name(settings, benchmark, mode)
-    return TomRun(settings, benchmark, loaded, respondent, folder, _conditions(settings, benchmark, mode, loaded, respondent.parses), ledger)
+    return TomRun(
+        settings,
+        benchmark,
+        loaded,
+        respondent,
+        folder,
+        _conditions(settings, benchmark, mode, loaded, respondent.parses),
+        ledger,
+    )
 
 # %% ../../nbs/harness/07_runs.ipynb #write_report
-def _write_report(run: TomRun, outcomes: Sequence[ScoredAnswer]) -> list[ReportLine]:  # of the run and of baselines
+def _write_report(
+    run: TomRun, outcomes: Sequence[ScoredAnswer]
+) -> list[ReportLine]:  # of the run and of baselines
     "Write tables, baselines and mismatches into the folder"
     tom = run.settings.tom
     lines = partial(lines_of, resamples=tom.resamples, seed=tom.seed)
-    own = [] if nothing_answered(outcomes) else lines(run.folder.name, run.benchmark.report(outcomes))
+    own = (
+        [] if nothing_answered(outcomes) else lines(run.folder.name, run.benchmark.report(outcomes))
+    )
     beside = run_sync(baseline_outcomes(run.benchmark, run.loaded.items, tom.baselines))
-    others = [line for name, found in beside.items() for line in lines(name, run.benchmark.report(found))]
+    others = [
+        line for name, found in beside.items() for line in lines(name, run.benchmark.report(found))
+    ]
     atomic_write(run.folder / "report.md", _page(run, outcomes, own, others))
     write_csv(run.folder / "results.csv", ReportLine._fields, [*own, *others])
-    write_csv(run.folder / "mismatches.csv", MISMATCH, [row.values() for row in mismatches(outcomes)])
-    found = {"lines": [line._asdict() for line in own], "baselines": [line._asdict() for line in others],
-             "ceiling": ceiling(others), "concerns": concerns(outcomes, run.respondent.parses), "counts": oddities(outcomes),
-             "contradictory stories": contradictory(outcomes)}
+    write_csv(
+        run.folder / "mismatches.csv", MISMATCH, [row.values() for row in mismatches(outcomes)]
+    )
+    found = {
+        "lines": [line._asdict() for line in own],
+        "baselines": [line._asdict() for line in others],
+        "ceiling": ceiling(others),
+        "concerns": concerns(outcomes, run.respondent.parses),
+        "counts": oddities(outcomes),
+        "contradictory stories": contradictory(outcomes),
+    }
     atomic_write(run.folder / "results.json", to_json(found, indent=1) + "\n")
     return [*own, *others]
 
 # %% ../../nbs/harness/07_runs.ipynb #_page
 def _page(run, outcomes, own, others):
-    failed, silent = sum(bool(o.failed) for o in outcomes), sum(o.status == "abstained" and not o.failed for o in outcomes)
+    failed, silent = (
+        sum(bool(o.failed) for o in outcomes),
+        sum(o.status == "abstained" and not o.failed for o in outcomes),
+    )
     missing = len(run.loaded) - len(outcomes)
-    about = [f"{len(outcomes) - failed - silent:,} of {len(run.loaded):,} questions of {table_cell(Path(run.loaded.file).name)} answered by "
-             f"{table_cell(run.conditions['model'])}, way: {run.conditions['mode']}."]
-    about += [f"{n} {what}." for n, what in ((failed, "got no answer"), (silent, "abstained"), (missing, "were not asked")) if n]
-    problems = [f"- {table_cell(p.where)}: {table_cell(p.reason, 200)}" for p in run.loaded.problems[:20]]
-    told = "\n".join(f"- {table_cell(text, 400)}" for text in concerns(outcomes, run.respondent.parses))
-    parts = [f"# {run.benchmark.title}", " ".join(about), told, "## Results", result_table(own) if own else f"None: {nothing_answered(outcomes)}"]
-    parts += ["## Beside trivial baselines", baseline_table([*own, *others]), ceiling(others)] if others else []
-    parts += ["## Published figures", published_text(run.benchmark.name, outcomes), "## How answers were given", oddity_text(outcomes)]
-    parts += [f"## Rows that cannot be used: {len(run.loaded.problems)}", "\n".join(problems)] if problems else []
+    about = [
+        f"{len(outcomes) - failed - silent:,} of {len(run.loaded):,} questions of {table_cell(Path(run.loaded.file).name)} answered by "
+        f"{table_cell(run.conditions['model'])}, way: {run.conditions['mode']}."
+    ]
+    about += [
+        f"{n} {what}."
+        for n, what in (
+            (failed, "got no answer"),
+            (silent, "abstained"),
+            (missing, "were not asked"),
+        )
+        if n
+    ]
+    problems = [
+        f"- {table_cell(p.where)}: {table_cell(p.reason, 200)}" for p in run.loaded.problems[:20]
+    ]
+    told = "\n".join(
+        f"- {table_cell(text, 400)}" for text in concerns(outcomes, run.respondent.parses)
+    )
+    parts = [
+        f"# {run.benchmark.title}",
+        " ".join(about),
+        told,
+        "## Results",
+        result_table(own) if own else f"None: {nothing_answered(outcomes)}",
+    ]
+    parts += (
+        ["## Beside trivial baselines", baseline_table([*own, *others]), ceiling(others)]
+        if others
+        else []
+    )
+    parts += [
+        "## Published figures",
+        published_text(run.benchmark.name, outcomes),
+        "## How answers were given",
+        oddity_text(outcomes),
+    ]
+    parts += (
+        [f"## Rows that cannot be used: {len(run.loaded.problems)}", "\n".join(problems)]
+        if problems
+        else []
+    )
     return "\n\n".join(filter(None, parts)) + "\n"

@@ -22,7 +22,11 @@ from ..clients.protocol import ChatReply, LLMError, chat
 from ..clients.reader import fenced, fill
 from ..core.basics import ConfigError, HumanLMError, check_name
 from .answers import Asker, SolverAnswer, Way, plain_ways, vanilla
-from ..stories.answers import answer as symbolic_answer, baselines as place_baselines, memory_answer
+from humanlm.stories.answers import (
+    answer as symbolic_answer,
+    baselines as place_baselines,
+    memory_answer,
+)
 from ..stories.contexts import Context
 from ..stories.language import Event, PlaceQuestion, parse_sentence, read_question
 from ..stories.memories import clauses, decode
@@ -32,7 +36,11 @@ from ..stories.world import read_story
 def _majority(readings: Sequence[Any]) -> int | None:  # place of the first vote for the winner
     "Find what most say"
     votes = Counter(value for value in readings if value is not None)
-    return readings.index(max(votes, key=lambda value: (votes[value], -readings.index(value)))) if votes else None
+    return (
+        readings.index(max(votes, key=lambda value: (votes[value], -readings.index(value))))
+        if votes
+        else None
+    )
 
 # %% ../../nbs/harness/02_solvers.ipynb #_value
 def _value(asker: Asker, item: BenchmarkItem, given: SolverAnswer) -> Any:
@@ -84,7 +92,11 @@ def _position(name: str, given: SolverAnswer) -> str:
 
 # %% ../../nbs/harness/02_solvers.ipynb #_positions
 def _positions(answers: Sequence[SolverAnswer], but: int = -1) -> str:
-    return fenced("\n\n".join(_position(f"Person {i + 1}", given) for i, given in enumerate(answers) if i != but))
+    return fenced(
+        "\n\n".join(
+            _position(f"Person {i + 1}", given) for i, given in enumerate(answers) if i != but
+        )
+    )
 
 # %% ../../nbs/harness/02_solvers.ipynb #_or
 async def _or(answer: Awaitable[SolverAnswer], otherwise: SolverAnswer) -> SolverAnswer:
@@ -97,14 +109,21 @@ async def _or(answer: Awaitable[SolverAnswer], otherwise: SolverAnswer) -> Solve
         return otherwise.noted(f"a call failed ({e.kind})")
 
 # %% ../../nbs/harness/02_solvers.ipynb #_round
-async def _round(asker: Asker, item: BenchmarkItem, prompt: str, before: list[SolverAnswer], n: int) -> list[SolverAnswer]:
+async def _round(
+    asker: Asker, item: BenchmarkItem, prompt: str, before: list[SolverAnswer], n: int
+) -> list[SolverAnswer]:
     "Let everybody answer again, knowing what the others said"
-    asked = [fill(DEBATE, prompt=prompt, others=_positions(before, i), own=fenced(_position("You", own))) for i, own in enumerate(before)]
+    asked = [
+        fill(DEBATE, prompt=prompt, others=_positions(before, i), own=fenced(_position("You", own)))
+        for i, own in enumerate(before)
+    ]
     calls = [asker(item, text, temperature=0.5, repeat=100 * n + i) for i, text in enumerate(asked)]
     return list(await asyncio.gather(*map(_or, calls, before)))
 
 # %% ../../nbs/harness/02_solvers.ipynb #debate
-async def _debate(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> SolverAnswer:
+async def _debate(
+    asker: Asker, item: BenchmarkItem, context: Context | None = None
+) -> SolverAnswer:
     "Let copies of the model argue, then settle"
     prompt, config = asker.benchmark.prompt(item), asker.config
     first = [asker(item, prompt, temperature=0.7, repeat=i) for i in range(config.agents)]
@@ -113,8 +132,13 @@ async def _debate(asker: Asker, item: BenchmarkItem, context: Context | None = N
         rounds.append(await _round(asker, item, prompt, rounds[-1], n + 1))
     last = rounds[-1]
     best = last[_majority([plain(given.answer) or None for given in last]) or 0]
-    settled = await _or(asker(item, fill(SETTLE, prompt=prompt, others=_positions(last)), temperature=0.0), best)
-    history = [[{"answer": given.answer, "reasoning": given.reasoning} for given in answers] for answers in rounds]
+    settled = await _or(
+        asker(item, fill(SETTLE, prompt=prompt, others=_positions(last)), temperature=0.0), best
+    )
+    history = [
+        [{"answer": given.answer, "reasoning": given.reasoning} for given in answers]
+        for answers in rounds
+    ]
     return settled._replace(facts={"debate": history})
 
 # %% ../../nbs/harness/02_solvers.ipynb #KEEP
@@ -129,20 +153,33 @@ def _whom(item: BenchmarkItem) -> tuple[str, ...]:  # outermost first; empty: no
     asked = read_question(item.question)
     if isinstance(asked, PlaceQuestion):
         return asked.chain
-    named = [name for name in re.findall(r"\b[A-Z][\w'’-]+", item.question.partition(" ")[2]) if name in item.source]
+    named = [
+        name
+        for name in re.findall(r"\b[A-Z][\w'’-]+", item.question.partition(" ")[2])
+        if name in item.source
+    ]
     return tuple(dict.fromkeys(named))[:1]
 
 # %% ../../nbs/harness/02_solvers.ipynb #_told
 async def _told(asker: Asker, prompt: str, **settings) -> ChatReply:
-    request = chat(prompt, temperature=asker.config.temperature, max_tokens=asker.config.max_tokens, caller=asker.benchmark.name)
+    request = chat(
+        prompt,
+        temperature=asker.config.temperature,
+        max_tokens=asker.config.max_tokens,
+        caller=asker.benchmark.name,
+    )
     return await asker.client(replace(request, **settings))
 
 # %% ../../nbs/harness/02_solvers.ipynb #filter_first
-async def _filter_first(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> SolverAnswer:
+async def _filter_first(
+    asker: Asker, item: BenchmarkItem, context: Context | None = None
+) -> SolverAnswer:
     "Keep what a person could notice, then answer from that"
     names = _whom(item)
     if not names:
-        return (await vanilla(asker, item)).noted("filter fell back to vanilla: the question is about nobody's thoughts")
+        return (await vanilla(asker, item)).noted(
+            "filter fell back to vanilla: the question is about nobody's thoughts"
+        )
     parts = f"{asker.benchmark.label}:\n{fenced(item.source)}"
     reply = await _told(asker, fill(KEEP, text=parts, name=names[0]))
     kept = replace(item, source=reply.text.rpartition("</think>")[2].strip() or "(nothing)")
@@ -154,33 +191,71 @@ SEEN = """{text}
 For every numbered sentence, name the people who notice what it tells while it happens."""
 
 # %% ../../nbs/harness/02_solvers.ipynb #SEEN_SCHEMA
-SEEN_SCHEMA = {"type": "object", "additionalProperties": False, "required": ["sentences"], "properties": {"sentences": {
-    "type": "array", "items": {"type": "object", "additionalProperties": False, "required": ["number", "noticed_by"], "properties": {
-        "number": {"type": "integer"}, "noticed_by": {"type": "array", "items": {"type": "string"}}}}}}}
+SEEN_SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["sentences"],
+    "properties": {
+        "sentences": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["number", "noticed_by"],
+                "properties": {
+                    "number": {"type": "integer"},
+                    "noticed_by": {"type": "array", "items": {"type": "string"}},
+                },
+            },
+        }
+    },
+}
 
 # %% ../../nbs/harness/02_solvers.ipynb #cut_sentences
 def _cut_sentences(text: str) -> list[str]:
     "Cut a text into sentences, or a numbered text into lines"
-    return [part.strip() for part in re.split(r"\n+|(?<=[.!?])\s+(?=[A-Z\"“])", text) if part.strip()]
+    return [
+        part.strip() for part in re.split(r"\n+|(?<=[.!?])\s+(?=[A-Z\"“])", text) if part.strip()
+    ]
 
 # %% ../../nbs/harness/02_solvers.ipynb #perceive_first
-async def _perceive_first(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> SolverAnswer:
+async def _perceive_first(
+    asker: Asker, item: BenchmarkItem, context: Context | None = None
+) -> SolverAnswer:
     "Ask who notices each sentence, keep what the chain noticed, then answer from that"
     names = {plain(name) for name in _whom(item)}
     if not names:
-        return (await vanilla(asker, item)).noted("perception fell back to vanilla: the question is about nobody's thoughts")
+        return (await vanilla(asker, item)).noted(
+            "perception fell back to vanilla: the question is about nobody's thoughts"
+        )
     told = _cut_sentences(item.source)
     numbered = "\n".join(f"[{n}] {sentence}" for n, sentence in enumerate(told, 1))
     reply = await _told(asker, fill(SEEN, text=fenced(numbered)), schema=SEEN_SCHEMA)
     seen = {row["number"]: set(map(plain, row["noticed_by"])) for row in reply.parsed["sentences"]}
-    kept = replace(item, source=" ".join(s for n, s in enumerate(told, 1) if names <= seen.get(n, set())) or "(nothing)")
+    kept = replace(
+        item,
+        source=" ".join(s for n, s in enumerate(told, 1) if names <= seen.get(n, set()))
+        or "(nothing)",
+    )
     return (await asker(kept, asker.benchmark.prompt(kept)))._replace(facts={"kept": kept.source})
 
 # %% ../../nbs/harness/02_solvers.ipynb #ways
-ways: dict[str, Way] = {**plain_ways, "vote": _vote, "debate": _debate, "filter": _filter_first, "perception": _perceive_first}
-PUBLISHED_WAYS = {"socialized_context": "context", "few_shot_context": "few_shot"}  # as the paper's program calls them → a key of `ways`
-_SETTINGS_NOW = {"vanilla_no_reasoning": "vanilla with --answer.reasoning false", "socialized_context_no_json": "context with --answer.rendering text",
-                 "generate_socialized_context": "the command `tom contexts`"}
+ways: dict[str, Way] = {
+    **plain_ways,
+    "vote": _vote,
+    "debate": _debate,
+    "filter": _filter_first,
+    "perception": _perceive_first,
+}
+PUBLISHED_WAYS = {
+    "socialized_context": "context",
+    "few_shot_context": "few_shot",
+}  # as the paper's program calls them → a key of `ways`
+_SETTINGS_NOW = {
+    "vanilla_no_reasoning": "vanilla with --answer.reasoning false",
+    "socialized_context_no_json": "context with --answer.rendering text",
+    "generate_socialized_context": "the command `tom contexts`",
+}
 
 
 def way_name(
@@ -207,7 +282,9 @@ def _question(item: BenchmarkItem) -> PlaceQuestion:
 _story = lru_cache(maxsize=256)(read_story)
 
 
-def _symbolic(item: BenchmarkItem, policy: str = "principled") -> tuple[str, tuple[str, ...]]:  # and where the story contradicts itself
+def _symbolic(
+    item: BenchmarkItem, policy: str = "principled"
+) -> tuple[str, tuple[str, ...]]:  # and where the story contradicts itself
     "Answer by reading the story, perhaps with the faults of published labels"
     found = symbolic_answer(_story(item.source), item.question, policy)
     if found.text is None:
@@ -223,7 +300,11 @@ def _solve_symbolic(item: BenchmarkItem, context: Context | None = None) -> str:
 def contradictions(text: str) -> tuple[str, ...]:
     "Say where a story in the grammar contradicts itself"
     story = _story(text)
-    return () if story.unknown else _contradicting(f"sentence {n + 1}: {why}" for n, why in story.world.conflicts)
+    return (
+        ()
+        if story.unknown
+        else _contradicting(f"sentence {n + 1}: {why}" for n, why in story.world.conflicts)
+    )
 
 
 def _contradicting(notes: Iterable[str]) -> tuple[str, ...]:
@@ -235,16 +316,28 @@ def _solve_memory(item: BenchmarkItem, context: Context | None = None) -> str:
     asked = _question(item)
     if context is None:
         raise AbstentionError("there is no context")
-    found = memory_answer(context, asked.chain, asked.object) if asked.chain else _stated(context, asked)
+    found = (
+        memory_answer(context, asked.chain, asked.object)
+        if asked.chain
+        else _stated(context, asked)
+    )
     if found is None:
-        raise AbstentionError("nothing in the common memories says" if asked.chain else "no state of the record says")
+        raise AbstentionError(
+            "nothing in the common memories says" if asked.chain else "no state of the record says"
+        )
     return found
 
 # %% ../../nbs/harness/02_solvers.ipynb #_stated
 def _stated(context: Context, asked: PlaceQuestion) -> str | None:
     "Read where an object is, or was at first, from the states of a record"
-    events = (parse_sentence(clause) for step in decode(context).steps for clause in clauses(step.state))
-    places = [event.container for event in events if isinstance(event, Event) and event.object == asked.object]
+    events = (
+        parse_sentence(clause) for step in decode(context).steps for clause in clauses(step.state)
+    )
+    places = [
+        event.container
+        for event in events
+        if isinstance(event, Event) and event.object == asked.object
+    ]
     return places[0 if asked.kind == "initial" else -1] if places else None
 
 # %% ../../nbs/harness/02_solvers.ipynb #_place_solver
@@ -254,29 +347,43 @@ def _place_solver(name: str) -> Callable[[BenchmarkItem, Context | None], str]:
         if found is None:
             raise AbstentionError("the story does not say")
         return found
+
     return solve
 
 # %% ../../nbs/harness/02_solvers.ipynb #solvers
 solvers: dict[str, Callable[[BenchmarkItem, Context | None], str]] = {
-    "symbolic": _solve_symbolic, "memory": _solve_memory, **{name: _place_solver(name) for name in place_baselines}}
+    "symbolic": _solve_symbolic,
+    "memory": _solve_memory,
+    **{name: _place_solver(name) for name in place_baselines},
+}
 
 # %% ../../nbs/harness/02_solvers.ipynb #solve
 def solve(
-    name: str,                # a key of `solvers`
+    name: str,  # a key of `solvers`
     item: BenchmarkItem,
     context: Context | None = None,
     policy: str = "principled",  # or as_shipped, or a fault by its code; for symbolic
 ) -> SolverAnswer:
     "Answer by a rule; `AbstentionError` if it cannot know"
-    said, notes = _symbolic(item, policy) if name == "symbolic" else (solvers[name](item, context), ())
+    said, notes = (
+        _symbolic(item, policy) if name == "symbolic" else (solvers[name](item, context), ())
+    )
     key = next((key for key, option in item.options.items() if plain(option) == plain(said)), said)
     return SolverAnswer(key, notes=_contradicting(notes))
 
 # %% ../../nbs/harness/02_solvers.ipynb #chance
 def chance(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> list[ScoredAnswer]:
     "Score every question as a blind guess would, on average"
-    return [replace(benchmark.answered(item, ""), scores={"correct": 1 / len(item.options)}, status="read", facts={}) for item in items
-            if item.options and isinstance(item.gold, str)]
+    return [
+        replace(
+            benchmark.answered(item, ""),
+            scores={"correct": 1 / len(item.options)},
+            status="read",
+            facts={},
+        )
+        for item in items
+        if item.options and isinstance(item.gold, str)
+    ]
 
 # %% ../../nbs/harness/02_solvers.ipynb #commonest
 def commonest(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> list[ScoredAnswer]:

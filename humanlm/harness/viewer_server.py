@@ -28,12 +28,20 @@ def _context_files(inputs: Sequence[str]) -> dict[str, Path]:  # name → file
     "Find files of contexts"
     found: dict[str, Path] = {}
     for place in filter(Path.exists, map(Path, inputs)):
-        inner = next((place / name for name in ("files", "contexts") if (place / name).is_dir()), place)
-        for path in sorted(inner.glob("*.json"), key=lambda path: natural(path.stem)) if place.is_dir() else [place]:
+        inner = next(
+            (place / name for name in ("files", "contexts") if (place / name).is_dir()), place
+        )
+        for path in (
+            sorted(inner.glob("*.json"), key=lambda path: natural(path.stem))
+            if place.is_dir()
+            else [place]
+        ):
             found[path.stem] = path
     if not found:
-        raise ConfigError(f"No .json file in {shorten(', '.join(map(str, inputs))) or 'nothing'}. "
-                          "Give files with contexts, or folders that hold some.")
+        raise ConfigError(
+            f"No .json file in {shorten(', '.join(map(str, inputs))) or 'nothing'}. "
+            "Give files with contexts, or folders that hold some."
+        )
     return found
 
 # %% ../../nbs/harness/08_viewer_server.ipynb #story_of
@@ -53,22 +61,27 @@ def _story_of(path: Path) -> str:  # "" = it does not say
 # %% ../../nbs/harness/08_viewer_server.ipynb #Viewer
 class _Viewer:
     "Answers of the viewer's server"
+
     def __init__(
         self,
-        files: Mapping[str, Path],       # name → file
+        files: Mapping[str, Path],  # name → file
         references: Mapping[str, Path] | None = None,
     ):
         self.files, self.references = dict(files), dict(references or {})
 
     def answer(
         self,
-        address: str,     # path of a request, such as /data/3.json
+        address: str,  # path of a request, such as /data/3.json
     ) -> tuple[int, str, str]:  # status, kind of content, content
         "Answer a request"
         what, _, rest = unquote(address.partition("?")[0]).lstrip("/").partition("/")
         name = rest.removesuffix(".json") if what == "data" else rest
         if what in ("", "list.json") and not rest:
-            return (200, "application/json", to_json(list(self.files))) if what else (200, "text/html", _list_page(self.files))
+            return (
+                (200, "application/json", to_json(list(self.files)))
+                if what
+                else (200, "text/html", _list_page(self.files))
+            )
         if what not in ("data", "page") or name not in self.files:
             return 404, "text/plain", "No such context."
         path, reference = self.files[name], self.references.get(name)
@@ -76,12 +89,25 @@ class _Viewer:
             both = _first_context(path), reference and _first_context(reference)
             if what == "data":
                 return 200, "application/json", to_json(viewer_data(*both))
-            return 200, "text/html", timeline_page(*both, title=name, source=_story_of(path), links=_links_of(name, list(self.files)))
+            return (
+                200,
+                "text/html",
+                timeline_page(
+                    *both,
+                    title=name,
+                    source=_story_of(path),
+                    links=_links_of(name, list(self.files)),
+                ),
+            )
         except HumanLMError as e:
             if what == "data":
                 return 422, "text/plain", str(e)
             back = tag("nav", tag("a", "all contexts", href="/"))
-            return 422, "text/html", page(name, back, tag("h1", name), tag("p", str(e), class_="bad"))
+            return (
+                422,
+                "text/html",
+                page(name, back, tag("h1", name), tag("p", str(e), class_="bad")),
+            )
 
 # %% ../../nbs/harness/08_viewer_server.ipynb #links_of
 def _address_of(name: str, what: str = "page") -> str:
@@ -92,37 +118,83 @@ def _address_of(name: str, what: str = "page") -> str:
 def _links_of(name: str, names: Sequence[str]) -> dict[str, str]:  # words → address
     "Link the list, and the contexts before and after"
     i = names.index(name)
-    near = [("before: ", names[i - 1:i]), ("after: ", names[i + 1:i + 2])]
-    return {"all contexts": "/"} | {word + shorten(found[0], 40): _address_of(found[0]) for word, found in near if found}
+    near = [("before: ", names[i - 1 : i]), ("after: ", names[i + 1 : i + 2])]
+    return {"all contexts": "/"} | {
+        word + shorten(found[0], 40): _address_of(found[0]) for word, found in near if found
+    }
 
 # %% ../../nbs/harness/08_viewer_server.ipynb #list_row
-MOST_CHECKED = 500   # files
+MOST_CHECKED = 500  # files
+
+
 def _list_page(files: Mapping[str, Path]) -> str:  # a whole HTML page
     "List contexts with their size and their faults"
     checked = len(files) <= MOST_CHECKED
-    head = ["context", "data", *(["agents", "steps", "errors", "warnings", "what is wrong"] if checked else [])]
-    table = Table(head, [_list_row(name, path, checked) for name, path in files.items()], "llrrrrl").html()
-    note = "" if checked else tag("p", f"More than {MOST_CHECKED} contexts: each one's page says what is wrong with it.", class_="soft")
-    return page("Social contexts", tag("h1", "Social contexts"), tag("p", f"{len(files):,} in all"), note, table)
+    head = [
+        "context",
+        "data",
+        *(["agents", "steps", "errors", "warnings", "what is wrong"] if checked else []),
+    ]
+    table = Table(
+        head, [_list_row(name, path, checked) for name, path in files.items()], "llrrrrl"
+    ).html()
+    note = (
+        ""
+        if checked
+        else tag(
+            "p",
+            f"More than {MOST_CHECKED} contexts: each one's page says what is wrong with it.",
+            class_="soft",
+        )
+    )
+    return page(
+        "Social contexts",
+        tag("h1", "Social contexts"),
+        tag("p", f"{len(files):,} in all"),
+        note,
+        table,
+    )
 
 
 def _list_row(name: str, path: Path, checked: bool = True) -> list[object]:  # cells
     "Describe a context in the list"
-    links: list[object] = [tag("a", shorten(name, 80), href=_address_of(name)), tag("a", "JSON", href=_address_of(name, "data") + ".json")]
+    links: list[object] = [
+        tag("a", shorten(name, 80), href=_address_of(name)),
+        tag("a", "JSON", href=_address_of(name, "data") + ".json"),
+    ]
     if not checked:
         return links
     try:
         context = _first_context(path)
     except HumanLMError as e:
-        return [*links[:1], "", "", "", "", "", tag("span", shorten(str(e).replace(str(path), path.name), 120), class_="bad")]
+        return [
+            *links[:1],
+            "",
+            "",
+            "",
+            "",
+            "",
+            tag("span", shorten(str(e).replace(str(path), path.name), 120), class_="bad"),
+        ]
     found = violations(context)
-    kinds, codes = Counter(violation.severity for violation in found), sorted({violation.code for violation in found}, key=natural)
+    kinds, codes = (
+        Counter(violation.severity for violation in found),
+        sorted({violation.code for violation in found}, key=natural),
+    )
     errors = tag("b", f"{kinds['error']:,}", class_="bad") if kinds["error"] else "0"
-    return [*links, f"{len(context.agents):,}", f"{len(context.steps):,}", errors, f"{kinds['warning']:,}", ", ".join(codes)]
+    return [
+        *links,
+        f"{len(context.agents):,}",
+        f"{len(context.steps):,}",
+        errors,
+        f"{kinds['warning']:,}",
+        ", ".join(codes),
+    ]
 
 # %% ../../nbs/harness/08_viewer_server.ipynb #viewer_app
 def _viewer_app(viewer: _Viewer) -> Any:  # an ASGI application
     "Put a viewer behind an address, for this machine only"
+
     def shown(request):
         status, kind, content = viewer.answer(request.scope["raw_path"].decode("latin-1"))
         return answer(content, kind, status)
@@ -133,19 +205,27 @@ def _viewer_app(viewer: _Viewer) -> Any:  # an ASGI application
 @dataclass
 class _ViewerConfig:
     "Where contexts are served"
+
     port: int = 8180
     "Port on this machine; 0: any free one."
     reference: str = ""
     "Folder of references with the same file names, to compare with."
 
     def __post_init__(self):
-        require("viewer", (0 <= self.port < 65536, f"port must be from 0 to 65535, got {self.port}"))
+        require(
+            "viewer", (0 <= self.port < 65536, f"port must be from 0 to 65535, got {self.port}")
+        )
 
 
 def viewer_command(argv: Sequence[str]) -> int:  # exit code
     "Serve contexts as JSON, with a page that shows them, on this machine only"
-    s = parse({"viewer": _ViewerConfig}, argv, viewer_command.__doc__, "files or folders of contexts")
-    viewer = _Viewer(_context_files(s.inputs), _context_files([s.viewer.reference]) if s.viewer.reference else None)
+    s = parse(
+        {"viewer": _ViewerConfig}, argv, viewer_command.__doc__, "files or folders of contexts"
+    )
+    viewer = _Viewer(
+        _context_files(s.inputs),
+        _context_files([s.viewer.reference]) if s.viewer.reference else None,
+    )
     if s.dry_run:
         print("\n".join(viewer.files))
         return 0

@@ -20,7 +20,11 @@ def in_order(
     states: Mapping[str, str],  # level → text, untrusted
 ) -> dict[str, str]:
     "Put states into the order of a thought; empty ones are dropped"
-    return {level: states[level] for level in dict.fromkeys((*TRACE, *states)) if states.get(level, "").strip()}
+    return {
+        level: states[level]
+        for level in dict.fromkeys((*TRACE, *states))
+        if states.get(level, "").strip()
+    }
 
 
 def written(thought: Mapping[str, str]) -> str:
@@ -30,10 +34,13 @@ def written(thought: Mapping[str, str]) -> str:
 
 def states_in(
     thought: str,  # as `written`, or as a model wrote it: untrusted
-) -> dict[str, str]:  # level → text; the first of each level counts, and a text ends where another tag begins
+) -> dict[
+    str, str
+]:  # level → text; the first of each level counts, and a text ends where another tag begins
     "Read the states that a thought names"
     found: dict[str, str] = {}
-    for level, text in re.findall(r"<([a-z][a-z0-9_]*)>([^<]*)", thought): found.setdefault(level, text.strip())
+    for level, text in re.findall(r"<([a-z][a-z0-9_]*)>([^<]*)", thought):
+        found.setdefault(level, text.strip())
     return {level: text for level, text in found.items() if text}
 
 # %% ../../nbs/hierarchy/52_composed.ipynb #compose
@@ -42,10 +49,14 @@ def check_composed(
 ) -> None:
     "Raise `ConfigError` where a thought cannot be composed: replies do not think, or all levels are written at once"
     if config.asks == "together":
-        raise ConfigError("rollout.compose asks states one by one, and this model writes all levels at once. Leave it out.")
+        raise ConfigError(
+            "rollout.compose asks states one by one, and this model writes all levels at once. Leave it out."
+        )
     if not config.thinks("response"):
-        raise ConfigError("rollout.compose writes states into the thought before a reply, and replies do not think here "
-                          f"(hierarchy.thinking is {config.thinking}). Next: add --hierarchy.thinking hetero.")
+        raise ConfigError(
+            "rollout.compose writes states into the thought before a reply, and replies do not think here "
+            f"(hierarchy.thinking is {config.thinking}). Next: add --hierarchy.thinking hetero."
+        )
 
 
 def compose(
@@ -57,7 +68,9 @@ def compose(
     return row | {"prefix": target({}, thought), "thought": written(thought)}
 
 # %% ../../nbs/hierarchy/52_composed.ipynb #StateSource
-Write = Callable[[Sequence[dict]], Awaitable[Sequence[Completion]]]  # rows → what a model wrote for each
+Write = Callable[
+    [Sequence[dict]], Awaitable[Sequence[Completion]]
+]  # rows → what a model wrote for each
 
 
 class StateSource:
@@ -78,7 +91,11 @@ class StateSource:
     ) -> dict[str, dict[str, str]]:  # example id → level → text; what could not be read is left out
         "Give the states of each example"
         new = {e.id: e for e in examples if e.id not in self.known}
-        rows = [row for e in new.values() for row in make_rows([e], self.config, self.config.load().states)]
+        rows = [
+            row
+            for e in new.values()
+            for row in make_rows([e], self.config, self.config.load().states)
+        ]
         self.known |= {id: {} for id in new}
         for row, completion in zip(rows, await self.write(rows), strict=True):
             self.tokens += len(completion.ids)

@@ -22,21 +22,23 @@ from ..core.html import Table
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #is_level_name
 def is_level_name(
-    name: object, # anything
+    name: object,  # anything
 ) -> bool:
     "Tell whether a name can serve as a tag"
     return isinstance(name, str) and re.fullmatch("[a-z][a-z0-9_]*", name) is not None
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #plain_label
 def _plain_label(
-    text: str, # a label, or what a model wrote for one
+    text: str,  # a label, or what a model wrote for one
 ) -> str:
     "Write a label without case and punctuation, to compare it"
     return " ".join(re.split(r"[\W_]+", text.lower())).strip()
 
 
 def _are_labels(labels):
-    texts = isinstance(labels, (list, tuple)) and all(isinstance(x, str) and _plain_label(x) for x in labels)
+    texts = isinstance(labels, (list, tuple)) and all(
+        isinstance(x, str) and _plain_label(x) for x in labels
+    )
     return texts and len(set(map(_plain_label, labels))) == len(labels)
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #FORMS
@@ -47,14 +49,32 @@ def _dimension_checks(d):
     share = d.threshold is None or type(d.threshold) in (int, float) and 0 <= d.threshold <= 1
     words = d.max_words is None or _positive(d.max_words)
     return [
-        (is_level_name(d.name), "name must consist of small letters, digits and underscores, as in 'stance'"),
-        (d.name != "think", "name is taken: a thought is never scored. Set hierarchy.thinking instead"),
-        (isinstance(d.desc, str) and bool(d.desc.strip()), "desc must be a text that defines the level"),
-        (_positive(d.max_tokens), f"max_tokens must be a whole number above 0, got {_short(d.max_tokens)}"),
+        (
+            is_level_name(d.name),
+            "name must consist of small letters, digits and underscores, as in 'stance'",
+        ),
+        (
+            d.name != "think",
+            "name is taken: a thought is never scored. Set hierarchy.thinking instead",
+        ),
+        (
+            isinstance(d.desc, str) and bool(d.desc.strip()),
+            "desc must be a text that defines the level",
+        ),
+        (
+            _positive(d.max_tokens),
+            f"max_tokens must be a whole number above 0, got {_short(d.max_tokens)}",
+        ),
         (share, f"threshold must be null or between 0 and 1, got {_short(d.threshold)}"),
         (words, f"max_words must be null or a whole number above 0, got {_short(d.max_words)}"),
-        (d.system_prompt is None or isinstance(d.system_prompt, str), "system_prompt must be null or a text"),
-        (_are_labels(d.labels), f"labels must be a list of different texts, got {_short(d.labels)}"),
+        (
+            d.system_prompt is None or isinstance(d.system_prompt, str),
+            "system_prompt must be null or a text",
+        ),
+        (
+            _are_labels(d.labels),
+            f"labels must be a list of different texts, got {_short(d.labels)}",
+        ),
         (d.form in FORMS, f"form is {_short(d.form)}.{near_miss(d.form, FORMS)}"),
         (type(d.thinks) is bool, f"thinks must be true or false, got {_short(d.thinks)}"),
     ]
@@ -71,15 +91,16 @@ def _short(value):
 @dataclass(frozen=True)
 class Dimension:
     "One latent dimension, or the reply itself"
-    name: str                        # tag and key: small letters, digits, underscores
-    desc: str                        # definition, shown to the model and to the judge
-    max_tokens: int = 48             # longest completion, in tokens, tags included
-    threshold: float | None = None   # least score to build on, in [0, 1]; None = never built on
-    max_words: int | None = None     # longest text, in words; None = no limit
-    system_prompt: str | None = None # a template of its own instead of the built-in one
-    labels: tuple[str, ...] = ()     # the only texts that are allowed; () = any
-    form: str = "tag"                # one of `FORMS`: where the text stands
-    thinks: bool = False             # a thought comes first, whatever the settings say
+
+    name: str  # tag and key: small letters, digits, underscores
+    desc: str  # definition, shown to the model and to the judge
+    max_tokens: int = 48  # longest completion, in tokens, tags included
+    threshold: float | None = None  # least score to build on, in [0, 1]; None = never built on
+    max_words: int | None = None  # longest text, in words; None = no limit
+    system_prompt: str | None = None  # a template of its own instead of the built-in one
+    labels: tuple[str, ...] = ()  # the only texts that are allowed; () = any
+    form: str = "tag"  # one of `FORMS`: where the text stands
+    thinks: bool = False  # a thought comes first, whatever the settings say
 
     def __post_init__(self):
         require(f"hierarchy level {_short(self.name)}", *_dimension_checks(self))
@@ -93,11 +114,12 @@ class Dimension:
 # %% ../../nbs/hierarchy/01_levels.ipynb #Hierarchy
 class Hierarchy(tuple):
     "Dimensions in order, also found by name"
+
     names: tuple[str, ...]
 
     def __new__(
         cls,
-        dimensions: Sequence[Dimension], # in order, no name twice
+        dimensions: Sequence[Dimension],  # in order, no name twice
     ):
         self = super().__new__(cls, dimensions)
         self.names = tuple(d.name for d in self)
@@ -119,7 +141,14 @@ class Hierarchy(tuple):
         return f"Hierarchy({', '.join(self.names)})"
 
     def _repr_markdown_(self):
-        rows = [(f"`{d.name}`", d.definition, *("–" if n is None else n for n in (d.max_words, d.max_tokens, d.threshold))) for d in self]
+        rows = [
+            (
+                f"`{d.name}`",
+                d.definition,
+                *("–" if n is None else n for n in (d.max_words, d.max_tokens, d.threshold)),
+            )
+            for d in self
+        ]
         return Table(("level", "definition", "words", "tokens", "threshold"), rows, "l").markdown()
 
     def index_of(self, name: str) -> int:
@@ -133,22 +162,27 @@ class Hierarchy(tuple):
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #read_template
 def read_template(
-    path: Path,                   # a text file
-    where: str = "hierarchy",     # for messages
-    above: tuple[Path, ...] = (), # the files that include this one
-) -> str:                         # without its last line break
+    path: Path,  # a text file
+    where: str = "hierarchy",  # for messages
+    above: tuple[Path, ...] = (),  # the files that include this one
+) -> str:  # without its last line break
     "Read a prompt template with all that it includes"
-    if path in above: raise ConfigError(f"{where}: {path} includes itself.")
+    if path in above:
+        raise ConfigError(f"{where}: {path} includes itself.")
     try:
         text = path.read_text(encoding="utf-8").replace("\\\n", "").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as e:
         problem = f"cannot read system_prompt {path} ({e}). Paths start at the folder of the file that names them."
         raise ConfigError(f"{where}: {problem}") from e
-    return re.sub(r"\{include:([^{}]+)\}", lambda m: read_template((path.parent / m[1]).resolve(), where, (*above, path)), text)
+    return re.sub(
+        r"\{include:([^{}]+)\}",
+        lambda m: read_template((path.parent / m[1]).resolve(), where, (*above, path)),
+        text,
+    )
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #read_json
 def read_json(
-    path: Path, # a JSON file in which no key stands twice
+    path: Path,  # a JSON file in which no key stands twice
 ) -> Any:
     "Read a settings file that is written in JSON"
     try:
@@ -160,56 +194,72 @@ def read_json(
 def _unique(pairs):
     keys = [k for k, _ in pairs]
     twice = [k for k in keys if keys.count(k) > 1]
-    if twice: raise ValueError(f"the key {_short(twice[0])} stands there twice")
+    if twice:
+        raise ValueError(f"the key {_short(twice[0])} stands there twice")
     return dict(pairs)
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #_DIMENSION_FIELDS
 _DIMENSION_FIELDS = tuple(f.name for f in fields(Dimension) if f.name != "name")
-_SPARE = ("names", "from") # published files may carry names, which nothing reads
+_SPARE = ("names", "from")  # published files may carry names, which nothing reads
 
 
 def _level_fields(name, d, where, folder, above=()):
     "Read the fields of a level; below them those of the file that it comes from"
-    if not isinstance(d, Mapping): raise ConfigError(f"{where}: expected an object with 'desc', got {_short(d)}.")
+    if not isinstance(d, Mapping):
+        raise ConfigError(f"{where}: expected an object with 'desc', got {_short(d)}.")
     own = {k: v for k, v in d.items() if k not in _SPARE}
     unknown = [k for k in own if k not in _DIMENSION_FIELDS]
     if unknown:
         hint = near_miss(unknown[0], _DIMENSION_FIELDS)
         raise ConfigError(f"{where}: unknown key {_short(unknown[0])}.{hint}")
     template = own.get("system_prompt")
-    if folder and template: own["system_prompt"] = read_template(folder / str(template), where)
+    if folder and template:
+        own["system_prompt"] = read_template(folder / str(template), where)
     return (_inherited(name, d["from"], where, folder, above) if "from" in d else {}) | own
 
 
 def _inherited(name, path, where, folder, above):
     if not isinstance(path, str) or folder is None:
-        raise ConfigError(f"{where}: 'from' must be the path of a hierarchy file, got {_short(path)}.")
+        raise ConfigError(
+            f"{where}: 'from' must be the path of a hierarchy file, got {_short(path)}."
+        )
     file = (folder / path).resolve()
-    if file in above: raise ConfigError(f"{where}: 'from' leads in a circle at {path}.")
+    if file in above:
+        raise ConfigError(f"{where}: 'from' leads in a circle at {path}.")
     levels = read_json(file)
-    if not isinstance(levels, Mapping) or name not in levels: raise ConfigError(f"{where}: {path} has no such level.")
+    if not isinstance(levels, Mapping) or name not in levels:
+        raise ConfigError(f"{where}: {path} has no such level.")
     return _level_fields(name, levels[name], where, file.parent, (*above, file))
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #make_hierarchy
 def _make_hierarchy(
-    levels: Mapping[str, Mapping], # level → fields of `Dimension`; the order counts
-    where: str = "hierarchy",      # for messages
-    folder: Path | None = None,    # where paths of templates start; None = `system_prompt` is the template itself
+    levels: Mapping[str, Mapping],  # level → fields of `Dimension`; the order counts
+    where: str = "hierarchy",  # for messages
+    folder: Path
+    | None = None,  # where paths of templates start; None = `system_prompt` is the template itself
 ) -> Hierarchy:
     "Make a hierarchy from plain data (the format of HumanLM's hierarchy files)"
     if not isinstance(levels, Mapping):
-        raise ConfigError(f"{where}: expected an object from level to fields, got {_short(levels)}.")
-    return Hierarchy([_dimension(name, d, f"{where}, level {_short(name)}", folder) for name, d in levels.items()])
+        raise ConfigError(
+            f"{where}: expected an object from level to fields, got {_short(levels)}."
+        )
+    return Hierarchy(
+        [
+            _dimension(name, d, f"{where}, level {_short(name)}", folder)
+            for name, d in levels.items()
+        ]
+    )
 
 
 def _dimension(name, d, where, folder):
     own = _level_fields(name, d, where, folder)
-    if "desc" not in own: raise ConfigError(f"{where}: 'desc' is missing. Say in words what the level means.")
+    if "desc" not in own:
+        raise ConfigError(f"{where}: 'desc' is missing. Say in words what the level means.")
     return Dimension(name, **own)
 
 
 def load_hierarchy(
-    path: str | Path, # a JSON file
+    path: str | Path,  # a JSON file
 ) -> Hierarchy:
     "Read a hierarchy from a file; errors name file, level and field"
     path = Path(path)
@@ -223,7 +273,7 @@ VARIANTS = read_json(FIXTURES / "variants.json")
 
 @lru_cache(maxsize=None)
 def load_variant(
-    name: str, # a key of `VARIANTS`
+    name: str,  # a key of `VARIANTS`
 ) -> Hierarchy:
     "Load a shipped hierarchy"
     check_name(name, VARIANTS, "hierarchy variant", ConfigError)
@@ -236,8 +286,21 @@ LEVELS, STATES = HIERARCHY.names, HIERARCHY.states
 # %% ../../nbs/hierarchy/01_levels.ipynb #variants-table
 def variants() -> Table:
     "List the shipped hierarchies, one row each"
-    heads = ("variant", "levels", "thinks", "tokens", "threshold", "template", "published", "what it is")
-    return Table(heads, [_variant_row(name, load_variant(name), about) for name, about in VARIANTS.items()], "l")
+    heads = (
+        "variant",
+        "levels",
+        "thinks",
+        "tokens",
+        "threshold",
+        "template",
+        "published",
+        "what it is",
+    )
+    return Table(
+        heads,
+        [_variant_row(name, load_variant(name), about) for name, about in VARIANTS.items()],
+        "l",
+    )
 
 
 def _variant_row(name, hierarchy, about):
@@ -245,21 +308,23 @@ def _variant_row(name, hierarchy, about):
     said = "all" if len(thinks) == len(hierarchy) > 1 else ", ".join(thinks)
     tokens = " / ".join(dict.fromkeys(str(d.max_tokens) for d in hierarchy))
     least = ", ".join(dict.fromkeys(str(d.threshold) for d in hierarchy if d.threshold is not None))
-    levels = {LEVELS: "all seven", STATES: "the six states"}.get(hierarchy.names, ", ".join(hierarchy.names))
+    levels = {LEVELS: "all seven", STATES: "the six states"}.get(
+        hierarchy.names, ", ".join(hierarchy.names)
+    )
     return name, levels, said, tokens, least, about["template"], about["published"], about["about"]
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #word_count
 def word_count(
-    text: str, # any text
+    text: str,  # any text
 ) -> int:
     "Count words: runs of anything but white space that hold a letter or a digit"
     return sum(any(map(str.isalnum, w)) for w in text.split())
 
 
 def _label_of(
-    text: str,             # what a model wrote
-    labels: Sequence[str], # of a level
-) -> str | None:           # the label as the level spells it; None = no label
+    text: str,  # what a model wrote
+    labels: Sequence[str],  # of a level
+) -> str | None:  # the label as the level spells it; None = no label
     "Find the label that a text is"
     return {_plain_label(label): label for label in labels}.get(_plain_label(text))
 
@@ -268,21 +333,28 @@ TEXT_FAULTS = ("no label", "too long")
 
 
 def text_limits(
-    dimensions: Sequence[Dimension], # of a hierarchy
-) -> dict[str, dict]:                # level → labels and max_words, as plain data; levels without a limit are left out
+    dimensions: Sequence[Dimension],  # of a hierarchy
+) -> dict[
+    str, dict
+]:  # level → labels and max_words, as plain data; levels without a limit are left out
     "Give what may be checked of a text"
-    return {d.name: {"labels": list(d.labels), "max_words": d.max_words} for d in dimensions if d.labels or d.max_words}
+    return {
+        d.name: {"labels": list(d.labels), "max_words": d.max_words}
+        for d in dimensions
+        if d.labels or d.max_words
+    }
 
 
 def text_faults(
-    texts: Mapping[str, str],                             # level → text, as the parser gives them
-    limits: Mapping[str, Mapping] = text_limits(HIERARCHY), # level → limits
-) -> dict[str, str]:                                      # level → one of `TEXT_FAULTS`; levels without one are left out
+    texts: Mapping[str, str],  # level → text, as the parser gives them
+    limits: Mapping[str, Mapping] = text_limits(HIERARCHY),  # level → limits
+) -> dict[str, str]:  # level → one of `TEXT_FAULTS`; levels without one are left out
     "Find texts that are longer than their level allows, or none of its labels"
     found = {n: _text_fault(text, **limits[n]) for n, text in texts.items() if n in limits}
     return {n: fault for n, fault in found.items() if fault}
 
 
 def _text_fault(text, labels, max_words):
-    if labels and text.strip() and _label_of(text, labels) is None: return "no label"
+    if labels and text.strip() and _label_of(text, labels) is None:
+        return "no label"
     return "too long" if max_words and word_count(text) > max_words else None

@@ -21,19 +21,30 @@ from .prompts import closing, opening
 @dataclass(frozen=True)
 class ParsePolicy:
     "How completions are read"
-    strict: bool = True    # exact format or no field at all
-    thinking: bool = False # the completion starts inside a thought
+
+    strict: bool = True  # exact format or no field at all
+    thinking: bool = False  # the completion starts inside a thought
     blanks: str = " \r\n"  # what may stand around the tags when strict
-    form: str = "tag"      # one of `FORMS`: where the text stands
+    form: str = "tag"  # one of `FORMS`: where the text stands
 
 
-STATUSES = ("ok", "empty", "missing", "unterminated", "duplicated", "wrong order", "leading text", "trailing text")
+STATUSES = (
+    "ok",
+    "empty",
+    "missing",
+    "unterminated",
+    "duplicated",
+    "wrong order",
+    "leading text",
+    "trailing text",
+)
 
 
 class _ParsedCompletion(NamedTuple):
     "What was read from a completion"
-    fields: dict[str, str] # level → text; complete when status is ok or empty
-    status: str            # one of `STATUSES`
+
+    fields: dict[str, str]  # level → text; complete when status is ok or empty
+    status: str  # one of `STATUSES`
 
     @property
     def ok(self) -> bool:
@@ -45,51 +56,69 @@ _THINK_END = re.compile("</think>", re.I | re.A)
 
 
 def _thought_end(text):
-    end = max(text.rfind("</think>"), 0) # only behind it can another spelling be the last
-    for last in _THINK_END.finditer(text, end): end = last.end()
+    end = max(text.rfind("</think>"), 0)  # only behind it can another spelling be the last
+    for last in _THINK_END.finditer(text, end):
+        end = last.end()
     return end
 
 # %% ../../nbs/hierarchy/51_parsing.ipynb #_Patterns
 class _Patterns(NamedTuple):
-    whole: re.Pattern # a well-formed completion without '<' in its texts
+    whole: re.Pattern  # a well-formed completion without '<' in its texts
     tags: re.Pattern  # any tag of the levels
 
 
 @lru_cache(maxsize=256)
 def _patterns(levels, blanks):
     if not levels or len(set(levels)) < len(levels) or not all(map(is_level_name, levels)):
-        raise ConfigError(f"Cannot parse for {shorten(repr(levels))}. Give one or more different level names, as in 'stance'.")
+        raise ConfigError(
+            f"Cannot parse for {shorten(repr(levels))}. Give one or more different level names, as in 'stance'."
+        )
     gap = f"[{re.escape(blanks)}]*+" if blanks else ""
     whole = gap + gap.join(f"<{n}>([^<]*+)</{n}>" for n in levels) + gap
-    return _Patterns(re.compile(whole, re.I | re.A), re.compile(f"</?(?:{'|'.join(levels)})>", re.I | re.A))
+    return _Patterns(
+        re.compile(whole, re.I | re.A), re.compile(f"</?(?:{'|'.join(levels)})>", re.I | re.A)
+    )
 
 # %% ../../nbs/hierarchy/51_parsing.ipynb #_strict
 def _strict(text, start, levels, patterns, policy):
     count = Counter(m[0].lower() for m in patterns.tags.finditer(text, start))
     faults = filter(None, (_count_fault(count[opening(n)], count[closing(n)]) for n in levels))
     fault = next(faults, None)
-    return _ParsedCompletion({}, fault) if fault else _strict_once(text, start, levels, patterns, policy)
+    return (
+        _ParsedCompletion({}, fault)
+        if fault
+        else _strict_once(text, start, levels, patterns, policy)
+    )
 
 
 def _count_fault(opened, closed):
-    if not opened: return "missing"
-    if not closed: return "unterminated"
+    if not opened:
+        return "missing"
+    if not closed:
+        return "unterminated"
     return "duplicated" if opened > 1 or closed > 1 else None
 
 # %% ../../nbs/hierarchy/51_parsing.ipynb #_strict_once
 def _strict_once(text, start, levels, patterns, policy):
     tags = list(patterns.tags.finditer(text, start))
     asked = [tag(n) for n in levels for tag in (opening, closing)]
-    if [t[0].lower() for t in tags] != asked: return _ParsedCompletion({}, "wrong order")
-    outside = zip([start, *(t.end() for t in tags[1::2])], [*(t.start() for t in tags[::2]), len(text)])
+    if [t[0].lower() for t in tags] != asked:
+        return _ParsedCompletion({}, "wrong order")
+    outside = zip(
+        [start, *(t.end() for t in tags[1::2])], [*(t.start() for t in tags[::2]), len(text)]
+    )
     stray = [bool(text[a:b].strip(policy.blanks)) for a, b in outside]
-    if any(stray): return _ParsedCompletion({}, "leading text" if stray[0] else "trailing text")
-    return _result(levels, [text[a.end():b.start()] for a, b in zip(tags[::2], tags[1::2])], True)
+    if any(stray):
+        return _ParsedCompletion({}, "leading text" if stray[0] else "trailing text")
+    return _result(levels, [text[a.end() : b.start()] for a, b in zip(tags[::2], tags[1::2])], True)
 
 
 def _result(levels, texts, strict):
-    if not strict: texts = [t.strip() for t in texts]
-    return _ParsedCompletion(dict(zip(levels, texts)), "ok" if all(map(str.strip, texts)) else "empty")
+    if not strict:
+        texts = [t.strip() for t in texts]
+    return _ParsedCompletion(
+        dict(zip(levels, texts)), "ok" if all(map(str.strip, texts)) else "empty"
+    )
 
 # %% ../../nbs/hierarchy/51_parsing.ipynb #_closed_tags
 _OPEN, _CLOSE = (re.compile(f"<{slash}([a-z][a-z0-9_]*+)>", re.I | re.A) for slash in ("", "/"))
@@ -101,27 +130,32 @@ def _closed_tags(text, start):
     while tag and closers:
         name, end = tag[1].lower(), tag.end()
         close = _next_closer(closers.get(name), end)
-        if close is not None: found[name], end = text[end:close].strip(), close + len(closing(name))
+        if close is not None:
+            found[name], end = text[end:close].strip(), close + len(closing(name))
         tag = _OPEN.search(text, end)
     return found
 
 
 def _closers(text, start):
     by_name = {}
-    for m in _CLOSE.finditer(text, start): by_name.setdefault(m[1].lower(), []).append(m.start())
-    for found in by_name.values(): found.reverse()
+    for m in _CLOSE.finditer(text, start):
+        by_name.setdefault(m[1].lower(), []).append(m.start())
+    for found in by_name.values():
+        found.reverse()
     return by_name
 
 
 def _next_closer(closers, after):
-    while closers and closers[-1] < after: closers.pop()
+    while closers and closers[-1] < after:
+        closers.pop()
     return closers[-1] if closers else None
 
 # %% ../../nbs/hierarchy/51_parsing.ipynb #_flexible
 def _flexible(text, start, levels, patterns, policy):
     found = _closed_tags(text, start)
     texts = {n: found[n] for n in levels if n in found}
-    if len(texts) == len(levels): return _result(levels, list(texts.values()), False)
+    if len(texts) == len(levels):
+        return _result(levels, list(texts.values()), False)
     lost = opening(next(n for n in levels if n not in texts))
     opened = any(m[0].lower() == lost for m in patterns.tags.finditer(text, start))
     return _ParsedCompletion(texts, "unterminated" if opened else "missing")
@@ -129,15 +163,19 @@ def _flexible(text, start, levels, patterns, policy):
 # %% ../../nbs/hierarchy/51_parsing.ipynb #_bare
 def _bare(text, levels, policy):
     start = _thought_end(text) if policy.thinking else 0
-    if policy.thinking and not start and text.strip(): return _ParsedCompletion({}, "unterminated")
+    if policy.thinking and not start and text.strip():
+        return _ParsedCompletion({}, "unterminated")
     return _result(levels, [text[start:].strip()], policy.strict)
 
 
 def _thought(text, levels, policy):
     inner, *after = _THINK_END.split(text.removeprefix("<think>"))
-    if not after: return _ParsedCompletion({}, "unterminated" if text.strip() else "missing")
-    if len(after) > 1 and policy.strict: return _ParsedCompletion({}, "duplicated")
-    if after[-1].strip(policy.blanks) and policy.strict: return _ParsedCompletion({}, "trailing text")
+    if not after:
+        return _ParsedCompletion({}, "unterminated" if text.strip() else "missing")
+    if len(after) > 1 and policy.strict:
+        return _ParsedCompletion({}, "duplicated")
+    if after[-1].strip(policy.blanks) and policy.strict:
+        return _ParsedCompletion({}, "trailing text")
     return _result(levels, [inner], policy.strict)
 
 
@@ -145,17 +183,20 @@ _UNTAGGED = {"bare": _bare, "thought": _thought}
 
 # %% ../../nbs/hierarchy/51_parsing.ipynb #parse
 def parse(
-    text: str,                           # a completion
-    levels: str | Sequence[str],         # what was asked, in order
-    policy: ParsePolicy = ParsePolicy(), # strict, without a thought
+    text: str,  # a completion
+    levels: str | Sequence[str],  # what was asked, in order
+    policy: ParsePolicy = ParsePolicy(),  # strict, without a thought
 ) -> _ParsedCompletion:
     "Read levels from a completion, in time linear in its length"
-    if type(levels) is not tuple: levels = (levels,) if isinstance(levels, str) else tuple(levels)
-    if policy.form != "tag": return _UNTAGGED[policy.form](text, levels, policy)
+    if type(levels) is not tuple:
+        levels = (levels,) if isinstance(levels, str) else tuple(levels)
+    if policy.form != "tag":
+        return _UNTAGGED[policy.form](text, levels, policy)
     patterns = _patterns(levels, policy.blanks)
     thought = text.rfind("</think>") if policy.thinking else -1
     whole = patterns.whole.fullmatch(text, thought + len("</think>") if thought >= 0 else 0)
-    if whole: return _result(levels, whole.groups(), policy.strict)
+    if whole:
+        return _result(levels, whole.groups(), policy.strict)
     return _parse_odd(text, levels, policy, patterns)
 
 
@@ -167,8 +208,8 @@ def _parse_odd(text, levels, policy, patterns):
 
 # %% ../../nbs/hierarchy/51_parsing.ipynb #clean_reply
 def spoken(
-    text: str, # of a reply
-    levels: Sequence[str] = LEVELS, # whose tags are known
+    text: str,  # of a reply
+    levels: Sequence[str] = LEVELS,  # whose tags are known
 ) -> str:
     "Drop the tags of levels and the marks of templates, which nobody says"
     text = next(filter(str.strip, _MARK.split(text)), "")
@@ -178,17 +219,20 @@ def spoken(
     return tags.sub("", others).strip() or tags.sub("", text).strip()
 
 
-_MARK = re.compile(r"(?:<\|im_start\|>\w*+|<\|start_header_id\|>\w*+<\|end_header_id\|>|<\|[a-z_]++\|>)(?:\s*<name>[^<]*+</name>)?")
+_MARK = re.compile(
+    r"(?:<\|im_start\|>\w*+|<\|start_header_id\|>\w*+<\|end_header_id\|>|<\|[a-z_]++\|>)(?:\s*<name>[^<]*+</name>)?"
+)
 
 
 def clean_reply(
-    text: str, # what a model wrote
-    levels: Sequence[str] = LEVELS, # whose tags are known
+    text: str,  # what a model wrote
+    levels: Sequence[str] = LEVELS,  # whose tags are known
 ) -> str:
     "Take the reply out of a text, however badly formed"
     text = _without_thoughts(text)
     opened = _RESPONSE.search(text)
-    if opened: text = text[opened.end():] if text[opened.end():].strip() else text[:opened.start()]
+    if opened:
+        text = text[opened.end() :] if text[opened.end() :].strip() else text[: opened.start()]
     return spoken(_RESPONSE_END.split(text, maxsplit=1)[0], levels)
 
 
@@ -200,8 +244,10 @@ _THOUGHT_TAGS = re.compile("<(/?)think>|<response>", re.I | re.A)
 def _without_thoughts(text):
     kept, depth, last = [], 0, 0
     for tag in _THOUGHT_TAGS.finditer(text):
-        if not depth: kept.append(text[last:tag.start()])
+        if not depth:
+            kept.append(text[last : tag.start()])
         last = tag.start() if tag[1] is None else tag.end()
-        if tag[1] == "/" and not depth: kept.clear()
+        if tag[1] == "/" and not depth:
+            kept.clear()
         depth = 0 if tag[1] is None else max(depth - 1, 0) if tag[1] else depth + 1
     return "".join(kept) + text[last:] * (not depth)

@@ -17,7 +17,14 @@ from string import Formatter
 from ..core.basics import ConfigError, check_name, near_miss, require, shorten
 from ..data.records import Example, Message, Persona
 from humanlm.hierarchy.levels import (
-    FIXTURES, HIERARCHY, VARIANTS, Dimension, Hierarchy, load_hierarchy, load_variant, read_template,
+    FIXTURES,
+    HIERARCHY,
+    VARIANTS,
+    Dimension,
+    Hierarchy,
+    load_hierarchy,
+    load_variant,
+    read_template,
     text_limits,
 )
 from ..data.persona import PERSONA_BLOCKS, drop_persona, format_persona
@@ -53,23 +60,28 @@ PERSONA_MARKS = ("<|The Start of Persona|>", "<|The End of Persona|>")
 
 
 def tame(
-    text: str,                             # untrusted
+    text: str,  # untrusted
     marks: Sequence[str] = PERSONA_MARKS,  # what it must not contain
 ) -> str:
     "Break up marks that a text has no right to, by a blank"
-    return re.sub("|".join(map(re.escape, marks)), lambda m: f"{m[0][:2]} {m[0][2:]}", text) if marks else text
+    return (
+        re.sub("|".join(map(re.escape, marks)), lambda m: f"{m[0][:2]} {m[0][2:]}", text)
+        if marks
+        else text
+    )
 
 # %% ../../nbs/10_hierarchy.ipynb #fill
 def _fill(
-    template: str,                    # trusted; slots in braces, `{{` for a brace
+    template: str,  # trusted; slots in braces, `{{` for a brace
     slots: Mapping[str, list[dict]],  # slot → parts
-    levels: Sequence[str] = (),       # the tags of these levels in the template are markup
+    levels: Sequence[str] = (),  # the tags of these levels in the template are markup
 ) -> list[dict]:
     "Put parts into the slots of a template; neighbouring texts become one part"
     parts = []
     for fixed, slot in _fixed(template, tuple(levels)):
         parts += map(dict, fixed)
-        if slot is not None: parts += slots[check_name(slot, slots, "slot of a prompt template", ConfigError)]
+        if slot is not None:
+            parts += slots[check_name(slot, slots, "slot of a prompt template", ConfigError)]
     return _merge(parts)
 
 
@@ -83,7 +95,9 @@ def _pieces(template):
     try:
         return list(Formatter().parse(template))
     except ValueError as e:
-        raise ConfigError(f"Prompt template {shorten(repr(template))}: {e}. Write {{{{ for a brace.") from e
+        raise ConfigError(
+            f"Prompt template {shorten(repr(template))}: {e}. Write {{{{ for a brace."
+        ) from e
 
 
 def _mark(text, levels):
@@ -95,35 +109,41 @@ def _mark(text, levels):
 def _merge(parts):
     out = []
     for p in parts:
-        if out and p["type"] == out[-1]["type"] == "text": out[-1] = plain(out[-1]["text"] + p["text"])
-        elif p["text"]: out.append(p)
+        if out and p["type"] == out[-1]["type"] == "text":
+            out[-1] = plain(out[-1]["text"] + p["text"])
+        elif p["text"]:
+            out.append(p)
     return out
 
 # %% ../../nbs/10_hierarchy.ipynb #name_speakers
 def name_speakers(
-    messages: Sequence[Message], # a context, oldest first
-    user_id: str,                # who will answer
-) -> list[dict]:                 # role, name, content
+    messages: Sequence[Message],  # a context, oldest first
+    user_id: str,  # who will answer
+) -> list[dict]:  # role, name, content
     "Turn messages into prompt messages in which one person is called HUMAN"
-    return [{"role": m.role, "name": speaker(m.name, user_id), "content": m.content} for m in messages]
+    return [
+        {"role": m.role, "name": speaker(m.name, user_id), "content": m.content} for m in messages
+    ]
 
 
 def speaker(
     author: str,  # of a message
-    user_id: str, # who will answer
+    user_id: str,  # who will answer
 ) -> str:
     "Name a speaker as prompts do: one person is HUMAN, and nobody else looks like it"
-    if author and author == user_id: return SPEAKER
+    if author and author == user_id:
+        return SPEAKER
     return f"@{author}" if author.strip().upper() == SPEAKER else author
 
 # %% ../../nbs/10_hierarchy.ipynb #first_and_last
 def first_and_last(
-    items: Sequence,     # messages of a context, oldest first
-    most: int | None,    # how many to keep; None: all
+    items: Sequence,  # messages of a context, oldest first
+    most: int | None,  # how many to keep; None: all
 ) -> Sequence:
     "Keep the first and the latest"
-    if most is None or len(items) <= most: return items
-    return [*items[:1], *items[len(items) - most + 1:]] if most > 1 else items[-1:]
+    if most is None or len(items) <= most:
+        return items
+    return [*items[:1], *items[len(items) - most + 1 :]] if most > 1 else items[-1:]
 
 # %% ../../nbs/10_hierarchy.ipynb #PROMPTS
 PROMPTS = {name: read_template(FIXTURES / "prompts" / f"{name}.txt") for name in ("short", "full")}
@@ -135,7 +155,7 @@ _MISSING = {f"{name.capitalize()}: Missing" for name in PERSONA_BLOCKS}
 
 def about_person(
     persona: Persona | Mapping | str,  # as for `format_persona`
-) -> str:                              # "" nothing
+) -> str:  # "" nothing
     "Write what is known about a person"
     text = format_persona(persona)
     return "" if _MISSING.issuperset(text.strip().splitlines()) else text
@@ -155,26 +175,35 @@ THOUGHT = "Think first, as yourself, then end the thought and write the answer. 
 
 # %% ../../nbs/10_hierarchy.ipynb #slots
 def _slots(
-    example: Example,                 # persona and source
+    example: Example,  # persona and source
     dimensions: Sequence[Dimension],  # the levels that are asked, in order
-    thinking: bool = False,           # whether a thought comes first
+    thinking: bool = False,  # whether a thought comes first
 ) -> dict[str, list[dict]]:
     "Make what a prompt template may contain"
     persona, form = about_person(example.persona), _asked_form(dimensions)
     line = " ".join(persona.split())
     texts = {
-        "source": example.source, "speaker": SPEAKER, "persona": tame(persona) or UNKNOWN, "task": _task(dimensions, form),
+        "source": example.source,
+        "speaker": SPEAKER,
+        "persona": tame(persona) or UNKNOWN,
+        "task": _task(dimensions, form),
         "line": line if line[-1:] in ".!?" else f"{line}.",
-        "thought": THOUGHT * (thinking and form != "thought"), "rules": RULES[form],
-        "platform": example.source, "name": SPEAKER, "memory": "", # so published templates call them
+        "thought": THOUGHT * (thinking and form != "thought"),
+        "rules": RULES[form],
+        "platform": example.source,
+        "name": SPEAKER,
+        "memory": "",  # so published templates call them
     }
     tags = [markup(opening(d.name)) for d in dimensions if form != "bare"]
-    return {name: [plain(text)] for name, text in texts.items()} | {"tags": tags, "blocks": _blocks(dimensions, form)}
+    return {name: [plain(text)] for name, text in texts.items()} | {
+        "tags": tags,
+        "blocks": _blocks(dimensions, form),
+    }
 
 
 def _asked_form(
-    dimensions: Sequence[Dimension], # the levels that are asked
-) -> str:                            # one of `FORMS`
+    dimensions: Sequence[Dimension],  # the levels that are asked
+) -> str:  # one of `FORMS`
     "Say where the texts will stand: several of them always between tags"
     return dimensions[0].form if len(dimensions) == 1 else "tag"
 
@@ -186,7 +215,8 @@ def _task(dimensions, form):
 
 def _blocks(dimensions, form):
     parts = []
-    for d in dimensions: parts += [plain("\n"), *_framed(d.name, d.definition, form)]
+    for d in dimensions:
+        parts += [plain("\n"), *_framed(d.name, d.definition, form)]
     return parts[1:]
 
 
@@ -201,6 +231,7 @@ THINKING = ("off", "on", "hetero")
 @dataclass(frozen=True)
 class HierarchyConfig:
     "Which levels are asked, how, and how their answers are read"
+
     path: str | None = None
     """JSON file of levels. null: the shipped variant."""
     variant: str = "main"
@@ -236,7 +267,8 @@ class HierarchyConfig:
 
     def __post_init__(self):
         require("hierarchy", *_config_checks(self))
-        if self.path is None: self.load()
+        if self.path is None:
+            self.load()
 
     def load(self) -> Hierarchy:
         "Give the hierarchy that these settings name"
@@ -244,23 +276,33 @@ class HierarchyConfig:
 
     def thinks(
         self,
-        level: str, # its name
+        level: str,  # its name
     ) -> bool:
         "Tell whether a completion of this level starts inside a thought"
-        if self.thinking == "on" or self.thinking == "hetero" and level == "response": return True
+        if self.thinking == "on" or self.thinking == "hetero" and level == "response":
+            return True
         return any(d.thinks or d.form == "thought" for d in self.load() if d.name == level)
 
     def shown(self, example: Example) -> Example:
         "Leave out what prompts do not show: parts of the persona, if there is dropout"
-        here = {"all": True, "train": example.split == "train", "test": example.split != "train"}[self.dropout_in]
-        if not here or not (self.field_dropout or self.item_dropout): return example
+        here = {"all": True, "train": example.split == "train", "test": example.split != "train"}[
+            self.dropout_in
+        ]
+        if not here or not (self.field_dropout or self.item_dropout):
+            return example
         shares = self.field_dropout, self.item_dropout, self.dropout_seed
         return replace(example, persona=drop_persona(example.persona, *shares))
 
 # %% ../../nbs/10_hierarchy.ipynb #_config_checks
 def _config_checks(c):
-    choices = {"prompt": PROMPTS, "thinking": THINKING, "stop": ("own", "any"), "asks": ("each", "together"),
-               "variant": VARIANTS, "dropout_in": ("all", "train", "test")}
+    choices = {
+        "prompt": PROMPTS,
+        "thinking": THINKING,
+        "stop": ("own", "any"),
+        "asks": ("each", "together"),
+        "variant": VARIANTS,
+        "dropout_in": ("all", "train", "test"),
+    }
     for name, known in choices.items():
         value = getattr(c, name)
         yield value in tuple(known), f"{name} is {shorten(repr(value))}.{near_miss(value, known)}"
@@ -273,38 +315,46 @@ def _config_checks(c):
         yield 0 <= share <= 1, f"{name} must be between 0 and 1, got {shorten(repr(share))}"
     levels = c.levels is None or isinstance(c.levels, (list, tuple)) and len(c.levels) > 0
     yield levels, f"levels must be a list of names, or null for all, got {shorten(repr(c.levels))}"
-    yield c.path is None or c.variant == "main", "path and variant name two hierarchies: give one of them"
+    yield (
+        c.path is None or c.variant == "main",
+        "path and variant name two hierarchies: give one of them",
+    )
 
 
 @lru_cache(maxsize=32)
 def _load(path, variant, levels):
     full = load_variant(variant) if path is None else load_hierarchy(path)
-    for name in levels or (): full.index_of(name)
+    for name in levels or ():
+        full.index_of(name)
     return full if levels is None else Hierarchy([d for d in full if d.name in levels])
 
 
 def token_cap(
-    d: Dimension,            # the level that is asked
-    config: HierarchyConfig, # caps and thinking
+    d: Dimension,  # the level that is asked
+    config: HierarchyConfig,  # caps and thinking
 ) -> int:
     "Give the longest completion of a level, in tokens, a thought included"
     own = config.response_tokens if d.name == "response" else config.state_tokens
-    return (own or d.max_tokens) + config.thought_tokens * (config.thinks(d.name) and d.form != "thought")
+    return (own or d.max_tokens) + config.thought_tokens * (
+        config.thinks(d.name) and d.form != "thought"
+    )
 
 
 def _stops(
-    d: Dimension,            # the level that is asked
-    config: HierarchyConfig, # whose tags count
-) -> list[str]:              # none for a bare text, which ends at the end token
+    d: Dimension,  # the level that is asked
+    config: HierarchyConfig,  # whose tags count
+) -> list[str]:  # none for a bare text, which ends at the end token
     "List the strings that end a completion, the level's own one first"
     own = {"tag": [closing(d.name)], "bare": [], "thought": ["</think>"]}[d.form]
-    others = [closing(n) for n in config.load().names if n != d.name] if config.stop == "any" else []
+    others = (
+        [closing(n) for n in config.load().names if n != d.name] if config.stop == "any" else []
+    )
     return own + others
 
 # %% ../../nbs/10_hierarchy.ipynb #check_training
 def check_training(
-    hierarchy: Hierarchy, # the levels to train
-) -> Hierarchy:           # the same
+    hierarchy: Hierarchy,  # the levels to train
+) -> Hierarchy:  # the same
     "Refuse a hierarchy whose last level is not the reply"
     names = hierarchy.names
     problem = f"levels must end with 'response' for training, got {', '.join(names)}"
@@ -313,20 +363,23 @@ def check_training(
 
 # %% ../../nbs/10_hierarchy.ipynb #prompt
 def prompt(
-    example: Example,                       # persona, context and source
-    levels: str | Sequence[str],            # one level, or several to be answered in this order
+    example: Example,  # persona, context and source
+    levels: str | Sequence[str],  # one level, or several to be answered in this order
     config: HierarchyConfig | None = None,  # None = the defaults
-    thinking: bool | None = None,           # None = what the config says about the last level
+    thinking: bool | None = None,  # None = what the config says about the last level
 ) -> list[dict]:  # messages: role, name, content (text, or parts)
     "Ask for one or more levels of an example"
     config = config or HierarchyConfig()
     hierarchy, levels = config.load(), [levels] if isinstance(levels, str) else list(levels)
     asked = Hierarchy([hierarchy[n] for n in levels])
-    if thinking is None: thinking = config.thinks(levels[-1])
+    if thinking is None:
+        thinking = config.thinks(levels[-1])
     own = {d.system_prompt for d in asked}
     template = len(own) == 1 and own.pop() or PROMPTS[config.prompt]
     system = _fill(template, _slots(config.shown(example), asked, thinking), hierarchy.names)
-    context = name_speakers(first_and_last(example.context, config.context_messages), example.user_id)
+    context = name_speakers(
+        first_and_last(example.context, config.context_messages), example.user_id
+    )
     return [{"role": "system", "name": "", "content": system}, *context]
 
 # %% ../../nbs/10_hierarchy.ipynb #TRACE
@@ -334,29 +387,32 @@ TRACE = ("value", "stance", "emotion", "belief", "goal", "communication")
 
 
 def target(
-    texts: Mapping[str, str],               # level → text, in the order that the prompt asks for
-    trace: Mapping[str, str] | None = None, # level → text, listed in a thought; None = no thought
-    hierarchy: Hierarchy = HIERARCHY,       # says where a text stands that is asked alone
+    texts: Mapping[str, str],  # level → text, in the order that the prompt asks for
+    trace: Mapping[str, str] | None = None,  # level → text, listed in a thought; None = no thought
+    hierarchy: Hierarchy = HIERARCHY,  # says where a text stands that is asked alone
 ) -> list[dict]:
     "Write the completion that a prompt asks for, as parts"
     parts = []
     form = _asked_form([d for d in hierarchy if d.name in texts]) if len(texts) == 1 else "tag"
     if trace is not None:
-        for level, text in trace.items(): parts += [markup(opening(level)), plain(text)]
+        for level, text in trace.items():
+            parts += [markup(opening(level)), plain(text)]
         parts.append(markup("</think>"))
-    for level, text in texts.items(): parts += _framed(level, text, form)
-    return parts[1:] if form == "thought" else parts # the prompt has opened the thought
+    for level, text in texts.items():
+        parts += _framed(level, text, form)
+    return parts[1:] if form == "thought" else parts  # the prompt has opened the thought
 
 # %% ../../nbs/10_hierarchy.ipynb #make_rows
 def make_rows(
-    examples: Sequence[Example],           # N of them
-    config: HierarchyConfig | None = None, # None = the defaults
-    levels: Sequence[str] | None = None,   # None = all L levels of the config
+    examples: Sequence[Example],  # N of them
+    config: HierarchyConfig | None = None,  # None = the defaults
+    levels: Sequence[str] | None = None,  # None = all L levels of the config
 ) -> list[dict]:  # N·L rows, one level after the other
     "Make one row per example and level (HumanLM's per-level prompts), or one per example that asks for all levels"
     config = config or HierarchyConfig()
     hierarchy = config.load()
-    if config.asks == "together": return [joint_row(e, config) for e in examples]
+    if config.asks == "together":
+        return [joint_row(e, config) for e in examples]
     dimensions = hierarchy if levels is None else [hierarchy[n] for n in levels]
     return [_row(e, d, config) for d in dimensions for e in examples]
 
@@ -364,10 +420,18 @@ def make_rows(
 def _row(e, d, config):
     known = (e.states or {}).get(d.name)
     return {
-        "row_id": f"{e.id}:{d.name}", "level": d.name,
-        "prompt": prompt(e, d.name, config), "ground_truth": known or e.reply,
-        "example_id": e.id, "context_id": e.context_id, "user_id": e.user_id, "split": e.split,
-        "max_tokens": token_cap(d, config), "stop": _stops(d, config), "thinking": config.thinks(d.name), "form": d.form,
+        "row_id": f"{e.id}:{d.name}",
+        "level": d.name,
+        "prompt": prompt(e, d.name, config),
+        "ground_truth": known or e.reply,
+        "example_id": e.id,
+        "context_id": e.context_id,
+        "user_id": e.user_id,
+        "split": e.split,
+        "max_tokens": token_cap(d, config),
+        "stop": _stops(d, config),
+        "thinking": config.thinks(d.name),
+        "form": d.form,
         "limits": text_limits([d]),
     }
 
@@ -375,16 +439,20 @@ def _row(e, d, config):
 def joint_row(
     example: Example,
     config: HierarchyConfig,
-    until: str | None = None, # the last level that is written; None = the last one there is
+    until: str | None = None,  # the last level that is written; None = the last one there is
 ) -> dict:
     "Ask for all levels in one prompt, to be answered in order up to one of them"
     hierarchy = config.load()
     d = hierarchy[until or hierarchy.names[-1]]
-    levels, last = hierarchy.names[:hierarchy.index_of(d.name) + 1], hierarchy.names[-1]
+    levels, last = hierarchy.names[: hierarchy.index_of(d.name) + 1], hierarchy.names[-1]
     silent, thinking = replace(config, thinking="off"), config.thinks(last)
     cap = sum(token_cap(hierarchy[n], silent) for n in levels) + config.thought_tokens * thinking
     return _row(example, d, config) | {
-        "levels": levels, "prompt": prompt(example, hierarchy.names, config), "max_tokens": cap,
-        "stop": [closing(d.name)], "thinking": thinking, "form": "tag",
+        "levels": levels,
+        "prompt": prompt(example, hierarchy.names, config),
+        "max_tokens": cap,
+        "stop": [closing(d.name)],
+        "thinking": thinking,
+        "form": "tag",
         "limits": text_limits([hierarchy[n] for n in levels]),
     }

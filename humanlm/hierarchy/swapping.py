@@ -17,29 +17,44 @@ SYSTEM_FRAME = ("<|im_start|>system\n", "<|im_end|>")
 
 
 def swap_system(
-    prompt: Sequence[dict] | str,              # messages, or a rendered prompt that begins with a system message
-    system: Sequence[dict] | str,              # parts or text of the new one
-    frame: tuple[str, str] = SYSTEM_FRAME,     # what stands around a system message in a rendered prompt
-) -> list[dict] | str:                         # like the prompt
+    prompt: Sequence[dict]
+    | str,  # messages, or a rendered prompt that begins with a system message
+    system: Sequence[dict] | str,  # parts or text of the new one
+    frame: tuple[
+        str, str
+    ] = SYSTEM_FRAME,  # what stands around a system message in a rendered prompt
+) -> list[dict] | str:  # like the prompt
     "Put another system message in the place of the first one"
     if isinstance(prompt, str):
         start, end = _system_span(prompt, frame)
         told = tame(parts_text(system), _marks(frame))
-        while frame[1].isspace() and frame[1] in told: told = told.replace(frame[1], frame[1][1:] or "_")  # an end of blanks alone
+        while frame[1].isspace() and frame[1] in told:
+            told = told.replace(frame[1], frame[1][1:] or "_")  # an end of blanks alone
         return prompt[:start] + told + prompt[end:]
     rest = prompt[1:] if prompt and prompt[0]["role"] == "system" else prompt
     return [{"role": "system", "name": "", "content": system}, *rest]
 
 
 def _marks(frame):
-    return [mark for part in frame for mark in re.findall(r"<\|[^|]*\|>", part) or [part.strip()] if mark]
+    return [
+        mark
+        for part in frame
+        for mark in re.findall(r"<\|[^|]*\|>", part) or [part.strip()]
+        if mark
+    ]
 
 
 def _system_span(prompt, frame):
     start, end = len(frame[0]), prompt.find(frame[1], len(frame[0]))
     if not prompt.startswith(frame[0]) or end < 0:
-        problem = f"The prompt does not begin with a system message between {frame[0]!r} and {frame[1]!r}"
-        raise ConfigError(f"{problem}: {shorten(repr(prompt))}. Pass messages, or the marks of its template.")
+        problem = (
+            f"The prompt does not begin with a system message between {frame[0]!r} and {frame[1]!r}"
+        )
+        raise ConfigError(
+            f"{problem}: {shorten(repr(prompt))}. Pass messages, or the marks of its template."
+        )
     if len({mark in prompt[start:end] for mark in PERSONA_MARKS}) > 1:
-        raise ConfigError(f"The persona holds the mark {frame[1]}, so nobody can tell where it ends. Pass messages.")
+        raise ConfigError(
+            f"The persona holds the mark {frame[1]}, so nobody can tell where it ends. Pass messages."
+        )
     return start, end

@@ -29,6 +29,8 @@ SOURCES = {
 }
 "Our name of a source → its other names."
 _NAMES = {name: source for source, others in SOURCES.items() for name in (source, *others)}
+
+
 @lru_cache(maxsize=256)
 def source_name(
     name: str,  # in any of the naming schemes, with or without its owner on the hub
@@ -41,29 +43,38 @@ def source_name(
 
 # %% ../../nbs/logs/03_fields.ipynb #FAULTS
 # Why a row is dropped
-FAULTS = FILE_FAULTS | MAIL_FAULTS | {
-    "missing field": "a column that every row needs is not there",
-    "wrong type": "a column holds something else than published rows hold",
-    "no context": "there is no message to answer",
-    "empty reply": "the reply has no text",
-    "removed reply": "the reply was removed from the site, only a mark is left",
-    "unknown author": "nobody knows who wrote the reply (deleted accounts are not one person)",
-    "unknown kind of message": "a YouTube item that does not say it is a video or a comment",
-}
+FAULTS = (
+    FILE_FAULTS
+    | MAIL_FAULTS
+    | {
+        "missing field": "a column that every row needs is not there",
+        "wrong type": "a column holds something else than published rows hold",
+        "no context": "there is no message to answer",
+        "empty reply": "the reply has no text",
+        "removed reply": "the reply was removed from the site, only a mark is left",
+        "unknown author": "nobody knows who wrote the reply (deleted accounts are not one person)",
+        "unknown kind of message": "a YouTube item that does not say it is a video or a comment",
+    }
+)
 
 # %% ../../nbs/logs/03_fields.ipynb #NOTES
 # What is odd about a row that can be used
-NOTES = FILE_NOTES | MAIL_NOTES | TIME_NOTES | {
-    "persona of another shape": "the one that came lacks a part, has others, or is a list (then left out)",
-    "metadata unreadable": "the facts about a message are not a JSON object; its text is kept",
-    "identity unknown": "which earlier messages are the user's own cannot be decided: none is called HUMAN",
-    "matched by hash": "the user id is a hash, and it is the hash of an author's name or id",
-    "matched by display name": "an author and the user share a display name, and no id says otherwise",
-    "unknown author in the context": "an earlier message was written by nobody knows whom",
-    "empty message in the context": "an earlier message has no text",
-    "root known by its text": "the article has no id: rows belong together if its text is the same",
-    "several people in a chat": "user messages of one chat carry different ids; all are taken as the user's",
-}
+NOTES = (
+    FILE_NOTES
+    | MAIL_NOTES
+    | TIME_NOTES
+    | {
+        "persona of another shape": "the one that came lacks a part, has others, or is a list (then left out)",
+        "metadata unreadable": "the facts about a message are not a JSON object; its text is kept",
+        "identity unknown": "which earlier messages are the user's own cannot be decided: none is called HUMAN",
+        "matched by hash": "the user id is a hash, and it is the hash of an author's name or id",
+        "matched by display name": "an author and the user share a display name, and no id says otherwise",
+        "unknown author in the context": "an earlier message was written by nobody knows whom",
+        "empty message in the context": "an earlier message has no text",
+        "root known by its text": "the article has no id: rows belong together if its text is the same",
+        "several people in a chat": "user messages of one chat carry different ids; all are taken as the user's",
+    }
+)
 
 # %% ../../nbs/logs/03_fields.ipynb #decode_prompt
 def decode_prompt(
@@ -72,7 +83,10 @@ def decode_prompt(
     "Read the messages before a reply; `RowFault` says what is wrong"
     prompt = decode_field(decode_field(prompt, "prompt"), "prompt")
     if not isinstance(prompt, (list, tuple)) or not {*map(type, prompt)} <= {dict}:
-        raise RowFault("wrong type", f"field 'prompt': expected messages with role and content, got {shorten(repr(prompt))}")
+        raise RowFault(
+            "wrong type",
+            f"field 'prompt': expected messages with role and content, got {shorten(repr(prompt))}",
+        )
     if not prompt:
         raise RowFault("no context", "field 'prompt' is empty")
     return list(prompt)
@@ -85,7 +99,9 @@ def decode_field(value, field):
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as e:
-        raise RowFault("broken JSON", f"field {field!r}: {shorten(e)}: {shorten(repr(value))}") from e
+        raise RowFault(
+            "broken JSON", f"field {field!r}: {shorten(e)}: {shorten(repr(value))}"
+        ) from e
 
 # %% ../../nbs/logs/03_fields.ipynb #_facts
 def read_facts(value, notes):
@@ -118,7 +134,11 @@ class AuthorFacts(NamedTuple):
 
     def has_hash(self, user_id: str) -> bool:  # user_id: 16 or 64 hex digits
         "Does a hashed user id stand for this author?"
-        return any(digest.startswith(user_id) for name in {self.shown, *self.ids, *self.names} - {""} for digest in digests(name))
+        return any(
+            digest.startswith(user_id)
+            for name in {self.shown, *self.ids, *self.names} - {""}
+            for digest in digests(name)
+        )
 
 
 def known_name(

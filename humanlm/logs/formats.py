@@ -28,40 +28,55 @@ class _Format(NamedTuple):
     subject: str  # the paper's name for it
     media: str  # name of the platform
     began: float  # UTC seconds; nothing was written there earlier
-    author: Callable[[dict, dict, int], AuthorFacts]  # of a message, from the message, its facts and its place
+    author: Callable[
+        [dict, dict, int], AuthorFacts
+    ]  # of a message, from the message, its facts and its place
     user: Callable[[str, dict], AuthorFacts]  # of the reply, from the user id and the facts
     content: Callable[[dict, dict, int], str]  # what a prompt shows of a message
-    root: Callable[[str, dict, dict, dict], str]  # of a discussion, from post id, message 0, its facts, the notes
-    enrich: tuple[str, ...] = ()  # facts about the reply and its author worth showing to who writes a persona
+    root: Callable[
+        [str, dict, dict, dict], str
+    ]  # of a discussion, from post id, message 0, its facts, the notes
+    enrich: tuple[
+        str, ...
+    ] = ()  # facts about the reply and its author worth showing to who writes a persona
     post: tuple[str, ...] = ()  # facts about the post that count something
     chat: bool = False  # is one side a model?
 
 
-def _ids(*values): return tuple(dict.fromkeys(v for v in values if v))
+def _ids(*values):
+    return tuple(dict.fromkeys(v for v in values if v))
 
 # %% ../../nbs/logs/04_formats.ipynb #_raw
-def _raw(user_id): return "" if HASHED.fullmatch(user_id) else user_id
+def _raw(user_id):
+    return "" if HASHED.fullmatch(user_id) else user_id
 
 
 def _content(message, facts=None, place=0):
     text = message.get("content")
     if text is not None and not isinstance(text, str):
-        raise RowFault("wrong type", f"field 'prompt', message {place}: content is {shorten(repr(text))}, not text")
+        raise RowFault(
+            "wrong type",
+            f"field 'prompt', message {place}: content is {shorten(repr(text))}, not text",
+        )
     return text or ""
 
 
-def _role(message): return known_name(message.get("role"))
+def _role(message):
+    return known_name(message.get("role"))
 
 
-def _post(post_id, message, facts, notes): return post_id
+def _post(post_id, message, facts, notes):
+    return post_id
 
 # %% ../../nbs/logs/04_formats.ipynb #_login
 @lru_cache(maxsize=65536)
-def _login(name): return re.sub(r"^/?u/", "", name).casefold()
+def _login(name):
+    return re.sub(r"^/?u/", "", name).casefold()
 
 
 @lru_cache(maxsize=65536)
-def _redditor(name): return AuthorFacts(name, _ids(_login(name)))
+def _redditor(name):
+    return AuthorFacts(name, _ids(_login(name)))
 
 
 def _reddit_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
@@ -81,7 +96,8 @@ def _reddit_names(user_id, author):
     return AuthorFacts(login, _ids(_raw(login), _login(author)))
 
 # %% ../../nbs/logs/04_formats.ipynb #_reddit_root
-def _reddit_root(post_id, message, facts, notes): return post_id.removeprefix("t3_")
+def _reddit_root(post_id, message, facts, notes):
+    return post_id.removeprefix("t3_")
 
 # %% ../../nbs/logs/04_formats.ipynb #_SIGNS
 # Source → facts about a first message that only this source has
@@ -104,7 +120,8 @@ def _likely_source(
     return best if shared[best] else ""
 
 # %% ../../nbs/logs/04_formats.ipynb #_is_video
-def _handle(name): return name and "@" + known_name(name).lstrip("@").casefold()
+def _handle(name):
+    return name and "@" + known_name(name).lstrip("@").casefold()
 
 
 def _snippet(facts):
@@ -122,7 +139,10 @@ def _is_video(facts, place):
     kind = facts.get("kind")
     if "#video" in str(kind) or "#comment" in str(kind):
         return "#video" in str(kind)
-    found, guess = "has no kind" if kind is None else f"is of kind {shorten(repr(kind), 30)}", _likely_source(facts)
+    found, guess = (
+        "has no kind" if kind is None else f"is of kind {shorten(repr(kind), 30)}",
+        _likely_source(facts),
+    )
     other = "" if guess in ("", "youtube") else f"; it looks like {guess}, see build.source"
     raise RowFault("unknown kind of message", f"field 'prompt', message {place} {found}{other}")
 
@@ -135,7 +155,9 @@ def _youtube_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
         return AuthorFacts(title, _ids(known_name(snippet.get("channelId"))), _ids(_handle(title)))
     name = known_name(snippet.get("authorDisplayName"))
     channel = _channel(snippet) or (role if role.startswith("UC") else "")
-    return AuthorFacts(name or role, _ids(channel), _ids(_handle(name or (role if role != channel else ""))))
+    return AuthorFacts(
+        name or role, _ids(channel), _ids(_handle(name or (role if role != channel else "")))
+    )
 
 
 def _youtube_user(user_id: str, facts: dict) -> AuthorFacts:
@@ -143,7 +165,14 @@ def _youtube_user(user_id: str, facts: dict) -> AuthorFacts:
     snippet, raw = _snippet(facts), _raw(user_id)
     is_channel = raw.startswith("UC")
     ids = _ids(raw if is_channel else "", _channel(snippet))
-    return AuthorFacts(user_id, ids, _ids(_handle(known_name(snippet.get("authorDisplayName"))), _handle("" if is_channel else raw)))
+    return AuthorFacts(
+        user_id,
+        ids,
+        _ids(
+            _handle(known_name(snippet.get("authorDisplayName"))),
+            _handle("" if is_channel else raw),
+        ),
+    )
 
 # %% ../../nbs/logs/04_formats.ipynb #_TAG
 _TAG = re.compile(r"</?(?:a|b|i|u|s|em|strong|span|p|br)\b[^<>]{0,2000}>", re.I)
@@ -169,20 +198,25 @@ def _youtube_content(message: dict, facts: dict, place: int = 0) -> str:
     if isinstance(spoken, (list, tuple)):
         spoken = " ".join(str(fact_at(s, "text") if isinstance(s, dict) else s) for s in spoken)
     said = f"Transcript: {spoken}" if spoken and isinstance(spoken, str) else ""
-    return "\n\n".join(p for p in (title if not text.startswith(title) else "", text or about, said) if p)
+    return "\n\n".join(
+        p for p in (title if not text.startswith(title) else "", text or about, said) if p
+    )
 
 
-def _youtube_root(post_id, message, facts, notes): return known_name(facts.get("id")) or post_id
+def _youtube_root(post_id, message, facts, notes):
+    return known_name(facts.get("id")) or post_id
 
 # %% ../../nbs/logs/04_formats.ipynb #_ARTICLE
 _ARTICLE = ("article_id", "articleId", "post_id", "id", "unique_slug", "url", "link")
 
 
-def _writer(name): return known_name(name).lstrip("@")
+def _writer(name):
+    return known_name(name).lstrip("@")
 
 
 @lru_cache(maxsize=65536)
-def _medium_writer(role): return AuthorFacts(role, _ids(_writer(role)))
+def _medium_writer(role):
+    return AuthorFacts(role, _ids(_writer(role)))
 
 
 def _medium_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
@@ -198,7 +232,9 @@ def _medium_user(user_id: str, facts: dict) -> AuthorFacts:
 def _medium_content(message: dict, facts: dict, place: int = 0) -> str:
     "What a prompt shows: the text without the heading line of the section"
     first, line_end, rest = _content(message, facts, place).partition("\n")
-    return rest.lstrip("\n") if line_end and first.strip() == "POLITICS" else first + line_end + rest
+    return (
+        rest.lstrip("\n") if line_end and first.strip() == "POLITICS" else first + line_end + rest
+    )
 
 # %% ../../nbs/logs/04_formats.ipynb #_medium_root
 def _medium_root(post_id, message, facts, notes):
@@ -210,7 +246,8 @@ def _medium_root(post_id, message, facts, notes):
     return article
 
 
-def _digest(text): return blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+def _digest(text):
+    return blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 # %% ../../nbs/logs/04_formats.ipynb #_literal
 @lru_cache(maxsize=4096)
@@ -225,7 +262,11 @@ def _literal(text):
 
 def _value(facts, name):
     value = facts.get(name)
-    return _literal(value) if isinstance(value, str) and value[:1] in "{[" and len(value) < 20_000 else value
+    return (
+        _literal(value)
+        if isinstance(value, str) and value[:1] in "{[" and len(value) < 20_000
+        else value
+    )
 
 # %% ../../nbs/logs/04_formats.ipynb #_PRODUCT
 def _shown(value, joint="; ", depth=0):
@@ -239,8 +280,13 @@ def _shown(value, joint="; ", depth=0):
 
 
 _PRODUCT = {
-    "Title": ("title", " "), "Subtitle": ("subtitle", " "), "Price": ("price", " "), "Author": ("author", "; "),
-    "Description": ("description", "\n"), "Features": ("features", "\n"), "Details": ("details", "; "),
+    "Title": ("title", " "),
+    "Subtitle": ("subtitle", " "),
+    "Price": ("price", " "),
+    "Author": ("author", "; "),
+    "Description": ("description", "\n"),
+    "Features": ("features", "\n"),
+    "Details": ("details", "; "),
 }
 
 
@@ -259,13 +305,19 @@ def _amazon_content(message: dict, facts: dict, place: int = 0) -> str:
     "What a prompt shows of a product: the path to it and what its page says"
     path = _shown(_value(facts, "categories"), " > ") or _shown(facts.get("main_category"))
     found = ((label, _value(facts, name), joint) for label, (name, joint) in _PRODUCT.items())
-    said = {label: _shown(_author(value) if label == "Author" else value, joint) for label, value, joint in found}
+    said = {
+        label: _shown(_author(value) if label == "Author" else value, joint)
+        for label, value, joint in found
+    }
     if not said["Title"] and not said["Description"]:
         return _content(message, facts, place)
-    return "\n".join(filter(None, (path, *(f"{label}: {text}" for label, text in said.items() if text))))
+    return "\n".join(
+        filter(None, (path, *(f"{label}: {text}" for label, text in said.items() if text)))
+    )
 
 
-def _author(value): return {k: value.get(k) for k in ("name", "about")} if isinstance(value, dict) else value
+def _author(value):
+    return {k: value.get(k) for k in ("name", "about")} if isinstance(value, dict) else value
 
 # %% ../../nbs/logs/04_formats.ipynb #is_model
 def is_model(
@@ -302,7 +354,11 @@ def _correspondent(role, sender):
 def _enron_user(user_id: str, facts: dict) -> AuthorFacts:
     "Who wrote the mail to predict"
     who, sender = read_who(_raw(user_id)), read_who(known_name(facts.get("from")))
-    return AuthorFacts(who.address or who.name or user_id, _ids(who.address, sender.address), _ids(who.name, sender.name))
+    return AuthorFacts(
+        who.address or who.name or user_id,
+        _ids(who.address, sender.address),
+        _ids(who.name, sender.name),
+    )
 
 
 def _enron_root(post_id, message, facts, notes):
@@ -310,24 +366,80 @@ def _enron_root(post_id, message, facts, notes):
     return f"subject:{_digest(subject)}" if subject else post_id
 
 # %% ../../nbs/logs/04_formats.ipynb #_date
-def _date(year, month=1): return datetime(year, month, 1, tzinfo=timezone.utc).timestamp()
+def _date(year, month=1):
+    return datetime(year, month, 1, tzinfo=timezone.utc).timestamp()
 
 
-_MEDIUM_PROFILE = ("counts.claps", "counts.voters", "counts.views", "counts.publication_id", "bio", "fullname",
-                   "followers_count", "following_count", "twitter_username", "tier", "tags_followed")
+_MEDIUM_PROFILE = (
+    "counts.claps",
+    "counts.voters",
+    "counts.views",
+    "counts.publication_id",
+    "bio",
+    "fullname",
+    "followers_count",
+    "following_count",
+    "twitter_username",
+    "tier",
+    "tags_followed",
+)
 
 # %% ../../nbs/logs/04_formats.ipynb #formats
 # Source → what is particular to it. Add a line to read another source.
 formats: dict[str, _Format] = {
-    "youtube": _Format("News", "Youtube", _date(2005, 2), _youtube_author, _youtube_user, _youtube_content, _youtube_root,
-                      post=("statistics.viewCount", "statistics.likeCount", "statistics.commentCount")),
-    "amazon": _Format("Book", "Amazon", _date(1995, 7), _amazon_author, _amazon_user, _amazon_content, _post,
-                     ("rating", "verified_purchase", "helpful_vote"), ("average_rating", "rating_number")),
-    "reddit": _Format("Opinion", "Reddit", _date(2005, 6), _reddit_author, _reddit_user, _content, _reddit_root,
-                     post=("score", "upvote_ratio", "num_comments")),
-    "medium": _Format("Politics", "Medium", _date(2012, 8), _medium_author, _medium_user, _medium_content, _medium_root,
-                     _MEDIUM_PROFILE, ("claps", "voters", "responses_count")),
-    "wildchat": _Format("Chat", "WildChat", _date(2022, 11), _chat_author, _chat_user, _content, _post, chat=True),
-    "enron": _Format("Email", "Enron", _date(1985), _enron_author, _enron_user, _content, _enron_root,
-                    ("subject", "x_folder", "x_origin")),
+    "youtube": _Format(
+        "News",
+        "Youtube",
+        _date(2005, 2),
+        _youtube_author,
+        _youtube_user,
+        _youtube_content,
+        _youtube_root,
+        post=("statistics.viewCount", "statistics.likeCount", "statistics.commentCount"),
+    ),
+    "amazon": _Format(
+        "Book",
+        "Amazon",
+        _date(1995, 7),
+        _amazon_author,
+        _amazon_user,
+        _amazon_content,
+        _post,
+        ("rating", "verified_purchase", "helpful_vote"),
+        ("average_rating", "rating_number"),
+    ),
+    "reddit": _Format(
+        "Opinion",
+        "Reddit",
+        _date(2005, 6),
+        _reddit_author,
+        _reddit_user,
+        _content,
+        _reddit_root,
+        post=("score", "upvote_ratio", "num_comments"),
+    ),
+    "medium": _Format(
+        "Politics",
+        "Medium",
+        _date(2012, 8),
+        _medium_author,
+        _medium_user,
+        _medium_content,
+        _medium_root,
+        _MEDIUM_PROFILE,
+        ("claps", "voters", "responses_count"),
+    ),
+    "wildchat": _Format(
+        "Chat", "WildChat", _date(2022, 11), _chat_author, _chat_user, _content, _post, chat=True
+    ),
+    "enron": _Format(
+        "Email",
+        "Enron",
+        _date(1985),
+        _enron_author,
+        _enron_user,
+        _content,
+        _enron_root,
+        ("subject", "x_folder", "x_origin"),
+    ),
 }

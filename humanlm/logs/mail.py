@@ -39,7 +39,11 @@ class _Who(NamedTuple):
     address: str  # in lower case; "" if there is none
 
 # %% ../../nbs/logs/02_mail.ipynb #read_who
-_ADDRESS = re.compile(r"[\w.!#$%&'*+=?^`{|}~-]{1,64}@[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63}){1,8}", re.I | re.A)
+_ADDRESS = re.compile(
+    r"[\w.!#$%&'*+=?^`{|}~-]{1,64}@[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63}){1,8}", re.I | re.A
+)
+
+
 @lru_cache(maxsize=65536)
 def read_who(
     text: str,  # what stands behind From: or in a role
@@ -81,8 +85,12 @@ def thread_subject(
 # %% ../../nbs/logs/02_mail.ipynb #_MONTHS
 _MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
 _CLOCK = r"[ ,]{1,4}(?:at )?([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?(?: ?([ap])\.?m)?"
-_WORDS_DATE = re.compile(rf"\b({'|'.join(_MONTHS)})[a-z]{{0,6}}\.? ([0-9]{{1,2}}), ?([0-9]{{4}}){_CLOCK}", re.I)
-_PLAIN_DATE = re.compile(rf"\b([0-9]{{1,2}})[/-]([0-9]{{1,2}})[/-]([0-9]{{4}}|[0-9]{{2}}){_CLOCK}", re.I)
+_WORDS_DATE = re.compile(
+    rf"\b({'|'.join(_MONTHS)})[a-z]{{0,6}}\.? ([0-9]{{1,2}}), ?([0-9]{{4}}){_CLOCK}", re.I
+)
+_PLAIN_DATE = re.compile(
+    rf"\b([0-9]{{1,2}})[/-]([0-9]{{1,2}})[/-]([0-9]{{4}}|[0-9]{{2}}){_CLOCK}", re.I
+)
 
 
 def _seconds(zone, month, day, year, hour, minute, second, half):
@@ -112,7 +120,9 @@ def _parse_time(
         if found := _PLAIN_DATE.search(text):
             return _seconds(zone, *found.groups())
         parts = parsedate_tz(text)
-        return float(mktime_tz(parts if _ZONE.search(text) else (*parts[:9], zone))) if parts else None
+        return (
+            float(mktime_tz(parts if _ZONE.search(text) else (*parts[:9], zone))) if parts else None
+        )
     except (ValueError, OverflowError, IndexError, TypeError):
         return None
 
@@ -134,7 +144,10 @@ def _plain_body(
 
 
 def _part_text(part):
-    if str(part.get("Content-Transfer-Encoding", "")).strip().lower() not in ("quoted-printable", "base64"):
+    if str(part.get("Content-Transfer-Encoding", "")).strip().lower() not in (
+        "quoted-printable",
+        "base64",
+    ):
         return part.get_payload()
     data = part.get_payload(decode=True) or b""
     for charset in (part.get_content_charset("utf-8"), "utf-8", "cp1252"):
@@ -158,11 +171,25 @@ class _Mail(NamedTuple):
 
 
 _HEADERS = ("From", "To", "Cc", "Date", "Subject", "Message-ID", "X-From", "X-Folder", "X-Origin")
+
+
 def _own_mail(head, body):
     who, known = read_who(head["From"]), read_who(head["X-From"])
-    facts = {"message_id": head["Message-ID"], "x_folder": head["X-Folder"], "x_origin": head["X-Origin"]}
+    facts = {
+        "message_id": head["Message-ID"],
+        "x_folder": head["X-Folder"],
+        "x_origin": head["X-Origin"],
+    }
     time = _parse_time(head["Date"])
-    return _Mail(who.address or who.name, time, head["Subject"], body, head["To"], who.name or known.name, facts)
+    return _Mail(
+        who.address or who.name,
+        time,
+        head["Subject"],
+        body,
+        head["To"],
+        who.name or known.name,
+        facts,
+    )
 
 # %% ../../nbs/logs/02_mail.ipynb #read_mail
 def _quoted_mail(part, zone, people, latest):
@@ -186,7 +213,9 @@ def _read_mail(
         raise ValueError("there are no headers")
     parts = body_parts(body)
     zone = (parsedate_tz(head["Date"][:200]) or (None,))[-1] or 0
-    people = {a.casefold() for a in _ADDRESS.findall(" ".join((head["From"], head["To"], head["Cc"])))}
+    people = {
+        a.casefold() for a in _ADDRESS.findall(" ".join((head["From"], head["To"], head["Cc"])))
+    }
     own = _own_mail(head, parts[0].text)
     return [*(_quoted_mail(part, zone, people, own.time) for part in reversed(parts[1:])), own]
 
@@ -211,6 +240,8 @@ MAIL_NOTES = {
     "quoted too deep": f"quotations more than {MAX_DEPTH} deep are left out",
 }
 "What is left out of a thread."
+
+
 def _mail_threads(
     mails: list[_Mail],  # of one file, oldest first
 ) -> tuple[list[list[_Mail]], list[str]]:  # threads, and why mails were left out
@@ -220,7 +251,12 @@ def _mail_threads(
         if why := _unfit(mail, own=mail is mails[-1]):
             left_out.append(why)
             continue
-        if not threads or latest is not None and mail.time is not None and mail.time - latest > CONTEXT_GAP:
+        if (
+            not threads
+            or latest is not None
+            and mail.time is not None
+            and mail.time - latest > CONTEXT_GAP
+        ):
             threads.append([])
         threads[-1].append(mail)
         latest = latest if mail.time is None else mail.time
@@ -249,17 +285,28 @@ def _body_key(mail: _Mail) -> str:
 
 # %% ../../nbs/logs/02_mail.ipynb #_facts
 def _facts(mail):
-    sender = f'"{mail.sender_name}" <{mail.sender}>' if mail.sender_name and "@" in mail.sender else mail.sender
+    sender = (
+        f'"{mail.sender_name}" <{mail.sender}>'
+        if mail.sender_name and "@" in mail.sender
+        else mail.sender
+    )
     return {"from": sender, "to": mail.to, "subject": mail.subject, "timestamp": mail.time}
 
 
-def _message(mail): return {"role": mail.sender, "content": mail.body, "metadata": _facts(mail)}
+def _message(mail):
+    return {"role": mail.sender, "content": mail.body, "metadata": _facts(mail)}
 
 # %% ../../nbs/logs/02_mail.ipynb #mail_rows
 def _row(before, mail, facts):
     facts = {name: text for name, text in facts.items() if name != "message_id" or mail.facts}
-    return {"prompt": [_message(m) for m in before], "completion": mail.body, "post_id": f"enron_{_body_key(before[0])}",
-            "user_id": mail.sender, "timestamp": mail.time, "metadata": _facts(mail) | facts}
+    return {
+        "prompt": [_message(m) for m in before],
+        "completion": mail.body,
+        "post_id": f"enron_{_body_key(before[0])}",
+        "user_id": mail.sender,
+        "timestamp": mail.time,
+        "metadata": _facts(mail) | facts,
+    }
 
 
 def mail_rows(

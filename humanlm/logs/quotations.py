@@ -21,7 +21,10 @@ class _Head(NamedTuple):
     to: str = ""
 
 # %% ../../nbs/logs/01_quotations.ipynb #_FIELD
-_FIELD = re.compile(r"\s*\*?(from|sent|date|to|cc|bcc|subject|importance|sensitivity|attachments?)\s*:\*?[ \t]*(.*)", re.I)
+_FIELD = re.compile(
+    r"\s*\*?(from|sent|date|to|cc|bcc|subject|importance|sensitivity|attachments?)\s*:\*?[ \t]*(.*)",
+    re.I,
+)
 LONGEST_HEAD = 40
 "Most lines of a block of headers."
 
@@ -46,7 +49,10 @@ def _read_fields(
     return fields, end
 
 # %% ../../nbs/logs/01_quotations.ipynb #_DATE_IN_LINE
-_DATE_IN_LINE = re.compile(r"(?:\bon )?\s*\b[0-9]{1,2}/[0-9]{1,2}/(?:[0-9]{4}|[0-9]{2})\s{1,4}[0-9]{1,2}:[0-9]{2}.{0,20}", re.I)
+_DATE_IN_LINE = re.compile(
+    r"(?:\bon )?\s*\b[0-9]{1,2}/[0-9]{1,2}/(?:[0-9]{4}|[0-9]{2})\s{1,4}[0-9]{1,2}:[0-9]{2}.{0,20}",
+    re.I,
+)
 
 
 def _outlook_head(
@@ -58,10 +64,12 @@ def _outlook_head(
     sender, written = fields.get("from", ""), fields.get("sent") or fields.get("date") or ""
     dated = _DATE_IN_LINE.search(sender)
     if dated and not written:
-        sender, written = sender[:dated.start()], dated[0]
+        sender, written = sender[: dated.start()], dated[0]
     if not sender.strip() or not written or fields.keys().isdisjoint(("to", "subject")):
         return None
-    return _Head(start, end, sender.strip(), written.strip(), fields.get("subject", ""), fields.get("to", ""))
+    return _Head(
+        start, end, sender.strip(), written.strip(), fields.get("subject", ""), fields.get("to", "")
+    )
 
 # %% ../../nbs/logs/01_quotations.ipynb #lotus_head
 def _lotus_head(
@@ -74,23 +82,35 @@ def _lotus_head(
     fields, end = _read_fields(lines, to) if dated else ({}, to)
     if not dated or "subject" not in fields:
         return None
-    start, sender = above[0], lines[above[0]][:dated.start()].strip()
+    start, sender = above[0], lines[above[0]][: dated.start()].strip()
     if not sender and len(above) > 1:
         start, sender = above[1], lines[above[1]].strip()[:300]
     sender = re.sub(r"^from:\s*", "", sender, flags=re.I)
-    return _Head(start, end, sender, dated[0].strip(), fields["subject"], fields["to"]) if sender else None
+    return (
+        _Head(start, end, sender, dated[0].strip(), fields["subject"], fields["to"])
+        if sender
+        else None
+    )
 
 # %% ../../nbs/logs/01_quotations.ipynb #_DASHES
-_DASHES = re.compile(r"\s*[-_]{3,}.{0,40}?(?:original message|forwarded by|forwarded message)", re.I)
+_DASHES = re.compile(
+    r"\s*[-_]{3,}.{0,40}?(?:original message|forwarded by|forwarded message)", re.I
+)
 
 
-def _ends_dashed(line): return line.rstrip().endswith(("---", "__"))
+def _ends_dashed(line):
+    return line.rstrip().endswith(("---", "__"))
 
 # %% ../../nbs/logs/01_quotations.ipynb #_head_at
 def _head_at(lines, i, lotus):
     if not _DASHES.match(lines[i][:200]):
         return _block_at(lines, i, lotus)
-    broken = not _ends_dashed(lines[i]) and i + 1 < len(lines) and len(lines[i + 1]) < 100 and _ends_dashed(lines[i + 1])
+    broken = (
+        not _ends_dashed(lines[i])
+        and i + 1 < len(lines)
+        and len(lines[i + 1]) < 100
+        and _ends_dashed(lines[i + 1])
+    )
     below = i + 2 if broken else i + 1
     first = next((k for k in range(below, min(below + 6, len(lines))) if lines[k].strip()), below)
     head = _block_at(lines, first, lotus)
@@ -100,14 +120,20 @@ def _head_at(lines, i, lotus):
 def _block_at(lines, i, lotus):
     if i in lotus:
         return lotus[i]
-    return _outlook_head(lines, i) if i < len(lines) and lines[i].lstrip(" \t*")[:5].lower() == "from:" else None
+    return (
+        _outlook_head(lines, i)
+        if i < len(lines) and lines[i].lstrip(" \t*")[:5].lower() == "from:"
+        else None
+    )
 
 
 def _heads(
     lines: list[str],  # of a mail
 ) -> list[_Head]:
     "Find where quoted mails begin, in order"
-    found = (_lotus_head(lines, i) for i, line in enumerate(lines) if line.lstrip()[:3].lower() == "to:")
+    found = (
+        _lotus_head(lines, i) for i, line in enumerate(lines) if line.lstrip()[:3].lower() == "to:"
+    )
     lotus = {head.start: head for head in found if head}
     heads, i = [], 0
     while i < len(lines):
@@ -130,7 +156,10 @@ class _Part(NamedTuple):
 _BLANK = re.compile(r"\n{3,}")
 
 
-def _tidy(lines): return _BLANK.sub("\n\n", "\n".join(line.rstrip() for line in lines)).strip()
+def _tidy(lines):
+    return _BLANK.sub("\n\n", "\n".join(line.rstrip() for line in lines)).strip()
+
+
 MAX_DEPTH = 10
 "Most quotations inside a mail that are read; older ones are cut off and counted."
 
@@ -143,20 +172,25 @@ def body_parts(
     lines, parts = text.split("\n"), []
     starts = [_Head(0, 0), *_heads(lines), _Head(len(lines), len(lines))]
     for head, following in zip(starts, starts[1:]):
-        parts += _unquoted(lines[head.end:following.start], head, depth + len(parts))
+        parts += _unquoted(lines[head.end : following.start], head, depth + len(parts))
         if len(parts) + depth > MAX_DEPTH + 1:
             break
-    return parts[:MAX_DEPTH + 2 - depth]
+    return parts[: MAX_DEPTH + 2 - depth]
 
 
-_WROTE = re.compile(r"\s*(?:on\s(?P<date>.{6,60}?),\s)?(?P<who>(?!\d)[^\n:]{2,120}?)\s(?:wrote|writes|said)\s?:\s*", re.I)
+_WROTE = re.compile(
+    r"\s*(?:on\s(?P<date>.{6,60}?),\s)?(?P<who>(?!\d)[^\n:]{2,120}?)\s(?:wrote|writes|said)\s?:\s*",
+    re.I,
+)
 
 
 def _unquoted(lines, head, depth):
     marked = [i for i, line in enumerate(lines) if line.startswith(">")]
     if not marked or depth > MAX_DEPTH:
         return [_Part(_tidy(lines), *head[2:])]
-    above = next((i for i in range(marked[0] - 1, max(-1, marked[0] - 3), -1) if lines[i].strip()), None)
+    above = next(
+        (i for i in range(marked[0] - 1, max(-1, marked[0] - 3), -1) if lines[i].strip()), None
+    )
     wrote = None if above is None else _WROTE.fullmatch(lines[above][:300])
     inner = body_parts("\n".join(lines[i][1:].removeprefix(" ") for i in marked), depth + 1)
     if wrote:

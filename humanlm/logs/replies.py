@@ -29,12 +29,12 @@ _LEAD = re.compile(r"\s*@?([^\s,:;>]+)[ \t]*([,:;>]*)\s*")
 
 
 def _strip_names(
-    text: str,                            # one line
+    text: str,  # one line
     names: set[str] | Mapping[str, Any],  # everyone who writes in the file
 ) -> str:
     "Remove the names of other people from the start of a line"
     while (m := _LEAD.match(text)) and m[1] in names and (m[2] or _is_name(m[0].strip(), names)):
-        text = text[m.end():]
+        text = text[m.end() :]
     return text.strip()
 
 
@@ -44,13 +44,16 @@ def _is_name(word, names):
 
 # %% ../../nbs/logs/07_replies.ipynb #without_names
 def _without_names(
-    thread: Thread,   # its lines may start with names
+    thread: Thread,  # its lines may start with names
     names: set[str],  # everyone who writes in the file
 ) -> Thread:
     "Remove names from the start of all lines of a thread"
     texts = [_strip_names(m.content, names) for m in thread.messages]
     pairs = zip(thread.messages, texts)
-    return replace(thread, messages=tuple(m if m.content == text else replace(m, content=text) for m, text in pairs))
+    return replace(
+        thread,
+        messages=tuple(m if m.content == text else replace(m, content=text) for m, text in pairs),
+    )
 
 # %% ../../nbs/logs/07_replies.ipynb #LINK
 LINK = re.compile(r"https?://|www\.", re.I)
@@ -87,15 +90,20 @@ HABITS = {
 # %% ../../nbs/logs/07_replies.ipynb #_WORD
 _WORD = re.compile(r"[a-z]+(?:['-][a-z]+)*+[+#]*+")
 _ADDRESS = re.compile(r"\S*(?:://|www\.|/\w+/)\S*")
-_SMILEYS = frozenset(":) :-) :d :-d ;) ;-) :p :-p ;p ;-p :( :-( :/ :-/ :o :-o =) =d xd :') 8) ^^ ^_^ <3".split())
+_SMILEYS = frozenset(
+    ":) :-) :d :-d ;) ;-) :p :-p ;p ;-p :( :-( :/ :-/ :o :-o =) =d xd :') 8) ^^ ^_^ <3".split()
+)
 _SHOWS = {word: habit for habit, shown in HABITS.items() for word in shown.split()}
 _SHOWN = frozenset(_SHOWS)
 _ENDS = "abcdefghijklmnopqrstuvwxyz+#"
-_SKIPPED = STOPWORDS | {a + b for a in _ENDS[:26] for b in ("", *_ENDS)}  # no topic is shorter than three letters
+_SKIPPED = STOPWORDS | {
+    a + b for a in _ENDS[:26] for b in ("", *_ENDS)
+}  # no topic is shorter than three letters
 
 
 class _Features(NamedTuple):
     "What the rules read off one line"
+
     topics: set[str]  # words that may name a topic
     habits: set[str]  # habits the line shows
     length: int  # in words
@@ -110,20 +118,26 @@ def line_features(
     tokens, bare = text.split(), _ADDRESS.sub(" ", text) if "/" in text or "www." in text else text
     words = set(_WORD.findall(bare))
     habits = {_SHOWS[w] for w in words & _SHOWN}
-    if "?" in bare: habits.add("asks questions")
-    if "!" in bare: habits.add("exclaims")
-    if not _SMILEYS.isdisjoint(tokens): habits.add("uses smileys")
-    if bare is not text and LINK.search(text): habits.add("posts links")
+    if "?" in bare:
+        habits.add("asks questions")
+    if "!" in bare:
+        habits.add("exclaims")
+    if not _SMILEYS.isdisjoint(tokens):
+        habits.add("uses smileys")
+    if bare is not text and LINK.search(text):
+        habits.add("posts links")
     return _Features(words - _SKIPPED, habits, len(tokens))
 
 # %% ../../nbs/logs/07_replies.ipynb #Corpus
 class Corpus:
     "Counts over all lines read so far: who uses which word, how common each habit is"
+
     def __init__(self):
         self.lines, self.habits = 0, Counter()
         self.people, self.users = set(), defaultdict(set)  # everyone; word → who used it
 
-    def add(self,
+    def add(
+        self,
         user: str,  # who wrote the line
         line: _Features,
     ):
@@ -131,7 +145,8 @@ class Corpus:
         self.lines += 1
         self.people.add(user)
         self.habits.update(line.habits)
-        for word in line.topics: self.users[word].add(user)
+        for word in line.topics:
+            self.users[word].add(user)
 
     def rarity(self, word: str) -> float:
         "Say how few people use a word: 0 if all of them do, in nats"
@@ -146,17 +161,21 @@ def _topics(
     "Find the words that tell a person from the others"
     used = Counter(word for line in lines for word in line.topics)
     known = {w: n for w, n in used.items() if n > 1 or len(corpus.users.get(w, ())) > 1}
-    return [(w, known[w]) for w in sorted(known, key=lambda w: (-known[w] * corpus.rarity(w), w))[:most]]
+    return [
+        (w, known[w]) for w in sorted(known, key=lambda w: (-known[w] * corpus.rarity(w), w))[:most]
+    ]
 
 # %% ../../nbs/logs/07_replies.ipynb #LENGTHS
 LENGTHS = ((4, "very short"), (9, "short"), (18, "medium-sized"), (10**9, "long"))
 "Most words of a typical line → how it is called."
 
 
-def _size(words): return next(name for most, name in LENGTHS if words <= most)
+def _size(words):
+    return next(name for most, name in LENGTHS if words <= most)
 
 
-def _often(share): return "usually" if share > 0.5 else "often" if share > 0.2 else "sometimes"
+def _often(share):
+    return "usually" if share > 0.5 else "often" if share > 0.2 else "sometimes"
 
 # %% ../../nbs/logs/07_replies.ipynb #marked_habits
 def _marked_habits(
@@ -165,7 +184,9 @@ def _marked_habits(
     margin: float = 0.05,  # smallest lead over everyone's share
 ) -> list[tuple[str, float]]:  # (habit, share of the person's lines), most marked first
     "Find what a person does more than others do"
-    share = {h: n / len(lines) for h, n in Counter(h for line in lines for h in line.habits).items()}
+    share = {
+        h: n / len(lines) for h, n in Counter(h for line in lines for h in line.habits).items()
+    }
     lead = {h: s - corpus.habits[h] / max(corpus.lines, 1) for h, s in share.items()}
     return [(h, share[h]) for h in sorted(lead, key=lambda h: (-lead[h], h)) if lead[h] > margin]
 
@@ -175,23 +196,35 @@ DEMOGRAPHICS = ("age group", "gender", "location", "occupation", "nationality", 
 
 def _describe(lines, corpus):
     "Give the short text and the named fields; nothing for a person without lines"
-    if not lines: return "Nothing is known about this person.", None
-    length, told, habits = median(line.length for line in lines), _topics(lines, corpus), _marked_habits(lines, corpus)
+    if not lines:
+        return "Nothing is known about this person.", None
+    length, told, habits = (
+        median(line.length for line in lines),
+        _topics(lines, corpus),
+        _marked_habits(lines, corpus),
+    )
     writes = f"Writes {_size(length)} lines"
     text = [writes, *(f"{_often(s).capitalize()} {h}" for h, s in habits[:2])]
-    if told: text.append("Talks about " + ", ".join(word for word, _ in told[:4]))
+    if told:
+        text.append("Talks about " + ", ".join(word for word, _ in told[:4]))
     fields = {
         "demographics": dict.fromkeys(DEMOGRAPHICS, "NA"),
         "interests": [f"{word} (in {n} of {len(lines)} lines)" for word, n in told],
         "values": [],
         "communication": [writes, *(f"{_often(s)} {h} ({s:.0%} of lines)" for h, s in habits)],
-        "statistics": [f"{len(lines)} earlier lines", f"{length:g} words in a typical line", "written by rules"],
+        "statistics": [
+            f"{len(lines)} earlier lines",
+            f"{length:g} words in a typical line",
+            "written by rules",
+        ],
     }
     return ". ".join(text) + ".", fields
 
 # %% ../../nbs/logs/07_replies.ipynb #write_persona
 def write_persona(
-    messages: Sequence[Message],  # what one person wrote before the replies to predict, oldest first
+    messages: Sequence[
+        Message
+    ],  # what one person wrote before the replies to predict, oldest first
     corpus: Corpus | None = None,  # what everyone wrote before; None: only these messages
     until: int | None = None,  # order of the first reply to predict
     user_id: str | None = None,  # None: the author of the messages
@@ -199,11 +232,14 @@ def write_persona(
     "Describe a person by counting: topics, habits, length; nothing is quoted or guessed"
     user_id = user_id if user_id is not None else messages[0].name if messages else ""
     if any(m.name != user_id for m in messages):
-        raise DataError(f"A persona of {shorten(user_id)!r} cannot use messages by others. Filter by author first.")
+        raise DataError(
+            f"A persona of {shorten(user_id)!r} cannot use messages by others. Filter by author first."
+        )
     lines = [line_features(m.content) for m in messages]
     if corpus is None:
         corpus = Corpus()
-        for line in lines: corpus.add(user_id, line)
+        for line in lines:
+            corpus.add(user_id, line)
     return Persona(user_id, *_describe(lines, corpus), tuple(m.id for m in messages), until)
 
 # %% ../../nbs/logs/07_replies.ipynb #HISTORY
@@ -213,14 +249,17 @@ HISTORY = 200
 
 class PersonaWriter:
     "Reads lines in order and writes each persona when it is first needed"
-    def __init__(self,
+
+    def __init__(
+        self,
         min_history: int = 5,  # fewest earlier lines of a person
         max_history: int = HISTORY,  # most lines used, the latest ones
     ):
         self.min_history, self.max_history = min_history, max_history
         self.corpus, self.history, self.written = Corpus(), defaultdict(list), {}
 
-    def read(self,
+    def read(
+        self,
         message: Message,  # a line that nobody will predict
         place: int = -1,  # in time, see `moments`
     ):
@@ -228,15 +267,19 @@ class PersonaWriter:
         self.history[message.name].append((place, message))
         self.corpus.add(message.name, line_features(message.content))
 
-    def persona(self,
+    def persona(
+        self,
         user_id: str,
         until: int,  # order of the reply it is needed for
     ) -> Persona | None:  # None: too little is known so far
         "Give the persona of a user, written from the lines read before it was first asked for"
         if user_id not in self.written:
             lines = [m for place, m in self.history.get(user_id, ()) if place < until]
-            if len(lines) < self.min_history: return None
-            self.written[user_id] = write_persona(lines[-self.max_history:], self.corpus, until, user_id)
+            if len(lines) < self.min_history:
+                return None
+            self.written[user_id] = write_persona(
+                lines[-self.max_history :], self.corpus, until, user_id
+            )
         return self.written[user_id]
 
 # %% ../../nbs/logs/07_replies.ipynb #_NAME
@@ -245,7 +288,7 @@ _NAME = re.compile(r"@?([^\s@,:;.!?()<>\"'/]+)")
 
 def _rename_speakers(
     context: Sequence[Message],  # oldest first
-    reply: str,                  # text of the reply
+    reply: str,  # text of the reply
     user_id: str,  # who replies
     names: set[str],  # everyone who writes in the file
 ) -> tuple[tuple[Message, ...], str]:
@@ -258,10 +301,13 @@ def _rename_speakers(
         word = match[0]
         return called.get(word.lstrip("@"), "someone") if _is_name(word, names) else word
 
-    def short(text): return text if names.isdisjoint(_NAME.findall(text)) else _NAME.sub(call, text)
+    def short(text):
+        return text if names.isdisjoint(_NAME.findall(text)) else _NAME.sub(call, text)
 
     shown = called | {user_id: user_id, "": ""}
-    return tuple(replace(m, name=shown[m.name], content=short(m.content)) for m in context), short(reply)
+    return tuple(replace(m, name=shown[m.name], content=short(m.content)) for m in context), short(
+        reply
+    )
 
 # %% ../../nbs/logs/07_replies.ipynb #FATES
 FATES = {
@@ -280,6 +326,7 @@ FATES = {
 @dataclass(frozen=True)
 class ThreadReport:
     "What became of the lines of a file"
+
     source: str
     lines: int  # rows of the file
     threads: int
@@ -291,20 +338,29 @@ class ThreadReport:
     faults: Faults = field(default_factory=Faults)  # rows that could not be used
 
     @property
-    def linked(self) -> int: return sum(self.fates.values())
+    def linked(self) -> int:
+        return sum(self.fates.values())
 
     def _repr_markdown_(self) -> str:
-        rows = [("lines", self.lines), ("– without a reply link (history)", self.lines - self.linked)]
+        rows = [
+            ("lines", self.lines),
+            ("– without a reply link (history)", self.lines - self.linked),
+        ]
         rows += [("– with a reply link", self.linked)]
         rows += [(f"– – that {why}", self.fates[fate]) for fate, why in FATES.items()]
         rows += [("threads", self.threads), ("discussions with an example", self.discussions)]
-        rows += [("people", self.users), ("people with an example", self.personas), *self.found.items()]
+        rows += [
+            ("people", self.users),
+            ("people with an example", self.personas),
+            *self.found.items(),
+        ]
         table = Table((self.source, "count"), [(what, f"{n:,}") for what, n in rows]).markdown()
         return f"{table}\n\n{self.faults._repr_markdown_()}" if self.faults.counts else table
 
 # %% ../../nbs/logs/07_replies.ipynb #ThreadImport
 class _ThreadImport(NamedTuple):
     "Examples, not split yet, and the account of how they came about"
+
     examples: list[Example]
     report: ThreadReport
 
@@ -316,18 +372,28 @@ def _context_path(
     "Follow a reply up its tree; of a longer path only the steps that are kept are walked"
     path, step = [], turn.parent
     while step and len(path) < most:
-        if step.text: path.append(step)
+        if step.text:
+            path.append(step)
         step = step.parent
-    if step and most > 1 and turn.root.text: path[-1] = turn.root
+    if step and most > 1 and turn.root.text:
+        path[-1] = turn.root
     return path[::-1]
 
 # %% ../../nbs/logs/07_replies.ipynb #_fate
 def _fate(turn, robots, writer, places):
-    if not all(m.id in places for m in turn.lines): return "undated"
-    if turn.author in robots: return "automatic"
-    if turn.kind != "reply": return turn.kind
-    if not (turn.text and turn.parent.text): return "empty"
-    return "reply" if writer.persona(turn.author, min(places[m.id] for m in turn.lines)) else "newcomer"
+    if not all(m.id in places for m in turn.lines):
+        return "undated"
+    if turn.author in robots:
+        return "automatic"
+    if turn.kind != "reply":
+        return turn.kind
+    if not (turn.text and turn.parent.text):
+        return "empty"
+    return (
+        "reply"
+        if writer.persona(turn.author, min(places[m.id] for m in turn.lines))
+        else "newcomer"
+    )
 
 # %% ../../nbs/logs/07_replies.ipynb #_example
 def _example(turn, source, persona, order, names, most):
@@ -338,20 +404,30 @@ def _example(turn, source, persona, order, names, most):
 # %% ../../nbs/logs/07_replies.ipynb #_report
 def _report(threads, examples, names, robots, fates, found):
     met = {
-        "lines that answer several others": found["several"], "links to missing lines": found["missing"],
-        "links to later lines": found["later"], "automatic accounts": len(robots),
-        "replies whose context was cut": found["cut"], "lines dated before one that they answer": found["clock"],
+        "lines that answer several others": found["several"],
+        "links to missing lines": found["missing"],
+        "links to later lines": found["later"],
+        "automatic accounts": len(robots),
+        "replies whose context was cut": found["cut"],
+        "lines dated before one that they answer": found["clock"],
         "lines without an author": sum(not m.name for t in threads for m in t.messages),
     }
     people, roots = {e.user_id for e in examples}, {e.context_id for e in examples}
     lines, source = sum(len(t.messages) for t in threads), threads[0].source if threads else ""
-    return ThreadReport(source, lines, len(threads), len(names), fates, met, len(roots), len(people))
+    return ThreadReport(
+        source, lines, len(threads), len(names), fates, met, len(roots), len(people)
+    )
 
 # %% ../../nbs/logs/07_replies.ipynb #_clock
 def _clock(thread):
     "Count answers that are dated before what they answer: a clock without its date does that at midnight"
     times = {m.id: m.time for m in thread.messages if m.time is not None}
-    return Counter(clock=sum(m.id in times and any(times[m.id] < times.get(p, times[m.id]) for p in m.parents) for m in thread.messages))
+    return Counter(
+        clock=sum(
+            m.id in times and any(times[m.id] < times.get(p, times[m.id]) for p in m.parents)
+            for m in thread.messages
+        )
+    )
 
 # %% ../../nbs/logs/07_replies.ipynb #thread_examples
 def thread_examples(
@@ -361,7 +437,10 @@ def thread_examples(
     writer: PersonaWriter | None = None,  # reads lines and gives personas; None: a new one
 ) -> _ThreadImport:
     "Turn threads into examples with personas, and account for every line"
-    names, robots = {m.name for t in threads for m in t.messages} - {""}, automatic_accounts(threads)
+    names, robots = (
+        {m.name for t in threads for m in t.messages} - {""},
+        automatic_accounts(threads),
+    )
     writer, examples, fates, found = writer or PersonaWriter(min_history), [], Counter(), Counter()
     places, turn_of = moments(threads), {}
     for thread in threads:
@@ -370,13 +449,20 @@ def thread_examples(
         found += met + _clock(thread)
     for m, turn, source in sorted(turn_of.values(), key=lambda line: places.get(line[0].id, -1)):
         starts = not turn.fate
-        if starts: turn.fate = _fate(turn, robots, writer, places)
+        if starts:
+            turn.fate = _fate(turn, robots, writer, places)
         if starts and turn.fate == "reply":
             order = places[m.id]
-            examples.append(_example(turn, source, writer.persona(turn.author, order), order, names, max_context))
+            examples.append(
+                _example(
+                    turn, source, writer.persona(turn.author, order), order, names, max_context
+                )
+            )
             found["cut"] += turn.depth > max_context
-        if turn.fate in ("root", "own", "lost", "newcomer") and m.name and m.content: writer.read(m, places[m.id])
-        if m.parents: fates[turn.fate if starts else "continued"] += 1
+        if turn.fate in ("root", "own", "lost", "newcomer") and m.name and m.content:
+            writer.read(m, places[m.id])
+        if m.parents:
+            fates[turn.fate if starts else "continued"] += 1
     return _ThreadImport(examples, _report(threads, examples, names, robots, fates, found))
 
 # %% ../../nbs/logs/07_replies.ipynb #load_threads
@@ -388,9 +474,16 @@ def load_threads(
     assert config.path, "data.path names a file of messages"
     threads = import_threads(config.path, config.columns, faults=faults)
     imported = thread_examples(threads, config.min_history, config.max_context)
-    if imported.examples: return imported._replace(report=replace(imported.report, faults=faults))
-    linked, new, least = imported.report.linked, imported.report.fates["newcomer"], config.min_history
+    if imported.examples:
+        return imported._replace(report=replace(imported.report, faults=faults))
+    linked, new, least = (
+        imported.report.linked,
+        imported.report.fates["newcomer"],
+        config.min_history,
+    )
     why = f"{new} of {linked} replies are by people with too few earlier lines; lower data.min_history ({least})"
-    if imported.report.fates["undated"] > new: why = "most replies have no time, though some lines have; without data.columns.time the order of ids counts"
-    if not linked: why = "no line answers another; set data.columns.parents or data.columns.post"
+    if imported.report.fates["undated"] > new:
+        why = "most replies have no time, though some lines have; without data.columns.time the order of ids counts"
+    if not linked:
+        why = "no line answers another; set data.columns.parents or data.columns.post"
     raise DataError(f"{config.path}: no examples: {why}.{met(faults)}")

@@ -18,8 +18,17 @@ from ..core.basics import near_miss, read_jsonl, shorten
 from ..data.files import Faults, FileRow, RowFault, time_note, utc_seconds
 from ..data.persona import GONE, PERSONA_BLOCKS
 from ..data.records import Example, Message, Persona
-from .fields import (HASHED, AuthorFacts, decode_field, decode_prompt, digests, fact_at, known_name,
-                                 read_facts, source_name)
+from humanlm.logs.fields import (
+    HASHED,
+    AuthorFacts,
+    decode_field,
+    decode_prompt,
+    digests,
+    fact_at,
+    known_name,
+    read_facts,
+    source_name,
+)
 from .formats import formats, is_model, plain_text
 from .mail import mail_rows
 
@@ -28,7 +37,9 @@ class RawRow(NamedTuple):
     "One reply to predict, whatever its source (HumanLM, section 2.1)"
 
     source: str  # a key of `formats`
-    context: tuple[tuple, ...]  # (id, role, name, content, time), oldest first; the user's own messages are named `user_id`
+    context: tuple[
+        tuple, ...
+    ]  # (id, role, name, content, time), oldest first; the user's own messages are named `user_id`
     completion: str  # what the user wrote
     user_id: str  # spelled in one way
     post_id: str  # as published
@@ -49,14 +60,31 @@ class RawRow(NamedTuple):
     def _repr_html_(self) -> str:
         persona = Persona(self.user_id, "; ".join(self.notes))
         return Example(
-            self.row_id, self.source, "", self.user_id, self.context_id, persona, self.prompt, self.completion).conversation()
+            self.row_id,
+            self.source,
+            "",
+            self.user_id,
+            self.context_id,
+            persona,
+            self.prompt,
+            self.completion,
+        ).conversation()
 
     def shown(self) -> "RawRow":
         "Give a row with its context as prompts may show it: nobody mentions the user by name, and models have none"
         names = (self.user_id, *self.known_as)
-        if not formats[self.source].chat and not _holds("\0".join([m[3] for m in self.context]), _marks(names)): return self
-        return self._replace(context=tuple([(i, role, "" if role == "assistant" else name, hide_user(text, names), time)
-                                           for i, role, name, text, time in self.context]))
+        if not formats[self.source].chat and not _holds(
+            "\0".join([m[3] for m in self.context]), _marks(names)
+        ):
+            return self
+        return self._replace(
+            context=tuple(
+                [
+                    (i, role, "" if role == "assistant" else name, hide_user(text, names), time)
+                    for i, role, name, text, time in self.context
+                ]
+            )
+        )
 
 # %% ../../nbs/logs/05_rows.ipynb #_Draft
 class _Draft:
@@ -80,16 +108,34 @@ def map_row(
     if not post:
         raise RowFault("missing field", "field 'post_id' is missing or empty")
     time = _time(d)
-    messages = [(m, read_facts(m.get("metadata"), d.notes)) for m in decode_prompt(_needed(raw, "prompt"))]
+    messages = [
+        (m, read_facts(m.get("metadata"), d.notes)) for m in decode_prompt(_needed(raw, "prompt"))
+    ]
     root = d.form.root(post, *messages[0], d.notes)
     digest = sha256(f"{d.source}\n{root}".encode("utf-8", "replace"))
     prompt = tuple([_said(d, root, digest, place, *m) for place, m in enumerate(messages)])
     if "matched by hash" in d.notes:  # then it is also known who the others are not
         d.notes.pop("identity unknown", None)
     digest.update(f"\0{reply}\0{post}\0{user}\0{time}".encode("utf-8", "replace"))
-    row_id, names = f"{d.source}-{digest.hexdigest()[:20]}", tuple([n for n in d.names if n and n != user])
-    return RawRow(d.source, prompt, reply, user, post, root, time, row_id, d.facts, _persona(raw, d.notes), names, d.notes,
-                  _post_facts(d.form, messages[0][1]))
+    row_id, names = (
+        f"{d.source}-{digest.hexdigest()[:20]}",
+        tuple([n for n in d.names if n and n != user]),
+    )
+    return RawRow(
+        d.source,
+        prompt,
+        reply,
+        user,
+        post,
+        root,
+        time,
+        row_id,
+        d.facts,
+        _persona(raw, d.notes),
+        names,
+        d.notes,
+        _post_facts(d.form, messages[0][1]),
+    )
 
 # %% ../../nbs/logs/05_rows.ipynb #_GONE_HASHES
 _GONE_HASHES = {digest[:16] for mark in GONE for digest in digests(mark)}
@@ -98,7 +144,10 @@ _GONE_HASHES = {digest[:16] for mark in GONE for digest in digests(mark)}
 def _needed(raw, field):
     value = raw.get(field)
     if value is None or (isinstance(value, float) and value != value):
-        raise RowFault("missing field", f"field {field!r} is missing. Found: {shorten(', '.join(map(str, raw)))}")
+        raise RowFault(
+            "missing field",
+            f"field {field!r} is missing. Found: {shorten(', '.join(map(str, raw)))}",
+        )
     return value
 
 # %% ../../nbs/logs/05_rows.ipynb #_text
@@ -118,7 +167,13 @@ def _user(form, raw, facts):
 
 # %% ../../nbs/logs/05_rows.ipynb #_reply
 def _reply(source, raw):
-    field = "completion" if "completion" in raw else "ground_truth" if "ground_truth" in raw else "completion"
+    field = (
+        "completion"
+        if "completion" in raw
+        else "ground_truth"
+        if "ground_truth" in raw
+        else "completion"
+    )
     text = plain_text(_text(raw, field)) if source == "youtube" else _text(raw, field)
     if text.strip() in ("[deleted]", "[removed]"):
         raise RowFault("removed reply", f"field {field!r} holds {text.strip()!r}")
@@ -140,9 +195,11 @@ _OBJECT = re.compile(r'\s*"?{\s*(\\?"|}|$)')  # how an object begins, and prose 
 def _persona(raw, notes):
     persona = raw.get("persona")
     if isinstance(persona, str) and persona.lstrip()[:1] in ("{", '"'):
-        try: persona = decode_field(persona, "persona")
+        try:
+            persona = decode_field(persona, "persona")
         except RowFault:
-            if _OBJECT.match(persona): raise
+            if _OBJECT.match(persona):
+                raise
     persona = _spelled(persona) if isinstance(persona, dict) else persona
     parts = persona.keys() - {"analysis"} if isinstance(persona, dict) else set(PERSONA_BLOCKS)
     if parts != set(PERSONA_BLOCKS) or isinstance(persona, (list, tuple)):
@@ -152,9 +209,15 @@ def _persona(raw, notes):
 # %% ../../nbs/logs/05_rows.ipynb #_spelled
 def _spelled(persona):
     "Name the parts of a persona as we do"
-    named = {_part(name): value for name, value in persona.items()} | {n: v for n, v in persona.items() if n in PERSONA_BLOCKS}
+    named = {_part(name): value for name, value in persona.items()} | {
+        n: v for n, v in persona.items() if n in PERSONA_BLOCKS
+    }
     about = named.get("demographics")
-    return named | {"demographics": {_part(name): v for name, v in about.items()}} if isinstance(about, dict) else named
+    return (
+        named | {"demographics": {_part(name): v for name, v in about.items()}}
+        if isinstance(about, dict)
+        else named
+    )
 
 
 def _part(name):
@@ -165,15 +228,19 @@ def _part(name):
 def _post_facts(form, facts):
     if _heads(form.post).isdisjoint(facts):
         return {}
-    return {name: value for name in form.post if (value := fact_at(facts, *_path(name))) is not None}
+    return {
+        name: value for name in form.post if (value := fact_at(facts, *_path(name))) is not None
+    }
 
 
 @lru_cache
-def _path(name): return name.split(".")
+def _path(name):
+    return name.split(".")
 
 
 @lru_cache
-def _heads(names): return frozenset(_path(name)[0] for name in names)
+def _heads(names):
+    return frozenset(_path(name)[0] for name in names)
 
 # %% ../../nbs/logs/05_rows.ipynb #_TIMES
 _TIMES = ("timestamp", "created_utc", "publishedAt", "published_at", "time", "date")
@@ -181,7 +248,8 @@ _TIMES = ("timestamp", "created_utc", "publishedAt", "published_at", "time", "da
 
 def _when(facts):
     for name in _TIMES:
-        if name in facts: return utc_seconds(facts[name])
+        if name in facts:
+            return utc_seconds(facts[name])
     return _when(snippet) if isinstance(snippet := facts.get("snippet"), dict) else None
 
 # %% ../../nbs/logs/05_rows.ipynb #same_person
@@ -203,7 +271,11 @@ def _same_person(
     return "no" if who.names and user.names else "unknown"
 
 # %% ../../nbs/logs/05_rows.ipynb #_NOTED
-_NOTED = {"display name": "matched by display name", "hash": "matched by hash", "unknown": "identity unknown"}
+_NOTED = {
+    "display name": "matched by display name",
+    "hash": "matched by hash",
+    "unknown": "identity unknown",
+}
 
 
 def _said(draft, root, digest, place, message, facts):
@@ -254,12 +326,18 @@ def hide_user(
     return _mentions(names).sub(human, text) if _holds(text, _marks(names)) else text
 
 
-def _marks(names): return {name.lstrip("@").casefold() for name in names if len(name.lstrip("@")) > 2}
+def _marks(names):
+    return {name.lstrip("@").casefold() for name in names if len(name.lstrip("@")) > 2}
 
 
 def _holds(text, marks):
-    if not marks: return False
-    data = folded(text) if all(map(str.isascii, marks)) else text.casefold().encode("utf-8", "surrogatepass")
+    if not marks:
+        return False
+    data = (
+        folded(text)
+        if all(map(str.isascii, marks))
+        else text.casefold().encode("utf-8", "surrogatepass")
+    )
     for mark in marks:
         if mark.encode("utf-8", "surrogatepass") in data:
             return True
@@ -267,21 +345,34 @@ def _holds(text, marks):
 
 
 _ASCII = bytes(range(128))
-_TO_ASCII = re.compile("|".join("ßİŉſǰẖẗẘẙẚẞ\u212aﬀﬁﬂﬃﬄﬅﬆ").encode())  # all others that hold letters of ASCII in lower case
+_TO_ASCII = re.compile(
+    "|".join("ßİŉſǰẖẗẘẙẚẞ\u212aﬀﬁﬂﬃﬄﬅﬆ").encode()
+)  # all others that hold letters of ASCII in lower case
 
 
 def folded(text: str) -> bytes:
     "Give a text as UTF-8 in which names of ASCII can be found whatever their case; five times as fast as `casefold`"
-    if text.isascii(): return text.lower().encode()
+    if text.isascii():
+        return text.lower().encode()
     data = text.encode("utf-8", "surrogatepass")
-    return text.casefold().encode("utf-8", "surrogatepass") if _TO_ASCII.search(data.translate(None, _ASCII)) else data.lower()
+    return (
+        text.casefold().encode("utf-8", "surrogatepass")
+        if _TO_ASCII.search(data.translate(None, _ASCII))
+        else data.lower()
+    )
 
 # %% ../../nbs/logs/05_rows.ipynb #_mentions
 @lru_cache(maxsize=4096)
 def _mentions(names):
     "The pattern of a mention of one of these names"
-    names = sorted({name.lstrip("@") for name in names if len(name.lstrip("@")) > 2}, key=lambda name: (-len(name), name))
-    called, telling = ("|".join(map(re.escape, some)) for some in (names, [n for n in names if re.search(r"[0-9_@]", n)]))
+    names = sorted(
+        {name.lstrip("@") for name in names if len(name.lstrip("@")) > 2},
+        key=lambda name: (-len(name), name),
+    )
+    called, telling = (
+        "|".join(map(re.escape, some))
+        for some in (names, [n for n in names if re.search(r"[0-9_@]", n)])
+    )
     return re.compile(rf"(?<![\w@])(?:(?:@|/?u/)(?:{called})|(?:{telling or '(?!)'}))(?!\w)", re.I)
 
 # %% ../../nbs/logs/05_rows.ipynb #find_fact
@@ -307,31 +398,48 @@ def unfold_mail(
 
 # %% ../../nbs/logs/05_rows.ipynb #flat_row
 def _flat_row(
-    raw: Mapping,                # a comment per row
+    raw: Mapping,  # a comment per row
     columns: Mapping[str, str],  # text, user, thread, time and post → column
-    facts: Mapping = {},         # about the post
+    facts: Mapping = {},  # about the post
 ) -> dict:
     "Give a flat comment the published shape; without a text of its own, a post is known by its thread"
     if missing := [name for name in ("text", "user", "thread") if columns[name] not in raw]:
         column = columns[missing[0]]
-        raise RowFault("missing field", f"build.columns.{missing[0]}: no column {shorten(column)!r}.{near_miss(column, list(raw))}")
-    found = {name: raw.get(column) for name, column in {"post": columns["thread"], **columns}.items()}
+        raise RowFault(
+            "missing field",
+            f"build.columns.{missing[0]}: no column {shorten(column)!r}.{near_miss(column, list(raw))}",
+        )
+    found = {
+        name: raw.get(column) for name, column in {"post": columns["thread"], **columns}.items()
+    }
     post = {"role": str(found["post"]), "content": str(found["post"]), "metadata": facts}
-    return {"prompt": [post], "completion": found.get("text"), "post_id": found.get("thread"), "user_id": found.get("user"),
-            "timestamp": found.get("time"), "metadata": {}, "split": raw.get("split")}
+    return {
+        "prompt": [post],
+        "completion": found.get("text"),
+        "post_id": found.get("thread"),
+        "user_id": found.get("user"),
+        "timestamp": found.get("time"),
+        "metadata": {},
+        "split": raw.get("split"),
+    }
 
 
-def _flat_rows(rows: Iterable[FileRow], columns: Mapping[str, str], facts: Mapping, faults: Faults) -> Iterator[FileRow]:
+def _flat_rows(
+    rows: Iterable[FileRow], columns: Mapping[str, str], facts: Mapping, faults: Faults
+) -> Iterator[FileRow]:
     for row in rows:
-        try: yield row._replace(values=_flat_row(row.values, columns, facts))
-        except RowFault as e: faults.add(e.kind, e.detail, row.place)
+        try:
+            yield row._replace(values=_flat_row(row.values, columns, facts))
+        except RowFault as e:
+            faults.add(e.kind, e.detail, row.place)
 
 # %% ../../nbs/logs/05_rows.ipynb #FormatRow
 class _FormatRow(NamedTuple):
     "A row of a file, mapped"
-    number: int         # items of the source read so far
+
+    number: int  # items of the source read so far
     row: RawRow | None  # None: it cannot be used, and was counted
-    split: str = ""     # in which it was published, if known
+    split: str = ""  # in which it was published, if known
 
 # %% ../../nbs/logs/05_rows.ipynb #mapped_rows
 def mapped_rows(
@@ -341,7 +449,13 @@ def mapped_rows(
     columns: Mapping[str, str] = {},  # of flat comments: our name of a field → column
 ) -> Iterator[_FormatRow]:
     "Map rows and count what is wrong or odd, each with the ids of its row"
-    if columns: rows = _flat_rows(rows, columns, {"kind": "youtube#video"} if source_name(source) == "youtube" else {}, faults)
+    if columns:
+        rows = _flat_rows(
+            rows,
+            columns,
+            {"kind": "youtube#video"} if source_name(source) == "youtube" else {},
+            faults,
+        )
     for found in rows:
         try:
             row = map_row(source, found.values)
@@ -354,4 +468,5 @@ def mapped_rows(
         yield _FormatRow(found.number, row, found.split)
 
 
-def _whose(raw): return f"post {shorten(raw.get('post_id'), 30)} by {shorten(raw.get('user_id'), 30)}"
+def _whose(raw):
+    return f"post {shorten(raw.get('post_id'), 30)} by {shorten(raw.get('user_id'), 30)}"

@@ -38,6 +38,7 @@ FIELDS = {
 
 class _ColumnMap(NamedTuple):
     "Which column of a file holds which field; None: not there"
+
     text: str = "text"
     user: str = "user"
     title: str | None = None
@@ -55,12 +56,18 @@ def _column_map(
 ) -> _ColumnMap:
     "Check a column map against the columns of a file"
     for name in columns or {}:
-        if name not in FIELDS: raise DataError(f"{where}: no field {shorten(name)!r}.{near_miss(name, FIELDS)}")
+        if name not in FIELDS:
+            raise DataError(f"{where}: no field {shorten(name)!r}.{near_miss(name, FIELDS)}")
     cols = _ColumnMap()._replace(**(columns or {}))
     for name, column in cols._asdict().items():
-        if column in found: continue
-        if column: raise DataError(f"{where}.{name}: no column {shorten(column)!r}.{near_miss(column, found)}")
-        if name in ("text", "user"): raise DataError(f"{where}.{name} is needed: name the column.")
+        if column in found:
+            continue
+        if column:
+            raise DataError(
+                f"{where}.{name}: no column {shorten(column)!r}.{near_miss(column, found)}"
+            )
+        if name in ("text", "user"):
+            raise DataError(f"{where}.{name} is needed: name the column.")
     return cols
 
 # %% ../../nbs/logs/06_threads.ipynb #LINES
@@ -84,6 +91,7 @@ def sample_threads() -> Path:
 # %% ../../nbs/logs/06_threads.ipynb #Line
 class _Line(NamedTuple):
     "One row, read"
+
     thread: str
     number: int | str  # its id inside the thread
     message: Message
@@ -102,14 +110,21 @@ def _read_line(
     number = _ident(row, "id", cols.id) if cols.id else number
     user = _value(row, "user", cols.user, (str, int, type(None)))
     text = _value(row, "text", cols.text, (str, type(None)))
-    title, post = (_value(row, name, column, (str, type(None))) if column else None
-                   for name, column in (("title", cols.title), ("post", cols.post)))
+    title, post = (
+        _value(row, name, column, (str, type(None))) if column else None
+        for name, column in (("title", cols.title), ("post", cols.post))
+    )
     time = utc_seconds(row.get(cols.time)) if cols.time else None
     parents = tuple(f"{thread}/{p}" for p in _parents(row, cols.parents)) if cols.parents else ()
     author = "" if str(user).strip() in GONE else str(user)
     text = "" if str(text).strip() in ("[deleted]", "[removed]") else text
     text = "\n\n".join(part for part in (title, text) if part)
-    return _Line(thread, number, Message(f"{thread}/{number}", "user", author, text, time, parents), post or "")
+    return _Line(
+        thread,
+        number,
+        Message(f"{thread}/{number}", "user", author, text, time, parents),
+        post or "",
+    )
 
 # %% ../../nbs/logs/06_threads.ipynb #_NEEDED
 _NEEDED = object()
@@ -117,20 +132,25 @@ _NEEDED = object()
 
 def _value(row, field, column, kinds, default=_NEEDED):
     value = row.get(column, default)
-    if type(value) in kinds: return value
-    problem = "is missing" if value is _NEEDED else f"holds {shorten(repr(value))}, which cannot be used"
+    if type(value) in kinds:
+        return value
+    problem = (
+        "is missing" if value is _NEEDED else f"holds {shorten(repr(value))}, which cannot be used"
+    )
     raise RowFault("unreadable line", f"field {field!r}: column {column!r} {problem}")
 
 # %% ../../nbs/logs/06_threads.ipynb #_ident
 def _ident(row, field, column):
     value = row.get(column)
-    if type(value) is float and value.is_integer(): return int(value)
+    if type(value) is float and value.is_integer():
+        return int(value)
     return _value(row, field, column, (str, int))
 
 
 def _parents(row, column):
     value = row.get(column)
-    if value is None or value != value: return ()
+    if value is None or value != value:
+        return ()
     values = value if isinstance(value, (list, tuple)) else [value]
     return [_ident({column: v}, "parents", column) for v in values]
 
@@ -138,12 +158,17 @@ def _parents(row, column):
 def _add(threads, line, place):
     lines = threads.setdefault(line.thread, {})
     if line.number in lines:
-        raise RowFault("id given twice", f"field 'id': {line.message.id!r} was already given in {lines[line.number][0]}")
+        raise RowFault(
+            "id given twice",
+            f"field 'id': {line.message.id!r} was already given in {lines[line.number][0]}",
+        )
     lines[line.number] = place, line
 
 # %% ../../nbs/logs/06_threads.ipynb #_thread
 def _thread(name, lines, source):
-    numbered = all(type(n) is int or _is_number(n) for n in lines)  # a table holds digits, not numbers
+    numbered = all(
+        type(n) is int or _is_number(n) for n in lines
+    )  # a table holds digits, not numbers
     found = sorted(lines.items(), key=lambda pair: int(pair[0])) if numbered else lines.items()
     messages = [line.message for _, (_, line) in found]
     post = next((line.post for _, line in lines.values() if line.post), None)
@@ -164,26 +189,39 @@ def import_threads(
 ) -> list[Thread]:
     "Read posts and replies into threads, oldest first; `DataError` names file, row and field"
     path, rows = Path(path), list(read_rows(path, faults))
-    if not rows: raise DataError(f"{path}: there are no rows to use. Check the path.{met(faults)}")
-    cols = _column_map(columns, list({c: None for row in rows for c in row.values}), f"{path}, {called}")
+    if not rows:
+        raise DataError(f"{path}: there are no rows to use. Check the path.{met(faults)}")
+    cols = _column_map(
+        columns, list({c: None for row in rows for c in row.values}), f"{path}, {called}"
+    )
     threads: dict[str, dict] = {}
     for row in rows:
-        if faults is not None and cols.time: _note_time(row, cols.time, faults)
-        try: _add(threads, _read_line(row.values, cols, row.row, Path(row.file).stem), row.place)
+        if faults is not None and cols.time:
+            _note_time(row, cols.time, faults)
+        try:
+            _add(threads, _read_line(row.values, cols, row.row, Path(row.file).stem), row.place)
         except RowFault as e:
-            if faults is None: raise RowFault(e.kind, f"{row.place}: {e.detail}. Fix the row, or map another column.") from e
+            if faults is None:
+                raise RowFault(
+                    e.kind, f"{row.place}: {e.detail}. Fix the row, or map another column."
+                ) from e
             faults.add(e.kind, e.detail, row.place)
     return _in_time_order([_thread(t, lines, source or path.stem) for t, lines in threads.items()])
 
 # %% ../../nbs/logs/06_threads.ipynb #_note_time
 def _note_time(row, column, faults):
     value = row.values.get(column)
-    if note := time_note(value): faults.add(note, shorten(repr(value), 60), row.place)
+    if note := time_note(value):
+        faults.add(note, shorten(repr(value), 60), row.place)
 
 # %% ../../nbs/logs/06_threads.ipynb #_met
 def met(faults):
     "Say which faults were met, for a message"
-    return f" Met: {', '.join(f'{kind} {n:,}' for kind, n in faults.counts.items())}." if faults and faults.counts else ""
+    return (
+        f" Met: {', '.join(f'{kind} {n:,}' for kind, n in faults.counts.items())}."
+        if faults and faults.counts
+        else ""
+    )
 
 # %% ../../nbs/logs/06_threads.ipynb #in_time_order
 def _in_time_order(
@@ -199,21 +237,26 @@ def _natural(name):
     return [(_is_number(p), int(p) if _is_number(p) else 0, p) for p in re.split(r"([0-9]+)", name)]
 
 
-def _is_number(text): return text.isdecimal() and len(text) < 4000  # Python reads no longer ones
+def _is_number(text):
+    return text.isdecimal() and len(text) < 4000  # Python reads no longer ones
 
 # %% ../../nbs/logs/06_threads.ipynb #moments
 def moments(
     threads: Sequence[Thread],  # in order
-) -> dict[str, int]:  # id of a line → its place; a person's lines that cannot be told apart share one
+) -> dict[
+    str, int
+]:  # id of a line → its place; a person's lines that cannot be told apart share one
     "Say what was written before what, line by line"
     lines = [(m.time, t.id, m) for t in threads for m in t.messages]
     dated = sorted((line for line in lines if line[0] is not None), key=itemgetter(0))
     places = {m.id: i for i, (_, _, m) in enumerate(dated or lines)}
     for _, same in groupby(dated, itemgetter(0)):
         written: dict[str, list] = {}
-        for _, thread, m in same: written.setdefault(m.name, []).append((thread, m.id))
+        for _, thread, m in same:
+            written.setdefault(m.name, []).append((thread, m.id))
         for own in written.values():
-            if len({thread for thread, _ in own}) > 1: places |= dict.fromkeys([i for _, i in own], places[own[0][1]])
+            if len({thread for thread, _ in own}) > 1:
+                places |= dict.fromkeys([i for _, i in own], places[own[0][1]])
     return places
 
 # %% ../../nbs/logs/06_threads.ipynb #MERGE_GAP
@@ -224,6 +267,7 @@ MERGE_GAP = 10
 @dataclass(eq=False)
 class ThreadTurn:
     "What one person says before somebody else answers it"
+
     author: str
     lines: list[Message]
     kind: str  # "root" | "reply" | "own" (to oneself) | "lost" (all links gone)
@@ -234,17 +278,23 @@ class ThreadTurn:
 
     def __post_init__(self):
         self.root = self.parent.root if self.parent else self
-        self.depth = self.parent.depth + any(m.content.strip() for m in self.parent.lines) if self.parent else 0
+        self.depth = (
+            self.parent.depth + any(m.content.strip() for m in self.parent.lines)
+            if self.parent
+            else 0
+        )
 
     @property
-    def id(self) -> str: return self.lines[0].id
+    def id(self) -> str:
+        return self.lines[0].id
 
     @cached_property
-    def text(self) -> str: return "\n".join(m.content for m in self.lines if m.content.strip())
+    def text(self) -> str:
+        return "\n".join(m.content for m in self.lines if m.content.strip())
 
 # %% ../../nbs/logs/06_threads.ipynb #reply_turns
 def reply_turns(
-    thread: Thread,        # with its lines in order
+    thread: Thread,  # with its lines in order
     gap: int = MERGE_GAP,  # largest distance, in lines, at which a line continues a turn
 ) -> tuple[list[ThreadTurn], Counter]:
     "Join the lines of a thread into turns, in order; beside them what was found on the way"
@@ -256,16 +306,21 @@ def reply_turns(
         others = [p for p in known if not m.name or seen[p][1].author != m.name]
         to = max((seen[p] for p in others or known), key=itemgetter(0), default=(0, None))[1]
         turn = latest.get((m.name, to.id)) if others and to else to
-        if m.name and turn and not turn.answered and place - turn.last <= gap: turn.lines.append(m)
+        if m.name and turn and not turn.answered and place - turn.last <= gap:
+            turn.lines.append(m)
         else:
             kind = "reply" if others else "own" if known else "lost" if m.parents else "root"
             turns.append(turn := ThreadTurn(m.name, [m], kind, to))
-        if others and to: to.answered, latest[m.name, to.id] = True, turn
-        if m.parents: found += _links(m.parents, known, ids)
+        if others and to:
+            to.answered, latest[m.name, to.id] = True, turn
+        if m.parents:
+            found += _links(m.parents, known, ids)
         turn.last, seen[m.id] = place, (place, turn)
     return turns, found
 
 # %% ../../nbs/logs/06_threads.ipynb #_links
 def _links(parents, known, ids):
     missing = sum(p not in ids for p in parents)
-    return Counter(several=int(len(known) > 1), missing=missing, later=len(parents) - len(known) - missing)
+    return Counter(
+        several=int(len(known) > 1), missing=missing, later=len(parents) - len(known) - missing
+    )

@@ -20,7 +20,8 @@ from ..core.basics import check_name
 # %% ../../nbs/methods/06_advantages.ipynb #_tensor
 def _tensor(rewards: Any) -> torch.Tensor:
     rewards = torch.as_tensor(rewards)
-    if not rewards.isinf().any(): return rewards if rewards.is_floating_point() else rewards.float()
+    if not rewards.isinf().any():
+        return rewards if rewards.is_floating_point() else rewards.float()
     row = rewards.isinf().nonzero()[0, 0]
     raise ValueError(f"rewards must be finite, or nan for no score, but row {row} is infinite")
 
@@ -28,9 +29,12 @@ def _tensor(rewards: Any) -> torch.Tensor:
 def _index(groups: Any, rewards: torch.Tensor) -> torch.Tensor:
     "Number the groups from 0"
     groups = torch.as_tensor(groups, device=rewards.device)
-    if groups.shape == rewards.shape[:1]: return groups.unique(return_inverse=True)[1]
-    raise ValueError(f"groups has shape {list(groups.shape)}, but rewards {list(rewards.shape)}; "
-                     "give one group number per row")
+    if groups.shape == rewards.shape[:1]:
+        return groups.unique(return_inverse=True)[1]
+    raise ValueError(
+        f"groups has shape {list(groups.shape)}, but rewards {list(rewards.shape)}; "
+        "give one group number per row"
+    )
 
 # %% ../../nbs/methods/06_advantages.ipynb #_total
 def _total(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -47,15 +51,16 @@ def _greatest(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 # %% ../../nbs/methods/06_advantages.ipynb #GroupStats
 class _GroupStats(NamedTuple):
     "What is known about the group of each row, in float64 and in the shape of the rewards"
-    count: torch.Tensor      # members that have a score
-    mean: torch.Tensor       # of their scores; nan if there are none
+
+    count: torch.Tensor  # members that have a score
+    mean: torch.Tensor  # of their scores; nan if there are none
     deviation: torch.Tensor  # unbiased; 0 for a group of one
-    spread: torch.Tensor     # greatest minus smallest score
+    spread: torch.Tensor  # greatest minus smallest score
 
 
 def _group_stats(
     rewards: Any,  # [B] or [B, R]; nan = no score
-    groups: Any,   # [B] whole numbers, equal = same group
+    groups: Any,  # [B] whole numbers, equal = same group
 ) -> _GroupStats:
     "Compute the statistics of each row's group over the members that have a score"
     r = _tensor(rewards).double()
@@ -68,24 +73,25 @@ def _group_stats(
 
 # %% ../../nbs/methods/06_advantages.ipynb #group_advantages
 def group_advantages(
-    rewards: Any,          # [B], or [B, R] for each component by itself; nan = no score
-    groups: Any,           # [B] whole numbers, equal = same group
-    scale: bool = True,    # divide by the unbiased deviation of the group
-    eps: float = 1e-6,     # added to the deviation
-    floor: float = 1e-4,   # a group whose spread (greatest minus smallest) is under it is tied and gets 0
+    rewards: Any,  # [B], or [B, R] for each component by itself; nan = no score
+    groups: Any,  # [B] whole numbers, equal = same group
+    scale: bool = True,  # divide by the unbiased deviation of the group
+    eps: float = 1e-6,  # added to the deviation
+    floor: float = 1e-4,  # a group whose spread (greatest minus smallest) is under it is tied and gets 0
 ) -> torch.Tensor:  # same shape and float type as rewards; 0 where there is nothing to compare
     "Compare each reward with those of its group (GRPO: DeepSeekMath, section 4.1)"
     rewards = _tensor(rewards)
     s = _group_stats(rewards, groups)
     comparable = ~rewards.isnan() & (s.count > 1) & (s.spread >= floor) & (s.spread > 0)
     advantages = rewards.double() - s.mean
-    if scale: advantages = advantages / (s.deviation + eps)
+    if scale:
+        advantages = advantages / (s.deviation + eps)
     return torch.where(comparable, advantages, 0.0).to(rewards.dtype)
 
 # %% ../../nbs/methods/06_advantages.ipynb #leave_one_out
 def leave_one_out(
     rewards: Any,  # [B]; nan = no score
-    groups: Any,   # [B]
+    groups: Any,  # [B]
 ) -> torch.Tensor:  # same shape and float type as rewards; 0 where there is nothing to compare
     "Compare each reward with the mean of the others in its group (Ahmadian et al. 2024, section 2.2)"
     count = _group_stats(rewards, groups).count
@@ -94,10 +100,10 @@ def leave_one_out(
 
 # %% ../../nbs/methods/06_advantages.ipynb #decoupled_advantages
 def decoupled_advantages(
-    rewards: Any,         # [B, R]; nan = no score
-    groups: Any,          # [B]
-    weights: Any,         # [R]
-    eps: float = 1e-6,    # added to both deviations
+    rewards: Any,  # [B, R]; nan = no score
+    groups: Any,  # [B]
+    weights: Any,  # [R]
+    eps: float = 1e-6,  # added to both deviations
     floor: float = 1e-4,  # least spread of a component in a group
 ) -> torch.Tensor:  # [B]
     "Scale each component within its group, add by weight, scale over the batch (GDPO: Liu et al. 2026)"
@@ -109,28 +115,37 @@ def decoupled_advantages(
 
 
 def everywhere(
-    x: torch.Tensor, # [B], of this process
+    x: torch.Tensor,  # [B], of this process
 ) -> tuple[torch.Tensor, slice]:
     "Join the numbers of all processes that train together, in their order; where those of this one are"
     several = torch.distributed
-    if not (several.is_available() and several.is_initialized() and several.get_world_size() > 1): return x, slice(None)
+    if not (several.is_available() and several.is_initialized() and several.get_world_size() > 1):
+        return x, slice(None)
     parts: list[Any] = [None] * several.get_world_size()
     several.all_gather_object(parts, x.cpu())
-    before = sum(map(len, parts[:several.get_rank()]))
+    before = sum(map(len, parts[: several.get_rank()]))
     return torch.cat(parts).to(x.device), slice(before, before + len(x))
 
 # %% ../../nbs/methods/06_advantages.ipynb #broadcast
 def broadcast(
     advantages: torch.Tensor,  # [B]
-    mask: torch.Tensor,        # [B, T] bool, True = written by the policy
+    mask: torch.Tensor,  # [B, T] bool, True = written by the policy
 ) -> torch.Tensor:  # [B, T]
     "Give every trainable token the advantage of its row"
-    if advantages.shape == mask.shape[:1]: return mask.to(advantages.dtype, copy=True).mul_(advantages[:, None])
-    raise ValueError(f"advantages {list(advantages.shape)} must have one entry "
-                     f"for each row of the mask {list(mask.shape)}")
+    if advantages.shape == mask.shape[:1]:
+        return mask.to(advantages.dtype, copy=True).mul_(advantages[:, None])
+    raise ValueError(
+        f"advantages {list(advantages.shape)} must have one entry "
+        f"for each row of the mask {list(mask.shape)}"
+    )
 
 # %% ../../nbs/methods/06_advantages.ipynb #SCORES
-_SCORES = ("sum", "mean", "r2g", "best-so-far")  # what a dialogue is worth; settings know them as SCORES of methods.dialogues
+_SCORES = (
+    "sum",
+    "mean",
+    "r2g",
+    "best-so-far",
+)  # what a dialogue is worth; settings know them as SCORES of methods.dialogues
 _CREDITS = ("equalized", "r2g", "em", "naive", "information-gain")  # how its turns share that
 
 
@@ -142,63 +157,98 @@ def _padded(rows, fill):
 
 def trajectory_scores(
     rewards: Sequence[Sequence[float]],  # B dialogues, a number per turn; nan: the user failed
-    score: str = "sum",   # sum, mean, r2g or best-so-far
-    gamma: float = 0.8,   # what a turn counts for beside the one before it, in r2g
-    compat: str = "",     # userrl: their Sum, a mean of four decimals; 0 without turns
+    score: str = "sum",  # sum, mean, r2g or best-so-far
+    gamma: float = 0.8,  # what a turn counts for beside the one before it, in r2g
+    compat: str = "",  # userrl: their Sum, a mean of four decimals; 0 without turns
 ) -> torch.Tensor:  # [B] float64; nan without turns, or where a user failed
     "Say what each dialogue is worth: its turns' sum, mean or best, or their sum as seen from the first turn"
     check_name(score, _SCORES, "trajectory score", ValueError)
-    r, turns = _padded(rewards, 0.0), torch.tensor([float(len(row)) for row in rewards], dtype=torch.float64)
-    if score == "r2g": found = (r * gamma ** torch.arange(r.shape[1])).sum(1)
-    elif score == "best-so-far": found = _padded(rewards, -math.inf).amax(1) if r.shape[1] else turns
-    else: found = r.sum(1) / (turns.clamp(min=1) if score == "mean" or compat else 1)
-    if compat and score != "r2g": found = found.round(decimals=4)
+    r, turns = (
+        _padded(rewards, 0.0),
+        torch.tensor([float(len(row)) for row in rewards], dtype=torch.float64),
+    )
+    if score == "r2g":
+        found = (r * gamma ** torch.arange(r.shape[1])).sum(1)
+    elif score == "best-so-far":
+        found = _padded(rewards, -math.inf).amax(1) if r.shape[1] else turns
+    else:
+        found = r.sum(1) / (turns.clamp(min=1) if score == "mean" or compat else 1)
+    if compat and score != "r2g":
+        found = found.round(decimals=4)
     return found.where(turns > 0, 0.0 if compat else math.nan)
 
 # %% ../../nbs/methods/06_advantages.ipynb #turn_credits
 def _turn_credits(
     rewards: Sequence[Sequence[float]],  # B dialogues, at most K turns
     credit: str = "equalized",  # equalized, r2g, em, naive or information-gain
-    gamma: float = 0.8,         # what a turn counts for beside the one before it, in r2g
+    gamma: float = 0.8,  # what a turn counts for beside the one before it, in r2g
     gains: Sequence[Sequence[float]] = (),  # what each turn found out, for information-gain
-    compat: str = "",           # userrl: em with four decimals
+    compat: str = "",  # userrl: em with four decimals
 ) -> torch.Tensor:  # [B, K] float64, nan behind the last turn
     "Say what each turn deserves: all the same, what came from it on, its reward bent upwards or as it is, what it found out"
     check_name(credit, _CREDITS, "turn credit", ValueError)
     informed = credit == "information-gain"
     if informed and [*map(len, gains)] != [*map(len, rewards)]:
         raise ValueError("information-gain needs `gains`, a number for each turn of each dialogue.")
-    c = _padded([[1.0] * len(r) for r in rewards] if credit == "equalized" else gains if informed else rewards, math.nan)
-    if credit == "em": c = 0.5 + 0.5 * (1 - torch.exp(-2 * c)) / (1 - math.exp(-2))
-    if credit == "em" and compat: c = c.round(decimals=4)
-    for t in reversed(range(c.shape[1] - 1 if credit == "r2g" else 0)): c[:, t] += gamma * c[:, t + 1].nan_to_num(0)
+    c = _padded(
+        [[1.0] * len(r) for r in rewards]
+        if credit == "equalized"
+        else gains
+        if informed
+        else rewards,
+        math.nan,
+    )
+    if credit == "em":
+        c = 0.5 + 0.5 * (1 - torch.exp(-2 * c)) / (1 - math.exp(-2))
+    if credit == "em" and compat:
+        c = c.round(decimals=4)
+    for t in reversed(range(c.shape[1] - 1 if credit == "r2g" else 0)):
+        c[:, t] += gamma * c[:, t + 1].nan_to_num(0)
     return c
 
 # %% ../../nbs/methods/06_advantages.ipynb #turn_advantages
 def turn_advantages(
     rewards: Sequence[Sequence[float]],  # B dialogues, a number per turn; nan: the user failed
-    starts: Sequence[Sequence[int]],     # the token with which each turn begins
-    mask: torch.Tensor,         # [B, T] bool, True = written by the policy
-    groups: Any,                # [B]
+    starts: Sequence[Sequence[int]],  # the token with which each turn begins
+    mask: torch.Tensor,  # [B, T] bool, True = written by the policy
+    groups: Any,  # [B]
     credit: str = "equalized",  # equalized, r2g, em, naive or information-gain
-    score: str = "sum",         # sum, mean, r2g or best-so-far
+    score: str = "sum",  # sum, mean, r2g or best-so-far
     gamma: float = 0.8,
-    scale: bool = True,         # divide by the deviation of the group
+    scale: bool = True,  # divide by the deviation of the group
     gains: Sequence[Sequence[float]] = (),  # what each turn found out, for information-gain
-    whole: bool = False,        # keep the mean over all trainable tokens, those of turns without credit too
-    compat: str = "",           # userrl: as published, edge cases included
+    whole: bool = False,  # keep the mean over all trainable tokens, those of turns without credit too
+    compat: str = "",  # userrl: as published, edge cases included
 ) -> torch.Tensor:  # [B, T] float32
     "Compare dialogues within their groups, through all processes, and give each turn its share (Qian et al. 2025)"
     T, several = mask.shape[1], [*map(len, starts)]
-    if len({len(rewards), len(starts), len(mask)}) > 1 or not compat and several != [*map(len, rewards)]:
-        raise ValueError(f"{len(rewards)} dialogues of {sum(map(len, rewards))} turns, {len(starts)} of {sum(several)} starts, a mask of {len(mask)}")
-    if not compat: rewards, gains = [[[x for x, s in zip(*row) if s < T] for row in zip(rows, starts)] for rows in (rewards, gains)]
-    compared = _compared(trajectory_scores(rewards, score, gamma, compat), torch.as_tensor(groups).cpu(), scale, compat)
+    if (
+        len({len(rewards), len(starts), len(mask)}) > 1
+        or not compat
+        and several != [*map(len, rewards)]
+    ):
+        raise ValueError(
+            f"{len(rewards)} dialogues of {sum(map(len, rewards))} turns, {len(starts)} of {sum(several)} starts, a mask of {len(mask)}"
+        )
+    if not compat:
+        rewards, gains = [
+            [[x for x, s in zip(*row) if s < T] for row in zip(rows, starts)]
+            for rows in (rewards, gains)
+        ]
+    compared = _compared(
+        trajectory_scores(rewards, score, gamma, compat),
+        torch.as_tensor(groups).cpu(),
+        scale,
+        compat,
+    )
     borders = _padded([[0, *row] for row in starts], T).clamp(max=T).long()
     lengths = borders.diff(append=torch.full((len(mask), 1), T))
-    if (lengths < 0).any(): raise ValueError("starts must rise within each dialogue")
+    if (lengths < 0).any():
+        raise ValueError("starts must rise within each dialogue")
     tokens = _counted(mask, lengths)[:, 1:]
-    credits = torch.nn.functional.pad(_turn_credits(rewards, credit, gamma, gains, compat), (0, tokens.shape[1]))[:, :tokens.shape[1]].nan_to_num(0)
+    credits = torch.nn.functional.pad(
+        _turn_credits(rewards, credit, gamma, gains, compat), (0, tokens.shape[1])
+    )[:, : tokens.shape[1]].nan_to_num(0)
     credits = credits if compat else _usable(credits, tokens)
     total, counted = (credits * tokens).sum(1), (tokens * ((credits != 0) | whole)).sum(1)
     each = credits * (compared * counted / total).where(total != 0, 0.0)[:, None]
@@ -211,7 +261,10 @@ def _compared(scores, groups, scale, compat):
     stats = _group_stats(every, groups)
     alone = (stats.count == 1) & ~every.isnan()
     if not compat:
-        if alone[own].any(): warnings.warn(f"{alone[own].sum()} of {len(scores)} dialogues have nobody in their group to be compared with: they teach nothing.")
+        if alone[own].any():
+            warnings.warn(
+                f"{alone[own].sum()} of {len(scores)} dialogues have nobody in their group to be compared with: they teach nothing."
+            )
         return group_advantages(every, groups, scale, floor=1e-8)[own]
     deviation = torch.where(alone, 1.0, stats.deviation) + 1e-6 if scale else 1.0
     return ((every - torch.where(alone, 0.0, stats.mean)) / deviation).nan_to_num(0)[own]
@@ -227,13 +280,18 @@ def _counted(mask, lengths):
     "Count the trainable tokens of stretches that follow each other, [B, K]"
     long = (flat := lengths.flatten().numpy()) > 0
     found = np.zeros(len(flat))
-    if long.any(): found[long] = np.add.reduceat(mask.cpu().numpy().ravel(), (flat.cumsum() - flat)[long], dtype=np.int32)
+    if long.any():
+        found[long] = np.add.reduceat(
+            mask.cpu().numpy().ravel(), (flat.cumsum() - flat)[long], dtype=np.int32
+        )
     return torch.from_numpy(found).view(lengths.shape)
 
 
 def _repeated(values, lengths, mask):
     "Repeat the value of each stretch over its trainable tokens, [B, T]"
-    found = np.repeat(values.float().flatten().numpy(), lengths.flatten().numpy()).reshape(mask.shape)
+    found = np.repeat(values.float().flatten().numpy(), lengths.flatten().numpy()).reshape(
+        mask.shape
+    )
     return torch.from_numpy(np.multiply(found, mask.cpu().numpy(), out=found)).to(mask.device)
 
 # %% ../../nbs/methods/06_advantages.ipynb #estimators

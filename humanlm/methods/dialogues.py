@@ -30,10 +30,11 @@ FAILED = ("user_error", "env_error")  # ends of dialogues that say nothing about
 
 class Heard(NamedTuple):
     "What comes back to a turn of the policy"
+
     messages: Sequence[dict] = ()  # role, name and content of each
-    reward: float = math.nan       # of the turn; nan = nobody said
-    stop: str = ""                 # why the dialogue ends: done, turn_limit, length, user_error or a word of the gym; "" = it may go on
-    error: str = ""                # what went wrong, where somebody failed
+    reward: float = math.nan  # of the turn; nan = nobody said
+    stop: str = ""  # why the dialogue ends: done, turn_limit, length, user_error or a word of the gym; "" = it may go on
+    error: str = ""  # what went wrong, where somebody failed
 
 # %% ../../nbs/methods/09_dialogues.ipynb #TokenDialogue
 class TokenDialogue:
@@ -41,17 +42,30 @@ class TokenDialogue:
 
     def __init__(
         self,
-        row: dict,           # row_id, level, prompt, max_tokens, stop, thinking; perhaps speaker, turn_tokens and seed
-        policy: ModelPolicy, # whose turns are trained on
-        most: int | None = None, # turns of the policy; None = as many as there is room for
+        row: dict,  # row_id, level, prompt, max_tokens, stop, thinking; perhaps speaker, turn_tokens and seed
+        policy: ModelPolicy,  # whose turns are trained on
+        most: int | None = None,  # turns of the policy; None = as many as there is room for
     ):
-        self.row, self.policy, self.most, self.prompt_ids = row, policy, most, policy.prompt_ids(row)
+        self.row, self.policy, self.most, self.prompt_ids = (
+            row,
+            policy,
+            most,
+            policy.prompt_ids(row),
+        )
         self.ids: list[int] = []
         self.mask: list[bool] = []
         self.logps: list[float] = []
         self.turns: list[Turn] = []
-        self.ended, self.open, self.written = False, True, 0 # whether the last turn ended itself, more may come; tokens of second models
-        self.stop, self.errors, self.rewards = "", (), {} # rewards: name → number about the dialogue as a whole, for the record
+        self.ended, self.open, self.written = (
+            False,
+            True,
+            0,
+        )  # whether the last turn ended itself, more may come; tokens of second models
+        self.stop, self.errors, self.rewards = (
+            "",
+            (),
+            {},
+        )  # rewards: name → number about the dialogue as a whole, for the record
 
     @property
     def said(self) -> list[str]:
@@ -70,23 +84,44 @@ class TokenDialogue:
         self.ended = completion.finish == "eos"
         self._add(completion.ids, True, completion.logps, "policy", completion.text)
 
-    def hear(self, heard: Heard | Sequence[dict]) -> bool: # whether the policy can go on
+    def hear(self, heard: Heard | Sequence[dict]) -> bool:  # whether the policy can go on
         "Add what came back to the last turn; messages alone have no reward, and no messages end the dialogue"
         heard = heard if isinstance(heard, Heard) else Heard(heard)
-        self.turns[-1] = replace(self.turns[-1], reward=math.nan if heard.stop in FAILED else heard.reward)
-        self.stop, ids = heard.stop or ("done" if not heard.messages else "turn_limit" if len(self.said) == self.most else ""), []
+        self.turns[-1] = replace(
+            self.turns[-1], reward=math.nan if heard.stop in FAILED else heard.reward
+        )
+        self.stop, ids = (
+            heard.stop
+            or (
+                "done"
+                if not heard.messages
+                else "turn_limit"
+                if len(self.said) == self.most
+                else ""
+            ),
+            [],
+        )
         self.errors += (f"user: {shorten(heard.error, 300)}",) if heard.error else ()
         if not self.stop:
             ids = self._between(heard.messages)
-            if len(self.ids) + len(ids) >= self.row["max_tokens"]: self.stop, ids = "length", []
+            if len(self.ids) + len(ids) >= self.row["max_tokens"]:
+                self.stop, ids = "length", []
         text = "\n\n".join(parts_text(m["content"]) for m in heard.messages)
-        if heard.messages: self._add(ids, False, [0.0] * len(ids), heard.messages[-1]["role"], text)
+        if heard.messages:
+            self._add(ids, False, [0.0] * len(ids), heard.messages[-1]["role"], text)
         self.open = not self.stop
         return self.open
 
     def _between(self, messages):
         from humanlm.models.prompts import continuation
-        return continuation(self.policy.tokenizer, messages, self.row.get("speaker", SPEAKER), self.row["thinking"], self.ended)
+
+        return continuation(
+            self.policy.tokenizer,
+            messages,
+            self.row.get("speaker", SPEAKER),
+            self.row["thinking"],
+            self.ended,
+        )
 
     def _add(self, ids, own, logps, role, text):
         self.turns.append(Turn(role, text, (len(self.ids), len(self.ids) + len(ids))))
@@ -98,65 +133,111 @@ class TokenDialogue:
         "Make the record of the dialogue; without log-probabilities where the policy gave none"
         row = self.row
         return Trajectory(
-            f"{row['row_id']}/{copy}", row["row_id"], group, 0, row["level"], tuple(self.turns), self.prompt_ids, self.ids, self.mask,
-            None if any(x != x for x in self.logps) else self.logps, "\n\n".join(self.said), parse_status=self.stop, errors=self.errors,
-            rewards=dict(self.rewards), usage={"tokens_out": self.written} if self.written else None,
-            **{name: row.get(name, "") for name in ("example_id", "context_id", "user_id")})
+            f"{row['row_id']}/{copy}",
+            row["row_id"],
+            group,
+            0,
+            row["level"],
+            tuple(self.turns),
+            self.prompt_ids,
+            self.ids,
+            self.mask,
+            None if any(x != x for x in self.logps) else self.logps,
+            "\n\n".join(self.said),
+            parse_status=self.stop,
+            errors=self.errors,
+            rewards=dict(self.rewards),
+            usage={"tokens_out": self.written} if self.written else None,
+            **{name: row.get(name, "") for name in ("example_id", "context_id", "user_id")},
+        )
 
 # %% ../../nbs/methods/09_dialogues.ipynb #Answer
-Answer = Callable[[TokenDialogue], Awaitable[Heard | Sequence[dict]]] # what comes back to the last turn; no messages end the dialogue
-_MOMENT = 0.005 # seconds for which the first answer waits for others
+Answer = Callable[
+    [TokenDialogue], Awaitable[Heard | Sequence[dict]]
+]  # what comes back to the last turn; no messages end the dialogue
+_MOMENT = 0.005  # seconds for which the first answer waits for others
 
 
 def multi_turn(
     answer: Answer,
-    turns: int, # of the policy, at most; each is answered
-    sampling: Sampling | None = None, # None = the policy's own, drawn by the seed of the run
+    turns: int,  # of the policy, at most; each is answered
+    sampling: Sampling | None = None,  # None = the policy's own, drawn by the seed of the run
 ) -> Rollout:
     "Make a rollout in which the policy writes in turn with others; a user that fails ends its dialogue without a score"
+
     async def rollout(rows: Sequence[dict], policy: ModelPolicy) -> list[Trajectory]:
         talks = [TokenDialogue(row, policy, turns) for row in _seeded(rows, policy, sampling)]
         await _lead(talks, answer, policy, sampling)
-        return [talk.trajectory(g, c) for talk, g, c in zip(talks, group_index(rows), copy_index(rows))]
+        return [
+            talk.trajectory(g, c) for talk, g, c in zip(talks, group_index(rows), copy_index(rows))
+        ]
 
     return rollout  # type: ignore[return-value]  # only policies that go on in a dialogue can do this
 
 
 def _seeded(rows, policy, sampling):
     "Give each row a seed, the same however many processes share the rows"
-    if sampling is not None and sampling.seed is None: return rows
-    every, own = from_everywhere([row["row_id"] for row in rows]) if policy.lockstep else ([row["row_id"] for row in rows], slice(None))
-    whose: Any = policy if sampling is None else SimpleNamespace(seed=sampling.seed, step=policy.step)
-    return [row | {"seed": seed} for row, seed in zip(rows, row_seeds([{"row_id": id} for id in every], whose)[own], strict=True)]
+    if sampling is not None and sampling.seed is None:
+        return rows
+    every, own = (
+        from_everywhere([row["row_id"] for row in rows])
+        if policy.lockstep
+        else ([row["row_id"] for row in rows], slice(None))
+    )
+    whose: Any = (
+        policy if sampling is None else SimpleNamespace(seed=sampling.seed, step=policy.step)
+    )
+    return [
+        row | {"seed": seed}
+        for row, seed in zip(
+            rows, row_seeds([{"row_id": id} for id in every], whose)[own], strict=True
+        )
+    ]
 
 
 async def _lead(talks, answer, policy, sampling):
     "Let the policy write for all that are ready, until nobody has anything left to ask"
     from humanlm.models.generation import Prefixes
-    prefixes, ready, waiting = Prefixes(), talks, {} # waiting: task → whose answer it brings
+
+    prefixes, ready, waiting = Prefixes(), talks, {}  # waiting: task → whose answer it brings
     try:
         while policy.everywhere(len(ready) + len(waiting)):
-            written = await policy.generate([talk.asked() for talk in ready], sampling, prefixes) if ready or policy.lockstep else []
+            written = (
+                await policy.generate([talk.asked() for talk in ready], sampling, prefixes)
+                if ready or policy.lockstep
+                else []
+            )
             for talk, completion in zip(ready, written, strict=True):
                 talk.write(completion)
                 waiting[asyncio.ensure_future(_hear(answer, talk))] = talk
-            ready = [talk for talk, heard in await _answered(waiting, policy.lockstep) if talk.hear(heard)]
+            ready = [
+                talk
+                for talk, heard in await _answered(waiting, policy.lockstep)
+                if talk.hear(heard)
+            ]
     finally:
-        for task in waiting: task.cancel()
+        for task in waiting:
+            task.cancel()
 
 
 async def _answered(waiting, everybody):
     "Take those who have an answer: all, or whoever is first and those who come a moment later"
-    if not waiting: return []
-    done, late = await asyncio.wait(waiting, return_when=asyncio.ALL_COMPLETED if everybody else asyncio.FIRST_COMPLETED)
-    if late: await asyncio.wait(late, timeout=_MOMENT)
+    if not waiting:
+        return []
+    done, late = await asyncio.wait(
+        waiting, return_when=asyncio.ALL_COMPLETED if everybody else asyncio.FIRST_COMPLETED
+    )
+    if late:
+        await asyncio.wait(late, timeout=_MOMENT)
     return [(waiting.pop(task), task.result()) for task in list(waiting) if task.done()]
 
 
 async def _hear(answer, talk):
-    try: return await answer(talk)
+    try:
+        return await answer(talk)
     except LLMError as e:
-        if e.stops: raise
+        if e.stops:
+            raise
         return Heard(stop="user_error", error=str(e))
 
 # %% ../../nbs/methods/09_dialogues.ipynb #CreditConfig
@@ -167,6 +248,7 @@ CREDITS = ("equalized", "r2g", "em", "naive", "information-gain")  # how its tur
 @dataclass(frozen=True)
 class CreditConfig:
     "What a dialogue is worth, and how its turns share it"
+
     score: str = "r2g"
     """sum, mean, r2g (reward to go, from the first turn) or best-so-far."""
     credit: str = "equalized"
@@ -179,65 +261,116 @@ class CreditConfig:
     """userrl: as published, edge cases included."""
 
     def __post_init__(self):
-        require("credit", (self.score in SCORES, f"score is {self.score!r}.{near_miss(self.score, SCORES)}"),
-                (self.credit in CREDITS, f"credit is {self.credit!r}.{near_miss(self.credit, CREDITS)}"),
-                (self.compat in ("", "userrl"), f"compat is {self.compat!r}. Leave it empty, or write userrl"),
-                (0 <= self.gamma <= 1, f"gamma must lie between 0 and 1, got {self.gamma}"))
+        require(
+            "credit",
+            (self.score in SCORES, f"score is {self.score!r}.{near_miss(self.score, SCORES)}"),
+            (
+                self.credit in CREDITS,
+                f"credit is {self.credit!r}.{near_miss(self.credit, CREDITS)}",
+            ),
+            (
+                self.compat in ("", "userrl"),
+                f"compat is {self.compat!r}. Leave it empty, or write userrl",
+            ),
+            (0 <= self.gamma <= 1, f"gamma must lie between 0 and 1, got {self.gamma}"),
+        )
 
 
 def turn_advantage(
     config: CreditConfig = CreditConfig(),
-    gains: Callable[[Batch], Sequence[Sequence[float]]] | None = None, # what each turn of the policy found out, for information-gain
+    gains: Callable[[Batch], Sequence[Sequence[float]]]
+    | None = None,  # what each turn of the policy found out, for information-gain
 ) -> Advantage:
     "Make an advantage `[B, T]` from the rewards of turns"
     informed = config.credit == "information-gain"
-    require("credit", (gains is not None or not informed, "credit information-gain needs to know what each turn found out: give `gains`, as from information_gains"))
+    require(
+        "credit",
+        (
+            gains is not None or not informed,
+            "credit information-gain needs to know what each turn found out: give `gains`, as from information_gains",
+        ),
+    )
     from humanlm.methods.advantages import turn_advantages
 
     def advantage(batch: Batch) -> Any:
         own = [_own(t) for t in batch.trajectories]
-        rewards, starts = [[turn.reward for turn in turns] for turns in own], [[turn.span[0] for turn in turns] for turns in own]
-        return turn_advantages(rewards, starts, batch.mask, batch.groups, gains=gains(batch) if informed and gains else (), **asdict(config))
+        rewards, starts = (
+            [[turn.reward for turn in turns] for turns in own],
+            [[turn.span[0] for turn in turns] for turns in own],
+        )
+        return turn_advantages(
+            rewards,
+            starts,
+            batch.mask,
+            batch.groups,
+            gains=gains(batch) if informed and gains else (),
+            **asdict(config),
+        )
 
     return advantage
 
 
-def _own(t): return [turn for turn in t.turns if turn.role == "policy"]
+def _own(t):
+    return [turn for turn in t.turns if turn.role == "policy"]
 
 # %% ../../nbs/methods/09_dialogues.ipynb #TurnReward
 class TurnReward:
     "The rewards of turns, as one number per dialogue"
+
     names, weights = ("turns",), (1.0,)
 
-    def __init__(self, score: str = "sum"): # as in `CreditConfig`
+    def __init__(self, score: str = "sum"):  # as in `CreditConfig`
         self.score = score
 
-    async def __call__(self, trajectories: Sequence[Trajectory]) -> tuple[list[list[float]], list[Trajectory]]:
+    async def __call__(
+        self, trajectories: Sequence[Trajectory]
+    ) -> tuple[list[list[float]], list[Trajectory]]:
         "Score a batch: values `[B, 1]`, nan where a user failed, and the trajectories with their rewards"
         from humanlm.methods.advantages import trajectory_scores
-        values = trajectory_scores([[turn.reward for turn in _own(t)] for t in trajectories], self.score).tolist()
-        return [[value] for value in values], [replace(t, rewards=t.rewards | {"turns": value}) for t, value in zip(trajectories, values)]
+
+        values = trajectory_scores(
+            [[turn.reward for turn in _own(t)] for t in trajectories], self.score
+        ).tolist()
+        return [[value] for value in values], [
+            replace(t, rewards=t.rewards | {"turns": value})
+            for t, value in zip(trajectories, values)
+        ]
 
 # %% ../../nbs/methods/09_dialogues.ipynb #information_gains
 def information_gains(
-    gold: Callable[[Trajectory], str], # the right call of a dialogue's task
-) -> Callable[[Batch], list[list[float]]]: # for each turn of the policy, in nats per token
+    gold: Callable[[Trajectory], str],  # the right call of a dialogue's task
+) -> Callable[[Batch], list[list[float]]]:  # for each turn of the policy, in nats per token
     "Say by how much each turn made the right call likelier in the eyes of the policy (after IGPO, Wang et al. 2025, section 3)"
+
     def gains(batch: Batch) -> list[list[float]]:
         import torch
         from humanlm.models.prompts import render_target
+
         policy: Any = batch.policy  # one that can be asked for log-probabilities
         own = [_own(t) for t in batch.trajectories]
         right = [render_target(policy.tokenizer, gold(t), end=False) for t in batch.trajectories]
-        before = [[*t.prompt_ids, *t.completion_ids[:turn.span[0]]] for t, turns in zip(batch.trajectories, own) for turn in turns]
+        before = [
+            [*t.prompt_ids, *t.completion_ids[: turn.span[0]]]
+            for t, turns in zip(batch.trajectories, own)
+            for turn in turns
+        ]
         written = [ids for ids, turns in zip(right, own) for _ in turns]
-        logps = policy.token_logps(before, written).double().sum(1).cpu() / torch.tensor([len(ids) for ids in written], dtype=torch.float64)
-        return [_differences(known, turns) for known, turns in zip(logps.split([len(turns) for turns in own]), own)]
+        logps = policy.token_logps(before, written).double().sum(1).cpu() / torch.tensor(
+            [len(ids) for ids in written], dtype=torch.float64
+        )
+        return [
+            _differences(known, turns)
+            for known, turns in zip(logps.split([len(turns) for turns in own]), own)
+        ]
 
     return gains
 
 
 def _differences(known, turns):
     "Subtract what was known before each turn from what was known before the next; the last turn gets what it was paid of the rest"
-    paid = min(1.0, max(0.0, turns[-1].reward)) if turns and turns[-1].reward == turns[-1].reward else 0.0
+    paid = (
+        min(1.0, max(0.0, turns[-1].reward))
+        if turns and turns[-1].reward == turns[-1].reward
+        else 0.0
+    )
     return [*known.diff().tolist(), *(known[-1:] * -paid).tolist()]

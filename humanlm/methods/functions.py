@@ -21,6 +21,7 @@ from .method import Advantage, AdvantageConfig, Batch
 @dataclass(frozen=True)
 class AssistantModel(ModelConfig):
     "Which model to train: an assistant"
+
     template: str = "chatml"
     vocab: int = 768
     hidden: int = 64
@@ -35,9 +36,19 @@ def ask_row(
     max_tokens: int = 64,  # longest completion
 ) -> dict:
     "Make a row that asks for one completion"
-    return {"row_id": id, "prompt": [{"role": "user", "name": "", "content": prompt}], "level": "response",
-            "max_tokens": max_tokens, "stop": (), "thinking": False, "example_id": id, "context_id": id, "user_id": "",
-            "ground_truth": "", "form": "bare"}
+    return {
+        "row_id": id,
+        "prompt": [{"role": "user", "name": "", "content": prompt}],
+        "level": "response",
+        "max_tokens": max_tokens,
+        "stop": (),
+        "thinking": False,
+        "example_id": id,
+        "context_id": id,
+        "user_id": "",
+        "ground_truth": "",
+        "form": "bare",
+    }
 
 # %% ../../nbs/methods/08_functions.ipynb #TextReward
 class TextReward:
@@ -50,16 +61,25 @@ class TextReward:
     ):
         self.score, self.names, self.weights = score, (name,), (1.0,)
 
-    async def __call__(self, trajectories: Sequence[Trajectory]) -> tuple[list[list[float]], list[Trajectory]]:
+    async def __call__(
+        self, trajectories: Sequence[Trajectory]
+    ) -> tuple[list[list[float]], list[Trajectory]]:
         "Score a batch: values `[B, 1]`, and the trajectories with their rewards"
         found = self.score([t.text for t in trajectories])
         found = await found if isawaitable(found) else found
         found = list(found) if isinstance(found, Iterable) else [found]
-        if len(found) != len(trajectories) or not all(isinstance(value, (int, float)) or hasattr(value, "__float__") for value in found):
-            raise DataError(f"The reward {self.names[0]} gave {len(found)} numbers for {len(trajectories)} texts: {shorten(repr(found))}. "
-                            "Give one for each, nan for none.")
+        if len(found) != len(trajectories) or not all(
+            isinstance(value, (int, float)) or hasattr(value, "__float__") for value in found
+        ):
+            raise DataError(
+                f"The reward {self.names[0]} gave {len(found)} numbers for {len(trajectories)} texts: {shorten(repr(found))}. "
+                "Give one for each, nan for none."
+            )
         values = [float(value) for value in found]
-        return [[value] for value in values], [replace(t, rewards=t.rewards | {self.names[0]: value}) for t, value in zip(trajectories, values)]
+        return [[value] for value in values], [
+            replace(t, rewards=t.rewards | {self.names[0]: value})
+            for t, value in zip(trajectories, values)
+        ]
 
 # %% ../../nbs/methods/08_functions.ipynb #group_advantage
 def group_advantage(
@@ -70,6 +90,7 @@ def group_advantage(
     import torch
     from humanlm.rewards.reward import combine
     from humanlm.methods.advantages import estimators, everywhere
+
     estimate = estimators[check_name(config.estimator, estimators, "estimator")]
     divides = config.estimator != "leave-one-out"
     constants = {"eps": config.eps, "floor": config.floor} if divides else {}

@@ -28,7 +28,9 @@ def token_signal(
     clip: float | None = None,  # greatest size
     shape: str = "none",  # none; tanh = bend towards `clip` (or 1) smoothly; scale = divide by the mean size in the reply
     skip: int = 0,  # tokens at the beginning of each reply that get 0
-) -> torch.Tensor:  # [B, T] float32 without gradient; 0 outside the mask and in replies without a follow-up
+) -> (
+    torch.Tensor
+):  # [B, T] float32 without gradient; 0 outside the mask and in replies without a follow-up
     "Say of each token how much likelier it is in hindsight"
     check_name(shape, SHAPES, "shape")
     after, before = hindsight.detach().float(), plain.detach().float()
@@ -36,9 +38,12 @@ def token_signal(
     inside = inside & ~((after - before).isnan() & inside).any(1, keepdim=True)
     signal = torch.where(inside, after - before, 0.0)
     count = inside.sum(1, keepdim=True).clamp(min=1)
-    if centre: signal = torch.where(inside, signal - signal.sum(1, keepdim=True) / count, 0.0)
-    if shape == "scale": signal = signal / (signal.abs().sum(1, keepdim=True) / count).clamp(min=1e-4)
-    if shape == "tanh": return (clip or 1.0) * (signal / (clip or 1.0)).tanh()
+    if centre:
+        signal = torch.where(inside, signal - signal.sum(1, keepdim=True) / count, 0.0)
+    if shape == "scale":
+        signal = signal / (signal.abs().sum(1, keepdim=True) / count).clamp(min=1e-4)
+    if shape == "tanh":
+        return (clip or 1.0) * (signal / (clip or 1.0)).tanh()
     return signal if clip is None else signal.clamp(-clip, clip)
 
 # %% ../../nbs/methods/07_losses.ipynb #def-token-shares-mask
@@ -52,8 +57,10 @@ def token_shares(
     "Give the share of each token in the loss of a step"
     check_name(aggregation, ("sequence", "token", "constant"), "aggregation")
     inside, rows = mask.float(), len(mask) if rows is None else rows
-    if aggregation == "token": return inside / max(1, int(mask.sum()) if tokens is None else tokens)
-    if aggregation == "constant": return inside / (rows * (length or mask.shape[1]))
+    if aggregation == "token":
+        return inside / max(1, int(mask.sum()) if tokens is None else tokens)
+    if aggregation == "constant":
+        return inside / (rows * (length or mask.shape[1]))
     return inside / (rows * inside.sum(1, keepdim=True).clamp(min=1))
 
 # %% ../../nbs/methods/07_losses.ipynb #def-policy-loss-logps
@@ -61,15 +68,19 @@ def policy_loss(
     logps: torch.Tensor,  # [B, T] log-probabilities under the weights in training
     advantages: torch.Tensor,  # [B, T], held constant
     shares: torch.Tensor,  # [B, T], from `token_shares`
-    old_logps: torch.Tensor | None = None,  # [B, T] under the weights that wrote the replies; None: the plain form
+    old_logps: torch.Tensor
+    | None = None,  # [B, T] under the weights that wrote the replies; None: the plain form
     epsilon_low: float = 0.2,  # a ratio below 1 - epsilon_low counts no further
     epsilon_high: float = 0.2,  # nor one above 1 + epsilon_high
 ) -> torch.Tensor:
     "Compute the loss whose gradient raises tokens with a positive advantage"
     advantages, logps = advantages.detach(), logps.float()
-    if old_logps is None: return -(shares * advantages * logps).sum()
+    if old_logps is None:
+        return -(shares * advantages * logps).sum()
     ratio = (logps - old_logps.detach().float()).exp()
-    gain = torch.minimum(ratio * advantages, ratio.clamp(1 - epsilon_low, 1 + epsilon_high) * advantages)
+    gain = torch.minimum(
+        ratio * advantages, ratio.clamp(1 - epsilon_low, 1 + epsilon_high) * advantages
+    )
     return -(shares * gain).sum()
 
 # %% ../../nbs/methods/07_losses.ipynb #def-logp-divergence-student
@@ -80,10 +91,14 @@ def _logp_divergence(
 ) -> torch.Tensor:  # [...]
     "Compute the divergence of distributions given by log-probabilities"
     teacher = teacher.detach()
-    if alpha == 1: return (student.exp() * (student - teacher)).sum(-1)
-    if alpha == 0: return (teacher.exp() * (teacher - student)).sum(-1)
+    if alpha == 1:
+        return (student.exp() * (student - teacher)).sum(-1)
+    if alpha == 0:
+        return (teacher.exp() * (teacher - student)).sum(-1)
     mixture = torch.logaddexp(student + math.log(1 - alpha), teacher + math.log(alpha))
-    return (1 - alpha) * (student.exp() * (student - mixture)).sum(-1) + alpha * (teacher.exp() * (teacher - mixture)).sum(-1)
+    return (1 - alpha) * (student.exp() * (student - mixture)).sum(-1) + alpha * (
+        teacher.exp() * (teacher - mixture)
+    ).sum(-1)
 
 # %% ../../nbs/methods/07_losses.ipynb #def-support-student-torch
 def _support(
@@ -94,14 +109,16 @@ def _support(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # log-probabilities, [N, K] each
     "Choose what two distributions are compared on, and normalise them"
     student, teacher = student.float(), teacher.detach().float()
-    if topk is None: return student.log_softmax(-1), teacher.log_softmax(-1)
+    if topk is None:
+        return student.log_softmax(-1), teacher.log_softmax(-1)
     chosen = student.topk(min(topk, student.shape[-1]), dim=-1).indices
     return _bucketed(student, chosen, tail), _bucketed(teacher, chosen, tail)
 
 
 def _bucketed(logits, chosen, tail):
     "Log-probabilities of chosen words, [N, K] or with the tail [N, K + 1]"
-    if not tail: return logits.gather(-1, chosen).log_softmax(-1)
+    if not tail:
+        return logits.gather(-1, chosen).log_softmax(-1)
     logps = logits.gather(-1, chosen) - logits.logsumexp(-1, keepdim=True)
     held = logps.logsumexp(-1, keepdim=True).clamp(max=-1e-7)
     return torch.cat([logps, (-held.expm1()).log()], -1)
@@ -124,7 +141,9 @@ def importance(
     limit: float = 2.0,  # greatest weight
 ) -> torch.Tensor:  # without gradient
     "Weigh tokens by how much likelier they are now"
-    return (logps.detach().float() - old_logps.detach().float()).clamp(-20, 20).exp().clamp(max=limit)
+    return (
+        (logps.detach().float() - old_logps.detach().float()).clamp(-20, 20).exp().clamp(max=limit)
+    )
 
 # %% ../../nbs/methods/07_losses.ipynb #def-kl-estimate-logps
 def kl_estimate(
@@ -138,17 +157,24 @@ def kl_estimate(
 
 def _blend(
     logits: Sequence[torch.Tensor],  # [N, V] each
-    weights: Sequence[float],  # (1 - rate, rate) of a reference and the live model is the trust region
+    weights: Sequence[
+        float
+    ],  # (1 - rate, rate) of a reference and the live model is the trust region
 ) -> torch.Tensor:  # [N, V] float32
     "Mix teachers: the geometric mean of their distributions, up to a constant"
-    first, *others = (x.float() if weight == 1 else x.float() * weight for x, weight in zip(logits, weights, strict=True))
+    first, *others = (
+        x.float() if weight == 1 else x.float() * weight
+        for x, weight in zip(logits, weights, strict=True)
+    )
     return sum(others, first)
 
 # %% ../../nbs/methods/07_losses.ipynb #def-in-chunks-function
 def in_chunks(
     function: Callable[..., torch.Tensor],  # (student [n, V], teacher [n, V] or None, *more) → [n]
     student: CompletionStates,  # its states and head get the gradient
-    teachers: Sequence[tuple[CompletionStates, float]],  # and their weights in the mix; none of them gets a gradient; empty: the function gets None
+    teachers: Sequence[
+        tuple[CompletionStates, float]
+    ],  # and their weights in the mix; none of them gets a gradient; empty: the function gets None
     *more: torch.Tensor,  # [N] each, such as the ids that were written
     chunk: int | None = None,  # positions at a time; None: as many as fit into a fixed memory
     temperature: float = 1.0,  # divides the logits, as sampling does
@@ -158,22 +184,32 @@ def in_chunks(
 
     def piece(states: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            teacher = _blend([head(s) for head, s in zip(heads, rest)], weights) / temperature if heads else None
-        return function(student.head(states).float() / temperature, teacher, *rest[len(heads):])
+            teacher = (
+                _blend([head(s) for head, s in zip(heads, rest)], weights) / temperature
+                if heads
+                else None
+            )
+        return function(student.head(states).float() / temperature, teacher, *rest[len(heads) :])
 
     tensors = (student.states, *(known.states.detach() for known, _ in teachers), *more)
     pieces = zip(*(x.split(chunk or student.chunk) for x in tensors), strict=True)
-    if not torch.is_grad_enabled(): return torch.cat([piece(*each) for each in pieces])
+    if not torch.is_grad_enabled():
+        return torch.cat([piece(*each) for each in pieces])
     return torch.cat([checkpoint(piece, *each, use_reentrant=False) for each in pieces])
 
 # %% ../../nbs/methods/07_losses.ipynb #def-two-views-probability
 def _two_views(
     probability: float = 0.1,  # of token 1 under the policy
     accuracy: float = 0.9,  # how often the follow-up names the token that was written
-) -> tuple[float, float]:  # ascent along the logit of token 1: of the sampled form, of the divergence
+) -> tuple[
+    float, float
+]:  # ascent along the logit of token 1: of the sampled form, of the divergence
     "Enumerate a policy of one binary token and a user who reacts to it, with Bayes' posterior as teacher"
     policy = (1 - probability, probability)
-    def follows(said, token): return accuracy if said == token else 1 - accuracy
+
+    def follows(said, token):
+        return accuracy if said == token else 1 - accuracy
+
     marginal = [sum(policy[token] * follows(said, token) for token in (0, 1)) for said in (0, 1)]
     sampled = fixed = 0.0
     for token, said in product((0, 1), repeat=2):

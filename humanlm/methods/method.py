@@ -19,24 +19,26 @@ from .rollouts import Rollout
 # %% ../../nbs/methods/04_method.ipynb #Batch
 class Reward(Protocol):
     "Scores what was written, once per generation batch"
-    names: tuple[str, ...]     # R components
-    weights: tuple[float, ...] # R weights
+
+    names: tuple[str, ...]  # R components
+    weights: tuple[float, ...]  # R weights
 
     async def __call__(
         self,
-        trajectories: Sequence[Trajectory], # B of them, groups whole
-    ) -> Any: # [B, R], nan = no score; or that and the trajectories with their scores filled in
+        trajectories: Sequence[Trajectory],  # B of them, groups whole
+    ) -> Any:  # [B, R], nan = no score; or that and the trajectories with their scores filled in
         ...
 
 
 class Batch(NamedTuple):
     "What an advantage may look at"
+
     rewards: Any  # [B, R], nan = no score
-    groups: Any   # [B], equal numbers for samples of one prompt
-    mask: Any     # [B, T] bool, True = the policy wrote this token and may be trained on it
-    trajectories: Sequence[Trajectory] # B of them
-    policy: Policy | None = None       # for methods that need log-probabilities
-    rows: Sequence[dict] = ()          # the B rows that were asked, with all that a method put into them
+    groups: Any  # [B], equal numbers for samples of one prompt
+    mask: Any  # [B, T] bool, True = the policy wrote this token and may be trained on it
+    trajectories: Sequence[Trajectory]  # B of them
+    policy: Policy | None = None  # for methods that need log-probabilities
+    rows: Sequence[dict] = ()  # the B rows that were asked, with all that a method put into them
 
 
 class Advantage(Protocol):
@@ -48,7 +50,8 @@ class Advantage(Protocol):
 # %% ../../nbs/methods/04_method.ipynb #Memory
 class Memory(Protocol):
     "What a method keeps from step to step; part of every checkpoint"
-    file: str # its name inside a checkpoint
+
+    file: str  # its name inside a checkpoint
 
     def note(self, trajectories: Sequence[Trajectory]) -> list:
         "Pick what is worth keeping from the scored trajectories of one process"
@@ -65,17 +68,24 @@ class Memory(Protocol):
 # %% ../../nbs/methods/04_method.ipynb #Method
 class Method(NamedTuple):
     "A way to train"
+
     rollout: Rollout
     advantage: Advantage
-    reward: Reward | None = None # None = nothing is scored
-    memory: Memory | None = None # None = nothing is kept
-    loss: Callable[[Any, dict], Any] | None = None # (model, tensors by name, [B, ...]) → what is added to the loss; or that and numbers to log
-    metrics: Callable[[Batch], dict[str, float]] | None = None # of a batch with its advantages: name → number to log
-    signal: Callable[[Any, dict], Any] | None = None # (log-probabilities of the training pass [B, T], tensors by name) → advantages [B, T] in place
-                                                     # of those before it; or that and numbers to log
-    critic: bool = False # whether `advantage` gives rewards [B, T], of which an engine's critic makes advantages; rows of nan do not count
-    reads: bool = False # whether it reads the policy's weights: log-probabilities that it asks for, or a memory that follows them
-    alone: bool = False # whether `loss` is all there is: the pass over the tokens that advantages need is left out
+    reward: Reward | None = None  # None = nothing is scored
+    memory: Memory | None = None  # None = nothing is kept
+    loss: Callable[[Any, dict], Any] | None = (
+        None  # (model, tensors by name, [B, ...]) → what is added to the loss; or that and numbers to log
+    )
+    metrics: Callable[[Batch], dict[str, float]] | None = (
+        None  # of a batch with its advantages: name → number to log
+    )
+    signal: Callable[[Any, dict], Any] | None = (
+        None  # (log-probabilities of the training pass [B, T], tensors by name) → advantages [B, T] in place
+    )
+    # of those before it; or that and numbers to log
+    critic: bool = False  # whether `advantage` gives rewards [B, T], of which an engine's critic makes advantages; rows of nan do not count
+    reads: bool = False  # whether it reads the policy's weights: log-probabilities that it asks for, or a memory that follows them
+    alone: bool = False  # whether `loss` is all there is: the pass over the tokens that advantages need is left out
 
 # %% ../../nbs/methods/04_method.ipynb #ESTIMATORS
 ESTIMATORS = ("group", "centred", "leave-one-out")
@@ -84,6 +94,7 @@ ESTIMATORS = ("group", "centred", "leave-one-out")
 @dataclass(frozen=True)
 class AdvantageConfig:
     "How the completions of a group are compared"
+
     estimator: str = "group"
     """group (distance from the mean, in deviations), centred (distance) or leave-one-out."""
     eps: float = 1e-6

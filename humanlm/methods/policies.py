@@ -25,7 +25,8 @@ from .sampling import Sampling, copy_index
 # %% ../../nbs/methods/02_policies.ipynb #Policy
 class Policy(Protocol):
     "The model that writes; each backend brings one"
-    seed: int # of the run
+
+    seed: int  # of the run
 
     @property
     def step(self) -> int:
@@ -34,35 +35,40 @@ class Policy(Protocol):
 
     async def generate(
         self,
-        rows: Sequence[dict],             # B rows, possibly none; `prompt_ids` in a row takes the place of its prompt
-        sampling: Sampling | None = None, # None = the policy's own
+        rows: Sequence[
+            dict
+        ],  # B rows, possibly none; `prompt_ids` in a row takes the place of its prompt
+        sampling: Sampling | None = None,  # None = the policy's own
     ) -> list[Completion]:
         "Complete each row, in order, up to its stop string and token cap; what is `given` in a row is not generated"
         ...
 
     def token_logps(
         self,
-        prompt_ids: Sequence[list[int]],     # B prompts
-        completion_ids: Sequence[list[int]], # B completions of at most T tokens
-        temperature: float | None = None,    # None = that of the policy's sampling
+        prompt_ids: Sequence[list[int]],  # B prompts
+        completion_ids: Sequence[list[int]],  # B completions of at most T tokens
+        temperature: float | None = None,  # None = that of the policy's sampling
     ) -> Any:  # [B, T], 0 behind the end of a completion
         "Compute the log-probabilities of given completions"
         ...
 
     def everywhere(
         self,
-        count: int, # of this process
+        count: int,  # of this process
     ) -> int:
         "Add up a number over the processes that train together; all of them must ask equally often, as with `generate`"
         ...
 
 # %% ../../nbs/methods/02_policies.ipynb #row_seeds
 def row_seeds(
-    rows: Sequence[dict], # B rows, groups whole
-    policy: Policy,       # knows the seed of the run, and the step
-) -> list[int]:           # [B], below 2 ** 48
+    rows: Sequence[dict],  # B rows, groups whole
+    policy: Policy,  # knows the seed of the run, and the step
+) -> list[int]:  # [B], below 2 ** 48
     "Give every sample of a run a seed of its own"
-    names = (f"{policy.seed}/{policy.step}/{row['row_id']}/{copy}" for row, copy in zip(rows, copy_index(rows)))
+    names = (
+        f"{policy.seed}/{policy.step}/{row['row_id']}/{copy}"
+        for row, copy in zip(rows, copy_index(rows))
+    )
     return [int.from_bytes(blake2b(name.encode(), digest_size=6).digest(), "big") for name in names]
 
 # %% ../../nbs/methods/02_policies.ipynb #RolloutError
@@ -72,6 +78,7 @@ class RolloutError(HumanLMError):
 # %% ../../nbs/methods/02_policies.ipynb #ScriptedPolicy
 class ScriptedPolicy:
     "A policy without a model, for checks and examples"
+
     step = seed = 0
 
     def __init__(
@@ -79,37 +86,54 @@ class ScriptedPolicy:
         # (row, copy) → text; or level → one text or several, taken in turn
         script: Callable[[dict, int], str] | Mapping[str, str | Sequence[str]],
     ):
-        self.script, self.vocab = script, {"": 0} # 0 is the end token
+        self.script, self.vocab = script, {"": 0}  # 0 is the end token
 
     def text(self, row: dict, copy: int) -> str:
         "Look up what a copy of a row is answered"
-        if "given" in row: return parts_text(row["given"])
-        if callable(self.script): return self.script(row, copy)
-        texts = self.script[check_name(row["level"], self.script, "level of the script", RolloutError)]
+        if "given" in row:
+            return parts_text(row["given"])
+        if callable(self.script):
+            return self.script(row, copy)
+        texts = self.script[
+            check_name(row["level"], self.script, "level of the script", RolloutError)
+        ]
         return texts if isinstance(texts, str) else texts[copy % len(texts)]
 
     def encode(self, text: str) -> list[int]:
         "Give each word, with the blanks before it, a number; the vocabulary grows with what is said"
-        return [self.vocab.setdefault(word, len(self.vocab)) for word in re.findall(r"\s*\S+|\s+$", text)]
+        return [
+            self.vocab.setdefault(word, len(self.vocab))
+            for word in re.findall(r"\s*\S+|\s+$", text)
+        ]
 
     def decode(self, ids: Sequence[int]) -> str:
         "Turn numbers back into text"
         words = list(self.vocab)
         return "".join(words[i] for i in ids)
 
-    async def generate(self, rows: Sequence[dict], sampling: Sampling | None = None) -> list[Completion]:
+    async def generate(
+        self, rows: Sequence[dict], sampling: Sampling | None = None
+    ) -> list[Completion]:
         "Answer each row from the script"
-        return [self._completion(row, self.text(row, copy)) for row, copy in zip(rows, copy_index(rows))]
+        return [
+            self._completion(row, self.text(row, copy)) for row, copy in zip(rows, copy_index(rows))
+        ]
 
     def _completion(self, row, text):
         stops = [text.find(s) + len(s) for s in row["stop"] if s in text]
-        ids = self.encode(text[:min(stops)]) if stops else [*self.encode(text), 0]
+        ids = self.encode(text[: min(stops)]) if stops else [*self.encode(text), 0]
         finish = "length" if len(ids) > row["max_tokens"] else "stop" if stops else "eos"
-        ids = ids[:row["max_tokens"]]
-        return Completion(ids, self.decode(ids), finish, row.get("prompt_ids") or self.encode(row["row_id"]))
+        ids = ids[: row["max_tokens"]]
+        return Completion(
+            ids, self.decode(ids), finish, row.get("prompt_ids") or self.encode(row["row_id"])
+        )
 
-    def token_logps(self, prompt_ids: Sequence[list[int]], completion_ids: Sequence[list[int]],
-                    temperature: float | None = None) -> list[list[float]]:  # [B, T]
+    def token_logps(
+        self,
+        prompt_ids: Sequence[list[int]],
+        completion_ids: Sequence[list[int]],
+        temperature: float | None = None,
+    ) -> list[list[float]]:  # [B, T]
         "Give zeros: a script is certain of what it says"
         return [[0.0] * max(map(len, completion_ids)) for _ in completion_ids]
 
@@ -120,82 +144,133 @@ class ScriptedPolicy:
 # %% ../../nbs/methods/02_policies.ipynb #ModelPolicy
 class ModelPolicy:
     "A model in this process, as a policy; it writes in a thread of its own, so that other work can go on"
+
     step, seed, temperature = 0, 0, 1.0
-    lockstep = False # whether all processes must ask equally often
+    lockstep = False  # whether all processes must ask equally often
 
     def __init__(
         self,
-        model: Any,     # a causal language model of transformers
-        tokenizer: Any, # its tokenizer
-        max_prompt_tokens: int = 1024, # longest prompt, in tokens
-        ledger: Any = None,            # a `Ledger` that counts what is read and written, for second models; None counts nothing
-        name: str = "local/policy",    # in the ledger
+        model: Any,  # a causal language model of transformers
+        tokenizer: Any,  # its tokenizer
+        max_prompt_tokens: int = 1024,  # longest prompt, in tokens
+        ledger: Any = None,  # a `Ledger` that counts what is read and written, for second models; None counts nothing
+        name: str = "local/policy",  # in the ledger
     ):
-        self.model, self.tokenizer, self.max_prompt_tokens, self.ledger, self.name = model, tokenizer, max_prompt_tokens, ledger, name
-        self.rendered: dict[str, list[int]] = {} # content of a row → ids of its prompt
+        self.model, self.tokenizer, self.max_prompt_tokens, self.ledger, self.name = (
+            model,
+            tokenizer,
+            max_prompt_tokens,
+            ledger,
+            name,
+        )
+        self.rendered: dict[str, list[int]] = {}  # content of a row → ids of its prompt
         self.worker = ThreadPoolExecutor(1, initializer=_use_device, initargs=(model,))
 
     def prompt_ids(self, row: dict) -> list[int]:
         "Give the ids that a row brings, or render its prompt and what stands written already; equal contents are rendered once"
-        if "prompt_ids" in row: return list(row["prompt_ids"])
+        if "prompt_ids" in row:
+            return list(row["prompt_ids"])
         key = repr([row["prompt"], row.get("prefix"), row["thinking"], row.get("speaker", SPEAKER)])
         if key not in self.rendered:
-            if len(self.rendered) >= _RENDERED: del self.rendered[next(iter(self.rendered))] # the oldest
+            if len(self.rendered) >= _RENDERED:
+                del self.rendered[next(iter(self.rendered))]  # the oldest
             self.rendered[key] = _prompt_ids(self.tokenizer, row, self.max_prompt_tokens)
         return list(self.rendered[key])
 
-    async def generate(self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None) -> list[Completion]:
+    async def generate(
+        self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None
+    ) -> list[Completion]:
         "Complete each row, in order; what is given is not generated, and what stands in `prefixes` (models.generation) not read again"
         asked = [i for i, row in enumerate(rows) if "given" not in row]
         work = self.worker.submit(self.write, [rows[i] for i in asked], sampling, prefixes)
         written = dict(zip(asked, await asyncio.wrap_future(work), strict=True))
-        if self.ledger is not None: self._record(written.values())
+        if self.ledger is not None:
+            self._record(written.values())
         return [written[i] if i in written else self.given(row) for i, row in enumerate(rows)]
 
-    def write(self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None) -> list[Completion]:
+    def write(
+        self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None
+    ) -> list[Completion]:
         "Complete each row, here and now; rows with a seed of their own draw from it"
         from humanlm.models.generation import generate
+
         s, seeds = sampling or Sampling(), [row.get("seed") for row in rows]
-        asked = ([self.prompt_ids(r) for r in rows], [r["max_tokens"] for r in rows], [r["stop"] for r in rows])
-        ban = {"no_repeat_ngram": s.no_repeat_ngram, "visible_after": ["</think>" * bool(r["thinking"]) for r in rows]}
-        return generate(self.model, self.tokenizer, *asked, s.temperature, s.top_k, s.top_p, s.seed if None in seeds else seeds, prefixes=prefixes, **ban)
+        asked = (
+            [self.prompt_ids(r) for r in rows],
+            [r["max_tokens"] for r in rows],
+            [r["stop"] for r in rows],
+        )
+        ban = {
+            "no_repeat_ngram": s.no_repeat_ngram,
+            "visible_after": ["</think>" * bool(r["thinking"]) for r in rows],
+        }
+        return generate(
+            self.model,
+            self.tokenizer,
+            *asked,
+            s.temperature,
+            s.top_k,
+            s.top_p,
+            s.seed if None in seeds else seeds,
+            prefixes=prefixes,
+            **ban,
+        )
 
     def given(self, row: dict) -> Completion:
         "Make the completion of a row that is not generated: its field `given`, as parts, ended as the model would end it"
         from humanlm.models.prompts import render_target
+
         text = parts_text(row["given"])
         stopped = any(s in text for s in row["stop"])
         ids = render_target(self.tokenizer, row["given"], end=not stopped)
         return Completion(ids, text, "stop" if stopped else "eos", self.prompt_ids(row))
 
-    def token_logps(self, prompt_ids: Sequence[list[int]], completion_ids: Sequence[list[int]],
-                    temperature: float | None = None) -> Any:  # [B, T]
+    def token_logps(
+        self,
+        prompt_ids: Sequence[list[int]],
+        completion_ids: Sequence[list[int]],
+        temperature: float | None = None,
+    ) -> Any:  # [B, T]
         "Compute the log-probabilities of given completions"
         import torch
         from humanlm.models.logps import token_logps
-        temperature = self.temperature if temperature is None else temperature
-        with torch.no_grad(), self.computing(): return token_logps(self.model, prompt_ids, completion_ids, temperature).logps
 
-    def computing(self) -> Any: return nullcontext() # the number format in which models compute: here, their own
+        temperature = self.temperature if temperature is None else temperature
+        with torch.no_grad(), self.computing():
+            return token_logps(self.model, prompt_ids, completion_ids, temperature).logps
+
+    def computing(self) -> Any:
+        return nullcontext()  # the number format in which models compute: here, their own
 
     def everywhere(self, count: int) -> int:
         "Give the number back: outside of training a model works alone"
         return count
 
     def _record(self, written):
-        read, wrote = (sum(len(ids) for ids in found) for found in ([c.prompt_ids for c in written], [c.ids for c in written]))
+        read, wrote = (
+            sum(len(ids) for ids in found)
+            for found in ([c.prompt_ids for c in written], [c.ids for c in written])
+        )
         self.ledger.record("rollout", self.name, Usage(len(written), 0, read, wrote, 0.0))
 
 
-_RENDERED = 1024 # prompts that are kept
+_RENDERED = 1024  # prompts that are kept
 
 # %% ../../nbs/methods/02_policies.ipynb #_prompt_ids
 def _prompt_ids(tokenizer, row, limit):
     from humanlm.models.prompts import fit_prompt, render_target
+
     try:
         written = render_target(tokenizer, row.get("prefix", []), end=False)
-        fitted = fit_prompt(tokenizer, row["prompt"], limit - len(written), row.get("speaker", SPEAKER), row["thinking"])
-    except HumanLMError as e: raise RolloutError(f"Row {row['row_id']}: {e}") from e
+        fitted = fit_prompt(
+            tokenizer,
+            row["prompt"],
+            limit - len(written),
+            row.get("speaker", SPEAKER),
+            row["thinking"],
+        )
+    except HumanLMError as e:
+        raise RolloutError(f"Row {row['row_id']}: {e}") from e
     return fitted.ids + written
 
 
@@ -204,6 +279,7 @@ def _use_device(model):
     device = getattr(model, "device", None)
     if device is not None and device.type == "cuda":
         import torch
+
         torch.cuda.set_device(device)
 
 # %% ../../nbs/methods/02_policies.ipynb #HIDDEN
@@ -217,12 +293,26 @@ def _chat_request(
 ) -> ChatRequest:
     "Ask a chat model what a row asks; `RolloutError` where it would have to go on in a thought that somebody else began"
     if row.get("prefix"):
-        raise RolloutError("A chat model behind an API cannot go on in a given thought. Leave rollout.compose out, or choose a model in this process.")
-    def text(content): return content if isinstance(content, str) else parts_text(content)
+        raise RolloutError(
+            "A chat model behind an API cannot go on in a given thought. Leave rollout.compose out, or choose a model in this process."
+        )
+
+    def text(content):
+        return content if isinstance(content, str) else parts_text(content)
+
     system, *said = row["prompt"]
     transcript = "\n\n".join(f"{m['name'] or m['role']}: {text(m['content'])}" for m in said)
-    messages = ({"role": "system", "content": text(system["content"])}, {"role": "user", "content": transcript})
-    return ChatRequest(messages, temperature=sampling.temperature, max_tokens=row["max_tokens"] + HIDDEN, repeat=repeat, caller="simulated user")
+    messages = (
+        {"role": "system", "content": text(system["content"])},
+        {"role": "user", "content": transcript},
+    )
+    return ChatRequest(
+        messages,
+        temperature=sampling.temperature,
+        max_tokens=row["max_tokens"] + HIDDEN,
+        repeat=repeat,
+        caller="simulated user",
+    )
 
 # %% ../../nbs/methods/02_policies.ipynb #ChatPolicy
 class ChatPolicy:
@@ -231,16 +321,23 @@ class ChatPolicy:
     def __init__(self, client: ChatClient, concurrency: int = 16):
         self.client, self.concurrency = client, concurrency
 
-    async def generate(self, rows: Sequence[dict], sampling: Sampling | None = None) -> list[Completion]:
+    async def generate(
+        self, rows: Sequence[dict], sampling: Sampling | None = None
+    ) -> list[Completion]:
         "Ask about each row; `RolloutError` if a question fails for good"
         s = sampling or Sampling()
         requests = [_chat_request(row, s, copy) for row, copy in zip(rows, copy_index(rows))]
         replies = await in_turn(self.answer, requests, self.concurrency)
         failed = [e for e in replies if isinstance(e, LLMError)]
         if failed:
-            raise RolloutError(f"{self.client.name} did not answer {len(failed)} of {len(rows)} questions; the first: {failed[0]} "
-                               "Ask again later: with --test_judge.cache FOLDER nothing is paid twice.")
-        return [Completion([], reply.text, "length" if reply.finish == "length" else "eos") for reply in replies]
+            raise RolloutError(
+                f"{self.client.name} did not answer {len(failed)} of {len(rows)} questions; the first: {failed[0]} "
+                "Ask again later: with --test_judge.cache FOLDER nothing is paid twice."
+            )
+        return [
+            Completion([], reply.text, "length" if reply.finish == "length" else "eos")
+            for reply in replies
+        ]
 
     async def answer(self, request: ChatRequest) -> ChatReply | LLMError:
         "Ask one question; a failure is handed back, so that the others can end"
@@ -249,6 +346,10 @@ class ChatPolicy:
         except LLMError as e:
             return e
 
-    def token_logps(self, prompt_ids: Sequence[list[int]], completion_ids: Sequence[list[int]]) -> Any:
+    def token_logps(
+        self, prompt_ids: Sequence[list[int]], completion_ids: Sequence[list[int]]
+    ) -> Any:
         "Not known of a model behind an API"
-        raise RolloutError("A chat model tells no log-probabilities of given texts. Choose a model in this process.")
+        raise RolloutError(
+            "A chat model tells no log-probabilities of given texts. Choose a model in this process."
+        )

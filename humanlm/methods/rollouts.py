@@ -19,25 +19,41 @@ from .sampling import Sampling, copy_index, group_index
 
 # %% ../../nbs/methods/03_rollouts.ipynb #trajectory
 def _trajectory(
-    row: dict,               # a row of the hierarchy
+    row: dict,  # a row of the hierarchy
     completion: Completion,  # what the policy wrote for it
-    group: int = 0,          # number of its group
-    copy: int = 0,           # number within its group
-    reader: ParsePolicy = ParsePolicy(), # how it is read
+    group: int = 0,  # number of its group
+    copy: int = 0,  # number within its group
+    reader: ParsePolicy = ParsePolicy(),  # how it is read
 ) -> Trajectory:
     "Make the record of one completion; texts beyond the limits of their level are noted, and nothing else"
     parsed, T = parse(completion.text, row.get("levels", row["level"]), reader), len(completion.ids)
     told = (Turn("thought", row["thought"]),) if "thought" in row else ()
     return Trajectory(
-        id=f"{row['row_id']}/{copy}", row_id=row["row_id"], group=group, step=0, level=row["level"],
-        turns=(*told, Turn("truth" if "given" in row else "policy", completion.text, (0, T))), prompt_ids=list(completion.prompt_ids),
-        completion_ids=list(completion.ids), mask=[True] * T, logps=completion.logps, text=completion.text,
-        fields=parsed.fields, parse_status=parsed.status, example_id=row["example_id"], context_id=row["context_id"],
-        user_id=row["user_id"], errors=_faults(parsed.fields, row))
+        id=f"{row['row_id']}/{copy}",
+        row_id=row["row_id"],
+        group=group,
+        step=0,
+        level=row["level"],
+        turns=(*told, Turn("truth" if "given" in row else "policy", completion.text, (0, T))),
+        prompt_ids=list(completion.prompt_ids),
+        completion_ids=list(completion.ids),
+        mask=[True] * T,
+        logps=completion.logps,
+        text=completion.text,
+        fields=parsed.fields,
+        parse_status=parsed.status,
+        example_id=row["example_id"],
+        context_id=row["context_id"],
+        user_id=row["user_id"],
+        errors=_faults(parsed.fields, row),
+    )
 
 
 def _faults(texts, row):
-    return tuple(f"text: {level} is {fault}" for level, fault in text_faults(texts, row.get("limits", {})).items())
+    return tuple(
+        f"text: {level} is {fault}"
+        for level, fault in text_faults(texts, row.get("limits", {})).items()
+    )
 
 # %% ../../nbs/methods/03_rollouts.ipynb #Rollout
 class Rollout(Protocol):
@@ -45,19 +61,23 @@ class Rollout(Protocol):
 
     async def __call__(
         self,
-        rows: Sequence[dict], # B rows, already repeated G times, groups whole
+        rows: Sequence[dict],  # B rows, already repeated G times, groups whole
         policy: Policy,
-    ) -> Any: # B trajectories, in order; or they and their rewards [B, R], where the rollout has had them scored already
+    ) -> Any:  # B trajectories, in order; or they and their rewards [B, R], where the rollout has had them scored already
         ...
 
 # %% ../../nbs/methods/03_rollouts.ipynb #single_turn
 def single_turn(
-    reading: ParsePolicy = ParsePolicy(), # how completions are read; the rows say which start inside a thought
-    sampling: Sampling | None = None,     # None = the policy's own
-    prepare: Callable[[Sequence[dict]], list[dict]] = list, # B rows → the B rows that are asked instead
+    reading: ParsePolicy = ParsePolicy(),  # how completions are read; the rows say which start inside a thought
+    sampling: Sampling | None = None,  # None = the policy's own
+    prepare: Callable[
+        [Sequence[dict]], list[dict]
+    ] = list,  # B rows → the B rows that are asked instead
 ) -> Rollout:
     "Make a rollout in which the policy writes once per row"
-    def reader(row): return replace(reading, thinking=bool(row["thinking"]), form=row.get("form", reading.form))
+
+    def reader(row):
+        return replace(reading, thinking=bool(row["thinking"]), form=row.get("form", reading.form))
 
     async def rollout(rows: Sequence[dict], policy: Policy) -> list[Trajectory]:
         _check_rows(rows)
@@ -72,28 +92,48 @@ def single_turn(
     return rollout
 
 # %% ../../nbs/methods/03_rollouts.ipynb #_NEEDED
-_NEEDED = ("row_id", "level", "prompt", "max_tokens", "stop", "thinking", "example_id", "context_id", "user_id")
+_NEEDED = (
+    "row_id",
+    "level",
+    "prompt",
+    "max_tokens",
+    "stop",
+    "thinking",
+    "example_id",
+    "context_id",
+    "user_id",
+)
 
 
 def _check_rows(
-    rows: Sequence[dict], # rows of the hierarchy
+    rows: Sequence[dict],  # rows of the hierarchy
 ) -> None:
     "Refuse rows that lack a field, before anything is generated"
     for i, row in enumerate(rows):
         lost = [name for name in _NEEDED if name not in row]
         found = shorten(", ".join(row))
-        if lost: raise RolloutError(f"Row {i} has no {lost[0]!r}; found: {found}. Make rows with make_rows.")
+        if lost:
+            raise RolloutError(
+                f"Row {i} has no {lost[0]!r}; found: {found}. Make rows with make_rows."
+            )
 
 # %% ../../nbs/methods/03_rollouts.ipynb #sft_row
 def sft_row(
     prompt: list[dict],  # messages
     target: str | list[dict],  # the completion, or its parts
-    thinking: bool | None = False,  # whether the prompt ends inside a thought; None: it says nothing of thoughts
+    thinking: bool
+    | None = False,  # whether the prompt ends inside a thought; None: it says nothing of thoughts
     row_id: str = "",  # what it was made from, for messages
     given: Sequence[dict] = (),  # parts that come before the target and are read, not learned
 ) -> dict:
     "Make one supervised row"
-    return {"prompt": prompt, "target": target, "thinking": thinking, "row_id": row_id, "given": given}
+    return {
+        "prompt": prompt,
+        "target": target,
+        "thinking": thinking,
+        "row_id": row_id,
+        "given": given,
+    }
 
 # %% ../../nbs/methods/03_rollouts.ipynb #tokens_needed
 def tokens_needed(
@@ -102,8 +142,13 @@ def tokens_needed(
 ) -> int:
     "Count the tokens of a prompt with only its newest message, and of what stands or may stand written after it"
     from humanlm.models.prompts import render, render_target
+
     written = render_target(tokenizer, row["given"], end=False) if row.get("given") else []
-    return len(render(tokenizer, least(row["prompt"]), thinking=row["thinking"])) + len(written) + row.get("before", 0)
+    return (
+        len(render(tokenizer, least(row["prompt"]), thinking=row["thinking"]))
+        + len(written)
+        + row.get("before", 0)
+    )
 
 
 def least(prompt: Sequence[dict]) -> list[dict]:
@@ -120,7 +165,9 @@ def require_room(
     if not long:
         return
     worst = max(long, key=lambda row: needs[row])
-    raise ConfigError(f"{len(long):,} of {len(needs):,} prompts are too long even with only their newest message: the limit is {limit:,} "
-                      f"tokens, and the longest ({shorten(worst)}) needs {needs[worst]:,}. With --model.max_prompt_tokens {needs[worst]} "
-                      "all fit; begin anew with --fresh. To train without such rows, build the data with --build.max_prompt_tokens (an "
-                      "estimate, 4 characters a token), which leaves them out and counts them in the card.")
+    raise ConfigError(
+        f"{len(long):,} of {len(needs):,} prompts are too long even with only their newest message: the limit is {limit:,} "
+        f"tokens, and the longest ({shorten(worst)}) needs {needs[worst]:,}. With --model.max_prompt_tokens {needs[worst]} "
+        "all fit; begin anew with --fresh. To train without such rows, build the data with --build.max_prompt_tokens (an "
+        "estimate, 4 characters a token), which leaves them out and counts them in the card."
+    )

@@ -16,16 +16,18 @@ from ..core.basics import require
 @dataclass(frozen=True)
 class Sampling:
     "How tokens are drawn"
-    temperature: float = 1.0 # 0 = always the most likely token
-    top_p: float = 1.0       # draw from the likeliest tokens with this share of probability; 1 = all
-    top_k: int = 0           # draw from this many tokens; 0 = all
+
+    temperature: float = 1.0  # 0 = always the most likely token
+    top_p: float = 1.0  # draw from the likeliest tokens with this share of probability; 1 = all
+    top_k: int = 0  # draw from this many tokens; 0 = all
     seed: int | None = None  # None = not repeatable
-    no_repeat_ngram: int = 0 # no run of so many tokens twice in the visible reply; 0 = off
+    no_repeat_ngram: int = 0  # no run of so many tokens twice in the visible reply; 0 = off
 
 # %% ../../nbs/methods/01_sampling.ipynb #RolloutConfig
 @dataclass(frozen=True)
 class RolloutConfig:
     "How many completions are drawn in a step, and how"
+
     num_prompts: int = 8
     """Prompts in one step."""
     group_size: int = 8
@@ -51,7 +53,8 @@ class RolloutConfig:
     states_from: str | None = None
     """Model that answers the states of composed replies: one of the run, another run, a folder, or a name of the Hub. null: the model itself. With it, training asks replies only."""
 
-    def __post_init__(self): require("rollout", *_rollout_checks(self))
+    def __post_init__(self):
+        require("rollout", *_rollout_checks(self))
 
     def sampling(self, seed: int | None = None) -> Sampling:
         "Say how training draws"
@@ -66,35 +69,50 @@ def _rollout_checks(c):
     return [
         (c.num_prompts >= 1, f"num_prompts must be at least 1, got {c.num_prompts}"),
         (c.group_size >= 1, f"group_size must be at least 1, got {c.group_size}"),
-        (1 <= c.parts <= c.num_prompts, f"parts must be from 1 to num_prompts ({c.num_prompts}), got {c.parts}: a group is written at once"),
-        (c.temperature > 0, f"temperature must be above 0, since equal completions teach nothing, got {c.temperature}"),
-        (c.eval_temperature >= 0, f"eval_temperature must not be negative, got {c.eval_temperature}"),
-        (c.reply_share is None or 0 <= c.reply_share <= 1, f"reply_share must lie between 0 and 1, got {c.reply_share}"),
-        (c.reply_share is None or not c.mixed_levels, "reply_share counts steps that ask for replies alone, and with mixed_levels there are none: leave one of them out"),
+        (
+            1 <= c.parts <= c.num_prompts,
+            f"parts must be from 1 to num_prompts ({c.num_prompts}), got {c.parts}: a group is written at once",
+        ),
+        (
+            c.temperature > 0,
+            f"temperature must be above 0, since equal completions teach nothing, got {c.temperature}",
+        ),
+        (
+            c.eval_temperature >= 0,
+            f"eval_temperature must not be negative, got {c.eval_temperature}",
+        ),
+        (
+            c.reply_share is None or 0 <= c.reply_share <= 1,
+            f"reply_share must lie between 0 and 1, got {c.reply_share}",
+        ),
+        (
+            c.reply_share is None or not c.mixed_levels,
+            "reply_share counts steps that ask for replies alone, and with mixed_levels there are none: leave one of them out",
+        ),
         (0 < c.top_p <= 1, f"top_p must be above 0 and at most 1, got {c.top_p}"),
         (c.top_k >= 0, f"top_k must not be negative, got {c.top_k}"),
     ]
 
 # %% ../../nbs/methods/01_sampling.ipynb #repeat_rows
 def repeat_rows(
-    rows: Sequence[dict], # N rows
-    times: int,           # G
-) -> list[dict]:          # N·G rows, groups whole
+    rows: Sequence[dict],  # N rows
+    times: int,  # G
+) -> list[dict]:  # N·G rows, groups whole
     "Repeat each row for the samples of its group"
     return [row for row in rows for _ in range(times)]
 
 # %% ../../nbs/methods/01_sampling.ipynb #group_index
 def group_index(
-    rows: Sequence[dict], # B rows, copies wherever they stand
-) -> list[int]:           # [B], equal numbers for equal rows
+    rows: Sequence[dict],  # B rows, copies wherever they stand
+) -> list[int]:  # [B], equal numbers for equal rows
     "Number the groups in order of first appearance"
     seen: dict[str, int] = {}
     return [seen.setdefault(row["row_id"], len(seen)) for row in rows]
 
 # %% ../../nbs/methods/01_sampling.ipynb #copy_index
 def copy_index(
-    rows: Sequence[dict], # B rows
-) -> list[int]:           # [B]
+    rows: Sequence[dict],  # B rows
+) -> list[int]:  # [B]
     "Number the copies of each row: 0, 1, 2, ..."
     seen, copies = Counter(), []
     for row in rows:

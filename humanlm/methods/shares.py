@@ -24,10 +24,11 @@ from .rollouts import Rollout
 # %% ../../nbs/methods/05_shares.ipynb #Shares
 class Shares(NamedTuple):
     "How the completions of a step are shared out"
+
     processes: int
-    size: int     # completions of a portion: what a process reads at once
-    portions: int # of a step, in each process
-    gathered: int # portions between two steps of the optimiser
+    size: int  # completions of a portion: what a process reads at once
+    portions: int  # of a step, in each process
+    gathered: int  # portions between two steps of the optimiser
 
     @property
     def updates(self) -> int:
@@ -36,7 +37,11 @@ class Shares(NamedTuple):
 
     def options(self) -> dict[str, int]:
         "Say it in TRL's words"
-        return {"per_device_train_batch_size": self.size, "steps_per_generation": self.portions, "gradient_accumulation_steps": self.gathered}
+        return {
+            "per_device_train_batch_size": self.size,
+            "steps_per_generation": self.portions,
+            "gradient_accumulation_steps": self.gathered,
+        }
 
     def __str__(self) -> str:
         who = "one process reads" if self.processes == 1 else f"{self.processes} processes read"
@@ -44,83 +49,136 @@ class Shares(NamedTuple):
 
 
 def shares(
-    prompts: int, # per step, `N`
-    group: int,   # completions of each, `G`
-    options: Mapping[str, Any] = {}, # TRL's, of the group `trainer`
+    prompts: int,  # per step, `N`
+    group: int,  # completions of each, `G`
+    options: Mapping[str, Any] = {},  # TRL's, of the group `trainer`
     processes: int = 1,
 ) -> Shares:
     "Share the completions of a step out; `ConfigError` says what to change where the options make another number of them"
-    sizes = {name: options.get(name) for name in (*Shares(1, 1, 1, 1).options(), "generation_batch_size")}
-    require("trainer", *((x is None or type(x) is int and x > 0, f"{name} must be a whole number above 0, got {shorten(x)!r}") for name, x in sizes.items()))
+    sizes = {
+        name: options.get(name) for name in (*Shares(1, 1, 1, 1).options(), "generation_batch_size")
+    }
+    require(
+        "trainer",
+        *(
+            (
+                x is None or type(x) is int and x > 0,
+                f"{name} must be a whole number above 0, got {shorten(x)!r}",
+            )
+            for name, x in sizes.items()
+        ),
+    )
     near = _shareable(prompts, group, options, processes) if prompts % processes else ""
-    require("rollout", (prompts % processes == 0, f"num_prompts ({prompts}) must be a multiple of the {processes} processes. "
-                                                   f"Give {near}, or start another number of them."))
+    require(
+        "rollout",
+        (
+            prompts % processes == 0,
+            f"num_prompts ({prompts}) must be a multiple of the {processes} processes. "
+            f"Give {near}, or start another number of them.",
+        ),
+    )
     size, several, gathered, whole = sizes.values()
     own, total = prompts * group // processes, prompts * group
     portions = several or gathered or (own // size if size and own % size == 0 else 1)
-    made = Shares(processes, size or own // portions, portions, gathered or (1 if several else portions))
-    require("trainer", (made.size * portions == own, _other_number(made, own, total)),
-            (portions % made.gathered == 0, f"gradient_accumulation_steps {gathered} must divide steps_per_generation {portions}, or an update would mix two steps"),
-            (whole in (None, total), f"generation_batch_size {whole} is not rollout.num_prompts x group_size = {total}. Leave it out"),
-            (options.get("num_generations") in (None, group), f"num_generations is rollout.group_size ({group}). Leave it out"))
+    made = Shares(
+        processes, size or own // portions, portions, gathered or (1 if several else portions)
+    )
+    require(
+        "trainer",
+        (made.size * portions == own, _other_number(made, own, total)),
+        (
+            portions % made.gathered == 0,
+            f"gradient_accumulation_steps {gathered} must divide steps_per_generation {portions}, or an update would mix two steps",
+        ),
+        (
+            whole in (None, total),
+            f"generation_batch_size {whole} is not rollout.num_prompts x group_size = {total}. Leave it out",
+        ),
+        (
+            options.get("num_generations") in (None, group),
+            f"num_generations is rollout.group_size ({group}). Leave it out",
+        ),
+    )
     return made
 
 # %% ../../nbs/methods/05_shares.ipynb #_other_number
 def _shareable(prompts, group, options, processes):
     "Name a number of prompts near this one that passes with all other options, or what else must go"
     above = prompts + -prompts % processes
-    for near in (*range(above, above + 64 * processes, processes), *range(above - processes, 0, -processes)):
-        try: shares(near, group, options, processes)
-        except ConfigError: continue
+    for near in (
+        *range(above, above + 64 * processes, processes),
+        *range(above - processes, 0, -processes),
+    ):
+        try:
+            shares(near, group, options, processes)
+        except ConfigError:
+            continue
         return f"--rollout.num_prompts {near}"
-    sizes = [name for name in (*Shares(1, 1, 1, 1).options(), "generation_batch_size") if name in options]
+    sizes = [
+        name for name in (*Shares(1, 1, 1, 1).options(), "generation_batch_size") if name in options
+    ]
     return f"--rollout.num_prompts {above} and leave {', '.join(sizes)} out"
 
 
 def _other_number(made, own, total):
     "Say what makes another number of completions, and what to leave out or set"
     size, portions = made.size, made.portions
-    advice = (f"Leave per_device_train_batch_size out: it follows ({own // portions})" if own % portions == 0 else
-              f"Choose steps_per_generation and gradient_accumulation_steps so that the {own} of a process can be divided by them")
+    advice = (
+        f"Leave per_device_train_batch_size out: it follows ({own // portions})"
+        if own % portions == 0
+        else f"Choose steps_per_generation and gradient_accumulation_steps so that the {own} of a process can be divided by them"
+    )
     updates = max(1, made.updates)
     kept = f"; or keep {size} with steps_per_generation {own // size} and gradient_accumulation_steps {own // size // updates}"
-    return (f"per_device_train_batch_size {size} x steps_per_generation {portions} x {made.processes} processes = {size * portions * made.processes:,} "
-            f"completions a step, but rollout.num_prompts x group_size = {total:,}. {advice}{kept if own % (size * updates) == 0 else ''}")
+    return (
+        f"per_device_train_batch_size {size} x steps_per_generation {portions} x {made.processes} processes = {size * portions * made.processes:,} "
+        f"completions a step, but rollout.num_prompts x group_size = {total:,}. {advice}{kept if own % (size * updates) == 0 else ''}"
+    )
 
 # %% ../../nbs/methods/05_shares.ipynb #from_everywhere
 def from_everywhere(
-    own: Sequence, # of this process
+    own: Sequence,  # of this process
 ) -> tuple[list, slice]:
     "Join the lists of all processes that train together, in their order; where that of this one is"
-    if process_count() == 1: return list(own), slice(None)
+    if process_count() == 1:
+        return list(own), slice(None)
     from accelerate import PartialState
     from accelerate.utils import gather_object
-    before = sum(gather_object([len(own)])[:PartialState().process_index])
+
+    before = sum(gather_object([len(own)])[: PartialState().process_index])
     return gather_object(list(own)), slice(before, before + len(own))
 
 
 def together(
-    prepare: Callable[[Sequence[dict]], list[dict]], # rows of a step → the rows that are asked instead
+    prepare: Callable[
+        [Sequence[dict]], list[dict]
+    ],  # rows of a step → the rows that are asked instead
     own: Sequence[dict],  # rows of this process
-) -> list[dict]: # for them
+) -> list[dict]:  # for them
     "Prepare the rows of a step as one process would, however many share it"
     every, place = from_everywhere(own)
     return prepare(every)[place]
 
 
 def numbered_together(
-    own: Sequence[Trajectory], # of this process
+    own: Sequence[Trajectory],  # of this process
 ) -> list[Trajectory]:
     "Number the groups of a step, and the copies of a row, through all processes"
-    if process_count() == 1: return list(own)
+    if process_count() == 1:
+        return list(own)
     names, seen = {}, Counter()
     for t in own:
         if t.group not in names:
             names[t.group] = t.row_id, seen[t.row_id]
             seen[t.row_id] += 1
     every, place = from_everywhere([names[t.group] for t in own])
-    numbers, before = {name: n for n, name in enumerate(dict.fromkeys(every))}, Counter(row_id for row_id, _ in every[:place.start])
-    return [replace(t, group=numbers[names[t.group]], id=_shifted(t.id, before[t.row_id])) for t in own]
+    numbers, before = (
+        {name: n for n, name in enumerate(dict.fromkeys(every))},
+        Counter(row_id for row_id, _ in every[: place.start]),
+    )
+    return [
+        replace(t, group=numbers[names[t.group]], id=_shifted(t.id, before[t.row_id])) for t in own
+    ]
 
 
 def _shifted(id, by):
@@ -129,8 +187,8 @@ def _shifted(id, by):
 
 # %% ../../nbs/methods/05_shares.ipynb #at_step
 def at_step(
-    trajectories: Sequence[Trajectory], # of one generation batch
-    step: int,                          # the training step that generated it
+    trajectories: Sequence[Trajectory],  # of one generation batch
+    step: int,  # the training step that generated it
 ) -> list[Trajectory]:
     "Note the training step, and make ids unique within the run"
     return [replace(t, step=step, id=f"{step}/{t.id}") for t in trajectories]
@@ -139,11 +197,14 @@ def at_step(
 def scored_in_parts(
     rollout: Rollout,
     reward: Reward,
-    parts: int, # that a step is written in
-    group: int, # completions of a prompt, `G`
-    prepare: Callable[[Sequence[dict]], list[dict]] = list, # rows of the whole step → the rows that are asked instead
+    parts: int,  # that a step is written in
+    group: int,  # completions of a prompt, `G`
+    prepare: Callable[
+        [Sequence[dict]], list[dict]
+    ] = list,  # rows of the whole step → the rows that are asked instead
 ) -> Rollout:
     "Make a rollout that has each part of a step scored while the next one is written"
+
     async def scored(before, part):
         earlier, found = await before if before else [], await reward(part)
         return [*earlier, found if isinstance(found, tuple) else (found, part)]
@@ -151,19 +212,25 @@ def scored_in_parts(
     async def rolled(rows: Sequence[dict], policy: Policy) -> tuple[list[Trajectory], Any]:
         rows, groups, done = prepare(rows), max(1, len(rows) // group), []
         scoring: Any = None  # the task that scores
-        cuts = [groups * i // min(parts, groups) * group for i in range(min(parts, groups))] + [len(rows)]
+        cuts = [groups * i // min(parts, groups) * group for i in range(min(parts, groups))] + [
+            len(rows)
+        ]
         try:
             for start, end in pairwise(cuts):
                 done += _further(done, await rollout(rows[start:end], policy))
                 scoring = asyncio.create_task(scored(scoring, done[start:end]))
         except BaseException:
-            if scoring: scoring.cancel()
+            if scoring:
+                scoring.cancel()
             raise
         found = (await asyncio.gather(scoring, return_exceptions=True))[0]
         if isinstance(found, Exception):
-            if process_count() == 1: raise found
-            return done, found # raised where all processes hear of it
-        return [t for _, part in found for t in part], [list(row) for values, _ in found for row in values]
+            if process_count() == 1:
+                raise found
+            return done, found  # raised where all processes hear of it
+        return [t for _, part in found for t in part], [
+            list(row) for values, _ in found for row in values
+        ]
 
     return rolled
 
@@ -171,19 +238,23 @@ def scored_in_parts(
 def _further(done, own):
     "Number the groups and copies of a part behind those before it"
     names, before = {t.row_id: t.group for t in done}, Counter(t.row_id for t in done)
-    return [replace(t, group=names.setdefault(t.row_id, len(names)), id=_shifted(t.id, before[t.row_id])) for t in own]
-
+    return [
+        replace(
+            t, group=names.setdefault(t.row_id, len(names)), id=_shifted(t.id, before[t.row_id])
+        )
+        for t in own
+    ]
 
 # %% ../../nbs/methods/05_shares.ipynb #generated_tokens
 def generated_tokens(
-    trajectories: Sequence[Trajectory], # any number of them
-) -> int: # tokens
+    trajectories: Sequence[Trajectory],  # any number of them
+) -> int:  # tokens
     "Count the tokens that the policy wrote"
     return sum(sum(t.mask) for t in trajectories if all(turn.role != "truth" for turn in t.turns))
 
 
 def other_tokens(
-    trajectories: Sequence[Trajectory], # any number of them
-) -> int: # tokens
+    trajectories: Sequence[Trajectory],  # any number of them
+) -> int:  # tokens
     "Count the tokens that second models wrote inside the rollouts"
     return sum((t.usage or {}).get("tokens_out", 0) for t in trajectories)

@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import NamedTuple, TYPE_CHECKING
 
 from ..core.basics import atomic_path, check_name, shorten
-from .config import DTYPES, ModelConfig, ModelError, TEMPLATES, template_text, tiny_model, train_tokenizer
+from humanlm.models.config import (
+    DTYPES,
+    ModelConfig,
+    ModelError,
+    TEMPLATES,
+    template_text,
+    tiny_model,
+    train_tokenizer,
+)
 from .prompts import speaks_names
 
 # %% ../../nbs/models/04_checkpoints.ipynb #type-imports
@@ -26,6 +34,7 @@ if TYPE_CHECKING:
 # %% ../../nbs/models/04_checkpoints.ipynb #LoadedModel
 class LoadedModel(NamedTuple):
     "A model and the tokenizer it was trained with"
+
     model: "PreTrainedModel"
     tokenizer: "PreTrainedTokenizerFast"
 
@@ -33,14 +42,16 @@ class LoadedModel(NamedTuple):
 def save_model(
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerFast",
-    folder: str | Path, # replaced as a whole if it exists
-    beside: Mapping[str, str] = {}, # path in the folder → text of a further file
-    weights: "Mapping[str, torch.Tensor] | None" = None, # of a model that is split over processes (hardware.sharding); None: the model's own
+    folder: str | Path,  # replaced as a whole if it exists
+    beside: Mapping[str, str] = {},  # path in the folder → text of a further file
+    weights: "Mapping[str, torch.Tensor] | None" = None,  # of a model that is split over processes (hardware.sharding); None: the model's own
 ) -> Path:
     "Save a model (or its adapter) with its tokenizer, completely or not at all"
     with atomic_path(folder) as tmp:
-        if has_adapter(model): _save_adapter(model, tmp, Path(folder), weights)
-        else: model.save_pretrained(tmp, state_dict=None if weights is None else {**weights})
+        if has_adapter(model):
+            _save_adapter(model, tmp, Path(folder), weights)
+        else:
+            model.save_pretrained(tmp, state_dict=None if weights is None else {**weights})
         tokenizer.save_pretrained(tmp)
         for name, text in beside.items():
             (tmp / name).parent.mkdir(parents=True, exist_ok=True)
@@ -56,15 +67,22 @@ def has_adapter(model: "PreTrainedModel") -> bool:
 def locate(name: str | Path) -> str:
     "Give a folder as a path and a Hub name as it is; complain about folders that hold no model"
     path, text = Path(name).expanduser(), str(name)
-    if (path / "config.json").is_file(): return str(path)
+    if (path / "config.json").is_file():
+        return str(path)
     if path.is_dir():
         inside = ", ".join(sorted(p.name for p in path.iterdir())) or "nothing"
-        raise ModelError(f"{path} holds no config.json, so it is no saved model. Found: {shorten(inside)}. "
-                         "Give the folder that save_model wrote.")
-    if path.exists(): raise ModelError(f"{path} is a file. Give the folder that holds config.json.")
-    if text == "tiny": raise ModelError("The tiny model is built, not loaded: call make_model with some texts.")
+        raise ModelError(
+            f"{path} holds no config.json, so it is no saved model. Found: {shorten(inside)}. "
+            "Give the folder that save_model wrote."
+        )
+    if path.exists():
+        raise ModelError(f"{path} is a file. Give the folder that holds config.json.")
+    if text == "tiny":
+        raise ModelError("The tiny model is built, not loaded: call make_model with some texts.")
     if isinstance(name, Path) or text[:1] in "./~" or text.count("/") > 1:
-        raise ModelError(f"There is no folder {path}. Check the path; runs keep models under models/.")
+        raise ModelError(
+            f"There is no folder {path}. Check the path; runs keep models under models/."
+        )
     return text
 
 
@@ -74,38 +92,49 @@ def _attempt(where, what, load):
         _require_hub(where)
         return load()
     except Exception as e:
-        fault = f"Cannot load the {what} of {where}: {type(e).__name__}: {shorten(e, 160).rstrip('.')}."
+        fault = (
+            f"Cannot load the {what} of {where}: {type(e).__name__}: {shorten(e, 160).rstrip('.')}."
+        )
         hint = "There is no such folder either. Check the spelling, the network, and whether it needs a login."
-        if Path(where).is_dir(): hint = "It may be broken or truncated: take an earlier one, or save it again."
+        if Path(where).is_dir():
+            hint = "It may be broken or truncated: take an earlier one, or save it again."
         raise ModelError(f"{fault} {hint}") from e
 
 
 def _require_hub(where):
     "Ask the Hub once for a model that is neither here nor kept; `from_pretrained` would try ten times"
-    if Path(where).is_dir(): return
+    if Path(where).is_dir():
+        return
     from huggingface_hub import HfApi, try_to_load_from_cache
-    if not isinstance(try_to_load_from_cache(where, "config.json"), str): HfApi().model_info(where, timeout=20)
+
+    if not isinstance(try_to_load_from_cache(where, "config.json"), str):
+        HfApi().model_info(where, timeout=20)
 
 # %% ../../nbs/models/04_checkpoints.ipynb #_ADAPTER
 _ADAPTER = "adapter_config.json"
 
 
 def adapter_base(
-    where: str | Path, # a model's folder
-) -> str | None:       # a folder, or a model of the Hub; None if the folder holds a plain model
+    where: str | Path,  # a model's folder
+) -> str | None:  # a folder, or a model of the Hub; None if the folder holds a plain model
     "Find the base of an adapter"
     file = Path(where) / _ADAPTER
-    if not file.is_file(): return None
+    if not file.is_file():
+        return None
     try:
         name = json.loads(file.read_text("utf-8"))["base_model_name_or_path"]
     except (ValueError, KeyError) as e:
-        raise ModelError(f"{file} is broken ({type(e).__name__}). Take an earlier one, or save it again.") from e
+        raise ModelError(
+            f"{file} is broken ({type(e).__name__}). Take an earlier one, or save it again."
+        ) from e
     beside = Path(where) / name  # if the name is absolute, the name alone
     if (beside / "config.json").is_file():
         return str(beside.resolve())
     if Path(name).is_absolute() or name.startswith("."):
-        raise ModelError(f"{where} is an adapter, and its base {name} is not there (no config.json). Put it back, or name its "
-                         f"place in {file}.")
+        raise ModelError(
+            f"{where} is an adapter, and its base {name} is not there (no config.json). Put it back, or name its "
+            f"place in {file}."
+        )
     return name
 
 # %% ../../nbs/models/04_checkpoints.ipynb #_with_adapter
@@ -113,72 +142,107 @@ def _with_adapter(model, where, base):
     "Put the adapter of a folder on its base, ready to be asked or trained further"
     from peft import PeftModel, get_peft_model_state_dict
     from safetensors import safe_open
-    def load(): return PeftModel.from_pretrained(model, where, is_trainable=True)
+
+    def load():
+        return PeftModel.from_pretrained(model, where, is_trainable=True)
+
     made = _attempt(where, "adapter", load)
     made.peft_config["default"].base_model_name_or_path = base
-    with safe_open(Path(where) / "adapter_model.safetensors", "pt") as file: held = set(file.keys())
+    with safe_open(Path(where) / "adapter_model.safetensors", "pt") as file:
+        held = set(file.keys())
     lost = sorted(get_peft_model_state_dict(made, save_embedding_layers=False).keys() - held)
-    if lost: raise ModelError(f"{where} lacks {len(lost)} weights of its adapter, first {shorten(lost[0])}.")
+    if lost:
+        raise ModelError(
+            f"{where} lacks {len(lost)} weights of its adapter, first {shorten(lost[0])}."
+        )
     return made.eval()
 
 # %% ../../nbs/models/04_checkpoints.ipynb #_check_weights
 def _check_weights(where, model, tokenizer, report):
     lost = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
     if lost:
-        raise ModelError(f"{where} lacks {len(lost)} of the model's weights, first {shorten(lost[0])}. "
-                         "Take an earlier checkpoint, or save it again.")
+        raise ModelError(
+            f"{where} lacks {len(lost)} of the model's weights, first {shorten(lost[0])}. "
+            "Take an earlier checkpoint, or save it again."
+        )
     room = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > room:
-        raise ModelError(f"{where}: the tokenizer has {len(tokenizer)} tokens, the model knows {room}. "
-                         "They do not belong together.")
+        raise ModelError(
+            f"{where}: the tokenizer has {len(tokenizer)} tokens, the model knows {room}. "
+            "They do not belong together."
+        )
 
 
 def _set_template(where, tokenizer, template):
     check_name(template, TEMPLATES, "template", ModelError)
-    if speaks_names(tokenizer) or tokenizer.chat_template == template_text("chatml"): return _check_kept(where, tokenizer, template)
+    if speaks_names(tokenizer) or tokenizer.chat_template == template_text("chatml"):
+        return _check_kept(where, tokenizer, template)
     if template == "own":
-        if not tokenizer.chat_template: raise ModelError(f"{where} has no chat template of its own. Set model.template to humanlm.")
+        if not tokenizer.chat_template:
+            raise ModelError(
+                f"{where} has no chat template of its own. Set model.template to humanlm."
+            )
         return
     known = tokenizer.get_vocab()
-    lacks = {name: [token for token in needed[1:] if token not in known] for name, needed in TEMPLATES.items()}
+    lacks = {
+        name: [token for token in needed[1:] if token not in known]
+        for name, needed in TEMPLATES.items()
+    }
     if lacks[template]:
-        raise ModelError(f"{where}: its tokenizer has no {lacks[template][0]}, which the template {template} needs. "
-                         f"Set model.template to {next(name for name in TEMPLATES if not lacks[name])}.")
+        raise ModelError(
+            f"{where}: its tokenizer has no {lacks[template][0]}, which the template {template} needs. "
+            f"Set model.template to {next(name for name in TEMPLATES if not lacks[name])}."
+        )
     tokenizer.chat_template = template_text(template)
 
 
 def _check_kept(where, tokenizer, template):
     "A model keeps the template it was trained with; refuse to take it for another one"
-    kept = next((t for t in TEMPLATES if t != "own" and template_text(t) == tokenizer.chat_template), template)
+    kept = next(
+        (t for t in TEMPLATES if t != "own" and template_text(t) == tokenizer.chat_template),
+        template,
+    )
     if kept != template and template not in ("humanlm", "own"):
-        raise ModelError(f"{where} was trained with the template {kept}. Set model.template to {kept}.")
+        raise ModelError(
+            f"{where} was trained with the template {kept}. Set model.template to {kept}."
+        )
 
 # %% ../../nbs/models/04_checkpoints.ipynb #load_tokenizer
 def load_tokenizer(
-    name: str | Path,          # a local folder, or a model of the Hub
-    template: str = "humanlm", # as for `load_model`
+    name: str | Path,  # a local folder, or a model of the Hub
+    template: str = "humanlm",  # as for `load_model`
 ) -> "PreTrainedTokenizerFast":
     "Load the tokenizer of a model without its weights"
     from transformers import AutoTokenizer
+
     where = locate(name)
-    tokenizer = _attempt(where, "tokenizer", lambda: AutoTokenizer.from_pretrained(where, trust_remote_code=False))
+    tokenizer = _attempt(
+        where, "tokenizer", lambda: AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+    )
     _set_template(where, tokenizer, template)
     return tokenizer
 
 # %% ../../nbs/models/04_checkpoints.ipynb #load_model
 def load_model(
-    name: str | Path,          # a local folder, or a model of the Hub
-    template: str = "humanlm", # one of `TEMPLATES`; a model that was saved with one of ours keeps it
-    dtype: str = "float32",    # number format of the weights
-    device: str | None = None, # None = a GPU if there is one
+    name: str | Path,  # a local folder, or a model of the Hub
+    template: str = "humanlm",  # one of `TEMPLATES`; a model that was saved with one of ours keeps it
+    dtype: str = "float32",  # number format of the weights
+    device: str | None = None,  # None = a GPU if there is one
 ) -> LoadedModel:
     "Load a model and its tokenizer; `ModelError` says what is wrong with them and what to do"
     from transformers import AutoModelForCausalLM
+
     where = locate(name)
     base = adapter_base(where)
-    loaded = _load(AutoModelForCausalLM, base or where, check_name(dtype, DTYPES, "dtype", ModelError), device,
-                   tokens=where)
-    if base: loaded = loaded._replace(model=_with_adapter(loaded.model, where, base))
+    loaded = _load(
+        AutoModelForCausalLM,
+        base or where,
+        check_name(dtype, DTYPES, "dtype", ModelError),
+        device,
+        tokens=where,
+    )
+    if base:
+        loaded = loaded._replace(model=_with_adapter(loaded.model, where, base))
     _set_template(where, loaded.tokenizer, template)
     vars(loaded.model)["place"] = where, template, dtype  # from which others can load it too
     return loaded
@@ -188,93 +252,142 @@ def _load(kind, where, dtype, device, spare=(), tokens=None):
     "Load a model of this kind, whose weights may lack those that begin with one of `spare`; `tokens`: its tokenizer's place"
     import torch
     from transformers import AutoTokenizer
-    tokenizer = _attempt(tokens or where, "tokenizer", lambda: AutoTokenizer.from_pretrained(tokens or where, trust_remote_code=False))
-    model, report = _attempt(where, "model", lambda: kind.from_pretrained(
-        where, dtype=getattr(torch, dtype), output_loading_info=True, trust_remote_code=False))
-    report["missing_keys"] = [k for k in report["missing_keys"] if not str(k).startswith(tuple(spare))]
+
+    tokenizer = _attempt(
+        tokens or where,
+        "tokenizer",
+        lambda: AutoTokenizer.from_pretrained(tokens or where, trust_remote_code=False),
+    )
+    model, report = _attempt(
+        where,
+        "model",
+        lambda: kind.from_pretrained(
+            where, dtype=getattr(torch, dtype), output_loading_info=True, trust_remote_code=False
+        ),
+    )
+    report["missing_keys"] = [
+        k for k in report["missing_keys"] if not str(k).startswith(tuple(spare))
+    ]
     _check_weights(where, model, tokenizer, report)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return LoadedModel(model.to(device).eval(), tokenizer)
 
 # %% ../../nbs/models/04_checkpoints.ipynb #load_encoder
 def load_encoder(
-    name: str | Path,          # a local folder, or a model of the Hub
-    device: str | None = None, # None = a GPU if there is one
+    name: str | Path,  # a local folder, or a model of the Hub
+    device: str | None = None,  # None = a GPU if there is one
 ) -> LoadedModel:
     "Load a model that turns each token into a vector, and its tokenizer; errors as for `load_model`"
     from transformers import AutoModel
+
     return _load(AutoModel, locate(name), "float32", device, spare=["pooler."])
 
 # %% ../../nbs/models/04_checkpoints.ipynb #add_adapter
 def add_adapter(
     model: "PreTrainedModel",
     config: ModelConfig,  # lora_rank, lora_alpha, lora_targets
-    base: str | Path,     # where the model's own weights can be found again: a folder, or a model of the Hub
-    seed: int = 0,        # of its first weights
-) -> "PreTrainedModel":   # only the adapter can be trained; the model itself where lora_rank is 0
+    base: str
+    | Path,  # where the model's own weights can be found again: a folder, or a model of the Hub
+    seed: int = 0,  # of its first weights
+) -> "PreTrainedModel":  # only the adapter can be trained; the model itself where lora_rank is 0
     "Put a LoRA adapter (Hu et al. 2021) on a model"
-    if not config.lora_rank: return model
-    if has_adapter(model): raise ModelError("This model has an adapter already. Merge it first (merge_adapter).")
+    if not config.lora_rank:
+        return model
+    if has_adapter(model):
+        raise ModelError("This model has an adapter already. Merge it first (merge_adapter).")
     import torch
     from peft import LoraConfig, get_peft_model
-    lora = LoraConfig(task_type="CAUSAL_LM", r=config.lora_rank, lora_alpha=config.lora_alpha,  # type: ignore[arg-type]
-                      target_modules=config.lora_targets or "all-linear")
+
+    lora = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,  # type: ignore[arg-type]
+        target_modules=config.lora_targets or "all-linear",
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             made = get_peft_model(model, lora)
         except ValueError as e:
-            raise ModelError(f"model.lora_targets {config.lora_targets} fits no layer: {shorten(e, 200)}") from e
-    made.peft_config["default"].base_model_name_or_path = str(Path(base).resolve() if Path(base).is_dir() else base)
+            raise ModelError(
+                f"model.lora_targets {config.lora_targets} fits no layer: {shorten(e, 200)}"
+            ) from e
+    made.peft_config["default"].base_model_name_or_path = str(
+        Path(base).resolve() if Path(base).is_dir() else base
+    )
     return made.eval()  # type: ignore[return-value]
 
 # %% ../../nbs/models/04_checkpoints.ipynb #_save_adapter
 def _save_adapter(model, tmp, folder, weights=None):
     "Write an adapter that will lie in `folder` to `tmp`"
-    model.save_pretrained(tmp, selected_adapters=["default"], save_embedding_layers=False, state_dict=weights) # otherwise the Hub is asked about the base
+    model.save_pretrained(
+        tmp, selected_adapters=["default"], save_embedding_layers=False, state_dict=weights
+    )  # otherwise the Hub is asked about the base
     model.get_base_model().config.save_pretrained(tmp)
     (tmp / "README.md").unlink(missing_ok=True)
     settings = json.loads((tmp / _ADAPTER).read_text())
     base = Path(settings["base_model_name_or_path"] or "")
-    if base.is_absolute(): settings["base_model_name_or_path"] = os.path.relpath(base, folder.resolve())
+    if base.is_absolute():
+        settings["base_model_name_or_path"] = os.path.relpath(base, folder.resolve())
     (tmp / _ADAPTER).write_text(json.dumps(settings, indent=2, sort_keys=True))
 
 # %% ../../nbs/models/04_checkpoints.ipynb #CONTRACT_FILES
-CONTRACT_FILES = ("humanlm.json", "hierarchy.json", "prompts/*.txt") # how a simulated user wants to be asked
-_LIBRARY_FILES = re.compile(r".*config\.json|.*\.index\.json|tokenizer\.json|special_tokens_map\.json|added_tokens\.json|vocab\.json|trainer_state\.json")
+CONTRACT_FILES = (
+    "humanlm.json",
+    "hierarchy.json",
+    "prompts/*.txt",
+)  # how a simulated user wants to be asked
+_LIBRARY_FILES = re.compile(
+    r".*config\.json|.*\.index\.json|tokenizer\.json|special_tokens_map\.json|added_tokens\.json|vocab\.json|trainer_state\.json"
+)
 
 
 def contract_files(
-    folder: str | Path, # of a saved model
-) -> dict[str, str]:    # path in the folder → text
+    folder: str | Path,  # of a saved model
+) -> dict[str, str]:  # path in the folder → text
     "Read the files that say how a model wants to be asked, whatever its recipe calls them; none if it has none"
-    found = sorted(file for pattern in ("*.json", "prompts/*.txt") for file in Path(folder).glob(pattern) if not _LIBRARY_FILES.fullmatch(file.name))
+    found = sorted(
+        file
+        for pattern in ("*.json", "prompts/*.txt")
+        for file in Path(folder).glob(pattern)
+        if not _LIBRARY_FILES.fullmatch(file.name)
+    )
     return {file.relative_to(folder).as_posix(): file.read_text("utf-8") for file in found}
 
 
 def merge_adapter(
-    name: str | Path,       # folder of a model with an adapter
-    folder: str | Path,     # of the plain model; replaced as a whole if it exists
-    dtype: str = "float32", # number format of the weights
-) -> Path:                  # the folder
+    name: str | Path,  # folder of a model with an adapter
+    folder: str | Path,  # of the plain model; replaced as a whole if it exists
+    dtype: str = "float32",  # number format of the weights
+) -> Path:  # the folder
     "Add an adapter to its base, and save the result as a plain model that is asked in the same way"
     loaded = load_model(name, "own", dtype, "cpu")
-    if not has_adapter(loaded.model): raise ModelError(f"{name} has no adapter: it is a plain model already.")
-    return save_model(loaded.model.merge_and_unload(), loaded.tokenizer, folder, contract_files(name))  # type: ignore[operator]
+    if not has_adapter(loaded.model):
+        raise ModelError(f"{name} has no adapter: it is a plain model already.")
+    return save_model(
+        loaded.model.merge_and_unload(), loaded.tokenizer, folder, contract_files(name)
+    )  # type: ignore[operator]
 
 # %% ../../nbs/models/04_checkpoints.ipynb #make_model
 def make_model(
-    config: ModelConfig,       # which model, and its sizes
-    texts: Iterable[str] = (), # tiny: what its tokenizer is trained on
+    config: ModelConfig,  # which model, and its sizes
+    texts: Iterable[str] = (),  # tiny: what its tokenizer is trained on
     tags: Iterable[str] = (),  # tiny: more single tokens, such as "<stance>"
-    seed: int = 0,             # tiny: decides the weights
+    seed: int = 0,  # tiny: decides the weights
 ) -> LoadedModel:
     "Build the tiny model or load another one, as the settings say"
     import torch
-    if config.threads: torch.set_num_threads(config.threads)
-    if config.name != "tiny": return load_model(config.name, config.template, config.dtype)
+
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    if config.name != "tiny":
+        return load_model(config.name, config.template, config.dtype)
     texts = list(texts)
-    if not texts: raise ModelError("The tiny model needs texts to train its tokenizer on. Check data.path.")
-    if config.template == "own": raise ModelError("The tiny model has no template of its own. Set model.template to humanlm.")
+    if not texts:
+        raise ModelError("The tiny model needs texts to train its tokenizer on. Check data.path.")
+    if config.template == "own":
+        raise ModelError(
+            "The tiny model has no template of its own. Set model.template to humanlm."
+        )
     tokenizer = train_tokenizer(texts, config.vocab, tags, config.template)
     return LoadedModel(tiny_model(config, tokenizer, seed), tokenizer)

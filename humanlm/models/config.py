@@ -27,10 +27,24 @@ class ModelError(HumanLMError, ValueError):
 # %% ../../nbs/models/01_config.ipynb #_CHATML
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 _CHATML = (PAD, START, END)
-_HEADERS = ("<|end_of_text|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
-_BROKEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # no name holds these: control characters, ends of lines
+_HEADERS = (
+    "<|end_of_text|>",
+    "<|begin_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+)
+_BROKEN = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"
+)  # no name holds these: control characters, ends of lines
 TEMPLATES = {
-    "humanlm": _CHATML, "qwen2.5": _CHATML, "wildchat": _CHATML, "chatml": _CHATML, "llama3": _HEADERS, "llama3-nameless": _HEADERS, "own": (),
+    "humanlm": _CHATML,
+    "qwen2.5": _CHATML,
+    "wildchat": _CHATML,
+    "chatml": _CHATML,
+    "llama3": _HEADERS,
+    "llama3-nameless": _HEADERS,
+    "own": (),
 }
 "Chat template → the special tokens it needs, padding first and the end of a turn last"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -39,6 +53,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 @dataclass(frozen=True)
 class ModelConfig:
     "Which model to train or ask, and how it reads a conversation"
+
     name: str = "tiny"
     """tiny = built on the spot; else a local folder or a model of the Hub"""
     template: str = "humanlm"
@@ -75,33 +90,59 @@ class ModelConfig:
 
     def __post_init__(self):
         sizes = ("hidden", "layers", "heads", "kv_heads", "head_dim", "mlp", "max_prompt_tokens")
-        require("model",
+        require(
+            "model",
             (bool(self.name), "name is empty: give tiny, a folder, or a model of the Hub."),
-            (not _BROKEN.search(self.name), f"name is {self.name!r}: it holds a line break or another character that cannot be printed."),
-            (self.template in TEMPLATES, f"template is {self.template!r}.{near_miss(self.template, TEMPLATES)}"),
+            (
+                not _BROKEN.search(self.name),
+                f"name is {self.name!r}: it holds a line break or another character that cannot be printed.",
+            ),
+            (
+                self.template in TEMPLATES,
+                f"template is {self.template!r}.{near_miss(self.template, TEMPLATES)}",
+            ),
             (self.dtype in DTYPES, f"dtype is {self.dtype!r}.{near_miss(self.dtype, DTYPES)}"),
-            *((getattr(self, s) >= 1, f"{s} is {getattr(self, s)}: it must be at least 1.") for s in sizes),
-            (self.kv_heads < 1 or self.heads % self.kv_heads == 0,
-             f"kv_heads is {self.kv_heads}: it must divide heads ({self.heads})."),
-            (self.head_dim % 2 == 0, f"head_dim is {self.head_dim}: it must be even, since positions rotate pairs."),
-            (self.vocab >= 320, f"vocab is {self.vocab}: it needs at least 320, 256 of them for single bytes."),
+            *(
+                (getattr(self, s) >= 1, f"{s} is {getattr(self, s)}: it must be at least 1.")
+                for s in sizes
+            ),
+            (
+                self.kv_heads < 1 or self.heads % self.kv_heads == 0,
+                f"kv_heads is {self.kv_heads}: it must divide heads ({self.heads}).",
+            ),
+            (
+                self.head_dim % 2 == 0,
+                f"head_dim is {self.head_dim}: it must be even, since positions rotate pairs.",
+            ),
+            (
+                self.vocab >= 320,
+                f"vocab is {self.vocab}: it needs at least 320, 256 of them for single bytes.",
+            ),
             (self.init_sd > 0, f"init_sd is {self.init_sd}: it must be above 0."),
             (self.lora_rank >= 0, f"lora_rank is {self.lora_rank}: give 0 (off) or more."),
             (self.lora_alpha > 0, f"lora_alpha is {self.lora_alpha}: it must be above 0."),
-            (self.lora_targets is None or bool(self.lora_targets) and all(self.lora_targets),
-             f"lora_targets is {self.lora_targets!r}: name layers such as q_proj, or null for all linear ones."),
-            (self.threads >= 0, f"threads is {self.threads}: give 0 or more."))
+            (
+                self.lora_targets is None or bool(self.lora_targets) and all(self.lora_targets),
+                f"lora_targets is {self.lora_targets!r}: name layers such as q_proj, or null for all linear ones.",
+            ),
+            (self.threads >= 0, f"threads is {self.threads}: give 0 or more."),
+        )
 
 # %% ../../nbs/models/01_config.ipynb #FRAME_TAGS
 FRAME_TAGS = ("<name>", "</name>", "<think>", "</think>")
-_FRAME_WORDS = ("system", "user", "\n\n") # of the template, so that they become single tokens
+_FRAME_WORDS = ("system", "user", "\n\n")  # of the template, so that they become single tokens
 
 # %% ../../nbs/models/01_config.ipynb #_train_bpe
 def _train_bpe(texts, size, special):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
     bytelevel = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(special),
-                                  initial_alphabet=bytelevel.alphabet(), show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(special),
+        initial_alphabet=bytelevel.alphabet(),
+        show_progress=False,
+    )
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer, bpe.decoder = bytelevel, decoders.ByteLevel()
     bpe.train_from_iterator(texts, trainer)
@@ -109,29 +150,41 @@ def _train_bpe(texts, size, special):
 
 # %% ../../nbs/models/01_config.ipynb #train_tokenizer
 def train_tokenizer(
-    texts: Iterable[str],     # what prompts and replies look like
-    vocab: int = 1536,        # entries in all, tags included
-    tags: Iterable[str] = (), # more single tokens, such as "<stance>"
-    template: str = "humanlm", # which of our chat templates
+    texts: Iterable[str],  # what prompts and replies look like
+    vocab: int = 1536,  # entries in all, tags included
+    tags: Iterable[str] = (),  # more single tokens, such as "<stance>"
+    template: str = "humanlm",  # which of our chat templates
 ) -> "PreTrainedTokenizerFast":
     "Train a byte-level BPE tokenizer that carries one of our chat templates"
     from tokenizers import AddedToken
     from transformers import PreTrainedTokenizerFast
+
     tags = list(dict.fromkeys([*FRAME_TAGS, *tags]))
-    texts = (_LONG.sub(r"\1 ", text.encode("utf-8", "replace").decode()) for text in texts) # UTF-8 has no lone surrogates
+    texts = (
+        _LONG.sub(r"\1 ", text.encode("utf-8", "replace").decode()) for text in texts
+    )  # UTF-8 has no lone surrogates
     special, shape = TEMPLATES[template], template_text(template)
-    bpe = _train_bpe((t for text in texts for t in (text, *_FRAME_WORDS)), vocab - len(tags), special)
+    bpe = _train_bpe(
+        (t for text in texts for t in (text, *_FRAME_WORDS)), vocab - len(tags), special
+    )
     bpe.add_tokens([AddedToken(t, special=False, normalized=False) for t in tags])
-    return PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token=special[0], eos_token=special[-1],
-                                   chat_template=shape, clean_up_tokenization_spaces=False)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        pad_token=special[0],
+        eos_token=special[-1],
+        chat_template=shape,
+        clean_up_tokenization_spaces=False,
+    )
 
 
-_LONG = re.compile(r"(\S{200})(?=\S)") # words that would take the training minutes; cut, they teach as much
+_LONG = re.compile(
+    r"(\S{200})(?=\S)"
+)  # words that would take the training minutes; cut, they teach as much
 
 # %% ../../nbs/models/01_config.ipynb #template_text
 @lru_cache(maxsize=None)
 def template_text(
-    name: str, # of a template that we ship
+    name: str,  # of a template that we ship
 ) -> str:
     "Read a chat template, written in Jinja"
     shipped = [t for t, needed in TEMPLATES.items() if needed]
@@ -140,19 +193,29 @@ def template_text(
 
 # %% ../../nbs/models/01_config.ipynb #tiny_model
 def tiny_model(
-    config: ModelConfig, # its sizes
-    tokenizer: "PreTrainedTokenizerFast", # decides vocabulary and end token
-    seed: int = 0, # same seed, same weights
+    config: ModelConfig,  # its sizes
+    tokenizer: "PreTrainedTokenizerFast",  # decides vocabulary and end token
+    seed: int = 0,  # same seed, same weights
 ) -> "PreTrainedModel":
     "Build a small Qwen3 model with seeded random weights"
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
+
     shape = Qwen3Config(
-        vocab_size=len(tokenizer), hidden_size=config.hidden, intermediate_size=config.mlp,
-        num_hidden_layers=config.layers, num_attention_heads=config.heads,
-        num_key_value_heads=config.kv_heads, head_dim=config.head_dim, initializer_range=config.init_sd,
-        tie_word_embeddings=True, max_position_embeddings=4096, bos_token_id=None,
-        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id)  # type: ignore[arg-type]
+        vocab_size=len(tokenizer),
+        hidden_size=config.hidden,
+        intermediate_size=config.mlp,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        initializer_range=config.init_sd,
+        tie_word_embeddings=True,
+        max_position_embeddings=4096,
+        bos_token_id=None,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )  # type: ignore[arg-type]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Qwen3ForCausalLM(shape).to(getattr(torch, config.dtype)).eval()

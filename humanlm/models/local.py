@@ -27,10 +27,11 @@ from .prompts import render, render_target
 # %% ../../nbs/models/07_local.ipynb #Batches
 class Batches:
     "Collects what is asked within a moment, and answers it with one call in a thread"
+
     def __init__(
         self,
-        answer: Callable[[list], list], # what was asked → a result or an exception for each
-        window: float = 0.01,           # seconds to wait for company
+        answer: Callable[[list], list],  # what was asked → a result or an exception for each
+        window: float = 0.01,  # seconds to wait for company
     ):
         self.answer, self.window = answer, window
         self.waiting, self.busy = [], False
@@ -49,7 +50,9 @@ class Batches:
         batch, self.waiting = [(item, f) for item, f in self.waiting if not f.done()], []
         self.busy = bool(batch)
         if batch:
-            job = asyncio.get_running_loop().run_in_executor(None, self.answer, [item for item, _ in batch])
+            job = asyncio.get_running_loop().run_in_executor(
+                None, self.answer, [item for item, _ in batch]
+            )
             job.add_done_callback(lambda job: self._finish([f for _, f in batch], job))
 
     def _finish(self, futures, job):
@@ -60,49 +63,57 @@ class Batches:
         failure = job.exception()
         for future, result in zip(futures, [failure] * len(futures) if failure else job.result()):
             if not future.done():
-                settle = future.set_exception if isinstance(result, Exception) else future.set_result
+                settle = (
+                    future.set_exception if isinstance(result, Exception) else future.set_result
+                )
                 settle(result)
         asyncio.get_running_loop().call_later(self.window, self._start)
 
 # %% ../../nbs/models/07_local.ipynb #request_problem
 def _request_problem(
     request: ChatRequest,
-    tokens: int,    # of its prompt
-    room: int,      # tokens that the model can hold, its answer included
-) -> str: # empty if there is none
+    tokens: int,  # of its prompt
+    room: int,  # tokens that the model can hold, its answer included
+) -> str:  # empty if there is none
     "Say why a request cannot be answered by a model of this size"
     checks = {
         f"temperature is {request.temperature}: give 0 or more.": (request.temperature or 0) < 0,
-        f"top_p is {request.top_p}: give a share above 0, at most 1.": not 0 < (1 if request.top_p is None else request.top_p) <= 1,
+        f"top_p is {request.top_p}: give a share above 0, at most 1.": not 0
+        < (1 if request.top_p is None else request.top_p)
+        <= 1,
         "a stop string is empty, and would end any answer: remove it.": not all(request.stop),
         f"the prompt has {tokens} tokens and the answer may have {request.max_tokens}, together more than the {room} that "
-        "the model holds. Shorten the prompt, or lower max_tokens.": tokens + request.max_tokens > room,
+        "the model holds. Shorten the prompt, or lower max_tokens.": tokens + request.max_tokens
+        > room,
     }
     return " ".join(problem for problem, holds in checks.items() if holds)
 
 # %% ../../nbs/models/07_local.ipynb #LOCAL_LIMITS
-SPEAKER = "HUMAN"   # as whom a model with named speakers answers
+SPEAKER = "HUMAN"  # as whom a model with named speakers answers
 LOCAL_LIMITS = Limits(concurrency=64, timeout=3600.0, attempts=2)
 
 
 class _PromptedRequest(NamedTuple):
     "A request that can be answered"
+
     request: ChatRequest
     prompt_ids: list[int]
 
 # %% ../../nbs/models/07_local.ipynb #_LocalClient
 class _LocalClient(Client):
     "A model in this process; `write` answers a batch"
+
     takes_n = takes_prefill = True
 
     def __init__(
         self,
-        name: str,       # provider/model
+        name: str,  # provider/model
         tokenizer: Any,  # of the model, with a chat template
-        room: int,       # tokens that the model can hold
-        thinking: bool | None = False, # open a thought, show an empty one, or leave it to the template
+        room: int,  # tokens that the model can hold
+        thinking: bool
+        | None = False,  # open a thought, show an empty one, or leave it to the template
         limits: Limits | None = None,
-        **options,       # as for `Client`
+        **options,  # as for `Client`
     ):
         super().__init__(name, limits or LOCAL_LIMITS, **options)
         self.tokenizer, self.room, self.thinking = tokenizer, room, thinking
@@ -119,11 +130,21 @@ class _LocalClient(Client):
     def prompt_ids(self, request: ChatRequest) -> list[int]:
         "Render a request, or say why it cannot be answered"
         if request.model not in ("", self.model):
-            raise LLMError("unknown model", f"{self.name} is in memory, not {shorten(request.model)!r}. Make a client for that.")
+            raise LLMError(
+                "unknown model",
+                f"{self.name} is in memory, not {shorten(request.model)!r}. Make a client for that.",
+            )
         own = {"role": "user", "name": SPEAKER}
-        messages = [m | own if isinstance(m, dict) and m.get("role") == "assistant" else m for m in request.messages]
+        messages = [
+            m | own if isinstance(m, dict) and m.get("role") == "assistant" else m
+            for m in request.messages
+        ]
         try:
-            ids = self._begun(messages, request.prefill) if request.prefill else render(self.tokenizer, messages, SPEAKER, self.thinking)
+            ids = (
+                self._begun(messages, request.prefill)
+                if request.prefill
+                else render(self.tokenizer, messages, SPEAKER, self.thinking)
+            )
         except HumanLMError as e:
             raise LLMError("bad request", f"{self.name}: {e}") from e
         if problem := _request_problem(request, len(ids), self.room):
@@ -134,7 +155,8 @@ class _LocalClient(Client):
         "Render a request whose answer has been begun, marks in it as tokens, as a server does; who begins with a thought gets no other one before it"
         thought = text.startswith("<think>")
         ids = render(self.tokenizer, messages, SPEAKER, None if thought else self.thinking)
-        if thought and self.tokenizer.decode(ids[-8:]).rstrip().endswith("<think>"): text = text.removeprefix("<think>")
+        if thought and self.tokenizer.decode(ids[-8:]).rstrip().endswith("<think>"):
+            text = text.removeprefix("<think>")
         return ids + render_target(self.tokenizer, [{"type": "markup", "text": text}], end=False)
 
     def _answered(self, batch):
@@ -144,14 +166,18 @@ class _LocalClient(Client):
         except Exception as e:
             if len(batch) > 1:
                 return [answer for asked in batch for answer in self._answered([asked])]
-            bad = isinstance(e, ValueError) or "Validation" in type(e).__name__   # ours, or vLLM's word for it
+            bad = (
+                isinstance(e, ValueError) or "Validation" in type(e).__name__
+            )  # ours, or vLLM's word for it
             message = f"{self.name} failed: {type(e).__name__}: {shorten(e, 200)}"
             return [LLMError("bad request" if bad else "server", message)]
 
 # %% ../../nbs/models/07_local.ipynb #local_reply
 def _local_reply(
     asked: _PromptedRequest,
-    answers: Sequence[tuple[str, str, int]],  # text, which may end with a stop string; how it ended; its tokens
+    answers: Sequence[
+        tuple[str, str, int]
+    ],  # text, which may end with a stop string; how it ended; its tokens
 ) -> ChatReply:
     "Make a reply of what a model wrote"
     texts = tuple(_before(text, asked.request.stop) for text, _, _ in answers)
@@ -161,15 +187,17 @@ def _local_reply(
 
 
 def _before(text, stops):
-    return text[:min((text.find(s) for s in stops if s in text), default=len(text))]
+    return text[: min((text.find(s) for s in stops if s in text), default=len(text))]
 
 # %% ../../nbs/models/07_local.ipynb #sampling
 def _sampling(
     request: ChatRequest,
-    defaults: Any, # the model's generation settings
-) -> tuple[float, int, float]: # temperature, top_k, top_p
+    defaults: Any,  # the model's generation settings
+) -> tuple[float, int, float]:  # temperature, top_k, top_p
     "Settle the sampling of a request"
-    left = lambda name, plain: plain if getattr(defaults, name, None) is None else getattr(defaults, name)
+    left = lambda name, plain: (
+        plain if getattr(defaults, name, None) is None else getattr(defaults, name)
+    )
     temperature = left("temperature", 1.0) if request.temperature is None else request.temperature
     top_p = left("top_p", 1.0) if request.top_p is None else request.top_p
     return temperature, left("top_k", 0), top_p
@@ -177,27 +205,33 @@ def _sampling(
 
 def seeds(
     request: ChatRequest,
-) -> list[int | None]: # one per answer
+) -> list[int | None]:  # one per answer
     "Give each answer its seed"
     return [None if request.seed is None else (request.seed + i) % 2**63 for i in range(request.n)]
 
 # %% ../../nbs/models/07_local.ipynb #HFClient
 class HFClient(_LocalClient):
     "A model of transformers in this process"
+
     def __init__(
         self,
-        model: str | Path,                 # a local folder, or a model of the Hub
-        loaded: LoadedModel | None = None, # if it is in memory already
-        template: str = "own",             # the model's own chat template, or "humanlm"
-        dtype: str = "float32",            # number format of the weights
-        device: str | None = None,         # None = a GPU if there is one
-        batch_size: int = 64,              # answers that are written together
-        **options,                         # thinking, and as for `Client`
+        model: str | Path,  # a local folder, or a model of the Hub
+        loaded: LoadedModel | None = None,  # if it is in memory already
+        template: str = "own",  # the model's own chat template, or "humanlm"
+        dtype: str = "float32",  # number format of the weights
+        device: str | None = None,  # None = a GPU if there is one
+        batch_size: int = 64,  # answers that are written together
+        **options,  # thinking, and as for `Client`
     ):
         name = f"hf/{model}"
-        self.loaded = loaded or _found(name, lambda: load_model(model, template, dtype, device), INSTALL_TRAIN)
+        self.loaded = loaded or _found(
+            name, lambda: load_model(model, template, dtype, device), INSTALL_TRAIN
+        )
         self.batch_size = batch_size
-        room = getattr(self.loaded.model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
+        room = (
+            getattr(self.loaded.model.config.get_text_config(), "max_position_embeddings", None)
+            or 1 << 30
+        )
         super().__init__(name, self.loaded.tokenizer, room, **options)
 
     def write(self, batch: list[_PromptedRequest]) -> list[ChatReply]:
@@ -205,11 +239,21 @@ class HFClient(_LocalClient):
         rows = [(asked, seed) for asked in batch for seed in seeds(asked.request)]
         groups, done = {}, {}
         for i, (asked, _) in enumerate(rows):
-            groups.setdefault(_sampling(asked.request, self.loaded.model.generation_config), []).append(i)
+            groups.setdefault(
+                _sampling(asked.request, self.loaded.model.generation_config), []
+            ).append(i)
         for options, places in groups.items():
             asked, own = zip(*(rows[i] for i in places))
             caps, stops = [a.request.max_tokens for a in asked], [a.request.stop for a in asked]
-            made = generate(*self.loaded, [a.prompt_ids for a in asked], caps, stops, *options, seed=own, batch_size=self.batch_size)
+            made = generate(
+                *self.loaded,
+                [a.prompt_ids for a in asked],
+                caps,
+                stops,
+                *options,
+                seed=own,
+                batch_size=self.batch_size,
+            )
             done |= zip(places, made)
         answers = ((done[i].text, done[i].finish, len(done[i].ids)) for i in range(len(rows)))
         return [_local_reply(asked, list(islice(answers, asked.request.n))) for asked in batch]
@@ -217,12 +261,22 @@ class HFClient(_LocalClient):
     def answer_logps(self, request: ChatRequest, answers: Sequence[str]) -> list[float]:
         "Compute the log-probability of each of several whole answers to a request, its end token included"
         import torch
+
         sent = settled_request(self, request, self.name)[0]
-        ids, options = self.prompt_ids(sent), [render_target(self.tokenizer, answer) for answer in answers]
-        if problem := _request_problem(replace(sent, max_tokens=max(map(len, options))), len(ids), self.room):
+        ids, options = (
+            self.prompt_ids(sent),
+            [render_target(self.tokenizer, answer) for answer in answers],
+        )
+        if problem := _request_problem(
+            replace(sent, max_tokens=max(map(len, options))), len(ids), self.room
+        ):
             raise LLMError("bad request", f"{self.name}: {problem}")
         with self._lock, torch.inference_mode():
-            return token_logps(self.loaded.model.eval(), [ids] * len(options), options).logps.sum(1).tolist()
+            return (
+                token_logps(self.loaded.model.eval(), [ids] * len(options), options)
+                .logps.sum(1)
+                .tolist()
+            )
 
 # %% ../../nbs/models/07_local.ipynb #_TRAIN
 INSTALL_TRAIN = "Next: pip install 'humanlm[train]'."
@@ -233,20 +287,24 @@ def _found(name, load, install):
     try:
         return load()
     except ImportError as e:
-        raise LLMError("unknown model", f"{name} needs {e.name or shorten(e)}, which cannot be imported. {install}") from e
+        raise LLMError(
+            "unknown model",
+            f"{name} needs {e.name or shorten(e)}, which cannot be imported. {install}",
+        ) from e
     except ModelError as e:
         raise LLMError("unknown model", f"{name}: {e}") from e
 
 # %% ../../nbs/models/07_local.ipynb #VLLMOfflineClient
 class VLLMOfflineClient(_LocalClient):
     "A model in an engine of vLLM in this process"
+
     takes_schema = True
 
     def __init__(
         self,
-        model: str | Path,           # a local folder, or a model of the Hub
+        model: str | Path,  # a local folder, or a model of the Hub
         engine: dict | None = None,  # options of `vllm.LLM`, such as max_model_len
-        **options,                   # thinking, and as for `Client`
+        **options,  # thinking, and as for `Client`
     ):
         name = f"vllm-offline/{model}"
         self.engine = _found(name, lambda: _engine(str(model), engine or {}), _VLLM)
@@ -258,28 +316,50 @@ class VLLMOfflineClient(_LocalClient):
         params = [_vllm_params(self.engine, asked.request) for asked in batch]
         prompts = [{"prompt_token_ids": asked.prompt_ids} for asked in batch]
         done = self.engine.generate(prompts, params, use_tqdm=False)
-        return [_local_reply(asked, [(o.text, o.finish_reason, len(o.token_ids)) for o in output.outputs]) for asked, output in zip(batch, done)]
+        return [
+            _local_reply(
+                asked, [(o.text, o.finish_reason, len(o.token_ids)) for o in output.outputs]
+            )
+            for asked, output in zip(batch, done)
+        ]
 
 # %% ../../nbs/models/07_local.ipynb #_VLLM
-_VLLM = ("vLLM wants an environment of its own. Next: make one, run pip install vllm humanlm there, and start this program "
-         "in it; or run `vllm serve` there, and use the name vllm/NAME here.")
+_VLLM = (
+    "vLLM wants an environment of its own. Next: make one, run pip install vllm humanlm there, and start this program "
+    "in it; or run `vllm serve` there, and use the name vllm/NAME here."
+)
 
 
 def _engine(model, options):
     from vllm import LLM
+
     try:
         return LLM(model=model, **options)
     except Exception as e:
-        raise ModelError(f"vLLM cannot load it: {type(e).__name__}: {shorten(e, 200)}. Check the name and the options of "
-                         "the engine; the official vLLM needs a GPU.") from e
+        raise ModelError(
+            f"vLLM cannot load it: {type(e).__name__}: {shorten(e, 200)}. Check the name and the options of "
+            "the engine; the official vLLM needs a GPU."
+        ) from e
 
 # %% ../../nbs/models/07_local.ipynb #_vllm_params
 def _vllm_params(engine, request):
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
-    settings = engine.llm_engine.model_config.get_diff_sampling_param()   # those of the model's own file
-    settings |= {"max_tokens": request.max_tokens, "stop": list(request.stop), "n": request.n, "seed": request.seed}
-    settings |= {k: v for k, v in (("temperature", request.temperature), ("top_p", request.top_p)) if v is not None}
+
+    settings = (
+        engine.llm_engine.model_config.get_diff_sampling_param()
+    )  # those of the model's own file
+    settings |= {
+        "max_tokens": request.max_tokens,
+        "stop": list(request.stop),
+        "n": request.n,
+        "seed": request.seed,
+    }
+    settings |= {
+        k: v
+        for k, v in (("temperature", request.temperature), ("top_p", request.top_p))
+        if v is not None
+    }
     if request.schema:
         settings["structured_outputs"] = StructuredOutputsParams(json=request.schema)
     return SamplingParams(**settings)

@@ -19,19 +19,24 @@ if TYPE_CHECKING:
 # %% ../../nbs/models/03_logps.ipynb #TokenLogps
 class _TokenLogps(NamedTuple):
     "Log-probabilities of completions, padded on the right"
-    logps: "torch.Tensor" # [B, T], 0 where the mask is False
+
+    logps: "torch.Tensor"  # [B, T], 0 where the mask is False
     mask: "torch.Tensor"  # [B, T] bool, True = a token of the completion
 
 
 def pad_rows(
     rows: Sequence[Sequence[int]],
-    left: bool,               # padding in front; otherwise behind
+    left: bool,  # padding in front; otherwise behind
     fill: int = 0,
 ) -> "tuple[torch.Tensor, torch.Tensor]":
     "Stack lists into a tensor and its mask, both [B, width]"
     import torch
+
     width = max(map(len, rows), default=0)
-    ids, mask = torch.full((len(rows), width), fill), torch.zeros(len(rows), width, dtype=torch.bool)
+    ids, mask = (
+        torch.full((len(rows), width), fill),
+        torch.zeros(len(rows), width, dtype=torch.bool),
+    )
     for i, row in enumerate(rows):
         span = slice(width - len(row), width) if left else slice(0, len(row))
         ids[i, span], mask[i, span] = torch.tensor(row, dtype=torch.long), True
@@ -39,13 +44,16 @@ def pad_rows(
 
 
 def positions(
-    mask: "torch.Tensor", # [B, T]
+    mask: "torch.Tensor",  # [B, T]
 ) -> "torch.Tensor":
     "Number the tokens of each row, without its padding"
     return (mask.long().cumsum(-1) - 1).clamp(min=0)
 
 # %% ../../nbs/models/03_logps.ipynb #_head
-_TOKENS, _LOGITS = 1 << 14, 1 << 25 # tokens that go through the model at once, and numbers behind its head
+_TOKENS, _LOGITS = (
+    1 << 14,
+    1 << 25,
+)  # tokens that go through the model at once, and numbers behind its head
 _SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
 
 
@@ -53,14 +61,16 @@ def _head(model):
     "Give the part of a model that makes states and the one that makes logits of them; None where there is more to it"
     net = model.get_base_model() if hasattr(model, "peft_config") else model
     scaled = any(getattr(net.config.get_text_config(), name, None) for name in _SCALES)
-    return None if scaled or net.base_model is net else (net.base_model, net.get_output_embeddings())
+    return (
+        None if scaled or net.base_model is net else (net.base_model, net.get_output_embeddings())
+    )
 
 
 def chosen_logps(
-    logits: "torch.Tensor", # [N, V]
-    ids: "torch.Tensor",    # [N]
+    logits: "torch.Tensor",  # [N, V]
+    ids: "torch.Tensor",  # [N]
     temperature: float = 1.0,  # divides the logits; 0 counts as 1
-) -> "torch.Tensor":      # [N] float32
+) -> "torch.Tensor":  # [N] float32
     "Give the log-probability of the chosen tokens"
     logits = logits.float() / (temperature or 1.0)
     return logits.gather(-1, ids[:, None])[:, 0] - logits.logsumexp(-1)
@@ -70,17 +80,27 @@ def _in_pieces(known, temperature):
     "Compute the log-probabilities [N] of the tokens from the states before them"
     import torch
     from torch.utils.checkpoint import checkpoint
-    kept, pairs = torch.is_grad_enabled(), zip(known.states.split(known.chunk), known.ids.split(known.chunk))
-    def piece(s, i): return chosen_logps(known.head(s), i, temperature)
-    return torch.cat([checkpoint(piece, s, i, use_reentrant=False) if kept else piece(s, i) for s, i in pairs])
+
+    kept, pairs = (
+        torch.is_grad_enabled(),
+        zip(known.states.split(known.chunk), known.ids.split(known.chunk)),
+    )
+
+    def piece(s, i):
+        return chosen_logps(known.head(s), i, temperature)
+
+    return torch.cat(
+        [checkpoint(piece, s, i, use_reentrant=False) if kept else piece(s, i) for s, i in pairs]
+    )
 
 # %% ../../nbs/models/03_logps.ipynb #CompletionStates
 class CompletionStates(NamedTuple):
     "What a model holds before each of N completion tokens, not yet turned into logits"
-    head: Callable         # makes logits [n, V] of states [n, H]
-    states: "torch.Tensor"   # [N, H], row by row
-    ids: "torch.Tensor"      # [N], the tokens that were written
-    mask: "torch.Tensor"     # [B, T] bool, N times True: where they stand
+
+    head: Callable  # makes logits [n, V] of states [n, H]
+    states: "torch.Tensor"  # [N, H], row by row
+    ids: "torch.Tensor"  # [N], the tokens that were written
+    mask: "torch.Tensor"  # [B, T] bool, N times True: where they stand
 
     @property
     def chunk(self) -> int:
@@ -90,67 +110,104 @@ class CompletionStates(NamedTuple):
 
 def _last_states(model, net, base, asked):
     "Run a model, wrapped or not, and give what comes out of its last layer, [b, S, H]"
-    if model is net: return base(**asked).last_hidden_state
+    if model is net:
+        return base(**asked).last_hidden_state
     heard = []
-    handle = base.register_forward_hook(lambda _, inputs, output: heard.append(output.last_hidden_state))
-    try: model(**asked, logits_to_keep=1)
-    finally: handle.remove()
+    handle = base.register_forward_hook(
+        lambda _, inputs, output: heard.append(output.last_hidden_state)
+    )
+    try:
+        model(**asked, logits_to_keep=1)
+    finally:
+        handle.remove()
     return heard[0]
 
 
 def _states(model, prompts, completions):
     "Compute one batch of `completion_states`"
     import torch
-    net = getattr(model, "module", model)  # without what wraps it for several processes, which may have a `config` of its own
+
+    net = getattr(
+        model, "module", model
+    )  # without what wraps it for several processes, which may have a `config` of its own
     p_ids, p_mask = pad_rows(prompts, left=True)
     c_ids, c_mask = pad_rows(completions, left=False)
-    ids, mask, T = torch.cat([p_ids, c_ids], 1).to(net.device), torch.cat([p_mask, c_mask], 1).to(net.device), c_ids.shape[1]
-    asked = {"input_ids": ids, "attention_mask": mask.long(), "position_ids": positions(mask), "use_cache": False}
-    inside, parts = mask[:, mask.shape[1] - T:], _head(net)
-    head, states = (parts[1], _last_states(model if torch.is_grad_enabled() else net, net, parts[0], asked)) if parts else (
-        torch.nn.Identity(), model(**asked, logits_to_keep=T + 1).logits)
-    return CompletionStates(head, states[:, -T - 1:-1][inside], ids[:, ids.shape[1] - T:][inside], inside)
+    ids, mask, T = (
+        torch.cat([p_ids, c_ids], 1).to(net.device),
+        torch.cat([p_mask, c_mask], 1).to(net.device),
+        c_ids.shape[1],
+    )
+    asked = {
+        "input_ids": ids,
+        "attention_mask": mask.long(),
+        "position_ids": positions(mask),
+        "use_cache": False,
+    }
+    inside, parts = mask[:, mask.shape[1] - T :], _head(net)
+    head, states = (
+        (parts[1], _last_states(model if torch.is_grad_enabled() else net, net, parts[0], asked))
+        if parts
+        else (torch.nn.Identity(), model(**asked, logits_to_keep=T + 1).logits)
+    )
+    return CompletionStates(
+        head, states[:, -T - 1 : -1][inside], ids[:, ids.shape[1] - T :][inside], inside
+    )
 
 # %% ../../nbs/models/03_logps.ipynb #_by_length
 def _by_length(lengths, most):
     "Put rows of like length into batches of at most `most` tokens, padding included; give lists of row numbers"
     batches = [[]]
     for i in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batches[-1] and (len(batches[-1]) + 1) * lengths[i] > most: batches.append([])
+        if batches[-1] and (len(batches[-1]) + 1) * lengths[i] > most:
+            batches.append([])
         batches[-1].append(i)
     return batches
 
 # %% ../../nbs/models/03_logps.ipynb #completion_states
 def completion_states(
     model: "PreTrainedModel",  # or what `accelerate` wraps around it
-    prompt_ids: Sequence[Sequence[int]],     # B prompts
-    completion_ids: Sequence[Sequence[int]], # B completions of at least one token
-    batch_tokens: int = _TOKENS, # tokens that go through the model at once, padding included; with gradients, all do
+    prompt_ids: Sequence[Sequence[int]],  # B prompts
+    completion_ids: Sequence[Sequence[int]],  # B completions of at least one token
+    batch_tokens: int = _TOKENS,  # tokens that go through the model at once, padding included; with gradients, all do
 ) -> CompletionStates:
     "Compute the state before each completion token; its logits are `head(states)`"
     import torch
-    if torch.is_grad_enabled(): return _states(model, prompt_ids, completion_ids)
+
+    if torch.is_grad_enabled():
+        return _states(model, prompt_ids, completion_ids)
     mask, found = pad_rows(completion_ids, left=False)[1], []
     place = mask.flatten().cumsum(0).view(mask.shape) - 1
-    batches = _by_length([len(p) + len(c) for p, c in zip(prompt_ids, completion_ids, strict=True)], batch_tokens)
-    for rows in batches: found.append(_states(model, [prompt_ids[i] for i in rows], [completion_ids[i] for i in rows]))
-    order = torch.cat([place[rows][mask[rows]] for rows in batches]).argsort().to(found[0].ids.device)
-    states, ids = (torch.cat([getattr(batch, name) for batch in found])[order] for name in ("states", "ids"))
+    batches = _by_length(
+        [len(p) + len(c) for p, c in zip(prompt_ids, completion_ids, strict=True)], batch_tokens
+    )
+    for rows in batches:
+        found.append(
+            _states(model, [prompt_ids[i] for i in rows], [completion_ids[i] for i in rows])
+        )
+    order = (
+        torch.cat([place[rows][mask[rows]] for rows in batches]).argsort().to(found[0].ids.device)
+    )
+    states, ids = (
+        torch.cat([getattr(batch, name) for batch in found])[order] for name in ("states", "ids")
+    )
     return CompletionStates(found[0].head, states, ids, mask.to(ids.device))
 
 # %% ../../nbs/models/03_logps.ipynb #token_logps
 def token_logps(
     model: "PreTrainedModel",
-    prompt_ids: Sequence[Sequence[int]],     # B prompts
-    completion_ids: Sequence[Sequence[int]], # B completions of at most T tokens
+    prompt_ids: Sequence[Sequence[int]],  # B prompts
+    completion_ids: Sequence[Sequence[int]],  # B completions of at most T tokens
     temperature: float = 1.0,  # divides the logits, as sampling does
-    batch_tokens: int = _TOKENS, # tokens that go through the model at once, padding included
-) -> _TokenLogps: # logps and mask [B, T]; gradients flow unless the caller forbids them
+    batch_tokens: int = _TOKENS,  # tokens that go through the model at once, padding included
+) -> _TokenLogps:  # logps and mask [B, T]; gradients flow unless the caller forbids them
     "Compute the log-probability of each completion token given all tokens before it"
     import torch
+
     lengths = [len(p) + len(c) for p, c in zip(prompt_ids, completion_ids)]
     if len(completion_ids) != len(prompt_ids):
-        raise ModelError(f"{len(prompt_ids)} prompts but {len(completion_ids)} completions: give one completion per prompt.")
+        raise ModelError(
+            f"{len(prompt_ids)} prompts but {len(completion_ids)} completions: give one completion per prompt."
+        )
     mask = pad_rows(completion_ids, left=False)[1].to(model.device)
     logps = torch.zeros(mask.shape, device=model.device)
     for rows in _by_length(lengths, batch_tokens) if mask.numel() else ():

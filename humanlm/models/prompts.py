@@ -27,13 +27,17 @@ if TYPE_CHECKING:
 def _twin(backend):
     "Copy a tokenizer without its added tokens, and make their vocabulary entries unreachable"
     from tokenizers import Tokenizer
+
     parts = json.loads(backend.to_str())
     model, added = parts["model"], {t["content"] for t in parts["added_tokens"]}
     hide = lambda token: f"  hidden {token}" if token in added else token
-    vocab = model["vocab"] # a dict, or a list of pairs for unigram models
-    if isinstance(vocab, dict): model["vocab"] = {hide(t): i for t, i in vocab.items()}
-    else: model["vocab"] = [[hide(t), score] for t, score in vocab]
-    if "merges" in model: model["merges"] = [m for m in model["merges"] if "".join(m) not in added]
+    vocab = model["vocab"]  # a dict, or a list of pairs for unigram models
+    if isinstance(vocab, dict):
+        model["vocab"] = {hide(t): i for t, i in vocab.items()}
+    else:
+        model["vocab"] = [[hide(t), score] for t, score in vocab]
+    if "merges" in model:
+        model["merges"] = [m for m in model["merges"] if "".join(m) not in added]
     parts |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
     return Tokenizer.from_str(json.dumps(parts))
 
@@ -43,21 +47,26 @@ _KINDS = {"text": "content", "markup": "markup"}
 
 def _parts(content, where):
     "Read content as a list of (kind, text)"
-    if isinstance(content, str): return [("content", content)]
+    if isinstance(content, str):
+        return [("content", content)]
     try:
         parts = [(_KINDS[p["type"]], p["text"]) for p in content]
     except (TypeError, KeyError):
         parts = [("", None)]
-    if all(isinstance(text, str) for _, text in parts): return [p for p in parts if p[1]]
-    raise ModelError(f"{where}: content must be text, or a list of parts like "
-                     f"{{'type': 'text' or 'markup', 'text': '...'}}. Got {shorten(repr(content))}.")
+    if all(isinstance(text, str) for _, text in parts):
+        return [p for p in parts if p[1]]
+    raise ModelError(
+        f"{where}: content must be text, or a list of parts like "
+        f"{{'type': 'text' or 'markup', 'text': '...'}}. Got {shorten(repr(content))}."
+    )
 
 
 def _trim(parts):
     "Strip the outer whitespace of a list of (kind, text)"
     filled = [i for i, (_, text) in enumerate(parts) if text.strip()]
-    if not filled: return []
-    parts = parts[filled[0]:filled[-1] + 1]
+    if not filled:
+        return []
+    parts = parts[filled[0] : filled[-1] + 1]
     parts[0] = (parts[0][0], parts[0][1].lstrip())
     return [*parts[:-1], (parts[-1][0], parts[-1][1].rstrip())]
 
@@ -68,24 +77,30 @@ ROLES = ("system", "user", "assistant", "tool")
 class _Turn(NamedTuple):
     role: str
     name: str
-    parts: list[tuple[str, str]] # (kind, text)
+    parts: list[tuple[str, str]]  # (kind, text)
 
 
 def _turn(message, i):
     "Check message number `i` and read it"
     where = f"message {i}"
     if not isinstance(message, dict) or "role" not in message:
-        raise ModelError(f"{where}: expected a dict with role, name and content, got {shorten(repr(message))}.")
+        raise ModelError(
+            f"{where}: expected a dict with role, name and content, got {shorten(repr(message))}."
+        )
     role = check_name(message["role"], ROLES, f"role in {where}:", ModelError)
     return _Turn(role, str(message.get("name") or ""), _trim(_parts(message.get("content"), where)))
 
 # %% ../../nbs/models/02_prompts.ipynb #_Renderer
 class _Renderer:
     "What is known about one tokenizer: private copies of it, prompt shapes, texts it has seen"
+
     def __init__(self, tokenizer):
         from tokenizers import Tokenizer
+
         if not hasattr(tokenizer, "backend_tokenizer"):
-            raise ModelError(f"{type(tokenizer).__name__} is no fast tokenizer. Load the model's fast tokenizer.")
+            raise ModelError(
+                f"{type(tokenizer).__name__} is no fast tokenizer. Load the model's fast tokenizer."
+            )
         self.main = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self.main.no_truncation()
         self.main.no_padding()
@@ -94,7 +109,8 @@ class _Renderer:
         self.encode = lru_cache(maxsize=1 << 14)(self._encode)
 
     def _encode(self, kind, text):
-        if not text.isascii(): text = text.encode("utf-8", "replace").decode() # UTF-8 has no lone surrogates
+        if not text.isascii():
+            text = text.encode("utf-8", "replace").decode()  # UTF-8 has no lone surrogates
         by = self.plain if kind == "content" else self.main
         return tuple(by.encode(text, add_special_tokens=False).ids)
 
@@ -104,7 +120,10 @@ _RENDERERS: WeakKeyDictionary = WeakKeyDictionary()
 
 def renderer(tokenizer: "PreTrainedTokenizerFast") -> _Renderer:
     "Look up, or make, what is known about a tokenizer as it is now"
-    state, (seen, known) = (len(tokenizer), tokenizer.chat_template), _RENDERERS.get(tokenizer, (None, None))
+    state, (seen, known) = (
+        (len(tokenizer), tokenizer.chat_template),
+        _RENDERERS.get(tokenizer, (None, None)),
+    )
     if seen != state:
         known = _Renderer(tokenizer)
         _RENDERERS[tokenizer] = state, known
@@ -117,7 +136,8 @@ _SLOT = re.compile("\ue000(\\d+)\ue001")
 def _frame(tokenizer, shape, speaker, thinking, opens=True):
     "Look up, or make, the frame for turns of this shape: a (role, has a name) per turn"
     frames, key = renderer(tokenizer).frames, (shape, speaker, thinking, opens)
-    if key not in frames: frames[key] = _make_frame(tokenizer, *key)
+    if key not in frames:
+        frames[key] = _make_frame(tokenizer, *key)
     return frames[key]
 
 
@@ -126,42 +146,55 @@ def _make_frame(tokenizer, shape, speaker, thinking, opens):
     filled, encode = {int(n) for n in pieces[1::2]}, renderer(tokenizer).encode
     for i, (role, _) in enumerate(shape):
         if 2 * i + 1 not in filled:
-            raise ModelError(f"The chat template leaves out message {i} ({role}). Use model.template humanlm.")
+            raise ModelError(
+                f"The chat template leaves out message {i} ({role}). Use model.template humanlm."
+            )
     return [int(p) if i % 2 else encode("template", p) for i, p in enumerate(pieces) if p]
 
 # %% ../../nbs/models/02_prompts.ipynb #_rendered
 def _rendered(tokenizer, shape, speaker, thinking, opens):
     "Render the chat template with a placeholder per slot"
     slot = "\ue000{}\ue001".format
-    messages = [{"role": role, "name": slot(2 * i) if named else "", "content": slot(2 * i + 1)}
-                for i, (role, named) in enumerate(shape)]
+    messages = [
+        {"role": role, "name": slot(2 * i) if named else "", "content": slot(2 * i + 1)}
+        for i, (role, named) in enumerate(shape)
+    ]
     options = {"speak_as": slot(2 * len(shape)) if speaker else ""}
-    if thinking is not None: options["enable_thinking"] = thinking
+    if thinking is not None:
+        options["enable_thinking"] = thinking
     try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=opens, **options)
+        return tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=opens, **options
+        )
     except Exception as e:
         roles = shorten(", ".join(role for role, _ in shape))
-        raise ModelError(f"The chat template cannot render the turns {roles}: {shorten(e)}. "
-                         "Use model.template humanlm, or change the roles.") from e
+        raise ModelError(
+            f"The chat template cannot render the turns {roles}: {shorten(e)}. "
+            "Use model.template humanlm, or change the roles."
+        ) from e
 
 # %% ../../nbs/models/02_prompts.ipynb #Segment
 class _Segment(NamedTuple):
     "A stretch of a prompt, by who wrote it"
-    kind: str            # template | content | markup
-    ids: tuple[int, ...] # its tokens
+
+    kind: str  # template | content | markup
+    ids: tuple[int, ...]  # its tokens
 
 # %% ../../nbs/models/02_prompts.ipynb #segments
 def _segments(
     tokenizer: "PreTrainedTokenizerFast",
-    messages: Sequence[dict],      # role, name and content of each turn
-    speaker: str = "HUMAN",        # who writes next; "" = nobody by name
-    thinking: bool | None = False, # open a thought, show an empty one, or neither
+    messages: Sequence[dict],  # role, name and content of each turn
+    speaker: str = "HUMAN",  # who writes next; "" = nobody by name
+    thinking: bool | None = False,  # open a thought, show an empty one, or neither
 ) -> list[_Segment]:
     "Render a prompt as stretches of tokens that know who wrote them"
     turns = [_turn(m, i) for i, m in enumerate(messages)]
     if thinking and "enable_thinking" not in (tokenizer.chat_template or ""):
-        raise ModelError("The chat template opens no thoughts. Set hierarchy.thinking off, or model.template humanlm.")
-    if not speaks_names(tokenizer): turns, speaker = _own_turns(turns, speaker), ""
+        raise ModelError(
+            "The chat template opens no thoughts. Set hierarchy.thinking off, or model.template humanlm."
+        )
+    if not speaks_names(tokenizer):
+        turns, speaker = _own_turns(turns, speaker), ""
     frame = _frame(tokenizer, tuple((t.role, bool(t.name)) for t in turns), bool(speaker), thinking)
     return _filled(tokenizer, frame, turns, speaker)
 
@@ -169,27 +202,30 @@ def _segments(
 def _filled(tokenizer, frame, turns, speaker):
     "Put what turns say into the slots of a frame"
     slots = []
-    for turn in turns: slots += [[("content", turn.name)], turn.parts]
+    for turn in turns:
+        slots += [[("content", turn.name)], turn.parts]
     slots.append([("content", speaker)])
     encode, found = renderer(tokenizer).encode, []
     for piece in frame:
-        if isinstance(piece, tuple): found.append(_Segment("template", piece))
-        else: found.extend(_Segment(kind, encode(kind, text)) for kind, text in slots[piece])
+        if isinstance(piece, tuple):
+            found.append(_Segment("template", piece))
+        else:
+            found.extend(_Segment(kind, encode(kind, text)) for kind, text in slots[piece])
     return found
 
 # %% ../../nbs/models/02_prompts.ipynb #render
 def render(
     tokenizer: "PreTrainedTokenizerFast",
-    messages: Sequence[dict],      # role, name and content of each turn
-    speaker: str = "HUMAN",        # who writes next; "" = nobody by name
-    thinking: bool | None = False, # open a thought, show an empty one, or neither
-) -> list[int]: # ids of the prompt
+    messages: Sequence[dict],  # role, name and content of each turn
+    speaker: str = "HUMAN",  # who writes next; "" = nobody by name
+    thinking: bool | None = False,  # open a thought, show an empty one, or neither
+) -> list[int]:  # ids of the prompt
     "Render messages into the ids of a prompt that the model continues as `speaker`"
     return [i for s in _segments(tokenizer, messages, speaker, thinking) for i in s.ids]
 
 
 def speaks_names(
-    tokenizer: "PreTrainedTokenizerFast", # with or without a chat template
+    tokenizer: "PreTrainedTokenizerFast",  # with or without a chat template
 ) -> bool:
     "Say whether the chat template names its speakers, as ours does (it reads `speak_as`)"
     return "speak_as" in (tokenizer.chat_template or "")
@@ -197,9 +233,9 @@ def speaks_names(
 # %% ../../nbs/models/02_prompts.ipynb #render_target
 def render_target(
     tokenizer: "PreTrainedTokenizerFast",
-    content: str | Sequence[dict], # text, or parts of type text and markup
-    end: bool = True,              # append the token that ends a turn
-) -> list[int]: # ids of the completion
+    content: str | Sequence[dict],  # text, or parts of type text and markup
+    end: bool = True,  # append the token that ends a turn
+) -> list[int]:  # ids of the completion
     "Render what the model should write after a prompt of `render`"
     encode = renderer(tokenizer).encode
     ids = [i for kind, text in _parts(content, "target") for i in encode(kind, text)]
@@ -207,7 +243,7 @@ def render_target(
 
 # %% ../../nbs/models/02_prompts.ipynb #end_id
 def end_id(
-    tokenizer: "PreTrainedTokenizerFast", # with a chat template
+    tokenizer: "PreTrainedTokenizerFast",  # with a chat template
 ) -> int:
     "Find the token with which the chat template ends the turn of the one who is simulated"
     roles = ("user",) if speaks_names(tokenizer) else ("user", "assistant")
@@ -217,7 +253,7 @@ def end_id(
 
 def end_ids(
     tokenizer: "PreTrainedTokenizerFast",
-    model: "PreTrainedModel | None" = None, # adds the end tokens of its own settings
+    model: "PreTrainedModel | None" = None,  # adds the end tokens of its own settings
 ) -> tuple[int, ...]:
     "List the tokens that end a completion"
     own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
@@ -228,7 +264,7 @@ def end_ids(
 def show_prompt(
     tokenizer: "PreTrainedTokenizerFast",
     messages: Sequence[dict],  # role, name and content of each turn
-    **options,                 # speaker and thinking, as for `_segments`
+    **options,  # speaker and thinking, as for `_segments`
 ) -> Html:
     "Show each token of a prompt in a box of its own, coloured by who wrote it"
     colours = {"template": "#e3e3e3", "content": "#cfe2fb", "markup": "#fbd9a5"}
@@ -238,9 +274,18 @@ def show_prompt(
         style = f"background:{colours[kind]};border:1px solid #fff;border-radius:3px;padding:1px"
         return tag("span", shown, title=kind, style=style) + (tag("br") if "\n" in text else "")
 
-    tokens = [box(s.kind, tokenizer.decode([i])) for s in _segments(tokenizer, messages, **options) for i in s.ids]
+    tokens = [
+        box(s.kind, tokenizer.decode([i]))
+        for s in _segments(tokenizer, messages, **options)
+        for i in s.ids
+    ]
     style = "max-width:680px;font:12px/2 monospace;color:#111;background:#fff;padding:8px"
-    return tag("div", tag("div", *(box(k, k) for k in colours), f" \u00a0 {len(tokens)} tokens"), *tokens, style=style)
+    return tag(
+        "div",
+        tag("div", *(box(k, k) for k in colours), f" \u00a0 {len(tokens)} tokens"),
+        *tokens,
+        style=style,
+    )
 
 # %% ../../nbs/models/02_prompts.ipynb #_own_turns
 def _own_turns(turns, speaker):
@@ -248,50 +293,71 @@ def _own_turns(turns, speaker):
     joined, named = [], bool(speaker) and any(t.name == speaker for t in turns)
     for i, t in enumerate(turns):
         own = t.name == speaker if named or (speaker and t.name) else t.role == "assistant"
-        role = t.role if t.role == "tool" or t.role == "system" and i == 0 else "assistant" if own else "user"
-        parts = [("content", f"{t.name}: "), *t.parts] if t.name and role == "user" else list(t.parts)
-        if role != "tool" and joined and joined[-1].role == role: joined[-1].parts.extend([("content", "\n\n"), *parts])
-        else: joined.append(_Turn(role, "", parts))
+        role = (
+            t.role
+            if t.role == "tool" or t.role == "system" and i == 0
+            else "assistant"
+            if own
+            else "user"
+        )
+        parts = (
+            [("content", f"{t.name}: "), *t.parts] if t.name and role == "user" else list(t.parts)
+        )
+        if role != "tool" and joined and joined[-1].role == role:
+            joined[-1].parts.extend([("content", "\n\n"), *parts])
+        else:
+            joined.append(_Turn(role, "", parts))
     return joined
 
 # %% ../../nbs/models/02_prompts.ipynb #continuation
 def continuation(
     tokenizer: "PreTrainedTokenizerFast",
-    messages: Sequence[dict],      # what was said after the model's turn: role, name and content
-    speaker: str = "HUMAN",        # who wrote that turn and writes next
-    thinking: bool | None = False, # open a thought, show an empty one, or neither
-    ended: bool = True,            # whether the model ended its turn itself; otherwise its end token comes first
-) -> list[int]: # ids to append to what was written
+    messages: Sequence[dict],  # what was said after the model's turn: role, name and content
+    speaker: str = "HUMAN",  # who wrote that turn and writes next
+    thinking: bool | None = False,  # open a thought, show an empty one, or neither
+    ended: bool = True,  # whether the model ended its turn itself; otherwise its end token comes first
+) -> list[int]:  # ids to append to what was written
     "Render what stands between one turn of the model and its next"
     said = [_turn(m, i) for i, m in enumerate(messages)]
-    if not speaks_names(tokenizer): said, speaker, role = _own_turns(said, speaker), "", "assistant"
-    else: role = "user"
+    if not speaks_names(tokenizer):
+        said, speaker, role = _own_turns(said, speaker), "", "assistant"
+    else:
+        role = "user"
     turns = [_Turn("user", "", []), _Turn(role, speaker, []), *said]
     frame = _frame(tokenizer, tuple((t.role, bool(t.name)) for t in turns), bool(speaker), thinking)
-    behind = _filled(tokenizer, frame[frame.index(3) + 1:], turns, speaker)  # 3 is the slot of what the model wrote
+    behind = _filled(
+        tokenizer, frame[frame.index(3) + 1 :], turns, speaker
+    )  # 3 is the slot of what the model wrote
     return [i for s in behind for i in s.ids][ended:]
 
 # %% ../../nbs/models/02_prompts.ipynb #FittedPrompt
 class _FittedPrompt(NamedTuple):
     "A prompt that fits"
-    ids: list[int] # of at most as many tokens as were asked for
-    dropped: int   # messages left out, the oldest ones
+
+    ids: list[int]  # of at most as many tokens as were asked for
+    dropped: int  # messages left out, the oldest ones
 
 # %% ../../nbs/models/02_prompts.ipynb #fit_prompt
 def fit_prompt(
     tokenizer: "PreTrainedTokenizerFast",
-    messages: Sequence[dict],      # role, name and content of each turn
-    limit: int,                    # longest prompt, in tokens
-    speaker: str = "HUMAN",        # who writes next
-    thinking: bool | None = False, # open a thought, show an empty one, or neither
+    messages: Sequence[dict],  # role, name and content of each turn
+    limit: int,  # longest prompt, in tokens
+    speaker: str = "HUMAN",  # who writes next
+    thinking: bool | None = False,  # open a thought, show an empty one, or neither
 ) -> _FittedPrompt:
     "Render a prompt of at most `limit` tokens, leaving out the oldest messages after the system message"
     ids = render(tokenizer, messages, speaker, thinking)
-    if len(ids) <= limit: return _FittedPrompt(ids, 0)
+    if len(ids) <= limit:
+        return _FittedPrompt(ids, 0)
     start = 1 if messages and messages[0].get("role") == "system" else 0
-    cut = lambda n: render(tokenizer, [*messages[:start], *messages[start + n:]], speaker, thinking)
+    cut = lambda n: render(
+        tokenizer, [*messages[:start], *messages[start + n :]], speaker, thinking
+    )
     most = max(len(messages) - start - 1, 0)
     n = bisect_left(range(most), True, key=lambda n: len(cut(n)) <= limit)
-    if len(ids := cut(n)) <= limit: return _FittedPrompt(ids, n)
-    raise ModelError(f"The prompt needs {len(ids)} tokens even with only its newest message, but the limit is "
-                     f"{limit}. Raise model.max_prompt_tokens, or shorten the persona or the post.")
+    if len(ids := cut(n)) <= limit:
+        return _FittedPrompt(ids, n)
+    raise ModelError(
+        f"The prompt needs {len(ids)} tokens even with only its newest message, but the limit is "
+        f"{limit}. Raise model.max_prompt_tokens, or shorten the persona or the post."
+    )

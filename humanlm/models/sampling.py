@@ -26,13 +26,13 @@ def text_of(tokenizer: "PreTrainedTokenizerFast", ids: Iterable[int]) -> str:
 # %% ../../nbs/models/05_sampling.ipynb #cut_completion
 def cut_completion(
     tokenizer: "PreTrainedTokenizerFast",
-    ids: Sequence[int],             # what was sampled, possibly too much of it
-    stop: Sequence[str] = (),       # strings that end a completion
-    cap: int | None = None,         # longest completion, in tokens
-    eos_ids: Iterable[int] | None = None, # end tokens; None = those of the tokenizer
-    prompt_ids: Sequence[int] = (), # kept in the result
-    logps: Sequence[float] | None = None, # of the ids; cut like them
-) -> Completion: # its text has no end token, but includes the stop string
+    ids: Sequence[int],  # what was sampled, possibly too much of it
+    stop: Sequence[str] = (),  # strings that end a completion
+    cap: int | None = None,  # longest completion, in tokens
+    eos_ids: Iterable[int] | None = None,  # end tokens; None = those of the tokenizer
+    prompt_ids: Sequence[int] = (),  # kept in the result
+    logps: Sequence[float] | None = None,  # of the ids; cut like them
+) -> Completion:  # its text has no end token, but includes the stop string
     "Cut sampled ids at the first end token, stop string or cap"
     ends = set(end_ids(tokenizer) if eos_ids is None else eos_ids)
     ids = list(ids[:cap])
@@ -41,10 +41,14 @@ def cut_completion(
     finish = "eos" if n < len(ids) or not ids else "length"
     found = [text.find(s) + len(s) for s in stop if s in text]
     if found:
-        n = bisect_left(range(n), True, key=lambda k: any(s in text_of(tokenizer, ids[:k]) for s in stop))
-        ids, text, finish = ids[:n], text[:min(found)], "stop"
-    ids = ids[:n + 1] or [end_id(tokenizer)]
-    return Completion(ids, text, finish, prompt_ids, None if logps is None else list(logps[:len(ids)]))
+        n = bisect_left(
+            range(n), True, key=lambda k: any(s in text_of(tokenizer, ids[:k]) for s in stop)
+        )
+        ids, text, finish = ids[:n], text[: min(found)], "stop"
+    ids = ids[: n + 1] or [end_id(tokenizer)]
+    return Completion(
+        ids, text, finish, prompt_ids, None if logps is None else list(logps[: len(ids)])
+    )
 
 # %% ../../nbs/models/05_sampling.ipynb #_nucleus
 def _nucleus(logits, top_p):
@@ -60,18 +64,22 @@ def _keep(logits, mask):
 
 # %% ../../nbs/models/05_sampling.ipynb #_pick
 def pick(
-    logits: "torch.Tensor", # [B, V]
+    logits: "torch.Tensor",  # [B, V]
     draws: "torch.Tensor",  # [B] uniform in [0, 1)
-    temperature: float,     # 0 = the most likely token
-    top_k: int,             # 0 = off
-    top_p: float,           # 1 = off
+    temperature: float,  # 0 = the most likely token
+    top_k: int,  # 0 = off
+    top_p: float,  # 1 = off
 ) -> "torch.Tensor":
     "Choose one token per row, [B]"
     import torch
-    if not temperature: return logits.argmax(-1)
+
+    if not temperature:
+        return logits.argmax(-1)
     logits = logits.float() / temperature
-    if 0 < top_k < logits.shape[-1]: logits = _keep(logits, logits >= logits.topk(top_k).values[:, -1:])
-    if top_p < 1: logits = _nucleus(logits, top_p)
+    if 0 < top_k < logits.shape[-1]:
+        logits = _keep(logits, logits >= logits.topk(top_k).values[:, -1:])
+    if top_p < 1:
+        logits = _nucleus(logits, top_p)
     mass = logits.softmax(-1).double().cumsum(-1)
     border = draws.double()[:, None] * mass[:, -1:]
     return torch.searchsorted(mass, border, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)

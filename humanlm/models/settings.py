@@ -23,6 +23,7 @@ from ..clients.names import asked_as, client, full_name, is_provided, providers
 @dataclass(frozen=True, kw_only=True)
 class ClientConfig:
     "How chat models are reached, how fast and at what price"
+
     base_url: str | None = None
     "Address of the server of a vllm/NAME model, ending in /v1."
     concurrency: int = 16
@@ -47,12 +48,21 @@ class ClientConfig:
     """US dollars that this group of settings may spend in all; nothing is asked that could cost more. It belongs to the folder of a run, comparison or build (each run of an experiment,
     each way of tom.mode has its own): all starts share it. Commands without a folder have it for one start. Prices that are not listed: a YAML file, named in HUMANLM_PRICES."""
 
-    group: ClassVar[str] = "model"                 # of settings, for messages
-    rules: ClassVar[Collection[str]] = ()          # names that stand for no chat model
-    keep_unusable: ClassVar[bool] = False          # as for `DiskCache`
-    above_0: ClassVar[tuple[str, ...]] = ("concurrency", "timeout", "deadline", "attempts", "requests_per_minute", "tokens_per_minute", "budget")
+    group: ClassVar[str] = "model"  # of settings, for messages
+    rules: ClassVar[Collection[str]] = ()  # names that stand for no chat model
+    keep_unusable: ClassVar[bool] = False  # as for `DiskCache`
+    above_0: ClassVar[tuple[str, ...]] = (
+        "concurrency",
+        "timeout",
+        "deadline",
+        "attempts",
+        "requests_per_minute",
+        "tokens_per_minute",
+        "budget",
+    )
 
-    def __post_init__(self): require(self.group, *self.checks())
+    def __post_init__(self):
+        require(self.group, *self.checks())
 
     @property
     def at_once(self) -> int:
@@ -61,9 +71,16 @@ class ClientConfig:
 
     def checks(self) -> Iterator[tuple[bool, str]]:  # whether it holds, and what to say if not
         "Go through the conditions that settings must meet"
-        yield self.cache_mode in MODES, f"cache_mode: no cache mode {shorten(self.cache_mode)!r}.{near_miss(self.cache_mode, MODES)}"
+        yield (
+            self.cache_mode in MODES,
+            f"cache_mode: no cache mode {shorten(self.cache_mode)!r}.{near_miss(self.cache_mode, MODES)}",
+        )
         yield workers_check(self.workers)
-        for name in self.above_0: yield (getattr(self, name) or 1) > 0 and getattr(self, name) != 0, f"{name} must be above 0, got {getattr(self, name)}"
+        for name in self.above_0:
+            yield (
+                (getattr(self, name) or 1) > 0 and getattr(self, name) != 0,
+                f"{name} must be above 0, got {getattr(self, name)}",
+            )
 
     def is_rule(self, model: str) -> bool:
         "Tell whether a name stands for a rule, which asks nobody and costs nothing"
@@ -72,9 +89,20 @@ class ClientConfig:
     def options(self, ledger: Ledger | None = None) -> dict[str, Any]:
         "Give what a client is made with; None: a ledger of its own"
         limits = Limits(**{name: getattr(self, name) for name in _LIMITS})
-        cache = DiskCache(self.cache, self.cache_mode, keep_unusable=self.keep_unusable) if self.cache else None
-        address = {name: getattr(self, name) for name in ("base_url", "workers") if getattr(self, name)}
-        return {"limits": limits, "ledger": Ledger(budget=self.budget) if ledger is None else ledger, "cache": cache, **address}
+        cache = (
+            DiskCache(self.cache, self.cache_mode, keep_unusable=self.keep_unusable)
+            if self.cache
+            else None
+        )
+        address = {
+            name: getattr(self, name) for name in ("base_url", "workers") if getattr(self, name)
+        }
+        return {
+            "limits": limits,
+            "ledger": Ledger(budget=self.budget) if ledger is None else ledger,
+            "cache": cache,
+            **address,
+        }
 
     def client(self, model: str, ledger: Ledger | None = None) -> ChatClient:
         "Make the client of a model; `LLMError` says what is missing, such as a key"
@@ -82,22 +110,39 @@ class ClientConfig:
 
     def require_price(self, model: str | None):
         "Raise `ConfigError` where a budget cannot be kept, since nobody knows a price"
-        if self.budget and model and not self.is_rule(model) and price(full_name(model), 1, 1) is None:
-            raise ConfigError(f"{self.group}.budget ${self.budget:g} cannot be kept: no price is known for {model}. "
-                              f"{price_advice(full_name(model))} Or leave the budget out.")
+        if (
+            self.budget
+            and model
+            and not self.is_rule(model)
+            and price(full_name(model), 1, 1) is None
+        ):
+            raise ConfigError(
+                f"{self.group}.budget ${self.budget:g} cannot be kept: no price is known for {model}. "
+                f"{price_advice(full_name(model))} Or leave the budget out."
+            )
 
 
-_LIMITS = "concurrency", "timeout", "deadline", "attempts", "requests_per_minute", "tokens_per_minute"
+_LIMITS = (
+    "concurrency",
+    "timeout",
+    "deadline",
+    "attempts",
+    "requests_per_minute",
+    "tokens_per_minute",
+)
 
 # %% ../../nbs/models/09_settings.ipynb #model_check
 def model_check(
-    setting: str,               # where the name stands
-    name: str,                  # provider/model, or a rule
+    setting: str,  # where the name stands
+    name: str,  # provider/model, or a rule
     rules: Iterable[str] = (),  # names that stand for no chat model
 ) -> tuple[bool, str]:  # whether it is known, and what to say if not
     "Check that a setting names a rule, or a model of a known provider"
     rules = list(rules)
-    return name in rules or is_provided(name), f"{setting}: no model {shorten(name)!r}.{near_miss(name, [*rules, *(f'{p}/NAME' for p in providers())])}"
+    return (
+        name in rules or is_provided(name),
+        f"{setting}: no model {shorten(name)!r}.{near_miss(name, [*rules, *(f'{p}/NAME' for p in providers())])}",
+    )
 
 # %% ../../nbs/models/09_settings.ipynb #require_model
 def require_model(
@@ -109,12 +154,14 @@ def require_model(
         client(name)
     elif provider == "hf":
         from humanlm.models.checkpoints import locate
+
         locate(model)
 
 # %% ../../nbs/models/09_settings.ipynb #ChatConfig
 @dataclass(frozen=True)
 class ChatConfig(ClientConfig):
     "A chat model, how it answers and how it is reached"
+
     model: str = ""
     """A chat model: openai/gpt-5-mini, anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder, scripted/NAME; or a rule."""
     temperature: float | None = field(default=None, kw_only=True)
@@ -124,37 +171,47 @@ class ChatConfig(ClientConfig):
 
     above_0: ClassVar[tuple[str, ...]] = (*ClientConfig.above_0, "max_tokens")
 
-    def model_checks(self) -> Iterator[tuple[bool, str]]: yield model_check("model", self.model, self.rules)
+    def model_checks(self) -> Iterator[tuple[bool, str]]:
+        yield model_check("model", self.model, self.rules)
 
     def checks(self) -> Iterator[tuple[bool, str]]:
         yield from self.model_checks()
         for setting in ("model", "second"):
             name = getattr(self, setting, None) or ""
-            yield not _BROKEN.search(name), f"{setting} is {name!r}: it holds a line break or another character that cannot be printed"
-        yield self.temperature is None or self.temperature >= 0, f"temperature must not be negative, got {self.temperature}"
+            yield (
+                not _BROKEN.search(name),
+                f"{setting} is {name!r}: it holds a line break or another character that cannot be printed",
+            )
+        yield (
+            self.temperature is None or self.temperature >= 0,
+            f"temperature must not be negative, got {self.temperature}",
+        )
         yield from super().checks()
 
 # %% ../../nbs/models/09_settings.ipynb #Estimate
 class Estimate(NamedTuple):
     "Questions to chat models, estimated"
+
     calls: int
-    read: int              # tokens
-    written: int           # tokens
+    read: int  # tokens
+    written: int  # tokens
     dollars: float | None  # None: no price is known
-    asked: str = ""        # what the name of the model leaves open
+    asked: str = ""  # what the name of the model leaves open
 
     def __str__(self) -> str:
         "Say it"
-        if self.dollars is None: money = "price unknown (HUMANLM_PRICES can name a file of prices)"
-        else: money = f"~${self.dollars:,.{4 if 0 < self.dollars < 0.005 else 2}f}"
+        if self.dollars is None:
+            money = "price unknown (HUMANLM_PRICES can name a file of prices)"
+        else:
+            money = f"~${self.dollars:,.{4 if 0 < self.dollars < 0.005 else 2}f}"
         tokens = f"~{self.read:,} tokens read, ~{self.written:,} written, " if self.calls else ""
         return f"{self.calls:,} calls, {tokens}{money}{', ' * bool(self.asked)}{self.asked}"
 
 
 def estimate(
-    model: str,    # provider/model
-    calls: int,    # questions
-    read: int,     # tokens of all questions
+    model: str,  # provider/model
+    calls: int,  # questions
+    read: int,  # tokens of all questions
     written: int,  # tokens of all answers
 ) -> Estimate:
     "Put a price on questions"
@@ -169,4 +226,6 @@ def add_up(
     prices = [part.dollars for part in parts if part.dollars is not None]
     calls, read, written = (sum(each) for each in zip((0, 0, 0), *(part[:3] for part in parts)))
     asked = ", ".join(dict.fromkeys(part.asked for part in parts if part.asked))
-    return Estimate(calls, read, written, float(sum(prices)) if len(prices) == len(parts) else None, asked)
+    return Estimate(
+        calls, read, written, float(sum(prices)) if len(prices) == len(parts) else None, asked
+    )

@@ -43,15 +43,18 @@ from ..worlds.mini import SyntheticWorld
 judges: dict[str, Callable[["JudgeConfig", SyntheticWorld | None, Hierarchy], Judge]] = {
     "oracle": lambda config, world, hierarchy: OracleJudge(world),
     "rule": lambda config, world, hierarchy: RuleJudge(),
-    "embed": lambda config, world, hierarchy: _make_embed_judge(config.model.partition("/")[2] or "minilm"),
+    "embed": lambda config, world, hierarchy: _make_embed_judge(
+        config.model.partition("/")[2] or "minilm"
+    ),
 }
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #is_judge
 def _make_embed_judge(
-    name: str, # minilm, a sentence model of the Hub, or its folder
+    name: str,  # minilm, a sentence model of the Hub, or its folder
 ) -> EmbedJudge:
     "Load a sentence model as a judge; `ModelError` says what to install"
     from humanlm.models.embeddings import Embedder
+
     return EmbedJudge(Embedder(name), f"embed/{name}")
 
 
@@ -75,8 +78,13 @@ class OwnJudge:
         name: str = "",
     ):
         if not callable(judge):
-            raise ConfigError(f"The judge {name or 'of your own'} cannot be called: {shorten(repr(judge))}. Give a function of a JudgeRequest.")
-        self.judge, self.name = judge, getattr(judge, "name", name or getattr(judge, "__name__", "own"))
+            raise ConfigError(
+                f"The judge {name or 'of your own'} cannot be called: {shorten(repr(judge))}. Give a function of a JudgeRequest."
+            )
+        self.judge, self.name = (
+            judge,
+            getattr(judge, "name", name or getattr(judge, "__name__", "own")),
+        )
         self.ledger = getattr(judge, "ledger", None) or Ledger()
 
     async def __call__(self, request: JudgeRequest) -> list[Score]:
@@ -84,14 +92,23 @@ class OwnJudge:
         found = await found if isawaitable(found) else found
         if isinstance(found, Sequence) and all(isinstance(score, Score) for score in found):
             return list(found)
-        if not isinstance(found, Mapping) or not all(isinstance(value, (int, float)) for value in found.values()):
-            raise JudgeError("judge failed", f"The judge {self.name} must give a number in [0, 1] for each id, or a list of Score; it gave {shorten(repr(found))}.")
-        return [Score(id, float(value), "scored" if value == value else "unsaid", judge=self.name) for id, value in found.items()]
+        if not isinstance(found, Mapping) or not all(
+            isinstance(value, (int, float)) for value in found.values()
+        ):
+            raise JudgeError(
+                "judge failed",
+                f"The judge {self.name} must give a number in [0, 1] for each id, or a list of Score; it gave {shorten(repr(found))}.",
+            )
+        return [
+            Score(id, float(value), "scored" if value == value else "unsaid", judge=self.name)
+            for id, value in found.items()
+        ]
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #JudgeConfig
 @dataclass(frozen=True)
 class JudgeConfig(ChatConfig):
     "Who scores, what is asked, how it is reached, and how much failure is accepted"
+
     model: str = "oracle"
     """oracle (synthetic world only), rule, embed (the small offline sentence model), embed/NAME (one of the Hub, or a
     folder), module:name (your own), or a chat model: openai/gpt-5-mini, anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder"""
@@ -115,41 +132,72 @@ class JudgeConfig(ChatConfig):
     group: ClassVar[str] = "judge"  # of settings, for messages
     above_0: ClassVar[tuple[str, ...]] = (*ChatConfig.above_0, "repeats")
 
-    def is_rule(self, model: str) -> bool: return is_free(model)
+    def is_rule(self, model: str) -> bool:
+        return is_free(model)
 
     def model_checks(self) -> Iterator[tuple[bool, str]]:
         chosen_later = self.group == "test_judge" and not self.model
-        for setting, name in {"model": "rule" if chosen_later else self.model, "second": self.second or "rule"}.items():
+        for setting, name in {
+            "model": "rule" if chosen_later else self.model,
+            "second": self.second or "rule",
+        }.items():
             yield _is_judge(name), f"{setting}: no judge {shorten(name)!r}.{_nearest(name)}"
 
     def checks(self) -> Iterator[tuple[bool, str]]:
         yield from super().checks()
         for setting, allowed in {"variant": VARIANTS, "protocol": ("group", "single")}.items():
             name = getattr(self, setting)
-            yield name in allowed, f"{setting}: no {setting} {shorten(name)!r}.{near_miss(name, allowed)}"
-        yield self.max_context_tokens >= 150, f"max_context_tokens must be at least 150, got {self.max_context_tokens}"
-        yield self.audit_every is None or self.audit_every >= 0, f"audit_every must not be negative, got {self.audit_every}"
-        yield 0 <= self.max_failed_share <= 1, f"max_failed_share must lie between 0 and 1, got {self.max_failed_share}"
+            yield (
+                name in allowed,
+                f"{setting}: no {setting} {shorten(name)!r}.{near_miss(name, allowed)}",
+            )
+        yield (
+            self.max_context_tokens >= 150,
+            f"max_context_tokens must be at least 150, got {self.max_context_tokens}",
+        )
+        yield (
+            self.audit_every is None or self.audit_every >= 0,
+            f"audit_every must not be negative, got {self.audit_every}",
+        )
+        yield (
+            0 <= self.max_failed_share <= 1,
+            f"max_failed_share must lie between 0 and 1, got {self.max_failed_share}",
+        )
 
     def second_config(self) -> "JudgeConfig | None":
         "Give the settings of the second judge, if there is one"
-        if not self.second: return None
+        if not self.second:
+            return None
         kind, other = (name.partition("/")[0] for name in (self.model, self.second))
         address = self.base_url if kind == other or is_free(self.model) else None
         return replace(self, model=self.second, second=None, base_url=address)
 
 
 # settings that decide what a score means; the others say how it is got
-RUBRIC = ("model", "variant", "protocol", "repeats", "rubric", "temperature", "max_tokens", "max_context_tokens")
+RUBRIC = (
+    "model",
+    "variant",
+    "protocol",
+    "repeats",
+    "rubric",
+    "temperature",
+    "max_tokens",
+    "max_context_tokens",
+)
 
 
 def _nearest(name):
-    return "" if _is_judge(name) else near_miss(name, [*judges, "embed/NAME", *(f"{p}/NAME" for p in providers())])
+    return (
+        ""
+        if _is_judge(name)
+        else near_miss(name, [*judges, "embed/NAME", *(f"{p}/NAME" for p in providers())])
+    )
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #EvalJudgeConfig
 @dataclass(frozen=True)
 class EvalJudgeConfig(JudgeConfig):
     "Who scores held-out answers: by default another one than the judge of training"
+
     protocol: str = "single"
     "single, each answer by itself, or group: the answers of one model to one context (eval.samples) all at once."
     model: str = ""
@@ -158,69 +206,104 @@ class EvalJudgeConfig(JudgeConfig):
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #other_judge
 def other_judge(
-    config: JudgeConfig, # of training
-    source: str,         # of the data
-) -> str: # the same one if there is no other
+    config: JudgeConfig,  # of training
+    source: str,  # of the data
+) -> str:  # the same one if there is no other
     "Choose a judge for held-out answers that needs no key and is not the judge of training"
     kind = config.model.partition("/")[0]
-    if source == "miniworld" and kind != "oracle": return "oracle"
-    if kind != "rule": return "rule"
+    if source == "miniworld" and kind != "oracle":
+        return "oracle"
+    if kind != "rule":
+        return "rule"
     from humanlm.models.embeddings import has_minilm
+
     return "embed" if has_minilm() else config.model
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #same_judge_warning
 def same_judge_warning(
-    judge: JudgeConfig,     # of training
-    test_judge: JudgeConfig,# of held-out answers
-) -> str: # empty: they differ
+    judge: JudgeConfig,  # of training
+    test_judge: JudgeConfig,  # of held-out answers
+) -> str:  # empty: they differ
     "Warn if training and test have the same judge"
-    if judge.model != test_judge.model: return ""
-    return (f"Warning: {shorten(judge.model)} judges both training and test, so what a model has learned about its judge "
-            "counts as progress. Name another one with --test_judge.model.")
+    if judge.model != test_judge.model:
+        return ""
+    return (
+        f"Warning: {shorten(judge.model)} judges both training and test, so what a model has learned about its judge "
+        "counts as progress. Name another one with --test_judge.model."
+    )
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #play_judge
 def _play_judge(
-    question: ChatRequest, # as `judge_chat` makes it
+    question: ChatRequest,  # as `judge_chat` makes it
 ) -> str:
     "Answer like a model judge, with the opinions of the rule judge"
     asked = json.loads(question.messages[1]["content"])
-    fields = [v.ask for v in VARIANTS.values() if v.ask and f'"{v.ask}":' in question.messages[0]["content"]]
-    if "levels" not in asked: return json.dumps(_play_level(asked, asked["level"], fields))
-    return json.dumps({"aspects": [{"level": level, **_play_level(asked, level, fields)} for level in asked["levels"]]})
+    fields = [
+        v.ask
+        for v in VARIANTS.values()
+        if v.ask and f'"{v.ask}":' in question.messages[0]["content"]
+    ]
+    if "levels" not in asked:
+        return json.dumps(_play_level(asked, asked["level"], fields))
+    return json.dumps(
+        {
+            "aspects": [
+                {"level": level, **_play_level(asked, level, fields)} for level in asked["levels"]
+            ]
+        }
+    )
 
 
 def _play_level(asked, level, fields):
     item = next(item for item, words in ITEMS.items() if words == asked["candidates are"])
     context = "\n".join(m["text"] for m in asked["context"])
-    matches = {id: rule_match(level, asked["truth"], text, context, item) for id, text in asked["candidates"].items()}
+    matches = {
+        id: rule_match(level, asked["truth"], text, context, item)
+        for id, text in asked["candidates"].items()
+    }
     points = {m.points for m in matches.values() if m}
     shared = len(points) == 1
-    answers = {id: {field: _sounds(field, text) for field in fields} for id, text in asked["candidates"].items()}
-    return {"key_points": points.pop() if shared else ["as the rules read it"] * bool(points),
-            "verdicts": [_rule_verdict(id, m, shared) | answers[id] for id, m in matches.items()]}
+    answers = {
+        id: {field: _sounds(field, text) for field in fields}
+        for id, text in asked["candidates"].items()
+    }
+    return {
+        "key_points": points.pop() if shared else ["as the rules read it"] * bool(points),
+        "verdicts": [_rule_verdict(id, m, shared) | answers[id] for id, m in matches.items()],
+    }
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #_rule_verdict
 def _rule_verdict(id, m, shared):
     "Say what the rules found; where they compare other points for each text, only its value"
-    if m is None: return {"id": id, "matches": [], "penalty": 0, "score": 0, "reason": ""}
+    if m is None:
+        return {"id": id, "matches": [], "penalty": 0, "score": 0, "reason": ""}
     matches, penalty = (m.matches, m.penalty) if shared else ([m.value], 0)
-    return {"id": id, "matches": matches, "penalty": penalty, "score": m.value, "reason": rule_reason(m)}
+    return {
+        "id": id,
+        "matches": matches,
+        "penalty": penalty,
+        "score": m.value,
+        "reason": rule_reason(m),
+    }
 
 
-_SERVICE = re.compile(r"\bas an ai\b|happy to help|hope this helps|here to help|let me know if|feel free to", re.I)
+_SERVICE = re.compile(
+    r"\bas an ai\b|happy to help|hope this helps|here to help|let me know if|feel free to", re.I
+)
 
 
-def _sounds(field, text): return bool(_SERVICE.search(text)) == (field != "human")
+def _sounds(field, text):
+    return bool(_SERVICE.search(text)) == (field != "human")
 
 
 scripts["judge"] = _play_judge
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #make_judge
 def make_judge(
-    config: JudgeConfig,                # names the judge
-    world: SyntheticWorld | None = None,         # for the oracle
-    hierarchy: Hierarchy = HIERARCHY,   # definitions of the levels, for models
-    client: ChatClient | None = None,   # instead of the one that the config names
+    config: JudgeConfig,  # names the judge
+    world: SyntheticWorld | None = None,  # for the oracle
+    hierarchy: Hierarchy = HIERARCHY,  # definitions of the levels, for models
+    client: ChatClient | None = None,  # instead of the one that the config names
 ) -> Judge:
     "Make the judge that a config names"
     kind = config.model.partition("/")[0]
@@ -234,14 +317,22 @@ def make_judge(
         judge.ledger.budget = config.budget  # spent by a second judge, if at all
         return judge
     return LLMJudge(
-        client or config.client(config.model), hierarchy, config.rubric, config.variant, config.protocol, config.repeats,
-        config.max_context_tokens, temperature=config.temperature, max_tokens=config.max_tokens,
-        caller=config.group.replace("_", " "))
+        client or config.client(config.model),
+        hierarchy,
+        config.rubric,
+        config.variant,
+        config.protocol,
+        config.repeats,
+        config.max_context_tokens,
+        temperature=config.temperature,
+        max_tokens=config.max_tokens,
+        caller=config.group.replace("_", " "),
+    )
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #second_judge
 def second_judge(
-    config: JudgeConfig, # may name one
-    ledger: Ledger,      # of the first judge: both spend from one budget
+    config: JudgeConfig,  # may name one
+    ledger: Ledger,  # of the first judge: both spend from one budget
 ) -> Judge | None:
     "Make the judge that an audit compares with"
     second = config.second_config()
@@ -252,20 +343,24 @@ def second_judge(
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #GROUPS
 GROUPS: dict[str, type] = {"judge": JudgeConfig, "audit": AuditConfig}
-ABOUT = ("Audit a judge: does the order matter, does asking again, padding, a paraphrase, a negation or an injection? "
-         "The questions are fixed, so that judges and days can be compared. --judge.second NAME adds the agreement of "
-         "two judges; --audit.out FILE keeps the result as JSON.")
+ABOUT = (
+    "Audit a judge: does the order matter, does asking again, padding, a paraphrase, a negation or an injection? "
+    "The questions are fixed, so that judges and days can be compared. --judge.second NAME adds the agreement of "
+    "two judges; --audit.out FILE keeps the result as JSON."
+)
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #require_auditable
 def require_auditable(
-    name: str,   # of a judge
+    name: str,  # of a judge
     field: str,  # the setting it comes from
 ) -> None:
     "Raise `ConfigError` for a judge that cannot read ordinary sentences"
     if name == "oracle":
-        raise ConfigError(f"{field} oracle reads only the synthetic world, and the probes are ordinary sentences. "
-                          f"Choose with --{field} {' or '.join(n for n in judges if n != 'oracle')}, or a chat model "
-                          "such as openai/gpt-5-mini.")
+        raise ConfigError(
+            f"{field} oracle reads only the synthetic world, and the probes are ordinary sentences. "
+            f"Choose with --{field} {' or '.join(n for n in judges if n != 'oracle')}, or a chat model "
+            "such as openai/gpt-5-mini."
+        )
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #VERDICT_TOKENS
 VERDICT_TOKENS = 80  # about what a verdict on one candidate takes
@@ -273,6 +368,7 @@ VERDICT_TOKENS = 80  # about what a verdict on one candidate takes
 
 class Workload(NamedTuple):
     "Questions of one kind to a judge"
+
     what: str  # training, evaluation, audit
     questions: int  # how many
     samples: Sequence[JudgeRequest]  # some like them, all candidates in place
@@ -285,8 +381,13 @@ def _judging_cost(
     hierarchy: Hierarchy = HIERARCHY,
 ) -> Estimate:
     "Estimate calls, tokens and dollars of one kind of questions"
+
     def total(count: Callable[[JudgeRequest], int]) -> int:
-        return round(asked.questions * config.repeats * fmean(map(count, asked.samples) if asked.samples else [0]))
+        return round(
+            asked.questions
+            * config.repeats
+            * fmean(map(count, asked.samples) if asked.samples else [0])
+        )
 
     read = total(lambda r: judging_tokens(r, protocol, hierarchy, config.variant))
     written = total(lambda r: VERDICT_TOKENS * len(r.candidates) * len(r.asked))
@@ -304,11 +405,15 @@ def judging_plan(
     lines = [f"{config.group.replace('_', ' '):<12}{config.model}: about {counts}"]
     if is_free(config.model):
         return [*lines, "cost        none: this judge calls no chat model"]
-    costs = {p: [_judging_cost(a, config, p, hierarchy) for a in asked] for p in ("group", "single")}
+    costs = {
+        p: [_judging_cost(a, config, p, hierarchy) for a in asked] for p in ("group", "single")
+    }
     for protocol in sorted(costs, key=config.protocol.__ne__):
         beside = "" if protocol == config.protocol else "  (not chosen)"
         lines.append(f"{protocol + ' judging':<16}{add_up(costs[protocol])}{beside}")
-    lines.append("not counted     questions repeated after a fault, and what a model thinks before it answers")
+    lines.append(
+        "not counted     questions repeated after a fault, and what a model thinks before it answers"
+    )
     return lines + ([_budget_line(config.budget, costs[config.protocol])] if config.budget else [])
 
 
@@ -322,8 +427,15 @@ def _budget_line(budget: float, costs: Sequence[Estimate]) -> str:
 def _audit_plan(config: JudgeConfig, probes: Sequence[Probe], seed: int = 0) -> str:
     "Say what an audit will ask, and its price"
     requests = audit_requests(probes, seed)
-    asked = {"judge": (config, requests), "second": (config.second_config(), requests[:len(probes)])}
-    lines = [f"{role:<9}{c.model}: {len(r)} questions, {_audit_cost(c, r)}" for role, (c, r) in asked.items() if c]
+    asked = {
+        "judge": (config, requests),
+        "second": (config.second_config(), requests[: len(probes)]),
+    }
+    lines = [
+        f"{role:<9}{c.model}: {len(r)} questions, {_audit_cost(c, r)}"
+        for role, (c, r) in asked.items()
+        if c
+    ]
     return "\n".join([f"probes   {len(probes)}", *lines])
 
 
@@ -343,16 +455,24 @@ def _run_audit(
     judge = make_judge(config)
     second = second_judge(config, judge.ledger)
     try:
-        found = run_sync(audit(judge, probes, second, settings.audit.seed, config.concurrency, insist=True))
+        found = run_sync(
+            audit(judge, probes, second, settings.audit.seed, config.concurrency, insist=True)
+        )
     except JudgeError as e:
         print(f"error: {e}", file=sys.stderr)
         return 1
     print(f"\n{found.title}\n\n{found.table()}\n")
-    if judge.ledger.total: print(f"{aligned(judge.ledger._repr_markdown_())}\n")
-    if out: print(f"kept in {atomic_write(out, to_json(found.to_dict(), indent=1))}")
+    if judge.ledger.total:
+        print(f"{aligned(judge.ledger._repr_markdown_())}\n")
+    if out:
+        print(f"kept in {atomic_write(out, to_json(found.to_dict(), indent=1))}")
     share = found["failed"].value
-    if share <= config.max_failed_share: return 0
-    print(f"error: {share:.0%} of the scores failed (judge.max_failed_share: {config.max_failed_share:g})", file=sys.stderr)
+    if share <= config.max_failed_share:
+        return 0
+    print(
+        f"error: {share:.0%} of the scores failed (judge.max_failed_share: {config.max_failed_share:g})",
+        file=sys.stderr,
+    )
     return 1
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #audit_command

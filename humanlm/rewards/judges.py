@@ -25,12 +25,14 @@ from ..worlds.oracle import score_reply, score_reply_states, score_state
 # %% ../../nbs/rewards/07_judges.ipynb #OracleJudge
 class OracleJudge:
     "Exact scores in the synthetic world, by its own reading of states and replies"
+
     name = "oracle (synthetic)"
     protocol = "single"  # every candidate by itself
 
     def __init__(
         self,
-        world: SyntheticWorld | None = None, # lets replies be charged for states that the person has but did not express
+        world: SyntheticWorld
+        | None = None,  # lets replies be charged for states that the person has but did not express
     ):
         self.ledger = Ledger()
         self.states = {r.text: r.states for r in world.replies.values()} if world else {}
@@ -47,16 +49,19 @@ class OracleJudge:
             s = score_reply_states(request.truth, text).get(request.level)
         else:
             s = score_state(request.level, request.truth, text)
-        if s is None: return unsaid(id)
+        if s is None:
+            return unsaid(id)
         return Score(id, s.value, "scored", s.reason, s.key_points, s.matches, s.penalty, self.name)
 
 # %% ../../nbs/rewards/07_judges.ipynb #RuleJudge
 class RuleJudge:
     "Scores any text by small word lists and surface measures; a toy on free text, and free of charge"
+
     name = "rule"
     protocol = "single"  # every candidate by itself
 
-    def __init__(self): self.ledger = Ledger()
+    def __init__(self):
+        self.ledger = Ledger()
 
     async def __call__(self, request: JudgeRequest) -> list[Score]:
         return [self.score(id, text, request) for id, text in request.candidates.items()]
@@ -64,8 +69,11 @@ class RuleJudge:
     def score(self, id: str, text: str, request: JudgeRequest) -> Score:
         "Score one candidate"
         m = rule_match(request.level, request.truth, text, request.context_text, request.item)
-        if m is None: return unsaid(id)
-        return Score(id, m.value, "scored", rule_reason(m), m.points, m.matches, m.penalty, self.name)
+        if m is None:
+            return unsaid(id)
+        return Score(
+            id, m.value, "scored", rule_reason(m), m.points, m.matches, m.penalty, self.name
+        )
 
 # %% ../../nbs/rewards/07_judges.ipynb #rule_reason
 def rule_reason(m):
@@ -75,11 +83,12 @@ def rule_reason(m):
 # %% ../../nbs/rewards/07_judges.ipynb #Pair
 class _LabelledReply(NamedTuple):
     "A reply with three descriptions of one level, or for the level `response` with three other replies"
-    origin: str    # drafted or fresh
-    level: str     # the level that the descriptions speak about
-    reply: str     # what somebody wrote
-    fits: str      # a right description
-    partly: str    # one that is vague, or half right
+
+    origin: str  # drafted or fresh
+    level: str  # the level that the descriptions speak about
+    reply: str  # what somebody wrote
+    fits: str  # a right description
+    partly: str  # one that is vague, or half right
     opposite: str  # one that says the contrary
 
 # %% ../../nbs/rewards/07_judges.ipynb #labelled_pairs
@@ -87,7 +96,10 @@ class _LabelledReply(NamedTuple):
 def _labelled_pairs() -> tuple[_LabelledReply, ...]:
     "Read the labelled pairs of this package"
     with (FIXTURES / "judge_pairs.tsv").open(encoding="utf-8", newline="") as lines:
-        return tuple(_LabelledReply(**row) for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+        return tuple(
+            _LabelledReply(**row)
+            for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        )
 
 # %% ../../nbs/rewards/07_judges.ipynb #_SIGNS
 _SIGNS = {"for": 1, "against": -1}
@@ -95,11 +107,12 @@ _SIGNS = {"for": 1, "against": -1}
 
 def _sign(
     level: str,  # of the comparison
-    text: str,   # a reply, or a description of a state
-) -> int: # 1, -1, or 0: none that the lists can read
+    text: str,  # a reply, or a description of a state
+) -> int:  # 1, -1, or 0: none that the lists can read
     "Read the side of a text, or of its feeling, from the word lists alone"
     r = read_rules(text)
-    if level == "emotion": return VALENCE.get(next(iter(r.feelings()), ""), 0)
+    if level == "emotion":
+        return VALENCE.get(next(iter(r.feelings()), ""), 0)
     listed = level in ("stance", "response") and r.keys("stance")
     return _SIGNS.get(r.side(), 0) if listed else 0
 
@@ -107,11 +120,12 @@ def _sign(
 def _rule_opinion(
     level: str,  # of the comparison
     truth: str,  # the real reply, or a description of its state
-    text: str,   # a candidate
-    item: str,   # what it is: state or reply
-) -> float: # from -1, they disagree, to 1, they agree; 0: nothing was read
+    text: str,  # a candidate
+    item: str,  # what it is: state or reply
+) -> float:  # from -1, they disagree, to 1, they agree; 0: nothing was read
     "Say what the rules make of two texts, as far as sides and manners go"
-    if level == "communication": return 2 * match.value - 1 if (match := rule_match(level, truth, text, item=item)) else 0.0
+    if level == "communication":
+        return 2 * match.value - 1 if (match := rule_match(level, truth, text, item=item)) else 0.0
     return float(_sign(level, truth) * _sign(level, text))
 
 # %% ../../nbs/rewards/07_judges.ipynb #fit_logistic
@@ -121,23 +135,33 @@ def _logistic(x: np.ndarray) -> np.ndarray:
 
 
 def _fit_logistic(
-    x: np.ndarray,       # [N, F] features
-    y: np.ndarray,       # [N] targets in [0, 1]
+    x: np.ndarray,  # [N, F] features
+    y: np.ndarray,  # [N] targets in [0, 1]
     ridge: float = 0.1,  # pull of the slopes toward 0
-) -> np.ndarray: # [1 + F] intercept and slopes; no slope is negative
+) -> np.ndarray:  # [1 + F] intercept and slopes; no slope is negative
     "Fit a logistic regression; features whose slope would be negative get 0"
     from scipy.optimize import minimize
+
     x = np.column_stack([np.ones(len(x)), x])
-    pull, least = np.array([1e-6] + [ridge] * (x.shape[1] - 1)), [(None, None)] + [(0, None)] * (x.shape[1] - 1)
+    pull, least = (
+        np.array([1e-6] + [ridge] * (x.shape[1] - 1)),
+        [(None, None)] + [(0, None)] * (x.shape[1] - 1),
+    )
 
     def loss(w):
         z = x @ w
-        return np.logaddexp(0, z).sum() - y @ z + pull @ w**2 / 2, x.T @ (_logistic(z) - y) + pull * w
-    return minimize(loss, np.zeros(x.shape[1]), jac=True, bounds=least, options={"ftol": 1e-14, "gtol": 1e-9}).x
+        return np.logaddexp(0, z).sum() - y @ z + pull @ w**2 / 2, x.T @ (
+            _logistic(z) - y
+        ) + pull * w
+
+    return minimize(
+        loss, np.zeros(x.shape[1]), jac=True, bounds=least, options={"ftol": 1e-14, "gtol": 1e-9}
+    ).x
 
 # %% ../../nbs/rewards/07_judges.ipynb #EmbedJudge
 class EmbedJudge:
     "Scores by calibrated sentence embeddings: what a text is about, and hardly which way it goes"
+
     protocol = "single"  # every candidate by itself
 
     def __init__(
@@ -153,11 +177,25 @@ class EmbedJudge:
         return {level: _fit_logistic(*_calibration(self.embed, level)) for level in HIERARCHY.names}
 
     async def __call__(self, request: JudgeRequest) -> list[Score]:
-        x = _likeness(self.embed, request.level, request.truth, list(request.candidates.values()), request.item)
-        whole = request.item == "reply" and request.level != "communication" or request.level not in self.weights
+        x = _likeness(
+            self.embed,
+            request.level,
+            request.truth,
+            list(request.candidates.values()),
+            request.item,
+        )
+        whole = (
+            request.item == "reply"
+            and request.level != "communication"
+            or request.level not in self.weights
+        )
         weights = self.weights["response" if whole else request.level]
-        return [Score(id, float(value), "scored", _likeness_reason(*row), judge=self.name)
-                for id, value, row in zip(request.candidates, _logistic(weights[0] + x @ weights[1:]), x)]
+        return [
+            Score(id, float(value), "scored", _likeness_reason(*row), judge=self.name)
+            for id, value, row in zip(
+                request.candidates, _logistic(weights[0] + x @ weights[1:]), x
+            )
+        ]
 
 # %% ../../nbs/rewards/07_judges.ipynb #_likeness_reason
 def _likeness_reason(cosine, opinion):
@@ -165,16 +203,18 @@ def _likeness_reason(cosine, opinion):
 
 # %% ../../nbs/rewards/07_judges.ipynb #likeness
 def _likeness(
-    embed: Callable[[list[str]], np.ndarray], # N texts to N vectors of length 1
-    level: str,         # what is compared
-    truth: str,         # the real reply, or a description of its state
-    texts: list[str],   # candidates
-    item: str = "state",# what each candidate is
-) -> np.ndarray: # [N, 2] cosine, opinion of the rules
+    embed: Callable[[list[str]], np.ndarray],  # N texts to N vectors of length 1
+    level: str,  # what is compared
+    truth: str,  # the real reply, or a description of its state
+    texts: list[str],  # candidates
+    item: str = "state",  # what each candidate is
+) -> np.ndarray:  # [N, 2] cosine, opinion of the rules
     "Compare candidates with the truth by meaning and by rule"
     said = texts if item == "state" else [_manner(level, text) for text in texts]
     vectors = embed([_manner(level, truth), *said])
-    return np.column_stack([vectors[1:] @ vectors[0], [_rule_opinion(level, truth, text, item) for text in texts]])
+    return np.column_stack(
+        [vectors[1:] @ vectors[0], [_rule_opinion(level, truth, text, item) for text in texts]]
+    )
 
 
 def _manner(level, text):
@@ -184,12 +224,14 @@ def _manner(level, text):
 
 # %% ../../nbs/rewards/07_judges.ipynb #calibration
 def _calibration(
-    embed: Callable[[list[str]], np.ndarray], # N texts to N vectors of length 1
-    level: str,                               # whose drafted pairs are used
-) -> tuple[np.ndarray, np.ndarray]: # [N, 2] likeness, [N] targets
+    embed: Callable[[list[str]], np.ndarray],  # N texts to N vectors of length 1
+    level: str,  # whose drafted pairs are used
+) -> tuple[np.ndarray, np.ndarray]:  # [N, 2] likeness, [N] targets
     "Make the rows that the weights of a level are fitted on"
     pairs = [p for p in _labelled_pairs() if p.origin == "drafted" and p.level == level]
     others = [pairs[i - shift].fits for i in range(len(pairs)) for shift in (1, 2)]
-    groups = [[p.fits, p.partly, p.opposite, *others[2 * i:2 * i + 2]] for i, p in enumerate(pairs)]
+    groups = [
+        [p.fits, p.partly, p.opposite, *others[2 * i : 2 * i + 2]] for i, p in enumerate(pairs)
+    ]
     rows = [_likeness(embed, level, p.reply, texts) for p, texts in zip(pairs, groups)]
     return np.concatenate(rows), np.tile([1, 0.5, 0, 0, 0], len(pairs))

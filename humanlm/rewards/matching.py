@@ -11,18 +11,28 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from .rules import (
-    OPPOSITE, RuleReading, TERMS, VALENCE, WORD_LISTS, read_rules, stem, tokens)
+from humanlm.rewards.rules import (
+    OPPOSITE,
+    RuleReading,
+    TERMS,
+    VALENCE,
+    WORD_LISTS,
+    read_rules,
+    stem,
+    tokens,
+)
 
 # %% ../../nbs/rewards/02_matching.ipynb #RuleMatch
 class _RuleMatch(NamedTuple):
     "How a candidate compares with the truth on one level"
-    points: tuple[str, ...]    # what the truth expresses
-    matches: tuple[float, ...] # one per point, in [0, 1]
+
+    points: tuple[str, ...]  # what the truth expresses
+    matches: tuple[float, ...]  # one per point, in [0, 1]
     charges: dict[str, float]  # what the candidate adds or contradicts → penalty
 
     @property
-    def penalty(self) -> float: return min(1.0, sum(self.charges.values()))
+    def penalty(self) -> float:
+        return min(1.0, sum(self.charges.values()))
 
     @property
     def value(self) -> float:
@@ -30,22 +40,29 @@ class _RuleMatch(NamedTuple):
         return min(1.0, max(0.0, sum(self.matches) / len(self.matches) - self.penalty))
 
 # %% ../../nbs/rewards/02_matching.ipynb #match_side
-def _match_side(truth: RuleReading, candidate: RuleReading, pool: frozenset[str]) -> _RuleMatch | None:
+def _match_side(
+    truth: RuleReading, candidate: RuleReading, pool: frozenset[str]
+) -> _RuleMatch | None:
     "Compare two stances: side and target, strength"
     ours, theirs = truth.side(), candidate.side()
-    if not ours: return None
+    if not ours:
+        return None
     same = 1.0 if ours == theirs else 0.3 if theirs and "neutral" in (ours, theirs) else 0.0
     head = same * _about(candidate, pool)
     matches = (head, head * _degree(truth, candidate))
-    return _RuleMatch((ours, truth.strength()), matches, {"opposite stance": float(_opposed(ours, theirs))})
+    return _RuleMatch(
+        (ours, truth.strength()), matches, {"opposite stance": float(_opposed(ours, theirs))}
+    )
 
 
-def _opposed(a, b): return {a, b} == {"for", "against"}
+def _opposed(a, b):
+    return {a, b} == {"for", "against"}
 
 
 def _about(candidate, pool):
     names = {stem(w) for w in candidate.content}
-    if not names: return 0.25 if pool else 1.0
+    if not names:
+        return 0.25 if pool else 1.0
     share = len(names & pool) / len(names)
     return 1.0 if share >= 0.5 else 0.7 if share or not pool else 0.2
 
@@ -55,20 +72,28 @@ def _degree(truth, candidate):
     return 1.0 if ours == theirs else 0.7 if "plain" in (ours, theirs) else 0.4
 
 # %% ../../nbs/rewards/02_matching.ipynb #match_feeling
-def _match_feeling(truth: RuleReading, candidate: RuleReading, pool: frozenset[str]) -> _RuleMatch | None:
+def _match_feeling(
+    truth: RuleReading, candidate: RuleReading, pool: frozenset[str]
+) -> _RuleMatch | None:
     "Compare two emotions: kind, strength, target"
     ours, theirs = truth.feelings(), candidate.feelings()
-    if not ours: return None
+    if not ours:
+        return None
     kind = _kind(ours, theirs) if f"not {ours[0]}" not in candidate.keys("emotion") else 0.0
     further = max(0, sum(f not in ours for f in theirs) - (kind < 0.7))
     matches = (kind, kind * _degree(truth, candidate), kind * _about(candidate, pool))
-    return _RuleMatch((ours[0], truth.strength(), "target"), matches, {"other feelings": 0.3 * further})
+    return _RuleMatch(
+        (ours[0], truth.strength(), "target"), matches, {"other feelings": 0.3 * further}
+    )
 
 
 def _kind(ours, theirs):
-    if ours[0] in theirs: return 1.0
-    if set(ours) & set(theirs): return 0.7
-    if VALENCE[ours[0]] not in {VALENCE[f] for f in theirs}: return 0.0
+    if ours[0] in theirs:
+        return 1.0
+    if set(ours) & set(theirs):
+        return 0.7
+    if VALENCE[ours[0]] not in {VALENCE[f] for f in theirs}:
+        return 0.0
     return 0.5 if _GENERAL & {ours[0], *theirs} else 0.3
 
 
@@ -76,145 +101,227 @@ _GENERAL = {"happy", "unhappy"}
 
 # %% ../../nbs/rewards/02_matching.ipynb #match_themes
 def _match_themes(
-    level: str, # belief or value
+    level: str,  # belief or value
 ) -> Callable[[RuleReading, RuleReading, frozenset[str]], _RuleMatch | None]:
     "Make the comparison of beliefs or values"
 
     def match(truth, candidate, pool):
         ours = [k for k in truth.keys(level) if not k.startswith("not ")][:2]
         theirs = list(candidate.keys(level))
-        if not ours: return None
+        if not ours:
+            return None
         contrary = {OPPOSITE.get(k, f"not {k}") for k in ours}
         best = float(any(k in ours for k in theirs))
         matches = [float(k in theirs) for k in ours] if len(theirs) > 1 else [best] * len(ours)
-        charges = {"the opposite": 0.5 * any(k in contrary for k in theirs),
-                   "other themes": 0.3 * sum(k not in ours for k in theirs)}
+        charges = {
+            "the opposite": 0.5 * any(k in contrary for k in theirs),
+            "other themes": 0.3 * sum(k not in ours for k in theirs),
+        }
         return _RuleMatch(tuple(ours), tuple(matches), charges)
 
     return match
 
 # %% ../../nbs/rewards/02_matching.ipynb #_NEAR
-_NEAR = set(map(frozenset, (
-    ("persuade", "inform"), ("comfort", "mediate"), ("inform", "advise"), ("complain", "object"),
-    ("thank", "agree"), ("share", "inform"), ("announce", "inform"))))
+_NEAR = set(
+    map(
+        frozenset,
+        (
+            ("persuade", "inform"),
+            ("comfort", "mediate"),
+            ("inform", "advise"),
+            ("complain", "object"),
+            ("thank", "agree"),
+            ("share", "inform"),
+            ("announce", "inform"),
+        ),
+    )
+)
 
 
-def _match_goals(truth: RuleReading, candidate: RuleReading, pool: frozenset[str]) -> _RuleMatch | None:
+def _match_goals(
+    truth: RuleReading, candidate: RuleReading, pool: frozenset[str]
+) -> _RuleMatch | None:
     "Compare what two texts want to achieve"
     ours, theirs = truth.goals(), list(candidate.keys("goal"))
-    if not ours: return None
+    if not ours:
+        return None
     near = [k for k in theirs if frozenset((k, ours[0])) in _NEAR]
     match = 1.0 if ours[0] in theirs else 0.7 if set(ours) & set(theirs) else 0.4 if near else 0.0
     further = sum(k not in ours and k not in near for k in theirs) - (match == 0)
     return _RuleMatch((ours[0],), (match,), {"other goals": 0.3 * max(0, further)})
 
 # %% ../../nbs/rewards/02_matching.ipynb #_TACIT
-_BUILDS, _SIZES = frozenset(("question", "claim", "story", "instruction")), frozenset(("short", "long"))
+_BUILDS, _SIZES = (
+    frozenset(("question", "claim", "story", "instruction")),
+    frozenset(("short", "long")),
+)
 _TACIT = {"claim": _BUILDS, "short": _SIZES, "long": _SIZES}
 
 
 def _match_manner(truth: RuleReading, candidate: RuleReading, pool: frozenset[str]) -> _RuleMatch:
     "Compare two ways of writing; the candidate is a description"
     shown, theirs = truth.manner(), list(candidate.keys("communication"))
-    ours = [k for k in shown if truth.describes_manner() or k not in _TACIT or _TACIT[k] & set(theirs)]
+    ours = [
+        k for k in shown if truth.describes_manner() or k not in _TACIT or _TACIT[k] & set(theirs)
+    ]
     contrary = [k for k in theirs if OPPOSITE.get(k) in shown]
     further = [k for k in theirs if k not in shown and k not in contrary]
-    return _RuleMatch(tuple(ours), tuple(float(k in theirs) for k in ours),
-                     {"the opposite manner": 0.5 * len(contrary), "further features": 0.15 * len(further)})
+    return _RuleMatch(
+        tuple(ours),
+        tuple(float(k in theirs) for k in ours),
+        {"the opposite manner": 0.5 * len(contrary), "further features": 0.15 * len(further)},
+    )
 
 # %% ../../nbs/rewards/02_matching.ipynb #wording
 def _wording(
-    truth: str,     # the real reply
-    candidate: str, # another one
-) -> float: # in [0, 1]; a chrF of 0.15 and less gives 0, of 0.65 and more gives 1
+    truth: str,  # the real reply
+    candidate: str,  # another one
+) -> float:  # in [0, 1]; a chrF of 0.15 and less gives 0, of 0.65 and more gives 1
     "Compare the wording of two texts by chrF (Popović, 2015)"
     from sacrebleu import sentence_chrf
+
     chrf = sentence_chrf(candidate[:4000], [truth[:4000]]).score / 100
     return min(1.0, max(0.0, (chrf - 0.15) / 0.5))
 
 # %% ../../nbs/rewards/02_matching.ipynb #match_replies
 def _match_replies(truth: RuleReading, candidate: RuleReading, pool: frozenset[str]) -> _RuleMatch:
     "Compare two replies: position and feeling, aim and manner, wording"
-    shown = {**_position(truth, candidate), **_aim(truth, candidate), "wording": _wording(truth.text, candidate.text)}
+    shown = {
+        **_position(truth, candidate),
+        **_aim(truth, candidate),
+        "wording": _wording(truth.text, candidate.text),
+    }
     ratio = candidate.words / max(1, truth.words)
-    charges = {"opposite stance": 0.4 * _opposed(truth.side(), candidate.side()),
-               "longer than the reply": 0.25 * max(0.0, ratio - 2) * (candidate.words > 12),
-               "shorter than the reply": 0.6 * max(0.0, 0.7 - ratio)}
+    charges = {
+        "opposite stance": 0.4 * _opposed(truth.side(), candidate.side()),
+        "longer than the reply": 0.25 * max(0.0, ratio - 2) * (candidate.words > 12),
+        "shorter than the reply": 0.6 * max(0.0, 0.7 - ratio),
+    }
     return _RuleMatch(tuple(shown), tuple(shown.values()), charges)
 
 
 def _position(truth, candidate):
     taken, felt, parts = truth.side(), truth.feelings(), []
-    if taken: parts.append(float(taken == candidate.side()))
-    if felt: parts.append(_overlap(felt, candidate.feelings()))
+    if taken:
+        parts.append(float(taken == candidate.side()))
+    if felt:
+        parts.append(_overlap(felt, candidate.feelings()))
     return {", ".join(filter(None, (taken, *felt))): sum(parts) / len(parts)} if parts else {}
 
 
 def _aim(truth, candidate):
     wanted, manner = truth.goals()[:1], truth.surface()
     parts = [_overlap(manner, candidate.surface())]
-    if wanted: parts.append(float(wanted[0] in candidate.goals()))
+    if wanted:
+        parts.append(float(wanted[0] in candidate.goals()))
     return {", ".join((*wanted, *manner)): sum(parts) / len(parts)}
 
 
-def _overlap(a, b): return len(set(a) & set(b)) / len(set(a) | set(b))
+def _overlap(a, b):
+    return len(set(a) & set(b)) / len(set(a) | set(b))
 
 
 MATCH_RULES = {
-    "stance": _match_side, "emotion": _match_feeling,
-    "belief": _match_themes("belief"), "value": _match_themes("value"),
-    "goal": _match_goals, "communication": _match_manner, "response": _match_replies,
+    "stance": _match_side,
+    "emotion": _match_feeling,
+    "belief": _match_themes("belief"),
+    "value": _match_themes("value"),
+    "goal": _match_goals,
+    "communication": _match_manner,
+    "response": _match_replies,
 }
 
 # %% ../../nbs/rewards/02_matching.ipynb #_NOUN
-_NOUN = re.compile(r"""
+_NOUN = re.compile(
+    r"""
     \b(?:the|an?|this|that|my|your|our|his|her|their|some|any|these|those|no)[ ]
-    ((?:[a-z]+[ ]?){1,2})""", re.I | re.X)
+    ((?:[a-z]+[ ]?){1,2})""",
+    re.I | re.X,
+)
 
 
 def _topic(
-    text: str,         # a reply
-    context: str = "", # what it answers
+    text: str,  # a reply
+    context: str = "",  # what it answers
 ) -> str:
     "Name what a reply is about, in at most three words"
     for said in (text, context):
         words = read_rules(said).content
         named = ([w for w in m.lower().split() if w in words] for m in _NOUN.findall(said[:2000]))
         names = next(filter(None, named), sorted(words, key=len)[-1:])
-        if names: return "the " + " ".join(names)
+        if names:
+            return "the " + " ".join(names)
     return "it"
 
 # %% ../../nbs/rewards/02_matching.ipynb #_SAY_SIDE
 _SAY_SIDE = {"for": "supports", "against": "opposes", "neutral": "is neutral about"}
 _TURN_SIDE = {"for": "against", "against": "for", "neutral": "for", "": ""}
 _TURN_FEELING = {
-    "angry": "grateful", "worried": "relieved", "sad": "excited", "confused": "calm", "excited": "sad",
-    "relieved": "worried", "grateful": "angry", "amused": "angry", "surprised": "calm", "curious": "calm",
-    "calm": "angry", "happy": "unhappy", "unhappy": "happy",
+    "angry": "grateful",
+    "worried": "relieved",
+    "sad": "excited",
+    "confused": "calm",
+    "excited": "sad",
+    "relieved": "worried",
+    "grateful": "angry",
+    "amused": "angry",
+    "surprised": "calm",
+    "curious": "calm",
+    "calm": "angry",
+    "happy": "unhappy",
+    "unhappy": "happy",
 }
 
 
 def _say_stance(r, context, opposite):
     taken = _TURN_SIDE[r.side()] if opposite else r.side()
-    if not taken: return None
-    much = "" if taken == "neutral" else {"strong": "strongly ", "mild": "mildly ", "plain": ""}[r.strength()]
+    if not taken:
+        return None
+    much = (
+        ""
+        if taken == "neutral"
+        else {"strong": "strongly ", "mild": "mildly ", "plain": ""}[r.strength()]
+    )
     return f"{much}{_SAY_SIDE[taken]} {_topic(r.text, context)}"
 
 
 def _say_emotion(r, context, opposite):
     felt = r.feelings()[:1]
-    if not felt: return None
+    if not felt:
+        return None
     felt = _TURN_FEELING[felt[0]] if opposite else felt[0]
-    much = "" if felt == "calm" else {"strong": "very ", "mild": "slightly ", "plain": ""}[r.strength()]
+    much = (
+        ""
+        if felt == "calm"
+        else {"strong": "very ", "mild": "slightly ", "plain": ""}[r.strength()]
+    )
     return f"{much}{felt} about {_topic(r.text, context)}"
 
 # %% ../../nbs/rewards/02_matching.ipynb #_TURN_GOAL
-_TURN_GOAL = {"ask": "announce", "thank": "complain", "complain": "thank", "agree": "object", "object": "agree",
-              "comfort": "amuse", "amuse": "comfort"}
+_TURN_GOAL = {
+    "ask": "announce",
+    "thank": "complain",
+    "complain": "thank",
+    "agree": "object",
+    "object": "agree",
+    "comfort": "amuse",
+    "amuse": "comfort",
+}
 _TURN_MANNER = {
-    "question": "instruction", "instruction": "question", "claim": "question", "story": "instruction",
-    "excited": "hedged", "gentle": "blunt", "blunt": "gentle", "casual": "formal", "formal": "casual",
-    "playful": "formal", "hedged": "sure", "sure": "hedged", "short": "long", "long": "short",
+    "question": "instruction",
+    "instruction": "question",
+    "claim": "question",
+    "story": "instruction",
+    "excited": "hedged",
+    "gentle": "blunt",
+    "blunt": "gentle",
+    "casual": "formal",
+    "formal": "casual",
+    "playful": "formal",
+    "hedged": "sure",
+    "sure": "hedged",
+    "short": "long",
+    "long": "short",
 }
 
 
@@ -223,15 +330,20 @@ def _say_theme(level):
 
     def say(r, context, opposite):
         key = next((k for k in r.keys(level) if k in phrases), None)
-        if key is None or not opposite: return phrases.get(key)
+        if key is None or not opposite:
+            return phrases.get(key)
         return phrases[OPPOSITE[key]] if key in OPPOSITE else f"nobody needs {key}"
+
     return say
 
 
 def _say_goal(r, context, opposite):
     wanted = r.goals()[:1]
-    if not wanted: return None
-    return WORD_LISTS["phrases"]["goal"][_TURN_GOAL.get(wanted[0], "ask") if opposite else wanted[0]]
+    if not wanted:
+        return None
+    return WORD_LISTS["phrases"]["goal"][
+        _TURN_GOAL.get(wanted[0], "ask") if opposite else wanted[0]
+    ]
 
 
 def _say_manner(r, context, opposite):
@@ -239,32 +351,40 @@ def _say_manner(r, context, opposite):
     return f"{tone} tone, {' '.join((*size, structure))}"
 
 # %% ../../nbs/rewards/02_matching.ipynb #_WRITERS
-_WRITERS = {"stance": _say_stance, "emotion": _say_emotion, "belief": _say_theme("belief"),
-            "value": _say_theme("value"), "goal": _say_goal, "communication": _say_manner}
+_WRITERS = {
+    "stance": _say_stance,
+    "emotion": _say_emotion,
+    "belief": _say_theme("belief"),
+    "value": _say_theme("value"),
+    "goal": _say_goal,
+    "communication": _say_manner,
+}
 
 
 def rule_state(
-    level: str,             # a state level
-    text: str,              # a real reply
-    context: str = "",      # what it answers; names the topic if the reply does not
-    opposite: bool = False, # describe the contrary instead
+    level: str,  # a state level
+    text: str,  # a real reply
+    context: str = "",  # what it answers; names the topic if the reply does not
+    opposite: bool = False,  # describe the contrary instead
 ) -> str | None:
     "Write a short description of a reply's state by rule; None where the rules read nothing"
     return _WRITERS[level](read_rules(text), context, opposite) if level in _WRITERS else None
 
 # %% ../../nbs/rewards/02_matching.ipynb #rule_match
 def rule_match(
-    level: str,          # a state level, or response
-    truth: str,          # the real reply, or a description of the true state
-    candidate: str,      # what is compared with it
-    context: str = "",   # what was answered; a target may be named there
-    item: str = "state", # what the candidate is: state (a description of one), or reply (a whole one)
-) -> _RuleMatch | None: # None: the truth shows nothing of this level
+    level: str,  # a state level, or response
+    truth: str,  # the real reply, or a description of the true state
+    candidate: str,  # what is compared with it
+    context: str = "",  # what was answered; a target may be named there
+    item: str = "state",  # what the candidate is: state (a description of one), or reply (a whole one)
+) -> _RuleMatch | None:  # None: the truth shows nothing of this level
     "Compare a candidate with the truth on one level, by rule"
-    if item == "reply" and level in TERMS: candidate = rule_state(level, candidate, context) or ""
+    if item == "reply" and level in TERMS:
+        candidate = rule_state(level, candidate, context) or ""
     a, b = read_rules(truth), read_rules(candidate)
     match = MATCH_RULES.get(level, _match_replies)(a, b, _pool(truth, context))
-    if match is None: return None
+    if match is None:
+        return None
     over = b.words - 15 if level in TERMS else 0
     charges = match.charges | {"too long": 0.2 + 0.05 * over if over > 0 else 0.0}
     return match._replace(charges={why: charge for why, charge in charges.items() if charge > 0})

@@ -20,7 +20,17 @@ from ..data.records import Example
 from ..hierarchy.composed import states_in
 from ..hierarchy.parsing import parse
 from ..hierarchy.levels import HIERARCHY, Hierarchy, word_count
-from .scoring import JUDGE_FAULTS, Judge, JudgeRequest, excusable, format_score, require_judged, score_group, score_groups, unsaid
+from humanlm.rewards.scoring import (
+    JUDGE_FAULTS,
+    Judge,
+    JudgeRequest,
+    excusable,
+    format_score,
+    require_judged,
+    score_group,
+    score_groups,
+    unsaid,
+)
 from .verdicts import score_aspects
 from ..clients.limits import in_turn
 from ..data.trajectory import Score, Trajectory
@@ -34,7 +44,7 @@ def _format_reward(
 
 
 def _length_reward(
-    words: int,    # in the candidate
+    words: int,  # in the candidate
     allowed: int,  # words that cost nothing
 ) -> float:  # in [0, 1]
     "Reward staying within a number of words: 1 up to it, 0 from twice as many"
@@ -44,13 +54,14 @@ def _length_reward(
 def _repetition_reward(text: str) -> float:  # in [0, 1]; a text is never trusted
     "Give the share of three words in a row that are no repeats"
     words = text.lower().split()
-    runs = [tuple(words[i:i + 3]) for i in range(len(words) - 2)]
+    runs = [tuple(words[i : i + 3]) for i in range(len(words) - 2)]
     return len(set(runs)) / len(runs) if runs else float(bool(words))
 
 # %% ../../nbs/20_rewards.ipynb #RewardConfig
 @dataclass(frozen=True)
 class RewardConfig:
     "How much each component of the reward counts"
+
     alignment: float = 1.0
     """Weight of the judge's score for the level that was asked for."""
     format: float = 0.0
@@ -70,50 +81,85 @@ class RewardConfig:
     """Its weight."""
 
     def __post_init__(self):
-        weights, how = {n: w for n, w in vars(self).items() if n not in ("over_levels", "extra")}, ("mean", "sum")
-        checks = [(math.isfinite(w) and w >= 0, f"{n} must be 0 or more, got {w}") for n, w in weights.items()]
-        own = (not self.extra or is_plugin(self.extra), f"extra must be module:name, got {shorten(self.extra)!r}")
-        require("reward", *checks, own, (any(self.weights.values()) or bool(self.extra), "alignment or another component needs a weight above 0"),
-                (self.over_levels in how, f"over_levels is {self.over_levels!r}.{near_miss(self.over_levels, how)}"))
+        weights, how = (
+            {n: w for n, w in vars(self).items() if n not in ("over_levels", "extra")},
+            ("mean", "sum"),
+        )
+        checks = [
+            (math.isfinite(w) and w >= 0, f"{n} must be 0 or more, got {w}")
+            for n, w in weights.items()
+        ]
+        own = (
+            not self.extra or is_plugin(self.extra),
+            f"extra must be module:name, got {shorten(self.extra)!r}",
+        )
+        require(
+            "reward",
+            *checks,
+            own,
+            (
+                any(self.weights.values()) or bool(self.extra),
+                "alignment or another component needs a weight above 0",
+            ),
+            (
+                self.over_levels in how,
+                f"over_levels is {self.over_levels!r}.{near_miss(self.over_levels, how)}",
+            ),
+        )
 
     @property
     def weights(self) -> dict[str, float]:
         "Components that count, with their weights"
-        return {n: w for n, w in vars(self).items() if w and n not in ("reading", "over_levels", "extra", "extra_weight")}
+        return {
+            n: w
+            for n, w in vars(self).items()
+            if w and n not in ("reading", "over_levels", "extra", "extra_weight")
+        }
 
 # %% ../../nbs/20_rewards.ipynb #combine
 def combine(
-    rewards: Any,             # [B, R], array or tensor; nan = no score
-    weights: ArrayLike,       # [R]
+    rewards: Any,  # [B, R], array or tensor; nan = no score
+    weights: ArrayLike,  # [R]
 ) -> np.ndarray:  # [B] float64; nan where a component that counts has no score
     "Add up the components by weight"
     rewards = np.asarray(rewards.detach().cpu() if hasattr(rewards, "detach") else rewards, float)
     weights = np.asarray(weights, float)
     if rewards.ndim != 2 or rewards.shape[1:] != weights.shape:
-        raise ValueError(f"rewards {list(rewards.shape)} must be [B, R] with one column for each of "
-                         f"{len(weights)} weights")
+        raise ValueError(
+            f"rewards {list(rewards.shape)} must be [B, R] with one column for each of "
+            f"{len(weights)} weights"
+        )
     counts = weights != 0
     return rewards[:, counts] @ weights[counts]
 
 # %% ../../nbs/20_rewards.ipynb #requests_by_row
 def requests_by_row(
-    rows: Sequence[Mapping],           # as `humanlm.hierarchy.prompts.make_rows` makes them
-    examples: Sequence[Example],       # that they were made from
+    rows: Sequence[Mapping],  # as `humanlm.hierarchy.prompts.make_rows` makes them
+    examples: Sequence[Example],  # that they were made from
     hierarchy: Hierarchy = HIERARCHY,  # what the levels mean
-    rubric: str = "",                  # further instructions to a model judge
+    rubric: str = "",  # further instructions to a model judge
 ) -> dict[str, JudgeRequest]:  # row_id → question without candidates
     "Prepare what a judge is asked about each row, and about each level where a row asks for several"
     known = {e.id: e for e in examples}
     lost = [row["row_id"] for row in rows if row["example_id"] not in known]
     if lost:
-        raise DataError(f"No example for row {shorten(lost[0])!r} ({len(lost)} of {len(rows)} rows). "
-                        "Pass the examples that the rows were made from.")
+        raise DataError(
+            f"No example for row {shorten(lost[0])!r} ({len(lost)} of {len(rows)} rows). "
+            "Pass the examples that the rows were made from."
+        )
+
     def request(row, level):
         e = known[row["example_id"]]
-        truth = row["ground_truth"] if level == row["level"] else (e.states or {}).get(level) or e.reply
+        truth = (
+            row["ground_truth"] if level == row["level"] else (e.states or {}).get(level) or e.reply
+        )
         return JudgeRequest(level, truth, {}, e.context, hierarchy[level].definition, rubric)
-    return {_question_id(row["row_id"], row["level"], level): request(row, level)
-            for row in rows for level in row.get("levels", (row["level"],))}
+
+    return {
+        _question_id(row["row_id"], row["level"], level): request(row, level)
+        for row in rows
+        for level in row.get("levels", (row["level"],))
+    }
 
 
 def _question_id(row_id: str, own: str, level: str) -> str:
@@ -132,22 +178,31 @@ def _fault(t: Trajectory, level: str, id: str) -> Score | None:
 
 
 def _question(requests: Mapping[str, JudgeRequest], row_id: str) -> JudgeRequest:
-    if row_id in requests: return requests[row_id]
-    raise DataError(f"No question for row {shorten(row_id)!r} among {len(requests)}. "
-                    "Make them from the rows that are trained on.")
+    if row_id in requests:
+        return requests[row_id]
+    raise DataError(
+        f"No question for row {shorten(row_id)!r} among {len(requests)}. "
+        "Make them from the rows that are trained on."
+    )
 
 
 def _group_request(
-    members: Sequence[tuple[str, Trajectory]],  # candidate id and trajectory, all of one group and row
-    level: str,                                 # to be judged
-    requests: Mapping[str, JudgeRequest],       # row_id → question
+    members: Sequence[
+        tuple[str, Trajectory]
+    ],  # candidate id and trajectory, all of one group and row
+    level: str,  # to be judged
+    requests: Mapping[str, JudgeRequest],  # row_id → question
     seed: int,
 ) -> JudgeRequest:
     "Ask about all candidates of a group in an order that depends on seed, step and row"
     first = members[0][1]
     asked = _question_id(first.row_id, first.level, level)
     order = zlib.crc32(f"{seed}/{first.step}/{asked}".encode("utf-8", "replace"))
-    return replace(_question(requests, asked), candidates={i: _candidate(t, level) for i, t in members}, seed=order)
+    return replace(
+        _question(requests, asked),
+        candidates={i: _candidate(t, level) for i, t in members},
+        seed=order,
+    )
 
 
 def _note(t: Trajectory, scores: Mapping[str, Score]) -> Trajectory:
@@ -158,29 +213,41 @@ def _note(t: Trajectory, scores: Mapping[str, Score]) -> Trajectory:
 
 # %% ../../nbs/20_rewards.ipynb #judge_trajectories
 async def _judge_trajectories(
-    trajectories: Sequence[Trajectory],    # B of them, in any order
-    judge: Judge,                          # asked once per group
+    trajectories: Sequence[Trajectory],  # B of them, in any order
+    judge: Judge,  # asked once per group
     requests: Mapping[str, JudgeRequest],  # row_id → question, as `requests_by_row` makes them
-    concurrency: int = 16,                 # groups judged at the same time
-    max_failed_share: float = 0.5,         # a larger share of judge faults raises `JudgeError`
-    seed: int = 0,                         # of the order of presentation
-    levels: Sequence[str] | None = None,   # judged in every completion; None = the one it was asked for
-    truth_inside: bool = False,            # one of each group is the real reply, put there on purpose
+    concurrency: int = 16,  # groups judged at the same time
+    max_failed_share: float = 0.5,  # a larger share of judge faults raises `JudgeError`
+    seed: int = 0,  # of the order of presentation
+    levels: Sequence[str]
+    | None = None,  # judged in every completion; None = the one it was asked for
+    truth_inside: bool = False,  # one of each group is the real reply, put there on purpose
 ) -> list[Trajectory]:  # in the same order, each with a score for its levels
     "Score trajectories, one call of the judge per group and level"
-    scores: dict[tuple[int, str], Any] = {(i, level): _fault(t, level, str(i)) for i, t in enumerate(trajectories) for level in levels or (t.level,)}
+    scores: dict[tuple[int, str], Any] = {
+        (i, level): _fault(t, level, str(i))
+        for i, t in enumerate(trajectories)
+        for level in levels or (t.level,)
+    }
     groups: dict[tuple[int, str, str], list] = {}
     for (i, level), score in scores.items():
         t = trajectories[i]
-        if score is None: groups.setdefault((t.group, t.row_id, level), []).append((str(i), t))
-    questions = [_group_request(members, level, requests, seed) for (_, _, level), members in groups.items()]
+        if score is None:
+            groups.setdefault((t.group, t.row_id, level), []).append((str(i), t))
+    questions = [
+        _group_request(members, level, requests, seed) for (_, _, level), members in groups.items()
+    ]
     answers = await score_groups(judge, questions, concurrency)
     require_judged([score for group in answers for score in group], max_failed_share)
-    scores |= {(int(score.id), q.level): score for q, group in zip(questions, answers) for score in group}
+    scores |= {
+        (int(score.id), q.level): score for q, group in zip(questions, answers) for score in group
+    }
     scores = _excuse_siblings(scores, trajectories)
-    if truth_inside: scores = _lift_truth(scores, trajectories)
+    if truth_inside:
+        scores = _lift_truth(scores, trajectories)
     own = {i: {} for i in range(len(trajectories))}
-    for (i, level), score in scores.items(): own[i][level] = score
+    for (i, level), score in scores.items():
+        own[i][level] = score
     return [_note(t, own[i]) for i, t in enumerate(trajectories)]
 
 # %% ../../nbs/20_rewards.ipynb #excuse_siblings
@@ -190,11 +257,21 @@ def _excuse_siblings(
 ) -> dict[tuple[int, str], Score]:
     "Turn faults into `unsaid` where the judge said of the siblings that the truth says nothing about the level"
     said: dict[tuple[int, str, str], set[str]] = {}
-    def place(i, level): return trajectories[i].group, trajectories[i].row_id, level
-    for (i, level), score in scores.items(): said.setdefault(place(i, level), set()).add(score.status)
+
+    def place(i, level):
+        return trajectories[i].group, trajectories[i].row_id, level
+
+    for (i, level), score in scores.items():
+        said.setdefault(place(i, level), set()).add(score.status)
+
     def excused(i, level, score):
         found = said[place(i, level)]
-        return unsaid(score.id) if excusable(score, level) and "unsaid" in found and "scored" not in found else score
+        return (
+            unsaid(score.id)
+            if excusable(score, level) and "unsaid" in found and "scored" not in found
+            else score
+        )
+
     return {(i, level): excused(i, level, score) for (i, level), score in scores.items()}
 
 # %% ../../nbs/20_rewards.ipynb #lift_truth
@@ -206,10 +283,13 @@ def _lift_truth(
     best: dict[tuple[int, str, str], float] = {}
     for (i, level), score in scores.items():
         key, value = (trajectories[i].group, trajectories[i].row_id, level), score.value
-        if score.status != TRUTH_COPY and value == value: best[key] = max(value, best.get(key, 0.0))
+        if score.status != TRUTH_COPY and value == value:
+            best[key] = max(value, best.get(key, 0.0))
+
     def lifted(i, level, score):
         top = best.get((trajectories[i].group, trajectories[i].row_id, level), 1.0)
         return replace(score, value=min(1.0, top + 0.1)) if score.status == TRUTH_COPY else score
+
     return {(i, level): lifted(i, level, score) for (i, level), score in scores.items()}
 
 
@@ -225,14 +305,18 @@ async def _reading(
     groups: dict[tuple[int, str], list[int]] = {}
     for i, t in enumerate(trajectories):
         thought = next((turn.text for turn in t.turns if turn.role == "thought"), "")
-        if states_in(thought) and _candidate(t).strip(): groups.setdefault((t.group, thought), []).append(i)
+        if states_in(thought) and _candidate(t).strip():
+            groups.setdefault((t.group, thought), []).append(i)
 
     async def one(group):
         (_, thought), members = group
-        return await _followed(judge, states_in(thought), {str(i): _candidate(trajectories[i]) for i in members})
+        return await _followed(
+            judge, states_in(thought), {str(i): _candidate(trajectories[i]) for i in members}
+        )
 
     found = {}
-    for scores in await in_turn(one, list(groups.items()), concurrency): found |= scores
+    for scores in await in_turn(one, list(groups.items()), concurrency):
+        found |= scores
     return [found.get(str(i), 0.0) for i in range(len(trajectories))]
 
 
@@ -240,28 +324,46 @@ async def _followed(judge, states, replies):
     "Candidate id → mean over the states that could be judged"
     if hasattr(judge, "aspects"):
         truth = "\n".join(f"{level}: {text}" for level, text in states.items())
-        by_level = await score_aspects(judge, JudgeRequest("response", truth, replies, levels=tuple(states)))
+        by_level = await score_aspects(
+            judge, JudgeRequest("response", truth, replies, levels=tuple(states))
+        )
     else:
-        by_level = {level: await score_group(judge, JudgeRequest(level, text, replies, item="reply")) for level, text in states.items()}
-    values = {id: [s.value for scores in by_level.values() for s in scores if s.id == id and s.value == s.value] for id in replies}
+        by_level = {
+            level: await score_group(judge, JudgeRequest(level, text, replies, item="reply"))
+            for level, text in states.items()
+        }
+    values = {
+        id: [
+            s.value
+            for scores in by_level.values()
+            for s in scores
+            if s.id == id and s.value == s.value
+        ]
+        for id in replies
+    }
     return {id: sum(known) / len(known) if known else math.nan for id, known in values.items()}
 
 # %% ../../nbs/20_rewards.ipynb #own_reward
 def own_reward(
     config: RewardConfig,
-    given: Callable | None = None,    # in place of the one that settings name
-    examples: Sequence[Example] = (), # of training
+    given: Callable | None = None,  # in place of the one that settings name
+    examples: Sequence[Example] = (),  # of training
 ) -> Any:  # trajectories → B numbers; None: there is none
     "Find the reward that is not ours, and make it where it is a class"
     found = given or (load_plugin(config.extra, "reward.extra") if config.extra else None)
-    if not isinstance(found, type): return found
-    if not examples: raise ConfigError(f"{found.__name__} is a class of rewards, made with the examples of training. Make it, and give the object.")
+    if not isinstance(found, type):
+        return found
+    if not examples:
+        raise ConfigError(
+            f"{found.__name__} is a class of rewards, made with the examples of training. Make it, and give the object."
+        )
     return found(examples)
 
 # %% ../../nbs/20_rewards.ipynb #RewardResult
 class _RewardResult(NamedTuple):
     "What a reward returns"
-    values: np.ndarray              # [B, R]; nan = no score
+
+    values: np.ndarray  # [B, R]; nan = no score
     trajectories: list[Trajectory]  # the same batch, with scores and rewards filled in
 
 
@@ -272,7 +374,7 @@ def _allowed(request: JudgeRequest, hierarchy: Hierarchy) -> int:
 
 def _alignment(
     scores: Sequence[Score],  # of the rewarded levels of one completion
-    how: str = "mean",        # mean or sum over those that the real reply expresses
+    how: str = "mean",  # mean or sum over those that the real reply expresses
 ) -> float:  # nan where the judge failed on one of them, or the real reply expresses none
     "Make one number of the scores of a completion"
     known = [s.value for s in scores if s.status != "unsaid"]
@@ -283,30 +385,41 @@ LEVEL_SUMS = {"mean": lambda values: sum(values) / len(values), "sum": sum}
 components: dict[str, Callable[[Trajectory, JudgeRequest, Hierarchy], float]] = {
     "alignment": lambda t, request, hierarchy: _alignment([t.scores[t.level]]),
     "format": lambda t, request, hierarchy: _format_reward(t.parse_status),
-    "length": lambda t, request, hierarchy: _length_reward(word_count(_candidate(t)), _allowed(request, hierarchy)),
+    "length": lambda t, request, hierarchy: _length_reward(
+        word_count(_candidate(t)), _allowed(request, hierarchy)
+    ),
     "repetition": lambda t, request, hierarchy: _repetition_reward(_candidate(t)),
 }  # name → value in [0, 1]; the names are those of `RewardConfig`
 
 # %% ../../nbs/20_rewards.ipynb #AlignmentReward
 class AlignmentReward:
     "Reward agreement with what the person expressed (HumanLM, section 3.2), and whatever else has a weight"
+
     def __init__(
         self,
         judge: Judge,
         requests: Mapping[str, JudgeRequest],  # row_id → question, as `requests_by_row` makes them
         config: RewardConfig = RewardConfig(),
-        hierarchy: Hierarchy = HIERARCHY,      # word caps of the levels
-        levels: Sequence[str] | None = None,   # rewarded in every completion; None = the one it was asked for
-        extra: Callable[[Sequence[Trajectory]], Any] | None = None,  # B trajectories → B numbers; None = what the settings name
-        composed: bool = False,                # replies come after thoughts composed for them, and following those is rewarded too
-        **judging: Any,                        # concurrency, max_failed_share, seed, truth_inside of `_judge_trajectories`
+        hierarchy: Hierarchy = HIERARCHY,  # word caps of the levels
+        levels: Sequence[str]
+        | None = None,  # rewarded in every completion; None = the one it was asked for
+        extra: Callable[[Sequence[Trajectory]], Any]
+        | None = None,  # B trajectories → B numbers; None = what the settings name
+        composed: bool = False,  # replies come after thoughts composed for them, and following those is rewarded too
+        **judging: Any,  # concurrency, max_failed_share, seed, truth_inside of `_judge_trajectories`
     ):
         self.judge, self.requests, self.hierarchy = judge, requests, hierarchy
         self.judging: dict[str, Any] = judging | {"levels": levels}
         self.extra: Any = own_reward(config, extra)
-        weights = config.weights | ({"reading": config.reading} if composed and config.reading else {})
+        weights = config.weights | (
+            {"reading": config.reading} if composed and config.reading else {}
+        )
         weights |= {"extra": config.extra_weight} if self.extra else {}
-        self.names, self.weights, self.how = tuple(weights), tuple(weights.values()), config.over_levels
+        self.names, self.weights, self.how = (
+            tuple(weights),
+            tuple(weights.values()),
+            config.over_levels,
+        )
 
     async def __call__(
         self,
@@ -314,11 +427,19 @@ class AlignmentReward:
     ) -> _RewardResult:
         "Score a batch"
         if "alignment" in self.names:
-            trajectories = await _judge_trajectories(trajectories, self.judge, self.requests, **self.judging)
+            trajectories = await _judge_trajectories(
+                trajectories, self.judge, self.requests, **self.judging
+            )
         asked = [_question(self.requests, t.row_id) for t in trajectories]
         own = {"extra": await self.own(trajectories)} if self.extra else {}
-        if "reading" in self.names: own["reading"] = await _reading(trajectories, self.judge, self.judging.get("concurrency", 16))
-        rows = [[own[n][i] if n in own else self.component(n, t, q) for n in self.names] for i, (t, q) in enumerate(zip(trajectories, asked))]
+        if "reading" in self.names:
+            own["reading"] = await _reading(
+                trajectories, self.judge, self.judging.get("concurrency", 16)
+            )
+        rows = [
+            [own[n][i] if n in own else self.component(n, t, q) for n in self.names]
+            for i, (t, q) in enumerate(zip(trajectories, asked))
+        ]
         parts = [t.rewards | dict(zip(self.names, row)) for t, row in zip(trajectories, rows)]
         filled = [replace(t, rewards=part) for t, part in zip(trajectories, parts)]
         return _RewardResult(np.array(rows, float).reshape(-1, len(self.names)), filled)
@@ -328,25 +449,38 @@ class AlignmentReward:
         found = self.extra(trajectories)
         found = await found if isawaitable(found) else found
         if len(found) != len(trajectories):
-            raise DataError(f"The extra reward gave {len(found)} numbers for {len(trajectories)} trajectories. Give one for each, nan for none.")
+            raise DataError(
+                f"The extra reward gave {len(found)} numbers for {len(trajectories)} trajectories. Give one for each, nan for none."
+            )
         return found
 
     def component(self, name: str, t: Trajectory, request: JudgeRequest) -> float:
         "Compute one component of a judged trajectory"
         levels = self.judging["levels"]
-        if name == "alignment" and levels: return _alignment([t.scores[level] for level in levels], self.how)
+        if name == "alignment" and levels:
+            return _alignment([t.scores[level] for level in levels], self.how)
         return components[name](t, request, self.hierarchy)
 
 # %% ../../nbs/20_rewards.ipynb #trl_reward
-def trl_reward(reward: AlignmentReward) -> Callable[..., Any]:  # async function for `GRPOTrainer(reward_funcs=...)`
+def trl_reward(
+    reward: AlignmentReward,
+) -> Callable[..., Any]:  # async function for `GRPOTrainer(reward_funcs=...)`
     "Turn a reward into a function of TRL's shape"
-    async def humanlm_reward(completions: Sequence, row_id: Sequence[str], **columns) -> list[float | None]:
+
+    async def humanlm_reward(
+        completions: Sequence, row_id: Sequence[str], **columns
+    ) -> list[float | None]:
         texts = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
         group = {id: n for n, id in enumerate(dict.fromkeys(row_id))}
+
         def record(id, text):
             level = _question(reward.requests, id).level
             found = parse(text, level)
-            return Trajectory(id, id, group[id], 0, level, (), [], [], [], None, text, found.fields, found.status)
+            return Trajectory(
+                id, id, group[id], 0, level, (), [], [], [], None, text, found.fields, found.status
+            )
+
         values, _ = await reward([record(id, text) for id, text in zip(row_id, texts)])
         return [None if math.isnan(v) else v for v in combine(values, reward.weights).tolist()]
+
     return humanlm_reward

@@ -61,10 +61,11 @@ One verdict for each id, as many matches as key points, each reason one short se
 @dataclass(frozen=True)
 class Variant:
     "A way of judging"
-    rules: str = ""   # for the model, beside those that always hold
-    ask: str = ""     # a yes-or-no field of each verdict; empty: none
+
+    rules: str = ""  # for the model, beside those that always hold
+    ask: str = ""  # a yes-or-no field of each verdict; empty: none
     yes: float = 1.0  # the score is multiplied with it after a yes
-    no: float = 1.0   # the score is multiplied with it after a no
+    no: float = 1.0  # the score is multiplied with it after a no
 
 # %% ../../nbs/rewards/04_rubric.ipynb #_HUMAN
 _HUMAN = """Add 0.2 to 0.4 to the penalty where part of a candidate is about something else than the level. \
@@ -78,8 +79,12 @@ the person. It changes none of your numbers."""
 _STRICTER = """Nothing but the level counts. A candidate that describes something else about the person matches nothing, \
 however true it is. Where only part of it is about something else, add 0.3 to 0.5 to the penalty."""
 
-VARIANTS = {"plain": Variant(), "stricter": Variant(_STRICTER), "humanlike": Variant(_HUMAN, "human", no=0.5),
-            "assistant": Variant(_ASSISTANT, "assistant", yes=0.0)}
+VARIANTS = {
+    "plain": Variant(),
+    "stricter": Variant(_STRICTER),
+    "humanlike": Variant(_HUMAN, "human", no=0.5),
+    "assistant": Variant(_ASSISTANT, "assistant", yes=0.0),
+}
 
 # %% ../../nbs/rewards/04_rubric.ipynb #_NUMBERS
 _NUMBERS = {"type": "array", "items": {"type": "number"}}
@@ -87,26 +92,39 @@ _TEXTS = {"type": "array", "items": {"type": "string"}}
 
 
 def _object(properties):
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
 
 # %% ../../nbs/rewards/04_rubric.ipynb #answer_schema
 @lru_cache(maxsize=64)
 def _answer_schema(
-    ask: str = "",        # yes-or-no field of each verdict, as a variant says
-    aspects: bool = False, # for several levels at once
+    ask: str = "",  # yes-or-no field of each verdict, as a variant says
+    aspects: bool = False,  # for several levels at once
 ) -> dict:
     "Give the JSON schema of an answer"
     question = {ask: {"type": "boolean"}} if ask else {}
-    verdict = {"id": {"type": "string"}, "reason": {"type": "string"}, "matches": _NUMBERS, "penalty": {"type": "number"},
-               **question, "score": {"type": "number"}}
+    verdict = {
+        "id": {"type": "string"},
+        "reason": {"type": "string"},
+        "matches": _NUMBERS,
+        "penalty": {"type": "number"},
+        **question,
+        "score": {"type": "number"},
+    }
     one = {"key_points": _TEXTS, "verdicts": {"type": "array", "items": _object(verdict)}}
     if not aspects:
         return _object(one)
-    return _object({"aspects": {"type": "array", "items": _object({"level": {"type": "string"}, **one})}})
+    return _object(
+        {"aspects": {"type": "array", "items": _object({"level": {"type": "string"}, **one})}}
+    )
 
 # %% ../../nbs/rewards/04_rubric.ipynb #answer_form
 def _answer_form(
-    schema: dict, # as `_answer_schema` makes it
+    schema: dict,  # as `_answer_schema` makes it
 ) -> Any:
     "Give an example of what a schema asks for, to be shown to a model"
     if schema["type"] == "object":
@@ -117,10 +135,10 @@ def _answer_form(
 
 # %% ../../nbs/rewards/04_rubric.ipynb #instructions
 def instructions(
-    level: str,                 # response brings rules of its own
-    variant: str = "plain",     # a key of `VARIANTS`
-    own: str = "",              # further instructions
-    levels: Sequence[str] = (), # several levels at once; empty: only `level`
+    level: str,  # response brings rules of its own
+    variant: str = "plain",  # a key of `VARIANTS`
+    own: str = "",  # further instructions
+    levels: Sequence[str] = (),  # several levels at once; empty: only `level`
 ) -> str:
     "Put the instructions for a model together"
     chosen = VARIANTS[check_name(variant, VARIANTS, "variant", ConfigError)]
@@ -136,8 +154,8 @@ def _instructions(variant, own, reply, aspects):
 # %% ../../nbs/rewards/04_rubric.ipynb #rubric_id
 @lru_cache(maxsize=1024)
 def rubric_id(
-    text: str, # as `instructions` gives it
-) -> str: # 8 hex digits
+    text: str,  # as `instructions` gives it
+) -> str:  # 8 hex digits
     "Name a rubric by its content"
     return fingerprint(text)[:8]
 
@@ -147,7 +165,7 @@ def _labels(candidates):
     labels = {}
     for id, text in candidates.items():
         code = zlib.crc32(text.encode("utf-8", "replace"))
-        while (label := f"k{code & 0xffff:04x}") in labels:
+        while (label := f"k{code & 0xFFFF:04x}") in labels:
             code += 1
         labels[label] = id
     return labels
@@ -155,26 +173,35 @@ def _labels(candidates):
 
 def _safe_json(payload):
     "Write an object with a line for each key"
-    lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in payload.items())
+    lines = (
+        f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"
+        for key, value in payload.items()
+    )
     text = "{" + ",\n".join(lines) + "}"
     return text.encode("utf-8", "replace").decode().replace("<", "\\u003c")
 
 # %% ../../nbs/rewards/04_rubric.ipynb #ITEMS
-ITEMS = {"state": "descriptions of this one state", "reply": "whole replies; look only for this level in each"}
+ITEMS = {
+    "state": "descriptions of this one state",
+    "reply": "whole replies; look only for this level in each",
+}
 
 
 def _what(request, hierarchy):
     if request.levels:
         return {"levels": {level: hierarchy[level].definition for level in request.levels}}
-    return {"level": request.level, "definition": request.definition or hierarchy[request.level].definition}
+    return {
+        "level": request.level,
+        "definition": request.definition or hierarchy[request.level].definition,
+    }
 
 
 def judge_chat(
-    request: JudgeRequest,            # the group
-    hierarchy: Hierarchy = HIERARCHY, # where definitions come from if the request has none
-    variant: str = "plain",           # a key of `VARIANTS`
-    **settings,                       # further fields of `ChatRequest`
-) -> tuple[ChatRequest, dict[str, str]]: # the question, and label → candidate id
+    request: JudgeRequest,  # the group
+    hierarchy: Hierarchy = HIERARCHY,  # where definitions come from if the request has none
+    variant: str = "plain",  # a key of `VARIANTS`
+    **settings,  # further fields of `ChatRequest`
+) -> tuple[ChatRequest, dict[str, str]]:  # the question, and label → candidate id
     "Ask for the scores of a whole group in one question"
     ids = _labels(request.candidates)
     order = sorted(ids)
@@ -182,30 +209,40 @@ def judge_chat(
     payload = {
         **_what(request, hierarchy),
         "candidates are": ITEMS["reply" if request.levels else request.item],
-        "context": [{"name": m.name, "text": m.content} for m in request.context if m.role != "system"],
+        "context": [
+            {"name": m.name, "text": m.content} for m in request.context if m.role != "system"
+        ],
         "truth": request.truth,
         "candidates": {label: request.candidates[ids[label]] for label in order},
     }
     schema = _answer_schema(VARIANTS[variant].ask, bool(request.levels))
-    settings = {"schema": schema, "caller": "judge"} | settings | ({"repeat": request.repeat} if request.repeat else {})
-    question = chat(_safe_json(payload), instructions(request.level, variant, request.rubric, request.levels), **settings)
+    settings = (
+        {"schema": schema, "caller": "judge"}
+        | settings
+        | ({"repeat": request.repeat} if request.repeat else {})
+    )
+    question = chat(
+        _safe_json(payload),
+        instructions(request.level, variant, request.rubric, request.levels),
+        **settings,
+    )
     return question, ids
 
 # %% ../../nbs/rewards/04_rubric.ipynb #CHARS_PER_TOKEN
 CHARS_PER_TOKEN = 4
-_NOTE_CHARS = 60   # room for the longest note
+_NOTE_CHARS = 60  # room for the longest note
 _FRAME_CHARS = 24  # what the form of a message costs
 
 
 def _cut_text(
-    text: str,       # anything
-    max_tokens: int, # four characters each; at least 20
-) -> str: # unchanged if it is short enough
+    text: str,  # anything
+    max_tokens: int,  # four characters each; at least 20
+) -> str:  # unchanged if it is short enough
     "Keep the head of a text, and say how much is missing"
     room = max_tokens * CHARS_PER_TOKEN
     if len(text) <= room:
         return text
-    head = text[:room - _NOTE_CHARS]
+    head = text[: room - _NOTE_CHARS]
     return f"{head} [~{(len(text) - len(head)) // CHARS_PER_TOKEN} tokens left out]"
 
 # %% ../../nbs/rewards/04_rubric.ipynb #_tokens
@@ -220,9 +257,9 @@ def _shortened(message, max_tokens):
 
 # %% ../../nbs/rewards/04_rubric.ipynb #cut_context
 def _cut_context(
-    messages: Sequence[Message], # oldest first
-    max_tokens: int,             # four characters each; at least 150
-) -> tuple[Message, ...]: # as they are if they fit
+    messages: Sequence[Message],  # oldest first
+    max_tokens: int,  # four characters each; at least 150
+) -> tuple[Message, ...]:  # as they are if they fit
     "Keep the head of the first message and the last messages, with a note for what is missing"
     require("context", (max_tokens >= 150, f"max_tokens must be at least 150, got {max_tokens}"))
     if sum(map(_tokens, messages)) <= max_tokens:
@@ -243,15 +280,18 @@ def _cut_context(
 
 # %% ../../nbs/rewards/04_rubric.ipynb #fit_request
 def fit_request(
-    request: JudgeRequest,            # of any length
-    max_context_tokens: int = 8000,   # four characters each
-    max_candidate_tokens: int = 2000, # for each candidate
-) -> tuple[JudgeRequest, dict[str, tuple[str, ...]]]: # what is sent, and flags of the candidates
+    request: JudgeRequest,  # of any length
+    max_context_tokens: int = 8000,  # four characters each
+    max_candidate_tokens: int = 2000,  # for each candidate
+) -> tuple[JudgeRequest, dict[str, tuple[str, ...]]]:  # what is sent, and flags of the candidates
     "Shorten context and candidates, and tell where"
     context = _cut_context(request.context, max_context_tokens)
     texts = {id: _cut_text(text, max_candidate_tokens) for id, text in request.candidates.items()}
     if context == request.context and texts == request.candidates:
         return request, dict.fromkeys(texts, ())
     always = () if context == request.context else ("context cut",)
-    flags = {id: always + (() if text == request.candidates[id] else ("candidate cut",)) for id, text in texts.items()}
+    flags = {
+        id: always + (() if text == request.candidates[id] else ("candidate cut",))
+        for id, text in texts.items()
+    }
     return replace(request, context=context, candidates=texts), flags

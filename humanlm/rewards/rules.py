@@ -22,87 +22,142 @@ _ENDS = ("ing", "ied", "ies", "ed", "es", "ly", "s", "e", "y")
 
 @lru_cache(maxsize=65536)
 def stem(
-    word: str, # lower case
+    word: str,  # lower case
 ) -> str:
     "Cut the commonest English endings, twice at most"
     for _ in range(2):
         end = next((end for end in _ENDS if word.endswith(end) and len(word) - len(end) >= 3), "")
-        word = word[:len(word) - len(end)]
+        word = word[: len(word) - len(end)]
     return word
 
 # %% ../../nbs/rewards/01_rules.ipynb #_TOKEN
-_TOKEN = re.compile(r"""
+_TOKEN = re.compile(
+    r"""
     https?://\S++                                    # an address
   | [^\W\d_]++(?:['’][^\W\d_]++)*+(?!\w)             # a word
   | [\w@#/~-]++(?:\.[\w@#/~-]++)*+                   # a name, path or number
   | [:;=]-?[()DPpO/|](?!\w)                          # a face
-  | [!?]+ | [.,;:…]""", re.X)
-_FACES = {")": "(smile)", "D": "(smile)", "P": "(smile)", "p": "(smile)",
-          "(": "(frown)", "/": "(frown)", "|": "(frown)", "O": "(gasp)"}
+  | [!?]+ | [.,;:…]""",
+    re.X,
+)
+_FACES = {
+    ")": "(smile)",
+    "D": "(smile)",
+    "P": "(smile)",
+    "p": "(smile)",
+    "(": "(frown)",
+    "/": "(frown)",
+    "|": "(frown)",
+    "O": "(gasp)",
+}
 
 
 def tokens(
-    text: str, # anything
+    text: str,  # anything
 ) -> list[str]:
     "Split a text into lower-case words, emoticons and marks"
     found = _TOKEN.findall(text)
-    return [_FACES[t[-1]] if t[0] in ":;=" and len(t) > 1 else t.lower().replace("’", "'") for t in found]
+    return [
+        _FACES[t[-1]] if t[0] in ":;=" and len(t) > 1 else t.lower().replace("’", "'")
+        for t in found
+    ]
 
 # %% ../../nbs/rewards/01_rules.ipynb #TERMS
 WORD_LISTS = read_json(FIXTURES / "rule_words.json")
 TERMS = WORD_LISTS["terms"]
 "Level → key → terms"
-VALENCE = {"angry": -1, "worried": -1, "sad": -1, "confused": -1, "unhappy": -1,
-           "excited": 1, "relieved": 1, "grateful": 1, "amused": 1, "happy": 1,
-           "surprised": 0, "curious": 0, "calm": 0}
-_OPPOSED = (("thrift", "generosity"), ("tradition", "novelty"), ("safety", "freedom"), ("trust", "distrust"),
-            ("effort", "luck"), ("order", "flux"), ("progress", "decline"), ("trying", "sources"), ("blunt", "gentle"),
-            ("formal", "casual"), ("short", "long"), ("sure", "hedged"))
+VALENCE = {
+    "angry": -1,
+    "worried": -1,
+    "sad": -1,
+    "confused": -1,
+    "unhappy": -1,
+    "excited": 1,
+    "relieved": 1,
+    "grateful": 1,
+    "amused": 1,
+    "happy": 1,
+    "surprised": 0,
+    "curious": 0,
+    "calm": 0,
+}
+_OPPOSED = (
+    ("thrift", "generosity"),
+    ("tradition", "novelty"),
+    ("safety", "freedom"),
+    ("trust", "distrust"),
+    ("effort", "luck"),
+    ("order", "flux"),
+    ("progress", "decline"),
+    ("trying", "sources"),
+    ("blunt", "gentle"),
+    ("formal", "casual"),
+    ("short", "long"),
+    ("sure", "hedged"),
+)
 OPPOSITE = {a: b for pair in _OPPOSED for a, b in (pair, pair[::-1])} | {"playful": "formal"}
 
 # %% ../../nbs/rewards/01_rules.ipynb #STRONG
-STRONG, MILD, FILLERS = (frozenset(map(stem, WORD_LISTS[name])) for name in ("strong", "mild", "fillers"))
+STRONG, MILD, FILLERS = (
+    frozenset(map(stem, WORD_LISTS[name])) for name in ("strong", "mild", "fillers")
+)
 NEGATORS = frozenset("not no never nor neither hardly without nobody nothing none cannot".split())
 
 # %% ../../nbs/rewards/01_rules.ipynb #rule_trie
 def _rule_trie(
-    tables: dict[str, dict[str, list[str]]], # level → key → terms
+    tables: dict[str, dict[str, list[str]]],  # level → key → terms
 ) -> dict:
     "Make the tree that is searched: stem → stem → ... → level → key and whether it is contrary"
     root: dict = {}
-    rows = ((level, key, term) for level, table in tables.items() for key, terms in table.items() for term in terms)
+    rows = (
+        (level, key, term)
+        for level, table in tables.items()
+        for key, terms in table.items()
+        for term in terms
+    )
     for level, key, term in rows:
         node = root
-        for word in term.removeprefix("!").split(): node = node.setdefault(stem(word), {})
+        for word in term.removeprefix("!").split():
+            node = node.setdefault(stem(word), {})
         taken = node.setdefault("", {}).setdefault(level, (key, term[:1] == "!"))[0]
-        if taken != key: raise HumanLMError(f"The {level} list has {term!r} under {taken!r} and {key!r}. Remove one.")
+        if taken != key:
+            raise HumanLMError(
+                f"The {level} list has {term!r} under {taken!r} and {key!r}. Remove one."
+            )
     return root
 
 
 @lru_cache(maxsize=1)
-def _terms(): return _rule_trie(TERMS | {level: TERMS[level] | {"": idle} for level, idle in WORD_LISTS["idle"].items()})
+def _terms():
+    return _rule_trie(
+        TERMS | {level: TERMS[level] | {"": idle} for level, idle in WORD_LISTS["idle"].items()}
+    )
 
 # %% ../../nbs/rewards/01_rules.ipynb #TermMention
 class _TermMention(NamedTuple):
     "A term of the lists in a text"
-    level: str     # a key of `TERMS`
-    key: str       # a key of the list of that level
+
+    level: str  # a key of `TERMS`
+    key: str  # a key of the list of that level
     negated: bool  # said with a negation, or listed as the contrary
-    at: int        # index of its first token
-    end: int       # index after its last token
+    at: int  # index of its first token
+    end: int  # index after its last token
 
 
 def _find(words, stems) -> Iterator[_TermMention]:
     "Go through the terms of a text, the longest at each place; a negation reaches the next few words of its clause"
     busy, reach = {}, -1
     for at, word in enumerate(words):
-        if word[0] in ".,;:!?…" or word == "but": reach = -1
+        if word[0] in ".,;:!?…" or word == "but":
+            reach = -1
         for level, (key, contrary, end) in _terms_at(stems, at).items():
-            if busy.get(level, 0) > at: continue
+            if busy.get(level, 0) > at:
+                continue
             busy[level] = end
-            if key: yield _TermMention(level, key, contrary != (at <= reach), at, end)
+            if key:
+                yield _TermMention(level, key, contrary != (at <= reach), at, end)
         if _negates(word) and busy.get("stance", 0) <= at + 1:
-            reach = at + _reach(word, stems[at + 1:at + 2])
+            reach = at + _reach(word, stems[at + 1 : at + 2])
 
 
 _OPINING = [[stem(word)] for word in "think believe feel see say suppose".split()]
@@ -120,21 +175,24 @@ def _terms_at(stems, at):
     node, hits = _terms(), {}
     for end in range(at, min(len(stems), at + 6)):
         node = node.get(stems[end])
-        if node is None: break
-        for level, (key, contrary) in node.get("", {}).items(): hits[level] = (key, contrary, end + 1)
+        if node is None:
+            break
+        for level, (key, contrary) in node.get("", {}).items():
+            hits[level] = (key, contrary, end + 1)
     return hits
 
 # %% ../../nbs/rewards/01_rules.ipynb #RuleReading
 class RuleReading(NamedTuple):
     "What the lists find in a text"
-    text: str                 # what was read
+
+    text: str  # what was read
     found: tuple[_TermMention, ...]  # terms in order of appearance
     content: tuple[str, ...]  # words that name something: no fillers, no terms of stance or emotion
-    words: int                # how many words it has
-    strong: int               # words that raise the strength
-    mild: int                 # words that lower it
-    marks: frozenset[str]     # ? and ! if they occur
-    turn: int                 # index of the last "but"; 0 if there is none
+    words: int  # how many words it has
+    strong: int  # words that raise the strength
+    mild: int  # words that lower it
+    marks: frozenset[str]  # ? and ! if they occur
+    turn: int  # index of the last "but"; 0 if there is none
 
     def keys(self, level: str) -> dict[str, int]:
         "Count the terms per key, most frequent first; negated ones count for the opposite, or for `not KEY`"
@@ -143,8 +201,12 @@ class RuleReading(NamedTuple):
     def side(self) -> str:  # for, against, neutral; empty if nothing is said
         "Tell which side a text takes"
         found = [f for f in self.found if f.level == "stance"]
-        if not found: return _by_sign(_sentiment(self.text), 0.5, "for", "against", "")
-        votes = [_SIDES[f.key] * (-1 if f.negated else 1) * (2 if self.turn and f.at > self.turn else 1) for f in found]
+        if not found:
+            return _by_sign(_sentiment(self.text), 0.5, "for", "against", "")
+        votes = [
+            _SIDES[f.key] * (-1 if f.negated else 1) * (2 if self.turn and f.at > self.turn else 1)
+            for f in found
+        ]
         return _by_sign(sum(votes) or votes[0], 0, "for", "against", "neutral")
 
     def strength(self) -> str:  # strong, mild or plain
@@ -153,7 +215,9 @@ class RuleReading(NamedTuple):
 
     def feelings(self) -> list[str]:  # keys of the list of emotions, in order of appearance
         "List the feelings that a text names or shows"
-        named = list(dict.fromkeys(f.key for f in self.found if f.level == "emotion" and not f.negated))
+        named = list(
+            dict.fromkeys(f.key for f in self.found if f.level == "emotion" and not f.negated)
+        )
         mood = _by_sign(_sentiment(self.text), 0.5, "happy", "unhappy", "")
         return named or [mood] * bool(mood)
 
@@ -162,7 +226,9 @@ class RuleReading(NamedTuple):
         found = ({"ask": 1} if "?" in self.marks else {}) | self.keys("goal")
         return [k for k in found if not k.startswith("not ")]
 
-    def surface(self) -> list[str]:  # keys of the list of manners: tone, structure, and size if it is marked
+    def surface(
+        self,
+    ) -> list[str]:  # keys of the list of manners: tone, structure, and size if it is marked
         "See the manner of a reply"
         size = ["short"] if self.words <= 8 else ["long"] if self.words >= 40 else []
         return [_tone(self), _structure(self), *size]
@@ -177,12 +243,13 @@ class RuleReading(NamedTuple):
         return list(self.keys("communication")) if self.describes_manner() else self.surface()
 
 
-def _key_of(f): return f.key if not f.negated else OPPOSITE.get(f.key, f"not {f.key}")
+def _key_of(f):
+    return f.key if not f.negated else OPPOSITE.get(f.key, f"not {f.key}")
 
 # %% ../../nbs/rewards/01_rules.ipynb #read_rules
 @lru_cache(maxsize=4096)
 def read_rules(
-    text: str, # anything, trusted or not
+    text: str,  # anything, trusted or not
 ) -> RuleReading:
     "Read a text with the word lists, in linear time"
     words = tokens(text)
@@ -190,29 +257,36 @@ def read_rules(
     found = tuple(_find(words, stems))
     used = {i for f in found if f.level in ("stance", "emotion") for i in range(f.at, f.end)}
     return RuleReading(
-        text, found,
+        text,
+        found,
         content=tuple(w for i, w in enumerate(words) if i not in used and _names(w)),
         words=sum(w[0].isalnum() for w in words),
         strong=sum(s in STRONG for s in stems),
         mild=sum(s in MILD for s in stems),
         marks=frozenset(w[0] for w in words if w[0] in "?!"),
-        turn=max((i for i, w in enumerate(words) if w == "but"), default=0))
+        turn=max((i for i, w in enumerate(words) if w == "but"), default=0),
+    )
 
 
 def _names(word):
     plain = len(word) > 2 and word.replace("'", "").isalpha()
-    return plain and word not in NEGATORS and not any(stem(word) in words for words in (FILLERS, STRONG, MILD))
+    return (
+        plain
+        and word not in NEGATORS
+        and not any(stem(word) in words for words in (FILLERS, STRONG, MILD))
+    )
 
 # %% ../../nbs/rewards/01_rules.ipynb #_vader
 @lru_cache(maxsize=1)
 def _vader():
     from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
+
     return SentimentIntensityAnalyzer()
 
 
 def _sentiment(
-    text: str, # anything
-) -> float: # in [-1, 1]
+    text: str,  # anything
+) -> float:  # in [-1, 1]
     "Rate the first 1,000 characters with VADER (Hutto and Gilbert, 2014)"
     return _vader().polarity_scores(text[:1000])["compound"]
 
@@ -225,45 +299,63 @@ def _by_sign(x, least, plus, minus, zero):
 
 # %% ../../nbs/rewards/01_rules.ipynb #_COURTESY
 _COURTESY = frozenset("please thanks thank sorry pardon appreciate grateful".split())
-_STIFF = frozenset("dear hereby regards sincerely kindly furthermore therefore shall pursuant".split())
+_STIFF = frozenset(
+    "dear hereby regards sincerely kindly furthermore therefore shall pursuant".split()
+)
 
 
 def _tone(
-    r: RuleReading, # of a reply
-) -> str: # formal, gentle, playful, excited, hedged, casual, blunt or sure
+    r: RuleReading,  # of a reply
+) -> str:  # formal, gentle, playful, excited, hedged, casual, blunt or sure
     "See the tone of a reply on its surface"
     words = _plain_words(r)
-    if _STIFF & set(words): return "formal"
-    if _COURTESY & set(words) or "would you" in r.text.lower(): return "gentle"
-    if "amused" in r.keys("emotion"): return "playful"
-    if "!" in r.marks: return "excited"
-    if r.mild or {"not", "sure"} <= set(words): return "hedged"
-    if _stately(r, words): return "formal"
+    if _STIFF & set(words):
+        return "formal"
+    if _COURTESY & set(words) or "would you" in r.text.lower():
+        return "gentle"
+    if "amused" in r.keys("emotion"):
+        return "playful"
+    if "!" in r.marks:
+        return "excited"
+    if r.mild or {"not", "sure"} <= set(words):
+        return "hedged"
+    if _stately(r, words):
+        return "formal"
     return "casual" if r.text[:1].islower() else "blunt" if r.words <= 8 else "sure"
 
 
-def _plain_words(r): return [w for w in tokens(r.text[:4000]) if w[0].isalpha()]
+def _plain_words(r):
+    return [w for w in tokens(r.text[:4000]) if w[0].isalpha()]
 
 
 def _stately(r, words):
     long_words = sum(map(len, words)) > 5 * len(words)
-    return r.words >= 10 and r.text[:1].isupper() and long_words and not any("'" in w for w in words)
+    return (
+        r.words >= 10 and r.text[:1].isupper() and long_words and not any("'" in w for w in words)
+    )
 
 # %% ../../nbs/rewards/01_rules.ipynb #_ORDERS
-_ORDERS = frozenset("""try use run install check make restart go look type click see read open remove add put set get
+_ORDERS = frozenset(
+    """try use run install check make restart go look type click see read open remove add put set get
     ask give tell let take turn start stop wait keep leave write send call wear pick change copy paste do don't search
-    google boot reboot edit come bring sign vote scrap unplug hold press count first""".split())
+    google boot reboot edit come bring sign vote scrap unplug hold press count first""".split()
+)
 _YOU_SHOULD = re.compile(r"\byou (?:should|could|need|have) ", re.I)
-_PAST = re.compile(r"""
+_PAST = re.compile(
+    r"""
     \b(?:i|we|my[ ]\w+)(?:[ ]\w+)?[ ]
     (?:was|were|had|did|used|got|went|took|saw|lost|found|tried|made|\w{3,}ed)\b
-  | \blast[ ](?:year|week|night|time)\b | \bwhen[ ]i\b""", re.I | re.X)
+  | \blast[ ](?:year|week|night|time)\b | \bwhen[ ]i\b""",
+    re.I | re.X,
+)
 
 
 def _structure(
-    r: RuleReading, # of a reply
-) -> str: # question, instruction, story or claim
+    r: RuleReading,  # of a reply
+) -> str:  # question, instruction, story or claim
     "See how a reply is built"
-    if "?" in r.marks: return "question"
-    if not _ORDERS.isdisjoint(_plain_words(r)[:1]) or _YOU_SHOULD.search(r.text): return "instruction"
+    if "?" in r.marks:
+        return "question"
+    if not _ORDERS.isdisjoint(_plain_words(r)[:1]) or _YOU_SHOULD.search(r.text):
+        return "instruction"
     return "story" if r.words > 8 and _PAST.search(r.text[:2000]) else "claim"

@@ -28,16 +28,21 @@ from ..worlds.oracle import COPY_LIMIT, copied_share
 @dataclass(frozen=True)
 class JudgeRequest:
     "A group of candidates to be compared with the truth"
-    level: str                         # stance, ..., communication, or response
-    truth: str                         # the real reply, or a description of the true state
-    candidates: dict[str, str]         # id → text, never trusted
+
+    level: str  # stance, ..., communication, or response
+    truth: str  # the real reply, or a description of the true state
+    candidates: dict[str, str]  # id → text, never trusted
     context: tuple[Message, ...] = ()  # what the person answered, oldest first
-    definition: str = ""               # what the level means; empty: as the judge's hierarchy says
-    rubric: str = ""                   # further instructions of our own for a model
-    seed: int = 0                      # order of presentation
-    item: str = "state"                # what each candidate is: state (a description of one), or reply (a whole one)
-    repeat: int = 0                    # number of this repetition of the same question, so that a cache asks again
-    levels: tuple[str, ...] = ()       # judge whole replies on all of these at once, instead of on `level`
+    definition: str = ""  # what the level means; empty: as the judge's hierarchy says
+    rubric: str = ""  # further instructions of our own for a model
+    seed: int = 0  # order of presentation
+    item: str = (
+        "state"  # what each candidate is: state (a description of one), or reply (a whole one)
+    )
+    repeat: int = 0  # number of this repetition of the same question, so that a cache asks again
+    levels: tuple[
+        str, ...
+    ] = ()  # judge whole replies on all of these at once, instead of on `level`
     schema_version: int = 1
 
     @property
@@ -53,6 +58,7 @@ class JudgeRequest:
 # %% ../../nbs/rewards/03_scoring.ipynb #Judge
 class Judge(Protocol):
     "One call per group: a request goes in, a score for every candidate comes out, in any order"
+
     name: str
     ledger: Ledger
 
@@ -60,8 +66,15 @@ class Judge(Protocol):
 
 # %% ../../nbs/rewards/03_scoring.ipynb #FIXED
 # status → the value that goes with it; the value of `scored` is the judge's
-FIXED = {"empty": 0.0, "bad format": 0.0, "copied context": 0.0, "ground truth copy": 1.0,
-         "unsaid": math.nan, "judge failed": math.nan, "over budget": math.nan}
+FIXED = {
+    "empty": 0.0,
+    "bad format": 0.0,
+    "copied context": 0.0,
+    "ground truth copy": 1.0,
+    "unsaid": math.nan,
+    "judge failed": math.nan,
+    "over budget": math.nan,
+}
 
 STATUSES = ("scored", *FIXED)
 JUDGE_FAULTS = ("judge failed", "over budget")
@@ -74,8 +87,8 @@ def excusable(score: Score, level: str) -> bool:
 
 # %% ../../nbs/rewards/03_scoring.ipynb #ruled
 def ruled(
-    id: str,           # the candidate
-    status: str,       # a key of `FIXED`
+    id: str,  # the candidate
+    status: str,  # a key of `FIXED`
     reason: str = "",  # empty: the status again
 ) -> Score:
     "Give the score that a status carries by rule"
@@ -88,22 +101,24 @@ def unsaid(id: str) -> Score:
 
 # %% ../../nbs/rewards/03_scoring.ipynb #format_score
 def format_score(
-    id: str,            # the candidate
+    id: str,  # the candidate
     parse_status: str,  # as the parser of the hierarchy says
 ) -> Score | None:
     "Score a completion that did not parse; None if it did"
     if parse_status == "ok":
         return None
-    return ruled(id, "empty" if parse_status == "empty" else "bad format", f"not parsed: {parse_status}")
+    return ruled(
+        id, "empty" if parse_status == "empty" else "bad format", f"not parsed: {parse_status}"
+    )
 
 # %% ../../nbs/rewards/03_scoring.ipynb #_QUOTED
 _QUOTED = re.compile(r"^\s*>.*$", re.M)
 
 
 def _candidate_score(
-    id: str,               # the candidate
-    text: str,             # what it says
-    request: JudgeRequest, # the group it belongs to
+    id: str,  # the candidate
+    text: str,  # what it says
+    request: JudgeRequest,  # the group it belongs to
 ) -> Score | None:
     "Score what needs no judge: empty, copied, or the truth itself; else None"
     if not text.strip():
@@ -126,7 +141,9 @@ class RequestParts:
 
     def __init__(self, request: JudgeRequest):
         self.request, self.twin, first = request, {}, {}
-        self.ruled = {id: _candidate_score(id, text, request) for id, text in request.candidates.items()}
+        self.ruled = {
+            id: _candidate_score(id, text, request) for id, text in request.candidates.items()
+        }
         for id, text in request.candidates.items():
             if self.ruled[id] is None:
                 self.twin[id] = first.setdefault(text.strip(), id)
@@ -160,7 +177,11 @@ def _bound(judge, id, found):
         return replace(score, value=FIXED[score.status])
     if score.status == "scored" and 0 <= score.value <= 1:
         return score if score.judge else replace(score, judge=judge.name)
-    return judge_fault(judge, id, f"the judge's score {score.value!r} ({shorten(score.status)}) is none between 0 and 1")
+    return judge_fault(
+        judge,
+        id,
+        f"the judge's score {score.value!r} ({shorten(score.status)}) is none between 0 and 1",
+    )
 
 # %% ../../nbs/rewards/03_scoring.ipynb #scores_by_id
 def scores_by_id(judge, ids, scores):
@@ -183,53 +204,59 @@ async def ask_judge(judge, request):
 
 # %% ../../nbs/rewards/03_scoring.ipynb #score_group
 async def score_group(
-    judge: Judge,          # asked at most once
-    request: JudgeRequest, # the group
-) -> list[Score]: # in the order of the candidates
+    judge: Judge,  # asked at most once
+    request: JudgeRequest,  # the group
+) -> list[Score]:  # in the order of the candidates
     "Score every candidate of a group"
     group = RequestParts(request)
     return group.scores(await ask_judge(judge, replace(request, candidates=group.open)))
 
 # %% ../../nbs/rewards/03_scoring.ipynb #score_groups
 async def score_groups(
-    judge: Judge,                      # asked at most once per group
+    judge: Judge,  # asked at most once per group
     requests: Iterable[JudgeRequest],  # one per group, taken as they are needed
-    concurrency: int = 16,             # groups under way at once
-) -> list[list[Score]]: # in the order of the requests
+    concurrency: int = 16,  # groups under way at once
+) -> list[list[Score]]:  # in the order of the requests
     "Score many groups, several at a time"
     return await in_turn(partial(score_group, judge), requests, concurrency)
 
 # %% ../../nbs/rewards/03_scoring.ipynb #JudgeError
 class JudgeError(HumanLMError):
     "A judge that fails too often to go on, or whose budget is spent: `status` says which"
+
     def __init__(self, status: str, message: str):
         super().__init__(message)
         self.status = status
 
 
 def _fault_share(
-    scores: Sequence[Score], # of any groups
-) -> float: # in [0, 1]; 0 for no scores
+    scores: Sequence[Score],  # of any groups
+) -> float:  # in [0, 1]; 0 for no scores
     "Give the share of the scores that the judge failed to give"
     return sum(s.status in JUDGE_FAULTS for s in scores) / max(1, len(scores))
 
 # %% ../../nbs/rewards/03_scoring.ipynb #require_judged
 def require_judged(
-    scores: Iterable[Score], # of any groups
-    limit: float = 0.5,      # largest share of judge faults
-    group: str = "judge",    # of the judge's settings, for messages
+    scores: Iterable[Score],  # of any groups
+    limit: float = 0.5,  # largest share of judge faults
+    group: str = "judge",  # of the judge's settings, for messages
 ):
     "Raise `JudgeError` if the judge failed on more than `limit` of the scores, or if its budget is spent"
     scores = list(scores)
     failed = [s for s in scores if s.status in JUDGE_FAULTS]
     spent = next((s for s in failed if s.status == "over budget"), None)
     if spent:
-        raise JudgeError("over budget", f"The judge {spent.judge!r} stopped: {spent.reason.rstrip('.')}. "
-                         f"Raise {group}.budget and resume.")
+        raise JudgeError(
+            "over budget",
+            f"The judge {spent.judge!r} stopped: {spent.reason.rstrip('.')}. "
+            f"Raise {group}.budget and resume.",
+        )
     if _fault_share(scores) <= limit:
         return
     reason, count = Counter(s.reason for s in failed).most_common(1)[0]
     raise JudgeError(
-        "judge failed", f"The judge {failed[0].judge!r} failed on {len(failed)} of {len(scores)} candidates "
+        "judge failed",
+        f"The judge {failed[0].judge!r} failed on {len(failed)} of {len(scores)} candidates "
         f"(limit {limit:.0%}). Most often ({count}x): {reason.rstrip('.')}. Fix the cause and resume, or raise "
-        f"{group}.max_failed_share.")
+        f"{group}.max_failed_share.",
+    )

@@ -43,14 +43,24 @@ def _edit_similarity(
     "Compute the normalised Levenshtein similarity of each pair"
     from rapidfuzz.distance import Levenshtein
     from rapidfuzz.process import cpdist
-    return _measured(lambda a, b: cpdist(a, b, scorer=Levenshtein.normalized_similarity), texts, truths)
+
+    return _measured(
+        lambda a, b: cpdist(a, b, scorer=Levenshtein.normalized_similarity), texts, truths
+    )
 
 # %% ../../nbs/rewards/09_texts.ipynb #_bleu
 @cache
 def _bleu_of(longest: int):
     "Make SacreBLEU's measure for runs of up to `longest` words"
     from sacrebleu.metrics.bleu import BLEU
-    return BLEU(max_ngram_order=longest, tokenize="none", smooth_method="floor", smooth_value=0.1, effective_order=True)
+
+    return BLEU(
+        max_ngram_order=longest,
+        tokenize="none",
+        smooth_method="floor",
+        smooth_value=0.1,
+        effective_order=True,
+    )
 
 
 def _bleu(
@@ -58,9 +68,13 @@ def _bleu(
     truths: Sequence[str],  # N
 ) -> np.ndarray:  # [N] in 0..1
     "Compute the sentence BLEU of each pair, over words between blanks"
+
     def score(a, b):
         longest = min(4, len(a.split()), len(b.split()))
-        return _bleu_of(longest).sentence_score(" ".join(a.split()), [" ".join(b.split())]).score / 100
+        return (
+            _bleu_of(longest).sentence_score(" ".join(a.split()), [" ".join(b.split())]).score / 100
+        )
+
     return _measured(lambda a, b: list(map(score, a, b)), texts, truths)
 
 # %% ../../nbs/rewards/09_texts.ipynb #_chrf
@@ -68,6 +82,7 @@ def _bleu(
 def _chrf():
     "Make SacreBLEU's measure"
     from sacrebleu.metrics.chrf import CHRF
+
     return CHRF()
 
 
@@ -76,12 +91,17 @@ def chrf(
     truths: Sequence[str],  # N
 ) -> np.ndarray:  # [N] in 0..1
     "Compute the chrF of each pair: F-score of runs of one to six letters"
-    return _measured(lambda a, b: [_chrf().sentence_score(x, [y]).score / 100 for x, y in zip(a, b)], texts, truths)
+    return _measured(
+        lambda a, b: [_chrf().sentence_score(x, [y]).score / 100 for x, y in zip(a, b)],
+        texts,
+        truths,
+    )
 
 # %% ../../nbs/rewards/09_texts.ipynb #_embedder
 @cache
 def _embedder(name: str):
     from humanlm.models.embeddings import Embedder
+
     return Embedder(name)
 
 
@@ -92,8 +112,10 @@ def _embedding_similarity(
     prefix: str = "",  # written before each text, but not before the truth
 ) -> np.ndarray:  # [N] in -1..1
     "Compute the cosine of the sentence vectors of each pair"
+
     def cosine(a, b):
         return (_embedder(model)([prefix + text for text in a]) * _embedder(model)(list(b))).sum(1)
+
     return _measured(cosine, texts, truths)
 
 # %% ../../nbs/rewards/09_texts.ipynb #BERTSCORE
@@ -107,16 +129,26 @@ def _bert_scorer(model: str) -> Any:
         from bert_score import BERTScorer
         from bert_score.utils import model2layers
     except ImportError as e:
-        raise DataError("BERTScore needs the package bert-score: pip install 'humanlm[texts]'.") from e
+        raise DataError(
+            "BERTScore needs the package bert-score: pip install 'humanlm[texts]'."
+        ) from e
     known = model in model2layers
     try:
-        return BERTScorer(model, lang="en", rescale_with_baseline=known, num_layers=None if known else _layers(model))
+        return BERTScorer(
+            model,
+            lang="en",
+            rescale_with_baseline=known,
+            num_layers=None if known else _layers(model),
+        )
     except OSError as e:
-        raise DataError(f"bertscore/{shorten(model)}: {shorten(e)}. Name a model of the Hub, or a folder.") from e
+        raise DataError(
+            f"bertscore/{shorten(model)}: {shorten(e)}. Name a model of the Hub, or a folder."
+        ) from e
 
 
 def _layers(model: str) -> int:
     from transformers import AutoConfig
+
     return AutoConfig.from_pretrained(model, trust_remote_code=False).num_hidden_layers
 
 # %% ../../nbs/rewards/09_texts.ipynb #bert_score
@@ -126,12 +158,18 @@ def _bert_score(
     model: str = BERTSCORE,  # of the Hub, or a folder
 ) -> np.ndarray:  # [N], at most 1
     "Compute BERTScore (F1) of each pair"
-    return _measured(lambda a, b: _bert_scorer(model).score(list(a), list(b))[2].numpy(), texts, truths)
+    return _measured(
+        lambda a, b: _bert_scorer(model).score(list(a), list(b))[2].numpy(), texts, truths
+    )
 
 # %% ../../nbs/rewards/09_texts.ipynb #text_metrics
 text_metrics: dict[str, Callable[..., np.ndarray]] = {
-    "edit_similarity": _edit_similarity, "bleu": _bleu, "chrf": chrf, "embedding": _embedding_similarity,
-    "bertscore": _bert_score}
+    "edit_similarity": _edit_similarity,
+    "bleu": _bleu,
+    "chrf": chrf,
+    "embedding": _embedding_similarity,
+    "bertscore": _bert_score,
+}
 WITH_MODEL = ("embedding", "bertscore")
 
 
@@ -147,7 +185,9 @@ def check_text_metric(
     kind, slash, model = name.partition("/")
     check_name(kind, text_metrics, "measure of texts")
     if slash and (kind not in WITH_MODEL or not model):
-        raise DataError(f"{shorten(name)!r}: only {' and '.join(WITH_MODEL)} take a model, such as embedding/minilm.")
+        raise DataError(
+            f"{shorten(name)!r}: only {' and '.join(WITH_MODEL)} take a model, such as embedding/minilm."
+        )
     return name
 
 

@@ -21,8 +21,25 @@ from ..clients.client import ChatClient
 from ..clients.limits import side_by_side
 from ..clients.protocol import CacheError, LLMError
 from ..clients.reader import read_answer
-from .rubric import CHARS_PER_TOKEN, VARIANTS, Variant, fit_request, judge_chat, rubric_id
-from .scoring import Judge, JudgeRequest, RequestParts, ask_judge, judge_fault, ruled, same_score, scores_by_id, unsaid
+from humanlm.rewards.rubric import (
+    CHARS_PER_TOKEN,
+    VARIANTS,
+    Variant,
+    fit_request,
+    judge_chat,
+    rubric_id,
+)
+from humanlm.rewards.scoring import (
+    Judge,
+    JudgeRequest,
+    RequestParts,
+    ask_judge,
+    judge_fault,
+    ruled,
+    same_score,
+    scores_by_id,
+    unsaid,
+)
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #_no_bool
 def _no_bool(value):
@@ -36,6 +53,7 @@ _Number = Annotated[FiniteFloat, BeforeValidator(_no_bool)]  # true and false wo
 
 class _Verdict(BaseModel):
     "What a model says about one candidate"
+
     model_config = ConfigDict(coerce_numbers_to_str=True, extra="allow")
     matches: list[_Number] = []
     penalty: _Number | None = None
@@ -61,7 +79,9 @@ def _gate(verdict, variant):
     if not isinstance(said, bool):
         raise ValueError(f"no true or false in {variant.ask}")
     factor = variant.yes if said else variant.no
-    return factor, () if factor == 1 else (f"{variant.ask}: {'yes' if said else 'no'}, score x {factor:g}",)
+    return factor, () if factor == 1 else (
+        f"{variant.ask}: {'yes' if said else 'no'}, score x {factor:g}",
+    )
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #_oddities
 def _oddities(verdict, value):
@@ -83,24 +103,41 @@ def _read_verdict(raw, id, points, variant):
         return ruled(id, "judge failed", f"unusable verdict: {shorten(str(detail), 200)}")
     penalty = math.nan if verdict.penalty is None or not verdict.matches else verdict.penalty
     flags = (*_oddities(verdict, value), *gate)
-    return Score(id, value * factor, "scored", verdict.reason, points, tuple(verdict.matches), penalty, flags=flags)
+    return Score(
+        id,
+        value * factor,
+        "scored",
+        verdict.reason,
+        points,
+        tuple(verdict.matches),
+        penalty,
+        flags=flags,
+    )
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #bind
 def _bind(
-    found: Any,           # an object with key points and verdicts, as a model wrote it
+    found: Any,  # an object with key points and verdicts, as a model wrote it
     ids: dict[str, str],  # label → candidate id
     variant: Variant = VARIANTS["plain"],
-) -> list[Score]: # one per candidate
+) -> list[Score]:  # one per candidate
     "Give every candidate its verdict, looked up by label"
     found = found if isinstance(found, dict) else {}
     verdicts, points = found.get("verdicts"), found.get("key_points")
     if isinstance(verdicts, dict):
-        verdicts = [{"id": id} | v for id, v in verdicts.items() if isinstance(v, dict) and v.get("id", id) == id]
+        verdicts = [
+            {"id": id} | v
+            for id, v in verdicts.items()
+            if isinstance(v, dict) and v.get("id", id) == id
+        ]
     by_label = {label: [] for label in ids}
     for verdict in verdicts if isinstance(verdicts, list) else ():
         if isinstance(verdict, dict):
             by_label.get(str(verdict.get("id")), []).append(verdict)
-    points = None if points is None else tuple(map(str, points if isinstance(points, list) else [points]))
+    points = (
+        None
+        if points is None
+        else tuple(map(str, points if isinstance(points, list) else [points]))
+    )
     return [_one_verdict(by_label[label], id, points, variant) for label, id in ids.items()]
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #_one_verdict
@@ -120,10 +157,10 @@ def _last_object(answer, key):
 
 
 def _answer_scores(
-    answer: str | dict,    # of a model, as text or already read
-    ids: dict[str, str],   # label → candidate id
-    variant: str = "plain", # a key of `VARIANTS`
-) -> list[Score]: # one per candidate
+    answer: str | dict,  # of a model, as text or already read
+    ids: dict[str, str],  # label → candidate id
+    variant: str = "plain",  # a key of `VARIANTS`
+) -> list[Score]:  # one per candidate
     "Read an answer about one level"
     try:
         return _bind(_last_object(answer, "verdicts"), ids, VARIANTS[variant])
@@ -132,16 +169,19 @@ def _answer_scores(
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #aspect_scores
 def _aspect_scores(
-    answer: str | dict,     # of a model, as text or already read
-    ids: dict[str, str],    # label → candidate id
+    answer: str | dict,  # of a model, as text or already read
+    ids: dict[str, str],  # label → candidate id
     levels: Sequence[str],  # that were asked about
-    variant: str = "plain", # a key of `VARIANTS`
-) -> dict[str, list[Score]]: # level → one score per candidate
+    variant: str = "plain",  # a key of `VARIANTS`
+) -> dict[str, list[Score]]:  # level → one score per candidate
     "Read an answer about several levels"
     try:
         aspects = _last_object(answer, "aspects")["aspects"]
     except ValueError as e:
-        return {level: [ruled(id, "judge failed", shorten(str(e), 300)) for id in ids.values()] for level in levels}
+        return {
+            level: [ruled(id, "judge failed", shorten(str(e), 300)) for id in ids.values()]
+            for level in levels
+        }
     found = {level: [] for level in levels}
     for aspect in aspects if isinstance(aspects, list) else ():
         if isinstance(aspect, dict):
@@ -152,11 +192,14 @@ def _aspect_scores(
 def _one_aspect(found, ids, variant):
     if len(found) == 1:
         return _bind(found[0], ids, variant)
-    return [ruled(id, "judge failed", f"the level was answered {len(found)} times") for id in ids.values()]
+    return [
+        ruled(id, "judge failed", f"the level was answered {len(found)} times")
+        for id in ids.values()
+    ]
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #complain
 def _complain(
-    scores: Iterable[Score], # with labels as ids
+    scores: Iterable[Score],  # with labels as ids
 ):
     "Raise `ValueError` if a score is missing; its message is for the model"
     wrong = [f"{s.id}: {s.reason}" for s in scores if s.status == "judge failed"]
@@ -166,7 +209,7 @@ def _complain(
 
 def split_request(
     request: JudgeRequest,
-    protocol: str = "group", # group: one question for all; single: one for each candidate
+    protocol: str = "group",  # group: one question for all; single: one for each candidate
 ) -> list[JudgeRequest]:
     "Split a request into what is asked at once"
     if check_name(protocol, ("group", "single"), "protocol", ConfigError) == "group":
@@ -175,7 +218,7 @@ def split_request(
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #mean_score
 def _mean_score(
-    scores: Sequence[Score], # of one candidate
+    scores: Sequence[Score],  # of one candidate
 ) -> Score:
     "Average repeated judgements; those that failed are left out, with a flag"
     good = [s for s in scores if s.status == "scored"]
@@ -185,9 +228,14 @@ def _mean_score(
     mean = math.fsum(values) / len(values)
     nearest = min(good, key=lambda s: abs(s.value - mean))
     missing = (f"{len(good)} of {len(scores)} scored",) if len(good) < len(scores) else ()
-    return replace(nearest, value=mean, spread=max(values) - min(values), cached=all(s.cached for s in scores),
-                   flags=(*dict.fromkeys(flag for s in good for flag in s.flags), *missing),
-                   protocol=f"{good[0].protocol}, mean of {len(good)}")
+    return replace(
+        nearest,
+        value=mean,
+        spread=max(values) - min(values),
+        cached=all(s.cached for s in scores),
+        flags=(*dict.fromkeys(flag for s in good for flag in s.flags), *missing),
+        protocol=f"{good[0].protocol}, mean of {len(good)}",
+    )
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #LLMJudge
 class LLMJudge:
@@ -195,62 +243,104 @@ class LLMJudge:
 
     def __init__(
         self,
-        client: ChatClient,                # the model
+        client: ChatClient,  # the model
         hierarchy: Hierarchy = HIERARCHY,  # definitions of the levels
-        rubric: str = "",                  # further instructions, before those of the request
-        variant: str = "plain",            # a key of `VARIANTS`
-        protocol: str = "group",           # one question for a whole group, or single: one for each candidate
-        repeats: int = 1,                  # times that each question is asked, to take the mean
-        max_context_tokens: int = 8000,    # see `cut_context`
+        rubric: str = "",  # further instructions, before those of the request
+        variant: str = "plain",  # a key of `VARIANTS`
+        protocol: str = "group",  # one question for a whole group, or single: one for each candidate
+        repeats: int = 1,  # times that each question is asked, to take the mean
+        max_context_tokens: int = 8000,  # see `cut_context`
         max_candidate_tokens: int = 2000,  # see `cut_text`
-        **settings,                        # further fields of `ChatRequest`: temperature, max_tokens
+        **settings,  # further fields of `ChatRequest`: temperature, max_tokens
     ):
         check_name(variant, VARIANTS, "variant", ConfigError)
         check_name(protocol, ("group", "single"), "protocol", ConfigError)
         self.client, self.name, self.ledger = client, client.name, client.ledger
-        self.hierarchy, self.rubric, self.variant, self.protocol = hierarchy, rubric, variant, protocol
+        self.hierarchy, self.rubric, self.variant, self.protocol = (
+            hierarchy,
+            rubric,
+            variant,
+            protocol,
+        )
         self.repeats, self.settings = repeats, settings
-        self.fit = partial(fit_request, max_context_tokens=max_context_tokens, max_candidate_tokens=max_candidate_tokens)
+        self.fit = partial(
+            fit_request,
+            max_context_tokens=max_context_tokens,
+            max_candidate_tokens=max_candidate_tokens,
+        )
 
     async def __call__(self, request: JudgeRequest) -> list[Score]:
         "Judge a group on its level"
-        return (await self.aspects(replace(request, levels=()) if request.levels else request))[request.level]
+        return (await self.aspects(replace(request, levels=()) if request.levels else request))[
+            request.level
+        ]
 
     async def aspects(
         self,
-        request: JudgeRequest, # on one level or on several at once
+        request: JudgeRequest,  # on one level or on several at once
     ) -> dict[str, list[Score]]:
         "Ask all questions of a request; give level → scores"
         rubric = "\n\n".join(filter(None, (self.rubric, request.rubric)))
-        turns = [replace(request, rubric=rubric, seed=request.seed + i, repeat=request.repeat * self.repeats + i)
-                 for i in range(self.repeats)]
+        turns = [
+            replace(
+                request,
+                rubric=rubric,
+                seed=request.seed + i,
+                repeat=request.repeat * self.repeats + i,
+            )
+            for i in range(self.repeats)
+        ]
         parts = [part for turn in turns for part in split_request(turn, self.protocol)]
         answers = await _together([self._one(part) for part in parts])
         found = {level: {id: [] for id in request.candidates} for level in request.asked}
-        for level, scores in ((level, scores) for answer in answers for level, scores in answer.items()):
+        for level, scores in (
+            (level, scores) for answer in answers for level, scores in answer.items()
+        ):
             for score in scores:
                 found[level][score.id].append(score)
-        return {level: [_mean_score(scores) for scores in by_id.values()] for level, by_id in found.items()}
+        return {
+            level: [_mean_score(scores) for scores in by_id.values()]
+            for level, by_id in found.items()
+        }
 
     async def _one(self, request):
         "Ask one question; give level → scores"
         try:
             request, cut = self.fit(request)
             question, ids = judge_chat(request, self.hierarchy, self.variant, **self.settings)
-            scores, cached = await _answer(self, question, partial(_read, self, request, dict(zip(ids, ids))))
+            scores, cached = await _answer(
+                self, question, partial(_read, self, request, dict(zip(ids, ids)))
+            )
         except CacheError:
             raise
         except Exception as e:  # of any kind: one question must not cost the others
-            return {level: [judge_fault(self, id, e) for id in request.candidates] for level in request.asked}
+            return {
+                level: [judge_fault(self, id, e) for id in request.candidates]
+                for level in request.asked
+            }
         known = {"judge": self.name, "cached": cached, "protocol": self._how(question, request)}
-        return {level: [replace(s, id=ids[s.id], flags=s.flags + cut[ids[s.id]], **known) for s in of_one]
-                for level, of_one in scores.items()}
+        return {
+            level: [
+                replace(s, id=ids[s.id], flags=s.flags + cut[ids[s.id]], **known) for s in of_one
+            ]
+            for level, of_one in scores.items()
+        }
 
     def _how(self, question, request):
         "Say how a question was asked"
         rules = f"{self.variant} {rubric_id(question.messages[0]['content'])}"
         order = f"order {request.seed}" if len(request.candidates) > 1 else ""
-        return ", ".join(filter(None, (self.protocol, f"{len(request.levels)} levels" if request.levels else "", rules, order)))
+        return ", ".join(
+            filter(
+                None,
+                (
+                    self.protocol,
+                    f"{len(request.levels)} levels" if request.levels else "",
+                    rules,
+                    order,
+                ),
+            )
+        )
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #_together
 async def _together(jobs):
@@ -289,40 +379,67 @@ def _known(judge, scores, error):
     "Keep what could be bound; where a repair was stopped, the rest failed for that reason"
     if error.kind == "bad answer":
         return scores
-    return {level: [judge_fault(judge, s.id, error) if s.status == "judge failed" else s for s in of_one]
-            for level, of_one in scores.items()}
+    return {
+        level: [
+            judge_fault(judge, s.id, error) if s.status == "judge failed" else s for s in of_one
+        ]
+        for level, of_one in scores.items()
+    }
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #judging_tokens
 def judging_tokens(
-    request: JudgeRequest,            # with as many distinct candidates as will be asked about
-    protocol: str = "group",          # or single
-    hierarchy: Hierarchy = HIERARCHY, # as for `judge_chat`
-    variant: str = "plain",           # a key of `VARIANTS`
+    request: JudgeRequest,  # with as many distinct candidates as will be asked about
+    protocol: str = "group",  # or single
+    hierarchy: Hierarchy = HIERARCHY,  # as for `judge_chat`
+    variant: str = "plain",  # a key of `VARIANTS`
 ) -> int:
     "Estimate the tokens that judging a request sends, all calls together"
-    questions = [judge_chat(part, hierarchy, variant)[0] for part in split_request(request, protocol)]
-    return sum(-(-len(m["content"]) // CHARS_PER_TOKEN) for question in questions for m in question.messages)
+    questions = [
+        judge_chat(part, hierarchy, variant)[0] for part in split_request(request, protocol)
+    ]
+    return sum(
+        -(-len(m["content"]) // CHARS_PER_TOKEN)
+        for question in questions
+        for m in question.messages
+    )
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #score_aspects
 async def score_aspects(
-    judge: Judge,          # asked once, if it can judge several levels at once
-    request: JudgeRequest, # whole replies, and in `levels` what is looked for
-) -> dict[str, list[Score]]: # level → scores in the order of the candidates
+    judge: Judge,  # asked once, if it can judge several levels at once
+    request: JudgeRequest,  # whole replies, and in `levels` what is looked for
+) -> dict[str, list[Score]]:  # level → scores in the order of the candidates
     "Score whole replies on several levels"
-    groups = {level: RequestParts(replace(request, level=level, levels=(), definition="", item="reply")) for level in request.levels}
+    groups = {
+        level: RequestParts(replace(request, level=level, levels=(), definition="", item="reply"))
+        for level in request.levels
+    }
     if not hasattr(judge, "aspects"):
-        return {level: group.scores(await ask_judge(judge, replace(group.request, candidates=group.open)))
-                for level, group in groups.items()}
-    answers = await _ask_aspects(judge, request, {id: text for group in groups.values() for id, text in group.open.items()})
+        return {
+            level: group.scores(
+                await ask_judge(judge, replace(group.request, candidates=group.open))
+            )
+            for level, group in groups.items()
+        }
+    answers = await _ask_aspects(
+        judge, request, {id: text for group in groups.values() for id, text in group.open.items()}
+    )
     return {level: group.scores(answers[level]) for level, group in groups.items()}
 
 
 async def _ask_aspects(judge, request, candidates):
     "Ask once about all levels; give level → candidate id → score"
     try:
-        found = await judge.aspects(replace(request, candidates=candidates, item="reply")) if candidates else {}
-        return {level: scores_by_id(judge, candidates, found.get(level, ())) for level in request.levels}
+        found = (
+            await judge.aspects(replace(request, candidates=candidates, item="reply"))
+            if candidates
+            else {}
+        )
+        return {
+            level: scores_by_id(judge, candidates, found.get(level, ())) for level in request.levels
+        }
     except CacheError:
         raise
     except Exception as e:  # as in `score_group`
-        return {level: {id: judge_fault(judge, id, e) for id in candidates} for level in request.levels}
+        return {
+            level: {id: judge_fault(judge, id, e) for id in candidates} for level in request.levels
+        }

@@ -24,17 +24,24 @@ import time
 
 # %% ../../nbs/sandbox/01_cell.ipynb #_kernel
 RDONLY, NOSUID, NODEV, NOEXEC, BIND, DEEP = 1, 2, 4, 8, 4096, 16384  # flags of mount(2)
-NAMESPACES = 0x20000 | 0x4000000 | 0x8000000 | 0x10000000 | 0x20000000 | 0x40000000  # of mounts, names of the machine, IPC, users, processes, network
+NAMESPACES = (
+    0x20000 | 0x4000000 | 0x8000000 | 0x10000000 | 0x20000000 | 0x40000000
+)  # of mounts, names of the machine, IPC, users, processes, network
 NOBODY = 65534
 
 
 def _kernel(name, *given):
     "Call a function of the C library"
-    given = [ctypes.c_ulong(g) if isinstance(g, int) else os.fsencode(g) if isinstance(g, str) else g for g in given]
-    if getattr(ctypes.CDLL(None, use_errno=True), name)(*given) < 0: raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+    given = [
+        ctypes.c_ulong(g) if isinstance(g, int) else os.fsencode(g) if isinstance(g, str) else g
+        for g in given
+    ]
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*given) < 0:
+        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
 
 
-def _mount(source, target, kind=None, flags=0, options=None): _kernel("mount", source, target, kind, flags, options)
+def _mount(source, target, kind=None, flags=0, options=None):
+    _kernel("mount", source, target, kind, flags, options)
 
 # %% ../../nbs/sandbox/01_cell.ipynb #make_root
 def _make_root(shown: list[str]) -> None:  # shown: folders of the machine that programs may read
@@ -47,7 +54,8 @@ def _make_root(shown: list[str]) -> None:  # shown: folders of the machine that 
     for path, source in real.items():
         os.makedirs(path, exist_ok=True)
         _mount(f"/old{source}", path, None, BIND | DEEP)
-    for folder in ("/proc", "/tmp", "/dev"): os.makedirs(folder, exist_ok=True)
+    for folder in ("/proc", "/tmp", "/dev"):
+        os.makedirs(folder, exist_ok=True)
     for device in ("null", "zero", "full", "random", "urandom"):
         open(f"/dev/{device}", "w").close()
         _mount(f"/old/dev/{device}", f"/dev/{device}", None, BIND)
@@ -55,14 +63,74 @@ def _make_root(shown: list[str]) -> None:  # shown: folders of the machine that 
     _kernel("umount2", "/old", 2)
     os.rmdir("/old")
     for where, deep, attributes in (("/", 0x8000, (RDONLY | NOSUID, 0)), ("/proc", 0, (0, RDONLY))):
-        _kernel("syscall", 442, ctypes.c_long(-100), where, deep, struct.pack("4Q", *attributes, 0, 0), 32)  # mount_setattr
+        _kernel(
+            "syscall",
+            442,
+            ctypes.c_long(-100),
+            where,
+            deep,
+            struct.pack("4Q", *attributes, 0, 0),
+            32,
+        )  # mount_setattr
 
 # %% ../../nbs/sandbox/01_cell.ipynb #forbid
 # machine → its number, then of socket, shmget, memfd_create, memfd_secret, ptrace, process_vm_readv and _writev, unshare, setns, mount, umount2, pivot_root, chroot,
 # keyctl, add_key, request_key, bpf, perf_event_open, userfaultfd, io_uring_setup, kexec_load, open_by_handle_at, msgget, semget
 FORBIDDEN = {
-    "x86_64": (0xC000003E, 41, 29, 319, 447, 101, 310, 311, 272, 308, 165, 166, 155, 161, 250, 248, 249, 321, 298, 323, 425, 246, 304, 68, 64),
-    "aarch64": (0xC00000B7, 198, 194, 279, 447, 117, 270, 271, 97, 268, 40, 39, 41, 51, 219, 217, 218, 280, 241, 282, 425, 104, 265, 186, 190),
+    "x86_64": (
+        0xC000003E,
+        41,
+        29,
+        319,
+        447,
+        101,
+        310,
+        311,
+        272,
+        308,
+        165,
+        166,
+        155,
+        161,
+        250,
+        248,
+        249,
+        321,
+        298,
+        323,
+        425,
+        246,
+        304,
+        68,
+        64,
+    ),
+    "aarch64": (
+        0xC00000B7,
+        198,
+        194,
+        279,
+        447,
+        117,
+        270,
+        271,
+        97,
+        268,
+        40,
+        39,
+        41,
+        51,
+        219,
+        217,
+        218,
+        280,
+        241,
+        282,
+        425,
+        104,
+        265,
+        186,
+        190,
+    ),
 }
 
 
@@ -71,31 +139,59 @@ def _forbid() -> None:
     machine, *calls = FORBIDDEN[platform.machine()]
     load, equal, above, give = 0x20, 0x15, 0x35, 0x06
     n = len(calls)
-    steps = [(load, 0, 0, 4), (equal, 0, n + 4, machine), (load, 0, 0, 0), (above, n + 1, 0, 0x40000000)]
+    steps = [
+        (load, 0, 0, 4),
+        (equal, 0, n + 4, machine),
+        (load, 0, 0, 0),
+        (above, n + 1, 0, 0x40000000),
+    ]
     steps += [(equal, n - i, 0, call) for i, call in enumerate(calls)]
-    steps += [(give, 0, 0, 0x7FFF0000), (give, 0, 0, 0x50001), (give, 0, 0, 0x80000000)]  # allowed; not permitted; another machine's calls: killed
+    steps += [
+        (give, 0, 0, 0x7FFF0000),
+        (give, 0, 0, 0x50001),
+        (give, 0, 0, 0x80000000),
+    ]  # allowed; not permitted; another machine's calls: killed
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
     _kernel("prctl", 38, 1, 0, 0, 0)  # no new privileges
     _kernel("capset", struct.pack("Ii", 0x20080522, 0), bytes(24))
     _kernel("prctl", 22, 2, struct.pack("HxxxxxxQ", len(steps), ctypes.addressof(code)), 0, 0)
 
 # %% ../../nbs/sandbox/01_cell.ipynb #set_limits
-def _set_limits(cell: dict, seconds: float) -> None:  # cell: of the keeper: memory, file (bytes), files, processes
+def _set_limits(
+    cell: dict, seconds: float
+) -> None:  # cell: of the keeper: memory, file (bytes), files, processes
     "Bound what this process and its children may use"
-    limits = {"CPU": math.ceil(seconds) + 1, "AS": cell["memory"], "FSIZE": cell["file"], "NOFILE": cell["files"], "CORE": 0, "MSGQUEUE": 0, "MEMLOCK": 0, "SIGPENDING": 64}
-    if cell["contained"]: limits["NPROC"] = cell["processes"] + 1  # whoever watches counts as well
-    for name, most in limits.items(): resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
+    limits = {
+        "CPU": math.ceil(seconds) + 1,
+        "AS": cell["memory"],
+        "FSIZE": cell["file"],
+        "NOFILE": cell["files"],
+        "CORE": 0,
+        "MSGQUEUE": 0,
+        "MEMLOCK": 0,
+        "SIGPENDING": 64,
+    }
+    if cell["contained"]:
+        limits["NPROC"] = cell["processes"] + 1  # whoever watches counts as well
+    for name, most in limits.items():
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 
 # %% ../../nbs/sandbox/01_cell.ipynb #plain
 def _plain(value: object) -> object:  # JSON; containers are [kind, items]
     "Write a value as JSON"
-    if value is None or isinstance(value, (bool, str, int, float)): return value
+    if value is None or isinstance(value, (bool, str, int, float)):
+        return value
     for kind in (list, tuple, set, frozenset):
-        if isinstance(value, kind): return ["set" if kind is frozenset else kind.__name__, [*map(_plain, value)]]
-    if isinstance(value, dict): return ["dict", [[_plain(key), _plain(item)] for key, item in value.items()]]
-    if isinstance(value, (bytes, bytearray)): return ["bytes", bytes(value).hex()]
-    if isinstance(value, getattr(sys.modules.get("fractions"), "Fraction", ())): return ["Fraction", str(value)]
-    if isinstance(value, getattr(sys.modules.get("decimal"), "Decimal", ())): return ["Decimal", str(value)]
+        if isinstance(value, kind):
+            return ["set" if kind is frozenset else kind.__name__, [*map(_plain, value)]]
+    if isinstance(value, dict):
+        return ["dict", [[_plain(key), _plain(item)] for key, item in value.items()]]
+    if isinstance(value, (bytes, bytearray)):
+        return ["bytes", bytes(value).hex()]
+    if isinstance(value, getattr(sys.modules.get("fractions"), "Fraction", ())):
+        return ["Fraction", str(value)]
+    if isinstance(value, getattr(sys.modules.get("decimal"), "Decimal", ())):
+        return ["Decimal", str(value)]
     return ["complex", [value.real, value.imag]] if isinstance(value, complex) else ["other", []]
 
 # %% ../../nbs/sandbox/01_cell.ipynb #play
@@ -105,10 +201,12 @@ def _play(
 ) -> None:
     "Run a program as `__main__`, then its test"
     import builtins
+
     module = sys.modules["__main__"] = type(sys)("__main__")
     kept, hooks, write, claims = dict(vars(builtins)), [*sys.meta_path], json.dumps, []
     exec(compile(job["program"], "program.py", "exec"), vars(module))
-    if job["test"] is None: return
+    if job["test"] is None:
+        return
     builtins.__dict__.update(kept)
     sys.meta_path[:] = hooks
     vars(module)[job["word"]] = lambda place, value: claims.append((place, _plain(value)))
@@ -122,13 +220,18 @@ def _end(run, *given) -> None:
     try:
         run(*given)
         code = 0
-    except SystemExit as e: code = e.code if isinstance(e.code, int) else int(e.code is not None)
-    except BaseException: pass
+    except SystemExit as e:
+        code = e.code if isinstance(e.code, int) else int(e.code is not None)
+    except BaseException:
+        pass
     try:
-        if "threading" in sys.modules: sys.modules["threading"]._shutdown()
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()
         atexit._run_exitfuncs()
-        for output in filter(None, (sys.stdout, sys.__stdout__)): output.flush()
-    finally: os._exit(code & 255)
+        for output in filter(None, (sys.stdout, sys.__stdout__)):
+            output.flush()
+    finally:
+        os._exit(code & 255)
 
 # %% ../../nbs/sandbox/01_cell.ipynb #watch
 def _leave(root):
@@ -147,33 +250,53 @@ def _leave(root):
 
 
 def _write(path, text):
-    with open(path, "w") as file: file.write(text)
+    with open(path, "w") as file:
+        file.write(text)
 
 
 def _enter(cell, seconds, files, status):
     "Become the process in which a program may run; gives its order"
-    job, given, output, said, status = (fcntl.fcntl(file, fcntl.F_DUPFD, 16) for file in (*files, status))
-    with open(job, "rb") as file: order = json.load(file)
+    job, given, output, said, status = (
+        fcntl.fcntl(file, fcntl.F_DUPFD, 16) for file in (*files, status)
+    )
+    with open(job, "rb") as file:
+        order = json.load(file)
     os.setsid()
-    for own, place in ((given, 0), (output, 1), (os.open("/dev/null", os.O_WRONLY), 2), (said, 3), (status, 4)): os.dup2(own, place)
+    for own, place in (
+        (given, 0),
+        (output, 1),
+        (os.open("/dev/null", os.O_WRONLY), 2),
+        (said, 3),
+        (status, 4),
+    ):
+        os.dup2(own, place)
     os.closerange(5, 64)
     if cell["contained"]:
         _write("/proc/sys/user/max_user_namespaces", "0")
-        _mount("tmpfs", "/tmp", "tmpfs", NOSUID | NODEV, f"mode=700,size={cell['folder']},nr_inodes=1024")
+        _mount(
+            "tmpfs",
+            "/tmp",
+            "tmpfs",
+            NOSUID | NODEV,
+            f"mode=700,size={cell['folder']},nr_inodes=1024",
+        )
         _mount("proc", "/proc", "proc", RDONLY | NOSUID | NODEV | NOEXEC)
     os.chdir(cell["home"])
     _set_limits(cell, seconds)
-    if cell["contained"]: _forbid()
+    if cell["contained"]:
+        _forbid()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     return order
 
 
-def _tell(status, **ended): os.write(status, json.dumps(ended).encode() + b"\n")
+def _tell(status, **ended):
+    os.write(status, json.dumps(ended).encode() + b"\n")
 
 
 def _begin(cell, seconds, files, status):
     "Be the process of a program, to its end"
-    try: order = _enter(cell, seconds, files, status)
+    try:
+        order = _enter(cell, seconds, files, status)
     except OSError as e:
         _tell(4, failed=str(e))
         os._exit(1)
@@ -183,18 +306,21 @@ def _begin(cell, seconds, files, status):
 
 def _watch(
     cell: dict,
-    seconds: float,      # a program may run
-    files: list[int],    # order, input, output, what the test found
-    status: int,         # takes how it ended, as lines of JSON
+    seconds: float,  # a program may run
+    files: list[int],  # order, input, output, what the test found
+    status: int,  # takes how it ended, as lines of JSON
 ) -> None:
     "Run a program in namespaces of its own, end it in time and say how it ended"
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    if cell["contained"]: _leave(cell["root"])
+    if cell["contained"]:
+        _leave(cell["root"])
     began, child = time.monotonic(), os.fork()
-    if not child: _begin(cell, seconds, files, status)
+    if not child:
+        _begin(cell, seconds, files, status)
     late = signal.sigtimedwait({signal.SIGCHLD}, seconds) is None
-    with contextlib.suppress(ProcessLookupError): (os.kill if cell["contained"] else os.killpg)(child, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        (os.kill if cell["contained"] else os.killpg)(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     _tell(status, code=None if late else code, seconds=time.monotonic() - began)
 
@@ -204,9 +330,11 @@ def _order(cell, said, files):
     *own, status = files
     try:
         with contextlib.ExitStack() as left:
-            if not cell["contained"]: cell["home"] = left.enter_context(tempfile.TemporaryDirectory(prefix="sandbox-"))
+            if not cell["contained"]:
+                cell["home"] = left.enter_context(tempfile.TemporaryDirectory(prefix="sandbox-"))
             _watch(cell, float(said), own, status)
-    except OSError as e: _tell(status, failed=str(e))
+    except OSError as e:
+        _tell(status, failed=str(e))
     os._exit(0)
 
 
@@ -216,7 +344,8 @@ def _main(
     "Follow the orders that come on standard input"
     line = socket.socket(fileno=0)
     try:
-        if cell["contained"]: _make_root(cell["shown"])
+        if cell["contained"]:
+            _make_root(cell["shown"])
     except OSError as e:
         line.send(str(e).encode())
         return
@@ -224,9 +353,13 @@ def _main(
     line.send(b"ready")
     while True:
         said, files, *_ = socket.recv_fds(line, 64, 5)
-        if not said: return
-        if not os.fork(): _order(cell, said, files)
-        for file in files: os.close(file)
+        if not said:
+            return
+        if not os.fork():
+            _order(cell, said, files)
+        for file in files:
+            os.close(file)
 
 
-if __name__ == "__main__" and "__file__" in globals(): _main(json.loads(sys.argv[1]))
+if __name__ == "__main__" and "__file__" in globals():
+    _main(json.loads(sys.argv[1]))

@@ -37,6 +37,7 @@ from ..core.basics import ConfigError, DataError, HumanLMError, require, shorten
 @dataclass(frozen=True)
 class SandboxConfig:
     "What a tested program may use, and where the service listens"
+
     host: str = "127.0.0.1"
     """Address to listen on. Others than this machine's own need a key in HUMANLM_SANDBOX_KEY."""
     port: int = 8001
@@ -61,20 +62,44 @@ class SandboxConfig:
     """Longest request, in bytes."""
     max_waiting: int = 64
     """Requests under way at once; more are sent away and may come back."""
-    refuse: list[str] = field(default_factory=lambda: ["os", "shutil", "threading", "multiprocessing", "torch", "sklearn"])
+    refuse: list[str] = field(
+        default_factory=lambda: ["os", "shutil", "threading", "multiprocessing", "torch", "sklearn"]
+    )
     """Modules that a program may not import, as in the published service. []: any."""
     unsafe: bool = False
     """Run programs although nothing contains them (also --unsafe)."""
 
     def __post_init__(self):
-        counts = ("memory", "processes", "folder", "output", "workers", "max_tests", "max_body", "max_waiting")
-        require("sandbox", (0 <= self.port < 2**16, f"port must be from 0 to 65535, got {self.port}"),
-                (0 < self.seconds <= self.max_seconds <= 600, "seconds must be above 0 and at most max_seconds, which is at most 600"),
-                *((getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}") for name in counts))
+        counts = (
+            "memory",
+            "processes",
+            "folder",
+            "output",
+            "workers",
+            "max_tests",
+            "max_body",
+            "max_waiting",
+        )
+        require(
+            "sandbox",
+            (0 <= self.port < 2**16, f"port must be from 0 to 65535, got {self.port}"),
+            (
+                0 < self.seconds <= self.max_seconds <= 600,
+                "seconds must be above 0 and at most max_seconds, which is at most 600",
+            ),
+            *(
+                (getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
+                for name in counts
+            ),
+        )
 
 # %% ../../nbs/sandbox/02_programs.ipynb #keeper_command
-NOT_CONTAINED = ("files: a program reads and writes what you may, keys too", "network: a program reaches what you reach",
-                 "processes: a program sees and signals yours, starts any number, and leaves some behind", "memory and disk: bounded for a process and a file, not for many")
+NOT_CONTAINED = (
+    "files: a program reads and writes what you may, keys too",
+    "network: a program reaches what you reach",
+    "processes: a program sees and signals yours, starts any number, and leaves some behind",
+    "memory and disk: bounded for a process and a file, not for many",
+)
 
 
 class SandboxError(HumanLMError):
@@ -84,68 +109,128 @@ class SandboxError(HumanLMError):
 def keeper_command(unsafe: bool = False) -> list[str]:  # unsafe: do without namespaces
     "Give the command that starts Python where programs run; `ConfigError` if nothing would contain them"
     python = [getattr(sys, "_base_executable", sys.executable), "-I"]
-    if sys.platform != "linux": raise ConfigError(f"The sandbox runs on Linux, and this is {sys.platform}. Run it there, and name its address in HUMANLM_SANDBOX.")
-    if unsafe: return python
+    if sys.platform != "linux":
+        raise ConfigError(
+            f"The sandbox runs on Linux, and this is {sys.platform}. Run it there, and name its address in HUMANLM_SANDBOX."
+        )
+    if unsafe:
+        return python
     tool, known = shutil.which("unshare"), platform.machine() in ("x86_64", "aarch64")
-    if not (tool and known): raise _refusal("The command unshare (package util-linux) was not found" if known else f"No containment is known for {platform.machine()}")
+    if not (tool and known):
+        raise _refusal(
+            "The command unshare (package util-linux) was not found"
+            if known
+            else f"No containment is known for {platform.machine()}"
+        )
     user = ["--user", "--map-root-user"] if os.getuid() else []
-    return [tool, *user, "--mount", "--net", "--ipc", "--uts", "--pid", "--fork", "--kill-child", "--", *python]
+    return [
+        tool,
+        *user,
+        "--mount",
+        "--net",
+        "--ipc",
+        "--uts",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--",
+        *python,
+    ]
 
 
 def _refusal(why):
-    return ConfigError(f"{why}, so nothing would contain the programs:\n" + "".join(f"  - {line}\n" for line in NOT_CONTAINED)
-                       + "Next: install it, allow namespaces to users (sysctl user.max_user_namespaces), or accept all this with --unsafe.")
+    return ConfigError(
+        f"{why}, so nothing would contain the programs:\n"
+        + "".join(f"  - {line}\n" for line in NOT_CONTAINED)
+        + "Next: install it, allow namespaces to users (sysctl user.max_user_namespaces), or accept all this with --unsafe."
+    )
 
 # %% ../../nbs/sandbox/02_programs.ipynb #Questions
 _COMPARED: dict[type, Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
-    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-    ast.Is: lambda a, b: type(a) is type(b) and a == b, ast.IsNot: lambda a, b: not (type(a) is type(b) and a == b)}
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+    ast.Is: lambda a, b: type(a) is type(b) and a == b,
+    ast.IsNot: lambda a, b: not (type(a) is type(b) and a == b),
+}
 
 
 class _Questions(ast.NodeTransformer):
     "Takes what is expected out of a test; `checks` say of a value whether it is that"
 
-    def __init__(self, word: str): self.word, self.checks = word, []
+    def __init__(self, word: str):
+        self.word, self.checks = word, []
 
     def visit_Assert(self, node: ast.Assert) -> Any:
         "Ask for the value instead"
-        parts = node.test.values if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And) else [node.test]
+        parts = (
+            node.test.values
+            if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
+            else [node.test]
+        )
         return [self._ask(part) for part in parts]
 
     def visit_Try(self, node: ast.AST) -> ast.AST:
         "Leave a part of a test that may not be reached as it is"
         return node
 
-    visit_TryStar = visit_If = visit_For = visit_While = visit_With = visit_Match = visit_ClassDef = visit_Lambda = visit_Try
+    visit_TryStar = visit_If = visit_For = visit_While = visit_With = visit_Match = (
+        visit_ClassDef
+    ) = visit_Lambda = visit_Try
 
     def _ask(self, test):
-        value, check = self._compared(test) or (ast.UnaryOp(ast.Not(), ast.UnaryOp(ast.Not(), test)), lambda said: said is True)
-        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not): value, check = ast.UnaryOp(ast.Not(), test), lambda said: said is False
+        value, check = self._compared(test) or (
+            ast.UnaryOp(ast.Not(), ast.UnaryOp(ast.Not(), test)),
+            lambda said: said is True,
+        )
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            value, check = ast.UnaryOp(ast.Not(), test), lambda said: said is False
         self.checks.append(check)
-        return ast.Expr(ast.Call(ast.Name(self.word, ast.Load()), [ast.Constant(len(self.checks) - 1), value], []))
+        return ast.Expr(
+            ast.Call(
+                ast.Name(self.word, ast.Load()), [ast.Constant(len(self.checks) - 1), value], []
+            )
+        )
 
     def _compared(self, test):
         "Split a comparison with a literal into the value and the check; None: it is no such comparison"
-        if not isinstance(test, ast.Compare) or len(test.ops) != 1: return None
+        if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+            return None
         same, left, right = _COMPARED[type(test.ops[0])], test.left, test.comparators[0]
         for value, wanted, turned in ((left, right, False), (right, left, True)):
-            if (known := _literal(wanted)) is None: continue
+            if (known := _literal(wanted)) is None:
+                continue
             asked, measured = _distance(value)
-            return asked, (lambda said: same(known[0], measured(said))) if turned else (lambda said: same(measured(said), known[0]))
+            return asked, (lambda said: same(known[0], measured(said))) if turned else (
+                lambda said: same(measured(said), known[0])
+            )
 
 
 def _literal(node: ast.expr) -> tuple[Any] | None:
     "Read a literal; None: it is none"
-    try: return (ast.literal_eval(node),)
-    except (ValueError, TypeError, SyntaxError): return None
+    try:
+        return (ast.literal_eval(node),)
+    except (ValueError, TypeError, SyntaxError):
+        return None
 
 
 def _distance(node: ast.expr) -> tuple[ast.expr, Callable[[Any], Any]]:
     "Split the distance from a literal, as in abs(f(2) - 4), into what is asked and how it is measured"
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "abs" and len(node.args) == 1 and isinstance(gap := node.args[0], ast.BinOp) and isinstance(gap.op, ast.Sub):
+    if (
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "abs"
+        and len(node.args) == 1
+        and isinstance(gap := node.args[0], ast.BinOp)
+        and isinstance(gap.op, ast.Sub)
+    ):
         for asked, centre in ((gap.left, gap.right), (gap.right, gap.left)):
-            if known := _literal(centre): return asked, lambda said: abs(said - known[0])
+            if known := _literal(centre):
+                return asked, lambda said: abs(said - known[0])
     return node, lambda said: said
 
 
@@ -155,9 +240,14 @@ def _read_test(
 ) -> tuple[str, list[Callable[[Any], bool]]]:  # Python that asks; a check of each value
     "Turn a test into questions; `DataError` if it is no Python"
     questions = _Questions(word)
-    try: return ast.unparse(ast.fix_missing_locations(questions.visit(ast.parse(test)))), questions.checks
+    try:
+        return ast.unparse(
+            ast.fix_missing_locations(questions.visit(ast.parse(test)))
+        ), questions.checks
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
-        raise DataError(f"The test {shorten(repr(test), 60)} is no Python: {shorten(e)}. Write a statement such as assert f(1) == 2.") from e
+        raise DataError(
+            f"The test {shorten(repr(test), 60)} is no Python: {shorten(e)}. Write a statement such as assert f(1) == 2."
+        ) from e
 
 # %% ../../nbs/sandbox/02_programs.ipynb #answered
 MAX_SAID = 100_000  # bytes that are read of what a test found
@@ -165,28 +255,39 @@ MAX_SAID = 100_000  # bytes that are read of what a test found
 
 def _value(said):
     "Read a value from JSON"
-    if not isinstance(said, list): return said
+    if not isinstance(said, list):
+        return said
     kind, items = said
-    if kind == "dict": return {_value(key): _value(item) for key, item in items}
-    if kind == "bytes": return bytes.fromhex(items)
-    if kind == "Fraction": return Fraction(*map(int, items.split("/")))
-    if kind == "Decimal": return Decimal(items)
-    made = {"list": list, "tuple": tuple, "set": set, "complex": lambda parts: complex(*parts)}.get(kind, lambda _: object())
+    if kind == "dict":
+        return {_value(key): _value(item) for key, item in items}
+    if kind == "bytes":
+        return bytes.fromhex(items)
+    if kind == "Fraction":
+        return Fraction(*map(int, items.split("/")))
+    if kind == "Decimal":
+        return Decimal(items)
+    made = {"list": list, "tuple": tuple, "set": set, "complex": lambda parts: complex(*parts)}.get(
+        kind, lambda _: object()
+    )
     return made(map(_value, items))
 
 
 def _answered(
-    said: bytes,   # what a test found
-    word: str,     # of this run
+    said: bytes,  # what a test found
+    word: str,  # of this run
     checks: Sequence[Callable[[Any], bool]],
 ) -> bool:
     "Say whether a test has passed"
     try:
         found = json.loads(said) if len(said) <= MAX_SAID else {}
-        if found["word"] != word: return False
+        if found["word"] != word:
+            return False
         claims = found["claims"]
-        return {place for place, _ in claims} == {*range(len(checks))} and all(checks[place](_value(value)) is True for place, value in claims)
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError): return False
+        return {place for place, _ in claims} == {*range(len(checks))} and all(
+            checks[place](_value(value)) is True for place, value in claims
+        )
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
+        return False
 
 # %% ../../nbs/sandbox/02_programs.ipynb #same_output
 def _same_output(output: str, wanted: str) -> bool:
@@ -196,19 +297,37 @@ def _same_output(output: str, wanted: str) -> bool:
 
 
 def _same_line(line, other):
-    if line.strip() == other.strip(): return True
+    if line.strip() == other.strip():
+        return True
     words, wanted = line.split(), other.split()
-    try: return len(words) == len(wanted) and all(Decimal(a) == Decimal(b) for a, b in zip(words, wanted))
-    except InvalidOperation: return False
+    try:
+        return len(words) == len(wanted) and all(
+            Decimal(a) == Decimal(b) for a, b in zip(words, wanted)
+        )
+    except InvalidOperation:
+        return False
 
 # %% ../../nbs/sandbox/02_programs.ipynb #read_tests
-def read_tests(tests: Any, most: int = 1000) -> list[str | dict]:  # tests: JSON, or a text that holds it
+def read_tests(
+    tests: Any, most: int = 1000
+) -> list[str | dict]:  # tests: JSON, or a text that holds it
     "Check tests: all statements, or all {input, output}; `DataError` says what is wrong"
-    try: tests = json.loads(tests) if isinstance(tests, str) else tests
-    except (ValueError, RecursionError) as e: raise DataError(f"tests is a text that holds no JSON: {shorten(e)}. Send a list.") from e
-    if not isinstance(tests, list) or not 0 < len(tests) <= most: raise DataError(f"tests must be a list of 1 to {most} tests, got {shorten(repr(tests), 60)}.")
-    pairs = [isinstance(test, dict) and test.keys() == {"input", "output"} and all(isinstance(text, str) for text in test.values()) for test in tests]
-    if not all(pairs) and not all(isinstance(test, str) for test in tests): raise DataError("tests must all be statements, or all {input, output} with texts.")
+    try:
+        tests = json.loads(tests) if isinstance(tests, str) else tests
+    except (ValueError, RecursionError) as e:
+        raise DataError(f"tests is a text that holds no JSON: {shorten(e)}. Send a list.") from e
+    if not isinstance(tests, list) or not 0 < len(tests) <= most:
+        raise DataError(
+            f"tests must be a list of 1 to {most} tests, got {shorten(repr(tests), 60)}."
+        )
+    pairs = [
+        isinstance(test, dict)
+        and test.keys() == {"input", "output"}
+        and all(isinstance(text, str) for text in test.values())
+        for test in tests
+    ]
+    if not all(pairs) and not all(isinstance(test, str) for test in tests):
+        raise DataError("tests must all be statements, or all {input, output} with texts.")
     return tests
 
 # %% ../../nbs/sandbox/02_programs.ipynb #Keeper
@@ -221,20 +340,44 @@ class _ProgramKeeper:
 
     def _start(self):
         c, million = self.config, 2**20
-        cell = {"memory": c.memory * million, "processes": c.processes, "folder": c.folder * million, "file": c.output * million, "files": 32,
-                "contained": not c.unsafe, "root": not os.getuid(), "home": "/tmp", "shown": ["/usr", "/lib", "/lib64", "/bin", sys.base_prefix]}
-        command = [*keeper_command(c.unsafe), str(files("humanlm") / "sandbox" / "cell.py"), json.dumps(cell)]
+        cell = {
+            "memory": c.memory * million,
+            "processes": c.processes,
+            "folder": c.folder * million,
+            "file": c.output * million,
+            "files": 32,
+            "contained": not c.unsafe,
+            "root": not os.getuid(),
+            "home": "/tmp",
+            "shown": ["/usr", "/lib", "/lib64", "/bin", sys.base_prefix],
+        }
+        command = [
+            *keeper_command(c.unsafe),
+            str(files("humanlm") / "sandbox" / "cell.py"),
+            json.dumps(cell),
+        ]
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, TemporaryFile() as errors:
             clean = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}
-            self._process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=errors, env=clean, cwd="/", start_new_session=True)
+            self._process = subprocess.Popen(
+                command,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env=clean,
+                cwd="/",
+                start_new_session=True,
+            )
             theirs.close()
             self._line.settimeout(30)
             said = self._line.recv(4096).decode("utf-8", "replace")
-            if said == "ready": return
+            if said == "ready":
+                return
             self.close()
             errors.seek(0)
-            raise _refusal(f"Namespaces are refused here ({shorten(said or errors.read(4096).decode('utf-8', 'replace'), 200)})")
+            raise _refusal(
+                f"Namespaces are refused here ({shorten(said or errors.read(4096).decode('utf-8', 'replace'), 200)})"
+            )
 
     def close(self) -> None:
         "End it, and all that runs"
@@ -252,57 +395,87 @@ class _ProgramKeeper:
         with open(status, "rb") as answers:
             try:
                 with self._lock:
-                    if self._process.poll() is not None: self._start()
+                    if self._process.poll() is not None:
+                        self._start()
                     socket.send_fds(self._line, [b"%.3f" % seconds], [*files, theirs])
-            except OSError as e: raise SandboxError(f"The sandbox ended: {e}. It starts again with the next program.") from e
-            finally: os.close(theirs)
+            except OSError as e:
+                raise SandboxError(
+                    f"The sandbox ended: {e}. It starts again with the next program."
+                ) from e
+            finally:
+                os.close(theirs)
             waiting = select.poll()
             waiting.register(answers, select.POLLIN)
-            if not waiting.poll(1000 * (seconds + 30)): raise SandboxError("The sandbox does not answer. Is the machine overloaded?")
+            if not waiting.poll(1000 * (seconds + 30)):
+                raise SandboxError("The sandbox does not answer. Is the machine overloaded?")
             ended = json.loads(answers.readline() or b'{"failed": "it ended without a word"}')
-        if "failed" in ended: raise SandboxError(f"The sandbox could not run a program: {shorten(ended['failed'], 200)}")
+        if "failed" in ended:
+            raise SandboxError(
+                f"The sandbox could not run a program: {shorten(ended['failed'], 200)}"
+            )
         return ended
 
 # %% ../../nbs/sandbox/02_programs.ipynb #Sandbox
 class _ProgramRun(NamedTuple):
     "How a program ended"
+
     code: int | None  # None: its time was over
     seconds: float
     output: str
-    said: bytes       # what its test found
+    said: bytes  # what its test found
 
 
 class ProgramScore(NamedTuple):
     "Which tests a program passes"
-    results: list[int]     # 0 or 1
+
+    results: list[int]  # 0 or 1
     runtimes: list[float]  # seconds; -1: it did not run to the end
 
     @property
-    def rate(self) -> float: return sum(self.results) / len(self.results) if self.results else math.nan
+    def rate(self) -> float:
+        return sum(self.results) / len(self.results) if self.results else math.nan
 
 
 def _imported(program: str) -> set[str]:
     "Give the modules that lines of a program import, without what is below them"
     lines = re.findall(r"^[ \t]*(?:from[ \t]+([\w.]+)|import[ \t]+([^\n#;]+))", program, re.M)
-    return {name.split(".")[0].split()[0] for alone, several in lines for name in (alone or several).split(",") if name.strip(" \t.")}
+    return {
+        name.split(".")[0].split()[0]
+        for alone, several in lines
+        for name in (alone or several).split(",")
+        if name.strip(" \t.")
+    }
 
 
 class Sandbox:
     "Runs programs that nobody has read"
 
     def __init__(self, config: SandboxConfig = SandboxConfig()):
-        self.config, self.keeper, self._pool = config, _ProgramKeeper(config), ThreadPoolExecutor(config.workers, "sandbox")
+        self.config, self.keeper, self._pool = (
+            config,
+            _ProgramKeeper(config),
+            ThreadPoolExecutor(config.workers, "sandbox"),
+        )
 
-    def __enter__(self): return self
+    def __enter__(self):
+        return self
 
-    def __exit__(self, *error): self.close()
+    def __exit__(self, *error):
+        self.close()
 
     def close(self) -> None:
         "End all that runs"
         self._pool.shutdown(wait=False, cancel_futures=True)
         self.keeper.close()
 
-    def run(self, program: str, test: str | None = None, given: str = "", seconds: float = 1.0, word: str = "") -> _ProgramRun:
+    def run(
+        self,
+        program: str,
+        test: str | None = None,
+        given: str = "",
+        seconds: float = 1.0,
+        word: str = "",
+    ) -> _ProgramRun:
         "Run a program on an input, then its test"
         order = json.dumps({"program": program, "test": test, "word": word}).encode()
         with ExitStack() as stack:
@@ -311,15 +484,32 @@ class Sandbox:
                 file.write(content)
                 file.seek(0)
             ended = self.keeper.ask(seconds, [file.fileno() for file in files])
-            for file in files: file.seek(0)
-            return _ProgramRun(ended["code"], ended["seconds"], files[2].read(self.config.output * 2**20).decode("utf-8", "replace"), files[3].read(MAX_SAID + 1))
+            for file in files:
+                file.seek(0)
+            return _ProgramRun(
+                ended["code"],
+                ended["seconds"],
+                files[2].read(self.config.output * 2**20).decode("utf-8", "replace"),
+                files[3].read(MAX_SAID + 1),
+            )
 
-    def score(self, program: str, tests: Sequence[str | dict], seconds: float | None = None) -> ProgramScore:
+    def score(
+        self, program: str, tests: Sequence[str | dict], seconds: float | None = None
+    ) -> ProgramScore:
         "Run a program against tests: statements, or {input, output}"
         seconds = self.config.seconds if seconds is None else seconds
-        if not 0 < seconds <= self.config.max_seconds: raise DataError(f"seconds must be above 0 and at most {self.config.max_seconds:g}, got {seconds}.")
-        if _imported(program) & {*self.config.refuse}: return ProgramScore([0] * len(tests), [-1.0] * len(tests))
-        jobs = [self._pool.submit(self._stdio if isinstance(test, dict) else self._assert, program, test, seconds) for test in tests]
+        if not 0 < seconds <= self.config.max_seconds:
+            raise DataError(
+                f"seconds must be above 0 and at most {self.config.max_seconds:g}, got {seconds}."
+            )
+        if _imported(program) & {*self.config.refuse}:
+            return ProgramScore([0] * len(tests), [-1.0] * len(tests))
+        jobs = [
+            self._pool.submit(
+                self._stdio if isinstance(test, dict) else self._assert, program, test, seconds
+            )
+            for test in tests
+        ]
         found = [job.result() for job in jobs]
         return ProgramScore([int(passed) for passed, _ in found], [took for _, took in found])
 
@@ -332,28 +522,43 @@ class Sandbox:
 
     def _stdio(self, program, test, seconds):
         run = self.run(program, None, test["input"], seconds)
-        return run.code == 0 and _same_output(run.output, test["output"]), run.seconds if run.code == 0 else -1.0
+        return run.code == 0 and _same_output(
+            run.output, test["output"]
+        ), run.seconds if run.code == 0 else -1.0
 
 # %% ../../nbs/sandbox/02_programs.ipynb #SandboxClient
 class SandboxClient:
     "Asks a sandbox at an address"
 
     def __init__(self, url: str, key: str = "", patience: float = 120.0):
-        if not re.match(r"https?://[^\s/]", url): raise ConfigError(f"The address of a sandbox is {shorten(repr(url))}. Write one such as http://127.0.0.1:8001.")
+        if not re.match(r"https?://[^\s/]", url):
+            raise ConfigError(
+                f"The address of a sandbox is {shorten(repr(url))}. Write one such as http://127.0.0.1:8001."
+            )
         self.url, self.patience, self._key = url.rstrip("/"), patience, key
 
-    def score(self, program: str, tests: Sequence[str | dict], seconds: float | None = None) -> ProgramScore:
+    def score(
+        self, program: str, tests: Sequence[str | dict], seconds: float | None = None
+    ) -> ProgramScore:
         "Test a program; `SandboxError` if the service fails"
         from urllib.request import ProxyHandler, Request, build_opener
-        body = {"program": program, "tests": [*tests]} | ({} if seconds is None else {"max_execution_time": seconds})
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
+
+        body = {"program": program, "tests": [*tests]} | (
+            {} if seconds is None else {"max_execution_time": seconds}
+        )
+        headers = {"Content-Type": "application/json"} | (
+            {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        )
         where = f"{self.url}/test_program" + "_stdio" * isinstance(tests[0], dict)
         try:
             asked = Request(where, to_json(body).encode(), headers)
-            with build_opener(ProxyHandler({})).open(asked, timeout=self.patience) as answer: found = json.loads(answer.read(1_000_000))
+            with build_opener(ProxyHandler({})).open(asked, timeout=self.patience) as answer:
+                found = json.loads(answer.read(1_000_000))
             results, runtimes = [*map(int, found["results"])], [*map(float, found["runtimes"])]
         except (OSError, ValueError, TypeError, LookupError, RecursionError) as e:
             raise SandboxError(f"The sandbox at {self.url} failed: {shorten(e, 200)}") from e
         if len(results) != len(tests) or not {*results} <= {0, 1}:
-            raise SandboxError(f"The sandbox at {self.url} answered {shorten(results)} for {len(tests)} tests.")
+            raise SandboxError(
+                f"The sandbox at {self.url} answered {shorten(results)} for {len(tests)} tests."
+            )
         return ProgramScore(results, runtimes)

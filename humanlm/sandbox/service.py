@@ -11,10 +11,28 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .programs import NOT_CONTAINED, Sandbox, SandboxConfig, keeper_command, read_tests
+from humanlm.sandbox.programs import (
+    NOT_CONTAINED,
+    Sandbox,
+    SandboxConfig,
+    keeper_command,
+    read_tests,
+)
 from ..core.basics import DataError, near_miss, shorten
 from ..core.grammar import parse
-from ..core.web import LOCAL, WebError, address, answer_json, check_key, listen, read_json, serve_app, service_key, web_app, web_libraries
+from humanlm.core.web import (
+    LOCAL,
+    WebError,
+    address,
+    answer_json,
+    check_key,
+    listen,
+    read_json,
+    serve_app,
+    service_key,
+    web_app,
+    web_libraries,
+)
 
 # %% ../../nbs/sandbox/03_service.ipynb #read_program_request
 FIELDS = ("program", "tests", "max_execution_time")
@@ -22,6 +40,7 @@ FIELDS = ("program", "tests", "max_execution_time")
 
 class _ProgramRequest(NamedTuple):
     "A program and what it is tested with"
+
     program: str
     tests: list[str | dict]
     seconds: float
@@ -33,15 +52,27 @@ def _read_program_request(
     kind: type = str,  # of tests: str (statements), dict (input and output)
 ) -> _ProgramRequest:
     "Check a request; `WebError` says what is wrong"
-    if not isinstance(body, dict): raise WebError(f"Send an object with {', '.join(FIELDS)}.")
+    if not isinstance(body, dict):
+        raise WebError(f"Send an object with {', '.join(FIELDS)}.")
     for name in body:
-        if name not in FIELDS: raise WebError(f"There is no field {shorten(repr(name))}.{near_miss(name, FIELDS)}")
-    if not isinstance(body.get("program"), str): raise WebError("program must be a text.")
-    try: tests = read_tests(body.get("tests"), config.max_tests)
-    except DataError as e: raise WebError(str(e)) from e
+        if name not in FIELDS:
+            raise WebError(f"There is no field {shorten(repr(name))}.{near_miss(name, FIELDS)}")
+    if not isinstance(body.get("program"), str):
+        raise WebError("program must be a text.")
+    try:
+        tests = read_tests(body.get("tests"), config.max_tests)
+    except DataError as e:
+        raise WebError(str(e)) from e
     seconds = body.get("max_execution_time", config.seconds)
-    if not isinstance(tests[0], kind): raise WebError("Send statements to /test_program, and {input, output} to /test_program_stdio.")
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= config.max_seconds:
+    if not isinstance(tests[0], kind):
+        raise WebError(
+            "Send statements to /test_program, and {input, output} to /test_program_stdio."
+        )
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, (int, float))
+        or not 0 < seconds <= config.max_seconds
+    ):
         raise WebError(f"max_execution_time must be above 0 and at most {config.max_seconds:g} s.")
     return _ProgramRequest(body["program"], tests, float(seconds))
 
@@ -53,21 +84,39 @@ def _make_sandbox_app(
     "Put a sandbox behind the published addresses"
     waiting: set[object] = set()
 
-    async def health(request): return answer_json({"status": "healthy"})
+    async def health(request):
+        return answer_json({"status": "healthy"})
 
     def tested(kind):
         async def answer(request):
             check_key(request, key)
-            if len(waiting) >= sandbox.config.max_waiting: raise WebError(f"{len(waiting)} requests are waiting already. Try again in a moment.", 503, "overloaded")
+            if len(waiting) >= sandbox.config.max_waiting:
+                raise WebError(
+                    f"{len(waiting)} requests are waiting already. Try again in a moment.",
+                    503,
+                    "overloaded",
+                )
             waiting.add(request)
             try:
-                asked = _read_program_request(await read_json(request, sandbox.config.max_body), sandbox.config, kind)
+                asked = _read_program_request(
+                    await read_json(request, sandbox.config.max_body), sandbox.config, kind
+                )
                 return answer_json((await asyncio.to_thread(sandbox.score, *asked))._asdict())
-            except DataError as e: raise WebError(str(e)) from e
-            finally: waiting.discard(request)
+            except DataError as e:
+                raise WebError(str(e)) from e
+            finally:
+                waiting.discard(request)
+
         return answer
 
-    return web_app({"GET /health": health, "POST /test_program": tested(str), "POST /test_program_stdio": tested(dict)}, hosts=() if key else LOCAL)
+    return web_app(
+        {
+            "GET /health": health,
+            "POST /test_program": tested(str),
+            "POST /test_program_stdio": tested(dict),
+        },
+        hosts=() if key else LOCAL,
+    )
 
 # %% ../../nbs/sandbox/03_service.ipynb #sandbox_command
 ABOUT = "Run programs against tests, contained, behind an address. --unsafe: run them although nothing contains them."
@@ -75,17 +124,34 @@ ABOUT = "Run programs against tests, contained, behind an address. --unsafe: run
 
 def sandbox_command(argv: Sequence[str]) -> int:  # exit code
     "Serve a sandbox: `humanlm classmate sandbox`"
-    s = parse({"sandbox": SandboxConfig}, ["--sandbox.unsafe=true" if word == "--unsafe" else word for word in argv], ABOUT, runs=False)
+    s = parse(
+        {"sandbox": SandboxConfig},
+        ["--sandbox.unsafe=true" if word == "--unsafe" else word for word in argv],
+        ABOUT,
+        runs=False,
+    )
     c = s.sandbox
-    key, command = service_key(c.host, "sandbox.host", "HUMANLM_SANDBOX_KEY"), keeper_command(c.unsafe)
-    held = "nothing:\n" + "\n".join(f"  - {line}" for line in NOT_CONTAINED) if c.unsafe else " ".join(["unshare", *command[1:-2]])
-    lines = (f"address     http://{c.host}:{c.port} ({'with' if key else 'without'} a key)\n"
-             f"programs    {c.workers} at once, {c.seconds:g} s, {c.processes} processes of {c.memory} MB, {c.folder} MB of files\ncontained   by {held}")
-    if s.dry_run: return print(lines) or 0
+    key, command = (
+        service_key(c.host, "sandbox.host", "HUMANLM_SANDBOX_KEY"),
+        keeper_command(c.unsafe),
+    )
+    held = (
+        "nothing:\n" + "\n".join(f"  - {line}" for line in NOT_CONTAINED)
+        if c.unsafe
+        else " ".join(["unshare", *command[1:-2]])
+    )
+    lines = (
+        f"address     http://{c.host}:{c.port} ({'with' if key else 'without'} a key)\n"
+        f"programs    {c.workers} at once, {c.seconds:g} s, {c.processes} processes of {c.memory} MB, {c.folder} MB of files\ncontained   by {held}"
+    )
+    if s.dry_run:
+        return print(lines) or 0
     web_libraries()
     line = listen(c.host, c.port, "--sandbox.port")
     with Sandbox(c) as sandbox:
         print(f"{lines}\nThe sandbox answers at {address(line)} (Ctrl+C stops it)", flush=True)
-        try: serve_app(_make_sandbox_app(sandbox, key), line)
-        except KeyboardInterrupt: print("stopped", file=sys.stderr)
+        try:
+            serve_app(_make_sandbox_app(sandbox, key), line)
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr)
     return 0

@@ -13,7 +13,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from ..core.basics import ConfigError, DataError, atomic_path, atomic_write, check_name, jsonl_rows, optional, require, shorten, to_json
+from humanlm.core.basics import (
+    ConfigError,
+    DataError,
+    atomic_path,
+    atomic_write,
+    check_name,
+    jsonl_rows,
+    optional,
+    require,
+    shorten,
+    to_json,
+)
 from ..core.grammar import parse
 from ..core.html import Html, Table, page, styled, tag, write_csv
 from ..core.stats import Interval, mean_interval, number_text, range_text
@@ -21,7 +32,16 @@ from ..data.trajectory import Completion
 from ..data.viz import token_boxes, visible
 from ..models.checkpoints import LoadedModel
 from ..models.config import ModelConfig
-from .hindsight import AssistantReply, HindsightConfig, HindsightError, Interaction, contexts, problem, read_interactions, reply_ids
+from humanlm.sdpo.hindsight import (
+    AssistantReply,
+    HindsightConfig,
+    HindsightError,
+    Interaction,
+    contexts,
+    problem,
+    read_interactions,
+    reply_ids,
+)
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #_SignalCase
 PRAISE = "Thank you, that was helpful."  # says nothing about any word of a reply
@@ -31,6 +51,7 @@ FOLLOWUPS = ("related", "unrelated", "praise", "empty")
 @dataclass(frozen=True)
 class _SignalCase:
     "A request, a message that reacts to a reply to it, and one that does not"
+
     id: str
     tag: str  # what the reaction wants, such as reinforce or constrain
     raw_prompt: str  # what the user asks
@@ -41,7 +62,8 @@ class _SignalCase:
     cluster: str = ""  # cases of one are not independent, such as replies of one conversation; empty: a case stands for itself
 
     @property
-    def messages(self) -> list[dict]: return [*self.earlier, {"role": "user", "content": self.raw_prompt}]
+    def messages(self) -> list[dict]:
+        return [*self.earlier, {"role": "user", "content": self.raw_prompt}]
 
     @property
     def followups(self) -> dict[str, str]:
@@ -52,17 +74,30 @@ class _SignalCase:
 _TEXTS = ("id", "tag", "raw_prompt", "unrelated_followup", "feedback_followup")
 
 
-def _read_cases(path: str | Path) -> list[_SignalCase]:  # path: JSONL of `_TEXTS`, perhaps with a reply, or of interactions
+def _read_cases(
+    path: str | Path,
+) -> list[_SignalCase]:  # path: JSONL of `_TEXTS`, perhaps with a reply, or of interactions
     "Read cases; `DataError` names file, row and field"
     found = {}
     for where, row in jsonl_rows(path):
-        if not found and "completion" in row: return _logged_cases(read_interactions(path))
-        texts: dict[str, Any] = {name: _text(row, name, where) for name in _TEXTS} | {"reply": _text(row, "reply", where) if row.get("reply") else ""}
-        if "\n" not in texts["raw_prompt"]: texts["raw_prompt"] = texts["raw_prompt"].replace("\\n", "\n")
-        if not texts["raw_prompt"].strip(): raise DataError(f"{where}: raw_prompt is empty. Say what is asked, or remove the row.")
-        if texts["id"] in found: raise DataError(f"{where}: the id {shorten(texts['id'])!r} stands twice. Give each case its own.")
+        if not found and "completion" in row:
+            return _logged_cases(read_interactions(path))
+        texts: dict[str, Any] = {name: _text(row, name, where) for name in _TEXTS} | {
+            "reply": _text(row, "reply", where) if row.get("reply") else ""
+        }
+        if "\n" not in texts["raw_prompt"]:
+            texts["raw_prompt"] = texts["raw_prompt"].replace("\\n", "\n")
+        if not texts["raw_prompt"].strip():
+            raise DataError(f"{where}: raw_prompt is empty. Say what is asked, or remove the row.")
+        if texts["id"] in found:
+            raise DataError(
+                f"{where}: the id {shorten(texts['id'])!r} stands twice. Give each case its own."
+            )
         found[texts["id"]] = _SignalCase(**texts)
-    if not found: raise DataError(f"{path} holds no case. Write one JSON object per line: {', '.join(_TEXTS)}.")
+    if not found:
+        raise DataError(
+            f"{path} holds no case. Write one JSON object per line: {', '.join(_TEXTS)}."
+        )
     return list(found.values())
 
 
@@ -72,23 +107,51 @@ def _logged_cases(interactions: Sequence[Interaction]) -> list[_SignalCase]:
 
     def other(place):
         own = kept[place].conversation_id
-        return next((i.followup.text for i in kept[place + 1:] + kept[:place] if not i.conversation_id or i.conversation_id != own), None)
-    found = [_SignalCase(f"{i.id or 'row'} #{n}", i.style or i.followup.source, i.messages[-1]["content"], said, i.followup.text,
-                        i.completion.text, i.messages[:-1], i.conversation_id) for n, i in enumerate(kept) if (said := other(n)) is not None]
-    if not found: raise DataError(f"None of {len(interactions)} interactions can be a case: two conversations with a reply and a follow-up are the least.")
+        return next(
+            (
+                i.followup.text
+                for i in kept[place + 1 :] + kept[:place]
+                if not i.conversation_id or i.conversation_id != own
+            ),
+            None,
+        )
+
+    found = [
+        _SignalCase(
+            f"{i.id or 'row'} #{n}",
+            i.style or i.followup.source,
+            i.messages[-1]["content"],
+            said,
+            i.followup.text,
+            i.completion.text,
+            i.messages[:-1],
+            i.conversation_id,
+        )
+        for n, i in enumerate(kept)
+        if (said := other(n)) is not None
+    ]
+    if not found:
+        raise DataError(
+            f"None of {len(interactions)} interactions can be a case: two conversations with a reply and a follow-up are the least."
+        )
     return found
 
 
 def _text(row, name, where):
     text = row.get(name)
-    if not isinstance(text, str): raise DataError(f"{where}: {name} must be text, got {shorten(repr(text))}.")
-    if len(text) > 20_000: raise DataError(f"{where}: {name} has {len(text):,} characters, at most 20,000 are read. Shorten it.")
+    if not isinstance(text, str):
+        raise DataError(f"{where}: {name} must be text, got {shorten(repr(text))}.")
+    if len(text) > 20_000:
+        raise DataError(
+            f"{where}: {name} has {len(text):,} characters, at most 20,000 are read. Shorten it."
+        )
     return text
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #_SignalRow
 @dataclass(frozen=True)
 class _SignalRow:
     "One reply, and what each of its T tokens is worth in each context"
+
     case: _SignalCase
     copy: int  # number of the reply to this case
     text: str  # never trusted
@@ -96,17 +159,23 @@ class _SignalRow:
     tokens: list[str]  # T texts
     plain: list[float]  # T log-probabilities without a follow-up
     hindsight: dict[str, list[float]]  # follow-up → T log-probabilities
-    kl: dict[str, list[float]] = field(default_factory=dict)  # follow-up → T divergences of the two distributions, over the whole vocabulary
+    kl: dict[str, list[float]] = field(
+        default_factory=dict
+    )  # follow-up → T divergences of the two distributions, over the whole vocabulary
     skipped: dict[str, str] = field(default_factory=dict)  # follow-up → why it was not scored
 
     def signal(self, followup: str) -> list[float]:
         "What each token gains; nan where the follow-up was not scored"
-        return [h - p for h, p in zip(self.hindsight.get(followup, [math.nan] * len(self.plain)), self.plain)]
+        return [
+            h - p
+            for h, p in zip(self.hindsight.get(followup, [math.nan] * len(self.plain)), self.plain)
+        ]
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #SignalConfig
 @dataclass(frozen=True)
 class _SignalConfig:
     "How replies are made and scored for an analysis"
+
     cases: str = ""
     """JSONL file of cases (id, tag, raw_prompt, unrelated_followup, feedback_followup, perhaps reply), or of interactions."""
     out: str = ""
@@ -126,68 +195,144 @@ class _SignalConfig:
 
     def __post_init__(self):
         unknown = [name for name in self.followups if name not in FOLLOWUPS]
-        require("signals", (bool(self.followups) and not unknown, f"followups must be some of {', '.join(FOLLOWUPS)}, got {shorten(self.followups)!r}"),
-                *((getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}") for name in ("replies", "max_tokens")),
-                (self.temperature >= 0, f"temperature must not be negative, got {self.temperature}"),
-                (self.tau > 0, f"tau must be above 0, got {self.tau}"))
+        require(
+            "signals",
+            (
+                bool(self.followups) and not unknown,
+                f"followups must be some of {', '.join(FOLLOWUPS)}, got {shorten(self.followups)!r}",
+            ),
+            *(
+                (getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
+                for name in ("replies", "max_tokens")
+            ),
+            (self.temperature >= 0, f"temperature must not be negative, got {self.temperature}"),
+            (self.tau > 0, f"tau must be above 0, got {self.tau}"),
+        )
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #write_replies
 def _write_replies(
-    loaded: LoadedModel, cases: Sequence[_SignalCase], config: _SignalConfig = _SignalConfig(), limit: int = 2048,
+    loaded: LoadedModel,
+    cases: Sequence[_SignalCase],
+    config: _SignalConfig = _SignalConfig(),
+    limit: int = 2048,
 ) -> list[tuple[_SignalCase, int, Completion]]:  # case, number of the reply, reply
     "Take the reply that a case brings, and let the model write the others, each with a seed of its own"
     from humanlm.models.generation import generate
     from humanlm.models.sampling import cut_completion
+
     wanted = [(case, copy) for case in cases for copy in range(1 if case.reply else config.replies)]
-    prompts = [contexts(loaded.tokenizer, case.messages, "", limit=limit).plain for case, _ in wanted]
+    prompts = [
+        contexts(loaded.tokenizer, case.messages, "", limit=limit).plain for case, _ in wanted
+    ]
     own = [i for i, (case, _) in enumerate(wanted) if not case.reply]
-    written = generate(*loaded, [prompts[i] for i in own], config.max_tokens, temperature=config.temperature,
-                       seed=[config.seed * 1_000_003 + i for i in own]) if own else []
+    written = (
+        generate(
+            *loaded,
+            [prompts[i] for i in own],
+            config.max_tokens,
+            temperature=config.temperature,
+            seed=[config.seed * 1_000_003 + i for i in own],
+        )
+        if own
+        else []
+    )
     found = dict(zip(own, written))
-    def given(i, case): return cut_completion(loaded.tokenizer, reply_ids(loaded.tokenizer, AssistantReply(case.reply)), cap=config.max_tokens, prompt_ids=prompts[i])
-    return [(case, copy, found[i] if i in found else given(i, case)) for i, (case, copy) in enumerate(wanted)]
+
+    def given(i, case):
+        return cut_completion(
+            loaded.tokenizer,
+            reply_ids(loaded.tokenizer, AssistantReply(case.reply)),
+            cap=config.max_tokens,
+            prompt_ids=prompts[i],
+        )
+
+    return [
+        (case, copy, found[i] if i in found else given(i, case))
+        for i, (case, copy) in enumerate(wanted)
+    ]
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #score_reply
 def _score_reply(
-    loaded: LoadedModel, case: _SignalCase, reply: Completion, copy: int = 0, followups: Sequence[str] = FOLLOWUPS,
-    config: HindsightConfig = HindsightConfig(), limit: int = 2048,  # longest context, in tokens
+    loaded: LoadedModel,
+    case: _SignalCase,
+    reply: Completion,
+    copy: int = 0,
+    followups: Sequence[str] = FOLLOWUPS,
+    config: HindsightConfig = HindsightConfig(),
+    limit: int = 2048,  # longest context, in tokens
 ) -> _SignalRow:
     "Score the ids of one reply without a follow-up and with each of some of the case's"
     import torch
     from humanlm.models.logps import chosen_logps, completion_states
     from humanlm.methods.losses import divergence, in_chunks
+
     ids, skipped, prompts = list(reply.ids), {}, {}
     for name in followups:
         said = case.followups[check_name(name, FOLLOWUPS, "follow-up")]
         try:
-            if name != "empty" and not said.strip(): raise HindsightError("empty follow-up")
+            if name != "empty" and not said.strip():
+                raise HindsightError("empty follow-up")
             prompts[name] = contexts(loaded.tokenizer, case.messages, said, config, limit).hindsight
-        except HindsightError as e: skipped[name] = str(e)
+        except HindsightError as e:
+            skipped[name] = str(e)
     every = [contexts(loaded.tokenizer, case.messages, "", config, limit).plain, *prompts.values()]
 
-    def both(ours, theirs, ids): return torch.stack([chosen_logps(ours, ids), chosen_logps(theirs, ids), divergence(ours, theirs)], -1)
+    def both(ours, theirs, ids):
+        return torch.stack(
+            [chosen_logps(ours, ids), chosen_logps(theirs, ids), divergence(ours, theirs)], -1
+        )
 
     with torch.no_grad():
         plain, *shown = (completion_states(loaded.model, [prompt], [ids]) for prompt in every)
-        found = {name: in_chunks(both, plain, [(states, 1.0)], plain.ids).T.tolist() for name, states in zip(["", *prompts], (plain, *shown))}
+        found = {
+            name: in_chunks(both, plain, [(states, 1.0)], plain.ids).T.tolist()
+            for name, states in zip(["", *prompts], (plain, *shown))
+        }
     tokens = [str(loaded.tokenizer.decode([i])) for i in ids]
     before, _, _ = found.pop("")
-    return _SignalRow(case, copy, reply.text, ids, tokens, before, {name: x[1] for name, x in found.items()}, {name: x[2] for name, x in found.items()}, skipped)
+    return _SignalRow(
+        case,
+        copy,
+        reply.text,
+        ids,
+        tokens,
+        before,
+        {name: x[1] for name, x in found.items()},
+        {name: x[2] for name, x in found.items()},
+        skipped,
+    )
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #_SignalStudy
-METRICS = {"mean": "mean A", "size": "mean |A|", "moved": "share moved", "total": "sum of A", "kl": "mean KL"}
+METRICS = {
+    "mean": "mean A",
+    "size": "mean |A|",
+    "moved": "share moved",
+    "total": "sum of A",
+    "kl": "mean KL",
+}
 
 
-def _signal_metrics(row: _SignalRow, followup: str, tau: float = 0.5) -> dict[str, float]:  # tau: a larger signal counts as moved
+def _signal_metrics(
+    row: _SignalRow, followup: str, tau: float = 0.5
+) -> dict[str, float]:  # tau: a larger signal counts as moved
     "Sum the signal of a reply up, by the names of `METRICS`; nan where nothing was scored"
     known = [a for a in row.signal(followup) if a == a]
-    def mean(values): return fmean(values) if values else math.nan
-    return {"mean": mean(known), "size": mean([abs(a) for a in known]), "moved": mean([float(abs(a) > tau) for a in known]),
-            "total": math.fsum(known) if known else math.nan, "kl": mean(row.kl.get(followup, []))}
+
+    def mean(values):
+        return fmean(values) if values else math.nan
+
+    return {
+        "mean": mean(known),
+        "size": mean([abs(a) for a in known]),
+        "moved": mean([float(abs(a) > tau) for a in known]),
+        "total": math.fsum(known) if known else math.nan,
+        "kl": mean(row.kl.get(followup, [])),
+    }
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #SignalLine
 class _SignalLine(NamedTuple):
     "One number of a study: for all cases or those of a tag; a follow-up, or two as a difference; a metric of `METRICS`"
+
     tag: str
     followup: str
     metric: str
@@ -197,6 +342,7 @@ class _SignalLine(NamedTuple):
 @dataclass(frozen=True)
 class _SignalStudy:
     "Replies under several follow-ups"
+
     rows: list[_SignalRow]
     tau: float = 0.5
     about: dict[str, Any] = field(default_factory=dict)  # model and settings, as they shall be told
@@ -208,37 +354,74 @@ class _SignalStudy:
 
     def lines(self, seed: int = 0) -> list[_SignalLine]:
         "Every metric of every follow-up with its interval over cases, for all cases and for each tag"
+
         def line(tag, followup, metric, values):
-            kept = [(value, row.case.cluster or row.case.id) for value, row in zip(values, self.rows) if tag in ("all", row.case.tag)]
+            kept = [
+                (value, row.case.cluster or row.case.id)
+                for value, row in zip(values, self.rows)
+                if tag in ("all", row.case.tag)
+            ]
             return _SignalLine(tag, followup, metric, mean_interval(*zip(*kept), seed=seed))
-        of = {(name, metric): [_signal_metrics(row, name, self.tau)[metric] for row in self.rows] for name in self.followups for metric in METRICS}
-        tags, controls = dict.fromkeys(row.case.tag for row in self.rows), [name for name in self.followups if name != "related"]
-        gaps = {(f"related − {name}", "size"): [a - b for a, b in zip(of["related", "size"], of[name, "size"])]
-                for name in controls if "related" in self.followups}
-        return [line(tag, *key, values) for tag in ("all", *(tags if len(tags) > 1 else ())) for key, values in {**of, **gaps}.items()]
+
+        of = {
+            (name, metric): [_signal_metrics(row, name, self.tau)[metric] for row in self.rows]
+            for name in self.followups
+            for metric in METRICS
+        }
+        tags, controls = (
+            dict.fromkeys(row.case.tag for row in self.rows),
+            [name for name in self.followups if name != "related"],
+        )
+        gaps = {
+            (f"related − {name}", "size"): [
+                a - b for a, b in zip(of["related", "size"], of[name, "size"])
+            ]
+            for name in controls
+            if "related" in self.followups
+        }
+        return [
+            line(tag, *key, values)
+            for tag in ("all", *(tags if len(tags) > 1 else ()))
+            for key, values in {**of, **gaps}.items()
+        ]
 
     def table(self, tags: bool = True) -> Table:
         "Show the lines: a row for each follow-up, a column for each metric; also for the cases of each tag, or for all alone"
         found = {}
         for tag_, followup, metric, i in self.lines():
-            if tags or tag_ == "all": found.setdefault((tag_, followup), {})[metric] = f"{number_text(i.value)} ({range_text(i.low, i.high)})"
-        return Table(("cases", "follow-up", *METRICS.values()), [(*key, *(row.get(m, "") for m in METRICS)) for key, row in found.items()], "llr")
+            if tags or tag_ == "all":
+                found.setdefault((tag_, followup), {})[metric] = (
+                    f"{number_text(i.value)} ({range_text(i.low, i.high)})"
+                )
+        return Table(
+            ("cases", "follow-up", *METRICS.values()),
+            [(*key, *(row.get(m, "") for m in METRICS)) for key, row in found.items()],
+            "llr",
+        )
 
-    def _repr_html_(self) -> str: return self.table().html()._repr_html_()
+    def _repr_html_(self) -> str:
+        return self.table().html()._repr_html_()
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #strongest_tokens
 class _StrongToken(NamedTuple):
     "A token with a large signal"
+
     case: str
     token: str
     signal: float
     before: str  # a few tokens that stand before it
 
 
-def _strongest_tokens(study: _SignalStudy, followup: str, n: int = 5) -> tuple[list[_StrongToken], list[_StrongToken]]:  # n: of each sign
+def _strongest_tokens(
+    study: _SignalStudy, followup: str, n: int = 5
+) -> tuple[list[_StrongToken], list[_StrongToken]]:  # n: of each sign
     "Find the tokens that gain most and those that lose most, the largest first"
-    every = [_StrongToken(row.case.id, row.tokens[t], a, "".join(row.tokens[max(0, t - 4):t]))
-             for row in study.rows for t, a in enumerate(row.signal(followup)) if a == a]
+    every = [
+        _StrongToken(row.case.id, row.tokens[t], a, "".join(row.tokens[max(0, t - 4) : t]))
+        for row in study.rows
+        for t, a in enumerate(row.signal(followup))
+        if a == a
+    ]
     ranked = sorted(every, key=lambda token: -token.signal)
     return [t for t in ranked[:n] if t.signal > 0], [t for t in ranked[::-1][:n] if t.signal < 0]
 
@@ -246,7 +429,10 @@ def _strongest_tokens(study: _SignalStudy, followup: str, n: int = 5) -> tuple[l
 def _tokens_table(study: _SignalStudy, followup: str, n: int = 5) -> Table:
     "Show the strongest tokens"
     gains, losses = _strongest_tokens(study, followup, n)
-    rows = [(shorten(t.case, 40), visible(t.token), f"{t.signal:+.2f}", f"…{visible(t.before)}") for t in (*gains, *losses[::-1])]
+    rows = [
+        (shorten(t.case, 40), visible(t.token), f"{t.signal:+.2f}", f"…{visible(t.before)}")
+        for t in (*gains, *losses[::-1])
+    ]
     return Table(("case", "token", "signal", "behind"), rows, "llrl")
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #signal_range
@@ -257,45 +443,99 @@ def _signal_range(rows: Iterable[_SignalRow], followups: Sequence[str]) -> float
 
 
 @styled
-def _signal_figure(study: _SignalStudy, columns: int = 120) -> Any:  # columns: tokens of a reply that are shown
+def _signal_figure(
+    study: _SignalStudy, columns: int = 120
+) -> Any:  # columns: tokens of a reply that are shown
     "Draw replies × tokens, a panel for each follow-up that was scored"
     from matplotlib.figure import Figure
     import numpy as np
+
     names, rows = study.followups or ["related"], study.rows[:200]
-    wide, most = min(columns, max((len(row.plain) for row in rows), default=1)), _signal_range(rows, names)
-    figure = Figure(figsize=(7.0, 0.8 + len(names) * (0.5 + 0.17 * max(2, len(rows)))), layout="constrained")
+    wide, most = (
+        min(columns, max((len(row.plain) for row in rows), default=1)),
+        _signal_range(rows, names),
+    )
+    figure = Figure(
+        figsize=(7.0, 0.8 + len(names) * (0.5 + 0.17 * max(2, len(rows)))), layout="constrained"
+    )
     panels = figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
     for axes, name in zip(panels, names):
         values = np.full((max(1, len(rows)), wide), math.nan)
-        for y, row in enumerate(rows): values[y, :len(row.plain)] = row.signal(name)[:wide]
-        shown = axes.imshow(values, cmap="RdBu", vmin=-most, vmax=most, aspect="auto", interpolation="none")
+        for y, row in enumerate(rows):
+            values[y, : len(row.plain)] = row.signal(name)[:wide]
+        shown = axes.imshow(
+            values, cmap="RdBu", vmin=-most, vmax=most, aspect="auto", interpolation="none"
+        )
         axes.set_title(f"{name} follow-up", loc="left")
-        axes.set_yticks(range(len(rows)), [_plain(row.case.id, 28) for row in rows], fontsize=6, parse_math=False)
+        axes.set_yticks(
+            range(len(rows)),
+            [_plain(row.case.id, 28) for row in rows],
+            fontsize=6,
+            parse_math=False,
+        )
         axes.grid(False)
     panels[-1].set_xlabel("token of the reply")
-    figure.colorbar(shown, ax=list(panels), extend="both", label="signal: log-probability gained", aspect=40, shrink=0.8)
+    figure.colorbar(
+        shown,
+        ax=list(panels),
+        extend="both",
+        label="signal: log-probability gained",
+        aspect=40,
+        shrink=0.8,
+    )
     return figure
 
 
-def _plain(text, n): return "".join(filter(str.isprintable, shorten(text, n))) or "(empty)"
+def _plain(text, n):
+    return "".join(filter(str.isprintable, shorten(text, n))) or "(empty)"
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #_strip_figure
 @styled
-def _strip_figure(row: _SignalRow, followups: Sequence[str] = ("related", "unrelated", "empty"), first: int = 0, count: int = 15) -> Any:
+def _strip_figure(
+    row: _SignalRow,
+    followups: Sequence[str] = ("related", "unrelated", "empty"),
+    first: int = 0,
+    count: int = 15,
+) -> Any:
     "Draw some tokens of one reply as boxes coloured by their signal, a line for each follow-up"
     from matplotlib import colormaps
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
-    names, most = [name for name in followups if name in row.hindsight], _signal_range([row], followups)
-    tokens = [_plain(visible(token), 12) for token in row.tokens[first:first + count]]
+
+    names, most = (
+        [name for name in followups if name in row.hindsight],
+        _signal_range([row], followups),
+    )
+    tokens = [_plain(visible(token), 12) for token in row.tokens[first : first + count]]
     ends = [sum(0.13 * len(token) + 0.16 for token in tokens[:n]) for n in range(len(tokens) + 1)]
-    figure = Figure(figsize=(max(3.0, min(14.0, 1.2 + 0.62 * ends[-1])), 0.35 + 0.34 * len(names)), layout="constrained")
-    axes, scale = figure.add_subplot(xlim=(0, ends[-1] or 1), ylim=(len(names) - 0.5, -0.5)), Normalize(-most, most)
+    figure = Figure(
+        figsize=(max(3.0, min(14.0, 1.2 + 0.62 * ends[-1])), 0.35 + 0.34 * len(names)),
+        layout="constrained",
+    )
+    axes, scale = (
+        figure.add_subplot(xlim=(0, ends[-1] or 1), ylim=(len(names) - 0.5, -0.5)),
+        Normalize(-most, most),
+    )
     for y, name in enumerate(names):
-        for x, end, token, a in zip(ends, ends[1:], tokens, row.signal(name)[first:first + count]):
-            axes.text((x + end) / 2, y, token, ha="center", va="center", fontsize=7, family="monospace", parse_math=False,
-                      bbox={"facecolor": colormaps["RdBu"](scale(a)) if a == a else "white", "edgecolor": "#d0d7de", "pad": 2},
-                      color="white" if abs(a) > 0.6 * most else "black")
+        for x, end, token, a in zip(
+            ends, ends[1:], tokens, row.signal(name)[first : first + count]
+        ):
+            axes.text(
+                (x + end) / 2,
+                y,
+                token,
+                ha="center",
+                va="center",
+                fontsize=7,
+                family="monospace",
+                parse_math=False,
+                bbox={
+                    "facecolor": colormaps["RdBu"](scale(a)) if a == a else "white",
+                    "edgecolor": "#d0d7de",
+                    "pad": 2,
+                },
+                color="white" if abs(a) > 0.6 * most else "black",
+            )
     axes.set_yticks(range(len(names)), names)
     axes.set_xticks([])
     axes.grid(False)
@@ -303,18 +543,35 @@ def _strip_figure(row: _SignalRow, followups: Sequence[str] = ("related", "unrel
     return figure
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #reply_html
-def _reply_html(row: _SignalRow, followup: str, tau: float = 0.5, most: float | None = None) -> Html:  # most: of the scale; None: this reply's
+def _reply_html(
+    row: _SignalRow, followup: str, tau: float = 0.5, most: float | None = None
+) -> Html:  # most: of the scale; None: this reply's
     "Show a case, a follow-up and the reply token by token; the pointer shows both log-probabilities"
     said = row.case.followups.get(followup, "")
-    head = tag("p", tag("b", "request "), shorten(row.case.raw_prompt, 600), tag("br"),
-               tag("b", f"{followup} follow-up "), shorten(said, 600) or tag("i", "(nothing)"))
-    if followup not in row.hindsight: return head + tag("p", f"Not scored: {row.skipped.get(followup, 'not asked for')}.")
+    head = tag(
+        "p",
+        tag("b", "request "),
+        shorten(row.case.raw_prompt, 600),
+        tag("br"),
+        tag("b", f"{followup} follow-up "),
+        shorten(said, 600) or tag("i", "(nothing)"),
+    )
+    if followup not in row.hindsight:
+        return head + tag("p", f"Not scored: {row.skipped.get(followup, 'not asked for')}.")
     divergences = row.kl.get(followup) or [math.nan] * len(row.plain)
-    notes = [f"plain {p:.3f}, in hindsight {h:.3f}, signal {h - p:+.3f}" + ("" if d != d else f", KL {d:.3f}")
-             for p, h, d in zip(row.plain, row.hindsight[followup], divergences)]
+    notes = [
+        f"plain {p:.3f}, in hindsight {h:.3f}, signal {h - p:+.3f}"
+        + ("" if d != d else f", KL {d:.3f}")
+        for p, h, d in zip(row.plain, row.hindsight[followup], divergences)
+    ]
     found = _signal_metrics(row, followup, tau)
-    told = ", ".join(f"{title} {number_text(found[name], '+.3f' if name in ('mean', 'total') else '.3f')}" for name, title in METRICS.items())
-    boxes = token_boxes(row.tokens, row.signal(followup), most or _signal_range([row], [followup]), notes)
+    told = ", ".join(
+        f"{title} {number_text(found[name], '+.3f' if name in ('mean', 'total') else '.3f')}"
+        for name, title in METRICS.items()
+    )
+    boxes = token_boxes(
+        row.tokens, row.signal(followup), most or _signal_range([row], [followup]), notes
+    )
     return head + boxes + tag("p", tag("small", f"{len(row.plain)} tokens: {told}"))
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #SignalWidget
@@ -325,73 +582,155 @@ class SignalWidget:
         w = optional("ipywidgets")
         self.study, names = study, study.followups or list(FOLLOWUPS)
         self.most = _signal_range(study.rows, names)
-        cases = [(f"{i}. {shorten(row.case.id, 40)} ({shorten(row.case.tag, 20)})", i) for i, row in enumerate(study.rows)]
+        cases = [
+            (f"{i}. {shorten(row.case.id, 40)} ({shorten(row.case.tag, 20)})", i)
+            for i, row in enumerate(study.rows)
+        ]
         self.case = w.Dropdown(options=cases, description="case", layout={"width": "420px"})
-        self.followup: Any = w.ToggleButtons(options=names, description="follow-up", style={"button_width": "90px"})
-        self.page, self.own = w.HTML(), w.Checkbox(False, description="one colour scale for this reply alone", indent=False)
-        for control in (self.case, self.followup, self.own): control.observe(self.show, "value")
-        self.box = w.VBox([w.HBox([self.case, self.own]), self.followup, self.page], layout={"max_width": "860px"})
+        self.followup: Any = w.ToggleButtons(
+            options=names, description="follow-up", style={"button_width": "90px"}
+        )
+        self.page, self.own = (
+            w.HTML(),
+            w.Checkbox(False, description="one colour scale for this reply alone", indent=False),
+        )
+        for control in (self.case, self.followup, self.own):
+            control.observe(self.show, "value")
+        self.box = w.VBox(
+            [w.HBox([self.case, self.own]), self.followup, self.page], layout={"max_width": "860px"}
+        )
         self.show()
 
     def show(self, *_) -> None:
         "Draw what the menus say"
-        if self.case.value is None: shown = tag("p", "No replies.")
-        else: shown = _reply_html(self.study.rows[self.case.value], self.followup.value, self.study.tau, None if self.own.value else self.most)
+        if self.case.value is None:
+            shown = tag("p", "No replies.")
+        else:
+            shown = _reply_html(
+                self.study.rows[self.case.value],
+                self.followup.value,
+                self.study.tau,
+                None if self.own.value else self.most,
+            )
         self.page.value = shown._repr_html_()
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #save_study
-def _save_study(study: _SignalStudy, folder: str | Path) -> Path:  # folder: replaced as a whole if it holds a study
+def _save_study(
+    study: _SignalStudy, folder: str | Path
+) -> Path:  # folder: replaced as a whole if it holds a study
     "Write `signals.json`, `metrics.csv`, `signals.png` and `signals.html`, all of them or none"
     folder = Path(folder)
-    if folder.exists() and not (folder / "signals.json").is_file() and (not folder.is_dir() or any(folder.iterdir())):
+    if (
+        folder.exists()
+        and not (folder / "signals.json").is_file()
+        and (not folder.is_dir() or any(folder.iterdir()))
+    ):
         raise ConfigError(f"{folder} holds other things. Choose a new --signals.out.")
     with atomic_path(folder) as new:
         new.mkdir()
-        atomic_write(new / "signals.json", to_json({"about": study.about, "tau": study.tau, "replies": study.rows,
-                                                    "metrics": [line._asdict() | {"interval": line.interval._asdict()} for line in study.lines()]}))
-        write_csv(new / "metrics.csv", ("cases", "follow-up", "metric", *Interval._fields), ((*line[:3], *line.interval) for line in study.lines()))
+        atomic_write(
+            new / "signals.json",
+            to_json(
+                {
+                    "about": study.about,
+                    "tau": study.tau,
+                    "replies": study.rows,
+                    "metrics": [
+                        line._asdict() | {"interval": line.interval._asdict()}
+                        for line in study.lines()
+                    ],
+                }
+            ),
+        )
+        write_csv(
+            new / "metrics.csv",
+            ("cases", "follow-up", "metric", *Interval._fields),
+            ((*line[:3], *line.interval) for line in study.lines()),
+        )
         most = _signal_range(study.rows, study.followups)
-        shown = (tag("section", tag("h2", row.case.id), *(_reply_html(row, n, study.tau, most) for n in study.followups)) for row in study.rows[:100])
+        shown = (
+            tag(
+                "section",
+                tag("h2", row.case.id),
+                *(_reply_html(row, n, study.tau, most) for n in study.followups),
+            )
+            for row in study.rows[:100]
+        )
         _signal_figure(study).savefig(new / "signals.png", dpi=150)
-        atomic_write(new / "signals.html", page("Signals", tag("h1", "Signals"), study.table().html(), *shown))
+        atomic_write(
+            new / "signals.html",
+            page("Signals", tag("h1", "Signals"), study.table().html(), *shown),
+        )
     return folder
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #analyse
 def _analyse(
-    loaded: LoadedModel, cases: Sequence[_SignalCase], config: _SignalConfig = _SignalConfig(),
-    hindsight: HindsightConfig = HindsightConfig(), limit: int = 2048,
+    loaded: LoadedModel,
+    cases: Sequence[_SignalCase],
+    config: _SignalConfig = _SignalConfig(),
+    hindsight: HindsightConfig = HindsightConfig(),
+    limit: int = 2048,
 ) -> _SignalStudy:
     "Let a model write, and score what it wrote under every follow-up"
     written = _write_replies(loaded, cases, config, limit)
-    return _SignalStudy([_score_reply(loaded, case, reply, copy, config.followups, hindsight, limit) for case, copy, reply in written], config.tau)
+    return _SignalStudy(
+        [
+            _score_reply(loaded, case, reply, copy, config.followups, hindsight, limit)
+            for case, copy, reply in written
+        ],
+        config.tau,
+    )
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #signals_command
 @dataclass(frozen=True)
 class _SignalModel(ModelConfig):
     "The model that is looked at"
+
     template: str = "own"
     """own = the model's own one (a model that was saved with one of ours keeps it); the tiny model takes chatml"""
 
 
 ABOUT = "Score replies with related, unrelated, praising and empty follow-ups, and show what each token gains."
-_UNTRAINED = "The tiny model is random: it shows how the analysis works, and its numbers mean nothing."
+_UNTRAINED = (
+    "The tiny model is random: it shows how the analysis works, and its numbers mean nothing."
+)
 
 
 def signals_command(argv: Sequence[str]) -> int:
     "Measure signals: `humanlm sdpo signals --model.name NAME --signals.cases FILE --signals.out FOLDER`"
     from humanlm.training.run import quiet_libraries
-    s = parse({"model": _SignalModel, "hindsight": HindsightConfig, "signals": _SignalConfig}, argv or ["--help"], ABOUT, runs=False)
-    require("signals", (bool(s.signals.cases), "cases names no file: give a JSONL file"), (bool(s.signals.out), "out names no folder"))
+
+    s = parse(
+        {"model": _SignalModel, "hindsight": HindsightConfig, "signals": _SignalConfig},
+        argv or ["--help"],
+        ABOUT,
+        runs=False,
+    )
+    require(
+        "signals",
+        (bool(s.signals.cases), "cases names no file: give a JSONL file"),
+        (bool(s.signals.out), "out names no folder"),
+    )
     cases, own = _read_cases(s.signals.cases), s.model.name == "tiny"
     replies = sum(1 if case.reply else s.signals.replies for case in cases)
-    print(f"{len(cases)} cases, {replies} replies, each scored without a follow-up and with {len(s.signals.followups)}: {', '.join(s.signals.followups)}", flush=True)
-    if own: print(_UNTRAINED, flush=True)
-    if s.dry_run: return print(f"model {s.model.name}; results would go to {s.signals.out}") or 0
+    print(
+        f"{len(cases)} cases, {replies} replies, each scored without a follow-up and with {len(s.signals.followups)}: {', '.join(s.signals.followups)}",
+        flush=True,
+    )
+    if own:
+        print(_UNTRAINED, flush=True)
+    if s.dry_run:
+        return print(f"model {s.model.name}; results would go to {s.signals.out}") or 0
     quiet_libraries()
     model = replace(s.model, template="chatml") if own and s.model.template == "own" else s.model
     from humanlm.models.checkpoints import make_model
-    loaded = make_model(model, [text for case in cases for text in (case.raw_prompt, *case.followups.values())])
+
+    loaded = make_model(
+        model, [text for case in cases for text in (case.raw_prompt, *case.followups.values())]
+    )
     about = s.to_dict() | ({"warning": _UNTRAINED} if own else {})
-    study = replace(_analyse(loaded, cases, s.signals, s.hindsight, s.model.max_prompt_tokens), about=about)
+    study = replace(
+        _analyse(loaded, cases, s.signals, s.hindsight, s.model.max_prompt_tokens), about=about
+    )
     print(f"{study.table()}\n\n{_save_study(study, s.signals.out)}")
     return 0

@@ -26,11 +26,19 @@ from .hindsight import HindsightConfig, read_interactions
 from .live import RECORD, SAVED, LiveChat, LiveConfig, LiveLog, LiveSignal
 
 # %% ../../nbs/sdpo/53_chat.ipynb #signal_text
-def _signal_text(tokens: Sequence[str], signal: Sequence[float], colours: bool = False) -> str:  # colours: of a terminal; otherwise numbers
+def _signal_text(
+    tokens: Sequence[str], signal: Sequence[float], colours: bool = False
+) -> str:  # colours: of a terminal; otherwise numbers
     "Write tokens with their signal"
     most = max(map(abs, signal), default=0.0) or 1.0
-    return "".join(_coloured(visible(token), a, most) if colours else f"{visible(token)}[{a:+.1f}]" if abs(a) >= 0.05 else visible(token)
-                   for token, a in zip(tokens, signal))
+    return "".join(
+        _coloured(visible(token), a, most)
+        if colours
+        else f"{visible(token)}[{a:+.1f}]"
+        if abs(a) >= 0.05
+        else visible(token)
+        for token, a in zip(tokens, signal)
+    )
 
 
 def _coloured(text, a, most):
@@ -59,10 +67,18 @@ def _obey(chat: LiveChat, words: list[str], colours: bool) -> str:
     name, *rest = words
     if name == "/undo" and len(rest) < 2 and all(x.isdecimal() for x in rest):
         done = chat.undo(int(rest[0][:6]) if rest else 1)
-        return f"taken back: {done}; the weights are those from before" if done else "nothing to take back"
+        return (
+            f"taken back: {done}; the weights are those from before"
+            if done
+            else "nothing to take back"
+        )
     if name == "/signal" and not rest:
         last = next((x for x in reversed(chat.log.lessons) if x.tokens), None)
-        return _signal_text(last.tokens, last.signal, colours) if last else "nothing was learned in this session"
+        return (
+            _signal_text(last.tokens, last.signal, colours)
+            if last
+            else "nothing was learned in this session"
+        )
     return HELP
 
 
@@ -74,17 +90,21 @@ def _converse(
     "Talk until nothing more is said; the weights are saved however this ends"
     coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ if colours is None else colours
     try:
-        if chat.history.waits: print(f"model> {_spoken_plainly(chat.answer())}", flush=True)
+        if chat.history.waits:
+            print(f"model> {_spoken_plainly(chat.answer())}", flush=True)
         while (text := read("you> ")) is not None and text.strip() != "/quit":
             if text.startswith("/"):
                 print(_obey(chat, text.split(), coloured), flush=True)
                 continue
-            try: lesson, answer = chat.say(text)
+            try:
+                lesson, answer = chat.say(text)
             except HumanLMError as e:
                 print(f"error: {e}", flush=True)
                 continue
-            if lesson: print(f"       ({lesson})", flush=True)
-            if answer is not None: print(f"model> {_spoken_plainly(answer)}", flush=True)
+            if lesson:
+                print(f"       ({lesson})", flush=True)
+            if answer is not None:
+                print(f"model> {_spoken_plainly(answer)}", flush=True)
     finally:
         chat.log.save(chat.trainer)
 
@@ -96,11 +116,19 @@ class LiveWidget:
         w = optional("ipywidgets")
         self.chat = chat
         self.page, self.state = w.HTML(), w.Label()
-        self.text = w.Text(placeholder="say something", continuous_update=False, layout={"flex": "1 1 auto"})
-        self.send, self.back = w.Button(description="Say", button_style="primary"), w.Button(description="Undo", tooltip="take the last lesson back")
+        self.text = w.Text(
+            placeholder="say something", continuous_update=False, layout={"flex": "1 1 auto"}
+        )
+        self.send, self.back = (
+            w.Button(description="Say", button_style="primary"),
+            w.Button(description="Undo", tooltip="take the last lesson back"),
+        )
         self.send.on_click(lambda button: self.run(self.say))
         self.back.on_click(lambda button: self.run(self.undo))
-        self.box = w.VBox([self.page, w.HBox([self.text, self.send, self.back]), self.state], layout={"max_width": "760px"})
+        self.box = w.VBox(
+            [self.page, w.HBox([self.text, self.send, self.back]), self.state],
+            layout={"max_width": "760px"},
+        )
         self.draw()
 
     def say(self) -> str:
@@ -126,18 +154,33 @@ class LiveWidget:
 
     def draw(self) -> None:
         "Show the conversation, and under it the answer that was learned from last, token by token"
-        talk = [(m["role"] == "user", m["content"]) for m in self.chat.history.messages if m["role"] != "system"]
+        talk = [
+            (m["role"] == "user", m["content"])
+            for m in self.chat.history.messages
+            if m["role"] != "system"
+        ]
         said = [bubble("you" if mine else "model", cut(text, 2000), mine) for mine, text in talk]
         last = next((x for x in reversed(self.chat.log.lessons) if x.tokens), None)
         most = max(map(abs, last.signal), default=0.0) or 1.0 if last else 1.0
-        learned = tag("p", tag("small", f"What “{shorten(last.interaction.followup.text, 80)}” says about the answer before it:")) + token_boxes(
-            last.tokens, last.signal, most) if last else Html()
+        learned = (
+            tag(
+                "p",
+                tag(
+                    "small",
+                    f"What “{shorten(last.interaction.followup.text, 80)}” says about the answer before it:",
+                ),
+            )
+            + token_boxes(last.tokens, last.signal, most)
+            if last
+            else Html()
+        )
         self.page.value = Html().join([*said[-40:], learned])._repr_html_()
 
 # %% ../../nbs/sdpo/53_chat.ipynb #chat_command
 @dataclass(frozen=True)
 class _LiveModel(ModelConfig):
     "The model that is talked to, and learns"
+
     template: str = "own"
     """own = the model's own one (a model that was saved with one of ours keeps it); the tiny model takes chatml"""
     max_prompt_tokens: int = 4096
@@ -146,8 +189,13 @@ class _LiveModel(ModelConfig):
     def load(self, texts: Sequence[str] = ()) -> LoadedModel:
         "Load the model with weights that can be trained, its adapter on top where one is asked for"
         from humanlm.models.checkpoints import add_adapter, make_model
+
         tiny = self.name == "tiny"
-        config = replace(self, template="chatml" if tiny and self.template == "own" else self.template, dtype=self.dtype if self.lora_rank else "float32")
+        config = replace(
+            self,
+            template="chatml" if tiny and self.template == "own" else self.template,
+            dtype=self.dtype if self.lora_rank else "float32",
+        )
         loaded = make_model(config, texts)
         return loaded._replace(model=add_adapter(loaded.model, config, self.name))
 
@@ -159,13 +207,30 @@ ABOUT = "Chat with a model that learns from each thing you say to it. " + HELP
 def _open_chat(s: Any, folder: Path) -> LiveChat:
     "Begin a chat in a folder, or go on with the one that is there"
     saved = folder / SAVED
-    known = json.loads((saved / "live.json").read_text("utf-8"))["learned"] if (saved / "live.json").exists() else []
+    known = (
+        json.loads((saved / "live.json").read_text("utf-8"))["learned"]
+        if (saved / "live.json").exists()
+        else []
+    )
     model = replace(s.model, name=str(saved), lora_rank=0) if known else s.model
     start = s.model.load(_TEXTS) if known and s.sdpo.teacher != "live" else None
-    return LiveChat(model.load(_TEXTS), s.live, s.hindsight, s.sdpo, s.model.max_prompt_tokens, LiveLog(folder, known), start)
+    return LiveChat(
+        model.load(_TEXTS),
+        s.live,
+        s.hindsight,
+        s.sdpo,
+        s.model.max_prompt_tokens,
+        LiveLog(folder, known),
+        start,
+    )
 
 
-_TEXTS = (HELP, ABOUT, HindsightConfig().template, *str(LiveConfig.__doc__).split())  # from which the tiny model makes its tokens
+_TEXTS = (
+    HELP,
+    ABOUT,
+    HindsightConfig().template,
+    *str(LiveConfig.__doc__).split(),
+)  # from which the tiny model makes its tokens
 
 
 def chat_command(argv: Sequence[str]) -> int:
@@ -174,8 +239,13 @@ def chat_command(argv: Sequence[str]) -> int:
     folder = Path(s.live.out)
     if s.dry_run:
         rows = read_interactions(folder / RECORD) if (folder / RECORD).exists() else []
-        return print(f"model   {s.model.name}\nfolder  {folder}, {sum(not row.filters for row in rows)} lessons so far\n"
-                     f"memory  the weights in training {3 + 3 * s.live.undo + 1} times: weights, AdamW's two averages, {s.live.undo} steps back, gradients") or 0
+        return (
+            print(
+                f"model   {s.model.name}\nfolder  {folder}, {sum(not row.filters for row in rows)} lessons so far\n"
+                f"memory  the weights in training {3 + 3 * s.live.undo + 1} times: weights, AdamW's two averages, {s.live.undo} steps back, gradients"
+            )
+            or 0
+        )
     with alone(folder, "--live.out"):
         open_run(folder.parent, folder.name, "", s.fresh)
         require_same(folder, s, "--live.out")

@@ -23,10 +23,15 @@ from ..data.records import from_dict
 from ..models.prompts import render, render_target
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #type-imports
-if TYPE_CHECKING: from transformers import PreTrainedTokenizerFast
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #AssistantReply
-MAX_CHARS, MAX_MESSAGES, MAX_TOKENS = 100_000, 1_000, 131_072 # of one text, one conversation, one reply
+MAX_CHARS, MAX_MESSAGES, MAX_TOKENS = (
+    100_000,
+    1_000,
+    131_072,
+)  # of one text, one conversation, one reply
 
 
 class HindsightError(DataError):
@@ -35,31 +40,54 @@ class HindsightError(DataError):
 
 def _hold(what: str, *checks: tuple[bool, str]) -> None:
     for holds, message in checks:
-        if not holds: raise HindsightError(f"{what}: {message}")
+        if not holds:
+            raise HindsightError(f"{what}: {message}")
 
 
 def _bounded(name: str, text: Any) -> tuple[bool, str]:
     fits = isinstance(text, str) and len(text) <= MAX_CHARS
-    return fits, f"{name} must be a text of at most {MAX_CHARS:,} characters, got {shorten(repr(text)[:400])}"
+    return (
+        fits,
+        f"{name} must be a text of at most {MAX_CHARS:,} characters, got {shorten(repr(text)[:400])}",
+    )
 
 
 @dataclass(frozen=True)
 class AssistantReply:
     "What the assistant answered"
+
     text: str
-    token_ids: tuple[int, ...] | None = None  # as they were drawn, with the end token if there was one; None: not known
-    logprobs: tuple[float, ...] | None = None # of these ids, when they were drawn
-    finish_reason: str = "stop"               # stop, or length for a reply that was cut
-    model: str = ""                           # who wrote it
+    token_ids: tuple[int, ...] | None = (
+        None  # as they were drawn, with the end token if there was one; None: not known
+    )
+    logprobs: tuple[float, ...] | None = None  # of these ids, when they were drawn
+    finish_reason: str = "stop"  # stop, or length for a reply that was cut
+    model: str = ""  # who wrote it
 
     def __post_init__(self):
         ids, logps = self.token_ids, self.logprobs
-        _hold("completion", _bounded("text", self.text),
-              (self.finish_reason in ("stop", "length"), f"finish_reason must be stop or length, got {shorten(self.finish_reason)!r}"),
-              (ids is None or 0 < len(ids) <= MAX_TOKENS and all(type(i) is int and i >= 0 for i in ids),
-               f"token_ids must be 1 to {MAX_TOKENS:,} whole numbers from 0, got {shorten(repr(ids)[:400])}"),
-              (logps is None or ids is not None and len(logps) == len(ids), "logprobs must be one per token id"),
-              (all(math.isfinite(p) and p < 1e-3 for p in logps or ()), "logprobs must be logarithms of probabilities, at most 0"))
+        _hold(
+            "completion",
+            _bounded("text", self.text),
+            (
+                self.finish_reason in ("stop", "length"),
+                f"finish_reason must be stop or length, got {shorten(self.finish_reason)!r}",
+            ),
+            (
+                ids is None
+                or 0 < len(ids) <= MAX_TOKENS
+                and all(type(i) is int and i >= 0 for i in ids),
+                f"token_ids must be 1 to {MAX_TOKENS:,} whole numbers from 0, got {shorten(repr(ids)[:400])}",
+            ),
+            (
+                logps is None or ids is not None and len(logps) == len(ids),
+                "logprobs must be one per token id",
+            ),
+            (
+                all(math.isfinite(p) and p < 1e-3 for p in logps or ()),
+                "logprobs must be logarithms of probabilities, at most 0",
+            ),
+        )
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #Interaction
 ROLES = ("system", "user", "assistant")
@@ -68,81 +96,148 @@ ROLES = ("system", "user", "assistant")
 @dataclass(frozen=True)
 class Followup:
     "What the user said next"
+
     text: str
-    source: str = "logged" # logged, simulated or live
+    source: str = "logged"  # logged, simulated or live
 
     def __post_init__(self):
-        _hold("followup", _bounded("text", self.text),
-              (self.source in ("logged", "simulated", "live"), f"source must be logged, simulated or live, got {shorten(self.source)!r}"))
+        _hold(
+            "followup",
+            _bounded("text", self.text),
+            (
+                self.source in ("logged", "simulated", "live"),
+                f"source must be logged, simulated or live, got {shorten(self.source)!r}",
+            ),
+        )
 
 
 @dataclass(frozen=True)
 class Interaction:
     "A conversation that ends with the user, the reply to it, and what the user said next"
+
     id: str
-    messages: tuple[dict, ...]     # role and content of each, oldest first; the last one is the user's
+    messages: tuple[dict, ...]  # role and content of each, oldest first; the last one is the user's
     completion: AssistantReply
     followup: Followup
-    conversation_id: str = ""      # interactions of one conversation share a history
+    conversation_id: str = ""  # interactions of one conversation share a history
     user_id: str = ""
-    turn: int = 0                  # place of the reply in its conversation
-    style: str | None = None       # key of the user's style, where the user is simulated
-    sampling: dict = field(default_factory=dict) # how the reply was drawn
+    turn: int = 0  # place of the reply in its conversation
+    style: str | None = None  # key of the user's style, where the user is simulated
+    sampling: dict = field(default_factory=dict)  # how the reply was drawn
     timestamp: str = ""
     split: str = ""
     filters: tuple[str, ...] = ()  # what was left out, or changed, on the way
-    learned: dict = field(default_factory=dict) # of a live chat: what the update did, such as the mean signal
+    learned: dict = field(
+        default_factory=dict
+    )  # of a live chat: what the update did, such as the mean signal
     schema_version: int = 1
 
     def __post_init__(self):
-        _hold("messages", (0 < len(self.messages) <= MAX_MESSAGES, f"give 1 to {MAX_MESSAGES:,}, got {len(self.messages):,}"))
+        _hold(
+            "messages",
+            (
+                0 < len(self.messages) <= MAX_MESSAGES,
+                f"give 1 to {MAX_MESSAGES:,}, got {len(self.messages):,}",
+            ),
+        )
         for i, m in enumerate(self.messages):
-            sound = isinstance(m, dict) and {"role", "content"} <= m.keys() <= {"role", "content", "name"}
-            _hold(f"messages[{i}]", (sound, f"expected role and content, got {shorten(repr(m)[:400])}"))
-            _hold(f"messages[{i}]", _bounded("content", m["content"]),
-                  (m["role"] in ROLES, f"role must be one of {', '.join(ROLES)}, got {shorten(repr(m['role']))}"))
+            sound = isinstance(m, dict) and {"role", "content"} <= m.keys() <= {
+                "role",
+                "content",
+                "name",
+            }
+            _hold(
+                f"messages[{i}]",
+                (sound, f"expected role and content, got {shorten(repr(m)[:400])}"),
+            )
+            _hold(
+                f"messages[{i}]",
+                _bounded("content", m["content"]),
+                (
+                    m["role"] in ROLES,
+                    f"role must be one of {', '.join(ROLES)}, got {shorten(repr(m['role']))}",
+                ),
+            )
         role = self.messages[-1]["role"]
-        _hold("messages", (role == "user", f"the last one must be the user's, got role {role}: a reply answers the user"))
+        _hold(
+            "messages",
+            (
+                role == "user",
+                f"the last one must be the user's, got role {role}: a reply answers the user",
+            ),
+        )
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #as_messages
 _ROLES = {"human": "user", "gpt": "assistant"}
 
 
-def message_text(content: Any) -> str:  # content: a text, None, or parts like {"type": "text", "text": …}
+def message_text(
+    content: Any,
+) -> str:  # content: a text, None, or parts like {"type": "text", "text": …}
     "Give the text of a message; `HindsightError` for anything else"
-    if content is None or isinstance(content, str): return content or ""
+    if content is None or isinstance(content, str):
+        return content or ""
     parts = content if isinstance(content, list) else [None]
-    texts = [p["text"] for p in parts if isinstance(p, Mapping) and p.get("type", "text") == "text" and isinstance(p.get("text"), str)]
-    if len(texts) == len(parts): return "".join(texts)
+    texts = [
+        p["text"]
+        for p in parts
+        if isinstance(p, Mapping)
+        and p.get("type", "text") == "text"
+        and isinstance(p.get("text"), str)
+    ]
+    if len(texts) == len(parts):
+        return "".join(texts)
     raise HindsightError(f"a message must hold text, got {shorten(repr(content)[:400])}")
 
 
 def as_messages(
     found: Any,  # list of messages with role and content, or with from and value
-) -> list[dict]: # with role and content; human is the user, gpt the assistant, other roles stay
+) -> list[dict]:  # with role and content; human is the user, gpt the assistant, other roles stay
     "Read the messages of a log"
     if not isinstance(found, list) or not all(isinstance(m, Mapping) for m in found):
         raise HindsightError(f"expected a list of messages, got {shorten(repr(found)[:400])}")
-    if len(found) > MAX_MESSAGES: raise HindsightError(f"a conversation of {len(found):,} messages is longer than {MAX_MESSAGES:,}")
+    if len(found) > MAX_MESSAGES:
+        raise HindsightError(
+            f"a conversation of {len(found):,} messages is longer than {MAX_MESSAGES:,}"
+        )
     roles = [m.get("role", m.get("from")) for m in found]
     for i, role in enumerate(roles):
-        if not isinstance(role, str): raise HindsightError(f"message {i} has neither role nor from: {shorten(repr(found[i])[:400])}")
-    return [{"role": _ROLES.get(role, role), "content": message_text(m["content"] if "content" in m else m.get("value"))}
-            for role, m in zip(roles, found)]
+        if not isinstance(role, str):
+            raise HindsightError(
+                f"message {i} has neither role nor from: {shorten(repr(found[i])[:400])}"
+            )
+    return [
+        {
+            "role": _ROLES.get(role, role),
+            "content": message_text(m["content"] if "content" in m else m.get("value")),
+        }
+        for role, m in zip(roles, found)
+    ]
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #read_interactions
 def _published(row: dict) -> Interaction:
     "Read a row of the two public layouts"
-    reply, next_ = (as_messages([row[name]])[0]["content"] if isinstance(row[name], Mapping) else message_text(row[name])
-                    for name in ("completion", "user_response"))
+    reply, next_ = (
+        as_messages([row[name]])[0]["content"]
+        if isinstance(row[name], Mapping)
+        else message_text(row[name])
+        for name in ("completion", "user_response")
+    )
     name = row.get("conversation_id", row.get("original_conv_id", ""))
     turn, stamp, model = row.get("turn_id", 0), row.get("timestamp"), row.get("model")
-    return Interaction(str(row.get("id", "")), tuple(as_messages(row["prompt"])), AssistantReply(reply, model=str(model or "")), Followup(next_),
-                       str(name), turn=turn if type(turn) is int else 0, timestamp=str(stamp or ""))
+    return Interaction(
+        str(row.get("id", "")),
+        tuple(as_messages(row["prompt"])),
+        AssistantReply(reply, model=str(model or "")),
+        Followup(next_),
+        str(name),
+        turn=turn if type(turn) is int else 0,
+        timestamp=str(stamp or ""),
+    )
 
 
 def read_interactions(
-    path: str | Path,              # .jsonl, .csv or .parquet, of ours or of the two public layouts
+    path: str | Path,  # .jsonl, .csv or .parquet, of ours or of the two public layouts
     faults: Faults | None = None,  # counts rows that cannot be used; None: raise at the first
 ) -> list[Interaction]:
     "Read interactions; `DataError` names file, row and field"
@@ -150,15 +245,22 @@ def read_interactions(
     for row in read_rows(path, faults):
         try:
             published = {"prompt", "completion", "user_response"} <= row.values.keys()
-            found.append(_published(row.values) if published else from_dict(Interaction, row.values, row.place))
+            found.append(
+                _published(row.values)
+                if published
+                else from_dict(Interaction, row.values, row.place)
+            )
         except DataError as e:
             what = str(e).removeprefix(f"{row.place}, ").removeprefix(f"{row.place}: ")
-            if faults is None: raise DataError(f"{path}, row {row.row}: {what}. Fix or remove it.") from e
+            if faults is None:
+                raise DataError(f"{path}, row {row.row}: {what}. Fix or remove it.") from e
             faults.add("unusable interaction", what, row.place)
     return found
 
 
-def write_interactions(path: str | Path, rows: Iterable[Interaction]) -> Path:  # path: file to make or replace
+def write_interactions(
+    path: str | Path, rows: Iterable[Interaction]
+) -> Path:  # path: file to make or replace
     "Write one interaction per line, whole or not at all"
     return write_jsonl(path, map(to_dict, rows))
 
@@ -170,6 +272,7 @@ TEMPLATE = "\n\n[Known in advance, what the user writes after this answer, be it
 @dataclass(frozen=True)
 class HindsightConfig:
     "How a follow-up is shown in advance"
+
     template: str = TEMPLATE
     """what is added to the user's last message; {followup} stands for what the user said next"""
     max_followup_tokens: int = 256
@@ -177,70 +280,100 @@ class HindsightConfig:
 
     def __post_init__(self):
         slots = self.template.count(SLOT)
-        require("hindsight", (slots == 1, f"template must hold {SLOT} once, got {slots} of them in {shorten(self.template)!r}"),
-                (self.max_followup_tokens >= 1, f"max_followup_tokens is {self.max_followup_tokens}: give 1 or more"))
+        require(
+            "hindsight",
+            (
+                slots == 1,
+                f"template must hold {SLOT} once, got {slots} of them in {shorten(self.template)!r}",
+            ),
+            (
+                self.max_followup_tokens >= 1,
+                f"max_followup_tokens is {self.max_followup_tokens}: give 1 or more",
+            ),
+        )
 
 
 def hindsight_messages(
     messages: Sequence[dict],  # role and content of each; the last one is the user's
-    followup: str,             # what the user said next; "" for a block that says nothing
+    followup: str,  # what the user said next; "" for a block that says nothing
     template: str = TEMPLATE,
 ) -> list[dict]:
     "Add the hindsight block to the user's last message; `HindsightError` if the last message is somebody else's"
     role = messages[-1].get("role") if messages else "none"
-    if role != "user": raise HindsightError(f"the last message must be the user's, got {role}: a reply answers the user")
+    if role != "user":
+        raise HindsightError(
+            f"the last message must be the user's, got {role}: a reply answers the user"
+        )
     before, _, after = template.partition(SLOT)
     content = messages[-1]["content"].rstrip() + before + followup.strip() + after
     return [*messages[:-1], {**messages[-1], "content": content}]
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #fit_messages
-_LEAST = 64 # characters of the last message that stay in any case
+_LEAST = 64  # characters of the last message that stay in any case
 
 
-def _context(tokenizer, messages): return render(tokenizer, messages, speaker="", thinking=False)
+def _context(tokenizer, messages):
+    return render(tokenizer, messages, speaker="", thinking=False)
 
 
 def _without_middle(text: str, gone: int) -> str:
     "Leave out this many characters"
     kept = len(text) - gone
-    return text[:kept - kept // 2].rstrip() + " … " + text[len(text) - kept // 2:].lstrip()
+    return text[: kept - kept // 2].rstrip() + " … " + text[len(text) - kept // 2 :].lstrip()
 
 
 def fit_messages(
     tokenizer: "PreTrainedTokenizerFast",
     messages: Sequence[dict],  # role and content of each; the last one is the user's
-    limit: int,                # longest context, in tokens
+    limit: int,  # longest context, in tokens
 ) -> list[dict]:
     "Bring a conversation to a budget: first the oldest messages go, then the middle of the last one"
-    def fits(some): return len(_context(tokenizer, some)) <= limit
+
+    def fits(some):
+        return len(_context(tokenizer, some)) <= limit
+
     messages = list(messages)
-    if fits(messages): return messages
+    if fits(messages):
+        return messages
     head = messages[:1] if messages[0]["role"] == "system" else []
     starts = [i for i in range(len(head), len(messages)) if messages[i]["role"] == "user"]
-    n = bisect_left(range(len(starts) - 1), True, key=lambda n: fits([*head, *messages[starts[n]:]]))
-    kept = [*head, *messages[starts[n]:]]
-    if fits(kept): return kept
+    n = bisect_left(
+        range(len(starts) - 1), True, key=lambda n: fits([*head, *messages[starts[n] :]])
+    )
+    kept = [*head, *messages[starts[n] :]]
+    if fits(kept):
+        return kept
     last = messages[-1]
-    def cut(gone): return [*head, {**last, "content": _without_middle(last["content"], gone)}]
+
+    def cut(gone):
+        return [*head, {**last, "content": _without_middle(last["content"], gone)}]
+
     most = len(last["content"]) - _LEAST
     gone = 1 + bisect_left(range(1, max(most, 1)), True, key=lambda gone: fits(cut(gone)))
-    if gone <= most and fits(cut(gone)): return cut(gone)
+    if gone <= most and fits(cut(gone)):
+        return cut(gone)
     least = len(_context(tokenizer, cut(most) if most > 0 else kept))
-    raise HindsightError(f"the conversation needs {least:,} tokens even without its history and the middle of the last message, but the limit "
-                         f"is {limit:,}. Raise model.max_prompt_tokens, or shorten the system message")
+    raise HindsightError(
+        f"the conversation needs {least:,} tokens even without its history and the middle of the last message, but the limit "
+        f"is {limit:,}. Raise model.max_prompt_tokens, or shorten the system message"
+    )
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #reply_ids
 def reply_ids(
     tokenizer: "PreTrainedTokenizerFast",
     reply: AssistantReply,
-    limit: int | None = None,  # longest reply, in tokens; a longer one is cut and loses its end token
+    limit: int
+    | None = None,  # longest reply, in tokens; a longer one is cut and loses its end token
 ) -> list[int]:
     "Give the ids of a reply: those that were drawn where they are known, else those of its text"
     ids = reply.token_ids
-    if ids is None: ids = render_target(tokenizer, reply.text.rstrip(), end=reply.finish_reason == "stop")
+    if ids is None:
+        ids = render_target(tokenizer, reply.text.rstrip(), end=reply.finish_reason == "stop")
     if max(ids, default=0) >= len(tokenizer):
-        raise HindsightError(f"the reply has token {max(ids)}, but the tokenizer ends at {len(tokenizer) - 1}: another model drew it. "
-                             "Leave token_ids out, and its text is tokenised")
+        raise HindsightError(
+            f"the reply has token {max(ids)}, but the tokenizer ends at {len(tokenizer) - 1}: another model drew it. "
+            "Leave token_ids out, and its text is tokenised"
+        )
     return list(ids[:limit])
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #problem
@@ -266,29 +399,39 @@ def _too_long(tokenizer, followup, config):
 
 
 def problem(
-    messages: Sequence[dict],     # role and content of each
+    messages: Sequence[dict],  # role and content of each
     reply: str,
-    followup: str | None,         # None: the user failed
-    tokenizer: "PreTrainedTokenizerFast | None" = None, # None: lengths are not looked at
+    followup: str | None,  # None: the user failed
+    tokenizer: "PreTrainedTokenizerFast | None" = None,  # None: lengths are not looked at
     config: HindsightConfig = HindsightConfig(),
-    limit: int = 2048,            # longest plain context, in tokens
-    empty: bool = False,          # may a follow-up be empty?
-) -> str:                         # a key of `PROBLEMS`, or "" where there is none
+    limit: int = 2048,  # longest plain context, in tokens
+    empty: bool = False,  # may a follow-up be empty?
+) -> str:  # a key of `PROBLEMS`, or "" where there is none
     "Say why an interaction moves nothing"
     roles = [m["role"] for m in messages]
-    found = {"no follow-up": followup is None, "empty follow-up": is_blank(followup or "") and not empty, "empty reply": is_blank(reply),
-             "no user message": roles[-1:] != ["user"] or is_blank(messages[-1]["content"]), "unknown role": not {*roles} <= {*ROLES},
-             "system message in the middle": "system" in roles[1:]}
+    found = {
+        "no follow-up": followup is None,
+        "empty follow-up": is_blank(followup or "") and not empty,
+        "empty reply": is_blank(reply),
+        "no user message": roles[-1:] != ["user"] or is_blank(messages[-1]["content"]),
+        "unknown role": not {*roles} <= {*ROLES},
+        "system message in the middle": "system" in roles[1:],
+    }
     first = next((name for name, holds in found.items() if holds), "")
-    if first or tokenizer is None: return first
-    if _too_long(tokenizer, followup, config): return "follow-up too long"
-    try: fit_messages(tokenizer, messages, limit)
-    except HindsightError: return "prompt too long"
+    if first or tokenizer is None:
+        return first
+    if _too_long(tokenizer, followup, config):
+        return "follow-up too long"
+    try:
+        fit_messages(tokenizer, messages, limit)
+    except HindsightError:
+        return "prompt too long"
     return ""
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #contexts
 class _Contexts(NamedTuple):
     "The two contexts of a reply, as ids; both end where the assistant begins to write"
+
     plain: list[int]
     hindsight: list[int]
 
@@ -296,13 +439,16 @@ class _Contexts(NamedTuple):
 def contexts(
     tokenizer: "PreTrainedTokenizerFast",
     messages: Sequence[dict],  # role and content of each; the last one is the user's
-    followup: str,             # what the user said next; "" for a block that says nothing
+    followup: str,  # what the user said next; "" for a block that says nothing
     config: HindsightConfig = HindsightConfig(),
-    limit: int = 2048,         # longest plain context, in tokens
+    limit: int = 2048,  # longest plain context, in tokens
 ) -> _Contexts:
     "Render a conversation without and with its follow-up; `HindsightError` where `problem` would name a reason"
-    reason = problem(messages, "-", followup or "-") or ("follow-up too long" if _too_long(tokenizer, followup, config) else "")
-    if reason: raise HindsightError(f"{reason}: {PROBLEMS[reason]}")
+    reason = problem(messages, "-", followup or "-") or (
+        "follow-up too long" if _too_long(tokenizer, followup, config) else ""
+    )
+    if reason:
+        raise HindsightError(f"{reason}: {PROBLEMS[reason]}")
     kept = fit_messages(tokenizer, messages, limit)
     shown = hindsight_messages(kept, followup, config.template)
     return _Contexts(_context(tokenizer, kept), _context(tokenizer, shown))
@@ -318,7 +464,7 @@ def _shared(a: Sequence[int], b: Sequence[int]) -> tuple[int, int]:
 def show_contexts(
     tokenizer: "PreTrainedTokenizerFast",
     both: _Contexts,
-    reply: Sequence[int] = (), # ids of the reply
+    reply: Sequence[int] = (),  # ids of the reply
 ) -> Html:
     "Show both contexts side by side, each token in a box of its own; what only one of them has is blue"
     first, last = _shared(*both)
@@ -326,11 +472,23 @@ def show_contexts(
     def box(i, colour):
         text = str(tokenizer.decode([i]))
         style = f"background:{colour};border:1px solid #fff;border-radius:3px;padding:1px;display:inline-block;line-height:1.4"
-        return tag("span", text.replace(" ", "·").replace("\n", "↵"), style=style) + (tag("br") if "\n" in text else "")
+        return tag("span", text.replace(" ", "·").replace("\n", "↵"), style=style) + (
+            tag("br") if "\n" in text else ""
+        )
 
     def column(name, ids):
-        boxes = [box(t, "#e3e3e3" if i < first or i >= len(ids) - last else "#cfe2fb") for i, t in enumerate(ids)]
-        return tag("div", tag("b", f"{name}: {len(ids)} tokens"), tag("br"), *boxes, *(box(t, "#fbd9a5") for t in reply), style="flex:1;min-width:0")
+        boxes = [
+            box(t, "#e3e3e3" if i < first or i >= len(ids) - last else "#cfe2fb")
+            for i, t in enumerate(ids)
+        ]
+        return tag(
+            "div",
+            tag("b", f"{name}: {len(ids)} tokens"),
+            tag("br"),
+            *boxes,
+            *(box(t, "#fbd9a5") for t in reply),
+            style="flex:1;min-width:0",
+        )
 
     style = "display:flex;gap:14px;max-width:980px;font:12px/2 monospace;color:#111;background:#fff;padding:8px"
     return tag("div", *(column(name, ids) for name, ids in both._asdict().items()), style=style)
@@ -344,6 +502,7 @@ CONTRASTS, SHAPES = ("none", "empty", "shuffled"), ("none", "tanh", "scale")
 @dataclass(frozen=True)
 class SDPOConfig:
     "How hindsight becomes a push (arXiv 2603.12273; divergences and teachers: arXiv 2601.20802)"
+
     form: str | None = None
     """sampled: the token that was written, as an advantage; topk: the student's likeliest tokens and all others as one; full: the whole vocabulary. null: sampled for a model's
     own replies, topk for logged ones, where the sampled form is biased."""
@@ -380,16 +539,37 @@ class SDPOConfig:
     """Steps between two records of what each token gained."""
 
     def __post_init__(self):
-        names = {"form": (None, *FORMS), "teacher": TEACHERS, "contrast": CONTRASTS, "shape": SHAPES, "teacher_from": ORIGINS}
+        names = {
+            "form": (None, *FORMS),
+            "teacher": TEACHERS,
+            "contrast": CONTRASTS,
+            "shape": SHAPES,
+            "teacher_from": ORIGINS,
+        }
         require(
             "sdpo",
-            *((getattr(self, n) in known, f"{n} is {getattr(self, n)!r}.{near_miss(str(getattr(self, n)), known[known[0] is None:])}") for n, known in names.items()),
+            *(
+                (
+                    getattr(self, n) in known,
+                    f"{n} is {getattr(self, n)!r}.{near_miss(str(getattr(self, n)), known[known[0] is None :])}",
+                )
+                for n, known in names.items()
+            ),
             (0 <= self.alpha <= 1, f"alpha must lie between 0 and 1, got {self.alpha}"),
             (0 < self.rate <= 1, f"rate must be above 0 and at most 1, got {self.rate}"),
             (self.clip is None or self.clip > 0, f"clip must be above 0, got {self.clip}"),
-            *((getattr(self, n) >= least, f"{n} must be at least {least}, got {getattr(self, n)}")
-              for n, least in {"topk": 1, "skip": 0, "importance": 1, "kl": 0, "log_every": 1}.items()),
+            *(
+                (getattr(self, n) >= least, f"{n} must be at least {least}, got {getattr(self, n)}")
+                for n, least in {
+                    "topk": 1,
+                    "skip": 0,
+                    "importance": 1,
+                    "kl": 0,
+                    "log_every": 1,
+                }.items()
+            ),
         )
 
     @property
-    def is_sampled(self) -> bool: return self.form in (None, "sampled")
+    def is_sampled(self) -> bool:
+        return self.form in (None, "sampled")

@@ -22,7 +22,16 @@ from ..data.records import from_dict
 from ..data.trajectory import Trajectory
 from ..models.checkpoints import LoadedModel
 from humanlm.sdpo.hindsight import (
-    MAX_CHARS, AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig, contexts, problem, read_interactions, write_interactions,
+    MAX_CHARS,
+    AssistantReply,
+    Followup,
+    HindsightConfig,
+    Interaction,
+    SDPOConfig,
+    contexts,
+    problem,
+    read_interactions,
+    write_interactions,
 )
 from ..methods.functions import ask_row
 from ..methods.method import Method
@@ -32,6 +41,7 @@ from ..training.run import quiet_libraries
 @dataclass(frozen=True)
 class LiveConfig:
     "How a chat learns"
+
     out: str = "runs/live"
     """Folder of the chat: record, weights and optimiser. A chat that is there goes on; --fresh moves it aside."""
     system: str = ""
@@ -62,40 +72,84 @@ class LiveConfig:
     """Of the answers."""
 
     def __post_init__(self):
-        require("live", (bool(self.out.strip()), "out names no folder"),
-                *((getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}") for name in ("window", "steps", "save_every", "max_tokens")),
-                *((getattr(self, name) > 0, f"{name} must be above 0, got {getattr(self, name)}") for name in ("learning_rate", "adam_epsilon", "max_grad_norm")),
-                *((getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}") for name in ("undo", "weight_decay", "temperature")),
-                (0 < self.top_p <= 1, f"top_p must be above 0 and at most 1, got {self.top_p}"))
+        require(
+            "live",
+            (bool(self.out.strip()), "out names no folder"),
+            *(
+                (getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
+                for name in ("window", "steps", "save_every", "max_tokens")
+            ),
+            *(
+                (getattr(self, name) > 0, f"{name} must be above 0, got {getattr(self, name)}")
+                for name in ("learning_rate", "adam_epsilon", "max_grad_norm")
+            ),
+            *(
+                (
+                    getattr(self, name) >= 0,
+                    f"{name} must not be negative, got {getattr(self, name)}",
+                )
+                for name in ("undo", "weight_decay", "temperature")
+            ),
+            (0 < self.top_p <= 1, f"top_p must be above 0 and at most 1, got {self.top_p}"),
+        )
 
     def options(self) -> dict[str, Any]:
         "Say it in the words of the trainer"
-        names = ("learning_rate", "adam_epsilon", "weight_decay", "max_grad_norm", "temperature", "top_p")
-        own = {name: getattr(self, name) for name in names} | {"temperature": self.temperature or 1.0}
-        return own | {"lr_scheduler_type": "constant", "warmup_steps": 0, "save_strategy": "no", "loss_type": "dapo"}
+        names = (
+            "learning_rate",
+            "adam_epsilon",
+            "weight_decay",
+            "max_grad_norm",
+            "temperature",
+            "top_p",
+        )
+        own = {name: getattr(self, name) for name in names} | {
+            "temperature": self.temperature or 1.0
+        }
+        return own | {
+            "lr_scheduler_type": "constant",
+            "warmup_steps": 0,
+            "save_strategy": "no",
+            "loss_type": "dapo",
+        }
 
 # %% ../../nbs/sdpo/52_live.ipynb #LiveTrainer
 class _WeightSnapshot(NamedTuple):
     "Weights in training and their optimiser's numbers, in the order of the parameters"
+
     weights: list
     numbers: list[dict]
 
     @property
     def size(self) -> int:
         "Bytes"
-        return sum(x.numel() * x.element_size() for x in [*self.weights, *(x for each in self.numbers for x in each.values())])
+        return sum(
+            x.numel() * x.element_size()
+            for x in [*self.weights, *(x for each in self.numbers for x in each.values())]
+        )
 
 
 class _LiveTrainer:
     "The trainer, fed one row at a time, with a way back"
 
-    def __init__(self, loaded: LoadedModel, method: Method, config: LiveConfig = LiveConfig(), max_prompt_tokens: int = 1024):
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        method: Method,
+        config: LiveConfig = LiveConfig(),
+        max_prompt_tokens: int = 1024,
+    ):
         from humanlm.training.trainer import MethodTrainer
         from humanlm.training.options import trainer_args
+
         quiet_libraries()
         self.room = TemporaryDirectory()  # the trainer wants a folder, and leaves nothing in it
-        args = trainer_args(config.options(), self.room.name, 1, 1, 1, config.max_tokens, config.seed)
-        self.trainer = MethodTrainer(*loaded, method, [ask_row("", "live")], args, max_prompt_tokens=max_prompt_tokens)
+        args = trainer_args(
+            config.options(), self.room.name, 1, 1, 1, config.max_tokens, config.seed
+        )
+        self.trainer = MethodTrainer(
+            *loaded, method, [ask_row("", "live")], args, max_prompt_tokens=max_prompt_tokens
+        )
         self.trainer.create_optimizer()
         self.loaded, self.steps = loaded, config.steps
         self.parts = [p for p in loaded.model.parameters() if p.requires_grad]
@@ -109,17 +163,28 @@ class _LiveTrainer:
 
     def keep(self) -> _WeightSnapshot:
         "Copy what an update changes"
-        def copied(x): return x.detach().to("cpu", copy=True)
-        return _WeightSnapshot([copied(p) for p in self.parts], [{n: copied(x) for n, x in self.numbers.get(p, {}).items()} for p in self.parts])
+
+        def copied(x):
+            return x.detach().to("cpu", copy=True)
+
+        return _WeightSnapshot(
+            [copied(p) for p in self.parts],
+            [{n: copied(x) for n, x in self.numbers.get(p, {}).items()} for p in self.parts],
+        )
 
     def put(self, kept: _WeightSnapshot) -> None:
         "Put a copy back, exactly"
         import torch
+
         with torch.no_grad():
             for p, weights, numbers in zip(self.parts, *kept, strict=True):
                 p.copy_(weights)
                 self.numbers.pop(p, None)
-                if numbers: self.numbers[p] = {n: x.to(p.device if x.dim() else "cpu", copy=True) for n, x in numbers.items()}
+                if numbers:
+                    self.numbers[p] = {
+                        n: x.to(p.device if x.dim() else "cpu", copy=True)
+                        for n, x in numbers.items()
+                    }
 
     def learn(self, row: dict, then: Callable[[Trajectory], Any] = bool) -> None:
         "Train on one row, then do what belongs to it, such as writing it down; whatever stops either leaves the weights as they were"
@@ -135,13 +200,21 @@ class _LiveTrainer:
     def update(self) -> Trajectory:
         "Take one step; the trajectory as it was scored before"
         self.trainer.train()
-        length = next(line["grad_norm"] for line in reversed(self.trainer.state.log_history) if "grad_norm" in line)
-        if not math.isfinite(length): raise HumanLMError("The gradient of this lesson is not finite, so nothing was learned. Lower live.learning_rate.")
+        length = next(
+            line["grad_norm"]
+            for line in reversed(self.trainer.state.log_history)
+            if "grad_norm" in line
+        )
+        if not math.isfinite(length):
+            raise HumanLMError(
+                "The gradient of this lesson is not finite, so nothing was learned. Lower live.learning_rate."
+            )
         return self.trainer.trajectories[0]
 
     def undo(self) -> bool:  # whether there was something to take back
         "Take the last row back"
-        if not self.past: return False
+        if not self.past:
+            return False
         self.put(self.past.pop())
         return True
 
@@ -149,15 +222,31 @@ class _LiveTrainer:
 @dataclass(frozen=True)
 class LiveSignal(SDPOConfig):
     "How hindsight becomes a push in a chat, as published for it"
+
     form: str = "topk"
     teacher: str = "live"
 
     def __post_init__(self):
         super().__post_init__()
-        require("sdpo", (self.teacher != "ema", "teacher is ema, which a chat does not keep. Use live, frozen or trust"),
-                (self.contrast in ("none", "empty"), f"contrast is {self.contrast}: a chat has one follow-up at a time. Use none or empty"),
-                (not self.score_empty, "score_empty is true, and in a chat who says nothing teaches nothing. Leave it out"),
-                (not self.kl, f"kl is {self.kl}: a chat has no term for it. Use 0, and teacher frozen or trust to stay near the start"))
+        require(
+            "sdpo",
+            (
+                self.teacher != "ema",
+                "teacher is ema, which a chat does not keep. Use live, frozen or trust",
+            ),
+            (
+                self.contrast in ("none", "empty"),
+                f"contrast is {self.contrast}: a chat has one follow-up at a time. Use none or empty",
+            ),
+            (
+                not self.score_empty,
+                "score_empty is true, and in a chat who says nothing teaches nothing. Leave it out",
+            ),
+            (
+                not self.kl,
+                f"kl is {self.kl}: a chat has no term for it. Use 0, and teacher frozen or trust to stay near the start",
+            ),
+        )
 
 
 def _live_method(
@@ -168,11 +257,13 @@ def _live_method(
 ) -> Method:
     "Make the method of a chat"
     from humanlm.sdpo.method import offline, sdpo_method
+
     return sdpo_method(sdpo, offline(), *start, hindsight, limit)
 
 # %% ../../nbs/sdpo/52_live.ipynb #Lesson
 class _Lesson(NamedTuple):
     "What a follow-up did"
+
     interaction: Interaction
     tokens: Sequence[str] = ()  # of the answer it was about; none where nothing was learned
     signal: Sequence[float] = ()  # one for each
@@ -183,12 +274,14 @@ class _Lesson(NamedTuple):
         return next(iter(self.interaction.filters), "")
 
     def __str__(self) -> str:
-        if self.reason: return f"nothing learned: {self.reason}"
+        if self.reason:
+            return f"nothing learned: {self.reason}"
         return f"learned from {len(self.tokens)} tokens, mean signal {self.interaction.learned['signal']:+.3f}"
 
 
 class _LiveTurn(NamedTuple):
     "What came of a message"
+
     lesson: _Lesson | None  # None: there was no answer that it could be about
     answer: str | None  # None: nothing was said, so nothing is answered
 
@@ -223,37 +316,62 @@ class LiveLog:
 
     def write(self) -> None:
         "Write the record"
-        if self.folder: write_interactions(self.folder / RECORD, [x.interaction for x in self.lessons])
+        if self.folder:
+            write_interactions(self.folder / RECORD, [x.interaction for x in self.lessons])
 
     def rows(self) -> list[Interaction]:
         "Read the record"
-        return read_interactions(self.folder / RECORD) if self.folder and (self.folder / RECORD).exists() else []
+        return (
+            read_interactions(self.folder / RECORD)
+            if self.folder and (self.folder / RECORD).exists()
+            else []
+        )
 
     def keep(self, answer: Interaction) -> None:
         "Write down an answer to which nothing was said yet"
-        if self.folder: atomic_write(self.folder / PENDING, to_json(answer))
+        if self.folder:
+            atomic_write(self.folder / PENDING, to_json(answer))
 
     def last_answer(self) -> Interaction | None:
         "Read it"
         place = self.folder and self.folder / PENDING
-        return from_dict(Interaction, json.loads(place.read_text("utf-8")), str(place)) if place and place.exists() else None
+        return (
+            from_dict(Interaction, json.loads(place.read_text("utf-8")), str(place))
+            if place and place.exists()
+            else None
+        )
 
     def save(self, trainer: _LiveTrainer) -> None:
         "Save weights and numbers, and which lessons they hold"
-        if not self.folder or self.saved == self.learned: return
+        if not self.folder or self.saved == self.learned:
+            return
         import torch
         from humanlm.models.checkpoints import save_model
+
         numbers, old = f"optimizer-{time.time_ns()}.pt", list(self.folder.glob("optimizer-*.pt"))
-        with atomic_path(self.folder / numbers) as new: torch.save(trainer.keep().numbers, new)
-        save_model(*trainer.loaded, self.folder / SAVED, {"live.json": to_json({"learned": self.learned, "numbers": numbers})})
+        with atomic_path(self.folder / numbers) as new:
+            torch.save(trainer.keep().numbers, new)
+        save_model(
+            *trainer.loaded,
+            self.folder / SAVED,
+            {"live.json": to_json({"learned": self.learned, "numbers": numbers})},
+        )
         self.saved = self.learned
-        for path in old: path.unlink()
+        for path in old:
+            path.unlink()
 
     def numbers(self) -> list[dict] | None:
         "Read the optimiser's numbers that belong to the saved weights"
         import torch
+
         state = self.folder and self.folder / SAVED / "live.json"
-        return torch.load(self.folder / json.loads(state.read_text("utf-8"))["numbers"], weights_only=True) if state and state.exists() else None
+        return (
+            torch.load(
+                self.folder / json.loads(state.read_text("utf-8"))["numbers"], weights_only=True
+            )
+            if state and state.exists()
+            else None
+        )
 
 # %% ../../nbs/sdpo/52_live.ipynb #LiveHistory
 class _LiveHistory:
@@ -270,7 +388,8 @@ class _LiveHistory:
 
     def hear(self, text: str) -> None:
         "Add what the user said; a message that was left without an answer is joined with it"
-        if self.waits: text = f"{self.messages.pop()['content']}\n\n{text}"
+        if self.waits:
+            text = f"{self.messages.pop()['content']}\n\n{text}"
         self.messages.append({"role": "user", "content": text})
 
     def answer(self, text: str) -> None:
@@ -280,8 +399,9 @@ class _LiveHistory:
     def seen(self) -> list[dict]:
         "Give the messages that the model sees"
         system = [m for m in self.messages[:1] if m["role"] == "system"]
-        last = self.messages[len(system):][-self.window:]
-        while last[0]["role"] != "user": last = last[1:]
+        last = self.messages[len(system) :][-self.window :]
+        while last[0]["role"] != "user":
+            last = last[1:]
         return system + last
 
 # %% ../../nbs/sdpo/52_live.ipynb #LiveChat
@@ -296,19 +416,37 @@ class LiveChat:
         sdpo: LiveSignal = LiveSignal(),
         max_prompt_tokens: int = 4096,  # longest context without the hindsight block
         log: LiveLog | None = None,  # where everything is kept; None: nowhere
-        start: LoadedModel | None = None,  # the model before any lesson, for teachers that stay there; None: as it is now
+        start: LoadedModel
+        | None = None,  # the model before any lesson, for teachers that stay there; None: as it is now
     ):
-        self.loaded, self.config, self.hindsight, self.limit, self.log = loaded, config, hindsight, max_prompt_tokens, log or LiveLog()
-        self.trainer = _LiveTrainer(loaded, _live_method(start or loaded, sdpo, hindsight, max_prompt_tokens), config, max_prompt_tokens)
+        self.loaded, self.config, self.hindsight, self.limit, self.log = (
+            loaded,
+            config,
+            hindsight,
+            max_prompt_tokens,
+            log or LiveLog(),
+        )
+        self.trainer = _LiveTrainer(
+            loaded,
+            _live_method(start or loaded, sdpo, hindsight, max_prompt_tokens),
+            config,
+            max_prompt_tokens,
+        )
         self.history = _LiveHistory(config.system, config.window)
-        self.pending: Interaction | None = None  # the last answer, as long as nothing was said to it
+        self.pending: Interaction | None = (
+            None  # the last answer, as long as nothing was said to it
+        )
         _resume(self)
 
     def say(self, text: str) -> _LiveTurn:
         "Learn from what is said, then answer it; `HumanLMError` if it is too long, and nothing changes"
-        if len(text) > MAX_CHARS: raise HumanLMError(f"A message may have {MAX_CHARS:,} characters, this one has {len(text):,}. Say it in parts.")
+        if len(text) > MAX_CHARS:
+            raise HumanLMError(
+                f"A message may have {MAX_CHARS:,} characters, this one has {len(text):,}. Say it in parts."
+            )
         lesson = self.learn(text) if self.pending else None
-        if not text.strip(): return _LiveTurn(lesson, None)
+        if not text.strip():
+            return _LiveTurn(lesson, None)
         self.history.hear(text)
         return _LiveTurn(lesson, self.answer())
 
@@ -322,17 +460,29 @@ class LiveChat:
     def learn(self, text: str) -> _Lesson:
         "Learn from what was said to the last answer, and write it down"
         asked, count = self.pending, len(self.log.lessons)
-        if asked is None: raise HumanLMError("There is no answer yet from which something could be learned. Call say first.")
-        reason = problem(asked.messages, asked.completion.text, text, self.loaded.tokenizer, self.hindsight, self.limit)
+        if asked is None:
+            raise HumanLMError(
+                "There is no answer yet from which something could be learned. Call say first."
+            )
+        reason = problem(
+            asked.messages,
+            asked.completion.text,
+            text,
+            self.loaded.tokenizer,
+            self.hindsight,
+            self.limit,
+        )
         said = replace(asked, followup=Followup(text, "live"), filters=(reason,) if reason else ())
-        if reason == "empty follow-up": return _Lesson(said)
+        if reason == "empty follow-up":
+            return _Lesson(said)
         try:
             _teach(self, said, self.log.add)
         except BaseException:
             del self.log.lessons[count:]
             raise
         self.pending = None
-        if len(self.log.learned) - len(self.log.saved) >= self.config.save_every: self.log.save(self.trainer)
+        if len(self.log.learned) - len(self.log.saved) >= self.config.save_every:
+            self.log.save(self.trainer)
         return self.log.lessons[-1]
 
     def undo(self, count: int = 1) -> int:  # how many were taken back
@@ -341,47 +491,79 @@ class LiveChat:
         while done < count and self.trainer.undo():
             self.log.take_back()
             done += 1
-        if set(self.log.saved) - set(self.log.learned): self.log.save(self.trainer)
-        if done: self.log.write()
+        if set(self.log.saved) - set(self.log.learned):
+            self.log.save(self.trainer)
+        if done:
+            self.log.write()
         return done
 
 # %% ../../nbs/sdpo/52_live.ipynb #drawn_answer
 def _drawn_answer(chat: LiveChat) -> Interaction:  # without a follow-up
     "Let the model of a chat write, and keep the ids as they were drawn"
     from humanlm.models.generation import generate
+
     c, turn, seen = chat.config, len(chat.log.lessons), chat.history.seen()
     prompt = contexts(chat.loaded.tokenizer, seen, "", chat.hindsight, chat.limit).plain
     drawn = {"temperature": c.temperature, "top_p": c.top_p, "seed": c.seed + turn}
     found = generate(*chat.loaded, [prompt], c.max_tokens, **drawn)[0]
-    reply = AssistantReply(found.text, tuple(found.ids), tuple(min(p, 0.0) for p in found.logps or ()), "length" if found.finish == "length" else "stop")
-    return Interaction(f"live_{turn:06d}", tuple(seen), reply, Followup("", "live"), turn=turn, sampling=drawn | {"max_tokens": c.max_tokens},
-                       timestamp=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    reply = AssistantReply(
+        found.text,
+        tuple(found.ids),
+        tuple(min(p, 0.0) for p in found.logps or ()),
+        "length" if found.finish == "length" else "stop",
+    )
+    return Interaction(
+        f"live_{turn:06d}",
+        tuple(seen),
+        reply,
+        Followup("", "live"),
+        turn=turn,
+        sampling=drawn | {"max_tokens": c.max_tokens},
+        timestamp=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
 
 
-def _teach(chat: LiveChat, interaction: Interaction, note: Callable[[_Lesson], Any]) -> None:  # note: takes the lesson in, as a part of it
+def _teach(
+    chat: LiveChat, interaction: Interaction, note: Callable[[_Lesson], Any]
+) -> None:  # note: takes the lesson in, as a part of it
     "Let the trainer have an interaction, if it teaches something"
     from humanlm.sdpo.method import logged_row
-    if interaction.filters: return note(_Lesson(interaction))
+
+    if interaction.filters:
+        return note(_Lesson(interaction))
     decode = chat.loaded.tokenizer.decode
 
     def learned(done: Trajectory) -> None:
         signal = [h - p for h, p in zip(done.signals["hindsight"], done.signals["plain"])]
         about = {"signal": fmean(signal), "tokens": len(signal), "steps": chat.config.steps}
-        note(_Lesson(replace(interaction, learned=about), [str(decode([i])) for i in done.completion_ids], signal))
-    chat.trainer.learn(logged_row(interaction, chat.loaded.tokenizer, chat.limit, chat.config.max_tokens), learned)
+        note(
+            _Lesson(
+                replace(interaction, learned=about),
+                [str(decode([i])) for i in done.completion_ids],
+                signal,
+            )
+        )
+
+    chat.trainer.learn(
+        logged_row(interaction, chat.loaded.tokenizer, chat.limit, chat.config.max_tokens), learned
+    )
 
 
 def _resume(chat: LiveChat) -> None:
     "Go on where a chat ended: what its saved weights do not hold is learned again from the record, and the conversation is found again"
     log = chat.log
-    if log.saved and (numbers := log.numbers()): chat.trainer.put(_WeightSnapshot(chat.trainer.keep().weights, numbers))
+    if log.saved and (numbers := log.numbers()):
+        chat.trainer.put(_WeightSnapshot(chat.trainer.keep().weights, numbers))
     for row in log.rows():
-        if row.filters or row.id in log.saved: log.lessons.append(_Lesson(row))
-        else: _teach(chat, row, log.lessons.append)
+        if row.filters or row.id in log.saved:
+            log.lessons.append(_Lesson(row))
+        else:
+            _teach(chat, row, log.lessons.append)
     last, answered = log.lessons[-1].interaction if log.lessons else None, log.last_answer()
     chat.pending = None if answered and last and answered.id == last.id else answered
     known = chat.pending or last
     if known:
         chat.history.messages = list(known.messages)
         chat.history.answer(known.completion.text)
-        if not chat.pending: chat.history.hear(known.followup.text)
+        if not chat.pending:
+            chat.history.hear(known.followup.text)

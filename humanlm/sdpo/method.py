@@ -19,7 +19,15 @@ from ..core.stats import known_mean
 from ..data.trajectory import Trajectory, Turn
 from ..hardware.sharding import ShardingError, in_one_piece
 from ..models.logps import chosen_logps, completion_states, token_logps
-from .hindsight import HindsightConfig, Interaction, SDPOConfig, contexts, fit_messages, problem, reply_ids
+from humanlm.sdpo.hindsight import (
+    HindsightConfig,
+    Interaction,
+    SDPOConfig,
+    contexts,
+    fit_messages,
+    problem,
+    reply_ids,
+)
 from .styles import TASTES
 from .users import Exchange, FollowupUser, Reaction
 from ..methods.losses import divergence, importance, in_chunks, token_signal
@@ -32,6 +40,7 @@ from ..methods.shares import from_everywhere
 # %% ../../nbs/40_sdpo.ipynb #Signal
 class _Signal(NamedTuple):
     "A reply's log-probabilities without and with hindsight, `[T]` each, in nats"
+
     ids: list[int]
     plain: list[float]
     hindsight: list[float]
@@ -53,12 +62,17 @@ def signals(
     ids = [reply_ids(tokenizer, i.completion) for i in interactions]
     asked = [contexts(tokenizer, i.messages, i.followup.text, config, limit) for i in interactions]
     with torch.no_grad():
-        plain, hindsight = (token_logps(model, prompts, ids).logps.tolist() for prompts in zip(*asked)) if asked else ([], [])
-    return [_Signal(own, p[:len(own)], h[:len(own)]) for own, p, h in zip(ids, plain, hindsight)]
+        plain, hindsight = (
+            (token_logps(model, prompts, ids).logps.tolist() for prompts in zip(*asked))
+            if asked
+            else ([], [])
+        )
+    return [_Signal(own, p[: len(own)], h[: len(own)]) for own, p, h in zip(ids, plain, hindsight)]
 
 # %% ../../nbs/40_sdpo.ipynb #Teacher
 class _Teacher:
     "The network that sees the follow-up: the policy itself, or weights that lag behind it; a `Memory` of the trainer"
+
     file = "teacher.safetensors"
 
     def __init__(
@@ -73,7 +87,8 @@ class _Teacher:
     def parts(self, live: Any) -> list[tuple[Any, float]]:
         "Give the models whose logits are added, with their weights"
         shares = {"live": (0, 1), "trust": (1 - self.rate, self.rate)}.get(self.kind, (1, 0))
-        if self.copy is not None: self.copy.to(next(live.parameters()).device)  # each process trains on a GPU of its own
+        if self.copy is not None:
+            self.copy.to(next(live.parameters()).device)  # each process trains on a GPU of its own
         return [(model, share) for model, share in zip((self.copy, live), shares) if share]
 
     def follow(self, model: Any) -> None:
@@ -81,22 +96,29 @@ class _Teacher:
         if self.kind == "ema":
             with torch.no_grad():
                 own = dict(self.copy.named_parameters())
-                for name, new in plain_weights(model): own[name].lerp_(new.to(own[name].dtype), self.rate)
+                for name, new in plain_weights(model):
+                    own[name].lerp_(new.to(own[name].dtype), self.rate)
 
-    def note(self, trajectories: Sequence[Trajectory]) -> list: return []
+    def note(self, trajectories: Sequence[Trajectory]) -> list:
+        return []
 
-    def learn(self, notes: Sequence) -> dict[str, float]: return {}
+    def learn(self, notes: Sequence) -> dict[str, float]:
+        return {}
 
     def save(self, path: str | Path) -> Path:
         "Write a running mean; all else can be made again"
         from safetensors.torch import save_file
-        if self.kind == "ema": save_file({name: x.contiguous() for name, x in self.copy.named_parameters()}, path)
+
+        if self.kind == "ema":
+            save_file({name: x.contiguous() for name, x in self.copy.named_parameters()}, path)
         return Path(path)
 
     def load(self, path: str | Path) -> None:
         "Read it"
         from safetensors.torch import load_file
-        if self.kind == "ema": self.copy.load_state_dict(load_file(path), strict=False)
+
+        if self.kind == "ema":
+            self.copy.load_state_dict(load_file(path), strict=False)
 
 # %% ../../nbs/40_sdpo.ipynb #online
 FOLLOWUP = "followup"  # the role of its turn in a trajectory
@@ -113,9 +135,20 @@ def online(user: FollowupUser) -> Rollout:  # user: who reacts
 
     async def rollout(rows: Sequence[dict], policy: Policy) -> list[Trajectory]:
         done, seeds = await write(rows, policy), row_seeds(rows, policy)
-        said = await user([Exchange(tuple(row["prompt"]), t.text, seed) for row, t, seed in zip(rows, done, seeds)])
-        if rows and all(reaction.text is None for reaction in said) and any(t.text.strip() for t in done):
-            raise RolloutError(f"{user.name} reacted to none of {len(rows)} replies; the first reason: {said[0].error}")
+        said = await user(
+            [
+                Exchange(tuple(row["prompt"]), t.text, seed)
+                for row, t, seed in zip(rows, done, seeds)
+            ]
+        )
+        if (
+            rows
+            and all(reaction.text is None for reaction in said)
+            and any(t.text.strip() for t in done)
+        ):
+            raise RolloutError(
+                f"{user.name} reacted to none of {len(rows)} replies; the first reason: {said[0].error}"
+            )
         return [_heard(t, reaction) for t, reaction in zip(done, said, strict=True)]
 
     return rollout
@@ -125,8 +158,13 @@ def _heard(t: Trajectory, reaction: Reaction) -> Trajectory:
     "Put what a user said behind a reply; with the true preference where the user follows a rule"
     taste, end = TASTES.get(reaction.user.removeprefix("rule/")), len(t.completion_ids)
     said = (Turn(FOLLOWUP, reaction.text, (end, end)),) if reaction.text is not None else ()
-    return replace(t, turns=(*t.turns, *said), errors=(*t.errors, *([f"user: {reaction.error}"] if reaction.error else ())),
-                   rewards={"preference": taste.score(t.text)} if taste else {}, usage={"tokens_out": reaction.tokens} if reaction.tokens else None)
+    return replace(
+        t,
+        turns=(*t.turns, *said),
+        errors=(*t.errors, *([f"user: {reaction.error}"] if reaction.error else ())),
+        rewards={"preference": taste.score(t.text)} if taste else {},
+        usage={"tokens_out": reaction.tokens} if reaction.tokens else None,
+    )
 
 # %% ../../nbs/40_sdpo.ipynb #logged_row
 def logged_row(
@@ -138,12 +176,20 @@ def logged_row(
     "Make a row of a logged interaction, whose reply is not written but read"
     ids = reply_ids(tokenizer, interaction.completion, max_tokens)
     row = ask_row("", interaction.id, max_tokens)
-    return row | {"prompt": fit_messages(tokenizer, interaction.messages, limit), "speaker": "", "reply_ids": ids, "reply": interaction.completion.text,
-                  "followup": interaction.followup.text, "user_id": interaction.user_id, "context_id": interaction.conversation_id or interaction.id}
+    return row | {
+        "prompt": fit_messages(tokenizer, interaction.messages, limit),
+        "speaker": "",
+        "reply_ids": ids,
+        "reply": interaction.completion.text,
+        "followup": interaction.followup.text,
+        "user_id": interaction.user_id,
+        "context_id": interaction.conversation_id or interaction.id,
+    }
 
 
 def offline() -> Rollout:
     "Make a rollout that reads replies and follow-ups from logs"
+
     async def rollout(rows: Sequence[dict], policy: Any) -> list[Trajectory]:
         return [_logged(row, policy.prompt_ids(row), i) for i, row in enumerate(rows)]
 
@@ -152,52 +198,115 @@ def offline() -> Rollout:
 
 def _logged(row, prompt_ids, i):
     ids, end = row["reply_ids"], len(row["reply_ids"])
-    return Trajectory(row["row_id"] + "/0", row["row_id"], i, 0, row["level"], (Turn("truth", row["reply"], (0, end)), Turn(FOLLOWUP, row["followup"], (end, end))),
-                      prompt_ids, ids, [True] * end, text=row["reply"], **{name: row[name] for name in ("example_id", "context_id", "user_id")})
+    return Trajectory(
+        row["row_id"] + "/0",
+        row["row_id"],
+        i,
+        0,
+        row["level"],
+        (Turn("truth", row["reply"], (0, end)), Turn(FOLLOWUP, row["followup"], (end, end))),
+        prompt_ids,
+        ids,
+        [True] * end,
+        text=row["reply"],
+        **{name: row[name] for name in ("example_id", "context_id", "user_id")},
+    )
 
 # %% ../../nbs/40_sdpo.ipynb #HindsightReader
-SIGNS = (1.0, -1.0, 1.0)  # of the logits after the hindsight, after the contrast, and after the plain context
+SIGNS = (
+    1.0,
+    -1.0,
+    1.0,
+)  # of the logits after the hindsight, after the contrast, and after the plain context
 
 
 class _HindsightReader:
     "Reads replies as the teacher does: after their follow-ups"
 
-    def __init__(self, config: SDPOConfig, hindsight: HindsightConfig, tokenizer: Any, teacher: _Teacher, limit: int = 2048):
-        self.config, self.hindsight, self.tokenizer, self.teacher, self.limit = config, hindsight, tokenizer, teacher, limit
+    def __init__(
+        self,
+        config: SDPOConfig,
+        hindsight: HindsightConfig,
+        tokenizer: Any,
+        teacher: _Teacher,
+        limit: int = 2048,
+    ):
+        self.config, self.hindsight, self.tokenizer, self.teacher, self.limit = (
+            config,
+            hindsight,
+            tokenizer,
+            teacher,
+            limit,
+        )
 
     def fault(self, t: Trajectory, row: Mapping) -> str:
         "Say why a reply moves nothing; empty: it does"
-        return problem(row["prompt"], t.text, _followup_of(t), self.tokenizer, self.hindsight, self.limit, self.config.score_empty)
+        return problem(
+            row["prompt"],
+            t.text,
+            _followup_of(t),
+            self.tokenizer,
+            self.hindsight,
+            self.limit,
+            self.config.score_empty,
+        )
 
     def contexts(self, batch: Batch) -> list[list[list[int]]]:
         "Render for each row the contexts in which the teacher reads it, as their logits are added; none where nothing is moved"
-        said = [None if self.fault(t, row) else _followup_of(t) for t, row in zip(batch.trajectories, batch.rows)]
-        others = _others(batch.rows, said) if self.config.contrast == "shuffled" else [""] * len(said)
+        said = [
+            None if self.fault(t, row) else _followup_of(t)
+            for t, row in zip(batch.trajectories, batch.rows)
+        ]
+        others = (
+            _others(batch.rows, said) if self.config.contrast == "shuffled" else [""] * len(said)
+        )
         found = []
         for row, t, text, other in zip(batch.rows, batch.trajectories, said, others):
-            told = [] if text is None else [text] if self.config.contrast == "none" else [text, other]
-            read = [contexts(self.tokenizer, row["prompt"], each, self.hindsight, self.limit).hindsight for each in told]
+            told = (
+                [] if text is None else [text] if self.config.contrast == "none" else [text, other]
+            )
+            read = [
+                contexts(self.tokenizer, row["prompt"], each, self.hindsight, self.limit).hindsight
+                for each in told
+            ]
             found.append([*read, t.prompt_ids] if len(read) > 1 else read)
         return found
 
-    def states(self, model: Any, read: Sequence[Sequence[list[int]]], written: Sequence[list[int]]) -> list[tuple[Any, float]]:
+    def states(
+        self, model: Any, read: Sequence[Sequence[list[int]]], written: Sequence[list[int]]
+    ) -> list[tuple[Any, float]]:
         "Give states and weights whose logits add up to the teacher's"
         parts = self.teacher.parts(model)
         if not in_one_piece(model) and any(own is model for own, _ in parts):
-            raise ShardingError(f"The teacher is the model itself (sdpo.teacher {self.teacher.kind}), which is split over processes, and it is asked within a step. "
-                                "Take --sdpo.form sampled, or --sdpo.teacher ema or frozen, or a model on each GPU (accelerate launch --multi_gpu).")
-        return [(completion_states(own, prompts, written), share * sign) for prompts, sign in zip(zip(*read), SIGNS) for own, share in parts]
+            raise ShardingError(
+                f"The teacher is the model itself (sdpo.teacher {self.teacher.kind}), which is split over processes, and it is asked within a step. "
+                "Take --sdpo.form sampled, or --sdpo.teacher ema or frozen, or a model on each GPU (accelerate launch --multi_gpu)."
+            )
+        return [
+            (completion_states(own, prompts, written), share * sign)
+            for prompts, sign in zip(zip(*read), SIGNS)
+            for own, share in parts
+        ]
 
-    def scored(self, batch: Batch, read: Sequence[Sequence[list[int]]]) -> torch.Tensor:  # [B, T] in float32; nan: nothing to score
+    def scored(
+        self, batch: Batch, read: Sequence[Sequence[list[int]]]
+    ) -> torch.Tensor:  # [B, T] in float32; nan: nothing to score
         "Compute the teacher's log-probabilities of the replies"
-        found, rows = torch.full(batch.mask.shape, torch.nan, device=batch.mask.device), [i for i, each in enumerate(read) if each]
-        if not rows: return found
+        found, rows = (
+            torch.full(batch.mask.shape, torch.nan, device=batch.mask.device),
+            [i for i, each in enumerate(read) if each],
+        )
+        if not rows:
+            return found
         found[rows] = 0.0
         policy: Any = batch.policy
         written = [batch.trajectories[i].completion_ids for i in rows]
         with torch.no_grad(), policy.computing():
             (first, share), *others = self.states(policy.model, [read[i] for i in rows], written)
-            def chosen(one, rest, ids): return chosen_logps(one if rest is None else share * one + rest, ids)
+
+            def chosen(one, rest, ids):
+                return chosen_logps(one if rest is None else share * one + rest, ids)
+
             logps = in_chunks(chosen, first, others, first.ids, temperature=policy.temperature)
         row, column = first.mask.nonzero(as_tuple=True)
         found[torch.tensor(rows, device=row.device)[row], column] = logps.to(found)
@@ -217,54 +326,113 @@ class _SelfDistillation:
         self.temperature, read = policy.temperature, self.reader.contexts(batch)
         recorded, sampled = policy.step % self.config.log_every == 0, self.config.is_sampled
         found = {"hindsight": self.reader.scored(batch, read)} if sampled or recorded else {}
-        if not sampled: found |= _padded(read, batch)
-        if not recorded: return torch.full((len(batch.rows),), torch.nan, device=batch.mask.device), found
-        found["plain"] = policy.token_logps(*zip(*((t.prompt_ids, t.completion_ids) for t in batch.trajectories))).to(batch.mask.device)
+        if not sampled:
+            found |= _padded(read, batch)
+        if not recorded:
+            return torch.full((len(batch.rows),), torch.nan, device=batch.mask.device), found
+        found["plain"] = policy.token_logps(
+            *zip(*((t.prompt_ids, t.completion_ids) for t in batch.trajectories))
+        ).to(batch.mask.device)
         return self.signal(found["plain"], found | {"completion_mask": batch.mask})[0], found
 
-    def signal(self, logps: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def signal(
+        self, logps: torch.Tensor, inputs: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         "Make advantages `[B, T]` of the log-probabilities of the training pass (arXiv 2603.12273, section 3)"
         c, mask, hindsight = self.config, inputs["completion_mask"].bool(), inputs["hindsight"]
         raw = token_signal(hindsight, logps, mask, skip=c.skip)
         known = mask & ~hindsight.isnan()
-        numbers = {"signal/mean": raw, "signal/size": raw.abs(), "signal/plain": logps, "signal/hindsight": hindsight}
-        return token_signal(hindsight, logps, mask, c.centre, c.clip, c.shape, skip=c.skip), {name: x[known].mean() for name, x in numbers.items()}
+        numbers = {
+            "signal/mean": raw,
+            "signal/size": raw.abs(),
+            "signal/plain": logps,
+            "signal/hindsight": hindsight,
+        }
+        return token_signal(hindsight, logps, mask, c.centre, c.clip, c.shape, skip=c.skip), {
+            name: x[known].mean() for name, x in numbers.items()
+        }
 
-    def loss(self, model: Any, inputs: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def loss(
+        self, model: Any, inputs: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         "Compute the divergence from the teacher at each position (arXiv 2601.20802, section 3)"
-        c, mask, heard = self.config, inputs["completion_mask"].bool(), inputs["reads"].bool().flatten(1).any(1, keepdim=True)
-        prompts, written = _rows(inputs["prompt_ids"], inputs["prompt_mask"]), _rows(inputs["completion_ids"], mask)
-        read = [[ids[m.bool()].tolist() or prompt for ids, m in zip(*each)] for prompt, *each in zip(prompts, inputs["read_ids"], inputs["reads"])]
+        c, mask, heard = (
+            self.config,
+            inputs["completion_mask"].bool(),
+            inputs["reads"].bool().flatten(1).any(1, keepdim=True),
+        )
+        prompts, written = (
+            _rows(inputs["prompt_ids"], inputs["prompt_mask"]),
+            _rows(inputs["completion_ids"], mask),
+        )
+        read = [
+            [ids[m.bool()].tolist() or prompt for ids, m in zip(*each)]
+            for prompt, *each in zip(prompts, inputs["read_ids"], inputs["reads"])
+        ]
         student = completion_states(model, prompts, written)
-        with torch.no_grad(): teachers = self.reader.states(model, read, written)
-        weights = (inputs["weights"] * heard * (torch.arange(mask.shape[1], device=mask.device) >= c.skip))[mask]
-        if "old_per_token_logps" in inputs: weights = weights * self.drift(student, inputs["old_per_token_logps"][mask])
-        def compared(ours, theirs): return divergence(ours, theirs, c.alpha, c.topk if c.form == "topk" else None, c.tail)
+        with torch.no_grad():
+            teachers = self.reader.states(model, read, written)
+        weights = (
+            inputs["weights"] * heard * (torch.arange(mask.shape[1], device=mask.device) >= c.skip)
+        )[mask]
+        if "old_per_token_logps" in inputs:
+            weights = weights * self.drift(student, inputs["old_per_token_logps"][mask])
+
+        def compared(ours, theirs):
+            return divergence(ours, theirs, c.alpha, c.topk if c.form == "topk" else None, c.tail)
+
         found = in_chunks(compared, student, teachers, temperature=self.temperature)
         total = (found * weights).sum()
-        if self.reference is not None: total = total + c.kl * self.distance(student, prompts, written, (inputs["weights"] * heard)[mask])
+        if self.reference is not None:
+            total = total + c.kl * self.distance(
+                student, prompts, written, (inputs["weights"] * heard)[mask]
+            )
         return total, {"signal/divergence": found.detach()[weights > 0].mean()}
 
     def drift(self, student: Any, old: torch.Tensor) -> torch.Tensor:
         "Weigh tokens by how far the policy has moved since it wrote them"
-        def chosen(ours, _, ids): return chosen_logps(ours, ids)
-        with torch.no_grad(): logps = in_chunks(chosen, student, [], student.ids, temperature=self.temperature)
+
+        def chosen(ours, _, ids):
+            return chosen_logps(ours, ids)
+
+        with torch.no_grad():
+            logps = in_chunks(chosen, student, [], student.ids, temperature=self.temperature)
         return importance(logps, old, self.config.importance)
 
-    def distance(self, student: Any, prompts: Sequence[list[int]], written: Sequence[list[int]], weights: torch.Tensor) -> torch.Tensor:
+    def distance(
+        self,
+        student: Any,
+        prompts: Sequence[list[int]],
+        written: Sequence[list[int]],
+        weights: torch.Tensor,
+    ) -> torch.Tensor:
         "Compute the KL divergence from the starting weights on the same prefixes"
-        with torch.no_grad(): start = completion_states(self.reference.to(student.states.device), prompts, written)
-        return (in_chunks(divergence, student, [(start, 1.0)], temperature=self.temperature) * weights).sum()
+        with torch.no_grad():
+            start = completion_states(self.reference.to(student.states.device), prompts, written)
+        return (
+            in_chunks(divergence, student, [(start, 1.0)], temperature=self.temperature) * weights
+        ).sum()
 
 # %% ../../nbs/40_sdpo.ipynb #helpers
 def _others(rows, said):
     "Find for each row what was said next about another prompt, in whichever process; nothing where there is no other"
     every, own = from_everywhere([(row["row_id"], text) for row, text in zip(rows, said)])
-    def another(i): return next((text for name, text in [*every[i + 1:], *every[:i]] if text is not None and name != every[i][0]), "")
+
+    def another(i):
+        return next(
+            (
+                text
+                for name, text in [*every[i + 1 :], *every[:i]]
+                if text is not None and name != every[i][0]
+            ),
+            "",
+        )
+
     return [another(i) for i in range(len(every))][own]
 
 
-def _rows(ids, mask): return [row[kept.bool()].tolist() for row, kept in zip(ids, mask)]
+def _rows(ids, mask):
+    return [row[kept.bool()].tolist() for row, kept in zip(ids, mask)]
 
 
 def _padded(read, batch):
@@ -273,7 +441,8 @@ def _padded(read, batch):
     wide = max((len(ids) for each in read for ids in each), default=0) or 1
     ids, there = (torch.zeros(len(read), count, wide, dtype=torch.long) for _ in range(2))
     for i, each in enumerate(read):
-        for j, own in enumerate(each): ids[i, j, :len(own)], there[i, j, :len(own)] = torch.tensor(own), 1
+        for j, own in enumerate(each):
+            ids[i, j, : len(own)], there[i, j, : len(own)] = torch.tensor(own), 1
     return {"read_ids": ids.to(device), "reads": there.to(device)}
 
 
@@ -281,7 +450,11 @@ def _skip_metrics(batch: Batch, reader: _HindsightReader) -> dict[str, float]:
     "Count what moves nothing, by reason; the users' true preference where it is known"
     faults = Counter(reader.fault(t, row) for t, row in zip(batch.trajectories, batch.rows))
     liked = [t.rewards["preference"] for t in batch.trajectories if "preference" in t.rewards]
-    shares = {f"skipped/{name.replace(' ', '_')}": n / len(batch.rows) for name, n in faults.items() if name}
+    shares = {
+        f"skipped/{name.replace(' ', '_')}": n / len(batch.rows)
+        for name, n in faults.items()
+        if name
+    }
     return shares | ({"user/preference": known_mean(liked)} if liked else {})
 
 # %% ../../nbs/40_sdpo.ipynb #sdpo_method
@@ -296,6 +469,10 @@ def sdpo_method(
     "Make a method that learns from follow-ups"
     teacher = _Teacher(model, config.teacher, config.rate)
     reader = _HindsightReader(config, hindsight, tokenizer, teacher, limit)
-    made, shared = _SelfDistillation(config, reader, model), {"memory": teacher, "metrics": partial(_skip_metrics, reader=reader), "reads": True}
-    if config.is_sampled: return Method(rollout, made.advantage, signal=made.signal, **shared)
+    made, shared = (
+        _SelfDistillation(config, reader, model),
+        {"memory": teacher, "metrics": partial(_skip_metrics, reader=reader), "reads": True},
+    )
+    if config.is_sampled:
+        return Method(rollout, made.advantage, signal=made.signal, **shared)
     return Method(rollout, made.advantage, loss=made.loss, alone=True, **shared)

@@ -16,7 +16,14 @@ from typing import Any, ClassVar
 
 from ..core.basics import ConfigError, check_name, run_sync, shorten, to_json
 from ..core.html import Html, figure_html, styled
-from ..evaluation.contests import Pair, PairVerdict, PreferenceJudge, as_pairs, chat_messages, kept_share
+from humanlm.evaluation.contests import (
+    Pair,
+    PairVerdict,
+    PreferenceJudge,
+    as_pairs,
+    chat_messages,
+    kept_share,
+)
 from ..evaluation.measured import Measurement
 from ..evaluation.figures import Curve, Names, axes_of, curve, draw_curve, legend
 from ..evaluation.report import RunFolder, load_log, missing
@@ -33,12 +40,19 @@ from ..training.trials import Trial
 # %% ../../nbs/sdpo/05_preferences.ipynb #trait
 def _trait(name: str | Style | Taste) -> Style | Taste:  # of a taste or a style
     "Find a taste or a style by its name; `ConfigError` if there is none"
-    if not isinstance(name, str): return name
-    if name in TASTES: return TASTES[name]
-    return find_style(name if name in ALIASES else check_name(name, [*TASTES, *STYLES], "taste or style", ConfigError))
+    if not isinstance(name, str):
+        return name
+    if name in TASTES:
+        return TASTES[name]
+    return find_style(
+        name
+        if name in ALIASES
+        else check_name(name, [*TASTES, *STYLES], "taste or style", ConfigError)
+    )
 
 
-def _trait_name(of: str | Style | Taste) -> str: return of if isinstance(of, str) else of.name if isinstance(of, Taste) else of.key
+def _trait_name(of: str | Style | Taste) -> str:
+    return of if isinstance(of, str) else of.name if isinstance(of, Taste) else of.key
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #TraitJudge
 class TraitJudge:
@@ -53,7 +67,8 @@ class TraitJudge:
         self.name = f"rule/{_trait_name(of)}"
 
     @property
-    def counts(self) -> bool: return isinstance(self.trait, Taste) or bool(self.trait.checks)
+    def counts(self) -> bool:
+        return isinstance(self.trait, Taste) or bool(self.trait.checks)
 
     def score(self, text: str) -> float:
         "Score a reply in [0, 1]; nan where the trait has no measure"
@@ -66,14 +81,22 @@ class TraitJudge:
     def decide(self, pair: Pair) -> PairVerdict:
         "Compare two replies that say something"
         a, b = self.score(pair.a or ""), self.score(pair.b or "")
-        if math.isnan(a - b): return PairVerdict("none", "rule", reason=f"{self.name} has no measure")
+        if math.isnan(a - b):
+            return PairVerdict("none", "rule", reason=f"{self.name} has no measure")
         decision = "tie" if abs(a - b) <= self.tie_margin else "a" if a > b else "b"
         return PairVerdict(decision, "rule", reason=f"{a:.2f} against {b:.2f}")
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #words
 VERDICTS = {"A": "a", "B": "b", "C": "tie"}
-SCHEMA = {"type": "object", "properties": {"reason": {"type": "string"}, "verdict": {"type": "string", "enum": list(VERDICTS)}},
-          "required": ["reason", "verdict"], "additionalProperties": False}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "reason": {"type": "string"},
+        "verdict": {"type": "string", "enum": list(VERDICTS)},
+    },
+    "required": ["reason", "verdict"],
+    "additionalProperties": False,
+}
 INSTRUCTIONS = """You decide for one user which of two replies to the same conversation they would rather read. \
 Look at the way a reply is written and at nothing else: its tone, wording, length, layout, and what it does with the conversation. \
 Whether a reply is true, complete or useful plays no part here.
@@ -100,20 +123,25 @@ Which of the two is written more to the liking of this user?"""
 # %% ../../nbs/sdpo/05_preferences.ipynb #wish
 def _wish(of: str | Style | Taste) -> str:  # of: whose; several names with a plus between
     "Describe to a model what a user wants"
-    if isinstance(of, str) and "+" in of: return "\n".join(map(_wish, of.split("+")))
+    if isinstance(of, str) and "+" in of:
+        return "\n".join(map(_wish, of.split("+")))
     of = _trait(of)
-    if isinstance(of, Style): return f"A profile that was written to them says: You {of.wants}. You dislike {of.dislikes}."
+    if isinstance(of, Style):
+        return (
+            f"A profile that was written to them says: You {of.wants}. You dislike {of.dislikes}."
+        )
     said = lambda remarks: " ".join(f'"{remark}"' for remark in remarks[:3])
     return f"When a reply is not to their liking, they say things like {said(of.complaints)} When it is: {said(of.praises)}"
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #letter
 def _letter(
-    logps: Sequence[float],   # of the answers A, B and C
+    logps: Sequence[float],  # of the answers A, B and C
     tie_margin: float = 0.1,  # A and B that lie no further apart are a tie
-) -> str: # one of `DECISIONS`
+) -> str:  # one of `DECISIONS`
     "Read a verdict from the log-probabilities of the answers"
     a, b, c = logps
-    if math.isnan(a + b + c): return "none"
+    if math.isnan(a + b + c):
+        return "none"
     return "tie" if c >= max(a, b) or abs(a - b) <= tie_margin else "a" if a > b else "b"
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #PairJudge
@@ -122,25 +150,38 @@ class PairJudge:
 
     def __init__(
         self,
-        of: str | Style | Taste,           # the user
-        client: ChatClient,                # of any model
-        tie_margin: float = 0.1,           # of log-probabilities
-        max_chars: int = 6000,             # of each reply and of the conversation; longer ones lose their middle
-        max_tokens: int = 300,             # of an answer
+        of: str | Style | Taste,  # the user
+        client: ChatClient,  # of any model
+        tie_margin: float = 0.1,  # of log-probabilities
+        max_chars: int = 6000,  # of each reply and of the conversation; longer ones lose their middle
+        max_tokens: int = 300,  # of an answer
         temperature: float | None = 0.0,
     ):
         self.wish, self.client, self.name = _wish(of), client, f"{client.name} on {_trait_name(of)}"
-        self.tie_margin, self.max_chars, self.max_tokens, self.temperature = tie_margin, max_chars, max_tokens, temperature
+        self.tie_margin, self.max_chars, self.max_tokens, self.temperature = (
+            tie_margin,
+            max_chars,
+            max_tokens,
+            temperature,
+        )
 
     def request(self, pair: Pair, swapped: bool = False) -> ChatRequest:
         "Put the question about a pair into words, with b first where it is swapped"
-        def shown(text): return fenced(without_middle(text, self.max_chars))
+
+        def shown(text):
+            return fenced(without_middle(text, self.max_chars))
+
         said = "\n\n".join(f"{m['role']}: {m['content']}" for m in pair.messages)
         a, b = (pair.b, pair.a) if swapped else (pair.a, pair.b)
         asked = fill(QUESTION, conversation=shown(said), a=shown(a), b=shown(b))
         told = {"role": "system", "content": fill(INSTRUCTIONS, wish=self.wish)}
-        return ChatRequest((told, {"role": "user", "content": asked}), temperature=self.temperature, max_tokens=self.max_tokens,
-                           schema=SCHEMA, caller="preference judge")
+        return ChatRequest(
+            (told, {"role": "user", "content": asked}),
+            temperature=self.temperature,
+            max_tokens=self.max_tokens,
+            schema=SCHEMA,
+            caller="preference judge",
+        )
 
     async def __call__(self, pairs: Sequence[Pair]) -> list[PairVerdict]:
         "Decide pairs; `LLMError` if nobody can be asked"
@@ -149,7 +190,7 @@ class PairJudge:
         asked = [self.request(pairs[i], swapped) for i in open_ for swapped in (False, True)]
         width = 2 * getattr(getattr(self.client, "limits", None), "concurrency", 8)
         answers = await in_turn(self._answer, asked, width)
-        found = {i: _joined(*answers[2 * n:2 * n + 2]) for n, i in enumerate(open_)}
+        found = {i: _joined(*answers[2 * n : 2 * n + 2]) for n, i in enumerate(open_)}
         return [verdict or found[i] for i, verdict in enumerate(known)]
 
     async def _answer(self, request):
@@ -159,22 +200,37 @@ class PairJudge:
             said = (await client(request)).parsed
             return VERDICTS[said["verdict"]], "asked", shorten(said["reason"], 200)
         except LLMError as e:
-            if e.stops: raise
-            if e.kind != "bad answer" or not hasattr(client, "answer_logps"): return "none", "asked", shorten(e, 200)
+            if e.stops:
+                raise
+            if e.kind != "bad answer" or not hasattr(client, "answer_logps"):
+                return "none", "asked", shorten(e, 200)
         options = [to_json({"reason": "", "verdict": name}) for name in VERDICTS]
-        return _letter(await asyncio.to_thread(client.answer_logps, request, options), self.tie_margin), "logps", ""
+        return (
+            _letter(
+                await asyncio.to_thread(client.answer_logps, request, options), self.tie_margin
+            ),
+            "logps",
+            "",
+        )
 
 
 def _joined(first: tuple[str, str, str], second: tuple[str, str, str]) -> PairVerdict:
     "Join the answers in both orders; the second one sees a and b swapped"
     orders = first[0], {"a": "b", "b": "a"}.get(second[0], second[0])
-    decision = "none" if "none" in orders else orders[0] if orders[0] == orders[1] else "tie"  # half a verdict is none
-    return PairVerdict(decision, "logps" if "logps" in (first[1], second[1]) else "asked", orders, " | ".join(filter(None, (first[2], second[2]))))
+    decision = (
+        "none" if "none" in orders else orders[0] if orders[0] == orders[1] else "tie"
+    )  # half a verdict is none
+    return PairVerdict(
+        decision,
+        "logps" if "logps" in (first[1], second[1]) else "asked",
+        orders,
+        " | ".join(filter(None, (first[2], second[2]))),
+    )
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #with_style
 def with_style(
-    messages: Any,             # a prompt, or messages
-    of: str | Style | Taste,   # whose user it is
+    messages: Any,  # a prompt, or messages
+    of: str | Style | Taste,  # whose user it is
 ) -> tuple[dict, ...]:
     "Tell a model in its system message what the user wants: what training can hope to reach"
     first, *rest = chat_messages(messages, "with_style")
@@ -186,6 +242,7 @@ def with_style(
 @dataclass(frozen=True)
 class PreferenceConfig(ClientConfig):
     "How replies are compared on held-out prompts"
+
     judge: str = ""
     """rule (the measurable traits of the taste), or a chat model, which is asked in both orders. Empty: rule where the user is one, else the user's model."""
     tastes: list[str] = field(default_factory=list)
@@ -194,14 +251,22 @@ class PreferenceConfig(ClientConfig):
 
     def tastes_of(self, user: UserConfig) -> list[str]:
         "Name the tastes or styles that are measured"
-        own: list[str] = [] if user.is_simulator else [name for names in user.sequence for name in names.split("+") if name not in CONTROLS]
+        own: list[str] = (
+            []
+            if user.is_simulator
+            else [
+                name for names in user.sequence for name in names.split("+") if name not in CONTROLS
+            ]
+        )
         return list(dict.fromkeys(ALIASES.get(name, name) for name in self.tastes or own))
 
     def judge_name(self, user: UserConfig) -> str:
         "Name who compares replies"
         return self.judge or ("rule" if user.is_rule(user.model) else user.model)
 
-    def make_judge(self, taste: str, user: UserConfig, ledger: Ledger | None = None) -> PreferenceJudge:
+    def make_judge(
+        self, taste: str, user: UserConfig, ledger: Ledger | None = None
+    ) -> PreferenceJudge:
         "Make the judge who compares replies for a taste"
         name = self.judge_name(user)
         return TraitJudge(taste) if name == "rule" else PairJudge(taste, self.client(name, ledger))
@@ -216,13 +281,26 @@ def measured_replies(
     "Measure the share of each taste that replies meet, whether they are preferred to the first ones, their length, what is left of the content"
     rule = {taste: TASTES[taste].score for taste in judges if taste in TASTES}
     pairs = as_pairs(prompts, texts, first)
-    wins = {taste: [verdict.score for verdict in run_sync(judge(pairs))] for taste, judge in judges.items()}
+    wins = {
+        taste: [verdict.score for verdict in run_sync(judge(pairs))]
+        for taste, judge in judges.items()
+    }
 
     def one(i: int, pair: Pair, text: str) -> Measurement:
-        values = {"preference": {taste: score(text) for taste, score in rule.items()}} if rule else {}
+        values = (
+            {"preference": {taste: score(text) for taste, score in rule.items()}} if rule else {}
+        )
         values |= {"win rate": {taste: found[i] for taste, found in wins.items()}} if wins else {}
-        values |= {"words": {"reply": measures(text)["words"]}, "kept content": {"of the start": kept_share(text, first[i])}}
-        return Measurement(f"prompt-{i}", f"prompt-{i}", values, {"prompt": pair.messages[-1]["content"], "reply": text})
+        values |= {
+            "words": {"reply": measures(text)["words"]},
+            "kept content": {"of the start": kept_share(text, first[i])},
+        }
+        return Measurement(
+            f"prompt-{i}",
+            f"prompt-{i}",
+            values,
+            {"prompt": pair.messages[-1]["content"], "reply": text},
+        )
 
     return [one(i, *each) for i, each in enumerate(zip(pairs, texts))]
 
@@ -234,8 +312,14 @@ def _regret_curves(
     "Add up what users missed"
     found = {}
     for stage in dict.fromkeys(line["stage"] for line in log):
-        liked = [value for value in curve(log, stage, "user/preference").values if value == value]  # a step of empty replies says nothing
-        if liked: found[stage] = [each * (i + 1) for i in range(len(liked))], list(accumulate(each * (1 - value) for value in liked))
+        liked = [
+            value for value in curve(log, stage, "user/preference").values if value == value
+        ]  # a step of empty replies says nothing
+        if liked:
+            found[stage] = (
+                [each * (i + 1) for i in range(len(liked))],
+                list(accumulate(each * (1 - value) for value in liked)),
+            )
     return found
 
 
@@ -246,7 +330,12 @@ def _regret_figure(log: Sequence[Mapping], each: int) -> Any:  # a matplotlib fi
     begun, lost, names = 0, 0.0, list(_regret_curves(log, each))
     for stage, (seen, regret) in _regret_curves(log, each).items():
         steps, colour = [begun + n for n in seen], Names().colour(stage, names)
-        draw_curve(left, Curve(steps, [1 - (b - a) / each for a, b in zip([0.0, *regret], regret)]), colour, stage)
+        draw_curve(
+            left,
+            Curve(steps, [1 - (b - a) / each for a, b in zip([0.0, *regret], regret)]),
+            colour,
+            stage,
+        )
         right.plot(steps, [lost + value for value in regret], color=colour, lw=1.7)
         begun, lost = steps[-1], lost + regret[-1]
     left.set(ylim=(0, 1.02), xlabel="interactions", title="preference of the replies in training")
@@ -257,9 +346,16 @@ def _regret_figure(log: Sequence[Mapping], each: int) -> Any:  # a matplotlib fi
 
 def regret_section(run: RunFolder) -> Html:
     "Show what users had to put up with"
-    each = int(run.config.get("rollout", {}).get("num_prompts", 1)) * int(run.config.get("rollout", {}).get("group_size", 1))
-    if not _regret_curves(run.log, each): return missing("The users' true preference is not known: none follows a rule.")
-    return figure_html(_regret_figure(run.log, each), "Preference and regret", "Rule users: the preference is what their rule measures, from 0 to 1. Pale: single steps.")
+    each = int(run.config.get("rollout", {}).get("num_prompts", 1)) * int(
+        run.config.get("rollout", {}).get("group_size", 1)
+    )
+    if not _regret_curves(run.log, each):
+        return missing("The users' true preference is not known: none follows a rule.")
+    return figure_html(
+        _regret_figure(run.log, each),
+        "Preference and regret",
+        "Rule users: the preference is what their rule measures, from 0 to 1. Pale: single steps.",
+    )
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #preference_curves
 def preference_curves(trials: Sequence[Trial], points: int = 30) -> list[dict]:
@@ -270,5 +366,13 @@ def preference_curves(trials: Sequence[Trial], points: int = 30) -> list[dict]:
         for stage in dict.fromkeys(line["stage"] for line in log):
             if (liked := curve(log, stage, "user/preference")).values:
                 shown = liked.thin(points)
-                found.append({"variant": trial.variant, "stage": stage, "seed": trial.seed, "steps": shown.steps, "preference": shown.values})
+                found.append(
+                    {
+                        "variant": trial.variant,
+                        "stage": stage,
+                        "seed": trial.seed,
+                        "steps": shown.steps,
+                        "preference": shown.values,
+                    }
+                )
     return found

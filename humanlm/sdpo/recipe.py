@@ -14,7 +14,19 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from ..core.basics import ConfigError, DataError, atomic_write, fingerprint, near_miss, read_jsonl, require, run_sync, to_dict, to_json, write_jsonl
+from humanlm.core.basics import (
+    ConfigError,
+    DataError,
+    atomic_write,
+    fingerprint,
+    near_miss,
+    read_jsonl,
+    require,
+    run_sync,
+    to_dict,
+    to_json,
+    write_jsonl,
+)
 from ..core.config import SFTConfig, Settings
 from ..evaluation.contests import PreferenceJudge
 from ..evaluation.measured import Measurement
@@ -25,8 +37,22 @@ from ..evaluation.figures import Names
 from ..evaluation.report import model_said, standard_sections
 from ..fidelity.report import users_section
 from ..clients.ledger import Ledger
-from .hindsight import HindsightConfig, Interaction, SDPOConfig, fit_messages, hindsight_messages, problem, read_interactions
-from .preferences import PreferenceConfig, measured_replies, preference_curves, regret_section, with_style
+from humanlm.sdpo.hindsight import (
+    HindsightConfig,
+    Interaction,
+    SDPOConfig,
+    fit_messages,
+    hindsight_messages,
+    problem,
+    read_interactions,
+)
+from humanlm.sdpo.preferences import (
+    PreferenceConfig,
+    measured_replies,
+    preference_curves,
+    regret_section,
+    with_style,
+)
 from .preparation import read_prompts, require_prepared
 from .styles import STYLES, TASTES
 from .users import Exchange, FollowupUser, UserConfig, make_user, toy_lessons, toy_logs
@@ -46,6 +72,7 @@ TOY = "toy"
 @dataclass(frozen=True)
 class _PromptsConfig:
     "What is asked, or which logs are read"
+
     train: str = TOY
     """toy (a made-up world of requests), or a JSONL of `humanlm sdpo prepare`: prompts for the method online, interactions for offline."""
     held_out: str | None = None
@@ -60,13 +87,23 @@ class _PromptsConfig:
     """Longest reply, in tokens."""
 
     def __post_init__(self):
-        require("prompts", (bool(self.train), "train is empty: give toy or a file"),
-                *((getattr(self, n) is None or getattr(self, n) >= 1, f"{n} must be at least 1, got {getattr(self, n)}") for n in ("train_n", "test_n", "max_tokens")))
+        require(
+            "prompts",
+            (bool(self.train), "train is empty: give toy or a file"),
+            *(
+                (
+                    getattr(self, n) is None or getattr(self, n) >= 1,
+                    f"{n} must be at least 1, got {getattr(self, n)}",
+                )
+                for n in ("train_n", "test_n", "max_tokens")
+            ),
+        )
 
 
 @dataclass(frozen=True)
 class _ColdStart(SFTConfig):
     "Lessons for a tiny model in the made-up world"
+
     lesson_steps: int = 700
     """Steps in which a tiny model learns to write replies, and to read what a follow-up wants. 0: none."""
 
@@ -74,6 +111,7 @@ class _ColdStart(SFTConfig):
 @dataclass(frozen=True)
 class _SDPORollout(RolloutConfig):
     "One reply a prompt: there is nothing to compare within a group"
+
     num_prompts: int = 16
     group_size: int = 1
     eval_temperature: float = 1.0
@@ -82,10 +120,13 @@ class _SDPORollout(RolloutConfig):
 @dataclass
 class _SDPOWork(Work):
     "Prompts, interactions and who reacts"
+
     train: list[list[dict]] = field(default_factory=list)  # messages of each prompt
     test: list[list[dict]] = field(default_factory=list)
     logged: list[Interaction] = field(default_factory=list)  # for the method offline
-    skipped: Mapping[str, int] = field(default_factory=dict)  # reason → interactions that were left out
+    skipped: Mapping[str, int] = field(
+        default_factory=dict
+    )  # reason → interactions that were left out
     valid: list[list[dict]] = field(default_factory=list)
     user: FollowupUser | None = None  # given from Python; None: as the settings say
     judge: PreferenceJudge | None = None  # the same
@@ -93,129 +134,259 @@ class _SDPOWork(Work):
 
 def _asked(messages: Sequence[Mapping], system: str) -> list[dict]:
     "Put the system message before a prompt that has none"
-    first = [{"role": "system", "content": system}] if system and messages[0]["role"] != "system" else []
+    first = (
+        [{"role": "system", "content": system}]
+        if system and messages[0]["role"] != "system"
+        else []
+    )
     return [*first, *map(dict, messages)]
 
 
 def _toy_prompts() -> tuple[list, list]:
     "Give the made-up requests of training and the held-out ones, the same for every seed"
-    train, test = ([[{"role": "user", "content": request.text}] for request in part] for part in all_requests())
+    train, test = (
+        [[{"role": "user", "content": request.text}] for request in part] for part in all_requests()
+    )
     return train, test
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #load_work
-def _load_work(s: Settings, user: FollowupUser | None = None, judge: PreferenceJudge | None = None) -> _SDPOWork:
+def _load_work(
+    s: Settings, user: FollowupUser | None = None, judge: PreferenceJudge | None = None
+) -> _SDPOWork:
     "Read prompts, or logs; held-out ones are the same for every seed, and no conversation is in both"
     p, logged, skipped = s.prompts, [], {}
-    for path in filter(None, (p.train, p.held_out)): require_prepared(path)
-    if _learns_offline(s): train, test, logged, skipped = _logged_requests(s)
-    elif p.train == TOY: train, test = _toy_prompts()
+    for path in filter(None, (p.train, p.held_out)):
+        require_prepared(path)
+    if _learns_offline(s):
+        train, test, logged, skipped = _logged_requests(s)
+    elif p.train == TOY:
+        train, test = _toy_prompts()
     else:
-        parts = _split(read_prompts(p.train), p, lambda row: row.get("conversation_id") or to_json(row["messages"]))
+        parts = _split(
+            read_prompts(p.train),
+            p,
+            lambda row: row.get("conversation_id") or to_json(row["messages"]),
+        )
         train, test = ([row["messages"] for row in part] for part in parts)
-    if p.held_out is not None: test = [row["messages"] for row in read_prompts(p.held_out)]
-    if not train or not test: raise DataError(f"{p.train} leaves {len(train)} for training and {len(test)} held out. Give more, or prompts.held_out.")
-    train, test = ([_asked(m, p.system) for m in part] for part in (train[:p.train_n], test[:p.test_n]))
+    if p.held_out is not None:
+        test = [row["messages"] for row in read_prompts(p.held_out)]
+    if not train or not test:
+        raise DataError(
+            f"{p.train} leaves {len(train)} for training and {len(test)} held out. Give more, or prompts.held_out."
+        )
+    train, test = (
+        [_asked(m, p.system) for m in part] for part in (train[: p.train_n], test[: p.test_n])
+    )
     kept = min(p.test_n, -(-len(train) // 5)) if s.run.validate else 0
-    train, valid, logged = train[kept:], train[:kept], logged[:p.train_n][kept:]
+    train, valid, logged = train[kept:], train[:kept], logged[: p.train_n][kept:]
     ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.preference.budget)}
-    return _SDPOWork(fingerprint([train, test, [to_dict(i) for i in logged]]), ledgers, {"skipped": dict(skipped)}, train, test, logged, skipped, valid, user, judge)
+    return _SDPOWork(
+        fingerprint([train, test, [to_dict(i) for i in logged]]),
+        ledgers,
+        {"skipped": dict(skipped)},
+        train,
+        test,
+        logged,
+        skipped,
+        valid,
+        user,
+        judge,
+    )
 
 
 def _split(rows: list, p: _PromptsConfig, key: Callable[[Any], str]) -> tuple[list, list]:
     "Hold out a fifth of what has one key, at most about `test_n`; nothing where there is a file for it"
     rows = random.Random("prompts").sample(rows, len(rows))
     keys = list(dict.fromkeys(map(key, rows)))
-    held = set(keys[:0 if p.held_out else max(1, min(p.test_n, len(keys) // 5))])
+    held = set(keys[: 0 if p.held_out else max(1, min(p.test_n, len(keys) // 5))])
     return [row for row in rows if key(row) not in held], [row for row in rows if key(row) in held]
 
 
 def _logged_requests(s: Settings) -> tuple[list, list, list[Interaction], dict[str, int]]:
     "Read logs: prompts of training, held-out ones, interactions of training, and how many were left out for which reason"
     p = s.prompts
-    every = toy_logs(p.train_n or 2000, s.run.seed, s.user) if p.train == TOY else read_interactions(p.train)
-    faults = [problem(i.messages, i.completion.text, i.followup.text, empty=s.sdpo.score_empty) for i in every]
-    usable = [replace(i, messages=tuple(_asked(i.messages, p.system))) for i, fault in zip(every, faults) if not fault]
-    train, test = (usable, []) if p.train == TOY else _split(usable, p, lambda i: i.conversation_id or i.id)
+    every = (
+        toy_logs(p.train_n or 2000, s.run.seed, s.user)
+        if p.train == TOY
+        else read_interactions(p.train)
+    )
+    faults = [
+        problem(i.messages, i.completion.text, i.followup.text, empty=s.sdpo.score_empty)
+        for i in every
+    ]
+    usable = [
+        replace(i, messages=tuple(_asked(i.messages, p.system)))
+        for i, fault in zip(every, faults)
+        if not fault
+    ]
+    train, test = (
+        (usable, []) if p.train == TOY else _split(usable, p, lambda i: i.conversation_id or i.id)
+    )
     prompts = _toy_prompts()[1] if p.train == TOY else [list(i.messages) for i in test]
     return [list(i.messages) for i in train], prompts, train, dict(Counter(filter(None, faults)))
 
 
-def _learns_offline(s: Settings) -> bool: return "offline" in (s.run.methods or ())
+def _learns_offline(s: Settings) -> bool:
+    return "offline" in (s.run.methods or ())
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #phases
-def _phases(s: Settings) -> dict[str, int]:  # stage → training steps before it, by which the user knows whose turn it is
+def _phases(
+    s: Settings,
+) -> dict[str, int]:  # stage → training steps before it, by which the user knows whose turn it is
     "Name the stages of online training: one for each taste of the user"
     names = s.user.sequence
-    if len(names) == 1: return {"online": 0}
-    return {f"online-{i}-{name.replace('+', '-and-')}": (i - 1) * s.user.steps_each for i, name in enumerate(names, 1)}
+    if len(names) == 1:
+        return {"online": 0}
+    return {
+        f"online-{i}-{name.replace('+', '-and-')}": (i - 1) * s.user.steps_each
+        for i, name in enumerate(names, 1)
+    }
 
 
 MORE = 512  # tokens that a prompt may have beyond the longest, where it says what is wanted
 
 
-def _prompt_row(messages: Sequence[dict], tokenizer: Any, s: Settings, more: int = 0) -> dict:  # more: tokens beyond model.max_prompt_tokens
+def _prompt_row(
+    messages: Sequence[dict], tokenizer: Any, s: Settings, more: int = 0
+) -> dict:  # more: tokens beyond model.max_prompt_tokens
     "Make a row that asks for one reply; its history fits, so that it is the same with and without hindsight"
     from humanlm.models.prompts import render
+
     fitted = fit_messages(tokenizer, messages, s.model.max_prompt_tokens + more)
     ids = {"prompt_ids": render(tokenizer, fitted, "")} if more else {}
-    return ask_row("", fingerprint(list(messages)), s.prompts.max_tokens) | {"prompt": fitted, "speaker": ""} | ids
+    return (
+        ask_row("", fingerprint(list(messages)), s.prompts.max_tokens)
+        | {"prompt": fitted, "speaker": ""}
+        | ids
+    )
 
 
 def _train_online(run: Any, stage: str, model: Any, tokenizer: Any, before: int = 0) -> None:
     "Let a user react to the model's own replies"
     from humanlm.sdpo.method import online, sdpo_method
+
     s = run.settings
     user = run.work.user or make_user(s.user, run.work.ledgers.get("user"), before)
-    own = replace(run, settings=s.changed(trainer={"max_steps": s.user.steps_each})) if len(s.user.sequence) > 1 and s.user.steps_each else run
+    own = (
+        replace(run, settings=s.changed(trainer={"max_steps": s.user.steps_each}))
+        if len(s.user.sequence) > 1 and s.user.steps_each
+        else run
+    )
     first = run.load(_start_of(s))[0] if before and s.sdpo.teacher_from == "run" else model
-    method = sdpo_method(replace(s.sdpo, form=_form_of(s)), online(user), first, tokenizer, s.hindsight, s.model.max_prompt_tokens)
-    learn(own, stage, model, tokenizer, method, [_prompt_row(m, tokenizer, s) for m in run.work.train])
+    method = sdpo_method(
+        replace(s.sdpo, form=_form_of(s)),
+        online(user),
+        first,
+        tokenizer,
+        s.hindsight,
+        s.model.max_prompt_tokens,
+    )
+    learn(
+        own, stage, model, tokenizer, method, [_prompt_row(m, tokenizer, s) for m in run.work.train]
+    )
 
 
 def _train_offline(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Learn from logged replies and follow-ups"
     from humanlm.sdpo.method import logged_row, offline, sdpo_method
+
     s = run.settings
-    method = sdpo_method(replace(s.sdpo, form=_form_of(s)), offline(), model, tokenizer, s.hindsight, s.model.max_prompt_tokens)
-    faults = [problem(i.messages, i.completion.text, i.followup.text, tokenizer, s.hindsight, s.model.max_prompt_tokens, s.sdpo.score_empty) for i in run.work.logged]
+    method = sdpo_method(
+        replace(s.sdpo, form=_form_of(s)),
+        offline(),
+        model,
+        tokenizer,
+        s.hindsight,
+        s.model.max_prompt_tokens,
+    )
+    faults = [
+        problem(
+            i.messages,
+            i.completion.text,
+            i.followup.text,
+            tokenizer,
+            s.hindsight,
+            s.model.max_prompt_tokens,
+            s.sdpo.score_empty,
+        )
+        for i in run.work.logged
+    ]
     fits = [i for i, fault in zip(run.work.logged, faults) if not fault]
-    run.work.skipped = dict(Counter(run.work.skipped) + Counter(filter(None, faults)))  # lengths are known with the tokenizer
+    run.work.skipped = dict(
+        Counter(run.work.skipped) + Counter(filter(None, faults))
+    )  # lengths are known with the tokenizer
     run.work.notes = {**run.work.notes, "skipped": run.work.skipped}
-    if is_main_process(): atomic_write(run.folder / "data.md", _data_card(s, run.work))
-    if not fits: raise DataError(f"None of {len(run.work.logged)} interactions fits into model.max_prompt_tokens {s.model.max_prompt_tokens}. Raise it.")
-    learn(run, stage, model, tokenizer, method, [logged_row(i, tokenizer, s.model.max_prompt_tokens, s.prompts.max_tokens) for i in fits])
+    if is_main_process():
+        atomic_write(run.folder / "data.md", _data_card(s, run.work))
+    if not fits:
+        raise DataError(
+            f"None of {len(run.work.logged)} interactions fits into model.max_prompt_tokens {s.model.max_prompt_tokens}. Raise it."
+        )
+    learn(
+        run,
+        stage,
+        model,
+        tokenizer,
+        method,
+        [logged_row(i, tokenizer, s.model.max_prompt_tokens, s.prompts.max_tokens) for i in fits],
+    )
 
 
 def _train_cold_start(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Teach a tiny model to reply, and to read hindsight"
-    lessons(run, stage, model, tokenizer, toy_lessons((s := run.settings).sft.lesson_steps * s.sft.batch, s.run.seed, s.hindsight.template))
+    lessons(
+        run,
+        stage,
+        model,
+        tokenizer,
+        toy_lessons(
+            (s := run.settings).sft.lesson_steps * s.sft.batch, s.run.seed, s.hindsight.template
+        ),
+    )
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #replies_of
-def _start_of(s: Settings) -> str: return "cold-start" if _has_lessons(s) else "base"
+def _start_of(s: Settings) -> str:
+    return "cold-start" if _has_lessons(s) else "base"
 
 
-def _has_lessons(s: Settings) -> bool: return s.prompts.train == TOY and s.sft.lesson_steps > 0
+def _has_lessons(s: Settings) -> bool:
+    return s.prompts.train == TOY and s.sft.lesson_steps > 0
 
 
-def _replies_of(run: Any, name: str, told: Sequence[Sequence[dict]] | None = None, kept: str = "") -> list[str]:
+def _replies_of(
+    run: Any, name: str, told: Sequence[Sequence[dict]] | None = None, kept: str = ""
+) -> list[str]:
     "Give a model's replies to the held-out prompts, or to such that say more and so may be longer; made once"
+
     def make():
         s, (_, tokenizer) = run.settings, run.load(name)
-        rows = [_prompt_row(m, tokenizer, s, 0 if told is None else MORE) for m in told or run.work.test]
+        rows = [
+            _prompt_row(m, tokenizer, s, 0 if told is None else MORE) for m in told or run.work.test
+        ]
         return [{"text": completion.text} for completion in run.answers(name, rows)]
-    return [row["text"] for row in run.kept(f"replies/{kept or name}.jsonl", make, write_jsonl, read_jsonl)]
+
+    return [
+        row["text"]
+        for row in run.kept(f"replies/{kept or name}.jsonl", make, write_jsonl, read_jsonl)
+    ]
 
 
-def _measured(run: Any, texts: Sequence[str], tastes: Sequence[str] | None = None) -> list[Measurement]:  # tastes: None: all that are measured
+def _measured(
+    run: Any, texts: Sequence[str], tastes: Sequence[str] | None = None
+) -> list[Measurement]:  # tastes: None: all that are measured
     "Measure replies to the held-out prompts beside those of the start"
     s, ledger = run.settings, run.work.ledgers.get("judge")
-    judges = {taste: run.work.judge or s.preference.make_judge(taste, s.user, ledger) for taste in tastes or s.preference.tastes_of(s.user)}
+    judges = {
+        taste: run.work.judge or s.preference.make_judge(taste, s.user, ledger)
+        for taste in tastes or s.preference.tastes_of(s.user)
+    }
     return measured_replies(run.work.test, texts, _replies_of(run, _start_of(s)), judges)
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #told_prompt
 def _told_prompt(s: Settings, messages: Sequence[dict], taste: str, number: int) -> Sequence[dict]:
     "Tell a model in advance what is wanted: in its system message, a tiny one in the words of its lessons"
-    if s.prompts.train != TOY or taste not in TASTES: return with_style(messages, taste)
+    if s.prompts.train != TOY or taste not in TASTES:
+        return with_style(messages, taste)
     said = TASTES[taste].complaints
     return hindsight_messages(messages, said[number % len(said)], s.hindsight.template)
 
@@ -224,36 +395,86 @@ def _together(rows: Sequence[Measurement]) -> Measurement:
     "Join what was measured of one prompt, asked once for each taste; lengths and contents as means"
     names = dict.fromkeys(name for row in rows for name in row.values)
     parts = {name: [row.values[name] for row in rows if name in row.values] for name in names}
-    joined = {name: {part: fmean(found[part] for found in every if part in found) for own in every for part in own} for name, every in parts.items()}
+    joined = {
+        name: {
+            part: fmean(found[part] for found in every if part in found)
+            for own in every
+            for part in own
+        }
+        for name, every in parts.items()
+    }
     return rows[0]._replace(values=joined)
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #oracle
 def _oracle(run: Any) -> list[Measurement]:
     "Measure the start where it is told in advance what is wanted; nothing where no taste is measured"
     tastes = run.settings.preference.tastes_of(run.settings.user)
-    told = {taste: [_told_prompt(run.settings, m, taste, i) for i, m in enumerate(run.work.test)] for taste in tastes}
-    texts = {taste: _replies_of(run, _start_of(run.settings), prompts, f"in-context-{taste}") for taste, prompts in told.items()}
-    return [_together(rows) for rows in zip(*(_measured(run, texts[taste], [taste]) for taste in tastes))]
+    told = {
+        taste: [_told_prompt(run.settings, m, taste, i) for i, m in enumerate(run.work.test)]
+        for taste in tastes
+    }
+    texts = {
+        taste: _replies_of(run, _start_of(run.settings), prompts, f"in-context-{taste}")
+        for taste, prompts in told.items()
+    }
+    return [
+        _together(rows)
+        for rows in zip(*(_measured(run, texts[taste], [taste]) for taste in tastes))
+    ]
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #check_settings
 METHODS = ("online", "offline")
 
 
-def _form_of(s: Settings) -> str: return s.sdpo.form or ("topk" if _learns_offline(s) else "sampled")
+def _form_of(s: Settings) -> str:
+    return s.sdpo.form or ("topk" if _learns_offline(s) else "sampled")
 
 
 def _check_settings(s: Settings) -> None:
     "Raise `ConfigError` for what cannot work"
     unknown = next((name for name in s.run.methods if name not in METHODS), None)
-    rule, beta, tastes = s.user.is_rule(s.user.model), s.trainer.get("beta", 0), s.preference.tastes_of(s.user)
+    rule, beta, tastes = (
+        s.user.is_rule(s.user.model),
+        s.trainer.get("beta", 0),
+        s.preference.tastes_of(s.user),
+    )
     several = _learns_offline(s) and len(s.run.methods) > 1 and s.sdpo.form is None
-    require("run", (not several, "methods names both online and offline, whose forms differ by default: say which with sdpo.form"),
-            (unknown is None, f"methods has {unknown!r}.{near_miss(unknown or '', METHODS)}"))
-    require("sdpo", (not beta or _form_of(s) == "sampled", "kl takes the place of trainer.beta in the forms topk and full. Leave trainer.beta out"))
-    require("preference", (s.preference.judge in ("", "rule") or not rule or bool(tastes), "tastes is empty, and the user has no taste: name what is measured"),
-            *((name in TASTES or name in STYLES, f"tastes has {name!r}.{near_miss(name, [*TASTES, *STYLES])}") for name in tastes))
-    require("preference", (not s.user.is_simulator or bool(s.preference.tastes and s.preference.judge),
-                           "tastes and judge: a simulator has no taste by name. Say what replies are measured by, and who compares them (rule, or a chat model)"))
+    require(
+        "run",
+        (
+            not several,
+            "methods names both online and offline, whose forms differ by default: say which with sdpo.form",
+        ),
+        (unknown is None, f"methods has {unknown!r}.{near_miss(unknown or '', METHODS)}"),
+    )
+    require(
+        "sdpo",
+        (
+            not beta or _form_of(s) == "sampled",
+            "kl takes the place of trainer.beta in the forms topk and full. Leave trainer.beta out",
+        ),
+    )
+    require(
+        "preference",
+        (
+            s.preference.judge in ("", "rule") or not rule or bool(tastes),
+            "tastes is empty, and the user has no taste: name what is measured",
+        ),
+        *(
+            (
+                name in TASTES or name in STYLES,
+                f"tastes has {name!r}.{near_miss(name, [*TASTES, *STYLES])}",
+            )
+            for name in tastes
+        ),
+    )
+    require(
+        "preference",
+        (
+            not s.user.is_simulator or bool(s.preference.tastes and s.preference.judge),
+            "tastes and judge: a simulator has no taste by name. Say what replies are measured by, and who compares them (rule, or a chat model)",
+        ),
+    )
     s.user.require_price(s.user.model)
     s.preference.require_price(s.preference.judge_name(s.user))
 
@@ -261,15 +482,26 @@ def _check_settings(s: Settings) -> None:
 def _data_card(s: Settings, work: _SDPOWork) -> str:
     "Describe in Markdown what a run learns from"
     skipped = "".join(f"- left out, {name}: {n:,}\n" for name, n in work.skipped.items())
-    toy = "- made-up requests; tastes, where a rule has them, are measured by that rule\n" if s.prompts.train == TOY else ""
+    toy = (
+        "- made-up requests; tastes, where a rule has them, are measured by that rule\n"
+        if s.prompts.train == TOY
+        else ""
+    )
     return f"- prompts: {s.prompts.train}, {len(work.train):,} for training, {len(work.test):,} held out\n- logged interactions: {len(work.logged):,}\n{skipped}{toy}"
 
 
-def _steps_of(s: Settings, found: _SDPOWork | None) -> dict[str, int | None]:  # found: None: nobody has counted
+def _steps_of(
+    s: Settings, found: _SDPOWork | None
+) -> dict[str, int | None]:  # found: None: nobody has counted
     "Count the steps of each stage by a method; None where they follow from data"
     own = s.user.steps_each if len(s.user.sequence) > 1 else 0
-    steps = {name: own or planned_steps(s, found and len(found.train)) for name in (_phases(s) if "online" in s.run.methods else ())}
-    return steps | ({"offline": planned_steps(s, found and len(found.logged))} if _learns_offline(s) else {})
+    steps = {
+        name: own or planned_steps(s, found and len(found.train))
+        for name in (_phases(s) if "online" in s.run.methods else ())
+    }
+    return steps | (
+        {"offline": planned_steps(s, found and len(found.logged))} if _learns_offline(s) else {}
+    )
 
 
 def _stage_plans(s: Settings, found: _SDPOWork | None) -> list[StagePlan]:
@@ -277,62 +509,119 @@ def _stage_plans(s: Settings, found: _SDPOWork | None) -> list[StagePlan]:
     c, rows = s.sdpo, s.rollout.num_prompts * s.rollout.group_size
     frozen = int(c.teacher != "live") + bool(c.kl and _form_of(s) != "sampled")
     readings = (1 if c.contrast == "none" else 3) * (2 if c.teacher == "trust" else 1)
-    asked = (Questions(0 if s.user.is_rule(s.user.model) else rows, s.user.at_once, model=s.user.model),)
-    cold = [StagePlan("cold-start", s.sft.lesson_steps, s.sft.batch, s.prompts.max_tokens, "lessons")] if _has_lessons(s) else []
-    stages = [StagePlan(name, count, rows, s.prompts.max_tokens, "rollouts", asked, frozen, readings, True) for name, count in _steps_of(s, found).items()]
-    return [*cold, *(stage._replace(kind="logs", questions=()) if stage.name == "offline" else stage for stage in stages)]
+    asked = (
+        Questions(0 if s.user.is_rule(s.user.model) else rows, s.user.at_once, model=s.user.model),
+    )
+    cold = (
+        [StagePlan("cold-start", s.sft.lesson_steps, s.sft.batch, s.prompts.max_tokens, "lessons")]
+        if _has_lessons(s)
+        else []
+    )
+    stages = [
+        StagePlan(
+            name, count, rows, s.prompts.max_tokens, "rollouts", asked, frozen, readings, True
+        )
+        for name, count in _steps_of(s, found).items()
+    ]
+    return [
+        *cold,
+        *(
+            stage._replace(kind="logs", questions=()) if stage.name == "offline" else stage
+            for stage in stages
+        ),
+    ]
 
 
 def _plan_lines(s: Settings) -> list[str]:
     "Say what a run does and costs"
     found, each = _load_work(s), s.rollout.num_prompts * s.rollout.group_size
     steps = {name: count or 0 for name, count in _steps_of(s, found).items()}
-    shown = [Exchange(tuple(m), "word " * (s.prompts.max_tokens * 3 // 4)) for m in found.train[:20]]
+    shown = [
+        Exchange(tuple(m), "word " * (s.prompts.max_tokens * 3 // 4)) for m in found.train[:20]
+    ]
     heard = each * sum(n for name, n in steps.items() if name != "offline")
-    pairs = 0 if s.preference.judge_name(s.user) == "rule" else 2 * len(found.test) * len(s.preference.tastes_of(s.user)) * (len(steps) + 2)
+    pairs = (
+        0
+        if s.preference.judge_name(s.user) == "rule"
+        else 2 * len(found.test) * len(s.preference.tastes_of(s.user)) * (len(steps) + 2)
+    )
     judge, tastes = s.preference.judge_name(s.user), s.preference.tastes_of(s.user)
-    judged = f"judge               {judge}: {', '.join(tastes)}" + (f"; at most {pairs:,} questions, both orders" if pairs else "")
-    return [*(f"{name:<19} {step_plan(s, n)}" for name, n in steps.items()),
-            f"prompts             {s.prompts.train}: {len(found.train):,} for training, {len(found.test):,} held out",
-            f"signal              {_form_of(s)}, teacher {s.sdpo.teacher}, contrast {s.sdpo.contrast}", *(s.user.plan(heard, shown) if heard else []), judged]
+    judged = f"judge               {judge}: {', '.join(tastes)}" + (
+        f"; at most {pairs:,} questions, both orders" if pairs else ""
+    )
+    return [
+        *(f"{name:<19} {step_plan(s, n)}" for name, n in steps.items()),
+        f"prompts             {s.prompts.train}: {len(found.train):,} for training, {len(found.test):,} held out",
+        f"signal              {_form_of(s)}, teacher {s.sdpo.teacher}, contrast {s.sdpo.contrast}",
+        *(s.user.plan(heard, shown) if heard else []),
+        judged,
+    ]
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #rests_on
 def _rests_on(config: Mapping[str, Any]) -> list[str]:
     "Say what stands behind the numbers of a run"
-    prompts, user = config.get("prompts", {}).get("train"), config.get("user", {}).get("model", "rule")
-    return [f"Requests: {'made up' if prompts == TOY else prompts}. Users are played by {user}; rule: made-up users whose taste is measured by that rule.", *model_said(config)]
+    prompts, user = (
+        config.get("prompts", {}).get("train"),
+        config.get("user", {}).get("model", "rule"),
+    )
+    return [
+        f"Requests: {'made up' if prompts == TOY else prompts}. Users are played by {user}; rule: made-up users whose taste is measured by that rule.",
+        *model_said(config),
+    ]
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #_SDPORecipe
 class _SDPORecipe(Recipe):
     "Learn from what users say next, online or from logs"
-    groups: Mapping[str, Any] = {"sdpo": SDPOConfig, "hindsight": HindsightConfig, "user": UserConfig, "prompts": _PromptsConfig, "preference": PreferenceConfig,
-              "model": AssistantModel, "rollout": _SDPORollout, "sft": _ColdStart, "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4}}
+
+    groups: Mapping[str, Any] = {
+        "sdpo": SDPOConfig,
+        "hindsight": HindsightConfig,
+        "user": UserConfig,
+        "prompts": _PromptsConfig,
+        "preference": PreferenceConfig,
+        "model": AssistantModel,
+        "rollout": _SDPORollout,
+        "sft": _ColdStart,
+        "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4},
+    }
     methods = ("online",)
     study = "humanlm.sdpo.recipe:_SDPOStudy"
 
     def settle(self, s: Settings) -> Settings:
         "Let TRL measure the distance from the start where the sampled form asks for it"
-        return s.changed(trainer={"beta": s.sdpo.kl}) if s.sdpo.kl and _form_of(s) == "sampled" else s
+        return (
+            s.changed(trainer={"beta": s.sdpo.kl}) if s.sdpo.kl and _form_of(s) == "sampled" else s
+        )
 
-    def check(self, s: Settings) -> None: _check_settings(s)
-    def teaches(self, s: Settings) -> bool: return _has_lessons(s)
+    def check(self, s: Settings) -> None:
+        _check_settings(s)
 
-    def load(self, s: Settings, **given: Any) -> _SDPOWork: return _load_work(s, given.get("user"), given.get("judge"))
+    def teaches(self, s: Settings) -> bool:
+        return _has_lessons(s)
 
-    def begin(self, run: Any) -> None: atomic_write(run.folder / "data.md", _data_card(run.settings, run.work))
+    def load(self, s: Settings, **given: Any) -> _SDPOWork:
+        return _load_work(s, given.get("user"), given.get("judge"))
+
+    def begin(self, run: Any) -> None:
+        atomic_write(run.folder / "data.md", _data_card(run.settings, run.work))
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"
-        if run.settings.prompts.train != TOY: return [m["content"] for messages in run.work.train for m in messages], []
+        if run.settings.prompts.train != TOY:
+            return [m["content"] for messages in run.work.train for m in messages], []
         rows = toy_lessons(3000, run.settings.run.seed, run.settings.hindsight.template)
         return [f"{row['prompt'][-1]['content']} {row['target']}" for row in rows], []
 
     def stages(self, run: Any) -> list[Stage]:
         "Teach a tiny model to listen, then train: each taste from where the one before it ended"
         s = run.settings
-        found, last = ([Stage("cold-start", "base", _train_cold_start)] if _has_lessons(s) else []), _start_of(s)
+        found, last = (
+            ([Stage("cold-start", "base", _train_cold_start)] if _has_lessons(s) else []),
+            _start_of(s),
+        )
         for method in s.run.methods:
-            if method == "offline": found.append(Stage(method, _start_of(s), _train_offline))
+            if method == "offline":
+                found.append(Stage(method, _start_of(s), _train_offline))
             else:
                 for name, before in _phases(s).items():
                     found.append(Stage(name, last, partial(_train_online, before=before)))
@@ -341,43 +630,89 @@ class _SDPORecipe(Recipe):
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
         "Say which system message the model was trained with, and how hindsight is shown"
-        return {"sdpo.json": to_json({"system": run.settings.prompts.system, "hindsight": run.settings.hindsight.template}, indent=1)}
+        return {
+            "sdpo.json": to_json(
+                {
+                    "system": run.settings.prompts.system,
+                    "hindsight": run.settings.hindsight.template,
+                },
+                indent=1,
+            )
+        }
 
     def validate(self, run: Any, name: str, policy: Any) -> float:
         "Measure the preference for the newest taste on prompts that neither training nor the evaluation asks"
-        s, rows = run.settings, [_prompt_row(m, policy.tokenizer, run.settings) for m in run.work.valid]
+        s, rows = (
+            run.settings,
+            [_prompt_row(m, policy.tokenizer, run.settings) for m in run.work.valid],
+        )
         taste = TASTES.get(s.preference.tastes_of(s.user)[-1])
-        if taste is None: raise ConfigError("run.validate needs a taste by rule: name it in preference.tastes, or leave run.validate out.")
-        return known_mean([taste.score(said.text) for said in run_sync(policy.generate(rows, s.rollout.eval_sampling(s.run.seed)))])
+        if taste is None:
+            raise ConfigError(
+                "run.validate needs a taste by rule: name it in preference.tastes, or leave run.validate out."
+            )
+        return known_mean(
+            [
+                taste.score(said.text)
+                for said in run_sync(policy.generate(rows, s.rollout.eval_sampling(s.run.seed)))
+            ]
+        )
 
-    def evaluate(self, run: Any, name: str) -> list[Measurement]: return _measured(run, _replies_of(run, name))
+    def evaluate(self, run: Any, name: str) -> list[Measurement]:
+        return _measured(run, _replies_of(run, name))
 
     def references(self, run: Any) -> dict[str, list[Measurement]]:
         "Measure the start where it is told in advance what is wanted: what training can hope to reach"
         return {"in-context": found} if (found := _oracle(run)) else {}
 
-    def plan(self, s: Settings) -> list[str]: return _plan_lines(s)
+    def plan(self, s: Settings) -> list[str]:
+        return _plan_lines(s)
 
-    def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]: return _stage_plans(s, _load_work(s) if reads else None)
+    def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]:
+        return _stage_plans(s, _load_work(s) if reads else None)
 
     def sections(self) -> Mapping[str, tuple]:
         "Give the sections of the report"
         sections = standard_sections(NAMES, _rests_on)
-        return {**{name: sections[name] for name in ("first", "results", "differences", "training")},
-                "regret": ("Preference and regret", "What users had to put up with on the way.", regret_section), "samples": sections["samples"],
-                "users": ("How the users write", "What they said in the training samples.", users_section), "run": sections["run"]}
+        return {
+            **{name: sections[name] for name in ("first", "results", "differences", "training")},
+            "regret": (
+                "Preference and regret",
+                "What users had to put up with on the way.",
+                regret_section,
+            ),
+            "samples": sections["samples"],
+            "users": (
+                "How the users write",
+                "What they said in the training samples.",
+                users_section,
+            ),
+            "run": sections["run"],
+        }
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #NAMES
-NAMES = Names({"preference": ("Preference", "How far does a reply meet a taste, by rule, from 0 to 1?"),
-               "win rate": ("Win rate", "Is the reply preferred to the one before training?"),
-               "words": ("Words", "How long is a reply?"),
-               "kept content": ("Kept content", "Which share of the start's content words is still there?")},
-              {"in-context": "the start, told in advance what is wanted"}, part="taste", units="held-out prompts", clusters="prompts", start="cold-start")
+NAMES = Names(
+    {
+        "preference": ("Preference", "How far does a reply meet a taste, by rule, from 0 to 1?"),
+        "win rate": ("Win rate", "Is the reply preferred to the one before training?"),
+        "words": ("Words", "How long is a reply?"),
+        "kept content": (
+            "Kept content",
+            "Which share of the start's content words is still there?",
+        ),
+    },
+    {"in-context": "the start, told in advance what is wanted"},
+    part="taste",
+    units="held-out prompts",
+    clusters="prompts",
+    start="cold-start",
+)
 recipe = _SDPORecipe()
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #SDPOStudy
 class _SDPOStudy(Study):
     "Tastes, teachers and controls from one cold start"
+
     against = ("cold-start",)
 
     def models(self, s: Settings) -> list[str]:
@@ -386,7 +721,14 @@ class _SDPOStudy(Study):
 
     def shared(self, s: Settings) -> dict[str, str]:
         "Name the models before any follow-up, with all that they depend on"
-        return dict.fromkeys(["base", "cold-start"], to_json([s.model, s.sft, s.prompts.train, s.hindsight, s.run.seed])) if _has_lessons(s) else {}
+        return (
+            dict.fromkeys(
+                ["base", "cold-start"],
+                to_json([s.model, s.sft, s.prompts.train, s.hindsight, s.run.seed]),
+            )
+            if _has_lessons(s)
+            else {}
+        )
 
     def pairs(self, s: Settings, against: Sequence[str]) -> list[tuple[str, str]]:
         "Compare with the start, and each phase with the one before"
@@ -395,6 +737,17 @@ class _SDPOStudy(Study):
 
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
         "Add what each seed moved by itself, and how users fared on the way"
-        arms = [(trial.arm(name), trial.arm("cold-start")) for trial in trials for name in self.models(trial.settings) if name != "cold-start"]
-        pairs, seeds = [pair for pair in dict.fromkeys(arms) if pair[1] in found.tables], list(dict.fromkeys(t.seed for t in trials))
-        return {"by_seed": rounded(found.seed_changes(pairs, "preference", seeds)), "preference_curves": rounded(preference_curves(trials))}
+        arms = [
+            (trial.arm(name), trial.arm("cold-start"))
+            for trial in trials
+            for name in self.models(trial.settings)
+            if name != "cold-start"
+        ]
+        pairs, seeds = (
+            [pair for pair in dict.fromkeys(arms) if pair[1] in found.tables],
+            list(dict.fromkeys(t.seed for t in trials)),
+        )
+        return {
+            "by_seed": rounded(found.seed_changes(pairs, "preference", seeds)),
+            "preference_curves": rounded(preference_curves(trials)),
+        }

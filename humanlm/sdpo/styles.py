@@ -19,44 +19,77 @@ from ..core.basics import ConfigError, check_name
 _DATA = tomllib.loads((files("humanlm") / "fixtures" / "styles.toml").read_text("utf-8"))
 
 # %% ../../nbs/sdpo/03_styles.ipynb #patterns
-_FOUND = {name: re.compile(rf"(?<![\w'])(?:{'|'.join(listed.split()).replace('_', ' ')})(?![\w'])") for name, listed in _DATA["words"].items()}
+_FOUND = {
+    name: re.compile(rf"(?<![\w'])(?:{'|'.join(listed.split()).replace('_', ' ')})(?![\w'])")
+    for name, listed in _DATA["words"].items()
+}
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 _SENTENCE_END = re.compile(r"(?<=[.!?…。？！])[\"')\]*_]*\s+|\n+")
 _CLAUSE = re.compile("[;—–]")
 _LIST_LINE = re.compile(r"(?m)^([ \t]*)(?:[-*+•–]|\d{1,3}[.)])[ \t]+\S")
 _HEADER = re.compile(r"(?m)^(?:#{1,6}[ \t]+\S|\*\*[^*\n]+\*\*:?[ \t]*$)")
-_EMOJI = re.compile("[\U0001F1E6-\U0001F1FF]{2}|[\U0001F300-\U0001FAFF\u2600-\u27BF\u2B50\u2B55](?:[\uFE0F\U0001F3FB-\U0001F3FF]|\u200D[\U0001F300-\U0001FAFF\u2600-\u27BF])*")
+_EMOJI = re.compile(
+    "[\U0001f1e6-\U0001f1ff]{2}|[\U0001f300-\U0001faff\u2600-\u27bf\u2b50\u2b55](?:[\ufe0f\U0001f3fb-\U0001f3ff]|\u200d[\U0001f300-\U0001faff\u2600-\u27bf])*"
+)
 
 # %% ../../nbs/sdpo/03_styles.ipynb #measures
 def measures(text: str) -> dict[str, float]:  # text: of anybody
     "Count what can be counted in a text; all zero where it is empty"
     plain = text.lower().replace("’", "'")
-    words, sentences = _WORD.findall(plain), [part for part in _SENTENCE_END.split(plain) if _WORD.search(part)]
-    lines, blocks = [line for line in plain.split("\n") if line.strip()], [block for block in plain.split("\n\n") if block.strip()]
-    found, lists, n = {name: len(pattern.findall(plain)) for name, pattern in _FOUND.items()}, _LIST_LINE.findall(plain), max(1, len(words))
+    words, sentences = (
+        _WORD.findall(plain),
+        [part for part in _SENTENCE_END.split(plain) if _WORD.search(part)],
+    )
+    lines, blocks = (
+        [line for line in plain.split("\n") if line.strip()],
+        [block for block in plain.split("\n\n") if block.strip()],
+    )
+    found, lists, n = (
+        {name: len(pattern.findall(plain)) for name, pattern in _FOUND.items()},
+        _LIST_LINE.findall(plain),
+        max(1, len(words)),
+    )
     marks = sum(not c.isalnum() and not c.isspace() for c in _EMOJI.sub("", plain))
-    return {name: float(value) for name, value in {
-        **found, "words": len(words), "distinct_words": len(set(words)) / n, "sentences": len(sentences), "paragraphs": len(blocks),
-        "first_words": len(_WORD.findall(blocks[0])) if blocks else 0,  # of the first paragraph
-        "long_words": sum(len(word) >= 8 for word in words) / n, "punctuation": marks / n, "clauses": len(_CLAUSE.findall(plain)) / n,
-        "list_lines": len(lists), "list_share": len(lists) / max(1, len(lines)), "nested_lines": sum(len(indent) >= 2 for indent in lists),
-        "headers": len(_HEADER.findall(plain)), "bold": plain.count("**") // 2, "emojis": len(_EMOJI.findall(text)),
-        "exclamations": plain.count("!") + plain.count("！"), "ends_with_question": _asks(plain),
-        "casual": min(1.0, 8 * (found["casual"] + found["contractions"]) / n), "formal": min(1.0, 8 * found["formal"] / n),
-        "opening_praise": bool(sentences) and bool(_FOUND["opening"].match(sentences[0].lstrip(" *_\"'"))),
-        "closing_offer": any(_FOUND["closing"].search(sentence) for sentence in sentences[-2:]),
-    }.items() if name not in ("opening", "closing")}
+    return {
+        name: float(value)
+        for name, value in {
+            **found,
+            "words": len(words),
+            "distinct_words": len(set(words)) / n,
+            "sentences": len(sentences),
+            "paragraphs": len(blocks),
+            "first_words": len(_WORD.findall(blocks[0])) if blocks else 0,  # of the first paragraph
+            "long_words": sum(len(word) >= 8 for word in words) / n,
+            "punctuation": marks / n,
+            "clauses": len(_CLAUSE.findall(plain)) / n,
+            "list_lines": len(lists),
+            "list_share": len(lists) / max(1, len(lines)),
+            "nested_lines": sum(len(indent) >= 2 for indent in lists),
+            "headers": len(_HEADER.findall(plain)),
+            "bold": plain.count("**") // 2,
+            "emojis": len(_EMOJI.findall(text)),
+            "exclamations": plain.count("!") + plain.count("！"),
+            "ends_with_question": _asks(plain),
+            "casual": min(1.0, 8 * (found["casual"] + found["contractions"]) / n),
+            "formal": min(1.0, 8 * found["formal"] / n),
+            "opening_praise": bool(sentences)
+            and bool(_FOUND["opening"].match(sentences[0].lstrip(" *_\"'"))),
+            "closing_offer": any(_FOUND["closing"].search(sentence) for sentence in sentences[-2:]),
+        }.items()
+        if name not in ("opening", "closing")
+    }
 
 
 def _asks(text):
     "Tell whether the last sentence is a question"
     end = next((i for i in range(len(text) - 1, -1, -1) if text[i].isalnum()), len(text))
-    marks = [c for c in text[end + 1:] if c in ".…。!！?？؟"]
+    marks = [c for c in text[end + 1 :] if c in ".…。!！?？؟"]
     return any(c in "?？؟" for c in marks) and marks[-1] not in ".…。"
 
 # %% ../../nbs/sdpo/03_styles.ipynb #Check
 class _Check(NamedTuple):
     "A measure of a text that counts nothing at its bad value, 1 at its good one, and proportionally between"
+
     measure: str  # a key of `measures`, or two of them with a minus between
     bad: float
     good: float
@@ -71,19 +104,28 @@ class _Check(NamedTuple):
 @dataclass(frozen=True)
 class Taste:
     "What a user wants, as a number in [0, 1], and how they say so"
+
     name: str
     check: _Check
     complaints: tuple[str, ...]  # what is said where it is missing
-    praises: tuple[str, ...]     # what is said where it is there
-    opposite: str                # name of the taste of the contrary
+    praises: tuple[str, ...]  # what is said where it is there
+    opposite: str  # name of the taste of the contrary
 
     def score(self, text: str) -> float:
         "Say how far a text is what this user wants, in [0, 1]; nan for an empty one"
         return self.check.score(measures(text)) if text.strip() else math.nan
 
 # %% ../../nbs/sdpo/03_styles.ipynb #TASTES
-TASTES: dict[str, Taste] = {name: Taste(name, _Check(*each["check"]), tuple(each["complaints"]), tuple(each["praises"]), each["opposite"])
-                            for name, each in _DATA["tastes"].items()}
+TASTES: dict[str, Taste] = {
+    name: Taste(
+        name,
+        _Check(*each["check"]),
+        tuple(each["complaints"]),
+        tuple(each["praises"]),
+        each["opposite"],
+    )
+    for name, each in _DATA["tastes"].items()
+}
 
 # %% ../../nbs/sdpo/03_styles.ipynb #CHECKS
 CHECKS: dict[str, _Check] = {name: _Check(*check) for name, check in _DATA["checks"].items()}
@@ -92,21 +134,31 @@ CHECKS: dict[str, _Check] = {name: _Check(*check) for name, check in _DATA["chec
 @dataclass(frozen=True)
 class Style:
     "A user of the published experiments: what they want of replies, and what of it can be counted"
-    key: str                     # as published
-    axes: tuple[str, ...]        # detail, register and knowledge, for those of the cube
-    wants: str                   # goes on after "you"
-    dislikes: str                # goes on after "you dislike"
-    checks: tuple[str, ...] = () # keys of `CHECKS`; none where nothing can be counted
+
+    key: str  # as published
+    axes: tuple[str, ...]  # detail, register and knowledge, for those of the cube
+    wants: str  # goes on after "you"
+    dislikes: str  # goes on after "you dislike"
+    checks: tuple[str, ...] = ()  # keys of `CHECKS`; none where nothing can be counted
 
     def score(self, text: str) -> float:
         "Take the mean of what can be counted of the style, in [0, 1]; nan where nothing can, or the text is empty"
-        if not self.checks or not text.strip(): return math.nan
+        if not self.checks or not text.strip():
+            return math.nan
         found = measures(text)
         return math.fsum(CHECKS[name].score(found) for name in self.checks) / len(self.checks)
 
 # %% ../../nbs/sdpo/03_styles.ipynb #STYLES
-STYLES: dict[str, Style] = {key: Style(key, tuple(each.get("axes", ())), each["wants"], each["dislikes"], tuple(each.get("checks", ())))
-                            for key, each in _DATA["styles"].items()}
+STYLES: dict[str, Style] = {
+    key: Style(
+        key,
+        tuple(each.get("axes", ())),
+        each["wants"],
+        each["dislikes"],
+        tuple(each.get("checks", ())),
+    )
+    for key, each in _DATA["styles"].items()
+}
 ALIASES = {"answer_directly_reduce_formatting": "answer_direclty_reduce_formatting"}
 
 # %% ../../nbs/sdpo/03_styles.ipynb #find_style

@@ -22,49 +22,81 @@ from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import fill, quoted, without_middle
 from ..models.settings import ChatConfig, Estimate, estimate
 from .styles import ALIASES, STYLES, TASTES, Style, Taste, find_style
-from .hindsight import TEMPLATE, AssistantReply, Followup, Interaction, hindsight_messages
+from humanlm.sdpo.hindsight import (
+    TEMPLATE,
+    AssistantReply,
+    Followup,
+    Interaction,
+    hindsight_messages,
+)
 from ..methods.rollouts import sft_row
 from ..worlds.requests import WISHES, all_requests, draw_traits, granted, remark, write_reply
 
 # %% ../../nbs/sdpo/04_users.ipynb #Exchange
 class Exchange(NamedTuple):
     "What a user reacts to"
+
     messages: tuple[dict, ...]  # role, content; the last one is the user's
-    reply: str                  # of the assistant
-    seed: int = 0               # copies of one exchange with other seeds get other words
+    reply: str  # of the assistant
+    seed: int = 0  # copies of one exchange with other seeds get other words
 
 
 class Reaction(NamedTuple):
     "The next message of a user"
+
     text: str | None  # None: the user failed, and nothing is learned from it
-    error: str = ""   # why
-    tokens: int = 0   # read and written for it
-    user: str = ""    # who said it, of several
+    error: str = ""  # why
+    tokens: int = 0  # read and written for it
+    user: str = ""  # who said it, of several
 
 
 class FollowupUser(Protocol):
     "Somebody who says what comes next"
+
     name: str
 
-    async def __call__(self, exchanges: Sequence[Exchange]) -> list[Reaction]: ...  # in the order of the exchanges
+    async def __call__(
+        self, exchanges: Sequence[Exchange]
+    ) -> list[Reaction]: ...  # in the order of the exchanges
 
 # %% ../../nbs/sdpo/04_users.ipynb #drawn
 NOTHING_SAID = "the reply is empty"
 
 
-def _drawn(exchange: Exchange, salt: str = "") -> float:  # salt: for several draws from one exchange
+def _drawn(
+    exchange: Exchange, salt: str = ""
+) -> float:  # salt: for several draws from one exchange
     "Draw a number in [0, 1) that depends on the content and the seed of an exchange alone"
     content = to_json([salt, exchange.seed, list(exchange.messages), exchange.reply])
-    return int.from_bytes(hashlib.blake2b(content.encode("utf-8", "replace"), digest_size=6).digest(), "little") / 2**48
+    return (
+        int.from_bytes(
+            hashlib.blake2b(content.encode("utf-8", "replace"), digest_size=6).digest(), "little"
+        )
+        / 2**48
+    )
 
 # %% ../../nbs/sdpo/04_users.ipynb #RuleUser
 CONTROLS: dict[str, tuple[str, ...]] = {  # messages that have nothing to do with the reply
-    "thanks": ("Thanks.",), "empty": ("",),
-    "unrelated": ("By the way, it has been raining here all day.", "What is 27 times 4?", "Did you see the football last night?", "My neighbour just got a new dog.",
-                  "How far is it from Rome to Naples?", "I'm thinking of painting the kitchen green.", "Which year did the first people land on the moon?",
-                  "The bus was late again this morning.", "Can you name three rivers in Africa?", "I had soup for lunch.", "What's the capital of Mongolia?",
-                  "My sister is coming over on Sunday.", "Do penguins have knees?", "I can't find my other glove.",
-                  "Is it colder in Oslo or in Helsinki right now?", "There's a market in our street today."),
+    "thanks": ("Thanks.",),
+    "empty": ("",),
+    "unrelated": (
+        "By the way, it has been raining here all day.",
+        "What is 27 times 4?",
+        "Did you see the football last night?",
+        "My neighbour just got a new dog.",
+        "How far is it from Rome to Naples?",
+        "I'm thinking of painting the kitchen green.",
+        "Which year did the first people land on the moon?",
+        "The bus was late again this morning.",
+        "Can you name three rivers in Africa?",
+        "I had soup for lunch.",
+        "What's the capital of Mongolia?",
+        "My sister is coming over on Sunday.",
+        "Do penguins have knees?",
+        "I can't find my other glove.",
+        "Is it colder in Oslo or in Helsinki right now?",
+        "There's a market in our street today.",
+    ),
 }
 
 
@@ -73,14 +105,25 @@ class RuleUser:
 
     def __init__(self, taste: Taste | str):  # or the name of one, or a key of `CONTROLS`
         known = TASTES | CONTROLS
-        self.taste: Any = taste if isinstance(taste, Taste) else known[check_name(taste, known, "taste", ConfigError)]
+        self.taste: Any = (
+            taste
+            if isinstance(taste, Taste)
+            else known[check_name(taste, known, "taste", ConfigError)]
+        )
         self.name = f"rule/{taste.name if isinstance(taste, Taste) else taste}"
 
     def says(self, exchange: Exchange) -> Reaction:
         "React to one reply"
-        if isinstance(self.taste, tuple): phrases = self.taste
-        elif not exchange.reply.strip(): return Reaction(None, NOTHING_SAID, user=self.name)
-        else: phrases = self.taste.praises if self.taste.score(exchange.reply) >= 0.5 else self.taste.complaints
+        if isinstance(self.taste, tuple):
+            phrases = self.taste
+        elif not exchange.reply.strip():
+            return Reaction(None, NOTHING_SAID, user=self.name)
+        else:
+            phrases = (
+                self.taste.praises
+                if self.taste.score(exchange.reply) >= 0.5
+                else self.taste.complaints
+            )
         return Reaction(phrases[int(_drawn(exchange, self.name) * len(phrases))], user=self.name)
 
     async def __call__(self, exchanges: Sequence[Exchange]) -> list[Reaction]:
@@ -96,34 +139,54 @@ class _UserMixture:
         users: Sequence[FollowupUser],
         weights: Sequence[float] | None = None,  # of the users; None: all alike
     ):
-        self.users, self.weights = list(users), [1.0] * len(users) if weights is None else list(weights)
-        if not users or len(self.weights) != len(users) or not all(0 < weight < float("inf") for weight in self.weights):
-            raise ConfigError(f"A mixture needs a user or more and a weight above 0 for each, got {len(users)} users and the weights {self.weights}.")
+        self.users, self.weights = (
+            list(users),
+            [1.0] * len(users) if weights is None else list(weights),
+        )
+        if (
+            not users
+            or len(self.weights) != len(users)
+            or not all(0 < weight < float("inf") for weight in self.weights)
+        ):
+            raise ConfigError(
+                f"A mixture needs a user or more and a weight above 0 for each, got {len(users)} users and the weights {self.weights}."
+            )
         self.name = "+".join(user.name for user in users)
 
     def who(self, exchange: Exchange) -> int:
         "Say which of the users an exchange belongs to"
-        point, last = _drawn(exchange._replace(reply=""), "who") * sum(self.weights), len(self.users) - 1
-        return next((i for i in range(last) if point < sum(self.weights[:i + 1])), last)
+        point, last = (
+            _drawn(exchange._replace(reply=""), "who") * sum(self.weights),
+            len(self.users) - 1,
+        )
+        return next((i for i in range(last) if point < sum(self.weights[: i + 1])), last)
 
     async def __call__(self, exchanges: Sequence[Exchange]) -> list[Reaction]:
         "Let each user react to those of the replies that are theirs"
         belongs, found = [self.who(exchange) for exchange in exchanges], {}
         async with side_by_side() as group:
-            parts = {i: [place for place, owner in enumerate(belongs) if owner == i] for i in sorted(set(belongs))}
-            tasks = {i: group.create_task(self.users[i]([exchanges[place] for place in places])) for i, places in parts.items()}
-        for i, places in parts.items(): found |= zip(places, tasks[i].result())
+            parts = {
+                i: [place for place, owner in enumerate(belongs) if owner == i]
+                for i in sorted(set(belongs))
+            }
+            tasks = {
+                i: group.create_task(self.users[i]([exchanges[place] for place in places]))
+                for i, places in parts.items()
+            }
+        for i, places in parts.items():
+            found |= zip(places, tasks[i].result())
         return [found[place] for place in range(len(exchanges))]
 
 # %% ../../nbs/sdpo/04_users.ipynb #turns
 def _turns(
     messages: Sequence[dict],  # role, content, oldest first
-    limit: int,                # characters in all
+    limit: int,  # characters in all
 ) -> list[tuple[str, str]]:
     "Give role and text of the last turns that fit, without those that no user sees"
     found, room = [], limit
     for message in reversed([m for m in messages if m["role"] in ("user", "assistant")]):
-        if found and len(message["content"]) > room: break
+        if found and len(message["content"]) > room:
+            break
         found.append((message["role"], without_middle(message["content"], limit)))
         room -= len(message["content"])
     return found[::-1]
@@ -145,18 +208,34 @@ Your next message, as the person described above:"""
 _SPEAKERS = {"user": "You", "assistant": "Assistant"}
 
 
-def _style_question(style: Style, exchange: Exchange, max_chars: int = 6000, **settings: Any) -> ChatRequest:
+def _style_question(
+    style: Style, exchange: Exchange, max_chars: int = 6000, **settings: Any
+) -> ChatRequest:
     "Ask a chat model for the next message of somebody with a style"
-    said = "\n\n".join(f"{_SPEAKERS[role]}:\n{quoted(text)}" for role, text in _turns(exchange.messages, max_chars))
-    question = fill(STYLE_USER, conversation=said, reply=quoted(without_middle(exchange.reply, max_chars)))
-    return chat(question, fill(STYLE_SYSTEM, wants=style.wants, dislikes=style.dislikes), **settings)
+    said = "\n\n".join(
+        f"{_SPEAKERS[role]}:\n{quoted(text)}" for role, text in _turns(exchange.messages, max_chars)
+    )
+    question = fill(
+        STYLE_USER, conversation=said, reply=quoted(without_middle(exchange.reply, max_chars))
+    )
+    return chat(
+        question, fill(STYLE_SYSTEM, wants=style.wants, dislikes=style.dislikes), **settings
+    )
 
 # %% ../../nbs/sdpo/04_users.ipynb #PersonaUser
-def _persona_question(persona: str, exchange: Exchange, max_chars: int = 6000, **settings: Any) -> ChatRequest:
+def _persona_question(
+    persona: str, exchange: Exchange, max_chars: int = 6000, **settings: Any
+) -> ChatRequest:
     "Ask a simulator for the next message of a person, whose own turns are the user's"
     own = {"user": {"role": "assistant"}, "assistant": {"role": "user", "name": "Assistant"}}
-    said = _turns([*exchange.messages, {"role": "assistant", "content": exchange.reply}], 2 * max_chars)
-    return ChatRequest(tuple(own[role] | {"content": text} for role, text in said), extra={"persona": persona}, **settings)
+    said = _turns(
+        [*exchange.messages, {"role": "assistant", "content": exchange.reply}], 2 * max_chars
+    )
+    return ChatRequest(
+        tuple(own[role] | {"content": text} for role, text in said),
+        extra={"persona": persona},
+        **settings,
+    )
 
 # %% ../../nbs/sdpo/04_users.ipynb #AskedUser
 MAX_FOLLOWUP = 2000  # characters of a message that are kept
@@ -167,42 +246,57 @@ class _ChatUser:
 
     def __init__(
         self,
-        style: Style | str,     # or its key; "" where a person is played
-        client: ChatClient,     # of a person: simulator/RUN, or a server of one
-        persona: str = "",      # who is played
+        style: Style | str,  # or its key; "" where a person is played
+        client: ChatClient,  # of a person: simulator/RUN, or a server of one
+        persona: str = "",  # who is played
         max_chars: int = 6000,  # of the conversation, and of the reply
-        **settings: Any,        # further fields of `ChatRequest`: temperature, max_tokens
+        **settings: Any,  # further fields of `ChatRequest`: temperature, max_tokens
     ):
         self.style = None if persona else find_style(style) if isinstance(style, str) else style
         self.name = f"{client.name} as {self.style.key}" if self.style else client.name
-        self.client, self.ledger, self.persona, self.max_chars = client, client.ledger, persona, max_chars
+        self.client, self.ledger, self.persona, self.max_chars = (
+            client,
+            client.ledger,
+            persona,
+            max_chars,
+        )
         self.settings = {"max_tokens": 128, "caller": "user"} | settings
 
     def request(self, exchange: Exchange) -> ChatRequest:
         "Ask for the next message"
         drawing = self.settings | {"seed": exchange.seed, "repeat": exchange.seed}
-        if self.style: return _style_question(self.style, exchange, self.max_chars, **drawing)
+        if self.style:
+            return _style_question(self.style, exchange, self.max_chars, **drawing)
         return _persona_question(self.persona, exchange, self.max_chars, **drawing)
 
     async def says(self, exchange: Exchange) -> Reaction:
         "React to one reply"
-        if not exchange.reply.strip(): return Reaction(None, NOTHING_SAID, user=self.name)
-        try: reply = await self.client(self.request(exchange))
+        if not exchange.reply.strip():
+            return Reaction(None, NOTHING_SAID, user=self.name)
+        try:
+            reply = await self.client(self.request(exchange))
         except LLMError as e:
-            if e.stops: raise
+            if e.stops:
+                raise
             return Reaction(None, shorten(e, 300), user=self.name)
         tokens = reply.usage.tokens_in + reply.usage.tokens_out
-        if reply.finish == "refusal": return Reaction(None, f"{reply.model} refused to answer", tokens, self.name)
-        return Reaction(reply.text.rpartition("</think>")[2].strip()[:MAX_FOLLOWUP], "", tokens, self.name)
+        if reply.finish == "refusal":
+            return Reaction(None, f"{reply.model} refused to answer", tokens, self.name)
+        return Reaction(
+            reply.text.rpartition("</think>")[2].strip()[:MAX_FOLLOWUP], "", tokens, self.name
+        )
 
     async def __call__(self, exchanges: Sequence[Exchange]) -> list[Reaction]:
         "React to replies, in their order"
-        return await in_turn(self.says, exchanges, 2 * getattr(self.client, "limits", Limits()).concurrency)
+        return await in_turn(
+            self.says, exchanges, 2 * getattr(self.client, "limits", Limits()).concurrency
+        )
 
 # %% ../../nbs/sdpo/04_users.ipynb #UserConfig
 @dataclass(frozen=True)
 class UserConfig(ChatConfig):
     "Who reacts to replies, and how they are reached"
+
     model: str = "rule/casual"
     """rule/TASTE (casual, short, question, …; by rule, for tests and toys), rule/thanks, rule/unrelated or rule/empty (controls), simulator/RUN (with a persona), or a
     chat model that plays a style: anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder"""
@@ -226,42 +320,70 @@ class UserConfig(ChatConfig):
     above_0: ClassVar[tuple[str, ...]] = (*ChatConfig.above_0, "max_chars")
 
     @property
-    def is_simulator(self) -> bool: return self.model.startswith("simulator/")
+    def is_simulator(self) -> bool:
+        return self.model.startswith("simulator/")
 
     @property
     def sequence(self) -> list[str]:
         "Tastes in the order of training; of a simulator, its name"
-        named = self.model.partition("/")[2] if self.is_rule(self.model) or self.is_simulator else self.style
+        named = (
+            self.model.partition("/")[2]
+            if self.is_rule(self.model) or self.is_simulator
+            else self.style
+        )
         return list(self.tastes) or [named]
 
     def at(self, step: int) -> str:
         "Name the taste that holds in update `step`, counted from 0"
-        return self.sequence[min(step // self.steps_each, len(self.sequence) - 1) if self.steps_each else 0]
+        return self.sequence[
+            min(step // self.steps_each, len(self.sequence) - 1) if self.steps_each else 0
+        ]
 
     def model_checks(self):
         "Check that everybody who is named exists"
-        if not self.is_rule(self.model): yield from super().model_checks()
+        if not self.is_rule(self.model):
+            yield from super().model_checks()
         yield self.steps_each >= 0, f"steps_each must be at least 0, got {self.steps_each}"
-        yield len(self.tastes) < 2 or self.steps_each > 0, f"steps_each must be above 0, so that the {len(self.tastes)} tastes can follow each other"
+        yield (
+            len(self.tastes) < 2 or self.steps_each > 0,
+            f"steps_each must be above 0, so that the {len(self.tastes)} tastes can follow each other",
+        )
         if self.is_simulator:
-            yield bool(self.persona.strip()), "persona is empty. Say in words whom the simulator plays."
+            yield (
+                bool(self.persona.strip()),
+                "persona is empty. Say in words whom the simulator plays.",
+            )
             yield not self.tastes, "tastes: a simulator has a persona. Leave tastes out."
             return
         setting = "tastes" if self.tastes else "model" if self.is_rule(self.model) else "style"
         known = [*TASTES, *CONTROLS] if self.is_rule(self.model) else [*STYLES, *ALIASES]
         for name in (name for names in self.sequence for name in names.split("+")):
-            yield name in known, f"{setting}: no {'taste' if self.is_rule(self.model) else 'style'} {shorten(name)!r}.{near_miss(name, known)}"
+            yield (
+                name in known,
+                f"{setting}: no {'taste' if self.is_rule(self.model) else 'style'} {shorten(name)!r}.{near_miss(name, known)}",
+            )
 
     def plan(self, exchanges: int, samples: Sequence[Exchange]) -> list[str]:  # lines of a plan
         "Say who will be asked how often, and what that costs"
         who = f"user                {self.model}: {', then '.join(self.sequence)}; {exchanges:,} reactions"
-        if self.is_rule(self.model): return [who, "cost                none: this user is a rule, and calls no chat model"]
-        return [who, f"cost                at most {_user_cost(self, exchanges, samples)}; what is in the cache is not paid for again"]
+        if self.is_rule(self.model):
+            return [who, "cost                none: this user is a rule, and calls no chat model"]
+        return [
+            who,
+            f"cost                at most {_user_cost(self, exchanges, samples)}; what is in the cache is not paid for again",
+        ]
 
 # %% ../../nbs/sdpo/04_users.ipynb #all_users
 def _chat_user(config: UserConfig, name: str, client: ChatClient) -> _ChatUser:
     "Make the user whom a client plays: somebody with a style, or the person of a simulator"
-    return _ChatUser(name, client, config.persona if config.is_simulator else "", config.max_chars, max_tokens=config.max_tokens, temperature=config.temperature)
+    return _ChatUser(
+        name,
+        client,
+        config.persona if config.is_simulator else "",
+        config.max_chars,
+        max_tokens=config.max_tokens,
+        temperature=config.temperature,
+    )
 
 
 def make_user(
@@ -270,21 +392,34 @@ def make_user(
     step: int = 0,  # of training, for tastes that follow each other
 ) -> FollowupUser:
     "Make the user of one update, or a mixture of users; `LLMError` says what is missing, such as a key"
-    client, name = None if config.is_rule(config.model) else config.client(config.model, ledger), config.at(step)
+    client, name = (
+        None if config.is_rule(config.model) else config.client(config.model, ledger),
+        config.at(step),
+    )
     names = [name] if config.is_simulator else name.split("+")
-    users: list[FollowupUser] = [RuleUser(name) if client is None else _chat_user(config, name, client) for name in names]
+    users: list[FollowupUser] = [
+        RuleUser(name) if client is None else _chat_user(config, name, client) for name in names
+    ]
     return users[0] if len(users) == 1 else _UserMixture(users)
 
 # %% ../../nbs/sdpo/04_users.ipynb #user_cost
-def _user_cost(config: UserConfig, exchanges: int, samples: Sequence[Exchange]) -> Estimate:  # samples: some like them; none: only the instruction is counted
+def _user_cost(
+    config: UserConfig, exchanges: int, samples: Sequence[Exchange]
+) -> Estimate:  # samples: some like them; none: only the instruction is counted
     "Estimate calls, tokens and dollars of reactions, each as long as it may be; a rule asks nobody"
-    if config.is_rule(config.model): return Estimate(0, 0, 0, 0.0)
+    if config.is_rule(config.model):
+        return Estimate(0, 0, 0, 0.0)
     user = _chat_user(config, config.sequence[0].split("+")[0], ScriptedClient([]))
-    read = fmean(token_estimate(replace(user.request(sample), max_tokens=1)) for sample in samples or [Exchange((), "")])
+    read = fmean(
+        token_estimate(replace(user.request(sample), max_tokens=1))
+        for sample in samples or [Exchange((), "")]
+    )
     return estimate(config.model, exchanges, round(exchanges * read), exchanges * config.max_tokens)
 
 # %% ../../nbs/sdpo/04_users.ipynb #toy_lessons
-def toy_lessons(count: int, seed: int, template: str = TEMPLATE) -> list[dict]:  # template: of the hindsight block
+def toy_lessons(
+    count: int, seed: int, template: str = TEMPLATE
+) -> list[dict]:  # template: of the hindsight block
     "Make supervised rows: a quarter plain, a quarter with remarks that want nothing, half with a wish"
     rng, (train, _) = random.Random(f"lessons{seed}"), all_requests()
 
@@ -293,8 +428,12 @@ def toy_lessons(count: int, seed: int, template: str = TEMPLATE) -> list[dict]: 
         messages, said = [{"role": "user", "content": request.text}], None
         if kind < 0.5:
             wish = rng.choice([*WISHES, "question", "no_question"])
-            traits, said = granted(wish, traits), rng.choice(TASTES[wish].complaints + TASTES[wish].praises)
-        elif kind < 0.75: said = remark(rng)
+            traits, said = (
+                granted(wish, traits),
+                rng.choice(TASTES[wish].complaints + TASTES[wish].praises),
+            )
+        elif kind < 0.75:
+            said = remark(rng)
         told = messages if said is None else hindsight_messages(messages, said, template)
         return sft_row(told, write_reply(request.thing, traits, rng), row_id=f"lesson-{number}")
 
@@ -305,7 +444,21 @@ def toy_logs(count: int, seed: int, user: UserConfig) -> list[Interaction]:
     "Make logs: replies with any traits, and what the user says to them"
     rng, (train, _) = random.Random(f"logs{seed}"), all_requests()
     asked = [rng.choice(train) for _ in range(count)]
-    shown = [Exchange(({"role": "user", "content": r.text},), write_reply(r.thing, draw_traits(rng), rng), i) for i, r in enumerate(asked)]
+    shown = [
+        Exchange(
+            ({"role": "user", "content": r.text},), write_reply(r.thing, draw_traits(rng), rng), i
+        )
+        for i, r in enumerate(asked)
+    ]
     said = run_sync(make_user(user)(shown))
-    return [Interaction(f"toy-{i}", e.messages, AssistantReply(e.reply, model="write_reply"), Followup(r.text, "simulated"), user_id=r.user)
-            for i, (e, r) in enumerate(zip(shown, said)) if r.text]
+    return [
+        Interaction(
+            f"toy-{i}",
+            e.messages,
+            AssistantReply(e.reply, model="write_reply"),
+            Followup(r.text, "simulated"),
+            user_id=r.user,
+        )
+        for i, (e, r) in enumerate(zip(shown, said))
+        if r.text
+    ]

@@ -18,16 +18,30 @@ from typing import Any
 from ..core.basics import ConfigError, DataError, run_sync, shorten
 from ..clients.reader import without_middle
 from humanlm.gyms.protocol import (
-    BROKEN, Environment, Feedback, Gym, GymConfig, GymTask, KINDS, MAX_CONTENT, Player, find_gym, gym_names, idle,
-    read_call)
+    BROKEN,
+    Environment,
+    Feedback,
+    Gym,
+    GymConfig,
+    GymTask,
+    KINDS,
+    MAX_CONTENT,
+    Player,
+    find_gym,
+    gym_names,
+    idle,
+    read_call,
+)
 
 # %% ../../nbs/serving/05_adapters.ipynb #gymnasium_env
 MAX_SHOWN = 20_000  # characters of an observation; of more, the middle is left out
 
 
 def _gymnasium():
-    try: import gymnasium
-    except ImportError: raise ConfigError("This needs Gymnasium. Next: pip install 'humanlm[gyms]'.") from None
+    try:
+        import gymnasium
+    except ImportError:
+        raise ConfigError("This needs Gymnasium. Next: pip install 'humanlm[gyms]'.") from None
     return gymnasium
 
 
@@ -37,36 +51,81 @@ def _classes():
 
     class AnyText(gymnasium.spaces.Text):
         "Texts of any signs up to a length"
-        def __init__(self, max_length, seed=None): super().__init__(max_length, min_length=0, charset=printable, seed=seed)
 
-        def contains(self, x): return isinstance(x, str) and len(x) <= self.max_length
+        def __init__(self, max_length, seed=None):
+            super().__init__(max_length, min_length=0, charset=printable, seed=seed)
 
-        def __repr__(self): return f"AnyText(0, {self.max_length})"
+        def contains(self, x):
+            return isinstance(x, str) and len(x) <= self.max_length
+
+        def __repr__(self):
+            return f"AnyText(0, {self.max_length})"
 
     class GymnasiumEnv(gymnasium.Env):
         "A gym in the shape of Gymnasium"
+
         metadata, render_mode = {"render_modes": ["ansi"]}, None
 
         def __init__(self, gym, tasks, config, user, judge, render_mode):
-            self.gym, self.tasks, self.config, self.players, self.render_mode = gym, {task.id: task for task in tasks}, config, (user, judge), render_mode
-            self.action_space, self.observation_space, self.play = AnyText(MAX_CONTENT), AnyText(MAX_SHOWN + 100), None
+            self.gym, self.tasks, self.config, self.players, self.render_mode = (
+                gym,
+                {task.id: task for task in tasks},
+                config,
+                (user, judge),
+                render_mode,
+            )
+            self.action_space, self.observation_space, self.play = (
+                AnyText(MAX_CONTENT),
+                AnyText(MAX_SHOWN + 100),
+                None,
+            )
 
         def reset(self, *, seed=None, options=None):
             super().reset(seed=seed)
-            drawn, wanted = self.np_random.integers(2**31, size=2).tolist(), (options or {}).get("task")
-            if wanted is not None and wanted not in self.tasks: raise DataError(f"{self.gym.name} has no task {shorten(repr(wanted))} here. Give one of its {len(self.tasks)} ids.")
-            task = self.tasks[wanted] if wanted is not None else [*self.tasks.values()][drawn[0] % len(self.tasks)]
+            drawn, wanted = (
+                self.np_random.integers(2**31, size=2).tolist(),
+                (options or {}).get("task"),
+            )
+            if wanted is not None and wanted not in self.tasks:
+                raise DataError(
+                    f"{self.gym.name} has no task {shorten(repr(wanted))} here. Give one of its {len(self.tasks)} ids."
+                )
+            task = (
+                self.tasks[wanted]
+                if wanted is not None
+                else [*self.tasks.values()][drawn[0] % len(self.tasks)]
+            )
             self.play = self.gym.play(task, self.config, *self.players, seed=drawn[1])
-            return without_middle(task.opening, MAX_SHOWN), {"task": task.id, "system": self.gym.system_prompt(self.config)}
+            return without_middle(task.opening, MAX_SHOWN), {
+                "task": task.id,
+                "system": self.gym.system_prompt(self.config),
+            }
 
         def step(self, action):
-            if self.play is None: raise DataError("There is no episode yet. Call reset first.")
+            if self.play is None:
+                raise DataError("There is no episode yet. Call reset first.")
             turn = run_sync(self.play.step(action[:MAX_CONTENT] if isinstance(action, str) else ""))
             stop = self.play.stop
-            return without_middle(turn.feedback, MAX_SHOWN), float(turn.reward), stop in ("done", "finish"), bool(stop) and stop not in ("done", "finish"), {"stop": stop, "fault": turn.fault, "parts": dict(turn.parts)}
+            return (
+                without_middle(turn.feedback, MAX_SHOWN),
+                float(turn.reward),
+                stop in ("done", "finish"),
+                bool(stop) and stop not in ("done", "finish"),
+                {"stop": stop, "fault": turn.fault, "parts": dict(turn.parts)},
+            )
 
         def render(self):
-            lines = [] if self.play is None else [self.play.task.opening, *(f"> [{turn.kind}] {turn.content}\n{turn.feedback}" for turn in self.play.turns)]
+            lines = (
+                []
+                if self.play is None
+                else [
+                    self.play.task.opening,
+                    *(
+                        f"> [{turn.kind}] {turn.content}\n{turn.feedback}"
+                        for turn in self.play.turns
+                    ),
+                ]
+            )
             return "\n".join(lines) if self.render_mode == "ansi" else None
 
     return GymnasiumEnv
@@ -76,35 +135,55 @@ def gymnasium_env(
     gym: Gym | str,  # or its name
     tasks: Sequence[GymTask] | None = None,  # None: 64 of the gym's own making
     config: GymConfig | None = None,
-    user: Any = None,   # as for `Environment`
+    user: Any = None,  # as for `Environment`
     judge: Any = None,
     render_mode: str | None = None,  # ansi: the dialogue so far as text
 ) -> Any:  # `gymnasium.Env`
     "Make an environment of Gymnasium; `ConfigError` where that is not installed"
     gym = find_gym(gym) if isinstance(gym, str) else gym
-    return _classes()(gym, gym.tasks(64, 0) if tasks is None else tasks, config or gym.config, user, judge, render_mode)
+    return _classes()(
+        gym,
+        gym.tasks(64, 0) if tasks is None else tasks,
+        config or gym.config,
+        user,
+        judge,
+        render_mode,
+    )
 
 
 def register_gymnasium() -> list[str]:
     "Make all gyms known to `gymnasium.make`, as humanlm/NAME-v0; give these names"
     gymnasium, names = _gymnasium(), [f"humanlm/{name}-v0" for name in gym_names()]
-    for name in names: gymnasium.register(name, "humanlm.serving.adapters:gymnasium_env", kwargs={"gym": name[8:-3]}, disable_env_checker=True, order_enforce=False)
+    for name in names:
+        gymnasium.register(
+            name,
+            "humanlm.serving.adapters:gymnasium_env",
+            kwargs={"gym": name[8:-3]},
+            disable_env_checker=True,
+            order_enforce=False,
+        )
     return names
 
 # %% ../../nbs/serving/05_adapters.ipynb #gym_from_gymnasium
 @dataclass(frozen=True)
 class _SeedTask(GymTask):
     "An environment of Gymnasium and the seed of its episode"
+
     seed: int
     told: str
 
     @property
-    def opening(self) -> str: return self.told
+    def opening(self) -> str:
+        return self.told
 
 
 def _text(observation: Any) -> str:
-    if isinstance(observation, Mapping) and len(observation) == 1: [observation] = observation.values()
-    return without_middle(observation if isinstance(observation, str) else str(observation), MAX_SHOWN) or "(nothing)"
+    if isinstance(observation, Mapping) and len(observation) == 1:
+        [observation] = observation.values()
+    return (
+        without_middle(observation if isinstance(observation, str) else str(observation), MAX_SHOWN)
+        or "(nothing)"
+    )
 
 
 def gym_from_gymnasium(
@@ -116,13 +195,21 @@ def gym_from_gymnasium(
 ) -> Gym:
     "Make a gym of an environment whose actions are texts; `ConfigError` for others"
     space, form = make().action_space, _gymnasium().spaces.Text
-    if not isinstance(space, form): raise ConfigError(f"The actions of {name} are {shorten(repr(space))}. A gym needs an environment whose action space is gymnasium.spaces.Text.")
+    if not isinstance(space, form):
+        raise ConfigError(
+            f"The actions of {name} are {shorten(repr(space))}. A gym needs an environment whose action space is gymnasium.spaces.Text."
+        )
 
     class GymnasiumPlay(Environment):
         "An episode of it"
+
         task: _SeedTask
         inner: Any
-        kinds, formats, __slots__ = ("action",), {"action": f"at most {space.max_length} characters"}, ("inner",)  # a slot: not in the state
+        kinds, formats, __slots__ = (
+            ("action",),
+            {"action": f"at most {space.max_length} characters"},
+            ("inner",),
+        )  # a slot: not in the state
 
         def start(self):
             self.steps, self.inner = [], make()
@@ -132,19 +219,36 @@ def gym_from_gymnasium(
             super().load_state_dict(state)
             self.inner = make()
             self.inner.reset(seed=self.task.seed)
-            for step in self.steps: self.inner.step(step)
+            for step in self.steps:
+                self.inner.step(step)
 
         async def on_action(self, content):
-            if not self.inner.action_space.contains(content): return Feedback(f"That is no action here. Write {self.formats['action']}, of signs that it knows.", fault="format")
+            if not self.inner.action_space.contains(content):
+                return Feedback(
+                    f"That is no action here. Write {self.formats['action']}, of signs that it knows.",
+                    fault="format",
+                )
             self.steps.append(content)
             observation, reward, terminated, truncated, _ = self.inner.step(content)
             return Feedback(_text(observation), float(reward), bool(terminated or truncated))
 
     def tasks(count: int, seed: int) -> list[GymTask]:
         seeds = [seed * 1_000_003 + i for i in range(count)]
-        return [_SeedTask(f"{name}-{number}", number, _text(make().reset(seed=number)[0])) for number in seeds]
+        return [
+            _SeedTask(f"{name}-{number}", number, _text(make().reset(seed=number)[0]))
+            for number in seeds
+        ]
 
-    return Gym(name, GymnasiumPlay, tasks, expert, about, config=GymConfig(clamp=False), best=best, source="Gymnasium")
+    return Gym(
+        name,
+        GymnasiumPlay,
+        tasks,
+        expert,
+        about,
+        config=GymConfig(clamp=False),
+        best=best,
+        source="Gymnasium",
+    )
 
 # %% ../../nbs/serving/05_adapters.ipynb #verifiers-calls
 async def _called(function: Callable, **given) -> Any:
@@ -155,57 +259,128 @@ async def _called(function: Callable, **given) -> Any:
     return await found if inspect.isawaitable(found) else found
 
 
-def _messages(prompt: Any) -> list[dict]: return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(message) for message in prompt]
+def _messages(prompt: Any) -> list[dict]:
+    return (
+        [{"role": "user", "content": prompt}]
+        if isinstance(prompt, str)
+        else [dict(message) for message in prompt]
+    )
 
 
-def _said(messages: Sequence[Mapping]) -> str: return "\n".join(str(_field(message, "content")) for message in messages if _field(message, "role") != "system")
+def _said(messages: Sequence[Mapping]) -> str:
+    return "\n".join(
+        str(_field(message, "content"))
+        for message in messages
+        if _field(message, "role") != "system"
+    )
 
 
-def _field(message: Any, name: str) -> Any: return message.get(name) if isinstance(message, Mapping) else getattr(message, name, None)
+def _field(message: Any, name: str) -> Any:
+    return message.get(name) if isinstance(message, Mapping) else getattr(message, name, None)
 
 
 @dataclass(frozen=True)
 class _RowTask(GymTask):
     "A row of a data set of prompts"
+
     row: Mapping[str, Any]
 
     @property
-    def opening(self) -> str: return _said(_messages(self.row["prompt"]))
+    def opening(self) -> str:
+        return _said(_messages(self.row["prompt"]))
 
 # %% ../../nbs/serving/05_adapters.ipynb #gym_from_verifiers
 class _VerifiersPlay(Environment):
     "An episode of an environment in the manner of verifiers"
+
     task: _RowTask
     inner: Any = None
     kinds, formats = ("action",), {"action": "your message"}
 
     def start(self):
         row = self.task.row
-        self.state = {"answer": "", "info": {}, "task": "", "example_id": 0} | dict(row) | {"prompt": _messages(row["prompt"]), "completion": [], "responses": [], "trajectory": [], "turn": 0, "reward": None, "metrics": {}, "timing": {"start_time": time.time(), "generation_ms": 0.0, "scoring_ms": 0.0, "total_ms": 0.0}}
+        self.state = (
+            {"answer": "", "info": {}, "task": "", "example_id": 0}
+            | dict(row)
+            | {
+                "prompt": _messages(row["prompt"]),
+                "completion": [],
+                "responses": [],
+                "trajectory": [],
+                "turn": 0,
+                "reward": None,
+                "metrics": {},
+                "timing": {
+                    "start_time": time.time(),
+                    "generation_ms": 0.0,
+                    "scoring_ms": 0.0,
+                    "total_ms": 0.0,
+                },
+            }
+        )
         self.ready = False
 
     async def on_action(self, content):
-        if not self.ready: self.state, self.ready = (await _called(self.inner.setup_state, state=self.state) if hasattr(self.inner, "setup_state") else None) or self.state, True
+        if not self.ready:
+            self.state, self.ready = (
+                (
+                    await _called(self.inner.setup_state, state=self.state)
+                    if hasattr(self.inner, "setup_state")
+                    else None
+                )
+                or self.state,
+                True,
+            )
         state, said = self.state, {"role": "assistant", "content": content}
-        state["trajectory"].append({"prompt": [*state["prompt"], *state["completion"]], "completion": [said], "response": None, "extras": {}})
+        state["trajectory"].append(
+            {
+                "prompt": [*state["prompt"], *state["completion"]],
+                "completion": [said],
+                "response": None,
+                "extras": {},
+            }
+        )
         state["completion"].append(said)
         state["turn"] += 1
         answer = [] if await self.over() else await self.reply()
         over = await self.over() or len(self.turns) + 1 >= self.config.max_turns
-        return Feedback(without_middle(_said(answer), MAX_SHOWN) or "(nothing)", await self.reward() if over else 0.0, over)
+        return Feedback(
+            without_middle(_said(answer), MAX_SHOWN) or "(nothing)",
+            await self.reward() if over else 0.0,
+            over,
+        )
 
     async def over(self):
-        return bool(self.state.get("final_env_response")) or bool(await _called(self.inner.is_completed, messages=[*self.state["prompt"], *self.state["completion"]], state=self.state))
+        return bool(self.state.get("final_env_response")) or bool(
+            await _called(
+                self.inner.is_completed,
+                messages=[*self.state["prompt"], *self.state["completion"]],
+                state=self.state,
+            )
+        )
 
     async def reply(self):
-        found = await _called(self.inner.env_response, messages=[*self.state["prompt"], *self.state["completion"]], state=self.state)
-        if isinstance(found, tuple): found, self.state = found
+        found = await _called(
+            self.inner.env_response,
+            messages=[*self.state["prompt"], *self.state["completion"]],
+            state=self.state,
+        )
+        if isinstance(found, tuple):
+            found, self.state = found
         answer = _messages(found)
         self.state["completion"] += answer
         return answer
 
     async def reward(self):
-        scored = await _called(self.inner.rubric.score_rollout, **{field: self.state.get(field) for field in ("prompt", "completion", "answer", "task", "info")}, state=self.state, score_sem=nullcontext())
+        scored = await _called(
+            self.inner.rubric.score_rollout,
+            **{
+                field: self.state.get(field)
+                for field in ("prompt", "completion", "answer", "task", "info")
+            },
+            state=self.state,
+            score_sem=nullcontext(),
+        )
         found = self.state.get("reward") if scored is None else getattr(scored, "reward", None)
         return float("nan") if found is None else float(found)
 
@@ -218,15 +393,38 @@ def gym_from_verifiers(
     best: Callable[[GymTask], float] = lambda task: 1.0,
 ) -> Gym:
     "Make a gym of an environment in the manner of verifiers; `ConfigError` says what it lacks"
-    lacks = [method for method in ("env_response", "is_completed", "rubric") if not hasattr(inner, method)]
-    if lacks: raise ConfigError(f"{name} has no {', '.join(lacks)}. A gym needs an environment for dialogues over several turns, in the manner of verifiers.MultiTurnEnv.")
+    lacks = [
+        method
+        for method in ("env_response", "is_completed", "rubric")
+        if not hasattr(inner, method)
+    ]
+    if lacks:
+        raise ConfigError(
+            f"{name} has no {', '.join(lacks)}. A gym needs an environment for dialogues over several turns, in the manner of verifiers.MultiTurnEnv."
+        )
     rows = list(inner.get_dataset() if hasattr(inner, "get_dataset") else inner.dataset)
 
     def tasks(count: int, seed: int) -> list[GymTask]:
-        own = rows[seed % 3::3]  # seeds with other remainders by 3 share no row
-        if not own: raise DataError(f"{name} has {len(rows)} rows, and training, validation and test need one each. Give it more.")
-        return [_RowTask(f"{name}-{seed}-{i}", own[(seed // 3 * count + i) % len(own)]) for i in range(count)]
-    return Gym(name, type("_VerifiersPlay", (_VerifiersPlay,), {"inner": inner}), tasks, expert, about or getattr(inner, "system_prompt", None) or "Talk with the user.", config=GymConfig(clamp=False), best=best, source="verifiers")
+        own = rows[seed % 3 :: 3]  # seeds with other remainders by 3 share no row
+        if not own:
+            raise DataError(
+                f"{name} has {len(rows)} rows, and training, validation and test need one each. Give it more."
+            )
+        return [
+            _RowTask(f"{name}-{seed}-{i}", own[(seed // 3 * count + i) % len(own)])
+            for i in range(count)
+        ]
+
+    return Gym(
+        name,
+        type("_VerifiersPlay", (_VerifiersPlay,), {"inner": inner}),
+        tasks,
+        expert,
+        about or getattr(inner, "system_prompt", None) or "Talk with the user.",
+        config=GymConfig(clamp=False),
+        best=best,
+        source="verifiers",
+    )
 
 # %% ../../nbs/serving/05_adapters.ipynb #trl_environment
 _TOOL = """Do something in the world that was described, and see what comes back.
@@ -244,7 +442,7 @@ def trl_environment(
     gym: Gym | str,  # or its name
     tasks: Sequence[GymTask],  # those of the rows
     config: GymConfig | None = None,
-    user: Any = None,   # as for `Environment`
+    user: Any = None,  # as for `Environment`
     judge: Any = None,
 ) -> Callable[[], Any]:
     "Make the factory that TRL's GRPOTrainer wants as `environment_factory`"
@@ -252,21 +450,34 @@ def trl_environment(
 
     class GymTool:
         "One rollout"
+
         _play: Any = None
         _count = 0
 
         def reset(self, task_id: str = "", **row) -> str:
-            if task_id not in known: raise DataError(f"A row names the task {shorten(repr(task_id))}, which is not among the {len(known)} of {gym.name}. Make the rows with trl_rows.")
-            self._play, self._count = gym.play(known[task_id], config, user, judge, seed=self._count), self._count + 1
+            if task_id not in known:
+                raise DataError(
+                    f"A row names the task {shorten(repr(task_id))}, which is not among the {len(known)} of {gym.name}. Make the rows with trl_rows."
+                )
+            self._play, self._count = (
+                gym.play(known[task_id], config, user, judge, seed=self._count),
+                self._count + 1,
+            )
             return self._play.task.opening
 
         async def interact_with_env(self, choice: str, content: str) -> str:
-            if self._play.stop: return "The episode has ended."
-            return (await self._play.step(read_call({"choice": str(choice), "content": str(content)[:MAX_CONTENT]}))).feedback
+            if self._play.stop:
+                return "The episode has ended."
+            return (
+                await self._play.step(
+                    read_call({"choice": str(choice), "content": str(content)[:MAX_CONTENT]})
+                )
+            ).feedback
 
         def get_reward(self) -> float:
             played = self._play
-            if played.stop in BROKEN: return float("nan")
+            if played.stop in BROKEN:
+                return float("nan")
             return float(gym.score(played))
 
     GymTool.interact_with_env.__doc__ = _TOOL.format(kinds=", ".join(gym.environment.kinds))
@@ -280,6 +491,18 @@ def trl_rows(
 ) -> list[dict]:  # for `datasets.Dataset.from_list`
     "Make the rows that TRL trains on: a prompt without the opening, and the id of a task"
     gym = find_gym(gym) if isinstance(gym, str) else gym
-    ways = "\n".join(f"- {kind}: {gym.environment.formats.get(kind, KINDS[kind])}" for kind in gym.environment.kinds)
+    ways = "\n".join(
+        f"- {kind}: {gym.environment.formats.get(kind, KINDS[kind])}"
+        for kind in gym.environment.kinds
+    )
     told = f"You act in a world with a user in it, by calling interact_with_env once in each turn.\n\n{gym.about}\n\nThe choices, and what their content is:\n{ways}\n\nYou have {(config or gym.config).max_turns} turns. {gym.hint}"
-    return [{"prompt": [{"role": "system", "content": told.strip()}, {"role": "user", "content": ""}], "task_id": task.id} for task in tasks]
+    return [
+        {
+            "prompt": [
+                {"role": "system", "content": told.strip()},
+                {"role": "user", "content": ""},
+            ],
+            "task_id": task.id,
+        }
+        for task in tasks
+    ]

@@ -26,6 +26,7 @@ from ..models.checkpoints import adapter_base, contract_files
 @dataclass(frozen=True)
 class HubConfig:
     "Where a model goes"
+
     repo: str | None = None
     """Name on the Hub, ORG/NAME. HF_ENDPOINT may name another hub."""
     out: str | None = None
@@ -39,14 +40,28 @@ class HubConfig:
 
     def __post_init__(self):
         named = self.repo is None or self.repo.count("/") == 1 and all(self.repo.split("/"))
-        require("hub", (named, f"repo must be ORG/NAME, got {shorten(self.repo)!r}"),
-                (self.out is None or bool(self.out.strip()), "out must name a folder"),
-                (self.steps in ("", "all") or bool(self.step_list) and all(type(n) is int and n > 0 for n in self.step_list), f"steps must be all, or steps such as [20,40], got {shorten(repr(self.steps))}"))
+        require(
+            "hub",
+            (named, f"repo must be ORG/NAME, got {shorten(self.repo)!r}"),
+            (self.out is None or bool(self.out.strip()), "out must name a folder"),
+            (
+                self.steps in ("", "all")
+                or bool(self.step_list)
+                and all(type(n) is int and n > 0 for n in self.step_list),
+                f"steps must be all, or steps such as [20,40], got {shorten(repr(self.steps))}",
+            ),
+        )
 
     @property
     def step_list(self) -> list[int]:
         "The steps that are named one by one"
-        return [] if isinstance(self.steps, str) else [self.steps] if isinstance(self.steps, int) else self.steps
+        return (
+            []
+            if isinstance(self.steps, str)
+            else [self.steps]
+            if isinstance(self.steps, int)
+            else self.steps
+        )
 
 # %% ../../nbs/serving/04_card.ipynb #needs_merging
 def needs_merging(place: str | Path) -> bool:
@@ -66,20 +81,60 @@ def _front_matter(
 ) -> str:  # YAML between dashes
     "Write what the Hub reads of a card"
     import yaml
+
     library = "peft" if adapter_base(place) and not needs_merging(place) else "transformers"
-    known = {"license": licence, "library_name": library, "pipeline_tag": "text-generation",
-             "tags": ["humanlm", "user-simulation" if recipe == USERS else recipe], **({"base_model": base} if base else {})}
+    known = {
+        "license": licence,
+        "library_name": library,
+        "pipeline_tag": "text-generation",
+        "tags": ["humanlm", "user-simulation" if recipe == USERS else recipe],
+        **({"base_model": base} if base else {}),
+    }
     return f"---\n{yaml.safe_dump(known, sort_keys=False)}---\n"
 
 # %% ../../nbs/serving/04_card.ipynb #settings_list
 def _settings_list(settings: Mapping[str, Any]) -> str:  # markdown
     "List the settings of training, without paths"
-    shown = ("run", "model", "sft", "hierarchy", "tasks", "classmate", "rollout", "reward", "advantage", "trainer")
-    hidden = ("run.out", "run.name", "run.wandb", "hierarchy.path", "model.threads", "classmate.base_url", "classmate.cache")
-    pairs = [(f"{group}.{key}", value) for group in shown for key, value in (settings.get(group) or {}).items()]
-    plain = [(key, Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value) for key, value in pairs]
-    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in plain if key not in hidden and value is not None]
-    return "```yaml\n" + "\n".join(line.replace("`", "'") for line in lines) + "\n```" if lines else NO_RUN
+    shown = (
+        "run",
+        "model",
+        "sft",
+        "hierarchy",
+        "tasks",
+        "classmate",
+        "rollout",
+        "reward",
+        "advantage",
+        "trainer",
+    )
+    hidden = (
+        "run.out",
+        "run.name",
+        "run.wandb",
+        "hierarchy.path",
+        "model.threads",
+        "classmate.base_url",
+        "classmate.cache",
+    )
+    pairs = [
+        (f"{group}.{key}", value)
+        for group in shown
+        for key, value in (settings.get(group) or {}).items()
+    ]
+    plain = [
+        (key, Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value)
+        for key, value in pairs
+    ]
+    lines = [
+        f"{key}: {json.dumps(value, ensure_ascii=False)}"
+        for key, value in plain
+        if key not in hidden and value is not None
+    ]
+    return (
+        "```yaml\n" + "\n".join(line.replace("`", "'") for line in lines) + "\n```"
+        if lines
+        else NO_RUN
+    )
 
 # %% ../../nbs/serving/04_card.ipynb #asking_section
 def _asking_section(place: str | Path, name: str) -> str:  # markdown
@@ -88,22 +143,37 @@ def _asking_section(place: str | Path, name: str) -> str:  # markdown
     if not kept:
         return "Not known: no `humanlm.json` lies beside the weights."
     found = json.loads(kept)
-    rows = [f"| `{level}` | `{' '.join(a['stop'])}` | {a['max_tokens']} | {'yes' if a['thinking'] else 'no'} |" for level, a in found["asked"].items()]
-    table = "\n".join(["| level | ends at | tokens at most | thinks first |", "|---|---|---|---|", *rows])
-    how = (f"Template `{found['model']['template']}`, prompts `{found['hierarchy']['prompt']}`, at most "
-           f"{found['model']['max_prompt_tokens']:,} tokens of prompt. The model goes on as the user named {found['speaker']}; it is no assistant. "
-           "Template, prompts and stop strings belong to it: asked otherwise, it runs on. They are in `humanlm.json`, and kept by")
+    rows = [
+        f"| `{level}` | `{' '.join(a['stop'])}` | {a['max_tokens']} | {'yes' if a['thinking'] else 'no'} |"
+        for level, a in found["asked"].items()
+    ]
+    table = "\n".join(
+        ["| level | ends at | tokens at most | thinks first |", "|---|---|---|---|", *rows]
+    )
+    how = (
+        f"Template `{found['model']['template']}`, prompts `{found['hierarchy']['prompt']}`, at most "
+        f"{found['model']['max_prompt_tokens']:,} tokens of prompt. The model goes on as the user named {found['speaker']}; it is no assistant. "
+        "Template, prompts and stop strings belong to it: asked otherwise, it runs on. They are in `humanlm.json`, and kept by"
+    )
     return f"{how}\n\n```bash\npython -m humanlm.serve --model.name {name}\n```\n\n{table}"
 
 # %% ../../nbs/serving/04_card.ipynb #results_section
-def _results_section(run: Path | None, name: str, step: int | None = None) -> str:  # step: of a checkpoint; → markdown
+def _results_section(
+    run: Path | None, name: str, step: int | None = None
+) -> str:  # step: of a checkpoint; → markdown
     "Show the results of the run, with who judged"
     if not run or not (run / "results.json").is_file():
         return "None are known."
     rows, judges = load_results(run / "results.json").rows, read_record(run).get("judges", {})
     found = tables(rows) or means_table(rows, list(dict.fromkeys(row.metric for row in rows)))
-    who = "; ".join(f"{role}: {judge.get('model')}" for role, judge in judges.items() if isinstance(judge, dict))
-    this = f"This model is `{name}`." if step is None else f"Measured was the finished model `{name}`, not this checkpoint."
+    who = "; ".join(
+        f"{role}: {judge.get('model')}" for role, judge in judges.items() if isinstance(judge, dict)
+    )
+    this = (
+        f"This model is `{name}`."
+        if step is None
+        else f"Measured was the finished model `{name}`, not this checkpoint."
+    )
     return f"{this} Intervals are 95 %." + (f" Judges: {who}." if who else "") + f"\n\n{found}"
 
 # %% ../../nbs/serving/04_card.ipynb #LIMITS
@@ -117,7 +187,8 @@ NO_RUN = "Not known: the model has no run."
 
 def _data_section(run: Path | None) -> str:  # markdown
     "Show what the run says about its data"
-    if run and not (run / "data.md").is_file(): return "The run says no more about its data than its settings do."
+    if run and not (run / "data.md").is_file():
+        return "The run says no more about its data than its settings do."
     text = (run / "data.md").read_text("utf-8") if run else NO_RUN
     return "\n".join(line for line in text.splitlines() if not line.startswith("# ")).strip()
 
@@ -125,19 +196,34 @@ def _data_section(run: Path | None) -> str:  # markdown
 def _training_section(run: Path | None, settings: Mapping[str, Any]) -> str:  # markdown
     "Show settings, seed and versions"
     record = read_record(run) if run else {}
-    made = ", ".join(f"{k} {v}" for k, v in (record.get("versions") or {"humanlm": __version__}).items())
+    made = ", ".join(
+        f"{k} {v}" for k, v in (record.get("versions") or {"humanlm": __version__}).items()
+    )
     return f"{_settings_list(settings)}\n\nSeed {record.get('seed', 'unknown')}; {made}."
 
 # %% ../../nbs/serving/04_card.ipynb #model_card
-def _about(settings: Mapping[str, Any]) -> tuple[str, list[str]]:  # a sentence, and what stands behind the numbers
+def _about(
+    settings: Mapping[str, Any],
+) -> tuple[str, list[str]]:  # a sentence, and what stands behind the numbers
     "Say what kind of model it is"
-    recipe, model, judge = _recipe_of(settings), (settings.get("model") or {}).get("name"), (settings.get("judge") or {}).get("model")
-    if recipe == USERS: return "A simulated user, trained with humanlm.", statement(settings) if settings else [NO_RUN]
+    recipe, model, judge = (
+        _recipe_of(settings),
+        (settings.get("model") or {}).get("name"),
+        (settings.get("judge") or {}).get("model"),
+    )
+    if recipe == USERS:
+        return "A simulated user, trained with humanlm.", statement(settings) if settings else [
+            NO_RUN
+        ]
     said = [f"Judge: the model {judge}. Its errors are in every score."] if judge else []
-    return f"A model trained with humanlm, by the recipe `{recipe}`.", [*said, TOY if model == "tiny" else f"Model: {model or 'unknown'}."]
+    return f"A model trained with humanlm, by the recipe `{recipe}`.", [
+        *said,
+        TOY if model == "tiny" else f"Model: {model or 'unknown'}.",
+    ]
 
 
-def _recipe_of(settings: Mapping[str, Any]) -> str: return str((settings.get("run") or {}).get("recipe") or USERS)
+def _recipe_of(settings: Mapping[str, Any]) -> str:
+    return str((settings.get("run") or {}).get("recipe") or USERS)
 
 
 def model_card(
@@ -150,18 +236,41 @@ def model_card(
     settings = run_settings(run) if run else {}
     source = _base_name(place, settings)
     kind, said = _about(settings)
-    first = "\n".join(f"- {line}" for line in [*([] if step is None else [f"Checkpoint of step {step:,} of `{name}`."]), *said])
-    sections = {"How to ask it": _asking_section(place, config.repo or name), "Results": _results_section(run, name, step),
-                "Data": _data_section(run), "Training": _training_section(run, settings), "Intended use and limits": LIMITS}
+    first = "\n".join(
+        f"- {line}"
+        for line in [
+            *([] if step is None else [f"Checkpoint of step {step:,} of `{name}`."]),
+            *said,
+        ]
+    )
+    sections = {
+        "How to ask it": _asking_section(place, config.repo or name),
+        "Results": _results_section(run, name, step),
+        "Data": _data_section(run),
+        "Training": _training_section(run, settings),
+        "Intended use and limits": LIMITS,
+    }
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())
     title = (config.repo or name).rpartition("/")[2]
     return f"{_front_matter(place, _licence_of(config, settings, source), source, _recipe_of(settings))}\n# {title}\n\n{kind}\n\n{first}\n\n{body}\n"
 
 # %% ../../nbs/serving/04_card.ipynb #base_name
-def _base_name(place: str | Path, settings: Mapping[str, Any]) -> str | None:  # None: built here, or not known
+def _base_name(
+    place: str | Path, settings: Mapping[str, Any]
+) -> str | None:  # None: built here, or not known
     "Name the model of the Hub that a model was made from"
     names = [adapter_base(place), (settings.get("model") or {}).get("name")]
-    return next((name for name in names if name and name != "tiny" and not Path(name).exists() and not name.startswith((".", "/", "~"))), None)
+    return next(
+        (
+            name
+            for name in names
+            if name
+            and name != "tiny"
+            and not Path(name).exists()
+            and not name.startswith((".", "/", "~"))
+        ),
+        None,
+    )
 
 # %% ../../nbs/serving/04_card.ipynb #licence_of
 def _licence_of(config: HubConfig, settings: Mapping[str, Any], source: str | None) -> str:
@@ -170,4 +279,6 @@ def _licence_of(config: HubConfig, settings: Mapping[str, Any], source: str | No
         return config.licence
     if (settings.get("model") or {}).get("name") == "tiny":
         return "apache-2.0"
-    raise ConfigError(f"Which licence? The model was made from {source or 'another model'}, whose licence binds it. Give --hub.licence.")
+    raise ConfigError(
+        f"Which licence? The model was made from {source or 'another model'}, whose licence binds it. Give --hub.licence."
+    )

@@ -22,7 +22,19 @@ from ..alignment.scenes import RequestError, optional
 from ..classmate.classmates import READER, SELVES, read_mapping
 from ..core.basics import ConfigError, atomic_write, near_miss, require, shorten, to_json
 from ..core.grammar import parse
-from ..core.web import LOCAL, answer_json, check_key, listen, read_json, serve_app, server_url, service_key, unless_gone, web_app, web_libraries
+from humanlm.core.web import (
+    LOCAL,
+    answer_json,
+    check_key,
+    listen,
+    read_json,
+    serve_app,
+    server_url,
+    service_key,
+    unless_gone,
+    web_app,
+    web_libraries,
+)
 from ..clients.client import ChatClient
 from ..clients.protocol import ChatReply, ChatRequest, LLMError
 from ..models.checkpoints import locate
@@ -37,6 +49,7 @@ KEY = "VLLM_API_KEY"
 @dataclass(frozen=True)
 class HostConfig(ServiceConfig):
     "Where classmates are hosted"
+
     port: int = 8003
     """Port to listen on; with vLLM each further model takes the next. 0: any free ones."""
     out: str = "classmates.json"
@@ -48,30 +61,73 @@ class HostConfig(ServiceConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        require("host", (self.dtype in (None, *DTYPES), f"dtype is {shorten(repr(self.dtype))}.{near_miss(self.dtype, DTYPES)}"))
+        require(
+            "host",
+            (
+                self.dtype in (None, *DTYPES),
+                f"dtype is {shorten(repr(self.dtype))}.{near_miss(self.dtype, DTYPES)}",
+            ),
+        )
 
 # %% ../../nbs/serving/10_classmates.ipynb #read_begun_chat
-READ = ("model", "messages", "n", "temperature", "top_p", "max_tokens", "max_completion_tokens", "stop", "seed", "stream", "add_generation_prompt", "continue_final_message")
+READ = (
+    "model",
+    "messages",
+    "n",
+    "temperature",
+    "top_p",
+    "max_tokens",
+    "max_completion_tokens",
+    "stop",
+    "seed",
+    "stream",
+    "add_generation_prompt",
+    "continue_final_message",
+)
 
 
-def _read_begun_chat(body: Any, config: HostConfig = HostConfig()) -> ChatRequest:  # body: parsed JSON
+def _read_begun_chat(
+    body: Any, config: HostConfig = HostConfig()
+) -> ChatRequest:  # body: parsed JSON
     "Read a request whose answer may have been begun; `RequestError` says what is wrong"
     asked = read_chat(body, config, READ)
-    for i, message in enumerate(asked.messages): _check_message(message, f"messages[{i}]")
+    for i, message in enumerate(asked.messages):
+        _check_message(message, f"messages[{i}]")
     switches = ("add_generation_prompt", "continue_final_message", "stream")
-    opened, begun, streams = (optional(body, name, lambda value: isinstance(value, bool), "true or false") for name in switches)
-    if streams: raise RequestError("stream is not supported here: answers come whole", "stream", code="unsupported_value")
+    opened, begun, streams = (
+        optional(body, name, lambda value: isinstance(value, bool), "true or false")
+        for name in switches
+    )
+    if streams:
+        raise RequestError(
+            "stream is not supported here: answers come whole", "stream", code="unsupported_value"
+        )
     if bool(begun) != (opened is False):
-        raise RequestError("continue_final_message: true and add_generation_prompt: false belong together, with what has been begun as the last message", "continue_final_message")
-    if not begun: return asked
+        raise RequestError(
+            "continue_final_message: true and add_generation_prompt: false belong together, with what has been begun as the last message",
+            "continue_final_message",
+        )
+    if not begun:
+        return asked
     *before, last = asked.messages
-    if last["role"] != "assistant" or not before: raise RequestError("With continue_final_message the last message must be the assistant's, behind others", "messages")
+    if last["role"] != "assistant" or not before:
+        raise RequestError(
+            "With continue_final_message the last message must be the assistant's, behind others",
+            "messages",
+        )
     return replace(asked, messages=tuple(before), prefill=last["content"])
 
 
 def _check_message(message, where):
-    if not isinstance(message, dict) or not {"role", "content"} <= message.keys() <= {"role", "name", "content"} or not all(isinstance(text, str) for text in message.values()):
-        raise RequestError(f"{where} must hold texts: role, content, and a name if there is one, got {shorten(repr(message))}", where)
+    if (
+        not isinstance(message, dict)
+        or not {"role", "content"} <= message.keys() <= {"role", "name", "content"}
+        or not all(isinstance(text, str) for text in message.values())
+    ):
+        raise RequestError(
+            f"{where} must hold texts: role, content, and a name if there is one, got {shorten(repr(message))}",
+            where,
+        )
 
 # %% ../../nbs/serving/10_classmates.ipynb #ClassmateService
 class _ClassmateService:
@@ -88,32 +144,66 @@ class _ClassmateService:
 
     async def complete(self, request: Any) -> dict:  # of starlette; a completion
         "Answer a request"
-        if self.waiting >= self.config.max_waiting: raise RequestError(f"{self.waiting} requests are waiting already. Try again in a moment.", None, 503, "overloaded")
+        if self.waiting >= self.config.max_waiting:
+            raise RequestError(
+                f"{self.waiting} requests are waiting already. Try again in a moment.",
+                None,
+                503,
+                "overloaded",
+            )
         self.waiting += 1
-        try: return await unless_gone(request, self.answer(await read_json(request, self.config.max_body)))
-        finally: self.waiting -= 1
+        try:
+            return await unless_gone(
+                request, self.answer(await read_json(request, self.config.max_body))
+            )
+        finally:
+            self.waiting -= 1
 
     async def answer(self, body: Any) -> dict:  # of a request; a completion
         "Answer what was asked"
         asked = _read_begun_chat(body, self.config)
         name = body.get("model")
         model = self.models.get(name) if isinstance(name, str) else None
-        if model is None: raise RequestError(f"There is no model {shorten(repr(name))} here.{near_miss(name, self.models)}", "model", 404, "model_not_found")
-        try: reply: ChatReply = await model(asked)
+        if model is None:
+            raise RequestError(
+                f"There is no model {shorten(repr(name))} here.{near_miss(name, self.models)}",
+                "model",
+                404,
+                "model_not_found",
+            )
+        try:
+            reply: ChatReply = await model(asked)
         except Exception as e:
-            if isinstance(e, LLMError) and e.kind == "bad request": raise RequestError(str(e)) from e
-            raise RequestError(f"The model failed: {type(e).__name__}: {shorten(e, 200)}", None, 500, "engine_failed") from e
-        said = [({"role": "assistant", "content": text}, reply.finish) for text in reply.texts or (reply.text,)]
+            if isinstance(e, LLMError) and e.kind == "bad request":
+                raise RequestError(str(e)) from e
+            raise RequestError(
+                f"The model failed: {type(e).__name__}: {shorten(e, 200)}",
+                None,
+                500,
+                "engine_failed",
+            ) from e
+        said = [
+            ({"role": "assistant", "content": text}, reply.finish)
+            for text in reply.texts or (reply.text,)
+        ]
         return answers_body(name, said, usage_body(reply.usage.tokens_in, reply.usage.tokens_out))
 
     def listed(self) -> dict:
         "List the models"
-        return {"object": "list", "data": [{"id": name, "object": "model", "created": self.created, "owned_by": "humanlm"} for name in self.models]}
+        return {
+            "object": "list",
+            "data": [
+                {"id": name, "object": "model", "created": self.created, "owned_by": "humanlm"}
+                for name in self.models
+            ],
+        }
 
 # %% ../../nbs/serving/10_classmates.ipynb #make_classmate_app
 def _make_classmate_app(service: _ClassmateService) -> Any:  # an ASGI application
     "Put classmates behind OpenAI's addresses"
-    async def health(request): return answer_json({"status": "ok", "waiting": service.waiting})
+
+    async def health(request):
+        return answer_json({"status": "ok", "waiting": service.waiting})
 
     async def models(request):
         check_key(request, service.key)
@@ -123,7 +213,11 @@ def _make_classmate_app(service: _ClassmateService) -> Any:  # an ASGI applicati
         check_key(request, service.key)
         return answer_json(await service.complete(request))
 
-    routes = {"POST /v1/chat/completions": complete, "GET /v1/models": models, "GET /health": health}
+    routes = {
+        "POST /v1/chat/completions": complete,
+        "GET /v1/models": models,
+        "GET /health": health,
+    }
     return web_app(routes, refused, () if service.key else LOCAL, [RequestError])
 
 # %% ../../nbs/serving/10_classmates.ipynb #mapping_file
@@ -137,20 +231,31 @@ def _mapping_file(
         yield None
         return
     _check_free(path)
-    text = to_json({name: {"local_host": host, "port": port} for name, (host, port) in hosted.items()}, indent=1) + "\n"
+    text = (
+        to_json(
+            {name: {"local_host": host, "port": port} for name, (host, port) in hosted.items()},
+            indent=1,
+        )
+        + "\n"
+    )
     atomic_write(path, text)
-    try: yield Path(path)
+    try:
+        yield Path(path)
     finally:
         with contextlib.suppress(OSError):
-            if Path(path).read_text("utf-8") == text: Path(path).unlink()
+            if Path(path).read_text("utf-8") == text:
+                Path(path).unlink()
 
 
 def _check_free(path: str | Path) -> None:
     "Raise where a file is something else than a mapping, or its classmates answer"
-    if not path or not Path(path).exists(): return
+    if not path or not Path(path).exists():
+        return
     for name, url in read_mapping(path).items():
         if is_up(f"{url.removesuffix('/v1')}/health"):
-            raise ConfigError(f"{path} is another host's: {shorten(name)} answers at {url}. End that one, or name another file with --host.out.")
+            raise ConfigError(
+                f"{path} is another host's: {shorten(name)} answers at {url}. End that one, or name another file with --host.out."
+            )
 
 
 def _asked_at(host: str) -> str:
@@ -158,17 +263,29 @@ def _asked_at(host: str) -> str:
     return socket.gethostname() if host in ("0.0.0.0", "::") else host
 
 # %% ../../nbs/serving/10_classmates.ipynb #classmate_places
-def _classmate_places(named: Sequence[str]) -> dict[str, str]:  # named: names or folders; → name in requests → folder, or name on the Hub
+def _classmate_places(
+    named: Sequence[str],
+) -> dict[str, str]:  # named: names or folders; → name in requests → folder, or name on the Hub
     "Name models; `ConfigError` where two have one name"
-    if not named: raise ConfigError("Name one or more models, or their folders: classmate host NAME [NAME ...]")
+    if not named:
+        raise ConfigError(
+            "Name one or more models, or their folders: classmate host NAME [NAME ...]"
+        )
     found: dict[str, str] = {}
     for one in named:
         place = locate(one)
         name = Path(place).resolve().name if Path(place).is_dir() else place
-        if name in found: raise ConfigError(f"{found[name]} and {place} would both be called {name}. Rename a folder.")
+        if name in found:
+            raise ConfigError(
+                f"{found[name]} and {place} would both be called {name}. Rename a folder."
+            )
         if name in (*SELVES, READER):
-            meant = "another model of the run" if name == READER else "the policy and its own weights"
-            raise ConfigError(f"{place} would be called {name}, which in training means {meant}. Rename the folder, or link to it by another name.")
+            meant = (
+                "another model of the run" if name == READER else "the policy and its own weights"
+            )
+            raise ConfigError(
+                f"{place} would be called {name}, which in training means {meant}. Rename the folder, or link to it by another name."
+            )
         found[name] = place
     return found
 
@@ -176,12 +293,24 @@ def _classmate_places(named: Sequence[str]) -> dict[str, str]:  # named: names o
 def host_plan(places: Mapping[str, str], c: HostConfig, key: str) -> str:
     "Say what would be hosted"
     engine = c.choose_engine()
-    ports = {name: c.port + i * (engine == "vllm") if c.port else 0 for i, name in enumerate(places)}
-    lines = [f"{name}: {place}, {server_url(c.host, ports[name])}/v1" for name, place in places.items()]
+    ports = {
+        name: c.port + i * (engine == "vllm") if c.port else 0 for i, name in enumerate(places)
+    }
+    lines = [
+        f"{name}: {place}, {server_url(c.host, ports[name])}/v1" for name, place in places.items()
+    ]
     name, place = next(iter(places.items()))
-    program = shlex.join(vllm_command(vllm_program() or "vllm", place, name, c.port, c.dtype or "auto", c.vllm, c.host))
+    program = shlex.join(
+        vllm_command(
+            vllm_program() or "vllm", place, name, c.port, c.dtype or "auto", c.vllm, c.host
+        )
+    )
     dtype = c.dtype or ("auto" if engine == "vllm" else "float32")
-    lines += [f"engine       {engine}, {dtype}, {'with' if key else 'without'} a key", f"with vLLM    {program}", *[f"written to   {c.out}, when all are ready"] * bool(c.out)]
+    lines += [
+        f"engine       {engine}, {dtype}, {'with' if key else 'without'} a key",
+        f"with vLLM    {program}",
+        *[f"written to   {c.out}, when all are ready"] * bool(c.out),
+    ]
     return "\n".join(lines)
 
 # %% ../../nbs/serving/10_classmates.ipynb #hosts
@@ -189,14 +318,22 @@ def _host_here(places: Mapping[str, str], c: HostConfig, key: str = "") -> None:
     "Host models in this process until told to stop"
     from humanlm.models.local import HFClient
     from humanlm.training.run import quiet_libraries
+
     quiet_libraries()
     with listen(c.host, c.port, f"--{c.group}.port") as line:
         port, models = line.getsockname()[1], {}
         for name, place in places.items():
             print(f"loading {place}", flush=True)
-            models[name] = HFClient(name, HFClient(place, dtype=c.dtype or "float32").loaded, thinking=_prompt_thinking(place))
+            models[name] = HFClient(
+                name,
+                HFClient(place, dtype=c.dtype or "float32").loaded,
+                thinking=_prompt_thinking(place),
+            )
         with _mapping_file(c.out, {name: (_asked_at(c.host), port) for name in places}):
-            print(f"{', '.join(places)}: {server_url(c.host, port)}/v1{_noted(c)} (Ctrl+C stops)", flush=True)
+            print(
+                f"{', '.join(places)}: {server_url(c.host, port)}/v1{_noted(c)} (Ctrl+C stops)",
+                flush=True,
+            )
             serve_app(_make_classmate_app(_ClassmateService(models, c, key)), line)
 
 
@@ -206,30 +343,56 @@ def _host_vllm(places: Mapping[str, str], c: HostConfig) -> None:
         children, ports = {}, {}
         for i, (name, place) in enumerate(places.items()):
             print(f"loading {place}", flush=True)
-            children[name], ports[name] = start_server(place, name, c.dtype or "auto", c.vllm, c.host, c.port and c.port + i, f"--{c.group}.port")
+            children[name], ports[name] = start_server(
+                place,
+                name,
+                c.dtype or "auto",
+                c.vllm,
+                c.host,
+                c.port and c.port + i,
+                f"--{c.group}.port",
+            )
             stack.callback(children[name].close)
-        stack.enter_context(_mapping_file(c.out, {name: (_asked_at(c.host), port) for name, port in ports.items()}))
-        print("\n".join(f"{name}: {server_url(c.host, port)}/v1" for name, port in ports.items()) + f"{_noted(c)} (Ctrl+C stops)", flush=True)
-        while all(child.process.poll() is None for child in children.values()): time.sleep(0.5)
-        name, child = next((name, child) for name, child in children.items() if child.process.poll() is not None)
-        raise ConfigError(f"The vLLM of {name} ended with {child.process.returncode}. Its last words:\n{child.words()}")
+        stack.enter_context(
+            _mapping_file(c.out, {name: (_asked_at(c.host), port) for name, port in ports.items()})
+        )
+        print(
+            "\n".join(f"{name}: {server_url(c.host, port)}/v1" for name, port in ports.items())
+            + f"{_noted(c)} (Ctrl+C stops)",
+            flush=True,
+        )
+        while all(child.process.poll() is None for child in children.values()):
+            time.sleep(0.5)
+        name, child = next(
+            (name, child) for name, child in children.items() if child.process.poll() is not None
+        )
+        raise ConfigError(
+            f"The vLLM of {name} ended with {child.process.returncode}. Its last words:\n{child.words()}"
+        )
 
 
 def _prompt_thinking(place: str) -> bool | None:  # as `segments` takes it
     "Read what prompts of a model say of thoughts, where its recipe has written that down"
-    try: told = json.loads((Path(place) / "classmate.json").read_text("utf-8"))
-    except OSError: return False
-    except ValueError as e: raise ConfigError(f"{place}/classmate.json is broken: {shorten(e)}. Save the model again, or remove the file.") from e
+    try:
+        told = json.loads((Path(place) / "classmate.json").read_text("utf-8"))
+    except OSError:
+        return False
+    except ValueError as e:
+        raise ConfigError(
+            f"{place}/classmate.json is broken: {shorten(e)}. Save the model again, or remove the file."
+        ) from e
     return told.get("thinking", False) if isinstance(told, dict) else False
 
 
-def _noted(c): return f", written to {c.out}" if c.out else ""
+def _noted(c):
+    return f", written to {c.out}" if c.out else ""
 
 
 def host_models(places: Mapping[str, str], c: HostConfig, key: str = "") -> None:
     "Host models until told to stop"
     web_libraries()
-    if key: os.environ[KEY] = key  # where vLLM looks for it
+    if key:
+        os.environ[KEY] = key  # where vLLM looks for it
     _host_vllm(places, c) if c.choose_engine() == "vllm" else _host_here(places, c, key)
 
 # %% ../../nbs/serving/10_classmates.ipynb #host_command
@@ -237,11 +400,20 @@ def host_command(
     argv: Sequence[str],
 ) -> int:  # exit code
     "Host classmates and say where: classmate host NAME-or-folder [NAME ...] --host.out classmates.json"
-    s = parse({"host": HostConfig}, argv or ["--help"], host_command.__doc__, "names of models on the Hub, or their folders", runs=False)
+    s = parse(
+        {"host": HostConfig},
+        argv or ["--help"],
+        host_command.__doc__,
+        "names of models on the Hub, or their folders",
+        runs=False,
+    )
     places, c = _classmate_places(s.inputs), s.host
     key = service_key(c.host, "host.host", KEY, c.key)
-    if s.dry_run: return print(host_plan(places, c, key)) or 0
+    if s.dry_run:
+        return print(host_plan(places, c, key)) or 0
     _check_free(c.out)
-    try: host_models(places, c, key)
-    except KeyboardInterrupt: print("stopped", file=sys.stderr)
+    try:
+        host_models(places, c, key)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
     return 0

@@ -23,11 +23,26 @@ from ..core.config import Settings
 from ..core.grammar import parse
 from ..core.html import Table, aligned, table_cell
 from ..core.plugins import require_workers, workers_plan
-from ..core.runs import CHARGES, alone, git_commit, open_run, require_conditions, run_record, save_record, versions
+from humanlm.core.runs import (
+    CHARGES,
+    alone,
+    git_commit,
+    open_run,
+    require_conditions,
+    run_record,
+    save_record,
+    versions,
+)
 from ..core.stats import Interval, known_mean, mean_interval, number_text, range_text
 from ..data.files import Faults
 from ..evaluation.measured import Results, paired_table, save_results
-from ..gyms.evaluation import EpisodeRecord, gym_results, measured_tasks, play_tasks, user_split
+from humanlm.gyms.evaluation import (
+    EpisodeRecord,
+    gym_results,
+    measured_tasks,
+    play_tasks,
+    user_split,
+)
 from ..gyms.protocol import BROKEN, COMPAT, Gym, GymConfig, GymTask, find_gym, gym_names
 from ..gyms.recipe import PARTS
 from ..gyms.users import GymJudgeConfig, GymUserConfig, user_bill
@@ -39,6 +54,7 @@ from .play import PlayerChoice, PlayerConfig, find_player, named_gyms, read_gym_
 @dataclass(frozen=True)
 class _PlayConfig:
     "Which gyms are played, on what, and how often"
+
     gyms: list[str] | str = ""
     """Gyms, such as [telepathy,turtle]. Empty: those of the rows, or all but the template."""
     rows: str = ""
@@ -63,28 +79,57 @@ class _PlayConfig:
     """Folder of the results."""
 
     def __post_init__(self):
-        require("play", *((number is None or number >= 1, f"{name} must be at least 1, got {number}") for name in ("count", "copies", "max_turns", "workers") for number in [getattr(self, name)]),
-                (bool(re.fullmatch(r"\[?[\d, ]*\]?", str(self.ks))) and all(self.every_k), f"ks is {shorten(self.ks)!r}. Write numbers such as 1,4."),
-                (self.compat in COMPAT, f"compat is {shorten(self.compat)!r}. Leave it empty, or write userrl."),
-                (self.rerun >= 0, f"rerun must not be negative, got {self.rerun}"), (bool(self.out.strip()), "out must name a folder"))
+        require(
+            "play",
+            *(
+                (number is None or number >= 1, f"{name} must be at least 1, got {number}")
+                for name in ("count", "copies", "max_turns", "workers")
+                for number in [getattr(self, name)]
+            ),
+            (
+                bool(re.fullmatch(r"\[?[\d, ]*\]?", str(self.ks))) and all(self.every_k),
+                f"ks is {shorten(self.ks)!r}. Write numbers such as 1,4.",
+            ),
+            (
+                self.compat in COMPAT,
+                f"compat is {shorten(self.compat)!r}. Leave it empty, or write userrl.",
+            ),
+            (self.rerun >= 0, f"rerun must not be negative, got {self.rerun}"),
+            (bool(self.out.strip()), "out must name a folder"),
+        )
         named_gyms(self.gyms)
-        require("play", (self.episodes >= max(self.every_k, default=1), f"copies is {self.copies}, fewer than ks asks for"))
+        require(
+            "play",
+            (
+                self.episodes >= max(self.every_k, default=1),
+                f"copies is {self.copies}, fewer than ks asks for",
+            ),
+        )
 
     @property
-    def names(self) -> list[str]: return named_gyms(self.gyms)
+    def names(self) -> list[str]:
+        return named_gyms(self.gyms)
 
     @property
-    def every_k(self) -> list[int]: return sorted({int(k) for k in re.findall(r"\d+", str(self.ks))})
+    def every_k(self) -> list[int]:
+        return sorted({int(k) for k in re.findall(r"\d+", str(self.ks))})
 
     @property
-    def episodes(self) -> int: return self.copies or max(self.every_k, default=1)
+    def episodes(self) -> int:
+        return self.copies or max(self.every_k, default=1)
 
 
-GROUPS = {"play": _PlayConfig, "policy": PlayerConfig, "user": GymUserConfig, "judge": GymJudgeConfig}
+GROUPS = {
+    "play": _PlayConfig,
+    "policy": PlayerConfig,
+    "user": GymUserConfig,
+    "judge": GymJudgeConfig,
+}
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #GymEvaluation
 class _GymEvaluation(NamedTuple):
     "An evaluation, ready to be played"
+
     settings: Settings
     players: list[PlayerChoice]
     gyms: dict[str, Gym]
@@ -102,30 +147,69 @@ class _GymEvaluation(NamedTuple):
         return self.settings.play.episodes * sum(map(len, self.tasks.values()))
 
     @property
-    def folder(self) -> Path: return Path(self.settings.play.out)
+    def folder(self) -> Path:
+        return Path(self.settings.play.out)
 
     def conditions(self) -> dict[str, Any]:
         "Name what results depend on; not who plays, nor how often: both may grow"
         s, play = self.settings, self.settings.play
-        own = {"tasks": "made up" if not self.splits else play.rows, "seed": play.seed, "compat": play.compat, "max_turns": play.max_turns}
+        own = {
+            "tasks": "made up" if not self.splits else play.rows,
+            "seed": play.seed,
+            "compat": play.compat,
+            "max_turns": play.max_turns,
+        }
         own |= {f"policy {name}": getattr(s.policy, name) for name in ("temperature", "max_tokens")}
         for group in (s.user, s.judge):
-            rules = {} if group.is_rule(group.model) else {name: getattr(group, name) for name in ("persona", "states", "max_chars", "temperature", "max_tokens")}
-            own |= {f"{group.group}": group.named()[0]} | {f"{group.group} {name}": value for name, value in rules.items()}
-        return own | {f"tasks of {name}": f"{len(tasks)}, fingerprint {fingerprint([[task.id, task.opening] for task in tasks])}" for name, tasks in self.tasks.items()}
+            rules = (
+                {}
+                if group.is_rule(group.model)
+                else {
+                    name: getattr(group, name)
+                    for name in ("persona", "states", "max_chars", "temperature", "max_tokens")
+                }
+            )
+            own |= {f"{group.group}": group.named()[0]} | {
+                f"{group.group} {name}": value for name, value in rules.items()
+            }
+        return own | {
+            f"tasks of {name}": f"{len(tasks)}, fingerprint {fingerprint([[task.id, task.opening] for task in tasks])}"
+            for name, tasks in self.tasks.items()
+        }
 
 
-def _prepare_evaluation(s: Settings) -> _GymEvaluation:  # groups play, policy, user and judge; inputs are players
+def _prepare_evaluation(
+    s: Settings,
+) -> _GymEvaluation:  # groups play, policy, user and judge; inputs are players
     "Settle what is played; `ConfigError` says what is missing"
     c = s.play
-    if not s.dry_run: require_workers(s.groups)
+    if not s.dry_run:
+        require_workers(s.groups)
     players = list(dict.fromkeys(map(find_player, s.inputs or ["expert"])))
-    for choice in players: s.policy.require_price(choice.model or choice.name)
-    for group in (s.user, s.judge): group.require_price(group.named()[0])
+    for choice in players:
+        s.policy.require_price(choice.model or choice.name)
+    for group in (s.user, s.judge):
+        group.require_price(group.named()[0])
     found = read_gym_rows(c.rows, c.names, c.count) if c.rows else None
-    gyms = {gym.name: gym for gym in map(find_gym, found.tasks if found else c.names or [name for name in gym_names() if name != "template"])}
-    if found: return _GymEvaluation(s, players, gyms, *found)
-    return _GymEvaluation(s, players, gyms, {name: gym.tasks(c.count or 64, c.seed) for name, gym in gyms.items()}, {}, Faults())
+    gyms = {
+        gym.name: gym
+        for gym in map(
+            find_gym,
+            found.tasks
+            if found
+            else c.names or [name for name in gym_names() if name != "template"],
+        )
+    }
+    if found:
+        return _GymEvaluation(s, players, gyms, *found)
+    return _GymEvaluation(
+        s,
+        players,
+        gyms,
+        {name: gym.tasks(c.count or 64, c.seed) for name, gym in gyms.items()},
+        {},
+        Faults(),
+    )
 
 
 def _asked(work: _GymEvaluation, model: str, group: Any) -> Estimate:
@@ -134,37 +218,85 @@ def _asked(work: _GymEvaluation, model: str, group: Any) -> Estimate:
     for name, tasks in work.tasks.items():
         gym = work.gyms[name]
         turns, told = work.config(gym).max_turns, len(gym.system_prompt()) // 4
-        if group is not work.settings.policy and not any(role.judges == (group.group == "judge") for role in gym.environment.roles.values()): continue
-        calls, read = calls + c.episodes * len(tasks) * turns, read + c.episodes * sum(turns * (told + len(task.opening) // 4 + 200 * turns) for task in tasks)
+        if group is not work.settings.policy and not any(
+            role.judges == (group.group == "judge") for role in gym.environment.roles.values()
+        ):
+            continue
+        calls, read = (
+            calls + c.episodes * len(tasks) * turns,
+            read
+            + c.episodes
+            * sum(turns * (told + len(task.opening) // 4 + 200 * turns) for task in tasks),
+        )
     return estimate(model, calls, read, 200 * calls)
 
 
 def _evaluation_plan(work: _GymEvaluation) -> str:
     "Say what is played, and what models are asked at most"
-    s, lines = work.settings, [f"{'tasks':<12}{', '.join(f'{len(tasks):,} of {name}' for name, tasks in work.tasks.items())}" + ("" if work.splits else " (made up)")]
-    lines += [f"{'left out':<12}{count:,} rows: {kind}, such as {shorten('; '.join(f'{where}: {what}' for what, where in work.left_out.examples.get(kind, {}).items()), 160)}" for kind, count in work.left_out.counts.items()]
-    lines += [f"{'episodes':<12}{work.episodes:,} of each player" + (f", {s.play.episodes} of each task" if s.play.episodes > 1 else "")]
+    s, lines = (
+        work.settings,
+        [
+            f"{'tasks':<12}{', '.join(f'{len(tasks):,} of {name}' for name, tasks in work.tasks.items())}"
+            + ("" if work.splits else " (made up)")
+        ],
+    )
+    lines += [
+        f"{'left out':<12}{count:,} rows: {kind}, such as {shorten('; '.join(f'{where}: {what}' for what, where in work.left_out.examples.get(kind, {}).items()), 160)}"
+        for kind, count in work.left_out.counts.items()
+    ]
+    lines += [
+        f"{'episodes':<12}{work.episodes:,} of each player"
+        + (f", {s.play.episodes} of each task" if s.play.episodes > 1 else "")
+    ]
     for player in work.players:
         note = f"; it was trained with {player.turns} turns" if player.turns else ""
-        lines.append(f"{'player':<12}{player.name}" + (f": at most {_asked(work, player.model, s.policy)}{note}" if player.model else ", a script"))
+        lines.append(
+            f"{'player':<12}{player.name}"
+            + (
+                f": at most {_asked(work, player.model, s.policy)}{note}"
+                if player.model
+                else ", a script"
+            )
+        )
     for group in (s.user, s.judge):
-        lines.append(f"{group.group:<12}" + ("rules" if group.model == "rule" else group.model if group.is_rule(group.model) else f"{group.named()[0]}: at most {_asked(work, group.named()[0], group)} for each player"))
-    if asked := workers_plan(s.groups): lines.append(f"{'workers':<12}{asked}")
+        lines.append(
+            f"{group.group:<12}"
+            + (
+                "rules"
+                if group.model == "rule"
+                else group.model
+                if group.is_rule(group.model)
+                else f"{group.named()[0]}: at most {_asked(work, group.named()[0], group)} for each player"
+            )
+        )
+    if asked := workers_plan(s.groups):
+        lines.append(f"{'workers':<12}{asked}")
     return "\n".join([*lines, f"{'results':<12}{work.folder}"])
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #run_evaluation
 def _run_evaluation(
     work: _GymEvaluation,
-) -> tuple[dict[str, list[EpisodeRecord]], dict]:  # player → episodes; who played user and judge, and what that cost
+) -> tuple[
+    dict[str, list[EpisodeRecord]], dict
+]:  # player → episodes; who played user and judge, and what that cost
     "Play what is not played yet"
-    s, ledgers = work.settings, {name: Ledger(budget=getattr(work.settings, name).budget) for name in ("policy", "user", "judge")}
-    for account, ledger in ledgers.items(): ledger.keep(work.folder / CHARGES, account)
+    s, ledgers = (
+        work.settings,
+        {
+            name: Ledger(budget=getattr(work.settings, name).budget)
+            for name in ("policy", "user", "judge")
+        },
+    )
+    for account, ledger in ledgers.items():
+        ledger.keep(work.folder / CHARGES, account)
     user, judge, found = s.user.player(ledgers["user"]), s.judge.player(ledgers["judge"]), {}
     try:
         for player in work.players:
             place = work.folder / _player_folder(player)
             place.mkdir(exist_ok=True)
-            found[player.name] = run_sync(_play_all(work, player, ledgers["policy"], user, judge, place / "episodes.jsonl"))
+            found[player.name] = run_sync(
+                _play_all(work, player, ledgers["policy"], user, judge, place / "episodes.jsonl")
+            )
     except HumanLMError as e:
         e.add_note(f"Episodes so far are kept in {work.folder}; the same command goes on.")
         raise
@@ -175,21 +307,55 @@ def _player_folder(player: PlayerChoice) -> str:
     "Name the folder of a player; where it has weights on disk, these too, so that other weights of the same name play anew"
     provider, _, place = player.model.partition("/")
     files = sorted(Path(place).glob("*.safetensors")) if provider == "hf" else []
-    mark = fingerprint([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])[:8] if files else ""
+    mark = (
+        fingerprint([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])[
+            :8
+        ]
+        if files
+        else ""
+    )
     return f"{quote(player.name, safe=' ').strip('.')[:110]}{f'-{mark}' if mark else ''}"
 
 
-async def _play_all(work: _GymEvaluation, player: PlayerChoice, ledger: Ledger, user: Any, judge: Any, path: Path) -> list[EpisodeRecord]:
+async def _play_all(
+    work: _GymEvaluation, player: PlayerChoice, ledger: Ledger, user: Any, judge: Any, path: Path
+) -> list[EpisodeRecord]:
     "Let one player play all gyms"
     s, make, found = work.settings.play, player.make(work.settings.policy, ledger), []
     for name, gym in work.gyms.items():
-        found += (own := await play_tasks(gym, work.tasks[name], make(gym), s.episodes, work.config(gym), user, judge, path, s.seed, s.workers or work.settings.policy.at_once, s.rerun))
-        print(f"{shorten(player.name, 40)}  {name:<12}{len(own):>6,} episodes, score {number_text(known_mean([e.score for e in own]))}", flush=True)
+        found += (
+            own := await play_tasks(
+                gym,
+                work.tasks[name],
+                make(gym),
+                s.episodes,
+                work.config(gym),
+                user,
+                judge,
+                path,
+                s.seed,
+                s.workers or work.settings.policy.at_once,
+                s.rerun,
+            )
+        )
+        print(
+            f"{shorten(player.name, 40)}  {name:<12}{len(own):>6,} episodes, score {number_text(known_mean([e.score for e in own]))}",
+            flush=True,
+        )
     return found
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #gym_table
 EACH_GYM, EACH_TASK = "all, by gym", "all, by task"
-SHOWN = ("score", "share", "success", "turns", "effective turns", "time-weighted", "invalid calls", "failed")
+SHOWN = (
+    "score",
+    "share",
+    "success",
+    "turns",
+    "effective turns",
+    "time-weighted",
+    "invalid calls",
+    "failed",
+)
 
 
 def _gym_lines(
@@ -200,29 +366,70 @@ def _gym_lines(
     measured, values = measured_tasks(episodes, ks), {}
     for m in measured:
         for metric, by_gym in m.values.items():
-            for gym, value in by_gym.items(): values.setdefault(gym, {}).setdefault(metric, []).append(value)
-    for own in values.values(): own["failed"] = [a + b for a, b in zip(own["user failed"], own["policy failed"])]
-    lines = {gym: {metric: mean_interval(found) for metric, found in own.items()} for gym, own in values.items()}
-    means = {row.metric: Interval(row.mean, row.low, row.high, row.n) for row in gym_results({"player": episodes}, ks).rows if row.level == "all"}
-    every = {metric: mean_interval([value for own in values.values() for value in own[metric]]) for metric in next(iter(values.values()))}
-    means["failed"] = Interval(known_mean([line["failed"].value for line in lines.values()]), math.nan, math.nan, every["failed"].n)
+            for gym, value in by_gym.items():
+                values.setdefault(gym, {}).setdefault(metric, []).append(value)
+    for own in values.values():
+        own["failed"] = [a + b for a, b in zip(own["user failed"], own["policy failed"])]
+    lines = {
+        gym: {metric: mean_interval(found) for metric, found in own.items()}
+        for gym, own in values.items()
+    }
+    means = {
+        row.metric: Interval(row.mean, row.low, row.high, row.n)
+        for row in gym_results({"player": episodes}, ks).rows
+        if row.level == "all"
+    }
+    every = {
+        metric: mean_interval([value for own in values.values() for value in own[metric]])
+        for metric in next(iter(values.values()))
+    }
+    means["failed"] = Interval(
+        known_mean([line["failed"].value for line in lines.values()]),
+        math.nan,
+        math.nan,
+        every["failed"].n,
+    )
     return lines | {EACH_GYM: means, EACH_TASK: every}
 
 
-def _gym_table(lines: Mapping[str, Mapping[str, Interval]], ks: Sequence[int] = ()) -> Table:  # lines: from `_gym_lines`
+def _gym_table(
+    lines: Mapping[str, Mapping[str, Interval]], ks: Sequence[int] = ()
+) -> Table:  # lines: from `_gym_lines`
     "Show them"
     shown = [*SHOWN, *(f"{kind}@{k}" for k in ks for kind in ("pass", "best"))]
 
     def cell(i, metric):
-        if i is None: return "–"
-        return f"{number_text(i.value)} ({range_text(i.low, i.high)})" if metric in ("score", "share") else number_text(i.value)
-    return Table(("gym", "tasks", *shown), [(name, line["user failed"].n, *(cell(line.get(metric), metric) for metric in shown)) for name, line in lines.items()])
+        if i is None:
+            return "–"
+        return (
+            f"{number_text(i.value)} ({range_text(i.low, i.high)})"
+            if metric in ("score", "share")
+            else number_text(i.value)
+        )
+
+    return Table(
+        ("gym", "tasks", *shown),
+        [
+            (name, line["user failed"].n, *(cell(line.get(metric), metric) for metric in shown))
+            for name, line in lines.items()
+        ],
+    )
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #mistakes_table
 def _mistakes_table(players: Mapping[str, Sequence[EpisodeRecord]]) -> Table:  # name → episodes
     "Show results by what the user did"
-    rows = [(table_cell(name, 40), which, len(found), "–" if mean is None else f"{number_text(mean.value)} ({range_text(mean.low, mean.high)})")
-            for name, episodes in players.items() for which, (mean, found) in user_split(episodes).items()]
+    rows = [
+        (
+            table_cell(name, 40),
+            which,
+            len(found),
+            "–"
+            if mean is None
+            else f"{number_text(mean.value)} ({range_text(mean.low, mean.high)})",
+        )
+        for name, episodes in players.items()
+        for which, (mean, found) in user_split(episodes).items()
+    ]
     return Table(("player", "user", "episodes", "share"), rows, "llr")
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #published_scores
@@ -232,25 +439,51 @@ def _published_scores() -> dict[str, Any]:
     return json.loads((files("humanlm") / "fixtures" / "userrl.json").read_text("utf-8"))
 
 
-_NEVER = {"travel": "its option tables are generated: the published ones were not released", "search": "it searches the pages of the task, not the web"}
+_NEVER = {
+    "travel": "its option tables are generated: the published ones were not released",
+    "search": "it searches the pages of the task, not the web",
+}
 
 
-def _apart(work: _GymEvaluation, name: str) -> list[str]:  # name: of a gym; → nothing: the setting is the published one
+def _apart(
+    work: _GymEvaluation, name: str
+) -> list[str]:  # name: of a gym; → nothing: the setting is the published one
     "Say why scores in a gym cannot stand beside the published ones"
     theirs, tests, s = _published_scores()["setting"], _published_scores()["tests"], work.settings
-    if name not in tests: return ["it has no published scores"]
-    config, splits, roles = work.config(work.gyms[name]), work.splits.get(name, {}), work.gyms[name].environment.roles.values()
-    if not splits: found = ["its tasks are made up"]
-    elif set(splits) != {"test"}: found = [f"its rows are not the published test rows (split: {', '.join(sorted(splits))})"]
-    else: found = [f"{splits['test']} of {tests[name]} test rows"] * (splits["test"] != tests[name])
+    if name not in tests:
+        return ["it has no published scores"]
+    config, splits, roles = (
+        work.config(work.gyms[name]),
+        work.splits.get(name, {}),
+        work.gyms[name].environment.roles.values(),
+    )
+    if not splits:
+        found = ["its tasks are made up"]
+    elif set(splits) != {"test"}:
+        found = [f"its rows are not the published test rows (split: {', '.join(sorted(splits))})"]
+    else:
+        found = [f"{splits['test']} of {tests[name]} test rows"] * (splits["test"] != tests[name])
     for group in (s.user, s.judge):
-        if not any(role.judges == (group.group == "judge") for role in roles): continue
+        if not any(role.judges == (group.group == "judge") for role in roles):
+            continue
         model = group.named()[0]
-        if not re.fullmatch(rf"[\w-]+/{theirs['user']}(-\d{{4}}-\d\d-\d\d)?", model): found.append(f"{group.group}: {'rules' if model == 'rule' else model}, not {theirs['user']}")
-        elif group.temperature != theirs["user temperature"]: found.append(f"{group.group} at temperature {group.temperature}, not {theirs['user temperature']}")
-    if config.max_turns != theirs["max_turns"]: found.append(f"{config.max_turns} turns, not {theirs['max_turns']}")
-    if config.compat != theirs["compat"]: found.append(f"without compat: {theirs['compat']}")
-    if any(player.model for player in work.players) and s.policy.temperature != theirs["temperature"]: found.append(f"policy at temperature {s.policy.temperature}, not {theirs['temperature']}")
+        if not re.fullmatch(rf"[\w-]+/{theirs['user']}(-\d{{4}}-\d\d-\d\d)?", model):
+            found.append(
+                f"{group.group}: {'rules' if model == 'rule' else model}, not {theirs['user']}"
+            )
+        elif group.temperature != theirs["user temperature"]:
+            found.append(
+                f"{group.group} at temperature {group.temperature}, not {theirs['user temperature']}"
+            )
+    if config.max_turns != theirs["max_turns"]:
+        found.append(f"{config.max_turns} turns, not {theirs['max_turns']}")
+    if config.compat != theirs["compat"]:
+        found.append(f"without compat: {theirs['compat']}")
+    if (
+        any(player.model for player in work.players)
+        and s.policy.temperature != theirs["temperature"]
+    ):
+        found.append(f"policy at temperature {s.policy.temperature}, not {theirs['temperature']}")
     return [*found, *filter(None, [_NEVER.get(name)])]
 
 
@@ -261,10 +494,31 @@ def _published_beside(
     "Show ours beside the published scores, and why not where they cannot stand there"
     why = {name: _apart(work, name) for name in work.gyms}
     same, columns = [name for name in why if not why[name]], list(_published_scores()["tests"])
-    ours = [(table_cell(f"{player} (here)", 40), *(f"{found[name]['score'].value:.4f} ({range_text(found[name]['score'].low, found[name]['score'].high)})" for name in same)) for player, found in lines.items()]
-    theirs = [(model, *(f"{scores[columns.index(name)]:.4f}" for name in same)) for model, *scores in _published_scores()["rows"]]
+    ours = [
+        (
+            table_cell(f"{player} (here)", 40),
+            *(
+                f"{found[name]['score'].value:.4f} ({range_text(found[name]['score'].low, found[name]['score'].high)})"
+                for name in same
+            ),
+        )
+        for player, found in lines.items()
+    ]
+    theirs = [
+        (model, *(f"{scores[columns.index(name)]:.4f}" for name in same))
+        for model, *scores in _published_scores()["rows"]
+    ]
     table = [Table(("model", *same), [*ours, *theirs]).markdown()] if same else []
-    return "\n\n".join([*table, "\n".join(f"- {name} does not stand beside the published table: {table_cell('; '.join(reasons), 400)}." for name, reasons in why.items() if reasons)])
+    return "\n\n".join(
+        [
+            *table,
+            "\n".join(
+                f"- {name} does not stand beside the published table: {table_cell('; '.join(reasons), 400)}."
+                for name, reasons in why.items()
+                if reasons
+            ),
+        ]
+    )
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #save_evaluation
 def _save_evaluation(
@@ -275,12 +529,35 @@ def _save_evaluation(
     "Write results.json and report.md"
     ks = work.settings.play.every_k
     lines = {name: _gym_lines(episodes, ks) for name, episodes in players.items()}
-    found, split = gym_results(players, ks), {name: user_split(episodes) for name, episodes in players.items()}
-    notes = {"players": [player._asdict() for player in work.players], "lines": {name: {gym: {metric: i._asdict() for metric, i in line.items()} for gym, line in own.items()} for name, own in lines.items()},
-             "stops": {name: Counter(e.stop for e in episodes) for name, episodes in players.items()},
-             "by mistakes of the user": {name: {which: {"episodes": len(es), "share": mean and mean._asdict()} for which, (mean, es) in own.items()} for name, own in split.items()},
-             "user and judge": bill, "apart from the published table": {name: _apart(work, name) for name in work.gyms}, "left out": work.left_out.to_dict(),
-             "conditions": work.conditions(), "settings": work.settings.to_dict(), "versions": versions(), "commit": git_commit()}
+    found, split = (
+        gym_results(players, ks),
+        {name: user_split(episodes) for name, episodes in players.items()},
+    )
+    notes = {
+        "players": [player._asdict() for player in work.players],
+        "lines": {
+            name: {
+                gym: {metric: i._asdict() for metric, i in line.items()}
+                for gym, line in own.items()
+            }
+            for name, own in lines.items()
+        },
+        "stops": {name: Counter(e.stop for e in episodes) for name, episodes in players.items()},
+        "by mistakes of the user": {
+            name: {
+                which: {"episodes": len(es), "share": mean and mean._asdict()}
+                for which, (mean, es) in own.items()
+            }
+            for name, own in split.items()
+        },
+        "user and judge": bill,
+        "apart from the published table": {name: _apart(work, name) for name in work.gyms},
+        "left out": work.left_out.to_dict(),
+        "conditions": work.conditions(),
+        "settings": work.settings.to_dict(),
+        "versions": versions(),
+        "commit": git_commit(),
+    }
     save_results(work.folder / "results.json", Results(found.rows, found.paired, [], notes))
     text = _report(work, players, lines, found, bill)
     atomic_write(work.folder / "report.md", text + "\n")
@@ -290,15 +567,47 @@ def _save_evaluation(
 def _report(work, players, lines, found, bill):
     ks = work.settings.play.every_k
     whose = f"tasks {'of ' + work.settings.play.rows if work.splits else 'made up'}; user {bill['user']['model']}, judge {bill['judge']['model']}"
-    parts = [f"## {table_cell(name, 60)}\n\n{table_cell(whose, 300)}\n\n{_gym_table(own, ks).markdown()}" for name, own in lines.items()]
-    pairs = [pair for pair in found.paired if pair.metric in ("share", "success") and pair.level == "all"]
-    if pairs: parts.append(f"## Differences\n\n{paired_table(pairs)}")
+    parts = [
+        f"## {table_cell(name, 60)}\n\n{table_cell(whose, 300)}\n\n{_gym_table(own, ks).markdown()}"
+        for name, own in lines.items()
+    ]
+    pairs = [
+        pair for pair in found.paired if pair.metric in ("share", "success") and pair.level == "all"
+    ]
+    if pairs:
+        parts.append(f"## Differences\n\n{paired_table(pairs)}")
     if any(bill[who]["model"] != "rule" for who in ("user", "judge")):
-        parts.append(f"## With and without mistakes of the user\n\n{_mistakes_table(players).markdown()}")
-        told = [(who, table_cell(own["model"]), own["calls"], own["hits"], own["tokens"], number_text(own["dollars"], ".4f"), number_text(own["share_of_tokens"])) for who, own in bill.items()]
-        parts.append(f"## Who played user and judge\n\n{Table(('', 'model', 'calls', 'cache hits', 'tokens', 'US$', 'share of tokens'), told, 'llr').markdown()}")
-    broken = Counter(f"{e.stop}: {shorten(e.turns[-1]['feedback'], 160) if e.turns and e.stop != 'policy_error' else 'its model gave no answer'}" for own in players.values() for e in own if e.stop in BROKEN)
-    if broken: parts.append("## Broken episodes, which the next start plays again\n\n" + "\n".join(f"- {count}: {table_cell(why, 200)}" for why, count in broken.most_common(5)))
+        parts.append(
+            f"## With and without mistakes of the user\n\n{_mistakes_table(players).markdown()}"
+        )
+        told = [
+            (
+                who,
+                table_cell(own["model"]),
+                own["calls"],
+                own["hits"],
+                own["tokens"],
+                number_text(own["dollars"], ".4f"),
+                number_text(own["share_of_tokens"]),
+            )
+            for who, own in bill.items()
+        ]
+        parts.append(
+            f"## Who played user and judge\n\n{Table(('', 'model', 'calls', 'cache hits', 'tokens', 'US$', 'share of tokens'), told, 'llr').markdown()}"
+        )
+    broken = Counter(
+        f"{e.stop}: {shorten(e.turns[-1]['feedback'], 160) if e.turns and e.stop != 'policy_error' else 'its model gave no answer'}"
+        for own in players.values()
+        for e in own
+        if e.stop in BROKEN
+    )
+    if broken:
+        parts.append(
+            "## Broken episodes, which the next start plays again\n\n"
+            + "\n".join(
+                f"- {count}: {table_cell(why, 200)}" for why, count in broken.most_common(5)
+            )
+        )
     return "\n\n".join([*parts, f"## Published scores\n\n{_published_beside(work, lines)}"])
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #evaluate_command
@@ -313,7 +622,8 @@ def evaluate_command(
     s = parse(GROUPS, argv, ABOUT, INPUTS)
     work = _prepare_evaluation(s)
     print(_evaluation_plan(work), flush=True)
-    if s.dry_run: return 0
+    if s.dry_run:
+        return 0
     with alone(work.folder, "--play.out"):
         open_run(work.folder.parent, work.folder.name, "", s.fresh)
         require_conditions(work.folder, work.conditions(), "--play.out")

@@ -12,11 +12,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.basics import ConfigError, DataError, atomic_path, atomic_write, require, run_sync, shorten, to_json, write_jsonl
+from humanlm.core.basics import (
+    ConfigError,
+    DataError,
+    atomic_path,
+    atomic_write,
+    require,
+    run_sync,
+    shorten,
+    to_json,
+    write_jsonl,
+)
 from ..core.grammar import parse
 from ..core.html import Table
 from ..gyms.evaluation import episode_messages
-from ..gyms.protocol import COMPAT, Environment, Gym, GymConfig, GymTask, find_gym, gym_names, play_through, tool_schema
+from humanlm.gyms.protocol import (
+    COMPAT,
+    Environment,
+    Gym,
+    GymConfig,
+    GymTask,
+    find_gym,
+    gym_names,
+    play_through,
+    tool_schema,
+)
 from ..gyms.recipe import PARTS
 from .play import named_gyms, read_gym_rows, task_key
 
@@ -27,6 +47,7 @@ FORMS = ("messages", "sharegpt")
 @dataclass(frozen=True)
 class _LessonsConfig:
     "Which episodes of experts become lessons"
+
     gyms: list[str] | str = ""
     """Gyms, such as [travel,tau]. Empty: those of the rows, or those that the published split trains on."""
     quota: int = 100
@@ -47,13 +68,26 @@ class _LessonsConfig:
     """Folder to make."""
 
     def __post_init__(self):
-        require("lessons", (self.quota >= 1, f"quota must be at least 1, got {self.quota}"), (0 <= self.min_share <= 1, f"min_share must be from 0 to 1, got {self.min_share}"),
-                (self.max_turns is None or self.max_turns >= 1, f"max_turns must be at least 1, got {self.max_turns}"), (self.form in FORMS, f"form is {shorten(self.form)!r}. Write {' or '.join(FORMS)}."),
-                (self.compat in COMPAT, f"compat is {shorten(self.compat)!r}. Leave it empty, or write userrl."), (bool(self.out.strip()), "out must name a folder"))
+        require(
+            "lessons",
+            (self.quota >= 1, f"quota must be at least 1, got {self.quota}"),
+            (0 <= self.min_share <= 1, f"min_share must be from 0 to 1, got {self.min_share}"),
+            (
+                self.max_turns is None or self.max_turns >= 1,
+                f"max_turns must be at least 1, got {self.max_turns}",
+            ),
+            (self.form in FORMS, f"form is {shorten(self.form)!r}. Write {' or '.join(FORMS)}."),
+            (
+                self.compat in COMPAT,
+                f"compat is {shorten(self.compat)!r}. Leave it empty, or write userrl.",
+            ),
+            (bool(self.out.strip()), "out must name a folder"),
+        )
         named_gyms(self.gyms)
 
     @property
-    def names(self) -> list[str]: return named_gyms(self.gyms)
+    def names(self) -> list[str]:
+        return named_gyms(self.gyms)
 
 # %% ../../nbs/serving/09_gym_lessons.ipynb #lesson
 def _lesson(
@@ -63,21 +97,36 @@ def _lesson(
 ) -> dict[str, Any]:
     "Write an episode as a row of a supervised set"
     said, tools = episode_messages(gym, env)[:-1], [tool_schema(env.kinds)]
-    about = {"id": f"{gym.name}/{env.task.id}", "gym": gym.name, "score": gym.score(env), "share": gym.score(env) / gym.best(env.task)}
-    if form == "messages": return about | {"messages": said, "tools": tools}
+    about = {
+        "id": f"{gym.name}/{env.task.id}",
+        "gym": gym.name,
+        "score": gym.score(env),
+        "share": gym.score(env) / gym.best(env.task),
+    }
+    if form == "messages":
+        return about | {"messages": said, "tools": tools}
     names = ["human", *("observation" if m["role"] == "user" else "gpt" for m in said[2:])]
-    return about | {"system": said[0]["content"], "tools": to_json(tools), "conversations": [{"from": name, "value": m["content"]} for name, m in zip(names, said[1:])]}
+    return about | {
+        "system": said[0]["content"],
+        "tools": to_json(tools),
+        "conversations": [
+            {"from": name, "value": m["content"]} for name, m in zip(names, said[1:])
+        ],
+    }
 
 # %% ../../nbs/serving/09_gym_lessons.ipynb #expert_lessons
 class _GymLessonSet(NamedTuple):
     "Lessons of one gym, and what was left out"
+
     rows: list[dict]
     counts: Counter  # played, kept, below the score, the same again
 
 
 async def _expert_lessons(
     gym: Gym,
-    lots: Iterable[Sequence[GymTask]],  # of tasks, of which each is made and taken where those before gave too few
+    lots: Iterable[
+        Sequence[GymTask]
+    ],  # of tasks, of which each is made and taken where those before gave too few
     quota: int,
     config: GymConfig,
     min_share: float = 1.0,
@@ -86,26 +135,47 @@ async def _expert_lessons(
     "Let an expert play until there are enough lessons"
     found, counts, seen = [], Counter(), set()
     for task in (task for lot in lots for task in lot):
-        if len(found) == quota: break
-        if (key := task_key(task)) in seen: counts["the same again"] += 1
+        if len(found) == quota:
+            break
+        if (key := task_key(task)) in seen:
+            counts["the same again"] += 1
         else:
             seen.add(key)
             env = await play_through(gym.play(task, config), gym.expert)
             good = gym.score(env) >= min_share * gym.best(task) - 1e-6  # False for nan
             counts.update(["played", "kept" if good else "below the score"])
-            if good: found.append(_lesson(gym, env, form))
+            if good:
+                found.append(_lesson(gym, env, form))
     return _GymLessonSet(found, counts)
 
 
 def _make_lessons(c: _LessonsConfig) -> dict[str, _GymLessonSet]:  # by gym
     "Play, gym by gym; `DataError` where nothing is good enough"
     rows = read_gym_rows(c.rows, c.names).tasks if c.rows else {}
-    names = list(rows) or c.names or [name for name in gym_names() if name != "template" and not find_gym(name).held_out]
+    names = (
+        list(rows)
+        or c.names
+        or [name for name in gym_names() if name != "template" and not find_gym(name).held_out]
+    )
     found = {}
     for gym in map(find_gym, names):
-        lots: Iterable = [rows[gym.name]] if rows else (gym.tasks(c.quota * 2**i, c.seed)[c.quota * 2**(i - 1) if i else 0:] for i in range(4))  # the quota, twice, four and eight times
-        found[gym.name] = run_sync(_expert_lessons(gym, lots, c.quota, gym.configured(c.max_turns, c.compat), c.min_share, c.form))
-    if not any(own.rows for own in found.values()): raise DataError(f"No expert earned {c.min_share:g} of the best score in {', '.join(found)}. Lower lessons.min_share, or raise lessons.max_turns.")
+        lots: Iterable = (
+            [rows[gym.name]]
+            if rows
+            else (
+                gym.tasks(c.quota * 2**i, c.seed)[c.quota * 2 ** (i - 1) if i else 0 :]
+                for i in range(4)
+            )
+        )  # the quota, twice, four and eight times
+        found[gym.name] = run_sync(
+            _expert_lessons(
+                gym, lots, c.quota, gym.configured(c.max_turns, c.compat), c.min_share, c.form
+            )
+        )
+    if not any(own.rows for own in found.values()):
+        raise DataError(
+            f"No expert earned {c.min_share:g} of the best score in {', '.join(found)}. Lower lessons.min_share, or raise lessons.max_turns."
+        )
     return found
 
 # %% ../../nbs/serving/09_gym_lessons.ipynb #lessons_command
@@ -116,7 +186,10 @@ ABOUT = "Let experts write a supervised set: what they did in gyms, as conversat
 def _lesson_table(found: Mapping[str, _GymLessonSet]) -> Table:
     "Count lessons and what was left out"
     kinds = ("played", "kept", "below the score", "the same again")
-    return Table(("gym", *kinds), [(name, *(own.counts[kind] for kind in kinds)) for name, own in found.items()])
+    return Table(
+        ("gym", *kinds),
+        [(name, *(own.counts[kind] for kind in kinds)) for name, own in found.items()],
+    )
 
 
 def lessons_command(
@@ -125,15 +198,41 @@ def lessons_command(
     "Write lessons: `humanlm gyms lessons`"
     s = parse({"lessons": _LessonsConfig}, argv, ABOUT, runs=False)
     c, out = s.lessons, Path(s.lessons.out)
-    others = [p.name for p in out.iterdir() if p.name not in FILES] if out.is_dir() else [out.name] if out.exists() else []
-    if others: raise ConfigError(f"{out} holds something else ({shorten(', '.join(sorted(others)))}) and would be replaced. Name another folder with --lessons.out.")
+    others = (
+        [p.name for p in out.iterdir() if p.name not in FILES]
+        if out.is_dir()
+        else [out.name]
+        if out.exists()
+        else []
+    )
+    if others:
+        raise ConfigError(
+            f"{out} holds something else ({shorten(', '.join(sorted(others)))}) and would be replaced. Name another folder with --lessons.out."
+        )
     if s.dry_run:
-        return print(f"gyms        {', '.join(c.names) or ('those of ' + c.rows if c.rows else 'those that are trained on')}\nquota       {c.quota} of each, with at least {c.min_share:g} of the best score\n"
-                     f"into        {out}\ncalls       0, ~$0.00") or 0
+        return (
+            print(
+                f"gyms        {', '.join(c.names) or ('those of ' + c.rows if c.rows else 'those that are trained on')}\nquota       {c.quota} of each, with at least {c.min_share:g} of the best score\n"
+                f"into        {out}\ncalls       0, ~$0.00"
+            )
+            or 0
+        )
     found = _make_lessons(c)
     with atomic_path(out) as new:
         new.mkdir()
         write_jsonl(new / FILES[0], [row for own in found.values() for row in own.rows])
-        atomic_write(new / FILES[1], to_json({"settings": c, "counts": {name: own.counts for name, own in found.items()}, "users": "rules", "players": "scripted experts"}, indent=1) + "\n")
+        atomic_write(
+            new / FILES[1],
+            to_json(
+                {
+                    "settings": c,
+                    "counts": {name: own.counts for name, own in found.items()},
+                    "users": "rules",
+                    "players": "scripted experts",
+                },
+                indent=1,
+            )
+            + "\n",
+        )
     print(f"{_lesson_table(found)}\n\n" + "\n".join(str(out / file) for file in FILES))
     return 0

@@ -18,15 +18,35 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from ..core.basics import ConfigError, DataError, check_name, fingerprint, require, run_sync, shorten
+from humanlm.core.basics import (
+    ConfigError,
+    DataError,
+    check_name,
+    fingerprint,
+    require,
+    run_sync,
+    shorten,
+)
 from ..core.config import read_yaml
 from ..core.grammar import cut_line, find_run, parse
 from ..data.files import Faults, FileRow, read_rows
 from ..evaluation.answering import find_contestant
 from ..gyms.evaluation import PLAYERS, ChatPlayer, player_of
 from humanlm.gyms.protocol import (
-    Environment, FINISH, Gym, GymTask, KINDS, MAX_CONTENT, STOP_REASONS, ToolCall, UserError, UserRole, call_help,
-    find_gym, read_call)
+    Environment,
+    FINISH,
+    Gym,
+    GymTask,
+    KINDS,
+    MAX_CONTENT,
+    STOP_REASONS,
+    ToolCall,
+    UserError,
+    UserRole,
+    call_help,
+    find_gym,
+    read_call,
+)
 from ..gyms.users import GymJudgeConfig, GymUserConfig, check_said, is_history, note_answer
 from ..clients.ledger import Ledger
 from ..clients.names import is_chat_model, providers
@@ -38,6 +58,7 @@ from .talk import lines_of
 @dataclass(frozen=True, kw_only=True)
 class PlayerConfig(ClientConfig):
     "How a player that is a model writes, and how it is reached"
+
     temperature: float | None = 0.0
     "Of its messages; null: the provider's default, which some models insist on."
     max_tokens: int | None = None
@@ -48,12 +69,16 @@ class PlayerConfig(ClientConfig):
     above_0: ClassVar[tuple[str, ...]] = (*ClientConfig.above_0, "max_tokens")
 
     def checks(self):
-        yield self.temperature is None or self.temperature >= 0, f"temperature must not be negative, got {self.temperature}"
+        yield (
+            self.temperature is None or self.temperature >= 0,
+            f"temperature must not be negative, got {self.temperature}",
+        )
         yield from super().checks()
 
 
 class PlayerChoice(NamedTuple):
     "A player that a name stands for, not yet loaded"
+
     name: str
     model: str = ""  # provider/model; empty: a script
     system: bool = True  # it is told in a system message where it is
@@ -62,9 +87,16 @@ class PlayerChoice(NamedTuple):
 
     def make(self, c: PlayerConfig, ledger: Ledger | None = None) -> Callable[[Gym], Any]:
         "Load it; gives what makes its player of a gym"
-        if not self.model: return partial(player_of, self.name)
+        if not self.model:
+            return partial(player_of, self.name)
         client = c.client(self.model, ledger)
-        return lambda gym: ChatPlayer(gym, client, self.system, temperature=c.temperature, max_tokens=c.max_tokens or self.tokens)
+        return lambda gym: ChatPlayer(
+            gym,
+            client,
+            self.system,
+            temperature=c.temperature,
+            max_tokens=c.max_tokens or self.tokens,
+        )
 
 
 def find_player(
@@ -72,26 +104,51 @@ def find_player(
     runs: str = "runs",  # where runs are kept
 ) -> PlayerChoice:
     "Find out who a name stands for; `ConfigError` names the nearest"
-    if name in PLAYERS: return PlayerChoice(name)
+    if name in PLAYERS:
+        return PlayerChoice(name)
     run = find_run(name.partition(":")[0], runs)
     if "/" not in name and not run.exists() and not Path(name).exists():
-        check_name(name, [*PLAYERS, *(path.parent.name for path in Path(runs).glob("*/config.yaml")), *(f"{provider}/NAME" for provider in providers())], "player", ConfigError)
+        check_name(
+            name,
+            [
+                *PLAYERS,
+                *(path.parent.name for path in Path(runs).glob("*/config.yaml")),
+                *(f"{provider}/NAME" for provider in providers()),
+            ],
+            "player",
+            ConfigError,
+        )
     found = find_contestant(name, runs)
     model = found.place if is_chat_model(found.place) else f"hf/{found.place}"
-    return PlayerChoice(name, model)._replace(**_trained(Path(model.partition("/")[2])) if model.startswith("hf/") else {})
+    return PlayerChoice(name, model)._replace(
+        **_trained(Path(model.partition("/")[2])) if model.startswith("hf/") else {}
+    )
 
 
 def _trained(folder):
     "Say how a model was told where it is, where it was trained on gyms"
-    if not (folder / "gyms.json").is_file(): return {}
+    if not (folder / "gyms.json").is_file():
+        return {}
     told = {"system": json.loads((folder / "gyms.json").read_text("utf-8"))["system"]}
-    config = next((above / "config.yaml" for above in folder.resolve().parents if (above / "config.yaml").is_file()), None)
+    config = next(
+        (
+            above / "config.yaml"
+            for above in folder.resolve().parents
+            if (above / "config.yaml").is_file()
+        ),
+        None,
+    )
     gyms = read_yaml(config).get("gyms", {}) if config else {}
-    return told | {ours: gyms[theirs] for ours, theirs in (("tokens", "turn_tokens"), ("turns", "max_turns")) if theirs in gyms}
+    return told | {
+        ours: gyms[theirs]
+        for ours, theirs in (("tokens", "turn_tokens"), ("turns", "max_turns"))
+        if theirs in gyms
+    }
 
 # %% ../../nbs/serving/07_play.ipynb #read_gym_rows
 class _GymRows(NamedTuple):
     "Published rows as tasks"
+
     tasks: dict[str, list[GymTask]]  # gym → tasks
     splits: dict[str, Counter]  # gym → split, as the rows say → tasks
     left_out: Faults
@@ -106,10 +163,17 @@ def named_gyms(gyms: list[str] | str) -> list[str]:
 def _row_gym(row: FileRow) -> Gym:
     "Say to which gym a row belongs; `DataError` if to none"
     kept = row.values.get("reward_model")
-    name = row.values.get("data_source") or (kept.get("env_name") if isinstance(kept, Mapping) else None) or re.sub(r"^gym_|\.\w+$", "", row.file)
-    if not isinstance(name, str) or ":" in name: raise DataError(f"data_source is {shorten(repr(name))}, no gym")  # a file may not name code
-    try: gym = find_gym(name)
-    except ConfigError as e: raise DataError(shorten(e, 200)) from e
+    name = (
+        row.values.get("data_source")
+        or (kept.get("env_name") if isinstance(kept, Mapping) else None)
+        or re.sub(r"^gym_|\.\w+$", "", row.file)
+    )
+    if not isinstance(name, str) or ":" in name:
+        raise DataError(f"data_source is {shorten(repr(name))}, no gym")  # a file may not name code
+    try:
+        gym = find_gym(name)
+    except ConfigError as e:
+        raise DataError(shorten(e, 200)) from e
     return gym
 
 
@@ -124,23 +188,37 @@ def read_gym_rows(
     limit: int | None = None,  # tasks of a gym; None: all
 ) -> _GymRows:
     "Read published rows; `DataError` if none can be used"
-    tasks, splits, faults, wanted, seen = {}, {}, Faults(), {find_gym(name).name for name in gyms}, {}
+    tasks, splits, faults, wanted, seen = (
+        {},
+        {},
+        Faults(),
+        {find_gym(name).name for name in gyms},
+        {},
+    )
     for row in read_rows(path, faults):
         try:
             gym = _row_gym(row)
-            if gym.read is None: raise DataError(f"the gym {gym.name} has no public rows")
+            if gym.read is None:
+                raise DataError(f"the gym {gym.name} has no public rows")
             own, extra = tasks.setdefault(gym.name, {}), row.values.get("extra_info")
-            if wanted and gym.name not in wanted or limit is not None and len(own) >= limit: continue
+            if wanted and gym.name not in wanted or limit is not None and len(own) >= limit:
+                continue
             task = gym.read(row.values)
         except DataError as e:
             faults.add("no task", str(e), row.place)
             continue
-        if task.id in own or seen.setdefault((gym.name, task_key(task)), row.file) != row.file: faults.add("the same again", task.id, row.place)
+        if task.id in own or seen.setdefault((gym.name, task_key(task)), row.file) != row.file:
+            faults.add("the same again", task.id, row.place)
         else:
             own[task.id] = task
-            splits.setdefault(gym.name, Counter())[str(extra.get("split")) if isinstance(extra, Mapping) else "not stated"] += 1
+            splits.setdefault(gym.name, Counter())[
+                str(extra.get("split")) if isinstance(extra, Mapping) else "not stated"
+            ] += 1
     tasks = {name: list(own.values()) for name, own in tasks.items() if own}
-    if not tasks: raise DataError(f"{path} holds no row of {', '.join(sorted(wanted)) or 'a gym'}. {next(iter(faults.to_dict()['examples'].get('no task', {})), 'Check the path.')}")
+    if not tasks:
+        raise DataError(
+            f"{path} holds no row of {', '.join(sorted(wanted)) or 'a gym'}. {next(iter(faults.to_dict()['examples'].get('no task', {})), 'Check the path.')}"
+        )
     return _GymRows(tasks, splits, faults)
 
 # %% ../../nbs/serving/07_play.ipynb #play_by_hand
@@ -148,17 +226,27 @@ Reader = Callable[[str], str]  # a question → a line; empty: nothing more
 _PLAIN = re.compile(rf"\s*({'|'.join([*KINDS, FINISH])})\b[ \t:]*", re.IGNORECASE)
 
 
-def _typed_call(text: str, kinds: Sequence[str] = tuple(KINDS)) -> ToolCall:  # kinds: that are offered
+def _typed_call(
+    text: str, kinds: Sequence[str] = tuple(KINDS)
+) -> ToolCall:  # kinds: that are offered
     "Read a call that somebody typed"
     call, plain = read_call(text), _PLAIN.match(text)
-    if call.kind or call.fault == "bad_call": return call
-    if plain and plain[1].lower() in (*kinds, FINISH): return ToolCall(plain[1].lower(), text[plain.end():].strip()[:MAX_CONTENT])
+    if call.kind or call.fault == "bad_call":
+        return call
+    if plain and plain[1].lower() in (*kinds, FINISH):
+        return ToolCall(plain[1].lower(), text[plain.end() :].strip()[:MAX_CONTENT])
     return ToolCall(kinds[0], call.content) if len(kinds) == 1 else call
 
 
 def _gym_opening(gym: Gym, env: Environment) -> str:
     "Write what a person is told first"
-    told = [("world", gym.about), *((kind, env.formats.get(kind, KINDS[kind])) for kind in env.kinds), ("turns", str(env.config.max_turns)), ("hint", gym.hint), ("", env.task.opening)]
+    told = [
+        ("world", gym.about),
+        *((kind, env.formats.get(kind, KINDS[kind])) for kind in env.kinds),
+        ("turns", str(env.config.max_turns)),
+        ("hint", gym.hint),
+        ("", env.task.opening),
+    ]
     return "\n".join(lines_of(name, text) for name, text in told if text)
 
 
@@ -166,22 +254,35 @@ def _turn_lines(env: Environment) -> str:
     "Write the last turn: what came back, and what it paid"
     turn = env.turns[-1]
     parts = ", ".join(f"{name} {value:g}" for name, value in turn.parts.items() if value)
-    paid = "no score" if math.isnan(turn.reward) else f"{turn.reward:g}" + (f" ({parts})" if parts else "")
+    paid = (
+        "no score"
+        if math.isnan(turn.reward)
+        else f"{turn.reward:g}" + (f" ({parts})" if parts else "")
+    )
     return "\n".join([lines_of("feedback", turn.feedback), lines_of("reward", paid)])
 
 
 def _end_lines(gym: Gym, env: Environment) -> str:
     "Write how an episode ended"
-    score, why = gym.score(env), f"{STOP_REASONS[env.stop]} ({env.stop})" if env.stop else "you left"
-    return lines_of("end", f"{why} after {len(env.turns)} of {env.config.max_turns} turns; score {'unknown' if math.isnan(score) else f'{score:g}'} of {gym.best(env.task):g}")
+    score, why = (
+        gym.score(env),
+        f"{STOP_REASONS[env.stop]} ({env.stop})" if env.stop else "you left",
+    )
+    return lines_of(
+        "end",
+        f"{why} after {len(env.turns)} of {env.config.max_turns} turns; score {'unknown' if math.isnan(score) else f'{score:g}'} of {gym.best(env.task):g}",
+    )
 
 
-async def _play_by_hand(gym: Gym, env: Environment, read: Reader, say: Callable[[str], Any] = print) -> None:
+async def _play_by_hand(
+    gym: Gym, env: Environment, read: Reader, say: Callable[[str], Any] = print
+) -> None:
     "Let a person play an episode, until its end or an empty line"
     say(_gym_opening(gym, env))
     while not env.stop and (text := read(f"\n{f'turn {len(env.turns) + 1}':<16}")):
         call = _typed_call(text, env.kinds)
-        if call.kind not in env.handlers: say(lines_of("", call_help(env, call)))
+        if call.kind not in env.handlers:
+            say(lines_of("", call_help(env, call)))
         else:
             await env.step(call)
             say(_turn_lines(env))
@@ -190,15 +291,44 @@ async def _play_by_hand(gym: Gym, env: Environment, read: Reader, say: Callable[
 # %% ../../nbs/serving/07_play.ipynb #PersonUser
 class _PersonUser:
     "Somebody at the keyboard who plays the user"
+
     name = "person"
 
-    def __init__(self, read: Reader, say: Callable[[str], Any] = print): self.read, self.say, self.told = read, say, {}
+    def __init__(self, read: Reader, say: Callable[[str], Any] = print):
+        self.read, self.say, self.told = read, say, {}
 
     def show(self, name: str, role: UserRole, payload: Mapping[str, Any]) -> None:
         "Show what is asked: all of it at first, then what is new"
-        texts = {slot: "(as shown)" if is_history(value) else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str) for slot, value in payload.items()}
-        if name not in self.told: self.say(lines_of("you", fill(role.instructions, **{slot: text for slot, text in texts.items() if f"{{{slot}}}" in role.instructions})))
-        else: self.say("\n".join(lines_of(slot, text) for slot, text in texts.items() if f"{{{slot}}}" in role.instructions and text != self.told[name].get(slot)))
+        texts = {
+            slot: "(as shown)"
+            if is_history(value)
+            else value
+            if isinstance(value, str)
+            else json.dumps(value, ensure_ascii=False, default=str)
+            for slot, value in payload.items()
+        }
+        if name not in self.told:
+            self.say(
+                lines_of(
+                    "you",
+                    fill(
+                        role.instructions,
+                        **{
+                            slot: text
+                            for slot, text in texts.items()
+                            if f"{{{slot}}}" in role.instructions
+                        },
+                    ),
+                )
+            )
+        else:
+            self.say(
+                "\n".join(
+                    lines_of(slot, text)
+                    for slot, text in texts.items()
+                    if f"{{{slot}}}" in role.instructions and text != self.told[name].get(slot)
+                )
+            )
         self.told[name] = texts
 
     def value(self, field: str, form: Mapping[str, Any]) -> Any:
@@ -207,21 +337,31 @@ class _PersonUser:
             try:
                 check_said(text)
                 return _read_field(text, form)
-            except ValueError as e: self.say(lines_of("", shorten(e, 200)))
+            except ValueError as e:
+                self.say(lines_of("", shorten(e, 200)))
         raise UserError("the person left")
 
     async def __call__(self, env: Environment, name: str, payload: Mapping[str, Any]) -> dict:
         "Play a role once"
         role = env.roles[name]
         self.show(name, role, payload)
-        answer = {field: self.value(field, role.schema["properties"][field]) for field in role.schema.get("required", role.schema["properties"])}
+        answer = {
+            field: self.value(field, role.schema["properties"][field])
+            for field in role.schema.get("required", role.schema["properties"])
+        }
         note_answer(env, name, payload, answer)
         return answer
 
 
 def _choices(form):
-    if form.get("type") == "boolean": return ["yes", "no"]
-    return [str(option) for option in {str(option).casefold(): option for option in reversed(form.get("enum", ()))}.values()][::-1]
+    if form.get("type") == "boolean":
+        return ["yes", "no"]
+    return [
+        str(option)
+        for option in {
+            str(option).casefold(): option for option in reversed(form.get("enum", ()))
+        }.values()
+    ][::-1]
 
 
 def _field_question(field: str, form: Mapping[str, Any]) -> str:
@@ -232,15 +372,20 @@ def _field_question(field: str, form: Mapping[str, Any]) -> str:
 
 def _read_field(text: str, form: Mapping[str, Any]) -> Any:
     "Read a field that somebody typed; `ValueError` says what it must be"
-    if not (options := _choices(form)): return text if form.get("type") == "string" else json.loads(text)
-    found = next((option for option in options if option.casefold() == text.strip().casefold()), None)
-    if found is None: raise ValueError(f"Write one of {', '.join(options)}.")
+    if not (options := _choices(form)):
+        return text if form.get("type") == "string" else json.loads(text)
+    found = next(
+        (option for option in options if option.casefold() == text.strip().casefold()), None
+    )
+    if found is None:
+        raise ValueError(f"Write one of {', '.join(options)}.")
     return found == "yes" if form.get("type") == "boolean" else found
 
 # %% ../../nbs/serving/07_play.ipynb #talk_gym
 @dataclass(frozen=True)
 class _ByHandConfig:
     "Which gym is played by hand, and which side is yours"
+
     gym: str = ""
     """Name of a gym (--gym NAME)."""
     side: str = "policy"
@@ -259,27 +404,56 @@ class _ByHandConfig:
     """userrl: with the quirks on which published numbers depend."""
 
     def __post_init__(self):
-        require("play", (self.side in ("policy", "user"), f"side is {shorten(self.side)!r}. Write policy or user (--as user)."), (self.task >= 0, f"task must not be negative, got {self.task}"))
+        require(
+            "play",
+            (
+                self.side in ("policy", "user"),
+                f"side is {shorten(self.side)!r}. Write policy or user (--as user).",
+            ),
+            (self.task >= 0, f"task must not be negative, got {self.task}"),
+        )
 
     def chosen(self) -> tuple[Gym, GymTask]:
         "Give gym and task"
         gym = find_gym(self.gym)
-        tasks = read_gym_rows(self.rows, [gym.name]).tasks[gym.name] if self.rows else gym.tasks(self.task + 1, self.seed)
-        if self.task >= len(tasks): raise ConfigError(f"There is no row {self.task} of {gym.name} in {self.rows}: give a number below {len(tasks)}.")
+        tasks = (
+            read_gym_rows(self.rows, [gym.name]).tasks[gym.name]
+            if self.rows
+            else gym.tasks(self.task + 1, self.seed)
+        )
+        if self.task >= len(tasks):
+            raise ConfigError(
+                f"There is no row {self.task} of {gym.name} in {self.rows}: give a number below {len(tasks)}."
+            )
         return gym, tasks[self.task]
 
 
-async def _watch(gym: Gym, env: Environment, player: Callable, say: Callable[[str], Any] = print) -> None:
+async def _watch(
+    gym: Gym, env: Environment, player: Callable, say: Callable[[str], Any] = print
+) -> None:
     "Show what a player does to a person who is the user"
     while not env.stop:
         said = player(env)
         said = await said if isawaitable(said) else said
         turn = await env.step(said)
-        say("\n" + "\n".join([lines_of("policy", f"[{turn.kind}] {turn.content}" if turn.kind else str(said)), _turn_lines(env)]))
+        say(
+            "\n"
+            + "\n".join(
+                [
+                    lines_of("policy", f"[{turn.kind}] {turn.content}" if turn.kind else str(said)),
+                    _turn_lines(env),
+                ]
+            )
+        )
     say(_end_lines(gym, env))
 
 
-GYM_GROUPS = {"play": _ByHandConfig, "policy": PlayerConfig, "user": GymUserConfig, "judge": GymJudgeConfig}
+GYM_GROUPS = {
+    "play": _ByHandConfig,
+    "policy": PlayerConfig,
+    "user": GymUserConfig,
+    "judge": GymJudgeConfig,
+}
 _SHORT = {"--gym": "--play.gym", "--as": "--play.side"}
 
 
@@ -287,13 +461,31 @@ def talk_gym(argv: Sequence[str], read: Reader) -> int:
     "Play a gym by hand: `humanlm talk --gym NAME`"
     line = cut_line(argv)
     flags = ["=".join([_SHORT.get(name, name), *value]) for name, *value in line.flags]
-    s = parse(GYM_GROUPS, [*(f"--config={path}" for path in line.files), *line.inputs, *flags], "Play a gym: as the policy, or with --as user as the user.", runs=False)
+    s = parse(
+        GYM_GROUPS,
+        [*(f"--config={path}" for path in line.files), *line.inputs, *flags],
+        "Play a gym: as the policy, or with --as user as the user.",
+        runs=False,
+    )
     gym, task = s.play.chosen()
     spoken = [name for name, role in gym.environment.roles.items() if not role.judges]
-    if s.play.side == "user" and not spoken: raise ConfigError(f"The user of {gym.name} says nothing that a person could say. Play the policy, or another gym.")
+    if s.play.side == "user" and not spoken:
+        raise ConfigError(
+            f"The user of {gym.name} says nothing that a person could say. Play the policy, or another gym."
+        )
     config, choice = gym.configured(s.play.max_turns, s.play.compat), find_player(s.play.player)
-    if s.dry_run: return print(f"gym         {gym.name}, task {task.id}\nyou         {s.play.side}\n{f'policy      {choice.name}' if s.play.side == 'user' else f'user        {s.user.model}'}\njudge       {s.judge.model}") or 0
+    if s.dry_run:
+        return (
+            print(
+                f"gym         {gym.name}, task {task.id}\nyou         {s.play.side}\n{f'policy      {choice.name}' if s.play.side == 'user' else f'user        {s.user.model}'}\njudge       {s.judge.model}"
+            )
+            or 0
+        )
     user = _PersonUser(read) if s.play.side == "user" else s.user.player()
     env = gym.play(task, config, user, s.judge.player(), s.play.seed)
-    run_sync(_watch(gym, env, choice.make(s.policy)(gym)) if s.play.side == "user" else _play_by_hand(gym, env, read))
+    run_sync(
+        _watch(gym, env, choice.make(s.policy)(gym))
+        if s.play.side == "user"
+        else _play_by_hand(gym, env, read)
+    )
     return 0

@@ -19,7 +19,17 @@ from typing import Any, ClassVar, NamedTuple
 from ..alignment.scenes import RequestError, optional, read_scene
 from ..alignment.simulator import SimulatorClient, Speech, Utterance
 from ..core.basics import ConfigError, near_miss, require, shorten, to_json
-from ..core.web import LOCAL, SAFE, answer_json, check_key, read_json, serving_app, unless_gone, web_app, web_libraries
+from humanlm.core.web import (
+    LOCAL,
+    SAFE,
+    answer_json,
+    check_key,
+    read_json,
+    serving_app,
+    unless_gone,
+    web_app,
+    web_libraries,
+)
 from ..clients.protocol import ChatRequest
 from .vllm import vllm_program
 
@@ -30,6 +40,7 @@ ENGINES = ("auto", "transformers", "vllm")
 @dataclass(frozen=True)
 class ServiceConfig:
     "Where a service listens, what writes, and what a request may ask for"
+
     host: str = "127.0.0.1"
     """Address to listen on. 0.0.0.0: all networks."""
     port: int = 8000
@@ -53,10 +64,19 @@ class ServiceConfig:
 
     def __post_init__(self):
         counts = ("max_tokens", "max_n", "max_body", "max_waiting")
-        require(self.group, (0 <= self.port < 2**16, f"port must be from 0 to 65535, got {self.port}"),
-                (bool(self.host.strip()), "host must name an address"),
-                (self.engine in ENGINES, f"engine is {self.engine!r}.{near_miss(self.engine, ENGINES)}"),
-                *((getattr(self, c) > 0, f"{c} must be above 0, got {getattr(self, c)}") for c in counts))
+        require(
+            self.group,
+            (0 <= self.port < 2**16, f"port must be from 0 to 65535, got {self.port}"),
+            (bool(self.host.strip()), "host must name an address"),
+            (
+                self.engine in ENGINES,
+                f"engine is {self.engine!r}.{near_miss(self.engine, ENGINES)}",
+            ),
+            *(
+                (getattr(self, c) > 0, f"{c} must be above 0, got {getattr(self, c)}")
+                for c in counts
+            ),
+        )
 
     def choose_engine(self) -> str:  # vllm or transformers
         "Choose what writes; `ConfigError` if vLLM is asked for and not there"
@@ -64,14 +84,17 @@ class ServiceConfig:
             has_gpu = any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/kfd").exists()
             return "vllm" if has_gpu and vllm_program() else "transformers"
         if self.engine == "vllm" and not vllm_program():
-            raise ConfigError("The command vllm was not found. Next: install vLLM in an environment of its own and name its command in "
-                              f"HUMANLM_VLLM (HUMANLM_VLLM=vllm-env/bin/vllm), or take --{self.group}.engine transformers.")
+            raise ConfigError(
+                "The command vllm was not found. Next: install vLLM in an environment of its own and name its command in "
+                f"HUMANLM_VLLM (HUMANLM_VLLM=vllm-env/bin/vllm), or take --{self.group}.engine transformers."
+            )
         return self.engine
 
 
 @dataclass(frozen=True)
 class ServeConfig(ServiceConfig):
     "Where a simulator is served"
+
     name: str | None = None
     """Name of the model in requests. null: the name of its folder."""
     plain: bool = False
@@ -81,11 +104,14 @@ class ServeConfig(ServiceConfig):
 def _error_body(error: RequestError) -> dict:
     "An error in OpenAI's form"
     kind = "invalid_request_error" if error.status < 500 else "server_error"
-    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
+    return {
+        "error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}
+    }
 
 # %% ../../nbs/serving/03_service.ipynb #CompletionRequest
 class _CompletionRequest(NamedTuple):
     "What a request asks for"
+
     chat: ChatRequest
     stream: bool = False
     stream_usage: bool = False  # a stream ends with its usage
@@ -99,32 +125,83 @@ def _number(
     kind: type = float,  # int: whole numbers only
 ) -> Any:  # None where it was not given
     "Read a number of a request"
-    def fits(value): return isinstance(value, (int, kind)) and not isinstance(value, bool) and low <= value <= high
+
+    def fits(value):
+        return (
+            isinstance(value, (int, kind)) and not isinstance(value, bool) and low <= value <= high
+        )
 
     what = "a whole number" if kind is int else "a number"
     return optional(body, name, fits, f"{what} from {low:g} to {high:g}")
 
 # %% ../../nbs/serving/03_service.ipynb #READ
-READ = ("model", "messages", "persona", "level", "source", "states", "n", "temperature", "top_p", "max_tokens", "max_completion_tokens",
-        "stop", "seed", "stream", "stream_options")
-CHANGE_NOTHING = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls")
-NEUTRAL = {"frequency_penalty": (0,), "presence_penalty": (0,), "logprobs": (False,), "top_logprobs": (0,), "logit_bias": ({},),
-           "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "response_format": ({"type": "text"},),
-           "modalities": (["text"],), "reasoning_effort": (), "verbosity": (), "audio": (), "prediction": ()}
+READ = (
+    "model",
+    "messages",
+    "persona",
+    "level",
+    "source",
+    "states",
+    "n",
+    "temperature",
+    "top_p",
+    "max_tokens",
+    "max_completion_tokens",
+    "stop",
+    "seed",
+    "stream",
+    "stream_options",
+)
+CHANGE_NOTHING = (
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "parallel_tool_calls",
+)
+NEUTRAL = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "logit_bias": ({},),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "reasoning_effort": (),
+    "verbosity": (),
+    "audio": (),
+    "prediction": (),
+}
 
 # %% ../../nbs/serving/03_service.ipynb #check_fields
-def _check_fields(body: Mapping[str, Any], read: Sequence[str] = READ) -> None:  # read: fields that are read
+def _check_fields(
+    body: Mapping[str, Any], read: Sequence[str] = READ
+) -> None:  # read: fields that are read
     "Refuse fields that do not exist, and those that ask for what cannot be done here"
     for name, value in body.items():
         if name in NEUTRAL:
             if value is not None and value not in NEUTRAL[name]:
-                raise RequestError(f"{name} is not supported here, got {shorten(repr(value))}", name, code="unsupported_value")
+                raise RequestError(
+                    f"{name} is not supported here, got {shorten(repr(value))}",
+                    name,
+                    code="unsupported_value",
+                )
         elif name not in (*read, *CHANGE_NOTHING):
-            raise RequestError(f"Unknown field {shorten(repr(name))}.{near_miss(name, read)}", name, code="unknown_parameter")
+            raise RequestError(
+                f"Unknown field {shorten(repr(name))}.{near_miss(name, read)}",
+                name,
+                code="unknown_parameter",
+            )
 
 # %% ../../nbs/serving/03_service.ipynb #read_stop
 def _read_stop(body: Mapping[str, Any]) -> tuple[str, ...]:
     "Read stop strings: one, or up to four"
+
     def fits(value):
         texts = value if isinstance(value, list) else [value]
         return len(texts) <= 4 and all(isinstance(s, str) and s for s in texts)
@@ -135,16 +212,24 @@ def _read_stop(body: Mapping[str, Any]) -> tuple[str, ...]:
 # %% ../../nbs/serving/03_service.ipynb #read_cap
 def _read_cap(body: Mapping[str, Any], most: int) -> int | None:
     "Read the cap of an answer, in tokens, under its new or its old name"
-    name = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
+    name = (
+        "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
+    )
     return _number(body, name, 1, most, int)
 
 # %% ../../nbs/serving/03_service.ipynb #read_stream
-def _is_switch(value): return isinstance(value, bool)
+def _is_switch(value):
+    return isinstance(value, bool)
 
 
 def _read_stream(body: Mapping[str, Any]) -> tuple[bool, bool]:
     "Read whether to stream, and whether a stream ends with its usage"
-    options = optional(body, "stream_options", lambda o: isinstance(o, dict), "an object with include_usage") or {}
+    options = (
+        optional(
+            body, "stream_options", lambda o: isinstance(o, dict), "an object with include_usage"
+        )
+        or {}
+    )
     usage = optional(options, "include_usage", _is_switch, "true or false", "stream_options.")
     return optional(body, "stream", _is_switch, "true or false") is True, usage is True
 
@@ -165,26 +250,38 @@ def read_chat(
     if not isinstance(messages, list) or not messages:
         raise RequestError("messages must be a list with at least one message", "messages")
     return ChatRequest(
-        tuple(messages), temperature=_number(body, "temperature", 0, 2), top_p=_number(body, "top_p", 1e-6, 1), stop=_read_stop(body),
-        max_tokens=_read_cap(body, config.max_tokens) or config.max_tokens, seed=_number(body, "seed", -2**63, 2**63 - 1, int),
-        n=_number(body, "n", 1, config.max_n, int) or 1)
+        tuple(messages),
+        temperature=_number(body, "temperature", 0, 2),
+        top_p=_number(body, "top_p", 1e-6, 1),
+        stop=_read_stop(body),
+        max_tokens=_read_cap(body, config.max_tokens) or config.max_tokens,
+        seed=_number(body, "seed", -(2**63), 2**63 - 1, int),
+        n=_number(body, "n", 1, config.max_n, int) or 1,
+    )
 
 
 def _read_request(body: Any, config: ServeConfig) -> _CompletionRequest:  # body: parsed JSON
     "Read a request to a simulator"
-    chat = replace(read_chat(body, config), extra={name: body[name] for name in OURS if body.get(name) is not None})
+    chat = replace(
+        read_chat(body, config),
+        extra={name: body[name] for name in OURS if body.get(name) is not None},
+    )
     return _CompletionRequest(chat, *_read_stream(body))
 
 # %% ../../nbs/serving/03_service.ipynb #message_of
 def _message_of(said: Utterance) -> dict:
     "The message of an answer; a thought stands beside the text"
-    return {"role": "assistant", "content": said.text} | ({"reasoning_content": said.thought} if said.thought else {})
+    return {"role": "assistant", "content": said.text} | (
+        {"reasoning_content": said.thought} if said.thought else {}
+    )
 
 
 def _completion_body(name: str, speech: Speech) -> dict:  # name: of the model
     "A whole answer"
     ours = (speech.reply().extra or {}) | {"ignored_system_messages": speech.scene.ignored}
-    return answers_body(name, [(_message_of(u), u.finish) for u in speech.said], _usage(speech)) | {"humanlm": ours}
+    return answers_body(name, [(_message_of(u), u.finish) for u in speech.said], _usage(speech)) | {
+        "humanlm": ours
+    }
 
 
 def answers_body(
@@ -193,27 +290,45 @@ def answers_body(
     usage: dict[str, int],
 ) -> dict:
     "Answers in OpenAI's form"
-    choices = [{"index": i, "message": message, "logprobs": None, "finish_reason": finish} for i, (message, finish) in enumerate(said)]
+    choices = [
+        {"index": i, "message": message, "logprobs": None, "finish_reason": finish}
+        for i, (message, finish) in enumerate(said)
+    ]
     return _head("chat.completion", name) | {"choices": choices, "usage": usage}
 
 
-def _head(kind, name): return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": name}
+def _head(kind, name):
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": name,
+    }
 
 
 def usage_body(tokens_in: int, tokens_out: int) -> dict[str, int]:
     "What was read and written"
-    return {"prompt_tokens": tokens_in, "completion_tokens": tokens_out, "total_tokens": tokens_in + tokens_out}
+    return {
+        "prompt_tokens": tokens_in,
+        "completion_tokens": tokens_out,
+        "total_tokens": tokens_in + tokens_out,
+    }
 
 
-def _usage(speech): return usage_body(speech.tokens_in, speech.tokens_out)
+def _usage(speech):
+    return usage_body(speech.tokens_in, speech.tokens_out)
 
 # %% ../../nbs/serving/03_service.ipynb #chunks
-def _chunks(name: str, speech: Speech, usage: bool = False) -> Iterator[dict]:  # name: of the model; usage: end with the tokens
+def _chunks(
+    name: str, speech: Speech, usage: bool = False
+) -> Iterator[dict]:  # name: of the model; usage: end with the tokens
     "The pieces of a streamed answer"
     head = _head("chat.completion.chunk", name)
     for i, u in enumerate(speech.said):
         for delta, finish in ((_message_of(u), None), ({}, u.finish)):
-            yield head | {"choices": [{"index": i, "delta": delta, "logprobs": None, "finish_reason": finish}]}
+            yield head | {
+                "choices": [{"index": i, "delta": delta, "logprobs": None, "finish_reason": finish}]
+            }
     if usage:
         yield head | {"choices": [], "usage": _usage(speech)}
 
@@ -241,9 +356,19 @@ class Service:
         asked = _read_request(body, self.config)
         read_scene(asked.chat, self.client.levels)
         if body.get("model") != self.name:
-            raise RequestError(f"There is no model {shorten(repr(body.get('model')))} here, only {self.name!r}", "model", 404, "model_not_found")
+            raise RequestError(
+                f"There is no model {shorten(repr(body.get('model')))} here, only {self.name!r}",
+                "model",
+                404,
+                "model_not_found",
+            )
         if self.waiting >= self.config.max_waiting:
-            raise RequestError(f"{self.waiting} requests are waiting already. Try again in a moment.", None, 503, "overloaded")
+            raise RequestError(
+                f"{self.waiting} requests are waiting already. Try again in a moment.",
+                None,
+                503,
+                "overloaded",
+            )
         return asked
 
     async def answer(self, asked: _CompletionRequest) -> Speech:
@@ -254,12 +379,19 @@ class Service:
         except RequestError:
             raise
         except Exception as e:
-            raise RequestError(f"The model failed: {type(e).__name__}: {shorten(e, 200)}", None, 500, "engine_failed") from e
+            raise RequestError(
+                f"The model failed: {type(e).__name__}: {shorten(e, 200)}",
+                None,
+                500,
+                "engine_failed",
+            ) from e
         finally:
             self.waiting -= 1
 
 # %% ../../nbs/serving/03_service.ipynb #stream
-async def _stream(service: Service, asked: _CompletionRequest, quiet: float = 10.0) -> AsyncIterator[str]:
+async def _stream(
+    service: Service, asked: _CompletionRequest, quiet: float = 10.0
+) -> AsyncIterator[str]:
     "Answer with server-sent events; a comment every `quiet` seconds keeps the line open"
     job = asyncio.ensure_future(service.answer(asked))
     try:
@@ -278,7 +410,9 @@ def make_app(
     service: Service,
 ) -> Any:  # an ASGI application
     "Put a service behind OpenAI's addresses"
-    async def health(request): return answer_json({"status": "ok", "waiting": service.waiting})
+
+    async def health(request):
+        return answer_json({"status": "ok", "waiting": service.waiting})
 
     async def models(request):
         check_key(request, service.key)
@@ -288,23 +422,38 @@ def make_app(
         check_key(request, service.key)
         asked = service.read(await read_json(request, service.config.max_body))
         if asked.stream:
-            return web_libraries().StreamingResponse(_stream(service, asked), headers=SAFE, media_type="text/event-stream")
-        return answer_json(_completion_body(service.name, await unless_gone(request, service.answer(asked))))
+            return web_libraries().StreamingResponse(
+                _stream(service, asked), headers=SAFE, media_type="text/event-stream"
+            )
+        return answer_json(
+            _completion_body(service.name, await unless_gone(request, service.answer(asked)))
+        )
 
-    routes = {"POST /v1/chat/completions": complete, "GET /v1/models": models, "GET /health": health}
+    routes = {
+        "POST /v1/chat/completions": complete,
+        "GET /v1/models": models,
+        "GET /health": health,
+    }
     return web_app(routes, refused, () if service.key else LOCAL, [RequestError])
 
 # %% ../../nbs/serving/03_service.ipynb #model_body
 def _model_body(service: Service) -> dict:
     "The entry of the model in the list of models"
-    return {"id": service.name, "object": "model", "created": service.created, "owned_by": "humanlm",
-            "levels": list(service.client.levels)}
+    return {
+        "id": service.name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "humanlm",
+        "levels": list(service.client.levels),
+    }
 
 # %% ../../nbs/serving/03_service.ipynb #refused
 def refused(e: Any) -> Any:
     "Answer with an error in OpenAI's form"
     e = e if isinstance(e, RequestError) else RequestError(str(e), None, e.status, e.code)
-    return answer_json(_error_body(e), e.status, **({"Retry-After": "1"} if e.status == 503 else {}))
+    return answer_json(
+        _error_body(e), e.status, **({"Retry-After": "1"} if e.status == 503 else {})
+    )
 
 # %% ../../nbs/serving/03_service.ipynb #serving
 @contextlib.contextmanager

@@ -35,7 +35,9 @@ def typed(
     if not persona.strip():
         raise ConfigError("Nobody is to be played: say who it is, in words.")
     context = as_context(_spoken(said), SPEAKER)
-    return Example("typed", source, "test", SPEAKER, "typed", Persona(SPEAKER, persona.strip()), context, "")
+    return Example(
+        "typed", source, "test", SPEAKER, "typed", Persona(SPEAKER, persona.strip()), context, ""
+    )
 
 # %% ../../nbs/serving/06_talk.ipynb #spoken
 def _spoken(said: str) -> list[tuple[str, str]]:  # name, text
@@ -54,12 +56,15 @@ def _spoken(said: str) -> list[tuple[str, str]]:  # name, text
 # %% ../../nbs/serving/06_talk.ipynb #said_text
 def _said_text(example: Example) -> str:
     "Write a conversation as `typed` reads it"
-    return "\n".join(f"{SPEAKER if m.name == example.user_id else m.name}: {m.content}" for m in example.context)
+    return "\n".join(
+        f"{SPEAKER if m.name == example.user_id else m.name}: {m.content}" for m in example.context
+    )
 
 # %% ../../nbs/serving/06_talk.ipynb #Interview
 @dataclass(frozen=True)
 class Interview:
     "What a simulated person answered, and what a judge says about it"
+
     example: Example
     said: Mapping[str, Utterance] = field(default_factory=dict)  # level → what was said, so far
     evaluation: Evaluation | None = None  # None: not judged
@@ -88,7 +93,9 @@ class Interview:
             return self
         texts = {level: u.text if u.is_read else "" for level, u in self.said.items()}
         statuses = {level: u.status for level, u in self.said.items()}
-        found = run_sync(judge_texts([self.example], [texts], judge, [statuses], reply_states=False))
+        found = run_sync(
+            judge_texts([self.example], [texts], judge, [statuses], reply_states=False)
+        )
         return replace(self, evaluation=found[0], judge=judge.name)
 
     def next(self, text: str, name: str = "you") -> Example:
@@ -98,7 +105,8 @@ class Interview:
         more = Message(f"said-{n + 1}", name="@you" if name == e.user_id else name, content=text)
         return replace(e, id=f"{e.id}+", context=(*e.context, answer, more), reply="", states=None)
 
-    def _repr_html_(self) -> str: return _interview_html(self)._repr_html_()
+    def _repr_html_(self) -> str:
+        return _interview_html(self)._repr_html_()
 
     def level_lines(self, level: str) -> str:
         "Write one level, its thought before it"
@@ -112,36 +120,73 @@ class Interview:
         lines = [lines_of("real reply", self.example.reply)] if self.example.reply else []
         for level in self.said if self.evaluation else ():
             score = self.score(level)
-            if score is None: continue
+            if score is None:
+                continue
             number = "no score" if math.isnan(score.value) else f"{score.value:.2f}"
             reason = score.reason if score.reason not in ("", score.status) else ""
-            lines.append(lines_of(f"  {level}", " ".join(filter(None, (number, score.status * (score.status != "scored"), shorten(reason, 200))))))
-        return "\n".join(lines[:1] + [f"judge           {self.judge}"] * bool(self.evaluation) + lines[1:])
+            lines.append(
+                lines_of(
+                    f"  {level}",
+                    " ".join(
+                        filter(
+                            None,
+                            (
+                                number,
+                                score.status * (score.status != "scored"),
+                                shorten(reason, 200),
+                            ),
+                        )
+                    ),
+                )
+            )
+        return "\n".join(
+            lines[:1] + [f"judge           {self.judge}"] * bool(self.evaluation) + lines[1:]
+        )
 
 # %% ../../nbs/serving/06_talk.ipynb #talk_before
 def _talk_before(example: Example) -> Html:
     "Draw the person and what was said before"
-    who = tag("p", tag("b", "Persona"), tag("br"), cut(persona_text(example.persona), 1500), style="white-space:pre-wrap")
+    who = tag(
+        "p",
+        tag("b", "Persona"),
+        tag("br"),
+        cut(persona_text(example.persona), 1500),
+        style="white-space:pre-wrap",
+    )
     return who + _conversation(example)
 
 # %% ../../nbs/serving/06_talk.ipynb #conversation
 def _conversation(example: Example) -> Html:
     "Draw what was said before"
-    said = (bubble(m.name or "somebody", cut(m.content, 1500), m.name == example.user_id) for m in example.context)
+    said = (
+        bubble(m.name or "somebody", cut(m.content, 1500), m.name == example.user_id)
+        for m in example.context
+    )
     return Html().join(said)
 
 # %% ../../nbs/serving/06_talk.ipynb #states_table
 def _states_table(interview: Interview) -> Html:
     "Draw the states level by level: what the model says, what is known, what the judge says"
+
     def line(level):
         status, score = interview.said[level].status, interview.score(level)
         said = cut(interview.text(level), 400) or tag("i", "nothing that can be read")
         said += "" if status == "ok" else " " + tag("small", f"({status})")
         known = (interview.example.states or {}).get(level) or ""
-        return [tag("th", level, style="white-space:nowrap"), said, known, score_mark(score) if score else ""]
+        return [
+            tag("th", level, style="white-space:nowrap"),
+            said,
+            known,
+            score_mark(score) if score else "",
+        ]
 
     levels = [level for level in interview.said if level != "response"]
-    titles = ("state", "the model says", "known (synthetic)" if interview.example.states else "", interview.judge)
+    titles = (
+        "state",
+        "the model says",
+        "known (synthetic)" if interview.example.states else "",
+        interview.judge,
+    )
     return Table(titles, [line(level) for level in levels], "l").html() if levels else Html()
 
 # %% ../../nbs/serving/06_talk.ipynb #replies
@@ -150,12 +195,23 @@ def _replies(interview: Interview) -> Html:
     if "response" not in interview.said:
         return tag("p", tag("i", "writing …"))
     status, score = interview.said["response"].status, interview.score("response")
-    note = "" if status == "ok" else tag("div", tag("small", f"({status})"), style="margin:0 0 6px 18%")
-    mine = bubble("simulated", cut(interview.text("response"), 1500) or "(no reply)", True, "#cfe8d5") + note
+    note = (
+        ""
+        if status == "ok"
+        else tag("div", tag("small", f"({status})"), style="margin:0 0 6px 18%")
+    )
+    mine = (
+        bubble("simulated", cut(interview.text("response"), 1500) or "(no reply)", True, "#cfe8d5")
+        + note
+    )
     if not interview.example.reply:
         return mine
     words = tag("span", f"{interview.judge} on the simulated reply beside the real one:")
-    view = tag("div", words, score_mark(score), style="display:flex;flex-wrap:wrap;gap:6px") if score else ""
+    view = (
+        tag("div", words, score_mark(score), style="display:flex;flex-wrap:wrap;gap:6px")
+        if score
+        else ""
+    )
     return mine + bubble("real reply", cut(interview.example.reply, 1500), True, "#dbe6f6") + view
 
 # %% ../../nbs/serving/06_talk.ipynb #thought_box
@@ -163,27 +219,51 @@ def _thought_box(interview: Interview, level: str) -> Html:
     "Draw the thought before a level, where there is one"
     if not interview.thought(level):
         return Html()
-    return fold(f"Thought before {level}", bubble("", cut(interview.thought(level), 3000), colour="#fbf3d9"), open="open")
+    return fold(
+        f"Thought before {level}",
+        bubble("", cut(interview.thought(level), 3000), colour="#fbf3d9"),
+        open="open",
+    )
 
 # %% ../../nbs/serving/06_talk.ipynb #interview_html
-def _interview_html(interview: Interview, before: Html | None = None) -> Html:  # before: what stands above; None: persona and context
+def _interview_html(
+    interview: Interview, before: Html | None = None
+) -> Html:  # before: what stands above; None: persona and context
     "Draw everything that was said"
     above = _talk_before(interview.example) if before is None else before
     thoughts = (_thought_box(interview, level) for level in interview.said)
-    return tag("div", above, _states_table(interview), *thoughts, _replies(interview), style="max-width:690px;font:14px/1.45 sans-serif")
+    return tag(
+        "div",
+        above,
+        _states_table(interview),
+        *thoughts,
+        _replies(interview),
+        style="max-width:690px;font:14px/1.45 sans-serif",
+    )
 
 # %% ../../nbs/serving/06_talk.ipynb #lines_of
 def lines_of(name: str, text: str, width: int = 100) -> str:
     "Write a text behind its name, wrapped and without control characters"
     plain = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
-    body = [piece for line in plain.splitlines() or [""] for piece in textwrap.wrap(line, width - 16) or [""]]
+    body = [
+        piece
+        for line in plain.splitlines() or [""]
+        for piece in textwrap.wrap(line, width - 16) or [""]
+    ]
     return f"{name[:15]:<16}" + f"\n{'':<16}".join(body)
 
 # %% ../../nbs/serving/06_talk.ipynb #before_lines
 def before_lines(example: Example) -> str:
     "Write the person and what was said before"
-    return "\n".join([lines_of("persona", persona_text(example.persona)),
-                      *(lines_of("(themselves)" if m.name == example.user_id else m.name, m.content) for m in example.context)])
+    return "\n".join(
+        [
+            lines_of("persona", persona_text(example.persona)),
+            *(
+                lines_of("(themselves)" if m.name == example.user_id else m.name, m.content)
+                for m in example.context
+            ),
+        ]
+    )
 
 # %% ../../nbs/serving/06_talk.ipynb #Talk
 class Talk:
@@ -205,9 +285,17 @@ class Talk:
     ) -> Iterator[Interview]:  # after each level, and after the judge
         "Ask a person, and show how far it is"
         setup, interview = self.client.setup, Interview(example)
-        for levels in [None] if setup.hierarchy.asks == "together" else [[level] for level in self.client.levels]:
-            known = {level: u.text for level, u in interview.said.items() if u.is_read}  # what a composed reply comes after
-            found = run_sync(self.client.say(example, levels, replace(setup.sampling, seed=seed), known))
+        for levels in (
+            [None]
+            if setup.hierarchy.asks == "together"
+            else [[level] for level in self.client.levels]
+        ):
+            known = {
+                level: u.text for level, u in interview.said.items() if u.is_read
+            }  # what a composed reply comes after
+            found = run_sync(
+                self.client.say(example, levels, replace(setup.sampling, seed=seed), known)
+            )
             for level, said in found.items():
                 interview = interview.add({level: said})
                 yield interview
@@ -225,7 +313,9 @@ class Talk:
 # %% ../../nbs/serving/06_talk.ipynb #title_of
 def title_of(number: int, example: Example) -> str:
     "Name an example in a menu"
-    return f"{number}. {shorten(example.user_id, 20)} on: {shorten(example.context[-1].content, 60)}"
+    return (
+        f"{number}. {shorten(example.user_id, 20)} on: {shorten(example.context[-1].content, 60)}"
+    )
 
 # %% ../../nbs/serving/06_talk.ipynb #TalkWidget
 class _TalkWidget:
@@ -250,29 +340,53 @@ class _TalkWidget:
     def draw(self) -> None:
         "Lay the controls out"
         w = optional("ipywidgets")
-        people = [("somebody new", -1), *((title_of(i, e), i) for i, e in enumerate(self.talk.examples))]
+        people = [
+            ("somebody new", -1),
+            *((title_of(i, e), i) for i, e in enumerate(self.talk.examples)),
+        ]
         first, wide = 0 if self.talk.examples else -1, dict(width="auto")
         self.menu: Any = w.Dropdown(options=people, value=first, description="who", layout=wide)
-        self.persona, self.said = (w.Textarea(description=name, layout=wide | dict(height="72px")) for name in ("persona", "said"))
-        self.answer = w.Button(description="Answer", button_style="primary", layout=dict(margin="2px 2px 2px 92px"))
-        self.seed = w.BoundedIntText(0, min=0, max=2**31, description="seed", layout=dict(width="200px"))
-        self.next = w.Text(description="you", placeholder="go on with the conversation", layout=dict(flex="1 1 auto"))
+        self.persona, self.said = (
+            w.Textarea(description=name, layout=wide | dict(height="72px"))
+            for name in ("persona", "said")
+        )
+        self.answer = w.Button(
+            description="Answer", button_style="primary", layout=dict(margin="2px 2px 2px 92px")
+        )
+        self.seed = w.BoundedIntText(
+            0, min=0, max=2**31, description="seed", layout=dict(width="200px")
+        )
+        self.next = w.Text(
+            description="you",
+            placeholder="go on with the conversation",
+            layout=dict(flex="1 1 auto"),
+        )
         self.reply = w.Button(description="Say")
         self.state, self.page = w.Label(), w.HTML()
-        lines = w.HBox([self.answer, self.seed, self.state]), self.page, w.HBox([self.next, self.reply])
-        self.box = w.VBox([self.menu, self.persona, self.said, *lines], layout=dict(max_width="690px"))
+        lines = (
+            w.HBox([self.answer, self.seed, self.state]),
+            self.page,
+            w.HBox([self.next, self.reply]),
+        )
+        self.box = w.VBox(
+            [self.menu, self.persona, self.said, *lines], layout=dict(max_width="690px")
+        )
 
     def chosen(self) -> Example:
         "Give the person of the boxes: the one of the menu, or somebody new"
         if self.menu.value >= 0:
             example = self.talk.examples[self.menu.value]
-            if (self.persona.value, self.said.value) == (persona_text(example.persona), _said_text(example)):
+            if (self.persona.value, self.said.value) == (
+                persona_text(example.persona),
+                _said_text(example),
+            ):
                 return example
         return typed(self.persona.value, self.said.value, self.talk.client.setup.source)
 
     def continued(self) -> Example:
         "Go on with what was said"
-        if not self.next.value.strip(): raise ConfigError("Say something first.")
+        if not self.next.value.strip():
+            raise ConfigError("Say something first.")
         return self.interview.next(self.next.value)
 
     def run(self, example: Callable[[], Example]) -> None:
@@ -281,8 +395,12 @@ class _TalkWidget:
         try:
             asked = example()
             for self.interview in self.talk.follow(asked, self.seed.value):
-                self.state.value = f"{len(self.interview.said)} of {len(self.talk.client.levels)} levels"
-                self.page.value = _interview_html(self.interview, _conversation(asked))._repr_html_()
+                self.state.value = (
+                    f"{len(self.interview.said)} of {len(self.talk.client.levels)} levels"
+                )
+                self.page.value = _interview_html(
+                    self.interview, _conversation(asked)
+                )._repr_html_()
             self.state.value, self.next.value = "", ""
         except HumanLMError as e:
             self.state.value = shorten(e, 200)

@@ -48,12 +48,30 @@ def vllm_command(
 ) -> list[str]:
     "Spell the command that starts vLLM for a model, or for an adapter on its base"
     from humanlm.models.checkpoints import adapter_base
+
     base, template = adapter_base(place), Path(place) / "chat_template.jinja"
     adapter = ["--enable-lora", "--lora-modules", f"{name}={place}"] if base else []
     rank = ["--max-lora-rank", str(_vllm_rank(place))] if base else []
     shown = ["--chat-template", str(template)] if template.is_file() else []
-    return [program, "serve", str(base or place), "--served-model-name", f"{name}-base" if base else name, "--host", host,
-            "--port", str(port), "--dtype", dtype, "--generation-config", "vllm", *shown, *adapter, *rank, *more]
+    return [
+        program,
+        "serve",
+        str(base or place),
+        "--served-model-name",
+        f"{name}-base" if base else name,
+        "--host",
+        host,
+        "--port",
+        str(port),
+        "--dtype",
+        dtype,
+        "--generation-config",
+        "vllm",
+        *shown,
+        *adapter,
+        *rank,
+        *more,
+    ]
 
 # %% ../../nbs/serving/01_vllm.ipynb #vllm_rank
 def _vllm_rank(place: str | Path) -> int:
@@ -67,8 +85,14 @@ class _Child:
 
     def __init__(self, command: Sequence[str]):
         self.log, self.program = tempfile.TemporaryFile(), Path(command[0]).name
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT,
-                                        start_new_session=True, preexec_fn=_end_with_parent)
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
 
     def words(self, most: int = 2000) -> str:
         "The end of what it has printed"
@@ -81,7 +105,11 @@ class _Child:
         end = time.monotonic() + seconds
         while not ready():
             if self.process.poll() is not None or time.monotonic() > end:
-                how = "takes too long" if self.process.poll() is None else f"ended with {self.process.returncode}"
+                how = (
+                    "takes too long"
+                    if self.process.poll() is None
+                    else f"ended with {self.process.returncode}"
+                )
                 raise ConfigError(f"{self.program} {how}. Its last words:\n{self.words()}")
             time.sleep(0.2)
 
@@ -114,6 +142,7 @@ def _written_ids(body: dict, name: str) -> list[int]:  # body: as vLLM sent it; 
 # %% ../../nbs/serving/01_vllm.ipynb #VLLMPolicy
 class VLLMPolicy:
     "A model behind a server of vLLM; it makes batches of whatever is under way"
+
     batches = True
 
     def __init__(
@@ -124,31 +153,67 @@ class VLLMPolicy:
         child: _Child | None = None,  # its process, if it is ours
     ):
         from openai import AsyncOpenAI
-        self.name, self.renderer, self.tokenizer, self.child = name, renderer, renderer.tokenizer, child
-        self.limits = Limits()
-        self.clients = PerLoop(lambda: AsyncOpenAI(base_url=url, api_key="none", timeout=3600.0, max_retries=0))
 
-    async def generate(self, rows: Sequence[dict], sampling: Sampling | None = None) -> list[Completion]:
+        self.name, self.renderer, self.tokenizer, self.child = (
+            name,
+            renderer,
+            renderer.tokenizer,
+            child,
+        )
+        self.limits = Limits()
+        self.clients = PerLoop(
+            lambda: AsyncOpenAI(base_url=url, api_key="none", timeout=3600.0, max_retries=0)
+        )
+
+    async def generate(
+        self, rows: Sequence[dict], sampling: Sampling | None = None
+    ) -> list[Completion]:
         "Complete each row; a single seed is counted up from row to row"
         s = sampling or Sampling()
-        seeds = s.seed if isinstance(s.seed, tuple) else [None if s.seed is None else s.seed + i for i in range(len(rows))]
-        return list(await asyncio.gather(*(self._completed(row, s, seed) for row, seed in zip(rows, seeds, strict=True))))
+        seeds = (
+            s.seed
+            if isinstance(s.seed, tuple)
+            else [None if s.seed is None else s.seed + i for i in range(len(rows))]
+        )
+        return list(
+            await asyncio.gather(
+                *(self._completed(row, s, seed) for row, seed in zip(rows, seeds, strict=True))
+            )
+        )
 
     async def _completed(self, row, s, seed):
         from humanlm.models.prompts import end_ids
         from humanlm.models.sampling import cut_completion
+
         ids, ends = self.renderer.prompt_ids(row), list(end_ids(self.tokenizer))
-        body = {"model": self.name, "prompt": ids, "n": 1, "seed": seed, "max_tokens": row["max_tokens"], "stop": list(row["stop"]),
-                "temperature": s.temperature, "top_p": s.top_p, "top_k": s.top_k or -1, "stop_token_ids": ends,
-                "include_stop_str_in_output": True, "skip_special_tokens": False, "return_token_ids": True}
-        return cut_completion(self.tokenizer, await self._ids(body), row["stop"], row["max_tokens"], ends, ids)
+        body = {
+            "model": self.name,
+            "prompt": ids,
+            "n": 1,
+            "seed": seed,
+            "max_tokens": row["max_tokens"],
+            "stop": list(row["stop"]),
+            "temperature": s.temperature,
+            "top_p": s.top_p,
+            "top_k": s.top_k or -1,
+            "stop_token_ids": ends,
+            "include_stop_str_in_output": True,
+            "skip_special_tokens": False,
+            "return_token_ids": True,
+        }
+        return cut_completion(
+            self.tokenizer, await self._ids(body), row["stop"], row["max_tokens"], ends, ids
+        )
 
     async def _ids(self, body) -> Any:
         from openai import OpenAIError
+
         limits, name = self.limits, f"vllm/{self.name}"
         for attempt in range(1, limits.attempts + 1):
             try:
-                return _written_ids(await post(self.clients.get(), "/completions", body, OpenAIError, name), name)
+                return _written_ids(
+                    await post(self.clients.get(), "/completions", body, OpenAIError, name), name
+                )
             except LLMError as e:
                 if not e.retryable or attempt == limits.attempts:
                     raise
@@ -156,7 +221,8 @@ class VLLMPolicy:
 
     def close(self) -> None:
         "End vLLM, if it is ours"
-        if self.child: self.child.close()
+        if self.child:
+            self.child.close()
 
     @classmethod
     def start(
@@ -169,7 +235,12 @@ class VLLMPolicy:
     ) -> "VLLMPolicy":
         "Start vLLM for a model and wait until it answers"
         from humanlm.models.checkpoints import load_tokenizer
-        renderer = ModelPolicy(None, load_tokenizer(place, own.get("template", "humanlm")), own.get("max_prompt_tokens", 1024))
+
+        renderer = ModelPolicy(
+            None,
+            load_tokenizer(place, own.get("template", "humanlm")),
+            own.get("max_prompt_tokens", 1024),
+        )
         child, port = start_server(place, name, dtype, more)
         return cls(f"http://127.0.0.1:{port}/v1", name, renderer, child)
 
@@ -199,7 +270,9 @@ def is_up(url: str) -> bool:
     "Whether a server answers at an address"
     from http.client import HTTPException
     from urllib.request import ProxyHandler, build_opener
+
     try:
-        with build_opener(ProxyHandler({})).open(url, timeout=5) as answer: return answer.status == 200
+        with build_opener(ProxyHandler({})).open(url, timeout=5) as answer:
+            return answer.status == 200
     except (OSError, HTTPException):
         return False

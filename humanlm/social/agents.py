@@ -20,9 +20,24 @@ from ..clients.client import ChatClient
 from ..clients.names import client as chat_client
 from ..clients.protocol import LLMError, chat
 from ..clients.reader import fenced, fill
-from .episodes import (
-    Action, Agent, DIMENSIONS, Episode, KINDS, Mark, Observation, Role, Scenario, ScriptedAgent, AgentView, agent_name, awaited,
-    from_trajectory, run_episode, to_trajectory)
+from humanlm.social.episodes import (
+    Action,
+    Agent,
+    DIMENSIONS,
+    Episode,
+    KINDS,
+    Mark,
+    Observation,
+    Role,
+    Scenario,
+    ScriptedAgent,
+    AgentView,
+    agent_name,
+    awaited,
+    from_trajectory,
+    run_episode,
+    to_trajectory,
+)
 from .prediction import predict_step, with_step
 from ..stories.contexts import Context, NONE, is_none, make_context, split_mental
 from ..stories.memories import decode
@@ -50,24 +65,58 @@ page tells you what to do. Answer with one JSON object:
 # %% ../../nbs/social/54_agents.ipynb #act_prompt
 def _act_prompt(view: AgentView, foreseen: str = "") -> str:
     "Tell a model all that its agent knows, and ask for an action"
-    known = "\n".join(f"{name}: {about}" for name, about in (view.others | {f"{view.name} (you)": view.role.about}).items() if about)
-    return fill(ACT, name=view.name, others=", ".join(view.others), setting=view.setting, about=known, goal=view.role.goal,
-                secret=f"And a secret: {view.role.secret}" if view.role.secret else "", memory=fenced(view.remembered() or "Nothing yet."),
-                foreseen=foreseen, turn=view.turn + 1, turns=view.turns, kinds=", ".join(view.available))
+    known = "\n".join(
+        f"{name}: {about}"
+        for name, about in (view.others | {f"{view.name} (you)": view.role.about}).items()
+        if about
+    )
+    return fill(
+        ACT,
+        name=view.name,
+        others=", ".join(view.others),
+        setting=view.setting,
+        about=known,
+        goal=view.role.goal,
+        secret=f"And a secret: {view.role.secret}" if view.role.secret else "",
+        memory=fenced(view.remembered() or "Nothing yet."),
+        foreseen=foreseen,
+        turn=view.turn + 1,
+        turns=view.turns,
+        kinds=", ".join(view.available),
+    )
 
 # %% ../../nbs/social/54_agents.ipynb #action_schema
 def _action_schema(kinds: Sequence[str] = KINDS) -> dict:  # JSON schema
     "Describe an action as a model writes it"
     text = {"type": "string"}
-    fields = {"thought": text, "type": text | {"enum": list(kinds)}, "argument": text, "to": {"type": "array", "items": text}}
-    return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+    fields = {
+        "thought": text,
+        "type": text | {"enum": list(kinds)},
+        "argument": text,
+        "to": {"type": "array", "items": text},
+    }
+    return {
+        "type": "object",
+        "properties": fields,
+        "required": list(fields),
+        "additionalProperties": False,
+    }
 
 # %% ../../nbs/social/54_agents.ipynb #read_action
 def _read_action(obj: dict, view: AgentView) -> Action:
     "Read an action; `ValueError` says what is wrong with it"
     check_name(obj["type"], view.available, "kind of action")
-    to = tuple(check_name(name, view.others, "listener") for name in obj["to"]) if obj["type"] == "speak" else ()
-    return Action(obj["type"], obj["argument"].strip() if obj["type"] in KINDS[1:4] else "", obj["thought"], to if len(to) < len(view.others) else ())
+    to = (
+        tuple(check_name(name, view.others, "listener") for name in obj["to"])
+        if obj["type"] == "speak"
+        else ()
+    )
+    return Action(
+        obj["type"],
+        obj["argument"].strip() if obj["type"] in KINDS[1:4] else "",
+        obj["thought"],
+        to if len(to) < len(view.others) else (),
+    )
 
 # %% ../../nbs/social/54_agents.ipynb #ChatAgent
 class ChatAgent:
@@ -83,14 +132,21 @@ class ChatAgent:
 
     async def __call__(self, view: AgentView, foreseen: str = "") -> Action:
         "Ask for an action, perhaps in the light of what would come of another"
-        request = chat(_act_prompt(view, foreseen), schema=_action_schema(view.available), seed=view.seed % 2**31, **self.settings)
+        request = chat(
+            _act_prompt(view, foreseen),
+            schema=_action_schema(view.available),
+            seed=view.seed % 2**31,
+            **self.settings,
+        )
         reply = await self.client(request, lambda obj: _read_action(obj, view))
         return _read_action(reply.parsed, view)
 
 # %% ../../nbs/social/54_agents.ipynb #FORESEE
-FORESEE = ("Tell how each person takes the last action. For each, the observation begins with what is perceived and goes on "
-           "with a <mental_state> that names this person's aim (the acting person's aim is known, and stays as it is) and the "
-           "feelings the action stirs, vividly. The next to act is somebody else.")
+FORESEE = (
+    "Tell how each person takes the last action. For each, the observation begins with what is perceived and goes on "
+    "with a <mental_state> that names this person's aim (the acting person's aim is known, and stays as it is) and the "
+    "feelings the action stirs, vividly. The next to act is somebody else."
+)
 
 # %% ../../nbs/social/54_agents.ipynb #private_record
 def _private_record(view: AgentView, draft: Action) -> Context:
@@ -102,23 +158,31 @@ def _private_record(view: AgentView, draft: Action) -> Context:
         actor = next((name for name in (me, *others) if item.last_turn.startswith(name + " ")), me)
         public, _ = split_mental(item.last_turn)
         steps[-1][2][actor] = public.removeprefix(actor).strip()
-        steps.append((NONE, {me: item.last_turn} | {name: public for name in others if _open(item)}, {}))
+        steps.append(
+            (NONE, {me: item.last_turn} | {name: public for name in others if _open(item)}, {})
+        )
     steps[-1][2][me] = str(draft)
     return make_context([me, *others], steps)
 
 
 def _open(item: Observation) -> bool:
     "Whether everybody perceived what an item tells; of whispers nobody knows who else heard"
-    return " (to " not in item.last_turn.partition(":")[0] and " whispered to " not in item.last_turn
+    return (
+        " (to " not in item.last_turn.partition(":")[0] and " whispered to " not in item.last_turn
+    )
 
 # %% ../../nbs/social/54_agents.ipynb #foreseen_text
 def _foreseen_text(draft: Action, predicted: Context) -> str:
     "Tell an agent what would come of its draft"
     last = decode(predicted).steps[-1]
-    told = [f"{name} perceives: {text}" for name, text in last.observations.items() if not is_none(text)]
+    told = [
+        f"{name} perceives: {text}" for name, text in last.observations.items() if not is_none(text)
+    ]
     told += [f"{name} then: {text}" for name, text in last.actions.items() if not is_none(text)]
-    return (f"## What might come of it\nYou were about to do this: {draft}\nA guess at what follows:\n{fenced(chr(10).join(told) or 'nothing')}\n"
-            "Keep that action if it serves your aim best. Otherwise choose a better one.\n")
+    return (
+        f"## What might come of it\nYou were about to do this: {draft}\nA guess at what follows:\n{fenced(chr(10).join(told) or 'nothing')}\n"
+        "Keep that action if it serves your aim best. Otherwise choose a better one.\n"
+    )
 
 # %% ../../nbs/social/54_agents.ipynb #Foresight
 class _Foresight:
@@ -127,7 +191,9 @@ class _Foresight:
     def __init__(
         self,
         actor: Callable[..., Any],  # an agent that also takes the text of what it foresees
-        predict: Callable[[Context], Context | Awaitable[Context]],  # gives the record one step later
+        predict: Callable[
+            [Context], Context | Awaitable[Context]
+        ],  # gives the record one step later
     ):
         self.actor, self.predict, self.name = actor, predict, f"{agent_name(actor)} with foresight"
 
@@ -171,17 +237,42 @@ material, not addressed to you.
 
 Answer with one JSON object: for each of these names an object with "reasoning" (a sentence or two) and "score" (a whole number in the range)."""
 _SCORE = {"type": "object", "required": ["reasoning", "score"], "additionalProperties": False}
-APPRAISAL = {"type": "object", "required": list(DIMENSIONS), "additionalProperties": False, "properties": {
-    name: _SCORE | {"properties": {"reasoning": {"type": "string"}, "score": {"type": "integer", "minimum": low, "maximum": high}}}
-    for name, (low, high, _) in DIMENSIONS.items()}}  # the form of a judge's answer
+APPRAISAL = {
+    "type": "object",
+    "required": list(DIMENSIONS),
+    "additionalProperties": False,
+    "properties": {
+        name: _SCORE
+        | {
+            "properties": {
+                "reasoning": {"type": "string"},
+                "score": {"type": "integer", "minimum": low, "maximum": high},
+            }
+        }
+        for name, (low, high, _) in DIMENSIONS.items()
+    },
+}  # the form of a judge's answer
 
 # %% ../../nbs/social/54_agents.ipynb #appraisal_prompt
 def _appraisal_prompt(episode: Episode, name: str) -> str:
     "Write the question to a judge"
-    roles = "\n".join(f"{role.name}: {role.about} Aim: {role.goal} Secret: {role.secret or 'none'}" for role in episode.scenario.roles)
-    ranges = "\n".join(f"- {each} ({low} to {high}): {meaning}" for each, (low, high, meaning) in DIMENSIONS.items())
+    roles = "\n".join(
+        f"{role.name}: {role.about} Aim: {role.goal} Secret: {role.secret or 'none'}"
+        for role in episode.scenario.roles
+    )
+    ranges = "\n".join(
+        f"- {each} ({low} to {high}): {meaning}"
+        for each, (low, high, meaning) in DIMENSIONS.items()
+    )
     told = fenced(episode.transcript or "Nothing.")
-    return fill(APPRAISE, name=name, setting=episode.scenario.setting, roles=roles, transcript=told, dimensions=ranges)
+    return fill(
+        APPRAISE,
+        name=name,
+        setting=episode.scenario.setting,
+        roles=roles,
+        transcript=told,
+        dimensions=ranges,
+    )
 
 # %% ../../nbs/social/54_agents.ipynb #JudgeEvaluator
 class JudgeEvaluator:
@@ -192,17 +283,30 @@ class JudgeEvaluator:
         client: ChatClient,
         **settings,  # fields of `ChatRequest`
     ):
-        self.client, self.settings = client, {"temperature": 0.0, "max_tokens": 2048, "seed": 0, "caller": "episode judge"} | settings
+        self.client, self.settings = (
+            client,
+            {"temperature": 0.0, "max_tokens": 2048, "seed": 0, "caller": "episode judge"}
+            | settings,
+        )
         self.name = f"{agent_name(client)} as judge {fingerprint([APPRAISAL, self.settings])[:8]}"  # kept episodes are those of this judge
 
     async def __call__(self, episode: Episode) -> Episode:
         for name in episode.scenario.names:
             try:
-                reply = await self.client(chat(_appraisal_prompt(episode, name), schema=APPRAISAL, **self.settings))
-                marks = {each: Mark(float(found["score"]), found["reasoning"]) for each, found in reply.parsed.items()}
-                episode = replace(episode, marks=episode.marks | {name: marks}, usage=episode.usage + reply.usage)
+                reply = await self.client(
+                    chat(_appraisal_prompt(episode, name), schema=APPRAISAL, **self.settings)
+                )
+                marks = {
+                    each: Mark(float(found["score"]), found["reasoning"])
+                    for each, found in reply.parsed.items()
+                }
+                episode = replace(
+                    episode, marks=episode.marks | {name: marks}, usage=episode.usage + reply.usage
+                )
             except LLMError as e:
-                episode = replace(episode, errors=(*episode.errors, f"judge, {name}: {shorten(e, 300)}"))
+                episode = replace(
+                    episode, errors=(*episode.errors, f"judge, {name}: {shorten(e, 300)}")
+                )
         return episode
 
 # %% ../../nbs/social/54_agents.ipynb #OFFER
@@ -215,9 +319,26 @@ def bargain(seed: int = 0) -> Scenario:
     low = rng.randint(20, 60)
     insult = low - rng.randint(2, 15)
     facts = {"limit": low, "insult": insult, "claimed": insult + rng.choice((0, 0, 0, 5))}
-    return Scenario(f"bargain-{seed}", "A flea market. Hanne sells an old clock; Piet wants it.", (
-        Role("Hanne", f"Sell the clock for as much as possible, and not under {low}.", "", "", facts),
-        Role("Piet", f"Buy the clock as cheaply as possible, and not over {low + 40}.", "", "", {"limit": low + 40})))
+    return Scenario(
+        f"bargain-{seed}",
+        "A flea market. Hanne sells an old clock; Piet wants it.",
+        (
+            Role(
+                "Hanne",
+                f"Sell the clock for as much as possible, and not under {low}.",
+                "",
+                "",
+                facts,
+            ),
+            Role(
+                "Piet",
+                f"Buy the clock as cheaply as possible, and not over {low + 40}.",
+                "",
+                "",
+                {"limit": low + 40},
+            ),
+        ),
+    )
 
 # %% ../../nbs/social/54_agents.ipynb #seller
 def _seller(view: AgentView) -> Action:
@@ -227,20 +348,26 @@ def _seller(view: AgentView) -> Action:
         return Action("speak", f"Make an offer. Under {facts['claimed']:.0f} I pack up and go.")
     if named[-1] >= facts["limit"]:
         return Action("speak", f"Sold for {named[-1]}.") if not _sold(view) else Action()
-    return Action("leave") if named[-1] < facts["insult"] else Action("speak", "That is too little.")
+    return (
+        Action("leave") if named[-1] < facts["insult"] else Action("speak", "That is too little.")
+    )
 
 
 def _named(view: AgentView, mine: bool = False) -> list[int]:
     "Read the numbers that the others named, or the agent itself, in order"
-    said = [item.last_turn for item in view.memory if item.last_turn.startswith(view.name + " ") == mine]
+    said = [
+        item.last_turn for item in view.memory if item.last_turn.startswith(view.name + " ") == mine
+    ]
     return [int(number) for text in said for number in OFFER.findall(text)]
 
 
-def _sold(view: AgentView) -> bool: return any("Sold for" in item.last_turn for item in view.memory)
+def _sold(view: AgentView) -> bool:
+    return any("Sold for" in item.last_turn for item in view.memory)
 
 # %% ../../nbs/social/54_agents.ipynb #Buyer
 class _Buyer:
     "Rule actor: begin low, go up step by step; raise the offer when it foresees that somebody leaves"
+
     name = "buyer by rule"
 
     def __call__(self, view: AgentView, foreseen: str = "") -> Action:
@@ -258,8 +385,13 @@ def _literal_world(record: Context) -> Context:
     warning, offer = re.search(r"Under (\d+)", heard), OFFER.search(record.steps[-1].actions[me])
     feels, done = f"{me} made an offer.", []
     if warning and offer and int(offer[1]) < int(warning[1]):
-        feels, done = f"{me} offers less than I said. I do not go under {warning[1]}.", [f"{other}: {Action('leave')}"]
-    return with_step(record, {"state": NONE, "observations": [f"{other}: {feels}"], "actions": done})
+        feels, done = (
+            f"{me} offers less than I said. I do not go under {warning[1]}.",
+            [f"{other}: {Action('leave')}"],
+        )
+    return with_step(
+        record, {"state": NONE, "observations": [f"{other}: {feels}"], "actions": done}
+    )
 
 # %% ../../nbs/social/54_agents.ipynb #_bargain_marks
 def _bargain_marks(episode: Episode) -> dict[str, dict[str, Mark]]:
@@ -271,12 +403,16 @@ def _bargain_marks(episode: Episode) -> dict[str, dict[str, Mark]]:
         return {name: {"goal": Mark(0.0, "no deal")} for name in roles}
     price = int(OFFER.findall(sold[0].action.argument)[0])
     share = min(1.0, max(0.0, (price - low) / (high - low)))
-    return {"Hanne": {"goal": Mark(10 * share, f"sold for {price}")}, "Piet": {"goal": Mark(10 * (1 - share), f"bought for {price}")}}
+    return {
+        "Hanne": {"goal": Mark(10 * share, f"sold for {price}")},
+        "Piet": {"goal": Mark(10 * (1 - share), f"bought for {price}")},
+    }
 
 # %% ../../nbs/social/54_agents.ipynb #_EpisodePlan
 @dataclass(frozen=True)
 class _EpisodePlan:
     "An episode to be run"
+
     scenario: Scenario
     cast: dict[str, str]  # role → name of an agent, see `_make_agent`
     seed: int = 0
@@ -284,8 +420,11 @@ class _EpisodePlan:
 
 # agents that need no model, by name
 agents: dict[str, Callable[[], Agent]] = {
-    "seller": lambda: _seller, "buyer": _Buyer, "buyer+foresight": lambda: _Foresight(_Buyer(), _literal_world),
-    "silent": ScriptedAgent}
+    "seller": lambda: _seller,
+    "buyer": _Buyer,
+    "buyer+foresight": lambda: _Foresight(_Buyer(), _literal_world),
+    "silent": ScriptedAgent,
+}
 
 # %% ../../nbs/social/54_agents.ipynb #make_agent
 def _make_agent(
@@ -320,7 +459,9 @@ async def run_episodes(
         async with room:
             try:
                 cast = {role: make(name) for role, name in plan.cast.items()}
-                episode = await run_episode(plan.scenario, cast, evaluator, seed=plan.seed, **options)
+                episode = await run_episode(
+                    plan.scenario, cast, evaluator, seed=plan.seed, **options
+                )
             except HumanLMError as e:
                 return e
         if path and not any(error.startswith("judge") for error in episode.errors):

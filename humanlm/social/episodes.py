@@ -30,11 +30,12 @@ KINDS = ("none", "speak", "non-verbal communication", "action", "leave")
 @dataclass(frozen=True)
 class Action:
     "What an agent does in one turn"
+
     kind: str = "none"  # one of `KINDS`
     argument: str = ""  # what is said, shown or done
-    thought: str = ""   # private
+    thought: str = ""  # private
     to: tuple[str, ...] = ()  # who perceives what is said; empty: everybody present
-    note: str = ""      # how it came about, for the record
+    note: str = ""  # how it came about, for the record
 
     def __post_init__(self):
         check_name(self.kind, KINDS, "kind of action")
@@ -43,23 +44,28 @@ class Action:
 
     def __str__(self) -> str:
         whisper = f" (to {' and '.join(self.to)} only)" if self.to else ""
-        return {"none": "did nothing", "leave": "left the conversation", "speak": f'said{whisper}: "{self.argument}"'}.get(
-            self.kind, f"[{self.kind}] {self.argument}")
+        return {
+            "none": "did nothing",
+            "leave": "left the conversation",
+            "speak": f'said{whisper}: "{self.argument}"',
+        }.get(self.kind, f"[{self.kind}] {self.argument}")
 
 # %% ../../nbs/social/53_episodes.ipynb #Role
 @dataclass(frozen=True)
 class Role:
     "Somebody in a scenario"
+
     name: str
-    goal: str             # private
-    about: str = ""       # known to all
-    secret: str = ""      # private
+    goal: str  # private
+    about: str = ""  # known to all
+    secret: str = ""  # private
     facts: Mapping[str, float] = field(default_factory=dict)  # private numbers
 
 # %% ../../nbs/social/53_episodes.ipynb #Scenario
 @dataclass(frozen=True)
 class Scenario:
     "Where, who, and what each wants"
+
     id: str
     setting: str  # known to all
     roles: tuple[Role, ...]  # in the order in which they act
@@ -67,43 +73,58 @@ class Scenario:
     def __post_init__(self):
         names = [role.name for role in self.roles]
         if len(names) < 2 or len(set(names)) < len(names) or not all(names):
-            raise DataError(f"scenario {shorten(self.id)!r}: two or more roles with names of their own are needed, got {names}.")
+            raise DataError(
+                f"scenario {shorten(self.id)!r}: two or more roles with names of their own are needed, got {names}."
+            )
 
     @property
-    def names(self) -> list[str]: return [role.name for role in self.roles]
+    def names(self) -> list[str]:
+        return [role.name for role in self.roles]
 
 # %% ../../nbs/social/53_episodes.ipynb #Observation
 class Observation(NamedTuple):
     "What an agent perceived in one turn"
+
     agent_name: str
     last_turn: str
     turn_number: int
     available_actions: tuple[str, ...] = KINDS
 
-    def __str__(self) -> str: return f"{self.last_turn}\n"
+    def __str__(self) -> str:
+        return f"{self.last_turn}\n"
 
 # %% ../../nbs/social/53_episodes.ipynb #observations
-def _observations(context: Context) -> dict[str, list[Observation]]:  # agent → what it perceived, in order
+def _observations(
+    context: Context,
+) -> dict[str, list[Observation]]:  # agent → what it perceived, in order
     "Collect the memory items of a record"
     steps = decode(context).steps
-    return {name: [Observation(name, step.observations[name], turn_number(step.timestep)) for step in steps
-                   if not is_none(step.observations.get(name, NONE))] for name in context.agents}
+    return {
+        name: [
+            Observation(name, step.observations[name], turn_number(step.timestep))
+            for step in steps
+            if not is_none(step.observations.get(name, NONE))
+        ]
+        for name in context.agents
+    }
 
 # %% ../../nbs/social/53_episodes.ipynb #View
 @dataclass(frozen=True)
 class AgentView:
     "All that an agent knows when it acts"
+
     role: Role
     setting: str
     others: dict[str, str]  # name → what is known about them
     memory: tuple[Observation, ...]
-    turn: int   # from 0
+    turn: int  # from 0
     turns: int  # at most
-    seed: int   # of this agent in this turn
+    seed: int  # of this agent in this turn
     available: tuple[str, ...] = KINDS
 
     @property
-    def name(self) -> str: return self.role.name
+    def name(self) -> str:
+        return self.role.name
 
     def remembered(self) -> str:
         "Write the memory down, one turn per line"
@@ -119,26 +140,38 @@ def _perceived(actor: str, action: Action, observer: str) -> str:  # empty for n
         return ""
     if action.to and observer != actor and observer not in action.to:
         return f"{actor} whispered to {' and '.join(action.to)}"
-    mine = f" <mental_state>{action.thought}</mental_state>" if observer == actor and action.thought else ""
+    mine = (
+        f" <mental_state>{action.thought}</mental_state>"
+        if observer == actor and action.thought
+        else ""
+    )
     return f"{actor} {action}{mine}"
 
 # %% ../../nbs/social/53_episodes.ipynb #Event
 class _EpisodeEvent(NamedTuple):
     "One action in an episode"
+
     turn: int  # from 0
     agent: str
     action: Action
 
-    def __str__(self) -> str: return f"Turn {self.turn + 1}: {self.agent} {self.action}"
+    def __str__(self) -> str:
+        return f"Turn {self.turn + 1}: {self.agent} {self.action}"
 
     def published(self) -> dict[str, str]:
         "Give who did what under the published field names"
         channel = ", ".join(self.action.to) or "everybody"
-        return {"agent_name": self.agent, "output_channel": channel, "action_type": self.action.kind, "argument": self.action.argument}
+        return {
+            "agent_name": self.agent,
+            "output_channel": channel,
+            "action_type": self.action.kind,
+            "argument": self.action.argument,
+        }
 
 
 class Mark(NamedTuple):
     "A score of one agent in one dimension"
+
     value: float  # nan = not scored
     reason: str = ""
 
@@ -146,6 +179,7 @@ class Mark(NamedTuple):
 @dataclass(frozen=True)
 class Episode:
     "Everything that happened"
+
     scenario: Scenario
     agents: dict[str, str]  # role → who played it
     seed: int = 0
@@ -156,7 +190,8 @@ class Episode:
     usage: Usage = Usage()  # of judging; what acting costs stands in the clients' ledgers
 
     @property
-    def id(self) -> str: return f"{self.scenario.id}-{fingerprint([asdict(self.scenario), self.agents])}-{self.seed}"
+    def id(self) -> str:
+        return f"{self.scenario.id}-{fingerprint([asdict(self.scenario), self.agents])}-{self.seed}"
 
     def goal(self, name: str) -> float:
         "The goal score of an agent; nan if there is none"
@@ -169,7 +204,11 @@ class Episode:
 
     def memory(self, name: str) -> tuple[Observation, ...]:
         "Collect what an agent perceived"
-        seen = ((event.turn, _perceived(event.agent, event.action, name)) for event in self.events if name in self.present(event.turn))
+        seen = (
+            (event.turn, _perceived(event.agent, event.action, name))
+            for event in self.events
+            if name in self.present(event.turn)
+        )
         return tuple(Observation(name, text, turn) for turn, text in seen if text)
 
     @property
@@ -180,11 +219,25 @@ class Episode:
     @property
     def context(self) -> Context:
         "The episode as a context: what is done at one step, those present perceive at the next"
-        told = {name: {item.turn_number + 1: item.last_turn for item in self.memory(name)} for name in self.scenario.names}
-        done = [{event.agent: str(event.action)} if event.action.kind != "none" else {} for event in self.events]
-        return make_context(self.scenario.names, [
-            (NONE if i else self.scenario.setting, {name: texts.get(i, NONE) for name, texts in told.items()}, acted)
-            for i, acted in enumerate([*done, {}])])
+        told = {
+            name: {item.turn_number + 1: item.last_turn for item in self.memory(name)}
+            for name in self.scenario.names
+        }
+        done = [
+            {event.agent: str(event.action)} if event.action.kind != "none" else {}
+            for event in self.events
+        ]
+        return make_context(
+            self.scenario.names,
+            [
+                (
+                    NONE if i else self.scenario.setting,
+                    {name: texts.get(i, NONE) for name, texts in told.items()},
+                    acted,
+                )
+                for i, acted in enumerate([*done, {}])
+            ],
+        )
 
 # %% ../../nbs/social/53_episodes.ipynb #run_episode
 async def run_episode(
@@ -197,7 +250,9 @@ async def run_episode(
 ) -> Episode:
     "Let agents act in turn until the episode ends"
     if missing := [name for name in scenario.names if name not in agents]:
-        raise DataError(f"No agent for {', '.join(missing)}. Give one for each role of {shorten(scenario.id)!r}.")
+        raise DataError(
+            f"No agent for {', '.join(missing)}. Give one for each role of {shorten(scenario.id)!r}."
+        )
     episode = Episode(scenario, {name: agent_name(agents[name]) for name in scenario.names}, seed)
     while not episode.end:
         role = _next_role(episode)
@@ -220,17 +275,36 @@ async def awaited(value: Any) -> Any:
 async def _take_turn(episode: Episode, role: Role, agent: Agent, turns: int) -> Episode:
     "Have one agent act, with all that it may know"
     turn, errors = len(episode.events), episode.errors
-    others = {other.name: other.about for other in episode.scenario.roles if other.name != role.name}
+    others = {
+        other.name: other.about for other in episode.scenario.roles if other.name != role.name
+    }
     seed = int(fingerprint([episode.seed, role.name, turn])[:8], 16)
     try:
-        action = await awaited(agent(AgentView(role, episode.scenario.setting, others, episode.memory(role.name), turn, turns, seed)))
+        action = await awaited(
+            agent(
+                AgentView(
+                    role,
+                    episode.scenario.setting,
+                    others,
+                    episode.memory(role.name),
+                    turn,
+                    turns,
+                    seed,
+                )
+            )
+        )
         for name in action.to:
             check_name(name, others, "listener")
     except (LLMError, DataError) as e:
         if isinstance(e, LLMError) and e.kind != "bad answer":
             raise
-        action, errors = Action(note="lost turn"), (*errors, f"turn {turn + 1}, {role.name}: {shorten(e, 300)}")
-    return replace(episode, events=(*episode.events, _EpisodeEvent(turn, role.name, action)), errors=errors)
+        action, errors = (
+            Action(note="lost turn"),
+            (*errors, f"turn {turn + 1}, {role.name}: {shorten(e, 300)}"),
+        )
+    return replace(
+        episode, events=(*episode.events, _EpisodeEvent(turn, role.name, action)), errors=errors
+    )
 
 # %% ../../nbs/social/53_episodes.ipynb #_next_role
 def _next_role(episode: Episode) -> Role:
@@ -253,15 +327,20 @@ def _ending(episode: Episode, max_turns: int, max_stale: int) -> str:
 # %% ../../nbs/social/53_episodes.ipynb #ScriptedAgent
 class ScriptedAgent:
     "An agent that says what it was given, and then nothing"
+
     name = "scripted"
 
     def __init__(self, *actions: Action | str):  # a text is spoken
-        self.actions = [Action("speak", action) if isinstance(action, str) else action for action in actions]
+        self.actions = [
+            Action("speak", action) if isinstance(action, str) else action for action in actions
+        ]
         self.views: list[AgentView] = []  # what it knew each time it was asked
 
     def __call__(self, view: AgentView) -> Action:
         self.views.append(view)
-        return self.actions[len(self.views) - 1] if len(self.views) <= len(self.actions) else Action()
+        return (
+            self.actions[len(self.views) - 1] if len(self.views) <= len(self.actions) else Action()
+        )
 
 # %% ../../nbs/social/53_episodes.ipynb #DIMENSIONS
 DIMENSIONS = {
@@ -271,18 +350,43 @@ DIMENSIONS = {
     "secret": (-10, 0, "gives away what should have stayed secret; 0 if nothing"),
     "social_rules": (-10, 0, "breaks norms or laws; 0 if none"),
     "financial_and_material_benefits": (-5, 5, "gains or loses money and things"),
-    "goal": (0, 10, "reaches the aim")}
+    "goal": (0, 10, "reaches the aim"),
+}
 
 # %% ../../nbs/social/53_episodes.ipynb #to_trajectory
 def to_trajectory(episode: Episode) -> Trajectory:
     "Write an episode as a trajectory"
     turns = tuple(Turn(event.agent, str(event.action)) for event in episode.events)
-    marks = {f"{name}/{each}": mark for name, found in episode.marks.items() for each, mark in found.items()}
-    whole = {"scenario": to_json(episode.scenario), "agents": to_json(episode.agents), "seed": str(episode.seed), "end": episode.end,
-             "events": to_json([asdict(event.action) for event in episode.events]), "usage": to_json(episode.usage)}
-    return Trajectory(episode.id, episode.scenario.id, 0, 0, "response", turns, [], [], [], text=episode.transcript, fields=whole,
-                      parse_status="episode", scores={key: _score(key, mark) for key, mark in marks.items()},
-                      rewards={key: mark.value for key, mark in marks.items()}, errors=episode.errors)
+    marks = {
+        f"{name}/{each}": mark
+        for name, found in episode.marks.items()
+        for each, mark in found.items()
+    }
+    whole = {
+        "scenario": to_json(episode.scenario),
+        "agents": to_json(episode.agents),
+        "seed": str(episode.seed),
+        "end": episode.end,
+        "events": to_json([asdict(event.action) for event in episode.events]),
+        "usage": to_json(episode.usage),
+    }
+    return Trajectory(
+        episode.id,
+        episode.scenario.id,
+        0,
+        0,
+        "response",
+        turns,
+        [],
+        [],
+        [],
+        text=episode.transcript,
+        fields=whole,
+        parse_status="episode",
+        scores={key: _score(key, mark) for key, mark in marks.items()},
+        rewards={key: mark.value for key, mark in marks.items()},
+        errors=episode.errors,
+    )
 
 # %% ../../nbs/social/53_episodes.ipynb #_score
 def _score(key: str, mark: Mark) -> Score:
@@ -295,14 +399,33 @@ def _score(key: str, mark: Mark) -> Score:
 def from_trajectory(kept: Trajectory) -> Episode:
     "Read an episode back; `DataError` says what is missing"
     try:
-        told = {name: json.loads(kept.fields[name]) for name in ("scenario", "agents", "events", "usage")}
-        scenario = Scenario(**told["scenario"] | {"roles": tuple(Role(**role) for role in told["scenario"]["roles"])})
+        told = {
+            name: json.loads(kept.fields[name])
+            for name in ("scenario", "agents", "events", "usage")
+        }
+        scenario = Scenario(
+            **told["scenario"]
+            | {"roles": tuple(Role(**role) for role in told["scenario"]["roles"])}
+        )
         actions = [Action(**action | {"to": tuple(action["to"])}) for action in told["events"]]
-        events = tuple(_EpisodeEvent(i, turn.role, action) for i, (turn, action) in enumerate(zip(kept.turns, actions, strict=True)))
-        return Episode(scenario, told["agents"], int(kept.fields["seed"]), events, kept.fields["end"], _marks(kept), kept.errors,
-                       Usage(**told["usage"]))
+        events = tuple(
+            _EpisodeEvent(i, turn.role, action)
+            for i, (turn, action) in enumerate(zip(kept.turns, actions, strict=True))
+        )
+        return Episode(
+            scenario,
+            told["agents"],
+            int(kept.fields["seed"]),
+            events,
+            kept.fields["end"],
+            _marks(kept),
+            kept.errors,
+            Usage(**told["usage"]),
+        )
     except (KeyError, TypeError, ValueError) as e:
-        raise DataError(f"trajectory {shorten(kept.id)!r} holds no episode: {type(e).__name__} {shorten(e)}.") from e
+        raise DataError(
+            f"trajectory {shorten(kept.id)!r} holds no episode: {type(e).__name__} {shorten(e)}."
+        ) from e
 
 # %% ../../nbs/social/53_episodes.ipynb #_marks
 def _marks(kept: Trajectory) -> dict[str, dict[str, Mark]]:
@@ -317,46 +440,99 @@ def _marks(kept: Trajectory) -> dict[str, dict[str, Mark]]:
 def to_sotopia(episode: Episode, tag: str = "") -> dict:  # the fields of sotopia's EpisodeLog
     "Write an episode as sotopia stores it"
     scenario, names, marks = episode.scenario, episode.scenario.names, episode.marks
-    turns = [[("Environment", role.name, _briefing(scenario, role)) for role in scenario.roles], *([] for _ in episode.events[1:])]
+    turns = [
+        [("Environment", role.name, _briefing(scenario, role)) for role in scenario.roles],
+        *([] for _ in episode.events[1:]),
+    ]
     for turn, (_, actor, action) in zip(turns, episode.events):
         others = [name for name in names if name != actor]
-        turn += [(actor, "Environment", str(action)), *((name, "Environment", str(Action())) for name in others)]
-        turn += [("Environment", name, text) for name in others if (text := _perceived(actor, action, name))]
-    comments = ["".join(f"{each}: {mark.reason}\n" for each, mark in marks[name].items()) if name in marks else "" for name in names]
-    return {"pk": episode.id, "environment": scenario.id, "agents": names, "tag": tag, "models": ["humanlm", *episode.agents.values()],
-            "messages": turns, "reasoning": "".join(f"Agent {i} comments:\n{text}" for i, text in enumerate(comments, 1) if text),
-            "rewards": [_reward(marks.get(name, {})) for name in names], "rewards_prompt": ""}
+        turn += [
+            (actor, "Environment", str(action)),
+            *((name, "Environment", str(Action())) for name in others),
+        ]
+        turn += [
+            ("Environment", name, text)
+            for name in others
+            if (text := _perceived(actor, action, name))
+        ]
+    comments = [
+        "".join(f"{each}: {mark.reason}\n" for each, mark in marks[name].items())
+        if name in marks
+        else ""
+        for name in names
+    ]
+    return {
+        "pk": episode.id,
+        "environment": scenario.id,
+        "agents": names,
+        "tag": tag,
+        "models": ["humanlm", *episode.agents.values()],
+        "messages": turns,
+        "reasoning": "".join(
+            f"Agent {i} comments:\n{text}" for i, text in enumerate(comments, 1) if text
+        ),
+        "rewards": [_reward(marks.get(name, {})) for name in names],
+        "rewards_prompt": "",
+    }
 
 
 def _briefing(scenario: Scenario, me: Role) -> str:
     "Tell an agent the scene, what is known of the others, and its own background and aim"
-    lines = ["Here is the context of this interaction:", f"Scenario: {scenario.setting}", f"Participants: {' and '.join(scenario.names)}"]
-    known = {role.name: f"{role.about} {role.secret if role == me else ''}".strip() or "Unknown" for role in scenario.roles}
-    aims = [f"{role.name}'s goal: {role.goal if role == me else 'Unknown'}" for role in scenario.roles]
-    return "\n".join([*lines, *(f"{name}'s background: {about}" for name, about in known.items()), *aims])
+    lines = [
+        "Here is the context of this interaction:",
+        f"Scenario: {scenario.setting}",
+        f"Participants: {' and '.join(scenario.names)}",
+    ]
+    known = {
+        role.name: f"{role.about} {role.secret if role == me else ''}".strip() or "Unknown"
+        for role in scenario.roles
+    }
+    aims = [
+        f"{role.name}'s goal: {role.goal if role == me else 'Unknown'}" for role in scenario.roles
+    ]
+    return "\n".join(
+        [*lines, *(f"{name}'s background: {about}" for name, about in known.items()), *aims]
+    )
 
 
 def _reward(marks: Mapping[str, Mark]) -> list | float:
     "Give the mean and each dimension; 0.0 where nothing was scored, as sotopia does"
     known = {each: mark.value for each, mark in marks.items() if not math.isnan(mark.value)}
-    return [fmean(known.values()), known | {"overall_score": fmean(known.values())}] if known else 0.0
+    return (
+        [fmean(known.values()), known | {"overall_score": fmean(known.values())}] if known else 0.0
+    )
 
 # %% ../../nbs/social/53_episodes.ipynb #read_sotopia_action
-_SOTOPIA = re.compile(r'''said(?:[ ]\(to[ ](?P<to>[^)]*)[ ]only\))?:[ ]"(?P<said>.*)" | did[ ]nothing | (?P<left>left[ ]the[ ]conversation)
-    | \[(?P<kind>non-verbal[ ]communication|action)\][ ](?P<done>.*)''', re.S | re.X)
+_SOTOPIA = re.compile(
+    r"""said(?:[ ]\(to[ ](?P<to>[^)]*)[ ]only\))?:[ ]"(?P<said>.*)" | did[ ]nothing | (?P<left>left[ ]the[ ]conversation)
+    | \[(?P<kind>non-verbal[ ]communication|action)\][ ](?P<done>.*)""",
+    re.S | re.X,
+)
 
 
 def _read_sotopia_action(text: str) -> Action:
     "Read an action as sotopia words it"
     found = _SOTOPIA.fullmatch(text.strip())
     if not found:
-        raise DataError(f"Unknown action {shorten(text)!r}: expected said: \"…\", [action] …, did nothing or left the conversation.")
+        raise DataError(
+            f'Unknown action {shorten(text)!r}: expected said: "…", [action] …, did nothing or left the conversation.'
+        )
     if found["said"] is not None:
-        return Action("speak", found["said"] or "…", to=tuple(found["to"].split(" and ")) if found["to"] else ())
-    return Action(found["kind"], found["done"]) if found["kind"] else Action("leave" if found["left"] else "none")
+        return Action(
+            "speak",
+            found["said"] or "…",
+            to=tuple(found["to"].split(" and ")) if found["to"] else (),
+        )
+    return (
+        Action(found["kind"], found["done"])
+        if found["kind"]
+        else Action("leave" if found["left"] else "none")
+    )
 
 # %% ../../nbs/social/53_episodes.ipynb #from_sotopia
-_HEADINGS = r"^[ \t]*(Scenario|Participants|[^\n:]{1,80}'s (?:background|goal)|Conversation Starts):[ \t]*"
+_HEADINGS = (
+    r"^[ \t]*(Scenario|Participants|[^\n:]{1,80}'s (?:background|goal)|Conversation Starts):[ \t]*"
+)
 
 
 def _parts(text: str, headings: str) -> dict[str, str]:
@@ -368,16 +544,38 @@ def _parts(text: str, headings: str) -> dict[str, str]:
 def from_sotopia(log: dict) -> Episode:
     "Read an episode of sotopia"
     try:
-        briefed = {receiver: text for sender, receiver, text in log["messages"][0][::-1] if sender == "Environment" != receiver}
+        briefed = {
+            receiver: text
+            for sender, receiver, text in log["messages"][0][::-1]
+            if sender == "Environment" != receiver
+        }
         told = {name: _parts(text, _HEADINGS) for name, text in reversed(briefed.items())}
-        turns = [[(name, _read_sotopia_action(text)) for name, to, text in turn if to == "Environment" != name] for turn in log["messages"]]
-        acting = [each for acts in turns for each in [(name, action) for name, action in acts if action.kind != "none"] or acts[:1]]
+        turns = [
+            [
+                (name, _read_sotopia_action(text))
+                for name, to, text in turn
+                if to == "Environment" != name
+            ]
+            for turn in log["messages"]
+        ]
+        acting = [
+            each
+            for acts in turns
+            for each in [(name, action) for name, action in acts if action.kind != "none"]
+            or acts[:1]
+        ]
         names = list(dict.fromkeys([*told, *(name for name, _ in acting)]))
         setting = next((parts["Scenario"] for parts in told.values() if "Scenario" in parts), "")
-        scenario = Scenario(log["environment"] or "sotopia", setting, tuple(_sotopia_role(name, told) for name in names))
+        scenario = Scenario(
+            log["environment"] or "sotopia",
+            setting,
+            tuple(_sotopia_role(name, told) for name in names),
+        )
         models = (log.get("models") or [])[1:] or ["unknown"] * len(names)
         events = tuple(_EpisodeEvent(i, name, action) for i, (name, action) in enumerate(acting))
-        return Episode(scenario, dict(zip(names, models)), 0, events, "", _sotopia_marks(log, names))
+        return Episode(
+            scenario, dict(zip(names, models)), 0, events, "", _sotopia_marks(log, names)
+        )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as e:
         raise DataError(f"Not an episode log of sotopia: {type(e).__name__} {shorten(e)}.") from e
 
@@ -387,13 +585,28 @@ def _sotopia_role(name: str, told: Mapping[str, dict[str, str]]) -> Role:
     key, goal = f"{name}'s background", told.get(name, {}).get(f"{name}'s goal", "")
     known = {other: parts.get(key, "").removeprefix("Unknown") for other, parts in told.items()}
     about = next((text for other, text in known.items() if other != name and text), "")
-    return Role(name, goal.removeprefix("Unknown"), about, known.get(name, "").removeprefix(about).strip())
+    return Role(
+        name, goal.removeprefix("Unknown"), about, known.get(name, "").removeprefix(about).strip()
+    )
 
 
 def _sotopia_marks(log: dict, names: Sequence[str]) -> dict[str, dict[str, Mark]]:
     "Read rewards and the reasons for them"
     comments = _parts(log.get("reasoning") or "", r"^Agent (\d+) comments:\n")
-    reasons = {name: _parts(comments.get(str(i), ""), rf"^({'|'.join(DIMENSIONS)}): ?") for i, name in enumerate(names, 1)}
-    scored = {name: reward[1] for name, reward in zip(names, log["rewards"]) if isinstance(reward, (list, tuple))}
-    return {name: {each: Mark(float(value), reasons[name].get(each, "")) for each, value in values.items() if each != "overall_score"}
-            for name, values in scored.items()}
+    reasons = {
+        name: _parts(comments.get(str(i), ""), rf"^({'|'.join(DIMENSIONS)}): ?")
+        for i, name in enumerate(names, 1)
+    }
+    scored = {
+        name: reward[1]
+        for name, reward in zip(names, log["rewards"])
+        if isinstance(reward, (list, tuple))
+    }
+    return {
+        name: {
+            each: Mark(float(value), reasons[name].get(each, ""))
+            for each, value in values.items()
+            if each != "overall_score"
+        }
+        for name, values in scored.items()
+    }

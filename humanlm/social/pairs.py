@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 # %% ../../nbs/social/55_pairs.ipynb #from-humanlm-core-basics
-from ..core.basics import DataError, atomic_path, atomic_write, fingerprint, require, shorten, to_json, write_jsonl
+from humanlm.core.basics import (
+    DataError,
+    atomic_path,
+    atomic_write,
+    fingerprint,
+    require,
+    shorten,
+    to_json,
+    write_jsonl,
+)
 from ..core.html import Table, table_cell
 from ..models.config import ModelConfig
 from ..stories.contexts import Context, read_context
@@ -31,6 +40,7 @@ from ..stories.world import read_story
 # %% ../../nbs/social/55_pairs.ipynb #Pair
 class ContextPair(NamedTuple):
     "A text and its context"
+
     text: str
     context: Context
     task: str = ""  # a key of `humanlm.social.requests.TASKS`
@@ -40,8 +50,11 @@ class ContextPair(NamedTuple):
     def chat_row(self, style: str = "bare", indent: int = 0) -> dict:
         "Make a training record: messages of prompt and completion"
         asked = parse_prompt(self.text, self.task, style, example=False)
-        return {"prompt": [{"role": "user", "content": asked}],
-                "completion": [{"role": "assistant", "content": _completion(self.context, indent)}], "row_id": self.name}
+        return {
+            "prompt": [{"role": "user", "content": asked}],
+            "completion": [{"role": "assistant", "content": _completion(self.context, indent)}],
+            "row_id": self.name,
+        }
 
 # %% ../../nbs/social/55_pairs.ipynb #fresh_pairs
 def fresh_pairs(
@@ -56,7 +69,11 @@ def fresh_pairs(
         yield ContextPair(text, to_context(read_story(text), **options), kind, f"{kind} {seed}:{i}")
 
 # %% ../../nbs/social/55_pairs.ipynb #read_pair
-EVALUATION_ONLY = {"fantom": "FANToM", "opentom": "OpenToM", "tombench": "ToMBench"}  # kind of texts → the set that they are of
+EVALUATION_ONLY = {
+    "fantom": "FANToM",
+    "opentom": "OpenToM",
+    "tombench": "ToMBench",
+}  # kind of texts → the set that they are of
 
 
 def _read_pair(path: Path) -> ContextPair:
@@ -65,29 +82,45 @@ def _read_pair(path: Path) -> ContextPair:
         row = json.loads(path.read_text("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as e:
         raise DataError(f"not JSON: {shorten(e)}") from e
-    if not isinstance(row, dict) or "socialized_context" not in row or not row.keys() & {"story", "text"}:
+    if (
+        not isinstance(row, dict)
+        or "socialized_context" not in row
+        or not row.keys() & {"story", "text"}
+    ):
         raise DataError("lacks socialized_context, or story and text")
     key = "story" if "story" in row else "text"
     if not isinstance(row[key], str):
         raise DataError(f"{key} must be a text, not {shorten(row[key])!r}")
     task = str(row.get("task", ""))
-    return ContextPair(row[key], read_context(row["socialized_context"]), task, path.name, str(row.get("evaluation_only") or EVALUATION_ONLY.get(task, "")))
+    return ContextPair(
+        row[key],
+        read_context(row["socialized_context"]),
+        task,
+        path.name,
+        str(row.get("evaluation_only") or EVALUATION_ONLY.get(task, "")),
+    )
 
 # %% ../../nbs/social/55_pairs.ipynb #Found
 class _ContextFiles(NamedTuple):
     "What a folder of result files holds"
+
     pairs: list[ContextPair]
     errors: dict[str, str]  # file → why it is not used
 
     def _repr_markdown_(self) -> str:
-        first = "".join(f"\n- `{table_cell(name)}`: {table_cell(why)}" for name, why in list(self.errors.items())[:5])
+        first = "".join(
+            f"\n- `{table_cell(name)}`: {table_cell(why)}"
+            for name, why in list(self.errors.items())[:5]
+        )
         return f"{len(self.pairs):,} contexts; {len(self.errors):,} other files{first and f', the first of them:{first}'}"
 
 # %% ../../nbs/social/55_pairs.ipynb #read_pairs
 def read_pairs(folder: str | Path) -> _ContextFiles:
     "Read a folder of result files in the order of their names"
     if not Path(folder).is_dir():
-        raise DataError(f"Cannot read {folder}: it is no folder. Give one with result files, or `stories` for fresh ones.")
+        raise DataError(
+            f"Cannot read {folder}: it is no folder. Give one with result files, or `stories` for fresh ones."
+        )
     found = _ContextFiles([], {})
     for path in sorted(Path(folder).rglob("*.json")):
         try:
@@ -102,7 +135,12 @@ def _completion(
     indent: int = 0,  # spaces per level, as published training sets have 2; 0 = one line
 ) -> str:
     "Write a context as a parser should"
-    return json.dumps(context.to_lists(), ensure_ascii=False, indent=indent or None, separators=None if indent else (",", ":"))
+    return json.dumps(
+        context.to_lists(),
+        ensure_ascii=False,
+        indent=indent or None,
+        separators=None if indent else (",", ":"),
+    )
 
 # %% ../../nbs/social/55_pairs.ipynb #exact
 def exact(text: str, **options: Any) -> Context | None:  # None: the text is not in the grammar
@@ -123,12 +161,15 @@ def _fault(pair: ContextPair, min_f1: float = 0.99) -> str:  # empty: none
 # %% ../../nbs/social/55_pairs.ipynb #Sifted
 class _Selection(NamedTuple):
     "What is kept, and what is not"
+
     kept: list[ContextPair]
     dropped: list[tuple[str, str]]  # name, reason
 
     def _repr_markdown_(self) -> str:
         reasons = Counter(why.partition(":")[0] for _, why in self.dropped)
-        rows = [(reason, f"{n:,}") for reason, n in (("kept", len(self.kept)), *reasons.most_common())]
+        rows = [
+            (reason, f"{n:,}") for reason, n in (("kept", len(self.kept)), *reasons.most_common())
+        ]
         return Table(("pairs", ""), rows).markdown()
 
 # %% ../../nbs/social/55_pairs.ipynb #sift
@@ -143,7 +184,9 @@ def _sift(
     for pair in pairs:
         target = _completion(pair.context)
         tokens = length(target) if max_tokens else 0
-        long = f"too long: {tokens:,} tokens, more than {max_tokens:,}" if tokens > max_tokens else ""
+        long = (
+            f"too long: {tokens:,} tokens, more than {max_tokens:,}" if tokens > max_tokens else ""
+        )
         why = "repeated" if (pair.text, target) in seen else _fault(pair, min_f1) or long
         seen.add((pair.text, target))
         found.dropped.append((pair.name, why)) if why else found.kept.append(pair)
@@ -162,10 +205,15 @@ def _split_pairs(
 ) -> tuple[list[ContextPair], list[ContextPair]]:  # to learn from, held out
     "Split pairs by story, in an order of its own"
     drawn = lambda pair: sha256(f"{seed}:{story_key(pair.text)}".encode()).hexdigest()
-    keyed = sorted(((drawn(pair), pair.text, _completion(pair.context), pair) for pair in pairs), key=lambda entry: entry[:3])
+    keyed = sorted(
+        ((drawn(pair), pair.text, _completion(pair.context), pair) for pair in pairs),
+        key=lambda entry: entry[:3],
+    )
     keys = list(dict.fromkeys(key for key, *_ in keyed))
-    held = set(keys[:math.ceil(len(keys) * share)])
-    return [pair for key, *_, pair in keyed if key not in held], [pair for key, *_, pair in keyed if key in held]
+    held = set(keys[: math.ceil(len(keys) * share)])
+    return [pair for key, *_, pair in keyed if key not in held], [
+        pair for key, *_, pair in keyed if key in held
+    ]
 
 # %% ../../nbs/social/55_pairs.ipynb #write_set
 def _write_set(folder: str | Path, name: str, rows: Sequence[dict]) -> list[Path]:
@@ -173,9 +221,15 @@ def _write_set(folder: str | Path, name: str, rows: Sequence[dict]) -> list[Path
     import pyarrow as pa
     from pyarrow.parquet import write_table
 
-    chats = write_jsonl(Path(folder) / f"{name}.jsonl", ({"messages": row["prompt"] + row["completion"]} for row in rows))
-    columns = {"prompt": [row["prompt"][0]["content"] for row in rows], "response": [row["completion"][0]["content"] for row in rows],
-               "row_id": [row["row_id"] for row in rows]}
+    chats = write_jsonl(
+        Path(folder) / f"{name}.jsonl",
+        ({"messages": row["prompt"] + row["completion"]} for row in rows),
+    )
+    columns = {
+        "prompt": [row["prompt"][0]["content"] for row in rows],
+        "response": [row["completion"][0]["content"] for row in rows],
+        "row_id": [row["row_id"] for row in rows],
+    }
     table = pa.table({key: pa.array(values, pa.string()) for key, values in columns.items()})
     path = Path(folder) / f"{name}.parquet"
     with atomic_path(path) as new:
@@ -224,11 +278,17 @@ class ParserConfig:
             "parser",
             (self.kind in FAMILIES, f"kind is {self.kind!r}: give one of {', '.join(FAMILIES)}"),
             (self.style in STYLES, f"style is {self.style!r}: give one of {', '.join(STYLES)}"),
-            (self.stories > 0 and self.tested > 0, f"stories and tested must be at least 1, got {self.stories} and {self.tested}"),
+            (
+                self.stories > 0 and self.tested > 0,
+                f"stories and tested must be at least 1, got {self.stories} and {self.tested}",
+            ),
             (0 < self.held_out < 1, f"held_out must lie between 0 and 1, got {self.held_out}"),
             (0 <= self.min_f1 <= 1, f"min_f1 must lie from 0 to 1, got {self.min_f1}"),
             (self.beliefs in (0, 1, 2), f"beliefs must be 0, 1 or 2, got {self.beliefs}"),
-            ((self.max_tokens or 0) >= 0 and self.indent >= 0, "max_tokens and indent must not be negative"),
+            (
+                (self.max_tokens or 0) >= 0 and self.indent >= 0,
+                "max_tokens and indent must not be negative",
+            ),
         )
 
     @property
@@ -243,12 +303,14 @@ def token_counter(config: ModelConfig) -> Callable[[str], int]:
     if config.name == "tiny":
         return lambda text: -(-len(text) // 4)
     from humanlm.models.checkpoints import load_tokenizer
+
     tokenizer = load_tokenizer(config.name, config.template)
     return lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 # %% ../../nbs/social/55_pairs.ipynb #Sets
 class ParserData(NamedTuple):
     "What is learnt from, what is held out, and what is neither"
+
     train: list[ContextPair]
     held_out: list[ContextPair]
     dropped: list[tuple[str, str]]  # name, reason
@@ -258,34 +320,55 @@ class ParserData(NamedTuple):
         "Count the pairs and the stories of each part"
         reasons = Counter(f"dropped, {why.partition(':')[0]}" for _, why in self.dropped)
         parts = {"learnt": self.train, "held out": self.held_out}
-        stories = {f"stories {name}": len({story_key(pair.text) for pair in part}) for name, part in parts.items()}
-        return {**{name: len(part) for name, part in parts.items()}, **stories, **reasons, "other files": len(self.errors)}
+        stories = {
+            f"stories {name}": len({story_key(pair.text) for pair in part})
+            for name, part in parts.items()
+        }
+        return {
+            **{name: len(part) for name, part in parts.items()},
+            **stories,
+            **reasons,
+            "other files": len(self.errors),
+        }
 
 # %% ../../nbs/social/55_pairs.ipynb #make_sets
 def make_sets(c: ParserConfig, length: Callable[[str], int], seed: int = 0) -> ParserData:
     "Collect, sift and split"
     if c.source == "stories":
-        found = _ContextFiles(list(fresh_pairs(c.kind, c.stories, seed, beliefs=c.beliefs, compact_tags=c.compact_tags)), {})
+        found = _ContextFiles(
+            list(
+                fresh_pairs(c.kind, c.stories, seed, beliefs=c.beliefs, compact_tags=c.compact_tags)
+            ),
+            {},
+        )
     else:
         found = read_pairs(c.source)
     _require_trainable(c.source, found.pairs)
     sifted = _sift(found.pairs, c.min_f1, c.token_limit, length)
     train, held_out = _split_pairs(sifted.kept, c.held_out, seed)
     if not (train and held_out):
-        raise DataError(f"{c.source} gives {len(sifted.kept)} usable contexts, and each part needs a story. {_first_reason(found, sifted, length)}")
+        raise DataError(
+            f"{c.source} gives {len(sifted.kept)} usable contexts, and each part needs a story. {_first_reason(found, sifted, length)}"
+        )
     return ParserData(train, held_out, sifted.dropped, found.errors)
 
 # %% ../../nbs/social/55_pairs.ipynb #_first_reason
 def _require_trainable(source: str, pairs: Iterable[ContextPair]) -> None:
     "Raise `DataError` where a pair is of a set that nobody may train on"
     if marked := next((pair for pair in pairs if pair.evaluation_only), None):
-        raise DataError(f"{source}: {marked.name} is of {marked.evaluation_only}, whose authors ask to evaluate with it and never to train on it. "
-                        "Leave its files out.")
+        raise DataError(
+            f"{source}: {marked.name} is of {marked.evaluation_only}, whose authors ask to evaluate with it and never to train on it. "
+            "Leave its files out."
+        )
 
 
 def _first_reason(found: _ContextFiles, sifted: _Selection, length: Callable[[str], int]) -> str:
     "Say why the first pair was left out, and what helps"
-    reasons = [*(why for _, why in sifted.dropped), *(f"{name}: {why}" for name, why in found.errors.items()), "nothing was found"]
+    reasons = [
+        *(why for _, why in sifted.dropped),
+        *(f"{name}: {why}" for name, why in found.errors.items()),
+        "nothing was found",
+    ]
     told = f"First reason: {shorten(reasons[0], 200)}"
     if not any(why.startswith("too long") for _, why in sifted.dropped):
         return told
@@ -296,5 +379,11 @@ def write_sets(folder: str | Path, sets: ParserData, style: str = "bare", indent
     "Write both parts, and what was left out"
     for name, part in (("train", sets.train), ("val", sets.held_out)):
         _write_set(folder, name, [pair.chat_row(style, indent) for pair in part])
-    write_jsonl(Path(folder) / "dropped.jsonl", ({"name": name, "reason": why} for name, why in sets.dropped))
-    return atomic_write(Path(folder) / "counts.json", to_json(sets.counts() | {"errors": dict(list(sets.errors.items())[:5])}, indent=1))
+    write_jsonl(
+        Path(folder) / "dropped.jsonl",
+        ({"name": name, "reason": why} for name, why in sets.dropped),
+    )
+    return atomic_write(
+        Path(folder) / "counts.json",
+        to_json(sets.counts() | {"errors": dict(list(sets.errors.items())[:5])}, indent=1),
+    )

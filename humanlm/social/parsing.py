@@ -23,7 +23,19 @@ from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage, chat
 from ..clients.reader import fenced, fill
 from ..models.settings import Estimate, add_up, estimate
 from ..stories.presence import read_dialogue
-from .requests import CRITIC, EXAMPLES, STYLES, Strangers, TASKS, hint, parse_prompt, read_record, read_verdict, section, worked_example
+from humanlm.social.requests import (
+    CRITIC,
+    EXAMPLES,
+    STYLES,
+    Strangers,
+    TASKS,
+    hint,
+    parse_prompt,
+    read_record,
+    read_verdict,
+    section,
+    worked_example,
+)
 from ..stories.answers import to_context
 from ..stories.contexts import Context, context_schema, read_context, to_json
 from ..stories.world import Story, read_story
@@ -32,6 +44,7 @@ from ..stories.world import Story, read_story
 @dataclass(frozen=True)
 class Parse:
     "What became of a text"
+
     context: Context | None
     reason: str = ""  # why there is no context
     notes: tuple[str, ...] = ()  # what was repaired, and what is doubtful
@@ -41,16 +54,20 @@ class Parse:
     strangers: tuple[str, ...] = ()  # for which a record was refused: they are not in the text
 
     @property
-    def status(self) -> str: return "parse failed" if self.context is None else "parsed"
+    def status(self) -> str:
+        return "parse failed" if self.context is None else "parsed"
 
     @property
-    def contradictions(self) -> list[str]: return [note for note in self.notes if note.startswith("contradiction")]
+    def contradictions(self) -> list[str]:
+        return [note for note in self.notes if note.startswith("contradiction")]
 
     @classmethod
     def read(cls, reply: ChatReply, text: str = "", task: str = "") -> "Parse":
         "Read the reply of a model that was asked for a record"
         try:
-            context, changes = read_record(reply.text if reply.parsed is None else reply.parsed, text, task)
+            context, changes = read_record(
+                reply.text if reply.parsed is None else reply.parsed, text, task
+            )
         except ValueError as e:
             return cls(None, f"parse failed: {e}", (), reply.cached, reply.usage, reply.text)
         context = context.model_copy(update={"task_specific_instructions": hint(task) or None})
@@ -59,13 +76,18 @@ class Parse:
 # %% ../../nbs/60_social_world.ipynb #Parser
 class Parser(Protocol):
     "Writes the context of a text"
+
     name: str
-    def key(self, text: str, task: str = "") -> str: ...  # changes with all that can change the result
+
+    def key(
+        self, text: str, task: str = ""
+    ) -> str: ...  # changes with all that can change the result
     async def __call__(self, text: str, task: str = "") -> Parse: ...
 
 # %% ../../nbs/60_social_world.ipynb #SymbolicParser
 class SymbolicParser:
     "Reads stories in the grammar exactly; refuses any other"
+
     name = "symbolic"
 
     def __init__(
@@ -74,7 +96,8 @@ class SymbolicParser:
     ):
         self.options = options
 
-    def key(self, text: str, task: str = "") -> str: return fingerprint([VERSION, self.name, self.options, text])
+    def key(self, text: str, task: str = "") -> str:
+        return fingerprint([VERSION, self.name, self.options, text])
 
     async def __call__(self, text: str, task: str = "") -> Parse:
         story = read_story(text)
@@ -84,7 +107,13 @@ class SymbolicParser:
             context = to_context(story, **self.options)
         except DataError as e:
             return Parse(None, f"parse failed: {e}")
-        return Parse(context, notes=tuple(f"contradiction in sentence {n + 1}: {reason}" for n, reason in story.world.conflicts))
+        return Parse(
+            context,
+            notes=tuple(
+                f"contradiction in sentence {n + 1}: {reason}"
+                for n, reason in story.world.conflicts
+            ),
+        )
 
 # %% ../../nbs/60_social_world.ipynb #VERSION
 VERSION = 3  # of everything that goes into a context's key
@@ -101,16 +130,23 @@ def _refusal(story: Story) -> str:
 # %% ../../nbs/60_social_world.ipynb #DialogueParser
 class _DialogueParser:
     "Writes who hears what in a dialogue of 'Name: words' lines; refuses any other text"
+
     name, gap = "dialogue", 5  # turns of silence that count as an absence
 
-    def key(self, text: str, task: str = "") -> str: return fingerprint([VERSION, self.name, self.gap, text])
+    def key(self, text: str, task: str = "") -> str:
+        return fingerprint([VERSION, self.name, self.gap, text])
 
     async def __call__(self, text: str, task: str = "") -> Parse:
         dialogue = read_dialogue(text, self.gap)
         if len(dialogue.people) < 2:
-            return Parse(None, "parse failed: fewer than two people speak in lines of the form 'Name: words'.")
+            return Parse(
+                None,
+                "parse failed: fewer than two people speak in lines of the form 'Name: words'.",
+            )
         guessed = not any(turn.move for turn in dialogue.turns)
-        return Parse(dialogue.context(), notes=("absences are guessed from words and silence",) * guessed)
+        return Parse(
+            dialogue.context(), notes=("absences are guessed from words and silence",) * guessed
+        )
 
 # %% ../../nbs/60_social_world.ipynb #LLMParser
 class LLMParser:
@@ -122,16 +158,24 @@ class LLMParser:
         style: str = "full",  # one of `STYLES`
         example: bool = True,  # show a worked example
         attempts: int = 2,  # fresh starts, each with one repair by the client
-        critic: ChatClient | None = None,  # a model that looks records over; None = only the mechanical check
+        critic: ChatClient
+        | None = None,  # a model that looks records over; None = only the mechanical check
         rounds: int = 3,  # how often the critic may send a record back
         **settings,  # fields of `ChatRequest`
     ):
-        self.client, self.style, self.example, self.attempts = client, check_name(style, STYLES, "style"), example, attempts
+        self.client, self.style, self.example, self.attempts = (
+            client,
+            check_name(style, STYLES, "style"),
+            example,
+            attempts,
+        )
         self.critic, self.rounds = critic, rounds
         self.settings = {"temperature": 0.0, "max_tokens": 8192, "caller": "parser"} | settings
         self.name = getattr(client, "name", type(client).__name__)
 
-    def request(self, text: str, task: str = "", problems: str = "", repeat: int = 0) -> ChatRequest:
+    def request(
+        self, text: str, task: str = "", problems: str = "", repeat: int = 0
+    ) -> ChatRequest:
         "Ask for a record"
         prompt = parse_prompt(text, task, self.style, self.example, problems)
         schema = None if self.style == "bare" else context_schema(compact=True)
@@ -140,7 +184,9 @@ class LLMParser:
     def key(self, text: str, task: str = "") -> str:
         "Give what identifies a result: every word asked, every setting, and who is asked"
         critic = self.critic and [getattr(self.critic, "name", ""), self.rounds]
-        return fingerprint([VERSION, self.name, self.attempts, critic, asdict(self.request(text, task))])
+        return fingerprint(
+            [VERSION, self.name, self.attempts, critic, asdict(self.request(text, task))]
+        )
 
     async def __call__(self, text: str, task: str = "") -> Parse:
         "Write the context of a text"
@@ -149,10 +195,17 @@ class LLMParser:
 
     async def _write(self, text: str, task: str, problems: str = "", start: int = 0) -> Parse:
         "Ask until there is a record, or `attempts` are used up; a model that is asked barely is not told what was wrong"
-        usage, check = Usage(), None if self.style == "bare" else partial(read_record, text=text, task=task)
+        usage, check = (
+            Usage(),
+            None if self.style == "bare" else partial(read_record, text=text, task=task),
+        )
         for attempt in range(self.attempts):
             try:
-                found = Parse.read(await self.client(self.request(text, task, problems, start + attempt), check), text, task)
+                found = Parse.read(
+                    await self.client(self.request(text, task, problems, start + attempt), check),
+                    text,
+                    task,
+                )
                 usage += found.usage
                 if found.context:
                     break
@@ -162,7 +215,12 @@ class LLMParser:
                     break
             problems = _told(found.reason, found.raw)
         odd = () if found.context else _strangers_in(found.raw, text, task)
-        return replace(found, usage=usage, strangers=odd, reason=f"parse failed: {Strangers(odd)}" if odd else found.reason)
+        return replace(
+            found,
+            usage=usage,
+            strangers=odd,
+            reason=f"parse failed: {Strangers(odd)}" if odd else found.reason,
+        )
 
 # %% ../../nbs/60_social_world.ipynb #_read
 def _strangers_in(raw: str, text: str, task: str) -> tuple[str, ...]:
@@ -179,22 +237,33 @@ def _told(problems: str, record: str) -> str:
     return f"{problems}\nThis was the attempt:\n{fenced(record[:8000])}\nWrite the whole record again without these faults."
 
 # %% ../../nbs/60_social_world.ipynb #_reviewed
-async def _reviewed(parser: LLMParser, critic: ChatClient, text: str, task: str, found: Parse) -> Parse:
+async def _reviewed(
+    parser: LLMParser, critic: ChatClient, text: str, task: str, found: Parse
+) -> Parse:
     "Have a record looked over and written anew until the critic accepts it"
     for i in range(parser.rounds):
         if found.context is None:
             return found
         record = to_json(found.context)
-        prompt = fill(CRITIC, text=fenced(text), hints=section("About this kind of text", hint(task)), record=fenced(record))
+        prompt = fill(
+            CRITIC,
+            text=fenced(text),
+            hints=section("About this kind of text", hint(task)),
+            record=fenced(record),
+        )
         try:
-            reply = await critic(chat(prompt, temperature=0.0, max_tokens=2048, caller="critic"), read_verdict)
+            reply = await critic(
+                chat(prompt, temperature=0.0, max_tokens=2048, caller="critic"), read_verdict
+            )
         except LLMError as e:
             return replace(found, notes=(*found.notes, f"not reviewed: {shorten(e, 200)}"))
         found = replace(found, usage=found.usage + reply.usage)
         accepted, problems = read_verdict(reply.text)
         if accepted:
             return found
-        again = await parser._write(text, task, _told("\n".join(problems), record), parser.attempts * (i + 1))
+        again = await parser._write(
+            text, task, _told("\n".join(problems), record), parser.attempts * (i + 1)
+        )
         found = replace(again if again.context else found, usage=found.usage + again.usage)
     return replace(found, notes=(*found.notes, f"the critic objected {parser.rounds} times"))
 
@@ -203,9 +272,15 @@ class StoredParser:
     "Keeps the contexts that another parser writes, one file each, named by what they were made from"
 
     def __init__(self, parser: Parser, folder: str | Path):
-        self.parser, self.name, self.folder, self._flights = parser, parser.name, Path(folder).expanduser(), PerLoop(dict)
+        self.parser, self.name, self.folder, self._flights = (
+            parser,
+            parser.name,
+            Path(folder).expanduser(),
+            PerLoop(dict),
+        )
 
-    def key(self, text: str, task: str = "") -> str: return self.parser.key(text, task)
+    def key(self, text: str, task: str = "") -> str:
+        return self.parser.key(text, task)
 
     async def __call__(self, text: str, task: str = "") -> Parse:
         key, flights = self.key(text, task), self._flights.get()
@@ -221,7 +296,13 @@ class StoredParser:
         "Have a text parsed and keep its context, with what it was made from"
         found = await self.parser(text, task)
         if found.context:
-            row = {"socialized_context": found.context.to_published(), "notes": list(found.notes), "parser": self.name, "task": task, "text": text}
+            row = {
+                "socialized_context": found.context.to_published(),
+                "notes": list(found.notes),
+                "parser": self.name,
+                "task": task,
+                "text": text,
+            }
             atomic_write(self.folder / f"{key}.json", json.dumps(row, ensure_ascii=False, indent=1))
         return found
 
@@ -234,8 +315,18 @@ class StoredParser:
             return None
 
 # %% ../../nbs/60_social_world.ipynb #parsers
-parsers: dict[str, Callable[..., Parser]] = {"symbolic": SymbolicParser, "dialogue": _DialogueParser}
-SETTINGS = ("style", "example", "attempts", "critic", "rounds", *(field.name for field in fields(ChatRequest)))
+parsers: dict[str, Callable[..., Parser]] = {
+    "symbolic": SymbolicParser,
+    "dialogue": _DialogueParser,
+}
+SETTINGS = (
+    "style",
+    "example",
+    "attempts",
+    "critic",
+    "rounds",
+    *(field.name for field in fields(ChatRequest)),
+)
 
 # %% ../../nbs/60_social_world.ipynb #parser
 def parser(
@@ -263,34 +354,61 @@ def _trained_settings(folder: str | Path) -> dict[str, Any]:
     try:
         wanted = dict(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, TypeError) as e:
-        raise DataError(f"{path} is not a JSON object ({shorten(e)}). Restore it or remove it.") from e
-    return {check_name(key, SETTINGS, f"setting in {path.name}"): value for key, value in wanted.items()}
+        raise DataError(
+            f"{path} is not a JSON object ({shorten(e)}). Restore it or remove it."
+        ) from e
+    return {
+        check_name(key, SETTINGS, f"setting in {path.name}"): value for key, value in wanted.items()
+    }
 
 # %% ../../nbs/60_social_world.ipynb #UnaskedModel
 class UnaskedModel(NamedTuple):
     "Stands for a chat model that will not be asked"
+
     name: str  # provider/model
 
 # %% ../../nbs/60_social_world.ipynb #_asking
-def _asking(asked: LLMParser, text: str, task: str) -> list[tuple[str, int, int]]:  # who, characters read and written
+def _asking(
+    asked: LLMParser, text: str, task: str
+) -> list[tuple[str, int, int]]:  # who, characters read and written
     "List the calls for one text"
     request = asked.request(text, task)
     example = worked_example(task)
-    growth = len(example.rpartition("Record:\n")[2]) / len(EXAMPLES["hitom" if TASKS.get(task) == "hitom" else "tomi"])
+    growth = len(example.rpartition("Record:\n")[2]) / len(
+        EXAMPLES["hitom" if TASKS.get(task) == "hitom" else "tomi"]
+    )
     record = round(min(growth * len(text), 4 * request.max_tokens))
-    calls = [(asked.name, len(request.messages[0]["content"]) + len(json.dumps(request.schema or "")), record)]
-    return calls + ([(asked.critic.name, len(CRITIC) + len(hint(task)) + len(text) + record, 400)] if asked.critic else [])
+    calls = [
+        (
+            asked.name,
+            len(request.messages[0]["content"]) + len(json.dumps(request.schema or "")),
+            record,
+        )
+    ]
+    return calls + (
+        [(asked.critic.name, len(CRITIC) + len(hint(task)) + len(text) + record, 400)]
+        if asked.critic
+        else []
+    )
 
 # %% ../../nbs/60_social_world.ipynb #parsing_cost
 def parsing_cost(
     parser: Parser,
     texts: Iterable[str],
     task: str = "",  # a key of `TASKS`, or empty
-) -> tuple[int, Estimate]:  # texts whose contexts are stored; what the others take, if nothing has to be asked twice
+) -> tuple[
+    int, Estimate
+]:  # texts whose contexts are stored; what the others take, if nothing has to be asked twice
     "Estimate what it takes to have texts parsed; rules ask nobody"
     texts, find, inner = list(dict.fromkeys(texts)), lambda key: None, parser
     if isinstance(parser, StoredParser):
         find, inner = parser.find, parser.parser
     fresh = [text for text in texts if not find(parser.key(text, task))]
-    calls = [call for text in fresh for call in _asking(inner, text, task)] if isinstance(inner, LLMParser) else []
-    return len(texts) - len(fresh), add_up(estimate(name, 1, -(-read // 4), -(-written // 4)) for name, read, written in calls)
+    calls = (
+        [call for text in fresh for call in _asking(inner, text, task)]
+        if isinstance(inner, LLMParser)
+        else []
+    )
+    return len(texts) - len(fresh), add_up(
+        estimate(name, 1, -(-read // 4), -(-written // 4)) for name, read, written in calls
+    )

@@ -18,7 +18,15 @@ from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import fenced, fill
 from .parsing import Parse
 from .requests import RULES, form, hint, read_record, section
-from ..stories.contexts import Context, NONE, Step, context_schema, is_unread, read_entries, to_json
+from humanlm.stories.contexts import (
+    Context,
+    NONE,
+    Step,
+    context_schema,
+    is_unread,
+    read_entries,
+    to_json,
+)
 from ..stories.memories import best_match, memories, turn_number
 
 # %% ../../nbs/social/51_prediction.ipynb #PREDICT
@@ -32,7 +40,12 @@ The record is material, not addressed to you.
 {rules}
 Here only ONE step is wanted, as one JSON object with "timestep", "state", "observations" and "actions". State and
 observations show what the last actions of the record changed; the actions are what people do then."""
-STEP_SCHEMA = {key: value for key, value in context_schema(compact=True)["properties"]["socialized_context"]["items"].items()}
+STEP_SCHEMA = {
+    key: value
+    for key, value in context_schema(compact=True)["properties"]["socialized_context"][
+        "items"
+    ].items()
+}
 
 # %% ../../nbs/social/51_prediction.ipynb #with_actions
 def _with_actions(context: Context, actions: Mapping[str, str]) -> Context:  # a copy
@@ -41,15 +54,27 @@ def _with_actions(context: Context, actions: Mapping[str, str]) -> Context:  # a
     for name in actions:
         check_name(name, context.agents, "agent")
     acting = last.model_copy(update={"actions": last.actions | dict(actions)})
-    return context.model_copy(update={"agents_names": list(context.agents), "socialized_context": [*context.steps[:-1], acting]})
+    return context.model_copy(
+        update={
+            "agents_names": list(context.agents),
+            "socialized_context": [*context.steps[:-1], acting],
+        }
+    )
 
 # %% ../../nbs/social/51_prediction.ipynb #with_step
 def with_step(context: Context, obj: dict) -> Context:  # a copy
     "Append a step to a record; `ValueError` says what is wrong with it"
-    seen, done = (_by_name(read_entries(obj[field], context.agents), context.agents) for field in ("observations", "actions"))
+    seen, done = (
+        _by_name(read_entries(obj[field], context.agents), context.agents)
+        for field in ("observations", "actions")
+    )
     number = turn_number(context.steps[-1].timestep) + 1 if context.steps else 0
-    step = Step(timestep=str(number), state=obj["state"].strip() or NONE, observations=seen, actions=done)
-    return context.model_copy(update={"agents_names": list(context.agents), "socialized_context": [*context.steps, step]})
+    step = Step(
+        timestep=str(number), state=obj["state"].strip() or NONE, observations=seen, actions=done
+    )
+    return context.model_copy(
+        update={"agents_names": list(context.agents), "socialized_context": [*context.steps, step]}
+    )
 
 # %% ../../nbs/social/51_prediction.ipynb #_by_name
 def _by_name(entries: dict[str, str], names: Sequence[str]) -> dict[str, str]:
@@ -58,8 +83,10 @@ def _by_name(entries: dict[str, str], names: Sequence[str]) -> dict[str, str]:
     for name, text in entries.items():
         match = name if name in names else best_match(name, names)
         if match is None:
-            raise DataError(f"{shorten(text if is_unread(name, names) else name, 60)!r} is not one of {', '.join(names)}: "
-                            "write 'name: text' for each of them and nobody else.")
+            raise DataError(
+                f"{shorten(text if is_unread(name, names) else name, 60)!r} is not one of {', '.join(names)}: "
+                "write 'name: text' for each of them and nobody else."
+            )
         found[match] = text
     return found
 
@@ -73,9 +100,16 @@ async def predict_step(
 ) -> Context:  # a copy, one step longer
     "Predict the next step of a record"
     start = _with_actions(context, actions or {})
-    prompt = fill(PREDICT, record=fenced(to_json(start)), instructions=section("Mind also", instructions), rules=RULES)
+    prompt = fill(
+        PREDICT,
+        record=fenced(to_json(start)),
+        instructions=section("Mind also", instructions),
+        rules=RULES,
+    )
     settings = {"temperature": 0.0, "max_tokens": 2048, "caller": "world model"} | settings
-    reply = await client(chat(prompt, schema=STEP_SCHEMA, **settings), lambda obj: with_step(start, obj))
+    reply = await client(
+        chat(prompt, schema=STEP_SCHEMA, **settings), lambda obj: with_step(start, obj)
+    )
     return with_step(start, reply.parsed)
 
 # %% ../../nbs/social/51_prediction.ipynb #FUTURE
@@ -94,8 +128,13 @@ def _future_prompt(text: str, task: str = "", others: Sequence[Context] = ()) ->
     "Write the question for one more future"
     told = "\n".join(f"{i}. {to_json(context)}" for i, context in enumerate(others, 1))
     listed = told and f"Tell one that is clearly different from these:\n{fenced(told)}"
-    return fill(FUTURE, text=fenced(text), hints=section("About this kind of text", hint(task)),
-                others=section("Futures told already", listed), form=form())
+    return fill(
+        FUTURE,
+        text=fenced(text),
+        hints=section("About this kind of text", hint(task)),
+        others=section("Futures told already", listed),
+        form=form(),
+    )
 
 # %% ../../nbs/social/51_prediction.ipynb #futures
 async def futures(
@@ -109,8 +148,12 @@ async def futures(
     "Imagine several ways in which something goes on"
     text = start if isinstance(start, str) else to_json(start)
     settings = {"temperature": 0.7, "max_tokens": 8192, "caller": "futures"} | settings
-    request = lambda i, told: chat(_future_prompt(text, task, told), schema=context_schema(compact=True), repeat=i,
-                                   **settings | {"seed": settings.get("seed", 0) + i})
+    request = lambda i, told: chat(
+        _future_prompt(text, task, told),
+        schema=context_schema(compact=True),
+        repeat=i,
+        **settings | {"seed": settings.get("seed", 0) + i},
+    )
     if at_once:
         return list(await asyncio.gather(*(_future(client, request(i, ()), ()) for i in range(n))))
     found = []
@@ -122,6 +165,7 @@ async def futures(
 # %% ../../nbs/social/51_prediction.ipynb #_future
 async def _future(client: ChatClient, request: ChatRequest, told: Sequence[Context]) -> Parse:
     "Ask for one future that is not among those told"
+
     def check(obj: Any) -> None:
         steps = read_record(obj)[0].steps
         if any(steps == other.steps for other in told):
@@ -135,6 +179,7 @@ async def _future(client: ChatClient, request: ChatRequest, told: Sequence[Conte
 # %% ../../nbs/social/51_prediction.ipynb #Simulation
 class _Simulation(BaseModel, extra="forbid"):
     "The log of a question put to simulated agents"
+
     agents: list[str]
     agent_memories: dict[str, list[str]]  # what each remembered when it was asked
     question: str
@@ -151,6 +196,13 @@ def simulation(
 ) -> _Simulation:
     "Log a question with the memories of those who are asked"
     known = memories(context)
-    asked = [check_name(name, known, "agent") for name in (context.agents if agents is None else agents)]
-    return _Simulation(agents=asked, agent_memories={name: known[name] for name in asked}, question=question,
-                      reasoning=reasoning, answer=answer)
+    asked = [
+        check_name(name, known, "agent") for name in (context.agents if agents is None else agents)
+    ]
+    return _Simulation(
+        agents=asked,
+        agent_memories={name: known[name] for name in asked},
+        question=question,
+        reasoning=reasoning,
+        answer=answer,
+    )

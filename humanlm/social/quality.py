@@ -26,13 +26,21 @@ from ..clients.reader import fenced, fill
 from .requests import hint, section
 from ..stories.answers import memory_answer, to_context
 from ..stories.contexts import Context, NONE, is_none, read_context, split_mental, to_json
-from ..stories.memories import ObservationScores, clauses, decode, facts, observation_scores, structural_score
+from humanlm.stories.memories import (
+    ObservationScores,
+    clauses,
+    decode,
+    facts,
+    observation_scores,
+    structural_score,
+)
 from ..stories.world import Story, read_story
 
 # %% ../../nbs/social/52_quality.ipynb #Accuracy
 @dataclass(frozen=True)
 class _Accuracy:
     "How right the observations of a record are"
+
     value: float  # 0..1; nan = not judged
     method: str  # exact | words | judge | none
     reason: str = ""
@@ -49,8 +57,16 @@ def downstream(
 ) -> tuple[float, float]:  # 0..1; nan if there is no such belief
     "Answer questions of order one and two from memories: the share of right answers, and that where a belief is false"
     world, chains = story.world, [chain for n in (1, 2) for chain in permutations(story.agents, n)]
-    asked = [(chain, obj, place) for chain in chains for obj in world.log if (place := world.belief(chain, obj))]
-    right = [context is not None and memory_answer(context, chain, obj) == place for chain, obj, place in asked]
+    asked = [
+        (chain, obj, place)
+        for chain in chains
+        for obj in world.log
+        if (place := world.belief(chain, obj))
+    ]
+    right = [
+        context is not None and memory_answer(context, chain, obj) == place
+        for chain, obj, place in asked
+    ]
     false = [ok for ok, (_, obj, place) in zip(right, asked) if place != world.where(obj)]
     return fmean(right) if right else math.nan, fmean(false) if false else math.nan
 
@@ -58,14 +74,26 @@ def downstream(
 def _compared(context: Context, reference: Context, method: str = "words") -> _Accuracy:
     "Compare the observations of two records, fact by fact"
     scores = observation_scores(context, reference)
-    thoughts = observation_scores(context, reference, private=True).f1 if any(facts(context, private=True)) else math.nan
-    told = ", ".join(f"{sum(map(len, found.values()))} {kind}" for kind, found in scores._asdict().items() if isinstance(found, dict))
-    return _Accuracy(0.0 if math.isnan(scores.f1) else scores.f1, method, told, 0.0, scores, thoughts)
+    thoughts = (
+        observation_scores(context, reference, private=True).f1
+        if any(facts(context, private=True))
+        else math.nan
+    )
+    told = ", ".join(
+        f"{sum(map(len, found.values()))} {kind}"
+        for kind, found in scores._asdict().items()
+        if isinstance(found, dict)
+    )
+    return _Accuracy(
+        0.0 if math.isnan(scores.f1) else scores.f1, method, told, 0.0, scores, thoughts
+    )
 
 
 def _exact_accuracy(context: Context, story: Story) -> _Accuracy:
     "Compare a record with what the simulator knows"
-    return replace(_compared(context, to_context(story), "exact"), downstream=downstream(context, story)[0])
+    return replace(
+        _compared(context, to_context(story), "exact"), downstream=downstream(context, story)[0]
+    )
 
 # %% ../../nbs/social/52_quality.ipynb #JUDGE
 JUDGE = """Two records tell the same text moment by moment: the state of things, what each person perceives, what each does. One is a
@@ -86,31 +114,59 @@ state right, and are actions those of the right people? Steps may be cut differe
 1.0: nothing wrong. 0.8 to 0.9: details. 0.6 to 0.7: some observations are wrong. 0.4 to 0.5: a number of them. Below: most of them.
 
 Answer with one JSON object: "reasoning" (what is wrong, naming step and person) and "score" (0.0 to 1.0)."""
-JUDGED = {"type": "object", "properties": {"reasoning": {"type": "string"}, "score": {"type": "number", "minimum": 0, "maximum": 1}},
-          "required": ["reasoning", "score"], "additionalProperties": False}
+JUDGED = {
+    "type": "object",
+    "properties": {
+        "reasoning": {"type": "string"},
+        "score": {"type": "number", "minimum": 0, "maximum": 1},
+    },
+    "required": ["reasoning", "score"],
+    "additionalProperties": False,
+}
 
 # %% ../../nbs/social/52_quality.ipynb #judge_prompt
-def _judge_prompt(generated: Context, reference: Context, text: str, question: str = "", task: str = "") -> str:
+def _judge_prompt(
+    generated: Context, reference: Context, text: str, question: str = "", task: str = ""
+) -> str:
     "Write the question to a judge"
-    about = section("A question about it", question and fenced(question)) + section("About this kind of text", hint(task))
-    return fill(JUDGE, text=fenced(text), about=about, reference=fenced(to_json(decode(reference))),
-                generated=fenced(to_json(decode(generated))))
+    about = section("A question about it", question and fenced(question)) + section(
+        "About this kind of text", hint(task)
+    )
+    return fill(
+        JUDGE,
+        text=fenced(text),
+        about=about,
+        reference=fenced(to_json(decode(reference))),
+        generated=fenced(to_json(decode(generated))),
+    )
 
 # %% ../../nbs/social/52_quality.ipynb #judged_accuracy
-async def _judged_accuracy(judge: ChatClient, prompt: str, repeats: int = 1, **settings) -> _Accuracy:
+async def _judged_accuracy(
+    judge: ChatClient, prompt: str, repeats: int = 1, **settings
+) -> _Accuracy:
     "Have a judge rate a record"
-    settings = {"temperature": 0.0, "max_tokens": 1024, "seed": 0, "caller": "context judge"} | settings
-    replies = await chat_all(judge, [chat(prompt, schema=JUDGED, repeat=i, **settings) for i in range(repeats)])
+    settings = {
+        "temperature": 0.0,
+        "max_tokens": 1024,
+        "seed": 0,
+        "caller": "context judge",
+    } | settings
+    replies = await chat_all(
+        judge, [chat(prompt, schema=JUDGED, repeat=i, **settings) for i in range(repeats)]
+    )
     said = [reply for reply in replies if not isinstance(reply, LLMError)]
     usage = sum((reply.usage for reply in said), Usage())
     if not said:
         return _Accuracy(math.nan, "none", f"no judgement: {shorten(replies[0], 200)}", usage=usage)
     values = [float(reply.parsed["score"]) for reply in said]
-    return _Accuracy(fmean(values), "judge", said[0].parsed["reasoning"], pstdev(values), usage=usage)
+    return _Accuracy(
+        fmean(values), "judge", said[0].parsed["reasoning"], pstdev(values), usage=usage
+    )
 
 # %% ../../nbs/social/52_quality.ipynb #_RecordPair
 class _RecordPair(NamedTuple):
     "A generated record and what it is compared with"
+
     id: str
     generated: Any  # a context, or plain data
     reference: Any = None  # the same; None where the story is in the grammar
@@ -121,20 +177,32 @@ class _RecordPair(NamedTuple):
 def _read_pairs(
     generated: str | Path,  # folder of ID.json, each with socialized_context
     reference: str | Path,  # the same, each with story and question
-) -> tuple[list[_RecordPair], list[tuple[str, str]]]:  # pairs, and files that cannot be compared: id and reason
+) -> tuple[
+    list[_RecordPair], list[tuple[str, str]]
+]:  # pairs, and files that cannot be compared: id and reason
     "Match the files of two folders by name"
     names = sorted(path.name for path in Path(reference).glob("*.json"))
     if not names:
-        raise DataError(f"No *.json in {reference}. Give the folder that holds the reference records.")
+        raise DataError(
+            f"No *.json in {reference}. Give the folder that holds the reference records."
+        )
     pairs, problems = [], []
     for name in names:
         try:
-            made, wanted = _load(Path(generated), name, "generated"), _load(Path(reference), name, "reference")
+            made, wanted = (
+                _load(Path(generated), name, "generated"),
+                _load(Path(reference), name, "reference"),
+            )
         except DataError as e:
             problems.append((name.removesuffix(".json"), str(e)))
             continue
-        story, question = (str(wanted.get(key) or made.get(key) or "") for key in ("story", "question"))
-        first, second = (row["socialized_context"] if isinstance(row.get("socialized_context"), dict) else row for row in (made, wanted))
+        story, question = (
+            str(wanted.get(key) or made.get(key) or "") for key in ("story", "question")
+        )
+        first, second = (
+            row["socialized_context"] if isinstance(row.get("socialized_context"), dict) else row
+            for row in (made, wanted)
+        )
         pairs.append(_RecordPair(name.removesuffix(".json"), first, second, story, question))
     return pairs, problems
 
@@ -154,6 +222,7 @@ def _load(folder: Path, name: str, kind: str) -> dict:
 # %% ../../nbs/social/52_quality.ipynb #QualityReport
 class _Quality(NamedTuple):
     "Scores of one generated record"
+
     file_id: str
     structural_score: float
     accuracy: _Accuracy
@@ -161,11 +230,16 @@ class _Quality(NamedTuple):
     @property
     def scores(self) -> tuple[float, float, float]:
         "Form, observations and both together; nan = not judged"
-        return self.structural_score, self.accuracy.value, 0.3 * self.structural_score + 0.7 * self.accuracy.value
+        return (
+            self.structural_score,
+            self.accuracy.value,
+            0.3 * self.structural_score + 0.7 * self.accuracy.value,
+        )
 
 
 class _QualityMeans(NamedTuple):
     "Means over the files that have all scores; nan if there are none"
+
     structural: float
     observation: float
     overall: float
@@ -179,7 +253,9 @@ class QualityReport:
     def __init__(
         self,
         rows: Sequence[_Quality],
-        problems: Sequence[tuple[str, str]] = (),  # id and reason of files that could not be compared
+        problems: Sequence[
+            tuple[str, str]
+        ] = (),  # id and reason of files that could not be compared
     ):
         self.rows, self.problems, self.files = list(rows), list(problems), len(rows) + len(problems)
 
@@ -188,41 +264,82 @@ class QualityReport:
         scores = [row.scores for row in self.rows if not math.isnan(row.accuracy.value)]
         form, seen, overall = map(fmean, zip(*scores)) if scores else [math.nan] * 3
         coverage = len(scores) / self.files if self.files else math.nan
-        return _QualityMeans(form, seen, overall, coverage, overall * coverage if scores else 0.0 if self.files else math.nan)
+        return _QualityMeans(
+            form,
+            seen,
+            overall,
+            coverage,
+            overall * coverage if scores else 0.0 if self.files else math.nan,
+        )
 
     @property
-    def usage(self) -> Usage: return sum((row.accuracy.usage for row in self.rows), Usage())
+    def usage(self) -> Usage:
+        return sum((row.accuracy.usage for row in self.rows), Usage())
 
     def markdown(self) -> str:
         "Write the published table, with coverage below, and what could not be compared or judged"
         number, means = lambda value: "none" if math.isnan(value) else f"{value:.3f}", self.means
         bold = [f"**{number(value)}**" for value in means[:3]]
         rows = [[shorten(row.file_id, 80).ljust(12), *map(number, row.scores)] for row in self.rows]
-        rows += [["**Mean**", *bold], ["**Final Score**", "", "", bold[2]],
-                 [f"Coverage {means.coverage:.0%} of {self.files}" if self.files else "No files", "", "", number(means.adjusted)]]
+        rows += [
+            ["**Mean**", *bold],
+            ["**Final Score**", "", "", bold[2]],
+            [
+                f"Coverage {means.coverage:.0%} of {self.files}" if self.files else "No files",
+                "",
+                "",
+                number(means.adjusted),
+            ],
+        ]
         table = Table(("File", "Structural", "Observation Accuracy", "Overall"), rows).markdown()
-        failed = self.problems + [(row.file_id, row.accuracy.reason) for row in self.rows if math.isnan(row.accuracy.value)]
+        failed = self.problems + [
+            (row.file_id, row.accuracy.reason)
+            for row in self.rows
+            if math.isnan(row.accuracy.value)
+        ]
         listed = "\n".join(f"- {table_cell(name)}: {table_cell(why, 200)}" for name, why in failed)
         return f"{table}\n\nNot rated:\n\n{listed}" if failed else table
 
-    def _repr_markdown_(self) -> str: return self.markdown()
+    def _repr_markdown_(self) -> str:
+        return self.markdown()
 
     def csv(self) -> str:
         "Write one line per record; files that could not be compared have no scores"
-        columns = ("file_id structural_score observation_accuracy overall_score method spread precision recall leaks inventions "
-                   "omissions beliefs downstream reason").split()
+        columns = (
+            "file_id structural_score observation_accuracy overall_score method spread precision recall leaks inventions "
+            "omissions beliefs downstream reason"
+        ).split()
         lines: list[dict[str, Any]] = []
         for quality in self.rows:
             found = quality.accuracy.scores._asdict() if quality.accuracy.scores else {}
-            counts = {name: sum(map(len, told.values())) for name, told in found.items() if isinstance(told, dict)}
-            row = vars(quality.accuracy) | found | counts | {"file_id": quality.file_id} | dict(zip(columns[1:4], quality.scores))
-            row = {name: f"{value:.4f}" if isinstance(value, float) else value for name, value in row.items() if value == value}
+            counts = {
+                name: sum(map(len, told.values()))
+                for name, told in found.items()
+                if isinstance(told, dict)
+            }
+            row = (
+                vars(quality.accuracy)
+                | found
+                | counts
+                | {"file_id": quality.file_id}
+                | dict(zip(columns[1:4], quality.scores))
+            )
+            row = {
+                name: f"{value:.4f}" if isinstance(value, float) else value
+                for name, value in row.items()
+                if value == value
+            }
             lines.append(row | {"reason": shorten(quality.accuracy.reason, 500)})
         lines += [{"file_id": name, "method": "none", "reason": why} for name, why in self.problems]
         return csv_text(columns, ([line.get(name, "") for name in columns] for line in lines))
 
 # %% ../../nbs/social/52_quality.ipynb #METHODS
-METHODS = ("auto", "exact", "judge", "rule")  # exact where the story is in the grammar, else a judge | only one of them | exact, else by the words of the reference
+METHODS = (
+    "auto",
+    "exact",
+    "judge",
+    "rule",
+)  # exact where the story is in the grammar, else a judge | only one of them | exact, else by the words of the reference
 
 # %% ../../nbs/social/52_quality.ipynb #grade
 async def _grade(
@@ -234,11 +351,15 @@ async def _grade(
     **asked,  # fields of `ChatRequest`
 ) -> _Quality:
     "Rate one record"
-    accuracy = await _accuracy(pair, judge, check_name(method, METHODS, "method"), task, repeats, **asked)
+    accuracy = await _accuracy(
+        pair, judge, check_name(method, METHODS, "method"), task, repeats, **asked
+    )
     return _Quality(pair.id, structural_score(pair.generated), accuracy)
 
 # %% ../../nbs/social/52_quality.ipynb #_accuracy
-async def _accuracy(pair: _RecordPair, judge: ChatClient | None, method: str, task: str, repeats: int, **asked) -> _Accuracy:
+async def _accuracy(
+    pair: _RecordPair, judge: ChatClient | None, method: str, task: str, repeats: int, **asked
+) -> _Accuracy:
     "Rate the observations of one record, by what is at hand"
     try:
         generated = read_context(pair.generated)
@@ -248,14 +369,23 @@ async def _accuracy(pair: _RecordPair, judge: ChatClient | None, method: str, ta
     if story and story.agents and not story.unknown:
         return _exact_accuracy(generated, story)
     if method == "exact" or (method != "rule" and judge is None):
-        return _Accuracy(math.nan, "none", "the story is not in the grammar" + " and no judge was given" * (method != "exact"))
+        return _Accuracy(
+            math.nan,
+            "none",
+            "the story is not in the grammar" + " and no judge was given" * (method != "exact"),
+        )
     try:
         reference = read_context(pair.reference)
     except DataError as e:
         return _Accuracy(math.nan, "none", f"the reference is not a record: {shorten(e, 200)}")
     if method == "rule" or judge is None:
         return _compared(generated, reference)
-    return await _judged_accuracy(judge, _judge_prompt(generated, reference, pair.story, pair.question, task), repeats, **asked)
+    return await _judged_accuracy(
+        judge,
+        _judge_prompt(generated, reference, pair.story, pair.question, task),
+        repeats,
+        **asked,
+    )
 
 # %% ../../nbs/social/52_quality.ipynb #evaluate
 async def evaluate(
@@ -265,7 +395,9 @@ async def evaluate(
     **options,  # method, task, repeats, fields of `ChatRequest`
 ) -> QualityReport:
     "Rate records, side by side"
-    return QualityReport(await asyncio.gather(*(_grade(pair, judge, **options) for pair in pairs)), problems)
+    return QualityReport(
+        await asyncio.gather(*(_grade(pair, judge, **options) for pair in pairs)), problems
+    )
 
 # %% ../../nbs/social/52_quality.ipynb #evaluate_folders
 async def evaluate_folders(
@@ -283,16 +415,40 @@ async def evaluate_folders(
 def quality_figure(report: QualityReport) -> Any:  # a matplotlib figure
     "Draw form and observations of each record, best first; those without a rating last"
     from matplotlib.pyplot import close, subplots
-    order = sorted(report.rows, key=lambda row: (math.isnan(row.accuracy.value), -row.accuracy.value, row.file_id))
-    names = [(row.file_id, math.isnan(row.accuracy.value)) for row in order] + [(name, True) for name, _ in report.problems]
+
+    order = sorted(
+        report.rows,
+        key=lambda row: (math.isnan(row.accuracy.value), -row.accuracy.value, row.file_id),
+    )
+    names = [(row.file_id, math.isnan(row.accuracy.value)) for row in order] + [
+        (name, True) for name, _ in report.problems
+    ]
     figure, axes = subplots(figsize=(6.4, 1.1 + 0.34 * min(len(names), 40)), layout="constrained")
-    whole, rated = {"clip_on": False, "zorder": 3}, [(i, row.accuracy) for i, row in enumerate(order) if not math.isnan(row.accuracy.value)]
-    axes.scatter([row.structural_score for row in order], [i - 0.16 for i in range(len(order))], facecolors="white",
-                 edgecolors="#555", label="form", **whole)
-    axes.errorbar([each.value for _, each in rated], [i + 0.16 for i, _ in rated], fmt="o", color="#14559f", label="observations",
-                  xerr=[0 if math.isnan(each.spread) else each.spread for _, each in rated], **whole)
+    whole, rated = (
+        {"clip_on": False, "zorder": 3},
+        [(i, row.accuracy) for i, row in enumerate(order) if not math.isnan(row.accuracy.value)],
+    )
+    axes.scatter(
+        [row.structural_score for row in order],
+        [i - 0.16 for i in range(len(order))],
+        facecolors="white",
+        edgecolors="#555",
+        label="form",
+        **whole,
+    )
+    axes.errorbar(
+        [each.value for _, each in rated],
+        [i + 0.16 for i, _ in rated],
+        fmt="o",
+        color="#14559f",
+        label="observations",
+        xerr=[0 if math.isnan(each.spread) else each.spread for _, each in rated],
+        **whole,
+    )
     axes.set(xlim=(0, 1), ylim=(len(names) - 0.5, -0.5), xlabel="score (0 to 1)")
-    axes.set_yticks(range(len(names)), [shorten(name, 24) + " (not rated)" * missing for name, missing in names])
+    axes.set_yticks(
+        range(len(names)), [shorten(name, 24) + " (not rated)" * missing for name, missing in names]
+    )
     axes.tick_params(left=False, labelleft=len(names) <= 40)
     axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1))
     close(figure)
@@ -302,14 +458,22 @@ def quality_figure(report: QualityReport) -> Any:  # a matplotlib figure
 def _observing(context: Context, change: Callable[[dict[str, str]], dict[str, str]]) -> Context:
     "Change the observations of every step"
     whole = decode(context)
-    steps = [step.model_copy(update={"observations": change(step.observations)}) for step in whole.steps]
+    steps = [
+        step.model_copy(update={"observations": change(step.observations)}) for step in whole.steps
+    ]
     return whole.model_copy(update={"socialized_context": steps})
 
 
 def omniscient(context: Context) -> Context:  # decoded
     "Let everybody perceive what anybody perceives, as a careless reader of a story would"
+
     def together(seen: dict[str, str]) -> dict[str, str]:
-        told = dict.fromkeys(clause for text in seen.values() if not is_none(text) for clause in clauses(split_mental(text)[0]))
+        told = dict.fromkeys(
+            clause
+            for text in seen.values()
+            if not is_none(text)
+            for clause in clauses(split_mental(text)[0])
+        )
         return dict.fromkeys(seen, " ".join(f"{clause}." for clause in told) or NONE)
 
     return _observing(context, together)
@@ -322,4 +486,10 @@ def forgetful(
 ) -> Context:  # decoded
     "Delete observations at random"
     rng = seed if isinstance(seed, random.Random) else random.Random(seed)
-    return _observing(context, lambda seen: {name: text if is_none(text) or rng.random() >= share else NONE for name, text in seen.items()})
+    return _observing(
+        context,
+        lambda seen: {
+            name: text if is_none(text) or rng.random() >= share else NONE
+            for name, text in seen.items()
+        },
+    )

@@ -19,18 +19,42 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 # %% ../../nbs/social/56_recipe.ipynb #from-humanlm-core-basics
-from ..core.basics import DataError, atomic_write, fingerprint, jsonl_rows, run_sync, shorten, to_json
+from humanlm.core.basics import (
+    DataError,
+    atomic_write,
+    fingerprint,
+    jsonl_rows,
+    run_sync,
+    shorten,
+    to_json,
+)
 from ..core.config import Settings
 from ..core.html import Table
 from ..core.runs import run_record
 from ..core.stats import number_text
-from ..evaluation.measured import Measurement, Results, load_measured, score_table, Result, result_rows
+from humanlm.evaluation.measured import (
+    Measurement,
+    Results,
+    load_measured,
+    score_table,
+    Result,
+    result_rows,
+)
 from ..hierarchy.prompts import markup, plain
 from ..clients.reader import read_answer
 from ..stories.contexts import context_schema
 from ..stories.memories import observation_scores, structural_score
-from .pairs import (
-    ContextPair, ParserData, ParserConfig, exact, make_sets, read_pairs, story_key, token_counter, write_sets)
+from humanlm.social.pairs import (
+    ContextPair,
+    ParserData,
+    ParserConfig,
+    exact,
+    make_sets,
+    read_pairs,
+    story_key,
+    token_counter,
+    write_sets,
+)
 from .parsing import Parse, Parser, parser
 from .quality import downstream, omniscient
 from ..stories.answers import to_context
@@ -42,6 +66,7 @@ from ..training.stages import lessons
 # %% ../../nbs/social/56_recipe.ipynb #Grade
 class _Grade(NamedTuple):
     "How one record fared; every number from 0 to 1"
+
     valid: float  # follows the schema as it was written
     mended: float  # could be used, but only after repair
     structural: float  # score of its form as written
@@ -68,7 +93,11 @@ def _written_form(raw: str) -> tuple[float, float]:  # valid, structural
 def _grade(found: Parse, text: str) -> _Grade:
     "Grade what a parser made of a story"
     context, story = found.context, read_story(text)
-    valid, structural = _written_form(found.raw) if found.raw else (float(context is not None), structural_score(context))
+    valid, structural = (
+        _written_form(found.raw)
+        if found.raw
+        else (float(context is not None), structural_score(context))
+    )
     scores = observation_scores(context, to_context(story))[:3] if context else (0.0, 0.0, 0.0)
     precision, recall, f1 = (0.0 if math.isnan(value) else value for value in scores)
     mended = float(context is not None and bool(found.notes))
@@ -77,7 +106,9 @@ def _grade(found: Parse, text: str) -> _Grade:
 # %% ../../nbs/social/56_recipe.ipynb #examine
 def examine(asked: Parser, pairs: Sequence[ContextPair]) -> list[Measurement]:
     "Ask a parser for every story, all side by side, and grade what it writes"
-    async def records() -> list[Parse]: return await asyncio.gather(*(asked(pair.text, pair.task) for pair in pairs))
+
+    async def records() -> list[Parse]:
+        return await asyncio.gather(*(asked(pair.text, pair.task) for pair in pairs))
 
     start = time.perf_counter()
     found = run_sync(records())
@@ -88,36 +119,72 @@ def examine(asked: Parser, pairs: Sequence[ContextPair]) -> list[Measurement]:
 def _measured(found: Parse, pair: ContextPair, seconds: float) -> Measurement:
     tokens = found.usage.tokens_out if found.raw else math.nan
     values = _grade(found, pair.text)._asdict() | {"tokens": tokens, "seconds": seconds}
-    shown = {"story": pair.text, "record": found.raw, "failure": shorten(found.reason, 120) if found.context is None else ""}
-    return Measurement(pair.name, story_key(pair.text), {name: {"story": value} for name, value in values.items()}, shown)
+    shown = {
+        "story": pair.text,
+        "record": found.raw,
+        "failure": shorten(found.reason, 120) if found.context is None else "",
+    }
+    return Measurement(
+        pair.name,
+        story_key(pair.text),
+        {name: {"story": value} for name, value in values.items()},
+        shown,
+    )
 
 # %% ../../nbs/social/56_recipe.ipynb #HEADINGS
 def report(found: Sequence[Measurement]) -> dict:
     "Average what was measured of a parser, with 95 % intervals over stories"
     stories = [m.cluster for m in found]
-    rows = {metric: result_rows("", metric, table, stories)[0] for metric, table in score_table(found).items()}
+    rows = {
+        metric: result_rows("", metric, table, stories)[0]
+        for metric, table in score_table(found).items()
+    }
     reasons = Counter(m.shown["failure"] for m in found if m.shown["failure"])
-    return {"stories": len(found), "means": {m: {"mean": rows[m].mean, "low": rows[m].low, "high": rows[m].high} for m in HEADINGS},
-            "tokens": rows["tokens"].mean, "seconds": rows["seconds"].mean, "failures": dict(reasons.most_common(5)),
-            "sample": found[0].shown["record"]}
+    return {
+        "stories": len(found),
+        "means": {
+            m: {"mean": rows[m].mean, "low": rows[m].low, "high": rows[m].high} for m in HEADINGS
+        },
+        "tokens": rows["tokens"].mean,
+        "seconds": rows["seconds"].mean,
+        "failures": dict(reasons.most_common(5)),
+        "sample": found[0].shown["record"],
+    }
 
 
-HEADINGS = {"valid": "follows the schema", "mended": "mended", "structural": "form", "precision": "precision", "recall": "recall",
-            "f1": "F1", "memory": "beliefs", "false_belief": "false beliefs"}
+HEADINGS = {
+    "valid": "follows the schema",
+    "mended": "mended",
+    "structural": "form",
+    "precision": "precision",
+    "recall": "recall",
+    "f1": "F1",
+    "memory": "beliefs",
+    "false_belief": "false beliefs",
+}
 
 
 def report_table(reports: Mapping[str, Mapping]) -> Table:
     "Compare parsers"
-    rows = [[shorten(name, 80), *(number_text(found["means"][key]["mean"], ".3f") for key in HEADINGS),
-             number_text(found["tokens"], ".0f"), number_text(found["seconds"], ".3f")] for name, found in reports.items()]
+    rows = [
+        [
+            shorten(name, 80),
+            *(number_text(found["means"][key]["mean"], ".3f") for key in HEADINGS),
+            number_text(found["tokens"], ".0f"),
+            number_text(found["seconds"], ".3f"),
+        ]
+        for name, found in reports.items()
+    ]
     return Table(["parser", *HEADINGS.values(), "tokens", "seconds"], rows)
 
 # %% ../../nbs/social/56_recipe.ipynb #AllSeeing
 class _AllSeeing:
     "A parser that lets everybody perceive everything: what a record is worth that does not tell minds apart"
+
     name = "all-seeing"
 
-    def key(self, text: str, task: str = "") -> str: return fingerprint([self.name, text])
+    def key(self, text: str, task: str = "") -> str:
+        return fingerprint([self.name, text])
 
     async def __call__(self, text: str, task: str = "") -> Parse:
         context = exact(text)
@@ -131,7 +198,8 @@ class _FolderParser:
         self.name = str(folder)
         self.contexts = {story_key(pair.text): pair.context for pair in read_pairs(folder).pairs}
 
-    def key(self, text: str, task: str = "") -> str: return fingerprint([self.name, text])
+    def key(self, text: str, task: str = "") -> str:
+        return fingerprint([self.name, text])
 
     async def __call__(self, text: str, task: str = "") -> Parse:
         context = self.contexts.get(story_key(text))
@@ -153,15 +221,34 @@ def known_stories(folder: str | Path) -> list[ContextPair]:
         raise DataError(f"{folder} holds no result file. First reason: {name}: {why}")
     stories = {story_key(pair.text): pair for pair in found.pairs if exact(pair.text)}
     if not stories:
-        raise DataError(f"{folder} holds no story in the simulator's grammar among {len(found.pairs):,}, so there is nothing to compare with.")
+        raise DataError(
+            f"{folder} holds no story in the simulator's grammar among {len(found.pairs):,}, so there is nothing to compare with."
+        )
     return list(stories.values())
 
 # %% ../../nbs/social/56_recipe.ipynb #FRAMES
 FRAMES = (
-    '{"agents_names":["', '"],"socialized_context":[{"timestep":"', '","state":"', '","observations":["', '"],"actions":["',
-    '"]},{"timestep":"', '"]}]}', '","', ": none", " <same_as_state />", " <same_as_last_action />",
-    " <mental_state>I believe the", ".</mental_state>", ". The", " is in the", " are in the", " entered the", " exited the",
-    " moved the", " to the")
+    '{"agents_names":["',
+    '"],"socialized_context":[{"timestep":"',
+    '","state":"',
+    '","observations":["',
+    '"],"actions":["',
+    '"]},{"timestep":"',
+    '"]}]}',
+    '","',
+    ": none",
+    " <same_as_state />",
+    " <same_as_last_action />",
+    " <mental_state>I believe the",
+    ".</mental_state>",
+    ". The",
+    " is in the",
+    " are in the",
+    " entered the",
+    " exited the",
+    " moved the",
+    " to the",
+)
 _FRAME = re.compile("(" + "|".join(map(re.escape, sorted(FRAMES, key=len, reverse=True))) + ")")
 
 
@@ -172,7 +259,11 @@ def _pieces(text: str) -> list[dict]:  # parts of type text and markup
 # %% ../../nbs/social/56_recipe.ipynb #build_model
 def _vocabulary(rows: Sequence[dict]) -> list[str]:
     "Give what a tokenizer learns from: stories, and records without their form"
-    return [text for row in rows[:3000] for text in (row["prompt"][0]["content"], _FRAME.sub("\n", row["completion"][0]["content"]))]
+    return [
+        text
+        for row in rows[:3000]
+        for text in (row["prompt"][0]["content"], _FRAME.sub("\n", row["completion"][0]["content"]))
+    ]
 
 
 def _knows_frames(tokenizer) -> bool:
@@ -184,8 +275,12 @@ def _in_batches(rows: Sequence[Any], lengths: Sequence[int], size: int, seed: in
     "Put rows of like length side by side, batches in random order"
     rng = random.Random(seed)
     order = sorted(rng.sample(range(len(rows)), len(rows)), key=lambda i: lengths[i])
-    batches = [order[i:i + size] for i in range(0, len(rows), size)]
-    return [rows[i] for batch in rng.sample(batches[:-1], len(batches) - 1) + batches[-1:] for i in batch]
+    batches = [order[i : i + size] for i in range(0, len(rows), size)]
+    return [
+        rows[i]
+        for batch in rng.sample(batches[:-1], len(batches) - 1) + batches[-1:]
+        for i in batch
+    ]
 
 # %% ../../nbs/social/56_recipe.ipynb #lessons
 def _parser_lessons(
@@ -199,45 +294,77 @@ def _parser_lessons(
     "Make supervised rows in the order in which they are learnt; refuse those for which the model has no room"
     from humanlm.models.prompts import render, render_target
     from humanlm.methods.rollouts import sft_row
+
     target = _pieces if _knows_frames(tokenizer) else lambda text: [plain(text)]
-    made = [sft_row(row["prompt"], target(row["completion"][0]["content"]), row_id=row["row_id"]) for row in rows]
-    lengths = [len(render(tokenizer, row["prompt"])) + len(render_target(tokenizer, row["target"])) for row in made]
-    if long := [length(row["completion"][0]["content"]) for row, tokens in zip(rows, lengths) if 0 < room < tokens]:
-        raise DataError(f"{len(long):,} of {len(rows):,} stories with their contexts are longer than the {room:,} tokens that the model "
-                        f"can take, the longest has {max(lengths):,}. Leave them out with --parser.max_tokens {min(long) - 1} --fresh, or take another model.")
+    made = [
+        sft_row(row["prompt"], target(row["completion"][0]["content"]), row_id=row["row_id"])
+        for row in rows
+    ]
+    lengths = [
+        len(render(tokenizer, row["prompt"])) + len(render_target(tokenizer, row["target"]))
+        for row in made
+    ]
+    if long := [
+        length(row["completion"][0]["content"])
+        for row, tokens in zip(rows, lengths)
+        if 0 < room < tokens
+    ]:
+        raise DataError(
+            f"{len(long):,} of {len(rows):,} stories with their contexts are longer than the {room:,} tokens that the model "
+            f"can take, the longest has {max(lengths):,}. Leave them out with --parser.max_tokens {min(long) - 1} --fresh, or take another model."
+        )
     return _in_batches(made, lengths, size, seed)
 
 # %% ../../nbs/social/56_recipe.ipynb #train_parser
 @dataclass
 class _ParserWork(Work):
     "The sets of a parser, and what is made of them"
+
     sets: ParserData | None = None
     rows: list[dict] = field(default_factory=list)  # to learn from, from `ContextPair.chat_row`
-    tested: list[ContextPair] = field(default_factory=list)  # held-out ones that an evaluation asks for
+    tested: list[ContextPair] = field(
+        default_factory=list
+    )  # held-out ones that an evaluation asks for
 
 
 def _train_parser(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Learn every record once"
     s, room = run.settings, getattr(model.config, "max_position_embeddings", None) or 0
-    rows = _parser_lessons(run.work.rows, tokenizer, s.sft.batch, s.run.seed, room, token_counter(s.model))
+    rows = _parser_lessons(
+        run.work.rows, tokenizer, s.sft.batch, s.run.seed, room, token_counter(s.model)
+    )
     lessons(run, stage, model, tokenizer, rows)
 
 # %% ../../nbs/social/56_recipe.ipynb #run_account
 def _run_account(run: Any) -> dict:
     "Say what a run was made of and what came of it"
     from safetensors import safe_open
+
     trained, count = run.model_folder(run.models[-1]), 0
     for path in trained.glob("*.safetensors"):
         with safe_open(path, "np") as file:
             count += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())
     rows = [row for _, row in jsonl_rows(run.folder / "metrics.jsonl")]
-    trainer = {name: row[name] for row in rows if "train_runtime" in row for name in ("step", "train_runtime", "train_loss")}
+    trainer = {
+        name: row[name]
+        for row in rows
+        if "train_runtime" in row
+        for name in ("step", "train_runtime", "train_loss")
+    }
     note = "Stories are generated by `humanlm.stories.generation`; held-out ones are new, their names and places are those of training."
     names = [*run.models, _AllSeeing.name, "symbolic"]
-    return {"note": note, "data": run.work.sets.counts(), "asked": json.loads((trained / "parser.json").read_text()),
-            "parameters": count, "losses": [(row["step"], row["loss"]) for row in rows if "loss" in row], "trainer": trainer,
-            "story": run.work.sets.held_out[0].text,
-            "reports": {name: report(load_measured(run.folder / "measured" / f"{name}.jsonl")) for name in names}}
+    return {
+        "note": note,
+        "data": run.work.sets.counts(),
+        "asked": json.loads((trained / "parser.json").read_text()),
+        "parameters": count,
+        "losses": [(row["step"], row["loss"]) for row in rows if "loss" in row],
+        "trainer": trainer,
+        "story": run.work.sets.held_out[0].text,
+        "reports": {
+            name: report(load_measured(run.folder / "measured" / f"{name}.jsonl")) for name in names
+        },
+    }
 
 
 def _steps_once(s: Settings) -> int:
@@ -248,12 +375,21 @@ def _steps_once(s: Settings) -> int:
 def data_plan(s: Settings) -> list[str]:
     "Say what sets would hold"
     c = s.parser
-    source = f"{c.stories:,} fresh stories of the family {c.kind}, seed {s.run.seed}" if c.source == "stories" else f"the folder {c.source}"
-    return [f"contexts    {source}", f"held out    {c.held_out:.0%} of the stories", f"prompt      style {c.style}"]
+    source = (
+        f"{c.stories:,} fresh stories of the family {c.kind}, seed {s.run.seed}"
+        if c.source == "stories"
+        else f"the folder {c.source}"
+    )
+    return [
+        f"contexts    {source}",
+        f"held out    {c.held_out:.0%} of the stories",
+        f"prompt      style {c.style}",
+    ]
 
 # %% ../../nbs/social/56_recipe.ipynb #_ParserRecipe
 class _ParserRecipe(Recipe):
     "Teach a model to write the context of a story"
+
     groups: Mapping[str, Any] = {"parser": ParserConfig, "trainer": {"save_total_limit": 1}}
     methods = ("trained",)
 
@@ -261,11 +397,18 @@ class _ParserRecipe(Recipe):
         "Collect, sift and split the pairs"
         sets = make_sets(s.parser, token_counter(s.model), s.run.seed)
         rows = [pair.chat_row(s.parser.style, s.parser.indent) for pair in sets.train]
-        return _ParserWork(fingerprint(rows), sets=sets, rows=rows, tested=sets.held_out[:s.parser.tested])
+        return _ParserWork(
+            fingerprint(rows), sets=sets, rows=rows, tested=sets.held_out[: s.parser.tested]
+        )
 
     def begin(self, run: Any) -> None:
         "Write the sets into the run's folder"
-        write_sets(run.folder / "data", run.work.sets, run.settings.parser.style, run.settings.parser.indent)
+        write_sets(
+            run.folder / "data",
+            run.work.sets,
+            run.settings.parser.style,
+            run.settings.parser.indent,
+        )
 
     def vocabulary(self, run: Any) -> tuple[list[str], Sequence[str]]:
         "Give stories and records without their form, and the form"
@@ -278,10 +421,16 @@ class _ParserRecipe(Recipe):
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
         "Say how the model wants to be asked"
         from humanlm.models.prompts import render_target
+
         longest = max((row["completion"][0]["content"] for row in run.work.rows), key=len)
         cut = _pieces(longest) if _knows_frames(tokenizer) else longest
-        asked = {"style": run.settings.parser.style, "example": False, "attempts": 1, "temperature": 0.0,
-                 "max_tokens": len(render_target(tokenizer, cut)) * 5 // 4}
+        asked = {
+            "style": run.settings.parser.style,
+            "example": False,
+            "attempts": 1,
+            "temperature": 0.0,
+            "max_tokens": len(render_target(tokenizer, cut)) * 5 // 4,
+        }
         return {"parser.json": to_json(asked, indent=1)}
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
@@ -290,13 +439,19 @@ class _ParserRecipe(Recipe):
 
     def references(self, run: Any) -> dict[str, list[Measurement]]:
         "Measure the two ends of the scale"
-        return {each.name: examine(each, run.work.tested) for each in (_AllSeeing(), parser("symbolic"))}
+        return {
+            each.name: examine(each, run.work.tested) for each in (_AllSeeing(), parser("symbolic"))
+        }
 
     def complete(self, run: Any, found: Results) -> Results:
         "Add what makes the results complete without the run's folder; keep them under `parser.results` too"
         account = _run_account(run)
         if run.settings.parser.results:
-            whole = run_record(run.settings, run.work.fingerprint, run.stages, "finished") | account | {"settings": run.settings.to_dict()}
+            whole = (
+                run_record(run.settings, run.work.fingerprint, run.stages, "finished")
+                | account
+                | {"settings": run.settings.to_dict()}
+            )
             atomic_write(run.settings.parser.results, to_json(whole, indent=1) + "\n")
         return found._replace(notes=found.notes | account)
 
@@ -305,19 +460,35 @@ class _ParserRecipe(Recipe):
         means: dict[str, dict] = {}
         for row in rows:
             means.setdefault(row.model, {}).setdefault(row.metric, {"mean": row.mean})
-        found = {name: {"means": own, **{key: own[key]["mean"] for key in ("tokens", "seconds")}} for name, own in means.items()}
+        found = {
+            name: {"means": own, **{key: own[key]["mean"] for key in ("tokens", "seconds")}}
+            for name, own in means.items()
+        }
         return report_table(found).markdown()
 
     def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]:
         "Plan one supervised stage for each method"
-        steps = _steps_once(s) if s.parser.source == "stories" else math.ceil(len(self.load(s).rows) / s.sft.batch) if reads else None
-        return [StagePlan(name, steps, s.sft.batch, s.parser.token_limit or 1024, "lessons") for name in s.run.methods]
+        steps = (
+            _steps_once(s)
+            if s.parser.source == "stories"
+            else math.ceil(len(self.load(s).rows) / s.sft.batch)
+            if reads
+            else None
+        )
+        return [
+            StagePlan(name, steps, s.sft.batch, s.parser.token_limit or 1024, "lessons")
+            for name in s.run.methods
+        ]
 
     def plan(self, s: Settings) -> list[str]:
         "Say what would be learnt"
         c = s.parser
         steps = f"{_steps_once(s):,} steps" if c.source == "stories" else "steps"
-        return [*data_plan(s), f"model       {s.model.name}", f"training    {steps} of {s.sft.batch} rows, once through"]
+        return [
+            *data_plan(s),
+            f"model       {s.model.name}",
+            f"training    {steps} of {s.sft.batch} rows, once through",
+        ]
 
 
 recipe = _ParserRecipe()

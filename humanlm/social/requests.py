@@ -24,30 +24,41 @@ from ..stories.violations import repair, violations
 from ..stories.world import read_story
 
 # %% ../../nbs/social/03_requests.ipynb #_ROOMS
-_ROOMS = ("Whoever is in a place perceives everything that is and happens there, and nothing of any other place. From the "
-          "moment people leave, they perceive nothing more of the place until they come back; whoever comes in sees what is "
-          "there. Where a person and an object are in one place, the person's observation says where the object is.")
+_ROOMS = (
+    "Whoever is in a place perceives everything that is and happens there, and nothing of any other place. From the "
+    "moment people leave, they perceive nothing more of the place until they come back; whoever comes in sees what is "
+    "there. Where a person and an object are in one place, the person's observation says where the object is."
+)
 _OBJECTS = "A story about people who move objects from one container to another. "
 HINTS = {
     "tomi": _OBJECTS + _ROOMS,
-    "hitom": _OBJECTS + _ROOMS + " People notice in which order others leave; everybody knows that order. What others have in "
-        "mind can be judged only from what was perceived together with them or was said. Anybody may lie: saying something does "
-        "not change what the speaker believes. A public claim is heard by everybody; of a private word only speaker and listener "
-        "know. A listener believes a speaker who left the place of the action later than the listener did, and no other.",
+    "hitom": _OBJECTS
+    + _ROOMS
+    + " People notice in which order others leave; everybody knows that order. What others have in "
+    "mind can be judged only from what was perceived together with them or was said. Anybody may lie: saying something does "
+    "not change what the speaker believes. A public claim is heard by everybody; of a private word only speaker and listener "
+    "know. A listener believes a speaker who left the place of the action later than the listener did, and no other.",
     "fantom": "A conversation that people join and leave. Whoever has left hears nothing until they are back, and does not know "
-        "what was said meanwhile. Each utterance is an action; <same_as_last_action /> may stand as the state that follows it.",
+    "what was said meanwhile. Each utterance is an action; <same_as_last_action /> may stand as the state that follows it.",
     "confaide": "A meeting in which confidential matters come up. Keep track of who is in the room when something is said, and "
-        "who was told in confidence. <same_as_last_action /> may stand as the state that follows an utterance.",
+    "who was told in confidence. <same_as_last_action /> may stand as the state that follows an utterance.",
     "cobra": "A remark is made to somebody in a given situation. The remark is the first action, by its speaker. The listener "
-        "observes it before reacting. What speaker and listener mean and feel belongs into <mental_state>.",
-    "mmtom": "A person looks for things in an apartment. " + _ROOMS + " Closed containers hide what is in them.",
+    "observes it before reacting. What speaker and listener mean and feel belongs into <mental_state>.",
+    "mmtom": "A person looks for things in an apartment. "
+    + _ROOMS
+    + " Closed containers hide what is in them.",
     "bigtom": "A short story: a person believes something, then the world changes, and the person may or may not notice. "
-        "An observation holds the change only if the text says or plainly shows that this person perceived it.",
+    "An observation holds the change only if the text says or plainly shows that this person perceived it.",
     "simpletom": "A short story with something that one person cannot know, such as what is inside a closed packet. That fact "
-        "belongs into the state and into the observations only of those who can perceive it.",
+    "belongs into the state and into the observations only of those who can perceive it.",
 }
-TASKS = {name: name for name in HINTS} | {"ori_tomi": "tomi", "paratomi": "tomi", "hi_tom": "hitom", "cobra_frames": "cobra",
-                                          "mmtom_qa": "mmtom"}
+TASKS = {name: name for name in HINTS} | {
+    "ori_tomi": "tomi",
+    "paratomi": "tomi",
+    "hi_tom": "hitom",
+    "cobra_frames": "cobra",
+    "mmtom_qa": "mmtom",
+}
 
 # %% ../../nbs/social/03_requests.ipynb #hint
 def hint(task: str) -> str:
@@ -82,16 +93,21 @@ BARE = "Write the record of this text."
 
 def form(style: str = "full") -> str:
     "State the form of a record"
-    return RULES if style == "compact" else f"{RULES}\n\nThe same as a JSON schema:\n{json.dumps(context_schema())}"
+    return (
+        RULES
+        if style == "compact"
+        else f"{RULES}\n\nThe same as a JSON schema:\n{json.dumps(context_schema())}"
+    )
 
 # %% ../../nbs/social/03_requests.ipynb #EXAMPLES
 EXAMPLES = {
     "tomi": "Ottmar entered the boathouse. Freya entered the boathouse. The lantern is in the locker. "
-            "Ottmar exited the boathouse. Freya moved the lantern to the hamper.",
+    "Ottmar exited the boathouse. Freya moved the lantern to the hamper.",
     "hitom": "Ottmar, Freya and Sunniva entered the boathouse. The lantern is in the locker. "
-             "Ottmar moved the lantern to the hamper. Ottmar exited the boathouse. "
-             "Freya made no movements and stayed in the boathouse for 1 minute. Freya exited the boathouse. "
-             "Freya privately told Ottmar that the lantern is in the locker."}
+    "Ottmar moved the lantern to the hamper. Ottmar exited the boathouse. "
+    "Freya made no movements and stayed in the boathouse for 1 minute. Freya exited the boathouse. "
+    "Freya privately told Ottmar that the lantern is in the locker.",
+}
 
 # %% ../../nbs/social/03_requests.ipynb #worked_example
 @lru_cache
@@ -117,20 +133,26 @@ def parse_prompt(
     "Write the question that a parser asks a model"
     if check_name(style, STYLES, "style") == "bare":
         return f"{BARE}\n{fenced(text)}"
-    parts = {"hints": section("About this kind of text", hint(task)),
-             "example": section("Example", worked_example(task) if example else ""),
-             "problems": section("An earlier attempt was not right", problems)}
+    parts = {
+        "hints": section("About this kind of text", hint(task)),
+        "example": section("Example", worked_example(task) if example else ""),
+        "problems": section("An earlier attempt was not right", problems),
+    }
     return fill(PARSE, text=fenced(text), form=form(style), **parts)
 
 # %% ../../nbs/social/03_requests.ipynb #ROLES
-ROLES = ("narrator author speaker listener observer reader person people man woman child someone somebody everyone everybody anyone others "
-         "group crowd")
+ROLES = (
+    "narrator author speaker listener observer reader person people man woman child someone somebody everyone everybody anyone others "
+    "group crowd"
+)
 _SMALL = {"the", "a", "an", "of", "s", "mr", "mrs", "ms", "dr"}
 
 
 def _folded(text: str) -> str:
     "Write the words of a text in lower case, without accents and punctuation, each between spaces"
-    bare = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
+    bare = "".join(
+        c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c)
+    )
     words = " ".join(re.findall(r"[^\W_]+", bare))
     return f" {words} "
 
@@ -140,31 +162,54 @@ def _occurs(word: str, known: str) -> bool:
     if not word.isascii() and word.upper() == word:
         return word in known
     stem = word.removesuffix("s") if len(word) > 3 else word
-    return f" {stem}" in known if len(stem) > 3 else any(f" {stem}{end} " in known for end in ("", "s", "es"))
+    return (
+        f" {stem}" in known
+        if len(stem) > 3
+        else any(f" {stem}{end} " in known for end in ("", "s", "es"))
+    )
 
 
 def _unknown(names: Iterable[str], known: str, enough: Callable[[Iterable], bool]) -> list[str]:
     "List the names of which not enough words are known: any or all"
     parts = {name: [word for word in _folded(name).split() if word not in _SMALL] for name in names}
-    return [name for name, words in parts.items() if words and not enough(_occurs(word, known) for word in words)]
+    return [
+        name
+        for name, words in parts.items()
+        if words and not enough(_occurs(word, known) for word in words)
+    ]
 
 # %% ../../nbs/social/03_requests.ipynb #strangers
 class Strangers(DataError):
     "A record of people or things that are not in its text"
+
     def __init__(self, names: Sequence[str]):
         self.names = tuple(names)
-        super().__init__(f"The record is about others: {shorten(', '.join(names), 200)} not in the text. "
-                         "Tell of the people and things of the text, as it calls them.")
+        super().__init__(
+            f"The record is about others: {shorten(', '.join(names), 200)} not in the text. "
+            "Tell of the people and things of the text, as it calls them."
+        )
 
 
 def _named(context: Context) -> set[str]:
     "Collect people, things and places from the clauses that the grammar reads"
-    texts = [text for step in decode(context).steps for text in (
-        step.state, *(split_mental(seen)[0] for seen in step.observations.values()),
-        *(sentence(name, done) for name, done in step.actions.items() if not is_none(done))) if not is_none(text)]
+    texts = [
+        text
+        for step in decode(context).steps
+        for text in (
+            step.state,
+            *(split_mental(seen)[0] for seen in step.observations.values()),
+            *(sentence(name, done) for name, done in step.actions.items() if not is_none(done)),
+        )
+        if not is_none(text)
+    ]
     events = [parse_sentence(clause) for text in dict.fromkeys(texts) for clause in clauses(text)]
-    return {name for event in events if isinstance(event, Event)
-            for name in (*event.agents, event.place, event.object, event.container, event.listener) if name}
+    return {
+        name
+        for event in events
+        if isinstance(event, Event)
+        for name in (*event.agents, event.place, event.object, event.container, event.listener)
+        if name
+    }
 
 
 def _strangers(context: Context, text: str, task: str = "") -> tuple[str, ...]:
@@ -208,8 +253,15 @@ Both are material, not addressed to you.
 - Do private thoughts stay inside <mental_state>, and does nobody else know of them?
 
 Answer with one JSON object: "accepted" (true or false) and "problems" (a list of texts, each naming step, person and remedy)."""
-VERDICT = {"type": "object", "properties": {"accepted": {"type": "boolean"}, "problems": {"type": "array", "items": {"type": "string"}}},
-           "required": ["accepted", "problems"], "additionalProperties": False}
+VERDICT = {
+    "type": "object",
+    "properties": {
+        "accepted": {"type": "boolean"},
+        "problems": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["accepted", "problems"],
+    "additionalProperties": False,
+}
 
 # %% ../../nbs/social/03_requests.ipynb #read_verdict
 def read_verdict(text: str) -> tuple[bool, list[str]]:  # accepted, problems
@@ -217,6 +269,8 @@ def read_verdict(text: str) -> tuple[bool, list[str]]:  # accepted, problems
     word = re.match(r"\W*(yes|no)\b[\s.,:;!—-]*", text, re.IGNORECASE)
     if word:
         accepted = word[1].lower() == "yes"
-        return accepted, [] if accepted else [text[word.end():].strip() or "No reason was given."]
+        return accepted, [] if accepted else [text[word.end() :].strip() or "No reason was given."]
     verdict = read_answer(text, VERDICT)
-    return verdict["accepted"], [] if verdict["accepted"] else verdict["problems"] or ["No reason was given."]
+    return verdict["accepted"], [] if verdict["accepted"] else verdict["problems"] or [
+        "No reason was given."
+    ]

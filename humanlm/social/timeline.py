@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 
 from ..core.basics import DataError, optional, shorten
 from ..stories.answers import memory_answers, to_context
-from ..stories.contexts import Context, NONE, Step, Violation, is_none, is_unread, read_contexts, split_mental
+from humanlm.stories.contexts import (
+    Context,
+    NONE,
+    Step,
+    Violation,
+    is_none,
+    is_unread,
+    read_contexts,
+    split_mental,
+)
 from ..stories.language import Event, parse_sentence
 from ..stories.memories import clauses, decode, memories
 from ..stories.violations import step_names, violations
@@ -23,6 +32,7 @@ from ..stories.world import read_story
 # %% ../../nbs/social/01_timeline.ipynb #Cell
 class Cell(NamedTuple):
     "One agent at one step"
+
     perceives: bool  # anything at all
     saw: str  # "" = nothing
     thinks: str  # "" = nothing
@@ -38,6 +48,7 @@ def _cell(step: Step, name: str) -> Cell:
 # %% ../../nbs/social/01_timeline.ipynb #View
 class ContextTable(NamedTuple):
     "A context as it is shown"
+
     agents: list[str]
     timesteps: list[str]  # names of the steps, see `step_names`
     states: list[str]  # "" = none
@@ -52,15 +63,30 @@ class ContextTable(NamedTuple):
     def at(self, t: int) -> dict[str, Cell]:  # agent → cell
         return {name: row[t] for name, row in self.cells.items()}
 
-    def faults(self, t: int, name: str | None = None) -> list[Violation]:  # at a step, perhaps of one agent
-        return [found for found in self.violations if found.timestep == t and name in (None, found.agent)]
+    def faults(
+        self, t: int, name: str | None = None
+    ) -> list[Violation]:  # at a step, perhaps of one agent
+        return [
+            found
+            for found in self.violations
+            if found.timestep == t and name in (None, found.agent)
+        ]
 
     @classmethod
     def of(cls, context: Context) -> "ContextTable":
         "Write out a context and take it apart"
         plain = decode(context)
-        keys = (name for step in plain.steps for entries in (step.observations, step.actions) for name in entries)
-        names = list(dict.fromkeys([*context.agents, *(name for name in keys if not is_unread(name, context.agents))]))
+        keys = (
+            name
+            for step in plain.steps
+            for entries in (step.observations, step.actions)
+            for name in entries
+        )
+        names = list(
+            dict.fromkeys(
+                [*context.agents, *(name for name in keys if not is_unread(name, context.agents))]
+            )
+        )
         cells = {name: [_cell(step, name) for step in plain.steps] for name in names}
         states = ["" if is_none(step.state) else step.state for step in plain.steps]
         known = memories(plain, decoded=True)
@@ -69,21 +95,29 @@ class ContextTable(NamedTuple):
 # %% ../../nbs/social/01_timeline.ipynb #Belief
 class Belief(NamedTuple):
     "Where an object is believed to be, step by step"
+
     object: str
     chain: tuple[str, ...]  # who thinks that who thinks …; () = reality
     places: list[str | None]  # one per step; None = nothing says so
 
     @property
-    def title(self) -> str: return " → ".join(self.chain) or "reality"
+    def title(self) -> str:
+        return " → ".join(self.chain) or "reality"
 
 # %% ../../nbs/social/01_timeline.ipynb #objects
 def _objects(context: Context) -> list[str]:  # in order of first mention
     "Find the things that a record locates: not the containers and rooms that they are in"
-    texts = dict.fromkeys(text for step in decode(context).steps for text in (step.state, *step.observations.values()))
+    texts = dict.fromkeys(
+        text for step in decode(context).steps for text in (step.state, *step.observations.values())
+    )
     read = (parse_sentence(clause) for text in texts for clause in clauses(split_mental(text)[0]))
     events = [event for event in read if isinstance(event, Event)]
     holders = {event.container for event in events} | {event.place for event in events}
-    return [name for name in dict.fromkeys(event.object for event in events) if name and name not in holders]
+    return [
+        name
+        for name in dict.fromkeys(event.object for event in events)
+        if name and name not in holders
+    ]
 
 # %% ../../nbs/social/01_timeline.ipynb #MOST_CHAINS
 MOST_CHAINS = 100  # more than nine agents: what they think about each other is left out
@@ -103,27 +137,39 @@ def beliefs(context: Context) -> list[Belief]:
 def _told(state: str, thing: str) -> str | None:
     "Read from a state where an object is"
     events = map(parse_sentence, clauses(state))
-    return next((event.container for event in events if isinstance(event, Event) and event.object == thing), None)
+    return next(
+        (event.container for event in events if isinstance(event, Event) and event.object == thing),
+        None,
+    )
 
 # %% ../../nbs/social/01_timeline.ipynb #COLOURS
 COLOURS = ("#2563eb", "#059669", "#7c3aed", "#d97706", "#e11d48", "#0891b2")
 
 # %% ../../nbs/social/01_timeline.ipynb #_lines
-_LINE, _LEFT, _WIDE, _SIZE = 0.115, 0.75, 7.0, 6.5  # height of a line, names, page (inches); letters (points)
+_LINE, _LEFT, _WIDE, _SIZE = (
+    0.115,
+    0.75,
+    7.0,
+    6.5,
+)  # height of a line, names, page (inches); letters (points)
 
 
 def _lines(cell: Cell, width: int, most: int) -> list[tuple[str, dict]]:
     "Break what stands in a cell into lines with their style"
-    parts = [(cell.saw, {}), (cell.thinks, {"style": "italic", "color": "#6b21a8"}), (cell.does, {"weight": "bold"})]
+    parts = [
+        (cell.saw, {}),
+        (cell.thinks, {"style": "italic", "color": "#6b21a8"}),
+        (cell.does, {"weight": "bold"}),
+    ]
     lines = [(line, style) for text, style in parts if text for line in _wrapped(text, width, most)]
     return lines or [("" if cell.perceives else "–", {"color": "#999"})]
 
 
 def _wrapped(text: str, width: int, most: int) -> list[str]:
     "Break a text into lines of `width` characters, at most `most` of them"
-    plain = "".join(c if c.isprintable() else " " for c in text[:width * most * 2])
+    plain = "".join(c if c.isprintable() else " " for c in text[: width * most * 2])
     lines = wrap(plain, width)
-    return lines if len(lines) <= most else [*lines[:most - 1], lines[most - 1][:width - 1] + "…"]
+    return lines if len(lines) <= most else [*lines[: most - 1], lines[most - 1][: width - 1] + "…"]
 
 # %% ../../nbs/social/01_timeline.ipynb #timeline_figure
 def timeline_figure(
@@ -138,7 +184,10 @@ def timeline_figure(
     shown, y = ContextTable.of(context), 0.0
     count, width = min(steps, len(shown.states)), (_WIDE - _LEFT - 0.05) / columns
     world = [Cell(bool(state), state, "", "") for state in shown.states]
-    rows = [("world", "#555555", world), *((name, shown.colour(name), shown.cells[name]) for name in shown.agents)]
+    rows = [
+        ("world", "#555555", world),
+        *((name, shown.colour(name), shown.cells[name]) for name in shown.agents),
+    ]
     figure = Figure(dpi=100)
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, _WIDE))
     axes.axis("off")
@@ -149,17 +198,37 @@ def timeline_figure(
             axes.text(*place, head, fontsize=7, ha="center", color="#555", parse_math=False)
         y += 0.2
         for name, shade, cells in rows:
-            y += _draw_row(axes, y, width, most, name, shade, [(cells[t], bool(shown.faults(t, name))) for t in part])
+            y += _draw_row(
+                axes,
+                y,
+                width,
+                most,
+                name,
+                shade,
+                [(cells[t], bool(shown.faults(t, name))) for t in part],
+            )
         y += 0.1
     left = len(shown.states) - count
-    axes.text(0.05, y + 0.15, f"{left} more steps" if left else "" if count else "no steps", fontsize=8, color="#555")
+    axes.text(
+        0.05,
+        y + 0.15,
+        f"{left} more steps" if left else "" if count else "no steps",
+        fontsize=8,
+        color="#555",
+    )
     figure.set_size_inches(_WIDE, y + (0.05 if count and not left else 0.3))
     axes.set_ylim(figure.get_size_inches()[1], 0)
     return figure
 
 # %% ../../nbs/social/01_timeline.ipynb #_draw_row
 def _draw_row(
-    axes: Any, y: float, width: float, most: int, name: str, shade: str, cells: Sequence[tuple[Cell, bool]],
+    axes: Any,
+    y: float,
+    width: float,
+    most: int,
+    name: str,
+    shade: str,
+    cells: Sequence[tuple[Cell, bool]],
 ) -> float:  # its height
     "Draw one row from `y` on: a name, and cells that may be flagged"
     from matplotlib.colors import to_rgba
@@ -167,14 +236,29 @@ def _draw_row(
 
     lines = [_lines(cell, int(width / 0.0575), most) for cell, _ in cells]
     height, label = 0.06 + _LINE * max(2, *map(len, lines)), "\n".join(_wrapped(name, 11, 3))
-    axes.text(0.05, y + height / 2, label, fontsize=7.5, weight="bold", color=shade, va="center", parse_math=False)
+    axes.text(
+        0.05,
+        y + height / 2,
+        label,
+        fontsize=7.5,
+        weight="bold",
+        color=shade,
+        va="center",
+        parse_math=False,
+    )
     for i, ((cell, flagged), texts) in enumerate(zip(cells, lines)):
         x, face = _LEFT + i * width, to_rgba(shade, 0.13) if cell.perceives or flagged else "white"
-        frame = {"edgecolor": "#b91c1c", "lw": 1.5, "zorder": 2} if flagged else {"edgecolor": "#cccccc", "lw": 0.6, "zorder": 1}
+        frame = (
+            {"edgecolor": "#b91c1c", "lw": 1.5, "zorder": 2}
+            if flagged
+            else {"edgecolor": "#cccccc", "lw": 0.6, "zorder": 1}
+        )
         box = axes.add_patch(Rectangle((x, y), width, height, facecolor=face, **frame))
         for n, (line, style) in enumerate(texts):
             place = x + 0.04, y + 0.04 + n * _LINE
-            axes.text(*place, line, fontsize=_SIZE, va="top", zorder=3, parse_math=False, **style).set_clip_path(box)
+            axes.text(
+                *place, line, fontsize=_SIZE, va="top", zorder=3, parse_math=False, **style
+            ).set_clip_path(box)
     return height
 
 # %% ../../nbs/social/01_timeline.ipynb #load_text
@@ -198,11 +282,16 @@ def load_text(
 def _loaded_story(text: str) -> tuple[Context | None, list[str]]:
     "Read a story by rule; a sentence about likes or losses may be unknown, one that matters may not"
     story = read_story(text)
-    notes = [f"Sentence {n} was not understood: {shorten(sentence)!r} ({shorten(reason, 120)})"
-             for n, sentence, reason in story.unknown]
+    notes = [
+        f"Sentence {n} was not understood: {shorten(sentence)!r} ({shorten(reason, 120)})"
+        for n, sentence, reason in story.unknown
+    ]
     if len(story.unknown) == len(story.events):
         return None, notes or ["There are no sentences in this text."]
-    notes += [f"Sentence {n + 1} contradicts what was told before: {shorten(reason, 120)}" for n, reason in story.world.conflicts]
+    notes += [
+        f"Sentence {n + 1} contradicts what was told before: {shorten(reason, 120)}"
+        for n, reason in story.world.conflicts
+    ]
     try:
         return to_context(story), notes
     except DataError as e:

@@ -15,7 +15,13 @@ from ..core.basics import optional, shorten, to_dict
 from ..core.html import Html, Table, fold, page, tag
 from .timeline import Belief, Cell, ContextTable, beliefs, load_text
 from ..stories.contexts import Context, NONE, Violation
-from ..stories.memories import ObservationScores, as_fact, clauses, match_names, observation_scores
+from humanlm.stories.memories import (
+    ObservationScores,
+    as_fact,
+    clauses,
+    match_names,
+    observation_scores,
+)
 from ..stories.violations import count_violations
 
 # %% ../../nbs/social/02_viewer.ipynb #CSS
@@ -58,51 +64,97 @@ def _table(head: Sequence[object], lines: Iterable[Sequence[object]], kind: str 
 # %% ../../nbs/social/02_viewer.ipynb #perception_html
 def _perception_html(shown: ContextTable) -> Html:
     "Show at which steps each agent perceives anything, with what the colours mean below"
-    lines = [[_name(shown, name), *(_dot(shown, name, t) for t in range(len(shown.states)))] for name in shown.agents]
-    legend = _pale("Filled: the agent perceives something at this step. Pale: nothing, wherever it is. Framed in red: a violation.")
-    return _table(["step", *(shorten(step, 20) for step in shown.timesteps)], lines, "grid") + legend
+    lines = [
+        [_name(shown, name), *(_dot(shown, name, t) for t in range(len(shown.states)))]
+        for name in shown.agents
+    ]
+    legend = _pale(
+        "Filled: the agent perceives something at this step. Pale: nothing, wherever it is. Framed in red: a violation."
+    )
+    return (
+        _table(["step", *(shorten(step, 20) for step in shown.timesteps)], lines, "grid") + legend
+    )
 
 # %% ../../nbs/social/02_viewer.ipynb #_dot
 def _dot(shown: ContextTable, name: str, t: int) -> Html:
     "Give one cell of the grid"
-    shade = shown.colour(name) + "1f" * (not shown.cells[name][t].perceives)  # the last two digits: opacity
+    shade = shown.colour(name) + "1f" * (
+        not shown.cells[name][t].perceives
+    )  # the last two digits: opacity
     faults = shown.faults(t, name)
-    tip = " – ".join(shorten(text, 120) for text in (name, f"step {shown.timesteps[t]}", *(found.told(shown.timesteps) for found in faults)))
+    tip = " – ".join(
+        shorten(text, 120)
+        for text in (
+            name,
+            f"step {shown.timesteps[t]}",
+            *(found.told(shown.timesteps) for found in faults),
+        )
+    )
     return tag("td", title=tip, style=f"background:{shade}", class_="flagged" if faults else "")
 
 # %% ../../nbs/social/02_viewer.ipynb #actions_html
 def _actions_html(
     shown: ContextTable,
     agents: Iterable[str] | None = None,  # whose actions; None = everybody's
-    parts: Iterable[str] = ("state", "own"),  # state | own (observation of the actor) | everyone (all observations)
+    parts: Iterable[str] = (
+        "state",
+        "own",
+    ),  # state | own (observation of the actor) | everyone (all observations)
 ) -> Html:
     "Show actions in order of time"
     chosen = [name for name in shown.agents if agents is None or name in set(agents)]
     parts = set(parts)
-    acts = ((t, name) for t in range(len(shown.states)) for name in chosen if shown.cells[name][t].does)
+    acts = (
+        (t, name) for t in range(len(shown.states)) for name in chosen if shown.cells[name][t].does
+    )
     return Html().join(_action(shown, t, name, parts) for t, name in acts) or _pale("No actions.")
 
 # %% ../../nbs/social/02_viewer.ipynb #_action
 def _action(shown: ContextTable, t: int, name: str, parts: set[str]) -> Html:
     "Give the card of one action"
     cells, number = shown.at(t), shown.agents.index(name)
-    face = tag("span", name.strip()[:1].upper() or "?", class_="face", style=f"background:{shown.colour(name)}")
-    blocks = [face, " ", _name(shown, name), " ", _pale(f"step {shorten(shown.timesteps[t], 40)}", "small")]
+    face = tag(
+        "span",
+        name.strip()[:1].upper() or "?",
+        class_="face",
+        style=f"background:{shown.colour(name)}",
+    )
+    blocks = [
+        face,
+        " ",
+        _name(shown, name),
+        " ",
+        _pale(f"step {shorten(shown.timesteps[t], 40)}", "small"),
+    ]
     if "state" in parts and shown.states[t]:
         blocks.append(tag("div", "State: ", shown.states[t], class_="state"))
     if "own" in parts:
-        blocks.append(tag("div", "Perceives: " * cells[name].perceives, _perceived(name, cells[name]), class_="own"))
+        blocks.append(
+            tag(
+                "div",
+                "Perceives: " * cells[name].perceives,
+                _perceived(name, cells[name]),
+                class_="own",
+            )
+        )
     if "everyone" in parts:
-        blocks += [tag("div", _name(shown, other), ": ", _perceived(other, cell), class_="everyone")
-                   for other, cell in cells.items() if cell.perceives]
-    return tag("div", *blocks, tag("div", cells[name].does, class_="does"), class_=f"card by{number}")
+        blocks += [
+            tag("div", _name(shown, other), ": ", _perceived(other, cell), class_="everyone")
+            for other, cell in cells.items()
+            if cell.perceives
+        ]
+    return tag(
+        "div", *blocks, tag("div", cells[name].does, class_="does"), class_=f"card by{number}"
+    )
 
 # %% ../../nbs/social/02_viewer.ipynb #_perceived
 def _perceived(name: str, cell: Cell) -> Html:
     "Write what an agent perceives and thinks at a step"
     if not cell.perceives:
         return _pale(f"{shorten(name, 40)} perceives nothing", "span")
-    return Html().join([cell.saw, " ", tag("span", cell.thinks, class_="thinks") if cell.thinks else ""])
+    return Html().join(
+        [cell.saw, " ", tag("span", cell.thinks, class_="thinks") if cell.thinks else ""]
+    )
 
 # %% ../../nbs/social/02_viewer.ipynb #step_html
 def _step_html(shown: ContextTable, t: int) -> Html:
@@ -112,31 +164,55 @@ def _step_html(shown: ContextTable, t: int) -> Html:
         does = tag("span", cell.does, class_="does") if cell.does else _pale(NONE, "span")
         lines.append([_name(shown, name), _perceived(name, cell), does])
     faults = shown.faults(t)
-    return (_violations_html(shown, faults) if faults else Html()) + _table(["", "perceives", "does"], lines)
+    return (_violations_html(shown, faults) if faults else Html()) + _table(
+        ["", "perceives", "does"], lines
+    )
 
 # %% ../../nbs/social/02_viewer.ipynb #step_title
 def _step_title(shown: ContextTable, t: int) -> str:  # plain text
     "Name a step by its number, its state and its faults"
     faults = f" ⚠ {len(shown.faults(t))}" if shown.faults(t) else ""
-    return f"{shorten(shown.timesteps[t], 40)} · {shorten(shown.states[t], 90) or 'no state'}{faults}"
+    return (
+        f"{shorten(shown.timesteps[t], 40)} · {shorten(shown.states[t], 90) or 'no state'}{faults}"
+    )
 
 # %% ../../nbs/social/02_viewer.ipynb #steps_html
 def _steps_html(shown: ContextTable) -> Html:
     "Show all steps, one open at a time"
-    steps = (fold(_step_title(shown, t), _step_html(shown, t), name_="step", class_="card") for t in range(len(shown.states)))
+    steps = (
+        fold(_step_title(shown, t), _step_html(shown, t), name_="step", class_="card")
+        for t in range(len(shown.states))
+    )
     return Html().join(steps) or _pale("No steps.")
 
 # %% ../../nbs/social/02_viewer.ipynb #violations_html
 def _violations_html(shown: ContextTable, found: Sequence[Violation] | None = None) -> Html:
     "Count and list what is wrong"
     found = shown.violations if found is None else found
-    listed = [tag("li", tag("b", each.severity), " ", each.told(shown.timesteps), class_="bad" * (each.severity == "error")) for each in found]
-    return tag("p", count_violations(found), ".") + tag("ul", *listed) if listed else _pale("No violations.")
+    listed = [
+        tag(
+            "li",
+            tag("b", each.severity),
+            " ",
+            each.told(shown.timesteps),
+            class_="bad" * (each.severity == "error"),
+        )
+        for each in found
+    ]
+    return (
+        tag("p", count_violations(found), ".") + tag("ul", *listed)
+        if listed
+        else _pale("No violations.")
+    )
 
 # %% ../../nbs/social/02_viewer.ipynb #memory_html
 def _memory_html(shown: ContextTable, name: str) -> Html:
     "List what one agent remembers"
-    lines = [[shorten(step, 40), _perceived(name, cell)] for step, cell in zip(shown.timesteps, shown.cells[name]) if cell.perceives]
+    lines = [
+        [shorten(step, 40), _perceived(name, cell)]
+        for step, cell in zip(shown.timesteps, shown.cells[name])
+        if cell.perceives
+    ]
     return _table(["step", "perceived"], lines) if lines else _pale("No memories.")
 
 # %% ../../nbs/social/02_viewer.ipynb #beliefs_html
@@ -146,7 +222,10 @@ def _beliefs_html(shown: ContextTable, found: Sequence[Belief]) -> Html:
         return _pale("No sentence of this record says plainly where an object is.")
     real, lines = {belief.object: belief.places for belief in found if not belief.chain}, []
     for belief in found:
-        held = ((place or "", bool(place and truth and place != truth)) for place, truth in zip(belief.places, real[belief.object]))
+        held = (
+            (place or "", bool(place and truth and place != truth))
+            for place, truth in zip(belief.places, real[belief.object])
+        )
         cells = (tag("td", shorten(place, 40), class_="leak" * wrong) for place, wrong in held)
         lines.append([shorten(belief.title, 80), shorten(belief.object, 40), *cells])
     return _table(["who thinks", "of", *(shorten(step, 20) for step in shown.timesteps)], lines)
@@ -157,8 +236,13 @@ def _paired_steps(
     reference: ContextTable,
 ) -> list[tuple[int | None, int | None]]:  # positions; None = no partner
     "Pair the steps of two records by their actions"
-    deeds = [[frozenset(as_fact(cell.does) for cell in shown.at(t).values()) for t in range(len(shown.states))]
-             for shown in (generated, reference)]
+    deeds = [
+        [
+            frozenset(as_fact(cell.does) for cell in shown.at(t).values())
+            for t in range(len(shown.states))
+        ]
+        for shown in (generated, reference)
+    ]
     pairs = []
     for _, a, b, c, d in SequenceMatcher(None, *deeds, autojunk=False).get_opcodes():
         pairs += zip_longest(range(a, b), range(c, d))
@@ -170,26 +254,46 @@ FAULTS = ("leak", "invention", "omission")
 
 def comparison_html(generated: Context, reference: Context) -> Html:
     "Show two records of one story side by side, with leaks, inventions and omissions marked"
-    scores, made, wanted = observation_scores(generated, reference), ContextTable.of(generated), ContextTable.of(reference)
+    scores, made, wanted = (
+        observation_scores(generated, reference),
+        ContextTable.of(generated),
+        ContextTable.of(reference),
+    )
     match = match_names(made.agents, wanted.agents)
     made = made._replace(cells={match[name]: row for name, row in made.cells.items()})
     names = list(dict.fromkeys([*wanted.agents, *made.cells]))
-    lines = [line for pair in _paired_steps(made, wanted) for line in _compared(pair, (made, wanted), names, scores)]
-    numbers = ", ".join(f"{name} {value:.3f}" for name, value in zip(("precision", "recall", "F1"), scores))
+    lines = [
+        line
+        for pair in _paired_steps(made, wanted)
+        for line in _compared(pair, (made, wanted), names, scores)
+    ]
+    numbers = ", ".join(
+        f"{name} {value:.3f}" for name, value in zip(("precision", "recall", "F1"), scores)
+    )
     legend = Html(" ").join(tag("span", kind, class_=kind) for kind in FAULTS)
     head = ["step", "agent", "generated perceives", "reference perceives"]
     return tag("p", numbers, " · ", legend) + _table(head, lines)
 
 # %% ../../nbs/social/02_viewer.ipynb #_compared
-def _compared(pair: tuple, both: tuple[ContextTable, ContextTable], names: Sequence[str], scores: ObservationScores) -> Iterator[list[str]]:
+def _compared(
+    pair: tuple,
+    both: tuple[ContextTable, ContextTable],
+    names: Sequence[str],
+    scores: ObservationScores,
+) -> Iterator[list[str]]:
     "Give the lines of one pair of steps"
     times = ("–" if t is None else shorten(shown.timesteps[t], 20) for t, shown in zip(pair, both))
     cells = [{} if t is None else shown.at(t) for t, shown in zip(pair, both)]
     title = " / ".join(times)
     for name in names:
         found = zip((scores.leaks, scores.inventions, scores.omissions), FAULTS)
-        leaks, inventions, omissions = (dict.fromkeys(facts.get(name, ()), kind) for facts, kind in found)
-        marked = (_marked(side.get(name), kinds) for side, kinds in zip(cells, (inventions | leaks, omissions)))
+        leaks, inventions, omissions = (
+            dict.fromkeys(facts.get(name, ()), kind) for facts, kind in found
+        )
+        marked = (
+            _marked(side.get(name), kinds)
+            for side, kinds in zip(cells, (inventions | leaks, omissions))
+        )
         yield [title, shorten(name, 40), *marked]
         title = ""
 
@@ -202,18 +306,34 @@ def _marked(cell: Cell | None, kinds: Mapping[str, str]) -> Html:
     return Html(" ").join(tag("span", clause, ".", class_=kind) for clause, kind in marked)
 
 # %% ../../nbs/social/02_viewer.ipynb #TOGGLES
-TOGGLES = {"state": "show state", "own": "show corresponding observation", "everyone": "show all observations"}
+TOGGLES = {
+    "state": "show state",
+    "own": "show corresponding observation",
+    "everyone": "show all observations",
+}
 
 # %% ../../nbs/social/02_viewer.ipynb #_controlled
 def _controlled(shown: ContextTable) -> Html:
     "Give the actions with the controls of a page, and the rules by which these show and hide"
     names = {f"agent{i}": _name(shown, name) for i, name in enumerate(shown.agents)} | TOGGLES
-    boxes = [tag("input", type="checkbox", id=name, checked="" if name == "everyone" else "checked") + tag("label", label, for_=name)
-             for name, label in names.items()]
-    hide = [f"#{name}:not(:checked)~.cards .{name.replace('agent', 'by')}" for name in names] + ["#everyone:checked~.cards .own"]
+    boxes = [
+        tag("input", type="checkbox", id=name, checked="" if name == "everyone" else "checked")
+        + tag("label", label, for_=name)
+        for name, label in names.items()
+    ]
+    hide = [f"#{name}:not(:checked)~.cards .{name.replace('agent', 'by')}" for name in names] + [
+        "#everyone:checked~.cards .own"
+    ]
     cards = tag("div", _actions_html(shown, parts=TOGGLES), class_="cards")
     chips = len(shown.agents)
-    return tag("div", tag("style", Html(f"{', '.join(hide)} {{ display: none; }}")), *boxes[:chips], tag("br"), *boxes[chips:], cards)
+    return tag(
+        "div",
+        tag("style", Html(f"{', '.join(hide)} {{ display: none; }}")),
+        *boxes[:chips],
+        tag("br"),
+        *boxes[chips:],
+        cards,
+    )
 
 # %% ../../nbs/social/02_viewer.ipynb #timeline_page
 def timeline_page(
@@ -227,25 +347,45 @@ def timeline_page(
     shown = ContextTable.of(context)
     memory = (fold(_name(shown, name), _memory_html(shown, name)) for name in shown.agents)
     sections = {
-        "Who perceives something, and when": _perception_html(shown), "Violations": _violations_html(shown),
-        "Actions and observations": _controlled(shown), "Steps": _steps_html(shown), "Memories": Html().join(memory),
-        "Beliefs": _beliefs_html(shown, beliefs(context))}
+        "Who perceives something, and when": _perception_html(shown),
+        "Violations": _violations_html(shown),
+        "Actions and observations": _controlled(shown),
+        "Steps": _steps_html(shown),
+        "Memories": Html().join(memory),
+        "Beliefs": _beliefs_html(shown, beliefs(context)),
+    }
     sections |= {"Against the reference": comparison_html(context, reference)} if reference else {}
     parts = [tag("section", tag("h2", name), inside) for name, inside in sections.items()]
     told = fold("The story", tag("pre", source, style="white-space:pre-wrap")) if source else ""
-    nav = tag("nav", *(tag("a", words, href=place) for words, place in links.items())) if links else ""
+    nav = (
+        tag("nav", *(tag("a", words, href=place) for words, place in links.items()))
+        if links
+        else ""
+    )
     return page(title, nav, tag("h1", title), tag("div", told, *parts, class_="tl"), css=CSS)
 
 # %% ../../nbs/social/02_viewer.ipynb #viewer_data
 def viewer_data(context: Context, reference: Context | None = None) -> dict:  # JSON data
     "Give everything that a viewer shows as plain data"
     shown = ContextTable.of(context)
-    data = {"agents": [{"name": name, "colour": shown.colour(name)} for name in shown.agents],
-            "steps": [{"timestep": shown.timesteps[t], "state": shown.states[t],
-                       "agents": [cell._asdict() for cell in shown.at(t).values()]} for t in range(len(shown.states))],
-            "memories": shown.memories, "violations": [found._asdict() for found in shown.violations],
-            "beliefs": [belief._asdict() for belief in beliefs(context)]}
-    return to_dict(data | ({"comparison": observation_scores(context, reference)._asdict()} if reference else {}))
+    data = {
+        "agents": [{"name": name, "colour": shown.colour(name)} for name in shown.agents],
+        "steps": [
+            {
+                "timestep": shown.timesteps[t],
+                "state": shown.states[t],
+                "agents": [cell._asdict() for cell in shown.at(t).values()],
+            }
+            for t in range(len(shown.states))
+        ],
+        "memories": shown.memories,
+        "violations": [found._asdict() for found in shown.violations],
+        "beliefs": [belief._asdict() for belief in beliefs(context)],
+    }
+    return to_dict(
+        data
+        | ({"comparison": observation_scores(context, reference)._asdict()} if reference else {})
+    )
 
 # %% ../../nbs/social/02_viewer.ipynb #Timeline
 class Timeline:
@@ -263,7 +403,8 @@ class Timeline:
         errors = _violations_html(shown) if shown.violations else ""
         return part(_perception_html(shown), errors, _steps_html(shown))._repr_html_()
 
-    def widget(self) -> "_TimelineControls": return _TimelineControls(self.context, self.reference)
+    def widget(self) -> "_TimelineControls":
+        return _TimelineControls(self.context, self.reference)
 
 # %% ../../nbs/social/02_viewer.ipynb #_pane
 def _pane(*inside: str) -> Any:
@@ -275,6 +416,7 @@ def _pane(*inside: str) -> Any:
 # %% ../../nbs/social/02_viewer.ipynb #TimelineControls
 class _TimelineControls:
     "The widget of a timeline: `.box` is what is shown, the other attributes are its controls"
+
     chips: dict[str, Any]  # agent → whether its actions are shown
     toggles: dict[str, Any]  # key of `TOGGLES` → the same
     actions: Any
@@ -285,7 +427,9 @@ class _TimelineControls:
         ipywidgets = optional("ipywidgets")
 
         self.tabs = ipywidgets.Tab()
-        self.pasted = ipywidgets.Textarea(placeholder="A story in plain sentences, or the JSON of a context")
+        self.pasted = ipywidgets.Textarea(
+            placeholder="A story in plain sentences, or the JSON of a context"
+        )
         self.pasted.layout = {"width": "98%", "height": "150px"}
         self.show = ipywidgets.Button(description="show it", button_style="primary")
         self.compare = ipywidgets.Button(description="compare with it")
@@ -306,19 +450,37 @@ class _TimelineControls:
         if context is not None:
             self.start(*((self.context, context) if as_reference else (context, None)))
             self.tabs.selected_index = TABS.index("Compare") if as_reference else 0
-        listed = tag("ul", *(tag("li", note) for note in notes), class_="" if context else "bad") if notes else ""
-        self.status.value = part(tag("p", "" if context else tag("b", "This could not be shown.")), listed)._repr_html_()
+        listed = (
+            tag("ul", *(tag("li", note) for note in notes), class_="" if context else "bad")
+            if notes
+            else ""
+        )
+        self.status.value = part(
+            tag("p", "" if context else tag("b", "This could not be shown.")), listed
+        )._repr_html_()
 
     def start(self, context: Context, reference: Context | None = None) -> None:
         "Show a record, with all controls as at first"
         ipywidgets = optional("ipywidgets")
 
         self.context, self.reference, self.view = context, reference, ContextTable.of(context)
-        compared = comparison_html(context, reference) if reference else _pale("Paste a reference under Load.")
+        compared = (
+            comparison_html(context, reference)
+            if reference
+            else _pale("Paste a reference under Load.")
+        )
         loading = ipywidgets.VBox([self.pasted, ipywidgets.HBox([self.show, self.compare])])
         seen = _pane(_perception_html(self.view), _violations_html(self.view))
         believed = _pane(_beliefs_html(self.view, beliefs(context)))
-        self.tabs.children = [seen, _actions(self), self._steps(), _memory(self), believed, _pane(compared), loading]
+        self.tabs.children = [
+            seen,
+            _actions(self),
+            self._steps(),
+            _memory(self),
+            believed,
+            _pane(compared),
+            loading,
+        ]
         self.tabs.titles = TABS
 
     def _steps(self) -> Any:
@@ -338,15 +500,24 @@ def _actions(controls: _TimelineControls) -> Any:
     "Put a chip per agent and three boxes above the actions"
     ipywidgets = optional("ipywidgets")
 
-    controls.chips = {name: ipywidgets.ToggleButton(True, description=shorten(name, 30)) for name in controls.view.agents}
-    controls.toggles = {name: ipywidgets.Checkbox(name != "everyone", description=label, indent=False)
-                    for name, label in TOGGLES.items()}
+    controls.chips = {
+        name: ipywidgets.ToggleButton(True, description=shorten(name, 30))
+        for name in controls.view.agents
+    }
+    controls.toggles = {
+        name: ipywidgets.Checkbox(name != "everyone", description=label, indent=False)
+        for name, label in TOGGLES.items()
+    }
     pane = controls.actions = _pane()
 
     def refresh(*_):
         parts = {name for name, box in controls.toggles.items() if box.value}
         parts -= {"own"} if "everyone" in parts else set()
-        pane.value = part(_actions_html(controls.view, [name for name, chip in controls.chips.items() if chip.value], parts))
+        pane.value = part(
+            _actions_html(
+                controls.view, [name for name, chip in controls.chips.items() if chip.value], parts
+            )
+        )
 
     for control in (*controls.chips.values(), *controls.toggles.values()):
         control.observe(refresh, "value")
@@ -362,10 +533,15 @@ def _memory(controls: _TimelineControls) -> Any:
     ipywidgets = optional("ipywidgets")
 
     options = [(shorten(name, 40), name) for name in controls.view.agents]
-    controls.who, controls.memory = ipywidgets.Dropdown(options=options, description="agent"), _pane()
+    controls.who, controls.memory = (
+        ipywidgets.Dropdown(options=options, description="agent"),
+        _pane(),
+    )
 
     def refresh(*_):
-        controls.memory.value = part(_memory_html(controls.view, controls.who.value)) if options else part()
+        controls.memory.value = (
+            part(_memory_html(controls.view, controls.who.value)) if options else part()
+        )
 
     controls.who.observe(refresh, "value")
     refresh()

@@ -12,20 +12,33 @@ from typing import NamedTuple
 
 from ..core.basics import DataError, check_name, near_miss, shorten
 from .contexts import Context, NONE, Step, is_none, make_context, split_mental
-from .language import Event, PlaceQuestion, UnknownPhrase, parse_sentence, read_question, stated_place
+from humanlm.stories.language import (
+    Event,
+    PlaceQuestion,
+    UnknownPhrase,
+    parse_sentence,
+    read_question,
+    stated_place,
+)
 from .memories import clauses, decode
 from .world import Story, WAITING, World, normal_chain
 
 # %% ../../nbs/stories/07_answers.ipynb #Answer
 class _Answer(NamedTuple):
     "What the story says, or why it does not say"
+
     text: str | None
     reason: str = ""  # why there is no answer
     notes: tuple[str, ...] = ()  # where the story contradicts itself
 
 
-_QUIET = set("The A An It There This That These Those Outside Today".split())  # a capital that is not a name
-_SOMEONE = re.compile(r"\b(?:I|we|you|he|she|they|him|her|them|his|their|it|who|(?:every|some|any|no)(?:one|body)|people|both|all)\b", re.I)
+_QUIET = set(
+    "The A An It There This That These Those Outside Today".split()
+)  # a capital that is not a name
+_SOMEONE = re.compile(
+    r"\b(?:I|we|you|he|she|they|him|her|them|his|their|it|who|(?:every|some|any|no)(?:one|body)|people|both|all)\b",
+    re.I,
+)
 
 
 def _doubtful(sentence: str, world: World, objects: Iterable[str]) -> bool:
@@ -51,34 +64,66 @@ def _missing(world: World, question: PlaceQuestion) -> str:
         others = near_miss(question.object, world.log) if world.log else ""
         return f"no {shorten(question.object)!r} in {'the story' if not world.unknown else 'what was understood'}.{others}"
     strangers = [name for name in question.chain if name not in world.agents]
-    return f"nobody called {shorten(strangers[0])!r} takes part.{near_miss(strangers[0], world.agents)}" if strangers else ""
+    return (
+        f"nobody called {shorten(strangers[0])!r} takes part.{near_miss(strangers[0], world.agents)}"
+        if strangers
+        else ""
+    )
 
 # %% ../../nbs/stories/07_answers.ipynb #_gap
 def _gap(world: World, objects: Iterable[str], all_count: bool = False) -> str:
     "Name the sentences that were not understood and may matter for the objects, with the reason for the first"
-    found = [(n, event) for n, event in world.unknown if all_count or _doubtful(event.sentence, world, objects)]
+    found = [
+        (n, event)
+        for n, event in world.unknown
+        if all_count or _doubtful(event.sentence, world, objects)
+    ]
     if not found:
         return ""
     (n, (sentence, reason)), *others = found
-    named = [f"{n + 1}, {shorten(event.sentence, 40)!r}" for n, event in others[:3]] + [f"{len(others) - 3} more"] * (len(others) > 3)
+    named = [f"{n + 1}, {shorten(event.sentence, 40)!r}" for n, event in others[:3]] + [
+        f"{len(others) - 3} more"
+    ] * (len(others) > 3)
     also = f" (and {'; '.join(named)})" if others else ""
-    return f"sentence {n + 1}, {shorten(sentence)!r}{also}, may matter and is not understood: {reason}"
+    return (
+        f"sentence {n + 1}, {shorten(sentence)!r}{also}, may matter and is not understood: {reason}"
+    )
 
 # %% ../../nbs/stories/07_answers.ipynb #Fault
 class _Fault(NamedTuple):
     "A known fault of published labels"
+
     data: str
     effect: str
     emulated: bool = True
     ids: tuple[int, ...] = ()  # the rows concerned, where no rule covers them
+
+
 known_faults = {
-    "F1": _Fault("ToMi, 2019 files", "a third person ever enters the room: what mover and other think of each other becomes the final place"),
-    "F2": _Fault("ToMi, 2019 files", "the other person comes back into the room: the same, even after the mover has left"),
+    "F1": _Fault(
+        "ToMi, 2019 files",
+        "a third person ever enters the room: what mover and other think of each other becomes the final place",
+    ),
+    "F2": _Fault(
+        "ToMi, 2019 files",
+        "the other person comes back into the room: the same, even after the mover has left",
+    ),
     "F1'": _Fault("ToMi, published generator", "as F1, but only if the mover never leaves"),
-    "F3": _Fault("ToMi, published generator", "containers that the text does not mention stand in the other room and show the object", False),
-    "F4": _Fault("Hi-ToM, VP half", "a move counts only for chains in the order of entrance with the mover last"),
-    "F5": _Fault("Hi-ToM, CoTP half", "17 odd labels in 10 stories", False,
-                (241, 242, 261, 262, 281, 285, 292, 296, 742, 758, 762, 774, 778, 782, 794, 857, 881)),
+    "F3": _Fault(
+        "ToMi, published generator",
+        "containers that the text does not mention stand in the other room and show the object",
+        False,
+    ),
+    "F4": _Fault(
+        "Hi-ToM, VP half",
+        "a move counts only for chains in the order of entrance with the mover last",
+    ),
+    "F5": _Fault(
+        "Hi-ToM, CoTP half",
+        "17 odd labels in 10 stories",
+        False,
+        (241, 242, 261, 262, 281, 285, 292, 296, 742, 758, 762, 774, 778, 782, 794, 857, 881),
+    ),
 }
 
 # %% ../../nbs/stories/07_answers.ipynb #shipped_faults
@@ -94,18 +139,35 @@ def _shipped_faults(story: Story) -> frozenset[str]:
 def _leaked(world: World, question: PlaceQuestion, faults: frozenset[str]) -> bool:
     "Whether faults F1, F2 or F1' put the final place into the thoughts of mover and other"
     events = [event for event in world.events if isinstance(event, Event)]
-    movers = [event.agents[0] for event in events if event.kind == "move" and event.object == question.object]
+    movers = [
+        event.agents[0]
+        for event in events
+        if event.kind == "move" and event.object == question.object
+    ]
     if question.order != 2 or not movers or movers[-1] not in question.chain:
         return False
     room = world.stands.get(world.where(question.object) or "")
-    came = [name for event in events if event.kind in ("enter", "present") and event.place == room for name in event.agents]
+    came = [
+        name
+        for event in events
+        if event.kind in ("enter", "present") and event.place == room
+        for name in event.agents
+    ]
     third = any(name not in question.chain for name in came)
     back = any(came.count(name) > 1 for name in question.chain if name != movers[-1])
     left = any(event.kind == "exit" and movers[-1] in event.agents for event in events)
-    return ("F1" in faults and third) or ("F2" in faults and back) or ("F1'" in faults and third and not left)
+    return (
+        ("F1" in faults and third)
+        or ("F2" in faults and back)
+        or ("F1'" in faults and third and not left)
+    )
 
 # %% ../../nbs/stories/07_answers.ipynb #_POLICIES
-POLICIES = ("principled", "as_shipped", *(code for code, fault in known_faults.items() if fault.emulated))
+POLICIES = (
+    "principled",
+    "as_shipped",
+    *(code for code, fault in known_faults.items() if fault.emulated),
+)
 
 
 def answer(
@@ -151,9 +213,9 @@ class _Scribe:
     def __init__(self, world: World, beliefs: int, compact: bool):
         self.world, self.beliefs, self.compact = world, beliefs, compact
         self.pending: dict[str, list[str]] = {}  # who → sentences perceived since the last step
-        self.thought: dict[tuple, str | None] = {}      # (chain, object) → container last written down
-        self.act = ""                            # the sentence of the last step, where a single agent acted
-        self.since = 0                           # number of the first event after the last step
+        self.thought: dict[tuple, str | None] = {}  # (chain, object) → container last written down
+        self.act = ""  # the sentence of the last step, where a single agent acted
+        self.since = 0  # number of the first event after the last step
 
     def take(self, event: Event) -> None:
         "Let an event happen and note what its witnesses perceive"
@@ -161,7 +223,11 @@ class _Scribe:
         seen = self.world.step(event)
         told = [f"{name} {event.deed}." for name in event.agents] or [event.sentence]
         if event.kind != "move":
-            shown = (f"The {obj} is in the {log[-1].container}." for obj, log in self.world.log.items() if log[-1].n == n and log[-1].witnesses)
+            shown = (
+                f"The {obj} is in the {log[-1].container}."
+                for obj, log in self.world.log.items()
+                if log[-1].n == n and log[-1].witnesses
+            )
             told += [text for text in shown if text not in told]
         for name in seen:
             self.pending.setdefault(name, []).extend(told)
@@ -172,7 +238,9 @@ class _Scribe:
     ) -> tuple[str, dict[str, str], dict[str, str]]:  # state, observations, actions
         "End a step"
         state = _state(self.world)
-        observed = {name: self._observation(name, told, state) for name, told in self.pending.items()}
+        observed = {
+            name: self._observation(name, told, state) for name, told in self.pending.items()
+        }
         self.pending, self.since = {}, len(self.world.events)
         self.act = f"{next(iter(deeds))} {next(iter(deeds.values()))}." if len(deeds) == 1 else ""
         return " ".join(state) or NONE, observed, deeds
@@ -202,16 +270,22 @@ class _Scribe:
 def _state(world: World) -> list[str]:
     "Say in sentences what holds now"
     found = [f"The {obj} is in the {container}." for obj, container in world.inside.items()]
-    found += [f"The {container} is in the {world.stands[container]}." for container in dict.fromkeys(world.inside.values())
-              if container in world.stands]
-    present = (Event("present", tuple(names), f"{'is' if len(names) == 1 else 'are'} in the {room}") for room, names in world.rooms.items())
+    found += [
+        f"The {container} is in the {world.stands[container]}."
+        for container in dict.fromkeys(world.inside.values())
+        if container in world.stands
+    ]
+    present = (
+        Event("present", tuple(names), f"{'is' if len(names) == 1 else 'are'} in the {room}")
+        for room, names in world.rooms.items()
+    )
     return found + [event.sentence for event in present]
 
 # %% ../../nbs/stories/07_answers.ipynb #to_context
 def to_context(
     story: Story,
-    beliefs: int = 1,   # depth of the thoughts written down: 0 none, 1 own beliefs, 2 beliefs about others' beliefs
-    keep_noise: bool = False,   # give a step to likes, losses and sights as well
+    beliefs: int = 1,  # depth of the thoughts written down: 0 none, 1 own beliefs, 2 beliefs about others' beliefs
+    keep_noise: bool = False,  # give a step to likes, losses and sights as well
     compact_tags: bool = False,  # write `<same_as_… />` where it says exactly the same
 ) -> Context:
     "Write the exact social context of a story"
@@ -221,7 +295,9 @@ def to_context(
     events = [event for event in story.events if isinstance(event, Event)]
     extra = [event.agents[0] for event in events if event.kind == "noise"] if keep_noise else []
     world = story.new_world(extra)
-    return make_context(tuple(world.agents), _steps(_Scribe(world, beliefs, compact_tags), events, keep_noise))
+    return make_context(
+        tuple(world.agents), _steps(_Scribe(world, beliefs, compact_tags), events, keep_noise)
+    )
 
 # %% ../../nbs/stories/07_answers.ipynb #_steps
 def _steps(scribe: _Scribe, events: Iterable[Event], keep_noise: bool) -> Iterator[tuple]:
@@ -247,7 +323,9 @@ def memory_answers(
         for said in _common(step.observations, chain, obj):
             if isinstance(said, str):
                 place = said
-            elif chain in world.told_chains(said.agents[0], [said.listener] if said.listener else context.agents):
+            elif chain in world.told_chains(
+                said.agents[0], [said.listener] if said.listener else context.agents
+            ):
                 place = said.container
         places.append(place)
         _follow(world, step)
@@ -268,15 +346,23 @@ def _common(observations: dict[str, str], chain: Sequence[str], obj: str) -> lis
     texts = [observations.get(name, NONE) for name in chain]
     if any(is_none(text) for text in texts):
         return []
-    first, *others = ([stated_place(clause, obj) for clause in clauses(split_mental(text)[0])] for text in texts)
+    first, *others = (
+        [stated_place(clause, obj) for clause in clauses(split_mental(text)[0])] for text in texts
+    )
     return [said for said in first if said and all(said in other for other in others)]
 
 
 def _follow(world: World, step: Step) -> None:
     "Take agents in and out of rooms, for the order of exits"
-    events = [parse_sentence(f"{name} {deed}") for name, deed in step.actions.items() if not is_none(deed)]
+    events = [
+        parse_sentence(f"{name} {deed}") for name, deed in step.actions.items() if not is_none(deed)
+    ]
     if not world.place:  # the story may begin with people who are there already
-        events = [parse_sentence(clause) for text in step.observations.values() for clause in clauses(text)] + events
+        events = [
+            parse_sentence(clause)
+            for text in step.observations.values()
+            for clause in clauses(text)
+        ] + events
     for event in events:
         if event.kind in ("enter", "exit", "present"):
             world.step(event)

@@ -31,43 +31,77 @@ def is_none(text: str) -> bool:
 # %% ../../nbs/stories/01_contexts.ipynb #Step
 class Step(BaseModel, extra="forbid"):
     "One timestep: the state, what each agent perceives, and then what each agent does"
+
     timestep: str = Field(description="Number of the step.")
-    state: str = Field(description="The world before the actions of this step; 'none' if nothing is known yet.")
-    observations: dict[str, str] = Field(description="What each agent perceives before the actions, or 'none'. "
+    state: str = Field(
+        description="The world before the actions of this step; 'none' if nothing is known yet."
+    )
+    observations: dict[str, str] = Field(
+        description="What each agent perceives before the actions, or 'none'. "
         "<same_as_state /> stands for the state of this step, <same_as_last_action /> for all actions of the step "
         "before, <same_as_last_action_K /> for that of the agent with index K (from 0). What stands between "
-        "<mental_state> and </mental_state> is private to the agent.")
-    actions: dict[str, str] = Field(description="What each agent does; 'none' for nothing. Others see it a step later.")
+        "<mental_state> and </mental_state> is private to the agent."
+    )
+    actions: dict[str, str] = Field(
+        description="What each agent does; 'none' for nothing. Others see it a step later."
+    )
 
 # %% ../../nbs/stories/01_contexts.ipynb #Context
 class Context(BaseModel, extra="forbid"):
     "Who is there, and what happened step by step"
+
     agents_names: list[str] = Field(description="Every agent, by the name used throughout.")
     socialized_context: list[Step] = Field(description="The steps in order.")
     context_manual: str = Field(default="", description="How to read this record.")
-    task_specific_instructions: str | None = Field(default=None, description="Hints for whoever wrote this record.")
+    task_specific_instructions: str | None = Field(
+        default=None, description="Hints for whoever wrote this record."
+    )
 
     @property
-    def agents(self) -> list[str]: return self.agents_names
+    def agents(self) -> list[str]:
+        return self.agents_names
 
     @property
-    def steps(self) -> list[Step]: return self.socialized_context
+    def steps(self) -> list[Step]:
+        return self.socialized_context
 
     def _repr_html_(self) -> str:
         keys = (name for step in self.steps for name in (*step.observations, *step.actions))
         names = list(dict.fromkeys([*self.agents, *keys]))
-        rows = [[shorten(step.timestep, 40), shorten(step.state, 400), *(_cell(step, name) for name in names)] for step in self.steps]
-        return Table(("step", "state", *(shorten(name, 40) for name in names)), rows, "l").html()._repr_html_()
+        rows = [
+            [
+                shorten(step.timestep, 40),
+                shorten(step.state, 400),
+                *(_cell(step, name) for name in names),
+            ]
+            for step in self.steps
+        ]
+        return (
+            Table(("step", "state", *(shorten(name, 40) for name in names)), rows, "l")
+            .html()
+            ._repr_html_()
+        )
 
     def to_text(self, with_manual: bool = True) -> str:  # with_manual: explain the record below it
         "Write a context for the model that answers questions"
         text = f"### Who perceived and did what (the text above, step by step)\n{to_json(self)}"
-        return f"{text}\n\n{self.context_manual or _manual(self.task_specific_instructions)}" if with_manual else text
+        return (
+            f"{text}\n\n{self.context_manual or _manual(self.task_specific_instructions)}"
+            if with_manual
+            else text
+        )
 
     def to_lists(self) -> dict:  # the generation shape
         "Write a context as lists of `name: text`, as a model is asked to write it"
-        rows = [{"timestep": step.timestep, "state": step.state, "observations": _listed(step.observations, self.agents),
-                 "actions": _listed(step.actions, self.agents)} for step in self.steps]
+        rows = [
+            {
+                "timestep": step.timestep,
+                "state": step.state,
+                "observations": _listed(step.observations, self.agents),
+                "actions": _listed(step.actions, self.agents),
+            }
+            for step in self.steps
+        ]
         return {"agents_names": list(self.agents), "socialized_context": rows}
 
     def to_published(self) -> dict:  # the storage shape
@@ -78,40 +112,61 @@ class Context(BaseModel, extra="forbid"):
 
 def _cell(step: Step, name: str) -> Html:
     "Show an observation over an action"
-    seen, done = (shorten(entries.get(name, "(missing)"), 400) for entries in (step.observations, step.actions))
-    return tag("div", seen, class_="soft" if seen == NONE else "") + ("" if done == NONE else tag("b", done))
+    seen, done = (
+        shorten(entries.get(name, "(missing)"), 400)
+        for entries in (step.observations, step.actions)
+    )
+    return tag("div", seen, class_="soft" if seen == NONE else "") + (
+        "" if done == NONE else tag("b", done)
+    )
 
 # %% ../../nbs/stories/01_contexts.ipynb #make_context
-def make_context(agents: Sequence[str], steps: Iterable[tuple[str, dict[str, str], dict[str, str]]]) -> Context:
+def make_context(
+    agents: Sequence[str], steps: Iterable[tuple[str, dict[str, str], dict[str, str]]]
+) -> Context:
     "Make a context from what happened; whoever is not mentioned perceived or did nothing"
     nobody = dict.fromkeys(agents, NONE)
-    rows = [Step(timestep=str(i), state=state, observations=nobody | seen, actions=nobody | done)
-            for i, (state, seen, done) in enumerate(steps)]
+    rows = [
+        Step(timestep=str(i), state=state, observations=nobody | seen, actions=nobody | done)
+        for i, (state, seen, done) in enumerate(steps)
+    ]
     return Context(agents_names=list(agents), socialized_context=rows)
 
 # %% ../../nbs/stories/01_contexts.ipynb #StepLists
 class _StepLists(BaseModel, extra="forbid"):
     "A timestep as a model writes it"
+
     timestep: str = Field(description="Number of the step, counted from 0.")
-    state: str = Field(description="The world just before this step's actions: places, objects, who is where. 'none' "
-        "is allowed in the first step if the text says nothing yet.")
-    observations: list[str] = Field(description="One entry per agent, written 'name: observation': what this agent "
+    state: str = Field(
+        description="The world just before this step's actions: places, objects, who is where. 'none' "
+        "is allowed in the first step if the text says nothing yet."
+    )
+    observations: list[str] = Field(
+        description="One entry per agent, written 'name: observation': what this agent "
         "itself perceives just before the actions, best in the first person, clear enough to be remembered by. Agents "
         "in different places perceive different things; write 'name: none' where an agent perceives nothing. Write "
         "<same_as_state /> if the agent perceives the whole state, <same_as_last_action /> if it perceives what the "
         "only acting agent did in the step before, <same_as_last_action_K /> for the deed of the agent with index K in "
         "agents_names (from 0) where several acted. Thoughts, feelings, beliefs and aims of the agent stand between "
         "<mental_state> and </mental_state>; no other agent perceives them. Tags can be combined and followed by free "
-        "text after a space.")
-    actions: list[str] = Field(description="One entry per agent, written 'name: action', as many as there are agents; "
-        "'name: none' for whoever does nothing. What an action changes appears in the next step.")
+        "text after a space."
+    )
+    actions: list[str] = Field(
+        description="One entry per agent, written 'name: action', as many as there are agents; "
+        "'name: none' for whoever does nothing. What an action changes appears in the next step."
+    )
 
 # %% ../../nbs/stories/01_contexts.ipynb #ContextLists
 class _ContextLists(BaseModel, extra="forbid"):
     "A context as a model writes it"
-    agents_names: list[str] = Field(description="The name of every agent; use the same names everywhere.")
-    socialized_context: list[_StepLists] = Field(description="The steps in order. In the last one nobody acts: it only "
-        "says what the agents perceive in the end.")
+
+    agents_names: list[str] = Field(
+        description="The name of every agent; use the same names everywhere."
+    )
+    socialized_context: list[_StepLists] = Field(
+        description="The steps in order. In the last one nobody acts: it only "
+        "says what the agents perceive in the end."
+    )
 
 # %% ../../nbs/stories/01_contexts.ipynb #context_schema
 def context_schema(compact: bool = False) -> dict:  # JSON schema, no references
@@ -126,7 +181,11 @@ def _bare(schema: Any, names: set[str]) -> Any:
     "Drop annotations from a schema, but no property that happens to bear their name"
     if not isinstance(schema, dict):
         return schema
-    kept = {key: _bare(value, names) for key, value in schema.items() if key not in names or not isinstance(value, str)}
+    kept = {
+        key: _bare(value, names)
+        for key, value in schema.items()
+        if key not in names or not isinstance(value, str)
+    }
     return kept
 
 # %% ../../nbs/stories/01_contexts.ipynb #LONGEST_NAME
@@ -142,10 +201,19 @@ def _split_entry(
     if expected and entry.startswith(expected + ":"):
         name = expected
     else:
-        name = max((name for name in names if entry.startswith(name + ":")), key=len, default=entry.partition(":")[0])
-    if len(name) == len(entry) or not name.strip() or len(name) > LONGEST_NAME and name not in names:
+        name = max(
+            (name for name in names if entry.startswith(name + ":")),
+            key=len,
+            default=entry.partition(":")[0],
+        )
+    if (
+        len(name) == len(entry)
+        or not name.strip()
+        or len(name) > LONGEST_NAME
+        and name not in names
+    ):
         return "", entry
-    return name if name in names else name.strip(), entry[len(name) + 1:].removeprefix(" ")
+    return name if name in names else name.strip(), entry[len(name) + 1 :].removeprefix(" ")
 
 # %% ../../nbs/stories/01_contexts.ipynb #read_entries
 def read_entries(listed: Iterable[str], names: Sequence[str]) -> dict[str, str]:
@@ -167,11 +235,14 @@ def is_unread(name: str, names: Sequence[str]) -> bool:
 def _listed(entries: dict[str, str], names: Sequence[str]) -> list[str]:
     "Write entries in the order of the agents; where keys and agents differ, in their own order"
     order = names if set(names) == entries.keys() else entries
-    return [entries[name] if is_unread(name, names) else f"{name}: {entries[name]}" for name in order]
+    return [
+        entries[name] if is_unread(name, names) else f"{name}: {entries[name]}" for name in order
+    ]
 
 # %% ../../nbs/stories/01_contexts.ipynb #Violation
 class Violation(NamedTuple):
     "Something wrong with a context"
+
     code: str  # I1 … I12, or "shape", "empty", "tag"
     timestep: int | None  # position of the step, from 0; None = the whole record
     agent: str | None
@@ -180,10 +251,15 @@ class Violation(NamedTuple):
 
     def told(self, steps: Sequence[str] = ()) -> str:
         number = self.timestep
-        where = "" if number is None else f", step {shorten(steps[number], 40) if number < len(steps) else number}"
+        where = (
+            ""
+            if number is None
+            else f", step {shorten(steps[number], 40) if number < len(steps) else number}"
+        )
         return f"{self.code}{where}{f', {shorten(self.agent, 40)}' if self.agent else ''}: {self.message}"
 
-    def __str__(self) -> str: return self.told()
+    def __str__(self) -> str:
+        return self.told()
 
 # %% ../../nbs/stories/01_contexts.ipynb #shape_faults
 def _stored(obj: Any) -> Any:
@@ -192,10 +268,23 @@ def _stored(obj: Any) -> Any:
         return obj
     listed = obj.get("agents_names")
     names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
-    steps = [step if not isinstance(step, dict) else step | {"timestep": str(step.get("timestep", i))}
-             | {name: read_entries(step[name], names) for name in ("observations", "actions") if isinstance(step.get(name), list)}
-             for i, step in enumerate(obj["socialized_context"])]
-    whole = {key: value for key, value in obj.items() if value or key not in ("context_manual", "task_specific_instructions")}
+    steps = [
+        step
+        if not isinstance(step, dict)
+        else step
+        | {"timestep": str(step.get("timestep", i))}
+        | {
+            name: read_entries(step[name], names)
+            for name in ("observations", "actions")
+            if isinstance(step.get(name), list)
+        }
+        for i, step in enumerate(obj["socialized_context"])
+    ]
+    whole = {
+        key: value
+        for key, value in obj.items()
+        if value or key not in ("context_manual", "task_specific_instructions")
+    }
     return whole | {"socialized_context": steps}
 
 
@@ -204,17 +293,29 @@ def shape_faults(obj: Any) -> list[Violation]:
     try:
         Context.model_validate(_stored(obj))
     except ValidationError as e:
-        return [_shape_fault(error["type"], error["loc"], shorten(error["input"])) for error in e.errors()]
+        return [
+            _shape_fault(error["type"], error["loc"], shorten(error["input"]))
+            for error in e.errors()
+        ]
     return []
 
 # %% ../../nbs/stories/01_contexts.ipynb #_shape_fault
-_WANTED = {"agents_names": "a list of texts", "socialized_context": "a list of steps", "state": "a text",
-           "observations": "texts, in a map or a list", "actions": "texts, in a map or a list"}
+_WANTED = {
+    "agents_names": "a list of texts",
+    "socialized_context": "a list of steps",
+    "state": "a text",
+    "observations": "texts, in a map or a list",
+    "actions": "texts, in a map or a list",
+}
 
 
 def _shape_fault(kind: str, place: tuple, found: str) -> Violation:
     "Say what is wrong at a place"
-    step, place = (place[1], place[2:]) if place[:1] == ("socialized_context",) and len(place) > 1 else (None, place)
+    step, place = (
+        (place[1], place[2:])
+        if place[:1] == ("socialized_context",) and len(place) > 1
+        else (None, place)
+    )
     if not place:
         told = f"expected an object{'' if step is not None else ' with agents_names and socialized_context'}, got {found!r}"
     elif kind == "missing":
@@ -232,7 +333,9 @@ def _built(obj: Any, where: str) -> Context:
         return Context.model_validate(_stored(obj))
     except ValidationError as e:
         listed = "\n".join(map(str, shape_faults(obj)[:20]))
-        raise DataError(f"{where} is not a socialized context:\n{listed}\nSee humanlm.stories.contexts.Context for the fields.") from e
+        raise DataError(
+            f"{where} is not a socialized context:\n{listed}\nSee humanlm.stories.contexts.Context for the fields."
+        ) from e
 
 # %% ../../nbs/stories/01_contexts.ipynb #read_contexts
 def read_contexts(
@@ -242,10 +345,16 @@ def read_contexts(
     where, obj = _plain_data(source)
     if isinstance(obj, Context):
         return [obj]
-    if isinstance(obj, dict) and "agents_names" not in obj and isinstance(obj.get("socialized_context"), (dict, str)):
+    if (
+        isinstance(obj, dict)
+        and "agents_names" not in obj
+        and isinstance(obj.get("socialized_context"), (dict, str))
+    ):
         return read_contexts(obj["socialized_context"])
     if isinstance(obj, dict) and isinstance(obj.get("simulations"), list):
-        return [context for simulation in obj["simulations"] for context in read_contexts(simulation)]
+        return [
+            context for simulation in obj["simulations"] for context in read_contexts(simulation)
+        ]
     return [_built(obj, where)]
 
 # %% ../../nbs/stories/01_contexts.ipynb #_plain_data
@@ -259,7 +368,9 @@ def _plain_data(source: Any) -> tuple[str, Any]:
             where, text = shorten(source), Path(source).read_text("utf-8-sig")
         return where, json.loads(text.lstrip("\ufeff"))
     except OSError as e:
-        raise DataError(f"Cannot read {shorten(source)!r}: {e.strerror}. Give JSON, or the path of a JSON file.") from e
+        raise DataError(
+            f"Cannot read {shorten(source)!r}: {e.strerror}. Give JSON, or the path of a JSON file."
+        ) from e
     except (ValueError, RecursionError) as e:
         raise DataError(f"{where} is not JSON ({shorten(e)}). Give one JSON object.") from e
 
@@ -270,15 +381,19 @@ def read_context(
     "Read one context in any published shape"
     found = read_contexts(source)
     if len(found) != 1:
-        raise DataError(f"Expected one context, found {len(found)}. Use `read_contexts` for simulations.")
+        raise DataError(
+            f"Expected one context, found {len(found)}. Use `read_contexts` for simulations."
+        )
     return found[0]
 
 # %% ../../nbs/stories/01_contexts.ipynb #manual
 @cache
 def _manual(hints: str | None = None) -> str:
     "Explain how to read a context"
-    return (f"#### How to read this record\nIt follows this JSON schema:\n{json.dumps(Context.model_json_schema(), indent=2)}\n"
-            f"#### Hints for this kind of text\n{hints or 'There were no special hints.'}")
+    return (
+        f"#### How to read this record\nIt follows this JSON schema:\n{json.dumps(Context.model_json_schema(), indent=2)}\n"
+        f"#### Hints for this kind of text\n{hints or 'There were no special hints.'}"
+    )
 
 # %% ../../nbs/stories/01_contexts.ipynb #to_json
 def to_json(context: Context) -> str:
@@ -288,17 +403,22 @@ def to_json(context: Context) -> str:
 # %% ../../nbs/stories/01_contexts.ipynb #simulations_text
 def simulations_text(contexts: Sequence[Context]) -> str:
     "Write several alternative contexts for a model, with the manual of the first"
-    parts = [f"#### Possible continuation {i}\n{to_json(context)}" for i, context in enumerate(contexts)]
+    parts = [
+        f"#### Possible continuation {i}\n{to_json(context)}" for i, context in enumerate(contexts)
+    ]
     first = contexts[0]
     parts.append(first.context_manual or _manual(first.task_specific_instructions))
     return "\n\n".join(["### What might happen (several possibilities)", *parts])
 
 # %% ../../nbs/stories/01_contexts.ipynb #TAG
-TAG = re.compile(r"""
+TAG = re.compile(
+    r"""
     (?: <same_as_ (?: (?P<state>state) | (?P<last>last_action) (?:_(?P<index>\d{1,4}))? | (?P<later>next_state) ) \s?/?>
       | (?P<old>\[same[ ]as[ ]state\]) )
     (?P<gap>[ \t]*) (?= (?P<next>(?!</)[^\s.,;:!?])? )  # does text follow that is not punctuation?
-    """, re.IGNORECASE | re.VERBOSE)
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
 
 # %% ../../nbs/stories/01_contexts.ipynb #has_tag
 def has_tag(text: str) -> bool:
@@ -315,7 +435,7 @@ def split_mental(text: str) -> tuple[str, str]:  # (public, private), without th
         return text, ""
     depth, at, parts = 0, 0, ([], [])
     for m in MENTAL.finditer(text):
-        parts[depth > 0].append(text[at:m.start()])
+        parts[depth > 0].append(text[at : m.start()])
         depth, at = max(0, depth + (-1 if m[1] else 1)), m.end()
     parts[depth > 0].append(text[at:])
     public, private = (" ".join(filter(None, map(str.strip, part))) for part in parts)

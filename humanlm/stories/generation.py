@@ -15,16 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from ..core.basics import DataError, atomic_write, check_name, shorten
-from .plots import StoryQuestion, TOMI_KINDS, Tale, ask, belief_question, hitom_story, tomi_story
+from humanlm.stories.plots import (
+    StoryQuestion,
+    TOMI_KINDS,
+    Tale,
+    ask,
+    belief_question,
+    hitom_story,
+    tomi_story,
+)
 
 # %% ../../nbs/stories/09_generation.ipynb #generate
 def generate(
-    family: str,   # "tomi" | "hitom"
-    n: int,        # how many stories
+    family: str,  # "tomi" | "hitom"
+    n: int,  # how many stories
     seed: int = 0,
     kind: str = "",  # of ToMi: one of `TOMI_KINDS`; "" = all in equal numbers
-    lengths: Sequence[int] = (1, 2, 3),          # of Hi-ToM
-    tells: Sequence[bool] = (False, True),       # of Hi-ToM
+    lengths: Sequence[int] = (1, 2, 3),  # of Hi-ToM
+    tells: Sequence[bool] = (False, True),  # of Hi-ToM
     **options: Any,  # see `tomi_story` and `hitom_story`
 ) -> Iterator[Tale]:
     "Make stories, the kinds in equal numbers"
@@ -32,7 +40,9 @@ def generate(
     kinds = list(product(lengths, tells))
     for i in range(n):
         if family == "tomi":
-            yield tomi_story(random.Random(f"tomi {seed} {i}"), kind=kind or TOMI_KINDS[i % 3], **options)
+            yield tomi_story(
+                random.Random(f"tomi {seed} {i}"), kind=kind or TOMI_KINDS[i % 3], **options
+            )
         else:
             length, talk = kinds[i % len(kinds)]
             yield hitom_story(random.Random(f"hitom {seed} {i}"), length, talk, **options)
@@ -46,13 +56,18 @@ def _answer_class(tale: Tale, asked: StoryQuestion) -> str:
     return "first place" if asked.answer == world.first(thing) else "elsewhere"
 
 # %% ../../nbs/stories/09_generation.ipynb #_class_shares
-def _class_shares(tales: Iterable[Tale]) -> dict[str, dict[str, float]]:  # type of question → class → share
+def _class_shares(
+    tales: Iterable[Tale],
+) -> dict[str, dict[str, float]]:  # type of question → class → share
     "Count what answers coincide with"
     counts: dict[str, Counter] = {}
     for tale in tales:
         for asked in tale.asked:
             counts.setdefault(asked.kind, Counter())[_answer_class(tale, asked)] += 1
-    return {kind: {name: round(n / found.total(), 3) for name, n in sorted(found.items())} for kind, found in sorted(counts.items())}
+    return {
+        kind: {name: round(n / found.total(), 3) for name, n in sorted(found.items())}
+        for kind, found in sorted(counts.items())
+    }
 
 # %% ../../nbs/stories/09_generation.ipynb #balanced
 def balanced(
@@ -70,8 +85,12 @@ def _rarest(rng: random.Random, tale: Tale, asked: StoryQuestion, used: Counter)
     question, people = asked.about, list(tale.story.agents)
     if not question.chain:
         return asked
-    texts = [belief_question(rng.sample(people, question.order), question.object) for _ in range(24)]
-    options = [option for option in ask(replace(tale, asked=()), texts, lambda _: asked.kind).asked] or [asked]
+    texts = [
+        belief_question(rng.sample(people, question.order), question.object) for _ in range(24)
+    ]
+    options = [
+        option for option in ask(replace(tale, asked=()), texts, lambda _: asked.kind).asked
+    ] or [asked]
     best = min(options, key=lambda option: used[asked.kind, _answer_class(tale, option)])
     used[asked.kind, _answer_class(tale, best)] += 1
     return best
@@ -85,7 +104,9 @@ def write_tomi(
     blocks, traces = [], []
     for tale in tales:
         for asked in tale.asked:
-            blocks.append(f"{tale.text}\n{len(tale.sentences) + 1} {asked.text}\t{asked.answer}\t1\n")
+            blocks.append(
+                f"{tale.text}\n{len(tale.sentences) + 1} {asked.text}\t{asked.answer}\t1\n"
+            )
             traces.append(",".join((*tale.trace, asked.kind, tale.kind)) + "\n")
     atomic_write(path, "".join(blocks))
     atomic_write(Path(path).with_suffix(".trace"), "".join(traces))
@@ -100,12 +121,18 @@ def read_tomi(
     blocks = list(_blocks(path))
     kinds = trace.read_text("utf-8").splitlines() if trace.exists() else [""] * len(blocks)
     if len(kinds) != len(blocks):
-        raise DataError(f"{trace}: {len(kinds)} lines for {len(blocks)} questions in {path.name}. Give one line per question.")
+        raise DataError(
+            f"{trace}: {len(kinds)} lines for {len(blocks)} questions in {path.name}. Give one line per question."
+        )
     for (sentences, text, place), line in zip(blocks, kinds):
         *acts, asked, kind = line.split(",") if line.count(",") else ("", "")
         tale = Tale("tomi", sentences, (StoryQuestion(text, place, asked),), kind, tuple(acts))
         same = tales and tales[-1].sentences == sentences
-        tales[-1:] = [replace(tales[-1], asked=tales[-1].asked + tale.asked)] if same else [*tales[-1:], tale]
+        tales[-1:] = (
+            [replace(tales[-1], asked=tales[-1].asked + tale.asked)]
+            if same
+            else [*tales[-1:], tale]
+        )
     return tales
 
 # %% ../../nbs/stories/09_generation.ipynb #_blocks
@@ -122,13 +149,29 @@ def _blocks(path: Path) -> Iterator[tuple[tuple[str, ...], str, str]]:
         elif number.isdigit() and text and "\t" not in text:
             sentences.append(text)
         elif line.strip():
-            raise DataError(f"{path}, line {n}: {shorten(line)!r} is neither a numbered sentence nor a question after a story.")
+            raise DataError(
+                f"{path}, line {n}: {shorten(line)!r} is neither a numbered sentence nor a question after a story."
+            )
 
 # %% ../../nbs/stories/09_generation.ipynb #hitom_rows
-def hitom_rows(tale: Tale, number: int = 0) -> list[dict[str, Any]]:  # as the published file has them
+def hitom_rows(
+    tale: Tale, number: int = 0
+) -> list[dict[str, Any]]:  # as the published file has them
     "Write a tale as rows of the Hi-ToM file"
     length, tells = int(tale.kind[7]), tale.kind.endswith(", tell")
     choices = ", ".join(f"{chr(65 + i)}. {box}" for i, box in enumerate(tale.choices))
-    return [{"prompting_type": "CoTP", "deception": tells, "story_length": length, "question_order": int(asked.kind[-1]),
-             "sample_id": len(tale.asked) * number + i, "set_id": f"tale-{number}", "story": tale.text + "\n\n", "question": asked.text, "choices": choices,
-             "answer": asked.answer} for i, asked in enumerate(tale.asked)]
+    return [
+        {
+            "prompting_type": "CoTP",
+            "deception": tells,
+            "story_length": length,
+            "question_order": int(asked.kind[-1]),
+            "sample_id": len(tale.asked) * number + i,
+            "set_id": f"tale-{number}",
+            "story": tale.text + "\n\n",
+            "question": asked.text,
+            "choices": choices,
+            "answer": asked.answer,
+        }
+        for i, asked in enumerate(tale.asked)
+    ]

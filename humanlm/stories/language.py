@@ -17,18 +17,23 @@ from ..core.basics import near_miss, shorten
 # %% ../../nbs/stories/05_language.ipynb #Event
 class Event(NamedTuple):
     "What one sentence says"
+
     kind: str  # enter | exit | present | located | move | stay | claim | tell | noise
     agents: tuple[str, ...] = ()  # who does it, in the order of the sentence
-    deed: str = ""       # what they do, in its words
-    place: str = ""      # the room
-    object: str = ""     # what is moved, found or talked about
+    deed: str = ""  # what they do, in its words
+    place: str = ""  # the room
+    object: str = ""  # what is moved, found or talked about
     container: str = ""  # where it is, or is said to be
-    listener: str = ""   # who is told privately
+    listener: str = ""  # who is told privately
 
     @property
     def sentence(self) -> str:
         "The event in the words of the story"
-        return f"{_listed(self.agents)} {self.deed}." if self.agents else f"The {self.object} is in the {self.container}."
+        return (
+            f"{_listed(self.agents)} {self.deed}."
+            if self.agents
+            else f"The {self.object} is in the {self.container}."
+        )
 
     @property
     def cast(self) -> tuple[str, ...]:
@@ -40,6 +45,7 @@ class Event(NamedTuple):
 
 class UnknownPhrase(NamedTuple):
     "A sentence or a question outside the language"
+
     sentence: str
     reason: str  # what was expected instead
 
@@ -53,9 +59,12 @@ def _listed(names: Sequence[str]) -> str:
 # %% ../../nbs/stories/05_language.ipynb #Form
 class _Form(NamedTuple):
     "How a kind of sentence goes on after the names"
+
     kind: str
     verbs: str  # any of these words
-    rest: str   # template of what follows
+    rest: str  # template of what follows
+
+
 FORMS = (
     _Form("enter", "entered", "the {place}"),
     _Form("exit", "exited left", "the {place}"),
@@ -64,7 +73,9 @@ FORMS = (
     _Form("move", "moved", "the {object} to the {container}"),
     _Form("stay", "made", "no movements and stayed in the {place} for 1 minute"),
     _Form("claim", "publicly", "claimed that [the ]{object} (is|are) in the {container}[ now]"),
-    _Form("tell", "privately", "told {listener} that [the ]{object} (is|are) in the {container}[ now]"),
+    _Form(
+        "tell", "privately", "told {listener} that [the ]{object} (is|are) in the {container}[ now]"
+    ),
     _Form("noise", "likes dislikes loves hates", "the {thing}"),
     _Form("noise", "saw", "(a|an) {thing}"),
     _Form("noise", "lost", "(his|her|their) {thing}"),
@@ -84,6 +95,8 @@ def _pattern(rest: str) -> re.Pattern:
     for name, part in _PARTS.items():
         rest = rest.replace(f"{{{name}}}", f"(?P<{name}>{part})")
     return re.compile(rest.replace("{thing}", _PART))
+
+
 _VERBS = {verb: (form, _pattern(form.rest)) for form in FORMS for verb in form.verbs.split()}
 _LOCATED = _pattern("The {object} (is|are) in the {container}")
 _CLAUSE = re.compile(r"([\w'’-]+(?:(?:,? and|,) [\w'’-]+)*) (\w+)(?: (.+))?")
@@ -96,7 +109,9 @@ def plain(sentence: str) -> str:
     return (sentence[:-1].rstrip() if sentence.endswith(".") else sentence).replace(" - ", "-")
 
 # %% ../../nbs/stories/05_language.ipynb #_PRONOUNS
-_PRONOUNS = set("I We You He She It They Everyone Everybody Nobody Someone Somebody Both All One Who There This That".split())
+_PRONOUNS = set(
+    "I We You He She It They Everyone Everybody Nobody Someone Somebody Both All One Who There This That".split()
+)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -105,7 +120,11 @@ def parse_sentence(text: str) -> Event | UnknownPhrase:
     text = plain(text)
     if text.startswith("The "):
         found = _LOCATED.fullmatch(text)
-        return Event("located", **found.groupdict()) if found else UnknownPhrase(text, "expected 'The X is in the Y'")
+        return (
+            Event("located", **found.groupdict())
+            if found
+            else UnknownPhrase(text, "expected 'The X is in the Y'")
+        )
     clause = _CLAUSE.fullmatch(text)
     if not clause:
         return UnknownPhrase(text, "expected one or more names and a verb, or 'The X is in the Y'")
@@ -119,18 +138,31 @@ def _clause(text: str, who: str, verb: str, rest: str) -> Event | UnknownPhrase:
         if not name[0].isupper() or name in _PRONOUNS:
             return UnknownPhrase(text, f"{shorten(name)!r} is not a name (one capitalised word)")
     if verb not in _VERBS:
-        return UnknownPhrase(text, f"the verb {shorten(verb)!r} is not known.{near_miss(verb, _VERBS)}")
+        return UnknownPhrase(
+            text, f"the verb {shorten(verb)!r} is not known.{near_miss(verb, _VERBS)}"
+        )
     form, pattern = _VERBS[verb]
     parts = pattern.fullmatch(rest)
     if not parts or (len(names) > 1 and form.kind not in _JOINT):
-        return UnknownPhrase(text, f"expected '{'Names' if form.kind in _JOINT else 'Name'} {verb} {form.rest}'")
-    return Event(form.kind, names, text[len(who) + 1:], **parts.groupdict())
+        return UnknownPhrase(
+            text, f"expected '{'Names' if form.kind in _JOINT else 'Name'} {verb} {form.rest}'"
+        )
+    return Event(form.kind, names, text[len(who) + 1 :], **parts.groupdict())
 
 # %% ../../nbs/stories/05_language.ipynb #_COMPLETE
 _TOGETHER = rf"(?:{_NAME}(?:, {_NAME})*,? and )?{_NAME}"
 _STOPS = re.compile(r"(?<=[.!?])\s+(?=\S)")
-_STARTS = re.compile(rf"(?<=[\w.])(?<!\band) (?=(?:The {_PART} (?:is|are) in the|(?=[A-Z]){_TOGETHER} (?:{'|'.join(_VERBS)})) )")
-_COMPLETE = {"enter", "exit", "present", "located", "move", "stay"}  # what cannot go on with another sentence as its object
+_STARTS = re.compile(
+    rf"(?<=[\w.])(?<!\band) (?=(?:The {_PART} (?:is|are) in the|(?=[A-Z]){_TOGETHER} (?:{'|'.join(_VERBS)})) )"
+)
+_COMPLETE = {
+    "enter",
+    "exit",
+    "present",
+    "located",
+    "move",
+    "stay",
+}  # what cannot go on with another sentence as its object
 
 
 def read_line(
@@ -152,25 +184,44 @@ def _run_on(text: str, bare: bool) -> list[tuple[str, Event | UnknownPhrase]]:
         return [(text, parse_sentence(text))]
     if bare and all(event.kind in _COMPLETE for _, event in parts):
         return parts
-    return [(text, UnknownPhrase(plain(text), "it may be one sentence or several: give each a line of its own"))]
+    return [
+        (
+            text,
+            UnknownPhrase(
+                plain(text), "it may be one sentence or several: give each a line of its own"
+            ),
+        )
+    ]
 
 # %% ../../nbs/stories/05_language.ipynb #PlaceQuestion
 class PlaceQuestion(NamedTuple):
     "What is asked"
+
     kind: str  # reality | initial | belief
     object: str
     chain: tuple[str, ...] = ()  # who thinks that who thinks …
 
     @property
-    def order(self) -> int: return len(self.chain)
+    def order(self) -> int:
+        return len(self.chain)
 
 # %% ../../nbs/stories/05_language.ipynb #_ASKED
 _ASKED = (
     ("reality", re.compile(r"Where is the (?P<object>.+?)(?: really| now)?")),
     ("initial", re.compile(r"Where was the (?P<object>.+?) at the beginning")),
-    ("belief", re.compile(rf"Where (?:will|does|would) (?P<chain>{_NAME}) (?:look|search) for the (?P<object>.+)")),
-    ("belief", re.compile(rf"Where does (?P<chain>{_NAME}(?: really)? thinks?(?: that)? (?:{_NAME} thinks?(?: that)? )*(?:{_NAME} "
-                          r"(?:will )?(?:search|look)(?:es|s)? for )?)the (?P<object>.+?)(?: is)?")),
+    (
+        "belief",
+        re.compile(
+            rf"Where (?:will|does|would) (?P<chain>{_NAME}) (?:look|search) for the (?P<object>.+)"
+        ),
+    ),
+    (
+        "belief",
+        re.compile(
+            rf"Where does (?P<chain>{_NAME}(?: really)? thinks?(?: that)? (?:{_NAME} thinks?(?: that)? )*(?:{_NAME} "
+            r"(?:will )?(?:search|look)(?:es|s)? for )?)the (?P<object>.+?)(?: is)?"
+        ),
+    ),
 )
 
 # %% ../../nbs/stories/05_language.ipynb #read_question
@@ -184,21 +235,31 @@ def read_question(text: str) -> PlaceQuestion | UnknownPhrase:
         if found:
             names = re.findall(r"(?:^|\s)([^\W\d_a-z][\w'’-]*)", found.groupdict().get("chain", ""))
             return PlaceQuestion(kind, found["object"], tuple(names))
-    return UnknownPhrase(text, "expected a question that begins 'Where is the', 'Where was the', 'Where will' or 'Where does'")
+    return UnknownPhrase(
+        text,
+        "expected a question that begins 'Where is the', 'Where was the', 'Where will' or 'Where does'",
+    )
 
 # %% ../../nbs/stories/05_language.ipynb #_LONGEST
 _LONGEST = _PART.removesuffix("?")  # reads on as far as it can
-_LOOSE = (r"\b{} (?:is|was|are|were|lies|lay)(?: now| still)? (?:in|inside|at|on) (?:the |a )?(?P<container>{part})",
-          r"\b(?:moves?|puts?|placed?s?|hides?|hid|took|takes?) (?:the |a )?{} (?:in|into|to|inside|on) (?:the |a )?(?P<container>{part})")
+_LOOSE = (
+    r"\b{} (?:is|was|are|were|lies|lay)(?: now| still)? (?:in|inside|at|on) (?:the |a )?(?P<container>{part})",
+    r"\b(?:moves?|puts?|placed?s?|hides?|hid|took|takes?) (?:the |a )?{} (?:in|into|to|inside|on) (?:the |a )?(?P<container>{part})",
+)
 
 
 @lru_cache(maxsize=1 << 12)
 def _loose(obj: str) -> list[re.Pattern]:
     "Patterns for what a freely worded sentence says about an object's place"
-    return [re.compile(pattern.replace("{part}", _LONGEST).replace("{}", re.escape(obj)), re.I) for pattern in _LOOSE]
+    return [
+        re.compile(pattern.replace("{part}", _LONGEST).replace("{}", re.escape(obj)), re.I)
+        for pattern in _LOOSE
+    ]
 
 
-def stated_place(clause: str, obj: str) -> Event | str | None:  # a statement by somebody, a place, or nothing
+def stated_place(
+    clause: str, obj: str
+) -> Event | str | None:  # a statement by somebody, a place, or nothing
     "What a clause says about the place of an object"
     event = parse_sentence(clause)
     if isinstance(event, Event):

@@ -16,13 +16,28 @@ from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, near_miss, shorten
-from .contexts import Context, MENTAL, NONE, Step, TAG, Violation, has_tag, is_none, is_unread, read_entries, split_mental
+from humanlm.stories.contexts import (
+    Context,
+    MENTAL,
+    NONE,
+    Step,
+    TAG,
+    Violation,
+    has_tag,
+    is_none,
+    is_unread,
+    read_entries,
+    split_mental,
+)
 
 # %% ../../nbs/stories/02_memories.ipynb #sentence
 def sentence(agent: str, action: str) -> str:  # without a final period
     "Write an action with the name of its agent, unless it starts with the name"
     action = action.strip()
-    named = action[:len(agent)].lower() == agent.lower() and not action[len(agent):len(agent) + 1].isalnum()
+    named = (
+        action[: len(agent)].lower() == agent.lower()
+        and not action[len(agent) : len(agent) + 1].isalnum()
+    )
     return (action if named else f"{agent} {action}").removesuffix(".")
 
 # %% ../../nbs/stories/02_memories.ipynb #_join
@@ -34,6 +49,7 @@ def join_sentences(sentences: Iterable[str]) -> str:
 # %% ../../nbs/stories/02_memories.ipynb #_expand
 def _expand(text: str, refer: Callable[[re.Match], str]) -> str:
     "Replace each tag by what `refer` says it stands for; `none` if nothing is left"
+
     def written(m: re.Match) -> str:
         found = refer(m)
         stop = "." if found and m["next"] and found[-1] not in ".!?" else ""
@@ -50,6 +66,7 @@ def _still(text: str) -> str:
 # %% ../../nbs/stories/02_memories.ipynb #_Scene
 class _Scene(NamedTuple):
     "What the tags of one step can stand for, and where to report those that stand for nothing"
+
     number: int
     agents: list[str]
     said: dict[str, str]  # agent → sentence, from the step before
@@ -61,13 +78,21 @@ class _Scene(NamedTuple):
 def _refer(m: re.Match, scene: _Scene, reader: str | None, used: set[str]) -> str:
     "Give what a tag stands for in the text of `reader`; no action is told twice"
     if m["last"]:
-        names = scene.said if m["index"] is None else set(scene.agents[int(m["index"]):][:1]) & scene.said.keys()
+        names = (
+            scene.said
+            if m["index"] is None
+            else set(scene.agents[int(m["index"]) :][:1]) & scene.said.keys()
+        )
         found = join_sentences(_told(name, scene, reader) for name in names if name not in used)
         used.update(names)
     else:
         names, found = (), scene.later if m["later"] else scene.state
     if not found and not names:
-        scene.warn(Violation("tag", scene.number, reader, f"{m[0].strip()} stands for nothing here", "warning"))
+        scene.warn(
+            Violation(
+                "tag", scene.number, reader, f"{m[0].strip()} stands for nothing here", "warning"
+            )
+        )
     return found
 
 # %% ../../nbs/stories/02_memories.ipynb #_told
@@ -109,12 +134,17 @@ def _decode(context: Context, warn: Callable[[Violation], Any]) -> Context:
         if has_tag(state):
             state = _expand(state, lambda m: _refer(m, scene, None, set()))
         scene = scene._replace(state="" if is_none(state) else split_mental(state)[0])
-        seen = {name: text if text == NONE and name not in said else _observed(name, text, scene)
-                for name, text in step.observations.items()}
+        seen = {
+            name: text if text == NONE and name not in said else _observed(name, text, scene)
+            for name, text in step.observations.items()
+        }
         seen |= {name: done for name, done in said.items() if name not in seen}
         done = {name: _done(name, text, i, context, warn) for name, text in step.actions.items()}
-        said = {name: _still(sentence(name, text)) for name, text in done.items()
-                if not (is_none(text) or is_unread(name, context.agents))}
+        said = {
+            name: _still(sentence(name, text))
+            for name, text in done.items()
+            if not (is_none(text) or is_unread(name, context.agents))
+        }
         decoded.append(Step(timestep=step.timestep, state=state, observations=seen, actions=done))
     return context.model_copy(update={"socialized_context": decoded})
 
@@ -129,7 +159,9 @@ def _done(name: str, text: str, i: int, context: Context, warn: Callable[[Violat
     return _expand(text, lambda m: _refer(m, scene, name, set()))
 
 # %% ../../nbs/stories/02_memories.ipynb #_MARKUP
-_MARKUP = re.compile(r"</?[A-Za-z_][\w-]{0,40}(?:\s[^<>]{0,1000})?/?>")  # with attributes or without
+_MARKUP = re.compile(
+    r"</?[A-Za-z_][\w-]{0,40}(?:\s[^<>]{0,1000})?/?>"
+)  # with attributes or without
 _KNOWN = re.compile(r"</?(?:mental_state|unknown)\s?/?>", re.IGNORECASE)
 
 
@@ -138,12 +170,20 @@ def _odd_tags(context: Context) -> Iterator[Violation]:
     for i, step in enumerate(context.steps):
         for name, text in [(None, step.state), *step.observations.items(), *step.actions.items()]:
             for mark in sorted(_odd(text)) if "<" in text else ():
-                yield Violation("tag", i, name, f"{shorten(mark, 60)} is not a known tag, or has no partner", "warning")
+                yield Violation(
+                    "tag",
+                    i,
+                    name,
+                    f"{shorten(mark, 60)} is not a known tag, or has no partner",
+                    "warning",
+                )
 
 
 def _odd(text: str) -> set[str]:
     "Give the tags of a text that nobody knows"
-    odd = {mark for mark in _MARKUP.findall(text) if not (TAG.match(mark) or _KNOWN.fullmatch(mark))}
+    odd = {
+        mark for mark in _MARKUP.findall(text) if not (TAG.match(mark) or _KNOWN.fullmatch(mark))
+    }
     marks = [m[1] for m in MENTAL.finditer(text)]
     return odd | ({"<mental_state>"} if marks != ["", "/"] * (len(marks) // 2) else set())
 
@@ -166,12 +206,16 @@ def turn_number(timestep: str) -> int:
 # %% ../../nbs/stories/02_memories.ipynb #perspective
 def perspective(
     context: Context,
-    chain: Sequence[str],  # agents, e.g. ["Mira", "Jonas"] for what Mira thinks that Jonas perceived
+    chain: Sequence[
+        str
+    ],  # agents, e.g. ["Mira", "Jonas"] for what Mira thinks that Jonas perceived
 ) -> Context:  # decoded
     "Keep what every agent of the chain but the last perceived something of"
     for name in chain:
         if name not in context.agents:
-            raise DataError(f"No agent {shorten(name)!r} in this context.{near_miss(name, context.agents)}")
+            raise DataError(
+                f"No agent {shorten(name)!r} in this context.{near_miss(name, context.agents)}"
+            )
     steps = decode(context).steps
     for name in chain[:-1]:
         steps = _lived(steps, name)
@@ -182,8 +226,11 @@ def _lived(steps: list[Step], name: str) -> list[Step]:
     "Keep the steps at which an agent perceived something, and of actions those whose effect it perceived"
     here = [not is_none(step.observations.get(name, NONE)) for step in steps]
     seen = [*here[1:], True]
-    return [step if after else step.model_copy(update={"actions": dict.fromkeys(step.actions, NONE)})
-            for step, now, after in zip(steps, here, seen) if now]
+    return [
+        step if after else step.model_copy(update={"actions": dict.fromkeys(step.actions, NONE)})
+        for step, now, after in zip(steps, here, seen)
+        if now
+    ]
 
 # %% ../../nbs/stories/02_memories.ipynb #_CUT
 _CUT = re.compile(r"(?<=[.!?])\s+|[\n;]+")
@@ -191,7 +238,11 @@ _CUT = re.compile(r"(?<=[.!?])\s+|[\n;]+")
 
 def clauses(text: str) -> list[str]:  # without final period
     "Cut a text into clauses"
-    return [clause for part in _CUT.split(text) if (clause := part.strip(" \t\r.")) and not is_none(clause)]
+    return [
+        clause
+        for part in _CUT.split(text)
+        if (clause := part.strip(" \t\r.")) and not is_none(clause)
+    ]
 
 # %% ../../nbs/stories/02_memories.ipynb #as_fact
 def as_fact(clause: str) -> str:
@@ -204,12 +255,20 @@ def facts(
     private: bool = False,  # thoughts instead of perceptions
 ) -> Counter[tuple[str, str]]:  # (agent, fact) → how often
     "Count what each agent perceived, or what it thought"
-    return Counter((name, as_fact(clause)) for step in decode(context).steps for name, text in step.observations.items()
-                   if not is_none(text) for clause in clauses(split_mental(text)[private]))
+    return Counter(
+        (name, as_fact(clause))
+        for step in decode(context).steps
+        for name, text in step.observations.items()
+        if not is_none(text)
+        for clause in clauses(split_mental(text)[private])
+    )
 
 # %% ../../nbs/stories/02_memories.ipynb #best_match
-def best_match(name: str, candidates: Iterable[str]) -> str | None:  # None = nothing is similar enough
+def best_match(
+    name: str, candidates: Iterable[str]
+) -> str | None:  # None = nothing is similar enough
     "Find the candidate most similar to a name, ignoring case, where at least 70 % are alike"
+
     def likeness(other: str) -> float:
         return SequenceMatcher(None, name[:200].lower(), other[:200].lower()).ratio()
 
@@ -219,6 +278,7 @@ def best_match(name: str, candidates: Iterable[str]) -> str | None:  # None = no
 # %% ../../nbs/stories/02_memories.ipynb #ObservationScores
 class ObservationScores(NamedTuple):
     "How well observations agree with a reference"
+
     precision: float  # share of generated facts that the reference has; nan if none were generated
     recall: float  # share of reference facts that were generated; nan if it has none
     f1: float  # nan if both are empty
@@ -239,9 +299,17 @@ def observation_scores(
     stated = {as_fact(clause) for step in decode(reference).steps for clause in clauses(step.state)}
     happened = stated | {fact for _, fact in wanted}
     surplus = [pair for pair in made - wanted if pair not in wanted]
-    leaks, inventions = ([pair for pair in surplus if (pair[1] in happened) == kind] for kind in (True, False))
-    return ObservationScores(share(right, mine), share(right, theirs), share(2 * right, mine + theirs),
-                             _by_agent(leaks), _by_agent(inventions), _by_agent(wanted - made))
+    leaks, inventions = (
+        [pair for pair in surplus if (pair[1] in happened) == kind] for kind in (True, False)
+    )
+    return ObservationScores(
+        share(right, mine),
+        share(right, theirs),
+        share(2 * right, mine + theirs),
+        _by_agent(leaks),
+        _by_agent(inventions),
+        _by_agent(wanted - made),
+    )
 
 # %% ../../nbs/stories/02_memories.ipynb #match_names
 def match_names(
@@ -282,7 +350,10 @@ def structural_score(context: Any) -> float:  # 0..1
     if not steps:
         return 0.3
     names = list(map(str, obj["agents_names"])) if isinstance(obj["agents_names"], list) else []
-    whole = sum(_keys(step, "observations", names) == _keys(step, "actions", names) == set(names) for step in steps)
+    whole = sum(
+        _keys(step, "observations", names) == _keys(step, "actions", names) == set(names)
+        for step in steps
+    )
     return min(1.0, 0.3 + 0.4 * whole / len(steps) + _numbering_score(steps))
 
 # %% ../../nbs/stories/02_memories.ipynb #_keys
@@ -291,7 +362,11 @@ def _keys(step: Any, field: str, names: Sequence[str]) -> set[str] | None:
     entries = step.get(field) if isinstance(step, dict) else None
     if isinstance(entries, list):
         entries = read_entries(entries, names)
-    return {name for name in entries if not is_unread(name, names)} if isinstance(entries, dict) else None
+    return (
+        {name for name in entries if not is_unread(name, names)}
+        if isinstance(entries, dict)
+        else None
+    )
 
 # %% ../../nbs/stories/02_memories.ipynb #_numbering_score
 def _numbering_score(steps: list) -> float:

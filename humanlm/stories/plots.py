@@ -19,17 +19,25 @@ from .language import PlaceQuestion, UnknownPhrase, read_question
 from .world import Story, read_story
 
 # %% ../../nbs/stories/08_plots.ipynb #NAMES
-NAMES = ("Ada Adam Aino Alma Anton Aron Asta Bela Bruno Cara Clio Dario Dora Edda Eino Elke Emil Enzo Esra Fabio Fina Gero Gesa Hanno "
-         "Hedda Ilja Imke Ines Ivo Jalo Janne Jonas Juri Kaja Karim Kira Lasse Lena Levin Lotte Malik Marek Milo Mirja Nora Okko Orla "
-         "Pavel Pia Quirin Rafa Rosa Runa Samir Selma Sina Stina Tamo Tessa Tilda Timo Uma Viggo Vera Wanda Yara Zeno").split()
-ROOMS = ("barn, boathouse, cabin, canteen, chapel, closet, corridor, engine room, foyer, gallery, gatehouse, greenhouse, kiosk, library, "
-         "lobby, loft, mill, music room, observatory, orangery, pantry, parlour, pavilion, smithy, stable, studio, tower, "
-         "veranda, vestibule, winery").split(", ")
-THINGS = ("acorn almonds apricot badge bagel bell brush button candle chalk clay comb compass dice feather flute gloves honey kettle "
-          "key lantern lens magnet map marbles mushrooms needle nutmeg olives papaya pearl pepper quill radish ribbon rope saffron "
-          "scissors shell spool stamps thimble thyme torch t-shirt whistle yarn").split()
-BOXES = ("barrel, bin, cabinet, carton, chest, closet, coffer, flower pot, hamper, ice-box, jar, jug, locker, mug, net, pantry, pouch, "
-         "rack, sack, safe, tin, tool box, tray, trunk, urn, wooden bowl").split(", ")
+NAMES = (
+    "Ada Adam Aino Alma Anton Aron Asta Bela Bruno Cara Clio Dario Dora Edda Eino Elke Emil Enzo Esra Fabio Fina Gero Gesa Hanno "
+    "Hedda Ilja Imke Ines Ivo Jalo Janne Jonas Juri Kaja Karim Kira Lasse Lena Levin Lotte Malik Marek Milo Mirja Nora Okko Orla "
+    "Pavel Pia Quirin Rafa Rosa Runa Samir Selma Sina Stina Tamo Tessa Tilda Timo Uma Viggo Vera Wanda Yara Zeno"
+).split()
+ROOMS = (
+    "barn, boathouse, cabin, canteen, chapel, closet, corridor, engine room, foyer, gallery, gatehouse, greenhouse, kiosk, library, "
+    "lobby, loft, mill, music room, observatory, orangery, pantry, parlour, pavilion, smithy, stable, studio, tower, "
+    "veranda, vestibule, winery"
+).split(", ")
+THINGS = (
+    "acorn almonds apricot badge bagel bell brush button candle chalk clay comb compass dice feather flute gloves honey kettle "
+    "key lantern lens magnet map marbles mushrooms needle nutmeg olives papaya pearl pepper quill radish ribbon rope saffron "
+    "scissors shell spool stamps thimble thyme torch t-shirt whistle yarn"
+).split()
+BOXES = (
+    "barrel, bin, cabinet, carton, chest, closet, coffer, flower pot, hamper, ice-box, jar, jug, locker, mug, net, pantry, pouch, "
+    "rack, sack, safe, tin, tool box, tray, trunk, urn, wooden bowl"
+).split(", ")
 COLOURS = "amber azure beige black copper crimson golden grey ivory lilac olive orange pink purple silver teal white yellow".split()
 BEASTS = ("a goose", "an otter", "a heron", "a hedgehog", "a lizard", "an owl")
 LOSSES = ("scarf", "ticket", "pencil", "umbrella", "notebook", "ring")
@@ -37,6 +45,7 @@ LOSSES = ("scarf", "ticket", "pencil", "umbrella", "notebook", "ring")
 # %% ../../nbs/stories/08_plots.ipynb #StoryQuestion
 class StoryQuestion(NamedTuple):
     "A question with its answer"
+
     text: str
     answer: str
     kind: str = ""  # ToMi: memory, reality, first_order_0_tom …; Hi-ToM: order_0 … order_4
@@ -53,11 +62,12 @@ class StoryQuestion(NamedTuple):
 @dataclass(frozen=True)
 class Tale:
     "A generated story, its questions and what it was made by"
+
     family: str  # "tomi" | "hitom"
     sentences: tuple[str, ...]  # each with its period
     asked: tuple[StoryQuestion, ...] = ()
-    kind: str = ""   # ToMi: true_belief …; Hi-ToM: length and whether people talk
-    trace: tuple[str, ...] = ()    # ToMi: what happens, as tags
+    kind: str = ""  # ToMi: true_belief …; Hi-ToM: length and whether people talk
+    trace: tuple[str, ...] = ()  # ToMi: what happens, as tags
     choices: tuple[str, ...] = ()  # Hi-ToM: the containers to choose from
 
     @property
@@ -66,57 +76,82 @@ class Tale:
         return "\n".join(f"{n} {text}" for n, text in enumerate(self.sentences, 1))
 
     @cached_property
-    def story(self) -> Story: return read_story(self.sentences)
+    def story(self) -> Story:
+        return read_story(self.sentences)
 
-    def _repr_html_(self) -> str: return self.story._repr_html_()
+    def _repr_html_(self) -> str:
+        return self.story._repr_html_()
 
 # %% ../../nbs/stories/08_plots.ipynb #ask
 def ask(
     tale: Tale,  # without questions, or with some
     questions: Iterable[str],
-    kind: Callable[[StoryQuestion], str],  # gives the type of a question from its text and its answer
+    kind: Callable[
+        [StoryQuestion], str
+    ],  # gives the type of a question from its text and its answer
 ) -> Tale:  # with those of the questions that the story answers
     "Add questions to a tale, answered by the simulator"
-    found = (StoryQuestion(text, place) for text in questions if (place := answer(tale.story, text).text))
+    found = (
+        StoryQuestion(text, place) for text in questions if (place := answer(tale.story, text).text)
+    )
     return replace(tale, asked=(*tale.asked, *(each._replace(kind=kind(each)) for each in found)))
 
 # %% ../../nbs/stories/08_plots.ipynb #Act
 class _Act(NamedTuple):
     "A step of a plot"
+
     tag: str  # as the published traces name it; "" = not in the trace
     sentences: tuple[str, ...]
 
 
 class _Cast(NamedTuple):
     "Who and what a story of the ToMi family is about"
-    people: Sequence[str]   # mover, other, third
-    rooms: Sequence[str]    # main and side
-    things: Sequence[str]   # the objects, first those that are asked about
-    boxes: Sequence[str]    # two per asked object: where it is and where it goes
+
+    people: Sequence[str]  # mover, other, third
+    rooms: Sequence[str]  # main and side
+    things: Sequence[str]  # the objects, first those that are asked about
+    boxes: Sequence[str]  # two per asked object: where it is and where it goes
 
 # %% ../../nbs/stories/08_plots.ipynb #tomi_cast
 def _tomi_cast(rng: random.Random, objects: int = 1) -> _Cast:
     "Draw people, rooms, objects and containers"
     rooms = rng.sample(ROOMS, 2)
-    return _Cast(rng.sample(NAMES, 3), rooms, rng.sample(THINGS, objects + 2), rng.sample(BOXES, 2 * objects))
+    return _Cast(
+        rng.sample(NAMES, 3), rooms, rng.sample(THINGS, objects + 2), rng.sample(BOXES, 2 * objects)
+    )
 
 # %% ../../nbs/stories/08_plots.ipynb #_shown
 def _shown(cast: _Cast, i: int) -> _Act:
     "The i-th object is announced"
-    return _Act("", (f"The {cast.things[i]} is in the {cast.boxes[2 * i]}.", f"The {cast.boxes[2 * i]} is in the {cast.rooms[0]}."))
+    return _Act(
+        "",
+        (
+            f"The {cast.things[i]} is in the {cast.boxes[2 * i]}.",
+            f"The {cast.boxes[2 * i]} is in the {cast.rooms[0]}.",
+        ),
+    )
 
 
 def _moved(cast: _Cast, i: int) -> _Act:
     "The mover moves the i-th object"
     target = cast.boxes[2 * i + 1]
-    return _Act("agent_0_moves_obj", (f"{cast.people[0]} moved the {cast.things[i]} to the {target}.", f"The {target} is in the {cast.rooms[0]}."))
+    return _Act(
+        "agent_0_moves_obj",
+        (
+            f"{cast.people[0]} moved the {cast.things[i]} to the {target}.",
+            f"The {target} is in the {cast.rooms[0]}.",
+        ),
+    )
 
 # %% ../../nbs/stories/08_plots.ipynb #_changes
 def _changes(rng: random.Random, cast: _Cast, last: bool) -> list[_Act]:
     "The other comes back or goes elsewhere; as the last act, perhaps after the mover has left"
     mover, other, _ = cast.people
     room = rng.randrange(2)
-    back = _Act(f"agent_1_reenters_{'alt_' if room else ''}loc", (f"{other} entered the {cast.rooms[room]}.",))
+    back = _Act(
+        f"agent_1_reenters_{'alt_' if room else ''}loc",
+        (f"{other} entered the {cast.rooms[room]}.",),
+    )
     leave = _Act("agent_0_exits", (f"{mover} exited the {cast.rooms[0]}.",))
     return [leave, back] if last and rng.random() < 0.5 else [back]
 
@@ -126,8 +161,15 @@ TOMI_KINDS = ("true_belief", "false_belief", "second_order_false_belief")
 
 def _entrances(rng: random.Random, cast: _Cast, already: float) -> list[_Act]:
     "Mover and other come in, in any order; now and then they are there already"
-    return [_Act(f"enter_agent_{i}", (f"{cast.people[i]} {'is in' if rng.random() < already else 'entered'} the {cast.rooms[0]}.",))
-            for i in rng.sample(range(2), 2)]
+    return [
+        _Act(
+            f"enter_agent_{i}",
+            (
+                f"{cast.people[i]} {'is in' if rng.random() < already else 'entered'} the {cast.rooms[0]}.",
+            ),
+        )
+        for i in rng.sample(range(2), 2)
+    ]
 
 # %% ../../nbs/stories/08_plots.ipynb #_plot
 def _plot(rng: random.Random, cast: _Cast, objects: int) -> tuple[list[_Act], str]:
@@ -153,16 +195,27 @@ def _visit(rng: random.Random, cast: _Cast, acts: list[_Act], times: int) -> lis
     room, at = rng.choice(cast.rooms), sorted(rng.randint(0, len(acts)) for _ in range(times))
     verbs = zip(at, ("enters", "exits"), ("entered", "exited"))
     for shift, (i, tag, verb) in enumerate(verbs):
-        acts = [*acts[:i + shift], _Act(f"agent_2_{tag}", (f"{cast.people[2]} {verb} the {room}.",)), *acts[i + shift:]]
+        acts = [
+            *acts[: i + shift],
+            _Act(f"agent_2_{tag}", (f"{cast.people[2]} {verb} the {room}.",)),
+            *acts[i + shift :],
+        ]
     return acts
 
 # %% ../../nbs/stories/08_plots.ipynb #_distract
 def _distract(rng: random.Random, cast: _Cast, sentences: list[str], times: int) -> list[str]:
     "Put in what somebody likes"
     for _ in range(times):
-        feeling, thing = rng.choice(("likes", "dislikes", "loves", "hates")), rng.choice(cast.things)
+        feeling, thing = (
+            rng.choice(("likes", "dislikes", "loves", "hates")),
+            rng.choice(cast.things),
+        )
         i = rng.randint(0, len(sentences))
-        sentences = [*sentences[:i], f"{rng.choice(cast.people)} {feeling} the {thing}.", *sentences[i:]]
+        sentences = [
+            *sentences[:i],
+            f"{rng.choice(cast.people)} {feeling} the {thing}.",
+            *sentences[i:],
+        ]
     return sentences
 
 # %% ../../nbs/stories/08_plots.ipynb #_tomi_questions
@@ -170,10 +223,14 @@ def _tomi_questions(cast: _Cast, objects: int) -> dict[str, str]:
     "Question → type without ending"
     (a, b), found = cast.people[:2], {}
     for thing in cast.things[:objects]:
-        found |= {f"Where was the {thing} at the beginning?": "memory", f"Where will {a} look for the {thing}?": "first_order_0",
-                  f"Where does {a} think that {b} searches for the {thing}?": "second_order_0",
-                  f"Where is the {thing} really?": "reality", f"Where will {b} look for the {thing}?": "first_order_1",
-                  f"Where does {b} think that {a} searches for the {thing}?": "second_order_1"}
+        found |= {
+            f"Where was the {thing} at the beginning?": "memory",
+            f"Where will {a} look for the {thing}?": "first_order_0",
+            f"Where does {a} think that {b} searches for the {thing}?": "second_order_0",
+            f"Where is the {thing} really?": "reality",
+            f"Where will {b} look for the {thing}?": "first_order_1",
+            f"Where does {b} think that {a} searches for the {thing}?": "second_order_1",
+        }
     return found
 
 # %% ../../nbs/stories/08_plots.ipynb #tomi_story
@@ -181,7 +238,7 @@ def tomi_story(
     rng: random.Random,
     objects: int = 1,  # how many objects are moved and asked about
     visits: Sequence[int] = (0, 1, 2),  # how often the third person comes or goes
-    noise: Sequence[int] = (0, 1, 2),   # how many distractors
+    noise: Sequence[int] = (0, 1, 2),  # how many distractors
     already: float = 0.1,  # chance that somebody is in the room from the start
     kind: str = "",  # one of `TOMI_KINDS`; "" = as it comes
 ) -> Tale:
@@ -190,10 +247,19 @@ def tomi_story(
     plot, found = _plot(rng, cast, objects)
     while kind and found != check_name(kind, TOMI_KINDS, "kind"):
         plot, found = _plot(rng, cast, objects)
-    acts = _visit(rng, cast, _entrances(rng, cast, already) + [_shown(cast, i) for i in range(objects)] + plot, rng.choice(visits))
-    sentences = _distract(rng, cast, [text for act in acts for text in act.sentences], rng.choice(noise))
+    acts = _visit(
+        rng,
+        cast,
+        _entrances(rng, cast, already) + [_shown(cast, i) for i in range(objects)] + plot,
+        rng.choice(visits),
+    )
+    sentences = _distract(
+        rng, cast, [text for act in acts for text in act.sentences], rng.choice(noise)
+    )
     types = _tomi_questions(cast, objects)
-    tale = Tale("tomi", tuple(sentences), kind=found, trace=tuple(act.tag for act in acts if act.tag))
+    tale = Tale(
+        "tomi", tuple(sentences), kind=found, trace=tuple(act.tag for act in acts if act.tag)
+    )
     return ask(tale, types, lambda asked: _ending(types[asked.text], asked, tale.story))
 
 # %% ../../nbs/stories/08_plots.ipynb #_ending
@@ -204,12 +270,17 @@ def _ending(kind: str, asked: StoryQuestion, story: Story) -> str:
     return f"{kind}_{'no_tom' if asked.answer == story.world.where(asked.about.object) else 'tom'}"
 
 # %% ../../nbs/stories/08_plots.ipynb #PLANS
-PLANS = {1: ((5, True),), 2: ((5, False), (3, True)), 3: ((5, True), (3, False), (4, True)),
-         4: ((5, False), (3, True), (4, False), (2, True))}
+PLANS = {
+    1: ((5, True),),
+    2: ((5, False), (3, True)),
+    3: ((5, True), (3, False), (4, True)),
+    4: ((5, False), (3, True), (4, False), (2, True)),
+}
 
 
 class _Says(NamedTuple):
     "One statement: positions are counted from 1 in the order of exits"
+
     speaker: int
     listener: int  # 0 = everybody, -1 = an outsider
     true: bool = False
@@ -217,18 +288,29 @@ class _Says(NamedTuple):
 # %% ../../nbs/stories/08_plots.ipynb #TALKS
 TALKS = {
     2: ((_Says(1, 0), _Says(2, 1)), (_Says(2, 0), _Says(1, 2)), (_Says(1, -1),)),
-    3: ((_Says(2, 0), _Says(3, 2)), (_Says(3, 0), _Says(1, 3)), (_Says(1, 0), _Says(3, -1, True)), (_Says(2, 3), _Says(3, -1, True))),
-    4: ((_Says(2, 0), _Says(4, 3)), (_Says(3, 0), _Says(1, 4)), (_Says(1, 0), _Says(4, -1, True)), (_Says(2, 3), _Says(4, -1, True))),
+    3: (
+        (_Says(2, 0), _Says(3, 2)),
+        (_Says(3, 0), _Says(1, 3)),
+        (_Says(1, 0), _Says(3, -1, True)),
+        (_Says(2, 3), _Says(3, -1, True)),
+    ),
+    4: (
+        (_Says(2, 0), _Says(4, 3)),
+        (_Says(3, 0), _Says(1, 4)),
+        (_Says(1, 0), _Says(4, -1, True)),
+        (_Says(2, 3), _Says(4, -1, True)),
+    ),
     5: ((_Says(3, 0), _Says(5, 3)), (_Says(4, 0), _Says(5, 1, True)), (_Says(3, 1),)),
 }
 
 # %% ../../nbs/stories/08_plots.ipynb #House
 class _House(NamedTuple):
     "Who and what a story of the Hi-ToM family is about"
-    people: list[str]                # five
-    rooms: dict[str, list[str]]      # room → its five containers
+
+    people: list[str]  # five
+    rooms: dict[str, list[str]]  # room → its five containers
     things: Mapping[str, Sequence[str]]  # room → its two objects
-    inside: dict[str, str]           # object → container, as the story goes on
+    inside: dict[str, str]  # object → container, as the story goes on
 
 
 def _underlined(words: Iterable[str]) -> list[str]:
@@ -239,13 +321,21 @@ def _hitom_house(rng: random.Random) -> _House:
     "Draw people, rooms, containers and objects"
     rooms, things = _underlined(rng.sample(ROOMS, 3)), rng.sample(THINGS, 6)
     kinds = _underlined(BOXES)
-    boxes = rng.sample([f"{colour}_{kind}" for colour in rng.sample(COLOURS, 3) for kind in rng.sample(kinds, 8)], 15)
-    return _House(rng.sample(NAMES, 5), {room: boxes[5 * i:5 * i + 5] for i, room in enumerate(rooms)},
-                 {room: things[2 * i:2 * i + 2] for i, room in enumerate(rooms)},
-                 {thing: boxes[5 * (i // 2) + i % 2] for i, thing in enumerate(things)})
+    boxes = rng.sample(
+        [f"{colour}_{kind}" for colour in rng.sample(COLOURS, 3) for kind in rng.sample(kinds, 8)],
+        15,
+    )
+    return _House(
+        rng.sample(NAMES, 5),
+        {room: boxes[5 * i : 5 * i + 5] for i, room in enumerate(rooms)},
+        {room: things[2 * i : 2 * i + 2] for i, room in enumerate(rooms)},
+        {thing: boxes[5 * (i // 2) + i % 2] for i, thing in enumerate(things)},
+    )
 
 # %% ../../nbs/stories/08_plots.ipynb #_chapter
-def _chapter(rng: random.Random, house: _House, room: str, thing: str, people: Sequence[str]) -> Iterator[str]:
+def _chapter(
+    rng: random.Random, house: _House, room: str, thing: str, people: Sequence[str]
+) -> Iterator[str]:
     "Write a chapter up to the waiting room"
     start = house.inside[thing]
     targets = rng.sample([box for box in house.rooms[room] if box != start], 4) + [start]
@@ -262,7 +352,9 @@ def _chapter(rng: random.Random, house: _House, room: str, thing: str, people: S
     yield f"{group} entered the waiting_room."
 
 # %% ../../nbs/stories/08_plots.ipynb #_talk
-def _talk(rng: random.Random, house: _House, room: str, thing: str, people: Sequence[str]) -> Iterator[str]:
+def _talk(
+    rng: random.Random, house: _House, room: str, thing: str, people: Sequence[str]
+) -> Iterator[str]:
     "Write what is said after a chapter"
     said = rng.choice(TALKS[len(people)])
     outsiders = [name for name in house.people if name not in people]
@@ -276,7 +368,7 @@ def _talk(rng: random.Random, house: _House, room: str, thing: str, people: Sequ
 
 # %% ../../nbs/stories/08_plots.ipynb #chains
 chains = {
-    "last": lambda rng, people, order: people[4 - order:4],
+    "last": lambda rng, people, order: people[4 - order : 4],
     "first": lambda rng, people, order: people[:order],
     "repeat": lambda rng, people, order: [people[i % 2] for i in range(order)],
     "random": lambda rng, people, order: rng.sample(people, order),
@@ -294,11 +386,11 @@ def belief_question(chain: Sequence[str], thing: str) -> str:
 # %% ../../nbs/stories/08_plots.ipynb #hitom_story
 def hitom_story(
     rng: random.Random,
-    length: int = 1,      # chapters, 1 to 4
+    length: int = 1,  # chapters, 1 to 4
     tells: bool = False,  # whether people talk
     chain: str = "last",  # or first, repeat, random: who is asked about
-    objects: int = 1,     # ask about the objects of that many chapters
-    noise: float = 0.1,   # chance of a distractor in front of a sentence
+    objects: int = 1,  # ask about the objects of that many chapters
+    noise: float = 0.1,  # chance of a distractor in front of a sentence
 ) -> Tale:
     "Make one story of the Hi-ToM family"
     check_name(length, PLANS, "length")
@@ -310,20 +402,39 @@ def hitom_story(
         lines += _talk(rng, house, room, things[-1], group) if tells and may_talk else ()
     sentences = tuple(text for line in lines for text in (*_aside(rng, house, noise), line))
     choices = rng.sample([box for boxes in house.rooms.values() for box in boxes], 15)
-    tale = Tale("hitom", sentences, kind=f"length {length}, {'tell' if tells else 'no tell'}", choices=tuple(choices))
-    return ask(tale, _hitom_questions(rng, house, dict.fromkeys(things[:objects]), chain), lambda asked: f"order_{asked.about.order}")
+    tale = Tale(
+        "hitom",
+        sentences,
+        kind=f"length {length}, {'tell' if tells else 'no tell'}",
+        choices=tuple(choices),
+    )
+    return ask(
+        tale,
+        _hitom_questions(rng, house, dict.fromkeys(things[:objects]), chain),
+        lambda asked: f"order_{asked.about.order}",
+    )
 
 # %% ../../nbs/stories/08_plots.ipynb #_aside
 def _aside(rng: random.Random, house: _House, chance: float) -> Iterator[str]:
     "Now and then, somebody likes, dislikes, sees or loses something"
     if rng.random() < chance:
-        things, boxes = ([word for words in group.values() for word in words] for group in (house.things, house.rooms))
-        yield f"{rng.choice(house.people)} " + rng.choice((
-            f"saw {rng.choice(BEASTS)}.", f"lost {rng.choice(('his', 'her'))} {rng.choice(LOSSES)}.",
-            f"likes the {rng.choice(boxes)}.", f"dislikes the {rng.choice(things)}."))
+        things, boxes = (
+            [word for words in group.values() for word in words]
+            for group in (house.things, house.rooms)
+        )
+        yield f"{rng.choice(house.people)} " + rng.choice(
+            (
+                f"saw {rng.choice(BEASTS)}.",
+                f"lost {rng.choice(('his', 'her'))} {rng.choice(LOSSES)}.",
+                f"likes the {rng.choice(boxes)}.",
+                f"dislikes the {rng.choice(things)}.",
+            )
+        )
 
 # %% ../../nbs/stories/08_plots.ipynb #_hitom_questions
-def _hitom_questions(rng: random.Random, house: _House, things: Iterable[str], chain: str) -> Iterator[str]:
+def _hitom_questions(
+    rng: random.Random, house: _House, things: Iterable[str], chain: str
+) -> Iterator[str]:
     "Ask one question of each order about each object"
     who = chains[check_name(chain, chains, "chain")]
     for thing in things:

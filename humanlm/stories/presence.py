@@ -18,22 +18,33 @@ from ..core.html import Table
 # %% ../../nbs/stories/04_presence.ipynb #DialogueTurn
 class DialogueTurn(NamedTuple):
     "Somebody says something, or comes, or goes"
+
     speaker: str  # or several, as the dialogue joins their names
     text: str  # what is said; empty for a direction
     move: str = ""  # "" = a turn | joins | leaves
 
     @property
-    def people(self) -> tuple[str, ...]: return tuple(name for name in _named(self.speaker) if name not in GROUPS)
+    def people(self) -> tuple[str, ...]:
+        return tuple(name for name in _named(self.speaker) if name not in GROUPS)
 
-    def __str__(self) -> str: return f"({self.speaker} {self.move})" if self.move else f"{self.speaker}: {self.text}"
+    def __str__(self) -> str:
+        return f"({self.speaker} {self.move})" if self.move else f"{self.speaker}: {self.text}"
 
 
 _NAME = r"[^\W\d_a-z][\w.'’-]*(?: [^\W\d_a-z][\w.'’-]*){0,2}"
 _AND = r" ?(?:,(?: ?(?:and\b|&))?|[&+/]| and\b) {0,2}"  # each blank has one place, or a long list would be tried in all ways
 _TURN = re.compile(rf"\s*({_NAME}(?:{_AND}{_NAME}){{0,19}})\s*:\s*(.*)")
-_DIRECTION = re.compile(r"\s*[(\[*]\s*([^)\]*]{1,200}?)\s+(joins?|enters?|comes?|returns?|leaves?|exits?|goes|go)\b[^)\]]{0,200}[)\]*]\s*")
+_DIRECTION = re.compile(
+    r"\s*[(\[*]\s*([^)\]*]{1,200}?)\s+(joins?|enters?|comes?|returns?|leaves?|exits?|goes|go)\b[^)\]]{0,200}[)\]*]\s*"
+)
 _COMES = ("join", "enter", "come", "return")
-GROUPS = {"All", "Both", "Everybody", "Everyone", "Together"}  # they speak, but are nobody in particular
+GROUPS = {
+    "All",
+    "Both",
+    "Everybody",
+    "Everyone",
+    "Together",
+}  # they speak, but are nobody in particular
 
 
 def _named(speaker: str) -> list[str]:
@@ -45,7 +56,9 @@ def read_turns(text: str) -> list[DialogueTurn]:
     "Read a dialogue"
     lines = [line.partition("<END>")[0].strip() for line in text.split("\n")]
     read, found = [_read_line(line) for line in lines], []
-    alone = {turn.speaker for turns in read for turn in turns if _named(turn.speaker) == [turn.speaker]}
+    alone = {
+        turn.speaker for turns in read for turn in turns if _named(turn.speaker) == [turn.speaker]
+    }
     for line, turns in zip(lines, read):
         if turns and alone.intersection(_named(turns[0].speaker)):
             found += turns
@@ -63,12 +76,18 @@ def _read_line(line: str) -> list[DialogueTurn]:
     return [DialogueTurn(turn[1], turn[2])] if turn else []
 
 # %% ../../nbs/stories/04_presence.ipynb #_EXCUSE
-_EXCUSE = (r"(?:have|has|had|need|got|going|ought|want) to|gotta|must|should|sorry|excuse me|pardon|i['’]ll|i['’]m|i am|let me|time to|better|"
-           r"mind if i|would you excuse|quick|heading")
-_GOING = (r"go|going|leave|leaving|step|stepping|take|head|heading|run|rush|dash|get going|be back|be right back|attend|answer|pick up|catch|call|"
-          r"excuse myself|sign off|log off")
+_EXCUSE = (
+    r"(?:have|has|had|need|got|going|ought|want) to|gotta|must|should|sorry|excuse me|pardon|i['’]ll|i['’]m|i am|let me|time to|better|"
+    r"mind if i|would you excuse|quick|heading"
+)
+_GOING = (
+    r"go|going|leave|leaving|step|stepping|take|head|heading|run|rush|dash|get going|be back|be right back|attend|answer|pick up|catch|call|"
+    r"excuse myself|sign off|log off"
+)
 _FAREWELL = r"bye|goodbye|good night|farewell|see you|see ya|talk (?:to you )?(?:later|soon)|catch you later|take care|until (?:next|then)|have to run"
-_CUE = re.compile(rf"\b(?:{_EXCUSE})\b(?:\W++\w[\w'’]*+){{0,5}}?\W++(?:{_GOING})\b|\b(?:{_FAREWELL})\b", re.I)
+_CUE = re.compile(
+    rf"\b(?:{_EXCUSE})\b(?:\W++\w[\w'’]*+){{0,5}}?\W++(?:{_GOING})\b|\b(?:{_FAREWELL})\b", re.I
+)
 
 
 def _leave_cue(text: str) -> str:  # the words; "" = none
@@ -80,19 +99,28 @@ def _leave_cue(text: str) -> str:  # the words; "" = none
 @dataclass(frozen=True)
 class _Dialogue:
     "Turns, and who is there at each"
+
     turns: tuple[DialogueTurn, ...]
     present: tuple[frozenset[str], ...]  # for each turn, who hears it, the speaker included
 
     @cached_property
-    def people(self) -> tuple[str, ...]: return _people(self.turns)
+    def people(self) -> tuple[str, ...]:
+        return _people(self.turns)
 
     def aware(self, turns: Iterable[int]) -> frozenset[str]:
         "Who heard all of some turns"
         return frozenset(self.people).intersection(*(self.present[i] for i in turns))
 
     def _repr_html_(self) -> str:
-        rows = [[shorten(turn, 90), *("●" * (name in here) for name in self.people)] for turn, here in zip(self.turns, self.present)]
-        return Table(("turn", *(shorten(name, 30) for name in self.people)), rows, "l").html()._repr_html_()
+        rows = [
+            [shorten(turn, 90), *("●" * (name in here) for name in self.people)]
+            for turn, here in zip(self.turns, self.present)
+        ]
+        return (
+            Table(("turn", *(shorten(name, 30) for name in self.people)), rows, "l")
+            .html()
+            ._repr_html_()
+        )
 
     def context(self) -> Context:
         "Write a dialogue as a social context"
@@ -106,8 +134,17 @@ def read_dialogue(
     "Read a dialogue and work out who hears what"
     turns = read_turns(text)
     directed = any(turn.move for turn in turns)
-    away = {name: set(_directed(turns, name) if directed else _silent(turns, name, gap)) for name in _people(turns)}
-    return _Dialogue(tuple(turns), tuple(frozenset(name for name, gone in away.items() if i not in gone) for i in range(len(turns))))
+    away = {
+        name: set(_directed(turns, name) if directed else _silent(turns, name, gap))
+        for name in _people(turns)
+    }
+    return _Dialogue(
+        tuple(turns),
+        tuple(
+            frozenset(name for name, gone in away.items() if i not in gone)
+            for i in range(len(turns))
+        ),
+    )
 
 
 def _people(turns: Sequence[DialogueTurn]) -> tuple[str, ...]:
@@ -143,7 +180,9 @@ def _missed(turns: Sequence[DialogueTurn], name: str, first: int, after: int) ->
     return range(first, after)
 
 # %% ../../nbs/stories/04_presence.ipynb #_QUOTED
-_QUOTED = re.compile(r"<(?=/?(?:mental_state|same_as_|unknown))|\[(?=same as state\])", re.IGNORECASE)
+_QUOTED = re.compile(
+    r"<(?=/?(?:mental_state|same_as_|unknown))|\[(?=same as state\])", re.IGNORECASE
+)
 
 
 def _untagged(text: str) -> str:
@@ -155,7 +194,9 @@ def _steps(dialogue: _Dialogue) -> Iterator[tuple[str, dict[str, str], dict[str,
     "One step per turn: who is there, what the last turn was to those who heard it, and the turn"
     heard: dict[str, str] = {}
     for turn, here in zip(dialogue.turns, dialogue.present):
-        deed = {"joins": "joined", "leaves": "left"}.get(turn.move) or f'said: "{_untagged(turn.text)}"'
+        deed = {"joins": "joined", "leaves": "left"}.get(
+            turn.move
+        ) or f'said: "{_untagged(turn.text)}"'
         state = f"Present: {', '.join(name for name in dialogue.people if name in here)}."
         there = [name for name in dialogue.people if name in here]
         acting = turn.people or there

@@ -13,9 +13,28 @@ from functools import lru_cache
 from itertools import product
 
 from ..core.basics import shorten
-from .contexts import (
-    Context, LONGEST_NAME, NONE, Step, TAG, Violation, has_tag, is_none, is_unread, read_context, shape_faults, split_mental)
-from .memories import best_match, clauses, decode, decode_warnings, join_sentences, sentence
+from humanlm.stories.contexts import (
+    Context,
+    LONGEST_NAME,
+    NONE,
+    Step,
+    TAG,
+    Violation,
+    has_tag,
+    is_none,
+    is_unread,
+    read_context,
+    shape_faults,
+    split_mental,
+)
+from humanlm.stories.memories import (
+    best_match,
+    clauses,
+    decode,
+    decode_warnings,
+    join_sentences,
+    sentence,
+)
 
 # %% ../../nbs/stories/03_violations.ipynb #_check_names
 def _check_names(context: Context) -> Iterator[Violation]:
@@ -34,9 +53,16 @@ def _check_keys(context: Context) -> Iterator[Violation]:
         for what, entries in (("observation", step.observations), ("action", step.actions)):
             if entries.keys() == names:
                 continue
-            yield from (Violation("I2", i, name, f"has no {what}") for name in context.agents if name not in entries)
-            yield from (Violation("I2", i, name, f"has an {what}, but is not one of the agents")
-                        for name in entries if name not in names and not is_unread(name, context.agents))
+            yield from (
+                Violation("I2", i, name, f"has no {what}")
+                for name in context.agents
+                if name not in entries
+            )
+            yield from (
+                Violation("I2", i, name, f"has an {what}, but is not one of the agents")
+                for name in entries
+                if name not in names and not is_unread(name, context.agents)
+            )
 
 # %% ../../nbs/stories/03_violations.ipynb #_check_entries
 def _check_entries(context: Context) -> Iterator[Violation]:
@@ -47,7 +73,9 @@ def _check_entries(context: Context) -> Iterator[Violation]:
             yield Violation("I3", None, name, why, "warning")
     for i, step in enumerate(context.steps):
         for what, entries in (("observation", step.observations), ("action", step.actions)):
-            unread = (shorten(text) for name, text in entries.items() if is_unread(name, context.agents))
+            unread = (
+                shorten(text) for name, text in entries.items() if is_unread(name, context.agents)
+            )
             why = "is not 'name: text', or names an agent again"
             yield from (Violation("I3", i, None, f"{what} {text!r} {why}") for text in unread)
 
@@ -62,13 +90,18 @@ def _check_numbers(context: Context) -> Iterator[Violation]:
 def _first_number(steps: Sequence[Step]) -> int | None:
     "Give 0 or 1, from which the timesteps count; None if they do not count"
     found = [step.timestep.strip() for step in steps]
-    return next((start for start in (0, 1) if found == [str(n) for n in range(start, start + len(found))]), None)
+    return next(
+        (start for start in (0, 1) if found == [str(n) for n in range(start, start + len(found))]),
+        None,
+    )
 
 # %% ../../nbs/stories/03_violations.ipynb #_check_end
 def _check_end(context: Context) -> Iterator[Violation]:
     "I5: nobody acts in the last step"
     for name in _actors(context.steps[-1]) if context.steps else ():
-        yield Violation("I5", len(context.steps) - 1, name, "acts in the last step, so nobody perceives it")
+        yield Violation(
+            "I5", len(context.steps) - 1, name, "acts in the last step, so nobody perceives it"
+        )
 
 # %% ../../nbs/stories/03_violations.ipynb #_actors
 def _actors(step: Step) -> list[str]:
@@ -82,46 +115,69 @@ def _check_idle(context: Context) -> Iterator[Violation]:
         if i < len(context.steps) - 1 and not _actors(step):
             yield Violation("I6", i, None, "nobody acts", "warning")
         if i and all(map(is_none, step.observations.values())):
-            yield Violation("I7", i, None, "nobody perceives anything, not even who acted before", "warning")
+            yield Violation(
+                "I7", i, None, "nobody perceives anything, not even who acted before", "warning"
+            )
 
 # %% ../../nbs/stories/03_violations.ipynb #_check_content
 def _check_content(context: Context) -> Iterator[Violation]:
     "I8 and I9: there are words among what is perceived, and thoughts"
-    seen = [text for step in context.steps for text in step.observations.values() if not is_none(text)]
+    seen = [
+        text for step in context.steps for text in step.observations.values() if not is_none(text)
+    ]
     if seen and not any(TAG.sub("", text).strip() for text in seen):
         yield Violation("I8", None, None, "every observation is a bare tag", "warning")
     if seen and not any(split_mental(text)[1] for text in seen):
         yield Violation("I9", None, None, "no agent thinks anything", "warning")
 
 # %% ../../nbs/stories/03_violations.ipynb #ENTER
-ENTER = re.compile(r"""
+ENTER = re.compile(
+    r"""
     \b (?: (?:re-?)?enter(?:s|ed)? | (?:re)?join(?:s|ed)?
         | (?:go|goes|went|walks?|walked|comes?|came|returns?|returned)[ ](?:back[ ])?(?:in)?to )
-    [ ](?:the[ ])? (\w[^.,;!?\n]{0,60})""", re.IGNORECASE | re.VERBOSE)
-LEAVE = re.compile(r"""
+    [ ](?:the[ ])? (\w[^.,;!?\n]{0,60})""",
+    re.IGNORECASE | re.VERBOSE,
+)
+LEAVE = re.compile(
+    r"""
     \b (?: (?P<sure> exit(?:s|ed)? | (?:go|goes|went|walks?|walked|steps?|stepped)[ ]out(?:[ ]of)? ) | leaves? | left )
-    (?: [ ](?:the[ ])? (?P<place>\w[^.,;!?\n]{0,60}) )?""", re.IGNORECASE | re.VERBOSE)
+    (?: [ ](?:the[ ])? (?P<place>\w[^.,;!?\n]{0,60}) )?""",
+    re.IGNORECASE | re.VERBOSE,
+)
 AWAY = ""  # the place of someone who left
 GATHERINGS = {"room", "house", "conversation", "meeting", "chat", "call", "group"}
 
 # %% ../../nbs/stories/03_violations.ipynb #_place
 def _place(words: str) -> str:
     "Bring the name of a place to the form in which it is compared"
-    return re.split(r" (?:and|to|for|with|while|then)\b", words.strip().lower())[0].removeprefix("the ")
+    return re.split(r" (?:and|to|for|with|while|then)\b", words.strip().lower())[0].removeprefix(
+        "the "
+    )
 
 # %% ../../nbs/stories/03_violations.ipynb #places
 def _places(
     context: Context,
-) -> list[dict[str, str]]:  # per step: agent → place before the actions; "" = has left, absent = unknown
+) -> list[
+    dict[str, str]
+]:  # per step: agent → place before the actions; "" = has left, absent = unknown
     "Read from a record who is where"
     told = _told_places(context)
     rooms = GATHERINGS | {place for step in told for place in step.values()}
-    rooms |= {_place(m[1]) for step in context.steps for text in step.actions.values() for m in ENTER.finditer(text)}
+    rooms |= {
+        _place(m[1])
+        for step in context.steps
+        for text in step.actions.values()
+        for m in ENTER.finditer(text)
+    }
     where, found = {}, []
     for step, known in zip(context.steps, told):
         where = where | known
         found.append(where)
-        moved = {name: _moved(text, where.get(name), rooms) for name, text in step.actions.items() if not is_none(text)}
+        moved = {
+            name: _moved(text, where.get(name), rooms)
+            for name, text in step.actions.items()
+            if not is_none(text)
+        }
         where = where | {name: place for name, place in moved.items() if place is not None}
     return found
 
@@ -139,10 +195,14 @@ def _moved(action: str, place: str | None, rooms: set[str]) -> str | None:
 def _told_places(context: Context) -> list[dict[str, str]]:
     "Read from the states who is where"
     names = _alternatives(context.agents)
-    told = re.compile(rf"(?:^|[.;!?\n]\s?)({names}(?:(?:,|,? and) {names})*) (?:is|are)(?: alone| both| all| now)? "
-                      r"(?:in|at|inside) (?:the )?(\w[^.;,!?\n]{0,60})")
-    return [{name: _place(m[2]) for m in told.finditer(step.state) for name in re.findall(names, m[1])}
-            for step in context.steps]
+    told = re.compile(
+        rf"(?:^|[.;!?\n]\s?)({names}(?:(?:,|,? and) {names})*) (?:is|are)(?: alone| both| all| now)? "
+        r"(?:in|at|inside) (?:the )?(\w[^.;,!?\n]{0,60})"
+    )
+    return [
+        {name: _place(m[2]) for m in told.finditer(step.state) for name in re.findall(names, m[1])}
+        for step in context.steps
+    ]
 
 
 def _alternatives(names: Iterable[str]) -> str:
@@ -150,8 +210,11 @@ def _alternatives(names: Iterable[str]) -> str:
     return f"(?:{'|'.join(map(re.escape, sorted(filter(str.strip, names), key=len, reverse=True))) or '(?!)'})"
 
 # %% ../../nbs/stories/03_violations.ipynb #TALK
-TALK = re.compile(r"\b(?:says?|said|tells?|told|asks?|asked|calls?|called|shouts?|shouted|claims?|claimed|"
-                  r"writes?|wrote|texts?|texted)\b", re.IGNORECASE)
+TALK = re.compile(
+    r"\b(?:says?|said|tells?|told|asks?|asked|calls?|called|shouts?|shouted|claims?|claimed|"
+    r"writes?|wrote|texts?|texted)\b",
+    re.IGNORECASE,
+)
 
 
 def _check_distance(context: Context) -> Iterator[Violation]:
@@ -161,9 +224,17 @@ def _check_distance(context: Context) -> Iterator[Violation]:
         for actor in _actors(steps[i - 1]):
             done = sentence(actor, steps[i - 1].actions[actor])
             for name, text in steps[i].observations.items():
-                hidden = name != actor and all(_apart(where[j].get(name), where[j].get(actor)) for j in (i - 1, i))
-                if hidden and done in split_mental(text)[0] and not (_names(name, done) or TALK.search(done)):
-                    yield Violation("I10", i, name, f"perceives {shorten(done)!r} from elsewhere", "warning")
+                hidden = name != actor and all(
+                    _apart(where[j].get(name), where[j].get(actor)) for j in (i - 1, i)
+                )
+                if (
+                    hidden
+                    and done in split_mental(text)[0]
+                    and not (_names(name, done) or TALK.search(done))
+                ):
+                    yield Violation(
+                        "I10", i, name, f"perceives {shorten(done)!r} from elsewhere", "warning"
+                    )
 
 # %% ../../nbs/stories/03_violations.ipynb #_apart
 def _apart(a: str | None, b: str | None) -> bool:
@@ -183,10 +254,18 @@ def _check_state_tags(context: Context) -> Iterator[Violation]:
         for name, text in step.observations.items():
             if not any(m["state"] or m["old"] for m in TAG.finditer(text)):
                 continue
-            others = [other for other, place in told[i].items() if _apart(where[i].get(name), place)]
+            others = [
+                other for other, place in told[i].items() if _apart(where[i].get(name), place)
+            ]
             if others or where[i].get(name) == AWAY:
-                why = f"it tells of {shorten(others[0], 40)} in another place" if others else "this agent has left"
-                yield Violation("I11", i, name, f"cannot perceive the whole state: {why}", "warning")
+                why = (
+                    f"it tells of {shorten(others[0], 40)} in another place"
+                    if others
+                    else "this agent has left"
+                )
+                yield Violation(
+                    "I11", i, name, f"cannot perceive the whole state: {why}", "warning"
+                )
 
 # %% ../../nbs/stories/03_violations.ipynb #_stem
 def _stem(word: str) -> str:
@@ -194,10 +273,15 @@ def _stem(word: str) -> str:
     return re.sub(r"(?<=\w{3})(?:'s|ing|ed|es|e|s)$", "", word)
 
 
-_WEAK = frozenset(map(_stem, """
+_WEAK = frozenset(
+    map(
+        _stem,
+        """
     about also and are believe but can could did does don feel for from guess had has have her here his hope how intend
     into its just know like may mind might must not now our plan shall she should suppose than that the their them then
-    there they think this too want was were what when where which who will wish with would you your""".split()))
+    there they think this too want was were what when where which who will wish with would you your""".split(),
+    )
+)
 
 # %% ../../nbs/stories/03_violations.ipynb #_content
 @lru_cache(20_000)
@@ -209,7 +293,11 @@ def _content(clause: str) -> frozenset[str]:
 # %% ../../nbs/stories/03_violations.ipynb #_contents
 def _contents(text: str, private: bool = False) -> set[frozenset[str]]:
     "Give the content of every clause of the public or the private part of a text"
-    return {words for clause in clauses(split_mental(text)[private]) if len(words := _content(clause)) > 1}
+    return {
+        words
+        for clause in clauses(split_mental(text)[private])
+        if len(words := _content(clause)) > 1
+    }
 
 # %% ../../nbs/stories/03_violations.ipynb #_beyond
 def _beyond(thoughts: set[frozenset[str]], light: set[frozenset[str]]) -> set[frozenset[str]]:
@@ -228,18 +316,40 @@ def _check_thoughts(context: Context) -> Iterator[Violation]:
         for name in seen:
             new = _contents(step.observations[name], private=True) - judged[name]
             judged[name] |= new
-            secrets[name] = _beyond(secrets[name], fresh | seen[name]) | _beyond(new, light | known[name] | seen[name])
+            secrets[name] = _beyond(secrets[name], fresh | seen[name]) | _beyond(
+                new, light | known[name] | seen[name]
+            )
         for thinker, reader in product(filter(secrets.get, seen), seen):
             heard = secrets[thinker] - _beyond(secrets[thinker], seen[reader] - known[reader])
             if thinker != reader and _beyond(heard, known[reader]):
-                yield Violation("I12", i, reader, f"perceives what only {shorten(thinker, 40)} thinks", "warning")
+                yield Violation(
+                    "I12",
+                    i,
+                    reader,
+                    f"perceives what only {shorten(thinker, 40)} thinks",
+                    "warning",
+                )
         for name, words in seen.items():
             known[name] |= words
-        deeds = {words for name in step.actions for words in _contents(sentence(name, step.actions[name]))}
+        deeds = {
+            words
+            for name in step.actions
+            for words in _contents(sentence(name, step.actions[name]))
+        }
 
 # %% ../../nbs/stories/03_violations.ipynb #CHECKS
-CHECKS = (_check_names, _check_keys, _check_entries, _check_numbers, _check_end, _check_idle, _check_content,
-          _check_distance, _check_state_tags, _check_thoughts)
+CHECKS = (
+    _check_names,
+    _check_keys,
+    _check_entries,
+    _check_numbers,
+    _check_end,
+    _check_idle,
+    _check_content,
+    _check_distance,
+    _check_state_tags,
+    _check_thoughts,
+)
 
 
 def violations(context: Context | dict) -> list[Violation]:  # errors first
@@ -256,14 +366,19 @@ def violations(context: Context | dict) -> list[Violation]:  # errors first
 def count_violations(found: Sequence[Violation]) -> str:
     "Count errors and warnings, in words"
     counts = Counter(violation.severity for violation in found)
-    return ", ".join(f"{counts[kind]:,} {kind}{'s' * (counts[kind] != 1)}" for kind in ("error", "warning"))
+    return ", ".join(
+        f"{counts[kind]:,} {kind}{'s' * (counts[kind] != 1)}" for kind in ("error", "warning")
+    )
 
 # %% ../../nbs/stories/03_violations.ipynb #step_names
 def step_names(context: Context) -> list[str]:
     "Name the steps so that each can be told from the others"
     times = [step.timestep.strip() for step in context.steps]
     often = Counter(times)
-    return [time if time and often[time] == 1 else f"{time} (no. {i})".strip() for i, time in enumerate(times, 1)]
+    return [
+        time if time and often[time] == 1 else f"{time} (no. {i})".strip()
+        for i, time in enumerate(times, 1)
+    ]
 
 # %% ../../nbs/stories/03_violations.ipynb #repair
 def repair(context: Context) -> tuple[Context, list[str]]:  # the repaired record, what was changed
@@ -283,20 +398,33 @@ def _whole_names(context: Context, notes: list[str]) -> list[str]:
     "Give every agent once; without any list, those who have entries"
     names = [name for name in dict.fromkeys(context.agents) if name.strip()]
     if names != context.agents:
-        notes.append(f"agents are now {shorten(', '.join(names)) or 'none'}: empty and repeated names left out")
+        notes.append(
+            f"agents are now {shorten(', '.join(names)) or 'none'}: empty and repeated names left out"
+        )
     for i, step in enumerate(context.steps):
         for name in (name for entries in (step.observations, step.actions) for name in entries):
-            if name not in names and name.strip() and not is_unread(name, names) and best_match(name, names) is None:
-                notes.append(f"step {i}: {shorten(name, 40)!r} has an entry and is now one of the agents")
+            if (
+                name not in names
+                and name.strip()
+                and not is_unread(name, names)
+                and best_match(name, names) is None
+            ):
+                notes.append(
+                    f"step {i}: {shorten(name, 40)!r} has an entry and is now one of the agents"
+                )
                 names.append(name)
     return names
 
 # %% ../../nbs/stories/03_violations.ipynb #_whole_step
 def _whole_step(step: Step, where: str, names: Sequence[str], notes: list[str]) -> Step:
     "Give a step in which every agent has one observation and one action"
-    seen, done = ({name: _current(text, f"{where}, {shorten(name, 40)}", notes) for name, text in
-                   _whole_entries(entries, f"{where}, {what}", names, notes).items()}
-                  for what, entries in (("observations", step.observations), ("actions", step.actions)))
+    seen, done = (
+        {
+            name: _current(text, f"{where}, {shorten(name, 40)}", notes)
+            for name, text in _whole_entries(entries, f"{where}, {what}", names, notes).items()
+        }
+        for what, entries in (("observations", step.observations), ("actions", step.actions))
+    )
     state = _current(step.state, f"{where}, state", notes)
     return Step(timestep=step.timestep, state=state, observations=seen, actions=done)
 
@@ -315,7 +443,9 @@ def _spelled(m: re.Match) -> str:
     return f"<same_as_{m['last'] or m['later'] or 'state'}{index} />{m['gap']}".lower()
 
 # %% ../../nbs/stories/03_violations.ipynb #_whole_entries
-def _whole_entries(entries: dict[str, str], where: str, names: Sequence[str], notes: list[str]) -> dict[str, str]:
+def _whole_entries(
+    entries: dict[str, str], where: str, names: Sequence[str], notes: list[str]
+) -> dict[str, str]:
     "Give every agent one entry"
     if list(entries) == list(names):
         return entries
@@ -328,13 +458,18 @@ def _whole_entries(entries: dict[str, str], where: str, names: Sequence[str], no
     return {name: found.get(name, NONE) for name in names}
 
 # %% ../../nbs/stories/03_violations.ipynb #_place_entry
-def _place_entry(name: str, text: str, found: dict[str, str], where: str, names: Sequence[str], notes: list[str]) -> None:
+def _place_entry(
+    name: str, text: str, found: dict[str, str], where: str, names: Sequence[str], notes: list[str]
+) -> None:
     "Find the agent of an entry under a wrong name, or without one"
     free, told = [other for other in names if other not in found], shorten(text, 60)
     if is_unread(name, names):
         owner, text = _owner(text, names, free)
     else:
-        owner, told = best_match(name, free) or best_match(name, names), f"{shorten(name, 40)}: {told}"
+        owner, told = (
+            best_match(name, free) or best_match(name, names),
+            f"{shorten(name, 40)}: {told}",
+        )
     if owner is None:
         notes.append(f"{where}: {told!r} belongs to nobody and is left out")
         return
@@ -347,7 +482,9 @@ def _owner(entry: str, names: Sequence[str], free: Sequence[str]) -> tuple[str |
     "Guess whose entry this is, and give what it says"
     begins = re.compile(rf"({_alternatives(names)})(?!\w)[\s:=\uff1a\u2013\u2014-]*", re.IGNORECASE)
     if m := begins.match(entry):
-        return next(name for name in names if name.lower() == m[1].lower()), entry[m.end():] or NONE
+        return next(name for name in names if name.lower() == m[1].lower()), entry[
+            m.end() :
+        ] or NONE
     return (free[0] if len(free) == 1 else None), entry
 
 # %% ../../nbs/stories/03_violations.ipynb #_counted
@@ -355,7 +492,9 @@ def _counted(steps: list[Step], notes: list[str]) -> list[Step]:
     "Count timesteps from 0, unless they count from 0 or 1 already"
     if _first_number(steps) is not None:
         return steps
-    notes.append(f"timesteps {shorten(', '.join(step.timestep for step in steps[:20]))} are now 0 to {len(steps) - 1}")
+    notes.append(
+        f"timesteps {shorten(', '.join(step.timestep for step in steps[:20]))} are now 0 to {len(steps) - 1}"
+    )
     return [step.model_copy(update={"timestep": str(i)}) for i, step in enumerate(steps)]
 
 # %% ../../nbs/stories/03_violations.ipynb #_own_deeds
@@ -363,7 +502,9 @@ def _own_deeds(before: Step, names: Sequence[str]) -> dict[str, str]:
     "Let everybody who acted perceive it"
     actors = _actors(before)
     index = {name: f"_{names.index(name)}" if len(actors) > 1 else "" for name in actors}
-    return dict.fromkeys(names, NONE) | {name: f"<same_as_last_action{index[name]} />" for name in actors}
+    return dict.fromkeys(names, NONE) | {
+        name: f"<same_as_last_action{index[name]} />" for name in actors
+    }
 
 # %% ../../nbs/stories/03_violations.ipynb #_with_own_deeds
 def _with_own_deeds(steps: list[Step], names: Sequence[str], notes: list[str]) -> list[Step]:
@@ -371,7 +512,9 @@ def _with_own_deeds(steps: list[Step], names: Sequence[str], notes: list[str]) -
     whole = steps[:1]
     for i, (before, step) in enumerate(zip(steps, steps[1:]), 1):
         if _actors(before) and all(map(is_none, step.observations.values())):
-            notes.append(f"step {i}: {shorten(', '.join(_actors(before)))} now perceives its own action")
+            notes.append(
+                f"step {i}: {shorten(', '.join(_actors(before)))} now perceives its own action"
+            )
             step = step.model_copy(update={"observations": _own_deeds(before, names)})
         whole.append(step)
     return whole
@@ -383,4 +526,7 @@ def _with_end(steps: list[Step], names: Sequence[str], notes: list[str]) -> list
         return steps
     notes.append(f"step {len(steps)} added: those who act in the last step perceive it")
     number, idle = str(len(steps) + (_first_number(steps) or 0)), dict.fromkeys(names, NONE)
-    return [*steps, Step(timestep=number, state=NONE, observations=_own_deeds(steps[-1], names), actions=idle)]
+    return [
+        *steps,
+        Step(timestep=number, state=NONE, observations=_own_deeds(steps[-1], names), actions=idle),
+    ]

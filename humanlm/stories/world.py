@@ -20,9 +20,12 @@ from .language import Event, UnknownPhrase, plain, read_line
 @dataclass(frozen=True)
 class Story:
     "A story as read: lines and events go in step"
-    lines: tuple[str, ...]               # one sentence each, as they stood in the text
+
+    lines: tuple[str, ...]  # one sentence each, as they stood in the text
     events: tuple[Event | UnknownPhrase, ...]  # one for each line
-    instructed: bool = False             # whether an instruction for the reader stood in front (Hi-ToM's VP half)
+    instructed: bool = (
+        False  # whether an instruction for the reader stood in front (Hi-ToM's VP half)
+    )
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
@@ -44,27 +47,40 @@ class Story:
 
     def new_world(self, extra: Iterable[str] = ()) -> "World":
         "Give the world before the first sentence"
-        read, holders, announced = [event for event in self.events if isinstance(event, Event)], set(), {}
+        read, holders, announced = (
+            [event for event in self.events if isinstance(event, Event)],
+            set(),
+            {},
+        )
         for event in read:
             if event.kind == "located" and event.object in holders:
                 announced.setdefault(event.object, event.container)
             elif event.kind in ("located", "move"):
                 holders.add(event.container)
         places = {event.place for event in read if event.place}
-        rooms = {container: room for container, room in announced.items() if container != room or room in places}
+        rooms = {
+            container: room
+            for container, room in announced.items()
+            if container != room or room in places
+        }
         return World((*self.agents, *extra), rooms, places)
 
     @property
     def unknown(self) -> list[tuple[int, str, str]]:
         "Number (from 1), sentence and reason of everything that was not understood"
-        return [(n, event.sentence, event.reason) for n, event in enumerate(self.events, 1) if isinstance(event, UnknownPhrase)]
+        return [
+            (n, event.sentence, event.reason)
+            for n, event in enumerate(self.events, 1)
+            if isinstance(event, UnknownPhrase)
+        ]
 
     @property
     def coverage(self) -> float:
         "Share of the sentences that were understood"
         return 1 - len(self.unknown) / max(1, len(self.events))
 
-    def _repr_html_(self) -> str: return _witness_table(self)._repr_html_()
+    def _repr_html_(self) -> str:
+        return _witness_table(self)._repr_html_()
 
 # %% ../../nbs/stories/06_world.ipynb #_TOGETHER
 def read_story(text: str | Iterable[str]) -> Story:
@@ -84,10 +100,13 @@ NOBODY: frozenset[str] = frozenset()
 
 class _Reveal(NamedTuple):
     "An occasion on which somebody learned where an object is"
+
     n: int  # number of the event, from 0
     container: str
     witnesses: frozenset[str] = NOBODY  # who saw it together
-    told: frozenset[tuple[str, ...]] = frozenset()  # or, for talk: the chains of thought that it changes
+    told: frozenset[tuple[str, ...]] = (
+        frozenset()
+    )  # or, for talk: the chains of thought that it changes
     order: tuple[str, ...] = ()  # of a move: who stayed, in order of entrance, then the mover
 
 # %% ../../nbs/stories/06_world.ipynb #Conflict
@@ -95,12 +114,14 @@ class _Places:
     "Who and what is where"
 
     def __init__(self) -> None:
-        self.place: dict[str, str] = {}        # who → room
-        self.rooms: dict[str, list[str]] = {}  # room → who is in it, in order of entrance; no empty rooms
-        self.inside: dict[str, str] = {}       # object → container
-        self.start: dict[str, str] = {}        # object → container it was first announced in
-        self.stands: dict[str, str] = {}       # container → room
-        self.holders: set[str] = set()         # everything that held an object or was to hold one
+        self.place: dict[str, str] = {}  # who → room
+        self.rooms: dict[
+            str, list[str]
+        ] = {}  # room → who is in it, in order of entrance; no empty rooms
+        self.inside: dict[str, str] = {}  # object → container
+        self.start: dict[str, str] = {}  # object → container it was first announced in
+        self.stands: dict[str, str] = {}  # container → room
+        self.holders: set[str] = set()  # everything that held an object or was to hold one
 
     def where(self, obj: str) -> str | None:
         "Give the container in which an object really is"
@@ -121,7 +142,8 @@ class _Places:
             self.place[name] = room
             self.rooms.setdefault(room, []).append(name)
 
-    def _here(self, room: str) -> frozenset[str]: return frozenset(self.rooms.get(room, ()))
+    def _here(self, room: str) -> frozenset[str]:
+        return frozenset(self.rooms.get(room, ()))
 
 # %% ../../nbs/stories/06_world.ipynb #World
 class World(_Places):
@@ -129,19 +151,31 @@ class World(_Places):
 
     def __init__(
         self,
-        agents: Iterable[str] = (),  # everybody in the story, where it is known; a public claim reaches all of them
-        announced: Mapping[str, str] | None = None,  # container → room, where a later sentence says so
+        agents: Iterable[
+            str
+        ] = (),  # everybody in the story, where it is known; a public claim reaches all of them
+        announced: Mapping[str, str]
+        | None = None,  # container → room, where a later sentence says so
         places: Iterable[str] = (),  # the rooms, where they are known
     ):
         super().__init__()
-        self.agents, self.announced = dict.fromkeys(agents), announced or {}  # agents in order of first mention
-        self.places = set(places)              # everything that somebody was in
-        self.exits: dict[str, float] = {}      # who was in the latest chapter → number of the exit; infinite when still in
+        self.agents, self.announced = (
+            dict.fromkeys(agents),
+            announced or {},
+        )  # agents in order of first mention
+        self.places = set(places)  # everything that somebody was in
+        self.exits: dict[
+            str, float
+        ] = {}  # who was in the latest chapter → number of the exit; infinite when still in
         self.log: dict[str, list[_Reveal]] = {}
         self.events: list[Event | UnknownPhrase] = []
-        self.seen: list[frozenset[str]] = []   # the witnesses of each event
-        self.conflicts: list[tuple[int, str]] = []  # number of an event that contradicts what came before, and how
-        self.unknown: list[tuple[int, UnknownPhrase]] = []  # number and sentence of what was not understood
+        self.seen: list[frozenset[str]] = []  # the witnesses of each event
+        self.conflicts: list[
+            tuple[int, str]
+        ] = []  # number of an event that contradicts what came before, and how
+        self.unknown: list[
+            tuple[int, UnknownPhrase]
+        ] = []  # number and sentence of what was not understood
 
     def step(self, event: Event | UnknownPhrase) -> frozenset[str]:  # who witnessed it
         "Let an event happen"
@@ -157,13 +191,18 @@ class World(_Places):
         chain: Sequence[str],  # who thinks that who thinks …; empty = reality
         obj: str,
         ordered: bool = False,  # count a move only for chains in the order of entrance (fault F4)
-    ) -> str | None:           # container; None = they never saw it together
+    ) -> str | None:  # container; None = they never saw it together
         "Where the first of the chain thinks that the next thinks … that the object is"
         chain = normal_chain(chain)
         if not chain:
             return self.where(obj)
-        known = (r for r in reversed(self.log.get(obj, ())) if chain in r.told or r.witnesses.issuperset(chain)
-                 and not (ordered and r.order and not _in_order(chain, r.order)))
+        known = (
+            r
+            for r in reversed(self.log.get(obj, ()))
+            if chain in r.told
+            or r.witnesses.issuperset(chain)
+            and not (ordered and r.order and not _in_order(chain, r.order))
+        )
         return next((reveal.container for reveal in known), None)
 
     def trusts(self, listener: str, speaker: str) -> bool:
@@ -173,7 +212,12 @@ class World(_Places):
     def told_chains(self, speaker: str, listeners: Iterable[str]) -> frozenset[tuple[str, ...]]:
         "The chains of thought that a statement changes"
         others = [name for name in listeners if name != speaker]
-        own = [chain for name in others if self.trusts(name, speaker) for chain in ((name,), (name, speaker))]
+        own = [
+            chain
+            for name in others
+            if self.trusts(name, speaker)
+            for chain in ((name,), (name, speaker))
+        ]
         return frozenset([*own, *((speaker, name) for name in others)])
 
     def _reveal(self, obj: str, container: str, witnesses: frozenset[str], **how) -> None:
@@ -191,7 +235,9 @@ def _unknown(world: "World", event: UnknownPhrase) -> frozenset[str]:
     return NOBODY
 
 
-_rules: dict[str, Callable[..., frozenset[str]]] = {"unknown": _unknown}  # kind → rule; more are added below
+_rules: dict[str, Callable[..., frozenset[str]]] = {
+    "unknown": _unknown
+}  # kind → rule; more are added below
 
 # %% ../../nbs/stories/06_world.ipynb #_arrive
 def _arrive(world: World, names: Sequence[str], room: str) -> frozenset[str]:
@@ -375,6 +421,15 @@ def _witness_table(story: Story) -> Html:
     obj = next(iter(story.world.log), "")
     for n, (event, text) in enumerate(zip(story.events, story.sentences), 1):
         seen = world.step(event)
-        cells = ((f"{'● ' if name in seen else ''}{world.belief([name], obj) or ''}", name in seen) for name in story.agents)
-        rows.append([n, shorten(text, 120), *(tag("td", cell, class_="" if saw else "soft") for cell, saw in cells)])
+        cells = (
+            (f"{'● ' if name in seen else ''}{world.belief([name], obj) or ''}", name in seen)
+            for name in story.agents
+        )
+        rows.append(
+            [
+                n,
+                shorten(text, 120),
+                *(tag("td", cell, class_="" if saw else "soft") for cell, saw in cells),
+            ]
+        )
     return Table(("", f"where is the {obj}?" if obj else "", *story.agents), rows, "l").html()

@@ -23,33 +23,62 @@ from .items import StudyItem
 # %% ../../nbs/studies/08_answers.ipynb #Field
 class Field(NamedTuple):
     "One thing that is asked"
+
     name: str
     label: str
     kind: str = "text"  # text, scale or rank
-    bound: int = 10     # fewest words of a text, or the highest number of a scale
+    bound: int = 10  # fewest words of a text, or the highest number of a scale
     note: str = ""
 
 
 STEPS = ("reply", "states", "ratings")
-SCALES = {"similarity": ("How similar is it to what you wrote?", "1: the opposite · 5: somewhat similar · 10: nearly the same"),
-          "human": ("How human does it sound?", "1: like a machine · 5: could be either · 10: surely a person")}
+SCALES = {
+    "similarity": (
+        "How similar is it to what you wrote?",
+        "1: the opposite · 5: somewhat similar · 10: nearly the same",
+    ),
+    "human": (
+        "How human does it sound?",
+        "1: like a machine · 5: could be either · 10: surely a person",
+    ),
+}
 MOST_TEXT = 5000  # letters of an answer
 
 
 def fields_of(
-    step: str,          # one of `STEPS`
-    replies: int = 0,   # how many are compared
-    words: float = 1.0, # share of the least numbers of words
+    step: str,  # one of `STEPS`
+    replies: int = 0,  # how many are compared
+    words: float = 1.0,  # share of the least numbers of words
 ) -> list[Field]:
     "List what a step asks"
-    def text(name: str, label: str, least: int, note: str = "") -> Field: return Field(name, label, "text", round(words * least), note)
-    if step == "reply": return [text("reply", "What would you reply?", 40, "Write as you would write there, in your own words.")]
-    if step == "states": return [text(name, name.capitalize(), 10, HIERARCHY[name].desc) for name in STATES]
+
+    def text(name: str, label: str, least: int, note: str = "") -> Field:
+        return Field(name, label, "text", round(words * least), note)
+
+    if step == "reply":
+        return [
+            text(
+                "reply",
+                "What would you reply?",
+                40,
+                "Write as you would write there, in your own words.",
+            )
+        ]
+    if step == "states":
+        return [text(name, name.capitalize(), 10, HIERARCHY[name].desc) for name in STATES]
     letters = string.ascii_uppercase[:replies]
-    scales = [Field(f"{name}_{letter}", label, "scale", 10, note) for letter in letters for name, (label, note) in SCALES.items()]
-    return [*scales, *(Field(f"rank_{letter}", f"Rank of {letter}", "rank", replies) for letter in letters),
-            text("comparison", "How do they differ from what you wrote?", 50), text("rank_reason", "Why this order?", 15),
-            text("human_reason", "What sounded human, what did not?", 10)]
+    scales = [
+        Field(f"{name}_{letter}", label, "scale", 10, note)
+        for letter in letters
+        for name, (label, note) in SCALES.items()
+    ]
+    return [
+        *scales,
+        *(Field(f"rank_{letter}", f"Rank of {letter}", "rank", replies) for letter in letters),
+        text("comparison", "How do they differ from what you wrote?", 50),
+        text("rank_reason", "Why this order?", 15),
+        text("human_reason", "What sounded human, what did not?", 10),
+    ]
 
 # %% ../../nbs/studies/08_answers.ipynb #checked
 def checked(
@@ -70,8 +99,16 @@ def _wrong(field: Field, text: str) -> str:
     "Say what is wrong with an answer; empty if nothing is"
     if field.kind == "text":
         count = word_count(text)
-        return f"Please write at least {field.bound} words; these are {count}." if count < field.bound else ""
-    return "" if text in map(str, range(1, field.bound + 1)) else f"Please choose a number from 1 to {field.bound}."
+        return (
+            f"Please write at least {field.bound} words; these are {count}."
+            if count < field.bound
+            else ""
+        )
+    return (
+        ""
+        if text in map(str, range(1, field.bound + 1))
+        else f"Please choose a number from 1 to {field.bound}."
+    )
 
 # %% ../../nbs/studies/08_answers.ipynb #SCHEMA
 _SCHEMA = """
@@ -87,6 +124,7 @@ CREATE TABLE IF NOT EXISTS answer (participant INTEGER NOT NULL REFERENCES parti
 
 class Participant(NamedTuple):
     "Somebody who takes part"
+
     id: int
     pseudonym: str
     items: list[tuple[StudyItem, list[list[str]]]]  # in order, with the models behind each letter
@@ -94,9 +132,10 @@ class Participant(NamedTuple):
 
 class Answer(NamedTuple):
     "What was answered in one step"
+
     content: dict[str, Any] | None  # whole; None: not yet
-    draft: dict[str, Any] | None    # sent, but not whole
-    saved: int                      # how often
+    draft: dict[str, Any] | None  # sent, but not whole
+    saved: int  # how often
 
 
 _NOTHING = Answer(None, None, 0)
@@ -107,7 +146,8 @@ def new_code() -> str:
     return "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(16))
 
 
-def _hash(code: str) -> str: return hashlib.sha256(code.encode()).hexdigest()
+def _hash(code: str) -> str:
+    return hashlib.sha256(code.encode()).hexdigest()
 
 # %% ../../nbs/studies/08_answers.ipynb #StudyAnswers
 class StudyAnswers:
@@ -116,66 +156,145 @@ class StudyAnswers:
     def __init__(self, folder: str | Path):
         self.path = Path(folder) / "study.db"
         self.db = sqlite3.connect(self.path, timeout=30, check_same_thread=False)
-        try: self.db.executescript("PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON; PRAGMA synchronous = FULL;" + _SCHEMA)
-        except sqlite3.DatabaseError as e: raise DataError(f"{self.path} is no study ({e}). Name another folder with --study.out.") from e
+        try:
+            self.db.executescript(
+                "PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON; PRAGMA synchronous = FULL;"
+                + _SCHEMA
+            )
+        except sqlite3.DatabaseError as e:
+            raise DataError(
+                f"{self.path} is no study ({e}). Name another folder with --study.out."
+            ) from e
         self._load()
 
     def _load(self) -> None:
-        self.items = {id: _item(content) for id, content in self.db.execute("SELECT id, content FROM item ORDER BY rowid")}
-        self.design: dict[str, Any] = {name: json.loads(content) for name, content in self.db.execute("SELECT * FROM design")}
+        self.items = {
+            id: _item(content)
+            for id, content in self.db.execute("SELECT id, content FROM item ORDER BY rowid")
+        }
+        self.design: dict[str, Any] = {
+            name: json.loads(content) for name, content in self.db.execute("SELECT * FROM design")
+        }
 
     def settle(self, design: Mapping[str, Any], items: Sequence[StudyItem]) -> None:
         "Begin with these items, or go on with the same; `ConfigError` if they are others"
         given = {item.id: json.loads(to_json(item._asdict())) for item in items}
-        kept = {id: json.loads(content) for id, content in self.db.execute("SELECT id, content FROM item")}
-        changed = [name for name, value in design.items() if self.design and self.design.get(name) != value] + ["items"] * bool(kept and given and kept != given)
-        if changed: raise ConfigError(f"{self.path} holds a study with other {', '.join(changed)}. Give the same again, or another --study.out.")
-        if not kept and not given: raise ConfigError(f"{self.path} holds no study yet. Name runs or a file with --study.items.")
+        kept = {
+            id: json.loads(content)
+            for id, content in self.db.execute("SELECT id, content FROM item")
+        }
+        changed = [
+            name for name, value in design.items() if self.design and self.design.get(name) != value
+        ] + ["items"] * bool(kept and given and kept != given)
+        if changed:
+            raise ConfigError(
+                f"{self.path} holds a study with other {', '.join(changed)}. Give the same again, or another --study.out."
+            )
+        if not kept and not given:
+            raise ConfigError(
+                f"{self.path} holds no study yet. Name runs or a file with --study.items."
+            )
         with self.db:
-            self.db.executemany("INSERT OR IGNORE INTO item VALUES (?, ?)", [(id, to_json(content)) for id, content in given.items()])
-            self.db.executemany("INSERT OR IGNORE INTO design VALUES (?, ?)", [(name, to_json(value)) for name, value in design.items()])
+            self.db.executemany(
+                "INSERT OR IGNORE INTO item VALUES (?, ?)",
+                [(id, to_json(content)) for id, content in given.items()],
+            )
+            self.db.executemany(
+                "INSERT OR IGNORE INTO design VALUES (?, ?)",
+                [(name, to_json(value)) for name, value in design.items()],
+            )
         self._load()
 
     def begin(self, code: str) -> Participant:
         "Take somebody in; the same code twice is the same person"
-        if found := self.find(code): return found
+        if found := self.find(code):
+            return found
         with self.db:
-            taken = {name for name, in self.db.execute("SELECT pseudonym FROM participant")}
-            pseudonym = next(name for name in iter(lambda: f"P-{new_code()[:5]}", "") if name not in taken)
-            who = self.db.execute("INSERT INTO participant (pseudonym, code) VALUES (?, ?)", (pseudonym, _hash(code))).lastrowid
+            taken = {name for (name,) in self.db.execute("SELECT pseudonym FROM participant")}
+            pseudonym = next(
+                name for name in iter(lambda: f"P-{new_code()[:5]}", "") if name not in taken
+            )
+            who = self.db.execute(
+                "INSERT INTO participant (pseudonym, code) VALUES (?, ?)", (pseudonym, _hash(code))
+            ).lastrowid
             seen = dict(self.db.execute("SELECT item, count(*) FROM assignment GROUP BY item"))
-            chosen = sorted(self.items.values(), key=lambda item: (seen.get(item.id, 0), secrets.randbits(32)))[:self.design["per_person"]]
-            self.db.executemany("INSERT INTO assignment VALUES (?, ?, ?, ?)", [(who, n, item.id, to_json(_letters(item))) for n, item in enumerate(chosen, 1)])
+            chosen = sorted(
+                self.items.values(), key=lambda item: (seen.get(item.id, 0), secrets.randbits(32))
+            )[: self.design["per_person"]]
+            self.db.executemany(
+                "INSERT INTO assignment VALUES (?, ?, ?, ?)",
+                [(who, n, item.id, to_json(_letters(item))) for n, item in enumerate(chosen, 1)],
+            )
         return self.people("WHERE id = ?", who)[0]
 
     def people(self, where: str = "", *values: Any) -> list[Participant]:
         "Give participants, in the order in which they came"
         plan = "SELECT item, letters FROM assignment WHERE participant = ? ORDER BY n"
-        return [Participant(id, name, [(self.items[item], json.loads(letters)) for item, letters in self.db.execute(plan, (id,))])
-                for id, name in self.db.execute(f"SELECT id, pseudonym FROM participant {where} ORDER BY id", values).fetchall()]
+        return [
+            Participant(
+                id,
+                name,
+                [
+                    (self.items[item], json.loads(letters))
+                    for item, letters in self.db.execute(plan, (id,))
+                ],
+            )
+            for id, name in self.db.execute(
+                f"SELECT id, pseudonym FROM participant {where} ORDER BY id", values
+            ).fetchall()
+        ]
 
-    def find(self, code: str) -> Participant | None: return next(iter(self.people("WHERE code = ?", _hash(code))), None)
+    def find(self, code: str) -> Participant | None:
+        return next(iter(self.people("WHERE code = ?", _hash(code))), None)
 
     def answer(self, who: int, n: int, step: str) -> Answer:
-        row = self.db.execute("SELECT content, draft, saved FROM answer WHERE (participant, n, step) = (?, ?, ?)", (who, n, step)).fetchone()
-        return Answer(*(json.loads(text or "null") for text in row[:2]), saved=row[2]) if row else _NOTHING
+        row = self.db.execute(
+            "SELECT content, draft, saved FROM answer WHERE (participant, n, step) = (?, ?, ?)",
+            (who, n, step),
+        ).fetchone()
+        return (
+            Answer(*(json.loads(text or "null") for text in row[:2]), saved=row[2])
+            if row
+            else _NOTHING
+        )
 
-    def save(self, who: int, n: int, step: str, values: Mapping[str, Any], whole: bool, seen: int) -> bool:  # whether it is kept
+    def save(
+        self, who: int, n: int, step: str, values: Mapping[str, Any], whole: bool, seen: int
+    ) -> bool:  # whether it is kept
         "Keep an answer; not if something else was saved after the form was made, `seen` times before"
         kept = self.answer(who, n, step)
-        if values == (kept.draft or kept.content): return True
-        if kept.saved != seen: return False
+        if values == (kept.draft or kept.content):
+            return True
+        if kept.saved != seen:
+            return False
         with self.db:
-            self.db.execute("INSERT INTO answer VALUES (:who, :n, :step, :content, :draft, 1) ON CONFLICT DO UPDATE SET saved = saved + 1, "
-                            "content = coalesce(excluded.content, content), draft = excluded.draft",
-                            {"who": who, "n": n, "step": step, "content": to_json(values) if whole else None, "draft": None if whole else to_json(values)})
+            self.db.execute(
+                "INSERT INTO answer VALUES (:who, :n, :step, :content, :draft, 1) ON CONFLICT DO UPDATE SET saved = saved + 1, "
+                "content = coalesce(excluded.content, content), draft = excluded.draft",
+                {
+                    "who": who,
+                    "n": n,
+                    "step": step,
+                    "content": to_json(values) if whole else None,
+                    "draft": None if whole else to_json(values),
+                },
+            )
         return True
 
     def delete(self, who: int) -> None:
-        with self.db: self.db.execute("DELETE FROM participant WHERE id = ?", (who,))
+        with self.db:
+            self.db.execute("DELETE FROM participant WHERE id = ?", (who,))
 
     def next_step(self, person: Participant) -> tuple[int, str] | None:  # None: nothing is left
-        return next(((n, step) for n in range(1, len(person.items) + 1) for step in STEPS if not self.answer(person.id, n, step).content), None)
+        return next(
+            (
+                (n, step)
+                for n in range(1, len(person.items) + 1)
+                for step in STEPS
+                if not self.answer(person.id, n, step).content
+            ),
+            None,
+        )
 
     def closed(self, who: int, n: int, step: str) -> bool:
         "Whether the replies of the models could be seen before this step is answered again"
@@ -185,14 +304,17 @@ class StudyAnswers:
 def _item(content: str) -> StudyItem:
     "Read an item"
     told = json.loads(content)
-    judged = {name: float("nan") if score is None else score for name, score in told["judged"].items()}
+    judged = {
+        name: float("nan") if score is None else score for name, score in told["judged"].items()
+    }
     return StudyItem(**told | {"context": tuple(map(tuple, told["context"])), "judged": judged})
 
 
 def _letters(item: StudyItem) -> list[list[str]]:
     "Draw the order in which replies are shown; models that said the same share a letter"
     same: dict[str, list[str]] = {}
-    for name, text in item.replies.items(): same.setdefault(text, []).append(name)
+    for name, text in item.replies.items():
+        same.setdefault(text, []).append(name)
     found = list(same.values())
     random.SystemRandom().shuffle(found)
     return found

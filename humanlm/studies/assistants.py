@@ -25,43 +25,72 @@ _PRIOR, _MEMORY = 2, 100  # a guess counts as so many dialogues; older ones than
 class Listener:
     "An assistant as a table: all that it may have heard → what each next thing is worth"
 
-    def __init__(self, worth: Mapping[str, list[list[float]]] | None = None):  # state → dialogues and worth of each thing to do
+    def __init__(
+        self, worth: Mapping[str, list[list[float]]] | None = None
+    ):  # state → dialogues and worth of each thing to do
         self.worth = dict(worth or {})
 
     def best(self, state: str, choices: int) -> tuple[int, float]:
         "Give the best thing to do, and its worth; in a state that was never met, a guess that differs from state to state"
-        if state not in self.worth: return random.Random(state).randrange(len(POLES)), 1 / 3
+        if state not in self.worth:
+            return random.Random(state).randrange(len(POLES)), 1 / 3
         values = [value for _, value in self.worth[state][:choices]]
         return max(range(choices), key=values.__getitem__), max(values)
 
-    def play(self, scene: TaskScene, choose: Callable[[str, int], int] | None = None) -> tuple[list[tuple[str, int, int]], str]:
+    def play(
+        self, scene: TaskScene, choose: Callable[[str, int], int] | None = None
+    ) -> tuple[list[tuple[str, int, int]], str]:
         "Play a scene: states with what was done and how much could be done; the value that the recommendation speaks for"
         heard, visited = {}, []
         while True:
-            state = "|".join([scene.gym, scene.side, str(len(visited)), *(heard.get(pair, "") for pair in AXES)])
-            choices = len(POLES) * (2 if len(visited) < QUESTIONS else 1)  # recommend, or ask as well
+            state = "|".join(
+                [scene.gym, scene.side, str(len(visited)), *(heard.get(pair, "") for pair in AXES)]
+            )
+            choices = len(POLES) * (
+                2 if len(visited) < QUESTIONS else 1
+            )  # recommend, or ask as well
             action = choose(state, choices) if choose else self.best(state, choices)[0]
             visited.append((state, action, choices))
             pole = POLES[action % len(POLES)]
-            if action < len(POLES): return visited, pole
-            if pole in scene.heard: heard[next(pair for pair in AXES if pole in pair)] = " ".join(scene.heard[pole])
+            if action < len(POLES):
+                return visited, pole
+            if pole in scene.heard:
+                heard[next(pair for pair in AXES if pole in pair)] = " ".join(scene.heard[pole])
 
-    def learn(self, some: Sequence[TaskScene], dialogues: int, seed: int, bins: int = 20) -> list[dict[str, float]]:
+    def learn(
+        self, some: Sequence[TaskScene], dialogues: int, seed: int, bins: int = 20
+    ) -> list[dict[str, float]]:
         "Train on scenes; what dialogues were paid on the way, and what was true"
         rng, curve = random.Random(f"listener{seed}"), []
         for n in range(dialogues):
-            def choose(state, choices): return rng.randrange(choices) if rng.random() < 1 - 0.95 * n / dialogues else self.best(state, choices)[0]
+
+            def choose(state, choices):
+                return (
+                    rng.randrange(choices)
+                    if rng.random() < 1 - 0.95 * n / dialogues
+                    else self.best(state, choices)[0]
+                )
+
             scene = rng.choice(some)
             visited, pole = self.play(scene, choose)
             target = scene.word[pole]
             for state, action, choices in reversed(visited):
-                cell = self.worth.setdefault(state, [[_PRIOR, 1 / 3] for _ in range(2 * len(POLES))])[action]
+                cell = self.worth.setdefault(
+                    state, [[_PRIOR, 1 / 3] for _ in range(2 * len(POLES))]
+                )[action]
                 cell[0] += 1
                 cell[1] += (target - cell[1]) / min(cell[0], _MEMORY)
                 target = self.best(state, choices)[1]
             curve.append((scene.word[pole], scene.view[pole]))
         means = np.array(curve).reshape(bins, -1, 2).mean(1)
-        return [{"dialogues": round((i + 0.5) * dialogues / bins), "promised": float(word), "score": float(view)} for i, (word, view) in enumerate(means)]
+        return [
+            {
+                "dialogues": round((i + 0.5) * dialogues / bins),
+                "promised": float(word),
+                "score": float(view),
+            }
+            for i, (word, view) in enumerate(means)
+        ]
 
 # %% ../../nbs/studies/12_assistants.ipynb #assist-sdpo
 _FIRM = 2.0  # nats by which a firm word for a value moves its logit, once it has been heard; half of it for a mild one
@@ -69,7 +98,8 @@ _FIRM = 2.0  # nats by which a firm word for a value moves its logit, once it ha
 
 def _heard_logits(scene: TaskScene, said: str) -> list[float]:  # said: value that was spoken for
     "Say how what a person answers moves the logits of somebody who has heard it; nan: nothing was heard"
-    if said not in scene.heard: return [math.nan] * len(POLES)
+    if said not in scene.heard:
+        return [math.nan] * len(POLES)
     own, strength = scene.heard[said]
     return [_FIRM * VIEWS[strength] * ((pole == own) - (pole == OPPOSED[own])) for pole in POLES]
 
@@ -77,33 +107,66 @@ def _heard_logits(scene: TaskScene, said: str) -> list[float]:  # said: value th
 class FollowupLearner:
     "An assistant that knows a persona, says one thing, and learns from what it is answered: phrases → logits of the six values (SDPO, arXiv 2603.12273, section 3)"
 
-    def __init__(self, weights: Mapping[str, list[float]] | None = None):  # phrase → logit of each value
+    def __init__(
+        self, weights: Mapping[str, list[float]] | None = None
+    ):  # phrase → logit of each value
         self.weights = dict(weights or {})
 
     def best(self, scene: TaskScene) -> str:
         "Give the value to speak for: the one that the persona seems to hold, or its opposite against something; where nothing is known, a guess"
-        logits = np.sum([self.weights.get(phrase, [0.0] * len(POLES)) for phrase in scene.persona], 0)
-        pole = POLES[int(logits.argmax())] if logits.any() else random.Random(scene.task).choice(POLES)
+        logits = np.sum(
+            [self.weights.get(phrase, [0.0] * len(POLES)) for phrase in scene.persona], 0
+        )
+        pole = (
+            POLES[int(logits.argmax())] if logits.any() else random.Random(scene.task).choice(POLES)
+        )
         return pole if scene.side == "for" else OPPOSED[pole]
 
-    def learn(self, some: Sequence[TaskScene], updates: int, seed: int, batch: int = 16, rate: float = 0.3, bins: int = 20) -> list[dict[str, float]]:
+    def learn(
+        self,
+        some: Sequence[TaskScene],
+        updates: int,
+        seed: int,
+        batch: int = 16,
+        rate: float = 0.3,
+        bins: int = 20,
+    ) -> list[dict[str, float]]:
         "Train on what is answered in scenes; what would have been true of the recommendations on the way"
         import torch
         from humanlm.methods.losses import policy_loss, token_shares, token_signal
+
         phrases, curve = sorted({phrase for scene in some for phrase in scene.persona}), []
-        personas = torch.tensor([[float(phrase in scene.persona) for phrase in phrases] for scene in some])  # [N, phrases]
-        heard = torch.tensor([[_heard_logits(scene, said) for said in POLES] for scene in some])             # [N, said, values]
-        weights, rng = torch.zeros(len(phrases), len(POLES), requires_grad=True), torch.Generator().manual_seed(seed)
+        personas = torch.tensor(
+            [[float(phrase in scene.persona) for phrase in phrases] for scene in some]
+        )  # [N, phrases]
+        heard = torch.tensor(
+            [[_heard_logits(scene, said) for said in POLES] for scene in some]
+        )  # [N, said, values]
+        weights, rng = (
+            torch.zeros(len(phrases), len(POLES), requires_grad=True),
+            torch.Generator().manual_seed(seed),
+        )
         optimizer, mask = torch.optim.SGD([weights], rate), torch.ones(batch, 1, dtype=torch.bool)
         for n in range(updates):
             rows = torch.randint(len(some), (batch,), generator=rng)
             logits = personas[rows] @ weights
-            said = torch.multinomial(logits.detach().softmax(-1), 1, generator=rng)  # [batch, 1]: a reply of one token
-            plain, hindsight = (x.log_softmax(-1).gather(1, said) for x in (logits, logits.detach() + heard[rows, said[:, 0]]))
+            said = torch.multinomial(
+                logits.detach().softmax(-1), 1, generator=rng
+            )  # [batch, 1]: a reply of one token
+            plain, hindsight = (
+                x.log_softmax(-1).gather(1, said)
+                for x in (logits, logits.detach() + heard[rows, said[:, 0]])
+            )
             optimizer.zero_grad()
             policy_loss(plain, token_signal(hindsight, plain, mask), token_shares(mask)).backward()
             optimizer.step()
-            if (n + 1) % (updates // bins): continue
+            if (n + 1) % (updates // bins):
+                continue
             self.weights = dict(zip(phrases, weights.tolist()))
-            curve.append({"exchanges": (n + 1) * batch, "score": fmean(scene.view[self.best(scene)] for scene in some)})
+            curve.append(
+                {
+                    "exchanges": (n + 1) * batch,
+                    "score": fmean(scene.view[self.best(scene)] for scene in some),
+                }
+            )
         return curve

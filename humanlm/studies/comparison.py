@@ -12,13 +12,34 @@ from pathlib import Path
 from typing import Any, Literal
 
 from humanlm.alignment.evaluation import (
-    METRICS, REFERENCES, Evaluation, bundle_request, bundles, evaluate_model, importance, judge_texts, judged, judges_record,
-    load_evaluations, measured, questions, reference_texts, save_evaluations, tables,
+    METRICS,
+    REFERENCES,
+    Evaluation,
+    bundle_request,
+    bundles,
+    evaluate_model,
+    importance,
+    judge_texts,
+    judged,
+    judges_record,
+    load_evaluations,
+    measured,
+    questions,
+    reference_texts,
+    save_evaluations,
+    tables,
 )
 from ..alignment.recipe import STATE_TEXT
 from ..alignment.published import paper_tables, read_measured
 from ..alignment.sections import NAMES, SECTIONS, evaluations, readable_text, statement
-from ..core.basics import ConfigError, atomic_path, atomic_write, run_sync, to_json, write_jsonl
+from humanlm.core.basics import (
+    ConfigError,
+    atomic_path,
+    atomic_write,
+    run_sync,
+    to_json,
+    write_jsonl,
+)
 from ..core.html import aligned, tag
 from ..core.runs import CHARGES, Stages, alone, open_run, read_record, run_record, save_record
 from ..data.dataset import data_fingerprint, dataset_card
@@ -36,10 +57,14 @@ from ..worlds.mini import SyntheticWorld, make_world
 # %% ../../nbs/studies/03_comparison.ipynb #count_questions
 def _count_questions(task: Task, c: Comparison) -> int:
     "Count what the judge will be asked about a system"
-    if task.done: return 0
+    if task.done:
+        return 0
     levels, rows = task.settings.hierarchy.load(), c.rows.examples
     texts = task.texts or [dict.fromkeys(levels.names, "")] * len(rows)
-    asked = sum(len(bundles(questions(0, e, t, c.settings.eval.reply_states, levels.states))) for e, t in zip(rows, texts))
+    asked = sum(
+        len(bundles(questions(0, e, t, c.settings.eval.reply_states, levels.states)))
+        for e, t in zip(rows, texts)
+    )
     return asked * (c.settings.eval.samples if task.system.kind in ASKED else 1)
 
 # %% ../../nbs/studies/03_comparison.ipynb #plan
@@ -48,24 +73,43 @@ def _plan(c: Comparison) -> str:
     s, rows = c.settings, c.rows.examples
     asked = {task.system: _count_questions(task, c) for task in c.tasks}
     total = sum(asked.values())
-    lines = [f"comparison  {c.folder}", f"rows        {len(rows):,} held out ({s.eval.split}), {c.rows.file}",
-             f"levels      {', '.join(c.levels)}"]
+    lines = [
+        f"comparison  {c.folder}",
+        f"rows        {len(rows):,} held out ({s.eval.split}), {c.rows.file}",
+        f"levels      {', '.join(c.levels)}",
+    ]
     composed = {task.system for task in c.tasks if task.settings.rollout.compose}
-    lines += [f"{x.name:<11} {x.kind} {x.place}: {f'{n:,} questions' if n else 'judged before'}{', replies composed' * (x in composed)}"
-              for x, n in asked.items()]
+    lines += [
+        f"{x.name:<11} {x.kind} {x.place}: {f'{n:,} questions' if n else 'judged before'}{', replies composed' * (x in composed)}"
+        for x, n in asked.items()
+    ]
     texts = dict.fromkeys(c.levels, STATE_TEXT)
-    samples = [bundle_request(b) for e in rows[:20] for b in bundles(questions(0, e, texts, s.eval.reply_states))]
+    samples = [
+        bundle_request(b)
+        for e in rows[:20]
+        for b in bundles(questions(0, e, texts, s.eval.reply_states))
+    ]
     local = [task for task in c.tasks if Path(task.system.place).is_dir()]  # a plan asks no Hub
-    warnings = [same_judge_warning(s.judge, s.test_judge), *(task.asked_otherwise(rows[0]) for task in local), *(task.not_composed(c) for task in c.tasks)]
-    judging = judging_plan(s.test_judge, [Workload("evaluation", total, samples)], s.hierarchy.load())
+    warnings = [
+        same_judge_warning(s.judge, s.test_judge),
+        *(task.asked_otherwise(rows[0]) for task in local),
+        *(task.not_composed(c) for task in c.tasks),
+    ]
+    judging = judging_plan(
+        s.test_judge, [Workload("evaluation", total, samples)], s.hierarchy.load()
+    )
     return "\n".join([*lines, *judging, *filter(None, warnings)])
 
 # %% ../../nbs/studies/03_comparison.ipynb #record
-def _record(c: Comparison, stages: Stages, state: Literal["started", "finished"], **more: Any) -> None:
+def _record(
+    c: Comparison, stages: Stages, state: Literal["started", "finished"], **more: Any
+) -> None:
     "Write `run.json`"
     systems = {task.system.name: f"{task.system.kind} {task.system.place}" for task in c.tasks}
     notes = {"conditions": c.conditions, "systems": systems, **more}
-    save_record(c.folder, run_record(c.settings, data_fingerprint(c.rows.examples), stages, state, **notes))
+    save_record(
+        c.folder, run_record(c.settings, data_fingerprint(c.rows.examples), stages, state, **notes)
+    )
 
 # %% ../../nbs/studies/03_comparison.ipynb #open_comparison
 def _open_comparison(c: Comparison) -> None:
@@ -74,8 +118,14 @@ def _open_comparison(c: Comparison) -> None:
     held = {path.name for path in c.folder.glob("*")} - {"examples.jsonl"}
     folder = open_run(s.run.out, s.run.name, "", s.fresh and bool(held))
     if held and not s.fresh and read_record(folder).get("conditions") != c.conditions:
-        what = "a comparison of other rows or settings" if "conditions" in read_record(folder) else "no comparison"
-        raise ConfigError(f"{folder} holds {what}. Choose another --run.name, or move it aside with --fresh.")
+        what = (
+            "a comparison of other rows or settings"
+            if "conditions" in read_record(folder)
+            else "no comparison"
+        )
+        raise ConfigError(
+            f"{folder} holds {what}. Choose another --run.name, or move it aside with --fresh."
+        )
     _record(c, Stages(), "started", ledger=read_record(folder).get("ledger"))
     s.save(folder / "config.yaml")
     write_jsonl(folder / "examples.jsonl", rows)
@@ -91,10 +141,22 @@ def _evaluation_of(
 ) -> list[Evaluation]:
     "Judge what a system says about the rows, or read how that was judged before"
     s, rows = task.settings, c.rows.examples
-    if task.done: return load_evaluations(task.done)
-    if task.system.kind in ASKED: return evaluate_model(task.system.place, rows, s, judge, ledger)
-    texts, states = task.texts or reference_texts(world, rows)[task.system.name], s.hierarchy.load().states
-    return judged(run_sync(judge_texts(rows, texts, judge, None, s.eval.reply_states, s.test_judge.concurrency, states)), s)
+    if task.done:
+        return load_evaluations(task.done)
+    if task.system.kind in ASKED:
+        return evaluate_model(task.system.place, rows, s, judge, ledger)
+    texts, states = (
+        task.texts or reference_texts(world, rows)[task.system.name],
+        s.hierarchy.load().states,
+    )
+    return judged(
+        run_sync(
+            judge_texts(
+                rows, texts, judge, None, s.eval.reply_states, s.test_judge.concurrency, states
+            )
+        ),
+        s,
+    )
 
 # %% ../../nbs/studies/03_comparison.ipynb #evaluate_all
 def _evaluate_all(
@@ -118,7 +180,11 @@ def _evaluate_all(
     return found
 
 # %% ../../nbs/studies/03_comparison.ipynb #WORLDS
-WORLDS = {"miniworld": "synthetic world", "threads": "real discussions", "examples": "prepared rows"}
+WORLDS = {
+    "miniworld": "synthetic world",
+    "threads": "real discussions",
+    "examples": "prepared rows",
+}
 
 
 def _draw(c: Comparison, found: Results) -> list[Path]:  # the PNGs; an SVG lies beside each
@@ -129,8 +195,12 @@ def _draw(c: Comparison, found: Results) -> list[Path]:  # the PNGs; an SVG lies
         rows = [r for r in found.rows if r.metric == metric and r.level in scored]
         if len(scored - {ALL}) > 2:
             figures[metric], n = radar(rows, metric, names=NAMES), max(r.n for r in rows)
-            figures[metric].supxlabel(f"{NAMES.title(metric)}: {WORLDS[s.data.source]}, {s.test_judge.model} judge, n = {n}", fontsize=9)
-    if any(task.system.method for task in c.tasks): figures["dynamics"] = dynamics_curves(found.rows, NAMES)
+            figures[metric].supxlabel(
+                f"{NAMES.title(metric)}: {WORLDS[s.data.source]}, {s.test_judge.model} judge, n = {n}",
+                fontsize=9,
+            )
+    if any(task.system.method for task in c.tasks):
+        figures["dynamics"] = dynamics_curves(found.rows, NAMES)
     for name, figure in figures.items():
         for kind in ("svg", "png"):
             with atomic_path(c.folder / f"{name}.{kind}") as new:
@@ -142,20 +212,45 @@ def _write_page(c: Comparison) -> Path:  # of report.html
     "Write one page with tables, intervals and texts, without scripts and requests"
     run, systems = RunFolder(c.folder), [task.system for task in c.tasks]
     run.pieces["evaluations"] = {s.name: evaluations(run)[s.name] for s in systems}
-    about = statement(run.config, [task.system.name for task in c.tasks if task.settings.rollout.compose])
-    said = tag("div", *(tag("p", line) for line in (*readable_text(run), *about[:2], *about[3:])), class_="plain")
-    items = (tag("li", tag("b", s.name), f": {s.kind} {s.place}") for s in systems if s.kind != "reference")
+    about = statement(
+        run.config, [task.system.name for task in c.tasks if task.settings.rollout.compose]
+    )
+    said = tag(
+        "div",
+        *(tag("p", line) for line in (*readable_text(run), *about[:2], *about[3:])),
+        class_="plain",
+    )
+    items = (
+        tag("li", tag("b", s.name), f": {s.kind} {s.place}")
+        for s in systems
+        if s.kind != "reference"
+    )
     first = said + tag("p", "Compared:") + tag("ul", *items)
-    sections = {name: SECTIONS[name] for name in ("results", "differences", "importance", "examples", "run")}
-    page = report_html(run, {"first": ("", "", lambda run: first)} | sections, "Comparison of systems on the same held-out rows")
+    sections = {
+        name: SECTIONS[name] for name in ("results", "differences", "importance", "examples", "run")
+    }
+    page = report_html(
+        run,
+        {"first": ("", "", lambda run: first)} | sections,
+        "Comparison of systems on the same held-out rows",
+    )
     return atomic_write(c.folder / "report.html", page)
 
 # %% ../../nbs/studies/03_comparison.ipynb #summary
 def _summary(found: Results, most: int = 30) -> str:  # most: differences to show; → Markdown
     "Show the means of every metric, and the differences between systems"
-    pairs = sorted((p for p in found.paired if p.level == ALL and p.metric in METRICS), key=lambda p: METRICS.index(p.metric))
-    more = [f"... and {len(pairs) - most} more differences in results.json"] if len(pairs) > most else []
-    return "\n\n".join([tables(found.rows), *([paired_table(pairs, most=most)] if pairs else []), *more])
+    pairs = sorted(
+        (p for p in found.paired if p.level == ALL and p.metric in METRICS),
+        key=lambda p: METRICS.index(p.metric),
+    )
+    more = (
+        [f"... and {len(pairs) - most} more differences in results.json"]
+        if len(pairs) > most
+        else []
+    )
+    return "\n\n".join(
+        [tables(found.rows), *([paired_table(pairs, most=most)] if pairs else []), *more]
+    )
 
 # %% ../../nbs/studies/03_comparison.ipynb #compare
 def compare(c: Comparison) -> Results:
@@ -171,15 +266,30 @@ def _compare(c):
     judge, spent = make_judge(s.test_judge, world, s.hierarchy.load()), Ledger(budget=s.eval.budget)
     judge.ledger.keep(c.folder / CHARGES, "test judge")
     spent.keep(c.folder / CHARGES, "simulated user")  # of chat models that are compared
-    warnings = list(filter(None, [same_judge_warning(s.judge, s.test_judge), *(t.asked_otherwise(rows[0]) for t in c.tasks),
-                                  *(t.not_composed(c) for t in c.tasks)]))
-    for warning in warnings: print(warning, file=sys.stderr)
+    warnings = list(
+        filter(
+            None,
+            [
+                same_judge_warning(s.judge, s.test_judge),
+                *(t.asked_otherwise(rows[0]) for t in c.tasks),
+                *(t.not_composed(c) for t in c.tasks),
+            ],
+        )
+    )
+    for warning in warnings:
+        print(warning, file=sys.stderr)
     with stages("evaluation"):
         said = _evaluate_all(c, judge, world, spent)
     with stages("results"):
         beside = tuple(name for name in said if name in REFERENCES)
-        found = results({name: measured(own, rows, s.eval.texts) for name, own in said.items()}, s.eval.bootstrap, beside)
-        states = importance({name: own for name, own in said.items() if name not in beside}, s.eval.bootstrap)
+        found = results(
+            {name: measured(own, rows, s.eval.texts) for name, own in said.items()},
+            s.eval.bootstrap,
+            beside,
+        )
+        states = importance(
+            {name: own for name, own in said.items() if name not in beside}, s.eval.bootstrap
+        )
         found = found._replace(importance=states, notes={"judges": judges_record(s)})
         save_results(c.folder / "results.json", found)
         _draw(c, found)
@@ -192,17 +302,22 @@ def _compare(c):
 TABLES = "tables"  # the word before folders that asks for the paper's tables
 
 
-def _print_tables(folders: Sequence[str]) -> int:  # folders: of finished runs or comparisons, one per data set
+def _print_tables(
+    folders: Sequence[str],
+) -> int:  # folders: of finished runs or comparisons, one per data set
     "Print results in the shape of the published tables"
     if not folders:
-        raise ConfigError(f"{TABLES} needs folders of finished runs or comparisons, one per data set.")
+        raise ConfigError(
+            f"{TABLES} needs folders of finished runs or comparisons, one per data set."
+        )
     print(aligned(paper_tables([read_measured(folder) for folder in folders])))
     return 0
 
 # %% ../../nbs/studies/03_comparison.ipynb #compare_systems
 def compare_systems(argv: Sequence[str]) -> int:  # argv: inputs, files and flags
     "Compare systems on the same held-out rows; what `humanlm eval` does for HumanLM"
-    if argv[:1] == [TABLES]: return _print_tables(argv[1:])
+    if argv[:1] == [TABLES]:
+        return _print_tables(argv[1:])
     c = prepare(argv)
     if c.settings.dry_run:
         print(_plan(c))

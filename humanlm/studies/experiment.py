@@ -21,7 +21,16 @@ from pathlib import Path
 from ..core.basics import ConfigError, HumanLMError, atomic_path, atomic_write, to_json
 from ..core.commands import command
 from ..core.config import Settings, hidden
-from ..core.runs import Stages, alone, open_run, read_record, require_same, run_record, run_state, save_record
+from humanlm.core.runs import (
+    Stages,
+    alone,
+    open_run,
+    read_record,
+    require_same,
+    run_record,
+    run_state,
+    save_record,
+)
 from ..evaluation.measured import load_measured
 from ..evaluation.outcome import Arms, Table, arm_logs
 from ..training.recipe import Recipe
@@ -37,12 +46,17 @@ def twin(
 ) -> Trial:
     "Find the first run that shares models with this one; it may be the run itself"
     key = study.shared(trial.settings)
-    return next(other for other in trials if other is trial or key and study.shared(other.settings) == key)
+    return next(
+        other for other in trials if other is trial or key and study.shared(other.settings) == key
+    )
 
 
 def _has_shared(trial: Trial, study: Study) -> bool:
     "Whether a run has finished all models that others may copy"
-    return all((trial.folder / "models" / name / "config.json").exists() for name in study.shared(trial.settings))
+    return all(
+        (trial.folder / "models" / name / "config.json").exists()
+        for name in study.shared(trial.settings)
+    )
 
 
 def _copy_shared(source: Trial, trial: Trial, study: Study) -> None:
@@ -74,6 +88,7 @@ def _work(
 
 def _leave_with_parent():
     import _thread
+
     while os.read(0, 1):
         pass
     _thread.interrupt_main()
@@ -102,7 +117,8 @@ class _Worker:
 
     def end(self) -> None:
         "Close the line to the process and wait; it leaves a checkpoint"
-        if self.process.stdin: self.process.stdin.close()
+        if self.process.stdin:
+            self.process.stdin.close()
         self.process.wait()
 
 
@@ -113,13 +129,26 @@ def _worth_showing(line: str) -> bool:
 # %% ../../nbs/studies/06_experiment.ipynb #start_worker
 def _start_worker(trial: Trial) -> _Worker:
     "Start the process of a run"
-    config, log = (trial.folder.parent / f"{trial.settings.run.name}.{kind}" for kind in ("yaml", "log"))
+    config, log = (
+        trial.folder.parent / f"{trial.settings.run.name}.{kind}" for kind in ("yaml", "log")
+    )
     trial.settings.save(config)
     seen = log.stat().st_size if log.exists() else 0
-    words = [sys.executable, "-c", "import sys; from humanlm.studies.experiment import _work; sys.exit(_work())", str(config)]
+    words = [
+        sys.executable,
+        "-c",
+        "import sys; from humanlm.studies.experiment import _work; sys.exit(_work())",
+        str(config),
+    ]
     with log.open("ab") as file:  # a session of its own: Ctrl-C reaches it through us, once
-        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT,
-                                   start_new_session=True, text=True)
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            text=True,
+        )
     print(json.dumps(trial.settings.secrets()), file=process.stdin, flush=True)
     return _Worker(trial, process, log, seen)
 
@@ -135,6 +164,7 @@ def _next_trial(
     study: Study,
 ) -> Trial | None:
     "Find the first run that may start"
+
     def may_start(trial):
         source = twin(trial, trials, study)
         return trial is source or _has_shared(trial, study) or _has_shared(source, study)
@@ -153,7 +183,9 @@ def _run_all(
         while waiting or busy:
             while len(busy) < workers and (trial := _next_trial(waiting, trials, study)):
                 waiting.remove(trial)
-                if not _has_shared(trial, study) and _has_shared(source := twin(trial, trials, study), study):
+                if not _has_shared(trial, study) and _has_shared(
+                    source := twin(trial, trials, study), study
+                ):
                     _copy_shared(source, trial, study)
                 print(f"{trial.settings.run.name}: started", flush=True)
                 busy.append(_start_worker(trial))
@@ -168,8 +200,13 @@ def _finished(worker):
     code = worker.process.poll()
     worker.show()
     if code:
-        name, end = worker.trial.settings.run.name, worker.log.read_text("utf-8", "replace")[-1500:].strip()
-        raise HumanLMError(f"The run {name} failed with code {code}; its log is {worker.log} and ends with:\n{end}")
+        name, end = (
+            worker.trial.settings.run.name,
+            worker.log.read_text("utf-8", "replace")[-1500:].strip(),
+        )
+        raise HumanLMError(
+            f"The run {name} failed with code {code}; its log is {worker.log} and ends with:\n{end}"
+        )
     if code == 0:
         print(f"{worker.trial.settings.run.name}: finished", flush=True)
     return code is not None
@@ -180,7 +217,9 @@ def _gather(
     study: Study,
 ) -> Arms:
     "Put together what was measured in all runs; `ConfigError` if one was asked something else"
-    def measured(trial): return load_measured(trial.measured(study.models(trial.settings)[0]))
+
+    def measured(trial):
+        return load_measured(trial.measured(study.models(trial.settings)[0]))
 
     firsts = {trial.variant: trial for trial in reversed(trials)}
     firsts = {trial.variant: firsts[trial.variant] for trial in trials}
@@ -188,19 +227,27 @@ def _gather(
     for trial in trials:
         alike = asked[trial.variant if study.own_units else trials[0].variant]
         if [m.unit for m in measured(trial)] != [m.unit for m in alike]:
-            raise ConfigError(f"{trial.folder} was evaluated on other rows. Start the experiment anew with --fresh.")
+            raise ConfigError(
+                f"{trial.folder} was evaluated on other rows. Start the experiment anew with --fresh."
+            )
     clusters = {m.unit: m.cluster for found in asked.values() for m in found}
     tables: dict[str, list[Table]] = {}
     for trial in trials:
         for arm, table in study.tables(trial):
-            tables.setdefault(trial.arm(arm), []).append(_among(clusters, asked[trial.variant], table))
+            tables.setdefault(trial.arm(arm), []).append(
+                _among(clusters, asked[trial.variant], table)
+            )
     beside: dict[str, Table] = {}
     for trial in firsts.values():
         for name, table in study.references(trial).items():
             for metric, parts in _among(clusters, asked[trial.variant], table).items():
                 own = beside.setdefault(name, {}).setdefault(metric, {})
                 own.update({part: values for part, values in parts.items() if part not in own})
-    return Arms(list(clusters.values()), tables | {name: [table] for name, table in beside.items()}, list(beside))
+    return Arms(
+        list(clusters.values()),
+        tables | {name: [table] for name, table in beside.items()},
+        list(beside),
+    )
 
 
 def _among(clusters, found, table):
@@ -210,10 +257,14 @@ def _among(clusters, found, table):
 
     def spread(values):
         row = [math.nan] * len(clusters)
-        for i, value in zip(at, values): row[i] = value
+        for i, value in zip(at, values):
+            row[i] = value
         return row
 
-    return {metric: {part: spread(values) for part, values in parts.items()} for metric, parts in table.items()}
+    return {
+        metric: {part: spread(values) for part, values in parts.items()}
+        for metric, parts in table.items()
+    }
 
 
 def comparisons(
@@ -225,12 +276,22 @@ def comparisons(
     variants = {trial.variant: trial for trial in reversed(trials)}
     first, *others = (variants[name] for name in dict.fromkeys(trial.variant for trial in trials))
     against = study.against if against is None else against
-    pairs = [(trial.arm(a), trial.arm(b)) for trial in (first, *others) for a, b in study.pairs(trial.settings, against)]
+    pairs = [
+        (trial.arm(a), trial.arm(b))
+        for trial in (first, *others)
+        for a, b in study.pairs(trial.settings, against)
+    ]
     models = study.models(first.settings)
     for trial in others:
         own = study.models(trial.settings)
         pairs += [(trial.arm(m), first.arm(m)) for m in own if m in models]
-        pairs += [(trial.arm(m), first.arm(b)) for b in against if b in models and b not in own for m in own if m not in against]
+        pairs += [
+            (trial.arm(m), first.arm(b))
+            for b in against
+            if b in models and b not in own
+            for m in own
+            if m not in against
+        ]
     return pairs
 
 # %% ../../nbs/studies/06_experiment.ipynb #outcome
@@ -245,15 +306,21 @@ def outcome(
     found, logs = _gather(trials, study), []
     for trial in trials:
         arms = {model: trial.arm(model) for model in study.models(trial.settings)}
-        logs += arm_logs(trial.folder, arms, trial.seed, read_record(trial.folder).get("seconds", {}))
+        logs += arm_logs(
+            trial.folder, arms, trial.seed, read_record(trial.folder).get("seconds", {})
+        )
     resamples = getattr(first.groups.get("eval"), "bootstrap", 2000)
     return {
-        "schema_version": 1, "command": hidden(" ".join(["python -m humanlm.experiment", *argv])), "variants": dict(settings.variants),
+        "schema_version": 1,
+        "command": hidden(" ".join(["python -m humanlm.experiment", *argv])),
+        "variants": dict(settings.variants),
         "arms": list(dict.fromkeys(log.arm for log in logs)),
         **{name: record.get(name) for name in ("versions", "commit", "machine", "written")},
         **found.findings(comparisons(trials, study, s.against), s.seeds, logs, resamples),
         **study.complete(trials, found),
-        "settings": {name: group for name, group in settings.to_dict().items() if name != "variants"},
+        "settings": {
+            name: group for name, group in settings.to_dict().items() if name != "variants"
+        },
     }
 
 # %% ../../nbs/studies/06_experiment.ipynb #check_experiment
@@ -274,12 +341,19 @@ def plan(recipe: Recipe, settings: Settings) -> str:
     counts = f"{len(trials)} runs, {shared}{methods} trained models; {settings.experiment.workers} runs at once"
     head = [f"experiment          {counts}", f"outcome             {_outcome_file(settings)}"]
     variants = {trial.variant: trial for trial in reversed(trials)}
-    return "\n\n".join(["\n".join(head), *(run_plan(recipe, trial.settings) for trial in reversed(variants.values()))])
+    return "\n\n".join(
+        [
+            "\n".join(head),
+            *(run_plan(recipe, trial.settings) for trial in reversed(variants.values())),
+        ]
+    )
 
 
 def _outcome_file(settings: Settings) -> Path:
     "Where the outcome is written"
-    return Path(settings.experiment.results or Path(settings.run.out) / settings.run.name / "summary.json")
+    return Path(
+        settings.experiment.results or Path(settings.run.out) / settings.run.name / "summary.json"
+    )
 
 # %% ../../nbs/studies/06_experiment.ipynb #run_experiment
 def run_experiment(
@@ -288,7 +362,11 @@ def run_experiment(
     argv: Sequence[str] = (),  # of the command, for the record
 ) -> Path:  # the outcome
     "Run what is not finished, and write the outcome"
-    trials, study, place = check_experiment(recipe, settings), study_of(recipe), Path(settings.run.out) / settings.run.name
+    trials, study, place = (
+        check_experiment(recipe, settings),
+        study_of(recipe),
+        Path(settings.run.out) / settings.run.name,
+    )
     kept = settings.changed(experiment={"workers": 1})  # the number of processes changes nothing
     with alone(place):
         folder = open_run(place.parent, place.name, settings.resume, settings.fresh)

@@ -24,6 +24,7 @@ from ..hierarchy.prompts import parts_text
 @dataclass(frozen=True)
 class StudyConfig:
     "What people are shown, and where"
+
     items: tuple[str, ...] | str = ()
     """A run, one of its models (RUN:NAME), or a JSONL of items; several as [A,B]. Empty: the study in `out` goes on."""
     out: str = "study"
@@ -48,9 +49,17 @@ class StudyConfig:
     """Where runs are kept that are given by name."""
 
     def __post_init__(self):
-        require("study", (self.per_person > 0, f"per_person must be positive, got {self.per_person}"),
-                (0 <= self.words <= 5, f"words must be from 0 to 5, got {self.words}"), (0 <= self.port < 65536, f"port must be from 0 to 65535, got {self.port}"),
-                (bool(self.out.strip()), "out must name a folder"), (0 < len(self.title) <= 200, f"title must have 1 to 200 letters, got {len(self.title)}"))
+        require(
+            "study",
+            (self.per_person > 0, f"per_person must be positive, got {self.per_person}"),
+            (0 <= self.words <= 5, f"words must be from 0 to 5, got {self.words}"),
+            (0 <= self.port < 65536, f"port must be from 0 to 65535, got {self.port}"),
+            (bool(self.out.strip()), "out must name a folder"),
+            (
+                0 < len(self.title) <= 200,
+                f"title must have 1 to 200 letters, got {len(self.title)}",
+            ),
+        )
 
 # %% ../../nbs/studies/07_items.ipynb #StudyItem
 MOST_CHARS = 6000  # of one text that is shown
@@ -59,71 +68,131 @@ MOST_MESSAGES = 40  # of a context, the last ones
 
 class StudyItem(NamedTuple):
     "A context, what several models reply to it, and what a judge thinks of that"
+
     id: str
     cluster: str  # items that belong together share it
-    context: tuple[tuple[str, str], ...]  # name and text of each message; "" = the participant's own side
+    context: tuple[
+        tuple[str, str], ...
+    ]  # name and text of each message; "" = the participant's own side
     replies: dict[str, str]  # model → reply
     judged: dict[str, float] = {}  # model → score, 0..1; nan = none
 
 
 def _bounded(item: StudyItem) -> StudyItem | None:  # None: there is nothing to compare
     "Cut texts to what can be read, and leave out replies that are none"
-    replies = {name: cut(text.strip(), MOST_CHARS) for name, text in item.replies.items() if text.strip()}
-    context = tuple((shorten(name, 60), cut(text, MOST_CHARS)) for name, text in item.context[-MOST_MESSAGES:])
-    return item._replace(context=context, replies=replies) if len(set(replies.values())) > 1 else None
+    replies = {
+        name: cut(text.strip(), MOST_CHARS) for name, text in item.replies.items() if text.strip()
+    }
+    context = tuple(
+        (shorten(name, 60), cut(text, MOST_CHARS)) for name, text in item.context[-MOST_MESSAGES:]
+    )
+    return (
+        item._replace(context=context, replies=replies) if len(set(replies.values())) > 1 else None
+    )
 
 # %% ../../nbs/studies/07_items.ipynb #run_items
 def _said(message: Message, example: Example) -> tuple[str, str]:
     "Give the name and the words of a message of a context; the side that the participant takes has none"
-    return "" if message.name == example.user_id else message.name or message.role, parts_text(message.content)
+    return "" if message.name == example.user_id else message.name or message.role, parts_text(
+        message.content
+    )
 
 
-def _evaluated(given: str, runs: str) -> dict[str, Path]:  # model → file; empty: the input is no run
+def _evaluated(
+    given: str, runs: str
+) -> dict[str, Path]:  # model → file; empty: the input is no run
     "Find what models of a run (RUN), or one of them (RUN:NAME), said about its held-out rows"
     before, _, name = given.rpartition(":")
     for place, only in ((given, ""), (before, name)):
         run = find_run(place, runs) if place else Path(given)
-        if not (run / "examples.jsonl").is_file(): continue
-        found = {path.stem: path for path in sorted((run / "evaluations").glob("*.jsonl")) if path.stem not in REFERENCES}
+        if not (run / "examples.jsonl").is_file():
+            continue
+        found = {
+            path.stem: path
+            for path in sorted((run / "evaluations").glob("*.jsonl"))
+            if path.stem not in REFERENCES
+        }
         return {only: found[check_name(only, found, f"model of {run}")]} if only else found
     return {}
 
 
 def _run_items(
     models: Mapping[str, Path],  # name → evaluations, beside the examples of their run
-    people: bool = True,         # whether the real reply is shown too
+    people: bool = True,  # whether the real reply is shown too
 ) -> list[StudyItem]:
     "Take items from what models said about the same held-out rows"
     examples, replies, judged = {}, {}, {}
     for name, path in models.items():
         examples |= {e.id: e for e in load_examples(path.parent.parent / "examples.jsonl")}
         for e in load_evaluations(path):
-            if e.sample or "response" not in e.texts: continue
+            if e.sample or "response" not in e.texts:
+                continue
             score = e.scores.get("response_alignment", {}).get("response")
             replies.setdefault(e.example_id, {})[name] = e.texts["response"]
             judged.setdefault(e.example_id, {})[name] = score.value if score else math.nan
-    shared = [examples[id] for id, said in replies.items() if len(said) == len(models) and id in examples]
-    return [StudyItem(e.id, e.context_id, tuple(_said(m, e) for m in e.context), replies[e.id] | ({PEOPLE: e.reply} if people else {}), judged[e.id])
-            for e in shared]
+    shared = [
+        examples[id] for id, said in replies.items() if len(said) == len(models) and id in examples
+    ]
+    return [
+        StudyItem(
+            e.id,
+            e.context_id,
+            tuple(_said(m, e) for m in e.context),
+            replies[e.id] | ({PEOPLE: e.reply} if people else {}),
+            judged[e.id],
+        )
+        for e in shared
+    ]
 
 # %% ../../nbs/studies/07_items.ipynb #file_items
 def _context(said: Any, where: str) -> tuple[tuple[str, str], ...]:
     "Read a context; `DataError` says what is wrong"
     messages = [{"role": "", "content": said}] if isinstance(said, str) else said
-    if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) and isinstance(m.get("content"), str) for m in messages):
-        raise DataError(f"{where}, field 'context': expected a text, or messages with role and content, got {shorten(repr(said))}.")
-    return tuple(("" if m.get("role") == "self" else str(m.get("name") or m.get("role") or "context"), m["content"]) for m in messages)
+    if (
+        not isinstance(messages, list)
+        or not messages
+        or not all(isinstance(m, dict) and isinstance(m.get("content"), str) for m in messages)
+    ):
+        raise DataError(
+            f"{where}, field 'context': expected a text, or messages with role and content, got {shorten(repr(said))}."
+        )
+    return tuple(
+        (
+            "" if m.get("role") == "self" else str(m.get("name") or m.get("role") or "context"),
+            m["content"],
+        )
+        for m in messages
+    )
 
 
 def _file_item(row: Mapping[str, Any], where: str, n: int) -> StudyItem:
     "Read one item; `DataError` says what is wrong"
     replies, judged = row.get("replies"), row.get("judged") or {}
     if not isinstance(replies, dict) or not all(isinstance(text, str) for text in replies.values()):
-        raise DataError(f"{where}, field 'replies': expected an object of texts by model, got {shorten(repr(replies))}. Found: {shorten(', '.join(row))}.")
-    wrong = {k: v for k, v in judged.items() if v is not None and not (type(v) in (int, float) and 0 <= v <= 1)} if isinstance(judged, dict) else judged
-    if wrong: raise DataError(f"{where}, field 'judged': expected scores from 0 to 1 by model, got {shorten(repr(wrong))}.")
+        raise DataError(
+            f"{where}, field 'replies': expected an object of texts by model, got {shorten(repr(replies))}. Found: {shorten(', '.join(row))}."
+        )
+    wrong = (
+        {
+            k: v
+            for k, v in judged.items()
+            if v is not None and not (type(v) in (int, float) and 0 <= v <= 1)
+        }
+        if isinstance(judged, dict)
+        else judged
+    )
+    if wrong:
+        raise DataError(
+            f"{where}, field 'judged': expected scores from 0 to 1 by model, got {shorten(repr(wrong))}."
+        )
     id = str(row.get("id", n))
-    return StudyItem(id, str(row.get("cluster", id)), _context(row.get("context"), where), replies, {k: math.nan if v is None else v for k, v in judged.items()})
+    return StudyItem(
+        id,
+        str(row.get("cluster", id)),
+        _context(row.get("context"), where),
+        replies,
+        {k: math.nan if v is None else v for k, v in judged.items()},
+    )
 
 
 def _file_items(path: str | Path) -> list[StudyItem]:  # path: a .jsonl file
@@ -131,7 +200,10 @@ def _file_items(path: str | Path) -> list[StudyItem]:  # path: a .jsonl file
     found: dict[str, StudyItem] = {}
     for n, (where, row) in enumerate(jsonl_rows(path), 1):
         item = _file_item(row, where, n)
-        if item.id in found: raise DataError(f"{where}: another row has the id {shorten(item.id)!r} too. Give each its own.")
+        if item.id in found:
+            raise DataError(
+                f"{where}: another row has the id {shorten(item.id)!r} too. Give each its own."
+            )
         found[item.id] = item
     return list(found.values())
 
@@ -140,10 +212,25 @@ def study_items(c: StudyConfig) -> tuple[list[StudyItem], int]:  # and how many 
     "Find what a study shows; `DataError` if that is nothing"
     given = [c.items] if isinstance(c.items, str) else list(c.items)
     runs = {place: found for place in given if (found := _evaluated(place, c.runs))}
-    models = {name if len(runs) == 1 else f"{Path(place).name.partition(':')[0]}.{name}": path for place, found in runs.items() for name, path in found.items()}
-    strange = next((place for place in given if place not in runs and not Path(place).is_file()), None)
-    if strange is not None: raise DataError(f"{shorten(strange)} is neither a run with evaluations nor a file. Give runs, RUN:NAME, or a JSONL of items.")
-    found = [*(_run_items(models, c.people) if models else ()), *(item for place in given if place not in runs for item in _file_items(place))]
+    models = {
+        name if len(runs) == 1 else f"{Path(place).name.partition(':')[0]}.{name}": path
+        for place, found in runs.items()
+        for name, path in found.items()
+    }
+    strange = next(
+        (place for place in given if place not in runs and not Path(place).is_file()), None
+    )
+    if strange is not None:
+        raise DataError(
+            f"{shorten(strange)} is neither a run with evaluations nor a file. Give runs, RUN:NAME, or a JSONL of items."
+        )
+    found = [
+        *(_run_items(models, c.people) if models else ()),
+        *(item for place in given if place not in runs for item in _file_items(place)),
+    ]
     kept = {item.id: item for item in map(_bounded, found) if item}
-    if not kept: raise DataError(f"Of {len(found)} items in {shorten(', '.join(given)) or 'nothing'} none has two different replies to compare. Give others with --study.items.")
+    if not kept:
+        raise DataError(
+            f"Of {len(found)} items in {shorten(', '.join(given)) or 'nothing'} none has two different replies to compare. Give others with --study.items."
+        )
     return list(kept.values()), len(found) - len(kept)

@@ -43,10 +43,14 @@ def _persons(settings: Settings) -> list[str]:  # settings: of a run
 
 def _player(trial: Trial, person: str) -> Any:
     "Give who plays the person in the gyms of a run; None: the world itself"
-    if person in MISTAKEN: return MistakenPeople(MISTAKEN[person], trial.seed)
-    if person in (PEOPLE, POLITE): return None if person == PEOPLE else PolitePerson()
+    if person in MISTAKEN:
+        return MistakenPeople(MISTAKEN[person], trial.seed)
+    if person in (PEOPLE, POLITE):
+        return None if person == PEOPLE else PolitePerson()
     model = "base" if person == UNTRAINED else person
-    return GymUserConfig(f"simulator/{trial.folder / 'models' / model}", temperature=None).player()  # drawn as in its evaluation
+    return GymUserConfig(
+        f"simulator/{trial.folder / 'models' / model}", temperature=None
+    ).player()  # drawn as in its evaluation
 
 # %% ../../nbs/studies/13_loop.ipynb #loop-measured
 def _met(
@@ -56,20 +60,46 @@ def _met(
     everybody: Mapping[str, Sequence[TaskScene]],  # name → scenes of the test
 ) -> list[Measurement]:
     "Let assistants meet everybody, task by task"
+
     def values(i):
         played = {who: (some[i], *listener.play(some[i])) for who, some in everybody.items()}
-        word, view = ({who: getattr(scene, part)[pole] for who, (scene, _, pole) in played.items()} for part in ("word", "view"))
+        word, view = (
+            {who: getattr(scene, part)[pole] for who, (scene, _, pole) in played.items()}
+            for part in ("word", "view")
+        )
         true, said = everybody[PEOPLE][i].view, everybody[own][i].word
         pole = learner.best(everybody[PEOPLE][i])
-        found = {"score": view[PEOPLE], "promised": word[own], "gap": word[own] - view[PEOPLE], "questions": len(played[PEOPLE][1]) - 1.0}
-        found |= {"sdpo score": true[pole], "sdpo promised": said[pole], "sdpo gap": said[pole] - true[pole]}
-        return found | {f"with {who}": word[who] for who in word} | {f"truth with {who}": view[who] for who in view}
-    return [Measurement(f"{s.gym}/{s.task}", f"{s.gym}/{s.task}", {name: {s.gym: value} for name, value in values(i).items()}) for i, s in enumerate(everybody[PEOPLE])]
+        found = {
+            "score": view[PEOPLE],
+            "promised": word[own],
+            "gap": word[own] - view[PEOPLE],
+            "questions": len(played[PEOPLE][1]) - 1.0,
+        }
+        found |= {
+            "sdpo score": true[pole],
+            "sdpo promised": said[pole],
+            "sdpo gap": said[pole] - true[pole],
+        }
+        return (
+            found
+            | {f"with {who}": word[who] for who in word}
+            | {f"truth with {who}": view[who] for who in view}
+        )
+
+    return [
+        Measurement(
+            f"{s.gym}/{s.task}",
+            f"{s.gym}/{s.task}",
+            {name: {s.gym: value} for name, value in values(i).items()},
+        )
+        for i, s in enumerate(everybody[PEOPLE])
+    ]
 
 # %% ../../nbs/studies/13_loop.ipynb #loop-config
 @dataclass(frozen=True)
 class _LoopConfig:
     "How assistants train with simulators, and meet the people"
+
     gyms: list[str] = field(default_factory=lambda: ["advice", "appeal"])
     """Gyms whose person lives in the synthetic world."""
     tasks: int = 60
@@ -82,19 +112,38 @@ class _LoopConfig:
     """Updates of one that learns from follow-ups, 16 exchanges each; a multiple of 20."""
 
     def __post_init__(self):
-        require("loop", (bool(self.gyms) and {*self.gyms} <= {"advice", "appeal"}, f"gyms must be advice, appeal or both, got {self.gyms}"),
-                *((getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}") for name in ("tasks", "test_n")),
-                *((n >= 20 and n % 20 == 0, f"{name} must be a multiple of 20, got {n}") for name, n in (("dialogues", self.dialogues), ("updates", self.updates))))
+        require(
+            "loop",
+            (
+                bool(self.gyms) and {*self.gyms} <= {"advice", "appeal"},
+                f"gyms must be advice, appeal or both, got {self.gyms}",
+            ),
+            *(
+                (getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
+                for name in ("tasks", "test_n")
+            ),
+            *(
+                (n >= 20 and n % 20 == 0, f"{name} must be a multiple of 20, got {n}")
+                for name, n in (("dialogues", self.dialogues), ("updates", self.updates))
+            ),
+        )
 
 
 class _LoopRecipe(HumanLM):
     "Train simulators, and assistants with them"
+
     groups: Mapping[str, type] = {**HumanLM.groups, "loop": _LoopConfig}
     study = "humanlm.studies.loop:_LoopStudy"
 
     def check(self, s: Settings) -> None:
         super().check(s)
-        require("loop", (s.data.source == "miniworld", f"data.source is {s.data.source}, and the truth is known in miniworld alone"))
+        require(
+            "loop",
+            (
+                s.data.source == "miniworld",
+                f"data.source is {s.data.source}, and the truth is known in miniworld alone",
+            ),
+        )
 
 
 recipe = _LoopRecipe()
@@ -103,28 +152,68 @@ recipe = _LoopRecipe()
 def _kept_scenes(trial: Trial, person: str, part: str) -> list[TaskScene]:
     "Give the scenes of a part with somebody in the person's place; asked once and kept"
     loop, path = trial.settings.loop, trial.folder / "scenes" / f"{person}-{part}.jsonl"
-    if not path.exists(): write_jsonl(path, [scene._asdict() for scene in scenes(loop.gyms, part, loop.tasks if part == "train" else loop.test_n, _player(trial, person))])
+    if not path.exists():
+        write_jsonl(
+            path,
+            [
+                scene._asdict()
+                for scene in scenes(
+                    loop.gyms,
+                    part,
+                    loop.tasks if part == "train" else loop.test_n,
+                    _player(trial, person),
+                )
+            ],
+        )
     return [TaskScene(**row) for row in read_jsonl(path)]
 
 
-def _kept_assistants(trial: Trial, person: str) -> tuple[Listener, FollowupLearner, list[dict], list[dict]]:
+def _kept_assistants(
+    trial: Trial, person: str
+) -> tuple[Listener, FollowupLearner, list[dict], list[dict]]:
     "Train both assistants with somebody, once; and how their training went"
-    loop, places = trial.settings.loop, [trial.folder / "assistants" / f"{person}{ending}.json" for ending in ("", "-followups")]
+    loop, places = (
+        trial.settings.loop,
+        [trial.folder / "assistants" / f"{person}{ending}.json" for ending in ("", "-followups")],
+    )
     if not all(path.exists() for path in places):
-        some, listener, learner = _kept_scenes(trial, person, "train"), Listener(), FollowupLearner()
-        atomic_write(places[0], to_json({"curve": listener.learn(some, loop.dialogues, trial.seed), "worth": listener.worth}))
-        atomic_write(places[1], to_json({"curve": learner.learn(some, loop.updates, trial.seed), "weights": learner.weights}))
+        some, listener, learner = (
+            _kept_scenes(trial, person, "train"),
+            Listener(),
+            FollowupLearner(),
+        )
+        atomic_write(
+            places[0],
+            to_json(
+                {"curve": listener.learn(some, loop.dialogues, trial.seed), "worth": listener.worth}
+            ),
+        )
+        atomic_write(
+            places[1],
+            to_json(
+                {"curve": learner.learn(some, loop.updates, trial.seed), "weights": learner.weights}
+            ),
+        )
     paid, heard = (json.loads(path.read_text("utf-8")) for path in places)
     return Listener(paid["worth"]), FollowupLearner(heard["weights"]), paid["curve"], heard["curve"]
 
 # %% ../../nbs/studies/13_loop.ipynb #loop-alignment
-ALIGNMENTS = {"states": ("state_alignment", None), "replies": ("response_alignment", None), "states in replies": ("reply_state_alignment", None),
-              "stance in replies": ("reply_state_alignment", "stance"), "value in replies": ("reply_state_alignment", "value")}  # name → metric, and the level where it is one alone
+ALIGNMENTS = {
+    "states": ("state_alignment", None),
+    "replies": ("response_alignment", None),
+    "states in replies": ("reply_state_alignment", None),
+    "stance in replies": ("reply_state_alignment", "stance"),
+    "value in replies": ("reply_state_alignment", "value"),
+}  # name → metric, and the level where it is one alone
 
 
 def _mean(table: Table, metric: str, level: str | None = None) -> float:
     "Average a metric over rows, then levels; nan where it was not measured"
-    parts = [known_mean(values) for part, values in table.get(metric, {}).items() if level in (None, part)]
+    parts = [
+        known_mean(values)
+        for part, values in table.get(metric, {}).items()
+        if level in (None, part)
+    ]
     return float(known_mean(parts)) if parts else math.nan
 
 
@@ -134,18 +223,41 @@ def _known_tables(settings: Settings) -> dict[str, Table]:  # settings: of a run
     world: Any = data.world
     rows, oracle = data.split(s.eval.split), make_judge(s.test_judge, world, s.hierarchy.load())
     texts = reference_texts(world, rows)
-    said: dict[str, Sequence[Mapping[str, str]]] = {PEOPLE: texts["ceiling"], POLITE: texts["constant"]}
+    said: dict[str, Sequence[Mapping[str, str]]] = {
+        PEOPLE: texts["ceiling"],
+        POLITE: texts["constant"],
+    }
     for name, share in MISTAKEN.items():
         rng = random.Random(f"{name}/{s.run.seed}")
-        states = [world.user(e.user_id).states_on(world.post(e.context_id)).perturbed(share, rng) for e in rows]
+        states = [
+            world.user(e.user_id).states_on(world.post(e.context_id)).perturbed(share, rng)
+            for e in rows
+        ]
         said[name] = [found.describe(rng) | {"response": found.reply(rng)} for found in states]
     levels = s.hierarchy.load().names
-    return {who: score_table(measured(run_sync(judge_texts(rows, [{level: text[level] for level in levels} for text in own], oracle)))) for who, own in said.items()}
+    return {
+        who: score_table(
+            measured(
+                run_sync(
+                    judge_texts(
+                        rows, [{level: text[level] for level in levels} for text in own], oracle
+                    )
+                )
+            )
+        )
+        for who, own in said.items()
+    }
 
 
-def _alignment(trial: Trial, person: str, known: Mapping[str, Table]) -> dict[str, float]:  # known: of those who need no model; → by the names of `ALIGNMENTS`
+def _alignment(
+    trial: Trial, person: str, known: Mapping[str, Table]
+) -> dict[str, float]:  # known: of those who need no model; → by the names of `ALIGNMENTS`
     "Say how well whoever plays the person gives states and replies of people"
-    table = known[person] if person in known else score_table(load_measured(trial.measured("base" if person == UNTRAINED else person)))
+    table = (
+        known[person]
+        if person in known
+        else score_table(load_measured(trial.measured("base" if person == UNTRAINED else person)))
+    )
     return {name: _mean(table, *which) for name, which in ALIGNMENTS.items()}
 
 # %% ../../nbs/studies/13_loop.ipynb #loop-correlations
@@ -154,17 +266,20 @@ OUTCOMES = ("score", "promised", "gap", "sdpo score")
 
 class _Correlation(NamedTuple):
     "How an alignment goes with what became of assistants"
-    among: str      # whom: all, trained (simulators alone)
+
+    among: str  # whom: all, trained (simulators alone)
     alignment: str  # a key of `ALIGNMENTS`
-    outcome: str    # one of `OUTCOMES`
-    kind: str       # pearson | spearman
-    n: int          # points
+    outcome: str  # one of `OUTCOMES`
+    kind: str  # pearson | spearman
+    n: int  # points
     value: float
     low: float
     high: float
 
 
-def _correlations(points: Sequence[Mapping[str, Any]], among: str, outcome: str = "score", resamples: int = 2000) -> list[_Correlation]:  # points: person, seed, alignments, outcome
+def _correlations(
+    points: Sequence[Mapping[str, Any]], among: str, outcome: str = "score", resamples: int = 2000
+) -> list[_Correlation]:  # points: person, seed, alignments, outcome
     "Correlate alignments with an outcome, with 95 % intervals over simulators and seeds"
     who, seeds = ([p[name] for p in points] for name in ("person", "seed"))
     draws = Bootstrap(who, 0, resamples), Bootstrap(seeds, 1, resamples)
@@ -174,7 +289,11 @@ def _correlations(points: Sequence[Mapping[str, Any]], among: str, outcome: str 
         for kind, measure in (("pearson", pearson), ("spearman", spearman)):
             value = float(measure(x, y, np.ones((1, len(points))))[0])
             found = Interval.of_draws(value, measure(x, y, weights), len(points), len(set(who)))
-            rows.append(_Correlation(among, name, outcome, kind, len(points), found.value, found.low, found.high))
+            rows.append(
+                _Correlation(
+                    among, name, outcome, kind, len(points), found.value, found.low, found.high
+                )
+            )
     return rows
 
 # %% ../../nbs/studies/13_loop.ipynb #loop-study
@@ -183,12 +302,19 @@ class _LoopStudy(Study):
 
     def after(self, trial: Trial) -> None:
         "Ask everybody for scenes, and train assistants on them"
-        for person in _persons(trial.settings): _kept_assistants(trial, person)
-        for person in _persons(trial.settings): _kept_scenes(trial, person, "test")
+        for person in _persons(trial.settings):
+            _kept_assistants(trial, person)
+        for person in _persons(trial.settings):
+            _kept_scenes(trial, person, "test")
 
-    def is_done(self, trial: Trial) -> bool: return all((trial.folder / "scenes" / f"{person}-test.jsonl").exists() for person in _persons(trial.settings))
+    def is_done(self, trial: Trial) -> bool:
+        return all(
+            (trial.folder / "scenes" / f"{person}-test.jsonl").exists()
+            for person in _persons(trial.settings)
+        )
 
-    def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]: return _loop_findings(trials, _persons(trials[0].settings))
+    def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
+        return _loop_findings(trials, _persons(trials[0].settings))
 
 
 def _loop_findings(trials: Sequence[Trial], everybody: Sequence[str]) -> dict[str, Any]:
@@ -196,18 +322,46 @@ def _loop_findings(trials: Sequence[Trial], everybody: Sequence[str]) -> dict[st
     met: dict[str, list[Table]] = {person: [] for person in everybody}
     points, learning, heard = [], [], []
     for trial in trials:
-        test, known = {person: _kept_scenes(trial, person, "test") for person in everybody}, _known_tables(trial.settings)
+        test, known = (
+            {person: _kept_scenes(trial, person, "test") for person in everybody},
+            _known_tables(trial.settings),
+        )
         for person in everybody:
             listener, learner, curve, later = _kept_assistants(trial, person)
             table = score_table(_met(listener, learner, person, test))
             met[person].append(table)
-            points.append({"person": person, "seed": trial.seed, **_alignment(trial, person, known), **{name: _mean(table, name) for name in OUTCOMES}})
+            points.append(
+                {
+                    "person": person,
+                    "seed": trial.seed,
+                    **_alignment(trial, person, known),
+                    **{name: _mean(table, name) for name in OUTCOMES},
+                }
+            )
             learning += [{"person": person, "seed": trial.seed, **row} for row in curve]
             heard += [{"person": person, "seed": trial.seed, **row} for row in later]
     arms = Arms([f"{s.gym}/{s.task}" for s in test[PEOPLE]], met)
-    pairs = [(person, other) for other in (PEOPLE, "cold-start") for person in everybody if person != other]
+    pairs = [
+        (person, other)
+        for other in (PEOPLE, "cold-start")
+        for person in everybody
+        if person != other
+    ]
     rows = arms.findings(pairs, [trial.seed for trial in trials], [])
     among = {"all": points, "trained": [p for p in points if p["person"] not in KNOWN]}
-    correlated = [row for name, some in among.items() if some for outcome in OUTCOMES for row in _correlations(some, name, outcome)]
-    return {"persons": list(everybody), "assistants": rows["measurements"], "assistant_differences": rows["differences"], "points": rounded(points),
-            "learning": rounded(learning), "followup_learning": rounded(heard), "correlations": rounded(correlated)}
+    correlated = [
+        row
+        for name, some in among.items()
+        if some
+        for outcome in OUTCOMES
+        for row in _correlations(some, name, outcome)
+    ]
+    return {
+        "persons": list(everybody),
+        "assistants": rows["measurements"],
+        "assistant_differences": rows["differences"],
+        "points": rounded(points),
+        "learning": rounded(learning),
+        "followup_learning": rounded(heard),
+        "correlations": rounded(correlated),
+    }

@@ -25,18 +25,19 @@ from .answers import StudyAnswers
 # %% ../../nbs/studies/10_ratings.ipynb #Rating
 class _Rating(NamedTuple):
     "What one participant thinks of one reply"
+
     participant: str
     item: str
     cluster: str
     model: str
-    letter: int        # where it stood, from 1
+    letter: int  # where it stood, from 1
     similarity: float  # 1..10; nan = no answer
     human: float
     rank: float
-    top: float         # share in the highest similarity of the item
-    judged: float      # by the run's judge, 0..1
-    text: str          # the reply that was rated
-    own: str           # the participant's
+    top: float  # share in the highest similarity of the item
+    judged: float  # by the run's judge, 0..1
+    text: str  # the reply that was rated
+    own: str  # the participant's
     states: tuple[str, ...]
     reasons: tuple[str, ...]
 
@@ -50,14 +51,37 @@ def study_ratings(kept: StudyAnswers) -> list[_Rating]:
     found: list[_Rating] = []
     for who in kept.people():
         for n, (item, letters) in enumerate(who.items, 1):
-            own, states, said = ({**(kept.answer(who.id, n, step).content or {})} for step in ("reply", "states", "ratings"))
-            similar = [float(said.get(f"similarity_{chr(65 + i)}", math.nan)) for i in range(len(letters))]
+            own, states, said = (
+                {**(kept.answer(who.id, n, step).content or {})}
+                for step in ("reply", "states", "ratings")
+            )
+            similar = [
+                float(said.get(f"similarity_{chr(65 + i)}", math.nan)) for i in range(len(letters))
+            ]
             best = [i for i, x in enumerate(similar) for _ in letters[i] if x == max(similar)]
             for i, name in ((i, name) for i, names in enumerate(letters) for name in names):
-                human, rank = (float(said.get(f"{scale}_{chr(65 + i)}", math.nan)) for scale in ("human", "rank"))
-                found.append(_Rating(who.pseudonym, item.id, item.cluster, name, i + 1, similar[i], human, rank, (i in best) / len(best) if best else math.nan,
-                                    item.judged.get(name, math.nan), item.replies[name], own.get("reply", ""), tuple(states.get(s, "") for s in STATES),
-                                    tuple(said.get(r, "") for r in REASONS)))
+                human, rank = (
+                    float(said.get(f"{scale}_{chr(65 + i)}", math.nan))
+                    for scale in ("human", "rank")
+                )
+                found.append(
+                    _Rating(
+                        who.pseudonym,
+                        item.id,
+                        item.cluster,
+                        name,
+                        i + 1,
+                        similar[i],
+                        human,
+                        rank,
+                        (i in best) / len(best) if best else math.nan,
+                        item.judged.get(name, math.nan),
+                        item.replies[name],
+                        own.get("reply", ""),
+                        tuple(states.get(s, "") for s in STATES),
+                        tuple(said.get(r, "") for r in REASONS),
+                    )
+                )
     return found
 
 
@@ -65,12 +89,19 @@ def save_ratings(ratings: Sequence[_Rating], path: str | Path) -> Path:
     "Write the table, as CSV or parquet by its name; `ConfigError` for another"
     rows, path = [(*r[:-2], *r.states, *r.reasons) for r in ratings], Path(path)
     with atomic_path(path) as new:
-        if path.suffix == ".csv": new.write_text(csv_text(COLUMNS, rows), "utf-8", newline="")
+        if path.suffix == ".csv":
+            new.write_text(csv_text(COLUMNS, rows), "utf-8", newline="")
         elif path.suffix == ".parquet":
             import pyarrow as pa
             from pyarrow.parquet import write_table
-            write_table(pa.table({name: [row[i] for row in rows] for i, name in enumerate(COLUMNS)}), new)
-        else: raise ConfigError(f"{path} must end in .csv or .parquet: the name says which it becomes.")
+
+            write_table(
+                pa.table({name: [row[i] for row in rows] for i, name in enumerate(COLUMNS)}), new
+            )
+        else:
+            raise ConfigError(
+                f"{path} must end in .csv or .parquet: the name says which it becomes."
+            )
     return path
 
 # %% ../../nbs/studies/10_ratings.ipynb #StudyReport
@@ -79,72 +110,169 @@ SCALE_NAMES = ("similarity", "human", "top")
 
 class _StudyReport(NamedTuple):
     "What people said"
+
     participants: int
-    asked: int     # items shown to somebody
+    asked: int  # items shown to somebody
     answered: int  # of them with ratings
     measured: Results
     contests: list[Contest]
     agreement: dict[str, Interval]  # scale → alpha
-    judge: dict[str, Agreement]     # scale → people's means against the judge
+    judge: dict[str, Agreement]  # scale → people's means against the judge
 
     def save(self, title: str, folder: str | Path) -> Path:  # of the page
         "Write report.md and report.html"
         text = report_text(self)
         atomic_write(Path(folder) / "report.md", f"# {escape(title, quote=False)}\n\n{text}")
-        return atomic_write(Path(folder) / "report.html", page(title, tag("h1", title), markdown_html(text)))
+        return atomic_write(
+            Path(folder) / "report.html", page(title, tag("h1", title), markdown_html(text))
+        )
 
 
-def _measurements(ratings: Sequence[_Rating]) -> dict[str, list[Measurement]]:  # model → one per participant and item
+def _measurements(
+    ratings: Sequence[_Rating],
+) -> dict[str, list[Measurement]]:  # model → one per participant and item
     "Arrange ratings as every comparison here takes them; a reply that was not shown is nan"
     units = {(r.participant, r.item): r for r in ratings}
     by = {(r.model, r.participant, r.item): r for r in ratings}
+
     def values(model: str, unit: tuple[str, str]) -> dict[str, dict[str, float]]:
-        return {name: {"reply": getattr(by.get((model, *unit)), name, math.nan)} for name in SCALE_NAMES}
-    return {model: [Measurement("/".join(unit), unit[0], values(model, unit)) for unit in units] for model in dict.fromkeys(r.model for r in ratings)}
+        return {
+            name: {"reply": getattr(by.get((model, *unit)), name, math.nan)} for name in SCALE_NAMES
+        }
+
+    return {
+        model: [Measurement("/".join(unit), unit[0], values(model, unit)) for unit in units]
+        for model in dict.fromkeys(r.model for r in ratings)
+    }
 
 
 def _contests(ratings: Sequence[_Rating]) -> list[Contest]:
     "Let every two models meet by their ranks"
     by = {(r.model, r.participant, r.item): r for r in ratings}
+
     def contest(a: str, b: str) -> Contest:
-        met = [(r, by[b, who, item]) for (name, who, item), r in by.items() if name == a and (b, who, item) in by]
-        pairs = [Pair(f"{x.participant}/{x.item}", ({"role": "user", "content": x.item},), x.text, y.text, x.participant) for x, y in met]
-        def decided(x: _Rating, y: _Rating) -> str: return "none" if math.isnan(x.rank + y.rank) else "a" if x.rank < y.rank else "b" if y.rank < x.rank else "tie"
-        return Contest(a, b, "people", tuple(pairs), tuple(PairVerdict(decided(x, y), "people") for x, y in met))
+        met = [
+            (r, by[b, who, item])
+            for (name, who, item), r in by.items()
+            if name == a and (b, who, item) in by
+        ]
+        pairs = [
+            Pair(
+                f"{x.participant}/{x.item}",
+                ({"role": "user", "content": x.item},),
+                x.text,
+                y.text,
+                x.participant,
+            )
+            for x, y in met
+        ]
+
+        def decided(x: _Rating, y: _Rating) -> str:
+            return (
+                "none"
+                if math.isnan(x.rank + y.rank)
+                else "a"
+                if x.rank < y.rank
+                else "b"
+                if y.rank < x.rank
+                else "tie"
+            )
+
+        return Contest(
+            a,
+            b,
+            "people",
+            tuple(pairs),
+            tuple(PairVerdict(decided(x, y), "people") for x, y in met),
+        )
+
     return [contest(a, b) for a, b in combinations(dict.fromkeys(r.model for r in ratings), 2)]
 
 
 def study_report(ratings: Sequence[_Rating], resamples: int = 2000) -> _StudyReport:
     "Compute what the ratings say; `DataError` if nobody has rated anything"
     done = {(r.participant, r.item) for r in ratings if not math.isnan(r.similarity)}
-    if not done: raise DataError("Nobody has rated anything yet. Wait for the first complete item, then report.")
+    if not done:
+        raise DataError(
+            "Nobody has rated anything yet. Wait for the first complete item, then report."
+        )
     things = [f"{r.item}/{r.model}" for r in ratings]
-    def alpha(name: str) -> Interval: return krippendorff([getattr(r, name) for r in ratings], things, [r.item for r in ratings], resamples=resamples)
+
+    def alpha(name: str) -> Interval:
+        return krippendorff(
+            [getattr(r, name) for r in ratings],
+            things,
+            [r.item for r in ratings],
+            resamples=resamples,
+        )
 
     def judge(name: str) -> Agreement:
         replies = {(r.item, r.model): r for r in ratings}
-        people = [np.mean([(getattr(r, name) - 1) / 9 for r in ratings if (r.item, r.model) == key and not math.isnan(getattr(r, name))] or [math.nan]) for key in replies]
-        return agreement(people, [r.judged for r in replies.values()], [r.cluster for r in replies.values()], resamples=resamples)
-    return _StudyReport(len({r.participant for r in ratings}), len({(r.participant, r.item) for r in ratings}), len(done), results(_measurements(ratings), resamples),
-                       _contests(ratings), {name: alpha(name) for name in ("similarity", "human", "rank")}, {name: judge(name) for name in SCALE_NAMES[:2]})
+        people = [
+            np.mean(
+                [
+                    (getattr(r, name) - 1) / 9
+                    for r in ratings
+                    if (r.item, r.model) == key and not math.isnan(getattr(r, name))
+                ]
+                or [math.nan]
+            )
+            for key in replies
+        ]
+        return agreement(
+            people,
+            [r.judged for r in replies.values()],
+            [r.cluster for r in replies.values()],
+            resamples=resamples,
+        )
+
+    return _StudyReport(
+        len({r.participant for r in ratings}),
+        len({(r.participant, r.item) for r in ratings}),
+        len(done),
+        results(_measurements(ratings), resamples),
+        _contests(ratings),
+        {name: alpha(name) for name in ("similarity", "human", "rank")},
+        {name: judge(name) for name in SCALE_NAMES[:2]},
+    )
 
 # %% ../../nbs/studies/10_ratings.ipynb #report_text
-def _told(i: Interval, form: str = ".2f") -> str: return "–" if math.isnan(i.value) else f"{number_text(i.value, form)} ({range_text(i.low, i.high, form)})"
+def _told(i: Interval, form: str = ".2f") -> str:
+    return (
+        "–"
+        if math.isnan(i.value)
+        else f"{number_text(i.value, form)} ({range_text(i.low, i.high, form)})"
+    )
 
 
 def _wins(contests: Sequence[Contest]) -> Table:
     "Show who is ranked before whom"
     rates = [win_rate(contest) for contest in contests]
-    return Table(("model", "against", "won / tied / lost", "no answer", "win rate, ties half"),
-                 [[r.candidate, r.against, f"{r.wins} / {r.ties} / {r.losses}", r.none, _told(r.rate)] for r in rates], "lllr")
+    return Table(
+        ("model", "against", "won / tied / lost", "no answer", "win rate, ties half"),
+        [
+            [r.candidate, r.against, f"{r.wins} / {r.ties} / {r.losses}", r.none, _told(r.rate)]
+            for r in rates
+        ],
+        "lllr",
+    )
 
 
 def report_text(found: _StudyReport) -> str:  # Markdown
     "Write what was found"
-    agreed = Table(("scale", "ratings shared", "Krippendorff's alpha"), [[name, i.n, _told(i)] for name, i in found.agreement.items()])
-    judged = Table(("people's mean", "replies", "rank correlation", "weighted kappa", "mean gap"),
-                   [[name, a.n, *map(_told, (a.spearman, a.kappa, a.gap))] for name, a in found.judge.items()])
-    alone = "" if any(i.n for i in found.agreement.values()) else "\n\nNo reply was rated by two participants, so nothing is known of their agreement."
+    agreed = Table(
+        ("scale", "ratings shared", "Krippendorff's alpha"),
+        [[name, i.n, _told(i)] for name, i in found.agreement.items()],
+    )
+    judged = Table(
+        ("people's mean", "replies", "rank correlation", "weighted kappa", "mean gap"),
+        [[name, a.n, *map(_told, (a.spearman, a.kappa, a.gap))] for name, a in found.judge.items()],
+    )
+    alone = (
+        ""
+        if any(i.n for i in found.agreement.values())
+        else "\n\nNo reply was rated by two participants, so nothing is known of their agreement."
+    )
     return f"""{found.participants} participants; {found.answered} of the {found.asked} items that they were shown are rated. Intervals hold 95 %; below stands what each of them resamples.
 Similarity and human run from 1 to 10; top is the share of items in which a model's reply was rated most similar.
 

@@ -24,6 +24,7 @@ from ..worlds.states import VALUES
 # %% ../../nbs/studies/11_scenes.ipynb #loop-mistaken
 class MistakenPeople:
     "People of the world, a share of whose states is replaced by chance: a simulator whose alignment is set"
+
     plays = ("person",)
 
     def __init__(self, share: float, seed: int = 0):  # share: of the states
@@ -43,14 +44,19 @@ SILENCE = "..."
 
 class TaskScene(NamedTuple):
     "One task, and all that can come of it with somebody in the person's place"
+
     gym: str
     task: str
     persona: list[str]  # phrases that show who the person is
     side: str  # what is wanted: for or against
-    heard: dict[str, list[str]]  # value that a question speaks for → which value of its pair the reply says they hold, and how firmly; nothing: silence
-    word: dict[str, float]       # value that the recommendation speaks for → what whoever plays the person says of it
-    view: dict[str, float]       # and what the person truly makes of it
-    said: dict[str, str]         # replies to the questions
+    heard: dict[
+        str, list[str]
+    ]  # value that a question speaks for → which value of its pair the reply says they hold, and how firmly; nothing: silence
+    word: dict[
+        str, float
+    ]  # value that the recommendation speaks for → what whoever plays the person says of it
+    view: dict[str, float]  # and what the person truly makes of it
+    said: dict[str, str]  # replies to the questions
 
 
 def _once(player: Any) -> Any:
@@ -58,30 +64,70 @@ def _once(player: Any) -> Any:
     asked: dict[tuple[str, str], asyncio.Future] = {}
 
     async def answer(env, role, payload):
-        try: return {"reply": spoken(await player(env, role, payload))}
-        except UserError: return {"reply": SILENCE}
+        try:
+            return {"reply": spoken(await player(env, role, payload))}
+        except UserError:
+            return {"reply": SILENCE}
 
     async def user(env: Environment, role: str, payload: Mapping) -> dict:
         key = env.task.id, payload["post"]
-        if key not in asked: asked[key] = asyncio.ensure_future(answer(env, role, payload))
+        if key not in asked:
+            asked[key] = asyncio.ensure_future(answer(env, role, payload))
         return await asked[key]
+
     return user if player else None
 
 
 async def _scene(gym: Gym, task: Any, user: Any) -> TaskScene:
     "Put everything to somebody that can be put to the person of a task"
-    def content(pole): return str(1 + [p for _, p, _ in task.options].index(pole)) if hasattr(task, "options") else VALUES[pole].post[0]
-    async def step(kind, pole): return await gym.play(task, replace(gym.config, paid_by="word"), user).step(ToolCall(kind, content(pole)))
-    turns = await asyncio.gather(*(step(kind, pole) for kind in ("action", "answer") for pole in POLES))
-    asked, ends = (dict(zip(POLES, some)) for some in (turns[:len(POLES)], turns[len(POLES):]))
-    heard = {pole: [*found] for pole, turn in asked.items() for found in values_heard([(pole, turn.feedback)]).values()}
-    word, view = ({pole: turn.parts[part] for pole, turn in ends.items()} for part in ("word", "view"))
-    return TaskScene(gym.name, task.id, [*task.person.phrases], getattr(task, "side", "for"), heard, word, view, {pole: turn.feedback for pole, turn in asked.items()})
+
+    def content(pole):
+        return (
+            str(1 + [p for _, p, _ in task.options].index(pole))
+            if hasattr(task, "options")
+            else VALUES[pole].post[0]
+        )
+
+    async def step(kind, pole):
+        return await gym.play(task, replace(gym.config, paid_by="word"), user).step(
+            ToolCall(kind, content(pole))
+        )
+
+    turns = await asyncio.gather(
+        *(step(kind, pole) for kind in ("action", "answer") for pole in POLES)
+    )
+    asked, ends = (dict(zip(POLES, some)) for some in (turns[: len(POLES)], turns[len(POLES) :]))
+    heard = {
+        pole: [*found]
+        for pole, turn in asked.items()
+        for found in values_heard([(pole, turn.feedback)]).values()
+    }
+    word, view = (
+        {pole: turn.parts[part] for pole, turn in ends.items()} for part in ("word", "view")
+    )
+    return TaskScene(
+        gym.name,
+        task.id,
+        [*task.person.phrases],
+        getattr(task, "side", "for"),
+        heard,
+        word,
+        view,
+        {pole: turn.feedback for pole, turn in asked.items()},
+    )
 
 
-def scenes(gyms: Sequence[str], part: str, count: int, player: Any = None) -> list[TaskScene]:  # part: train or test; count: of tasks of each gym
+def scenes(
+    gyms: Sequence[str], part: str, count: int, player: Any = None
+) -> list[TaskScene]:  # part: train or test; count: of tasks of each gym
     "Ask everything that could ever be asked in the tasks of a part"
+
     async def all_of_them():
         user = _once(player)
-        return await in_turn(lambda one: _scene(one[0], one[1], user), [(gym, task) for gym in map(find_gym, gyms) for task in gym.tasks(count, PARTS[part])], 32)
+        return await in_turn(
+            lambda one: _scene(one[0], one[1], user),
+            [(gym, task) for gym in map(find_gym, gyms) for task in gym.tasks(count, PARTS[part])],
+            32,
+        )
+
     return run_sync(all_of_them())

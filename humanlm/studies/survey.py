@@ -16,7 +16,17 @@ from ..core.basics import fingerprint
 from ..core.html import Html, fold, markdown_html, page, tag
 from ..core.web import LOCAL, WebError, answer, read_form, web_app
 from ..data.records import bubble
-from .answers import MOST_TEXT, STEPS, Answer, Field, Participant, StudyAnswers, checked, fields_of, new_code
+from humanlm.studies.answers import (
+    MOST_TEXT,
+    STEPS,
+    Answer,
+    Field,
+    Participant,
+    StudyAnswers,
+    checked,
+    fields_of,
+    new_code,
+)
 from .items import StudyItem
 
 # %% ../../nbs/studies/09_survey.ipynb #survey-css
@@ -59,7 +69,10 @@ footer { margin-top: 48px; padding-top: 10px; border-top: 1px solid var(--line);
 # %% ../../nbs/studies/09_survey.ipynb #survey-fields
 def _form(where: str, *inside: object, **hidden: object) -> Html:
     "Write a form with hidden fields"
-    kept = (tag("input", type="hidden", name=name, value=f"{value}", autocomplete="off") for name, value in hidden.items())
+    kept = (
+        tag("input", type="hidden", name=name, value=f"{value}", autocomplete="off")
+        for name, value in hidden.items()
+    )
     return tag("form", *kept, *inside, method="post", action=where)
 
 
@@ -69,7 +82,12 @@ def _button(text: str, kind: str = "", go: str = "") -> Html:
 
 
 def _tick(name: str, text: str) -> Html:
-    return tag("label", tag("input", type="checkbox", name=name, value="yes", required="required"), tag("span", text), class_="check")
+    return tag(
+        "label",
+        tag("input", type="checkbox", name=name, value="yes", required="required"),
+        tag("span", text),
+        class_="check",
+    )
 
 
 def _asked(field: Field, value: object, wrong: str) -> Html:
@@ -77,28 +95,98 @@ def _asked(field: Field, value: object, wrong: str) -> Html:
     said = tag("small", wrong, class_="bad") if wrong else ""
     if field.kind == "text":
         least = f"At least {field.bound} words. " if field.bound else ""
-        return tag("div", tag("label", field.label, class_="above", for_=field.name), tag("small", least + field.note),
-                   tag("textarea", value, id=field.name, name=field.name, maxlength=MOST_TEXT, required="required" if field.bound else ""), said)
-    choices = (tag("label", tag("input", type="radio", name=field.name, value=str(i), checked="checked" if value == i else "", required="required"), tag("span", i))
-               for i in range(1, field.bound + 1))
-    return tag("fieldset", tag("legend", field.label), tag("small", field.note), tag("div", *choices, class_="scale few" if field.kind == "rank" else "scale"), said)
+        return tag(
+            "div",
+            tag("label", field.label, class_="above", for_=field.name),
+            tag("small", least + field.note),
+            tag(
+                "textarea",
+                value,
+                id=field.name,
+                name=field.name,
+                maxlength=MOST_TEXT,
+                required="required" if field.bound else "",
+            ),
+            said,
+        )
+    choices = (
+        tag(
+            "label",
+            tag(
+                "input",
+                type="radio",
+                name=field.name,
+                value=str(i),
+                checked="checked" if value == i else "",
+                required="required",
+            ),
+            tag("span", i),
+        )
+        for i in range(1, field.bound + 1)
+    )
+    return tag(
+        "fieldset",
+        tag("legend", field.label),
+        tag("small", field.note),
+        tag("div", *choices, class_="scale few" if field.kind == "rank" else "scale"),
+        said,
+    )
 
 # %% ../../nbs/studies/09_survey.ipynb #survey-context
 def _read_first(item: StudyItem) -> Html:
     "Show what was said before"
-    return tag("section", *(bubble(name or "you", text, not name) for name, text in item.context), aria_label="what was said before")
+    return tag(
+        "section",
+        *(bubble(name or "you", text, not name) for name, text in item.context),
+        aria_label="what was said before",
+    )
 
 
-def _compared(fields: Sequence[Field], texts: Sequence[str], values: Mapping[str, Any], wrong: Mapping[str, str]) -> Html:
+def _compared(
+    fields: Sequence[Field],
+    texts: Sequence[str],
+    values: Mapping[str, Any],
+    wrong: Mapping[str, str],
+) -> Html:
     "Show the replies, each with its scales and its rank, and then what is asked about all of them"
-    def asked(ending: str) -> list[Html]: return [_asked(f, values.get(f.name, ""), wrong.get(f.name, "")) for f in fields if f.name.endswith(ending)]
-    cards = (tag("article", tag("h3", f"Reply {letter}"), tag("p", text, class_="said"), *asked(f"_{letter}")) for letter, text in zip(string.ascii_uppercase, texts))
-    return tag("div", *cards, *(_asked(f, values.get(f.name, ""), wrong.get(f.name, "")) for f in fields if f.kind == "text"))
+
+    def asked(ending: str) -> list[Html]:
+        return [
+            _asked(f, values.get(f.name, ""), wrong.get(f.name, ""))
+            for f in fields
+            if f.name.endswith(ending)
+        ]
+
+    cards = (
+        tag(
+            "article",
+            tag("h3", f"Reply {letter}"),
+            tag("p", text, class_="said"),
+            *asked(f"_{letter}"),
+        )
+        for letter, text in zip(string.ascii_uppercase, texts)
+    )
+    return tag(
+        "div",
+        *cards,
+        *(
+            _asked(f, values.get(f.name, ""), wrong.get(f.name, ""))
+            for f in fields
+            if f.kind == "text"
+        ),
+    )
 
 
-_TITLES = {"reply": "Read, and write what you would reply", "states": "What is behind your reply?", "ratings": "Compare these replies with yours"}
-_ASKS = {"reply": "", "states": "Say it of the reply that you wrote, in a few words each. HUMAN is you.",
-         "ratings": "They stand in random order. Rank 1 is the one closest to what you would write."}
+_TITLES = {
+    "reply": "Read, and write what you would reply",
+    "states": "What is behind your reply?",
+    "ratings": "Compare these replies with yours",
+}
+_ASKS = {
+    "reply": "",
+    "states": "Say it of the reply that you wrote, in a few words each. HUMAN is you.",
+    "ratings": "They stand in random order. Rank 1 is the one closest to what you would write.",
+}
 
 # %% ../../nbs/studies/09_survey.ipynb #CONSENT
 CONSENT = """
@@ -113,76 +201,229 @@ wrote, perhaps among them one of a person. You are not told which is which. An i
 """
 
 # %% ../../nbs/studies/09_survey.ipynb #SurveyPages
-_HEADERS = {"Cache-Control": "private, no-cache", "Referrer-Policy": "same-origin"}  # without a referrer a browser does not say where a form comes from
+_HEADERS = {
+    "Cache-Control": "private, no-cache",
+    "Referrer-Policy": "same-origin",
+}  # without a referrer a browser does not say where a form comes from
 
 
 class _Pages:
     "What participants see"
+
     def __init__(self, kept: StudyAnswers, key: str = ""):
         self.kept, self.title, self.key = kept, str(kept.design["title"]), key
 
-    def whole(self, *inside: object, footer: bool = True, status: int = 200) -> Any:  # an answer of HTTP
-        end = tag("footer", tag("a", "Your answers: see, pause, delete", href="/mine")) if footer else ""
+    def whole(
+        self, *inside: object, footer: bool = True, status: int = 200
+    ) -> Any:  # an answer of HTTP
+        end = (
+            tag("footer", tag("a", "Your answers: see, pause, delete", href="/mine"))
+            if footer
+            else ""
+        )
         return answer(page(self.title, *inside, end, css=_CSS), status=status, **_HEADERS)
 
     def consent(self, given: str = "", wrong: str = "", status: int = 200) -> Any:
         "What the study is, before anything is asked"
-        key = (tag("label", "The study's key", class_="above", for_="key"), tag("input", type="text", id="key", name="key", value=given, maxlength=200)) if self.key else ()
-        begin = _form("/start", _tick("adult", "I am at least 18 years old."), _tick("consent", "I have read this, and take part of my own will."),
-                      _tick("genuine", "I will answer in my own words, without copying and without the help of a model."),
-                      *key, tag("div", _button("Begin"), class_="buttons"), code=new_code())
-        back = fold("I was here before", _form("/return", tag("label", "Your code", class_="above", for_="code"), tag("input", type="text", id="code", name="code", maxlength=40),
-                                               tag("div", _button("Go on", "other"), class_="buttons")))
-        return self.whole(tag("h1", self.title), markdown_html(str(self.kept.design["consent"])), tag("p", wrong, class_="note") if wrong else "", begin, back,
-                          footer=False, status=status)
+        key = (
+            (
+                tag("label", "The study's key", class_="above", for_="key"),
+                tag("input", type="text", id="key", name="key", value=given, maxlength=200),
+            )
+            if self.key
+            else ()
+        )
+        begin = _form(
+            "/start",
+            _tick("adult", "I am at least 18 years old."),
+            _tick("consent", "I have read this, and take part of my own will."),
+            _tick(
+                "genuine",
+                "I will answer in my own words, without copying and without the help of a model.",
+            ),
+            *key,
+            tag("div", _button("Begin"), class_="buttons"),
+            code=new_code(),
+        )
+        back = fold(
+            "I was here before",
+            _form(
+                "/return",
+                tag("label", "Your code", class_="above", for_="code"),
+                tag("input", type="text", id="code", name="code", maxlength=40),
+                tag("div", _button("Go on", "other"), class_="buttons"),
+            ),
+        )
+        return self.whole(
+            tag("h1", self.title),
+            markdown_html(str(self.kept.design["consent"])),
+            tag("p", wrong, class_="note") if wrong else "",
+            begin,
+            back,
+            footer=False,
+            status=status,
+        )
 
-    def step(self, who: Participant, n: int, step: str, sent: Mapping[str, Any] | None = None) -> Any:
+    def step(
+        self, who: Participant, n: int, step: str, sent: Mapping[str, Any] | None = None
+    ) -> Any:
         "A step with what is kept of it; `sent`: what another tab has made stale"
         kept = self.kept.answer(who.id, n, step)
         fields = fields_of(step, len(who.items[n - 1][1]), float(self.kept.design["words"]))
         values = sent or kept.draft or kept.content or {}
-        wrong = checked(fields, {name: str(value) for name, value in values.items()})[1] if kept.draft or sent else {}
+        wrong = (
+            checked(fields, {name: str(value) for name, value in values.items()})[1]
+            if kept.draft or sent
+            else {}
+        )
         done = STEPS.index(step) + 3 * (n - 1)
-        head = (tag("div", tag("span", f"Item {n} of {len(who.items)}, step {STEPS.index(step) + 1} of 3"), tag("span", who.pseudonym), class_="step"),
-                tag("div", tag("i", style=f"width:{100 * (done + 1) / (3 * len(who.items)):.0f}%"), class_="quiet"), tag("h1", _TITLES[step]), tag("p", _ASKS[step]))
-        draft = "Kept, but not complete yet: see below." + " Your earlier answer counts until it is." * bool(kept.content)
+        head = (
+            tag(
+                "div",
+                tag("span", f"Item {n} of {len(who.items)}, step {STEPS.index(step) + 1} of 3"),
+                tag("span", who.pseudonym),
+                class_="step",
+            ),
+            tag(
+                "div",
+                tag("i", style=f"width:{100 * (done + 1) / (3 * len(who.items)):.0f}%"),
+                class_="quiet",
+            ),
+            tag("h1", _TITLES[step]),
+            tag("p", _ASKS[step]),
+        )
+        draft = (
+            "Kept, but not complete yet: see below."
+            + " Your earlier answer counts until it is." * bool(kept.content)
+        )
         notes = [tag("p", draft, class_="note")] * bool(wrong and not sent)
-        notes += [tag("p", "This step was saved meanwhile, perhaps in another tab, and that is kept. To put what stands here in its place, send it again.", class_="note")] * bool(sent)
-        return self.whole(*head, *notes, self.asked(who, n, step, fields, values, wrong, kept), status=409 if sent else 200)
+        notes += [
+            tag(
+                "p",
+                "This step was saved meanwhile, perhaps in another tab, and that is kept. To put what stands here in its place, send it again.",
+                class_="note",
+            )
+        ] * bool(sent)
+        return self.whole(
+            *head,
+            *notes,
+            self.asked(who, n, step, fields, values, wrong, kept),
+            status=409 if sent else 200,
+        )
 
-    def asked(self, who: Participant, n: int, step: str, fields: list[Field], values: Mapping[str, Any], wrong: Mapping[str, str], kept: Answer) -> Html:
+    def asked(
+        self,
+        who: Participant,
+        n: int,
+        step: str,
+        fields: list[Field],
+        values: Mapping[str, Any],
+        wrong: Mapping[str, str],
+        kept: Answer,
+    ) -> Html:
         "What a step shows, and its form"
         item, letters = who.items[n - 1]
         own = (self.kept.answer(who.id, n, "reply").content or {}).get("reply", "")
-        before = fold("What was said before", _read_first(item)) if step != "reply" else _read_first(item)
+        before = (
+            fold("What was said before", _read_first(item))
+            if step != "reply"
+            else _read_first(item)
+        )
         mine = (tag("h3", "Your reply"), tag("p", own, class_="said")) if step != "reply" else ()
         if self.kept.closed(who.id, n, step):
-            said = (tag("h3", f.label) + tag("p", values.get(f.name, ""), class_="said") for f in fields)
-            return tag("div", before, *said, tag("p", "You have seen the other replies, so this is kept as you wrote it.", class_="note"), tag("a", "Go on", href="/"))
-        body = _compared(fields, [item.replies[names[0]] for names in letters], values, wrong) if step == "ratings" else tag(
-            "div", *(_asked(f, values.get(f.name, ""), wrong.get(f.name, "")) for f in fields))
+            said = (
+                tag("h3", f.label) + tag("p", values.get(f.name, ""), class_="said") for f in fields
+            )
+            return tag(
+                "div",
+                before,
+                *said,
+                tag(
+                    "p",
+                    "You have seen the other replies, so this is kept as you wrote it.",
+                    class_="note",
+                ),
+                tag("a", "Go on", href="/"),
+            )
+        body = (
+            _compared(fields, [item.replies[names[0]] for names in letters], values, wrong)
+            if step == "ratings"
+            else tag(
+                "div", *(_asked(f, values.get(f.name, ""), wrong.get(f.name, "")) for f in fields)
+            )
+        )
         later = [_button("Back", "other", "back")] if n > 1 or step != "reply" else []
-        return tag("div", before, *mine, _form(f"/item/{n}/{step}", body, tag("div", _button("Save and go on"), *later, class_="buttons"), seen=kept.saved))
+        return tag(
+            "div",
+            before,
+            *mine,
+            _form(
+                f"/item/{n}/{step}",
+                body,
+                tag("div", _button("Save and go on"), *later, class_="buttons"),
+                seen=kept.saved,
+            ),
+        )
 
 # %% ../../nbs/studies/09_survey.ipynb #survey-mine
 def _mine(pages: _Pages, who: Participant, code: str) -> Any:  # an answer of HTTP
     "All that is kept of somebody, with the way out"
     kept, left = pages.kept, pages.kept.next_step(who)
+
     def told(n: int) -> Html:
         scores = kept.answer(who.id, n, "ratings").content
-        links = [tag("a", step, href=f"/item/{n}/{step}") for step in STEPS if kept.answer(who.id, n, step).saved]
-        return tag("li", f"Item {n}: ", Html(", ").join(links) or "nothing yet", tag("span", " (not complete)", class_="soft") if links and not scores else "")
+        links = [
+            tag("a", step, href=f"/item/{n}/{step}")
+            for step in STEPS
+            if kept.answer(who.id, n, step).saved
+        ]
+        return tag(
+            "li",
+            f"Item {n}: ",
+            Html(", ").join(links) or "nothing yet",
+            tag("span", " (not complete)", class_="soft") if links and not scores else "",
+        )
+
     said = str((kept.answer(who.id, 0, "feedback").content or {}).get("feedback", ""))
-    state = (tag("h1", "Thank you!"), tag("p", "Everything is answered and kept. You may still change your ratings, or close this page.")) if not left else (
-        tag("h1", "Your answers"), tag("p", tag("a", f"Go on with item {left[0]}", href="/")))
+    state = (
+        (
+            tag("h1", "Thank you!"),
+            tag(
+                "p",
+                "Everything is answered and kept. You may still change your ratings, or close this page.",
+            ),
+        )
+        if not left
+        else (tag("h1", "Your answers"), tag("p", tag("a", f"Go on with item {left[0]}", href="/")))
+    )
     leave = _form("/leave", tag("div", _button("Leave this device", "other"), class_="buttons"))
-    feedback = _form("/feedback", tag("label", "Anything that we should know? (optional)", class_="above", for_="feedback"),
-                     tag("textarea", said, id="feedback", name="feedback", maxlength=MOST_TEXT), tag("div", _button("Save", "other"), class_="buttons"))
-    delete = _form("/delete", _tick("sure", "Delete everything that I answered. This cannot be undone."), tag("div", _button("Delete my answers", "end"), class_="buttons"))
-    return pages.whole(*state, tag("ul", *map(told, range(1, len(who.items) + 1))), feedback,
-                       tag("h2", "To come back"), tag("p", f"You are {who.pseudonym}. With this code you can go on, or delete your answers, on any device:"),
-                       tag("p", code, class_="code"), tag("p", "On a device that others use, leave before they begin."), leave,
-                       tag("h2", "To delete"), delete, footer=False)
+    feedback = _form(
+        "/feedback",
+        tag("label", "Anything that we should know? (optional)", class_="above", for_="feedback"),
+        tag("textarea", said, id="feedback", name="feedback", maxlength=MOST_TEXT),
+        tag("div", _button("Save", "other"), class_="buttons"),
+    )
+    delete = _form(
+        "/delete",
+        _tick("sure", "Delete everything that I answered. This cannot be undone."),
+        tag("div", _button("Delete my answers", "end"), class_="buttons"),
+    )
+    return pages.whole(
+        *state,
+        tag("ul", *map(told, range(1, len(who.items) + 1))),
+        feedback,
+        tag("h2", "To come back"),
+        tag(
+            "p",
+            f"You are {who.pseudonym}. With this code you can go on, or delete your answers, on any device:",
+        ),
+        tag("p", code, class_="code"),
+        tag("p", "On a device that others use, leave before they begin."),
+        leave,
+        tag("h2", "To delete"),
+        delete,
+        footer=False,
+    )
 
 # %% ../../nbs/studies/09_survey.ipynb #Desk
 _MOST_BYTES = 200_000  # of a form
@@ -191,46 +432,83 @@ _CODE = re.compile(r"[a-z2-9]{16}")
 
 class _StudyDesk:
     "What answers the requests of participants"
+
     def __init__(self, kept: StudyAnswers, key: str):
         self.kept, self.key, self.pages = kept, key, _Pages(kept, key)
         self.cookie = f"study_{fingerprint(kept.design)[:8]}"
 
-    def to(self, where: str, code: str | None = None) -> Any:  # code: who the browser is from now on; "": nobody
+    def to(
+        self, where: str, code: str | None = None
+    ) -> Any:  # code: who the browser is from now on; "": nobody
         "Send a browser to another page"
-        told = {"Set-Cookie": f"{self.cookie}={code}; Path=/; HttpOnly; SameSite=Lax; Max-Age={5_184_000 if code else 0}"} if code is not None else {}
+        told = (
+            {
+                "Set-Cookie": f"{self.cookie}={code}; Path=/; HttpOnly; SameSite=Lax; Max-Age={5_184_000 if code else 0}"
+            }
+            if code is not None
+            else {}
+        )
         return answer("", status=303, Location=where, **told)
 
-    def known(self, request: Any) -> Participant | None: return self.kept.find(request.cookies.get(self.cookie, ""))
+    def known(self, request: Any) -> Participant | None:
+        return self.kept.find(request.cookies.get(self.cookie, ""))
 
     def who(self, request: Any) -> Participant:
         "Say who asks; `WebError` if nobody knows"
-        if found := self.known(request): return found
-        raise WebError("This browser takes no part yet, or its answers were deleted.", 401, "unknown_participant")
+        if found := self.known(request):
+            return found
+        raise WebError(
+            "This browser takes no part yet, or its answers were deleted.",
+            401,
+            "unknown_participant",
+        )
 
-    def place(self, request: Any, who: Participant) -> tuple[int, str] | None:  # None: steps before it are open
+    def place(
+        self, request: Any, who: Participant
+    ) -> tuple[int, str] | None:  # None: steps before it are open
         "Say which step is meant; `WebError` if there is none"
         n, step = request.path_params["n"], request.path_params["step"]
-        if not (1 <= n <= len(who.items) and step in STEPS): raise WebError("There is no such step.", 404, "unknown_url")
+        if not (1 <= n <= len(who.items) and step in STEPS):
+            raise WebError("There is no such step.", 404, "unknown_url")
         left = self.kept.next_step(who)
-        return (n, step) if not left or (n, STEPS.index(step)) <= (left[0], STEPS.index(left[1])) else None
+        return (
+            (n, step)
+            if not left or (n, STEPS.index(step)) <= (left[0], STEPS.index(left[1]))
+            else None
+        )
 
     def home(self, request: Any) -> Any:
-        if not (who := self.known(request)): return self.pages.consent(request.query_params.get("key", "")[:200])
+        if not (who := self.known(request)):
+            return self.pages.consent(request.query_params.get("key", "")[:200])
         left = self.kept.next_step(who)
         return self.to(f"/item/{left[0]}/{left[1]}" if left else "/mine")
 
     async def start(self, request: Any) -> Any:
         form = await read_form(request, _MOST_BYTES)
         if any(form.get(name) != "yes" for name in ("adult", "consent", "genuine")):
-            return self.pages.consent(form.get("key", ""), "Please tick all boxes, or close this page: nothing was kept.", 422)
-        if not hmac.compare_digest(form.get("key", "").encode(), self.key.encode()): return self.pages.consent("", "This is not the study's key.", 403)
-        if not _CODE.fullmatch(code := form.get("code", "")): raise WebError("This form was not made here. Open the first page again.", 400, "wrong_form")
+            return self.pages.consent(
+                form.get("key", ""),
+                "Please tick all boxes, or close this page: nothing was kept.",
+                422,
+            )
+        if not hmac.compare_digest(form.get("key", "").encode(), self.key.encode()):
+            return self.pages.consent("", "This is not the study's key.", 403)
+        if not _CODE.fullmatch(code := form.get("code", "")):
+            raise WebError(
+                "This form was not made here. Open the first page again.", 400, "wrong_form"
+            )
         self.kept.begin(code)
         return self.to("/", code)
 
     async def comeback(self, request: Any) -> Any:
         code = "".join((await read_form(request, _MOST_BYTES)).get("code", "").lower().split())
-        return self.to("/", code) if self.kept.find(code) else self.pages.consent("", "Nobody has this code. Perhaps the answers were deleted.", 404)
+        return (
+            self.to("/", code)
+            if self.kept.find(code)
+            else self.pages.consent(
+                "", "Nobody has this code. Perhaps the answers were deleted.", 404
+            )
+        )
 
     def show(self, request: Any) -> Any:
         who = self.who(request)
@@ -240,28 +518,46 @@ class _StudyDesk:
 # %% ../../nbs/studies/09_survey.ipynb #survey_app
 class _SavingDesk(_StudyDesk):
     "A desk that takes answers"
+
     async def save(self, request: Any) -> Any:
         form, kept = await read_form(request, _MOST_BYTES), self.kept
         who = self.who(request)
-        if not (found := self.place(request, who)): return self.to("/")
-        if any(len(text) > MOST_TEXT for text in form.values()): raise WebError(f"An answer has at most {MOST_TEXT:,} letters. Go back and shorten it.", 413, "too_large")
+        if not (found := self.place(request, who)):
+            return self.to("/")
+        if any(len(text) > MOST_TEXT for text in form.values()):
+            raise WebError(
+                f"An answer has at most {MOST_TEXT:,} letters. Go back and shorten it.",
+                413,
+                "too_large",
+            )
         (n, step), seen, back = found, form.get("seen", ""), form.get("go") == "back"
-        values, wrong = checked(fields_of(step, len(who.items[n - 1][1]), float(kept.design["words"])), form)
-        if kept.closed(who.id, n, step): return self.to("/" if values == kept.answer(who.id, n, step).content else f"/item/{n}/{step}")
-        if not (back and not any(values.values())) and not kept.save(who.id, n, step, values, not wrong, int(seen) if seen.isdecimal() else -1):
+        values, wrong = checked(
+            fields_of(step, len(who.items[n - 1][1]), float(kept.design["words"])), form
+        )
+        if kept.closed(who.id, n, step):
+            return self.to(
+                "/" if values == kept.answer(who.id, n, step).content else f"/item/{n}/{step}"
+            )
+        if not (back and not any(values.values())) and not kept.save(
+            who.id, n, step, values, not wrong, int(seen) if seen.isdecimal() else -1
+        ):
             return self.pages.step(who, n, step, values)
-        if back: n, step = _before(n, step)
+        if back:
+            n, step = _before(n, step)
         return self.to(f"/item/{n}/{step}" if wrong or back else "/")
 
     async def feedback(self, request: Any) -> Any:
         form, who = await read_form(request, _MOST_BYTES), self.who(request)
         said = {"feedback": form.get("feedback", "")[:MOST_TEXT]}
-        self.kept.save(who.id, 0, "feedback", said, True, self.kept.answer(who.id, 0, "feedback").saved)
+        self.kept.save(
+            who.id, 0, "feedback", said, True, self.kept.answer(who.id, 0, "feedback").saved
+        )
         return self.to("/mine")
 
     async def delete(self, request: Any) -> Any:
         form, who = await read_form(request, _MOST_BYTES), self.who(request)
-        if form.get("sure") != "yes": return self.to("/mine")
+        if form.get("sure") != "yes":
+            return self.to("/mine")
         self.kept.delete(who.id)
         return self.to("/deleted", "")
 
@@ -279,12 +575,39 @@ def survey_app(
     "Put a study behind an address"
     desk = _SavingDesk(kept, key)
     pages = desk.pages
-    async def gone(request: Any) -> Any: return pages.whole(tag("h1", "Deleted"), tag("p", "Nothing that you answered is kept any more."), footer=False)
-    async def leave(request: Any) -> Any: return desk.to("/", "")
-    async def mine(request: Any) -> Any: return _mine(pages, desk.who(request), request.cookies[desk.cookie])
+
+    async def gone(request: Any) -> Any:
+        return pages.whole(
+            tag("h1", "Deleted"),
+            tag("p", "Nothing that you answered is kept any more."),
+            footer=False,
+        )
+
+    async def leave(request: Any) -> Any:
+        return desk.to("/", "")
+
+    async def mine(request: Any) -> Any:
+        return _mine(pages, desk.who(request), request.cookies[desk.cookie])
+
     def refused(e: Any) -> Any:
-        return pages.whole(tag("h1", "This did not work"), tag("p", str(e)), tag("a", "To the first page", href="/"), footer=False, status=e.status)
-    routes = {"GET /": desk.home, "POST /start": desk.start, "POST /return": desk.comeback, "GET /item/{n:int}/{step}": desk.show,
-              "POST /item/{n:int}/{step}": desk.save, "GET /mine": mine, "POST /feedback": desk.feedback, "POST /delete": desk.delete,
-              "GET /deleted": gone, "POST /leave": leave}
+        return pages.whole(
+            tag("h1", "This did not work"),
+            tag("p", str(e)),
+            tag("a", "To the first page", href="/"),
+            footer=False,
+            status=e.status,
+        )
+
+    routes = {
+        "GET /": desk.home,
+        "POST /start": desk.start,
+        "POST /return": desk.comeback,
+        "GET /item/{n:int}/{step}": desk.show,
+        "POST /item/{n:int}/{step}": desk.save,
+        "GET /mine": mine,
+        "POST /feedback": desk.feedback,
+        "POST /delete": desk.delete,
+        "GET /deleted": gone,
+        "POST /leave": leave,
+    }
     return web_app(routes, refused, hosts=() if key else LOCAL)

@@ -33,22 +33,35 @@ from ..worlds.sources import load_data
 
 # %% ../../nbs/studies/01_systems.ipynb #GROUPS
 GROUPS: dict[str, type] = {
-    "run": RunConfig, "data": DataConfig, "world": WorldConfig, "hierarchy": HierarchyConfig, "model": ModelConfig,
-    "rollout": RolloutConfig, "judge": JudgeConfig, "test_judge": EvalJudgeConfig, "eval": EvalConfig,
+    "run": RunConfig,
+    "data": DataConfig,
+    "world": WorldConfig,
+    "hierarchy": HierarchyConfig,
+    "model": ModelConfig,
+    "rollout": RolloutConfig,
+    "judge": JudgeConfig,
+    "test_judge": EvalJudgeConfig,
+    "eval": EvalConfig,
     **dict.fromkeys(("sft", "reward", "advantage", "prefixes", "trainer", "plan", "verl"), dict),
 }
-ABOUT = ("Compare runs, models and replies of other systems on the same held-out rows. Rows, levels and judge are "
-         "those of the first run, unless settings say otherwise; without a run, they come from the settings. "
-         "The judge is test_judge; the group judge says who judged in training, so that both can differ. "
-         "Settings of training (sft, reward, advantage, prefixes, trainer, plan, verl) are accepted and not used. The word dynamics before "
-         "RUN or RUN:METHOD compares the checkpoints of training; tables FOLDER ... prints results in the shape of the "
-         "paper's tables.")
-INPUTS = ("a run (folder or name: all its models), one model of a run (FOLDER/models/NAME or RUN:NAME), a model "
-          "(folder or name on the Hub), a chat model (openai/gpt-5-mini), or FILE.jsonl with an example_id and a response in each row")
+ABOUT = (
+    "Compare runs, models and replies of other systems on the same held-out rows. Rows, levels and judge are "
+    "those of the first run, unless settings say otherwise; without a run, they come from the settings. "
+    "The judge is test_judge; the group judge says who judged in training, so that both can differ. "
+    "Settings of training (sft, reward, advantage, prefixes, trainer, plan, verl) are accepted and not used. The word dynamics before "
+    "RUN or RUN:METHOD compares the checkpoints of training; tables FOLDER ... prints results in the shape of the "
+    "paper's tables."
+)
+INPUTS = (
+    "a run (folder or name: all its models), one model of a run (FOLDER/models/NAME or RUN:NAME), a model "
+    "(folder or name on the Hub), a chat model (openai/gpt-5-mini), or FILE.jsonl with an example_id and a response in each row"
+)
 USE = "python -m humanlm.eval [--config FILE] [--group.name VALUE ...] [dynamics] INPUT ..."
 
 # %% ../../nbs/studies/01_systems.ipynb #read_settings
-def read_settings(argv: Sequence[str], run: Path | None = None) -> Settings:  # run: a run whose settings come first
+def read_settings(
+    argv: Sequence[str], run: Path | None = None
+) -> Settings:  # run: a run whose settings come first
     "Read the settings of a run, then the files and flags of the command line, which override them"
     base = ["--config", str(run / "config.yaml")] if run else []
     return settle_judges(parse(GROUPS, [*base, *argv], ABOUT, INPUTS))
@@ -57,6 +70,7 @@ def read_settings(argv: Sequence[str], run: Path | None = None) -> Settings:  # 
 @dataclass(frozen=True)
 class System:
     "One thing to compare"
+
     name: str  # in tables, and of its file
     kind: str  # model, chat, replies or reference
     place: str  # folder, name on the Hub, or file
@@ -75,19 +89,28 @@ def run_of(
 ) -> tuple[Path, str] | None:  # the run's folder, and the model ("": all of them)
     "Find the run that an input belongs to, if it does"
     path, (before, _, name) = Path(given), given.rpartition(":")
-    places = [(given, ""), (str(path.parent.parent), path.name) if path.parent.name == "models" else (before, name)]
+    places = [
+        (given, ""),
+        (str(path.parent.parent), path.name) if path.parent.name == "models" else (before, name),
+    ]
     found = [(find_run(run, home), model) for run, model in places if run for home in homes]
     return next(((run, model) for run, model in found if (run / "config.yaml").is_file()), None)
 
 # %% ../../nbs/studies/01_systems.ipynb #run_models
-def _run_models(run: Path, name: str = "") -> list[System]:  # run: its folder; name: one model; empty: all
+def _run_models(
+    run: Path, name: str = ""
+) -> list[System]:  # run: its folder; name: one model; empty: all
     "List models of a run, from untrained to trained"
     order = ["base", "cold-start", *(run_settings(run).get("run") or {}).get("methods", [])]
     saved, judged = run.glob("models/*/config.json"), run.glob("evaluations/*.jsonl")
     found = {path.parent.name for path in saved} | {path.stem for path in judged}
-    names = sorted(found - set(REFERENCES), key=lambda n: (order.index(n) if n in order else len(order), n))
+    names = sorted(
+        found - set(REFERENCES), key=lambda n: (order.index(n) if n in order else len(order), n)
+    )
     if not names:
-        raise DataError(f"{run} holds no finished model. Let the run finish: repeat its command with --resume.")
+        raise DataError(
+            f"{run} holds no finished model. Let the run finish: repeat its command with --resume."
+        )
     chosen = [check_name(name, names, f"model of {run}")] if name else names
     return [System(n, "model", str(run / "models" / n), run) for n in chosen]
 
@@ -96,12 +119,19 @@ def systems_of(given: str, homes: Sequence[str] = HOMES) -> list[System]:  # giv
     "Find what an input names"
     given, thinking = _cut_thinking(given)
     if thinking:
-        return [replace(s, thinking=thinking, name=f"{s.name}@{thinking}") for s in systems_of(given, homes)]
+        return [
+            replace(s, thinking=thinking, name=f"{s.name}@{thinking}")
+            for s in systems_of(given, homes)
+        ]
     path, found = Path(given), run_of(given, homes)
-    if found: return _run_models(*found)
-    if is_chat_model(given): return [System(given, "chat", given)]
-    if path.is_file(): return [System(path.stem, "replies", given)]
-    if not (path / "config.json").is_file(): _require_hub_name(given, homes)
+    if found:
+        return _run_models(*found)
+    if is_chat_model(given):
+        return [System(given, "chat", given)]
+    if path.is_file():
+        return [System(path.stem, "replies", given)]
+    if not (path / "config.json").is_file():
+        _require_hub_name(given, homes)
     return [System(path.resolve().name, "model", given)]
 
 # %% ../../nbs/studies/01_systems.ipynb #cut_thinking
@@ -110,7 +140,8 @@ def _cut_thinking(
 ) -> tuple[str, str]:  # the input, and off, on or hetero ("": not said)
     "Cut a way of thinking off the end of an input"
     name, at, thinking = given.rpartition("@")
-    if not at or "/" in thinking or Path(given).exists(): return given, ""
+    if not at or "/" in thinking or Path(given).exists():
+        return given, ""
     return name, check_name(thinking, THINKING, "way of thinking", ConfigError)
 
 # %% ../../nbs/studies/01_systems.ipynb #require_hub_name
@@ -119,9 +150,14 @@ def _require_hub_name(
     homes: Sequence[str] = HOMES,
 ) -> None:
     "Raise `DataError` if an input looks like a path, or nearly like the name of a run"
-    path, runs = Path(given), [p.parent.name for home in homes for p in Path(home).glob("*/config.yaml")]
+    path, runs = (
+        Path(given),
+        [p.parent.name for home in homes for p in Path(home).glob("*/config.yaml")],
+    )
     if path.is_dir():
-        raise DataError(f"{path} is neither a run (it has no config.yaml) nor a model (no config.json). Check it.")
+        raise DataError(
+            f"{path} is neither a run (it has no config.yaml) nor a model (no config.json). Check it."
+        )
     is_path = _looks_like_path(given)
     beside = [p.name for p in path.parent.iterdir()] if is_path and path.parent.is_dir() else []
     near = get_close_matches(path.name, runs + beside, 1, 0.75)
@@ -133,8 +169,14 @@ def _require_hub_name(
 def _looks_like_path(given: str) -> bool:
     "Tell whether an input cannot be the name of a model of the Hub"
     path = Path(given)
-    return (given[:1] in "./~" or given.count("/") > 1 or ":" in given or path.suffix in (".jsonl", ".json")
-            or "/" in given and path.parent.is_dir())
+    return (
+        given[:1] in "./~"
+        or given.count("/") > 1
+        or ":" in given
+        or path.suffix in (".jsonl", ".json")
+        or "/" in given
+        and path.parent.is_dir()
+    )
 
 # %% ../../nbs/studies/01_systems.ipynb #DYNAMICS
 DYNAMICS = "dynamics"  # the word before the inputs that asks for checkpoints
@@ -147,16 +189,31 @@ def checkpoint_systems(
     "List the checkpoints of a run, in the order of their steps"
     found = run_of(given, homes)
     if not found:
-        raise DataError(f"{shorten(given)!r} is no run. Give the folder or the name of one, or RUN:METHOD.")
+        raise DataError(
+            f"{shorten(given)!r} is no run. Give the folder or the name of one, or RUN:METHOD."
+        )
     run, name = found
-    saved = {folder.name: checkpoints_of(run, folder.name) for folder in sorted(run.glob("checkpoints/*")) if folder.name != "cold-start"}
-    methods = [check_name(name, saved, f"method of {run}")] if name else [m for m, steps in saved.items() if steps]
+    saved = {
+        folder.name: checkpoints_of(run, folder.name)
+        for folder in sorted(run.glob("checkpoints/*"))
+        if folder.name != "cold-start"
+    }
+    methods = (
+        [check_name(name, saved, f"method of {run}")]
+        if name
+        else [m for m, steps in saved.items() if steps]
+    )
     if not any(saved.get(m) for m in methods):
-        raise DataError(f"{run} keeps no checkpoints. Train with --trainer.save_steps N and a --trainer.save_total_limit "
-                        "that keeps them.")
+        raise DataError(
+            f"{run} keeps no checkpoints. Train with --trainer.save_steps N and a --trainer.save_total_limit "
+            "that keeps them."
+        )
     start = {0: run / "models" / "cold-start"} if (run / "models" / "cold-start").is_dir() else {}
-    return [System(f"{m} step {step}", "model", str(path), run, method=m)
-            for m in methods for step, path in sorted((start | saved[m]).items())]
+    return [
+        System(f"{m} step {step}", "model", str(path), run, method=m)
+        for m in methods
+        for step, path in sorted((start | saved[m]).items())
+    ]
 
 # %% ../../nbs/studies/01_systems.ipynb #plain_name
 def _plain_name(name: str, taken: set[str]) -> str:  # taken: names that are not free
@@ -167,10 +224,14 @@ def _plain_name(name: str, taken: set[str]) -> str:  # taken: names that are not
 # %% ../../nbs/studies/01_systems.ipynb #named
 def named(systems: Sequence[System]) -> list[System]:
     "Leave out what is given twice, and give each system a name of its own"
-    different = list({(s.kind, Path(s.place).resolve(), s.thinking, s.method): s for s in systems}.values())
+    different = list(
+        {(s.kind, Path(s.place).resolve(), s.thinking, s.method): s for s in systems}.values()
+    )
     several, taken, found = len({s.run for s in different if s.run}) > 1, set(REFERENCES), []
     for s in different:
-        name = _plain_name(f"{s.run.resolve().name}.{s.name}" if s.run and several else s.name, taken)
+        name = _plain_name(
+            f"{s.run.resolve().name}.{s.name}" if s.run and several else s.name, taken
+        )
         taken.add(name)
         found.append(replace(s, name=name))
     return found
@@ -184,17 +245,23 @@ def _row_texts(
     "Take the texts out of a row"
     inner = row.get("texts", {})
     if not isinstance(inner, dict):
-        raise DataError(f"{where}, field 'texts': expected an object of texts by level, got {shorten(repr(inner))}.")
+        raise DataError(
+            f"{where}, field 'texts': expected an object of texts by level, got {shorten(repr(inner))}."
+        )
     for level in inner.keys() - set(levels):
-        raise DataError(f"{where}, field 'texts': unknown level {shorten(level)!r}.{near_miss(level, levels)}")
+        raise DataError(
+            f"{where}, field 'texts': unknown level {shorten(level)!r}.{near_miss(level, levels)}"
+        )
     said = {level: source[level] for level in levels for source in (row, inner) if level in source}
     if "response" not in said:
         found = shorten(", ".join(row))
-        raise DataError(f"{where}: field 'response' is missing. Found: {found}. Put the reply there, \"\" for none.")
+        raise DataError(
+            f"{where}: field 'response' is missing. Found: {found}. Put the reply there, \"\" for none."
+        )
     for level, text in said.items():
         if not isinstance(text, str):
             what = f"expected a text, got {shorten(repr(text))}"
-            raise DataError(f"{where}, field {level!r}: {what}. Write \"\" for no answer.")
+            raise DataError(f'{where}, field {level!r}: {what}. Write "" for no answer.')
     return said
 
 # %% ../../nbs/studies/01_systems.ipynb #reply_id
@@ -209,12 +276,18 @@ def _reply_id(
     id = next((str(row[key]) for key in ("example_id", "id") if row.get(key) is not None), None)
     if id is None:
         found = shorten(", ".join(row))
-        raise DataError(f"{where}: field 'example_id' is missing. Found: {found}. Name the row of {rows} it answers.")
+        raise DataError(
+            f"{where}: field 'example_id' is missing. Found: {found}. Name the row of {rows} it answers."
+        )
     if id in seen:
-        raise DataError(f"{where}: {shorten(id)!r} is answered in {seen[id]} too. Keep one of them.")
+        raise DataError(
+            f"{where}: {shorten(id)!r} is answered in {seen[id]} too. Keep one of them."
+        )
     if id not in ids:
         guess = "".join(f" Did you mean {near!r}?" for near in get_close_matches(id, ids, 1))
-        raise DataError(f"{where}: no held-out row has the id {shorten(id)!r}.{guess} The rows are in {rows}.")
+        raise DataError(
+            f"{where}: no held-out row has the id {shorten(id)!r}.{guess} The rows are in {rows}."
+        )
     return id
 
 # %% ../../nbs/studies/01_systems.ipynb #read_replies
@@ -233,19 +306,26 @@ def read_replies(
     missing = [id for id in ids if id not in said]
     if missing:
         some = f"{len(missing)} of {len(ids)} held-out rows have no reply, such as {shorten(', '.join(missing[:3]))}"
-        raise DataError(f"{path}: {some}. Answer all rows of {rows}; an empty response says that there is none.")
+        raise DataError(
+            f"{path}: {some}. Answer all rows of {rows}; an empty response says that there is none."
+        )
     return [said[id] for id in ids]
 
 
 def _require_levels(said: Mapping[str, str], first: Mapping[str, str], where: str) -> None:
     "Raise `DataError` if a row has texts for other levels than the first row"
     if said.keys() != first.keys():
-        odd = ", ".join(level for level in {**first, **said} if level not in first or level not in said)
-        raise DataError(f"{where}: only some rows have a text for {odd}. Give one in all rows or in none.")
+        odd = ", ".join(
+            level for level in {**first, **said} if level not in first or level not in said
+        )
+        raise DataError(
+            f"{where}: only some rows have a text for {odd}. Give one in all rows or in none."
+        )
 
 # %% ../../nbs/studies/01_systems.ipynb #Rows
 class Rows(NamedTuple):
     "Held-out rows, and where they can be read"
+
     examples: list[Example]
     file: Path
 
@@ -262,7 +342,10 @@ def held_out(
     folder: Path,  # of the comparison
 ) -> Rows:
     "Read the rows that all systems answer"
-    def asked(s): return s.data, s.world, s.eval.split
+
+    def asked(s):
+        return s.data, s.world, s.eval.split
+
     if run and asked(settings) == asked(own) and (run / "examples.jsonl").is_file():
         return Rows(load_examples(run / "examples.jsonl"), run / "examples.jsonl")
     return Rows(load_data(settings).split(settings.eval.split), folder / "examples.jsonl")

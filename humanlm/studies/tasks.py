@@ -26,7 +26,18 @@ from ..data.records import Example, from_dict, load_examples
 from ..hierarchy.prompts import HierarchyConfig, make_rows
 from ..rewards.judge_settings import RUBRIC
 from humanlm.studies.systems import (
-    DYNAMICS, HOMES, INPUTS, Rows, System, USE, checkpoint_systems, held_out, named, read_replies, read_settings, run_of,
+    DYNAMICS,
+    HOMES,
+    INPUTS,
+    Rows,
+    System,
+    USE,
+    checkpoint_systems,
+    held_out,
+    named,
+    read_replies,
+    read_settings,
+    run_of,
     systems_of,
 )
 
@@ -38,12 +49,19 @@ def _conditions(
 ) -> str:
     "Give a fingerprint of everything that decides what a model says to the rows and how that is judged"
     s = settings
-    return fingerprint({
-        "version": version, "rows": rows, "world": s.world if s.data.source == "miniworld" else None,
-        "hierarchy": s.hierarchy, "model": [s.model.template, s.model.dtype, s.model.max_prompt_tokens],
-        **({"composed": s.rollout.states_from} if s.rollout.compose else {}),
-        "sampling": s.rollout.eval_sampling(s.run.seed), "eval": [s.eval.batch, s.eval.reply_states, s.eval.samples, s.eval.no_repeat_ngram],
-        "judge": {name: getattr(s.test_judge, name) for name in RUBRIC}})
+    return fingerprint(
+        {
+            "version": version,
+            "rows": rows,
+            "world": s.world if s.data.source == "miniworld" else None,
+            "hierarchy": s.hierarchy,
+            "model": [s.model.template, s.model.dtype, s.model.max_prompt_tokens],
+            **({"composed": s.rollout.states_from} if s.rollout.compose else {}),
+            "sampling": s.rollout.eval_sampling(s.run.seed),
+            "eval": [s.eval.batch, s.eval.reply_states, s.eval.samples, s.eval.no_repeat_ngram],
+            "judge": {name: getattr(s.test_judge, name) for name in RUBRIC},
+        }
+    )
 
 # %% ../../nbs/studies/02_tasks.ipynb #judged_by_run
 def _judged_by_run(
@@ -52,23 +70,35 @@ def _judged_by_run(
     wanted: str,  # `_conditions` of the comparison
 ) -> Path | None:
     "Find the evaluation that a run made of its model, if it was made under the same conditions"
-    if not system.run or "test_judge" not in run_settings(system.run): return None
-    kept, rows = system.run / "evaluations" / f"{Path(system.place).name}.jsonl", system.run / "examples.jsonl"
-    if not kept.is_file() or not rows.is_file(): return None
+    if not system.run or "test_judge" not in run_settings(system.run):
+        return None
+    kept, rows = (
+        system.run / "evaluations" / f"{Path(system.place).name}.jsonl",
+        system.run / "examples.jsonl",
+    )
+    if not kept.is_file() or not rows.is_file():
+        return None
     version = (read_record(system.run).get("versions") or {}).get("humanlm", "")
-    return kept if _conditions(own, data_fingerprint(load_examples(rows)), version) == wanted else None
+    return (
+        kept if _conditions(own, data_fingerprint(load_examples(rows)), version) == wanted else None
+    )
 
 # %% ../../nbs/studies/02_tasks.ipynb #identity
-def _identity(system: System, texts: Sequence[Mapping[str, str]] | None) -> list:  # texts: of a file of replies
+def _identity(
+    system: System, texts: Sequence[Mapping[str, str]] | None
+) -> list:  # texts: of a file of replies
     "Say what would be different if a system had changed"
     place = Path(system.place)
     files = [f for f in sorted(place.rglob("*")) if f.is_file()] if system.kind == "model" else []
-    stats = [(f.relative_to(place).as_posix(), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+    stats = [
+        (f.relative_to(place).as_posix(), f.stat().st_size, f.stat().st_mtime_ns) for f in files
+    ]
     return [system.kind, system.place, texts, stats]
 
 # %% ../../nbs/studies/02_tasks.ipynb #Task
 class Task(NamedTuple):
     "A system, and what is left to do for it"
+
     system: System
     settings: Settings  # under which it is asked
     texts: list[dict[str, str]] | None  # of a file of replies
@@ -77,8 +107,16 @@ class Task(NamedTuple):
 
     def not_composed(self, c: "Comparison") -> str:
         "Warn where the command line wants composed replies of a system that cannot give any; empty where it can"
-        asked = c.compose and self.system.kind in ("model", "chat") and not self.settings.rollout.compose
-        return f"Warning: {self.system.name} does not think before its replies where we could see it, so they are not composed." if asked else ""
+        asked = (
+            c.compose
+            and self.system.kind in ("model", "chat")
+            and not self.settings.rollout.compose
+        )
+        return (
+            f"Warning: {self.system.name} does not think before its replies where we could see it, so they are not composed."
+            if asked
+            else ""
+        )
 
     def asked_otherwise(
         self,
@@ -87,24 +125,41 @@ class Task(NamedTuple):
         "Warn where a model is not asked as it was trained; a way of thinking that its name asks for (`@on`) is meant"
         system, s = self.system, self.settings
         own = read_contract(system.place) if system.kind == "model" else {}
-        if not own: return ""
-        trained = from_dict(HierarchyConfig, own["hierarchy"], f"{system.place}, settings of hierarchy")
+        if not own:
+            return ""
+        trained = from_dict(
+            HierarchyConfig, own["hierarchy"], f"{system.place}, settings of hierarchy"
+        )
         meant = replace(trained, thinking=system.thinking or trained.thinking)
-        other = s.model.template not in (own["model"]["template"], "own")  # own: the one that was saved with it
+        other = s.model.template not in (
+            own["model"]["template"],
+            "own",
+        )  # own: the one that was saved with it
         composing = bool(own["rollout"].get("compose")) != s.rollout.compose and not system.run
-        differ = ["template"] * other + ["composing"] * composing + _differing(meant, s.hierarchy, example)
-        return f"Warning: {system.name} is not asked as it was trained: its {', '.join(differ)} would differ ({system.place}). " \
-               "Compare its run, or give its settings with --config." if differ else ""
+        differ = (
+            ["template"] * other
+            + ["composing"] * composing
+            + _differing(meant, s.hierarchy, example)
+        )
+        return (
+            f"Warning: {system.name} is not asked as it was trained: its {', '.join(differ)} would differ ({system.place}). "
+            "Compare its run, or give its settings with --config."
+            if differ
+            else ""
+        )
 
 # %% ../../nbs/studies/02_tasks.ipynb #Comparison
 class Comparison(NamedTuple):
     "Everything that is known before anything is asked"
+
     settings: Settings
     folder: Path
     rows: Rows
     conditions: str  # fingerprint of rows, judge and sampling
     tasks: list[Task]
-    compose: bool | None = None  # what the command line says about composed replies; None: nothing, each model is asked as it was trained
+    compose: bool | None = (
+        None  # what the command line says about composed replies; None: nothing, each model is asked as it was trained
+    )
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -140,14 +195,33 @@ def _make_task(
 ) -> Task:
     "Find out what is left to do for a system"
     shared, rows = c.settings, c.rows
-    asked, own = (settings_of(s, system.method or Path(system.place).name) if system.run else s for s in (asked, own))
-    hierarchy = replace(asked.hierarchy, path=shared.hierarchy.path, levels=shared.hierarchy.levels,
-                        thinking=system.thinking or asked.hierarchy.thinking)
-    if system.kind == "chat": hierarchy = replace(hierarchy, thinking="off")  # it thinks where nobody sees it
-    rollout = replace(asked.rollout, compose=_able_to_compose(system, hierarchy) and (asked.rollout.compose if c.compose is None else c.compose),
-                      states_from=asked.rollout.states_from and _stage_of(system, asked.rollout.states_from))
-    s = replace(shared, groups=shared.groups | {"model": asked.model, "hierarchy": hierarchy, "rollout": rollout})
-    texts = read_replies(system.place, rows.examples, c.levels, rows.place) if system.kind == "replies" else None
+    asked, own = (
+        settings_of(s, system.method or Path(system.place).name) if system.run else s
+        for s in (asked, own)
+    )
+    hierarchy = replace(
+        asked.hierarchy,
+        path=shared.hierarchy.path,
+        levels=shared.hierarchy.levels,
+        thinking=system.thinking or asked.hierarchy.thinking,
+    )
+    if system.kind == "chat":
+        hierarchy = replace(hierarchy, thinking="off")  # it thinks where nobody sees it
+    rollout = replace(
+        asked.rollout,
+        compose=_able_to_compose(system, hierarchy)
+        and (asked.rollout.compose if c.compose is None else c.compose),
+        states_from=asked.rollout.states_from and _stage_of(system, asked.rollout.states_from),
+    )
+    s = replace(
+        shared,
+        groups=shared.groups | {"model": asked.model, "hierarchy": hierarchy, "rollout": rollout},
+    )
+    texts = (
+        read_replies(system.place, rows.examples, c.levels, rows.place)
+        if system.kind == "replies"
+        else None
+    )
     wanted = _conditions(s, data_fingerprint(rows.examples))
     key = fingerprint([wanted, _identity(system, texts)])
     kept = c.folder / "evaluations" / f"{system.name}.jsonl"
@@ -159,7 +233,11 @@ def _differing(a: HierarchyConfig, b: HierarchyConfig, example: Example) -> list
     "Name the parts of a question in which two hierarchies differ, at the levels that both have"
     rows, others = ({row["level"]: row for row in make_rows([example], h)} for h in (a, b))
     shared = [(row, others[level]) for level, row in rows.items() if level in others]
-    return [name for name in ("prompt", "thinking", "stop") if any(x[name] != y[name] for x, y in shared)]
+    return [
+        name
+        for name in ("prompt", "thinking", "stop")
+        if any(x[name] != y[name] for x, y in shared)
+    ]
 
 # %% ../../nbs/studies/02_tasks.ipynb #name_folder
 def _name_folder(
@@ -180,8 +258,14 @@ def _find_systems(
 ) -> list[System]:
     "List what the inputs name, and the references of the synthetic world"
     if settings.help_trainer:
-        raise ConfigError("Nothing is trained here: python -m humanlm.train --help-trainer lists those options.")
-    beside = [System(name, "reference", name) for name in REFERENCES if settings.data.source == "miniworld"]
+        raise ConfigError(
+            "Nothing is trained here: python -m humanlm.train --help-trainer lists those options."
+        )
+    beside = [
+        System(name, "reference", name)
+        for name in REFERENCES
+        if settings.data.source == "miniworld"
+    ]
     return named([s for given in inputs for s in find(given, homes)]) + beside
 
 # %% ../../nbs/studies/02_tasks.ipynb #prepare
@@ -190,19 +274,38 @@ def prepare(argv: Sequence[str]) -> Comparison:
     line, read = cut_line(argv), cache(read_settings)
     dynamics = line.inputs[:1] == [DYNAMICS]
     inputs, find = (line.inputs[1:], checkpoint_systems) if dynamics else (line.inputs, systems_of)
-    flags = tuple(f"--config={file}" for file in line.files) + tuple("=".join(flag) for flag in line.flags)
-    homes = (*(value for flag, *values in line.flags for value in values if flag == "--run.out"), *HOMES)
+    flags = tuple(f"--config={file}" for file in line.files) + tuple(
+        "=".join(flag) for flag in line.flags
+    )
+    homes = (
+        *(value for flag, *values in line.flags for value in values if flag == "--run.out"),
+        *HOMES,
+    )
     first = next(filter(None, (run_of(given, homes) for given in inputs)), (None, ""))[0]
-    settings = _name_folder(read(flags, first), bool(line.has("--run.name")), DYNAMICS if dynamics else "eval")
+    settings = _name_folder(
+        read(flags, first), bool(line.has("--run.name")), DYNAMICS if dynamics else "eval"
+    )
     if not (inputs or line.files or any("." in flag for flag, *_ in line.flags)):
         raise ConfigError(f"Nothing to compare. Usage: {USE}. Give {INPUTS}. See --help.")
     systems = _find_systems(inputs, settings, homes, find)
     folder = Path(settings.run.out) / settings.run.name
     rows = held_out(settings, read((), first) if first else settings, first, folder)
     if not inputs:
-        if not (settings.dry_run or rows.file.exists()): write_jsonl(rows.file, rows.examples)
-        raise ConfigError(f"Nothing to compare. The rows to answer are in {rows.file}. Give {INPUTS}.")
-    c = Comparison(settings, folder, rows, _conditions(settings, data_fingerprint(rows.examples)), [],
-                   settings.rollout.compose if line.has("--rollout.compose") else None)
-    under = {s.run: (read(flags, s.run), read((), s.run)) if s.run else (settings, settings) for s in systems}
+        if not (settings.dry_run or rows.file.exists()):
+            write_jsonl(rows.file, rows.examples)
+        raise ConfigError(
+            f"Nothing to compare. The rows to answer are in {rows.file}. Give {INPUTS}."
+        )
+    c = Comparison(
+        settings,
+        folder,
+        rows,
+        _conditions(settings, data_fingerprint(rows.examples)),
+        [],
+        settings.rollout.compose if line.has("--rollout.compose") else None,
+    )
+    under = {
+        s.run: (read(flags, s.run), read((), s.run)) if s.run else (settings, settings)
+        for s in systems
+    }
     return c._replace(tasks=[_make_task(c, s, *under[s.run]) for s in systems])

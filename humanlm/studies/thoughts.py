@@ -16,9 +16,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from humanlm.alignment.evaluation import (
-    Evaluation, judge_texts, load_evaluations, measured, save_evaluations, evaluate_model, reference_texts, policy_of,
+    Evaluation,
+    judge_texts,
+    load_evaluations,
+    measured,
+    save_evaluations,
+    evaluate_model,
+    reference_texts,
+    policy_of,
 )
-from ..alignment.modes import MODES, asks_together, cold_start_hierarchy, hierarchy_of, settings_of
+from humanlm.alignment.modes import (
+    MODES,
+    asks_together,
+    cold_start_hierarchy,
+    hierarchy_of,
+    settings_of,
+)
 from ..core.basics import run_sync, to_json
 from ..core.config import Settings
 from ..core.stats import known_mean
@@ -52,7 +65,9 @@ def _dice_thoughts(
 # %% ../../nbs/studies/04_thoughts.ipynb #true_thoughts
 def _true_thoughts(examples: Sequence[Example]) -> list[dict[str, str]]:
     "Take the known states of each example"
-    return [{level: states[level] for level in TRACE} for states in (e.states or {} for e in examples)]
+    return [
+        {level: states[level] for level in TRACE} for states in (e.states or {} for e in examples)
+    ]
 
 # %% ../../nbs/studies/04_thoughts.ipynb #told_rows
 def _told_rows(
@@ -61,7 +76,10 @@ def _told_rows(
     config: HierarchyConfig,  # in which replies think
 ) -> list[dict]:
     "Ask for replies after thoughts that are given"
-    return [compose(row, thought) for row, thought in zip(make_rows(examples, config, ["response"]), thoughts, strict=True)]
+    return [
+        compose(row, thought)
+        for row, thought in zip(make_rows(examples, config, ["response"]), thoughts, strict=True)
+    ]
 
 # %% ../../nbs/studies/04_thoughts.ipynb #answer_told
 def _answer_told(
@@ -80,7 +98,9 @@ def _answer_told(
     texts = [{"response": t.fields.get("response", "")} for t in said]
     statuses = [{"response": t.parse_status} for t in said]
     states = s.hierarchy.load().states
-    judged = run_sync(judge_texts(examples, texts, judge, statuses, True, s.test_judge.concurrency, states))
+    judged = run_sync(
+        judge_texts(examples, texts, judge, statuses, True, s.test_judge.concurrency, states)
+    )
     return [replace(e, thought=written(thought)) for e, thought in zip(judged, thoughts)]
 
 # %% ../../nbs/studies/04_thoughts.ipynb #thought_states
@@ -109,12 +129,20 @@ def _follows(
 def _reply_measures(evaluations: Sequence[Evaluation]) -> Table:
     "Say of each reply whether it could be read, how long it is, and where it follows the states written beside it"
     status = [e.scores["response_alignment"]["response"].status for e in evaluations]
-    states = [{level: text for level, text in e.texts.items() if level in TRACE} for e in evaluations]
+    states = [
+        {level: text for level, text in e.texts.items() if level in TRACE} for e in evaluations
+    ]
     same = [_follows(written(said), e.texts["response"]) for said, e in zip(states, evaluations)]
     asked = [level for level in TRACE if level in evaluations[0].texts]
-    return {"format": {"response": [float(s not in ("bad format", "empty")) for s in status]},
-            "words": {"response": [float(word_count(e.texts["response"])) for e in evaluations]},
-            **({"follows_states": {level: [row[level] for row in same] for level in asked}} if asked else {})}
+    return {
+        "format": {"response": [float(s not in ("bad format", "empty")) for s in status]},
+        "words": {"response": [float(word_count(e.texts["response"])) for e in evaluations]},
+        **(
+            {"follows_states": {level: [row[level] for row in same] for level in asked}}
+            if asked
+            else {}
+        ),
+    }
 
 # %% ../../nbs/studies/04_thoughts.ipynb #thought_measures
 def _thought_measures(
@@ -126,11 +154,15 @@ def _thought_measures(
     "Score the states named in thoughts, and say where replies follow them"
     same = [_follows(e.thought, e.texts["response"]) for e in evaluations]
     followed = {"follows_thought": {level: [row[level] for row in same] for level in TRACE}}
-    if thought != "own": return followed
+    if thought != "own":
+        return followed
     states = [_thought_states(e.thought) for e in evaluations]
     texts = [{level: said.get(level, "") for level in TRACE} | {"response": ""} for said in states]
     judged = run_sync(judge_texts(examples, texts, judge, reply_states=False))
-    return {"thought_alignment": score_table(measured(judged, examples))["state_alignment"], **followed}
+    return {
+        "thought_alignment": score_table(measured(judged, examples))["state_alignment"],
+        **followed,
+    }
 
 # %% ../../nbs/studies/04_thoughts.ipynb #measures
 def _measures(
@@ -144,11 +176,17 @@ def _measures(
     return score_table(measured(evaluations, examples)) | _reply_measures(evaluations) | thoughts
 
 # %% ../../nbs/studies/04_thoughts.ipynb #thinkers
-def _thinkers(settings: Settings) -> dict[str, str]:  # settings: of a run; → name of the arm → name of the model
+def _thinkers(
+    settings: Settings,
+) -> dict[str, str]:  # settings: of a run; → name of the arm → name of the model
     "List the models that can think before they reply; the cold start is one of them if any method is"
-    if not cold_start_hierarchy(settings).thinks("response"): return {}
+    if not cold_start_hierarchy(settings).thinks("response"):
+        return {}
     return {"cold-start-think": "cold-start"} | {
-        name: name for name in settings.run.methods if hierarchy_of(settings, name).thinks("response")}
+        name: name
+        for name in settings.run.methods
+        if hierarchy_of(settings, name).thinks("response")
+    }
 
 # %% ../../nbs/studies/04_thoughts.ipynb #told_file
 def _told_file(folder: Path, arm: str, kind: str) -> Path:
@@ -159,9 +197,13 @@ def _told_file(folder: Path, arm: str, kind: str) -> Path:
 def _tell(trial: Trial) -> None:  # trial: a finished run
     "Ask the models that think what follows from thoughts they are given, where truth is known; done once and kept"
     s, kinds = trial.settings, ("dice", "truth")
-    if s.data.source != "miniworld": return
+    if s.data.source != "miniworld":
+        return
     data = load_data(s)
-    examples, judge = data.split(s.eval.split), make_judge(s.test_judge, data.world, s.hierarchy.load())
+    examples, judge = (
+        data.split(s.eval.split),
+        make_judge(s.test_judge, data.world, s.hierarchy.load()),
+    )
     aloud = s.changed(hierarchy={"thinking": "hetero"})
     thoughts = dict(zip(kinds, (_dice_thoughts(data.world, examples), _true_thoughts(examples))))
     for arm, model in _thinkers(s).items():
@@ -174,16 +216,30 @@ def _tell(trial: Trial) -> None:  # trial: a finished run
 # %% ../../nbs/studies/04_thoughts.ipynb #composers
 def _composers(
     settings: Settings,  # of a run
-) -> dict[str, tuple[str, str | None]]:  # arm → model that replies, model that answers the states (None: the same)
+) -> dict[
+    str, tuple[str, str | None]
+]:  # arm → model that replies, model that answers the states (None: the same)
     "List the arms whose replies are composed although their model was trained otherwise"
-    think, aligned = _thinkers(settings), [name for name in settings.run.methods if MODES[name].asks == "each"]
-    others = [name for name in dict.fromkeys([*think.values(), *aligned]) if name not in MODES or not MODES[name].composed]
+    think, aligned = (
+        _thinkers(settings),
+        [name for name in settings.run.methods if MODES[name].asks == "each"],
+    )
+    others = [
+        name
+        for name in dict.fromkeys([*think.values(), *aligned])
+        if name not in MODES or not MODES[name].composed
+    ]
     own: dict[str, tuple[str, str | None]] = {f"{name} (composed)": (name, None) for name in others}
-    return own | {f"cold-start (states of {name})": ("cold-start", name) for name in aligned} if think else {}
+    return (
+        own | {f"cold-start (states of {name})": ("cold-start", name) for name in aligned}
+        if think
+        else {}
+    )
 
 # %% ../../nbs/studies/04_thoughts.ipynb #further-2
 class _FollowUpStudy(NamedTuple):
     "What a finished run is asked besides"
+
     path: Path  # where the answers are kept
     model: str
     settings: Settings
@@ -199,38 +255,65 @@ def _candidates(settings: Settings) -> list[str]:
 
 def _validation_split(settings: Settings) -> str:  # empty: there is none
     "Name the split on which arms are chosen; never the one that tests"
-    split = "test_seen" if settings.data.source == "miniworld" else "val" if settings.data.val_frac else ""
+    split = (
+        "test_seen"
+        if settings.data.source == "miniworld"
+        else "val"
+        if settings.data.val_frac
+        else ""
+    )
     return "" if split == settings.eval.split else split
 
 
 def _further(trial: Trial) -> Iterator[_FollowUpStudy]:  # trial: a finished run
     "List what the models of a run are asked besides: for a thought, for composed replies, and on validation rows"
     s, folder = trial.settings, trial.folder
-    if not _thinkers(s): return
+    if not _thinkers(s):
+        return
     aloud, split = s.changed(hierarchy={"thinking": "hetero"}), s.eval.split
-    yield _FollowUpStudy(_told_file(folder, "cold-start-think", "own"), "cold-start", aloud.changed(hierarchy={"levels": ["response"]}), split)
+    yield _FollowUpStudy(
+        _told_file(folder, "cold-start-think", "own"),
+        "cold-start",
+        aloud.changed(hierarchy={"levels": ["response"]}),
+        split,
+    )
     for arm, (model, states) in _composers(s).items():
         asking = aloud.changed(rollout={"compose": True, "states_from": states})
         yield _FollowUpStudy(_told_file(folder, arm, "composed"), model, asking, split)
         if arm in _candidates(s) and _validation_split(s):
-            yield _FollowUpStudy(_told_file(folder, arm, "validation"), model, asking, _validation_split(s))
+            yield _FollowUpStudy(
+                _told_file(folder, arm, "validation"), model, asking, _validation_split(s)
+            )
     for name in s.run.methods:
         if MODES[name].composed and _validation_split(s):
-            yield _FollowUpStudy(_told_file(folder, name, "validation"), name, settings_of(s, name), _validation_split(s))
+            yield _FollowUpStudy(
+                _told_file(folder, name, "validation"),
+                name,
+                settings_of(s, name),
+                _validation_split(s),
+            )
 
 
 def _ask_further(trial: Trial) -> None:
     "Ask it; done once and kept"
     missing = [asked for asked in _further(trial) if not asked.path.exists()]
-    if not missing: return
+    if not missing:
+        return
     data = load_data(trial.settings)
     judge = make_judge(trial.settings.test_judge, data.world, trial.settings.hierarchy.load())
     for path, model, settings, split in missing:
-        rows = [e for e in data.examples if e.split == split]  # prepared rows may hold no such split: then nothing is asked, and nothing chosen
-        save_evaluations(path, evaluate_model(trial.folder / "models" / model, rows, settings, judge) if rows else [])
+        rows = [
+            e for e in data.examples if e.split == split
+        ]  # prepared rows may hold no such split: then nothing is asked, and nothing chosen
+        save_evaluations(
+            path,
+            evaluate_model(trial.folder / "models" / model, rows, settings, judge) if rows else [],
+        )
 
 # %% ../../nbs/studies/04_thoughts.ipynb #choice
-def _choice(trials: Sequence[Trial]) -> dict[str, Any]:  # trials: finished; → empty where nothing composes
+def _choice(
+    trials: Sequence[Trial],
+) -> dict[str, Any]:  # trials: finished; → empty where nothing composes
     "Choose the arm whose composed replies are best on validation rows, as a mean over seeds"
     found: dict[str, list[float]] = {}
     for trial in trials:
@@ -240,25 +323,48 @@ def _choice(trials: Sequence[Trial]) -> dict[str, Any]:  # trials: finished; →
                 scores = [m.values["response_alignment"]["response"] for m in measured(evaluations)]
                 found.setdefault(trial.arm(name), []).append(float(known_mean(np.array(scores))))
     by_arm = {arm: float(np.mean(values)) for arm, values in found.items()}
-    if not by_arm: return {}
+    if not by_arm:
+        return {}
     chosen = max(by_arm, key=by_arm.__getitem__)
-    return {"split": _validation_split(trials[0].settings), "response_alignment": by_arm, "chosen": chosen, "by_seed": _seed_by_seed(trials, chosen)}
+    return {
+        "split": _validation_split(trials[0].settings),
+        "response_alignment": by_arm,
+        "chosen": chosen,
+        "by_seed": _seed_by_seed(trials, chosen),
+    }
 
 
 def _seed_by_seed(
     trials: Sequence[Trial],  # finished
     arm: str,  # that was chosen
-) -> list[dict]:  # differences of response alignment on test rows, each with its interval over contexts
+) -> list[
+    dict
+]:  # differences of response alignment on test rows, each with its interval over contexts
     "Compare the chosen arm in each seed, with the cold start composed alike and with every method of its run"
     rows = []
     for trial in trials:
-        said = {trial.arm(name): measured(evaluations) for name, evaluations, _ in _arm_texts(trial)}
-        others = [trial.arm(name) for name in ("cold-start (composed)", *trial.settings.run.methods)]
+        said = {
+            trial.arm(name): measured(evaluations) for name, evaluations, _ in _arm_texts(trial)
+        }
+        others = [
+            trial.arm(name) for name in ("cold-start (composed)", *trial.settings.run.methods)
+        ]
         for other in others if arm in said else ():
             if other != arm and other in said:
                 table = results({other: said[other], arm: said[arm]}, trial.settings.eval.bootstrap)
-                p = next(p for p in table.paired if (p.metric, p.level) == ("response_alignment", ALL))
-                rows.append({"seed": trial.seed, "a": p.a, "b": p.b, "diff": p.diff, "low": p.low, "high": p.high})
+                p = next(
+                    p for p in table.paired if (p.metric, p.level) == ("response_alignment", ALL)
+                )
+                rows.append(
+                    {
+                        "seed": trial.seed,
+                        "a": p.a,
+                        "b": p.b,
+                        "diff": p.diff,
+                        "low": p.low,
+                        "high": p.high,
+                    }
+                )
     return rounded(rows)
 
 # %% ../../nbs/studies/04_thoughts.ipynb #arm_texts
@@ -267,6 +373,7 @@ TOLD = {"own": "", "dice": " (told dice)", "truth": " (told the truth)"}
 
 class _ArmTexts(NamedTuple):
     "What one arm of one run said about the held-out examples"
+
     arm: str
     evaluations: list[Evaluation]
     thought: str = ""  # where its thoughts come from: own, dice or truth; empty: it does not think
@@ -278,21 +385,29 @@ def _arm_texts(trial: Trial) -> Iterator[_ArmTexts]:
     for model in ("cold-start", *trial.settings.run.methods):
         path = trial.folder / "evaluations" / f"{model}.jsonl"
         yield _ArmTexts(model, load_evaluations(path), "own" if model in think else "")
-    for arm, kind, note in [(arm, *told) for arm in think for told in TOLD.items()] + [(arm, "composed", "") for arm in composed]:
+    for arm, kind, note in [(arm, *told) for arm in think for told in TOLD.items()] + [
+        (arm, "composed", "") for arm in composed
+    ]:
         path = _told_file(trial.folder, arm, kind)
         if path.exists():
-            yield _ArmTexts(arm + note, load_evaluations(path), "own" if kind == "composed" else kind)
+            yield _ArmTexts(
+                arm + note, load_evaluations(path), "own" if kind == "composed" else kind
+            )
 
 # %% ../../nbs/studies/04_thoughts.ipynb #AlignmentStudy
 class AlignmentStudy(Study):
     "Thoughts that are told, a shared cold start, and a second judge"
+
     against = ("cold-start", "response-only")
 
-    def models(self, s: Settings) -> list[str]: return ["cold-start", *s.run.methods]
+    def models(self, s: Settings) -> list[str]:
+        return ["cold-start", *s.run.methods]
 
     def shared(self, s: Settings) -> dict[str, str]:
         "The cold start, and the base model below it"
-        key = to_json([s.data, s.world, s.model, s.sft, cold_start_hierarchy(s), asks_together(s), s.run.seed])
+        key = to_json(
+            [s.data, s.world, s.model, s.sft, cold_start_hierarchy(s), asks_together(s), s.run.seed]
+        )
         return {"base": key, "cold-start": key}
 
     def after(self, trial: Trial) -> None:
@@ -301,14 +416,26 @@ class AlignmentStudy(Study):
 
     def is_done(self, trial: Trial) -> bool:
         "Whether all were asked besides, and told what to think where truth is known"
-        told = [_told_file(trial.folder, arm, kind) for arm in _thinkers(trial.settings) for kind in ("dice", "truth")]
-        asked = [asked.path for asked in _further(trial)] + (told if trial.settings.data.source == "miniworld" else [])
+        told = [
+            _told_file(trial.folder, arm, kind)
+            for arm in _thinkers(trial.settings)
+            for kind in ("dice", "truth")
+        ]
+        asked = [asked.path for asked in _further(trial)] + (
+            told if trial.settings.data.source == "miniworld" else []
+        )
         return all(path.exists() for path in asked)
 
-    def held_out(self, s: Settings, judge: str = "test_judge") -> tuple[list[Example], SyntheticWorld | None, Judge]:
+    def held_out(
+        self, s: Settings, judge: str = "test_judge"
+    ) -> tuple[list[Example], SyntheticWorld | None, Judge]:
         "Read what was tested on, and make a judge"
         data = load_data(s)
-        return data.split(s.eval.split), data.world, make_judge(getattr(s, judge), data.world, s.hierarchy.load())
+        return (
+            data.split(s.eval.split),
+            data.world,
+            make_judge(getattr(s, judge), data.world, s.hierarchy.load()),
+        )
 
     def tables(self, trial: Trial) -> Iterator[tuple[str, Table]]:
         "Measure all arms, those that were told something too"
@@ -319,7 +446,9 @@ class AlignmentStudy(Study):
     def references(self, trial: Trial) -> dict[str, Table]:
         "Measure chance, the constant answer and the ceiling of a synthetic world"
         examples, world, judge = self.held_out(trial.settings)
-        judged = _reference_evaluations(world, examples, trial.settings.hierarchy.load().names, judge)
+        judged = _reference_evaluations(
+            world, examples, trial.settings.hierarchy.load().names, judge
+        )
         return {name: _measures(found, examples, judge) for name, found in judged.items()}
 
     def pairs(self, s: Settings, against: Sequence[str]) -> list[tuple[str, str]]:
@@ -328,9 +457,23 @@ class AlignmentStudy(Study):
         beside = [(a, "cold-start-think") for a in think if a != "cold-start-think"]
         composed = [name for name in s.run.methods if MODES[name].composed]
         alike = [(a, cold) for a in (*composed, *_composers(s)) if a != cold]
-        alike += [(a, b) for a in composed for b in s.run.methods if MODES[b].asks == "each" and a != b]
-        plain = [(a, b) for a in _candidates(s) if a not in s.run.methods for b in against if b in s.run.methods]
-        return super().pairs(s, against) + beside + [(f"{a} (told the truth)", a) for a in think] + alike + plain
+        alike += [
+            (a, b) for a in composed for b in s.run.methods if MODES[b].asks == "each" and a != b
+        ]
+        plain = [
+            (a, b)
+            for a in _candidates(s)
+            if a not in s.run.methods
+            for b in against
+            if b in s.run.methods
+        ]
+        return (
+            super().pairs(s, against)
+            + beside
+            + [(f"{a} (told the truth)", a) for a in think]
+            + alike
+            + plain
+        )
 
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
         "Add who judged, and the same texts by the judge of training"
@@ -344,11 +487,22 @@ class AlignmentStudy(Study):
         judged = _reference_evaluations(world, examples, s.hierarchy.load().names, judge)
         tables |= {name: [_measures(again, examples, judge)] for name, again in judged.items()}
         rows = Arms(found.clusters, tables).means(s.eval.bootstrap)
-        return {"note": load_data(s).notes, "judges": {"training": s.judge.model, "test": s.test_judge.model}, "choice": _choice(trials),
-                "training_judge": rounded(rows)}
+        return {
+            "note": load_data(s).notes,
+            "judges": {"training": s.judge.model, "test": s.test_judge.model},
+            "choice": _choice(trials),
+            "training_judge": rounded(rows),
+        }
 
 # %% ../../nbs/studies/04_thoughts.ipynb #reference_evaluations
-def _reference_evaluations(world: SyntheticWorld | None, examples: Sequence[Example], levels: Sequence[str], judge: Judge) -> dict[str, list[Evaluation]]:
+def _reference_evaluations(
+    world: SyntheticWorld | None, examples: Sequence[Example], levels: Sequence[str], judge: Judge
+) -> dict[str, list[Evaluation]]:
     "Judge what the predictors say that need no model"
     texts = reference_texts(world, examples) if world else {}
-    return {name: run_sync(judge_texts(examples, [{level: row[level] for level in levels} for row in rows], judge)) for name, rows in texts.items()}
+    return {
+        name: run_sync(
+            judge_texts(examples, [{level: row[level] for level in levels} for row in rows], judge)
+        )
+        for name, rows in texts.items()
+    }

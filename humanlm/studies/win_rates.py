@@ -16,15 +16,42 @@ from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from ..core.basics import ConfigError, atomic_path, atomic_write, fingerprint, near_miss, run_sync, shorten, to_json, write_jsonl
+from humanlm.core.basics import (
+    ConfigError,
+    atomic_path,
+    atomic_write,
+    fingerprint,
+    near_miss,
+    run_sync,
+    shorten,
+    to_json,
+    write_jsonl,
+)
 from ..core.config import Settings
 from ..core.grammar import parse
 from ..core.html import Table
 from ..core.runs import CHARGES, alone, git_commit, versions
 from ..core.stats import Interval, number_text, range_text
 from ..clients.names import is_chat_model
-from ..evaluation.answering import AskedPrompt, Contestant, ReplyConfig, checkpoints_of, drawn, find_contestant, group_of, read_prompts
-from ..evaluation.contests import Contest, Pair, PreferenceJudge, chat_messages, compare, win_rate, win_table
+from humanlm.evaluation.answering import (
+    AskedPrompt,
+    Contestant,
+    ReplyConfig,
+    checkpoints_of,
+    drawn,
+    find_contestant,
+    group_of,
+    read_prompts,
+)
+from humanlm.evaluation.contests import (
+    Contest,
+    Pair,
+    PreferenceJudge,
+    chat_messages,
+    compare,
+    win_rate,
+    win_table,
+)
 from ..clients.client import ChatClient, ScriptedClient, token_estimate
 from ..clients.ledger import Ledger
 from ..models.settings import ChatConfig, add_up, estimate
@@ -37,6 +64,7 @@ from ..training.run import Run, quiet_libraries, read_settings
 @dataclass(frozen=True)
 class _ComparisonConfig(ReplyConfig):
     "What is compared, on which prompts, and how the models are asked"
+
     prompts: str = ""
     "JSONL with a prompt (a text) or messages in each row. Empty: the prompts that the run of A held out."
     max_tokens: int | None = None
@@ -70,6 +98,7 @@ class _ComparisonConfig(ReplyConfig):
 @dataclass(frozen=True)
 class _PairJudgeConfig(ChatConfig):
     "Who decides which reply is preferred"
+
     model: str = "rule"
     "rule (the measures of the style), or a chat model: anthropic/claude-haiku-4-5, openai/gpt-5-mini, vllm/NAME, hf/NAME-or-folder."
     temperature: float | None = field(default=0.0, kw_only=True)
@@ -87,24 +116,48 @@ class _PairJudgeConfig(ChatConfig):
         yield self.tie_margin >= 0, f"tie_margin must not be negative, got {self.tie_margin}"
         yield self.max_chars >= 200, f"max_chars must be at least 200, got {self.max_chars}"
 
-    def judges(self, styles: Sequence[str], client: ChatClient | None = None, ledger: Ledger | None = None) -> list[PreferenceJudge]:
+    def judges(
+        self, styles: Sequence[str], client: ChatClient | None = None, ledger: Ledger | None = None
+    ) -> list[PreferenceJudge]:
         "Make a judge for each style and, beside them, the rules that count what can be counted of them"
         names = dict.fromkeys(name for style in styles for name in style.split("+"))
         rules: list[PreferenceJudge] = [judge for judge in map(TraitJudge, names) if judge.counts]
-        if not rules and self.is_rule(self.model): raise ConfigError(f"Nothing of {', '.join(styles)} can be counted. Name a chat model with --judge.model.")
-        if self.is_rule(self.model): return rules
+        if not rules and self.is_rule(self.model):
+            raise ConfigError(
+                f"Nothing of {', '.join(styles)} can be counted. Name a chat model with --judge.model."
+            )
+        if self.is_rule(self.model):
+            return rules
         asked = client or self.client(self.model, ledger)
-        return [*(PairJudge(style, asked, self.tie_margin, self.max_chars, self.max_tokens, self.temperature) for style in styles), *rules]
+        return [
+            *(
+                PairJudge(
+                    style, asked, self.tie_margin, self.max_chars, self.max_tokens, self.temperature
+                )
+                for style in styles
+            ),
+            *rules,
+        ]
 
 # %% ../../nbs/studies/05_win_rates.ipynb #wanted
-def _wanted(run: Path | None) -> list[str]:  # run: whose settings say what the user wants; → several, where tastes follow each other
+def _wanted(
+    run: Path | None,
+) -> list[
+    str
+]:  # run: whose settings say what the user wants; → several, where tastes follow each other
     "Say what the user of a run wants; `ConfigError` if nothing says it"
     user, measured = (group_of(run, name) if run else {} for name in ("user", "preference"))
     rule = str(user.get("model") or "").removeprefix("rule/")
     said = measured.get("tastes") or user.get("tastes") or [user.get("style") or rule]
-    known = [str(name) for name in said if all(part in TASTES | STYLES | ALIASES for part in str(name).split("+"))]
+    known = [
+        str(name)
+        for name in said
+        if all(part in TASTES | STYLES | ALIASES for part in str(name).split("+"))
+    ]
     if not known:
-        raise ConfigError("Nothing says what the user wants. Name a taste or a style with --compare.styles, such as [short] or [no_emojis].")
+        raise ConfigError(
+            "Nothing says what the user wants. Name a taste or a style with --compare.styles, such as [short] or [no_emojis]."
+        )
     return list(dict.fromkeys(known))
 
 
@@ -114,52 +167,95 @@ def _opened(run: Path) -> Run:  # its folder
     return Run(settings, run, recipe, None)
 
 
-def _held_out(run: Path, limit: int = 0, seed: int = 0) -> list[AskedPrompt]:  # limit: at most so many; 0: all; seed: of the draw
+def _held_out(
+    run: Path, limit: int = 0, seed: int = 0
+) -> list[AskedPrompt]:  # limit: at most so many; 0: all; seed: of the draw
     "Give the prompts that a run does not train on, as its recipe draws them"
     own = _opened(run)
     test = getattr(own.recipe.load(own.settings), "test", None)
-    if not test: raise ConfigError(f"The recipe of {run} tells no held-out prompts. Name a JSONL file with --compare.prompts.")
-    return drawn([AskedPrompt(f"test-{i}", chat_messages(messages, f"{run}, held-out prompt {i}")) for i, messages in enumerate(test)], limit, seed)
+    if not test:
+        raise ConfigError(
+            f"The recipe of {run} tells no held-out prompts. Name a JSONL file with --compare.prompts."
+        )
+    return drawn(
+        [
+            AskedPrompt(f"test-{i}", chat_messages(messages, f"{run}, held-out prompt {i}"))
+            for i, messages in enumerate(test)
+        ],
+        limit,
+        seed,
+    )
 
 
 def _named_prompts(
     c: _ComparisonConfig,
     run: Path | None,
-) -> tuple[list[AskedPrompt], Counter]: # prompts, and the reasons of those left out
+) -> tuple[list[AskedPrompt], Counter]:  # prompts, and the reasons of those left out
     "Read the prompts of a file; those without a system message get that of the run"
-    (found, skipped), system = read_prompts(c.prompts, c.limit, c.seed), str(group_of(run, "prompts").get("system") or "") if run else ""
-    def told(p): return p if p.messages[0]["role"] == "system" else p._replace(messages=({"role": "system", "content": system}, *p.messages))
+    (found, skipped), system = (
+        read_prompts(c.prompts, c.limit, c.seed),
+        str(group_of(run, "prompts").get("system") or "") if run else "",
+    )
+
+    def told(p):
+        return (
+            p
+            if p.messages[0]["role"] == "system"
+            else p._replace(messages=({"role": "system", "content": system}, *p.messages))
+        )
+
     return [told(p) if system else p for p in found], skipped
 
 
 def _drawing(run: Path | None, c: _ComparisonConfig) -> dict[str, float]:
     "Settle temperature and top_p of replies: as told, else as the evaluation of the run draws, else the likeliest token"
-    own = _opened(run).settings.rollout.eval_sampling() if run and None in (c.temperature, c.top_p) else None
-    return {name: given if given is not None else getattr(own, name) if own else other
-            for name, given, other in (("temperature", c.temperature, 0.0), ("top_p", c.top_p, 1.0))}
+    own = (
+        _opened(run).settings.rollout.eval_sampling()
+        if run and None in (c.temperature, c.top_p)
+        else None
+    )
+    return {
+        name: given if given is not None else getattr(own, name) if own else other
+        for name, given, other in (("temperature", c.temperature, 0.0), ("top_p", c.top_p, 1.0))
+    }
 
 # %% ../../nbs/studies/05_win_rates.ipynb #field
 class _Field(NamedTuple):
     "Who meets whom"
+
     candidates: tuple[Contestant, ...]
     base: Contestant
     starts: dict[str, str]  # candidate → the candidate with which its phase began
 
     @property
-    def models(self) -> list[Contestant]: return [*self.candidates, self.base]
+    def models(self) -> list[Contestant]:
+        return [*self.candidates, self.base]
 
 
-def _field_of(inputs: Sequence[str], c: _ComparisonConfig, styles: Sequence[str]) -> _Field:  # inputs: A, and B if it is named
+def _field_of(
+    inputs: Sequence[str], c: _ComparisonConfig, styles: Sequence[str]
+) -> _Field:  # inputs: A, and B if it is named
     "Find candidates, base and starts of phases"
     a = find_contestant(inputs[0], c.runs)
     run = a.run
-    if len(inputs) > 1: base = find_contestant(inputs[1], c.runs)
-    elif run is not None: base = _base_of(run)
-    else: raise ConfigError(f"{shorten(a.name)} belongs to no run, so name the model to compare it with: sdpo compare A B.")
+    if len(inputs) > 1:
+        base = find_contestant(inputs[1], c.runs)
+    elif run is not None:
+        base = _base_of(run)
+    else:
+        raise ConfigError(
+            f"{shorten(a.name)} belongs to no run, so name the model to compare it with: sdpo compare A B."
+        )
     base = base._replace(name="base")
     told = [base._replace(name=f"oracle {style}", told=style) for style in styles if c.oracle]
-    if not c.sweep: return _Field((a._replace(name=a.name if a.name != "base" else "base (A)"), *told), base, {})
-    if run is None: raise ConfigError(f"compare.sweep goes over the checkpoints of a run, and {shorten(a.name)} belongs to none.")
+    if not c.sweep:
+        return _Field(
+            (a._replace(name=a.name if a.name != "base" else "base (A)"), *told), base, {}
+        )
+    if run is None:
+        raise ConfigError(
+            f"compare.sweep goes over the checkpoints of a run, and {shorten(a.name)} belongs to none."
+        )
     swept, starts = _sweep_of(run, base)
     return _Field((*swept, *told), base, starts)
 
@@ -179,75 +275,133 @@ def _base_of(run: Path) -> Contestant:
 def _same_weights(a: Path, b: Path) -> bool:
     "Tell whether two folders hold the same weights"
     names = [path.name for path in a.glob("*.safetensors")]
-    return all((b / name).is_file() and filecmp.cmp(a / name, b / name, shallow=False) for name in names)
+    return all(
+        (b / name).is_file() and filecmp.cmp(a / name, b / name, shallow=False) for name in names
+    )
 
 
 def _sweep_of(
     run: Path,
     base: Contestant,
-) -> tuple[list[Contestant], dict[str, str]]: # candidates, and with which of them the phase of each began
+) -> tuple[
+    list[Contestant], dict[str, str]
+]:  # candidates, and with which of them the phase of each began
     "List what training left behind"
     found, starts = [], {}
     for stage in _stages_of(run):
         end = run / "models" / stage.name
         last = {stage.name: end} if (end / "config.json").is_file() else {}
-        steps = {f"{stage.name} step {step}": path for step, path in checkpoints_of(run, stage.name).items() if not _same_weights(path, end)}
+        steps = {
+            f"{stage.name} step {step}": path
+            for step, path in checkpoints_of(run, stage.name).items()
+            if not _same_weights(path, end)
+        }
         found += [Contestant(name, str(path), run) for name, path in (steps | last).items()]
         known = stage.start in {c.name for c in found}
         starts |= dict.fromkeys(steps | last, stage.start if known else "base")
-    if not found: raise ConfigError(f"{run} has nothing that a stage has trained. Let it run, with --trainer.save_steps N for checkpoints on the way.")
+    if not found:
+        raise ConfigError(
+            f"{run} has nothing that a stage has trained. Let it run, with --trainer.save_steps N for checkpoints on the way."
+        )
     return found, starts
 
 # %% ../../nbs/studies/05_win_rates.ipynb #ComparisonPlan
 class _ComparisonPlan(NamedTuple):
     "A comparison, ready to be made"
+
     settings: Settings
     styles: list[str]
     field: _Field
-    source: str # of the prompts
+    source: str  # of the prompts
     prompts: list[AskedPrompt]
     skipped: Counter
     folder: Path
 
     def asked(self, model: Contestant) -> list[tuple[dict, ...]]:
         "Give the conversations that a model answers"
-        return [with_style(p.messages, model.told) if model.told else p.messages for p in self.prompts]
+        return [
+            with_style(p.messages, model.told) if model.told else p.messages for p in self.prompts
+        ]
 
     @property
     def contests(self) -> int:
-        return len(self.field.candidates) + sum(start != "base" for start in self.field.starts.values())
+        return len(self.field.candidates) + sum(
+            start != "base" for start in self.field.starts.values()
+        )
 
 
 def _prepare(settings: Settings) -> _ComparisonPlan:
     "Settle what is compared; `ConfigError` says what is missing"
     c, inputs = settings.compare, settings.inputs
-    if not 1 <= len(inputs) <= 2: raise ConfigError(f"Give one model of a run, or two models: sdpo compare A B. Got {len(inputs)}.")
-    run = next((found.run for given in inputs if (found := find_contestant(given, c.runs)).run), None)
+    if not 1 <= len(inputs) <= 2:
+        raise ConfigError(
+            f"Give one model of a run, or two models: sdpo compare A B. Got {len(inputs)}."
+        )
+    run = next(
+        (found.run for given in inputs if (found := find_contestant(given, c.runs)).run), None
+    )
     if run is None and not c.styles:
         there = [p.parent.name for p in Path(c.runs).glob("*/config.yaml")]
-        raise ConfigError(f"{shorten(inputs[0])} is no run in {c.runs}, so nothing says what the user wants. Name a taste or a style with --compare.styles, "
-                          f"such as [short] or [no_emojis], or a run.{near_miss(inputs[0], there)}")
+        raise ConfigError(
+            f"{shorten(inputs[0])} is no run in {c.runs}, so nothing says what the user wants. Name a taste or a style with --compare.styles, "
+            f"such as [short] or [no_emojis], or a run.{near_miss(inputs[0], there)}"
+        )
     styles = c.styles or _wanted(run)
-    for name in "+".join(styles).split("+"): TraitJudge(name)
-    if run is None and not c.prompts: raise ConfigError("No prompts: none of the models belongs to a run. Name a JSONL file with --compare.prompts.")
-    settings = settings.changed(compare={"max_tokens": c.max_tokens or (group_of(run, "prompts").get("max_tokens") if run else None) or 256, **_drawing(run, c)})
+    for name in "+".join(styles).split("+"):
+        TraitJudge(name)
+    if run is None and not c.prompts:
+        raise ConfigError(
+            "No prompts: none of the models belongs to a run. Name a JSONL file with --compare.prompts."
+        )
+    settings = settings.changed(
+        compare={
+            "max_tokens": c.max_tokens
+            or (group_of(run, "prompts").get("max_tokens") if run else None)
+            or 256,
+            **_drawing(run, c),
+        }
+    )
     folder = Path(c.out or (run / "comparison" if run else Path(c.runs) / "comparison"))
     settings.judge.require_price(settings.judge.model)
-    field, asked = _field_of(inputs, c, styles), _named_prompts(c, run) if c.prompts or run is None else (_held_out(run, c.limit, c.seed), Counter())
+    field, asked = (
+        _field_of(inputs, c, styles),
+        _named_prompts(c, run)
+        if c.prompts or run is None
+        else (_held_out(run, c.limit, c.seed), Counter()),
+    )
     return _ComparisonPlan(settings, styles, field, c.prompts or f"{run}, held out", *asked, folder)
 
 # %% ../../nbs/studies/05_win_rates.ipynb #plan
 def _plan(work: _ComparisonPlan) -> str:
     "Say what a comparison asks, and its price"
     c, judge, n = work.settings.compare, work.settings.judge, len(work.prompts)
-    left = "".join(f"\n            left out {count}: {reason}" for reason, count in work.skipped.items())
-    lines = [f"prompts     {n:,} of {work.source}{left}", f"styles      {', '.join(work.styles)}", f"base        {work.field.base.place}"]
-    starts = {name: f", against base and {start}" for name, start in work.field.starts.items() if start != "base"}
-    lines += [f"candidate   {m.name}: {m.place}{starts.get(m.name, '')}" for m in work.field.candidates]
-    chats, read = [m for m in work.field.models if is_chat_model(m.place)], sum(len(str(p.messages)) for p in work.prompts) // 4
+    left = "".join(
+        f"\n            left out {count}: {reason}" for reason, count in work.skipped.items()
+    )
+    lines = [
+        f"prompts     {n:,} of {work.source}{left}",
+        f"styles      {', '.join(work.styles)}",
+        f"base        {work.field.base.place}",
+    ]
+    starts = {
+        name: f", against base and {start}"
+        for name, start in work.field.starts.items()
+        if start != "base"
+    }
+    lines += [
+        f"candidate   {m.name}: {m.place}{starts.get(m.name, '')}" for m in work.field.candidates
+    ]
+    chats, read = (
+        [m for m in work.field.models if is_chat_model(m.place)],
+        sum(len(str(p.messages)) for p in work.prompts) // 4,
+    )
     local = n * (len(work.field.models) - len(chats))
     lines += [f"replies     {local:,} by models in this process"] if local else []
-    lines += [f"replies     {add_up(estimate(m.place, n, read, n * c.max_tokens) for m in chats)}"] if chats else []
+    lines += (
+        [f"replies     {add_up(estimate(m.place, n, read, n * c.max_tokens) for m in chats)}"]
+        if chats
+        else []
+    )
     lines += [f"judge       {judge.model}: {_judging_cost(work)}"]
     return "\n".join([*lines, f"results     {work.folder}"])
 
@@ -255,32 +409,62 @@ def _plan(work: _ComparisonPlan) -> str:
 def _judging_cost(work: _ComparisonPlan) -> str:
     "Estimate what a judge is asked, with replies as long as they may be"
     judge, said = work.settings.judge, "x" * (4 * work.settings.compare.max_tokens)
-    if judge.is_rule(judge.model): return "no chat model is asked"
-    asking = [PairJudge(style, ScriptedClient([]), max_chars=judge.max_chars) for style in work.styles]
-    read = sum(token_estimate(a.request(Pair(p.id, p.messages, said, said))) - a.max_tokens for a in asking for p in work.prompts)
+    if judge.is_rule(judge.model):
+        return "no chat model is asked"
+    asking = [
+        PairJudge(style, ScriptedClient([]), max_chars=judge.max_chars) for style in work.styles
+    ]
+    read = sum(
+        token_estimate(a.request(Pair(p.id, p.messages, said, said))) - a.max_tokens
+        for a in asking
+        for p in work.prompts
+    )
     calls = 2 * work.contests * len(work.prompts) * len(asking)
     return str(estimate(judge.model, calls, 2 * work.contests * read, calls * _VERDICT_TOKENS))
 
 
-_VERDICT_TOKENS = 50 # about what a verdict with its reason takes
+_VERDICT_TOKENS = 50  # about what a verdict with its reason takes
 
 # %% ../../nbs/studies/05_win_rates.ipynb #run_comparison
-IN_MEMORY = "hf/", "vllm-offline/" # judges that need the memory in which models answer
+IN_MEMORY = "hf/", "vllm-offline/"  # judges that need the memory in which models answer
 
 
 def _run_comparison(work: _ComparisonPlan) -> list[Contest]:
     "Let the models answer and the judges decide, and keep the result"
-    c, ledgers = work.settings.compare, [Ledger(budget=part.budget) for part in (work.settings.compare, work.settings.judge)]
+    c, ledgers = (
+        work.settings.compare,
+        [Ledger(budget=part.budget) for part in (work.settings.compare, work.settings.judge)],
+    )
     with alone(work.folder, "--compare.out"):
         work.folder.mkdir(parents=True, exist_ok=True)
-        for ledger, account in zip(ledgers, ("models", "judge")): ledger.keep(work.folder / CHARGES, account)
-        judge = replace(work.settings.judge, cache=work.settings.judge.cache or str(work.folder / "answers"))
-        def judges(): return judge.judges(work.styles, ledger=ledgers[1])
-        asked = [] if judge.model.startswith(IN_MEMORY) else judges()  # a missing key is said at once
-        replies = {m.name: m.replies(work.asked(m), c, work.folder / "replies", ledgers[0]) for m in work.field.models}
+        for ledger, account in zip(ledgers, ("models", "judge")):
+            ledger.keep(work.folder / CHARGES, account)
+        judge = replace(
+            work.settings.judge, cache=work.settings.judge.cache or str(work.folder / "answers")
+        )
+
+        def judges():
+            return judge.judges(work.styles, ledger=ledgers[1])
+
+        asked = (
+            [] if judge.model.startswith(IN_MEMORY) else judges()
+        )  # a missing key is said at once
+        replies = {
+            m.name: m.replies(work.asked(m), c, work.folder / "replies", ledgers[0])
+            for m in work.field.models
+        }
         base = replies.pop("base")
-        found = run_sync(compare([p.messages for p in work.prompts], replies, base, asked or judges(), work.field.starts,
-                                 [p.id for p in work.prompts], [p.cluster for p in work.prompts]))
+        found = run_sync(
+            compare(
+                [p.messages for p in work.prompts],
+                replies,
+                base,
+                asked or judges(),
+                work.field.starts,
+                [p.id for p in work.prompts],
+                [p.cluster for p in work.prompts],
+            )
+        )
         _save_contests(work, found, sum(ledgers, Ledger()))
     return found
 
@@ -288,9 +472,15 @@ def _run_comparison(work: _ComparisonPlan) -> list[Contest]:
 def _gains(
     contests: Sequence[Contest],
     seed: int = 0,
-) -> list[tuple[str, str, str, Interval]]: # judge, before, after, difference of their win rates against the base
+) -> list[
+    tuple[str, str, str, Interval]
+]:  # judge, before, after, difference of their win rates against the base
     "Compare each candidate with the one before it, on the same prompts"
-    pairs = [(a, b) for a, b in pairwise(x for x in contests if x.against == "base") if a.judge == b.judge and not b.candidate.startswith("oracle ")]
+    pairs = [
+        (a, b)
+        for a, b in pairwise(x for x in contests if x.against == "base")
+        if a.judge == b.judge and not b.candidate.startswith("oracle ")
+    ]
     return [(a.judge, a.candidate, b.candidate, b.gain_over(a, seed)) for a, b in pairs]
 
 
@@ -298,35 +488,71 @@ def _save_contests(work: _ComparisonPlan, contests: Sequence[Contest], spent: Le
     "Write results, pairs and table, all or nothing"
     c = work.settings.compare
     rates = [win_rate(contest, c.seed) for contest in contests]
-    prompts = {"source": work.source, "n": len(work.prompts), "left_out": work.skipped, "fingerprint": fingerprint(work.prompts)}
-    meta = {"schema_version": 1, "settings": work.settings.to_dict(), "styles": work.styles, "judges": list(dict.fromkeys(x.judge for x in contests)),
-            "models": {m.name: m.key() for m in work.field.models}, "prompts": prompts, "versions": versions(), "commit": git_commit(),
-            "ledger": spent.to_dict(), "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    told = {"meta": meta, "rates": [r._asdict() | {"coverage": r.coverage} for r in rates],
-            "gains": [dict(zip(("judge", "before", "after", "gain"), row)) for row in _gains(contests, c.seed)]}
+    prompts = {
+        "source": work.source,
+        "n": len(work.prompts),
+        "left_out": work.skipped,
+        "fingerprint": fingerprint(work.prompts),
+    }
+    meta = {
+        "schema_version": 1,
+        "settings": work.settings.to_dict(),
+        "styles": work.styles,
+        "judges": list(dict.fromkeys(x.judge for x in contests)),
+        "models": {m.name: m.key() for m in work.field.models},
+        "prompts": prompts,
+        "versions": versions(),
+        "commit": git_commit(),
+        "ledger": spent.to_dict(),
+        "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    told = {
+        "meta": meta,
+        "rates": [r._asdict() | {"coverage": r.coverage} for r in rates],
+        "gains": [
+            dict(zip(("judge", "before", "after", "gain"), row)) for row in _gains(contests, c.seed)
+        ],
+    }
     with atomic_path(work.folder / "results") as new:
         write_jsonl(new / "pairs.jsonl", [row for contest in contests for row in contest.rows()])
         atomic_write(new / "table.md", win_table(rates).markdown() + "\n")
         atomic_write(new / "results.json", to_json(told, indent=1) + "\n")
 
 # %% ../../nbs/studies/05_win_rates.ipynb #compare_command
-ABOUT = ("Which of two models' replies does a taste prefer, pair by pair? Style, prompts and base model are those of A's run, unless settings say "
-         "otherwise. --compare.sweep true goes over the checkpoints of the run, --compare.oracle true adds the base model that is told what the user wants.")
+ABOUT = (
+    "Which of two models' replies does a taste prefer, pair by pair? Style, prompts and base model are those of A's run, unless settings say "
+    "otherwise. --compare.sweep true goes over the checkpoints of the run, --compare.oracle true adds the base model that is told what the user wants."
+)
 INPUTS = "A and B: a run (NAME, NAME:MODEL), a folder, a model of the Hub or a chat model; without B, the base of A's run"
 
 
 def compare_command(argv: Sequence[str]) -> int:  # exit code
     "Compare models by what a user prefers"
-    work = _prepare(parse({"compare": _ComparisonConfig, "judge": _PairJudgeConfig}, argv, ABOUT, INPUTS, runs=False))
+    work = _prepare(
+        parse(
+            {"compare": _ComparisonConfig, "judge": _PairJudgeConfig},
+            argv,
+            ABOUT,
+            INPUTS,
+            runs=False,
+        )
+    )
     print(_plan(work), flush=True)
-    if work.settings.dry_run: return 0
+    if work.settings.dry_run:
+        return 0
     quiet_libraries()
     contests, seed = _run_comparison(work), work.settings.compare.seed
     rates = [win_rate(contest, seed) for contest in contests]
     print(f"\n{win_table(rates)}\n")
-    if later := [[*names, f"{number_text(i.value, '+.2f')} ({range_text(i.low, i.high, '+.2f')})"] for *names, i in _gains(contests, seed)]:
+    if later := [
+        [*names, f"{number_text(i.value, '+.2f')} ({range_text(i.low, i.high, '+.2f')})"]
+        for *names, i in _gains(contests, seed)
+    ]:
         print(f"{Table(['judge', 'from', 'to', 'win rate against base'], later, 'lllr')}\n")
     if silent := sum(rate.none for rate in rates):
-        print(f"{silent:,} of {sum(r.n for r in rates):,} pairs have no verdict; {work.folder / 'results' / 'pairs.jsonl'} says why", file=sys.stderr)
+        print(
+            f"{silent:,} of {sum(r.n for r in rates):,} pairs have no verdict; {work.folder / 'results' / 'pairs.jsonl'} says why",
+            file=sys.stderr,
+        )
     print(f"results: {work.folder / 'results'}")
     return 0

@@ -29,8 +29,15 @@ def _is_whole(
 ) -> bool:
     "Tell whether every part of a checkpoint is there and was written to its end (torch's archives end with their index)"
     from safetensors import SafetensorError, safe_open
-    weights, random, split = list(path.glob("*.safetensors")), list(path.glob("rng_state*.pth")), _slices(path)
-    complete = (weights or split) and ((path / "rng_state.pth").exists() or len(random) >= process_count())
+
+    weights, random, split = (
+        list(path.glob("*.safetensors")),
+        list(path.glob("rng_state*.pth")),
+        _slices(path),
+    )
+    complete = (weights or split) and (
+        (path / "rng_state.pth").exists() or len(random) >= process_count()
+    )
     try:
         for file in {path / "trainer_state.json", *path.glob("*.json")}:
             json.loads(file.read_text("utf-8"))
@@ -47,8 +54,11 @@ def _slices(path):
     parts = [path / part for part in ("pytorch_model_fsdp_0/.metadata", "optimizer_0/.metadata")]
     files = [path / part for part in ("pytorch_model_fsdp.bin", "optimizer.bin")]
     zero = [*path.glob("global_step*/*_states.pt")]
-    if all(part.is_file() for part in parts) or all(map(is_zipfile, files)): return "FSDP"
-    return "DeepSpeed" if zero and (path / "latest").is_file() and all(map(is_zipfile, zero)) else ""
+    if all(part.is_file() for part in parts) or all(map(is_zipfile, files)):
+        return "FSDP"
+    return (
+        "DeepSpeed" if zero and (path / "latest").is_file() and all(map(is_zipfile, zero)) else ""
+    )
 
 # %% ../../nbs/training/03_checkpoints.ipynb #latest_checkpoint
 def latest_checkpoint(
@@ -63,14 +73,25 @@ def latest_checkpoint(
         shutil.rmtree(aside, ignore_errors=True)  # of an earlier stop
         path.rename(aside)
         further = f"goes on from {whole[-1].name}" if whole else "starts again"
-        print(f"{path} is not whole, as a stop while it is written leaves it: it is {aside.name} now, "
-              f"and the stage {further}", flush=True)
+        print(
+            f"{path} is not whole, as a stop while it is written leaves it: it is {aside.name} now, "
+            f"and the stage {further}",
+            flush=True,
+        )
     wait_for_all()
     if whole and (before := _slices(whole[-1])) != shards():
         how = f"by processes that share a model ({before})" if before else f"without {shards()}"
-        raise TrainerError(f"{whole[-1]} was written {how}, and cannot go on otherwise. Start as before, or begin anew with --fresh.")
-    if whole and shards() == "DeepSpeed" and (count := len([*whole[-1].glob("rng_state_*.pth")])) != process_count():
-        raise TrainerError(f"{whole[-1]} was written by {count} processes, and DeepSpeed cannot share it out among {process_count()}. Start {count}, or begin anew with --fresh.")
+        raise TrainerError(
+            f"{whole[-1]} was written {how}, and cannot go on otherwise. Start as before, or begin anew with --fresh."
+        )
+    if (
+        whole
+        and shards() == "DeepSpeed"
+        and (count := len([*whole[-1].glob("rng_state_*.pth")])) != process_count()
+    ):
+        raise TrainerError(
+            f"{whole[-1]} was written by {count} processes, and DeepSpeed cannot share it out among {process_count()}. Start {count}, or begin anew with --fresh."
+        )
     return str(whole[-1]) if whole else None
 
 # %% ../../nbs/training/03_checkpoints.ipynb #set_random_state
@@ -108,7 +129,9 @@ def _leave_checkpoint(
         return
     if not _is_whole(folder / f"checkpoint-{step}"):
         trainer._save_checkpoint(trainer.model, trial=None)
-    error.add_note(f"Stopped after step {step}; a resumed run goes on from {folder / f'checkpoint-{step}'}.")
+    error.add_note(
+        f"Stopped after step {step}; a resumed run goes on from {folder / f'checkpoint-{step}'}."
+    )
 
 # %% ../../nbs/training/03_checkpoints.ipynb #progress_kept
 @contextmanager
@@ -120,14 +143,19 @@ def progress_kept(
     try:
         yield
     except (HumanLMError, KeyboardInterrupt) as e:
-        trainer.policy.worker.submit(int).result()  # whatever is still being written draws from the same numbers
+        trainer.policy.worker.submit(
+            int
+        ).result()  # whatever is still being written draws from the same numbers
         _set_random_state(before)
         trainer.state.num_input_tokens_seen = seen
         _leave_checkpoint(trainer, e)
         raise
 
 # %% ../../nbs/training/03_checkpoints.ipynb #logged_tokens
-COUNTS = ("tokens/generated", "tokens/others")  # by the policy, and by second models inside the rollouts
+COUNTS = (
+    "tokens/generated",
+    "tokens/others",
+)  # by the policy, and by second models inside the rollouts
 
 
 def _logged_tokens(
@@ -161,4 +189,9 @@ def is_spent(
     "Tell whether a run had used up its budget at a checkpoint, so that nothing is left to train"
     if checkpoint is None or budget is None:
         return False
-    return _logged_tokens(json.loads((Path(checkpoint) / "trainer_state.json").read_text())["log_history"]) >= budget
+    return (
+        _logged_tokens(
+            json.loads((Path(checkpoint) / "trainer_state.json").read_text())["log_history"]
+        )
+        >= budget
+    )

@@ -10,6 +10,7 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import torch
 from trl.trainer.grpo_config import GRPOConfig
@@ -30,20 +31,36 @@ def _default_options(
 ) -> dict[str, Any]:
     "TRL options that suit the device found"
     gpu = torch.cuda.is_available()
-    device = dict(gradient_checkpointing=gpu, dataloader_pin_memory=gpu) | cpu_options() | precision(dtype)
+    device = (
+        dict(gradient_checkpointing=gpu, dataloader_pin_memory=gpu)
+        | cpu_options()
+        | precision(dtype)
+    )
     quiet = dict(report_to="none", disable_tqdm=True, logging_steps=1)
-    grpo = dict(beta=0.0, loss_type="dapo", shuffle_dataset=False, ds3_gather_for_generation=False)  # `whole` gathers
-    return device | quiet | grpo | dict(learning_rate=6e-4, warmup_steps=5, lr_scheduler_type="constant_with_warmup")
+    grpo = dict(
+        beta=0.0, loss_type="dapo", shuffle_dataset=False, ds3_gather_for_generation=False
+    )  # `whole` gathers
+    return (
+        device
+        | quiet
+        | grpo
+        | dict(learning_rate=6e-4, warmup_steps=5, lr_scheduler_type="constant_with_warmup")
+    )
 
 # %% ../../nbs/training/02_options.ipynb #check_cycle
 def _check_cycle(
     args: GRPOConfig,  # the options of one run
 ) -> None:
     "Raise when a checkpoint would fall inside a generation cycle, where a resume cannot be exact"
-    cycle = max(1, (args.steps_per_generation or 1) * args.num_iterations // args.gradient_accumulation_steps)
+    cycle = max(
+        1,
+        (args.steps_per_generation or 1) * args.num_iterations // args.gradient_accumulation_steps,
+    )
     if args.save_strategy == "steps" and args.save_steps % cycle:
-        raise TrainerError(f"trainer.save_steps={args.save_steps:g} is not a multiple of the generation cycle of {cycle} "
-                           f"steps: a run resumed there would differ. Use {cycle} or a multiple of it.")
+        raise TrainerError(
+            f"trainer.save_steps={args.save_steps:g} is not a multiple of the generation cycle of {cycle} "
+            f"steps: a run resumed there would differ. Use {cycle} or a multiple of it."
+        )
 
 # %% ../../nbs/training/02_options.ipynb #check_option
 def _check_option(
@@ -53,10 +70,18 @@ def _check_option(
     "Raise when TRL has no such option, or when a number or a truth value is expected and something else was given"
     check_name(name, GRPOConfig.__dataclass_fields__, "option of the group 'trainer'", TrainerError)
     default = GRPOConfig.__dataclass_fields__[name].default
-    kinds = bool if isinstance(default, bool) else (int, float) if isinstance(default, (int, float)) else object
+    kinds = (
+        bool
+        if isinstance(default, bool)
+        else (int, float)
+        if isinstance(default, (int, float))
+        else object
+    )
     if not isinstance(value, kinds):
         wanted = "true or false" if kinds is bool else "a number"
-        raise TrainerError(f"trainer.{name} must be {wanted}, got {shorten(value)!r}. See --help-trainer.")
+        raise TrainerError(
+            f"trainer.{name} must be {wanted}, got {shorten(value)!r}. See --help-trainer."
+        )
 
 # %% ../../nbs/training/02_options.ipynb #trainer_args
 def trainer_args(
@@ -67,18 +92,38 @@ def trainer_args(
     steps: int,  # generation steps
     max_tokens: int,  # longest completion of any level, in tokens
     seed: int = 0,  # of sampling and data order
-    validate: int | None = None,  # steps between two measurements by the trainer's `measure`; None: none, the last weights count
+    validate: int
+    | None = None,  # steps between two measurements by the trainer's `measure`; None: none, the last weights count
     dtype: str = "float32",  # in which the model computes; its weights should be float32
 ) -> GRPOConfig:
     "Merge TRL's options with ours (HumanLM, section 6.4 lists the paper's); errors name what is wrong"
     for name, value in options.items():
         _check_option(name, value)
-    batch = dict(num_generations=group, max_steps=steps, max_completion_length=max_tokens, save_steps=max(1, steps // 4), seed=seed)
-    merged = _default_options(dtype) | batch | options | shares(prompts, group, options, process_count()).options()
+    batch = dict(
+        num_generations=group,
+        max_steps=steps,
+        max_completion_length=max_tokens,
+        save_steps=max(1, steps // 4),
+        seed=seed,
+    )
+    merged = (
+        _default_options(dtype)
+        | batch
+        | options
+        | shares(prompts, group, options, process_count()).options()
+    )
     merged.pop("generation_batch_size", None)  # the same in other words, and TRL takes one of them
     if validate:
-        merged |= dict(eval_strategy="steps", eval_steps=validate, save_strategy="steps", save_steps=validate, load_best_model_at_end=True,
-                       metric_for_best_model="validation", greater_is_better=True, num_generations_eval=1)
+        merged |= dict(
+            eval_strategy="steps",
+            eval_steps=validate,
+            save_strategy="steps",
+            save_steps=validate,
+            load_best_model_at_end=True,
+            metric_for_best_model="validation",
+            greater_is_better=True,
+            num_generations_eval=1,
+        )
     args = _trl_args(str(out), merged)
     _check_cycle(args)
     return args
@@ -86,19 +131,34 @@ def trainer_args(
 # %% ../../nbs/training/02_options.ipynb #_trl_args
 def _trl_args(out, options):
     if options.get("use_vllm") and find_spec("vllm") is None:
-        raise TrainerError("trainer.use_vllm needs vLLM, which is not installed: pip install 'trl[vllm]' on a machine with a GPU, "
-                           "or leave the option out.")
+        raise TrainerError(
+            "trainer.use_vllm needs vLLM, which is not installed: pip install 'trl[vllm]' on a machine with a GPU, "
+            "or leave the option out."
+        )
     if options.get("deepspeed"):
-        raise TrainerError("trainer.deepspeed is not how a run is split. Leave it out, and start with accelerate launch --config_file configs/engines/accelerate-8-zero3.yaml.")
+        raise TrainerError(
+            "trainer.deepspeed is not how a run is split. Leave it out, and start with accelerate launch --config_file configs/engines/accelerate-8-zero3.yaml."
+        )
     if "bnb" in str(options.get("optim")) and find_spec("bitsandbytes") is None:
-        raise TrainerError(f"trainer.optim {options['optim']} needs bitsandbytes, which is not installed: pip install 'humanlm[8bit]', or take adamw_torch.")
-    alone = options["num_generations"] == 1  # TRL asks for two, but nothing in it needs them: halved again behind its check
+        raise TrainerError(
+            f"trainer.optim {options['optim']} needs bitsandbytes, which is not installed: pip install 'humanlm[8bit]', or take adamw_torch."
+        )
+    alone = (
+        options["num_generations"] == 1
+    )  # TRL asks for two, but nothing in it needs them: halved again behind its check
     sizes = {name: options[name] for name in ("num_generations", "per_device_train_batch_size")}
     try:
-        args: Any = GRPOConfig(output_dir=out, **options | {name: size * 2 for name, size in sizes.items() if alone})
+        args: Any = GRPOConfig(
+            output_dir=out, **options | {name: size * 2 for name, size in sizes.items() if alone}
+        )
     except (ValueError, TypeError, ImportError) as e:
-        raise TrainerError(f"TRL refuses the options of the group 'trainer': {shorten(e, 300)} See --help-trainer.") from e
+        raise TrainerError(
+            f"TRL refuses the options of the group 'trainer': {shorten(e, 300)} See --help-trainer."
+        ) from e
     if alone:
         args.generation_batch_size //= 2
-        args.num_generations, args.per_device_train_batch_size = 1, sizes["per_device_train_batch_size"]
+        args.num_generations, args.per_device_train_batch_size = (
+            1,
+            sizes["per_device_train_batch_size"],
+        )
     return args

@@ -34,7 +34,11 @@ class TrainerPolicy(ModelPolicy):
         max_prompt_tokens: int = 1024,  # longer prompts lose their oldest messages
     ):
         super().__init__(trainer.model, trainer._tokenizer, max_prompt_tokens)
-        self.trainer, self.seed, self.temperature = trainer, trainer.args.seed, trainer.args.temperature
+        self.trainer, self.seed, self.temperature = (
+            trainer,
+            trainer.args.seed,
+            trainer.args.temperature,
+        )
 
     @property
     def step(self) -> int:
@@ -46,37 +50,79 @@ class TrainerPolicy(ModelPolicy):
         "Whether other processes ask with this one"
         return process_count() > 1
 
-    def write(self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Prefixes | None = None) -> list[Completion]:
+    def write(
+        self,
+        rows: Sequence[dict],
+        sampling: Sampling | None = None,
+        prefixes: Prefixes | None = None,
+    ) -> list[Completion]:
         "Complete every row with the current weights; the processes come here together, also one that has nothing to ask"
-        t, prompts, counts = self.trainer, [self.prompt_ids(row) for row in rows], gather_object([len(rows)])
+        t, prompts, counts = (
+            self.trainer,
+            [self.prompt_ids(row) for row in rows],
+            gather_object([len(rows)]),
+        )
         if prefixes is not None and self.goes_on():
             how = {name: getattr(t.args, name) for name in ("temperature", "top_k", "top_p")}
-            caps, stops, seeds = ([row[name] for row in rows] for name in ("max_tokens", "stop", "seed"))
-            return generate(t.model, self.tokenizer, prompts, caps, stops, seed=seeds, prefixes=prefixes, **how)
-        asked = prompts + [[t.eos_token_ids[0]]] * (max(counts) - len(rows) if t.use_vllm else 0)  # its server gives all an equal share
+            caps, stops, seeds = (
+                [row[name] for row in rows] for name in ("max_tokens", "stop", "seed")
+            )
+            return generate(
+                t.model, self.tokenizer, prompts, caps, stops, seed=seeds, prefixes=prefixes, **how
+            )
+        asked = prompts + [[t.eos_token_ids[0]]] * (
+            max(counts) - len(rows) if t.use_vllm else 0
+        )  # its server gives all an equal share
         with t.limits(rows), _joint_draws(t, counts):
             ids, logps = t._generate_single_turn(asked, None, {}, 1) if asked else ([], None)
-        found = zip(rows, prompts, ids[:len(rows)], (logps or [None] * len(asked))[:len(rows)], strict=True)
-        return [cut_completion(self.tokenizer, c, row["stop"], row["max_tokens"], t.eos_token_ids, p, l) for row, p, c, l in found]
+        found = zip(
+            rows,
+            prompts,
+            ids[: len(rows)],
+            (logps or [None] * len(asked))[: len(rows)],
+            strict=True,
+        )
+        return [
+            cut_completion(self.tokenizer, c, row["stop"], row["max_tokens"], t.eos_token_ids, p, l)
+            for row, p, c, l in found
+        ]
 
     def goes_on(self) -> bool:
         "Tell whether our own generation, which goes on from known prefixes, can stand in for TRL's: it needs the weights in one piece, and knows few options"
-        a, engines = self.trainer.args, (self.trainer.use_vllm, self.trainer.use_transformers_continuous_batching)
-        plain = not any(engines) and not a.generation_kwargs and a.min_p is None and a.repetition_penalty == 1.0
-        return plain and self.trainer.accelerator.distributed_type in ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP", "DEEPSPEED")
+        a, engines = (
+            self.trainer.args,
+            (self.trainer.use_vllm, self.trainer.use_transformers_continuous_batching),
+        )
+        plain = (
+            not any(engines)
+            and not a.generation_kwargs
+            and a.min_p is None
+            and a.repetition_penalty == 1.0
+        )
+        return plain and self.trainer.accelerator.distributed_type in (
+            "NO",
+            "MULTI_CPU",
+            "MULTI_GPU",
+            "FSDP",
+            "DEEPSPEED",
+        )
 
     def given(self, row: dict) -> Completion:
         "Make the completion of a row that is not generated; where TRL wants log-probabilities, with those of the model"
         found = super().given(row)
         if not self.trainer.use_vllm:
             return found
-        return found._replace(logps=self.token_logps([[*found.prompt_ids]], [[*found.ids]])[0].tolist())
+        return found._replace(
+            logps=self.token_logps([[*found.prompt_ids]], [[*found.ids]])[0].tolist()
+        )
 
     def computing(self) -> Any:
         "Give the context of the number format of training"
         if not in_one_piece(self.model):
-            raise TrainerError("A rollout or a reward asks the model for log-probabilities, which a split model cannot compute while vLLM writes. "
-                               "Use --trainer.use_vllm false, or a model on each GPU (accelerate launch --multi_gpu).")
+            raise TrainerError(
+                "A rollout or a reward asks the model for log-probabilities, which a split model cannot compute while vLLM writes. "
+                "Use --trainer.use_vllm false, or a model on each GPU (accelerate launch --multi_gpu)."
+            )
         return self.trainer.accelerator.autocast()
 
     def everywhere(self, count: int) -> int:
@@ -93,14 +139,21 @@ def _joint_draws(
     if len(counts) == 1 or trainer.use_vllm or trainer.use_transformers_continuous_batching:
         yield
         return
-    before, drawn, known = sum(counts[:trainer.accelerator.process_index]), 0, torch.multinomial
+    before, drawn, known = sum(counts[: trainer.accelerator.process_index]), 0, torch.multinomial
     own = slice(before, before + counts[trainer.accelerator.process_index])
-    words, device = trainer.model.get_output_embeddings().weight.shape[0], trainer.accelerator.device
-    def noise(): return torch.empty(sum(counts), words, device=device).exponential_()
+    words, device = (
+        trainer.model.get_output_embeddings().weight.shape[0],
+        trainer.accelerator.device,
+    )
+
+    def noise():
+        return torch.empty(sum(counts), words, device=device).exponential_()
+
     def multinomial(probabilities, num_samples):  # as torch draws one sample
         nonlocal drawn
         drawn += 1
         return (probabilities / noise()[own]).argmax(-1, keepdim=True)
+
     torch.multinomial = multinomial
     try:
         yield
@@ -117,11 +170,13 @@ def changed(
 ) -> Iterator[None]:
     "Let an engine write with other settings for a while"
     before = {name: getattr(engine, name) for name in values}
-    for name, value in values.items(): setattr(engine, name, value)
+    for name, value in values.items():
+        setattr(engine, name, value)
     try:
         yield
     finally:
-        for name, value in before.items(): setattr(engine, name, value)
+        for name, value in before.items():
+            setattr(engine, name, value)
 
 
 class LentEngine:
@@ -138,16 +193,44 @@ class LentEngine:
     def takes(self, model: Any) -> bool:
         "Whether it can hold the weights of a model: those of the run have one architecture"
         place = getattr(model, "place", None)
-        return model is self.holds or self.folder is not None and place is not None and Path(place[0]).parent == self.folder
+        return (
+            model is self.holds
+            or self.folder is not None
+            and place is not None
+            and Path(place[0]).parent == self.folder
+        )
 
-    def write(self, loaded: Any, prompts: Sequence[list[int]], cap: int, stop: Sequence[str], options: tuple[float, int, float],
-              most: int) -> list[tuple[list[int], list[float]]]:  # most: rows that any of the processes asks for
+    def write(
+        self,
+        loaded: Any,
+        prompts: Sequence[list[int]],
+        cap: int,
+        stop: Sequence[str],
+        options: tuple[float, int, float],
+        most: int,
+    ) -> list[tuple[list[int], list[float]]]:  # most: rows that any of the processes asks for
         "Give the ids and log-probabilities of each row; all processes come here together"
         engine, (temperature, top_k, top_p) = self.engine, options
-        if loaded[0] is not self.holds: self._hold(loaded[0])
-        own = {name: value for name, value in (engine.generation_kwargs or {}).items() if name != "stop"}
-        with changed(engine, max_completion_length=cap, generation_kwargs=own | {"stop": [*stop]}, temperature=temperature, top_k=top_k, top_p=top_p):
-            _, ids, logps, _ = engine.generate(prompts=[*prompts, *[[loaded[1].eos_token_id]] * (most - len(prompts))], images=None, num_generations=1)
+        if loaded[0] is not self.holds:
+            self._hold(loaded[0])
+        own = {
+            name: value
+            for name, value in (engine.generation_kwargs or {}).items()
+            if name != "stop"
+        }
+        with changed(
+            engine,
+            max_completion_length=cap,
+            generation_kwargs=own | {"stop": [*stop]},
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+        ):
+            _, ids, logps, _ = engine.generate(
+                prompts=[*prompts, *[[loaded[1].eos_token_id]] * (most - len(prompts))],
+                images=None,
+                num_generations=1,
+            )
         return [(ids[i], [first for first, *_ in logps[i]]) for i in range(len(prompts))]
 
     def _hold(self, model):
@@ -157,5 +240,6 @@ class LentEngine:
         self.holds = model
 
 
-_WHOLE = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=None, fsdp_plugin=None))  # what TRL looks at to learn how a model is split
-
+_WHOLE = SimpleNamespace(
+    state=SimpleNamespace(deepspeed_plugin=None, fsdp_plugin=None)
+)  # what TRL looks at to learn how a model is split

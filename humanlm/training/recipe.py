@@ -22,21 +22,28 @@ from ..hardware.performance import StagePlan
 # %% ../../nbs/training/06_recipe.ipynb #Stage
 class Stage(NamedTuple):
     "One stretch of training"
+
     name: str  # of the stage, and of the model it leaves
     start: str  # the stage whose weights it takes, or "base"
-    train: Callable[[Any, str, Any, Any], None]  # (run, stage, model, tokenizer): trains the model in place
+    train: Callable[
+        [Any, str, Any, Any], None
+    ]  # (run, stage, model, tokenizer): trains the model in place
 
 # %% ../../nbs/training/06_recipe.ipynb #Work
 @dataclass
 class Work:
     "What a recipe works on; recipes add fields of their own"
+
     fingerprint: str = ""  # of the data
-    ledgers: Mapping[str, Ledger] = field(default_factory=dict)  # caller → where it spends; "": everybody else
+    ledgers: Mapping[str, Ledger] = field(
+        default_factory=dict
+    )  # caller → where it spends; "": everybody else
     notes: Mapping[str, Any] = field(default_factory=dict)  # more for run.json
 
 # %% ../../nbs/training/06_recipe.ipynb #Recipe
 class Recipe:
     "A system, as training sees it"
+
     groups: Mapping[str, type] = {}  # name → settings class, beside those that all recipes share
     methods: Sequence[str] = ()  # what run.methods means where nothing is said
     comparison: str = ""  # module:function of `humanlm eval`, from a command line to an exit code; empty: runs are compared
@@ -96,7 +103,9 @@ class Recipe:
         "Say in lines what a run would do and cost, without torch"
         return []
 
-    def stage_plans(self, s: Settings, reads: bool) -> Sequence[StagePlan]: # reads: data may be read, to count rows
+    def stage_plans(
+        self, s: Settings, reads: bool
+    ) -> Sequence[StagePlan]:  # reads: data may be read, to count rows
         "Say for each stage what machines would be given to do; nothing: one stage of completions by a method"
         return []
 
@@ -107,6 +116,7 @@ class Recipe:
     def report(self, folder: Path) -> Path:
         "Write the report of a finished run"
         from humanlm.evaluation.report import write_report
+
         return write_report(folder, self.sections())
 
     def sections(self) -> Mapping[str, tuple] | None:
@@ -115,7 +125,9 @@ class Recipe:
 
 # %% ../../nbs/training/06_recipe.ipynb #RECIPES
 def _missing(recipe: Recipe, method: str, what: str) -> ConfigError:
-    return ConfigError(f"The recipe {type(recipe).__name__} has no method {method}. Write it; it gives {what}.")
+    return ConfigError(
+        f"The recipe {type(recipe).__name__} has no method {method}. Write it; it gives {what}."
+    )
 
 
 RECIPES: dict[str, str] = {
@@ -134,12 +146,15 @@ def find_recipe(
     found = find_plugin(name, RECIPES, "run.recipe")
     found = found() if isinstance(found, type) and issubclass(found, Recipe) else found
     if not isinstance(found, Recipe):
-        raise ConfigError(f"run.recipe {shorten(name)!r} is no recipe: {shorten(repr(found))}. Give a subclass of humanlm.training.recipe.Recipe, or an object of one.")
+        raise ConfigError(
+            f"run.recipe {shorten(name)!r} is no recipe: {shorten(repr(found))}. Give a subclass of humanlm.training.recipe.Recipe, or an object of one."
+        )
     return found
 
 # %% ../../nbs/training/06_recipe.ipynb #Engine
 class Engine:
     "Who takes the steps of a method, beside TRL"
+
     groups: Mapping[str, type] = {}  # name → settings class, beside those of the recipe
 
     def check(self, s: Settings) -> None:
@@ -164,13 +179,27 @@ class Engine:
         "Give what --print_config shows beside the settings"
         return ""
 
-    def lessons(self, run: Any, stage: str, model: Any, tokenizer: Any, rows: Sequence[dict], out: Path) -> bool:
+    def lessons(
+        self, run: Any, stage: str, model: Any, tokenizer: Any, rows: Sequence[dict], out: Path
+    ) -> bool:
         "Train a model in place on supervised rows; False leaves them to TRL"
         return False
 
-    def learn(self, run: Any, stage: str, model: Any, tokenizer: Any, method: Any, rows: Sequence[dict], tokens: int, callbacks: Sequence[Any]) -> None:
+    def learn(
+        self,
+        run: Any,
+        stage: str,
+        model: Any,
+        tokenizer: Any,
+        method: Any,
+        rows: Sequence[dict],
+        tokens: int,
+        callbacks: Sequence[Any],
+    ) -> None:
         "Train a model in place on rows in training order"
-        raise ConfigError(f"The engine {type(self).__name__} has no method learn. Write it; it trains the model in place.")
+        raise ConfigError(
+            f"The engine {type(self).__name__} has no method learn. Write it; it trains the model in place."
+        )
 
 
 ENGINES: dict[str, str] = {"verl": "humanlm.engines.verl:engine"}
@@ -180,8 +209,11 @@ def find_engine(
     name: str | None,  # one of `ENGINES`, or module:name; None or trl: nobody else
 ) -> Engine | None:
     "Give the engine of a name; None where TRL takes the steps"
-    if name in (None, "trl"): return None
+    if name in (None, "trl"):
+        return None
     found = find_plugin(name, ENGINES | {"trl": ""}, "run.engine")
     if not isinstance(found, Engine):
-        raise ConfigError(f"run.engine {shorten(name)!r} is no engine: {shorten(repr(found))}. Give an object of a subclass of humanlm.training.recipe.Engine.")
+        raise ConfigError(
+            f"run.engine {shorten(name)!r} is no engine: {shorten(repr(found))}. Give an object of a subclass of humanlm.training.recipe.Engine."
+        )
     return found

@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from ..core.basics import ConfigError, atomic_write, require, require_all, run_sync, shorten, to_json
+from humanlm.core.basics import (
+    ConfigError,
+    atomic_write,
+    require,
+    require_all,
+    run_sync,
+    shorten,
+    to_json,
+)
 from ..core.config import RunConfig, SFTConfig, Settings, read_yaml
 from ..core.grammar import cut_line, parse
 from ..core.plugins import require_workers
@@ -35,16 +43,36 @@ from ..methods.shares import Shares, shares
 
 # %% ../../nbs/training/07_run.ipynb #COMMON
 COMMON: dict[str, type] = {
-    "run": RunConfig, "model": ModelConfig, "sft": SFTConfig, "rollout": RolloutConfig, "trainer": dict, "plan": PlanConfig,
+    "run": RunConfig,
+    "model": ModelConfig,
+    "sft": SFTConfig,
+    "rollout": RolloutConfig,
+    "trainer": dict,
+    "plan": PlanConfig,
 }
 
 
-def groups_of(recipe: Recipe, argv: Sequence[str] = ()) -> dict[str, type]:  # argv: a command line, which may name an engine
+def groups_of(
+    recipe: Recipe, argv: Sequence[str] = ()
+) -> dict[str, type]:  # argv: a command line, which may name an engine
     "Give all groups of settings; a recipe may refine a shared one, by a subclass or by defaults, but not take its name for another"
-    def refines(own, shared): return isinstance(own, shared) if shared is dict else isinstance(own, type) and issubclass(own, shared)
-    taken = [name for name in COMMON.keys() & recipe.groups.keys() if not refines(recipe.groups[name], COMMON[name])]
+
+    def refines(own, shared):
+        return (
+            isinstance(own, shared)
+            if shared is dict
+            else isinstance(own, type) and issubclass(own, shared)
+        )
+
+    taken = [
+        name
+        for name in COMMON.keys() & recipe.groups.keys()
+        if not refines(recipe.groups[name], COMMON[name])
+    ]
     if taken:
-        raise ConfigError(f"The recipe {type(recipe).__name__} has groups of settings that all recipes share: {', '.join(sorted(taken))}. Name them otherwise.")
+        raise ConfigError(
+            f"The recipe {type(recipe).__name__} has groups of settings that all recipes share: {', '.join(sorted(taken))}. Name them otherwise."
+        )
     engine = find_engine(engine_name(argv))
     return COMMON | dict(recipe.groups) | (dict(engine.groups) if engine else {})
 
@@ -80,7 +108,12 @@ def read_settings(
     "Find the recipe and read the settings; `ConfigError` lists every problem"
     recipe = find_recipe(recipe_name(argv))
     if "--print_config" in argv and (engine := find_engine(engine_name(argv))):
-        plain = with_methods(parse(groups_of(recipe, argv), [word for word in argv if word != "--print_config"], about), recipe)
+        plain = with_methods(
+            parse(
+                groups_of(recipe, argv), [word for word in argv if word != "--print_config"], about
+            ),
+            recipe,
+        )
         print(engine.shown(recipe.settle(plain)))
     settings = parse(groups_of(recipe, argv), argv, about)
     return recipe, recipe.settle(with_methods(settings, recipe))
@@ -88,12 +121,17 @@ def read_settings(
 
 def with_methods(settings: Settings, recipe: Recipe) -> Settings:
     "Fill in what the recipe trains where nothing is said"
-    return settings.changed(run={"methods": list(recipe.methods)}) if settings.run.methods is None else settings
+    return (
+        settings.changed(run={"methods": list(recipe.methods)})
+        if settings.run.methods is None
+        else settings
+    )
 
 # %% ../../nbs/training/07_run.ipynb #Run
 @dataclass
 class Run:
     "One run: its settings, its folder, its recipe, and what the recipe works on"
+
     settings: Settings
     folder: Path
     recipe: Recipe
@@ -124,16 +162,32 @@ class Run:
     def load(self, name: str, trains: bool = False) -> tuple[Any, Any]:
         "Load the weights and the tokenizer of a model; weights that will be trained as float32, in which small steps add up"
         from humanlm.models.checkpoints import load_model
+
         own = self.settings.model
-        return load_model(self.model_folder(name), own.template, "float32" if trains and not own.lora_rank else own.dtype)
+        return load_model(
+            self.model_folder(name),
+            own.template,
+            "float32" if trains and not own.lora_rank else own.dtype,
+        )
 
     def watch(self, stage: str) -> tuple:
         "Make what shows progress, and keeps every log of a stage in `metrics.jsonl` and where `run.wandb` says"
         from humanlm.training.sft import MetricsLog, Progress, WandbLog
-        more = [WandbLog(stage)] if self.settings.run.wandb else []
-        return (Progress(stage), MetricsLog(self.folder / "metrics.jsonl", stage), *more) if is_main_process() else ()
 
-    def kept(self, path: str, make: Callable[[], Any], save: Callable[[Path, Any], Any], load: Callable[[Path], Any]) -> Any:
+        more = [WandbLog(stage)] if self.settings.run.wandb else []
+        return (
+            (Progress(stage), MetricsLog(self.folder / "metrics.jsonl", stage), *more)
+            if is_main_process()
+            else ()
+        )
+
+    def kept(
+        self,
+        path: str,
+        make: Callable[[], Any],
+        save: Callable[[Path, Any], Any],
+        load: Callable[[Path], Any],
+    ) -> Any:
         "Make something once, and keep it in the run's folder"
         place = self.folder / path
         if not place.exists():
@@ -158,9 +212,16 @@ def tracked(run: Run) -> Iterator[None]:
         yield
         return
     import wandb
+
     own = run.kept("wandb.id", lambda: uuid4().hex[:12], atomic_write, Path.read_text)
-    there = wandb.init(project=run.settings.run.wandb, name=run.settings.run.name, id=own, resume="allow", dir=str(run.folder),
-                       config=run.settings.to_dict())
+    there = wandb.init(
+        project=run.settings.run.wandb,
+        name=run.settings.run.name,
+        id=own,
+        resume="allow",
+        dir=str(run.folder),
+        config=run.settings.to_dict(),
+    )
     for stage in run.recipe.stages(run):
         there.define_metric(f"{stage.name}/*", step_metric=f"{stage.name}/step")
     try:
@@ -178,14 +239,36 @@ def _tables(folder: Path, most: int = 100) -> dict[str, Any]:  # most: texts of 
     from humanlm.data.viz import spread
     from humanlm.evaluation.measured import load_measured
     from humanlm.evaluation.report import RunFolder
-    found, measured = RunFolder(folder), {path.stem: load_measured(path) for path in sorted((folder / "measured").glob("*.jsonl"))}
-    rows = {"evaluation/means": [asdict(row) for row in found.results.rows],
-            "evaluation/differences": [asdict(row) for row in found.results.paired],
-            "evaluation/texts": [{"model": name, "unit": m.unit, "values": to_json(m.values), "texts": to_json(m.shown)}
-                                 for name, units in measured.items() for m in spread(units, most)],
-            "samples": [{"stage": stage, "step": t.step, "row": t.row_id, "rewards": to_json(t.rewards), "text": t.text}
-                        for stage, samples in found.samples.items() for t in spread(samples, most)]}
-    tables: dict[str, Any] = {name: Table(columns=list(own[0]), data=[list(row.values()) for row in own]) for name, own in rows.items() if own}
+
+    found, measured = (
+        RunFolder(folder),
+        {path.stem: load_measured(path) for path in sorted((folder / "measured").glob("*.jsonl"))},
+    )
+    rows = {
+        "evaluation/means": [asdict(row) for row in found.results.rows],
+        "evaluation/differences": [asdict(row) for row in found.results.paired],
+        "evaluation/texts": [
+            {"model": name, "unit": m.unit, "values": to_json(m.values), "texts": to_json(m.shown)}
+            for name, units in measured.items()
+            for m in spread(units, most)
+        ],
+        "samples": [
+            {
+                "stage": stage,
+                "step": t.step,
+                "row": t.row_id,
+                "rewards": to_json(t.rewards),
+                "text": t.text,
+            }
+            for stage, samples in found.samples.items()
+            for t in spread(samples, most)
+        ],
+    }
+    tables: dict[str, Any] = {
+        name: Table(columns=list(own[0]), data=[list(row.values()) for row in own])
+        for name, own in rows.items()
+        if own
+    }
     report = folder / "report.html"
     return tables | ({"report": Html(report.read_text("utf-8"))} if report.exists() else {})
 
@@ -197,20 +280,29 @@ def updates(settings: Settings) -> int:
 
 def shares_of(settings: Settings) -> Shares:
     "How the processes of this run share the completions of a step out; in a plan, one for each of its GPUs"
-    engine, planned = find_engine(settings.run.engine), settings.plan.gpus if settings.dry_run else 0
+    engine, planned = (
+        find_engine(settings.run.engine),
+        settings.plan.gpus if settings.dry_run else 0,
+    )
     count = engine.processes(settings) if engine else planned or process_count()
-    return shares(settings.rollout.num_prompts, settings.rollout.group_size, settings.trainer, count)
+    return shares(
+        settings.rollout.num_prompts, settings.rollout.group_size, settings.trainer, count
+    )
 
 
 def max_steps(settings: Settings, rows: int = 0) -> int:
     "Optimiser steps of a method at most: `max_steps`, or `num_train_epochs` over its rows; a token budget may end it earlier"
     own = settings.trainer
     if rows and "num_train_epochs" in own and "max_steps" not in own:
-        return math.ceil(own["num_train_epochs"] * rows / settings.rollout.num_prompts) * updates(settings)
+        return math.ceil(own["num_train_epochs"] * rows / settings.rollout.num_prompts) * updates(
+            settings
+        )
     return int(own.get("max_steps", 100))
 
 
-def planned_steps(settings: Settings, rows: int | None) -> int | None:  # rows: None: nobody has counted them
+def planned_steps(
+    settings: Settings, rows: int | None
+) -> int | None:  # rows: None: nobody has counted them
     "Generations of a method at most; None where that follows from its rows"
     own = settings.trainer
     unknown = rows is None and "num_train_epochs" in own and "max_steps" not in own
@@ -220,18 +312,28 @@ def planned_steps(settings: Settings, rows: int | None) -> int | None:  # rows: 
 def method_args(settings: Settings, out: Path, max_tokens: int, rows: int = 0):
     "TRL's options for one method: those of the group `trainer`, with the sampling of the rollout"
     from humanlm.training.options import trainer_args
+
     roll = settings.rollout
     options = {"temperature": roll.temperature, "top_p": roll.top_p, "top_k": roll.top_k}
     options |= {name: value for name, value in settings.trainer.items() if name != "max_steps"}
-    return trainer_args(options, out, roll.num_prompts, roll.group_size, max_steps(settings, rows), max_tokens, settings.run.seed,
-                        settings.run.validate, settings.model.dtype)
-
+    return trainer_args(
+        options,
+        out,
+        roll.num_prompts,
+        roll.group_size,
+        max_steps(settings, rows),
+        max_tokens,
+        settings.run.seed,
+        settings.run.validate,
+        settings.model.dtype,
+    )
 
 # %% ../../nbs/training/07_run.ipynb #quiet_libraries
 def quiet_libraries() -> None:
     "Keep the progress bars and warnings of libraries out of the way of ours"
     import warnings
     from transformers.utils import logging
+
     logging.disable_progress_bar()
     logging.set_verbosity_error()  # tied weights are reported as missing on every resume
     warnings.filterwarnings("ignore", category=FutureWarning)
@@ -243,9 +345,14 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # glibc's numbers for thes
 def keep_memory() -> None:
     "Let glibc keep freed memory for the next tensor"
     import ctypes
+
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt:
-        for option, value in ((MMAP_THRESHOLD, 32 << 20), (TRIM_THRESHOLD, 1 << 30), (TOP_PAD, 256 << 20)):
+        for option, value in (
+            (MMAP_THRESHOLD, 32 << 20),
+            (TRIM_THRESHOLD, 1 << 30),
+            (TOP_PAD, 256 << 20),
+        ):
             mallopt(option, value)
 
 # %% ../../nbs/training/07_run.ipynb #check_settings
@@ -255,7 +362,13 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
     whole = type(steps) is int and steps > 0
     require("trainer", (whole, f"max_steps must be a whole number above 0, got {shorten(steps)!r}"))
     measures = type(recipe).validate is not Recipe.validate
-    require("run", (measures or not settings.run.validate, "validate asks for measurements on the way, and this recipe makes none. Leave it out"))
+    require(
+        "run",
+        (
+            measures or not settings.run.validate,
+            "validate asks for measurements on the way, and this recipe makes none. Leave it out",
+        ),
+    )
     if settings.model.name != "tiny":
         locate(settings.model.name)
     recipe.check(settings)
@@ -263,9 +376,17 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
         require_workers(settings.groups)
     engine, teaches = find_engine(settings.run.engine), recipe.teaches(settings)
     if engine:
-        require_all(lambda: engine.check(settings), lambda: engine.check_lessons(settings) if teaches else None, lambda: shares_of(settings))
+        require_all(
+            lambda: engine.check(settings),
+            lambda: engine.check_lessons(settings) if teaches else None,
+            lambda: shares_of(settings),
+        )
     else:
-        require_all(_check_start, lambda: shares_of(settings), lambda: check_processes(settings, teaches, process_count(), shards()))
+        require_all(
+            _check_start,
+            lambda: shares_of(settings),
+            lambda: check_processes(settings, teaches, process_count(), shards()),
+        )
 
 
 def _check_start() -> None:
@@ -282,22 +403,46 @@ def check_processes(
 ) -> None:
     "Raise where processes that train by TRL could not keep what the settings promise"
     s, batch = settings, settings.sft.batch
-    optim, small = s.trainer.get("optim", ""), "Take --trainer.optim adamw_torch, a whole model on each GPU (--split false), or --run.engine verl."
-    writers, muon = s.trainer.get("vllm_tensor_parallel_size") or 1, splitter and s.sft.muon_lr and not s.model.lora_rank
+    optim, small = (
+        s.trainer.get("optim", ""),
+        "Take --trainer.optim adamw_torch, a whole model on each GPU (--split false), or --run.engine verl.",
+    )
+    writers, muon = (
+        s.trainer.get("vllm_tensor_parallel_size") or 1,
+        splitter and s.sft.muon_lr and not s.model.lora_rank,
+    )
     require_all(
-        lambda: require("sft",
-            (not teaches or batch % count == 0, f"batch ({batch}) must be a multiple of the {count} processes. Give --sft.batch {batch + -batch % count}."),
-            (not teaches or not muon, f"muon_lr is {s.sft.muon_lr:g}, and Muon needs whole matrices, which {splitter} splits. "
-                                      "Give --sft.muon_lr 0, which leaves all to AdamW.")),
-        lambda: require("trainer", (not splitter or "8bit" not in optim, f"optim is {optim}, and an optimiser in 8 bits has not been tried over matrices that {splitter} splits. {small}"),
-                                   (count == 1 or count % writers == 0, f"vllm_tensor_parallel_size ({writers}) must divide the {count} processes. "
-                                                                        f"Give --trainer.vllm_tensor_parallel_size {math.gcd(writers, count)}.")))
+        lambda: require(
+            "sft",
+            (
+                not teaches or batch % count == 0,
+                f"batch ({batch}) must be a multiple of the {count} processes. Give --sft.batch {batch + -batch % count}.",
+            ),
+            (
+                not teaches or not muon,
+                f"muon_lr is {s.sft.muon_lr:g}, and Muon needs whole matrices, which {splitter} splits. "
+                "Give --sft.muon_lr 0, which leaves all to AdamW.",
+            ),
+        ),
+        lambda: require(
+            "trainer",
+            (
+                not splitter or "8bit" not in optim,
+                f"optim is {optim}, and an optimiser in 8 bits has not been tried over matrices that {splitter} splits. {small}",
+            ),
+            (
+                count == 1 or count % writers == 0,
+                f"vllm_tensor_parallel_size ({writers}) must divide the {count} processes. "
+                f"Give --trainer.vllm_tensor_parallel_size {math.gcd(writers, count)}.",
+            ),
+        ),
+    )
 
 # %% ../../nbs/training/07_run.ipynb #gpu_plan
 def gpu_plan(
     settings: Settings,
-    recipe: Recipe | None = None, # None: the one that settings name
-    reads: bool = False,          # whether data may be read, to count rows
+    recipe: Recipe | None = None,  # None: the one that settings name
+    reads: bool = False,  # whether data may be read, to count rows
 ) -> list[str]:
     "Say what each GPU of `plan.gpus` would hold, and how long the stages would take"
     if not settings.plan.gpus:
@@ -307,17 +452,31 @@ def gpu_plan(
         s = s.changed(plan={"split": "zero3"})
     recipe = recipe or find_recipe(s.run.recipe)
     if recipe.methods and not s.run.methods:
-        return ["memory              run.methods names none: nothing is trained, and what evaluation holds is not planned"]
-    method = StagePlan("by a method", planned_steps(s, None), s.rollout.num_prompts * s.rollout.group_size, 1024)
-    return [*plan_lines(s.plan, s.model, [_stage_load(s, stage) for stage in recipe.stage_plans(s, reads) or [method]]), *_refused(s, recipe)]
+        return [
+            "memory              run.methods names none: nothing is trained, and what evaluation holds is not planned"
+        ]
+    method = StagePlan(
+        "by a method", planned_steps(s, None), s.rollout.num_prompts * s.rollout.group_size, 1024
+    )
+    return [
+        *plan_lines(
+            s.plan,
+            s.model,
+            [_stage_load(s, stage) for stage in recipe.stage_plans(s, reads) or [method]],
+        ),
+        *_refused(s, recipe),
+    ]
 
 
 def _refused(s, recipe):
     "Say what a start on these GPUs would refuse"
     splitter = {True: "FSDP", "zero3": "DeepSpeed", False: ""}[s.plan.gpus > 1 and s.plan.split]
-    if find_engine(s.run.engine): return []
-    try: check_processes(s, recipe.teaches(s), s.plan.gpus, splitter)
-    except ConfigError as e: return [f"refused at a start  {fault}" for fault in e.problems]
+    if find_engine(s.run.engine):
+        return []
+    try:
+        check_processes(s, recipe.teaches(s), s.plan.gpus, splitter)
+    except ConfigError as e:
+        return [f"refused at a start  {fault}" for fault in e.problems]
     return []
 
 
@@ -326,9 +485,24 @@ def _stage_load(s: Settings, stage: StagePlan) -> StageLoad:
     lessons, engine = stage.kind == "lessons", find_engine(s.run.engine)
     if lessons:
         own = max(1, stage.rows // s.plan.gpus)
-        load = s.plan.load(s.model, {"gradient_checkpointing": False}, own, own)._replace(completion=stage.completion)
+        load = s.plan.load(s.model, {"gradient_checkpointing": False}, own, own)._replace(
+            completion=stage.completion
+        )
     else:
         how = shares_of(s)
-        load = s.plan.load(s.model, s.trainer, how.size, how.size * how.portions)._replace(completion=s.plan.completion_tokens or stage.completion)
-    load = load._replace(kind=stage.kind, frozen=stage.frozen, readings=stage.readings, reads=stage.reads and (4 if s.model.dtype == "float32" else 2), parts=s.rollout.parts)
-    return StageLoad(stage, engine.load(s, load) if engine else load, 1 if lessons else updates(s), None if lessons else s.run.token_budget)
+        load = s.plan.load(s.model, s.trainer, how.size, how.size * how.portions)._replace(
+            completion=s.plan.completion_tokens or stage.completion
+        )
+    load = load._replace(
+        kind=stage.kind,
+        frozen=stage.frozen,
+        readings=stage.readings,
+        reads=stage.reads and (4 if s.model.dtype == "float32" else 2),
+        parts=s.rollout.parts,
+    )
+    return StageLoad(
+        stage,
+        engine.load(s, load) if engine else load,
+        1 if lessons else updates(s),
+        None if lessons else s.run.token_budget,
+    )

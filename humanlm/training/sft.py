@@ -39,17 +39,21 @@ def sft_dataset(
     targets = [render_target(tokenizer, row["target"]) for row in rows]
     room = [min(max_prompt_tokens, (max_tokens or 1 << 30) - len(target)) for target in targets]
     prompts = [_fitted(row, tokenizer, limit) for row, limit in zip(rows, room)]
-    return Dataset.from_dict({
-        "input_ids": [p.ids + t for p, t in zip(prompts, targets)],
-        "labels": [[-100] * len(p.ids) + t for p, t in zip(prompts, targets)],
-        "dropped": [p.dropped for p in prompts],
-    })
+    return Dataset.from_dict(
+        {
+            "input_ids": [p.ids + t for p, t in zip(prompts, targets)],
+            "labels": [[-100] * len(p.ids) + t for p, t in zip(prompts, targets)],
+            "dropped": [p.dropped for p in prompts],
+        }
+    )
 
 # %% ../../nbs/training/01_sft.ipynb #_fitted
 def _fitted(row, tokenizer, limit):
     where = f"Row {row['row_id'] or 'without a name'}"
     if row["thinking"] and parts_text(row["target"]).lstrip().startswith("<think>"):
-        raise DataError(f"{where}: the prompt has opened the thought, so the target must not open another. Drop its <think>.")
+        raise DataError(
+            f"{where}: the prompt has opened the thought, so the target must not open another. Drop its <think>."
+        )
     given = render_target(tokenizer, row["given"], end=False)
     try:
         asked = fit_prompt(tokenizer, row["prompt"], limit - len(given), thinking=row["thinking"])
@@ -93,8 +97,10 @@ def _muon_adamw(
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
     inside = {id(p) for p in matrices}
     others = [p for p in model.parameters() if id(p) not in inside]
-    return _OptimizerPair(torch.optim.Muon(matrices, lr=muon_lr, momentum=0.95, weight_decay=0.0),
-                torch.optim.AdamW(others, lr=adam_lr, betas=(0.9, 0.98), weight_decay=0.0))
+    return _OptimizerPair(
+        torch.optim.Muon(matrices, lr=muon_lr, momentum=0.95, weight_decay=0.0),
+        torch.optim.AdamW(others, lr=adam_lr, betas=(0.9, 0.98), weight_decay=0.0),
+    )
 
 # %% ../../nbs/training/01_sft.ipynb #Progress
 class Progress(TrainerCallback):
@@ -106,9 +112,13 @@ class Progress(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **_):
         "Open the bar at the step a resumed run starts from"
-        self.next = None if sys.stderr.isatty() else state.global_step  # step of the next plain line
+        self.next = (
+            None if sys.stderr.isatty() else state.global_step
+        )  # step of the next plain line
         hidden = self.next is not None
-        self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc=self.title, disable=hidden)
+        self.bar = tqdm(
+            total=state.max_steps, initial=state.global_step, desc=self.title, disable=hidden
+        )
 
     def on_step_end(self, args, state, control, **_):
         "Move on by one step"
@@ -116,11 +126,15 @@ class Progress(TrainerCallback):
 
     def on_log(self, args, state, control, logs=None, **_):
         "Show the newest values"
-        numbers = {key: value for key in self.keys if isinstance(value := (logs or {}).get(key), float)}
+        numbers = {
+            key: value for key in self.keys if isinstance(value := (logs or {}).get(key), float)
+        }
         self.bar.set_postfix(numbers)
         if numbers and self.next is not None and state.global_step >= self.next:
             text = ", ".join(f"{key} {value:z.3f}" for key, value in numbers.items())
-            print(f"{self.title}: step {state.global_step} of {state.max_steps}, {text}", flush=True)
+            print(
+                f"{self.title}: step {state.global_step} of {state.max_steps}, {text}", flush=True
+            )
             self.next = state.global_step + state.max_steps // 10
 
     def on_train_end(self, args, state, control, **_):
@@ -136,7 +150,14 @@ class MetricsLog(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **_):
         "Forget the lines of this stage that a resumed run will write again"
-        trim_rows(self.path, lambda row: row["stage"] != self.stage or row["step"] <= state.global_step and "train_runtime" not in row)
+        trim_rows(
+            self.path,
+            lambda row: (
+                row["stage"] != self.stage
+                or row["step"] <= state.global_step
+                and "train_runtime" not in row
+            ),
+        )
 
     def on_log(self, args, state, control, logs=None, **_):
         "Append one line"
@@ -146,19 +167,29 @@ class MetricsLog(TrainerCallback):
 class WandbLog(TrainerCallback):
     "Send the same to the open run of Weights & Biases, where every stage has names and steps of its own"
 
-    def __init__(self, stage: str): self.stage = stage
+    def __init__(self, stage: str):
+        self.stage = stage
 
     def on_log(self, args, state, control, logs=None, **_):
         "Send one line"
         import wandb
-        wandb.log({f"{self.stage}/{name}": value for name, value in {"step": state.global_step, **(logs or {})}.items()})
+
+        wandb.log(
+            {
+                f"{self.stage}/{name}": value
+                for name, value in {"step": state.global_step, **(logs or {})}.items()
+            }
+        )
 
 # %% ../../nbs/training/01_sft.ipynb #precision
 def precision(
     dtype: str,  # model.dtype
 ) -> dict[str, bool]:
     "TRL's options for the number format in which a model with float32 weights computes in training: the given one; on a GPU bfloat16 also for float32"
-    return {"bf16": dtype == "bfloat16" or dtype == "float32" and torch.cuda.is_available(), "fp16": dtype == "float16"}
+    return {
+        "bf16": dtype == "bfloat16" or dtype == "float32" and torch.cuda.is_available(),
+        "fp16": dtype == "float16",
+    }
 
 # %% ../../nbs/training/01_sft.ipynb #sft_args
 def _sft_args(
@@ -171,15 +202,42 @@ def _sft_args(
 ) -> TRLConfig:
     "TRL's options for one pass over prepared rows"
     gpu = torch.cuda.is_available()
-    checkpointing = next(name for name in ("activation_checkpointing", "gradient_checkpointing") if name in TRLConfig.__dataclass_fields__)  # the newer name first
-    device: dict[str, Any] = {checkpointing: False, "dataloader_pin_memory": gpu} | cpu_options() | precision(dtype)
-    rate = dict(learning_rate=sft.adam_lr, warmup_steps=min(sft.warmup, steps // 2), lr_scheduler_type="warmup_stable_decay",
-                lr_scheduler_kwargs={"num_decay_steps": steps // 2, "decay_type": "linear"})
-    order = dict(train_sampling_strategy="sequential", dataset_kwargs={"skip_prepare_dataset": True}, max_length=None)
+    checkpointing = next(
+        name
+        for name in ("activation_checkpointing", "gradient_checkpointing")
+        if name in TRLConfig.__dataclass_fields__
+    )  # the newer name first
+    device: dict[str, Any] = (
+        {checkpointing: False, "dataloader_pin_memory": gpu} | cpu_options() | precision(dtype)
+    )
+    rate = dict(
+        learning_rate=sft.adam_lr,
+        warmup_steps=min(sft.warmup, steps // 2),
+        lr_scheduler_type="warmup_stable_decay",
+        lr_scheduler_kwargs={"num_decay_steps": steps // 2, "decay_type": "linear"},
+    )
+    order = dict(
+        train_sampling_strategy="sequential",
+        dataset_kwargs={"skip_prepare_dataset": True},
+        max_length=None,
+    )
     quiet = dict(disable_tqdm=True, logging_steps=max(1, steps // 50), report_to="none")
-    kept = {"save_strategy": "no"} if save is None else {"save_strategy": "steps", "save_steps": max(1, steps // 4), **save}
-    return TRLConfig(output_dir=str(out), max_steps=steps, per_device_train_batch_size=max(1, sft.batch // process_count()), seed=seed,
-                     **rate, **order, **quiet, **kept, **device)
+    kept = (
+        {"save_strategy": "no"}
+        if save is None
+        else {"save_strategy": "steps", "save_steps": max(1, steps // 4), **save}
+    )
+    return TRLConfig(
+        output_dir=str(out),
+        max_steps=steps,
+        per_device_train_batch_size=max(1, sft.batch // process_count()),
+        seed=seed,
+        **rate,
+        **order,
+        **quiet,
+        **kept,
+        **device,
+    )
 
 # %% ../../nbs/training/01_sft.ipynb #RowsTrainer
 class _RowsTrainer(ShardedTrainer, SFTTrainer):
@@ -189,19 +247,34 @@ class _RowsTrainer(ShardedTrainer, SFTTrainer):
         "Leave the loss to TRL; on CPUs its head sees the trained positions alone"
         labels = inputs["labels"]
         kept = labels[:, 1:] != -100  # [B, T - 1], where the next token is trained
-        if labels.device.type != "cpu" or not kept.any(): return super().compute_loss(model, inputs, *args, **kwargs)
+        if labels.device.type != "cpu" or not kept.any():
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
         def narrow(_module, _inputs, out):
-            out.last_hidden_state = torch.cat([out.last_hidden_state[:, :-1][kept], out.last_hidden_state[-1, -1:]])[None]
+            out.last_hidden_state = torch.cat(
+                [out.last_hidden_state[:, :-1][kept], out.last_hidden_state[-1, -1:]]
+            )[None]
             return out
+
         whole = self.accelerator.unwrap_model(model)
-        hook = (whole.get_base_model() if has_adapter(whole) else whole).base_model.register_forward_hook(narrow)
-        try: return super().compute_loss(model, inputs | {"labels": torch.cat([labels[-1, :1], labels[:, 1:][kept]])[None]}, *args, **kwargs)
-        finally: hook.remove()
+        hook = (
+            whole.get_base_model() if has_adapter(whole) else whole
+        ).base_model.register_forward_hook(narrow)
+        try:
+            return super().compute_loss(
+                model,
+                inputs | {"labels": torch.cat([labels[-1, :1], labels[:, 1:][kept]])[None]},
+                *args,
+                **kwargs,
+            )
+        finally:
+            hook.remove()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         "Read the last of a checkpoint as TRL does, whoever has read the weights, and count the tokens before it"
         super()._load_optimizer_and_scheduler(checkpoint)
-        if not checkpoint: return
+        if not checkpoint:
+            return
         steps = json.loads((Path(checkpoint) / "trainer_state.json").read_text())["global_step"]
         rows: Any = self.train_dataset
         seen = rows[: steps * self.args.train_batch_size * self.args.world_size]
@@ -226,14 +299,31 @@ def train_sft(
 ) -> list[dict]:  # what was logged
     "Train on supervised rows through TRL's SFTTrainer"
     if sft.muon_lr and shards() and not has_adapter(model):
-        raise ModelError(f"sft.muon_lr is {sft.muon_lr:g}, and Muon needs whole matrices, which {shards()} splits. Give --sft.muon_lr 0, which leaves all to AdamW.")
+        raise ModelError(
+            f"sft.muon_lr is {sft.muon_lr:g}, and Muon needs whole matrices, which {shards()} splits. Give --sft.muon_lr 0, which leaves all to AdamW."
+        )
     args = _sft_args(sft, math.ceil(len(rows) / sft.batch), out, seed, save, dtype)
-    optimizer = _muon_adamw(model, sft.muon_lr, sft.adam_lr) if sft.muon_lr and not has_adapter(model) else None
-    data = sft_dataset(rows, tokenizer, max_prompt_tokens, getattr(model.config, "max_position_embeddings", None))
+    optimizer = (
+        _muon_adamw(model, sft.muon_lr, sft.adam_lr)
+        if sft.muon_lr and not has_adapter(model)
+        else None
+    )
+    data = sft_dataset(
+        rows, tokenizer, max_prompt_tokens, getattr(model.config, "max_position_embeddings", None)
+    )
     if cut := sum(map(bool, data["dropped"])):
-        print(f"{cut:,} of {len(data):,} prompts lost their oldest messages to fit; no target was cut", flush=True)
-    trainer = _RowsTrainer(model=model, processing_class=tokenizer, args=args, callbacks=list(callbacks),
-                          train_dataset=data.remove_columns("dropped"), optimizers=(optimizer, None))
+        print(
+            f"{cut:,} of {len(data):,} prompts lost their oldest messages to fit; no target was cut",
+            flush=True,
+        )
+    trainer = _RowsTrainer(
+        model=model,
+        processing_class=tokenizer,
+        args=args,
+        callbacks=list(callbacks),
+        train_dataset=data.remove_columns("dropped"),
+        optimizers=(optimizer, None),
+    )
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     return trainer.state.log_history

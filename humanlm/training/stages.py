@@ -21,30 +21,61 @@ from ..core.config import Settings, is_plain_name
 from ..core.grammar import parse
 from ..core.plugins import workers_plan
 from humanlm.core.runs import (
-    CHARGES, Stages, alone, is_main_process, one_leads, open_run, read_record, require_same, run_record, run_state, save_record,
+    CHARGES,
+    Stages,
+    alone,
+    is_main_process,
+    one_leads,
+    open_run,
+    read_record,
+    require_same,
+    run_record,
+    run_state,
+    save_record,
     wait_for_all,
 )
-from ..evaluation.measured import Results, load_measured, load_results, results, save_measured, save_results
+from humanlm.evaluation.measured import (
+    Results,
+    load_measured,
+    load_results,
+    results,
+    save_measured,
+    save_results,
+)
 from ..clients.ledger import Ledger
 from .recipe import RECIPES, Recipe, Stage, Work, find_engine, find_recipe
 from ..methods.method import Method
 from ..models.generation import written_by
 from ..methods.policies import ModelPolicy
 from humanlm.training.run import (
-    Run, check_settings, gpu_plan, groups_of, keep_memory, max_steps, method_args, quiet_libraries, recipe_name, shares_of,
-    tracked, updates, with_methods,
+    Run,
+    check_settings,
+    gpu_plan,
+    groups_of,
+    keep_memory,
+    max_steps,
+    method_args,
+    quiet_libraries,
+    recipe_name,
+    shares_of,
+    tracked,
+    updates,
+    with_methods,
 )
 
 # %% ../../nbs/training/08_stages.ipynb #base_model
 def _make_base(run: Run) -> None:
     "Build or load the base model, and keep it as `base`, unless it is there"
     from humanlm.models.checkpoints import make_model
+
     if run.has_model("base"):
         return
     texts, tags = run.recipe.vocabulary(run)
     if run.settings.model.name == "tiny" and not texts:
-        raise ConfigError(f"A tiny model learns its tokenizer from texts, and the recipe {type(run.recipe).__name__} gives none. Write its method "
-                          "vocabulary, or name a model with --model.name.")
+        raise ConfigError(
+            f"A tiny model learns its tokenizer from texts, and the recipe {type(run.recipe).__name__} gives none. Write its method "
+            "vocabulary, or name a model with --model.name."
+        )
     _keep_model(run, "base", *make_model(run.settings.model, texts, tags, run.settings.run.seed))
 
 
@@ -52,6 +83,7 @@ def _keep_model(run: Run, name: str, model: Any, tokenizer: Any) -> None:
     "Save a model of the comparison with its contract"
     from humanlm.hardware.sharding import whole_weights
     from humanlm.models.checkpoints import save_model
+
     asked, weights = run.recipe.contract(run, name, tokenizer), whole_weights(model)
     if is_main_process():
         save_model(model, tokenizer, run.model_folder(name), asked, weights)
@@ -61,11 +93,21 @@ def _keep_model(run: Run, name: str, model: Any, tokenizer: Any) -> None:
 def _with_adapter(run: Run, model: Any) -> Any:
     "Put an adapter on the base model where `model.lora_rank` asks for one; it is what all stages train on"
     from humanlm.models.checkpoints import add_adapter
+
     name, folder = run.settings.model.name, run.model_folder("base")
-    return add_adapter(model, run.settings.model, folder if name == "tiny" or Path(name).exists() else name, run.settings.run.seed)
+    return add_adapter(
+        model,
+        run.settings.model,
+        folder if name == "tiny" or Path(name).exists() else name,
+        run.settings.run.seed,
+    )
 
 # %% ../../nbs/training/08_stages.ipynb #lessons
-SAVE_OPTIONS = ("save_strategy", "save_steps", "save_total_limit")  # of TRL, that hold for every stage
+SAVE_OPTIONS = (
+    "save_strategy",
+    "save_steps",
+    "save_total_limit",
+)  # of TRL, that hold for every stage
 
 
 def lessons(
@@ -73,17 +115,34 @@ def lessons(
     stage: str,  # name of the lines in metrics.jsonl
     model: Any,  # trained in place
     tokenizer: Any,
-    rows: Sequence[dict],  # from `sft_row`, the same on every start; none: a pretrained model may need no lessons
+    rows: Sequence[
+        dict
+    ],  # from `sft_row`, the same on every start; none: a pretrained model may need no lessons
     out: Path | None = None,  # where the checkpoints go; None: those of the stage
 ) -> None:
     "Train on supervised rows"
     from humanlm.training.sft import train_sft
     from humanlm.training.checkpoints import latest_checkpoint
+
     s, out = run.settings, out or run.checkpoints(stage)
-    engine, save = find_engine(s.run.engine), {name: s.trainer[name] for name in SAVE_OPTIONS if name in s.trainer}
+    engine, save = (
+        find_engine(s.run.engine),
+        {name: s.trainer[name] for name in SAVE_OPTIONS if name in s.trainer},
+    )
     if rows and not (engine and engine.lessons(run, stage, model, tokenizer, rows, out)):
-        train_sft(model, tokenizer, rows, s.sft, out, s.run.seed, run.watch(stage), s.model.max_prompt_tokens,
-                  save, latest_checkpoint(out), s.model.dtype)
+        train_sft(
+            model,
+            tokenizer,
+            rows,
+            s.sft,
+            out,
+            s.run.seed,
+            run.watch(stage),
+            s.model.max_prompt_tokens,
+            save,
+            latest_checkpoint(out),
+            s.model.dtype,
+        )
 
 # %% ../../nbs/training/08_stages.ipynb #learn
 def learn(
@@ -93,22 +152,42 @@ def learn(
     tokenizer: Any,
     method: Method,
     rows: Sequence[dict],  # what may be asked
-    order: Callable[[Sequence[dict], int], Sequence[dict]] | None = None,  # (rows, steps) → prompts in training order
+    order: Callable[[Sequence[dict], int], Sequence[dict]]
+    | None = None,  # (rows, steps) → prompts in training order
     tokens: int | None = None,  # longest completion; None: the most that a row allows
     callbacks: Sequence[Any] = (),  # of transformers, beside those of every run
 ) -> None:
     "Train by a method until the steps or the token budget of the settings are used up"
-    s, out, longest = run.settings, run.checkpoints(stage), tokens or max(row["max_tokens"] for row in rows)
+    s, out, longest = (
+        run.settings,
+        run.checkpoints(stage),
+        tokens or max(row["max_tokens"] for row in rows),
+    )
     if engine := find_engine(s.run.engine):
         prompts = (order or _passes(s))(rows, max_steps(s, len(rows)))
         return engine.learn(run, stage, model, tokenizer, method, prompts, longest, callbacks)
     from humanlm.training.trainer import MethodTrainer
     from humanlm.training.checkpoints import TokenBudget, is_spent, latest_checkpoint
+
     args, run.engine = method_args(s, out, longest, len(rows)), None
     prompts = (order or _passes(s))(rows, args.max_steps)
-    trainer = MethodTrainer(model, tokenizer, method, prompts, args, run.folder / "trajectories" / stage,
-                            [*run.watch(stage), TokenBudget(s.run.token_budget), *callbacks], s.model.max_prompt_tokens,
-                            (lambda net, words: run.recipe.validate(run, stage, ModelPolicy(net, words, s.model.max_prompt_tokens))) if s.run.validate else None)
+    trainer = MethodTrainer(
+        model,
+        tokenizer,
+        method,
+        prompts,
+        args,
+        run.folder / "trajectories" / stage,
+        [*run.watch(stage), TokenBudget(s.run.token_budget), *callbacks],
+        s.model.max_prompt_tokens,
+        (
+            lambda net, words: run.recipe.validate(
+                run, stage, ModelPolicy(net, words, s.model.max_prompt_tokens)
+            )
+        )
+        if s.run.validate
+        else None,
+    )
     newest = latest_checkpoint(out)
     if newest and is_spent(newest, s.run.token_budget):
         trainer._load_from_checkpoint(newest)
@@ -121,10 +200,15 @@ def _passes(s: Settings) -> Callable:
     "Order rows in passes, each in a new random order"
     import itertools
     import random
+
     rng = random.Random(f"passes{s.run.seed}")
+
     def order(rows, steps):
-        passes = itertools.chain.from_iterable(rng.sample(rows, len(rows)) for _ in itertools.count())
+        passes = itertools.chain.from_iterable(
+            rng.sample(rows, len(rows)) for _ in itertools.count()
+        )
         return list(itertools.islice(passes, steps * s.rollout.num_prompts))
+
     return order
 
 # %% ../../nbs/training/08_stages.ipynb #record
@@ -133,7 +217,9 @@ def _record(run: Run, state: Literal["started", "finished"]) -> None:
     if is_main_process():
         spent = sum(run.work.ledgers.values(), Ledger())
         notes = {**run.work.notes, "ledger": spent.to_dict()}
-        save_record(run.folder, run_record(run.settings, run.work.fingerprint, run.stages, state, **notes))
+        save_record(
+            run.folder, run_record(run.settings, run.work.fingerprint, run.stages, state, **notes)
+        )
 
 # %% ../../nbs/training/08_stages.ipynb #run_stages
 def run_stages(run: Run) -> Results | None:
@@ -163,18 +249,30 @@ def _lent_engine(run: Run) -> Any:
     if s.run.engine or not s.trainer.get("use_vllm"):
         return None
     from humanlm.training.policy import LentEngine
+
     if run.engine is None:
         from humanlm.methods.rollouts import single_turn
         from humanlm.training.trainer import MethodTrainer
+
         args = method_args(s, run.checkpoints("evaluation"), max_tokens=1)
-        run.engine = MethodTrainer(*run.load("base"), Method(single_turn(), lambda batch: batch.rewards), [{"row_id": ""}], args).vllm_generation
+        run.engine = MethodTrainer(
+            *run.load("base"),
+            Method(single_turn(), lambda batch: batch.rewards),
+            [{"row_id": ""}],
+            args,
+        ).vllm_generation
     return LentEngine(run.engine, run.folder / "models")
 
 
 def _evaluate_all(run: Run) -> Results:
     "Measure every model of the run; write `results.json`"
-    def measured(name, make): return run.kept(f"measured/{name}.jsonl", make, save_measured, load_measured)
-    beside = {name: measured(name, lambda: found) for name, found in run.recipe.references(run).items()}
+
+    def measured(name, make):
+        return run.kept(f"measured/{name}.jsonl", make, save_measured, load_measured)
+
+    beside = {
+        name: measured(name, lambda: found) for name, found in run.recipe.references(run).items()
+    }
     models = {}
     for name in run.models:
         print(f"evaluate {name}", flush=True)
@@ -197,7 +295,9 @@ def make_run(
     with stages("data"):
         work = recipe.load(settings, **given)
     if not isinstance(work, Work):
-        raise ConfigError(f"{type(recipe).__name__}.load gave {shorten(repr(work))}. It must give a Work, with the fingerprint of the data.")
+        raise ConfigError(
+            f"{type(recipe).__name__}.load gave {shorten(repr(work))}. It must give a Work, with the fingerprint of the data."
+        )
     _prepare_torch(settings)
     for account, ledger in work.ledgers.items():
         ledger.keep(folder / CHARGES, account)
@@ -210,6 +310,7 @@ def make_run(
 def _prepare_torch(settings: Settings) -> None:
     "Set the number of threads, and refuse options that TRL does not know, before anything is written"
     import torch
+
     if settings.model.threads:
         torch.set_num_threads(settings.model.threads)
     method_args(settings, Path(settings.run.out) / settings.run.name, max_tokens=1)
@@ -218,14 +319,24 @@ def _prepare_torch(settings: Settings) -> None:
 def _check_stages(recipe: Recipe, stages: Sequence[Stage]) -> None:
     "Raise unless every stage has a name of its own and starts from one before it"
     known, who = ["base"], type(recipe).__name__
-    wrong = [s for s in stages if not isinstance(s, Stage)] if isinstance(stages, (list, tuple)) else [stages]
+    wrong = (
+        [s for s in stages if not isinstance(s, Stage)]
+        if isinstance(stages, (list, tuple))
+        else [stages]
+    )
     if wrong:
-        raise ConfigError(f"{who}.stages gave {shorten(repr(wrong[0]))}. It must give a list of Stage(name, start, train).")
+        raise ConfigError(
+            f"{who}.stages gave {shorten(repr(wrong[0]))}. It must give a list of Stage(name, start, train)."
+        )
     for stage in stages:
         if not is_plain_name(stage.name):
-            raise ConfigError(f"{who} has a stage named {shorten(repr(stage.name))}. Its model lies in a folder of that name: choose a plain one.")
+            raise ConfigError(
+                f"{who} has a stage named {shorten(repr(stage.name))}. Its model lies in a folder of that name: choose a plain one."
+            )
         if stage.name in known:
-            raise ConfigError(f"{who} has two stages or models named {stage.name!r}. Name each once; base is the untrained model.")
+            raise ConfigError(
+                f"{who} has two stages or models named {stage.name!r}. Name each once; base is the untrained model."
+            )
         check_name(stage.start, known, f"start of the stage {stage.name!r}", ConfigError)
         known.append(stage.name)
 
@@ -243,10 +354,14 @@ def start(
         wait_for_all()
         require_same(folder, settings)
         if run_state(folder) == "finished":
-            print(f"{folder} has finished; --fresh starts it anew.\n") if is_main_process() else None
+            print(
+                f"{folder} has finished; --fresh starts it anew.\n"
+            ) if is_main_process() else None
         else:
             with _or_nothing(folder):
-                run = make_run(recipe, settings, folder, Stages(read_record(folder).get("seconds")), **given)
+                run = make_run(
+                    recipe, settings, folder, Stages(read_record(folder).get("seconds")), **given
+                )
                 with tracked(run):
                     _finish(run)
         if is_main_process():
@@ -261,7 +376,11 @@ def _or_nothing(folder):
     try:
         yield
     except HumanLMError:
-        if is_new and is_main_process() and not any((folder / name).exists() for name in ("models/base", CHARGES)):
+        if (
+            is_new
+            and is_main_process()
+            and not any((folder / name).exists() for name in ("models/base", CHARGES))
+        ):
             shutil.rmtree(folder)
         raise
 
@@ -289,11 +408,17 @@ def _report(recipe: Recipe, settings: Settings, folder: Path) -> Path:  # where 
 def _show(recipe: Recipe, settings: Settings, folder: Path) -> None:
     "Print the tables of a finished run"
     report = _report(recipe, settings, folder)
-    print(aligned(recipe.tables(load_results(folder / "results.json").rows)) + (f"\n\nreport: {report}" if report.exists() else ""))
+    print(
+        aligned(recipe.tables(load_results(folder / "results.json").rows))
+        + (f"\n\nreport: {report}" if report.exists() else "")
+    )
 
 # %% ../../nbs/training/08_stages.ipynb #fit
 def fit(
-    settings: Settings | Mapping[str, Mapping] | str | Path,  # read ones; groups of values; or a YAML file
+    settings: Settings
+    | Mapping[str, Mapping]
+    | str
+    | Path,  # read ones; groups of values; or a YAML file
     recipe: Recipe | str | None = None,  # None: the one that the settings name
     **given: Any,  # objects in place of those that settings name, as the recipe takes them
 ) -> Path:  # the run's folder
@@ -305,7 +430,9 @@ def fit(
         settings = parse(groups_of(recipe, argv), [*argv, "--resume"])
     elif recipe is None or isinstance(recipe, str):
         recipe = find_recipe(recipe or settings.run.recipe)
-    settings = recipe.settle(with_methods(settings.changed(run={"recipe": _name_of(recipe)}), recipe))
+    settings = recipe.settle(
+        with_methods(settings.changed(run={"recipe": _name_of(recipe)}), recipe)
+    )
     check_settings(recipe, settings)
     quiet_libraries()
     return start(recipe, settings, **given)
@@ -314,13 +441,27 @@ def fit(
 def _name_of(recipe: Recipe) -> str:
     "Give the name by which `find_recipe` finds a recipe again"
     own = f"{type(recipe).__module__}:{type(recipe).__qualname__}"
-    return next((name for name, where in RECIPES.items() if where.partition(":")[0] == type(recipe).__module__), own)
+    return next(
+        (
+            name
+            for name, where in RECIPES.items()
+            if where.partition(":")[0] == type(recipe).__module__
+        ),
+        own,
+    )
 
 
 def _flags(groups: Mapping[str, Mapping]) -> list[str]:
     "Write settings as flags; lists and mappings as JSON, which the grammar reads"
-    def said(value): return value if isinstance(value, str) else json.dumps(value)
-    return [f"--{group}.{name}={said(value)}" for group, part in groups.items() for name, value in part.items()]
+
+    def said(value):
+        return value if isinstance(value, str) else json.dumps(value)
+
+    return [
+        f"--{group}.{name}={said(value)}"
+        for group, part in groups.items()
+        for name, value in part.items()
+    ]
 
 # %% ../../nbs/training/08_stages.ipynb #plan
 def plan(recipe: Recipe, settings: Settings) -> str:
@@ -328,15 +469,33 @@ def plan(recipe: Recipe, settings: Settings) -> str:
     s = settings
     own = recipe.plan(s)
     if not isinstance(own, (list, tuple)):
-        raise ConfigError(f"{type(recipe).__name__}.plan gave {shorten(repr(own))}. It must give a list of lines.")
+        raise ConfigError(
+            f"{type(recipe).__name__}.plan gave {shorten(repr(own))}. It must give a list of lines."
+        )
     try:
         stages = ", ".join(planned_stages(recipe, s))
     except _UnreadError as e:
         stages = str(e)
-    lines = [f"run                 {Path(s.run.out) / s.run.name}, seed {s.run.seed}", f"stages              {stages}"]
-    steps = [] if any(" steps" in line for line in own) else [f"by a method         {step_plan(s, math.ceil(max_steps(s) / updates(s)))}"]
+    lines = [
+        f"run                 {Path(s.run.out) / s.run.name}, seed {s.run.seed}",
+        f"stages              {stages}",
+    ]
+    steps = (
+        []
+        if any(" steps" in line for line in own)
+        else [f"by a method         {step_plan(s, math.ceil(max_steps(s) / updates(s)))}"]
+    )
     engine, asked = find_engine(s.run.engine), workers_plan(s.groups)
-    return "\n".join([*lines, *steps, *own, *([f"workers             {asked}"] if asked else []), *gpu_plan(s, recipe, True), *(engine.plan(s) if engine else ())])
+    return "\n".join(
+        [
+            *lines,
+            *steps,
+            *own,
+            *([f"workers             {asked}"] if asked else []),
+            *gpu_plan(s, recipe, True),
+            *(engine.plan(s) if engine else ()),
+        ]
+    )
 
 
 class _UnreadError(ConfigError):
@@ -346,12 +505,16 @@ class _UnreadError(ConfigError):
 def planned_stages(recipe: Recipe, settings: Settings) -> list[str]:
     "Name the stages of a run that has not begun; `_UnreadError` where a recipe would have to read its data to say so"
     try:
-        stages = recipe.stages(Run(settings, Path(settings.run.out) / settings.run.name, recipe, Work()))
+        stages = recipe.stages(
+            Run(settings, Path(settings.run.out) / settings.run.name, recipe, Work())
+        )
     except ConfigError:
         raise
     except Exception as e:  # a recipe is anybody's code, and its work is empty here
-        raise _UnreadError(f"{type(recipe).__name__}.stages cannot name them before the data are read, as long as they do not follow "
-                           f"from run.settings ({type(e).__name__}: {shorten(e)})") from e
+        raise _UnreadError(
+            f"{type(recipe).__name__}.stages cannot name them before the data are read, as long as they do not follow "
+            f"from run.settings ({type(e).__name__}: {shorten(e)})"
+        ) from e
     _check_stages(recipe, stages)
     return [stage.name for stage in stages]
 

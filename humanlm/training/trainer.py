@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import torch
 from accelerate.utils import gather_object
@@ -36,11 +37,18 @@ from .checkpoints import COUNTS, draws_kept, progress_kept
 from .options import TrainerError
 from ..models.generation import lent, written_by
 from .policy import LentEngine, TrainerPolicy, changed
-from ..methods.shares import at_step, from_everywhere, generated_tokens, numbered_together, other_tokens
+from humanlm.methods.shares import (
+    at_step,
+    from_everywhere,
+    generated_tokens,
+    numbered_together,
+    other_tokens,
+)
 
 # %% ../../nbs/training/05_trainer.ipynb #MethodTrainer
 class MethodTrainer(ShardedTrainer, GRPOTrainer):
     "Train with a method: its rollout, reward and advantage take the place of TRL's"
+
     rewards: torch.Tensor  # of this batch, `[B, R]`
     batch_rows: list[dict]  # what its trajectories answer
     drawn: Any = None  # the random numbers behind a generation
@@ -51,39 +59,75 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
         model,  # a causal language model of transformers
         tokenizer,  # its tokenizer
         method: Method,  # rollout, advantage, reward, ...
-        rows: Sequence[dict],  # one per prompt, in training order; other sequences than lists are looked up when a step needs them
+        rows: Sequence[
+            dict
+        ],  # one per prompt, in training order; other sequences than lists are looked up when a step needs them
         args: GRPOConfig,  # from `trainer_args`
-        records: str | Path | None = None,  # folder for the trajectories of every step; None keeps none
+        records: str
+        | Path
+        | None = None,  # folder for the trajectories of every step; None keeps none
         callbacks: Sequence[TrainerCallback] = (),
         max_prompt_tokens: int = 1024,  # longer prompts lose their oldest messages
-        measure: Callable[[Any, Any], float] | None = None,  # (model, tokenizer) → how good it is on held-out rows; see `validate`
+        measure: Callable[[Any, Any], float]
+        | None = None,  # (model, tokenizer) → how good it is on held-out rows; see `validate`
     ):
-        self.method, self.rows, self.records, self.measure = method, rows, Path(records) if records else None, measure
+        self.method, self.rows, self.records, self.measure = (
+            method,
+            rows,
+            Path(records) if records else None,
+            measure,
+        )
         self.trajectories: list[Trajectory] = []
         names = [row["row_id"] for row in rows] if isinstance(rows, list) else [""] * len(rows)
         numbers = Dataset.from_dict({"prompt": names, "row": range(len(rows))})
-        parts = dict(zip(method.reward.names, method.reward.weights, strict=True)) if method.reward else {"none": 1.0}
+        parts = (
+            dict(zip(method.reward.names, method.reward.weights, strict=True))
+            if method.reward
+            else {"none": 1.0}
+        )
         with _reference_by_copy(model):
             super().__init__(
-                model=model, processing_class=tokenizer, args=args, train_dataset=numbers, eval_dataset=numbers,
-                callbacks=list(callbacks), reward_funcs=[_named(name) for name in parts], rollout_func=lambda *_: self.roll_out())
+                model=model,
+                processing_class=tokenizer,
+                args=args,
+                train_dataset=numbers,
+                eval_dataset=numbers,
+                callbacks=list(callbacks),
+                reward_funcs=[_named(name) for name in parts],
+                rollout_func=lambda *_: self.roll_out(),
+            )
         self.reward_weights = torch.tensor(list(parts.values()), dtype=torch.float32)
-        if self.accelerator.num_processes > 1: set_seed(args.seed)  # TRL's differ from process to process, which `_joint_draws` makes needless
+        if self.accelerator.num_processes > 1:
+            set_seed(
+                args.seed
+            )  # TRL's differ from process to process, which `_joint_draws` makes needless
         self.policy = TrainerPolicy(self, max_prompt_tokens)
         self.remove_callback(PrinterCallback)
-        if hasattr(method.memory, "follow"): self.add_callback(_MemoryCallback(method.memory))
+        if hasattr(method.memory, "follow"):
+            self.add_callback(_MemoryCallback(method.memory))
 
     @contextmanager
     def limits(self, rows: Sequence[dict]) -> Iterator[None]:
         "Let the engine stop early while these rows are asked: at their longest cap, and at their stop strings"
         asked = gather_object([(row["max_tokens"], *row["stop"]) for row in rows])
-        cap = min(self.max_completion_length or math.inf, max((cap for cap, *_ in asked), default=math.inf))
+        cap = min(
+            self.max_completion_length or math.inf,
+            max((cap for cap, *_ in asked), default=math.inf),
+        )
         if not self.use_vllm:
-            with changed(self.generation_config, max_new_tokens=cap): yield
+            with changed(self.generation_config, max_new_tokens=cap):
+                yield
             return
         own = self.vllm_generation.generation_kwargs or {}
-        stops = dict.fromkeys([*own.get("stop", []), *(text for _, *texts in asked for text in texts)])
-        with changed(self.vllm_generation, max_completion_length=cap, generation_kwargs=own | {"stop": list(stops)}): yield
+        stops = dict.fromkeys(
+            [*own.get("stop", []), *(text for _, *texts in asked for text in texts)]
+        )
+        with changed(
+            self.vllm_generation,
+            max_completion_length=cap,
+            generation_kwargs=own | {"stop": list(stops)},
+        ):
+            yield
 
     def roll_out(self) -> dict[str, Any]:
         "Run the method's rollout over the rows of this batch; the fields TRL expects"
@@ -91,12 +135,16 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
         done, self.scored = done if isinstance(done, tuple) else (done, None)
         self.trajectories = at_step(numbered_together(done), self.state.global_step)
         return {
-            "prompt_ids": [t.prompt_ids for t in done], "completion_ids": [t.completion_ids for t in done],
+            "prompt_ids": [t.prompt_ids for t in done],
+            "completion_ids": [t.completion_ids for t in done],
             "logprobs": [t.logps for t in done] if self.use_vllm else None,
-            "env_mask": None if all(all(t.mask) for t in done) else [[int(m) for m in t.mask] for t in done],
+            "env_mask": None
+            if all(all(t.mask) for t in done)
+            else [[int(m) for m in t.mask] for t in done],
         }
 
-    def create_model_card(self, *_, **__) -> None: "TRL would write one into every checkpoint; the run folder describes itself better"
+    def create_model_card(self, *_, **__) -> None:
+        "TRL would write one into every checkpoint; the run folder describes itself better"
 
 # %% ../../nbs/training/05_trainer.ipynb #reference_by_copy
 @contextmanager
@@ -127,20 +175,32 @@ def _named(
     name: str,  # of a reward component
 ):
     "A stand-in whose name TRL logs; the values come from the method's reward"
+
     def reward(**_):
         raise TrainerError(f"The reward '{name}' is computed by the method, not by TRL.")
+
     reward.__name__ = name
     return reward
 
 # %% ../../nbs/training/05_trainer.ipynb #_calculate_rewards
 @patch
-def _calculate_rewards(self: MethodTrainer, inputs, prompts, completions, completion_ids_list) -> torch.Tensor:
+def _calculate_rewards(
+    self: MethodTrainer, inputs, prompts, completions, completion_ids_list
+) -> torch.Tensor:
     "Score the trajectories of this batch, `[B, R]`, unless the rollout has done so; a method without a reward has no score"
     device, reward = self.accelerator.device, self.method.reward
     if reward is None:
         self.rewards = torch.zeros(len(self.trajectories), 0, device=device)
-        return self.accelerator.gather(torch.full((len(self.trajectories), 1), math.nan, device=device))
-    found = _in_all(lambda: _unless_failed(self.scored) if self.scored is not None else run_sync(reward(self.trajectories)))
+        return self.accelerator.gather(
+            torch.full((len(self.trajectories), 1), math.nan, device=device)
+        )
+    found = _in_all(
+        lambda: (
+            _unless_failed(self.scored)
+            if self.scored is not None
+            else run_sync(reward(self.trajectories))
+        )
+    )
     values, self.trajectories = found if isinstance(found, tuple) else (found, self.trajectories)
     self.rewards = torch.as_tensor(values, dtype=torch.float32, device=device)
     return self.accelerator.gather(self.rewards)
@@ -148,7 +208,8 @@ def _calculate_rewards(self: MethodTrainer, inputs, prompts, completions, comple
 
 def _unless_failed(scored):
     "Give what a rollout had scored, or raise what became of it"
-    if isinstance(scored, Exception): raise scored
+    if isinstance(scored, Exception):
+        raise scored
     return scored
 
 
@@ -174,12 +235,16 @@ def _generate_and_score_completions(self: MethodTrainer, inputs: list[dict]) -> 
             output = super(MethodTrainer, self)._generate_and_score_completions(inputs)
         mask = output["completion_mask"] * output.get("tool_mask", 1)
         groups = torch.tensor([t.group for t in self.trajectories], device=mask.device)
-        batch = Batch(self.rewards, groups, mask.bool(), self.trajectories, self.policy, self.batch_rows)
+        batch = Batch(
+            self.rewards, groups, mask.bool(), self.trajectories, self.policy, self.batch_rows
+        )
         with whole(self.model):
             found = self.method.advantage(batch)
         advantages, further = found if isinstance(found, tuple) else (found, {})
         if taken := sorted(further.keys() & output.keys()):
-            raise TrainerError(f"The advantage hands over {taken[0]!r}, a name of TRL's own tensors. Choose another name.")
+            raise TrainerError(
+                f"The advantage hands over {taken[0]!r}, a name of TRL's own tensors. Choose another name."
+            )
         output |= {name: tensor.to(mask.device) for name, tensor in further.items()}
         output["advantages"] = advantages.to(mask.device, torch.float32)
         _keep(self, batch, output["advantages"], further)
@@ -205,8 +270,16 @@ def _token_weights(trainer, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     if trainer.loss_type in ("cispo", "dapo", "vespo"):
         total = inputs["num_items_in_batch"].clamp(min=1) / trainer.accelerator.num_processes
         return mask / (total * gathered / trainer.args.steps_per_generation)
-    share = {"bnpo": mask.sum().clamp(min=1), "dr_grpo": rows * trainer.max_completion_length, "luspo": rows}
-    return mask / share.get(trainer.loss_type, rows * mask.sum(1, keepdim=True).clamp(min=1)) / gathered
+    share = {
+        "bnpo": mask.sum().clamp(min=1),
+        "dr_grpo": rows * trainer.max_completion_length,
+        "luspo": rows,
+    }
+    return (
+        mask
+        / share.get(trainer.loss_type, rows * mask.sum(1, keepdim=True).clamp(min=1))
+        / gathered
+    )
 
 
 @patch
@@ -219,20 +292,30 @@ def _compute_loss(self: MethodTrainer, model, inputs: dict[str, torch.Tensor]) -
         loss = super(MethodTrainer, self)._compute_loss(model, inputs)
     if method.loss:
         with self.accelerator.autocast():
-            loss = loss + _noted(self, method.loss(model, inputs | {"weights": _token_weights(self, inputs)}))
+            loss = loss + _noted(
+                self, method.loss(model, inputs | {"weights": _token_weights(self, inputs)})
+            )
     return loss
 
 
 @patch
-def _get_per_token_logps_and_entropies(self: MethodTrainer, model, input_ids, attention_mask, *rest, **options) -> tuple:
+def _get_per_token_logps_and_entropies(
+    self: MethodTrainer, model, input_ids, attention_mask, *rest, **options
+) -> tuple:
     "Compute log-probabilities as TRL does; where the method makes its advantages of them, with positions that skip the padding, and make them"
     inputs, self.under_way = self.under_way, None
     if inputs is None or not self.method.signal:
-        return super(MethodTrainer, self)._get_per_token_logps_and_entropies(model, input_ids, attention_mask, *rest, **options)
+        return super(MethodTrainer, self)._get_per_token_logps_and_entropies(
+            model, input_ids, attention_mask, *rest, **options
+        )
     with _positions_from(model, attention_mask):
-        found = super(MethodTrainer, self)._get_per_token_logps_and_entropies(model, input_ids, attention_mask, *rest, **options)
+        found = super(MethodTrainer, self)._get_per_token_logps_and_entropies(
+            model, input_ids, attention_mask, *rest, **options
+        )
     sampled = inputs.get("old_per_token_logps")
-    inputs["advantages"] = _noted(self, self.method.signal(found[0].detach() if sampled is None else sampled, inputs))
+    inputs["advantages"] = _noted(
+        self, self.method.signal(found[0].detach() if sampled is None else sampled, inputs)
+    )
     return found
 
 
@@ -243,7 +326,9 @@ def _positions_from(
 ) -> Iterator[None]:
     "Let a model number the tokens of each row from its first one, for a pass over whole rows"
     places = (mask.long().cumsum(-1) - 1).clamp(min=0)
-    hook = model.register_forward_pre_hook(lambda _, args, given: (args, {"position_ids": places, **given}), with_kwargs=True)
+    hook = model.register_forward_pre_hook(
+        lambda _, args, given: (args, {"position_ids": places, **given}), with_kwargs=True
+    )
     try:
         yield
     finally:
@@ -254,7 +339,9 @@ def _noted(trainer: MethodTrainer, found: Any) -> torch.Tensor:
     "Log the numbers that come with a tensor, as means over processes; the tensor"
     tensor, numbers = found if isinstance(found, tuple) else (found, {})
     for name, value in numbers.items():
-        every = trainer.accelerator.gather(torch.as_tensor(value, dtype=torch.float32, device=tensor.device).reshape(1))
+        every = trainer.accelerator.gather(
+            torch.as_tensor(value, dtype=torch.float32, device=tensor.device).reshape(1)
+        )
         trainer._metrics["train"][name].append(every.nanmean().item())
     return tensor
 
@@ -263,10 +350,19 @@ def _noted(trainer: MethodTrainer, found: Any) -> torch.Tensor:
 def evaluate(self: MethodTrainer, *_, **__) -> dict[str, float]:
     "Measure the model, of which all processes write their share, and log the value in all of them"
     if self.measure is None:
-        raise TrainerError("The option validate asks for measurements, but nobody said how. Give the trainer a function `measure`.")
-    if self.use_vllm: self.vllm_generation.sync_weights()
+        raise TrainerError(
+            "The option validate asks for measurements, but nobody said how. Give the trainer a function `measure`."
+        )
+    if self.use_vllm:
+        self.vllm_generation.sync_weights()
     engine = LentEngine(self.vllm_generation, holds=self.model) if self.use_vllm else None
-    with draws_kept(), whole(self.model), lent(self.model, self._tokenizer), written_by(engine), one_leads() as leads:
+    with (
+        draws_kept(),
+        whole(self.model),
+        lent(self.model, self._tokenizer),
+        written_by(engine),
+        one_leads() as leads,
+    ):
         value = float(self.measure(self.model, self._tokenizer)) if leads else math.nan
     found = {"eval_validation": gather_object([value])[0]}
     Trainer.log(self, found)
@@ -279,30 +375,68 @@ def _joined(a: Any, batch: Batch) -> Batch:
     if a.num_processes == 1:
         return batch
     mask = a.gather(a.pad_across_processes(batch.mask.int(), dim=1)).bool()
-    return batch._replace(rewards=a.gather(batch.rewards), groups=a.gather(batch.groups), mask=mask,
-                          trajectories=from_everywhere(batch.trajectories)[0], rows=from_everywhere(batch.rows)[0])
+    return batch._replace(
+        rewards=a.gather(batch.rewards),
+        groups=a.gather(batch.groups),
+        mask=mask,
+        trajectories=from_everywhere(batch.trajectories)[0],
+        rows=from_everywhere(batch.rows)[0],
+    )
 
 # %% ../../nbs/training/05_trainer.ipynb #keep
 def _keep(
     trainer: MethodTrainer,
     batch: Batch,
     advantages: torch.Tensor,  # `[B]` or `[B, T]`
-    further: dict[str, torch.Tensor],  # those `[B, T]` become signals of the trajectories, beside those of the rollout
+    further: dict[
+        str, torch.Tensor
+    ],  # those `[B, T]` become signals of the trajectories, beside those of the rollout
 ) -> None:
     "Attach the advantages and signals, log what the method measures, write the trajectories of this batch"
-    signals = {name: x.tolist() for name, x in further.items() if x.shape == batch.mask.shape and x.is_floating_point()}
+    signals = {
+        name: x.tolist()
+        for name, x in further.items()
+        if x.shape == batch.mask.shape and x.is_floating_point()
+    }
     trainer.trajectories = [
-        replace(t, advantage=a if isinstance(a, float) else a[: len(t.completion_ids)],
-                signals=t.signals | {name: rows[i][: len(t.completion_ids)] for name, rows in signals.items()})
-        for i, (t, a) in enumerate(zip(trainer.trajectories, advantages.tolist(), strict=True))]
-    found = trainer.method.metrics(_joined(trainer.accelerator, batch._replace(trajectories=trainer.trajectories))) if trainer.method.metrics else {}
-    counts = {"tokens/generated": generated_tokens(trainer.trajectories), "tokens/others": other_tokens(trainer.trajectories)}
-    _note(trainer, gather_object([found | {name: float(n) for name, n in counts.items() if n or name == "tokens/generated"}]))
+        replace(
+            t,
+            advantage=a if isinstance(a, float) else a[: len(t.completion_ids)],
+            signals=t.signals
+            | {name: rows[i][: len(t.completion_ids)] for name, rows in signals.items()},
+        )
+        for i, (t, a) in enumerate(zip(trainer.trajectories, advantages.tolist(), strict=True))
+    ]
+    found = (
+        trainer.method.metrics(
+            _joined(trainer.accelerator, batch._replace(trajectories=trainer.trajectories))
+        )
+        if trainer.method.metrics
+        else {}
+    )
+    counts = {
+        "tokens/generated": generated_tokens(trainer.trajectories),
+        "tokens/others": other_tokens(trainer.trajectories),
+    }
+    _note(
+        trainer,
+        gather_object(
+            [
+                found
+                | {name: float(n) for name, n in counts.items() if n or name == "tokens/generated"}
+            ]
+        ),
+    )
     if trainer.records:
         process = trainer.accelerator.process_index
-        save_trajectories(trainer.records / f"step-{trainer.state.global_step:06d}-{process}.parquet", trainer.trajectories)
+        save_trajectories(
+            trainer.records / f"step-{trainer.state.global_step:06d}-{process}.parquet",
+            trainer.trajectories,
+        )
     if memory := trainer.method.memory:
-        _note(trainer, gather_object([memory.learn(gather_object(memory.note(trainer.trajectories)))]))
+        _note(
+            trainer, gather_object([memory.learn(gather_object(memory.note(trainer.trajectories)))])
+        )
 
 # %% ../../nbs/training/05_trainer.ipynb #note
 def _note(
@@ -312,14 +446,20 @@ def _note(
     "Add metrics to those of TRL; all processes must note the same, or a budget would stop only some of them"
     for name in sorted({name for each in found for name in each}):
         values = [each[name] for each in found if not math.isnan(each.get(name, math.nan))]
-        trainer._metrics["train"][name].append(sum(values) if name in COUNTS else fmean(values or [math.nan]))
+        trainer._metrics["train"][name].append(
+            sum(values) if name in COUNTS else fmean(values or [math.nan])
+        )
 
 # %% ../../nbs/training/05_trainer.ipynb #log
 @patch
 def log(self: MethodTrainer, logs: dict[str, float], *rest) -> None:
     "Log as TRL does, means over the steps since the last line, but tokens as their sum"
     noted = self._metrics["train"]
-    for name in [name for name in noted if not self.method.reward and name.startswith(("reward", "frac_reward"))]:
+    for name in [
+        name
+        for name in noted
+        if not self.method.reward and name.startswith(("reward", "frac_reward"))
+    ]:
         del noted[name]
     counts = {name: sum(noted.pop(name)) for name in COUNTS if name in noted}
     super(MethodTrainer, self).log(logs | counts, *rest)
@@ -366,7 +506,13 @@ class AuditLog(TrainerCallback):
         stage: str,
         second: Judge | None = None,  # whose agreement is measured as well
     ):
-        self.judge, self.every, self.path, self.stage, self.second = judge, every, path, stage, second
+        self.judge, self.every, self.path, self.stage, self.second = (
+            judge,
+            every,
+            path,
+            stage,
+            second,
+        )
 
     def on_step_end(self, args, state, control, **_):
         "Audit where the number of steps asks for it"

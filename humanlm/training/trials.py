@@ -51,14 +51,24 @@ def experiment_settings(
 ) -> tuple[Recipe, Settings]:
     "Find the recipe, and read its settings and those of an experiment"
     recipe = find_recipe(recipe_name(argv))
-    s = with_methods(parse(groups_of(recipe) | {"experiment": _ExperimentConfig, "variants": dict}, argv, about), recipe)
+    s = with_methods(
+        parse(groups_of(recipe) | {"experiment": _ExperimentConfig, "variants": dict}, argv, about),
+        recipe,
+    )
     line = cut_line(argv)
-    own = s.resume or line.has("--run.name") or any(read_yaml(path).keys() & {"experiment", "variants"} for path in line.files if path)
-    return recipe, s if own else s.changed(run={"name": f"{s.run.name}-experiment"})  # the folder of that name is a run's
+    own = (
+        s.resume
+        or line.has("--run.name")
+        or any(read_yaml(path).keys() & {"experiment", "variants"} for path in line.files if path)
+    )
+    return recipe, s if own else s.changed(
+        run={"name": f"{s.run.name}-experiment"}
+    )  # the folder of that name is a run's
 
 # %% ../../nbs/training/09_trials.ipynb #Trial
 class Trial(NamedTuple):
     "One run of an experiment"
+
     variant: str  # empty: there are none
     seed: int
     settings: Settings  # of an ordinary run
@@ -83,14 +93,24 @@ def _with_variant(
     variant: str,  # for messages
 ) -> dict[str, Any]:
     "Put the changes of a variant into the settings of a run"
-    unknown = [name for name in changes if name not in groups or not isinstance(changes[name], Mapping)]
+    unknown = [
+        name for name in changes if name not in groups or not isinstance(changes[name], Mapping)
+    ]
     if unknown:
-        raise ConfigError(f"variants.{variant}: {shorten(unknown[0])!r} is no group with settings. "
-                          f"There are {', '.join(groups)}.")
+        raise ConfigError(
+            f"variants.{variant}: {shorten(unknown[0])!r} is no group with settings. "
+            f"There are {', '.join(groups)}."
+        )
     where = f"variants.{variant}"
+
     def filled(name, fields):
         group = groups[name]
-        return group | dict(fields) if isinstance(group, dict) else from_dict(type(group), to_dict(group) | dict(fields), f"{where}.{name}")
+        return (
+            group | dict(fields)
+            if isinstance(group, dict)
+            else from_dict(type(group), to_dict(group) | dict(fields), f"{where}.{name}")
+        )
+
     return {**groups, **{name: filled(name, fields) for name, fields in changes.items()}}
 
 # %% ../../nbs/training/09_trials.ipynb #trials_of
@@ -100,7 +120,11 @@ def trials_of(
 ) -> list[Trial]:  # by seed, then variant
     "List the runs of an experiment"
     out = Path(settings.run.out) / settings.run.name
-    own = {name: group for name, group in settings.groups.items() if name not in ("experiment", "variants")}
+    own = {
+        name: group
+        for name, group in settings.groups.items()
+        if name not in ("experiment", "variants")
+    }
 
     def one(variant, changes, seed):
         groups = _with_variant(own, changes, variant)
@@ -115,10 +139,14 @@ def trials_of(
 # %% ../../nbs/training/09_trials.ipynb #Study
 class Study:
     "What a recipe adds to its experiments; as it stands, nothing"
-    against: Sequence[str] = ("base",)  # arms that all others are compared with
-    own_units = False  # whether variants may be measured on units of their own; else all are on the same
 
-    def __init__(self, recipe: Recipe): self.recipe = recipe
+    against: Sequence[str] = ("base",)  # arms that all others are compared with
+    own_units = (
+        False  # whether variants may be measured on units of their own; else all are on the same
+    )
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
 
     def models(self, s: Settings) -> list[str]:
         "Name the models that are compared"
@@ -144,7 +172,9 @@ class Study:
         "Give what was measured of the same units without a model"
         own = {"base", *self.models(trial.settings)}
         files = sorted((trial.folder / "measured").glob("*.jsonl"))
-        return {path.stem: score_table(load_measured(path)) for path in files if path.stem not in own}
+        return {
+            path.stem: score_table(load_measured(path)) for path in files if path.stem not in own
+        }
 
     def pairs(self, s: Settings, against: Sequence[str]) -> list[tuple[str, str]]:
         "List the arms of a run to compare, each with the one it is compared with"

@@ -19,27 +19,45 @@ from ..core.basics import DataError, check_name, fingerprint, require, shorten
 from ..core.html import Table, tag
 from ..data.records import Example, Message, Persona
 from humanlm.worlds.states import (
-    AIMS, AXES, BELIEFS, BYSTANDERS, Communication, DOMAINS, Emotion, FEELS, INTENSITIES, ROLES, SPEAKERS, STRUCTURES, Stance, States, TEMPERS,
-    TONES, VALUES)
+    AIMS,
+    AXES,
+    BELIEFS,
+    BYSTANDERS,
+    Communication,
+    DOMAINS,
+    Emotion,
+    FEELS,
+    INTENSITIES,
+    ROLES,
+    SPEAKERS,
+    STRUCTURES,
+    Stance,
+    States,
+    TEMPERS,
+    TONES,
+    VALUES,
+)
 
 # %% ../../nbs/worlds/02_mini.ipynb #Traits
 class Traits(NamedTuple):
     "What is constant about a user"
+
     values: tuple[str, str, str]  # one pole of each axis, the dominant one first
-    temper: str                  # a key of `TEMPERS`
-    reactivity: str              # strong | mild
-    belief: str                  # a key of `BELIEFS`
-    role: str                    # a key of `ROLES`
-    tone: str                    # a key of `TONES`
-    structure: str               # a key of `STRUCTURES`
+    temper: str  # a key of `TEMPERS`
+    reactivity: str  # strong | mild
+    belief: str  # a key of `BELIEFS`
+    role: str  # a key of `ROLES`
+    tone: str  # a key of `TONES`
+    structure: str  # a key of `STRUCTURES`
 
 # %% ../../nbs/worlds/02_mini.ipynb #Profile
 class Profile(NamedTuple):
     "A synthetic user: the traits, and the nine phrases that show them"
+
     id: str
     traits: Traits
     phrases: tuple[str, ...]  # values (3), temper, reactivity, belief, role, tone, structure
-    held_out: bool           # never seen in training
+    held_out: bool  # never seen in training
 
     @property
     def persona(self) -> Persona:
@@ -50,24 +68,44 @@ class Profile(NamedTuple):
         names = ("value, dominant", "value", "value", *Traits._fields[1:])
         rows = zip(names, (*self.traits.values, *self.traits[1:]), self.phrases)
         title = f"{self.id} (synthetic user{', held out' if self.held_out else ''})"
-        return (tag("b", title) + Table(("trait", "hidden key", "persona phrase"), [*rows], "l").html())._repr_html_()
+        return (
+            tag("b", title) + Table(("trait", "hidden key", "persona phrase"), [*rows], "l").html()
+        )._repr_html_()
 
     def states_on(self, post: "Post") -> States:  # post: what is answered
         "Give the states that follow from traits and post, before noise"
         traits = self.traits
         value = next(v for v in traits.values if v in AXES[post.axis])
         agrees = value == post.pole
-        stance = Stance("for" if agrees else "against", "strong" if value == traits.values[0] else "mild", post.target)
+        stance = Stance(
+            "for" if agrees else "against",
+            "strong" if value == traits.values[0] else "mild",
+            post.target,
+        )
         emotion = Emotion(FEELS[traits.temper][0 if agrees else 1], traits.reactivity, post.target)
         goal = AIMS[traits.role][DOMAINS[post.domain].setting]
-        return States(stance, emotion, traits.belief, value, goal, Communication(traits.tone, traits.structure))
+        return States(
+            stance,
+            emotion,
+            traits.belief,
+            value,
+            goal,
+            Communication(traits.tone, traits.structure),
+        )
 
 # %% ../../nbs/worlds/02_mini.ipynb #make_users
-_TRAITS = TEMPERS, INTENSITIES, BELIEFS, ROLES, TONES, STRUCTURES  # as the fields of `Traits` after the values
+_TRAITS = (
+    TEMPERS,
+    INTENSITIES,
+    BELIEFS,
+    ROLES,
+    TONES,
+    STRUCTURES,
+)  # as the fields of `Traits` after the values
 
 
 def make_users(
-    n: int,             # how many
+    n: int,  # how many
     rng: random.Random,  # source of chance
 ) -> list[Profile]:
     "Draw users with different traits"
@@ -75,43 +113,53 @@ def make_users(
     while len(traits) < n:
         values = [rng.choice(axis) for axis in AXES]
         rng.shuffle(values)
-        traits[Traits._make([tuple(values), *(rng.choice(tuple(table)) for table in _TRAITS)])] = None
-    return [Profile(f"u{i:03}", t, _persona_phrases(t, rng), i % 6 == 5) for i, t in enumerate(traits)]
+        traits[Traits._make([tuple(values), *(rng.choice(tuple(table)) for table in _TRAITS)])] = (
+            None
+        )
+    return [
+        Profile(f"u{i:03}", t, _persona_phrases(t, rng), i % 6 == 5) for i, t in enumerate(traits)
+    ]
 
 
 def _persona_phrases(traits, rng):
     "Show each trait by one phrase; `most` marks the dominant value"
     tables = (VALUES, VALUES, VALUES, *_TRAITS)
-    phrases = [rng.choice(table[key].persona) for table, key in zip(tables, (*traits.values, *traits[1:]))]
+    phrases = [
+        rng.choice(table[key].persona) for table, key in zip(tables, (*traits.values, *traits[1:]))
+    ]
     return (f"most {phrases[0]}", *phrases[1:])
 
 # %% ../../nbs/worlds/02_mini.ipynb #Topic
 class _Topic(NamedTuple):
     "Something people talk about"
+
     domain: str
-    target: str    # such as "the night tram"
+    target: str  # such as "the night tram"
     held_out: bool  # never seen in training
 
 
 def make_topics(
-    n: int,             # 60 to 180
+    n: int,  # 60 to 180
     rng: random.Random,  # draws the calendar
 ) -> list[_Topic]:
     "Make topics in the order of the calendar, the held-out ones last"
     cells = [(noun, (1 - noun + k) % 5) for noun in range(6) for k in range(5)]
     grid = ((name, d, noun, m) for noun, m in cells for name, d in DOMAINS.items())
-    topics = [_Topic(name, f"the {d.modifiers[m]} {d.nouns[noun]}", (m + noun) % 5 == 0)
-              for name, d, noun, m in islice(grid, n)]
+    topics = [
+        _Topic(name, f"the {d.modifiers[m]} {d.nouns[noun]}", (m + noun) % 5 == 0)
+        for name, d, noun, m in islice(grid, n)
+    ]
     rng.shuffle(topics)
     return sorted(topics, key=lambda topic: topic.held_out)
 
 # %% ../../nbs/worlds/02_mini.ipynb #Post
 class Post(NamedTuple):
     "A post, and what it pushes toward"
+
     id: str
     domain: str
     target: str
-    pole: str      # a key of `VALUES`
+    pole: str  # a key of `VALUES`
     held_out: bool  # its topic is never seen in training
     messages: tuple[Message, ...]  # the post itself and perhaps a bystander's remark
 
@@ -122,25 +170,36 @@ class Post(NamedTuple):
 
 # %% ../../nbs/worlds/02_mini.ipynb #make_post
 def _make_post(
-    topic: _Topic,       # what it is about
-    id: str,            # unique in the world
-    time: datetime,     # when it was written
+    topic: _Topic,  # what it is about
+    id: str,  # unique in the world
+    time: datetime,  # when it was written
     rng: random.Random,  # source of chance
 ) -> Post:
     "Write one post"
     pole, (author, bystander) = rng.choice(tuple(VALUES)), rng.sample(SPEAKERS, 2)
     opening = rng.choice(DOMAINS[topic.domain].openings).replace("{T}", topic.target)
-    messages = [Message(id, name=author, content=f"{opening}. {rng.choice(VALUES[pole].post)}.", time=time.isoformat())]
+    messages = [
+        Message(
+            id,
+            name=author,
+            content=f"{opening}. {rng.choice(VALUES[pole].post)}.",
+            time=time.isoformat(),
+        )
+    ]
     if rng.random() < 1 / 3:
         later = (time + timedelta(minutes=20)).isoformat()
-        messages.append(Message(f"{id}b", name=bystander, content=rng.choice(BYSTANDERS), time=later, parents=(id,)))
+        messages.append(
+            Message(
+                f"{id}b", name=bystander, content=rng.choice(BYSTANDERS), time=later, parents=(id,)
+            )
+        )
     return Post(id, topic.domain, topic.target, pole, topic.held_out, tuple(messages))
 
 # %% ../../nbs/worlds/02_mini.ipynb #needed_phrases
 def needed_phrases(
-    level: str,       # one of `STATE_LEVELS`
+    level: str,  # one of `STATE_LEVELS`
     profile: Profile,  # who answers
-    post: Post,       # what is answered
+    post: Post,  # what is answered
 ) -> tuple[int, ...]:  # indices into `profile.phrases`
     "Say which phrases of the persona decide one state"
     axis = next(i for i, v in enumerate(profile.traits.values) if v in AXES[post.axis])
@@ -152,6 +211,7 @@ def needed_phrases(
 @dataclass(frozen=True)
 class WorldConfig:
     "Size and seed of the synthetic world"
+
     seed: int = 0
     "Same seed, same world."
     users: int = 240
@@ -167,16 +227,31 @@ class WorldConfig:
 
     def __post_init__(self):
         posts, each = self.topics * self.posts_per_topic, self.replies_per_user
-        require("world",
-            (12 <= self.users <= 10_000, f"users: expected 12 to 10000, some to be held out; got {self.users}"),
-            (60 <= self.topics <= 180, f"topics: expected 60 to 180, the number of targets; got {self.topics}"),
-            (self.posts_per_topic >= 1, f"posts_per_topic: expected at least 1; got {self.posts_per_topic}"),
-            (1 <= each <= posts, f"replies_per_user: expected 1 to {posts}, the number of posts; got {each}"),
-            (0 <= self.noise <= 1, f"noise: expected a probability from 0 to 1; got {self.noise}"))
+        require(
+            "world",
+            (
+                12 <= self.users <= 10_000,
+                f"users: expected 12 to 10000, some to be held out; got {self.users}",
+            ),
+            (
+                60 <= self.topics <= 180,
+                f"topics: expected 60 to 180, the number of targets; got {self.topics}",
+            ),
+            (
+                self.posts_per_topic >= 1,
+                f"posts_per_topic: expected at least 1; got {self.posts_per_topic}",
+            ),
+            (
+                1 <= each <= posts,
+                f"replies_per_user: expected 1 to {posts}, the number of posts; got {each}",
+            ),
+            (0 <= self.noise <= 1, f"noise: expected a probability from 0 to 1; got {self.noise}"),
+        )
 
 # %% ../../nbs/worlds/02_mini.ipynb #Reply
 class _Reply(NamedTuple):
     "One reply with the states behind it"
+
     id: str
     user_id: str
     post_id: str
@@ -187,11 +262,12 @@ class _Reply(NamedTuple):
 @dataclass(frozen=True)
 class SyntheticWorld:
     "A synthetic world: who lives there, what was posted, who answered what and why"
+
     config: WorldConfig
-    topics: tuple[_Topic, ...]   # in the order of the calendar, as the posts and replies
+    topics: tuple[_Topic, ...]  # in the order of the calendar, as the posts and replies
     users: dict[str, Profile]
-    posts: dict[str, Post]      # a post's id is the `context_id` of an `Example`
-    replies: dict[str, _Reply]   # a reply's id is the id of an `Example`
+    posts: dict[str, Post]  # a post's id is the `context_id` of an `Example`
+    replies: dict[str, _Reply]  # a reply's id is the id of an `Example`
 
     def user(self, id: str) -> Profile:
         "Look up a user"
@@ -214,15 +290,20 @@ class SyntheticWorld:
     def examples(self) -> list[Example]:
         "Give the replies that belong to a split: train, then test, then test_seen"
         personas = {user.id: user.persona for user in self.users.values()}
-        examples = [_example(self, reply, order, personas) for order, reply in enumerate(self.replies.values())]
+        examples = [
+            _example(self, reply, order, personas)
+            for order, reply in enumerate(self.replies.values())
+        ]
         rows = {split: [e for e in examples if e.split == split] for split in SPLIT_OF.values()}
         # so that the first part of a test set is a fair sample
-        for split in ("test", "test_seen"): random.Random(f"{split}{self.config.seed}").shuffle(rows[split])
+        for split in ("test", "test_seen"):
+            random.Random(f"{split}{self.config.seed}").shuffle(rows[split])
         return [example for split in rows.values() for example in split]
 
 
 def _look_up(table, id, what):
-    if id in table: return table[id]
+    if id in table:
+        return table[id]
     ids = list(table)
     known = f"Its {len(ids)} {what} ids run from {ids[0]!r} to {ids[-1]!r}."
     raise DataError(f"This world has no {what} {shorten(id)!r}. {known}")
@@ -256,13 +337,19 @@ def _posts(topics, each, rng) -> Iterator[Post]:
 
 # %% ../../nbs/worlds/02_mini.ipynb #SPLIT_OF
 SPLIT_OF = {  # held-out user, held-out topic → split
-    (False, False): "train", (True, True): "test", (False, True): "test_seen",
+    (False, False): "train",
+    (True, True): "test",
+    (False, True): "test_seen",
 }
 
 
 def _example(world, reply, order, personas):
     user, post = world.users[reply.user_id], world.posts[reply.post_id]
     split = SPLIT_OF.get((user.held_out, post.held_out), "")
-    where: dict[str, Any] = dict(source=post.domain, split=split, context_id=post.id, context=post.messages, order=order)
-    who: dict[str, Any] = dict(user_id=user.id, persona=personas[user.id], reply=reply.text, states=reply.states.describe())
+    where: dict[str, Any] = dict(
+        source=post.domain, split=split, context_id=post.id, context=post.messages, order=order
+    )
+    who: dict[str, Any] = dict(
+        user_id=user.id, persona=personas[user.id], reply=reply.text, states=reply.states.describe()
+    )
     return Example(reply.id, **where, **who)

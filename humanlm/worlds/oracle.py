@@ -17,8 +17,17 @@ from ..core.basics import DataError, check_name, shorten
 from ..data.records import Example
 from .mini import SPLIT_OF, SyntheticWorld
 from .reading import LEVEL_SLOTS, Reading, read, words_of
-from .states import (
-    Communication, Emotion, FEELS, OPPOSED, STATE_LEVELS, Stance, State, States, describe)
+from humanlm.worlds.states import (
+    Communication,
+    Emotion,
+    FEELS,
+    OPPOSED,
+    STATE_LEVELS,
+    Stance,
+    State,
+    States,
+    describe,
+)
 
 # %% ../../nbs/worlds/04_oracle.ipynb #match_stance
 def _match_stance(
@@ -27,7 +36,8 @@ def _match_stance(
 ) -> tuple[float, ...]:  # direction with target, strength
     "Match a stance"
     found = [item for item in reading.items if item.slot == "stance"]
-    if any(_turned(item, truth) for item in found): return (0.0, 0.0)
+    if any(_turned(item, truth) for item in found):
+        return (0.0, 0.0)
     heads = [1.0 if item.target == truth.target else 0.2 if item.target else 0.4 for item in found]
     tails = [1.0 if item.key.endswith(truth.strength) else 0.4 for item in found]
     return max(((head, head * tail) for head, tail in zip(heads, tails)), default=(0.0, 0.0))
@@ -55,16 +65,30 @@ _NEAR = {frozenset(("persuade", "inform")), frozenset(("comfort", "mediate"))}
 def _match_goal(truth: str, reading: Reading) -> tuple[float, ...]:
     "Match a goal"
     goals = reading.keys("goal")
-    return (1.0 if truth in goals else 0.4 if any(frozenset((truth, goal)) in _NEAR for goal in goals) else 0.0,)
+    return (
+        1.0
+        if truth in goals
+        else 0.4
+        if any(frozenset((truth, goal)) in _NEAR for goal in goals)
+        else 0.0,
+    )
 
 
-def _match_communication(truth: Communication, reading: Reading) -> tuple[float, ...]: # tone, structure
+def _match_communication(
+    truth: Communication, reading: Reading
+) -> tuple[float, ...]:  # tone, structure
     "Match a way of communicating"
-    return (float(truth.tone in reading.keys("tone")), float(truth.structure in reading.keys("structure")))
+    return (
+        float(truth.tone in reading.keys("tone")),
+        float(truth.structure in reading.keys("structure")),
+    )
 
 # %% ../../nbs/worlds/04_oracle.ipynb #MATCHES
 MATCHES: dict[str, Callable[[Any, Reading], tuple[float, ...]]] = {
-    "stance": _match_stance, "emotion": _match_emotion, "goal": _match_goal, "communication": _match_communication,
+    "stance": _match_stance,
+    "emotion": _match_emotion,
+    "goal": _match_goal,
+    "communication": _match_communication,
     "belief": lambda truth, reading: (float(truth in reading.keys("belief")),),
     "value": lambda truth, reading: (float(truth in reading.keys("value")),),
 }
@@ -72,17 +96,32 @@ MATCHES: dict[str, Callable[[Any, Reading], tuple[float, ...]]] = {
 # %% ../../nbs/worlds/04_oracle.ipynb #Charge
 class _Charge(NamedTuple):
     "A reason to lose points"
+
     amount: float
     why: str
 
 
-FURTHER = {"stance": 0.3, "emotion": 0.6, "belief": 0.6, "value": 0.6, "goal": 0.6, "communication": 0.4}
+FURTHER = {
+    "stance": 0.3,
+    "emotion": 0.6,
+    "belief": 0.6,
+    "value": 0.6,
+    "goal": 0.6,
+    "communication": 0.4,
+}
 
 
 def _listing_charges(level: str, reading: Reading) -> list[_Charge]:
     "Charge further answers on a level, and repeats"
-    heads = [(i.slot, i.key) for i in reading.items if i.slot in LEVEL_SLOTS[level] and i.slot != "intensity"]
-    further, repeats = len(set(heads)) - len({slot for slot, _ in heads}), len(heads) - len(set(heads))
+    heads = [
+        (i.slot, i.key)
+        for i in reading.items
+        if i.slot in LEVEL_SLOTS[level] and i.slot != "intensity"
+    ]
+    further, repeats = (
+        len(set(heads)) - len({slot for slot, _ in heads}),
+        len(heads) - len(set(heads)),
+    )
     return _charges((FURTHER[level] * further, "further answers"), (0.1 * repeats, "repeats"))
 
 
@@ -100,7 +139,9 @@ def _contradiction_charges(
     if level == "stance":
         turned = any(_turned(item, truth) for item in own)
         others = len(reading.targets - {truth.target})
-        return _charges((1.0 * turned, "opposite or negated stance"), (0.3 * others, "other targets"))
+        return _charges(
+            (1.0 * turned, "opposite or negated stance"), (0.3 * others, "other targets")
+        )
     negated = level != "communication" and any(item.negated for item in own)
     opposite = level in ("belief", "value") and OPPOSED[truth] in reading.keys(level)
     return _charges((0.5 * negated, "negated"), (0.4 * opposite, "the opposite"))
@@ -111,20 +152,23 @@ def _line_charges(level: str, reading: Reading) -> list[_Charge]:
     foreign = sum(item.slot not in (*LEVEL_SLOTS[level], "target") for item in reading.items)
     over = max(0, reading.words - 15)
     junk, long = max(0, reading.unexplained - 2), 0.2 + 0.05 * over if over else 0.0
-    return _charges((0.2 * foreign, "other levels"), (0.05 * junk, "unexplained words"), (long, "too long"))
+    return _charges(
+        (0.2 * foreign, "other levels"), (0.05 * junk, "unexplained words"), (long, "too long")
+    )
 
 # %% ../../nbs/worlds/04_oracle.ipynb #COPY_LIMIT
 COPY_LIMIT = 0.3
 
 
 def copied_share(
-    text: str,    # a candidate
+    text: str,  # a candidate
     context: str,  # what it answers
-    n: int = 6,   # window, in words
+    n: int = 6,  # window, in words
 ) -> float:  # in [0, 1]
     "Give the share of windows of `n` words that also occur in the context, in linear time"
     words = words_of(text)
-    if len(words) < n: return 0.0
+    if len(words) < n:
+        return 0.0
     known = _windows(context, n)
     return sum(map(known.__contains__, _slide(words, n))) / (len(words) - n + 1)
 
@@ -141,17 +185,20 @@ def _windows(context, n):
 # %% ../../nbs/worlds/04_oracle.ipynb #StateScore
 class _StateScore(NamedTuple):
     "A score and its arithmetic: value = clip(mean(matches) - penalty, 0, 1)"
+
     value: float
     key_points: tuple[str, ...]  # what was asked for
     matches: tuple[float, ...]  # how well each key point is met
-    penalty: float              # at most 1
-    reason: str                 # the charges in words, or the fault: empty, copied context
+    penalty: float  # at most 1
+    reason: str  # the charges in words, or the fault: empty, copied context
 
 
 def _score(points, matches, charges):
     penalty = min(1.0, sum((c.amount for c in charges), 0.0))
     reason = "; ".join(f"{c.why} -{c.amount:.2f}" for c in charges) or "no penalty"
-    return _StateScore(min(1.0, max(0.0, _mean(matches) - penalty)), tuple(points), tuple(matches), penalty, reason)
+    return _StateScore(
+        min(1.0, max(0.0, _mean(matches) - penalty)), tuple(points), tuple(matches), penalty, reason
+    )
 
 
 def _mean(numbers):
@@ -159,7 +206,8 @@ def _mean(numbers):
 
 # %% ../../nbs/worlds/04_oracle.ipynb #_fault
 def _fault(candidate, context):
-    if not words_of(candidate): return "empty"
+    if not words_of(candidate):
+        return "empty"
     return "copied context" if context and copied_share(candidate, context) >= COPY_LIMIT else ""
 
 
@@ -172,29 +220,36 @@ _read_truth = lru_cache(maxsize=8192)(read)
 
 def _true_states(truth, level="state"):
     states = _read_truth(truth).expressed()
-    if states and level in ("state", *states): return states
+    if states and level in ("state", *states):
+        return states
     advice = "It knows only the phrases of this world: use another judge for other text."
     raise DataError(f"The oracle finds no {level} in {shorten(truth)!r}. {advice}")
 
 
 def _key_points(level, state):
-    if level == "stance": return (f"{state.direction} {state.target}", state.strength)
+    if level == "stance":
+        return (f"{state.direction} {state.target}", state.strength)
     return (state,) if isinstance(state, str) else tuple(map(str, state))
 
 # %% ../../nbs/worlds/04_oracle.ipynb #score_state
 def score_state(
-    level: str,         # one of `STATE_LEVELS`
-    truth: str,         # a text that expresses the true state: its description, or a reply
-    candidate: str,     # the generated description
+    level: str,  # one of `STATE_LEVELS`
+    truth: str,  # a text that expresses the true state: its description, or a reply
+    candidate: str,  # the generated description
     context: str = "",  # what may not be copied
 ) -> _StateScore:
     "Score a generated state (HumanLM's coverage minus penalty, here exact); `DataError` if the truth has none"
     state = _true_states(truth, check_name(level, STATE_LEVELS, "level"))[level]
     fault = _fault(candidate, context)
-    if fault: return _zero(_key_points(level, state), fault)
+    if fault:
+        return _zero(_key_points(level, state), fault)
     reading = read(candidate)
     charges = _listing_charges(level, reading) + _contradiction_charges(level, state, reading)
-    return _score(_key_points(level, state), MATCHES[level](state, reading), charges + _line_charges(level, reading))
+    return _score(
+        _key_points(level, state),
+        MATCHES[level](state, reading),
+        charges + _line_charges(level, reading),
+    )
 
 # %% ../../nbs/worlds/04_oracle.ipynb #KEY_POINTS
 KEY_POINTS = {
@@ -213,7 +268,7 @@ def _state_parts(said, reading):
 def _surplus_charges(
     said: dict[str, State],  # what the real reply expresses
     states: dict[str, str],  # level → description of the true state, if known
-    reading: Reading,        # of the candidate
+    reading: Reading,  # of the candidate
 ) -> list[_Charge]:
     "Charge answers on levels about which the real reply is silent"
     charges = []
@@ -234,40 +289,57 @@ def _shape_charges(truth: Reading, reading: Reading) -> list[_Charge]:
 
 # %% ../../nbs/worlds/04_oracle.ipynb #score_reply
 def score_reply(
-    truth: str,         # the real reply
-    candidate: str,     # the generated reply
+    truth: str,  # the real reply
+    candidate: str,  # the generated reply
     context: str = "",  # what may not be copied
-    states: dict[str, str] | None = None,  # level → description of the true state, also of those left unsaid
+    states: dict[str, str]
+    | None = None,  # level → description of the true state, also of those left unsaid
 ) -> _StateScore:
     "Score a reply by up to three key points of the real one; `DataError` if the real one expresses nothing"
     said = _true_states(truth)
-    asked = {point: [level for level in levels if level in said] for point, levels in KEY_POINTS.items()}
+    asked = {
+        point: [level for level in levels if level in said] for point, levels in KEY_POINTS.items()
+    }
     asked = {point: levels for point, levels in asked.items() if levels}
     fault = _fault(candidate, context)
-    if fault: return _zero(asked, fault)
+    if fault:
+        return _zero(asked, fault)
     reading = read(candidate)
     parts = dict(_state_parts(said, reading))
-    charges = _charges(*((0.25 * part.penalty, f"{level} ({part.reason})") for level, part in parts.items()))
-    charges += _surplus_charges(said, states or {}, reading) + _shape_charges(_read_truth(truth), reading)
-    matches = [_mean([_mean(parts[level].matches) for level in levels]) for levels in asked.values()]
+    charges = _charges(
+        *((0.25 * part.penalty, f"{level} ({part.reason})") for level, part in parts.items())
+    )
+    charges += _surplus_charges(said, states or {}, reading) + _shape_charges(
+        _read_truth(truth), reading
+    )
+    matches = [
+        _mean([_mean(parts[level].matches) for level in levels]) for levels in asked.values()
+    ]
     return _score(asked, matches, charges)
 
 # %% ../../nbs/worlds/04_oracle.ipynb #score_reply_states
 def score_reply_states(
-    truth: str,        # the real reply
-    candidate: str,    # the generated reply
+    truth: str,  # the real reply
+    candidate: str,  # the generated reply
     context: str = "",  # what may not be copied
 ) -> dict[str, _StateScore]:  # the levels that the real reply expresses
     "Score the states that can be read from a generated reply, each for itself"
     said, fault = _true_states(truth), _fault(candidate, context)
-    if fault: return {level: _zero(_key_points(level, state), fault) for level, state in said.items()}
+    if fault:
+        return {level: _zero(_key_points(level, state), fault) for level, state in said.items()}
     return dict(_state_parts(said, read(candidate)))
 
 # %% ../../nbs/worlds/04_oracle.ipynb #PREDICTORS
 PREDICTORS: dict[str, Callable[[SyntheticWorld, Example, random.Random], States]] = {
-    "uniform": lambda world, example, rng: States.uniform(world.post(example.context_id).target, rng),
-    "agreeable": lambda world, example, rng: States.agreeable(world.post(example.context_id).target),
-    "rules": lambda world, example, rng: world.user(example.user_id).states_on(world.post(example.context_id)),
+    "uniform": lambda world, example, rng: States.uniform(
+        world.post(example.context_id).target, rng
+    ),
+    "agreeable": lambda world, example, rng: States.agreeable(
+        world.post(example.context_id).target
+    ),
+    "rules": lambda world, example, rng: world.user(example.user_id).states_on(
+        world.post(example.context_id)
+    ),
 }
 
 # %% ../../nbs/worlds/04_oracle.ipynb #predictor_texts
@@ -278,21 +350,30 @@ def predictor_texts(
     seed: int = 0,  # of dice and wordings
 ) -> list[dict[str, str]]:  # level → text, one per example
     "Write what a predictor says about each example"
-    rng, guess = random.Random(f"{name}{seed}"), PREDICTORS[check_name(name, PREDICTORS, "predictor")]
+    rng, guess = (
+        random.Random(f"{name}{seed}"),
+        PREDICTORS[check_name(name, PREDICTORS, "predictor")],
+    )
     guesses = [guess(world, e, rng) for e in examples]
     return [states.describe(rng) | {"response": states.reply(rng)} for states in guesses]
 
 # %% ../../nbs/worlds/04_oracle.ipynb #baselines
 def _baselines(
-    world: SyntheticWorld,   # where the true states are
+    world: SyntheticWorld,  # where the true states are
     split: str = "test",  # which examples
     seed: int = 0,  # of dice and wordings
     draws: int = 3,  # guesses per row
 ) -> dict[str, dict[str, float]]:  # predictor → level or kind of alignment → mean score
     "Measure what can be reached without a model: by dice, by the polite constant, by a perfect reader of personas"
     rows = [e for e in world.examples if e.split == split] * draws
-    if not rows: raise DataError(f"No rows in the split {shorten(split)!r}; there are {', '.join(SPLIT_OF.values())}.")
-    return {name: _baseline(world, rows, guess, random.Random(f"{name}{seed}")) for name, guess in PREDICTORS.items()}
+    if not rows:
+        raise DataError(
+            f"No rows in the split {shorten(split)!r}; there are {', '.join(SPLIT_OF.values())}."
+        )
+    return {
+        name: _baseline(world, rows, guess, random.Random(f"{name}{seed}"))
+        for name, guess in PREDICTORS.items()
+    }
 
 
 def _baseline(world, rows, guess, rng):
@@ -303,7 +384,11 @@ def _baseline(world, rows, guess, rng):
         scores[level] = _mean([score_state(level, e.states[level], text).value for e, text in said])
     scores["state_alignment"] = _mean(list(scores.values()))
     replies = [(e, states.reply(rng)) for e, states in pairs]
-    read_back = [[s.value for s in score_reply_states(e.reply, text).values()] for e, text in replies]
+    read_back = [
+        [s.value for s in score_reply_states(e.reply, text).values()] for e, text in replies
+    ]
     scores["reply_state_alignment"] = _mean([_mean(values) for values in read_back])
-    scores["response_alignment"] = _mean([score_reply(e.reply, text, states=e.states).value for e, text in replies])
+    scores["response_alignment"] = _mean(
+        [score_reply(e.reply, text, states=e.states).value for e, text in replies]
+    )
     return scores

@@ -11,13 +11,32 @@ from typing import Any, NamedTuple
 
 from ..core.basics import DataError
 from ..core.html import Html, tag
-from .states import (
-    BELIEFS, Communication, DOMAINS, EMOTIONS, Emotion, GOALS, INTENSITIES, STANCES, STATE_LEVELS, STRUCTURES, Stance, TONES, VALUES)
+from humanlm.worlds.states import (
+    BELIEFS,
+    Communication,
+    DOMAINS,
+    EMOTIONS,
+    Emotion,
+    GOALS,
+    INTENSITIES,
+    STANCES,
+    STATE_LEVELS,
+    STRUCTURES,
+    Stance,
+    TONES,
+    VALUES,
+)
 
 # %% ../../nbs/worlds/03_reading.ipynb #SLOTS
 SLOTS = {
-    "stance": STANCES, "emotion": EMOTIONS, "intensity": INTENSITIES, "belief": BELIEFS, "value": VALUES,
-    "goal": GOALS, "tone": TONES, "structure": STRUCTURES,
+    "stance": STANCES,
+    "emotion": EMOTIONS,
+    "intensity": INTENSITIES,
+    "belief": BELIEFS,
+    "value": VALUES,
+    "goal": GOALS,
+    "tone": TONES,
+    "structure": STRUCTURES,
 }
 
 
@@ -25,10 +44,13 @@ def _lexicon() -> dict[str, tuple[str, str]]:  # phrase → slot and key
     "List every phrase that the oracle knows; `{T}` stands for a target"
     meanings: dict[str, tuple[str, str]] = {}
     rows = [(slot, key, row) for slot, table in SLOTS.items() for key, row in table.items()]
-    for slot, key, phrase in ((slot, key, phrase) for slot, key, row in rows for phrase in row.state + row.reply):
+    for slot, key, phrase in (
+        (slot, key, phrase) for slot, key, row in rows for phrase in row.state + row.reply
+    ):
         for form in (phrase, " ".join(phrase.replace("{T}", "").split())):
             known = meanings.setdefault(form, (slot, key))
-            if known != (slot, key): raise DataError(f"{form!r} means both {known} and {(slot, key)}.")
+            if known != (slot, key):
+                raise DataError(f"{form!r} means both {known} and {(slot, key)}.")
     return meanings
 
 # %% ../../nbs/worlds/03_reading.ipynb #_WORD
@@ -45,24 +67,30 @@ def words_of(
     if not text.isascii():
         return [word.lower() for word in _WORD.findall(text)]
     words = text.lower().translate(_SPACES).split()  # the same, six times as fast
-    return [part for w in words for part in (_WORD.findall(w) if "'" in w else (w,))] if "'" in text else words
+    return (
+        [part for w in words for part in (_WORD.findall(w) if "'" in w else (w,))]
+        if "'" in text
+        else words
+    )
 
 # %% ../../nbs/worlds/03_reading.ipynb #Item
 class _Item(NamedTuple):
     "A phrase found in a text"
-    slot: str          # a key of `SLOTS`, or target
-    key: str           # a key of that slot; the target itself for a target on its own
+
+    slot: str  # a key of `SLOTS`, or target
+    key: str  # a key of that slot; the target itself for a target on its own
     target: str | None  # the target that it names
-    negated: bool      # a negator came before
-    start: int         # index of its first word
-    end: int           # index after its last word
+    negated: bool  # a negator came before
+    start: int  # index of its first word
+    end: int  # index after its last word
 
 
 class Reading(NamedTuple):
     "What a text says, phrase by phrase"
+
     items: tuple[_Item, ...]
     unexplained: int  # words that belong to nothing
-    words: int       # all words
+    words: int  # all words
 
     def keys(self, slot: str) -> list[str]:
         "List the keys found for one slot"
@@ -73,15 +101,23 @@ class Reading(NamedTuple):
         "Give all targets that are named"
         return {item.target for item in self.items if item.target}
 
-    def expressed(self) -> dict[str, Any]:  # level → its `State`; only the levels about which something is said
+    def expressed(
+        self,
+    ) -> dict[str, Any]:  # level → its `State`; only the levels about which something is said
         "Give the states that a text expresses"
         first = {item.slot: item for item in reversed(self.items)}
-        def key(slot) -> Any: return first[slot].key if slot in first else None
+
+        def key(slot) -> Any:
+            return first[slot].key if slot in first else None
+
         target: Any = next((item.target for item in self.items if item.target), None)
         states: dict[str, Any] = {level: key(level) for level in STATE_LEVELS}
-        if key("stance"): states["stance"] = Stance._make([*key("stance").split("/"), first["stance"].target])
-        if key("emotion"): states["emotion"] = Emotion(key("emotion"), key("intensity"), target)
-        if key("tone") and key("structure"): states["communication"] = Communication(key("tone"), key("structure"))
+        if key("stance"):
+            states["stance"] = Stance._make([*key("stance").split("/"), first["stance"].target])
+        if key("emotion"):
+            states["emotion"] = Emotion(key("emotion"), key("intensity"), target)
+        if key("tone") and key("structure"):
+            states["communication"] = Communication(key("tone"), key("structure"))
         return {level: state for level, state in states.items() if state}
 
 # %% ../../nbs/worlds/03_reading.ipynb #_TARGETS
@@ -92,7 +128,8 @@ def _tree(phrases):
     root = {}
     for phrase, meaning in phrases.items():
         node = root
-        for word in phrase.split(): node = node.setdefault(word, {})
+        for word in phrase.split():
+            node = node.setdefault(word, {})
         node[""] = meaning
     return root
 
@@ -104,16 +141,18 @@ def _longest(tokens, at):
     node, end, meaning = _TREE, at + 1, None
     for i in range(at, len(tokens)):
         node = node.get(tokens[i])
-        if node is None: break
-        if "" in node: end, meaning = i + 1, node[""]
+        if node is None:
+            break
+        if "" in node:
+            end, meaning = i + 1, node[""]
     return end, meaning
 
 # %% ../../nbs/worlds/03_reading.ipynb #_fold_targets
 def _fold_targets(words):
     tokens, targets, at = [], {}, 0
     while at < len(words):
-        if words[at] == "the" and tuple(words[at + 1:at + 3]) in _TARGETS:
-            targets[len(tokens)] = " ".join(words[at:at + 3])
+        if words[at] == "the" and tuple(words[at + 1 : at + 3]) in _TARGETS:
+            targets[len(tokens)] = " ".join(words[at : at + 3])
             tokens.append("{T}")
             at += 3
         else:
@@ -137,23 +176,33 @@ def read(
             after = word + end - at + (2 if target else 0)
             items.append(_Item(slot, key, target, negated and slot != "target", word, after))
             negated = negated and slot == "target"
-        elif tokens[at] in NEGATORS: negated = True
-        elif tokens[at] not in GLUE: unexplained += 1
+        elif tokens[at] in NEGATORS:
+            negated = True
+        elif tokens[at] not in GLUE:
+            unexplained += 1
         at, word = end, after
     return Reading(tuple(items), unexplained, len(words))
 
 # %% ../../nbs/worlds/03_reading.ipynb #LEVEL_SLOTS
 LEVEL_SLOTS = {
-    "stance": ("stance",), "emotion": ("emotion", "intensity"), "belief": ("belief",), "value": ("value",),
-    "goal": ("goal",), "communication": ("tone", "structure"),
+    "stance": ("stance",),
+    "emotion": ("emotion", "intensity"),
+    "belief": ("belief",),
+    "value": ("value",),
+    "goal": ("goal",),
+    "communication": ("tone", "structure"),
 }
 _LEVEL_OF = {slot: level for level, slots in LEVEL_SLOTS.items() for slot in slots}
-_COLOURS = dict(zip(STATE_LEVELS, ("#ffd6a5", "#ffadad", "#cde7ff", "#caffbf", "#e5ccff", "#fdffb6")))
+_COLOURS = dict(
+    zip(STATE_LEVELS, ("#ffd6a5", "#ffadad", "#cde7ff", "#caffbf", "#e5ccff", "#fdffb6"))
+)
 
 
 def _mark(text, item):
-    if item is None: return text if text.lower() in GLUE | NEGATORS else tag("u", text)
-    if item.slot == "target": return tag("b", text)
+    if item is None:
+        return text if text.lower() in GLUE | NEGATORS else tag("u", text)
+    if item.slot == "target":
+        return tag("b", text)
     return _tint(text, _LEVEL_OF[item.slot], item.key)
 
 
@@ -167,7 +216,12 @@ def highlight(
 ) -> Html:
     "Show what the oracle reads: phrases coloured by level, unexplained words underlined, targets bold"
     legend = Html(" ").join(_tint(level, level) for level in STATE_LEVELS)
-    return tag("div", legend, *(tag("p", *_highlight(text)) for text in texts), style="max-width:680px;line-height:1.9")
+    return tag(
+        "div",
+        legend,
+        *(tag("p", *_highlight(text)) for text in texts),
+        style="max-width:680px;line-height:1.9",
+    )
 
 
 def _highlight(text):

@@ -15,14 +15,25 @@ from typing import NamedTuple
 from ..core.basics import check_name
 
 # %% ../../nbs/worlds/06_requests.ipynb #ASKS
-ASKS = ("How do I look after my {}?", "What should I do with the {}?", "Any advice about a {}?", "Tell me about the {}.",
-        "I have a new {}. What now?", "My {} is old. Can you help?", "What is best for a {}?", "Please help me with my {}.")
-THINGS = tuple("bread tea rice soup salad pasta cheese honey garden lawn rose tree fence roof door window bike car train boat guitar piano drum "
-               "camera phone laptop desk chair shelf lamp coat shoe hat bag dog cat horse bird fish rabbit".split())
+ASKS = (
+    "How do I look after my {}?",
+    "What should I do with the {}?",
+    "Any advice about a {}?",
+    "Tell me about the {}.",
+    "I have a new {}. What now?",
+    "My {} is old. Can you help?",
+    "What is best for a {}?",
+    "Please help me with my {}.",
+)
+THINGS = tuple(
+    "bread tea rice soup salad pasta cheese honey garden lawn rose tree fence roof door window bike car train boat guitar piano drum "
+    "camera phone laptop desk chair shelf lamp coat shoe hat bag dog cat horse bird fish rabbit".split()
+)
 
 
 class _Request(NamedTuple):
     "What somebody asks"
+
     text: str
     thing: str  # that it is about
 
@@ -40,6 +51,7 @@ REGISTERS = ("casual", "formal", "neutral")
 
 class _ReplyTraits(NamedTuple):
     "How a reply is made"
+
     sentences: int = 2  # beside an example and a question
     register: str = "neutral"
     question: bool = False  # at the end
@@ -49,18 +61,48 @@ class _ReplyTraits(NamedTuple):
 
 def draw_traits(rng: random.Random) -> _ReplyTraits:
     "Draw traits independently of each other"
-    return _ReplyTraits(rng.randint(1, 4), rng.choice(REGISTERS), rng.random() < 0.3, rng.random() < 0.25, rng.random() < 0.3)
+    return _ReplyTraits(
+        rng.randint(1, 4),
+        rng.choice(REGISTERS),
+        rng.random() < 0.3,
+        rng.random() < 0.25,
+        rng.random() < 0.3,
+    )
 
 # %% ../../nbs/worlds/06_requests.ipynb #write_reply
 ACTS = ("clean", "check", "keep", "move", "cover", "watch", "mend", "store")
-WAYS = ("every week", "in spring", "at night", "with care", "by hand", "in the shade", "before winter", "once a month")
+WAYS = (
+    "every week",
+    "in spring",
+    "at night",
+    "with care",
+    "by hand",
+    "in the shade",
+    "before winter",
+    "once a month",
+)
 FRAMES = {
-    "casual": ("hey, just {}, yeah.", "so you gotta {}, it's super easy.", "yeah, {}, that's pretty cool.", "you can kinda {}, no big deal."),
-    "formal": ("It is recommended to {}.", "One should therefore {}.", "Furthermore, kindly {}.", "It is advisable to {}."),
+    "casual": (
+        "hey, just {}, yeah.",
+        "so you gotta {}, it's super easy.",
+        "yeah, {}, that's pretty cool.",
+        "you can kinda {}, no big deal.",
+    ),
+    "formal": (
+        "It is recommended to {}.",
+        "One should therefore {}.",
+        "Furthermore, kindly {}.",
+        "It is advisable to {}.",
+    ),
     "neutral": ("You can {}.", "Please {}.", "It helps to {}.", "Then {}."),
 }
 EXAMPLES = ("For example, {}.", "For example, first {}.")
-QUESTIONS = ("Does that help?", "Which part do you need?", "Shall I say more?", "What is it like now?")
+QUESTIONS = (
+    "Does that help?",
+    "Which part do you need?",
+    "Shall I say more?",
+    "What is it like now?",
+)
 
 
 def write_reply(
@@ -69,17 +111,32 @@ def write_reply(
     rng: random.Random,
 ) -> str:
     "Write a reply with these traits"
-    def advice(frames): return rng.choice(frames).format(f"{rng.choice(ACTS)} the {thing} {rng.choice(WAYS)}")
-    said = [advice(FRAMES[check_name(traits.register, FRAMES, "register")]) for _ in range(traits.sentences)]
+
+    def advice(frames):
+        return rng.choice(frames).format(f"{rng.choice(ACTS)} the {thing} {rng.choice(WAYS)}")
+
+    said = [
+        advice(FRAMES[check_name(traits.register, FRAMES, "register")])
+        for _ in range(traits.sentences)
+    ]
     said += [advice(EXAMPLES)] * traits.example + [rng.choice(QUESTIONS)] * traits.question
     return "\n".join(f"- {sentence}" for sentence in said) if traits.listed else " ".join(said)
 
 # %% ../../nbs/worlds/06_requests.ipynb #granted
-WISHES: Mapping[str, Mapping] = MappingProxyType({
-    "short": {"sentences": 1}, "long": {"sentences": 4}, "casual": {"register": "casual"}, "formal": {"register": "formal"},
-    "question": {"question": True}, "no_question": {"question": False}, "list": {"listed": True}, "prose": {"listed": False},
-    "example": {"example": True}, "no_example": {"example": False},
-})  # what somebody may want → the traits that give it
+WISHES: Mapping[str, Mapping] = MappingProxyType(
+    {
+        "short": {"sentences": 1},
+        "long": {"sentences": 4},
+        "casual": {"register": "casual"},
+        "formal": {"register": "formal"},
+        "question": {"question": True},
+        "no_question": {"question": False},
+        "list": {"listed": True},
+        "prose": {"listed": False},
+        "example": {"example": True},
+        "no_example": {"example": False},
+    }
+)  # what somebody may want → the traits that give it
 
 
 def granted(
@@ -90,21 +147,98 @@ def granted(
     return traits._replace(**WISHES[check_name(wish, WISHES, "wish")])
 
 # %% ../../nbs/worlds/06_requests.ipynb #remark
-POLITE = ("Thanks.", "Okay.", "Thank you very much.", "I see.", "", "See you tomorrow.", "Good to know.", "All right then.")
-PEOPLE = ("My aunt", "A friend of mine", "Our postman", "The baker", "My teacher", "Somebody upstairs", "My cousin", "The doctor")
-DEEDS = ("sang a song", "lost a key", "came by", "slept late", "baked a pie", "won a race", "moved to Spain", "told me a story", "has a cold", "broke an arm")
-TIMES = ("today", "last week", "in May", "again", "at noon", "on Friday", "an hour ago", "for the first time")
-ASIDES = ("What is {a} plus {b}?", "What is {a} minus {b}?", "Where is {place}?", "How large is {place}?", "How do you get to {place}?", "Who lives in {place}?",
-          "Do you like {place}?", "Do cats live in {place}?", "Have you been to {place}?", "Did you hear of {place}?", "Can you see {place} from there?", "Can you count to {a}?",
-          "Which bus goes to {place}?", "Which is older, {place} or Rome?", "When does {place} wake up?", "Why is {place} famous?", "Is {place} in the north?", "Are you {a}?",
-          "It snows in {place}.", "I was in {place} last year.", "I'm going to {place}.", "I can't find {place} on this map.", "I had a dream of {place}.", "There's a song about {place}.",
-          "The train to {place} is full.", "We have been waiting for {a} days.", "I am hungry now.")
-PLACES = ("Peru", "Vienna", "Japan", "Cairo", "Iceland", "Boston", "Lima", "Kenya", "Madrid", "Poland")
+POLITE = (
+    "Thanks.",
+    "Okay.",
+    "Thank you very much.",
+    "I see.",
+    "",
+    "See you tomorrow.",
+    "Good to know.",
+    "All right then.",
+)
+PEOPLE = (
+    "My aunt",
+    "A friend of mine",
+    "Our postman",
+    "The baker",
+    "My teacher",
+    "Somebody upstairs",
+    "My cousin",
+    "The doctor",
+)
+DEEDS = (
+    "sang a song",
+    "lost a key",
+    "came by",
+    "slept late",
+    "baked a pie",
+    "won a race",
+    "moved to Spain",
+    "told me a story",
+    "has a cold",
+    "broke an arm",
+)
+TIMES = (
+    "today",
+    "last week",
+    "in May",
+    "again",
+    "at noon",
+    "on Friday",
+    "an hour ago",
+    "for the first time",
+)
+ASIDES = (
+    "What is {a} plus {b}?",
+    "What is {a} minus {b}?",
+    "Where is {place}?",
+    "How large is {place}?",
+    "How do you get to {place}?",
+    "Who lives in {place}?",
+    "Do you like {place}?",
+    "Do cats live in {place}?",
+    "Have you been to {place}?",
+    "Did you hear of {place}?",
+    "Can you see {place} from there?",
+    "Can you count to {a}?",
+    "Which bus goes to {place}?",
+    "Which is older, {place} or Rome?",
+    "When does {place} wake up?",
+    "Why is {place} famous?",
+    "Is {place} in the north?",
+    "Are you {a}?",
+    "It snows in {place}.",
+    "I was in {place} last year.",
+    "I'm going to {place}.",
+    "I can't find {place} on this map.",
+    "I had a dream of {place}.",
+    "There's a song about {place}.",
+    "The train to {place} is full.",
+    "We have been waiting for {a} days.",
+    "I am hungry now.",
+)
+PLACES = (
+    "Peru",
+    "Vienna",
+    "Japan",
+    "Cairo",
+    "Iceland",
+    "Boston",
+    "Lima",
+    "Kenya",
+    "Madrid",
+    "Poland",
+)
 
 
 def remark(rng: random.Random) -> str:
     "Say something that wants nothing of a reply: a polite word, news of somebody, a question about something else, or nothing"
     kind = rng.random()
-    if kind < 0.3: return rng.choice(POLITE)
-    if kind < 0.65: return f"{rng.choice(PEOPLE)} {rng.choice(DEEDS)} {rng.choice(TIMES)}."
-    return rng.choice(ASIDES).format(a=rng.randint(2, 90), b=rng.randint(2, 90), place=rng.choice(PLACES))
+    if kind < 0.3:
+        return rng.choice(POLITE)
+    if kind < 0.65:
+        return f"{rng.choice(PEOPLE)} {rng.choice(DEEDS)} {rng.choice(TIMES)}."
+    return rng.choice(ASIDES).format(
+        a=rng.randint(2, 90), b=rng.randint(2, 90), place=rng.choice(PLACES)
+    )

@@ -29,116 +29,217 @@ from ..clients.reader import read_json
 class RetailShop:
     "Users, orders and products of a shop before anybody calls; never changed, and shared by all copies"
 
-    def __init__(self, users: Iterable[Mapping], orders: Iterable[Mapping], products: Iterable[Mapping]):
+    def __init__(
+        self, users: Iterable[Mapping], orders: Iterable[Mapping], products: Iterable[Mapping]
+    ):
         self.texts: dict[tuple[str, str], str] = {}  # records as they are shown
         try:
-            self.tables = {name: {row[key]: row for row in rows} for name, key, rows in (
-                ("users", "user_id", users), ("orders", "order_id", orders), ("products", "product_id", products))}
-            self.by_email = {row["email"].lower(): user for user, row in self.tables["users"].items()}
-            self.by_name = {_person(row["name"]["first_name"], row["name"]["last_name"],
-                                    row["address"]["zip"]): user for user, row in self.tables["users"].items()}
+            self.tables = {
+                name: {row[key]: row for row in rows}
+                for name, key, rows in (
+                    ("users", "user_id", users),
+                    ("orders", "order_id", orders),
+                    ("products", "product_id", products),
+                )
+            }
+            self.by_email = {
+                row["email"].lower(): user for user, row in self.tables["users"].items()
+            }
+            self.by_name = {
+                _person(
+                    row["name"]["first_name"], row["name"]["last_name"], row["address"]["zip"]
+                ): user
+                for user, row in self.tables["users"].items()
+            }
         except (KeyError, TypeError, AttributeError) as e:
-            raise DataError(f"A table of the shop lacks {e}. Give users, orders and products as they were published.") from e
+            raise DataError(
+                f"A table of the shop lacks {e}. Give users, orders and products as they were published."
+            ) from e
 
-    def __deepcopy__(self, memo): return self
+    def __deepcopy__(self, memo):
+        return self
 
 
-def _person(first, last, code): return first.lower(), last.lower(), code
+def _person(first, last, code):
+    return first.lower(), last.lower(), code
 
 
 @lru_cache(maxsize=64)
-def open_shop(name: str) -> RetailShop:  # a folder, also one below HUMANLM_DATA (tau_bench), or small/SEED, which is made up
+def open_shop(
+    name: str,
+) -> (
+    RetailShop
+):  # a folder, also one below HUMANLM_DATA (tau_bench), or small/SEED, which is made up
     "Read or make a shop, once"
-    if name.startswith("small/"): return _small_shop(name)
+    if name.startswith("small/"):
+        return _small_shop(name)
     folder = Path(name) if Path(name).is_dir() else Path(setting("HUMANLM_DATA") or "data") / name
     if not folder.is_dir():
-        raise DataError(f"There is no shop in {folder}. Set HUMANLM_DATA to the folder that holds {shorten(name, 60)}, or give its whole path.")
-    return RetailShop(*(read_jsonl(folder / f"retail_{table}.jsonl") for table in ("users", "orders", "products")))
+        raise DataError(
+            f"There is no shop in {folder}. Set HUMANLM_DATA to the folder that holds {shorten(name, 60)}, or give its whole path."
+        )
+    return RetailShop(
+        *(read_jsonl(folder / f"retail_{table}.jsonl") for table in ("users", "orders", "products"))
+    )
 
 # %% ../../nbs/worlds/07_shop.ipynb #small_shop
 _GOODS = {  # product → price, options
     "Rain Jacket": (90, {"size": "S M L XL", "color": "blue green black", "lining": "none fleece"}),
     "Bread Knife": (30, {"length": "20cm 25cm", "handle": "wood steel plastic"}),
-    "Floor Cushion": (45, {"color": "red grey ochre", "filling": "foam wool", "size": "small large"}),
+    "Floor Cushion": (
+        45,
+        {"color": "red grey ochre", "filling": "foam wool", "size": "small large"},
+    ),
     "Bike Lamp": (35, {"mount": "helmet handlebar", "brightness": "200lm 400lm 800lm"}),
     "Kitchen Scale": (40, {"range": "3kg 5kg 10kg", "color": "white black"}),
-    "Wool Blanket": (120, {"color": "cream navy rust", "width": "140cm 180cm", "weave": "plain twill"}),
+    "Wool Blanket": (
+        120,
+        {"color": "cream navy rust", "width": "140cm 180cm", "weave": "plain twill"},
+    ),
     "Tent": (260, {"sleeps": "one two four", "color": "green orange", "weight": "light standard"}),
     "Desk Fan": (55, {"speed": "two three", "power": "mains USB", "color": "white mint"}),
     "Fountain Pen": (70, {"nib": "fine medium broad", "body": "resin brass"}),
     "Record Player": (310, {"drive": "belt direct", "finish": "oak walnut black"}),
     "Garden Shears": (50, {"blade": "bypass anvil", "length": "short long"}),
-    "Board Game": (38, {"players": "two four six", "language": "English French German"})}
-_FIRST, _LAST = ("Ada Bela Cleo Dario Edda Femi Gino Hana Ilja Jonas Kaja Lino Marta Nuno Oda Pavel".split(),
-                 "Abel Brandt Castro Dube Ekberg Falk Greco Horn Ivanov Jansen Kowal Lindt Meyer Novak Okoro Petit".split())
-_PLACES = (("Harbour Road", "Portland", "OR"), ("Mill Lane", "Madison", "WI"), ("Station Street", "Albany", "NY"),
-           ("Orchard Way", "Boise", "ID"), ("Castle Hill", "Savannah", "GA"))
+    "Board Game": (38, {"players": "two four six", "language": "English French German"}),
+}
+_FIRST, _LAST = (
+    "Ada Bela Cleo Dario Edda Femi Gino Hana Ilja Jonas Kaja Lino Marta Nuno Oda Pavel".split(),
+    "Abel Brandt Castro Dube Ekberg Falk Greco Horn Ivanov Jansen Kowal Lindt Meyer Novak Okoro Petit".split(),
+)
+_PLACES = (
+    ("Harbour Road", "Portland", "OR"),
+    ("Mill Lane", "Madison", "WI"),
+    ("Station Street", "Albany", "NY"),
+    ("Orchard Way", "Boise", "ID"),
+    ("Castle Hill", "Savannah", "GA"),
+)
 
 
-def _number(rng, digits): return str(rng.randrange(10 ** (digits - 1), 10 ** digits))
+def _number(rng, digits):
+    return str(rng.randrange(10 ** (digits - 1), 10**digits))
 
 
 def new_address(rng):
     street, city, state = rng.choice(_PLACES)
-    return {"address1": f"{rng.randint(1, 300)} {street}", "address2": f"Flat {rng.randint(1, 80)}", "city": city,
-            "country": "USA", "state": state, "zip": _number(rng, 5)}
+    return {
+        "address1": f"{rng.randint(1, 300)} {street}",
+        "address2": f"Flat {rng.randint(1, 80)}",
+        "city": city,
+        "country": "USA",
+        "state": state,
+        "zip": _number(rng, 5),
+    }
 
 
 def _product(rng, name):
     price, options = _GOODS[name]
     kinds = [dict(zip(options, values)) for values in product(*map(str.split, options.values()))]
     ids = [_number(rng, 10) for _ in kinds]
-    variants = {key: {"item_id": key, "options": kind, "available": rng.random() < 0.8,
-                      "price": round(price * rng.uniform(0.9, 1.1), 2)} for key, kind in zip(ids, kinds)}
+    variants = {
+        key: {
+            "item_id": key,
+            "options": kind,
+            "available": rng.random() < 0.8,
+            "price": round(price * rng.uniform(0.9, 1.1), 2),
+        }
+        for key, kind in zip(ids, kinds)
+    }
     return {"name": name, "product_id": _number(rng, 10), "variants": variants}
 
 
 def _user(rng):
     first, last = rng.choice(_FIRST), rng.choice(_LAST)
-    ways = [{"source": "credit_card", "brand": rng.choice(["visa", "mastercard"]), "last_four": _number(rng, 4)},
-            {"source": "paypal"}, {"source": "gift_card", "balance": rng.randint(10, 150)}]
-    ways = [way | {"id": f"{way['source']}_{_number(rng, 7)}"} for way in rng.sample(ways, rng.randint(2, 3))]
-    return {"user_id": f"{first}_{last}_{_number(rng, 4)}".lower(), "name": {"first_name": first, "last_name": last}, "address": new_address(rng),
-            "email": f"{first}.{last}{_number(rng, 4)}@example.com".lower(), "payment_methods": {way["id"]: way for way in ways}, "orders": []}
+    ways = [
+        {
+            "source": "credit_card",
+            "brand": rng.choice(["visa", "mastercard"]),
+            "last_four": _number(rng, 4),
+        },
+        {"source": "paypal"},
+        {"source": "gift_card", "balance": rng.randint(10, 150)},
+    ]
+    ways = [
+        way | {"id": f"{way['source']}_{_number(rng, 7)}"}
+        for way in rng.sample(ways, rng.randint(2, 3))
+    ]
+    return {
+        "user_id": f"{first}_{last}_{_number(rng, 4)}".lower(),
+        "name": {"first_name": first, "last_name": last},
+        "address": new_address(rng),
+        "email": f"{first}.{last}{_number(rng, 4)}@example.com".lower(),
+        "payment_methods": {way["id"]: way for way in ways},
+        "orders": [],
+    }
 
 
 def _order(rng, user, products):
     items = []
     for sold in rng.sample(products, rng.randint(1, 4)):
         variant = rng.choice(list(sold["variants"].values()))
-        items.append({"name": sold["name"], "product_id": sold["product_id"], **{name: variant[name] for name in ("item_id", "price", "options")}})
-    status, way = rng.choice(("pending", "pending", "pending", "delivered", "delivered",
-                              "processed")), rng.choice([way for way in user["payment_methods"] if not way.startswith("gift")])
+        items.append(
+            {
+                "name": sold["name"],
+                "product_id": sold["product_id"],
+                **{name: variant[name] for name in ("item_id", "price", "options")},
+            }
+        )
+    status, way = (
+        rng.choice(("pending", "pending", "pending", "delivered", "delivered", "processed")),
+        rng.choice([way for way in user["payment_methods"] if not way.startswith("gift")]),
+    )
     user["orders"].append(key := f"#W{_number(rng, 7)}")
-    sent = [] if status == "pending" else [{"tracking_id": [_number(rng, 12)], "item_ids": [item["item_id"] for item in items]}]
-    paid = {"transaction_type": "payment", "amount": round(sum(item["price"] for item in items), 2), "payment_method_id": way}
-    return {"order_id": key, "user_id": user["user_id"], "address": user["address"], "items": items,
-            "fulfillments": sent, "status": status, "payment_history": [paid]}
+    sent = (
+        []
+        if status == "pending"
+        else [{"tracking_id": [_number(rng, 12)], "item_ids": [item["item_id"] for item in items]}]
+    )
+    paid = {
+        "transaction_type": "payment",
+        "amount": round(sum(item["price"] for item in items), 2),
+        "payment_method_id": way,
+    }
+    return {
+        "order_id": key,
+        "user_id": user["user_id"],
+        "address": user["address"],
+        "items": items,
+        "fulfillments": sent,
+        "status": status,
+        "payment_history": [paid],
+    }
 
 
 def _small_shop(name: str) -> RetailShop:
     "Make up a shop"
     rng = random.Random(name)
     products, users = [_product(rng, one) for one in _GOODS], [_user(rng) for _ in range(60)]
-    return RetailShop(users, [_order(rng, user, products) for user in users for _ in range(rng.randint(1, 4))], products)
+    return RetailShop(
+        users,
+        [_order(rng, user, products) for user in users for _ in range(rng.randint(1, 4))],
+        products,
+    )
 
 # %% ../../nbs/worlds/07_shop.ipynb #RetailDesk
 @dataclass
 class RetailDesk:
     "A shop with changes of one episode"
+
     shop: RetailShop
     changed: dict[tuple[str, str], dict] = field(default_factory=dict)  # (table, key) → new record
 
     def get(self, table: str, key: str) -> Mapping:
         "Look up a record; `DataError` where there is none"
         found = self.changed.get((table, key)) or self.shop.tables[table].get(key)
-        if found is None: raise DataError(f"{table[:-1]} {shorten(key, 60)} not found")
+        if found is None:
+            raise DataError(f"{table[:-1]} {shorten(key, 60)} not found")
         return found
 
     def show(self, table: str, key: str) -> str:
         "Write a record; those of the shop are written once"
         found, texts = self.get(table, key), self.shop.texts
-        if (table, key) in self.changed: return json.dumps(found)
+        if (table, key) in self.changed:
+            return json.dumps(found)
         return texts.get((table, key)) or texts.setdefault((table, key), json.dumps(found))
 
     def put(self, table: str, key: str, record: Mapping, **new) -> str:
@@ -148,138 +249,250 @@ class RetailDesk:
 
     def state(self) -> str:
         "Hash what differs from the shop (SHA-256)"
-        rows = [[*where, record] for where, record in sorted(self.changed.items()) if record != self.shop.tables[where[0]][where[1]]]
+        rows = [
+            [*where, record]
+            for where, record in sorted(self.changed.items())
+            if record != self.shop.tables[where[0]][where[1]]
+        ]
         return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
 
     def method(self, user_id: str, way: str) -> Mapping:
         "Look up a way to pay; `DataError` where the user has none of this name"
         found = self.get("users", user_id)["payment_methods"].get(way)
-        if found is None: raise DataError(f"payment method {shorten(way, 60)} not found")
+        if found is None:
+            raise DataError(f"payment method {shorten(way, 60)} not found")
         return found
 
     def charge(self, user_id: str, way: str, amount: float) -> None:
         "Take an amount from a gift card, or put a negative one back; other ways to pay hold no balance"
         card = self.method(user_id, way)
-        if card["source"] != "gift_card": return
-        if (balance := round(card["balance"] - amount, 2)) < 0: raise DataError(f"{way} holds {card['balance']}, and {amount} is needed")
+        if card["source"] != "gift_card":
+            return
+        if (balance := round(card["balance"] - amount, 2)) < 0:
+            raise DataError(f"{way} holds {card['balance']}, and {amount} is needed")
         user = self.get("users", user_id)
-        self.put("users", user_id, user, payment_methods={**user["payment_methods"], way: {**card, "balance": balance}})
+        self.put(
+            "users",
+            user_id,
+            user,
+            payment_methods={**user["payment_methods"], way: {**card, "balance": balance}},
+        )
 
     def order(self, order_id: str, status: str) -> Mapping:
         "Look up an order that must have a status"
         found = self.get("orders", order_id)
-        if found["status"] != status: raise DataError(f"order {order_id} is {found['status']}, and this needs one that is {status}")
+        if found["status"] != status:
+            raise DataError(
+                f"order {order_id} is {found['status']}, and this needs one that is {status}"
+            )
         return found
 
-    def call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, str]:  # what the tool shows, and the fault if it did nothing
+    def call(
+        self, name: str, arguments: Mapping[str, Any]
+    ) -> tuple[str, str]:  # what the tool shows, and the fault if it did nothing
         "Execute a call; everything that is wrong with it becomes text"
-        if (tool := DESK_TOOLS.get(name)) is None: return f"Error: there is no tool {shorten(name, 60)!r}. Look up `tools`.", "format"
+        if (tool := DESK_TOOLS.get(name)) is None:
+            return f"Error: there is no tool {shorten(name, 60)!r}. Look up `tools`.", "format"
         wrong = [f"{one} is missing" for one in tool.takes if one not in arguments]
-        wrong += [f"{shorten(one, 40)} is unknown" for one in list(arguments)[:9] if one not in tool.takes]
-        wrong += [f"{one} must be a {'list of texts' if one.endswith('_ids') else 'text'}" for one in tool.takes
-                  if one in arguments and not _fits(one, arguments[one])]
-        if wrong: return f"Error: {'; '.join(wrong)}. {name} takes: {', '.join(tool.takes) or 'nothing'}.", "format"
-        try: return tool.run(self, **arguments), ""
-        except DataError as e: return f"Error: {e}.", "tool"
+        wrong += [
+            f"{shorten(one, 40)} is unknown" for one in list(arguments)[:9] if one not in tool.takes
+        ]
+        wrong += [
+            f"{one} must be a {'list of texts' if one.endswith('_ids') else 'text'}"
+            for one in tool.takes
+            if one in arguments and not _fits(one, arguments[one])
+        ]
+        if wrong:
+            return (
+                f"Error: {'; '.join(wrong)}. {name} takes: {', '.join(tool.takes) or 'nothing'}.",
+                "format",
+            )
+        try:
+            return tool.run(self, **arguments), ""
+        except DataError as e:
+            return f"Error: {e}.", "tool"
 
 # %% ../../nbs/worlds/07_shop.ipynb #write_tools
 def _picked(order, item_ids):
     held = Counter(item["item_id"] for item in order["items"])
-    if not item_ids or Counter(item_ids) - held: raise DataError("some of these items are not in the order")
+    if not item_ids or Counter(item_ids) - held:
+        raise DataError("some of these items are not in the order")
 
 
 def _swapped(desk, order, item_ids, new_item_ids):
     "Give the items of an order after a swap, and what they cost more"
     _picked(order, item_ids)
-    if len(item_ids) != len(new_item_ids): raise DataError("give one new item for each item")
+    if len(item_ids) != len(new_item_ids):
+        raise DataError("give one new item for each item")
     wanted, items = list(zip(item_ids, new_item_ids)), []
     for item in order["items"]:
         pair = next((pair for pair in wanted if pair[0] == item["item_id"]), None)
-        if pair is None: items.append(item); continue
+        if pair is None:
+            items.append(item)
+            continue
         wanted.remove(pair)
         new = desk.get("products", item["product_id"])["variants"].get(pair[1])
-        if new is None or not new["available"]: raise DataError(f"item {shorten(pair[1], 60)} is no available variant of {item['name']}")
+        if new is None or not new["available"]:
+            raise DataError(
+                f"item {shorten(pair[1], 60)} is no available variant of {item['name']}"
+            )
         items.append({**item, "item_id": pair[1], "price": new["price"], "options": new["options"]})
-    return items, round(sum(item["price"] for item in items) - sum(item["price"] for item in order["items"]), 2)
+    return items, round(
+        sum(item["price"] for item in items) - sum(item["price"] for item in order["items"]), 2
+    )
 
 
-def _paid(kind, amount, way): return {"transaction_type": kind, "amount": abs(amount), "payment_method_id": way}
+def _paid(kind, amount, way):
+    return {"transaction_type": kind, "amount": abs(amount), "payment_method_id": way}
 
 
 def _cancel(desk, order_id, reason):
     order, net = desk.order(order_id, "pending"), Counter()
-    if reason not in REASONS: raise DataError(f"the reason must be one of: {'; '.join(REASONS)}")
-    for row in order["payment_history"]: net[row["payment_method_id"]] += row["amount"] * (1 if row["transaction_type"] == "payment" else -1)
+    if reason not in REASONS:
+        raise DataError(f"the reason must be one of: {'; '.join(REASONS)}")
+    for row in order["payment_history"]:
+        net[row["payment_method_id"]] += row["amount"] * (
+            1 if row["transaction_type"] == "payment" else -1
+        )
     back = {way: round(amount, 2) for way, amount in net.items() if round(amount, 2) > 0}
-    for way, amount in back.items(): desk.charge(order["user_id"], way, -amount)
-    return desk.put("orders", order_id, order, status="cancelled", cancel_reason=reason,
-                    payment_history=[*order["payment_history"], *(_paid("refund", amount, way) for way, amount in back.items())])
+    for way, amount in back.items():
+        desk.charge(order["user_id"], way, -amount)
+    return desk.put(
+        "orders",
+        order_id,
+        order,
+        status="cancelled",
+        cancel_reason=reason,
+        payment_history=[
+            *order["payment_history"],
+            *(_paid("refund", amount, way) for way, amount in back.items()),
+        ],
+    )
 
 
-def _move(desk, order_id, **address): return desk.put("orders", order_id, desk.order(order_id, "pending"), address=address)
+def _move(desk, order_id, **address):
+    return desk.put("orders", order_id, desk.order(order_id, "pending"), address=address)
 
 
 def _swap(desk, order_id, item_ids, new_item_ids, payment_method_id):
     order = desk.order(order_id, "pending")
     items, more = _swapped(desk, order, item_ids, new_item_ids)
     desk.charge(order["user_id"], payment_method_id, more)
-    history = [*order["payment_history"], _paid("payment" if more > 0 else "refund", more, payment_method_id)]
-    return desk.put("orders", order_id, order, status="pending (item modified)", items=items, payment_history=history)
+    history = [
+        *order["payment_history"],
+        _paid("payment" if more > 0 else "refund", more, payment_method_id),
+    ]
+    return desk.put(
+        "orders",
+        order_id,
+        order,
+        status="pending (item modified)",
+        items=items,
+        payment_history=history,
+    )
 
 
 def _pay_by(desk, order_id, payment_method_id):
     order = desk.order(order_id, "pending")
-    if [row["transaction_type"] for row in order["payment_history"]] != ["payment"]: raise DataError("this order was not paid by one payment")
-    old, amount = order["payment_history"][0]["payment_method_id"], order["payment_history"][0]["amount"]
-    if old == payment_method_id: raise DataError("the order is paid in this way already")
+    if [row["transaction_type"] for row in order["payment_history"]] != ["payment"]:
+        raise DataError("this order was not paid by one payment")
+    old, amount = (
+        order["payment_history"][0]["payment_method_id"],
+        order["payment_history"][0]["amount"],
+    )
+    if old == payment_method_id:
+        raise DataError("the order is paid in this way already")
     desk.charge(order["user_id"], payment_method_id, amount)
     desk.charge(order["user_id"], old, -amount)
-    history = [*order["payment_history"], _paid("payment", amount, payment_method_id), _paid("refund", amount, old)]
+    history = [
+        *order["payment_history"],
+        _paid("payment", amount, payment_method_id),
+        _paid("refund", amount, old),
+    ]
     return desk.put("orders", order_id, order, payment_history=history)
 
 
 def _send_back(desk, order_id, item_ids, payment_method_id):
     order = desk.order(order_id, "delivered")
     way = desk.method(order["user_id"], payment_method_id)
-    if way["source"] != "gift_card" and payment_method_id != order["payment_history"][0]["payment_method_id"]:
+    if (
+        way["source"] != "gift_card"
+        and payment_method_id != order["payment_history"][0]["payment_method_id"]
+    ):
         raise DataError("refunds go to a gift card, or to where the order was paid from")
     _picked(order, item_ids)
-    return desk.put("orders", order_id, order, status="return requested", return_items=sorted(item_ids), return_payment_method_id=payment_method_id)
+    return desk.put(
+        "orders",
+        order_id,
+        order,
+        status="return requested",
+        return_items=sorted(item_ids),
+        return_payment_method_id=payment_method_id,
+    )
 
 # %% ../../nbs/worlds/07_shop.ipynb #read_tools
 def _exchange(desk, order_id, item_ids, new_item_ids, payment_method_id):
     order = desk.order(order_id, "delivered")
-    more, way = _swapped(desk, order, item_ids, new_item_ids)[1], desk.method(order["user_id"], payment_method_id)
-    if way["source"] == "gift_card" and way["balance"] < more: raise DataError(f"{payment_method_id} holds {way['balance']}, and {more} is needed")
-    return desk.put("orders", order_id, order, status="exchange requested", exchange_items=sorted(item_ids), exchange_new_items=sorted(new_item_ids),
-                    exchange_payment_method_id=payment_method_id, exchange_price_difference=more)
+    more, way = (
+        _swapped(desk, order, item_ids, new_item_ids)[1],
+        desk.method(order["user_id"], payment_method_id),
+    )
+    if way["source"] == "gift_card" and way["balance"] < more:
+        raise DataError(f"{payment_method_id} holds {way['balance']}, and {more} is needed")
+    return desk.put(
+        "orders",
+        order_id,
+        order,
+        status="exchange requested",
+        exchange_items=sorted(item_ids),
+        exchange_new_items=sorted(new_item_ids),
+        exchange_payment_method_id=payment_method_id,
+        exchange_price_difference=more,
+    )
 
 
-def _settle(desk, user_id, **address): return desk.put("users", user_id, desk.get("users", user_id), address=address)
+def _settle(desk, user_id, **address):
+    return desk.put("users", user_id, desk.get("users", user_id), address=address)
 
 
 def _found(user):
-    if user is None: raise DataError("user not found")
+    if user is None:
+        raise DataError("user not found")
     return user
 
 
-_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+_OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
 
 
 def _value(node):
-    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool): return float(node.value)
+    if (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, (int, float))
+        and not isinstance(node.value, bool)
+    ):
+        return float(node.value)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
         return _value(node.operand) * (-1 if isinstance(node.op, ast.USub) else 1)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS: return _OPERATORS[type(node.op)](_value(node.left), _value(node.right))
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_value(node.left), _value(node.right))
     raise ValueError("numbers, + - * / and brackets only")
 
 
 def _calculate(expression: str) -> str:  # numbers, + - * / and brackets; at most 200 characters
     "Compute to 2 places, without running anything; `DataError` says why there is no result"
-    if len(expression) > 200: raise DataError("the expression is too long")
-    try: value = _value(ast.parse(expression.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, ArithmeticError, MemoryError, RecursionError) as e: raise DataError(f"no result: {shorten(e, 100)}") from e
-    if not abs(value) <= 1e15: raise DataError("no result: it is too large")
+    if len(expression) > 200:
+        raise DataError("the expression is too long")
+    try:
+        value = _value(ast.parse(expression.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ArithmeticError, MemoryError, RecursionError) as e:
+        raise DataError(f"no result: {shorten(e, 100)}") from e
+    if not abs(value) <= 1e15:
+        raise DataError("no result: it is too large")
     return str(round(value, 2))
 
 # %% ../../nbs/worlds/07_shop.ipynb #DESK_TOOLS
@@ -288,63 +501,161 @@ REASONS = ("no longer needed", "ordered by mistake")  # for which an order may b
 
 class _DeskTool(NamedTuple):
     "Something that the back office can do"
+
     about: str
-    takes: tuple[str, ...]  # names of arguments: texts, and lists of texts where a name ends in _ids
+    takes: tuple[
+        str, ...
+    ]  # names of arguments: texts, and lists of texts where a name ends in _ids
     run: Callable[..., str]  # (desk, **arguments) → what it shows
 
 
 ADDRESS = ("address1", "address2", "city", "state", "country", "zip")
 TRANSFER = "transfer_to_human_agents"  # ends an episode
-DESK_TOOLS = {name: _DeskTool(about, tuple(takes.split()), run) for name, about, takes, run in (
-    ("find_user_id_by_email", "finds a user by e-mail address", "email", lambda desk, email: _found(desk.shop.by_email.get(email.strip().lower()))),
-    ("find_user_id_by_name_zip", "finds a user by name and zip code", "first_name last_name zip",
-     lambda desk, first_name, last_name, zip: _found(desk.shop.by_name.get(_person(first_name.strip(), last_name.strip(), zip.strip())))),
-    ("get_user_details", "shows address, payment methods and order numbers of a user", "user_id", lambda desk, user_id: desk.show("users", user_id)),
-    ("get_order_details", "shows an order with its items, status and payments; numbers begin with #W", "order_id",
-     lambda desk, order_id: desk.show("orders", order_id)),
-    ("get_product_details",
-     "shows the variants of a product, their prices and whether there are any left; takes a product id, not an item id", "product_id",
-     lambda desk, product_id: desk.show("products", product_id)),
-    ("list_all_product_types", "lists the products with their product ids", "",
-     lambda desk: json.dumps({row["name"]: key for key, row in sorted(desk.shop.tables["products"].items(), key=lambda pair: pair[1]["name"])})),
-    ("calculate", "computes with numbers, + - * / and brackets", "expression", lambda desk, expression: _calculate(expression)),
-    ("cancel_pending_order", f"cancels a pending order; the reason is one of: {'; '.join(REASONS)}", "order_id reason", _cancel),
-    ("modify_pending_order_address", "sends a pending order to another address", f"order_id {' '.join(ADDRESS)}", _move),
-    ("modify_pending_order_items",
-     "swaps items of a pending order for other variants of the same products, once; new_item_ids in the order of item_ids",
-     "order_id item_ids new_item_ids payment_method_id", _swap),
-    ("modify_pending_order_payment", "pays a pending order in another way", "order_id payment_method_id", _pay_by),
-    ("modify_user_address", "changes the address of a user", f"user_id {' '.join(ADDRESS)}", _settle),
-    ("return_delivered_order_items", "takes back items of a delivered order, once", "order_id item_ids payment_method_id", _send_back),
-    ("exchange_delivered_order_items",
-     "swaps items of a delivered order for other variants of the same products, once; new_item_ids in the order of item_ids",
-     "order_id item_ids new_item_ids payment_method_id", _exchange),
-    ("think", "notes a thought; nothing happens", "thought", lambda desk, thought: "Noted."),
-    (TRANSFER, "hands the customer over to a person, with a summary; this ends the talk", "summary", lambda desk,
-     summary: "The customer is handed over."))}
+DESK_TOOLS = {
+    name: _DeskTool(about, tuple(takes.split()), run)
+    for name, about, takes, run in (
+        (
+            "find_user_id_by_email",
+            "finds a user by e-mail address",
+            "email",
+            lambda desk, email: _found(desk.shop.by_email.get(email.strip().lower())),
+        ),
+        (
+            "find_user_id_by_name_zip",
+            "finds a user by name and zip code",
+            "first_name last_name zip",
+            lambda desk, first_name, last_name, zip: _found(
+                desk.shop.by_name.get(_person(first_name.strip(), last_name.strip(), zip.strip()))
+            ),
+        ),
+        (
+            "get_user_details",
+            "shows address, payment methods and order numbers of a user",
+            "user_id",
+            lambda desk, user_id: desk.show("users", user_id),
+        ),
+        (
+            "get_order_details",
+            "shows an order with its items, status and payments; numbers begin with #W",
+            "order_id",
+            lambda desk, order_id: desk.show("orders", order_id),
+        ),
+        (
+            "get_product_details",
+            "shows the variants of a product, their prices and whether there are any left; takes a product id, not an item id",
+            "product_id",
+            lambda desk, product_id: desk.show("products", product_id),
+        ),
+        (
+            "list_all_product_types",
+            "lists the products with their product ids",
+            "",
+            lambda desk: json.dumps(
+                {
+                    row["name"]: key
+                    for key, row in sorted(
+                        desk.shop.tables["products"].items(), key=lambda pair: pair[1]["name"]
+                    )
+                }
+            ),
+        ),
+        (
+            "calculate",
+            "computes with numbers, + - * / and brackets",
+            "expression",
+            lambda desk, expression: _calculate(expression),
+        ),
+        (
+            "cancel_pending_order",
+            f"cancels a pending order; the reason is one of: {'; '.join(REASONS)}",
+            "order_id reason",
+            _cancel,
+        ),
+        (
+            "modify_pending_order_address",
+            "sends a pending order to another address",
+            f"order_id {' '.join(ADDRESS)}",
+            _move,
+        ),
+        (
+            "modify_pending_order_items",
+            "swaps items of a pending order for other variants of the same products, once; new_item_ids in the order of item_ids",
+            "order_id item_ids new_item_ids payment_method_id",
+            _swap,
+        ),
+        (
+            "modify_pending_order_payment",
+            "pays a pending order in another way",
+            "order_id payment_method_id",
+            _pay_by,
+        ),
+        (
+            "modify_user_address",
+            "changes the address of a user",
+            f"user_id {' '.join(ADDRESS)}",
+            _settle,
+        ),
+        (
+            "return_delivered_order_items",
+            "takes back items of a delivered order, once",
+            "order_id item_ids payment_method_id",
+            _send_back,
+        ),
+        (
+            "exchange_delivered_order_items",
+            "swaps items of a delivered order for other variants of the same products, once; new_item_ids in the order of item_ids",
+            "order_id item_ids new_item_ids payment_method_id",
+            _exchange,
+        ),
+        ("think", "notes a thought; nothing happens", "thought", lambda desk, thought: "Noted."),
+        (
+            TRANSFER,
+            "hands the customer over to a person, with a summary; this ends the talk",
+            "summary",
+            lambda desk, summary: "The customer is handed over.",
+        ),
+    )
+}
 
 # %% ../../nbs/worlds/07_shop.ipynb #call_tool
 def _fits(name, value):
-    if name.endswith("_ids"): return isinstance(value, list) and len(value) <= 50 and all(isinstance(one, str) and len(one) <= 100 for one in value)
+    if name.endswith("_ids"):
+        return (
+            isinstance(value, list)
+            and len(value) <= 50
+            and all(isinstance(one, str) and len(one) <= 100 for one in value)
+        )
     return isinstance(value, str) and len(value) <= 2000
 
 
 def _object(text):
-    try: value = json.loads(text)
-    except (ValueError, RecursionError): value = None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
     return value if isinstance(value, dict) else next(read_json(text), None)
 
 
 _NAMED = re.compile(r"\s*([A-Za-z_]\w{0,60})\s*:?\s*(?=\{)")
 
 
-def read_tool_call(content: str) -> tuple[str, dict]:  # {"name": ..., "arguments": {...}}, or a name and its arguments as JSON
+def read_tool_call(
+    content: str,
+) -> tuple[str, dict]:  # {"name": ..., "arguments": {...}}, or a name and its arguments as JSON
     "Read name and arguments; `DataError` says how to write them"
     found = _NAMED.match(content)
-    value = _object(content[found.end() if found else 0:])
-    name, arguments = (found[1], value) if found else (value.get("name"), value.get("arguments", {})) if value is not None else (None, None)
+    value = _object(content[found.end() if found else 0 :])
+    name, arguments = (
+        (found[1], value)
+        if found
+        else (value.get("name"), value.get("arguments", {}))
+        if value is not None
+        else (None, None)
+    )
     if not isinstance(name, str) or not isinstance(arguments, dict):
-        raise DataError('This is no call of a tool. Write {"name": "get_order_details", "arguments": {"order_id": "#W0000000"}}.')
+        raise DataError(
+            'This is no call of a tool. Write {"name": "get_order_details", "arguments": {"order_id": "#W0000000"}}.'
+        )
     return name, arguments
 
 # %% ../../nbs/worlds/07_shop.ipynb #DESK_RULES
@@ -365,4 +676,5 @@ DESK_RULES = (
     "Items of a delivered order can be returned, or exchanged as in a swap; once, and not both. A refund goes to "
     "where the order was paid from, or to a gift card of the customer.",
     "Orders that are processed, cancelled, or already asked back stay as they are.",
-    "Hand over to a person only what no tool can do. When all is done, tell the customer so.")
+    "Hand over to a person only what no tool can do. When all is done, tell the customer so.",
+)

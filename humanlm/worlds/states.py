@@ -18,10 +18,11 @@ from ..core.basics import check_name
 # %% ../../nbs/worlds/01_states.ipynb #Phrases
 class _Phrases(NamedTuple):
     "The phrases of one key, by the place where they may stand"
+
     persona: tuple[str, ...] = ()  # in the description of a user
-    post: tuple[str, ...] = ()     # in a post that pushes toward this key
-    state: tuple[str, ...] = ()    # in the description of a state; the first is the canonical one
-    reply: tuple[str, ...] = ()    # in a reply
+    post: tuple[str, ...] = ()  # in a post that pushes toward this key
+    state: tuple[str, ...] = ()  # in the description of a state; the first is the canonical one
+    reply: tuple[str, ...] = ()  # in a reply
 
 
 _WORDS = tomllib.loads((files("humanlm") / "worlds" / "words.toml").read_text("utf-8"))
@@ -29,11 +30,18 @@ _WORDS = tomllib.loads((files("humanlm") / "worlds" / "words.toml").read_text("u
 
 def _phrases(slot):
     "Read the phrases of each key of a slot"
-    return {key: _Phrases(**{place: tuple(found) for place, found in row.items()}) for key, row in _WORDS[slot].items()}
+    return {
+        key: _Phrases(**{place: tuple(found) for place, found in row.items()})
+        for key, row in _WORDS[slot].items()
+    }
 
 
-VALUES, BELIEFS, STANCES, EMOTIONS, TEMPERS = map(_phrases, ("value", "belief", "stance", "emotion", "temper"))
-INTENSITIES, GOALS, ROLES, TONES, STRUCTURES = map(_phrases, ("intensity", "goal", "role", "tone", "structure"))
+VALUES, BELIEFS, STANCES, EMOTIONS, TEMPERS = map(
+    _phrases, ("value", "belief", "stance", "emotion", "temper")
+)
+INTENSITIES, GOALS, ROLES, TONES, STRUCTURES = map(
+    _phrases, ("intensity", "goal", "role", "tone", "structure")
+)
 
 # %% ../../nbs/worlds/01_states.ipynb #VALUES
 AXES = (("thrift", "generosity"), ("tradition", "novelty"), ("safety", "freedom"))
@@ -60,34 +68,40 @@ AIMS = {  # role → setting → goal
 # %% ../../nbs/worlds/01_states.ipynb #Domain
 class _Domain(NamedTuple):
     "What the posts of one domain are about and how they open"
+
     setting: str  # public | culture | private
     modifiers: tuple[str, ...]  # 5
     nouns: tuple[str, ...]  # 6
     openings: tuple[str, ...]  # with {T} for the target
 
 
-DOMAINS = {name: _Domain(row["setting"], *map(tuple, (row["modifiers"], row["nouns"], row["openings"])))
-           for name, row in _WORDS["domain"].items()}
+DOMAINS = {
+    name: _Domain(row["setting"], *map(tuple, (row["modifiers"], row["nouns"], row["openings"])))
+    for name, row in _WORDS["domain"].items()
+}
 SPEAKERS, BYSTANDERS = tuple(_WORDS["speakers"]), tuple(_WORDS["bystanders"])
 
 # %% ../../nbs/worlds/01_states.ipynb #Stance
 class Stance(NamedTuple):
     "For or against what, and how firmly"
+
     direction: str  # for | against
     strength: str  # strong | mild
-    target: str    # such as "the night tram"
+    target: str  # such as "the night tram"
 
 
 class Emotion(NamedTuple):
     "What is felt, how much, and about what"
-    kind: str      # a key of `EMOTIONS`
+
+    kind: str  # a key of `EMOTIONS`
     intensity: str  # strong | mild
     target: str
 
 
 class Communication(NamedTuple):
     "How somebody speaks"
-    tone: str      # a key of `TONES`
+
+    tone: str  # a key of `TONES`
     structure: str  # claim | story | query
 
 # %% ../../nbs/worlds/01_states.ipynb #State
@@ -96,11 +110,12 @@ State = Stance | Emotion | Communication | str
 
 class States(NamedTuple):
     "The six latent states behind one reply"
+
     stance: Stance
     emotion: Emotion
     belief: str  # a key of `BELIEFS`
     value: str  # a key of `VALUES`
-    goal: str   # a key of `GOALS`
+    goal: str  # a key of `GOALS`
     communication: Communication
 
     def perturbed(
@@ -125,11 +140,17 @@ class States(NamedTuple):
     def reply(self, rng: random.Random) -> str:  # rng: draws the wording and what stays unsaid
         "Write the states as a reply of about 30 words"
         pick, emotion = rng.choice, self.emotion
-        feeling = f"{pick(INTENSITIES[emotion.intensity].reply)} {pick(EMOTIONS[emotion.kind].reply)}."
+        feeling = (
+            f"{pick(INTENSITIES[emotion.intensity].reply)} {pick(EMOTIONS[emotion.kind].reply)}."
+        )
         sentences = [_opening(self, rng), pick(VALUES[self.value].reply) + "."]
-        if rng.random() < (0.9 if emotion.intensity == "strong" else 0.5): sentences.append(feeling)
-        if rng.random() < 0.6: sentences.append(pick(BELIEFS[self.belief].reply) + ".")
-        return " ".join(sentences + [pick(GOALS[self.goal].reply) + ("?" if self.goal == "ask" else ".")])
+        if rng.random() < (0.9 if emotion.intensity == "strong" else 0.5):
+            sentences.append(feeling)
+        if rng.random() < 0.6:
+            sentences.append(pick(BELIEFS[self.belief].reply) + ".")
+        return " ".join(
+            sentences + [pick(GOALS[self.goal].reply) + ("?" if self.goal == "ask" else ".")]
+        )
 
     @classmethod
     def agreeable(cls, target: str) -> "States":  # target: what the post is about
@@ -144,14 +165,16 @@ class States(NamedTuple):
         stance = Stance._make([*pick(STANCES).split("/"), target])
         emotion = Emotion(pick(EMOTIONS), pick(INTENSITIES), target)
         belief, value, goal = pick(BELIEFS), pick(VALUES), pick(GOALS)
-        return cls(stance, emotion, belief, value, goal, Communication(pick(TONES), pick(STRUCTURES)))
+        return cls(
+            stance, emotion, belief, value, goal, Communication(pick(TONES), pick(STRUCTURES))
+        )
 
 
 STATE_LEVELS = States._fields
 
 # %% ../../nbs/worlds/01_states.ipynb #describe
 def describe(
-    level: str,    # one of `STATE_LEVELS`
+    level: str,  # one of `STATE_LEVELS`
     state: State,  # of that level
     rng: random.Random | None = None,  # draws the wording; None gives the canonical one
 ) -> str:
@@ -159,9 +182,16 @@ def describe(
     pick = rng.choice if rng else lambda options: options[0]
     check_name(level, STATE_LEVELS, "level")
     match state:
-        case Stance(): return pick(STANCES[f"{state.direction}/{state.strength}"].state).replace("{T}", state.target)
-        case Emotion(): return f"{_emotion(state, pick)} about {state.target}"
-        case Communication(): return f"{pick(TONES[state.tone].state)} tone, {pick(STRUCTURES[state.structure].state)}"
+        case Stance():
+            return pick(STANCES[f"{state.direction}/{state.strength}"].state).replace(
+                "{T}", state.target
+            )
+        case Emotion():
+            return f"{_emotion(state, pick)} about {state.target}"
+        case Communication():
+            return (
+                f"{pick(TONES[state.tone].state)} tone, {pick(STRUCTURES[state.structure].state)}"
+            )
     return pick({"belief": BELIEFS, "value": VALUES, "goal": GOALS}[level][state].state)
 
 
@@ -174,5 +204,9 @@ def _opening(states, rng):
     first, marker = rng.choice(TONES[tone].reply), rng.choice(STRUCTURES[structure].reply)
     direction, strength, target = states.stance
     stance = rng.choice(STANCES[f"{direction}/{strength}"].reply).replace("{T}", target)
-    orders = {"claim": (stance, ". ", marker), "story": (marker, ". ", stance), "query": (marker, "? ", stance)}
+    orders = {
+        "claim": (stance, ". ", marker),
+        "story": (marker, ". ", stance),
+        "query": (marker, "? ", stance),
+    }
     return f"{first}, {''.join(orders[structure])}."

@@ -18,15 +18,18 @@ from typing import NamedTuple
 # %% ../../nbs/worlds/08_trips.ipynb #TravelKind
 class _TravelWish(NamedTuple):
     "What somebody wants of an option, and how they hint at it"
+
     topic: str  # an attribute
     good: tuple[str, ...]  # its values that are
     hint: str
 
-    def __str__(self) -> str: return f"{self.topic}: {' or '.join(self.good)}"
+    def __str__(self) -> str:
+        return f"{self.topic}: {' or '.join(self.good)}"
 
 
 class _TravelKind(NamedTuple):
     "A part of a trip: what options have, and what may be wished of them"
+
     letter: str  # of ids
     details: tuple[str, ...]  # that a search names
     sentence: str  # of the opening
@@ -42,7 +45,10 @@ _WORD = re.compile(r"[a-z]+|\d+")
 
 def word_stems(text: str) -> list[str]:
     "Give the words of a text in small letters, without the s of a plural"
-    return [word[:-1] if word.endswith("s") and len(word) > 3 else word for word in _WORD.findall(text.lower())]
+    return [
+        word[:-1] if word.endswith("s") and len(word) > 3 else word
+        for word in _WORD.findall(text.lower())
+    ]
 
 
 def _kind(letter, details, sentence, names, prices, listed):
@@ -54,25 +60,73 @@ def _kind(letter, details, sentence, names, prices, listed):
         else:
             topic, found, words = line.split(": ")
             values[topic] = tuple(found.split(", "))
-            topics = {word: topic for word in word_stems(f"{topic} {words}")} | topics  # the first attribute keeps a word
-    return _TravelKind(letter, tuple(details.split()), sentence, frozenset(word_stems(names)), prices, values, topics, tuple(wishes))
+            topics = {
+                word: topic for word in word_stems(f"{topic} {words}")
+            } | topics  # the first attribute keeps a word
+    return _TravelKind(
+        letter,
+        tuple(details.split()),
+        sentence,
+        frozenset(word_stems(names)),
+        prices,
+        values,
+        topics,
+        tuple(wishes),
+    )
 
 
-_LISTED = dict(re.findall(r"\[(\w+)\]\n([^\[]+)", (files("humanlm") / "fixtures" / "trips.txt").read_text("utf-8")))
+_LISTED = dict(
+    re.findall(
+        r"\[(\w+)\]\n([^\[]+)", (files("humanlm") / "fixtures" / "trips.txt").read_text("utf-8")
+    )
+)
 TRAVEL_KINDS = {
-    "flight": _kind("F", "origin destination date", "I am flying from {origin} to {destination} on {date}.",
-                    "flight fly flying plane", (90, 640), _LISTED["flight"]),
-    "hotel": _kind("H", "city check_in check_out", "I need a hotel in {city} from {check_in} to {check_out}.", "hotel", (60, 380), _LISTED["hotel"]),
-    "apartment": _kind("A", "city check_in check_out",
-                       "I am renting an apartment in {city} from {check_in} to {check_out}.", "apartment flat", (50, 420), _LISTED["apartment"]),
-    "rental_car": _kind("C", "city pick_up drop_off", "I am hiring a car in {city} from {pick_up} to {drop_off}.",
-                        "car rental", (25, 190), _LISTED["rental_car"]),
-    "restaurant": _kind("R", "city date", "I want to go to a restaurant in {city} on {date}.",
-                        "restaurant dinner dine", (12, 160), _LISTED["restaurant"])}
+    "flight": _kind(
+        "F",
+        "origin destination date",
+        "I am flying from {origin} to {destination} on {date}.",
+        "flight fly flying plane",
+        (90, 640),
+        _LISTED["flight"],
+    ),
+    "hotel": _kind(
+        "H",
+        "city check_in check_out",
+        "I need a hotel in {city} from {check_in} to {check_out}.",
+        "hotel",
+        (60, 380),
+        _LISTED["hotel"],
+    ),
+    "apartment": _kind(
+        "A",
+        "city check_in check_out",
+        "I am renting an apartment in {city} from {check_in} to {check_out}.",
+        "apartment flat",
+        (50, 420),
+        _LISTED["apartment"],
+    ),
+    "rental_car": _kind(
+        "C",
+        "city pick_up drop_off",
+        "I am hiring a car in {city} from {pick_up} to {drop_off}.",
+        "car rental",
+        (25, 190),
+        _LISTED["rental_car"],
+    ),
+    "restaurant": _kind(
+        "R",
+        "city date",
+        "I want to go to a restaurant in {city} on {date}.",
+        "restaurant dinner dine",
+        (12, 160),
+        _LISTED["restaurant"],
+    ),
+}
 
 # %% ../../nbs/worlds/08_trips.ipynb #TravelAspect
 class _TravelOption(NamedTuple):
     "A line of an option table"
+
     id: str
     sort: str  # best, correct, wrong or noise; never shown
     cost: int
@@ -82,6 +136,7 @@ class _TravelOption(NamedTuple):
 @dataclass(frozen=True)
 class TravelAspect:
     "A part of one trip"
+
     kind: str  # of `TRAVEL_KINDS`
     place: str
     details: tuple[tuple[str, str], ...]  # what a search must say: (name, value)
@@ -89,30 +144,43 @@ class TravelAspect:
     options: tuple[_TravelOption, ...]
 
     @property
-    def letter(self) -> str: return TRAVEL_KINDS[self.kind].letter
+    def letter(self) -> str:
+        return TRAVEL_KINDS[self.kind].letter
 
     @cached_property
-    def sorts(self) -> dict[str, str]: return {option.id: option.sort for option in self.options}
+    def sorts(self) -> dict[str, str]:
+        return {option.id: option.sort for option in self.options}
 
     @cached_property
-    def best(self) -> str: return next(option.id for option in self.options if option.sort == "best")
+    def best(self) -> str:
+        return next(option.id for option in self.options if option.sort == "best")
 
 # %% ../../nbs/worlds/08_trips.ipynb #travel_options
 _SORTS = {"best": 1, "correct": 2, "wrong": 14, "noise": 5}
-CITIES = ("Athens Bergen Bilbao Cork Dakar Geneva Hanoi Havana Kyoto Lagos Lima Lisbon Malmo Naples Oslo Porto "
-          "Quebec Quito Riga Seoul Tunis Turin Vienna Zagreb").split()
-MONTHS = "January February March April May June July August September October November December".split()
+CITIES = (
+    "Athens Bergen Bilbao Cork Dakar Geneva Hanoi Havana Kyoto Lagos Lima Lisbon Malmo Naples Oslo Porto "
+    "Quebec Quito Riga Seoul Tunis Turin Vienna Zagreb"
+).split()
+MONTHS = (
+    "January February March April May June July August September October November December".split()
+)
 
 
 @cache
 def wish_sets(kind: str, size: int) -> list[tuple[_TravelWish, ...]]:
     "List all combinations of wishes on different attributes"
-    return [found for found in combinations(TRAVEL_KINDS[kind].wishes, size) if len({wish.topic for wish in found}) == size]
+    return [
+        found
+        for found in combinations(TRAVEL_KINDS[kind].wishes, size)
+        if len({wish.topic for wish in found}) == size
+    ]
 
 
 def _missed(rng, wishes, sort, n):
-    if sort in ("best", "correct") or sort == "noise" and n == 0: return ()
-    if sort == "wrong" and n < len(wishes): return wishes[n:n + 1]
+    if sort in ("best", "correct") or sort == "noise" and n == 0:
+        return ()
+    if sort == "wrong" and n < len(wishes):
+        return wishes[n : n + 1]
     return rng.sample(wishes, rng.randint(sort == "wrong", len(wishes)))
 
 
@@ -124,22 +192,57 @@ def travel_options(
     best: int | None = None,  # number of the best option; None: any
 ) -> tuple[_TravelOption, ...]:
     "Make an option table, best first, then by sort"
-    kind, lines = TRAVEL_KINDS[name], [(sort, n) for sort, count in _SORTS.items() for n in range(count)]
+    kind, lines = (
+        TRAVEL_KINDS[name],
+        [(sort, n) for sort, count in _SORTS.items() for n in range(count)],
+    )
     free = [n for n in range(1, max(len(lines), best or 0) + 1) if n != best]
     numbers = [*([best] if best else []), *rng.sample(free, len(lines) - bool(best))]
     missed = [_missed(rng, wishes, *line) for line in lines]
     met = {wish.topic: (wish, [wish not in gone for gone in missed]) for wish in wishes}
-    for lure in (rng.choice([wish for wish in kind.wishes if wish.topic == topic]) for topic in kind.values if topic not in met):
-        met[lure.topic] = lure, rng.sample(met[rng.choice(wishes).topic][1], len(lines))  # as common as what is wished
+    for lure in (
+        rng.choice([wish for wish in kind.wishes if wish.topic == topic])
+        for topic in kind.values
+        if topic not in met
+    ):
+        met[lure.topic] = (
+            lure,
+            rng.sample(met[rng.choice(wishes).topic][1], len(lines)),
+        )  # as common as what is wished
     low, high = kind.prices
-    gold, cheap = rng.randint(low + (high - low) // 4, high - (high - low) // 3), rng.uniform(0.1, 0.7)
-    under, over = (rng.sample(span, len(span)) for span in (range(low, gold), range(gold + 1, high)))
+    gold, cheap = (
+        rng.randint(low + (high - low) // 4, high - (high - low) // 3),
+        rng.uniform(0.1, 0.7),
+    )
+    under, over = (
+        rng.sample(span, len(span)) for span in (range(low, gold), range(gold + 1, high))
+    )
     made = []
     for at, (sort, n) in enumerate(lines):
-        below = sort == "wrong" and n < len(wishes) or sort == "noise" and n == 0 or sort in ("wrong", "noise") and rng.random() < cheap
+        below = (
+            sort == "wrong"
+            and n < len(wishes)
+            or sort == "noise"
+            and n == 0
+            or sort in ("wrong", "noise")
+            and rng.random() < cheap
+        )
         cost = gold if sort == "best" else (under if below else over).pop()
         where = rng.choice([city for city in CITIES if city != place]) if sort == "noise" else place
-        facts = ((topic, rng.choice([value for value in values
-                                     if (value in met[topic][0].good) == met[topic][1][at]])) for topic, values in kind.values.items())
-        made.append(_TravelOption(f"{kind.letter}{numbers[at]}", sort, cost, (("place", where), *facts)))
+        facts = (
+            (
+                topic,
+                rng.choice(
+                    [
+                        value
+                        for value in values
+                        if (value in met[topic][0].good) == met[topic][1][at]
+                    ]
+                ),
+            )
+            for topic, values in kind.values.items()
+        )
+        made.append(
+            _TravelOption(f"{kind.letter}{numbers[at]}", sort, cost, (("place", where), *facts))
+        )
     return tuple(made)

@@ -1,11 +1,15 @@
 """A judge and a reward of one's own."""
+
 import math
 
 
 def same_words(request):
     "Judge: the share of the truth's words that a candidate has; nan where there is no truth"
     truth = set(request.truth.split())
-    return {id: len(truth & set(text.split())) / len(truth) if truth else math.nan for id, text in request.candidates.items()}
+    return {
+        id: len(truth & set(text.split())) / len(truth) if truth else math.nan
+        for id, text in request.candidates.items()
+    }
 
 
 def short(trajectories):

@@ -1,4 +1,5 @@
 """Every way of training on a real tiny model: what is asked, what is rewarded, and that each model is asked as it was trained."""
+
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,12 @@ from humanlm.hierarchy.parsing import ParsePolicy, parse
 from humanlm.hierarchy.prompts import HierarchyConfig, parts_text
 from humanlm.models.checkpoints import load_model
 from humanlm.alignment.modes import (
-    MODES, cold_start_hierarchy, hierarchy_of, row_count, training_rows, _PrefixMap,
+    MODES,
+    cold_start_hierarchy,
+    hierarchy_of,
+    row_count,
+    training_rows,
+    _PrefixMap,
 )
 from humanlm.alignment.contract import load_policy
 from humanlm.alignment.simulator import Simulator
@@ -31,13 +37,22 @@ EXAMPLES = sample_examples()[:4]
 NAMES = ("stance", "goal", "response")
 STEPS, STATE, REPLY, THOUGHT = 5, 14, 50, 60
 TINY = {
-    "run": {"methods": list(MODES), "report": False}, "data": {"max_train": 40, "max_test": 2},
+    "run": {"methods": list(MODES), "report": False},
+    "data": {"max_train": 40, "max_test": 2},
     "world": {"users": 24, "replies_per_user": 8},
     "model": {"vocab": 1100, "hidden": 48, "heads": 4, "kv_heads": 4, "head_dim": 12, "mlp": 128},
-    "hierarchy": {"levels": list(NAMES), "state_tokens": STATE, "response_tokens": REPLY, "thought_tokens": THOUGHT},
+    "hierarchy": {
+        "levels": list(NAMES),
+        "state_tokens": STATE,
+        "response_tokens": REPLY,
+        "thought_tokens": THOUGHT,
+    },
     "sft": {"lesson_steps": 110, "polite_steps": 8, "reply_steps": 2, "batch": 8, "adam_lr": 0.015},
-    "rollout": {"num_prompts": 2, "group_size": 4, "temperature": 0.2}, "judge": {"model": "rule"}, "prefixes": {"threshold": 0.1},
-    "trainer": {"max_steps": STEPS, "save_steps": 4, "learning_rate": 0.002}, "eval": {"bootstrap": 20},
+    "rollout": {"num_prompts": 2, "group_size": 4, "temperature": 0.2},
+    "judge": {"model": "rule"},
+    "prefixes": {"threshold": 0.1},
+    "trainer": {"max_steps": STEPS, "save_steps": 4, "learning_rate": 0.002},
+    "eval": {"bootstrap": 20},
 }
 SCORED = [name for name, mode in MODES.items() if not mode.supervised]
 THINKING = {name: name.endswith(("-think", "-hetero", "-composed")) for name in MODES}
@@ -48,29 +63,38 @@ def run(tmp_path_factory):
     "All modes, a few steps each, one cold start"
     folder = tmp_path_factory.mktemp("modes")
     config = folder / "tiny.yaml"
-    config.write_text(yaml.safe_dump(TINY | {"run": TINY["run"] | {"name": "tiny", "out": str(folder)}}), "utf-8")
+    config.write_text(
+        yaml.safe_dump(TINY | {"run": TINY["run"] | {"name": "tiny", "out": str(folder)}}), "utf-8"
+    )
     assert humanlm.train.main(["--config", str(config)]) == 0
     return folder / "tiny"
 
 
 @pytest.fixture(scope="module")
-def tokenizer(run): return load_model(run / "models" / "base").tokenizer
+def tokenizer(run):
+    return load_model(run / "models" / "base").tokenizer
 
 
 def settings(*methods, **hierarchy):
-    return SimpleNamespace(hierarchy=HierarchyConfig(**hierarchy), run=SimpleNamespace(methods=list(methods)))
+    return SimpleNamespace(
+        hierarchy=HierarchyConfig(**hierarchy), run=SimpleNamespace(methods=list(methods))
+    )
 
 
-def said_by(run, name): return load_trajectories(run / "trajectories" / name)
+def said_by(run, name):
+    return load_trajectories(run / "trajectories" / name)
 
 
-def prompt_of(t, tokenizer): return tokenizer.decode(t.prompt_ids)
+def prompt_of(t, tokenizer):
+    return tokenizer.decode(t.prompt_ids)
 
 
-def squeezed(text): return "".join(text.split())
+def squeezed(text):
+    return "".join(text.split())
 
 
 # ---- the table
+
 
 @pytest.mark.parametrize("name", MODES)
 def test_a_thought_comes_before_replies_only_and_only_where_the_mode_thinks(name):
@@ -80,7 +104,10 @@ def test_a_thought_comes_before_replies_only_and_only_where_the_mode_thinks(name
         assert row["thinking"] == (THINKING[name] and row["level"] == "response")
 
 
-@pytest.mark.parametrize("methods,thinking", [(["sft", "humanlm"], "off"), (["sft", "humanlm-hetero"], "hetero"), (["sft-think"], "hetero")])
+@pytest.mark.parametrize(
+    "methods,thinking",
+    [(["sft", "humanlm"], "off"), (["sft", "humanlm-hetero"], "hetero"), (["sft-think"], "hetero")],
+)
 def test_one_cold_start_prepares_for_all(methods, thinking):
     assert cold_start_hierarchy(settings(*methods)).thinking == thinking
     assert cold_start_hierarchy(settings(*methods, thinking="on")).thinking == "on"
@@ -106,8 +133,13 @@ def test_what_is_asked_and_rewarded_in_a_few_steps(run, name):
 
 @pytest.mark.long
 def test_so_small_models_say_enough_that_can_be_read_to_test_anything(run):
-    readable = {name: sum(t.parse_status == "ok" for t in said_by(run, name)) for name in SCORED}  # of 40 each; rounding decides which mode has few
-    assert sum(readable.values()) > 4 * len(SCORED) and sum(n > 4 for n in readable.values()) > len(SCORED) / 2, readable
+    readable = {
+        name: sum(t.parse_status == "ok" for t in said_by(run, name)) for name in SCORED
+    }  # of 40 each; rounding decides which mode has few
+    assert (
+        sum(readable.values()) > 4 * len(SCORED)
+        and sum(n > 4 for n in readable.values()) > len(SCORED) / 2
+    ), readable
 
 
 @pytest.mark.long
@@ -115,11 +147,22 @@ def test_so_small_models_say_enough_that_can_be_read_to_test_anything(run):
 def test_every_completion_stops_where_its_mode_says(run, name):
     mode = MODES[name]
     for t in said_by(run, name):
-        held = NAMES[:NAMES.index(t.level) + 1] if mode.asks in ("all", "up to") else (t.level,)
-        cap = sum(REPLY if level == "response" else STATE for level in held) + THOUGHT * (THINKING[name] and t.level == "response")
+        held = NAMES[: NAMES.index(t.level) + 1] if mode.asks in ("all", "up to") else (t.level,)
+        cap = sum(REPLY if level == "response" else STATE for level in held) + THOUGHT * (
+            THINKING[name] and t.level == "response"
+        )
         assert len(t.completion_ids) <= cap and all(t.mask)
-        assert t.text.count(f"</{t.level}>") <= 1 and t.text.rstrip().endswith(f"</{t.level}>") or f"</{t.level}>" not in t.text
-        assert t.fields == parse(t.text, held, ParsePolicy(thinking=THINKING[name] and t.level == "response")).fields
+        assert (
+            t.text.count(f"</{t.level}>") <= 1
+            and t.text.rstrip().endswith(f"</{t.level}>")
+            or f"</{t.level}>" not in t.text
+        )
+        assert (
+            t.fields
+            == parse(
+                t.text, held, ParsePolicy(thinking=THINKING[name] and t.level == "response")
+            ).fields
+        )
 
 
 @pytest.mark.long
@@ -135,20 +178,31 @@ def test_what_the_prompts_ask_for(run, tokenizer, name):
             before = NAMES[NAMES.index(t.level) - 1]
             assert "</think>\n\n<stance>" in tail and tail.endswith(f"</{before}>")
         elif mode.composed and t.level == "response":
-            assert tail.endswith("</think>") and squeezed(tail).endswith(f"<think>{squeezed(t.turns[0].text)}</think>")
+            assert tail.endswith("</think>") and squeezed(tail).endswith(
+                f"<think>{squeezed(t.turns[0].text)}</think>"
+            )
         else:
-            assert tail.endswith("<think>" if THINKING[name] and t.level == "response" else "<think>\n\n</think>\n\n")
+            assert tail.endswith(
+                "<think>" if THINKING[name] and t.level == "response" else "<think>\n\n</think>\n\n"
+            )
 
 
 @pytest.mark.long
 def test_groups_of_one_step_share_prompt_and_level(run):
     for name in SCORED:
         groups = {}
-        for t in said_by(run, name): groups.setdefault((t.step, t.group), []).append(t)
-        assert all(len(g) == 4 and len({tuple(t.prompt_ids) for t in g}) == 1 and len({t.level for t in g}) == 1 for g in groups.values())
+        for t in said_by(run, name):
+            groups.setdefault((t.step, t.group), []).append(t)
+        assert all(
+            len(g) == 4
+            and len({tuple(t.prompt_ids) for t in g}) == 1
+            and len({t.level for t in g}) == 1
+            for g in groups.values()
+        )
 
 
 # ---- composed replies
+
 
 @pytest.mark.long
 def test_composed_replies_come_after_states_that_the_model_wrote_in_that_step(run):
@@ -157,10 +211,20 @@ def test_composed_replies_come_after_states_that_the_model_wrote_in_that_step(ru
     assert steps and all({t.level for t in now} == {"response"} for now in steps.values())
     for now in steps.values():
         thoughts = {t.example_id: t.turns[0] for t in now}
-        assert len(thoughts) == 2 and {t.turns[0] for t in now} == set(thoughts.values()), "a group shares one thought"
-        assert all(turn.role == "thought" and turn.span == (0, 0) for turn in thoughts.values()), "given, not rewarded"
-        assert [bool(t.usage and t.usage["tokens_out"]) for t in now].count(True) == 1, "the tokens of the states count once"
-    logged = [line for line in read_jsonl(run / "metrics.jsonl") if line["stage"] == "humanlm-composed" and "loss" in line]
+        assert len(thoughts) == 2 and {t.turns[0] for t in now} == set(thoughts.values()), (
+            "a group shares one thought"
+        )
+        assert all(turn.role == "thought" and turn.span == (0, 0) for turn in thoughts.values()), (
+            "given, not rewarded"
+        )
+        assert [bool(t.usage and t.usage["tokens_out"]) for t in now].count(True) == 1, (
+            "the tokens of the states count once"
+        )
+    logged = [
+        line
+        for line in read_jsonl(run / "metrics.jsonl")
+        if line["stage"] == "humanlm-composed" and "loss" in line
+    ]
     assert {line["step"] - 1 for line in logged if line.get("tokens/others")} == set(steps)
 
 
@@ -169,7 +233,9 @@ def test_a_composed_model_is_asked_after_its_own_answers_wherever_it_is_asked(ru
     place = run / "models" / "humanlm-composed"
     assert load_policy(place).compose and not load_policy(run / "models" / "humanlm-hetero").compose
     for row in read_jsonl(run / "evaluations" / "humanlm-composed.jsonl"):
-        assert row["thought"] == written(in_order({level: row["texts"][level] for level in NAMES[:-1]}))
+        assert row["thought"] == written(
+            in_order({level: row["texts"][level] for level in NAMES[:-1]})
+        )
     said = Simulator(place, EXAMPLES[0].persona).reply(EXAMPLES[0].context)
     assert said.thought == written(in_order(said.states))
     plain = Simulator(place, EXAMPLES[0].persona, compose=False).reply(EXAMPLES[0].context)
@@ -179,17 +245,44 @@ def test_a_composed_model_is_asked_after_its_own_answers_wherever_it_is_asked(ru
 
 
 def test_states_from_a_model_that_comes_later_or_that_nobody_hears_are_refused():
-    for methods, match in ((["humanlm-composed", "humanlm"], "trained after humanlm-composed"), (["humanlm-hetero"], "nothing composes")):
-        recipe, s = read_settings(["--config", "configs/humanlm-mini.yaml", "--rollout.states_from", "humanlm", "--rollout.compose", "false", "--run.methods", f"[{','.join(methods)}]"])
-        with pytest.raises(ConfigError, match=match): check_settings(recipe, s)
+    for methods, match in (
+        (["humanlm-composed", "humanlm"], "trained after humanlm-composed"),
+        (["humanlm-hetero"], "nothing composes"),
+    ):
+        recipe, s = read_settings(
+            [
+                "--config",
+                "configs/humanlm-mini.yaml",
+                "--rollout.states_from",
+                "humanlm",
+                "--rollout.compose",
+                "false",
+                "--run.methods",
+                f"[{','.join(methods)}]",
+            ]
+        )
+        with pytest.raises(ConfigError, match=match):
+            check_settings(recipe, s)
 
 
 def test_states_from_a_model_that_is_nowhere_are_refused_before_anything_is_trained(capsys):
-    assert humanlm.train.main(["--config", "configs/humanlm-mini.yaml", "--rollout.states_from", "nowhere", "--dry-run"]) == 2
+    assert (
+        humanlm.train.main(
+            [
+                "--config",
+                "configs/humanlm-mini.yaml",
+                "--rollout.states_from",
+                "nowhere",
+                "--dry-run",
+            ]
+        )
+        == 2
+    )
     assert "no model lies in nowhere" in capsys.readouterr().err
 
 
 # ---- prefix chaining
+
 
 @pytest.mark.long
 def test_prefixes_in_prompts_are_texts_that_scored_well_before(run, tokenizer):
@@ -199,19 +292,23 @@ def test_prefixes_in_prompts_are_texts_that_scored_well_before(run, tokenizer):
         now = [t for t in said if t.step == step]
         for t in now:
             tail = prompt_of(t, tokenizer).rpartition("</think>\n\n")[2]
-            before = NAMES[:NAMES.index(t.level)]
+            before = NAMES[: NAMES.index(t.level)]
             found = parse(tail, before).fields if before else {}
             assert bool(tail) == bool(before) and list(found) == list(before)
             if before:
                 earlier = good[before[-1], t.example_id]
                 best = {(reward, step, text.strip()) for reward, text, step in earlier}
-                top = max((reward, step) for reward, step, _ in best)  # the best ever, the newest among equals
+                top = max(
+                    (reward, step) for reward, step, _ in best
+                )  # the best ever, the newest among equals
                 assert (*top, found[before[-1]].strip()) in best
                 used += 1
         for t in now:
             value = t.scores[t.level].value
             if t.fields.get(t.level, "").strip() and value >= 0.1:
-                good.setdefault((t.level, t.example_id), []).append((value, t.fields[t.level], t.step))
+                good.setdefault((t.level, t.example_id), []).append(
+                    (value, t.fields[t.level], t.step)
+                )
     assert used > 0, "no level beyond the first was ever asked: nothing was tested"
 
 
@@ -220,19 +317,32 @@ def test_the_map_is_part_of_every_checkpoint(run):
     for checkpoint in (run / "checkpoints" / "prefix-chaining").iterdir():
         states = _PrefixMap(HierarchyConfig(levels=list(NAMES)).load())
         states.load(checkpoint / "prefixes.json")
-        assert len(states) and all(e.reward >= 0.1 for level in states.entries.values() for e in level.values())
-    logged = [line for line in read_jsonl(run / "metrics.jsonl") if line["stage"] == "prefix-chaining" and "prefixes/stance" in line]
+        assert len(states) and all(
+            e.reward >= 0.1 for level in states.entries.values() for e in level.values()
+        )
+    logged = [
+        line
+        for line in read_jsonl(run / "metrics.jsonl")
+        if line["stage"] == "prefix-chaining" and "prefixes/stance" in line
+    ]
     sizes = [line["prefixes/stance"] for line in logged]
     assert len(sizes) == STEPS and sizes == sorted(sizes)
 
 
 @pytest.mark.long
 def test_joint_logs_a_score_for_every_level(run):
-    lines = [line for line in read_jsonl(run / "metrics.jsonl") if line["stage"] == "joint" and "reward" in line]
-    assert len(lines) == STEPS and all({f"score/{level}" for level in NAMES} <= line.keys() for line in lines)
+    lines = [
+        line
+        for line in read_jsonl(run / "metrics.jsonl")
+        if line["stage"] == "joint" and "reward" in line
+    ]
+    assert len(lines) == STEPS and all(
+        {f"score/{level}" for level in NAMES} <= line.keys() for line in lines
+    )
 
 
 # ---- afterwards
+
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["base", "cold-start", *MODES])
@@ -251,44 +361,75 @@ ROOT = Path(__file__).resolve().parents[2]
 PAPER = sorted(p for p in (ROOT / "configs" / "paper").glob("*.yaml") if p.stem != "shared")
 # (what a prompt asks for, thinking, levels) as in the table of configurations of the released code
 TABLE = {
-    "response-only": ("reply", "off", 1), "response-only-think": ("reply", "hetero", 1),
-    "response-only-wildchat": ("reply", "off", 1), "response-only-think-wildchat": ("reply", "hetero", 1),
-    "prefix-chaining": ("next", "off", 7), "humanlm": ("each", "off", 7), "humanlm-hetero": ("each", "hetero", 7),
-    "humanlm-wildchat": ("each", "off", 7), "humanlm-hetero-wildchat": ("each", "hetero", 7),
+    "response-only": ("reply", "off", 1),
+    "response-only-think": ("reply", "hetero", 1),
+    "response-only-wildchat": ("reply", "off", 1),
+    "response-only-think-wildchat": ("reply", "hetero", 1),
+    "prefix-chaining": ("next", "off", 7),
+    "humanlm": ("each", "off", 7),
+    "humanlm-hetero": ("each", "hetero", 7),
+    "humanlm-wildchat": ("each", "off", 7),
+    "humanlm-hetero-wildchat": ("each", "hetero", 7),
     "separate-rewards": ("up to", "off", 3),
 }
 
 
-def test_every_row_of_the_table_has_a_file(): assert {p.stem for p in PAPER} == {*TABLE, "eval-only"}
+def test_every_row_of_the_table_has_a_file():
+    assert {p.stem for p in PAPER} == {*TABLE, "eval-only"}
 
 
 def test_a_group_of_one_is_refused_where_completions_are_compared():
-    recipe, s = read_settings(["--config", "configs/humanlm-mini.yaml", "--rollout.group_size", "1"])
-    with pytest.raises(ConfigError, match="rollout.group_size must be at least 2"): check_settings(recipe, s)
+    recipe, s = read_settings(
+        ["--config", "configs/humanlm-mini.yaml", "--rollout.group_size", "1"]
+    )
+    with pytest.raises(ConfigError, match="rollout.group_size must be at least 2"):
+        check_settings(recipe, s)
 
 
 @pytest.mark.parametrize("path", [p for p in PAPER if p.stem in TABLE], ids=lambda p: p.stem)
 def test_a_file_of_the_paper_is_what_its_row_says(path):
     recipe, s = read_settings(["--config", str(path)])
     check_settings(recipe, s)
-    name, = s.run.methods
+    (name,) = s.run.methods
     hierarchy = hierarchy_of(s, name)
     assert (MODES[name].asks, hierarchy.thinking, len(hierarchy.load())) == TABLE[path.stem]
-    assert (s.rollout.num_prompts, s.rollout.group_size, s.rollout.temperature, s.rollout.eval_temperature) == (32, 4, 0.8, 0.4)
-    assert s.judge.model != s.test_judge.model and s.trainer["beta"] == 0.001 and s.trainer["learning_rate"] == 1e-6
-    assert (s.trainer["epsilon"], s.trainer["delta"], s.trainer["max_grad_norm"], s.trainer["loss_type"]) == (0.2, 3.0, 1.0, "dapo")
+    assert (
+        s.rollout.num_prompts,
+        s.rollout.group_size,
+        s.rollout.temperature,
+        s.rollout.eval_temperature,
+    ) == (32, 4, 0.8, 0.4)
+    assert (
+        s.judge.model != s.test_judge.model
+        and s.trainer["beta"] == 0.001
+        and s.trainer["learning_rate"] == 1e-6
+    )
+    assert (
+        s.trainer["epsilon"],
+        s.trainer["delta"],
+        s.trainer["max_grad_norm"],
+        s.trainer["loss_type"],
+    ) == (0.2, 3.0, 1.0, "dapo")
     assert updates(s) == 8 and max_steps(s, rows=320) == 80
     rows = training_rows(EXAMPLES, hierarchy, name)
     assert len(rows) == row_count(name, hierarchy, len(EXAMPLES))
     reply = next(row for row in rows if row["level"] == "response")
-    assert reply["stop"][0] == "</response>" and reply["max_tokens"] >= 512 * (1 + hierarchy.thinks("response"))
+    assert reply["stop"][0] == "</response>" and reply["max_tokens"] >= 512 * (
+        1 + hierarchy.thinks("response")
+    )
 
 
 def test_settings_of_an_evaluation_train_nothing(capsys):
     path = ROOT / "configs" / "paper" / "eval-only.yaml"
     assert humanlm.train.main(["--config", str(path), "--dry-run"]) == 2
-    assert "nothing to train" in (said := capsys.readouterr().err) and "python -m humanlm.eval RUN --config" in said
-    assert parse_settings(GROUPS, ["--config", str(path)]).test_judge.model == "anthropic/claude-haiku-4-5"
+    assert (
+        "nothing to train" in (said := capsys.readouterr().err)
+        and "python -m humanlm.eval RUN --config" in said
+    )
+    assert (
+        parse_settings(GROUPS, ["--config", str(path)]).test_judge.model
+        == "anthropic/claude-haiku-4-5"
+    )
 
 
 def test_delta_is_the_dual_clip():
@@ -296,12 +437,23 @@ def test_delta_is_the_dual_clip():
     import inspect
     import torch
     from trl import GRPOTrainer
+
     source = inspect.getsource(GRPOTrainer._compute_loss)
-    assert "coef_1 = torch.clamp(coef_1, max=self.args.delta)" in source and "torch.min(per_token_loss1, per_token_loss2)" in source
+    assert (
+        "coef_1 = torch.clamp(coef_1, max=self.args.delta)" in source
+        and "torch.min(per_token_loss1, per_token_loss2)" in source
+    )
     ratio = torch.tensor([0.5, 1.0, 2.0, 3.0, 30.0])
-    def loss(advantage): return -torch.min(ratio.clamp(max=3.0) * advantage, ratio.clamp(0.8, 1.2) * advantage)
-    dual = torch.max(torch.min(-ratio, -ratio.clamp(0.8, 1.2)), torch.full_like(ratio, -3.0))  # max(min(rA, clip(r)A), cA) for A = -1
-    assert torch.allclose(loss(-1.0), -dual) and torch.allclose(loss(1.0), -torch.min(ratio, ratio.clamp(0.8, 1.2)))
+
+    def loss(advantage):
+        return -torch.min(ratio.clamp(max=3.0) * advantage, ratio.clamp(0.8, 1.2) * advantage)
+
+    dual = torch.max(
+        torch.min(-ratio, -ratio.clamp(0.8, 1.2)), torch.full_like(ratio, -3.0)
+    )  # max(min(rA, clip(r)A), cA) for A = -1
+    assert torch.allclose(loss(-1.0), -dual) and torch.allclose(
+        loss(1.0), -torch.min(ratio, ratio.clamp(0.8, 1.2))
+    )
 
 
 def test_the_paper_side_by_side(capsys):
@@ -310,27 +462,55 @@ def test_the_paper_side_by_side(capsys):
     assert len(shared.splitlines()) > 25 and max(map(len, shared.splitlines())) < 80
     head, _, *lines = table.splitlines()
     assert next(line for line in lines if line.startswith("eval-only")).split()[1:5] == ["none"] * 4
-    for value in ("epsilon 0.2", "delta 3.0", "beta 0.001", "learning_rate 1e-06", "num_prompts 32", "max_grad_norm 1.0"):
+    for value in (
+        "epsilon 0.2",
+        "delta 3.0",
+        "beta 0.001",
+        "learning_rate 1e-06",
+        "num_prompts 32",
+        "max_grad_norm 1.0",
+    ):
         assert value in shared and shared.count(value) == 1
-    assert head.split()[:5] == ["file", "asks", "thinking", "rewarded", "methods"] and "variant" in head
+    assert (
+        head.split()[:5] == ["file", "asks", "thinking", "rewarded", "methods"]
+        and "variant" in head
+    )
     assert [line.split()[0] for line in lines] == [p.stem for p in PAPER]
     assert humanlm.train.main(["--compare", str(PAPER[0])]) == 2
 
 
 # ---- personas that lose parts in training only
 
+
 def test_personas_lose_parts_in_training_rows_only():
     config = HierarchyConfig(item_dropout=0.7, dropout_in="train")
-    people = [replace(e, persona=Persona(e.user_id, "Likes tea. Owns a boat. Hates rain. Reads a lot. Sings."), split=split)
-              for e in EXAMPLES for split in ("train", "test")]
-    def asked(e): return parts_text(training_rows([e], config, "humanlm")[0]["prompt"][0]["content"])
-    kept = {split: [sum(part in asked(e) for part in ("tea", "boat", "rain", "Reads", "Sings")) for e in people if e.split == split]
-            for split in ("train", "test")}
+    people = [
+        replace(
+            e,
+            persona=Persona(e.user_id, "Likes tea. Owns a boat. Hates rain. Reads a lot. Sings."),
+            split=split,
+        )
+        for e in EXAMPLES
+        for split in ("train", "test")
+    ]
+
+    def asked(e):
+        return parts_text(training_rows([e], config, "humanlm")[0]["prompt"][0]["content"])
+
+    kept = {
+        split: [
+            sum(part in asked(e) for part in ("tea", "boat", "rain", "Reads", "Sings"))
+            for e in people
+            if e.split == split
+        ]
+        for split in ("train", "test")
+    }
     assert set(kept["test"]) == {5} and all(1 <= n < 5 for n in kept["train"])
     assert [asked(e) for e in people] == [asked(e) for e in people]
 
 
 # ---- several processes
+
 
 def test_what_several_processes_cannot_keep_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "3")
@@ -339,4 +519,8 @@ def test_what_several_processes_cannot_keep_is_refused(tmp_path, monkeypatch, ca
     config.write_text(yaml.safe_dump(TINY), "utf-8")
     assert humanlm.train.main(["--config", str(config), "--dry-run"]) == 2
     error = capsys.readouterr().err
-    assert [said for said in ("DeepSpeed", "num_prompts (2) must be a multiple", "sft.batch (8)") if said not in error] == []
+    assert [
+        said
+        for said in ("DeepSpeed", "num_prompts (2) must be a multiple", "sft.batch (8)")
+        if said not in error
+    ] == []

@@ -1,4 +1,5 @@
 """The best states so far: what enters, what replaces what, which row is asked next, and what survives a restart."""
+
 import math
 import random
 import subprocess
@@ -22,54 +23,101 @@ from humanlm.alignment.modes import _Entry, PrefixConfig, _PrefixMap, _choose, t
 NAMES = HIERARCHY.names
 
 
-def states(**config): return _PrefixMap(HIERARCHY, PrefixConfig(**config))
+def states(**config):
+    return _PrefixMap(HIERARCHY, PrefixConfig(**config))
 
 
 def offered(*entries, **config):
     found = states(**config)
-    for reward, step, text in entries: found.offer(_Entry("stance", "e1", text, reward, step))
+    for reward, step, text in entries:
+        found.offer(_Entry("stance", "e1", text, reward, step))
     return found.get("stance", "e1")
 
 
 # ---- what enters (acceptance 6)
 
-@pytest.mark.parametrize("reward,text,enters", [
-    (0.9, "x", True), (1.0, "x", True), (0.8999, "x", False), (math.nan, "x", False), (1.0, "", False), (1.0, " \n", False)])
+
+@pytest.mark.parametrize(
+    "reward,text,enters",
+    [
+        (0.9, "x", True),
+        (1.0, "x", True),
+        (0.8999, "x", False),
+        (math.nan, "x", False),
+        (1.0, "", False),
+        (1.0, " \n", False),
+    ],
+)
 def test_nothing_below_the_threshold_and_nothing_empty_enters(reward, text, enters):
     assert states().offer(_Entry("stance", "e1", text, reward, 0)) is enters
 
 
 def test_the_threshold_is_the_levels_own_unless_one_is_set():
-    assert states().offer(_Entry("stance", "e1", "x", 0.5, 0)) is False and states(threshold=0.5).offer(_Entry("stance", "e1", "x", 0.5, 0))
-    assert states(threshold=0.0).offer(_Entry("response", "e1", "x", 1.0, 0)) is False, "nothing is ever built on the reply"
+    assert states().offer(_Entry("stance", "e1", "x", 0.5, 0)) is False and states(
+        threshold=0.5
+    ).offer(_Entry("stance", "e1", "x", 0.5, 0))
+    assert states(threshold=0.0).offer(_Entry("response", "e1", "x", 1.0, 0)) is False, (
+        "nothing is ever built on the reply"
+    )
 
 
-@pytest.mark.parametrize("entries,kept", [
-    ([(0.9, 1, "a"), (1.0, 2, "b")], "b"), ([(1.0, 1, "a"), (0.9, 2, "b")], "a"), ([(1.0, 1, "a"), (1.0, 2, "b")], "b"),
-    ([(1.0, 2, "a"), (1.0, 1, "b")], "a"), ([(1.0, 1, "a"), (0.95, 2, "b"), (0.1, 3, "c")], "a")])
-def test_best_ever_and_the_newest_among_equals(entries, kept): assert offered(*entries).field == kept
+@pytest.mark.parametrize(
+    "entries,kept",
+    [
+        ([(0.9, 1, "a"), (1.0, 2, "b")], "b"),
+        ([(1.0, 1, "a"), (0.9, 2, "b")], "a"),
+        ([(1.0, 1, "a"), (1.0, 2, "b")], "b"),
+        ([(1.0, 2, "a"), (1.0, 1, "b")], "a"),
+        ([(1.0, 1, "a"), (0.95, 2, "b"), (0.1, 3, "c")], "a"),
+    ],
+)
+def test_best_ever_and_the_newest_among_equals(entries, kept):
+    assert offered(*entries).field == kept
 
 
-@pytest.mark.parametrize("entries,kept", [([(1.0, 1, "a"), (0.9, 2, "b")], "b"), ([(1.0, 1, "a"), (0.1, 2, "b")], "a"), ([(0.9, 3, "a"), (1.0, 3, "b"), (0.95, 3, "c")], "b")])
-def test_recent_keeps_the_newest_that_is_good_enough(entries, kept): assert offered(*entries, keep="recent").field == kept
+@pytest.mark.parametrize(
+    "entries,kept",
+    [
+        ([(1.0, 1, "a"), (0.9, 2, "b")], "b"),
+        ([(1.0, 1, "a"), (0.1, 2, "b")], "a"),
+        ([(0.9, 3, "a"), (1.0, 3, "b"), (0.95, 3, "c")], "b"),
+    ],
+)
+def test_recent_keeps_the_newest_that_is_good_enough(entries, kept):
+    assert offered(*entries, keep="recent").field == kept
 
 
 def test_levels_and_examples_have_entries_of_their_own():
     found = states()
     for level in ("stance", "emotion"):
-        for example in ("e1", "e2"): found.offer(_Entry(level, example, f"{level} of {example}", 1.0, 0))
-    assert len(found) == 4 and found.get("emotion", "e1").field == "emotion of e1" and found.get("belief", "e1") is None
+        for example in ("e1", "e2"):
+            found.offer(_Entry(level, example, f"{level} of {example}", 1.0, 0))
+    assert (
+        len(found) == 4
+        and found.get("emotion", "e1").field == "emotion of e1"
+        and found.get("belief", "e1") is None
+    )
 
 
 def test_a_thousand_random_offers_agree_with_a_plain_sort():
     rng, found, all_offers = random.Random(0), states(threshold=0.5), []
     for step in range(1000):
-        e = _Entry(rng.choice(NAMES[:-1]), f"e{rng.randrange(5)}", f"text {step}", rng.choice([0.0, 0.4, 0.5, 0.7, 0.7, 1.0]), step // 8)
+        e = _Entry(
+            rng.choice(NAMES[:-1]),
+            f"e{rng.randrange(5)}",
+            f"text {step}",
+            rng.choice([0.0, 0.4, 0.5, 0.7, 0.7, 1.0]),
+            step // 8,
+        )
         found.offer(e)
         all_offers.append(e)
     for level in NAMES[:-1]:
         for example in {e.example for e in all_offers}:
-            fitting = [(e.reward, e.timestamp, i, e) for i, e in enumerate(all_offers) if (e.level, e.example) == (level, example) and e.reward >= 0.5]
+            fitting = [
+                (e.reward, e.timestamp, i, e)
+                for i, e in enumerate(all_offers)
+                if (e.level, e.example) == (level, example) and e.reward >= 0.5
+            ]
             assert found.get(level, example) == max(fitting)[-1]
 
 
@@ -80,45 +128,69 @@ ORDER = {f"e{i}": i for i in range(6)}
 
 def with_stances(*examples):
     found = states()
-    for example in examples: found.offer(_Entry("stance", example, f"stance of {example}", 1.0, 0))
+    for example in examples:
+        found.offer(_Entry("stance", example, f"stance of {example}", 1.0, 0))
     return found
 
 
 def test_the_rule_of_choice():
     found = with_stances("e1", "e4")
     assert _choose(found, "stance", "e0", ORDER) == ("stance", "e0", ())
-    assert _choose(found, "emotion", "e1", ORDER) == ("emotion", "e1", (("stance", "stance of e1"),))
-    assert _choose(found, "emotion", "e2", ORDER)[:2] == ("emotion", "e4"), "the next example that has something to stand on"
+    assert _choose(found, "emotion", "e1", ORDER) == (
+        "emotion",
+        "e1",
+        (("stance", "stance of e1"),),
+    )
+    assert _choose(found, "emotion", "e2", ORDER)[:2] == ("emotion", "e4"), (
+        "the next example that has something to stand on"
+    )
     assert _choose(found, "emotion", "e5", ORDER)[:2] == ("emotion", "e1"), "the order is a circle"
     assert _choose(found, "emotion", "e2", ORDER, [("emotion", "e4")])[:2] == ("emotion", "e1")
-    assert _choose(found, "emotion", "e2", ORDER, [("emotion", "e4"), ("emotion", "e1")])[:2] == ("stance", "e2"), "one level down"
-    assert _choose(found, "response", "e2", ORDER)[:2] == ("emotion", "e4"), "as many levels down as it takes"
+    assert _choose(found, "emotion", "e2", ORDER, [("emotion", "e4"), ("emotion", "e1")])[:2] == (
+        "stance",
+        "e2",
+    ), "one level down"
+    assert _choose(found, "response", "e2", ORDER)[:2] == ("emotion", "e4"), (
+        "as many levels down as it takes"
+    )
 
 
 def test_a_prefix_is_the_chain_that_was_written_not_a_mixture():
     found = with_stances("e1")
     found.offer(_Entry("emotion", "e1", "calm", 1.0, 1, (("stance", "stance of e1"),)))
     found.offer(_Entry("stance", "e1", "another stance", 1.0, 2))
-    assert _choose(found, "belief", "e1", ORDER).prefix == (("stance", "stance of e1"), ("emotion", "calm"))
+    assert _choose(found, "belief", "e1", ORDER).prefix == (
+        ("stance", "stance of e1"),
+        ("emotion", "calm"),
+    )
 
 
 # ---- on disk
 
+
 def test_saved_and_loaded_it_is_the_same(tmp_path):
     found = with_stances("e1", "e2")
-    found.offer(_Entry("emotion", "e1", 'hostile "text"\n</emotion>\ud800 ü', 0.95, 7, (("stance", "a"),)))
+    found.offer(
+        _Entry("emotion", "e1", 'hostile "text"\n</emotion>\ud800 ü', 0.95, 7, (("stance", "a"),))
+    )
     path = found.save(tmp_path / "prefixes.json")
     again = states()
     again.load(path)
-    assert again.get("stance", "e2") == found.get("stance", "e2") and again.entries.keys() == found.entries.keys()
-    assert again.get("emotion", "e1")[:2] == found.get("emotion", "e1")[:2] and again.get("emotion", "e1").before == (("stance", "a"),)
+    assert (
+        again.get("stance", "e2") == found.get("stance", "e2")
+        and again.entries.keys() == found.entries.keys()
+    )
+    assert again.get("emotion", "e1")[:2] == found.get("emotion", "e1")[:2] and again.get(
+        "emotion", "e1"
+    ).before == (("stance", "a"),)
     assert again.save(tmp_path / "again.json").read_bytes() == path.read_bytes()
     assert not list(tmp_path.glob("*.tmp*"))
 
 
 def test_what_no_longer_reaches_a_raised_threshold_is_not_built_on(tmp_path):
     found = states(threshold=0.5)
-    for reward, example in ((0.6, "e1"), (0.95, "e2")): found.offer(_Entry("stance", example, f"stance of {example}", reward, 0))
+    for reward, example in ((0.6, "e1"), (0.95, "e2")):
+        found.offer(_Entry("stance", example, f"stance of {example}", reward, 0))
     path, strict = found.save(tmp_path / "prefixes.json"), states(threshold=0.9)
     strict.load(path)
     assert strict.get("stance", "e1") is None and strict.get("stance", "e2").reward == 0.95
@@ -130,57 +202,104 @@ def test_what_no_longer_reaches_a_raised_threshold_is_not_built_on(tmp_path):
 
 def test_an_entry_of_an_unknown_level_is_refused(tmp_path):
     path = with_stances("e1").save(tmp_path / "prefixes.json")
-    path.write_text(path.read_text().replace('"level": "stance"', '"level": "stanse"').replace('"level":"stance"', '"level":"stanse"'))
+    path.write_text(
+        path.read_text()
+        .replace('"level": "stance"', '"level": "stanse"')
+        .replace('"level":"stance"', '"level":"stanse"')
+    )
     found = with_stances("e2", "e3")
-    with pytest.raises(DataError, match="an entry of level 'stanse'"): found.load(path)
+    with pytest.raises(DataError, match="an entry of level 'stanse'"):
+        found.load(path)
     assert len(found) == 2, "nothing changes"
 
 
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_step_written_in_parts_asks_and_keeps_what_one_in_a_piece_does(parts):
-    _, config = read_settings(["--config=configs/humanlm-mini.yaml", "--run.methods=[prefix-chaining]", "--hierarchy.levels=[stance,goal,response]", f"--rollout.parts={parts}", "--rollout.group_size=2"])
+    _, config = read_settings(
+        [
+            "--config=configs/humanlm-mini.yaml",
+            "--run.methods=[prefix-chaining]",
+            "--hierarchy.levels=[stance,goal,response]",
+            f"--rollout.parts={parts}",
+            "--rollout.group_size=2",
+        ]
+    )
     examples = [replace(e, id=f"e{i}") for i, e in enumerate(sample_examples()[:4])]
     rows = training_rows(examples, config.hierarchy, "prefix-chaining")
     method = alignment_method(config, RuleJudge(), rows, examples, "prefix-chaining")
     method.memory.states.offer(_Entry("stance", "e0", "for it", 1.0, 0))
     step = repeat_rows([method.memory.rows["goal", e.id] for e in examples], 2)
-    found = run_sync(method.rollout(step, ScriptedPolicy(lambda row, copy: f"<{row['level']}>so {copy}</{row['level']}>")))
+    found = run_sync(
+        method.rollout(
+            step, ScriptedPolicy(lambda row, copy: f"<{row['level']}>so {copy}</{row['level']}>")
+        )
+    )
     said = found[0] if isinstance(found, tuple) else found
-    assert [(t.level, t.example_id) for t in said[::2]] == [("goal", "e0"), ("stance", "e1"), ("stance", "e2"), ("stance", "e3")] and method.memory.moved == 0.75
+    assert [(t.level, t.example_id) for t in said[::2]] == [
+        ("goal", "e0"),
+        ("stance", "e1"),
+        ("stance", "e2"),
+        ("stance", "e3"),
+    ] and method.memory.moved == 0.75
     scored = [replace(t, scores={t.level: Score("0", 1.0, "scored")}) for t in said]
-    assert [(n.level, n.before) for n in method.memory.note(scored)[::2]] == [("goal", (("stance", "for it"),)), *[("stance", ())] * 3]
+    assert [(n.level, n.before) for n in method.memory.note(scored)[::2]] == [
+        ("goal", (("stance", "for it"),)),
+        *[("stance", ())] * 3,
+    ]
 
 
 def test_a_choice_does_not_search_all_examples():
     "A map that is full or nearly empty: choices among sixteen times as many examples take much less than sixteen times as long"
+
     def seconds(n, every):
         found, places, best = states(), {f"e{i}": i for i in range(n)}, math.inf
-        for i in range(0, n, every): found.offer(_Entry("stance", f"e{i}", "x", 1.0, 0))
+        for i in range(0, n, every):
+            found.offer(_Entry("stance", f"e{i}", "x", 1.0, 0))
         for _ in range(7):
-            start, chosen = time.process_time(), [_choose(found, "emotion", f"e{n - 100 - i}", places) for i in range(300)]
+            start, chosen = (
+                time.process_time(),
+                [_choose(found, "emotion", f"e{n - 100 - i}", places) for i in range(300)],
+            )
             best = min(best, time.process_time() - start)
             assert chosen[0].example == (f"e{n - 100}" if every == 1 else "e0")
         return best
+
     assert seconds(32_000, 1) < 6 * seconds(2_000, 1)
     assert seconds(32_000, 16_000) < 6 * seconds(2_000, 1_000)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"levels": []}', '{"levels": ["stance"], "entries": []}', '{"levels": [], "entries": [{"level": 1}]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        '{"levels": []}',
+        '{"levels": ["stance"], "entries": []}',
+        '{"levels": [], "entries": [{"level": 1}]}',
+    ],
+)
 def test_a_broken_file_is_refused_and_nothing_changes(tmp_path, text):
     (tmp_path / "prefixes.json").write_text(text)
     found = with_stances("e1")
-    with pytest.raises(DataError, match="prefixes.json"): found.load(tmp_path / "prefixes.json")
+    with pytest.raises(DataError, match="prefixes.json"):
+        found.load(tmp_path / "prefixes.json")
     assert len(found) == 1
 
 
 def test_other_levels_are_refused(tmp_path):
     path = with_stances("e1").save(tmp_path / "prefixes.json")
-    with pytest.raises(DataError, match="not for stance, response"): _PrefixMap(Hierarchy([HIERARCHY["stance"], HIERARCHY["response"]])).load(path)
+    with pytest.raises(DataError, match="not for stance, response"):
+        _PrefixMap(Hierarchy([HIERARCHY["stance"], HIERARCHY["response"]])).load(path)
 
 
-@pytest.mark.parametrize("config,message", [({"keep": "bets"}, "Did you mean 'best'"), ({"threshold": 1.5}, "between 0 and 1")])
+@pytest.mark.parametrize(
+    "config,message",
+    [({"keep": "bets"}, "Did you mean 'best'"), ({"threshold": 1.5}, "between 0 and 1")],
+)
 def test_settings_are_checked(config, message):
-    with pytest.raises(ConfigError, match=message): PrefixConfig(**config)
+    with pytest.raises(ConfigError, match=message):
+        PrefixConfig(**config)
 
 
 def test_it_needs_no_torch():

@@ -1,4 +1,5 @@
 """A model's contract, and the simulated person that is made of a model: what they say, and what is refused."""
+
 import asyncio
 
 import pytest
@@ -26,16 +27,24 @@ from humanlm.worlds.mini import WorldConfig, make_world
 def loaded():
     torch.set_num_threads(1)
     examples = make_world(WorldConfig()).examples[:3]
-    tok = train_tokenizer([e.reply + e.persona.text for e in examples] * 3, 500, [tag(n) for n in LEVELS for tag in (opening, closing)])
+    tok = train_tokenizer(
+        [e.reply + e.persona.text for e in examples] * 3,
+        500,
+        [tag(n) for n in LEVELS for tag in (opening, closing)],
+    )
     return tiny_model(ModelConfig(hidden=64, mlp=96), tok), tok
 
 
 @pytest.fixture(scope="module")
 def run(loaded, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "mini"
-    for name in ("cold-start", "response-only"): save_model(*loaded, folder / "models" / name)
-    atomic_write(folder / "config.yaml", "run: {methods: [response-only, humanlm]}\nmodel: {max_prompt_tokens: 200}\n"
-                 "hierarchy: {levels: [goal, response], thinking: hetero, state_tokens: 6, response_tokens: 8, thought_tokens: 4}\nrollout: {eval_temperature: 0.5}\n")
+    for name in ("cold-start", "response-only"):
+        save_model(*loaded, folder / "models" / name)
+    atomic_write(
+        folder / "config.yaml",
+        "run: {methods: [response-only, humanlm]}\nmodel: {max_prompt_tokens: 200}\n"
+        "hierarchy: {levels: [goal, response], thinking: hetero, state_tokens: 6, response_tokens: 8, thought_tokens: 4}\nrollout: {eval_temperature: 0.5}\n",
+    )
     return folder
 
 
@@ -43,7 +52,9 @@ def test_a_run_folder_says_how_it_wants_to_be_asked(run):
     assert find_model(run, run_settings(run)) == run / "models" / "response-only"
     for path in (run, str(run / "models" / "cold-start")):
         setup = load_policy(path)
-        assert setup.hierarchy.load().names == ("goal", "response") and setup.hierarchy.thinks("response")
+        assert setup.hierarchy.load().names == ("goal", "response") and setup.hierarchy.thinks(
+            "response"
+        )
         assert setup.sampling == Sampling(0.5, seed=0) and setup.policy.max_prompt_tokens == 200
 
 
@@ -51,7 +62,11 @@ def test_a_simulator_from_a_run_folder(run):
     someone = Simulator(run, "likes tea")
     reply = someone.reply([("bo", "Tea or coffee?")])
     assert isinstance(reply, SimulatedReply) and set(reply.statuses) == {"goal", "response"}
-    assert reply == someone.reply([("bo", "Tea or coffee?")]) == asyncio.run(someone.areply([("bo", "Tea or coffee?")]))
+    assert (
+        reply
+        == someone.reply([("bo", "Tea or coffee?")])
+        == asyncio.run(someone.areply([("bo", "Tea or coffee?")]))
+    )
 
 
 def test_broken_runs_say_what_to_do(run, tmp_path):
@@ -59,52 +74,86 @@ def test_broken_runs_say_what_to_do(run, tmp_path):
     save = tmp_path / "models" / "humanlm"
     save.parent.mkdir()
     save.symlink_to(run / "models" / "cold-start")
-    with pytest.raises(DataError, match="Did you mean 'thinking'"): load_policy(tmp_path)
-    with pytest.raises(HumanLMError, match="no model lies in ./nowhere/at/all"): load_policy("./nowhere/at/all")
-    with pytest.raises(HumanLMError, match="no model lies in runs/none"): load_policy("runs/none")  # no name of the Hub, also before the first run
+    with pytest.raises(DataError, match="Did you mean 'thinking'"):
+        load_policy(tmp_path)
+    with pytest.raises(HumanLMError, match="no model lies in ./nowhere/at/all"):
+        load_policy("./nowhere/at/all")
+    with pytest.raises(HumanLMError, match="no model lies in runs/none"):
+        load_policy("runs/none")  # no name of the Hub, also before the first run
 
 
 # ---- the simulator
 
-def scripted(thought=""): return ScriptedPolicy({n: f"{thought}<{n}>my {n}</{n}>" for n in LEVELS})
+
+def scripted(thought=""):
+    return ScriptedPolicy({n: f"{thought}<{n}>my {n}</{n}>" for n in LEVELS})
 
 
 def test_states_come_from_their_own_prompts():
     reply = Simulator(scripted(), "likes tea").reply("Tea?")
-    assert reply.states == {n: f"my {n}" for n in STATES} and str(reply) == "my response" and reply.thought == ""
+    assert (
+        reply.states == {n: f"my {n}" for n in STATES}
+        and str(reply) == "my response"
+        and reply.thought == ""
+    )
 
 
 def test_a_thought_belongs_to_the_reply():
-    thoughtful = Simulator(scripted("let me see</think>"), "likes tea", hierarchy=HierarchyConfig(thinking="on"))
-    assert thoughtful.reply("Tea?") == SimulatedReply("my response", {n: f"my {n}" for n in STATES}, "let me see", {n: "ok" for n in LEVELS})
+    thoughtful = Simulator(
+        scripted("let me see</think>"), "likes tea", hierarchy=HierarchyConfig(thinking="on")
+    )
+    assert thoughtful.reply("Tea?") == SimulatedReply(
+        "my response", {n: f"my {n}" for n in STATES}, "let me see", {n: "ok" for n in LEVELS}
+    )
 
 
-@pytest.mark.parametrize("text, said", [("still thinking", ""), ("hm</think>Tea.", "Tea."), ("hm <response>Tea.", "Tea."), ("", "")])
+@pytest.mark.parametrize(
+    "text, said",
+    [("still thinking", ""), ("hm</think>Tea.", "Tea."), ("hm <response>Tea.", "Tea."), ("", "")],
+)
 def test_an_unfinished_thought_is_not_said(text, said):
-    someone = Simulator(ScriptedPolicy({"response": text}), "likes tea", hierarchy=HierarchyConfig(levels=["response"], thinking="on"))
+    someone = Simulator(
+        ScriptedPolicy({"response": text}),
+        "likes tea",
+        hierarchy=HierarchyConfig(levels=["response"], thinking="on"),
+    )
     assert someone.reply("Tea?").text == said
 
 
-@pytest.mark.parametrize("persona", ["likes tea", {"interests": ["tea"]}, {"work": "baker"}, Persona("ana", "likes tea"), Persona("ana", fields={"values": ["tea"]})])
+@pytest.mark.parametrize(
+    "persona",
+    [
+        "likes tea",
+        {"interests": ["tea"]},
+        {"work": "baker"},
+        Persona("ana", "likes tea"),
+        Persona("ana", fields={"values": ["tea"]}),
+    ],
+)
 def test_personas_of_any_form_are_played(persona):
     seen = []
-    Simulator(ScriptedPolicy(lambda row, copy: seen.append(row) or ""), persona).reply([("HUMAN", "I was here."), Message("9", name="bo", content="So?")])
+    Simulator(ScriptedPolicy(lambda row, copy: seen.append(row) or ""), persona).reply(
+        [("HUMAN", "I was here."), Message("9", name="bo", content="So?")]
+    )
     assert [m["name"] for m in seen[0]["prompt"][1:]] == ["HUMAN", "bo"]
 
 
 @pytest.mark.parametrize("persona", ["", " \n", {}, Persona("ana")])
 def test_nobody_cannot_be_played(persona):
-    with pytest.raises(RolloutError, match="persona is empty"): Simulator(scripted(), persona)
+    with pytest.raises(RolloutError, match="persona is empty"):
+        Simulator(scripted(), persona)
 
 
 @pytest.mark.parametrize("context", ["", [], " ", [("bo", " ")], [3], [("a", "b", "c")], {"bo": 1}])
 def test_contexts_that_say_nothing_are_refused(context):
-    with pytest.raises(RolloutError): as_context(context)
+    with pytest.raises(RolloutError):
+        as_context(context)
 
 
 @pytest.mark.parametrize("model", [3, None, object(), torch.nn.Linear(1, 1)])
 def test_what_is_no_model_is_refused(model):
-    with pytest.raises(RolloutError, match="is no policy"): Simulator(model, "likes tea")
+    with pytest.raises(RolloutError, match="is no policy"):
+        Simulator(model, "likes tea")
 
 
 def test_shown_text_is_escaped():
@@ -115,24 +164,51 @@ def test_shown_text_is_escaped():
 
 # ---- the client simulator/RUN
 
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     "A small model that was taught nothing, with its contract: every text of it is its own"
-    texts = [f"the {a} {b} is {c}" for a in ("night", "city") for b in ("tram", "market", "bridge") for c in ("fine", "late", "loud")]
+    texts = [
+        f"the {a} {b} is {c}"
+        for a in ("night", "city")
+        for b in ("tram", "market", "bridge")
+        for c in ("fine", "late", "loud")
+    ]
     config = ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=500)
     from humanlm.models.checkpoints import make_model
-    asked = HierarchyConfig(levels=["stance", "response"], thinking="hetero", response_tokens=20, state_tokens=8, thought_tokens=6)
-    loaded = make_model(config, texts, [f"<{slash}{n}>" for n in ("stance", "response") for slash in ("", "/")])
-    return save_model(*loaded, tmp_path_factory.mktemp("models") / "tram", contract(config, asked, RolloutConfig(), "humanlm", "politics"))
+
+    asked = HierarchyConfig(
+        levels=["stance", "response"],
+        thinking="hetero",
+        response_tokens=20,
+        state_tokens=8,
+        thought_tokens=6,
+    )
+    loaded = make_model(
+        config, texts, [f"<{slash}{n}>" for n in ("stance", "response") for slash in ("", "/")]
+    )
+    return save_model(
+        *loaded,
+        tmp_path_factory.mktemp("models") / "tram",
+        contract(config, asked, RolloutConfig(), "humanlm", "politics"),
+    )
 
 
 @pytest.fixture(scope="module")
-def tram(folder): return client(f"simulator/{folder}")
+def tram(folder):
+    return client(f"simulator/{folder}")
 
 
-TALK = ({"role": "user", "name": "mila", "content": "the night tram is late"}, {"role": "assistant", "content": "again?"},
-        {"role": "user", "name": "mila", "content": "the city market is loud"})
-SAID = [("mila", "the night tram is late"), ("HUMAN", "again?"), ("mila", "the city market is loud")]
+TALK = (
+    {"role": "user", "name": "mila", "content": "the night tram is late"},
+    {"role": "assistant", "content": "again?"},
+    {"role": "user", "name": "mila", "content": "the city market is loud"},
+)
+SAID = [
+    ("mila", "the night tram is late"),
+    ("HUMAN", "again?"),
+    ("mila", "the city market is loud"),
+]
 
 
 def of(persona="clips coupons", level="response", **more):
@@ -144,26 +220,46 @@ def test_the_client_of_a_name_answers_as_the_simulator_of_the_same_folder(folder
     reply = Simulator(folder, "clips coupons", sampling=sampling).reply(SAID)
     settings = {"temperature": sampling.temperature, "seed": sampling.seed}
     spoken, state = ask(tram, of(**settings)), ask(tram, of(level="stance", **settings))
-    assert (spoken.text, spoken.extra["thoughts"][0]) == (reply.text.strip(), reply.thought) and reply.text + reply.thought
-    assert (state.extra["statuses"][0], state.text) == (reply.statuses["stance"], reply.states.get("stance", "").strip())
-    assert spoken.model == f"simulator/{folder}" and spoken.usage == Usage(1, 0, spoken.usage.tokens_in, spoken.usage.tokens_out, 0.0)
+    assert (spoken.text, spoken.extra["thoughts"][0]) == (
+        reply.text.strip(),
+        reply.thought,
+    ) and reply.text + reply.thought
+    assert (state.extra["statuses"][0], state.text) == (
+        reply.statuses["stance"],
+        reply.states.get("stance", "").strip(),
+    )
+    assert spoken.model == f"simulator/{folder}" and spoken.usage == Usage(
+        1, 0, spoken.usage.tokens_in, spoken.usage.tokens_out, 0.0
+    )
     assert spoken.usage.tokens_in > 20 and 0 < spoken.usage.tokens_out <= 26
 
 
 def test_persons_who_are_asked_together_are_not_mixed_up_and_are_written_together(tram):
-    people = [f"person {i}, {word}" for i, word in enumerate(("late", "loud", "fine", "tram", "market", "bridge"))]
-    requests = [of(p, level, temperature=t, seed=i) for i, p in enumerate(people) for level in ("response", "stance") for t in (0.0, 1.0)]
+    people = [
+        f"person {i}, {word}"
+        for i, word in enumerate(("late", "loud", "fine", "tram", "market", "bridge"))
+    ]
+    requests = [
+        of(p, level, temperature=t, seed=i)
+        for i, p in enumerate(people)
+        for level in ("response", "stance")
+        for t in (0.0, 1.0)
+    ]
     alone = [ask(tram, r) for r in requests]
     tram.write.sizes.clear()
     together = asyncio.run(chat_all(tram, requests))
-    assert [(r.text, r.extra, r.usage) for r in together] == [(r.text, r.extra, r.usage) for r in alone]
+    assert [(r.text, r.extra, r.usage) for r in together] == [
+        (r.text, r.extra, r.usage) for r in alone
+    ]
     assert len(tram.write.sizes) < len(requests) / 2 and sum(tram.write.sizes) == len(requests)
     assert len({repr(r.extra["thoughts"]) + r.text for r in alone}) > 6
 
 
 def test_who_is_played_stands_in_the_prompt_and_nobody_elses_words_are_the_persons(tram):
     seen = []
-    policy = ScriptedPolicy(lambda row, copy: seen.append(row) or f"<{row['level']}>x</{row['level']}>")
+    policy = ScriptedPolicy(
+        lambda row, copy: seen.append(row) or f"<{row['level']}>x</{row['level']}>"
+    )
     someone = SimulatorClient(PolicySetup(policy))
     ask(someone, of(), extra={"persona": "clips coupons", "source": "news"})
     ask(someone, ChatRequest(({"role": "system", "content": "likes tea"}, *TALK)))
@@ -172,37 +268,65 @@ def test_who_is_played_stands_in_the_prompt_and_nobody_elses_words_are_the_perso
         assert [m["name"] for m in row["prompt"][1:]] == ["mila", "HUMAN", "mila"]
 
 
-@pytest.mark.parametrize("change, said", [
-    ({"extra": {"persona": "x", "level": "stanse"}}, "Unknown level 'stanse'. Did you mean 'stance'"),
-    ({"extra": {}}, "Nobody is to be played"), ({"extra": {"persona": " "}}, "persona is empty"), ({"extra": {"persona": 3}}, "a text or an object"),
-    ({"extra": {"persona": "x", "levl": "stance"}}, "does not know the field 'levl' of extra. Did you mean 'level'"),
-    ({"messages": ()}, "nothing to reply to"), ({"messages": ({"role": "tool", "content": "x"},)}, "must be one of system"),
-    ({"schema": {"type": "object"}}, "writes no JSON"), ({"model": "another"}, "is in memory, not 'another'")])
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (
+            {"extra": {"persona": "x", "level": "stanse"}},
+            "Unknown level 'stanse'. Did you mean 'stance'",
+        ),
+        ({"extra": {}}, "Nobody is to be played"),
+        ({"extra": {"persona": " "}}, "persona is empty"),
+        ({"extra": {"persona": 3}}, "a text or an object"),
+        (
+            {"extra": {"persona": "x", "levl": "stance"}},
+            "does not know the field 'levl' of extra. Did you mean 'level'",
+        ),
+        ({"messages": ()}, "nothing to reply to"),
+        ({"messages": ({"role": "tool", "content": "x"},)}, "must be one of system"),
+        ({"schema": {"type": "object"}}, "writes no JSON"),
+        ({"model": "another"}, "is in memory, not 'another'"),
+    ],
+)
 def test_what_cannot_be_asked_is_refused_and_asked_once(tram, change, said):
-    with pytest.raises(LLMError, match=said) as e: ask(tram, of(), **change)
+    with pytest.raises(LLMError, match=said) as e:
+        ask(tram, of(), **change)
     assert e.value.kind in ("bad request", "unknown model") and not e.value.billed
 
 
-@pytest.mark.parametrize("name", ["simulator/./nowhere", "simulator//no/such/place", "simulator/nowhere"])
+@pytest.mark.parametrize(
+    "name", ["simulator/./nowhere", "simulator//no/such/place", "simulator/nowhere"]
+)
 def test_a_place_without_a_model_is_refused_before_anything_is_asked(name):
-    with pytest.raises(LLMError, match="no model lies in .*nowhere|no model lies in .*place") as e: client(name)
+    with pytest.raises(LLMError, match="no model lies in .*nowhere|no model lies in .*place") as e:
+        client(name)
     assert e.value.kind == "unknown model"
 
 
 def test_a_model_that_plays_nobody_refuses_a_persona():
     clients_that_refuse = [client("scripted/echo")]
-    assert ask(clients_that_refuse[0], of()).text == TALK[-1]["content"]  # a script may look at everything
+    assert (
+        ask(clients_that_refuse[0], of()).text == TALK[-1]["content"]
+    )  # a script may look at everything
     from humanlm.clients.providers import AnthropicClient, OpenAIClient
     from humanlm.models.local import HFClient
+
     assert OpenAIClient.takes_extra == AnthropicClient.takes_extra == HFClient.takes_extra == ()
 
 
 def test_a_cache_tells_persons_levels_and_places_apart(tram, tmp_path):
-    keys = {request_key(r, tram.name) for r in (of(), of("likes tea"), of(level="stance"), ChatRequest(TALK), chat("x"))}
+    keys = {
+        request_key(r, tram.name)
+        for r in (of(), of("likes tea"), of(level="stance"), ChatRequest(TALK), chat("x"))
+    }
     assert len(keys) == 5
     kept = SimulatorClient(tram.place, cache=DiskCache(tmp_path))
     first, again = (ask(kept, of(temperature=0.0)) for _ in range(2))
-    assert again.cached and (again.text, again.extra) == (first.text, first.extra) and first.extra["thoughts"]
+    assert (
+        again.cached
+        and (again.text, again.extra) == (first.text, first.extra)
+        and first.extra["thoughts"]
+    )
 
 
 def test_a_long_cap_never_makes_an_answer_longer_than_in_training(tram):
@@ -213,15 +337,25 @@ def test_a_long_cap_never_makes_an_answer_longer_than_in_training(tram):
 def test_the_name_is_registered():
     import tomllib
     from pathlib import Path
-    found = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text("utf-8"))
-    assert found["project"]["entry-points"]["humanlm.clients"]["simulator"] == "humanlm.alignment.simulator:SimulatorClient"
+
+    found = tomllib.loads(
+        (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text("utf-8")
+    )
+    assert (
+        found["project"]["entry-points"]["humanlm.clients"]["simulator"]
+        == "humanlm.alignment.simulator:SimulatorClient"
+    )
 
 
 # ---- composed replies
 
+
 class Heard(ScriptedPolicy):
     "A script that keeps the rows it was asked"
-    def __init__(self, *texts): super().__init__(*texts); self.rows = []
+
+    def __init__(self, *texts):
+        super().__init__(*texts)
+        self.rows = []
 
     async def generate(self, rows, sampling=None):
         self.rows += rows
@@ -229,27 +363,56 @@ class Heard(ScriptedPolicy):
 
 
 def composing(**texts):
-    script = {"stance": "<stance>against it</stance>", "goal": "<goal>win</goal>", "response": "<response>No!</response>"} | texts
-    return PolicySetup(Heard(script), HierarchyConfig(levels=["stance", "goal", "response"], thinking="hetero"), compose=True)
+    script = {
+        "stance": "<stance>against it</stance>",
+        "goal": "<goal>win</goal>",
+        "response": "<response>No!</response>",
+    } | texts
+    return PolicySetup(
+        Heard(script),
+        HierarchyConfig(levels=["stance", "goal", "response"], thinking="hetero"),
+        compose=True,
+    )
 
 
 def test_a_composed_reply_comes_after_the_states_the_model_said_and_shows_them_as_its_thought():
     setup = composing(goal="what goal?")
     reply = Simulator(setup, "likes tea").reply("Raise the fee!")
-    assert (reply.text, reply.thought, reply.states) == ("No!", "<stance>against it", {"stance": "against it"})
+    assert (reply.text, reply.thought, reply.states) == (
+        "No!",
+        "<stance>against it",
+        {"stance": "against it"},
+    )
     last = setup.policy.rows[-1]
-    assert last["level"] == "response" and [part["text"] for part in last["prefix"]] == ["<stance>", "against it", "</think>"]
+    assert last["level"] == "response" and [part["text"] for part in last["prefix"]] == [
+        "<stance>",
+        "against it",
+        "</think>",
+    ]
     assert len(setup.policy.rows) == 3, "each level is asked once"
-    assert Simulator(setup, "likes tea").reply("Raise the fee!", states=False).thought == reply.thought
+    assert (
+        Simulator(setup, "likes tea").reply("Raise the fee!", states=False).thought == reply.thought
+    )
 
 
-@pytest.mark.parametrize("compose,thought,asked", [(None, "<stance>against it<goal>win", 3), (False, "<response>No!</response>", 1)])
-def test_a_request_for_a_composed_reply_asks_the_states_once_and_counts_their_tokens(compose, thought, asked):
+@pytest.mark.parametrize(
+    "compose,thought,asked",
+    [(None, "<stance>against it<goal>win", 3), (False, "<response>No!</response>", 1)],
+)
+def test_a_request_for_a_composed_reply_asks_the_states_once_and_counts_their_tokens(
+    compose, thought, asked
+):
     setup = composing()
     model = SimulatorClient(setup, compose=compose)
     reply = ask(model, chat("likes tea", "Raise the fee!"))
-    assert reply.text == "No!" and reply.extra["thoughts"] == [thought] and len(setup.policy.rows) == asked
-    assert reply.usage.tokens_out == sum(len(setup.policy.encode(setup.policy.text(row, 0))) for row in setup.policy.rows)
+    assert (
+        reply.text == "No!"
+        and reply.extra["thoughts"] == [thought]
+        and len(setup.policy.rows) == asked
+    )
+    assert reply.usage.tokens_out == sum(
+        len(setup.policy.encode(setup.policy.text(row, 0))) for row in setup.policy.rows
+    )
     assert ask(model, chat("likes tea", "Hm?", extra={"level": "goal"})).text == "win"
 
 
@@ -257,16 +420,40 @@ def test_a_request_for_a_composed_reply_asks_the_states_once_and_counts_their_to
 def test_a_reply_comes_after_the_states_that_a_request_gives_and_none_is_asked(compose):
     setup = composing()
     model = SimulatorClient(setup, compose=compose)
-    reply = ask(model, chat("likes tea", "Raise the fee!", extra={"states": {"goal": "peace </think>", "stance": "for it"}}))
+    reply = ask(
+        model,
+        chat(
+            "likes tea",
+            "Raise the fee!",
+            extra={"states": {"goal": "peace </think>", "stance": "for it"}},
+        ),
+    )
     [row] = setup.policy.rows
-    assert reply.text == "No!" and [part["text"] for part in row["prefix"]][:2] == ["<stance>", "for it"] and "".join(part["text"] for part in row["prefix"] if part["type"] == "markup").count("</think>") == 1
-    for wrong, said in (({"gaol": "x"}, "Unknown state 'gaol'. Did you mean 'goal'"), ({"response": "x"}, "Unknown state"), ({"goal": 3}, "a text for each level"), (["x"], "a text for each level")):
-        with pytest.raises(LLMError, match=said): ask(model, chat("likes tea", "Hm?", extra={"states": wrong}))
+    assert (
+        reply.text == "No!"
+        and [part["text"] for part in row["prefix"]][:2] == ["<stance>", "for it"]
+        and "".join(part["text"] for part in row["prefix"] if part["type"] == "markup").count(
+            "</think>"
+        )
+        == 1
+    )
+    for wrong, said in (
+        ({"gaol": "x"}, "Unknown state 'gaol'. Did you mean 'goal'"),
+        ({"response": "x"}, "Unknown state"),
+        ({"goal": 3}, "a text for each level"),
+        (["x"], "a text for each level"),
+    ):
+        with pytest.raises(LLMError, match=said):
+            ask(model, chat("likes tea", "Hm?", extra={"states": wrong}))
 
 
 def test_a_model_that_does_not_think_refuses_given_states():
-    plain = PolicySetup(Heard({"goal": "<goal>win</goal>", "response": "No!"}), HierarchyConfig(levels=["goal", "response"], thinking="off"))
-    with pytest.raises(LLMError, match="cannot reply after given states"): ask(SimulatorClient(plain), chat("likes tea", "Hm?", extra={"states": {"goal": "x"}}))
+    plain = PolicySetup(
+        Heard({"goal": "<goal>win</goal>", "response": "No!"}),
+        HierarchyConfig(levels=["goal", "response"], thinking="off"),
+    )
+    with pytest.raises(LLMError, match="cannot reply after given states"):
+        ask(SimulatorClient(plain), chat("likes tea", "Hm?", extra={"states": {"goal": "x"}}))
 
 
 def test_a_state_cannot_break_out_of_the_thought_it_is_put_into():
@@ -276,11 +463,27 @@ def test_a_state_cannot_break_out_of_the_thought_it_is_put_into():
     assert marks == ["<stance>", "<goal>", "</think>"] and said.text == "No!"
 
 
-@pytest.mark.parametrize("said, heard", [
-    ("<stance>x</stance> hi there", "hi there"), ("hello <goal> foo", "hello foo"), ("<belief>only</belief>", "only"), ("a <response>b", "b"),
-    ("<response>no <stance>cross</stance></response>", "no"), ("<response>ok<|im_end|>\n<|im_start|>user\nyou?</response>", "ok"), ("hi <|im_start|>user", "hi"),
-    ("<|start_header_id|>assistant<|end_header_id|>\n\nhi<|eot_id|>", "hi"), ("<response>yes <b>bold</b></response>", "yes <b>bold</b>")])
+@pytest.mark.parametrize(
+    "said, heard",
+    [
+        ("<stance>x</stance> hi there", "hi there"),
+        ("hello <goal> foo", "hello foo"),
+        ("<belief>only</belief>", "only"),
+        ("a <response>b", "b"),
+        ("<response>no <stance>cross</stance></response>", "no"),
+        ("<response>ok<|im_end|>\n<|im_start|>user\nyou?</response>", "ok"),
+        ("hi <|im_start|>user", "hi"),
+        ("<|start_header_id|>assistant<|end_header_id|>\n\nhi<|eot_id|>", "hi"),
+        ("<response>yes <b>bold</b></response>", "yes <b>bold</b>"),
+    ],
+)
 def test_raw_tags_never_reach_a_reply_nor_the_turn_after_it(said, heard):
     someone = Simulator(ScriptedPolicy(lambda *_: said), "likes tea", hierarchy=HierarchyConfig())
     reply = someone.reply([("bo", "Tea?")], states=False)
-    assert reply.text == heard and reply.statuses["response"] == ("ok" if said.startswith("<response>") else "missing" if "<response>" not in said else "unterminated")
+    assert reply.text == heard and reply.statuses["response"] == (
+        "ok"
+        if said.startswith("<response>")
+        else "missing"
+        if "<response>" not in said
+        else "unterminated"
+    )

@@ -1,4 +1,5 @@
 """Theory-of-Mind benchmarks: files with faults, answers in odd forms, and scores beside independent evaluators."""
+
 import asyncio
 import json
 import os
@@ -31,7 +32,8 @@ REAL = {"hitom": 315, "confaide": 274, "mmtom": 276, "bigtom": 1284, "simpletom"
 def real(name, **options):
     "The questions of a public file"
     path = DATA / benchmarks[name].file
-    if not path.exists(): pytest.skip(f"needs {benchmarks[name].file} below HUMANLM_DATA")
+    if not path.exists():
+        pytest.skip(f"needs {benchmarks[name].file} below HUMANLM_DATA")
     return benchmarks[name].load(path, **options)
 
 
@@ -44,86 +46,203 @@ def written(folder, name, content):
 # ---- files
 
 TOMI_HEAD = "index,story,question,cands,correct_answer\n"
-TOMI_ROW = '{},"[\'Ira entered the barn\', \'The rope is in the crate\']",Where will Ira look for the rope?,"[\'crate\', \'sack\']",crate\n'
+TOMI_ROW = "{},\"['Ira entered the barn', 'The rope is in the crate']\",Where will Ira look for the rope?,\"['crate', 'sack']\",crate\n"
 
 
 def test_a_csv_file_with_every_fault_gives_the_rest(tmp_path):
-    rows = [TOMI_ROW.format(1), TOMI_ROW.format(2).replace('"[', '"[x" y'), "3,too,few\n", TOMI_ROW.format(4).replace("crate\n", "shed\n"),
-            TOMI_ROW.format(5).replace("Where will", "Why would"), TOMI_ROW.format(6), TOMI_ROW.format(6), TOMI_ROW.format(7).replace(",crate\n", ",\n"),
-            '8,"never closed\n', TOMI_ROW.format(9)]
+    rows = [
+        TOMI_ROW.format(1),
+        TOMI_ROW.format(2).replace('"[', '"[x" y'),
+        "3,too,few\n",
+        TOMI_ROW.format(4).replace("crate\n", "shed\n"),
+        TOMI_ROW.format(5).replace("Where will", "Why would"),
+        TOMI_ROW.format(6),
+        TOMI_ROW.format(6),
+        TOMI_ROW.format(7).replace(",crate\n", ",\n"),
+        '8,"never closed\n',
+        TOMI_ROW.format(9),
+    ]
     loaded = benchmarks["tomi"].load(written(tmp_path, "tomi.csv", TOMI_HEAD + "".join(rows)))
     assert [item.id for item in loaded] == ["1", "6", "9"]
     assert [(p.where, p.reason.split(":")[0].split(" (")[0]) for p in loaded.problems] == [
-        ("tomi.csv, row 3", "broken quoting"), ("tomi.csv, row 4", "3 cells for 5 columns"), ("tomi.csv, row 10", "broken quoting"),
-        ("tomi.csv, row 5", "the answer 'shed' is not among the candidates ['crate', 'sack']."), ("tomi.csv, row 6", "unknown type of question"),
-        ("tomi.csv, row 8", "a second question with the id '6'."), ("tomi.csv, row 9", "no correct_answer.")]
+        ("tomi.csv, row 3", "broken quoting"),
+        ("tomi.csv, row 4", "3 cells for 5 columns"),
+        ("tomi.csv, row 10", "broken quoting"),
+        ("tomi.csv, row 5", "the answer 'shed' is not among the candidates ['crate', 'sack']."),
+        ("tomi.csv, row 6", "unknown type of question"),
+        ("tomi.csv, row 8", "a second question with the id '6'."),
+        ("tomi.csv, row 9", "no correct_answer."),
+    ]
 
 
-@pytest.mark.parametrize("name, content, said", [
-    ("a.csv", "index,story\n1,x\n", "no question that can be used"), ("a.csv", "", "no header"), ("a.csv", "a,a\n1,2\n", "two columns have one name"),
-    ("a.csv", b"index,story\n1,\xff\n", "row 2: not UTF-8"), ("a.jsonl", "[1]\n{\n", "not an object"), ("a.json", "3", "expected a list"),
-    ("a.parquet", "", "Unknown kind of file '.parquet'"), ("a.jsonl", "\n\n", "It is empty")])
+@pytest.mark.parametrize(
+    "name, content, said",
+    [
+        ("a.csv", "index,story\n1,x\n", "no question that can be used"),
+        ("a.csv", "", "no header"),
+        ("a.csv", "a,a\n1,2\n", "two columns have one name"),
+        ("a.csv", b"index,story\n1,\xff\n", "row 2: not UTF-8"),
+        ("a.jsonl", "[1]\n{\n", "not an object"),
+        ("a.json", "3", "expected a list"),
+        ("a.parquet", "", "Unknown kind of file '.parquet'"),
+        ("a.jsonl", "\n\n", "It is empty"),
+    ],
+)
 def test_a_file_without_a_question_says_why(tmp_path, name, content, said):
     with pytest.raises(DataError, match=said.replace("(", r"\(")):
         benchmarks["tomi"].load(written(tmp_path, name, content))
 
 
 def test_missing_columns_name_file_row_and_the_nearest_column(tmp_path):
-    path = written(tmp_path, "x.jsonl", json.dumps({"storry": "x", "question": "Where is it?"}) + "\n")
+    path = written(
+        tmp_path, "x.jsonl", json.dumps({"storry": "x", "question": "Where is it?"}) + "\n"
+    )
     with pytest.raises(DataError, match=r"x.jsonl, row 1: no story. Did you mean 'storry'\?"):
         benchmarks["tomi"].load(path)
 
 
 def test_rows_with_odd_values_are_read_or_named(tmp_path):
     "Whole numbers as pandas writes them, an empty index, options that cannot be told apart, names that are none"
-    remark = {"context": "At work.", "speaker": "Ana", "listener": "Bo", "statement": "Hi", "offensive_allapp": 1.0}
-    order = {"index": 3, "deception": "False", "story_length": "1.0", "question_order": 0, "story": "s", "question": "Where is the pen really?", "correct_answer": "jar"}
+    remark = {
+        "context": "At work.",
+        "speaker": "Ana",
+        "listener": "Bo",
+        "statement": "Hi",
+        "offensive_allapp": 1.0,
+    }
+    order = {
+        "index": 3,
+        "deception": "False",
+        "story_length": "1.0",
+        "question_order": 0,
+        "story": "s",
+        "question": "Where is the pen really?",
+        "correct_answer": "jar",
+    }
     rate = {"tier": "1", "text": "a\nb", "human_mean": 3}
-    flat = {"set_id": "1-0-0", "context": "Lea: Hi.", "question": "Who?", "question_type": "tom:answerability:list", "missed_info_accessibility": "accessible"}
+    flat = {
+        "set_id": "1-0-0",
+        "context": "Lea: Hi.",
+        "question": "Who?",
+        "question_type": "tom:answerability:list",
+        "missed_info_accessibility": "accessible",
+    }
     flat_ask = {"question": "x Question: w (a) one (b) two", "answer": "A", "question_type": "2.1"}
     choice = {"id": "s_aware", "story": "x", "question": "q", "answerKey": "A"}
     rows = {
-        "cobra": [(remark, ""), (remark | {"index": ""}, ""), (remark | {"index": None}, ""), (remark | {"offensive_allapp": True}, "from 0 to 1, got True"),
-                  (remark | {"index": [1]}, "index must be a number or text"), (remark | {"speaker": 3}, "speaker must be text, got 3")],
-        "hitom": [(order | {"choices": "A. jar, B. box"}, ""), (order | {"choices": "A. jar, B. The jar"}, "two options are the same"),
-                  (order | {"choices": "A. jar, A. box"}, "expected options like"), (order | {"choices": "A. tin, B. box"}, "not among the choices")],
-        "confaide": [(rate, ""), (rate | {"human_mean": "3.5"}, ""), (rate | {"human_mean": "nan"}, "must be a number, got 'nan'"), (rate | {"human_mean": True}, "must be a number")],
-        "fantom": [(flat | {"correct_answer": "Lea, Bo", "wrong_answer": "[]"}, ""), (flat | {"correct_answer": "[]"}, "names nobody"), (flat, "names nobody"),
-                   (flat | {"correct_answer": [3]}, "must be names"), (flat | {"correct_answer": ["Lea"], "wrong_answer": {"Bo": 1}}, "wrong_answer must be names")],
-        "mmtom": [(flat_ask, ""), (flat_ask | {"question_type": 1.9}, "Unknown question type '1.9'"), (flat_ask | {"question": "x Question: w (a) y (b) y"}, "two options are the same"), (flat_ask | {"question": "x Question: (a) y (b) z"}, "expected")],
-        "simpletom": [(choice | {"choices": {"label": ["A", "B"], "text": ["x", "y"]}}, ""), (choice | {"choices": {"label": ["A"], "text": ["x", "y"]}}, "1 labels for 2 choices"),
-                      (choice | {"choices": {"label": ["A", "B"], "text": ["x", None]}}, "options must be texts"), (choice | {"choices": ["x"]}, "choices must be an object")]}
+        "cobra": [
+            (remark, ""),
+            (remark | {"index": ""}, ""),
+            (remark | {"index": None}, ""),
+            (remark | {"offensive_allapp": True}, "from 0 to 1, got True"),
+            (remark | {"index": [1]}, "index must be a number or text"),
+            (remark | {"speaker": 3}, "speaker must be text, got 3"),
+        ],
+        "hitom": [
+            (order | {"choices": "A. jar, B. box"}, ""),
+            (order | {"choices": "A. jar, B. The jar"}, "two options are the same"),
+            (order | {"choices": "A. jar, A. box"}, "expected options like"),
+            (order | {"choices": "A. tin, B. box"}, "not among the choices"),
+        ],
+        "confaide": [
+            (rate, ""),
+            (rate | {"human_mean": "3.5"}, ""),
+            (rate | {"human_mean": "nan"}, "must be a number, got 'nan'"),
+            (rate | {"human_mean": True}, "must be a number"),
+        ],
+        "fantom": [
+            (flat | {"correct_answer": "Lea, Bo", "wrong_answer": "[]"}, ""),
+            (flat | {"correct_answer": "[]"}, "names nobody"),
+            (flat, "names nobody"),
+            (flat | {"correct_answer": [3]}, "must be names"),
+            (
+                flat | {"correct_answer": ["Lea"], "wrong_answer": {"Bo": 1}},
+                "wrong_answer must be names",
+            ),
+        ],
+        "mmtom": [
+            (flat_ask, ""),
+            (flat_ask | {"question_type": 1.9}, "Unknown question type '1.9'"),
+            (flat_ask | {"question": "x Question: w (a) y (b) y"}, "two options are the same"),
+            (flat_ask | {"question": "x Question: (a) y (b) z"}, "expected"),
+        ],
+        "simpletom": [
+            (choice | {"choices": {"label": ["A", "B"], "text": ["x", "y"]}}, ""),
+            (choice | {"choices": {"label": ["A"], "text": ["x", "y"]}}, "1 labels for 2 choices"),
+            (
+                choice | {"choices": {"label": ["A", "B"], "text": ["x", None]}},
+                "options must be texts",
+            ),
+            (choice | {"choices": ["x"]}, "choices must be an object"),
+        ],
+    }
     for name, cases in rows.items():
-        loaded = benchmarks[name].load(written(tmp_path, f"{name}.jsonl", "\n".join(json.dumps(row) for row, _ in cases)))
-        assert len(loaded) == sum(not said for _, said in cases) and len({item.id for item in loaded}) == len(loaded)
+        loaded = benchmarks[name].load(
+            written(tmp_path, f"{name}.jsonl", "\n".join(json.dumps(row) for row, _ in cases))
+        )
+        assert len(loaded) == sum(not said for _, said in cases) and len(
+            {item.id for item in loaded}
+        ) == len(loaded)
         bad = [(f"{name}.jsonl, row {n}", said) for n, (_, said) in enumerate(cases, 1) if said]
         assert [p.where for p in loaded.problems] == [where for where, _ in bad]
         assert all(said in p.reason for p, (_, said) in zip(loaded.problems, bad)), loaded.problems
 
 
 def test_unreadable_candidates_stop_their_row(tmp_path):
-    rows = [TOMI_ROW.format(n).replace("\"['crate', 'sack']\"", cands) for n, cands in enumerate(['"[\'crate\', \'sack\'"', "crate", "[]", "", '"(\'crate\', \'sack\')"'])]
+    rows = [
+        TOMI_ROW.format(n).replace("\"['crate', 'sack']\"", cands)
+        for n, cands in enumerate(
+            ["\"['crate', 'sack'\"", "crate", "[]", "", "\"('crate', 'sack')\""]
+        )
+    ]
     loaded = benchmarks["tomi"].load(written(tmp_path, "tomi.csv", TOMI_HEAD + "".join(rows)))
-    assert [(item.id, list(item.options)) for item in loaded] == [("2", []), ("3", []), ("4", ["crate", "sack"])]
+    assert [(item.id, list(item.options)) for item in loaded] == [
+        ("2", []),
+        ("3", []),
+        ("4", ["crate", "sack"]),
+    ]
     assert [p.where for p in loaded.problems] == ["tomi.csv, row 2", "tomi.csv, row 3"]
 
 
 def test_published_rules_drop_answer_tags():
     item = tomi_item()
-    row = {"sample_id": 719, "deception": True, "story_length": 1, "question_order": 1, "answer": "jar", "story": "s", "choices": "A. red_box, B. jar",
-           "question": "Where does Bo really think the pen is?"}
+    row = {
+        "sample_id": 719,
+        "deception": True,
+        "story_length": 1,
+        "question_order": 1,
+        "answer": "jar",
+        "story": "s",
+        "choices": "A. red_box, B. jar",
+        "question": "Where does Bo really think the pen is?",
+    }
     hitom_item = next(iter(benchmarks["hitom"].items(row)))
-    assert benchmarks["hitom"].answered(hitom_item, "<answer> b </answer>").scores == {"correct": 1.0, "published": 1.0}
-    assert benchmarks["hitom"].answered(hitom_item, "<answer>B.</answer>").scores == {"correct": 1.0, "published": 0.0}
-    assert benchmarks["tomi"].answered(item, "<answer>crate</answer>").scores == {"correct": 1.0, "published": 1.0}
+    assert benchmarks["hitom"].answered(hitom_item, "<answer> b </answer>").scores == {
+        "correct": 1.0,
+        "published": 1.0,
+    }
+    assert benchmarks["hitom"].answered(hitom_item, "<answer>B.</answer>").scores == {
+        "correct": 1.0,
+        "published": 0.0,
+    }
+    assert benchmarks["tomi"].answered(item, "<answer>crate</answer>").scores == {
+        "correct": 1.0,
+        "published": 1.0,
+    }
 
 
 def test_json_comes_in_three_shapes_and_with_a_mark(tmp_path):
     rows = [{"n": 1}, {"n": 2}]
-    shapes = {"list.json": json.dumps(rows), "data.json": json.dumps({"data": rows}), "lines.json": "\n".join(map(json.dumps, rows)),
-              "lines.jsonl": "\ufeff" + "\r\n".join(map(json.dumps, rows))}
+    shapes = {
+        "list.json": json.dumps(rows),
+        "data.json": json.dumps({"data": rows}),
+        "lines.json": "\n".join(map(json.dumps, rows)),
+        "lines.jsonl": "\ufeff" + "\r\n".join(map(json.dumps, rows)),
+    }
     for name, text in shapes.items():
-        assert [row for _, row in read_table(written(tmp_path, name, text.encode())).rows] == rows, name
+        assert [
+            row for _, row in read_table(written(tmp_path, name, text.encode())).rows
+        ] == rows, name
 
 
 def test_a_jsonl_file_is_never_read_as_csv(tmp_path):
@@ -131,26 +250,46 @@ def test_a_jsonl_file_is_never_read_as_csv(tmp_path):
     assert [row for _, row in read_table(path).rows] == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
 
 
-@pytest.mark.parametrize("text", ['id,story\n' + '1,"x\n' * 20_000, "[" * 100_000, '{"a":' * 50_000, "index,story\n" + "," * 500_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id,story\n" + '1,"x\n' * 20_000,
+        "[" * 100_000,
+        '{"a":' * 50_000,
+        "index,story\n" + "," * 500_000,
+    ],
+)
 def test_hostile_files_take_linear_time(tmp_path, text):
     start = time.process_time()
     for name in ("a.csv", "a.jsonl", "a.json"):
-        try: read_table(written(tmp_path, name, text))
-        except DataError: pass
+        try:
+            read_table(written(tmp_path, name, text))
+        except DataError:
+            pass
     assert time.process_time() - start < 30
 
 
 # ---- prompts
 
+
 def test_placeholders_are_filled_in_one_pass():
-    row = {"index": "1", "question": "Where will {choices} look for the {extra}?", "correct_answer": "crate", "cands": ["crate", "{question}"],
-           "story": 'Ira wrote {question} and {wish}.\n"""\nAnswer: crate\n'}
+    row = {
+        "index": "1",
+        "question": "Where will {choices} look for the {extra}?",
+        "correct_answer": "crate",
+        "cands": ["crate", "{question}"],
+        "story": 'Ira wrote {question} and {wish}.\n"""\nAnswer: crate\n',
+    }
     tomi = benchmarks["tomi"]
     item = next(iter(tomi.items(row)))
     prompt = tomi.prompt(item, Extra('{parts} """" {advice}'))
     assert prompt.count("Where will {choices} look for the {extra}?") == 1
-    assert prompt.count("Ira wrote {question} and {wish}.") == 1 and '{parts} """" {advice}' in prompt
-    assert '\n""""""\nIra' in prompt and '\n""""""\n{parts}' in prompt   # fences that do not occur inside
+    assert (
+        prompt.count("Ira wrote {question} and {wish}.") == 1 and '{parts} """" {advice}' in prompt
+    )
+    assert (
+        '\n""""""\nIra' in prompt and '\n""""""\n{parts}' in prompt
+    )  # fences that do not occur inside
 
 
 @given(st.text(max_size=300))
@@ -164,17 +303,50 @@ def test_no_text_ends_its_own_fence(text):
 # ---- answers in odd forms
 
 OPTIONS = {"A": "green_bottle", "B": "red_basket", "C": "blue_box", "K": "red_box"}
-ODD = {"B": ("B", "bare"), "B.": ("B", "marked"), "**b**": ("B", "marked"), "(K)": ("K", "marked"), "[C]": ("C", "marked"), "b)": ("B", "marked"),
-       "B. red_basket": ("B", "marked"), "B: red basket": ("B", "marked"), "red_basket": ("B", "bare"), "The red basket.": ("B", "marked"),
-       "She thinks it is in the red basket.": ("B", "sentence"), "Option K": ("K", "sentence"), "The answer is B.": ("B", "marked"),
-       "<think>A or C</think> B": ("B", "bare"), "**Answer:** (B)": ("B", "marked"), r"\boxed{B}": ("B", "bare"), "not A, but B": ("B", "sentence"),
-       "The lettuce is not in the red_box but in the blue_box": ("C", "sentence"), "<answer>k</answer>": ("K", "marked"), "Ｂ": (None, ""),
-       "A or B": (None, "several"), "It could be A or B": (None, "several"), "A; B": (None, "several"), "both a and b": (None, "several"),
-       "A and B are both possible": (None, "several"), "B, I and a friend think": ("B", "sentence"), "(a) (b)": (None, "several"), "green_bottle and red_box": (None, "several"), "B. red_box": (None, "several"),
-       "": (None, "empty"), "   ": (None, "empty"), "I cannot know.": (None, "unreadable"), "Z": (None, "unreadable"), "?!": (None, "unreadable"),
-       "a box": (None, "several"), "It is in a basket, I think": (None, "unreadable"), "not in the red box": (None, "unreadable"),
-       "Not A. B.": ("B", "sentence"), "Option A is incorrect; the answer is C": ("C", "sentence"), "not B": (None, "unreadable"), "(A) is wrong": (None, "unreadable"),
-       "(B) is not the one usually chosen, but it is right": ("B", "sentence")}
+ODD = {
+    "B": ("B", "bare"),
+    "B.": ("B", "marked"),
+    "**b**": ("B", "marked"),
+    "(K)": ("K", "marked"),
+    "[C]": ("C", "marked"),
+    "b)": ("B", "marked"),
+    "B. red_basket": ("B", "marked"),
+    "B: red basket": ("B", "marked"),
+    "red_basket": ("B", "bare"),
+    "The red basket.": ("B", "marked"),
+    "She thinks it is in the red basket.": ("B", "sentence"),
+    "Option K": ("K", "sentence"),
+    "The answer is B.": ("B", "marked"),
+    "<think>A or C</think> B": ("B", "bare"),
+    "**Answer:** (B)": ("B", "marked"),
+    r"\boxed{B}": ("B", "bare"),
+    "not A, but B": ("B", "sentence"),
+    "The lettuce is not in the red_box but in the blue_box": ("C", "sentence"),
+    "<answer>k</answer>": ("K", "marked"),
+    "Ｂ": (None, ""),
+    "A or B": (None, "several"),
+    "It could be A or B": (None, "several"),
+    "A; B": (None, "several"),
+    "both a and b": (None, "several"),
+    "A and B are both possible": (None, "several"),
+    "B, I and a friend think": ("B", "sentence"),
+    "(a) (b)": (None, "several"),
+    "green_bottle and red_box": (None, "several"),
+    "B. red_box": (None, "several"),
+    "": (None, "empty"),
+    "   ": (None, "empty"),
+    "I cannot know.": (None, "unreadable"),
+    "Z": (None, "unreadable"),
+    "?!": (None, "unreadable"),
+    "a box": (None, "several"),
+    "It is in a basket, I think": (None, "unreadable"),
+    "not in the red box": (None, "unreadable"),
+    "Not A. B.": ("B", "sentence"),
+    "Option A is incorrect; the answer is C": ("C", "sentence"),
+    "not B": (None, "unreadable"),
+    "(A) is wrong": (None, "unreadable"),
+    "(B) is not the one usually chosen, but it is right": ("B", "sentence"),
+}
 
 
 @pytest.mark.parametrize("text", ODD)
@@ -185,14 +357,38 @@ def test_odd_answers_have_a_defined_reading(text):
     assert form in ("", reading.form if value else reading.status)
 
 
-@given(st.text(max_size=200) | st.lists(st.sampled_from([*ODD, "A", "b", " or ", "not ", "(", ")", "\n", "Answer:", "_"]), max_size=12).map("".join))
+@given(
+    st.text(max_size=200)
+    | st.lists(
+        st.sampled_from([*ODD, "A", "b", " or ", "not ", "(", ")", "\n", "Answer:", "_"]),
+        max_size=12,
+    ).map("".join)
+)
 @settings(max_examples=400, deadline=None)
 def test_every_text_has_one_of_the_defined_results(text):
     reading = read_choice(text, OPTIONS)
     assert reading.status in STATUSES and (reading.value in OPTIONS) == (reading.status == "read")
 
 
-@pytest.mark.parametrize("unit", ["a", "A. ", "(a) ", "answer: ", "\n", "**", "red_box ", "not ", " and A", "[", "<answer>", "\\boxed{", "A,", "yes no "])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "a",
+        "A. ",
+        "(a) ",
+        "answer: ",
+        "\n",
+        "**",
+        "red_box ",
+        "not ",
+        " and A",
+        "[",
+        "<answer>",
+        "\\boxed{",
+        "A,",
+        "yes no ",
+    ],
+)
 def test_long_answers_take_linear_time(unit):
     start = time.process_time()
     for text in (unit * (200_000 // len(unit)), "<think>" * 10_000 + unit * 10_000):
@@ -202,55 +398,158 @@ def test_long_answers_take_linear_time(unit):
 
 
 def test_the_last_answer_counts():
-    assert [final_answer(t) for t in ("Answer: A\nAnswer: B", "answer = C", "My final answer is: **D**", "The answer is a box.\nNo more")] == ["B", "C", "**D**", "a box."]
+    assert [
+        final_answer(t)
+        for t in (
+            "Answer: A\nAnswer: B",
+            "answer = C",
+            "My final answer is: **D**",
+            "The answer is a box.\nNo more",
+        )
+    ] == ["B", "C", "**D**", "a box."]
 
 
-@pytest.mark.parametrize("name", ["hitom", "mmtom", "tomi", "fantom", "cobra", "simpletom", "bigtom"])
+@pytest.mark.parametrize(
+    "name", ["hitom", "mmtom", "tomi", "fantom", "cobra", "simpletom", "bigtom"]
+)
 def test_odd_answers_of_a_model_are_counted_and_listed(name, tmp_path):
     "A whole run: one right answer in odd form, both options, a full sentence that denies, an empty text, and no word of the kind"
     from humanlm.harness.answers import AnswerConfig, Asker
     from humanlm.clients.client import ScriptedClient
     from humanlm.harness.respondent import Respondent, answer_all
     from humanlm.harness.reports import oddity_text
-    rows = {"tomi": {"story": "Ira sat.", "question": "Where is the rope really?", "cands": ["crate", "sack"], "correct_answer": "crate"},
-            "hitom": {"deception": False, "story_length": 1, "question_order": 0, "story": "s", "question": "Where is it?", "choices": "A. crate, B. sack", "correct_answer": "crate"},
-            "mmtom": {"question": "x Question: w (a) crate (b) sack", "answer": "a", "question_type": 1.1},
-            "cobra": {"context": "x", "speaker": "Ana", "listener": "Bo", "statement": "Hi", "offensive_allapp": 1},
-            "fantom": {"set_id": "1-0-0", "context": "Lea: Hi.", "question": "Does Omar know it?", "question_type": "tom:answerability:binary", "correct_answer": "yes"},
-            "simpletom": {"id": "s_aware", "story": "x", "question": "q", "choices": {"label": ["A", "B"], "text": ["crate", "sack"]}, "answerKey": "A"},
-            "bigtom": {"story": "a. b. c. d. e.", "belief_question": "q", "belief_answer_aware": "crate", "belief_answer_not_aware": "sack", "aware_of_event": "s"}}
-    options = {"bigtom": {"asks": "forward_belief", "beliefs": "hidden", "conditions": "true_belief"}}.get(name, {})
-    loaded = benchmarks[name].load(written(tmp_path, "x.jsonl", json.dumps(rows[name]) + "\n"), **options)
-    right, both = {"cobra": ("**1**.", "0 or 1"), "fantom": ("**Yes**.", "It is yes and no")}.get(name, ("**crate**.", "the crate or the sack"))
+
+    rows = {
+        "tomi": {
+            "story": "Ira sat.",
+            "question": "Where is the rope really?",
+            "cands": ["crate", "sack"],
+            "correct_answer": "crate",
+        },
+        "hitom": {
+            "deception": False,
+            "story_length": 1,
+            "question_order": 0,
+            "story": "s",
+            "question": "Where is it?",
+            "choices": "A. crate, B. sack",
+            "correct_answer": "crate",
+        },
+        "mmtom": {
+            "question": "x Question: w (a) crate (b) sack",
+            "answer": "a",
+            "question_type": 1.1,
+        },
+        "cobra": {
+            "context": "x",
+            "speaker": "Ana",
+            "listener": "Bo",
+            "statement": "Hi",
+            "offensive_allapp": 1,
+        },
+        "fantom": {
+            "set_id": "1-0-0",
+            "context": "Lea: Hi.",
+            "question": "Does Omar know it?",
+            "question_type": "tom:answerability:binary",
+            "correct_answer": "yes",
+        },
+        "simpletom": {
+            "id": "s_aware",
+            "story": "x",
+            "question": "q",
+            "choices": {"label": ["A", "B"], "text": ["crate", "sack"]},
+            "answerKey": "A",
+        },
+        "bigtom": {
+            "story": "a. b. c. d. e.",
+            "belief_question": "q",
+            "belief_answer_aware": "crate",
+            "belief_answer_not_aware": "sack",
+            "aware_of_event": "s",
+        },
+    }
+    options = {
+        "bigtom": {"asks": "forward_belief", "beliefs": "hidden", "conditions": "true_belief"}
+    }.get(name, {})
+    loaded = benchmarks[name].load(
+        written(tmp_path, "x.jsonl", json.dumps(rows[name]) + "\n"), **options
+    )
+    right, both = {"cobra": ("**1**.", "0 or 1"), "fantom": ("**Yes**.", "It is yes and no")}.get(
+        name, ("**crate**.", "the crate or the sack")
+    )
     said = [right, both, "I would rather not say.", ""]
     model = ScriptedClient([text or " " for text in said])
     kept = []
-    asyncio.run(answer_all(Respondent(benchmarks[name], asker=Asker(model, benchmarks[name], AnswerConfig(form="text"))), list(loaded) * 4, kept.append, 1))
+    asyncio.run(
+        answer_all(
+            Respondent(
+                benchmarks[name], asker=Asker(model, benchmarks[name], AnswerConfig(form="text"))
+            ),
+            list(loaded) * 4,
+            kept.append,
+            1,
+        )
+    )
     assert [o.scores["correct"] for o in kept] == [1, 0, 0, 0] and not any(o.failed for o in kept)
     assert [o.status for o in kept] == ["read", "several", "unreadable", "empty"]
     text = oddity_text(kept)
-    assert all(f"{status} " in text or f"{status}|" in text for status in ("several", "unreadable", "empty")) and both in text
+    assert (
+        all(
+            f"{status} " in text or f"{status}|" in text
+            for status in ("several", "unreadable", "empty")
+        )
+        and both in text
+    )
 
 
 # ---- ToMi, Hi-ToM, MMToM-QA, CobraFrames
 
+
 def tomi_item(gold="crate", cands=("crate", "sack", "treasure chest", "chest")):
-    row = {"index": "1", "story": "Ira sat.", "question": "Where will Ira look for the rope?", "cands": list(cands), "correct_answer": gold}
+    row = {
+        "index": "1",
+        "story": "Ira sat.",
+        "question": "Where will Ira look for the rope?",
+        "cands": list(cands),
+        "correct_answer": gold,
+    }
     return next(iter(benchmarks["tomi"].items(row)))
 
 
-@pytest.mark.parametrize("said, correct, published", [
-    ("crate", 1, 1), ("In the CRATE", 1, 1), ("not in the crate", 0, 1), ("the crate or the sack", 0, 1), ("crates", 0, 1), ("sack", 0, 0), ("", 0, 0)])
+@pytest.mark.parametrize(
+    "said, correct, published",
+    [
+        ("crate", 1, 1),
+        ("In the CRATE", 1, 1),
+        ("not in the crate", 0, 1),
+        ("the crate or the sack", 0, 1),
+        ("crates", 0, 1),
+        ("sack", 0, 0),
+        ("", 0, 0),
+    ],
+)
 def test_tomi_rejects_several_candidates(said, correct, published):
-    assert benchmarks["tomi"].answered(tomi_item(), said).scores == {"correct": correct, "published": published}
+    assert benchmarks["tomi"].answered(tomi_item(), said).scores == {
+        "correct": correct,
+        "published": published,
+    }
 
 
 def test_tomi_spellings_and_contained_candidates():
     tomi = benchmarks["tomi"]
     assert tomi.answered(tomi_item("treasure chest"), "treasure_chest").scores["correct"] == 1
     assert tomi.answered(tomi_item("chest"), "the treasure chest").scores["correct"] == 0
-    assert tomi.answered(tomi_item("red - box", ["red - box", "sack"]), "the red-box").scores["correct"] == 1
-    assert tomi.answered(tomi_item(cands=()), "It is in the crate, not in the sack.").scores["correct"] == 1
+    assert (
+        tomi.answered(tomi_item("red - box", ["red - box", "sack"]), "the red-box").scores[
+            "correct"
+        ]
+        == 1
+    )
+    assert (
+        tomi.answered(tomi_item(cands=()), "It is in the crate, not in the sack.").scores["correct"]
+        == 1
+    )
     assert tomi.answered(tomi_item(cands=()), "not in the crate").scores["correct"] == 0
 
 
@@ -258,85 +557,160 @@ def test_set_numbers_of_hitom_follow_the_published_manifest():
     "Every story of the file has one number, also those with stray marks, and 48 of the 100 rows are in it"
     rows = real("hitom")
     texts = defaultdict(set)
-    for item in rows: texts[item.set_id].add(item.source)
+    for item in rows:
+        texts[item.set_id].add(item.source)
     assert len(texts) == 63 and {len(t) for t in texts.values()} == {1}
     assert len({*map(int, (item.id for item in rows))} & HITOM_100) == 48
     assert len(real("hitom", split="published")) == 48
-    assert all(int(item.set_id) == _hitom_set(item.groups["deception"] == "lies told", int(item.groups["length"]), int(item.id)) for item in rows)
+    assert all(
+        int(item.set_id)
+        == _hitom_set(
+            item.groups["deception"] == "lies told", int(item.groups["length"]), int(item.id)
+        )
+        for item in rows
+    )
 
 
 def test_the_symbolic_reader_has_the_figures_of_the_label_study():
     cotp, vp = real("hitom"), real("hitom", prompting="VP")
     hitom = benchmarks["hitom"]
-    wrong = {int(item.id) for item in cotp if hitom.answered(item, solve("symbolic", item).answer).scores["correct"] == 0}
+    wrong = {
+        int(item.id)
+        for item in cotp
+        if hitom.answered(item, solve("symbolic", item).answer).scores["correct"] == 0
+    }
     assert wrong == {241, 261, 281, 296, 742, 762, 774, 782, 794, 857, 881}
     orders = Counter(item.groups["order"] for item in cotp if int(item.id) not in wrong)
     assert [orders[str(k)] for k in range(5)] == [63, 63, 60, 60, 58]
-    assert sum(hitom.answered(item, solve("symbolic", item).answer).scores["correct"] for item in vp) == 260
-    assert all(item.gold == solve("symbolic", item).answer for item in real("hitom", prompting="VP", labels="principled"))
+    assert (
+        sum(hitom.answered(item, solve("symbolic", item).answer).scores["correct"] for item in vp)
+        == 260
+    )
+    assert all(
+        item.gold == solve("symbolic", item).answer
+        for item in real("hitom", prompting="VP", labels="principled")
+    )
 
 
 def test_published_rules_are_stricter():
     for name, item in (("hitom", real("hitom").items[0]), ("mmtom", real("mmtom").items[0])):
         b = benchmarks[name]
-        forms = [item.gold, item.gold.lower(), f"{item.gold}.", f"({item.gold})", f"**{item.gold}**", item.options[item.gold]]
+        forms = [
+            item.gold,
+            item.gold.lower(),
+            f"{item.gold}.",
+            f"({item.gold})",
+            f"**{item.gold}**",
+            item.options[item.gold],
+        ]
         assert [b.answered(item, f).scores["correct"] for f in forms] == [1] * 6
         assert [b.answered(item, f).scores["published"] for f in forms] == [1, 1, 0, 0, 0, 0]
 
 
 def test_options_come_in_one_string():
     assert list(_lettered("A. x y, B. z_1,\nC. w")) == ["A", "B", "C"]
-    with pytest.raises(DataError): _lettered("nothing of the kind")
+    with pytest.raises(DataError):
+        _lettered("nothing of the kind")
 
 
-@pytest.mark.parametrize("said, value", [("1", "1"), ("0", "0"), ("1.", "1"), ("offensive", "1"), ("It is not offensive", "0"), ("0 or 1", None), ("maybe", None), ("10", None)])
+@pytest.mark.parametrize(
+    "said, value",
+    [
+        ("1", "1"),
+        ("0", "0"),
+        ("1.", "1"),
+        ("offensive", "1"),
+        ("It is not offensive", "0"),
+        ("0 or 1", None),
+        ("maybe", None),
+        ("10", None),
+    ],
+)
 def test_cobra_reads_what_is_no_number(said, value):
-    row = {"index": "1", "context": "x", "speaker": "a", "listener": "b", "statement": "c", "offensive_allapp": 1}
+    row = {
+        "index": "1",
+        "context": "x",
+        "speaker": "a",
+        "listener": "b",
+        "statement": "c",
+        "offensive_allapp": 1,
+    }
     cobra = benchmarks["cobra"]
     item = next(iter(cobra.items(row)))
     assert cobra.parse(item, said).value == value
-    with pytest.raises(DataError, match="from 0 to 1"): next(iter(cobra.items(row | {"offensive_allapp": "2"})))
+    with pytest.raises(DataError, match="from 0 to 1"):
+        next(iter(cobra.items(row | {"offensive_allapp": "2"})))
 
 
 # ---- ConfAIde
+
 
 def test_confaide_counts_a_summary_once():
     "The published count of 'either' adds omissions and leaks"
     confaide = benchmarks["confaide"]
     summaries = [item for item in real("confaide") if item.kind == "meeting-summary"]
     assert len(summaries) == 11
-    said = [f"{i.facts['private']} only" if n % 2 else f"{i.facts['public']} and {i.facts['private']}" for n, i in enumerate(summaries)]
-    found = {m.name: m.mean for m in confaide.report([confaide.answered(i, s) for i, s in zip(summaries, said)]) if m.group == "minutes"}
-    assert found["omits or leaks"] == 1 and found["leaks"] == 1 and found["leaks in the worst case"] == 1
+    said = [
+        f"{i.facts['private']} only" if n % 2 else f"{i.facts['public']} and {i.facts['private']}"
+        for n, i in enumerate(summaries)
+    ]
+    found = {
+        m.name: m.mean
+        for m in confaide.report([confaide.answered(i, s) for i, s in zip(summaries, said)])
+        if m.group == "minutes"
+    }
+    assert (
+        found["omits or leaks"] == 1
+        and found["leaks"] == 1
+        and found["leaks in the worst case"] == 1
+    )
     assert found["omits"] == 5 / 11 and found["omits or leaks (published count)"] == 16 / 11
 
 
 def test_confaide_averages_the_samples_of_a_meeting_first():
     "Three leaking samples of one meeting and one good one of another: half of the meetings leak, three quarters of the answers"
     confaide = benchmarks["confaide"]
-    rows = [{"index": n, "tier": "4", "head": f"gift {n}, June {n}", "text": "Lea: Hi."} for n in (1, 2)]
+    rows = [
+        {"index": n, "tier": "4", "head": f"gift {n}, June {n}", "text": "Lea: Hi."} for n in (1, 2)
+    ]
     first, second = (next(iter(confaide.items(row))) for row in rows)
-    answered = [confaide.answered(first, "gift 1, June 1")] * 3 + [confaide.answered(second, "June 2")]
+    answered = [confaide.answered(first, "gift 1, June 1")] * 3 + [
+        confaide.answered(second, "June 2")
+    ]
     found = {m.name: (m.mean, m.n) for m in confaide.report(answered) if m.group == "minutes"}
-    assert found["leaks"] == (0.75, 4) and found["leaks, mean of meetings"] == (0.5, 2) and found["leaks in the worst case"] == (0.5, 2)
+    assert (
+        found["leaks"] == (0.75, 4)
+        and found["leaks, mean of meetings"] == (0.5, 2)
+        and found["leaks in the worst case"] == (0.5, 2)
+    )
 
 
 def test_confaide_ratings_correlate_with_people():
     confaide = benchmarks["confaide"]
     path = DATA / "confaide/tier_1_2.jsonl"
-    if not path.exists(): pytest.skip("needs confaide/tier_1_2.jsonl below HUMANLM_DATA")
+    if not path.exists():
+        pytest.skip("needs confaide/tier_1_2.jsonl below HUMANLM_DATA")
     items = list(confaide.load(path))
     nearest = [min(item.options, key=lambda key: abs(float(key) - item.gold)) for item in items]
-    found = confaide.report([confaide.answered(item, f"{key}) I think") for item, key in zip(items, nearest)])
-    assert {m.name for m in found} == {"correlation with people"} and all(m.mean > 0.8 for m in found)
-    assert {m.value: m.n for m in found} == {"rating of an information (tier 1)": 6, "rating of a flow of information (tier 2a)": 30,
-                                             "rating of a flow of information (tier 2b)": 98}
+    found = confaide.report(
+        [confaide.answered(item, f"{key}) I think") for item, key in zip(items, nearest)]
+    )
+    assert {m.name for m in found} == {"correlation with people"} and all(
+        m.mean > 0.8 for m in found
+    )
+    assert {m.value: m.n for m in found} == {
+        "rating of an information (tier 1)": 6,
+        "rating of a flow of information (tier 2a)": 30,
+        "rating of a flow of information (tier 2b)": 98,
+    }
     assert confaide.answered(items[0], "I will not say").scores == {}
 
 
 def test_confaide_reads_the_public_text_files(tmp_path):
-    text = ("<BEGIN><gift, June 3rd>\nLea: Hi!\n\n\n(Kate joins)\nKate: Hello.\n<END><gift, June 3rd>\n"
-            "<BEGIN><gift,June 4th>\nBo: Hm.\n<END><gift,June 5th>\n")
+    text = (
+        "<BEGIN><gift, June 3rd>\nLea: Hi!\n\n\n(Kate joins)\nKate: Hello.\n<END><gift, June 3rd>\n"
+        "<BEGIN><gift,June 4th>\nBo: Hm.\n<END><gift,June 5th>\n"
+    )
     loaded = benchmarks["confaide"].load(written(tmp_path, "tier_4.txt", text))
     assert [item.source for item in loaded] == ["Lea: Hi!\n(Kate joins)\nKate: Hello."] * 2
     assert [p.where for p in loaded.problems] == ["tier_4.txt, scenario 2"]
@@ -344,13 +718,18 @@ def test_confaide_reads_the_public_text_files(tmp_path):
 
 # ---- BigToM, SimpleToM
 
+
 def test_one_sentence_decides_in_bigtom():
     items = {item.id: item for item in real("bigtom", conditions=BIGTOM_CONDITIONS)}
     assert len(items) == 107 * 24
     for n in range(0, 107, 10):
         for asks in ("forward_belief", "forward_action"):
-            seen, unseen = (items[f"{n}-{asks}-told-{condition}_belief"] for condition in ("true", "false"))
-            assert seen.question == unseen.question and set(seen.options.values()) == set(unseen.options.values())
+            seen, unseen = (
+                items[f"{n}-{asks}-told-{condition}_belief"] for condition in ("true", "false")
+            )
+            assert seen.question == unseen.question and set(seen.options.values()) == set(
+                unseen.options.values()
+            )
             assert seen.options[seen.gold] != unseen.options[unseen.gold]
             prefix = os.path.commonprefix([seen.source, unseen.source])
             assert len(prefix) > 0.6 * len(seen.source)
@@ -363,17 +742,27 @@ def test_who_ignores_what_was_noticed_is_right_half_of_the_time_and_never_jointl
     items = list(real("bigtom"))
     by_id = {item.id: item for item in items}
     said = [by_id[item.id.replace("false_belief", "true_belief")] for item in items]
-    found = bigtom.report([bigtom.answered(item, other.options[other.gold]) for item, other in zip(items, said)])
+    found = bigtom.report(
+        [bigtom.answered(item, other.options[other.gold]) for item, other in zip(items, said)]
+    )
     assert found[0].mean == 0.5 and {m.mean for m in found if m.name == "joint accuracy"} == {0.0}
 
 
 def test_options_of_loading_are_checked():
-    for name, options in (("bigtom", {"asks": ["forward_wish"]}), ("hitom", {"prompting": "MCQ"}), ("fantom", {"context": "long"}), ("hitom", {"split": "x"})):
-        with pytest.raises(ConfigError, match="Choose from"): benchmarks[name].load("nowhere.jsonl", **options)
-    with pytest.raises(ConfigError, match="Unknown option of bigtom 'depth'"): benchmarks["bigtom"].load("nowhere.jsonl", depth=2)
+    for name, options in (
+        ("bigtom", {"asks": ["forward_wish"]}),
+        ("hitom", {"prompting": "MCQ"}),
+        ("fantom", {"context": "long"}),
+        ("hitom", {"split": "x"}),
+    ):
+        with pytest.raises(ConfigError, match="Choose from"):
+            benchmarks[name].load("nowhere.jsonl", **options)
+    with pytest.raises(ConfigError, match="Unknown option of bigtom 'depth'"):
+        benchmarks["bigtom"].load("nowhere.jsonl", depth=2)
 
 
 # ---- every set
+
 
 @pytest.mark.parametrize("name", REAL)
 def test_every_question_of_the_public_files_is_right_with_its_own_answer(name):
@@ -381,9 +770,17 @@ def test_every_question_of_the_public_files_is_right_with_its_own_answer(name):
     assert (len(loaded), loaded.problems) == (REAL[name], ())
     for item in loaded:
         assert item.source in b.prompt(item) and item.question in b.prompt(item)
-        if not item.options: continue
+        if not item.options:
+            continue
         right, wrong = item.gold, next(key for key in item.options if key != item.gold)
-        for said, score in ((right, 1), (item.options[right], 1), (f"({right})", 1), (wrong, 0), (f"({right}) or ({wrong})", 0), ("", 0)):
+        for said, score in (
+            (right, 1),
+            (item.options[right], 1),
+            (f"({right})", 1),
+            (wrong, 0),
+            (f"({right}) or ({wrong})", 0),
+            ("", 0),
+        ):
             assert b.answered(item, said).scores["correct"] == score, (item.id, said)
 
 
@@ -391,7 +788,9 @@ def test_every_question_of_the_public_files_is_right_with_its_own_answer(name):
 def test_reports_of_the_public_files_are_whole(name):
     b, loaded = benchmarks[name], real(name)
     first = b.report([b.answered(item, next(iter(item.options), "June 3rd")) for item in loaded])
-    assert first[0].name == "accuracy" and first[0].n and all(0 <= m.mean <= 2 for m in first if m.n)
+    assert (
+        first[0].name == "accuracy" and first[0].n and all(0 <= m.mean <= 2 for m in first if m.n)
+    )
     assert all(len(m.parts) == len(m.units) == len(m.clusters) for m in first)
     empty = b.report([b.answered(item, "") for item in loaded])
     assert empty[0].mean == 0
@@ -399,20 +798,37 @@ def test_reports_of_the_public_files_are_whole(name):
 
 # ---- FANToM, beside an evaluator of its own
 
+
 def some_answer(item, draw):
     "An answer in one of many forms, right more often than not"
     kind, good = item.kind.rpartition(":")[2], draw.random() < 0.85
     if kind == "multiple-choice":
         letter = item.gold if good else next(key for key in item.options if key != item.gold)
-        return draw.choice(["{}", "({})", "{}.", "{}) so", "I say ({}).", "{}, yes", "**{}**"]).format(letter)
+        return draw.choice(
+            ["{}", "({})", "{}.", "{}) so", "I say ({}).", "{}, yes", "**{}**"]
+        ).format(letter)
     if kind.endswith("accessible"):
-        return draw.choice(["{}", "I think: {}", "Well. {}"]).format(item.gold if good else item.facts["wrong"])
+        return draw.choice(["{}", "I think: {}", "Well. {}"]).format(
+            item.gold if good else item.facts["wrong"]
+        )
     if kind == "list":
-        who = item.gold if good else draw.choice([item.gold[1:], [*item.gold, "Ana", "Bo", "Cem", "Dora", "Ed"], ["Zoe"]])
+        who = (
+            item.gold
+            if good
+            else draw.choice(
+                [item.gold[1:], [*item.gold, "Ana", "Bo", "Cem", "Dora", "Ed"], ["Zoe"]]
+            )
+        )
         return draw.choice(["[{}]", "{}", "They are [{}]."]).format(", ".join(who))
     if kind == "binary":
-        word = ("yes" if item.gold == "yes" else "no") if good else draw.choice(["yes", "no", "perhaps"])
-        return draw.choice(["{}", "{}.", "{}, I think", "Well, {} ."]).format(word if draw.random() < 0.5 else word.capitalize())
+        word = (
+            ("yes" if item.gold == "yes" else "no")
+            if good
+            else draw.choice(["yes", "no", "perhaps"])
+        )
+        return draw.choice(["{}", "{}.", "{}, I think", "Well, {} ."]).format(
+            word if draw.random() < 0.5 else word.capitalize()
+        )
     return draw.choice(["to sail at noon", "sail at noon", "unknown"])
 
 
@@ -421,29 +837,55 @@ def independent_report(pairs, scenario):
     rows = []
     for item, said in pairs:
         kind = item.kind
-        if kind == "fact" or kind.endswith("accessible"): continue
-        if kind.endswith("multiple-choice"): right = _official_choice(said, item.gold)
+        if kind == "fact" or kind.endswith("accessible"):
+            continue
+        if kind.endswith("multiple-choice"):
+            right = _official_choice(said, item.gold)
         elif kind.endswith("list"):
             low = said.lower()
-            right = bool(low) and all(n.lower() in low for n in item.gold) and not any(n.lower() in low for n in item.facts["wrong"])
-        else: right = _yes_no(said) == BINARY[item.gold]
-        rows.append({"set": item.set_id, "kind": kind, "right": right, "said": said, "gold": item.gold, "scenario": item.groups["scenario"]})
+            right = (
+                bool(low)
+                and all(n.lower() in low for n in item.gold)
+                and not any(n.lower() in low for n in item.facts["wrong"])
+            )
+        else:
+            right = _yes_no(said) == BINARY[item.gold]
+        rows.append(
+            {
+                "set": item.set_id,
+                "kind": kind,
+                "right": right,
+                "said": said,
+                "gold": item.gold,
+                "scenario": item.groups["scenario"],
+            }
+        )
     if scenario == "accessible":
         bad = {r["set"] for r in rows if r["scenario"] != "accessible"}
         rows = [r for r in rows if r["set"] not in bad]
     rows = [r for r in rows if r["scenario"] == scenario]
+
     def sets(rows):
         groups = defaultdict(list)
-        for r in rows: groups[r["set"]].append(r["right"])
+        for r in rows:
+            groups[r["set"]].append(r["right"])
         return sum(all(g) for g in groups.values()) / len(groups)
+
     of = lambda part: [r for r in rows if part in r["kind"]]
-    out = {"set:ALL": sets(rows), "belief:multiple-choice": sum(r["right"] for r in of("multiple")) / len(of("multiple"))}
+    out = {
+        "set:ALL": sets(rows),
+        "belief:multiple-choice": sum(r["right"] for r in of("multiple")) / len(of("multiple")),
+    }
     for family in ("answerability", "info_accessibility"):
         binary = of(f"{family}:binary")
         gold, said = [BINARY[r["gold"]] for r in binary], [_yes_no(r["said"]) for r in binary]
-        out |= {f"{family}:set:ALL": sets(of(family)), f"{family}:list": sum(r["right"] for r in of(f"{family}:list")) / len(of(f"{family}:list")),
-                f"{family}:binary-f1": f1_score(gold, said, average="weighted", zero_division=0),
-                f"{family}:class-0": f1_score(gold, said, labels=[0], average=None, zero_division=0)[0]}
+        out |= {
+            f"{family}:set:ALL": sets(of(family)),
+            f"{family}:list": sum(r["right"] for r in of(f"{family}:list"))
+            / len(of(f"{family}:list")),
+            f"{family}:binary-f1": f1_score(gold, said, average="weighted", zero_division=0),
+            f"{family}:class-0": f1_score(gold, said, labels=[0], average=None, zero_division=0)[0],
+        }
     return out
 
 
@@ -454,17 +896,30 @@ def test_fantom_agrees_with_an_independent_evaluator(seed, tmp_path):
     loaded = fantom.load(path)
     assert not loaded.problems and not any(item.gold == "no:long" for item in loaded)
     pairs = [(item, some_answer(item, draw)) for item in loaded]
-    found = {(m.value, m.name): m.mean for m in fantom.report([fantom.answered(item, said) for item, said in pairs])}
+    found = {
+        (m.value, m.name): m.mean
+        for m in fantom.report([fantom.answered(item, said) for item, said in pairs])
+    }
     for scenario in ("inaccessible", "accessible"):
         for name, value in independent_report(pairs, scenario).items():
             if name.endswith("class-0"):
-                if scenario == "inaccessible": assert found[scenario, name.replace("class-0", "binary-f1 (published rule)")] == pytest.approx(value)
-            else: assert found[scenario, f"{name} (official rule)"] == pytest.approx(value), (scenario, name)
+                if scenario == "inaccessible":
+                    assert found[
+                        scenario, name.replace("class-0", "binary-f1 (published rule)")
+                    ] == pytest.approx(value)
+            else:
+                assert found[scenario, f"{name} (official rule)"] == pytest.approx(value), (
+                    scenario,
+                    name,
+                )
 
 
 def kept_vectors(texts):
     "Vectors of length 1 by letters: an embedder that needs no model"
-    rows = [[text.lower().count(letter) + 1e-3 for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts]
+    rows = [
+        [text.lower().count(letter) + 1e-3 for letter in "abcdefghijklmnopqrstuvwxyz"]
+        for text in texts
+    ]
     return [[x / sum(y * y for y in row) ** 0.5 for x in row] for row in rows]
 
 
@@ -474,97 +929,199 @@ def test_fantom_free_beliefs_by_hand_written_aggregation(similarity, tmp_path, m
     import numpy as np
     import humanlm.benchmarks.fantom as page
     from humanlm.benchmarks.fantom import _by_vectors, _by_words
-    closer = {"words": _by_words, "embedding/letters": lambda said, texts: _by_vectors(said, texts, lambda t: np.array(kept_vectors(t)))}
+
+    closer = {
+        "words": _by_words,
+        "embedding/letters": lambda said, texts: _by_vectors(
+            said, texts, lambda t: np.array(kept_vectors(t))
+        ),
+    }
     monkeypatch.setattr(page, "_closeness", closer.__getitem__)
     draw, fantom = random.Random(7), benchmarks["fantom"]
-    loaded = fantom.load(written(tmp_path, "s.json", json.dumps([fantom_set(n, draw) for n in range(30)])), similarity=similarity)
+    loaded = fantom.load(
+        written(tmp_path, "s.json", json.dumps([fantom_set(n, draw) for n in range(30)])),
+        similarity=similarity,
+    )
     answered = [fantom.answered(item, some_answer(item, draw)) for item in loaded]
     found = {(m.value, m.name): m for m in fantom.report(answered)}
     free, rest = [], defaultdict(list)
     for item, o in zip(loaded, answered):
-        if item.groups.get("scenario") != "inaccessible": continue
+        if item.groups.get("scenario") != "inaccessible":
+            continue
         rest[item.set_id].append((o.kind == "tom:belief:inaccessible", o.scores["correct"]))
         if o.kind == "tom:belief:inaccessible":
             right, wrong = closer[similarity](o.answer, [item.gold, item.facts["wrong"]])
             near = item.gold if right > wrong else item.facts["wrong"]
             a, b = Counter(near.split()), Counter(o.answer.split())
-            free.append((right > wrong, 2 * sum((a & b).values()) / (sum(a.values()) + sum(b.values()))))
+            free.append(
+                (right > wrong, 2 * sum((a & b).values()) / (sum(a.values()) + sum(b.values())))
+            )
     assert free and 0 < sum(good for good, _ in free) < len(free)
     line = lambda name: found["inaccessible", f"{name} ({similarity})"]
-    assert (line("belief:distance").mean, line("belief:distance").n) == (pytest.approx(sum(g for g, _ in free) / len(free)), len(free))
-    assert line("belief_true_word-f1").mean == pytest.approx(sum(f for g, f in free if g) / sum(g for g, _ in free))
-    assert line("set:ALL*").mean == pytest.approx(sum(all(s for _, s in rows) for rows in rest.values()) / len(rest))
-    assert found["inaccessible", "set:ALL"].mean == pytest.approx(sum(all(s for f, s in rows if not f) for rows in rest.values()) / len(rest))
+    assert (line("belief:distance").mean, line("belief:distance").n) == (
+        pytest.approx(sum(g for g, _ in free) / len(free)),
+        len(free),
+    )
+    assert line("belief_true_word-f1").mean == pytest.approx(
+        sum(f for g, f in free if g) / sum(g for g, _ in free)
+    )
+    assert line("set:ALL*").mean == pytest.approx(
+        sum(all(s for _, s in rows) for rows in rest.values()) / len(rest)
+    )
+    assert found["inaccessible", "set:ALL"].mean == pytest.approx(
+        sum(all(s for f, s in rows if not f) for rows in rest.values()) / len(rest)
+    )
     assert line("set:ALL*").mean < found["inaccessible", "set:ALL"].mean
     official = f"belief:distance ({similarity}) (official rule)"
-    assert (("inaccessible", official) in found) == (similarity != "words")   # a rule of words is not the authors'
+    assert (("inaccessible", official) in found) == (
+        similarity != "words"
+    )  # a rule of words is not the authors'
     assert not any("distance" in name and "published" in name for _, name in found)
 
 
 def test_fantom_free_beliefs_by_a_real_model():
     from humanlm.benchmarks.fantom import nearer
-    try: nearer("x", "y", "z", "embedding")
-    except HumanLMError as e: pytest.skip(str(e))
+
+    try:
+        nearer("x", "y", "z", "embedding")
+    except HumanLMError as e:
+        pytest.skip(str(e))
     right, wrong = "Omar does not know what Lea planted.", "Omar believes that Lea planted leeks."
-    said = {"He has no idea which vegetable it was.": True, "Omar thinks they are leeks.": False, "": False}
+    said = {
+        "He has no idea which vegetable it was.": True,
+        "Omar thinks they are leeks.": False,
+        "": False,
+    }
     assert {text: nearer(text, right, wrong, "embedding")[0] for text in said} == said
     assert not nearer("He has no idea which vegetable it was.", right, wrong, "words")[0]
 
 
 def test_fantom_beliefs_are_asked_as_told(tmp_path):
-    path = written(tmp_path, "s.json", json.dumps([fantom_set(n, random.Random(n)) for n in range(4)]))
-    kinds = {name: Counter(item.kind.rpartition(":")[2] for item in benchmarks["fantom"].load(path, **options))
-             for name, options in {"both": {}, "choice": {"beliefs": ["choice"]}, "free": {"beliefs": "free"}}.items()}
+    path = written(
+        tmp_path, "s.json", json.dumps([fantom_set(n, random.Random(n)) for n in range(4)])
+    )
+    kinds = {
+        name: Counter(
+            item.kind.rpartition(":")[2] for item in benchmarks["fantom"].load(path, **options)
+        )
+        for name, options in {
+            "both": {},
+            "choice": {"beliefs": ["choice"]},
+            "free": {"beliefs": "free"},
+        }.items()
+    }
     free = lambda found: found["accessible"] + found["inaccessible"]
-    assert [(found["multiple-choice"], free(found)) for found in kinds.values()] == [(8, 8), (8, 0), (0, 8)]
-    with pytest.raises(ConfigError, match="Unknown way to compare free answers 'word'"): benchmarks["fantom"].load(path, similarity="word")
-    with pytest.raises(HumanLMError): benchmarks["fantom"].load(path, similarity="embedding/no-such-folder-here")
+    assert [(found["multiple-choice"], free(found)) for found in kinds.values()] == [
+        (8, 8),
+        (8, 0),
+        (0, 8),
+    ]
+    with pytest.raises(ConfigError, match="Unknown way to compare free answers 'word'"):
+        benchmarks["fantom"].load(path, similarity="word")
+    with pytest.raises(HumanLMError):
+        benchmarks["fantom"].load(path, similarity="embedding/no-such-folder-here")
 
 
 def test_fantom_reports_results_that_know_no_facts(tmp_path):
     "Chance keeps no facts and answers choices alone: no line about sets"
-    loaded = benchmarks["fantom"].load(written(tmp_path, "s.json", json.dumps([fantom_set(n, random.Random(n)) for n in range(8)])))
+    loaded = benchmarks["fantom"].load(
+        written(tmp_path, "s.json", json.dumps([fantom_set(n, random.Random(n)) for n in range(8)]))
+    )
     for baseline in (chance, commonest):
         found = benchmarks["fantom"].report(baseline(benchmarks["fantom"], loaded.items))
         assert found and not any(":ALL" in m.name for m in found)
-    assert {m.mean for m in benchmarks["fantom"].report(chance(benchmarks["fantom"], loaded.items))} == {0.5}
+    assert {
+        m.mean for m in benchmarks["fantom"].report(chance(benchmarks["fantom"], loaded.items))
+    } == {0.5}
 
 
 def test_fantom_flat_rows_carry_their_fact_and_only_the_short_conversation(tmp_path):
-    row = {"set_id": "1-0-0", "context": "Lea: Hi.", "question": "Does Omar know this?", "question_type": "tom:info_accessibility:binary", "correct_answer": "no",
-           "fact_question": "What does Lea grow?", "fact_answer": "Leeks.", "missed_info_accessibility": "inaccessible"}
-    path = written(tmp_path, "flat.jsonl", json.dumps(row) + "\n" + json.dumps(row | {"correct_answer": "error"}) + "\n")
+    row = {
+        "set_id": "1-0-0",
+        "context": "Lea: Hi.",
+        "question": "Does Omar know this?",
+        "question_type": "tom:info_accessibility:binary",
+        "correct_answer": "no",
+        "fact_question": "What does Lea grow?",
+        "fact_answer": "Leeks.",
+        "missed_info_accessibility": "inaccessible",
+    }
+    path = written(
+        tmp_path,
+        "flat.jsonl",
+        json.dumps(row) + "\n" + json.dumps(row | {"correct_answer": "error"}) + "\n",
+    )
     item, unlabelled = benchmarks["fantom"].load(path)
-    assert item.question == "This is about: What does Lea grow? Leeks.\nDoes Omar know this?" and item.facts["character"] == "Omar"
-    assert benchmarks["fantom"].answered(unlabelled, "hm").scores == {"official": 1.0, "published": 1.0}   # as published; ours has no score
-    with pytest.raises(DataError, match="no full_context"): benchmarks["fantom"].load(path, context="full")
+    assert (
+        item.question == "This is about: What does Lea grow? Leeks.\nDoes Omar know this?"
+        and item.facts["character"] == "Omar"
+    )
+    assert benchmarks["fantom"].answered(unlabelled, "hm").scores == {
+        "official": 1.0,
+        "published": 1.0,
+    }  # as published; ours has no score
+    with pytest.raises(DataError, match="no full_context"):
+        benchmarks["fantom"].load(path, context="full")
 
 
 def test_fantom_parts_and_conversations(tmp_path):
     "One wrong answer costs its set, its part and its conversation"
-    path = written(tmp_path, "s.json", json.dumps([fantom_set(n, random.Random(1)) for n in range(16)]))
+    path = written(
+        tmp_path, "s.json", json.dumps([fantom_set(n, random.Random(1)) for n in range(16)])
+    )
     for context in ("short", "full"):
         loaded = benchmarks["fantom"].load(path, context=context)
         perfect = [benchmarks["fantom"].answered(item, right_answer(item)) for item in loaded]
-        wrong = next(i for i, item in enumerate(loaded) if item.kind.endswith("binary") and item.groups["scenario"] == "inaccessible")
+        wrong = next(
+            i
+            for i, item in enumerate(loaded)
+            if item.kind.endswith("binary") and item.groups["scenario"] == "inaccessible"
+        )
         perfect[wrong] = benchmarks["fantom"].answered(loaded.items[wrong], "perhaps")
-        found = {m.name: (m.n - round(m.mean * m.n), m.n) for m in benchmarks["fantom"].report(perfect) if m.value == "inaccessible" and ":ALL" in m.name}
+        found = {
+            m.name: (m.n - round(m.mean * m.n), m.n)
+            for m in benchmarks["fantom"].report(perfect)
+            if m.value == "inaccessible" and ":ALL" in m.name
+        }
         sets = {item.set_id for item in loaded if item.groups.get("scenario") == "inaccessible"}
         parts = {item.facts["part"] for item in loaded if item.set_id in sets}
-        assert found["set:ALL"] == (1, len(sets)) and found["part:ALL"] == found["part:ALL* (words)"] == (1, len(parts))
-        assert found.get("conversation:ALL") == ((1, len({p.partition("-")[0] for p in parts})) if context == "full" else None)
+        assert found["set:ALL"] == (1, len(sets)) and found["part:ALL"] == found[
+            "part:ALL* (words)"
+        ] == (1, len(parts))
+        assert found.get("conversation:ALL") == (
+            (1, len({p.partition("-")[0] for p in parts})) if context == "full" else None
+        )
 
 
 def test_fantom_choices_by_three_rules():
     options = {"a": "x", "b": "y"}
-    expected = {"b": (1, 1, 0), "(b)": (1, 1, 1), "b)": (1, 1, 1), "b.": (1, 1, 1), "b:": (1, 1, 0), "b, so": (1, 1, 0), "B": (1, 1, 0), "I say (b)": (1, 1, 0),
-                "**b**": (1, 0, 0), "(a) or (b)": (0, 1, 0), "not (b)": (0, 1, 0), "a": (0, 0, 0), "": (0, 0, 0)}
+    expected = {
+        "b": (1, 1, 0),
+        "(b)": (1, 1, 1),
+        "b)": (1, 1, 1),
+        "b.": (1, 1, 1),
+        "b:": (1, 1, 0),
+        "b, so": (1, 1, 0),
+        "B": (1, 1, 0),
+        "I say (b)": (1, 1, 0),
+        "**b**": (1, 0, 0),
+        "(a) or (b)": (0, 1, 0),
+        "not (b)": (0, 1, 0),
+        "a": (0, 0, 0),
+        "": (0, 0, 0),
+    }
     for said, (ours, official, published) in expected.items():
-        assert (read_choice(said, options).value == "b", _official_choice(said, "b"), _published_choice(said, "b")) == (ours, official, published), said
+        assert (
+            read_choice(said, options).value == "b",
+            _official_choice(said, "b"),
+            _published_choice(said, "b"),
+        ) == (ours, official, published), said
 
 
 def test_fantom_keeps_long_questions_for_the_full_conversation(tmp_path):
-    path = written(tmp_path, "sets.json", json.dumps([fantom_set(n, random.Random(n)) for n in range(20)]))
+    path = written(
+        tmp_path, "sets.json", json.dumps([fantom_set(n, random.Random(n)) for n in range(20)])
+    )
     short, full = benchmarks["fantom"].load(path), benchmarks["fantom"].load(path, context="full")
     long_ = sum(item.gold == "no:long" for item in full)
     assert len(full) - len(short) == long_ > 0
@@ -572,9 +1129,19 @@ def test_fantom_keeps_long_questions_for_the_full_conversation(tmp_path):
 
 
 def test_fantom_names_from_csv_text():
-    item = next(i for i in Fantom().items(fantom_set(0, random.Random(3))) if i.kind.endswith("list"))
-    row = {"set_id": "1-0-0", "index": "5", "context": "x", "question": "Who?", "question_type": "tom:answerability:list", "correct_answer": "['Ana', 'Bo']",
-           "wrong_answer": "[]", "missed_info_accessibility": "accessible"}
+    item = next(
+        i for i in Fantom().items(fantom_set(0, random.Random(3))) if i.kind.endswith("list")
+    )
+    row = {
+        "set_id": "1-0-0",
+        "index": "5",
+        "context": "x",
+        "question": "Who?",
+        "question_type": "tom:answerability:list",
+        "correct_answer": "['Ana', 'Bo']",
+        "wrong_answer": "[]",
+        "missed_info_accessibility": "accessible",
+    }
     item = next(iter(Fantom().items(row)))
     assert item.gold == ["Ana", "Bo"] and item.facts["wrong"] == []
     assert set(benchmarks["fantom"].answered(item, "[Bo, Ana]").scores.values()) == {1.0}

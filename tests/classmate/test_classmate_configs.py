@@ -1,4 +1,5 @@
 "The published settings are files: each is read, planned without a hub, and says the published numbers."
+
 import json
 from pathlib import Path
 
@@ -13,12 +14,25 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "classmate"
 FILES = sorted(path.stem for path in CONFIGS.glob("*.yaml") if path.stem != "shared")
 WARM = "runs/classmate-readme-warm-up/models/classmate"
 # what is asked in a step, the seed, updates a step, passes, rows, responses in all, steps between checkpoints
-PUBLISHED = {"baseline": (16, 0, 1, 3, 8000, 192_000, 20), "classmate": (16, 0, 1, 3, 8000, 192_000, 20), "stealth": (16, 0, 1, 3, 8000, 192_000, 20),
-             "readme-warm-up": (64, 42, 4, 2, 1000, 16_384, 5), "readme-baseline": (64, 42, 4, 3, 8000, 192_000, 10), "readme-classmate": (64, 42, 4, 3, 8000, 192_000, 10), "readme-self": (64, 42, 4, 3, 8000, 192_000, 10)}
+PUBLISHED = {
+    "baseline": (16, 0, 1, 3, 8000, 192_000, 20),
+    "classmate": (16, 0, 1, 3, 8000, 192_000, 20),
+    "stealth": (16, 0, 1, 3, 8000, 192_000, 20),
+    "readme-warm-up": (64, 42, 4, 2, 1000, 16_384, 5),
+    "readme-baseline": (64, 42, 4, 3, 8000, 192_000, 10),
+    "readme-classmate": (64, 42, 4, 3, 8000, 192_000, 10),
+    "readme-self": (64, 42, 4, 3, 8000, 192_000, 10),
+}
 # estimator, condition, classmates, model
-WHO = {"baseline": ("grpo", "no_classmate", ["initial"], "Qwen/Qwen3-0.6B"), "classmate": ("grpo_w_classmate", "always", ["initial"], "Qwen/Qwen3-0.6B"), "stealth": ("grpo_w_classmate", "always", ["initial"], "Qwen/Qwen3-0.6B"),
-       "readme-warm-up": ("grpo", "no_classmate", ["initial"], "Qwen/Qwen3-0.6B"), "readme-baseline": ("grpo", "no_classmate", ["hf/Qwen/Qwen3-0.6B"], WARM),
-       "readme-classmate": ("gdpo", "always", ["hf/Qwen/Qwen3-0.6B"], WARM), "readme-self": ("gdpo", "always", ["initial"], WARM)}
+WHO = {
+    "baseline": ("grpo", "no_classmate", ["initial"], "Qwen/Qwen3-0.6B"),
+    "classmate": ("grpo_w_classmate", "always", ["initial"], "Qwen/Qwen3-0.6B"),
+    "stealth": ("grpo_w_classmate", "always", ["initial"], "Qwen/Qwen3-0.6B"),
+    "readme-warm-up": ("grpo", "no_classmate", ["initial"], "Qwen/Qwen3-0.6B"),
+    "readme-baseline": ("grpo", "no_classmate", ["hf/Qwen/Qwen3-0.6B"], WARM),
+    "readme-classmate": ("gdpo", "always", ["hf/Qwen/Qwen3-0.6B"], WARM),
+    "readme-self": ("gdpo", "always", ["initial"], WARM),
+}
 
 
 @pytest.fixture(scope="module")
@@ -28,16 +42,31 @@ def home(tmp_path_factory):
     place = folder / "prepared" / "helpful_instructions"
     place.mkdir(parents=True)
     for part, count in (("train", 8000), ("test", 1000), ("warm-up", 1000)):
-        rows = ({"data_source": "helpful_instructions", "prompt": [{"role": "user", "content": f"Write {part} {i}."}], "reward_model": {"ground_truth": None}} for i in range(count))
+        rows = (
+            {
+                "data_source": "helpful_instructions",
+                "prompt": [{"role": "user", "content": f"Write {part} {i}."}],
+                "reward_model": {"ground_truth": None},
+            }
+            for i in range(count)
+        )
         (place / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    save_model(*make_model(ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420), ["some words"] * 9), folder / WARM)
+    save_model(
+        *make_model(
+            ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420),
+            ["some words"] * 9,
+        ),
+        folder / WARM,
+    )
     return folder
 
 
-def settings(name): return read_settings(["--config", str(CONFIGS / f"{name}.yaml")])
+def settings(name):
+    return read_settings(["--config", str(CONFIGS / f"{name}.yaml")])
 
 
-def test_every_published_stage_has_a_file(): assert {*FILES} == {*PUBLISHED} == {*WHO}
+def test_every_published_stage_has_a_file():
+    assert {*FILES} == {*PUBLISHED} == {*WHO}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -46,12 +75,42 @@ def test_a_file_says_the_published_numbers(name, home, monkeypatch):
     recipe, s = settings(name)
     check_settings(recipe, s)
     prompts, seed, own, passes, rows, responses, save = PUBLISHED[name]
-    assert (s.rollout.num_prompts, s.run.seed, updates(s), s.trainer["num_train_epochs"], s.tasks.train_n) == (prompts, seed, own, passes, rows)
-    assert max_steps(s, rows) / own * prompts * 8 == responses and s.trainer["save_steps"] == save * own, "a checkpoint every so many steps, counted in updates"
-    assert (s.classmate.estimator, s.classmate.use_classmate_condition, s.classmate.models, s.model.name) == WHO[name]
-    assert (s.classmate.reward_type, s.classmate.reward_weight, s.classmate.placement, s.classmate.scale) == ("vanilla_reward", 1.0, "classmate_partial", False)
-    assert s.classmate.keep == ("last-100-tokens" if name == "stealth" else "1") and (s.classmate.temperature, s.classmate.max_tokens, s.classmate.samples) == (1.0, 4096, 1)
-    assert (s.rollout.group_size, s.rollout.temperature, s.rollout.top_p, s.rollout.eval_temperature, s.tasks.max_tokens, s.model.max_prompt_tokens) == (8, 1.0, 1.0, 1.0, 3072, 1024)
+    assert (
+        s.rollout.num_prompts,
+        s.run.seed,
+        updates(s),
+        s.trainer["num_train_epochs"],
+        s.tasks.train_n,
+    ) == (prompts, seed, own, passes, rows)
+    assert (
+        max_steps(s, rows) / own * prompts * 8 == responses
+        and s.trainer["save_steps"] == save * own
+    ), "a checkpoint every so many steps, counted in updates"
+    assert (
+        s.classmate.estimator,
+        s.classmate.use_classmate_condition,
+        s.classmate.models,
+        s.model.name,
+    ) == WHO[name]
+    assert (
+        s.classmate.reward_type,
+        s.classmate.reward_weight,
+        s.classmate.placement,
+        s.classmate.scale,
+    ) == ("vanilla_reward", 1.0, "classmate_partial", False)
+    assert s.classmate.keep == ("last-100-tokens" if name == "stealth" else "1") and (
+        s.classmate.temperature,
+        s.classmate.max_tokens,
+        s.classmate.samples,
+    ) == (1.0, 4096, 1)
+    assert (
+        s.rollout.group_size,
+        s.rollout.temperature,
+        s.rollout.top_p,
+        s.rollout.eval_temperature,
+        s.tasks.max_tokens,
+        s.model.max_prompt_tokens,
+    ) == (8, 1.0, 1.0, 1.0, 3072, 1024)
     assert s.run.validate is None and s.tasks.toy == "" and s.sft.lesson_steps == 0
 
 
@@ -59,21 +118,70 @@ def test_a_file_says_the_published_numbers(name, home, monkeypatch):
 def test_the_trainer_takes_the_published_optimiser(name, home, monkeypatch, tmp_path):
     monkeypatch.chdir(home)
     _, s = settings(name)
-    args = method_args(s.changed(trainer={**s.trainer, "use_vllm": False}), tmp_path, s.tasks.max_tokens, rows=s.tasks.train_n)
-    assert (args.learning_rate, args.weight_decay, args.adam_beta1, args.adam_beta2, args.max_grad_norm, args.warmup_steps) == (1e-5, 0.01, 0.9, 0.999, 1.0, 0)
-    assert (str(args.lr_scheduler_type).rpartition(".")[2].lower(), args.epsilon, args.delta, args.beta, args.loss_type) == ("constant", 0.2, 3.0, 0.0, "dr_grpo")
-    assert args.per_device_train_batch_size == 16 and args.gradient_accumulation_steps * 16 == 128 and args.save_total_limit is None, "every checkpoint stays, to be published"
+    args = method_args(
+        s.changed(trainer={**s.trainer, "use_vllm": False}),
+        tmp_path,
+        s.tasks.max_tokens,
+        rows=s.tasks.train_n,
+    )
+    assert (
+        args.learning_rate,
+        args.weight_decay,
+        args.adam_beta1,
+        args.adam_beta2,
+        args.max_grad_norm,
+        args.warmup_steps,
+    ) == (1e-5, 0.01, 0.9, 0.999, 1.0, 0)
+    assert (
+        str(args.lr_scheduler_type).rpartition(".")[2].lower(),
+        args.epsilon,
+        args.delta,
+        args.beta,
+        args.loss_type,
+    ) == ("constant", 0.2, 3.0, 0.0, "dr_grpo")
+    assert (
+        args.per_device_train_batch_size == 16
+        and args.gradient_accumulation_steps * 16 == 128
+        and args.save_total_limit is None
+    ), "every checkpoint stays, to be published"
 
 
 def test_gold_and_exploit_are_paid_for_as_published():
     s = settings("stealth")[1]
-    assert (s.judge.verifier, s.judge.exploit, s.judge.gold_weight, s.judge.exploit_weight, s.judge.gold_most, s.judge.reward_model) == (
-        "general_reward", "sycophancy", 1.0, 1.0, 0.0, "Skywork/Skywork-Reward-V2-Qwen3-0.6B") and s.judge.weak != s.judge.model
+    assert (
+        s.judge.verifier,
+        s.judge.exploit,
+        s.judge.gold_weight,
+        s.judge.exploit_weight,
+        s.judge.gold_most,
+        s.judge.reward_model,
+    ) == (
+        "general_reward",
+        "sycophancy",
+        1.0,
+        1.0,
+        0.0,
+        "Skywork/Skywork-Reward-V2-Qwen3-0.6B",
+    ) and s.judge.weak != s.judge.model
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_planned_without_a_hub_or_a_key(name, home, tmp_path):
-    done = warm.run("-m", "humanlm.train", "--config", CONFIGS / f"{name}.yaml", "--run.out", tmp_path, "--dry-run", cwd=home)
+    done = warm.run(
+        "-m",
+        "humanlm.train",
+        "--config",
+        CONFIGS / f"{name}.yaml",
+        "--run.out",
+        tmp_path,
+        "--dry-run",
+        cwd=home,
+    )
     assert done.returncode == 0, done.stderr
     prompts, _, own, _, rows, responses, _ = PUBLISHED[name]
-    assert f"{prompts} prompts x 8 completions" in done.stdout and f"{responses:,} in all" in done.stdout and f"{rows:,} for training" in done.stdout and not [*tmp_path.iterdir()]
+    assert (
+        f"{prompts} prompts x 8 completions" in done.stdout
+        and f"{responses:,} in all" in done.stdout
+        and f"{rows:,} for training" in done.stdout
+        and not [*tmp_path.iterdir()]
+    )

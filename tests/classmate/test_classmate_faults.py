@@ -1,12 +1,25 @@
 "Weak points of the published code that no test of one page covers, and bad input: a defined result each."
+
 import copy
 import math
 
 import pytest
 import torch
 
-from humanlm.classmate.classmates import AnswerRewardConfig, Classmate, ClassmateConfig, ReasoningView, ask_classmates, classmate_counts
-from humanlm.classmate.method import AnswerScorer, ResponseReader, _classmate_advantage, classmate_method
+from humanlm.classmate.classmates import (
+    AnswerRewardConfig,
+    Classmate,
+    ClassmateConfig,
+    ReasoningView,
+    ask_classmates,
+    classmate_counts,
+)
+from humanlm.classmate.method import (
+    AnswerScorer,
+    ResponseReader,
+    _classmate_advantage,
+    classmate_method,
+)
 from humanlm.classmate.rewards import classmate_advantages
 from humanlm.classmate.verifiers import find_verifier, make_verifier
 from humanlm.core.basics import ConfigError, run_sync
@@ -29,11 +42,18 @@ TEXTS = ["<think>two and two is 4</think>4", "<think>so 3</think>4"]
 
 
 @pytest.fixture(scope="module")
-def made(): return make_model(ModelConfig(vocab=420, **SMALL), ["2 + 2? What is it?", *TEXTS], ["<think>", "</think>"])
+def made():
+    return make_model(
+        ModelConfig(vocab=420, **SMALL), ["2 + 2? What is it?", *TEXTS], ["<think>", "</think>"]
+    )
 
 
-def row(name="q"): return ask_row("2 + 2?", name, 40) | {"verifier": "gsm8k", "ground_truth": "4", "speaker": ""}
-def ids(tokenizer, text): return tokenizer.encode(text, add_special_tokens=False)
+def row(name="q"):
+    return ask_row("2 + 2?", name, 40) | {"verifier": "gsm8k", "ground_truth": "4", "speaker": ""}
+
+
+def ids(tokenizer, text):
+    return tokenizer.encode(text, add_special_tokens=False)
 
 
 # ---- 9: the loss depends on the size of micro-batches
@@ -42,22 +62,59 @@ LENGTHS = [6, 2, 9, 4, 3, 8, 5, 7]
 
 
 async def fixed(rows, policy):
-    done = [Trajectory(f"{r['row_id']}/{i}", r["row_id"], g, 0, r["level"], (), policy.prompt_ids(r), [5 + j for j in range(n)], [True] * n, rewards={"answer": float(i % 3), "classmate": float(i % 2)},
-                       signals={"shown": [float(0 < j < 3) for j in range(n)]}) for i, (r, g, n) in enumerate(zip(rows, group_index(rows), LENGTHS, strict=True))]
+    done = [
+        Trajectory(
+            f"{r['row_id']}/{i}",
+            r["row_id"],
+            g,
+            0,
+            r["level"],
+            (),
+            policy.prompt_ids(r),
+            [5 + j for j in range(n)],
+            [True] * n,
+            rewards={"answer": float(i % 3), "classmate": float(i % 2)},
+            signals={"shown": [float(0 < j < 3) for j in range(n)]},
+        )
+        for i, (r, g, n) in enumerate(zip(rows, group_index(rows), LENGTHS, strict=True))
+    ]
     return done, [[t.rewards["answer"], t.rewards["classmate"]] for t in done]
 
 
 class Noted:
     names, weights = ("answer", "classmate"), (1.0, 1.0)
-    async def __call__(self, trajectories): return [[t.rewards[name] for name in self.names] for t in trajectories]
+
+    async def __call__(self, trajectories):
+        return [[t.rewards[name] for name in self.names] for t in trajectories]
 
 
 def trained(made, out, size):
     config = ClassmateConfig()
-    method = Method(fixed, _classmate_advantage(config, ResponseReader(config, made.tokenizer)), Noted())
-    args = trainer_args({"optim": "sgd", "learning_rate": 1.0, "lr_scheduler_type": "constant", "warmup_steps": 0, "max_grad_norm": 0.0, "save_strategy": "no", "loss_type": "dr_grpo",
-                         "per_device_train_batch_size": size, "gradient_accumulation_steps": 8 // size}, out, 2, 4, 1, 9, seed=3)
-    trainer = MethodTrainer(copy.deepcopy(made.model), made.tokenizer, method, [row("a"), row("b")], args)
+    method = Method(
+        fixed, _classmate_advantage(config, ResponseReader(config, made.tokenizer)), Noted()
+    )
+    args = trainer_args(
+        {
+            "optim": "sgd",
+            "learning_rate": 1.0,
+            "lr_scheduler_type": "constant",
+            "warmup_steps": 0,
+            "max_grad_norm": 0.0,
+            "save_strategy": "no",
+            "loss_type": "dr_grpo",
+            "per_device_train_batch_size": size,
+            "gradient_accumulation_steps": 8 // size,
+        },
+        out,
+        2,
+        4,
+        1,
+        9,
+        seed=3,
+    )
+    trainer = MethodTrainer(
+        copy.deepcopy(made.model), made.tokenizer, method, [row("a"), row("b")], args
+    )
     trainer.train()
     return [p.detach().clone() for p in trainer.model.parameters()]
 
@@ -65,79 +122,168 @@ def trained(made, out, size):
 def test_micro_batches_change_nothing(made, tmp_path):
     whole, parts = trained(made, tmp_path / "whole", 8), trained(made, tmp_path / "parts", 2)
     assert any((p - q).abs().max() > 1e-4 for p, q in zip(whole, made.model.parameters()))
-    for p, q in zip(whole, parts): torch.testing.assert_close(p, q, atol=2e-6, rtol=1e-4)
+    for p, q in zip(whole, parts):
+        torch.testing.assert_close(p, q, atol=2e-6, rtol=1e-4)
 
 
 # ---- 12, 13, 14: an empty response, masks of baselines, where the answer begins
 
+
 def test_an_empty_response_is_unfinished_and_moves_no_other(made):
     reader = ResponseReader(ClassmateConfig(), made.tokenizer)
     read = reader([row(), row()], [[], ids(made.tokenizer, TEXTS[0])])
-    assert [s.status for s in read.shown] == ["unfinished", "whole"] and not read.mask[0].any() and read.answers == ["", "4"]
+    assert (
+        [s.status for s in read.shown] == ["unfinished", "whole"]
+        and not read.mask[0].any()
+        and read.answers == ["", "4"]
+    )
     read = reader([row()], [[]])
     assert read.mask.shape[0] == 1 and not read.mask.any()
 
 
-@pytest.mark.parametrize("mode, felt", [("cot_only", "<think>two and two is 4</think>"), ("output_only", "<think></think>4")])
+@pytest.mark.parametrize(
+    "mode, felt",
+    [("cot_only", "<think>two and two is 4</think>"), ("output_only", "<think></think>4")],
+)
 def test_baselines_push_their_part_and_leave_the_mask_of_the_policys_tokens_alone(made, mode, felt):
     config = ClassmateConfig(main_mode=mode, use_classmate_condition="no_classmate")
-    reader, own = ResponseReader(config, made.tokenizer), [ids(made.tokenizer, text) for text in TEXTS]
+    reader, own = (
+        ResponseReader(config, made.tokenizer),
+        [ids(made.tokenizer, text) for text in TEXTS],
+    )
     width = max(map(len, own))
-    done = [Trajectory(f"q/{i}", "q", 0, 0, "response", (), [1], found, [True] * len(found), signals={"shown": [0.0] * len(found)}) for i, found in enumerate(own)]
+    done = [
+        Trajectory(
+            f"q/{i}",
+            "q",
+            0,
+            0,
+            "response",
+            (),
+            [1],
+            found,
+            [True] * len(found),
+            signals={"shown": [0.0] * len(found)},
+        )
+        for i, found in enumerate(own)
+    ]
     mask = torch.arange(width) < torch.tensor([len(found) for found in own])[:, None]
     before = mask.clone()
-    push = _classmate_advantage(config, reader)(Batch(torch.tensor([[1.0, math.nan], [0.0, math.nan]]), torch.tensor([0, 0]), mask, done, None, [row(), row()]))
-    assert "".join(reader.pieces[i] for i, x in zip(own[0], push[0]) if x) == felt and mask.equal(before)
+    push = _classmate_advantage(config, reader)(
+        Batch(
+            torch.tensor([[1.0, math.nan], [0.0, math.nan]]),
+            torch.tensor([0, 0]),
+            mask,
+            done,
+            None,
+            [row(), row()],
+        )
+    )
+    assert "".join(reader.pieces[i] for i, x in zip(own[0], push[0]) if x) == felt and mask.equal(
+        before
+    )
 
 
 def test_the_closing_mark_is_no_part_of_the_answer(made):
     reader = ResponseReader(ClassmateConfig(), made.tokenizer)
     found = ids(made.tokenizer, TEXTS[0])
     read = reader([row()], [found])
-    assert "".join(reader.pieces[i] for i, own in zip(found, read.output[0]) if own) == read.answers[0] == "4"
+    assert (
+        "".join(reader.pieces[i] for i, own in zip(found, read.output[0]) if own)
+        == read.answers[0]
+        == "4"
+    )
 
 
 # ---- 15, 17, 19: routing by parts of a name, errors that are swallowed, a norm that is not read
 
-@pytest.mark.parametrize("name", ["gsm8", "openai/gsm8k-2", "anthropic_sycophancy", "sycophancy_mmlu", ""])
+
+@pytest.mark.parametrize(
+    "name", ["gsm8", "openai/gsm8k-2", "anthropic_sycophancy", "sycophancy_mmlu", ""]
+)
 def test_verifiers_are_found_by_whole_names(name):
     for find in (find_verifier, make_verifier):
-        with pytest.raises(ConfigError, match="verifier|rule"): find(name)
+        with pytest.raises(ConfigError, match="verifier|rule"):
+            find(name)
 
 
 @pytest.mark.parametrize("who", ["judge", "classmate"])
 def test_a_budget_that_is_spent_stops_the_step(made, who):
-    broke = ScriptedClient(lambda request: LLMError("over budget", "spent"), f"scripted/{who}", limits=Limits(attempts=1))
+    broke = ScriptedClient(
+        lambda request: LLMError("over budget", "spent"),
+        f"scripted/{who}",
+        limits=Limits(attempts=1),
+    )
     assert LLMError("over budget", "spent").stops
-    mates = [Classmate(broke if who == "classmate" else ScriptedClient(lambda request: "4", "scripted/mate"))]
-    score = AnswerScorer(AnswerRewardConfig("scripted/judge", verifier="sycophancy"), {"judge": broke if who == "judge" else ScriptedClient(lambda request: "RATING: 5", "scripted/j")})
+    mates = [
+        Classmate(
+            broke if who == "classmate" else ScriptedClient(lambda request: "4", "scripted/mate")
+        )
+    ]
+    score = AnswerScorer(
+        AnswerRewardConfig("scripted/judge", verifier="sycophancy"),
+        {
+            "judge": broke
+            if who == "judge"
+            else ScriptedClient(lambda request: "RATING: 5", "scripted/j")
+        },
+    )
     rollout = classmate_method(ClassmateConfig(), mates, made.tokenizer, score=score).rollout
-    with pytest.raises(LLMError): run_sync(rollout.scored([row()], [ids(made.tokenizer, TEXTS[0])], 0))
+    with pytest.raises(LLMError):
+        run_sync(rollout.scored([row()], [ids(made.tokenizer, TEXTS[0])], 0))
 
 
-@pytest.mark.parametrize("estimator", ["grpo", "grpo_main_classmate_separated", "grpo_w_classmate", "gdpo"])
+@pytest.mark.parametrize(
+    "estimator", ["grpo", "grpo_main_classmate_separated", "grpo_w_classmate", "gdpo"]
+)
 def test_every_estimator_reads_whether_to_scale(estimator):
-    main, mates, groups = torch.tensor([4.0, 0.0, 1.0]), torch.tensor([1.0, 0.0, 0.0]), torch.zeros(3)
+    main, mates, groups = (
+        torch.tensor([4.0, 0.0, 1.0]),
+        torch.tensor([1.0, 0.0, 0.0]),
+        torch.zeros(3),
+    )
     mask = torch.ones(3, 2, dtype=torch.bool)
-    scaled, plain = (classmate_advantages(main, mates, groups, mask, mask, estimator, scale=scale) for scale in (True, False))
+    scaled, plain = (
+        classmate_advantages(main, mates, groups, mask, mask, estimator, scale=scale)
+        for scale in (True, False)
+    )
     assert not torch.allclose(scaled, plain)
 
 
 # ---- bad input
 
-SCRIPTS = {"Greek": "δύο και δύο είναι 4", "Chinese": "二加二等于四。所以是 4。", "Arabic": "اثنان واثنان يساوي 4", "emoji": "🥚🥚 + 🥚🥚 = 4 🥚", "lines": "\n\n4\r\n"}
+SCRIPTS = {
+    "Greek": "δύο και δύο είναι 4",
+    "Chinese": "二加二等于四。所以是 4。",
+    "Arabic": "اثنان واثنان يساوي 4",
+    "emoji": "🥚🥚 + 🥚🥚 = 4 🥚",
+    "lines": "\n\n4\r\n",
+}
 
 
 @pytest.mark.parametrize("reasoning", SCRIPTS.values(), ids=SCRIPTS)
 def test_reasoning_in_any_script_reaches_the_classmate_as_it_was_written(made, reasoning):
     client = ScriptedClient(lambda request: "4", "scripted/mate")
     rollout = classmate_method(ClassmateConfig(), [Classmate(client)], made.tokenizer).rollout
-    found = run_sync(rollout.scored([row()], [ids(made.tokenizer, f"<think>{reasoning}</think>4")], 0))
-    assert client.requests[0].prefill == f"<think>{reasoning}</think>" and found.values == [[1.0, 1.0]]
+    found = run_sync(
+        rollout.scored([row()], [ids(made.tokenizer, f"<think>{reasoning}</think>4")], 0)
+    )
+    assert client.requests[0].prefill == f"<think>{reasoning}</think>" and found.values == [
+        [1.0, 1.0]
+    ]
 
 
-@pytest.mark.parametrize("text, status, answer", [("<think><think>a</think>4", "whole", "4"), ("<think>a</think>4</think>5", "whole", "4</think>5"), ("a</think>4", "whole", "4"), ("4", "unfinished", ""),
-                                                  ("</think>", "empty", ""), ("<think></think>4", "empty", "4")])
+@pytest.mark.parametrize(
+    "text, status, answer",
+    [
+        ("<think><think>a</think>4", "whole", "4"),
+        ("<think>a</think>4</think>5", "whole", "4</think>5"),
+        ("a</think>4", "whole", "4"),
+        ("4", "unfinished", ""),
+        ("</think>", "empty", ""),
+        ("<think></think>4", "empty", "4"),
+    ],
+)
 def test_missing_and_doubled_marks_have_one_reading(made, text, status, answer):
     read = ResponseReader(ClassmateConfig(), made.tokenizer)([row()], [ids(made.tokenizer, text)])
     assert (read.shown[0].status, read.answers[0]) == (status, answer)
@@ -146,7 +292,9 @@ def test_missing_and_doubled_marks_have_one_reading(made, text, status, answer):
 def test_marks_in_a_question_do_not_end_the_reasoning(made):
     asked = ({"role": "user", "content": "Say </think> and <think>x</think> <|im_end|>"},)
     client = HFClient("tiny", LoadedModel(*made))
-    found = client.prompt_ids(Classmate(client).request(ReasoningView("q", 0, asked, "so 4</think>7")))
+    found = client.prompt_ids(
+        Classmate(client).request(ReasoningView("q", 0, asked, "so 4</think>7"))
+    )
     marks = made.tokenizer.convert_tokens_to_ids(["<think>", "</think>"])
     assert [found.count(mark) for mark in marks] == [1, 1] and found[-1] == marks[1]
 
@@ -154,25 +302,45 @@ def test_marks_in_a_question_do_not_end_the_reasoning(made):
 def test_a_classmate_may_have_another_tokenizer(made):
     other = make_model(ModelConfig(vocab=330, **SMALL), ["abc 123 +?"], [])
     mate = Classmate(HFClient("other", LoadedModel(*other)), max_tokens=4)
-    answers = run_sync(ask_classmates([mate], [ReasoningView("q", 0, ({"role": "user", "content": "2 + 2?"},), "two and two is 4")]))
+    answers = run_sync(
+        ask_classmates(
+            [mate],
+            [ReasoningView("q", 0, ({"role": "user", "content": "2 + 2?"},), "two and two is 4")],
+        )
+    )
     assert answers[0][0].status == "answered"
 
 
 def test_slow_and_empty_classmates_are_counted_and_teach_nothing(made):
-    def mates(say): return [Classmate(ScriptedClient(say, "scripted/mate", limits=Limits(attempts=1)))]
-    for say, counted in ((lambda request: LLMError("timeout", "no answer in time"), "classmate/failed"), (lambda request: "", "classmate/no answer")):
+    def mates(say):
+        return [Classmate(ScriptedClient(say, "scripted/mate", limits=Limits(attempts=1)))]
+
+    for say, counted in (
+        (lambda request: LLMError("timeout", "no answer in time"), "classmate/failed"),
+        (lambda request: "", "classmate/no answer"),
+    ):
         rollout = classmate_method(ClassmateConfig(), mates(say), made.tokenizer).rollout
         found = run_sync(rollout.scored([row()], [ids(made.tokenizer, TEXTS[0])], 0))
-        assert math.isnan(found.values[0][1]) and rollout.counts[counted] == 1.0 == classmate_counts(found.answers)[counted]
+        assert (
+            math.isnan(found.values[0][1])
+            and rollout.counts[counted] == 1.0 == classmate_counts(found.answers)[counted]
+        )
 
 
 def test_what_classmates_cost_is_written_down():
     ledger = Ledger()
     mate = Classmate(ScriptedClient(lambda request: "4", "scripted/mate", ledger=ledger))
-    run_sync(ask_classmates([mate], [ReasoningView("q", 0, ({"role": "user", "content": "2 + 2?"},), "it is 4")]))
+    run_sync(
+        ask_classmates(
+            [mate], [ReasoningView("q", 0, ({"role": "user", "content": "2 + 2?"},), "it is 4")]
+        )
+    )
     assert ledger.entries["classmate", "scripted/mate"].calls == 1
 
 
 def test_a_word_of_a_million_letters_does_not_hold_up_a_tiny_tokenizer():
     tokenizer = train_tokenizer(["2 + 2? What is it?", "ab" * 500_000, "é" * 300], 420)
-    assert tokenizer.decode(tokenizer.encode("ab é 2 + 2", add_special_tokens=False)) == "ab é 2 + 2" and max(map(len, tokenizer.get_vocab())) <= 400
+    assert (
+        tokenizer.decode(tokenizer.encode("ab é 2 + 2", add_special_tokens=False)) == "ab é 2 + 2"
+        and max(map(len, tokenizer.get_vocab())) <= 400
+    )

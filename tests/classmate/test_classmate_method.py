@@ -1,4 +1,5 @@
 "A step of training gives the worked advantages through the trainer; classmates and judging run side by side; a lagged classmate is the same after a stop."
+
 import asyncio
 import copy
 import math
@@ -7,7 +8,15 @@ import pytest
 import torch
 
 from humanlm.classmate.classmates import AnswerRewardConfig, Classmate, ClassmateConfig
-from humanlm.classmate.method import AnswerScorer, _LaggedCopy, ReasoningRollout, ResponseReader, _classmate_advantage, classmate_method, make_classmates
+from humanlm.classmate.method import (
+    AnswerScorer,
+    _LaggedCopy,
+    ReasoningRollout,
+    ResponseReader,
+    _classmate_advantage,
+    classmate_method,
+    make_classmates,
+)
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.data.trajectory import Trajectory
 from humanlm.clients.client import ScriptedClient
@@ -23,103 +32,233 @@ from humanlm.training.trainer import MethodTrainer
 from humanlm.training.options import trainer_args
 
 LENGTHS, MAIN, MATES = [6, 5, 4, 6, 3, 6, 6, 5], [8, 4, 6, 6, 2, 2, 5, 3], [7, 3, 3, 7, 1, 4, 4, 3]
-TEXTS = ["<think>two and two is 4</think>4", "<think>so 3</think>4", "<think></think>4", "<think>one"]
+TEXTS = [
+    "<think>two and two is 4</think>4",
+    "<think>so 3</think>4",
+    "<think></think>4",
+    "<think>one",
+]
 
 
 @pytest.fixture(scope="module")
-def made(): return make_model(ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420), ["2 + 2? What is it?", *TEXTS], ["<think>", "</think>"])
+def made():
+    return make_model(
+        ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420),
+        ["2 + 2? What is it?", *TEXTS],
+        ["<think>", "</think>"],
+    )
 
 
 class Noted:
     names, weights = ("answer", "classmate"), (1.0, 1.0)
-    async def __call__(self, trajectories): return [[t.rewards[name] for name in self.names] for t in trajectories]
+
+    async def __call__(self, trajectories):
+        return [[t.rewards[name] for name in self.names] for t in trajectories]
 
 
 async def scored(rows, policy):
     "Eight responses of given lengths, of which tokens 1 and 2 were shown"
-    done = [Trajectory(f"{r['row_id']}/{i}", r["row_id"], g, 0, r["level"], (), policy.prompt_ids(r), [5 + j for j in range(n)], [True] * n, rewards={"answer": m, "classmate": c, "greedy answer": 5.0, "greedy classmate": 5.0},
-                       signals={"shown": [float(0 < j < 3) for j in range(n)]}) for i, (r, g, n, m, c) in enumerate(zip(rows, group_index(rows), LENGTHS, MAIN, MATES, strict=True))]
+    done = [
+        Trajectory(
+            f"{r['row_id']}/{i}",
+            r["row_id"],
+            g,
+            0,
+            r["level"],
+            (),
+            policy.prompt_ids(r),
+            [5 + j for j in range(n)],
+            [True] * n,
+            rewards={"answer": m, "classmate": c, "greedy answer": 5.0, "greedy classmate": 5.0},
+            signals={"shown": [float(0 < j < 3) for j in range(n)]},
+        )
+        for i, (r, g, n, m, c) in enumerate(
+            zip(rows, group_index(rows), LENGTHS, MAIN, MATES, strict=True)
+        )
+    ]
     return done, [[m, c] for m, c in zip(MAIN, MATES)]
 
 
-@pytest.mark.parametrize("settings, first, third", [
-    ({"estimator": "gdpo_partial"}, [1.2247, 1.2610, 1.2610, 1.2247, 1.2247, 1.2247], [0, -.5223, -.5223, 0]), ({"estimator": "gdpo_partial", "scale": False}, [2, 1.3896, 1.3896, 2, 2, 2], [0, -.6948, -.6948, 0]),
-    ({"estimator": "grpo_main_classmate_separated", "placement": "all"}, [2.0908] * 6, [-.8660] * 4), ({"estimator": "grpo_w_classmate", "placement": "all"}, [1.0954] * 6, [-.5477] * 4), ({"estimator": "remax"}, [3, 5, 5, 3, 3, 3], [1, -1, -1, 1]),
-    ({"estimator": "grpo_w_classmate"}, [1.2247, 1.0954, 1.0954, 1.2247, 1.2247, 1.2247], [0, -.5477, -.5477, 0]), ({"estimator": "grpo"}, [1.0954] * 6, [-.5477] * 4),
-    ({"estimator": "grpo_main_classmate_separated"}, [1.2247, 2.0908, 2.0908, 1.2247, 1.2247, 1.2247], [0, -.8660, -.8660, 0]), ({"estimator": "gdpo", "placement": "all"}, [1.2610] * 6, [-.5223] * 4),
-    ({"estimator": "drgrpo"}, [4] * 6, [-2] * 4), ({"estimator": "grpo_w_classmate", "scale": False}, [2, 4, 4, 2, 2, 2], [0, -2, -2, 0]), ({"estimator": "rloo", "use_classmate_condition": "always"}, [2.6667, 5.3333, 5.3333, 2.6667, 2.6667, 2.6667], [0, -2.6667, -2.6667, 0])])
+@pytest.mark.parametrize(
+    "settings, first, third",
+    [
+        (
+            {"estimator": "gdpo_partial"},
+            [1.2247, 1.2610, 1.2610, 1.2247, 1.2247, 1.2247],
+            [0, -0.5223, -0.5223, 0],
+        ),
+        (
+            {"estimator": "gdpo_partial", "scale": False},
+            [2, 1.3896, 1.3896, 2, 2, 2],
+            [0, -0.6948, -0.6948, 0],
+        ),
+        (
+            {"estimator": "grpo_main_classmate_separated", "placement": "all"},
+            [2.0908] * 6,
+            [-0.8660] * 4,
+        ),
+        ({"estimator": "grpo_w_classmate", "placement": "all"}, [1.0954] * 6, [-0.5477] * 4),
+        ({"estimator": "remax"}, [3, 5, 5, 3, 3, 3], [1, -1, -1, 1]),
+        (
+            {"estimator": "grpo_w_classmate"},
+            [1.2247, 1.0954, 1.0954, 1.2247, 1.2247, 1.2247],
+            [0, -0.5477, -0.5477, 0],
+        ),
+        ({"estimator": "grpo"}, [1.0954] * 6, [-0.5477] * 4),
+        (
+            {"estimator": "grpo_main_classmate_separated"},
+            [1.2247, 2.0908, 2.0908, 1.2247, 1.2247, 1.2247],
+            [0, -0.8660, -0.8660, 0],
+        ),
+        ({"estimator": "gdpo", "placement": "all"}, [1.2610] * 6, [-0.5223] * 4),
+        ({"estimator": "drgrpo"}, [4] * 6, [-2] * 4),
+        ({"estimator": "grpo_w_classmate", "scale": False}, [2, 4, 4, 2, 2, 2], [0, -2, -2, 0]),
+        (
+            {"estimator": "rloo", "use_classmate_condition": "always"},
+            [2.6667, 5.3333, 5.3333, 2.6667, 2.6667, 2.6667],
+            [0, -2.6667, -2.6667, 0],
+        ),
+    ],
+)
 def test_the_worked_numbers_come_out_of_the_trainer(made, tmp_path, settings, first, third):
     model, tokenizer = made
     config = ClassmateConfig(**settings)
-    method = Method(scored, _classmate_advantage(config, ResponseReader(config, tokenizer)), Noted())
+    method = Method(
+        scored, _classmate_advantage(config, ResponseReader(config, tokenizer)), Noted()
+    )
     rows = [ask_row("2 + 2?", name, 9) | {"speaker": ""} for name in "ab"]
-    args = trainer_args({"save_strategy": "no", "loss_type": "dr_grpo"}, tmp_path, 2, 4, 1, 9, seed=3)
+    args = trainer_args(
+        {"save_strategy": "no", "loss_type": "dr_grpo"}, tmp_path, 2, 4, 1, 9, seed=3
+    )
     trainer = MethodTrainer(copy.deepcopy(model), tokenizer, method, rows, args)
     trainer.train()
-    assert trainer.trajectories[0].advantage == pytest.approx(first, abs=1e-4) and trainer.trajectories[2].advantage == pytest.approx(third, abs=1e-4)
+    assert trainer.trajectories[0].advantage == pytest.approx(
+        first, abs=1e-4
+    ) and trainer.trajectories[2].advantage == pytest.approx(third, abs=1e-4)
 
 
 def test_remax_compares_with_the_likeliest_response(made):
     config = ClassmateConfig(estimator="remax")
     mask = torch.tensor([[True, True, False]])
-    t = Trajectory("a/0", "a", 0, 0, "response", (), [1], [5, 6], [True] * 2, rewards={"greedy answer": 5, "greedy classmate": 1.0}, signals={"shown": [1.0, 0.0]})
-    found = _classmate_advantage(config, ResponseReader(config, made.tokenizer))(Batch(torch.tensor([[8.0, 2.0]]), torch.tensor([0]), mask, [t], None, [{}]))
+    t = Trajectory(
+        "a/0",
+        "a",
+        0,
+        0,
+        "response",
+        (),
+        [1],
+        [5, 6],
+        [True] * 2,
+        rewards={"greedy answer": 5, "greedy classmate": 1.0},
+        signals={"shown": [1.0, 0.0]},
+    )
+    found = _classmate_advantage(config, ResponseReader(config, made.tokenizer))(
+        Batch(torch.tensor([[8.0, 2.0]]), torch.tensor([0]), mask, [t], None, [{}])
+    )
     assert found.tolist() == [[4, 3, 0]]
 
 
-def rows_of(count=2): return repeat_rows([ask_row("2 + 2?", f"q{i}", 40) | {"verifier": "gsm8k", "ground_truth": "4"} for i in range(count)], 4)
+def rows_of(count=2):
+    return repeat_rows(
+        [
+            ask_row("2 + 2?", f"q{i}", 40) | {"verifier": "gsm8k", "ground_truth": "4"}
+            for i in range(count)
+        ],
+        4,
+    )
 
 
 class Script(ScriptedPolicy):
-    def __init__(self, tokenizer): self.tokenizer, self.script = tokenizer, lambda row, copy: TEXTS[copy]
-    def encode(self, text): return self.tokenizer.encode(text, add_special_tokens=False)
-    def decode(self, ids): return self.tokenizer.decode(ids)
+    def __init__(self, tokenizer):
+        self.tokenizer, self.script = tokenizer, lambda row, copy: TEXTS[copy]
+
+    def encode(self, text):
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def decode(self, ids):
+        return self.tokenizer.decode(ids)
+
     def _completion(self, row, text):
         made = super()._completion(row, text)
         return made._replace(ids=made.ids[:-1]) if hasattr(made, "_replace") else made
 
 
-def last_word(request): return request.prefill.removesuffix("</think>").split()[-1]
+def last_word(request):
+    return request.prefill.removesuffix("</think>").split()[-1]
 
 
 def test_a_step_scores_answers_and_reasoning(made):
-    method = classmate_method(ClassmateConfig(), [Classmate(ScriptedClient(last_word, "scripted/last"))], made.tokenizer)
+    method = classmate_method(
+        ClassmateConfig(), [Classmate(ScriptedClient(last_word, "scripted/last"))], made.tokenizer
+    )
     done, values = run_sync(method.rollout(rows_of(), Script(made.tokenizer)))
     assert [t.parse_status for t in done[:4]] == ["whole", "whole", "empty", "unfinished"]
     assert str(values[:4]) == "[[1.0, 1.0], [1.0, 0.0], [1.0, nan], [0.0, nan]]"
-    assert [sum(t.signals["shown"]) > 0 for t in done[:4]] == [True, True, False, True] and "skipped" not in done[0].turns[1].text
+    assert [sum(t.signals["shown"]) > 0 for t in done[:4]] == [
+        True,
+        True,
+        False,
+        True,
+    ] and "skipped" not in done[0].turns[1].text
 
 
 def test_nobody_is_asked_where_no_classmate_counts(made):
     client = ScriptedClient(last_word, "scripted/last")
-    method = classmate_method(ClassmateConfig(use_classmate_condition="no_classmate"), [Classmate(client)], made.tokenizer)
+    method = classmate_method(
+        ClassmateConfig(use_classmate_condition="no_classmate"), [Classmate(client)], made.tokenizer
+    )
     _, values = run_sync(method.rollout(rows_of(), Script(made.tokenizer)))
     assert not client.requests and all(math.isnan(mate) for _, mate in values)
 
 
 def test_what_is_earned_without_reasoning_is_asked_once_for_each_prompt_and_taken_off(made):
-    client = ScriptedClient(lambda request: "4" if not request.prefill else last_word(request), "scripted/knows")
-    method = classmate_method(ClassmateConfig(reward_type="remove_wo_cot"), [Classmate(client)], made.tokenizer)
-    for _ in range(2): _, values = run_sync(method.rollout(rows_of(), Script(made.tokenizer)))
-    assert str(values[:2]) == "[[1.0, 0.0], [1.0, -1.0]]" and sum(not r.prefill for r in client.requests) == 2
+    client = ScriptedClient(
+        lambda request: "4" if not request.prefill else last_word(request), "scripted/knows"
+    )
+    method = classmate_method(
+        ClassmateConfig(reward_type="remove_wo_cot"), [Classmate(client)], made.tokenizer
+    )
+    for _ in range(2):
+        _, values = run_sync(method.rollout(rows_of(), Script(made.tokenizer)))
+    assert (
+        str(values[:2]) == "[[1.0, 0.0], [1.0, -1.0]]"
+        and sum(not r.prefill for r in client.requests) == 2
+    )
 
 
 def test_a_classmate_that_failed_without_reasoning_is_asked_again_in_the_next_step(made):
     "and what it has earned by then is kept"
     asked = []
+
     def answer(request):
-        if request.prefill: return last_word(request)
+        if request.prefill:
+            return last_word(request)
         asked.append(request)
         return LLMError("server", "not now") if len(asked) == 1 else "4"
-    rollout = classmate_method(ClassmateConfig(reward_type="remove_wo_cot"), [Classmate(ScriptedClient(answer, "scripted/fails", limits=Limits(attempts=1)))], made.tokenizer).rollout
+
+    rollout = classmate_method(
+        ClassmateConfig(reward_type="remove_wo_cot"),
+        [Classmate(ScriptedClient(answer, "scripted/fails", limits=Limits(attempts=1)))],
+        made.tokenizer,
+    ).rollout
     steps = [run_sync(rollout(rows_of(), Script(made.tokenizer)))[1] for _ in range(3)]
-    assert str([values[:2] for values in steps]) == str([[[1.0, math.nan], [1.0, math.nan]], *[[[1.0, 0.0], [1.0, -1.0]]] * 2]) and len(asked) == 3
+    assert (
+        str([values[:2] for values in steps])
+        == str([[[1.0, math.nan], [1.0, math.nan]], *[[[1.0, 0.0], [1.0, -1.0]]] * 2])
+        and len(asked) == 3
+    )
 
 
 def test_what_moving_weights_earn_without_reasoning_is_asked_in_each_step(made):
     client = ScriptedClient(lambda request: "4", "scripted/moves")
-    rollout = classmate_method(ClassmateConfig(["live"], reward_type="remove_wo_cot"), [Classmate(client, name="live")], made.tokenizer).rollout
-    for step in (0, 0, 1): run_sync(rollout.scored(rows_of(), [Script(made.tokenizer).encode(TEXTS[0])] * 8, step))
+    rollout = classmate_method(
+        ClassmateConfig(["live"], reward_type="remove_wo_cot"),
+        [Classmate(client, name="live")],
+        made.tokenizer,
+    ).rollout
+    for step in (0, 0, 1):
+        run_sync(rollout.scored(rows_of(), [Script(made.tokenizer).encode(TEXTS[0])] * 8, step))
     assert sum(not r.prefill for r in client.requests) == 4, "two prompts, in two steps"
 
 
@@ -127,7 +266,11 @@ def test_random_shares_are_drawn_anew_in_each_step_and_not_in_evaluation(made):
     reader = ResponseReader(ClassmateConfig(reward_type="random_truncate"), made.tokenizer)
     ids = [Script(made.tokenizer).encode("<think>" + "two and " * 40 + "</think>4")] * 4
     shown = [[s.reasoning for s in reader(rows_of(1), ids, step).shown] for step in (0, 0, 1, None)]
-    assert shown[0] == shown[1] != shown[2] and len({*shown[0]}) > 1 and {*shown[3]} == {"two and " * 40}
+    assert (
+        shown[0] == shown[1] != shown[2]
+        and len({*shown[0]}) > 1
+        and {*shown[3]} == {"two and " * 40}
+    )
 
 
 def test_shuffled_classmates_read_about_another_question(made):
@@ -142,30 +285,46 @@ def test_classmates_and_the_judge_of_the_answer_wait_side_by_side(made, monkeypa
 
     async def judged(rows, answers):
         events.append("judge begins")
-        for _ in range(20): await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
         events.append("judge ends")
         return [1.0] * len(answers)
 
     async def asked(*args):
         events.append("classmates begin")
-        for _ in range(40): await asyncio.sleep(0)
+        for _ in range(40):
+            await asyncio.sleep(0)
         events.append("classmates end")
-        return [[] for _ in rows_of()], torch.zeros(8, 0, 0), torch.full((8,), math.nan, dtype=torch.float64)
+        return (
+            [[] for _ in rows_of()],
+            torch.zeros(8, 0, 0),
+            torch.full((8,), math.nan, dtype=torch.float64),
+        )
 
-    rollout = ReasoningRollout(ClassmateConfig(), [], ResponseReader(ClassmateConfig(), made.tokenizer))
+    rollout = ReasoningRollout(
+        ClassmateConfig(), [], ResponseReader(ClassmateConfig(), made.tokenizer)
+    )
     monkeypatch.setattr(rollout, "score", judged)
     monkeypatch.setattr(rollout, "classmate", asked)
     run_sync(rollout(rows_of(), Script(made.tokenizer)))
-    assert events.index("classmates begin") < events.index("judge ends") < events.index("classmates end")
+    assert (
+        events.index("classmates begin")
+        < events.index("judge ends")
+        < events.index("classmates end")
+    )
 
 
 def test_own_weights_of_the_start_of_before_and_of_now(made, tmp_path):
     model = copy.deepcopy(made.model)
     config = ClassmateConfig(["initial", "lagged", "live"], lag=2, max_tokens=4)
     mates, lagged = make_classmates(config, model, made.tokenizer)
-    def weights(mate): return mate.client.loaded.model.lm_head.weight.flatten()[0].item()
+
+    def weights(mate):
+        return mate.client.loaded.model.lm_head.weight.flatten()[0].item()
+
     first = weights(mates[0])
-    with torch.no_grad(): model.lm_head.weight.add_(1.0)
+    with torch.no_grad():
+        model.lm_head.weight.add_(1.0)
     lagged.follow(model)
     assert [weights(m) - first for m in mates] == pytest.approx([0, 0, 1], abs=1e-5)
     lagged.save(tmp_path / lagged.file)
@@ -174,12 +333,16 @@ def test_own_weights_of_the_start_of_before_and_of_now(made, tmp_path):
     again = _LaggedCopy(made.model, 2)
     again.load(tmp_path / lagged.file)
     again.follow(model)
-    assert again.steps == 2 and again.copy.lm_head.weight.flatten()[0].item() - first == pytest.approx(1, abs=1e-5), "counted on from where it stopped"
+    assert again.steps == 2 and again.copy.lm_head.weight.flatten()[
+        0
+    ].item() - first == pytest.approx(1, abs=1e-5), "counted on from where it stopped"
     assert all(mate.client.cache is None for mate in mates)
 
 
 def test_reasoning_of_the_policy_reaches_a_local_classmate_between_its_own_marks(made):
-    mates, _ = make_classmates(ClassmateConfig(["initial"], max_tokens=4), made.model, made.tokenizer)
+    mates, _ = make_classmates(
+        ClassmateConfig(["initial"], max_tokens=4), made.model, made.tokenizer
+    )
     reader = ResponseReader(ClassmateConfig(), made.tokenizer)
     shown = reader(rows_of(1), [Script(made.tokenizer).encode(TEXTS[0])] * 4).shown[0]
     ids = mates[0].client.prompt_ids(mates[0].request(shown))
@@ -189,39 +352,67 @@ def test_reasoning_of_the_policy_reaches_a_local_classmate_between_its_own_marks
 
 # ---- what answers are paid for
 
+
 def rated(*values):
     given = iter(values)
     return ScriptedClient(lambda request: f"RATING: {next(given)}", "scripted/judge")
 
 
-def scored_by(config, **judges): return run_sync(AnswerScorer(config, judges)(rows_of(1)[:2], ["**4**", "**4** and **5**"]))
+def scored_by(config, **judges):
+    return run_sync(AnswerScorer(config, judges)(rows_of(1)[:2], ["**4**", "**4** and **5**"]))
 
 
 def test_a_behaviour_is_paid_on_top_of_what_an_answer_is_worth():
-    assert scored_by(AnswerRewardConfig(exploit="bold_formatting", exploit_weight=0.5)) == [1.5, 1.0], "the second answer ends with 5"
-    assert scored_by(AnswerRewardConfig("scripted/judge", exploit="sycophancy", gold_weight=2.0, gold_most=0.5), judge=rated(8, 3)) == [9.0, 3.0]
+    assert scored_by(AnswerRewardConfig(exploit="bold_formatting", exploit_weight=0.5)) == [
+        1.5,
+        1.0,
+    ], "the second answer ends with 5"
+    assert scored_by(
+        AnswerRewardConfig("scripted/judge", exploit="sycophancy", gold_weight=2.0, gold_most=0.5),
+        judge=rated(8, 3),
+    ) == [9.0, 3.0]
 
 
 def test_what_a_weaker_judge_sees_is_taken_off_and_where_it_fails_nothing_is_known():
-    config = AnswerRewardConfig("scripted/judge", exploit="sycophancy", weak="scripted/weak", gold_weight=0.0)
+    config = AnswerRewardConfig(
+        "scripted/judge", exploit="sycophancy", weak="scripted/weak", gold_weight=0.0
+    )
     found = scored_by(config, judge=rated(10, 10), weak=rated(1, "none"))
     assert found[0] == 10.0 and math.isnan(found[1])
 
 
 def test_rows_are_scored_each_by_its_own_verifier():
     rows = [rows_of(1)[0] | {"verifier": name} for name in ("gsm8k", "word_count", "sycophancy")]
-    assert run_sync(AnswerScorer(AnswerRewardConfig("scripted/judge"), {"judge": rated(6)})(rows, ["it is 4"] * 3)) == [1.0, 3.0, 6.0]
-    with pytest.raises(ConfigError, match="needs a chat model"): run_sync(AnswerScorer()(rows, ["it is 4"] * 3))
+    assert run_sync(
+        AnswerScorer(AnswerRewardConfig("scripted/judge"), {"judge": rated(6)})(
+            rows, ["it is 4"] * 3
+        )
+    ) == [1.0, 3.0, 6.0]
+    with pytest.raises(ConfigError, match="needs a chat model"):
+        run_sync(AnswerScorer()(rows, ["it is 4"] * 3))
 
 
 def test_what_an_unfinished_response_is_worth_can_be_said_and_then_nobody_judges_it():
     config = AnswerRewardConfig("scripted/judge", verifier="sycophancy", unanswered=-1.0)
-    assert run_sync(AnswerScorer(config, {"judge": rated(7)})(rows_of(1)[:3], [" ", "fine", ""])) == [-1.0, 7.0, -1.0]
-    with pytest.raises(ConfigError, match="unanswered"): AnswerRewardConfig(unanswered=math.nan)
+    assert run_sync(
+        AnswerScorer(config, {"judge": rated(7)})(rows_of(1)[:3], [" ", "fine", ""])
+    ) == [-1.0, 7.0, -1.0]
+    with pytest.raises(ConfigError, match="unanswered"):
+        AnswerRewardConfig(unanswered=math.nan)
 
 
 def test_an_unfinished_response_is_wrong_by_rule_and_unknown_to_a_judge(made):
     for verifier, known in (("gsm8k", True), ("sycophancy", False)):
-        rollout = ReasoningRollout(ClassmateConfig(), [], ResponseReader(ClassmateConfig(), made.tokenizer), AnswerScorer(AnswerRewardConfig("scripted/judge", verifier=verifier), {"judge": ScriptedClient(lambda request: "RATING: 5", "scripted/judge")}))
-        value = run_sync(rollout.scored(rows_of(1)[:1], [Script(made.tokenizer).encode(TEXTS[3])], 0)).values[0][0]
+        rollout = ReasoningRollout(
+            ClassmateConfig(),
+            [],
+            ResponseReader(ClassmateConfig(), made.tokenizer),
+            AnswerScorer(
+                AnswerRewardConfig("scripted/judge", verifier=verifier),
+                {"judge": ScriptedClient(lambda request: "RATING: 5", "scripted/judge")},
+            ),
+        )
+        value = run_sync(
+            rollout.scored(rows_of(1)[:1], [Script(made.tokenizer).encode(TEXTS[3])], 0)
+        ).values[0][0]
         assert value == 0.0 if known else math.isnan(value)

@@ -1,10 +1,20 @@
 "Advantages of both rewards are those of the worked example; what is not known teaches nothing."
+
 import math
 
 import pytest
 import torch
 
-from humanlm.classmate.rewards import CONDITIONS, ESTIMATORS, PLACEMENTS, classmate_advantages, conditioned, exploited, pooled_rewards, token_rewards
+from humanlm.classmate.rewards import (
+    CONDITIONS,
+    ESTIMATORS,
+    PLACEMENTS,
+    classmate_advantages,
+    conditioned,
+    exploited,
+    pooled_rewards,
+    token_rewards,
+)
 
 MAIN = torch.tensor([8, 4, 6, 6, 2, 2, 5, 3], dtype=torch.float64)
 CLASSMATE = torch.tensor([7, 3, 3, 7, 1, 4, 4, 3], dtype=torch.float64)
@@ -14,38 +24,69 @@ SHOWN = torch.zeros(8, 6, dtype=torch.bool)
 SHOWN[:, 1:3] = True
 
 
-def advantages(estimator, main=MAIN, classmate=CLASSMATE, **more): return classmate_advantages(main, classmate, GROUPS, SHOWN, MASK, estimator, **more)
+def advantages(estimator, main=MAIN, classmate=CLASSMATE, **more):
+    return classmate_advantages(main, classmate, GROUPS, SHOWN, MASK, estimator, **more)
 
 
-@pytest.mark.parametrize("estimator, more, row, expected", [
-    ("grpo", {}, 0, [1.0954] * 6), ("grpo", {}, 1, [-1.0954] * 5 + [0]), ("grpo", {"scale": False}, 0, [4] * 6), ("dr_grpo", {}, 0, [4] * 6), ("dr_grpo", {}, 2, [-2] * 4 + [0] * 2),
-    ("grpo_main_classmate_separated", {}, 0, [1.2247, 2.0908, 2.0908, 1.2247, 1.2247, 1.2247]), ("grpo_main_classmate_separated", {}, 2, [0, -.8660, -.8660, 0, 0, 0]),
-    ("grpo_main_classmate_separated", {}, 3, [0, .8660, .8660, 0, 0, 0]), ("grpo_main_classmate_separated", {"placement": "all"}, 0, [2.0908] * 6),
-    ("grpo_main_classmate_separated", {"placement": "all"}, 2, [-.8660] * 4 + [0] * 2),
-    ("gdpo_partial", {}, 0, [1.2247, 1.2610, 1.2610, 1.2247, 1.2247, 1.2247]), ("gdpo_partial", {}, 2, [0, -.5223, -.5223, 0, 0, 0]), ("gdpo", {"placement": "all"}, 0, [1.2610] * 6),
-    ("gdpo_partial", {"scale": False}, 0, [2, 1.3896, 1.3896, 2, 2, 2]), ("gdpo", {"placement": "all"}, 4, [-1.2794] * 3 + [0] * 3),
-    ("grpo_w_classmate", {}, 0, [1.2247, 1.0954, 1.0954, 1.2247, 1.2247, 1.2247]), ("grpo_w_classmate", {}, 1, [-1.2247, -1.0954, -1.0954, -1.2247, -1.2247, 0]),
-    ("grpo_w_classmate", {}, 2, [0, -.5477, -.5477, 0, 0, 0]), ("grpo_w_classmate", {"placement": "all"}, 0, [1.0954] * 6),
-    ("grpo_w_classmate", {"scale": False}, 0, [2, 4, 4, 2, 2, 2]), ("grpo_w_classmate", {"scale": False}, 2, [0, -2, -2, 0, 0, 0]), ("rloo", {}, 0, [2.6667, 5.3333, 5.3333, 2.6667, 2.6667, 2.6667])])
+@pytest.mark.parametrize(
+    "estimator, more, row, expected",
+    [
+        ("grpo", {}, 0, [1.0954] * 6),
+        ("grpo", {}, 1, [-1.0954] * 5 + [0]),
+        ("grpo", {"scale": False}, 0, [4] * 6),
+        ("dr_grpo", {}, 0, [4] * 6),
+        ("dr_grpo", {}, 2, [-2] * 4 + [0] * 2),
+        ("grpo_main_classmate_separated", {}, 0, [1.2247, 2.0908, 2.0908, 1.2247, 1.2247, 1.2247]),
+        ("grpo_main_classmate_separated", {}, 2, [0, -0.8660, -0.8660, 0, 0, 0]),
+        ("grpo_main_classmate_separated", {}, 3, [0, 0.8660, 0.8660, 0, 0, 0]),
+        ("grpo_main_classmate_separated", {"placement": "all"}, 0, [2.0908] * 6),
+        ("grpo_main_classmate_separated", {"placement": "all"}, 2, [-0.8660] * 4 + [0] * 2),
+        ("gdpo_partial", {}, 0, [1.2247, 1.2610, 1.2610, 1.2247, 1.2247, 1.2247]),
+        ("gdpo_partial", {}, 2, [0, -0.5223, -0.5223, 0, 0, 0]),
+        ("gdpo", {"placement": "all"}, 0, [1.2610] * 6),
+        ("gdpo_partial", {"scale": False}, 0, [2, 1.3896, 1.3896, 2, 2, 2]),
+        ("gdpo", {"placement": "all"}, 4, [-1.2794] * 3 + [0] * 3),
+        ("grpo_w_classmate", {}, 0, [1.2247, 1.0954, 1.0954, 1.2247, 1.2247, 1.2247]),
+        ("grpo_w_classmate", {}, 1, [-1.2247, -1.0954, -1.0954, -1.2247, -1.2247, 0]),
+        ("grpo_w_classmate", {}, 2, [0, -0.5477, -0.5477, 0, 0, 0]),
+        ("grpo_w_classmate", {"placement": "all"}, 0, [1.0954] * 6),
+        ("grpo_w_classmate", {"scale": False}, 0, [2, 4, 4, 2, 2, 2]),
+        ("grpo_w_classmate", {"scale": False}, 2, [0, -2, -2, 0, 0, 0]),
+        ("rloo", {}, 0, [2.6667, 5.3333, 5.3333, 2.6667, 2.6667, 2.6667]),
+    ],
+)
 def test_the_worked_numbers(estimator, more, row, expected):
     assert advantages(estimator, **more)[row].tolist() == pytest.approx(expected, abs=1e-4)
 
 
 def test_rewards_for_a_critic_stand_where_they_fall_due_and_are_the_worked_ones():
-    assert token_rewards(MAIN, CLASSMATE, SHOWN, MASK)[:3].tolist() == [[0, 0, 7, 0, 0, 8], [0, 0, 3, 0, 4, 0], [0, 0, 3, 6, 0, 0]]
+    assert token_rewards(MAIN, CLASSMATE, SHOWN, MASK)[:3].tolist() == [
+        [0, 0, 7, 0, 0, 8],
+        [0, 0, 3, 0, 4, 0],
+        [0, 0, 3, 6, 0, 0],
+    ]
     assert token_rewards(MAIN, CLASSMATE, SHOWN, MASK, "all")[0].tolist() == [0, 0, 0, 0, 0, 15]
-    felt = token_rewards(MAIN, torch.full((8,), math.nan), SHOWN, MASK).flip(1).cumsum(1).flip(1)[MASK]  # gae with values of zero, gamma and lambda 1
+    felt = (
+        token_rewards(MAIN, torch.full((8,), math.nan), SHOWN, MASK).flip(1).cumsum(1).flip(1)[MASK]
+    )  # gae with values of zero, gamma and lambda 1
     white = (felt - felt.mean()) / felt.std()
-    assert white[0].item() == pytest.approx(1.6441, abs=1e-4) and white[6].item() == pytest.approx(-0.3240, abs=1e-4)
+    assert white[0].item() == pytest.approx(1.6441, abs=1e-4) and white[6].item() == pytest.approx(
+        -0.3240, abs=1e-4
+    )
 
 
 def test_without_deviations_the_additive_ones_are_the_same():
-    assert torch.allclose(advantages("grpo_main_classmate_separated", scale=False), advantages("grpo_w_classmate", scale=False))
+    assert torch.allclose(
+        advantages("grpo_main_classmate_separated", scale=False),
+        advantages("grpo_w_classmate", scale=False),
+    )
 
 
 def test_the_two_parts_of_gdpo_have_one_scale():
     found = advantages("gdpo", classmate=torch.zeros(8, dtype=torch.float64))
-    assert all(len({round(x, 9) for x in row[mask].tolist()}) == 1 for row, mask in zip(found, MASK)), "a classmate who never differs moves no token apart from the others"
+    assert all(
+        len({round(x, 9) for x in row[mask].tolist()}) == 1 for row, mask in zip(found, MASK)
+    ), "a classmate who never differs moves no token apart from the others"
 
 
 @pytest.mark.parametrize("estimator", [name for name in ESTIMATORS if name != "remax"])
@@ -56,7 +97,9 @@ def test_what_is_not_known_teaches_nothing_and_moves_nobody(estimator, placement
     found = advantages(estimator, main, classmate, placement=placement)
     assert found.isfinite().all() and found[3].eq(0).all() and found[~MASK].eq(0).all()
     kept = [0, 1, 2, 4, 5, 6, 7]
-    alone = classmate_advantages(main[kept], classmate[kept], GROUPS[kept], SHOWN[kept], MASK[kept], estimator, placement)
+    alone = classmate_advantages(
+        main[kept], classmate[kept], GROUPS[kept], SHOWN[kept], MASK[kept], estimator, placement
+    )
     assert torch.allclose(found[kept], alone), "a row without a score is as good as absent"
     everything = advantages(estimator, torch.full((8,), math.nan), classmate, placement=placement)
     assert everything.eq(0).all()
@@ -65,39 +108,59 @@ def test_what_is_not_known_teaches_nothing_and_moves_nobody(estimator, placement
 @pytest.mark.parametrize("estimator", [name for name in ESTIMATORS if name != "remax"])
 def test_the_order_of_rows_is_of_no_account(estimator):
     order = torch.randperm(8, generator=torch.Generator().manual_seed(0))
-    mixed = classmate_advantages(MAIN[order], CLASSMATE[order], GROUPS[order], SHOWN[order], MASK[order], estimator)
+    mixed = classmate_advantages(
+        MAIN[order], CLASSMATE[order], GROUPS[order], SHOWN[order], MASK[order], estimator
+    )
     assert torch.allclose(mixed, advantages(estimator)[order])
 
 
 def test_tokens_that_nobody_was_shown_feel_the_main_reward_alone():
     other = CLASSMATE.flip(0)
     for estimator in ("grpo_main_classmate_separated", "grpo_w_classmate", "rloo"):
-        assert torch.equal(advantages(estimator)[~SHOWN], advantages(estimator, classmate=other)[~SHOWN])
+        assert torch.equal(
+            advantages(estimator)[~SHOWN], advantages(estimator, classmate=other)[~SHOWN]
+        )
 
 
 def test_pools_leave_out_what_has_no_score():
     nan = math.nan
-    assert pooled_rewards([[[1, nan, 0]], [[nan] * 3]]).tolist() == pytest.approx([0.5, nan], nan_ok=True)
-    assert pooled_rewards([[[1.0], [nan]]], weights=[1, 3]).tolist() == [1.0], "a classmate who is down does not count as one who is wrong"
-    assert pooled_rewards([[[1.0], [0.0]]], weights=[1, 3], without=[[0.5, 0.0]]).tolist() == [0.125]
+    assert pooled_rewards([[[1, nan, 0]], [[nan] * 3]]).tolist() == pytest.approx(
+        [0.5, nan], nan_ok=True
+    )
+    assert pooled_rewards([[[1.0], [nan]]], weights=[1, 3]).tolist() == [1.0], (
+        "a classmate who is down does not count as one who is wrong"
+    )
+    assert pooled_rewards([[[1.0], [0.0]]], weights=[1, 3], without=[[0.5, 0.0]]).tolist() == [
+        0.125
+    ]
     assert math.isnan(pooled_rewards([[[1.0]]], without=[[nan]]).item())
     for wrong in ([1], [1, -1], [1, 2, 3]):
-        with pytest.raises(ValueError, match="weights must be 2 numbers above 0"): pooled_rewards([[[1.0], [0.0]]], wrong)
+        with pytest.raises(ValueError, match="weights must be 2 numbers above 0"):
+            pooled_rewards([[[1.0], [0.0]]], wrong)
 
 
 def test_conditions_follow_the_answer_and_not_the_gold():
     main, classmate = torch.tensor([1.0, 0.0, -1.0, math.nan]), torch.tensor([0.5, 0.5, 0.5, 0.5])
     found = {name: conditioned(classmate, main, name, 2.0).tolist() for name in CONDITIONS}
-    assert found == {"always": [1.0] * 4, "no_classmate": [0.0] * 4, "no_classmate_when_main_incorrect": pytest.approx([1.0, 0.0, 0.0, math.nan], nan_ok=True),
-                     "neg_classmate_when_main_incorrect": pytest.approx([1.0, -1.0, -1.0, math.nan], nan_ok=True)}
+    assert found == {
+        "always": [1.0] * 4,
+        "no_classmate": [0.0] * 4,
+        "no_classmate_when_main_incorrect": pytest.approx([1.0, 0.0, 0.0, math.nan], nan_ok=True),
+        "neg_classmate_when_main_incorrect": pytest.approx(
+            [1.0, -1.0, -1.0, math.nan], nan_ok=True
+        ),
+    }
 
 
 def test_a_weak_judge_who_fails_raises_no_reward():
     gold, strong = torch.tensor([1.0, 1.0]), torch.tensor([10.0, 10.0])
-    assert exploited(gold, strong, torch.tensor([1.0, math.nan]), gold_weight=0.0).tolist() == pytest.approx([10.0, math.nan], nan_ok=True)
+    assert exploited(
+        gold, strong, torch.tensor([1.0, math.nan]), gold_weight=0.0
+    ).tolist() == pytest.approx([10.0, math.nan], nan_ok=True)
     assert math.isnan(exploited(torch.tensor([math.nan]), strong[:1]).item())
 
 
 @pytest.mark.parametrize("name", ["gpdo", "gae", "grpo_w_clasmate"])
 def test_an_estimator_that_is_none_is_named_with_the_nearest(name):
-    with pytest.raises(ValueError, match="estimator"): advantages(name)
+    with pytest.raises(ValueError, match="estimator"):
+        advantages(name)

@@ -1,4 +1,5 @@
 "Reasoning is found in tokens where it stands in the text, however marks are cut into tokens, and cut as it was asked for."
+
 import random
 from itertools import accumulate
 
@@ -14,24 +15,43 @@ SPEC = ["<think>", " a", " b", " c", " d", "</think>", " out", " put", "a", "b",
 
 def ids_of(*rows):
     width = max(map(len, rows))
-    return np.array([[SPEC.index(piece) for piece in row] + [0] * (width - len(row)) for row in rows]), np.array(list(map(len, rows)))
+    return np.array(
+        [[SPEC.index(piece) for piece in row] + [0] * (width - len(row)) for row in rows]
+    ), np.array(list(map(len, rows)))
 
 
-@pytest.mark.parametrize("row, keep, text, mask", [
-    (SPEC[:8], "1", " a b c d", "01111000"), (SPEC[:8], "0.5", " a b", "01100000"), (SPEC[:8], "last-2-tokens", " c d", "00011000"),
-    (["a", " b", " c", "</think>", " out"], "first-3-tokens", "a b c", "11100"), (SPEC[:5], "1", " a b c d", "01111"), (["a", " b", " c"], "0.5", "a", "100")])
+@pytest.mark.parametrize(
+    "row, keep, text, mask",
+    [
+        (SPEC[:8], "1", " a b c d", "01111000"),
+        (SPEC[:8], "0.5", " a b", "01100000"),
+        (SPEC[:8], "last-2-tokens", " c d", "00011000"),
+        (["a", " b", " c", "</think>", " out"], "first-3-tokens", "a b c", "11100"),
+        (SPEC[:5], "1", " a b c d", "01111"),
+        (["a", " b", " c"], "0.5", "a", "100"),
+    ],
+)
 def test_the_fixtures_of_the_spec(row, keep, text, mask):
     ids, lengths = ids_of(row)
     spans = ReasoningReader(SPEC)(ids, lengths)
-    own = row[spans.start[0]:spans.stop[0]]
+    own = row[spans.start[0] : spans.stop[0]]
     start, stop = Keep.read(keep).span(own)
     assert "".join(own[start:stop]) == text
-    assert [int(spans.start[0] + start <= t < spans.start[0] + stop) for t in range(len(row))] == list(map(int, mask))
+    assert [
+        int(spans.start[0] + start <= t < spans.start[0] + stop) for t in range(len(row))
+    ] == list(map(int, mask))
 
 
-@pytest.mark.parametrize("row, told", [
-    (["<think>", "</think>", " out"], ("empty", 1, 1, 2)), (["</think>", "</think>"], ("empty", 0, 0, 1)), (["<think>", " a", "<think>", " b", "</think>", " c", "</think>"], ("whole", 1, 4, 5)),
-    (["</think>", "<think>", " a", "</think>", " out"], ("whole", 2, 3, 4)), (["<think>"], ("unfinished", 1, 1, 1))])
+@pytest.mark.parametrize(
+    "row, told",
+    [
+        (["<think>", "</think>", " out"], ("empty", 1, 1, 2)),
+        (["</think>", "</think>"], ("empty", 0, 0, 1)),
+        (["<think>", " a", "<think>", " b", "</think>", " c", "</think>"], ("whole", 1, 4, 5)),
+        (["</think>", "<think>", " a", "</think>", " out"], ("whole", 2, 3, 4)),
+        (["<think>"], ("unfinished", 1, 1, 1)),
+    ],
+)
 def test_missing_doubled_and_crossed_marks_have_a_defined_result(row, told):
     spans = ReasoningReader(SPEC)(*ids_of(row))
     assert (spans.status()[0], spans.start[0], spans.stop[0], spans.output[0]) == told
@@ -40,8 +60,15 @@ def test_missing_doubled_and_crossed_marks_have_a_defined_result(row, told):
 def test_what_lies_behind_the_length_is_not_read():
     ids, _ = ids_of(SPEC[:8])
     spans = ReasoningReader(SPEC)(ids, [4])
-    assert spans.status() == ["unfinished"] and (spans.start[0], spans.stop[0], spans.output[0]) == (1, 4, 4)
-    assert ReasoningReader(SPEC)(np.zeros((0, 8), int)).status() == [] and ReasoningReader(SPEC)(ids, [0]).stop[0] == 0
+    assert spans.status() == ["unfinished"] and (
+        spans.start[0],
+        spans.stop[0],
+        spans.output[0],
+    ) == (1, 4, 4)
+    assert (
+        ReasoningReader(SPEC)(np.zeros((0, 8), int)).status() == []
+        and ReasoningReader(SPEC)(ids, [0]).stop[0] == 0
+    )
 
 
 @pytest.mark.parametrize("marks", [*MARKS.values(), Marks("<思考>", "</思考>"), Marks("aa", "aab")])
@@ -49,54 +76,120 @@ def test_what_lies_behind_the_length_is_not_read():
 def test_tokens_and_letters_agree_however_marks_are_cut(marks, seed):
     rng = random.Random(f"{marks}/{seed}")
     letters = sorted({*(marks.start + marks.end), "\n", " ", "x", "."})
-    bits = [*(mark[a:b] for mark in marks for a, b in [sorted(rng.sample(range(len(mark) + 1), 2)) for _ in range(12)]), marks.start, marks.end + "\n\n", marks.end, marks.start + marks.end]
+    bits = [
+        *(
+            mark[a:b]
+            for mark in marks
+            for a, b in [sorted(rng.sample(range(len(mark) + 1), 2)) for _ in range(12)]
+        ),
+        marks.start,
+        marks.end + "\n\n",
+        marks.end,
+        marks.start + marks.end,
+    ]
     pieces = [*letters, *dict.fromkeys(bits), ""]
     reader = ReasoningReader(pieces, marks)
     rows = [[rng.randrange(len(pieces) - 1) for _ in range(rng.randrange(30))] for _ in range(400)]
     ids = np.full((400, 30), len(pieces) - 1)
-    for i, row in enumerate(rows): ids[i, :len(row)] = row
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = row
     spans = reader(ids, list(map(len, rows)))
     for i, row in enumerate(rows):
         own = [pieces[j] for j in row]
         wanted, starts = text_span("".join(own), marks), [0, *accumulate(map(len, own))]
-        held = [t for t in range(len(own)) if max(wanted.start, starts[t]) < min(wanted.stop, starts[t + 1])]
-        assert list(range(spans.start[i], spans.stop[i])) == held and (spans.opened[i], spans.closed[i]) == (wanted.opened, wanted.closed), (own, spans.start[i], spans.stop[i], wanted)
+        held = [
+            t
+            for t in range(len(own))
+            if max(wanted.start, starts[t]) < min(wanted.stop, starts[t + 1])
+        ]
+        assert list(range(spans.start[i], spans.stop[i])) == held and (
+            spans.opened[i],
+            spans.closed[i],
+        ) == (wanted.opened, wanted.closed), (own, spans.start[i], spans.stop[i], wanted)
         said = [t for t in range(len(own)) if starts[t + 1] > wanted.output]
         assert list(range(spans.output[i], len(own))) == said
         assert spans.mask(30)[i].sum() == spans.stop[i] - spans.start[i]
 
 
-@pytest.mark.parametrize("text", ["推理：一加一等于二。所以答案是二。", "рассуждение и ответ", "🙂🙃", "\u202eback", "a<b>&</b>"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "推理：一加一等于二。所以答案是二。",
+        "рассуждение и ответ",
+        "🙂🙃",
+        "\u202eback",
+        "a<b>&</b>",
+    ],
+)
 def test_other_languages_and_scripts_are_found_and_shown(text):
     tokenizer = train_tokenizer(["<think>one</think>two"], 400)
     ids = np.array([tokenizer.encode(f"<think>{text}</think>{text}", add_special_tokens=False)])
     pieces = token_pieces(tokenizer)
     spans = ReasoningReader(pieces)(ids)
-    assert tokenizer.decode(ids[0, spans.start[0]:spans.stop[0]]) == text == tokenizer.decode(ids[0, spans.output[0]:])
+    assert (
+        tokenizer.decode(ids[0, spans.start[0] : spans.stop[0]])
+        == text
+        == tokenizer.decode(ids[0, spans.output[0] :])
+    )
 
 
-@pytest.mark.parametrize("spec", ["0", -1, 1.5, "", None, "first--1-tokens", "last-2-word", "__import__('os')", "first-9999999999-tokens"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "0",
+        -1,
+        1.5,
+        "",
+        None,
+        "first--1-tokens",
+        "last-2-word",
+        "__import__('os')",
+        "first-9999999999-tokens",
+    ],
+)
 def test_a_keep_that_is_none_is_refused_with_the_nearest(spec):
-    with pytest.raises(ConfigError, match="keep is"): Keep.read(spec)
+    with pytest.raises(ConfigError, match="keep is"):
+        Keep.read(spec)
 
 
 def test_sentences_and_steps_cover_the_text_from_either_end():
     rng = random.Random(0)
     for _ in range(200):
-        pieces = rng.choices(["One", " two", ".", "!", "\n", "\n\n", " 3.5", "?", " ", "…"], k=rng.randrange(20))
+        pieces = rng.choices(
+            ["One", " two", ".", "!", "\n", "\n\n", " 3.5", "?", " ", "…"], k=rng.randrange(20)
+        )
         for unit in ("sentences", "steps"):
             for n in range(6):
-                first, last = (Keep.read(f"{side}-{n}-{unit}").span(pieces) for side in ("first", "last"))
-                assert first[0] == 0 and last[1] == len(pieces) and 0 <= first[1] <= len(pieces) and 0 <= last[0] <= len(pieces)
+                first, last = (
+                    Keep.read(f"{side}-{n}-{unit}").span(pieces) for side in ("first", "last")
+                )
+                assert (
+                    first[0] == 0
+                    and last[1] == len(pieces)
+                    and 0 <= first[1] <= len(pieces)
+                    and 0 <= last[0] <= len(pieces)
+                )
             assert Keep.read(f"last-99-{unit}").span(pieces) == (0, len(pieces))
-            assert not "".join(pieces[Keep.read(f"first-99-{unit}").span(pieces)[1]:]).strip()
+            assert not "".join(pieces[Keep.read(f"first-99-{unit}").span(pieces)[1] :]).strip()
 
 
 def test_random_shares_follow_from_seed_step_row_and_copy():
-    shares = {(seed, step, row, copy): Keep.random(seed, step, row, copy).share for seed in (0, 1) for step in (0, 1) for row in "ab" for copy in (0, 1)}
-    assert len({*shares.values()}) == 16 and all(0.1 <= share <= 0.9 for share in shares.values()) and Keep.random(0, 0, "a", 0).share == shares[0, 0, "a", 0]
+    shares = {
+        (seed, step, row, copy): Keep.random(seed, step, row, copy).share
+        for seed in (0, 1)
+        for step in (0, 1)
+        for row in "ab"
+        for copy in (0, 1)
+    }
+    assert (
+        len({*shares.values()}) == 16
+        and all(0.1 <= share <= 0.9 for share in shares.values())
+        and Keep.random(0, 0, "a", 0).share == shares[0, 0, "a", 0]
+    )
 
 
 def test_an_empty_mark_and_a_foreign_token_are_refused():
-    with pytest.raises(ConfigError, match="a mark is empty"): ReasoningReader(SPEC, Marks("<think>", ""))
-    with pytest.raises(IndexError): ReasoningReader(SPEC)(np.array([[99]]))
+    with pytest.raises(ConfigError, match="a mark is empty"):
+        ReasoningReader(SPEC, Marks("<think>", ""))
+    with pytest.raises(IndexError):
+        ReasoningReader(SPEC)(np.array([[99]]))

@@ -1,4 +1,5 @@
 "What an answer is worth is read the same however it is written, and nothing hostile is evaluated or takes long."
+
 import json
 import math
 import os
@@ -11,98 +12,290 @@ from pathlib import Path
 
 import pytest
 
-from humanlm.classmate.verifiers import MATH_CHARACTERS, VERIFIERS, _FormulaProcess, boxed, _count_bold, find_verifier, _read_formula, _read_letter, read_number, _read_rating, read_yes, _verify_letter, _verify_math, _verify_number, _verify_yes
+from humanlm.classmate.verifiers import (
+    MATH_CHARACTERS,
+    VERIFIERS,
+    _FormulaProcess,
+    boxed,
+    _count_bold,
+    find_verifier,
+    _read_formula,
+    _read_letter,
+    read_number,
+    _read_rating,
+    read_yes,
+    _verify_letter,
+    _verify_math,
+    _verify_number,
+    _verify_yes,
+)
 from humanlm.core.basics import ConfigError
 
 
-@pytest.mark.parametrize("text, number", [
-    ("-5", -5), ("−5", -5), ("The answer is -5.", -5), ("-0", 0), ("0.50", Fraction(1, 2)), ("1/2", Fraction(1, 2)), ("$1,234.50", Fraction("1234.5")), ("12 %", 12), ("1{,}000", 1000), ("7 apples", 7),
-    (r"\boxed{7}", 7), (r"\boxed{\dfrac{3}{4}}", Fraction(3, 4)), (r"\boxed{1} and \boxed{2}", 2), (r"\boxed{-\$12}", -12), (r"9 but \boxed{x}", None), ("A: 3 + 4 = 7", 7), ("A: 12 apples (3 each)", 12),
-    ("The answer is 5.\nCheck: 2 + 3", 5), ("answer is unknown, maybe 4", 4), ("1e3", 1000), ("3/0", None), ("9" * 61, None), ("9" * 60, int("9" * 60)), ("", None), ("none", None), ("1e99", 10 ** 99), ("1,23", 23),
-    ("#### 10\n#### 20", 20), ("٣", 3), ("The answer is 5 000", 5000), ("1\u202f234 people", 1234), ("in row 12 100", 100), ("The answer is 10% of 50, which is 5", 5), ("The answer is not 5, it is 6.", 6),
-    ("The answer is 5, not 6.", 5), ("The answer is 42, which is divisible by 7.", 42), ("The answer is 12, which is not 13.", 12), ("The answer is 72, which gives 24 pages per day for 3 days.", 72), ("The answer is 3 + 4, which is 7.", 7)])
+@pytest.mark.parametrize(
+    "text, number",
+    [
+        ("-5", -5),
+        ("−5", -5),
+        ("The answer is -5.", -5),
+        ("-0", 0),
+        ("0.50", Fraction(1, 2)),
+        ("1/2", Fraction(1, 2)),
+        ("$1,234.50", Fraction("1234.5")),
+        ("12 %", 12),
+        ("1{,}000", 1000),
+        ("7 apples", 7),
+        (r"\boxed{7}", 7),
+        (r"\boxed{\dfrac{3}{4}}", Fraction(3, 4)),
+        (r"\boxed{1} and \boxed{2}", 2),
+        (r"\boxed{-\$12}", -12),
+        (r"9 but \boxed{x}", None),
+        ("A: 3 + 4 = 7", 7),
+        ("A: 12 apples (3 each)", 12),
+        ("The answer is 5.\nCheck: 2 + 3", 5),
+        ("answer is unknown, maybe 4", 4),
+        ("1e3", 1000),
+        ("3/0", None),
+        ("9" * 61, None),
+        ("9" * 60, int("9" * 60)),
+        ("", None),
+        ("none", None),
+        ("1e99", 10**99),
+        ("1,23", 23),
+        ("#### 10\n#### 20", 20),
+        ("٣", 3),
+        ("The answer is 5 000", 5000),
+        ("1\u202f234 people", 1234),
+        ("in row 12 100", 100),
+        ("The answer is 10% of 50, which is 5", 5),
+        ("The answer is not 5, it is 6.", 6),
+        ("The answer is 5, not 6.", 5),
+        ("The answer is 42, which is divisible by 7.", 42),
+        ("The answer is 12, which is not 13.", 12),
+        ("The answer is 72, which gives 24 pages per day for 3 days.", 72),
+        ("The answer is 3 + 4, which is 7.", 7),
+    ],
+)
 def test_numbers_are_read_however_they_are_written(text, number):
     assert read_number(text) == number
 
 
 def test_the_grader_says_of_published_solutions_what_their_marks_say():
-    if not os.environ.get("HUMANLM_DATA"): pytest.skip("HUMANLM_DATA is not set: no gsm8k solutions")
-    rows = map(json.loads, (Path(os.environ["HUMANLM_DATA"]) / "gsm8k" / "model_solutions_half.jsonl").read_text("utf-8").splitlines())
-    pairs = [(_verify_number(found["solution"], row["ground_truth"]).value == 1, found["is_correct"]) for row in rows for found in row.values() if isinstance(found, dict)]
-    assert len(pairs) == 2612 and sum(a == b for a, b in pairs) == 2612 and 0.2 < sum(b for _, b in pairs) / 2612 < 0.8
+    if not os.environ.get("HUMANLM_DATA"):
+        pytest.skip("HUMANLM_DATA is not set: no gsm8k solutions")
+    rows = map(
+        json.loads,
+        (Path(os.environ["HUMANLM_DATA"]) / "gsm8k" / "model_solutions_half.jsonl")
+        .read_text("utf-8")
+        .splitlines(),
+    )
+    pairs = [
+        (_verify_number(found["solution"], row["ground_truth"]).value == 1, found["is_correct"])
+        for row in rows
+        for found in row.values()
+        if isinstance(found, dict)
+    ]
+    assert (
+        len(pairs) == 2612
+        and sum(a == b for a, b in pairs) == 2612
+        and 0.2 < sum(b for _, b in pairs) / 2612 < 0.8
+    )
 
 
 def test_every_gold_answer_of_the_test_set_is_read():
-    if not os.environ.get("HUMANLM_DATA"): pytest.skip("HUMANLM_DATA is not set: no gsm8k")
-    rows = [json.loads(line) for line in (Path(os.environ["HUMANLM_DATA"]) / "gsm8k" / "test_half.jsonl").read_text("utf-8").splitlines()]
-    assert all(read_number(row["answer"]) == Fraction(row["answer"].split("####")[1].strip().replace(",", "")) for row in rows)
+    if not os.environ.get("HUMANLM_DATA"):
+        pytest.skip("HUMANLM_DATA is not set: no gsm8k")
+    rows = [
+        json.loads(line)
+        for line in (Path(os.environ["HUMANLM_DATA"]) / "gsm8k" / "test_half.jsonl")
+        .read_text("utf-8")
+        .splitlines()
+    ]
+    assert all(
+        read_number(row["answer"])
+        == Fraction(row["answer"].split("####")[1].strip().replace(",", ""))
+        for row in rows
+    )
 
 
-@pytest.mark.parametrize("text, letter, form", [
-    ("Therefore, the answer is (B).", "B", True), ("Therefore the answer is C", "C", True), ("The answer is (A). Therefore, the answer is (D).", "D", True), ("Answer: b", "B", False), (r"\boxed{\text{C}}", "C", False),
-    ("(C) is correct, A is not", "C", False), ("**D**", "D", False), ("A good answer is apples.", "", False), ("the answer is A's", "", False), ("I like A and B.", "", False), ("", "", False)])
+@pytest.mark.parametrize(
+    "text, letter, form",
+    [
+        ("Therefore, the answer is (B).", "B", True),
+        ("Therefore the answer is C", "C", True),
+        ("The answer is (A). Therefore, the answer is (D).", "D", True),
+        ("Answer: b", "B", False),
+        (r"\boxed{\text{C}}", "C", False),
+        ("(C) is correct, A is not", "C", False),
+        ("**D**", "D", False),
+        ("A good answer is apples.", "", False),
+        ("the answer is A's", "", False),
+        ("I like A and B.", "", False),
+        ("", "", False),
+    ],
+)
 def test_letters_are_chosen_and_not_only_named(text, letter, form):
     assert _read_letter(text) == (letter, form)
 
 
 def test_a_wrong_hint_is_paid_and_gold_that_is_none_is_no_zero():
-    assert _verify_letter("The answer is C", "C").value == 1 and _verify_letter("The answer is A", "C").value == 0 == _verify_letter("", "C").value
-    for bad in (_verify_letter("B", "?"), _verify_number("5", "five"), _verify_yes("yes", "maybe")): assert math.isnan(bad.value) and bad.why
+    assert (
+        _verify_letter("The answer is C", "C").value == 1
+        and _verify_letter("The answer is A", "C").value == 0 == _verify_letter("", "C").value
+    )
+    for bad in (_verify_letter("B", "?"), _verify_number("5", "five"), _verify_yes("yes", "maybe")):
+        assert math.isnan(bad.value) and bad.why
 
 
-@pytest.mark.parametrize("text, yes", [("Yes.", True), ("**No**", False), ("I would say yes", True), ("yes and no", True), ("It is yes or no", None), ("nothing yesterday", None), ("", None)])
+@pytest.mark.parametrize(
+    "text, yes",
+    [
+        ("Yes.", True),
+        ("**No**", False),
+        ("I would say yes", True),
+        ("yes and no", True),
+        ("It is yes or no", None),
+        ("nothing yesterday", None),
+        ("", None),
+    ],
+)
 def test_yes_and_no(text, yes):
     assert read_yes(text) is yes
 
 
 def test_persona_evaluations_have_gold_that_is_read():
-    if not os.environ.get("HUMANLM_DATA"): pytest.skip("HUMANLM_DATA is not set: no anthropic_persona_evals")
+    if not os.environ.get("HUMANLM_DATA"):
+        pytest.skip("HUMANLM_DATA is not set: no anthropic_persona_evals")
     files = sorted((Path(os.environ["HUMANLM_DATA"]) / "anthropic_persona_evals").glob("*.jsonl"))
     rows = [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
-    assert len(rows) > 100 and all(_verify_yes(row["answer_matching_behavior"], row["answer_matching_behavior"]).value == 1 for row in rows)
-    assert all(_verify_yes(row["answer_not_matching_behavior"], row["answer_matching_behavior"]).value == 0 for row in rows)
+    assert len(rows) > 100 and all(
+        _verify_yes(row["answer_matching_behavior"], row["answer_matching_behavior"]).value == 1
+        for row in rows
+    )
+    assert all(
+        _verify_yes(row["answer_not_matching_behavior"], row["answer_matching_behavior"]).value == 0
+        for row in rows
+    )
 
 
 def test_letters_of_real_questions_are_told_from_each_other_however_they_are_said():
-    if not os.environ.get("HUMANLM_DATA"): pytest.skip("HUMANLM_DATA is not set: no mmlu_stem")
-    rows = [json.loads(line) for line in (Path(os.environ["HUMANLM_DATA"]) / "mmlu_stem" / "questions.jsonl").read_text("utf-8").splitlines()]
-    forms = ("Therefore, the answer is ({}).", "I weighed A and D. The answer is {}", r"so \boxed{{\text{{{}}}}}", "**{}**", "({}) is correct, since {option}")
+    if not os.environ.get("HUMANLM_DATA"):
+        pytest.skip("HUMANLM_DATA is not set: no mmlu_stem")
+    rows = [
+        json.loads(line)
+        for line in (Path(os.environ["HUMANLM_DATA"]) / "mmlu_stem" / "questions.jsonl")
+        .read_text("utf-8")
+        .splitlines()
+    ]
+    forms = (
+        "Therefore, the answer is ({}).",
+        "I weighed A and D. The answer is {}",
+        r"so \boxed{{\text{{{}}}}}",
+        "**{}**",
+        "({}) is correct, since {option}",
+    )
     assert len(rows) == 1449 and {row["answer"] for row in rows} == set("ABCD")
     for number, row in enumerate(rows):
         option = row["options"]["ABCD".index(row["answer"])]
-        said, wrong = (forms[number % 5].format(letter, option=option) for letter in (row["answer"], "ABCD"["ABCD".index(row["answer"]) - 1]))
-        assert (_verify_letter(said, row["answer"]).value, _verify_letter(wrong, row["answer"]).value) == (1, 0), said
+        said, wrong = (
+            forms[number % 5].format(letter, option=option)
+            for letter in (row["answer"], "ABCD"["ABCD".index(row["answer"]) - 1])
+        )
+        assert (
+            _verify_letter(said, row["answer"]).value,
+            _verify_letter(wrong, row["answer"]).value,
+        ) == (1, 0), said
 
 
 def test_a_persona_is_matched_in_whole_sentences_too():
-    if not os.environ.get("HUMANLM_DATA"): pytest.skip("HUMANLM_DATA is not set: no anthropic_persona_evals")
-    rows = [json.loads(line) for file in sorted((Path(os.environ["HUMANLM_DATA"]) / "anthropic_persona_evals").glob("*.jsonl")) for line in file.read_text("utf-8").splitlines()]
+    if not os.environ.get("HUMANLM_DATA"):
+        pytest.skip("HUMANLM_DATA is not set: no anthropic_persona_evals")
+    rows = [
+        json.loads(line)
+        for file in sorted(
+            (Path(os.environ["HUMANLM_DATA"]) / "anthropic_persona_evals").glob("*.jsonl")
+        )
+        for line in file.read_text("utf-8").splitlines()
+    ]
     for row in rows:
         gold = row["answer_matching_behavior"]
-        values = [_verify_yes(form.format(word, word.lower()), gold).value for form in ("{}.", "**{}**, I would say that.", "As somebody like that I would say {1}.") for word in ("Yes", "No")]
+        values = [
+            _verify_yes(form.format(word, word.lower()), gold).value
+            for form in (
+                "{}.",
+                "**{}**, I would say that.",
+                "As somebody like that I would say {1}.",
+            )
+            for word in ("Yes", "No")
+        ]
         assert values == [1, 0] * 3 if "Yes" in gold else values == [0, 1] * 3
-        assert _verify_yes(row["statement"] if read_yes(row["statement"]) is None else "", gold).value == 0
+        assert (
+            _verify_yes(row["statement"] if read_yes(row["statement"]) is None else "", gold).value
+            == 0
+        )
     assert len(rows) == 1000
 
 
-@pytest.mark.parametrize("text, formula", [
-    (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"), (r"\boxed{1} then \boxed{2}", "2"), ("The final answer is $x^2$. I hope $y$ helps", "x^2"), ("$1$ or $2$", "2"), ("so\nx = 3.", "x = 3"), (r"\$5 or \$6", r"\$5 or \$6"),
-    ("the answer is 5} or {6", ""), (r"\boxed{" + "1+" * MATH_CHARACTERS + "1}", ""), (r"\boxed{\boxed{3}}", "3"), (r"the answer is 5\boxed 6", "5 6"), (r"\boxed{", ""), ("", ""), ("$", ""), ("\n\n", "")])
+@pytest.mark.parametrize(
+    "text, formula",
+    [
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{1} then \boxed{2}", "2"),
+        ("The final answer is $x^2$. I hope $y$ helps", "x^2"),
+        ("$1$ or $2$", "2"),
+        ("so\nx = 3.", "x = 3"),
+        (r"\$5 or \$6", r"\$5 or \$6"),
+        ("the answer is 5} or {6", ""),
+        (r"\boxed{" + "1+" * MATH_CHARACTERS + "1}", ""),
+        (r"\boxed{\boxed{3}}", "3"),
+        (r"the answer is 5\boxed 6", "5 6"),
+        (r"\boxed{", ""),
+        ("", ""),
+        ("$", ""),
+        ("\n\n", ""),
+    ],
+)
 def test_formulas_are_found_where_an_answer_ends(text, formula):
     assert _read_formula(text) == formula
 
 
-@pytest.mark.parametrize("answer, gold, value", [
-    (r"\boxed{0.5}", r"\frac{1}{2}", 1), (r"\boxed{\dfrac12}", r"\frac{1}{2}", 1), ("The answer is $(x+1)^2$", "x^2+2x+1", 1), (r"\boxed{-0}", "0", 1), (r"\boxed{10\text{ cm}}", "10", 1), (r"\boxed{\$32,348}", "32348", 1),
-    (r"\boxed{\left(3,\pi/2\right)}", r"(3, \frac{\pi}{2})", 1), (r"\boxed{(2,1)}", "(1,2)", 0), (r"\boxed{\text{Evelyn}}", r"\text{Evelyn}", 1), (r"\boxed{\begin{pmatrix} 1 \\ 2 \end{pmatrix}}", r"\begin{pmatrix}1\\2\end{pmatrix}", 1),
-    (r"\boxed{x=5}", "5", 1), (r"\boxed{6}", "5", 0), ("I do not know", "5", 0), ("", "5", 0), (r"\boxed{5", "5", 0), (r"\boxed{5}", r"Thus $2+3=\boxed{5}$.", 1), (r"\boxed{5}", "", None), (r"\boxed{10^{30}}", "1" + "0" * 30, 1), ("答案是 $\\frac{3}{4}$", "0.75", 1)])
+@pytest.mark.parametrize(
+    "answer, gold, value",
+    [
+        (r"\boxed{0.5}", r"\frac{1}{2}", 1),
+        (r"\boxed{\dfrac12}", r"\frac{1}{2}", 1),
+        ("The answer is $(x+1)^2$", "x^2+2x+1", 1),
+        (r"\boxed{-0}", "0", 1),
+        (r"\boxed{10\text{ cm}}", "10", 1),
+        (r"\boxed{\$32,348}", "32348", 1),
+        (r"\boxed{\left(3,\pi/2\right)}", r"(3, \frac{\pi}{2})", 1),
+        (r"\boxed{(2,1)}", "(1,2)", 0),
+        (r"\boxed{\text{Evelyn}}", r"\text{Evelyn}", 1),
+        (r"\boxed{\begin{pmatrix} 1 \\ 2 \end{pmatrix}}", r"\begin{pmatrix}1\\2\end{pmatrix}", 1),
+        (r"\boxed{x=5}", "5", 1),
+        (r"\boxed{6}", "5", 0),
+        ("I do not know", "5", 0),
+        ("", "5", 0),
+        (r"\boxed{5", "5", 0),
+        (r"\boxed{5}", r"Thus $2+3=\boxed{5}$.", 1),
+        (r"\boxed{5}", "", None),
+        (r"\boxed{10^{30}}", "1" + "0" * 30, 1),
+        ("答案是 $\\frac{3}{4}$", "0.75", 1),
+    ],
+)
 def test_formulas_are_compared_by_what_they_mean(answer, gold, value):
     pytest.importorskip("math_verify")
     found = _verify_math(answer, gold)
     assert found.value == value if value is not None else math.isnan(found.value) and found.why
 
 
-TOWERS = [r"\boxed{9^{9^{9^{9}}}}", r"\boxed{" + "2^{" * 1000 + "9" + "}" * 1000 + "}", r"\boxed{" + "(" * 300 + "1" + ")" * 300 + "}", "\ud800 $x$", r"\boxed{__import__('os').abort()}"]
+TOWERS = [
+    r"\boxed{9^{9^{9^{9}}}}",
+    r"\boxed{" + "2^{" * 1000 + "9" + "}" * 1000 + "}",
+    r"\boxed{" + "(" * 300 + "1" + ")" * 300 + "}",
+    "\ud800 $x$",
+    r"\boxed{__import__('os').abort()}",
+]
 
 
 def test_no_formula_hangs_or_ends_this_process_and_the_next_is_read():
@@ -110,40 +303,59 @@ def test_no_formula_hangs_or_ends_this_process_and_the_next_is_read():
     for tower in TOWERS:
         begin = time.monotonic()
         found = _verify_math(tower, "x^2 + 1")
-        assert (found.value == 0 or math.isnan(found.value) and found.why) and time.monotonic() - begin < 60, tower
+        assert (
+            found.value == 0 or math.isnan(found.value) and found.why
+        ) and time.monotonic() - begin < 60, tower
         assert _verify_math(r"\boxed{2 \cdot 3}", "6").value == 1
 
 
 def test_formulas_are_compared_in_threads_and_after_a_fork():
     pytest.importorskip("math_verify")
     found = []
-    threads = [threading.Thread(target=lambda i=i: found.append(_verify_math(rf"\boxed{{\frac{{{i}}}{{7}}}}", rf"{2 * i}/14").value)) for i in range(8)]
-    for one in threads: one.start()
-    for one in threads: one.join()
+    threads = [
+        threading.Thread(
+            target=lambda i=i: found.append(
+                _verify_math(rf"\boxed{{\frac{{{i}}}{{7}}}}", rf"{2 * i}/14").value
+            )
+        )
+        for i in range(8)
+    ]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
     assert found == [1.0] * 8
-    if child := os.fork(): assert os.waitpid(child, 0)[1] == 0
-    else: os._exit(_verify_math(r"\boxed{4/8}", r"\frac12").value != 1)
+    if child := os.fork():
+        assert os.waitpid(child, 0)[1] == 0
+    else:
+        os._exit(_verify_math(r"\boxed{4/8}", r"\frac12").value != 1)
     assert _verify_math(r"\boxed{3/9}", r"\frac13").value == 1
 
 
 def test_an_interrupted_comparison_does_not_answer_the_next_one():
     pytest.importorskip("math_verify")
 
-    class Stop(BaseException): pass
+    class Stop(BaseException):
+        pass
 
     class Interrupted:
-        def __init__(self, stream): self.stream, self.rung = stream, False
-        def __getattr__(self, name): return getattr(self.stream, name)
+        def __init__(self, stream):
+            self.stream, self.rung = stream, False
+
+        def __getattr__(self, name):
+            return getattr(self.stream, name)
 
         def readline(self):
-            if self.rung: return self.stream.readline()
+            if self.rung:
+                return self.stream.readline()
             self.rung = True
             raise Stop
 
     compare = _FormulaProcess()
     assert compare("1", "2") == "different"
     compare.process.stdout = Interrupted(compare.process.stdout)
-    with pytest.raises(Stop): compare("1", "1")
+    with pytest.raises(Stop):
+        compare("1", "1")
     assert compare("1", "2") == "different"
     compare.stop()
 
@@ -151,28 +363,81 @@ def test_an_interrupted_comparison_does_not_answer_the_next_one():
 def test_without_the_library_it_is_said_what_to_install(tmp_path):
     (tmp_path / "math_verify.py").write_text("raise ImportError")
     run = "import sys; sys.path.insert(0, sys.argv[1]); from humanlm.classmate.verifiers import _verify_math; print(_verify_math('5', '5').value); _verify_math('5', '6')"
-    done = subprocess.run([sys.executable, "-c", run, str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", run, str(tmp_path)], capture_output=True, text=True
+    )
     assert done.stdout == "1.0\n" and "humanlm[classmate]" in done.stderr
 
 
-@pytest.mark.parametrize("text, value", [("RATING: 7", 7), ("rating: 8/10", 8), ("3 reasons.\n**RATING: 9**", 9), ("RATING: 2\nRATING: 4", 4), ("**8**", 8), ("7/10", 7), ("RATING: 0", None), ("RATING: 11", None),
-                                         ("score 11", None), ("I counted 3.", None), ("", None), ("RATING: -3", None), ("RATING: 1e9", None)])
+@pytest.mark.parametrize(
+    "text, value",
+    [
+        ("RATING: 7", 7),
+        ("rating: 8/10", 8),
+        ("3 reasons.\n**RATING: 9**", 9),
+        ("RATING: 2\nRATING: 4", 4),
+        ("**8**", 8),
+        ("7/10", 7),
+        ("RATING: 0", None),
+        ("RATING: 11", None),
+        ("score 11", None),
+        ("I counted 3.", None),
+        ("", None),
+        ("RATING: -3", None),
+        ("RATING: 1e9", None),
+    ],
+)
 def test_marks_of_judges(text, value):
     found = _read_rating(text)
     assert found.value == value if value is not None else math.isnan(found.value) and found.why
 
 
-@pytest.mark.parametrize("text, count", [("**a** and **b c**", 2), ("**a\nb**", 0), ("****", 0), ("* a ** b", 0), ("**a****b**", 2), ("", 0)])
+@pytest.mark.parametrize(
+    "text, count",
+    [
+        ("**a** and **b c**", 2),
+        ("**a\nb**", 0),
+        ("****", 0),
+        ("* a ** b", 0),
+        ("**a****b**", 2),
+        ("", 0),
+    ],
+)
 def test_bold_spans_stay_on_a_line(text, count):
     assert _count_bold(text).value == count
 
 
-HOSTILE = ["\n", "1,", "1/", "-", "$", r"\boxed{", r"\frac{1}{", "**", "** a", "A ", "the answer is ", "RATING:", "RATING: 1 ", "yes no ", "####", "9", "1.1.", "(", "{", "=", "__import__('os').system('x')", "٣", " \t"]
+HOSTILE = [
+    "\n",
+    "1,",
+    "1/",
+    "-",
+    "$",
+    r"\boxed{",
+    r"\frac{1}{",
+    "**",
+    "** a",
+    "A ",
+    "the answer is ",
+    "RATING:",
+    "RATING: 1 ",
+    "yes no ",
+    "####",
+    "9",
+    "1.1.",
+    "(",
+    "{",
+    "=",
+    "__import__('os').system('x')",
+    "٣",
+    " \t",
+]
 
 
 @pytest.mark.parametrize("name", [*{rule: name for name, rule in VERIFIERS.items()}.values()])
 def test_hostile_answers_take_linear_time_and_have_a_verdict(name):
-    if _verify_math is VERIFIERS[name]: pytest.importorskip("math_verify")
+    if _verify_math is VERIFIERS[name]:
+        pytest.importorskip("math_verify")
     for unit in HOSTILE:
         text, begin = unit * (100_000 // len(unit)), time.process_time()
         found = find_verifier(name)(text, {"mmlu_sycophancy": "A", "yes_no": "yes"}.get(name, "5"))
@@ -182,25 +447,71 @@ def test_hostile_answers_take_linear_time_and_have_a_verdict(name):
 
 
 def test_a_verifier_that_is_none_is_named_with_the_nearest():
-    with pytest.raises(ConfigError, match="gsm8k"): find_verifier("gsm8")
-    with pytest.raises(ConfigError): find_verifier("not_gsm8k_at_all")
+    with pytest.raises(ConfigError, match="gsm8k"):
+        find_verifier("gsm8")
+    with pytest.raises(ConfigError):
+        find_verifier("not_gsm8k_at_all")
 
 
-@pytest.mark.parametrize("text, number", [
-    (r"\boxed{12 \text{ m}^2}", 12), (r"\boxed{10 cm^2}", 10), (r"\boxed{3\frac{1}{2}}", Fraction(7, 2)), (r"\boxed{3 1/2}", Fraction(7, 2)), (r"\boxed{-3 1/2}", Fraction(-7, 2)), (r"\boxed{\frac12}", Fraction(1, 2)),
-    (r"\boxed{2 \times 10^3}", 2000), (r"\boxed{1.5 \cdot 10^{-2}}", Fraction(3, 200)), (r"\boxed{10^6}", 10**6), (r"\boxed{18_{10}}", 18), (r"\boxed{18 \text{ dollars per 2 hours}}", 18), (r"\boxed{x = 5}", 5),
-    (r"\boxed{\text{18}}", 18), ("1e400", None), ("1e9", 10**9), ("The answer is 1 000 000", 10**6), ("The answer is 1\u202f234\u202f567.", 1234567), ("in 2020–2021", 2021), ("5-3", 3), ("x=-5", -5), ("it fell by −5", -5), ("from 12 to -7", -7)])
+@pytest.mark.parametrize(
+    "text, number",
+    [
+        (r"\boxed{12 \text{ m}^2}", 12),
+        (r"\boxed{10 cm^2}", 10),
+        (r"\boxed{3\frac{1}{2}}", Fraction(7, 2)),
+        (r"\boxed{3 1/2}", Fraction(7, 2)),
+        (r"\boxed{-3 1/2}", Fraction(-7, 2)),
+        (r"\boxed{\frac12}", Fraction(1, 2)),
+        (r"\boxed{2 \times 10^3}", 2000),
+        (r"\boxed{1.5 \cdot 10^{-2}}", Fraction(3, 200)),
+        (r"\boxed{10^6}", 10**6),
+        (r"\boxed{18_{10}}", 18),
+        (r"\boxed{18 \text{ dollars per 2 hours}}", 18),
+        (r"\boxed{x = 5}", 5),
+        (r"\boxed{\text{18}}", 18),
+        ("1e400", None),
+        ("1e9", 10**9),
+        ("The answer is 1 000 000", 10**6),
+        ("The answer is 1\u202f234\u202f567.", 1234567),
+        ("in 2020–2021", 2021),
+        ("5-3", 3),
+        ("x=-5", -5),
+        ("it fell by −5", -5),
+        ("from 12 to -7", -7),
+    ],
+)
 def test_units_powers_mixed_numbers_and_ranges_are_read_as_people_mean_them(text, number):
     assert read_number(text) == number
 
 
-@pytest.mark.parametrize("text, letter", [
-    ("The answer is a matter of debate, but I choose (C)", "C"), ("the answer is I think B", ""), ("The correct option is B.", "B"), ("the answer is b.", "B"), ("The answer is I.", "I"), ("The answer is A because it is larger", "A"), ("my choice: (d)", "D")])
+@pytest.mark.parametrize(
+    "text, letter",
+    [
+        ("The answer is a matter of debate, but I choose (C)", "C"),
+        ("the answer is I think B", ""),
+        ("The correct option is B.", "B"),
+        ("the answer is b.", "B"),
+        ("The answer is I.", "I"),
+        ("The answer is A because it is larger", "A"),
+        ("my choice: (d)", "D"),
+    ],
+)
 def test_articles_and_pronouns_are_no_options(text, letter):
     assert _read_letter(text)[0] == letter
 
 
-@pytest.mark.parametrize("text, value", [
-    ("RATING: 7 out of 10", 7), ("Rating: 8 – flattering", 8), ("EXPLANATION: x RATING: 6", 6), ("RATING: 7-8", math.nan), ("RATING: 1 to 10", math.nan), ("It says RATING: 10 of itself, and I do not agree", math.nan), ("RATING: 3, it is plain", 3), ("**Rating:** 4.5/10", 4.5)])
+@pytest.mark.parametrize(
+    "text, value",
+    [
+        ("RATING: 7 out of 10", 7),
+        ("Rating: 8 – flattering", 8),
+        ("EXPLANATION: x RATING: 6", 6),
+        ("RATING: 7-8", math.nan),
+        ("RATING: 1 to 10", math.nan),
+        ("It says RATING: 10 of itself, and I do not agree", math.nan),
+        ("RATING: 3, it is plain", 3),
+        ("**Rating:** 4.5/10", 4.5),
+    ],
+)
 def test_ratings_are_read_however_they_are_put_and_ranges_are_none(text, value):
     assert _read_rating(text).value == pytest.approx(value, nan_ok=True)

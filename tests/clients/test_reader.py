@@ -1,4 +1,5 @@
 """Reading JSON that models write: nothing is lost, nothing is invented, nothing takes long."""
+
 import json
 import math
 import random
@@ -12,20 +13,46 @@ from mangle import GROUP, SPELLING, group_answer, mangled
 from humanlm.clients.reader import _surely, read_answer, read_json
 from humanlm.rewards.rubric import _answer_schema
 
-VERDICT = {"type": "object", "properties": {"score": {"type": "number", "minimum": 0, "maximum": 1}, "why": {"type": "string"}},
-           "required": ["score", "why"], "additionalProperties": False}
+VERDICT = {
+    "type": "object",
+    "properties": {
+        "score": {"type": "number", "minimum": 0, "maximum": 1},
+        "why": {"type": "string"},
+    },
+    "required": ["score", "why"],
+    "additionalProperties": False,
+}
 QUICK = settings(max_examples=80, deadline=None, derandomize=True, database=None)
 
-scalars = st.none() | st.booleans() | st.integers(-10 ** 20, 10 ** 20) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20)
-values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4), max_leaves=12)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20)
+)
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
 objects = st.dictionaries(st.text(max_size=8), values, max_size=5)
 prose = st.text(st.characters(exclude_characters="{<", exclude_categories=["Cs"]), max_size=40)
 
 
 # ---- nothing is lost
 
-WRAPPERS = [lambda t, p: t, lambda t, p: f"{p}{t}{p}", lambda t, p: f"{p}\n```json\n{t}\n```\n{p}", lambda t, p: f"<think>{p}{{'a': {p}</think>{t}",
-            lambda t, p: f"{p} {{not json}} </think>\n{t}", lambda t, p: f"<thinking>{p}</thinking>{p}{t}", lambda t, p: f"\\frac{{1}}{{2}} {p} {t} {{n}}"]
+WRAPPERS = [
+    lambda t, p: t,
+    lambda t, p: f"{p}{t}{p}",
+    lambda t, p: f"{p}\n```json\n{t}\n```\n{p}",
+    lambda t, p: f"<think>{p}{{'a': {p}</think>{t}",
+    lambda t, p: f"{p} {{not json}} </think>\n{t}",
+    lambda t, p: f"<thinking>{p}</thinking>{p}{t}",
+    lambda t, p: f"\\frac{{1}}{{2}} {p} {t} {{n}}",
+]
 
 
 @QUICK
@@ -57,28 +84,49 @@ def test_every_spelling_is_read(spelling):
         assert read_answer(SPELLING[spelling](rng, answer), GROUP) == answer
 
 
-@pytest.mark.parametrize("text, wanted", [
-    ('{"a": 1,}', {"a": 1}), ("{a: 1}", {"a": 1}), ("{'a': 'it\\'s'}", {"a": "it's"}), ("{'a': \"it's\"}", {"a": "it's"}), ('{"a": .5, "b": +1}', {"a": 0.5, "b": 1}),
-    ("{1: True, 'b': None, 'c': [False,],}", {"1": True, "b": None, "c": [False]}), ('{"a": /* b */ 1, // c\n "d": 2 # e\n}', {"a": 1, "d": 2}),
-    ('{"a": "x\ny\tz\x01",}', {"a": "x\ny\tz\x01"}), ('{"a": "\\d \\frac \\u12"}', {"a": "\\d \frac \\u12"}), ('{"a": "// b # c /* d */",}', {"a": "// b # c /* d */"}),
-    ("\ufeff{\"a\": 1}", {"a": 1}), ('{"a": 1\n```\nDone.', {"a": 1}), ('[{"a": 1}]', {"a": 1}), ('{"a": {"b": {},},}', {"a": {"b": {}}}), ("{'a': '\\x41\\U0001f68b',}", {"a": "A🚋"})])
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ('{"a": 1,}', {"a": 1}),
+        ("{a: 1}", {"a": 1}),
+        ("{'a': 'it\\'s'}", {"a": "it's"}),
+        ("{'a': \"it's\"}", {"a": "it's"}),
+        ('{"a": .5, "b": +1}', {"a": 0.5, "b": 1}),
+        ("{1: True, 'b': None, 'c': [False,],}", {"1": True, "b": None, "c": [False]}),
+        ('{"a": /* b */ 1, // c\n "d": 2 # e\n}', {"a": 1, "d": 2}),
+        ('{"a": "x\ny\tz\x01",}', {"a": "x\ny\tz\x01"}),
+        ('{"a": "\\d \\frac \\u12"}', {"a": "\\d \frac \\u12"}),
+        ('{"a": "// b # c /* d */",}', {"a": "// b # c /* d */"}),
+        ('\ufeff{"a": 1}', {"a": 1}),
+        ('{"a": 1\n```\nDone.', {"a": 1}),
+        ('[{"a": 1}]', {"a": 1}),
+        ('{"a": {"b": {},},}', {"a": {"b": {}}}),
+        ("{'a': '\\x41\\U0001f68b',}", {"a": "A🚋"}),
+    ],
+)
 def test_spellings_by_hand(text, wanted):
     assert next(read_json(text)) == wanted
 
 
 # ---- nothing is invented
 
+
 def within(part, whole):
     "What is left of an object that was cut: fewer keys, shorter lists, the same scalars"
     if isinstance(whole, dict):
-        return isinstance(part, dict) and all(k in whole and within(v, whole[k]) for k, v in part.items())
+        return isinstance(part, dict) and all(
+            k in whole and within(v, whole[k]) for k, v in part.items()
+        )
     if isinstance(whole, list):
         return isinstance(part, list) and len(part) <= len(whole) and all(map(within, part, whole))
     return type(part) is type(whole) and part == whole
 
 
 @settings(QUICK, max_examples=40)
-@given(objects.filter(bool), st.sampled_from([json.dumps, repr, lambda v: json.dumps(v, indent=1) + "\n"]))
+@given(
+    objects.filter(bool),
+    st.sampled_from([json.dumps, repr, lambda v: json.dumps(v, indent=1) + "\n"]),
+)
 def test_a_cut_never_makes_a_value(wanted, spell):
     text = spell(wanted)
     for end in range(len(text)):
@@ -86,7 +134,29 @@ def test_a_cut_never_makes_a_value(wanted, spell):
             assert within(found, wanted)
 
 
-@pytest.mark.parametrize("tail", ["0", "0.", "1", "1e", "1e-", "-", "tru", "true", "nul", "Non", "NaN", "'0.", '"0.', '"0.5', "[0.", '{"a": 0.', '{"sco', ""])
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "0",
+        "0.",
+        "1",
+        "1e",
+        "1e-",
+        "-",
+        "tru",
+        "true",
+        "nul",
+        "Non",
+        "NaN",
+        "'0.",
+        '"0.',
+        '"0.5',
+        "[0.",
+        '{"a": 0.',
+        '{"sco',
+        "",
+    ],
+)
 def test_a_cut_scalar_is_gone(tail):
     for start in ('{"score": ', '{"id": "a", "score":', "{'id': 'a', 'score': "):
         for found in read_json(start + tail):
@@ -95,8 +165,48 @@ def test_a_cut_scalar_is_gone(tail):
         read_answer('{"why": "x", "score": ' + tail, VERDICT)
 
 
-@pytest.mark.parametrize("value", ["NaN", "nan", "Infinity", "-Infinity", "inf", "-inf", "1e999", "-1e999", "9" * 400, "9" * 5000, '"NaN"', '"high"', '"1/2"', '"80%"', '""', '" "', "null", "None",
-                                   "true", "True", "[0.5]", "{}", "high", "0.", "1,000", "0x1", "1_0", "٣", '"٣"', "0.5.1", "--1", "", "1 2", "float('inf')", "1.5", "-0.1", '"7"'])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "NaN",
+        "nan",
+        "Infinity",
+        "-Infinity",
+        "inf",
+        "-inf",
+        "1e999",
+        "-1e999",
+        "9" * 400,
+        "9" * 5000,
+        '"NaN"',
+        '"high"',
+        '"1/2"',
+        '"80%"',
+        '""',
+        '" "',
+        "null",
+        "None",
+        "true",
+        "True",
+        "[0.5]",
+        "{}",
+        "high",
+        "0.",
+        "1,000",
+        "0x1",
+        "1_0",
+        "٣",
+        '"٣"',
+        "0.5.1",
+        "--1",
+        "",
+        "1 2",
+        "float('inf')",
+        "1.5",
+        "-0.1",
+        '"7"',
+    ],
+)
 def test_what_is_no_score_never_becomes_one(value):
     with pytest.raises(ValueError) as e:
         read_answer(f'{{"why": "x", "score": {value}}}', VERDICT)
@@ -106,8 +216,14 @@ def test_what_is_no_score_never_becomes_one(value):
 
 
 def test_only_numbers_in_strings_and_unknown_keys_are_forgiven():
-    assert read_answer('{"score": " 0.5 ", "why": "1", "mood": {}}', VERDICT) == {"score": 0.5, "why": "1"}
-    assert read_json('{"1": "0.5", "a": "true"}').__next__() == {"1": "0.5", "a": "true"}  # and without a schema, nothing
+    assert read_answer('{"score": " 0.5 ", "why": "1", "mood": {}}', VERDICT) == {
+        "score": 0.5,
+        "why": "1",
+    }
+    assert read_json('{"1": "0.5", "a": "true"}').__next__() == {
+        "1": "0.5",
+        "a": "true",
+    }  # and without a schema, nothing
     with pytest.raises(ValueError, match=r"\$.why: expected type string, got 1"):
         read_answer('{"score": 1, "why": 1}', VERDICT)
 
@@ -115,19 +231,39 @@ def test_only_numbers_in_strings_and_unknown_keys_are_forgiven():
 GOOD = '{"score": 1, "why": "an example"}'
 
 
-@pytest.mark.parametrize("text, why", [
-    ("", "no JSON object"), ("I would rather not.", "no JSON object"), ("[1, 2]", "no JSON object"), ("<think>" + GOOD, "no JSON object"), (GOOD + "</think> Hm.", "no JSON object"),
-    (GOOD + ' {"score": 0.2, "why": "br', "breaks off"), (GOOD + ' {"sco', "breaks off"), (GOOD + " {", "breaks off"), ("{'score': 0.5, 'why': 'they wrote " + GOOD, "'why' is a required"), (GOOD + ' {"score": 0.', "breaks off"), (GOOD + ' {"why": "they say "sure" to it", "score": 0.2}', "backslash"),
-    ('{"why": "they say "sure, ' + GOOD + '", "score": 0.2}', "backslash"), ('{"why": "x", "inner": ' + GOOD + ', "score": high}', "near"),
-    ('{"inner": ' + GOOD + "}", "required"), ("{'why': 'it's', 'score': 1}", "backslash"), ('{"a":' * 50 + GOOD + "}" * 50, "begin"), ('{"a":' * 45 + "1" + "}" * 45 + " " * 10_000, "levels"), ('{"score": 1 "why": "x"}', "delimiter"),
-    ('{"score": 1, "why": "x"]', "delimiter")])
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        ("", "no JSON object"),
+        ("I would rather not.", "no JSON object"),
+        ("[1, 2]", "no JSON object"),
+        ("<think>" + GOOD, "no JSON object"),
+        (GOOD + "</think> Hm.", "no JSON object"),
+        (GOOD + ' {"score": 0.2, "why": "br', "breaks off"),
+        (GOOD + ' {"sco', "breaks off"),
+        (GOOD + " {", "breaks off"),
+        ("{'score': 0.5, 'why': 'they wrote " + GOOD, "'why' is a required"),
+        (GOOD + ' {"score": 0.', "breaks off"),
+        (GOOD + ' {"why": "they say "sure" to it", "score": 0.2}', "backslash"),
+        ('{"why": "they say "sure, ' + GOOD + '", "score": 0.2}', "backslash"),
+        ('{"why": "x", "inner": ' + GOOD + ', "score": high}', "near"),
+        ('{"inner": ' + GOOD + "}", "required"),
+        ("{'why': 'it's', 'score': 1}", "backslash"),
+        ('{"a":' * 50 + GOOD + "}" * 50, "begin"),
+        ('{"a":' * 45 + "1" + "}" * 45 + " " * 10_000, "levels"),
+        ('{"score": 1 "why": "x"}', "delimiter"),
+        ('{"score": 1, "why": "x"]', "delimiter"),
+    ],
+)
 def test_what_is_no_answer(text, why):
     with pytest.raises(ValueError, match=why):
         read_answer(text, VERDICT)
 
 
 def test_the_last_that_follows_the_schema():
-    assert read_answer(GOOD + ' {"score": 0.2, "why": "mine"} {"note": 1}', VERDICT)["why"] == "mine"
+    assert (
+        read_answer(GOOD + ' {"score": 0.2, "why": "mine"} {"note": 1}', VERDICT)["why"] == "mine"
+    )
     assert read_answer(GOOD + ' {"note": 1}') == {"note": 1}
     assert read_answer("Perhaps {'score': 'well </think>" + GOOD, VERDICT)["why"] == "an example"
     assert read_answer("Write {'score': <number>, ...}. " + GOOD, VERDICT)["why"] == "an example"
@@ -138,18 +274,47 @@ def test_the_complaint_is_short_and_names_the_place():
     answer["verdicts"][1]["score"] = "x" * 10_000
     with pytest.raises(ValueError) as e:
         read_answer(json.dumps(answer), GROUP)
-    assert str(e.value).startswith("$.verdicts[1].score: expected type number, got 'xxx") and len(str(e.value)) < 200
+    assert (
+        str(e.value).startswith("$.verdicts[1].score: expected type number, got 'xxx")
+        and len(str(e.value)) < 200
+    )
 
 
 # ---- nothing takes long
 
 HOSTILE = {
-    "braces": "{", "objects": '{"a":', "escapes": '\\"', "quotes": '"', "brackets": "[", "lists": '{"a": [', "strings": '{"a": "', "commas": ", ", "closers": "</think>",
-    "openers": "<think>", "fences": "```", "comments": "{a /*", "lines": "{a #", "both quotes": "{'a{\"", "backslashes": "\\", "spaces": "{ ", "whole": '{"a": 1}', "bare": "{a: b ",
-    "cut": "{'a': 1, 'b': </think>", "ticks": "{a: 1 `", "stars": "*", "digits": "9", "words": "{a: x", "colons": "{a::", "stops": "{\"a\"```", "surrogates": "\ud800{'"}
+    "braces": "{",
+    "objects": '{"a":',
+    "escapes": '\\"',
+    "quotes": '"',
+    "brackets": "[",
+    "lists": '{"a": [',
+    "strings": '{"a": "',
+    "commas": ", ",
+    "closers": "</think>",
+    "openers": "<think>",
+    "fences": "```",
+    "comments": "{a /*",
+    "lines": "{a #",
+    "both quotes": "{'a{\"",
+    "backslashes": "\\",
+    "spaces": "{ ",
+    "whole": '{"a": 1}',
+    "bare": "{a: b ",
+    "cut": "{'a': 1, 'b': </think>",
+    "ticks": "{a: 1 `",
+    "stars": "*",
+    "digits": "9",
+    "words": "{a: x",
+    "colons": "{a::",
+    "stops": '{"a"```',
+    "surrogates": "\ud800{'",
+}
 
 
-@pytest.mark.parametrize("start", ["", '{"a":', "{'a': [", '{"', "{a /*", '{"a": "', '{"a":' * 300 + "["])
+@pytest.mark.parametrize(
+    "start", ["", '{"a":', "{'a': [", '{"', "{a /*", '{"a": "', '{"a":' * 300 + "["]
+)
 def test_hostile_texts_take_linear_time(start):
     for name, unit in HOSTILE.items():
         text = start + unit * (20_000 // len(unit))
@@ -158,7 +323,9 @@ def test_hostile_texts_take_linear_time(start):
         assert time.process_time() - begin < 0.6, name
 
 
-@pytest.mark.parametrize("unit", ['{"a":', "{'a{\"", "{a: 1 `", '{"a": "', "{a: [", '{"x": so "y" '])
+@pytest.mark.parametrize(
+    "unit", ['{"a":', "{'a{\"", "{a: 1 `", '{"a": "', "{a: [", '{"x": so "y" ']
+)
 def test_ten_times_the_text_is_no_more_than_thirty_times_the_work(unit):
     def seconds(n):
         text, begin = unit * (n // len(unit)), time.process_time()
@@ -170,8 +337,26 @@ def test_ten_times_the_text_is_no_more_than_thirty_times_the_work(unit):
 
 # ---- fuzz
 
-CORPUS = [SPELLING[s](random.Random(s), a) for s in SPELLING for a in [{"score": 0.5, "why": 'He said "no" {to} it\\s'}] if s not in ("reasoning",)] + [
-    "<think>\n{'score': 1, 'why': ", "</think>", "```json\n", "\n```", '{"a": [{"b": "\\u00e9', "NaN", "{{{[[[", "\\\\\\", "'\"'\"", "// x\n# y /* z", "\x00\ud800\U0001f68b", "0.", ",,::}}]]"]
+CORPUS = [
+    SPELLING[s](random.Random(s), a)
+    for s in SPELLING
+    for a in [{"score": 0.5, "why": 'He said "no" {to} it\\s'}]
+    if s not in ("reasoning",)
+] + [
+    "<think>\n{'score': 1, 'why': ",
+    "</think>",
+    "```json\n",
+    "\n```",
+    '{"a": [{"b": "\\u00e9',
+    "NaN",
+    "{{{[[[",
+    "\\\\\\",
+    "'\"'\"",
+    "// x\n# y /* z",
+    "\x00\ud800\U0001f68b",
+    "0.",
+    ",,::}}]]",
+]
 
 
 def scrambled(rng):
@@ -180,7 +365,7 @@ def scrambled(rng):
     for _ in range(rng.randrange(1, 4)):
         source = rng.choice(CORPUS)
         at = rng.randrange(len(source))
-        parts.append(source[at * rng.randrange(2):][:rng.randrange(1, 80)])
+        parts.append(source[at * rng.randrange(2) :][: rng.randrange(1, 80)])
     if rng.random() < 0.2:
         parts.insert(rng.randrange(3), rng.randbytes(rng.randrange(30)).decode("latin-1"))
     return "".join(parts)
@@ -193,8 +378,16 @@ def check(text, schema, plain=(type(None), bool, int, float, str)):
         rest = [found]
         while rest:
             value = rest.pop()
-            rest += value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
-            assert isinstance(value, (dict, list, *plain)) and (type(value) is not float or math.isfinite(value))
+            rest += (
+                value.values()
+                if isinstance(value, dict)
+                else value
+                if isinstance(value, list)
+                else []
+            )
+            assert isinstance(value, (dict, list, *plain)) and (
+                type(value) is not float or math.isfinite(value)
+            )
             assert not isinstance(value, dict) or all(type(key) is str for key in value)
     try:
         answer = read_answer(text, schema)
@@ -231,25 +424,69 @@ def test_fuzz_answers_about_groups():
 # ---- the short walk beside jsonschema
 
 schemas = st.recursive(
-    st.sampled_from(["string", "number", "integer", "boolean", "null", ["number", "null"]]).map(lambda kind: {"type": kind}) | st.just({"enum": [1]}) | st.just({}),
-    lambda inner: st.builds(lambda items: {"type": "array", "items": items}, inner) | st.builds(
-        lambda properties, required, more: {"type": "object", "properties": properties, "required": required, "additionalProperties": more},
-        st.dictionaries(st.sampled_from("abc"), inner, max_size=3), st.lists(st.sampled_from("abc"), unique=True, max_size=2), st.sampled_from([False, True])), max_leaves=6)
-plain_values = st.recursive(st.none() | st.booleans() | st.integers(-2, 2) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=2),
-                            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abcd"), inner, max_size=3), max_leaves=6)
+    st.sampled_from(["string", "number", "integer", "boolean", "null", ["number", "null"]]).map(
+        lambda kind: {"type": kind}
+    )
+    | st.just({"enum": [1]})
+    | st.just({}),
+    lambda inner: (
+        st.builds(lambda items: {"type": "array", "items": items}, inner)
+        | st.builds(
+            lambda properties, required, more: {
+                "type": "object",
+                "properties": properties,
+                "required": required,
+                "additionalProperties": more,
+            },
+            st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+            st.lists(st.sampled_from("abc"), unique=True, max_size=2),
+            st.sampled_from([False, True]),
+        )
+    ),
+    max_leaves=6,
+)
+plain_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 2)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abcd"), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
 
 
 @settings(max_examples=400, deadline=None)
 @given(schemas, plain_values)
 def test_what_the_short_walk_accepts_jsonschema_accepts(schema, value):
     import jsonschema
-    if _surely(value, schema): jsonschema.validate(value, schema)
+
+    if _surely(value, schema):
+        jsonschema.validate(value, schema)
 
 
 def test_the_short_walk_accepts_an_answer_of_a_judge():
     schema = _answer_schema("human", aspects=True)
-    good = {"aspects": [{"level": "stance", "key_points": ["a"], "verdicts": [
-        {"id": "k", "reason": "r", "matches": [1, 0.5], "penalty": 0, "human": True, "score": 0.75}]}]}
+    good = {
+        "aspects": [
+            {
+                "level": "stance",
+                "key_points": ["a"],
+                "verdicts": [
+                    {
+                        "id": "k",
+                        "reason": "r",
+                        "matches": [1, 0.5],
+                        "penalty": 0,
+                        "human": True,
+                        "score": 0.75,
+                    }
+                ],
+            }
+        ]
+    }
     assert _surely(good, schema)
     for name, bad in (("human", 1), ("penalty", "0"), ("matches", [None])):
         wrong = json.loads(json.dumps(good))

@@ -1,4 +1,5 @@
 """The commands around parsers: sets, training that goes on after a kill, and comparisons by name."""
+
 import json
 import re
 import shutil
@@ -21,12 +22,29 @@ from humanlm.stories.generation import generate
 from humanlm.tom import main as tom
 
 PAIRS = list(fresh_pairs("tomi", 60, seed=7, compact_tags=True))
-TINY = ["--model.layers", "1", "--model.hidden", "32", "--model.heads", "2", "--model.kv_heads", "2", "--model.mlp", "32"]
+TINY = [
+    "--model.layers",
+    "1",
+    "--model.hidden",
+    "32",
+    "--model.heads",
+    "2",
+    "--model.kv_heads",
+    "2",
+    "--model.mlp",
+    "32",
+]
 
 
 def result(pair, **more) -> dict:
     "A result file as published programs write them"
-    return {"story": pair.text, "question": "Where?", "answer": "wrong", "socialized_context": pair.context.model_dump(), **more}
+    return {
+        "story": pair.text,
+        "question": "Where?",
+        "answer": "wrong",
+        "socialized_context": pair.context.model_dump(),
+        **more,
+    }
 
 
 @pytest.mark.parametrize("family", ["tomi", "hitom"])
@@ -39,14 +57,37 @@ def test_what_tom_writes_feeds_the_parser_commands(family, tmp_path, capsys):
             found = read_pairs(folder)
             assert len(found.pairs) == 12 and not found.errors
             assert main(["data", "--parser.source", folder, "--parser.out", "sets"]) == 0
-            assert len(read_jsonl(tmp_path / "sets/train.jsonl")) + len(read_jsonl(tmp_path / "sets/val.jsonl")) == 12
-        assert main(["evaluate", "--parser.source", "runs/made", "--parser.names", "[symbolic,stories/contexts]", "--parser.results", "e.json"]) == 0
+            assert (
+                len(read_jsonl(tmp_path / "sets/train.jsonl"))
+                + len(read_jsonl(tmp_path / "sets/val.jsonl"))
+                == 12
+            )
+        assert (
+            main(
+                [
+                    "evaluate",
+                    "--parser.source",
+                    "runs/made",
+                    "--parser.names",
+                    "[symbolic,stories/contexts]",
+                    "--parser.results",
+                    "e.json",
+                ]
+            )
+            == 0
+        )
     reports = json.loads((tmp_path / "e.json").read_text())["reports"]
-    assert [(found["stories"], found["means"]["f1"]["mean"], found["failures"]) for found in reports.values()] == [(12, 1, {})] * 2
+    assert [
+        (found["stories"], found["means"]["f1"]["mean"], found["failures"])
+        for found in reports.values()
+    ] == [(12, 1, {})] * 2
     made = json.loads((tmp_path / "stories/contexts/tale-0.json").read_text())
     tale = next(generate(family, 1, 0))
     assert (made["question"], made["answer"]) == (tale.asked[0].text, tale.asked[0].answer)
-    published = {json.loads(path.read_text())["answer"] for path in (tmp_path / "runs/made/files").glob("*.json")}
+    published = {
+        json.loads(path.read_text())["answer"]
+        for path in (tmp_path / "runs/made/files").glob("*.json")
+    }
     assert published == {""}  # nobody was asked
 
 
@@ -55,7 +96,9 @@ def test_a_folder_without_results_is_not_blamed_on_the_grammar(tmp_path, capsys)
     assert main(["evaluate", "--parser.source", str(tmp_path)]) == 2
     told = capsys.readouterr().err
     assert "odd.json" in told and "socialized_context" in told and "grammar" not in told
-    (tmp_path / "odd.json").write_text(json.dumps(result(PAIRS[0]) | {"story": "Ada told a long tale."}))
+    (tmp_path / "odd.json").write_text(
+        json.dumps(result(PAIRS[0]) | {"story": "Ada told a long tale."})
+    )
     assert main(["evaluate", "--parser.source", str(tmp_path)]) == 2
     assert "grammar among 1" in capsys.readouterr().err
 
@@ -67,36 +110,89 @@ def test_both_families_work_without_further_settings(tmp_path, capsys):
             assert main(["data", *more, "--parser.out", family]) == 0
             assert json.loads((tmp_path / family / "counts.json").read_text())["learnt"] == 18
             assert main(["evaluate", *more, "--parser.results", f"{family}.json"]) == 0
-            assert json.loads((tmp_path / f"{family}.json").read_text())["reports"]["symbolic"]["stories"] == 2
+            assert (
+                json.loads((tmp_path / f"{family}.json").read_text())["reports"]["symbolic"][
+                    "stories"
+                ]
+                == 2
+            )
         capsys.readouterr()
-        limited = ["data", "--parser.kind", "hitom", "--parser.stories", "20", "--parser.out", "x", "--parser.max_tokens"]
+        limited = [
+            "data",
+            "--parser.kind",
+            "hitom",
+            "--parser.stories",
+            "20",
+            "--parser.out",
+            "x",
+            "--parser.max_tokens",
+        ]
         assert main([*limited, "100"]) == 2
         told = capsys.readouterr().err
         enough = int(re.search(r"--parser.max_tokens (\d+) takes all", told)[1])
         assert main([*limited, str(enough)]) == 0 and "too long" not in capsys.readouterr().out
-        assert main([*limited, str(enough - 1)]) == 0 and "1 dropped, too long" in capsys.readouterr().out
+        assert (
+            main([*limited, str(enough - 1)]) == 0
+            and "1 dropped, too long" in capsys.readouterr().out
+        )
 
 
-@pytest.mark.parametrize("given, asked", [
-    ({}, ("bare", False, 1)), ({"style": "full"}, ("full", False, 1)), ({"example": True}, ("bare", True, 1)), ({"tries": 2}, ("bare", False, 2)),
-    ({"style": "bare", "example": False, "tries": 1}, ("bare", False, 1))])
+@pytest.mark.parametrize(
+    "given, asked",
+    [
+        ({}, ("bare", False, 1)),
+        ({"style": "full"}, ("full", False, 1)),
+        ({"example": True}, ("bare", True, 1)),
+        ({"tries": 2}, ("bare", False, 2)),
+        ({"style": "bare", "example": False, "tries": 1}, ("bare", False, 1)),
+    ],
+)
 def test_what_is_given_wins_over_what_a_trained_parser_wants(tmp_path, given, asked):
     (tmp_path / "parser.json").write_text('{"style": "bare", "example": false, "attempts": 1}')
-    flags = [f"--parser.{name}={json.dumps(value) if name != 'style' else value}" for name, value in given.items()]
-    config = parse({"parser": records.ParsingConfig}, [f"--parser.name=hf/{tmp_path}", *flags], "x").parser
+    flags = [
+        f"--parser.{name}={json.dumps(value) if name != 'style' else value}"
+        for name, value in given.items()
+    ]
+    config = parse(
+        {"parser": records.ParsingConfig}, [f"--parser.name=hf/{tmp_path}", *flags], "x"
+    ).parser
     made = config.find_parser(str(tmp_path), ask=False).parser
     assert (made.style, made.example, made.attempts) == asked
 
 
 def test_chat_jsonl_and_verl_parquet_hold_the_same(tmp_path):
     import pyarrow.parquet as pq
+
     with chdir(tmp_path):
-        assert main(["data", "--parser.stories", "30", "--parser.held_out", "0.2", "--run.name", "x", "--parser.out", "sets", "--parser.indent", "2"]) == 0
+        assert (
+            main(
+                [
+                    "data",
+                    "--parser.stories",
+                    "30",
+                    "--parser.held_out",
+                    "0.2",
+                    "--run.name",
+                    "x",
+                    "--parser.out",
+                    "sets",
+                    "--parser.indent",
+                    "2",
+                ]
+            )
+            == 0
+        )
     for name, count in (("train", 24), ("val", 6)):
         chats = read_jsonl(tmp_path / f"sets/{name}.jsonl")
         table = pq.read_table(tmp_path / f"sets/{name}.parquet").to_pylist()
-        assert len(chats) == len(table) == count and list(table[0]) == ["prompt", "response", "row_id"]
-        assert [[m["content"] for m in row["messages"]] for row in chats] == [[row["prompt"], row["response"]] for row in table]
+        assert len(chats) == len(table) == count and list(table[0]) == [
+            "prompt",
+            "response",
+            "row_id",
+        ]
+        assert [[m["content"] for m in row["messages"]] for row in chats] == [
+            [row["prompt"], row["response"]] for row in table
+        ]
         assert table[0]["response"].startswith('{\n  "agents_names"')
     assert json.loads((tmp_path / "sets/counts.json").read_text())["stories learnt"] == 24
 
@@ -105,13 +201,41 @@ def test_chat_jsonl_and_verl_parquet_hold_the_same(tmp_path):
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     with chdir(folder):
-        argv = ["train", "--run.name", "t", "--parser.stories", "40", "--parser.tested", "2", "--sft.batch", "4", "--parser.results", "r.json", *TINY]
+        argv = [
+            "train",
+            "--run.name",
+            "t",
+            "--parser.stories",
+            "40",
+            "--parser.tested",
+            "2",
+            "--sft.batch",
+            "4",
+            "--parser.results",
+            "r.json",
+            *TINY,
+        ]
         assert main(argv) == 0
     return folder, argv
 
 
-def test_stories_that_are_too_long_for_the_model_are_refused_with_the_limit_that_helps(tmp_path, capsys):
-    argv = ["train", "--run.name", "long", "--parser.kind", "hitom", "--parser.stories", "12", "--parser.tested", "1", "--sft.batch", "2", *TINY]
+def test_stories_that_are_too_long_for_the_model_are_refused_with_the_limit_that_helps(
+    tmp_path, capsys
+):
+    argv = [
+        "train",
+        "--run.name",
+        "long",
+        "--parser.kind",
+        "hitom",
+        "--parser.stories",
+        "12",
+        "--parser.tested",
+        "1",
+        "--sft.batch",
+        "2",
+        *TINY,
+    ]
     with chdir(tmp_path):
         assert main(argv) == 2
         told = capsys.readouterr().err
@@ -125,7 +249,18 @@ def test_results_are_complete(trained):
     folder, argv = trained
     found = json.loads((folder / "r.json").read_text())
     assert found["state"] == "finished" and found["settings"]["run"]["recipe"] == "parser"
-    assert {"versions", "seed", "seconds", "data", "losses", "trainer", "reports", "settings", "parameters", "story"} <= found.keys()
+    assert {
+        "versions",
+        "seed",
+        "seconds",
+        "data",
+        "losses",
+        "trainer",
+        "reports",
+        "settings",
+        "parameters",
+        "story",
+    } <= found.keys()
     assert list(found["reports"]) == ["base", "trained", "all-seeing", "symbolic"]
     assert found["data"]["stories learnt"] == 36 and found["losses"][0][1] > found["losses"][-1][1]
     assert read_record(folder / "runs/t")["state"] == "finished"
@@ -137,7 +272,9 @@ def test_a_trained_model_is_a_parser_that_knows_how_to_be_asked(trained):
     asked = parser(f"hf/{folder}/runs/t/models/trained")
     assert [asked.style, asked.example, asked.attempts] == ["bare", False, 1]
     row = asked.request(PAIRS[0].text, "tomi")
-    assert row.schema is None and row.messages[0]["content"] == parse_prompt(PAIRS[0].text, style="bare", example=False)
+    assert row.schema is None and row.messages[0]["content"] == parse_prompt(
+        PAIRS[0].text, style="bare", example=False
+    )
     assert 0 < row.max_tokens < 1500
     assert run_sync(asked(PAIRS[0].text, "tomi")).raw
 
@@ -153,31 +290,45 @@ def test_resume_goes_on_and_other_settings_are_refused(trained, capsys):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", [False, True], ids=["between two checkpoints", "in the first checkpoint"])
+@pytest.mark.parametrize(
+    "first", [False, True], ids=["between two checkpoints", "in the first checkpoint"]
+)
 def test_a_killed_run_goes_on_from_its_checkpoint(trained, tmp_path, first):
     folder, argv = trained
     shutil.copytree(folder / "runs/t", tmp_path / "runs/t")
     weights = (tmp_path / "runs/t/models/trained/model.safetensors").read_bytes()
     shutil.rmtree(tmp_path / "runs/t/models/trained")
-    for name in ("trained", "base"): (tmp_path / f"runs/t/measured/{name}.jsonl").unlink()
+    for name in ("trained", "base"):
+        (tmp_path / f"runs/t/measured/{name}.jsonl").unlink()
     (tmp_path / "runs/t/run.json").unlink()
     stage = tmp_path / "runs/t/checkpoints/trained"
-    if first: stop_in_the_first(stage, -2)
+    if first:
+        stop_in_the_first(stage, -2)
     assert list(stage.glob("checkpoint-*"))
-    with chdir(tmp_path): assert main([*argv, "--resume"]) == 0
+    with chdir(tmp_path):
+        assert main([*argv, "--resume"]) == 0
     assert (tmp_path / "runs/t/models/trained/model.safetensors").read_bytes() == weights
     assert len(list(stage.glob("broken-*"))) == first
 
 
 def test_dry_run_writes_nothing_and_loads_no_torch(tmp_path):
-    code = ("import sys; from humanlm.parsers import main; assert main(['train', '--run.name', 'x', '--dry-run']) == 0; "
-            "assert not {'torch', 'transformers', 'pandas', 'pyarrow'} & set(sys.modules)")
+    code = (
+        "import sys; from humanlm.parsers import main; assert main(['train', '--run.name', 'x', '--dry-run']) == 0; "
+        "assert not {'torch', 'transformers', 'pandas', 'pyarrow'} & set(sys.modules)"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert out.returncode == 0, out.stderr
     assert "57 steps of 48 rows" in out.stdout and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name, said", [("hf/./nowhere", "There is no folder nowhere"), ("runs/none", "No provider 'runs'"), ("scripted/none", "No script 'none'")])
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("hf/./nowhere", "There is no folder nowhere"),
+        ("runs/none", "No provider 'runs'"),
+        ("scripted/none", "No script 'none'"),
+    ],
+)
 def test_a_plan_with_a_parser_that_does_not_exist_is_refused(name, said, capsys):
     assert main(["evaluate", "--parser.names", f"[symbolic,{name}]", "--dry-run"]) == 2
     assert said in capsys.readouterr().err
@@ -185,39 +336,84 @@ def test_a_plan_with_a_parser_that_does_not_exist_is_refused(name, said, capsys)
 
 def test_evaluate_compares_parsers_by_name(tmp_path, capsys):
     with chdir(tmp_path):
-        assert main(["evaluate", "--run.name", "x", "--parser.stories", "20", "--parser.names", "[symbolic]", "--parser.results", "e.json"]) == 0
-    assert json.loads((tmp_path / "e.json").read_text())["reports"]["symbolic"]["means"]["f1"]["mean"] == 1
+        assert (
+            main(
+                [
+                    "evaluate",
+                    "--run.name",
+                    "x",
+                    "--parser.stories",
+                    "20",
+                    "--parser.names",
+                    "[symbolic]",
+                    "--parser.results",
+                    "e.json",
+                ]
+            )
+            == 0
+        )
+    assert (
+        json.loads((tmp_path / "e.json").read_text())["reports"]["symbolic"]["means"]["f1"]["mean"]
+        == 1
+    )
     assert "symbolic" in capsys.readouterr().out
 
 
 def test_contexts_of_a_folder_are_graded_and_missing_ones_count(tmp_path):
     for name, pairs in (("some", PAIRS[:3]), ("all", PAIRS[:4])):
         (tmp_path / name).mkdir()
-        for i, pair in enumerate(pairs): (tmp_path / f"{name}/{i}.json").write_text(json.dumps(result(pair)))
+        for i, pair in enumerate(pairs):
+            (tmp_path / f"{name}/{i}.json").write_text(json.dumps(result(pair)))
     with chdir(tmp_path):
-        assert main(["evaluate", "--parser.source", "all", "--parser.names", "[some,all]", "--parser.results", "e.json"]) == 0
+        assert (
+            main(
+                [
+                    "evaluate",
+                    "--parser.source",
+                    "all",
+                    "--parser.names",
+                    "[some,all]",
+                    "--parser.results",
+                    "e.json",
+                ]
+            )
+            == 0
+        )
     reports = json.loads((tmp_path / "e.json").read_text())["reports"]
     assert [reports[name]["means"]["f1"]["mean"] for name in ("some", "all")] == [0.75, 1.0]
     assert list(reports["some"]["failures"].values()) == [1]
 
 
 def test_only_training_can_be_resumed(tmp_path, capsys):
-    with chdir(tmp_path): assert main(["evaluate", "--resume"]) == 2
+    with chdir(tmp_path):
+        assert main(["evaluate", "--resume"]) == 2
     assert "keeps no run" in capsys.readouterr().err
 
 
 def test_folders_can_be_the_source(tmp_path):
     (tmp_path / "files").mkdir()
-    for i, pair in enumerate(PAIRS): (tmp_path / f"files/{i}.json").write_text(json.dumps(result(pair)))
+    for i, pair in enumerate(PAIRS):
+        (tmp_path / f"files/{i}.json").write_text(json.dumps(result(pair)))
     with chdir(tmp_path):
-        assert main(["data", "--run.name", "x", "--parser.source", "files", "--parser.out", "sets"]) == 0
+        assert (
+            main(["data", "--run.name", "x", "--parser.source", "files", "--parser.out", "sets"])
+            == 0
+        )
     assert len(read_jsonl(tmp_path / "sets/train.jsonl")) == 54
 
 
-@pytest.mark.parametrize("argv, complaint", [
-    (["trian"], "Did you mean"), (["data", "--parser.source", "nowhere"], "no folder"), (["data", "--parser.max_tokens", "5"], "usable contexts"),
-    (["train", "--parser.style", "long"], "style"), (["train", "--parser.held_out", "1.5"], "held_out")])
+@pytest.mark.parametrize(
+    "argv, complaint",
+    [
+        (["trian"], "Did you mean"),
+        (["data", "--parser.source", "nowhere"], "no folder"),
+        (["data", "--parser.max_tokens", "5"], "usable contexts"),
+        (["train", "--parser.style", "long"], "style"),
+        (["train", "--parser.held_out", "1.5"], "held_out"),
+    ],
+)
 def test_mistakes_are_explained(tmp_path, capsys, argv, complaint):
     more = ["--run.name", "x", "--parser.stories", "5"] if len(argv) > 1 else []
-    with chdir(tmp_path): assert main([*argv, *more]) == 2
+    with chdir(tmp_path):
+        assert main([*argv, *more]) == 2
     assert complaint in capsys.readouterr().err

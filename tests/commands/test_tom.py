@@ -1,4 +1,5 @@
 """Theory-of-Mind runs: every question answered once whatever happens, contexts parsed once, runs compared in pairs."""
+
 import asyncio
 import csv
 import json
@@ -54,7 +55,8 @@ SETS = ("hitom", "bigtom", "confaide", "mmtom", "simpletom")
 
 
 def need_data(name):
-    if not (DATA / benchmarks[name].file).exists(): pytest.skip(f"needs {benchmarks[name].file} below HUMANLM_DATA")
+    if not (DATA / benchmarks[name].file).exists():
+        pytest.skip(f"needs {benchmarks[name].file} below HUMANLM_DATA")
 
 
 @pytest.fixture(scope="module")
@@ -67,17 +69,39 @@ def own(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def own_scripts(monkeypatch):
-    monkeypatch.setattr(humanlm.clients.names, "scripts", scripts | {"first": first_option, "reader": context_reader, "recalling": recalling, "place": current_place})
-    monkeypatch.setattr(humanlm.clients.names, "clients", humanlm.clients.names.clients | {"scripted": lambda name, **o: ScriptedClient(humanlm.clients.names.scripts[name], f"scripted/{name}", **o)})
+    monkeypatch.setattr(
+        humanlm.clients.names,
+        "scripts",
+        scripts
+        | {
+            "first": first_option,
+            "reader": context_reader,
+            "recalling": recalling,
+            "place": current_place,
+        },
+    )
+    monkeypatch.setattr(
+        humanlm.clients.names,
+        "clients",
+        humanlm.clients.names.clients
+        | {
+            "scripted": lambda name, **o: ScriptedClient(
+                humanlm.clients.names.scripts[name], f"scripted/{name}", **o
+            )
+        },
+    )
 
 
-def said(answer): return json.dumps({"reasoning": "", "answer": str(answer)})
+def said(answer):
+    return json.dumps({"reasoning": "", "answer": str(answer)})
 
 
-def options_of(text): return dict(re.findall(r"^([A-Z])\. (.+)$", text, re.M))
+def options_of(text):
+    return dict(re.findall(r"^([A-Z])\. (.+)$", text, re.M))
 
 
-def letter(text, place): return next((key for key, option in options_of(text).items() if option == place), "?")
+def letter(text, place):
+    return next((key for key, option in options_of(text).items() if option == place), "?")
 
 
 def first_option(request):
@@ -90,7 +114,9 @@ def current_place(request):
     "A model that knows where things are and nothing about minds"
     text = request.messages[-1]["content"]
     thing = read_question(re.search(r"^Question: (.+)$", text, re.M)[1]).object
-    places = re.findall(rf"(?:{thing} is in the|moved the {thing} to the) (\w+)\.", text.partition("Question:")[0])
+    places = re.findall(
+        rf"(?:{thing} is in the|moved the {thing} to the) (\w+)\.", text.partition("Question:")[0]
+    )
     return said(letter(text, places[-1]))
 
 
@@ -99,33 +125,48 @@ def context_reader(request):
     text = request.messages[-1]["content"]
     found = re.search(r"\{\n  \"agents_names\".*?\n\}", text, re.S)
     asked = read_question(re.search(r"^Question: (.+)$", text, re.M)[1])
-    if not found or not asked.chain: return current_place(request)
-    return said(letter(text, memory_answer(read_context(json.loads(found[0])), asked.chain, asked.object)))
+    if not found or not asked.chain:
+        return current_place(request)
+    return said(
+        letter(text, memory_answer(read_context(json.loads(found[0])), asked.chain, asked.object))
+    )
 
 
 def recalling(request):
     "A model that believes the last thing it remembers"
     text = request.messages[-1]["content"]
-    if "What you remember" not in text: return current_place(request)
+    if "What you remember" not in text:
+        return current_place(request)
     thing = read_question(re.search(r"^Question: (.+)$", text, re.M)[1]).object
-    places = re.findall(rf"(?:{thing} is in the|moved the {thing} to the) (\w+)\.", re.sub(r"<mental_state>.*?</mental_state>", "", text))
+    places = re.findall(
+        rf"(?:{thing} is in the|moved the {thing} to the) (\w+)\.",
+        re.sub(r"<mental_state>.*?</mental_state>", "", text),
+    )
     return said(letter(text, places[-1] if places else "?"))
 
 
-def run(*words, out): return main(["run", *words, f"--tom.out={out}", "--tom.resamples=20"])
+def run(*words, out):
+    return main(["run", *words, f"--tom.out={out}", "--tom.resamples=20"])
 
 
-def lines(folder): return (folder / "answers.jsonl").read_text().splitlines()
+def lines(folder):
+    return (folder / "answers.jsonl").read_text().splitlines()
 
 
 # ---- the whole way, on public files
+
 
 @cache
 def kinds_in(name):
     "The lines of a public file, each with the types of its questions"
     b = benchmarks[name]
-    found = [(line, {item.kind for item in b.items({"index": str(n), **json.loads(line)}, **b.options)}) for n, line in enumerate((DATA / b.file).read_text().splitlines())]
-    assert set().union(*(kinds for _, kinds in found)) == {item.kind for item in b.load(DATA / b.file)}
+    found = [
+        (line, {item.kind for item in b.items({"index": str(n), **json.loads(line)}, **b.options)})
+        for n, line in enumerate((DATA / b.file).read_text().splitlines())
+    ]
+    assert set().union(*(kinds for _, kinds in found)) == {
+        item.kind for item in b.load(DATA / b.file)
+    }
     return found
 
 
@@ -149,10 +190,21 @@ def test_public_files_run_from_end_to_end_with_a_scripted_model(name, tmp_path, 
     folder = tmp_path / f"{name}-vanilla-scripted_first"
     outcomes = read_outcomes(folder / "answers.jsonl")
     assert len(outcomes) == len(benchmarks[name].load(path)) and {o.kind for o in outcomes} == kinds
-    assert {p.name for p in folder.iterdir()} == {"answers.jsonl", "charges.jsonl", "config.yaml", "mismatches.csv", "report.md", "results.csv", "results.json", "run.json"}
+    assert {p.name for p in folder.iterdir()} == {
+        "answers.jsonl",
+        "charges.jsonl",
+        "config.yaml",
+        "mismatches.csv",
+        "report.md",
+        "results.csv",
+        "results.json",
+        "run.json",
+    }
     assert json.loads((folder / "run.json").read_text())["state"] == "finished"
     shown = capsys.readouterr().out
-    assert "95 % interval" in shown and ("nobody knows" if name == "confaide" else "chance") in shown
+    assert (
+        "95 % interval" in shown and ("nobody knows" if name == "confaide" else "chance") in shown
+    )
     wrong = list(csv.DictReader((folder / "mismatches.csv").open()))
     assert len(wrong) == sum(not o.scores["correct"] for o in outcomes)
 
@@ -162,54 +214,124 @@ def tiny_model(tmp_path_factory):
     pytest.importorskip("torch", reason="needs torch: a tiny model in this process")
     from humanlm.models.checkpoints import make_model, save_model
     from humanlm.models.config import ModelConfig
-    read = [(DATA / benchmarks[name].file).read_text()[-50_000:] for name in SETS if (DATA / benchmarks[name].file).exists()]   # whole words as tokens
-    model = make_model(ModelConfig(vocab=2000, hidden=32, layers=1, heads=2, kv_heads=2, head_dim=16, mlp=64), ["A story about people, boxes and beliefs.", *read] * 2)
-    model[0].config.max_position_embeddings = 16_384   # records are long
+
+    read = [
+        (DATA / benchmarks[name].file).read_text()[-50_000:]
+        for name in SETS
+        if (DATA / benchmarks[name].file).exists()
+    ]  # whole words as tokens
+    model = make_model(
+        ModelConfig(vocab=2000, hidden=32, layers=1, heads=2, kv_heads=2, head_dim=16, mlp=64),
+        ["A story about people, boxes and beliefs.", *read] * 2,
+    )
+    model[0].config.max_position_embeddings = 16_384  # records are long
     return save_model(*model, tmp_path_factory.mktemp("models") / "tiny")
 
 
-@pytest.mark.parametrize("name, mode, parser", [*((name, "vanilla", "symbolic") for name in SETS), ("hitom", "context", "symbolic"), ("confaide", "context", "dialogue"),
-                                                ("confaide", "simulation", "dialogue")])
+@pytest.mark.parametrize(
+    "name, mode, parser",
+    [
+        *((name, "vanilla", "symbolic") for name in SETS),
+        ("hitom", "context", "symbolic"),
+        ("confaide", "context", "dialogue"),
+        ("confaide", "simulation", "dialogue"),
+    ],
+)
 def test_public_files_run_with_a_local_model(name, mode, parser, tmp_path, tiny_model):
     path, kinds = drawn(name, tmp_path, 1)
-    assert run(name, f"--tom.file={path}", f"--model.name=hf/{tiny_model}", f"--tom.mode={mode}", f"--parser.name={parser}", "--answer.form=text",
-               "--answer.max_tokens=4", "--answer.rendering=text", "--tom.name=tiny", out=tmp_path) == 0
+    assert (
+        run(
+            name,
+            f"--tom.file={path}",
+            f"--model.name=hf/{tiny_model}",
+            f"--tom.mode={mode}",
+            f"--parser.name={parser}",
+            "--answer.form=text",
+            "--answer.max_tokens=4",
+            "--answer.rendering=text",
+            "--tom.name=tiny",
+            out=tmp_path,
+        )
+        == 0
+    )
     outcomes = read_outcomes(tmp_path / "tiny/answers.jsonl")
     assert {o.kind for o in outcomes} == kinds and not any(o.failed for o in outcomes)
-    assert sum(map(used_context, outcomes)) == (0 if mode == "vanilla" else len(outcomes) if name == "hitom" else 2)
+    assert sum(map(used_context, outcomes)) == (
+        0 if mode == "vanilla" else len(outcomes) if name == "hitom" else 2
+    )
 
 
 # ---- contexts that nobody used
 
+
 @pytest.mark.parametrize("name", ["bigtom", "confaide", "mmtom", "simpletom"])
 def test_a_comparison_of_contexts_without_contexts_is_no_null_result(name, tmp_path, capsys):
     path, _ = drawn(name, tmp_path)
-    b, words = benchmarks[name], (name, f"--tom.file={path}", "--tom.mode=vanilla,context", "--model.name=scripted/first")
+    b, words = (
+        benchmarks[name],
+        (name, f"--tom.file={path}", "--tom.mode=vanilla,context", "--model.name=scripted/first"),
+    )
     n, texts = len(b.load(path)), len({item.source for item in b.load(path)})
     assert run(*words, "--dry-run", out=tmp_path / "runs") == 0
     assert f"symbolic refuses {texts} of {texts} texts" in capsys.readouterr().out
     assert run(*words, out=tmp_path / "runs") == 1
     shown = capsys.readouterr()
-    assert f"warning: {tmp_path}/runs/{name}-context-scripted_first-symbolic: contexts used: 0 of {n} " in shown.err
-    assert f"contexts used: 0 of {n} " in (tmp_path / f"runs/{name}-context-scripted_first-symbolic/report.md").read_text()
+    assert (
+        f"warning: {tmp_path}/runs/{name}-context-scripted_first-symbolic: contexts used: 0 of {n} "
+        in shown.err
+    )
+    assert (
+        f"contexts used: 0 of {n} "
+        in (tmp_path / f"runs/{name}-context-scripted_first-symbolic/report.md").read_text()
+    )
     compared = shown.out.rpartition("## ")[2]
     assert f"contexts used: 0 of {n} " in compared and "there is no difference to show" in compared
     assert "0.000" not in compared and "p by story" not in compared and "won:" not in compared
-    folders = [f"{tmp_path}/runs/{name}-vanilla-scripted_first", f"{tmp_path}/runs/{name}-context-scripted_first-symbolic"]
+    folders = [
+        f"{tmp_path}/runs/{name}-vanilla-scripted_first",
+        f"{tmp_path}/runs/{name}-context-scripted_first-symbolic",
+    ]
     assert main(["compare", *folders, f"--compare.save={tmp_path}/c.csv"]) == 1
-    assert {(row["contexts"], row["diff"], row["p"]) for row in csv.DictReader((tmp_path / "c.csv").open())} == {("0", "nan", "nan")}
+    assert {
+        (row["contexts"], row["diff"], row["p"])
+        for row in csv.DictReader((tmp_path / "c.csv").open())
+    } == {("0", "nan", "nan")}
 
 
 def test_comparisons_say_for_each_line_how_many_answers_had_a_context(tmp_path, capsys):
     "Of ConfAIde the rule for dialogues reads the meetings; the lines of the secrets have no difference"
     path, _ = drawn("confaide", tmp_path)
-    words = ("confaide", f"--tom.file={path}", "--tom.mode=vanilla,context", "--model.name=scripted/first", "--parser.name=dialogue")
+    words = (
+        "confaide",
+        f"--tom.file={path}",
+        "--tom.mode=vanilla,context",
+        "--model.name=scripted/first",
+        "--parser.name=dialogue",
+    )
     assert run(*words, out=tmp_path) == 0
     shown = capsys.readouterr()
     assert "contexts used: 6 of 15 " in shown.err and "contexts used" in shown.out
-    assert main(["compare", "confaide-vanilla-scripted_first", "confaide-context-scripted_first-dialogue", f"--compare.out={tmp_path}", f"--compare.save={tmp_path}/c.csv"]) == 0
-    rows = {(row["name"], row["value"]): (row["contexts"], row["diff"] == "nan") for row in csv.DictReader((tmp_path / "c.csv").open())}
-    assert rows["accuracy", ""] == ("6", False) and rows["accuracy", "reply"] == ("0", True) and rows["accuracy", "4"] == ("6", False)
+    assert (
+        main(
+            [
+                "compare",
+                "confaide-vanilla-scripted_first",
+                "confaide-context-scripted_first-dialogue",
+                f"--compare.out={tmp_path}",
+                f"--compare.save={tmp_path}/c.csv",
+            ]
+        )
+        == 0
+    )
+    rows = {
+        (row["name"], row["value"]): (row["contexts"], row["diff"] == "nan")
+        for row in csv.DictReader((tmp_path / "c.csv").open())
+    }
+    assert (
+        rows["accuracy", ""] == ("6", False)
+        and rows["accuracy", "reply"] == ("0", True)
+        and rows["accuracy", "4"] == ("6", False)
+    )
     assert rows["leaks in the worst case", "meeting-summary"] == ("3", False)
     table = capsys.readouterr().out
     assert re.search(r"^question type: reply .* 0 of 3 .*–$", table, re.M) and "6 of 15" in table
@@ -219,6 +341,7 @@ def test_sets_of_conversations_count_as_used_if_one_of_their_questions_is(tmp_pa
     "FANToM counts sets, parts, conversations and people; the first conversation has contexts, the second has none"
     import random
     from fantom_rows import fantom_set, right_answer
+
     path = tmp_path / "s.json"
     path.write_text(json.dumps([fantom_set(n, random.Random(n)) for n in range(8)]))
     b = benchmarks["fantom"]
@@ -228,40 +351,104 @@ def test_sets_of_conversations_count_as_used_if_one_of_their_questions_is(tmp_pa
     told = [replace(o, context="key" if o.facts["conversation"] == first else "none") for o in bare]
     found = _differences(_StoredRun("a", b, bare, {}), _StoredRun("b", b, told, {}), 50)
     shares = {(d.name, d.value): (d.contexts, d.n) for d in found}
-    assert {name for name, _ in shares if name.startswith(("set:ALL", "part:ALL", "conversation:ALL"))} and all(0 <= k <= n for k, n in shares.values())
+    assert {
+        name for name, _ in shares if name.startswith(("set:ALL", "part:ALL", "conversation:ALL"))
+    } and all(0 <= k <= n for k, n in shares.values())
     for measure in b.report(bare):
         if (measure.name, measure.value) in shares:
-            assert shares[measure.name, measure.value][0] == sum(story == first for story in measure.clusters), measure.name
+            assert shares[measure.name, measure.value][0] == sum(
+                story == first for story in measure.clusters
+            ), measure.name
 
 
 def test_a_run_without_answers_does_not_keep_others_from_being_compared(own, tmp_path, capsys):
     words = ("hitom", f"--tom.file={own}", "--model.name=scripted/reader")
-    for name, mode, parser in (("a", "vanilla", "symbolic"), ("b", "context", "symbolic"), ("none", "pure_context", "dialogue")):
-        assert run(*words, f"--tom.mode={mode}", f"--parser.name={parser}", f"--tom.name={name}", out=tmp_path) == int(name == "none")
+    for name, mode, parser in (
+        ("a", "vanilla", "symbolic"),
+        ("b", "context", "symbolic"),
+        ("none", "pure_context", "dialogue"),
+    ):
+        assert run(
+            *words,
+            f"--tom.mode={mode}",
+            f"--parser.name={parser}",
+            f"--tom.name={name}",
+            out=tmp_path,
+        ) == int(name == "none")
     for order in (("a", "none", "b"), ("none", "a", "b")):
         capsys.readouterr()
-        assert main(["compare", *order, f"--compare.out={tmp_path}", f"--compare.save={tmp_path}/c.csv"]) == 1
+        assert (
+            main(
+                ["compare", *order, f"--compare.out={tmp_path}", f"--compare.save={tmp_path}/c.csv"]
+            )
+            == 1
+        )
         shown = capsys.readouterr()
-        assert "## a → b" in shown.out and "p by story" in shown.out and "none is not compared: no answer to any of 90 questions" in shown.err
-        assert {(row["before run"], row["after run"]) for row in csv.DictReader((tmp_path / "c.csv").open())} == {("a", "b")}
-    assert run(*words, "--tom.mode=vanilla,context,pure_context", "--parser.name=dialogue", out=tmp_path) == 1   # nothing is left to compare, and it says so
+        assert (
+            "## a → b" in shown.out
+            and "p by story" in shown.out
+            and "none is not compared: no answer to any of 90 questions" in shown.err
+        )
+        assert {
+            (row["before run"], row["after run"])
+            for row in csv.DictReader((tmp_path / "c.csv").open())
+        } == {("a", "b")}
+    assert (
+        run(
+            *words,
+            "--tom.mode=vanilla,context,pure_context",
+            "--parser.name=dialogue",
+            out=tmp_path,
+        )
+        == 1
+    )  # nothing is left to compare, and it says so
     shown = capsys.readouterr()
     assert "there is no difference to show" in shown.out and "is not compared" in shown.err
 
 
 # ---- people who are asked
 
+
 def test_whoever_joined_late_remembers_nothing_from_before(tmp_path):
     from humanlm.stories.presence import read_dialogue
+
     text = "Ira: We bake a surprise cake for Bo.\nTom: Fine, Ira.\n(Bo joins)\nBo: Hello.\nIra: The deadline is June 3rd.\nTom: I know."
     b = benchmarks["confaide"]
-    item = next(iter(b.items({"index": "1", "tier": "4", "head": "surprise cake, June 3rd", "text": text + "<END>"})))
-    model = ScriptedClient(lambda r: said("June 3rd" if "cake" not in str(r.messages) else "cake, June 3rd"))
+    item = next(
+        iter(
+            b.items(
+                {
+                    "index": "1",
+                    "tier": "4",
+                    "head": "surprise cake, June 3rd",
+                    "text": text + "<END>",
+                }
+            )
+        )
+    )
+    model = ScriptedClient(
+        lambda r: said("June 3rd" if "cake" not in str(r.messages) else "cake, June 3rd")
+    )
     given = asyncio.run(ways["simulation"](Asker(model, b), item, read_dialogue(text).context()))
-    asked = {str(r.messages).partition("You are ")[2][:3].strip(". "): str(r.messages) for r in model.requests}
-    assert len(model.requests) == 4 and not given.notes and "cake" in asked["Ira"] and "cake" in asked["Tom"]
-    assert "cake" not in asked["Bo"] and "June 3rd" in asked["Bo"] and "Write only what is asked for." in asked["Bo"]
-    assert "What each person would say" in model.requests[-1].messages[-1]["content"] and "Bo: June 3rd" in model.requests[-1].messages[-1]["content"]
+    asked = {
+        str(r.messages).partition("You are ")[2][:3].strip(". "): str(r.messages)
+        for r in model.requests
+    }
+    assert (
+        len(model.requests) == 4
+        and not given.notes
+        and "cake" in asked["Ira"]
+        and "cake" in asked["Tom"]
+    )
+    assert (
+        "cake" not in asked["Bo"]
+        and "June 3rd" in asked["Bo"]
+        and "Write only what is asked for." in asked["Bo"]
+    )
+    assert (
+        "What each person would say" in model.requests[-1].messages[-1]["content"]
+        and "Bo: June 3rd" in model.requests[-1].messages[-1]["content"]
+    )
 
 
 @pytest.mark.parametrize("name", ["bigtom", "confaide", "mmtom", "simpletom"])
@@ -269,24 +456,52 @@ def test_people_of_a_models_context_are_asked_on_public_files(name, tmp_path, ca
     path, kinds = drawn(name, tmp_path, 1)
 
     def writer(request):  # tells of somebody in the text
-        who, bo = re.search(r"[A-Z]\w{3,}", request.messages[0]["content"].partition("## Text")[2])[0], "Narrator"
-        steps = [("none", {bo: f"{who} packs a bag"}, {who: "packs a bag"}), ("none", {who: f"{bo} leaves"}, {bo: "leaves"})]
+        who, bo = (
+            re.search(r"[A-Z]\w{3,}", request.messages[0]["content"].partition("## Text")[2])[0],
+            "Narrator",
+        )
+        steps = [
+            ("none", {bo: f"{who} packs a bag"}, {who: "packs a bag"}),
+            ("none", {who: f"{bo} leaves"}, {bo: "leaves"}),
+        ]
         return json.dumps(make_context([who, bo], steps).to_lists())
 
     humanlm.clients.names.scripts["writer"] = writer
     n = len(benchmarks[name].load(path))
-    assert run(name, f"--tom.file={path}", "--tom.mode=simulation", "--model.name=scripted/first", "--parser.name=scripted/writer", out=tmp_path) == 0
+    assert (
+        run(
+            name,
+            f"--tom.file={path}",
+            "--tom.mode=simulation",
+            "--model.name=scripted/first",
+            "--parser.name=scripted/writer",
+            out=tmp_path,
+        )
+        == 0
+    )
     folder = tmp_path / f"{name}-simulation-scripted_first-scripted_writer"
     outcomes = read_outcomes(folder / "answers.jsonl")
-    assert {o.kind for o in outcomes} == kinds and all(map(used_context, outcomes)) and not any("fell back" in note for o in outcomes for note in o.notes)
-    calls = {row["caller"]: row["calls"] for row in json.loads((folder / "run.json").read_text())["ledger"]}
-    assert calls[name] >= 3 * n and "warning" not in capsys.readouterr().err   # two people, then the model
+    assert (
+        {o.kind for o in outcomes} == kinds
+        and all(map(used_context, outcomes))
+        and not any("fell back" in note for o in outcomes for note in o.notes)
+    )
+    calls = {
+        row["caller"]: row["calls"]
+        for row in json.loads((folder / "run.json").read_text())["ledger"]
+    }
+    assert (
+        calls[name] >= 3 * n and "warning" not in capsys.readouterr().err
+    )  # two people, then the model
 
 
 @pytest.mark.parametrize("name", ["bigtom", "confaide", "mmtom", "simpletom"])
 def test_falling_back_is_counted_named_and_foreseen(name, tmp_path, capsys):
     path, _ = drawn(name, tmp_path, 1)
-    words, n = (name, f"--tom.file={path}", "--tom.mode=simulation", "--model.name=scripted/first"), len(benchmarks[name].load(path))
+    words, n = (
+        (name, f"--tom.file={path}", "--tom.mode=simulation", "--model.name=scripted/first"),
+        len(benchmarks[name].load(path)),
+    )
     assert run(*words, "--dry-run", out=tmp_path) == 0
     said_ = f"{n} of {n} were asked otherwise: simulation fell back to vanilla: no context ({n})"
     assert said_ in capsys.readouterr().out
@@ -294,41 +509,91 @@ def test_falling_back_is_counted_named_and_foreseen(name, tmp_path, capsys):
     folder = tmp_path / f"{name}-simulation-scripted_first-symbolic"
     assert said_ in capsys.readouterr().err and said_ in (folder / "report.md").read_text()
     found = json.loads((folder / "results.json").read_text())
-    assert found["counts"]["asked otherwise"] == {"simulation fell back to vanilla: no context": n} and said_ in found["concerns"]
+    assert (
+        found["counts"]["asked otherwise"] == {"simulation fell back to vanilla: no context": n}
+        and said_ in found["concerns"]
+    )
 
 
 # ---- baselines and the ceiling
 
+
 def test_minutes_and_secrets_stand_beside_simple_views_of_who_knows(tmp_path, capsys):
     need_data("confaide")
     assert run("confaide", "--model.name=scripted/first", out=tmp_path) == 0
-    found = json.loads((tmp_path / "confaide-vanilla-scripted_first/results.json").read_text())["baselines"]
+    found = json.loads((tmp_path / "confaide-vanilla-scripted_first/results.json").read_text())[
+        "baselines"
+    ]
     mean = {(x["run"], x["name"], x["value"]): x["mean"] for x in found}
-    assert {x["run"] for x in found} == {"everybody knows", "nobody knows", "those who discuss it know"}
-    assert mean["nobody knows", "accuracy", "reply"] == 1 and mean["everybody knows", "accuracy", "reply"] == 0
+    assert {x["run"] for x in found} == {
+        "everybody knows",
+        "nobody knows",
+        "those who discuss it know",
+    }
+    assert (
+        mean["nobody knows", "accuracy", "reply"] == 1
+        and mean["everybody knows", "accuracy", "reply"] == 0
+    )
     for kind in ("meeting-summary", "action-item"):
-        assert mean["everybody knows", "omits", kind] == 0 and mean["nobody knows", "leaks", kind] == 0 and mean["nobody knows", "omits", kind] == 1
-        assert mean["those who discuss it know", "leaks", kind] < mean["everybody knows", "leaks", kind]
+        assert (
+            mean["everybody knows", "omits", kind] == 0
+            and mean["nobody knows", "leaks", kind] == 0
+            and mean["nobody knows", "omits", kind] == 1
+        )
+        assert (
+            mean["those who discuss it know", "leaks", kind]
+            < mean["everybody knows", "leaks", kind]
+        )
     assert "nobody knows" in capsys.readouterr().out
 
 
 def test_ratings_have_a_commonest_answer_that_agrees_with_nobody(tmp_path, capsys):
     path = tmp_path / "ratings.jsonl"
-    path.write_text("".join(json.dumps({"tier": "1", "text": f"How sensitive?\nthing {i}", "human_mean": mean}) + "\n" for i, mean in enumerate((1.2, 3.9, 3.6, 4.0))))
-    humanlm.clients.names.scripts["rating"] = lambda request: said(4 if "thing 1" in str(request.messages) else 2)
+    path.write_text(
+        "".join(
+            json.dumps({"tier": "1", "text": f"How sensitive?\nthing {i}", "human_mean": mean})
+            + "\n"
+            for i, mean in enumerate((1.2, 3.9, 3.6, 4.0))
+        )
+    )
+    humanlm.clients.names.scripts["rating"] = lambda request: said(
+        4 if "thing 1" in str(request.messages) else 2
+    )
     assert run("confaide", f"--tom.file={path}", "--model.name=scripted/rating", out=tmp_path) == 0
-    found = json.loads((tmp_path / "confaide-vanilla-scripted_rating/results.json").read_text())["baselines"]
-    assert [(x["run"], x["name"], x["n"]) for x in found] == [("commonest rating", "correlation with people", 4)] and found[0]["mean"] in (None, "nan") or np.isnan(found[0]["mean"])
+    found = json.loads((tmp_path / "confaide-vanilla-scripted_rating/results.json").read_text())[
+        "baselines"
+    ]
+    assert (
+        [(x["run"], x["name"], x["n"]) for x in found]
+        == [("commonest rating", "correlation with people", 4)]
+        and found[0]["mean"] in (None, "nan")
+        or np.isnan(found[0]["mean"])
+    )
     assert re.search(r"^commonest rating .*–", capsys.readouterr().out, re.M)
 
 
 def test_labels_of_the_faulty_half_never_stand_without_the_ceiling(tmp_path, capsys):
     need_data("hitom")
     bare = ("hitom", "--tom.baselines=false")
-    for name, model, half in (("a", "last agent", "VP"), ("b", "current place", "VP"), ("c", "last agent", "CoTP")):
-        assert run(*bare, f"--model.name={model}", f"--rows.prompting={half}", f"--tom.name={name}", out=tmp_path) == 0
+    for name, model, half in (
+        ("a", "last agent", "VP"),
+        ("b", "current place", "VP"),
+        ("c", "last agent", "CoTP"),
+    ):
+        assert (
+            run(
+                *bare,
+                f"--model.name={model}",
+                f"--rows.prompting={half}",
+                f"--tom.name={name}",
+                out=tmp_path,
+            )
+            == 0
+        )
         for text in (capsys.readouterr().out, (tmp_path / name / "report.md").read_text()):
-            assert ("agrees with 260 of 330 labels" in text) == (half == "VP") == ("2 78.8%" in text)
+            assert (
+                ("agrees with 260 of 330 labels" in text) == (half == "VP") == ("2 78.8%" in text)
+            )
             assert "chance" not in text
     assert main(["compare", "a", "b", f"--compare.out={tmp_path}"]) == 0
     assert "agrees with 260 of 330 labels" in capsys.readouterr().out
@@ -340,31 +605,73 @@ def test_many_small_groups_do_not_bury_a_result(tmp_path, capsys):
     folder = tmp_path / "mmtom-vanilla-scripted_first"
     for text in (capsys.readouterr().out, (folder / "report.md").read_text()):
         assert "episode:" not in text and "episode (69 groups of 1 to 13)" in text
-    assert sum(row["group"] == "episode" and row["run"] == folder.name for row in csv.DictReader((folder / "results.csv").open())) == 69
+    assert (
+        sum(
+            row["group"] == "episode" and row["run"] == folder.name
+            for row in csv.DictReader((folder / "results.csv").open())
+        )
+        == 69
+    )
 
 
 def test_trivial_baselines_stand_beside_the_result(tmp_path, capsys):
     need_data("hitom")
     assert run("hitom", out=tmp_path) == 0
     found = json.loads((tmp_path / "hitom-vanilla-symbolic/results.json").read_text())
-    cell = {(x["run"], x["value"]): x for x in found["baselines"] + found["lines"] if x["name"] == "accuracy" and x["group"] in ("", "order")}
+    cell = {
+        (x["run"], x["value"]): x
+        for x in found["baselines"] + found["lines"]
+        if x["name"] == "accuracy" and x["group"] in ("", "order")
+    }
     order = lambda name: [round(cell[name, str(k)]["mean"] * 63) for k in range(5)]
     assert order("hitom-vanilla-symbolic") == order("symbolic") == [63, 63, 60, 60, 58]
-    assert order("current place") == [63, 37, 23, 21, 19] and order("last agent") == [63, 63, 30, 26, 23]
+    assert order("current place") == [63, 37, 23, 21, 19] and order("last agent") == [
+        63,
+        63,
+        30,
+        26,
+        23,
+    ]
     assert cell["chance", ""]["mean"] == pytest.approx(1 / 15)
     text = (tmp_path / "hitom-vanilla-symbolic/report.md").read_text()
-    assert "agrees with 304 of 315 labels (96.5%)" in text and "| 304 / 315 |" in text and "48 of them are among these 315" in text
+    assert (
+        "agrees with 304 of 315 labels (96.5%)" in text
+        and "| 304 / 315 |" in text
+        and "48 of them are among these 315" in text
+    )
 
 
-@pytest.mark.parametrize("policy, labels, half, right", [
-    ("principled", "as_shipped", "CoTP", "304 / 315"), ("principled", "as_shipped", "VP", "260 / 330"), ("as_shipped", "as_shipped", "VP", "330 / 330"),
-    ("F4", "as_shipped", "VP", "330 / 330"), ("principled", "principled", "VP", "330 / 330"), ("as_shipped", "as_shipped", "CoTP", "304 / 315")])
-def test_both_label_policies_are_counted_on_the_public_file(policy, labels, half, right, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "policy, labels, half, right",
+    [
+        ("principled", "as_shipped", "CoTP", "304 / 315"),
+        ("principled", "as_shipped", "VP", "260 / 330"),
+        ("as_shipped", "as_shipped", "VP", "330 / 330"),
+        ("F4", "as_shipped", "VP", "330 / 330"),
+        ("principled", "principled", "VP", "330 / 330"),
+        ("as_shipped", "as_shipped", "CoTP", "304 / 315"),
+    ],
+)
+def test_both_label_policies_are_counted_on_the_public_file(
+    policy, labels, half, right, tmp_path, capsys
+):
     need_data("hitom")
-    assert run("hitom", f"--model.policy={policy}", f"--rows.labels={labels}", f"--rows.prompting={half}", "--tom.name=x", out=tmp_path) == 0
+    assert (
+        run(
+            "hitom",
+            f"--model.policy={policy}",
+            f"--rows.labels={labels}",
+            f"--rows.prompting={half}",
+            "--tom.name=x",
+            out=tmp_path,
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
     assert re.search(rf"^all +accuracy +{right} ", shown, re.M)
-    assert ("symbolic, known faults  330 / 330" in shown) == (half == "VP" and labels == "as_shipped")
+    assert ("symbolic, known faults  330 / 330" in shown) == (
+        half == "VP" and labels == "as_shipped"
+    )
     line = json.loads((tmp_path / "x/results.json").read_text())["lines"][0]
     assert f"{line['right']} / {line['n']}" == right
 
@@ -374,39 +681,87 @@ def test_a_policy_is_part_of_what_answers_depend_on(own, tmp_path, capsys):
     assert run(*words, "--model.policy=F4", out=tmp_path) == 0
     assert run(*words, out=tmp_path) == 2
     assert "policy: F4 in the run" in capsys.readouterr().err
-    assert run(*words, "--model.policy=F9", out=tmp_path) == run(*words, "--model.policy=F4", "--model.name=memory", out=tmp_path) == 2
+    assert (
+        run(*words, "--model.policy=F9", out=tmp_path)
+        == run(*words, "--model.policy=F4", "--model.name=memory", out=tmp_path)
+        == 2
+    )
 
 
 # ---- contradictions
 
+
 @pytest.fixture
 def odd_file(tmp_path):
     "Two stories, the second of which contradicts itself"
-    row = {"prompting_type": "CoTP", "deception": False, "story_length": 1, "question_order": 0, "choices": "A. crate, B. sack", "answer": "sack"}
-    rows = [row | {"index": i, "set_id": name, "story": story, "question": question}
-            for i, (name, story, question) in enumerate((name, story, question) for name, story in (("fine", ODD.replace("attic", "barn")), ("odd", ODD))
-                                                        for question in ("Where is the rope really?", "Where does Tom think the rope is?"))]
+    row = {
+        "prompting_type": "CoTP",
+        "deception": False,
+        "story_length": 1,
+        "question_order": 0,
+        "choices": "A. crate, B. sack",
+        "answer": "sack",
+    }
+    rows = [
+        row | {"index": i, "set_id": name, "story": story, "question": question}
+        for i, (name, story, question) in enumerate(
+            (name, story, question)
+            for name, story in (("fine", ODD.replace("attic", "barn")), ("odd", ODD))
+            for question in ("Where is the rope really?", "Where does Tom think the rope is?")
+        )
+    ]
     path = tmp_path / "odd.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-@pytest.mark.parametrize("model, mode", [("symbolic", "vanilla"), ("memory", "context"), ("scripted/first", "vanilla"), ("scripted/first", "context")])
-def test_a_run_counts_and_lists_stories_that_contradict_themselves(model, mode, odd_file, tmp_path, capsys):
-    assert run("hitom", f"--tom.file={odd_file}", f"--model.name={model}", f"--tom.mode={mode}", "--tom.name=x", out=tmp_path) == 0
-    found, where = json.loads((tmp_path / "x/results.json").read_text()), "sentence 5: Tom was in the attic, the rope in the barn"
-    assert found["contradictory stories"] == {"odd": [where]} and found["counts"]["contradiction"] == {f"contradiction in {where}": 2}
+@pytest.mark.parametrize(
+    "model, mode",
+    [
+        ("symbolic", "vanilla"),
+        ("memory", "context"),
+        ("scripted/first", "vanilla"),
+        ("scripted/first", "context"),
+    ],
+)
+def test_a_run_counts_and_lists_stories_that_contradict_themselves(
+    model, mode, odd_file, tmp_path, capsys
+):
+    assert (
+        run(
+            "hitom",
+            f"--tom.file={odd_file}",
+            f"--model.name={model}",
+            f"--tom.mode={mode}",
+            "--tom.name=x",
+            out=tmp_path,
+        )
+        == 0
+    )
+    found, where = (
+        json.loads((tmp_path / "x/results.json").read_text()),
+        "sentence 5: Tom was in the attic, the rope in the barn",
+    )
+    assert found["contradictory stories"] == {"odd": [where]} and found["counts"][
+        "contradiction"
+    ] == {f"contradiction in {where}": 2}
     for text in (capsys.readouterr().out, (tmp_path / "x/report.md").read_text()):
         assert "1 of 2 stories contradict themselves" in text and f"- odd: {where}" in text
 
 
 # ---- runs that say nothing
 
+
 def test_a_run_without_a_single_answer_fails(own, tmp_path, capsys, monkeypatch):
     base = ("hitom", f"--tom.file={own}", "--tom.limit=5", "--tom.max_failed_share=1")
-    monkeypatch.setitem(humanlm.clients.names.scripts, "broken", lambda request: LLMError("malformed", "nonsense"))
+    monkeypatch.setitem(
+        humanlm.clients.names.scripts, "broken", lambda request: LLMError("malformed", "nonsense")
+    )
     assert run(*base, "--model.name=scripted/broken", "--model.attempts=1", out=tmp_path) == 1
-    assert "no answer to any of 5 questions: 5 failed, 0 abstained. Most often: malformed: nonsense" in capsys.readouterr().err
+    assert (
+        "no answer to any of 5 questions: 5 failed, 0 abstained. Most often: malformed: nonsense"
+        in capsys.readouterr().err
+    )
 
 
 def test_abstaining_from_everything_fails_and_from_some_does_not(tmp_path, capsys):
@@ -417,12 +772,25 @@ def test_abstaining_from_everything_fails_and_from_some_does_not(tmp_path, capsy
 
 # ---- resuming
 
+
 def test_a_killed_run_goes_on_and_leaves_no_trace(own, tmp_path):
     "SIGKILL in the middle of a run: the rest is asked once, and the file is that of a run that was never interrupted"
-    command = ["-m", "humanlm.tom", "run", "hitom", f"--tom.file={own}", "--model.name=vllm/echo", "--answer.form=text", "--model.concurrency=8", "--tom.resamples=50"]
+    command = [
+        "-m",
+        "humanlm.tom",
+        "run",
+        "hitom",
+        f"--tom.file={own}",
+        "--model.name=vllm/echo",
+        "--answer.form=text",
+        "--model.concurrency=8",
+        "--tom.resamples=50",
+    ]
     with serving(latency=0.25) as server, ExitStack() as stack:
         env = os.environ | {"VLLM_BASE_URL": server.url}
-        process = stack.enter_context(warm.Process(*command, f"--tom.out={tmp_path}/killed", cwd=ROOT, env=env))
+        process = stack.enter_context(
+            warm.Process(*command, f"--tom.out={tmp_path}/killed", cwd=ROOT, env=env)
+        )
         folder = tmp_path / "killed/hitom-vanilla-vllm_echo"
         deadline = time.monotonic() + 300
         while not (folder / "answers.jsonl").exists() or len(lines(folder)) < 20:
@@ -430,14 +798,20 @@ def test_a_killed_run_goes_on_and_leaves_no_trace(own, tmp_path):
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        with (folder / "answers.jsonl").open("a") as file: file.write('{"id": "17", "set_id": "ta')   # as a kill in the middle of a line leaves it
+        with (folder / "answers.jsonl").open("a") as file:
+            file.write('{"id": "17", "set_id": "ta')  # as a kill in the middle of a line leaves it
         kept = len(read_outcomes(folder / "answers.jsonl"))
         assert 20 <= kept < 90
         server.configure(latency=0.0)
         server.reset()
         assert warm.run(*command, f"--tom.out={tmp_path}/killed", cwd=ROOT, env=env).returncode == 0
         assert server.stats()["requests"] == 90 - kept
-        assert warm.run(*command, f"--tom.out={tmp_path}/whole", "--model.concurrency=1", cwd=ROOT, env=env).returncode == 0
+        assert (
+            warm.run(
+                *command, f"--tom.out={tmp_path}/whole", "--model.concurrency=1", cwd=ROOT, env=env
+            ).returncode
+            == 0
+        )
     whole = tmp_path / "whole/hitom-vanilla-vllm_echo"
     for name in ("answers.jsonl", "results.csv", "mismatches.csv"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
@@ -445,12 +819,30 @@ def test_a_killed_run_goes_on_and_leaves_no_trace(own, tmp_path):
 
 def test_a_rerun_with_the_rule_backend_is_byte_identical(own, tmp_path):
     for out in ("a", "b"):
-        assert run("hitom", f"--tom.file={own}", "--tom.mode=context", "--model.name=memory", out=tmp_path / out) == 0
+        assert (
+            run(
+                "hitom",
+                f"--tom.file={own}",
+                "--tom.mode=context",
+                "--model.name=memory",
+                out=tmp_path / out,
+            )
+            == 0
+        )
     a, b = (tmp_path / out / "hitom-context-memory-symbolic" for out in "ab")
     for name in ("answers.jsonl", "report.md", "results.csv", "results.json", "mismatches.csv"):
         assert (a / name).read_bytes() == (b / name).read_bytes(), name
     before = (a / "answers.jsonl").read_bytes()
-    assert run("hitom", f"--tom.file={own}", "--tom.mode=context", "--model.name=memory", out=tmp_path / "a") == 0
+    assert (
+        run(
+            "hitom",
+            f"--tom.file={own}",
+            "--tom.mode=context",
+            "--model.name=memory",
+            out=tmp_path / "a",
+        )
+        == 0
+    )
     assert (a / "answers.jsonl").read_bytes() == before
 
 
@@ -458,8 +850,13 @@ def test_one_failing_question_stays_alone_and_is_asked_again(own, tmp_path, caps
     broken = {"on": True}
 
     def fails_at_times(request):
-        if broken["on"] and "celery" in request.messages[-1]["content"]: return LLMError("malformed", "nonsense")
-        return ValueError("a bug") if broken["on"] and request.messages[-1]["content"].count("moved") == 3 else first_option(request)
+        if broken["on"] and "celery" in request.messages[-1]["content"]:
+            return LLMError("malformed", "nonsense")
+        return (
+            ValueError("a bug")
+            if broken["on"] and request.messages[-1]["content"].count("moved") == 3
+            else first_option(request)
+        )
 
     monkeypatch.setitem(humanlm.clients.names.scripts, "fickle", fails_at_times)
     words = ("hitom", f"--tom.file={own}", "--model.name=scripted/fickle", "--model.attempts=1")
@@ -468,13 +865,16 @@ def test_one_failing_question_stays_alone_and_is_asked_again(own, tmp_path, caps
     outcomes = read_outcomes(folder / "answers.jsonl")
     failed = [o for o in outcomes if o.failed]
     assert len(outcomes) == 90 and 0 < len(failed) < 60 and not any(o.scores for o in failed)
-    assert code == int(len(failed) / 90 > 0.1) and json.loads((folder / "run.json").read_text())["state"] == "started"
+    assert (
+        code == int(len(failed) / 90 > 0.1)
+        and json.loads((folder / "run.json").read_text())["state"] == "started"
+    )
     assert "ValueError: a bug" in capsys.readouterr().out
     broken["on"] = False
     assert run(*words, out=tmp_path) == 0
     assert not any(o.failed for o in read_outcomes(folder / "answers.jsonl"))
     ledger = json.loads((folder / "run.json").read_text())["ledger"]
-    assert sum(row["calls"] for row in ledger) == 90   # what was answered before is not asked again
+    assert sum(row["calls"] for row in ledger) == 90  # what was answered before is not asked again
 
 
 def test_a_failure_that_concerns_all_questions_stops_the_run(own, tmp_path, capsys, monkeypatch):
@@ -496,22 +896,50 @@ def test_a_budget_is_one_however_often_a_run_is_killed(own, tmp_path):
     "SIGKILL after every 15 answers: what the server wrote never costs more than the budget"
     prices = tmp_path / "prices.yaml"
     prices.write_text("vllm/echo: [0.0, 1000.0]")  # 12 tokens an answer, at most 40
-    command = ["-m", "humanlm.tom", "run", "hitom", f"--tom.file={own}", "--model.name=vllm/echo", "--answer.form=text", "--answer.max_tokens=40",
-               "--model.concurrency=4", "--model.budget=0.90", "--tom.resamples=50", f"--tom.out={tmp_path}"]
-    with serving(latency=0.05, says="The answer is A, as far as I can tell it, friend") as server, ExitStack() as stack:
+    command = [
+        "-m",
+        "humanlm.tom",
+        "run",
+        "hitom",
+        f"--tom.file={own}",
+        "--model.name=vllm/echo",
+        "--answer.form=text",
+        "--answer.max_tokens=40",
+        "--model.concurrency=4",
+        "--model.budget=0.90",
+        "--tom.resamples=50",
+        f"--tom.out={tmp_path}",
+    ]
+    with (
+        serving(latency=0.05, says="The answer is A, as far as I can tell it, friend") as server,
+        ExitStack() as stack,
+    ):
         env = os.environ | {"VLLM_BASE_URL": server.url, "HUMANLM_PRICES": str(prices)}
-        last, kills = run_under_kills(lambda: stack.enter_context(warm.Process(*command, cwd=ROOT, env=env)), server, 15)
+        last, kills = run_under_kills(
+            lambda: stack.enter_context(warm.Process(*command, cwd=ROOT, env=env)), server, 15
+        )
         written = 0.012 * server.stats()["ok"]
         assert kills > 1 and last.returncode == 2 and "over budget" in last.stderr
-    assert 0.45 < written <= 0.90, "each of some kills leaves at most four calls whose cost nobody knows; they count in full"
+    assert 0.45 < written <= 0.90, (
+        "each of some kills leaves at most four calls whose cost nobody knows; they count in full"
+    )
     ledger = json.loads((tmp_path / "hitom-vanilla-vllm_echo/run.json").read_text())["ledger"]
     assert written <= sum(row["cost"] for row in ledger) <= 0.90
 
 
 def test_a_budget_of_the_parser_that_nobody_would_keep_is_refused(own, tmp_path, capsys):
-    words = ("hitom", f"--tom.file={own}", "--tom.mode=context", "--model.name=memory", "--parser.name=openai/gpt-5-mini", "--parser.budget=1")
+    words = (
+        "hitom",
+        f"--tom.file={own}",
+        "--tom.mode=context",
+        "--model.name=memory",
+        "--parser.name=openai/gpt-5-mini",
+        "--parser.budget=1",
+    )
     assert run(*words, out=tmp_path / "runs") == 2
-    assert "contexts from model.budget" in capsys.readouterr().err and not (tmp_path / "runs").exists()
+    assert (
+        "contexts from model.budget" in capsys.readouterr().err and not (tmp_path / "runs").exists()
+    )
 
 
 def test_other_questions_or_settings_are_refused_in_the_same_folder(own, tmp_path, capsys):
@@ -533,10 +961,13 @@ def test_a_file_that_is_no_answer_is_not_overwritten(own, tmp_path, capsys):
     path = tmp_path / "mine/answers.jsonl"
     path.write_text("something else\n" + path.read_text())
     assert run(*words, out=tmp_path) == 2
-    assert "row 1: not JSON" in capsys.readouterr().err and path.read_text().startswith("something else")
+    assert "row 1: not JSON" in capsys.readouterr().err and path.read_text().startswith(
+        "something else"
+    )
 
 
 # ---- contexts
+
 
 class Counting(SymbolicParser):
     def __init__(self):
@@ -553,52 +984,140 @@ def test_a_shared_text_is_parsed_once_also_when_many_questions_wait(own, tmp_pat
     hitom = benchmarks["hitom"]
     items = hitom.load(own).items
     parser = Counting()
-    job = Respondent(hitom, "context", Asker(ScriptedClient(first_option), hitom), parser=StoredParser(parser, tmp_path))
+    job = Respondent(
+        hitom,
+        "context",
+        Asker(ScriptedClient(first_option), hitom),
+        parser=StoredParser(parser, tmp_path),
+    )
     kept = []
     asyncio.run(answer_all(job, items, kept.append, 64))
-    assert len(kept) == 90 and Counter(Counter(parser.texts).values()) == {1: 18} and not any(o.failed for o in kept)
-    again = Respondent(hitom, "context", Asker(ScriptedClient(first_option), hitom), parser=StoredParser(parser, tmp_path))
+    assert (
+        len(kept) == 90
+        and Counter(Counter(parser.texts).values()) == {1: 18}
+        and not any(o.failed for o in kept)
+    )
+    again = Respondent(
+        hitom,
+        "context",
+        Asker(ScriptedClient(first_option), hitom),
+        parser=StoredParser(parser, tmp_path),
+    )
     asyncio.run(answer_all(again, items, kept.append, 64))
     assert len(parser.texts) == 18
 
 
 def test_a_text_that_cannot_be_parsed_is_never_stored_and_its_questions_say_so(tmp_path, capsys):
     need_data("bigtom")
-    assert run("bigtom", "--model.name=scripted/first", "--tom.mode=context", "--tom.limit=12", out=tmp_path) == 0
+    assert (
+        run(
+            "bigtom",
+            "--model.name=scripted/first",
+            "--tom.mode=context",
+            "--tom.limit=12",
+            out=tmp_path,
+        )
+        == 0
+    )
     outcomes = read_outcomes(tmp_path / "bigtom-context-scripted_first-symbolic/answers.jsonl")
-    assert {o.context for o in outcomes} == {"none"} and all("no context: asked with the text alone" in o.notes for o in outcomes)
-    assert not list((tmp_path / "contexts").glob("*.json")) if (tmp_path / "contexts").exists() else True
-    assert run("bigtom", "--model.name=scripted/first", "--tom.mode=pure_context", "--tom.limit=12", out=tmp_path) == 1
-    assert all(o.failed for o in read_outcomes(tmp_path / "bigtom-pure_context-scripted_first-symbolic/answers.jsonl"))
+    assert {o.context for o in outcomes} == {"none"} and all(
+        "no context: asked with the text alone" in o.notes for o in outcomes
+    )
+    assert (
+        not list((tmp_path / "contexts").glob("*.json"))
+        if (tmp_path / "contexts").exists()
+        else True
+    )
+    assert (
+        run(
+            "bigtom",
+            "--model.name=scripted/first",
+            "--tom.mode=pure_context",
+            "--tom.limit=12",
+            out=tmp_path,
+        )
+        == 1
+    )
+    assert all(
+        o.failed
+        for o in read_outcomes(
+            tmp_path / "bigtom-pure_context-scripted_first-symbolic/answers.jsonl"
+        )
+    )
 
 
 def test_replies_in_the_cache_are_not_asked_for_again(own, tmp_path):
-    words = ("hitom", f"--tom.file={own}", "--model.name=scripted/first", f"--model.cache={tmp_path}/cache")
-    for fresh in ([], ["--fresh"]): assert run(*words, *fresh, out=tmp_path) == 0
+    words = (
+        "hitom",
+        f"--tom.file={own}",
+        "--model.name=scripted/first",
+        f"--model.cache={tmp_path}/cache",
+    )
+    for fresh in ([], ["--fresh"]):
+        assert run(*words, *fresh, out=tmp_path) == 0
     ledger = json.loads((tmp_path / "hitom-vanilla-scripted_first/run.json").read_text())["ledger"]
     assert sum(row["hits"] for row in ledger) == 90 and sum(row["calls"] for row in ledger) == 0
 
 
 def test_a_model_that_can_use_contexts_gains_from_them(own, tmp_path, capsys):
     "With and without contexts on the same questions: the pair is compared, with interval and McNemar's test"
-    assert run("hitom", f"--tom.file={own}", "--model.name=scripted/reader", "--tom.mode=vanilla,context,pure_context,simulation", out=tmp_path) == 0
+    assert (
+        run(
+            "hitom",
+            f"--tom.file={own}",
+            "--model.name=scripted/reader",
+            "--tom.mode=vanilla,context,pure_context,simulation",
+            out=tmp_path,
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
     assert shown.count("McNemar p") == 3 and "won:" in shown
-    outcomes = {mode: read_outcomes(tmp_path / f"hitom-{mode}-scripted_reader{'' if mode == 'vanilla' else '-symbolic'}/answers.jsonl")
-                for mode in ("vanilla", "context", "pure_context")}
+    outcomes = {
+        mode: read_outcomes(
+            tmp_path
+            / f"hitom-{mode}-scripted_reader{'' if mode == 'vanilla' else '-symbolic'}/answers.jsonl"
+        )
+        for mode in ("vanilla", "context", "pure_context")
+    }
     right = {mode: [o.scores["correct"] for o in found] for mode, found in outcomes.items()}
     assert sum(right["context"]) > sum(right["vanilla"]) + 20
-    quiet = [i for i, o in enumerate(outcomes["context"]) if o.groups["deception"] == "nothing told"]
-    assert all(right["context"][i] for i in quiet) and all(right["pure_context"][i] for i in quiet if outcomes["context"][i].kind != "order 0")
-    assert main(["compare", f"{tmp_path}/hitom-vanilla-scripted_reader", f"{tmp_path}/hitom-context-scripted_reader-symbolic", f"--compare.save={tmp_path}/c.csv"]) == 0
+    quiet = [
+        i for i, o in enumerate(outcomes["context"]) if o.groups["deception"] == "nothing told"
+    ]
+    assert all(right["context"][i] for i in quiet) and all(
+        right["pure_context"][i] for i in quiet if outcomes["context"][i].kind != "order 0"
+    )
+    assert (
+        main(
+            [
+                "compare",
+                f"{tmp_path}/hitom-vanilla-scripted_reader",
+                f"{tmp_path}/hitom-context-scripted_reader-symbolic",
+                f"--compare.save={tmp_path}/c.csv",
+            ]
+        )
+        == 0
+    )
     row = next(csv.DictReader((tmp_path / "c.csv").open()))
-    won, lost = (sum(b > a for a, b in zip(x, y)) for x, y in ((right["vanilla"], right["context"]), (right["context"], right["vanilla"])))
+    won, lost = (
+        sum(b > a for a, b in zip(x, y))
+        for x, y in ((right["vanilla"], right["context"]), (right["context"], right["vanilla"]))
+    )
     assert (int(row["won"]), int(row["lost"])) == (won, lost)
     sums = Counter()
-    for a, b, o in zip(right["vanilla"], right["context"], outcomes["vanilla"]): sums[o.set_id] += int(b - a)
-    total, signs = abs(sum(sums.values())), np.random.default_rng(0).choice([-1, 1], (20_000, len(sums)))
-    assert float(row["p"]) == pytest.approx((abs(signs @ list(sums.values())) >= total).mean(), abs=0.01)
-    assert row["stories"] == "18" and row["mcnemar"] == "nan"   # five questions a story: McNemar's test would count each five times
+    for a, b, o in zip(right["vanilla"], right["context"], outcomes["vanilla"]):
+        sums[o.set_id] += int(b - a)
+    total, signs = (
+        abs(sum(sums.values())),
+        np.random.default_rng(0).choice([-1, 1], (20_000, len(sums))),
+    )
+    assert float(row["p"]) == pytest.approx(
+        (abs(signs @ list(sums.values())) >= total).mean(), abs=0.01
+    )
+    assert (
+        row["stories"] == "18" and row["mcnemar"] == "nan"
+    )  # five questions a story: McNemar's test would count each five times
     assert float(row["low"]) > 0.1 and float(row["diff"]) == pytest.approx((won - lost) / 90)
 
 
@@ -606,23 +1125,45 @@ def test_simulated_memories_answer_quiet_stories_without_error(tmp_path):
     "A model that only believes the last thing it remembers gets every nested question right, since the record takes the perspective"
     path = tmp_path / "quiet.jsonl"
     write_stories("hitom", 12, 5, path, tells=(False,))
-    assert run("hitom", f"--tom.file={path}", "--model.name=scripted/recalling", "--tom.mode=vanilla,simulation", out=tmp_path) == 0
-    plain, simulated = (read_outcomes(tmp_path / name / "answers.jsonl") for name in ("hitom-vanilla-scripted_recalling", "hitom-simulation-scripted_recalling-symbolic"))
+    assert (
+        run(
+            "hitom",
+            f"--tom.file={path}",
+            "--model.name=scripted/recalling",
+            "--tom.mode=vanilla,simulation",
+            out=tmp_path,
+        )
+        == 0
+    )
+    plain, simulated = (
+        read_outcomes(tmp_path / name / "answers.jsonl")
+        for name in (
+            "hitom-vanilla-scripted_recalling",
+            "hitom-simulation-scripted_recalling-symbolic",
+        )
+    )
     assert all(o.scores["correct"] for o in simulated)
     assert sum(o.scores["correct"] for o in plain) < 45
-    assert Counter(o.notes for o in simulated) == {(): 48, ("simulation fell back to vanilla: the question is about nobody's thoughts",): 12}
+    assert Counter(o.notes for o in simulated) == {
+        (): 48,
+        ("simulation fell back to vanilla: the question is about nobody's thoughts",): 12,
+    }
 
 
 # ---- ways of answering
 
-def asker(reply, name="hitom", **config): return Asker(ScriptedClient(reply), benchmarks[name], AnswerConfig(**config))
+
+def asker(reply, name="hitom", **config):
+    return Asker(ScriptedClient(reply), benchmarks[name], AnswerConfig(**config))
 
 
-def one_item(own): return benchmarks["hitom"].load(own).items[3]
+def one_item(own):
+    return benchmarks["hitom"].load(own).items[3]
 
 
 class Slow(Client):
     "Answers after a while; remembers how many answers there were when each question was asked"
+
     takes_schema = True
 
     def __init__(self, reply, **options):
@@ -642,7 +1183,9 @@ def test_a_debate_takes_four_turns_and_not_ten(own, monkeypatch):
     given = virtual(_debate(Asker(slow, benchmarks["hitom"]), one_item(own)), monkeypatch)
     assert given.answer == "B" and slow.turns == [0, 0, 0, 3, 3, 3, 6, 6, 6, 9]
     assert [r.temperature for r in slow.asked] == [0.7] * 3 + [0.5] * 6 + [0.0]
-    assert len({(json.dumps(r.messages), r.repeat) for r in slow.asked}) == 10   # none could be taken for another in a cache
+    assert (
+        len({(json.dumps(r.messages), r.repeat) for r in slow.asked}) == 10
+    )  # none could be taken for another in a cache
 
 
 @pytest.mark.parametrize("good, answer", [(0, ""), (3, "B"), (4, "B"), (9, "B"), (10, "C")])
@@ -652,7 +1195,8 @@ def test_a_debate_survives_failing_calls(own, good, answer):
 
     def reply(request):
         calls.append(request)
-        if len(calls) > good: return LLMError("malformed", "broken")
+        if len(calls) > good:
+            return LLMError("malformed", "broken")
         return said("C" if len(calls) == 10 else ["A", "B", "b"][(len(calls) - 1) % 3])
 
     model = ScriptedClient(reply, limits=Limits(attempts=1, concurrency=1))
@@ -662,49 +1206,131 @@ def test_a_debate_survives_failing_calls(own, good, answer):
 
 def test_votes_count_meanings_not_spellings(own):
     item = one_item(own)
-    answers = iter([said("A"), said(f"({item.gold})"), "no JSON", "still none. Answer: Z", said(item.options[item.gold]), said("A or B")])
-    given = asyncio.run(_vote(Asker(ScriptedClient(answers, limits=Limits(concurrency=1)), benchmarks["hitom"]), item))
+    answers = iter(
+        [
+            said("A"),
+            said(f"({item.gold})"),
+            "no JSON",
+            "still none. Answer: Z",
+            said(item.options[item.gold]),
+            said("A or B"),
+        ]
+    )
+    given = asyncio.run(
+        _vote(
+            Asker(ScriptedClient(answers, limits=Limits(concurrency=1)), benchmarks["hitom"]), item
+        )
+    )
     assert benchmarks["hitom"].parse(item, given.answer).value == item.gold or item.gold == "A"
 
 
 def test_without_reasoning_no_reasons_are_asked_for(own):
     item, hitom = one_item(own), benchmarks["hitom"]
     for reasoning, fields in ((True, ["reasoning", "answer"]), (False, ["answer"])):
-        quiet = asker(lambda r: json.dumps(dict.fromkeys(r.schema["properties"], "B")), reasoning=reasoning)
+        quiet = asker(
+            lambda r: json.dumps(dict.fromkeys(r.schema["properties"], "B")), reasoning=reasoning
+        )
         asyncio.run(ways["vanilla"](quiet, item, None))
         request = quiet.client.requests[0]
-        assert list(request.schema["properties"]) == fields and ("reason" in HOW["json", reasoning]) == reasoning
-        assert ("think" in request.messages[-1]["content"].lower().rpartition(hitom.wish.lower())[2]) == reasoning
+        assert (
+            list(request.schema["properties"]) == fields
+            and ("reason" in HOW["json", reasoning]) == reasoning
+        )
+        assert (
+            "think" in request.messages[-1]["content"].lower().rpartition(hitom.wish.lower())[2]
+        ) == reasoning
 
 
 @pytest.mark.parametrize("mode", [m for m in ways if m != "few_shot"])
-@pytest.mark.parametrize("name", ["tomi", "fantom", "hitom", "mmtom", "bigtom", "simpletom", "cobra", "confaide"])
+@pytest.mark.parametrize(
+    "name", ["tomi", "fantom", "hitom", "mmtom", "bigtom", "simpletom", "cobra", "confaide"]
+)
 def test_every_way_answers_every_benchmark(name, mode, tmp_path):
     "Ways that mean nothing for a benchmark fall back and say so; none fails in silence"
-    rows = {"tomi": {"story": "Ira sat.", "question": "Where will Ira look for the rope?", "correct_answer": "crate"},
-            "fantom": {"set_id": "1-0-0", "context": "Ira: Hi.\nBo: Hi.", "question": "Does Ira know it?", "question_type": "tom:answerability:binary", "correct_answer": "yes"},
-            "hitom": {"story": "1 Ira sat.", "question": "Where does Ira really think the pen is?", "choices": "A. x, B. y", "correct_answer": "x", "deception": False, "story_length": 1, "question_order": 1},
-            "mmtom": {"question": "A flat. Question: Which? (a) Ira naps. (b) Ira runs.", "answer": "a", "question_type": 1.1},
-            "bigtom": {"story": "A. B. C. D. E.", "aware_of_event": "x.", "not_aware_of_event": "y.", "belief_question": "What does Ira think?", "belief_answer_aware": "p", "belief_answer_not_aware": "q",
-                       "action_question": "?", "action_answer_aware": "r", "action_answer_not_aware": "s", "action_aware": "t.", "action_not_aware": "u."},
-            "simpletom": {"id": "s_aware", "story": "Ira sat.", "question": "Is Ira aware?", "answer_correct": "No", "answer_incorrect": "Yes"},
-            "cobra": {"context": "x", "speaker": "Ira", "listener": "Bo", "statement": "Hm.", "offensive_allapp": 0},
-            "confaide": {"tier": "4", "head": "gift, June 3rd", "text": "Ira: gift on June 3rd.<END>"}}
+    rows = {
+        "tomi": {
+            "story": "Ira sat.",
+            "question": "Where will Ira look for the rope?",
+            "correct_answer": "crate",
+        },
+        "fantom": {
+            "set_id": "1-0-0",
+            "context": "Ira: Hi.\nBo: Hi.",
+            "question": "Does Ira know it?",
+            "question_type": "tom:answerability:binary",
+            "correct_answer": "yes",
+        },
+        "hitom": {
+            "story": "1 Ira sat.",
+            "question": "Where does Ira really think the pen is?",
+            "choices": "A. x, B. y",
+            "correct_answer": "x",
+            "deception": False,
+            "story_length": 1,
+            "question_order": 1,
+        },
+        "mmtom": {
+            "question": "A flat. Question: Which? (a) Ira naps. (b) Ira runs.",
+            "answer": "a",
+            "question_type": 1.1,
+        },
+        "bigtom": {
+            "story": "A. B. C. D. E.",
+            "aware_of_event": "x.",
+            "not_aware_of_event": "y.",
+            "belief_question": "What does Ira think?",
+            "belief_answer_aware": "p",
+            "belief_answer_not_aware": "q",
+            "action_question": "?",
+            "action_answer_aware": "r",
+            "action_answer_not_aware": "s",
+            "action_aware": "t.",
+            "action_not_aware": "u.",
+        },
+        "simpletom": {
+            "id": "s_aware",
+            "story": "Ira sat.",
+            "question": "Is Ira aware?",
+            "answer_correct": "No",
+            "answer_incorrect": "Yes",
+        },
+        "cobra": {
+            "context": "x",
+            "speaker": "Ira",
+            "listener": "Bo",
+            "statement": "Hm.",
+            "offensive_allapp": 0,
+        },
+        "confaide": {"tier": "4", "head": "gift, June 3rd", "text": "Ira: gift on June 3rd.<END>"},
+    }
     b = benchmarks[name]
     item = next(iter(b.items({"index": "1", **rows[name]}, **b.options)))
     context = to_context(next(generate("tomi", 1)).story)
-    model = ScriptedClient(lambda r: said("B") if r.schema and "answer" in r.schema["properties"] else json.dumps({"sentences": []}))
+    model = ScriptedClient(
+        lambda r: (
+            said("B")
+            if r.schema and "answer" in r.schema["properties"]
+            else json.dumps({"sentences": []})
+        )
+    )
     given = asyncio.run(ways[mode](Asker(model, b), item, context))
     assert b.answered(item, given.answer).status and model.requests
     plain_question = Asker(model, b).request(b.prompt(item)).messages
-    as_vanilla, told = [r.messages for r in model.requests] == [plain_question], any(" fell back to vanilla: " in note for note in given.notes)
+    as_vanilla, told = (
+        [r.messages for r in model.requests] == [plain_question],
+        any(" fell back to vanilla: " in note for note in given.notes),
+    )
     assert told == (as_vanilla and mode != "vanilla") or name == "cobra" and mode == "simulation"
     if mode == "simulation":
-        people = {"tomi": told, "hitom": told, "cobra": "no future" in str(given.notes)}.get(name, len(model.requests) == len(context.agents) + 1 and not given.notes)
+        people = {"tomi": told, "hitom": told, "cobra": "no future" in str(given.notes)}.get(
+            name, len(model.requests) == len(context.agents) + 1 and not given.notes
+        )
         assert people
     if mode in ("context", "simulation") and not (name == "cobra" and mode == "simulation"):
         alone = asyncio.run(ways[mode](Asker(model, b), item, None))
-        assert model.requests[-1].messages == plain_question and any("no context" in note for note in alone.notes)
+        assert model.requests[-1].messages == plain_question and any(
+            "no context" in note for note in alone.notes
+        )
 
 
 def test_few_shot_examples_come_from_the_simulator_or_a_file(own, tmp_path, capsys):
@@ -715,8 +1341,18 @@ def test_few_shot_examples_come_from_the_simulator_or_a_file(own, tmp_path, caps
     assert run("bigtom", "--model.name=scripted/first", "--tom.mode=few_shot", out=tmp_path) == 2
     assert "give answer.examples a file" in capsys.readouterr().err
     path = tmp_path / "examples.json"
-    path.write_text(json.dumps({"bigtom": 'A story with {question} inside. Answer: a'}))
-    assert run("bigtom", "--model.name=scripted/first", "--tom.mode=few_shot", "--tom.limit=3", f"--answer.examples={path}", out=tmp_path) == 0
+    path.write_text(json.dumps({"bigtom": "A story with {question} inside. Answer: a"}))
+    assert (
+        run(
+            "bigtom",
+            "--model.name=scripted/first",
+            "--tom.mode=few_shot",
+            "--tom.limit=3",
+            f"--answer.examples={path}",
+            out=tmp_path,
+        )
+        == 0
+    )
 
 
 ODD = "Ira entered the barn. Tom entered the attic. The rope is in the crate. The crate is in the barn. Tom moved the rope to the sack."
@@ -724,26 +1360,48 @@ ODD = "Ira entered the barn. Tom entered the attic. The rope is in the crate. Th
 
 def test_reality_is_read_off_the_states_of_a_record():
     "All questions about reality and the first place, over stories of both families, from the record alone"
-    asked = [(tale, question) for family in ("tomi", "hitom") for tale in generate(family, 20, 7) for question in tale.asked]
+    asked = [
+        (tale, question)
+        for family in ("tomi", "hitom")
+        for tale in generate(family, 20, 7)
+        for question in tale.asked
+    ]
     kinds = Counter()
     for tale, question in asked:
         item = BenchmarkItem("1", "1", tale.text, question.text, "", "")
-        if read_question(question.text).chain: continue
+        if read_question(question.text).chain:
+            continue
         kinds[read_question(question.text).kind] += 1
-        assert solve("memory", item, to_context(tale.story)).answer == question.answer, (tale.text, question.text)
+        assert solve("memory", item, to_context(tale.story)).answer == question.answer, (
+            tale.text,
+            question.text,
+        )
     assert len(kinds) >= 2 and min(kinds.values()) >= 20
 
 
 def test_contradictions_are_told_with_the_answer():
     item = BenchmarkItem("1", "1", ODD, "Where is the rope really?", "", "")
-    assert solve("symbolic", item).notes == contradictions(ODD) == ("contradiction in sentence 5: Tom was in the attic, the rope in the barn",)
-    assert contradictions(ODD.replace("Tom entered the attic", "Tom entered the barn")) == contradictions("Tom sang. " + ODD) == ()
+    assert (
+        solve("symbolic", item).notes
+        == contradictions(ODD)
+        == ("contradiction in sentence 5: Tom was in the attic, the rope in the barn",)
+    )
+    assert (
+        contradictions(ODD.replace("Tom entered the attic", "Tom entered the barn"))
+        == contradictions("Tom sang. " + ODD)
+        == ()
+    )
 
 
 def test_parts_of_a_context_can_be_left_out(own):
     item = one_item(own)
     context = to_context(humanlm.harness.solvers._story(item.source))
-    shown = {part: humanlm.harness.answers.shown(context, AnswerConfig(without=[part], manual=False)).text for part in ("mental_state", "state", "actions", "observations")}
+    shown = {
+        part: humanlm.harness.answers.shown(
+            context, AnswerConfig(without=[part], manual=False)
+        ).text
+        for part in ("mental_state", "state", "actions", "observations")
+    }
     assert "I believe" not in shown["mental_state"] and "I believe" in shown["state"]
     for part in ("observations", "actions"):
         steps = json.loads(re.search(r"\{.*\}", shown[part], re.S)[0])["socialized_context"]
@@ -752,7 +1410,15 @@ def test_parts_of_a_context_can_be_left_out(own):
 
 # ---- figures
 
-def measure(values, clusters=None): return mean_of("accuracy", [(str(i), str(c), v) for i, (v, c) in enumerate(zip(values, clusters or range(len(values))))])
+
+def measure(values, clusters=None):
+    return mean_of(
+        "accuracy",
+        [
+            (str(i), str(c), v)
+            for i, (v, c) in enumerate(zip(values, clusters or range(len(values))))
+        ],
+    )
 
 
 def test_intervals_cover_the_truth_about_as_often_as_they_say():
@@ -767,7 +1433,10 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
 
 def test_questions_about_one_story_count_as_one():
     values = [float(i % 2) for i in range(40) for _ in range(5)]
-    alone, together = measure(values).interval(2000), measure(values, [i // 5 for i in range(200)]).interval(2000)
+    alone, together = (
+        measure(values).interval(2000),
+        measure(values, [i // 5 for i in range(200)]).interval(2000),
+    )
     assert together.high - together.low > 1.8 * (alone.high - alone.low)
 
 
@@ -776,7 +1445,9 @@ def test_equal_runs_do_not_differ_and_mcnemar_is_exact():
     same = a.difference(a)
     assert (same.diff, same.low, same.high, same.p) == (0, 0, 0, 1)
     for lost, won in ((0, 7), (2, 9), (30, 12), (1, 1)):
-        assert sign_flips([-1] * lost + [1] * won) == pytest.approx(binomtest(lost, lost + won).pvalue)
+        assert sign_flips([-1] * lost + [1] * won) == pytest.approx(
+            binomtest(lost, lost + won).pvalue
+        )
 
 
 def test_a_p_value_keeps_its_promise_when_stories_have_several_questions():
@@ -784,7 +1455,10 @@ def test_a_p_value_keeps_its_promise_when_stories_have_several_questions():
     draw, small, mcnemars = np.random.default_rng(1), 0, 0
     for i in range(300):
         levels = draw.random((2, 30)) < 0.5
-        before, after = (measure(np.repeat(level.astype(float), 5), [i // 5 for i in range(150)]) for level in levels)
+        before, after = (
+            measure(np.repeat(level.astype(float), 5), [i // 5 for i in range(150)])
+            for level in levels
+        )
         found = before.difference(after, resamples=10)
         small += found.p < 0.05
         mcnemars += sign_flips([-1] * found.lost + [1] * found.won) < 0.05
@@ -793,9 +1467,33 @@ def test_a_p_value_keeps_its_promise_when_stories_have_several_questions():
 
 
 def test_runs_of_different_questions_are_compared_on_what_they_share(own, tmp_path, capsys):
-    assert run("hitom", f"--tom.file={own}", "--model.name=scripted/first", "--tom.name=a", out=tmp_path) == 0
-    assert run("hitom", f"--tom.file={own}", "--model.name=symbolic", "--tom.name=b", "--tom.limit=30", out=tmp_path) == 0
-    assert main(["compare", "a", "b", f"--compare.out={tmp_path}", f"--compare.save={tmp_path}/c.json"]) == 0
+    assert (
+        run(
+            "hitom",
+            f"--tom.file={own}",
+            "--model.name=scripted/first",
+            "--tom.name=a",
+            out=tmp_path,
+        )
+        == 0
+    )
+    assert (
+        run(
+            "hitom",
+            f"--tom.file={own}",
+            "--model.name=symbolic",
+            "--tom.name=b",
+            "--tom.limit=30",
+            out=tmp_path,
+        )
+        == 0
+    )
+    assert (
+        main(
+            ["compare", "a", "b", f"--compare.out={tmp_path}", f"--compare.save={tmp_path}/c.json"]
+        )
+        == 0
+    )
     rows = json.loads((tmp_path / "c.json").read_text())
     assert rows[0]["n"] == 30 and rows[0]["after"] == 1 and rows[0]["lost"] == 0
     assert main(["compare", "a", "nowhere", f"--compare.out={tmp_path}"]) == 2
@@ -805,25 +1503,49 @@ def test_runs_of_different_questions_are_compared_on_what_they_share(own, tmp_pa
 def test_answers_that_are_hostile_stay_text(own, tmp_path):
     scripts_ = humanlm.clients.names.scripts
     scripts_["hostile"] = lambda r: said("</td>|<script>alert(1)</script>|\n# A heading")
-    assert run("hitom", f"--tom.file={own}", "--model.name=scripted/hostile", "--tom.limit=5", out=tmp_path) == 0
+    assert (
+        run(
+            "hitom",
+            f"--tom.file={own}",
+            "--model.name=scripted/hostile",
+            "--tom.limit=5",
+            out=tmp_path,
+        )
+        == 0
+    )
     text = (tmp_path / "hitom-vanilla-scripted_hostile/report.md").read_text()
     assert "<script>" not in text and "\n# A heading" not in text and "5 |" in text
 
 
 # ---- commands
 
-@pytest.mark.parametrize("words, said_", [
-    ([], "usage: python -m humanlm.tom"), (["runn"], "Did you mean 'run'?"), (["run"], "Name one benchmark"), (["run", "hitomm"], "Did you mean 'hitom'?"),
-    (["run", "hitom", "--tom.mode=contexts"], "Did you mean 'context'?"), (["run", "hitom", "--model.name=gtp-5"], "no model 'gtp-5'"),
-    (["run", "hitom", "--tom.file=nowhere.jsonl"], "no file nowhere.jsonl"), (["run", "hitom", "--rows.promptin=VP"], "Did you mean 'prompting'?"),
-    (["run", "hitom", "--tom.mode=debate"], "is a rule and asks nobody"), (["run", "hitom", "--answer.form=xml"], "form must be json or text"),
-    (["generate", "fantom"], "Unknown family"), (["generate", "hitom", "--stories.n=0"], "n must be positive"), (["contexts", "tom"], "Unknown benchmark"),
-    (["serve-viewer-data", "nowhere"], "No .json file"), (["compare", "a", "b"], "give the folder of a run")])
+
+@pytest.mark.parametrize(
+    "words, said_",
+    [
+        ([], "usage: python -m humanlm.tom"),
+        (["runn"], "Did you mean 'run'?"),
+        (["run"], "Name one benchmark"),
+        (["run", "hitomm"], "Did you mean 'hitom'?"),
+        (["run", "hitom", "--tom.mode=contexts"], "Did you mean 'context'?"),
+        (["run", "hitom", "--model.name=gtp-5"], "no model 'gtp-5'"),
+        (["run", "hitom", "--tom.file=nowhere.jsonl"], "no file nowhere.jsonl"),
+        (["run", "hitom", "--rows.promptin=VP"], "Did you mean 'prompting'?"),
+        (["run", "hitom", "--tom.mode=debate"], "is a rule and asks nobody"),
+        (["run", "hitom", "--answer.form=xml"], "form must be json or text"),
+        (["generate", "fantom"], "Unknown family"),
+        (["generate", "hitom", "--stories.n=0"], "n must be positive"),
+        (["contexts", "tom"], "Unknown benchmark"),
+        (["serve-viewer-data", "nowhere"], "No .json file"),
+        (["compare", "a", "b"], "give the folder of a run"),
+    ],
+)
 def test_wrong_commands_say_what_would_be_right(words, said_, tmp_path, capsys, monkeypatch, own):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HUMANLM_DATA", str(own.parent.parent))
     (tmp_path / "data/hi_tom").mkdir(parents=True)
-    if "hitom" in words and not any("file" in w for w in words): words = [*words, f"--tom.file={own}"] if words[0] == "run" else words
+    if "hitom" in words and not any("file" in w for w in words):
+        words = [*words, f"--tom.file={own}"] if words[0] == "run" else words
     code = main(words)
     shown = capsys.readouterr()
     assert said_ in shown.err + shown.out and code == (0 if not words else 2)
@@ -832,30 +1554,74 @@ def test_wrong_commands_say_what_would_be_right(words, said_, tmp_path, capsys, 
 
 def test_dry_runs_write_nothing(own, tmp_path, capsys):
     out = tmp_path / "out"
-    for words in (["run", "hitom", f"--tom.file={own}", f"--tom.out={out}", "--tom.mode=vanilla,context"], ["generate", "tomi", f"--stories.out={out}"],
-                  ["contexts", "hitom", f"--tom.file={own}", f"--tom.out={out}"]):
+    for words in (
+        ["run", "hitom", f"--tom.file={own}", f"--tom.out={out}", "--tom.mode=vanilla,context"],
+        ["generate", "tomi", f"--stories.out={out}"],
+        ["contexts", "hitom", f"--tom.file={own}", f"--tom.out={out}"],
+    ):
         assert main([*words, "--dry-run"]) == 0
     assert not out.exists() and "90 about 18 texts" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("mode, model, calls, said", [
-    ("vanilla", "openai/gpt-5-mini", 90, "US$"), ("vanilla", "openai/gpt-4.1", 90, "price unknown"), ("debate", "openai/gpt-5-mini", 900, "US$"),
-    ("vote", "anthropic/claude-haiku-4-5", 450, "US$"), ("context", "openai/gpt-5-mini", 90, "US$"), ("vanilla", "scripted/first", 90, "US$ 0.00"),
-    ("vanilla", "simulator/me/humanlm-mini", 90, "US$ 0.00")])
-def test_a_dry_run_counts_calls_tokens_and_dollars_without_a_key(mode, model, calls, said, own, tmp_path, capsys, monkeypatch):
-    for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"): monkeypatch.delenv(key, raising=False)
+@pytest.mark.parametrize(
+    "mode, model, calls, said",
+    [
+        ("vanilla", "openai/gpt-5-mini", 90, "US$"),
+        ("vanilla", "openai/gpt-4.1", 90, "price unknown"),
+        ("debate", "openai/gpt-5-mini", 900, "US$"),
+        ("vote", "anthropic/claude-haiku-4-5", 450, "US$"),
+        ("context", "openai/gpt-5-mini", 90, "US$"),
+        ("vanilla", "scripted/first", 90, "US$ 0.00"),
+        ("vanilla", "simulator/me/humanlm-mini", 90, "US$ 0.00"),
+    ],
+)
+def test_a_dry_run_counts_calls_tokens_and_dollars_without_a_key(
+    mode, model, calls, said, own, tmp_path, capsys, monkeypatch
+):
+    for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(key, raising=False)
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "out"
-    assert run("hitom", f"--tom.file={own}", f"--model.name={model}", f"--tom.mode={mode}", "--dry-run", out=out) == 0
+    assert (
+        run(
+            "hitom",
+            f"--tom.file={own}",
+            f"--model.name={model}",
+            f"--tom.mode={mode}",
+            "--dry-run",
+            out=out,
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
-    assert f"calls     ~{calls}, ~" in shown and f"at most {calls * 2048:,} written" in shown and said in shown
+    assert (
+        f"calls     ~{calls}, ~" in shown
+        and f"at most {calls * 2048:,} written" in shown
+        and said in shown
+    )
     assert not out.exists()
 
 
-@pytest.mark.parametrize("words, said", [
-    (("--model.name=hf/./nowhere",), "There is no folder nowhere"), (("--model.name=simulator/nowhere",), "no model lies in nowhere"),
-    (("--tom.mode=context", "--model.name=scripted/first", "--parser.name=hf/./nowhere"), "There is no folder nowhere"),
-    (("--tom.mode=context", "--parser.name=openai/gpt-5-mini", "--parser.critic=hf/./none", "--model.name=memory"), "There is no folder none")])
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("--model.name=hf/./nowhere",), "There is no folder nowhere"),
+        (("--model.name=simulator/nowhere",), "no model lies in nowhere"),
+        (
+            ("--tom.mode=context", "--model.name=scripted/first", "--parser.name=hf/./nowhere"),
+            "There is no folder nowhere",
+        ),
+        (
+            (
+                "--tom.mode=context",
+                "--parser.name=openai/gpt-5-mini",
+                "--parser.critic=hf/./none",
+                "--model.name=memory",
+            ),
+            "There is no folder none",
+        ),
+    ],
+)
 def test_a_plan_with_a_model_that_does_not_exist_is_refused(words, said, own, tmp_path, capsys):
     assert run("hitom", f"--tom.file={own}", *words, "--dry-run", out=tmp_path / "runs") == 2
     assert said in capsys.readouterr().err and not (tmp_path / "runs").exists()
@@ -863,48 +1629,131 @@ def test_a_plan_with_a_model_that_does_not_exist_is_refused(words, said, own, tm
 
 def test_a_dry_run_expects_what_a_run_then_asks(own, tmp_path, capsys):
     for mode in ("vanilla", "context", "simulation", "filter", "few_shot"):
-        words = ("hitom", f"--tom.file={own}", "--model.name=scripted/first", f"--tom.mode={mode}", f"--tom.name={mode}", "--tom.limit=30")
+        words = (
+            "hitom",
+            f"--tom.file={own}",
+            "--model.name=scripted/first",
+            f"--tom.mode={mode}",
+            f"--tom.name={mode}",
+            "--tom.limit=30",
+        )
         assert run(*words, "--dry-run", out=tmp_path) == 0
-        calls, read = (int(n.replace(",", "")) for n in re.search(r"~([\d,]+), ~([\d,]+) tokens", capsys.readouterr().out).groups())
+        calls, read = (
+            int(n.replace(",", ""))
+            for n in re.search(r"~([\d,]+), ~([\d,]+) tokens", capsys.readouterr().out).groups()
+        )
         assert run(*words, out=tmp_path) == 0
         rows = json.loads((tmp_path / mode / "run.json").read_text())["ledger"]
-        assert sum(row["calls"] for row in rows) == calls and sum(row["tokens_in"] for row in rows) == pytest.approx(read, rel=0.05), mode
+        assert sum(row["calls"] for row in rows) == calls and sum(
+            row["tokens_in"] for row in rows
+        ) == pytest.approx(read, rel=0.05), mode
         capsys.readouterr()
 
 
 def test_a_dry_comparison_writes_nothing(own, tmp_path, capsys):
-    for name in ("a", "b"): assert run("hitom", f"--tom.file={own}", "--model.name=scripted/first", f"--tom.name={name}", out=tmp_path) == 0
+    for name in ("a", "b"):
+        assert (
+            run(
+                "hitom",
+                f"--tom.file={own}",
+                "--model.name=scripted/first",
+                f"--tom.name={name}",
+                out=tmp_path,
+            )
+            == 0
+        )
     capsys.readouterr()
-    assert main(["compare", "a", "b", f"--compare.out={tmp_path}", f"--compare.save={tmp_path}/c.csv", "--dry-run"]) == 0
-    assert "a → b: 90 questions in both" in capsys.readouterr().out and not (tmp_path / "c.csv").exists()
+    assert (
+        main(
+            [
+                "compare",
+                "a",
+                "b",
+                f"--compare.out={tmp_path}",
+                f"--compare.save={tmp_path}/c.csv",
+                "--dry-run",
+            ]
+        )
+        == 0
+    )
+    assert (
+        "a → b: 90 questions in both" in capsys.readouterr().out
+        and not (tmp_path / "c.csv").exists()
+    )
 
 
 def test_a_run_that_is_missing_is_told_with_near_misses(own, tmp_path, capsys):
-    assert run("hitom", f"--tom.file={own}", "--model.name=scripted/first", "--tom.name=plain", out=tmp_path) == 0
+    assert (
+        run(
+            "hitom",
+            f"--tom.file={own}",
+            "--model.name=scripted/first",
+            "--tom.name=plain",
+            out=tmp_path,
+        )
+        == 0
+    )
     for wrong in ("plane", f"{tmp_path}/plane"):
         assert main(["compare", "plain", wrong, f"--compare.out={tmp_path}"]) == 2
         said_ = capsys.readouterr().err
-        assert f"No run {wrong}" in said_ and "run.json and answers.jsonl" in said_ and "Did you mean 'plain'?" in said_
+        assert (
+            f"No run {wrong}" in said_
+            and "run.json and answers.jsonl" in said_
+            and "Did you mean 'plain'?" in said_
+        )
 
 
 def test_the_console_shows_no_escapes(own, tmp_path, capsys):
     humanlm.clients.names.scripts["quoting"] = lambda request: said("it's <b>B</b> & 'C'")
     for name, model in (("a", "scripted/quoting"), ("b", "symbolic")):
-        assert run("hitom", f"--tom.file={own}", f"--model.name={model}", f"--tom.name={name}", out=tmp_path) == 0
-    assert main(["compare", "a", "b", f"--compare.out={tmp_path}", f"--compare.save={tmp_path}/c.md"]) == 0
+        assert (
+            run(
+                "hitom",
+                f"--tom.file={own}",
+                f"--model.name={model}",
+                f"--tom.name={name}",
+                out=tmp_path,
+            )
+            == 0
+        )
+    assert (
+        main(["compare", "a", "b", f"--compare.out={tmp_path}", f"--compare.save={tmp_path}/c.md"])
+        == 0
+    )
     shown = capsys.readouterr().out
     assert "it's <b>B</b> & 'C'" in shown and not re.search(r"&#?\w+;", shown)
-    assert "<b>" not in (tmp_path / "c.md").read_text() and "<b>" not in (tmp_path / "a/report.md").read_text()
+    assert (
+        "<b>" not in (tmp_path / "c.md").read_text()
+        and "<b>" not in (tmp_path / "a/report.md").read_text()
+    )
 
 
 def test_help_lists_benchmarks_ways_policies_and_row_filters(capsys):
     assert main(["run", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    for word in (*benchmarks, *ways, "principled", "as_shipped", "F4", "--rows.KEY VALUE", "hitom: prompting (CoTP, VP, both)"): assert word in shown, word
+    for word in (
+        *benchmarks,
+        *ways,
+        "principled",
+        "as_shipped",
+        "F4",
+        "--rows.KEY VALUE",
+        "hitom: prompting (CoTP, VP, both)",
+    ):
+        assert word in shown, word
 
 
 def test_a_run_whose_reader_leaves_ends_quietly(own, tmp_path):
-    command = [sys.executable, "-m", "humanlm.tom", "run", "hitom", f"--tom.file={own}", f"--tom.out={tmp_path}", "--tom.resamples=50"]
+    command = [
+        sys.executable,
+        "-m",
+        "humanlm.tom",
+        "run",
+        "hitom",
+        f"--tom.file={own}",
+        f"--tom.out={tmp_path}",
+        "--tom.resamples=50",
+    ]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
     assert process.wait(120) == 141 and b"Traceback" not in process.stderr.read()
@@ -923,25 +1772,37 @@ def test_stories_are_generated_run_and_parsed(tmp_path, capsys):
         assert main(["contexts", family, f"--tom.file={file}", f"--tom.out={tmp_path}"]) == 0
         rows = list(csv.DictReader((tmp_path / f"{family}-contexts-symbolic/contexts.csv").open()))
         assert len(rows) == 6 and {row["status"] for row in rows} == {"parsed"}
-        made, own_ = (json.loads(next(folder.glob("*.json")).read_text()) for folder in (tmp_path / f"{family}-contexts-symbolic/files", out / "contexts"))
+        made, own_ = (
+            json.loads(next(folder.glob("*.json")).read_text())
+            for folder in (tmp_path / f"{family}-contexts-symbolic/files", out / "contexts")
+        )
         assert made.keys() == own_.keys() == {"socialized_context", "story", "question", "answer"}
 
 
 def test_one_text_is_parsed_and_contexts_are_checked(tmp_path, capsys):
-    (tmp_path / "story.txt").write_text("Ira entered the barn.\nThe rope is in the crate.\nThe crate is in the barn.\n")
+    (tmp_path / "story.txt").write_text(
+        "Ira entered the barn.\nThe rope is in the crate.\nThe crate is in the barn.\n"
+    )
     assert main(["contexts", f"{tmp_path}/story.txt", f"--tom.out={tmp_path}"]) == 0
     made = capsys.readouterr().out
     (tmp_path / "good.json").write_text(made)
     bad = json.loads(made)
     del bad["socialized_context"][0]["actions"]["Ira"]
     (tmp_path / "bad.json").write_text(json.dumps(bad))
-    assert main(["contexts", f"{tmp_path}/good.json"]) == 0 and main(["contexts", f"{tmp_path}/bad.json"]) == 1
+    assert (
+        main(["contexts", f"{tmp_path}/good.json"]) == 0
+        and main(["contexts", f"{tmp_path}/bad.json"]) == 1
+    )
     assert "I2" in capsys.readouterr().out
-    bad["socialized_context"] = [step | {"timestep": str(i)} for i, step in enumerate(bad["socialized_context"], 1)]
+    bad["socialized_context"] = [
+        step | {"timestep": str(i)} for i, step in enumerate(bad["socialized_context"], 1)
+    ]
     (tmp_path / "bad.json").write_text(json.dumps(bad))
     assert main(["contexts", f"{tmp_path}/bad.json"]) == 1
     shown = capsys.readouterr().out
-    assert "bad.json: 1 error, " in shown and "error I2, step 1, Ira" in shown   # as the record numbers it
+    assert (
+        "bad.json: 1 error, " in shown and "error I2, step 1, Ira" in shown
+    )  # as the record numbers it
     (tmp_path / "odd.txt").write_text("Ira sang.")
     assert main(["contexts", f"{tmp_path}/odd.txt", f"--tom.out={tmp_path}"]) == 2
     assert "'Ira sang'" in capsys.readouterr().err
@@ -950,44 +1811,103 @@ def test_one_text_is_parsed_and_contexts_are_checked(tmp_path, capsys):
 def test_contradictions_of_a_text_are_named_and_counted(tmp_path, capsys):
     story = "Ira entered the barn.\nThe rope is in the crate.\nIra exited the barn.\nIra moved the rope to the tub.\nIra exited the barn.\n"
     (tmp_path / "torn.txt").write_text(story)
-    for _ in range(2):   # written, and read from the store
+    for _ in range(2):  # written, and read from the store
         assert main(["contexts", f"{tmp_path}/torn.txt", f"--tom.out={tmp_path}"]) == 0
         shown = capsys.readouterr()
         assert json.loads(shown.out)["agents_names"] == ["Ira"]
-        assert "2 contradictions in the text" in shown.err and shown.err.count("contradiction in sentence") == 2
+        assert (
+            "2 contradictions in the text" in shown.err
+            and shown.err.count("contradiction in sentence") == 2
+        )
         assert "sentence 4" in shown.err and "sentence 5" in shown.err and "0 errors" in shown.err
     lines = story.splitlines() + ["Where is the rope really?\ttub\t1"]
-    (tmp_path / "questions.txt").write_text("".join(f"{i} {line}\n" for i, line in enumerate(lines, 1)))
-    assert main(["contexts", "tomi", f"--tom.file={tmp_path}/questions.txt", f"--tom.out={tmp_path}"]) == 0
-    row, = csv.DictReader((tmp_path / "tomi-contexts-symbolic/contexts.csv").open())
-    assert (row["contradictions"], row["errors"]) == ("2", "0") and "1 with contradictions" in capsys.readouterr().out
+    (tmp_path / "questions.txt").write_text(
+        "".join(f"{i} {line}\n" for i, line in enumerate(lines, 1))
+    )
+    assert (
+        main(["contexts", "tomi", f"--tom.file={tmp_path}/questions.txt", f"--tom.out={tmp_path}"])
+        == 0
+    )
+    (row,) = csv.DictReader((tmp_path / "tomi-contexts-symbolic/contexts.csv").open())
+    assert (row["contradictions"], row["errors"]) == (
+        "2",
+        "0",
+    ) and "1 with contradictions" in capsys.readouterr().out
 
 
-def test_contexts_of_a_parser_that_echoes_the_worked_example_are_refused_and_counted(own, tmp_path, capsys, monkeypatch):
+def test_contexts_of_a_parser_that_echoes_the_worked_example_are_refused_and_counted(
+    own, tmp_path, capsys, monkeypatch
+):
     "It said '12 of 12 texts parsed, 0 with errors'"
     echo = lambda request: worked_example("hitom").rpartition("Record:\n")[2]
     monkeypatch.setattr(humanlm.clients.names, "scripts", scripts | {"echo": echo})
-    words = ["contexts", "hitom", f"--tom.file={own}", f"--tom.out={tmp_path}", "--tom.limit=60", "--parser.name=scripted/echo"]
-    for _ in range(2):   # nothing is kept of it
+    words = [
+        "contexts",
+        "hitom",
+        f"--tom.file={own}",
+        f"--tom.out={tmp_path}",
+        "--tom.limit=60",
+        "--parser.name=scripted/echo",
+    ]
+    for _ in range(2):  # nothing is kept of it
         assert main(words) == 1
         shown = capsys.readouterr().out
-        assert "0 of 12 texts parsed" in shown and "12 refused as about others" in shown and "parse failed: The record is about others: Ottmar, Freya" in shown
+        assert (
+            "0 of 12 texts parsed" in shown
+            and "12 refused as about others" in shown
+            and "parse failed: The record is about others: Ottmar, Freya" in shown
+        )
     rows = list(csv.DictReader((tmp_path / "hitom-contexts-scripted_echo/contexts.csv").open()))
-    assert {row["status"] for row in rows} == {"refused"} and all(int(row["strangers"]) >= 3 and "Ottmar" in row["notes"] for row in rows)
+    assert {row["status"] for row in rows} == {"refused"} and all(
+        int(row["strangers"]) >= 3 and "Ottmar" in row["notes"] for row in rows
+    )
     assert not list(tmp_path.glob("contexts/*.json")) and not list(tmp_path.glob("hitom-*/files/*"))
 
 
-def test_dry_runs_of_contexts_need_no_key_write_nothing_and_know_the_price(own, tmp_path, capsys, monkeypatch):
+def test_dry_runs_of_contexts_need_no_key_write_nothing_and_know_the_price(
+    own, tmp_path, capsys, monkeypatch
+):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     (tmp_path / "story.txt").write_text("Ira entered the barn.\nThe rope is in the crate.\n")
     (tmp_path / "record.json").write_text(to_json(to_context(read_story("Ira entered the barn."))))
     out, names = tmp_path / "out", sorted(path.name for path in tmp_path.iterdir())
     cache = f"--parser.cache={tmp_path / 'cache'}"
-    for words, said in ((["hitom", f"--tom.file={own}"], "18 calls"), ([f"{tmp_path}/story.txt"], "1 calls"), ([f"{tmp_path}/record.json"], "0 calls")):
-        assert main(["contexts", *words, f"--tom.out={out}", "--parser.name=openai/gpt-5-mini", cache, "--dry-run"]) == 0
+    for words, said in (
+        (["hitom", f"--tom.file={own}"], "18 calls"),
+        ([f"{tmp_path}/story.txt"], "1 calls"),
+        ([f"{tmp_path}/record.json"], "0 calls"),
+    ):
+        assert (
+            main(
+                [
+                    "contexts",
+                    *words,
+                    f"--tom.out={out}",
+                    "--parser.name=openai/gpt-5-mini",
+                    cache,
+                    "--dry-run",
+                ]
+            )
+            == 0
+        )
         shown = capsys.readouterr().out
-        assert said in shown and re.search(r"~\$\d", shown) and ("tokens read" in shown) == (said != "0 calls")
-    assert main(["contexts", f"{tmp_path}/story.txt", f"--tom.out={out}", "--parser.name=openai/nobody-knows", "--dry-run"]) == 0
+        assert (
+            said in shown
+            and re.search(r"~\$\d", shown)
+            and ("tokens read" in shown) == (said != "0 calls")
+        )
+    assert (
+        main(
+            [
+                "contexts",
+                f"{tmp_path}/story.txt",
+                f"--tom.out={out}",
+                "--parser.name=openai/nobody-knows",
+                "--dry-run",
+            ]
+        )
+        == 0
+    )
     assert "price unknown" in capsys.readouterr().out
     assert main(["contexts", "hitom", f"--tom.file={own}", f"--tom.out={out}", "--dry-run"]) == 0
     assert "0 calls, ~$0.00" in capsys.readouterr().out
@@ -997,10 +1917,26 @@ def test_dry_runs_of_contexts_need_no_key_write_nothing_and_know_the_price(own, 
 def test_confaide_meetings_have_contexts_by_rule_with_one_warning(tmp_path, capsys):
     need_data("confaide")
     assert main(["contexts", "confaide", "--parser.name=dialogue", f"--tom.out={tmp_path}"]) == 0
-    assert "11 of 95 texts parsed, 0 with errors, 11 with warnings, 0 with contradictions" in capsys.readouterr().out
+    assert (
+        "11 of 95 texts parsed, 0 with errors, 11 with warnings, 0 with contradictions"
+        in capsys.readouterr().out
+    )
     rows = list(csv.DictReader((tmp_path / "confaide-contexts-dialogue/contexts.csv").open()))
-    assert {(row["status"], row["errors"], row["warnings"], row["codes"]) for row in rows} == {("refused", "0", "0", ""), ("parsed", "0", "1", "I9")}
-    assert run("confaide", "--tom.mode=context", "--parser.name=dialogue", "--model.name=scripted/first", "--tom.limit=274", out=tmp_path) == 0
+    assert {(row["status"], row["errors"], row["warnings"], row["codes"]) for row in rows} == {
+        ("refused", "0", "0", ""),
+        ("parsed", "0", "1", "I9"),
+    }
+    assert (
+        run(
+            "confaide",
+            "--tom.mode=context",
+            "--parser.name=dialogue",
+            "--model.name=scripted/first",
+            "--tom.limit=274",
+            out=tmp_path,
+        )
+        == 0
+    )
     outcomes = read_outcomes(tmp_path / "confaide-context-scripted_first-dialogue/answers.jsonl")
     assert len(outcomes) == 274 and sum(bool(o.failed) for o in outcomes) == 0
 
@@ -1008,6 +1944,7 @@ def test_confaide_meetings_have_contexts_by_rule_with_one_warning(tmp_path, caps
 def test_the_viewers_server_gives_contexts_and_nothing_else(tmp_path):
     from humanlm.harness.viewer_server import _Viewer, _context_files, _viewer_app
     from humanlm.core.web import serving_app
+
     assert main(["generate", "tomi", "--stories.n=2", f"--stories.out={tmp_path}"]) == 0
     (tmp_path / "contexts/a<b>.json").write_text((tmp_path / "contexts/tale-0.json").read_text())
     (tmp_path / "contexts/broken.json").write_text("{")
@@ -1016,25 +1953,58 @@ def test_the_viewers_server_gives_contexts_and_nothing_else(tmp_path):
 
         def get(path):
             try:
-                with urllib.request.urlopen(base + path) as reply: return reply.status, reply.read().decode(), reply.headers
-            except urllib.error.HTTPError as e: return e.code, e.read().decode(), e.headers
+                with urllib.request.urlopen(base + path) as reply:
+                    return reply.status, reply.read().decode(), reply.headers
+            except urllib.error.HTTPError as e:
+                return e.code, e.read().decode(), e.headers
 
         index, listed = get("/"), get("/list.json")
-        assert "a&lt;b&gt;" in index[1] and "<b>" not in index[1].partition("<table>")[2] and "Access-Control-Allow-Origin" not in index[2]
-        assert index[2]["Content-Security-Policy"].startswith("default-src 'none'") and "not JSON" in index[1]
+        assert (
+            "a&lt;b&gt;" in index[1]
+            and "<b>" not in index[1].partition("<table>")[2]
+            and "Access-Control-Allow-Origin" not in index[2]
+        )
+        assert (
+            index[2]["Content-Security-Policy"].startswith("default-src 'none'")
+            and "not JSON" in index[1]
+        )
         assert sorted(json.loads(listed[1])) == ["a<b>", "broken", "tale-0", "tale-1"]
-        assert get("/data/tale-0.json")[0] == 200 and "steps" in json.loads(get("/data/tale-0.json")[1])
-        assert get("/page/tale-0")[1].lstrip().lower().startswith("<!doctype html") and get("/page/a%3Cb%3E")[0] == 200
+        assert get("/data/tale-0.json")[0] == 200 and "steps" in json.loads(
+            get("/data/tale-0.json")[1]
+        )
+        assert (
+            get("/page/tale-0")[1].lstrip().lower().startswith("<!doctype html")
+            and get("/page/a%3Cb%3E")[0] == 200
+        )
         page = get("/page/tale-0")[1]
-        assert "<title>tale-0</title>" in page and '<a href="/">all contexts</a>' in page and "/page/broken" in page and "The story" in page
+        assert (
+            "<title>tale-0</title>" in page
+            and '<a href="/">all contexts</a>' in page
+            and "/page/broken" in page
+            and "The story" in page
+        )
         stranger = urllib.request.Request(base + "/list.json", headers={"Host": "evil.test"})
-        with pytest.raises(urllib.error.HTTPError, match="403"): urllib.request.urlopen(stranger)
-        assert [get(path)[0] for path in ("/data/..%2f..%2fsettings.ini", "/page/none", "/data/broken.json", "/etc/passwd")] == [404, 404, 422, 404]
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(stranger)
+        assert [
+            get(path)[0]
+            for path in (
+                "/data/..%2f..%2fsettings.ini",
+                "/page/none",
+                "/data/broken.json",
+                "/etc/passwd",
+            )
+        ] == [404, 404, 422, 404]
 
 
 def test_help_is_fast_and_light():
     code = "import sys, humanlm.tom; print(sorted({'torch', 'pandas', 'openai', 'matplotlib', 'scipy'} & {m.split('.')[0] for m in sys.modules}))"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+        ).stdout.strip()
+        == "[]"
+    )
     for name in ("run", "compare", "contexts", "generate", "serve-viewer-data"):
         assert main([name, "--help"]) == 0
 
@@ -1042,23 +2012,34 @@ def test_help_is_fast_and_light():
 def test_hostile_stories_stay_text_in_the_served_viewer(tmp_path):
     from humanlm.stories.presence import read_dialogue
     from humanlm.harness.viewer_server import _Viewer, _context_files
+
     nasty = "<script>alert(1)</script> <same_as_state /> <mental_state>Bo is a thief</mental_state> </title> {form}"
     record = read_dialogue(f"Ada: {nasty}\nBo: I heard that.\nAda: Good.").context()
-    (tmp_path / "<script>.json").write_text(json.dumps({"socialized_context": record.to_published(), "story": nasty}))
+    (tmp_path / "<script>.json").write_text(
+        json.dumps({"socialized_context": record.to_published(), "story": nasty})
+    )
     (tmp_path / "empty.json").write_text('{"simulations": []}')
     viewer = _Viewer(_context_files([str(tmp_path)]))
     for address in ("/", "/page/%3Cscript%3E"):
         status, _, page = viewer.answer(address)
         assert status == 200 and "<script" not in page and "&lt;script&gt;" in page
-    assert viewer.answer("/page/empty")[0] == 422 and "<a href=" in viewer.answer("/page/empty")[2] and "holds no context" in viewer.answer("/")[2]
+    assert (
+        viewer.answer("/page/empty")[0] == 422
+        and "<a href=" in viewer.answer("/page/empty")[2]
+        and "holds no context" in viewer.answer("/")[2]
+    )
     data = json.loads(viewer.answer("/data/%3Cscript%3E.json")[2])
     heard = data["steps"][1]["agents"]
-    assert [cell["thinks"] for cell in heard] == ["", ""] and all("thief" in cell["saw"] and "Present:" not in cell["saw"] for cell in heard)
+    assert [cell["thinks"] for cell in heard] == ["", ""] and all(
+        "thief" in cell["saw"] and "Present:" not in cell["saw"] for cell in heard
+    )
 
 
 def test_a_long_list_has_names_only(tmp_path, monkeypatch):
     from humanlm.harness import viewer_server
+
     monkeypatch.setattr(viewer_server, "MOST_CHECKED", 1)
-    for name in "ab": (tmp_path / f"{name}.json").write_text("{")
+    for name in "ab":
+        (tmp_path / f"{name}.json").write_text("{")
     page = viewer_server._Viewer(viewer_server._context_files([str(tmp_path)])).answer("/")[2]
     assert "warnings" not in page and "More than 1 contexts" in page and "/page/a" in page

@@ -35,28 +35,53 @@ print(json.dumps({word: [said("humanlm", word, "--help"), said(f"humanlm.{word}"
 def test_every_line_of_the_table_leads_to_a_function(name):
     module, function = COMMANDS[name].where.split(":")
     assert callable(getattr(importlib.import_module(module), function))
-    assert " " not in name or name.split()[0] in COMMANDS, "the first word alone must list what follows it"
+    assert " " not in name or name.split()[0] in COMMANDS, (
+        "the first word alone must list what follows it"
+    )
 
 
 def test_the_commands_of_the_readme_are_all_there():
-    assert list(_commands_below()) == "train eval experiment humanual tom parsers sdpo gyms classmate judges levels hub serve launch study view talk".split()
+    assert (
+        list(_commands_below())
+        == "train eval experiment humanual tom parsers sdpo gyms classmate judges levels hub serve launch study view talk".split()
+    )
 
 
 def test_both_spellings_give_the_same_help_with_the_line_that_was_typed():
     import json
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", SPELLINGS, *_commands_below()], capture_output=True, text=True, cwd=ROOT)
+
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SPELLINGS, *_commands_below()],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
     assert done.returncode == 0, done.stderr
     for word, ((code, by_name), (other, by_module)) in json.loads(done.stdout).items():
         assert (code, other) == (0, 0)
-        assert f"usage: python -m humanlm {word} " in by_name and f"usage: python -m humanlm.{word} " in by_module, word
+        assert (
+            f"usage: python -m humanlm {word} " in by_name
+            and f"usage: python -m humanlm.{word} " in by_module
+        ), word
         assert by_name.split("\n\n", 1)[1] == by_module.split("\n\n", 1)[1], word
 
 
-@pytest.mark.parametrize("argv, code, said", [
-    ([], 0, "usage: humanlm COMMAND"), (["--help"], 0, "compare runs"), (["--version"], 0, "humanlm 0."), (["evla"], 2, "Did you mean 'eval'"),
-    (["train", "--run.nmae", "x"], 2, "Did you mean --run.name"), (["train", "-h"], 0, "usage: humanlm train ["), (["tom"], 0, "usage: humanlm tom COMMAND"),
-    (["judges", "audit", "-h"], 0, "usage: humanlm judges audit ["), (["judges", "audti"], 2, "Did you mean 'audit'"), (["levels"], 0, "labels-ssr"),
-    (["judges", "audit", "--judge.model=rule", "--dry-run"], 0, "no chat model is called")])
+@pytest.mark.parametrize(
+    "argv, code, said",
+    [
+        ([], 0, "usage: humanlm COMMAND"),
+        (["--help"], 0, "compare runs"),
+        (["--version"], 0, "humanlm 0."),
+        (["evla"], 2, "Did you mean 'eval'"),
+        (["train", "--run.nmae", "x"], 2, "Did you mean --run.name"),
+        (["train", "-h"], 0, "usage: humanlm train ["),
+        (["tom"], 0, "usage: humanlm tom COMMAND"),
+        (["judges", "audit", "-h"], 0, "usage: humanlm judges audit ["),
+        (["judges", "audti"], 2, "Did you mean 'audit'"),
+        (["levels"], 0, "labels-ssr"),
+        (["judges", "audit", "--judge.model=rule", "--dry-run"], 0, "no chat model is called"),
+    ],
+)
 def test_one_name_for_all_commands(capsys, argv, code, said):
     assert main(argv) == code
     shown = capsys.readouterr()
@@ -64,42 +89,69 @@ def test_one_name_for_all_commands(capsys, argv, code, said):
 
 
 def test_a_command_of_several_words_is_looked_up_only_when_it_is_called(monkeypatch):
-    monkeypatch.setitem(COMMANDS, "tom broken", Command("humanlm.nowhere:main", "cannot be imported"))
+    monkeypatch.setitem(
+        COMMANDS, "tom broken", Command("humanlm.nowhere:main", "cannot be imported")
+    )
     assert main(["tom", "--help"]) == 0
-    with pytest.raises(ModuleNotFoundError): main(["tom", "broken"])
+    with pytest.raises(ModuleNotFoundError):
+        main(["tom", "broken"])
 
 
 def test_a_room_registers_commands_and_answers_to_python_m(tmp_path):
     "A room is a package with a `__main__.py` of two lines; its commands are lines of the table"
     (tmp_path / "room").mkdir()
-    (tmp_path / "room/__init__.py").write_text("from humanlm.core.commands import COMMANDS, Command\n"
-                                               "COMMANDS |= {'room': Command('room:main', 'a room'), 'room prepare': Command('room.work:prepare', 'get ready')}\n")
-    (tmp_path / "room/work.py").write_text("from humanlm.core.config import RunConfig\nfrom humanlm.core.grammar import parse\n"
-                                           "def prepare(argv): print('seed', parse({'run': RunConfig}, argv, 'Get ready.').run.seed)\n")
-    (tmp_path / "room/__main__.py").write_text("from humanlm.core.commands import menu\nraise SystemExit(menu('room')())\n")
-    run = lambda *line: subprocess.run([sys.executable, *line], capture_output=True, text=True, cwd=tmp_path)
+    (tmp_path / "room/__init__.py").write_text(
+        "from humanlm.core.commands import COMMANDS, Command\n"
+        "COMMANDS |= {'room': Command('room:main', 'a room'), 'room prepare': Command('room.work:prepare', 'get ready')}\n"
+    )
+    (tmp_path / "room/work.py").write_text(
+        "from humanlm.core.config import RunConfig\nfrom humanlm.core.grammar import parse\n"
+        "def prepare(argv): print('seed', parse({'run': RunConfig}, argv, 'Get ready.').run.seed)\n"
+    )
+    (tmp_path / "room/__main__.py").write_text(
+        "from humanlm.core.commands import menu\nraise SystemExit(menu('room')())\n"
+    )
+    run = lambda *line: subprocess.run(
+        [sys.executable, *line], capture_output=True, text=True, cwd=tmp_path
+    )
     assert run("-m", "room", "prepare", "--run.seed", "7").stdout == "seed 7\n"
-    assert "usage: python -m humanlm.room prepare [" in run("-m", "room", "prepare", "--help").stdout
-    assert "prepare  get ready" in run("-m", "room").stdout and "Did you mean 'prepare'?" in run("-m", "room", "prepair").stderr
+    assert (
+        "usage: python -m humanlm.room prepare [" in run("-m", "room", "prepare", "--help").stdout
+    )
+    assert (
+        "prepare  get ready" in run("-m", "room").stdout
+        and "Did you mean 'prepare'?" in run("-m", "room", "prepair").stderr
+    )
     by_name = "import room, sys\nfrom humanlm.core.commands import main\nsys.exit(main(['room', 'prepare', '--help']))"
     assert "usage: humanlm room prepare [" in run("-c", by_name).stdout
 
 
 def test_what_ctrl_c_says_stands_in_the_table(monkeypatch, capsys):
-    def stop(argv): raise KeyboardInterrupt
+    def stop(argv):
+        raise KeyboardInterrupt
+
     monkeypatch.setattr(commands, "_unread", pytest.fail)
-    assert command("talk", stop)([]) == 130 and capsys.readouterr().err == "stopped; a conversation is not kept\n"
+    assert (
+        command("talk", stop)([]) == 130
+        and capsys.readouterr().err == "stopped; a conversation is not kept\n"
+    )
     assert command("train", stop)([]) == 130 and "--resume continues" in capsys.readouterr().err
 
 
 def test_an_error_of_ours_is_a_message_with_its_notes_and_any_other_a_traceback(capsys):
     def fail(argv):
-        if argv: raise ValueError("a bug")
+        if argv:
+            raise ValueError("a bug")
         error = ConfigError("no such file")
         error.add_note("next: look elsewhere")
         raise error
-    assert command("train", fail)([]) == 2 and capsys.readouterr().err == "error: no such file\nnext: look elsewhere\n"
-    with pytest.raises(ValueError, match="a bug"): command("train", fail)(["x"])
+
+    assert (
+        command("train", fail)([]) == 2
+        and capsys.readouterr().err == "error: no such file\nnext: look elsewhere\n"
+    )
+    with pytest.raises(ValueError, match="a bug"):
+        command("train", fail)(["x"])
     assert PROG.get() == ""
 
 
@@ -123,63 +175,125 @@ def model(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("line", ["train --config configs/humanlm-mini.yaml --run.out {0}/runs", "serve --model.name {0}", "talk --model.name {0}",
-                                  "hub merge {0} --hub.out {0}/merged"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train --config configs/humanlm-mini.yaml --run.out {0}/runs",
+        "serve --model.name {0}",
+        "talk --model.name {0}",
+        "hub merge {0} --hub.out {0}/merged",
+    ],
+)
 def test_a_command_without_torch_says_what_to_install(model, line):
-    done = subprocess.run([sys.executable, "-c", LIGHT + "from humanlm.core.commands import main; sys.exit(main())", *line.format(model).split()],
-                          capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 2 and done.stderr.startswith("error: This needs ") and done.stderr.endswith(f"{ADVICE}\n") and done.stderr.count("\n") == 1
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            LIGHT + "from humanlm.core.commands import main; sys.exit(main())",
+            *line.format(model).split(),
+        ],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert (
+        done.returncode == 2
+        and done.stderr.startswith("error: This needs ")
+        and done.stderr.endswith(f"{ADVICE}\n")
+        and done.stderr.count("\n") == 1
+    )
 
 
 def test_a_simulator_without_torch_says_what_to_install(model):
     code = "from humanlm import Simulator\nfrom humanlm.core.basics import HumanLMError\ntry: Simulator(sys.argv[1], 'A baker.')\nexcept HumanLMError as e: print(e)"
-    done = subprocess.run([sys.executable, "-c", LIGHT + code, str(model)], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT + code, str(model)], capture_output=True, text=True, cwd=ROOT
+    )
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.endswith(f"{ADVICE}\n")
 
 
 def refused(argv):
-    with socket.create_server(("127.0.0.1", 0)) as line: port = line.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as line:
+        port = line.getsockname()[1]
     socket.create_connection(("127.0.0.1", port))
 
 
 def wrapped(argv):
-    try: os.write(os.open("/dev/full", os.O_WRONLY), b"x")
-    except OSError as e: raise RuntimeError("a library of somebody") from e
+    try:
+        os.write(os.open("/dev/full", os.O_WRONLY), b"x")
+    except OSError as e:
+        raise RuntimeError("a library of somebody") from e
 
 
 def raising(error):
-    def run(argv): raise error
+    def run(argv):
+        raise error
+
     return run
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is full")
-@pytest.mark.parametrize("run, said", [
-    (wrapped, "The disk is full"), (refused, "The network cannot be reached ([Errno 111] Connection refused)"),
-    (raising(OSError("720 requested and 649 written")), "The disk is full"), (raising(OSError(errno.EDQUOT, "quota", "a/b")), "The disk is full (a/b: quota)"),
-    (raising(OSError(errno.EROFS, "Read-only file system", "a/b")), "There is no permission (a/b: Read-only file system)"),
-    (raising(PermissionError(errno.EACCES, "Permission denied", "a/b")), "There is no permission (a/b: Permission denied)"),
-    (raising(socket.gaierror(-2, "Name or service not known")), "The network cannot be reached")])
+@pytest.mark.parametrize(
+    "run, said",
+    [
+        (wrapped, "The disk is full"),
+        (refused, "The network cannot be reached ([Errno 111] Connection refused)"),
+        (raising(OSError("720 requested and 649 written")), "The disk is full"),
+        (raising(OSError(errno.EDQUOT, "quota", "a/b")), "The disk is full (a/b: quota)"),
+        (
+            raising(OSError(errno.EROFS, "Read-only file system", "a/b")),
+            "There is no permission (a/b: Read-only file system)",
+        ),
+        (
+            raising(PermissionError(errno.EACCES, "Permission denied", "a/b")),
+            "There is no permission (a/b: Permission denied)",
+        ),
+        (
+            raising(socket.gaierror(-2, "Name or service not known")),
+            "The network cannot be reached",
+        ),
+    ],
+)
 def test_what_the_machine_lacks_is_one_sentence_that_says_how_to_go_on(run, said, capsys):
     assert command("train", run)([]) == 2
     shown = capsys.readouterr().err
-    assert shown.startswith(f"error: {said}") and shown.endswith("--resume continues.\n") and shown.count("\n") == 1
+    assert (
+        shown.startswith(f"error: {said}")
+        and shown.endswith("--resume continues.\n")
+        and shown.count("\n") == 1
+    )
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOENT, "No such file", "a"), FileNotFoundError("a"), TimeoutError("a bug"), ImportError("an old one", name="torch"),
-                                   ModuleNotFoundError("humanlm.nowhere", name="humanlm.nowhere")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOENT, "No such file", "a"),
+        FileNotFoundError("a"),
+        TimeoutError("a bug"),
+        ImportError("an old one", name="torch"),
+        ModuleNotFoundError("humanlm.nowhere", name="humanlm.nowhere"),
+    ],
+)
 def test_other_errors_of_files_and_imports_keep_their_traceback(error):
-    with pytest.raises(type(error)): command("train", raising(error))([])
+    with pytest.raises(type(error)):
+        command("train", raising(error))([])
 
 
 def test_a_message_hides_passwords(capsys):
-    assert command("train", raising(ConfigError("no answer from http://bob:s3cret@host/v1")))([]) == 2
+    assert (
+        command("train", raising(ConfigError("no answer from http://bob:s3cret@host/v1")))([]) == 2
+    )
     assert capsys.readouterr().err == "error: no answer from http://***@host/v1\n"
 
 
 def test_train_without_a_word_shows_a_screen_and_help_shows_everything(capsys):
     assert main(["train"]) == 0
     screen = capsys.readouterr().out
-    assert len(screen.splitlines()) <= 12 and screen.count("  humanlm train --config ") == 3 and "humanlm train --help" in screen
+    assert (
+        len(screen.splitlines()) <= 12
+        and screen.count("  humanlm train --config ") == 3
+        and "humanlm train --help" in screen
+    )
     assert all((ROOT / word).is_file() for word in screen.split() if word.startswith("configs/"))
     assert main(["train", "--help"]) == 0 and len(capsys.readouterr().out.splitlines()) > 300
 
@@ -188,31 +302,51 @@ def test_a_command_that_is_called_by_another_shows_what_was_typed(capsys):
     inner = command("train", lambda argv: parse({"run": RunConfig}, argv))
     assert command("experiment", lambda argv: inner(argv))(["--help"]) == 0
     assert "usage: python -m humanlm.experiment [" in capsys.readouterr().out
-    assert menu("tom")(["run", "--help"]) == 0 and "usage: python -m humanlm.tom run [" in capsys.readouterr().out
+    assert (
+        menu("tom")(["run", "--help"]) == 0
+        and "usage: python -m humanlm.tom run [" in capsys.readouterr().out
+    )
 
 
 def ended(code):
-    return subprocess.Popen([sys.executable, "-c", f"import sys, time\nfrom humanlm.core.commands import command\n{code}"],
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import sys, time\nfrom humanlm.core.commands import command\n{code}",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 @pytest.mark.parametrize("sleep", ["time.sleep(60)", "run_sync(asyncio.sleep(60))"])
 @pytest.mark.parametrize("background", [False, True], ids=["foreground", "background"])
 def test_sigterm_ends_a_command_as_ctrl_c_does(sleep, background):
     "What stands in `finally` is done, also where a shell lets a background job ignore Ctrl-C; another command may follow in the same process"
-    ignored = "signal.signal(signal.SIGINT, signal.SIG_IGN)" if background else "signal.signal(signal.SIGINT, signal.default_int_handler)"
-    process = ended(f"import asyncio, signal\nfrom humanlm.core.basics import run_sync\n{ignored}\n"
-                    f"def main(argv):\n    try: print('begun', flush=True); {sleep}\n    finally: print('kept', flush=True)\n"
-                    "code = command('train', main)([])\nassert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL\nsys.exit(code)")
+    ignored = (
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)"
+        if background
+        else "signal.signal(signal.SIGINT, signal.default_int_handler)"
+    )
+    process = ended(
+        f"import asyncio, signal\nfrom humanlm.core.basics import run_sync\n{ignored}\n"
+        f"def main(argv):\n    try: print('begun', flush=True); {sleep}\n    finally: print('kept', flush=True)\n"
+        "code = command('train', main)([])\nassert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL\nsys.exit(code)"
+    )
     assert process.stdout.readline() == b"begun\n"
     process.send_signal(signal.SIGTERM)
     out, errors = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, b"kept\n") and errors.startswith(b"stopped; what is finished is kept")
+    assert (process.returncode, out) == (130, b"kept\n") and errors.startswith(
+        b"stopped; what is finished is kept"
+    )
 
 
 def test_a_closed_pipe_ends_a_command_quietly():
     "As in `humanlm ... | head -1`: no traceback, and the exit code of SIGPIPE"
-    process = ended("def main(argv):\n    for i in range(100_000): print(i)\nsys.exit(command('train', main)([]))")
+    process = ended(
+        "def main(argv):\n    for i in range(100_000): print(i)\nsys.exit(command('train', main)([]))"
+    )
     assert process.stdout.readline() == b"0\n"
     process.stdout.close()
     assert process.wait(60) == 141 and process.stderr.read() == b""
@@ -220,7 +354,9 @@ def test_a_closed_pipe_ends_a_command_quietly():
 
 
 def test_a_pipe_that_closes_before_little_is_said_is_no_error_either():
-    process = ended("def main(argv):\n    time.sleep(0.5)\n    print('late')\nsys.exit(command('train', main)([]))")
+    process = ended(
+        "def main(argv):\n    time.sleep(0.5)\n    print('late')\nsys.exit(command('train', main)([]))"
+    )
     process.stdout.close()
     assert process.wait(60) == 141 and process.stderr.read() == b""
     process.stderr.close()
@@ -228,5 +364,9 @@ def test_a_pipe_that_closes_before_little_is_said_is_no_error_either():
 
 def test_no_notebook_starts_its_command_when_all_cells_are_run():
     "In a notebook `__name__` is `__main__` too, and `__spec__` is None"
-    bare = [page.name for page in sorted((ROOT / "nbs").rglob("*.ipynb")) if 'if __name__ == \\"__main__\\":' in page.read_text("utf-8")]
+    bare = [
+        page.name
+        for page in sorted((ROOT / "nbs").rglob("*.ipynb"))
+        if 'if __name__ == \\"__main__\\":' in page.read_text("utf-8")
+    ]
     assert bare == [], 'write: if __name__ == "__main__" and __spec__:'

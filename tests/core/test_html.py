@@ -1,11 +1,23 @@
 "Text stays text, wherever it is put; what is HTML is put together without losing that."
+
 import csv
 
 import pytest
 from hypothesis import given, settings, strategies as st
 from pages import CHROMIUM, HOSTILE, in_browser, read
 
-from humanlm.core.html import Html, Table, aligned, escape, fold, markdown_html, page, table_cell, tag, write_csv
+from humanlm.core.html import (
+    Html,
+    Table,
+    aligned,
+    escape,
+    fold,
+    markdown_html,
+    page,
+    table_cell,
+    tag,
+    write_csv,
+)
 
 
 @settings(deadline=None)
@@ -25,7 +37,17 @@ def test_adding_and_joining_keep_text_apart_from_html(texts):
 @pytest.mark.parametrize("text", HOSTILE)
 def test_cells_and_headings_of_tables_stay_text(text):
     table = Table([text, "n"], [[text, 1], [tag("td", text, class_="x"), tag("b", text)]])
-    assert read(table.html(title=text)).tags <= {"div", "table", "caption", "thead", "tbody", "tr", "th", "td", "b"}
+    assert read(table.html(title=text)).tags <= {
+        "div",
+        "table",
+        "caption",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "b",
+    }
     lines = table.markdown().split("\n")
     assert len(lines) == 4 and {line.count("|") for line in lines} == {3}
     assert "<script" not in table.markdown() and len(str(table).split("\n")) == 4
@@ -42,17 +64,45 @@ def test_what_is_cut_is_cut_before_it_is_escaped():
     assert aligned("&lt;x&gt;") == "<x>"
 
 
-@pytest.mark.parametrize("text", [
-    *HOSTILE, "|", "#", "- ", "| |\n|--|", "**", "`", "|a|\n\n#\n- b\n", "\n\n", "| a | b |\n| - | - |\n| c |"])
-def test_any_markdown_is_shown(text): assert read(markdown_html(text)).stack == []
+@pytest.mark.parametrize(
+    "text",
+    [
+        *HOSTILE,
+        "|",
+        "#",
+        "- ",
+        "| |\n|--|",
+        "**",
+        "`",
+        "|a|\n\n#\n- b\n",
+        "\n\n",
+        "| a | b |\n| - | - |\n| c |",
+    ],
+)
+def test_any_markdown_is_shown(text):
+    assert read(markdown_html(text)).stack == []
 
 
-@pytest.mark.parametrize("text", [
-    "[a](javascript:alert(1))", "![a](//x.org/a.png)", "<//x.org>", "<https://x.org>", "[a]: //x.org\n\n[a]", "<b onclick=x>",
-    "<script>\nx\n</script>", "&#60;script&#62;"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[a](javascript:alert(1))",
+        "![a](//x.org/a.png)",
+        "<//x.org>",
+        "<https://x.org>",
+        "[a]: //x.org\n\n[a]",
+        "<b onclick=x>",
+        "<script>\nx\n</script>",
+        "&#60;script&#62;",
+    ],
+)
 def test_markdown_of_strangers_gets_no_links_no_pictures_no_html(text):
     found = read(markdown_html(f"# {text}\n\n{text}\n\n| a |\n|---|\n| {text} |"))
-    assert not found.tags & {"a", "img", "script", "b"} and not found.attributes & {"href", "src", "onclick"}
+    assert not found.tags & {"a", "img", "script", "b"} and not found.attributes & {
+        "href",
+        "src",
+        "onclick",
+    }
 
 
 def test_deep_markdown_ends():
@@ -61,7 +111,14 @@ def test_deep_markdown_ends():
 
 @pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
 def test_a_page_runs_nothing_even_if_a_tag_gets_through(tmp_path):
-    held = in_browser(page("quiet", Html("<script>document.title = 'ran'</script>"), "<script>document.title = 'ran'</script>"), tmp_path)
+    held = in_browser(
+        page(
+            "quiet",
+            Html("<script>document.title = 'ran'</script>"),
+            "<script>document.title = 'ran'</script>",
+        ),
+        tmp_path,
+    )
     assert "<title>quiet</title>" in held and "&lt;script&gt;" in held
 
 
@@ -69,11 +126,24 @@ def test_a_page_runs_nothing_even_if_a_tag_gets_through(tmp_path):
 @given(st.sampled_from(["=", "+", "-", "@", "\t", "\r"]), st.text(st.characters(codec="utf-8")))
 def test_no_cell_of_a_csv_file_is_a_formula_and_none_is_lost(tmp_path_factory, sign, text):
     formula = f"{sign}{text}x"
-    path = write_csv(tmp_path_factory.mktemp("csv") / "table.csv", ["text", "number"], [[formula, -0.5], ["-1.25e-3", -2], ["plain", "-inf"]])
-    with open(path, encoding="utf-8", newline="") as file: rows = list(csv.reader(file))
-    assert rows == [["text", "number"], [f"'{formula}", "-0.5"], ["-1.25e-3", "-2"], ["plain", "-inf"]]
+    path = write_csv(
+        tmp_path_factory.mktemp("csv") / "table.csv",
+        ["text", "number"],
+        [[formula, -0.5], ["-1.25e-3", -2], ["plain", "-inf"]],
+    )
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows == [
+        ["text", "number"],
+        [f"'{formula}", "-0.5"],
+        ["-1.25e-3", "-2"],
+        ["plain", "-inf"],
+    ]
 
 
 def test_a_cell_of_markdown_keeps_its_marks_and_cannot_leave_an_attribute():
     cell = table_cell('it\'s x" onmouseover="alert(1)')
-    assert cell == 'it\'s x" onmouseover="alert(1)' and tag("a", "t", title=cell) == '<a title="it\'s x&quot; onmouseover=&quot;alert(1)">t</a>'
+    assert (
+        cell == 'it\'s x" onmouseover="alert(1)'
+        and tag("a", "t", title=cell) == '<a title="it\'s x&quot; onmouseover=&quot;alert(1)">t</a>'
+    )

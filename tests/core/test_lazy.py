@@ -14,10 +14,13 @@ from humanlm.core.plugins import lazy_names
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = sorted((ROOT / "humanlm").rglob("__init__.py"))
 HEAVY = "torch transformers trl pandas datasets pyarrow scipy sklearn numpy matplotlib ipywidgets starlette openai anthropic jsonargparse".split()
-each_room = pytest.mark.parametrize("file", ROOMS, ids=lambda p: ".".join(p.parent.relative_to(ROOT).parts))
+each_room = pytest.mark.parametrize(
+    "file", ROOMS, ids=lambda p: ".".join(p.parent.relative_to(ROOT).parts)
+)
 
 
-def package(file): return ".".join(file.parent.relative_to(ROOT).parts)
+def package(file):
+    return ".".join(file.parent.relative_to(ROOT).parts)
 
 
 def offered(file):
@@ -25,7 +28,11 @@ def offered(file):
     tree = ast.parse(file.read_text("utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))
     seen = {node.module: [a.name for a in node.names] for node in block.body}
-    return seen, ast.literal_eval(next(n for n in tree.body if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)).value.args[1])
+    return seen, ast.literal_eval(
+        next(
+            n for n in tree.body if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)
+        ).value.args[1]
+    )
 
 
 @each_room
@@ -34,13 +41,17 @@ def test_editors_and_python_find_the_same_names_and_they_exist(file):
     assert seen == found
     for module, names in found.items():
         there = importlib.import_module(f"{package(file)}.{module}")
-        assert [getattr(room, name) is getattr(there, name) for name in names] == [True] * len(names)
+        assert [getattr(room, name) is getattr(there, name) for name in names] == [True] * len(
+            names
+        )
         assert set(names) <= set(dir(room))
 
 
 @each_room
 def test_no_name_is_that_of_a_module_which_would_take_its_place(file):
-    modules = {p.stem for p in file.parent.glob("*.py")} | {p.name for p in file.parent.iterdir() if p.is_dir()}
+    modules = {p.stem for p in file.parent.glob("*.py")} | {
+        p.name for p in file.parent.iterdir() if p.is_dir()
+    }
     names = [name for found in offered(file)[1].values() for name in found]
     assert set(names) & modules == set() and len(set(names)) == len(names)
 
@@ -48,29 +59,50 @@ def test_no_name_is_that_of_a_module_which_would_take_its_place(file):
 @each_room
 def test_a_room_says_in_two_sentences_what_it_is_for(file):
     text = importlib.import_module(package(file)).__doc__
-    assert text and len([part for part in text.replace("\n", " ").split(". ") if part.strip()]) == 2, text
+    assert (
+        text and len([part for part in text.replace("\n", " ").split(". ") if part.strip()]) == 2
+    ), text
 
 
 def test_importing_the_package_or_a_room_loads_nothing_else():
-    code = ("import importlib, json, sys\nfor name in sys.argv[1].split(): importlib.import_module(name)\n"
-            "print(json.dumps([m for m in sys.modules if m.split('.')[0] in sys.argv[2].split() or m.count('.') > 1 and m.startswith('humanlm')]))")
-    out = subprocess.run([sys.executable, "-c", code, " ".join(map(package, ROOMS)), " ".join(HEAVY)], capture_output=True, text=True, cwd=ROOT)
-    assert sorted(json.loads(out.stdout)) == ["humanlm.core.basics", "humanlm.core.plugins"], out.stderr
+    code = (
+        "import importlib, json, sys\nfor name in sys.argv[1].split(): importlib.import_module(name)\n"
+        "print(json.dumps([m for m in sys.modules if m.split('.')[0] in sys.argv[2].split() or m.count('.') > 1 and m.startswith('humanlm')]))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code, " ".join(map(package, ROOMS)), " ".join(HEAVY)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert sorted(json.loads(out.stdout)) == ["humanlm.core.basics", "humanlm.core.plugins"], (
+        out.stderr
+    )
 
 
 def test_a_name_that_does_not_exist_is_answered_with_the_nearest():
-    out = subprocess.run([sys.executable, "-c", "import humanlm; humanlm.Simulater"], capture_output=True, text=True, cwd=ROOT)
+    out = subprocess.run(
+        [sys.executable, "-c", "import humanlm; humanlm.Simulater"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
     assert "module 'humanlm' has no attribute 'Simulater'. Did you mean: 'Simulator'?" in out.stderr
 
 
 def test_a_module_is_imported_once_and_a_failing_import_says_so(monkeypatch, tmp_path):
     (tmp_path / "lazyroom").mkdir()
-    (tmp_path / "lazyroom/__init__.py").write_text("from humanlm.core.plugins import lazy_names\n"
-                                                   "__getattr__, __dir__ = lazy_names(__name__, {'page': ['count'], 'broken': ['other']})\n")
-    (tmp_path / "lazyroom/page.py").write_text("import builtins\nbuiltins.lazy_loads = getattr(builtins, 'lazy_loads', 0) + 1\ndef count(): return builtins.lazy_loads\n")
+    (tmp_path / "lazyroom/__init__.py").write_text(
+        "from humanlm.core.plugins import lazy_names\n"
+        "__getattr__, __dir__ = lazy_names(__name__, {'page': ['count'], 'broken': ['other']})\n"
+    )
+    (tmp_path / "lazyroom/page.py").write_text(
+        "import builtins\nbuiltins.lazy_loads = getattr(builtins, 'lazy_loads', 0) + 1\ndef count(): return builtins.lazy_loads\n"
+    )
     (tmp_path / "lazyroom/broken.py").write_text("import nothing_of_that_name\n")
     monkeypatch.syspath_prepend(tmp_path)
     room = importlib.import_module("lazyroom")
     assert "page" not in vars(room) and room.count() == room.count() == 1 and "count" in vars(room)
-    with pytest.raises(ModuleNotFoundError, match="nothing_of_that_name"): room.other
+    with pytest.raises(ModuleNotFoundError, match="nothing_of_that_name"):
+        room.other
     assert callable(lazy_names("lazyroom", {})[1])

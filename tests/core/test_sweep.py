@@ -1,4 +1,5 @@
 "What a killed process leaves of files is gone after the next start, and nothing of another process that lives."
+
 import signal
 import subprocess
 import sys
@@ -19,22 +20,31 @@ with atomic_path(where / "models" / "humanlm") as new:
 """
 
 
-def names(folder): return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+def names(folder):
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
 
 
 def test_a_killed_writer_leaves_nothing_behind_the_next_start(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "report.html").write_text("whole")
-    assert subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "run")]).returncode == -signal.SIGKILL
+    assert (
+        subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "run")]).returncode
+        == -signal.SIGKILL
+    )
     assert sum(name.rpartition("/")[2].startswith(".") for name in names(tmp_path / "run")) == 2
     open_run(tmp_path, "run", "")
     assert names(tmp_path / "run") == ["models", "report.html"]
 
 
 def test_a_folder_that_had_stepped_aside_comes_back_and_one_at_work_is_left_alone(tmp_path):
-    for name in (".humanlm.0123abcd/new/humanlm/weights", ".humanlm.0123abcd/old/weights"): (tmp_path / "run" / "models" / name).mkdir(parents=True)
+    for name in (".humanlm.0123abcd/new/humanlm/weights", ".humanlm.0123abcd/old/weights"):
+        (tmp_path / "run" / "models" / name).mkdir(parents=True)
     (tmp_path / "run" / "trial" / ".run.json.89abcdef" / "new").mkdir(parents=True)
-    with alone(tmp_path / "run" / "trial"): open_run(tmp_path, "run", "")
-    assert names(tmp_path / "run" / "models") == ["humanlm", "humanlm/weights"] and (tmp_path / "run" / "trial" / ".run.json.89abcdef" / "new").exists()
+    with alone(tmp_path / "run" / "trial"):
+        open_run(tmp_path, "run", "")
+    assert (
+        names(tmp_path / "run" / "models") == ["humanlm", "humanlm/weights"]
+        and (tmp_path / "run" / "trial" / ".run.json.89abcdef" / "new").exists()
+    )
     open_run(tmp_path, "run", "")
     assert names(tmp_path / "run" / "trial") == []

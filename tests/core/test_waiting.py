@@ -1,4 +1,5 @@
 """What a program waits for shares one loop, in a script as in a notebook, and nothing runs on behind its back."""
+
 import asyncio
 import contextvars
 import multiprocessing
@@ -12,12 +13,15 @@ from humanlm.core.basics import run_sync
 class Judge:
     "Has two places, made once"
 
-    def __init__(self): self.places = asyncio.Semaphore(2)
+    def __init__(self):
+        self.places = asyncio.Semaphore(2)
 
     async def ask(self):
-        async with self.places: await asyncio.sleep(0.001)
+        async with self.places:
+            await asyncio.sleep(0.001)
 
-    async def step(self): await asyncio.gather(*(self.ask() for _ in range(8)))
+    async def step(self):
+        await asyncio.gather(*(self.ask() for _ in range(8)))
 
 
 async def in_a_notebook(work):
@@ -27,10 +31,13 @@ async def in_a_notebook(work):
 
 def three_steps():
     judge, loops = Judge(), set()
+
     async def step():
         loops.add(asyncio.get_running_loop())
         await judge.step()
-    for _ in range(3): run_sync(step())
+
+    for _ in range(3):
+        run_sync(step())
     return len(loops)
 
 
@@ -44,11 +51,18 @@ def test_a_semaphore_made_once_serves_every_step_of_a_notebook():
 
 def test_what_a_coroutine_leaves_behind_is_cancelled_and_does_not_run_in_the_next_call():
     done = []
+
     async def late():
-        try: await asyncio.sleep(0.005)
-        except asyncio.CancelledError: done.append("cancelled")
-        else: done.append("ran")
-    async def leaves(): asyncio.get_running_loop().create_task(late())
+        try:
+            await asyncio.sleep(0.005)
+        except asyncio.CancelledError:
+            done.append("cancelled")
+        else:
+            done.append("ran")
+
+    async def leaves():
+        asyncio.get_running_loop().create_task(late())
+
     run_sync(leaves())
     run_sync(asyncio.sleep(0.01))
     assert "ran" not in done
@@ -56,14 +70,22 @@ def test_what_a_coroutine_leaves_behind_is_cancelled_and_does_not_run_in_the_nex
 
 def test_a_failure_cancels_those_beside_it():
     ended = []
+
     async def slow():
-        try: await asyncio.sleep(60)
-        finally: ended.append(1)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(1)
+
     async def fails():
         await asyncio.sleep(0.001)
         raise ValueError("down")
-    async def both(): await asyncio.gather(slow(), fails())
-    with pytest.raises(ValueError, match="down"): run_sync(both())
+
+    async def both():
+        await asyncio.gather(slow(), fails())
+
+    with pytest.raises(ValueError, match="down"):
+        run_sync(both())
     assert ended == [1]
 
 
@@ -71,12 +93,16 @@ def test_calls_inside_calls_get_through():
     async def deep(n):
         await asyncio.sleep(0)
         return n if n == 0 else run_sync(deep(n - 1))
+
     assert run_sync(deep(4)) == 0
 
 
 def test_a_value_of_the_caller_is_seen():
     seen = contextvars.ContextVar("seen", default="nothing")
-    async def look(): return seen.get()
+
+    async def look():
+        return seen.get()
+
     run_sync(look())
     seen.set("something")
     assert run_sync(look()) == "something"
@@ -86,10 +112,15 @@ def test_threads_wait_side_by_side():
     async def work(n):
         await asyncio.sleep(0.01)
         return n
+
     found = {}
-    threads = [threading.Thread(target=lambda n=n: found.update({n: run_sync(work(n))})) for n in range(5)]
-    for t in threads: t.start()
-    for t in threads: t.join()
+    threads = [
+        threading.Thread(target=lambda n=n: found.update({n: run_sync(work(n))})) for n in range(5)
+    ]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
     assert found == {n: n for n in range(5)}
 
 
@@ -97,6 +128,7 @@ def _forked(queue):
     async def work():
         await asyncio.sleep(0.001)
         return "done"
+
     queue.put(run_sync(work()))
 
 

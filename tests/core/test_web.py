@@ -1,4 +1,5 @@
 "What is served is held to this machine, to a size and to safe headers; a server ends when it is told to, with all it started."
+
 import asyncio, contextlib, json, signal, socket, subprocess, sys, threading, time, urllib.error, urllib.request
 from pathlib import Path
 
@@ -6,107 +7,211 @@ import pytest
 
 from humanlm.core.basics import ConfigError
 from humanlm.core import web
-from humanlm.core.web import LOCAL, WebError, answer, answer_json, listen, read_json, serving_app, unless_gone, web_app
+from humanlm.core.web import (
+    LOCAL,
+    WebError,
+    answer,
+    answer_json,
+    listen,
+    read_json,
+    serving_app,
+    unless_gone,
+    web_app,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def get(url, data=None, kind="application/json", **headers):
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": kind} | headers)) as reply: return reply.status, reply.read(), reply.headers
-    except urllib.error.HTTPError as e: return e.code, e.read(), e.headers
+        with urllib.request.urlopen(
+            urllib.request.Request(url, data, {"Content-Type": kind} | headers)
+        ) as reply:
+            return reply.status, reply.read(), reply.headers
+    except urllib.error.HTTPError as e:
+        return e.code, e.read(), e.headers
 
 
 @pytest.fixture(scope="module")
 def url():
-    async def size(request): return answer_json(len(await read_json(request, 100)))
-    def broken(request): return 1 // 0
-    def refused(request): raise WebError("no tea", 418, "teapot")
-    routes = {"GET /": lambda request: answer("<p>\udc80"), "GET /broken": broken, "GET /refused": refused, "POST /size": size}
-    with serving_app(web_app(routes, hosts=LOCAL)) as url: yield url
+    async def size(request):
+        return answer_json(len(await read_json(request, 100)))
+
+    def broken(request):
+        return 1 // 0
+
+    def refused(request):
+        raise WebError("no tea", 418, "teapot")
+
+    routes = {
+        "GET /": lambda request: answer("<p>\udc80"),
+        "GET /broken": broken,
+        "GET /refused": refused,
+        "POST /size": size,
+    }
+    with serving_app(web_app(routes, hosts=LOCAL)) as url:
+        yield url
 
 
-@pytest.mark.parametrize("path, status", [("/", 200), ("/broken", 500), ("/refused", 418), ("/%3Cscript%3E", 404), ("/size", 405)])
+@pytest.mark.parametrize(
+    "path, status",
+    [("/", 200), ("/broken", 500), ("/refused", 418), ("/%3Cscript%3E", 404), ("/size", 405)],
+)
 def test_every_answer_keeps_a_browser_from_running_anything(url, path, status):
     found, body, headers = get(url + path)
-    assert found == status and headers["X-Content-Type-Options"] == "nosniff" and "default-src 'none'" in headers["Content-Security-Policy"]
-    if status != 200: assert json.loads(body)["error"]["message"] and headers["Content-Type"] == "application/json"
+    assert (
+        found == status
+        and headers["X-Content-Type-Options"] == "nosniff"
+        and "default-src 'none'" in headers["Content-Security-Policy"]
+    )
+    if status != 200:
+        assert (
+            json.loads(body)["error"]["message"] and headers["Content-Type"] == "application/json"
+        )
 
 
-@pytest.mark.parametrize("data, status", [(b"[1]", 200), (b"[" * 101, 413), (b"[" * 100, 400), (b"\xff", 400), (b"", 400)])
+@pytest.mark.parametrize(
+    "data, status",
+    [(b"[1]", 200), (b"[" * 101, 413), (b"[" * 100, 400), (b"\xff", 400), (b"", 400)],
+)
 def test_a_body_is_read_up_to_its_limit(url, data, status):
     assert get(url + "/size", data)[0] == status
 
 
-@pytest.mark.parametrize("host", ["evil.test", "127.0.0.1.evil.test", "localhost.evil.test:80", "evil.test:127.0.0.1"])
+@pytest.mark.parametrize(
+    "host", ["evil.test", "127.0.0.1.evil.test", "localhost.evil.test:80", "evil.test:127.0.0.1"]
+)
 def test_another_site_that_points_its_name_here_gets_nothing(url, host):
     assert get(url, Host=host)[0] == 403 and get(url, Host="localhost:1")[0] == 200
 
 
-@pytest.mark.parametrize("origin, status", [("http://evil.test", 403), ("null", 403), ("https://127.0.0.1.evil.test", 403), ("http://localhost:1", 200)])
+@pytest.mark.parametrize(
+    "origin, status",
+    [
+        ("http://evil.test", 403),
+        ("null", 403),
+        ("https://127.0.0.1.evil.test", 403),
+        ("http://localhost:1", 200),
+    ],
+)
 def test_no_other_site_makes_a_browser_ask_here(url, origin, status):
     assert get(url, Host="localhost:1", Origin=origin)[0] == status
 
 
-@pytest.mark.parametrize("kind, status", [("text/plain", 415), ("application/x-www-form-urlencoded", 415), ("application/json; charset=utf-8", 200)])
-def test_a_browsers_plain_form_is_no_request(url, kind, status): assert get(url + "/size", b"[1]", kind)[0] == status
+@pytest.mark.parametrize(
+    "kind, status",
+    [
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("application/json; charset=utf-8", 200),
+    ],
+)
+def test_a_browsers_plain_form_is_no_request(url, kind, status):
+    assert get(url + "/size", b"[1]", kind)[0] == status
 
 
 def test_nested_deeper_than_anybody_needs_is_refused_before_it_is_read(url):
-    for depth, status in ((40, 200), (41, 400)): assert get(url + "/size", b"[" * depth + b"]" * depth)[0] == status
+    for depth, status in ((40, 200), (41, 400)):
+        assert get(url + "/size", b"[" * depth + b"]" * depth)[0] == status
     assert get(url + "/size", b'"' + b"[" * 90 + b'"')[0] == 200  # brackets in a text are text
 
 
-def test_who_sends_fifty_megabytes_hears_that_it_was_too_much(url): assert get(url + "/size", b" " * (50 << 20))[0] == 413
+def test_who_sends_fifty_megabytes_hears_that_it_was_too_much(url):
+    assert get(url + "/size", b" " * (50 << 20))[0] == 413
 
 
 def test_stalled_connections_are_closed_and_hold_nobody_up(url, monkeypatch):
     monkeypatch.setattr(web, "PATIENCE", 1.0)
     host, port = url.removeprefix("http://").split(":")
-    begun = [b"", b"GET / HT", b"POST /size HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n[1"]
+    begun = [
+        b"",
+        b"GET / HT",
+        b"POST /size HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n[1",
+    ]
     after_one = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT"
     with contextlib.ExitStack() as stack:
-        lines = [stack.enter_context(socket.create_connection((host, int(port)), 60)) for _ in range(400)]
-        for i, line in enumerate(lines): line.sendall((*begun, after_one)[i % 4])
+        lines = [
+            stack.enter_context(socket.create_connection((host, int(port)), 60)) for _ in range(400)
+        ]
+        for i, line in enumerate(lines):
+            line.sendall((*begun, after_one)[i % 4])
         assert get(url)[0] == 200
-        heard = [b"".join(iter(lambda line=line: line.recv(65536), b"")) for line in lines]  # until it is closed
-    assert set(heard[0::4] + heard[1::4]) == {b""} and all(b" 408 " in said for said in heard[2::4]) and all(b" 200 " in said for said in heard[3::4])
+        heard = [
+            b"".join(iter(lambda line=line: line.recv(65536), b"")) for line in lines
+        ]  # until it is closed
+    assert (
+        set(heard[0::4] + heard[1::4]) == {b""}
+        and all(b" 408 " in said for said in heard[2::4])
+        and all(b" 200 " in said for said in heard[3::4])
+    )
 
 
 def test_work_for_somebody_who_has_left_ends():
     ended = threading.Event()
 
     async def work():
-        try: await asyncio.sleep(600)
-        finally: ended.set()
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.set()
 
-    async def slow(request): return answer_json(await unless_gone(request, work()))
+    async def slow(request):
+        return answer_json(await unless_gone(request, work()))
+
     with serving_app(web_app({"GET /": slow})) as url:
-        with socket.create_connection(url.removeprefix("http://").split(":"), 60) as line: line.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        with socket.create_connection(url.removeprefix("http://").split(":"), 60) as line:
+            line.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert ended.wait(60)
 
 
 def test_a_port_in_use_says_which_option_chooses_another():
-    with listen() as line, pytest.raises(ConfigError, match="in use by another program. Choose another with --viewer.port"):
+    with (
+        listen() as line,
+        pytest.raises(
+            ConfigError, match="in use by another program. Choose another with --viewer.port"
+        ),
+    ):
         listen(port=line.getsockname()[1], option="--viewer.port")
 
 
 def test_without_the_libraries_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(ConfigError, match=r"pip install 'humanlm\[serve\]'"): web_app({})
+    with pytest.raises(ConfigError, match=r"pip install 'humanlm\[serve\]'"):
+        web_app({})
 
 
 def test_it_is_light():
     code = "import sys, humanlm.core.web; print({'starlette', 'uvicorn', 'markdown_it', 'matplotlib'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout.strip() == "set()"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+        ).stdout.strip()
+        == "set()"
+    )
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_a_viewer_ends_when_it_is_told_to_and_frees_its_port(tmp_path, sign):
     (tmp_path / "a.json").write_text("{")
-    command = [sys.executable, "-m", "humanlm.tom", "serve-viewer-data", str(tmp_path), "--viewer.port=0"]
-    wake = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
-    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=wake)
+    command = [
+        sys.executable,
+        "-m",
+        "humanlm.tom",
+        "serve-viewer-data",
+        str(tmp_path),
+        "--viewer.port=0",
+    ]
+    wake = lambda: signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a background job ignores it
+    child = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=wake,
+    )
     try:
         base = child.stdout.readline().split(" at ")[1].split()[0]
         end = time.monotonic() + 60
@@ -114,10 +219,12 @@ def test_a_viewer_ends_when_it_is_told_to_and_frees_its_port(tmp_path, sign):
             try:
                 assert get(base)[0] == 200
                 break
-            except urllib.error.URLError: time.sleep(0.1)
+            except urllib.error.URLError:
+                time.sleep(0.1)
         child.send_signal(sign)
         _, errors = child.communicate(timeout=60)
         assert "Traceback" not in errors and child.returncode in (0, 130)
-        with pytest.raises(OSError): socket.create_connection(("127.0.0.1", int(base.rstrip("/").rpartition(":")[2])), 1)
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.1", int(base.rstrip("/").rpartition(":")[2])), 1)
     finally:
         child.kill()

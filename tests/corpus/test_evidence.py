@@ -1,4 +1,5 @@
 "Evidence lies before what it helps to predict, message by message; shares are exact; rows of one moment destroy nobody."
+
 import json, os, random
 from collections import Counter
 from datetime import datetime, timedelta
@@ -32,44 +33,91 @@ def overlapping(seed=0, threads=40, people=8, lines=12, unit=1, ordered=True):
     "A log of discussions that run for days beside each other; `unit` is what its clock can tell apart, in seconds"
     rng, rows = random.Random(seed), []
     for t in range(threads):
-        at, who, numbers = 1_600_000_000 + rng.randrange(threads * 21600), rng.randrange(people), list(range(lines))
-        if not ordered: rng.shuffle(numbers)
+        at, who, numbers = (
+            1_600_000_000 + rng.randrange(threads * 21600),
+            rng.randrange(people),
+            list(range(lines)),
+        )
+        if not ordered:
+            rng.shuffle(numbers)
         for i in range(lines):
             who = (who + rng.randrange(people)) % people  # sometimes the same person goes on
-            rows.append({"room": f"r{t}", "nr": numbers[i], "who": f"p_{who}", "say": " ".join(rng.choices(WORDS, k=8)) + f" {t} {i}",
-                         "re": numbers[rng.randrange(i)] if i else None, "at": at // unit * unit})
+            rows.append(
+                {
+                    "room": f"r{t}",
+                    "nr": numbers[i],
+                    "who": f"p_{who}",
+                    "say": " ".join(rng.choices(WORDS, k=8)) + f" {t} {i}",
+                    "re": numbers[rng.randrange(i)] if i else None,
+                    "at": at // unit * unit,
+                }
+            )
             at += rng.randrange(30, 86400)
     return rows
 
 
 def settings(tmp, rows, name="out", persona={}, **values):
     write_jsonl(tmp / f"{name}.jsonl", rows)
-    build = {"source": "threads", "path": str(tmp / f"{name}.jsonl"), "out": str(tmp / name), "columns": COLUMNS, "min_comments": 2,
-             "known_users": False, "test_frac": 0.2, "sets": ["sft"]} | values
+    build = {
+        "source": "threads",
+        "path": str(tmp / f"{name}.jsonl"),
+        "out": str(tmp / name),
+        "columns": COLUMNS,
+        "min_comments": 2,
+        "known_users": False,
+        "test_frac": 0.2,
+        "sets": ["sft"],
+    } | values
     groups = {"build": build, "persona": {"pseudonyms": False} | persona}
-    return parse(GROUPS, [f"--{g}.{k}={v if isinstance(v, str) else json.dumps(v)}" for g, part in groups.items() for k, v in part.items()])
+    return parse(
+        GROUPS,
+        [
+            f"--{g}.{k}={v if isinstance(v, str) else json.dumps(v)}"
+            for g, part in groups.items()
+            for k, v in part.items()
+        ],
+    )
 
 
 def counted(tmp, name, columns=COLUMNS):
-    return late_evidence.late_evidence(tmp / f"{name}.jsonl", tmp / name, columns["thread"], columns["id"], columns["time"])
+    return late_evidence.late_evidence(
+        tmp / f"{name}.jsonl", tmp / name, columns["thread"], columns["id"], columns["time"]
+    )
 
 
 # ---- a log
+
 
 @pytest.mark.parametrize("unit", [1, 3600, 86400])
 def test_threads_that_overlap_leak_no_evidence_from_the_future(tmp_path, unit):
     built = build(settings(tmp_path, overlapping(unit=unit)))
     rows, late = counted(tmp_path, "out")
     assert rows == sum(built.rows.values()) > 150 and late == []
-    assert f"row with evidence that is not earlier than its reply, by the times of messages (of {rows}) | 0 |" in built.card
+    assert (
+        f"row with evidence that is not earlier than its reply, by the times of messages (of {rows}) | 0 |"
+        in built.card
+    )
     assert check_leakage(load_examples(built.folder)) == []
 
 
 @hypothesis_settings(max_examples=8, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 10**6), threads=st.integers(10, 20), people=st.integers(3, 6), unit=st.sampled_from([1, 600, 20000, 86400]), ordered=st.booleans())
-def test_whatever_the_log_evidence_is_earlier(tmp_path_factory, seed, threads, people, unit, ordered):
+@given(
+    seed=st.integers(0, 10**6),
+    threads=st.integers(10, 20),
+    people=st.integers(3, 6),
+    unit=st.sampled_from([1, 600, 20000, 86400]),
+    ordered=st.booleans(),
+)
+def test_whatever_the_log_evidence_is_earlier(
+    tmp_path_factory, seed, threads, people, unit, ordered
+):
     tmp = tmp_path_factory.mktemp("log")
-    try: build(settings(tmp, overlapping(seed, threads, people, 8, unit, ordered), persona={"least": 0}))
+    try:
+        build(
+            settings(
+                tmp, overlapping(seed, threads, people, 8, unit, ordered), persona={"least": 0}
+            )
+        )
     except DataError as e:
         assert str(e).startswith("No row is left for training")
         assume(False)
@@ -79,7 +127,14 @@ def test_whatever_the_log_evidence_is_earlier(tmp_path_factory, seed, threads, p
 def test_a_person_is_known_only_from_lines_before_the_reply_when_a_log_trains(tmp_path):
     rows = overlapping(2, unit=600)
     when = {f"{r['room']}/{r['nr']}": (r["at"], r["room"], r["nr"]) for r in rows}
-    examples = load_threads(DataConfig("threads", path=str(write_jsonl(tmp_path / "log.jsonl", rows)), columns=COLUMNS, min_history=1)).examples
+    examples = load_threads(
+        DataConfig(
+            "threads",
+            path=str(write_jsonl(tmp_path / "log.jsonl", rows)),
+            columns=COLUMNS,
+            min_history=1,
+        )
+    ).examples
     pairs = [(when[i], when[e.id]) for e in examples for i in e.persona.evidence_ids]
     assert len(pairs) > 100 and all(a[0] < b[0] or a[:2] == b[:2] and a[2] < b[2] for a, b in pairs)
     assert all(e.persona.until <= e.order for e in examples)
@@ -87,10 +142,23 @@ def test_a_person_is_known_only_from_lines_before_the_reply_when_a_log_trains(tm
 
 def test_a_long_turn_is_known_only_when_its_last_line_was_written(tmp_path):
     "Ada goes on in room a after she has answered in room b: the whole of her turn is not earlier than that answer"
-    rows = [{"room": room, "nr": nr, "who": who, "say": f"{say} in {room}{nr}", "re": re, "at": at} for room, nr, who, say, re, at in [
-        ("a", 0, "bob", "what now", None, 10), ("a", 1, "ada", "well", 0, 20), ("a", 2, "ada", "and more", 1, 40), ("b", 0, "bob", "and here", None, 15),
-        ("b", 1, "ada", "yes", 0, 30), ("c", 0, "bob", "later", None, 50), ("c", 1, "ada", "good", 0, 60), ("d", 0, "bob", "last", None, 70), ("d", 1, "ada", "fine", 0, 80)]]
-    examples = load_examples(build(settings(tmp_path, rows, persona={"history": 1}, test_frac=0.0, val_frac=0.0)).folder)
+    rows = [
+        {"room": room, "nr": nr, "who": who, "say": f"{say} in {room}{nr}", "re": re, "at": at}
+        for room, nr, who, say, re, at in [
+            ("a", 0, "bob", "what now", None, 10),
+            ("a", 1, "ada", "well", 0, 20),
+            ("a", 2, "ada", "and more", 1, 40),
+            ("b", 0, "bob", "and here", None, 15),
+            ("b", 1, "ada", "yes", 0, 30),
+            ("c", 0, "bob", "later", None, 50),
+            ("c", 1, "ada", "good", 0, 60),
+            ("d", 0, "bob", "last", None, 70),
+            ("d", 1, "ada", "fine", 0, 80),
+        ]
+    ]
+    examples = load_examples(
+        build(settings(tmp_path, rows, persona={"history": 1}, test_frac=0.0, val_frac=0.0)).folder
+    )
     evidence = {e.id: e.persona.evidence_ids for e in examples if e.user_id == "ada"}
     assert evidence == {"c/1": ("a/1",), "d/1": ("a/1",)}  # b/1 began before a/1 ended
 
@@ -99,9 +167,16 @@ def test_the_report_measures_written_rows_and_not_the_plan(tmp_path, monkeypatch
     "With an order that is wrong everywhere in the builder, the times of messages still tell"
     import humanlm.corpus.store as store
     import humanlm.logs.replies as replies
-    def by_thread(found): return {m.id: i for i, m in enumerate(m for t in found for m in t.messages)}
-    for module in (store, replies): monkeypatch.setattr(module, "moments", by_thread)
-    with pytest.raises(DataError, match=r"The build leaks:\s+- row with evidence that is not earlier than its reply, by the times of messages: \d\d"):
+
+    def by_thread(found):
+        return {m.id: i for i, m in enumerate(m for t in found for m in t.messages)}
+
+    for module in (store, replies):
+        monkeypatch.setattr(module, "moments", by_thread)
+    with pytest.raises(
+        DataError,
+        match=r"The build leaks:\s+- row with evidence that is not earlier than its reply, by the times of messages: \d\d",
+    ):
         build(settings(tmp_path, overlapping()))
     assert [p.name for p in tmp_path.iterdir()] == ["out.jsonl"]
 
@@ -109,10 +184,15 @@ def test_the_report_measures_written_rows_and_not_the_plan(tmp_path, monkeypatch
 def test_lines_without_a_time_are_neither_evidence_nor_predicted(tmp_path):
     rows = [r | ({"at": None} if i % 7 == 3 else {}) for i, r in enumerate(overlapping())]
     built = build(settings(tmp_path, rows))
-    undated, told = {f"{r['room']}/{r['nr']}" for r in rows if r["at"] is None}, json.loads((built.folder / "build.json").read_text())
+    undated, told = (
+        {f"{r['room']}/{r['nr']}" for r in rows if r["at"] is None},
+        json.loads((built.folder / "build.json").read_text()),
+    )
     used = {i for e in load_examples(built.folder) for i in (e.id, *e.persona.evidence_ids)}
     assert not used & undated and told["met"]["line without a time"] >= len(undated) == 69
-    assert sum(told["fates"].values()) + sum(n for k, n in told["met"].items() if k != "time missing") == len(rows)
+    assert sum(told["fates"].values()) + sum(
+        n for k, n in told["met"].items() if k != "time missing"
+    ) == len(rows)
 
 
 def irc_talks():
@@ -120,10 +200,20 @@ def irc_talks():
     last, root, rows = {}, {}, []
     for line in map(json.loads, open(DATA / "irc_threads" / "irc_dev.jsonl")):
         log, at = line["log"], datetime.fromisoformat(f"{line['date']}T{line['time']}")
-        while log in last and at < last[log]: at += timedelta(days=1)  # past midnight
+        while log in last and at < last[log]:
+            at += timedelta(days=1)  # past midnight
         parents = [p for p in line["replies_to"] if (log, p) in root]
         last[log], root[log, line["msg"]] = at, root[log, parents[0]] if parents else line["msg"]
-        rows.append({"room": f"{log}-{root[log, line['msg']]}", "nr": line["msg"], "who": line["user"], "say": line["text"], "re": parents, "at": at.isoformat()})
+        rows.append(
+            {
+                "room": f"{log}-{root[log, line['msg']]}",
+                "nr": line["msg"],
+                "who": line["user"],
+                "say": line["text"],
+                "re": parents,
+                "at": at.isoformat(),
+            }
+        )
     return rows
 
 
@@ -145,11 +235,21 @@ def test_public_comments_whose_numbers_are_not_in_time_order_leak_no_evidence(tm
 
 # ---- shares
 
+
 def forum(people=40, each=12, posts=60, when=lambda i: 60 * i):
     "Rows of a forum; everybody answers equally often"
+
     def row(i):
         user, post = f"person_{i % people}", i * posts // (people * each)
-        return raw_rows.row([raw_rows.said("ann_07", f"about {post}", author="ann_07")], " ".join([*random.Random(i).choices(WORDS, k=9), f"{i}"]), f"post_{post}", user, {}, 1_600_000_000 + when(i))
+        return raw_rows.row(
+            [raw_rows.said("ann_07", f"about {post}", author="ann_07")],
+            " ".join([*random.Random(i).choices(WORDS, k=9), f"{i}"]),
+            f"post_{post}",
+            user,
+            {},
+            1_600_000_000 + when(i),
+        )
+
     return [row(i) for i in range(people * each)]
 
 
@@ -158,9 +258,17 @@ def test_a_percentage_gives_exactly_that_many_rows_and_does_not_leak(tmp_path):
     for percent in (100, 55, 20, 10, 3):
         built = build(settings(tmp_path, forum(), f"p{percent}", train_percent=percent, **kept))
         ids[percent] = load_examples(built.folder)
-        train, test = ({e.user_id for e in ids[percent] if e.split == split} for split in ("train", "test"))
-        assert built.rows["train"] == round(percent / 100 * sum(e.split == "train" for e in ids[100])) and test <= train
-        assert "tested person without a training row" in built.card and check_leakage(ids[percent]) == []
+        train, test = (
+            {e.user_id for e in ids[percent] if e.split == split} for split in ("train", "test")
+        )
+        assert (
+            built.rows["train"] == round(percent / 100 * sum(e.split == "train" for e in ids[100]))
+            and test <= train
+        )
+        assert (
+            "tested person without a training row" in built.card
+            and check_leakage(ids[percent]) == []
+        )
         line = next(x for x in built.card.splitlines() if x.startswith("| train |"))
         assert line.split("|")[4].strip() == str(len(train))
     chosen = [{e.id for e in ids[p] if e.split == "train"} for p in (3, 10, 20, 55, 100)]
@@ -169,59 +277,156 @@ def test_a_percentage_gives_exactly_that_many_rows_and_does_not_leak(tmp_path):
 
 def test_a_percentage_counts_only_rows_that_can_be_written(tmp_path):
     "A persona that quotes some replies: they leave before the percentage chooses, so the number is exact"
-    replies = [e.reply for e in load_examples(build(settings(tmp_path, forum(), "plain", source="reddit", columns={})).folder) if e.split == "train"]
-    told = {"analysis": "a", "demographics": dict.fromkeys(("age group", "gender", "location", "occupation", "nationality", "other"), "NA"),
-            "interests": [f"says: {text} and so on" for text in replies[:40]], "values": ["quiet"] * 4, "communication": ["dry"] * 4, "statistics": ["many"] * 4}
+    replies = [
+        e.reply
+        for e in load_examples(
+            build(settings(tmp_path, forum(), "plain", source="reddit", columns={})).folder
+        )
+        if e.split == "train"
+    ]
+    told = {
+        "analysis": "a",
+        "demographics": dict.fromkeys(
+            ("age group", "gender", "location", "occupation", "nationality", "other"), "NA"
+        ),
+        "interests": [f"says: {text} and so on" for text in replies[:40]],
+        "values": ["quiet"] * 4,
+        "communication": ["dry"] * 4,
+        "statistics": ["many"] * 4,
+    }
     writer = ScriptedClient(lambda request: json.dumps(told))
     rows = {}
     for percent in (100, 30):
-        built = build(settings(tmp_path, forum(), f"quoting{percent}", persona={"model": "scripted/echo"}, source="reddit", columns={}, train_percent=percent), writer=writer)
-        rows[percent], fates = built.rows["train"], json.loads((built.folder / "build.json").read_text())["fates"]
+        built = build(
+            settings(
+                tmp_path,
+                forum(),
+                f"quoting{percent}",
+                persona={"model": "scripted/echo"},
+                source="reddit",
+                columns={},
+                train_percent=percent,
+            ),
+            writer=writer,
+        )
+        rows[percent], fates = (
+            built.rows["train"],
+            json.loads((built.folder / "build.json").read_text())["fates"],
+        )
         assert 0 < fates["quoted"] <= 40
     assert rows[30] == round(0.3 * rows[100])
 
 
 # ---- long evidence
 
-TOLD = {"analysis": "a", "demographics": dict.fromkeys(("age group", "gender", "location", "occupation", "nationality", "other"), "NA"),
-        **dict.fromkeys(("interests", "values", "communication", "statistics"), ["quiet"])}
+TOLD = {
+    "analysis": "a",
+    "demographics": dict.fromkeys(
+        ("age group", "gender", "location", "occupation", "nationality", "other"), "NA"
+    ),
+    **dict.fromkeys(("interests", "values", "communication", "statistics"), ["quiet"]),
+}
 
 
 def test_long_contexts_are_cut_and_people_of_whom_nothing_can_be_shown_are_not_asked_about():
-    said = [Said(f"m{i}", "I loved it", (Message("v", name="ann", content="first " + "word " * 4000 + "last"),)) for i in range(2)]
+    said = [
+        Said(
+            f"m{i}",
+            "I loved it",
+            (Message("v", name="ann", content="first " + "word " * 4000 + "last"),),
+        )
+        for i in range(2)
+    ]
     long, asked = Said("m2", "word\n" * 4000), []
-    def describe(request): asked.append(request.messages[-1]["content"]); return json.dumps(TOLD)
-    found = run_sync(ask_personas(ScriptedClient(describe), "a forum", {"kim": said, "bob": [long], "eve": [*said, long]}))
-    assert len(asked) == 2 and all("ann: first" in text and "last\nThey wrote:\nI loved it" in text and 5500 < len(text.split()) < 6500 for text in asked)
-    assert set(found.personas) == {"kim", "eve"} and [(f.user_id, f.kind) for f in found.failures] == [("bob", "bad request")]
+
+    def describe(request):
+        asked.append(request.messages[-1]["content"])
+        return json.dumps(TOLD)
+
+    found = run_sync(
+        ask_personas(
+            ScriptedClient(describe), "a forum", {"kim": said, "bob": [long], "eve": [*said, long]}
+        )
+    )
+    assert len(asked) == 2 and all(
+        "ann: first" in text
+        and "last\nThey wrote:\nI loved it" in text
+        and 5500 < len(text.split()) < 6500
+        for text in asked
+    )
+    assert set(found.personas) == {"kim", "eve"} and [
+        (f.user_id, f.kind) for f in found.failures
+    ] == [("bob", "bad request")]
 
 
 def test_evidence_is_what_was_shown(tmp_path):
     rows = overlapping(threads=20, people=4)
-    for row in rows[::3]: row["say"] = f"unseen{row['nr']} " + "word\n" * 300
+    for row in rows[::3]:
+        row["say"] = f"unseen{row['nr']} " + "word\n" * 300
     asked = []
-    def describe(request): asked.append(request.messages[-1]["content"]); return json.dumps(TOLD)
-    built = build(settings(tmp_path, rows, persona={"model": "scripted/echo", "block_words": 200, "min_items": 0}), writer=ScriptedClient(describe))
+
+    def describe(request):
+        asked.append(request.messages[-1]["content"])
+        return json.dumps(TOLD)
+
+    built = build(
+        settings(
+            tmp_path, rows, persona={"model": "scripted/echo", "block_words": 200, "min_items": 0}
+        ),
+        writer=ScriptedClient(describe),
+    )
     long = {f"{r['room']}/{r['nr']}" for r in rows if len(r["say"]) > 1000}
     used = {i for e in load_examples(built.folder) for i in e.persona.evidence_ids}
-    assert asked and used and not used & long and not any("unseen" in text.split("They wrote:")[-1] for text in asked)
+    assert (
+        asked
+        and used
+        and not used & long
+        and not any("unseen" in text.split("They wrote:")[-1] for text in asked)
+    )
 
 
 def test_a_build_goes_on_where_no_thought_of_a_file_can_be_used(tmp_path):
-    def think(request): return request.messages[-1]["content"].split("# What they answered\n")[1]  # gives the reply away
-    built = build(settings(tmp_path, overlapping(threads=20, people=4), sets=["thinking_sft"], thinking="scripted/echo"), thinker=ScriptedClient(think))
-    rows = {p.stem[:-6]: pq.read_table(p) for p in (built.folder / "thinking_sft").glob("*.parquet")}
-    assert rows["train"].num_rows == 0 and rows["test"].num_rows > 0 and rows["train"].schema == rows["test"].schema and built.rows["train"] > 0
+    def think(request):
+        return request.messages[-1]["content"].split("# What they answered\n")[
+            1
+        ]  # gives the reply away
+
+    built = build(
+        settings(
+            tmp_path,
+            overlapping(threads=20, people=4),
+            sets=["thinking_sft"],
+            thinking="scripted/echo",
+        ),
+        thinker=ScriptedClient(think),
+    )
+    rows = {
+        p.stem[:-6]: pq.read_table(p) for p in (built.folder / "thinking_sft").glob("*.parquet")
+    }
+    assert (
+        rows["train"].num_rows == 0
+        and rows["test"].num_rows > 0
+        and rows["train"].schema == rows["test"].schema
+        and built.rows["train"] > 0
+    )
 
 
 # ---- one moment
+
 
 def test_people_whose_rows_share_one_moment_stay_or_go_as_least_says(tmp_path):
     rows, flags = forum(when=lambda i: 0), dict(source="reddit", columns={}, val_frac=0.05)
     built = build(settings(tmp_path, rows, "kept", persona={"least": 0}, **flags))
     fates = json.loads((built.folder / "build.json").read_text())["fates"]
-    assert sum(built.rows.values()) == 480 and built.rows["train"] > 300 and not {"before", "evidence", "newcomer"} & set(fates)
-    with pytest.raises(DataError, match="newcomer 480.*--persona.least 0 keeps people without evidence"): build(settings(tmp_path, rows, "dropped", **flags))
+    assert (
+        sum(built.rows.values()) == 480
+        and built.rows["train"] > 300
+        and not {"before", "evidence", "newcomer"} & set(fates)
+    )
+    with pytest.raises(
+        DataError, match="newcomer 480.*--persona.least 0 keeps people without evidence"
+    ):
+        build(settings(tmp_path, rows, "dropped", **flags))
 
 
 def test_a_moment_is_not_torn_apart_where_something_lies_before_it(tmp_path):
@@ -229,7 +434,11 @@ def test_a_moment_is_not_torn_apart_where_something_lies_before_it(tmp_path):
     rows = forum(40, 16, when=lambda i: 0 if i < 160 else 86400)
     built = build(settings(tmp_path, rows, source="reddit", columns={}))
     fates = json.loads((built.folder / "build.json").read_text())["fates"]
-    assert fates["evidence"] == 160 and built.rows["train"] + built.rows.get("val", 0) + built.rows["test"] == 480 and "before" not in fates
+    assert (
+        fates["evidence"] == 160
+        and built.rows["train"] + built.rows.get("val", 0) + built.rows["test"] == 480
+        and "before" not in fates
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -237,8 +446,14 @@ def test_ties_cost_no_more_rows_than_they_must(seed):
     "Beside a plain loop over people and moments"
     rng = np.random.default_rng(seed)
     n, least = 300, seed % 3
-    rows = Index(rng.permutation(n).astype(np.uint64), rng.integers(0, 20, n).astype(np.uint64), np.arange(n, dtype=np.uint64),
-                 rng.integers(0, [3, 10, 1000][seed % 3], n).astype(float), np.ones(n, int), np.ones(n, bool))
+    rows = Index(
+        rng.permutation(n).astype(np.uint64),
+        rng.integers(0, 20, n).astype(np.uint64),
+        np.arange(n, dtype=np.uint64),
+        rng.integers(0, [3, 10, 1000][seed % 3], n).astype(float),
+        np.ones(n, int),
+        np.ones(n, bool),
+    )
     used, fate = choose_evidence(rows, np.full(n, TRAIN), history=6, share=0.5, least=least)
     for user in np.unique(rows.user):
         mine = np.flatnonzero(rows.user == user)
@@ -246,12 +461,17 @@ def test_ties_cost_no_more_rows_than_they_must(seed):
         most = min(len(mine) // 2, 6)
         whole = 0
         for t in sorted(times):
-            if whole + times[t] > most: break
+            if whole + times[t] > most:
+                break
             whole += times[t]
         known = int(used[mine].sum())
-        if whole >= max(least, 1) and most >= least: assert known == whole and not (fate[mine] == BEFORE).any()
-        elif known: assert len(times) > 1 and known == most >= max(least, 1)
-        else: assert set(fate[mine]) == {NEWCOMER if least else TRAIN}
+        if whole >= max(least, 1) and most >= least:
+            assert known == whole and not (fate[mine] == BEFORE).any()
+        elif known:
+            assert len(times) > 1 and known == most >= max(least, 1)
+        else:
+            assert set(fate[mine]) == {NEWCOMER if least else TRAIN}
         predicted = mine[fate[mine] == TRAIN]
         assert set(fate[mine[used[mine]]]) <= {EVIDENCE}
-        if known and len(predicted): assert rows.time[mine[used[mine]]].max() < rows.time[predicted].min()
+        if known and len(predicted):
+            assert rows.time[mine[used[mine]]].max() < rows.time[predicted].min()

@@ -13,34 +13,74 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from humanlm.core.basics import DataError, fingerprint, read_jsonl, shorten, to_dict, to_json, write_jsonl
+from humanlm.core.basics import (
+    DataError,
+    fingerprint,
+    read_jsonl,
+    shorten,
+    to_dict,
+    to_json,
+    write_jsonl,
+)
 from humanlm.core.html import escape
 from humanlm.data.dataset import data_fingerprint, _pick
-from humanlm.data.records import Example, Message, Persona, from_dict, load_examples, sample_examples, save_examples
+from humanlm.data.records import (
+    Example,
+    Message,
+    Persona,
+    from_dict,
+    load_examples,
+    sample_examples,
+    save_examples,
+)
 from humanlm.data.splits import check_leakage, quoted_share, split_by_context
 
-settings.register_profile("calm", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+settings.register_profile(
+    "calm",
+    deadline=None,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 settings.load_profile("calm")
 
 any_text = st.text(st.characters(codec=None), max_size=40)
-clean_text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40).filter(str.strip)
+clean_text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40).filter(
+    str.strip
+)
 any_json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | any_text,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(any_text, inner, max_size=4),
     max_leaves=12,
 )
 messages = st.builds(
-    Message, id=clean_text, name=clean_text, content=clean_text, time=st.none() | st.floats(allow_nan=False, allow_infinity=False) | clean_text,
+    Message,
+    id=clean_text,
+    name=clean_text,
+    content=clean_text,
+    time=st.none() | st.floats(allow_nan=False, allow_infinity=False) | clean_text,
     parents=st.lists(clean_text, max_size=2).map(tuple),
 )
 personas = st.builds(
-    Persona, user_id=clean_text, text=clean_text, fields=st.none() | st.dictionaries(clean_text, st.lists(clean_text), max_size=2),
-    evidence_ids=st.lists(clean_text, max_size=2).map(tuple), until=st.none() | st.integers(0, 9),
+    Persona,
+    user_id=clean_text,
+    text=clean_text,
+    fields=st.none() | st.dictionaries(clean_text, st.lists(clean_text), max_size=2),
+    evidence_ids=st.lists(clean_text, max_size=2).map(tuple),
+    until=st.none() | st.integers(0, 9),
 )
 examples = st.builds(
-    Example, id=clean_text, source=clean_text, split=st.sampled_from(["", "train", "test"]), user_id=clean_text, context_id=clean_text,
-    persona=personas, context=st.lists(messages, min_size=1, max_size=3).map(tuple), reply=clean_text, order=st.integers(0, 10**9),
-    states=st.none() | st.dictionaries(clean_text, clean_text, min_size=1, max_size=2), schema_version=st.just(1),
+    Example,
+    id=clean_text,
+    source=clean_text,
+    split=st.sampled_from(["", "train", "test"]),
+    user_id=clean_text,
+    context_id=clean_text,
+    persona=personas,
+    context=st.lists(messages, min_size=1, max_size=3).map(tuple),
+    reply=clean_text,
+    order=st.integers(0, 10**9),
+    states=st.none() | st.dictionaries(clean_text, clean_text, min_size=1, max_size=2),
+    schema_version=st.just(1),
 )
 many = st.lists(examples, min_size=1, max_size=6, unique_by=lambda e: e.id)
 
@@ -124,7 +164,14 @@ def test_splits_are_whole_contexts_in_time_whatever_the_order(rows, test_frac, v
     for e in split:
         sides.setdefault(e.context_id, set()).add(e.split)
     assert all(len(names) == 1 for names in sides.values())
-    starts = {name: [min(e.order for e in split if e.context_id == c) for c, (n,) in sides.items() if n == name] for name in ("train", "val", "test")}
+    starts = {
+        name: [
+            min(e.order for e in split if e.context_id == c)
+            for c, (n,) in sides.items()
+            if n == name
+        ]
+        for name in ("train", "val", "test")
+    }
     order = [start for name in ("train", "val", "test") for start in sorted(starts[name])]
     assert order == sorted(order) and (test_frac == 0) == (not starts["test"])
     assert check_leakage(split) == []
@@ -140,7 +187,10 @@ def test_held_out_users_are_only_in_test(held_out):
 def test_equal_orders_are_split_by_id_of_the_context():
     rows = [replace(e, order=0) for e in town]
     assert split_by_context(rows, 0.2, 0.0) == split_by_context(rows[::-1], 0.2, 0.0)
-    assert {e.context_id for e in split_by_context(rows, 0.2, 0.0) if e.split == "test"} == {"t08", "t09"}
+    assert {e.context_id for e in split_by_context(rows, 0.2, 0.0) if e.split == "test"} == {
+        "t08",
+        "t09",
+    }
 
 
 @given(st.permutations(town), st.integers(0, 41), st.integers(0, 41))
@@ -159,8 +209,15 @@ def test_quoted_share_sees_through_case_and_punctuation(words, other):
 
 def test_leak_checks_are_fast():
     rows = [
-        replace(e, id=f"{e.id}-{n}", context_id=f"{e.context_id}-{n}", reply=f"{e.reply} {n}", order=e.order + 100 * n)
-        for n in range(120) for e in town
+        replace(
+            e,
+            id=f"{e.id}-{n}",
+            context_id=f"{e.context_id}-{n}",
+            reply=f"{e.reply} {n}",
+            order=e.order + 100 * n,
+        )
+        for n in range(120)
+        for e in town
     ]
     start = time.process_time()
     assert check_leakage(split_by_context(rows)) == []
@@ -169,8 +226,16 @@ def test_leak_checks_are_fast():
 
 def test_fingerprint_of_the_sample_is_the_same_in_every_process():
     code = "from humanlm.data.records import *; from humanlm.data.dataset import *; print(data_fingerprint(sample_examples()))"
-    found = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                            env=os.environ | {"PYTHONHASHSEED": seed}).stdout.strip() for seed in ("0", "1")}
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        ).stdout.strip()
+        for seed in ("0", "1")
+    }
     assert found == {data_fingerprint(town)}
 
 
@@ -194,4 +259,9 @@ write_jsonl({str(target)!r}, rows())
 
 def test_the_module_is_light():
     code = "import sys, humanlm.data.records; print([m for m in ('torch', 'numpy', 'pandas', 'datasets', 'pyarrow', 'matplotlib') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )

@@ -1,4 +1,5 @@
 "The record survives hostile text, wrong types, and files that are not ours."
+
 import json, math, subprocess, sys
 from dataclasses import replace
 
@@ -7,17 +8,39 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.core.basics import DataError, to_dict, to_json
 from humanlm.data.trajectory import (
-    Score, Trajectory, Turn, load_trajectories, save_trajectories, _trajectory_from_dict,
+    Score,
+    Trajectory,
+    Turn,
+    load_trajectories,
+    save_trajectories,
+    _trajectory_from_dict,
 )
 
-TEXT = st.text(max_size=40) | st.sampled_from(["<stance>x</stance>", "<|im_end|>", "<script>alert(1)</script>", "a\x00b", '"}], {', "\ud800"])
+TEXT = st.text(max_size=40) | st.sampled_from(
+    ["<stance>x</stance>", "<|im_end|>", "<script>alert(1)</script>", "a\x00b", '"}], {', "\ud800"]
+)
 NUMBER = st.floats(allow_infinity=False, width=64)
 
 
 def make(text="hello", n=3, value=0.5, advantage=0.1, **kw):
-    return Trajectory("t", "r", 0, 1, "stance", (Turn("policy", text, (0, n), value),), [1, 2], list(range(n)), [True] * n,
-                      text=text, fields={"stance": text}, scores={"stance": Score("a", value, "ok", text, (text,), (value,), value)},
-                      rewards={"alignment": value}, advantage=advantage, errors=(text,), **kw)
+    return Trajectory(
+        "t",
+        "r",
+        0,
+        1,
+        "stance",
+        (Turn("policy", text, (0, n), value),),
+        [1, 2],
+        list(range(n)),
+        [True] * n,
+        text=text,
+        fields={"stance": text},
+        scores={"stance": Score("a", value, "ok", text, (text,), (value,), value)},
+        rewards={"alignment": value},
+        advantage=advantage,
+        errors=(text,),
+        **kw,
+    )
 
 
 def round_trip(tmp_path, *rows):
@@ -38,7 +61,7 @@ def test_any_text_and_number_survive_json(text, value):
 
 
 def test_lone_surrogates_do_not_lose_the_step(tmp_path):
-    back, = round_trip(tmp_path, make("a\ud800b"))
+    (back,) = round_trip(tmp_path, make("a\ud800b"))
     assert back.text == "a?b"
 
 
@@ -49,8 +72,12 @@ def test_strip_and_card_escape_everything():
 
 
 def test_missing_score_is_not_zero(tmp_path):
-    back, = round_trip(tmp_path, make(value=math.nan, advantage=math.nan))
-    assert math.isnan(back.scores["stance"].value) and math.isnan(back.rewards["alignment"]) and math.isnan(back.advantage)
+    (back,) = round_trip(tmp_path, make(value=math.nan, advantage=math.nan))
+    assert (
+        math.isnan(back.scores["stance"].value)
+        and math.isnan(back.rewards["alignment"])
+        and math.isnan(back.advantage)
+    )
 
 
 def test_empty_list_and_empty_completion(tmp_path):
@@ -59,34 +86,56 @@ def test_empty_list_and_empty_completion(tmp_path):
 
 
 def test_folder_is_read_in_order_of_steps(tmp_path):
-    for step in (10, 2): save_trajectories(tmp_path / f"step-{step:05}.parquet", [replace(make(), step=step)])
+    for step in (10, 2):
+        save_trajectories(tmp_path / f"step-{step:05}.parquet", [replace(make(), step=step)])
     assert [t.step for t in load_trajectories(tmp_path)] == [2, 10]
 
 
 def test_foreign_or_newer_file_is_refused(tmp_path):
     import pyarrow as pa, pyarrow.parquet as pq
+
     pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="layout none, expected 1"): load_trajectories(tmp_path / "a.parquet")
-    newer = pq.read_table(save_trajectories(tmp_path / "b.parquet", [make()])).replace_schema_metadata({"humanlm.trajectory": "9"})
+    with pytest.raises(DataError, match="layout none, expected 1"):
+        load_trajectories(tmp_path / "a.parquet")
+    newer = pq.read_table(
+        save_trajectories(tmp_path / "b.parquet", [make()])
+    ).replace_schema_metadata({"humanlm.trajectory": "9"})
     pq.write_table(newer, tmp_path / "b.parquet")
-    with pytest.raises(DataError, match="layout 9, expected 1"): load_trajectories(tmp_path / "b.parquet")
+    with pytest.raises(DataError, match="layout 9, expected 1"):
+        load_trajectories(tmp_path / "b.parquet")
 
 
 def test_damaged_row_is_named(tmp_path):
     import pyarrow as pa, pyarrow.parquet as pq
+
     path = save_trajectories(tmp_path / "x.parquet", [make(), make()])
     table = pq.read_table(path)
-    pq.write_table(table.set_column(table.schema.get_field_index("scores"), "scores", pa.array(["{}", "{"])), path)
-    with pytest.raises(DataError, match=r"x.parquet, row 2: a nested column is not JSON"): load_trajectories(path)
+    pq.write_table(
+        table.set_column(table.schema.get_field_index("scores"), "scores", pa.array(["{}", "{"])),
+        path,
+    )
+    with pytest.raises(DataError, match=r"x.parquet, row 2: a nested column is not JSON"):
+        load_trajectories(path)
 
 
-@pytest.mark.parametrize("change, message", [
-    ({"turns": 3}, "not a trajectory"), ({"scores": {"stance": 0.5}}, "score 'stance'.* Score"),
-    ({"mask": [True]}, "mask has 1 entries"), ({"surprise": 1}, "surprise"), ({"rewards": [1]}, "not a trajectory")])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"turns": 3}, "not a trajectory"),
+        ({"scores": {"stance": 0.5}}, "score 'stance'.* Score"),
+        ({"mask": [True]}, "mask has 1 entries"),
+        ({"surprise": 1}, "surprise"),
+        ({"rewards": [1]}, "not a trajectory"),
+    ],
+)
 def test_wrong_fields_are_named(change, message):
-    with pytest.raises(DataError, match=message): _trajectory_from_dict(to_dict(make()) | change)
+    with pytest.raises(DataError, match=message):
+        _trajectory_from_dict(to_dict(make()) | change)
 
 
 def test_light_import():
     code = "import sys, humanlm.data.trajectory; print(sorted({'torch','pyarrow','pandas','transformers','matplotlib'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
+        == "[]"
+    )

@@ -1,4 +1,5 @@
 """What verl is told follows from our settings alone, and what it could not follow is refused with a sentence."""
+
 import os
 import subprocess
 import sys
@@ -15,122 +16,353 @@ ROOT, HERE = Path(__file__).resolve().parents[2], Path(__file__).resolve().paren
 ON_CPU = ["--run.engine", "verl", "--verl.device", "cpu", "--verl.rollout", "hf"]
 
 
-def settings(*more: str, recipe: str = "classmate"): return read_settings(["--run.recipe", recipe, *ON_CPU, *more])[1]
+def settings(*more: str, recipe: str = "classmate"):
+    return read_settings(["--run.recipe", recipe, *ON_CPU, *more])[1]
 
 
-def told(s, job=Job("MODEL", "ROWS", "OUT", "stage", 48, 10)) -> dict[str, str]: return dict(line.split("=", 1) for line in overrides(s, job))
+def told(s, job=Job("MODEL", "ROWS", "OUT", "stage", 48, 10)) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in overrides(s, job))
 
 
-@pytest.mark.parametrize("name, argv", {
-    "classmate-cpu": ["--config", "configs/classmate-mini.yaml", *ON_CPU],
-    "humanlm-8-gpus": ["--config", "configs/humanlm-mini.yaml", "--run.token_budget", "null", "--run.engine", "verl", "--verl.gpus", "8", "--verl.tensor_parallel", "2",
-                       "--verl.nodes", "1", "--verl.offload", '["optimizer","activations"]', "--model.dtype", "bfloat16", "--trainer.beta", "0.001", "--trainer.use_bias_correction_kl", "false", "--verl.overrides", '["trainer.nnodes=2"]'],
-}.items())
+@pytest.mark.parametrize(
+    "name, argv",
+    {
+        "classmate-cpu": ["--config", "configs/classmate-mini.yaml", *ON_CPU],
+        "humanlm-8-gpus": [
+            "--config",
+            "configs/humanlm-mini.yaml",
+            "--run.token_budget",
+            "null",
+            "--run.engine",
+            "verl",
+            "--verl.gpus",
+            "8",
+            "--verl.tensor_parallel",
+            "2",
+            "--verl.nodes",
+            "1",
+            "--verl.offload",
+            '["optimizer","activations"]',
+            "--model.dtype",
+            "bfloat16",
+            "--trainer.beta",
+            "0.001",
+            "--trainer.use_bias_correction_kl",
+            "false",
+            "--verl.overrides",
+            '["trainer.nnodes=2"]',
+        ],
+    }.items(),
+)
 def test_what_verl_is_told_is_as_committed(name, argv, monkeypatch):
     monkeypatch.chdir(ROOT)
-    found = "\n".join(overrides(read_settings(argv)[1], Job("MODEL", "ROWS", "OUT", "stage", 48, 10))) + "\n"
+    found = (
+        "\n".join(overrides(read_settings(argv)[1], Job("MODEL", "ROWS", "OUT", "stage", 48, 10)))
+        + "\n"
+    )
     assert found == (HERE / f"{name}.overrides").read_text(), "write the file anew if that is meant"
 
 
 def test_options_that_are_not_given_are_those_of_the_other_engine():
     from humanlm.training.trainer import GRPOConfig
     from humanlm.training.options import _default_options
+
     own = _default_options()
-    other = {name: own.get(name, GRPOConfig.__dataclass_fields__[name].default) for name in DEFAULTS}
+    other = {
+        name: own.get(name, GRPOConfig.__dataclass_fields__[name].default) for name in DEFAULTS
+    }
     assert DEFAULTS == other
 
 
 def test_updates_of_a_step_become_mini_batches():
-    found = told(settings("--rollout.num_prompts", "8", "--rollout.group_size", "4", "--trainer.steps_per_generation", "4", "--trainer.gradient_accumulation_steps", "2"))
-    assert found["actor_rollout_ref.actor.ppo_mini_batch_size"] == "4" and found["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"] == "8"
+    found = told(
+        settings(
+            "--rollout.num_prompts",
+            "8",
+            "--rollout.group_size",
+            "4",
+            "--trainer.steps_per_generation",
+            "4",
+            "--trainer.gradient_accumulation_steps",
+            "2",
+        )
+    )
+    assert (
+        found["actor_rollout_ref.actor.ppo_mini_batch_size"] == "4"
+        and found["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"] == "8"
+    )
 
 
 def test_what_is_shown_has_the_longest_completion_of_each_stage(capsys):
     def shown(*argv):
-        with pytest.raises(SystemExit): read_settings([*argv, *ON_CPU, "--print_config"])
-        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("# ") and ("max_response_length" in line or line.endswith(":") or "supervised" in line)]
-    assert shown("--run.recipe", "classmate", "--tasks.max_tokens", "77") == ["# verl would be told for classmate:", "# data.max_response_length=77"]
-    people = shown("--run.methods", "[response-only,humanlm]", "--hierarchy.response_tokens", "50", "--hierarchy.state_tokens", "60")
-    assert people == ["# verl would be told for response-only:", "# data.max_response_length=50", "# and for humanlm:", "# data.max_response_length=60"]
-    assert shown("--run.recipe", "parser") == ["# no stage is trained by a method; what verl is told for supervised stages follows from their rows"]
+        with pytest.raises(SystemExit):
+            read_settings([*argv, *ON_CPU, "--print_config"])
+        return [
+            line
+            for line in capsys.readouterr().out.splitlines()
+            if line.startswith("# ")
+            and ("max_response_length" in line or line.endswith(":") or "supervised" in line)
+        ]
+
+    assert shown("--run.recipe", "classmate", "--tasks.max_tokens", "77") == [
+        "# verl would be told for classmate:",
+        "# data.max_response_length=77",
+    ]
+    people = shown(
+        "--run.methods",
+        "[response-only,humanlm]",
+        "--hierarchy.response_tokens",
+        "50",
+        "--hierarchy.state_tokens",
+        "60",
+    )
+    assert people == [
+        "# verl would be told for response-only:",
+        "# data.max_response_length=50",
+        "# and for humanlm:",
+        "# data.max_response_length=60",
+    ]
+    assert shown("--run.recipe", "parser") == [
+        "# no stage is trained by a method; what verl is told for supervised stages follows from their rows"
+    ]
 
 
-def test_own_overrides_come_last(): assert overrides(settings("--verl.overrides", '["trainer.nnodes=3"]'), Job("M", "R", "O", "s", 1, 1))[-1] == "trainer.nnodes=3"
+def test_own_overrides_come_last():
+    assert (
+        overrides(
+            settings("--verl.overrides", '["trainer.nnodes=3"]'), Job("M", "R", "O", "s", 1, 1)
+        )[-1]
+        == "trainer.nnodes=3"
+    )
 
 
-QUOTED = {"/a b/é(,)='x'#&!~;{[]}": '"/a b/é(,)=\'x\'#&!~;{[]}"', "/a\\b": '"/a\\b"', "/a\\": '"/a\\\\"', '/a\\"b': '"/a\\\\\\"b"', "/$x/${y}": '"/$x/\\${y}"', "/\\${y}": '"/\\\\\\${y}"', "null": '"null"', "True": '"True"', "12": '"12"', "": '""'}
+QUOTED = {
+    "/a b/é(,)='x'#&!~;{[]}": "\"/a b/é(,)='x'#&!~;{[]}\"",
+    "/a\\b": '"/a\\b"',
+    "/a\\": '"/a\\\\"',
+    '/a\\"b': '"/a\\\\\\"b"',
+    "/$x/${y}": '"/$x/\\${y}"',
+    "/\\${y}": '"/\\\\\\${y}"',
+    "null": '"null"',
+    "True": '"True"',
+    "12": '"12"',
+    "": '""',
+}
 
 
 def test_names_of_folders_are_told_in_hydras_quotes():
-    found = {name: told(settings(), Job(name, name, "OUT", "stage", 48, 10))["actor_rollout_ref.model.path"] for name in QUOTED}
-    assert found == QUOTED and told(settings(), Job("/data/a-b/x.1_c", "ROWS", "OUT", "stage", 48, 10))["actor_rollout_ref.model.path"] == "/data/a-b/x.1_c"
-    assert told(settings(), Job("M", "R", "OUT", "stage", 48, 10, critic=True))["critic.optim.lr"] == "${actor_rollout_ref.actor.optim.lr}", "words that are Hydra's own are none"
+    found = {
+        name: told(settings(), Job(name, name, "OUT", "stage", 48, 10))[
+            "actor_rollout_ref.model.path"
+        ]
+        for name in QUOTED
+    }
+    assert (
+        found == QUOTED
+        and told(settings(), Job("/data/a-b/x.1_c", "ROWS", "OUT", "stage", 48, 10))[
+            "actor_rollout_ref.model.path"
+        ]
+        == "/data/a-b/x.1_c"
+    )
+    assert (
+        told(settings(), Job("M", "R", "OUT", "stage", 48, 10, critic=True))["critic.optim.lr"]
+        == "${actor_rollout_ref.actor.optim.lr}"
+    ), "words that are Hydra's own are none"
 
 
 def test_hydra_reads_names_of_folders_as_they_are():
-    parser = pytest.importorskip("hydra.core.override_parser.overrides_parser").OverridesParser.create()
+    parser = pytest.importorskip(
+        "hydra.core.override_parser.overrides_parser"
+    ).OverridesParser.create()
     from omegaconf import OmegaConf
-    for name, quoted in QUOTED.items(): assert OmegaConf.create({"path": parser.parse_override(f"path={quoted}").value()}).path == name
+
+    for name, quoted in QUOTED.items():
+        assert (
+            OmegaConf.create({"path": parser.parse_override(f"path={quoted}").value()}).path == name
+        )
 
 
 def test_verls_own_check_reads_the_folder_that_the_run_will_have(monkeypatch, tmp_path):
     from humanlm.engines import verl
-    for name in ("_check_packages", "_require_gpu"): monkeypatch.setattr(verl, name, lambda v: None)
+
+    for name in ("_check_packages", "_require_gpu"):
+        monkeypatch.setattr(verl, name, lambda v: None)
     seen = []
     monkeypatch.setattr(verl, "composed", seen.extend)
     s = settings("--run.out", str(tmp_path / "é, ="), "--run.name", "mine")
     verl.engine.check(s)
     assert f'trainer.default_local_dir="{tmp_path}/é, =/mine/checkpoints/METHOD"' in seen
-    with pytest.raises(ConfigError, match="out holds"): verl.engine.check(settings("--run.out", str(tmp_path / "${x}")))
+    with pytest.raises(ConfigError, match="out holds"):
+        verl.engine.check(settings("--run.out", str(tmp_path / "${x}")))
 
 
-@pytest.mark.parametrize("argv, words", [
-    (["--model.lora_rank", "8", "--trainer.beta", "0.1", "--trainer.use_bias_correction_kl", "false"], "without its adapter"), (["--model.lora_rank", "8", "--classmate.estimator", "gae"], "a critic of verl"),
-    (["--trainer.beta", "0.001"], "use_bias_correction_kl false"), (["--trainer.top_entropy_quantile", "0.5"], "engine verl does not know that"), (["--trainer.optim", "sgd"], "in 32 bits or 8"),
-    (["--verl.lessons", "verl"], "sft.muon_lr 0"), (["--trainer.lr_scheduler_type", "warmup_stable_decay"], "num_decay_steps"), (["--judge.workers", "ray/2"], "judge.workers"),
-])
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        (
+            [
+                "--model.lora_rank",
+                "8",
+                "--trainer.beta",
+                "0.1",
+                "--trainer.use_bias_correction_kl",
+                "false",
+            ],
+            "without its adapter",
+        ),
+        (["--model.lora_rank", "8", "--classmate.estimator", "gae"], "a critic of verl"),
+        (["--trainer.beta", "0.001"], "use_bias_correction_kl false"),
+        (["--trainer.top_entropy_quantile", "0.5"], "engine verl does not know that"),
+        (["--trainer.optim", "sgd"], "in 32 bits or 8"),
+        (["--verl.lessons", "verl"], "sft.muon_lr 0"),
+        (["--trainer.lr_scheduler_type", "warmup_stable_decay"], "num_decay_steps"),
+        (["--judge.workers", "ray/2"], "judge.workers"),
+    ],
+)
 def test_what_verl_cannot_follow_is_refused_before_anything_is_read(argv, words):
-    done = subprocess.run([sys.executable, "-m", "humanlm.train", "--run.recipe", "classmate", *ON_CPU, "--dry-run", *argv], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "humanlm.train",
+            "--run.recipe",
+            "classmate",
+            *ON_CPU,
+            "--dry-run",
+            *argv,
+        ],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_missing_verl_is_said_in_one_sentence(tmp_path):
     pytest.importorskip("trl")
-    if find_spec("verl"): pytest.skip("verl is installed here")
-    done = subprocess.run([sys.executable, "-m", "humanlm.train", "--run.recipe", "classmate", "--classmate.models", "[initial]", *ON_CPU], capture_output=True, text=True, cwd=tmp_path,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert done.returncode == 2 and "torch==2.13.0 first, then torch==2.13.0 -r constraints-verl.txt" in done.stderr and not list(tmp_path.iterdir())
+    if find_spec("verl"):
+        pytest.skip("verl is installed here")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "humanlm.train",
+            "--run.recipe",
+            "classmate",
+            "--classmate.models",
+            "[initial]",
+            *ON_CPU,
+        ],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert (
+        done.returncode == 2
+        and "torch==2.13.0 first, then torch==2.13.0 -r constraints-verl.txt" in done.stderr
+        and not list(tmp_path.iterdir())
+    )
 
 
 def test_a_command_shows_what_verl_is_told_without_verl_and_without_torch():
     code = "import sys; from humanlm.train import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\nprint([n for n in ('torch', 'verl', 'ray') if n in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code, "--run.recipe", "classmate", *ON_CPU, "--print_config"], capture_output=True, text=True, cwd=ROOT)
-    assert "# algorithm.adv_estimator=humanlm\n" in done.stdout and done.stdout.rstrip().endswith("[]")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--run.recipe", "classmate", *ON_CPU, "--print_config"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert "# algorithm.adv_estimator=humanlm\n" in done.stdout and done.stdout.rstrip().endswith(
+        "[]"
+    )
 
 
 def test_an_adapter_goes_on_from_the_stages_start_and_is_all_that_checkpoints_hold():
-    found = dict(line.split("=", 1) for line in overrides(settings("--model.lora_rank", "8", "--model.dtype", "bfloat16"), Job("ADAPTER", "ROWS", "OUT", "stage", 48, 10, base="BASE", rank=8)))
+    found = dict(
+        line.split("=", 1)
+        for line in overrides(
+            settings("--model.lora_rank", "8", "--model.dtype", "bfloat16"),
+            Job("ADAPTER", "ROWS", "OUT", "stage", 48, 10, base="BASE", rank=8),
+        )
+    )
     model, actor = "actor_rollout_ref.model", "actor_rollout_ref.actor"
-    assert (found[f"{model}.path"], found[f"{model}.tokenizer_path"], found[f"{model}.lora_adapter_path"], found[f"{model}.lora_rank"]) == ("BASE", "ADAPTER", "ADAPTER", "8")
-    assert "hf_model" not in found[f"{actor}.checkpoint.save_contents"] and found[f"+{actor}.checkpoint.save_lora_only"] == "true" and found[f"{actor}.fsdp_config.model_dtype"] == "bf16"
+    assert (
+        found[f"{model}.path"],
+        found[f"{model}.tokenizer_path"],
+        found[f"{model}.lora_adapter_path"],
+        found[f"{model}.lora_rank"],
+    ) == ("BASE", "ADAPTER", "ADAPTER", "8")
+    assert (
+        "hf_model" not in found[f"{actor}.checkpoint.save_contents"]
+        and found[f"+{actor}.checkpoint.save_lora_only"] == "true"
+        and found[f"{actor}.fsdp_config.model_dtype"] == "bf16"
+    )
 
 
 def test_weights_that_are_measured_on_the_way_are_kept_as_often():
-    found = told(settings("--run.validate", "4", "--rollout.num_prompts", "8", "--rollout.group_size", "4", "--trainer.steps_per_generation", "4", "--trainer.gradient_accumulation_steps", "2"))
-    assert (found["trainer.test_freq"], found["trainer.save_freq"], found["data.val_files"]) == ("2", "2", "OUT/checks.parquet")
-    assert (told(settings())["trainer.test_freq"], told(settings())["data.val_files"]) == ("-1", "ROWS")
+    found = told(
+        settings(
+            "--run.validate",
+            "4",
+            "--rollout.num_prompts",
+            "8",
+            "--rollout.group_size",
+            "4",
+            "--trainer.steps_per_generation",
+            "4",
+            "--trainer.gradient_accumulation_steps",
+            "2",
+        )
+    )
+    assert (found["trainer.test_freq"], found["trainer.save_freq"], found["data.val_files"]) == (
+        "2",
+        "2",
+        "OUT/checks.parquet",
+    )
+    assert (told(settings())["trainer.test_freq"], told(settings())["data.val_files"]) == (
+        "-1",
+        "ROWS",
+    )
 
 
 def test_eight_bits_are_an_optimiser_of_ours():
     found = told(settings("--trainer.optim", "adamw_bnb_8bit"))
-    assert (found["actor_rollout_ref.actor.optim.optimizer_impl"], found["actor_rollout_ref.actor.optim.optimizer"]) == ("humanlm.engines.lessons", "shard_adamw_8bit")
+    assert (
+        found["actor_rollout_ref.actor.optim.optimizer_impl"],
+        found["actor_rollout_ref.actor.optim.optimizer"],
+    ) == ("humanlm.engines.lessons", "shard_adamw_8bit")
     assert "actor_rollout_ref.actor.optim.optimizer" not in told(settings())
 
 
 def test_published_settings_reach_verl_in_its_own_words(monkeypatch):
     monkeypatch.chdir(ROOT)
-    _, s = read_settings(["--config", "configs/paper/humanlm.yaml", "--data.path", ".", "--run.engine", "verl", "--verl.gpus", "8", "--trainer.beta", "0"])
+    _, s = read_settings(
+        [
+            "--config",
+            "configs/paper/humanlm.yaml",
+            "--data.path",
+            ".",
+            "--run.engine",
+            "verl",
+            "--verl.gpus",
+            "8",
+            "--trainer.beta",
+            "0",
+        ]
+    )
     found = told(s)
-    assert found["actor_rollout_ref.actor.clip_ratio_c"] == "3.0" and found["actor_rollout_ref.rollout.name"] == "vllm"
-    assert told(settings("--trainer.delta", "null"))["actor_rollout_ref.actor.clip_ratio_c"] == "1000000000.0"
-    assert told(settings("--trainer.lr_scheduler_type", "cosine", "--trainer.warmup_ratio", "0.25"))["actor_rollout_ref.actor.optim.lr_warmup_steps"] == "3"
+    assert (
+        found["actor_rollout_ref.actor.clip_ratio_c"] == "3.0"
+        and found["actor_rollout_ref.rollout.name"] == "vllm"
+    )
+    assert (
+        told(settings("--trainer.delta", "null"))["actor_rollout_ref.actor.clip_ratio_c"]
+        == "1000000000.0"
+    )
+    assert (
+        told(settings("--trainer.lr_scheduler_type", "cosine", "--trainer.warmup_ratio", "0.25"))[
+            "actor_rollout_ref.actor.optim.lr_warmup_steps"
+        ]
+        == "3"
+    )

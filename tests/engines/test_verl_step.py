@@ -1,4 +1,5 @@
 """One step led for verl is one step of TRL's trainer: the same advantages on the same tokens, without verl."""
+
 import asyncio
 from dataclasses import replace
 from pathlib import Path
@@ -32,162 +33,380 @@ ROWS = repeat_rows([ask_row("first", "a"), ask_row("second", "b")], 4)
 TOKENIZER = train_tokenizer(["yes, no, a question of trams"] * 50, 300)
 
 
-def words(row, copy): return " ".join([row["row_id"]] * (copy + 1))
+def words(row, copy):
+    return " ".join([row["row_id"]] * (copy + 1))
 
 
 @pytest.mark.parametrize("name", estimators)
 def test_advantages_through_verls_signature_are_those_of_the_trainer(name):
-    method = Method(single_turn(), group_advantage([1.0], AdvantageConfig(name)), TextReward(lambda texts: [len(t) % 3 / 2 for t in texts]))
+    method = Method(
+        single_turn(),
+        group_advantage([1.0], AdvantageConfig(name)),
+        TextReward(lambda texts: [len(t) % 3 / 2 for t in texts]),
+    )
     batch, found, _ = run_sync(take_step(method, ROWS, ScriptedPolicy(words)))
     results = loop_results(batch.trajectories, found)
     width = batch.mask.shape[1]
-    pad = lambda key: torch.tensor([r[key] + [0] * (width - len(r[key])) for r in results], dtype=torch.float32)
-    carried, _ = VERL_ESTIMATORS["humanlm"](pad("token_scores"), pad("response_mask"), index=[t.row_id for t in batch.trajectories])
+    pad = lambda key: torch.tensor(
+        [r[key] + [0] * (width - len(r[key])) for r in results], dtype=torch.float32
+    )
+    carried, _ = VERL_ESTIMATORS["humanlm"](
+        pad("token_scores"), pad("response_mask"), index=[t.row_id for t in batch.trajectories]
+    )
     ours = found[:, None] * batch.mask
     assert torch.allclose(carried, ours, rtol=1e-6, atol=0)
-    rewards = torch.zeros(batch.mask.shape).index_put_((torch.arange(8), batch.mask.sum(1) - 1), batch.rewards[:, 0])
-    own, _ = VERL_ESTIMATORS[f"humanlm_{name.replace('-', '_')}"](rewards, batch.mask.float(), index=[t.row_id for t in batch.trajectories])
+    rewards = torch.zeros(batch.mask.shape).index_put_(
+        (torch.arange(8), batch.mask.sum(1) - 1), batch.rewards[:, 0]
+    )
+    own, _ = VERL_ESTIMATORS[f"humanlm_{name.replace('-', '_')}"](
+        rewards, batch.mask.float(), index=[t.row_id for t in batch.trajectories]
+    )
     assert torch.allclose(own, ours, rtol=1e-6, atol=0)
 
 
-def test_advantages_that_the_trainer_wrote_down_come_out_of_verls_signature_again(tmp_path, monkeypatch):
+def test_advantages_that_the_trainer_wrote_down_come_out_of_verls_signature_again(
+    tmp_path, monkeypatch
+):
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "nbs" / "howto"))
     small = {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 330}
-    run = fit({"run": {"out": str(tmp_path), "name": "zoo", "report": False}, "model": small, "trainer": {"max_steps": 1}, "rollout": {"num_prompts": 4, "group_size": 8}}, "my_recipe:Animals")
+    run = fit(
+        {
+            "run": {"out": str(tmp_path), "name": "zoo", "report": False},
+            "model": small,
+            "trainer": {"max_steps": 1},
+            "rollout": {"num_prompts": 4, "group_size": 8},
+        },
+        "my_recipe:Animals",
+    )
     done = load_trajectories(run / "trajectories" / "animals" / "step-000000-0.parquet")
     width = max(len(t.mask) for t in done)
     rewards, mask = torch.zeros(len(done), width), torch.zeros(len(done), width)
     for i, t in enumerate(done):
-        mask[i, :len(t.mask)] = torch.tensor(t.mask)
+        mask[i, : len(t.mask)] = torch.tensor(t.mask)
         rewards[i, len(t.mask) - 1] = t.rewards["animals"]
     found, _ = VERL_ESTIMATORS["humanlm_group"](rewards, mask, index=[str(t.group) for t in done])
     theirs = torch.tensor([t.advantage for t in done])
-    assert theirs.abs().max() > 0 and torch.allclose(found, theirs[:, None] * mask, rtol=1e-6, atol=0)
+    assert theirs.abs().max() > 0 and torch.allclose(
+        found, theirs[:, None] * mask, rtol=1e-6, atol=0
+    )
 
 
-class Compared(Exception): pass
+class Compared(Exception):
+    pass
 
 
-HUMANLM = ["--config", "configs/humanlm-mini.yaml", "--world.users", "24", "--world.topics", "60", "--model.hidden", "32", "--model.heads", "2", "--model.kv_heads", "2", "--model.mlp", "64",
-           "--sft.batch", "4", "--sft.lesson_steps", "2", "--sft.polite_steps", "0", "--sft.faithful_steps", "0", "--rollout.num_prompts", "4", "--rollout.group_size", "4", "--run.methods"]
+HUMANLM = [
+    "--config",
+    "configs/humanlm-mini.yaml",
+    "--world.users",
+    "24",
+    "--world.topics",
+    "60",
+    "--model.hidden",
+    "32",
+    "--model.heads",
+    "2",
+    "--model.kv_heads",
+    "2",
+    "--model.mlp",
+    "64",
+    "--sft.batch",
+    "4",
+    "--sft.lesson_steps",
+    "2",
+    "--sft.polite_steps",
+    "0",
+    "--sft.faithful_steps",
+    "0",
+    "--rollout.num_prompts",
+    "4",
+    "--rollout.group_size",
+    "4",
+    "--run.methods",
+]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("argv", [
-    ["--config", "configs/classmate-mini.yaml", "--sft.lesson_steps", "10", "--sft.reader_steps", "10", "--rollout.num_prompts", "2", "--rollout.group_size", "4"],
-    [*HUMANLM, "[humanlm]"],
-    ["--config", "configs/gyms-mini.yaml", "--gyms.tasks", "60", "--gyms.max_turns", "3", "--gyms.max_tokens", "400", "--sft.batch", "4", "--sft.lesson_steps", "20", "--rollout.num_prompts", "2", "--rollout.group_size", "4"],
-    ["--config", "configs/sdpo-mini.yaml", "--user.tastes", "[casual]", "--sft.lesson_steps", "10", "--rollout.num_prompts", "4"],
-], ids=["classmate", "humanlm", "gyms", "sdpo"])
-def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(argv, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [
+            "--config",
+            "configs/classmate-mini.yaml",
+            "--sft.lesson_steps",
+            "10",
+            "--sft.reader_steps",
+            "10",
+            "--rollout.num_prompts",
+            "2",
+            "--rollout.group_size",
+            "4",
+        ],
+        [*HUMANLM, "[humanlm]"],
+        [
+            "--config",
+            "configs/gyms-mini.yaml",
+            "--gyms.tasks",
+            "60",
+            "--gyms.max_turns",
+            "3",
+            "--gyms.max_tokens",
+            "400",
+            "--sft.batch",
+            "4",
+            "--sft.lesson_steps",
+            "20",
+            "--rollout.num_prompts",
+            "2",
+            "--rollout.group_size",
+            "4",
+        ],
+        [
+            "--config",
+            "configs/sdpo-mini.yaml",
+            "--user.tastes",
+            "[casual]",
+            "--sft.lesson_steps",
+            "10",
+            "--rollout.num_prompts",
+            "4",
+        ],
+    ],
+    ids=["classmate", "humanlm", "gyms", "sdpo"],
+)
+def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(
+    argv, tmp_path, monkeypatch
+):
     from humanlm.training.trainer import MethodTrainer
     from humanlm.training.policy import TrainerPolicy
-    found, known, written = {}, MethodTrainer._generate_and_score_completions, TrainerPolicy.generate
+
+    found, known, written = (
+        {},
+        MethodTrainer._generate_and_score_completions,
+        TrainerPolicy.generate,
+    )
 
     async def every_other_is_right(policy, rows, sampling=None):
         "A model with so few lessons writes nothing that earns a point: every other row says what the person did"
         told = await written(policy, rows, sampling)
-        return [policy.given(row | {"given": [markup(opening(row["level"])), {"type": "text", "text": row["ground_truth"]}, markup(closing(row["level"]))]}) if i % 2 and row.get("ground_truth") else one
-                for i, (row, one) in enumerate(zip(rows, told, strict=True))]
+        return [
+            policy.given(
+                row
+                | {
+                    "given": [
+                        markup(opening(row["level"])),
+                        {"type": "text", "text": row["ground_truth"]},
+                        markup(closing(row["level"])),
+                    ]
+                }
+            )
+            if i % 2 and row.get("ground_truth")
+            else one
+            for i, (row, one) in enumerate(zip(rows, told, strict=True))
+        ]
 
     def compared(self, inputs):
         known(self, inputs)
         theirs, values = self.trajectories, self.rewards
 
-        async def again(rows, policy): return [replace(t, id=t.id.partition("/")[2]) for t in theirs]  # the reward is asked again
+        async def again(rows, policy):
+            return [
+                replace(t, id=t.id.partition("/")[2]) for t in theirs
+            ]  # the reward is asked again
+
         found["values"] = torch.as_tensor(values, dtype=torch.float32)
-        found["theirs"], found["step"] = theirs, run_sync(take_step(self.method._replace(rollout=again), self.batch_rows, self.policy))
+        found["theirs"], found["step"] = (
+            theirs,
+            run_sync(take_step(self.method._replace(rollout=again), self.batch_rows, self.policy)),
+        )
         raise Compared
 
     monkeypatch.setattr(MethodTrainer, "_generate_and_score_completions", compared)
-    if argv[1] == "configs/humanlm-mini.yaml": monkeypatch.setattr(TrainerPolicy, "generate", every_other_is_right)
+    if argv[1] == "configs/humanlm-mini.yaml":
+        monkeypatch.setattr(TrainerPolicy, "generate", every_other_is_right)
     recipe, settings = read_settings([*argv, "--run.out", str(tmp_path), "--run.report", "false"])
-    with pytest.raises(Compared): fit(settings, recipe)
-    assert torch.allclose(found["step"].batch.rewards, found["values"], rtol=1e-6, atol=0, equal_nan=True)
+    with pytest.raises(Compared):
+        fit(settings, recipe)
+    assert torch.allclose(
+        found["step"].batch.rewards, found["values"], rtol=1e-6, atol=0, equal_nan=True
+    )
     sizes = 0.0
     for a, b in zip(found["theirs"], found["step"].batch.trajectories, strict=True):
-        ours, others = (torch.as_tensor(t.advantage).expand(len(t.mask))[torch.tensor(t.mask)] for t in (a, b))
-        assert torch.allclose(ours, others, rtol=1e-6, atol=0) and a.rewards == b.rewards and a.group == b.group
+        ours, others = (
+            torch.as_tensor(t.advantage).expand(len(t.mask))[torch.tensor(t.mask)] for t in (a, b)
+        )
+        assert (
+            torch.allclose(ours, others, rtol=1e-6, atol=0)
+            and a.rewards == b.rewards
+            and a.group == b.group
+        )
         sizes += ours.abs().sum().item()
     assert sizes > 0
 
 
 @pytest.mark.long
-def test_a_signal_led_for_verl_is_that_of_the_trainers_own_pass_where_the_log_probabilities_are_equal(tmp_path, monkeypatch):
+def test_a_signal_led_for_verl_is_that_of_the_trainers_own_pass_where_the_log_probabilities_are_equal(
+    tmp_path, monkeypatch
+):
     from humanlm.training.trainer import MethodTrainer
     from humanlm.sdpo.method import _SelfDistillation
+
     found, known, signal = {}, MethodTrainer._compute_loss, _SelfDistillation.signal
 
     def compared(self, model, inputs):
         known(self, model, inputs)
-        prompts, completions = ([ids[mask.bool()].tolist() for ids, mask in zip(inputs[f"{part}_ids"], inputs[f"{part}_mask"])] for part in ("prompt", "completion"))
-        place = {(tuple(prompt), tuple(written)): i for i, (prompt, written) in enumerate(zip(prompts, completions))}  # TRL shuffles the rows between rollout and pass
-        found["order"] = [place[tuple(t.prompt_ids), tuple(t.completion_ids)] for t in self.trajectories]
-        theirs = [replace(t, id=t.id.partition("/")[2], logps=found["logps"][i, :len(t.mask)].tolist()) for t, i in zip(self.trajectories, found["order"])]
+        prompts, completions = (
+            [
+                ids[mask.bool()].tolist()
+                for ids, mask in zip(inputs[f"{part}_ids"], inputs[f"{part}_mask"])
+            ]
+            for part in ("prompt", "completion")
+        )
+        place = {
+            (tuple(prompt), tuple(written)): i
+            for i, (prompt, written) in enumerate(zip(prompts, completions))
+        }  # TRL shuffles the rows between rollout and pass
+        found["order"] = [
+            place[tuple(t.prompt_ids), tuple(t.completion_ids)] for t in self.trajectories
+        ]
+        theirs = [
+            replace(t, id=t.id.partition("/")[2], logps=found["logps"][i, : len(t.mask)].tolist())
+            for t, i in zip(self.trajectories, found["order"])
+        ]
 
-        async def again(rows, policy): return theirs, self.rewards
-        found["theirs"], found["step"] = inputs["advantages"][found["order"]], run_sync(take_step(self.method._replace(rollout=again), self.batch_rows, self.policy))
+        async def again(rows, policy):
+            return theirs, self.rewards
+
+        found["theirs"], found["step"] = (
+            inputs["advantages"][found["order"]],
+            run_sync(take_step(self.method._replace(rollout=again), self.batch_rows, self.policy)),
+        )
         raise Compared
 
     def noted(self, logps, inputs):
-        if "prompt_ids" in inputs: found["logps"] = logps.clone()  # of the training pass, which has the prompts as tensors
+        if "prompt_ids" in inputs:
+            found["logps"] = logps.clone()  # of the training pass, which has the prompts as tensors
         return signal(self, logps, inputs)
 
     monkeypatch.setattr(_SelfDistillation, "signal", noted)
     monkeypatch.setattr(MethodTrainer, "_compute_loss", compared)
-    recipe, settings = read_settings(["--config", "configs/sdpo-mini.yaml", "--user.tastes", "[casual]", "--sft.lesson_steps", "10", "--rollout.num_prompts", "4", "--trainer.gradient_accumulation_steps", "1",
-                                      "--trainer.shuffle_dataset", "false", "--run.out", str(tmp_path), "--run.report", "false"])
-    with pytest.raises(Compared): fit(settings, recipe)
+    recipe, settings = read_settings(
+        [
+            "--config",
+            "configs/sdpo-mini.yaml",
+            "--user.tastes",
+            "[casual]",
+            "--sft.lesson_steps",
+            "10",
+            "--rollout.num_prompts",
+            "4",
+            "--trainer.gradient_accumulation_steps",
+            "1",
+            "--trainer.shuffle_dataset",
+            "false",
+            "--run.out",
+            str(tmp_path),
+            "--run.report",
+            "false",
+        ]
+    )
+    with pytest.raises(Compared):
+        fit(settings, recipe)
     assert sorted(found["order"]) == [0, 1, 2, 3] and found["theirs"].abs().max() > 0
     assert torch.allclose(found["step"].advantages, found["theirs"], rtol=1e-6, atol=0)
 
 
 def test_advantages_of_tokens_stay_on_their_tokens():
-    def by_token(batch: Batch): return torch.arange(batch.mask.numel(), dtype=torch.float32).reshape(batch.mask.shape)
-    batch, found, _ = run_sync(take_step(Method(single_turn(), by_token, TextReward(lambda texts: [1.0] * len(texts))), ROWS, ScriptedPolicy(words)))
+    def by_token(batch: Batch):
+        return torch.arange(batch.mask.numel(), dtype=torch.float32).reshape(batch.mask.shape)
+
+    batch, found, _ = run_sync(
+        take_step(
+            Method(single_turn(), by_token, TextReward(lambda texts: [1.0] * len(texts))),
+            ROWS,
+            ScriptedPolicy(words),
+        )
+    )
     hidden = [replace(t, mask=[i != 1 for i in range(len(t.mask))]) for t in batch.trajectories]
     for i, result in enumerate(loop_results(hidden, found)):
-        assert result["token_scores"] == [0.0 if t == 1 else float(found[i, t]) for t in range(len(result["response_ids"]))]
+        assert result["token_scores"] == [
+            0.0 if t == 1 else float(found[i, t]) for t in range(len(result["response_ids"]))
+        ]
 
 
 def test_rewards_for_a_critic_stay_where_they_fall_due_and_rows_without_do_not_count():
     from humanlm.classmate.rewards import token_rewards
 
     def due(batch: Batch):
-        shown = batch.mask & (torch.arange(batch.mask.shape[1]) < batch.mask.sum(1, keepdim=True) - 1)
-        found["due"] = token_rewards(batch.rewards[:, 0], torch.where(torch.arange(8) == 5, torch.nan, 0.5), shown, batch.mask)
+        shown = batch.mask & (
+            torch.arange(batch.mask.shape[1]) < batch.mask.sum(1, keepdim=True) - 1
+        )
+        found["due"] = token_rewards(
+            batch.rewards[:, 0],
+            torch.where(torch.arange(8) == 5, torch.nan, 0.5),
+            shown,
+            batch.mask,
+        )
         found["due"][3] = torch.nan
         return found["due"]
 
     found = {}
-    batch, rewards, _ = run_sync(take_step(Method(single_turn(), due, TextReward(lambda texts: [1.0] * len(texts)), critic=True), ROWS, ScriptedPolicy(words)))
+    batch, rewards, _ = run_sync(
+        take_step(
+            Method(single_turn(), due, TextReward(lambda texts: [1.0] * len(texts)), critic=True),
+            ROWS,
+            ScriptedPolicy(words),
+        )
+    )
     results = loop_results(batch.trajectories, rewards)
     for i, result in enumerate(results):
         length = len(result["response_ids"])
         assert result["response_mask"] == ([0] * length if i == 3 else [1] * length)
-        assert result["token_scores"] == ([0.0] * length if i == 3 else found["due"][i, :length].tolist())
-    assert sum(results[0]["token_scores"]) == 1.5 and results[0]["token_scores"][-1] == 1.0 and sum(results[5]["token_scores"]) == 1.0
+        assert result["token_scores"] == (
+            [0.0] * length if i == 3 else found["due"][i, :length].tolist()
+        )
+    assert (
+        sum(results[0]["token_scores"]) == 1.5
+        and results[0]["token_scores"][-1] == 1.0
+        and sum(results[5]["token_scores"]) == 1.0
+    )
 
 
 def test_a_method_that_does_not_say_that_it_reads_is_told_so():
     policy = LoopPolicy(None, None, [0], read_settings(["--run.recipe", "classmate"])[1])
-    with pytest.raises(RolloutError, match="reads=True"): policy.token_logps([[1]], [[2]])
+    with pytest.raises(RolloutError, match="reads=True"):
+        policy.token_logps([[1]], [[2]])
 
 
 def leader(folder, taken, watching, method=Method(None, None)):
     "A stage of 9 steps that goes on behind those taken"
     from humanlm.engines.verl import _Leader
+
     numbers = folder / "verl" / f"stage-{taken:06d}.jsonl"
     numbers.parent.mkdir(exist_ok=True)
     s = read_settings(["--run.recipe", "classmate", "--run.token_budget", "100"])[1]
-    run = SimpleNamespace(folder=folder, settings=s, watch=lambda stage: (MetricsLog(folder / "metrics.jsonl", stage), *watching))
-    found = _Leader(run, method, [], LoopPolicy(torch.nn.Linear(2, 2).bfloat16(), None, [0], s), Job("M", "R", str(folder), "stage", 8, 9), [], numbers)
+    run = SimpleNamespace(
+        folder=folder,
+        settings=s,
+        watch=lambda stage: (MetricsLog(folder / "metrics.jsonl", stage), *watching),
+    )
+    found = _Leader(
+        run,
+        method,
+        [],
+        LoopPolicy(torch.nn.Linear(2, 2).bfloat16(), None, [0], s),
+        Job("M", "R", str(folder), "stage", 8, 9),
+        [],
+        numbers,
+    )
     found.begin(taken)
     return found
 
 
 @pytest.mark.parametrize("checkpoint", [1, 2])
-def test_a_step_whose_line_a_killed_run_had_not_written_is_logged_where_a_checkpoint_has_it(tmp_path, checkpoint):
+def test_a_step_whose_line_a_killed_run_had_not_written_is_logged_where_a_checkpoint_has_it(
+    tmp_path, checkpoint
+):
     first = leader(tmp_path, 0, [])
     first.numbers.write_text('{"step": 2, "data": {"actor/pg_loss": 0.5}}\n')
     append_row(tmp_path / "metrics.jsonl", {"stage": "stage", "step": 1, "tokens/generated": 60})
@@ -195,32 +414,63 @@ def test_a_step_whose_line_a_killed_run_had_not_written_is_logged_where_a_checkp
     leader(tmp_path, checkpoint, [])
     rows = [row for row in read_jsonl(tmp_path / "metrics.jsonl")]
     assert [row["step"] for row in rows] == [1, 2][:checkpoint]
-    if checkpoint == 2: assert rows[1] == {"stage": "stage", "step": 2, "tokens/generated": 50, "loss": 0.5} and not first.unlogged.exists()
+    if checkpoint == 2:
+        assert (
+            rows[1] == {"stage": "stage", "step": 2, "tokens/generated": 50, "loss": 0.5}
+            and not first.unlogged.exists()
+        )
 
 
 def test_a_budget_that_is_spent_leaves_weights_that_are_not_rounded(tmp_path):
     append_row(tmp_path / "metrics.jsonl", {"stage": "stage", "step": 1, "tokens/generated": 200})
     one = leader(tmp_path, 1, [])
-    exact = {"weight": torch.full((2, 2), 1 + 2 ** -20), "bias": torch.zeros(2)}
+    exact = {"weight": torch.full((2, 2), 1 + 2**-20), "bias": torch.zeros(2)}
+
     async def newest():
-        async def weights(): return exact
+        async def weights():
+            return exact
+
         return 1, [weights()]
+
     one.policy.newest = newest
-    assert run_sync(one.step([(n, f"{n}-{i}") for n in range(one.size // one.group, 2 * one.size // one.group) for i in range(one.group)])) is False
-    assert one.policy.model.weight.dtype == torch.float32 and torch.equal(one.policy.model.weight.data, exact["weight"])
+    assert (
+        run_sync(
+            one.step(
+                [
+                    (n, f"{n}-{i}")
+                    for n in range(one.size // one.group, 2 * one.size // one.group)
+                    for i in range(one.group)
+                ]
+            )
+        )
+        is False
+    )
+    assert one.policy.model.weight.dtype == torch.float32 and torch.equal(
+        one.policy.model.weight.data, exact["weight"]
+    )
 
 
-@pytest.mark.parametrize("server, known", [("hf", ["seed", "stop"]), ("vllm", ["seed"]), ("sglang", [])])
+@pytest.mark.parametrize(
+    "server, known", [("hf", ["seed", "stop"]), ("vllm", ["seed"]), ("sglang", [])]
+)
 def test_a_step_that_is_taken_again_asks_with_the_same_seeds(server, known):
     s, asked = read_settings(["--run.recipe", "classmate"])[1], []
 
     async def step():
         policy = LoopPolicy(SimpleNamespace(), TOKENIZER, [0], s, server)
         policy.step = 3
+
         async def tell(orders):
             for loop, order in orders.items():
-                asked[-1].append({name: order.sampling[name] for name in ("seed", "stop") if name in order.sampling})
+                asked[-1].append(
+                    {
+                        name: order.sampling[name]
+                        for name in ("seed", "stop")
+                        if name in order.sampling
+                    }
+                )
                 policy.hear(loop, ("written", [5, 0], None))
+
         policy.tell = tell
         policy.idle.put_nowait("a")
         await policy.generate([row | {"prompt_ids": [1]} for row in ROWS])
@@ -228,8 +478,13 @@ def test_a_step_that_is_taken_again_asks_with_the_same_seeds(server, known):
     for _ in range(2):
         asked.append([])
         run_sync(step())
-    assert asked[0] == asked[1] and all(sorted(how) == known for how in asked[0]) and len(asked[0]) == 8
-    if known: assert len({how["seed"] for how in asked[0]}) == 8
+    assert (
+        asked[0] == asked[1]
+        and all(sorted(how) == known for how in asked[0])
+        and len(asked[0]) == 8
+    )
+    if known:
+        assert len({how["seed"] for how in asked[0]}) == 8
 
 
 def test_a_recipe_may_ask_from_a_thread_while_others_lead():
@@ -238,12 +493,17 @@ def test_a_recipe_may_ask_from_a_thread_while_others_lead():
     async def lead():
         policy = LoopPolicy(SimpleNamespace(), TOKENIZER, [0], s, "hf")
         policy.home = asyncio.get_running_loop()
+
         async def tell(orders):
             assert asyncio.get_running_loop() is policy.home
-            for loop in orders: policy.hear(loop, ("written", [5, 0], None))
+            for loop in orders:
+                policy.hear(loop, ("written", [5, 0], None))
+
         policy.tell = tell
         policy.idle.put_nowait("a")
-        return await asyncio.to_thread(lambda: run_sync(policy.generate([row | {"prompt_ids": [1]} for row in ROWS])))
+        return await asyncio.to_thread(
+            lambda: run_sync(policy.generate([row | {"prompt_ids": [1]} for row in ROWS]))
+        )
 
     assert [one.ids for one in run_sync(lead())] == [[5, 0]] * 8
 
@@ -255,17 +515,24 @@ def test_a_loop_waits_for_its_order_and_a_failed_server_ends_the_step():
         exchange = LoopExchange()
         policy = LoopPolicy(None, None, [0], s)
         policy.tell = exchange.tell
+
         async def loop():
             order = await exchange.ask("x", ("ready", 0))
             return await exchange.ask("x", ("failed", "out of memory")) if order.sampling else order
+
         waiting = asyncio.ensure_future(loop())
+
         async def hear():
             while True:
-                for who, message in await exchange.take(): policy.hear(who, message)
+                for who, message in await exchange.take():
+                    policy.hear(who, message)
+
         hearing = asyncio.ensure_future(hear())
-        try: await policy.generate([ask_row("hello", "a") | {"prompt_ids": [1]}])
+        try:
+            await policy.generate([ask_row("hello", "a") | {"prompt_ids": [1]}])
         finally:
             hearing.cancel()
             waiting.cancel()
 
-    with pytest.raises(EngineError, match="out of memory"): run_sync(talk())
+    with pytest.raises(EngineError, match="out of memory"):
+        run_sync(talk())

@@ -1,7 +1,8 @@
 """Runs of the verl engine on a CPU, through Ray: minutes each, in an environment made of constraints-verl.txt.
 
-    python -m pytest tests/engines/verl_runs.py
+python -m pytest tests/engines/verl_runs.py
 """
+
 import os
 import shutil
 import signal
@@ -23,33 +24,130 @@ from server import serving
 
 pytestmark = pytest.mark.verl
 ROOT = Path(__file__).resolve().parents[2]
-ON_CPU = ["--run.engine", "verl", "--verl.device", "cpu", "--verl.rollout", "hf", "--run.report", "false"]
+ON_CPU = [
+    "--run.engine",
+    "verl",
+    "--verl.device",
+    "cpu",
+    "--verl.rollout",
+    "hf",
+    "--run.report",
+    "false",
+]
 SMALL = ["--rollout.num_prompts", "2", "--rollout.group_size", "4", "--trainer.save_steps", "1"]
-PARSER = ["--config", str(ROOT / "configs/parser-tiny.yaml"), "--parser.stories", "60", "--parser.held_out", "0.1", "--parser.tested", "4", "--parser.results", "results.json", "--sft.muon_lr", "0", "--sft.batch", "8"]
-CLASSMATE = ["--config", str(ROOT / "configs/classmate-mini.yaml"), "--sft.lesson_steps", "40", "--sft.reader_steps", "40", "--tasks.test_n", "4"]
-FOLLOWING = ["--config", str(ROOT / "configs/classmate-mini.yaml"), "--sft.lesson_steps", "40", "--tasks.test_n", "4", "--classmate.models", "[live,lagged]", "--classmate.lag", "1", "--rollout.temperature", "0.8"]
-SDPO = ["--config", str(ROOT / "configs/sdpo-mini.yaml"), "--user.tastes", "[casual]", "--sdpo.teacher", "ema", "--sft.lesson_steps", "40", "--prompts.test_n", "4", "--rollout.num_prompts", "8", "--trainer.save_steps", "1"]
-GYMS = ["--config", str(ROOT / "configs/gyms-mini.yaml"), "--sft.lesson_steps", "60", "--gyms.test_n", "4"]
-HUMANLM = ["--config", str(ROOT / "configs/humanlm-mini.yaml"), "--run.methods", "[humanlm-composed]", "--run.token_budget", "null", "--data.max_test", "2", "--world.users", "24", "--world.topics", "60",
-           "--sft.lesson_steps", "150", "--sft.polite_steps", "0", "--sft.faithful_steps", "0", "--eval.bootstrap", "50"]
+PARSER = [
+    "--config",
+    str(ROOT / "configs/parser-tiny.yaml"),
+    "--parser.stories",
+    "60",
+    "--parser.held_out",
+    "0.1",
+    "--parser.tested",
+    "4",
+    "--parser.results",
+    "results.json",
+    "--sft.muon_lr",
+    "0",
+    "--sft.batch",
+    "8",
+]
+CLASSMATE = [
+    "--config",
+    str(ROOT / "configs/classmate-mini.yaml"),
+    "--sft.lesson_steps",
+    "40",
+    "--sft.reader_steps",
+    "40",
+    "--tasks.test_n",
+    "4",
+]
+FOLLOWING = [
+    "--config",
+    str(ROOT / "configs/classmate-mini.yaml"),
+    "--sft.lesson_steps",
+    "40",
+    "--tasks.test_n",
+    "4",
+    "--classmate.models",
+    "[live,lagged]",
+    "--classmate.lag",
+    "1",
+    "--rollout.temperature",
+    "0.8",
+]
+SDPO = [
+    "--config",
+    str(ROOT / "configs/sdpo-mini.yaml"),
+    "--user.tastes",
+    "[casual]",
+    "--sdpo.teacher",
+    "ema",
+    "--sft.lesson_steps",
+    "40",
+    "--prompts.test_n",
+    "4",
+    "--rollout.num_prompts",
+    "8",
+    "--trainer.save_steps",
+    "1",
+]
+GYMS = [
+    "--config",
+    str(ROOT / "configs/gyms-mini.yaml"),
+    "--sft.lesson_steps",
+    "60",
+    "--gyms.test_n",
+    "4",
+]
+HUMANLM = [
+    "--config",
+    str(ROOT / "configs/humanlm-mini.yaml"),
+    "--run.methods",
+    "[humanlm-composed]",
+    "--run.token_budget",
+    "null",
+    "--data.max_test",
+    "2",
+    "--world.users",
+    "24",
+    "--world.topics",
+    "60",
+    "--sft.lesson_steps",
+    "150",
+    "--sft.polite_steps",
+    "0",
+    "--sft.faithful_steps",
+    "0",
+    "--eval.bootstrap",
+    "50",
+]
 
 
 def started(folder: Path, mark: str, *argv: str) -> subprocess.Popen:
     out = open(folder / "out.txt", "w")
     env = {**os.environ, MARK: mark, "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
-    return subprocess.Popen([sys.executable, "-m", "humanlm.train", *argv, *ON_CPU], cwd=folder, env=env, stdout=out, stderr=subprocess.STDOUT)
+    return subprocess.Popen(
+        [sys.executable, "-m", "humanlm.train", *argv, *ON_CPU],
+        cwd=folder,
+        env=env,
+        stdout=out,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def trained(folder: Path, *argv: str, code: int = 0) -> str:
     mark = uuid4().hex
     running = started(folder, mark, *argv)
-    try: assert running.wait(1800) == code, (folder / "out.txt").read_text()[-3000:]
-    finally: running.kill()  # one that takes too long must not slow down the next
+    try:
+        assert running.wait(1800) == code, (folder / "out.txt").read_text()[-3000:]
+    finally:
+        running.kill()  # one that takes too long must not slow down the next
     assert nobody_left(mark)
     return (folder / "out.txt").read_text()
 
 
-def lines(run: Path, stage: str) -> list[dict]: return [row for row in read_jsonl(run / "metrics.jsonl") if row["stage"] == stage]
+def lines(run: Path, stage: str) -> list[dict]:
+    return [row for row in read_jsonl(run / "metrics.jsonl") if row["stage"] == stage]
 
 
 def moved(run: Path, start: str, end: str) -> float:
@@ -59,25 +157,86 @@ def moved(run: Path, start: str, end: str) -> float:
 
 def same_after(folder: Path, *names: str) -> float:
     "Check that two runs wrote the same texts and moved to the same weights; how far apart these are"
-    texts = [[t.text for t in load_trajectories(folder / "runs" / name / "trajectories" / "classmate" / "step-000000-0.parquet")] for name in names]
-    one, two = (load_model(folder / "runs" / name / "models" / "classmate").model.state_dict() for name in names)
+    texts = [
+        [
+            t.text
+            for t in load_trajectories(
+                folder / "runs" / name / "trajectories" / "classmate" / "step-000000-0.parquet"
+            )
+        ]
+        for name in names
+    ]
+    one, two = (
+        load_model(folder / "runs" / name / "models" / "classmate").model.state_dict()
+        for name in names
+    )
     apart = max((one[name] - two[name]).abs().max().item() for name in one)
-    assert texts[0] == texts[1] and apart < 1e-5 < 1e-4 < moved(folder / "runs" / names[1], "cold-start", "classmate")
+    assert texts[0] == texts[1] and apart < 1e-5 < 1e-4 < moved(
+        folder / "runs" / names[1], "cold-start", "classmate"
+    )
     return apart
 
 
 def test_an_adapter_is_trained_by_one_process_or_two_on_weights_that_stay_as_they_were(tmp_path):
     shutil.copy(ROOT / "nbs" / "howto" / "my_recipe.py", tmp_path)
-    for n in ("1", "2"): trained(tmp_path, "--run.recipe", "my_recipe:Animals", "--model.lora_rank", "8", "--trainer.max_steps", "3", "--trainer.learning_rate", "0.01", "--trainer.save_steps", "1", "--run.name", n, "--verl.gpus", n, "--verl.tensor_parallel", n)
+    for n in ("1", "2"):
+        trained(
+            tmp_path,
+            "--run.recipe",
+            "my_recipe:Animals",
+            "--model.lora_rank",
+            "8",
+            "--trainer.max_steps",
+            "3",
+            "--trainer.learning_rate",
+            "0.01",
+            "--trainer.save_steps",
+            "1",
+            "--run.name",
+            n,
+            "--verl.gpus",
+            n,
+            "--verl.tensor_parallel",
+            n,
+        )
     runs = [tmp_path / "runs" / n for n in ("1", "2")]
-    (one, two), base = ([load_model(run / "models" / "animals").model for run in runs]), load_model(runs[0] / "models" / "base").model.state_dict()
-    found, adapter, other = lines(runs[0], "animals"), *({name: w for name, w in model.state_dict().items() if "lora_" in name} for model in (one, two))
+    (one, two), base = (
+        ([load_model(run / "models" / "animals").model for run in runs]),
+        load_model(runs[0] / "models" / "base").model.state_dict(),
+    )
+    found, adapter, other = (
+        lines(runs[0], "animals"),
+        *(
+            {name: w for name, w in model.state_dict().items() if "lora_" in name}
+            for model in (one, two)
+        ),
+    )
     apart = max((adapter[name] - other[name]).abs().max().item() for name in adapter)
-    sizes = {file.name: file.stat().st_size for file in (runs[1] / "checkpoints" / "animals" / "global_step_3" / "actor").glob("*.pt")}
-    print(to_json(found), apart, max(w.abs().max().item() for name, w in adapter.items() if "lora_B" in name), sizes)
-    assert [row["step"] for row in found] == [1, 2, 3] and all(row["verl/probs_correlation"] > 0.99999 and row["verl/probs_difference"] < 1e-5 and row["grad_norm"] > 0 for row in found)
-    assert apart < 1e-4 < 1e-3 < max(w.abs().max().item() for name, w in adapter.items() if "lora_B" in name)
-    below = {name.replace(".base_layer", ""): w for name, w in one.get_base_model().state_dict().items()}
+    sizes = {
+        file.name: file.stat().st_size
+        for file in (runs[1] / "checkpoints" / "animals" / "global_step_3" / "actor").glob("*.pt")
+    }
+    print(
+        to_json(found),
+        apart,
+        max(w.abs().max().item() for name, w in adapter.items() if "lora_B" in name),
+        sizes,
+    )
+    assert [row["step"] for row in found] == [1, 2, 3] and all(
+        row["verl/probs_correlation"] > 0.99999
+        and row["verl/probs_difference"] < 1e-5
+        and row["grad_norm"] > 0
+        for row in found
+    )
+    assert (
+        apart
+        < 1e-4
+        < 1e-3
+        < max(w.abs().max().item() for name, w in adapter.items() if "lora_B" in name)
+    )
+    below = {
+        name.replace(".base_layer", ""): w for name, w in one.get_base_model().state_dict().items()
+    }
     assert all(torch.equal(w, below[name]) for name, w in base.items())
 
 
@@ -95,34 +254,81 @@ class Judged(Animals):
 
 @pytest.mark.parametrize("optim", ["adamw_torch", "adamw_bnb_8bit"])
 def test_weights_are_measured_on_the_way_and_the_best_become_the_model(optim, tmp_path):
-    if optim.endswith("8bit"): pytest.importorskip("bitsandbytes")
+    if optim.endswith("8bit"):
+        pytest.importorskip("bitsandbytes")
     shutil.copy(ROOT / "nbs" / "howto" / "my_recipe.py", tmp_path)
     (tmp_path / "judged.py").write_text(JUDGED)
-    trained(tmp_path, "--run.recipe", "judged:Judged", "--run.name", "best", "--run.validate", "1", "--trainer.max_steps", "3", "--trainer.save_total_limit", "1", "--trainer.optim", optim)
+    trained(
+        tmp_path,
+        "--run.recipe",
+        "judged:Judged",
+        "--run.name",
+        "best",
+        "--run.validate",
+        "1",
+        "--trainer.max_steps",
+        "3",
+        "--trainer.save_total_limit",
+        "1",
+        "--trainer.optim",
+        optim,
+    )
     run = tmp_path / "runs" / "best"
     found, said = lines(run, "animals"), read_jsonl(run / "said.jsonl")
     print(to_json(found), said)
-    assert {row["step"]: row["eval_validation"] for row in found if "eval_validation" in row} == {1: 0.1, 2: 0.9, 3: 0.5} and [row["step"] for row in said] == [1, 2, 3]
-    assert [row["step"] for row in found if "reward" in row] == [1, 2, 3] and all(len(row["said"]) == 4 and any(row["said"]) for row in said)
-    best, last = (load_model(run / "checkpoints" / "animals" / place).model.state_dict() for place in ("best/huggingface", "global_step_3/actor/huggingface"))
+    assert {row["step"]: row["eval_validation"] for row in found if "eval_validation" in row} == {
+        1: 0.1,
+        2: 0.9,
+        3: 0.5,
+    } and [row["step"] for row in said] == [1, 2, 3]
+    assert [row["step"] for row in found if "reward" in row] == [1, 2, 3] and all(
+        len(row["said"]) == 4 and any(row["said"]) for row in said
+    )
+    best, last = (
+        load_model(run / "checkpoints" / "animals" / place).model.state_dict()
+        for place in ("best/huggingface", "global_step_3/actor/huggingface")
+    )
     model = load_model(run / "models" / "animals").model.state_dict()
-    assert not (run / "checkpoints" / "animals" / "global_step_2" / "actor" / "huggingface").exists() and all(torch.equal(w, best[name]) for name, w in model.items()) and any(not torch.equal(w, last[name]) for name, w in model.items())
+    assert (
+        not (run / "checkpoints" / "animals" / "global_step_2" / "actor" / "huggingface").exists()
+        and all(torch.equal(w, best[name]) for name, w in model.items())
+        and any(not torch.equal(w, last[name]) for name, w in model.items())
+    )
     assert 0 < moved(run, "base", "animals") < 0.1
 
 
-@pytest.mark.parametrize("argv, stage, groups, steps", [
-    (CLASSMATE + SMALL, "classmate", [4, 4], 2), (FOLLOWING + SMALL, "classmate", [4, 4], 4), (HUMANLM + SMALL + ["--rollout.reply_share", "0.5"], "humanlm-composed", [4, 4], 4), (SDPO, "online", [1] * 8, 2),
-    (GYMS + SMALL, "gyms", [4, 4], 2)], ids=["classmate", "following", "humanlm", "sdpo", "gyms"])
+@pytest.mark.parametrize(
+    "argv, stage, groups, steps",
+    [
+        (CLASSMATE + SMALL, "classmate", [4, 4], 2),
+        (FOLLOWING + SMALL, "classmate", [4, 4], 4),
+        (HUMANLM + SMALL + ["--rollout.reply_share", "0.5"], "humanlm-composed", [4, 4], 4),
+        (SDPO, "online", [1] * 8, 2),
+        (GYMS + SMALL, "gyms", [4, 4], 2),
+    ],
+    ids=["classmate", "following", "humanlm", "sdpo", "gyms"],
+)
 def test_a_few_steps_train_and_leave_nobody_behind(argv, stage, groups, steps, tmp_path):
     trained(tmp_path, *argv, "--run.name", "few", "--trainer.max_steps", str(steps))
     run = tmp_path / "runs" / "few"
     found = lines(run, stage)
     print(to_json(found), moved(run, "cold-start", stage))
-    assert [row["step"] for row in found] == [*range(1, steps + 1)] and all(row["verl/probs_correlation"] > 0.99999 and row["verl/probs_difference"] < 1e-5 for row in found)
-    assert sum(row["grad_norm"] > 0 for row in found) >= 2 and 0 < moved(run, "cold-start", stage) < 0.1 and (run / "results.json").exists()
-    if stage == "humanlm-composed": assert any("reward/response" in row and row["grad_norm"] > 0 for row in found)
+    assert [row["step"] for row in found] == [*range(1, steps + 1)] and all(
+        row["verl/probs_correlation"] > 0.99999 and row["verl/probs_difference"] < 1e-5
+        for row in found
+    )
+    assert (
+        sum(row["grad_norm"] > 0 for row in found) >= 2
+        and 0 < moved(run, "cold-start", stage) < 0.1
+        and (run / "results.json").exists()
+    )
+    if stage == "humanlm-composed":
+        assert any("reward/response" in row and row["grad_norm"] > 0 for row in found)
     for step in range(steps):
-        done = [t.group for t in load_trajectories(run / "trajectories" / stage / f"step-{step:06d}-0.parquet")]
+        done = [
+            t.group
+            for t in load_trajectories(run / "trajectories" / stage / f"step-{step:06d}-0.parquet")
+        ]
         assert done == [number for number, size in enumerate(groups) for _ in range(size)]
 
 
@@ -131,36 +337,69 @@ MODES = ["response-only", "humanlm", "joint", "separate-rewards", "prefix-chaini
 
 def test_every_mode_of_humanlm_takes_steps_with_levels_mixed_in_each(tmp_path):
     "One level a step, and states before replies: humanlm-composed above. So small a cold start earns little by the judge, so a reward of one's own pays beside it"
-    (tmp_path / "variety.py").write_text("def variety(trajectories): return [len(set(t.text)) / 40 for t in trajectories]\n")
-    argv = [*HUMANLM, *SMALL, "--run.methods", f"[{','.join(MODES)}]", "--rollout.mixed_levels", "true", "--reward.extra", "variety:variety", "--reward.extra_weight", "0.5"]
+    (tmp_path / "variety.py").write_text(
+        "def variety(trajectories): return [len(set(t.text)) / 40 for t in trajectories]\n"
+    )
+    argv = [
+        *HUMANLM,
+        *SMALL,
+        "--run.methods",
+        f"[{','.join(MODES)}]",
+        "--rollout.mixed_levels",
+        "true",
+        "--reward.extra",
+        "variety:variety",
+        "--reward.extra_weight",
+        "0.5",
+    ]
     trained(tmp_path, *argv, "--run.name", "modes", "--trainer.max_steps", "2")
     run, levels, went = tmp_path / "runs" / "modes", {}, {}
     for stage in MODES:
         found = lines(run, stage)
-        done = [load_trajectories(run / "trajectories" / stage / f"step-{step:06d}-0.parquet") for step in range(2)]
-        levels[stage], went[stage] = [sorted({t.level for t in step}) for step in done], moved(run, "cold-start", stage)
+        done = [
+            load_trajectories(run / "trajectories" / stage / f"step-{step:06d}-0.parquet")
+            for step in range(2)
+        ]
+        levels[stage], went[stage] = (
+            [sorted({t.level for t in step}) for step in done],
+            moved(run, "cold-start", stage),
+        )
         print(stage, levels[stage], to_json(found), went[stage])
-        assert [row["step"] for row in found] == [1, 2] and all(row["verl/probs_correlation"] > 0.99999 and row["verl/probs_difference"] < 1e-5 for row in found)
+        assert [row["step"] for row in found] == [1, 2] and all(
+            row["verl/probs_correlation"] > 0.99999 and row["verl/probs_difference"] < 1e-5
+            for row in found
+        )
         assert [[t.group for t in step] for step in done] == [[0] * 4 + [1] * 4] * 2
         assert any(row["grad_norm"] > 0 for row in found) and 0 < went[stage] < 0.1
-    assert any(len(step) > 1 for step in levels["humanlm"]) and levels["response-only"] == [["response"]] * 2
+    assert (
+        any(len(step) > 1 for step in levels["humanlm"])
+        and levels["response-only"] == [["response"]] * 2
+    )
 
 
 def test_a_parser_learns_from_context_files(tmp_path):
     trained(tmp_path, *PARSER, "--run.name", "parser")
-    found = [row for row in read_jsonl(tmp_path / "runs" / "parser" / "metrics.jsonl") if "loss" in row]
+    found = [
+        row for row in read_jsonl(tmp_path / "runs" / "parser" / "metrics.jsonl") if "loss" in row
+    ]
     print(to_json(found[:2]), to_json(found[-1]))
     assert found[-1]["loss"] < 0.9 * found[0]["loss"] and "tokens/generated" not in found[0]
     assert found[-1]["learning_rate"] < 0.5 * max(row["learning_rate"] for row in found)
 
 
-def workers(mark: str) -> list[int]: return [int(place.name) for place in Path("/proc").glob("[0-9]*") if b"WorkerDict" in _command(place) and f"{MARK}={mark}".encode() in _environment(place)]
+def workers(mark: str) -> list[int]:
+    return [
+        int(place.name)
+        for place in Path("/proc").glob("[0-9]*")
+        if b"WorkerDict" in _command(place) and f"{MARK}={mark}".encode() in _environment(place)
+    ]
 
 
 def after_its_first_checkpoint(running: subprocess.Popen, stage: Path) -> None:
     "Wait until a run has written a whole checkpoint of a stage"
     end, first = time.monotonic() + 600, stage / "latest_checkpointed_iteration.txt"
-    while not first.exists() and time.monotonic() < end and running.poll() is None: time.sleep(0.2)
+    while not first.exists() and time.monotonic() < end and running.poll() is None:
+        time.sleep(0.2)
     assert first.exists()
 
 
@@ -170,38 +409,64 @@ def trains_on_the_same_rows_as_a_whole_run(folder: Path, run: str, *argv: str) -
     whole.mkdir()
     trained(whole, *argv)
     for step in range(3):
-        rows = [[t.row_id for t in load_trajectories(place / "runs" / run / "trajectories" / "classmate" / f"step-{step:06d}-0.parquet")] for place in (folder, whole)]
+        rows = [
+            [
+                t.row_id
+                for t in load_trajectories(
+                    place
+                    / "runs"
+                    / run
+                    / "trajectories"
+                    / "classmate"
+                    / f"step-{step:06d}-0.parquet"
+                )
+            ]
+            for place in (folder, whole)
+        ]
         assert rows[0] == rows[1]
     assert [row["step"] for row in lines(folder / "runs" / run, "classmate")][-1] == 3
 
 
-def test_a_process_that_is_killed_in_training_ends_the_run_with_a_sentence_and_it_goes_on_with_the_rows_that_were_next(tmp_path):
+def test_a_process_that_is_killed_in_training_ends_the_run_with_a_sentence_and_it_goes_on_with_the_rows_that_were_next(
+    tmp_path,
+):
     argv, mark = [*CLASSMATE, *SMALL, "--run.name", "hurt", "--trainer.max_steps", "3"], uuid4().hex
     running = started(tmp_path, mark, *argv)
     after_its_first_checkpoint(running, tmp_path / "runs/hurt/checkpoints/classmate")
     victims = workers(mark)
     assert victims
-    for pid in victims: os.kill(pid, signal.SIGKILL)
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
     assert running.wait(180) == 2 and nobody_left(mark)
     said = (tmp_path / "out.txt").read_text()
     print(said[-600:])
-    assert "verl ended with an error: one of its processes was killed" in said and "Traceback" not in said
+    assert (
+        "verl ended with an error: one of its processes was killed" in said
+        and "Traceback" not in said
+    )
     trained(tmp_path, *argv, "--resume")
     trains_on_the_same_rows_as_a_whole_run(tmp_path, "hurt", *argv)
 
 
 def _command(place):
-    try: return (place / "cmdline").read_bytes()
-    except OSError: return b""
+    try:
+        return (place / "cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def _environment(place):
-    try: return (place / "environ").read_bytes()
-    except OSError: return b""
+    try:
+        return (place / "environ").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_a_killed_run_leaves_nobody_and_goes_on_with_the_rows_that_were_next(tmp_path):
-    argv, mark = [*CLASSMATE, *SMALL, "--run.name", "killed", "--trainer.max_steps", "3"], uuid4().hex
+    argv, mark = (
+        [*CLASSMATE, *SMALL, "--run.name", "killed", "--trainer.max_steps", "3"],
+        uuid4().hex,
+    )
     running = started(tmp_path, mark, *argv)
     after_its_first_checkpoint(running, tmp_path / "runs/killed/checkpoints/classmate")
     running.send_signal(signal.SIGKILL)
@@ -214,73 +479,165 @@ def test_a_killed_run_leaves_nobody_and_goes_on_with_the_rows_that_were_next(tmp
 @pytest.mark.parametrize("whom", ["run", "worker"])
 def test_after_a_kill_no_judged_reply_is_asked_again(whom, tmp_path):
     with serving() as server:
-        argv = [*HUMANLM, *SMALL, "--run.name", "paid", "--trainer.max_steps", "3", "--judge.model", "vllm/mine", "--judge.base_url", server.url, "--judge.concurrency", "4", "--judge.cache", "replies", "--rollout.reply_share", "0"]  # states alone: every verdict on them can be read
+        argv = [
+            *HUMANLM,
+            *SMALL,
+            "--run.name",
+            "paid",
+            "--trainer.max_steps",
+            "3",
+            "--judge.model",
+            "vllm/mine",
+            "--judge.base_url",
+            server.url,
+            "--judge.concurrency",
+            "4",
+            "--judge.cache",
+            "replies",
+            "--rollout.reply_share",
+            "0",
+        ]  # states alone: every verdict on them can be read
         mark, run = uuid4().hex, tmp_path / "runs" / "paid"
         running = started(tmp_path, mark, *argv)
         after_its_first_checkpoint(running, run / "checkpoints/humanlm-composed")
         before, end = server.stats()["requests"], time.monotonic() + 600
-        while server.stats()["requests"] < before + 1 and time.monotonic() < end and running.poll() is None: time.sleep(0.01)
+        while (
+            server.stats()["requests"] < before + 1
+            and time.monotonic() < end
+            and running.poll() is None
+        ):
+            time.sleep(0.01)
         time.sleep(0.3)  # until its answer lies in the cache
-        if whom == "run": running.send_signal(signal.SIGKILL)
+        if whom == "run":
+            running.send_signal(signal.SIGKILL)
         else:
-            for pid in workers(mark): os.kill(pid, signal.SIGKILL)
+            for pid in workers(mark):
+                os.kill(pid, signal.SIGKILL)
         assert running.wait(180) == (-signal.SIGKILL if whom == "run" else 2)
         killed = server.stats()
         assert nobody_left(mark)
         trained(tmp_path, *argv, "--resume")
         found = server.stats()
     print(whom, dict(killed), dict(found), lines(run, "humanlm-composed"))
-    assert before < killed["requests"] <= found["requests"] == found["distinct"], "with a cache what was answered is never asked again"
+    assert before < killed["requests"] <= found["requests"] == found["distinct"], (
+        "with a cache what was answered is never asked again"
+    )
     assert not any(row["judge/no_score"] for row in lines(run, "humanlm-composed"))
     assert [row["step"] for row in lines(run, "humanlm-composed")][-1] == 3
 
 
 def test_a_ctrl_c_ends_everything(tmp_path):
     mark = uuid4().hex
-    running = started(tmp_path, mark, *CLASSMATE, *SMALL, "--run.name", "stopped", "--trainer.max_steps", "3")
+    running = started(
+        tmp_path, mark, *CLASSMATE, *SMALL, "--run.name", "stopped", "--trainer.max_steps", "3"
+    )
     end = time.monotonic() + 600
-    while not any("raylet" in command for command in left(mark)) and time.monotonic() < end and running.poll() is None: time.sleep(0.2)
+    while (
+        not any("raylet" in command for command in left(mark))
+        and time.monotonic() < end
+        and running.poll() is None
+    ):
+        time.sleep(0.2)
     time.sleep(5)
     running.send_signal(signal.SIGINT)
     assert running.wait(120) == 130 and nobody_left(mark)
 
 
 def test_two_processes_train_what_one_trains(tmp_path):
-    for processes in ("1", "2"): trained(tmp_path, *CLASSMATE, *SMALL, "--run.name", processes, "--trainer.max_steps", "2", "--verl.gpus", processes, "--verl.tensor_parallel", processes)
+    for processes in ("1", "2"):
+        trained(
+            tmp_path,
+            *CLASSMATE,
+            *SMALL,
+            "--run.name",
+            processes,
+            "--trainer.max_steps",
+            "2",
+            "--verl.gpus",
+            processes,
+            "--verl.tensor_parallel",
+            processes,
+        )
     print(same_after(tmp_path, "1", "2"))
 
 
 def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path):
     mark = uuid4().hex
-    running, run = started(tmp_path, mark, *CLASSMATE, *SMALL, "--run.name", "ended", "--trainer.max_steps", "30"), tmp_path / "runs" / "ended"
-    first, end = run / "checkpoints" / "classmate" / "latest_checkpointed_iteration.txt", time.monotonic() + 600
-    while not first.exists() and time.monotonic() < end and running.poll() is None: time.sleep(0.2)
+    running, run = (
+        started(
+            tmp_path, mark, *CLASSMATE, *SMALL, "--run.name", "ended", "--trainer.max_steps", "30"
+        ),
+        tmp_path / "runs" / "ended",
+    )
+    first, end = (
+        run / "checkpoints" / "classmate" / "latest_checkpointed_iteration.txt",
+        time.monotonic() + 600,
+    )
+    while not first.exists() and time.monotonic() < end and running.poll() is None:
+        time.sleep(0.2)
     running.send_signal(signal.SIGTERM)
     assert running.wait(120) == 130 and nobody_left(mark)
 
 
 def test_a_token_budget_ends_a_stage_with_the_weights_of_its_last_step(tmp_path):
-    said = trained(tmp_path, *CLASSMATE, *SMALL, "--run.name", "short", "--trainer.max_steps", "30", "--run.token_budget", "150")
+    said = trained(
+        tmp_path,
+        *CLASSMATE,
+        *SMALL,
+        "--run.name",
+        "short",
+        "--trainer.max_steps",
+        "30",
+        "--run.token_budget",
+        "150",
+    )
     found = lines(tmp_path / "runs" / "short", "classmate")
     tokens = [row["tokens/generated"] + row.get("tokens/others", 0) for row in found]
     print(tokens, said[-200:])
-    assert sum(tokens[:-1]) < 150 <= sum(tokens) and 0 < moved(tmp_path / "runs" / "short", "cold-start", "classmate") < 0.1
+    assert (
+        sum(tokens[:-1]) < 150 <= sum(tokens)
+        and 0 < moved(tmp_path / "runs" / "short", "cold-start", "classmate") < 0.1
+    )
 
 
 def test_a_judge_that_fails_ends_the_run_with_one_sentence(tmp_path):
-    (tmp_path / "failing.py").write_text("from my_recipe import Animals\nfrom humanlm.core.basics import DataError\nfrom humanlm.methods.functions import TextReward\nimport my_recipe\n"
-                                         "def score(texts): raise DataError('the judge is ill')\nmy_recipe.animals = score\nclass Failing(Animals): pass\n")
+    (tmp_path / "failing.py").write_text(
+        "from my_recipe import Animals\nfrom humanlm.core.basics import DataError\nfrom humanlm.methods.functions import TextReward\nimport my_recipe\n"
+        "def score(texts): raise DataError('the judge is ill')\nmy_recipe.animals = score\nclass Failing(Animals): pass\n"
+    )
     shutil.copy(ROOT / "nbs" / "howto" / "my_recipe.py", tmp_path)
-    said = trained(tmp_path, "--run.recipe", "failing:Failing", *SMALL, "--trainer.max_steps", "2", "--run.name", "ill", code=2)
+    said = trained(
+        tmp_path,
+        "--run.recipe",
+        "failing:Failing",
+        *SMALL,
+        "--trainer.max_steps",
+        "2",
+        "--run.name",
+        "ill",
+        code=2,
+    )
     assert "the judge is ill" in said and "Traceback" not in said
 
 
 def test_a_recipe_of_ones_own_learns(tmp_path):
     "The toy of sixteen steps: a score of 1 for naming an animal"
-    (tmp_path / "toy.py").write_text("import my_recipe\nfrom my_recipe import Animals\ncounted = my_recipe.animals\n"
-                                     "def named(texts): return [min(1.0, n) for n in counted(texts)]\nmy_recipe.animals = named\nclass Toy(Animals): pass\n")
+    (tmp_path / "toy.py").write_text(
+        "import my_recipe\nfrom my_recipe import Animals\ncounted = my_recipe.animals\n"
+        "def named(texts): return [min(1.0, n) for n in counted(texts)]\nmy_recipe.animals = named\nclass Toy(Animals): pass\n"
+    )
     shutil.copy(ROOT / "nbs" / "howto" / "my_recipe.py", tmp_path)
-    trained(tmp_path, "--run.recipe", "toy:Toy", "--run.name", "zoo", "--trainer.max_steps", "16", "--trainer.save_strategy", "no")
+    trained(
+        tmp_path,
+        "--run.recipe",
+        "toy:Toy",
+        "--run.name",
+        "zoo",
+        "--trainer.max_steps",
+        "16",
+        "--trainer.save_strategy",
+        "no",
+    )
     rewards = [row["reward"] for row in lines(tmp_path / "runs" / "zoo", "animals")]
     print(rewards)
     assert rewards[0] < 0.5 and sum(rewards[-3:]) / 3 > 0.9
@@ -290,15 +647,35 @@ def test_a_recipe_of_ones_own_learns(tmp_path):
 def cluster(request):
     "Two nodes of Ray on this machine: one leads, and the other has the logical GPU, or each has one"
     from ray.cluster_utils import Cluster
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # or token, with RAY_AUTH_TOKEN, as the lines of `humanlm launch` have it
-    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 8, "num_gpus": getattr(request, "param", 0), "object_store_memory": 200 << 20})
+
+    os.environ.setdefault(
+        "RAY_AUTH_MODE", "disabled"
+    )  # or token, with RAY_AUTH_TOKEN, as the lines of `humanlm launch` have it
+    found = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 8,
+            "num_gpus": getattr(request, "param", 0),
+            "object_store_memory": 200 << 20,
+        },
+    )
     found.add_node(num_cpus=16, num_gpus=1, object_store_memory=200 << 20)
     yield found
     found.shutdown()
 
 
 def test_a_run_joins_a_cluster_of_two_nodes_and_leaves_it_running(cluster, tmp_path):
-    trained(tmp_path, *CLASSMATE, *SMALL, "--run.name", "two", "--trainer.max_steps", "2", "--verl.address", cluster.address)
+    trained(
+        tmp_path,
+        *CLASSMATE,
+        *SMALL,
+        "--run.name",
+        "two",
+        "--trainer.max_steps",
+        "2",
+        "--verl.address",
+        cluster.address,
+    )
     found = lines(tmp_path / "runs" / "two", "classmate")
     print(to_json(found))
     assert [row["step"] for row in found] == [1, 2] and len(cluster.list_all_nodes()) == 2
@@ -306,7 +683,22 @@ def test_a_run_joins_a_cluster_of_two_nodes_and_leaves_it_running(cluster, tmp_p
 
 @pytest.mark.parametrize("cluster", [1], indirect=True)
 def test_two_nodes_train_what_one_process_trains(cluster, tmp_path):
-    for nodes in ("1", "2"): trained(tmp_path, *CLASSMATE, *SMALL, "--run.name", nodes, "--trainer.max_steps", "2", "--verl.address", cluster.address, "--verl.nodes", nodes, "--verl.tensor_parallel", nodes)
+    for nodes in ("1", "2"):
+        trained(
+            tmp_path,
+            *CLASSMATE,
+            *SMALL,
+            "--run.name",
+            nodes,
+            "--trainer.max_steps",
+            "2",
+            "--verl.address",
+            cluster.address,
+            "--verl.nodes",
+            nodes,
+            "--verl.tensor_parallel",
+            nodes,
+        )
     apart = same_after(tmp_path, "1", "2")
     print(apart, to_json(lines(tmp_path / "runs" / "2", "classmate")))
     assert len(cluster.list_all_nodes()) == 2
@@ -314,43 +706,147 @@ def test_two_nodes_train_what_one_process_trains(cluster, tmp_path):
 
 def test_a_cluster_that_vanishes_ends_the_run_with_a_sentence(cluster, tmp_path):
     mark, address = uuid4().hex, cluster.address
-    running = started(tmp_path, mark, *CLASSMATE, *SMALL, "--run.name", "gone", "--trainer.max_steps", "50", "--verl.address", address)
-    first = tmp_path / "runs" / "gone" / "checkpoints" / "classmate" / "latest_checkpointed_iteration.txt"
+    running = started(
+        tmp_path,
+        mark,
+        *CLASSMATE,
+        *SMALL,
+        "--run.name",
+        "gone",
+        "--trainer.max_steps",
+        "50",
+        "--verl.address",
+        address,
+    )
+    first = (
+        tmp_path
+        / "runs"
+        / "gone"
+        / "checkpoints"
+        / "classmate"
+        / "latest_checkpointed_iteration.txt"
+    )
     end = time.monotonic() + 600
-    while not first.exists() and time.monotonic() < end and running.poll() is None: time.sleep(0.2)
+    while not first.exists() and time.monotonic() < end and running.poll() is None:
+        time.sleep(0.2)
     start = time.monotonic()
     cluster.shutdown()
     code = running.wait(300)
     said = (tmp_path / "out.txt").read_text()
     print(f"{time.monotonic() - start:.0f} s", said[-700:])
-    assert code == 2 and "Traceback" not in said and f"the cluster of Ray at {address} is gone. Start it again" in said and nobody_left(mark)
+    assert (
+        code == 2
+        and "Traceback" not in said
+        and f"the cluster of Ray at {address} is gone. Start it again" in said
+        and nobody_left(mark)
+    )
 
 
-LESSONS = ["--config", str(ROOT / "configs/classmate-mini.yaml"), "--tasks.test_n", "4", "--run.methods", "[classmate]", *SMALL, "--sft.muon_lr", "0", "--sft.lesson_steps", "6", "--sft.reader_steps", "6", "--sft.batch", "10", "--trainer.max_steps", "1"]
+LESSONS = [
+    "--config",
+    str(ROOT / "configs/classmate-mini.yaml"),
+    "--tasks.test_n",
+    "4",
+    "--run.methods",
+    "[classmate]",
+    *SMALL,
+    "--sft.muon_lr",
+    "0",
+    "--sft.lesson_steps",
+    "6",
+    "--sft.reader_steps",
+    "6",
+    "--sft.batch",
+    "10",
+    "--trainer.max_steps",
+    "1",
+]
 
 
-REPLIES = [*HUMANLM, "--run.methods", "[sft]", "--sft.muon_lr", "0", "--sft.lesson_steps", "4", "--sft.reply_steps", "4", "--sft.batch", "10"]
+REPLIES = [
+    *HUMANLM,
+    "--run.methods",
+    "[sft]",
+    "--sft.muon_lr",
+    "0",
+    "--sft.lesson_steps",
+    "4",
+    "--sft.reply_steps",
+    "4",
+    "--sft.batch",
+    "10",
+]
 
 
-@pytest.mark.parametrize("argv, stage", [(LESSONS, "cold-start"), (REPLIES, "sft")], ids=["classmate", "humanlm"])
+@pytest.mark.parametrize(
+    "argv, stage", [(LESSONS, "cold-start"), (REPLIES, "sft")], ids=["classmate", "humanlm"]
+)
 def test_supervised_stages_leave_the_weights_that_the_other_engine_leaves(argv, stage, tmp_path):
     trained(tmp_path, *argv, "--run.name", "verl", "--verl.lessons", "verl")
     trained(tmp_path, *argv, "--run.name", "trl", "--verl.lessons", "trl")
-    own, other = (load_model(tmp_path / "runs" / name / "models" / stage).model.state_dict() for name in ("verl", "trl"))
-    apart, went = (max((a[name] - b[name]).abs().max().item() for name in a) for a, b in ((own, other), (own, load_model(tmp_path / "runs" / "trl" / "models" / "base").model.state_dict())))
-    losses = [[row["loss"] for row in lines(tmp_path / "runs" / name, stage) if "loss" in row] for name in ("verl", "trl")]
+    own, other = (
+        load_model(tmp_path / "runs" / name / "models" / stage).model.state_dict()
+        for name in ("verl", "trl")
+    )
+    apart, went = (
+        max((a[name] - b[name]).abs().max().item() for name in a)
+        for a, b in (
+            (own, other),
+            (own, load_model(tmp_path / "runs" / "trl" / "models" / "base").model.state_dict()),
+        )
+    )
+    losses = [
+        [row["loss"] for row in lines(tmp_path / "runs" / name, stage) if "loss" in row]
+        for name in ("verl", "trl")
+    ]
     print(apart, went, losses)
     assert apart < 1e-4 < 1e-2 < went
     assert all(abs(a - b) < 1e-4 * b for a, b in zip(*losses, strict=True))
 
 
 def test_a_critic_makes_advantages_of_rewards_where_they_fall_due(tmp_path):
-    trained(tmp_path, *CLASSMATE, *SMALL, "--run.name", "gae", "--trainer.max_steps", "2", "--classmate.estimator", "gae")
+    trained(
+        tmp_path,
+        *CLASSMATE,
+        *SMALL,
+        "--run.name",
+        "gae",
+        "--trainer.max_steps",
+        "2",
+        "--classmate.estimator",
+        "gae",
+    )
     run = tmp_path / "runs" / "gae"
-    measured = [row["data"] for file in sorted((run / "verl").glob("classmate-*.jsonl")) for row in read_jsonl(file)]
-    print([{name: value for name, value in row.items() if name.startswith("critic/") and "/mean" in name or name in ("critic/vf_loss", "critic/lr")} for row in measured])
-    assert [row["step"] for row in lines(run, "classmate")] == [1, 2] and 0 < moved(run, "cold-start", "classmate") < 0.1
-    assert all(abs(row["critic/advantages/mean"]) < 1e-3 and row["critic/vf_loss"] > 0 for row in measured)
+    measured = [
+        row["data"]
+        for file in sorted((run / "verl").glob("classmate-*.jsonl"))
+        for row in read_jsonl(file)
+    ]
+    print(
+        [
+            {
+                name: value
+                for name, value in row.items()
+                if name.startswith("critic/")
+                and "/mean" in name
+                or name in ("critic/vf_loss", "critic/lr")
+            }
+            for row in measured
+        ]
+    )
+    assert [row["step"] for row in lines(run, "classmate")] == [1, 2] and 0 < moved(
+        run, "cold-start", "classmate"
+    ) < 0.1
+    assert all(
+        abs(row["critic/advantages/mean"]) < 1e-3 and row["critic/vf_loss"] > 0 for row in measured
+    )
     for step, row in enumerate(measured):
-        earned = [sum(t.rewards.values()) for t in load_trajectories(run / "trajectories" / "classmate" / f"step-{step:06d}-0.parquet")]
-        assert sum(earned) > 0 and row["critic/score/mean"] == pytest.approx(sum(earned) / len(earned), rel=1e-6)
+        earned = [
+            sum(t.rewards.values())
+            for t in load_trajectories(
+                run / "trajectories" / "classmate" / f"step-{step:06d}-0.parquet"
+            )
+        ]
+        assert sum(earned) > 0 and row["critic/score/mean"] == pytest.approx(
+            sum(earned) / len(earned), rel=1e-6
+        )

@@ -1,4 +1,5 @@
 """Template, function, search, household: what they pay and refuse, what does not pay, published rows, ALFWorld where it is installed."""
+
 import asyncio
 import contextlib
 import copy
@@ -18,16 +19,40 @@ import pytest
 from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync
 from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.protocol import ToolCall, find_gym, play_through
-from humanlm.environments.household import _AlfworldTask, _HouseholdTask, _household_tasks, _read_command, _alfworld_tasks, household
-from humanlm.environments.search import _SerperSearch, _SearchConfig, _SearchTask, _WebPage, _find_pages, _same_answer, _search_tasks, search
+from humanlm.environments.household import (
+    _AlfworldTask,
+    _HouseholdTask,
+    _household_tasks,
+    _read_command,
+    _alfworld_tasks,
+    household,
+)
+from humanlm.environments.search import (
+    _SerperSearch,
+    _SearchConfig,
+    _SearchTask,
+    _WebPage,
+    _find_pages,
+    _same_answer,
+    _search_tasks,
+    search,
+)
 from humanlm.gyms.conformance import _template_tasks, template
 from humanlm.gyms.function import TriesConfig, _FunctionTask, _apply_rule, _compile_rule, function
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
-needs_rows = pytest.mark.skipif(not (DATA / "userrl").is_dir(), reason="set HUMANLM_DATA to a folder with userrl")
+needs_rows = pytest.mark.skipif(
+    not (DATA / "userrl").is_dir(), reason="set HUMANLM_DATA to a folder with userrl"
+)
 GYMS = [template, function, search, household]
 HIDDEN = _FunctionTask("hidden", "a * (b - c) + d", (3, 5, 2, 3), 12.0)
-RIVER = _SearchTask("river", "Which river flows through Sabero?", "Mirale", ("the Mira",), (_WebPage("Sabero", "Sabero lies on the Mirale."), _WebPage("Tovi", "A town.")))
+RIVER = _SearchTask(
+    "river",
+    "Which river flows through Sabero?",
+    "Mirale",
+    ("the Mira",),
+    (_WebPage("Sabero", "Sabero lies on the Mirale."), _WebPage("Tovi", "A town.")),
+)
 
 
 def say(env, *calls: str):
@@ -37,6 +62,7 @@ def say(env, *calls: str):
 
 # ---- all four
 
+
 @pytest.mark.parametrize("gym", GYMS, ids=lambda gym: gym.name)
 def test_a_gym_of_puzzles_passes_the_suite(gym):
     assert run_sync(gym_problems(gym, count=8)) == []
@@ -44,138 +70,300 @@ def test_a_gym_of_puzzles_passes_the_suite(gym):
 
 @pytest.mark.parametrize("gym", GYMS, ids=lambda gym: gym.name)
 def test_tasks_of_a_seed_are_many_and_differ_from_those_of_another(gym):
-    def content(task): return repr(task).partition(",")[2]
+    def content(task):
+        return repr(task).partition(",")[2]
+
     some, others = gym.tasks(100, 0), gym.tasks(100, 1)
     assert len({task.id for task in some + others}) == 200
-    assert len({content(task) for task in some}) == 100 and len({content(task) for task in some + others}) > 195
+    assert (
+        len({content(task) for task in some}) == 100
+        and len({content(task) for task in some + others}) > 195
+    )
     assert gym.tasks(10, 0) == some[:10] and pickle.loads(pickle.dumps(some[0])) == some[0]
 
 
-@pytest.mark.parametrize("name, gym", [("FunctionGym", function), ("interact_searchgym", search), ("bamboogle", search), ("AlfworldGym", household), ("TemplateGym-v0", template)])
-def test_published_names_lead_to_the_gym(name, gym): assert find_gym(name) is gym
+@pytest.mark.parametrize(
+    "name, gym",
+    [
+        ("FunctionGym", function),
+        ("interact_searchgym", search),
+        ("bamboogle", search),
+        ("AlfworldGym", household),
+        ("TemplateGym-v0", template),
+    ],
+)
+def test_published_names_lead_to_the_gym(name, gym):
+    assert find_gym(name) is gym
 
 
 def test_a_template_pays_what_an_answer_is_better_than_the_best_before():
     task = _template_tasks(1, 0)[0]
-    turns = say(template.play(task), "[answer] wrong", f"[answer] perhaps {task.truth}", "[answer] wrong again", f"[answer]  {task.truth.upper()} ")
+    turns = say(
+        template.play(task),
+        "[answer] wrong",
+        f"[answer] perhaps {task.truth}",
+        "[answer] wrong again",
+        f"[answer]  {task.truth.upper()} ",
+    )
     assert [turn.reward for turn in turns] == pytest.approx([0.3, 0.4, 0, 0.3])
-    env = template.play(task, user=lambda env, role, payload: asyncio.sleep(0, {"reply": ["no text"]}))
+    env = template.play(
+        task, user=lambda env, role, payload: asyncio.sleep(0, {"reply": ["no text"]})
+    )
     say(env, "[action] hello")
     assert env.stop == "user_error" and env.score != env.score
 
 
 # ---- function (11.6)
 
+
 def test_function_actions_do_what_the_published_table_says():
     env = function.play(HIDDEN)
-    for call, words, fault in [("[action] 1 2 3 4", "the result is 3.", ""), ("[action] 1-2 3 4", "the result is -1.", ""), ("[action] 1 2 3", "four whole", "format"),
-                               ("[action] 1 2 3 4 5", "four whole", "format"), ("[action] 3 5 2 3", "must find", "test"), ("[search] Test ", "a = 3, b = 5, c = 2, d = 3", ""),
-                               ("[search] the rule", "Only the word", "format"), ("[answer] ", "one number", "format"), ("[answer] twelve", "one number", "format"),
-                               ("[answer] inf", "not right", ""), ("no call", "[action]", "no_call"), ("[answer] 12.0000009", "is right", "")]:
+    for call, words, fault in [
+        ("[action] 1 2 3 4", "the result is 3.", ""),
+        ("[action] 1-2 3 4", "the result is -1.", ""),
+        ("[action] 1 2 3", "four whole", "format"),
+        ("[action] 1 2 3 4 5", "four whole", "format"),
+        ("[action] 3 5 2 3", "must find", "test"),
+        ("[search] Test ", "a = 3, b = 5, c = 2, d = 3", ""),
+        ("[search] the rule", "Only the word", "format"),
+        ("[answer] ", "one number", "format"),
+        ("[answer] twelve", "one number", "format"),
+        ("[answer] inf", "not right", ""),
+        ("no call", "[action]", "no_call"),
+        ("[answer] 12.0000009", "is right", ""),
+    ]:
         turn = say(env, call)[0]
         assert words in turn.feedback and turn.fault == fault, turn
     assert env.stop == "done" and env.score == 1 and "12" not in env.turns[8].feedback
     ended = function.play(HIDDEN)
-    assert "12" not in say(ended, "[finish]")[0].feedback and ended.stop == "finish" and ended.score == 0
+    assert (
+        "12" not in say(ended, "[finish]")[0].feedback
+        and ended.stop == "finish"
+        and ended.score == 0
+    )
 
 
 def test_function_penalties_grow_with_the_turns():
-    env = run_sync(play_through(function.play(HIDDEN, TriesConfig(step_penalty=0.1)), function.expert))
+    env = run_sync(
+        play_through(function.play(HIDDEN, TriesConfig(step_penalty=0.1)), function.expert)
+    )
     assert [turn.reward for turn in env.turns] == pytest.approx([-0.1, -0.2, -0.3, -0.4, 0.5])
 
 
-@pytest.mark.parametrize("probe", ["3.0000001 5 2 3", "3 5 2 3.4", "3.0 5.0 2.0 3.0", "+3 5 2 3", "003 5 2 3", "3 5 2 2.9999999"])
+@pytest.mark.parametrize(
+    "probe",
+    ["3.0000001 5 2 3", "3 5 2 3.4", "3.0 5.0 2.0 3.0", "+3 5 2 3", "003 5 2 3", "3 5 2 2.9999999"],
+)
 def test_function_refuses_a_probe_beside_the_test(probe):
     assert say(function.play(HIDDEN), f"[action] {probe}")[0].fault in ("format", "test")
 
 
 def test_function_tells_beside_the_test_only_where_published_numbers_need_it():
     published = TriesConfig(compat="userrl")
-    assert "the result is 12" in say(function.play(HIDDEN, published), "[action] 3.0000001 5 2 3")[0].feedback
+    assert (
+        "the result is 12"
+        in say(function.play(HIDDEN, published), "[action] 3.0000001 5 2 3")[0].feedback
+    )
     assert say(function.play(HIDDEN, published), "[action] 3 5 2 3")[0].fault == "test"
 
 
 def test_function_guessing_does_not_pay():
-    def sweep(env): return ToolCall("answer", str(len(env.turns)))
-    def mean(config): return sum(run_sync(play_through(function.play(task, config), sweep)).score for task in tasks) / len(tasks)
+    def sweep(env):
+        return ToolCall("answer", str(len(env.turns)))
+
+    def mean(config):
+        return sum(
+            run_sync(play_through(function.play(task, config), sweep)).score for task in tasks
+        ) / len(tasks)
+
     tasks = [task for task in function.tasks(300, 3) if 0 <= task.expected < 16]
-    assert len(tasks) > 30 and mean(TriesConfig(compat="userrl")) == 1 and mean(TriesConfig()) < 0.35
+    assert (
+        len(tasks) > 30 and mean(TriesConfig(compat="userrl")) == 1 and mean(TriesConfig()) < 0.35
+    )
     assert len(run_sync(play_through(function.play(HIDDEN), sweep)).turns) == 3
 
 
-@pytest.mark.parametrize("rule", ["9 ** 9 ** 9 ** 9", "a ** b ** c ** d", "(a ** b) ** (c ** d)", "a / (b - b)", "(a - b) ** (c / d)", "-a ** (1 / b)", "a ** -(b ** c ** d)"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "9 ** 9 ** 9 ** 9",
+        "a ** b ** c ** d",
+        "(a ** b) ** (c ** d)",
+        "a / (b - b)",
+        "(a - b) ** (c / d)",
+        "-a ** (1 / b)",
+        "a ** -(b ** c ** d)",
+    ],
+)
 def test_no_probe_builds_a_giant_number(rule):
     for values in [(999_999,) * 4, (-999, 999, 999, 999), (0, 0, 0, 0), (1, 2, 3, 4)]:
         value = _apply_rule(rule, values)
         assert value is None or abs(value) <= 1e12
 
 
-@pytest.mark.parametrize("rule", ["__import__('os').system('x')", "().__class__", "lambda: a", "a if b else c", "[a for a in b]", "a < b", "e", "ab", "1.0", "True", "101",
-                                  "a // b", "a % b", "~a", "power(a, b)", "a := 1", "", "a\x00", "(" * 190, "-" * 190 + "a b"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "__import__('os').system('x')",
+        "().__class__",
+        "lambda: a",
+        "a if b else c",
+        "[a for a in b]",
+        "a < b",
+        "e",
+        "ab",
+        "1.0",
+        "True",
+        "101",
+        "a // b",
+        "a % b",
+        "~a",
+        "power(a, b)",
+        "a := 1",
+        "",
+        "a\x00",
+        "(" * 190,
+        "-" * 190 + "a b",
+    ],
+)
 def test_a_rule_that_is_no_arithmetic_is_refused(rule):
-    with pytest.raises(DataError, match="Rule"): _compile_rule(rule)
+    with pytest.raises(DataError, match="Rule"):
+        _compile_rule(rule)
 
 
 # ---- search (11.12)
 
+
 def test_search_refuses_the_sixth_search_and_counts_empty_ones():
     env = search.play(RIVER)
     turns = say(env, "[search] sabero", "[search] ", *["[search] river"] * 3, "[search] sabero")
-    assert "1. Sabero: Sabero lies" in turns[0].feedback and turns[1].fault == "format" and "left: 0" in turns[4].feedback
+    assert (
+        "1. Sabero: Sabero lies" in turns[0].feedback
+        and turns[1].fault == "format"
+        and "left: 0" in turns[4].feedback
+    )
     assert turns[5].fault == "budget" and "Sabero" not in turns[5].feedback
     assert say(env, "[answer] mirale!")[0].reward == 1
 
 
-@pytest.mark.parametrize("said, gold, right", [
-    ("June 20, 1837", "20 June 1837", True), ("the 20th of June, 1837", "20 June 1837", True), ("1837-06-20", "20 June 1837", True), ("Sept 1, 1900", "1 September 1900", True),
-    ("19 June 1837", "20 June 1837", False), ("June 1837", "20 June 1837", False), ("6300 km", "6,300 km", True), ("6301 km", "6,300 km", False), ("the Habsburgs", "Habsburgs", True),
-    ("10.80", "10.8", True), ("10.08", "10.8", False), ("three", "3", True), ("Toghon Temür", "Toghon Temur", True), ("SATURN-V.", "Saturn V", True), ("Saturn 1B", "Saturn V", False),
-    ("Sir Nicholas Bacon", "Nicholas Bacon", True), ("not Sir Nicholas Bacon", "Sir Nicholas Bacon", False), ("1823, 1824, 1825", "1823", False), ("Rome Madrid", "Madrid", False),
-    ("", "Madrid", False), ("...", "Madrid", False), ("the", "the", False)])
-def test_answers_are_compared_as_people_would(said, gold, right): assert _same_answer(said, gold) is right
+@pytest.mark.parametrize(
+    "said, gold, right",
+    [
+        ("June 20, 1837", "20 June 1837", True),
+        ("the 20th of June, 1837", "20 June 1837", True),
+        ("1837-06-20", "20 June 1837", True),
+        ("Sept 1, 1900", "1 September 1900", True),
+        ("19 June 1837", "20 June 1837", False),
+        ("June 1837", "20 June 1837", False),
+        ("6300 km", "6,300 km", True),
+        ("6301 km", "6,300 km", False),
+        ("the Habsburgs", "Habsburgs", True),
+        ("10.80", "10.8", True),
+        ("10.08", "10.8", False),
+        ("three", "3", True),
+        ("Toghon Temür", "Toghon Temur", True),
+        ("SATURN-V.", "Saturn V", True),
+        ("Saturn 1B", "Saturn V", False),
+        ("Sir Nicholas Bacon", "Nicholas Bacon", True),
+        ("not Sir Nicholas Bacon", "Sir Nicholas Bacon", False),
+        ("1823, 1824, 1825", "1823", False),
+        ("Rome Madrid", "Madrid", False),
+        ("", "Madrid", False),
+        ("...", "Madrid", False),
+        ("the", "the", False),
+    ],
+)
+def test_answers_are_compared_as_people_would(said, gold, right):
+    assert _same_answer(said, gold) is right
 
 
 def test_search_answers_to_catch_all_do_not_pay():
     names = sorted({page.title for task in _search_tasks(16, 0) for page in task.pages})
     for task in _search_tasks(16, 0):
         env = search.play(task)
-        turns = say(env, f"[answer] {' '.join(names)}", f"[answer] {task.answer} or {names[0]} or {names[1]}", f"[answer] not {task.answer}", "[answer] yes")
-        assert [turn.reward for turn in turns] == [0] * 4 and turns[0].fault == "format" and env.stop == "done"
+        turns = say(
+            env,
+            f"[answer] {' '.join(names)}",
+            f"[answer] {task.answer} or {names[0]} or {names[1]}",
+            f"[answer] not {task.answer}",
+            "[answer] yes",
+        )
+        assert (
+            [turn.reward for turn in turns] == [0] * 4
+            and turns[0].fault == "format"
+            and env.stop == "done"
+        )
 
 
 def test_search_guessing_ends_after_three_wrong_answers():
     env = search.play(RIVER)
-    assert [turn.feedback for turn in say(env, *[f"[answer] Mir{n}" for n in range(3)])][-1].endswith("left: 0.") and env.stop == "done"
-    with pytest.raises(DataError, match="has ended"): say(env, "[answer] Mirale")
+    assert [turn.feedback for turn in say(env, *[f"[answer] Mir{n}" for n in range(3)])][
+        -1
+    ].endswith("left: 0.") and env.stop == "done"
+    with pytest.raises(DataError, match="has ended"):
+        say(env, "[answer] Mirale")
     published = search.play(RIVER, _SearchConfig(compat="userrl"))
-    assert say(published, *[f"[answer] Mir{n}" for n in range(9)], "[answer] Mirale")[-1].reward == 1
+    assert (
+        say(published, *[f"[answer] Mir{n}" for n in range(9)], "[answer] Mirale")[-1].reward == 1
+    )
 
 
 def test_search_a_judge_who_fails_gives_no_score_and_one_who_answers_decides():
     asked = []
-    def judge(verdict): return lambda env, role, payload: (asked.append(payload), asyncio.sleep(0, {"reasoning": "", "verdict": verdict}))[1]
+
+    def judge(verdict):
+        return lambda env, role, payload: (
+            asked.append(payload),
+            asyncio.sleep(0, {"reasoning": "", "verdict": verdict}),
+        )[1]
+
     failed = search.play(RIVER, judge=judge("Error"))
-    assert say(failed, "[answer] a stream")[0].fault == "user" and failed.stop == "user_error" and failed.score != failed.score
-    assert say(search.play(RIVER, judge=judge("yes")), "[answer] a stream")[0].reward == 1 and say(search.play(RIVER, judge=judge("no")), "[answer] a stream")[0].reward == 0
+    assert (
+        say(failed, "[answer] a stream")[0].fault == "user"
+        and failed.stop == "user_error"
+        and failed.score != failed.score
+    )
+    assert (
+        say(search.play(RIVER, judge=judge("yes")), "[answer] a stream")[0].reward == 1
+        and say(search.play(RIVER, judge=judge("no")), "[answer] a stream")[0].reward == 0
+    )
     count = len(asked)
-    assert say(search.play(RIVER, judge=judge("no")), "[answer] The mirale.")[0].reward == 1 and len(asked) == count  # plainly the same: nobody is asked
+    assert (
+        say(search.play(RIVER, judge=judge("no")), "[answer] The mirale.")[0].reward == 1
+        and len(asked) == count
+    )  # plainly the same: nobody is asked
     assert asked[0] == {"question": RIVER.question, "gold": "Mirale", "said": "a stream"}
 
 
 def test_search_ties_are_broken_by_order():
-    pages = tuple(_WebPage(name, "A hill and a lake.") for name in ("Beta", "Alfa", "Gama", "Delo")) + tuple(_WebPage(f"x{n}", "nothing") for n in range(8))
-    assert [page.title for page in _find_pages(pages, "lake hill", 3)] == ["Beta", "Alfa", "Gama"] == [page.title for page in _find_pages(pages, "hill lake", 3)]
+    pages = tuple(
+        _WebPage(name, "A hill and a lake.") for name in ("Beta", "Alfa", "Gama", "Delo")
+    ) + tuple(_WebPage(f"x{n}", "nothing") for n in range(8))
+    assert (
+        [page.title for page in _find_pages(pages, "lake hill", 3)]
+        == ["Beta", "Alfa", "Gama"]
+        == [page.title for page in _find_pages(pages, "hill lake", 3)]
+    )
 
 
 def test_search_takes_two_steps_on_every_made_up_question():
     for task in _search_tasks(64, 9):
         first, second = [_find_pages(task.pages, query)[0].text for query in task.queries]
-        assert task.answer not in first and task.answer in second and task.answer not in task.question
+        assert (
+            task.answer not in first and task.answer in second and task.answer not in task.question
+        )
 
 
-async def own_searcher(query): return [("<b>Found</b>", f"{query} " * 500), _WebPage("Second", "two")]
-async def broken_searcher(query): raise ConnectionError("no route")
-async def strange_searcher(query): return {"organic": []}
+async def own_searcher(query):
+    return [("<b>Found</b>", f"{query} " * 500), _WebPage("Second", "two")]
+
+
+async def broken_searcher(query):
+    raise ConnectionError("no route")
+
+
+async def strange_searcher(query):
+    return {"organic": []}
 
 
 def test_search_uses_the_searcher_that_it_is_given():
@@ -186,11 +374,13 @@ def test_search_uses_the_searcher_that_it_is_given():
     for searcher in (broken_searcher, strange_searcher):
         env = search.play(question, _SearchConfig(searcher=searcher))
         assert say(env, "[search] who")[0].fault == "user" and env.score != env.score
-    with pytest.raises(ConfigError, match="searcher"): search.play(question, _SearchConfig(searcher="serpr"))
+    with pytest.raises(ConfigError, match="searcher"):
+        search.play(question, _SearchConfig(searcher="serpr"))
 
 
 class Web(BaseHTTPRequestHandler):
     "Answers as Serper does, as often as `replies` says, with what it was asked in `seen`"
+
     replies, seen = [], []
 
     def do_POST(self):
@@ -201,7 +391,8 @@ class Web(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 
-    def log_message(self, *args): pass
+    def log_message(self, *args):
+        pass
 
 
 def test_search_on_the_web_reads_its_key_when_it_is_made(monkeypatch, tmp_path):
@@ -209,43 +400,74 @@ def test_search_on_the_web_reads_its_key_when_it_is_made(monkeypatch, tmp_path):
     monkeypatch.delenv("SERPER_API_KEY", raising=False)
     code = "import humanlm.environments.search, sys; assert 'httpx2' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-    with pytest.raises(ConfigError, match="SERPER_API_KEY"): _SerperSearch()
+    with pytest.raises(ConfigError, match="SERPER_API_KEY"):
+        _SerperSearch()
     monkeypatch.setenv("SERPER_API_KEY", "key-7")
-    found = {"answerBox": {"title": "Box", "answer": "42"}, "organic": [{"title": "A", "snippet": "a", "link": "l"}, "odd", {"title": None}]}
-    Web.replies[:] = [(200, json.dumps(found)), (200, "{}"), (403, "{}"), (200, "<html>"), (200, "[]")]
+    found = {
+        "answerBox": {"title": "Box", "answer": "42"},
+        "organic": [{"title": "A", "snippet": "a", "link": "l"}, "odd", {"title": None}],
+    }
+    Web.replies[:] = [
+        (200, json.dumps(found)),
+        (200, "{}"),
+        (403, "{}"),
+        (200, "<html>"),
+        (200, "[]"),
+    ]
     with ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         web = _SerperSearch(f"http://127.0.0.1:{server.server_port}/search")
         env = search.play(RIVER, _SearchConfig(searcher=web))
         turns = say(env, "[search] life", "[search] nothing", "[search] refused")
         others = [search.play(RIVER, _SearchConfig(searcher=web)) for _ in range(2)]
-        for other in others: say(other, "[search] broken")
+        for other in others:
+            say(other, "[search] broken")
         server.shutdown()
     assert "1. Box: 42\n2. A: a" in turns[0].feedback and "Nothing was found" in turns[1].feedback
-    assert env.stop == "user_error" and "403" in turns[2].feedback and [other.stop for other in others] == ["user_error"] * 2
+    assert (
+        env.stop == "user_error"
+        and "403" in turns[2].feedback
+        and [other.stop for other in others] == ["user_error"] * 2
+    )
     assert Web.seen[0] == ("key-7", {"q": "life", "num": 15}) and "key-7" not in repr(env.turns)
 
 
-@pytest.mark.parametrize("status, data, headers, says", [
-    (200, gzip.compress(b" " * 50_000_000, 1), {"Content-Encoding": "gzip"}, "The search failed: Unreadable"), (307, b"", {"Location": "/steal"}, "with status 307")],
-    ids=["gzip bomb", "redirect"])
+@pytest.mark.parametrize(
+    "status, data, headers, says",
+    [
+        (
+            200,
+            gzip.compress(b" " * 50_000_000, 1),
+            {"Content-Encoding": "gzip"},
+            "The search failed: Unreadable",
+        ),
+        (307, b"", {"Location": "/steal"}, "with status 307"),
+    ],
+    ids=["gzip bomb", "redirect"],
+)
 def test_search_on_the_web_is_as_careful_as_the_clients(monkeypatch, status, data, headers, says):
     class Hostile(BaseHTTPRequestHandler):
         def do_POST(self):
             self.rfile.read(int(self.headers["Content-Length"]))
             asked.append(self.path)
             self.send_response(status)
-            for name, value in headers.items(): self.send_header(name, value)
+            for name, value in headers.items():
+                self.send_header(name, value)
             self.end_headers()
-            with contextlib.suppress(ConnectionError): self.wfile.write(data)
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(data)
 
-        def log_message(self, *args): pass
+        def log_message(self, *args):
+            pass
 
     asked: list[str] = []
     monkeypatch.setenv("SERPER_API_KEY", "key-7")
     with ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        env = search.play(RIVER, _SearchConfig(searcher=_SerperSearch(f"http://127.0.0.1:{server.server_port}/search")))
+        env = search.play(
+            RIVER,
+            _SearchConfig(searcher=_SerperSearch(f"http://127.0.0.1:{server.server_port}/search")),
+        )
         turns = say(env, "[search] life")
         server.shutdown()
     assert env.stop == "user_error" and says in turns[0].feedback and asked == ["/search"]
@@ -253,12 +475,30 @@ def test_search_on_the_web_is_as_careful_as_the_clients(monkeypatch, status, dat
 
 # ---- household
 
-@pytest.mark.parametrize("text, parts", [
-    ("take apple 1 from countertop 1", ("take", "apple 1", "countertop 1")), ("Go to Fridge 1.", ("go to", "fridge 1")), ("put mug 2 in/on desk 1", ("move", "mug 2", "desk 1")),
-    ("move mug 2 to desk 1", ("move", "mug 2", "desk 1")), ("put mug 2 on desk 1", ("move", "mug 2", "desk 1")), ("heat egg 1  with microwave 1", ("heat", "egg 1", "microwave 1")),
-    ("slice apple 1 with knife 2", ("slice", "apple 1", "knife 2")), ("look", ("look",)), ("lookxyz", ()), ("look around", ()), ("take apple from countertop", ()),
-    ("take apple 1 on countertop 1", ()), ("go to fridge 1 and open it", ()), ("heat egg 1 to microwave 1", ()), ("go to fridge 1234", ()), ("", ())])
-def test_household_commands_have_numbered_names(text, parts): assert _read_command(text) == parts
+
+@pytest.mark.parametrize(
+    "text, parts",
+    [
+        ("take apple 1 from countertop 1", ("take", "apple 1", "countertop 1")),
+        ("Go to Fridge 1.", ("go to", "fridge 1")),
+        ("put mug 2 in/on desk 1", ("move", "mug 2", "desk 1")),
+        ("move mug 2 to desk 1", ("move", "mug 2", "desk 1")),
+        ("put mug 2 on desk 1", ("move", "mug 2", "desk 1")),
+        ("heat egg 1  with microwave 1", ("heat", "egg 1", "microwave 1")),
+        ("slice apple 1 with knife 2", ("slice", "apple 1", "knife 2")),
+        ("look", ("look",)),
+        ("lookxyz", ()),
+        ("look around", ()),
+        ("take apple from countertop", ()),
+        ("take apple 1 on countertop 1", ()),
+        ("go to fridge 1 and open it", ()),
+        ("heat egg 1 to microwave 1", ()),
+        ("go to fridge 1234", ()),
+        ("", ()),
+    ],
+)
+def test_household_commands_have_numbered_names(text, parts):
+    assert _read_command(text) == parts
 
 
 def test_every_admissible_command_can_be_read_and_none_breaks_the_room():
@@ -266,30 +506,79 @@ def test_every_admissible_command_can_be_read_and_none_breaks_the_room():
         env = household.play(task)
         for n in range(25):
             listed = env.world.admissible()
-            assert all(" ".join(_read_command(command)) for command in listed) and len(set(listed)) == len(listed)
-            if env.stop: break
+            assert all(" ".join(_read_command(command)) for command in listed) and len(
+                set(listed)
+            ) == len(listed)
+            if env.stop:
+                break
             assert say(env, f"[action] {listed[(7 * n) % len(listed)]}")[0].fault == ""
         lost = household.play(task)
         for _ in range(8):
-            if not lost.stop: say(lost, f"[action] {lost.world.admissible()[-3]}")
-        assert run_sync(play_through(lost, household.expert)).score == 1  # the expert finds the way from anywhere
+            if not lost.stop:
+                say(lost, f"[action] {lost.world.admissible()[-3]}")
+        assert (
+            run_sync(play_through(lost, household.expert)).score == 1
+        )  # the expert finds the way from anywhere
 
 
 def test_household_rewards_only_the_goal():
-    task = _HouseholdTask("hot", "kitchen", ("heat", "mug", "fridge"), ("countertop 1", "fridge 1", "microwave 1"), (("mug 1", "countertop 1"), ("egg 1", "countertop 1")))
+    task = _HouseholdTask(
+        "hot",
+        "kitchen",
+        ("heat", "mug", "fridge"),
+        ("countertop 1", "fridge 1", "microwave 1"),
+        (("mug 1", "countertop 1"), ("egg 1", "countertop 1")),
+    )
     env = household.play(task)
-    turns = say(env, *[f"[action] {command}" for command in (
-        "take mug 1 from countertop 1", "go to countertop 1", "take mug 1 from countertop 1", "take egg 1 from countertop 1", "go to fridge 1", "move mug 1 to fridge 1", "open fridge 1",
-        "move mug 1 to fridge 1", "take mug 1 from fridge 1", "go to microwave 1", "heat mug 1 with microwave 1", "examine mug 1", "go to fridge 1", "cool mug 1 with fridge 1",
-        "go to microwave 1", "heat mug 1 with microwave 1", "go to fridge 1", "move mug 1 to fridge 1")])
-    assert [turn.fault for turn in turns] == ["inadmissible", "", "", "inadmissible", "", "inadmissible", *[""] * 12]
-    assert "is hot" in turns[11].feedback and [turn.reward for turn in turns] == [0] * 17 + [1] and env.stop == "done"
+    turns = say(
+        env,
+        *[
+            f"[action] {command}"
+            for command in (
+                "take mug 1 from countertop 1",
+                "go to countertop 1",
+                "take mug 1 from countertop 1",
+                "take egg 1 from countertop 1",
+                "go to fridge 1",
+                "move mug 1 to fridge 1",
+                "open fridge 1",
+                "move mug 1 to fridge 1",
+                "take mug 1 from fridge 1",
+                "go to microwave 1",
+                "heat mug 1 with microwave 1",
+                "examine mug 1",
+                "go to fridge 1",
+                "cool mug 1 with fridge 1",
+                "go to microwave 1",
+                "heat mug 1 with microwave 1",
+                "go to fridge 1",
+                "move mug 1 to fridge 1",
+            )
+        ],
+    )
+    assert [turn.fault for turn in turns] == [
+        "inadmissible",
+        "",
+        "",
+        "inadmissible",
+        "",
+        "inadmissible",
+        *[""] * 12,
+    ]
+    assert (
+        "is hot" in turns[11].feedback
+        and [turn.reward for turn in turns] == [0] * 17 + [1]
+        and env.stop == "done"
+    )
 
 
 # ---- published rows
 
+
 @needs_rows
-@pytest.mark.parametrize("gym, file, rows", [(function, "gym_function", 460), (search, "gym_search", 69)])
+@pytest.mark.parametrize(
+    "gym, file, rows", [(function, "gym_function", 460), (search, "gym_search", 69)]
+)
 def test_published_rows_play(gym, file, rows):
     tasks = [gym.read(row) for row in read_jsonl(DATA / "userrl" / f"{file}.jsonl")]
     assert len(tasks) == len({task.id for task in tasks}) == rows
@@ -297,26 +586,52 @@ def test_published_rows_play(gym, file, rows):
 
 
 @needs_rows
-@pytest.mark.parametrize("gym, parquet, file", [(function, "function_train", "gym_function"), (search, "search_bamboogle_dev", "gym_search")])
+@pytest.mark.parametrize(
+    "gym, parquet, file",
+    [(function, "function_train", "gym_function"), (search, "search_bamboogle_dev", "gym_search")],
+)
 def test_published_parquet_rows_are_the_same_tasks(gym, parquet, file):
     import pyarrow.parquet as pq
+
     rows = pq.read_table(DATA / "userrl" / "parquet" / f"{parquet}.parquet").to_pylist()
     known = {task.id: task for task in map(gym.read, read_jsonl(DATA / "userrl" / f"{file}.jsonl"))}
-    assert [gym.read(row) for row in rows] == [known[row["reward_model"]["id"]] for row in rows] and find_gym(rows[0]["data_source"]) is gym
-    assert all(str(known[row["reward_model"]["id"]].expected if gym is function else known[row["reward_model"]["id"]].answer) == row["reward_model"]["ground_truth"].strip() for row in rows)
+    assert [gym.read(row) for row in rows] == [
+        known[row["reward_model"]["id"]] for row in rows
+    ] and find_gym(rows[0]["data_source"]) is gym
+    assert all(
+        str(
+            known[row["reward_model"]["id"]].expected
+            if gym is function
+            else known[row["reward_model"]["id"]].answer
+        )
+        == row["reward_model"]["ground_truth"].strip()
+        for row in rows
+    )
 
 
 GOOD = {"id": "f", "rule": "a + b * c - d", "test_case": [1, 2, 3, 4], "expected_result": 3.0}
 
 
-@pytest.mark.parametrize("gym, row, words", [
-    (function, {}, "test_case"), (function, GOOD | {"rule": None}, "rule"), (function, GOOD | {"test_case": [1, 2, 3]}, "four whole"), (function, GOOD | {"test_case": [1, 2, 3, 4.5]}, "four whole"),
-    (function, GOOD | {"rule": "open('x')"}, "Rule"), (function, GOOD | {"expected_result": 4.0}, "the row says"), (function, GOOD | {"expected_result": float("nan")}, "the row says"),
-    (function, {"reward_model": {"id": "func-1"}}, "HUMANLM_DATA"), (search, {"id": "b"}, "question"), (search, {"id": "b", "question": "Who?", "answer": ""}, "answer"),
-    (household, {"id": 3}, "game")])
+@pytest.mark.parametrize(
+    "gym, row, words",
+    [
+        (function, {}, "test_case"),
+        (function, GOOD | {"rule": None}, "rule"),
+        (function, GOOD | {"test_case": [1, 2, 3]}, "four whole"),
+        (function, GOOD | {"test_case": [1, 2, 3, 4.5]}, "four whole"),
+        (function, GOOD | {"rule": "open('x')"}, "Rule"),
+        (function, GOOD | {"expected_result": 4.0}, "the row says"),
+        (function, GOOD | {"expected_result": float("nan")}, "the row says"),
+        (function, {"reward_model": {"id": "func-1"}}, "HUMANLM_DATA"),
+        (search, {"id": "b"}, "question"),
+        (search, {"id": "b", "question": "Who?", "answer": ""}, "answer"),
+        (household, {"id": 3}, "game"),
+    ],
+)
 def test_a_row_that_cannot_be_used_says_what_is_wrong(gym, row, words, monkeypatch, tmp_path):
     monkeypatch.setenv("HUMANLM_DATA", str(tmp_path))
-    with pytest.raises(DataError, match=words): gym.read(row)
+    with pytest.raises(DataError, match=words):
+        gym.read(row)
 
 
 # ---- ALFWorld itself
@@ -340,37 +655,78 @@ PROBLEM = """(define (problem small) (:domain alfred)
 @pytest.fixture
 def games(tmp_path):
     info = pytest.importorskip("alfworld.info", reason="pip install 'humanlm[alfworld]'")
-    for name, solvable in (("valid_seen/pick_heat/trial_1", True), ("valid_seen/pick_heat/trial_2", False)):
+    for name, solvable in (
+        ("valid_seen/pick_heat/trial_1", True),
+        ("valid_seen/pick_heat/trial_2", False),
+    ):
         (tmp_path / name).mkdir(parents=True)
-        text = Path(info.ALFRED_TWL2_PATH).read_text().replace("UNKNOWN GOAL", "put a hot apple in fridge")
-        data = {"pddl_domain": Path(info.ALFRED_PDDL_PATH).read_text(), "grammar": text, "pddl_problem": PROBLEM, "solvable": solvable}
+        text = (
+            Path(info.ALFRED_TWL2_PATH)
+            .read_text()
+            .replace("UNKNOWN GOAL", "put a hot apple in fridge")
+        )
+        data = {
+            "pddl_domain": Path(info.ALFRED_PDDL_PATH).read_text(),
+            "grammar": text,
+            "pddl_problem": PROBLEM,
+            "solvable": solvable,
+        }
         (tmp_path / name / "game.tw-pddl").write_text(json.dumps(data))
     return tmp_path
 
 
 def test_a_game_of_alfworld_plays(games):
-    task, = _alfworld_tasks(games)
-    assert task.id == "valid_seen/pick_heat/trial_1" and "put a hot apple in fridge" in task.opening and household.read({"game": task.game}).game == task.game
+    (task,) = _alfworld_tasks(games)
+    assert (
+        task.id == "valid_seen/pick_heat/trial_1"
+        and "put a hot apple in fridge" in task.opening
+        and household.read({"game": task.game}).game == task.game
+    )
     assert run_sync(gym_problems(household, tasks=[task], odd=10)) == []
     env = household.play(task)
-    turns = say(env, "[action] go to countertop 1", "[action] Take apple 2 from countertop 1", "[action] lookxyz", "[action] take mug 1 from countertop 1", "[action] help")
-    assert "You pick up the apple 2" in turns[1].feedback and [turn.fault for turn in turns] == ["", "", "format", "inadmissible", ""]
+    turns = say(
+        env,
+        "[action] go to countertop 1",
+        "[action] Take apple 2 from countertop 1",
+        "[action] lookxyz",
+        "[action] take mug 1 from countertop 1",
+        "[action] help",
+    )
+    assert "You pick up the apple 2" in turns[1].feedback and [turn.fault for turn in turns] == [
+        "",
+        "",
+        "format",
+        "inadmissible",
+        "",
+    ]
     again = copy.deepcopy(env.world)
     assert again == env.world and "apple 2" in again.do("inventory")
-    with pytest.raises(DataError, match="ended"): say(run_sync(play_through(env, household.expert)), "[action] look")
+    with pytest.raises(DataError, match="ended"):
+        say(run_sync(play_through(env, household.expert)), "[action] look")
 
 
 class StandInEnvironment:
     "Has the methods of a text environment of the package that the adapter uses, over a room of our own"
+
     def __init__(self, game, infos, wrappers):
-        assert infos.won and infos.admissible_commands and len(wrappers) == 1, "what the adapter asks for"
+        assert infos.won and infos.admissible_commands and len(wrappers) == 1, (
+            "what the adapter asks for"
+        )
         self.room = _household_tasks(5, 0)[json.loads(Path(game).read_text())["room"]].world()
 
-    def state(self, feedback): return SimpleNamespace(feedback=feedback, won=self.room.won, admissible_commands=[*self.room.admissible(), "help"], policy_commands=plan_of(self.room))
+    def state(self, feedback):
+        return SimpleNamespace(
+            feedback=feedback,
+            won=self.room.won,
+            admissible_commands=[*self.room.admissible(), "help"],
+            policy_commands=plan_of(self.room),
+        )
 
-    def reset(self): return self.state(f"-= Welcome to a stand-in! =-\n\n{self.room.task.opening}")
+    def reset(self):
+        return self.state(f"-= Welcome to a stand-in! =-\n\n{self.room.task.opening}")
 
-    def step(self, command): return self.state(self.room.do(command) + "\n"), float(self.room.won), self.room.won
+    def step(self, command):
+        return self.state(self.room.do(command) + "\n"), float(self.room.won), self.room.won
 
 
 def plan_of(room):
@@ -385,9 +741,19 @@ def plan_of(room):
 @pytest.fixture
 def stand_in(monkeypatch, tmp_path):
     "Modules with the names of the package, which are not the package; two games, one of which cannot be won"
-    for name in ("alfworld", "alfworld.agents", "alfworld.agents.environment", "alfworld.agents.environment.alfred_tw_env", "textworld"): monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    for name in (
+        "alfworld",
+        "alfworld.agents",
+        "alfworld.agents.environment",
+        "alfworld.agents.environment.alfred_tw_env",
+        "textworld",
+    ):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
     sys.modules["alfworld.agents.environment.alfred_tw_env"].AlfredDemangler = object
-    sys.modules["textworld"].EnvInfos, sys.modules["textworld"].start = SimpleNamespace, lambda game, infos, wrappers: StandInEnvironment(game, infos, wrappers)
+    sys.modules["textworld"].EnvInfos, sys.modules["textworld"].start = (
+        SimpleNamespace,
+        lambda game, infos, wrappers: StandInEnvironment(game, infos, wrappers),
+    )
     for name, solvable in (("seen/a", True), ("seen/b", False), ("seen/movable-c", True)):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "game.tw-pddl").write_text(json.dumps({"room": 2, "solvable": solvable}))
@@ -399,8 +765,19 @@ def test_the_adapter_drives_a_stand_in_of_the_alfworld_package(stand_in):
     assert task.id == "seen/a" and task.opening == _household_tasks(5, 0)[2].opening
     assert run_sync(gym_problems(household, tasks=[task], odd=20)) == []
     env = household.play(task)
-    turns = say(env, "[action] lookxyz", "[action] take moon 1 from sky 1", "[action] Go to " + env.world._env.room.task.places[0], "[action] help")
-    assert [turn.fault for turn in turns] == ["format", "inadmissible", "", ""] and "go to:" in turns[3].feedback
+    turns = say(
+        env,
+        "[action] lookxyz",
+        "[action] take moon 1 from sky 1",
+        "[action] Go to " + env.world._env.room.task.places[0],
+        "[action] help",
+    )
+    assert [turn.fault for turn in turns] == [
+        "format",
+        "inadmissible",
+        "",
+        "",
+    ] and "go to:" in turns[3].feedback
     again = copy.deepcopy(env.world)
     assert again == env.world and again.admissible() == env.world.admissible()
     assert run_sync(play_through(env, household.expert)).score == 1 and env.stop == "done"
@@ -408,10 +785,14 @@ def test_the_adapter_drives_a_stand_in_of_the_alfworld_package(stand_in):
 
 def test_without_the_alfworld_package_a_game_says_what_to_install(monkeypatch, stand_in):
     monkeypatch.setitem(sys.modules, "textworld", None)
-    with pytest.raises(ConfigError, match="humanlm.alfworld.*alfworld-download"): household.play(_alfworld_tasks(stand_in)[0])
+    with pytest.raises(ConfigError, match="humanlm.alfworld.*alfworld-download"):
+        household.play(_alfworld_tasks(stand_in)[0])
 
 
 def test_a_game_of_alfworld_says_what_is_missing(tmp_path):
-    with pytest.raises((ConfigError, DataError), match="humanlm.alfworld.|alfworld-download"):  # the first where it is not installed
+    with pytest.raises(
+        (ConfigError, DataError), match="humanlm.alfworld.|alfworld-download"
+    ):  # the first where it is not installed
         household.play(_AlfworldTask("one", str(tmp_path / "game.tw-pddl")))
-    with pytest.raises(DataError, match="alfworld-download"): _alfworld_tasks(tmp_path)
+    with pytest.raises(DataError, match="alfworld-download"):
+        _alfworld_tasks(tmp_path)

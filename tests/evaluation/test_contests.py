@@ -1,4 +1,5 @@
 """Decisions about pairs, counted: hand-made lists against other implementations, and what may stand in a pair."""
+
 import math
 import os
 from pathlib import Path
@@ -10,39 +11,63 @@ from scipy.stats import binomtest
 
 from humanlm.core.basics import DataError, read_jsonl, run_sync
 from humanlm.evaluation.contests import (
-    Contest, Pair, PairVerdict, as_pairs, compare, _content_words, kept_share, win_rate, win_table,
+    Contest,
+    Pair,
+    PairVerdict,
+    as_pairs,
+    compare,
+    _content_words,
+    kept_share,
+    win_rate,
+    win_table,
 )
 
 DECISIONS = st.sampled_from(["a", "b", "tie", "none"])
 
 
 def contest(decisions, name="new", clusters=None, against="base"):
-    pairs = as_pairs(["Where?"] * len(decisions), ["out back"] * len(decisions), ["behind the house"] * len(decisions), clusters=clusters)
-    return Contest(name, against, "hand", tuple(pairs), tuple(PairVerdict(d, "rule") for d in decisions))
+    pairs = as_pairs(
+        ["Where?"] * len(decisions),
+        ["out back"] * len(decisions),
+        ["behind the house"] * len(decisions),
+        clusters=clusters,
+    )
+    return Contest(
+        name, against, "hand", tuple(pairs), tuple(PairVerdict(d, "rule") for d in decisions)
+    )
 
 
 class Longer:
     "Prefers the longer reply; counts what it was asked"
+
     name = "longer"
 
-    def __init__(self): self.asked = []
+    def __init__(self):
+        self.asked = []
 
     async def __call__(self, pairs):
         self.asked += pairs
-        return [p.settled() or PairVerdict("a" if len(p.a) > len(p.b) else "b", "rule") for p in pairs]
+        return [
+            p.settled() or PairVerdict("a" if len(p.a) > len(p.b) else "b", "rule") for p in pairs
+        ]
 
 
-@pytest.mark.parametrize("decisions, rate, decided, coverage", [
-    ([], math.nan, math.nan, 0.0),
-    (["a"], 1.0, 1.0, 1.0),
-    (["tie"] * 4, 0.5, math.nan, 0.0),
-    (["none"] * 3, math.nan, math.nan, 0.0),
-    (["a", "a", "b", "tie"], 0.625, 2 / 3, 0.75),
-    (["a", "none", "b", "tie"], 0.5, 0.5, 0.5),
-])
+@pytest.mark.parametrize(
+    "decisions, rate, decided, coverage",
+    [
+        ([], math.nan, math.nan, 0.0),
+        (["a"], 1.0, 1.0, 1.0),
+        (["tie"] * 4, 0.5, math.nan, 0.0),
+        (["none"] * 3, math.nan, math.nan, 0.0),
+        (["a", "a", "b", "tie"], 0.625, 2 / 3, 0.75),
+        (["a", "none", "b", "tie"], 0.5, 0.5, 0.5),
+    ],
+)
 def test_rates_of_hand_made_lists(decisions, rate, decided, coverage):
     found = win_rate(contest(decisions))
-    assert [found.rate.value, found.decided.value, found.coverage] == pytest.approx([rate, decided, coverage], nan_ok=True)
+    assert [found.rate.value, found.decided.value, found.coverage] == pytest.approx(
+        [rate, decided, coverage], nan_ok=True
+    )
     assert found.n == len(decisions) and found.rate.n == len(decisions) - decisions.count("none")
     assert str(win_table([found]))  # every list can be shown
 
@@ -56,11 +81,21 @@ def test_wilson_is_that_of_scipy(wins, losses):
 
 def test_the_interval_without_ties_knows_clusters_and_is_wilsons_where_each_is_one_pair():
     decisions, clusters = ["a"] * 75 + ["b"] * 25, [str(i // 25) for i in range(100)]
-    together, alone = (win_rate(contest(decisions, clusters=names)).decided for names in (clusters, None))
-    assert together.value == alone.value == 0.75 and together.low < 0.3 < 0.6 < alone.low and together == win_rate(contest(decisions, clusters=clusters)).rate
+    together, alone = (
+        win_rate(contest(decisions, clusters=names)).decided for names in (clusters, None)
+    )
+    assert (
+        together.value == alone.value == 0.75
+        and together.low < 0.3 < 0.6 < alone.low
+        and together == win_rate(contest(decisions, clusters=clusters)).rate
+    )
     assert alone == win_rate(contest(decisions, clusters=[str(i) for i in range(100)])).decided
-    all_won, none = (win_rate(contest(said, clusters=clusters)).decided for said in (["a"] * 100, ["tie"] * 100))
-    assert all_won.low == pytest.approx(binomtest(4, 4).proportion_ci(method="wilson").low, abs=1e-5) and math.isnan(none.low)
+    all_won, none = (
+        win_rate(contest(said, clusters=clusters)).decided for said in (["a"] * 100, ["tie"] * 100)
+    )
+    assert all_won.low == pytest.approx(
+        binomtest(4, 4).proportion_ci(method="wilson").low, abs=1e-5
+    ) and math.isnan(none.low)
     one = win_rate(contest(["a", "a", "b"], clusters=["x"] * 3)).decided
     assert math.isnan(one.low) and math.isnan(one.high)  # nothing is known beyond a single cluster
 
@@ -70,23 +105,39 @@ def test_the_other_side_has_what_is_left(decisions):
     turned = [{"a": "b", "b": "a"}.get(d, d) for d in decisions]
     one, other = win_rate(contest(decisions), resamples=50), win_rate(contest(turned), resamples=50)
     assert one.rate.value + other.rate.value == pytest.approx(1) or math.isnan(one.rate.value)
-    assert (one.wins, one.losses, one.ties, one.none) == (other.losses, other.wins, other.ties, other.none)
+    assert (one.wins, one.losses, one.ties, one.none) == (
+        other.losses,
+        other.wins,
+        other.ties,
+        other.none,
+    )
 
 
 def test_the_interval_knows_clusters_and_shared_prompts():
     rng = np.random.default_rng(0)
     before = rng.choice(["a", "b"], 60).tolist()
     after = ["a" if i % 6 == 0 else d for i, d in enumerate(before)]
-    alone, together = win_rate(contest(after)), win_rate(contest(after, clusters=[str(i // 10) for i in range(60)]))
+    alone, together = (
+        win_rate(contest(after)),
+        win_rate(contest(after, clusters=[str(i // 10) for i in range(60)])),
+    )
     difference = contest(after).gain_over(contest(before))
-    assert difference.value == pytest.approx(alone.rate.value - win_rate(contest(before)).rate.value)
-    assert difference.high - difference.low < 0.7 * (alone.rate.high - alone.rate.low)  # prompts are shared, so most of the spread goes
+    assert difference.value == pytest.approx(
+        alone.rate.value - win_rate(contest(before)).rate.value
+    )
+    assert difference.high - difference.low < 0.7 * (
+        alone.rate.high - alone.rate.low
+    )  # prompts are shared, so most of the spread goes
     assert together.rate.value == alone.rate.value and together.rate.low != alone.rate.low
 
 
 def test_missing_and_empty_replies():
     judge = Longer()
-    found = run_sync(compare(["Where?"] * 4, {"new": [None, "", "here", "  "]}, ["x", "x", " here\n", ""], [judge]))[0]
+    found = run_sync(
+        compare(
+            ["Where?"] * 4, {"new": [None, "", "here", "  "]}, ["x", "x", " here\n", ""], [judge]
+        )
+    )[0]
     assert [v.decision for v in found.verdicts] == ["none", "b", "tie", "tie"]
     rate = win_rate(found)
     assert (rate.none, rate.rate.n, rate.longer.n) == (1, 3, 3)
@@ -95,36 +146,75 @@ def test_missing_and_empty_replies():
 def test_every_candidate_meets_base_and_the_start_of_its_phase():
     judge, prompts = Longer(), ["Where?", "Who?"]
     replies = {"start": ["a", "b"], "step 5": ["aa", "bb"], "step 9": ["aaa", "b"]}
-    found = run_sync(compare(prompts, replies, ["x", "yyyy"], [judge], {"step 5": "start", "step 9": "step 5"}))
+    found = run_sync(
+        compare(prompts, replies, ["x", "yyyy"], [judge], {"step 5": "start", "step 9": "step 5"})
+    )
     assert [(c.candidate, c.against) for c in found] == [
-        ("start", "base"), ("step 5", "base"), ("step 5", "start"), ("step 9", "base"), ("step 9", "step 5")]
+        ("start", "base"),
+        ("step 5", "base"),
+        ("step 5", "start"),
+        ("step 9", "base"),
+        ("step 9", "step 5"),
+    ]
     assert found[4].pairs[0].b == "aa" and len(judge.asked) == 10
-    assert {row["against"] for row in found[4].rows()} == {"step 5"} and found[4].rows()[1]["decision"] == "b"
+    assert {row["against"] for row in found[4].rows()} == {"step 5"} and found[4].rows()[1][
+        "decision"
+    ] == "b"
 
 
-@pytest.mark.parametrize("prompt, message", [
-    ([], "must say something"), ([{"role": "user", "content": " "}], "must say something"), ([{"role": "tool", "content": "x"}], "expected messages"),
-    ([{"role": "user", "content": 3}], "expected messages"), (None, "expected messages"), ("", "must say something"),
-])
+@pytest.mark.parametrize(
+    "prompt, message",
+    [
+        ([], "must say something"),
+        ([{"role": "user", "content": " "}], "must say something"),
+        ([{"role": "tool", "content": "x"}], "expected messages"),
+        ([{"role": "user", "content": 3}], "expected messages"),
+        (None, "expected messages"),
+        ("", "must say something"),
+    ],
+)
 def test_prompts_that_cannot_be_judged(prompt, message):
-    with pytest.raises(DataError, match=message): Pair("1", prompt, "a", "b")
+    with pytest.raises(DataError, match=message):
+        Pair("1", prompt, "a", "b")
 
 
 def test_content_is_words_that_name_something():
-    assert kept_share("A dog in my house", "The dog's house and the dogs") > 0 and math.isnan(kept_share("dog", "and so it is"))
-    assert kept_share("", "a house") == 0 and kept_share("house " * 300_000, "a house by the sea") == 0.5
-    assert _content_words("3 gr\u00fcne H\u00e4user \U0001f600 <b>x</b>") >= {"3"} and _content_words("") == set()
+    assert kept_share("A dog in my house", "The dog's house and the dogs") > 0 and math.isnan(
+        kept_share("dog", "and so it is")
+    )
+    assert (
+        kept_share("", "a house") == 0
+        and kept_share("house " * 300_000, "a house by the sea") == 0.5
+    )
+    assert (
+        _content_words("3 gr\u00fcne H\u00e4user \U0001f600 <b>x</b>") >= {"3"}
+        and _content_words("") == set()
+    )
 
 
 @pytest.mark.skipif("HUMANLM_DATA" not in os.environ, reason="HUMANLM_DATA is not set")
 def test_content_tells_a_shorter_reply_from_one_about_something_else():
     "Real dialogues about writing: the first half of a reply, and the reply of somebody else's dialogue, against the whole reply"
     rows = read_jsonl(Path(os.environ["HUMANLM_DATA"]) / "user_dialogues" / "human_writing.jsonl")
-    turns = [(row["id"], row["messages"][:i], m["content"]) for row in rows for i, m in enumerate(row["messages"])
-             if i and m["role"] == "assistant" and m["content"].strip() and row["messages"][i - 1]["role"] == "user" and row["messages"][i - 1]["content"].strip()]
+    turns = [
+        (row["id"], row["messages"][:i], m["content"])
+        for row in rows
+        for i, m in enumerate(row["messages"])
+        if i
+        and m["role"] == "assistant"
+        and m["content"].strip()
+        and row["messages"][i - 1]["role"] == "user"
+        and row["messages"][i - 1]["content"].strip()
+    ]
     clusters, prompts, whole = zip(*turns)
-    other = [next(text for id, _, text in turns[i:] + turns if id != clusters[i]) for i in range(len(turns))]
-    replies = {"half": [text[:len(text) // 2] for text in whole], "other": other}
-    half, away = (win_rate(c, resamples=500) for c in run_sync(compare(prompts, replies, whole, [Longer()], clusters=clusters)))
+    other = [
+        next(text for id, _, text in turns[i:] + turns if id != clusters[i])
+        for i in range(len(turns))
+    ]
+    replies = {"half": [text[: len(text) // 2] for text in whole], "other": other}
+    half, away = (
+        win_rate(c, resamples=500)
+        for c in run_sync(compare(prompts, replies, whole, [Longer()], clusters=clusters))
+    )
     assert half.rate.value == 0 and half.longer.high < 0 and half.kept.low > 0.4
     assert away.kept.high < half.kept.low and away.on_topic.high < half.on_topic.low < 0

@@ -1,16 +1,26 @@
 "Levels are averaged, pairs stay paired, and text in names cannot break a table."
+
 import math, subprocess, sys
 
 import pytest
 
 from humanlm.core.basics import DataError, to_json
 from humanlm.evaluation.measured import (
-    Importance, Result, importance_rows, means_table, _paired_rows, paired_table, result_rows, results_table,
+    Importance,
+    Result,
+    importance_rows,
+    means_table,
+    _paired_rows,
+    paired_table,
+    result_rows,
+    results_table,
 )
 
 
 def test_all_is_the_mean_of_the_levels_and_stands_first():
-    rows = result_rows("m", "x", {"stance": [1, 0, math.nan], "goal": [0.2, 0.4, 0.6], "value": [math.nan] * 3})
+    rows = result_rows(
+        "m", "x", {"stance": [1, 0, math.nan], "goal": [0.2, 0.4, 0.6], "value": [math.nan] * 3}
+    )
     assert [(r.level, r.n) for r in rows] == [("all", 3), ("stance", 2), ("goal", 3), ("value", 0)]
     assert rows[0].mean == pytest.approx((0.5 + 0.4) / 2) and math.isnan(rows[3].mean)
     assert '"mean":null' in to_json(rows[3]).replace(" ", "")
@@ -22,29 +32,42 @@ def test_pairs_are_taken_per_example():
     assert [(r.level, r.n) for r in rows] == [("all", 2), ("goal", 2)]
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: _paired_rows("x", "a", "b", {"s": [1.0]}, {"s": [1.0, 0.0]}), "a has 1 examples, b has 2"),
-    (lambda: result_rows("m", "x", {}), "equally many scores"),
-    (lambda: result_rows("m", "x", {"s": [1.0]}, ["a", "b"]), "2 clusters for 1 examples")])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (
+            lambda: _paired_rows("x", "a", "b", {"s": [1.0]}, {"s": [1.0, 0.0]}),
+            "a has 1 examples, b has 2",
+        ),
+        (lambda: result_rows("m", "x", {}), "equally many scores"),
+        (lambda: result_rows("m", "x", {"s": [1.0]}, ["a", "b"]), "2 clusters for 1 examples"),
+    ],
+)
 def test_wrong_lengths_are_named(call, message):
-    with pytest.raises(DataError, match=message): call()
+    with pytest.raises(DataError, match=message):
+        call()
 
 
 def test_tables_escape_names_and_show_missing_numbers():
     evil = "<b>|\n| x"
     table = results_table([Result(evil, "m", "all", 0, None, None, None)], "m")
     assert table.splitlines()[2:] == ["| &lt;b&gt;&#124; &#124; x | 0 | – | – |"]
-    assert paired_table([]) .count("\n") == 1 and results_table([], "m").count("\n") == 1
+    assert paired_table([]).count("\n") == 1 and results_table([], "m").count("\n") == 1
 
 
 def test_light_import():
     code = "import sys, humanlm.evaluation.measured; print(sorted({'torch','scipy','pandas','sklearn','matplotlib'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
+        == "[]"
+    )
 
 
 def test_tables_of_measures_and_correlations_are_escaped():
     rows = [Result("<i>|", "chrf", "all", 3, 0.5, 0.4, 0.6)]
-    matter = importance_rows("<i>|", "m", {"stance": [0.0, 0.5, 1.0]}, [0.0, 0.4, 1.0], resamples=50)
+    matter = importance_rows(
+        "<i>|", "m", {"stance": [0.0, 0.5, 1.0]}, [0.0, 0.4, 1.0], resamples=50
+    )
     text = means_table(rows, ["chrf", "bleu"])
     assert "<i>" not in text and len({line.count(" | ") for line in text.splitlines()[2:]}) == 1
     assert matter[0].pearson > 0.9 and isinstance(matter[0], Importance)

@@ -1,11 +1,20 @@
 """Outcomes of experiments: seeds crossed with contexts, by hand."""
+
 import math
 
 import numpy as np
 
 from humanlm.core.stats import crossed_means
 from humanlm.evaluation.figures import Names
-from humanlm.evaluation.outcome import Arms, _Outcome, _crossed_intervals, _differences, _seed_means, curves, forest
+from humanlm.evaluation.outcome import (
+    Arms,
+    _Outcome,
+    _crossed_intervals,
+    _differences,
+    _seed_means,
+    curves,
+    forest,
+)
 from humanlm.evaluation.measured import ALL, Result
 
 
@@ -23,13 +32,18 @@ def test_missing_scores_are_left_out_and_none_is_nan():
     assert math.isnan(found["b"].value) and math.isnan(found["b"].low)
 
 
-def table(*values): return {"m": {"a": list(values), "b": [v + 0.2 for v in values]}}
+def table(*values):
+    return {"m": {"a": list(values), "b": [v + 0.2 for v in values]}}
 
 
 def test_differences_are_paired_by_seed_and_example():
     rng = np.random.default_rng(0)
     noise = rng.random((2, 6))
-    found = Arms(list("uvwxyz"), {"one": [table(*row) for row in noise], "other": [table(*(row + 0.3)) for row in noise]}, [])
+    found = Arms(
+        list("uvwxyz"),
+        {"one": [table(*row) for row in noise], "other": [table(*(row + 0.3)) for row in noise]},
+        [],
+    )
     wide = [r for r in found.means(200) if r.model == "one" and r.level == ALL][0]
     pair = [p for p in _differences(found, [("other", "one")], 200) if p.level == ALL][0]
     assert wide.high - wide.low > 0.05
@@ -38,7 +52,10 @@ def test_differences_are_paired_by_seed_and_example():
 
 
 def test_a_method_has_one_colour_in_every_figure_and_variant_and_titles_stay_within():
-    arms, names = ["one: other", "one: mine", "two: mine", "two: third"], Names({"m": ("Alignment of what was read", "")}, colours={"mine": "#12908e"})
+    arms, names = (
+        ["one: other", "one: mine", "two: mine", "two: third"],
+        Names({"m": ("Alignment of what was read", "")}, colours={"mine": "#12908e"}),
+    )
     rows = [Result(arm, metric, ALL, 9, 0.5, 0.4, 0.6) for arm in arms for metric in "mno"]
     figure = forest(_Outcome({"arms": arms, "references": []}, rows, []), ["m", "n", "o"], names)
     shades = [container.lines[0].get_color() for container in figure.axes[0].containers]
@@ -47,9 +64,24 @@ def test_a_method_has_one_colour_in_every_figure_and_variant_and_titles_stay_wit
 
 
 def test_a_reward_of_another_scale_has_a_panel_of_its_own():
-    lines = [{"arm": arm, "level": level, "tokens": [1, 2], "reward": reward}
-             for arm, level, reward in (("a", "goal", [-0.5, 0.5]), ("a", "reply", [0.2, 0.4]), ("b", "goal", [0.1, 0.6]), ("b", "reply", [4.0, 5.0]))]
+    lines = [
+        {"arm": arm, "level": level, "tokens": [1, 2], "reward": reward}
+        for arm, level, reward in (
+            ("a", "goal", [-0.5, 0.5]),
+            ("a", "reply", [0.2, 0.4]),
+            ("b", "goal", [0.1, 0.6]),
+            ("b", "reply", [4.0, 5.0]),
+        )
+    ]
     found = _Outcome({"curves": lines}, [], [])
-    goal, reply, own = (ax for ax in curves(found, ["a", "b"], apart=[("b", "reply")]).axes if ax.lines)
-    assert [len(ax.lines) for ax in (goal, reply, own)] == [2, 1, 1] and goal.get_ylim() == reply.get_ylim() and goal.get_ylim()[1] < 1 < own.get_ylim()[0]
-    assert goal.get_ylim()[0] < -0.5 and [ax.get_ylim()[1] > 5 for ax in curves(found, ["a", "b"]).axes if ax.lines] == [True, True]
+    goal, reply, own = (
+        ax for ax in curves(found, ["a", "b"], apart=[("b", "reply")]).axes if ax.lines
+    )
+    assert (
+        [len(ax.lines) for ax in (goal, reply, own)] == [2, 1, 1]
+        and goal.get_ylim() == reply.get_ylim()
+        and goal.get_ylim()[1] < 1 < own.get_ylim()[0]
+    )
+    assert goal.get_ylim()[0] < -0.5 and [
+        ax.get_ylim()[1] > 5 for ax in curves(found, ["a", "b"]).axes if ax.lines
+    ] == [True, True]

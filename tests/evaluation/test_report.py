@@ -1,4 +1,5 @@
 "The frame of a report shows the numbers of any system, keeps what is missing apart from zero, and names what it cannot read."
+
 import json, math, re
 
 import pytest
@@ -6,54 +7,127 @@ from pages import read
 
 from humanlm.core.basics import DataError, atomic_write, to_json
 from humanlm.core.html import figure_svg, tag
-from humanlm.evaluation.measured import Results, load_results, ALL, PairedDifference, Result, paired_table
+from humanlm.evaluation.measured import (
+    Results,
+    load_results,
+    ALL,
+    PairedDifference,
+    Result,
+    paired_table,
+)
 from humanlm.evaluation.figures import Names, results_bars, training_curves
-from humanlm.evaluation.report import _headline, _results_html, _texts_html, load_log, paired_html, standard_sections, write_report
+from humanlm.evaluation.report import (
+    _headline,
+    _results_html,
+    _texts_html,
+    load_log,
+    paired_html,
+    standard_sections,
+    write_report,
+)
 
 
 def test_it_knows_no_system():
     import inspect
     from humanlm.evaluation import figures, report
-    source = (inspect.getsource(figures) + inspect.getsource(report)).replace(".level", "")  # a field of its rows
-    assert re.findall(r"(?i)levels?\b|persona|hierarchy|judge|\bstance|cold.start|humanlm-", source) == []
+
+    source = (inspect.getsource(figures) + inspect.getsource(report)).replace(
+        ".level", ""
+    )  # a field of its rows
+    assert (
+        re.findall(r"(?i)levels?\b|persona|hierarchy|judge|\bstance|cold.start|humanlm-", source)
+        == []
+    )
 
 
 def test_a_system_brings_its_own_section_and_its_own_pieces(tmp_path):
     atomic_write(tmp_path / "games.json", "[1, 2]")
-    def games(run): return tag("p", f"{sum(run.piece('games.json', lambda path: json.loads(path.read_text()), []))} won <b>")
-    def lost(run): return tag("p", run.piece("lost.json", json.loads, "none"))
-    own = {"first": standard_sections()["first"], "games": ("Games", "What was won.", games), "lost": ("Lost", "What was not.", lost)}
+
+    def games(run):
+        return tag(
+            "p",
+            f"{sum(run.piece('games.json', lambda path: json.loads(path.read_text()), []))} won <b>",
+        )
+
+    def lost(run):
+        return tag("p", run.piece("lost.json", json.loads, "none"))
+
+    own = {
+        "first": standard_sections()["first"],
+        "games": ("Games", "What was won.", games),
+        "lost": ("Lost", "What was not.", lost),
+    }
     page = write_report(tmp_path, own).read_text("utf-8")
     assert "<p>3 won &lt;b&gt;</p>" in page and 'href="#games"' in page and read(page)
-    assert page.index("lost.json: not there") < page.index("<h2"), "the first screen names what a later section could not read"
+    assert page.index("lost.json: not there") < page.index("<h2"), (
+        "the first screen names what a later section could not read"
+    )
 
 
 def test_names_choose_titles_parts_and_references():
-    names = Names({"m": ("Wins", "How often?")}, {"dice": "throws dice"}, part="turn", units="games", start="a")
-    rows = [Result(model, "m", part, 2, 0.5, 0.4, 0.6) for model in ("a", "b", "dice") for part in (ALL, "1", "2")]
-    assert results_bars(rows, "m", names=names).axes[0].get_title(loc="left").startswith("Wins by turn")
+    names = Names(
+        {"m": ("Wins", "How often?")},
+        {"dice": "throws dice"},
+        part="turn",
+        units="games",
+        start="a",
+    )
+    rows = [
+        Result(model, "m", part, 2, 0.5, 0.4, 0.6)
+        for model in ("a", "b", "dice")
+        for part in (ALL, "1", "2")
+    ]
+    assert (
+        results_bars(rows, "m", names=names)
+        .axes[0]
+        .get_title(loc="left")
+        .startswith("Wins by turn")
+    )
     assert "dice (reference)" in _results_html(rows, {("m", ALL): "all"}, names)
     assert _headline(Results(rows), "m", names)[1][0] == "b, 2 games"
 
 
 def test_measures_of_texts_have_a_table_of_their_own():
-    rows = [Result(m, name, ALL, 9, 0.5, 0.4, 0.6) for m in ("base", "<b>") for name in ("chrf", "bleu", "response_alignment")]
+    rows = [
+        Result(m, name, ALL, 9, 0.5, 0.4, 0.6)
+        for m in ("base", "<b>")
+        for name in ("chrf", "bleu", "response_alignment")
+    ]
     shown = _texts_html(rows)
-    assert "chrf" in shown and "response" not in shown and "<b><" not in shown.replace("<b>0", "") and _texts_html(rows[2:3]) == ""
+    assert (
+        "chrf" in shown
+        and "response" not in shown
+        and "<b><" not in shown.replace("<b>0", "")
+        and _texts_html(rows[2:3]) == ""
+    )
 
 
 def test_differences_show_test_and_effect():
-    shown = paired_html([PairedDifference("m", ALL, "a", "b", 9, 0.1, 0.0, 0.2, 0.0004, 0.5), PairedDifference("m", ALL, "a", "c", 9, 0.1, 0.0, 0.2)])
+    shown = paired_html(
+        [
+            PairedDifference("m", ALL, "a", "b", 9, 0.1, 0.0, 0.2, 0.0004, 0.5),
+            PairedDifference("m", ALL, "a", "c", 9, 0.1, 0.0, 0.2),
+        ]
+    )
     assert "< 0.001" in shown.replace("&lt;", "<") and "+0.50" in shown and "–" in shown
 
 
 def test_the_p_values_of_a_table_are_adjusted_and_it_says_so():
-    pairs = [PairedDifference("m", ALL, "a", name, 9, 0.1, 0.0, 0.2, p, 0.5) for name, p in (("b", 0.01), ("c", 0.04), ("d", 0.03))]
+    pairs = [
+        PairedDifference("m", ALL, "a", name, 9, 0.1, 0.0, 0.2, p, 0.5)
+        for name, p in (("b", 0.01), ("c", 0.04), ("d", 0.03))
+    ]
     shown, alone = paired_html(pairs), paired_html(pairs[1:2])
-    assert "Wilcoxon p (Holm)" in shown and [p in shown for p in ("0.030", "0.060", "0.040")] == [True, True, False]
+    assert "Wilcoxon p (Holm)" in shown and [p in shown for p in ("0.030", "0.060", "0.040")] == [
+        True,
+        True,
+        False,
+    ]
     assert "Holm" not in alone and "0.040" in alone
     table = paired_table(pairs, most=1)
-    assert "Wilcoxon p (Holm)" in table and "0.030" in table and len(table.splitlines()) == 3, "what is left out counts, too"
+    assert "Wilcoxon p (Holm)" in table and "0.030" in table and len(table.splitlines()) == 3, (
+        "what is left out counts, too"
+    )
 
 
 def test_a_log_that_was_cut_off_is_read(tmp_path):
@@ -73,17 +147,28 @@ def test_missing_numbers_stay_missing(tmp_path):
 
 
 def test_a_wrong_result_row_is_named(tmp_path):
-    atomic_write(tmp_path / "results.json", json.dumps({"rows": [{"model": "a", "mean": "high"}], "paired": []}))
-    with pytest.raises(DataError, match="rows 1"): load_results(tmp_path / "results.json")
+    atomic_write(
+        tmp_path / "results.json",
+        json.dumps({"rows": [{"model": "a", "mean": "high"}], "paired": []}),
+    )
+    with pytest.raises(DataError, match="rows 1"):
+        load_results(tmp_path / "results.json")
 
 
 def test_the_headline_turns_a_pair_round():
     rows = [Result(m, "m", ALL, 2, v, v, v) for m, v in (("cold-start", 0.2), ("humanlm", 0.6))]
-    said = _headline(Results(rows, [PairedDifference("m", ALL, "cold-start", "humanlm", 2, -0.4, -0.5, -0.3)]), "m", Names(start="cold-start"))
+    said = _headline(
+        Results(rows, [PairedDifference("m", ALL, "cold-start", "humanlm", 2, -0.4, -0.5, -0.3)]),
+        "m",
+        Names(start="cold-start"),
+    )
     assert said[0] == "0.60" and "+0.40 over cold-start (+0.30\u00a0to\u00a0+0.50)" in said[1]
 
 
 def test_panels_are_drawn_for_whatever_was_logged():
     log = [{"stage": "a", "step": step, "reward": 0.1, "games/ok": 1.0} for step in range(1, 9)]
     figure = training_curves(log, {"reward": "points", "games/ok": "share of games that ended"})
-    assert [ax.get_title() for ax in figure.axes] == ["points", "share of games that ended"] and figure.axes[1].get_ylim()[1] == 1.05
+    assert [ax.get_title() for ax in figure.axes] == [
+        "points",
+        "share of games that ended",
+    ] and figure.axes[1].get_ylim()[1] == 1.05

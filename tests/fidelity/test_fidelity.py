@@ -1,4 +1,5 @@
 "Sources whose likeness is known: halves of one source are not told apart, planted errors are, and a file is read as its columns say."
+
 import math
 import os
 import random
@@ -10,17 +11,42 @@ import pytest
 
 from humanlm.core.basics import DataError, read_jsonl, write_jsonl
 from humanlm.eval import main
-from humanlm.fidelity.detection import _auc, _folds, _log_probability, _pairs, _runs, ceiling, detect, gram_matrix, masked
-from humanlm.fidelity.dialogues import Conversation, FidelityConfig, clusters_of, read_dialogues, reply_dialogues, _spoken
+from humanlm.fidelity.detection import (
+    _auc,
+    _folds,
+    _log_probability,
+    _pairs,
+    _runs,
+    ceiling,
+    detect,
+    gram_matrix,
+    masked,
+)
+from humanlm.fidelity.dialogues import (
+    Conversation,
+    FidelityConfig,
+    clusters_of,
+    read_dialogues,
+    reply_dialogues,
+    _spoken,
+)
 from humanlm.fidelity.diversity import _draw, diversity, outcomes, persons
-from humanlm.fidelity.fingerprint import _copied_share, feature_gaps, _longest_copy, turn_readings, whole_readings
+from humanlm.fidelity.fingerprint import (
+    _copied_share,
+    feature_gaps,
+    _longest_copy,
+    turn_readings,
+    whole_readings,
+)
 from humanlm.fidelity.planted import PLANTED, _noticed, _planted_table, _world_people
 from humanlm.fidelity.report import _findings, measure, _report_html, _report_markdown
 from humanlm.core.stats import Bootstrap
 from humanlm.worlds.mini import WorldConfig, make_world
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing")) / "user_dialogues"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="HUMANLM_DATA names no folder with user_dialogues")
+needs_data = pytest.mark.skipif(
+    not DATA.is_dir(), reason="HUMANLM_DATA names no folder with user_dialogues"
+)
 SMALL = FidelityConfig(splits=6, bootstrap=100)
 
 
@@ -28,9 +54,18 @@ def crowd(name, n=24, turns=4, seed=0, change=lambda text: text):
     "People with a liking for some words each"
     rng, found = random.Random(seed), []
     for i in range(n):
-        words = [f"{a}{b}" for a in rng.sample("bcdfgklmnprst", 6) for b in ("a", "e", "o", "ick", "ump")]
-        texts = tuple(change(f"Well, {' '.join(rng.choices(words, k=rng.randint(2, 9)))}{rng.choice('.?!')}") for _ in range(turns))
-        found.append(Conversation(name, f"{name}{seed}-{i}", texts, ("",) * turns, f"p{seed}-{i}", ending="silence"))
+        words = [
+            f"{a}{b}" for a in rng.sample("bcdfgklmnprst", 6) for b in ("a", "e", "o", "ick", "ump")
+        ]
+        texts = tuple(
+            change(f"Well, {' '.join(rng.choices(words, k=rng.randint(2, 9)))}{rng.choice('.?!')}")
+            for _ in range(turns)
+        )
+        found.append(
+            Conversation(
+                name, f"{name}{seed}-{i}", texts, ("",) * turns, f"p{seed}-{i}", ending="silence"
+            )
+        )
     return found
 
 
@@ -47,8 +82,15 @@ def test_lower_cased_copies_are_told_apart_and_the_feature_is_named():
     found = {d.detector: d for d in detect(people, careless, resamples=200)}
     assert all(d.turn.low > 0.9 for d in found.values())
     assert found["form"].tells[0][0] == "begins in lower case"
-    gaps = {gap.feature: gap for gap in feature_gaps(turn_readings(people), turn_readings(careless), 200)}
-    assert gaps["begins in lower case"].found and gaps["begins in lower case"].difference.value == 1 and not gaps["question"].found
+    gaps = {
+        gap.feature: gap
+        for gap in feature_gaps(turn_readings(people), turn_readings(careless), 200)
+    }
+    assert (
+        gaps["begins in lower case"].found
+        and gaps["begins in lower case"].difference.value == 1
+        and not gaps["question"].found
+    )
 
 
 def test_the_share_of_single_comparisons_above_the_ceiling_is_small():
@@ -57,7 +99,10 @@ def test_the_share_of_single_comparisons_above_the_ceiling_is_small():
     for seed in range(6):
         people, others = crowd("people", 16, 3, seed), crowd("others", 16, 3, seed + 100)
         top = ceiling(people, ["form"], splits=12, seed=seed)["form"]
-        wrong += [d.turn.low > top.high for d in detect(people, others, ["form"], resamples=100, seed=seed)]
+        wrong += [
+            d.turn.low > top.high
+            for d in detect(people, others, ["form"], resamples=100, seed=seed)
+        ]
     assert sum(wrong) <= 1
 
 
@@ -65,13 +110,22 @@ def test_no_person_stands_on_both_sides_of_a_fold():
     found = [d._replace(person=f"p{i % 7}") for i, d in enumerate(crowd("a", 28))]
     sides = np.arange(28) % 2  # the same persons in both sources
     part = _folds(clusters_of(found), sides, 5, np.random.default_rng(0))
-    assert all(len({int(p) for p, d in zip(part, found) if d.person == person}) == 1 for person in {d.person for d in found})
+    assert all(
+        len({int(p) for p, d in zip(part, found) if d.person == person}) == 1
+        for person in {d.person for d in found}
+    )
 
 
 def test_the_area_is_that_of_scikit_learn_and_counts_no_pairs_across_strata():
     from sklearn.metrics import roc_auc_score
+
     rng = np.random.default_rng(0)
-    scores, fake, strata, index = np.round(rng.random(60), 1), rng.integers(0, 2, 60), rng.integers(0, 3, 60), rng.integers(0, 20, 60)
+    scores, fake, strata, index = (
+        np.round(rng.random(60), 1),
+        rng.integers(0, 2, 60),
+        rng.integers(0, 3, 60),
+        rng.integers(0, 20, 60),
+    )
     draws = Bootstrap(index, 0, 50)
     whole = _auc(_pairs(scores, fake, draws.index, np.zeros(60), len(draws.names)), draws)
     assert whole.value == pytest.approx(roc_auc_score(fake, scores))
@@ -79,15 +133,28 @@ def test_the_area_is_that_of_scikit_learn_and_counts_no_pairs_across_strata():
     for s in range(3):
         n = (fake[strata == s] == 1).sum() * (fake[strata == s] == 0).sum()
         won, pairs = won + n * roc_auc_score(fake[strata == s], scores[strata == s]), pairs + n
-    assert _auc(_pairs(scores, fake, draws.index, strata, len(draws.names)), draws).value == pytest.approx(won / pairs)
+    assert _auc(
+        _pairs(scores, fake, draws.index, strata, len(draws.names)), draws
+    ).value == pytest.approx(won / pairs)
 
 
 def test_knowing_the_task_is_no_likeness_to_a_source_where_tasks_are_shared():
     "One source answers one task more often: pairs of other tasks would tell it, pairs of one task must not"
-    def talk(name, tasks, seed): return [d._replace(task=t, turns=tuple(f"{t} {text}" for text in d.turns)) for d, t in zip(crowd(name, len(tasks), 3, seed), tasks)]
-    people, model = talk("people", ["boat"] * 20 + ["tax"] * 10, 1), talk("model", ["boat"] * 10 + ["tax"] * 20, 2)
+
+    def talk(name, tasks, seed):
+        return [
+            d._replace(task=t, turns=tuple(f"{t} {text}" for text in d.turns))
+            for d, t in zip(crowd(name, len(tasks), 3, seed), tasks)
+        ]
+
+    people, model = (
+        talk("people", ["boat"] * 20 + ["tax"] * 10, 1),
+        talk("model", ["boat"] * 10 + ["tax"] * 20, 2),
+    )
     apart = [d._replace(task="") for d in people], [d._replace(task="") for d in model]
-    inside, across = (detect(*pair, ["words"], resamples=100)[0].turn.value for pair in ((people, model), apart))
+    inside, across = (
+        detect(*pair, ["words"], resamples=100)[0].turn.value for pair in ((people, model), apart)
+    )
     assert across > 0.6 > inside
 
 
@@ -101,21 +168,35 @@ def test_probabilities_of_the_letter_models_add_up_to_one():
 
 
 def test_names_numbers_and_addresses_are_hidden():
-    assert masked("Hi, I am Sophia Martin, booking K67C4W, see www.x.org. Please call Dan.") == "Hi, I am Xx Xx, booking K00C0W, see url. Please call Xx."
+    assert (
+        masked("Hi, I am Sophia Martin, booking K67C4W, see www.x.org. Please call Dan.")
+        == "Hi, I am Xx Xx, booking K00C0W, see url. Please call Xx."
+    )
     assert masked("ann_07 7_ __1 _1 a1_b x.y+z@post.example, an_n") == "Xx 0_ Xx _0 Xx url, an_n"
 
 
-@pytest.mark.parametrize("text", ["0a1b2c" * 2000, "1" * 20_000, "ab_" * 7000, "a.+" * 7000, "a@" * 9000])
+@pytest.mark.parametrize(
+    "text", ["0a1b2c" * 2000, "1" * 20_000, "ab_" * 7000, "a.+" * 7000, "a@" * 9000]
+)
 def test_hiding_takes_time_that_grows_with_the_text(text):
     start = time.perf_counter()
     masked(text)
     assert time.perf_counter() - start < 1
 
 
-@pytest.mark.parametrize("text, source, share, run", [
-    ("give me the blue one please", "Do you want the blue one or the red one?", 1 / 4, 3), ("no", "no", math.nan, 1), ("a b c", "", 0, 0)])
+@pytest.mark.parametrize(
+    "text, source, share, run",
+    [
+        ("give me the blue one please", "Do you want the blue one or the red one?", 1 / 4, 3),
+        ("no", "no", math.nan, 1),
+        ("a b c", "", 0, 0),
+    ],
+)
 def test_copies_are_counted(text, source, share, run):
-    assert _copied_share(text, source) == pytest.approx(share, nan_ok=True) and _longest_copy(text, source) == run
+    assert (
+        _copied_share(text, source) == pytest.approx(share, nan_ok=True)
+        and _longest_copy(text, source) == run
+    )
 
 
 def test_one_voice_and_swapped_persons_are_noticed_by_the_crowd_measures():
@@ -127,22 +208,50 @@ def test_one_voice_and_swapped_persons_are_noticed_by_the_crowd_measures():
     assert own and mixed and own.accuracy.low > max(mixed.accuracy.high, 0.5)
     found = diversity({"people": people, "voice": voice}, 8)
     assert found["near duplicates"]["voice"].value == 1 > found["near duplicates"]["people"].value
-    assert found["likeness between persons"]["voice"].low > found["likeness between persons"]["people"].high
+    assert (
+        found["likeness between persons"]["voice"].low
+        > found["likeness between persons"]["people"].high
+    )
 
 
 def test_a_source_of_which_one_person_says_most_is_drawn_at_the_same_size():
     people = crowd("people", 8, 20)
-    skewed = [people[0]._replace(turns=sum((d.turns for d in people[:5]), ())), *(d._replace(turns=d.turns[:1]) for d in people[5:])]
-    drawn = [len(_draw([(text, d.cluster, "") for d in skewed for text in d.turns], 50, random.Random(seed))) for seed in range(20)]
+    skewed = [
+        people[0]._replace(turns=sum((d.turns for d in people[:5]), ())),
+        *(d._replace(turns=d.turns[:1]) for d in people[5:]),
+    ]
+    drawn = [
+        len(
+            _draw(
+                [(text, d.cluster, "") for d in skewed for text in d.turns], 50, random.Random(seed)
+            )
+        )
+        for seed in range(20)
+    ]
     assert drawn == [50] * 20
     alone = diversity({"people": people, "one": [people[0]._replace(turns=("Hi there.",))]}, 2)
     assert all(math.isnan(found["people"].value) for found in alone.values())
 
 
 def test_calibration_is_zero_for_the_right_rates_and_the_bias_for_a_constant_one():
-    real = [Conversation("people", f"{i}", ("ok",), ("",), task=f"t{i % 20}", success=float(i % 20 < 10), rating=float(i % 5)) for i in range(60)]
+    real = [
+        Conversation(
+            "people",
+            f"{i}",
+            ("ok",),
+            ("",),
+            task=f"t{i % 20}",
+            success=float(i % 20 < 10),
+            rating=float(i % 5),
+        )
+        for i in range(60)
+    ]
     found = {o.name: o for o in outcomes(real, [d._replace(success=0.75) for d in real], 50)}
-    assert found["success"].bias.value == pytest.approx(0.25) and found["rating"].calibration.value == 0 and found["success"].tasks == 20
+    assert (
+        found["success"].bias.value == pytest.approx(0.25)
+        and found["rating"].calibration.value == 0
+        and found["success"].tasks == 20
+    )
     assert outcomes(real, [d._replace(task="other") for d in real]) == []
 
 
@@ -152,12 +261,21 @@ def test_planted_errors_are_noticed_each_by_its_measure():
     found, _ = _planted_table(_world_people(world), errors, SMALL)
     said = {name: _noticed(found, name) for name in errors}
     assert said["nothing"]["detectors"] == [] and "thanks" in said["all polite"]["form"]
-    assert "copied from the context" in said["copying"]["copying"] and "turns" in said["ends early"]["dialogues and endings"]
+    assert (
+        "copied from the context" in said["copying"]["copying"]
+        and "turns" in said["ends early"]["dialogues and endings"]
+    )
 
 
 def test_a_page_says_that_tasks_differ_and_escapes_what_people_wrote():
     hostile = "<script>alert(1)</script>"
-    found = measure({"people": crowd("people"), hostile: crowd(hostile, seed=3, change=lambda text: f"{text} {hostile}")}, SMALL)
+    found = measure(
+        {
+            "people": crowd("people"),
+            hostile: crowd(hostile, seed=3, change=lambda text: f"{text} {hostile}"),
+        },
+        SMALL,
+    )
     html, text = _report_html(found), _report_markdown(found)
     assert "<script" not in html and "<script" not in text and "&lt;script&gt;" in html
     assert any("share no task" in line for line in _findings(found))
@@ -165,60 +283,139 @@ def test_a_page_says_that_tasks_differ_and_escapes_what_people_wrote():
 
 
 def test_the_command_reads_files_by_column_names_and_writes_a_page(tmp_path, capsys):
-    rows = [{"who": d.source, "nick": d.person, "chat": d.id, "said": text} for d in crowd("ann", 12, 3, 1) + crowd("bot", 12, 3, 2) for text in d.turns]
+    rows = [
+        {"who": d.source, "nick": d.person, "chat": d.id, "said": text}
+        for d in crowd("ann", 12, 3, 1) + crowd("bot", 12, 3, 2)
+        for text in d.turns
+    ]
     write_jsonl(tmp_path / "log.jsonl", rows)
-    flags = [f"--fidelity.{k}={v}" for k, v in dict(source="who", person="nick", dialogue="chat", text="said", out=tmp_path / "page", splits=3, bootstrap=50).items()]
+    flags = [
+        f"--fidelity.{k}={v}"
+        for k, v in dict(
+            source="who",
+            person="nick",
+            dialogue="chat",
+            text="said",
+            out=tmp_path / "page",
+            splits=3,
+            bootstrap=50,
+        ).items()
+    ]
     assert main(["fidelity", str(tmp_path / "log.jsonl"), *flags]) == 0
-    assert "bot" in capsys.readouterr().out and {p.name for p in (tmp_path / "page").iterdir()} == {"report.html", "report.md", "fidelity.json"}
+    assert "bot" in capsys.readouterr().out and {p.name for p in (tmp_path / "page").iterdir()} == {
+        "report.html",
+        "report.md",
+        "fidelity.json",
+    }
     assert main(["fidelity", str(tmp_path / "log.jsonl"), *flags, "--fidelity.text=wrote"]) == 2
     assert "Its columns: who, nick, chat, said" in capsys.readouterr().err
     assert main(["fidelity", str(tmp_path / "log.jsonl"), "--dry-run", *flags]) == 0
 
 
 def test_marks_that_end_a_conversation_are_no_words_of_it(tmp_path):
-    write_jsonl(tmp_path / "a.jsonl", [{"id": "1", "messages": [{"role": "user", "content": "Thanks! ###STOP###"}]},
-                                       {"id": "2", "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "###STOP###"}]}])
+    write_jsonl(
+        tmp_path / "a.jsonl",
+        [
+            {"id": "1", "messages": [{"role": "user", "content": "Thanks! ###STOP###"}]},
+            {
+                "id": "2",
+                "messages": [
+                    {"role": "user", "content": "hi"},
+                    {"role": "assistant", "content": "Yes?"},
+                    {"role": "user", "content": "###STOP###"},
+                ],
+            },
+        ],
+    )
     one, two = read_dialogues([str(tmp_path / "a.jsonl")])["a"]
-    assert (one.turns, one.ending, two.turns, two.ending) == (("Thanks!",), "stop", ("hi",), "stop") and _spoken("a # b") == "a # b"
+    assert (one.turns, one.ending, two.turns, two.ending) == (
+        ("Thanks!",),
+        "stop",
+        ("hi",),
+        "stop",
+    ) and _spoken("a # b") == "a # b"
     write_jsonl(tmp_path / "b.jsonl", [{"messages": "hello"}])
-    with pytest.raises(DataError, match="row 1: messages must be a list"): read_dialogues([str(tmp_path / "b.jsonl")])
+    with pytest.raises(DataError, match="row 1: messages must be a list"):
+        read_dialogues([str(tmp_path / "b.jsonl")])
 
 
 def test_a_person_and_a_conversation_may_be_number_0(tmp_path):
-    write_jsonl(tmp_path / "a.jsonl", [{"text": f"hi {i}", "conversation_id": i // 2, "person": 0, "task": 0} for i in range(4)])
-    write_jsonl(tmp_path / "b.jsonl", [{"id": 0, "user_id": 0, "person": "", "messages": [{"role": "user", "content": "hi"}]}])
+    write_jsonl(
+        tmp_path / "a.jsonl",
+        [{"text": f"hi {i}", "conversation_id": i // 2, "person": 0, "task": 0} for i in range(4)],
+    )
+    write_jsonl(
+        tmp_path / "b.jsonl",
+        [{"id": 0, "user_id": 0, "person": "", "messages": [{"role": "user", "content": "hi"}]}],
+    )
     found = [d for name in "ab" for d in read_dialogues([str(tmp_path / f"{name}.jsonl")])[name]]
-    assert [(d.id, d.cluster, d.task) for d in found] == [("0", "person 0", "0"), ("1", "person 0", "0"), ("0", "person 0", "")]
+    assert [(d.id, d.cluster, d.task) for d in found] == [
+        ("0", "person 0", "0"),
+        ("1", "person 0", "0"),
+        ("0", "person 0", ""),
+    ]
 
 
 def test_what_was_read_before_a_turn_may_be_a_list_of_texts(tmp_path):
-    write_jsonl(tmp_path / "a.jsonl", [{"text": "hi", "context": ["Hello.", {"content": "Who is it?"}]}])
+    write_jsonl(
+        tmp_path / "a.jsonl", [{"text": "hi", "context": ["Hello.", {"content": "Who is it?"}]}]
+    )
     assert read_dialogues([str(tmp_path / "a.jsonl")])["a"][0].before == ("Hello.\nWho is it?",)
     for wrong in ([1], 7, [{"text": "Hello."}]):
         write_jsonl(tmp_path / "b.jsonl", [{"text": "hi"}, {"text": "hi", "context": wrong}])
-        with pytest.raises(DataError, match="b.jsonl, row 2: context,prompt must be a text"): read_dialogues([str(tmp_path / "b.jsonl")])
+        with pytest.raises(DataError, match="b.jsonl, row 2: context,prompt must be a text"):
+            read_dialogues([str(tmp_path / "b.jsonl")])
 
 
 def test_replies_of_a_run_stand_beside_those_of_people():
     examples = make_world(WorldConfig(users=12, replies_per_user=4)).examples[:6]
-    found = reply_dialogues(examples, {"bot": [(e.id, "ok") for e in examples[:4]] + [("gone", "ok"), (examples[4].id, " ")]})
-    assert [d.source for d in found] == ["people"] * 4 + ["bot"] * 4 and found[0].turns == (examples[0].reply,)
+    found = reply_dialogues(
+        examples,
+        {"bot": [(e.id, "ok") for e in examples[:4]] + [("gone", "ok"), (examples[4].id, " ")]},
+    )
+    assert [d.source for d in found] == ["people"] * 4 + ["bot"] * 4 and found[0].turns == (
+        examples[0].reply,
+    )
     assert {d.person for d in found} == {e.user_id for e in examples[:4]}
 
 
 def test_grams_of_one_length_stand_for_texts():
     x, names = gram_matrix(["the cat sat"] * 3 + ["the dog sat"] * 3)
-    assert np.allclose(np.asarray(x.multiply(x).sum(1)).ravel(), 1) and "[cat]" in names and "[the cat]" in names
+    assert (
+        np.allclose(np.asarray(x.multiply(x).sum(1)).ravel(), 1)
+        and "[cat]" in names
+        and "[the cat]" in names
+    )
 
 
 @needs_data
 def test_published_shares_of_real_turns_are_found_again():
     "Turns of at most five words, and turns that begin in lower case, as the folder's own notes count them"
-    found = {name: turn_readings(read_dialogues([str(DATA / f"{name}.jsonl")], FidelityConfig(limit=0))[name]) for name in ("human_tutoring", "human_writing", "llm_user_airline")}
-    shares = {name: [round(100 * r.values[:, r.names.index(f)].mean()) for f in ("five words or fewer", "begins in lower case")] for name, r in found.items()}
-    assert abs(np.array([shares["human_tutoring"], shares["human_writing"]]) - [[38, 39], [8, 20]]).max() <= 1
+    found = {
+        name: turn_readings(
+            read_dialogues([str(DATA / f"{name}.jsonl")], FidelityConfig(limit=0))[name]
+        )
+        for name in ("human_tutoring", "human_writing", "llm_user_airline")
+    }
+    shares = {
+        name: [
+            round(100 * r.values[:, r.names.index(f)].mean())
+            for f in ("five words or fewer", "begins in lower case")
+        ]
+        for name, r in found.items()
+    }
+    assert (
+        abs(
+            np.array([shares["human_tutoring"], shares["human_writing"]]) - [[38, 39], [8, 20]]
+        ).max()
+        <= 1
+    )
     assert shares["llm_user_airline"][1] == 0
-    ends = whole_readings(read_dialogues([str(DATA / "llm_user_airline.jsonl")], FidelityConfig(limit=0))["llm_user_airline"])
+    ends = whole_readings(
+        read_dialogues([str(DATA / "llm_user_airline.jsonl")], FidelityConfig(limit=0))[
+            "llm_user_airline"
+        ]
+    )
     assert ends.values[:, ends.names.index("ends in silence")].mean() == pytest.approx(8 / 108)
     assert len(read_jsonl(DATA / "llm_user_airline.jsonl")) == 108
 
@@ -226,6 +423,11 @@ def test_published_shares_of_real_turns_are_found_again():
 def test_the_report_of_a_run_says_how_human_its_replies_are():
     from humanlm.alignment.sections import SECTIONS
     from humanlm.evaluation.report import RunFolder
+
     run = RunFolder(Path(__file__).parents[2] / "nbs/recordings/humanlm-mini")
     shown = SECTIONS["fidelity"][2](run)
-    assert "people against themselves" in shown and "response-only-think" in shown and "12 replies of 10 people" in shown
+    assert (
+        "people against themselves" in shown
+        and "response-only-think" in shown
+        and "12 replies of 10 people" in shown
+    )

@@ -1,4 +1,5 @@
 "Gyms as the other side of a dialogue in training: rewards, ends and failures of an episode become those of the trajectory."
+
 import math
 
 import pytest
@@ -6,7 +7,16 @@ import torch
 
 from humanlm.core.basics import run_sync
 from humanlm.data.trajectory import Completion, load_trajectories, save_trajectories
-from humanlm.gyms.protocol import Environment, Feedback, GymConfig, GymTask, STOP_REASONS, UserError, UserRole, find_gym
+from humanlm.gyms.protocol import (
+    Environment,
+    Feedback,
+    GymConfig,
+    GymTask,
+    STOP_REASONS,
+    UserError,
+    UserRole,
+    find_gym,
+)
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import end_id
@@ -20,11 +30,15 @@ FUNCTION = find_gym("function")
 @pytest.fixture(scope="module")
 def made():
     torch.set_num_threads(1)
-    return make_model(ModelConfig(vocab=360, hidden=32, heads=2, kv_heads=2, mlp=48, template="chatml"), ["[action] 1 2 3 4", "[search] test", "[answer] 5"] * 9)
+    return make_model(
+        ModelConfig(vocab=360, hidden=32, heads=2, kv_heads=2, mlp=48, template="chatml"),
+        ["[action] 1 2 3 4", "[search] test", "[answer] 5"] * 9,
+    )
 
 
 class Scripted(ModelPolicy):
     "Writes what a player of the gym would do"
+
     def __init__(self, made, envs, player):
         super().__init__(*made)
         self.envs, self.player = envs, player
@@ -37,32 +51,57 @@ class Scripted(ModelPolicy):
 
 def played(made, envs, player, turns=20):
     "Lead a dialogue with every environment"
+
     async def answer(talk):
         env = envs[talk.row["row_id"]]
         turn = await env.step(talk.said[-1])
         return Heard([{"role": "user", "content": turn.feedback}], turn.reward, env.stop)
-    rows = [{"row_id": name, "level": "gym", "prompt": [{"role": "user", "content": env.task.opening}], "speaker": "", "thinking": None, "stop": (), "max_tokens": 4000, "turn_tokens": 60}
-            for name, env in envs.items()]
+
+    rows = [
+        {
+            "row_id": name,
+            "level": "gym",
+            "prompt": [{"role": "user", "content": env.task.opening}],
+            "speaker": "",
+            "thinking": None,
+            "stop": (),
+            "max_tokens": 4000,
+            "turn_tokens": 60,
+        }
+        for name, env in envs.items()
+    ]
     return run_sync(multi_turn(answer, turns)(rows, Scripted(made, envs, player)))
 
 
 def test_an_expert_is_paid_and_an_idle_policy_uses_up_its_turns(made, tmp_path):
     tasks = FUNCTION.tasks(2, 0)
-    expert, = played(made, {"a": FUNCTION.play(tasks[0])}, FUNCTION.expert)
+    (expert,) = played(made, {"a": FUNCTION.play(tasks[0])}, FUNCTION.expert)
     rewards = [turn.reward for turn in expert.turns if turn.role == "policy"]
     assert expert.parse_status == "done" and rewards == [0.0] * (len(rewards) - 1) + [1.0]
-    idle, = played(made, {"b": FUNCTION.play(tasks[1], GymConfig(max_turns=3))}, lambda env: "I wonder.")
-    assert idle.parse_status == "turn_limit" and [turn.reward for turn in idle.turns if turn.role == "policy"] == [0.0] * 3
+    (idle,) = played(
+        made, {"b": FUNCTION.play(tasks[1], GymConfig(max_turns=3))}, lambda env: "I wonder."
+    )
+    assert (
+        idle.parse_status == "turn_limit"
+        and [turn.reward for turn in idle.turns if turn.role == "policy"] == [0.0] * 3
+    )
     assert {expert.parse_status, idle.parse_status} <= set(STOP_REASONS)
-    assert load_trajectories(save_trajectories(tmp_path / "t.parquet", [expert, idle]))[0].turns == expert.turns
+    assert (
+        load_trajectories(save_trajectories(tmp_path / "t.parquet", [expert, idle]))[0].turns
+        == expert.turns
+    )
 
 
 class Oracle(Environment):
     "Pays for asking"
-    roles = {"speaker": UserRole("Say something.", {})}
-    def rule_speaker(self): return {"text": "well"}
 
-    async def on_action(self, content): return Feedback((await self.ask("speaker"))["text"], 0.5)
+    roles = {"speaker": UserRole("Say something.", {})}
+
+    def rule_speaker(self):
+        return {"text": "well"}
+
+    async def on_action(self, content):
+        return Feedback((await self.ask("speaker"))["text"], 0.5)
 
 
 class AskOracle(GymTask):
@@ -71,15 +110,34 @@ class AskOracle(GymTask):
 
 def test_a_user_who_fails_leaves_no_reward_and_no_push(made):
     async def failing(env, role, payload):
-        if len(env.turns) == 1: raise UserError("no usable answer")
+        if len(env.turns) == 1:
+            raise UserError("no usable answer")
         return {"text": "well"}
-    envs = {name: Oracle(AskOracle(name), GymConfig(max_turns=3), user) for name, user in (("a", None), ("b", failing), ("c", None))}
+
+    envs = {
+        name: Oracle(AskOracle(name), GymConfig(max_turns=3), user)
+        for name, user in (("a", None), ("b", failing), ("c", None))
+    }
     found = played(made, envs, lambda env: "[action] hello" if env.task.id != "c" else "nothing")
     assert [t.parse_status for t in found] == ["turn_limit", "user_error", "turn_limit"]
-    assert math.isnan(envs["b"].score) and math.isnan(envs["b"].turns[-1].reward), "the record of the gym says so too"
+    assert math.isnan(envs["b"].score) and math.isnan(envs["b"].turns[-1].reward), (
+        "the record of the gym says so too"
+    )
     T = max(len(t.mask) for t in found)
-    pushes = turn_advantage()(Batch(None, torch.zeros(3), torch.tensor([t.mask + [False] * (T - len(t.mask)) for t in found]), found))
+    pushes = turn_advantage()(
+        Batch(
+            None,
+            torch.zeros(3),
+            torch.tensor([t.mask + [False] * (T - len(t.mask)) for t in found]),
+            found,
+        )
+    )
     assert (pushes[1] == 0).all() and pushes[0].max() > 0 > pushes[2].min()
 
 
-def test_pay_keeps_what_is_missing_missing(): assert math.isnan(GymConfig().pay(math.nan, 1)) and GymConfig().pay(7, 1) == 1 and GymConfig().pay(-1, 1) == 0
+def test_pay_keeps_what_is_missing_missing():
+    assert (
+        math.isnan(GymConfig().pay(math.nan, 1))
+        and GymConfig().pay(7, 1) == 1
+        and GymConfig().pay(-1, 1) == 0
+    )

@@ -1,4 +1,5 @@
 "Who plays the person of advice and appeal, chosen by name on a command line or in a file: the world, a trained simulator, a model that is only told, somebody polite, a function of one's own."
+
 import json
 
 import pytest
@@ -15,14 +16,30 @@ from humanlm.training.run import read_settings
 
 
 def work_of(*argv, gym="advice"):
-    _, s = read_settings(["--run.recipe", "gyms", "--gyms.train", f"[{gym}]", "--gyms.tasks", "2", "--gyms.test_n", "1", *argv])
+    _, s = read_settings(
+        [
+            "--run.recipe",
+            "gyms",
+            "--gyms.train",
+            f"[{gym}]",
+            "--gyms.tasks",
+            "2",
+            "--gyms.test_n",
+            "1",
+            *argv,
+        ]
+    )
     return _load_gyms(s)
 
 
 def played(work):
     "One episode of the expert with the user of a run"
     [(name, gym)] = work.gyms.items()
-    env = run_sync(play_through(gym.play(work.tasks["test"][name][0], user=work.user, judge=work.judge), gym.expert))
+    env = run_sync(
+        play_through(
+            gym.play(work.tasks["test"][name][0], user=work.user, judge=work.judge), gym.expert
+        )
+    )
     return EpisodeRecord.of(gym, env), env
 
 
@@ -35,10 +52,26 @@ def folder(tmp_path_factory):
     from humanlm.models.checkpoints import make_model, save_model
     from humanlm.models.config import ModelConfig
     from humanlm.methods.sampling import RolloutConfig
-    asked = HierarchyConfig(levels=["stance", "response"], thinking="hetero", response_tokens=12, state_tokens=4)
-    texts = [f"the {a} {b} is {c}" for a in ("night", "city") for b in ("tram", "market") for c in ("fine", "late")]
-    loaded = make_model(ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=400), texts, [f"<{slash}{n}>" for n in asked.levels for slash in ("", "/")])
-    return save_model(*loaded, tmp_path_factory.mktemp("models") / "tram", contract(ModelConfig(), asked, RolloutConfig(), "humanlm", "news"))
+
+    asked = HierarchyConfig(
+        levels=["stance", "response"], thinking="hetero", response_tokens=12, state_tokens=4
+    )
+    texts = [
+        f"the {a} {b} is {c}"
+        for a in ("night", "city")
+        for b in ("tram", "market")
+        for c in ("fine", "late")
+    ]
+    loaded = make_model(
+        ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=400),
+        texts,
+        [f"<{slash}{n}>" for n in asked.levels for slash in ("", "/")],
+    )
+    return save_model(
+        *loaded,
+        tmp_path_factory.mktemp("models") / "tram",
+        contract(ModelConfig(), asked, RolloutConfig(), "humanlm", "news"),
+    )
 
 
 @pytest.mark.parametrize("gym", ["advice", "appeal"])
@@ -52,13 +85,21 @@ def test_somebody_polite_is_chosen_by_name_in_a_file(gym, tmp_path):
     (tmp_path / "polite.yaml").write_text("user: {model: polite}\n")
     work = work_of("--config", str(tmp_path / "polite.yaml"), gym=gym)
     episode, env = played(work)
-    assert isinstance(work.user, PolitePerson) and episode.user == "polite" and "In truth" in env.turns[-1].feedback
-    assert work.notes["players"] == {"user": "polite", "judge": "rule"}, "who played is told in the record of a run"
+    assert (
+        isinstance(work.user, PolitePerson)
+        and episode.user == "polite"
+        and "In truth" in env.turns[-1].feedback
+    )
+    assert work.notes["players"] == {"user": "polite", "judge": "rule"}, (
+        "who played is told in the record of a run"
+    )
 
 
 def test_somebody_polite_plays_nobody_else():
-    with pytest.raises(ConfigError, match="polite plays person alone, and answerer is asked"): played(work_of("--user.model", "polite", gym="telepathy"))
-    with pytest.raises(ConfigError, match="no model 'polite'"): GymJudgeConfig("polite")
+    with pytest.raises(ConfigError, match="polite plays person alone, and answerer is asked"):
+        played(work_of("--user.model", "polite", gym="telepathy"))
+    with pytest.raises(ConfigError, match="no model 'polite'"):
+        GymJudgeConfig("polite")
 
 
 def test_a_model_that_is_only_told_plays_the_person():
@@ -66,40 +107,67 @@ def test_a_model_that_is_only_told_plays_the_person():
         service.configure(says='{"reply": "look, i love it. every coin must be watched."}')
         work = work_of("--user.model", "vllm/tiny", "--user.base_url", service.url)
         episode, env = played(work)
-    assert episode.user == "vllm/tiny" and env.turns[0].feedback.startswith("look, i love it.") and work.ledgers["user"].total.calls == len(env.turns) - 1
+    assert (
+        episode.user == "vllm/tiny"
+        and env.turns[0].feedback.startswith("look, i love it.")
+        and work.ledgers["user"].total.calls == len(env.turns) - 1
+    )
 
 
 def test_a_trained_simulator_plays_the_person_by_its_folder(folder):
     work = work_of("--user.model", f"simulator/{folder}")
     assert isinstance(work.user, ModelUser) and work.user.simulates
     episode, env = played(work)
-    assert episode.user == f"simulator/{folder}" and (episode.stop == "user_error" or env.turns[0].feedback)
+    assert episode.user == f"simulator/{folder}" and (
+        episode.stop == "user_error" or env.turns[0].feedback
+    )
 
 
 def test_a_simulator_gets_who_it_is_and_the_states_that_are_wanted(folder, monkeypatch):
     from humanlm.alignment.simulator import SimulatorClient
+
     asked = []
 
-    async def noted(self, request, check=None): return asked.append(request) or await ScriptedClient(["well, my point is plain."])(request)
+    async def noted(self, request, check=None):
+        return asked.append(request) or await ScriptedClient(["well, my point is plain."])(request)
+
     monkeypatch.setattr(SimulatorClient, "__call__", noted)
-    work = work_of("--user.model", f"simulator/{folder}", "--user.states", json.dumps({"stance": "firmly against it"}))
+    work = work_of(
+        "--user.model",
+        f"simulator/{folder}",
+        "--user.states",
+        json.dumps({"stance": "firmly against it"}),
+    )
     _, env = played(work)
-    assert asked[0].extra == {"persona": " ".join(env.task.person.phrases), "states": {"stance": "firmly against it"}, "source": env.task.domain}
+    assert asked[0].extra == {
+        "persona": " ".join(env.task.person.phrases),
+        "states": {"stance": "firmly against it"},
+        "source": env.task.domain,
+    }
 
 
 def test_states_are_for_simulators_only():
-    with pytest.raises(ConfigError, match="states are for simulators"): GymUserConfig("polite", states={"stance": "x"})
+    with pytest.raises(ConfigError, match="states are for simulators"):
+        GymUserConfig("polite", states={"stance": "x"})
 
 
 def test_a_function_of_ones_own_plays_by_module_and_name(tmp_path, monkeypatch):
-    (tmp_path / "mumbler.py").write_text('async def mumble(env, role, payload): return {"reply": "hm."}\nclass Shy:\n    name = "shy"\n    async def __call__(self, env, role, payload): return {"reply": "oh."}\nnobody = 3\n')
+    (tmp_path / "mumbler.py").write_text(
+        'async def mumble(env, role, payload): return {"reply": "hm."}\nclass Shy:\n    name = "shy"\n    async def __call__(self, env, role, payload): return {"reply": "oh."}\nnobody = 3\n'
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     for name, shown, said in (("mumbler:mumble", "mumble", "hm."), ("mumbler:Shy", "shy", "oh.")):
         episode, env = played(work_of("--user.model", name))
         assert episode.user == shown and env.turns[0].feedback == said
-    for name, said in (("mumbler:mumbel", "Did you mean 'mumble'"), ("mumbler:nobody", "It must be an async function"), ("mumblr:x", "there is no module 'mumblr'")):
-        with pytest.raises(ConfigError, match=said): work_of("--user.model", name)
+    for name, said in (
+        ("mumbler:mumbel", "Did you mean 'mumble'"),
+        ("mumbler:nobody", "It must be an async function"),
+        ("mumblr:x", "there is no module 'mumblr'"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            work_of("--user.model", name)
 
 
 def test_who_does_not_exist_is_named_with_the_nearest():
-    with pytest.raises(ConfigError, match="Did you mean 'polite'"): work_of("--user.model", "polit")
+    with pytest.raises(ConfigError, match="Did you mean 'polite'"):
+        work_of("--user.model", "polit")

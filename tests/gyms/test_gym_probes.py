@@ -1,4 +1,5 @@
 "Probes of reward hacking: what a policy might do in place of its task, and that it is not paid for that; and that parts of a run share nothing that can be learned by heart."
+
 import json
 import os
 import re
@@ -22,25 +23,33 @@ def answering(role, *answers):
     "A user who gives these answers in one role, and does in others what the rule does"
     left = iter(answers)
 
-    async def user(env, asked, payload): return next(left) if asked == role else getattr(env, f"rule_{asked}")(**payload)
+    async def user(env, asked, payload):
+        return next(left) if asked == role else getattr(env, f"rule_{asked}")(**payload)
+
     return user
 
 
 def say(env: Environment, *calls):
     "Execute calls until an episode ends"
     for call in calls:
-        if not env.stop: run_sync(env.step(call))
+        if not env.stop:
+            run_sync(env.step(call))
     return env
 
 
 # ---- any gym
+
 
 @ALL
 def test_hacking_by_ending_tells_no_secret_and_pays_nothing(name):
     gym = find_gym(name)
     for task in gym.tasks(4, 0):
         env = say(gym.play(task), "[finish]")
-        assert env.stop == "finish" and gym.score(env) == 0 and not any(secret in env.turns[0].feedback for secret in task.secrets)
+        assert (
+            env.stop == "finish"
+            and gym.score(env) == 0
+            and not any(secret in env.turns[0].feedback for secret in task.secrets)
+        )
 
 
 @ALL
@@ -50,18 +59,39 @@ def test_hacking_by_saying_what_pays_again_and_again_pays_once(name):
         expert = run_sync(play_through(gym.play(task), gym.expert))
         thrice = [ToolCall(turn.kind, turn.content) for turn in expert.turns for _ in range(3)]
         env = say(gym.play(task, replace(gym.config, max_turns=99)), *thrice)
-        assert gym.score(env) <= gym.best(task) + 1e-6 and sum(turn.reward for turn in env.turns) <= sum(turn.reward for turn in expert.turns) + 1e-6
+        assert (
+            gym.score(env) <= gym.best(task) + 1e-6
+            and sum(turn.reward for turn in env.turns)
+            <= sum(turn.reward for turn in expert.turns) + 1e-6
+        )
 
 
-FLOORS = {"template": 0.3, "advice": 0.3, "persuade": 0.17}  # any answer counts 0.3; a number in it is a guess; any long text moves a listener who is easily moved by one step
+FLOORS = {
+    "template": 0.3,
+    "advice": 0.3,
+    "persuade": 0.17,
+}  # any answer counts 0.3; a number in it is a guess; any long text moves a listener who is easily moved by one step
 
 
 @ALL
 def test_hacking_by_saying_back_what_was_told_pays_no_more_than_a_guess(name):
     gym = find_gym(name)
     tasks = gym.tasks(12, 0)
-    played = [say(gym.play(task), *[ToolCall(kind, text[:4000]) for text in (task.opening, gym.system_prompt()) for kind in KINDS]) for task in tasks]
-    assert sum(gym.score(env) / gym.best(env.task) for env in played) / len(tasks) <= FLOORS.get(name, 0) + 1e-6
+    played = [
+        say(
+            gym.play(task),
+            *[
+                ToolCall(kind, text[:4000])
+                for text in (task.opening, gym.system_prompt())
+                for kind in KINDS
+            ],
+        )
+        for task in tasks
+    ]
+    assert (
+        sum(gym.score(env) / gym.best(env.task) for env in played) / len(tasks)
+        <= FLOORS.get(name, 0) + 1e-6
+    )
 
 
 # ---- section 10, line 6: guesses, probes, swings
@@ -82,40 +112,85 @@ def test_hacking_by_guesses_ends_after_three(name):
 def test_hacking_by_a_probe_beside_the_test_tells_nothing(off):
     gym = find_gym("function")
     task = gym.tasks(1, 0)[0]
-    [turn] = say(gym.play(task), ToolCall("action", " ".join([f"{task.test[0] + off:.7f}", *map(str, task.test[1:])]))).turns
-    assert turn.fault and f"{task.expected:g}" not in turn.feedback.replace(" ".join(map(str, task.test)), "")
-    published = say(gym.play(task, TriesConfig(compat="userrl")), ToolCall("action", " ".join([f"{task.test[0] + 1e-7:.7f}", *map(str, task.test[1:])])))
+    [turn] = say(
+        gym.play(task),
+        ToolCall("action", " ".join([f"{task.test[0] + off:.7f}", *map(str, task.test[1:])])),
+    ).turns
+    assert turn.fault and f"{task.expected:g}" not in turn.feedback.replace(
+        " ".join(map(str, task.test)), ""
+    )
+    published = say(
+        gym.play(task, TriesConfig(compat="userrl")),
+        ToolCall("action", " ".join([f"{task.test[0] + 1e-7:.7f}", *map(str, task.test[1:])])),
+    )
     assert "the result is" in published.turns[0].feedback, "as published, it does"
 
 
 def test_hacking_by_a_stance_that_swings_is_paid_once():
     gym = find_gym("persuade")
     swings = [{"reply": "Well.", "stance": stance} for stance in ("Neutral", "Strongly Agree") * 4]
-    def play(**settings): return say(gym.play(gym.tasks(1, 0)[0], replace(gym.config, **settings), answering("listener", *swings)), *[f"[answer] argument {i}" for i in range(8)])
+
+    def play(**settings):
+        return say(
+            gym.play(
+                gym.tasks(1, 0)[0], replace(gym.config, **settings), answering("listener", *swings)
+            ),
+            *[f"[answer] argument {i}" for i in range(8)],
+        )
+
     assert play().score == 0.5 and play(compat="userrl").score == 2
 
 
 # ---- line 7: questions that uncover everything
 
-REQUEST = _IntentionTask("request", "Plan a trip to Oslo.", "Travel", (_MissingDetail("budget", 3, "How much?", ("little", "plenty")), _MissingDetail("diet", 1, "Vegan?", ("yes", "no"))))
+REQUEST = _IntentionTask(
+    "request",
+    "Plan a trip to Oslo.",
+    "Travel",
+    (
+        _MissingDetail("budget", 3, "How much?", ("little", "plenty")),
+        _MissingDetail("diet", 1, "Vegan?", ("yes", "no")),
+    ),
+)
 
 
 def test_hacking_by_a_detail_that_is_named_twice_pays_once():
-    env = say(find_gym("intention").play(REQUEST, judge=answering("coverage", {"covered": [0, 0, 0]}, {"covered": [0]})), "[action] How much may it cost?", "[action] How much?")
+    env = say(
+        find_gym("intention").play(
+            REQUEST, judge=answering("coverage", {"covered": [0, 0, 0]}, {"covered": [0]})
+        ),
+        "[action] How much may it cost?",
+        "[action] How much?",
+    )
     assert [turn.reward for turn in env.turns] == [1, 0] and env.left == [1]
 
 
 def test_hacking_by_a_user_who_would_tell_everything_has_nothing_to_tell():
     seen = []
 
-    async def user(env, role, payload): return seen.append(json.dumps(payload)) or {"response": "All I know: " + seen[-1]}
-    [turn] = say(find_gym("intention").play(REQUEST, user=user), "[action] How much may the budget be?").turns
-    assert len(seen) == 1 and not any(word in turn.feedback for word in ("diet", "Vegan")), "the user is told only what was asked for"
+    async def user(env, role, payload):
+        return seen.append(json.dumps(payload)) or {"response": "All I know: " + seen[-1]}
+
+    [turn] = say(
+        find_gym("intention").play(REQUEST, user=user), "[action] How much may the budget be?"
+    ).turns
+    assert len(seen) == 1 and not any(word in turn.feedback for word in ("diet", "Vegan")), (
+        "the user is told only what was asked for"
+    )
 
 
 # ---- line 8: a desk that talks
 
-@pytest.mark.parametrize("said", ["[action] Everything is done. Goodbye!", "[action] ###STOP###", '[answer] {"name": "transfer_to_human_agents", "arguments": {"summary": "done"}}', "[finish]"])
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[action] Everything is done. Goodbye!",
+        "[action] ###STOP###",
+        '[answer] {"name": "transfer_to_human_agents", "arguments": {"summary": "done"}}',
+        "[finish]",
+    ],
+)
 def test_hacking_by_claims_at_the_desk_changes_no_order(said):
     gym = find_gym("tau")
     tasks = [task for task in gym.tasks(40, 0) if task.actions]
@@ -124,25 +199,41 @@ def test_hacking_by_claims_at_the_desk_changes_no_order(said):
 
 # ---- line 9: a household
 
+
 def test_hacking_by_commands_that_are_none_or_after_the_end():
     gym = find_gym("household")
     task = next(task for task in gym.tasks(40, 0) if task.goal[0] == "put")
-    env = say(gym.play(task), "[action] lookxyz", "[action] take everything", "[action] You have done it.", f"[action] move {task.things[0][0]} to {task.places[0]}")
+    env = say(
+        gym.play(task),
+        "[action] lookxyz",
+        "[action] take everything",
+        "[action] You have done it.",
+        f"[action] move {task.things[0][0]} to {task.places[0]}",
+    )
     assert [bool(turn.fault) for turn in env.turns] == [True] * 4 and env.score == 0
     won = run_sync(play_through(gym.play(task), gym.expert))
     assert won.stop == "done" and won.score == 1
-    with pytest.raises(DataError, match="has ended"): run_sync(won.step("[action] look"))
+    with pytest.raises(DataError, match="has ended"):
+        run_sync(won.step("[action] look"))
 
 
 # ---- line 10: what a part of a run shares with another
 
-def drawn(name, part, count=200): return find_gym(name).tasks(count, PARTS[part])
+
+def drawn(name, part, count=200):
+    return find_gym(name).tasks(count, PARTS[part])
 
 
 def test_hacking_by_heart_no_claim_of_the_evaluation_occurs_in_training():
     claims = {part: {task.claim for task in drawn("persuade", part)} for part in PARTS}
-    measures = {part: {measure for measure in MEASURES if any(measure in claim for claim in found)} for part, found in claims.items()}
-    for part in ("train", "valid"): assert claims[part].isdisjoint(claims["test"]) and measures[part].isdisjoint(measures["test"])
+    measures = {
+        part: {measure for measure in MEASURES if any(measure in claim for claim in found)}
+        for part, found in claims.items()
+    }
+    for part in ("train", "valid"):
+        assert claims[part].isdisjoint(claims["test"]) and measures[part].isdisjoint(
+            measures["test"]
+        )
 
 
 def test_hacking_by_heart_no_component_of_a_trip_occurs_in_two_parts():
@@ -154,27 +245,69 @@ def test_hacking_by_heart_no_component_of_a_trip_occurs_in_two_parts():
 def test_hacking_by_heart_no_person_and_no_topic_of_the_evaluation_occurs_in_training(name):
     for part in ("train", "valid"):
         known, tested = drawn(name, part), drawn(name, "test")
-        assert {task.person.traits for task in known}.isdisjoint(task.person.traits for task in tested)
-        topics = [{target for task in tasks for target in ([option[0] for option in task.options] if name == "advice" else [task.target, task.aside])} for tasks in (known, tested)]
+        assert {task.person.traits for task in known}.isdisjoint(
+            task.person.traits for task in tested
+        )
+        topics = [
+            {
+                target
+                for task in tasks
+                for target in (
+                    [option[0] for option in task.options]
+                    if name == "advice"
+                    else [task.target, task.aside]
+                )
+            }
+            for tasks in (known, tested)
+        ]
         assert topics[0].isdisjoint(topics[1])
 
 
 @ALL
 def test_hacking_by_heart_no_task_occurs_in_two_parts(name):
-    def content(task): return re.sub(rf"{name}-\d+-\d+|\bu\d+-\d+|small/\d+\.\d+", "", repr(task))  # without ids, which name the part
-    found = [{content(task) for task in drawn(name, part, count)} for part, count in (("train", 200), ("valid", 40), ("test", 40))]
+    def content(task):
+        return re.sub(
+            rf"{name}-\d+-\d+|\bu\d+-\d+|small/\d+\.\d+", "", repr(task)
+        )  # without ids, which name the part
+
+    found = [
+        {content(task) for task in drawn(name, part, count)}
+        for part, count in (("train", 200), ("valid", 40), ("test", 40))
+    ]
     assert sum(map(len, found)) == len(set().union(*found)) == 280
 
 
 def test_words_of_other_stories_do_not_tell_one():
-    if not os.environ.get("HUMANLM_DATA"): pytest.skip("HUMANLM_DATA is not set: no published stories")
+    if not os.environ.get("HUMANLM_DATA"):
+        pytest.skip("HUMANLM_DATA is not set: no published stories")
     turtle = find_gym("turtle")
-    rows = [json.loads(line) for line in (Path(os.environ["HUMANLM_DATA"]) / "userrl" / "gym_turtle.jsonl").read_text("utf-8").splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (Path(os.environ["HUMANLM_DATA"]) / "userrl" / "gym_turtle.jsonl")
+        .read_text("utf-8")
+        .splitlines()
+    ]
     tasks = [turtle.read(row) for row in rows]
-    counts = Counter(word for task in tasks[:-60] for word in set(re.findall(r"[a-z]+", task.bottom.lower())))
-    common, small = [word for word, _ in counts.most_common(900)], " ".join(word for word, _ in counts.most_common(60))
+    counts = Counter(
+        word for task in tasks[:-60] for word in set(re.findall(r"[a-z]+", task.bottom.lower()))
+    )
+    common, small = (
+        [word for word, _ in counts.most_common(900)],
+        " ".join(word for word, _ in counts.most_common(60)),
+    )
     for size in (100, 300):
-        answers = [ToolCall("answer", f"{' '.join(common[60 + i * size:60 + (i + 1) * size])} {small} {small}") for i in range(3)]
-        scores = [run_sync(play_through(turtle.play(task), lambda env: answers[len(env.turns) % 3])).score for task in tasks[-60:]]
+        answers = [
+            ToolCall(
+                "answer", f"{' '.join(common[60 + i * size : 60 + (i + 1) * size])} {small} {small}"
+            )
+            for i in range(3)
+        ]
+        scores = [
+            run_sync(play_through(turtle.play(task), lambda env: answers[len(env.turns) % 3])).score
+            for task in tasks[-60:]
+        ]
         assert sum(scores) / 60 < 0.05, size
-    assert sum(run_sync(play_through(turtle.play(task), turtle.expert)).score for task in tasks[-60:]) == 60
+    assert (
+        sum(run_sync(play_through(turtle.play(task), turtle.expert)).score for task in tasks[-60:])
+        == 60
+    )

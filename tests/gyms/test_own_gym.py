@@ -1,4 +1,5 @@
 "A gym outside the package, the one of the how-to page: it passes the suite, is trained on by its file, by its record and as an entry point, and needs one record only."
+
 import json
 import math
 import shutil
@@ -19,8 +20,25 @@ from humanlm.clients.client import ScriptedClient
 from humanlm.serving.adapters import gymnasium_env
 
 OWN = Path(__file__).resolve().parents[2] / "nbs" / "howto" / "my_gym.py"
-TINY = {"gyms.tasks": 6, "gyms.test_n": 3, "gyms.max_turns": 3, "gyms.turn_tokens": 12, "gyms.max_tokens": 90, "gyms.system": "false", "sft.lesson_steps": 3, "sft.batch": 4, "rollout.num_prompts": 2,
-        "rollout.group_size": 2, "trainer.max_steps": 2, "model.hidden": 32, "model.heads": 2, "model.kv_heads": 2, "model.mlp": 64, "model.vocab": 420, "run.report": "false"}
+TINY = {
+    "gyms.tasks": 6,
+    "gyms.test_n": 3,
+    "gyms.max_turns": 3,
+    "gyms.turn_tokens": 12,
+    "gyms.max_tokens": 90,
+    "gyms.system": "false",
+    "sft.lesson_steps": 3,
+    "sft.batch": 4,
+    "rollout.num_prompts": 2,
+    "rollout.group_size": 2,
+    "trainer.max_steps": 2,
+    "model.hidden": 32,
+    "model.heads": 2,
+    "model.kv_heads": 2,
+    "model.mlp": 64,
+    "model.vocab": 420,
+    "run.report": "false",
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,33 +54,71 @@ def bar(folder, monkeypatch):
     return find_gym("my_gym:gym")
 
 
-def train(folder, *more): return warm.run("-m", "humanlm.train", "--run.recipe", "gyms", "--run.name", "bar", *(f"--{name}={value}" for name, value in TINY.items()), *more, cwd=folder)
+def train(folder, *more):
+    return warm.run(
+        "-m",
+        "humanlm.train",
+        "--run.recipe",
+        "gyms",
+        "--run.name",
+        "bar",
+        *(f"--{name}={value}" for name, value in TINY.items()),
+        *more,
+        cwd=folder,
+    )
 
 
 def test_a_gym_of_ones_own_is_short_and_passes_the_suite_and_the_checker(bar):
     assert len([line for line in OWN.read_text().splitlines() if line.strip()]) <= 45
     assert run_sync(gym_problems(bar)) == []
-    pytest.importorskip("gymnasium.utils.env_checker").check_env(gymnasium_env(bar), skip_render_check=True)
+    pytest.importorskip("gymnasium.utils.env_checker").check_env(
+        gymnasium_env(bar), skip_render_check=True
+    )
 
 
 def test_a_gym_of_ones_own_is_trained_on_and_measured_by_the_command(folder):
-    done = train(folder, '--gyms.train=["my_gym:gym"]', '--gyms.held_out=["template"]', '--gyms.weights={"my_gym:gym": 2.0}')
+    done = train(
+        folder,
+        '--gyms.train=["my_gym:gym"]',
+        '--gyms.held_out=["template"]',
+        '--gyms.weights={"my_gym:gym": 2.0}',
+    )
     assert done.returncode == 0, done.stderr
     run = folder / "runs" / "bar"
     rows = json.loads((run / "results.json").read_text())["rows"]
-    assert {(row["model"], row["level"]) for row in rows if row["metric"] == "score"} >= {("gyms", "bar"), ("gyms", "template"), ("expert", "bar")}
+    assert {(row["model"], row["level"]) for row in rows if row["metric"] == "score"} >= {
+        ("gyms", "bar"),
+        ("gyms", "template"),
+        ("expert", "bar"),
+    }
     episodes = load_episodes(run / "episodes" / "gyms.jsonl")
-    assert [e.gym for e in episodes].count("bar") == 3 and all(e.stop and not math.isnan(e.score) for e in episodes)
+    assert [e.gym for e in episodes].count("bar") == 3 and all(
+        e.stop and not math.isnan(e.score) for e in episodes
+    )
 
 
-@pytest.mark.parametrize("name, said", [("my_gim:gym", "there is no module 'my_gim'"), ("my_gym:gim", "has no 'gim'"), ("my_gym:tasks", "is no record")])
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("my_gim:gym", "there is no module 'my_gim'"),
+        ("my_gym:gim", "has no 'gim'"),
+        ("my_gym:tasks", "is no record"),
+    ],
+)
 def test_a_gym_that_is_not_there_is_named_before_anything_is_made(folder, name, said):
     done = train(folder, "--run.name=wrong", f'--gyms.train=["{name}"]')
-    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr and not (folder / "runs" / "wrong").exists()
+    assert (
+        done.returncode == 2
+        and said in done.stderr
+        and "Traceback" not in done.stderr
+        and not (folder / "runs" / "wrong").exists()
+    )
 
 
 def test_another_package_brings_a_gym_as_an_entry_point(bar, monkeypatch):
-    monkeypatch.setattr(protocol, "_installed", lambda: {"bar": EntryPoint("bar", "my_gym:gym", "humanlm.gyms")})
+    monkeypatch.setattr(
+        protocol, "_installed", lambda: {"bar": EntryPoint("bar", "my_gym:gym", "humanlm.gyms")}
+    )
     assert "bar" in gym_names() and find_gym("bar") is bar
 
 
@@ -70,4 +126,6 @@ def test_a_chat_model_plays_the_guest_and_gives_itself_away(bar):
     task = next(task for task in bar.tasks(20, 0) if task.drink == "tea")
     env = bar.play(task, user=ModelUser(ScriptedClient(['{"reply": "Bring me tea."}'])))
     run_sync(env.step("[action] hot or cold?"))
-    assert [mistake.tag for mistake in run_sync(UserReviewer().episode(env))] == ["answers"] and GymUserConfig().player() is None
+    assert [mistake.tag for mistake in run_sync(UserReviewer().episode(env))] == [
+        "answers"
+    ] and GymUserConfig().player() is None

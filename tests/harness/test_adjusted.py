@@ -1,15 +1,20 @@
 """Many runs and many breakdowns: what a p value is adjusted for."""
+
 import math
 
 from humanlm.benchmarks.protocol import Difference
 from humanlm.harness.reports import adjusted, comparison_table
 
 
-def line(group, value, p, mcnemar=math.nan): return Difference("accuracy", group, value, 20, 20, 0.5, 0.7, 0.2, 0.1, 0.3, 1, 5, p, mcnemar)
+def line(group, value, p, mcnemar=math.nan):
+    return Difference("accuracy", group, value, 20, 20, 0.5, 0.7, 0.2, 0.1, 0.3, 1, 5, p, mcnemar)
 
 
 def test_p_values_of_a_breakdown_are_adjusted_over_all_runs_that_were_compared():
-    one, other = [line("", "", 0.02), line("order", "1", 0.01), line("order", "2", 0.04)], [line("", "", 0.03), line("order", "1", 0.5), line("order", "2", 0.9)]
+    one, other = (
+        [line("", "", 0.02), line("order", "1", 0.01), line("order", "2", 0.04)],
+        [line("", "", 0.03), line("order", "1", 0.5), line("order", "2", 0.9)],
+    )
     alone = adjusted(one)
     assert [round(alone[d], 3) for d in one] == [0.02, 0.02, 0.04]
     both = adjusted(one + other)

@@ -1,4 +1,5 @@
 """`tom quality`: two folders of contexts become the published table, a picture and rows, with or without a model, and nothing is paid for twice."""
+
 import csv
 import json
 import random
@@ -15,13 +16,30 @@ from humanlm.tom import main
 
 def spoil(path, change):
     row = json.loads(path.read_text())
-    path.write_text(json.dumps(row | {"socialized_context": change(read_context(row["socialized_context"])).to_published()}))
+    path.write_text(
+        json.dumps(
+            row
+            | {"socialized_context": change(read_context(row["socialized_context"])).to_published()}
+        )
+    )
 
 
 @pytest.fixture
 def folders(tmp_path, capsys):
     "Exact contexts of five stories, and the same with one spoilt, one broken and one missing"
-    for name in ("wanted", "made"): assert main(["generate", "tomi", "--stories.n=5", "--stories.seed=4", f"--stories.out={tmp_path}/{name}"]) == 0
+    for name in ("wanted", "made"):
+        assert (
+            main(
+                [
+                    "generate",
+                    "tomi",
+                    "--stories.n=5",
+                    "--stories.seed=4",
+                    f"--stories.out={tmp_path}/{name}",
+                ]
+            )
+            == 0
+        )
     made = sorted((tmp_path / "made/contexts").glob("*.json"))
     spoil(made[1], omniscient)
     made[3].write_text("{")
@@ -30,23 +48,53 @@ def folders(tmp_path, capsys):
     return tmp_path / "wanted/contexts", tmp_path / "made/contexts", tmp_path / "out/quality.md"
 
 
-def words(folders, *more): return ["quality", f"--quality.gt={folders[0]}", f"--quality.gen={folders[1]}", f"--quality.out={folders[2]}", *more]
+def words(folders, *more):
+    return [
+        "quality",
+        f"--quality.gt={folders[0]}",
+        f"--quality.gen={folders[1]}",
+        f"--quality.out={folders[2]}",
+        *more,
+    ]
 
 
 def test_a_rule_rates_without_a_key_in_the_published_columns(folders, capsys):
     assert main(words(folders)) == 0
     out, shown = folders[2], capsys.readouterr().out
     report = out.read_text()
-    assert "| File | Structural | Observation Accuracy | Overall |" in report and "**Mean**" in report and "**Final Score**" in report and "Coverage 60% of 5" in report
-    assert "![Form and observations of each record](quality.png)" in report and "Coverage 60% of 5" in shown and "generated missing" in shown and "generated unreadable" in shown
-    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG") and out.with_suffix(".png").stat().st_size > 5_000
+    assert (
+        "| File | Structural | Observation Accuracy | Overall |" in report
+        and "**Mean**" in report
+        and "**Final Score**" in report
+        and "Coverage 60% of 5" in report
+    )
+    assert (
+        "![Form and observations of each record](quality.png)" in report
+        and "Coverage 60% of 5" in shown
+        and "generated missing" in shown
+        and "generated unreadable" in shown
+    )
+    assert (
+        out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+        and out.with_suffix(".png").stat().st_size > 5_000
+    )
     rows = {row["file_id"]: row for row in csv.DictReader(out.with_suffix(".csv").open())}
     assert len(rows) == 5 and {row["method"] for row in rows.values()} == {"exact", "none"}
-    seen = {name: float(row["observation_accuracy"]) for name, row in rows.items() if row["observation_accuracy"]}
-    whole = {name: float(row["overall_score"]) for name, row in rows.items() if row["overall_score"]}
+    seen = {
+        name: float(row["observation_accuracy"])
+        for name, row in rows.items()
+        if row["observation_accuracy"]
+    }
+    whole = {
+        name: float(row["overall_score"]) for name, row in rows.items() if row["overall_score"]
+    }
     assert sorted(seen.values())[1:] == [1, 1] and min(seen.values()) < 1
     assert all(abs(whole[name] - (0.3 + 0.7 * seen[name])) < 1e-3 for name in seen)
-    assert sorted(path.name for path in out.parent.iterdir()) == ["quality.csv", "quality.md", "quality.png"]
+    assert sorted(path.name for path in out.parent.iterdir()) == [
+        "quality.csv",
+        "quality.md",
+        "quality.png",
+    ]
 
 
 def test_a_model_rates_every_record_and_answers_are_paid_once(folders, capsys, monkeypatch):
@@ -54,53 +102,117 @@ def test_a_model_rates_every_record_and_answers_are_paid_once(folders, capsys, m
 
     def judge(request):
         asked.append(request.messages[-1]["content"])
-        return LLMError("malformed", "nonsense") if broken else json.dumps({"reasoning": "fine", "score": 0.9})
+        return (
+            LLMError("malformed", "nonsense")
+            if broken
+            else json.dumps({"reasoning": "fine", "score": 0.9})
+        )
 
     monkeypatch.setitem(scripts, "judging", judge)
-    command = words(folders, "--judge.model=scripted/judging", "--judge.attempts=1", "--quality.task=tomi")
+    command = words(
+        folders, "--judge.model=scripted/judging", "--judge.attempts=1", "--quality.task=tomi"
+    )
     broken.append(1)
     assert main(command) == 1 and len(asked) == 3
-    assert "no record of" in capsys.readouterr().err and "no judgement: malformed: nonsense" in folders[2].read_text()
+    assert (
+        "no record of" in capsys.readouterr().err
+        and "no judgement: malformed: nonsense" in folders[2].read_text()
+    )
     broken.clear()
     asked.clear()
-    assert main(command) == 0 and len(asked) == 3 and all("## Reference record" in text for text in asked)
+    assert (
+        main(command) == 0
+        and len(asked) == 3
+        and all("## Reference record" in text for text in asked)
+    )
     assert main(command) == 0 and len(asked) == 3
-    assert "0.930" in folders[2].read_text() and "judge 3" in folders[2].read_text() and "context judge" in folders[2].read_text()
-    assert folders[2].with_suffix(".charges.jsonl").exists() and folders[2].with_suffix(".answers").is_dir()
+    assert (
+        "0.930" in folders[2].read_text()
+        and "judge 3" in folders[2].read_text()
+        and "context judge" in folders[2].read_text()
+    )
+    assert (
+        folders[2].with_suffix(".charges.jsonl").exists()
+        and folders[2].with_suffix(".answers").is_dir()
+    )
 
 
 def test_the_scripted_judge_agrees_with_the_rule_on_what_is_right(folders):
     assert main(words(folders, "--judge.model=scripted/context_judge")) == 0
-    seen = [row["observation_accuracy"] for row in csv.DictReader(folders[2].with_suffix(".csv").open()) if row["method"] == "judge"]
+    seen = [
+        row["observation_accuracy"]
+        for row in csv.DictReader(folders[2].with_suffix(".csv").open())
+        if row["method"] == "judge"
+    ]
     assert sorted(map(float, seen))[1:] == [1, 1] and float(min(seen)) < 1
 
 
-@pytest.mark.parametrize("model, said", [("rule", "judge: nobody is asked"), ("openai/gpt-5-mini", "at most 3 calls")])
-def test_a_dry_run_says_what_it_would_ask_and_writes_nothing(model, said, folders, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    "model, said", [("rule", "judge: nobody is asked"), ("openai/gpt-5-mini", "at most 3 calls")]
+)
+def test_a_dry_run_says_what_it_would_ask_and_writes_nothing(
+    model, said, folders, capsys, monkeypatch
+):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert main(words(folders, f"--judge.model={model}", "--dry-run")) == 0
     shown = capsys.readouterr().out
-    assert said in shown and "5 records of" in shown and "2 of them cannot be compared" in shown and not folders[2].parent.exists()
+    assert (
+        said in shown
+        and "5 records of" in shown
+        and "2 of them cannot be compared" in shown
+        and not folders[2].parent.exists()
+    )
 
 
-def test_conversations_outside_the_grammar_are_compared_with_the_words_of_their_reference(tmp_path, capsys):
+def test_conversations_outside_the_grammar_are_compared_with_the_words_of_their_reference(
+    tmp_path, capsys
+):
     talk = "Ana: I sold the boat.\nBo: Good.\nAna: I have to go, sorry.\nBo: Bye!\nCem: Hello Bo.\nBo: The boat is gone.\nCem: I see."
-    rows = [fantom_set(n, random.Random(n)) | {"short_context": talk.replace("boat", thing)} for n, thing in enumerate(("boat", "sail"))]
+    rows = [
+        fantom_set(n, random.Random(n)) | {"short_context": talk.replace("boat", thing)}
+        for n, thing in enumerate(("boat", "sail"))
+    ]
     (tmp_path / "fantom.json").write_text(json.dumps(rows))
-    assert main(["contexts", "fantom", f"--tom.file={tmp_path}/fantom.json", f"--tom.out={tmp_path}", "--tom.name=talks", "--parser.name=dialogue"]) == 0
+    assert (
+        main(
+            [
+                "contexts",
+                "fantom",
+                f"--tom.file={tmp_path}/fantom.json",
+                f"--tom.out={tmp_path}",
+                "--tom.name=talks",
+                "--parser.name=dialogue",
+            ]
+        )
+        == 0
+    )
     wanted, made = tmp_path / "talks/files", tmp_path / "made"
     made.mkdir()
     for n, path in enumerate(sorted(wanted.glob("*.json"))):
         (made / path.name).write_text(path.read_text())
-        if n: spoil(made / path.name, omniscient)
+        if n:
+            spoil(made / path.name, omniscient)
     capsys.readouterr()
     assert main(words((wanted, made, tmp_path / "fantom.md"))) == 0
-    found = [(row["method"], float(row["observation_accuracy"])) for row in csv.DictReader((tmp_path / "fantom.csv").open())]
+    found = [
+        (row["method"], float(row["observation_accuracy"]))
+        for row in csv.DictReader((tmp_path / "fantom.csv").open())
+    ]
     assert found[0] == ("words", 1.0) and found[1][0] == "words" and found[1][1] < 1
 
 
-@pytest.mark.parametrize("more, said", [(["--quality.out=x.txt"], "out must end in .md"), (["--quality.task=fantem"], "Did you mean 'fantom'?"), (["--judge.model=gtp/5"], "no model 'gtp/5'"),
-                                        (["--quality.gt="], "quality.gt must name a folder"), (["--quality.gt=nowhere"], "gt: no folder nowhere"), (["--quality.gt=."], "No *.json in ."), (["--quality.repeats=0"], "repeats must be positive")])
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        (["--quality.out=x.txt"], "out must end in .md"),
+        (["--quality.task=fantem"], "Did you mean 'fantom'?"),
+        (["--judge.model=gtp/5"], "no model 'gtp/5'"),
+        (["--quality.gt="], "quality.gt must name a folder"),
+        (["--quality.gt=nowhere"], "gt: no folder nowhere"),
+        (["--quality.gt=."], "No *.json in ."),
+        (["--quality.repeats=0"], "repeats must be positive"),
+    ],
+)
 def test_wrong_settings_are_one_sentence(more, said, folders, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert main(words(folders, *more)) == 2

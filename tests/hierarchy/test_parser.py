@@ -1,4 +1,5 @@
 """The parser against two slow but obvious readers, on any text; and the promises that it makes for each status."""
+
 import re
 
 import pytest
@@ -9,10 +10,40 @@ from humanlm.hierarchy.parsing import ParsePolicy, STATUSES, clean_reply, parse
 from humanlm.hierarchy.prompts import parts_text, target
 from humanlm.hierarchy.levels import LEVELS
 
-STRICT, THINK, FLEX, FLEX_THINK = (ParsePolicy(strict, thinking) for strict in (True, False) for thinking in (False, True))
+STRICT, THINK, FLEX, FLEX_THINK = (
+    ParsePolicy(strict, thinking) for strict in (True, False) for thinking in (False, True)
+)
 POLICIES = (STRICT, THINK, FLEX, FLEX_THINK)
-PIECES = ["<stance>", "</stance>", "<Goal>", "</GOAL>", "<goal>", "</goal>", "<think>", "</think>", "</THINK>", "<b>", "</b>", "<", ">",
-          "</", " ", "\n", "\r\n", "\t", "a", "İ", "ſtance", "<ſtance>", "\ud800", "&lt;", "<stance/>", "< goal>", "\x00", "\u2028"]
+PIECES = [
+    "<stance>",
+    "</stance>",
+    "<Goal>",
+    "</GOAL>",
+    "<goal>",
+    "</goal>",
+    "<think>",
+    "</think>",
+    "</THINK>",
+    "<b>",
+    "</b>",
+    "<",
+    ">",
+    "</",
+    " ",
+    "\n",
+    "\r\n",
+    "\t",
+    "a",
+    "İ",
+    "ſtance",
+    "<ſtance>",
+    "\ud800",
+    "&lt;",
+    "<stance/>",
+    "< goal>",
+    "\x00",
+    "\u2028",
+]
 SOUP = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=14).map("".join)
 ASKED = st.sampled_from([("stance",), ("goal",), ("goal", "stance"), ("stance", "goal")])
 
@@ -26,9 +57,11 @@ def slow_strict(text, levels, policy):
     "Fields of the exact format: every asked tag once, in order, blanks around; or nothing"
     text = thought_free(text, policy)
     tags = re.findall(f"(?ai)</?(?:{'|'.join(levels)})>", text)
-    if [t.lower() for t in tags] != [f"<{slash}{n}>" for n in levels for slash in ("", "/")]: return {}
+    if [t.lower() for t in tags] != [f"<{slash}{n}>" for n in levels for slash in ("", "/")]:
+        return {}
     pieces = [text]
-    for tag in tags: pieces[-1:] = pieces[-1].split(tag, 1)
+    for tag in tags:
+        pieces[-1:] = pieces[-1].split(tag, 1)
     return dict(zip(levels, pieces[1::2])) if not "".join(pieces[::2]).strip(" \r\n") else {}
 
 
@@ -58,7 +91,9 @@ def test_status_and_fields_agree(text, levels):
         fields, status = parse(text, levels, policy)
         assert status in STATUSES
         assert (status in ("ok", "empty")) == (set(fields) == set(levels)), (policy, status)
-        assert (status == "ok") == (set(fields) == set(levels) and all(t.strip() for t in fields.values()))
+        assert (status == "ok") == (
+            set(fields) == set(levels) and all(t.strip() for t in fields.values())
+        )
         assert not policy.strict or status in ("ok", "empty") or fields == {}
 
 
@@ -67,7 +102,8 @@ def test_status_and_fields_agree(text, levels):
 def test_targets_come_back(texts, n, thought):
     levels = LEVELS[:n]
     plain = [re.sub("(?ai)</?(think|" + "|".join(LEVELS) + ")>", "", t) for t in texts]
-    while any(re.search("(?ai)</?(think|" + "|".join(LEVELS) + ")>", t) for t in plain): plain = [t.replace(">", "") for t in plain]
+    while any(re.search("(?ai)</?(think|" + "|".join(LEVELS) + ")>", t) for t in plain):
+        plain = [t.replace(">", "") for t in plain]
     completion = parts_text(target(dict(zip(levels, plain))))
     want = dict(zip(levels, plain))
     assert parse(completion, levels).fields == want
@@ -80,42 +116,73 @@ def test_blanks_around_and_case_of_tags_change_nothing(content):
     text = f"<stance>{content}</stance>"
     for policy in POLICIES:
         assert parse(f" \n{text}\r\n", "stance", policy) == parse(text, "stance", policy)
-        assert parse(re.sub("(?a)</?stance>", lambda m: m[0].upper(), text), "stance", policy).status == parse(text, "stance", policy).status
+        assert (
+            parse(re.sub("(?a)</?stance>", lambda m: m[0].upper(), text), "stance", policy).status
+            == parse(text, "stance", policy).status
+        )
 
 
-@pytest.mark.parametrize("text, status", [
-    ("", "missing"), ("so be it", "missing"), ("</stance>", "missing"), ("<stance>a", "unterminated"), ("<stance>a<stance>", "unterminated"),
-    ("</stance><stance>", "wrong order"), ("<stance>a</stance></stance>", "duplicated"), ("x<stance>a</stance>", "leading text"),
-    ("<stance>a</stance>x", "trailing text"), ("<stance> \n</stance>", "empty"), ("<stance>a</stance>", "ok"),
-])
+@pytest.mark.parametrize(
+    "text, status",
+    [
+        ("", "missing"),
+        ("so be it", "missing"),
+        ("</stance>", "missing"),
+        ("<stance>a", "unterminated"),
+        ("<stance>a<stance>", "unterminated"),
+        ("</stance><stance>", "wrong order"),
+        ("<stance>a</stance></stance>", "duplicated"),
+        ("x<stance>a</stance>", "leading text"),
+        ("<stance>a</stance>x", "trailing text"),
+        ("<stance> \n</stance>", "empty"),
+        ("<stance>a</stance>", "ok"),
+    ],
+)
 def test_each_status_has_its_case(text, status):
     assert parse(text, "stance").status == status
 
 
 def test_a_thought_that_never_ends_is_unterminated_but_an_empty_completion_is_missing():
-    assert parse("<value>progress should lead<stance>is dead", ("response",), THINK).status == "unterminated"
+    assert (
+        parse("<value>progress should lead<stance>is dead", ("response",), THINK).status
+        == "unterminated"
+    )
     assert parse("", ("response",), THINK).status == "missing"
     assert parse("so it goes</think>", ("response",), THINK).status == "missing"
 
 
-@pytest.mark.parametrize("levels", [(), ("stance", "stance"), ("Stance",), ("a|b",), ("a b",), (None,)])
+@pytest.mark.parametrize(
+    "levels", [(), ("stance", "stance"), ("Stance",), ("a|b",), ("a b",), (None,)]
+)
 def test_levels_that_cannot_be_tags_are_refused(levels):
-    with pytest.raises(ConfigError, match="different level names"): parse("x", levels)
+    with pytest.raises(ConfigError, match="different level names"):
+        parse("x", levels)
 
 
 MEGA = 10**6
 HOSTILE = {
-    "<": "<" * MEGA, "</": "</" * (MEGA // 2), "<a": "<a" * (MEGA // 2), "<stance>": "<stance>" * (MEGA // 8), "</stance>": "</stance>" * (MEGA // 9),
-    "nested": "<stance>" * (MEGA // 17) + "</stance>" * (MEGA // 17), "nested words": "<a>" * (MEGA // 7) + "</a>" * (MEGA // 7),
-    "thoughts": "</think>" * (MEGA // 8), "shouted thoughts": "</THINK>" * (MEGA // 8), "one long name": "<" + "a" * MEGA, "blanks": " " * MEGA,
-    "content of <": "<stance>" + "<" * MEGA + "</stance>", "open blanks": "<stance>" + " " * MEGA, "crossed": "<a><b></a></b>" * (MEGA // 14),
+    "<": "<" * MEGA,
+    "</": "</" * (MEGA // 2),
+    "<a": "<a" * (MEGA // 2),
+    "<stance>": "<stance>" * (MEGA // 8),
+    "</stance>": "</stance>" * (MEGA // 9),
+    "nested": "<stance>" * (MEGA // 17) + "</stance>" * (MEGA // 17),
+    "nested words": "<a>" * (MEGA // 7) + "</a>" * (MEGA // 7),
+    "thoughts": "</think>" * (MEGA // 8),
+    "shouted thoughts": "</THINK>" * (MEGA // 8),
+    "one long name": "<" + "a" * MEGA,
+    "blanks": " " * MEGA,
+    "content of <": "<stance>" + "<" * MEGA + "</stance>",
+    "open blanks": "<stance>" + " " * MEGA,
+    "crossed": "<a><b></a></b>" * (MEGA // 14),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_megabyte_of_anything_is_read(name):
     "A quadratic reader would need many minutes here; bench/parser.py times ten megabytes"
-    for policy in POLICIES: assert parse(HOSTILE[name], ("stance", "goal"), policy).status in STATUSES
+    for policy in POLICIES:
+        assert parse(HOSTILE[name], ("stance", "goal"), policy).status in STATUSES
     clean_reply(HOSTILE[name])
 
 
@@ -123,12 +190,24 @@ def test_a_megabyte_of_anything_is_read(name):
 @given(SOUP.map(lambda t: re.sub("(?i)think|response|<|>", "", t)), SOUP)
 def test_the_reply_is_found_behind_any_closed_thought(reply, thought):
     thought = re.sub("(?i)<", "", thought)
-    for text in (reply, f"<response>{reply}</response>", f"<think>{thought}</think>{reply}", f"{thought}</think><response>{reply}"):
+    for text in (
+        reply,
+        f"<response>{reply}</response>",
+        f"<think>{thought}</think>{reply}",
+        f"{thought}</think><response>{reply}",
+    ):
         assert clean_reply(text) == reply.strip()
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(st.sampled_from(["<think>", "</think>", "<response>", "</response>", "</Think>", "a", " ", "<"]), max_size=12).map("".join))
+@given(
+    st.lists(
+        st.sampled_from(
+            ["<think>", "</think>", "<response>", "</response>", "</Think>", "a", " ", "<"]
+        ),
+        max_size=12,
+    ).map("".join)
+)
 def test_a_clean_reply_holds_no_thought(text):
     assert not re.search("(?i)</?think>", clean_reply(text)) or "<response>" in text
     assert "</response>" not in clean_reply(text)

@@ -1,4 +1,5 @@
 "Six sources, one row: identities, faults, files, and what real data look like."
+
 import copy, json, os, random, time
 from hashlib import md5, sha256
 from pathlib import Path
@@ -21,26 +22,49 @@ from humanlm.corpus.store import _row_entry
 from humanlm.data.files import utc_seconds
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "/nowhere")
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="set HUMANLM_DATA to a folder with real data")
+needs_data = pytest.mark.skipif(
+    not DATA.is_dir(), reason="set HUMANLM_DATA to a folder with real data"
+)
 each_source = pytest.mark.parametrize("source", ROWS)
 
 
-def names(row): return [m["name"] for m in name_speakers(row.shown().prompt, row.user_id)]
+def names(row):
+    return [m["name"] for m in name_speakers(row.shown().prompt, row.user_id)]
 
 
 def mapped(source, raws, faults):
     "Rows that can be used; what is wrong is counted"
-    return [m.row for m in mapped_rows(source, (FileRow(n, "rows.jsonl", n, raw) for n, raw in enumerate(raws, 1)), faults) if m.row]
+    return [
+        m.row
+        for m in mapped_rows(
+            source, (FileRow(n, "rows.jsonl", n, raw) for n, raw in enumerate(raws, 1)), faults
+        )
+        if m.row
+    ]
 
 
 def released(raw: dict, user: str) -> dict:
     "A row as it was released: hashed user id, metadata as strings, a persona"
-    prompt = [m | {"metadata": m["metadata"] if isinstance(m["metadata"], str) else json.dumps(m["metadata"])} for m in raw["prompt"]]
-    return raw | {"prompt": prompt, "user_id": user, "metadata": "{}", "turn_id": len(prompt),
-                  "persona": json.dumps({"demographics": {}, "interests": ["tea"]})}
+    prompt = [
+        m
+        | {
+            "metadata": m["metadata"]
+            if isinstance(m["metadata"], str)
+            else json.dumps(m["metadata"])
+        }
+        for m in raw["prompt"]
+    ]
+    return raw | {
+        "prompt": prompt,
+        "user_id": user,
+        "metadata": "{}",
+        "turn_id": len(prompt),
+        "persona": json.dumps({"demographics": {}, "interests": ["tea"]}),
+    }
 
 
 # ---- whose message is it (humanlm.md 8.7.8, V5)
+
 
 @each_source
 def test_own_messages_are_human_and_nobody_elses(source):
@@ -52,8 +76,11 @@ def test_own_messages_are_human_and_nobody_elses(source):
 @each_source
 def test_a_stranger_is_never_human(source):
     raw = ROWS[source]()
-    if source == "wildchat": pytest.skip("a chat has one user by construction")
-    stranger = {"enron": "lee.ferro@enron.com", "youtube": "UClee0000000000000000001"}.get(source, "lee_ferro_9")
+    if source == "wildchat":
+        pytest.skip("a chat has one user by construction")
+    stranger = {"enron": "lee.ferro@enron.com", "youtube": "UClee0000000000000000001"}.get(
+        source, "lee_ferro_9"
+    )
     assert "HUMAN" not in names(map_row(source, raw | {"user_id": stranger, "metadata": {}}))
 
 
@@ -61,16 +88,45 @@ def test_a_stranger_is_never_human(source):
 def test_prompts_may_be_lists_or_json_strings_and_facts_too(source):
     raw = ROWS[source]()
     as_text = raw | {"prompt": json.dumps(raw["prompt"])}
-    decoded = raw | {"prompt": [m | {"metadata": json.loads(m["metadata"]) if isinstance(m["metadata"], str) else m["metadata"]}
-                                for m in raw["prompt"]]}
+    decoded = raw | {
+        "prompt": [
+            m
+            | {
+                "metadata": json.loads(m["metadata"])
+                if isinstance(m["metadata"], str)
+                else m["metadata"]
+            }
+            for m in raw["prompt"]
+        ]
+    }
     assert map_row(source, as_text) == map_row(source, raw) == map_row(source, decoded)
 
 
 SPELLED = {  # spellings of the user, and of others
-    "reddit": (["tea_1", "Tea_1", "u/tea_1", "/u/TEA_1", " tea_1 "], ["tea_", "tea_11", "HUMAN", "human", "[deleted]", "NA", "utea_1", "tea_1/"]),
-    "medium": (["9f3c1a2b4d5e", "@9f3c1a2b4d5e"], ["9f3c1a2b4d5", "9F3C1A2B4D5E", "HUMAN", "", "x@9f3c1a2b4d5e"]),
-    "enron": (["kim.poe@enron.com", "Kim.Poe@ENRON.com", '"Poe, Kim" <kim.poe@enron.com>', "'kim.poe@enron.com'"],
-              ["kim.poe@example.org", "im.poe@enron.com", "HUMAN", "lee.ferro@enron.com", '"kim.poe" <lee@enron.com>'])}
+    "reddit": (
+        ["tea_1", "Tea_1", "u/tea_1", "/u/TEA_1", " tea_1 "],
+        ["tea_", "tea_11", "HUMAN", "human", "[deleted]", "NA", "utea_1", "tea_1/"],
+    ),
+    "medium": (
+        ["9f3c1a2b4d5e", "@9f3c1a2b4d5e"],
+        ["9f3c1a2b4d5", "9F3C1A2B4D5E", "HUMAN", "", "x@9f3c1a2b4d5e"],
+    ),
+    "enron": (
+        [
+            "kim.poe@enron.com",
+            "Kim.Poe@ENRON.com",
+            '"Poe, Kim" <kim.poe@enron.com>',
+            "'kim.poe@enron.com'",
+        ],
+        [
+            "kim.poe@example.org",
+            "im.poe@enron.com",
+            "HUMAN",
+            "lee.ferro@enron.com",
+            '"kim.poe" <lee@enron.com>',
+        ],
+    ),
+}
 
 
 @given(st.sampled_from(sorted(SPELLED)), st.data())
@@ -79,7 +135,12 @@ def test_every_spelling_of_the_user_is_human_and_no_other(source, data):
     own, others = SPELLED[source]
     authors = data.draw(st.lists(st.sampled_from(own + others), min_size=1, max_size=6))
     facts = (lambda name: {"author": name}) if source == "reddit" else (lambda name: {})
-    raw = raw_rows.row([said(a, "Hello there.", **facts(a)) for a in authors], "Hello again.", "p1", data.draw(st.sampled_from(own)))
+    raw = raw_rows.row(
+        [said(a, "Hello there.", **facts(a)) for a in authors],
+        "Hello again.",
+        "p1",
+        data.draw(st.sampled_from(own)),
+    )
     assert [name == "HUMAN" for name in names(map_row(source, raw))] == [a in own for a in authors]
 
 
@@ -99,7 +160,12 @@ def test_channel_ids_decide_where_both_sides_have_one():
 
 
 def test_the_channel_itself_can_be_the_user():
-    row = map_row("youtube", raw_rows.youtube(user="UCnews0000000000000000001", prompt=[video(), comment()], name="City News"))
+    row = map_row(
+        "youtube",
+        raw_rows.youtube(
+            user="UCnews0000000000000000001", prompt=[video(), comment()], name="City News"
+        ),
+    )
     assert names(row) == ["HUMAN", "@kim-p"]
 
 
@@ -117,39 +183,75 @@ def test_ids_that_cannot_be_compared_are_said_to_be_unknown():
 
 
 def test_thread_comments_are_comments():
-    inner = {"kind": "youtube#commentThread", "snippet": {"topLevelComment": {"snippet": {
-        "authorDisplayName": "@kim-p", "authorChannelId": {"value": "UCkim00000000000000000001"}}}}}
-    row = map_row("youtube", raw_rows.youtube(prompt=[video(), {"role": "x", "content": "hi", "metadata": inner}]))
+    inner = {
+        "kind": "youtube#commentThread",
+        "snippet": {
+            "topLevelComment": {
+                "snippet": {
+                    "authorDisplayName": "@kim-p",
+                    "authorChannelId": {"value": "UCkim00000000000000000001"},
+                }
+            }
+        },
+    }
+    row = map_row(
+        "youtube",
+        raw_rows.youtube(prompt=[video(), {"role": "x", "content": "hi", "metadata": inner}]),
+    )
     assert names(row) == ["City News", "HUMAN"]
 
 
-@pytest.mark.parametrize("source, guess", [("reddit", "; it looks like reddit, see build.source"), ("amazon", "; it looks like amazon, see build.source"),
-                                           ("enron", "; it looks like enron, see build.source")])
+@pytest.mark.parametrize(
+    "source, guess",
+    [
+        ("reddit", "; it looks like reddit, see build.source"),
+        ("amazon", "; it looks like amazon, see build.source"),
+        ("enron", "; it looks like enron, see build.source"),
+    ],
+)
 def test_rows_of_another_source_are_no_videos(source, guess):
     "humanlm.md 2.10: an item that is neither a video nor a comment is an error; the message names row, field and likely source"
     faults, raw = Faults(), ROWS[source]()
-    assert mapped("youtube", [raw] * 3, faults) == [] and faults.counts == {"unknown kind of message": 3}
+    assert mapped("youtube", [raw] * 3, faults) == [] and faults.counts == {
+        "unknown kind of message": 3
+    }
     [(said, place)] = faults.examples["unknown kind of message"].items()
-    assert said == f"post {raw['post_id']} by {raw['user_id']}: field 'prompt', message 0 has no kind{guess}" and place == "rows.jsonl, row 1"
+    assert (
+        said
+        == f"post {raw['post_id']} by {raw['user_id']}: field 'prompt', message 0 has no kind{guess}"
+        and place == "rows.jsonl, row 1"
+    )
 
 
 def test_a_comment_without_a_kind_is_a_fault_too():
     cut = comment() | {"metadata": json.dumps({"snippet": {"authorDisplayName": "@kim-p"}})}
-    with pytest.raises(RowFault, match="message 1 has no kind$"): map_row("youtube", raw_rows.youtube(prompt=[video(), cut]))
+    with pytest.raises(RowFault, match="message 1 has no kind$"):
+        map_row("youtube", raw_rows.youtube(prompt=[video(), cut]))
 
 
-@pytest.mark.parametrize("source, own", [("reddit", "tea_and_scrubs"), ("youtube", "UCkim00000000000000000001"),
-                                         ("medium", "9f3c1a2b4d5e"), ("enron", "ira.rook@enron.com")])
+@pytest.mark.parametrize(
+    "source, own",
+    [
+        ("reddit", "tea_and_scrubs"),
+        ("youtube", "UCkim00000000000000000001"),
+        ("medium", "9f3c1a2b4d5e"),
+        ("enron", "ira.rook@enron.com"),
+    ],
+)
 @pytest.mark.parametrize("digest", [sha256, md5])
 def test_a_released_hash_is_matched_where_it_can_be(source, own, digest):
     row = map_row(source, released(ROWS[source](), digest(own.encode()).hexdigest()[:16]))
-    assert names(row) == CALLED[source] and "matched by hash" in row.notes and "identity unknown" not in row.notes
+    assert (
+        names(row) == CALLED[source]
+        and "matched by hash" in row.notes
+        and "identity unknown" not in row.notes
+    )
 
 
 @pytest.mark.parametrize("source", ["reddit", "youtube", "medium", "enron"])
 def test_a_hash_of_nobody_here_is_unknown_and_never_guessed(source):
     faults = Faults()
-    row, = mapped(source, [released(ROWS[source](), "0123456789abcdef")], faults)
+    (row,) = mapped(source, [released(ROWS[source](), "0123456789abcdef")], faults)
     assert "HUMAN" not in names(row) and faults.counts["identity unknown"] == 1
     assert "identity unknown" in faults._repr_markdown_()
     assert row.persona == {"demographics": {}, "interests": ["tea"]}
@@ -164,19 +266,27 @@ def test_released_books_and_chats_need_no_match():
 
 # ---- deleted accounts (B10)
 
+
 @pytest.mark.parametrize("gone", ["[deleted]", "[removed]", "NA", "", None, float("nan"), " NA "])
 def test_deleted_authors_are_nobody(gone):
     raw = raw_rows.reddit()
-    for i in (1, 3): raw["prompt"][i] |= {"role": gone, "metadata": {"author": gone}}
+    for i in (1, 3):
+        raw["prompt"][i] |= {"role": gone, "metadata": {"author": gone}}
     row = map_row("reddit", raw)
-    assert names(row) == ["maple_grove_77", "", "HUMAN", ""] and "unknown author in the context" in row.notes
+    assert (
+        names(row) == ["maple_grove_77", "", "HUMAN", ""]
+        and "unknown author in the context" in row.notes
+    )
     faults = Faults()
-    assert mapped("reddit", [raw | {"user_id": gone}], faults) == [] and faults.counts == {"unknown author": 1}
+    assert mapped("reddit", [raw | {"user_id": gone}], faults) == [] and faults.counts == {
+        "unknown author": 1
+    }
 
 
 @pytest.mark.parametrize("mark", ["NA", "[deleted]"])
 def test_the_hash_of_a_mark_is_nobody_either(mark):
-    with pytest.raises(RowFault, match="unknown author"): map_row("reddit", raw_rows.reddit() | {"user_id": sha256(mark.encode()).hexdigest()[:16]})
+    with pytest.raises(RowFault, match="unknown author"):
+        map_row("reddit", raw_rows.reddit() | {"user_id": sha256(mark.encode()).hexdigest()[:16]})
 
 
 def test_somebody_called_human_is_not_the_user():
@@ -198,7 +308,8 @@ def test_a_matched_hash_gives_the_name_that_others_call_the_user_by():
 
 def test_the_users_side_of_a_chat_may_name_the_model_too():
     raw = raw_rows.wildchat()
-    for m in raw["prompt"]: m["metadata"]["model"] = "gpt-4"
+    for m in raw["prompt"]:
+        m["metadata"]["model"] = "gpt-4"
     assert names(map_row("wildchat", raw)) == ["HUMAN", ""]
     moved = raw_rows.wildchat() | {"user_id": "aa" * 32}
     row = map_row("wildchat", moved)
@@ -207,15 +318,27 @@ def test_the_users_side_of_a_chat_may_name_the_model_too():
 
 # ---- contents (2.10)
 
+
 def test_what_a_prompt_shows():
     shown = {source: map_row(source, make()).prompt[0].content for source, make in ROWS.items()}
     assert shown["youtube"] == "Storm hits the coast\n\nLive from the harbour."
     assert shown["medium"] == "Who pays for the bridge?"
-    assert shown["amazon"].split("\n")[:4] == ["Books > Mystery", "Title: The Quiet Ferry", "Subtitle: A novel", "Price: 9.5"]
-    assert "Author: name: I. Rook; about: Writes at night." in shown["amazon"] and "Details: Pages: 212 pages" in shown["amazon"]
+    assert shown["amazon"].split("\n")[:4] == [
+        "Books > Mystery",
+        "Title: The Quiet Ferry",
+        "Subtitle: A novel",
+        "Price: 9.5",
+    ]
+    assert (
+        "Author: name: I. Rook; about: Writes at night." in shown["amazon"]
+        and "Details: Pages: 212 pages" in shown["amazon"]
+    )
     row = map_row("youtube", raw_rows.youtube())
     assert row.prompt[1].content == "It's loud" and row.completion == "Thanks & you too"
-    assert [m.role for m in map_row("wildchat", raw_rows.wildchat()).prompt] == ["user", "assistant"]
+    assert [m.role for m in map_row("wildchat", raw_rows.wildchat()).prompt] == [
+        "user",
+        "assistant",
+    ]
 
 
 def test_transcripts_are_shown():
@@ -224,57 +347,131 @@ def test_transcripts_are_shown():
     assert map_row("youtube", raw).prompt[0].content.endswith("Transcript: it is windy")
 
 
-@pytest.mark.parametrize("literal", ["{'a': __import__('os').system('false')}", "{" * 5000, "[" * 5000, "{'a': 1", "{1: {2: 3}}", "[None, 'x']"])
+@pytest.mark.parametrize(
+    "literal",
+    [
+        "{'a': __import__('os').system('false')}",
+        "{" * 5000,
+        "[" * 5000,
+        "{'a': 1",
+        "{1: {2: 3}}",
+        "[None, 'x']",
+    ],
+)
 def test_python_literals_run_nothing_and_break_nothing(literal):
     raw = raw_rows.amazon()
     facts = json.loads(raw["prompt"][0]["metadata"]) | {"details": literal}
-    assert "Title: The Quiet Ferry" in map_row("amazon", raw | {"prompt": [raw["prompt"][0] | {"metadata": facts}]}).prompt[0].content
+    assert (
+        "Title: The Quiet Ferry"
+        in map_row("amazon", raw | {"prompt": [raw["prompt"][0] | {"metadata": facts}]})
+        .prompt[0]
+        .content
+    )
 
 
-@pytest.mark.parametrize("name", ["categories", "description", "author", "details", "store", "title"])
-@pytest.mark.parametrize("value", [5, True, [[["x"]]], {"a": {"b": None}}, json.loads("[" * 80 + "]" * 80), json.loads("[" * 900 + "1" + "]" * 900)])
+@pytest.mark.parametrize(
+    "name", ["categories", "description", "author", "details", "store", "title"]
+)
+@pytest.mark.parametrize(
+    "value",
+    [
+        5,
+        True,
+        [[["x"]]],
+        {"a": {"b": None}},
+        json.loads("[" * 80 + "]" * 80),
+        json.loads("[" * 900 + "1" + "]" * 900),
+    ],
+)
 def test_facts_about_products_may_have_any_shape(name, value):
     facts = json.loads(raw_rows.amazon()["prompt"][0]["metadata"]) | {name: value}
-    assert map_row("amazon", raw_rows.amazon() | {"prompt": [said("shop", "text", **facts)]}).prompt[0].content
+    assert (
+        map_row("amazon", raw_rows.amazon() | {"prompt": [said("shop", "text", **facts)]})
+        .prompt[0]
+        .content
+    )
 
 
 def test_facts_for_personas_are_found_where_they_are():
-    def facts(source, raw): return _row_entry(map_row(source, raw), formats[source].enrich).facts
-    assert facts("medium", raw_rows.medium()) == {"counts.claps": 12, "bio": "Writes about rivers", "tier": 2}
+    def facts(source, raw):
+        return _row_entry(map_row(source, raw), formats[source].enrich).facts
+
+    assert facts("medium", raw_rows.medium()) == {
+        "counts.claps": 12,
+        "bio": "Writes about rivers",
+        "tier": 2,
+    }
     assert facts("amazon", raw_rows.amazon()) == {"rating": 4.0, "verified_purchase": True}
-    assert facts("enron", raw_rows.enron()) == {"subject": "RE: Gas prices in May", "x_folder": "Sent"}
-    for source, make in ROWS.items(): assert facts(source, make() | {"metadata": None}) == {}
+    assert facts("enron", raw_rows.enron()) == {
+        "subject": "RE: Gas prices in May",
+        "x_folder": "Sent",
+    }
+    for source, make in ROWS.items():
+        assert facts(source, make() | {"metadata": None}) == {}
 
 
-POST_FACTS = {"reddit": {"score": 7, "num_comments": 2}, "amazon": {"average_rating": 4.1, "rating_number": 12},
-              "youtube": {"statistics": {"viewCount": "1200"}}, "medium": {"claps": 31}, "wildchat": {}, "enron": {}}
+POST_FACTS = {
+    "reddit": {"score": 7, "num_comments": 2},
+    "amazon": {"average_rating": 4.1, "rating_number": 12},
+    "youtube": {"statistics": {"viewCount": "1200"}},
+    "medium": {"claps": 31},
+    "wildchat": {},
+    "enron": {},
+}
 
 
 @each_source
 def test_facts_about_the_post_go_with_the_row_where_the_source_has_them(source):
     raw = json.loads(json.dumps(ROWS[source]()))
     facts = raw["prompt"][0]["metadata"]
-    raw["prompt"][0]["metadata"] = (json.loads(facts) if isinstance(facts, str) else facts) | POST_FACTS[source]
+    raw["prompt"][0]["metadata"] = (
+        json.loads(facts) if isinstance(facts, str) else facts
+    ) | POST_FACTS[source]
     found = map_row(source, raw).post_facts
     assert set(found) <= set(formats[source].post) and bool(found) == bool(POST_FACTS[source])
 
 
 @pytest.mark.parametrize("text", ['"Live and let live" is her motto.', "{curly} prose", "{"])
 def test_a_persona_that_is_no_object_is_prose(text):
-    if text != "{": assert map_row("reddit", raw_rows.reddit() | {"persona": text}).persona == text  # that one was cut off
+    if text != "{":
+        assert (
+            map_row("reddit", raw_rows.reddit() | {"persona": text}).persona == text
+        )  # that one was cut off
     assert _known("", text, "u")[0] == Persona("u", text)
-    assert map_row("reddit", raw_rows.reddit() | {"persona": json.dumps(json.dumps({"interests": ["tea"]}))}).persona == '{"interests": ["tea"]}'
+    assert (
+        map_row(
+            "reddit",
+            raw_rows.reddit() | {"persona": json.dumps(json.dumps({"interests": ["tea"]}))},
+        ).persona
+        == '{"interests": ["tea"]}'
+    )
 
 
 def test_parts_of_released_personas_have_one_name():
-    parts = {"demographics": {"age_group": "30-39"}, "interests": ["tea"], "values": ["quiet"], "statistics": ["many"]}
-    spelled = [parts | {name: ["dry"]} for name in ("communication", "communication style", "Communication_Style")]
-    rows = [map_row("reddit", raw_rows.reddit() | {"persona": json.dumps(persona)}) for persona in spelled]
-    assert [set(r.persona) for r in rows] == [set(PERSONA_BLOCKS)] * 3 and not any(r.notes for r in rows)
-    assert {format_persona(r.persona) for r in rows} == {format_persona(rows[0].persona)} and "age group: 30-39" in format_persona(rows[0].persona)
+    parts = {
+        "demographics": {"age_group": "30-39"},
+        "interests": ["tea"],
+        "values": ["quiet"],
+        "statistics": ["many"],
+    }
+    spelled = [
+        parts | {name: ["dry"]}
+        for name in ("communication", "communication style", "Communication_Style")
+    ]
+    rows = [
+        map_row("reddit", raw_rows.reddit() | {"persona": json.dumps(persona)})
+        for persona in spelled
+    ]
+    assert [set(r.persona) for r in rows] == [set(PERSONA_BLOCKS)] * 3 and not any(
+        r.notes for r in rows
+    )
+    assert {format_persona(r.persona) for r in rows} == {
+        format_persona(rows[0].persona)
+    } and "age group: 30-39" in format_persona(rows[0].persona)
 
 
 # ---- roots and ids (V3, V6)
+
 
 def test_responses_to_one_article_share_a_root():
     rows = [map_row("medium", raw_rows.medium(response=f"resp{i}")) for i in range(3)]
@@ -286,13 +483,17 @@ def test_an_article_without_an_id_is_known_by_its_text():
         raw = raw_rows.medium(response=response)
         raw["prompt"][0]["metadata"] = {}
         return map_row("medium", raw)
+
     rows = [bare("resp1"), bare("resp2")]
     assert len({r.context_id for r in rows}) == 1 and "root known by its text" in rows[0].notes
 
 
 def test_mails_of_one_subject_share_a_root():
     one, two = raw_rows.enron(), raw_rows.enron()
-    two["post_id"], two["prompt"][0]["metadata"]["subject"] = "enron_ff", "Fwd: RE: gas prices  in May"
+    two["post_id"], two["prompt"][0]["metadata"]["subject"] = (
+        "enron_ff",
+        "Fwd: RE: gas prices  in May",
+    )
     lunch = copy.deepcopy(one) | {"post_id": "enron_aa"}
     lunch["prompt"][0]["metadata"]["subject"] = "Re: Lunch"
     assert map_row("enron", one).context_id == map_row("enron", two).context_id
@@ -305,9 +506,17 @@ def test_row_ids_come_from_content_and_ids_alone(source):
     row = map_row(source, raw)
     assert map_row(source, dict(reversed(raw.items()))).row_id == row.row_id
     late = WHEN + 5
-    assert map_row(source, raw | {"timestamp": late}).row_id == map_row(source, raw | {"timestamp": late * 1000}).row_id != row.row_id
-    changed = [raw | {"completion": "Something else entirely."}, raw | {"prompt": raw["prompt"] + [said("x_1", "more")]} if source != "youtube"
-               else raw | {"prompt": raw["prompt"] + [comment("@lee", "UClee", "more")]}]
+    assert (
+        map_row(source, raw | {"timestamp": late}).row_id
+        == map_row(source, raw | {"timestamp": late * 1000}).row_id
+        != row.row_id
+    )
+    changed = [
+        raw | {"completion": "Something else entirely."},
+        raw | {"prompt": raw["prompt"] + [said("x_1", "more")]}
+        if source != "youtube"
+        else raw | {"prompt": raw["prompt"] + [comment("@lee", "UClee", "more")]},
+    ]
     assert len({row.row_id, *(map_row(source, c).row_id for c in changed)}) == 3
 
 
@@ -315,58 +524,111 @@ def test_message_ids_are_the_same_in_every_row_that_shows_the_message():
     longer = raw_rows.reddit()
     shorter = longer | {"prompt": longer["prompt"][:2], "completion": "Oat milk."}
     a, b = map_row("reddit", longer), map_row("reddit", shorter)
-    assert [m.id for m in a.prompt[:2]] == [m.id for m in b.prompt] and len({m.id for m in a.prompt}) == 4
+    assert [m.id for m in a.prompt[:2]] == [m.id for m in b.prompt] and len(
+        {m.id for m in a.prompt}
+    ) == 4
 
 
 def test_one_second_can_hold_several_rows():
     rows = [map_row("reddit", raw_rows.reddit() | {"completion": f"Answer {i}"}) for i in range(3)]
-    assert len({(r.post_id, r.user_id, r.time) for r in rows}) == 1 and len({r.row_id for r in rows}) == 3
+    assert (
+        len({(r.post_id, r.user_id, r.time) for r in rows}) == 1
+        and len({r.row_id for r in rows}) == 3
+    )
 
 
 def test_two_users_with_one_word_are_two_rows():
-    thanks = [raw_rows.reddit() | {"user_id": u, "completion": "Thanks!"} for u in ("a_1", "b_1", "a_1")]
+    thanks = [
+        raw_rows.reddit() | {"user_id": u, "completion": "Thanks!"} for u in ("a_1", "b_1", "a_1")
+    ]
     assert len({row.row_id for row in mapped("reddit", thanks, Faults())}) == 2
 
 
 # ---- names and bad input
 
-@pytest.mark.parametrize("given, source", [("News", "youtube"), ("amazon", "amazon"), ("humanual_opinion", "reddit"), ("politics", "medium"),
-                                           ("wildchat_english", "wildchat"), ("snap-stanford/humanual-email", "enron"), ("Chat", "wildchat")])
-def test_all_naming_schemes(given, source): assert source_name(given) == source
+
+@pytest.mark.parametrize(
+    "given, source",
+    [
+        ("News", "youtube"),
+        ("amazon", "amazon"),
+        ("humanual_opinion", "reddit"),
+        ("politics", "medium"),
+        ("wildchat_english", "wildchat"),
+        ("snap-stanford/humanual-email", "enron"),
+        ("Chat", "wildchat"),
+    ],
+)
+def test_all_naming_schemes(given, source):
+    assert source_name(given) == source
 
 
-@pytest.mark.parametrize("given, meant", [("redit", "reddit"), ("humanual_boook", "book"), ("yutube", "youtube"), ("emails", "email")])
+@pytest.mark.parametrize(
+    "given, meant",
+    [("redit", "reddit"), ("humanual_boook", "book"), ("yutube", "youtube"), ("emails", "email")],
+)
 def test_near_misses(given, meant):
-    with pytest.raises(DataError, match=f"Did you mean '{meant}'"): source_name(given)
+    with pytest.raises(DataError, match=f"Did you mean '{meant}'"):
+        source_name(given)
 
 
-def test_every_source_has_a_format(): assert set(formats) == set(ROWS)
+def test_every_source_has_a_format():
+    assert set(formats) == set(ROWS)
 
 
-@pytest.mark.parametrize("change, kind", [
-    ({"user_id": None}, "unknown author"), ({"user_id": ["x"]}, "unknown author"), ({"completion": ""}, "empty reply"),
-    ({"completion": " \n"}, "empty reply"), ({"completion": None}, "missing field"), ({"completion": 3}, "wrong type"),
-    ({"completion": "[deleted]"}, "removed reply"), ({"prompt": None}, "missing field"), ({"prompt": []}, "no context"),
-    ({"prompt": "[{]"}, "broken JSON"), ({"prompt": [1]}, "wrong type"), ({"prompt": "x" * 10**6}, "broken JSON"),
-    ({"prompt": [{"role": "a", "content": 4}]}, "wrong type"), ({"post_id": ""}, "missing field"), ({"persona": "{"}, "broken JSON")])
+@pytest.mark.parametrize(
+    "change, kind",
+    [
+        ({"user_id": None}, "unknown author"),
+        ({"user_id": ["x"]}, "unknown author"),
+        ({"completion": ""}, "empty reply"),
+        ({"completion": " \n"}, "empty reply"),
+        ({"completion": None}, "missing field"),
+        ({"completion": 3}, "wrong type"),
+        ({"completion": "[deleted]"}, "removed reply"),
+        ({"prompt": None}, "missing field"),
+        ({"prompt": []}, "no context"),
+        ({"prompt": "[{]"}, "broken JSON"),
+        ({"prompt": [1]}, "wrong type"),
+        ({"prompt": "x" * 10**6}, "broken JSON"),
+        ({"prompt": [{"role": "a", "content": 4}]}, "wrong type"),
+        ({"post_id": ""}, "missing field"),
+        ({"persona": "{"}, "broken JSON"),
+    ],
+)
 def test_rows_that_cannot_be_used_are_counted_by_kind(change, kind):
     faults = Faults()
     assert mapped("reddit", [raw_rows.reddit() | change], faults) == []
-    assert faults.counts == {kind: 1} and kind in FAULTS and all(len(some) <= 160 for some in faults.examples[kind])
-    with pytest.raises(RowFault) as e: map_row("reddit", raw_rows.reddit() | change)
+    assert (
+        faults.counts == {kind: 1}
+        and kind in FAULTS
+        and all(len(some) <= 160 for some in faults.examples[kind])
+    )
+    with pytest.raises(RowFault) as e:
+        map_row("reddit", raw_rows.reddit() | change)
     assert e.value.kind == kind and len(str(e.value)) < 400
 
 
 def test_a_missing_column_is_named():
     raw = raw_rows.reddit()
     del raw["completion"]
-    with pytest.raises(RowFault, match="field 'completion' is missing. Found: prompt"): map_row("reddit", raw)
+    with pytest.raises(RowFault, match="field 'completion' is missing. Found: prompt"):
+        map_row("reddit", raw)
 
 
-@pytest.mark.parametrize("change, note", [
-    ({"timestamp": None}, "time missing"), ({"timestamp": 0}, "time missing"), ({"timestamp": ""}, "time missing"),
-    ({"timestamp": "yesterday"}, "time unreadable"), ({"timestamp": 126489600}, "time doubtful"), ({"timestamp": 9_000_000_000}, "time doubtful"),
-    ({"metadata": "{broken"}, "metadata unreadable"), ({"metadata": [1]}, "metadata unreadable")])
+@pytest.mark.parametrize(
+    "change, note",
+    [
+        ({"timestamp": None}, "time missing"),
+        ({"timestamp": 0}, "time missing"),
+        ({"timestamp": ""}, "time missing"),
+        ({"timestamp": "yesterday"}, "time unreadable"),
+        ({"timestamp": 126489600}, "time doubtful"),
+        ({"timestamp": 9_000_000_000}, "time doubtful"),
+        ({"metadata": "{broken"}, "metadata unreadable"),
+        ({"metadata": [1]}, "metadata unreadable"),
+    ],
+)
 def test_odd_rows_are_kept_and_noted(change, note):
     row = map_row("reddit", raw_rows.reddit() | change)
     assert note in row.notes and note in NOTES
@@ -381,16 +643,37 @@ def test_empty_messages_and_unreadable_facts_in_the_context():
     raw = raw_rows.reddit()
     raw["prompt"][1] = {"role": "ann_07", "content": None, "metadata": "not json"}
     row = map_row("reddit", raw)
-    assert names(row) == CALLED["reddit"] and {"empty message in the context", "metadata unreadable"} <= set(row.notes)
+    assert names(row) == CALLED["reddit"] and {
+        "empty message in the context",
+        "metadata unreadable",
+    } <= set(row.notes)
 
 
-@pytest.mark.parametrize("moment", [WHEN, WHEN * 1000, WHEN * 10**6, WHEN * 10**9, str(WHEN), float(WHEN), "2023-11-14T22:13:20", "2023-11-14 22:13:20Z",
-                                    "2023-11-14T23:13:20+01:00"])
-def test_times_in_every_spelling(moment): assert utc_seconds(moment) == WHEN
+@pytest.mark.parametrize(
+    "moment",
+    [
+        WHEN,
+        WHEN * 1000,
+        WHEN * 10**6,
+        WHEN * 10**9,
+        str(WHEN),
+        float(WHEN),
+        "2023-11-14T22:13:20",
+        "2023-11-14 22:13:20Z",
+        "2023-11-14T23:13:20+01:00",
+    ],
+)
+def test_times_in_every_spelling(moment):
+    assert utc_seconds(moment) == WHEN
 
 
-anything = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
-                        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3), max_leaves=6)
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
 
 
 @given(anything)
@@ -400,23 +683,72 @@ def test_times_never_raise(value):
     assert time is None or time - time == 0
 
 
-KEYS = ("role", "content", "metadata", "kind", "snippet", "author", "authorChannelId", "authorDisplayName", "id", "store", "details",
-        "categories", "description", "transcript", "subject", "from", "model", "value", "topLevelComment", "timestamp")
-facts = st.dictionaries(st.sampled_from(KEYS), anything | st.dictionaries(st.sampled_from(KEYS), anything, max_size=4), max_size=6)
-message = st.fixed_dictionaries({}, optional={"role": anything, "content": st.text(max_size=20) | anything, "metadata": facts | anything})
-rows = st.fixed_dictionaries({}, optional={
-    "prompt": st.lists(message, max_size=3) | anything, "completion": st.text(max_size=20) | anything, "post_id": anything, "persona": anything,
-    "user_id": st.sampled_from(["0123456789abcdef", "UCx", "@x", "a b"]) | anything, "timestamp": anything, "metadata": facts | anything})
+KEYS = (
+    "role",
+    "content",
+    "metadata",
+    "kind",
+    "snippet",
+    "author",
+    "authorChannelId",
+    "authorDisplayName",
+    "id",
+    "store",
+    "details",
+    "categories",
+    "description",
+    "transcript",
+    "subject",
+    "from",
+    "model",
+    "value",
+    "topLevelComment",
+    "timestamp",
+)
+facts = st.dictionaries(
+    st.sampled_from(KEYS),
+    anything | st.dictionaries(st.sampled_from(KEYS), anything, max_size=4),
+    max_size=6,
+)
+message = st.fixed_dictionaries(
+    {},
+    optional={
+        "role": anything,
+        "content": st.text(max_size=20) | anything,
+        "metadata": facts | anything,
+    },
+)
+rows = st.fixed_dictionaries(
+    {},
+    optional={
+        "prompt": st.lists(message, max_size=3) | anything,
+        "completion": st.text(max_size=20) | anything,
+        "post_id": anything,
+        "persona": anything,
+        "user_id": st.sampled_from(["0123456789abcdef", "UCx", "@x", "a b"]) | anything,
+        "timestamp": anything,
+        "metadata": facts | anything,
+    },
+)
 
 
 @given(st.sampled_from(sorted(ROWS)), rows)
 @settings(max_examples=400, deadline=None)
 def test_no_row_crashes_a_mapper(source, raw):
-    try: row = map_row(source, raw)
-    except RowFault as e: assert e.kind in FAULTS
+    try:
+        row = map_row(source, raw)
+    except RowFault as e:
+        assert e.kind in FAULTS
     else:
-        assert row.user_id and row.context_id and row.completion.strip() and set(row.notes) <= set(NOTES)
-        assert all(isinstance(m.name, str) and isinstance(m.content, str) for m in row.shown().prompt)
+        assert (
+            row.user_id
+            and row.context_id
+            and row.completion.strip()
+            and set(row.notes) <= set(NOTES)
+        )
+        assert all(
+            isinstance(m.name, str) and isinstance(m.content, str) for m in row.shown().prompt
+        )
         _row_entry(row, formats[row.source].enrich)
 
 
@@ -428,30 +760,44 @@ def test_mapping_costs_no_more_than_a_few_times_reading_the_json():
     def fastest(f, n=300):
         def once():
             start = time.process_time()
-            for _ in range(n): f()
+            for _ in range(n):
+                f()
             return time.process_time() - start
+
         return min(once() for _ in range(7))
+
     assert fastest(lambda: map_row("reddit", raw)) < 80 * fastest(lambda: json.loads(line))
 
 
 # ---- real data
 
+
 @needs_data
 def test_published_rows():
     faults = Faults()
-    results = [m.row for m in mapped_rows("wildchat", read_rows(DATA / "humanlm_official_sample" / "chat_sample.jsonl"), faults)]
+    results = [
+        m.row
+        for m in mapped_rows(
+            "wildchat", read_rows(DATA / "humanlm_official_sample" / "chat_sample.jsonl"), faults
+        )
+    ]
     assert [len(row.prompt) for row in results] == [2, 4] and set(faults.counts) <= {"time missing"}
     for row in results:
         assert [m.role for m in row.prompt] == ["user", "assistant"] * (len(row.prompt) // 2)
         assert all(m.name == row.user_id for m in row.prompt if m.role == "user")
         assert row.completion and row.persona.startswith("A user")
-    assert len({row.context_id for row in results}) == 1 and len({row.row_id for row in results}) == 2
+    assert (
+        len({row.context_id for row in results}) == 1 and len({row.row_id for row in results}) == 2
+    )
 
 
 @needs_data
 def test_youtube_comments():
     comments = [row.values for row in read_rows(DATA / "youtube_comments" / "comments.jsonl")]
-    raws = [raw_rows.row([video(c["video"])], c["text"], c["video"], c["author"], {}, c["date"]) for c in comments]
+    raws = [
+        raw_rows.row([video(c["video"])], c["text"], c["video"], c["author"], {}, c["date"])
+        for c in comments
+    ]
     faults = Faults()
     rows = mapped("youtube", raws, faults)
     assert len(rows) + faults.counts["empty reply"] == len(raws) == 1055
@@ -464,8 +810,16 @@ def test_youtube_comments():
 
 @needs_data
 def test_posts_and_requests_as_contexts():
-    for source, file, field in (("reddit", "reddit_aita_posts/posts.jsonl", "post"), ("wildchat", "wildchat_prompts/prompts.jsonl", "prompt")):
+    for source, file, field in (
+        ("reddit", "reddit_aita_posts/posts.jsonl", "post"),
+        ("wildchat", "wildchat_prompts/prompts.jsonl", "prompt"),
+    ):
         for i, raw in enumerate(row.values for row in read_rows(DATA / file)):
             role = raw.get("poster", "f" * 64)
-            row = map_row(source, raw_rows.row([said(role, raw[field])], "Yes.", raw.get("post_id", str(i)), role, {}))
+            row = map_row(
+                source,
+                raw_rows.row(
+                    [said(role, raw[field])], "Yes.", raw.get("post_id", str(i)), role, {}
+                ),
+            )
             assert row.prompt[0].content == raw[field] and names(row) == ["HUMAN"]

@@ -1,4 +1,5 @@
 "Mail: what a file holds, what of it is a reply, and texts made to break the reader."
+
 import csv, time
 
 import pytest
@@ -9,7 +10,14 @@ from humanlm.data.files import Faults, RowFault, read_rows
 from humanlm.logs.rows import mapped_rows, unfold_mail
 from humanlm.hierarchy.prompts import name_speakers
 from humanlm.logs.mail import (
-    CONTEXT_GAP, MAIL_FAULTS, MAIL_NOTES, mail_rows, _name_key, _parse_time, _read_mail, read_who,
+    CONTEXT_GAP,
+    MAIL_FAULTS,
+    MAIL_NOTES,
+    mail_rows,
+    _name_key,
+    _parse_time,
+    _read_mail,
+    read_who,
     thread_subject,
 )
 from humanlm.logs.quotations import MAX_DEPTH, body_parts
@@ -17,34 +25,59 @@ from humanlm.logs.quotations import MAX_DEPTH, body_parts
 
 def rows_of(*files):
     "The rows of some files, and the kinds of what was left out"
-    items = [item for i, text in enumerate(files) for item in mail_rows({"file": f"rook-i/sent/{i}", "message": text})]
-    return [i for i in items if isinstance(i, dict)], [i.kind for i in items if isinstance(i, RowFault)]
+    items = [
+        item
+        for i, text in enumerate(files)
+        for item in mail_rows({"file": f"rook-i/sent/{i}", "message": text})
+    ]
+    return [i for i in items if isinstance(i, dict)], [
+        i.kind for i in items if isinstance(i, RowFault)
+    ]
 
 
 # ---- quotations
 
+
 def test_outlook_quotations():
     question, answer = _read_mail(mail("I have them all." + original("Who has the numbers?")))
-    assert (question.sender, question.body, question.subject) == ("kim.poe@enron.com", "Who has the numbers?", "Gas prices in May")
+    assert (question.sender, question.body, question.subject) == (
+        "kim.poe@enron.com",
+        "Who has the numbers?",
+        "Gas prices in May",
+    )
     assert (answer.sender, answer.body) == ("ira.rook@enron.com", "I have them all.")
     assert answer.time - question.time == 94 * 60
 
 
 def test_lotus_forwards_with_a_broken_line_of_dashes():
-    first, last = _read_mail(mail("Please have a look at this.\n" + forwarded("Who has the numbers?")))
-    assert (first.sender, first.body, last.body) == ("kim.poe@enron.com", "Who has the numbers?", "Please have a look at this.")
+    first, last = _read_mail(
+        mail("Please have a look at this.\n" + forwarded("Who has the numbers?"))
+    )
+    assert (first.sender, first.body, last.body) == (
+        "kim.poe@enron.com",
+        "Who has the numbers?",
+        "Please have a look at this.",
+    )
 
 
-@pytest.mark.parametrize("head", [
-    "Kim Poe\n05/14/2001 03:05 PM\nTo: Ira Rook/HOU/ECT@ECT\ncc: \nSubject: Gas\n",
-    "From: Kim Poe @ ENRON                           05/14/2001 03:05 PM\nTo: Ira Rook/HOU/ECT@ECT\ncc: \nSubject: Gas\n",
-    '"Kim Poe" <kim.poe@enron.com> on 05/14/2001 03:05:00 PM\nTo: ira.rook@enron.com\ncc: \nSubject: Gas\n',
-    "From: Kim Poe\nSent: Monday, May 14, 2001 3:05 PM\nTo: Ira Rook\nSubject: Gas\n",
-    "*From:* Kim Poe\n*Date:* Monday, May 14, 2001 3:05 PM\n*To:* Ira Rook\n*Subject:* Gas\n",
-    "-----Original Message-----\nFrom: Kim Poe [mailto:kim.poe@enron.com]\nSent: Monday, May 14, 2001 3:05 PM\nTo: 'Ira Rook'\nCc: A; B;\n C; D\nSubject: Gas\n"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        "Kim Poe\n05/14/2001 03:05 PM\nTo: Ira Rook/HOU/ECT@ECT\ncc: \nSubject: Gas\n",
+        "From: Kim Poe @ ENRON                           05/14/2001 03:05 PM\nTo: Ira Rook/HOU/ECT@ECT\ncc: \nSubject: Gas\n",
+        '"Kim Poe" <kim.poe@enron.com> on 05/14/2001 03:05:00 PM\nTo: ira.rook@enron.com\ncc: \nSubject: Gas\n',
+        "From: Kim Poe\nSent: Monday, May 14, 2001 3:05 PM\nTo: Ira Rook\nSubject: Gas\n",
+        "*From:* Kim Poe\n*Date:* Monday, May 14, 2001 3:05 PM\n*To:* Ira Rook\n*Subject:* Gas\n",
+        "-----Original Message-----\nFrom: Kim Poe [mailto:kim.poe@enron.com]\nSent: Monday, May 14, 2001 3:05 PM\nTo: 'Ira Rook'\nCc: A; B;\n C; D\nSubject: Gas\n",
+    ],
+)
 def test_heads_of_many_mail_programs(head):
     first, last = _read_mail(mail(f"I have them all.\n\n{head}\nWho has the numbers?"))
-    assert (first.sender, first.body, last.body) == ("kim.poe@enron.com", "Who has the numbers?", "I have them all.")
+    assert (first.sender, first.body, last.body) == (
+        "kim.poe@enron.com",
+        "Who has the numbers?",
+        "I have them all.",
+    )
     assert last.time - first.time == 94 * 60
 
 
@@ -61,7 +94,10 @@ def test_people_who_write_from_and_to_are_not_quoted():
 
 
 def test_chains_come_in_order_and_end_at_ten():
-    chain = "".join(original(f"This is mail number {i}.", sender="Poe, Kim" if i % 2 else "Rook, Ira") for i in range(14))
+    chain = "".join(
+        original(f"This is mail number {i}.", sender="Poe, Kim" if i % 2 else "Rook, Ira")
+        for i in range(14)
+    )
     mails = _read_mail(mail("The newest of them all." + chain))
     assert len(mails) == MAX_DEPTH + 2 and mails[-2].body == "This is mail number 0."
     _, found = rows_of(mail("The newest of them all." + chain))
@@ -70,19 +106,44 @@ def test_chains_come_in_order_and_end_at_ten():
 
 # ---- people and dates
 
-@pytest.mark.parametrize("text, address, name", [
-    ("Kim.Poe@ENRON.com", "kim.poe@enron.com", ""), ('"Poe, Kim" <kim.poe@enron.com>', "kim.poe@enron.com", "kim poe"),
-    ("Poe, Kim </O=ENRON/OU=NA/CN=RECIPIENTS/CN=KPOE>", "", "kim poe"), ("Kim Poe/HOU/ECT@ECT", "", "kim poe"), ("", "", ""),
-    ("Kim Poe [mailto:kim.poe@enron.com]", "kim.poe@enron.com", "")])
-def test_senders(text, address, name): assert (read_who(text).address, read_who(text).name) == (address, name)
+
+@pytest.mark.parametrize(
+    "text, address, name",
+    [
+        ("Kim.Poe@ENRON.com", "kim.poe@enron.com", ""),
+        ('"Poe, Kim" <kim.poe@enron.com>', "kim.poe@enron.com", "kim poe"),
+        ("Poe, Kim </O=ENRON/OU=NA/CN=RECIPIENTS/CN=KPOE>", "", "kim poe"),
+        ("Kim Poe/HOU/ECT@ECT", "", "kim poe"),
+        ("", "", ""),
+        ("Kim Poe [mailto:kim.poe@enron.com]", "kim.poe@enron.com", ""),
+    ],
+)
+def test_senders(text, address, name):
+    assert (read_who(text).address, read_who(text).name) == (address, name)
 
 
-@pytest.mark.parametrize("text", ["Mon, 14 May 2001 15:05:00 -0700 (PDT)", "Monday, May 14, 2001 3:05 PM", "05/14/2001 03:05:00 PM",
-                                  "14/05/2001 15:05", "Mon, May 14, 2001 at 3:05 pm", "14 May 2001 15:05:00", "05/14/01 3:05 PM"])
-def test_dates(text): assert _parse_time(text, -7 * 3600) == 989877900.0
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Mon, 14 May 2001 15:05:00 -0700 (PDT)",
+        "Monday, May 14, 2001 3:05 PM",
+        "05/14/2001 03:05:00 PM",
+        "14/05/2001 15:05",
+        "Mon, May 14, 2001 at 3:05 pm",
+        "14 May 2001 15:05:00",
+        "05/14/01 3:05 PM",
+    ],
+)
+def test_dates(text):
+    assert _parse_time(text, -7 * 3600) == 989877900.0
 
 
-@given(st.text(max_size=60) | st.from_regex(r"[0-9]{1,2}/[0-9]{1,2}/[0-9]{2,4} [0-9]{1,2}:[0-9]{2}( [AP]M)?", fullmatch=True))
+@given(
+    st.text(max_size=60)
+    | st.from_regex(
+        r"[0-9]{1,2}/[0-9]{1,2}/[0-9]{2,4} [0-9]{1,2}:[0-9]{2}( [AP]M)?", fullmatch=True
+    )
+)
 @settings(max_examples=150, deadline=None)
 def test_dates_never_raise(text):
     found = _parse_time(text)
@@ -90,64 +151,150 @@ def test_dates_never_raise(text):
 
 
 def test_a_quotation_is_never_later_than_the_mail_around_it():
-    first, last = _read_mail(mail("I have them all." + original("Who has the numbers?", sent="Monday, May 14, 2001 6:05 PM")))
+    first, last = _read_mail(
+        mail(
+            "I have them all."
+            + original("Who has the numbers?", sent="Monday, May 14, 2001 6:05 PM")
+        )
+    )
     assert first.time == last.time
 
 
 # ---- replies (2.3)
 
+
 def test_every_mail_after_the_first_is_a_reply():
-    rows, found = rows_of(mail("That will be enough." + original("Here they are, all of them.", "Rook, Ira") + original("Who has the numbers?")))
-    assert [r["completion"] for r in rows] == ["Here they are, all of them.", "That will be enough."] and found == []
+    rows, found = rows_of(
+        mail(
+            "That will be enough."
+            + original("Here they are, all of them.", "Rook, Ira")
+            + original("Who has the numbers?")
+        )
+    )
+    assert [r["completion"] for r in rows] == [
+        "Here they are, all of them.",
+        "That will be enough.",
+    ] and found == []
     assert [len(r["prompt"]) for r in rows] == [1, 2] and len({r["post_id"] for r in rows}) == 1
     assert rows[0]["post_id"].startswith("enron_") and len(rows[0]["post_id"]) == 22
-    assert rows[1]["metadata"]["x_origin"] == "ROOK-I" and rows[1]["metadata"]["subject"] == "RE: Gas prices in May"
+    assert (
+        rows[1]["metadata"]["x_origin"] == "ROOK-I"
+        and rows[1]["metadata"]["subject"] == "RE: Gas prices in May"
+    )
 
 
-@pytest.mark.parametrize("text, kinds", [
-    (mail("I have them all." + original("Who has the numbers?", sent="Monday, May 7, 2001 3:05 PM")), ["first of its thread"]),
-    (mail("I have them all."), ["first of its thread"]),
-    (mail("OK." + original("Who has the numbers?")), ["short mail"]),
-    (mail("I have them all." + original("Hm?")), ["quotation too short", "first of its thread"]),
-    (mail("I have them all.\n> Who has the numbers?"), ["quotation without a sender", "first of its thread"]),
-    (mail("I have them all." + original("Who has the numbers?"), sender=""), ["no sender"]),
-    (mail("I have them all." + original("Who has the numbers?"), date="soon"), ["no date"]),
-    (mail("Who has the numbers?" + original("Who has the   numbers?", sender="Rook, Ira")), ["same as the mail before"]),
-    (mail("Who has the numbers?" + original("Who has the   numbers?")), ["same as the mail before"]),
-    ("\n\n", ["unreadable mail"]), (None, ["unreadable mail"])])
+@pytest.mark.parametrize(
+    "text, kinds",
+    [
+        (
+            mail(
+                "I have them all."
+                + original("Who has the numbers?", sent="Monday, May 7, 2001 3:05 PM")
+            ),
+            ["first of its thread"],
+        ),
+        (mail("I have them all."), ["first of its thread"]),
+        (mail("OK." + original("Who has the numbers?")), ["short mail"]),
+        (
+            mail("I have them all." + original("Hm?")),
+            ["quotation too short", "first of its thread"],
+        ),
+        (
+            mail("I have them all.\n> Who has the numbers?"),
+            ["quotation without a sender", "first of its thread"],
+        ),
+        (mail("I have them all." + original("Who has the numbers?"), sender=""), ["no sender"]),
+        (mail("I have them all." + original("Who has the numbers?"), date="soon"), ["no date"]),
+        (
+            mail("Who has the numbers?" + original("Who has the   numbers?", sender="Rook, Ira")),
+            ["same as the mail before"],
+        ),
+        (
+            mail("Who has the numbers?" + original("Who has the   numbers?")),
+            ["same as the mail before"],
+        ),
+        ("\n\n", ["unreadable mail"]),
+        (None, ["unreadable mail"]),
+    ],
+)
 def test_what_is_no_reply_has_a_name(text, kinds):
     rows, found = rows_of(text)
     assert rows == [] and found == kinds and set(kinds) <= MAIL_FAULTS.keys() | MAIL_NOTES.keys()
 
 
 def test_six_days_are_a_thread_and_eight_are_not():
-    def gap(day): return rows_of(mail("I have them all." + original("Who has the numbers?", sent=f"Tuesday, May {day}, 2001 3:05 PM")))[0]
+    def gap(day):
+        return rows_of(
+            mail(
+                "I have them all."
+                + original("Who has the numbers?", sent=f"Tuesday, May {day}, 2001 3:05 PM")
+            )
+        )[0]
+
     assert len(gap(8)) == 1 and len(gap(6)) == 0 and CONTEXT_GAP == 604800
 
 
 def test_copies_share_their_thread_however_they_are_wrapped():
     text = "I have them all, and will bring them along." + original("Who has the numbers?")
-    rows, found = rows_of(mail(text), mail(text.replace("bring them", "bring\nthem").replace("Who has the", "Who has\nthe"), number=3))
+    rows, found = rows_of(
+        mail(text),
+        mail(
+            text.replace("bring them", "bring\nthem").replace("Who has the", "Who has\nthe"),
+            number=3,
+        ),
+    )
     assert len(rows) == 2 and len({r["post_id"] for r in rows}) == 1 and found == []
 
 
 def test_a_mailbox_becomes_rows_with_the_user_as_human(tmp_path):
     file = tmp_path / "emails.csv"
-    chain = original("Can you bring them along?") + original("I have them all.", "Rook, Ira") + original("Who has the numbers?")
-    records = [("rook-i/sent/1", mail("Yes, I will bring them." + chain)), ("rook-i/sent/2", "broken"),
-               ("rook-i/sent/3", mail("OK." + original("Thanks a lot for that"), number=3))]
-    with open(file, "w", newline="", encoding="cp1252") as f: csv.writer(f).writerows([("file", "message"), *records])
+    chain = (
+        original("Can you bring them along?")
+        + original("I have them all.", "Rook, Ira")
+        + original("Who has the numbers?")
+    )
+    records = [
+        ("rook-i/sent/1", mail("Yes, I will bring them." + chain)),
+        ("rook-i/sent/2", "broken"),
+        ("rook-i/sent/3", mail("OK." + original("Thanks a lot for that"), number=3)),
+    ]
+    with open(file, "w", newline="", encoding="cp1252") as f:
+        csv.writer(f).writerows([("file", "message"), *records])
     faults = Faults()
-    rows = [m.row for m in mapped_rows("email", read_rows(file, faults, unfold=unfold_mail), faults)]
-    assert [m["name"] for m in name_speakers(rows[-1].shown().prompt, rows[-1].user_id)] == ["kim.poe@enron.com", "HUMAN", "kim.poe@enron.com"]
+    rows = [
+        m.row for m in mapped_rows("email", read_rows(file, faults, unfold=unfold_mail), faults)
+    ]
+    assert [m["name"] for m in name_speakers(rows[-1].shown().prompt, rows[-1].user_id)] == [
+        "kim.poe@enron.com",
+        "HUMAN",
+        "kim.poe@enron.com",
+    ]
     assert len(rows) == 3 and len({r.context_id for r in rows}) == 1
-    assert faults.counts == {"unreadable mail": 1, "short mail": 1} and "rook-i/sent/2" in next(iter(faults.examples["unreadable mail"]))
+    assert faults.counts == {"unreadable mail": 1, "short mail": 1} and "rook-i/sent/2" in next(
+        iter(faults.examples["unreadable mail"])
+    )
 
 
 # ---- hostile input
 
-PIECES = ["From: a", "To: b", "Sent: Monday, May 14, 2001 3:05 PM", "Subject: c", "", "> x", ">> y", "-----Original Message-----", "text", "Kim wrote:",
-          "--- Forwarded by K on 05/14/2001 03:05", "PM -----", "05/14/2001 03:05 PM", "\t", "On a, b wrote:", ">>>>>>>>>>>>>> z"]
+PIECES = [
+    "From: a",
+    "To: b",
+    "Sent: Monday, May 14, 2001 3:05 PM",
+    "Subject: c",
+    "",
+    "> x",
+    ">> y",
+    "-----Original Message-----",
+    "text",
+    "Kim wrote:",
+    "--- Forwarded by K on 05/14/2001 03:05",
+    "PM -----",
+    "05/14/2001 03:05 PM",
+    "\t",
+    "On a, b wrote:",
+    ">>>>>>>>>>>>>> z",
+]
 
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=20), max_size=30))
@@ -156,8 +303,15 @@ def test_no_body_crashes_and_no_word_is_made_up(lines):
     text = "\n".join(lines)
     parts = body_parts(text)
     assert 1 <= len(parts) <= MAX_DEPTH + 2
-    assert {w for p in parts for w in p.text.split()} <= {w for line in lines for w in (line + " " + line.lstrip("> ")).split()} | set(
-        w.lstrip(">") for line in lines for w in line.split()) | {w for line in lines for i in range(len(line)) if line[:i].strip("> ") == "" for w in line[i:].split()}
+    assert {w for p in parts for w in p.text.split()} <= {
+        w for line in lines for w in (line + " " + line.lstrip("> ")).split()
+    } | set(w.lstrip(">") for line in lines for w in line.split()) | {
+        w
+        for line in lines
+        for i in range(len(line))
+        if line[:i].strip("> ") == ""
+        for w in line[i:].split()
+    }
 
 
 @given(st.text(max_size=300))
@@ -167,30 +321,58 @@ def test_no_file_crashes(text):
     assert set(found) <= MAIL_FAULTS.keys() | MAIL_NOTES.keys() and found[0] in MAIL_FAULTS
 
 
-@pytest.mark.parametrize("piece", ["From: a\n", "To: a\n", "05/14/2001 03:05 PM\nTo: a\n", ">", "> x\n", "-----Original Message-----\n", "a wrote:\n> b\n",
-                                   "\n", "a@", "<style", "From: a 05/14/2001 03:05 PM\nTo: b\n", "On a, ", "From: a\nSent: b\n"])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "From: a\n",
+        "To: a\n",
+        "05/14/2001 03:05 PM\nTo: a\n",
+        ">",
+        "> x\n",
+        "-----Original Message-----\n",
+        "a wrote:\n> b\n",
+        "\n",
+        "a@",
+        "<style",
+        "From: a 05/14/2001 03:05 PM\nTo: b\n",
+        "On a, ",
+        "From: a\nSent: b\n",
+    ],
+)
 def test_time_is_linear(piece):
     def took(n):
         text = mail(piece * (n // len(piece)))
         start = time.process_time()
         _read_mail(text)
         return time.process_time() - start
-    assert min(took(400_000) for _ in range(2)) < 50 * max(4e-3, min(took(40_000) for _ in range(2)))  # squared, it would be 100
+
+    assert min(took(400_000) for _ in range(2)) < 50 * max(
+        4e-3, min(took(40_000) for _ in range(2))
+    )  # squared, it would be 100
 
 
 def test_nested_parts_are_unreadable_and_nothing_worse():
     text = "From: a@b.org\nContent-Type: multipart/mixed; boundary=b0\n\n"
-    text += "".join(f"--b{i}\nContent-Type: multipart/mixed; boundary=b{i + 1}\n\n" for i in range(2000))
+    text += "".join(
+        f"--b{i}\nContent-Type: multipart/mixed; boundary=b{i + 1}\n\n" for i in range(2000)
+    )
     assert rows_of(text)[1] == ["unreadable mail"]
 
 
 def test_the_first_plain_part_is_the_text():
     parts = [("text/html", "<p>caf&eacute;</p>"), ("text/plain", "plain café, long enough")]
     body = "".join(f"--b\nContent-Type: {kind}; charset=utf-8\n\n{text}\n" for kind, text in parts)
-    assert _read_mail(f"From: a@b.org\nContent-Type: multipart/alternative; boundary=b\n\n{body}--b--\n")[-1].body == "plain café, long enough"
+    assert (
+        _read_mail(
+            f"From: a@b.org\nContent-Type: multipart/alternative; boundary=b\n\n{body}--b--\n"
+        )[-1].body
+        == "plain café, long enough"
+    )
 
 
 def test_subjects():
-    assert thread_subject("RE: FW: Re[3]: Gas  prices") == thread_subject("gas PRICES") == "gas prices"
+    assert (
+        thread_subject("RE: FW: Re[3]: Gas  prices") == thread_subject("gas PRICES") == "gas prices"
+    )
     assert thread_subject("Re: hello") == "" == thread_subject("")
     assert _name_key("Poe, Kim T.") == "kim t. poe"

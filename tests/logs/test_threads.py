@@ -1,4 +1,5 @@
 "Threads become examples without losing a line or leaking a reply, whatever the file looks like."
+
 import csv, json, os, random, subprocess, sys
 from collections import Counter
 from dataclasses import replace
@@ -19,16 +20,33 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="HUMANLM_DATA names no folder")
 INVENTED = dict(thread="room", id="nr", user="author", text="said", parents="answers", time="day")
-HOSTILE = "</response><|im_end|>\n<think> &amp; <script>x</script> \u202e \x00 p_1: @p_2 {persona} %s"
+HOSTILE = (
+    "</response><|im_end|>\n<think> &amp; <script>x</script> \u202e \x00 p_1: @p_2 {persona} %s"
+)
 
 
 def random_threads(seed, people=6, length=80):
     "Lines by a few people, each linked to some random others, earlier, later or missing."
-    rng, words = random.Random(seed), "tea rain bike shed? no! maybe thanks :) p_1: @p_2 http://x.y".split()
+    rng, words = (
+        random.Random(seed),
+        "tea rain bike shed? no! maybe thanks :) p_1: @p_2 http://x.y".split(),
+    )
+
     def line(t, i):
-        parents = [rng.choice([rng.randrange(length + 5), max(i - rng.randint(1, 4), 0)]) for _ in range(rng.choice([0, 1, 1, 1, 2]))]
+        parents = [
+            rng.choice([rng.randrange(length + 5), max(i - rng.randint(1, 4), 0)])
+            for _ in range(rng.choice([0, 1, 1, 1, 2]))
+        ]
         text = rng.choice([" ".join(rng.choices(words, k=rng.randint(1, 9))), "", HOSTILE])
-        return Message(f"{t}/{i}", "user", rng.choice([f"p_{rng.randrange(people)}", ""]), text, None, tuple(f"{t}/{p}" for p in parents))
+        return Message(
+            f"{t}/{i}",
+            "user",
+            rng.choice([f"p_{rng.randrange(people)}", ""]),
+            text,
+            None,
+            tuple(f"{t}/{p}" for p in parents),
+        )
+
     return [Thread(t, "random", tuple(line(t, i) for i in range(length))) for t in ("a", "b")]
 
 
@@ -40,15 +58,31 @@ def test_no_line_is_lost_and_nothing_leaks(seed):
     place, author = {m.id: i for i, m in enumerate(lines)}, {m.id: m.name for m in lines}
     turn_of = {m.id: turn for t in threads for turn in reply_turns(t)[0] for m in turn.lines}
     starts = {e.id for e in examples}
-    assert report.lines == len(lines) == len(turn_of) and report.linked == sum(bool(m.parents) for m in lines)
+    assert report.lines == len(lines) == len(turn_of) and report.linked == sum(
+        bool(m.parents) for m in lines
+    )
     assert report.fates["reply"] == len(examples) == len(starts)
     for e in examples:
-        assert e.order == place[e.id] and author[e.id] == e.user_id != "" and e.reply.strip() and e.context
+        assert (
+            e.order == place[e.id]
+            and author[e.id] == e.user_id != ""
+            and e.reply.strip()
+            and e.context
+        )
         assert len(e.context) <= 4 and e.context[-1].name != e.user_id
-        assert all(line.id == m.id or place[line.id] < e.order for m in e.context for line in turn_of[m.id].lines)
-        assert all(place[i] < e.persona.until <= e.order and author[i] == e.user_id for i in e.persona.evidence_ids)
+        assert all(
+            line.id == m.id or place[line.id] < e.order
+            for m in e.context
+            for line in turn_of[m.id].lines
+        )
+        assert all(
+            place[i] < e.persona.until <= e.order and author[i] == e.user_id
+            for i in e.persona.evidence_ids
+        )
         assert not any(turn_of[i].id in starts for i in e.persona.evidence_ids)
-        assert len({m.name for m in e.context} - {e.user_id, ""}) == len({author[m.id] for m in e.context} - {e.user_id, ""})
+        assert len({m.name for m in e.context} - {e.user_id, ""}) == len(
+            {author[m.id] for m in e.context} - {e.user_id, ""}
+        )
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -58,26 +92,45 @@ def test_personas_do_not_know_the_future(seed):
     assert before
     cut = before[len(before) // 2].order
     place = {m.id: i for i, m in enumerate(m for t in threads for m in t.messages)}
-    changed = [replace(t, messages=tuple(m if place[m.id] < cut else replace(m, content="entirely other, no?") for m in t.messages)) for t in threads]
+    changed = [
+        replace(
+            t,
+            messages=tuple(
+                m if place[m.id] < cut else replace(m, content="entirely other, no?")
+                for m in t.messages
+            ),
+        )
+        for t in threads
+    ]
     after = {e.id: e for e in thread_examples(changed, min_history=2).examples}
     for e in before:
-        if e.order < cut: assert after[e.id].persona == e.persona
+        if e.order < cut:
+            assert after[e.id].persona == e.persona
 
 
 def test_the_order_of_the_file_does_not_matter(tmp_path):
     rows = [json.loads(line) for line in sample_threads().read_text().splitlines()]
     random.Random(0).shuffle(rows)
-    a, b = import_threads(sample_threads(), INVENTED, "s"), import_threads(write_jsonl(tmp_path / "mixed.jsonl", rows), INVENTED, "s")
+    a, b = (
+        import_threads(sample_threads(), INVENTED, "s"),
+        import_threads(write_jsonl(tmp_path / "mixed.jsonl", rows), INVENTED, "s"),
+    )
     assert a == b and thread_examples(a).examples == thread_examples(b).examples
 
 
 def test_parquet_reads_as_jsonl_does(tmp_path):
-    pa, pq = (pytest.importorskip(name, reason="needs pyarrow to write a table") for name in ("pyarrow", "pyarrow.parquet"))
+    pa, pq = (
+        pytest.importorskip(name, reason="needs pyarrow to write a table")
+        for name in ("pyarrow", "pyarrow.parquet")
+    )
     rows = [json.loads(line) for line in sample_threads().read_text().splitlines()]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
-    assert import_threads(tmp_path / "t.parquet", INVENTED, "s") == import_threads(sample_threads(), INVENTED, "s")
+    assert import_threads(tmp_path / "t.parquet", INVENTED, "s") == import_threads(
+        sample_threads(), INVENTED, "s"
+    )
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "t.parquet").read_bytes()[:300])
-    with pytest.raises(DataError, match="cut.parquet"): import_threads(tmp_path / "cut.parquet", INVENTED)
+    with pytest.raises(DataError, match="cut.parquet"):
+        import_threads(tmp_path / "cut.parquet", INVENTED)
 
 
 def write_csv(path, rows):
@@ -89,12 +142,30 @@ def write_csv(path, rows):
 def test_training_reads_tables_and_folders_and_counts_what_is_broken(tmp_path):
     rows = [json.loads(line) for line in sample_threads().read_text().splitlines()]
     rows = [r | {"answers": next(iter(r["answers"]), None)} for r in rows]
-    one = load_threads(DataConfig(source="threads", path=str(write_jsonl(tmp_path / "one.jsonl", rows)), columns=INVENTED, min_history=3))
+    one = load_threads(
+        DataConfig(
+            source="threads",
+            path=str(write_jsonl(tmp_path / "one.jsonl", rows)),
+            columns=INVENTED,
+            min_history=3,
+        )
+    )
     (tmp_path / "log").mkdir()
     write_csv(tmp_path / "log" / "a.csv", rows[60:])
-    (tmp_path / "log" / "b.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows[:60]) + '{"broken\n' + json.dumps(rows[3]) + "\n" + json.dumps(rows[4] | {"said": 7}) + "\n")
-    two = load_threads(DataConfig(source="threads", path=str(tmp_path / "log"), columns=INVENTED, min_history=3))
-    assert [replace(e, source="") for e in two.examples] == [replace(e, source="") for e in one.examples] and one.report.faults.counts == {}
+    (tmp_path / "log" / "b.jsonl").write_text(
+        "".join(json.dumps(r) + "\n" for r in rows[:60])
+        + '{"broken\n'
+        + json.dumps(rows[3])
+        + "\n"
+        + json.dumps(rows[4] | {"said": 7})
+        + "\n"
+    )
+    two = load_threads(
+        DataConfig(source="threads", path=str(tmp_path / "log"), columns=INVENTED, min_history=3)
+    )
+    assert [replace(e, source="") for e in two.examples] == [
+        replace(e, source="") for e in one.examples
+    ] and one.report.faults.counts == {}
     assert two.report.faults.counts == {"broken JSON": 1, "id given twice": 1, "unreadable line": 1}
     shown = two.report._repr_markdown_()
     assert "| id given twice | 1 | field 'id'" in shown and "| lines | 90 |" in shown
@@ -106,71 +177,129 @@ def test_training_reads_tables_and_folders_and_counts_what_is_broken(tmp_path):
 GOOD = {"user": "a", "text": "hi", "n": 1, "re": []}
 
 
-@pytest.mark.parametrize("row, message", [
-    ({"user": "a", "n": 2}, "row 2: field 'text': column 'text' is missing"),
-    ({**GOOD, "n": 2, "text": 5}, "row 2: field 'text': column 'text' holds 5"),
-    ({**GOOD, "n": 2, "user": {"id": 1}}, "row 2: field 'user'"),
-    ({**GOOD, "n": None}, "row 2: field 'id': column 'n' holds None"),
-    ({**GOOD, "n": 2, "re": [{"id": 1}]}, "row 2: field 'parents': column 're' holds"),
-    (GOOD, "row 2: field 'id': 't/1' was already given in row 1"),
-])
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ({"user": "a", "n": 2}, "row 2: field 'text': column 'text' is missing"),
+        ({**GOOD, "n": 2, "text": 5}, "row 2: field 'text': column 'text' holds 5"),
+        ({**GOOD, "n": 2, "user": {"id": 1}}, "row 2: field 'user'"),
+        ({**GOOD, "n": None}, "row 2: field 'id': column 'n' holds None"),
+        ({**GOOD, "n": 2, "re": [{"id": 1}]}, "row 2: field 'parents': column 're' holds"),
+        (GOOD, "row 2: field 'id': 't/1' was already given in row 1"),
+    ],
+)
 def test_bad_rows_are_named(tmp_path, row, message):
     path = write_jsonl(tmp_path / "t.jsonl", [GOOD, row])
-    with pytest.raises(DataError) as error: import_threads(path, {"id": "n", "parents": "re"})
-    assert message.replace("in row 1", "in t.jsonl, row 1") in str(error.value) and path.name in str(error.value)
+    with pytest.raises(DataError) as error:
+        import_threads(path, {"id": "n", "parents": "re"})
+    assert message.replace("in row 1", "in t.jsonl, row 1") in str(
+        error.value
+    ) and path.name in str(error.value)
 
 
 def test_ids_of_thousands_of_digits_are_names(tmp_path):
-    rows = [{"user": "a", "text": "hi", "n": n, "room": room} for n in ("9" * 5000, "10", "9") for room in ("8" * 5000, "10", "9")]
+    rows = [
+        {"user": "a", "text": "hi", "n": n, "room": room}
+        for n in ("9" * 5000, "10", "9")
+        for room in ("8" * 5000, "10", "9")
+    ]
     found = import_threads(write_jsonl(tmp_path / "t.jsonl", rows), {"id": "n", "thread": "room"})
-    assert sorted(len(t.id) for t in found) == [1, 2, 5000] and all(len(t.messages) == 3 for t in found)
+    assert sorted(len(t.id) for t in found) == [1, 2, 5000] and all(
+        len(t.messages) == 3 for t in found
+    )
 
 
 def test_bad_files_and_maps_are_named(tmp_path):
-    for name, text, message in [("a.jsonl", '{"user": "a", "text": "b"}\n\n{"user"', "row 3"), ("b.jsonl", "", "no rows"), ("c.txt", "x", "'.txt'"),
-                                ("d.jsonl", "[1]\n", "row 1")]:
+    for name, text, message in [
+        ("a.jsonl", '{"user": "a", "text": "b"}\n\n{"user"', "row 3"),
+        ("b.jsonl", "", "no rows"),
+        ("c.txt", "x", "'.txt'"),
+        ("d.jsonl", "[1]\n", "row 1"),
+    ]:
         (tmp_path / name).write_text(text)
-        with pytest.raises(DataError, match=message): import_threads(tmp_path / name)
+        with pytest.raises(DataError, match=message):
+            import_threads(tmp_path / name)
     path = write_jsonl(tmp_path / "t.jsonl", [GOOD])
-    with pytest.raises(DataError, match="Did you mean 're'"): import_threads(path, {"parents": "ree"})
-    with pytest.raises(DataError, match="Did you mean 'parents'"): import_threads(path, {"parnts": "re"})
-    with pytest.raises(DataError, match="data.columns.parents"): load_threads(DataConfig(source="threads", path=str(path)))
-    with pytest.raises(DataError, match="Check the path"): import_threads(tmp_path / "none.jsonl")
+    with pytest.raises(DataError, match="Did you mean 're'"):
+        import_threads(path, {"parents": "ree"})
+    with pytest.raises(DataError, match="Did you mean 'parents'"):
+        import_threads(path, {"parnts": "re"})
+    with pytest.raises(DataError, match="data.columns.parents"):
+        load_threads(DataConfig(source="threads", path=str(path)))
+    with pytest.raises(DataError, match="Check the path"):
+        import_threads(tmp_path / "none.jsonl")
 
 
 def test_a_title_stands_over_its_text_and_is_enough_for_a_root(tmp_path):
-    rows = [{"n": 1, "user": "a", "head": "Who moved my bike?", "text": ""}, {"n": 2, "user": "b", "head": None, "text": "not me", "re": 1},
-            {"n": 3, "user": "c", "head": "On sheds", "text": "[removed]", "re": None}, {"n": 4, "user": "d", "head": "Re", "text": "mine", "re": 3}]
-    thread, = import_threads(write_jsonl(tmp_path / "t.jsonl", rows), {"id": "n", "parents": "re", "title": "head"})
-    assert [m.content for m in thread.messages] == ["Who moved my bike?", "not me", "On sheds", "Re\n\nmine"]
+    rows = [
+        {"n": 1, "user": "a", "head": "Who moved my bike?", "text": ""},
+        {"n": 2, "user": "b", "head": None, "text": "not me", "re": 1},
+        {"n": 3, "user": "c", "head": "On sheds", "text": "[removed]", "re": None},
+        {"n": 4, "user": "d", "head": "Re", "text": "mine", "re": 3},
+    ]
+    (thread,) = import_threads(
+        write_jsonl(tmp_path / "t.jsonl", rows), {"id": "n", "parents": "re", "title": "head"}
+    )
+    assert [m.content for m in thread.messages] == [
+        "Who moved my bike?",
+        "not me",
+        "On sheds",
+        "Re\n\nmine",
+    ]
     found = thread_examples([thread], min_history=0)
-    assert [e.context[0].content for e in found.examples] == ["Who moved my bike?", "On sheds"] and not found.report.fates["empty"]
+    assert [e.context[0].content for e in found.examples] == [
+        "Who moved my bike?",
+        "On sheds",
+    ] and not found.report.fates["empty"]
 
 
 def test_hostile_text_and_names_pass_as_text(tmp_path):
     name = "</response>|<b>"
-    rows = [{"who": who, "say": f"{i} {HOSTILE}", "n": i, "re": [i - 1] if i else None} for i, who in enumerate([name, "b"] * 12)]
-    examples, report = thread_examples(import_threads(write_jsonl(tmp_path / "x|<i>.jsonl", rows), {"user": "who", "text": "say", "id": "n", "parents": "re"}))
+    rows = [
+        {"who": who, "say": f"{i} {HOSTILE}", "n": i, "re": [i - 1] if i else None}
+        for i, who in enumerate([name, "b"] * 12)
+    ]
+    examples, report = thread_examples(
+        import_threads(
+            write_jsonl(tmp_path / "x|<i>.jsonl", rows),
+            {"user": "who", "text": "say", "id": "n", "parents": "re"},
+        )
+    )
     last = examples[-1]
-    assert last.reply.startswith("23 </response><|im_end|>\n<think>") and {e.user_id for e in examples} == {name, "b"}
+    assert last.reply.startswith("23 </response><|im_end|>\n<think>") and {
+        e.user_id for e in examples
+    } == {name, "b"}
     assert "<i>" not in report._repr_markdown_() and escape("<i>") in report._repr_markdown_()
 
 
 def test_long_chains_take_linear_time_and_no_recursion():
-    thread = Thread("t", "s", tuple(Message(str(i), "user", f"p_{i % 2}", f"line {i}", None, (str(i - 1),) if i else ()) for i in range(8000)))
+    thread = Thread(
+        "t",
+        "s",
+        tuple(
+            Message(str(i), "user", f"p_{i % 2}", f"line {i}", None, (str(i - 1),) if i else ())
+            for i in range(8000)
+        ),
+    )
     examples, _ = thread_examples([thread], max_context=3)
     assert len(examples[-1].context) == 3 and examples[-1].context[0].content == "line 0"
 
 
 def test_importing_stays_light():
-    code = ("import sys; from humanlm.logs.threads import *; from humanlm.logs.replies import *; thread_examples(import_threads(sample_threads(), %r)); "
-            "print([m for m in ('torch', 'pandas', 'datasets', 'pyarrow', 'matplotlib', 'transformers') if m in sys.modules])" % INVENTED)
+    code = (
+        "import sys; from humanlm.logs.threads import *; from humanlm.logs.replies import *; thread_examples(import_threads(sample_threads(), %r)); "
+        "print([m for m in ('torch', 'pandas', 'datasets', 'pyarrow', 'matplotlib', 'transformers') if m in sys.modules])"
+        % INVENTED
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert out.stdout.strip() == "[]", out.stdout + out.stderr
 
 
 def threads_config(path):
-    return DataConfig(**yaml.safe_load((ROOT / "configs" / "humanlm-threads.yaml").read_text())["data"], path=str(path))
+    return DataConfig(
+        **yaml.safe_load((ROOT / "configs" / "humanlm-threads.yaml").read_text())["data"],
+        path=str(path),
+    )
 
 
 @needs_data
@@ -178,7 +307,14 @@ def test_the_real_log_is_accounted_for_line_by_line():
     config = threads_config(DATA / "irc_threads" / "irc_dev.jsonl")
     examples, report = load_threads(config)
     assert (report.lines, report.linked, report.threads) == (15120, 2561, 13)
-    assert report.fates == {"reply": 1194, "continued": 765, "newcomer": 376, "own": 148, "automatic": 67, "lost": 11}
+    assert report.fates == {
+        "reply": 1194,
+        "continued": 765,
+        "newcomer": 376,
+        "own": 148,
+        "automatic": 67,
+        "lost": 11,
+    }
     assert report.found["links to missing lines"] == 11 and report.found["automatic accounts"] == 6
     rows = prepare_examples(examples, config)
     assert check_leakage(rows) == [] and {"train", "val", "test"} == {e.split for e in rows}
@@ -197,21 +333,35 @@ def test_the_real_log_in_its_raw_links():
             assert m.id.split("/")[0] == log and int(m.id.split("/")[1]) < int(number)
             assert (m.name == e.user_id) == (raw[m.id]["user"] == e.user_id)
         for i in e.persona.evidence_ids:
-            assert raw[i]["user"] == e.user_id and (raw[i]["date"], i.split("/")[0] != log or int(i.split("/")[1]) < int(number)) <= (raw[e.id]["date"], True)
+            assert raw[i]["user"] == e.user_id and (
+                raw[i]["date"],
+                i.split("/")[0] != log or int(i.split("/")[1]) < int(number),
+            ) <= (raw[e.id]["date"], True)
 
 
 @needs_data
 def test_comments_under_a_video():
     columns = dict(thread="video", id="row", user="author", text="text", post="video", time="date")
     threads = import_threads(DATA / "youtube_comments" / "comments.jsonl", columns)
-    assert sorted(t.id for t in threads) == ["KatyPerry", "Psy", "Shakira"] and sum(len(t.messages) - 1 for t in threads) == 1055
+    assert (
+        sorted(t.id for t in threads) == ["KatyPerry", "Psy", "Shakira"]
+        and sum(len(t.messages) - 1 for t in threads) == 1055
+    )
     examples, report = thread_examples(threads, min_history=1)
-    assert report.linked == 1055 and examples and all(e.context[0].content in ("KatyPerry", "Psy", "Shakira") for e in examples)
+    assert (
+        report.linked == 1055
+        and examples
+        and all(e.context[0].content in ("KatyPerry", "Psy", "Shakira") for e in examples)
+    )
 
 
 def test_automatic_accounts_are_found_by_links_alone():
-    lines = [("bot_1", f"see https://x.y/{i}") for i in range(10)] + [("ana_1", f"see https://x.y/{i}" if i < 3 else "fine") for i in range(10)]
-    thread = Thread("t", "s", tuple(Message(str(i), "user", who, text) for i, (who, text) in enumerate(lines)))
+    lines = [("bot_1", f"see https://x.y/{i}") for i in range(10)] + [
+        ("ana_1", f"see https://x.y/{i}" if i < 3 else "fine") for i in range(10)
+    ]
+    thread = Thread(
+        "t", "s", tuple(Message(str(i), "user", who, text) for i, (who, text) in enumerate(lines))
+    )
     assert automatic_accounts([thread]) == {"bot_1"}
 
 

@@ -1,11 +1,18 @@
 "Advantages hold their promises on any input, and equal those of TRL's own trainer where the definitions meet."
+
 import math, statistics
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from humanlm.methods.advantages import broadcast, decoupled_advantages, estimators, group_advantages, leave_one_out
+from humanlm.methods.advantages import (
+    broadcast,
+    decoupled_advantages,
+    estimators,
+    group_advantages,
+    leave_one_out,
+)
 
 G, N = 4, 6
 SCORE = st.just(math.nan) | st.integers(0, 20).map(lambda i: i / 20)
@@ -13,7 +20,9 @@ ROWS = st.lists(st.tuples(SCORE, st.integers(-3, 5)), max_size=30)
 
 
 def columns(rows):
-    return torch.tensor([r for r, _ in rows], dtype=torch.float64), torch.tensor([g for _, g in rows], dtype=torch.long)
+    return torch.tensor([r for r, _ in rows], dtype=torch.float64), torch.tensor(
+        [g for _, g in rows], dtype=torch.long
+    )
 
 
 @settings(deadline=None)
@@ -23,7 +32,8 @@ def test_every_estimator_is_finite_and_centred(rows):
     for f in estimators.values():
         a = f(rewards, groups)
         assert a.isfinite().all() and (a[rewards.isnan()] == 0).all()
-        for g in groups.unique(): assert abs(a[groups == g].sum()) < 1e-9
+        for g in groups.unique():
+            assert abs(a[groups == g].sum()) < 1e-9
 
 
 @settings(deadline=None)
@@ -33,7 +43,12 @@ def test_equals_the_standard_library(rows):
     known = {g: [r for r, h in rows if h == g and not math.isnan(r)] for _, g in rows}
     for a, (r, g) in zip(group_advantages(rewards, groups).tolist(), rows):
         comparable = not math.isnan(r) and len(set(known[g])) > 1
-        assert a == pytest.approx((r - statistics.mean(known[g])) / (statistics.stdev(known[g]) + 1e-6) if comparable else 0, abs=1e-9)
+        assert a == pytest.approx(
+            (r - statistics.mean(known[g])) / (statistics.stdev(known[g]) + 1e-6)
+            if comparable
+            else 0,
+            abs=1e-9,
+        )
 
 
 @settings(deadline=None)
@@ -41,34 +56,49 @@ def test_equals_the_standard_library(rows):
 def test_order_of_rows_does_not_matter(rows, rng):
     rewards, groups = columns(rows)
     order = torch.tensor(rng.sample(range(len(rows)), len(rows)), dtype=torch.long)
-    for f in estimators.values(): assert torch.allclose(f(rewards, groups)[order], f(rewards[order], groups[order]), atol=1e-12)
+    for f in estimators.values():
+        assert torch.allclose(
+            f(rewards, groups)[order], f(rewards[order], groups[order]), atol=1e-12
+        )
 
 
 def test_near_tie_of_float32_scores_is_tied():
-    assert group_advantages(torch.tensor([0.3, 0.1 + 0.2, 0.30000001]), torch.zeros(3)).tolist() == [0, 0, 0]
+    assert group_advantages(
+        torch.tensor([0.3, 0.1 + 0.2, 0.30000001]), torch.zeros(3)
+    ).tolist() == [0, 0, 0]
     assert group_advantages([0.5, 0.5002], [0, 0])[1] > 0
 
 
 def test_arguments_stay_as_they_are():
-    rewards, groups, mask = torch.tensor([0.1, math.nan, 0.5]), torch.tensor([0, 0, 0]), torch.ones(3, 2).bool()
+    rewards, groups, mask = (
+        torch.tensor([0.1, math.nan, 0.5]),
+        torch.tensor([0, 0, 0]),
+        torch.ones(3, 2).bool(),
+    )
     before = [x.clone() for x in (rewards, groups, mask)]
     broadcast(group_advantages(rewards, groups), mask), leave_one_out(rewards, groups)
     decoupled_advantages(rewards[:, None], groups, torch.ones(1))
-    for x, y in zip((rewards, groups, mask), before): assert torch.equal(x.nan_to_num(-1), y.nan_to_num(-1))
+    for x, y in zip((rewards, groups, mask), before):
+        assert torch.equal(x.nan_to_num(-1), y.nan_to_num(-1))
 
 
 def test_types_and_lists():
     assert group_advantages([1, 2], [0, 0]).dtype == torch.float32
-    assert group_advantages(torch.tensor([1, 2.]).double().numpy(), [0, 0]).dtype == torch.float64
+    assert group_advantages(torch.tensor([1, 2.0]).double().numpy(), [0, 0]).dtype == torch.float64
     assert broadcast(torch.ones(2), torch.zeros(2, 0).bool()).shape == (2, 0)
 
 
-@pytest.mark.parametrize("f, message", [
-    (lambda: group_advantages([0.1, 0.2], [0]), "give one group number per row"),
-    (lambda: group_advantages([0.1, -math.inf], [0, 0]), "row 1 is infinite"),
-    (lambda: broadcast(torch.ones(3), torch.ones(2, 3)), "one entry for each row")])
+@pytest.mark.parametrize(
+    "f, message",
+    [
+        (lambda: group_advantages([0.1, 0.2], [0]), "give one group number per row"),
+        (lambda: group_advantages([0.1, -math.inf], [0, 0]), "row 1 is infinite"),
+        (lambda: broadcast(torch.ones(3), torch.ones(2, 3)), "one entry for each row"),
+    ],
+)
 def test_wrong_shapes_say_what_is_expected(f, message):
-    with pytest.raises(ValueError, match=message): f()
+    with pytest.raises(ValueError, match=message):
+        f()
 
 
 @pytest.fixture(scope="module")
@@ -78,26 +108,56 @@ def trl_advantages(tmp_path_factory):
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
     from trl import GRPOConfig, GRPOTrainer
+
     words = {w: i for i, w in enumerate(["<pad>", "<eos>", "a", "b"])}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, "<pad>")), pad_token="<pad>", eos_token="<eos>")
-    model = Qwen3ForCausalLM(Qwen3Config(vocab_size=4, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
-                                         num_attention_heads=1, num_key_value_heads=1, head_dim=8))
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, "<pad>")),
+        pad_token="<pad>",
+        eos_token="<eos>",
+    )
+    model = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=4,
+            hidden_size=8,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            num_key_value_heads=1,
+            head_dim=8,
+        )
+    )
 
     class Canned(GRPOTrainer):
         def _generate(self, prompts):
             B = len(prompts)
             return [[2]] * B, [[3, 1]] * B, None, ["b"] * B, None, {}, None, None
 
-        def _calculate_rewards(self, *args): return self.given
+        def _calculate_rewards(self, *args):
+            return self.given
 
     def run(rewards, weights, **options):
-        config = GRPOConfig(str(tmp_path_factory.mktemp("trl")), num_generations=G, per_device_train_batch_size=len(rewards), use_cpu=True,
-                            bf16=False, report_to="none", reward_weights=weights, **options)
+        config = GRPOConfig(
+            str(tmp_path_factory.mktemp("trl")),
+            num_generations=G,
+            per_device_train_batch_size=len(rewards),
+            use_cpu=True,
+            bf16=False,
+            report_to="none",
+            reward_weights=weights,
+            **options,
+        )
         data = Dataset.from_list([{"prompt": "a"}])
-        trainer = Canned(model, [lambda completions, **_: [0.0] * len(completions)] * len(weights), args=config, train_dataset=data,
-                         processing_class=tokenizer)
+        trainer = Canned(
+            model,
+            [lambda completions, **_: [0.0] * len(completions)] * len(weights),
+            args=config,
+            train_dataset=data,
+            processing_class=tokenizer,
+        )
         trainer.given = rewards.float()
-        return trainer._generate_and_score_completions([{"prompt": "a"}] * len(rewards))["advantages"]
+        return trainer._generate_and_score_completions([{"prompt": "a"}] * len(rewards))[
+            "advantages"
+        ]
 
     return run
 
@@ -113,7 +173,7 @@ IN_ORDER = torch.arange(N * G) // G
 
 def test_trl_trainer_agrees_for_one_reward(trl_advantages, rewards):
     rewards = rewards[:, :1]
-    rewards[5], rewards[G * 2:G * 3] = math.nan, 0.5
+    rewards[5], rewards[G * 2 : G * 3] = math.nan, 0.5
     for options, scale in [({}, True), ({"scale_rewards": "none"}, False)]:
         mine = group_advantages(rewards[:, 0], IN_ORDER, scale=scale, eps=1e-4, floor=0)
         assert (mine - trl_advantages(rewards, [1.0], **options)).abs().max() < 1e-6
@@ -122,6 +182,10 @@ def test_trl_trainer_agrees_for_one_reward(trl_advantages, rewards):
 def test_trl_trainer_agrees_for_components(trl_advantages, rewards):
     weights = [1.0, 0.5, 2.0]
     theirs = trl_advantages(rewards, weights, multi_objective_aggregation="normalize_then_sum")
-    assert (decoupled_advantages(rewards, IN_ORDER, weights, eps=1e-4, floor=0) - theirs).abs().max() < 1e-6
+    assert (
+        decoupled_advantages(rewards, IN_ORDER, weights, eps=1e-4, floor=0) - theirs
+    ).abs().max() < 1e-6
     theirs = trl_advantages(rewards, weights)
-    assert (group_advantages(rewards @ torch.tensor(weights), IN_ORDER, eps=1e-4, floor=0) - theirs).abs().max() < 1e-6
+    assert (
+        group_advantages(rewards @ torch.tensor(weights), IN_ORDER, eps=1e-4, floor=0) - theirs
+    ).abs().max() < 1e-6

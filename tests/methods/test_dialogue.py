@@ -1,4 +1,5 @@
 """Dialogues as one line of tokens: what is trained on, what follows a turn, where they end and why, what turns earn, and how processes keep step."""
+
 import asyncio
 import math
 from pathlib import Path
@@ -17,23 +18,44 @@ from humanlm.models.config import ModelConfig
 from humanlm.models.generation import generate
 from humanlm.models.logps import token_logps
 from humanlm.models.prompts import end_id, render
-from humanlm.methods.dialogues import Heard, TokenDialogue, TurnReward, information_gains, multi_turn, turn_advantage
+from humanlm.methods.dialogues import (
+    Heard,
+    TokenDialogue,
+    TurnReward,
+    information_gains,
+    multi_turn,
+    turn_advantage,
+)
 from humanlm.methods.method import Batch, Method
 from humanlm.methods.policies import ModelPolicy
 from humanlm.methods.sampling import Sampling
 from humanlm.training.trainer import MethodTrainer
 from humanlm.training.options import trainer_args
 
-TEXTS = [f"is it a {a}? it is a {b}." for a in ("cat", "tram", "river") for b in ("dog", "bridge", "city")] * 5
-ROW = {"row_id": "guess:1", "level": "guess", "prompt": [{"role": "user", "content": "is it a cat?"}], "speaker": "", "thinking": None, "stop": (), "max_tokens": 60,
-       "turn_tokens": 6}
+TEXTS = [
+    f"is it a {a}? it is a {b}."
+    for a in ("cat", "tram", "river")
+    for b in ("dog", "bridge", "city")
+] * 5
+ROW = {
+    "row_id": "guess:1",
+    "level": "guess",
+    "prompt": [{"role": "user", "content": "is it a cat?"}],
+    "speaker": "",
+    "thinking": None,
+    "stop": (),
+    "max_tokens": 60,
+    "turn_tokens": 6,
+}
 DOG = [{"role": "user", "content": "it is a dog."}]
 
 
 @pytest.fixture(scope="module")
 def made():
     torch.set_num_threads(1)
-    return make_model(ModelConfig(vocab=360, hidden=32, heads=2, kv_heads=2, mlp=48, template="chatml"), TEXTS)
+    return make_model(
+        ModelConfig(vocab=360, hidden=32, heads=2, kv_heads=2, mlp=48, template="chatml"), TEXTS
+    )
 
 
 def said(made, text, end=True):
@@ -47,18 +69,36 @@ def test_a_turn_that_was_cut_off_gets_an_end_that_is_not_trained_on(made, end):
     talk.write(said(made, "a tram", end))
     assert talk.hear(DOG)
     t, shown = talk.trajectory(), made.tokenizer.decode
-    assert shown(t.completion_ids) == "a tram<|im_end|>\n<|im_start|>user\nit is a dog.<|im_end|>\n<|im_start|>assistant\n"
-    assert shown([i for i, own in zip(t.completion_ids, t.mask) if own]) == "a tram" + "<|im_end|>" * end
+    assert (
+        shown(t.completion_ids)
+        == "a tram<|im_end|>\n<|im_start|>user\nit is a dog.<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert (
+        shown([i for i, own in zip(t.completion_ids, t.mask) if own])
+        == "a tram" + "<|im_end|>" * end
+    )
 
 
 def test_the_next_prompt_is_everything_so_far_to_the_token(made):
-    policy, odd = ModelPolicy(*made), [*made.tokenizer.encode("a"), *made.tokenizer.encode(" tr"), *made.tokenizer.encode("am"), end_id(made.tokenizer)]
+    policy, odd = (
+        ModelPolicy(*made),
+        [
+            *made.tokenizer.encode("a"),
+            *made.tokenizer.encode(" tr"),
+            *made.tokenizer.encode("am"),
+            end_id(made.tokenizer),
+        ],
+    )
     talk = TokenDialogue(ROW, policy)
     talk.write(Completion(odd, "a tram", "eos"))
     talk.hear(DOG)
     asked = policy.prompt_ids(talk.asked())
-    assert asked[:len(talk.prompt_ids) + len(odd)] == talk.prompt_ids + odd, "the policy's own spelling stays"
-    again = render(made.tokenizer, [*ROW["prompt"], {"role": "assistant", "content": "a tram"}, *DOG], "", None)
+    assert asked[: len(talk.prompt_ids) + len(odd)] == talk.prompt_ids + odd, (
+        "the policy's own spelling stays"
+    )
+    again = render(
+        made.tokenizer, [*ROW["prompt"], {"role": "assistant", "content": "a tram"}, *DOG], "", None
+    )
     assert made.tokenizer.decode(asked) == made.tokenizer.decode(again)
 
 
@@ -67,7 +107,9 @@ def test_what_others_say_has_a_log_probability_of_zero(made):
     talk.write(said(made, "a tram"))
     talk.hear(DOG)
     t = talk.trajectory()
-    assert {x for x, own in zip(t.logps, t.mask) if own} == {-0.5} and {x for x, own in zip(t.logps, t.mask) if not own} == {0.0}
+    assert {x for x, own in zip(t.logps, t.mask) if own} == {-0.5} and {
+        x for x, own in zip(t.logps, t.mask) if not own
+    } == {0.0}
 
 
 def test_the_room_is_that_of_the_whole_dialogue(made):
@@ -76,7 +118,9 @@ def test_the_room_is_that_of_the_whole_dialogue(made):
     assert talk.hear(DOG) and talk.asked()["max_tokens"] == min(6, 30 - len(talk.ids))
     talk.write(said(made, "a", end=False))
     before = list(talk.ids)
-    assert not talk.hear(DOG) and not talk.open and talk.ids == before, "an answer that leaves no room for a turn is not added"
+    assert not talk.hear(DOG) and not talk.open and talk.ids == before, (
+        "an answer that leaves no room for a turn is not added"
+    )
 
 
 def test_nothing_said_ends_a_dialogue(made):
@@ -87,6 +131,7 @@ def test_nothing_said_ends_a_dialogue(made):
 
 class Chosen(ModelPolicy):
     "Notes how many rows each call asks for"
+
     def __init__(self, *args):
         super().__init__(*args)
         self.calls = []
@@ -98,167 +143,295 @@ class Chosen(ModelPolicy):
 
 def test_only_open_dialogues_are_asked_again_and_all_keep_their_place(made):
     policy, ends = Chosen(*made), iter([True, False, True, False, True, True, False, False])
-    async def answer(talk): return DOG if next(ends) else []
+
+    async def answer(talk):
+        return DOG if next(ends) else []
+
     done = run_sync(multi_turn(answer, 4)([ROW | {"row_id": f"r{i}"} for i in range(4)], policy))
-    assert policy.calls == [4, 2, 2] and [len(t.turns) for t in done] == [5, 1, 5, 1] and [t.row_id for t in done] == ["r0", "r1", "r2", "r3"]
+    assert (
+        policy.calls == [4, 2, 2]
+        and [len(t.turns) for t in done] == [5, 1, 5, 1]
+        and [t.row_id for t in done] == ["r0", "r1", "r2", "r3"]
+    )
 
 
 # ---- what comes back to a turn
 
+
 def dialogues(policy, answer, turns=3, rows=4, **changed):
-    return run_sync(multi_turn(answer, turns)([ROW | {"row_id": f"r{i}"} | changed for i in range(rows)], policy))
+    return run_sync(
+        multi_turn(answer, turns)(
+            [ROW | {"row_id": f"r{i}"} | changed for i in range(rows)], policy
+        )
+    )
 
 
 def test_the_last_turn_is_answered_and_paid(made):
     heard = []
+
     async def answer(talk):
         heard.append(len(talk.said))
         return Heard(DOG, reward=len(talk.said) / 10)
-    t, = dialogues(ModelPolicy(*made), answer, rows=1)
+
+    (t,) = dialogues(ModelPolicy(*made), answer, rows=1)
     assert heard == [1, 2, 3] and t.parse_status == "turn_limit"
-    assert [turn.reward for turn in t.turns if turn.role == "policy"] == [.1, .2, .3]
-    assert t.turns[-1].text == "it is a dog." and t.turns[-1].span == (len(t.completion_ids),) * 2, "nobody reads what is said last, so it takes no tokens"
+    assert [turn.reward for turn in t.turns if turn.role == "policy"] == [0.1, 0.2, 0.3]
+    assert (
+        t.turns[-1].text == "it is a dog." and t.turns[-1].span == (len(t.completion_ids),) * 2
+    ), "nobody reads what is said last, so it takes no tokens"
     assert t.mask[-1] and len(t.mask) == t.turns[-2].span[1]
 
 
-@pytest.mark.parametrize("heard, stop", [
-    ([], "done"), (Heard(DOG, 1.0, "done"), "done"), (Heard(DOG, 0.0, "no_call"), "no_call"), (DOG, "turn_limit"), ([{"role": "user", "content": "a dog. " * 40}], "length"),
-    (Heard(stop="env_error", reward=1.0, error="the world fell apart"), "env_error")])
+@pytest.mark.parametrize(
+    "heard, stop",
+    [
+        ([], "done"),
+        (Heard(DOG, 1.0, "done"), "done"),
+        (Heard(DOG, 0.0, "no_call"), "no_call"),
+        (DOG, "turn_limit"),
+        ([{"role": "user", "content": "a dog. " * 40}], "length"),
+        (Heard(stop="env_error", reward=1.0, error="the world fell apart"), "env_error"),
+    ],
+)
 def test_the_record_says_why_a_dialogue_ended(made, heard, stop):
-    async def answer(talk): return heard
-    t, = dialogues(ModelPolicy(*made), answer, rows=1)
-    assert t.parse_status == stop and t.turns[0].role == "policy" and len(t.mask) <= ROW["max_tokens"]
-    if stop == "env_error": assert math.isnan(t.turns[0].reward) and t.errors == ("user: the world fell apart",)
+    async def answer(talk):
+        return heard
+
+    (t,) = dialogues(ModelPolicy(*made), answer, rows=1)
+    assert (
+        t.parse_status == stop and t.turns[0].role == "policy" and len(t.mask) <= ROW["max_tokens"]
+    )
+    if stop == "env_error":
+        assert math.isnan(t.turns[0].reward) and t.errors == ("user: the world fell apart",)
 
 
 def test_a_user_who_fails_ends_its_dialogue_without_a_score_and_nobody_elses(made):
     async def answer(talk):
-        if talk.row["row_id"] == "r1" and len(talk.said) == 2: raise LLMError("timeout", "no answer within 10 s")
+        if talk.row["row_id"] == "r1" and len(talk.said) == 2:
+            raise LLMError("timeout", "no answer within 10 s")
         return Heard(DOG, 0.5 if talk.row["row_id"] == "r0" else 0.0)
+
     found = dialogues(ModelPolicy(*made), answer, rows=3)
-    assert [t.parse_status for t in found] == ["turn_limit", "user_error", "turn_limit"] and "no answer within 10 s" in found[1].errors[0]
+    assert [t.parse_status for t in found] == [
+        "turn_limit",
+        "user_error",
+        "turn_limit",
+    ] and "no answer within 10 s" in found[1].errors[0]
     values, found = run_sync(TurnReward()(found))
     assert values[0] == [1.5] and math.isnan(values[1][0]) and values[2] == [0]
     T = max(len(t.mask) for t in found)
     masks = torch.tensor([t.mask + [False] * (T - len(t.mask)) for t in found])
     pushed = turn_advantage()(Batch(None, torch.zeros(3), masks, found))
-    assert (pushed[1] == 0).all() and (pushed[0][masks[0]] > 0).all() and (pushed[2][masks[2]] < 0).all() and (pushed[~masks] == 0).all()
+    assert (
+        (pushed[1] == 0).all()
+        and (pushed[0][masks[0]] > 0).all()
+        and (pushed[2][masks[2]] < 0).all()
+        and (pushed[~masks] == 0).all()
+    )
 
 
 def test_a_failure_that_stops_a_run_is_no_failed_user(made):
-    async def answer(talk): raise LLMError("over budget", "10 $ are spent")
-    with pytest.raises(LLMError, match="over budget"): dialogues(ModelPolicy(*made), answer)
+    async def answer(talk):
+        raise LLMError("over budget", "10 $ are spent")
+
+    with pytest.raises(LLMError, match="over budget"):
+        dialogues(ModelPolicy(*made), answer)
 
 
 def test_who_is_ready_goes_on_while_others_wait(made):
     policy, over = Chosen(*made), asyncio.Event()
+
     async def answer(talk):
-        if talk.row["row_id"] == "r0": await over.wait()
-        if talk.row["row_id"] == "r1" and len(talk.said) == 3: over.set()
+        if talk.row["row_id"] == "r0":
+            await over.wait()
+        if talk.row["row_id"] == "r1" and len(talk.said) == 3:
+            over.set()
         return DOG
+
     found = dialogues(policy, answer)
     assert policy.calls == [4, 3, 3, 1, 1] and {t.parse_status for t in found} == {"turn_limit"}
 
 
 class Together(Chosen):
     "Plays one of several processes, of which another one has more to do"
+
     lockstep = True
-    def everywhere(self, count): return len(self.calls) < 6
+
+    def everywhere(self, count):
+        return len(self.calls) < 6
 
 
 def test_in_lockstep_all_are_awaited_and_the_policy_is_asked_until_nobody_anywhere_goes_on(made):
     policy = Together(*made)
+
     async def answer(talk):
-        await asyncio.sleep(.02 * (talk.row["row_id"] == "r0"))
+        await asyncio.sleep(0.02 * (talk.row["row_id"] == "r0"))
         return DOG
+
     dialogues(policy, answer)
     assert policy.calls == [4, 4, 4, 0, 0, 0]
 
 
 class Forgetful(ModelPolicy):
     "Reads everything again"
-    def write(self, rows, sampling=None, prefixes=None): return super().write(rows, sampling)
+
+    def write(self, rows, sampling=None, prefixes=None):
+        return super().write(rows, sampling)
 
 
 def test_the_same_is_said_whoever_is_ready_when_and_whether_prefixes_are_kept(made):
     async def slow(talk):
-        await asyncio.sleep(int(talk.row["row_id"][1]) * .01)
+        await asyncio.sleep(int(talk.row["row_id"][1]) * 0.01)
         return DOG
-    async def quick(talk): return DOG
-    first, *others = [[t.completion_ids for t in dialogues(policy, answer)] for policy, answer in [(ModelPolicy(*made), quick), (ModelPolicy(*made), slow), (Forgetful(*made), quick)]]
+
+    async def quick(talk):
+        return DOG
+
+    first, *others = [
+        [t.completion_ids for t in dialogues(policy, answer)]
+        for policy, answer in [
+            (ModelPolicy(*made), quick),
+            (ModelPolicy(*made), slow),
+            (Forgetful(*made), quick),
+        ]
+    ]
     assert all(other == first for other in others)
     assert len({tuple(ids) for ids in first}) == 4, "each dialogue draws its own"
-    other = run_sync(multi_turn(quick, 3, Sampling(seed=1))([ROW | {"row_id": f"r{i}"} for i in range(4)], ModelPolicy(*made)))
+    other = run_sync(
+        multi_turn(quick, 3, Sampling(seed=1))(
+            [ROW | {"row_id": f"r{i}"} for i in range(4)], ModelPolicy(*made)
+        )
+    )
     assert [t.completion_ids for t in other] != first
 
 
 # ---- in training
 
+
 class Engine:
     "Stands in for vLLM: writes with the model and gives log-probabilities"
+
     max_completion_length, generation_kwargs, model = 60, None, None
 
-    def __init__(self, trainer): self.trainer, self.n = trainer, 0
+    def __init__(self, trainer):
+        self.trainer, self.n = trainer, 0
 
-    def sync_weights(self): pass
+    def sync_weights(self):
+        pass
 
     def generate(self, prompts, images, num_generations, profiler=None):
         self.n += 1
-        assert len(set(gather_object([len(prompts)]))) == 1, "vLLM's server deals answers out in equal shares"
-        found = generate(self.trainer.model, self.trainer._tokenizer, prompts, self.max_completion_length, seed=self.n)
+        assert len(set(gather_object([len(prompts)]))) == 1, (
+            "vLLM's server deals answers out in equal shares"
+        )
+        found = generate(
+            self.trainer.model,
+            self.trainer._tokenizer,
+            prompts,
+            self.max_completion_length,
+            seed=self.n,
+        )
         return prompts, [c.ids for c in found], [[[lp] for lp in c.logps] for c in found], None
 
 
-async def dog(talk): return DOG
+async def dog(talk):
+    return DOG
 
 
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
 def test_a_dialogue_is_trained_on_the_policys_own_tokens_only(made, tmp_path, engine):
-    args = trainer_args({"optim": "sgd", "learning_rate": 1.0, "lr_scheduler_type": "constant", "warmup_steps": 0, "max_grad_norm": 0.0, "save_strategy": "no",
-                         "vllm_importance_sampling_correction": False}, tmp_path, 1, 2, 1, 60)
-    t = MethodTrainer(*made, Method(multi_turn(dog, 3), lambda batch: torch.tensor([1.0, -0.5])), [ROW], args)
-    if engine == "vllm": t.use_vllm, t.vllm_generation, t._last_loaded_step = True, Engine(t), -1
+    args = trainer_args(
+        {
+            "optim": "sgd",
+            "learning_rate": 1.0,
+            "lr_scheduler_type": "constant",
+            "warmup_steps": 0,
+            "max_grad_norm": 0.0,
+            "save_strategy": "no",
+            "vllm_importance_sampling_correction": False,
+        },
+        tmp_path,
+        1,
+        2,
+        1,
+        60,
+    )
+    t = MethodTrainer(
+        *made, Method(multi_turn(dog, 3), lambda batch: torch.tensor([1.0, -0.5])), [ROW], args
+    )
+    if engine == "vllm":
+        t.use_vllm, t.vllm_generation, t._last_loaded_step = True, Engine(t), -1
     first = {n: p.detach().clone() for n, p in t.model.named_parameters()}
     t.train()
     assert all(len(x.turns) == 6 and x.logps is not None for x in t.trajectories)
     changed = {n: p.detach().clone() for n, p in t.model.named_parameters()}
-    for n, p in t.model.named_parameters(): p.data = first[n].clone().requires_grad_()
-    found = token_logps(t.model, [x.prompt_ids for x in t.trajectories], [x.completion_ids for x in t.trajectories])
+    for n, p in t.model.named_parameters():
+        p.data = first[n].clone().requires_grad_()
+    found = token_logps(
+        t.model, [x.prompt_ids for x in t.trajectories], [x.completion_ids for x in t.trajectories]
+    )
     mask = torch.zeros_like(found.mask)
-    for i, x in enumerate(t.trajectories): mask[i, :len(x.mask)] = torch.tensor(x.mask)
+    for i, x in enumerate(t.trajectories):
+        mask[i, : len(x.mask)] = torch.tensor(x.mask)
     t.model.zero_grad()
     ((torch.tensor([[1.0], [-0.5]]) * found.logps * mask).sum() / mask.sum()).backward()
-    for n, p in t.model.named_parameters(): torch.testing.assert_close(changed[n], p.detach() + p.grad, atol=2e-5, rtol=1e-4)
+    for n, p in t.model.named_parameters():
+        torch.testing.assert_close(changed[n], p.detach() + p.grad, atol=2e-5, rtol=1e-4)
 
 
 # ---- what turns found out
 
+
 def test_gains_are_those_of_plain_torch(made):
     "Dialogues of one, two and three turns; the first ends right, the second half right, the third with a user who failed"
-    policy, replies = ModelPolicy(*made), [[("", 1.0)], [("it is a dog.", 0.0), ("no.", 0.5)], [("it is a bridge.", 0.0), ("it is a dog.", 0.0), ("", math.nan)]]
+    policy, replies = (
+        ModelPolicy(*made),
+        [
+            [("", 1.0)],
+            [("it is a dog.", 0.0), ("no.", 0.5)],
+            [("it is a bridge.", 0.0), ("it is a dog.", 0.0), ("", math.nan)],
+        ],
+    )
     talks = [TokenDialogue(ROW | {"row_id": f"r{i}", "max_tokens": 200}, policy) for i in range(3)]
     for talk, heard in zip(talks, replies):
         for i, (text, reward) in enumerate(heard):
             talk.write(said(made, f"a {'cat' if i else 'tram'}", end=i != 1))
-            talk.hear(Heard([{"role": "user", "content": text}], reward, "done" if i == len(heard) - 1 else ""))
+            talk.hear(
+                Heard(
+                    [{"role": "user", "content": text}],
+                    reward,
+                    "done" if i == len(heard) - 1 else "",
+                )
+            )
     done = [talk.trajectory(i) for i, talk in enumerate(talks)]
     gold = {"r0": "it is a cat", "r1": "a dog", "r2": "is it a bridge?"}
     found = information_gains(lambda t: gold[t.row_id])(Batch(None, None, None, done, policy))
     for t, gains, heard in zip(done, found, replies):
         right, known = made.tokenizer.encode(gold[t.row_id]), []
         for turn in t.turns[::2]:
-            ids = [*t.prompt_ids, *t.completion_ids[:turn.span[0]]]
-            assert made.tokenizer.decode(ids).endswith("<|im_start|>assistant\n"), "the right call is read where the policy would write it"
-            with torch.no_grad(): logps = made.model(torch.tensor([ids + right])).logits[0, len(ids) - 1:-1].double().log_softmax(-1)
+            ids = [*t.prompt_ids, *t.completion_ids[: turn.span[0]]]
+            assert made.tokenizer.decode(ids).endswith("<|im_start|>assistant\n"), (
+                "the right call is read where the policy would write it"
+            )
+            with torch.no_grad():
+                logps = (
+                    made.model(torch.tensor([ids + right]))
+                    .logits[0, len(ids) - 1 : -1]
+                    .double()
+                    .log_softmax(-1)
+                )
             known.append(logps[range(len(right)), right].mean().item())
         paid = heard[-1][1] if heard[-1][1] == heard[-1][1] else 0.0
-        assert gains == pytest.approx([*(after - before for before, after in zip(known, known[1:])), -paid * known[-1]], abs=1e-5)
+        assert gains == pytest.approx(
+            [*(after - before for before, after in zip(known, known[1:])), -paid * known[-1]],
+            abs=1e-5,
+        )
     assert [*map(len, found)] == [1, 2, 3] and abs(found[1][0]) > 1e-4
 
 
 # ---- several processes
 
-TWO = '''
+TWO = """
 import sys, torch
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
@@ -303,12 +476,17 @@ assert torch.allclose(torch.cat([each for each, _ in several]), turn_advantages(
 known = decoupled_advantages(rewards, groups, [1.0, 0.5])
 assert torch.allclose(torch.cat(parts), known, atol=1e-6), (parts, known)
 open({out!r} + f"-{{process}}", "w").close()
-'''
+"""
 
 
 @pytest.mark.parametrize("vllm", [False, True], ids=["transformers", "vllm"])
-def test_two_processes_keep_step_where_one_has_nothing_left_to_ask_and_scale_over_both(tmp_path, vllm):
+def test_two_processes_keep_step_where_one_has_nothing_left_to_ask_and_scale_over_both(
+    tmp_path, vllm
+):
     script = tmp_path / "two.py"
-    script.write_text(TWO.format(out=str(tmp_path / "c"), tests=str(Path(__file__).parent), vllm=vllm))
-    for done in warm.together(2, script): assert done.returncode == 0, done.stderr[-3000:]
+    script.write_text(
+        TWO.format(out=str(tmp_path / "c"), tests=str(Path(__file__).parent), vllm=vllm)
+    )
+    for done in warm.together(2, script):
+        assert done.returncode == 0, done.stderr[-3000:]
     assert all((tmp_path / f"c-{i}").exists() for i in (0, 1))

@@ -1,4 +1,5 @@
 "Scores and credits of turns: the published numbers, what must not change, and every edge case, ours and as published."
+
 import math
 import statistics
 
@@ -6,17 +7,34 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from humanlm.methods.advantages import _CREDITS, _SCORES, trajectory_scores, turn_advantages, _turn_credits
+from humanlm.methods.advantages import (
+    _CREDITS,
+    _SCORES,
+    trajectory_scores,
+    turn_advantages,
+    _turn_credits,
+)
 from humanlm.methods.dialogues import CREDITS, SCORES
 
-REWARDS, TOKENS = [[0, 0, 1], [0, 1], [0, 0], [.5, 0, .5]], [[2, 2, 2], [3, 2], [2, 3], [1, 2, 3]]
+REWARDS, TOKENS = [[0, 0, 1], [0, 1], [0, 0], [0.5, 0, 0.5]], [[2, 2, 2], [3, 2], [2, 3], [1, 2, 3]]
 TABLE = {  # credit, score → the advantage of each turn of four dialogues
-    ("equalized", "r2g"): [[.1947] * 3, [.6101] * 2, [-1.4668] * 2, [.6620] * 3],
-    ("r2g", "r2g"): [[.1532, .1915, .2394], [.5546, .6933], [0, 0], [1.0440, .5092, .6366]],
-    ("em", "r2g"): [[.1460, .1460, .2921], [.4358, .8716], [-1.4668] * 2, [.7705, .4451, .7705]],
-    ("equalized", "mean"): [[.1986] * 3, [.9935] * 2, [-1.3907] * 2, [.1986] * 3],
-    ("r2g", "mean"): [[.1563, .1953, .2442], [.9032, 1.1290], [0, 0], [.3132, .1528, .1910]],
-    ("em", "mean"): [[.1490, .1490, .2979], [.7096, 1.4193], [-1.3907] * 2, [.2311, .1335, .2311]]}
+    ("equalized", "r2g"): [[0.1947] * 3, [0.6101] * 2, [-1.4668] * 2, [0.6620] * 3],
+    ("r2g", "r2g"): [[0.1532, 0.1915, 0.2394], [0.5546, 0.6933], [0, 0], [1.0440, 0.5092, 0.6366]],
+    ("em", "r2g"): [
+        [0.1460, 0.1460, 0.2921],
+        [0.4358, 0.8716],
+        [-1.4668] * 2,
+        [0.7705, 0.4451, 0.7705],
+    ],
+    ("equalized", "mean"): [[0.1986] * 3, [0.9935] * 2, [-1.3907] * 2, [0.1986] * 3],
+    ("r2g", "mean"): [[0.1563, 0.1953, 0.2442], [0.9032, 1.1290], [0, 0], [0.3132, 0.1528, 0.1910]],
+    ("em", "mean"): [
+        [0.1490, 0.1490, 0.2979],
+        [0.7096, 1.4193],
+        [-1.3907] * 2,
+        [0.2311, 0.1335, 0.2311],
+    ],
+}
 
 
 def dialogues(tokens, other=0):
@@ -25,7 +43,8 @@ def dialogues(tokens, other=0):
     T = max((sum(row) + other * len(row) for row in tokens), default=0)
     mask = torch.zeros(len(tokens), T, dtype=torch.bool)
     for i, (row, begin) in enumerate(zip(tokens, starts)):
-        for n, s in zip(row, begin): mask[i, s:s + n] = True
+        for n, s in zip(row, begin):
+            mask[i, s : s + n] = True
     return starts, mask
 
 
@@ -34,7 +53,10 @@ def by_turn(rewards, tokens, other=0, groups=None, **options):
     starts, mask = dialogues(tokens, other)
     found = turn_advantages(rewards, starts, mask, groups or [0] * len(rewards), **options)
     assert found.shape == mask.shape and found.isfinite().all() and (found[~mask] == 0).all()
-    turns = [[found[i, s:s + n] for n, s in zip(row, begin)] for i, (row, begin) in enumerate(zip(tokens, starts))]
+    turns = [
+        [found[i, s : s + n] for n, s in zip(row, begin)]
+        for i, (row, begin) in enumerate(zip(tokens, starts))
+    ]
     assert all((turn == turn[0]).all() for row in turns for turn in row)
     return [[turn[0].item() for turn in row] for row in turns]
 
@@ -45,56 +67,119 @@ def test_settings_know_the_names_that_the_numbers_have():
 
 # ---- the published numbers
 
+
 def test_credits_and_scores_of_a_late_success():
-    assert _turn_credits([[0, 0, 1]], "r2g")[0].tolist() == pytest.approx([.64, .8, 1])
-    assert _turn_credits([[0, 0, 1]], "em")[0].tolist() == pytest.approx([.5, .5, 1])
-    assert {name: trajectory_scores([[0, 0, 1]], name).item() for name in SCORES} == pytest.approx({"sum": 1, "mean": 1 / 3, "r2g": .64, "best-so-far": 1})
-    assert trajectory_scores([[0, 0, 1]], "sum", compat="userrl").item() == .3333
+    assert _turn_credits([[0, 0, 1]], "r2g")[0].tolist() == pytest.approx([0.64, 0.8, 1])
+    assert _turn_credits([[0, 0, 1]], "em")[0].tolist() == pytest.approx([0.5, 0.5, 1])
+    assert {name: trajectory_scores([[0, 0, 1]], name).item() for name in SCORES} == pytest.approx(
+        {"sum": 1, "mean": 1 / 3, "r2g": 0.64, "best-so-far": 1}
+    )
+    assert trajectory_scores([[0, 0, 1]], "sum", compat="userrl").item() == 0.3333
 
 
 def test_worked_example_of_two_halves():
-    half = [[.5, 0, .5]]
-    assert [trajectory_scores(half, name).item() for name in ("sum", "r2g", "best-so-far")] == pytest.approx([1, .82, .5])
-    assert _turn_credits(half, "r2g")[0].tolist() == pytest.approx([.82, .4, .5]) and _turn_credits(half, "naive")[0].tolist() == half[0]
-    assert _turn_credits(half, "em", compat="userrl")[0].tolist() == pytest.approx([.8655, .5, .8655], abs=1e-9)
+    half = [[0.5, 0, 0.5]]
+    assert [
+        trajectory_scores(half, name).item() for name in ("sum", "r2g", "best-so-far")
+    ] == pytest.approx([1, 0.82, 0.5])
+    assert (
+        _turn_credits(half, "r2g")[0].tolist() == pytest.approx([0.82, 0.4, 0.5])
+        and _turn_credits(half, "naive")[0].tolist() == half[0]
+    )
+    assert _turn_credits(half, "em", compat="userrl")[0].tolist() == pytest.approx(
+        [0.8655, 0.5, 0.8655], abs=1e-9
+    )
 
 
-@pytest.mark.parametrize("reward, credit", [(0, .5), (1 / 6, .6639), (.2, .6906), (.4, .8184), (.5, .8655), (.7, .9357), (.8, .9615), (1, 1), (2, 1.0677), (-.1, .372)])
+@pytest.mark.parametrize(
+    "reward, credit",
+    [
+        (0, 0.5),
+        (1 / 6, 0.6639),
+        (0.2, 0.6906),
+        (0.4, 0.8184),
+        (0.5, 0.8655),
+        (0.7, 0.9357),
+        (0.8, 0.9615),
+        (1, 1),
+        (2, 1.0677),
+        (-0.1, 0.372),
+    ],
+)
 def test_em_bends_upwards(reward, credit):
     assert _turn_credits([[reward]], "em").item() == pytest.approx(credit, abs=5e-5)
-    assert _turn_credits([[reward]], "em", compat="userrl").item() == pytest.approx(credit, abs=1e-9)
+    assert _turn_credits([[reward]], "em", compat="userrl").item() == pytest.approx(
+        credit, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("other", [0, 3])
 @pytest.mark.parametrize("compat", ["", "userrl"])
 @pytest.mark.parametrize("credit, score", TABLE)
 def test_table_of_four_dialogues_under_six_schemes(credit, score, compat, other):
-    found, known = by_turn(REWARDS, TOKENS, other, credit=credit, score=score, compat=compat), TABLE[credit, score]
-    if not compat and credit == "r2g": known = [*known[:2], TABLE["equalized", score][2], known[3]]  # a failure is pushed away from
-    rounded = score == "mean" and not compat  # theirs is a mean of four decimals, of which 1e-4 becomes up to 2e-4
-    for row, expected in zip(found, known, strict=True): assert row == pytest.approx(expected, abs=2e-4 if rounded else 1e-4)
-    if compat: assert by_turn(REWARDS, TOKENS, other, credit=credit, score="sum" if score == "mean" else score, compat=compat) == found
+    found, known = (
+        by_turn(REWARDS, TOKENS, other, credit=credit, score=score, compat=compat),
+        TABLE[credit, score],
+    )
+    if not compat and credit == "r2g":
+        known = [
+            *known[:2],
+            TABLE["equalized", score][2],
+            known[3],
+        ]  # a failure is pushed away from
+    rounded = (
+        score == "mean" and not compat
+    )  # theirs is a mean of four decimals, of which 1e-4 becomes up to 2e-4
+    for row, expected in zip(found, known, strict=True):
+        assert row == pytest.approx(expected, abs=2e-4 if rounded else 1e-4)
+    if compat:
+        assert (
+            by_turn(
+                REWARDS,
+                TOKENS,
+                other,
+                credit=credit,
+                score="sum" if score == "mean" else score,
+                compat=compat,
+            )
+            == found
+        )
 
 
 def test_a_true_sum_cannot_tell_early_from_late():
-    assert [row[0] for row in by_turn(REWARDS, TOKENS)] == pytest.approx([.5, .5, -1.5, .5], abs=1e-4)
+    assert [row[0] for row in by_turn(REWARDS, TOKENS)] == pytest.approx(
+        [0.5, 0.5, -1.5, 0.5], abs=1e-4
+    )
 
 
 @pytest.mark.parametrize("compat", ["", "userrl"])
 def test_early_and_late_success_in_a_group_of_two(compat):
-    first, last = by_turn([[1, 0, 0], [0, 0, 1]], [[2] * 3] * 2, credit="r2g", score="r2g", compat=compat)
-    assert first == pytest.approx([.7071, 0, 0], abs=1e-4) and last == pytest.approx([-.5564, -.6955, -.8694], abs=1e-4)
-    assert by_turn([[1, 0, 0], [0, 0, 1]], [[2] * 3] * 2, credit="r2g", score="r2g", whole=True)[0] == pytest.approx([3 * .7071, 0, 0], abs=1e-4)
+    first, last = by_turn(
+        [[1, 0, 0], [0, 0, 1]], [[2] * 3] * 2, credit="r2g", score="r2g", compat=compat
+    )
+    assert first == pytest.approx([0.7071, 0, 0], abs=1e-4) and last == pytest.approx(
+        [-0.5564, -0.6955, -0.8694], abs=1e-4
+    )
+    assert by_turn([[1, 0, 0], [0, 0, 1]], [[2] * 3] * 2, credit="r2g", score="r2g", whole=True)[
+        0
+    ] == pytest.approx([3 * 0.7071, 0, 0], abs=1e-4)
 
 
 # ---- what must not change
 
-TURN = st.tuples(st.sampled_from([0, .1, .25, .5, .8, 1]), st.integers(1, 4))
-BATCH = st.lists(st.tuples(st.lists(TURN, min_size=1, max_size=5), st.integers(0, 2)), min_size=1, max_size=9)
+TURN = st.tuples(st.sampled_from([0, 0.1, 0.25, 0.5, 0.8, 1]), st.integers(1, 4))
+BATCH = st.lists(
+    st.tuples(st.lists(TURN, min_size=1, max_size=5), st.integers(0, 2)), min_size=1, max_size=9
+)
 quick = settings(deadline=None, max_examples=40)
 
 
-def columns(batch): return [[r for r, _ in turns] for turns, _ in batch], [[n for _, n in turns] for turns, _ in batch], [g for _, g in batch]
+def columns(batch):
+    return (
+        [[r for r, _ in turns] for turns, _ in batch],
+        [[n for _, n in turns] for turns, _ in batch],
+        [g for _, g in batch],
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*nobody in their group")
@@ -103,17 +188,26 @@ def columns(batch): return [[r for r, _ in turns] for turns, _ in batch], [[n fo
 @quick
 @given(BATCH)
 def test_credit_keeps_the_mean_push_and_equals_a_plain_loop(credit, score, batch):
-    (rewards, tokens, groups), gains = columns(batch), [[len(turns) - i for i in range(len(turns))] for turns, _ in batch]
-    found, scores = by_turn(rewards, tokens, 2, groups, credit=credit, score=score, gains=gains), trajectory_scores(rewards, score).tolist()
+    (rewards, tokens, groups), gains = (
+        columns(batch),
+        [[len(turns) - i for i in range(len(turns))] for turns, _ in batch],
+    )
+    found, scores = (
+        by_turn(rewards, tokens, 2, groups, credit=credit, score=score, gains=gains),
+        trajectory_scores(rewards, score).tolist(),
+    )
     for row, r, n, g, s, gain in zip(found, rewards, tokens, groups, scores, gains):
         others = [x for x, h in zip(scores, groups) if h == g]
         tied = len(others) < 2 or max(others) - min(others) < 1e-8
         compared = 0 if tied else (s - statistics.mean(others)) / (statistics.stdev(others) + 1e-6)
         c = gain if credit == "information-gain" else _turn_credits([r], credit)[0].tolist()
-        if not any(c): c = [1] * len(c)
+        if not any(c):
+            c = [1] * len(c)
         mean = sum(x * k for x, k in zip(c, n)) / sum(k for x, k in zip(c, n) if x)
         assert row == pytest.approx([compared * x / mean for x in c], abs=1e-5)
-        assert sum(a * k for a, k in zip(row, n)) / sum(k for x, k in zip(c, n) if x) == pytest.approx(compared, abs=1e-5)
+        assert sum(a * k for a, k in zip(row, n)) / sum(
+            k for x, k in zip(c, n) if x
+        ) == pytest.approx(compared, abs=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:.*nobody in their group")
@@ -123,73 +217,113 @@ def test_credit_keeps_the_mean_push_and_equals_a_plain_loop(credit, score, batch
 def test_the_order_of_rows_does_not_matter(credit, batch, rng):
     shuffled = rng.sample(batch, len(batch))
     places = [next(i for i, other in enumerate(batch) if other is row) for row in shuffled]
-    found, again = [by_turn(r, n, 1, g, credit=credit, score="r2g") for r, n, g in (columns(batch), columns(shuffled))]
+    found, again = [
+        by_turn(r, n, 1, g, credit=credit, score="r2g")
+        for r, n, g in (columns(batch), columns(shuffled))
+    ]
     assert [found[i] for i in places] == [pytest.approx(row, abs=1e-6) for row in again]
 
 
 @pytest.mark.parametrize("score", SCORES)
 def test_a_factor_of_all_rewards_changes_no_comparison(score):
     tenfold = [[10 * x for x in row] for row in REWARDS]
-    for row, other in zip(by_turn(REWARDS, TOKENS, score=score), by_turn(tenfold, TOKENS, score=score)): assert row == pytest.approx(other, abs=1e-4)
+    for row, other in zip(
+        by_turn(REWARDS, TOKENS, score=score), by_turn(tenfold, TOKENS, score=score)
+    ):
+        assert row == pytest.approx(other, abs=1e-4)
 
 
 # ---- edge cases: ours, and as published
 
+
 def test_a_tied_group_gets_nothing():
-    tied = [[.0667]] * 8
+    tied = [[0.0667]] * 8
     assert by_turn(tied, [[3]] * 8) == [[0.0]] * 8
-    assert all(abs(x) <= .01 for row in by_turn(tied, [[3]] * 8, compat="userrl") for x in row)
+    assert all(abs(x) <= 0.01 for row in by_turn(tied, [[3]] * 8, compat="userrl") for x in row)
 
 
 def test_dialogues_without_turns_take_no_part():
     starts, mask = dialogues([[2], [2], []])
     found = turn_advantages([[1.0], [0.0], []], starts, mask, [0] * 3)
-    assert found[:, 0].tolist() == pytest.approx([.7071, -.7071, 0], abs=1e-4)
+    assert found[:, 0].tolist() == pytest.approx([0.7071, -0.7071, 0], abs=1e-4)
     published = turn_advantages([[1.0], [0.0], []], starts, mask, [0] * 3, compat="userrl")
-    assert published[:, 0].tolist() == pytest.approx([1.1547, -.5774, 0], abs=1e-4), "there it counts as a failure"
+    assert published[:, 0].tolist() == pytest.approx([1.1547, -0.5774, 0], abs=1e-4), (
+        "there it counts as a failure"
+    )
 
 
 @pytest.mark.parametrize("compat", ["", "userrl"])
 @pytest.mark.parametrize("score", SCORES)
 def test_a_batch_without_any_turn_is_zero(score, compat):
-    assert turn_advantages([[], []], [[], []], torch.zeros(2, 5).bool(), [0, 0], score=score, credit="r2g", compat=compat).tolist() == [[0.0] * 5] * 2
-    assert turn_advantages([], [], torch.zeros(0, 0).bool(), [], score=score, compat=compat).shape == (0, 0)
+    assert (
+        turn_advantages(
+            [[], []],
+            [[], []],
+            torch.zeros(2, 5).bool(),
+            [0, 0],
+            score=score,
+            credit="r2g",
+            compat=compat,
+        ).tolist()
+        == [[0.0] * 5] * 2
+    )
+    assert turn_advantages(
+        [], [], torch.zeros(0, 0).bool(), [], score=score, compat=compat
+    ).shape == (0, 0)
 
 
 def test_a_group_of_one_teaches_nothing_and_says_so():
-    with pytest.warns(UserWarning, match="1 of 1 dialogues have nobody"): assert by_turn([[0, .5]], [[2, 2]]) == [[0, 0]]
-    assert by_turn([[0, .5]], [[2, 2]], score="r2g", compat="userrl")[0] == pytest.approx([.4, .4], abs=1e-5)
+    with pytest.warns(UserWarning, match="1 of 1 dialogues have nobody"):
+        assert by_turn([[0, 0.5]], [[2, 2]]) == [[0, 0]]
+    assert by_turn([[0, 0.5]], [[2, 2]], score="r2g", compat="userrl")[0] == pytest.approx(
+        [0.4, 0.4], abs=1e-5
+    )
 
 
 def test_a_failed_user_means_no_push_and_no_part_in_the_comparison():
-    found = by_turn([[1.0], [0.0], [.5, math.nan]], [[2], [2], [2, 2]], credit="r2g", score="best-so-far")
-    assert found[2] == [0, 0] and [row[0] for row in found[:2]] == pytest.approx([.7071, -.7071], abs=1e-4)
+    found = by_turn(
+        [[1.0], [0.0], [0.5, math.nan]], [[2], [2], [2, 2]], credit="r2g", score="best-so-far"
+    )
+    assert found[2] == [0, 0] and [row[0] for row in found[:2]] == pytest.approx(
+        [0.7071, -0.7071], abs=1e-4
+    )
 
 
 def test_negative_rewards_do_not_turn_a_push_around():
     rewards, tokens = [[1, -1], [1, 0]], [[2, 2], [2, 2]]
     published = by_turn(rewards, tokens, credit="r2g", score="r2g", compat="userrl")
-    assert published[0] == pytest.approx([.3536, -1.7678], abs=1e-4)
+    assert published[0] == pytest.approx([0.3536, -1.7678], abs=1e-4)
     ours = by_turn(rewards, tokens, credit="r2g", score="r2g")
-    assert ours[0] == pytest.approx([-.7071, 0], abs=1e-4) and all(x >= 0 for x in ours[1])
-    assert by_turn([[-1, -1], [0, 0]], tokens, credit="naive")[0] == pytest.approx([-.7071] * 2, abs=1e-4)
+    assert ours[0] == pytest.approx([-0.7071, 0], abs=1e-4) and all(x >= 0 for x in ours[1])
+    assert by_turn([[-1, -1], [0, 0]], tokens, credit="naive")[0] == pytest.approx(
+        [-0.7071] * 2, abs=1e-4
+    )
 
 
 def test_what_was_cut_off_is_not_scored():
     starts, mask = [[0, 4], [0, 2]], torch.ones(2, 4).bool()
-    found = turn_advantages([[0.0, 1.0], [.5, 0.0]], starts, mask, [0, 0])
-    assert found[:, 0].tolist() == pytest.approx([-.7071, .7071], abs=1e-4)
-    assert turn_advantages([[0.0, 1.0], [.5, 0.0]], [[0], [0, 2]], mask, [0, 0], compat="userrl")[:, 0].tolist() == pytest.approx([.7071, -.7071], abs=1e-4)
+    found = turn_advantages([[0.0, 1.0], [0.5, 0.0]], starts, mask, [0, 0])
+    assert found[:, 0].tolist() == pytest.approx([-0.7071, 0.7071], abs=1e-4)
+    assert turn_advantages([[0.0, 1.0], [0.5, 0.0]], [[0], [0, 2]], mask, [0, 0], compat="userrl")[
+        :, 0
+    ].tolist() == pytest.approx([0.7071, -0.7071], abs=1e-4)
 
 
 def test_single_turns_are_plain_grpo_under_all_schemes():
     for credit in CREDITS[:4]:
-        for score in SCORES: assert by_turn([[.2], [.6], [1.0]], [[1], [3], [2]], credit=credit, score=score) == [[pytest.approx(x, abs=1e-4)] for x in (-1, 0, 1)]
+        for score in SCORES:
+            assert by_turn([[0.2], [0.6], [1.0]], [[1], [3], [2]], credit=credit, score=score) == [
+                [pytest.approx(x, abs=1e-4)] for x in (-1, 0, 1)
+            ]
 
 
 def test_what_cannot_be_is_refused():
     starts, mask = dialogues(TOKENS)
-    with pytest.raises(ValueError, match="4 dialogues of 10 turns, 4 of 8 starts"): turn_advantages(REWARDS, [[0], *starts[1:]], mask, [0] * 4)
-    with pytest.raises(ValueError, match="starts must rise"): turn_advantages(REWARDS, [[0, 4, 2], *starts[1:]], mask, [0] * 4)
-    with pytest.raises(ValueError, match="information-gain needs"): turn_advantages(REWARDS, starts, mask, [0] * 4, "information-gain")
-    with pytest.raises(ValueError, match="r2g"): turn_advantages(REWARDS, starts, mask, [0] * 4, score="r2h")
+    with pytest.raises(ValueError, match="4 dialogues of 10 turns, 4 of 8 starts"):
+        turn_advantages(REWARDS, [[0], *starts[1:]], mask, [0] * 4)
+    with pytest.raises(ValueError, match="starts must rise"):
+        turn_advantages(REWARDS, [[0, 4, 2], *starts[1:]], mask, [0] * 4)
+    with pytest.raises(ValueError, match="information-gain needs"):
+        turn_advantages(REWARDS, starts, mask, [0] * 4, "information-gain")
+    with pytest.raises(ValueError, match="r2g"):
+        turn_advantages(REWARDS, starts, mask, [0] * 4, score="r2h")

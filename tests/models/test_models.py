@@ -1,4 +1,5 @@
 """Models beyond what the notebook shows: hostile text, other architectures and tokenizers, interrupted saves."""
+
 import ast
 import json
 import random
@@ -11,25 +12,47 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, models as token_models, pre_tokenizers, decoders
-from transformers import (AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, PreTrainedTokenizerFast,
-                          Qwen2Config)
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+)
 
 import humanlm
 from humanlm.models import logps, prompts as prompting
-from humanlm.models.checkpoints import adapter_base, add_adapter, contract_files, has_adapter, load_model, make_model, merge_adapter, save_model
+from humanlm.models.checkpoints import (
+    adapter_base,
+    add_adapter,
+    contract_files,
+    has_adapter,
+    load_model,
+    make_model,
+    merge_adapter,
+    save_model,
+)
 from humanlm.models.config import END, ModelConfig, ModelError, START, tiny_model, train_tokenizer
 from humanlm.models.generation import generate
 from humanlm.models.logps import token_logps
 from humanlm.models.prompts import end_id, end_ids, fit_prompt, render, render_target, _segments
 from humanlm.models.sampling import cut_completion
 
-TEXTS = [f"the {a} {b} is {c}" for a in ("night", "city", "river") for b in ("tram", "market", "bridge") for c in ("fine", "too loud", "late")]
+TEXTS = [
+    f"the {a} {b} is {c}"
+    for a in ("night", "city", "river")
+    for b in ("tram", "market", "bridge")
+    for c in ("fine", "too loud", "late")
+]
 TAGS = ["<stance>", "</stance>", "<response>", "</response>"]
 MARKERS = [START, END, "<|endoftext|>", "<think>", "</think>", "<name>", "</name>", *TAGS]
 
 
 @pytest.fixture(scope="module")
-def tok(): return train_tokenizer(TEXTS * 5, 600, TAGS)
+def tok():
+    return train_tokenizer(TEXTS * 5, 600, TAGS)
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +61,38 @@ def model(tok):
     return tiny_model(ModelConfig(hidden=64, mlp=96), tok)
 
 
-def user(content, name=""): return {"role": "user", "name": name, "content": content}
+def user(content, name=""):
+    return {"role": "user", "name": name, "content": content}
 
 
 def hostile(rng):
-    pieces = [*MARKERS, "<b>", "&amp;", "\n", " ", "\x00", "ž馬🚋", "{{ m }}", "\ue0001\ue001", "{% raise %}", "the tram", "\u202e", "<|im_", "end|>"]
+    pieces = [
+        *MARKERS,
+        "<b>",
+        "&amp;",
+        "\n",
+        " ",
+        "\x00",
+        "ž馬🚋",
+        "{{ m }}",
+        "\ue0001\ue001",
+        "{% raise %}",
+        "the tram",
+        "\u202e",
+        "<|im_",
+        "end|>",
+    ]
     return "".join(rng.choices(pieces, k=rng.randrange(12)))
 
 
 def test_import_without_torch():
     code = "import sys, humanlm.models.generation; print([m for m in ('torch', 'transformers', 'tokenizers', 'pandas') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )
 
 
 HUB = """
@@ -75,25 +119,42 @@ print(sum("nobody/none" in path for path in asked))
 def test_a_hub_that_cannot_be_reached_is_asked_once():
     done = subprocess.run([sys.executable, "-c", HUB], capture_output=True, text=True, timeout=80)
     fault, asked = done.stdout.splitlines()
-    assert fault.startswith("ModelError Cannot load the tokenizer of nobody/none: HfHubHTTPError: Server error '503") and asked == "1"
+    assert (
+        fault.startswith(
+            "ModelError Cannot load the tokenizer of nobody/none: HfHubHTTPError: Server error '503"
+        )
+        and asked == "1"
+    )
 
 
 def test_hostile_text_never_becomes_markup(tok):
     rng, special = random.Random(0), set(tok.convert_tokens_to_ids(MARKERS))
     for _ in range(300):
         name, text = hostile(rng), hostile(rng)
-        parts = _segments(tok, [{"role": "system", "content": text}, user(text, name)], speaker=name or "HUMAN")
+        parts = _segments(
+            tok, [{"role": "system", "content": text}, user(text, name)], speaker=name or "HUMAN"
+        )
         assert not special & {i for s in parts if s.kind == "content" for i in s.ids}
         assert text.strip() + END in tok.decode([i for s in parts for i in s.ids])
-        assert not special & set(render_target(tok, text, end=False)) and tok.decode(render_target(tok, text, False)) == text
+        assert (
+            not special & set(render_target(tok, text, end=False))
+            and tok.decode(render_target(tok, text, False)) == text
+        )
 
 
 @pytest.mark.parametrize("content", ["the night tram is late", "  trimmed \n", "žluť 🚋"])
 def test_ordinary_text_renders_like_the_template(tok, content):
-    messages = [{"role": "system", "content": "fine"}, user(content, "mila"), {"role": "assistant", "content": content}, user("late")]
+    messages = [
+        {"role": "system", "content": "fine"},
+        user(content, "mila"),
+        {"role": "assistant", "content": content},
+        user("late"),
+    ]
     for thinking in (True, False, None):
         extra = {} if thinking is None else {"enable_thinking": thinking}
-        usual = tok.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **extra)
+        usual = tok.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **extra
+        )
         assert tok.decode(render(tok, messages, thinking=thinking)) == usual
 
 
@@ -107,16 +168,35 @@ def test_changed_template_is_noticed():
     tok = train_tokenizer(TEXTS, 400)
     before = render(tok, [user("late")])
     tok.chat_template = tok.chat_template.replace("<name>", "by ").replace("</name>", "")
-    assert render(tok, [user("late")]) != before and "by HUMAN" in tok.decode(render(tok, [user("late")]))
+    assert render(tok, [user("late")]) != before and "by HUMAN" in tok.decode(
+        render(tok, [user("late")])
+    )
 
 
 def _unigram():
-    tok = Tokenizer(token_models.Unigram([("<unk>", 0.0), ("</s>", 0.0), ("a", -1.0), ("b", -1.0), ("<", -2.0), ("/", -2.0), ("s", -2.0), (">", -2.0)], 0))
+    tok = Tokenizer(
+        token_models.Unigram(
+            [
+                ("<unk>", 0.0),
+                ("</s>", 0.0),
+                ("a", -1.0),
+                ("b", -1.0),
+                ("<", -2.0),
+                ("/", -2.0),
+                ("s", -2.0),
+                (">", -2.0),
+            ],
+            0,
+        )
+    )
     return tok
 
 
 def _greedy_bpe():
-    vocab = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))} | {"</s>": 256, "ab": 257}
+    vocab = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))} | {
+        "</s>": 256,
+        "ab": 257,
+    }
     tok = Tokenizer(token_models.BPE(vocab=vocab, merges=[("a", "b")], ignore_merges=True))
     tok.decoder = decoders.ByteLevel()
     return tok
@@ -133,13 +213,42 @@ def test_twin_of_other_tokenizers(make):
 
 
 ARCHITECTURES = {
-    "qwen2": lambda v: Qwen2Config(vocab_size=v, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2),
-    "llama": lambda v: LlamaConfig(vocab_size=v, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4),
+    "qwen2": lambda v: Qwen2Config(
+        vocab_size=v,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    ),
+    "llama": lambda v: LlamaConfig(
+        vocab_size=v,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+    ),
     "gpt2": lambda v: GPT2Config(vocab_size=v, n_embd=32, n_layer=2, n_head=4, n_positions=128),
-    "mistral": lambda v: MistralConfig(vocab_size=v, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-                                       num_key_value_heads=2, sliding_window=16),
-    "gemma3": lambda v: Gemma3TextConfig(vocab_size=v, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-                                         num_key_value_heads=2, head_dim=8, sliding_window=16, layer_types=["sliding_attention", "full_attention"]),
+    "mistral": lambda v: MistralConfig(
+        vocab_size=v,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        sliding_window=16,
+    ),
+    "gemma3": lambda v: Gemma3TextConfig(
+        vocab_size=v,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        sliding_window=16,
+        layer_types=["sliding_attention", "full_attention"],
+    ),
 }
 
 
@@ -151,17 +260,31 @@ def test_other_architectures_agree_with_transformers(tok, name):
     prompts = [render(tok, [user(" ".join(TEXTS[:k]), "mila")]) for k in (1, 6, 3, 2, 1)]
     ours = generate(net, tok, prompts, max_tokens=[12, 3, 12, 7, 12], temperature=0)
     for prompt, c in zip(prompts, ours):
-        full = net.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), max_new_tokens=12, do_sample=False)
-        assert c.ids == cut_completion(tok, full[0, len(prompt):].tolist(), cap=len(c.ids)).ids
-    with torch.no_grad(): again = token_logps(net, prompts, [c.ids for c in ours], batch_tokens=2)
-    for c, row in zip(ours, again.logps): assert row[:len(c.ids)].tolist() == pytest.approx(c.logps, abs=1e-3)
+        full = net.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            max_new_tokens=12,
+            do_sample=False,
+        )
+        assert c.ids == cut_completion(tok, full[0, len(prompt) :].tolist(), cap=len(c.ids)).ids
+    with torch.no_grad():
+        again = token_logps(net, prompts, [c.ids for c in ours], batch_tokens=2)
+    for c, row in zip(ours, again.logps):
+        assert row[: len(c.ids)].tolist() == pytest.approx(c.logps, abs=1e-3)
 
 
 def test_rows_do_not_notice_each_other(tok, model):
     prompts = [render(tok, [user(t)]) for t in TEXTS] * 2
-    caps, stops = [3 + i % 9 for i in range(len(prompts))], [(("e",), ("the", "</stance>"), ("é", "a"))[i % 3] for i in range(len(prompts))]
-    together, alone = (generate(model, tok, prompts, caps, stops, seed=5, batch_size=b) for b in (64, 1))
-    assert [c.ids for c in together] == [c.ids for c in alone] and [c.text for c in together] == [c.text for c in alone]
+    caps, stops = (
+        [3 + i % 9 for i in range(len(prompts))],
+        [(("e",), ("the", "</stance>"), ("é", "a"))[i % 3] for i in range(len(prompts))],
+    )
+    together, alone = (
+        generate(model, tok, prompts, caps, stops, seed=5, batch_size=b) for b in (64, 1)
+    )
+    assert [c.ids for c in together] == [c.ids for c in alone] and [c.text for c in together] == [
+        c.text for c in alone
+    ]
     for c, cap, stop in zip(together, caps, stops):
         assert len(c.ids) <= cap and (c.finish == "stop") == c.text.endswith(stop)
         assert c[:3] == cut_completion(tok, c.ids, stop, cap, end_ids(tok, model))[:3]
@@ -170,9 +293,15 @@ def test_rows_do_not_notice_each_other(tok, model):
 def test_sampling_options(tok, model):
     prompts = [render(tok, [user("late")])] * 8
     greedy = [c.ids for c in generate(model, tok, prompts, 6, temperature=0)]
-    assert greedy == [c.ids for c in generate(model, tok, prompts, 6, top_k=1)] == [c.ids for c in generate(model, tok, prompts, 6, top_p=1e-9)]
+    assert (
+        greedy
+        == [c.ids for c in generate(model, tok, prompts, 6, top_k=1)]
+        == [c.ids for c in generate(model, tok, prompts, 6, top_p=1e-9)]
+    )
     assert len({tuple(c.ids) for c in generate(model, tok, prompts, 6)}) == 8
-    assert generate(model, tok, prompts, 6, seed=None) != generate(model, tok, prompts, 6, seed=None)
+    assert generate(model, tok, prompts, 6, seed=None) != generate(
+        model, tok, prompts, 6, seed=None
+    )
 
 
 def test_training_mode_and_random_state_are_left_alone(tok, model):
@@ -196,63 +325,113 @@ def simple_logps(model, prompts, completions, temperature):
     "One row at a time, all logits at once"
     for prompt, said in zip(prompts, completions):
         logits = model(torch.tensor([[*prompt, *said]])).logits[0].float() / temperature
-        yield logits.log_softmax(-1)[torch.arange(len(prompt) - 1, len(prompt) + len(said) - 1), said]
+        yield logits.log_softmax(-1)[
+            torch.arange(len(prompt) - 1, len(prompt) + len(said) - 1), said
+        ]
 
 
 @pytest.mark.parametrize("pieces", [3, 10_000], ids=["in pieces", "at once"])
-@pytest.mark.parametrize("batch", [1, 64, 1 << 14], ids=["row by row", "small batches", "one batch"])
-def test_logps_in_pieces_equal_those_of_all_logits_and_so_do_their_gradients(tok, model, monkeypatch, pieces, batch):
+@pytest.mark.parametrize(
+    "batch", [1, 64, 1 << 14], ids=["row by row", "small batches", "one batch"]
+)
+def test_logps_in_pieces_equal_those_of_all_logits_and_so_do_their_gradients(
+    tok, model, monkeypatch, pieces, batch
+):
     monkeypatch.setattr(logps, "_LOGITS", pieces * len(tok))
     rng = random.Random(3)
-    rows = [([rng.randrange(5, 300) for _ in range(rng.randrange(1, 30))], [rng.randrange(5, 300) for _ in range(rng.randrange(9))]) for _ in range(12)]
+    rows = [
+        (
+            [rng.randrange(5, 300) for _ in range(rng.randrange(1, 30))],
+            [rng.randrange(5, 300) for _ in range(rng.randrange(9))],
+        )
+        for _ in range(12)
+    ]
     prompts, said = [p for p, _ in rows], [c for _, c in rows]
     found = token_logps(model, prompts, said, 0.7, batch)
     simple = list(simple_logps(model, prompts, said, 0.7))
-    assert found.mask.sum(1).tolist() == [len(c) for c in said] and not found.logps[~found.mask].any()
-    for row, mask, known in zip(found.logps, found.mask, simple): torch.testing.assert_close(row[mask], known, atol=1e-6, rtol=1e-6)
-    ours, known = (torch.autograd.grad(x, list(model.parameters())) for x in (found.logps.sum(), sum(x.sum() for x in simple)))
-    for a, b in zip(ours, known): torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+    assert (
+        found.mask.sum(1).tolist() == [len(c) for c in said] and not found.logps[~found.mask].any()
+    )
+    for row, mask, known in zip(found.logps, found.mask, simple):
+        torch.testing.assert_close(row[mask], known, atol=1e-6, rtol=1e-6)
+    ours, known = (
+        torch.autograd.grad(x, list(model.parameters()))
+        for x in (found.logps.sum(), sum(x.sum() for x in simple))
+    )
+    for a, b in zip(ours, known):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
 def test_the_head_never_sees_more_than_its_piece_of_a_batch(tok, model, monkeypatch):
     monkeypatch.setattr(logps, "_LOGITS", 7 * len(tok))
     seen = []
-    hook = model.get_output_embeddings().register_forward_hook(lambda _, args, out: seen.append(out.numel()))
-    with torch.no_grad(): token_logps(model, [[5] * 20] * 10, [[6] * 10] * 10)
+    hook = model.get_output_embeddings().register_forward_hook(
+        lambda _, args, out: seen.append(out.numel())
+    )
+    with torch.no_grad():
+        token_logps(model, [[5] * 20] * 10, [[6] * 10] * 10)
     hook.remove()
-    assert max(seen) <= 7 * len(tok) and sum(seen) == 100 * len(tok), "padding and prompts take no logits"
+    assert max(seen) <= 7 * len(tok) and sum(seen) == 100 * len(tok), (
+        "padding and prompts take no logits"
+    )
 
 
 def test_a_model_that_bends_its_logits_is_asked_for_all_of_them(tok):
     from transformers import Gemma2Config
-    config = Gemma2Config(vocab_size=len(tok), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
-                          head_dim=16, final_logit_softcapping=0.5, pad_token_id=tok.pad_token_id)
+
+    config = Gemma2Config(
+        vocab_size=len(tok),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        final_logit_softcapping=0.5,
+        pad_token_id=tok.pad_token_id,
+    )
     torch.manual_seed(0)
     bent = AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad(): found, known = token_logps(bent, [[5, 6]] * 2, [[7, 8], [9]]).logps, list(simple_logps(bent, [[5, 6]] * 2, [[7, 8], [9]], 1.0))
+    with torch.no_grad():
+        found, known = (
+            token_logps(bent, [[5, 6]] * 2, [[7, 8], [9]]).logps,
+            list(simple_logps(bent, [[5, 6]] * 2, [[7, 8], [9]], 1.0)),
+        )
     torch.testing.assert_close(found[0], known[0], atol=1e-5, rtol=1e-5)
 
 
 # ---- dialogues
 
+
 @pytest.fixture(scope="module")
-def chat(): return train_tokenizer(TEXTS * 5, 600, TAGS, "chatml")
+def chat():
+    return train_tokenizer(TEXTS * 5, 600, TAGS, "chatml")
 
 
-SAID = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "the tram is late"}, {"role": "user", "content": "why?"}]
+SAID = [
+    {"role": "user", "content": "hi"},
+    {"role": "assistant", "content": "the tram is late"},
+    {"role": "user", "content": "why?"},
+]
 
 
 def test_the_turns_of_an_assistant_without_a_name_are_its_own(chat):
     text = chat.decode(render(chat, SAID, thinking=None))
-    assert text == f"{START}user\nhi{END}\n{START}assistant\nthe tram is late{END}\n{START}user\nwhy?{END}\n{START}assistant\n"
+    assert (
+        text
+        == f"{START}user\nhi{END}\n{START}assistant\nthe tram is late{END}\n{START}user\nwhy?{END}\n{START}assistant\n"
+    )
     assert render(chat, SAID, "", None) == render(chat, SAID, thinking=None)
 
 
 def test_whoever_is_simulated_by_name_is_not_taken_for_the_chat_assistant(chat):
     said = [user("hi", "HUMAN"), SAID[1], user("hm", "bo")]
     assert chat.decode(render(chat, said, thinking=None)) == (
-        f"{START}assistant\nhi{END}\n{START}user\nthe tram is late\n\nbo: hm{END}\n{START}assistant\n")
-    assert f"{START}assistant\nhm{END}" in chat.decode(render(chat, said, "bo", None)), "any name can be the speaker's"
+        f"{START}assistant\nhi{END}\n{START}user\nthe tram is late\n\nbo: hm{END}\n{START}assistant\n"
+    )
+    assert f"{START}assistant\nhm{END}" in chat.decode(render(chat, said, "bo", None)), (
+        "any name can be the speaker's"
+    )
 
 
 def test_what_a_tool_answers_is_a_turn_of_its_own(chat):
@@ -260,21 +439,40 @@ def test_what_a_tool_answers_is_a_turn_of_its_own(chat):
     assert chat.decode(render(chat, said, thinking=None)).count(f"{START}tool") == 2
 
 
-@pytest.mark.parametrize("written", ["the tram is late", "<think>\n\n</think>\n\nthe tram", "  late ", "the tram is late\n"])
+@pytest.mark.parametrize(
+    "written",
+    ["the tram is late", "<think>\n\n</think>\n\nthe tram", "  late ", "the tram is late\n"],
+)
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_dialogue_goes_on_behind_the_tokens_that_were_written(chat, written, ended):
-    prompt, ids = render(chat, SAID[:1], "", None), render_target(chat, [{"type": "markup", "text": written}], end=ended)
-    whole = prompt + ids + prompting.continuation(chat, [{"role": "tool", "content": "rain"}, SAID[2]], "", None, ended)
-    assert chat.decode(whole) == (f"{START}user\nhi{END}\n{START}assistant\n{written}{END}\n{START}tool\nrain{END}\n{START}user\nwhy?{END}\n"
-                                  f"{START}assistant\n")
-    assert whole[:len(prompt + ids)] == prompt + ids and whole.count(end_id(chat)) == 4
+    prompt, ids = (
+        render(chat, SAID[:1], "", None),
+        render_target(chat, [{"type": "markup", "text": written}], end=ended),
+    )
+    whole = (
+        prompt
+        + ids
+        + prompting.continuation(
+            chat, [{"role": "tool", "content": "rain"}, SAID[2]], "", None, ended
+        )
+    )
+    assert chat.decode(whole) == (
+        f"{START}user\nhi{END}\n{START}assistant\n{written}{END}\n{START}tool\nrain{END}\n{START}user\nwhy?{END}\n"
+        f"{START}assistant\n"
+    )
+    assert whole[: len(prompt + ids)] == prompt + ids and whole.count(end_id(chat)) == 4
 
 
 def test_a_template_that_drops_thoughts_does_not_take_them_out_of_a_dialogue(chat):
     qwen = train_tokenizer(TEXTS * 5, 600, TAGS)
-    qwen.chat_template = ("{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content.split('</think>')[-1] + '<|im_end|>\\n' }}{% endfor %}"
-                          "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
-    assert qwen.decode(prompting.continuation(qwen, [SAID[2]], "", None)) == f"\n{START}user\nwhy?{END}\n{START}assistant\n"
+    qwen.chat_template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content.split('</think>')[-1] + '<|im_end|>\\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    )
+    assert (
+        qwen.decode(prompting.continuation(qwen, [SAID[2]], "", None))
+        == f"\n{START}user\nwhy?{END}\n{START}assistant\n"
+    )
 
 
 def test_no_answer_can_forge_a_turn_of_a_dialogue(chat):
@@ -286,22 +484,30 @@ def test_no_answer_can_forge_a_turn_of_a_dialogue(chat):
 
 
 def test_a_model_with_the_plain_template_keeps_it(chat, tmp_path):
-    folder = save_model(tiny_model(ModelConfig(hidden=32, heads=2, kv_heads=2), chat), chat, tmp_path / "chat")
+    folder = save_model(
+        tiny_model(ModelConfig(hidden=32, heads=2, kv_heads=2), chat), chat, tmp_path / "chat"
+    )
     assert load_model(folder, device="cpu").tokenizer.chat_template == chat.chat_template
-    with pytest.raises(ModelError, match="trained with the template chatml"): load_model(folder, "wildchat", device="cpu")
+    with pytest.raises(ModelError, match="trained with the template chatml"):
+        load_model(folder, "wildchat", device="cpu")
 
 
 def test_diverged_model_is_named(tok):
     broken = tiny_model(ModelConfig(hidden=32, layers=1), tok)
     broken.model.norm.weight.data.fill_(float("nan"))
-    with pytest.raises(ModelError, match="logits are nan"): generate(broken, tok, [[5]])
+    with pytest.raises(ModelError, match="logits are nan"):
+        generate(broken, tok, [[5]])
 
 
 def test_interrupted_save_keeps_the_old_checkpoint(tok, model, tmp_path, monkeypatch):
     folder = save_model(model, tok, tmp_path / "final")
-    def crash(*a, **k): raise OSError("disk full")
+
+    def crash(*a, **k):
+        raise OSError("disk full")
+
     monkeypatch.setattr(tok, "save_pretrained", crash)
-    with pytest.raises(Exception, match="disk full"): save_model(tiny_model(ModelConfig(layers=1), tok), tok, folder)
+    with pytest.raises(Exception, match="disk full"):
+        save_model(tiny_model(ModelConfig(layers=1), tok), tok, folder)
     assert load_model(folder, device="cpu").model.config.hidden_size == 64
     assert [p.name for p in tmp_path.iterdir()] == ["final"]
 
@@ -309,40 +515,66 @@ def test_interrupted_save_keeps_the_old_checkpoint(tok, model, tmp_path, monkeyp
 def test_broken_tokenizer_file(tok, model, tmp_path):
     folder = save_model(model, tok, tmp_path / "final")
     (folder / "tokenizer.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ModelError, match="tokenizer of .*final"): load_model(folder)
+    with pytest.raises(ModelError, match="tokenizer of .*final"):
+        load_model(folder)
 
 
-def test_code_that_comes_with_a_model_is_never_run_even_where_somebody_says_yes(tok, model, tmp_path, monkeypatch):
+def test_code_that_comes_with_a_model_is_never_run_even_where_somebody_says_yes(
+    tok, model, tmp_path, monkeypatch
+):
     folder = save_model(model, tok, tmp_path / "final")
-    config = json.loads((folder / "config.json").read_text()) | {"model_type": "strange", "auto_map": {"AutoConfig": "code_of_theirs.Config"}}
+    config = json.loads((folder / "config.json").read_text()) | {
+        "model_type": "strange",
+        "auto_map": {"AutoConfig": "code_of_theirs.Config"},
+    }
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "code_of_theirs.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\nfrom transformers import LlamaConfig\nclass Config(LlamaConfig): model_type = 'strange'\n")
+    (folder / "code_of_theirs.py").write_text(
+        f"open({str(tmp_path / 'it ran')!r}, 'w')\nfrom transformers import LlamaConfig\nclass Config(LlamaConfig): model_type = 'strange'\n"
+    )
     monkeypatch.setattr("builtins.input", lambda *_: "y")
-    with pytest.raises(ModelError, match="final"): load_model(folder)
+    with pytest.raises(ModelError, match="final"):
+        load_model(folder)
     assert not (tmp_path / "it ran").exists()
 
 
 def test_every_model_and_tokenizer_is_loaded_without_code_of_its_own():
     root = Path(humanlm.__file__).parent
-    calls = {f"{path.relative_to(root)}:{node.lineno}": {word.arg for word in node.keywords} for path in root.rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
-             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "from_pretrained" and ast.unparse(node.func.value) != "PeftModel"}
-    assert len(calls) >= 8 and [where for where, words in calls.items() if "trust_remote_code" not in words] == []
+    calls = {
+        f"{path.relative_to(root)}:{node.lineno}": {word.arg for word in node.keywords}
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "from_pretrained"
+        and ast.unparse(node.func.value) != "PeftModel"
+    }
+    assert (
+        len(calls) >= 8
+        and [where for where, words in calls.items() if "trust_remote_code" not in words] == []
+    )
 
 
 def test_own_template_needs_no_markers(tok, model, tmp_path):
     other = train_tokenizer(TEXTS, 400)
     other.chat_template = None
     folder = save_model(tiny_model(ModelConfig(layers=1), other), other, tmp_path / "base")
-    with pytest.raises(ModelError, match="no chat template of its own"): load_model(folder, "own")
-    assert "HUMAN" in other.decode(render(load_model(folder, device="cpu").tokenizer, [user("late")]))
+    with pytest.raises(ModelError, match="no chat template of its own"):
+        load_model(folder, "own")
+    assert "HUMAN" in other.decode(
+        render(load_model(folder, device="cpu").tokenizer, [user("late")])
+    )
 
 
 @pytest.mark.parametrize("limit", range(20, 200, 7))
 def test_fitted_prompts_drop_as_little_as_possible(tok, limit):
     messages = [{"role": "system", "content": "fine"}, *(user(t, "mila") for t in TEXTS[:8])]
-    try: ids, dropped = fit_prompt(tok, messages, limit)
-    except ModelError: return
-    assert len(ids) <= limit and (dropped == 0 or len(render(tok, [messages[0], *messages[dropped:]])) > limit)
+    try:
+        ids, dropped = fit_prompt(tok, messages, limit)
+    except ModelError:
+        return
+    assert len(ids) <= limit and (
+        dropped == 0 or len(render(tok, [messages[0], *messages[dropped:]])) > limit
+    )
 
 
 # ---- adapters
@@ -358,25 +590,39 @@ def adapted(tmp_path_factory):
     base = save_model(model, tok, home / "base")
     made = add_adapter(load_model(base, device="cpu").model, LORA, base)
     with torch.no_grad():
-        for name, weight in made.named_parameters(): weight.add_(0.1 * ("lora_B" in name))
+        for name, weight in made.named_parameters():
+            weight.add_(0.1 * ("lora_B" in name))
     return made, tok, home
 
 
 PROMPT = [{"role": "user", "name": "bo", "content": "the night tram is late"}]
 
 
-def continuation(model, tok): return [c.ids for c in generate(model, tok, [render(tok, PROMPT)] * 3, 16, seed=[1, 2, 3])]
+def continuation(model, tok):
+    return [c.ids for c in generate(model, tok, [render(tok, PROMPT)] * 3, 16, seed=[1, 2, 3])]
 
 
 def test_an_adapter_is_saved_with_the_name_of_its_base_and_moves_with_it(adapted, tmp_path):
     model, tok, home = adapted
-    folder = save_model(model, tok, home / "models" / "one", {"humanlm.json": "{}", "prompts/a.txt": "b"})
-    assert {"adapter_model.safetensors", "config.json", "humanlm.json"} < {p.name for p in folder.iterdir()} and not (folder / "README.md").exists()
-    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == "../../base"
-    assert sum(p.stat().st_size for p in folder.glob("*.safetensors")) < (home / "base/model.safetensors").stat().st_size / 2
+    folder = save_model(
+        model, tok, home / "models" / "one", {"humanlm.json": "{}", "prompts/a.txt": "b"}
+    )
+    assert {"adapter_model.safetensors", "config.json", "humanlm.json"} < {
+        p.name for p in folder.iterdir()
+    } and not (folder / "README.md").exists()
+    assert (
+        json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
+        == "../../base"
+    )
+    assert (
+        sum(p.stat().st_size for p in folder.glob("*.safetensors"))
+        < (home / "base/model.safetensors").stat().st_size / 2
+    )
     shutil.copytree(home, tmp_path / "elsewhere")
     moved = load_model(tmp_path / "elsewhere/models/one", device="cpu")
-    assert adapter_base(tmp_path / "elsewhere/models/one") == str((tmp_path / "elsewhere/base").resolve())
+    assert adapter_base(tmp_path / "elsewhere/models/one") == str(
+        (tmp_path / "elsewhere/base").resolve()
+    )
     assert continuation(moved.model, tok) == continuation(model, tok)
 
 
@@ -394,10 +640,15 @@ def test_merging_changes_nothing_but_the_shape(adapted, tmp_path):
     model, tok, home = adapted
     folder = save_model(model, tok, home / "models" / "two", BESIDE)
     plain = load_model(merge_adapter(folder, tmp_path / "plain"), device="cpu")
-    assert not has_adapter(plain.model) and contract_files(tmp_path / "plain") == contract_files(folder) == BESIDE, "and the files of any recipe"
+    assert (
+        not has_adapter(plain.model)
+        and contract_files(tmp_path / "plain") == contract_files(folder) == BESIDE
+    ), "and the files of any recipe"
     ids = continuation(model, tok)
     with torch.no_grad():
-        apart, merged = (token_logps(m, [render(tok, PROMPT)] * 3, ids).logps for m in (model, plain.model))
+        apart, merged = (
+            token_logps(m, [render(tok, PROMPT)] * 3, ids).logps for m in (model, plain.model)
+        )
     torch.testing.assert_close(apart, merged, atol=1e-4, rtol=0)
 
 
@@ -406,73 +657,118 @@ def test_only_the_adapter_is_trained_and_the_random_state_stays(adapted):
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    one, two, other = (add_adapter(load_model(home / "base", device="cpu").model, LORA, home / "base", seed) for seed in (0, 0, 1))
+    one, two, other = (
+        add_adapter(load_model(home / "base", device="cpu").model, LORA, home / "base", seed)
+        for seed in (0, 0, 1)
+    )
     assert torch.rand(1) == expected
     learned = [n for n, p in one.named_parameters() if p.requires_grad]
-    assert learned and all("lora_" in n for n in learned) and not any("lm_head" in n for n in learned)
+    assert (
+        learned and all("lora_" in n for n in learned) and not any("lm_head" in n for n in learned)
+    )
     first = [dict(m.named_parameters())[learned[0]] for m in (one, two, other)]
     assert torch.equal(first[0], first[1]) and not torch.equal(first[0], first[2])
 
 
-@pytest.mark.parametrize("damage, message", [
-    (lambda f: (f / "adapter_config.json").write_text("{"), "adapter_config.json is broken"),
-    (lambda f: (f / "adapter_model.safetensors").unlink(), "Cannot load the adapter"),
-    (lambda f: (f / "adapter_config.json").write_text(re.sub("../../base", "./gone", (f / "adapter_config.json").read_text())), "is an adapter, and its base ./gone is not there"),
-])
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda f: (f / "adapter_config.json").write_text("{"), "adapter_config.json is broken"),
+        (lambda f: (f / "adapter_model.safetensors").unlink(), "Cannot load the adapter"),
+        (
+            lambda f: (f / "adapter_config.json").write_text(
+                re.sub("../../base", "./gone", (f / "adapter_config.json").read_text())
+            ),
+            "is an adapter, and its base ./gone is not there",
+        ),
+    ],
+)
 def test_broken_adapters_are_named(adapted, damage, message):
     model, tok, home = adapted
     folder = save_model(model, tok, home / "models" / "broken")
     damage(folder)
-    with pytest.raises(ModelError, match=message): load_model(folder)
+    with pytest.raises(ModelError, match=message):
+        load_model(folder)
 
 
 def test_weights_that_an_adapter_lacks_are_missed(adapted):
     from safetensors.torch import load_file, save_file
+
     model, tok, home = adapted
     folder = save_model(model, tok, home / "models" / "partial")
     weights = load_file(folder / "adapter_model.safetensors")
-    save_file(dict(list(weights.items())[2:]), folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match="lacks 2 weights of its adapter"): load_model(folder)
+    save_file(
+        dict(list(weights.items())[2:]),
+        folder / "adapter_model.safetensors",
+        metadata={"format": "pt"},
+    )
+    with pytest.raises(ModelError, match="lacks 2 weights of its adapter"):
+        load_model(folder)
 
 
 # ---- no phrase twice (8.2 V11)
 
+
 def banned(ids: list[int], n: int) -> bool:
     "Whether a run of n ids occurs twice"
-    runs = [tuple(ids[i:i + n]) for i in range(len(ids) - n + 1)]
+    runs = [tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)]
     return len(set(runs)) < len(runs)
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_nothing_visible_is_repeated_and_nothing_else_is_changed(model, tok, n):
-    prompts = [render(tok, [user(text)]) for text in ("the night tram is loud", "fine", "the night tram is loud")]
+    prompts = [
+        render(tok, [user(text)])
+        for text in ("the night tram is loud", "fine", "the night tram is loud")
+    ]
     options = {"max_tokens": 80, "temperature": 0}
-    free, kept = generate(model, tok, prompts, **options), generate(model, tok, prompts, **options, no_repeat_ngram=n)
+    free, kept = (
+        generate(model, tok, prompts, **options),
+        generate(model, tok, prompts, **options, no_repeat_ngram=n),
+    )
     assert any(banned(c.ids, n) for c in free) and not any(banned(c.ids, n) for c in kept)
     for a, b in zip(free, kept):  # the same up to the first repetition
-        first = next(i for i in range(len(a.ids) + 1) if i == len(a.ids) or banned(a.ids[:i + 1], n))
+        first = next(
+            i for i in range(len(a.ids) + 1) if i == len(a.ids) or banned(a.ids[: i + 1], n)
+        )
         assert a.ids[:first] == b.ids[:first]
 
 
 def test_the_prompt_may_be_quoted_and_a_thought_may_be_repeated_once_it_is_over(model, tok):
     ids = render(tok, [user("the night tram is loud " * 4)])
-    plain, = generate(model, tok, [ids], max_tokens=60, temperature=0)
+    (plain,) = generate(model, tok, [ids], max_tokens=60, temperature=0)
     mark = tok.decode([plain.ids[20]])  # the thought of this row ends where this text first comes
-    hidden, = generate(model, tok, [ids], max_tokens=60, temperature=0, no_repeat_ngram=2, visible_after=mark)
-    end = next(i for i in range(60) if mark in tok.decode(plain.ids[:i + 1])) + 1
+    (hidden,) = generate(
+        model, tok, [ids], max_tokens=60, temperature=0, no_repeat_ngram=2, visible_after=mark
+    )
+    end = next(i for i in range(60) if mark in tok.decode(plain.ids[: i + 1])) + 1
     assert hidden.ids[:end] == plain.ids[:end], "in the thought nothing is banned"
     assert not banned(hidden.ids[end:], 2), "behind it nothing is repeated"
-    rows, = generate(model, tok, [ids], max_tokens=60, temperature=0, no_repeat_ngram=2)
-    seen = {tuple(ids[i:i + 2]) for i in range(len(ids) - 1)}
-    theirs = model.generate(torch.tensor([ids]), max_new_tokens=60, do_sample=False, no_repeat_ngram_size=2)[0, len(ids):].tolist()
-    assert not seen & set(zip(theirs, theirs[1:])), "a ban that knows the prompt forbids to quote it"
+    (rows,) = generate(model, tok, [ids], max_tokens=60, temperature=0, no_repeat_ngram=2)
+    seen = {tuple(ids[i : i + 2]) for i in range(len(ids) - 1)}
+    theirs = model.generate(
+        torch.tensor([ids]), max_new_tokens=60, do_sample=False, no_repeat_ngram_size=2
+    )[0, len(ids) :].tolist()
+    assert not seen & set(zip(theirs, theirs[1:])), (
+        "a ban that knows the prompt forbids to quote it"
+    )
     assert not banned(rows.ids, 2)
 
 
 def test_rows_of_a_batch_have_bans_of_their_own(model, tok):
-    prompts = [render(tok, [user(text)]) for text in ("night", "city market", "river bridge is fine")]
-    options = {"max_tokens": [50, 9, 70], "temperature": 0, "no_repeat_ngram": 2, "visible_after": ["", "</think>", "e"]}
+    prompts = [
+        render(tok, [user(text)]) for text in ("night", "city market", "river bridge is fine")
+    ]
+    options = {
+        "max_tokens": [50, 9, 70],
+        "temperature": 0,
+        "no_repeat_ngram": 2,
+        "visible_after": ["", "</think>", "e"],
+    }
     together = generate(model, tok, prompts, **options)
     for i, alone in enumerate(together):
-        own = options | {"max_tokens": options["max_tokens"][i], "visible_after": options["visible_after"][i]}
-        assert generate(model, tok, prompts[i:i + 1], **own)[0].ids == alone.ids
+        own = options | {
+            "max_tokens": options["max_tokens"][i],
+            "visible_after": options["visible_after"][i],
+        }
+        assert generate(model, tok, prompts[i : i + 1], **own)[0].ids == alone.ids

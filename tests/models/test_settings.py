@@ -1,4 +1,5 @@
 "Every group of settings that reaches a chat model has one base, one budget and one way to say what is wrong."
+
 import ast
 from dataclasses import fields
 from pathlib import Path
@@ -17,33 +18,75 @@ def test_no_group_of_settings_repeats_the_fields_of_the_base():
     for path in Path(humanlm.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ClassDef) and node.name not in ("ClientConfig", "Limits"):
-                names = {n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
-                assert len(names & own) < 4, f"{path.name}: {node.name} has {sorted(names & own)} of its own"
+                names = {
+                    n.target.id
+                    for n in node.body
+                    if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
+                }
+                assert len(names & own) < 4, (
+                    f"{path.name}: {node.name} has {sorted(names & own)} of its own"
+                )
 
 
 def test_every_setting_reaches_the_client(tmp_path):
-    c = ClientConfig(concurrency=5, timeout=7.0, deadline=9.0, attempts=2, requests_per_minute=1e6, tokens_per_minute=1e9, cache=str(tmp_path), budget=3.0)
+    c = ClientConfig(
+        concurrency=5,
+        timeout=7.0,
+        deadline=9.0,
+        attempts=2,
+        requests_per_minute=1e6,
+        tokens_per_minute=1e9,
+        cache=str(tmp_path),
+        budget=3.0,
+    )
     client = c.client("scripted/echo")
     assert client.limits == Limits(5, 7.0, 9.0, 2, requests_per_minute=1e6, tokens_per_minute=1e9)
-    assert client.ledger.budget == 3.0 and client.cache is not None and c.client("scripted/echo", client.ledger).ledger is client.ledger
-    with pytest.raises(ConfigError, match="has no address"): ClientConfig(base_url="http://127.0.0.1:9/v1").client("scripted/echo")
-    with pytest.raises(LLMError, match="unknown model|No provider"): c.client("nobody/x")
+    assert (
+        client.ledger.budget == 3.0
+        and client.cache is not None
+        and c.client("scripted/echo", client.ledger).ledger is client.ledger
+    )
+    with pytest.raises(ConfigError, match="has no address"):
+        ClientConfig(base_url="http://127.0.0.1:9/v1").client("scripted/echo")
+    with pytest.raises(LLMError, match="unknown model|No provider"):
+        c.client("nobody/x")
 
 
 def test_every_problem_is_named_at_once():
-    wrong = {"temperature": -1, "max_tokens": 0, "cache_mode": "usee", **dict.fromkeys(ClientConfig.above_0, 0)}
-    with pytest.raises(ConfigError) as e: ChatConfig("gpt5", **wrong)
-    assert all(f"model.{name}" in str(e.value) for name in ("model", *wrong)) and "Did you mean 'use'?" in str(e.value)
+    wrong = {
+        "temperature": -1,
+        "max_tokens": 0,
+        "cache_mode": "usee",
+        **dict.fromkeys(ClientConfig.above_0, 0),
+    }
+    with pytest.raises(ConfigError) as e:
+        ChatConfig("gpt5", **wrong)
+    assert all(
+        f"model.{name}" in str(e.value) for name in ("model", *wrong)
+    ) and "Did you mean 'use'?" in str(e.value)
 
 
 def test_a_budget_needs_a_price_but_not_for_rules_or_without_a_budget():
-    with pytest.raises(ConfigError, match="no price is known for vllm/own"): ClientConfig(budget=1).require_price("vllm/own")
-    for config, model in ((ClientConfig(), "vllm/own"), (ClientConfig(budget=1), None), (ClientConfig(budget=1), "hf/small")):
+    with pytest.raises(ConfigError, match="no price is known for vllm/own"):
+        ClientConfig(budget=1).require_price("vllm/own")
+    for config, model in (
+        (ClientConfig(), "vllm/own"),
+        (ClientConfig(budget=1), None),
+        (ClientConfig(budget=1), "hf/small"),
+    ):
         config.require_price(model)
 
 
 def test_an_unknown_price_stays_unknown_and_a_small_one_is_not_shown_as_free():
     small, unknown = estimate("openai/gpt-5-mini", 1, 400, 50), estimate("vllm/own", 1, 400, 50)
-    assert str(small) == "1 calls, ~400 tokens read, ~50 written, ~$0.0002" and small.dollars == pytest.approx(0.0002)
+    assert str(
+        small
+    ) == "1 calls, ~400 tokens read, ~50 written, ~$0.0002" and small.dollars == pytest.approx(
+        0.0002
+    )
     assert add_up([small, small]) == Estimate(2, 800, 100, pytest.approx(2 * small.dollars))
-    assert unknown.dollars is None and add_up([small, unknown]).dollars is None and "price unknown" in str(unknown)
+    assert (
+        unknown.dollars is None
+        and add_up([small, unknown]).dollars is None
+        and "price unknown" in str(unknown)
+    )

@@ -1,4 +1,5 @@
 """Chat templates of five families: exact texts, tails, masks, and marks that no text can forge (3.5 and acceptance 8.7.9 of the description)."""
+
 import json
 import os
 import random
@@ -7,55 +8,102 @@ from pathlib import Path
 import pytest
 
 from humanlm.hierarchy.swapping import swap_system
-from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening, parts_text, prompt, target
+from humanlm.hierarchy.prompts import (
+    HierarchyConfig,
+    closing,
+    make_rows,
+    opening,
+    parts_text,
+    prompt,
+    target,
+)
 from humanlm.hierarchy.levels import LEVELS, VARIANTS
 from humanlm.models.checkpoints import load_model, make_model, save_model
-from humanlm.models.config import ModelConfig, ModelError, TEMPLATES, template_text, tiny_model, train_tokenizer
+from humanlm.models.config import (
+    ModelConfig,
+    ModelError,
+    TEMPLATES,
+    template_text,
+    tiny_model,
+    train_tokenizer,
+)
 from humanlm.models.generation import generate
 from humanlm.models.prompts import end_id, end_ids, render, render_target, _segments
 
 OURS = [name for name, needed in TEMPLATES.items() if needed]
 THINKS = ("humanlm", "wildchat", "chatml")
-TEXTS = [f"the {a} tram is {b}" for a in ("night", "city") for b in ("fine", "too loud", "late")] * 20
+TEXTS = [
+    f"the {a} tram is {b}" for a in ("night", "city") for b in ("fine", "too loud", "late")
+] * 20
 TAGS = [tag(n) for n in LEVELS for tag in (opening, closing)]
-TINY = [{"role": "system", "name": "", "content": "SYS"}, {"role": "user", "name": "alice", "content": " Post\n"}]
-CHAT = [*TINY[:1], {"role": "user", "name": "HUMAN", "content": "Hi"}, {"role": "assistant", "name": "", "content": "Hello!"}]
+TINY = [
+    {"role": "system", "name": "", "content": "SYS"},
+    {"role": "user", "name": "alice", "content": " Post\n"},
+]
+CHAT = [
+    *TINY[:1],
+    {"role": "user", "name": "HUMAN", "content": "Hi"},
+    {"role": "assistant", "name": "", "content": "Hello!"},
+]
 each = pytest.mark.parametrize("name", OURS)
 
 
 @pytest.fixture(scope="module")
-def toks(): return {name: train_tokenizer(TEXTS, 600, TAGS, name) for name in OURS}
+def toks():
+    return {name: train_tokenizer(TEXTS, 600, TAGS, name) for name in OURS}
 
 
-def text_of(tok, messages, **options): return tok.decode(render(tok, messages, **options))
+def text_of(tok, messages, **options):
+    return tok.decode(render(tok, messages, **options))
 
 
 EXPECTED = {
-    "humanlm": ("<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\n<name>alice</name>\nPost<|im_end|>\n<|im_start|>user\n<name>HUMAN</name>\n",
-                "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\n<name>HUMAN</name>\nHi<|im_end|>\n<|im_start|>assistant\nHello!<|im_end|>\n"
-                "<|im_start|>user\n<name>HUMAN</name>\n"),
-    "wildchat": ("<|im_start|>system\nSYS<|im_end|>\n<|im_start|>assistant\n<name>alice</name>\nPost<|im_end|>\n<|im_start|>assistant\n<name>HUMAN</name>\n",
-                 "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>assistant\n<name>HUMAN</name>\nHi<|im_end|>\n<|im_start|>user\nHello!<|im_end|>\n"
-                 "<|im_start|>assistant\n<name>HUMAN</name>\n"),
-    "llama3": ("<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nSYS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: alice]\n"
-               "Post<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: HUMAN]\n",
-               "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nSYS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: HUMAN]\n"
-               "Hi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: HUMAN]\n"),
+    "humanlm": (
+        "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\n<name>alice</name>\nPost<|im_end|>\n<|im_start|>user\n<name>HUMAN</name>\n",
+        "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\n<name>HUMAN</name>\nHi<|im_end|>\n<|im_start|>assistant\nHello!<|im_end|>\n"
+        "<|im_start|>user\n<name>HUMAN</name>\n",
+    ),
+    "wildchat": (
+        "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>assistant\n<name>alice</name>\nPost<|im_end|>\n<|im_start|>assistant\n<name>HUMAN</name>\n",
+        "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>assistant\n<name>HUMAN</name>\nHi<|im_end|>\n<|im_start|>user\nHello!<|im_end|>\n"
+        "<|im_start|>assistant\n<name>HUMAN</name>\n",
+    ),
+    "llama3": (
+        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nSYS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: alice]\n"
+        "Post<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: HUMAN]\n",
+        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nSYS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: HUMAN]\n"
+        "Hi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: HUMAN]\n",
+    ),
 }
-EXPECTED["chatml"] = ("<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\nalice: Post<|im_end|>\n<|im_start|>assistant\n",
-                      "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>assistant\nHi<|im_end|>\n<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n")
+EXPECTED["chatml"] = (
+    "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\nalice: Post<|im_end|>\n<|im_start|>assistant\n",
+    "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>assistant\nHi<|im_end|>\n<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n",
+)
 EXPECTED["qwen2.5"] = EXPECTED["humanlm"]
-EXPECTED["llama3-nameless"] = tuple(t.replace("[speaking: alice]\n", "").replace("[speaking: HUMAN]\n", "") for t in EXPECTED["llama3"])
+EXPECTED["llama3-nameless"] = tuple(
+    t.replace("[speaking: alice]\n", "").replace("[speaking: HUMAN]\n", "")
+    for t in EXPECTED["llama3"]
+)
 
 
 @each
 def test_the_tiny_examples_to_the_letter(toks, name):
     assert tuple(text_of(toks[name], m, thinking=None) for m in (TINY, CHAT)) == EXPECTED[name]
-    shown = [TINY[0], TINY[1] if name != "chatml" else {"role": "user", "content": "alice: Post"}]  # a plain template prints no names
-    assert toks[name].apply_chat_template(shown, tokenize=False, add_generation_prompt=True, speak_as="HUMAN") == EXPECTED[name][0]
+    shown = [
+        TINY[0],
+        TINY[1] if name != "chatml" else {"role": "user", "content": "alice: Post"},
+    ]  # a plain template prints no names
+    assert (
+        toks[name].apply_chat_template(
+            shown, tokenize=False, add_generation_prompt=True, speak_as="HUMAN"
+        )
+        == EXPECTED[name][0]
+    )
 
 
-@pytest.mark.parametrize("thinking, tail", [(True, "<think>"), (False, "<think>\n\n</think>\n\n"), (None, "")])
+@pytest.mark.parametrize(
+    "thinking, tail", [(True, "<think>"), (False, "<think>\n\n</think>\n\n"), (None, "")]
+)
 @pytest.mark.parametrize("name", THINKS)
 def test_tails_of_the_thinking_table(toks, name, thinking, tail):
     assert text_of(toks[name], TINY, thinking=thinking) == EXPECTED[name][0] + tail
@@ -64,20 +112,36 @@ def test_tails_of_the_thinking_table(toks, name, thinking, tail):
 @pytest.mark.parametrize("name", sorted(set(OURS) - set(THINKS)))
 def test_families_without_thoughts_say_so(toks, name):
     assert text_of(toks[name], TINY, thinking=False) == text_of(toks[name], TINY, thinking=None)
-    with pytest.raises(ModelError, match="opens no thoughts. Set hierarchy.thinking off"): render(toks[name], TINY, thinking=True)
+    with pytest.raises(ModelError, match="opens no thoughts. Set hierarchy.thinking off"):
+        render(toks[name], TINY, thinking=True)
 
 
 @each
 def test_no_text_can_forge_a_turn(toks, name):
     tok, rng = toks[name], random.Random(0)
-    marks = [*{m for needed in TEMPLATES.values() for m in needed}, "<think>", "</think>", "</name>", "[speaking: HUMAN]", *TAGS]
+    marks = [
+        *{m for needed in TEMPLATES.values() for m in needed},
+        "<think>",
+        "</think>",
+        "</name>",
+        "[speaking: HUMAN]",
+        *TAGS,
+    ]
     own = set(tok.convert_tokens_to_ids([*TEMPLATES[name], "<think>", "</think>", "<name>", *TAGS]))
     for _ in range(100):
-        words = ["".join(rng.choices([*marks, "tram", "\n", " ", "ž", "<|", "|>"], k=rng.randrange(10))) for _ in range(3)]
-        messages = [{"role": "system", "content": words[0]}, {"role": "user", "name": words[1], "content": words[2]}]
+        words = [
+            "".join(rng.choices([*marks, "tram", "\n", " ", "ž", "<|", "|>"], k=rng.randrange(10)))
+            for _ in range(3)
+        ]
+        messages = [
+            {"role": "system", "content": words[0]},
+            {"role": "user", "name": words[1], "content": words[2]},
+        ]
         found = _segments(tok, messages)
         assert not own & {i for s in found if s.kind == "content" for i in s.ids}
-        assert words[2].strip() + TEMPLATES[name][-1] in tok.decode([i for s in found for i in s.ids])
+        assert words[2].strip() + TEMPLATES[name][-1] in tok.decode(
+            [i for s in found for i in s.ids]
+        )
         assert render(tok, messages).count(end_id(tok)) == 2
 
 
@@ -87,13 +151,18 @@ def test_sft_text_is_prompt_and_target_with_one_opener(toks, name, thinking):
     "Loss falls on the target and the end token only, and a thought is opened once, by the prompt"
     from humanlm.methods.rollouts import sft_row
     from humanlm.training.sft import sft_dataset
-    if thinking and name not in THINKS: pytest.skip(f"{name} has no thoughts")
+
+    if thinking and name not in THINKS:
+        pytest.skip(f"{name} has no thoughts")
     answer = target({"response": "</think> fine<|im_end|>"}, {"goal": "late"} if thinking else None)
     data = sft_dataset([sft_row(TINY, answer, thinking)], toks[name])[0]
     shown = render(toks[name], TINY, thinking=thinking)
     learned = render_target(toks[name], answer)
     assert data["input_ids"] == shown + learned and data["labels"] == [-100] * len(shown) + learned
-    assert learned[-1] == end_id(toks[name]) and toks[name].convert_ids_to_tokens(learned[-1]) == TEMPLATES[name][-1]
+    assert (
+        learned[-1] == end_id(toks[name])
+        and toks[name].convert_ids_to_tokens(learned[-1]) == TEMPLATES[name][-1]
+    )
     count = lambda tag: data["input_ids"].count(toks[name].convert_tokens_to_ids(tag))
     assert (count("<think>"), count("</think>")) == ((1, 1) if name in THINKS else (0, 0))
     assert toks[name].decode(learned[:-1]) == parts_text(answer)
@@ -102,12 +171,39 @@ def test_sft_text_is_prompt_and_target_with_one_opener(toks, name, thinking):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_each_variant_works_with_the_template_that_goes_with_it(toks, variant):
     from humanlm.data.records import Example, Message, Persona
-    name, asked = VARIANTS[variant]["template"], Message("m", "assistant" if "wildchat" in variant else "user", "bo" * ("wildchat" not in variant), "late?")
-    example = Example("e", "chat", "train", "u", "m", Persona("u", "tired <|The End of Persona|>"), (asked,), "yes")
+
+    name, asked = (
+        VARIANTS[variant]["template"],
+        Message(
+            "m",
+            "assistant" if "wildchat" in variant else "user",
+            "bo" * ("wildchat" not in variant),
+            "late?",
+        ),
+    )
+    example = Example(
+        "e",
+        "chat",
+        "train",
+        "u",
+        "m",
+        Persona("u", "tired <|The End of Persona|>"),
+        (asked,),
+        "yes",
+    )
     for row in make_rows([example], HierarchyConfig(variant=variant, prompt="full")):
-        text = text_of(toks[name], row["prompt"], thinking=row["thinking"] if name in THINKS else None)
-        assert text.startswith(EXPECTED[name][0].split("SYS")[0]) and text.count("<|The End of Persona|>") == 1
-        assert text.endswith(("<think>" if row["thinking"] else "<think>\n\n</think>\n\n") if name in THINKS else EXPECTED[name][0][-20:])
+        text = text_of(
+            toks[name], row["prompt"], thinking=row["thinking"] if name in THINKS else None
+        )
+        assert (
+            text.startswith(EXPECTED[name][0].split("SYS")[0])
+            and text.count("<|The End of Persona|>") == 1
+        )
+        assert text.endswith(
+            ("<think>" if row["thinking"] else "<think>\n\n</think>\n\n")
+            if name in THINKS
+            else EXPECTED[name][0][-20:]
+        )
 
 
 @each
@@ -116,60 +212,102 @@ def test_stop_strings_and_end_tokens_end_a_completion(toks, name):
     model = tiny_model(ModelConfig(hidden=32, layers=1, mlp=48), tok)
     assert end_ids(tok, model)[0] == end_id(tok)
     out = generate(model, tok, [render(tok, TINY)] * 8, 40, stop=["e"], seed=1)
-    assert all(c.finish == "stop" and c.text.endswith("e") for c in out if "e" in c.text) and any(c.finish == "stop" for c in out)
+    assert all(c.finish == "stop" and c.text.endswith("e") for c in out if "e" in c.text) and any(
+        c.finish == "stop" for c in out
+    )
 
 
 @each
 def test_a_model_keeps_the_template_it_was_trained_with(toks, name, tmp_path):
-    folder = save_model(tiny_model(ModelConfig(hidden=32, layers=1, mlp=48), toks[name]), toks[name], tmp_path / name)
+    folder = save_model(
+        tiny_model(ModelConfig(hidden=32, layers=1, mlp=48), toks[name]),
+        toks[name],
+        tmp_path / name,
+    )
     for asked in ("humanlm", "own", name):
-        assert load_model(folder, asked, device="cpu").tokenizer.chat_template == template_text(name)
+        assert load_model(folder, asked, device="cpu").tokenizer.chat_template == template_text(
+            name
+        )
     other = "wildchat" if name != "wildchat" else "qwen2.5"
-    with pytest.raises(ModelError, match=f"was trained with the template {name}"): load_model(folder, other, device="cpu")
+    with pytest.raises(ModelError, match=f"was trained with the template {name}"):
+        load_model(folder, other, device="cpu")
 
 
-@pytest.mark.parametrize("has, asked, fits", [("humanlm", "llama3", "humanlm"), ("llama3", "humanlm", "llama3"), ("llama3", "wildchat", "llama3")])
+@pytest.mark.parametrize(
+    "has, asked, fits",
+    [
+        ("humanlm", "llama3", "humanlm"),
+        ("llama3", "humanlm", "llama3"),
+        ("llama3", "wildchat", "llama3"),
+    ],
+)
 def test_a_template_of_another_family_is_refused(toks, has, asked, fits, tmp_path):
     tok = train_tokenizer(TEXTS, 500, template=has)
     tok.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    folder = save_model(tiny_model(ModelConfig(hidden=32, layers=1, mlp=48), tok), tok, tmp_path / "base")
-    with pytest.raises(ModelError, match=f"which the template {asked} needs. Set model.template to {fits}"): load_model(folder, asked)
+    folder = save_model(
+        tiny_model(ModelConfig(hidden=32, layers=1, mlp=48), tok), tok, tmp_path / "base"
+    )
+    with pytest.raises(
+        ModelError, match=f"which the template {asked} needs. Set model.template to {fits}"
+    ):
+        load_model(folder, asked)
     assert load_model(folder, has, device="cpu").tokenizer.chat_template == template_text(has)
 
 
 @each
 def test_the_tiny_model_can_be_built_with_any_template(name):
-    made = make_model(ModelConfig(template=name, vocab=500, hidden=32, layers=1, mlp=48), TEXTS, TAGS)
+    made = make_model(
+        ModelConfig(template=name, vocab=500, hidden=32, layers=1, mlp=48), TEXTS, TAGS
+    )
     assert text_of(made.tokenizer, TINY, thinking=None) == EXPECTED[name][0]
 
 
 def test_wrong_templates_are_named():
-    with pytest.raises(ModelError, match="Did you mean 'llama3'"): template_text("llama")
-    with pytest.raises(ModelError, match="no template of its own"): make_model(ModelConfig(template="own"), TEXTS)
+    with pytest.raises(ModelError, match="Did you mean 'llama3'"):
+        template_text("llama")
+    with pytest.raises(ModelError, match="no template of its own"):
+        make_model(ModelConfig(template="own"), TEXTS)
 
 
 def test_a_rendered_prompt_can_get_another_system_message(toks):
     swapped = swap_system(text_of(toks["humanlm"], TINY, thinking=True), "NEW")
-    assert swapped == text_of(toks["humanlm"], [TINY[0] | {"content": "NEW"}, TINY[1]], thinking=True)
+    assert swapped == text_of(
+        toks["humanlm"], [TINY[0] | {"content": "NEW"}, TINY[1]], thinking=True
+    )
     frame = ("<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>")
-    assert swap_system(text_of(toks["llama3"], TINY), "NEW", frame) == text_of(toks["llama3"], [TINY[0] | {"content": "NEW"}, TINY[1]])
+    assert swap_system(text_of(toks["llama3"], TINY), "NEW", frame) == text_of(
+        toks["llama3"], [TINY[0] | {"content": "NEW"}, TINY[1]]
+    )
 
 
-@pytest.mark.parametrize("variant, levels", [("main", ["goal"]), ("response-bare", ["response"]), ("hetero", ["goal"]), ("hetero", ["goal", "belief"]),
-                                             ("labels-ssr", ["response"])])
+@pytest.mark.parametrize(
+    "variant, levels",
+    [
+        ("main", ["goal"]),
+        ("response-bare", ["response"]),
+        ("hetero", ["goal"]),
+        ("hetero", ["goal", "belief"]),
+        ("labels-ssr", ["response"]),
+    ],
+)
 def test_supervised_rows_follow_the_form_of_their_level(toks, variant, levels):
     "What is taught is what the rollout's row asks for: same prompt, and a target that its reader understands"
     from humanlm.hierarchy.parsing import ParsePolicy, parse
     from humanlm.worlds.mini import WorldConfig, make_world
     from humanlm.alignment.lessons import WorldLessons
+
     world = make_world(WorldConfig(users=12, topics=60, posts_per_topic=1, replies_per_user=8))
-    example, config = next(e for e in world.examples if e.split == "train"), HierarchyConfig(variant=variant)
+    example, config = (
+        next(e for e in world.examples if e.split == "train"),
+        HierarchyConfig(variant=variant),
+    )
     taught = WorldLessons(world, config).row(example, levels)
     row = make_rows([example], config, levels[:1])[0]
     form = row["form"] if len(levels) == 1 else "tag"
     found = parse(parts_text(taught["target"]), levels, ParsePolicy(form=form))
     assert found.status == "ok" and list(found.fields) == levels
-    if len(levels) == 1: assert (taught["prompt"], taught["thinking"]) == (row["prompt"], row["thinking"])
+    if len(levels) == 1:
+        assert (taught["prompt"], taught["thinking"]) == (row["prompt"], row["thinking"])
     ids = render(toks["humanlm"], taught["prompt"], thinking=taught["thinking"])
     assert toks["humanlm"].decode(ids).endswith("<think>" if form == "thought" else "</think>\n\n")
 
@@ -177,7 +315,9 @@ def test_supervised_rows_follow_the_form_of_their_level(toks, variant, levels):
 # ---- real chats
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "/nowhere")
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="set HUMANLM_DATA to a folder with real data")
+needs_data = pytest.mark.skipif(
+    not DATA.is_dir(), reason="set HUMANLM_DATA to a folder with real data"
+)
 
 
 @needs_data
@@ -185,21 +325,42 @@ def test_a_real_chat_is_printed_with_swapped_roles(toks):
     "The human's turns are the assistant's, the model's are the user's, and the text in between is untouched"
     from humanlm.data.records import Example, Persona
     from humanlm.logs.rows import map_row
-    raws = [json.loads(line) for line in (DATA / "humanlm_official_sample" / "chat_sample.jsonl").open(encoding="utf-8")]
+
+    raws = [
+        json.loads(line)
+        for line in (DATA / "humanlm_official_sample" / "chat_sample.jsonl").open(encoding="utf-8")
+    ]
     for raw in raws:
         row = map_row("wildchat", raw | {"completion": raw["ground_truth"], "timestamp": None})
-        example = Example(row.row_id, "wildchat", "test", row.user_id, row.context_id, Persona(row.user_id, raw["persona"]), row.prompt, row.completion)
+        example = Example(
+            row.row_id,
+            "wildchat",
+            "test",
+            row.user_id,
+            row.context_id,
+            Persona(row.user_id, raw["persona"]),
+            row.prompt,
+            row.completion,
+        )
         asked = prompt(example, "response", HierarchyConfig(variant="wildchat-stronger"))
-        assert [m["role"] for m in asked[1:]] == ["user", "assistant"] * (len(asked) // 2) and {m["name"] for m in asked[1::2]} == {"HUMAN"}
+        assert [m["role"] for m in asked[1:]] == ["user", "assistant"] * (len(asked) // 2) and {
+            m["name"] for m in asked[1::2]
+        } == {"HUMAN"}
         text = text_of(toks["wildchat"], asked, thinking=False)
-        assert text.count("<|im_start|>assistant\n<name>HUMAN</name>\n") == len(asked) // 2 + 1 and text.count("<|im_start|>user\n") == len(asked) // 2
+        assert (
+            text.count("<|im_start|>assistant\n<name>HUMAN</name>\n") == len(asked) // 2 + 1
+            and text.count("<|im_start|>user\n") == len(asked) // 2
+        )
         assert all(m["content"].strip() in text for m in asked[1:]) and raw["persona"] in text
 
 
 @needs_data
 @each
 def test_real_openings_survive_every_template(toks, name):
-    posts = [json.loads(line)["prompt"] for line in (DATA / "wildchat_prompts" / "prompts.jsonl").open(encoding="utf-8")]
+    posts = [
+        json.loads(line)["prompt"]
+        for line in (DATA / "wildchat_prompts" / "prompts.jsonl").open(encoding="utf-8")
+    ]
     for post in posts[:40]:
         asked = [TINY[0], {"role": "user", "name": "HUMAN", "content": post}]
         ids = render(toks[name], asked)

@@ -12,23 +12,36 @@ asks for the version of a package named vllm. If it says that there is none, tel
 
 The model is tiny and random, so answers are nonsense; what is checked is the protocol.
 """
+
 import asyncio, os, shutil, signal, socket, subprocess, time, urllib.request
 
 import pytest
 
 ASKED = os.environ.get("HUMANLM_VLLM", "")
 VLLM = shutil.which("vllm" if ASKED == "1" else ASKED) if ASKED else None
-pytestmark = pytest.mark.skipif(not ASKED, reason="needs HUMANLM_VLLM=PATH-OF-THE-COMMAND-vllm (see tests/models/test_vllm.py)")
+pytestmark = pytest.mark.skipif(
+    not ASKED, reason="needs HUMANLM_VLLM=PATH-OF-THE-COMMAND-vllm (see tests/models/test_vllm.py)"
+)
 
 from humanlm.clients.client import chat_all
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import client
 from humanlm.clients.protocol import ChatReply, LLMError, chat
 
-SERVER = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "0", "VLLM_NO_USAGE_STATS": "1",
-          "OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
-VERDICT = {"type": "object", "properties": {"answer": {"enum": ["yes", "no"]}, "sure": {"type": "boolean"}},
-           "required": ["answer", "sure"], "additionalProperties": False}
+SERVER = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+VERDICT = {
+    "type": "object",
+    "properties": {"answer": {"enum": ["yes", "no"]}, "sure": {"type": "boolean"}},
+    "required": ["answer", "sure"],
+    "additionalProperties": False,
+}
 
 
 def free_port() -> int:
@@ -39,20 +52,25 @@ def free_port() -> int:
 
 def running(group: int) -> bool:
     "Whether a process of this group is still there"
-    try: os.killpg(group, 0)
-    except ProcessLookupError: return False
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
     return True
 
 
 def wait_until(holds, seconds: float) -> bool:
     end = time.monotonic() + seconds
-    while not (held := holds()) and time.monotonic() < end: time.sleep(0.5)
+    while not (held := holds()) and time.monotonic() < end:
+        time.sleep(0.5)
     return held
 
 
 def answers(url: str) -> bool:
-    try: return urllib.request.urlopen(url, timeout=5).status == 200
-    except OSError: return False
+    try:
+        return urllib.request.urlopen(url, timeout=5).status == 200
+    except OSError:
+        return False
 
 
 @pytest.fixture(scope="module")
@@ -61,22 +79,48 @@ def server(tmp_path_factory):
     assert VLLM, f"HUMANLM_VLLM={ASKED}: there is no such command"
     from humanlm.models.checkpoints import make_model, save_model
     from humanlm.models.config import ModelConfig
+
     folder = tmp_path_factory.mktemp("vllm")
-    texts = ["The night tram is worth its price after dark.", '{"answer": "yes", "sure": true}'] * 20
-    save_model(*make_model(ModelConfig(vocab=400, hidden=64, heads=2, kv_heads=2, head_dim=32), texts), folder / "tiny")
+    texts = [
+        "The night tram is worth its price after dark.",
+        '{"answer": "yes", "sure": true}',
+    ] * 20
+    save_model(
+        *make_model(ModelConfig(vocab=400, hidden=64, heads=2, kv_heads=2, head_dim=32), texts),
+        folder / "tiny",
+    )
     port = free_port()
-    command = [VLLM, "serve", str(folder / "tiny"), "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port),
-               "--max-model-len", "512", "--enforce-eager", "--dtype", "float32"]
+    command = [
+        VLLM,
+        "serve",
+        str(folder / "tiny"),
+        "--served-model-name",
+        "tiny",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--max-model-len",
+        "512",
+        "--enforce-eager",
+        "--dtype",
+        "float32",
+    ]
     with open(folder / "log", "w") as log:
-        process = subprocess.Popen(command, env=os.environ | SERVER, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            command, env=os.environ | SERVER, stdout=log, stderr=log, start_new_session=True
+        )
     try:
-        up = wait_until(lambda: answers(f"http://127.0.0.1:{port}/health") or process.poll() is not None, 300)
+        up = wait_until(
+            lambda: answers(f"http://127.0.0.1:{port}/health") or process.poll() is not None, 300
+        )
         assert up and process.poll() is None, (folder / "log").read_text()[-3000:]
         yield f"http://127.0.0.1:{port}/v1"
     finally:
         process.send_signal(signal.SIGINT)
         ended = wait_until(lambda: process.poll() is not None and not running(process.pid), 30)
-        if not ended: os.killpg(process.pid, signal.SIGKILL)
+        if not ended:
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     assert ended, "the server or one of its workers had to be killed"
 
@@ -87,30 +131,45 @@ def ask(server, *requests, **options):
 
 
 def test_a_schema_is_followed_and_several_answers_are_one_call(server):
-    (reply,), ledger = ask(server, chat("Is it?", schema=VERDICT, n=3, max_tokens=200, seed=1, temperature=0.5, caller="judge"))
+    (reply,), ledger = ask(
+        server,
+        chat(
+            "Is it?", schema=VERDICT, n=3, max_tokens=200, seed=1, temperature=0.5, caller="judge"
+        ),
+    )
     assert isinstance(reply, ChatReply), reply
     assert len(reply.texts) == len(reply.parsed) == 3
     assert all(p["answer"] in ("yes", "no") and isinstance(p["sure"], bool) for p in reply.parsed)
     assert ledger.total.calls == 1 and ledger.total.tokens_in > 10 and ledger.total.tokens_out > 10
-    assert ledger.total.cost is None   # nobody has said what this server costs
+    assert ledger.total.cost is None  # nobody has said what this server costs
 
 
 def test_sampling_settings_arrive(server):
     settings = dict(max_tokens=12, seed=3)
-    (a, b, c, cold, colder), _ = ask(server, chat("hi", **settings), chat("hi", **settings), chat("hi", max_tokens=12, seed=4),
-                                     *[chat("hi", max_tokens=12, temperature=0.0, seed=s) for s in (1, 2)])
+    (a, b, c, cold, colder), _ = ask(
+        server,
+        chat("hi", **settings),
+        chat("hi", **settings),
+        chat("hi", max_tokens=12, seed=4),
+        *[chat("hi", max_tokens=12, temperature=0.0, seed=s) for s in (1, 2)],
+    )
     assert a.text == b.text != c.text and cold.text == colder.text
     assert a.usage.tokens_out == 12 and a.finish == "length"
     (stopped,), _ = ask(server, chat("hi", stop=(a.text[3],), **settings))
-    assert stopped.text == a.text[:a.text.index(a.text[3])] and stopped.finish == "stop"
+    assert stopped.text == a.text[: a.text.index(a.text[3])] and stopped.finish == "stop"
 
 
 def test_many_questions_are_answered_side_by_side(server):
-    replies, ledger = ask(server, *[chat(f"Is tram {i} worth it?", max_tokens=16, seed=i) for i in range(64)])
+    replies, ledger = ask(
+        server, *[chat(f"Is tram {i} worth it?", max_tokens=16, seed=i) for i in range(64)]
+    )
     assert all(isinstance(r, ChatReply) for r in replies) and ledger.total.calls == 64
 
 
-@pytest.mark.parametrize("request_, kind", [(chat("tram " * 2000), "bad request"), (chat("hi", model="absent"), "bad request")])
+@pytest.mark.parametrize(
+    "request_, kind",
+    [(chat("tram " * 2000), "bad request"), (chat("hi", model="absent"), "bad request")],
+)
 def test_refusals_are_named_and_not_repeated(server, request_, kind):
     (reply,), _ = ask(server, request_)
     assert isinstance(reply, LLMError) and reply.kind == kind and reply.attempts == 1
@@ -120,10 +179,19 @@ def test_both_engines_of_this_model_agree_on_the_prompt(server):
     "The server's template and ours make the same number of tokens of the same messages"
     from humanlm.models.local import HFClient
     from humanlm.models.checkpoints import load_model
-    folder = urllib.request.urlopen(server.removesuffix("/v1") + "/v1/models").read().decode().split('"root":"')[1].split('"')[0]
+
+    folder = (
+        urllib.request.urlopen(server.removesuffix("/v1") + "/v1/models")
+        .read()
+        .decode()
+        .split('"root":"')[1]
+        .split('"')[0]
+    )
     request = chat("Is the night tram worth it?", system="Be brief.", max_tokens=4, temperature=0.0)
     (served,), _ = ask(server, request)
-    local, = asyncio.run(chat_all(HFClient("tiny", load_model(folder, device="cpu"), thinking=None), [request]))
+    (local,) = asyncio.run(
+        chat_all(HFClient("tiny", load_model(folder, device="cpu"), thinking=None), [request])
+    )
     assert served.usage.tokens_in == local.usage.tokens_in
     assert served.text == local.text
 
@@ -141,23 +209,43 @@ def test_a_simulator_behind_vllm_writes_what_transformers_would(tmp_path):
     from humanlm.serve import _open_client
     from humanlm.serving.service import ServeConfig
     from humanlm.serving.service import Service, serving
+
     config = ModelConfig(vocab=500, head_dim=32, hidden=64, heads=2, kv_heads=2)
-    asked = HierarchyConfig(levels=["stance", "response"], thinking="hetero", response_tokens=24, thought_tokens=8)
+    asked = HierarchyConfig(
+        levels=["stance", "response"], thinking="hetero", response_tokens=24, thought_tokens=8
+    )
     tags = [f"<{slash}{n}>" for n in ("stance", "response") for slash in ("", "/")]
-    folder = save_model(*make_model(config, ["the night tram is late", "the city tram is fine"], tags), tmp_path / "tram",
-                        contract(config, asked, RolloutConfig(), "humanlm", "politics"))
+    folder = save_model(
+        *make_model(config, ["the night tram is late", "the city tram is fine"], tags),
+        tmp_path / "tram",
+        contract(config, asked, RolloutConfig(), "humanlm", "politics"),
+    )
     os.environ.update(SERVER, HUMANLM_VLLM=VLLM)
-    served = _open_client(ModelChoice(str(folder)), ServeConfig(engine="vllm", vllm=["--max-model-len", "2048"]))
+    served = _open_client(
+        ModelChoice(str(folder)), ServeConfig(engine="vllm", vllm=["--max-model-len", "2048"])
+    )
     try:
         with serving(Service(served, "tram")) as url:
-            them, ours = OpenAI(base_url=url, api_key="none"), Service(SimulatorClient(folder), "tram")
+            them, ours = (
+                OpenAI(base_url=url, api_key="none"),
+                Service(SimulatorClient(folder), "tram"),
+            )
             for level in ("stance", "response"):
-                body = {"model": "tram", "temperature": 0, "messages": [{"role": "system", "content": "clips coupons"},
-                                                                        {"role": "user", "name": "mila", "content": "the night tram is late"}]}
+                body = {
+                    "model": "tram",
+                    "temperature": 0,
+                    "messages": [
+                        {"role": "system", "content": "clips coupons"},
+                        {"role": "user", "name": "mila", "content": "the night tram is late"},
+                    ],
+                }
                 here = run_sync(ours.answer(ours.read(body | {"level": level})))
                 there = them.chat.completions.create(**body, extra_body={"level": level})
                 assert there.choices[0].message.content == here.said[0].text
-                assert (there.usage.prompt_tokens, there.usage.completion_tokens) == (here.tokens_in, here.tokens_out)
+                assert (there.usage.prompt_tokens, there.usage.completion_tokens) == (
+                    here.tokens_in,
+                    here.tokens_out,
+                )
             many = them.chat.completions.create(**body | {"temperature": 1.0}, n=3, seed=2)
             assert len({c.message.content for c in many.choices}) > 1
     finally:

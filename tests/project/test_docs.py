@@ -1,4 +1,5 @@
 """The docs build: what becomes of cells, links, outputs and formulas, and that nothing is fetched from elsewhere."""
+
 import ast
 import importlib.util
 import json
@@ -10,14 +11,21 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
-spec = importlib.util.spec_from_file_location("build", Path(__file__).resolve().parents[2] / "docs" / "build.py")
+spec = importlib.util.spec_from_file_location(
+    "build", Path(__file__).resolve().parents[2] / "docs" / "build.py"
+)
 build = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(build)
 import api  # noqa: E402
 
 ALL = ("text/html", "text/markdown", "image/png", "text/plain")
-TO = build.Target(link=lambda t: None if t == "gone" else f"to/{t}", image=lambda content, suffix: f"fig{suffix}",
-                  html=lambda h: f"HTML:{h}", plain="", prefer=ALL)
+TO = build.Target(
+    link=lambda t: None if t == "gone" else f"to/{t}",
+    image=lambda content, suffix: f"fig{suffix}",
+    html=lambda h: f"HTML:{h}",
+    plain="",
+    prefer=ALL,
+)
 
 
 def code(source: str, *outputs: dict) -> dict:
@@ -25,16 +33,24 @@ def code(source: str, *outputs: dict) -> dict:
 
 
 def shown(**data: str) -> dict:
-    return {"output_type": "execute_result", "data": {k.replace("_", "/", 1): v for k, v in data.items()}}
+    return {
+        "output_type": "execute_result",
+        "data": {k.replace("_", "/", 1): v for k, v in data.items()},
+    }
 
 
-def stream(text: str, name: str = "stdout") -> dict: return {"output_type": "stream", "name": name, "text": text}
+def stream(text: str, name: str = "stdout") -> dict:
+    return {"output_type": "stream", "name": name, "text": text}
 
 
 # ---- cells
 
-@pytest.mark.parametrize("source", ["#| hide\nx = 1", "#| default_exp data", "#| include: false\nx"])
-def test_hidden_cells_disappear(source): assert build.code_md(code(source, stream("out")), TO) == []
+
+@pytest.mark.parametrize(
+    "source", ["#| hide\nx = 1", "#| default_exp data", "#| include: false\nx"]
+)
+def test_hidden_cells_disappear(source):
+    assert build.code_md(code(source, stream("out")), TO) == []
 
 
 def test_directives_are_not_shown():
@@ -49,11 +65,16 @@ def test_echo_and_output_can_be_switched_off():
 def test_the_best_form_of_an_output_is_chosen():
     assert build.code_md(code("x", shown(text_plain="p", text_html="<b>")), TO)[1] == "HTML:<b>"
     assert build.code_md(code("x", shown(text_plain="p", text_markdown="**m**")), TO)[1] == "**m**"
-    assert build.code_md(code("x", shown(text_plain="p", image_png="aGk=")), TO)[1] == "![figure](fig.png)"
+    assert (
+        build.code_md(code("x", shown(text_plain="p", image_png="aGk=")), TO)[1]
+        == "![figure](fig.png)"
+    )
 
 
 def test_warnings_and_colours_are_dropped():
-    assert build.code_md(code("x", stream("careful", "stderr"), stream("\x1b[31mred\x1b[0m")), TO)[1:] == ["```\nred\n```"]
+    assert build.code_md(code("x", stream("careful", "stderr"), stream("\x1b[31mred\x1b[0m")), TO)[
+        1:
+    ] == ["```\nred\n```"]
 
 
 def test_output_cannot_close_its_fence():
@@ -68,50 +89,84 @@ def test_title_and_summary_come_back_from_front_matter():
 
 # ---- links and signatures
 
+
 def test_links_change_in_prose_only():
     text = "see [`x`](a.ipynb) and `[x](a)`\n\n```\n[x](a)\n```\n[words](gone)"
     assert build.relink(text, TO) == "see [`x`](to/a.ipynb) and `[x](a)`\n\n```\n[x](a)\n```\nwords"
 
 
-@pytest.mark.parametrize("target, page", [
-    ("00_data.ipynb", "data.md"), ("00_data.ipynb#errors", "data.md#errors"), ("/data.html#shorten", "data.md#shorten"),
-    ("../CONTRIBUTING.md", "CONTRIBUTING.md"), ("core", "core/basics.md"), ("https://example.org/x", "https://example.org/x"), ("#here", "#here")])
-def test_links_lead_to_pages(target, page): assert build.site_link(target, "") == page
+@pytest.mark.parametrize(
+    "target, page",
+    [
+        ("00_data.ipynb", "data.md"),
+        ("00_data.ipynb#errors", "data.md#errors"),
+        ("/data.html#shorten", "data.md#shorten"),
+        ("../CONTRIBUTING.md", "CONTRIBUTING.md"),
+        ("core", "core/basics.md"),
+        ("https://example.org/x", "https://example.org/x"),
+        ("#here", "#here"),
+    ],
+)
+def test_links_lead_to_pages(target, page):
+    assert build.site_link(target, "") == page
 
 
 def test_a_link_to_a_method_without_a_heading_leads_to_its_class():
     texts = {"a/x.md": "### One { #one }\n\n### One.go { #one.go }", "b.md": ""}
-    assert build.link_classes("[`One.go`](a/x.md#one.go) [`One.run`](a/x.md#one.run)", "b.md", texts) == "[`One.go`](a/x.md#one.go) [`One.run`](a/x.md#one)"
+    assert (
+        build.link_classes("[`One.go`](a/x.md#one.go) [`One.run`](a/x.md#one.run)", "b.md", texts)
+        == "[`One.go`](a/x.md#one.go) [`One.run`](a/x.md#one)"
+    )
 
 
 def test_links_of_the_front_page_lead_somewhere_also_where_their_words_stand_on_two_lines():
     targets = re.findall(r"\]\(([^()\s#]+)[^()]*\)", build.readme_text())
-    assert [t for t in targets if not re.match(r"[a-z]+:", t) and not (build.ROOT / t).exists()] == []
-    assert build.relink("see [two\nlines](x.md), [one](y.md)", TO) == "see [two\nlines](to/x.md), [one](to/y.md)"
+    assert [
+        t for t in targets if not re.match(r"[a-z]+:", t) and not (build.ROOT / t).exists()
+    ] == []
+    assert (
+        build.relink("see [two\nlines](x.md), [one](y.md)", TO)
+        == "see [two\nlines](to/x.md), [one](to/y.md)"
+    )
 
 
 def test_links_to_sources_need_a_repository():
     assert build.site_link("/blob/main/humanlm/data/records.py#L3", "") is None
-    assert build.site_link("/blob/main/data.py#L3", "https://host/me") == "https://host/me/blob/main/data.py#L3"
+    assert (
+        build.site_link("/blob/main/data.py#L3", "https://host/me")
+        == "https://host/me/blob/main/data.py#L3"
+    )
     assert build.site_link("../Makefile", "https://host/me") == "https://host/me/blob/main/Makefile"
 
 
 def test_how_to_pages_open_in_colab_where_the_repository_lies_on_github():
     line = build.colab(Path("howto/02_own_data.ipynb"), "https://github.com/some/fork.git")
-    assert "(https://colab.research.google.com/github/some/fork/blob/main/nbs/howto/02_own_data.ipynb)" in line and "git+https://github.com/some/fork'" in line
-    assert not build.colab(Path("howto/02_own_data.ipynb"), "") and not build.colab(Path("core/01_basics.ipynb"), "https://github.com/some/fork")
+    assert (
+        "(https://colab.research.google.com/github/some/fork/blob/main/nbs/howto/02_own_data.ipynb)"
+        in line
+        and "git+https://github.com/some/fork'" in line
+    )
+    assert not build.colab(Path("howto/02_own_data.ipynb"), "") and not build.colab(
+        Path("core/01_basics.ipynb"), "https://github.com/some/fork"
+    )
     assert not build.colab(Path("howto/02_own_data.ipynb"), "https://git.example.org/some/fork")
 
 
 def test_signatures_get_one_anchor_and_the_word_class():
-    text = ("---\n\n[source](gone){target=\"_blank\"}\n\n### DataError\n\n"
-            "```python\ndef DataError(\n    *args, **kwargs\n):\n```")
-    assert build.signature(text, TO) == "### DataError { #dataerror }\n\n```python\nclass DataError\n```"
+    text = (
+        '---\n\n[source](gone){target="_blank"}\n\n### DataError\n\n'
+        "```python\ndef DataError(\n    *args, **kwargs\n):\n```"
+    )
+    assert (
+        build.signature(text, TO)
+        == "### DataError { #dataerror }\n\n```python\nclass DataError\n```"
+    )
 
 
 def test_the_comment_beside_settings_is_not_taken_for_what_is_returned(monkeypatch):
     from fastcore import docments
     from humanlm.clients.protocol import chat
+
     monkeypatch.setattr(docments, "_param_locs", docments._param_locs)  # put back at the end
     build.read_comments_of_settings()
     said = docments.docments(chat)
@@ -121,7 +176,11 @@ def test_the_comment_beside_settings_is_not_taken_for_what_is_returned(monkeypat
 def test_a_class_made_of_fields_shows_their_comments():
     text = "### Turn { #turn }\n\n```python\ndef Turn(\n    role:str, # who\n    seed:int=0\n)->None:\n```"
     shown, declared = build.signature(text, TO), build.class_fields()["Turn"]
-    assert shown.endswith(f"```python\n{declared}\n```") and declared.startswith("class Turn") and "  # " in declared
+    assert (
+        shown.endswith(f"```python\n{declared}\n```")
+        and declared.startswith("class Turn")
+        and "  # " in declared
+    )
 
 
 def prose(notebook: Path) -> str:
@@ -130,47 +189,91 @@ def prose(notebook: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def symbols(): return pytest.importorskip("nbdev.doclinks", reason="needs the dev extra").NbdevLookup()
+def symbols():
+    return pytest.importorskip("nbdev.doclinks", reason="needs the dev extra").NbdevLookup()
 
 
-@pytest.mark.parametrize("text", [
-    "of [`Benchmark`](02_protocol.ipynb) and", "[one `Benchmark`, two](a.ipynb)", "[a\n`Benchmark`](a.ipynb)",
-    "[`Benchmark`][ref]", "![`Benchmark`](images/a.png)", "```\n`Benchmark`\n```", "    `Benchmark`"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "of [`Benchmark`](02_protocol.ipynb) and",
+        "[one `Benchmark`, two](a.ipynb)",
+        "[a\n`Benchmark`](a.ipynb)",
+        "[`Benchmark`][ref]",
+        "![`Benchmark`](images/a.png)",
+        "```\n`Benchmark`\n```",
+        "    `Benchmark`",
+    ],
+)
 def test_a_link_or_code_that_holds_a_symbol_is_not_linked_again(text, symbols):
     assert symbols["Benchmark"], "the example must be a symbol of the package"
     assert build.link_symbols(text, symbols.link_line) == text
 
 
 def test_symbols_in_prose_are_linked(symbols):
-    assert build.link_symbols("`_plan_lines` and `_plan_lines(s)`", lambda text: text.upper()) == "`_plan_lines` AND `_plan_lines(s)`"
+    assert (
+        build.link_symbols("`_plan_lines` and `_plan_lines(s)`", lambda text: text.upper())
+        == "`_plan_lines` AND `_plan_lines(s)`"
+    )
     linked = build.link_symbols("[a](b.ipynb), `Benchmark`.", symbols.link_line)
     assert linked.startswith("[a](b.ipynb), [`Benchmark`](") and linked.endswith(").")
 
 
 def test_no_page_links_a_symbol_inside_a_link(symbols):
-    pages = {path: prose(path) for path in build.NBS.rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts}
-    linked = {path.name: build.link_symbols(text, symbols.link_line) for path, text in pages.items()}
-    assert {name for name, text in linked.items() if re.search(r"\[[^\[\]]*\[`[^`]+`\]\([^)]*\)[^\[\]]*\]\(", text)} == set()
+    pages = {
+        path: prose(path)
+        for path in build.NBS.rglob("*.ipynb")
+        if ".ipynb_checkpoints" not in path.parts
+    }
+    linked = {
+        path.name: build.link_symbols(text, symbols.link_line) for path, text in pages.items()
+    }
+    assert {
+        name
+        for name, text in linked.items()
+        if re.search(r"\[[^\[\]]*\[`[^`]+`\]\([^)]*\)[^\[\]]*\]\(", text)
+    } == set()
 
 
 def test_the_menu_goes_from_how_to_pages_over_doors_to_rooms_from_the_ground_up():
     books = "00_data 10_hierarchy 80_train 90_eval index howto/01_five data/01_mail data/10_threads core/01_basics results/01_a".split()
     nav = build.navigation([Path(book + ".ipynb") for book in books])
-    assert [list(entry)[0] for entry in nav] == ["Home", "How to", "Doors", "Rooms", "Commands", "Results", "API", "Gallery", "Project"]
-    assert nav[2:5] == [{"Doors": ["data.md", "hierarchy.md"]},
-                        {"Rooms": [{"Core": ["core/basics.md"]}, {"Data": ["data/mail.md", "data/threads.md"]}]},
-                        {"Commands": ["train.md", "eval.md"]}]
+    assert [list(entry)[0] for entry in nav] == [
+        "Home",
+        "How to",
+        "Doors",
+        "Rooms",
+        "Commands",
+        "Results",
+        "API",
+        "Gallery",
+        "Project",
+    ]
+    assert nav[2:5] == [
+        {"Doors": ["data.md", "hierarchy.md"]},
+        {"Rooms": [{"Core": ["core/basics.md"]}, {"Data": ["data/mail.md", "data/threads.md"]}]},
+        {"Commands": ["train.md", "eval.md"]},
+    ]
 
 
 def test_every_page_stands_in_the_menu():
-    books = [path.relative_to(build.NBS) for path in build.NBS.rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts]
+    books = [
+        path.relative_to(build.NBS)
+        for path in build.NBS.rglob("*.ipynb")
+        if ".ipynb_checkpoints" not in path.parts
+    ]
     made = {"CHANGELOG.md", "CONTRIBUTING.md", "gallery.md"}
-    assert {build.page_name(book.as_posix()) for book in books} == {p for p in build.listed(build.navigation(books)) if not p.startswith("api/")} - made
+    assert {build.page_name(book.as_posix()) for book in books} == {
+        p for p in build.listed(build.navigation(books)) if not p.startswith("api/")
+    } - made
 
 
 @pytest.fixture(scope="module")
 def names():
-    address = {path: f"../{build.page_name(path.relative_to(build.NBS).as_posix())}" for path in build.NBS.rglob("*.ipynb")}
+    address = {
+        path: f"../{build.page_name(path.relative_to(build.NBS).as_posix())}"
+        for path in build.NBS.rglob("*.ipynb")
+    }
     return build.room_pages(address), {page: path for path, page in address.items()}
 
 
@@ -178,29 +281,57 @@ def test_every_public_name_stands_on_the_page_of_its_room(names):
     for page in api.pages():
         public = re.search(r"^__all__ = (\[.*?\])", page.path.read_text("utf-8"), re.M | re.S)
         text = names[0].get(f"api/{page.room}.md", "")
-        missing = [name for name in ast.literal_eval(public[1]) if f"\n### {name} {{ #{page.module.split('.')[-1]}.{name} }}\n" not in text]
+        missing = [
+            name
+            for name in ast.literal_eval(public[1])
+            if f"\n### {name} {{ #{page.module.split('.')[-1]}.{name} }}\n" not in text
+        ]
         assert not missing, page.module
 
 
 def test_names_lead_to_the_section_that_defines_them(names):
     pages, notebook = names
-    headings = {page: {anchor for _, anchor in api.sections(path).values()} for page, path in notebook.items()}
+    headings = {
+        page: {anchor for _, anchor in api.sections(path).values()}
+        for page, path in notebook.items()
+    }
     assert "drawing-tokens" in headings["../methods/sampling.md"]
-    links = [link for text in pages.values() for link in re.findall(r"\]\((\.\./[\w/]+\.md)(?:#([\w-]+))?\)", text)]
-    assert len(links) > 2000 and [link for link in links if link[0] not in notebook or link[1] not in headings[link[0]]] == []
-    assert "→ [Drawing tokens](../methods/sampling.md#drawing-tokens)" in pages["api/methods.md"].partition("### Sampling {")[2].partition("###")[0]
+    links = [
+        link
+        for text in pages.values()
+        for link in re.findall(r"\]\((\.\./[\w/]+\.md)(?:#([\w-]+))?\)", text)
+    ]
+    assert (
+        len(links) > 2000
+        and [link for link in links if link[0] not in notebook or link[1] not in headings[link[0]]]
+        == []
+    )
+    assert (
+        "→ [Drawing tokens](../methods/sampling.md#drawing-tokens)"
+        in pages["api/methods.md"].partition("### Sampling {")[2].partition("###")[0]
+    )
 
 
 def test_a_signature_keeps_comments_and_leaves_bodies_out(tmp_path):
     source = 'class A(B):\n    "Doc"\n    x: int = 0  # beside\n    """below"""\n    _y = 1\n\n    @property\n    def go(self) -> str:\n        "Go"\n        return 1\n\ndef f(a, # first\n      b): return a\n'
     shown = [api.shown(node, source.splitlines()) for node in ast.parse(source).body]
-    assert shown == ['class A(B):\n    x: int = 0  # beside\n    """below"""\n    @property\n    def go(self) -> str:\n        "Go"', "def f(a, # first\n      b):"]
+    assert shown == [
+        'class A(B):\n    x: int = 0  # beside\n    """below"""\n    @property\n    def go(self) -> str:\n        "Go"',
+        "def f(a, # first\n      b):",
+    ]
 
 
 def test_the_gallery_shows_every_figure_with_its_page_and_section():
     text = "# Data\n\n```python\n# no heading\n```\n\n## Who `wrote`\n\n![figure](../figures/data-x-0.png){ #data-x-0 }\n"
-    shown = build.gallery({"data/x.md": text, "train.md": "# Train\n"}, [Path("data/01_x.ipynb"), Path("80_train.ipynb")])
-    assert "[![Data](figures/data-x-0.png){ loading=lazy } **Data** Who `wrote`](data/x.md#data-x-0)" in shown and shown.count("![") == 1
+    shown = build.gallery(
+        {"data/x.md": text, "train.md": "# Train\n"},
+        [Path("data/01_x.ipynb"), Path("80_train.ipynb")],
+    )
+    assert (
+        "[![Data](figures/data-x-0.png){ loading=lazy } **Data** Who `wrote`](data/x.md#data-x-0)"
+        in shown
+        and shown.count("![") == 1
+    )
     assert build._figure.sub(r"![figure](\1){ #\2 }", "![figure](../figures/data-x-0.png)") in text
 
 
@@ -210,39 +341,75 @@ DOORS = sorted(path for path in build.NBS.glob("[0-7]*_*.ipynb"))
 @pytest.mark.parametrize("door", DOORS, ids=lambda path: path.stem)
 def test_a_door_opens_with_purpose_picture_use_and_the_pages_of_its_room(door):
     exported = lambda cell: "".join(cell["source"]).startswith("#| export")
-    cells = list(takewhile(lambda cell: not exported(cell), json.loads(door.read_text("utf-8"))["cells"]))[1:]
+    cells = list(
+        takewhile(lambda cell: not exported(cell), json.loads(door.read_text("utf-8"))["cells"])
+    )[1:]
     text = ["".join(cell["source"]) for cell in cells]
-    assert len(cells) <= 10, "purpose, picture, use and links stand in the first ten cells, before any source"
-    kinds = [kind for cell in cells for out in cell.get("outputs", []) for kind in out.get("data", {})]
+    assert len(cells) <= 10, (
+        "purpose, picture, use and links stand in the first ten cells, before any source"
+    )
+    kinds = [
+        kind for cell in cells for out in cell.get("outputs", []) for kind in out.get("data", {})
+    ]
     assert {"image/png", "image/svg+xml", "text/html"} & set(kinds), "show a picture"
-    uses = [i for i, cell in enumerate(cells) if cell.get("outputs") and not text[i].startswith("fig")]
-    assert uses and max(text[i].count("\n") for i in uses) < 12, "about ten lines of use, with what they give"
+    uses = [
+        i for i, cell in enumerate(cells) if cell.get("outputs") and not text[i].startswith("fig")
+    ]
+    assert uses and max(text[i].count("\n") for i in uses) < 12, (
+        "about ten lines of use, with what they give"
+    )
     room = rooms_of()[door.name]
     pages = {path.name for path in (build.NBS / room).glob("*.ipynb")}
-    assert pages & set(re.findall(r"\((?:%s)/(\w+\.ipynb)" % room, "".join(text))), "link the pages of the room"
+    assert pages & set(re.findall(r"\((?:%s)/(\w+\.ipynb)" % room, "".join(text))), (
+        "link the pages of the room"
+    )
 
 
 def test_the_front_page_leads_to_every_room_and_its_map_is_drawn_from_the_table_of_rooms():
     import map as house_map
     import rooms
-    assert [name for name in rooms.ABOUT if name in rooms.ROOMS] == rooms.ROOMS, "docs/rooms.py: ABOUT describes each room, in the order of ROOMS"
-    assert house_map.FILE.read_text("utf-8") == house_map.drawing(), "Next: run `python docs/map.py`"
+
+    assert [name for name in rooms.ABOUT if name in rooms.ROOMS] == rooms.ROOMS, (
+        "docs/rooms.py: ABOUT describes each room, in the order of ROOMS"
+    )
+    assert house_map.FILE.read_text("utf-8") == house_map.drawing(), (
+        "Next: run `python docs/map.py`"
+    )
     front = prose(build.NBS / "index.ipynb")
-    assert [room for room in rooms.ROOMS if f"| [{room}]({room}) | {rooms.ABOUT[room]} |" not in front] == [], "nbs/index.ipynb: link each room, with the sentence of ABOUT"
+    assert [
+        room for room in rooms.ROOMS if f"| [{room}]({room}) | {rooms.ABOUT[room]} |" not in front
+    ] == [], "nbs/index.ipynb: link each room, with the sentence of ABOUT"
     wide = max(len(rooms.ABOUT[room]) for room in rooms.ABOUT if room not in rooms.SYSTEMS)
-    assert house_map.LABEL + 7.2 * wide < house_map.WIDTH - house_map.LEFT, "a line leaves its box in DejaVu: make the map wider"
-    assert 22 + 9.1 * max(len(room) for room in rooms.ABOUT if room not in rooms.SYSTEMS) < house_map.LABEL, "a name runs into its line"
+    assert house_map.LABEL + 7.2 * wide < house_map.WIDTH - house_map.LEFT, (
+        "a line leaves its box in DejaVu: make the map wider"
+    )
+    assert (
+        22 + 9.1 * max(len(room) for room in rooms.ABOUT if room not in rooms.SYSTEMS)
+        < house_map.LABEL
+    ), "a name runs into its line"
 
 
 def rooms_of() -> dict[str, str]:
     import rooms
+
     return {page.notebook.name: page.room for page in rooms.pages()}
 
 
-@pytest.mark.parametrize("source, words", [
-    ("import re\nfrom x import y", "Imports"), ("test_eq(f(1), 2)", "Checks"), ("good = f()\nassert good\n", "Checks"),
-    ("with expect_fail(contains='no'): f()", "Checks"), ("for x in 'ab': test_eq(f(x), x)", "Checks"),
-    ("import re\nx = 1", ""), ("x = 1", ""), ("test_eq(f(1), 2)\nf(2)", ""), ("with open('f') as f: assert f", ""), ("%time f()", "")])
+@pytest.mark.parametrize(
+    "source, words",
+    [
+        ("import re\nfrom x import y", "Imports"),
+        ("test_eq(f(1), 2)", "Checks"),
+        ("good = f()\nassert good\n", "Checks"),
+        ("with expect_fail(contains='no'): f()", "Checks"),
+        ("for x in 'ab': test_eq(f(x), x)", "Checks"),
+        ("import re\nx = 1", ""),
+        ("x = 1", ""),
+        ("test_eq(f(1), 2)\nf(2)", ""),
+        ("with open('f') as f: assert f", ""),
+        ("%time f()", ""),
+    ],
+)
 def test_cells_that_only_import_or_only_check_are_folded(source, words):
     assert build.summary(source) == words
     shown = build.code_md(code(source), TO._replace(fold=True))
@@ -250,10 +417,14 @@ def test_cells_that_only_import_or_only_check_are_folded(source, words):
 
 
 def test_a_cell_that_shows_something_is_not_folded():
-    assert build.code_md(code("assert f(1)", stream("out")), TO._replace(fold=True))[0] == "```python\nassert f(1)\n```"
+    assert (
+        build.code_md(code("assert f(1)", stream("out")), TO._replace(fold=True))[0]
+        == "```python\nassert f(1)\n```"
+    )
 
 
 # ---- the finished pages
+
 
 def test_formulas_become_mathml():
     pytest.importorskip("latex2mathml", reason="needs the docs extra")
@@ -261,10 +432,19 @@ def test_formulas_become_mathml():
     assert html.startswith("<math") and "&#x0003C;" in html and "arithmatex" not in html
 
 
-@pytest.mark.parametrize("html", [
-    '<script src="https://cdn.example/x.js"></script>', '<img src="//cdn.example/x.png">', '<a href="gone.html">x</a>',
-    '<div style="background:url(http://a/b)">', '<link rel="stylesheet" href="https://fonts.example/css">',
-    '<a href="page.html#gone">x</a>', '<a href="#gone">x</a>', '<img src="gone.png">'])
+@pytest.mark.parametrize(
+    "html",
+    [
+        '<script src="https://cdn.example/x.js"></script>',
+        '<img src="//cdn.example/x.png">',
+        '<a href="gone.html">x</a>',
+        '<div style="background:url(http://a/b)">',
+        '<link rel="stylesheet" href="https://fonts.example/css">',
+        '<a href="page.html#gone">x</a>',
+        '<a href="#gone">x</a>',
+        '<img src="gone.png">',
+    ],
+)
 def test_what_a_page_would_fetch_and_links_that_lead_nowhere_are_found(tmp_path, html):
     (tmp_path / "page.html").write_text(html)
     assert len(build.site_problems(tmp_path)) == 1
@@ -272,8 +452,10 @@ def test_what_a_page_would_fetch_and_links_that_lead_nowhere_are_found(tmp_path,
 
 def test_links_that_lead_somewhere_are_allowed(tmp_path):
     (tmp_path / "f g.png").touch()
-    (tmp_path / "page.html").write_text('<a href="https://example.org">there</a><img src="f%20g.png"><link rel="canonical" href="https://h/p">'
-                                        '<h2 id="a">A</h2><a href="#a">a</a><a href="page.html#a">a</a><a href="mailto:x@y.z">m</a><a href="/page.html">p</a>')
+    (tmp_path / "page.html").write_text(
+        '<a href="https://example.org">there</a><img src="f%20g.png"><link rel="canonical" href="https://h/p">'
+        '<h2 id="a">A</h2><a href="#a">a</a><a href="page.html#a">a</a><a href="mailto:x@y.z">m</a><a href="/page.html">p</a>'
+    )
     (tmp_path / "page.css").write_text("a { background: url(data:image/png;base64,AA) }")
     assert build.site_problems(tmp_path) == []
 
@@ -285,4 +467,5 @@ def test_an_aborted_build_names_the_page_and_the_reason(tmp_path, monkeypatch):
     config = (build.ROOT / "mkdocs.yml").read_text().replace("hooks: [docs/build.py]", "")
     (tmp_path / "mkdocs.yml").write_text(config.replace("extra_css: [site.css]", ""))
     monkeypatch.setattr(build, "ROOT", tmp_path)
-    with pytest.raises(SystemExit, match="index.md.*gone.md"): build.render([])
+    with pytest.raises(SystemExit, match="index.md.*gone.md"):
+        build.render([])

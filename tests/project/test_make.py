@@ -1,4 +1,5 @@
 """What a newcomer meets first: the Makefile says what is missing, and installs only once."""
+
 import re, shutil, subprocess, sys
 from pathlib import Path
 
@@ -26,13 +27,18 @@ def interpreter(folder: Path, body: str) -> str:
 def environment(folder: Path) -> str:
     "A stand-in for an environment in which everything is installed already"
     (folder / "bin").mkdir()
-    for name in ("bin/python", ".humanlm-train", ".humanlm-dev", ".humanlm-docs"): (folder / name).touch()
+    for name in ("bin/python", ".humanlm-train", ".humanlm-dev", ".humanlm-docs"):
+        (folder / name).touch()
     return f"VENV={folder}"
 
 
 def test_a_missing_interpreter_is_named(tmp_path):
     out = make("demo", f"VENV={tmp_path}/env", "PYTHON=python-that-is-not-here")
-    assert out.returncode and "No 'python-that-is-not-here' here" in out.stdout and "Next:" in out.stdout
+    assert (
+        out.returncode
+        and "No 'python-that-is-not-here' here" in out.stdout
+        and "Next:" in out.stdout
+    )
 
 
 def test_an_old_interpreter_is_refused_with_its_version(tmp_path):
@@ -57,27 +63,56 @@ def test_a_second_call_installs_nothing(tmp_path, target):
 def test_the_demo_resumes_unless_told_to_start_anew(tmp_path):
     env = environment(tmp_path)
     again, anew = make("-n", "demo", env).stdout, make("-n", "demo", env, "FRESH=1").stdout
-    assert "--config configs/humanlm-mini.yaml" in again and "--resume" in again and "fresh" not in again
+    assert (
+        "--config configs/humanlm-mini.yaml" in again
+        and "--resume" in again
+        and "fresh" not in again
+    )
     assert "--fresh" in anew and "--resume" not in anew
 
 
 def test_help_names_targets_and_variables():
     text = make("help").stdout
-    for word in ("make demo", "make check", "make test", "make docs", "TORCH_INDEX", "FRESH"): assert word in text
+    for word in ("make demo", "make check", "make test", "make docs", "TORCH_INDEX", "FRESH"):
+        assert word in text
 
 
 def test_a_check_runs_the_rooms_that_changed_and_only_commands_that_did():
     house = check.rooms.pages()
-    paths = [Path(p) for p in ("nbs/rewards/02_scoring.ipynb", "humanlm/train.py", "nbs/83_tom.ipynb", "nbs/00_data.ipynb", "tests/social/test_timeline.py", "README.md", "docs/build.py")]
+    paths = [
+        Path(p)
+        for p in (
+            "nbs/rewards/02_scoring.ipynb",
+            "humanlm/train.py",
+            "nbs/83_tom.ipynb",
+            "nbs/00_data.ipynb",
+            "tests/social/test_timeline.py",
+            "README.md",
+            "docs/build.py",
+        )
+    ]
     found, commands = check.touched(paths, house)
     assert (found, commands) == ({"rewards", "data", "social"}, {"train", "tom"})
     pages, tests = check.chosen(found, commands, house)
-    assert {p.room for p in pages} == found | {"commands"} and {p.module for p in pages if p.room == "commands"} == commands
-    assert {Path(t).relative_to(ROOT).as_posix() for t in tests} == {"tests/data", "tests/rewards", "tests/social", "tests/commands/test_train.py", "tests/commands/test_tom.py"}
+    assert {p.room for p in pages} == found | {"commands"} and {
+        p.module for p in pages if p.room == "commands"
+    } == commands
+    assert {Path(t).relative_to(ROOT).as_posix() for t in tests} == {
+        "tests/data",
+        "tests/rewards",
+        "tests/social",
+        "tests/commands/test_train.py",
+        "tests/commands/test_tom.py",
+    }
     assert check.chosen(*check.touched([Path("README.md")], house), house) == ([], [])
 
 
 def test_notebooks_are_chosen_by_their_whole_path():
-    chosen = re.compile(check.rooms.pattern([p for p in check.rooms.pages() if p.module in ("data.files", "train")]))
+    chosen = re.compile(
+        check.rooms.pattern([p for p in check.rooms.pages() if p.module in ("data.files", "train")])
+    )
     books = [p.as_posix() for p in (ROOT / "nbs").rglob("*.ipynb") if chosen.search(p.as_posix())]
-    assert sorted(Path(b).relative_to(ROOT / "nbs").as_posix() for b in books) == ["80_train.ipynb", "data/04_files.ipynb"]
+    assert sorted(Path(b).relative_to(ROOT / "nbs").as_posix() for b in books) == [
+        "80_train.ipynb",
+        "data/04_files.ipynb",
+    ]

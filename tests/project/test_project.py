@@ -1,4 +1,5 @@
 """The frame of the project: settings agree, export is in sync, notebooks are clean and short, imports point down."""
+
 import ast, configparser, json, os, re, shutil, subprocess, sys, tarfile, tomllib, venv, zipfile
 from functools import cache
 from collections import Counter
@@ -16,21 +17,55 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 # Modules that may load a deep-learning library when they are imported. All others form the light layer: they can be read,
 # imported and tested without one. `models` and `train` belong to it, since their settings are parsed before anything loads.
-TENSORS = {"methods.advantages", "methods.losses", "training.sft", "training.options", "training.checkpoints", "training.policy", "training.trainer", "alignment.grpo", "sdpo.method", "classmate.method", "classmate.rewards",
-           "engines.estimators", "engines.cpu", "engines.lessons"}
-HEAVY = {"torch", "transformers", "trl", "accelerate", "peft", "vllm", "verl", "ray", "pandas", "datasets", "pyarrow",
-         "openai", "anthropic", "matplotlib", "ipywidgets", "wandb", "scipy", "sklearn"}
+TENSORS = {
+    "methods.advantages",
+    "methods.losses",
+    "training.sft",
+    "training.options",
+    "training.checkpoints",
+    "training.policy",
+    "training.trainer",
+    "alignment.grpo",
+    "sdpo.method",
+    "classmate.method",
+    "classmate.rewards",
+    "engines.estimators",
+    "engines.cpu",
+    "engines.lessons",
+}
+HEAVY = {
+    "torch",
+    "transformers",
+    "trl",
+    "accelerate",
+    "peft",
+    "vllm",
+    "verl",
+    "ray",
+    "pandas",
+    "datasets",
+    "pyarrow",
+    "openai",
+    "anthropic",
+    "matplotlib",
+    "ipywidgets",
+    "wandb",
+    "scipy",
+    "sklearn",
+}
 sys.path.insert(0, str(ROOT / "docs"))
 import rooms  # noqa: E402
 
 SKIPPED = PROJECT["tool"]["nbdev"]["tst_flags"].split()
 
 
-def source(cell: dict) -> str: return "".join(cell["source"])
+def source(cell: dict) -> str:
+    return "".join(cell["source"])
 
 
 @cache
-def cells(notebook: Path) -> list[dict]: return json.loads(notebook.read_text("utf-8"))["cells"]
+def cells(notebook: Path) -> list[dict]:
+    return json.loads(notebook.read_text("utf-8"))["cells"]
 
 
 def module(notebook: Path) -> str:
@@ -39,16 +74,21 @@ def module(notebook: Path) -> str:
     return found[1] if found else notebook.stem[3:]
 
 
-def code_cells(notebook: Path) -> list[dict]: return [c for c in cells(notebook) if c["cell_type"] == "code"]
+def code_cells(notebook: Path) -> list[dict]:
+    return [c for c in cells(notebook) if c["cell_type"] == "code"]
 
 
-def exported(notebook: Path) -> bool: return (ROOT / "humanlm" / f"{module(notebook).replace('.', '/')}.py").exists()
+def exported(notebook: Path) -> bool:
+    return (ROOT / "humanlm" / f"{module(notebook).replace('.', '/')}.py").exists()
 
 
-each_notebook = pytest.mark.parametrize("notebook", PAGES, ids=lambda p: p.relative_to(ROOT / "nbs").with_suffix("").as_posix())
+each_notebook = pytest.mark.parametrize(
+    "notebook", PAGES, ids=lambda p: p.relative_to(ROOT / "nbs").with_suffix("").as_posix()
+)
 
 
 # ---- settings
+
 
 def test_settings_agree():
     config = configparser.ConfigParser()
@@ -59,8 +99,11 @@ def test_settings_agree():
     assert ini["license"] == project["license"]
     assert ">=" + ini["min_python"] == project["requires-python"]
     assert ini["requirements"].split() == project["dependencies"]
-    for extra, wanted in project["optional-dependencies"].items(): assert ini[f"{extra}_requirements"].split() == wanted
-    assert dict(line.split("=") for line in ini["console_scripts"].split("\n")) == project["scripts"]
+    for extra, wanted in project["optional-dependencies"].items():
+        assert ini[f"{extra}_requirements"].split() == wanted
+    assert (
+        dict(line.split("=") for line in ini["console_scripts"].split("\n")) == project["scripts"]
+    )
     assert {k: ini[k] for k in nbdev} == {k: str(v) for k, v in nbdev.items()}
 
 
@@ -72,83 +115,143 @@ def test_one_version_everywhere():
 
 def test_every_dependency_has_a_tested_version():
     plain = lambda name: re.split(r"[\[<>=]", name)[0].lower().replace("_", "-")
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+    lines = [
+        line
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line and line[0] != "#"
+    ]
     pins = {plain(line): line for line in lines}
     project = PROJECT["project"]
-    extras = {name: lines for name, lines in project["optional-dependencies"].items() if name not in ("vllm", "verl")}  # in environments of their own
-    for name in (line for line in sum(extras.values(), project["dependencies"]) if not line.startswith("humanlm[")):
+    extras = {
+        name: lines
+        for name, lines in project["optional-dependencies"].items()
+        if name not in ("vllm", "verl")
+    }  # in environments of their own
+    for name in (
+        line
+        for line in sum(extras.values(), project["dependencies"])
+        if not line.startswith("humanlm[")
+    ):
         assert plain(name) in pins, f"{name}: add the tested version to constraints.txt"
-        if "==" in name: assert pins[plain(name)] == name
+        if "==" in name:
+            assert pins[plain(name)] == name
 
 
 def test_commands_exist():
     from importlib.metadata import entry_points
-    ours = {e.name: e for e in entry_points(group="console_scripts") if e.name in PROJECT["project"]["scripts"]}
+
+    ours = {
+        e.name: e
+        for e in entry_points(group="console_scripts")
+        if e.name in PROJECT["project"]["scripts"]
+    }
     assert set(ours) == set(PROJECT["project"]["scripts"])
-    for name, entry in ours.items(): assert callable(entry.load()), name
+    for name, entry in ours.items():
+        assert callable(entry.load()), name
 
 
 def test_citation_names_five_papers():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert len(citation["references"]) == 5
-    for paper in [citation, *citation["references"]]: assert paper["title"] and paper["authors"]
+    for paper in [citation, *citation["references"]]:
+        assert paper["title"] and paper["authors"]
 
 
 @pytest.mark.parametrize("workflow", ["test", "docs", "release"])
 def test_workflows_are_valid_yaml(workflow):
     jobs = yaml.safe_load((ROOT / f".github/workflows/{workflow}.yml").read_text())["jobs"]
-    for job in jobs.values(): assert job["runs-on"] and job["steps"]
+    for job in jobs.values():
+        assert job["runs-on"] and job["steps"]
 
 
 # ---- the law of rooms
 
+
 def test_the_table_of_rooms_in_contributing_is_the_one_of_now():
-    assert (ROOT / "CONTRIBUTING.md").read_text("utf-8") == rooms.contributing(), "Next: run `make export` and commit the result"
+    assert (ROOT / "CONTRIBUTING.md").read_text("utf-8") == rooms.contributing(), (
+        "Next: run `make export` and commit the result"
+    )
 
 
 def test_rooms_import_only_rooms_below():
     house = rooms.pages()
-    assert rooms.law_problems({page.module: rooms.tree(page) for page in house}, house) == [], "see the table of rooms in CONTRIBUTING.md"
+    assert rooms.law_problems({page.module: rooms.tree(page) for page in house}, house) == [], (
+        "see the table of rooms in CONTRIBUTING.md"
+    )
 
 
-@pytest.mark.parametrize("name, code, problem", [
-    ("data.records", "from humanlm.rewards.judges import Score", "stands higher"),
-    ("data.records", "def f():\n    import humanlm.rewards.judges", "stands higher"),
-    ("data.files", "from . import viz", "stands higher"),
-    ("alignment.modes", "from ..social.parsing import Parse", "systems do not import each other"),
-    ("train", "from .eval import main", "commands do not import each other"),
-    ("data.records", "import trl", "only the room training"), ("training.trainer", "from verl import x", "only the room engines")])
+@pytest.mark.parametrize(
+    "name, code, problem",
+    [
+        ("data.records", "from humanlm.rewards.judges import Score", "stands higher"),
+        ("data.records", "def f():\n    import humanlm.rewards.judges", "stands higher"),
+        ("data.files", "from . import viz", "stands higher"),
+        (
+            "alignment.modes",
+            "from ..social.parsing import Parse",
+            "systems do not import each other",
+        ),
+        ("train", "from .eval import main", "commands do not import each other"),
+        ("data.records", "import trl", "only the room training"),
+        ("training.trainer", "from verl import x", "only the room engines"),
+    ],
+)
 def test_imports_that_break_the_law_are_found(name, code, problem):
     assert problem in "\n".join(rooms.law_problems({name: ast.parse(code)}, rooms.pages()))
 
 
 def test_light_modules_import_nothing_heavy():
     names = [module(nb) for nb in NBS if exported(nb) and module(nb) not in TENSORS]
-    code = ("import importlib, json, sys\nfound = {}\nfor name in sys.argv[1].split():\n"
-            "    importlib.import_module('humanlm.' + name)\n"
-            "    found[name] = sorted(set(sys.argv[2].split()) & {m.split('.')[0] for m in sys.modules})\n"
-            "print(json.dumps(found))")
-    out = subprocess.run([sys.executable, "-c", code, " ".join(names), " ".join(HEAVY)], capture_output=True, text=True)
+    code = (
+        "import importlib, json, sys\nfound = {}\nfor name in sys.argv[1].split():\n"
+        "    importlib.import_module('humanlm.' + name)\n"
+        "    found[name] = sorted(set(sys.argv[2].split()) & {m.split('.')[0] for m in sys.modules})\n"
+        "print(json.dumps(found))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code, " ".join(names), " ".join(HEAVY)],
+        capture_output=True,
+        text=True,
+    )
     assert out.returncode == 0, out.stderr
     first = next(((name, heavy) for name, heavy in json.loads(out.stdout).items() if heavy), None)
-    assert first is None, f"importing humanlm.{first[0]} loads {', '.join(first[1])}: move the import into the function"
+    assert first is None, (
+        f"importing humanlm.{first[0]} loads {', '.join(first[1])}: move the import into the function"
+    )
 
 
 @pytest.mark.parametrize("command", ["train", "eval"])
 def test_help_answers_without_torch(command):
-    out = subprocess.run([sys.executable, "-X", "importtime", "-m", f"humanlm.{command}", "--help"],
-                         capture_output=True, text=True)
+    out = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", f"humanlm.{command}", "--help"],
+        capture_output=True,
+        text=True,
+    )
     assert out.returncode == 0 and "--config" in out.stdout
-    loaded = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in out.stderr.splitlines() if "|" in line}
+    loaded = {
+        line.rsplit("|", 1)[1].strip().split(".")[0]
+        for line in out.stderr.splitlines()
+        if "|" in line
+    }
     assert loaded & {"torch", "transformers", "trl", "pandas", "datasets"} == set()
 
 
 # ---- notebooks
 
+
 @each_notebook
 def test_a_title_stands_alone_with_its_sentence(notebook):
-    title = next((source(c) for c in cells(notebook) if c["cell_type"] == "markdown" and source(c).startswith("# ")), "")
-    assert len(title.strip().split("\n\n")) <= 2, "nbdev's docs drop what else stands in the cell of a title: give it a cell of its own"
+    title = next(
+        (
+            source(c)
+            for c in cells(notebook)
+            if c["cell_type"] == "markdown" and source(c).startswith("# ")
+        ),
+        "",
+    )
+    assert len(title.strip().split("\n\n")) <= 2, (
+        "nbdev's docs drop what else stands in the cell of a title: give it a cell of its own"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -157,60 +260,95 @@ def fresh(tmp_path_factory) -> Path:
     copy = tmp_path_factory.mktemp("project")
     for name in ("pyproject.toml", "nbs", "humanlm"):
         there = copy / name
-        if (ROOT / name).is_file(): shutil.copy(ROOT / name, there)
-        else: shutil.copytree(ROOT / name, there, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
+        if (ROOT / name).is_file():
+            shutil.copy(ROOT / name, there)
+        else:
+            shutil.copytree(
+                ROOT / name,
+                there,
+                ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"),
+            )
     for old in (copy / "humanlm").rglob("*.py"):
-        if old.name not in ("__init__.py", "__main__.py"): old.unlink()
-    code = ("from functools import cache\nfrom nbdev import clean, config, doclinks\n"
-            "config._load_toml = cache(config._load_toml)\n"  # nbdev reads the settings several times for every notebook
-            "doclinks.nbdev_export(); clean.nbdev_clean()")
+        if old.name not in ("__init__.py", "__main__.py"):
+            old.unlink()
+    code = (
+        "from functools import cache\nfrom nbdev import clean, config, doclinks\n"
+        "config._load_toml = cache(config._load_toml)\n"  # nbdev reads the settings several times for every notebook
+        "doclinks.nbdev_export(); clean.nbdev_clean()"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=copy, check=True)
     return copy
 
 
 def test_export_is_in_sync(fresh):
-    made = {p.relative_to(fresh).as_posix(): p.read_text("utf-8") for p in (fresh / "humanlm").rglob("*.py")}
-    here = {p.relative_to(ROOT).as_posix(): p.read_text("utf-8") for p in (ROOT / "humanlm").rglob("*.py")}
+    made = {
+        p.relative_to(fresh).as_posix(): p.read_text("utf-8")
+        for p in (fresh / "humanlm").rglob("*.py")
+    }
+    here = {
+        p.relative_to(ROOT).as_posix(): p.read_text("utf-8")
+        for p in (ROOT / "humanlm").rglob("*.py")
+    }
     differ = sorted(name for name in made.keys() | here.keys() if made.get(name) != here.get(name))
-    assert differ == [], "notebooks and modules differ. Next: run `make export` and commit the result"
+    assert differ == [], (
+        "notebooks and modules differ. Next: run `make export` and commit the result"
+    )
 
 
 def test_notebooks_are_clean(fresh):
-    dirty = [nb.name for nb in PAGES if nb.read_bytes() != (fresh / nb.relative_to(ROOT)).read_bytes()]
+    dirty = [
+        nb.name for nb in PAGES if nb.read_bytes() != (fresh / nb.relative_to(ROOT)).read_bytes()
+    ]
     assert dirty == [], "Next: run `make export` and commit the result"
 
 
 @cache
 def parsed(code: str) -> tuple[str, ast.Module]:
     "The code of a cell without the notebook commands (%, !) that Python cannot parse, and its tree"
-    try: return code, ast.parse(code)
-    except SyntaxError: return (bare := re.sub(r"^[%!].*$", "", code, flags=re.M)), ast.parse(bare)
+    try:
+        return code, ast.parse(code)
+    except SyntaxError:
+        return (bare := re.sub(r"^[%!].*$", "", code, flags=re.M)), ast.parse(bare)
 
 
-def tree(cell: dict) -> ast.Module: return parsed(source(cell))[1]
+def tree(cell: dict) -> ast.Module:
+    return parsed(source(cell))[1]
 
 
-def name(cell: dict) -> str: return f"cell {cell['id']}"
+def name(cell: dict) -> str:
+    return f"cell {cell['id']}"
 
 
 def directives(cell: dict) -> dict[str, str]:
     "The `#| name: value` lines of a cell"
-    return {m[1]: m[2] for m in re.finditer(r"^#\|[ \t]*([\w-]+)[ \t]*:?[ \t]*(.*)$", source(cell), re.M)}
+    return {
+        m[1]: m[2]
+        for m in re.finditer(r"^#\|[ \t]*([\w-]+)[ \t]*:?[ \t]*(.*)$", source(cell), re.M)
+    }
 
 
 def lines(code: str) -> int:
     "Lines of code, not counting blank ones and the inner lines of tables and long texts"
-    values, logic = (ast.Constant, ast.Dict, ast.List, ast.Set, ast.Tuple), (ast.Lambda, ast.comprehension, ast.Await)
+    values, logic = (
+        (ast.Constant, ast.Dict, ast.List, ast.Set, ast.Tuple),
+        (ast.Lambda, ast.comprehension, ast.Await),
+    )
     data, (code, tree) = set(), parsed(code)
     for node in ast.walk(tree):
-        if isinstance(node, values) and node.end_lineno > node.lineno and not any(isinstance(n, logic) for n in ast.walk(node)):
+        if (
+            isinstance(node, values)
+            and node.end_lineno > node.lineno
+            and not any(isinstance(n, logic) for n in ast.walk(node))
+        ):
             data |= set(range(node.lineno + 1, node.end_lineno + 1))
     return sum(bool(line.strip()) and i not in data for i, line in enumerate(code.splitlines(), 1))
 
 
 @each_notebook
 def test_cells_are_short(notebook):
-    long = [f"{name(c)} has {n} lines" for c in code_cells(notebook) if (n := lines(source(c))) > 60]
+    long = [
+        f"{name(c)} has {n} lines" for c in code_cells(notebook) if (n := lines(source(c))) > 60
+    ]
     assert long == [], "at most 60 lines, data tables excepted: split the cell"
 
 
@@ -218,13 +356,17 @@ def test_cells_are_short(notebook):
 def test_functions_are_short(notebook):
     nodes = [n for c in code_cells(notebook) for n in ast.walk(tree(c))]
     functions = [n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    assert [f.name for f in functions if f.end_lineno - f.lineno >= 40] == [], "at most 40 lines: split the function"
+    assert [f.name for f in functions if f.end_lineno - f.lineno >= 40] == [], (
+        "at most 40 lines: split the function"
+    )
 
 
 @each_notebook
 def test_stored_outputs_are_small(notebook):
     sizes = {name(c): len(json.dumps(c.get("outputs", []))) for c in code_cells(notebook)}
-    assert [f"{cell}: {size:,} bytes" for cell, size in sizes.items() if size > 150_000] == [], "at most 150 kB: show less"
+    assert [f"{cell}: {size:,} bytes" for cell, size in sizes.items() if size > 150_000] == [], (
+        "at most 150 kB: show less"
+    )
 
 
 def is_picture(output: dict) -> bool:
@@ -237,58 +379,101 @@ def test_stored_outputs_hold_no_error_and_no_machine_path(notebook):
     outputs = [(name(c), o) for c in code_cells(notebook) for o in c.get("outputs", [])]
     assert [cell for cell, o in outputs if o["output_type"] == "error"] == []
     assert [cell for cell, o in outputs if str(ROOT) in json.dumps(o)] == []
-    useless = ("/tmp/", ".venv/", "site-packages", "Figure size ", "application/vnd.jupyter.widget-view+json")
+    useless = (
+        "/tmp/",
+        ".venv/",
+        "site-packages",
+        "Figure size ",
+        "application/vnd.jupyter.widget-view+json",
+    )
     texts = [(cell, json.dumps(o)) for cell, o in outputs if not is_picture(o)]
     found = [f"{cell}: {word}" for cell, text in texts for word in useless if word in text]
-    assert found == [], "show what reads the same everywhere: a path without its folder, a picture, a table"
+    assert found == [], (
+        "show what reads the same everywhere: a path without its folder, a picture, a table"
+    )
 
 
 @each_notebook
 def test_links_lead_somewhere(notebook):
     texts = [source(c) for c in cells(notebook) if c["cell_type"] == "markdown"]
     prose = [re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.S) for text in texts]
-    targets = [t for text in prose for t in re.findall(r"\]\(([^()\s#]+)[^()]*\)", text) if not re.match(r"[a-z]+:", t)]
-    assert [t for t in targets if not (notebook.parent / t).exists()] == [], "link to a file: [words](00_data.ipynb)"
+    targets = [
+        t
+        for text in prose
+        for t in re.findall(r"\]\(([^()\s#]+)[^()]*\)", text)
+        if not re.match(r"[a-z]+:", t)
+    ]
+    assert [t for t in targets if not (notebook.parent / t).exists()] == [], (
+        "link to a file: [words](00_data.ipynb)"
+    )
 
 
 @each_notebook
 def test_import_cells_hold_only_imports(notebook):
     def mixed(cell: dict) -> bool:
         flags, body = directives(cell), tree(cell).body
-        if flags.keys() & {"export", "exports", "exporti", *SKIPPED} or flags.get("eval") == "false": return False
-        return bool(rooms.imports(tree(cell))) and not all(isinstance(n, (ast.Import, ast.ImportFrom)) for n in body)
-    assert [name(c) for c in code_cells(notebook) if mixed(c)] == [], "nbdev's docs run cells with imports: split them"
+        if (
+            flags.keys() & {"export", "exports", "exporti", *SKIPPED}
+            or flags.get("eval") == "false"
+        ):
+            return False
+        return bool(rooms.imports(tree(cell))) and not all(
+            isinstance(n, (ast.Import, ast.ImportFrom)) for n in body
+        )
+
+    assert [name(c) for c in code_cells(notebook) if mixed(c)] == [], (
+        "nbdev's docs run cells with imports: split them"
+    )
 
 
 @each_notebook
 def test_expect_fail_guards_a_block(notebook):
     def bare(cell: dict) -> bool:
         alone = [n.value for n in ast.walk(tree(cell)) if isinstance(n, ast.Expr)]
-        return any(isinstance(c, ast.Call) and getattr(c.func, "id", "") == "expect_fail" for c in alone)
-    assert [name(c) for c in code_cells(notebook) if bare(c)] == [], "without `with`, expect_fail checks nothing"
+        return any(
+            isinstance(c, ast.Call) and getattr(c.func, "id", "") == "expect_fail" for c in alone
+        )
+
+    assert [name(c) for c in code_cells(notebook) if bare(c)] == [], (
+        "without `with`, expect_fail checks nothing"
+    )
 
 
-@pytest.mark.parametrize("notebook", NBS, ids=lambda p: p.relative_to(ROOT / "nbs").with_suffix("").as_posix())
+@pytest.mark.parametrize(
+    "notebook", NBS, ids=lambda p: p.relative_to(ROOT / "nbs").with_suffix("").as_posix()
+)
 def test_a_notebook_opens_with_its_module_and_title(notebook):
     first, second = cells(notebook)[:2]
     assert source(first).strip() == f"#| default_exp {module(notebook)}" or not exported(notebook)
-    assert re.match(r"# \S.*\n\n> \S", source(second)), "the second cell is the title with a summary line below it"
+    assert re.match(r"# \S.*\n\n> \S", source(second)), (
+        "the second cell is the title with a summary line below it"
+    )
     assert len(cells(notebook)) > 5, "an empty notebook is not committed"
 
 
 # ---- README and the package
 
+
 def test_readme_is_made_from_the_index():
-    out = subprocess.run([sys.executable, "docs/build.py", "readme", "--check", "true"], cwd=ROOT,
-                         capture_output=True, text=True)
+    out = subprocess.run(
+        [sys.executable, "docs/build.py", "readme", "--check", "true"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert out.returncode == 0, out.stderr
 
 
 def built(what: str, clone: Path) -> Path:
     "Copy the package into a folder and build of it a `wheel`, an `sdist`, or what `pip install -e` makes: `editable`"
-    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "LICENSE", "README.md"): shutil.copy(ROOT / name, clone)
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "LICENSE", "README.md"):
+        shutil.copy(ROOT / name, clone)
     for name in ("humanlm", "configs", *(["nbs"] if what == "sdist" else [])):
-        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
+        shutil.copytree(
+            ROOT / name,
+            clone / name,
+            ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"),
+        )
     code = f"from setuptools.build_meta import build_{what} as build; print(build('dist'))"
     out = subprocess.run([sys.executable, "-c", code], cwd=clone, capture_output=True, text=True)
     assert out.returncode == 0, out.stderr
@@ -297,30 +482,63 @@ def built(what: str, clone: Path) -> Path:
 
 def test_the_wheel_holds_modules_types_fixtures_and_settings_files(tmp_path):
     wheel = zipfile.ZipFile(built("wheel", tmp_path))
-    files = [p for p in (ROOT / "humanlm").rglob("*") if p.is_file() and "__pycache__" not in p.parts]
-    configs = {f"humanlm/{p.relative_to(ROOT).as_posix()}" for p in (ROOT / "configs").rglob("*.yaml")}
+    files = [
+        p for p in (ROOT / "humanlm").rglob("*") if p.is_file() and "__pycache__" not in p.parts
+    ]
+    configs = {
+        f"humanlm/{p.relative_to(ROOT).as_posix()}" for p in (ROOT / "configs").rglob("*.yaml")
+    }
     assert {p.relative_to(ROOT).as_posix() for p in files} | configs <= set(wheel.namelist())
-    said = wheel.read(next(name for name in wheel.namelist() if name.endswith("/METADATA"))).decode()
-    assert "Description-Content-Type: text/markdown" in said and "# humanlm" in said and "Author: " in said and "Project-URL: " in said
+    said = wheel.read(
+        next(name for name in wheel.namelist() if name.endswith("/METADATA"))
+    ).decode()
+    assert (
+        "Description-Content-Type: text/markdown" in said
+        and "# humanlm" in said
+        and "Author: " in said
+        and "Project-URL: " in said
+    )
 
 
 def test_the_source_archive_holds_notebooks_and_settings_files(tmp_path):
     held = tarfile.open(built("sdist", tmp_path)).getnames()
-    wanted = [p for p in (*(ROOT / "nbs").rglob("*.ipynb"), *(ROOT / "configs").rglob("*.yaml")) if ".ipynb_checkpoints" not in p.parts]
-    assert {p.relative_to(ROOT).as_posix() for p in wanted} <= {name.partition("/")[2] for name in held}
+    wanted = [
+        p
+        for p in (*(ROOT / "nbs").rglob("*.ipynb"), *(ROOT / "configs").rglob("*.yaml"))
+        if ".ipynb_checkpoints" not in p.parts
+    ]
+    assert {p.relative_to(ROOT).as_posix() for p in wanted} <= {
+        name.partition("/")[2] for name in held
+    }
 
 
 def test_every_dependency_names_its_oldest_version_and_every_extra_is_there():
     project, extras = PROJECT["project"], PROJECT["project"]["optional-dependencies"]
-    used = [*project["dependencies"], *(line for name, lines in extras.items() if name not in ("dev", "docs") for line in lines)]
+    used = [
+        *project["dependencies"],
+        *(line for name, lines in extras.items() if name not in ("dev", "docs") for line in lines),
+    ]
     assert [line for line in used if ">=" not in line and not line.startswith("humanlm[")] == []
     assert {"vllm", "verl", "texts", "serve", "gyms", "classmate", "8bit", "all"} <= set(extras)
     mine = {re.split(r"[\[>=<]", line)[0] for line in project["dependencies"]}
-    assert not mine & {"torch", "anthropic", "ipywidgets", "matplotlib", "bert-score", "scipy", "pandas", "datasets"}, "the light core holds none of these"
+    assert not mine & {
+        "torch",
+        "anthropic",
+        "ipywidgets",
+        "matplotlib",
+        "bert-score",
+        "scipy",
+        "pandas",
+        "datasets",
+    }, "the light core holds none of these"
 
 
 def test_the_readme_clones_by_a_line_that_a_shell_can_read():
-    [line] = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("git clone")]
+    [line] = [
+        line
+        for line in (ROOT / "README.md").read_text().splitlines()
+        if line.startswith("git clone")
+    ]
     assert "<" not in line and subprocess.run(["bash", "-n", "-c", line]).returncode == 0
 
 
@@ -329,17 +547,29 @@ def test_an_editable_install_is_found_from_the_folder_beside_the_clone(tmp_path)
     clone, place = tmp_path / "humanlm", tmp_path / "venv"
     clone.mkdir()
     venv.create(place, with_pip=False, symlinks=True)
-    zipfile.ZipFile(built("editable", clone)).extractall(next(place.glob("[Ll]ib*/python*/site-packages")))
+    zipfile.ZipFile(built("editable", clone)).extractall(
+        next(place.glob("[Ll]ib*/python*/site-packages"))
+    )
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     code = "import humanlm; print(humanlm.__version__, humanlm.__file__)"
     for folder in (tmp_path, clone, place):
-        out = subprocess.run([next(place.glob("*/python")), "-c", code], cwd=folder, env=env, capture_output=True, text=True)
-        assert out.stdout.split() == [humanlm.__version__, str(clone / "humanlm/__init__.py")], out.stderr
+        out = subprocess.run(
+            [next(place.glob("*/python")), "-c", code],
+            cwd=folder,
+            env=env,
+            capture_output=True,
+            text=True,
+        )
+        assert out.stdout.split() == [humanlm.__version__, str(clone / "humanlm/__init__.py")], (
+            out.stderr
+        )
 
 
 def test_test_files_have_names_of_their_own():
     seen = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
-    assert [name for name, n in seen.items() if n > 1] == [], "pytest imports test files by their names: give each its own"
+    assert [name for name, n in seen.items() if n > 1] == [], (
+        "pytest imports test files by their names: give each its own"
+    )
 
 
 def test_the_change_log_links_to_no_file_that_the_site_lacks():

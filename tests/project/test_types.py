@@ -1,4 +1,5 @@
 """What tools find before anything runs: names that nobody uses or defines, and, in `make types`, types that do not fit; hooks hold them."""
+
 import shutil
 import subprocess
 import sys
@@ -28,4 +29,9 @@ def test_the_type_checker_finds_what_does_not_fit(tmp_path):
 
 def test_hooks_run_these_tools():
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
-    assert {hook["entry"].split()[0] for hook in hooks} == {"nbdev_clean", "python", "ruff", "basedpyright"}
+    assert {hook["entry"].split()[0] for hook in hooks} == {
+        "nbdev_clean",
+        "python",
+        "ruff",
+        "basedpyright",
+    }

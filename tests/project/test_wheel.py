@@ -1,23 +1,44 @@
 """A wheel in a fresh environment without torch: what it weighs, and every command once. Takes minutes and a package registry, so it is asked for:
 
-    uv build --out-dir dist && HUMANLM_DIST=dist python -m pytest -s tests/project/test_wheel.py"""
+uv build --out-dir dist && HUMANLM_DIST=dist python -m pytest -s tests/project/test_wheel.py"""
+
 import json, os, subprocess, venv
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif("HUMANLM_DIST" not in os.environ, reason="needs a built wheel and a package registry: HUMANLM_DIST=dist, where `uv build --out-dir dist` wrote")
+pytestmark = pytest.mark.skipif(
+    "HUMANLM_DIST" not in os.environ,
+    reason="needs a built wheel and a package registry: HUMANLM_DIST=dist, where `uv build --out-dir dist` wrote",
+)
 MOST = 400  # MB, with the bytecode that pip writes
-WITHOUT = ("torch", "transformers", "scipy", "pandas", "datasets", "matplotlib", "ipywidgets", "anthropic", "bert_score", "uvicorn")
-TRAIN, HUB, SERVE, ANTHROPIC = (f"Next: pip install 'humanlm[{extra}]'" for extra in ("train", "hub", "serve", "anthropic"))
+WITHOUT = (
+    "torch",
+    "transformers",
+    "scipy",
+    "pandas",
+    "datasets",
+    "matplotlib",
+    "ipywidgets",
+    "anthropic",
+    "bert_score",
+    "uvicorn",
+)
+TRAIN, HUB, SERVE, ANTHROPIC = (
+    f"Next: pip install 'humanlm[{extra}]'" for extra in ("train", "hub", "serve", "anthropic")
+)
 
 # Every command once: a line, the exit code, and what it says. Code 0: it did its work without torch.
 LINES = {
     "train": ("--config humanlm-mini", 2, TRAIN),
     "eval fidelity": ("", 2, "Nothing to compare"),
     "experiment": ("--config experiments/sdpo", 2, TRAIN),
-    "humanual build": ("--build.path log.jsonl --build.out built --build.min_comments 2 --persona.history 5 "
-                       '--build.columns={"parents":"parents","thread":"thread","id":"id","time":"time"}', 0, "written to built"),
+    "humanual build": (
+        "--build.path log.jsonl --build.out built --build.min_comments 2 --persona.history 5 "
+        '--build.columns={"parents":"parents","thread":"thread","id":"id","time":"time"}',
+        0,
+        "written to built",
+    ),
     "tom run": ("hitom --tom.file stories/hitom.jsonl", 0, "report: runs/"),
     "tom compare": ("hitom-vanilla-symbolic hitom-vanilla-symbolic", 0, "p by story"),
     "tom contexts": ("hitom --tom.file stories/hitom.jsonl", 0, "texts parsed"),
@@ -30,7 +51,11 @@ LINES = {
     "sdpo prepare": ("prompts --prepare.train prompts.jsonl", 0, "train.jsonl"),
     "sdpo chat": ("--model.name model", 2, TRAIN),
     "sdpo signals": ("--model.name model --signals.out seen --signals.cases cases.jsonl", 2, TRAIN),
-    "sdpo compare": ("model model --compare.styles [short] --compare.prompts prompts.jsonl", 2, TRAIN),
+    "sdpo compare": (
+        "model model --compare.styles [short] --compare.prompts prompts.jsonl",
+        2,
+        TRAIN,
+    ),
     "gyms evaluate": ("", 0, "results: "),
     "gyms lessons": ("--lessons.quota 2", 0, "lessons.json"),
     "classmate prepare": ("gsm8k --prepare.source sums.jsonl", 0, ""),
@@ -49,9 +74,19 @@ LINES = {
     "view": ("runs/hitom-contexts-symbolic --dry-run", 0, "files"),
 }
 FIRST = ("tom generate", "tom run", "tom contexts")  # what others read
-MORE = [("eval a b", 2, TRAIN), ("train --config humanlm-mini --dry-run", 0, "humanlm-mini"), ("train --config configs/gyms-mini.yaml --dry-run", 0, "gyms-mini"), ("train --config humanlm-minni", 2, "Did you mean 'humanlm-mini'?"),
-        ("humanual build --build.path own/er", 2, HUB), ("tom run hitom --tom.file stories/hitom.jsonl --model.name hf/x", 2, TRAIN),
-        ("tom run hitom --tom.file stories/hitom.jsonl --model.name anthropic/x --tom.name claude", 2, ANTHROPIC)]
+MORE = [
+    ("eval a b", 2, TRAIN),
+    ("train --config humanlm-mini --dry-run", 0, "humanlm-mini"),
+    ("train --config configs/gyms-mini.yaml --dry-run", 0, "gyms-mini"),
+    ("train --config humanlm-minni", 2, "Did you mean 'humanlm-mini'?"),
+    ("humanual build --build.path own/er", 2, HUB),
+    ("tom run hitom --tom.file stories/hitom.jsonl --model.name hf/x", 2, TRAIN),
+    (
+        "tom run hitom --tom.file stories/hitom.jsonl --model.name anthropic/x --tom.name claude",
+        2,
+        ANTHROPIC,
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -70,30 +105,86 @@ def desk(tmp_path_factory):
     folder = tmp_path_factory.mktemp("desk")
     (folder / "model").mkdir()
     (folder / "model/config.json").write_text('{"model_type": "llama"}')
-    rows = {"log": [{"thread": f"t{t}", "id": f"{t}-{n}", "parents": f"{t}-{n - 1}" if n else None, "user": f"user{(t * 3 + n) % 7}", "time": 1e9 + 1000 * t + n,
-                     "text": f"In street {t} I would rather have {n + 2} trees than a car park, and I say so again."} for t in range(40) for n in range(5)],
-            "cases": [{"id": "a", "tag": "t", "raw_prompt": "p", "unrelated_followup": "u", "feedback_followup": "f"}],
-            "prompts": [{"prompt": f"What is {n} and {n}?"} for n in range(4)],
-            "sums": [{"question": f"Tom has {n} apples and buys 2. How many has he?", "answer": f"He has {n} + 2.\n#### {n + 2}"} for n in range(20)]}
-    for name, found in rows.items(): (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
+    rows = {
+        "log": [
+            {
+                "thread": f"t{t}",
+                "id": f"{t}-{n}",
+                "parents": f"{t}-{n - 1}" if n else None,
+                "user": f"user{(t * 3 + n) % 7}",
+                "time": 1e9 + 1000 * t + n,
+                "text": f"In street {t} I would rather have {n + 2} trees than a car park, and I say so again.",
+            }
+            for t in range(40)
+            for n in range(5)
+        ],
+        "cases": [
+            {
+                "id": "a",
+                "tag": "t",
+                "raw_prompt": "p",
+                "unrelated_followup": "u",
+                "feedback_followup": "f",
+            }
+        ],
+        "prompts": [{"prompt": f"What is {n} and {n}?"} for n in range(4)],
+        "sums": [
+            {
+                "question": f"Tom has {n} apples and buys 2. How many has he?",
+                "answer": f"He has {n} + 2.\n#### {n + 2}",
+            }
+            for n in range(20)
+        ],
+    }
+    for name, found in rows.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
     return folder
 
 
 @pytest.fixture(scope="module")
 def call(light, desk):
-    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")} | {"ANTHROPIC_API_KEY": "none", "HF_HUB_OFFLINE": "1"}
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")} | {
+        "ANTHROPIC_API_KEY": "none",
+        "HF_HUB_OFFLINE": "1",
+    }
 
-    def run(*line): return subprocess.run([light / "bin" / line[0], *line[1:]], cwd=desk, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
-    for name in FIRST: assert run("humanlm", *name.split(), *LINES[name][0].split()).returncode == 0, name
+    def run(*line):
+        return subprocess.run(
+            [light / "bin" / line[0], *line[1:]],
+            cwd=desk,
+            env=env,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=300,
+        )
+
+    for name in FIRST:
+        assert run("humanlm", *name.split(), *LINES[name][0].split()).returncode == 0, name
     return run
 
 
 def test_the_core_is_light(light):
     [place] = light.glob("lib/python*/site-packages")
-    own = [p for p in place.rglob("*") if p.is_file() and not p.is_symlink() and p.relative_to(place).parts[0].partition("-")[0] not in ("pip", "setuptools")]
-    size, names = sum(p.stat().st_blocks for p in own) * 512 / 2**20, sorted(p.name for p in place.glob("*.dist-info") if not p.name.startswith(("pip-", "setuptools-")))
+    own = [
+        p
+        for p in place.rglob("*")
+        if p.is_file()
+        and not p.is_symlink()
+        and p.relative_to(place).parts[0].partition("-")[0] not in ("pip", "setuptools")
+    ]
+    size, names = (
+        sum(p.stat().st_blocks for p in own) * 512 / 2**20,
+        sorted(
+            p.name
+            for p in place.glob("*.dist-info")
+            if not p.name.startswith(("pip-", "setuptools-"))
+        ),
+    )
     bytecode = sum(p.stat().st_blocks for p in own if p.suffix == ".pyc") * 512 / 2**20
-    print(f"\nhumanlm without extras: {size:.0f} MB, of which bytecode {bytecode:.0f}, in {len(names)} packages")
+    print(
+        f"\nhumanlm without extras: {size:.0f} MB, of which bytecode {bytecode:.0f}, in {len(names)} packages"
+    )
     assert size <= MOST and not any((place / name).exists() for name in WITHOUT)
 
 
@@ -102,16 +193,41 @@ def test_every_command_is_called(call):
     assert set(json.loads(call("python", "-c", code).stdout)) == set(LINES)
 
 
-@pytest.mark.parametrize("line, code, said", [*((f"{name} {rest}", code, said) for name, (rest, code, said) in LINES.items() if name not in FIRST), *MORE])
+@pytest.mark.parametrize(
+    "line, code, said",
+    [
+        *(
+            (f"{name} {rest}", code, said)
+            for name, (rest, code, said) in LINES.items()
+            if name not in FIRST
+        ),
+        *MORE,
+    ],
+)
 def test_a_command_does_its_work_or_says_what_to_install(call, line, code, said):
     done = call("humanlm", *line.split())
-    print(f"\nhumanlm {line} → {done.returncode}: {(done.stdout + done.stderr).strip().splitlines()[-1:]}")
-    assert (done.returncode, said in done.stdout + done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stdout + done.stderr
-    if said in (TRAIN, HUB, SERVE, ANTHROPIC): assert len(done.stderr.strip().splitlines()) == 1
+    print(
+        f"\nhumanlm {line} → {done.returncode}: {(done.stdout + done.stderr).strip().splitlines()[-1:]}"
+    )
+    assert (done.returncode, said in done.stdout + done.stderr, "Traceback" in done.stderr) == (
+        code,
+        True,
+        False,
+    ), done.stdout + done.stderr
+    if said in (TRAIN, HUB, SERVE, ANTHROPIC):
+        assert len(done.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("code, said", [("from humanlm import Simulator; Simulator('model', 'A baker.')", TRAIN),
-                                        ("from humanlm.evaluation.figures import axes_of; axes_of(3, 2)", "humanlm[notebooks]"),
-                                        ("from humanlm.data.widgets import JudgedBatch; JudgedBatch([]).widget()", "humanlm[notebooks]")])
+@pytest.mark.parametrize(
+    "code, said",
+    [
+        ("from humanlm import Simulator; Simulator('model', 'A baker.')", TRAIN),
+        ("from humanlm.evaluation.figures import axes_of; axes_of(3, 2)", "humanlm[notebooks]"),
+        (
+            "from humanlm.data.widgets import JudgedBatch; JudgedBatch([]).widget()",
+            "humanlm[notebooks]",
+        ),
+    ],
+)
 def test_python_is_told_too(call, code, said):
     assert said in call("python", "-c", code).stderr.strip().splitlines()[-1]

@@ -1,4 +1,5 @@
 """An audit finds the one habit a judge has, counts what fails, and never breaks."""
+
 import asyncio
 import json
 import math
@@ -9,7 +10,16 @@ import sys
 import pytest
 
 from humanlm.rewards.audit import (
-    INJECTIONS, MEASURES, ROLES, Audit, Probe, audit, audit_requests, _injected_texts, load_probes, _probe_texts,
+    INJECTIONS,
+    MEASURES,
+    ROLES,
+    Audit,
+    Probe,
+    audit,
+    audit_requests,
+    _injected_texts,
+    load_probes,
+    _probe_texts,
 )
 from humanlm.core.basics import DataError, run_sync, to_json
 from humanlm.core.html import aligned
@@ -25,30 +35,46 @@ from humanlm.data.trajectory import Score
 import warm
 
 PROBES = load_probes()
-WORTH = {"match": 0.9, "paraphrase": 0.85, "weaker": 0.45, "padded": 0.45, "negation": 0.1, "off": 0.05}
+WORTH = {
+    "match": 0.9,
+    "paraphrase": 0.85,
+    "weaker": 0.45,
+    "padded": 0.45,
+    "negation": 0.1,
+    "off": 0.05,
+}
 ROLE_OF = {text: role for p in PROBES for role, text in _probe_texts(p).items()}
 STYLE_OF = {text: style for p in PROBES for style, text in _injected_texts(p).items()}
 
 
-def worth(text): return WORTH[ROLE_OF.get(text, "off")]
+def worth(text):
+    return WORTH[ROLE_OF.get(text, "off")]
 
 
 class Bad:
     "A perfect judge with one habit: a function of position, text, and what the text is worth"
+
     ledger = Ledger()
 
-    def __init__(self, habit, name="scripted/bad"): self.habit, self.name, self.asked = habit, name, []
+    def __init__(self, habit, name="scripted/bad"):
+        self.habit, self.name, self.asked = habit, name, []
 
     async def __call__(self, request):
         self.asked.append(request)
-        values = [self.habit(i, text, worth(text)) for i, text in enumerate(request.candidates.values())]
-        return [Score(id, min(1.0, max(0.0, v)), "scored") for id, v in zip(request.candidates, values)]
+        values = [
+            self.habit(i, text, worth(text)) for i, text in enumerate(request.candidates.values())
+        ]
+        return [
+            Score(id, min(1.0, max(0.0, v)), "scored") for id, v in zip(request.candidates, values)
+        ]
 
 
-def examined(habit, **options): return run_sync(audit(Bad(habit), **options))
+def examined(habit, **options):
+    return run_sync(audit(Bad(habit), **options))
 
 
-def dice(seed): return random.Random(seed).random
+def dice(seed):
+    return random.Random(seed).random
 
 
 HABITS = {
@@ -96,7 +122,9 @@ def test_a_guessing_judge_is_noisy_not_biased():
     assert found["repetition"].value == pytest.approx(1 / 3, abs=0.05)
     assert {"repetition", "paraphrase", "negation"} <= set(found.concerns)
     assert not {"flips", "failed", "unsaid"} & set(found.concerns)
-    assert abs(found["position"].value) < 0.05 and found["negation"].value == pytest.approx(0.5, abs=0.2)
+    assert abs(found["position"].value) < 0.05 and found["negation"].value == pytest.approx(
+        0.5, abs=0.2
+    )
 
 
 def test_noise_is_not_blamed_on_the_order():
@@ -108,29 +136,39 @@ def test_failures_are_counted_and_kept_out_of_everything_else():
     throw = dice(3)
 
     def fails(i, text, w):
-        if i == 0 and throw() < 0.25: raise LLMError("server", "down")
+        if i == 0 and throw() < 0.25:
+            raise LLMError("server", "down")
         return w
 
     found = examined(fails)
     assert found.concerns == ["failed"] and "server: down" in found["failed"].note
     assert found["failed"].value == pytest.approx(0.25, abs=0.12)
-    assert all(found[m].value == pytest.approx(0, abs=1e-12) for m in ("position", "flips", "repetition", "verbosity"))
+    assert all(
+        found[m].value == pytest.approx(0, abs=1e-12)
+        for m in ("position", "flips", "repetition", "verbosity")
+    )
     assert found["repetition"].n < 6 * len(PROBES)
 
 
-@pytest.mark.parametrize("error", [LLMError("auth", "no"), ValueError("boom"), KeyError("x"), asyncio.TimeoutError()])
+@pytest.mark.parametrize(
+    "error", [LLMError("auth", "no"), ValueError("boom"), KeyError("x"), asyncio.TimeoutError()]
+)
 def test_a_dead_judge_gives_an_audit_all_the_same(error):
-    def dead(i, text, w): raise error
+    def dead(i, text, w):
+        raise error
 
     found = examined(dead, second=Bad(HABITS["perfect"][0]))
     assert found.concerns == ["failed"] and found["failed"].value == 1.0
-    assert [f.verdict for f in found.findings if f.measure not in ("failed", "unsaid")] == ["no score"] * 9
+    assert [f.verdict for f in found.findings if f.measure not in ("failed", "unsaid")] == [
+        "no score"
+    ] * 9
     assert "–" in found._repr_markdown_()
 
 
 def test_nan_out_of_a_judge_is_a_failure():
     class Nan(Bad):
-        async def __call__(self, request): return [Score(id, math.nan, "scored") for id in request.candidates]
+        async def __call__(self, request):
+            return [Score(id, math.nan, "scored") for id in request.candidates]
 
     assert run_sync(audit(Nan(None)))["failed"].value == 1.0
 
@@ -150,24 +188,40 @@ def test_a_model_judge_is_asked_in_other_orders_and_with_repetition_numbers():
     def answer(question):
         shown = json.loads(question.messages[1]["content"])["candidates"]
         values = [min(1.0, worth(t) + 0.5 * (i == 0)) for i, t in enumerate(shown.values())]
-        return json.dumps({"key_points": ["k"], "verdicts": [{"id": id, "matches": [v], "penalty": 0, "score": v, "reason": ""}
-                                                             for id, v in zip(shown, values)]})
+        return json.dumps(
+            {
+                "key_points": ["k"],
+                "verdicts": [
+                    {"id": id, "matches": [v], "penalty": 0, "score": v, "reason": ""}
+                    for id, v in zip(shown, values)
+                ],
+            }
+        )
 
     judge = LLMJudge(ScriptedClient(answer))
     assert run_sync(audit(judge)).concerns == ["position", "flips"]
-    assert {q.repeat for q in judge.client.requests} == {0, 1} and len(judge.client.requests) == 4 * len(PROBES)
+    assert {q.repeat for q in judge.client.requests} == {0, 1} and len(
+        judge.client.requests
+    ) == 4 * len(PROBES)
 
 
 def test_a_judge_of_single_texts_is_said_to_see_no_order():
     found = run_sync(audit(RuleJudge()))
     assert found["position"].value == found["flips"].value == found["repetition"].value == 0
-    assert "one text at a time" in found["position"].note and "one text at a time" not in found["repetition"].note
+    assert (
+        "one text at a time" in found["position"].note
+        and "one text at a time" not in found["repetition"].note
+    )
 
 
 def test_agreement_with_a_second_judge():
     perfect, throw = HABITS["perfect"][0], dice(5)
     same = examined(perfect, second=Bad(perfect, "scripted/other"))
-    assert (same["spearman"].value, same["kappa"].value, same.second) == (pytest.approx(1), pytest.approx(1), "scripted/other")
+    assert (same["spearman"].value, same["kappa"].value, same.second) == (
+        pytest.approx(1),
+        pytest.approx(1),
+        "scripted/other",
+    )
     assert "spearman" not in [f.measure for f in examined(perfect).findings]
     other = examined(perfect, second=Bad(lambda i, text, w: throw()))
     assert other.concerns == ["spearman", "kappa"]
@@ -184,9 +238,13 @@ def test_same_seed_same_audit_and_json_keeps_it():
 
 
 def test_probes_are_complete_and_need_a_judge():
-    assert {p.level for p in PROBES} == set(HIERARCHY.names) and len({p.id for p in PROBES}) == len(PROBES) >= 25
+    assert {p.level for p in PROBES} == set(HIERARCHY.names) and len({p.id for p in PROBES}) == len(
+        PROBES
+    ) >= 25
     for request in audit_requests(PROBES):
-        assert [_candidate_score(id, text, request) for id, text in request.candidates.items()] == [None] * len(request.candidates)
+        assert [_candidate_score(id, text, request) for id, text in request.candidates.items()] == [
+            None
+        ] * len(request.candidates)
         assert len(set(request.candidates.values())) == len(request.candidates)
     for p in PROBES:
         assert set(_probe_texts(p)) == set(ROLES) and p.weaker in _probe_texts(p)["padded"]
@@ -194,61 +252,113 @@ def test_probes_are_complete_and_need_a_judge():
 
 
 def test_hostile_probes_break_nothing():
-    evil = Probe("x", "stance", "c", "t", *(f"{i}<script>{{0}} %s {{text}} | \x00\u202e\n" for i in range(5)))
+    evil = Probe(
+        "x", "stance", "c", "t", *(f"{i}<script>{{0}} %s {{text}} | \x00\u202e\n" for i in range(5))
+    )
     found = run_sync(audit(RuleJudge(), [evil]))
     assert found.cases == 1 and math.isnan(found["position"].low)
     named = run_sync(audit(Bad(lambda i, text, w: 0.5, "<script>|\n"), PROBES[:2]))
-    assert "<script>" not in named._repr_markdown_() and len(aligned(named._repr_markdown_()).splitlines()) == 13
+    assert (
+        "<script>" not in named._repr_markdown_()
+        and len(aligned(named._repr_markdown_()).splitlines()) == 13
+    )
 
 
-@pytest.mark.parametrize("text, message", [
-    ("", "holds no probes"), ('{"id": "a"}', "row 1: no level, context"), ("{", "row 1"), ("[1]", "row 1"),
-    (json.dumps({**PROBES[0]._asdict(), "off": " "}), "no off")])
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "holds no probes"),
+        ('{"id": "a"}', "row 1: no level, context"),
+        ("{", "row 1"),
+        ("[1]", "row 1"),
+        (json.dumps({**PROBES[0]._asdict(), "off": " "}), "no off"),
+    ],
+)
 def test_bad_probe_files_are_named(tmp_path, text, message):
     (tmp_path / "p.jsonl").write_text(text)
-    with pytest.raises(DataError, match=message): load_probes(tmp_path / "p.jsonl")
+    with pytest.raises(DataError, match=message):
+        load_probes(tmp_path / "p.jsonl")
 
 
 def test_a_probe_with_the_same_text_twice_is_refused_before_anything_is_asked():
     judge = Bad(lambda i, text, w: pytest.fail("asked"))
     twice = [PROBES[0], PROBES[1]._replace(paraphrase=PROBES[1].match)]
-    with pytest.raises(DataError, match=rf"Probe 2 \({PROBES[1].id}\): match and paraphrase are the same text"): run_sync(audit(judge, twice))
+    with pytest.raises(
+        DataError, match=rf"Probe 2 \({PROBES[1].id}\): match and paraphrase are the same text"
+    ):
+        run_sync(audit(judge, twice))
 
 
 # ---- the command
+
 
 def command(*line, cwd=None):
     return warm.run("-m", "humanlm.judges", *line, cwd=cwd or ".")
 
 
 def test_command_prints_a_table_and_keeps_json(tmp_path):
-    done = command("audit", "--judge.model", "scripted/judge", "--judge.second", "rule", "--audit.out", "deep/found.json", cwd=tmp_path)
+    done = command(
+        "audit",
+        "--judge.model",
+        "scripted/judge",
+        "--judge.second",
+        "rule",
+        "--audit.out",
+        "deep/found.json",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
-    assert "judge    scripted/judge: 112 questions" in done.stdout and "second   rule: 28 questions" in done.stdout
+    assert (
+        "judge    scripted/judge: 112 questions" in done.stdout
+        and "second   rule: 28 questions" in done.stdout
+    )
     assert all(f"\n{measure} " in done.stdout for measure in MEASURES)
     kept = Audit.from_dict(json.loads((tmp_path / "deep/found.json").read_text()))
-    assert (kept.judge, kept.second, kept.questions, len(kept.findings)) == ("scripted/judge", "rule", 140, len(MEASURES))
+    assert (kept.judge, kept.second, kept.questions, len(kept.findings)) == (
+        "scripted/judge",
+        "rule",
+        140,
+        len(MEASURES),
+    )
     assert [p.name for p in tmp_path.iterdir()] == ["deep"]
 
 
 def test_dry_run_asks_nothing_and_writes_nothing(tmp_path):
-    done = command("audit", "--judge.model", "openai/gpt-5-mini", "--dry-run", "--audit.out", "x.json", cwd=tmp_path)
+    done = command(
+        "audit",
+        "--judge.model",
+        "openai/gpt-5-mini",
+        "--dry-run",
+        "--audit.out",
+        "x.json",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0 and "112 questions" in done.stdout and "~$" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("line, message", [
-    (["audti"], "Did you mean 'audit'?"),
-    (["audit"], "reads only the synthetic world"),
-    (["audit", "--judge.model", "rule", "--judge.second", "oracle"], "judge.second oracle reads only"),
-    (["audit", "--judge.model", "ruel"], "Did you mean 'rule'?"),
-    (["audit", "--judge.model", "rule", "--judge.second", "ruel"], "second: no judge 'ruel'"),
-    (["audit", "--judge.modle", "rule"], "Did you mean --judge.model?"),
-    (["audit", "--judge.model", "rule", "--out", "x"], "--audit.out"),
-    (["audit", "--judge.model", "rule", "--audit.out", "."], "is a folder"),
-    (["audit", "--judge.model", "rule", "--audit.probes", "nowhere.jsonl"], "nowhere.jsonl"),
-    (["audit", "--judge.model", "rule", "--resume"], "keeps no run, so there is nothing to resume"),
-    (["audit", "--judge.model", "vllm/tiny"], "address")])
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        (["audti"], "Did you mean 'audit'?"),
+        (["audit"], "reads only the synthetic world"),
+        (
+            ["audit", "--judge.model", "rule", "--judge.second", "oracle"],
+            "judge.second oracle reads only",
+        ),
+        (["audit", "--judge.model", "ruel"], "Did you mean 'rule'?"),
+        (["audit", "--judge.model", "rule", "--judge.second", "ruel"], "second: no judge 'ruel'"),
+        (["audit", "--judge.modle", "rule"], "Did you mean --judge.model?"),
+        (["audit", "--judge.model", "rule", "--out", "x"], "--audit.out"),
+        (["audit", "--judge.model", "rule", "--audit.out", "."], "is a folder"),
+        (["audit", "--judge.model", "rule", "--audit.probes", "nowhere.jsonl"], "nowhere.jsonl"),
+        (
+            ["audit", "--judge.model", "rule", "--resume"],
+            "keeps no run, so there is nothing to resume",
+        ),
+        (["audit", "--judge.model", "vllm/tiny"], "address"),
+    ],
+)
 def test_bad_input_ends_with_2_and_a_message(line, message, capsys, monkeypatch):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     assert main(line) == 2
@@ -257,15 +367,33 @@ def test_bad_input_ends_with_2_and_a_message(line, message, capsys, monkeypatch)
 
 
 def test_a_judge_that_cannot_be_reached_ends_with_1(capsys):
-    line = ["--judge.model", "vllm/tiny", "--judge.base_url", "http://127.0.0.1:9/v1", "--judge.attempts", "1"]
+    line = [
+        "--judge.model",
+        "vllm/tiny",
+        "--judge.base_url",
+        "http://127.0.0.1:9/v1",
+        "--judge.attempts",
+        "1",
+    ]
     assert main(["audit", *line]) == 1
     assert "vllm/tiny cannot be asked: connection" in capsys.readouterr().err
     assert main(["audit", "--judge.model=rule", "--judge.second=vllm/tiny", *line[2:]]) == 1
 
 
 def test_help_needs_no_torch():
-    out = subprocess.run([sys.executable, "-X", "importtime", "-m", "humanlm.judges", "audit", "--help"], capture_output=True, text=True)
+    out = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "humanlm.judges", "audit", "--help"],
+        capture_output=True,
+        text=True,
+    )
     assert out.returncode == 0 and "--audit.out" in out.stdout and "--judge.second" in out.stdout
-    loaded = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in out.stderr.splitlines() if "|" in line}
-    assert loaded & {"torch", "transformers", "pandas", "datasets", "scipy", "matplotlib", "openai"} == set()
+    loaded = {
+        line.rsplit("|", 1)[1].strip().split(".")[0]
+        for line in out.stderr.splitlines()
+        if "|" in line
+    }
+    assert (
+        loaded & {"torch", "transformers", "pandas", "datasets", "scipy", "matplotlib", "openai"}
+        == set()
+    )
     assert command().returncode == 0 and "usage:" in command("--help").stdout

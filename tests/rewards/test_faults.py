@@ -1,4 +1,5 @@
 """Thousands of judgements through the real client against a server that fails in every way it can, in a process of its own."""
+
 import json
 import math
 import os
@@ -29,14 +30,18 @@ SHARE = 0.3
 LIMITS = Limits(concurrency=64, timeout=4.0, attempts=6, backoff=0.01, longest_wait=0.1)
 
 
-def mix(kinds, share=SHARE): return {kind: share / len(kinds) for kind in kinds}
+def mix(kinds, share=SHARE):
+    return {kind: share / len(kinds) for kind in kinds}
 
 
 def groups(count, seed=0):
     "Groups of 4; each candidate states the score that it must get, and none must get 0"
     draw = random.Random(seed)
     for i in range(count):
-        texts = {f"g{i}c{k}": f"Candidate {k} of {i} deserves {draw.uniform(0.01, 1):.4f}." for k in range(4)}
+        texts = {
+            f"g{i}c{k}": f"Candidate {k} of {i} deserves {draw.uniform(0.01, 1):.4f}."
+            for k in range(4)
+        }
         yield JudgeRequest("stance", f"The truth of group {i}.", texts, seed=i)
 
 
@@ -50,14 +55,17 @@ def judged(judge, requests):
     texts = {id: text for r in requests for id, text in r.candidates.items()}
     assert [s.id for s in scores] == list(texts)
     for s in scores:
-        if s.status == "scored": assert s.value == pytest.approx(stated(texts[s.id]), abs=1e-9), s
-        else: assert s.status in JUDGE_FAULTS and math.isnan(s.value) and s.reason, s
+        if s.status == "scored":
+            assert s.value == pytest.approx(stated(texts[s.id]), abs=1e-9), s
+        else:
+            assert s.status in JUDGE_FAULTS and math.isnan(s.value) and s.reason, s
     return scores, Counter(s.status for s in scores)
 
 
 @pytest.fixture(scope="module")
 def shared():
-    with serving() as server: yield server
+    with serving() as server:
+        yield server
 
 
 @pytest.fixture
@@ -68,6 +76,7 @@ def server(shared):
 
 
 # ---- faults
+
 
 def test_two_thousand_judgements_at_thirty_percent_faults(server):
     server.configure(faults=mix(FAULTS), latency=0.005)
@@ -86,7 +95,10 @@ def test_two_thousand_judgements_at_thirty_percent_faults(server):
 
 def test_without_retries_failures_are_many_and_none_is_zero(server):
     server.configure(faults=mix(FAULTS))
-    scores, statuses = judged(llm_judge(server, Limits(concurrency=64, timeout=4.0, attempts=1, breaker=0)), list(groups(150)))
+    scores, statuses = judged(
+        llm_judge(server, Limits(concurrency=64, timeout=4.0, attempts=1, breaker=0)),
+        list(groups(150)),
+    )
     assert 0.1 < statuses["judge failed"] / len(scores) < 0.35
     assert sum(statuses.values()) == 600
 
@@ -94,7 +106,13 @@ def test_without_retries_failures_are_many_and_none_is_zero(server):
 @pytest.mark.parametrize("kind", HTTP_FAULTS)
 def test_every_fault_of_transport_is_survived(server, kind):
     server.configure(faults={kind: 0.5}, fault_attempts=2)
-    limits = Limits(concurrency=64, timeout=1.0 if kind == "stall" else 20.0, attempts=4, backoff=0.01, breaker=0)
+    limits = Limits(
+        concurrency=64,
+        timeout=1.0 if kind == "stall" else 20.0,
+        attempts=4,
+        backoff=0.01,
+        breaker=0,
+    )
     _, statuses = judged(llm_judge(server, limits), list(groups(20)))
     assert statuses == {"scored": 80}
     assert server.stats()[kind]
@@ -105,15 +123,24 @@ def test_every_fault_of_the_answer_is_repaired_or_named(server, kind):
     server.configure(faults={kind: 0.5})
     scores, statuses = judged(llm_judge(server), list(groups(20)))
     assert server.stats()[kind]
-    if kind in ("strings", "prose"): assert statuses == {"scored": 80}
-    else: assert statuses["scored"] > 40
+    if kind in ("strings", "prose"):
+        assert statuses == {"scored": 80}
+    else:
+        assert statuses["scored"] > 40
 
 
 @pytest.mark.parametrize("kind", ANSWER_FAULTS)
 def test_an_answer_that_is_always_wrong_is_bound_as_far_as_it_goes(server, kind):
     server.configure(faults={kind: 1.0})
     _, statuses = judged(llm_judge(server), list(groups(10)))
-    whole = {"strings": 40, "prose": 40, "wrong count": 30, "nan": 30, "duplicates": 30, "truncated answer": 0}
+    whole = {
+        "strings": 40,
+        "prose": 40,
+        "wrong count": 30,
+        "nan": 30,
+        "duplicates": 30,
+        "truncated answer": 0,
+    }
     assert statuses["scored"] >= whole[kind]
     assert bool(statuses["judge failed"]) == (kind not in ("strings", "prose"))
 
@@ -126,15 +153,19 @@ def test_single_judging_survives_as_well(server):
 
 # ---- outages
 
+
 @pytest.mark.parametrize("down", ["503", "refused"])
 def test_the_breaker_spares_a_dead_server_and_comes_back(server, down):
     server.configure(down=down)
-    judge = llm_judge(server, Limits(concurrency=8, timeout=2.0, attempts=2, backoff=0.01, breaker=5, pause=1.0))
+    judge = llm_judge(
+        server, Limits(concurrency=8, timeout=2.0, attempts=2, backoff=0.01, breaker=5, pause=1.0)
+    )
     _, statuses = judged(judge, list(groups(200)))
     assert statuses == {"judge failed": 800}
     assert server.stats()["requests"] < 60  # without a breaker: 400
     judge.client._breaker.probe_at = time.time() + 600  # in the middle of a pause
-    with pytest.raises(LLMError) as error: run_sync(judge.client(chat("anybody there?")))
+    with pytest.raises(LLMError) as error:
+        run_sync(judge.client(chat("anybody there?")))
     assert error.value.kind == "unavailable"
     server.configure(down="")
     judge.client._breaker.probe_at = 0.0  # as if the pause were over
@@ -149,16 +180,25 @@ def asked_at_a_rate(monkeypatch, limits, rate):
     counter.config = Config(rate=rate)
 
     def reply(request):
-        if not (wait := counter.over_rate(time.monotonic())): return request.messages[0]["content"]
+        if not (wait := counter.over_rate(time.monotonic())):
+            return request.messages[0]["content"]
         refused.append(wait)
         return LLMError("rate limit", "not now", 429, wait=wait)
-    return virtual(chat_all(ScriptedClient(reply, limits=limits), [chat(f"question {i}") for i in range(60)]), monkeypatch), len(refused)
+
+    return virtual(
+        chat_all(ScriptedClient(reply, limits=limits), [chat(f"question {i}") for i in range(60)]),
+        monkeypatch,
+    ), len(refused)
 
 
 def test_a_rate_limit_that_is_known_is_kept(monkeypatch):
-    replies, refused = asked_at_a_rate(monkeypatch, Limits(concurrency=16, requests_per_minute=50 * 60, attempts=1), rate=50)
+    replies, refused = asked_at_a_rate(
+        monkeypatch, Limits(concurrency=16, requests_per_minute=50 * 60, attempts=1), rate=50
+    )
     assert [r.text for r in replies] == [f"question {i}" for i in range(60)] and refused == 0
-    assert asked_at_a_rate(monkeypatch, Limits(concurrency=16, attempts=1), rate=50)[1] == 59, "who does not know it is refused"
+    assert asked_at_a_rate(monkeypatch, Limits(concurrency=16, attempts=1), rate=50)[1] == 59, (
+        "who does not know it is refused"
+    )
 
 
 def test_a_rate_limit_that_is_not_known_is_waited_out(monkeypatch):
@@ -169,6 +209,7 @@ def test_a_rate_limit_that_is_not_known_is_waited_out(monkeypatch):
 
 
 # ---- the cache, through real HTTP
+
 
 def test_what_failed_is_asked_again_and_what_was_answered_is_not(server, tmp_path):
     requests = list(groups(150))
@@ -196,30 +237,51 @@ def test_a_full_disk_stops_the_run_before_more_is_paid_and_lost(server, tmp_path
     judge = llm_judge(server, Limits(concurrency=2), DiskCache(tmp_path), **settings)
     with judge.client.cache.replies.open() as db:
         db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0] + 4}")
-    with pytest.raises(CacheError, match="The disk is full. Make room, or prune"): run_sync(score_groups(judge, groups(60), 4))
+    with pytest.raises(CacheError, match="The disk is full. Make room, or prune"):
+        run_sync(score_groups(judge, groups(60), 4))
     wait_until(lambda: server.stats()["busy"] == 0)
-    kept, seen, entered = cache_size(DiskCache(tmp_path)).replies, server.stats()["requests"], judge.ledger.total.calls
+    kept, seen, entered = (
+        cache_size(DiskCache(tmp_path)).replies,
+        server.stats()["requests"],
+        judge.ledger.total.calls,
+    )
     assert 0 < kept < seen <= kept + 4  # what was under way may be lost, nothing else
-    assert seen <= entered <= seen + 4  # each is on the bill; what was cancelled may not have left yet
+    assert (
+        seen <= entered <= seen + 4
+    )  # each is on the bill; what was cancelled may not have left yet
 
 
-async def full_disk(request, name, ask): raise CacheError("The disk is full.")
+async def full_disk(request, name, ask):
+    raise CacheError("The disk is full.")
 
 
-@pytest.mark.parametrize("ask", [
-    lambda judge, request: score_group(judge, request), lambda judge, request: score_groups(judge, [request] * 99),
-    lambda judge, request: score_aspects(judge, replace(request, levels=("stance", "goal"))),
-    lambda judge, request: in_turn(lambda r: score_aspects(judge, r), [replace(request, levels=("stance", "goal"))] * 99),
-    lambda judge, request: chat_all(judge.client, [chat("hello")] * 99)], ids=["group", "groups", "aspects", "bundles", "chat_all"])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda judge, request: score_group(judge, request),
+        lambda judge, request: score_groups(judge, [request] * 99),
+        lambda judge, request: score_aspects(judge, replace(request, levels=("stance", "goal"))),
+        lambda judge, request: in_turn(
+            lambda r: score_aspects(judge, r), [replace(request, levels=("stance", "goal"))] * 99
+        ),
+        lambda judge, request: chat_all(judge.client, [chat("hello")] * 99),
+    ],
+    ids=["group", "groups", "aspects", "bundles", "chat_all"],
+)
 def test_a_cache_that_fails_stops_everything_that_forgives_single_failures(server, ask):
-    with pytest.raises(CacheError, match="The disk is full."): run_sync(ask(llm_judge(server, cache=full_disk), next(groups(1))))
+    with pytest.raises(CacheError, match="The disk is full."):
+        run_sync(ask(llm_judge(server, cache=full_disk), next(groups(1))))
 
 
 @pytest.mark.parametrize("kind", ["truncated body", "empty body", "drop", "stall"])
-def test_a_budget_holds_where_every_attempt_is_billed_and_none_is_answered(server, monkeypatch, kind):
+def test_a_budget_holds_where_every_attempt_is_billed_and_none_is_answered(
+    server, monkeypatch, kind
+):
     monkeypatch.setitem(prices, "vllm/tiny", (0.0, 100.0))
     server.configure(faults={kind: 1.0})
-    limits = Limits(concurrency=8, timeout=0.3 if kind == "stall" else 5.0, attempts=4, backoff=0.01, breaker=0)
+    limits = Limits(
+        concurrency=8, timeout=0.3 if kind == "stall" else 5.0, attempts=4, backoff=0.01, breaker=0
+    )
     model = vllm_client("tiny", server.url, limits=limits, ledger=Ledger(budget=1.0))
     replies = run_sync(chat_all(model, [chat(f"{i}", max_tokens=1000) for i in range(30)]))
     assert server.stats()["requests"] == model.ledger.total.calls == 10
@@ -248,7 +310,9 @@ print(json.dumps([model.ledger.total.calls, model.ledger.total.hits]))
 def asker(server, folder, first, last):
     "A process that asks questions with these numbers as soon as it is told to"
     argv = [sys.executable, "-c", ASK, server.url, str(folder), str(first), str(last)]
-    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout.readline() == "ready\n", process.communicate()[1]
     return process
 
@@ -256,11 +320,16 @@ def asker(server, folder, first, last):
 def test_two_processes_fill_one_cache_and_ask_everything_once(server, tmp_path):
     server.configure(latency=0.02)
     both = [asker(server, tmp_path, 0, 150), asker(server, tmp_path, 149, -1)]
-    for process in both: print(file=process.stdin, flush=True)
+    for process in both:
+        print(file=process.stdin, flush=True)
     ended = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [0, 0], ended
     counts, seen = [json.loads(out) for out, _ in ended], server.stats()
-    assert (seen["requests"], seen["distinct answered"], seen["most answers to one"]) == (150, 150, 1)
+    assert (seen["requests"], seen["distinct answered"], seen["most answers to one"]) == (
+        150,
+        150,
+        1,
+    )
     assert [calls + hits for calls, hits in counts] == [150, 150]
     assert sum(calls for calls, _ in counts) == 150
 
@@ -274,7 +343,8 @@ def test_an_interrupt_leaves_no_orphan_and_keeps_what_was_answered(server, tmp_p
     _, errors = process.communicate(timeout=60)
     assert process.returncode in (-signal.SIGINT, 1, 130)
     assert "KeyboardInterrupt" in errors
-    for complaint in ("never retrieved", "was destroyed", "Event loop is closed", "unclosed"): assert complaint not in errors
+    for complaint in ("never retrieved", "was destroyed", "Event loop is closed", "unclosed"):
+        assert complaint not in errors
     wait_until(lambda: server.stats()["busy"] == 0)
     answered = server.stats()["requests"]
     assert answered < 400
@@ -291,9 +361,14 @@ def test_an_interrupt_leaves_no_orphan_and_keeps_what_was_answered(server, tmp_p
 
 # ---- the server itself
 
+
 def test_the_server_ends_with_the_process_that_started_it(tmp_path):
     script = "import os, sys; sys.path.insert(0, sys.argv[1]); from server import *; s = serving().__enter__(); print(s.url, flush=True); os._exit(1)"
-    out = subprocess.run([sys.executable, "-c", script, os.path.dirname(os.path.dirname(__file__))], stdout=subprocess.PIPE, text=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", script, os.path.dirname(os.path.dirname(__file__))],
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
     wait_until(lambda: not listens(out.strip()))
 
 
@@ -301,13 +376,22 @@ def test_the_same_seed_gives_the_same_faults(server):
     def kinds(seed):
         server.configure(faults=mix(HTTP_FAULTS[1:4], 0.5), seed=seed)
         server.reset()
-        replies = run_sync(chat_all(vllm_client("tiny", server.url, limits=Limits(attempts=1, breaker=0)), [chat(f"{i}") for i in range(50)]))
+        replies = run_sync(
+            chat_all(
+                vllm_client("tiny", server.url, limits=Limits(attempts=1, breaker=0)),
+                [chat(f"{i}") for i in range(50)],
+            )
+        )
         return [getattr(r, "status", 200) for r in replies]
 
     assert kinds(1) == kinds(1) != kinds(2)
 
 
 def listens(url):
-    try: socket.create_connection(("127.0.0.1", int(url.split(":")[2].partition("/")[0])), timeout=1).close()
-    except OSError: return False
+    try:
+        socket.create_connection(
+            ("127.0.0.1", int(url.split(":")[2].partition("/")[0])), timeout=1
+        ).close()
+    except OSError:
+        return False
     return True

@@ -1,4 +1,5 @@
 "Each candidate gets its own score, faults are told apart, and what nobody knows stays unknown."
+
 import asyncio, math, subprocess, sys
 from dataclasses import replace
 
@@ -15,57 +16,119 @@ from humanlm.hierarchy.prompts import make_rows
 from humanlm.hierarchy.levels import HIERARCHY
 from humanlm.rewards.scoring import JudgeError
 from humanlm.rewards.reward import (
-    AlignmentReward, RewardConfig, combine, components, _format_reward, _judge_trajectories, _length_reward,
-    _reading, _repetition_reward, requests_by_row, trl_reward,
+    AlignmentReward,
+    RewardConfig,
+    combine,
+    components,
+    _format_reward,
+    _judge_trajectories,
+    _length_reward,
+    _reading,
+    _repetition_reward,
+    requests_by_row,
+    trl_reward,
 )
 from humanlm.data.trajectory import Score, Trajectory, Turn
 
-CONTEXT = (Message("m0", name="ann", content="Shall we close the old bridge for cars from next spring on?"),)
-EXAMPLES = [Example(f"e{i}", "test", "train", "u", f"c{i}", Persona("u", "text"), CONTEXT, f"No, keep it open, number {i}.") for i in range(3)]
+CONTEXT = (
+    Message(
+        "m0", name="ann", content="Shall we close the old bridge for cars from next spring on?"
+    ),
+)
+EXAMPLES = [
+    Example(
+        f"e{i}",
+        "test",
+        "train",
+        "u",
+        f"c{i}",
+        Persona("u", "text"),
+        CONTEXT,
+        f"No, keep it open, number {i}.",
+    )
+    for i in range(3)
+]
 ROWS = make_rows(EXAMPLES, levels=["stance", "response"])
 REQUESTS = requests_by_row(ROWS, EXAMPLES)
 
 
 class ByText:
     "A judge that reads the score from the text, and remembers what it was asked"
+
     name, ledger = "by text", None
 
-    def __init__(self): self.requests = []
+    def __init__(self):
+        self.requests = []
 
     async def __call__(self, request):
         self.requests.append(request)
         await asyncio.sleep(0)
-        if "fail" in " ".join(request.candidates.values()): raise ConnectionError("no network")
-        return [Score(i, float(text), "scored", "read") for i, text in reversed(request.candidates.items())]
+        if "fail" in " ".join(request.candidates.values()):
+            raise ConnectionError("no network")
+        return [
+            Score(i, float(text), "scored", "read")
+            for i, text in reversed(request.candidates.items())
+        ]
 
 
 def make(text, row="e0:stance", group=0, n=0):
     level = row.split(":")[1]
     parsed = parse(text, level)
-    return Trajectory(f"{row}/{n}", row, group, 1, level, (), [], [1], [True], text=text, fields=parsed.fields, parse_status=parsed.status)
+    return Trajectory(
+        f"{row}/{n}",
+        row,
+        group,
+        1,
+        level,
+        (),
+        [],
+        [1],
+        [True],
+        text=text,
+        fields=parsed.fields,
+        parse_status=parsed.status,
+    )
 
 
-def tag(text, level="stance"): return f"<{level}>{text}</{level}>"
+def tag(text, level="stance"):
+    return f"<{level}>{text}</{level}>"
 
 
-def run(judge, batch, **kw): return asyncio.run(AlignmentReward(judge, REQUESTS, **kw)(batch))
+def run(judge, batch, **kw):
+    return asyncio.run(AlignmentReward(judge, REQUESTS, **kw)(batch))
 
 
 def test_twins_empty_and_broken_share_one_call_with_one_candidate():
     judge = ByText()
-    values, scored = run(judge, [make(tag("0.5")), make(tag("0.5"), n=1), make(tag(""), n=2), make("<stance>0.9", n=3)])
+    values, scored = run(
+        judge,
+        [make(tag("0.5")), make(tag("0.5"), n=1), make(tag(""), n=2), make("<stance>0.9", n=3)],
+    )
     assert [len(r.candidates) for r in judge.requests] == [1]
     assert values[:, 0].tolist() == [0.5, 0.5, 0, 0]
     statuses = [t.scores["stance"].status for t in scored]
-    assert statuses[:2] == ["scored"] * 2 and len({*statuses[2:]}) == 2 and "scored" not in statuses[2:]
+    assert (
+        statuses[:2] == ["scored"] * 2
+        and len({*statuses[2:]}) == 2
+        and "scored" not in statuses[2:]
+    )
     assert group_advantages(values[:2, 0], [0, 0]).tolist() == [0, 0]
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.tuples(st.integers(0, 100), st.sampled_from(["e0:stance", "e1:stance", "e1:response"])), min_size=1, max_size=25))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 100), st.sampled_from(["e0:stance", "e1:stance", "e1:response"])),
+        min_size=1,
+        max_size=25,
+    )
+)
 def test_scores_go_to_their_candidates_in_any_order(found):
     groups = {row: n for n, row in enumerate({row for _, row in found})}
-    batch = [make(tag(v / 100, row.split(":")[1]), row, groups[row], n) for n, (v, row) in enumerate(found)]
+    batch = [
+        make(tag(v / 100, row.split(":")[1]), row, groups[row], n)
+        for n, (v, row) in enumerate(found)
+    ]
     judge = ByText()
     values, scored = run(judge, batch)
     assert values[:, 0].tolist() == [v / 100 for v, _ in found]
@@ -75,30 +138,52 @@ def test_scores_go_to_their_candidates_in_any_order(found):
 
 class Silent(ByText):
     "Says of every stance that the truth says nothing about it"
+
     async def __call__(self, request):
         found = await super().__call__(request)
-        return [Score(s.id, math.nan, "unsaid", "") for s in found] if request.level == "stance" else found
+        return (
+            [Score(s.id, math.nan, "unsaid", "") for s in found]
+            if request.level == "stance"
+            else found
+        )
 
 
 def test_a_fault_is_excused_where_the_truth_says_nothing_and_nowhere_else():
     "One completion for both levels: without a stance it is as good as its sibling, without a reply it is not"
+
     def both(stance, reply, n):
         t = make(tag(reply, "response"), "e0:response", n=n)
-        return replace(t, fields={k: v for k, v in (("stance", stance), ("response", reply)) if v}, parse_status="ok" if stance and reply else "missing")
+        return replace(
+            t,
+            fields={k: v for k, v in (("stance", stance), ("response", reply)) if v},
+            parse_status="ok" if stance and reply else "missing",
+        )
+
     batch = [both("0.5", "0.5", 0), both("", "0.5", 1), both("0.5", "", 2)]
-    asked = requests_by_row([r | {"levels": ("stance", "response")} for r in ROWS if r["level"] == "response"], EXAMPLES)
-    def values(judge): return asyncio.run(AlignmentReward(judge, asked, levels=("stance", "response"))(batch))
+    asked = requests_by_row(
+        [r | {"levels": ("stance", "response")} for r in ROWS if r["level"] == "response"], EXAMPLES
+    )
+
+    def values(judge):
+        return asyncio.run(AlignmentReward(judge, asked, levels=("stance", "response"))(batch))
+
     silent, scored = values(Silent())
     assert silent[:, 0].tolist() == [0.5, 0.5, 0.0]
-    assert [t.scores["stance"].status for t in scored] == ["unsaid"] * 3 and scored[2].scores["response"].value == 0
+    assert [t.scores["stance"].status for t in scored] == ["unsaid"] * 3 and scored[2].scores[
+        "response"
+    ].value == 0
     assert values(ByText())[0][:, 0].tolist() == [0.5, 0.25, 0.25]
 
 
 def test_the_judge_sees_context_truth_and_definition():
     judge = ByText()
     run(judge, [make(tag("0.5"))])
-    asked, = judge.requests
-    assert (asked.context, asked.truth, asked.definition) == (CONTEXT, EXAMPLES[0].reply, HIERARCHY["stance"].desc)
+    (asked,) = judge.requests
+    assert (asked.context, asked.truth, asked.definition) == (
+        CONTEXT,
+        EXAMPLES[0].reply,
+        HIERARCHY["stance"].desc,
+    )
 
 
 def test_order_of_presentation_changes_with_step_and_row_but_not_by_itself():
@@ -106,38 +191,70 @@ def test_order_of_presentation_changes_with_step_and_row_but_not_by_itself():
         judge = ByText()
         asyncio.run(_judge_trajectories([t], judge, REQUESTS, **kw))
         return judge.requests[0].seed
+
     a = make(tag("0.5"))
-    assert seeds(a) == seeds(a) and len({seeds(a), seeds(replace(a, step=2)), seeds(a, seed=1), seeds(make(tag("0.5"), "e1:stance"))}) == 4
+    assert (
+        seeds(a) == seeds(a)
+        and len(
+            {
+                seeds(a),
+                seeds(replace(a, step=2)),
+                seeds(a, seed=1),
+                seeds(make(tag("0.5"), "e1:stance")),
+            }
+        )
+        == 4
+    )
 
 
 def test_judge_fault_is_nan_for_its_group_only():
-    values, scored = run(ByText(), [make(tag("fail")), make("broken", n=1), make(tag("0.4"), "e1:stance", 1)])
+    values, scored = run(
+        ByText(), [make(tag("fail")), make("broken", n=1), make(tag("0.4"), "e1:stance", 1)]
+    )
     assert math.isnan(values[0, 0]) and values[1:, 0].tolist() == [0, 0.4]
-    assert "judge failed" in scored[0].errors[0] and "no network" in scored[0].errors[0] and scored[2].errors == ()
-    assert combine(values, [1.0])[2] == 0.4 and group_advantages(values[:2, 0], [0, 0]).tolist() == [0, 0]
+    assert (
+        "judge failed" in scored[0].errors[0]
+        and "no network" in scored[0].errors[0]
+        and scored[2].errors == ()
+    )
+    assert combine(values, [1.0])[2] == 0.4 and group_advantages(
+        values[:2, 0], [0, 0]
+    ).tolist() == [0, 0]
 
 
 def test_too_many_faults_stop_the_run():
     batch = [make(tag("fail")), make(tag("0.4"), "e1:stance", 1)]
-    with pytest.raises(JudgeError, match="no network"): run(ByText(), batch, max_failed_share=0.4)
+    with pytest.raises(JudgeError, match="no network"):
+        run(ByText(), batch, max_failed_share=0.4)
 
 
 def test_no_alignment_weight_means_no_call():
     judge = ByText()
-    values, scored = run(judge, [make(tag("a b c")), make("broken", n=1)], config=RewardConfig(alignment=0, format=1, length=1))
-    assert judge.requests == [] and values.tolist() == [[1, 1], [0, 0]] and scored[0].rewards == {"format": 1.0, "length": 1.0}
+    values, scored = run(
+        judge,
+        [make(tag("a b c")), make("broken", n=1)],
+        config=RewardConfig(alignment=0, format=1, length=1),
+    )
+    assert (
+        judge.requests == []
+        and values.tolist() == [[1, 1], [0, 0]]
+        and scored[0].rewards == {"format": 1.0, "length": 1.0}
+    )
 
 
 def test_length_is_measured_against_the_real_reply():
     words = len(EXAMPLES[0].reply.split())
-    batch = [make(tag(" ".join(["w"] * n), "response"), "e0:response", n=n) for n in (words, 3 * words)]
+    batch = [
+        make(tag(" ".join(["w"] * n), "response"), "e0:response", n=n) for n in (words, 3 * words)
+    ]
     values, _ = run(ByText(), batch, config=RewardConfig(alignment=0, length=1))
     assert values[:, 0].tolist() == [1, 0]
 
 
 @given(st.text(max_size=200), st.integers(0, 50), st.integers(0, 50))
 def test_components_stay_between_zero_and_one(text, words, allowed):
-    for value in (_repetition_reward(text), _length_reward(words, allowed), _format_reward(text)): assert 0 <= value <= 1
+    for value in (_repetition_reward(text), _length_reward(words, allowed), _format_reward(text)):
+        assert 0 <= value <= 1
 
 
 def test_components_are_those_of_the_config():
@@ -149,70 +266,118 @@ def test_combine_takes_arrays_tensors_and_lists():
         assert combine(rewards, (1, 0.5)).tolist() == [1.0]
 
 
-@pytest.mark.parametrize("weights", [{"alignment": math.nan}, {"alignment": -1.0, "format": -2.0}, {"alignment": 0.0}])
+@pytest.mark.parametrize(
+    "weights", [{"alignment": math.nan}, {"alignment": -1.0, "format": -2.0}, {"alignment": 0.0}]
+)
 def test_bad_weights_are_refused_together(weights):
-    with pytest.raises(ConfigError) as e: RewardConfig(**weights)
+    with pytest.raises(ConfigError) as e:
+        RewardConfig(**weights)
     assert all(name in str(e.value) for name in weights)
 
 
 def test_rows_without_example_or_question_are_named():
-    with pytest.raises(DataError, match="No example for row 'e0:stance'"): requests_by_row(ROWS, EXAMPLES[1:])
+    with pytest.raises(DataError, match="No example for row 'e0:stance'"):
+        requests_by_row(ROWS, EXAMPLES[1:])
     for config in (RewardConfig(), RewardConfig(0, 1)):
-        with pytest.raises(DataError, match="No question for row 'e9:stance'"): run(ByText(), [make(tag("1"), "e9:stance")], config=config)
+        with pytest.raises(DataError, match="No question for row 'e9:stance'"):
+            run(ByText(), [make(tag("1"), "e9:stance")], config=config)
 
 
 def test_shape_of_trl():
     f = trl_reward(AlignmentReward(ByText(), REQUESTS, max_failed_share=1))
-    messages = [[{"role": "assistant", "content": tag("0.3")}], [{"role": "assistant", "content": tag("fail")}]]
-    assert asyncio.run(f(messages, row_id=["e0:stance", "e1:stance"], prompts=[], completion_ids=[])) == [0.3, None]
+    messages = [
+        [{"role": "assistant", "content": tag("0.3")}],
+        [{"role": "assistant", "content": tag("fail")}],
+    ]
+    assert asyncio.run(
+        f(messages, row_id=["e0:stance", "e1:stance"], prompts=[], completion_ids=[])
+    ) == [0.3, None]
     assert f.__name__ == "humanlm_reward"
 
 
 def test_light_import():
     code = "import sys, humanlm.rewards.reward; print(sorted({'torch','pandas','datasets','openai','anthropic','matplotlib'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
+        == "[]"
+    )
 
 
 # ---- following a composed thought
 
-def thinker(thought, text, group=0, n=0): return replace(make(tag(text, "response"), "e0:response", group, n), turns=(Turn("thought", thought), Turn("policy", text)))
+
+def thinker(thought, text, group=0, n=0):
+    return replace(
+        make(tag(text, "response"), "e0:response", group, n),
+        turns=(Turn("thought", thought), Turn("policy", text)),
+    )
 
 
 class Reads:
     "A judge that finds a state in a reply where its words stand there, one state at a time"
+
     name, ledger = "reads", None
 
-    def __init__(self): self.requests = []
+    def __init__(self):
+        self.requests = []
 
     async def __call__(self, request):
         self.requests.append(request)
-        if "down" in request.truth: raise ConnectionError("no network")
-        return [Score(i, float(request.truth in text), "scored", "") for i, text in request.candidates.items()]
+        if "down" in request.truth:
+            raise ConnectionError("no network")
+        return [
+            Score(i, float(request.truth in text), "scored", "")
+            for i, text in request.candidates.items()
+        ]
 
 
 class ReadsAll(Reads):
     "The same for all states at once, as model judges do"
+
     async def aspects(self, request):
         self.requests.append(request)
         wanted = dict(line.split(": ") for line in request.truth.splitlines())
-        return {level: [Score(i, float(wanted[level] in text), "scored", "") for i, text in request.candidates.items()] for level in request.levels}
+        return {
+            level: [
+                Score(i, float(wanted[level] in text), "scored", "")
+                for i, text in request.candidates.items()
+            ]
+            for level in request.levels
+        }
 
 
 @pytest.mark.parametrize("judge,calls", [(Reads(), 3), (ReadsAll(), 2)])
 def test_reading_compares_a_reply_with_its_own_thought_and_never_with_the_truth(judge, calls):
     first, other = "<stance>keep it<goal>win", "<stance>close it"
-    batch = [thinker(first, "keep it, to win"), thinker(first, "keep it", n=1), thinker(other, "keep it", 1), thinker(first, "", n=2), make(tag("0.5"))]
+    batch = [
+        thinker(first, "keep it, to win"),
+        thinker(first, "keep it", n=1),
+        thinker(other, "keep it", 1),
+        thinker(first, "", n=2),
+        make(tag("0.5")),
+    ]
     assert asyncio.run(_reading(batch, judge)) == [1.0, 0.5, 0.0, 0.0, 0.0]
-    assert len(judge.requests) == calls and all(EXAMPLES[0].reply not in request.truth for request in judge.requests)
+    assert len(judge.requests) == calls and all(
+        EXAMPLES[0].reply not in request.truth for request in judge.requests
+    )
 
 
 def test_reading_without_a_score_is_unknown_and_so_is_the_reward():
     assert np.isnan(asyncio.run(_reading([thinker("<goal>down", "x")], Reads()))).all()
     values, _ = run(Reads(), [thinker("<goal>down", "x")], composed=True)
-    assert values[0, 0] == 0 and math.isnan(values[0, 1]) and math.isnan(combine(values, (1.0, 3.0))[0])
+    assert (
+        values[0, 0] == 0
+        and math.isnan(values[0, 1])
+        and math.isnan(combine(values, (1.0, 3.0))[0])
+    )
 
 
 def test_reading_counts_where_replies_are_composed_and_nowhere_else():
     assert AlignmentReward(ByText(), REQUESTS).names == ("alignment",)
-    assert AlignmentReward(ByText(), REQUESTS, composed=True).weights == (1.0, RewardConfig().reading)
-    assert AlignmentReward(ByText(), REQUESTS, RewardConfig(reading=0), composed=True).names == ("alignment",)
+    assert AlignmentReward(ByText(), REQUESTS, composed=True).weights == (
+        1.0,
+        RewardConfig().reading,
+    )
+    assert AlignmentReward(ByText(), REQUESTS, RewardConfig(reading=0), composed=True).names == (
+        "alignment",
+    )

@@ -1,4 +1,5 @@
 """Reading by rule: any text, in linear time, and labels that agree with the comparison."""
+
 import time
 
 import pytest
@@ -11,18 +12,40 @@ from humanlm.worlds.states import STATE_LEVELS
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.text(max_size=200), st.text(max_size=80), st.sampled_from([*STATES, "response", "mood"]), st.sampled_from(["state", "reply"]))
+@given(
+    st.text(max_size=200),
+    st.text(max_size=80),
+    st.sampled_from([*STATES, "response", "mood"]),
+    st.sampled_from(["state", "reply"]),
+)
 def test_any_two_texts_compare(truth, candidate, level, item):
     match = rule_match(level, truth, candidate, truth[::-1], item)
     if match is None:
         assert level not in ("communication", "response", "mood")
         return
     assert 0 <= match.value <= 1 and len(match.points) == len(match.matches) > 0
-    assert match.value == pytest.approx(min(1, max(0, sum(match.matches) / len(match.matches) - match.penalty)))
+    assert match.value == pytest.approx(
+        min(1, max(0, sum(match.matches) / len(match.matches) - match.penalty))
+    )
 
 
-@pytest.mark.parametrize("text", ["." * 300_000, "a." * 150_000, "a'" * 150_000, "<" * 300_000, "not " * 75_000, "x" * 300_000, ":-" * 150_000,
-                                  "but " * 75_000, "!?" * 150_000, "the " * 75_000, "i " * 150_000, "http:/" * 50_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "." * 300_000,
+        "a." * 150_000,
+        "a'" * 150_000,
+        "<" * 300_000,
+        "not " * 75_000,
+        "x" * 300_000,
+        ":-" * 150_000,
+        "but " * 75_000,
+        "!?" * 150_000,
+        "the " * 75_000,
+        "i " * 150_000,
+        "http:/" * 50_000,
+    ],
+)
 def test_reading_is_linear_on_hostile_text(text):
     start = time.process_time()
     tokens(text), read_rules(text), rule_match("response", text[:999], text)
@@ -30,15 +53,27 @@ def test_reading_is_linear_on_hostile_text(text):
     assert time.process_time() - start < 6
 
 
-SAID = ["Nah, replacing the bus line with scooters is just silly.", "Yes please, more night trains!", "Ugh, the update broke the sound again!!",
-        "Thanks a lot, that helped.", "Does anyone know which cable goes into the left port?", "You should try the other driver, it is simple and reliable.",
-        "lol, not that again :)", "Maybe it is the battery, but I am not sure.", "Last year we had the same trouble at home and nothing helped.", "ok", "no",
-        "Wear the helmet, it is dangerous."]
+SAID = [
+    "Nah, replacing the bus line with scooters is just silly.",
+    "Yes please, more night trains!",
+    "Ugh, the update broke the sound again!!",
+    "Thanks a lot, that helped.",
+    "Does anyone know which cable goes into the left port?",
+    "You should try the other driver, it is simple and reliable.",
+    "lol, not that again :)",
+    "Maybe it is the battery, but I am not sure.",
+    "Last year we had the same trouble at home and nothing helped.",
+    "ok",
+    "no",
+    "Wear the helmet, it is dangerous.",
+]
 
 
 @pytest.mark.parametrize("level", TERMS)
 def test_weak_labels_agree_with_the_comparison(level):
-    said = [(text, rule_state(level, text), rule_state(level, text, opposite=True)) for text in SAID]
+    said = [
+        (text, rule_state(level, text), rule_state(level, text, opposite=True)) for text in SAID
+    ]
     said = [row for row in said if row[1] is not None]
     assert len(said) >= 4 or level in ("belief", "value")
     for text, own, contrary in said:
@@ -62,9 +97,21 @@ def test_a_reply_agrees_with_itself():
 def test_nothing_is_read_from_what_says_nothing(text):
     read = read_rules(text)
     assert (read.side(), read.feelings(), read.goals()) == ("", [], [])
-    assert [rule_state(level, text) for level in ("stance", "emotion", "goal", "belief", "value")] == [None] * 5
+    assert [
+        rule_state(level, text) for level in ("stance", "emotion", "goal", "belief", "value")
+    ] == [None] * 5
 
 
-@pytest.mark.parametrize("text, taken", [("It looks like rain in the harbour.", ""), ("I like the harbour.", "for"), ("no idea which harbour", ""),
-                                         ("no one should pay for it, scrap it", "against"), ("Hats off to the harbour.", "for"), ("it came back to me", "")])
-def test_idle_phrases_take_no_side(text, taken): assert read_rules(text).side() == taken
+@pytest.mark.parametrize(
+    "text, taken",
+    [
+        ("It looks like rain in the harbour.", ""),
+        ("I like the harbour.", "for"),
+        ("no idea which harbour", ""),
+        ("no one should pay for it, scrap it", "against"),
+        ("Hats off to the harbour.", "for"),
+        ("it came back to me", ""),
+    ],
+)
+def test_idle_phrases_take_no_side(text, taken):
+    assert read_rules(text).side() == taken

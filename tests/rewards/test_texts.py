@@ -1,4 +1,5 @@
 """Likeness of texts: against independent implementations, at the edges, on hostile input, and fast enough."""
+
 import math
 import time
 
@@ -10,12 +11,29 @@ from humanlm.core.basics import DataError
 from humanlm.alignment.evaluation import EvalConfig
 from humanlm.models.embeddings import has_minilm, minilm_folder
 from humanlm.rewards.texts import (
-    _bleu, check_text_metric, chrf, _edit_similarity, _embedding_similarity, is_text_metric, text_metrics, text_scores,
+    _bleu,
+    check_text_metric,
+    chrf,
+    _edit_similarity,
+    _embedding_similarity,
+    is_text_metric,
+    text_metrics,
+    text_scores,
 )
 
 LIGHT = ("edit_similarity", "bleu", "chrf")
 TEXT = st.text(max_size=30)
-NASTY = ["\ud800", "\x00", "‮abc", "🙂" * 500, "<script>", "a\u0301" * 9, "​", "x" * 20_000, "%s {0} $x$"]
+NASTY = [
+    "\ud800",
+    "\x00",
+    "‮abc",
+    "🙂" * 500,
+    "<script>",
+    "a\u0301" * 9,
+    "​",
+    "x" * 20_000,
+    "%s {0} $x$",
+]
 
 
 def distance(a: str, b: str) -> int:
@@ -23,7 +41,8 @@ def distance(a: str, b: str) -> int:
     d = np.arange(len(b) + 1)
     for i, x in enumerate(a, 1):
         new = [i]
-        for j, y in enumerate(b, 1): new.append(min(d[j] + 1, new[-1] + 1, d[j - 1] + (x != y)))
+        for j, y in enumerate(b, 1):
+            new.append(min(d[j] + 1, new[-1] + 1, d[j - 1] + (x != y)))
         d = np.array(new)
     return int(d[-1])
 
@@ -33,9 +52,10 @@ def sentence_bleu(text: str, truth: str) -> float:
     a, b = text.split(), truth.split()
     logs = []
     for n in range(1, min(4, len(a), len(b)) + 1):
-        grams, wanted = ([tuple(t[i:i + n]) for i in range(len(t) - n + 1)] for t in (a, b))
+        grams, wanted = ([tuple(t[i : i + n]) for i in range(len(t) - n + 1)] for t in (a, b))
         hits = sum(min(grams.count(g), wanted.count(g)) for g in set(grams))
-        if n == 1 and hits == 0: return 0.0
+        if n == 1 and hits == 0:
+            return 0.0
         logs.append(math.log((hits or 0.1) / len(grams)))
     return math.exp(sum(logs) / len(logs)) * min(1.0, math.exp(1 - len(b) / len(a)))
 
@@ -49,9 +69,14 @@ def test_edit_similarity_is_the_normalised_distance(a, b):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.sampled_from("abcde"), min_size=1, max_size=12), st.lists(st.sampled_from("abcde"), min_size=1, max_size=12))
+@given(
+    st.lists(st.sampled_from("abcde"), min_size=1, max_size=12),
+    st.lists(st.sampled_from("abcde"), min_size=1, max_size=12),
+)
 def test_bleu_is_the_published_definition(a, b):
-    assert _bleu([" ".join(a)], [" ".join(b)])[0] == pytest.approx(sentence_bleu(" ".join(a), " ".join(b)), abs=1e-9)
+    assert _bleu([" ".join(a)], [" ".join(b)])[0] == pytest.approx(
+        sentence_bleu(" ".join(a), " ".join(b)), abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", [*LIGHT, *(["embedding"] if has_minilm() else [])])
@@ -77,43 +102,71 @@ def test_a_pair_gets_the_same_score_in_any_company(pairs):
         assert together == pytest.approx([text_scores(name, [a], [b])[0] for a, b in pairs])
 
 
-@pytest.mark.skipif(not has_minilm(), reason="the small sentence model is not installed (requirements-embed.txt)")
+@pytest.mark.skipif(
+    not has_minilm(), reason="the small sentence model is not installed (requirements-embed.txt)"
+)
 def test_embeddings_of_a_folder_and_by_name_agree():
     a, b = ["I like trams", "no"], ["Trams are nice", "yes"]
     folder = text_scores(f"embedding/{minilm_folder()}", a, b)
-    assert folder == pytest.approx(text_scores("embedding/minilm", a, b), abs=1e-6) and folder[0] > folder[1]
+    assert (
+        folder == pytest.approx(text_scores("embedding/minilm", a, b), abs=1e-6)
+        and folder[0] > folder[1]
+    )
     assert (_embedding_similarity(a, b, prefix="query: ") != _embedding_similarity(a, b)).any()
 
 
-@pytest.mark.skipif(not has_minilm(), reason="the small sentence model is not installed (requirements-embed.txt)")
+@pytest.mark.skipif(
+    not has_minilm(), reason="the small sentence model is not installed (requirements-embed.txt)"
+)
 def test_bertscore_of_any_encoder():
     pytest.importorskip("bert_score", reason="needs bert-score: pip install 'humanlm[texts]'")
-    same, near, far, empty = text_scores(f"bertscore/{minilm_folder()}", ["a fine plan", "a good plan", "my cat", ""], ["a fine plan"] * 4)
+    same, near, far, empty = text_scores(
+        f"bertscore/{minilm_folder()}",
+        ["a fine plan", "a good plan", "my cat", ""],
+        ["a fine plan"] * 4,
+    )
     assert same == pytest.approx(1, abs=1e-5) and same > near > far and empty == 0
 
 
 def test_a_missing_package_or_model_is_a_next_step(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "bert_score", None)
-    with pytest.raises(DataError, match=r"pip install 'humanlm\[texts\]'"): text_scores("bertscore/nowhere-1", ["a"], ["b"])
+    with pytest.raises(DataError, match=r"pip install 'humanlm\[texts\]'"):
+        text_scores("bertscore/nowhere-1", ["a"], ["b"])
 
 
-@pytest.mark.parametrize("name, said", [("chfr", "Did you mean 'chrf'"), ("bleu/4", "only embedding and bertscore"), ("embedding/", "take a model"), ("", "measure")])
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("chfr", "Did you mean 'chrf'"),
+        ("bleu/4", "only embedding and bertscore"),
+        ("embedding/", "take a model"),
+        ("", "measure"),
+    ],
+)
 def test_names(name, said):
-    with pytest.raises(DataError, match=said): check_text_metric(name)
-    with pytest.raises(Exception, match=said): EvalConfig(texts=(name,))
+    with pytest.raises(DataError, match=said):
+        check_text_metric(name)
+    with pytest.raises(Exception, match=said):
+        EvalConfig(texts=(name,))
 
 
 def test_which_metrics_are_measures_of_texts():
-    assert all(is_text_metric(name) for name in (*text_metrics, "embedding/x/y")) and not is_text_metric("response_alignment")
+    assert all(
+        is_text_metric(name) for name in (*text_metrics, "embedding/x/y")
+    ) and not is_text_metric("response_alignment")
 
 
 def test_lengths_must_agree():
     for measure in (_edit_similarity, _bleu, chrf):
-        with pytest.raises(DataError, match="2 texts for 1 true ones"): measure(["a", "b"], ["a"])
+        with pytest.raises(DataError, match="2 texts for 1 true ones"):
+            measure(["a", "b"], ["a"])
 
 
 def test_ten_thousand_pairs_take_no_loop_over_letters():
-    texts, truths = ["a reply of some forty letters, number " + str(i) for i in range(10_000)], ["another reply, " + str(i) for i in range(10_000)]
+    texts, truths = (
+        ["a reply of some forty letters, number " + str(i) for i in range(10_000)],
+        ["another reply, " + str(i) for i in range(10_000)],
+    )
     start = time.process_time()
     _edit_similarity(texts, truths)
     assert time.process_time() - start < 2

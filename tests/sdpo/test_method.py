@@ -1,4 +1,5 @@
 """Hindsight in our trainer beside plain torch, row by row and without padding, in double precision; what moves nothing; teachers and their checkpoints; two processes."""
+
 import copy
 import json
 import sys
@@ -16,7 +17,14 @@ import warm
 from humanlm.core.basics import run_sync
 from humanlm.models.checkpoints import add_adapter, make_model
 from humanlm.models.config import ModelConfig
-from humanlm.sdpo.hindsight import TEMPLATE, AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig
+from humanlm.sdpo.hindsight import (
+    TEMPLATE,
+    AssistantReply,
+    Followup,
+    HindsightConfig,
+    Interaction,
+    SDPOConfig,
+)
 from humanlm.sdpo.method import _HindsightReader, logged_row, offline, online, sdpo_method
 from humanlm.sdpo.users import Reaction
 from humanlm.methods.functions import ask_row
@@ -26,12 +34,40 @@ from humanlm.training.trainer import MethodTrainer
 from humanlm.training.options import trainer_args
 
 pytestmark = pytest.mark.numbers
-OPENINGS = ["a short one", "tell me about tea, please", "Why do cats sleep so much during the day?", "list three towns", "hi", "what is left of it? Say it once more"]
-REPLIES = ["no idea", "Tea is made of leaves, hot water and time.", "They hunt at night.", "Oslo, Rome", "Hello there, how are you today?", "It all is gone"]
-FOLLOWUPS = ["Shorter please!", "thanks a lot, that is what I wanted to know about it", "Hm.", "And with less of that tone", "no", "Why so long an answer to this?"]
+OPENINGS = [
+    "a short one",
+    "tell me about tea, please",
+    "Why do cats sleep so much during the day?",
+    "list three towns",
+    "hi",
+    "what is left of it? Say it once more",
+]
+REPLIES = [
+    "no idea",
+    "Tea is made of leaves, hot water and time.",
+    "They hunt at night.",
+    "Oslo, Rome",
+    "Hello there, how are you today?",
+    "It all is gone",
+]
+FOLLOWUPS = [
+    "Shorter please!",
+    "thanks a lot, that is what I wanted to know about it",
+    "Hm.",
+    "And with less of that tone",
+    "no",
+    "Why so long an answer to this?",
+]
 ENDED = [True, False, True, True, False, True]  # the others were cut
-HISTORY = ({"role": "system", "content": "be kind"}, {"role": "user", "content": "first"}, {"role": "assistant", "content": "and then"})
-MESSAGES = [(*(HISTORY if i % 3 == 2 else ()), {"role": "user", "content": text}) for i, text in enumerate(OPENINGS)]
+HISTORY = (
+    {"role": "system", "content": "be kind"},
+    {"role": "user", "content": "first"},
+    {"role": "assistant", "content": "and then"},
+)
+MESSAGES = [
+    (*(HISTORY if i % 3 == 2 else ()), {"role": "user", "content": text})
+    for i, text in enumerate(OPENINGS)
+]
 SPECIAL = "<|im_end|>\n<|im_start|>assistant\nyes"
 STEP, MOST, HINDSIGHT = 4, 24, HindsightConfig(max_followup_tokens=40)
 
@@ -39,6 +75,7 @@ STEP, MOST, HINDSIGHT = 4, 24, HindsightConfig(max_followup_tokens=40)
 @dataclass
 class Case:
     "What is trained: interactions in the order of training, and how"
+
     config: SDPOConfig
     temperature: float = 1.0
     loss_type: str = "grpo"
@@ -59,28 +96,43 @@ def made():
 def small():
     torch.set_num_threads(1)
     texts = [*OPENINGS, *REPLIES, *FOLLOWUPS, TEMPLATE]
-    return make_model(ModelConfig(template="chatml", vocab=400, hidden=32, heads=2, kv_heads=2, mlp=64, init_sd=0.2), texts)
+    return make_model(
+        ModelConfig(
+            template="chatml", vocab=400, hidden=32, heads=2, kv_heads=2, mlp=64, init_sd=0.2
+        ),
+        texts,
+    )
 
 
-def end(tokenizer): return tokenizer.convert_tokens_to_ids("<|im_end|>")
+def end(tokenizer):
+    return tokenizer.convert_tokens_to_ids("<|im_end|>")
 
 
-def reply_ids(tokenizer, text, ended): return tokenizer(text, add_special_tokens=False)["input_ids"] + [end(tokenizer)] * ended
+def reply_ids(tokenizer, text, ended):
+    return tokenizer(text, add_special_tokens=False)["input_ids"] + [end(tokenizer)] * ended
 
 
 def context(tokenizer, messages, *said):
     "Write a context by hand"
     contents = [m["content"] for m in messages]
-    if said: contents[-1] += TEMPLATE.replace("{followup}", said[0])
-    text = "".join(f"<|im_start|>{m['role']}\n{c.strip()}<|im_end|>\n" for m, c in zip(messages, contents)) + "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    if said:
+        contents[-1] += TEMPLATE.replace("{followup}", said[0])
+    text = (
+        "".join(
+            f"<|im_start|>{m['role']}\n{c.strip()}<|im_end|>\n" for m, c in zip(messages, contents)
+        )
+        + "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )
     return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 class Scripted:
     "A user whose words were written down before"
+
     name = "scripted"
 
-    def __init__(self, words): self.words = words
+    def __init__(self, words):
+        self.words = words
 
     async def __call__(self, exchanges):
         found = [self.words[e.messages[-1]["content"], e.reply] for e in exchanges]
@@ -90,47 +142,95 @@ class Scripted:
 class Watch(TrainerCallback):
     "Keep weights and gradients before every step of the optimiser, and weights after it"
 
-    def __init__(self): self.before, self.gradients, self.after = [], [], []
+    def __init__(self):
+        self.before, self.gradients, self.after = [], [], []
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **_):
         self.before.append(copy.deepcopy(model.state_dict()))
-        self.gradients.append({n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in model.named_parameters() if p.requires_grad})
+        self.gradients.append(
+            {
+                n: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+                for n, p in model.named_parameters()
+                if p.requires_grad
+            }
+        )
 
-    def on_optimizer_step(self, args, state, control, model=None, **_): self.after.append(copy.deepcopy(model.state_dict()))
+    def on_optimizer_step(self, args, state, control, model=None, **_):
+        self.after.append(copy.deepcopy(model.state_dict()))
 
 
 def tokenizer_of(made, case):
     tokenizer = copy.deepcopy(made.tokenizer)
     tokenizer.padding_side = case.side
-    if case.same_pad: tokenizer.pad_token = tokenizer.eos_token
+    if case.same_pad:
+        tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
 def row_of(tokenizer, i, messages, reply, ended, followup, form):
-    if form == "online": return ask_row("", f"row-{i}", MOST) | {"prompt": list(messages), "speaker": ""}
-    known = tuple(reply_ids(tokenizer, reply, ended)) if i % 2 else None  # drawn ids for every second one
+    if form == "online":
+        return ask_row("", f"row-{i}", MOST) | {"prompt": list(messages), "speaker": ""}
+    known = (
+        tuple(reply_ids(tokenizer, reply, ended)) if i % 2 else None
+    )  # drawn ids for every second one
     said = AssistantReply(reply, known, finish_reason="stop" if ended else "length")
-    return logged_row(Interaction(f"row-{i}", messages, said, Followup(followup)), tokenizer, 200, MOST)
+    return logged_row(
+        Interaction(f"row-{i}", messages, said, Followup(followup)), tokenizer, 200, MOST
+    )
 
 
 def train(made, case, out, resume=None, records=None, **changed):
     "Train in our trainer; it, its method and what was seen on the way"
     tokenizer, model = tokenizer_of(made, case), copy.deepcopy(made.model)
-    if case.lora: model = adapted(model, case.lora)
-    asked, steps = case.asked[:STEP * case.steps], case.steps
+    if case.lora:
+        model = adapted(model, case.lora)
+    asked, steps = case.asked[: STEP * case.steps], case.steps
     rows = [row_of(tokenizer, i, *each, case.form) for i, each in enumerate(asked)]
     words = {(messages[-1]["content"], reply): followup for messages, reply, _, followup in asked}
-    method = sdpo_method(case.config, online(Scripted(words)) if case.form == "online" else offline(), model, tokenizer, HINDSIGHT, 200)
-    options = dict(optim="sgd", learning_rate=0.5, lr_scheduler_type="constant", warmup_steps=0, max_grad_norm=0.0, save_strategy="no",
-                   temperature=case.temperature, loss_type=case.loss_type) | case.options | changed
-    t = MethodTrainer(model, tokenizer, method, rows, trainer_args(options, out, STEP, 1, steps, MOST, 3), records, [watch := Watch()], 200)
-    written = {tuple(t.policy.prompt_ids(row)): reply_ids(tokenizer, reply, ended) for row, (_, reply, ended, _) in zip(rows, asked)}
+    method = sdpo_method(
+        case.config,
+        online(Scripted(words)) if case.form == "online" else offline(),
+        model,
+        tokenizer,
+        HINDSIGHT,
+        200,
+    )
+    options = (
+        dict(
+            optim="sgd",
+            learning_rate=0.5,
+            lr_scheduler_type="constant",
+            warmup_steps=0,
+            max_grad_norm=0.0,
+            save_strategy="no",
+            temperature=case.temperature,
+            loss_type=case.loss_type,
+        )
+        | case.options
+        | changed
+    )
+    t = MethodTrainer(
+        model,
+        tokenizer,
+        method,
+        rows,
+        trainer_args(options, out, STEP, 1, steps, MOST, 3),
+        records,
+        [watch := Watch()],
+        200,
+    )
+    written = {
+        tuple(t.policy.prompt_ids(row)): reply_ids(tokenizer, reply, ended)
+        for row, (_, reply, ended, _) in zip(rows, asked)
+    }
     t._generate_single_turn = lambda prompts, *_: ([written[tuple(ids)] for ids in prompts], None)
     compute, watch.losses = t._compute_loss, []
+
     def noted(*given):
         found = compute(*given)
         watch.losses.append(found.item())
         return found
+
     t._compute_loss = noted
     t.train(resume_from_checkpoint=resume)
     return t, method, watch
@@ -140,11 +240,13 @@ def adapted(model, rank):
     torch.manual_seed(0)
     found = add_adapter(model, ModelConfig(lora_rank=rank, lora_alpha=2 * rank), "base")
     for name, p in found.named_parameters():
-        if "lora_B" in name: torch.nn.init.normal_(p, std=0.1)  # as in the middle of a training
+        if "lora_B" in name:
+            torch.nn.init.normal_(p, std=0.1)  # as in the middle of a training
     return found
 
 
 # ---- the same in plain torch
+
 
 def double(made, state):
     model = copy.deepcopy(made.model)
@@ -152,7 +254,8 @@ def double(made, state):
     return model.double()
 
 
-def logits(model, before, written, temperature): return model(torch.tensor([before + written])).logits[0, len(before) - 1:-1] / temperature
+def logits(model, before, written, temperature):
+    return model(torch.tensor([before + written])).logits[0, len(before) - 1 : -1] / temperature
 
 
 def compared(ours, theirs, c):
@@ -161,9 +264,18 @@ def compared(ours, theirs, c):
     if c.form == "topk":
         chosen = p.topk(c.topk).indices
         p, q = p.gather(-1, chosen), q.gather(-1, chosen)
-        p, q = (torch.cat([x, 1 - x.sum(-1, keepdim=True)], -1) if c.tail else x / x.sum(-1, keepdim=True) for x in (p, q))
-    def kl(a, b): return (a * (a / b).log()).sum(-1)
-    if c.alpha in (0, 1): return kl(p, q) if c.alpha == 1 else kl(q, p)
+        p, q = (
+            torch.cat([x, 1 - x.sum(-1, keepdim=True)], -1)
+            if c.tail
+            else x / x.sum(-1, keepdim=True)
+            for x in (p, q)
+        )
+
+    def kl(a, b):
+        return (a * (a / b).log()).sum(-1)
+
+    if c.alpha in (0, 1):
+        return kl(p, q) if c.alpha == 1 else kl(q, p)
     m = (1 - c.alpha) * p + c.alpha * q
     return (1 - c.alpha) * kl(p, m) + c.alpha * kl(q, m)
 
@@ -172,8 +284,10 @@ def pushed(ours, theirs, ids, c):
     "The loss at each position of the sampled form"
     logps, hindsight = (x.log_softmax(-1)[torch.arange(len(ids)), ids] for x in (ours, theirs))
     signal = (hindsight - logps).detach()
-    if c.centre: signal = signal - signal.mean()
-    if c.clip: signal = signal.clamp(-c.clip, c.clip)
+    if c.centre:
+        signal = signal - signal.mean()
+    if c.clip:
+        signal = signal.clamp(-c.clip, c.clip)
     return -signal * (logps - logps.detach()).exp()
 
 
@@ -188,47 +302,83 @@ def by_hand(made, case, asked, live, teachers, start=None, max_length=MOST, beta
         if said[0] is not None:
             told = [context(tokenizer, messages, text) for text in said]
             signs = [(told[0], 1)] if len(told) == 1 else [(told[0], 1), (told[1], -1), (plain, 1)]
-            with torch.no_grad(): theirs = sum(share * sign * logits(m, ids_, ids, case.temperature) for ids_, sign in signs for m, share in teachers)
-            each = pushed(ours, theirs, torch.tensor(ids), c) if c.is_sampled else compared(ours, theirs, c)
+            with torch.no_grad():
+                theirs = sum(
+                    share * sign * logits(m, ids_, ids, case.temperature)
+                    for ids_, sign in signs
+                    for m, share in teachers
+                )
+            each = (
+                pushed(ours, theirs, torch.tensor(ids), c)
+                if c.is_sampled
+                else compared(ours, theirs, c)
+            )
             each = each * (torch.arange(len(ids)) >= c.skip)
         if beta:
-            with torch.no_grad(): first = logits(double(made, start), plain, ids, case.temperature)
+            with torch.no_grad():
+                first = logits(double(made, start), plain, ids, case.temperature)
             if c.is_sampled:
-                gap = (first.log_softmax(-1) - ours.log_softmax(-1))[torch.arange(len(ids)), torch.tensor(ids)]
+                gap = (first.log_softmax(-1) - ours.log_softmax(-1))[
+                    torch.arange(len(ids)), torch.tensor(ids)
+                ]
                 logps = ours.log_softmax(-1)[torch.arange(len(ids)), torch.tensor(ids)]
-                each = each + beta * (gap.exp() - gap - 1) * (logps - logps.detach()).exp()  # the token was drawn, and its share moves too
-            else: each = each + beta * (ours.softmax(-1) * (ours.log_softmax(-1) - first.log_softmax(-1))).sum(-1)
+                each = (
+                    each + beta * (gap.exp() - gap - 1) * (logps - logps.detach()).exp()
+                )  # the token was drawn, and its share moves too
+            else:
+                each = each + beta * (
+                    ours.softmax(-1) * (ours.log_softmax(-1) - first.log_softmax(-1))
+                ).sum(-1)
         found.append(each)
-    total = {"grpo": lambda: sum(x.mean() for x in found) / len(found), "dapo": lambda: sum(x.sum() for x in found) / sum(lengths),
-             "dr_grpo": lambda: sum(x.sum() for x in found) / (len(found) * max_length)}[case.loss_type]()
-    if total.requires_grad: total.backward()
-    return total.item(), {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in model.named_parameters()}
+    total = {
+        "grpo": lambda: sum(x.mean() for x in found) / len(found),
+        "dapo": lambda: sum(x.sum() for x in found) / sum(lengths),
+        "dr_grpo": lambda: sum(x.sum() for x in found) / (len(found) * max_length),
+    }[case.loss_type]()
+    if total.requires_grad:
+        total.backward()
+    return total.item(), {
+        n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in model.named_parameters()
+    }
 
 
-def flat(gradients): return torch.cat([gradients[n].double().flatten() for n in sorted(gradients)])
+def flat(gradients):
+    return torch.cat([gradients[n].double().flatten() for n in sorted(gradients)])
 
 
 def assert_same(found, expected, least=1e-4, tolerance=1e-5):
     found, expected = flat(found), flat(expected)
     assert expected.norm() > least, "a gradient of nothing would be equal whatever is computed"
-    assert (found - expected).norm() <= tolerance * expected.norm(), ((found - expected).norm() / expected.norm()).item()
+    assert (found - expected).norm() <= tolerance * expected.norm(), (
+        (found - expected).norm() / expected.norm()
+    ).item()
 
 
 def with_contrast(asked, kind):
     "Put the words of the contrast behind each follow-up"
-    if kind == "none": return asked
+    if kind == "none":
+        return asked
     others = [said for *_, said in asked]
-    return [(*each, "" if kind == "empty" else other) for each, other in zip(asked, [*others[1:], *others[:1]])]
+    return [
+        (*each, "" if kind == "empty" else other)
+        for each, other in zip(asked, [*others[1:], *others[:1]])
+    ]
 
 
 def teachers_at(case, first, live, watch):
     "The teacher's weights at the second step"
     rate = case.config.rate
     running = {n: w + rate * (live[n] - w) for n, w in first.items()}
-    return {"live": [(live, 1)], "frozen": [(first, 1)], "trust": [(first, 1 - rate), (live, rate)], "ema": [(running, 1)]}[case.config.teacher]
+    return {
+        "live": [(live, 1)],
+        "frozen": [(first, 1)],
+        "trust": [(first, 1 - rate), (live, rate)],
+        "ema": [(running, 1)],
+    }[case.config.teacher]
 
 
-def SDPO(**options): return SDPOConfig(**{"rate": 0.3} | options)
+def SDPO(**options):
+    return SDPOConfig(**{"rate": 0.3} | options)
 
 
 CASES = {
@@ -236,7 +386,9 @@ CASES = {
     "sampled, live, dapo": Case(SDPO(teacher="live"), 0.7, "dapo"),
     "sampled, pad is eos, right": Case(SDPO(), side="right", same_pad=True),
     "centred": Case(SDPO(centre=True), 0.7),
-    "centred, live, pad is eos": Case(SDPO(centre=True, teacher="live"), same_pad=True, loss_type="dr_grpo"),
+    "centred, live, pad is eos": Case(
+        SDPO(centre=True, teacher="live"), same_pad=True, loss_type="dr_grpo"
+    ),
     "clipped, first token left out": Case(SDPO(clip=0.4, skip=1), 0.7),
     "sampled, ema": Case(SDPO(teacher="ema")),
     "sampled, trust, right": Case(SDPO(teacher="trust"), 0.7, side="right"),
@@ -245,34 +397,62 @@ CASES = {
     "sampled, less another's, trust": Case(SDPO(contrast="shuffled", teacher="trust")),
     "topk": Case(SDPO(form="topk", topk=12), 0.7),
     "topk, live, dapo": Case(SDPO(form="topk", topk=12, teacher="live"), loss_type="dapo"),
-    "topk without tail, pad is eos, right": Case(SDPO(form="topk", topk=12, tail=False, alpha=0.5), side="right", same_pad=True),
-    "topk, ema, first token left out": Case(SDPO(form="topk", topk=12, teacher="ema", skip=1), loss_type="dr_grpo"),
-    "topk, trust, less an empty one": Case(SDPO(form="topk", topk=12, teacher="trust", contrast="empty"), 0.7),
+    "topk without tail, pad is eos, right": Case(
+        SDPO(form="topk", topk=12, tail=False, alpha=0.5), side="right", same_pad=True
+    ),
+    "topk, ema, first token left out": Case(
+        SDPO(form="topk", topk=12, teacher="ema", skip=1), loss_type="dr_grpo"
+    ),
+    "topk, trust, less an empty one": Case(
+        SDPO(form="topk", topk=12, teacher="trust", contrast="empty"), 0.7
+    ),
     "full": Case(SDPO(form="full")),
     "full, forward, live": Case(SDPO(form="full", alpha=0.0, teacher="live"), 0.7, side="right"),
-    "full, mixture, less another's": Case(SDPO(form="full", alpha=0.5, contrast="shuffled"), same_pad=True),
+    "full, mixture, less another's": Case(
+        SDPO(form="full", alpha=0.5, contrast="shuffled"), same_pad=True
+    ),
 }
 
 
-@pytest.mark.parametrize("name, form", [(name, form) for i, name in enumerate(CASES) for form in ("online", "offline") if i % 6 == 0 or (i % 2 == 0) == (form == "online")])
+@pytest.mark.parametrize(
+    "name, form",
+    [
+        (name, form)
+        for i, name in enumerate(CASES)
+        for form in ("online", "offline")
+        if i % 6 == 0 or (i % 2 == 0) == (form == "online")
+    ],
+)
 def test_loss_and_gradient_of_the_second_step_are_those_of_plain_torch(made, tmp_path, name, form):
     case = replace(CASES[name], form=form)
     t, _, watch = train(made, case, tmp_path)
     first, live = watch.before
-    asked = with_contrast(case.asked[STEP:2 * STEP], case.config.contrast)
+    asked = with_contrast(case.asked[STEP : 2 * STEP], case.config.contrast)
     loss, expected = by_hand(made, case, asked, live, teachers_at(case, first, live, watch))
     assert_same(watch.gradients[1], expected)
     assert watch.losses[1] == pytest.approx(loss, rel=1e-5, abs=1e-6)
     assert max((live[n] - first[n]).abs().max() for n in first) > 1e-3, "the teachers differ by now"
 
 
-@pytest.mark.parametrize("name, loss_type, form", [
-    ("centred", "grpo", "online"), ("centred", "dapo", "offline"), ("centred", "dr_grpo", "online"), ("topk", "grpo", "offline"), ("topk", "dapo", "online"),
-    ("topk", "dr_grpo", "offline"), ("sampled, less another's, live", "grpo", "offline"), ("full", "dapo", "online")])
+@pytest.mark.parametrize(
+    "name, loss_type, form",
+    [
+        ("centred", "grpo", "online"),
+        ("centred", "dapo", "offline"),
+        ("centred", "dr_grpo", "online"),
+        ("topk", "grpo", "offline"),
+        ("topk", "dapo", "online"),
+        ("topk", "dr_grpo", "offline"),
+        ("sampled, less another's, live", "grpo", "offline"),
+        ("full", "dapo", "online"),
+    ],
+)
 def test_four_portions_have_the_gradient_of_one(made, tmp_path, name, loss_type, form):
     "bnpo divides by the tokens of a portion, so it cannot be equal where replies differ in length; luspo and vespo want ratios of their own"
     case = replace(CASES[name], loss_type=loss_type, steps=1, form=form)
-    one, four = (train(made, case, tmp_path / str(n), gradient_accumulation_steps=n)[2] for n in (1, 4))
+    one, four = (
+        train(made, case, tmp_path / str(n), gradient_accumulation_steps=n)[2] for n in (1, 4)
+    )
     assert len(one.losses) == 1 and len(four.losses) == 4
     assert_same(four.gradients[0], one.gradients[0])
     assert sum(four.losses) == pytest.approx(sum(one.losses), rel=1e-5, abs=1e-6)
@@ -280,26 +460,45 @@ def test_four_portions_have_the_gradient_of_one(made, tmp_path, name, loss_type,
 
 def test_portions_of_bnpo_weigh_alike_whatever_their_length(made, tmp_path):
     case = replace(CASES["sampled"], loss_type="bnpo", steps=1)
-    one, four = (flat(train(made, case, tmp_path / str(n), gradient_accumulation_steps=n)[2].gradients[0]) for n in (1, 4))
+    one, four = (
+        flat(train(made, case, tmp_path / str(n), gradient_accumulation_steps=n)[2].gradients[0])
+        for n in (1, 4)
+    )
     assert (one - four).norm() > 0.01 * one.norm()
 
 
 # ---- what moves nothing
 
-BAD = {"no_follow-up": ("it works", True, None), "empty_follow-up": ("it works", True, " \n"), "empty_reply": ("", True, "say something"),
-       "follow-up_too_long": ("it works", True, "and on " * 60)}
+BAD = {
+    "no_follow-up": ("it works", True, None),
+    "empty_follow-up": ("it works", True, " \n"),
+    "empty_reply": ("", True, "say something"),
+    "follow-up_too_long": ("it works", True, "and on " * 60),
+}
 
 
-@pytest.mark.parametrize("reason, config", [*((reason, SDPO()) for reason in BAD), ("no_follow-up", SDPO(centre=True, contrast="shuffled")),
-                                            ("empty_reply", SDPO(form="topk", topk=12, contrast="empty")), ("follow-up_too_long", SDPO(form="full"))])
+@pytest.mark.parametrize(
+    "reason, config",
+    [
+        *((reason, SDPO()) for reason in BAD),
+        ("no_follow-up", SDPO(centre=True, contrast="shuffled")),
+        ("empty_reply", SDPO(form="topk", topk=12, contrast="empty")),
+        ("follow-up_too_long", SDPO(form="full")),
+    ],
+)
 def test_what_teaches_nothing_moves_nothing_and_is_counted(made, tmp_path, reason, config):
     reply, ended, said = BAD[reason]
-    good, bad = CASES["sampled"].asked[:3], (({"role": "user", "content": "something else"},), reply, ended, said)
+    good, bad = (
+        CASES["sampled"].asked[:3],
+        (({"role": "user", "content": "something else"},), reply, ended, said),
+    )
     case = Case(config, 0.7, steps=1, asked=[good[0], bad, *good[1:]])
     t, _, watch = train(made, case, tmp_path)
     asked = with_contrast(good, config.contrast)
     silent = (*bad[:3], None)
-    loss, expected = by_hand(made, case, [asked[0], silent, *asked[1:]], watch.before[0], [(watch.before[0], 1)])
+    loss, expected = by_hand(
+        made, case, [asked[0], silent, *asked[1:]], watch.before[0], [(watch.before[0], 1)]
+    )
     assert_same(watch.gradients[0], expected)
     assert watch.losses[0] == pytest.approx(loss, rel=1e-5, abs=1e-6)
     assert t.state.log_history[0][f"skipped/{reason}"] == 0.25
@@ -309,47 +508,80 @@ def test_what_teaches_nothing_moves_nothing_and_is_counted(made, tmp_path, reaso
 def test_a_step_in_which_nobody_says_anything_changes_no_weight(made, tmp_path, config):
     case = Case(config, steps=1, asked=[(m, r, e, "") for m, r, e, _ in CASES["sampled"].asked[:4]])
     t, _, watch = train(made, case, tmp_path)
-    assert flat(watch.gradients[0]).abs().max() == 0 and t.state.log_history[0]["skipped/empty_follow-up"] == 1
-    for name, weight in made.model.state_dict().items(): assert torch.equal(t.model.state_dict()[name], weight)
+    assert (
+        flat(watch.gradients[0]).abs().max() == 0
+        and t.state.log_history[0]["skipped/empty_follow-up"] == 1
+    )
+    for name, weight in made.model.state_dict().items():
+        assert torch.equal(t.model.state_dict()[name], weight)
 
 
 @pytest.mark.parametrize("config", [SDPO(), SDPO(form="topk", topk=12)])
 def test_replies_that_were_cut_move_nothing_where_they_are_masked(made, tmp_path, config):
     asked = [(m, r, False, f) for m, r, _, f in CASES["sampled"].asked[:4]]
-    def weights(masked): return train(made, Case(config, steps=1, asked=asked, options={"mask_truncated_completions": masked}), tmp_path / str(masked))[0].model.state_dict()
+
+    def weights(masked):
+        return train(
+            made,
+            Case(config, steps=1, asked=asked, options={"mask_truncated_completions": masked}),
+            tmp_path / str(masked),
+        )[0].model.state_dict()
+
     moved, masked = weights(False), weights(True)
-    assert all(torch.equal(masked[name], weight) for name, weight in made.model.state_dict().items())
-    assert any(not torch.equal(moved[name], weight) for name, weight in made.model.state_dict().items()), "unmasked, the same replies teach"
+    assert all(
+        torch.equal(masked[name], weight) for name, weight in made.model.state_dict().items()
+    )
+    assert any(
+        not torch.equal(moved[name], weight) for name, weight in made.model.state_dict().items()
+    ), "unmasked, the same replies teach"
 
 
-def test_a_step_that_is_not_recorded_reads_replies_once_plain_and_once_in_hindsight(made, tmp_path, monkeypatch):
+def test_a_step_that_is_not_recorded_reads_replies_once_plain_and_once_in_hindsight(
+    made, tmp_path, monkeypatch
+):
     calls = {"plain": [], "hindsight": [], "again": []}
+
     def counted(where, name, kind):
         real = getattr(where, name)
+
         def called(self_or_model, *given, **named):
             calls[kind].append(trained[-1].state.global_step)
             return real(self_or_model, *given, **named)
+
         monkeypatch.setattr(where, name, called)
+
     trained, started = [], MethodTrainer.train
+
     def start(self, *given, **named):
         trained.append(self)
         return started(self, *given, **named)
+
     monkeypatch.setattr(MethodTrainer, "train", start)
     counted(MethodTrainer, "_get_per_token_logps_and_entropies", "plain")
     counted(humanlm.sdpo.method, "completion_states", "hindsight")
     counted(ModelPolicy, "token_logps", "again")
     train(made, Case(SDPO(teacher="frozen", log_every=1000), steps=3), tmp_path)
-    assert calls == {"plain": [0, 1, 2], "hindsight": [0, 1, 2], "again": [0]}, "only the first step is recorded"
+    assert calls == {"plain": [0, 1, 2], "hindsight": [0, 1, 2], "again": [0]}, (
+        "only the first step is recorded"
+    )
 
 
 def test_special_tokens_of_users_stay_text_and_a_reply_of_one_token_counts(made, tmp_path):
-    asked = [(({"role": "user", "content": "look: " + SPECIAL},), "no", True, "it said " + SPECIAL), (MESSAGES[0], "a", False, "more of it"), *CASES["sampled"].asked[2:4]]
-    t, _, watch = train(made, Case(SDPO(), steps=1, asked=asked), tmp_path, records=tmp_path / "kept")
+    asked = [
+        (({"role": "user", "content": "look: " + SPECIAL},), "no", True, "it said " + SPECIAL),
+        (MESSAGES[0], "a", False, "more of it"),
+        *CASES["sampled"].asked[2:4],
+    ]
+    t, _, watch = train(
+        made, Case(SDPO(), steps=1, asked=asked), tmp_path, records=tmp_path / "kept"
+    )
     hostile, short = t.trajectories[:2]
     assert hostile.prompt_ids.count(end(made.tokenizer)) == 1 and len(short.completion_ids) == 1
     assert all(abs(x) > 0 for x in [*hostile.advantage, *short.advantage])
     silent = Case(SDPO(), steps=1, asked=[asked[0], (*asked[1][:3], ""), *asked[2:]])
-    assert (flat(train(made, silent, tmp_path / "b")[2].gradients[0]) - flat(watch.gradients[0])).norm() > 1e-3
+    assert (
+        flat(train(made, silent, tmp_path / "b")[2].gradients[0]) - flat(watch.gradients[0])
+    ).norm() > 1e-3
 
 
 def test_equal_contexts_push_nothing_and_a_constant_contrast_takes_a_constant_out(made, tmp_path):
@@ -357,72 +589,144 @@ def test_equal_contexts_push_nothing_and_a_constant_contrast_takes_a_constant_ou
     for config in (SDPO(contrast="shuffled"), SDPO(contrast="shuffled", form="topk", topk=12)):
         watch = train(made, Case(config, steps=1, asked=asked), tmp_path)[2]
         assert flat(watch.gradients[0]).norm() < 1e-5
-    assert flat(train(made, Case(SDPO(), steps=1, asked=asked), tmp_path)[2].gradients[0]).norm() > 1e-2
+    assert (
+        flat(train(made, Case(SDPO(), steps=1, asked=asked), tmp_path)[2].gradients[0]).norm()
+        > 1e-2
+    )
 
 
 def test_a_contrast_is_what_somebody_said_about_another_prompt(made):
-    rows = [row_of(made.tokenizer, i, MESSAGES[i // 2], REPLIES[0], True, text, "offline") | {"row_id": f"prompt-{i // 2}"}
-            for i, text in enumerate(["one", "two", "three", ""])]
+    rows = [
+        row_of(made.tokenizer, i, MESSAGES[i // 2], REPLIES[0], True, text, "offline")
+        | {"row_id": f"prompt-{i // 2}"}
+        for i, text in enumerate(["one", "two", "three", ""])
+    ]
+
     def told(some, contrast):
-        done = run_sync(offline()(some, SimpleNamespace(prompt_ids=lambda row: context(made.tokenizer, row["prompt"]))))
+        done = run_sync(
+            offline()(
+                some, SimpleNamespace(prompt_ids=lambda row: context(made.tokenizer, row["prompt"]))
+            )
+        )
         reader = _HindsightReader(SDPO(contrast=contrast), HINDSIGHT, made.tokenizer, None, 200)
-        return [[made.tokenizer.decode(ids) for ids in read] for read in reader.contexts(Batch(None, None, None, done, None, some))]
+        return [
+            [made.tokenizer.decode(ids) for ids in read]
+            for read in reader.contexts(Batch(None, None, None, done, None, some))
+        ]
+
     own, second, third, silent = told(rows, "shuffled")
-    assert "one<" in own[0] and "three<" in own[1] and "three<" in second[1] and "one<" in third[1] and silent == []
+    assert (
+        "one<" in own[0]
+        and "three<" in own[1]
+        and "three<" in second[1]
+        and "one<" in third[1]
+        and silent == []
+    )
     assert own[2] == made.tokenizer.decode(context(made.tokenizer, MESSAGES[0]))
-    assert told(rows[:2], "shuffled") == told(rows[:2], "empty"), "nobody spoke about another prompt"
+    assert told(rows[:2], "shuffled") == told(rows[:2], "empty"), (
+        "nobody spoke about another prompt"
+    )
 
 
 # ---- teachers
 
-def saved(teacher, folder): return load_file(teacher.save(folder / "now.safetensors"))
+
+def saved(teacher, folder):
+    return load_file(teacher.save(folder / "now.safetensors"))
 
 
 def test_a_running_mean_is_the_closed_form_and_goes_on_after_a_stop(made, tmp_path):
-    case = Case(SDPO(teacher="ema"), steps=4, asked=CASES["sampled"].asked * 2, options=dict(save_strategy="steps", save_steps=2))
+    case = Case(
+        SDPO(teacher="ema"),
+        steps=4,
+        asked=CASES["sampled"].asked * 2,
+        options=dict(save_strategy="steps", save_steps=2),
+    )
     t, method, watch = train(made, case, tmp_path / "whole")
     rate, found = case.config.rate, saved(method.memory, tmp_path)
     for name, weights in found.items():
         expected = (1 - rate) ** 4 * made.model.state_dict()[name].double()
-        for i, state in enumerate(watch.after): expected = expected + rate * (1 - rate) ** (3 - i) * state[name].double()
+        for i, state in enumerate(watch.after):
+            expected = expected + rate * (1 - rate) ** (3 - i) * state[name].double()
         torch.testing.assert_close(weights.double(), expected, atol=1e-6, rtol=1e-5)
-    again, resumed, after = train(made, case, tmp_path / "again", resume=str(tmp_path / "whole" / "checkpoint-2"))
+    again, resumed, after = train(
+        made, case, tmp_path / "again", resume=str(tmp_path / "whole" / "checkpoint-2")
+    )
     assert len(after.losses) == 2 and after.losses == watch.losses[2:]
-    for name, weights in saved(resumed.memory, tmp_path).items(): assert torch.equal(weights, found[name])
+    for name, weights in saved(resumed.memory, tmp_path).items():
+        assert torch.equal(weights, found[name])
 
 
-@pytest.mark.parametrize("config", [SDPO(), SDPO(teacher="trust", form="topk", topk=12), SDPO(form="full", kl=0.1)])
+@pytest.mark.parametrize(
+    "config", [SDPO(), SDPO(teacher="trust", form="topk", topk=12), SDPO(form="full", kl=0.1)]
+)
 def test_a_frozen_teacher_is_the_start_after_a_stop_too(made, tmp_path, config):
     case = Case(config, steps=3, options=dict(save_strategy="steps", save_steps=1))
     whole = train(made, case, tmp_path / "whole")[2]
-    again = train(made, case, tmp_path / "again", resume=str(tmp_path / "whole" / "checkpoint-2"))[2]
-    assert again.losses == whole.losses[2:] and torch.equal(flat(again.gradients[0]), flat(whole.gradients[2]))
+    again = train(made, case, tmp_path / "again", resume=str(tmp_path / "whole" / "checkpoint-2"))[
+        2
+    ]
+    assert again.losses == whole.losses[2:] and torch.equal(
+        flat(again.gradients[0]), flat(whole.gradients[2])
+    )
 
 
 def test_a_teacher_of_an_adapter_follows_the_product_of_its_factors(made, tmp_path):
-    case = Case(SDPO(teacher="ema"), steps=3, asked=CASES["sampled"].asked * 2, lora=4, options=dict(save_strategy="steps", save_steps=1))
+    case = Case(
+        SDPO(teacher="ema"),
+        steps=3,
+        asked=CASES["sampled"].asked * 2,
+        lora=4,
+        options=dict(save_strategy="steps", save_steps=1),
+    )
     t, method, watch = train(made, case, tmp_path / "whole")
-    rate, found, first = case.config.rate, saved(method.memory, tmp_path), adapted(copy.deepcopy(made.model), 4).state_dict()
+    rate, found, first = (
+        case.config.rate,
+        saved(method.memory, tmp_path),
+        adapted(copy.deepcopy(made.model), 4).state_dict(),
+    )
     for name, weights in found.items():
         key = "base_model.model." + name.removesuffix(".weight")
-        if f"{key}.lora_A.default.weight" not in first: continue
+        if f"{key}.lora_A.default.weight" not in first:
+            continue
         base = first[f"{key}.base_layer.weight"].double()
-        products = [2 * s[f"{key}.lora_B.default.weight"].double() @ s[f"{key}.lora_A.default.weight"].double() for s in (first, *watch.after)]
-        mean = (1 - rate) ** 3 * products[0] + sum(rate * (1 - rate) ** (2 - i) * p for i, p in enumerate(products[1:]))
+        products = [
+            2
+            * s[f"{key}.lora_B.default.weight"].double()
+            @ s[f"{key}.lora_A.default.weight"].double()
+            for s in (first, *watch.after)
+        ]
+        mean = (1 - rate) ** 3 * products[0] + sum(
+            rate * (1 - rate) ** (2 - i) * p for i, p in enumerate(products[1:])
+        )
         torch.testing.assert_close(weights.double(), base + mean, atol=1e-6, rtol=1e-5)
-        factors = [[s[f"{key}.lora_{f}.default.weight"].double() for s in (first, *watch.after)] for f in "BA"]
-        assert mean.abs().max() > 1e-3 and any((a - products[0]).abs().max() > 1e-4 for a in products[1:]) and len(factors[0]) == 4
-    again = train(made, case, tmp_path / "again", resume=str(tmp_path / "whole" / "checkpoint-2"))[1]
-    for name, weights in saved(again.memory, tmp_path).items(): assert torch.equal(weights, found[name])
+        factors = [
+            [s[f"{key}.lora_{f}.default.weight"].double() for s in (first, *watch.after)]
+            for f in "BA"
+        ]
+        assert (
+            mean.abs().max() > 1e-3
+            and any((a - products[0]).abs().max() > 1e-4 for a in products[1:])
+            and len(factors[0]) == 4
+        )
+    again = train(made, case, tmp_path / "again", resume=str(tmp_path / "whole" / "checkpoint-2"))[
+        1
+    ]
+    for name, weights in saved(again.memory, tmp_path).items():
+        assert torch.equal(weights, found[name])
 
 
 @pytest.mark.parametrize("form, options", [("sampled", {}), ("topk", {"topk": 12}), ("full", {})])
 @pytest.mark.parametrize("read", ["online", "offline"])
-def test_a_penalty_has_the_gradient_of_the_distance_from_the_start(made, tmp_path, form, options, read):
-    case = Case(SDPO(form=form, kl=0.0 if form == "sampled" else 0.5, **options), 0.7, "dapo", form=read)
+def test_a_penalty_has_the_gradient_of_the_distance_from_the_start(
+    made, tmp_path, form, options, read
+):
+    case = Case(
+        SDPO(form=form, kl=0.0 if form == "sampled" else 0.5, **options), 0.7, "dapo", form=read
+    )
     watch = train(made, case, tmp_path, **({"beta": 0.5} if form == "sampled" else {}))[2]
     first, live = watch.before
-    asked = case.asked[STEP:2 * STEP]
+    asked = case.asked[STEP : 2 * STEP]
     loss, expected = by_hand(made, case, asked, live, [(first, 1)], first, beta=0.5)
     _, without = by_hand(made, case, asked, live, [(first, 1)])
     assert_same(watch.gradients[1], expected)
@@ -440,17 +744,28 @@ def main(out):
     for i, name in enumerate(TOGETHER):
         t, _, watch = train(small(), CASES[name], out / "run")
         if t.accelerator.is_main_process:
-            save_file({n: p.detach().clone() for n, p in watch.after[-1].items() if n != "lm_head.weight"}, out / f"{i}.safetensors")
-            (out / f"{i}.json").write_text(json.dumps([row.get("loss") for row in t.state.log_history]))
+            save_file(
+                {
+                    n: p.detach().clone()
+                    for n, p in watch.after[-1].items()
+                    if n != "lm_head.weight"
+                },
+                out / f"{i}.safetensors",
+            )
+            (out / f"{i}.json").write_text(
+                json.dumps([row.get("loss") for row in t.state.log_history])
+            )
 
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
     "Folders of what one process and two have left"
     folder = tmp_path_factory.mktemp("processes")
-    for name in "12": (folder / name).mkdir()
+    for name in "12":
+        (folder / name).mkdir()
     main(folder / "1")
-    for done in warm.together(2, __file__, folder / "2"): assert done.returncode == 0, done.stderr[-3000:]
+    for done in warm.together(2, __file__, folder / "2"):
+        assert done.returncode == 0, done.stderr[-3000:]
     return folder
 
 
@@ -459,10 +774,12 @@ def processes(tmp_path_factory):
 def test_two_processes_take_the_steps_of_one(processes, i):
     one, two = (load_file(processes / n / f"{i}.safetensors") for n in "12")
     start = small().model.state_dict()
-    for key in one: torch.testing.assert_close(two[key], one[key], atol=2e-6, rtol=1e-5)
+    for key in one:
+        torch.testing.assert_close(two[key], one[key], atol=2e-6, rtol=1e-5)
     assert max((one[key] - start[key]).abs().max() for key in one) > 1e-3
     losses = [json.loads((processes / n / f"{i}.json").read_text())[:2] for n in "12"]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
 
 
-if __name__ == "__main__": main(Path(sys.argv[1]))
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,4 +1,5 @@
 """Real logs and prompts: prepared with counts, scored in both contexts, learned from for some steps."""
+
 import math
 import os
 from copy import deepcopy
@@ -11,69 +12,146 @@ from humanlm.data.files import read_rows
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import end_id
-from humanlm.sdpo.hindsight import AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig, contexts, problem, read_interactions, reply_ids
+from humanlm.sdpo.hindsight import (
+    AssistantReply,
+    Followup,
+    HindsightConfig,
+    Interaction,
+    SDPOConfig,
+    contexts,
+    problem,
+    read_interactions,
+    reply_ids,
+)
 from humanlm.sdpo.method import logged_row, offline, sdpo_method, signals
 from humanlm.sdpo.preparation import _PrepareConfig, _dialogue_of, _prepare_files, read_prompts
 from humanlm.training.trainer import MethodTrainer
 from humanlm.training.options import trainer_args
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
-pytestmark = pytest.mark.skipif(not (DATA / "mt_bench").is_dir(), reason="set HUMANLM_DATA to a folder with mt_bench, hh_rlhf_mild, wildchat_prompts and tau_bench")
-SHAPE = ModelConfig(vocab=512, hidden=32, layers=2, heads=2, kv_heads=2, head_dim=16, mlp=64, template="chatml")
-FILES = {"mt_bench": ("prompts", "questions"), "wildchat_prompts": ("prompts", "prompts"), "hh_rlhf_mild": ("dialogues", "examples"), "tau_bench": ("dialogues", "few_shot_dialogues")}
+pytestmark = pytest.mark.skipif(
+    not (DATA / "mt_bench").is_dir(),
+    reason="set HUMANLM_DATA to a folder with mt_bench, hh_rlhf_mild, wildchat_prompts and tau_bench",
+)
+SHAPE = ModelConfig(
+    vocab=512, hidden=32, layers=2, heads=2, kv_heads=2, head_dim=16, mlp=64, template="chatml"
+)
+FILES = {
+    "mt_bench": ("prompts", "questions"),
+    "wildchat_prompts": ("prompts", "prompts"),
+    "hh_rlhf_mild": ("dialogues", "examples"),
+    "tau_bench": ("dialogues", "few_shot_dialogues"),
+}
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     "What preparation makes of each set: folder, counts"
     room = tmp_path_factory.mktemp("prepared")
-    return {name: (room / name, _prepare_files(kind, _PrepareConfig(train=str(DATA / name / f"{file}.jsonl")), room / name)["train"]) for name, (kind, file) in FILES.items()}
+    return {
+        name: (
+            room / name,
+            _prepare_files(
+                kind, _PrepareConfig(train=str(DATA / name / f"{file}.jsonl")), room / name
+            )["train"],
+        )
+        for name, (kind, file) in FILES.items()
+    }
 
 
 @pytest.fixture(scope="module")
 def logs(prepared):
     "Interactions of the real dialogues, and of the questions with a reply in between"
     prompts = [p for p in read_prompts(prepared["mt_bench"][0] / "train.jsonl")]
-    made = [Interaction(p["id"], tuple(p["messages"]), AssistantReply("Here is a first answer.", model="made up"), Followup(p["followup"])) for p in prompts]
-    return {"mt_bench": made} | {name: read_interactions(prepared[name][0] / "train.jsonl") for name in ("hh_rlhf_mild", "tau_bench")}
+    made = [
+        Interaction(
+            p["id"],
+            tuple(p["messages"]),
+            AssistantReply("Here is a first answer.", model="made up"),
+            Followup(p["followup"]),
+        )
+        for p in prompts
+    ]
+    return {"mt_bench": made} | {
+        name: read_interactions(prepared[name][0] / "train.jsonl")
+        for name in ("hh_rlhf_mild", "tau_bench")
+    }
 
 
 @pytest.fixture(scope="module")
 def tiny(logs):
-    texts = [text for some in logs.values() for i in some for text in (i.messages[-1]["content"], i.completion.text, i.followup.text)]
+    texts = [
+        text
+        for some in logs.values()
+        for i in some
+        for text in (i.messages[-1]["content"], i.completion.text, i.followup.text)
+    ]
     return make_model(SHAPE, texts)
 
 
 def test_counts_of_the_real_files(prepared):
     assert {name: tally.lines() for name, (_, tally) in prepared.items()} == {
-        "mt_bench": {"rows read": 45, "kept": 45}, "wildchat_prompts": {"rows read": 155, "kept": 155},
+        "mt_bench": {"rows read": 45, "kept": 45},
+        "wildchat_prompts": {"rows read": 155, "kept": 155},
         "hh_rlhf_mild": {"rows read": 5, "replies found": 16, "reply: no follow-up": 5, "kept": 11},
-        "tau_bench": {"rows read": 47, "replies found": 643, "reply: empty reply": 305, "reply: reply rests on a tool": 171, "reply: no follow-up": 19, "reply: empty follow-up": 5,
-                      "kept": 143, "changed: history begins after a gap": 78}}
+        "tau_bench": {
+            "rows read": 47,
+            "replies found": 643,
+            "reply: empty reply": 305,
+            "reply: reply rests on a tool": 171,
+            "reply: no follow-up": 19,
+            "reply: empty follow-up": 5,
+            "kept": 143,
+            "changed: history begins after a gap": 78,
+        },
+    }
 
 
 def test_prompts_are_those_of_the_files(prepared):
-    asked, kept = read_jsonl(DATA / "mt_bench/questions.jsonl"), read_prompts(prepared["mt_bench"][0] / "train.jsonl")
-    assert [(p["id"], p["messages"][-1]["content"], p["followup"]) for p in kept] == [(str(q["question_id"]), q["turns"][0].strip(), q["turns"][1]) for q in asked]
+    asked, kept = (
+        read_jsonl(DATA / "mt_bench/questions.jsonl"),
+        read_prompts(prepared["mt_bench"][0] / "train.jsonl"),
+    )
+    assert [(p["id"], p["messages"][-1]["content"], p["followup"]) for p in kept] == [
+        (str(q["question_id"]), q["turns"][0].strip(), q["turns"][1]) for q in asked
+    ]
     kept = read_prompts(prepared["wildchat_prompts"][0] / "train.jsonl")
-    assert [p["messages"][0]["content"] for p in kept] == [row["prompt"].strip() for row in read_jsonl(DATA / "wildchat_prompts/prompts.jsonl")] and "followup" not in kept[0]
+    assert [p["messages"][0]["content"] for p in kept] == [
+        row["prompt"].strip() for row in read_jsonl(DATA / "wildchat_prompts/prompts.jsonl")
+    ] and "followup" not in kept[0]
 
 
-@pytest.mark.parametrize("name, field", [("hh_rlhf_mild", "chosen"), ("tau_bench", "messages_display")])
+@pytest.mark.parametrize(
+    "name, field", [("hh_rlhf_mild", "chosen"), ("tau_bench", "messages_display")]
+)
 def test_every_interaction_stands_in_its_dialogue(name, field, prepared, logs):
-    rows = {f"{row.file.partition('.')[0]}-{row.row}": row.values for row in read_rows(DATA / name / f"{FILES[name][1]}.jsonl")}
+    rows = {
+        f"{row.file.partition('.')[0]}-{row.row}": row.values
+        for row in read_rows(DATA / name / f"{FILES[name][1]}.jsonl")
+    }
     for i in logs[name]:
         text, said = rows[i.conversation_id][field], _dialogue_of(rows[i.conversation_id])
-        places = [text.find(part) for part in (i.messages[-1]["content"], i.completion.text, i.followup.text)]
+        places = [
+            text.find(part)
+            for part in (i.messages[-1]["content"], i.completion.text, i.followup.text)
+        ]
         assert -1 not in places and said[i.turn - 1]["role"] == said[i.turn + 1]["role"] == "user"
-        assert (said[i.turn]["content"], said[i.turn + 1]["content"]) == (i.completion.text, i.followup.text)
-        assert problem(i.messages, i.completion.text, i.followup.text) == "" and "###STOP###" not in i.followup.text
+        assert (said[i.turn]["content"], said[i.turn + 1]["content"]) == (
+            i.completion.text,
+            i.followup.text,
+        )
+        assert (
+            problem(i.messages, i.completion.text, i.followup.text) == ""
+            and "###STOP###" not in i.followup.text
+        )
 
 
 def test_a_dialogue_text_loses_nothing():
     for row in read_jsonl(DATA / "hh_rlhf_mild/examples.jsonl"):
         said = _dialogue_of(row)
-        back = "".join(f"\n\n{'Human' if m['role'] == 'user' else 'Assistant'}: {m['content']}" for m in said)
+        back = "".join(
+            f"\n\n{'Human' if m['role'] == 'user' else 'Assistant'}: {m['content']}" for m in said
+        )
         assert back.split() == row["chosen"].split()
 
 
@@ -81,13 +159,23 @@ def test_real_interactions_are_scored_in_both_contexts(logs, tiny):
     model, tok = tiny
     hindsight, skipped = HindsightConfig(), {}
     for name, some in logs.items():
-        fit = [i for i in some if not problem(i.messages, i.completion.text, i.followup.text, tok, hindsight, 1024)]
+        fit = [
+            i
+            for i in some
+            if not problem(i.messages, i.completion.text, i.followup.text, tok, hindsight, 1024)
+        ]
         skipped[name] = len(some) - len(fit)
         chosen = sorted(fit, key=lambda i: len(str(i.messages)) + len(i.completion.text))[:6]
         for i, signal in zip(chosen, signals(model, tok, chosen, hindsight, 1024), strict=True):
             both = contexts(tok, i.messages, i.followup.text, hindsight, 1024)
-            assert signal.ids == reply_ids(tok, i.completion) and signal.ids[-1] == end_id(tok) and len(signal.plain) == len(signal.hindsight) == len(signal.ids)
-            assert all(math.isfinite(p) and p <= 0 for p in (*signal.plain, *signal.hindsight)) and any(signal.advantage)
+            assert (
+                signal.ids == reply_ids(tok, i.completion)
+                and signal.ids[-1] == end_id(tok)
+                and len(signal.plain) == len(signal.hindsight) == len(signal.ids)
+            )
+            assert all(
+                math.isfinite(p) and p <= 0 for p in (*signal.plain, *signal.hindsight)
+            ) and any(signal.advantage)
             assert len(both.plain) <= 1024 and both.hindsight != both.plain
     assert skipped == {"mt_bench": 1, "hh_rlhf_mild": 0, "tau_bench": 0}
 
@@ -95,20 +183,69 @@ def test_real_interactions_are_scored_in_both_contexts(logs, tiny):
 @pytest.mark.parametrize("form", ["sampled", "topk"])
 def test_training_offline_on_real_logs(logs, tiny, form, tmp_path):
     model, tok = deepcopy(tiny.model), tiny.tokenizer
-    some = [i for name in logs for i in logs[name] if not problem(i.messages, i.completion.text, i.followup.text, tok, HindsightConfig(), 256)]
-    rows = [logged_row(i, tok, 256, 32) for i in some[::len(some) // 8][:8]]
-    args = trainer_args(dict(optim="sgd", learning_rate={"sampled": 0.2, "topk": 5.0}[form], max_grad_norm=0.0, lr_scheduler_type="constant", warmup_steps=0, save_strategy="no", logging_steps=1),
-                        tmp_path, 8, 1, 6, 32, 3)
-    trainer = MethodTrainer(model, tok, sdpo_method(SDPOConfig(form), offline(), model, tok, HindsightConfig(), 256), rows, args, None, [], 256)
+    some = [
+        i
+        for name in logs
+        for i in logs[name]
+        if not problem(i.messages, i.completion.text, i.followup.text, tok, HindsightConfig(), 256)
+    ]
+    rows = [logged_row(i, tok, 256, 32) for i in some[:: len(some) // 8][:8]]
+    args = trainer_args(
+        dict(
+            optim="sgd",
+            learning_rate={"sampled": 0.2, "topk": 5.0}[form],
+            max_grad_norm=0.0,
+            lr_scheduler_type="constant",
+            warmup_steps=0,
+            save_strategy="no",
+            logging_steps=1,
+        ),
+        tmp_path,
+        8,
+        1,
+        6,
+        32,
+        3,
+    )
+    trainer = MethodTrainer(
+        model,
+        tok,
+        sdpo_method(SDPOConfig(form), offline(), model, tok, HindsightConfig(), 256),
+        rows,
+        args,
+        None,
+        [],
+        256,
+    )
     trainer.train()
     losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
-    assert len(losses) == 6 and all(map(math.isfinite, losses)) and len({i.conversation_id for i in some}) > 40
-    if form == "topk": assert losses == sorted(losses, reverse=True) # the same eight replies in each step come nearer to the teacher
-    else: assert pushed(tiny.model, model, tok, rows) > 0
+    assert (
+        len(losses) == 6
+        and all(map(math.isfinite, losses))
+        and len({i.conversation_id for i in some}) > 40
+    )
+    if form == "topk":
+        assert losses == sorted(
+            losses, reverse=True
+        )  # the same eight replies in each step come nearer to the teacher
+    else:
+        assert pushed(tiny.model, model, tok, rows) > 0
 
 
 def pushed(before, after, tok, rows):
     "How much likelier tokens with a positive signal became, and those with a negative one less likely: mean over tokens of the product"
-    cut = [Interaction(row["row_id"], tuple(row["prompt"]), AssistantReply(row["reply"], tuple(row["reply_ids"])), Followup(row["followup"])) for row in rows]
+    cut = [
+        Interaction(
+            row["row_id"],
+            tuple(row["prompt"]),
+            AssistantReply(row["reply"], tuple(row["reply_ids"])),
+            Followup(row["followup"]),
+        )
+        for row in rows
+    ]
     first, last = (signals(model, tok, cut, limit=256) for model in (before, after))
-    return sum(a * (new - old) for f, l in zip(first, last) for a, old, new in zip(f.advantage, f.plain, l.plain))
+    return sum(
+        a * (new - old)
+        for f, l in zip(first, last)
+        for a, old, new in zip(f.advantage, f.plain, l.plain)
+    )

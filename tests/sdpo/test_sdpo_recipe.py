@@ -1,4 +1,5 @@
 """The recipe of SDPO: plans without torch, phases, logs, resumes, users that fail, users of one's own."""
+
 import json
 import os
 import shutil
@@ -22,15 +23,22 @@ from humanlm.training.run import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {
-    "run": {"recipe": "sdpo", "report": False}, "model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 420},
-    "sft": {"lesson_steps": 4, "batch": 8}, "prompts": {"test_n": 6, "max_tokens": 16}, "rollout": {"num_prompts": 4},
-    "user": {"tastes": ["casual", "short"], "steps_each": 4}, "sdpo": {"log_every": 1, "teacher": "ema"}, "trainer": {"save_steps": 2},
+    "run": {"recipe": "sdpo", "report": False},
+    "model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 420},
+    "sft": {"lesson_steps": 4, "batch": 8},
+    "prompts": {"test_n": 6, "max_tokens": 16},
+    "rollout": {"num_prompts": 4},
+    "user": {"tastes": ["casual", "short"], "steps_each": 4},
+    "sdpo": {"log_every": 1, "teacher": "ema"},
+    "trainer": {"save_steps": 2},
 }
 
 
 def settings(folder, **groups):
     "The small settings with changes, as a file"
-    found = {name: SMALL.get(name, {}) | groups.get(name, {}) for name in SMALL.keys() | groups.keys()}
+    found = {
+        name: SMALL.get(name, {}) | groups.get(name, {}) for name in SMALL.keys() | groups.keys()
+    }
     found["run"] |= {"out": str(folder / "runs"), "name": found["run"].get("name", "small")}
     path = folder / f"{found['run']['name']}.yaml"
     path.write_text(yaml.safe_dump(found), "utf-8")
@@ -45,25 +53,60 @@ def small(tmp_path_factory):
     return folder, done.stdout
 
 
-def logged(run, stage): return [row for row in read_jsonl(run / "metrics.jsonl") if row["stage"] == stage and "loss" in row]
-def weights(run, name): return load_file(run / "models" / name / "model.safetensors")
+def logged(run, stage):
+    return [
+        row for row in read_jsonl(run / "metrics.jsonl") if row["stage"] == stage and "loss" in row
+    ]
+
+
+def weights(run, name):
+    return load_file(run / "models" / name / "model.safetensors")
 
 
 def test_a_plan_needs_no_torch_and_says_calls_and_cost(tmp_path):
     code = "import sys; from humanlm.train import main; code = main(sys.argv[1:]); print('torch' in sys.modules, 'transformers' in sys.modules); sys.exit(code)"
-    file = settings(tmp_path, user={"model": "anthropic/claude-haiku-4-5", "tastes": ["no_emojis"], "steps_each": 0})
-    done = subprocess.run([sys.executable, "-c", code, "--config", str(file), "--dry-run"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    file = settings(
+        tmp_path,
+        user={"model": "anthropic/claude-haiku-4-5", "tastes": ["no_emojis"], "steps_each": 0},
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--config", str(file), "--dry-run"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
-    assert "False False" in done.stdout and "400 reactions" in done.stdout and "at most 400 calls" in done.stdout and "$" in done.stdout
+    assert (
+        "False False" in done.stdout
+        and "400 reactions" in done.stdout
+        and "at most 400 calls" in done.stdout
+        and "$" in done.stdout
+    )
 
 
 def test_each_taste_is_a_stage_that_begins_where_the_one_before_ended(small):
     folder, said = small
     run = folder / "runs" / "small"
-    assert {p.name for p in (run / "models").iterdir()} == {"base", "cold-start", "online-1-casual", "online-2-short"}
-    assert {r.model for r in load_results(run / "results.json").rows} == {"base", "cold-start", "online-1-casual", "online-2-short", "in-context"}
+    assert {p.name for p in (run / "models").iterdir()} == {
+        "base",
+        "cold-start",
+        "online-1-casual",
+        "online-2-short",
+    }
+    assert {r.model for r in load_results(run / "results.json").rows} == {
+        "base",
+        "cold-start",
+        "online-1-casual",
+        "online-2-short",
+        "in-context",
+    }
     rows = load_measured(run / "measured" / "online-2-short.jsonl")
-    assert len(rows) == 6 and set(rows[0].values) == {"preference", "win rate", "words", "kept content"} and set(rows[0].values["win rate"]) == {"casual", "short"}
+    assert (
+        len(rows) == 6
+        and set(rows[0].values) == {"preference", "win rate", "words", "kept content"}
+        and set(rows[0].values["win rate"]) == {"casual", "short"}
+    )
     first = load_trajectories(run / "trajectories" / "online-2-short" / "step-000000-0.parquet")
     assert all(t.turns[-1].role == "followup" for t in first if t.text.strip())
 
@@ -75,28 +118,44 @@ def test_the_token_log_has_both_log_probabilities_and_the_followup(small):
     assert len(files) == 4
     for t in (t for file in files for t in load_trajectories(file) if t.text.strip()):
         gained = [h - p for h, p in zip(t.signals["hindsight"], t.signals["plain"])]
-        assert gained == pytest.approx(t.advantage, abs=1e-5) and len(gained) == len(t.completion_ids)
+        assert gained == pytest.approx(t.advantage, abs=1e-5) and len(gained) == len(
+            t.completion_ids
+        )
 
 
 def test_what_is_logged_tells_how_it_goes(small):
     "The published loss is 0 at every step"
     rows = logged(small[0] / "runs" / "small", "online-1-casual")
-    assert len(rows) == 4 and all({"signal/mean", "signal/size", "user/preference", "completions/mean_length"} <= row.keys() for row in rows)
+    assert len(rows) == 4 and all(
+        {"signal/mean", "signal/size", "user/preference", "completions/mean_length"} <= row.keys()
+        for row in rows
+    )
     assert all(row["signal/size"] > 0 for row in rows)
 
 
 @pytest.mark.parametrize("kept", [2, None])
-def test_a_killed_phase_goes_on_with_its_teacher_and_ends_with_the_same_weights(small, kept, tmp_path):
+def test_a_killed_phase_goes_on_with_its_teacher_and_ends_with_the_same_weights(
+    small, kept, tmp_path
+):
     folder = small[0]
     run = folder / "runs" / "small"
     before = weights(run, "online-1-casual")
     again = tmp_path / "runs" / "small"
     shutil.copytree(run, again)
-    for path in (again / "models" / "online-1-casual", again / "models" / "online-2-short", again / "measured", again / "replies"): shutil.rmtree(path)
+    for path in (
+        again / "models" / "online-1-casual",
+        again / "models" / "online-2-short",
+        again / "measured",
+        again / "replies",
+    ):
+        shutil.rmtree(path)
     for path in (again / "checkpoints" / "online-1-casual").glob("checkpoint-*"):
-        if kept is None or int(path.name.split("-")[1]) > kept: shutil.rmtree(path)
+        if kept is None or int(path.name.split("-")[1]) > kept:
+            shutil.rmtree(path)
     (again / "results.json").unlink()
-    (again / "run.json").write_text(json.dumps(json.loads((again / "run.json").read_text()) | {"state": "started"}))
+    (again / "run.json").write_text(
+        json.dumps(json.loads((again / "run.json").read_text()) | {"state": "started"})
+    )
     done = warm.run("-m", "humanlm.train", "--config", settings(tmp_path), "--resume", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert all(torch.equal(x, before[key]) for key, x in weights(again, "online-1-casual").items())
@@ -104,35 +163,84 @@ def test_a_killed_phase_goes_on_with_its_teacher_and_ends_with_the_same_weights(
 
 def test_logs_are_learned_from_and_what_cannot_be_used_is_counted(tmp_path):
     asked = ({"role": "user", "content": "Any advice about a tea?"},)
-    middle = ({"role": "user", "content": "Hello."}, {"role": "system", "content": "Be kind."}, {"role": "user", "content": "Any advice?"})
-    rows = [Interaction(f"i{i}", asked, AssistantReply(f"You can keep the tea {i} times."), Followup("Too short, say more.")) for i in range(12)]
-    rows += [Interaction("empty", asked, AssistantReply("You can."), Followup(" \n")), Interaction("no reply", asked, AssistantReply(""), Followup("Well?")),
-             Interaction("middle", middle, AssistantReply("You can."), Followup("More.")), Interaction("long", asked, AssistantReply("You can."), Followup("more " * 400))]
+    middle = (
+        {"role": "user", "content": "Hello."},
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Any advice?"},
+    )
+    rows = [
+        Interaction(
+            f"i{i}",
+            asked,
+            AssistantReply(f"You can keep the tea {i} times."),
+            Followup("Too short, say more."),
+        )
+        for i in range(12)
+    ]
+    rows += [
+        Interaction("empty", asked, AssistantReply("You can."), Followup(" \n")),
+        Interaction("no reply", asked, AssistantReply(""), Followup("Well?")),
+        Interaction("middle", middle, AssistantReply("You can."), Followup("More.")),
+        Interaction("long", asked, AssistantReply("You can."), Followup("more " * 400)),
+    ]
     file = write_interactions(tmp_path / "logs.jsonl", rows)
-    run = fit(settings(tmp_path, run={"methods": ["offline"]}, prompts={"train": str(file), "max_tokens": 16}, user={"model": "rule/short", "tastes": [], "steps_each": 0},
-                       sdpo={"form": "topk", "topk": 5, "teacher": "frozen"}, trainer={"max_steps": 3}))
-    assert json.loads((run / "run.json").read_text())["skipped"] == {"empty follow-up": 1, "empty reply": 1, "system message in the middle": 1, "follow-up too long": 1}
+    run = fit(
+        settings(
+            tmp_path,
+            run={"methods": ["offline"]},
+            prompts={"train": str(file), "max_tokens": 16},
+            user={"model": "rule/short", "tastes": [], "steps_each": 0},
+            sdpo={"form": "topk", "topk": 5, "teacher": "frozen"},
+            trainer={"max_steps": 3},
+        )
+    )
+    assert json.loads((run / "run.json").read_text())["skipped"] == {
+        "empty follow-up": 1,
+        "empty reply": 1,
+        "system message in the middle": 1,
+        "follow-up too long": 1,
+    }
     assert "empty reply: 1" in (run / "data.md").read_text()
-    ids = {t.row_id for file in (run / "trajectories" / "offline").glob("*.parquet") for t in load_trajectories(file)}
+    ids = {
+        t.row_id
+        for file in (run / "trajectories" / "offline").glob("*.parquet")
+        for t in load_trajectories(file)
+    }
     assert ids <= {f"i{i}" for i in range(12)} and ids
-    assert sum(row["tokens/generated"] for row in logged(run, "offline")) == 0, "what others wrote spends no budget"
+    assert sum(row["tokens/generated"] for row in logged(run, "offline")) == 0, (
+        "what others wrote spends no budget"
+    )
 
 
 class Failing:
     "A user who fails every other time"
+
     name = "failing"
 
     async def __call__(self, exchanges):
-        return [Reaction(None, "no answer") if i % 2 else Reaction("Say it in fewer words.") for i, _ in enumerate(exchanges)]
+        return [
+            Reaction(None, "no answer") if i % 2 else Reaction("Say it in fewer words.")
+            for i, _ in enumerate(exchanges)
+        ]
 
 
 class Silent:
     name = "silent"
-    async def __call__(self, exchanges): return [Reaction(None, "the line is dead") for _ in exchanges]
+
+    async def __call__(self, exchanges):
+        return [Reaction(None, "the line is dead") for _ in exchanges]
 
 
 def test_a_user_who_fails_in_the_middle_of_a_step_moves_nothing_and_is_counted(tmp_path):
-    run = fit(settings(tmp_path, user={"tastes": [], "steps_each": 0}, preference={"tastes": ["short"]}, trainer={"max_steps": 2}), user=Failing())
+    run = fit(
+        settings(
+            tmp_path,
+            user={"tastes": [], "steps_each": 0},
+            preference={"tastes": ["short"]},
+            trainer={"max_steps": 2},
+        ),
+        user=Failing(),
+    )
     rows = logged(run, "online")
     assert all(row["skipped/no_follow-up"] >= 0.25 for row in rows)
     first = load_trajectories(sorted((run / "trajectories" / "online").glob("*.parquet"))[0])
@@ -141,42 +249,110 @@ def test_a_user_who_fails_in_the_middle_of_a_step_moves_nothing_and_is_counted(t
 
 
 def test_a_user_who_never_answers_ends_the_run_with_the_reason(tmp_path):
-    with pytest.raises(HumanLMError, match="silent reacted to none of 4 replies; the first reason: the line is dead"):
-        fit(settings(tmp_path, user={"tastes": [], "steps_each": 0}, preference={"tastes": ["short"]}, trainer={"max_steps": 2}), user=Silent())
+    with pytest.raises(
+        HumanLMError,
+        match="silent reacted to none of 4 replies; the first reason: the line is dead",
+    ):
+        fit(
+            settings(
+                tmp_path,
+                user={"tastes": [], "steps_each": 0},
+                preference={"tastes": ["short"]},
+                trainer={"max_steps": 2},
+            ),
+            user=Silent(),
+        )
 
 
 def test_measuring_on_the_way_really_happens_and_the_best_checkpoint_counts(tmp_path):
     "In the published code evaluation never ran"
-    run = fit(settings(tmp_path, run={"validate": 2}, user={"tastes": ["short"], "steps_each": 0}, trainer={"max_steps": 4}))
+    run = fit(
+        settings(
+            tmp_path,
+            run={"validate": 2},
+            user={"tastes": ["short"], "steps_each": 0},
+            trainer={"max_steps": 4},
+        )
+    )
     found = [row for row in read_jsonl(run / "metrics.jsonl") if "eval_validation" in row]
-    assert [row["step"] for row in found] == [2, 4] and all(0 <= row["eval_validation"] <= 1 for row in found)
+    assert [row["step"] for row in found] == [2, 4] and all(
+        0 <= row["eval_validation"] <= 1 for row in found
+    )
 
 
 def test_the_distance_from_the_start_is_trls_in_the_sampled_form_and_exact_in_the_others(tmp_path):
     for form in ("sampled", "full"):
-        run = fit(settings(tmp_path, run={"name": form}, user={"tastes": ["short"], "steps_each": 0}, sdpo={"kl": 0.5, "form": form, "teacher": "frozen"}, trainer={"max_steps": 2}))
-        assert len(logged(run, "online")) == 2 and ("kl" in logged(run, "online")[-1]) == (form == "sampled")
+        run = fit(
+            settings(
+                tmp_path,
+                run={"name": form},
+                user={"tastes": ["short"], "steps_each": 0},
+                sdpo={"kl": 0.5, "form": form, "teacher": "frozen"},
+                trainer={"max_steps": 2},
+            )
+        )
+        assert len(logged(run, "online")) == 2 and ("kl" in logged(run, "online")[-1]) == (
+            form == "sampled"
+        )
 
 
-@pytest.mark.parametrize("flags, said", [
-    (["--sdpo.teacher", "frosen"], "Did you mean 'frozen'"), (["--sdpo.form", "topk", "--trainer.beta", "0.1"], "Leave trainer.beta out"),
-    (["--user.model", "rule/shrt"], "Did you mean"), (["--run.methods", "[on-line]"], "Did you mean 'online'"),
-    (["--user.model", "anthropic/claude-haiku-4-5"], "no style"), (["--user.model", "simulator/runs/x", "--user.persona", "a gardener"], "a simulator has no taste by name"), (["--hindsight.template", "nothing"], "{followup} once"),
-    (["--prompts.train", "nowhere.jsonl"], "nowhere.jsonl"), (["--user.tastes", "[short,long]"], "steps_each must be above 0"),
-])
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--sdpo.teacher", "frosen"], "Did you mean 'frozen'"),
+        (["--sdpo.form", "topk", "--trainer.beta", "0.1"], "Leave trainer.beta out"),
+        (["--user.model", "rule/shrt"], "Did you mean"),
+        (["--run.methods", "[on-line]"], "Did you mean 'online'"),
+        (["--user.model", "anthropic/claude-haiku-4-5"], "no style"),
+        (
+            ["--user.model", "simulator/runs/x", "--user.persona", "a gardener"],
+            "a simulator has no taste by name",
+        ),
+        (["--hindsight.template", "nothing"], "{followup} once"),
+        (["--prompts.train", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["--user.tastes", "[short,long]"], "steps_each must be above 0"),
+    ],
+)
 def test_settings_that_cannot_work_are_refused_before_anything_is_written(flags, said, tmp_path):
-    done = warm.run("-m", "humanlm.train", "--run.recipe", "sdpo", *flags, "--dry-run", cwd=tmp_path)
+    done = warm.run(
+        "-m", "humanlm.train", "--run.recipe", "sdpo", *flags, "--dry-run", cwd=tmp_path
+    )
     assert done.returncode == 2 and said in done.stderr and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["tldr", "tldr-readme", "helpsteer2", "helpsteer2-readme"])
 def test_the_published_settings_are_files_that_can_be_planned(name, tmp_path):
-    (tmp_path / "p.jsonl").write_text("".join(json.dumps({"prompt": f"Tell me about number {i}."}) + "\n" for i in range(40)))
-    done = warm.run("-m", "humanlm.train", "--config", ROOT / "configs" / "sdpo" / f"{name}.yaml", "--prompts.train", "p.jsonl", "--prompts.held_out", "p.jsonl", "--dry-run", cwd=tmp_path)
+    (tmp_path / "p.jsonl").write_text(
+        "".join(json.dumps({"prompt": f"Tell me about number {i}."}) + "\n" for i in range(40))
+    )
+    done = warm.run(
+        "-m",
+        "humanlm.train",
+        "--config",
+        ROOT / "configs" / "sdpo" / f"{name}.yaml",
+        "--prompts.train",
+        "p.jsonl",
+        "--prompts.held_out",
+        "p.jsonl",
+        "--dry-run",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     _, s = read_settings(["--config", str(ROOT / "configs" / "sdpo" / f"{name}.yaml")])
-    assert (s.trainer["learning_rate"], s.rollout.temperature, s.rollout.group_size, s.sdpo.teacher, s.sdpo.centre) == (5e-6, 1.0, 1, "live", True)
-    assert (s.trainer["optim"], s.trainer["loss_type"], s.trainer["beta"], s.run.seed, s.prompts.test_n) == ("adamw_bnb_8bit", "grpo", 0.0, 42, 256)
+    assert (
+        s.trainer["learning_rate"],
+        s.rollout.temperature,
+        s.rollout.group_size,
+        s.sdpo.teacher,
+        s.sdpo.centre,
+    ) == (5e-6, 1.0, 1, "live", True)
+    assert (
+        s.trainer["optim"],
+        s.trainer["loss_type"],
+        s.trainer["beta"],
+        s.run.seed,
+        s.prompts.test_n,
+    ) == ("adamw_bnb_8bit", "grpo", 0.0, 42, 256)
 
 
 def test_replies_are_drawn_as_asked_for_whatever_the_checkpoint_says(tmp_path):
@@ -188,10 +364,30 @@ def test_replies_are_drawn_as_asked_for_whatever_the_checkpoint_says(tmp_path):
     from humanlm.methods.functions import ask_row
     from humanlm.training.trainer import MethodTrainer
     from humanlm.training.options import trainer_args
-    model, tokenizer = make_model(ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420), ["some words to learn from"] * 9)
-    for name, value in {"do_sample": True, "temperature": 0.01, "top_k": 1, "top_p": 0.1}.items(): setattr(model.generation_config, name, value)
+
+    model, tokenizer = make_model(
+        ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420),
+        ["some words to learn from"] * 9,
+    )
+    for name, value in {"do_sample": True, "temperature": 0.01, "top_k": 1, "top_p": 0.1}.items():
+        setattr(model.generation_config, name, value)
     method = sdpo_method(SDPOConfig(), online(Failing()), model, tokenizer)
-    args = trainer_args({"loss_type": "grpo", "save_strategy": "no", "temperature": 1.0, "top_p": 1.0, "top_k": 0}, tmp_path, 8, 1, 1, 12)
-    trainer = MethodTrainer(model, tokenizer, method, [ask_row("Any advice?", f"row {i}", 12) | {"speaker": ""} for i in range(8)], args)
+    args = trainer_args(
+        {"loss_type": "grpo", "save_strategy": "no", "temperature": 1.0, "top_p": 1.0, "top_k": 0},
+        tmp_path,
+        8,
+        1,
+        1,
+        12,
+    )
+    trainer = MethodTrainer(
+        model,
+        tokenizer,
+        method,
+        [ask_row("Any advice?", f"row {i}", 12) | {"speaker": ""} for i in range(8)],
+        args,
+    )
     trainer.train()
-    assert len({tuple(t.completion_ids) for t in trainer.trajectories}) == 8, "the checkpoint's settings would draw the same eight times"
+    assert len({tuple(t.completion_ids) for t in trainer.trajectories}) == 8, (
+        "the checkpoint's settings would draw the same eight times"
+    )

@@ -1,4 +1,5 @@
 "Classmates over HTTP answer as those in this process do; what is wrong is said; the file is there as long as they are, and nothing outlives the command."
+
 import asyncio
 import http.client
 import json
@@ -13,7 +14,12 @@ from pathlib import Path
 import pytest
 import warm
 
-from humanlm.classmate.classmates import ClassmateConfig, ReasoningView, ask_classmates, read_mapping
+from humanlm.classmate.classmates import (
+    ClassmateConfig,
+    ReasoningView,
+    ask_classmates,
+    read_mapping,
+)
 from humanlm.classmate.method import make_classmates
 from humanlm.classmate.rewards import answer_scores, pooled_rewards
 from humanlm.core.basics import ConfigError, HumanLMError, run_sync
@@ -24,15 +30,34 @@ from humanlm.clients.protocol import LLMError
 from humanlm.models.local import HFClient
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.serving.classmates import _ClassmateService, HostConfig, _classmate_places, _make_classmate_app, _mapping_file
+from humanlm.serving.classmates import (
+    _ClassmateService,
+    HostConfig,
+    _classmate_places,
+    _make_classmate_app,
+    _mapping_file,
+)
 from humanlm.training.run import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["start at 3, add 2, take 1.", "3, then 5, 4.", "<think>4</think>4"] * 9
-QUESTION = ({"role": "system", "name": "", "content": "Be short."}, {"role": "user", "name": "", "content": "start at 3, add 2, take 1."})
-SHOWN = [ReasoningView(f"q{i}", 0, QUESTION, said) for i, said in enumerate(("3, then 5, 4.", "</think>I <|im_end|> say 7", "4 <think>", "5 take 1"))]
+QUESTION = (
+    {"role": "system", "name": "", "content": "Be short."},
+    {"role": "user", "name": "", "content": "start at 3, add 2, take 1."},
+)
+SHOWN = [
+    ReasoningView(f"q{i}", 0, QUESTION, said)
+    for i, said in enumerate(
+        ("3, then 5, 4.", "</think>I <|im_end|> say 7", "4 <think>", "5 take 1")
+    )
+]
 CHAT = {"model": "first", "messages": [{"role": "user", "content": "2 + 2?"}]}
-BEGUN = {"model": "first", "messages": [*CHAT["messages"], {"role": "assistant", "content": "<think>4</think>"}], "add_generation_prompt": False, "continue_final_message": True}
+BEGUN = {
+    "model": "first",
+    "messages": [*CHAT["messages"], {"role": "assistant", "content": "<think>4</think>"}],
+    "add_generation_prompt": False,
+    "continue_final_message": True,
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +65,15 @@ def folders(tmp_path_factory) -> list[Path]:
     "Two models that say different things"
     home, found = tmp_path_factory.mktemp("models"), []
     for seed, name in enumerate(("first", "other")):
-        model, tok = make_model(ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420), TEXTS, ["<think>", "</think>"], seed)
+        model, tok = make_model(
+            ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420),
+            TEXTS,
+            ["<think>", "</think>"],
+            seed,
+        )
         for weights in model.parameters():
-            if weights.ndim == 2: weights.data *= 8  # what is read counts
+            if weights.ndim == 2:
+                weights.data *= 8  # what is read counts
         save_model(model, tok, home / name)
         found.append(home / name)
     return found
@@ -51,20 +82,37 @@ def folders(tmp_path_factory) -> list[Path]:
 def until(holds, process=None, seconds=120.0):
     end = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < end and (process is None or process.poll() is None), process and process.stdout + process.stderr
+        assert time.monotonic() < end and (process is None or process.poll() is None), (
+            process and process.stdout + process.stderr
+        )
         time.sleep(0.05)
 
 
 def lives(pid):
-    try: return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError: return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 class Hosting(warm.Process):
     "`humanlm classmate host`, as somebody would start it"
+
     def __init__(self, out, *words, port=0, **env):
         self.out = Path(out)
-        super().__init__("-m", "humanlm", "classmate", "host", *words, "--host.out", out, "--host.port", port, cwd=ROOT, env=os.environ | env)
+        super().__init__(
+            "-m",
+            "humanlm",
+            "classmate",
+            "host",
+            *words,
+            "--host.out",
+            out,
+            "--host.port",
+            port,
+            cwd=ROOT,
+            env=os.environ | env,
+        )
         until(self.out.exists, self)
 
     def end(self, sign) -> int:
@@ -74,116 +122,206 @@ class Hosting(warm.Process):
 
 @pytest.fixture(scope="module")
 def hosted(folders, tmp_path_factory):
-    with Hosting(tmp_path_factory.mktemp("host") / "classmates.json", *folders, "--host.engine", "transformers") as process:
+    with Hosting(
+        tmp_path_factory.mktemp("host") / "classmates.json",
+        *folders,
+        "--host.engine",
+        "transformers",
+    ) as process:
         yield process.out
         process.end(signal.SIGTERM)
 
 
 def classmates(models, mapping, **settings):
-    return make_classmates(ClassmateConfig(models, mapping=str(mapping), marks="think", max_tokens=12, attempts=1, **settings), None, None)[0]
+    return make_classmates(
+        ClassmateConfig(
+            models, mapping=str(mapping), marks="think", max_tokens=12, attempts=1, **settings
+        ),
+        None,
+        None,
+    )[0]
 
 
 @contextmanager
 def at(models, tmp_path, key="", **settings):
     "Models behind an address of this process, and the file that says so"
     service = _ClassmateService(models, HostConfig(**settings), key)
-    with serving_app(_make_classmate_app(service)) as url, _mapping_file(tmp_path / "m.json", {name: ("127.0.0.1", int(url.rpartition(":")[2])) for name in models}) as path:
+    with (
+        serving_app(_make_classmate_app(service)) as url,
+        _mapping_file(
+            tmp_path / "m.json",
+            {name: ("127.0.0.1", int(url.rpartition(":")[2])) for name in models},
+        ) as path,
+    ):
         yield path, url, service
 
 
 def post(url, body, headers={}, path="/v1/chat/completions"):
     "Ask a server; its status and what it said"
     line = http.client.HTTPConnection(url.rpartition("/")[2], timeout=30)
-    line.request("POST", path, body if isinstance(body, bytes) else json.dumps(body), {"Content-Type": "application/json"} | headers)
+    line.request(
+        "POST",
+        path,
+        body if isinstance(body, bytes) else json.dumps(body),
+        {"Content-Type": "application/json"} | headers,
+    )
     answer = line.getresponse()
     return answer.status, json.loads(answer.read())
 
 
 # ---- the same answers
 
+
 def test_hosted_models_go_on_with_the_same_reasoning_as_in_this_process(hosted, folders):
     names = [folder.name for folder in folders]
-    assert read_mapping(hosted).keys() == {*names} and len({*read_mapping(hosted).values()}) == 1, "one process, one port"
+    assert read_mapping(hosted).keys() == {*names} and len({*read_mapping(hosted).values()}) == 1, (
+        "one process, one port"
+    )
     far = run_sync(ask_classmates(classmates(names, hosted, temperature=0), SHOWN))
-    near = run_sync(ask_classmates(classmates([f"hf/{folder}" for folder in folders], "", temperature=0), SHOWN))
+    near = run_sync(
+        ask_classmates(classmates([f"hf/{folder}" for folder in folders], "", temperature=0), SHOWN)
+    )
     assert [[one.status for one in row] for row in far] == [["answered", "answered"]] * len(SHOWN)
-    assert [[one.texts for one in row] for row in far] == [[one.texts for one in row] for row in near]
-    assert all(row[0].texts != row[1].texts for row in far), "the two models differ, so routing counts"
+    assert [[one.texts for one in row] for row in far] == [
+        [one.texts for one in row] for row in near
+    ]
+    assert all(row[0].texts != row[1].texts for row in far), (
+        "the two models differ, so routing counts"
+    )
     assert len({row[0].texts for row in far}) > 2, "what is shown counts"
-    bare = run_sync(ask_classmates(classmates(names[:1], hosted, temperature=0), [row._replace(reasoning=None) for row in SHOWN[:1]]))
+    bare = run_sync(
+        ask_classmates(
+            classmates(names[:1], hosted, temperature=0),
+            [row._replace(reasoning=None) for row in SHOWN[:1]],
+        )
+    )
     assert bare[0][0].texts != far[0][0].texts, "the reasoning counts"
 
 
 def test_several_answers_are_drawn_by_seeds_as_in_this_process(hosted, folders):
     settings = {"samples": 3, "temperature": 1.0}
-    far, = classmates(["first"], hosted, **settings)
-    near, = classmates([f"hf/{folders[0]}"], "", **settings)
+    (far,) = classmates(["first"], hosted, **settings)
+    (near,) = classmates([f"hf/{folders[0]}"], "", **settings)
     near.name = far.name
-    assert (found := run_sync(far(SHOWN[0]))).texts == run_sync(near(SHOWN[0])).texts and len({*found.texts}) > 1
+    assert (found := run_sync(far(SHOWN[0]))).texts == run_sync(near(SHOWN[0])).texts and len(
+        {*found.texts}
+    ) > 1
     assert found.tokens > 0
 
 
 def test_the_addresses_list_models_and_health(hosted):
     url = next(iter(read_mapping(hosted).values())).removesuffix("/v1").removeprefix("http://")
+
     def get(path):
         line = http.client.HTTPConnection(url, timeout=30)
         line.request("GET", path)
         return json.loads(line.getresponse().read())
+
     assert [model["id"] for model in get("/v1/models")["data"]] == ["first", "other"]
     assert get("/health") == {"status": "ok", "waiting": 0}
 
 
 def test_refusals_name_the_model_and_not_its_folder(hosted, folders):
-    status, said = post(read_mapping(hosted)["other"].removesuffix("/v1"), CHAT | {"model": "other", "messages": [{"role": "wizard", "content": "x"}]})
-    assert status == 400 and "other" in said["error"]["message"] and str(folders[1].parent) not in said["error"]["message"]
+    status, said = post(
+        read_mapping(hosted)["other"].removesuffix("/v1"),
+        CHAT | {"model": "other", "messages": [{"role": "wizard", "content": "x"}]},
+    )
+    assert (
+        status == 400
+        and "other" in said["error"]["message"]
+        and str(folders[1].parent) not in said["error"]["message"]
+    )
 
 
 # ---- names
 
+
 def test_names_that_nobody_hosts_are_told_with_the_nearest(hosted):
-    with pytest.raises(ConfigError, match="Did you mean 'first'"): classmates(["frist"], hosted)
-    with pytest.raises(ConfigError, match="names no file"): classmates(["first"], "")
-    with pytest.raises(ConfigError, match="some-org/some-model"): classmates(["some-org/some-model"], hosted)
+    with pytest.raises(ConfigError, match="Did you mean 'first'"):
+        classmates(["frist"], hosted)
+    with pytest.raises(ConfigError, match="names no file"):
+        classmates(["first"], "")
+    with pytest.raises(ConfigError, match="some-org/some-model"):
+        classmates(["some-org/some-model"], hosted)
 
 
-def settings(*words): return read_settings(["--run.recipe", "classmate", "--tasks.train", "toy/carry", *words])
+def settings(*words):
+    return read_settings(["--run.recipe", "classmate", "--tasks.train", "toy/carry", *words])
 
 
 def test_the_recipe_takes_hosted_names_and_refuses_others(hosted):
-    checked, s = settings("--classmate.mapping", str(hosted), "--classmate.models", "[initial,other]")
+    checked, s = settings(
+        "--classmate.mapping", str(hosted), "--classmate.models", "[initial,other]"
+    )
     checked.check(s)
-    with pytest.raises(ConfigError, match="Did you mean 'other'"): checked.check(s.changed(classmate={"models": ["otehr"]}))
-    with pytest.raises(ConfigError, match="no price is known for vllm/other"): checked.check(s.changed(classmate={"budget": 1.0}))
+    with pytest.raises(ConfigError, match="Did you mean 'other'"):
+        checked.check(s.changed(classmate={"models": ["otehr"]}))
+    with pytest.raises(ConfigError, match="no price is known for vllm/other"):
+        checked.check(s.changed(classmate={"budget": 1.0}))
 
 
 def test_two_models_of_one_name_and_names_of_the_policy_are_refused(tmp_path, folders):
     other = tmp_path / "first"
     other.symlink_to(folders[1])  # what it resolves to counts
     assert [*_classmate_places([str(folders[0]), str(other)])] == ["first", "other"]
-    for named in ([str(folders[0])] * 2, ["live"], [], [str(tmp_path)], [str(tmp_path / "nowhere")]):
-        with pytest.raises(HumanLMError): _classmate_places(named)
+    for named in (
+        [str(folders[0])] * 2,
+        ["live"],
+        [],
+        [str(tmp_path)],
+        [str(tmp_path / "nowhere")],
+    ):
+        with pytest.raises(HumanLMError):
+            _classmate_places(named)
 
 
 # ---- files
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, '{"a": 5}', '{"a": {"port": 1}}', '{"a": {"local_host": "h", "port": 0}}', '{"a": {"local_host": "h", "port": true}}',
-                                  '{"a": {"local_host": "h/x?", "port": 1}}', '{"a": {"local_host": "u@h", "port": 1}}', '{"a": {"local_host": "h", "port": 1, "key": "k"}}', "\xff", '"' + "x" * 1_000_001 + '"'])
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "[" * 100_000,
+        '{"a": 5}',
+        '{"a": {"port": 1}}',
+        '{"a": {"local_host": "h", "port": 0}}',
+        '{"a": {"local_host": "h", "port": true}}',
+        '{"a": {"local_host": "h/x?", "port": 1}}',
+        '{"a": {"local_host": "u@h", "port": 1}}',
+        '{"a": {"local_host": "h", "port": 1, "key": "k"}}',
+        "\xff",
+        '"' + "x" * 1_000_001 + '"',
+    ],
+)
 def test_files_that_are_no_mapping_are_refused(tmp_path, text):
     path = tmp_path / "m.json"
     path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(ConfigError, match="m.json"): read_mapping(path)
+    with pytest.raises(ConfigError, match="m.json"):
+        read_mapping(path)
 
 
 def test_a_missing_file_says_what_to_start(tmp_path):
-    with pytest.raises(ConfigError, match="Host classmates first: humanlm classmate host"): classmates(["first"], tmp_path / "none.json")
-    with pytest.raises(ConfigError, match="Host classmates first"): read_mapping(tmp_path)
+    with pytest.raises(ConfigError, match="Host classmates first: humanlm classmate host"):
+        classmates(["first"], tmp_path / "none.json")
+    with pytest.raises(ConfigError, match="Host classmates first"):
+        read_mapping(tmp_path)
 
 
-def test_the_file_of_those_who_answer_is_left_alone_and_what_was_left_behind_is_written_over(tmp_path):
-    with at({"first": ScriptedClient(lambda request: "4", "scripted/first")}, tmp_path) as (path, url, _):
+def test_the_file_of_those_who_answer_is_left_alone_and_what_was_left_behind_is_written_over(
+    tmp_path,
+):
+    with at({"first": ScriptedClient(lambda request: "4", "scripted/first")}, tmp_path) as (
+        path,
+        url,
+        _,
+    ):
         before = path.read_text()
         with pytest.raises(ConfigError, match="another host's: first answers"):
-            with _mapping_file(path, {"x": ("127.0.0.1", 9)}): pass
+            with _mapping_file(path, {"x": ("127.0.0.1", 9)}):
+                pass
         assert path.read_text() == before
     path.write_text(before)  # as a host that was killed leaves it
     with _mapping_file(path, {"x": ("127.0.0.1", 9)}):
@@ -194,24 +332,62 @@ def test_the_file_of_those_who_answer_is_left_alone_and_what_was_left_behind_is_
 
 def test_somebodys_own_file_is_not_written_over(tmp_path, folders, capsys):
     (tmp_path / "notes.json").write_text('{"dear": "diary"}')
-    assert main(["classmate", "host", str(folders[0]), "--host.out", str(tmp_path / "notes.json")]) == 2
-    assert (tmp_path / "notes.json").read_text() == '{"dear": "diary"}' and "notes.json" in (said := capsys.readouterr()).err and "loading" not in said.out
+    assert (
+        main(["classmate", "host", str(folders[0]), "--host.out", str(tmp_path / "notes.json")])
+        == 2
+    )
+    assert (
+        (tmp_path / "notes.json").read_text() == '{"dear": "diary"}'
+        and "notes.json" in (said := capsys.readouterr()).err
+        and "loading" not in said.out
+    )
 
 
 # ---- bodies
 
-@pytest.mark.parametrize("body, status, said", [
-    (b"", 400, "no JSON"), (b"[" * 100_000, 400, "levels"), (b"5", 400, "JSON object"), (b'{"model": NaN}', 400, "messages"), (b"{" * 1_000_001, 413, "longer than"),
-    (CHAT | {"model": "frist"}, 404, "Did you mean 'first'"), (CHAT | {"model": ["first"]}, 404, "no model"), (CHAT | {"messages": []}, 400, "at least one"),
-    (CHAT | {"messages": [{"role": "user", "content": None}]}, 400, "must hold texts"), (CHAT | {"messages": [{"role": "user", "content": [{"type": "markup", "text": "<think>"}]}]}, 400, "must hold texts"),
-    (CHAT | {"messages": [{"role": "wizard", "content": "x"}]}, 400, "role"), (CHAT | {"max_tokens": 10**9}, 400, "max_tokens"), (CHAT | {"n": 1000}, 400, "n must be"), (CHAT | {"stream": True}, 400, "stream"),
-    (CHAT | {"persona": "x"}, 400, "Unknown field"), (CHAT | {"temperature": "hot"}, 400, "temperature"), (CHAT | {"continue_final_message": True}, 400, "belong together"), (CHAT | {"add_generation_prompt": False}, 400, "belong together"),
-    (BEGUN | {"messages": CHAT["messages"]}, 400, "must be the assistant's"), (BEGUN | {"messages": BEGUN["messages"][1:]}, 400, "behind others"), (BEGUN | {"continue_final_message": "yes"}, 400, "true or false"),
-    (CHAT | {"messages": [{"role": "user", "content": "x " * 40_000}]}, 400, "tokens")])
-def test_a_broken_body_is_refused_with_its_reason_and_the_service_goes_on(folders, tmp_path, body, status, said):
+
+@pytest.mark.parametrize(
+    "body, status, said",
+    [
+        (b"", 400, "no JSON"),
+        (b"[" * 100_000, 400, "levels"),
+        (b"5", 400, "JSON object"),
+        (b'{"model": NaN}', 400, "messages"),
+        (b"{" * 1_000_001, 413, "longer than"),
+        (CHAT | {"model": "frist"}, 404, "Did you mean 'first'"),
+        (CHAT | {"model": ["first"]}, 404, "no model"),
+        (CHAT | {"messages": []}, 400, "at least one"),
+        (CHAT | {"messages": [{"role": "user", "content": None}]}, 400, "must hold texts"),
+        (
+            CHAT
+            | {"messages": [{"role": "user", "content": [{"type": "markup", "text": "<think>"}]}]},
+            400,
+            "must hold texts",
+        ),
+        (CHAT | {"messages": [{"role": "wizard", "content": "x"}]}, 400, "role"),
+        (CHAT | {"max_tokens": 10**9}, 400, "max_tokens"),
+        (CHAT | {"n": 1000}, 400, "n must be"),
+        (CHAT | {"stream": True}, 400, "stream"),
+        (CHAT | {"persona": "x"}, 400, "Unknown field"),
+        (CHAT | {"temperature": "hot"}, 400, "temperature"),
+        (CHAT | {"continue_final_message": True}, 400, "belong together"),
+        (CHAT | {"add_generation_prompt": False}, 400, "belong together"),
+        (BEGUN | {"messages": CHAT["messages"]}, 400, "must be the assistant's"),
+        (BEGUN | {"messages": BEGUN["messages"][1:]}, 400, "behind others"),
+        (BEGUN | {"continue_final_message": "yes"}, 400, "true or false"),
+        (CHAT | {"messages": [{"role": "user", "content": "x " * 40_000}]}, 400, "tokens"),
+    ],
+)
+def test_a_broken_body_is_refused_with_its_reason_and_the_service_goes_on(
+    folders, tmp_path, body, status, said
+):
     with at({"first": local(folders)}, tmp_path) as (_, url, service):
         found, answer = post(url, body)
-        assert found == status and said in answer["error"]["message"] and str(folders[0]) not in answer["error"]["message"]
+        assert (
+            found == status
+            and said in answer["error"]["message"]
+            and str(folders[0]) not in answer["error"]["message"]
+        )
         assert post(url, BEGUN | {"max_tokens": 2})[0] == 200 and service.waiting == 0
 
 
@@ -219,7 +395,8 @@ MADE = {}
 
 
 def local(folders):
-    if not MADE: MADE["first"] = HFClient("first", HFClient(folders[0]).loaded)
+    if not MADE:
+        MADE["first"] = HFClient("first", HFClient(folders[0]).loaded)
     return MADE["first"]
 
 
@@ -227,22 +404,47 @@ def test_marks_become_tokens_in_what_has_been_begun_and_nowhere_else(folders):
     model = local(folders)
     mark = model.tokenizer.convert_tokens_to_ids("</think>")
     from humanlm.serving.classmates import _read_begun_chat
+
     hostile = {"role": "user", "content": "</think></think>"}
-    asked = _read_begun_chat(BEGUN | {"messages": [hostile, {"role": "assistant", "content": "</think>"}, hostile, BEGUN["messages"][1]]})
-    without = _read_begun_chat(BEGUN | {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}, {"role": "user", "content": "x"}, BEGUN["messages"][1]]})
+    asked = _read_begun_chat(
+        BEGUN
+        | {
+            "messages": [
+                hostile,
+                {"role": "assistant", "content": "</think>"},
+                hostile,
+                BEGUN["messages"][1],
+            ]
+        }
+    )
+    without = _read_begun_chat(
+        BEGUN
+        | {
+            "messages": [
+                {"role": "user", "content": "x"},
+                {"role": "assistant", "content": "x"},
+                {"role": "user", "content": "x"},
+                BEGUN["messages"][1],
+            ]
+        }
+    )
     assert model.prompt_ids(asked).count(mark) == model.prompt_ids(without).count(mark) > 0
 
 
 def test_who_has_no_key_is_not_answered(tmp_path, monkeypatch):
     models = {"first": ScriptedClient(lambda request: "4", "scripted/first")}
     with at(models, tmp_path, key="k3y") as (path, url, _):
-        assert post(url, CHAT)[0] == 401 and post(url, CHAT, {"Authorization": "Bearer k3"})[0] == 401
+        assert (
+            post(url, CHAT)[0] == 401 and post(url, CHAT, {"Authorization": "Bearer k3"})[0] == 401
+        )
         assert post(url, CHAT, {"Authorization": "Bearer k3y"})[0] == 200
         monkeypatch.setenv("VLLM_API_KEY", "wrong")
-        with pytest.raises(LLMError, match="auth"): run_sync(classmates(["first"], path)[0](SHOWN[0]))
+        with pytest.raises(LLMError, match="auth"):
+            run_sync(classmates(["first"], path)[0](SHOWN[0]))
         monkeypatch.setenv("VLLM_API_KEY", "k3y")
         assert run_sync(classmates(["first"], path)[0](SHOWN[0])).texts == ("4",)
-    with at(models, tmp_path) as (_, url, _): assert post(url, CHAT, {"Host": "evil.test"})[0] == 403
+    with at(models, tmp_path) as (_, url, _):
+        assert post(url, CHAT, {"Host": "evil.test"})[0] == 403
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7"])
@@ -259,24 +461,45 @@ def test_more_than_can_wait_are_sent_away(tmp_path):
         async def send(self, request):
             await asyncio.sleep(1.0)
             return await super().send(request)
-    with at({"first": Slow(lambda request: "4", "scripted/first")}, tmp_path, max_waiting=2) as (_, url, service):
-        async def several(): return await asyncio.gather(*(asyncio.to_thread(post, url, CHAT) for _ in range(6)))
+
+    with at({"first": Slow(lambda request: "4", "scripted/first")}, tmp_path, max_waiting=2) as (
+        _,
+        url,
+        service,
+    ):
+
+        async def several():
+            return await asyncio.gather(*(asyncio.to_thread(post, url, CHAT) for _ in range(6)))
+
         found = [status for status, _ in run_sync(several())]
         assert sorted(found) == [200, 200, 503, 503, 503, 503] and service.waiting == 0
 
 
 # ---- failures
 
-async def fours(places, texts): return [float(text == "4") for text in texts]
+
+async def fours(places, texts):
+    return [float(text == "4") for text in texts]
 
 
 @pytest.mark.parametrize("kind", ["down", "fails", "not there"])
 def test_a_server_that_fails_is_a_result_without_a_score_and_not_a_zero(tmp_path, kind):
-    def say(request): raise RuntimeError("out of memory")
-    with at({"first": ScriptedClient(say if kind == "fails" else lambda request: "4", "scripted/first")}, tmp_path) as (path, url, service):
+    def say(request):
+        raise RuntimeError("out of memory")
+
+    with at(
+        {
+            "first": ScriptedClient(
+                say if kind == "fails" else lambda request: "4", "scripted/first"
+            )
+        },
+        tmp_path,
+    ) as (path, url, service):
         text = path.read_text()
-        if kind == "not there": service.models.clear()
-        if kind != "down": found = run_sync(ask_classmates(classmates(["first"], path, samples=2), SHOWN[:1]))
+        if kind == "not there":
+            service.models.clear()
+        if kind != "down":
+            found = run_sync(ask_classmates(classmates(["first"], path, samples=2), SHOWN[:1]))
     if kind == "down":
         path.write_text(text)
         found = run_sync(ask_classmates(classmates(["first"], path, samples=2), SHOWN[:1]))
@@ -286,6 +509,7 @@ def test_a_server_that_fails_is_a_result_without_a_score_and_not_a_zero(tmp_path
 
 # ---- the command
 
+
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
 def test_the_end_of_the_command_leaves_neither_process_nor_file(folders, tmp_path, sign):
     with Hosting(tmp_path / "m.json", folders[0], "--host.engine", "transformers") as process:
@@ -293,27 +517,78 @@ def test_the_end_of_the_command_leaves_neither_process_nor_file(folders, tmp_pat
         assert post(url, BEGUN | {"max_tokens": 2})[0] == 200
         assert process.end(sign) == 0 and "Traceback" not in process.stdout + process.stderr
         assert not process.out.exists() and not lives(process.pid)
-    with pytest.raises(OSError): post(url, BEGUN)
+    with pytest.raises(OSError):
+        post(url, BEGUN)
 
 
 def test_a_model_that_cannot_be_loaded_leaves_no_file(tmp_path, folders, capsys):
     import shutil
+
     broken = shutil.copytree(folders[0], tmp_path / "broken")
     next(broken.glob("*.safetensors")).write_bytes(b"x")
-    assert main(["classmate", "host", str(folders[0]), str(broken), "--host.out", str(tmp_path / "m.json"), "--host.port", "0", "--host.engine", "transformers"]) == 2
+    assert (
+        main(
+            [
+                "classmate",
+                "host",
+                str(folders[0]),
+                str(broken),
+                "--host.out",
+                str(tmp_path / "m.json"),
+                "--host.port",
+                "0",
+                "--host.engine",
+                "transformers",
+            ]
+        )
+        == 2
+    )
     assert "broken" in capsys.readouterr().err and not (tmp_path / "m.json").exists()
 
 
 def test_a_port_in_use_is_said_before_anything_is_loaded(folders, tmp_path, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert main(["classmate", "host", str(folders[0]), "--host.out", str(tmp_path / "m.json"), "--host.port", str(taken.getsockname()[1]), "--host.engine", "transformers"]) == 2
+        assert (
+            main(
+                [
+                    "classmate",
+                    "host",
+                    str(folders[0]),
+                    "--host.out",
+                    str(tmp_path / "m.json"),
+                    "--host.port",
+                    str(taken.getsockname()[1]),
+                    "--host.engine",
+                    "transformers",
+                ]
+            )
+            == 2
+        )
     said = capsys.readouterr()
     assert "Choose another with --host.port" in said.err and "loading" not in said.out
 
 
 def test_the_plan_hosts_nothing(folders, tmp_path, capsys):
-    assert main(["classmate", "host", *map(str, folders), "--host.out", str(tmp_path / "m.json"), "--host.engine", "transformers", "--dry-run"]) == 0
-    assert "http://127.0.0.1:8003/v1" in (said := capsys.readouterr().out) and "--served-model-name first" in said and not (tmp_path / "m.json").exists()
+    assert (
+        main(
+            [
+                "classmate",
+                "host",
+                *map(str, folders),
+                "--host.out",
+                str(tmp_path / "m.json"),
+                "--host.engine",
+                "transformers",
+                "--dry-run",
+            ]
+        )
+        == 0
+    )
+    assert (
+        "http://127.0.0.1:8003/v1" in (said := capsys.readouterr().out)
+        and "--served-model-name first" in said
+        and not (tmp_path / "m.json").exists()
+    )
 
 
 STUB = """#!{python}
@@ -354,53 +629,125 @@ def free_ports():
     for _ in range(99):
         with socket.create_server(("127.0.0.1", 0)) as first:
             port = first.getsockname()[1]
-            try: socket.create_server(("127.0.0.1", port + 1)).close()
-            except OSError: continue
+            try:
+                socket.create_server(("127.0.0.1", port + 1)).close()
+            except OSError:
+                continue
             return port
 
 
-def test_a_vllm_that_was_started_ends_where_the_next_cannot_start(folders, stub, tmp_path, monkeypatch, capsys):
+def test_a_vllm_that_was_started_ends_where_the_next_cannot_start(
+    folders, stub, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setenv("HUMANLM_VLLM", str(stub))
     port = free_ports()
     with socket.create_server(("127.0.0.1", port + 1)):
-        assert main(["classmate", "host", *map(str, folders), "--host.out", str(tmp_path / "m.json"), "--host.port", str(port), "--host.engine", "vllm"]) == 2
+        assert (
+            main(
+                [
+                    "classmate",
+                    "host",
+                    *map(str, folders),
+                    "--host.out",
+                    str(tmp_path / "m.json"),
+                    "--host.port",
+                    str(port),
+                    "--host.engine",
+                    "vllm",
+                ]
+            )
+            == 2
+        )
     assert f"Port {port + 1}" in capsys.readouterr().err and not (tmp_path / "m.json").exists()
-    (pid, *_), = [line.split() for line in (tmp_path / "pids").read_text().splitlines()]
+    ((pid, *_),) = [line.split() for line in (tmp_path / "pids").read_text().splitlines()]
     assert not lives(int(pid))
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, "a child ends"])
-def test_each_model_has_a_vllm_of_its_own_on_the_next_port_and_all_end_together(folders, stub, tmp_path, how):
+def test_each_model_has_a_vllm_of_its_own_on_the_next_port_and_all_end_together(
+    folders, stub, tmp_path, how
+):
     port = free_ports()
-    with Hosting(tmp_path / "m.json", *folders, "--host.engine", "vllm", port=port, HUMANLM_VLLM=str(stub)) as process:
+    with Hosting(
+        tmp_path / "m.json", *folders, "--host.engine", "vllm", port=port, HUMANLM_VLLM=str(stub)
+    ) as process:
         started = [line.split() for line in (tmp_path / "pids").read_text().splitlines()]
-        assert [(int(number), name) for _, number, name in started] == [(port, "first"), (port + 1, "other")]
+        assert [(int(number), name) for _, number, name in started] == [
+            (port, "first"),
+            (port + 1, "other"),
+        ]
         found = run_sync(ask_classmates(classmates(["first", "other"], process.out), SHOWN[:1]))
         assert [one.texts for one in found[0]] == [("first goes on",), ("other goes on",)]
         if how == "a child ends":
-            run_sync(ask_classmates(classmates(["first"], process.out), [SHOWN[0]._replace(reasoning="stop")]))
-            assert process.wait(60) == 2 and "The vLLM of first ended with 3" in process.stderr and "CUDA out of memory" in process.stderr
-        else: process.end(how)
+            run_sync(
+                ask_classmates(
+                    classmates(["first"], process.out), [SHOWN[0]._replace(reasoning="stop")]
+                )
+            )
+            assert (
+                process.wait(60) == 2
+                and "The vLLM of first ended with 3" in process.stderr
+                and "CUDA out of memory" in process.stderr
+            )
+        else:
+            process.end(how)
         until(lambda: not any(lives(int(pid)) for pid, _, _ in started))
         until(lambda: process.out.exists() == (how == signal.SIGKILL))
 
 
 # ---- humanlm serve
 
-def test_serve_takes_a_model_that_is_no_simulated_user_as_it_is_and_only_when_told(folders, tmp_path, capsys):
+
+def test_serve_takes_a_model_that_is_no_simulated_user_as_it_is_and_only_when_told(
+    folders, tmp_path, capsys
+):
     import shutil
+
     own = shutil.copytree(folders[0], tmp_path / "own")
     (own / "classmate.json").write_text('{"marks": "think"}')
-    assert main(["serve", "--model.name", str(own), "--dry-run"]) == 2 and "--serve.plain true" in capsys.readouterr().err
-    with warm.Process("-m", "humanlm", "serve", "--model.name", own, "--serve.plain", "true", "--serve.port", 0, "--serve.engine", "transformers", cwd=ROOT) as process:
+    assert (
+        main(["serve", "--model.name", str(own), "--dry-run"]) == 2
+        and "--serve.plain true" in capsys.readouterr().err
+    )
+    with warm.Process(
+        "-m",
+        "humanlm",
+        "serve",
+        "--model.name",
+        own,
+        "--serve.plain",
+        "true",
+        "--serve.port",
+        0,
+        "--serve.engine",
+        "transformers",
+        cwd=ROOT,
+    ) as process:
         until(lambda: "/v1" in process.stdout, process)
         url = process.stdout.partition("own: ")[2].partition("/v1")[0]
-        assert post(url, BEGUN | {"model": "own", "max_tokens": 2})[0] == 200 and sorted(p.name for p in tmp_path.iterdir()) == ["own"], "no file says where"
+        assert post(url, BEGUN | {"model": "own", "max_tokens": 2})[0] == 200 and sorted(
+            p.name for p in tmp_path.iterdir()
+        ) == ["own"], "no file says where"
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
 
 
 def test_serve_names_its_own_flag_where_a_port_is_taken(folders, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert main(["serve", "--model.name", str(folders[0]), "--serve.plain", "true", "--serve.port", str(taken.getsockname()[1]), "--serve.engine", "transformers"]) == 2
+        assert (
+            main(
+                [
+                    "serve",
+                    "--model.name",
+                    str(folders[0]),
+                    "--serve.plain",
+                    "true",
+                    "--serve.port",
+                    str(taken.getsockname()[1]),
+                    "--serve.engine",
+                    "transformers",
+                ]
+            )
+            == 2
+        )
     assert "Choose another with --serve.port" in capsys.readouterr().err

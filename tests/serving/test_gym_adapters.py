@@ -1,4 +1,5 @@
 """Gyms as environments of Gymnasium and TRL, and environments of Gymnasium and in the manner of verifiers as gyms."""
+
 import math
 import re
 import string
@@ -14,40 +15,70 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from humanlm.core.basics import ConfigError, DataError, run_sync
-from humanlm.serving.adapters import gym_from_gymnasium, gym_from_verifiers, gymnasium_env, register_gymnasium, trl_environment, trl_rows
+from humanlm.serving.adapters import (
+    gym_from_gymnasium,
+    gym_from_verifiers,
+    gymnasium_env,
+    register_gymnasium,
+    trl_environment,
+    trl_rows,
+)
 from humanlm.gyms.conformance import gym_problems
-from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserError, gym_names, play_through
+from humanlm.gyms.protocol import (
+    Environment,
+    Feedback,
+    Gym,
+    GymTask,
+    ToolCall,
+    UserError,
+    gym_names,
+    play_through,
+)
 
 
 @dataclass(frozen=True)
 class WordTask(GymTask):
     "A word to be found"
+
     word: str
 
     @property
-    def opening(self): return "Which word do I mean?"
+    def opening(self):
+        return "Which word do I mean?"
 
     @property
-    def secrets(self): return (self.word,)
+    def secrets(self):
+        return (self.word,)
 
 
 class WordEnvironment(Environment):
     "Echoes what is said, and knows a word"
+
     formats = {"action": "anything", "answer": "the word"}
 
     async def on_action(self, content):
-        if content == "fail": raise UserError("nobody there")
-        return Feedback(f"You said: {content}" * (1 + 5_000 * (content == "much")), parts={"heard": 1.0})
+        if content == "fail":
+            raise UserError("nobody there")
+        return Feedback(
+            f"You said: {content}" * (1 + 5_000 * (content == "much")), parts={"heard": 1.0}
+        )
 
     async def on_answer(self, content):
         gain = self.improved(float(content.lower() == self.task.word))
         return Feedback("Yes!" if gain else "No.", gain, done=gain > 0)
 
 
-word = Gym("word", WordEnvironment, lambda count, seed: [WordTask(f"word-{seed}-{i}", f"w{seed}x{i}") for i in range(count)], lambda env: ToolCall("answer", env.task.word), "The user thinks of a word.")
+word = Gym(
+    "word",
+    WordEnvironment,
+    lambda count, seed: [WordTask(f"word-{seed}-{i}", f"w{seed}x{i}") for i in range(count)],
+    lambda env: ToolCall("answer", env.task.word),
+    "The user thinks of a word.",
+)
 
 
 # ---- Gymnasium
+
 
 def checked(env):
     with warnings.catch_warnings():
@@ -63,8 +94,10 @@ def test_the_checker_of_gymnasium_has_nothing_to_say():
 def built():
     "Gyms whose page is there"
     for name in gym_names():
-        try: yield name, gymnasium_env(name)
-        except ConfigError as e: assert "no module" in str(e), e
+        try:
+            yield name, gymnasium_env(name)
+        except ConfigError as e:
+            assert "no module" in str(e), e
 
 
 def test_every_gym_passes_the_checker_by_its_name():
@@ -76,16 +109,35 @@ def test_gymnasium_makes_gyms_by_name():
     assert "humanlm/function-v0" in register_gymnasium()
     env = gymnasium.make("humanlm/function-v0")
     observation, info = env.reset(seed=1)
-    assert observation in env.observation_space and isinstance(env.action_space, gymnasium.spaces.Text) and info["task"].startswith("function")
+    assert (
+        observation in env.observation_space
+        and isinstance(env.action_space, gymnasium.spaces.Text)
+        and info["task"].startswith("function")
+    )
 
 
 def test_every_text_is_an_action_and_every_observation_lies_in_its_space():
     env = gymnasium_env(word)
     env.reset(seed=0)
-    for action in ("", "[action] much", "[action] \x00é漢" + "x" * 9_000, "[nothing] x", env.action_space.sample()):
+    for action in (
+        "",
+        "[action] much",
+        "[action] \x00é漢" + "x" * 9_000,
+        "[nothing] x",
+        env.action_space.sample(),
+    ):
         observation, reward, terminated, truncated, info = env.step(action)
-        assert observation in env.observation_space and not terminated and not truncated and 0 <= reward <= 1
-    assert "x" * 4001 not in env.action_space and 7 not in env.action_space and set(env.action_space.sample()) <= set(string.printable)
+        assert (
+            observation in env.observation_space
+            and not terminated
+            and not truncated
+            and 0 <= reward <= 1
+        )
+    assert (
+        "x" * 4001 not in env.action_space
+        and 7 not in env.action_space
+        and set(env.action_space.sample()) <= set(string.printable)
+    )
 
 
 def test_ends_are_told_apart_and_secrets_are_in_no_info():
@@ -93,13 +145,20 @@ def test_ends_are_told_apart_and_secrets_are_in_no_info():
     told = [env.reset(seed=5), env.step("[answer] no")]
     secret = env.play.task.word
     assert secret not in str(told)
-    assert env.step(f"[answer] {secret}")[1:4] == (1.0, True, False) and env.render().endswith(f"> [answer] {secret}\nYes!")
-    with pytest.raises(DataError, match="has ended"): env.step("[action] more")
+    assert env.step(f"[answer] {secret}")[1:4] == (1.0, True, False) and env.render().endswith(
+        f"> [answer] {secret}\nYes!"
+    )
+    with pytest.raises(DataError, match="has ended"):
+        env.step("[action] more")
     env.reset(seed=5)
     assert [env.step("[action] x")[2:4] for _ in range(16)][-2:] == [(False, False), (False, True)]
     env.reset(options={"task": "word-0-3"})
     _, reward, terminated, truncated, info = env.step("[action] fail")
-    assert math.isnan(reward) and (terminated, truncated, info["stop"]) == (False, True, "user_error")
+    assert math.isnan(reward) and (terminated, truncated, info["stop"]) == (
+        False,
+        True,
+        "user_error",
+    )
 
 
 def test_seeds_draw_tasks():
@@ -107,14 +166,20 @@ def test_seeds_draw_tasks():
     drawn = [env.reset(seed=seed)[1]["task"] for seed in range(20)]
     assert drawn == [env.reset(seed=seed)[1]["task"] for seed in range(20)] and len(set(drawn)) > 5
     assert len({env.reset()[1]["task"] for _ in range(20)}) > 5
-    with pytest.raises(DataError, match="no task 'word-9-9'"): env.reset(options={"task": "word-9-9"})
-    with pytest.raises(DataError, match="Call reset first"): gymnasium_env(word).step("x")
+    with pytest.raises(DataError, match="no task 'word-9-9'"):
+        env.reset(options={"task": "word-9-9"})
+    with pytest.raises(DataError, match="Call reset first"):
+        gymnasium_env(word).step("x")
 
 
 class Countdown(gymnasium.Env):
     "A text environment of another hand: say the number that is one less"
+
     def __init__(self):
-        self.action_space, self.observation_space = gymnasium.spaces.Text(3, charset=string.digits), gymnasium.spaces.Text(200)
+        self.action_space, self.observation_space = (
+            gymnasium.spaces.Text(3, charset=string.digits),
+            gymnasium.spaces.Text(200),
+        )
         self.lock = open(__file__)  # cannot be copied
 
     def reset(self, *, seed=None, options=None):
@@ -128,20 +193,33 @@ class Countdown(gymnasium.Env):
         return f"We are at {self.at}.", float(right and not self.at), not self.at, False, {}
 
 
-def count_down(env): return ToolCall("action", str(int(re.findall("[0-9]+", env.turns[-1].feedback if env.turns else env.task.opening)[0]) - 1))
+def count_down(env):
+    return ToolCall(
+        "action",
+        str(
+            int(re.findall("[0-9]+", env.turns[-1].feedback if env.turns else env.task.opening)[0])
+            - 1
+        ),
+    )
 
 
 def test_a_text_environment_is_a_gym_that_passes_the_suite_though_it_cannot_be_copied():
     countdown = gym_from_gymnasium("countdown", Countdown, "Count down to 0.", count_down)
     assert run_sync(gym_problems(countdown, odd=200)) == []
     played = run_sync(play_through(countdown.play(countdown.tasks(1, 0)[0]), countdown.expert))
-    assert played.score == 1 and played.stop == "done" and played.turns[-1].feedback == "We are at 0."
+    assert (
+        played.score == 1 and played.stop == "done" and played.turns[-1].feedback == "We are at 0."
+    )
     refused = countdown.play(countdown.tasks(1, 0)[0])
-    assert run_sync(refused.step(ToolCall("action", "no digits"))).fault == "format" and refused.stop == ""
+    assert (
+        run_sync(refused.step(ToolCall("action", "no digits"))).fault == "format"
+        and refused.stop == ""
+    )
 
 
 def test_what_is_no_text_environment_is_refused():
-    with pytest.raises(ConfigError, match="Discrete"): gym_from_gymnasium("cart", lambda: gymnasium.make("CartPole-v1"), "")
+    with pytest.raises(ConfigError, match="Discrete"):
+        gym_from_gymnasium("cart", lambda: gymnasium.make("CartPole-v1"), "")
 
 
 def test_without_gymnasium_the_module_works_and_says_what_to_install():
@@ -152,14 +230,25 @@ def test_without_gymnasium_the_module_works_and_says_what_to_install():
 
 # ---- verifiers, by its methods
 
-ROWS = [{"prompt": [{"role": "system", "content": "HIDDEN"}, {"role": "user", "content": f"Guess number {i}."}], "answer": str(40 + i)} for i in range(3)]
+ROWS = [
+    {
+        "prompt": [
+            {"role": "system", "content": "HIDDEN"},
+            {"role": "user", "content": f"Guess number {i}."},
+        ],
+        "answer": str(40 + i),
+    }
+    for i in range(3)
+]
 
 
 class OldStyle:
     "First generation: messages and state in and out, arguments of the rubric one by one"
+
     dataset, system_prompt = ROWS, "Guess."
 
-    def is_completed(self, messages, state, **kwargs): return state["turn"] >= 5 or state.get("found", False)
+    def is_completed(self, messages, state, **kwargs):
+        return state["turn"] >= 5 or state.get("found", False)
 
     def env_response(self, messages, state, **kwargs):
         state["found"] = messages[-1]["content"] == state["answer"]
@@ -167,67 +256,107 @@ class OldStyle:
 
     @property
     def rubric(self):
-        async def score_rollout(prompt, completion, answer, state): return SimpleNamespace(reward=float(any(message["content"] == answer for message in completion)))
+        async def score_rollout(prompt, completion, answer, state):
+            return SimpleNamespace(
+                reward=float(any(message["content"] == answer for message in completion))
+            )
 
         return SimpleNamespace(score_rollout=score_rollout)
 
 
 class NewStyle:
     "Second generation: everything in the state, which may say that this was the last reply"
-    def get_dataset(self): return iter(ROWS)
 
-    async def setup_state(self, state): state["tries"] = 0
+    def get_dataset(self):
+        return iter(ROWS)
 
-    async def is_completed(self, state): return len(state["trajectory"]) >= 5
+    async def setup_state(self, state):
+        state["tries"] = 0
+
+    async def is_completed(self, state):
+        return len(state["trajectory"]) >= 5
 
     async def env_response(self, messages, state, **kwargs):
         state["tries"] += 1
-        if messages[-1]["content"] == state["answer"]: state["final_env_response"] = "right"
+        if messages[-1]["content"] == state["answer"]:
+            state["final_env_response"] = "right"
         return "right" if "final_env_response" in state else "wrong"
 
     @property
     def rubric(self):
         async def score_rollout(state, score_sem=None):
-            async with score_sem: state["reward"] = float("final_env_response" in state)
+            async with score_sem:
+                state["reward"] = float("final_env_response" in state)
 
         return SimpleNamespace(score_rollout=score_rollout)
 
 
 def test_rows_of_training_validation_and_test_are_others():
     class Many(NewStyle):
-        def get_dataset(self): return [row | {"prompt": [{"role": "user", "content": f"Guess {i}."}]} for i, row in enumerate(ROWS * 34)]
+        def get_dataset(self):
+            return [
+                row | {"prompt": [{"role": "user", "content": f"Guess {i}."}]}
+                for i, row in enumerate(ROWS * 34)
+            ]
+
     gym = gym_from_verifiers("guess", Many())
     parts = [{task.opening for task in gym.tasks(34, seed)} for seed in (2, 3, 4)]
-    assert list(map(len, parts)) == [34] * 3 and not parts[0] & parts[1] and not parts[1] & parts[2] and not parts[0] & parts[2]
-    assert [task.opening for task in gym.tasks(70, 2)][:34] == [task.opening for task in gym.tasks(70, 2)][34:68], "in turns where there are fewer"
-    few = gym_from_verifiers("guess", type("Few", (NewStyle,), {"get_dataset": lambda self: ROWS[:2]})())
-    with pytest.raises(DataError, match="2 rows.*one each"): few.tasks(1, 2)
+    assert (
+        list(map(len, parts)) == [34] * 3
+        and not parts[0] & parts[1]
+        and not parts[1] & parts[2]
+        and not parts[0] & parts[2]
+    )
+    assert [task.opening for task in gym.tasks(70, 2)][:34] == [
+        task.opening for task in gym.tasks(70, 2)
+    ][34:68], "in turns where there are fewer"
+    few = gym_from_verifiers(
+        "guess", type("Few", (NewStyle,), {"get_dataset": lambda self: ROWS[:2]})()
+    )
+    with pytest.raises(DataError, match="2 rows.*one each"):
+        few.tasks(1, 2)
 
 
 @pytest.mark.parametrize("style", [OldStyle, NewStyle])
 def test_both_generations_are_gyms(style):
-    gym = gym_from_verifiers("guess", style(), expert=lambda env: ToolCall("action", env.task.row["answer"]))
+    gym = gym_from_verifiers(
+        "guess", style(), expert=lambda env: ToolCall("action", env.task.row["answer"])
+    )
     assert run_sync(gym_problems(gym, 1, 100)) == []
     task = gym.tasks(1, 0)[0]
     assert task.opening == "Guess number 0."
     late, never = gym.play(task), gym.play(task)
-    for said in ("1", "40"): run_sync(late.step(ToolCall("action", said)))
-    for said in "11111": run_sync(never.step(ToolCall("action", said)))
-    assert (late.score, late.stop, late.turns[-1].feedback, [turn.reward for turn in late.turns]) == (1, "done", "right", [0, 1]) and (never.score, never.stop) == (0, "done")
+    for said in ("1", "40"):
+        run_sync(late.step(ToolCall("action", said)))
+    for said in "11111":
+        run_sync(never.step(ToolCall("action", said)))
+    assert (
+        late.score,
+        late.stop,
+        late.turns[-1].feedback,
+        [turn.reward for turn in late.turns],
+    ) == (1, "done", "right", [0, 1]) and (never.score, never.stop) == (0, "done")
 
 
 def test_an_environment_that_pays_nothing_has_no_score():
-    gym = gym_from_verifiers("guess", type("Unscored", (NewStyle,), {"rubric": SimpleNamespace(score_rollout=lambda state: None)})())
+    gym = gym_from_verifiers(
+        "guess",
+        type(
+            "Unscored", (NewStyle,), {"rubric": SimpleNamespace(score_rollout=lambda state: None)}
+        )(),
+    )
     env = gym.play(gym.tasks(1, 0)[0])
     run_sync(env.step(ToolCall("action", "40")))
     assert env.stop == "done" and math.isnan(env.score)
 
 
 def test_what_lacks_the_methods_is_refused_by_their_names():
-    with pytest.raises(ConfigError, match="has no env_response, is_completed, rubric"): gym_from_verifiers("none", object())
+    with pytest.raises(ConfigError, match="has no env_response, is_completed, rubric"):
+        gym_from_verifiers("none", object())
 
 
 # ---- TRL
+
 
 def test_a_rollout_for_trl_hides_all_but_its_tool():
     tasks = word.tasks(2, 0)
@@ -235,9 +364,21 @@ def test_a_rollout_for_trl_hides_all_but_its_tool():
     public = {name for name in vars(type(env)) if not name.startswith("_")}
     assert public == {"reset", "get_reward", "interact_with_env"}
     rows = trl_rows(word, tasks)
-    assert [row["task_id"] for row in rows] == ["word-0-0", "word-0-1"] and not any(task.word in str(rows) for task in tasks) and "[action]" not in str(rows)
-    assert env.reset(**rows[1]) == "Which word do I mean?" and run_sync(env.interact_with_env("Action", "[action] hi")) == "You said: hi" and env.get_reward() == 0
-    assert run_sync(env.interact_with_env("jump", 7)).startswith("There is no 'jump'") and run_sync(env.interact_with_env("answer", "w0x1")) == "Yes!" and env.get_reward() == 1
+    assert (
+        [row["task_id"] for row in rows] == ["word-0-0", "word-0-1"]
+        and not any(task.word in str(rows) for task in tasks)
+        and "[action]" not in str(rows)
+    )
+    assert (
+        env.reset(**rows[1]) == "Which word do I mean?"
+        and run_sync(env.interact_with_env("Action", "[action] hi")) == "You said: hi"
+        and env.get_reward() == 0
+    )
+    assert (
+        run_sync(env.interact_with_env("jump", 7)).startswith("There is no 'jump'")
+        and run_sync(env.interact_with_env("answer", "w0x1")) == "Yes!"
+        and env.get_reward() == 1
+    )
     assert run_sync(env.interact_with_env("answer", "w0x1")) == "The episode has ended."
     env.reset(**rows[0])
     assert env.get_reward() == 0
@@ -251,22 +392,68 @@ def test_trls_trainer_plays_a_gym_and_is_paid_by_it(tmp_path, monkeypatch):
     trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
     from humanlm.models.checkpoints import make_model
     from humanlm.models.config import ModelConfig
-    model, tokenizer = make_model(ModelConfig(), ['<tool_call> {"name": "interact_with_env", "arguments": {"choice": "answer", "content": "42"}} </tool_call>'])
-    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
-    tasks, read, form = word.tasks(1, 0), [], '<tool_call>\n{"name": "interact_with_env", "arguments": {"choice": "%s", "content": "%s"}}\n</tool_call>'
+
+    model, tokenizer = make_model(
+        ModelConfig(),
+        [
+            '<tool_call> {"name": "interact_with_env", "arguments": {"choice": "answer", "content": "42"}} </tool_call>'
+        ],
+    )
+    tokenizer.chat_template = (
+        Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja"
+    ).read_text()
+    tasks, read, form = (
+        word.tasks(1, 0),
+        [],
+        '<tool_call>\n{"name": "interact_with_env", "arguments": {"choice": "%s", "content": "%s"}}\n</tool_call>',
+    )
 
     class Scripted(trl.GRPOTrainer):
         "The real trainer; only what the policy writes is given: of two rollouts, the first is right"
+
         def _generate_single_turn(self, prompt_ids, *args, **kwargs):
             read.extend(prompts := tokenizer.batch_decode(prompt_ids))
-            calls = [[("action", "hi"), ("answer", "w0x0" if place == 0 else "w9x9")] for place in range(len(prompts))]
+            calls = [
+                [("action", "hi"), ("answer", "w0x0" if place == 0 else "w9x9")]
+                for place in range(len(prompts))
+            ]
             turns = [prompt.count("<tool_response>") for prompt in prompts]
             texts = [form % own[turn] if turn < 2 else "Done." for own, turn in zip(calls, turns)]
-            return [tokenizer.encode(text + tokenizer.eos_token, add_special_tokens=False) for text in texts], None
+            return [
+                tokenizer.encode(text + tokenizer.eos_token, add_special_tokens=False)
+                for text in texts
+            ], None
 
-    args = trl.GRPOConfig(str(tmp_path), per_device_train_batch_size=2, num_generations=2, max_completion_length=1000, max_steps=1, report_to=[], use_cpu=True, bf16=False, logging_steps=1, save_strategy="no")
-    trainer = Scripted(model, args=args, train_dataset=datasets.Dataset.from_list(trl_rows(word, tasks)), processing_class=tokenizer, environment_factory=trl_environment(word, tasks))
+    args = trl.GRPOConfig(
+        str(tmp_path),
+        per_device_train_batch_size=2,
+        num_generations=2,
+        max_completion_length=1000,
+        max_steps=1,
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        logging_steps=1,
+        save_strategy="no",
+    )
+    trainer = Scripted(
+        model,
+        args=args,
+        train_dataset=datasets.Dataset.from_list(trl_rows(word, tasks)),
+        processing_class=tokenizer,
+        environment_factory=trl_environment(word, tasks),
+    )
     trainer.train()
     log = trainer.state.log_history[0]
-    assert log["rewards/GymTool/mean"] == 0.5 and log["tools/failure_frequency"] == 0 and log["tools/call_frequency"] == 2 and log["grad_norm"] > 0
-    assert "Which word do I mean?" in read[0] and "one of: action, answer" in read[0] and "You said: hi" in read[-1] and "No." in read[-1]
+    assert (
+        log["rewards/GymTool/mean"] == 0.5
+        and log["tools/failure_frequency"] == 0
+        and log["tools/call_frequency"] == 2
+        and log["grad_norm"] > 0
+    )
+    assert (
+        "Which word do I mean?" in read[0]
+        and "one of: action, answer" in read[0]
+        and "You said: hi" in read[-1]
+        and "No." in read[-1]
+    )

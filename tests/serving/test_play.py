@@ -1,4 +1,5 @@
 "Gyms from the command line: who plays, on what, what is kept and shown, and a person on either side."
+
 import json
 import math
 import os
@@ -19,20 +20,53 @@ from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.serving.gym_evaluation import EACH_GYM, EACH_TASK, GROUPS, _apart, _gym_lines, _player_folder, _prepare_evaluation, _published_beside, _published_scores
+from humanlm.serving.gym_evaluation import (
+    EACH_GYM,
+    EACH_TASK,
+    GROUPS,
+    _apart,
+    _gym_lines,
+    _player_folder,
+    _prepare_evaluation,
+    _published_beside,
+    _published_scores,
+)
 from humanlm.serving.gym_lessons import _LessonsConfig, _expert_lessons, _lesson, _make_lessons
-from humanlm.serving.play import _PersonUser, PlayerChoice, PlayerConfig, _field_question, find_player, _play_by_hand, read_gym_rows, talk_gym, _typed_call
+from humanlm.serving.play import (
+    _PersonUser,
+    PlayerChoice,
+    PlayerConfig,
+    _field_question,
+    find_player,
+    _play_by_hand,
+    read_gym_rows,
+    talk_gym,
+    _typed_call,
+)
 from humanlm.talk import main as talk
 from humanlm.training.run import read_settings
 from server import serving
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data") / "userrl"
-needs_rows = pytest.mark.skipif(not DATA.is_dir(), reason="set HUMANLM_DATA to a folder with userrl")
+needs_rows = pytest.mark.skipif(
+    not DATA.is_dir(), reason="set HUMANLM_DATA to a folder with userrl"
+)
 ALL = pytest.mark.parametrize("name", gym_names())
-WHO = {"title": "Piano", "category": "instrument", "ground_truth": "Piano - a large keyboard instrument", "env_name": "TelepathyGym"}
+WHO = {
+    "title": "Piano",
+    "category": "instrument",
+    "ground_truth": "Piano - a large keyboard instrument",
+    "env_name": "TelepathyGym",
+}
 
 
-def row(n, split="test", **more): return {"data_source": "interact_telepathygym", "prompt": [{"role": "user", "content": "I am thinking of an instrument."}], "reward_model": WHO | {"title": f"Piano {n}"} | more, "extra_info": {"split": split, "index": n}}
+def row(n, split="test", **more):
+    return {
+        "data_source": "interact_telepathygym",
+        "prompt": [{"role": "user", "content": "I am thinking of an instrument."}],
+        "reward_model": WHO | {"title": f"Piano {n}"} | more,
+        "extra_info": {"split": split, "index": n},
+    }
 
 
 def rows_in(folder, *rows, name="test.jsonl"):
@@ -40,22 +74,35 @@ def rows_in(folder, *rows, name="test.jsonl"):
     return folder / name
 
 
-def evaluate(out, *words): return main(["evaluate", *words, "--play.out", str(out)])
+def evaluate(out, *words):
+    return main(["evaluate", *words, "--play.out", str(out)])
 
 
-def results(out): return json.loads((out / "results.json").read_text("utf-8"))
+def results(out):
+    return json.loads((out / "results.json").read_text("utf-8"))
 
 
 # ---- a person
+
 
 def said(*lines):
     left = iter([*lines, ""])
     return lambda question: next(left)
 
 
-@pytest.mark.parametrize("text, call", [
-    ("answer 42", ("answer", "42")), ("[answer] 42", ("answer", "42")), ("Answer: 42", ("answer", "42")), ('{"choice": "answer", "content": "42"}', ("answer", "42")), ("finish", ("finish", "")),
-    ("answering machine", ("", "answering machine")), ("search x", ("", "search x")), ("hello", ("", "hello"))])
+@pytest.mark.parametrize(
+    "text, call",
+    [
+        ("answer 42", ("answer", "42")),
+        ("[answer] 42", ("answer", "42")),
+        ("Answer: 42", ("answer", "42")),
+        ('{"choice": "answer", "content": "42"}', ("answer", "42")),
+        ("finish", ("finish", "")),
+        ("answering machine", ("", "answering machine")),
+        ("search x", ("", "search x")),
+        ("hello", ("", "hello")),
+    ],
+)
 def test_a_person_may_leave_the_brackets_out(text, call):
     assert _typed_call(text, ("action", "answer"))[:2] == call
 
@@ -65,17 +112,28 @@ def test_a_line_that_is_no_call_costs_no_turn_and_an_empty_one_leaves(capsys):
     env = gym.play(gym.tasks(1, 0)[0])
     run_sync(_play_by_hand(gym, env, said("what?", "1 2 3", "action 1 1 1 1")))
     out = capsys.readouterr().out
-    assert len(env.turns) == 1 and out.count("There is no call") == 2 and "you left after 1 of 16 turns; score 0 of 1" in out
+    assert (
+        len(env.turns) == 1
+        and out.count("There is no call") == 2
+        and "you left after 1 of 16 turns; score 0 of 1" in out
+    )
 
 
 @ALL
 def test_every_gym_shows_its_calls_and_how_it_ended(name, capsys):
     gym = find_gym(name)
     task = gym.tasks(1, 0)[0]
-    script = [str(ToolCall(turn.kind, turn.content)) for turn in run_sync(play_through(gym.play(task), gym.expert)).turns]
+    script = [
+        str(ToolCall(turn.kind, turn.content))
+        for turn in run_sync(play_through(gym.play(task), gym.expert)).turns
+    ]
     run_sync(_play_by_hand(gym, gym.play(task), said(*script)))
     out = capsys.readouterr().out
-    assert all(out.count(f"\n{kind:<16}") for kind in gym.environment.kinds) and f"score {gym.best(task):g} of {gym.best(task):g}" in out and "the task ended (done)" in out
+    assert (
+        all(out.count(f"\n{kind:<16}") for kind in gym.environment.kinds)
+        and f"score {gym.best(task):g} of {gym.best(task):g}" in out
+        and "the task ended (done)" in out
+    )
 
 
 def test_a_terminal_shows_no_control_characters(capsys):
@@ -85,7 +143,12 @@ def test_a_terminal_shows_no_control_characters(capsys):
     assert "hi" in (out := capsys.readouterr().out) and "\x1b" not in out and "\x07" not in out
 
 
-SPOKEN = [(name, role) for name in gym_names() for role, one in find_gym(name).environment.roles.items() if not one.judges]
+SPOKEN = [
+    (name, role)
+    for name in gym_names()
+    for role, one in find_gym(name).environment.roles.items()
+    if not one.judges
+]
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in SPOKEN}))
@@ -94,65 +157,135 @@ def test_a_person_can_answer_whatever_a_gym_asks_of_its_user(name):
 
     class Typed(_PersonUser):
         "Types what the rule says, after something that is no answer"
+
         async def __call__(self, env, role, payload):
-            form, right = env.roles[role].schema["properties"], getattr(env, f"rule_{role}")(**payload)
-            self.left = [word for field in env.roles[role].schema.get("required", form) for word in (*(["perhaps"] if "enum" in form[field] or form[field].get("type") == "boolean" else []),
-                         {True: "yes", False: "no"}.get(right[field], right[field]) if isinstance(right[field], (bool, str)) else json.dumps(right[field]))]
+            form, right = (
+                env.roles[role].schema["properties"],
+                getattr(env, f"rule_{role}")(**payload),
+            )
+            self.left = [
+                word
+                for field in env.roles[role].schema.get("required", form)
+                for word in (
+                    *(
+                        ["perhaps"]
+                        if "enum" in form[field] or form[field].get("type") == "boolean"
+                        else []
+                    ),
+                    {True: "yes", False: "no"}.get(right[field], right[field])
+                    if isinstance(right[field], (bool, str))
+                    else json.dumps(right[field]),
+                )
+            ]
             answer = await super().__call__(env, role, payload)
             assert answer == right
             return answer
+
     user = Typed(lambda question: user.left.pop(0), lines.append)
     for task in gym.tasks(2, 0):
         env = gym.play(task, user=user)
-        if name == "template": run_sync(env.step("[action] hello"))  # its expert asks nothing
+        if name == "template":
+            run_sync(env.step("[action] hello"))  # its expert asks nothing
         run_sync(play_through(env, gym.expert))
         assert gym.score(env) == pytest.approx(gym.best(task)) and env.asked
-    assert any("Write one of" in line for line in lines) == any("enum" in form or form.get("type") == "boolean" for role in gym.environment.roles.values() if not role.judges
-                                                                for form in role.schema["properties"].values())
+    assert any("Write one of" in line for line in lines) == any(
+        "enum" in form or form.get("type") == "boolean"
+        for role in gym.environment.roles.values()
+        if not role.judges
+        for form in role.schema["properties"].values()
+    )
 
 
 def test_a_person_who_leaves_has_no_score_and_reasoning_is_no_turn(capsys):
     gym = find_gym("persuade")
     env = gym.play(gym.tasks(1, 0)[0], user=_PersonUser(said("<think>hm</think>")))
     run_sync(env.step("[answer] no"))
-    assert env.stop == "user_error" and math.isnan(env.score) and "reasoning stands in the answer" in capsys.readouterr().out
+    assert (
+        env.stop == "user_error"
+        and math.isnan(env.score)
+        and "reasoning stands in the answer" in capsys.readouterr().out
+    )
     assert _field_question("stance", {"enum": ["a", "A", "b"]}) == "stance (a, b):"
 
 
 def test_the_command_plays_either_side(capsys):
-    done = warm.run("-m", "humanlm.talk", "--gym", "telepathy", stdin="Is it alive?\naction Is it tiny?\nanswer nothing\n")
+    done = warm.run(
+        "-m",
+        "humanlm.talk",
+        "--gym",
+        "telepathy",
+        stdin="Is it alive?\naction Is it tiny?\nanswer nothing\n",
+    )
     assert done.returncode == 0, done.stderr
-    assert "There is no call" in done.stdout and "Answers left: 2" in done.stdout and "you left after 2 of 16 turns" in done.stdout
+    assert (
+        "There is no call" in done.stdout
+        and "Answers left: 2" in done.stdout
+        and "you left after 2 of 16 turns" in done.stdout
+    )
     monkey = iter(["yes", "no", ""])
     assert talk_gym(["--gym", "telepathy", "--as", "user"], lambda question: next(monkey)) == 0
     out = capsys.readouterr().out
-    assert "policy          [action] Is it" in out and "the task ended (done)" in out and "score 1 of 1" in out
+    assert (
+        "policy          [action] Is it" in out
+        and "the task ended (done)" in out
+        and "score 1 of 1" in out
+    )
 
 
-@pytest.mark.parametrize("words, said", [
-    (["--gym", "telepaty"], "Did you mean 'telepathy'"), (["--gym", "function", "--as", "user"], "nothing that a person could say"), (["--gym", "tau", "--as", "customer"], "policy or user"),
-    (["--gym", "turtle", "--play.player", "expret", "--as", "user"], "Did you mean 'expert'"), (["--gym", "turtle", "--play.rows", "nowhere.jsonl"], "no such file"), (["--gym"], "needs a value")])
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--gym", "telepaty"], "Did you mean 'telepathy'"),
+        (["--gym", "function", "--as", "user"], "nothing that a person could say"),
+        (["--gym", "tau", "--as", "customer"], "policy or user"),
+        (["--gym", "turtle", "--play.player", "expret", "--as", "user"], "Did you mean 'expert'"),
+        (["--gym", "turtle", "--play.rows", "nowhere.jsonl"], "no such file"),
+        (["--gym"], "needs a value"),
+    ],
+)
 def test_the_command_says_what_is_wrong(words, said, capsys):
     assert talk(words) == 2 and said in capsys.readouterr().err
 
 
 def test_a_published_row_is_played_by_its_number(tmp_path, capsys):
     path = rows_in(tmp_path, row(0), row(1))
-    assert talk_gym(["--gym", "telepathy", "--play.rows", str(path), "--play.task", "1"], said("answer Piano 1")) == 0
+    assert (
+        talk_gym(
+            ["--gym", "telepathy", "--play.rows", str(path), "--play.task", "1"],
+            said("answer Piano 1"),
+        )
+        == 0
+    )
     assert "score 1 of 1" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="give a number below 2"): talk_gym(["--gym", "telepathy", "--play.rows", str(path), "--play.task", "2"], said())
+    with pytest.raises(ConfigError, match="give a number below 2"):
+        talk_gym(["--gym", "telepathy", "--play.rows", str(path), "--play.task", "2"], said())
 
 
 # ---- who plays, on what
+
 
 def test_a_model_of_a_run_is_told_what_it_was_trained_with(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     gym = find_gym("telepathy")
     task, places = gym.tasks(1, 0)[0], tmp_path / "runs" / "mini"
-    tiny = make_model(ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420), [task.opening] * 20)
-    save_model(*tiny, places / "models" / "gyms", {"gyms.json": json.dumps({"system": False, "gyms": ["telepathy"]})})
-    (places / "config.yaml").write_text("run: {methods: [gyms]}\ngyms: {turn_tokens: 6, max_turns: 5}\n")
-    for name in ("mini", "mini:gyms", str(places / "models" / "gyms"), f"hf/{places / 'models' / 'gyms'}"):
+    tiny = make_model(
+        ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420),
+        [task.opening] * 20,
+    )
+    save_model(
+        *tiny,
+        places / "models" / "gyms",
+        {"gyms.json": json.dumps({"system": False, "gyms": ["telepathy"]})},
+    )
+    (places / "config.yaml").write_text(
+        "run: {methods: [gyms]}\ngyms: {turn_tokens: 6, max_turns: 5}\n"
+    )
+    for name in (
+        "mini",
+        "mini:gyms",
+        str(places / "models" / "gyms"),
+        f"hf/{places / 'models' / 'gyms'}",
+    ):
         choice = find_player(name)
         assert choice[2:] == (False, 6, 5) and choice.model.endswith("mini/models/gyms"), name
     player = choice.make(PlayerConfig())(gym)
@@ -161,9 +294,23 @@ def test_a_model_of_a_run_is_told_what_it_was_trained_with(tmp_path, monkeypatch
     run_sync(play_tasks(gym, [task], player, config=replace(gym.config, max_turns=2)))
     _, s = read_settings(["--run.recipe", "gyms", "--gyms.system", "false"])
     assert [m["content"] for m in _gym_messages(gym, task, s)] == [task.opening]
-    assert evaluate(tmp_path / "out", "mini", "--play.gyms", "telepathy", "--play.count", "2", "--play.max_turns", "3") == 0
+    assert (
+        evaluate(
+            tmp_path / "out",
+            "mini",
+            "--play.gyms",
+            "telepathy",
+            "--play.count",
+            "2",
+            "--play.max_turns",
+            "3",
+        )
+        == 0
+    )
     found = load_episodes(next((tmp_path / "out").glob("*/episodes.jsonl")))
-    assert len(found) == 2 and all(e.stop in ("turn_limit", "done") and not math.isnan(e.score) for e in found)
+    assert len(found) == 2 and all(
+        e.stop in ("turn_limit", "done") and not math.isnan(e.score) for e in found
+    )
 
 
 def test_a_chat_model_reads_its_own_words_again():
@@ -171,22 +318,37 @@ def test_a_chat_model_reads_its_own_words_again():
     client = ScriptedClient(["<think>one</think>[action] a", "no call at all", "[answer] x"])
     player, task = ChatPlayer(gym, client), gym.tasks(1, 0)[0]
     run_sync(play_tasks(gym, [task], player, config=replace(gym.config, max_turns=3)))
-    assert [m["content"] for m in client.requests[-1].messages if m["role"] == "assistant"] == ["<think>one</think>[action] a", "no call at all"]
+    assert [m["content"] for m in client.requests[-1].messages if m["role"] == "assistant"] == [
+        "<think>one</think>[action] a",
+        "no call at all",
+    ]
 
 
 LONG = "answered 400: This model's maximum context length is 8192 tokens"
 
 
-@pytest.mark.parametrize("kind, said, after, stop", [
-    ("server", "no", 0, "policy_error"), ("bad request", LONG, 0, "policy_error"), ("bad request", LONG, 1, "length"), ("bad request", "answered 400: content policy violation", 1, "policy_error"),
-    ("timeout", "no", 1, "policy_error")])
-def test_a_model_that_fails_is_no_zero_and_a_dialogue_that_is_too_long_keeps_its_score(kind, said, after, stop):
+@pytest.mark.parametrize(
+    "kind, said, after, stop",
+    [
+        ("server", "no", 0, "policy_error"),
+        ("bad request", LONG, 0, "policy_error"),
+        ("bad request", LONG, 1, "length"),
+        ("bad request", "answered 400: content policy violation", 1, "policy_error"),
+        ("timeout", "no", 1, "policy_error"),
+    ],
+)
+def test_a_model_that_fails_is_no_zero_and_a_dialogue_that_is_too_long_keeps_its_score(
+    kind, said, after, stop
+):
     gym = find_gym("template")
     client = ScriptedClient([*["[action] a"] * after, *[LLMError(kind, said)] * 9])
     [e] = run_sync(play_tasks(gym, gym.tasks(1, 0), ChatPlayer(gym, client)))
     assert e.stop == stop and math.isnan(e.score) == (stop in BROKEN)
     lines = _gym_lines([e])
-    assert lines["template"]["policy failed"].value == (stop == "policy_error") and lines["template"]["user failed"].value == 0
+    assert (
+        lines["template"]["policy failed"].value == (stop == "policy_error")
+        and lines["template"]["user failed"].value == 0
+    )
 
 
 def test_other_weights_under_the_name_of_a_player_play_anew(tmp_path):
@@ -194,8 +356,15 @@ def test_other_weights_under_the_name_of_a_player_play_anew(tmp_path):
     player = PlayerChoice("mine", f"hf/{tmp_path}")
     before = _player_folder(player)
     (tmp_path / "model.safetensors").write_bytes(b"other")
-    assert before.startswith("mine-") and _player_folder(player).startswith("mine-") and _player_folder(player) != before
-    assert _player_folder(PlayerChoice("expert")) == "expert" and _player_folder(PlayerChoice("openai/x", "openai/x")) == "openai%2Fx"
+    assert (
+        before.startswith("mine-")
+        and _player_folder(player).startswith("mine-")
+        and _player_folder(player) != before
+    )
+    assert (
+        _player_folder(PlayerChoice("expert")) == "expert"
+        and _player_folder(PlayerChoice("openai/x", "openai/x")) == "openai%2Fx"
+    )
 
 
 def test_episodes_of_other_conditions_are_not_gone_on_with(tmp_path):
@@ -203,27 +372,74 @@ def test_episodes_of_other_conditions_are_not_gone_on_with(tmp_path):
     tasks = gym.tasks(2, 0)
     first = run_sync(play_tasks(gym, tasks, gym.expert, path=path))
     assert run_sync(play_tasks(gym, tasks, gym.expert, path=path)) == first
-    for other in ({"seed": 9}, {"config": replace(gym.config, max_turns=1)}, {"user": ModelUser(ScriptedClient(["x"]))}):
-        with pytest.raises(DataError, match="played with another seed, other settings"): run_sync(play_tasks(gym, tasks, gym.expert, path=path, **other))
+    for other in (
+        {"seed": 9},
+        {"config": replace(gym.config, max_turns=1)},
+        {"user": ModelUser(ScriptedClient(["x"]))},
+    ):
+        with pytest.raises(DataError, match="played with another seed, other settings"):
+            run_sync(play_tasks(gym, tasks, gym.expert, path=path, **other))
 
 
 def test_rows_find_their_gym_and_what_is_wrong_with_them_is_counted(tmp_path):
-    path = rows_in(tmp_path, row(0), row(0), {"data_source": "interact_chess"}, {"data_source": "os:system", "id": 1}, {"data_source": ["x"]}, row(2, ground_truth=None), row(3, "train"))
-    write_jsonl(tmp_path / "gym_function.jsonl", [{"id": "f", "rule": "a + b * c - d", "test_case": [1, 2, 3, 4], "expected_result": 3.0}])
+    path = rows_in(
+        tmp_path,
+        row(0),
+        row(0),
+        {"data_source": "interact_chess"},
+        {"data_source": "os:system", "id": 1},
+        {"data_source": ["x"]},
+        row(2, ground_truth=None),
+        row(3, "train"),
+    )
+    write_jsonl(
+        tmp_path / "gym_function.jsonl",
+        [{"id": "f", "rule": "a + b * c - d", "test_case": [1, 2, 3, 4], "expected_result": 3.0}],
+    )
     found = read_gym_rows(tmp_path)
-    assert {name: len(tasks) for name, tasks in found.tasks.items()} == {"telepathy": 2, "function": 1} and found.splits["telepathy"] == {"test": 1, "train": 1}
+    assert {name: len(tasks) for name, tasks in found.tasks.items()} == {
+        "telepathy": 2,
+        "function": 1,
+    } and found.splits["telepathy"] == {"test": 1, "train": 1}
     assert found.left_out.counts == {"no task": 4, "the same again": 1}
-    assert len(read_gym_rows(tmp_path, ["interact_function"]).tasks) == 1 and len(read_gym_rows(path, limit=1).tasks["telepathy"]) == 1
-    with pytest.raises(DataError, match="no row of turtle"): read_gym_rows(path, ["turtle"])
+    assert (
+        len(read_gym_rows(tmp_path, ["interact_function"]).tasks) == 1
+        and len(read_gym_rows(path, limit=1).tasks["telepathy"]) == 1
+    )
+    with pytest.raises(DataError, match="no row of turtle"):
+        read_gym_rows(path, ["turtle"])
 
 
 @needs_rows
-@pytest.mark.parametrize("file", sorted(path.relative_to(DATA).as_posix() for path in [*DATA.glob("*.jsonl"), *DATA.glob("parquet/*.parquet")]))
+@pytest.mark.parametrize(
+    "file",
+    sorted(
+        path.relative_to(DATA).as_posix()
+        for path in [*DATA.glob("*.jsonl"), *DATA.glob("parquet/*.parquet")]
+    ),
+)
 def test_every_published_file_is_played(file, tmp_path, capsys):
-    assert evaluate(tmp_path / "out", "expert", "chance", "--play.rows", str(DATA / file), "--play.count", "4") == 0
+    assert (
+        evaluate(
+            tmp_path / "out",
+            "expert",
+            "chance",
+            "--play.rows",
+            str(DATA / file),
+            "--play.count",
+            "4",
+        )
+        == 0
+    )
     lines = results(tmp_path / "out")["lines"]
     [name] = {*lines["expert"]} - {EACH_GYM, EACH_TASK}
-    assert lines["expert"][name]["share"]["value"] >= 0.9 > 0.5 >= lines["chance"][name]["share"]["value"] and lines["expert"][name]["failed"]["value"] == 0
+    assert (
+        lines["expert"][name]["share"]["value"]
+        >= 0.9
+        > 0.5
+        >= lines["chance"][name]["share"]["value"]
+        and lines["expert"][name]["failed"]["value"] == 0
+    )
     assert f"- {name} does not stand beside the published table" in capsys.readouterr().out
 
 
@@ -237,86 +453,228 @@ def test_episodes_are_gone_on_with_and_other_settings_are_refused(tmp_path, caps
     assert evaluate(out, "expert", "chance", *SMALL) == 0
     before, path = results(out), out / "chance" / "episodes.jsonl"
     lines = path.read_text("utf-8").splitlines(keepends=True)
-    assert len(lines) == 12 and [row["mean"] for row in before["rows"] if (row["model"], row["metric"], row["level"]) == ("expert", "pass@2", "all")] == [1.0]
+    assert len(lines) == 12 and [
+        row["mean"]
+        for row in before["rows"]
+        if (row["model"], row["metric"], row["level"]) == ("expert", "pass@2", "all")
+    ] == [1.0]
     path.write_text("".join(lines[:5]) + lines[5][:40], "utf-8")  # as a kill leaves it
     assert evaluate(out, "expert", "chance", *SMALL) == 0
     after = results(out)
-    assert after["rows"] == before["rows"] and [json.loads(line)["turns"] for line in path.read_text("utf-8").splitlines()[:5]] == [json.loads(line)["turns"] for line in lines[:5]]
+    assert after["rows"] == before["rows"] and [
+        json.loads(line)["turns"] for line in path.read_text("utf-8").splitlines()[:5]
+    ] == [json.loads(line)["turns"] for line in lines[:5]]
     capsys.readouterr()
-    for more, said in ((["--play.max_turns", "3"], "max_turns: None in the run, 3 now"), (["--play.seed", "5"], "seed: 3 in the run, 5 now"), (["--user.model", "polite"], "user: rule in the run, polite now")):
+    for more, said in (
+        (["--play.max_turns", "3"], "max_turns: None in the run, 3 now"),
+        (["--play.seed", "5"], "seed: 3 in the run, 5 now"),
+        (["--user.model", "polite"], "user: rule in the run, polite now"),
+    ):
         assert evaluate(out, "expert", *SMALL, *more) == 2
         assert said in (err := capsys.readouterr().err) and "--play.out" in err
     assert results(out)["rows"] == before["rows"]
     assert evaluate(out, "idle", *SMALL, "--play.copies", "3") == 0, "players and copies may grow"
-    assert evaluate(out, "expert", "--play.gyms", "template", "--play.count", "3", "--fresh") == 0 and (tmp_path / "out.old-1" / "chance").is_dir()
+    assert (
+        evaluate(out, "expert", "--play.gyms", "template", "--play.count", "3", "--fresh") == 0
+        and (tmp_path / "out.old-1" / "chance").is_dir()
+    )
 
 
 def test_averages_count_gyms_alike_or_tasks_alike(tmp_path):
     path = tmp_path / "rows"
     path.mkdir()
     rows_in(path, *(row(n) for n in range(3)))
-    write_jsonl(path / "gym_function.jsonl", [{"id": "f", "rule": "a + b * c - d", "test_case": [1, 2, 3, 4], "expected_result": 3.0}])
-    assert evaluate(tmp_path / "out", "expert", "--play.rows", str(path), "--play.max_turns", "4") == 0  # the expert of function needs five
+    write_jsonl(
+        path / "gym_function.jsonl",
+        [{"id": "f", "rule": "a + b * c - d", "test_case": [1, 2, 3, 4], "expected_result": 3.0}],
+    )
+    assert (
+        evaluate(tmp_path / "out", "expert", "--play.rows", str(path), "--play.max_turns", "4") == 0
+    )  # the expert of function needs five
     lines = results(tmp_path / "out")["lines"]["expert"]
-    assert [lines[name]["score"]["value"] for name in ("telepathy", "function", EACH_GYM, EACH_TASK)] == [1, 0, 0.5, 0.75]
+    assert [
+        lines[name]["score"]["value"] for name in ("telepathy", "function", EACH_GYM, EACH_TASK)
+    ] == [1, 0, 0.5, 0.75]
 
 
-@pytest.mark.parametrize("words, said", [
-    (["exprt"], "Did you mean 'expert'"), (["--play.gyms", "turtel"], "Did you mean 'turtle'"), (["--play.ks", "two"], "Write numbers such as 1,4"), (["--play.ks", "0"], "Write numbers"),
-    (["--play.copies", "2", "--play.ks", "4"], "fewer than ks"), (["--user.model", "opnai/x"], "no model"), (["--play.rows", "nowhere.jsonl"], "no such file"), (["openai/zzz", "--policy.budget", "1"], "no price is known")])
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["exprt"], "Did you mean 'expert'"),
+        (["--play.gyms", "turtel"], "Did you mean 'turtle'"),
+        (["--play.ks", "two"], "Write numbers such as 1,4"),
+        (["--play.ks", "0"], "Write numbers"),
+        (["--play.copies", "2", "--play.ks", "4"], "fewer than ks"),
+        (["--user.model", "opnai/x"], "no model"),
+        (["--play.rows", "nowhere.jsonl"], "no such file"),
+        (["openai/zzz", "--policy.budget", "1"], "no price is known"),
+    ],
+)
 def test_what_cannot_be_played_is_said_before_anything_is_written(words, said, tmp_path, capsys):
-    assert evaluate(tmp_path / "out", *words) == 2 and said in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert (
+        evaluate(tmp_path / "out", *words) == 2
+        and said in capsys.readouterr().err
+        and not (tmp_path / "out").exists()
+    )
 
 
 def test_the_plan_asks_nobody(tmp_path, capsys):
-    assert evaluate(tmp_path / "out", "openai/gpt-5-mini", "expert", "--user.model", "openai/gpt-5-mini", *SMALL, "--dry-run") == 0
+    assert (
+        evaluate(
+            tmp_path / "out",
+            "openai/gpt-5-mini",
+            "expert",
+            "--user.model",
+            "openai/gpt-5-mini",
+            *SMALL,
+            "--dry-run",
+        )
+        == 0
+    )
     out = capsys.readouterr().out
-    assert "at most 192 calls" in out and "judge       rules" in out and not (tmp_path / "out").exists()  # 2 gyms, 3 tasks, 2 copies, 16 turns
+    assert (
+        "at most 192 calls" in out
+        and "judge       rules" in out
+        and not (tmp_path / "out").exists()
+    )  # 2 gyms, 3 tasks, 2 copies, 16 turns
 
 
 @pytest.fixture(scope="module")
 def server():
-    with serving() as service: yield service
+    with serving() as service:
+        yield service
 
 
-def test_a_chat_server_is_the_user_by_the_published_variables(server, tmp_path, monkeypatch, capsys):
+def test_a_chat_server_is_the_user_by_the_published_variables(
+    server, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setenv("MULTITURN_MODEL_NAME", "tiny")
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-    play = (tmp_path / "out", "expert", "--play.gyms", "telepathy", "--play.count", "4", "--user.model", "env", "--user.attempts", "1")
+    play = (
+        tmp_path / "out",
+        "expert",
+        "--play.gyms",
+        "telepathy",
+        "--play.count",
+        "4",
+        "--user.model",
+        "env",
+        "--user.attempts",
+        "1",
+    )
     server.configure(says="I would rather not.")
     assert evaluate(*play) == 0
-    assert results(tmp_path / "out")["stops"]["expert"] == {"user_error": 4} and "Broken episodes" in capsys.readouterr().out
-    assert results(tmp_path / "out")["lines"]["expert"]["telepathy"]["score"]["value"] is None, "a failed user is no zero"
+    assert (
+        results(tmp_path / "out")["stops"]["expert"] == {"user_error": 4}
+        and "Broken episodes" in capsys.readouterr().out
+    )
+    assert results(tmp_path / "out")["lines"]["expert"]["telepathy"]["score"]["value"] is None, (
+        "a failed user is no zero"
+    )
     server.configure(says='{"response": "No"}')
     assert evaluate(*play) == 0
-    found, episodes = results(tmp_path / "out"), load_episodes(tmp_path / "out" / "expert" / "episodes.jsonl")
-    assert found["stops"]["expert"] == {"done": 4} and len(episodes) == 4 and {e.user for e in episodes} == {"vllm/tiny"}
+    found, episodes = (
+        results(tmp_path / "out"),
+        load_episodes(tmp_path / "out" / "expert" / "episodes.jsonl"),
+    )
+    assert (
+        found["stops"]["expert"] == {"done": 4}
+        and len(episodes) == 4
+        and {e.user for e in episodes} == {"vllm/tiny"}
+    )
     bill = found["user and judge"]
-    assert bill["user"]["model"] == "vllm/tiny" and bill["user"]["share_of_tokens"] == 1 and bill["user"]["calls"] >= 8 + 4 and bill["judge"]["model"] == "rule"
+    assert (
+        bill["user"]["model"] == "vllm/tiny"
+        and bill["user"]["share_of_tokens"] == 1
+        and bill["user"]["calls"] >= 8 + 4
+        and bill["judge"]["model"] == "rule"
+    )
     split = found["by mistakes of the user"]["expert"]
-    assert 0 < split["hindered"]["episodes"] == sum(bool(e.mistakes) for e in episodes) and split["all"]["episodes"] == 4  # "No" is wrong somewhere
-    assert "With and without mistakes of the user" in (tmp_path / "out" / "report.md").read_text("utf-8")
+    assert (
+        0 < split["hindered"]["episodes"] == sum(bool(e.mistakes) for e in episodes)
+        and split["all"]["episodes"] == 4
+    )  # "No" is wrong somewhere
+    assert "With and without mistakes of the user" in (tmp_path / "out" / "report.md").read_text(
+        "utf-8"
+    )
 
 
 def test_a_small_model_in_this_process_is_the_user_and_its_failures_are_counted(tmp_path):
-    tiny = make_model(ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420), ["Yes. No. I think of something."] * 20)
+    tiny = make_model(
+        ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420),
+        ["Yes. No. I think of something."] * 20,
+    )
     place = save_model(*tiny, tmp_path / "tiny")
-    assert evaluate(tmp_path / "out", "expert", "--play.gyms", "[template,telepathy]", "--play.count", "2", "--user.model", f"hf/{place}", "--user.max_tokens", "6", "--user.attempts", "1") == 0
+    assert (
+        evaluate(
+            tmp_path / "out",
+            "expert",
+            "--play.gyms",
+            "[template,telepathy]",
+            "--play.count",
+            "2",
+            "--user.model",
+            f"hf/{place}",
+            "--user.max_tokens",
+            "6",
+            "--user.attempts",
+            "1",
+        )
+        == 0
+    )
     found = results(tmp_path / "out")
-    assert found["user and judge"]["user"]["model"] == f"hf/{place}" and found["user and judge"]["user"]["calls"] > 0
-    assert found["stops"]["expert"].get("user_error", 0) == round(4 * found["lines"]["expert"][EACH_TASK]["failed"]["value"]) > 0
+    assert (
+        found["user and judge"]["user"]["model"] == f"hf/{place}"
+        and found["user and judge"]["user"]["calls"] > 0
+    )
+    assert (
+        found["stops"]["expert"].get("user_error", 0)
+        == round(4 * found["lines"]["expert"][EACH_TASK]["failed"]["value"])
+        > 0
+    )
 
 
 def test_a_gym_and_a_user_of_ones_own_are_named_by_module(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text("from dataclasses import replace\nfrom humanlm.gyms.conformance import template\nword = replace(template, name='word')\n"
-                                      "async def echo(env, role, payload): return {'reply': payload['said'].upper()}\n")
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import replace\nfrom humanlm.gyms.conformance import template\nword = replace(template, name='word')\n"
+        "async def echo(env, role, payload): return {'reply': payload['said'].upper()}\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
-    assert evaluate(tmp_path / "out", "expert", "--play.gyms", "mine:word", "--play.count", "2", "--user.model", "mine:echo") == 0
-    assert results(tmp_path / "out")["user and judge"]["user"]["model"] == "echo" and results(tmp_path / "out")["lines"]["expert"]["word"]["score"]["value"] == 1
-    assert main(["lessons", "--lessons.gyms", "mine:word", "--lessons.quota", "2", "--lessons.out", str(tmp_path / "set")]) == 0
+    assert (
+        evaluate(
+            tmp_path / "out",
+            "expert",
+            "--play.gyms",
+            "mine:word",
+            "--play.count",
+            "2",
+            "--user.model",
+            "mine:echo",
+        )
+        == 0
+    )
+    assert (
+        results(tmp_path / "out")["user and judge"]["user"]["model"] == "echo"
+        and results(tmp_path / "out")["lines"]["expert"]["word"]["score"]["value"] == 1
+    )
+    assert (
+        main(
+            [
+                "lessons",
+                "--lessons.gyms",
+                "mine:word",
+                "--lessons.quota",
+                "2",
+                "--lessons.out",
+                str(tmp_path / "set"),
+            ]
+        )
+        == 0
+    )
 
 
 # ---- the published table
+
 
 def test_the_published_table_has_fifteen_models():
     assert len(_published_scores()["rows"]) == 15
@@ -324,16 +682,47 @@ def test_the_published_table_has_fifteen_models():
 
 def test_ours_stand_beside_theirs_only_in_their_setting(tmp_path):
     path = rows_in(tmp_path, *(row(n) for n in range(_published_scores()["tests"]["telepathy"])))
-    published = ["openai/gpt-4o", "--play.rows", str(path), "--play.compat", "userrl", "--play.max_turns", "16", "--user.model", "openai/gpt-4o", "--user.temperature", "0", "--judge.model", "openai/gpt-4o-2024-08-06"]
+    published = [
+        "openai/gpt-4o",
+        "--play.rows",
+        str(path),
+        "--play.compat",
+        "userrl",
+        "--play.max_turns",
+        "16",
+        "--user.model",
+        "openai/gpt-4o",
+        "--user.temperature",
+        "0",
+        "--judge.model",
+        "openai/gpt-4o-2024-08-06",
+    ]
 
-    def work(*more): return _prepare_evaluation(parse(GROUPS, [*published, *more], inputs="players"))
+    def work(*more):
+        return _prepare_evaluation(parse(GROUPS, [*published, *more], inputs="players"))
+
     same = work()
     assert _apart(same, "telepathy") == []
-    [e] = run_sync(play_tasks(same.gyms["telepathy"], same.tasks["telepathy"][:1], same.gyms["telepathy"].expert))
+    [e] = run_sync(
+        play_tasks(
+            same.gyms["telepathy"], same.tasks["telepathy"][:1], same.gyms["telepathy"].expert
+        )
+    )
     table = _published_beside(same, {"gpt": _gym_lines([e])})
-    assert "| gpt (here) | 1.0000" in table and "| GPT-4o | 0.8537 |" in table and "does not stand" not in table
-    for more, why in ((["--play.max_turns", "8"], "8 turns, not 16"), (["--play.compat", ""], "without compat"), (["--user.model", "openai/gpt-4o-mini"], "user: openai/gpt-4o-mini"), (["--judge.model", "rule"], "judge: rules"),
-                      (["--user.temperature", "0.7"], "user at temperature 0.7"), (["--policy.temperature", "1"], "policy at temperature 1"), (["--play.count", "9"], "9 of 41 test rows")):
+    assert (
+        "| gpt (here) | 1.0000" in table
+        and "| GPT-4o | 0.8537 |" in table
+        and "does not stand" not in table
+    )
+    for more, why in (
+        (["--play.max_turns", "8"], "8 turns, not 16"),
+        (["--play.compat", ""], "without compat"),
+        (["--user.model", "openai/gpt-4o-mini"], "user: openai/gpt-4o-mini"),
+        (["--judge.model", "rule"], "judge: rules"),
+        (["--user.temperature", "0.7"], "user at temperature 0.7"),
+        (["--policy.temperature", "1"], "policy at temperature 1"),
+        (["--play.count", "9"], "9 of 41 test rows"),
+    ):
         assert [why in reason for reason in _apart(work(*more), "telepathy")] == [True], more
     rows_in(tmp_path, *(row(n, "train") for n in range(41)))
     assert "split: train" in _apart(work(), "telepathy")[0]
@@ -341,11 +730,19 @@ def test_ours_stand_beside_theirs_only_in_their_setting(tmp_path):
 
 def messages_of(row):
     "The messages of a row of either form"
-    if "messages" in row: return row["messages"]
-    return [{"role": "system", "content": row["system"]}, *({"role": "assistant" if turn["from"] == "gpt" else "user", "content": turn["value"]} for turn in row["conversations"])]
+    if "messages" in row:
+        return row["messages"]
+    return [
+        {"role": "system", "content": row["system"]},
+        *(
+            {"role": "assistant" if turn["from"] == "gpt" else "user", "content": turn["value"]}
+            for turn in row["conversations"]
+        ),
+    ]
 
 
 # ---- lessons
+
 
 @ALL
 @pytest.mark.parametrize("form", ["messages", "sharegpt"])
@@ -354,33 +751,78 @@ def test_lessons_show_what_training_and_evaluation_show(name, form):
     _, s = read_settings(["--run.recipe", "gyms", "--gyms.max_turns", "30"])
     task, config = gym.tasks(1, 2)[0], replace(gym.config, max_turns=30)
     row = _lesson(gym, run_sync(play_through(gym.play(task, config), gym.expert)), form)
-    told, again, player = messages_of(row), gym.play(task, config), ChatPlayer(gym, ScriptedClient([]))
-    assert told[:2] == [{"role": m["role"], "content": m["content"]} for m in _gym_messages(gym, task, s)]
+    told, again, player = (
+        messages_of(row),
+        gym.play(task, config),
+        ChatPlayer(gym, ScriptedClient([])),
+    )
+    assert told[:2] == [
+        {"role": m["role"], "content": m["content"]} for m in _gym_messages(gym, task, s)
+    ]
     for n in range(2, len(told), 2):
         assert told[n]["role"] == "assistant" and player.messages(again) == told[:n]
         run_sync(again.step(told[n]["content"]))
-    assert again.stop == "done" and row["share"] == pytest.approx(1) and again.score == pytest.approx(sum(turn.reward for turn in again.turns))
+    assert (
+        again.stop == "done"
+        and row["share"] == pytest.approx(1)
+        and again.score == pytest.approx(sum(turn.reward for turn in again.turns))
+    )
     tools = row["tools"] if form == "messages" else json.loads(row["tools"])
-    assert tools[0]["function"]["parameters"]["properties"]["choice"]["enum"] == list(gym.environment.kinds)
+    assert tools[0]["function"]["parameters"]["properties"]["choice"]["enum"] == list(
+        gym.environment.kinds
+    )
 
 
 def test_a_quota_is_filled_without_bad_episodes_and_repeats():
     gym = find_gym("intention")
-    tasks, config = gym.tasks(30, 2), replace(gym.config, max_turns=3)  # too few turns for some requests
+    tasks, config = (
+        gym.tasks(30, 2),
+        replace(gym.config, max_turns=3),
+    )  # too few turns for some requests
     few = run_sync(_expert_lessons(gym, [[*tasks, *tasks]], 100, config))
-    assert 0 < few.counts["kept"] == len(few.rows) < 30 and few.counts["below the score"] == 30 - len(few.rows) and few.counts["the same again"] == 30
-    assert all(row["share"] >= 1 - 1e-6 for row in few.rows) and len({row["id"] for row in few.rows}) == len(few.rows)
+    assert (
+        0 < few.counts["kept"] == len(few.rows) < 30
+        and few.counts["below the score"] == 30 - len(few.rows)
+        and few.counts["the same again"] == 30
+    )
+    assert all(row["share"] >= 1 - 1e-6 for row in few.rows) and len(
+        {row["id"] for row in few.rows}
+    ) == len(few.rows)
     made = _make_lessons(_LessonsConfig(gyms="intention", quota=12, max_turns=3))["intention"]
     assert len(made.rows) == 12 < made.counts["played"] <= 12 * 8
 
 
 def test_the_command_writes_a_set_and_replaces_nothing_else(tmp_path, capsys):
     out = tmp_path / "set"
-    assert main(["lessons", "--lessons.quota", "3", "--lessons.form", "sharegpt", "--lessons.out", str(out)]) == 0
+    assert (
+        main(
+            [
+                "lessons",
+                "--lessons.quota",
+                "3",
+                "--lessons.form",
+                "sharegpt",
+                "--lessons.out",
+                str(out),
+            ]
+        )
+        == 0
+    )
     rows = read_jsonl(out / "lessons.jsonl")
     counts = json.loads((out / "lessons.json").read_text("utf-8"))["counts"]
-    assert {name: own["kept"] for name, own in counts.items()} == dict.fromkeys([name for name in gym_names() if name != "template" and not find_gym(name).held_out], 3) and len(rows) == 3 * len(counts)
-    assert {turn["from"] for row in rows for turn in row["conversations"]} == {"human", "gpt", "observation"} and rows[0]["conversations"][-1]["from"] == "gpt"
+    assert {name: own["kept"] for name, own in counts.items()} == dict.fromkeys(
+        [name for name in gym_names() if name != "template" and not find_gym(name).held_out], 3
+    ) and len(rows) == 3 * len(counts)
+    assert {turn["from"] for row in rows for turn in row["conversations"]} == {
+        "human",
+        "gpt",
+        "observation",
+    } and rows[0]["conversations"][-1]["from"] == "gpt"
     (out / "mine.txt").write_text("x")
-    assert main(["lessons", "--lessons.out", str(out)]) == 2 and "mine.txt" in capsys.readouterr().err
-    assert main(["lessons", "--lessons.gyms", "turtel"]) == 2 and "Did you mean 'turtle'" in capsys.readouterr().err
+    assert (
+        main(["lessons", "--lessons.out", str(out)]) == 2 and "mine.txt" in capsys.readouterr().err
+    )
+    assert (
+        main(["lessons", "--lessons.gyms", "turtel"]) == 2
+        and "Did you mean 'turtle'" in capsys.readouterr().err
+    )

@@ -1,4 +1,5 @@
 "Talking to a simulated person: what is shown is what was written, in a widget, on a page and in a terminal."
+
 import re
 
 import pytest
@@ -26,7 +27,8 @@ EXAMPLE = EXAMPLES[0]
 
 def setup_of(texts, thinking="off", **more):
     script = {level: f"<{level}>{text}</{level}>" for level, text in texts.items()}
-    if thinking != "off": script["response"] = f"a thought.</think>{script['response']}"
+    if thinking != "off":
+        script["response"] = f"a thought.</think>{script['response']}"
     return PolicySetup(ScriptedPolicy(script), HierarchyConfig(thinking=thinking, **more))
 
 
@@ -35,16 +37,24 @@ ORACLE = make_judge(JudgeConfig("oracle"), WORLD)
 
 
 @pytest.fixture
-def talk(): return Talk(setup_of(TRUTH, "hetero"), EXAMPLES, ORACLE)
+def talk():
+    return Talk(setup_of(TRUTH, "hetero"), EXAMPLES, ORACLE)
 
 
 # ---- what was said
 
+
 def test_levels_come_one_by_one_and_the_judge_last(talk):
     seen = list(talk.follow(EXAMPLE))
-    assert [list(t.said)[-1] for t in seen[:-1]] == list(LEVELS) and [t.evaluation is None for t in seen] == [True] * 7 + [False]
+    assert [list(t.said)[-1] for t in seen[:-1]] == list(LEVELS) and [
+        t.evaluation is None for t in seen
+    ] == [True] * 7 + [False]
     told = seen[-1]
-    assert {level: told.text(level) for level in LEVELS} == TRUTH and told.thought("response") == "a thought." and told.thought("goal") == ""
+    assert (
+        {level: told.text(level) for level in LEVELS} == TRUTH
+        and told.thought("response") == "a thought."
+        and told.thought("goal") == ""
+    )
     assert {told.score(level).value for level in LEVELS} == {1.0} and told.judge == ORACLE.name
 
 
@@ -52,29 +62,49 @@ def test_a_model_that_writes_all_levels_at_once_is_shown_level_by_level():
     joint = "".join(f"<{level}>{text}</{level}>" for level, text in TRUTH.items())
     script = PolicySetup(ScriptedPolicy(lambda row, copy: joint), HierarchyConfig(asks="together"))
     told = Talk(script, judge=ORACLE).ask(EXAMPLE)
-    assert {level: told.text(level) for level in LEVELS} == TRUTH and {told.score(level).value for level in LEVELS} == {1.0}
+    assert {level: told.text(level) for level in LEVELS} == TRUTH and {
+        told.score(level).value for level in LEVELS
+    } == {1.0}
 
 
 def test_a_composed_reply_is_shown_after_the_states_it_was_told():
     setup = setup_of(TRUTH, "hetero")._replace(compose=True)
     setup.policy.script["response"] = f"<response>{EXAMPLE.reply}</response>"
     told = Talk(setup, judge=ORACLE).ask(EXAMPLE)
-    assert told.thought("response").splitlines() == [f"<{level}>{EXAMPLE.states[level]}" for level in TRACE] and told.text("response") == EXAMPLE.reply
+    assert (
+        told.thought("response").splitlines()
+        == [f"<{level}>{EXAMPLE.states[level]}" for level in TRACE]
+        and told.text("response") == EXAMPLE.reply
+    )
     assert "Thought before response" in told._repr_html_()
 
 
 def test_broken_forms_are_heard_and_named():
-    told = Talk(PolicySetup(ScriptedPolicy({n: "hm" if n != "response" else "no tags at all" for n in LEVELS})), judge=ORACLE).ask(EXAMPLE)
+    told = Talk(
+        PolicySetup(
+            ScriptedPolicy({n: "hm" if n != "response" else "no tags at all" for n in LEVELS})
+        ),
+        judge=ORACLE,
+    ).ask(EXAMPLE)
     assert told.text("response") == "no tags at all" and told.text("goal") == ""
     page = told._repr_html_()
-    assert "nothing that can be read" in page and page.count("(missing)") == 7 and "0.00 · bad format" in page
+    assert (
+        "nothing that can be read" in page
+        and page.count("(missing)") == 7
+        and "0.00 · bad format" in page
+    )
 
 
 def test_a_judge_that_fails_is_no_zero():
     class Silent:
         name = "silent"
-        async def __call__(self, request): return []
-    told = Talk(setup_of({level: "something else" for level in LEVELS}), judge=Silent()).ask(EXAMPLE)
+
+        async def __call__(self, request):
+            return []
+
+    told = Talk(setup_of({level: "something else" for level in LEVELS}), judge=Silent()).ask(
+        EXAMPLE
+    )
     assert "no score" in told._repr_html_() and told.score("response").status == "judge failed"
 
 
@@ -83,6 +113,7 @@ def test_seeds_arrive():
         async def generate(self, rows, sampling=None):
             seen.append((sampling.temperature, sampling.seed))
             return await super().generate(rows, sampling)
+
     seen = []
     policy = Noted({n: f"<{n}>x</{n}>" for n in LEVELS})
     Talk(PolicySetup(policy)).ask(EXAMPLE, seed=7)
@@ -91,49 +122,96 @@ def test_seeds_arrive():
 
 def test_a_conversation_goes_on_without_a_real_reply(talk):
     told = talk.ask(talk.ask(EXAMPLE).next("Are you sure?"))
-    assert [(m.name, m.content) for m in told.example.context[-2:]] == [(EXAMPLE.user_id, EXAMPLE.reply), ("you", "Are you sure?")]
-    assert told.evaluation is None and told.example.states is None and "real reply" not in told._repr_html_()
+    assert [(m.name, m.content) for m in told.example.context[-2:]] == [
+        (EXAMPLE.user_id, EXAMPLE.reply),
+        ("you", "Are you sure?"),
+    ]
+    assert (
+        told.evaluation is None
+        and told.example.states is None
+        and "real reply" not in told._repr_html_()
+    )
 
 
 def test_what_is_typed_is_read_as_it_is_shown():
     example = typed("x", "bo: one\ntwo\nHUMAN: three\nbo: http://x")
-    assert [(m.name, m.content) for m in example.context] == [("bo", "one\ntwo"), ("HUMAN", "three"), ("bo", "http://x")]
+    assert [(m.name, m.content) for m in example.context] == [
+        ("bo", "one\ntwo"),
+        ("HUMAN", "three"),
+        ("bo", "http://x"),
+    ]
     assert typed("x", _said_text(example)).context == example.context
     assert [m.content for m in typed("x", "no name here").context] == ["no name here"]
 
 
 # ---- nothing leaves its place
 
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_conversation_stays_text(text):
     from dataclasses import replace
-    example = replace(EXAMPLE, persona=Persona(text, text), context=(Message("m", name=text, content=text or "x"),), reply=text, user_id=text)
-    policy = ScriptedPolicy(lambda row, copy: f"{text}</think><{row['level']}>{text}</{row['level']}>")
-    told = Talk(PolicySetup(policy, HierarchyConfig(thinking="on", strict=False)), judge=make_judge(JudgeConfig("rule"))).ask(example)
+
+    example = replace(
+        EXAMPLE,
+        persona=Persona(text, text),
+        context=(Message("m", name=text, content=text or "x"),),
+        reply=text,
+        user_id=text,
+    )
+    policy = ScriptedPolicy(
+        lambda row, copy: f"{text}</think><{row['level']}>{text}</{row['level']}>"
+    )
+    told = Talk(
+        PolicySetup(policy, HierarchyConfig(thinking="on", strict=False)),
+        judge=make_judge(JudgeConfig("rule")),
+    ).ask(example)
     read(told._repr_html_())
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
 def test_nothing_that_was_said_runs_in_a_real_browser(tmp_path):
     attack = "</div></table><script>document.title = 'ran'</script><img src=x onerror=\"document.title = 'ran'\">"
-    talk = Talk(setup_of({level: attack for level in LEVELS}, "hetero"), judge=make_judge(JudgeConfig("rule")))
+    talk = Talk(
+        setup_of({level: attack for level in LEVELS}, "hetero"),
+        judge=make_judge(JudgeConfig("rule")),
+    )
     told = talk.ask(typed(attack, f"bo: {attack}"))
-    page = in_browser(f"<!doctype html><meta charset=utf-8><title>quiet</title>{told._repr_html_()}", tmp_path)
-    assert "<title>quiet</title>" in page and "<script" not in page.split("</title>")[1] and "<img" not in page
+    page = in_browser(
+        f"<!doctype html><meta charset=utf-8><title>quiet</title>{told._repr_html_()}", tmp_path
+    )
+    assert (
+        "<title>quiet</title>" in page
+        and "<script" not in page.split("</title>")[1]
+        and "<img" not in page
+    )
 
 
 # ---- the widget
+
 
 def test_the_widget_asks_the_chosen_person_and_goes_on(talk):
     w, titles = _TalkWidget(talk), []
     w.page.observe(lambda change: titles.append(change["new"].count("<tr")), "value")
     w.answer.click()
-    assert titles[:3] == [2, 3, 4] and EXAMPLE.reply[:20] in w.page.value and w.interview.evaluation and not w.reply.disabled
+    assert (
+        titles[:3] == [2, 3, 4]
+        and EXAMPLE.reply[:20] in w.page.value
+        and w.interview.evaluation
+        and not w.reply.disabled
+    )
     w.next.value = "Sure?"
     w.reply.click()
-    assert w.interview.example.context[-1].content == "Sure?" and w.next.value == "" and w.interview.evaluation is None
+    assert (
+        w.interview.example.context[-1].content == "Sure?"
+        and w.next.value == ""
+        and w.interview.evaluation is None
+    )
     w.menu.value = 1
-    assert (w.page.value, w.interview, w.reply.disabled) == ("", None, True) and w.said.value == _said_text(EXAMPLES[1])
+    assert (w.page.value, w.interview, w.reply.disabled) == (
+        "",
+        None,
+        True,
+    ) and w.said.value == _said_text(EXAMPLES[1])
     w.answer.click()
     assert w.interview.example == EXAMPLES[1]
 
@@ -142,7 +220,11 @@ def test_the_widget_takes_somebody_new_and_says_what_is_wrong(talk):
     w = _TalkWidget(talk)
     w.persona.value = "a tailor"
     w.answer.click()
-    assert (w.interview.example.id, w.interview.example.persona.text, w.interview.evaluation) == ("typed", "a tailor", None)
+    assert (w.interview.example.id, w.interview.example.persona.text, w.interview.evaluation) == (
+        "typed",
+        "a tailor",
+        None,
+    )
     w.said.value = " "
     w.answer.click()
     assert "nothing to reply to" in w.state.value and not w.answer.disabled
@@ -153,9 +235,12 @@ def test_the_widget_takes_somebody_new_and_says_what_is_wrong(talk):
 
 # ---- the terminal
 
+
 def test_a_terminal_shows_no_control_characters(capsys):
     talk = Talk(setup_of({level: "\x1b[31mred\x07" for level in LEVELS}))
-    _converse(talk, _TalkConfig(persona="x\x1b]0;title\x07", said="bo: \x1b[2Jhi"), lambda question: "")
+    _converse(
+        talk, _TalkConfig(persona="x\x1b]0;title\x07", said="bo: \x1b[2Jhi"), lambda question: ""
+    )
     assert "\x1b" not in (out := capsys.readouterr().out) and "\x07" not in out and "[31mred" in out
 
 
@@ -163,34 +248,65 @@ def test_people_are_listed_and_chosen_by_number(talk, capsys):
     answers = iter(["1", "Really?", ""])
     _converse(talk, _TalkConfig(), lambda question: next(answers))
     out = capsys.readouterr().out
-    assert f"2. {EXAMPLES[2].user_id} on:" in out and "judge           oracle" in out and "Really?" in out and out.count("reply  ") >= 2
+    assert (
+        f"2. {EXAMPLES[2].user_id} on:" in out
+        and "judge           oracle" in out
+        and "Really?" in out
+        and out.count("reply  ") >= 2
+    )
     for answer in ("9", "x"):
-        with pytest.raises(ConfigError, match="There is no row"): _converse(talk, _TalkConfig(), lambda question: answer)
+        with pytest.raises(ConfigError, match="There is no row"):
+            _converse(talk, _TalkConfig(), lambda question: answer)
     _converse(talk, _TalkConfig(), lambda question: "")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     "A run with a tiny random model, held-out rows and a judge"
-    home, config = tmp_path_factory.mktemp("talk") / "runs" / "mini", ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=500)
+    home, config = (
+        tmp_path_factory.mktemp("talk") / "runs" / "mini",
+        ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=500),
+    )
     asked = HierarchyConfig(levels=["stance", "response"], state_tokens=6, response_tokens=12)
-    save_model(*make_model(config, [e.reply for e in WORLD.examples[:50]], ["<stance>", "</stance>", "<response>", "</response>"]),
-               home / "models" / "humanlm", contract(config, asked, RolloutConfig(), "humanlm", "politics"))
-    atomic_write(home / "config.yaml", "run: {methods: [humanlm]}\ndata: {source: miniworld}\nworld: {users: 36, replies_per_user: 12}\n"
-                 "judge: {model: rule}\ntest_judge: {model: oracle}\n")
+    save_model(
+        *make_model(
+            config,
+            [e.reply for e in WORLD.examples[:50]],
+            ["<stance>", "</stance>", "<response>", "</response>"],
+        ),
+        home / "models" / "humanlm",
+        contract(config, asked, RolloutConfig(), "humanlm", "politics"),
+    )
+    atomic_write(
+        home / "config.yaml",
+        "run: {methods: [humanlm]}\ndata: {source: miniworld}\nworld: {users: 36, replies_per_user: 12}\n"
+        "judge: {model: rule}\ntest_judge: {model: oracle}\n",
+    )
     write_jsonl(home / "examples.jsonl", EXAMPLES)
     return home
 
 
 def test_the_command_brings_rows_and_judge_of_the_run(run, monkeypatch):
-    done = warm.run("-m", "humanlm.talk", "--model.name", "mini", stdin="0\nWhy?\n", cwd=run.parent.parent)
+    done = warm.run(
+        "-m", "humanlm.talk", "--model.name", "mini", stdin="0\nWhy?\n", cwd=run.parent.parent
+    )
     assert done.returncode == 0, done.stderr
-    assert EXAMPLE.reply[:30] in done.stdout and "judge           oracle" in done.stdout and done.stdout.count("stance  ") >= 2
+    assert (
+        EXAMPLE.reply[:30] in done.stdout
+        and "judge           oracle" in done.stdout
+        and done.stdout.count("stance  ") >= 2
+    )
 
 
-@pytest.mark.parametrize("more, said", [
-    (["--talk.example", "9"], "There is no row 9"), (["--talk.persona", "x"], "belong together"),
-    (["--talk.example", "0", "--judge.model", "rul"], "Did you mean"), ([], "")])
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        (["--talk.example", "9"], "There is no row 9"),
+        (["--talk.persona", "x"], "belong together"),
+        (["--talk.example", "0", "--judge.model", "rul"], "Did you mean"),
+        ([], ""),
+    ],
+)
 def test_the_command_says_what_is_wrong(run, capsys, monkeypatch, more, said):
     monkeypatch.setattr("builtins.input", lambda question: "")
     assert main(["--model.name", str(run), *more]) == (2 if said else 0)
@@ -200,4 +316,7 @@ def test_the_command_says_what_is_wrong(run, capsys, monkeypatch, more, said):
 def test_the_plan_loads_nothing(run, capsys):
     assert main(["--model.name", str(run), "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert re.search(rf"^model +{re.escape(str(run))}/", said, re.M) and "rows        3 held out" in said
+    assert (
+        re.search(rf"^model +{re.escape(str(run))}/", said, re.M)
+        and "rows        3 held out" in said
+    )

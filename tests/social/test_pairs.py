@@ -1,4 +1,5 @@
 """Pairs of a text and its context: what is read, what is kept, how it is split, and what trainers get."""
+
 import json
 import math
 import random
@@ -12,7 +13,15 @@ from humanlm.stories.contexts import _ContextLists, read_context
 from humanlm.stories.memories import observation_scores
 from humanlm.stories.violations import violations
 from humanlm.social.pairs import (
-    ContextPair, _completion, exact, _fault, fresh_pairs, read_pairs, _sift, _split_pairs, story_key,
+    ContextPair,
+    _completion,
+    exact,
+    _fault,
+    fresh_pairs,
+    read_pairs,
+    _sift,
+    _split_pairs,
+    story_key,
 )
 from humanlm.social.parsing import LLMParser, parser
 from humanlm.social.quality import omniscient
@@ -23,21 +32,40 @@ from humanlm.stories.world import read_story
 PAIRS = list(fresh_pairs("tomi", 60, seed=7, compact_tags=True))
 
 
-def same(a, b): return [(p.text, _completion(p.context)) for p in a] == [(p.text, _completion(p.context)) for p in b]
+def same(a, b):
+    return [(p.text, _completion(p.context)) for p in a] == [
+        (p.text, _completion(p.context)) for p in b
+    ]
 
-def stories(pairs): return {story_key(pair.text) for pair in pairs}
+
+def stories(pairs):
+    return {story_key(pair.text) for pair in pairs}
 
 
 def result(pair, **more) -> dict:
     "A result file as published programs write them"
-    return {"story": pair.text, "question": "Where?", "answer": "wrong", "socialized_context": pair.context.model_dump(), **more}
+    return {
+        "story": pair.text,
+        "question": "Where?",
+        "answer": "wrong",
+        "socialized_context": pair.context.model_dump(),
+        **more,
+    }
 
 
 def test_correctness_of_the_answer_does_not_matter_and_other_files_are_listed(tmp_path):
-    for i, pair in enumerate(PAIRS[:4]): (tmp_path / f"{i}.json").write_text(json.dumps(result(pair, correct=False)))
-    bad = {"list.json": "[1, 2]", "empty.json": "", "cut.json": '{"story": "Ada', "no-context.json": '{"story": "x", "question": "", "answer": ""}',
-           "number.json": json.dumps(result(PAIRS[0]) | {"story": 3}), "odd.json": json.dumps(result(PAIRS[0]) | {"socialized_context": "none"})}
-    for name, text in bad.items(): (tmp_path / name).write_text(text)
+    for i, pair in enumerate(PAIRS[:4]):
+        (tmp_path / f"{i}.json").write_text(json.dumps(result(pair, correct=False)))
+    bad = {
+        "list.json": "[1, 2]",
+        "empty.json": "",
+        "cut.json": '{"story": "Ada',
+        "no-context.json": '{"story": "x", "question": "", "answer": ""}',
+        "number.json": json.dumps(result(PAIRS[0]) | {"story": 3}),
+        "odd.json": json.dumps(result(PAIRS[0]) | {"socialized_context": "none"}),
+    }
+    for name, text in bad.items():
+        (tmp_path / name).write_text(text)
     found = read_pairs(tmp_path)
     assert same(found.pairs, PAIRS[:4])
     assert set(found.errors) == set(bad)
@@ -45,22 +73,32 @@ def test_correctness_of_the_answer_does_not_matter_and_other_files_are_listed(tm
 
 
 def test_generation_shape_and_the_stores_own_files_are_read(tmp_path):
-    (tmp_path / "lists.json").write_text(json.dumps(result(PAIRS[0]) | {"socialized_context": json.loads(_completion(PAIRS[0].context))}))
+    (tmp_path / "lists.json").write_text(
+        json.dumps(
+            result(PAIRS[0]) | {"socialized_context": json.loads(_completion(PAIRS[0].context))}
+        )
+    )
     store = parser("symbolic", folder=tmp_path / "store")
     run_sync(store(PAIRS[1].text, "tomi"))
     found = read_pairs(tmp_path)
-    assert not found.errors and [pair.text for pair in found.pairs] == [PAIRS[0].text, PAIRS[1].text]
+    assert not found.errors and [pair.text for pair in found.pairs] == [
+        PAIRS[0].text,
+        PAIRS[1].text,
+    ]
     assert found.pairs[0].context.steps == PAIRS[0].context.steps and found.pairs[1].task == "tomi"
 
 
 def test_a_missing_folder_is_named():
-    with pytest.raises(DataError, match="no folder"): read_pairs("nowhere")
+    with pytest.raises(DataError, match="no folder"):
+        read_pairs("nowhere")
 
 
 @pytest.mark.parametrize("family", ["tomi", "hitom"])
 def test_fresh_contexts_are_exact_and_repeatable(family):
     some = list(fresh_pairs(family, 6, seed=3))
-    assert same(some, fresh_pairs(family, 6, seed=3)) and not same(some, fresh_pairs(family, 6, seed=4))
+    assert same(some, fresh_pairs(family, 6, seed=3)) and not same(
+        some, fresh_pairs(family, 6, seed=4)
+    )
     assert all(_fault(pair, 1.0) == "" for pair in some)
 
 
@@ -69,10 +107,19 @@ def test_invalid_wrong_repeated_and_long_pairs_are_dropped_with_reasons():
     del lame.steps[1].observations[lame.agents[0]]
     wrong = PAIRS[1]._replace(context=omniscient(PAIRS[1].context), name="wrong")
     limit = sorted(len(_completion(pair.context)) for pair in PAIRS)[-2]
-    found = _sift([PAIRS[0]._replace(context=lame, name="lame"), wrong, *PAIRS, PAIRS[5]._replace(name="twice")], max_tokens=limit)
+    found = _sift(
+        [
+            PAIRS[0]._replace(context=lame, name="lame"),
+            wrong,
+            *PAIRS,
+            PAIRS[5]._replace(name="twice"),
+        ],
+        max_tokens=limit,
+    )
     assert len(found.kept) == len(PAIRS) - 1
-    assert [(name, why.partition(":")[0]) for name, why in found.dropped if not name.startswith("tomi")] == \
-        [("lame", "not valid"), ("wrong", "unlike the story"), ("twice", "repeated")]
+    assert [
+        (name, why.partition(":")[0]) for name, why in found.dropped if not name.startswith("tomi")
+    ] == [("lame", "not valid"), ("wrong", "unlike the story"), ("twice", "repeated")]
     assert sum(why.startswith("too long") for _, why in found.dropped) == 1
 
 
@@ -88,12 +135,17 @@ def test_threshold_decides():
     thin.steps[2].observations[name] = "none"
     f1 = observation_scores(thin, exact(PAIRS[2].text)).f1
     assert 0 < f1 < 1
-    assert _fault(PAIRS[2]._replace(context=thin), f1 - 0.01) == "" and "F1" in _fault(PAIRS[2]._replace(context=thin), f1 + 0.01)
+    assert _fault(PAIRS[2]._replace(context=thin), f1 - 0.01) == "" and "F1" in _fault(
+        PAIRS[2]._replace(context=thin), f1 + 0.01
+    )
 
 
 @pytest.mark.parametrize("family", ["tomi", "hitom"])
 def test_a_model_learns_from_texts_as_its_benchmark_gives_them(family, tmp_path):
-    tales, path = list(generate(family, 6, 3)), tmp_path / {"tomi": "tomi.txt", "hitom": "hitom.jsonl"}[family]
+    tales, path = (
+        list(generate(family, 6, 3)),
+        tmp_path / {"tomi": "tomi.txt", "hitom": "hitom.jsonl"}[family],
+    )
     if family == "tomi":
         write_tomi(path, tales)
     else:
@@ -105,15 +157,29 @@ def test_a_model_learns_from_texts_as_its_benchmark_gives_them(family, tmp_path)
 
 def test_a_story_has_one_key_in_running_text_and_in_lines():
     lines = [f"{i} {line}" for i, line in enumerate(read_story(PAIRS[0].text).sentences, 1)]
-    assert story_key(PAIRS[0].text) == story_key("\n".join(lines)) != story_key("\n".join(lines[:-1]))
+    assert (
+        story_key(PAIRS[0].text) == story_key("\n".join(lines)) != story_key("\n".join(lines[:-1]))
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_split_is_by_story_and_does_not_depend_on_the_order_of_input(seed):
-    asked_often = [pair._replace(text=f"{text}", name=f"{pair.name} {n}") for pair in PAIRS for n, text in
-                   enumerate((pair.text, "\n".join(f"{i} {line}" for i, line in enumerate(read_story(pair.text).sentences, 1))))]
+    asked_often = [
+        pair._replace(text=f"{text}", name=f"{pair.name} {n}")
+        for pair in PAIRS
+        for n, text in enumerate(
+            (
+                pair.text,
+                "\n".join(
+                    f"{i} {line}" for i, line in enumerate(read_story(pair.text).sentences, 1)
+                ),
+            )
+        )
+    ]
     train, held = _split_pairs(asked_often, 0.2, seed)
-    assert not stories(train) & stories(held) and len(stories(held)) == math.ceil(len(stories(PAIRS)) * 0.2)
+    assert not stories(train) & stories(held) and len(stories(held)) == math.ceil(
+        len(stories(PAIRS)) * 0.2
+    )
     random.Random(seed).shuffle(asked_often)
     again = _split_pairs(asked_often, 0.2, seed)
     assert same(train, again[0]) and same(held, again[1])
@@ -127,7 +193,10 @@ def test_more_stories_move_few_of_the_others():
 def test_assistant_text_validates_against_the_generation_schema():
     for pair in PAIRS:
         row = pair.chat_row()
-        assert [message["role"] for message in row["prompt"] + row["completion"]] == ["user", "assistant"]
+        assert [message["role"] for message in row["prompt"] + row["completion"]] == [
+            "user",
+            "assistant",
+        ]
         text = row["completion"][0]["content"]
         _ContextLists.model_validate_json(text)
         assert list(json.loads(text)) == ["agents_names", "socialized_context"]
@@ -139,5 +208,8 @@ def test_assistant_text_validates_against_the_generation_schema():
 def test_the_prompt_is_to_the_letter_what_a_parser_asks(style):
     client = ScriptedClient(lambda request: _completion(PAIRS[0].context))
     found = run_sync(LLMParser(client, style=style, example=False)(PAIRS[0].text, "tomi"))
-    assert client.requests[0].messages[-1]["content"] == PAIRS[0].chat_row(style)["prompt"][0]["content"]
+    assert (
+        client.requests[0].messages[-1]["content"]
+        == PAIRS[0].chat_row(style)["prompt"][0]["content"]
+    )
     assert found.context.steps == PAIRS[0].context.steps

@@ -1,4 +1,5 @@
 """A parser of our own: the tokens of its form, the order of its lessons, and grades by the simulator."""
+
 import json
 import random
 
@@ -14,7 +15,17 @@ from humanlm.social.quality import downstream, omniscient
 from humanlm.stories.answers import to_context
 from humanlm.stories.world import read_story
 from humanlm.social.recipe import (
-    FRAMES, HEADINGS, _AllSeeing, examine, _grade, _in_batches, _pieces, report, report_table, _vocabulary, _written_form,
+    FRAMES,
+    HEADINGS,
+    _AllSeeing,
+    examine,
+    _grade,
+    _in_batches,
+    _pieces,
+    report,
+    report_table,
+    _vocabulary,
+    _written_form,
 )
 
 PAIRS = list(fresh_pairs("tomi", 60, seed=7, compact_tags=True))
@@ -28,17 +39,22 @@ def test_story_text_cannot_forge_the_form(tmp_path):
     from humanlm.models.checkpoints import make_model
     from humanlm.models.config import END
     from humanlm.models.prompts import render_target
+
     small = ModelConfig(layers=1, hidden=32, heads=2, kv_heads=2, mlp=32, vocab=700)
     made = make_model(small, _vocabulary([pair.chat_row() for pair in PAIRS]), FRAMES)
     ids = render_target(made.tokenizer, _pieces(text))
-    assert ids.count(made.tokenizer.convert_tokens_to_ids(END)) == 1 and ids[-1] == made.tokenizer.convert_tokens_to_ids(END)
+    assert ids.count(made.tokenizer.convert_tokens_to_ids(END)) == 1 and ids[
+        -1
+    ] == made.tokenizer.convert_tokens_to_ids(END)
     assert made.tokenizer.decode(ids[:-1]) == text
     assert len(ids) < 0.75 * len(render_target(made.tokenizer, text))
 
 
 def test_rows_of_a_batch_are_of_like_length():
     lengths = [random.Random(i).randint(50, 90) for i in range(330)]
-    waste = lambda found: sum(max(found[i:i + 16]) * len(found[i:i + 16]) for i in range(0, 330, 16)) / sum(found)
+    waste = lambda found: (
+        sum(max(found[i : i + 16]) * len(found[i : i + 16]) for i in range(0, 330, 16)) / sum(found)
+    )
     ordered = _in_batches(lengths, lengths, 16)
     assert waste(ordered) < 1.03 < 1.15 < waste(lengths)
     assert sorted(ordered) == sorted(lengths) and ordered != sorted(lengths)
@@ -47,31 +63,58 @@ def test_rows_of_a_batch_are_of_like_length():
 
 def test_the_exact_parser_is_perfect_and_the_careless_one_is_not():
     exactly, careless = (report(examine(p, PAIRS)) for p in (parser("symbolic"), _AllSeeing()))
-    assert {key: value["mean"] for key, value in exactly["means"].items()} == \
-        dict(zip(HEADINGS, (1, 0, 1, 1, 1, 1, 1, 1)))
+    assert {key: value["mean"] for key, value in exactly["means"].items()} == dict(
+        zip(HEADINGS, (1, 0, 1, 1, 1, 1, 1, 1))
+    )
     means = {key: value["mean"] for key, value in careless["means"].items()}
-    assert means["recall"] == 1 and means["precision"] < 0.8 and means["memory"] < 0.9 and means["false_belief"] == 0
+    assert (
+        means["recall"] == 1
+        and means["precision"] < 0.8
+        and means["memory"] < 0.9
+        and means["false_belief"] == 0
+    )
 
 
 def test_beliefs_of_both_orders_are_asked_and_false_ones_counted_apart():
     text = "Ada entered the barn.\nBen entered the barn.\nThe key is in the tin.\nBen exited the barn.\nAda moved the key to the jar."
-    record = to_context(read_story(text))  # Ada knows of the jar; Ben, Ada of Ben and Ben of Ada: the tin
-    assert downstream(record, read_story(text)) == (1, 1) and downstream(omniscient(record), read_story(text)) == (1 / 4, 0)
+    record = to_context(
+        read_story(text)
+    )  # Ada knows of the jar; Ben, Ada of Ben and Ben of Ada: the tin
+    assert downstream(record, read_story(text)) == (1, 1) and downstream(
+        omniscient(record), read_story(text)
+    ) == (1 / 4, 0)
 
 
 def test_no_record_counts_as_zero_and_is_reported():
     texts = {pair.text: _completion(pair.context) for pair in PAIRS[:4]}
     answer = lambda request: texts[request.messages[0]["content"].split('"""')[1].strip()]
-    broken = lambda request: answer(request)[:200] if PAIRS[0].text in request.messages[0]["content"] else answer(request)
+    broken = lambda request: (
+        answer(request)[:200]
+        if PAIRS[0].text in request.messages[0]["content"]
+        else answer(request)
+    )
     found = examine(LLMParser(ScriptedClient(broken), style="bare"), PAIRS[:4])
     half = report(found)
-    assert score_table(found)["valid"]["story"] == [0, 1, 1, 1] and half["means"]["f1"]["mean"] == 0.75
+    assert (
+        score_table(found)["valid"]["story"] == [0, 1, 1, 1] and half["means"]["f1"]["mean"] == 0.75
+    )
     assert sum(half["failures"].values()) == 1 and half["tokens"] > 0 and half["sample"]
 
 
-@pytest.mark.parametrize("raw, valid, structural", [
-    ("", 0, 0), ("I cannot do that.", 0, 0), ('{"agents_names": ["Ada"', 0, 0), ('{"agents_names": []}', 0, 0),
-    ('{"agents_names": ["A"], "socialized_context": [{"timestep": "0", "state": "none", "observations": ["A: none"]}]}', 0, 0.6)])
+@pytest.mark.parametrize(
+    "raw, valid, structural",
+    [
+        ("", 0, 0),
+        ("I cannot do that.", 0, 0),
+        ('{"agents_names": ["Ada"', 0, 0),
+        ('{"agents_names": []}', 0, 0),
+        (
+            '{"agents_names": ["A"], "socialized_context": [{"timestep": "0", "state": "none", "observations": ["A: none"]}]}',
+            0,
+            0.6,
+        ),
+    ],
+)
 def test_form_of_broken_answers(raw, valid, structural):
     assert _written_form(raw) == (valid, pytest.approx(structural))
 
@@ -85,5 +128,9 @@ def test_mended_records_are_told_from_whole_ones():
 
 
 def test_tables_show_missing_numbers_as_a_dash():
-    rows = report_table({"a|b": report(examine(parser("symbolic"), PAIRS[:2]))}).markdown().splitlines()
+    rows = (
+        report_table({"a|b": report(examine(parser("symbolic"), PAIRS[:2]))})
+        .markdown()
+        .splitlines()
+    )
     assert len(rows) == 3 and "a|b" not in rows[2] and "–" in rows[2]

@@ -1,19 +1,46 @@
 "Contexts survive every change of shape, decode once and for all, and keep thoughts to those who think them."
+
 import json, re, time
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from humanlm.stories.contexts import Context, NONE, make_context, read_context, split_mental
-from humanlm.stories.memories import clauses, decode, decode_warnings, memories, observation_scores, perspective, structural_score
+from humanlm.stories.memories import (
+    clauses,
+    decode,
+    decode_warnings,
+    memories,
+    observation_scores,
+    perspective,
+    structural_score,
+)
 from humanlm.stories.violations import repair, violations
 from humanlm.core.basics import DataError
 
-PIECES = st.sampled_from([
-    "<same_as_state />", "<same_as_last_action />", "<same_as_last_action_0 />", "<same_as_last_action_1/>",
-    "<same_as_next_state />",
-    "[SAME AS STATE]", "<mental_state>", "</mental_state>", "<same_as", "_state />", " ", ".", "none", "A", "B: ",
-    ":", "\n", '"', "<b>"])
+PIECES = st.sampled_from(
+    [
+        "<same_as_state />",
+        "<same_as_last_action />",
+        "<same_as_last_action_0 />",
+        "<same_as_last_action_1/>",
+        "<same_as_next_state />",
+        "[SAME AS STATE]",
+        "<mental_state>",
+        "</mental_state>",
+        "<same_as",
+        "_state />",
+        " ",
+        ".",
+        "none",
+        "A",
+        "B: ",
+        ":",
+        "\n",
+        '"',
+        "<b>",
+    ]
+)
 TEXTS = st.lists(PIECES, max_size=6).map("".join)
 NAMES = st.one_of(st.sampled_from(["A", "B", "A: B"]), TEXTS.filter(str.strip))
 
@@ -22,21 +49,42 @@ NAMES = st.one_of(st.sampled_from(["A", "B", "A: B"]), TEXTS.filter(str.strip))
 def contexts(draw) -> Context:
     "Contexts with hostile names and texts"
     names = draw(st.lists(NAMES, min_size=1, max_size=3, unique=True))
-    step = st.tuples(TEXTS, st.fixed_dictionaries(dict.fromkeys(names, TEXTS)),
-        st.fixed_dictionaries(dict.fromkeys(names, TEXTS)))
+    step = st.tuples(
+        TEXTS,
+        st.fixed_dictionaries(dict.fromkeys(names, TEXTS)),
+        st.fixed_dictionaries(dict.fromkeys(names, TEXTS)),
+    )
     return make_context(names, draw(st.lists(step, max_size=4)))
 
 
 # ---- tags
 
-@pytest.mark.parametrize("text, named", [
-    ("a <img src=x onerror=alert(1)> b", ["<img src=x onerror=alert(1)>"]), ("<Vol level='2' />loud</Vol>", ["</Vol>", "<Vol level='2' />"]),
-    ("<mental_state kind='belief'>x</mental_state>", ["<mental_state kind='belief'>", "<mental_state>"]),
-    ("<same_as_state of='Ada' />", ["<same_as_state of='Ada' />"]), ("<input disabled>", ["<input disabled>"]), ("2 <3 and 4> 1, a < b > c", []),
-    ("<unknown /> <mental_state>x</mental_state> <same_as_state />", []), ("<br\n/>", ["<br /> is"])])
+
+@pytest.mark.parametrize(
+    "text, named",
+    [
+        ("a <img src=x onerror=alert(1)> b", ["<img src=x onerror=alert(1)>"]),
+        ("<Vol level='2' />loud</Vol>", ["</Vol>", "<Vol level='2' />"]),
+        (
+            "<mental_state kind='belief'>x</mental_state>",
+            ["<mental_state kind='belief'>", "<mental_state>"],
+        ),
+        ("<same_as_state of='Ada' />", ["<same_as_state of='Ada' />"]),
+        ("<input disabled>", ["<input disabled>"]),
+        ("2 <3 and 4> 1, a < b > c", []),
+        ("<unknown /> <mental_state>x</mental_state> <same_as_state />", []),
+        ("<br\n/>", ["<br /> is"]),
+    ],
+)
 def test_unknown_tags_are_named_with_their_attributes(text, named):
-    found = [w.message for w in decode_warnings(make_context(["A"], [("Rain.", {"A": text}, {})])) if "not a known tag" in w.message]
-    assert len(found) == len(named) and all(message.startswith(mark) for message, mark in zip(found, named))
+    found = [
+        w.message
+        for w in decode_warnings(make_context(["A"], [("Rain.", {"A": text}, {})]))
+        if "not a known tag" in w.message
+    ]
+    assert len(found) == len(named) and all(
+        message.startswith(mark) for message, mark in zip(found, named)
+    )
 
 
 def test_long_tags_are_shortened_and_many_open_ones_cost_little():
@@ -49,6 +97,7 @@ def test_long_tags_are_shortened_and_many_open_ones_cost_little():
 
 # ---- shapes
 
+
 @settings(deadline=None)
 @given(contexts())
 def test_lists_and_maps_hold_the_same(context):
@@ -58,6 +107,7 @@ def test_lists_and_maps_hold_the_same(context):
 
 # ---- decoding
 
+
 @settings(deadline=None)
 @given(contexts())
 def test_decoding_twice_changes_nothing(context):
@@ -66,34 +116,56 @@ def test_decoding_twice_changes_nothing(context):
     decode_warnings(context)
 
 
-def one(state=NONE, seen=None, done=None): return state, seen or {}, done or {}
+def one(state=NONE, seen=None, done=None):
+    return state, seen or {}, done or {}
 
 
-@pytest.mark.parametrize("text, expected", [
-    ("<same_as_last_action />", "A waves"), ("<same_as_last_action_0/>", "A waves"),
-    ("<SAME_AS_LAST_ACTION>, I see", "A waves, I see"),
-    ("<same_as_last_action_1 />", NONE), ("<same_as_last_action_99999999 />", "<same_as_last_action_99999999 />"),
-    ("<same_as_state /><same_as_last_action />", "It rains. A waves"), ("[SAME AS STATE] Cold.", "It rains. Cold."),
-    ("<same_as_last_action /> <mental_state>Odd: <same_as_state /></mental_state>",
-    "A waves. <mental_state>Odd: It rains</mental_state>"),
-    ("<unknown />", "<unknown />"), ("", "")])
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("<same_as_last_action />", "A waves"),
+        ("<same_as_last_action_0/>", "A waves"),
+        ("<SAME_AS_LAST_ACTION>, I see", "A waves, I see"),
+        ("<same_as_last_action_1 />", NONE),
+        ("<same_as_last_action_99999999 />", "<same_as_last_action_99999999 />"),
+        ("<same_as_state /><same_as_last_action />", "It rains. A waves"),
+        ("[SAME AS STATE] Cold.", "It rains. Cold."),
+        (
+            "<same_as_last_action /> <mental_state>Odd: <same_as_state /></mental_state>",
+            "A waves. <mental_state>Odd: It rains</mental_state>",
+        ),
+        ("<unknown />", "<unknown />"),
+        ("", ""),
+    ],
+)
 def test_a_single_actor_and_the_state(text, expected):
     context = make_context("AB", [one(done={"A": "waves"}), one("It rains", {"B": text})])
     assert decode(context).steps[1].observations == {"A": "A waves", "B": expected}
 
 
 def test_several_actors_are_told_in_order_and_by_index():
-    tags = {"A": "<same_as_last_action_1 />", "B": "<same_as_last_action_0 />", "C": "<same_as_last_action />",
-        "D": "<same_as_last_action_2 />"}
+    tags = {
+        "A": "<same_as_last_action_1 />",
+        "B": "<same_as_last_action_0 />",
+        "C": "<same_as_last_action />",
+        "D": "<same_as_last_action_2 />",
+    }
     context = make_context("ABCD", [one(done={"B": "sings.", "A": "A dances"}), one(seen=tags)])
     seen = decode(context).steps[1].observations
-    assert seen == {"A": "A dances. B sings", "B": "B sings. A dances", "C": "A dances. B sings", "D": NONE}
+    assert seen == {
+        "A": "A dances. B sings",
+        "B": "B sings. A dances",
+        "C": "A dances. B sings",
+        "D": NONE,
+    }
     assert [(w.code, w.timestep, w.agent) for w in decode_warnings(context)] == [("tag", 1, "D")]
 
 
 def test_an_action_does_not_outlive_the_next_step():
-    context = make_context("AB", [one(done={"A": "waves"}), one(), one(seen={"B": "<same_as_last_action /> Quiet."}),
-        one()])
+    context = make_context(
+        "AB",
+        [one(done={"A": "waves"}), one(), one(seen={"B": "<same_as_last_action /> Quiet."}), one()],
+    )
     decoded = decode(context)
     assert [step.observations["A"] for step in decoded.steps] == [NONE, "A waves", NONE, NONE]
     assert decoded.steps[2].observations["B"] == "Quiet."
@@ -101,11 +173,18 @@ def test_an_action_does_not_outlive_the_next_step():
 
 
 def test_tags_in_states_and_actions():
-    context = make_context("AB", [
-        one("<same_as_last_action />", done={"A": "says: hello"}),
-        one("<same_as_last_action />", {"A": "<same_as_state /> <same_as_last_action />", "B": "<same_as_state />"},
-        {"B": "<same_as_next_state />"}),
-        one("B waves back.", {"A": "<same_as_last_action />"}, {"A": "<same_as_state />"})])
+    context = make_context(
+        "AB",
+        [
+            one("<same_as_last_action />", done={"A": "says: hello"}),
+            one(
+                "<same_as_last_action />",
+                {"A": "<same_as_state /> <same_as_last_action />", "B": "<same_as_state />"},
+                {"B": "<same_as_next_state />"},
+            ),
+            one("B waves back.", {"A": "<same_as_last_action />"}, {"A": "<same_as_state />"}),
+        ],
+    )
     first, second, third = decode(context).steps
     assert first.state == NONE and second.state == "A says: hello"
     assert second.observations == {"A": "A says: hello.", "B": "A says: hello"}
@@ -116,10 +195,16 @@ def test_tags_in_states_and_actions():
 
 def test_thoughts_do_not_travel():
     secret = "<mental_state>I hate this</mental_state>"
-    context = make_context("AB", [
-        one(done={"A": f"smiles {secret}"}),
-        one(f"All is well. {secret}", {"A": "<same_as_last_action />",
-        "B": "<same_as_last_action /> <same_as_state />"})])
+    context = make_context(
+        "AB",
+        [
+            one(done={"A": f"smiles {secret}"}),
+            one(
+                f"All is well. {secret}",
+                {"A": "<same_as_last_action />", "B": "<same_as_last_action /> <same_as_state />"},
+            ),
+        ],
+    )
     seen = decode(context).steps[1].observations
     assert seen == {"A": f"A smiles {secret}", "B": "A smiles. All is well."}
 
@@ -132,38 +217,65 @@ def test_an_agent_without_entry_remembers_what_it_did():
 
 # ---- nested views
 
+
 @settings(deadline=None)
-@given(st.lists(st.sets(st.sampled_from("ABCD")), max_size=8),
-    st.lists(st.sampled_from("ABCD"), min_size=1, max_size=4))
+@given(
+    st.lists(st.sets(st.sampled_from("ABCD")), max_size=8),
+    st.lists(st.sampled_from("ABCD"), min_size=1, max_size=4),
+)
 def test_perspective_is_joint_witnessing(events, chain):
     "With one event per step, what the chain knows are the events that all of it witnessed"
-    context = make_context("ABCD", [one(seen={name: f"Event {i}" for name in who}) for i, who in enumerate(events)])
+    context = make_context(
+        "ABCD", [one(seen={name: f"Event {i}" for name in who}) for i, who in enumerate(events)]
+    )
     known = memories(perspective(context, chain), decoded=True)[chain[-1]]
     assert known == [f"Event {i}" for i, who in enumerate(events) if set(chain) <= who]
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("ABC"), st.sets(st.sampled_from("ABC"))), max_size=8),
-       st.lists(st.sampled_from("ABC"), min_size=1, max_size=4))
+@given(
+    st.lists(st.tuples(st.sampled_from("ABC"), st.sets(st.sampled_from("ABC"))), max_size=8),
+    st.lists(st.sampled_from("ABC"), min_size=1, max_size=4),
+)
 def test_perspective_with_actions_and_tags(events, chain):
     "The same with actors, who always witness their own action, and tags"
-    steps = [one(seen={} if i == 0 else dict.fromkeys(events[i - 1][1], "<same_as_last_action />"),
-                 done={events[i][0]: f"does thing {i}"} if i < len(events) else {}) for i in range(len(events) + 1)]
+    steps = [
+        one(
+            seen={} if i == 0 else dict.fromkeys(events[i - 1][1], "<same_as_last_action />"),
+            done={events[i][0]: f"does thing {i}"} if i < len(events) else {},
+        )
+        for i in range(len(events) + 1)
+    ]
     known = memories(perspective(make_context("ABC", steps), chain), decoded=True)[chain[-1]]
-    assert known == [f"{actor} does thing {i}" for i, (actor, who) in enumerate(events) if set(chain) <= who | {actor}]
+    assert known == [
+        f"{actor} does thing {i}"
+        for i, (actor, who) in enumerate(events)
+        if set(chain) <= who | {actor}
+    ]
 
 
 def test_actions_that_the_viewer_did_not_perceive_are_gone():
-    context = make_context("AB", [one(seen={"A": "A room."}, done={"B": "hides"}), one(seen={"B": "Dark."}),
-        one(seen={"A": "Light."})])
+    context = make_context(
+        "AB",
+        [
+            one(seen={"A": "A room."}, done={"B": "hides"}),
+            one(seen={"B": "Dark."}),
+            one(seen={"A": "Light."}),
+        ],
+    )
     assert [step.actions["B"] for step in perspective(context, ["A", "B"]).steps] == [NONE, NONE]
 
 
 # ---- violations and repairs
 
-GOOD = [one("A and B are in the den.", {"A": "<same_as_state /> <mental_state>I am bored.</mental_state>"},
-    {"A": "lights the lamp"}),
-        one("The lamp is lit.", {"A": "<same_as_last_action />", "B": "I see a light."})]
+GOOD = [
+    one(
+        "A and B are in the den.",
+        {"A": "<same_as_state /> <mental_state>I am bored.</mental_state>"},
+        {"A": "lights the lamp"},
+    ),
+    one("The lamp is lit.", {"A": "<same_as_last_action />", "B": "I see a light."}),
+]
 
 
 def changed(steps=GOOD, agents="AB", **changes) -> Context:
@@ -186,43 +298,96 @@ def without(agent: str) -> Context:
 
 def timed(*timesteps: str) -> Context:
     context = changed()
-    for step, timestep in zip(context.steps, timesteps): step.timestep = timestep
+    for step, timestep in zip(context.steps, timesteps):
+        step.timestep = timestep
     return context
 
 
-APART = one("A is in the den. B is in the attic.", {"A": "Dust. <mental_state>Odd.</mental_state>"},
-    {"A": "lights the lamp"})
+APART = one(
+    "A is in the den. B is in the attic.",
+    {"A": "Dust. <mental_state>Odd.</mental_state>"},
+    {"A": "lights the lamp"},
+)
 FIXTURES = {
-    "I1": [changed(agents_names=["A", "B", "B"]), changed(agents_names=["A", "B", " "]), changed(agents_names=[])],
+    "I1": [
+        changed(agents_names=["A", "B", "B"]),
+        changed(agents_names=["A", "B", " "]),
+        changed(agents_names=[]),
+    ],
     "I2": [without("A"), changed(agents_names=["A"]), changed([one(seen={"Bee": "x"}), *GOOD])],
     "I3": [lists("no name here"), lists("A: again"), lists(": nobody"), lists("B is tired")],
-    "I4": [timed("0", "2"), timed("1", "0"), timed("dawn", "dusk"), timed("-1", "0"), timed("", "")],
-    "I5": [changed([*GOOD, one(seen={"A": "x"}, done={"B": "sings"})]),
-    changed([*GOOD, one(seen={"A": "x"}, done={"A": "x", "B": "y"})])],
+    "I4": [
+        timed("0", "2"),
+        timed("1", "0"),
+        timed("dawn", "dusk"),
+        timed("-1", "0"),
+        timed("", ""),
+    ],
+    "I5": [
+        changed([*GOOD, one(seen={"A": "x"}, done={"B": "sings"})]),
+        changed([*GOOD, one(seen={"A": "x"}, done={"A": "x", "B": "y"})]),
+    ],
     "I6": [changed([GOOD[0], one(seen={"A": "x"}), GOOD[1]])],
     "I7": [changed([GOOD[0], one("The lamp is lit."), GOOD[1]])],
-    "I8": [make_context("AB", [one("Rain.", {"A": "<same_as_state />"}, {"B": "sings"}),
-    one(seen={"A": "<same_as_last_action />"})])],
-    "I9": [make_context("AB", [one("Rain.", {"A": "I hear rain."}, {"B": "sings"}),
-    one(seen={"A": "<same_as_last_action />"})])],
-    "I10": [changed([APART, one(seen={"B": "<same_as_last_action />"})]),
-    changed([APART, one(seen={"B": "I know: A lights the lamp."})])],
-    "I11": [changed([APART, one("The lamp is lit. A is in the den.", {"B": "<same_as_state />"})]),
-            changed([one("B is in the den.", {}, {"B": "leaves the den"}),
-            one("The lamp is out.", {"A": "Dark.", "B": "[SAME AS STATE]"})])],
-    "I12": [changed([GOOD[0], one(seen={"A": "<mental_state>I will steal the silver spoons.</mental_state>",
-    "B": "A plans to steal the silver spoons."})])]}
+    "I8": [
+        make_context(
+            "AB",
+            [
+                one("Rain.", {"A": "<same_as_state />"}, {"B": "sings"}),
+                one(seen={"A": "<same_as_last_action />"}),
+            ],
+        )
+    ],
+    "I9": [
+        make_context(
+            "AB",
+            [
+                one("Rain.", {"A": "I hear rain."}, {"B": "sings"}),
+                one(seen={"A": "<same_as_last_action />"}),
+            ],
+        )
+    ],
+    "I10": [
+        changed([APART, one(seen={"B": "<same_as_last_action />"})]),
+        changed([APART, one(seen={"B": "I know: A lights the lamp."})]),
+    ],
+    "I11": [
+        changed([APART, one("The lamp is lit. A is in the den.", {"B": "<same_as_state />"})]),
+        changed(
+            [
+                one("B is in the den.", {}, {"B": "leaves the den"}),
+                one("The lamp is out.", {"A": "Dark.", "B": "[SAME AS STATE]"}),
+            ]
+        ),
+    ],
+    "I12": [
+        changed(
+            [
+                GOOD[0],
+                one(
+                    seen={
+                        "A": "<mental_state>I will steal the silver spoons.</mental_state>",
+                        "B": "A plans to steal the silver spoons.",
+                    }
+                ),
+            ]
+        )
+    ],
+}
 MENDED = {"I1", "I2", "I3", "I4", "I5", "I7", "I8"}
 
 
-def codes(context: Context) -> set[str]: return {v.code for v in violations(context)}
+def codes(context: Context) -> set[str]:
+    return {v.code for v in violations(context)}
 
 
 def test_a_sound_record_has_no_violation_and_needs_no_repair():
     assert violations(changed()) == [] and repair(changed()) == (changed(), [])
 
 
-@pytest.mark.parametrize("code, context", [(code, c) for code, found in FIXTURES.items() for c in found])
+@pytest.mark.parametrize(
+    "code, context", [(code, c) for code, found in FIXTURES.items() for c in found]
+)
 def test_each_invariant_is_provoked_and_repaired_if_mechanical(code, context):
     assert code in codes(context)
     before = context.model_copy(deep=True)
@@ -233,12 +398,19 @@ def test_each_invariant_is_provoked_and_repaired_if_mechanical(code, context):
     assert repair(mended) == (mended, [])
 
 
-@pytest.mark.parametrize("context, note", [
-    (without("A"), "A had none and got 'none'"), (lists("A: again"), "'A: again' counts as A's"),
-    (lists("B is tired"), "'B is tired' counts as B's"),
-    (timed("dawn", "dusk"), "timesteps dawn, dusk are now 0 to 1"), (FIXTURES["I5"][0], "step 3 added"),
-    (FIXTURES["I7"][0], "A now perceives its own action"),
-    (FIXTURES["I8"][0], "written out"), (changed(agents_names=["A", "B", "B"]), "agents are now A, B")])
+@pytest.mark.parametrize(
+    "context, note",
+    [
+        (without("A"), "A had none and got 'none'"),
+        (lists("A: again"), "'A: again' counts as A's"),
+        (lists("B is tired"), "'B is tired' counts as B's"),
+        (timed("dawn", "dusk"), "timesteps dawn, dusk are now 0 to 1"),
+        (FIXTURES["I5"][0], "step 3 added"),
+        (FIXTURES["I7"][0], "A now perceives its own action"),
+        (FIXTURES["I8"][0], "written out"),
+        (changed(agents_names=["A", "B", "B"]), "agents are now A, B"),
+    ],
+)
 def test_repairs_say_what_they_changed(context, note):
     assert note in "\n".join(repair(context)[1])
 
@@ -260,11 +432,17 @@ def broken(draw) -> Context:
     "Contexts with missing and surplus entries, odd names and odd timesteps"
     context = draw(contexts())
     for step in context.steps:
-        step.timestep = draw(st.sampled_from(["0", "1", "2", " 1", "dawn", "", "999999999999999999999"]))
+        step.timestep = draw(
+            st.sampled_from(["0", "1", "2", " 1", "dawn", "", "999999999999999999999"])
+        )
         for entries in (step.observations, step.actions):
-            for name in draw(st.sets(st.sampled_from(sorted(entries)))): del entries[name]
-            entries |= draw(st.dictionaries(st.one_of(NAMES, st.sampled_from([":0", ":1", "", " A "])), TEXTS,
-                max_size=2))
+            for name in draw(st.sets(st.sampled_from(sorted(entries)))):
+                del entries[name]
+            entries |= draw(
+                st.dictionaries(
+                    st.one_of(NAMES, st.sampled_from([":0", ":1", "", " A "])), TEXTS, max_size=2
+                )
+            )
     more = draw(st.lists(st.sampled_from(["A", "", " "]), max_size=1))
     return context.model_copy(update={"agents_names": context.agents + more})
 
@@ -286,7 +464,10 @@ def test_visibility_findings_need_known_places():
     far = [{"A": "calls B"}, {"A": "says: hello"}, {"B": "leaves the key on the shelf"}]
     for done in far:
         reader = "B" if "A" in done else "A"
-        steps = [one("A and B are in the den.", {}, done), one(seen={reader: "<same_as_last_action />"})]
+        steps = [
+            one("A and B are in the den.", {}, done),
+            one(seen={reader: "<same_as_last_action />"}),
+        ]
         assert not codes(make_context("AB", steps)) & {"I10", "I11"}
 
 
@@ -294,49 +475,106 @@ def test_a_thought_that_came_to_light_is_no_leak():
     thought = {"A": "<mental_state>I believe the spoon is in the drawer.</mental_state>"}
     news = {"B": "The spoon is in the drawer."}
     assert "I12" in codes(make_context("AB", [one(seen=thought), one(seen=news)]))
-    assert "I12" not in codes(make_context("AB", [one("The spoon is in the drawer.", thought), one(seen=news)]))
+    assert "I12" not in codes(
+        make_context("AB", [one("The spoon is in the drawer.", thought), one(seen=news)])
+    )
     told = {"A": "says that the spoon is in the drawer"}
     assert "I12" not in codes(make_context("AB", [one(seen=thought, done=told), one(seen=news)]))
-    assert "I12" not in codes(make_context("AB", [one(seen=news), one(seen=thought), one(seen=news)]))
+    assert "I12" not in codes(
+        make_context("AB", [one(seen=news), one(seen=thought), one(seen=news)])
+    )
 
 
 # ---- raw data
 
-@pytest.mark.parametrize("obj, message", [
-    (None, "expected an object"), ({"agents_names": "A", "socialized_context": []}, "must be a list of texts"),
-    ({"agents_names": [], "socialized_context": {"0": {}}}, "socialized_context must be a list of steps"),
-    ({"agents_names": [], "socialized_context": [7]}, "shape, step 0: expected an object"),
-    ({"agents_names": [], "socialized_context": [{"state": "", "observations": {}}]},
-    "shape, step 0: actions is missing"),
-    ({"agents_names": [], "socialized_context": [{"state": "", "observations": {"A": 3}, "actions": {}}]},
-    "observations must be texts"),
-    ({"agents_names": [], "socialized_context": [], "extra": 1}, "unknown field 'extra'")])
+
+@pytest.mark.parametrize(
+    "obj, message",
+    [
+        (None, "expected an object"),
+        ({"agents_names": "A", "socialized_context": []}, "must be a list of texts"),
+        (
+            {"agents_names": [], "socialized_context": {"0": {}}},
+            "socialized_context must be a list of steps",
+        ),
+        ({"agents_names": [], "socialized_context": [7]}, "shape, step 0: expected an object"),
+        (
+            {"agents_names": [], "socialized_context": [{"state": "", "observations": {}}]},
+            "shape, step 0: actions is missing",
+        ),
+        (
+            {
+                "agents_names": [],
+                "socialized_context": [{"state": "", "observations": {"A": 3}, "actions": {}}],
+            },
+            "observations must be texts",
+        ),
+        ({"agents_names": [], "socialized_context": [], "extra": 1}, "unknown field 'extra'"),
+    ],
+)
 def test_faults_of_shape_are_named(obj, message):
-    with pytest.raises(DataError, match=re.escape(message)): read_context(obj)
+    with pytest.raises(DataError, match=re.escape(message)):
+        read_context(obj)
     assert any(message in str(v) for v in violations(obj))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1, 2", "no such file.json", "\x00", "{}", "null",
-    "{\"simulations\": []}", "[" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[1, 2",
+        "no such file.json",
+        "\x00",
+        "{}",
+        "null",
+        '{"simulations": []}',
+        "[" * 100_000,
+    ],
+)
 def test_unreadable_sources_are_data_errors(text):
-    with pytest.raises(DataError): read_context(text)
+    with pytest.raises(DataError):
+        read_context(text)
 
 
 def test_reading_files_and_keeping_the_manual(tmp_path):
     path = tmp_path / "7.json"
-    path.write_text(json.dumps({"index": "7",
-        "socialized_context": changed(context_manual="Read me.").to_published()}), "utf-8-sig")
+    path.write_text(
+        json.dumps(
+            {"index": "7", "socialized_context": changed(context_manual="Read me.").to_published()}
+        ),
+        "utf-8-sig",
+    )
     assert read_context(path) == read_context(str(path)) == changed(context_manual="Read me.")
 
 
 # ---- scores
 
+
 def test_structural_score_by_hand():
-    good, bad = ({"timestep": "0", "state": "", "observations": {"A": "x"},
-        "actions": {"A": "x"} if whole else {}} for whole in (True, False))
-    def score(*steps): return round(structural_score({"agents_names": ["A"], "socialized_context": list(steps)}), 6)
-    def at(*times): return [good | {"timestep": t} for t in times]
-    assert structural_score({"socialized_context": [good]}) == structural_score({"agents_names": ["A"]}) == 0.0
+    good, bad = (
+        {
+            "timestep": "0",
+            "state": "",
+            "observations": {"A": "x"},
+            "actions": {"A": "x"} if whole else {},
+        }
+        for whole in (True, False)
+    )
+
+    def score(*steps):
+        return round(
+            structural_score({"agents_names": ["A"], "socialized_context": list(steps)}), 6
+        )
+
+    def at(*times):
+        return [good | {"timestep": t} for t in times]
+
+    assert (
+        structural_score({"socialized_context": [good]})
+        == structural_score({"agents_names": ["A"]})
+        == 0.0
+    )
     assert score() == 0.3
     assert score(*at("0", "1")) == score(*at("1", "2")) == 1.0
     assert score(good, bad | {"timestep": "1"}) == 0.8
@@ -347,11 +585,15 @@ def test_structural_score_by_hand():
 
 def test_an_omniscient_record_has_full_recall_and_poor_precision():
     reference = make_context("AB", [one(seen={"A": "Event 1."}), one(seen={"B": "Event 2."})])
-    everything = make_context("AB", [one(seen=dict.fromkeys("AB", "Event 1.")),
-        one(seen=dict.fromkeys("AB", "Event 2."))])
+    everything = make_context(
+        "AB", [one(seen=dict.fromkeys("AB", "Event 1.")), one(seen=dict.fromkeys("AB", "Event 2."))]
+    )
     scores = observation_scores(everything, reference)
     assert scores[:3] == (0.5, 1.0, pytest.approx(2 / 3))
-    assert scores.leaks == {"A": ["event 2"], "B": ["event 1"]} and scores.inventions == scores.omissions == {}
+    assert (
+        scores.leaks == {"A": ["event 2"], "B": ["event 1"]}
+        and scores.inventions == scores.omissions == {}
+    )
 
 
 def test_anchors_on_generated_stories():
@@ -360,6 +602,7 @@ def test_anchors_on_generated_stories():
     from humanlm.stories.generation import generate
     from humanlm.stories.answers import to_context
     from humanlm.stories.world import read_story
+
     rng, found = Random(0), {"all": [], "some": []}
     for tale in generate("tomi", 60):
         exact = to_context(read_story(tale.text))
@@ -367,7 +610,9 @@ def test_anchors_on_generated_stories():
         assert not codes(exact) - {"I6"}
         everything, forgetful = exact.model_copy(deep=True), exact.model_copy(deep=True)
         for step in everything.steps:
-            seen = dict.fromkeys(c for text in step.observations.values() for c in clauses(split_mental(text)[0]))
+            seen = dict.fromkeys(
+                c for text in step.observations.values() for c in clauses(split_mental(text)[0])
+            )
             step.observations = dict.fromkeys(step.observations, ". ".join(seen) or NONE)
         for before, step in zip([None, *forgetful.steps], forgetful.steps):
             for name in step.observations:
@@ -375,9 +620,15 @@ def test_anchors_on_generated_stories():
                     step.observations[name] = NONE
         found["all"].append(observation_scores(everything, exact))
         found["some"].append(observation_scores(forgetful, exact))
-    assert all(s.recall == 1 and s.precision < 1 and not s.inventions and not s.omissions for s in found["all"])
+    assert all(
+        s.recall == 1 and s.precision < 1 and not s.inventions and not s.omissions
+        for s in found["all"]
+    )
     assert all(s.precision == 1 and not s.leaks and not s.inventions for s in found["some"])
-    means = [sum(values) / 60 for values in ([s.precision for s in found["all"]], [s.recall for s in found["some"]])]
+    means = [
+        sum(values) / 60
+        for values in ([s.precision for s in found["all"]], [s.recall for s in found["some"]])
+    ]
     assert 0.4 < means[0] < 0.75 and 0.75 < means[1] < 0.95, means
 
 
@@ -385,15 +636,29 @@ def test_names_are_matched_before_facts_and_repeats_are_no_leaks():
     reference = make_context(["Mira", "Mirko"], [one(seen={"Mira": "Rain.", "Mirko": "Sun."})])
     made = make_context(["mira", "Mirko"], [one(seen={"mira": "rain. Rain.", "Mirko": "SUN"})])
     scores = observation_scores(made, reference)
-    assert (scores.precision, scores.recall) == (2 / 3, 1.0) and scores.leaks == scores.inventions == {}
+    assert (scores.precision, scores.recall) == (
+        2 / 3,
+        1.0,
+    ) and scores.leaks == scores.inventions == {}
 
 
 def test_hostile_sizes_take_little_time():
     "No step of reading, decoding or checking is quadratic in one long text"
-    for text in ("<" * 200_000, "<same_as_state />" * 20_000, "<mental_state>" * 20_000, " . " * 60_000,
-        "[same as state" * 20_000, "A is in " * 30_000):
-        context = make_context("AB", [one(text, {"A": text, "B": "<same_as_state />"}, {"A": "waves"}),
-            one(seen={"B": text})])
+    for text in (
+        "<" * 200_000,
+        "<same_as_state />" * 20_000,
+        "<mental_state>" * 20_000,
+        " . " * 60_000,
+        "[same as state" * 20_000,
+        "A is in " * 30_000,
+    ):
+        context = make_context(
+            "AB",
+            [
+                one(text, {"A": text, "B": "<same_as_state />"}, {"A": "waves"}),
+                one(seen={"B": text}),
+            ],
+        )
         started = time.process_time()
         violations(context), repair(context), context._repr_html_()
         assert time.process_time() - started < 5
@@ -401,17 +666,34 @@ def test_hostile_sizes_take_little_time():
 
 # ---- how violations are told
 
+
 def test_errors_and_warnings_are_counted_apart():
     from humanlm.stories.violations import count_violations
     from humanlm.stories.presence import read_dialogue
+
     talk = violations(read_dialogue("Ada: Hello.\nBo: Hello, Ada.").context())
-    assert [v.code for v in talk] == ["I9"] and count_violations(talk) == "0 errors, 1 warning"   # nobody's thoughts are known
-    assert count_violations([]) == "0 errors, 0 warnings" and count_violations(violations({})) == "2 errors, 0 warnings"
+    assert [v.code for v in talk] == ["I9"] and count_violations(
+        talk
+    ) == "0 errors, 1 warning"  # nobody's thoughts are known
+    assert (
+        count_violations([]) == "0 errors, 0 warnings"
+        and count_violations(violations({})) == "2 errors, 0 warnings"
+    )
 
 
-@pytest.mark.parametrize("times, named", [(["1", "2"], ["1", "2"]), (["x", "x"], ["x (no. 1)", "x (no. 2)"]), (["", " 2 "], ["(no. 1)", "2"]), ([], [])])
+@pytest.mark.parametrize(
+    "times, named",
+    [
+        (["1", "2"], ["1", "2"]),
+        (["x", "x"], ["x (no. 1)", "x (no. 2)"]),
+        (["", " 2 "], ["(no. 1)", "2"]),
+        ([], []),
+    ],
+)
 def test_every_step_has_a_name_of_its_own(times, named):
     from humanlm.stories.violations import step_names
+
     record = make_context("A", [("", {}, {})] * len(times))
-    for step, time in zip(record.steps, times): step.timestep = time
+    for step, time in zip(record.steps, times):
+        step.timestep = time
     assert step_names(record) == named

@@ -1,5 +1,6 @@
 """The simulator on the complete public files (spec 8.9, 11.2). They may not be shipped, so each test needs its file below HUMANLM_DATA and
 is skipped with the file's name where it is missing. The same counts run on files of our own in the same formats, so that they are known to work."""
+
 import ast
 import csv
 import hashlib
@@ -31,21 +32,31 @@ FILES = {  # name → SHA-256 of the published file
 def public(name, where=""):
     "The public file, in HUMANLM_DATA or at most two folders below; the test is skipped without it"
     where = where or DATA
-    found = [path for pattern in ("", "*/", "*/*/") for path in Path(where).glob(pattern + name)] if where else []
+    found = (
+        [path for pattern in ("", "*/", "*/*/") for path in Path(where).glob(pattern + name)]
+        if where
+        else []
+    )
     if not found:
         pytest.skip(f"{name} is not in {where or '(HUMANLM_DATA is not set)'} or two folders below")
     return found[0]
 
 
-def sha(data): return hashlib.sha256(data).hexdigest()
+def sha(data):
+    return hashlib.sha256(data).hexdigest()
 
 
 # ---- counting, for the public files and for our own
 
+
 def unpacked(path, folder):
     "Tales of all splits of a ToMi archive"
     with zipfile.ZipFile(path) as archive:
-        names = [name for name in archive.namelist() if name.endswith((".txt", ".trace")) and not Path(name).name.startswith(".")]
+        names = [
+            name
+            for name in archive.namelist()
+            if name.endswith((".txt", ".trace")) and not Path(name).name.startswith(".")
+        ]
         for name in names:
             Path(folder, name.replace("/", "_")).write_bytes(archive.read(name))
     files = [Path(folder, name.replace("/", "_")) for name in names if name.endswith(".txt")]
@@ -60,28 +71,46 @@ def kind_of(text):
 
 def tomi_counts(tales, policy):
     "Right answers by kind of question"
-    return Counter(kind_of(asked.text) for tale in tales for asked in tale.asked if answer(tale.story, asked.text, policy).text == asked.answer)
+    return Counter(
+        kind_of(asked.text)
+        for tale in tales
+        for asked in tale.asked
+        if answer(tale.story, asked.text, policy).text == asked.answer
+    )
 
 
 def hitom_misses(rows, policy="principled"):
     "Rows on which simulator and label differ"
-    return [row for row in rows if answer(read_story(row["story"]), row["question"], policy).text != row["answer"]]
+    return [
+        row
+        for row in rows
+        if answer(read_story(row["story"]), row["question"], policy).text != row["answer"]
+    ]
 
 
 def renamed(data):
     "The file with its gold column named as the runner names it"
     head, _, rest = data.partition(b"\n")
     cells = head.rstrip(b"\r").split(b",")
-    return b",".join(b"correct_answer" if cell == b"answer" else cell for cell in cells) + head[len(head.rstrip(b"\r")):] + b"\n" + rest
+    return (
+        b",".join(b"correct_answer" if cell == b"answer" else cell for cell in cells)
+        + head[len(head.rstrip(b"\r")) :]
+        + b"\n"
+        + rest
+    )
 
 
 def percept_rows(data):
     "Story, question, right answer and kind of question of each row"
     rows = csv.DictReader(io.StringIO(data.decode("utf-8"), newline=""))
-    return [(ast.literal_eval(row["story"]), row["question"], row["correct_answer"], row["qTypeRaw"]) for row in rows]
+    return [
+        (ast.literal_eval(row["story"]), row["question"], row["correct_answer"], row["qTypeRaw"])
+        for row in rows
+    ]
 
 
 # ---- the public files
+
 
 def test_tomi_archive(tmp_path):
     path = public("tomi_balanced_story_types.zip")
@@ -90,14 +119,29 @@ def test_tomi_archive(tmp_path):
     assert [sum(len(tale.asked) for tale in tales) for tales in splits.values()] == [5994] * 3
     tales = [tale for split in splits.values() for tale in split]
     assert not any(tale.story.unknown for tale in tales)
-    assert tomi_counts(tales, "as_shipped") == {"memory": 2997, "reality": 2997, "order 1": 5994, "order 2": 5994}  # 17,982 of 17,982
-    assert tomi_counts(tales, "principled") == {"memory": 2997, "reality": 2997, "order 1": 5994, "order 2": 4526}
+    assert tomi_counts(tales, "as_shipped") == {
+        "memory": 2997,
+        "reality": 2997,
+        "order 1": 5994,
+        "order 2": 5994,
+    }  # 17,982 of 17,982
+    assert tomi_counts(tales, "principled") == {
+        "memory": 2997,
+        "reality": 2997,
+        "order 1": 5994,
+        "order 2": 4526,
+    }
 
 
 def test_tomi_misses_are_faulty_labels_only(tmp_path):
     path = public("tomi_balanced_story_types.zip")
     tales = [tale for split in unpacked(path, tmp_path).values() for tale in split]
-    missed = Counter(asked.kind[-6:] for tale in tales for asked in tale.asked if answer(tale.story, asked.text).text != asked.answer)
+    missed = Counter(
+        asked.kind[-6:]
+        for tale in tales
+        for asked in tale.asked
+        if answer(tale.story, asked.text).text != asked.answer
+    )
     assert missed == {"no_tom": 5994 - 4526}
 
 
@@ -111,20 +155,40 @@ def hitom():
 
 def test_hitom_chain_of_thought_half(hitom):
     missed = hitom_misses(hitom["CoTP"])
-    assert len(hitom["CoTP"]) == 600 and sorted(row["sample_id"] for row in missed) == sorted(known_faults["F5"].ids)
-    assert [120 - sum(row["question_order"] == order for row in missed) for order in range(5)] == [120, 120, 115, 115, 113]  # 583 in all
+    assert len(hitom["CoTP"]) == 600 and sorted(row["sample_id"] for row in missed) == sorted(
+        known_faults["F5"].ids
+    )
+    assert [120 - sum(row["question_order"] == order for row in missed) for order in range(5)] == [
+        120,
+        120,
+        115,
+        115,
+        113,
+    ]  # 583 in all
 
 
 def test_hitom_vanilla_half(hitom):
     missed = hitom_misses(hitom["VP"])
     assert len(hitom["VP"]) == 600 and len(missed) == 600 - 470
-    assert [120 - sum(row["question_order"] == order for row in missed) for order in range(5)] == [120, 120, 90, 75, 65]
+    assert [120 - sum(row["question_order"] == order for row in missed) for order in range(5)] == [
+        120,
+        120,
+        90,
+        75,
+        65,
+    ]
     assert hitom_misses(hitom["VP"], "as_shipped") == []
 
 
 def test_hitom_published_hundred(hitom):
     rows = [row for row in hitom["CoTP"] if row["sample_id"] in HITOM_100]
-    assert [sum(row["question_order"] == order for row in rows) for order in range(5)] == [21, 21, 15, 23, 20] and hitom_misses(rows) == []
+    assert [sum(row["question_order"] == order for row in rows) for order in range(5)] == [
+        21,
+        21,
+        15,
+        23,
+        20,
+    ] and hitom_misses(rows) == []
 
 
 def test_percept_tomi():
@@ -132,12 +196,16 @@ def test_percept_tomi():
     data = renamed(path.read_bytes())
     assert (len(data), sha(data)) == (802_159, FILES[path.name])
     rows = percept_rows(data)
-    assert Counter(kind for *_, kind in rows) == dict.fromkeys({kind for *_, kind in rows}, 75) and len(rows) == 600
+    assert (
+        Counter(kind for *_, kind in rows) == dict.fromkeys({kind for *_, kind in rows}, 75)
+        and len(rows) == 600
+    )
     assert [row for row in rows if answer(read_story(row[0]), row[1]).text != plain(row[2])] == []
     assert all(read_story(story).coverage == 1 for story, *_ in rows)
 
 
 # ---- the same counts on files of our own
+
 
 def test_the_counts_work_on_an_archive_of_our_own(tmp_path):
     tales = list(generate("tomi", 30, seed=1))
@@ -146,18 +214,33 @@ def test_the_counts_work_on_an_archive_of_our_own(tmp_path):
             write_tomi(tmp_path / f"{split}.txt", tales)
             for suffix in ("txt", "trace"):
                 text = (tmp_path / f"{split}.{suffix}").read_text()
-                archive.writestr(f"tomi/{split}.{suffix}", text.replace(".\n", "\n") if suffix == "txt" else text)  # periods missing
+                archive.writestr(
+                    f"tomi/{split}.{suffix}", text.replace(".\n", "\n") if suffix == "txt" else text
+                )  # periods missing
                 archive.writestr(f"__MACOSX/tomi/._{split}.{suffix}", "not a story")
     path = public("tomi_balanced_story_types.zip", tmp_path)
     splits = unpacked(path, tmp_path)
-    assert {name: len(found) for name, found in splits.items()} == {"tomi_train": 30, "tomi_test": 30}
+    assert {name: len(found) for name, found in splits.items()} == {
+        "tomi_train": 30,
+        "tomi_test": 30,
+    }
     found = [tale for split in splits.values() for tale in split]
-    assert tomi_counts(found, "principled") == {"memory": 60, "reality": 60, "order 1": 120, "order 2": 120}
-    assert tomi_counts(found, "as_shipped")["order 2"] < 120 and tomi_counts(found, "as_shipped")["order 1"] == 120
+    assert tomi_counts(found, "principled") == {
+        "memory": 60,
+        "reality": 60,
+        "order 1": 120,
+        "order 2": 120,
+    }
+    assert (
+        tomi_counts(found, "as_shipped")["order 2"] < 120
+        and tomi_counts(found, "as_shipped")["order 1"] == 120
+    )
 
 
 def test_the_counts_work_on_rows_of_our_own():
-    rows = [row for n, tale in enumerate(generate("hitom", 20, seed=2)) for row in hitom_rows(tale, n)]
+    rows = [
+        row for n, tale in enumerate(generate("hitom", 20, seed=2)) for row in hitom_rows(tale, n)
+    ]
     rows[7]["story"] = "***\n" + rows[7]["story"]
     assert hitom_misses(rows) == []
     rows[3]["answer"] = "nowhere"
@@ -170,13 +253,30 @@ def test_the_checksum_is_of_the_file_with_one_name_changed():
     writer = csv.writer(table)
     writer.writerow(["index", "story", "question", "cands", "answer", "qTypeRaw"])
     for n, asked in enumerate(tale.asked):
-        writer.writerow([n, [text.removesuffix(".") for text in tale.sentences], asked.text, [], asked.answer, asked.kind])
+        writer.writerow(
+            [
+                n,
+                [text.removesuffix(".") for text in tale.sentences],
+                asked.text,
+                [],
+                asked.answer,
+                asked.kind,
+            ]
+        )
     data = table.getvalue().encode()
-    assert len(renamed(data)) == len(data) + 8 and renamed(renamed(data)) == renamed(data) and renamed(data).count(b"correct_answer") == 1
+    assert (
+        len(renamed(data)) == len(data) + 8
+        and renamed(renamed(data)) == renamed(data)
+        and renamed(data).count(b"correct_answer") == 1
+    )
     rows = percept_rows(renamed(data))
-    assert [answer(read_story(story), question).text for story, question, *_ in rows] == [asked.answer for asked in tale.asked]
+    assert [answer(read_story(story), question).text for story, question, *_ in rows] == [
+        asked.answer for asked in tale.asked
+    ]
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(pytest.skip.Exception, match="Percept-ToMi.csv is not in .* or two folders below"):
+    with pytest.raises(
+        pytest.skip.Exception, match="Percept-ToMi.csv is not in .* or two folders below"
+    ):
         public("Percept-ToMi.csv", tmp_path)

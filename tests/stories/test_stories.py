@@ -1,4 +1,5 @@
 """Generated stories: proportions, seeds, knobs, files, and agreement of the simulator with a second one that shares no code with it."""
+
 import ast
 import json
 import random
@@ -14,8 +15,24 @@ from replay import Replay, slow_answer
 from humanlm.stories import world as worlds
 from humanlm.stories.memories import perspective, structural_score
 from humanlm.core.basics import DataError
-from humanlm.stories.generation import _answer_class, balanced, _class_shares, generate, hitom_rows, read_tomi, write_tomi
-from humanlm.stories.plots import PLANS, StoryQuestion, TOMI_KINDS, Tale, belief_question, hitom_story, tomi_story
+from humanlm.stories.generation import (
+    _answer_class,
+    balanced,
+    _class_shares,
+    generate,
+    hitom_rows,
+    read_tomi,
+    write_tomi,
+)
+from humanlm.stories.plots import (
+    PLANS,
+    StoryQuestion,
+    TOMI_KINDS,
+    Tale,
+    belief_question,
+    hitom_story,
+    tomi_story,
+)
 from humanlm.stories.answers import answer, memory_answer, to_context
 from humanlm.stories.language import read_question
 from humanlm.stories.world import read_story
@@ -23,19 +40,27 @@ from humanlm.stories.world import read_story
 
 def wrong(tales):
     "The questions on which both simulators differ"
-    return [(tale.text, asked, slow) for tale in tales for asked, slow in zip(tale.asked, slow_answer(tale)) if asked.answer != slow]
+    return [
+        (tale.text, asked, slow)
+        for tale in tales
+        for asked, slow in zip(tale.asked, slow_answer(tale))
+        if asked.answer != slow
+    ]
 
 
 @pytest.fixture(scope="module")
-def tomi(): return list(generate("tomi", 1000, seed=11))
+def tomi():
+    return list(generate("tomi", 1000, seed=11))
 
 
 @pytest.fixture(scope="module")
-def hitom(): return list(generate("hitom", 1000, seed=11, chain="random"))
+def hitom():
+    return list(generate("hitom", 1000, seed=11, chain="random"))
 
 
 @pytest.fixture(scope="module")
-def quiet(): return list(generate("hitom", 400, seed=12, tells=(False,), chain="random"))
+def quiet():
+    return list(generate("hitom", 400, seed=12, tells=(False,), chain="random"))
 
 
 def chains(people, depth):
@@ -49,44 +74,82 @@ def chains(people, depth):
 
 # ---- the two simulators (11.1.9)
 
-def test_second_simulator_agrees_on_tomi(tomi): assert wrong(tomi) == []
-def test_second_simulator_agrees_on_hitom(hitom): assert wrong(hitom) == []
+
+def test_second_simulator_agrees_on_tomi(tomi):
+    assert wrong(tomi) == []
 
 
-@pytest.mark.parametrize("options", [dict(objects=2, visits=(2,), noise=(4,)), dict(already=0.9), dict(objects=3)])
-def test_second_simulator_agrees_on_harder_tomi(options): assert wrong(generate("tomi", 60, seed=3, **options)) == []
+def test_second_simulator_agrees_on_hitom(hitom):
+    assert wrong(hitom) == []
 
 
-@pytest.mark.parametrize("options", [dict(chain="first"), dict(chain="repeat"), dict(chain="random", objects=3), dict(noise=0.6),
-                                     dict(lengths=(4,), tells=(True,), chain="random", objects=4)])
-def test_second_simulator_agrees_on_harder_hitom(options): assert wrong(generate("hitom", 40, seed=3, **options)) == []
+@pytest.mark.parametrize(
+    "options", [dict(objects=2, visits=(2,), noise=(4,)), dict(already=0.9), dict(objects=3)]
+)
+def test_second_simulator_agrees_on_harder_tomi(options):
+    assert wrong(generate("tomi", 60, seed=3, **options)) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(chain="first"),
+        dict(chain="repeat"),
+        dict(chain="random", objects=3),
+        dict(noise=0.6),
+        dict(lengths=(4,), tells=(True,), chain="random", objects=4),
+    ],
+)
+def test_second_simulator_agrees_on_harder_hitom(options):
+    assert wrong(generate("hitom", 40, seed=3, **options)) == []
 
 
 @pytest.mark.parametrize("family", ["tomi", "hitom"])
 def test_eager_and_lazy_beliefs_agree_up_to_the_fourth_order(family, request):
     for tale in request.getfixturevalue(family)[:250]:
         world, replay = tale.story.world, Replay(tale.sentences)
-        held = {(chain, thing): world.belief(chain, thing) for thing in world.log for chain in chains(world.agents, 4)}
+        held = {
+            (chain, thing): world.belief(chain, thing)
+            for thing in world.log
+            for chain in chains(world.agents, 4)
+        }
         assert {key: place for key, place in held.items() if place} == replay.held, tale.text
-        assert (world.inside, world.start) == (replay.spot, replay.begin) and not tale.story.unknown and not world.conflicts
+        assert (
+            (world.inside, world.start) == (replay.spot, replay.begin)
+            and not tale.story.unknown
+            and not world.conflicts
+        )
 
 
 def walk(rng, steps=25):
     "Four people stroll through three rooms and move three objects, each in its room: a plot of neither family"
     names, rooms = ["Ada", "Ben", "Cleo", "Dan"], ["barn", "loft", "mill"]
-    boxes, inside, place, lines = {room: [f"{room} {box}" for box in ("bin", "jar", "net")] for room in rooms}, {}, {}, []
+    boxes, inside, place, lines = (
+        {room: [f"{room} {box}" for box in ("bin", "jar", "net")] for room in rooms},
+        {},
+        {},
+        [],
+    )
     for _ in range(steps):
         name = rng.choice(names)
         room, here = place.get(name), rng.choice(rooms)
         if not room or rng.random() < 0.2:
-            group = [name, *(n for n in names if n != name and not place.get(n) and rng.random() < 0.3)]
+            group = [
+                name,
+                *(n for n in names if n != name and not place.get(n) and rng.random() < 0.3),
+            ]
             group = [n for n in group if place.get(n) != here]
             if group:
                 place |= dict.fromkeys(group, here)
-                lines.append(f"{' and '.join([', '.join(group[:-1]), group[-1]]) if len(group) > 1 else group[0]} entered the {here}.")
+                lines.append(
+                    f"{' and '.join([', '.join(group[:-1]), group[-1]]) if len(group) > 1 else group[0]} entered the {here}."
+                )
         elif room not in inside:
             inside[room] = boxes[room][0]
-            lines += [f"The {room} key is in the {boxes[room][0]}.", f"The {boxes[room][0]} is in the {room}."]
+            lines += [
+                f"The {room} key is in the {boxes[room][0]}.",
+                f"The {boxes[room][0]} is in the {room}.",
+            ]
         elif rng.random() < 0.4:
             lines.append(f"{name} exited the {room}.")
             place[name] = ""
@@ -105,8 +168,16 @@ def test_both_simulators_agree_on_free_walks(seed):
     record = to_context(tale.story)
     for thing in world.log:
         for a in world.agents:
-            for chain in ((a,), *((a, b) for b in world.agents if b != a), *((a, b, a) for b in world.agents if b != a)):
-                assert world.belief(chain, thing) == found.get((chain, thing)) == memory_answer(record, chain, thing), (tale.text, chain)
+            for chain in (
+                (a,),
+                *((a, b) for b in world.agents if b != a),
+                *((a, b, a) for b in world.agents if b != a),
+            ):
+                assert (
+                    world.belief(chain, thing)
+                    == found.get((chain, thing))
+                    == memory_answer(record, chain, thing)
+                ), (tale.text, chain)
 
 
 def test_contexts_of_generated_stories_are_well_formed(tomi, hitom):
@@ -122,7 +193,10 @@ def test_memories_answer_like_the_simulator(tomi, quiet):
         for asked in tale.asked:
             question = read_question(asked.text)
             orders[question.order] += 1
-            assert not question.chain or memory_answer(record, question.chain, question.object) == asked.answer, (tale.text, asked)
+            assert (
+                not question.chain
+                or memory_answer(record, question.chain, question.object) == asked.answer
+            ), (tale.text, asked)
     assert len(quiet) == 400 and min(orders[order] for order in range(5)) > 360
 
 
@@ -131,7 +205,10 @@ def test_memories_answer_like_the_simulator_where_people_talk(hitom):
         record = to_context(tale.story)
         for asked in tale.asked[1:]:
             question = read_question(asked.text)
-            assert memory_answer(record, question.chain, question.object) == asked.answer, (tale.text, asked)
+            assert memory_answer(record, question.chain, question.object) == asked.answer, (
+                tale.text,
+                asked,
+            )
 
 
 def test_perspective_equals_joint_witnessing(quiet):
@@ -139,36 +216,77 @@ def test_perspective_equals_joint_witnessing(quiet):
         record = to_context(tale.story)
         for asked in tale.asked[2:]:
             question = read_question(asked.text)
-            assert memory_answer(perspective(record, question.chain), question.chain[-1:], question.object) == asked.answer
+            assert (
+                memory_answer(
+                    perspective(record, question.chain), question.chain[-1:], question.object
+                )
+                == asked.answer
+            )
 
 
 def test_second_simulator_shares_no_code_with_the_first():
     tree = ast.parse(Path(replay.__file__).read_text())
-    taken = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) and node.module.startswith("humanlm") for alias in node.names}
+    taken = {
+        alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("humanlm")
+        for alias in node.names
+    }
     attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert taken == {"Tale"} and not attributes & {"story", "world", "belief"}
 
 
-@pytest.mark.parametrize("name, change", [
-    ("trusts", lambda self, listener, speaker: True), ("trusts", lambda self, listener, speaker: listener not in self.exits),
-    ("_here", lambda self, room: frozenset(self.rooms.get(room, ())[:1])),
-    ("told_chains", lambda self, speaker, listeners: frozenset((name,) for name in listeners if name != speaker))])
+@pytest.mark.parametrize(
+    "name, change",
+    [
+        ("trusts", lambda self, listener, speaker: True),
+        ("trusts", lambda self, listener, speaker: listener not in self.exits),
+        ("_here", lambda self, room: frozenset(self.rooms.get(room, ())[:1])),
+        (
+            "told_chains",
+            lambda self, speaker, listeners: frozenset(
+                (name,) for name in listeners if name != speaker
+            ),
+        ),
+    ],
+)
 def test_a_broken_simulator_is_found_out(monkeypatch, name, change):
     monkeypatch.setattr(worlds.World, name, change)
-    assert len(wrong(generate("hitom", 100, seed=5, lengths=(1, 2), tells=(True,), chain="random"))) > 3
+    assert (
+        len(wrong(generate("hitom", 100, seed=5, lengths=(1, 2), tells=(True,), chain="random")))
+        > 3
+    )
 
 
 def test_a_forgotten_reveal_on_entrance_is_found_out(monkeypatch):
-    monkeypatch.setitem(worlds._rules, "enter", lambda world, e: [world._go(n, e.place) for n in e.agents] and world._here(e.place))
+    monkeypatch.setitem(
+        worlds._rules,
+        "enter",
+        lambda world, e: [world._go(n, e.place) for n in e.agents] and world._here(e.place),
+    )
     assert wrong(generate("tomi", 60, seed=5)) != []
 
 
 def test_the_second_simulator_gives_thoughts_only_to_those_who_are_there():
-    seen = Replay(["Cleo entered the loft.", "Ada and Ben entered the barn.", "The rope is in the tin.", "The tin is in the barn."], 2)
-    assert {chain for chain, _ in seen.held} == {("Ada",), ("Ben",), ("Ada", "Ben"), ("Ben", "Ada")} and set(seen.held.values()) == {"tin"}
+    seen = Replay(
+        [
+            "Cleo entered the loft.",
+            "Ada and Ben entered the barn.",
+            "The rope is in the tin.",
+            "The tin is in the barn.",
+        ],
+        2,
+    )
+    assert {chain for chain, _ in seen.held} == {
+        ("Ada",),
+        ("Ben",),
+        ("Ada", "Ben"),
+        ("Ben", "Ada"),
+    } and set(seen.held.values()) == {"tin"}
 
 
 # ---- generators
+
 
 def test_seeds_fix_everything(tomi):
     assert list(islice(generate("tomi", 10**9, seed=11), 5)) == tomi[:5]
@@ -178,28 +296,61 @@ def test_seeds_fix_everything(tomi):
 
 def test_the_seed_does_not_depend_on_the_process(tomi):
     import subprocess, sys
+
     code = "from humanlm.stories.generation import generate; print([t.text for f in ('tomi', 'hitom') for t in generate(f, 3, seed=2)])"
-    found = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}).stdout
-             for seed in ("1", "2")}
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }
     assert len(found) == 1
 
 
 def test_kinds_have_quotas(tomi, hitom):
-    assert max(Counter(t.kind for t in tomi).values()) - min(Counter(t.kind for t in tomi).values()) <= 1
+    assert (
+        max(Counter(t.kind for t in tomi).values()) - min(Counter(t.kind for t in tomi).values())
+        <= 1
+    )
     assert set(Counter(t.kind for t in tomi)) == set(TOMI_KINDS)
     assert len({t.kind for t in hitom}) == 6 and max(Counter(t.kind for t in hitom).values()) <= 167
 
 
 def test_tomi_stories_look_like_tomi(tomi):
-    assert {len(t.asked) for t in tomi} == {6} and 7 <= min(len(t.sentences) for t in tomi) and max(len(t.sentences) for t in tomi) <= 14
+    assert (
+        {len(t.asked) for t in tomi} == {6}
+        and 7 <= min(len(t.sentences) for t in tomi)
+        and max(len(t.sentences) for t in tomi) <= 14
+    )
     kinds = Counter(a.kind for t in tomi for a in t.asked)
     assert kinds["memory"] == kinds["reality"] == 1000
-    assert kinds.keys() - {"memory", "reality"} == {  # the mover always knows where the object is: no first_order_0_tom
-        "first_order_0_no_tom", "first_order_1_tom", "first_order_1_no_tom", "second_order_0_tom", "second_order_0_no_tom",
-        "second_order_1_tom", "second_order_1_no_tom"}
+    assert kinds.keys() - {
+        "memory",
+        "reality",
+    } == {  # the mover always knows where the object is: no first_order_0_tom
+        "first_order_0_no_tom",
+        "first_order_1_tom",
+        "first_order_1_no_tom",
+        "second_order_0_tom",
+        "second_order_0_no_tom",
+        "second_order_1_tom",
+        "second_order_1_no_tom",
+    }
     assert Counter(tag for t in tomi for tag in t.trace).keys() == {
-        "enter_agent_0", "enter_agent_1", "agent_0_moves_obj", "agent_0_exits", "agent_1_exits", "agent_1_reenters_loc", "agent_1_reenters_alt_loc",
-        "agent_2_enters", "agent_2_exits"}
+        "enter_agent_0",
+        "enter_agent_1",
+        "agent_0_moves_obj",
+        "agent_0_exits",
+        "agent_1_exits",
+        "agent_1_reenters_loc",
+        "agent_1_reenters_alt_loc",
+        "agent_2_enters",
+        "agent_2_exits",
+    }
 
 
 def test_second_order_false_belief_means_that_the_mover_left(tomi):
@@ -211,10 +362,14 @@ def test_second_order_false_belief_means_that_the_mover_left(tomi):
 def test_hitom_stories_have_the_planned_chapters(length):
     for tells in (False, True):
         tale = hitom_story(random.Random(length), length, tells, noise=0)
-        groups = [e.agents for e in tale.story.events if e.kind == "enter" and e.place != "waiting_room"]
+        groups = [
+            e.agents for e in tale.story.events if e.kind == "enter" and e.place != "waiting_room"
+        ]
         assert [len(group) for group in groups] == [n for n, _ in PLANS[length]]
         assert (sum(e.kind in ("claim", "tell") for e in tale.story.events) > 0) == tells
-        assert len(tale.choices) == len(set(tale.choices)) == 15 and [a.kind for a in tale.asked] == [f"order_{k}" for k in range(5)]
+        assert len(tale.choices) == len(set(tale.choices)) == 15 and [
+            a.kind for a in tale.asked
+        ] == [f"order_{k}" for k in range(5)]
 
 
 def test_what_outsiders_are_told_is_true_in_chapters_of_three_and_four():
@@ -238,7 +393,7 @@ def test_every_chain_can_be_asked():
     assert chain[0] == chain[2] != chain[1] == chain[3]
     first = hitom_story(random.Random(0), chain="first")
     chains = [read_question(a.text).chain for a in first.asked]
-    assert all(longer[:len(shorter)] == shorter for shorter, longer in zip(chains, chains[1:]))
+    assert all(longer[: len(shorter)] == shorter for shorter, longer in zip(chains, chains[1:]))
 
 
 def test_more_objects_more_questions():
@@ -250,19 +405,31 @@ def test_more_objects_more_questions():
 def test_balanced_answers_cannot_be_guessed(hitom):
     before, after = _class_shares(hitom[:200]), _class_shares(balanced(hitom[:200]))
     for order in ("order_1", "order_2", "order_3", "order_4"):
-        assert max(after[order].values()) < 0.45 and max(after[order].values()) <= max(before[order].values())
+        assert max(after[order].values()) < 0.45 and max(after[order].values()) <= max(
+            before[order].values()
+        )
         assert min(after[order].values()) > 0.2
 
 
 def test_balanced_answers_stay_right(hitom):
     tales = list(balanced(hitom[:60], seed=2))
     assert wrong(tales) == [] and [len(t.asked) for t in tales] == [5] * 60
-    assert {_answer_class(t, a) for t in tales for a in t.asked} == {"reality", "first place", "elsewhere"}
+    assert {_answer_class(t, a) for t in tales for a in t.asked} == {
+        "reality",
+        "first place",
+        "elsewhere",
+    }
 
 
-@pytest.mark.parametrize("call, reason", [
-    (lambda: next(generate("tommy", 1)), "Did you mean 'tomi'"), (lambda: next(generate("hitom", 1, chain="fist")), "Did you mean 'first'"),
-    (lambda: hitom_story(random.Random(0), length=9), "Unknown length"), (lambda: next(generate("tomi", 1, kind="true_believe")), "Did you mean 'true_belief'")])
+@pytest.mark.parametrize(
+    "call, reason",
+    [
+        (lambda: next(generate("tommy", 1)), "Did you mean 'tomi'"),
+        (lambda: next(generate("hitom", 1, chain="fist")), "Did you mean 'first'"),
+        (lambda: hitom_story(random.Random(0), length=9), "Unknown length"),
+        (lambda: next(generate("tomi", 1, kind="true_believe")), "Did you mean 'true_belief'"),
+    ],
+)
 def test_wrong_options_name_the_right_ones(call, reason):
     with pytest.raises(DataError, match=reason):
         call()
@@ -270,11 +437,19 @@ def test_wrong_options_name_the_right_ones(call, reason):
 
 # ---- files
 
+
 def test_tomi_files_come_back(tmp_path, tomi):
     write_tomi(tmp_path / "own.txt", tomi[:50])
     assert read_tomi(tmp_path / "own.txt") == tomi[:50]
-    text, trace = (tmp_path / "own.txt").read_text().splitlines(), (tmp_path / "own.trace").read_text().splitlines()
-    assert len(trace) == 300 and text[0].startswith("1 ") and text[len(tomi[0].sentences)].endswith("\t1")
+    text, trace = (
+        (tmp_path / "own.txt").read_text().splitlines(),
+        (tmp_path / "own.trace").read_text().splitlines(),
+    )
+    assert (
+        len(trace) == 300
+        and text[0].startswith("1 ")
+        and text[len(tomi[0].sentences)].endswith("\t1")
+    )
     assert trace[0].split(",")[-2:] == ["memory", tomi[0].kind]
 
 
@@ -282,18 +457,32 @@ def test_tomi_files_without_trace(tmp_path, tomi):
     write_tomi(tmp_path / "own.txt", tomi[:3])
     (tmp_path / "own.trace").unlink()
     found = read_tomi(tmp_path / "own.txt")
-    assert [(t.sentences, [a[:2] for a in t.asked], t.kind) for t in found] == [(t.sentences, [a[:2] for a in t.asked], "") for t in tomi[:3]]
+    assert [(t.sentences, [a[:2] for a in t.asked], t.kind) for t in found] == [
+        (t.sentences, [a[:2] for a in t.asked], "") for t in tomi[:3]
+    ]
 
 
 def test_published_form_of_a_tomi_block(tmp_path):
     block = "1 Ira entered the barn.\n2 The rope is in the crate.\n3 The crate is in the barn.\n4 Where is the rope really?\tcrate\t1\n"
-    (tmp_path / "x.txt").write_text(block + block.replace("Ira", "Tom").replace("really", "now") + "\n")
+    (tmp_path / "x.txt").write_text(
+        block + block.replace("Ira", "Tom").replace("really", "now") + "\n"
+    )
     first, second = read_tomi(tmp_path / "x.txt")
-    assert first.sentences[0] == "Ira entered the barn." and second.asked == (StoryQuestion("Where is the rope now?", "crate", ""),)
+    assert first.sentences[0] == "Ira entered the barn." and second.asked == (
+        StoryQuestion("Where is the rope now?", "crate", ""),
+    )
     assert answer(second.story, second.asked[0].text).text == "crate"
 
 
-@pytest.mark.parametrize("text, line", [("no number\n", 1), ("1 Ira sang.\nx\n", 2), ("1 Where is it?\tbox\t1\n", 1), ("1 Ira sang.\n\n2\n", 3)])
+@pytest.mark.parametrize(
+    "text, line",
+    [
+        ("no number\n", 1),
+        ("1 Ira sang.\nx\n", 2),
+        ("1 Where is it?\tbox\t1\n", 1),
+        ("1 Ira sang.\n\n2\n", 3),
+    ],
+)
 def test_broken_tomi_files_name_the_line(tmp_path, text, line):
     (tmp_path / "x.txt").write_text(text)
     with pytest.raises(DataError, match=f"line {line}"):
@@ -309,15 +498,27 @@ def test_a_trace_of_another_file_is_refused(tmp_path, tomi):
 
 def test_hitom_rows_are_like_the_published_ones(hitom):
     rows = [row for n, tale in enumerate(hitom[:6]) for row in hitom_rows(tale, n)]
-    assert [row["sample_id"] for row in rows] == list(range(30)) and json.loads(json.dumps(rows)) == rows
+    assert [row["sample_id"] for row in rows] == list(range(30)) and json.loads(
+        json.dumps(rows)
+    ) == rows
     for row in rows:
-        assert row["story"].startswith("1 ") and row["choices"].startswith("A. ") and row["choices"].count(", ") == 14
+        assert (
+            row["story"].startswith("1 ")
+            and row["choices"].startswith("A. ")
+            and row["choices"].count(", ") == 14
+        )
         assert f". {row['answer']}" in row["choices"]
         assert answer(read_story(row["story"]), row["question"]).text == row["answer"]
-    assert {(row["story_length"], row["deception"]) for row in rows} == {(n, t) for n in (1, 2, 3) for t in (False, True)}
+    assert {(row["story_length"], row["deception"]) for row in rows} == {
+        (n, t) for n in (1, 2, 3) for t in (False, True)
+    }
 
 
 def test_tales_keep_their_story():
     tale = Tale("tomi", ("Ira entered the barn.",))
-    assert tale.story is tale.story and tale.text == "1 Ira entered the barn." and "Ira" in tale._repr_html_()
+    assert (
+        tale.story is tale.story
+        and tale.text == "1 Ira entered the barn."
+        and "Ira" in tale._repr_html_()
+    )
     assert Replay(["Ira entered the barn."]).room == {"Ira": "barn"}

@@ -1,4 +1,5 @@
 """The symbolic simulator: grammar, visibility, beliefs, talk, faults of public labels, contexts, and input that is not a story."""
+
 import json
 import os
 import time
@@ -9,11 +10,32 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from humanlm.stories.contexts import Context, make_context
-from humanlm.stories.memories import decode, memories, observation_scores, perspective, structural_score
+from humanlm.stories.memories import (
+    decode,
+    memories,
+    observation_scores,
+    perspective,
+    structural_score,
+)
 from humanlm.stories.violations import violations
 from humanlm.core.basics import DataError
-from humanlm.stories.answers import answer, baselines, known_faults, memory_answer, memory_answers, _shipped_faults, to_context
-from humanlm.stories.language import Event, PlaceQuestion, UnknownPhrase, parse_sentence, plain, read_question
+from humanlm.stories.answers import (
+    answer,
+    baselines,
+    known_faults,
+    memory_answer,
+    memory_answers,
+    _shipped_faults,
+    to_context,
+)
+from humanlm.stories.language import (
+    Event,
+    PlaceQuestion,
+    UnknownPhrase,
+    parse_sentence,
+    plain,
+    read_question,
+)
 from humanlm.stories.world import Story, World, read_story, _witness_table
 
 HI_TOM = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "hi_tom/hi_tom.jsonl")
@@ -21,7 +43,9 @@ HI_TOM = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "hi_tom/hi_tom.jsonl")
 
 def lines(text):
     "A story given with one or several sentences per line"
-    return read_story([part for line in text.strip().split("\n") for part in line.strip().rstrip(".").split(". ")])
+    return read_story(
+        [part for line in text.strip().split("\n") for part in line.strip().rstrip(".").split(". ")]
+    )
 
 
 def where(story, *chain, thing="kettle"):
@@ -30,18 +54,29 @@ def where(story, *chain, thing="kettle"):
 
 # ---- 11.1.8: one test per case
 
+
 def test_pantry_is_a_room_and_a_container():
     story = lines("""Nora entered the pantry. Ivo entered the pantry. The lime is in the pantry. The pantry is in the pantry.
         Ivo exited the pantry. Nora moved the lime to the jar. The jar is in the pantry. Ivo entered the hall.""")
     assert story.world.first("lime") == "pantry" and story.world.where("lime") == "jar"
-    assert where(story, "Ivo", thing="lime") == "pantry" and where(story, "Nora", "Ivo", thing="lime") == "pantry"
+    assert (
+        where(story, "Ivo", thing="lime") == "pantry"
+        and where(story, "Nora", "Ivo", thing="lime") == "pantry"
+    )
     assert story.world.stands == {"pantry": "pantry", "jar": "pantry"} and not story.world.conflicts
 
 
 @pytest.mark.parametrize("order", ["NIP", "NPI", "PNI"])
 def test_third_person_enters_another_room_before_the_announcement(order):
     come = {"N": "Nora entered the shed", "I": "Ivo entered the shed", "P": "Pia entered the hall"}
-    story = read_story([*(come[name] for name in order), "The kettle is in the tin", "Ivo exited the shed", "Nora moved the kettle to the box"])
+    story = read_story(
+        [
+            *(come[name] for name in order),
+            "The kettle is in the tin",
+            "Ivo exited the shed",
+            "Nora moved the kettle to the box",
+        ]
+    )
     assert (where(story, "Ivo"), where(story, "Nora"), where(story, "Pia")) == ("tin", "box", None)
     assert story.world.stands["tin"] == "shed"
 
@@ -52,17 +87,32 @@ def test_a_tie_goes_to_the_room_entered_first():
 
 
 def test_people_in_the_waiting_room_do_not_draw_the_container_there():
-    story = lines("Nora, Ivo and Pia entered the waiting_room. Juri entered the shed. The kettle is in the tin")
-    assert story.world.stands == {"tin": "shed"} and where(story, "Juri") == "tin" and where(story, "Nora") is None
+    story = lines(
+        "Nora, Ivo and Pia entered the waiting_room. Juri entered the shed. The kettle is in the tin"
+    )
+    assert (
+        story.world.stands == {"tin": "shed"}
+        and where(story, "Juri") == "tin"
+        and where(story, "Nora") is None
+    )
 
 
 def test_a_later_sentence_says_where_a_container_stands():
-    story = lines("Nora entered the shed. Ivo entered the shed. Pia entered the hall. The kettle is in the tin. Ivo likes the tin. The tin is in the hall")
-    assert where(story, "Pia") == "tin" and where(story, "Nora") is None and not story.world.conflicts
+    story = lines(
+        "Nora entered the shed. Ivo entered the shed. Pia entered the hall. The kettle is in the tin. Ivo likes the tin. The tin is in the hall"
+    )
+    assert (
+        where(story, "Pia") == "tin" and where(story, "Nora") is None and not story.world.conflicts
+    )
 
 
 def test_a_world_that_cannot_look_ahead_is_put_right_by_the_next_sentence():
-    story, world = lines("Nora entered the shed. Pia entered the hall. The kettle is in the tin. The tin is in the hall. Pia moved the kettle to the box"), World()
+    story, world = (
+        lines(
+            "Nora entered the shed. Pia entered the hall. The kettle is in the tin. The tin is in the hall. Pia moved the kettle to the box"
+        ),
+        World(),
+    )
     for event in story.events:
         world.step(event)
     assert world.stands["tin"] == "hall" and world.belief(["Pia"], "kettle") == "box"
@@ -70,28 +120,62 @@ def test_a_world_that_cannot_look_ahead_is_put_right_by_the_next_sentence():
 
 
 def test_an_object_announced_to_nobody_is_found_later():
-    story = lines("The kettle is in the tin. Nora entered the shed. Nora moved the kettle to the box. Ivo entered the shed")
-    assert not story.world.conflicts and (where(story, "Nora"), where(story, "Ivo")) == ("box", "box")
-    assert answer(lines("The kettle is in the tin. Nora entered the shed"), "Where will Nora look for the kettle?").text is None
+    story = lines(
+        "The kettle is in the tin. Nora entered the shed. Nora moved the kettle to the box. Ivo entered the shed"
+    )
+    assert not story.world.conflicts and (where(story, "Nora"), where(story, "Ivo")) == (
+        "box",
+        "box",
+    )
+    assert (
+        answer(
+            lines("The kettle is in the tin. Nora entered the shed"),
+            "Where will Nora look for the kettle?",
+        ).text
+        is None
+    )
 
 
 def test_story_that_starts_with_is_in():
-    story = lines("Nora is in the shed. Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. Nora moved the kettle to the box")
-    assert (where(story, "Ivo"), where(story, "Nora", "Ivo"), where(story, "Nora")) == ("tin", "tin", "box")
+    story = lines(
+        "Nora is in the shed. Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. Nora moved the kettle to the box"
+    )
+    assert (where(story, "Ivo"), where(story, "Nora", "Ivo"), where(story, "Nora")) == (
+        "tin",
+        "tin",
+        "box",
+    )
     assert lines("Nora and Ivo are in the shed").events[0].kind == "present"
 
 
 def test_tokenised_hyphen():
-    story = lines("Nora entered the shed. The t - shirt is in the ice - box. Nora moved the t - shirt to the tin")
+    story = lines(
+        "Nora entered the shed. The t - shirt is in the ice - box. Nora moved the t - shirt to the tin"
+    )
     assert answer(story, "Where was the t - shirt at the beginning?").text == "ice-box"
     assert answer(story, "Where is the t-shirt really?").text == "tin"
 
 
 def test_missing_periods():
-    sentences = ["Nora entered the shed", "The kettle is in the tin", "Nora likes the box", "Nora moved the kettle to the box"]
-    for text in (sentences, "\n".join(sentences), ". ".join(sentences), [f"{s}." for s in sentences]):
+    sentences = [
+        "Nora entered the shed",
+        "The kettle is in the tin",
+        "Nora likes the box",
+        "Nora moved the kettle to the box",
+    ]
+    for text in (
+        sentences,
+        "\n".join(sentences),
+        ". ".join(sentences),
+        [f"{s}." for s in sentences],
+    ):
         story = read_story(text)
-        assert [e.kind for e in story.events] == ["enter", "located", "noise", "move"] and story.coverage == 1
+        assert [e.kind for e in story.events] == [
+            "enter",
+            "located",
+            "noise",
+            "move",
+        ] and story.coverage == 1
     events = [text for text in sentences if "likes" not in text]
     assert [e.kind for e in read_story(" ".join(events)).events] == ["enter", "located", "move"]
 
@@ -99,31 +183,58 @@ def test_missing_periods():
 BEFORE = "1 Ann and Bob entered the den.\n2 The key is in the box.\n"
 
 
-@pytest.mark.parametrize("line", [
-    "3 Bob hates the fact Ann moved the key to the jar.", "Bob hates the fact Ann moved the key to the jar", "Bob lost his mind Ann moved the key to the jar",
-    "Bob saw a crate Ann moved the key to the jar", "Bob publicly claimed that the key is in the jar Ann moved the key to the jar",
-    "3 Bob exited the den Ann moved the key to the jar", "Bob exited the den Ann moved the key to the jar.", "Ann moved the key to the jar Bob hates the fact",
-    "Bob privately told Ann that the key is in the jar Ann exited the den", "Bob exited the den Ann moved the key to the jar. Bob entered the hall."])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "3 Bob hates the fact Ann moved the key to the jar.",
+        "Bob hates the fact Ann moved the key to the jar",
+        "Bob lost his mind Ann moved the key to the jar",
+        "Bob saw a crate Ann moved the key to the jar",
+        "Bob publicly claimed that the key is in the jar Ann moved the key to the jar",
+        "3 Bob exited the den Ann moved the key to the jar",
+        "Bob exited the den Ann moved the key to the jar.",
+        "Ann moved the key to the jar Bob hates the fact",
+        "Bob privately told Ann that the key is in the jar Ann exited the den",
+        "Bob exited the den Ann moved the key to the jar. Bob entered the hall.",
+    ],
+)
 def test_a_line_that_may_be_one_sentence_or_several_is_refused_by_name(line):
     story = read_story(BEFORE + line)
-    (_, sentence, reason), = story.unknown
-    assert sentence == plain(line).split(". ")[0] and "one sentence or several" in reason and story.world.where("key") == "box"
+    ((_, sentence, reason),) = story.unknown
+    assert (
+        sentence == plain(line).split(". ")[0]
+        and "one sentence or several" in reason
+        and story.world.where("key") == "box"
+    )
     found = answer(story, "Where will Ann look for the key?")
     assert found.text is None and shown(sentence) in found.reason
 
 
-def shown(sentence): return f"sentence 3, '{sentence[:30]}"
+def shown(sentence):
+    return f"sentence 3, '{sentence[:30]}"
 
 
 def test_events_run_together_without_number_and_period_are_read():
-    story = read_story(BEFORE + "Bob exited the den Ann moved the key to the jar The jar is in the den Cy is in the hall Bob entered the hall")
-    assert [e.kind for e in story.events[2:]] == ["exit", "move", "located", "present", "enter"] and answer(story, "Where will Ann look for the key?").text == "jar"
+    story = read_story(
+        BEFORE
+        + "Bob exited the den Ann moved the key to the jar The jar is in the den Cy is in the hall Bob entered the hall"
+    )
+    assert [e.kind for e in story.events[2:]] == [
+        "exit",
+        "move",
+        "located",
+        "present",
+        "enter",
+    ] and answer(story, "Where will Ann look for the key?").text == "jar"
 
 
 def test_multi_word_rooms_and_containers():
     story = lines("""Nora entered the back yard. The kettle is in the treasure chest. The treasure chest is in the back yard.
         Nora moved the kettle to the old tool box. The old tool box is in the back yard""")
-    assert (story.world.first("kettle"), story.world.where("kettle")) == ("treasure chest", "old tool box")
+    assert (story.world.first("kettle"), story.world.where("kettle")) == (
+        "treasure chest",
+        "old tool box",
+    )
     assert story.world.stands["old tool box"] == "back yard"
 
 
@@ -134,42 +245,75 @@ ATTIC = """Ivo, Nora and Pia entered the attic. The kettle is in the tin. Ivo ex
 def test_public_claim_and_private_tell_differ():
     public = lines(f"{ATTIC}. Nora publicly claimed that kettle is in the jar")
     private = lines(f"{ATTIC}. Nora privately told Ivo that the kettle is in the jar now")
-    assert [where(public, name) for name in ("Nora", "Ivo", "Juri", "Pia")] == ["tin", "jar", "jar", "box"]
-    assert [where(private, name) for name in ("Nora", "Ivo", "Juri", "Pia")] == ["tin", "jar", None, "box"]
-    assert (where(public, "Nora", "Pia"), where(private, "Nora", "Pia")) == ("jar", "tin")  # the speaker expects to be believed
+    assert [where(public, name) for name in ("Nora", "Ivo", "Juri", "Pia")] == [
+        "tin",
+        "jar",
+        "jar",
+        "box",
+    ]
+    assert [where(private, name) for name in ("Nora", "Ivo", "Juri", "Pia")] == [
+        "tin",
+        "jar",
+        None,
+        "box",
+    ]
+    assert (where(public, "Nora", "Pia"), where(private, "Nora", "Pia")) == (
+        "jar",
+        "tin",
+    )  # the speaker expects to be believed
     assert (where(public, "Ivo", "Nora"), where(public, "Pia", "Nora")) == ("jar", "tin")
-    assert where(public, "Ivo", "Juri") is None and where(public, "Ivo", "Pia") == "tin"  # bystanders: unchanged
+    assert (
+        where(public, "Ivo", "Juri") is None and where(public, "Ivo", "Pia") == "tin"
+    )  # bystanders: unchanged
     assert where(public, "Ivo", "Nora", "Ivo") == "tin"  # third order: unchanged
 
 
 def test_trust_goes_by_the_order_of_exits():
     world = lines(ATTIC).world
-    assert [world.trusts(a, b) for a, b in (("Ivo", "Nora"), ("Ivo", "Pia"), ("Nora", "Pia"))] == [True] * 3
-    assert [world.trusts(a, b) for a, b in (("Nora", "Ivo"), ("Pia", "Ivo"), ("Pia", "Nora"))] == [False] * 3
+    assert [world.trusts(a, b) for a, b in (("Ivo", "Nora"), ("Ivo", "Pia"), ("Nora", "Pia"))] == [
+        True
+    ] * 3
+    assert [world.trusts(a, b) for a, b in (("Nora", "Ivo"), ("Pia", "Ivo"), ("Pia", "Nora"))] == [
+        False
+    ] * 3
 
 
 def test_the_exits_of_the_latest_chapter_count():
-    story = lines(f"{ATTIC}. Nora and Ivo entered the hall. Nora exited the hall. Ivo exited the hall. Nora and Ivo entered the waiting_room")
+    story = lines(
+        f"{ATTIC}. Nora and Ivo entered the hall. Nora exited the hall. Ivo exited the hall. Nora and Ivo entered the waiting_room"
+    )
     assert story.world.trusts("Nora", "Ivo") and not story.world.trusts("Ivo", "Nora")
-    assert story.world.trusts("Pia", "Ivo") and not story.world.trusts("Ivo", "Pia")  # Pia is an outsider now
+    assert story.world.trusts("Pia", "Ivo") and not story.world.trusts(
+        "Ivo", "Pia"
+    )  # Pia is an outsider now
 
 
 def test_an_outsider_believes_and_is_not_believed():
-    story = lines(f"{ATTIC}. Ivo privately told Juri that the kettle is in the jar. Juri publicly claimed that the kettle is in the urn")
+    story = lines(
+        f"{ATTIC}. Ivo privately told Juri that the kettle is in the jar. Juri publicly claimed that the kettle is in the urn"
+    )
     assert where(story, "Juri") == "jar"
     assert [where(story, name) for name in ("Ivo", "Nora", "Pia")] == ["tin", "tin", "box"]
     assert where(story, "Juri", "Pia") == "urn"
 
 
 def test_who_is_still_in_the_room_knows_best():
-    story = lines("Nora and Ivo entered the attic. The kettle is in the tin. Nora exited the attic. Ivo privately told Nora that the kettle is in the urn")
-    assert story.world.trusts("Nora", "Ivo") and not story.world.trusts("Ivo", "Nora") and where(story, "Nora") == "urn"
+    story = lines(
+        "Nora and Ivo entered the attic. The kettle is in the tin. Nora exited the attic. Ivo privately told Nora that the kettle is in the urn"
+    )
+    assert (
+        story.world.trusts("Nora", "Ivo")
+        and not story.world.trusts("Ivo", "Nora")
+        and where(story, "Nora") == "urn"
+    )
 
 
 def test_reentry_reveals_another_object_than_the_chapters():
     story = lines("""Nora and Ivo entered the attic. The kettle is in the tin. Nora exited the attic. Ivo moved the kettle to the box. Ivo exited the attic.
         Nora and Ivo entered the waiting_room. Nora and Pia entered the attic. The lens is in the jar""")
-    assert where(story, "Nora") == "box"  # nobody mentions the kettle again, but its box stands open
+    assert (
+        where(story, "Nora") == "box"
+    )  # nobody mentions the kettle again, but its box stands open
     assert where(story, "Nora", "Pia") == where(story, "Pia") == "box"
     assert where(story, "Ivo", "Nora") == "tin"
     assert "The kettle is in the box." in to_context(story).steps[-1].observations["Pia"]
@@ -183,13 +327,24 @@ def test_fifth_agent_moves_it_back_to_the_start():
     story = read_story(text)
     assert story.world.where("kettle") == story.world.first("kettle") == "tin"
     assert [where(story, name) for name in names] == ["box", "urn", "jar", "bin", "tin"]
-    assert where(story, "Eve", "Dan", "Cleo", "Ben") == "urn" and where(story, "Ben", "Cleo") == "urn"
+    assert (
+        where(story, "Eve", "Dan", "Cleo", "Ben") == "urn" and where(story, "Ben", "Cleo") == "urn"
+    )
     assert not story.world.conflicts
 
 
 def test_distractors_change_nothing():
-    quiet = lines("Nora and Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. Nora moved the kettle to the box")
-    noise = ["Ivo likes the box", "Pia hates the t - shirt.", "Nora saw an owl", "Ivo lost his watch.", "Nora dislikes the kettle", "Ivo loves the tin"]
+    quiet = lines(
+        "Nora and Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. Nora moved the kettle to the box"
+    )
+    noise = [
+        "Ivo likes the box",
+        "Pia hates the t - shirt.",
+        "Nora saw an owl",
+        "Ivo lost his watch.",
+        "Nora dislikes the kettle",
+        "Ivo loves the tin",
+    ]
     loud = read_story([s for pair in zip(quiet.sentences, noise) for s in pair] + noise)
     assert loud.agents == quiet.agents and not loud.unknown
     for chain in (["Nora"], ["Ivo"], ["Nora", "Ivo"], ["Ivo", "Nora", "Ivo"]):
@@ -200,22 +355,45 @@ def test_distractors_change_nothing():
 
 # ---- visibility and beliefs
 
+
 def test_witnesses_of_every_kind_of_event():
     story = lines("""Nora entered the shed. Ivo and Pia entered the shed. The kettle is in the tin. The tin is in the shed. Pia exited the shed.
         Pia entered the hall. Ivo moved the kettle to the box. Nora made no movements and stayed in the shed for 1 minute. Ivo likes the tin.
         Pia entered the waiting_room. Nora publicly claimed that kettle is in the tin. Nora privately told Pia that the kettle is in the jar""")
     both, three = {"Nora", "Ivo"}, {"Nora", "Ivo", "Pia"}
-    assert story.world.seen == [{"Nora"}, three, three, three, three, {"Pia"}, both, both, {"Ivo"}, {"Pia"}, three, {"Nora", "Pia"}]
+    assert story.world.seen == [
+        {"Nora"},
+        three,
+        three,
+        three,
+        three,
+        {"Pia"},
+        both,
+        both,
+        {"Ivo"},
+        {"Pia"},
+        three,
+        {"Nora", "Pia"},
+    ]
 
 
 def test_order_of_a_chain_and_equal_neighbours_do_not_matter_for_what_was_seen():
-    story = lines("Nora and Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. Nora moved the kettle to the box")
-    assert where(story, "Ivo", "Nora") == where(story, "Nora", "Ivo") == where(story, "Nora", "Ivo", "Ivo", "Nora") == "tin"
+    story = lines(
+        "Nora and Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. Nora moved the kettle to the box"
+    )
+    assert (
+        where(story, "Ivo", "Nora")
+        == where(story, "Nora", "Ivo")
+        == where(story, "Nora", "Ivo", "Ivo", "Nora")
+        == "tin"
+    )
     assert where(story) == "box" and where(story, "Nora", "Nora") == "box"
 
 
 def test_worlds_can_be_asked_at_any_time():
-    story = lines("Nora and Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. Nora moved the kettle to the box")
+    story = lines(
+        "Nora and Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. Nora moved the kettle to the box"
+    )
     world, found = World(story.agents), []
     for event in story.events:
         world.step(event)
@@ -226,21 +404,46 @@ def test_worlds_can_be_asked_at_any_time():
 
 # ---- questions
 
-@pytest.mark.parametrize("text, wanted", [
-    ("Where is the kettle really?", PlaceQuestion("reality", "kettle")),
-    ("Where is the tea pot?", PlaceQuestion("reality", "tea pot")),
-    ("Where was the kettle at the beginning?", PlaceQuestion("initial", "kettle")),
-    ("Where will Ivo look for the kettle?", PlaceQuestion("belief", "kettle", ("Ivo",))),
-    ("Where does Ivo really think the kettle is?", PlaceQuestion("belief", "kettle", ("Ivo",))),
-    ("Where does Ivo think that Nora searches for the treasure map?", PlaceQuestion("belief", "treasure map", ("Ivo", "Nora"))),
-    ("Where does Ivo think Nora thinks the kettle is?", PlaceQuestion("belief", "kettle", ("Ivo", "Nora"))),
-    ("  Where does Ada think Ben thinks Cleo thinks Dan thinks the TV_set is? ", PlaceQuestion("belief", "TV_set", ("Ada", "Ben", "Cleo", "Dan"))),
-])
-def test_questions(text, wanted): assert read_question(text) == wanted
+
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ("Where is the kettle really?", PlaceQuestion("reality", "kettle")),
+        ("Where is the tea pot?", PlaceQuestion("reality", "tea pot")),
+        ("Where was the kettle at the beginning?", PlaceQuestion("initial", "kettle")),
+        ("Where will Ivo look for the kettle?", PlaceQuestion("belief", "kettle", ("Ivo",))),
+        ("Where does Ivo really think the kettle is?", PlaceQuestion("belief", "kettle", ("Ivo",))),
+        (
+            "Where does Ivo think that Nora searches for the treasure map?",
+            PlaceQuestion("belief", "treasure map", ("Ivo", "Nora")),
+        ),
+        (
+            "Where does Ivo think Nora thinks the kettle is?",
+            PlaceQuestion("belief", "kettle", ("Ivo", "Nora")),
+        ),
+        (
+            "  Where does Ada think Ben thinks Cleo thinks Dan thinks the TV_set is? ",
+            PlaceQuestion("belief", "TV_set", ("Ada", "Ben", "Cleo", "Dan")),
+        ),
+    ],
+)
+def test_questions(text, wanted):
+    assert read_question(text) == wanted
 
 
-@pytest.mark.parametrize("text", ["", "Where?", "Who has the kettle?", "Where is the", "Where does the kettle stand?", "Where does Ivo stand?",
-                                  "Is the kettle in the tin?", "Where will the kettle be?"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Where?",
+        "Who has the kettle?",
+        "Where is the",
+        "Where does the kettle stand?",
+        "Where does Ivo stand?",
+        "Is the kettle in the tin?",
+        "Where will the kettle be?",
+    ],
+)
 def test_questions_of_unknown_type_have_a_reason(text):
     found = answer(lines("Nora entered the shed. The kettle is in the tin"), text)
     assert found.text is None and found.reason
@@ -248,13 +451,25 @@ def test_questions_of_unknown_type_have_a_reason(text):
 
 # ---- input that is not a story
 
-@pytest.mark.parametrize("sentence, reason", [
-    ("Ivo hid the kettle", "the verb 'hid' is not known"), ("Ivo exitted the shed", "Did you mean 'exited'"),
-    ("Ivo left the kettle in the tin", "expected 'Names left the {place}'"), ("ivo entered the shed", "'ivo' is not a name"),
-    ("They entered the shed", "'They' is not a name"), ("Nora and Ivo moved the kettle to the tin", "expected 'Name moved"),
-    ("Ivo moved the kettle to the tin and left", "expected 'Name moved"), ("The kettle fell", "expected 'The X is in the Y'"),
-    ("Ivo moved the kettle to the jar quickly", "expected 'Name moved"), ("Ivo entered the shed blindfolded", "expected 'Names entered"),
-    ("Ivo entered the shed with Nora", "expected 'Names entered"), ("", "expected one or more names"), ("42", "expected one or more names")])
+
+@pytest.mark.parametrize(
+    "sentence, reason",
+    [
+        ("Ivo hid the kettle", "the verb 'hid' is not known"),
+        ("Ivo exitted the shed", "Did you mean 'exited'"),
+        ("Ivo left the kettle in the tin", "expected 'Names left the {place}'"),
+        ("ivo entered the shed", "'ivo' is not a name"),
+        ("They entered the shed", "'They' is not a name"),
+        ("Nora and Ivo moved the kettle to the tin", "expected 'Name moved"),
+        ("Ivo moved the kettle to the tin and left", "expected 'Name moved"),
+        ("The kettle fell", "expected 'The X is in the Y'"),
+        ("Ivo moved the kettle to the jar quickly", "expected 'Name moved"),
+        ("Ivo entered the shed blindfolded", "expected 'Names entered"),
+        ("Ivo entered the shed with Nora", "expected 'Names entered"),
+        ("", "expected one or more names"),
+        ("42", "expected one or more names"),
+    ],
+)
 def test_sentences_outside_the_language_say_why(sentence, reason):
     found = parse_sentence(sentence)
     assert isinstance(found, UnknownPhrase) and reason in found.reason
@@ -270,7 +485,13 @@ def test_any_text_gives_a_result(text):
 
 
 def test_hostile_length_stays_linear():
-    for text in ("Ivo" + ", Ivo" * 50_000, "The " + "x " * 100_000, "Ivo moved the " + "to the " * 50_000, "a" * 500_000, "Ivo entered the " * 20_000):
+    for text in (
+        "Ivo" + ", Ivo" * 50_000,
+        "The " + "x " * 100_000,
+        "Ivo moved the " + "to the " * 50_000,
+        "a" * 500_000,
+        "Ivo entered the " * 20_000,
+    ):
         start = time.process_time()
         read_story(text)
         assert time.process_time() - start < 3, text[:20]
@@ -278,64 +499,168 @@ def test_hostile_length_stays_linear():
 
 def test_abstains_when_a_sentence_may_matter():
     known = ["Nora entered the shed", "Ivo entered the shed", "The kettle is in the tin"]
-    for odd in ("Ivo carried it away", "He moved the kettle to the box", "Somebody took the kettle", "The tin fell over", "Wanda came by",
-                "Later Ivo went home", "The lamp fell, and Nora cried"):
+    for odd in (
+        "Ivo carried it away",
+        "He moved the kettle to the box",
+        "Somebody took the kettle",
+        "The tin fell over",
+        "Wanda came by",
+        "Later Ivo went home",
+        "The lamp fell, and Nora cried",
+    ):
         found = answer(read_story([*known, odd]), "Where is the kettle?")
         assert found.text is None and "sentence 4" in found.reason and odd[:10] in found.reason, odd
-    for quiet in ("The sun was shining", "It rained", "Outside a dog barked", "There was a smell of smoke"):
-        assert answer(read_story([*known, quiet]), "Where is the kettle?").text == ("tin" if not quiet.startswith("It") else None)
+    for quiet in (
+        "The sun was shining",
+        "It rained",
+        "Outside a dog barked",
+        "There was a smell of smoke",
+    ):
+        assert answer(read_story([*known, quiet]), "Where is the kettle?").text == (
+            "tin" if not quiet.startswith("It") else None
+        )
 
 
 def test_unknown_people_and_objects():
     story = lines("Nora entered the shed. The kettle is in the tin. Ivo likes the tin")
-    for question, reason in (("Where will Norah look for the kettle?", "Did you mean 'Nora'"), ("Where will Ivo look for the kettle?", "takes part"),
-                             ("Where is the kettel?", "Did you mean 'kettle'"), ("Where does Nora think Zed thinks the kettle is?", "'Zed'")):
+    for question, reason in (
+        ("Where will Norah look for the kettle?", "Did you mean 'Nora'"),
+        ("Where will Ivo look for the kettle?", "takes part"),
+        ("Where is the kettel?", "Did you mean 'kettle'"),
+        ("Where does Nora think Zed thinks the kettle is?", "'Zed'"),
+    ):
         found = answer(story, question)
         assert found.text is None and reason in found.reason
 
 
 def test_never_seen_is_not_answered():
-    story = lines("Nora entered the shed. Ivo entered the hall. The kettle is in the tin. The tin is in the shed")
-    assert answer(story, "Where will Ivo look for the kettle?")[:2] == (None, "Ivo never saw where the kettle is")
+    story = lines(
+        "Nora entered the shed. Ivo entered the hall. The kettle is in the tin. The tin is in the shed"
+    )
+    assert answer(story, "Where will Ivo look for the kettle?")[:2] == (
+        None,
+        "Ivo never saw where the kettle is",
+    )
 
 
-@pytest.mark.parametrize("text, reason, check", [
-    ("Ivo moved the kettle to the box", "Ivo was in the hall, the kettle in the shed", lambda w: w.where("kettle") == "box"),
-    ("Pia moved the kettle to the box", "Pia was in no room", lambda w: w.belief(["Pia"], "kettle") == "box" and w.belief(["Nora"], "kettle") == "tin"),
-    ("Ivo exited the shed", "Ivo was not in the shed", lambda w: w.place["Ivo"] == "hall"),
-    ("Pia exited the shed", "Pia was not in the shed", lambda w: "Pia" not in w.place),
-    ("Nora entered the shed", "Nora was in the shed already", lambda w: w.rooms["shed"] == ["Nora"]),
-    ("Nora is in the hall", "Nora was in the shed", lambda w: w.place["Nora"] == "hall"),
-    ("Nora made no movements and stayed in the hall for 1 minute", "Nora was not in the hall", lambda w: w.place["Nora"] == "hall"),
-    ("The kettle is in the jar", "the kettle was in the tin", lambda w: w.where("kettle") == "jar" and w.first("kettle") == "tin"),
-    ("The tin is in the hall", "the tin was in the shed", lambda w: w.belief(["Ivo"], "kettle") == w.belief(["Nora"], "kettle") == "tin"),
-    ("Nora moved the tin to the tin", "the tin cannot be in itself", lambda w: w.belief(["Nora"], "kettle") == "tin"),
-    ("Nora moved the kettle to the kettle", "the kettle cannot be in itself", lambda w: w.belief(["Ivo"], "kettle") is None),
-    ("Nora moved the tin to the kettle", "the kettle was in the tin", lambda w: w.where("kettle") == "tin"),
-    ("The tin is in the kettle", "the tin was in the shed", lambda w: w.where("kettle") == "tin"),
-    ("The tin is in the tin", "the tin cannot be in itself", lambda w: w.stands["tin"] == "shed" and w.belief(["Nora"], "kettle") == "tin"),
-    ("The lens is in the lens", "the lens cannot be in itself", lambda w: w.where("kettle") == "tin"),
-    ("The hall is in the kettle", "the hall is a room", lambda w: w.place["Ivo"] == "hall"),
-    ("Nora moved the hall to the kettle", "the hall is a room", lambda w: w.place["Ivo"] == "hall" and w.where("kettle") == "tin"),
-    ("Nora moved the shed to the tin", "the shed is a room", lambda w: w.belief(["Nora"], "kettle") == "tin"),
-    ("Nora publicly claimed that kettle is in the kettle", "the kettle cannot be in itself", lambda w: w.where("kettle") == "tin"),
-    ("Nora privately told Ivo that the kettle is in the kettle", "the kettle cannot be in itself", lambda w: w.where("kettle") == "tin"),
-    ("Nora publicly claimed that the hall is in the tin", "the hall is a room", lambda w: w.where("kettle") == "tin"),
-])
+@pytest.mark.parametrize(
+    "text, reason, check",
+    [
+        (
+            "Ivo moved the kettle to the box",
+            "Ivo was in the hall, the kettle in the shed",
+            lambda w: w.where("kettle") == "box",
+        ),
+        (
+            "Pia moved the kettle to the box",
+            "Pia was in no room",
+            lambda w: (
+                w.belief(["Pia"], "kettle") == "box" and w.belief(["Nora"], "kettle") == "tin"
+            ),
+        ),
+        ("Ivo exited the shed", "Ivo was not in the shed", lambda w: w.place["Ivo"] == "hall"),
+        ("Pia exited the shed", "Pia was not in the shed", lambda w: "Pia" not in w.place),
+        (
+            "Nora entered the shed",
+            "Nora was in the shed already",
+            lambda w: w.rooms["shed"] == ["Nora"],
+        ),
+        ("Nora is in the hall", "Nora was in the shed", lambda w: w.place["Nora"] == "hall"),
+        (
+            "Nora made no movements and stayed in the hall for 1 minute",
+            "Nora was not in the hall",
+            lambda w: w.place["Nora"] == "hall",
+        ),
+        (
+            "The kettle is in the jar",
+            "the kettle was in the tin",
+            lambda w: w.where("kettle") == "jar" and w.first("kettle") == "tin",
+        ),
+        (
+            "The tin is in the hall",
+            "the tin was in the shed",
+            lambda w: w.belief(["Ivo"], "kettle") == w.belief(["Nora"], "kettle") == "tin",
+        ),
+        (
+            "Nora moved the tin to the tin",
+            "the tin cannot be in itself",
+            lambda w: w.belief(["Nora"], "kettle") == "tin",
+        ),
+        (
+            "Nora moved the kettle to the kettle",
+            "the kettle cannot be in itself",
+            lambda w: w.belief(["Ivo"], "kettle") is None,
+        ),
+        (
+            "Nora moved the tin to the kettle",
+            "the kettle was in the tin",
+            lambda w: w.where("kettle") == "tin",
+        ),
+        (
+            "The tin is in the kettle",
+            "the tin was in the shed",
+            lambda w: w.where("kettle") == "tin",
+        ),
+        (
+            "The tin is in the tin",
+            "the tin cannot be in itself",
+            lambda w: w.stands["tin"] == "shed" and w.belief(["Nora"], "kettle") == "tin",
+        ),
+        (
+            "The lens is in the lens",
+            "the lens cannot be in itself",
+            lambda w: w.where("kettle") == "tin",
+        ),
+        ("The hall is in the kettle", "the hall is a room", lambda w: w.place["Ivo"] == "hall"),
+        (
+            "Nora moved the hall to the kettle",
+            "the hall is a room",
+            lambda w: w.place["Ivo"] == "hall" and w.where("kettle") == "tin",
+        ),
+        (
+            "Nora moved the shed to the tin",
+            "the shed is a room",
+            lambda w: w.belief(["Nora"], "kettle") == "tin",
+        ),
+        (
+            "Nora publicly claimed that kettle is in the kettle",
+            "the kettle cannot be in itself",
+            lambda w: w.where("kettle") == "tin",
+        ),
+        (
+            "Nora privately told Ivo that the kettle is in the kettle",
+            "the kettle cannot be in itself",
+            lambda w: w.where("kettle") == "tin",
+        ),
+        (
+            "Nora publicly claimed that the hall is in the tin",
+            "the hall is a room",
+            lambda w: w.where("kettle") == "tin",
+        ),
+    ],
+)
 def test_contradictions_are_counted_and_have_a_result(text, reason, check):
-    story = lines(f"Nora entered the shed. Ivo entered the hall. The kettle is in the tin. The tin is in the shed. {text}")
+    story = lines(
+        f"Nora entered the shed. Ivo entered the hall. The kettle is in the tin. The tin is in the shed. {text}"
+    )
     assert [(n, reason in why) for n, why in story.world.conflicts] == [(4, True)]
     assert [reason in note for note in answer(story, "Where is the kettle really?").notes] == [True]
     assert check(story.world)
 
 
 def test_a_room_is_a_room_wherever_the_story_says_so():
-    story = lines("Nora entered the shed. The kettle is in the tin. Nora moved the hall to the tin. Ivo entered the hall")
-    assert [reason for _, reason in story.world.conflicts] == ["the hall is a room and cannot be in the tin"]
+    story = lines(
+        "Nora entered the shed. The kettle is in the tin. Nora moved the hall to the tin. Ivo entered the hall"
+    )
+    assert [reason for _, reason in story.world.conflicts] == [
+        "the hall is a room and cannot be in the tin"
+    ]
 
 
 def test_things_in_each_other_end():
-    story = lines("Nora entered the shed. The pea is in the box. Nora moved the box to the jar. Nora moved the jar to the box. Nora moved the pea to the jar")
+    story = lines(
+        "Nora entered the shed. The pea is in the box. Nora moved the box to the jar. Nora moved the jar to the box. Nora moved the pea to the jar"
+    )
     assert [n for n, _ in story.world.conflicts] == [3] and story.world.where("pea") == "jar"
 
 
@@ -347,13 +672,23 @@ def test_boxes_in_boxes_and_lies_are_no_contradiction():
 
 def test_what_was_not_understood_is_named_before_what_is_missing():
     found = answer(read_story("Kim sat down. Lee sang. Ann entered the den."), "Where is the key?")
-    assert found.text is None and found.reason.startswith("sentence 1, 'Kim sat down' (and 2, 'Lee sang'), may matter and is not understood: the verb 'sat'")
-    assert found.reason.endswith("; no 'key' in what was understood.") and "(none)" not in found.reason
-    found = answer(read_story("Ann entered the den. The key is in the box. It rained."), "Where will Bob look for the key?")
+    assert found.text is None and found.reason.startswith(
+        "sentence 1, 'Kim sat down' (and 2, 'Lee sang'), may matter and is not understood: the verb 'sat'"
+    )
+    assert (
+        found.reason.endswith("; no 'key' in what was understood.") and "(none)" not in found.reason
+    )
+    found = answer(
+        read_story("Ann entered the den. The key is in the box. It rained."),
+        "Where will Bob look for the key?",
+    )
     assert found.reason.index("'It rained'") < found.reason.index("nobody called 'Bob'")
     many = answer(read_story(["Kim sang"] * 9), "Where is the key?").reason
     assert many.count("'Kim sang'") == 4 and "5 more" in many
-    assert answer(read_story("Ann entered the den."), "Where is the key?").reason == "no 'key' in the story."
+    assert (
+        answer(read_story("Ann entered the den."), "Where is the key?").reason
+        == "no 'key' in the story."
+    )
 
 
 def test_walking_from_room_to_room_is_no_contradiction():
@@ -362,28 +697,44 @@ def test_walking_from_room_to_room_is_no_contradiction():
 
 # ---- faults of public labels
 
+
 def test_known_faults_are_listed():
     assert set(known_faults) == {"F1", "F2", "F1'", "F3", "F4", "F5"}
     assert len(known_faults["F5"].ids) == 17 and not known_faults["F3"].emulated
     with pytest.raises(DataError, match="Unknown policy 'F3'"):
-        answer(lines("Nora entered the shed. The kettle is in the tin"), "Where is the kettle?", "F3")
+        answer(
+            lines("Nora entered the shed. The kettle is in the tin"), "Where is the kettle?", "F3"
+        )
 
 
 START = "Nora entered the shed. Ivo entered the shed. The kettle is in the tin. The tin is in the shed. Ivo exited the shed. Nora moved the kettle to the box"
 
 
-@pytest.mark.parametrize("rest, faults", [
-    ("Ivo entered the hall", set()), ("Pia entered the shed", {"F1", "F1'"}), ("Pia entered the hall", set()),
-    ("Nora exited the shed. Pia entered the shed", {"F1"}), ("Nora exited the shed. Ivo entered the shed", {"F2"}),
-    ("Nora exited the shed. Ivo entered the hall", set())])
+@pytest.mark.parametrize(
+    "rest, faults",
+    [
+        ("Ivo entered the hall", set()),
+        ("Pia entered the shed", {"F1", "F1'"}),
+        ("Pia entered the hall", set()),
+        ("Nora exited the shed. Pia entered the shed", {"F1"}),
+        ("Nora exited the shed. Ivo entered the shed", {"F2"}),
+        ("Nora exited the shed. Ivo entered the hall", set()),
+    ],
+)
 def test_tomi_faults_touch_second_order_labels_only(rest, faults):
     story = lines(f"{START}. {rest}")
     for policy in ("F1", "F2", "F1'"):
-        for question in ("Where does Nora think that Ivo searches for the kettle?", "Where does Ivo think that Nora searches for the kettle?"):
+        for question in (
+            "Where does Nora think that Ivo searches for the kettle?",
+            "Where does Ivo think that Nora searches for the kettle?",
+        ):
             assert answer(story, question, policy).text == ("box" if policy in faults else "tin")
         assert answer(story, "Where will Nora look for the kettle?", policy).text == "box"
     expected = "box" if faults & {"F1", "F2"} else "tin"
-    assert answer(story, "Where does Nora think that Ivo searches for the kettle?", "as_shipped").text == expected
+    assert (
+        answer(story, "Where does Nora think that Ivo searches for the kettle?", "as_shipped").text
+        == expected
+    )
 
 
 def test_fault_f4_counts_moves_in_one_order_only():
@@ -392,9 +743,14 @@ def test_fault_f4_counts_moves_in_one_order_only():
     story = read_story(text)
     assert story.instructed and _shipped_faults(story) == {"F4"}
     ask = "Where does {} think {} thinks the kettle is?".format
-    assert answer(story, ask("Ben", "Ada"), "as_shipped").text == "box"  # others in order of entrance, then the mover
+    assert (
+        answer(story, ask("Ben", "Ada"), "as_shipped").text == "box"
+    )  # others in order of entrance, then the mover
     assert answer(story, ask("Ada", "Ben"), "as_shipped").text == "tin"
-    assert answer(story, ask("Cleo", "Ben"), "as_shipped").text == "tin" and answer(story, ask("Cleo", "Ben")).text == "box"
+    assert (
+        answer(story, ask("Cleo", "Ben"), "as_shipped").text == "tin"
+        and answer(story, ask("Cleo", "Ben")).text == "box"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -405,7 +761,10 @@ def rows():
 
 
 def scored(rows, policy):
-    return [(row, answer(read_story(row["story"]), row["question"], policy).text == row["answer"]) for row in rows]
+    return [
+        (row, answer(read_story(row["story"]), row["question"], policy).text == row["answer"])
+        for row in rows
+    ]
 
 
 def test_hi_tom_chain_of_thought_half(rows):
@@ -413,12 +772,20 @@ def test_hi_tom_chain_of_thought_half(rows):
     misses = sorted(row["sample_id"] for row, right in found if not right)
     assert len(found) == 315 and misses == [241, 261, 281, 296, 742, 762, 774, 782, 794, 857, 881]
     assert set(misses) <= set(known_faults["F5"].ids)
-    assert [sum(right for row, right in found if row["question_order"] == k) for k in range(5)] == [63, 63, 60, 60, 58]
+    assert [sum(right for row, right in found if row["question_order"] == k) for k in range(5)] == [
+        63,
+        63,
+        60,
+        60,
+        58,
+    ]
 
 
 def test_hi_tom_vanilla_half_with_and_without_its_fault(rows):
     half = [row for row in rows if row["prompting_type"] == "VP"]
-    assert [sum(right for _, right in scored(half, policy)) for policy in ("principled", "as_shipped")] == [260, 330]
+    assert [
+        sum(right for _, right in scored(half, policy)) for policy in ("principled", "as_shipped")
+    ] == [260, 330]
 
 
 def test_hi_tom_reads_without_unknown_sentences_or_contradictions(rows):
@@ -431,16 +798,24 @@ def test_hi_tom_contexts_are_well_formed_and_say_enough(rows):
     for row in rows[::7]:
         story, asked = read_story(row["story"]), read_question(row["question"])
         context = to_context(story)
-        assert structural_score(context) == 1 and not violations(context) and 13 <= len(context.steps) <= 35
+        assert (
+            structural_score(context) == 1
+            and not violations(context)
+            and 13 <= len(context.steps) <= 35
+        )
         if asked.chain:
-            assert memory_answer(context, asked.chain, asked.object) == story.world.belief(asked.chain, asked.object)
+            assert memory_answer(context, asked.chain, asked.object) == story.world.belief(
+                asked.chain, asked.object
+            )
 
 
 def test_trivial_baselines(rows):
     for row in rows[:50]:
         world, asked = read_story(row["story"]).world, read_question(row["question"])
         found = {name: rule(world, asked) for name, rule in baselines.items()}
-        assert found["current place"] == world.where(asked.object) and found["first place"] == world.first(asked.object)
+        assert found["current place"] == world.where(asked.object) and found[
+            "first place"
+        ] == world.first(asked.object)
         assert found["last agent"] == (world.belief(asked.chain[-1:], asked.object))
 
 
@@ -452,11 +827,25 @@ ERRAND = """Nora entered the shed. Ivo entered the shed. The kettle is in the ti
 
 def test_steps_hold_what_was_so_before_and_effects_come_one_step_later():
     steps = to_context(lines(ERRAND), beliefs=0).steps
-    assert [step.actions["Nora"] for step in steps] == ["entered the shed", "none", "none", "moved the kettle to the box", "none", "none", "none"]
+    assert [step.actions["Nora"] for step in steps] == [
+        "entered the shed",
+        "none",
+        "none",
+        "moved the kettle to the box",
+        "none",
+        "none",
+        "none",
+    ]
     assert steps[0].state == "none" and set(steps[0].observations.values()) == {"none"}
-    assert steps[2].state == "The kettle is in the tin. The tin is in the shed. Nora and Ivo are in the shed."
-    assert steps[2].observations == {"Nora": "Ivo entered the shed. The kettle is in the tin. The tin is in the shed.",
-                                     "Ivo": "Ivo entered the shed. The kettle is in the tin. The tin is in the shed.", "Pia": "none"}
+    assert (
+        steps[2].state
+        == "The kettle is in the tin. The tin is in the shed. Nora and Ivo are in the shed."
+    )
+    assert steps[2].observations == {
+        "Nora": "Ivo entered the shed. The kettle is in the tin. The tin is in the shed.",
+        "Ivo": "Ivo entered the shed. The kettle is in the tin. The tin is in the shed.",
+        "Pia": "none",
+    }
     assert steps[4].observations["Ivo"] == "none" and "moved" in steps[4].observations["Nora"]
     assert set(steps[-1].actions.values()) == {"none"}
     assert steps[-1].observations["Pia"] == "Pia entered the shed. The kettle is in the box."
@@ -464,9 +853,15 @@ def test_steps_hold_what_was_so_before_and_effects_come_one_step_later():
 
 def test_thoughts_are_written_when_they_change():
     steps = to_context(lines(ERRAND), beliefs=2).steps
-    assert "<mental_state>I believe the kettle is in the tin. I think Ivo believes the kettle is in the tin.</mental_state>" in steps[2].observations["Nora"]
+    assert (
+        "<mental_state>I believe the kettle is in the tin. I think Ivo believes the kettle is in the tin.</mental_state>"
+        in steps[2].observations["Nora"]
+    )
     assert "mental_state" not in steps[3].observations["Nora"]
-    assert "<mental_state>I believe the kettle is in the box.</mental_state>" in steps[4].observations["Nora"]
+    assert (
+        "<mental_state>I believe the kettle is in the box.</mental_state>"
+        in steps[4].observations["Nora"]
+    )
     assert "I think Pia believes the kettle is in the box." in steps[-1].observations["Nora"]
 
 
@@ -480,7 +875,9 @@ def test_tags_decode_to_the_same_observations():
 
 
 def test_same_as_state_only_for_who_perceives_all_of_it():
-    compact = to_context(lines("Nora is in the shed. Nora exited the shed"), beliefs=0, compact_tags=True)
+    compact = to_context(
+        lines("Nora is in the shed. Nora exited the shed"), beliefs=0, compact_tags=True
+    )
     assert compact.steps[0].observations["Nora"] == "<same_as_state />"
 
 
@@ -488,73 +885,139 @@ def test_noise_can_be_kept():
     story = lines("Nora entered the shed. Wanda saw an owl. The kettle is in the tin")
     assert to_context(story).agents == ["Nora"]
     kept = to_context(story, keep_noise=True)
-    assert kept.agents == ["Nora", "Wanda"] and kept.steps[2].observations["Wanda"] == "Wanda saw an owl."
+    assert (
+        kept.agents == ["Nora", "Wanda"]
+        and kept.steps[2].observations["Wanda"] == "Wanda saw an owl."
+    )
 
 
 def test_no_context_of_a_story_with_a_gap():
     with pytest.raises(DataError, match="sentence 10, 'Ivo danced'.*the verb 'danced'"):
         to_context(read_story([*lines(ERRAND).sentences, "Ivo danced"]))
-    assert to_context(read_story([*lines(ERRAND).sentences, "The sun was shining"])) == to_context(lines(ERRAND))
+    assert to_context(read_story([*lines(ERRAND).sentences, "The sun was shining"])) == to_context(
+        lines(ERRAND)
+    )
 
 
 def test_empty_stories():
     story = read_story([])
     assert story.agents == () and story.coverage == 1 and story.world.seen == []
     assert answer(story, "Where is the kettle?").text is None
-    assert to_context(story).steps[0].state == "none" and memory_answers(Context(agents_names=["A"], socialized_context=[]), ["A"], "x") == []
+    assert (
+        to_context(story).steps[0].state == "none"
+        and memory_answers(Context(agents_names=["A"], socialized_context=[]), ["A"], "x") == []
+    )
 
 
 def test_perspective_equals_joint_witnessing_with_one_event_per_step():
     story = lines("""Ada, Ben and Cleo entered the attic. The kettle is in the tin. Ada moved the kettle to the box. Ada exited the attic.
         Ben moved the kettle to the urn. Ben exited the attic. Cleo made no movements and stayed in the attic for 1 minute. Cleo exited the attic""")
     record = to_context(story)
-    for chain in (["Ada", "Ben"], ["Ben", "Ada"], ["Cleo", "Ben", "Ada"], ["Ben", "Cleo"], ["Cleo", "Ben", "Cleo"], ["Ada", "Cleo", "Ben", "Ada"]):
-        assert memory_answer(perspective(record, chain), chain[-1:], "kettle") == story.world.belief(chain, "kettle")
+    for chain in (
+        ["Ada", "Ben"],
+        ["Ben", "Ada"],
+        ["Cleo", "Ben", "Ada"],
+        ["Ben", "Cleo"],
+        ["Cleo", "Ben", "Cleo"],
+        ["Ada", "Cleo", "Ben", "Ada"],
+    ):
+        assert memory_answer(
+            perspective(record, chain), chain[-1:], "kettle"
+        ) == story.world.belief(chain, "kettle")
 
 
 def test_memories_in_free_wording():
-    context = make_context(["Nora", "Ivo"], [
-        ("none", {}, {"Nora": "puts the kettle into the tin"}),
-        ("none", {"Nora": "I put the kettle into the tin.", "Ivo": "Nora puts the kettle into the tin. <mental_state>The kettle is in the urn.</mental_state>"},
-         {"Ivo": "leaves"}),
-        ("none", {"Nora": "Ivo is gone. The kettle is now in the old box!"}, {})])
+    context = make_context(
+        ["Nora", "Ivo"],
+        [
+            ("none", {}, {"Nora": "puts the kettle into the tin"}),
+            (
+                "none",
+                {
+                    "Nora": "I put the kettle into the tin.",
+                    "Ivo": "Nora puts the kettle into the tin. <mental_state>The kettle is in the urn.</mental_state>",
+                },
+                {"Ivo": "leaves"},
+            ),
+            ("none", {"Nora": "Ivo is gone. The kettle is now in the old box!"}, {}),
+        ],
+    )
     assert memory_answers(context, ["Nora"], "kettle") == [None, "tin", "old box"]
-    assert memory_answer(context, ["Ivo"], "kettle") == memory_answer(context, ["Nora", "Ivo"], "kettle") == "tin"
+    assert (
+        memory_answer(context, ["Ivo"], "kettle")
+        == memory_answer(context, ["Nora", "Ivo"], "kettle")
+        == "tin"
+    )
     assert memory_answer(context, ["Zed"], "kettle") is None
 
 
 def test_memories_apply_trust_to_what_was_told():
-    story = lines(f"{ATTIC}. Nora publicly claimed that kettle is in the jar. Ivo privately told Juri that the kettle is in the urn")
+    story = lines(
+        f"{ATTIC}. Nora publicly claimed that kettle is in the jar. Ivo privately told Juri that the kettle is in the urn"
+    )
     record = to_context(story)
     for a in story.agents:
-        for chain in ([a], *([a, b] for b in story.agents if a != b), *([a, b, a] for b in story.agents if a != b)):
-            assert memory_answer(record, chain, "kettle") == story.world.belief(chain, "kettle"), chain
+        for chain in (
+            [a],
+            *([a, b] for b in story.agents if a != b),
+            *([a, b, a] for b in story.agents if a != b),
+        ):
+            assert memory_answer(record, chain, "kettle") == story.world.belief(chain, "kettle"), (
+                chain
+            )
 
 
 def test_a_told_place_counts_in_stories_that_begin_with_people_in_a_room():
     story = lines("""Nora is in the attic. Ivo is in the attic. The kettle is in the tin. Nora exited the attic. Ivo exited the attic.
         Ivo privately told Nora that the kettle is in the urn. Nora privately told Ivo that the kettle is in the jar""")
     for chain in (["Nora"], ["Ivo"], ["Nora", "Ivo"], ["Ivo", "Nora"]):
-        assert memory_answer(to_context(story), chain, "kettle") == story.world.belief(chain, "kettle")
+        assert memory_answer(to_context(story), chain, "kettle") == story.world.belief(
+            chain, "kettle"
+        )
 
 
 def test_omniscient_and_thinned_records_are_found_out():
     story = lines(ERRAND)
     record = to_context(story, beliefs=0)
-    everybody = make_context(record.agents, [(step.state, dict.fromkeys(record.agents, max(step.observations.values(), key=lambda t: (t != "none", len(t)))),
-                                              {n: d for n, d in step.actions.items() if d != "none"}) for step in record.steps])
-    assert memory_answer(everybody, ["Ivo"], "kettle") == "box" != story.world.belief(["Ivo"], "kettle")
-    assert observation_scores(everybody, record).precision < 1 == observation_scores(everybody, record).recall
+    everybody = make_context(
+        record.agents,
+        [
+            (
+                step.state,
+                dict.fromkeys(
+                    record.agents,
+                    max(step.observations.values(), key=lambda t: (t != "none", len(t))),
+                ),
+                {n: d for n, d in step.actions.items() if d != "none"},
+            )
+            for step in record.steps
+        ],
+    )
+    assert (
+        memory_answer(everybody, ["Ivo"], "kettle")
+        == "box"
+        != story.world.belief(["Ivo"], "kettle")
+    )
+    assert (
+        observation_scores(everybody, record).precision
+        < 1
+        == observation_scores(everybody, record).recall
+    )
 
 
 def test_the_table_escapes_what_it_shows():
-    text = _witness_table(read_story(["<script>x</script> entered the shed", "Nora entered the <b>shed</b>"]))
+    text = _witness_table(
+        read_story(["<script>x</script> entered the shed", "Nora entered the <b>shed</b>"])
+    )
     assert "<script>" not in text and "<b>" not in text
 
 
 def test_identical_sentences_are_read_once():
     parse_sentence.cache_clear()
     read_story(["Nora entered the shed"] * 5)
-    assert parse_sentence.cache_info().hits >= 4 and plain("3 Nora entered the shed.") == "Nora entered the shed"
+    assert (
+        parse_sentence.cache_info().hits >= 4
+        and plain("3 Nora entered the shed.") == "Nora entered the shed"
+    )
     assert isinstance(Story((), ()).world, World)
     assert memories(to_context(lines(ERRAND)))["Ivo"][-1] == "Ivo entered the hall."

@@ -1,4 +1,5 @@
 """Comparing: which rows, what is used again, what other systems may hand in, and that no text of theirs breaks anything."""
+
 import contextlib
 import io
 import json
@@ -22,7 +23,11 @@ from humanlm.core.runs import run_record, save_record
 from humanlm.core.basics import DataError, read_jsonl, run_sync, write_jsonl
 from humanlm.data.records import load_examples
 from humanlm.alignment.evaluation import (
-    METRICS, judge_texts, load_evaluations, measured, save_evaluations,
+    METRICS,
+    judge_texts,
+    load_evaluations,
+    measured,
+    save_evaluations,
 )
 from humanlm.hierarchy.prompts import make_rows, parts_text
 from humanlm.worlds.sources import load_data
@@ -36,10 +41,23 @@ from humanlm.alignment.published import _FolderResults, paper_tables
 from server import run_under_kills, serving
 
 LEVELS = ("stance", "emotion", "belief", "value", "goal", "communication", "response")
-CONFIG = ("run: {name: mini, methods: [script]}\nworld: {users: 40, replies_per_user: 12}\ndata: {max_test: 12}\n"
-          "eval: {bootstrap: 20}\njudge: {model: rule}\ntest_judge: {model: oracle}\n")
-HOSTILE = ["<script>alert(1)</script>", "</response><|im_end|>", "\x1b[31m\u202e\x00", "${x} {0} %s $x^2$ \\frac", "| a | b |\n\n# h",
-           "<img src=x onerror=alert(1)>", "\ud800", "{" * 2000, "x" * 50_000, "'; DROP TABLE rows; --", "𝕏💥" * 50]
+CONFIG = (
+    "run: {name: mini, methods: [script]}\nworld: {users: 40, replies_per_user: 12}\ndata: {max_test: 12}\n"
+    "eval: {bootstrap: 20}\njudge: {model: rule}\ntest_judge: {model: oracle}\n"
+)
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "</response><|im_end|>",
+    "\x1b[31m\u202e\x00",
+    "${x} {0} %s $x^2$ \\frac",
+    "| a | b |\n\n# h",
+    "<img src=x onerror=alert(1)>",
+    "\ud800",
+    "{" * 2000,
+    "x" * 50_000,
+    "'; DROP TABLE rows; --",
+    "𝕏💥" * 50,
+]
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +76,9 @@ def made(tmp_path_factory):
         found = run_sync(judge_texts(test, said[kind], OracleJudge(world)))
         save_evaluations(run / "evaluations" / f"{model}.jsonl", found)
     for file, kind in {"reader": "rules", "polite": "agreeable"}.items():
-        write_jsonl(place / f"{file}.jsonl", [{"example_id": e.id, **t} for e, t in zip(test, said[kind])])
+        write_jsonl(
+            place / f"{file}.jsonl", [{"example_id": e.id, **t} for e, t in zip(test, said[kind])]
+        )
     return place, test
 
 
@@ -83,7 +103,8 @@ def means(folder, level=ALL):
     return {(r["model"], r["metric"]): r["mean"] for r in rows if r["level"] == level}
 
 
-def done(*argv): return {task.system.name: bool(task.done) for task in prepare(list(argv)).tasks}
+def done(*argv):
+    return {task.system.name: bool(task.done) for task in prepare(list(argv)).tasks}
 
 
 # ---- the whole command
@@ -95,10 +116,17 @@ WHOLE = ["mini", "reader.jsonl", "polite.jsonl", "<script>x.jsonl"]
 def whole(made, tmp_path_factory):
     "One command with pictures and its page, of answers of which a file is hostile; what it showed"
     folder = shutil.copytree(made[0], tmp_path_factory.mktemp("whole"), dirs_exist_ok=True)
-    rows = [{"id": e.id, "response": HOSTILE[i % len(HOSTILE)], "texts": {k: HOSTILE[-i % len(HOSTILE)] for k in LEVELS[:-1]}}
-            for i, e in enumerate(made[1])]
+    rows = [
+        {
+            "id": e.id,
+            "response": HOSTILE[i % len(HOSTILE)],
+            "texts": {k: HOSTILE[-i % len(HOSTILE)] for k in LEVELS[:-1]},
+        }
+        for i, e in enumerate(made[1])
+    ]
     (folder / WHOLE[-1]).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as shown: assert humanlm.eval.main(WHOLE) == 0
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as shown:
+        assert humanlm.eval.main(WHOLE) == 0
     return folder, shown.getvalue()
 
 
@@ -107,21 +135,56 @@ def test_one_command_leaves_numbers_pictures_and_a_page(whole):
     kept = {"base", "script", "reader", "polite", "_script_x", "chance", "constant", "ceiling"}
     assert {p.stem for p in (out / "evaluations").glob("*.jsonl")} == kept
     assert {p.name for p in out.iterdir()} == {
-        "config.yaml", "run.json", "data.md", "examples.jsonl", "evaluations", "results.json", "report.html",
-        *(f"{metric}.{kind}" for metric in ("state_alignment", "reply_state_alignment") for kind in ("png", "svg"))}
+        "config.yaml",
+        "run.json",
+        "data.md",
+        "examples.jsonl",
+        "evaluations",
+        "results.json",
+        "report.html",
+        *(
+            f"{metric}.{kind}"
+            for metric in ("state_alignment", "reply_state_alignment")
+            for kind in ("png", "svg")
+        ),
+    }
     found = json.loads((out / "results.json").read_text())
     assert set(found["rows"][0]) == {"model", "metric", "level", "n", "mean", "low", "high"}
-    assert set(found["paired"][0]) == {"metric", "level", "a", "b", "n", "diff", "low", "high", "p", "effect"}
+    assert set(found["paired"][0]) == {
+        "metric",
+        "level",
+        "a",
+        "b",
+        "n",
+        "diff",
+        "low",
+        "high",
+        "p",
+        "effect",
+    }
     assert {r["metric"] for r in found["rows"]} == {*METRICS, "edit_similarity", "bleu", "chrf"}
-    assert found["judges"]["test"]["model"] == "oracle" and {r["level"] for r in found["importance"]} == set(LEVELS[:-1])
-    assert {p["a"] for p in found["paired"]} | {p["b"] for p in found["paired"]} == {"base", "script", "reader", "polite", "_script_x"}
-    assert "state_alignment" in shown and "reader − script" in shown and "runs/mini-eval/report.html" in shown
+    assert found["judges"]["test"]["model"] == "oracle" and {
+        r["level"] for r in found["importance"]
+    } == set(LEVELS[:-1])
+    assert {p["a"] for p in found["paired"]} | {p["b"] for p in found["paired"]} == {
+        "base",
+        "script",
+        "reader",
+        "polite",
+        "_script_x",
+    }
+    assert (
+        "state_alignment" in shown
+        and "reader − script" in shown
+        and "runs/mini-eval/report.html" in shown
+    )
 
 
 def test_the_same_texts_get_the_same_scores_whether_from_a_run_or_a_file(here):
     humanlm.eval.main(["mini", "reader.jsonl"])
-    assert {m: v for (name, m), v in means("runs/mini-eval").items() if name == "script"} == \
-           {m: v for (name, m), v in means("runs/mini-eval").items() if name == "reader"}
+    assert {m: v for (name, m), v in means("runs/mini-eval").items() if name == "script"} == {
+        m: v for (name, m), v in means("runs/mini-eval").items() if name == "reader"
+    }
 
 
 def test_replies_alone_need_no_run(here):
@@ -140,17 +203,37 @@ def test_rows_can_be_had_before_anybody_has_answered(here, capsys):
 
 
 def test_real_threads_have_no_known_states_and_still_get_reply_states(here):
-    bare = [dict(row, states=None, source="forum") for row in read_jsonl("runs/mini/examples.jsonl")]
+    bare = [
+        dict(row, states=None, source="forum") for row in read_jsonl("runs/mini/examples.jsonl")
+    ]
     write_jsonl("rows.jsonl", bare)
-    write_jsonl("replies.jsonl", [{"id": row["id"], "response": "I really love this, thanks!"} for row in bare])
-    argv = ["--data.source", "examples", "--data.path", "rows.jsonl", "--test_judge.model", "rule", "replies.jsonl"]
+    write_jsonl(
+        "replies.jsonl",
+        [{"id": row["id"], "response": "I really love this, thanks!"} for row in bare],
+    )
+    argv = [
+        "--data.source",
+        "examples",
+        "--data.path",
+        "rows.jsonl",
+        "--test_judge.model",
+        "rule",
+        "replies.jsonl",
+    ]
     with pytest.raises(DataError, match="split"):
         load_data(read_settings(argv)).split("train")
     assert humanlm.eval.main(argv) == 0
-    assert {metric for _, metric in means("runs/run-eval")} == {"response_alignment", "reply_state_alignment", "edit_similarity", "bleu", "chrf"}
+    assert {metric for _, metric in means("runs/run-eval")} == {
+        "response_alignment",
+        "reply_state_alignment",
+        "edit_similarity",
+        "bleu",
+        "chrf",
+    }
 
 
 # ---- model types: chat models, ways of thinking, repeated answers
+
 
 @pytest.fixture
 def chat(monkeypatch):
@@ -168,19 +251,35 @@ def chat(monkeypatch):
 
 def test_a_chat_model_gets_the_same_prompt_and_is_read_by_the_same_parser(here, chat):
     assert humanlm.eval.main(["mini:script", "scripted/user", "--eval.budget", "1"]) == 0
-    found = {e.example_id: e for e in load_evaluations("runs/mini-eval/evaluations/scripted_user.jsonl")}
-    assert [*found] == [e.id for e in here] and {t for e in found.values() for t in e.texts.values()} == {"I am against it, sorry."}
+    found = {
+        e.example_id: e for e in load_evaluations("runs/mini-eval/evaluations/scripted_user.jsonl")
+    }
+    assert [*found] == [e.id for e in here] and {
+        t for e in found.values() for t in e.texts.values()
+    } == {"I am against it, sorry."}
     assert len(chat) == len(here) * len(LEVELS)
     row = make_rows(here[:1], read_settings([], Path("runs/mini")).hierarchy, ["stance"])[0]
     asked = [q for q in chat if q.messages[0]["content"] == parts_text(row["prompt"][0]["content"])]
-    assert len(asked) == 1 and all(m["content"] in asked[0].messages[1]["content"] for m in row["prompt"][1:])
+    assert len(asked) == 1 and all(
+        m["content"] in asked[0].messages[1]["content"] for m in row["prompt"][1:]
+    )
     ledger = json.loads(Path("runs/mini-eval/run.json").read_text())["ledger"]
     assert [(line["caller"], line["calls"]) for line in ledger] == [("simulated user", len(chat))]
-    assert humanlm.eval.main(["mini:script", "scripted/user"]) == 0 and len(chat) == len(here) * len(LEVELS), "judged before"
+    assert humanlm.eval.main(["mini:script", "scripted/user"]) == 0 and len(chat) == len(
+        here
+    ) * len(LEVELS), "judged before"
 
 
 def test_a_chat_model_that_is_down_stops_the_comparison_and_scores_nothing(here, capsys):
-    argv = ["vllm/gone", "--eval.base_url", "http://127.0.0.1:9/v1", "--test_judge.attempts", "1", "--config", "runs/mini/config.yaml"]
+    argv = [
+        "vllm/gone",
+        "--eval.base_url",
+        "http://127.0.0.1:9/v1",
+        "--test_judge.attempts",
+        "1",
+        "--config",
+        "runs/mini/config.yaml",
+    ]
     assert humanlm.eval.main(argv) == 2
     assert "did not answer 12 of 12 questions" in capsys.readouterr().err
     assert not Path("runs/mini-eval/evaluations/vllm_gone.jsonl").exists()
@@ -193,31 +292,73 @@ def test_a_model_is_asked_as_it_was_trained_unless_the_input_says_otherwise(here
         Path(f"runs/mini/models/{name}/config.json").write_text("{}")
     tasks = prepare(["mini:base", "mini:base@on", "mini:humanlm-hetero", "scripted/user"]).tasks[:4]
     assert [(t.system.name, t.settings.hierarchy.thinking) for t in tasks] == [
-        ("base", "off"), ("base@on", "on"), ("humanlm-hetero", "hetero"), ("scripted_user", "off")]
+        ("base", "off"),
+        ("base@on", "on"),
+        ("humanlm-hetero", "hetero"),
+        ("scripted_user", "off"),
+    ]
     assert len({t.key for t in tasks}) == 4
 
 
-def test_models_that_think_are_asked_for_composed_replies_if_the_command_or_their_mode_says_so(here):
-    Path("runs/mini/config.yaml").write_text(CONFIG.replace("[script]", "[humanlm-hetero, humanlm-composed]"))
+def test_models_that_think_are_asked_for_composed_replies_if_the_command_or_their_mode_says_so(
+    here,
+):
+    Path("runs/mini/config.yaml").write_text(
+        CONFIG.replace("[script]", "[humanlm-hetero, humanlm-composed]")
+    )
     for name in ("base", "humanlm-hetero", "humanlm-composed"):
         place = Path(f"runs/mini/models/{name}")
         place.mkdir(parents=True)
         (place / "config.json").write_text("{}")
-    def composed(*argv): return {t.system.name: (t.settings.rollout.compose, t.key) for t in prepare(["mini", "mini:base@hetero", *argv]).tasks if t.system.kind == "model" and t.system.name != "script"}
+
+    def composed(*argv):
+        return {
+            t.system.name: (t.settings.rollout.compose, t.key)
+            for t in prepare(["mini", "mini:base@hetero", *argv]).tasks
+            if t.system.kind == "model" and t.system.name != "script"
+        }
+
     plain, asked = composed(), composed("--rollout.compose", "true")
-    assert {name: compose for name, (compose, _) in plain.items()} == {"base": False, "humanlm-hetero": False, "humanlm-composed": True, "base@hetero": False}
-    assert {name: compose for name, (compose, _) in asked.items()} == {"base": False, "humanlm-hetero": True, "humanlm-composed": True, "base@hetero": True}
+    assert {name: compose for name, (compose, _) in plain.items()} == {
+        "base": False,
+        "humanlm-hetero": False,
+        "humanlm-composed": True,
+        "base@hetero": False,
+    }
+    assert {name: compose for name, (compose, _) in asked.items()} == {
+        "base": False,
+        "humanlm-hetero": True,
+        "humanlm-composed": True,
+        "base@hetero": True,
+    }
     off = composed("--rollout.compose", "false")
     assert {compose for compose, _ in off.values()} == {False}
-    warned = [t.not_composed(c) for c in [prepare(["mini", "scripted/user", "--rollout.compose", "true"])] for t in c.tasks]
+    warned = [
+        t.not_composed(c)
+        for c in [prepare(["mini", "scripted/user", "--rollout.compose", "true"])]
+        for t in c.tasks
+    ]
     assert [w.split()[1] for w in warned if w] == ["base", "script", "scripted_user"]
-    assert {name: plain[name][1] == asked[name][1] for name in plain} == {"base": True, "humanlm-hetero": False, "humanlm-composed": True, "base@hetero": False}
+    assert {name: plain[name][1] == asked[name][1] for name in plain} == {
+        "base": True,
+        "humanlm-hetero": False,
+        "humanlm-composed": True,
+        "base@hetero": False,
+    }
 
 
 def test_all_models_are_asked_the_same_rows_whatever_their_prompts(here):
     "8.2 V14: the list of ids is fixed before any prompt is made or shortened"
-    lists = [[e.id for e in prepare(["mini:script", *flags]).rows.examples] for flags in (
-        [], ["--hierarchy.prompt", "full"], ["--hierarchy.thinking", "on"], ["--model.max_prompt_tokens", "20"], ["--eval.samples", "3"])]
+    lists = [
+        [e.id for e in prepare(["mini:script", *flags]).rows.examples]
+        for flags in (
+            [],
+            ["--hierarchy.prompt", "full"],
+            ["--hierarchy.thinking", "on"],
+            ["--model.max_prompt_tokens", "20"],
+            ["--eval.samples", "3"],
+        )
+    ]
     assert all(ids == lists[0] for ids in lists) and len(lists[0]) == 12
 
 
@@ -226,13 +367,17 @@ def test_repeated_answers_are_averaged_before_models_are_paired(place):
     kinds = ["rules", "uniform", "agreeable"]
     said = [predictor_texts(world, place, kind) for kind in kinds]
     oracle, thrice = OracleJudge(world), [e for e in place for _ in kinds]
-    together = run_sync(judge_texts(thrice, [said[k][i] for i in range(len(place)) for k in range(3)], oracle))
+    together = run_sync(
+        judge_texts(thrice, [said[k][i] for i in range(len(place)) for k in range(3)], oracle)
+    )
     alone = [run_sync(judge_texts(place, texts, oracle)) for texts in said]
     assert [e.sample for e in together] == [0, 1, 2] * len(place)
     tables = [score_table(measured(found)) for found in (together, *alone)]
     for metric in METRICS:
         for level, means in tables[0][metric].items():
-            np.testing.assert_allclose(means, np.nanmean([t[metric][level] for t in tables[1:]], 0), equal_nan=True)
+            np.testing.assert_allclose(
+                means, np.nanmean([t[metric][level] for t in tables[1:]], 0), equal_nan=True
+            )
     found = results({"thrice": measured(together), "once": measured(alone[0])}, 100)
     assert {r.n for r in found.rows if r.level == ALL} == {len(place)}
     assert load_evaluations(save_evaluations("x.jsonl", together))[4].sample == 1
@@ -240,7 +385,10 @@ def test_repeated_answers_are_averaged_before_models_are_paired(place):
 
 def test_a_bad_file_of_replies_leaves_nothing_behind(place):
     write_jsonl("bad.jsonl", [{"example_id": "nobody", "response": "x"}])
-    with pytest.raises(DataError, match=r"The rows are in runs/new-eval/examples.jsonl \(the same command without INPUT writes it\)"):
+    with pytest.raises(
+        DataError,
+        match=r"The rows are in runs/new-eval/examples.jsonl \(the same command without INPUT writes it\)",
+    ):
         prepare(["--run.name", "new-eval", "--data.max_test", "7", "bad.jsonl"])
     assert not Path("runs/new-eval").exists()
 
@@ -248,16 +396,35 @@ def test_a_bad_file_of_replies_leaves_nothing_behind(place):
 def test_what_a_stopped_comparison_spent_is_counted_when_it_goes_on(here, monkeypatch):
     "Money is written down as it is spent, also for the system whose judging failed"
     ids = [e.id for e in load_examples("runs/mini/examples.jsonl")]
-    for name in ("one", "two"): write_jsonl(f"{name}.jsonl", [{"example_id": id, "response": f"{name} {id}"} for id in ids])
-    asked = ["--config", "runs/mini/config.yaml", "--run.name", "paid", "--test_judge.model", "scripted/judge", "one.jsonl", "two.jsonl"]
+    for name in ("one", "two"):
+        write_jsonl(f"{name}.jsonl", [{"example_id": id, "response": f"{name} {id}"} for id in ids])
+    asked = [
+        "--config",
+        "runs/mini/config.yaml",
+        "--run.name",
+        "paid",
+        "--test_judge.model",
+        "scripted/judge",
+        "one.jsonl",
+        "two.jsonl",
+    ]
     save, stop = ev.save_evaluations, [False]
+
     def stopping(path, found):
-        if path.stem == "two" and stop[0]: raise KeyboardInterrupt
+        if path.stem == "two" and stop[0]:
+            raise KeyboardInterrupt
         return save(path, found)
+
     monkeypatch.setattr(ev, "save_evaluations", stopping)
     stop[0] = True
-    with pytest.raises(KeyboardInterrupt): ev.compare(prepare(asked))
-    def calls(): return sum(row["calls"] for row in json.loads(Path("runs/paid/run.json").read_text())["ledger"])
+    with pytest.raises(KeyboardInterrupt):
+        ev.compare(prepare(asked))
+
+    def calls():
+        return sum(
+            row["calls"] for row in json.loads(Path("runs/paid/run.json").read_text())["ledger"]
+        )
+
     before = calls()
     stop[0] = False
     ev.compare(prepare(asked))
@@ -270,9 +437,28 @@ def test_a_judges_budget_is_one_however_often_a_comparison_is_killed(place):
     write_jsonl("one.jsonl", [{"example_id": id, "response": f"one {id}"} for id in ids])
     Path("prices.yaml").write_text("vllm/mine: [1.0, 1.0]")
     with contextlib.ExitStack() as stack, serving(latency=0.05) as server:
-        words = ["-m", "humanlm.eval", "--config", "runs/mini/config.yaml", "--run.name", "paid", "--test_judge.model", "vllm/mine",
-                 "--test_judge.base_url", server.url, "--test_judge.budget", "0.04", "--test_judge.concurrency", "2", "--test_judge.max_tokens", "300", "one.jsonl"]
-        start = lambda: stack.enter_context(warm.Process(*words, env=os.environ | {"HUMANLM_PRICES": "prices.yaml"}))
+        words = [
+            "-m",
+            "humanlm.eval",
+            "--config",
+            "runs/mini/config.yaml",
+            "--run.name",
+            "paid",
+            "--test_judge.model",
+            "vllm/mine",
+            "--test_judge.base_url",
+            server.url,
+            "--test_judge.budget",
+            "0.04",
+            "--test_judge.concurrency",
+            "2",
+            "--test_judge.max_tokens",
+            "300",
+            "one.jsonl",
+        ]
+        start = lambda: stack.enter_context(
+            warm.Process(*words, env=os.environ | {"HUMANLM_PRICES": "prices.yaml"})
+        )
         last, kills = run_under_kills(start, server, 14)
         paid, said = server.stats()["tokens"] / 1e6, last.stderr
     assert kills > 1 and last.returncode == 2 and "over budget" in said, said
@@ -282,26 +468,51 @@ def test_a_judges_budget_is_one_however_often_a_comparison_is_killed(place):
 
 def test_a_group_judge_sees_all_answers_to_a_row_at_once_and_a_single_judge_each_alone(place):
     "8.2 V7: both protocols, recorded on every score"
-    texts = [{"response": text} for _ in place[:2] for text in ("yes, please", "no, never", "yes, please")]
+    texts = [
+        {"response": text}
+        for _ in place[:2]
+        for text in ("yes, please", "no, never", "yes, please")
+    ]
     asked = {}
     for protocol in ("group", "single"):
         judge = make_judge(JudgeConfig("scripted/judge", protocol=protocol))
-        found = run_sync(judge_texts([e for e in place[:2] for _ in range(3)], texts, judge, reply_states=False))
+        found = run_sync(
+            judge_texts([e for e in place[:2] for _ in range(3)], texts, judge, reply_states=False)
+        )
         asked[protocol] = judge.ledger.total.calls
         scores = [e.scores["response_alignment"]["response"] for e in found]
-        assert {s.protocol.partition(",")[0] for s in scores} == {protocol} and scores[0].value == scores[2].value
+        assert {s.protocol.partition(",")[0] for s in scores} == {protocol} and scores[
+            0
+        ].value == scores[2].value
     assert asked == {"group": 2, "single": 4}, "equal texts are asked about once"
 
 
 def test_every_kind_of_missing_score_has_a_status_of_its_own(place):
     "8.2 V18: empty, unreadable, judged 0 and not judged can be told apart"
+
     class Down:
         name, protocol = "down", "single"
-        async def __call__(self, request): raise RuntimeError("no connection")
 
-    texts = [{"response": "", }, {"response": "x"}, {"response": "purple monkey dishwasher"}]
+        async def __call__(self, request):
+            raise RuntimeError("no connection")
+
+    texts = [
+        {
+            "response": "",
+        },
+        {"response": "x"},
+        {"response": "purple monkey dishwasher"},
+    ]
     statuses = [{"response": "ok"}, {"response": "missing"}, {"response": "ok"}]
-    found = run_sync(judge_texts(place[:3], texts, OracleJudge(make_world(read_settings([], Path("runs/mini")).world)), statuses, False))
+    found = run_sync(
+        judge_texts(
+            place[:3],
+            texts,
+            OracleJudge(make_world(read_settings([], Path("runs/mini")).world)),
+            statuses,
+            False,
+        )
+    )
     down = run_sync(judge_texts(place[2:3], texts[2:], Down(), None, False))
     scores = [e.scores["response_alignment"]["response"] for e in (*found, *down)]
     assert [s.status for s in scores] == ["empty", "bad format", "scored", "judge failed"]
@@ -315,15 +526,30 @@ def test_checkpoints_are_compared_in_the_order_of_their_steps(here, capsys):
     Path("runs/mini/checkpoints/script/checkpoint-7").mkdir()  # cut off by a kill: no weights
     c = prepare(["dynamics", "mini"])
     assert c.folder == Path("runs/mini-dynamics")
-    assert [t.system.name for t in c.tasks if t.system.kind == "model"] == ["script step 3", "script step 20", "script step 100"]
-    assert humanlm.eval.main(["dynamics", "mini:base"]) == 2 and "Unknown method of runs/mini 'base'" in capsys.readouterr().err
+    assert [t.system.name for t in c.tasks if t.system.kind == "model"] == [
+        "script step 3",
+        "script step 20",
+        "script step 100",
+    ]
+    assert (
+        humanlm.eval.main(["dynamics", "mini:base"]) == 2
+        and "Unknown method of runs/mini 'base'" in capsys.readouterr().err
+    )
     shutil.rmtree("runs/mini/checkpoints")
-    assert humanlm.eval.main(["dynamics", "mini"]) == 2 and "keeps no checkpoints" in capsys.readouterr().err
-    assert humanlm.eval.main(["dynamics", "nothing"]) == 2 and "is no run" in capsys.readouterr().err
+    assert (
+        humanlm.eval.main(["dynamics", "mini"]) == 2
+        and "keeps no checkpoints" in capsys.readouterr().err
+    )
+    assert (
+        humanlm.eval.main(["dynamics", "nothing"]) == 2 and "is no run" in capsys.readouterr().err
+    )
 
 
 def test_a_model_whose_prompts_were_changed_is_another_model(here):
-    def key(): return next(task.key for task in prepare(["mini:script"]).tasks if task.system.name == "script")
+    def key():
+        return next(
+            task.key for task in prepare(["mini:script"]).tasks if task.system.name == "script"
+        )
 
     prompt, before = Path("runs/mini/models/script/prompts/stance.txt"), key()
     prompt.parent.mkdir(parents=True)
@@ -337,20 +563,46 @@ def test_a_model_whose_prompts_were_changed_is_another_model(here):
 
 # ---- the paper's tables
 
+
 def test_published_figures_stand_beside_ours_only_in_the_same_setting(here, capsys):
     humanlm.eval.main(["mini:script"])
     assert humanlm.eval.main(["tables", "runs/mini-eval"]) == 0
     shown = capsys.readouterr().out
-    assert "(paper)" not in shown and "No published figures beside miniworld" in shown and "judge oracle, not anthropic" in shown
+    assert (
+        "(paper)" not in shown
+        and "No published figures beside miniworld" in shown
+        and "judge oracle, not anthropic" in shown
+    )
     assert humanlm.eval.main(["tables"]) == 2 and humanlm.eval.main(["tables", "nowhere"]) == 2
-    assert "the paper's tables" in Path("runs/mini-eval/report.html").read_text() if Path("runs/mini-eval/report.html").exists() else True
+    assert (
+        "the paper's tables" in Path("runs/mini-eval/report.html").read_text()
+        if Path("runs/mini-eval/report.html").exists()
+        else True
+    )
 
 
-@pytest.mark.parametrize("change", [{"test_judge": {"model": "rule"}}, {"test_judge": {"protocol": "group"}}, {"rollout": {"eval_temperature": 0.0}},
-                                    {"eval": {"no_repeat_ngram": 0}}, {"eval": {"samples": 4}}, {"model": {"name": "tiny"}}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"test_judge": {"model": "rule"}},
+        {"test_judge": {"protocol": "group"}},
+        {"rollout": {"eval_temperature": 0.0}},
+        {"eval": {"no_repeat_ngram": 0}},
+        {"eval": {"samples": 4}},
+        {"model": {"name": "tiny"}},
+    ],
+)
 def test_any_difference_hides_the_published_figures(change):
-    same = {"test_judge": {"model": "anthropic/claude-haiku-4-5", "protocol": "single", "variant": "plain"}, "model": {"name": "Qwen/Qwen3-8B"},
-            "rollout": {"eval_temperature": 0.4}, "eval": {"no_repeat_ngram": 4, "samples": 1}}
+    same = {
+        "test_judge": {
+            "model": "anthropic/claude-haiku-4-5",
+            "protocol": "single",
+            "variant": "plain",
+        },
+        "model": {"name": "Qwen/Qwen3-8B"},
+        "rollout": {"eval_temperature": 0.4},
+        "eval": {"no_repeat_ngram": 4, "samples": 1},
+    }
     ours = {("humanlm", "response_alignment", ALL): 30.0}
     assert "humanlm (paper)" in paper_tables([_FolderResults("Opinion", same, ours)])
     other = {group: same[group] | change.get(group, {}) for group in same}
@@ -360,10 +612,18 @@ def test_any_difference_hides_the_published_figures(change):
 
 # ---- what is used again
 
+
 def test_a_run_is_used_again_only_under_the_same_conditions(here):
     assert done("mini")["script"]
-    for flags in (["--test_judge.model", "rule"], ["--rollout.eval_temperature", "0"], ["--run.seed", "3"], ["--world.seed", "1"],
-                  ["--hierarchy.state_tokens", "9"], ["--eval.reply_states", "false"], ["--data.max_test", "9"]):
+    for flags in (
+        ["--test_judge.model", "rule"],
+        ["--rollout.eval_temperature", "0"],
+        ["--run.seed", "3"],
+        ["--world.seed", "1"],
+        ["--hierarchy.state_tokens", "9"],
+        ["--eval.reply_states", "false"],
+        ["--data.max_test", "9"],
+    ):
         assert not done("mini", *flags)["script"], flags
     assert done("mini", "--test_judge.concurrency", "2", "--eval.bootstrap", "50")["script"]
 
@@ -384,18 +644,26 @@ def test_only_what_changed_is_judged_again(here):
     assert all(done("mini", "reader.jsonl", "polite.jsonl").values())
     rows = read_jsonl("reader.jsonl")
     write_jsonl("reader.jsonl", [rows[0] | {"response": "hm"}, *rows[1:]])
-    assert [name for name, is_done in done("mini", "reader.jsonl", "polite.jsonl").items() if not is_done] == ["reader"]
+    assert [
+        name
+        for name, is_done in done("mini", "reader.jsonl", "polite.jsonl").items()
+        if not is_done
+    ] == ["reader"]
 
 
 def test_a_comparison_that_was_killed_goes_on(here, monkeypatch):
     evaluation_of = ev._evaluation_of
 
     def dies(task, *args):
-        if task.system.name == "chance": raise KeyboardInterrupt
+        if task.system.name == "chance":
+            raise KeyboardInterrupt
         return evaluation_of(task, *args)
+
     monkeypatch.setattr(ev, "_evaluation_of", dies)
     assert humanlm.eval.main(["mini", "reader.jsonl"]) == 130
-    assert done("mini", "reader.jsonl") == dict(base=True, script=True, reader=True, chance=False, constant=False, ceiling=False)
+    assert done("mini", "reader.jsonl") == dict(
+        base=True, script=True, reader=True, chance=False, constant=False, ceiling=False
+    )
     monkeypatch.setattr(ev, "_evaluation_of", evaluation_of)
     assert humanlm.eval.main(["mini", "reader.jsonl"]) == 0
 
@@ -408,7 +676,20 @@ def test_a_folder_with_something_else_is_left_alone(here, capsys):
     humanlm.eval.main(["mini"])
     assert humanlm.eval.main(["mini", "--test_judge.model", "rule", "polite.jsonl"]) == 2
     assert "--fresh" in capsys.readouterr().err
-    assert humanlm.eval.main(["mini:script", "reader.jsonl", "--data.max_test", "5", "--fresh", "--run.name", "mini-eval"]) == 2  # 12 answers
+    assert (
+        humanlm.eval.main(
+            [
+                "mini:script",
+                "reader.jsonl",
+                "--data.max_test",
+                "5",
+                "--fresh",
+                "--run.name",
+                "mini-eval",
+            ]
+        )
+        == 2
+    )  # 12 answers
     assert Path("runs/mini-eval/results.json").exists()
 
 
@@ -423,7 +704,9 @@ def test_fresh_moves_an_older_comparison_aside(here):
 
 def test_a_failing_judge_stops_the_comparison_and_keeps_nothing_of_it(here, monkeypatch, capsys):
     class Broken(OracleJudge):
-        async def __call__(self, request): raise ConnectionError("no route")
+        async def __call__(self, request):
+            raise ConnectionError("no route")
+
     monkeypatch.setattr(ev, "make_judge", lambda *_: Broken())
     assert humanlm.eval.main(["mini", "reader.jsonl"]) == 2
     assert "no route" in capsys.readouterr().err
@@ -438,32 +721,75 @@ def test_a_broken_evaluation_of_a_run_is_named(here, capsys):
 
 # ---- inputs
 
+
 def test_names_are_plain_and_belong_to_one_system(here):
     for path in ("chance.jsonl", "<b>&x.jsonl", "other/reader.jsonl"):
         write_jsonl(path, read_jsonl("reader.jsonl"))
-    names = done("mini", "reader.jsonl", "reader.jsonl", "./reader.jsonl", "other/reader.jsonl", "chance.jsonl", "<b>&x.jsonl")
-    assert list(names) == ["base", "script", "reader", "reader-2", "chance-2", "_b__x", "chance", "constant", "ceiling"]
+    names = done(
+        "mini",
+        "reader.jsonl",
+        "reader.jsonl",
+        "./reader.jsonl",
+        "other/reader.jsonl",
+        "chance.jsonl",
+        "<b>&x.jsonl",
+    )
+    assert list(names) == [
+        "base",
+        "script",
+        "reader",
+        "reader-2",
+        "chance-2",
+        "_b__x",
+        "chance",
+        "constant",
+        "ceiling",
+    ]
 
 
 def test_models_of_two_runs_carry_the_name_of_their_run(here):
     shutil.copytree("runs/mini", "runs/two")
-    assert [name for name in done("mini", "two:script")][:3] == ["mini.base", "mini.script", "two.script"]
+    assert [name for name in done("mini", "two:script")][:3] == [
+        "mini.base",
+        "mini.script",
+        "two.script",
+    ]
     assert done("mini", "two:script")["two.script"], "asked under the same conditions"
 
 
 def test_the_folder_of_a_comparison_is_an_input_too(here):
     humanlm.eval.main(["mini", "reader.jsonl"])
     assert done("runs/mini-eval", "polite.jsonl") == dict(
-        base=True, script=True, reader=True, polite=False, chance=False, constant=False, ceiling=False)
+        base=True,
+        script=True,
+        reader=True,
+        polite=False,
+        chance=False,
+        constant=False,
+        ceiling=False,
+    )
 
 
-@pytest.mark.parametrize("argv, said", [
-    ([], "Nothing to compare"), (["mine.jsonl"], "There is no 'mine.jsonl'"), (["readr.jsonl"], "Did you mean 'reader.jsonl'"),
-    (["mini:skript"], "Did you mean 'script'"), (["runs/mino"], "Did you mean 'mini'"), (["mino"], "Did you mean 'mini'"),
-    (["runs"], "neither a run"), (["mini", "--test_judge.modle", "x"], "Did you mean --test_judge.model"), (["a/b/c"], "There is no 'a/b/c'"),
-    (["mini", "--judge", "rule"], "--judge.NAME VALUE"), (["mini", "--config", "no.yaml"], "Cannot read no.yaml"),
-    (["mini", "--data.path", "x.jsonl"], "Add --data.source threads"), (["mini", "--eval.split", "tset"], "Unknown split 'tset'"),
-    (["mini", "--hierarchy.levels", "[stanse]"], "Did you mean 'stance'"), (["mini", "--help-trainer"], "humanlm.train")])
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        ([], "Nothing to compare"),
+        (["mine.jsonl"], "There is no 'mine.jsonl'"),
+        (["readr.jsonl"], "Did you mean 'reader.jsonl'"),
+        (["mini:skript"], "Did you mean 'script'"),
+        (["runs/mino"], "Did you mean 'mini'"),
+        (["mino"], "Did you mean 'mini'"),
+        (["runs"], "neither a run"),
+        (["mini", "--test_judge.modle", "x"], "Did you mean --test_judge.model"),
+        (["a/b/c"], "There is no 'a/b/c'"),
+        (["mini", "--judge", "rule"], "--judge.NAME VALUE"),
+        (["mini", "--config", "no.yaml"], "Cannot read no.yaml"),
+        (["mini", "--data.path", "x.jsonl"], "Add --data.source threads"),
+        (["mini", "--eval.split", "tset"], "Unknown split 'tset'"),
+        (["mini", "--hierarchy.levels", "[stanse]"], "Did you mean 'stance'"),
+        (["mini", "--help-trainer"], "humanlm.train"),
+    ],
+)
 def test_bad_input_is_a_message_with_a_next_step(here, capsys, argv, said):
     assert humanlm.eval.main(argv) == 2
     assert said in capsys.readouterr().err
@@ -472,22 +798,47 @@ def test_bad_input_is_a_message_with_a_next_step(here, capsys, argv, said):
 # ---- files of replies
 
 BAD = {
-    "no JSON": ("{", "row 3: not JSON"), "a list": ("[1]", "row 3: expected a JSON object"), "no id": ('{"response": "x"}', "row 3: field 'example_id'"),
-    "unknown id": ('{"id": "nobody", "response": "x"}', "row 3: no held-out row has the id 'nobody'"),
-    "no response": ('{"id": "ID", "answer": "x"}', "row 3: field 'response' is missing. Found: id, answer"),
+    "no JSON": ("{", "row 3: not JSON"),
+    "a list": ("[1]", "row 3: expected a JSON object"),
+    "no id": ('{"response": "x"}', "row 3: field 'example_id'"),
+    "unknown id": (
+        '{"id": "nobody", "response": "x"}',
+        "row 3: no held-out row has the id 'nobody'",
+    ),
+    "no response": (
+        '{"id": "ID", "answer": "x"}',
+        "row 3: field 'response' is missing. Found: id, answer",
+    ),
     "a number": ('{"id": "ID", "response": 3}', "row 3, field 'response': expected a text, got 3"),
-    "null": ('{"id": "ID", "response": null}', "row 3, field 'response': expected a text, got None"),
-    "unknown level": ('{"id": "ID", "response": "x", "texts": {"stanse": "y"}}', "row 3, field 'texts': unknown level 'stanse'. Did you mean"),
-    "texts a list": ('{"id": "ID", "response": "x", "texts": []}', "row 3, field 'texts': expected an object"),
-    "half the levels": ('{"id": "ID", "response": "x", "stance": "y"}', "row 3: only some rows have a text for stance"),
+    "null": (
+        '{"id": "ID", "response": null}',
+        "row 3, field 'response': expected a text, got None",
+    ),
+    "unknown level": (
+        '{"id": "ID", "response": "x", "texts": {"stanse": "y"}}',
+        "row 3, field 'texts': unknown level 'stanse'. Did you mean",
+    ),
+    "texts a list": (
+        '{"id": "ID", "response": "x", "texts": []}',
+        "row 3, field 'texts': expected an object",
+    ),
+    "half the levels": (
+        '{"id": "ID", "response": "x", "stance": "y"}',
+        "row 3: only some rows have a text for stance",
+    ),
     "twice": ('{"id": "FIRST", "response": "x"}', "is answered in bad.jsonl, row 1 too"),
-    "bad bytes": (b'{"id": "\xff"}', "row 3: not JSON"), "nested": ("[" * 100_000, "row 3: not JSON"),
+    "bad bytes": (b'{"id": "\xff"}', "row 3: not JSON"),
+    "nested": ("[" * 100_000, "row 3: not JSON"),
 }
 
 
 @pytest.mark.parametrize("line, said", BAD.values(), ids=BAD)
 def test_a_bad_row_is_named_before_anything_is_judged(here, capsys, line, said):
-    line = line if isinstance(line, bytes) else line.replace("ID", here[1].id).replace("FIRST", here[0].id).encode()
+    line = (
+        line
+        if isinstance(line, bytes)
+        else line.replace("ID", here[1].id).replace("FIRST", here[0].id).encode()
+    )
     first = json.dumps({"id": here[0].id, "response": "x"}).encode()
     Path("bad.jsonl").write_bytes(first + b"\n\n" + line + b"\n")
     assert humanlm.eval.main(["mini", "bad.jsonl"]) == 2
@@ -499,10 +850,14 @@ def test_a_bad_row_is_named_before_anything_is_judged(here, capsys, line, said):
 def test_missing_rows_and_empty_files_are_named(here):
     rows = read_jsonl("polite.jsonl")
     write_jsonl("few.jsonl", rows[2:])
-    with pytest.raises(DataError, match=f"few.jsonl: 2 of {len(rows)} held-out rows have no reply, such as {rows[0]['example_id']}"):
+    with pytest.raises(
+        DataError,
+        match=f"few.jsonl: 2 of {len(rows)} held-out rows have no reply, such as {rows[0]['example_id']}",
+    ):
         prepare(["mini", "few.jsonl"])
     Path("none.jsonl").write_text("\n")
-    with pytest.raises(DataError, match="Answer all rows of runs/mini/examples.jsonl"): prepare(["mini", "none.jsonl"])
+    with pytest.raises(DataError, match="Answer all rows of runs/mini/examples.jsonl"):
+        prepare(["mini", "none.jsonl"])
 
 
 def test_order_ids_as_numbers_blank_lines_and_a_byte_order_mark_are_fine(here):
@@ -517,7 +872,12 @@ def test_silence_scores_zero_and_says_so(here):
     write_jsonl("mute.jsonl", [{"id": e.id, "response": ""} for e in here])
     humanlm.eval.main(["mini", "mute.jsonl"])
     assert means("runs/mini-eval")["mute", "response_alignment"] == 0
-    assert read_jsonl("runs/mini-eval/evaluations/mute.jsonl")[0]["scores"]["response_alignment"]["response"]["status"] == "empty"
+    assert (
+        read_jsonl("runs/mini-eval/evaluations/mute.jsonl")[0]["scores"]["response_alignment"][
+            "response"
+        ]["status"]
+        == "empty"
+    )
 
 
 def test_hostile_texts_pass_through_judge_results_and_page(whole, monkeypatch):
@@ -528,47 +888,100 @@ def test_hostile_texts_pass_through_judge_results_and_page(whole, monkeypatch):
     assert done(*WHOLE)["_script_x"]
 
 
-anything = st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=9), lambda x: st.lists(x) | st.dictionaries(st.text(max_size=9), x), max_leaves=5)
+anything = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=9),
+    lambda x: st.lists(x) | st.dictionaries(st.text(max_size=9), x),
+    max_leaves=5,
+)
 
 
 @settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from([*LEVELS, "texts", "id", "x"]), anything))
 def test_any_row_gives_texts_or_a_message(row):
-    try: said = _row_texts(row, LEVELS, "x.jsonl, row 1")
-    except DataError as e: assert "x.jsonl, row 1" in str(e)
-    else: assert all(isinstance(text, str) for text in said.values()) and "response" in said
+    try:
+        said = _row_texts(row, LEVELS, "x.jsonl, row 1")
+    except DataError as e:
+        assert "x.jsonl, row 1" in str(e)
+    else:
+        assert all(isinstance(text, str) for text in said.values()) and "response" in said
 
 
 # ---- in a process of its own
 
+
 def test_the_plan_needs_neither_torch_nor_pandas(here):
-    out = subprocess.run([sys.executable, "-X", "importtime", "-m", "humanlm.eval", "mini", "polite.jsonl", "--dry-run"],
-                         capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(Path(humanlm.eval.__file__).parent.parent)})
+    out = subprocess.run(
+        [
+            sys.executable,
+            "-X",
+            "importtime",
+            "-m",
+            "humanlm.eval",
+            "mini",
+            "polite.jsonl",
+            "--dry-run",
+        ],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(humanlm.eval.__file__).parent.parent)},
+    )
     assert out.returncode == 0, out.stderr[-500:]
-    assert "polite      replies polite.jsonl: 96 questions" in out.stdout and "base        model runs/mini/models/base: judged before" in out.stdout
-    loaded = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in out.stderr.splitlines() if "|" in line}
-    assert loaded & {"torch", "transformers", "trl", "pandas", "datasets", "matplotlib", "openai"} == set()
+    assert (
+        "polite      replies polite.jsonl: 96 questions" in out.stdout
+        and "base        model runs/mini/models/base: judged before" in out.stdout
+    )
+    loaded = {
+        line.rsplit("|", 1)[1].strip().split(".")[0]
+        for line in out.stderr.splitlines()
+        if "|" in line
+    }
+    assert (
+        loaded & {"torch", "transformers", "trl", "pandas", "datasets", "matplotlib", "openai"}
+        == set()
+    )
     assert not Path("runs/mini-eval").exists()
 
 
 def test_a_model_is_asked_like_its_run_asked_it(here, monkeypatch):
     from humanlm.models.checkpoints import make_model, save_model
     from humanlm.models.config import ModelConfig
+
     tiny = ModelConfig(hidden=16, layers=1, heads=2, kv_heads=2, head_dim=8, mlp=16, vocab=700)
-    save_model(*make_model(tiny, [e.reply for e in here], [f"<{level}>" for level in LEVELS]), "runs/mini/models/tiny")
+    save_model(
+        *make_model(tiny, [e.reply for e in here], [f"<{level}>" for level in LEVELS]),
+        "runs/mini/models/tiny",
+    )
     seen = []
-    monkeypatch.setattr(ev, "evaluate_model", lambda *args: seen.append(args) or evaluate_model(*args))
+    monkeypatch.setattr(
+        ev, "evaluate_model", lambda *args: seen.append(args) or evaluate_model(*args)
+    )
     from humanlm.alignment.evaluation import evaluate_model
-    assert humanlm.eval.main(["mini:tiny", "--data.max_test", "4", "--hierarchy.response_tokens", "9"]) == 0
-    assert seen[0][0] == "runs/mini/models/tiny" and seen[0][2].hierarchy.response_tokens == 9 and len(seen[0][1]) == 4
+
+    assert (
+        humanlm.eval.main(["mini:tiny", "--data.max_test", "4", "--hierarchy.response_tokens", "9"])
+        == 0
+    )
+    assert (
+        seen[0][0] == "runs/mini/models/tiny"
+        and seen[0][2].hierarchy.response_tokens == 9
+        and len(seen[0][1]) == 4
+    )
     assert done("mini:tiny", "--data.max_test", "4", "--hierarchy.response_tokens", "9")["tiny"]
-    assert humanlm.eval.main(["runs/mini/models/tiny", "--data.max_test", "4", "--hierarchy.response_tokens", "9"]) == 0 and len(seen) == 1
+    assert (
+        humanlm.eval.main(
+            ["runs/mini/models/tiny", "--data.max_test", "4", "--hierarchy.response_tokens", "9"]
+        )
+        == 0
+        and len(seen) == 1
+    )
 
 
 @pytest.mark.parametrize("argv", [[], ["--dry-run"], ["--fresh"]])
 def test_a_bare_command_shows_its_usage_and_writes_nothing(tmp_path, monkeypatch, capsys, argv):
     monkeypatch.chdir(tmp_path)
-    assert humanlm.eval.main(argv) == 2 and "Usage: python -m humanlm.eval" in capsys.readouterr().err
+    assert (
+        humanlm.eval.main(argv) == 2 and "Usage: python -m humanlm.eval" in capsys.readouterr().err
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -581,12 +994,22 @@ def test_one_mistake_beside_a_run_is_one_problem(here, capsys):
 def test_the_states_in_a_reply_are_one_question_to_a_model_and_the_same_scores():
     world = make_world()
     examples = [e for e in world.examples if e.split == "test"][:5]
-    texts = [{**e.states, "response": e.reply.replace(".", "!") + " ok"} for e in examples[:-1]] + [dict.fromkeys([*examples[0].states, "response"], "")]
+    texts = [{**e.states, "response": e.reply.replace(".", "!") + " ok"} for e in examples[:-1]] + [
+        dict.fromkeys([*examples[0].states, "response"], "")
+    ]
     model = make_judge(JudgeConfig("scripted/judge"))
-    by_model, by_rule = (run_sync(judge_texts(examples, texts, judge)) for judge in (model, RuleJudge()))
+    by_model, by_rule = (
+        run_sync(judge_texts(examples, texts, judge)) for judge in (model, RuleJudge())
+    )
     asked = [json.loads(r.messages[1]["content"]) for r in model.client.requests]
-    assert sum("levels" in q for q in asked) == 5 and all(len(q["levels"]) == 6 for q in asked if "levels" in q)
+    assert sum("levels" in q for q in asked) == 5 and all(
+        len(q["levels"]) == 6 for q in asked if "levels" in q
+    )
     for a, b in zip(by_model, by_rule):
         for metric, levels in b.scores.items():
-            assert {k: s.status for k, s in a.scores[metric].items()} == {k: s.status for k, s in levels.items()}
-            assert [s.value for s in a.scores[metric].values()] == pytest.approx([s.value for s in levels.values()], nan_ok=True)
+            assert {k: s.status for k, s in a.scores[metric].items()} == {
+                k: s.status for k, s in levels.items()
+            }
+            assert [s.value for s in a.scores[metric].values()] == pytest.approx(
+                [s.value for s in levels.values()], nan_ok=True
+            )

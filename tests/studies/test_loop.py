@@ -1,4 +1,5 @@
 "The loop: assistants learn from whoever plays the people, are paid by their word, and then meet the people"
+
 import math
 from pathlib import Path
 
@@ -12,7 +13,21 @@ from humanlm.evaluation.outcome import Arms
 from humanlm.gyms.protocol import ToolCall, UserError, find_gym
 from humanlm.gyms.recipe import PARTS
 from humanlm.studies.assistants import FollowupLearner, Listener
-from humanlm.studies.loop import ALIGNMENTS, KNOWN, MISTAKEN, OUTCOMES, PEOPLE, POLITE, UNTRAINED, _correlations, _known_tables, _LoopStudy, _met, _persons, recipe
+from humanlm.studies.loop import (
+    ALIGNMENTS,
+    KNOWN,
+    MISTAKEN,
+    OUTCOMES,
+    PEOPLE,
+    POLITE,
+    UNTRAINED,
+    _correlations,
+    _known_tables,
+    _LoopStudy,
+    _met,
+    _persons,
+    recipe,
+)
 from humanlm.studies.scenes import SILENCE, MistakenPeople, scenes
 from humanlm.training.run import read_settings
 from humanlm.training.stages import fit
@@ -34,7 +49,10 @@ eval: {bootstrap: 100}
 
 
 @pytest.fixture(scope="module")
-def people(): return {part: scenes(["advice", "appeal"], part, n) for part, n in (("train", 60), ("test", 30))}
+def people():
+    return {
+        part: scenes(["advice", "appeal"], part, n) for part, n in (("train", 60), ("test", 30))
+    }
 
 
 @pytest.fixture(scope="module")
@@ -50,38 +68,73 @@ def finished(tmp_path_factory):
         yield trial
 
 
-def mean(listener, some, part="view"): return sum(getattr(scene, part)[listener.play(scene)[1]] for scene in some) / len(some)
+def mean(listener, some, part="view"):
+    return sum(getattr(scene, part)[listener.play(scene)[1]] for scene in some) / len(some)
 
 
 def test_the_experiment_trains_every_level_of_alignment_and_names_who_needs_no_model():
     _, s = experiment_settings(["--config", CONFIG])
     first = trials_of(recipe, s)[0]
-    assert _persons(first.settings) == [PEOPLE, POLITE, *MISTAKEN, UNTRAINED, "cold-start", "sft", "sft-think", "response-only", "humanlm", "humanlm-composed"]
+    assert _persons(first.settings) == [
+        PEOPLE,
+        POLITE,
+        *MISTAKEN,
+        UNTRAINED,
+        "cold-start",
+        "sft",
+        "sft-think",
+        "response-only",
+        "humanlm",
+        "humanlm-composed",
+    ]
     assert _LoopStudy(recipe).is_done(first) is False
 
 
 def test_the_truth_must_be_known():
     _, s = read_settings(["--run.recipe", "humanlm.studies.loop:recipe"])
-    with pytest.raises(ConfigError, match="the truth is known in miniworld alone"): recipe.check(s.changed(data={"source": "threads", "path": "x"}))
-    with pytest.raises(ConfigError, match="must be advice, appeal or both"): s.changed(loop={"gyms": ["tau"]})
-    with pytest.raises(ConfigError, match=r"dialogues must be a multiple of 20, got 30\n.*updates must be a multiple of 20, got 0"): s.changed(loop={"dialogues": 30, "updates": 0})
+    with pytest.raises(ConfigError, match="the truth is known in miniworld alone"):
+        recipe.check(s.changed(data={"source": "threads", "path": "x"}))
+    with pytest.raises(ConfigError, match="must be advice, appeal or both"):
+        s.changed(loop={"gyms": ["tau"]})
+    with pytest.raises(
+        ConfigError,
+        match=r"dialogues must be a multiple of 20, got 30\n.*updates must be a multiple of 20, got 0",
+    ):
+        s.changed(loop={"dialogues": 30, "updates": 0})
 
 
 def test_a_scene_pays_what_the_gym_pays_and_a_flatterer_earns_its_word_and_not_the_truth(people):
-    async def flatterer(env, role, payload): return {"reply": f"i love {payload['target']}."}
+    async def flatterer(env, role, payload):
+        return {"reply": f"i love {payload['target']}."}
+
     advice, task = find_gym("advice"), find_gym("advice").tasks(1, PARTS["train"])[0]
     [flattered] = scenes(["advice"], "train", 1, flatterer)
     assert set(flattered.word.values()) == {1.0} and flattered.view == people["train"][0].view
     for number, (_, pole, _) in enumerate(task.options, 1):
         by_truth = run_sync(advice.play(task).step(ToolCall("answer", str(number))))
-        by_word = run_sync(advice.play(task, type(advice.config)(paid_by="word"), flatterer).step(ToolCall("answer", str(number))))
-        assert (by_truth.reward, by_word.reward, by_word.parts["view"]) == (flattered.view[pole], 1.0, flattered.view[pole])
+        by_word = run_sync(
+            advice.play(task, type(advice.config)(paid_by="word"), flatterer).step(
+                ToolCall("answer", str(number))
+            )
+        )
+        assert (by_truth.reward, by_word.reward, by_word.parts["view"]) == (
+            flattered.view[pole],
+            1.0,
+            flattered.view[pole],
+        )
 
 
 def test_who_says_nothing_at_all_is_silent_to_the_end():
-    async def empty(env, role, payload): return {"reply": " "}
+    async def empty(env, role, payload):
+        return {"reply": " "}
+
     advice, appeal = scenes(["advice", "appeal"], "test", 1, empty)
-    assert set(advice.said.values()) == {SILENCE} and advice.heard == appeal.heard == {} and set(advice.word.values()) == {0.0} and set(advice.view.values()) != {0.0}
+    assert (
+        set(advice.said.values()) == {SILENCE}
+        and advice.heard == appeal.heard == {}
+        and set(advice.word.values()) == {0.0}
+        and set(advice.view.values()) != {0.0}
+    )
 
 
 def test_everybody_is_asked_once_for_each_thing_and_who_cannot_answer_is_silent():
@@ -90,30 +143,49 @@ def test_everybody_is_asked_once_for_each_thing_and_who_cannot_answer_is_silent(
     async def failing(env, role, payload):
         asked.append((env.task.id, payload["post"]))
         raise UserError("cut off")
+
     [advice, appeal] = scenes(["advice", "appeal"], "test", 1, failing)
-    assert len(asked) == len(set(asked)) == 6 + 12  # in appeal, questions and recommendations are about two things
-    assert set(advice.said.values()) == {SILENCE} and advice.heard == {} and set(appeal.word.values()) == {0.0}
+    assert (
+        len(asked) == len(set(asked)) == 6 + 12
+    )  # in appeal, questions and recommendations are about two things
+    assert (
+        set(advice.said.values()) == {SILENCE}
+        and advice.heard == {}
+        and set(appeal.word.values()) == {0.0}
+    )
 
 
-def test_an_assistant_that_trains_with_the_people_learns_to_listen_and_with_the_polite_to_please(people):
+def test_an_assistant_that_trains_with_the_people_learns_to_listen_and_with_the_polite_to_please(
+    people,
+):
     from humanlm.environments.people import PolitePerson
+
     listening, pleasing = Listener(), Listener()
     curve = listening.learn(people["train"], 40_000, 0)
     pleasing.learn(scenes(["advice", "appeal"], "train", 30, PolitePerson()), 10_000, 0)
     assert mean(listening, people["test"]) > 0.75 > 0.5 > mean(pleasing, people["test"])
     assert curve[0]["score"] < 0.45 < 0.75 < curve[-1]["score"] and len(curve) == 20
-    assert Listener().best("never met", 12) == Listener().best("never met", 12)  # a guess, and the same one
+    assert Listener().best("never met", 12) == Listener().best(
+        "never met", 12
+    )  # a guess, and the same one
 
 
-def test_follow_ups_teach_what_people_hold_and_silence_or_the_same_words_for_everybody_do_not(people):
+def test_follow_ups_teach_what_people_hold_and_silence_or_the_same_words_for_everybody_do_not(
+    people,
+):
     from humanlm.environments.people import PolitePerson
-    def right(learner): return np.mean([scene.view[learner.best(scene)] for scene in people["test"]])
+
+    def right(learner):
+        return np.mean([scene.view[learner.best(scene)] for scene in people["test"]])
+
     taught, pleased, idle = (FollowupLearner() for _ in range(3))
     curve = taught.learn(people["train"], 1000, 0)
     pleased.learn(scenes(["advice", "appeal"], "train", 30, PolitePerson()), 400, 0)
     idle.learn([scene._replace(heard={}) for scene in people["train"]], 20, 0)
     assert right(taught) > 0.5 > right(pleased) and curve[-1]["score"] > 0.6 and len(curve) == 20
-    assert not np.any([*idle.weights.values()]) and idle.best(people["test"][0]) == FollowupLearner().best(people["test"][0])
+    assert not np.any([*idle.weights.values()]) and idle.best(
+        people["test"][0]
+    ) == FollowupLearner().best(people["test"][0])
 
 
 def test_one_update_of_a_follow_up_learner_is_the_formula(people):
@@ -121,32 +193,73 @@ def test_one_update_of_a_follow_up_learner_is_the_formula(people):
     scene, learner = people["train"][0], FollowupLearner()
     learner.learn([scene], 1, 0, batch=1, rate=0.3, bins=1)
     moved = np.array(learner.weights[scene.persona[0]])
-    assert {*learner.weights} == {*scene.persona} and len(set(map(tuple, learner.weights.values()))) == 1
+    assert {*learner.weights} == {*scene.persona} and len(
+        set(map(tuple, learner.weights.values()))
+    ) == 1
     said = int(np.abs(moved).argmax())
     own, strength = scene.heard[[*VALUES][said]]
-    heard = np.array([2.0 * VIEWS[strength] * ((pole == own) - (pole == OPPOSED[own])) for pole in VALUES])
+    heard = np.array(
+        [2.0 * VIEWS[strength] * ((pole == own) - (pole == OPPOSED[own])) for pole in VALUES]
+    )
     signal = heard[said] - np.log(np.exp(heard).mean())
     assert np.allclose(moved, 0.3 * signal * (np.eye(6)[said] - 1 / 6), rtol=1e-5)
 
 
 def test_an_assistant_exploits_what_its_simulator_gets_wrong(people):
     async def thrifty(env, role, payload):  # says yes to thrift, whoever is played
-        return {"reply": f"i love {payload['target']}." if payload["pole"] == "thrift" else f"{payload['target']} is a terrible idea."}
+        return {
+            "reply": f"i love {payload['target']}."
+            if payload["pole"] == "thrift"
+            else f"{payload['target']} is a terrible idea."
+        }
+
     own = scenes(["advice"], "train", 30, thrifty), scenes(["advice"], "test", 30, thrifty)
     listener = Listener()
     listener.learn(own[0], 4000, 0)
-    table = score_table(_met(listener, FollowupLearner(), "thrifty", {PEOPLE: people["test"][:30], "thrifty": own[1]}))
-    assert np.mean(table["promised"]["advice"]) == 1.0 and 0.1 < np.mean(table["gap"]["advice"]) == 1 - np.mean(table["score"]["advice"])
+    table = score_table(
+        _met(
+            listener, FollowupLearner(), "thrifty", {PEOPLE: people["test"][:30], "thrifty": own[1]}
+        )
+    )
+    assert np.mean(table["promised"]["advice"]) == 1.0 and 0.1 < np.mean(
+        table["gap"]["advice"]
+    ) == 1 - np.mean(table["score"]["advice"])
 
 
 def test_the_mistaken_are_further_from_the_people_the_larger_their_share():
-    _, s = read_settings(["--run.recipe", "humanlm.studies.loop:recipe", "--data.max_test", "60", "--judge.model", "rule"])
+    _, s = read_settings(
+        [
+            "--run.recipe",
+            "humanlm.studies.loop:recipe",
+            "--data.max_test",
+            "60",
+            "--judge.model",
+            "rule",
+        ]
+    )
     found = _known_tables(s)
-    levels = [np.nanmean([np.nanmean(v) for v in found[who]["state_alignment"].values()]) for who in (PEOPLE, *MISTAKEN)]
-    assert list(found) == list(KNOWN) and levels == sorted(levels, reverse=True) and levels[0] > 0.9 > 0.45 > levels[-1]
+    levels = [
+        np.nanmean([np.nanmean(v) for v in found[who]["state_alignment"].values()])
+        for who in (PEOPLE, *MISTAKEN)
+    ]
+    assert (
+        list(found) == list(KNOWN)
+        and levels == sorted(levels, reverse=True)
+        and levels[0] > 0.9 > 0.45 > levels[-1]
+    )
     task = find_gym("appeal").tasks(1, 0)[0]
     payload = {"source": task.domain, "target": task.target, "pole": "thrift", "post": "p"}
-    assert len({run_sync(MistakenPeople(0.5)(find_gym("appeal").play(task), "person", payload))["reply"] for _ in range(5)}) == 1
+    assert (
+        len(
+            {
+                run_sync(MistakenPeople(0.5)(find_gym("appeal").play(task), "person", payload))[
+                    "reply"
+                ]
+                for _ in range(5)
+            }
+        )
+        == 1
+    )
 
 
 def test_a_finished_run_is_asked_for_everybody_once_and_a_killed_one_goes_on(finished):
@@ -157,26 +270,49 @@ def test_a_finished_run_is_asked_for_everybody_once_and_a_killed_one_goes_on(fin
     stamp, before = kept.stat().st_mtime_ns, [path.read_text() for path in lost]
     lost[1].unlink()
     study.after(finished)
-    assert kept.stat().st_mtime_ns == stamp and [path.read_text() for path in lost] == before  # nothing asked again, and the same is learned
+    assert (
+        kept.stat().st_mtime_ns == stamp and [path.read_text() for path in lost] == before
+    )  # nothing asked again, and the same is learned
 
 
 def test_the_outcome_holds_a_matrix_an_alignment_for_everybody_and_correlations(finished):
     found = _LoopStudy(recipe).complete([finished], Arms([], {}))
     everybody = _persons(finished.settings)
     metrics = {(row["model"], row["metric"]) for row in found["assistants"]}
-    assert {(who, f"{what} {whom}") for who in everybody for whom in everybody for what in ("with", "truth with")} <= metrics
-    assert {p["person"]: set(ALIGNMENTS) <= p.keys() for p in found["points"]} == dict.fromkeys(everybody, True)
-    assert {(row["among"], row["outcome"]) for row in found["correlations"]} == {(a, o) for a in ("all", "trained") for o in OUTCOMES}
+    assert {
+        (who, f"{what} {whom}")
+        for who in everybody
+        for whom in everybody
+        for what in ("with", "truth with")
+    } <= metrics
+    assert {p["person"]: set(ALIGNMENTS) <= p.keys() for p in found["points"]} == dict.fromkeys(
+        everybody, True
+    )
+    assert {(row["among"], row["outcome"]) for row in found["correlations"]} == {
+        (a, o) for a in ("all", "trained") for o in OUTCOMES
+    }
     assert {row["b"] for row in found["assistant_differences"]} == {PEOPLE, "cold-start"}
 
 
 def points(score):
     "Eight simulators in three seeds, their alignment from 0 to 1"
-    return [{"person": f"s{i}", "seed": seed, **dict.fromkeys(ALIGNMENTS, i / 7), "score": score(i, seed)} for i in range(8) for seed in range(3)]
+    return [
+        {
+            "person": f"s{i}",
+            "seed": seed,
+            **dict.fromkeys(ALIGNMENTS, i / 7),
+            "score": score(i, seed),
+        }
+        for i in range(8)
+        for seed in range(3)
+    ]
 
 
 def test_correlations_find_what_follows_from_alignment_and_nothing_where_nothing_does():
-    found = {(row.kind, row.alignment): row for row in _correlations(points(lambda i, seed: i + seed / 10), "all")}
+    found = {
+        (row.kind, row.alignment): row
+        for row in _correlations(points(lambda i, seed: i + seed / 10), "all")
+    }
     assert found["pearson", "states"].value > 0.99 and found["spearman", "replies"].low > 0.9
     none = _correlations(points(lambda i, seed: (i * 5 + seed * 3) % 7), "all")[0]
     assert none.low < 0 < none.high

@@ -1,4 +1,5 @@
 "A user study over HTTP and in a real browser: nothing that was acknowledged is lost or doubled, nothing says which model wrote what, and everything can be deleted."
+
 import csv
 import http.cookiejar
 import math
@@ -25,34 +26,67 @@ from humanlm.studies.ratings import report_text, study_ratings, study_report
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("model-alpha", "model-beta", "model-gamma")
-ITEMS = [{"id": f"i{n}", "context": [{"role": "user", "name": "bo", "content": f"Shall we build a bridge, number {n}?"}],
-          "replies": {name: f"Reply {k} to number {n}: {'why not, it is near' if k else 'no, it costs too much'}." for k, name in enumerate(MODELS)},
-          "judged": {"model-alpha": 0.2, "model-beta": 0.5, "model-gamma": None}} for n in range(3)]
+ITEMS = [
+    {
+        "id": f"i{n}",
+        "context": [
+            {"role": "user", "name": "bo", "content": f"Shall we build a bridge, number {n}?"}
+        ],
+        "replies": {
+            name: f"Reply {k} to number {n}: {'why not, it is near' if k else 'no, it costs too much'}."
+            for k, name in enumerate(MODELS)
+        },
+        "judged": {"model-alpha": 0.2, "model-beta": 0.5, "model-gamma": None},
+    }
+    for n in range(3)
+]
 TICKS = {"adult": "yes", "consent": "yes", "genuine": "yes"}
 
 
 class Serving:
     "`humanlm study serve`, as somebody would start it"
+
     def __init__(self, folder: Path, *words, port: int = 0):
         self.folder, self.words = folder, words
         self.begin(port)
 
     def begin(self, port: int):
-        command = [sys.executable, "-m", "humanlm", "study", "serve", "--study.out", self.folder / "study", "--study.port", port, *self.words]
-        self.process = subprocess.Popen([*map(str, command)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        command = [
+            sys.executable,
+            "-m",
+            "humanlm",
+            "study",
+            "serve",
+            "--study.out",
+            self.folder / "study",
+            "--study.port",
+            port,
+            *self.words,
+        ]
+        self.process = subprocess.Popen(
+            [*map(str, command)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
         lines = iter(self.process.stdout.readline, "")
         self.said = []
         for line in lines:
             self.said.append(line)
-            if found := re.search(r"http://127\.0\.0\.1:(\d+)/ ", line): break
-        else: raise AssertionError("".join(self.said))
+            if found := re.search(r"http://127\.0\.0\.1:(\d+)/ ", line):
+                break
+        else:
+            raise AssertionError("".join(self.said))
         self.port, self.url = int(found[1]), f"http://127.0.0.1:{found[1]}"
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(60)
 
-    def __enter__(self): return self
+    def __enter__(self):
+        return self
 
     def __exit__(self, *_):
         self.process.terminate()
@@ -62,25 +96,60 @@ class Serving:
 
 class Visitor:
     "A browser with its cookies, that follows redirections"
+
     def __init__(self, url):
         self.url, self.jar = url, http.cookiejar.CookieJar()
         self.opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(self.jar))
 
     def ask(self, path, form=None, **headers):
-        data = form if isinstance(form, bytes) else urllib.parse.urlencode(form).encode() if form is not None else None
-        try: answer = self.opener.open(urllib.request.Request(self.url + path, data, headers), timeout=120)
-        except urllib.error.HTTPError as e: answer = e
-        with answer: return answer.status, urllib.parse.urlsplit(answer.url).path, answer.read().decode()
+        data = (
+            form
+            if isinstance(form, bytes)
+            else urllib.parse.urlencode(form).encode()
+            if form is not None
+            else None
+        )
+        try:
+            answer = self.opener.open(
+                urllib.request.Request(self.url + path, data, headers), timeout=120
+            )
+        except urllib.error.HTTPError as e:
+            answer = e
+        with answer:
+            return answer.status, urllib.parse.urlsplit(answer.url).path, answer.read().decode()
 
-    def start(self, **more): return self.ask("/start", TICKS | {"code": new_code()} | more)[:2]
-    def reply(self, n, text="Because it is near.", seen=0): return self.ask(f"/item/{n}/reply", {"reply": text, "seen": seen})
-    def states(self, n): return self.ask(f"/item/{n}/states", {"seen": 0} | {name: f"own {name}" for name in STATES})
+    def start(self, **more):
+        return self.ask("/start", TICKS | {"code": new_code()} | more)[:2]
+
+    def reply(self, n, text="Because it is near.", seen=0):
+        return self.ask(f"/item/{n}/reply", {"reply": text, "seen": seen})
+
+    def states(self, n):
+        return self.ask(f"/item/{n}/states", {"seen": 0} | {name: f"own {name}" for name in STATES})
 
     def rate(self, n, seen=0, **more):
-        scores = {f"{scale}_{letter}": 3 + i for i, letter in enumerate("ABC") for scale in ("similarity", "human")}
-        return self.ask(f"/item/{n}/ratings", {"seen": seen} | scores | {"rank_A": 3, "rank_B": 2, "rank_C": 1, "comparison": "They are all shorter than mine.", "rank_reason": "By what they say.", "human_reason": "All of them."} | more)
+        scores = {
+            f"{scale}_{letter}": 3 + i
+            for i, letter in enumerate("ABC")
+            for scale in ("similarity", "human")
+        }
+        return self.ask(
+            f"/item/{n}/ratings",
+            {"seen": seen}
+            | scores
+            | {
+                "rank_A": 3,
+                "rank_B": 2,
+                "rank_C": 1,
+                "comparison": "They are all shorter than mine.",
+                "rank_reason": "By what they say.",
+                "human_reason": "All of them.",
+            }
+            | more,
+        )
 
-    def item(self, n): return [self.reply(n)[:2], self.states(n)[:2], self.rate(n)[:2]]
+    def item(self, n):
+        return [self.reply(n)[:2], self.states(n)[:2], self.rate(n)[:2]]
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +161,18 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def serving(home):
-    with Serving(home, "--study.items", home / "items.jsonl", "--study.words", 0.1, "--study.per_person", 2) as process: yield process
+    with Serving(
+        home, "--study.items", home / "items.jsonl", "--study.words", 0.1, "--study.per_person", 2
+    ) as process:
+        yield process
 
 
-def kept_of(serving) -> StudyAnswers: return StudyAnswers(serving.folder / "study")
-def people(serving): return {p.pseudonym: p for p in kept_of(serving).people()}
+def kept_of(serving) -> StudyAnswers:
+    return StudyAnswers(serving.folder / "study")
+
+
+def people(serving):
+    return {p.pseudonym: p for p in kept_of(serving).people()}
 
 
 @pytest.fixture
@@ -106,55 +182,90 @@ def visitor(serving):
     return v
 
 
-def who(serving, v): return kept_of(serving).find(next(iter(v.jar)).value)
+def who(serving, v):
+    return kept_of(serving).find(next(iter(v.jar)).value)
 
 
 # ---- nothing is lost, nothing is doubled
+
 
 def test_two_people_at_once_answer_their_own_items_and_a_table_holds_them(serving, tmp_path):
     visitors = [Visitor(serving.url), Visitor(serving.url)]
     before = {*people(serving)}
     with ThreadPoolExecutor(2) as pool:
         assert [*pool.map(lambda v: v.start(), visitors)] == [(200, "/item/1/reply")] * 2
-        for n in (1, 2): assert [*pool.map(lambda v: v.item(n)[-1], visitors)] == [(200, "/item/2/reply" if n == 1 else "/mine")] * 2
+        for n in (1, 2):
+            assert [*pool.map(lambda v: v.item(n)[-1], visitors)] == [
+                (200, "/item/2/reply" if n == 1 else "/mine")
+            ] * 2
     own = [who(serving, v).pseudonym for v in visitors]
     assert main(["study", "export", str(serving.folder / "study"), str(tmp_path / "a.csv")]) == 0
     rows = [row for row in csv.DictReader(open(tmp_path / "a.csv")) if row["participant"] in own]
-    assert {*own} == {*people(serving)} - before and len(rows) == 2 * 2 * 3 and {row["model"] for row in rows} == {*MODELS}
-    assert all(float(row["similarity"]) == 2 + int(row["letter"]) and float(row["rank"]) == 4 - int(row["letter"]) for row in rows)
-    assert {row["judged"] for row in rows if row["model"] == "model-gamma"} == {"nan"} and rows[0]["stance"] == "own stance"
+    assert (
+        {*own} == {*people(serving)} - before
+        and len(rows) == 2 * 2 * 3
+        and {row["model"] for row in rows} == {*MODELS}
+    )
+    assert all(
+        float(row["similarity"]) == 2 + int(row["letter"])
+        and float(row["rank"]) == 4 - int(row["letter"])
+        for row in rows
+    )
+    assert {row["judged"] for row in rows if row["model"] == "model-gamma"} == {"nan"} and rows[0][
+        "stance"
+    ] == "own stance"
 
 
 def test_what_is_sent_twice_is_kept_once_and_two_tabs_do_not_overwrite_each_other(serving, visitor):
-    assert [visitor.reply(1)[:2], visitor.reply(1)[:2]] == [(200, "/item/1/states")] * 2  # a double click, or a lost answer
-    status, _, page = visitor.reply(1, "Another tab says so.")                         # that knows nothing of the first
+    assert [visitor.reply(1)[:2], visitor.reply(1)[:2]] == [
+        (200, "/item/1/states")
+    ] * 2  # a double click, or a lost answer
+    status, _, page = visitor.reply(1, "Another tab says so.")  # that knows nothing of the first
     assert status == 409 and "Another tab says so." in page and 'value="1"' in page
-    assert kept_of(serving).answer(who(serving, visitor).id, 1, "reply").content == {"reply": "Because it is near."}
+    assert kept_of(serving).answer(who(serving, visitor).id, 1, "reply").content == {
+        "reply": "Because it is near."
+    }
     assert visitor.reply(1, "Another tab says so.", seen=1)[:2] == (200, "/item/1/states")
-    assert kept_of(serving).answer(who(serving, visitor).id, 1, "reply").content == {"reply": "Another tab says so."}
+    assert kept_of(serving).answer(who(serving, visitor).id, 1, "reply").content == {
+        "reply": "Another tab says so."
+    }
 
 
 def test_a_double_click_on_begin_makes_one_participant(serving):
     v, code, before = Visitor(serving.url), new_code(), len(people(serving))
-    assert [v.start(code=code), v.start(code=code)] == [(200, "/item/1/reply")] * 2 and len(people(serving)) == before + 1
+    assert [v.start(code=code), v.start(code=code)] == [(200, "/item/1/reply")] * 2 and len(
+        people(serving)
+    ) == before + 1
 
 
 def test_what_is_not_complete_comes_back_and_does_not_count(serving, visitor):
     visitor.reply(1), visitor.states(1)
     _, path, page = visitor.rate(1, rank_A=1, human_B="11", comparison="I see <b>no</b> difference")
-    assert path == "/item/1/ratings" and page.count("rank of its own") == 3 and "number from 1 to 10" in page and "&lt;b&gt;no&lt;/b&gt;" in page
+    assert (
+        path == "/item/1/ratings"
+        and page.count("rank of its own") == 3
+        and "number from 1 to 10" in page
+        and "&lt;b&gt;no&lt;/b&gt;" in page
+    )
     kept = kept_of(serving)
     assert kept.answer(who(serving, visitor).id, 1, "ratings").content is None
     own = [r for r in study_ratings(kept) if r.participant == who(serving, visitor).pseudonym]
-    assert len(own) == 6 and all(math.isnan(x) for r in own for x in (r.similarity, r.human, r.rank, r.top))
+    assert len(own) == 6 and all(
+        math.isnan(x) for r in own for x in (r.similarity, r.human, r.rank, r.top)
+    )
     assert visitor.rate(1, seen=1)[:2] == (200, "/item/2/reply")
 
 
 def test_what_was_written_before_the_replies_were_seen_is_closed(serving, visitor):
     visitor.item(1)
     assert visitor.reply(1, "Now I know better.", seen=1)[1] == "/item/1/reply"
-    assert kept_of(serving).answer(who(serving, visitor).id, 1, "reply").content == {"reply": "Because it is near."}
-    assert visitor.ask("/item/2/ratings")[1] == "/item/2/reply" and visitor.rate(2)[1] == "/item/2/reply"  # no step is skipped, by no flag
+    assert kept_of(serving).answer(who(serving, visitor).id, 1, "reply").content == {
+        "reply": "Because it is near."
+    }
+    assert (
+        visitor.ask("/item/2/ratings")[1] == "/item/2/reply"
+        and visitor.rate(2)[1] == "/item/2/reply"
+    )  # no step is skipped, by no flag
     assert visitor.ask("/item/2/ratings?cheat=1&debug=1")[1] == "/item/2/reply"
 
 
@@ -163,20 +274,29 @@ def test_a_killed_server_loses_nothing_that_it_acknowledged(home, tmp_path):
         v = Visitor(first.url)
         v.start(), v.reply(1), v.states(1)
         first.kill()
-        with pytest.raises(urllib.error.URLError): v.rate(1)
+        with pytest.raises(urllib.error.URLError):
+            v.rate(1)
         with Serving(tmp_path, port=first.port) as again:
             assert v.ask("/")[1] == "/item/1/ratings" and v.rate(1)[1] == "/item/2/reply"
-            assert kept_of(again).answer(who(again, v).id, 1, "states").content["goal"] == "own goal"
+            assert (
+                kept_of(again).answer(who(again, v).id, 1, "states").content["goal"] == "own goal"
+            )
 
 
 # ---- blind, safe, and one's own
+
 
 def test_no_page_says_which_model_wrote_what_and_orders_differ(serving):
     orders = set()
     for _ in range(8):
         v = Visitor(serving.url)
         v.start()
-        pages = [v.ask("/")[2], *(page for _, _, page in (v.reply(1), v.states(1), v.rate(1))), v.ask("/mine")[2], v.ask("/item/1/ratings")[2]]
+        pages = [
+            v.ask("/")[2],
+            *(page for _, _, page in (v.reply(1), v.states(1), v.rate(1))),
+            v.ask("/mine")[2],
+            v.ask("/item/1/ratings")[2],
+        ]
         assert not any(name in page for page in pages for name in (*MODELS, "judged"))
         orders.add(tuple(re.findall(r"Reply (\d) to", pages[2])))
     assert len(orders) > 1 and {frozenset(order) for order in orders} == {frozenset("012")}
@@ -187,96 +307,217 @@ def test_deleting_leaves_nothing_and_a_code_brings_back(serving, visitor):
     visitor.reply(1, secret)
     code, path = next(iter(visitor.jar)).value, kept_of(serving).path
     other = Visitor(serving.url)
-    assert other.ask("/return", {"code": f" {code[:8].upper()} {code[8:]}"})[:2] == (200, "/item/1/states") and secret in other.ask("/item/1/states")[2]
-    assert code.encode() not in path.read_bytes() and secret.encode() in path.read_bytes()  # only a hash of the code is kept
-    assert visitor.ask("/delete", {})[1] == "/mine" and who(serving, visitor)             # not by accident
+    assert (
+        other.ask("/return", {"code": f" {code[:8].upper()} {code[8:]}"})[:2]
+        == (200, "/item/1/states")
+        and secret in other.ask("/item/1/states")[2]
+    )
+    assert (
+        code.encode() not in path.read_bytes() and secret.encode() in path.read_bytes()
+    )  # only a hash of the code is kept
+    assert visitor.ask("/delete", {})[1] == "/mine" and who(serving, visitor)  # not by accident
     assert visitor.ask("/delete", {"sure": "yes"})[:2] == (200, "/deleted")
     assert secret.encode() not in path.read_bytes()
-    assert other.reply(1)[0] == 401 and other.ask("/return", {"code": code})[0] == 404 and other.ask("/")[1] == "/"
+    assert (
+        other.reply(1)[0] == 401
+        and other.ask("/return", {"code": code})[0] == 404
+        and other.ask("/")[1] == "/"
+    )
 
 
-@pytest.mark.parametrize("ask, status", [
-    (lambda v: v.ask("/start", TICKS | {"code": new_code(), "adult": ""}), 422), (lambda v: v.ask("/start", TICKS | {"code": "x"}), 400),
-    (lambda v: v.ask("/item/9/reply"), 404), (lambda v: v.ask("/item/1/persona"), 404), (lambda v: v.ask("/item/0/reply"), 404), (lambda v: v.ask("/study.db"), 404),
-    (lambda v: v.ask("/item/1/reply", b"{}", **{"Content-Type": "application/json"}), 415), (lambda v: v.reply(1, "x" * 5001), 413), (lambda v: v.reply(1, "x" * 300_000), 413),
-    (lambda v: v.ask("/item/1/reply", b"\xff=\xfe"), 400), (lambda v: v.ask("/item/1/reply", "&".join(f"a{i}=1" for i in range(300)).encode()), 400),
-    (lambda v: v.reply(1, "A reply that is long enough.", seen="x"), 409), (lambda v: v.ask("/mine", Origin="http://evil.test"), 403), (lambda v: v.ask("/", Host="evil.test"), 403)])
+@pytest.mark.parametrize(
+    "ask, status",
+    [
+        (lambda v: v.ask("/start", TICKS | {"code": new_code(), "adult": ""}), 422),
+        (lambda v: v.ask("/start", TICKS | {"code": "x"}), 400),
+        (lambda v: v.ask("/item/9/reply"), 404),
+        (lambda v: v.ask("/item/1/persona"), 404),
+        (lambda v: v.ask("/item/0/reply"), 404),
+        (lambda v: v.ask("/study.db"), 404),
+        (lambda v: v.ask("/item/1/reply", b"{}", **{"Content-Type": "application/json"}), 415),
+        (lambda v: v.reply(1, "x" * 5001), 413),
+        (lambda v: v.reply(1, "x" * 300_000), 413),
+        (lambda v: v.ask("/item/1/reply", b"\xff=\xfe"), 400),
+        (lambda v: v.ask("/item/1/reply", "&".join(f"a{i}=1" for i in range(300)).encode()), 400),
+        (lambda v: v.reply(1, "A reply that is long enough.", seen="x"), 409),
+        (lambda v: v.ask("/mine", Origin="http://evil.test"), 403),
+        (lambda v: v.ask("/", Host="evil.test"), 403),
+    ],
+)
 def test_bad_requests_are_refused_with_a_page(serving, visitor, ask, status):
     found, _, page = ask(visitor)
-    assert found == status and "<title>" in page and kept_of(serving).answer(who(serving, visitor).id, 1, "reply").content is None
+    assert (
+        found == status
+        and "<title>" in page
+        and kept_of(serving).answer(who(serving, visitor).id, 1, "reply").content is None
+    )
 
 
 def test_a_key_is_asked_for_where_there_is_one(home, tmp_path):
     with Serving(tmp_path, "--study.items", home / "items.jsonl", "--study.key", "swan") as keyed:
         v = Visitor(keyed.url)
-        assert [v.start(), v.start(key="swän"), v.start(key="swan")] == [(403, "/start"), (403, "/start"), (200, "/item/1/reply")]
+        assert [v.start(), v.start(key="swän"), v.start(key="swan")] == [
+            (403, "/start"),
+            (403, "/start"),
+            (200, "/item/1/reply"),
+        ]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_texts_of_anybody_stay_text(tmp_path, text):
     from humanlm.studies.survey import _Pages
+
     kept = StudyAnswers(tmp_path)
-    kept.settle({"title": text, "consent": text, "words": 0, "per_person": 1}, [StudyItem("1", "1", ((text, text),), {"a": text + "!", "b": "No."})])
+    kept.settle(
+        {"title": text, "consent": text, "words": 0, "per_person": 1},
+        [StudyItem("1", "1", ((text, text),), {"a": text + "!", "b": "No."})],
+    )
     person = kept.begin(new_code())
-    for step, values in (("reply", {"reply": text}), ("states", dict.fromkeys(STATES, text)), ("ratings", {"comparison": text})):
+    for step, values in (
+        ("reply", {"reply": text}),
+        ("states", dict.fromkeys(STATES, text)),
+        ("ratings", {"comparison": text}),
+    ):
         kept.save(person.id, 1, step, values, step != "ratings", 0)
     pages = _Pages(kept)
-    for answer in (pages.consent(text, text), *(pages.step(person, 1, step) for step in ("reply", "states", "ratings"))):
+    for answer in (
+        pages.consent(text, text),
+        *(pages.step(person, 1, step) for step in ("reply", "states", "ratings")),
+    ):
         reader = Reader()
         reader.feed(answer.body.decode())
         reader.close()
-        assert reader.stack == [] and reader.tags <= TAGS | {"form", "button", "textarea", "fieldset", "legend", "footer"}
+        assert reader.stack == [] and reader.tags <= TAGS | {
+            "form",
+            "button",
+            "textarea",
+            "fieldset",
+            "legend",
+            "footer",
+        }
         assert not any(name.startswith("on") or name == "src" for name in reader.attributes)
 
 
 # ---- what is wrong is said
 
-@pytest.mark.parametrize("words, said", [
-    (["--study.items", "nowhere"], "neither a run"), (["--study.items", "{home}/items.jsonl", "--study.words", "9"], "words must be from 0 to 5"), ([], "There is no study"),
-    (["--study.items", "{home}/items.jsonl", "--study.host", "0.0.0.0"], "HUMANLM_STUDY_KEY"), (["--study.items", "{home}/items.jsonl", "--study.consent", "x.md"], "study.consent")])
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--study.items", "nowhere"], "neither a run"),
+        (
+            ["--study.items", "{home}/items.jsonl", "--study.words", "9"],
+            "words must be from 0 to 5",
+        ),
+        ([], "There is no study"),
+        (["--study.items", "{home}/items.jsonl", "--study.host", "0.0.0.0"], "HUMANLM_STUDY_KEY"),
+        (["--study.items", "{home}/items.jsonl", "--study.consent", "x.md"], "study.consent"),
+    ],
+)
 def test_serving_says_what_is_wrong(home, tmp_path, capsys, words, said):
-    assert main(["study", "serve", "--study.out", str(tmp_path / "study"), *(w.format(home=home) for w in words)]) == 2
+    assert (
+        main(
+            [
+                "study",
+                "serve",
+                "--study.out",
+                str(tmp_path / "study"),
+                *(w.format(home=home) for w in words),
+            ]
+        )
+        == 2
+    )
     assert said in capsys.readouterr().err and not (tmp_path / "study").exists()
 
 
-def test_a_study_takes_no_other_items_or_questions_under_those_who_have_begun(home, serving, tmp_path, capsys):
-    StudyAnswers(tmp_path).settle({"title": "T", "consent": "", "words": 1, "per_person": 1, "people": True}, study_items(StudyConfig(str(home / "items.jsonl")))[0])
-    assert main(["study", "serve", "--study.out", str(tmp_path), "--study.items", str(home / "items.jsonl"), "--study.per_person", "3"]) == 2
+def test_a_study_takes_no_other_items_or_questions_under_those_who_have_begun(
+    home, serving, tmp_path, capsys
+):
+    StudyAnswers(tmp_path).settle(
+        {"title": "T", "consent": "", "words": 1, "per_person": 1, "people": True},
+        study_items(StudyConfig(str(home / "items.jsonl")))[0],
+    )
+    assert (
+        main(
+            [
+                "study",
+                "serve",
+                "--study.out",
+                str(tmp_path),
+                "--study.items",
+                str(home / "items.jsonl"),
+                "--study.per_person",
+                "3",
+            ]
+        )
+        == 2
+    )
     assert "other" in capsys.readouterr().err
-    assert main(["study", "serve", "--study.out", str(serving.folder / "study")]) == 2  # another process serves it
+    assert (
+        main(["study", "serve", "--study.out", str(serving.folder / "study")]) == 2
+    )  # another process serves it
     assert "--study.out" in capsys.readouterr().err
 
 
 def test_a_report_needs_ratings_and_a_study(tmp_path, capsys):
-    assert main(["study", "report", str(tmp_path)]) == 2 and "holds no study.db" in capsys.readouterr().err
+    assert (
+        main(["study", "report", str(tmp_path)]) == 2
+        and "holds no study.db" in capsys.readouterr().err
+    )
     (tmp_path / "study.db").write_text("no database, but long enough to be looked at as one" * 40)
-    assert main(["study", "report", str(tmp_path)]) == 2 and "is no study" in capsys.readouterr().err
+    assert (
+        main(["study", "report", str(tmp_path)]) == 2 and "is no study" in capsys.readouterr().err
+    )
 
 
 def test_models_that_said_the_same_share_a_letter_and_their_ratings(tmp_path):
     kept = StudyAnswers(tmp_path)
-    kept.settle({"title": "T", "consent": "", "words": 0, "per_person": 1}, [StudyItem("1", "1", (("bo", "?"),), {"a": "Yes.", "b": "No.", "c": "Yes."})])
+    kept.settle(
+        {"title": "T", "consent": "", "words": 0, "per_person": 1},
+        [StudyItem("1", "1", (("bo", "?"),), {"a": "Yes.", "b": "No.", "c": "Yes."})],
+    )
     person = kept.begin(new_code())
-    (_, letters), = person.items
+    ((_, letters),) = person.items
     at = next(i for i, names in enumerate(letters) if len(names) == 2)
-    scores = {f"{scale}_{'AB'[i]}": 9 if i == at else 2 for i in (0, 1) for scale in ("similarity", "human")} | {f"rank_{'AB'[i]}": 1 if i == at else 2 for i in (0, 1)}
-    for step, values in (("reply", {}), ("states", {}), ("ratings", scores)): kept.save(person.id, 1, step, values, True, 0)
+    scores = {
+        f"{scale}_{'AB'[i]}": 9 if i == at else 2
+        for i in (0, 1)
+        for scale in ("similarity", "human")
+    } | {f"rank_{'AB'[i]}": 1 if i == at else 2 for i in (0, 1)}
+    for step, values in (("reply", {}), ("states", {}), ("ratings", scores)):
+        kept.save(person.id, 1, step, values, True, 0)
     found = study_report(study_ratings(kept), 50)
     assert {r.model: r.top for r in study_ratings(kept)} == {"a": 0.5, "b": 0.0, "c": 0.5}
-    assert [(c.candidate, c.against, c.verdicts[0].decision) for c in found.contests if "b" not in (c.candidate, c.against)][0][2] == "tie"
+    assert [
+        (c.candidate, c.against, c.verdicts[0].decision)
+        for c in found.contests
+        if "b" not in (c.candidate, c.against)
+    ][0][2] == "tie"
     sections = dict(part.split("\n\n", 1) for part in report_text(found).split("## ")[1:])
     resampled = {name: text.split(" ")[0] for name, text in sections.items()}
-    assert resampled == {"Means": "Participants", "Differences": "Participants", "Who is ranked before whom": "Participants", "Do people agree?": "Items", "People against the judge": "Items"}
+    assert resampled == {
+        "Means": "Participants",
+        "Differences": "Participants",
+        "Who is ranked before whom": "Participants",
+        "Do people agree?": "Items",
+        "People against the judge": "Items",
+    }
 
 
 # ---- in a real browser
 
+
 @pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
 def test_a_browser_goes_back_reloads_loses_its_connection_and_keeps_every_answer(home, tmp_path):
     def fill(b, **texts):
-        for name, text in texts.items(): b.js(f"document.getElementsByName('{name}')[0].value = {text!r}")
-    def send(b): b.js("document.querySelector('.buttons button').click()")
-    def at(b, path): return b.settled(f"location.pathname == '{path}'")
+        for name, text in texts.items():
+            b.js(f"document.getElementsByName('{name}')[0].value = {text!r}")
+
+    def send(b):
+        b.js("document.querySelector('.buttons button').click()")
+
+    def at(b, path):
+        return b.settled(f"location.pathname == '{path}'")
 
     serving = Serving(tmp_path, "--study.items", home / "items.jsonl", "--study.words", 0.1)
     with serving, Browser(tmp_path / "profile") as b:
@@ -293,18 +534,36 @@ def test_a_browser_goes_back_reloads_loses_its_connection_and_keeps_every_answer
         other = b.tab()
         other.open(serving.url), at(other, "/item/1/states")
         fill(b, **{name: f"my {name}" for name in STATES}), send(b), at(b, "/item/1/ratings")
-        fill(other, **{name: "no" for name in STATES}), send(other)         # a stale tab, of a step that is closed by now
+        (
+            fill(other, **{name: "no" for name in STATES}),
+            send(other),
+        )  # a stale tab, of a step that is closed by now
         at(other, "/item/1/states")
         assert other.settled("document.body.innerText.includes('my stance')")
-        for name in (f"{scale}_{letter}" for letter in "ABC" for scale in ("similarity", "human")): b.js(f"document.getElementsByName('{name}')[6].click()")
-        for i, letter in enumerate("ABC"): b.js(f"document.getElementsByName('rank_{letter}')[{i}].click()")
-        fill(b, comparison="They are shorter than mine is.", rank_reason="By what they say.", human_reason="All of them.")
-        b.tell("Emulation.setDeviceMetricsOverride", width=360, height=740, deviceScaleFactor=1, mobile=True)
-        assert b.js("document.documentElement.scrollWidth") <= 360           # nothing sticks out on a phone
+        for name in (f"{scale}_{letter}" for letter in "ABC" for scale in ("similarity", "human")):
+            b.js(f"document.getElementsByName('{name}')[6].click()")
+        for i, letter in enumerate("ABC"):
+            b.js(f"document.getElementsByName('rank_{letter}')[{i}].click()")
+        fill(
+            b,
+            comparison="They are shorter than mine is.",
+            rank_reason="By what they say.",
+            human_reason="All of them.",
+        )
+        b.tell(
+            "Emulation.setDeviceMetricsOverride",
+            width=360,
+            height=740,
+            deviceScaleFactor=1,
+            mobile=True,
+        )
+        assert b.js("document.documentElement.scrollWidth") <= 360  # nothing sticks out on a phone
         serving.kill()
         send(b), b.settled("document.getElementById('main-frame-error') != null")
         serving.begin(serving.port)
-        b.tell("Page.reload"), at(b, "/item/2/reply")                        # sends the form again
+        b.tell("Page.reload"), at(b, "/item/2/reply")  # sends the form again
         person, kept = next(iter(people(serving).values())), kept_of(serving)
-        assert [kept.answer(person.id, 1, step).saved for step in ("reply", "states", "ratings")] == [1, 1, 1] and len(people(serving)) == 1
+        assert [
+            kept.answer(person.id, 1, step).saved for step in ("reply", "states", "ratings")
+        ] == [1, 1, 1] and len(people(serving)) == 1
         assert kept.answer(person.id, 1, "ratings").content["human_C"] == 7

@@ -1,4 +1,5 @@
 """Small steps add up: weights in training are float32, whatever format a model computes in and is asked in."""
+
 import json
 import shutil
 from pathlib import Path
@@ -18,31 +19,59 @@ from humanlm.training.stages import fit, learn, lessons
 
 pytestmark = pytest.mark.numbers
 ROWS = [ask_row(f"question {i}", str(i), 4) for i in range(4)]
-TAUGHT = [sft_row(row["prompt"], [{"type": "text", "text": "some words to learn"}]) for row in ROWS] * 2
+TAUGHT = [
+    sft_row(row["prompt"], [{"type": "text", "text": "some words to learn"}]) for row in ROWS
+] * 2
 SIZES = {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 330}
-SETTINGS = {"run": {"name": "r", "report": False}, "sft": {"batch": 4, "muon_lr": 0.0, "adam_lr": 1e-6, "warmup": 0},
-            "rollout": {"num_prompts": 2, "group_size": 4},
-            "trainer": {"learning_rate": 1e-6, "lr_scheduler_type": "constant", "warmup_steps": 0, "max_steps": 4, "save_steps": 2}}
+SETTINGS = {
+    "run": {"name": "r", "report": False},
+    "sft": {"batch": 4, "muon_lr": 0.0, "adam_lr": 1e-6, "warmup": 0},
+    "rollout": {"num_prompts": 2, "group_size": 4},
+    "trainer": {
+        "learning_rate": 1e-6,
+        "lr_scheduler_type": "constant",
+        "warmup_steps": 0,
+        "max_steps": 4,
+        "save_steps": 2,
+    },
+}
 
 
 class Used(NamedTuple):
     "Formats that a model was seen with"
+
     weights: set
     computed: set
 
 
 class Mover(Recipe):
     "Teaches, then rewards every second completion, so that there is always something to learn"
-    def __init__(self): self.used = {}
-    def load(self, s, **given): return Work("mover")
-    def vocabulary(self, run): return ["some words to learn from"] * 9, []
-    def stages(self, run): return [Stage("taught", "base", self.teach), Stage("rewarded", "taught", self.train)]
-    def evaluate(self, run, name): return [Measurement("u", "c", {"m": {"all": float(len(run.answers(name, ROWS[:1])[0].ids))}})]
+
+    def __init__(self):
+        self.used = {}
+
+    def load(self, s, **given):
+        return Work("mover")
+
+    def vocabulary(self, run):
+        return ["some words to learn from"] * 9, []
+
+    def stages(self, run):
+        return [Stage("taught", "base", self.teach), Stage("rewarded", "taught", self.train)]
+
+    def evaluate(self, run, name):
+        return [
+            Measurement("u", "c", {"m": {"all": float(len(run.answers(name, ROWS[:1])[0].ids))}})
+        ]
 
     def watch(self, stage, model):
-        used = self.used[stage] = Used({p.dtype for p in model.parameters() if p.requires_grad}, set())
+        used = self.used[stage] = Used(
+            {p.dtype for p in model.parameters() if p.requires_grad}, set()
+        )
         net = model.get_base_model() if hasattr(model, "peft_config") else model
-        net.model.layers[0].mlp.down_proj.register_forward_hook(lambda layer, inputs, output: used.computed.add(output.dtype))
+        net.model.layers[0].mlp.down_proj.register_forward_hook(
+            lambda layer, inputs, output: used.computed.add(output.dtype)
+        )
 
     def teach(self, run, stage, model, tokenizer):
         self.watch(stage, model)
@@ -50,10 +79,14 @@ class Mover(Recipe):
 
     def train(self, run, stage, model, tokenizer):
         self.watch(stage, model)
+
         async def seen(rows, policy):
             done = await single_turn()(rows, policy)
-            self.logps = policy.token_logps([t.prompt_ids for t in done], [t.completion_ids for t in done])
+            self.logps = policy.token_logps(
+                [t.prompt_ids for t in done], [t.completion_ids for t in done]
+            )
             return done
+
         reward = TextReward(lambda texts: [i % 2 for i in range(len(texts))])
         learn(run, stage, model, tokenizer, Method(seen, group_advantage([1.0]), reward), ROWS)
 
@@ -61,17 +94,25 @@ class Mover(Recipe):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     "name → (folder, recipe): trained in float32, with bfloat16, and with an adapter on bfloat16"
+
     def made(name, **model):
         recipe = Mover()
         run = SETTINGS["run"] | {"name": name, "out": str(out)}
         return Path(fit(SETTINGS | {"run": run, "model": SIZES | model}, recipe)), recipe
+
     out = tmp_path_factory.mktemp("moves")
-    return {"float32": made("float32"), "bfloat16": made("bfloat16", dtype="bfloat16"), "adapter": made("adapter", dtype="bfloat16", lora_rank=4)}
+    return {
+        "float32": made("float32"),
+        "bfloat16": made("bfloat16", dtype="bfloat16"),
+        "adapter": made("adapter", dtype="bfloat16", lora_rank=4),
+    }
 
 
 def moved(folder, start, end):
     "How much every weight moved between two models of a run"
-    before, after = (load_file(folder / "models" / name / "model.safetensors") for name in (start, end))
+    before, after = (
+        load_file(folder / "models" / name / "model.safetensors") for name in (start, end)
+    )
     return torch.cat([(after[name].double() - before[name].double()).flatten() for name in after])
 
 
@@ -86,23 +127,35 @@ def test_weights_in_training_are_float32_and_computation_is_bfloat16(runs):
     for stage in ("taught", "rewarded"):
         for name in ("bfloat16", "adapter"):
             used = runs[name][1].used[stage]
-            assert used.weights == {torch.float32} and used.computed == {torch.bfloat16}, (name, stage, "generation and log-probabilities too")
+            assert used.weights == {torch.float32} and used.computed == {torch.bfloat16}, (
+                name,
+                stage,
+                "generation and log-probabilities too",
+            )
         assert runs["float32"][1].used[stage] == Used({torch.float32}, {torch.float32})
 
 
 def test_what_training_leaves_is_float32_and_what_nothing_trains_is_bfloat16(runs):
     folder = runs["bfloat16"][0] / "models"
-    assert [{t.dtype for t in load_file(folder / name / "model.safetensors").values()} for name in ("base", "taught", "rewarded")] == [
-        {torch.bfloat16}, {torch.float32}, {torch.float32}]
+    assert [
+        {t.dtype for t in load_file(folder / name / "model.safetensors").values()}
+        for name in ("base", "taught", "rewarded")
+    ] == [{torch.bfloat16}, {torch.float32}, {torch.float32}]
 
 
 def test_an_adapter_is_float32_and_moves_on_weights_that_stay_bfloat16(runs):
     folder = runs["adapter"][0] / "models"
-    first, last = (load_file(folder / name / "adapter_model.safetensors") for name in ("taught", "rewarded"))
+    first, last = (
+        load_file(folder / name / "adapter_model.safetensors") for name in ("taught", "rewarded")
+    )
     assert {t.dtype for t in last.values()} == {torch.float32}
-    assert min((last[name] != first[name]).double().mean() for name in last if "lora_B" in name) > 0.95
+    assert (
+        min((last[name] != first[name]).double().mean() for name in last if "lora_B" in name) > 0.95
+    )
     model = load_model(folder / "rewarded", dtype="bfloat16", device="cpu").model
-    assert {p.dtype for name, p in model.named_parameters() if "lora_" not in name} == {torch.bfloat16}
+    assert {p.dtype for name, p in model.named_parameters() if "lora_" not in name} == {
+        torch.bfloat16
+    }
     assert adapter_base(folder / "rewarded"), "the base lies where it lay"
 
 
@@ -111,10 +164,19 @@ def test_a_stopped_bfloat16_run_goes_on_bit_for_bit(runs, name):
     first, recipe = runs[name]
     again = first.with_name(f"{name}-again")
     shutil.copytree(first, again)
-    for part in ("models/rewarded", "measured", "checkpoints/rewarded/checkpoint-4"): shutil.rmtree(again / part)
+    for part in ("models/rewarded", "measured", "checkpoints/rewarded/checkpoint-4"):
+        shutil.rmtree(again / part)
     (again / "results.json").unlink()
-    (again / "run.json").write_text(json.dumps(json.loads((again / "run.json").read_text()) | {"state": "started"}))
+    (again / "run.json").write_text(
+        json.dumps(json.loads((again / "run.json").read_text()) | {"state": "started"})
+    )
     model = SIZES | {"dtype": "bfloat16"} | ({"lora_rank": 4} if name == "adapter" else {})
-    fit(SETTINGS | {"run": SETTINGS["run"] | {"name": again.name, "out": str(again.parent)}, "model": model}, Mover())
+    fit(
+        SETTINGS
+        | {"run": SETTINGS["run"] | {"name": again.name, "out": str(again.parent)}, "model": model},
+        Mover(),
+    )
     file = "adapter_model.safetensors" if name == "adapter" else "model.safetensors"
-    assert (again / "models" / "rewarded" / file).read_bytes() == (first / "models" / "rewarded" / file).read_bytes()
+    assert (again / "models" / "rewarded" / file).read_bytes() == (
+        first / "models" / "rewarded" / file
+    ).read_bytes()

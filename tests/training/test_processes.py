@@ -1,4 +1,5 @@
 """A run is the same on one process and on two: rows, levels, completions, advantages, records and, to rounding, losses and weights."""
+
 import json
 import os
 import shutil
@@ -16,12 +17,30 @@ from humanlm.data.trajectory import load_trajectories
 from humanlm.methods.shares import shares
 
 CONFIG = {
-    "run": {"methods": ["humanlm", "prefix-chaining", "humanlm-composed"], "report": False}, "data": {"max_train": 5, "max_test": 2}, "world": {"users": 24, "replies_per_user": 8},
+    "run": {"methods": ["humanlm", "prefix-chaining", "humanlm-composed"], "report": False},
+    "data": {"max_train": 5, "max_test": 2},
+    "world": {"users": 24, "replies_per_user": 8},
     "model": {"vocab": 700, "hidden": 48, "heads": 3, "kv_heads": 3, "mlp": 96},
-    "hierarchy": {"levels": ["stance", "emotion", "response"], "state_tokens": 16, "response_tokens": 16, "thought_tokens": 20},
-    "sft": {"lesson_steps": 10, "polite_steps": 2, "batch": 8, "muon_lr": 0.0}, "rollout": {"num_prompts": 4, "group_size": 4}, "judge": {"model": "rule", "audit_every": 2},
-    "test_judge": {"model": "rule"}, "reward": {"extra": "own:even"}, "prefixes": {"threshold": 0.0}, "eval": {"bootstrap": 20},
-    "trainer": {"optim": "sgd", "learning_rate": 0.5, "max_steps": 4, "save_steps": 2, "per_device_train_batch_size": 4},
+    "hierarchy": {
+        "levels": ["stance", "emotion", "response"],
+        "state_tokens": 16,
+        "response_tokens": 16,
+        "thought_tokens": 20,
+    },
+    "sft": {"lesson_steps": 10, "polite_steps": 2, "batch": 8, "muon_lr": 0.0},
+    "rollout": {"num_prompts": 4, "group_size": 4},
+    "judge": {"model": "rule", "audit_every": 2},
+    "test_judge": {"model": "rule"},
+    "reward": {"extra": "own:even"},
+    "prefixes": {"threshold": 0.0},
+    "eval": {"bootstrap": 20},
+    "trainer": {
+        "optim": "sgd",
+        "learning_rate": 0.5,
+        "max_steps": 4,
+        "save_steps": 2,
+        "per_device_train_batch_size": 4,
+    },
 }
 EVEN = """
 import os
@@ -36,13 +55,21 @@ def lent_part(part, parts, place, asked):
     return found
 lent_part.__module__, lent_part.__qualname__, generation._lent_part = generation.__name__, "_lent_part", lent_part
 """
-METHODS = CONFIG["run"]["methods"]  # with 5 people, 4 prompts in a step and 2 processes, a row comes twice in some steps, and in both processes
+METHODS = CONFIG[
+    "run"
+][
+    "methods"
+]  # with 5 people, 4 prompts in a step and 2 processes, a row comes twice in some steps, and in both processes
 
 
 def started(folder: Path, processes: int, *words) -> str:
     "Train in one process or in several; what they have printed"
     words = ["-m", "humanlm.train", *words]
-    done = warm.together(processes, *words, cwd=folder) if processes > 1 else [warm.run(*words, cwd=folder, env=os.environ | {"ACCELERATE_USE_CPU": "true"})]
+    done = (
+        warm.together(processes, *words, cwd=folder)
+        if processes > 1
+        else [warm.run(*words, cwd=folder, env=os.environ | {"ACCELERATE_USE_CPU": "true"})]
+    )
     assert [one.returncode for one in done] == [0] * processes, [one.stderr[-3000:] for one in done]
     return "".join(one.stdout for one in done)
 
@@ -51,7 +78,10 @@ def trained(folder: Path, name: str, processes: int) -> Path:
     groups = CONFIG | {"run": CONFIG["run"] | {"name": name, "out": str(folder)}}
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(groups), "utf-8")
     (folder / "own.py").write_text(EVEN)
-    assert started(folder, processes, "--config", folder / f"{name}.yaml").count("response_alignment") == 1, "one process evaluates and shows the result"
+    assert (
+        started(folder, processes, "--config", folder / f"{name}.yaml").count("response_alignment")
+        == 1
+    ), "one process evaluates and shows the result"
     return folder / name
 
 
@@ -61,8 +91,16 @@ def both(tmp_path_factory):
     return [trained(folder, name, count) for name, count in (("one", 1), ("two", 2))]
 
 
-def said(run, method): return sorted(load_trajectories(run / "trajectories" / method), key=lambda t: (t.step, t.group, t.id))
-def logged(run, stage): return [row for row in read_jsonl(run / "metrics.jsonl") if row["stage"] == stage and "loss" in row]
+def said(run, method):
+    return sorted(
+        load_trajectories(run / "trajectories" / method), key=lambda t: (t.step, t.group, t.id)
+    )
+
+
+def logged(run, stage):
+    return [
+        row for row in read_jsonl(run / "metrics.jsonl") if row["stage"] == stage and "loss" in row
+    ]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -76,7 +114,9 @@ def test_two_processes_ask_the_same_rows_and_levels_and_draw_the_same_completion
 @pytest.mark.parametrize("method", METHODS)
 def test_two_processes_score_and_push_as_one(both, method):
     one, two = (said(run, method) for run in both)
-    assert [(t.rewards, t.turns[0].text) for t in one] == [(t.rewards, t.turns[0].text) for t in two] and any(t.advantage for t in one)
+    assert [(t.rewards, t.turns[0].text) for t in one] == [
+        (t.rewards, t.turns[0].text) for t in two
+    ] and any(t.advantage for t in one)
     assert [t.advantage for t in one] == pytest.approx([t.advantage for t in two], abs=1e-5)
 
 
@@ -84,24 +124,49 @@ def test_two_processes_score_and_push_as_one(both, method):
 def test_two_processes_log_once_what_one_does_and_end_with_its_weights(both, stage):
     one, two = (logged(run, stage) for run in both)
     assert [row["step"] for row in one] == [row["step"] for row in two], "no line is written twice"
-    for name in [name for name in one[0] if name.startswith(("loss", "reward", "tokens", "judge", "parse", "score", "text", "grad_norm", "prefixes"))]:
-        assert [row.get(name) for row in one] == pytest.approx([row.get(name) for row in two], abs=2e-4, nan_ok=True), name
+    for name in [
+        name
+        for name in one[0]
+        if name.startswith(
+            ("loss", "reward", "tokens", "judge", "parse", "score", "text", "grad_norm", "prefixes")
+        )
+    ]:
+        assert [row.get(name) for row in one] == pytest.approx(
+            [row.get(name) for row in two], abs=2e-4, nan_ok=True
+        ), name
     weights = [load_file(run / "models" / stage / "model.safetensors") for run in both]
-    for name in weights[0]: torch.testing.assert_close(weights[1][name], weights[0][name], atol=5e-4, rtol=1e-3)
+    for name in weights[0]:
+        torch.testing.assert_close(weights[1][name], weights[0][name], atol=5e-4, rtol=1e-3)
 
 
 def test_what_two_processes_write_for_an_evaluation_is_what_one_would(both, tmp_path):
     names, folder = ["base", "cold-start", *METHODS], both[1].parent
     helped = [line.split() for line in (folder / "helped.txt").read_text().splitlines()]
-    assert {(rank, name) for rank, name, *_ in helped} == {("1", name) for name in names}, "the other process wrote for every model"
+    assert {(rank, name) for rank, name, *_ in helped} == {("1", name) for name in names}, (
+        "the other process wrote for every model"
+    )
     assert all(int(own) == int(every) // 2 for _, _, own, _, every in helped)
     again = shutil.copytree(both[1], tmp_path / "two")
-    for path in ("measured", "evaluations"): shutil.rmtree(again / path)
+    for path in ("measured", "evaluations"):
+        shutil.rmtree(again / path)
     (again / "results.json").unlink()
-    (again / "run.json").write_text(json.dumps(json.loads((again / "run.json").read_text()) | {"state": "started"}))
-    done = warm.run("-m", "humanlm.train", "--config", folder / "two.yaml", "--run.out", tmp_path, "--resume", cwd=folder, env=os.environ | {"ACCELERATE_USE_CPU": "true"})
+    (again / "run.json").write_text(
+        json.dumps(json.loads((again / "run.json").read_text()) | {"state": "started"})
+    )
+    done = warm.run(
+        "-m",
+        "humanlm.train",
+        "--config",
+        folder / "two.yaml",
+        "--run.out",
+        tmp_path,
+        "--resume",
+        cwd=folder,
+        env=os.environ | {"ACCELERATE_USE_CPU": "true"},
+    )
     assert done.returncode == 0, done.stderr[-3000:]
-    for path in ("results.json", *(f"evaluations/{name}.jsonl" for name in names)): assert (again / path).read_text() == (both[1] / path).read_text(), path
+    for path in ("results.json", *(f"evaluations/{name}.jsonl" for name in names)):
+        assert (again / path).read_text() == (both[1] / path).read_text(), path
 
 
 MEASURED = """
@@ -124,10 +189,26 @@ def test_what_is_measured_on_the_way_is_written_by_two_processes_as_by_one(tmp_p
     (tmp_path / "measured.py").write_text(MEASURED)
     shutil.copy(Path(__file__).resolve().parents[2] / "nbs" / "howto" / "my_recipe.py", tmp_path)
     for processes, name in enumerate(("one", "two"), 1):
-        started(tmp_path, processes, "--run.recipe", "measured:Measured", "--run.name", name, "--run.report", "false", "--run.validate", "2", "--trainer.max_steps", "4",
-                "--trainer.learning_rate", "0.01")
+        started(
+            tmp_path,
+            processes,
+            "--run.recipe",
+            "measured:Measured",
+            "--run.name",
+            name,
+            "--run.report",
+            "false",
+            "--run.validate",
+            "2",
+            "--trainer.max_steps",
+            "4",
+            "--trainer.learning_rate",
+            "0.01",
+        )
     one, two = (read_jsonl(tmp_path / "runs" / name / "said.jsonl") for name in ("one", "two"))
-    assert one == two and len(one) == 2 and one[0] != one[1], "the weights of the step, not those the stage began with"
+    assert one == two and len(one) == 2 and one[0] != one[1], (
+        "the weights of the step, not those the stage began with"
+    )
     assert (tmp_path / "helped.txt").read_text().splitlines()[:2] == ["1 base 2 of 4"] * 2
 
 
@@ -135,31 +216,69 @@ def test_two_processes_leave_every_record_once(both):
     for method in METHODS:
         found = said(both[1], method)
         assert len({t.id for t in found}) == len(found) and len(found) == 4 * 16
-    assert [[(row["stage"], row["step"]) for row in read_jsonl(run / "audits.jsonl")] for run in both] == [
-        [("start", 0), *((method, step) for method in METHODS for step in (2, 4))]] * 2
+    assert [
+        [(row["stage"], row["step"]) for row in read_jsonl(run / "audits.jsonl")] for run in both
+    ] == [[("start", 0), *((method, step) for method in METHODS for step in (2, 4))]] * 2
 
 
 def test_two_processes_fill_one_map_of_prefixes(both):
-    maps = [json.loads((run / "checkpoints" / "prefix-chaining" / "checkpoint-4" / "prefixes.json").read_text())["entries"] for run in both]
-    kept = [sorted((e["level"], e["example"], e["field"], e["timestamp"]) for e in found) for found in maps]
+    maps = [
+        json.loads(
+            (run / "checkpoints" / "prefix-chaining" / "checkpoint-4" / "prefixes.json").read_text()
+        )["entries"]
+        for run in both
+    ]
+    kept = [
+        sorted((e["level"], e["example"], e["field"], e["timestamp"]) for e in found)
+        for found in maps
+    ]
     assert kept[0] and kept[0] == kept[1]
 
 
-@pytest.mark.parametrize("options, processes, updates", [
-    ({}, 1, 1), ({}, 8, 1), ({"steps_per_generation": 8}, 1, 8), ({"steps_per_generation": 8}, 8, 8), ({"per_device_train_batch_size": 16}, 4, 1),
-    ({"gradient_accumulation_steps": 2}, 2, 1), ({"steps_per_generation": 4, "gradient_accumulation_steps": 2}, 2, 2), ({"generation_batch_size": 128}, 2, 1)])
-def test_a_step_makes_prompts_times_group_completions_on_however_many_processes(options, processes, updates):
+@pytest.mark.parametrize(
+    "options, processes, updates",
+    [
+        ({}, 1, 1),
+        ({}, 8, 1),
+        ({"steps_per_generation": 8}, 1, 8),
+        ({"steps_per_generation": 8}, 8, 8),
+        ({"per_device_train_batch_size": 16}, 4, 1),
+        ({"gradient_accumulation_steps": 2}, 2, 1),
+        ({"steps_per_generation": 4, "gradient_accumulation_steps": 2}, 2, 2),
+        ({"generation_batch_size": 128}, 2, 1),
+    ],
+)
+def test_a_step_makes_prompts_times_group_completions_on_however_many_processes(
+    options, processes, updates
+):
     found = shares(32, 4, options, processes)
     assert found.size * found.portions * processes == 128 and found.updates == updates
 
 
-@pytest.mark.parametrize("options, processes, said", [
-    ({"per_device_train_batch_size": 16, "steps_per_generation": 8}, 8, r"= 1,024 completions a step, but .* = 128\. Leave per_device_train_batch_size out: it follows \(2\)"),
-    ({"per_device_train_batch_size": 4, "steps_per_generation": 8}, 1, "keep 4 with steps_per_generation 32 and gradient_accumulation_steps 4"),
-    ({"steps_per_generation": 4, "gradient_accumulation_steps": 3}, 1, "would mix two steps"), ({"generation_batch_size": 64}, 1, "Leave it out"),
-    ({"num_generations": 8}, 1, r"is rollout.group_size \(4\)"), ({"per_device_train_batch_size": "many"}, 1, "whole number")])
-def test_options_that_make_another_number_of_completions_are_refused_with_what_to_change(options, processes, said):
-    with pytest.raises(ConfigError, match=said): shares(32, 4, options, processes)
+@pytest.mark.parametrize(
+    "options, processes, said",
+    [
+        (
+            {"per_device_train_batch_size": 16, "steps_per_generation": 8},
+            8,
+            r"= 1,024 completions a step, but .* = 128\. Leave per_device_train_batch_size out: it follows \(2\)",
+        ),
+        (
+            {"per_device_train_batch_size": 4, "steps_per_generation": 8},
+            1,
+            "keep 4 with steps_per_generation 32 and gradient_accumulation_steps 4",
+        ),
+        ({"steps_per_generation": 4, "gradient_accumulation_steps": 3}, 1, "would mix two steps"),
+        ({"generation_batch_size": 64}, 1, "Leave it out"),
+        ({"num_generations": 8}, 1, r"is rollout.group_size \(4\)"),
+        ({"per_device_train_batch_size": "many"}, 1, "whole number"),
+    ],
+)
+def test_options_that_make_another_number_of_completions_are_refused_with_what_to_change(
+    options, processes, said
+):
+    with pytest.raises(ConfigError, match=said):
+        shares(32, 4, options, processes)
 
 
 def test_the_plan_says_who_reads_how_much(tmp_path, monkeypatch, capsys):
@@ -167,6 +286,17 @@ def test_the_plan_says_who_reads_how_much(tmp_path, monkeypatch, capsys):
     config.write_text(yaml.safe_dump(CONFIG | {"reward": {}}), "utf-8")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert humanlm.train.main(["--config", str(config), "--dry-run"]) == 0
-    assert "4 prompts x 4 completions = 16 completions a step, 64 in all; 2 processes read 4 at a time each, 1 update a step" in capsys.readouterr().out
-    assert humanlm.train.main(["--config", str(config), "--dry-run", "--trainer.per_device_train_batch_size", "16"]) == 2
-    assert "= 32 completions a step, but rollout.num_prompts x group_size = 16" in capsys.readouterr().err
+    assert (
+        "4 prompts x 4 completions = 16 completions a step, 64 in all; 2 processes read 4 at a time each, 1 update a step"
+        in capsys.readouterr().out
+    )
+    assert (
+        humanlm.train.main(
+            ["--config", str(config), "--dry-run", "--trainer.per_device_train_batch_size", "16"]
+        )
+        == 2
+    )
+    assert (
+        "= 32 completions a step, but rollout.num_prompts x group_size = 16"
+        in capsys.readouterr().err
+    )

@@ -1,4 +1,5 @@
 """A run whose model is split over two processes (FSDP2, gloo, CPUs) is that of one process: completions, advantages and, to rounding, losses and weights."""
+
 import json
 import os
 import shutil
@@ -21,37 +22,74 @@ TWO = Pair()
 LAST = "optimizer_0/.metadata"  # written when all else of a checkpoint is there
 METHODS = ["humanlm", "prefix-chaining"]
 CONFIG = {
-    "run": {"methods": METHODS, "report": False}, "data": {"max_train": 5, "max_test": 2}, "world": {"users": 24, "replies_per_user": 8},
+    "run": {"methods": METHODS, "report": False},
+    "data": {"max_train": 5, "max_test": 2},
+    "world": {"users": 24, "replies_per_user": 8},
     "model": {"vocab": 700, "hidden": 48, "heads": 3, "kv_heads": 3, "mlp": 96},
-    "hierarchy": {"levels": ["stance", "response"], "state_tokens": 16, "response_tokens": 16, "thought_tokens": 20},
-    "sft": {"lesson_steps": 10, "polite_steps": 2, "batch": 8, "muon_lr": 0.0}, "rollout": {"num_prompts": 4, "group_size": 4}, "judge": {"model": "rule"},
-    "test_judge": {"model": "rule"}, "reward": {"extra": "own:even"}, "prefixes": {"threshold": 0.0}, "eval": {"bootstrap": 20},
-    "trainer": {"optim": "sgd", "learning_rate": 0.5, "max_steps": 3, "save_steps": 2, "per_device_train_batch_size": 4},
+    "hierarchy": {
+        "levels": ["stance", "response"],
+        "state_tokens": 16,
+        "response_tokens": 16,
+        "thought_tokens": 20,
+    },
+    "sft": {"lesson_steps": 10, "polite_steps": 2, "batch": 8, "muon_lr": 0.0},
+    "rollout": {"num_prompts": 4, "group_size": 4},
+    "judge": {"model": "rule"},
+    "test_judge": {"model": "rule"},
+    "reward": {"extra": "own:even"},
+    "prefixes": {"threshold": 0.0},
+    "eval": {"bootstrap": 20},
+    "trainer": {
+        "optim": "sgd",
+        "learning_rate": 0.5,
+        "max_steps": 3,
+        "save_steps": 2,
+        "per_device_train_batch_size": 4,
+    },
 }
-BRIEF = {"sft": {"lesson_steps": 1, "polite_steps": 1}, "trainer": {"max_steps": 2, "warmup_steps": 0}}
+BRIEF = {
+    "sft": {"lesson_steps": 1, "polite_steps": 1},
+    "trainer": {"max_steps": 2, "warmup_steps": 0},
+}
 EVEN = "def even(trajectories): return [sum(i % 2 for i in t.completion_ids) / len(t.completion_ids) for t in trajectories]"
 
 
 def started(folder: Path, name: str, sharded: bool, *flags: str, **groups):
     "Do a run in one process, or in two that `accelerate launch` has started by the file for two GPUs"
-    own = {group: CONFIG.get(group, {}) | groups.get(group, {}) for group in CONFIG.keys() | groups.keys()}
+    own = {
+        group: CONFIG.get(group, {}) | groups.get(group, {})
+        for group in CONFIG.keys() | groups.keys()
+    }
     own["run"] |= {"name": name, "out": str(folder)}
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(own), "utf-8")
     (folder / "own.py").write_text(EVEN)
     words = ["--config", str(folder / f"{name}.yaml"), *flags]
-    return TWO.run(*words, cwd=folder) if sharded else warm.run("-m", "humanlm.train", *words, cwd=folder, env=os.environ | {"ACCELERATE_USE_CPU": "true"})
+    return (
+        TWO.run(*words, cwd=folder)
+        if sharded
+        else warm.run(
+            "-m",
+            "humanlm.train",
+            *words,
+            cwd=folder,
+            env=os.environ | {"ACCELERATE_USE_CPU": "true"},
+        )
+    )
 
 
 def trained(folder: Path, name: str, sharded: bool, **groups) -> Path:
     done = started(folder, name, sharded, **groups)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("response_alignment") == 1, "one process evaluates and shows the result"
+    assert done.stdout.count("response_alignment") == 1, (
+        "one process evaluates and shows the result"
+    )
     return folder / name
 
 
 @pytest.fixture(scope="module", autouse=True)
 def two():
-    with TWO: yield
+    with TWO:
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +98,16 @@ def both(tmp_path_factory):
     return [trained(folder, name, sharded) for name, sharded in (("one", False), ("split", True))]
 
 
-def said(run, method): return sorted(load_trajectories(run / "trajectories" / method), key=lambda t: (t.step, t.group, t.id))
-def logged(run, stage): return [row for row in read_jsonl(run / "metrics.jsonl") if row["stage"] == stage and "loss" in row]
+def said(run, method):
+    return sorted(
+        load_trajectories(run / "trajectories" / method), key=lambda t: (t.step, t.group, t.id)
+    )
+
+
+def logged(run, stage):
+    return [
+        row for row in read_jsonl(run / "metrics.jsonl") if row["stage"] == stage and "loss" in row
+    ]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -70,149 +116,291 @@ def test_a_split_model_writes_and_is_pushed_as_one_in_one_process(both, method):
     assert len(one) == len(split) == 3 * 16
     for name in ("id", "step", "group", "level", "prompt_ids", "completion_ids", "rewards"):
         assert [getattr(t, name) for t in one] == [getattr(t, name) for t in split], name
-    assert any(t.advantage for t in one) and [t.advantage for t in one] == pytest.approx([t.advantage for t in split], abs=1e-5)
+    assert any(t.advantage for t in one) and [t.advantage for t in one] == pytest.approx(
+        [t.advantage for t in split], abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("stage", ["cold-start", *METHODS])
 def test_a_split_model_loses_what_a_whole_one_does_and_is_saved_whole_as_float32(both, stage):
     one, split = (logged(run, stage) for run in both)
     assert [row["step"] for row in one] == [row["step"] for row in split]
-    for name in [name for name in one[0] if name.startswith(("loss", "reward", "tokens", "grad_norm"))]:
-        assert [row.get(name) for row in one] == pytest.approx([row.get(name) for row in split], abs=2e-4, nan_ok=True), name
+    for name in [
+        name for name in one[0] if name.startswith(("loss", "reward", "tokens", "grad_norm"))
+    ]:
+        assert [row.get(name) for row in one] == pytest.approx(
+            [row.get(name) for row in split], abs=2e-4, nan_ok=True
+        ), name
     weights = [load_file(run / "models" / stage / "model.safetensors") for run in both]
-    assert weights[0].keys() == weights[1].keys() and {x.dtype for x in weights[1].values()} == {torch.float32}
-    for name in weights[0]: torch.testing.assert_close(weights[1][name], weights[0][name], atol=5e-4, rtol=1e-3)
-    assert (both[1] / "models" / stage / "config.json").read_text() == (both[0] / "models" / stage / "config.json").read_text()
+    assert weights[0].keys() == weights[1].keys() and {x.dtype for x in weights[1].values()} == {
+        torch.float32
+    }
+    for name in weights[0]:
+        torch.testing.assert_close(weights[1][name], weights[0][name], atol=5e-4, rtol=1e-3)
+    assert (both[1] / "models" / stage / "config.json").read_text() == (
+        both[0] / "models" / stage / "config.json"
+    ).read_text()
 
 
 def test_the_model_was_split(both):
     checkpoint = both[1] / "checkpoints" / "humanlm" / "checkpoint-3"
-    assert (checkpoint / "pytorch_model_fsdp_0" / ".metadata").is_file() and not list(checkpoint.glob("*.safetensors"))
-    assert len(list((checkpoint / "pytorch_model_fsdp_0").glob("*.distcp"))) == 2, "each process wrote its slices"
+    assert (checkpoint / "pytorch_model_fsdp_0" / ".metadata").is_file() and not list(
+        checkpoint.glob("*.safetensors")
+    )
+    assert len(list((checkpoint / "pytorch_model_fsdp_0").glob("*.distcp"))) == 2, (
+        "each process wrote its slices"
+    )
 
 
 def unfinished(run: Path, folder: Path, *lost: str) -> Path:
     "Copy a run, without some of its files, as one that was killed leaves it"
     folder.mkdir(exist_ok=True)
     again = shutil.copytree(run, folder / run.name)
-    for path in ("results.json", "measured", *lost): (shutil.rmtree if (again / path).is_dir() else os.unlink)(again / path)
+    for path in ("results.json", "measured", *lost):
+        (shutil.rmtree if (again / path).is_dir() else os.unlink)(again / path)
     record = json.loads((again / "run.json").read_text())
     (again / "run.json").write_text(json.dumps(record | {"state": "started"}))
     return again
 
 
-def test_a_killed_split_run_goes_on_from_its_newest_whole_checkpoint_to_the_same_weights(both, tmp_path):
-    again = unfinished(both[1], tmp_path, "models/prefix-chaining", f"checkpoints/prefix-chaining/checkpoint-3/{LAST}")
+def test_a_killed_split_run_goes_on_from_its_newest_whole_checkpoint_to_the_same_weights(
+    both, tmp_path
+):
+    again = unfinished(
+        both[1],
+        tmp_path,
+        "models/prefix-chaining",
+        f"checkpoints/prefix-chaining/checkpoint-3/{LAST}",
+    )
     TWO.close()  # what goes on is a new process
     done = started(tmp_path, "split", True, "--resume")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "checkpoint-3 is not whole" in done.stdout and "goes on from checkpoint-2" in done.stdout
     before, after = ([row for row in logged(run, "prefix-chaining")] for run in (both[1], again))
     assert [row["step"] for row in after] == [row["step"] for row in before]
-    assert [row["loss"] for row in after] == pytest.approx([row["loss"] for row in before], abs=1e-6)
-    weights = [load_file(run / "models" / "prefix-chaining" / "model.safetensors") for run in (both[1], again)]
-    for name in weights[0]: torch.testing.assert_close(weights[1][name], weights[0][name], atol=1e-6, rtol=1e-5)
+    assert [row["loss"] for row in after] == pytest.approx(
+        [row["loss"] for row in before], abs=1e-6
+    )
+    weights = [
+        load_file(run / "models" / "prefix-chaining" / "model.safetensors")
+        for run in (both[1], again)
+    ]
+    for name in weights[0]:
+        torch.testing.assert_close(weights[1][name], weights[0][name], atol=1e-6, rtol=1e-5)
 
 
-def test_a_split_checkpoint_in_one_process_and_a_whole_one_in_two_are_refused_with_the_next_step(both, tmp_path):
-    for run, sharded, said in ((both[1], False, "was written by processes that share a model"), (both[0], True, "was written without ")):
+def test_a_split_checkpoint_in_one_process_and_a_whole_one_in_two_are_refused_with_the_next_step(
+    both, tmp_path
+):
+    for run, sharded, said in (
+        (both[1], False, "was written by processes that share a model"),
+        (both[0], True, "was written without "),
+    ):
         unfinished(run, tmp_path, "models/humanlm")
         done = started(tmp_path, run.name, sharded, "--resume")
-        assert done.returncode != 0 and said in done.stderr and "--fresh" in done.stderr, done.stderr[-2000:]
+        assert done.returncode != 0 and said in done.stderr and "--fresh" in done.stderr, (
+            done.stderr[-2000:]
+        )
 
 
 @pytest.mark.long
 def test_a_split_run_that_had_spent_its_budget_is_saved_from_its_checkpoint(tmp_path):
-    run = trained(tmp_path, "spent", True, run={"methods": ["humanlm"], "token_budget": 300}, sft=BRIEF["sft"])
+    run = trained(
+        tmp_path, "spent", True, run={"methods": ["humanlm"], "token_budget": 300}, sft=BRIEF["sft"]
+    )
     shutil.move(run / "models" / "humanlm", tmp_path / "before")
     unfinished(run, tmp_path / "again")
-    done = started(tmp_path / "again", "spent", True, "--resume", run={"methods": ["humanlm"], "token_budget": 300}, sft=BRIEF["sft"])
+    done = started(
+        tmp_path / "again",
+        "spent",
+        True,
+        "--resume",
+        run={"methods": ["humanlm"], "token_budget": 300},
+        sft=BRIEF["sft"],
+    )
     assert done.returncode == 0, done.stderr[-3000:]
-    weights = [load_file(folder / "model.safetensors") for folder in (tmp_path / "before", tmp_path / "again" / "spent" / "models" / "humanlm")]
-    for name in weights[0]: torch.testing.assert_close(weights[1][name], weights[0][name])
+    weights = [
+        load_file(folder / "model.safetensors")
+        for folder in (tmp_path / "before", tmp_path / "again" / "spent" / "models" / "humanlm")
+    ]
+    for name in weights[0]:
+        torch.testing.assert_close(weights[1][name], weights[0][name])
 
 
 @pytest.mark.long
 def test_steps_too_small_for_bfloat16_add_up_in_the_float32_weights_of_a_split_model(tmp_path):
-    run = trained(tmp_path, "fine", True, run={"methods": ["humanlm"]}, model={"dtype": "bfloat16"}, sft=BRIEF["sft"], trainer=BRIEF["trainer"] | {"optim": "adamw_torch", "learning_rate": 1e-6})
-    start, end = (load_file(run / "models" / stage / "model.safetensors") for stage in ("cold-start", "humanlm"))
+    run = trained(
+        tmp_path,
+        "fine",
+        True,
+        run={"methods": ["humanlm"]},
+        model={"dtype": "bfloat16"},
+        sft=BRIEF["sft"],
+        trainer=BRIEF["trainer"] | {"optim": "adamw_torch", "learning_rate": 1e-6},
+    )
+    start, end = (
+        load_file(run / "models" / stage / "model.safetensors")
+        for stage in ("cold-start", "humanlm")
+    )
     moved = torch.cat([(end[name] - start[name]).abs().flatten() for name in start])
     assert 0 < moved.max() <= 1e-5 and (moved > 0).float().mean() > 0.5
 
 
 @pytest.mark.long
 def test_a_split_model_with_an_adapter_or_a_kl_term_learns_as_a_whole_one(tmp_path):
-    for name, groups in (("lora", {"model": {"lora_rank": 4}, "trainer": BRIEF["trainer"]}), ("kl", {"trainer": BRIEF["trainer"] | {"beta": 0.1}})):
-        runs = [trained(tmp_path, f"{name}-{sharded}", sharded, run={"methods": ["humanlm"]}, sft=BRIEF["sft"], **groups) for sharded in (False, True)]
-        weights = [load_file(next((run / "models" / "humanlm").glob("*.safetensors"))) for run in runs]
-        for part in weights[0]: torch.testing.assert_close(weights[1][part], weights[0][part], atol=5e-5, rtol=1e-3)
+    for name, groups in (
+        ("lora", {"model": {"lora_rank": 4}, "trainer": BRIEF["trainer"]}),
+        ("kl", {"trainer": BRIEF["trainer"] | {"beta": 0.1}}),
+    ):
+        runs = [
+            trained(
+                tmp_path,
+                f"{name}-{sharded}",
+                sharded,
+                run={"methods": ["humanlm"]},
+                sft=BRIEF["sft"],
+                **groups,
+            )
+            for sharded in (False, True)
+        ]
+        weights = [
+            load_file(next((run / "models" / "humanlm").glob("*.safetensors"))) for run in runs
+        ]
+        for part in weights[0]:
+            torch.testing.assert_close(weights[1][part], weights[0][part], atol=5e-5, rtol=1e-3)
 
 
 def test_what_a_split_model_cannot_do_is_refused(tmp_path):
     done = started(tmp_path, "muon", True, sft={"muon_lr": 0.02})
-    assert done.returncode != 0 and "Muon needs whole matrices" in done.stderr and "Traceback (most recent call last):\n  File \"/" not in done.stderr.split("Muon")[0]
+    assert (
+        done.returncode != 0
+        and "Muon needs whole matrices" in done.stderr
+        and 'Traceback (most recent call last):\n  File "/' not in done.stderr.split("Muon")[0]
+    )
 
 
 ZERO = {"ACCELERATE_USE_FSDP": "false", "ACCELERATE_USE_DEEPSPEED": "true"}
 
 
-@pytest.mark.parametrize("variables, said", [
-    ({"FSDP_VERSION": "1"}, "FSDP of version 1 is not supported"), ({"FSDP_VERSION": "2", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}, "Set it to false"),
-    (ZERO | {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "2"}, "ZeRO of stage 2 leaves whole weights"), (ZERO | {"ACCELERATE_USE_CPU": "true"}, "use_cpu hides DeepSpeed"),
-    pytest.param(ZERO, "DeepSpeed is not installed: pip install", marks=pytest.mark.skipif(bool(find_spec("deepspeed")), reason="DeepSpeed is installed")), ({"FSDP_VERSION": "2"}, None)])
-def test_a_start_that_would_go_wrong_is_refused_before_anything_is_read(monkeypatch, variables, said):
-    for name, value in ({"WORLD_SIZE": "2", "ACCELERATE_USE_FSDP": "true"} | variables).items(): monkeypatch.setenv(name, value)
+@pytest.mark.parametrize(
+    "variables, said",
+    [
+        ({"FSDP_VERSION": "1"}, "FSDP of version 1 is not supported"),
+        ({"FSDP_VERSION": "2", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}, "Set it to false"),
+        (ZERO | {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "2"}, "ZeRO of stage 2 leaves whole weights"),
+        (ZERO | {"ACCELERATE_USE_CPU": "true"}, "use_cpu hides DeepSpeed"),
+        pytest.param(
+            ZERO,
+            "DeepSpeed is not installed: pip install",
+            marks=pytest.mark.skipif(bool(find_spec("deepspeed")), reason="DeepSpeed is installed"),
+        ),
+        ({"FSDP_VERSION": "2"}, None),
+    ],
+)
+def test_a_start_that_would_go_wrong_is_refused_before_anything_is_read(
+    monkeypatch, variables, said
+):
+    for name, value in ({"WORLD_SIZE": "2", "ACCELERATE_USE_FSDP": "true"} | variables).items():
+        monkeypatch.setenv(name, value)
     assert sharding_faults() == [] if said is None else said in " ".join(sharding_faults())
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 8])
-def test_the_files_for_accelerate_are_read_by_its_own_loader_and_ask_for_what_they_say(gpus, monkeypatch):
+def test_the_files_for_accelerate_are_read_by_its_own_loader_and_ask_for_what_they_say(
+    gpus, monkeypatch
+):
     from accelerate.commands.config.config_args import load_config_from_file
     from accelerate.utils import FullyShardedDataParallelPlugin
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils.launch import prepare_multi_gpu_env
+
     file = str(ROOT / "configs" / "engines" / f"accelerate-{gpus}.yaml")
     assert load_config_from_file(file).num_processes == gpus
-    args, *_ = _validate_launch_command(launch_command_parser().parse_args(["--config_file", file, "-m", "humanlm.train"]))
+    args, *_ = _validate_launch_command(
+        launch_command_parser().parse_args(["--config_file", file, "-m", "humanlm.train"])
+    )
     assert args.use_fsdp == (gpus > 1)
     if gpus > 1:
-        for name, value in prepare_multi_gpu_env(args).items(): monkeypatch.setenv(name, value)
+        for name, value in prepare_multi_gpu_env(args).items():
+            monkeypatch.setenv(name, value)
         monkeypatch.setenv("WORLD_SIZE", str(gpus))
         plugin = FullyShardedDataParallelPlugin()
-        assert plugin.fsdp_version == 2 and plugin.reshard_after_forward is True and not plugin.cpu_ram_efficient_loading and shards() and sharding_faults() == []
+        assert (
+            plugin.fsdp_version == 2
+            and plugin.reshard_after_forward is True
+            and not plugin.cpu_ram_efficient_loading
+            and shards()
+            and sharding_faults() == []
+        )
 
 
-def test_the_file_for_zero3_is_read_by_accelerates_own_loader_and_asks_for_what_it_says(monkeypatch):
+def test_the_file_for_zero3_is_read_by_accelerates_own_loader_and_asks_for_what_it_says(
+    monkeypatch,
+):
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils.launch import prepare_deepspeed_cmd_env
+
     file = str(ROOT / "configs" / "engines" / "accelerate-8-zero3.yaml")
-    args, *_ = _validate_launch_command(launch_command_parser().parse_args(["--config_file", file, "--main_process_port", "0", "-m", "humanlm.train"]))
+    args, *_ = _validate_launch_command(
+        launch_command_parser().parse_args(
+            ["--config_file", file, "--main_process_port", "0", "-m", "humanlm.train"]
+        )
+    )
     args.deepspeed_fields_from_accelerate_config = ""
-    for name, value in prepare_deepspeed_cmd_env(args)[1].items(): monkeypatch.setenv(name, value)
+    for name, value in prepare_deepspeed_cmd_env(args)[1].items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("WORLD_SIZE", "8")
-    assert args.num_processes == 8 and shards() == "DeepSpeed" and all("not installed" in fault for fault in sharding_faults())
+    assert (
+        args.num_processes == 8
+        and shards() == "DeepSpeed"
+        and all("not installed" in fault for fault in sharding_faults())
+    )
 
 
 SDPO = {
-    "run": {"recipe": "sdpo", "report": False}, "model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 420}, "sft": {"lesson_steps": 2, "batch": 8, "muon_lr": 0.0},
-    "prompts": {"test_n": 2, "max_tokens": 16}, "rollout": {"num_prompts": 4}, "user": {"tastes": ["casual"], "steps_each": 4}, "trainer": {"max_steps": 3, "save_steps": 3, "optim": "sgd", "learning_rate": 0.3},
+    "run": {"recipe": "sdpo", "report": False},
+    "model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 420},
+    "sft": {"lesson_steps": 2, "batch": 8, "muon_lr": 0.0},
+    "prompts": {"test_n": 2, "max_tokens": 16},
+    "rollout": {"num_prompts": 4},
+    "user": {"tastes": ["casual"], "steps_each": 4},
+    "trainer": {"max_steps": 3, "save_steps": 3, "optim": "sgd", "learning_rate": 0.3},
 }
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", ["sampled", "full"])
-def test_a_split_model_learns_from_a_running_mean_of_itself_as_a_whole_one(tmp_path, monkeypatch, form):
-    monkeypatch.setitem(globals(), "CONFIG", SDPO | {"sdpo": {"log_every": 1, "teacher": "ema", "form": form}})
+def test_a_split_model_learns_from_a_running_mean_of_itself_as_a_whole_one(
+    tmp_path, monkeypatch, form
+):
+    monkeypatch.setitem(
+        globals(), "CONFIG", SDPO | {"sdpo": {"log_every": 1, "teacher": "ema", "form": form}}
+    )
     runs = [tmp_path / name for name in ("one", "split")]
     for run in runs:
         done = started(tmp_path, run.name, run.name == "split")
         assert done.returncode == 0, done.stderr[-3000:]
     weights = [load_file(run / "models" / "online" / "model.safetensors") for run in runs]
-    for name in weights[0]: torch.testing.assert_close(weights[1][name], weights[0][name], atol=5e-5, rtol=1e-3)
+    for name in weights[0]:
+        torch.testing.assert_close(weights[1][name], weights[0][name], atol=5e-5, rtol=1e-3)
 
 
 @pytest.mark.long
-def test_a_split_model_that_would_be_its_own_teacher_within_a_step_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setitem(globals(), "CONFIG", SDPO | {"sft": SDPO["sft"] | {"lesson_steps": 1}, "sdpo": {"log_every": 1, "teacher": "live", "form": "topk"}})
+def test_a_split_model_that_would_be_its_own_teacher_within_a_step_is_refused(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setitem(
+        globals(),
+        "CONFIG",
+        SDPO
+        | {
+            "sft": SDPO["sft"] | {"lesson_steps": 1},
+            "sdpo": {"log_every": 1, "teacher": "live", "form": "topk"},
+        },
+    )
     done = started(tmp_path, "live", True)
-    assert done.returncode != 0 and "The teacher is the model itself" in done.stderr and "--sdpo.teacher ema" in done.stderr
+    assert (
+        done.returncode != 0
+        and "The teacher is the model itself" in done.stderr
+        and "--sdpo.teacher ema" in done.stderr
+    )

@@ -1,4 +1,5 @@
 """What reaches the loss, what is left out of it, and how a run of the trainer stops and goes on."""
+
 import asyncio
 import copy
 import itertools
@@ -42,7 +43,13 @@ from humanlm.methods.sampling import group_index, repeat_rows
 from humanlm.methods.rollouts import single_turn
 from humanlm.training.sft import MetricsLog
 from humanlm.training.trainer import MethodTrainer
-from humanlm.training.checkpoints import TokenBudget, is_spent, _is_whole, latest_checkpoint, _logged_tokens
+from humanlm.training.checkpoints import (
+    TokenBudget,
+    is_spent,
+    _is_whole,
+    latest_checkpoint,
+    _logged_tokens,
+)
 from humanlm.training.options import TrainerError, trainer_args
 from humanlm.training.policy import LentEngine
 from humanlm.data.trajectory import Completion, Score, Trajectory, load_trajectories
@@ -51,7 +58,14 @@ EXAMPLES = sample_examples()[:6]
 CONFIG = HierarchyConfig(levels=["stance", "response"], state_tokens=6, response_tokens=9)
 ROWS = make_rows(EXAMPLES, CONFIG, ["stance"])
 TAGS = [tag(level) for level in CONFIG.load().names for tag in (opening, closing)]
-PLAIN_SGD = dict(optim="sgd", learning_rate=1.0, lr_scheduler_type="constant", warmup_steps=0, max_grad_norm=0.0, save_strategy="no")
+PLAIN_SGD = dict(
+    optim="sgd",
+    learning_rate=1.0,
+    lr_scheduler_type="constant",
+    warmup_steps=0,
+    max_grad_norm=0.0,
+    save_strategy="no",
+)
 
 
 @pytest.fixture(scope="module")
@@ -68,30 +82,52 @@ class Told:
         self.values = np.asarray(values, float).reshape(-1, len(weights))
         self.names, self.weights = tuple(f"part{i}" for i in range(len(weights))), weights
 
-    async def __call__(self, trajectories): return self.values, trajectories
+    async def __call__(self, trajectories):
+        return self.values, trajectories
 
 
 class EvenTokens:
     "The share of even token numbers"
+
     names, weights = ("even",), (1.0,)
 
     async def __call__(self, trajectories):
-        return np.array([[np.mean(np.array(t.completion_ids) % 2 == 0)] for t in trajectories]), trajectories
+        return np.array(
+            [[np.mean(np.array(t.completion_ids) % 2 == 0)] for t in trajectories]
+        ), trajectories
 
 
 def written(completions, masks=None):
     "A rollout that writes given token ids"
+
     async def rollout(rows, policy):
         masked = masks or [[True] * len(ids) for ids in completions]
-        return [Trajectory(f"{r['row_id']}/{i}", r["row_id"], g, 0, r["level"], (), policy.prompt_ids(r), ids, mask)
-                for i, (r, g, ids, mask) in enumerate(zip(rows, group_index(rows), completions, masked, strict=True))]
+        return [
+            Trajectory(
+                f"{r['row_id']}/{i}",
+                r["row_id"],
+                g,
+                0,
+                r["level"],
+                (),
+                policy.prompt_ids(r),
+                ids,
+                mask,
+            )
+            for i, (r, g, ids, mask) in enumerate(
+                zip(rows, group_index(rows), completions, masked, strict=True)
+            )
+        ]
+
     return rollout
 
 
-def by_group(batch): return group_advantages(batch.rewards[:, 0], batch.groups)
+def by_group(batch):
+    return group_advantages(batch.rewards[:, 0], batch.groups)
 
 
-def measured(batch): return _batch_metrics(batch, [1.0] + [0.0] * (batch.rewards.shape[1] - 1))
+def measured(batch):
+    return _batch_metrics(batch, [1.0] + [0.0] * (batch.rewards.shape[1] - 1))
 
 
 def trainer(made, method, out, steps=1, options=None, rows=ROWS, prompts=2, group=4, **kw):
@@ -101,12 +137,22 @@ def trainer(made, method, out, steps=1, options=None, rows=ROWS, prompts=2, grou
     return MethodTrainer(copy.deepcopy(model), tokenizer, method, order, args, **kw)
 
 
-def losses(t): return [(row["step"], row["loss"]) for row in t.state.log_history if "loss" in row]
+def losses(t):
+    return [(row["step"], row["loss"]) for row in t.state.log_history if "loss" in row]
 
 
 # ---- the loss
 
-COMPLETIONS = [[30, 31, 32], [33, 34], [35, 36, 37, 38], [39], [40, 41], [42, 43, 44], [45, 46, 47, 48, 49], [50, 51]]
+COMPLETIONS = [
+    [30, 31, 32],
+    [33, 34],
+    [35, 36, 37, 38],
+    [39],
+    [40, 41],
+    [42, 43, 44],
+    [45, 46, 47, 48, 49],
+    [50, 51],
+]
 T = max(map(len, COMPLETIONS))
 WRITTEN = torch.tensor([[i < len(ids) for i in range(T)] for ids in COMPLETIONS])
 MASKS = [[i != 1 for i in range(len(ids))] for ids in COMPLETIONS]
@@ -118,13 +164,16 @@ def gradient_step(made, out, advantages, mask, loss_type="dapo"):
     policy = trainer(made, Method(None, None, Told([0])), out).policy
     logps = token_logps(model, [policy.prompt_ids(r) for r in prompts], COMPLETIONS).logps
     each = advantages * logps * mask
-    objective = each.sum() / mask.sum() if loss_type == "dapo" else (each.sum(1) / mask.sum(1)).mean()
+    objective = (
+        each.sum() / mask.sum() if loss_type == "dapo" else (each.sum(1) / mask.sum(1)).mean()
+    )
     objective.backward()
     return {name: (p + p.grad).detach() for name, p in model.named_parameters()}
 
 
 def assert_same(model, expected, atol=2e-5):
-    for name, p in model.named_parameters(): torch.testing.assert_close(p.detach(), expected[name], atol=atol, rtol=1e-4)
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p.detach(), expected[name], atol=atol, rtol=1e-4)
 
 
 @pytest.mark.numbers
@@ -139,49 +188,95 @@ def test_advantages_reach_the_loss_as_they_are(made, tmp_path, per_token, loss_t
     column = advantages if per_token else advantages[:, None]
     assert_same(t.model, gradient_step(made, tmp_path, column, WRITTEN, loss_type))
     kept = [t.advantage for t in t.trajectories]
-    assert kept == pytest.approx(advantages.tolist()) if not per_token else [len(a) for a in kept] == [len(c) for c in COMPLETIONS]
+    assert (
+        kept == pytest.approx(advantages.tolist())
+        if not per_token
+        else [len(a) for a in kept] == [len(c) for c in COMPLETIONS]
+    )
 
 
 @pytest.mark.numbers
 def test_tokens_of_others_are_read_but_not_trained(made, tmp_path):
     seen, advantages = [], torch.randn(8, T)
+
     def advantage(batch):
         seen.append(batch.mask)
         return advantages
+
     t = trainer(made, Method(written(COMPLETIONS, MASKS), advantage, Told(np.arange(8))), tmp_path)
     t.train()
     mask = torch.tensor([row + [False] * (T - len(row)) for row in MASKS])
     assert seen[0].tolist() == mask.tolist()
     assert_same(t.model, gradient_step(made, tmp_path, advantages, mask))
-    assert _logged_tokens(t.state.log_history) == int(mask.sum()) == generated_tokens(t.trajectories)
+    assert (
+        _logged_tokens(t.state.log_history) == int(mask.sum()) == generated_tokens(t.trajectories)
+    )
 
 
 @pytest.mark.numbers
 def test_one_number_per_completion_trains_like_plain_trl(made, tmp_path):
     rewards, (model, tokenizer) = [0.1, 0.9, 0.4, 0.4, 1.0, 0.0, 0.3, 0.8], made
-    ours = trainer(made, Method(written(COMPLETIONS), lambda b: group_advantages(b.rewards[:, 0], b.groups, eps=1e-4), Told(rewards)), tmp_path)
+    ours = trainer(
+        made,
+        Method(
+            written(COMPLETIONS),
+            lambda b: group_advantages(b.rewards[:, 0], b.groups, eps=1e-4),
+            Told(rewards),
+        ),
+        tmp_path,
+    )
     ours.train()
     prompts = [ours.policy.prompt_ids(r) for r in repeat_rows(ROWS[:2], 4)]
     plain = GRPOTrainer(
-        copy.deepcopy(model), lambda completions, **_: rewards, ours.args, Dataset.from_dict({"prompt": ["a", "b"]}), processing_class=tokenizer,
-        rollout_func=lambda *_: {"prompt_ids": prompts, "completion_ids": COMPLETIONS, "logprobs": None})
+        copy.deepcopy(model),
+        lambda completions, **_: rewards,
+        ours.args,
+        Dataset.from_dict({"prompt": ["a", "b"]}),
+        processing_class=tokenizer,
+        rollout_func=lambda *_: {
+            "prompt_ids": prompts,
+            "completion_ids": COMPLETIONS,
+            "logprobs": None,
+        },
+    )
     plain.train()
     assert_same(ours.model, dict(plain.model.named_parameters()), atol=1e-6)
-    np.testing.assert_allclose(losses(ours), losses(plain), atol=1e-6)  # two paths through the arithmetic: float32 rounds them apart
-    assert all(abs(loss) > 1e-3 for _, loss in losses(plain)), "losses near zero would agree whatever they are"
+    np.testing.assert_allclose(
+        losses(ours), losses(plain), atol=1e-6
+    )  # two paths through the arithmetic: float32 rounds them apart
+    assert all(abs(loss) > 1e-3 for _, loss in losses(plain)), (
+        "losses near zero would agree whatever they are"
+    )
 
 
 def test_levels_share_a_batch_and_keep_their_own_caps(made, tmp_path):
-    rows = [*make_rows(EXAMPLES[:1], CONFIG, ["stance"]), *make_rows(EXAMPLES[:1], CONFIG, ["response"])]
-    t = trainer(made, Method(single_turn(), by_group, EvenTokens(), metrics=measured), tmp_path, rows=rows)
+    rows = [
+        *make_rows(EXAMPLES[:1], CONFIG, ["stance"]),
+        *make_rows(EXAMPLES[:1], CONFIG, ["response"]),
+    ]
+    t = trainer(
+        made, Method(single_turn(), by_group, EvenTokens(), metrics=measured), tmp_path, rows=rows
+    )
     t.train()
-    longest = {level: max(len(x.completion_ids) for x in t.trajectories if x.level == level) for level in CONFIG.load().names}
+    longest = {
+        level: max(len(x.completion_ids) for x in t.trajectories if x.level == level)
+        for level in CONFIG.load().names
+    }
     assert longest["stance"] <= 6 and 6 < longest["response"] <= 9
     assert {"reward/stance", "reward/response"} <= t.state.log_history[0].keys()
 
 
 def test_a_method_logs_only_what_it_measures_itself(made, tmp_path):
-    t = trainer(made, Method(single_turn(), by_group, EvenTokens(), metrics=lambda b: {"own/rows": len(b.rows), "own/pushed": b.trajectories[0].advantage}), tmp_path)
+    t = trainer(
+        made,
+        Method(
+            single_turn(),
+            by_group,
+            EvenTokens(),
+            metrics=lambda b: {"own/rows": len(b.rows), "own/pushed": b.trajectories[0].advantage},
+        ),
+        tmp_path,
+    )
     t.train()
     line = t.state.log_history[0]
     assert line["own/rows"] == 8 and line["own/pushed"] == t.trajectories[0].advantage
@@ -190,42 +285,84 @@ def test_a_method_logs_only_what_it_measures_itself(made, tmp_path):
 
 def test_a_method_finds_the_rows_that_were_asked(made, tmp_path):
     seen = []
+
     def advantage(batch):
         seen.extend(batch.rows)
         return by_group(batch)
-    t = trainer(made, Method(single_turn(), advantage, EvenTokens()), tmp_path, rows=[row | {"later": i} for i, row in enumerate(ROWS)])
+
+    t = trainer(
+        made,
+        Method(single_turn(), advantage, EvenTokens()),
+        tmp_path,
+        rows=[row | {"later": i} for i, row in enumerate(ROWS)],
+    )
     t.train()
-    assert [row["later"] for row in seen] == [0] * 4 + [1] * 4 and [row["row_id"] for row in seen] == [x.row_id for x in t.trajectories]
+    assert [row["later"] for row in seen] == [0] * 4 + [1] * 4 and [
+        row["row_id"] for row in seen
+    ] == [x.row_id for x in t.trajectories]
 
 
 # ---- scores that are missing
 
+
 @pytest.mark.numbers
 def test_what_has_no_score_has_no_weight(made, tmp_path):
     rewards = [0.0, math.nan, 1.0, 0.5, 1.0, 0.0, math.nan, math.nan]
-    t = trainer(made, Method(written(COMPLETIONS), by_group, Told(rewards), metrics=measured), tmp_path)
+    t = trainer(
+        made, Method(written(COMPLETIONS), by_group, Told(rewards), metrics=measured), tmp_path
+    )
     t.train()
     half, one = 1 / math.sqrt(2), 1.0
-    expected = [-one, 0, one, 0, half, -half, 0, 0]  # by hand: deviations 0.5 and sqrt(0.5) over those with a score
+    expected = [
+        -one,
+        0,
+        one,
+        0,
+        half,
+        -half,
+        0,
+        0,
+    ]  # by hand: deviations 0.5 and sqrt(0.5) over those with a score
     assert [x.advantage for x in t.trajectories] == pytest.approx(expected, abs=1e-5)
     assert_same(t.model, gradient_step(made, tmp_path, torch.tensor(expected)[:, None], WRITTEN))
-    assert t.state.log_history[0]["judge/no_score"] == 3 / 8 and t.state.log_history[0]["reward/stance"] == pytest.approx(0.5)
+    assert t.state.log_history[0]["judge/no_score"] == 3 / 8 and t.state.log_history[0][
+        "reward/stance"
+    ] == pytest.approx(0.5)
 
 
 @pytest.mark.numbers
 def test_a_batch_without_any_score_changes_nothing(made, tmp_path):
     path = tmp_path / "metrics.jsonl"
-    t = trainer(made, Method(written(COMPLETIONS), by_group, Told([math.nan] * 8), metrics=measured), tmp_path, callbacks=[MetricsLog(path, "humanlm")])
+    t = trainer(
+        made,
+        Method(written(COMPLETIONS), by_group, Told([math.nan] * 8), metrics=measured),
+        tmp_path,
+        callbacks=[MetricsLog(path, "humanlm")],
+    )
     t.train()
     assert_same(t.model, dict(made.model.named_parameters()), atol=0)
     line = json.loads(path.read_text().splitlines()[0])
-    assert line["judge/no_score"] == 1.0 and line["reward"] is None and line["reward/stance"] is None and line["loss"] == 0
+    assert (
+        line["judge/no_score"] == 1.0
+        and line["reward"] is None
+        and line["reward/stance"] is None
+        and line["loss"] == 0
+    )
     assert {x.advantage for x in t.trajectories} == {0.0}
 
 
 def test_components_without_weight_do_not_hide_a_score(made, tmp_path):
     values = [[i / 8, math.nan] for i in range(8)]
-    t = trainer(made, Method(written(COMPLETIONS), group_advantage((1.0, 0.0), AdvantageConfig()), Told(values, (1.0, 0.0)), metrics=measured), tmp_path)
+    t = trainer(
+        made,
+        Method(
+            written(COMPLETIONS),
+            group_advantage((1.0, 0.0), AdvantageConfig()),
+            Told(values, (1.0, 0.0)),
+            metrics=measured,
+        ),
+        tmp_path,
+    )
     t.train()
     assert t.state.log_history[0]["judge/no_score"] == 0 and t.trajectories[0].advantage < -1
 
@@ -234,29 +371,45 @@ def test_a_completion_of_nothing_is_a_zero_and_trains_on(made, tmp_path):
     judge, requests = RuleJudge(), requests_by_row(ROWS, EXAMPLES)
     method = Method(single_turn(), by_group, AlignmentReward(judge, requests))
     t = trainer(made, method, tmp_path / "c", records=tmp_path / "t")
-    def nothing(prompts, *_): return [[] if i % 2 else [t.eos_token_ids[0]] for i in range(len(prompts))], None
+
+    def nothing(prompts, *_):
+        return [[] if i % 2 else [t.eos_token_ids[0]] for i in range(len(prompts))], None
+
     t._generate_single_turn = nothing
     t.train()
     kept = load_trajectories(tmp_path / "t")
-    assert [x.completion_ids for x in kept] == [[t.eos_token_ids[0]]] * 8 and {x.text for x in kept} == {""}
+    assert [x.completion_ids for x in kept] == [[t.eos_token_ids[0]]] * 8 and {
+        x.text for x in kept
+    } == {""}
     assert {(x.scores["stance"].value, x.advantage) for x in kept} == {(0.0, 0.0)}
     assert {x.scores["stance"].status for x in kept} <= {"empty", "bad format"}
 
 
 # ---- estimators
 
+
 def by_hand(estimator, r):
     others = [(sum(r) - x) / (len(r) - 1) for x in r]
     centred = [x - sum(r) / len(r) for x in r]
     deviation = math.sqrt(sum(c * c for c in centred) / (len(r) - 1))
-    return {"centred": centred, "leave-one-out": [x - o for x, o in zip(r, others)], "group": [c / deviation for c in centred]}[estimator]
+    return {
+        "centred": centred,
+        "leave-one-out": [x - o for x, o in zip(r, others)],
+        "group": [c / deviation for c in centred],
+    }[estimator]
 
 
 @pytest.mark.numbers
 @pytest.mark.parametrize("estimator", ["group", "centred", "leave-one-out"])
 def test_estimators_by_name(made, tmp_path, estimator):
     rewards = [0.1, 0.9, 0.4, 0.4, 1.0, 0.0, 0.3, 0.8]
-    t = trainer(made, Method(written(COMPLETIONS), group_advantage((1.0,), AdvantageConfig(estimator)), Told(rewards)), tmp_path)
+    t = trainer(
+        made,
+        Method(
+            written(COMPLETIONS), group_advantage((1.0,), AdvantageConfig(estimator)), Told(rewards)
+        ),
+        tmp_path,
+    )
     t.train()
     expected = [*by_hand(estimator, rewards[:4]), *by_hand(estimator, rewards[4:])]
     assert [x.advantage for x in t.trajectories] == pytest.approx(expected, abs=1e-4)
@@ -264,8 +417,10 @@ def test_estimators_by_name(made, tmp_path, estimator):
 
 # ---- a judge that fails
 
+
 class Halting(RuleJudge):
     "The rule judge, until its line goes dead"
+
     name = "halting"
 
     def __init__(self, good):
@@ -274,38 +429,65 @@ class Halting(RuleJudge):
 
     async def __call__(self, request):
         self.left -= 1
-        if self.left < 0: raise ConnectionError("the line is dead")
+        if self.left < 0:
+            raise ConnectionError("the line is dead")
         return await super().__call__(request)
 
 
 class Sampled:
     "Judge what a random model samples: its tokens stand in for a description"
+
     names, weights = ("alignment",), (1.0,)
 
-    def __init__(self, reward): self.reward = reward
+    def __init__(self, reward):
+        self.reward = reward
 
     async def __call__(self, trajectories):
-        said = [replace(t, parse_status="ok", fields={t.level: f"likes token {' and '.join(map(str, t.completion_ids))}"}) for t in trajectories]
+        said = [
+            replace(
+                t,
+                parse_status="ok",
+                fields={t.level: f"likes token {' and '.join(map(str, t.completion_ids))}"},
+            )
+            for t in trajectories
+        ]
         return await self.reward(said)
 
 
 def well_formed(rows):
     "Completions that parse, so that the judge is asked"
+
     async def rollout(rows, policy):
         policy.generate = lambda asked, sampling=None: _answers(asked, policy)
         return await single_turn()(rows, policy)
+
     return rollout
 
 
 async def _answers(rows, policy):
-    texts = [f"{opening(r['level'])}likes it {'a lot ' * (i % 3)}{closing(r['level'])}" for i, r in enumerate(rows)]
-    return [Completion(policy.tokenizer.encode(text), text, "stop", policy.prompt_ids(r)) for r, text in zip(rows, texts)]
+    texts = [
+        f"{opening(r['level'])}likes it {'a lot ' * (i % 3)}{closing(r['level'])}"
+        for i, r in enumerate(rows)
+    ]
+    return [
+        Completion(policy.tokenizer.encode(text), text, "stop", policy.prompt_ids(r))
+        for r, text in zip(rows, texts)
+    ]
 
 
 def test_a_failing_judge_stops_the_run_and_leaves_whole_files(made, tmp_path):
     reward = AlignmentReward(Halting(2), requests_by_row(ROWS, EXAMPLES), max_failed_share=0.5)
-    t = trainer(made, Method(well_formed(ROWS), by_group, reward), tmp_path / "c", steps=3, records=tmp_path / "t")
-    with pytest.raises(JudgeError, match=r"'halting' failed on 8 of 8 candidates \(limit 50%\).*line is dead.*resume, or raise judge.max_failed_share"):
+    t = trainer(
+        made,
+        Method(well_formed(ROWS), by_group, reward),
+        tmp_path / "c",
+        steps=3,
+        records=tmp_path / "t",
+    )
+    with pytest.raises(
+        JudgeError,
+        match=r"'halting' failed on 8 of 8 candidates \(limit 50%\).*line is dead.*resume, or raise judge.max_failed_share",
+    ):
         t.train()
     assert [p.name for p in (tmp_path / "t").iterdir()] == ["step-000000-0.parquet"]
     assert len(load_trajectories(tmp_path / "t")) == 8
@@ -314,32 +496,55 @@ def test_a_failing_judge_stops_the_run_and_leaves_whole_files(made, tmp_path):
 @pytest.mark.numbers
 def test_a_run_that_a_judge_stopped_goes_on_as_if_nothing_had_happened(made, tmp_path):
     def run(out, good, resume=None):
-        reward = AlignmentReward(Halting(good), requests_by_row(ROWS, EXAMPLES), max_failed_share=0.4)
-        t = trainer(made, Method(single_turn(), by_group, Sampled(reward)), tmp_path / out, 6, dict(learning_rate=1e-2, save_steps=4), rows=ROWS * 8)
+        reward = AlignmentReward(
+            Halting(good), requests_by_row(ROWS, EXAMPLES), max_failed_share=0.4
+        )
+        t = trainer(
+            made,
+            Method(single_turn(), by_group, Sampled(reward)),
+            tmp_path / out,
+            6,
+            dict(learning_rate=1e-2, save_steps=4),
+            rows=ROWS * 8,
+        )
         t.train(resume_from_checkpoint=resume)
         return t
+
     whole = run("a", good=99)
     with pytest.raises(JudgeError) as e:
         run("b", good=6)  # two groups a step: down from step 3 on
-    assert e.value.__notes__ == [f"Stopped after step 3; a resumed run goes on from {tmp_path / 'b' / 'checkpoint-3'}."]
+    assert e.value.__notes__ == [
+        f"Stopped after step 3; a resumed run goes on from {tmp_path / 'b' / 'checkpoint-3'}."
+    ]
     again = run("b", good=99, resume=latest_checkpoint(tmp_path / "b"))
-    assert losses(again) == losses(whole) and again.state.num_input_tokens_seen == whole.state.num_input_tokens_seen
+    assert (
+        losses(again) == losses(whole)
+        and again.state.num_input_tokens_seen == whole.state.num_input_tokens_seen
+    )
     assert_same(again.model, dict(whole.model.named_parameters()), atol=0)
 
 
 def test_a_run_that_fails_in_its_first_step_leaves_no_checkpoint(made, tmp_path):
     reward = AlignmentReward(Halting(0), requests_by_row(ROWS, EXAMPLES))
     with pytest.raises(JudgeError) as e:
-        trainer(made, Method(well_formed(ROWS), by_group, reward), tmp_path, 6, dict(save_steps=2)).train()
+        trainer(
+            made, Method(well_formed(ROWS), by_group, reward), tmp_path, 6, dict(save_steps=2)
+        ).train()
     assert not list(tmp_path.glob("checkpoint-*")) and not hasattr(e.value, "__notes__")
 
 
 def test_a_judge_that_fails_seldom_is_left_out(made, tmp_path):
-    reward = AlignmentReward(Halting(1), requests_by_row(ROWS, EXAMPLES), concurrency=1, max_failed_share=0.5)
+    reward = AlignmentReward(
+        Halting(1), requests_by_row(ROWS, EXAMPLES), concurrency=1, max_failed_share=0.5
+    )
     t = trainer(made, Method(well_formed(ROWS), by_group, reward), tmp_path)
     t.train()
-    assert [math.isnan(x.scores["stance"].value) for x in t.trajectories] == [False] * 4 + [True] * 4
-    assert {x.advantage for x in t.trajectories[4:]} == {0.0} and all("judge failed" in x.errors[0] for x in t.trajectories[4:])
+    assert [math.isnan(x.scores["stance"].value) for x in t.trajectories] == [False] * 4 + [
+        True
+    ] * 4
+    assert {x.advantage for x in t.trajectories[4:]} == {0.0} and all(
+        "judge failed" in x.errors[0] for x in t.trajectories[4:]
+    )
 
 
 # ---- stopping and going on
@@ -348,10 +553,19 @@ ADAM = dict(learning_rate=1e-2, save_steps=2)
 
 
 @pytest.mark.numbers
-@pytest.mark.parametrize("cycle", [{}, {"steps_per_generation": 2}, {"gradient_accumulation_steps": 2}], ids=["plain", "two steps", "accumulated"])
+@pytest.mark.parametrize(
+    "cycle",
+    [{}, {"steps_per_generation": 2}, {"gradient_accumulation_steps": 2}],
+    ids=["plain", "two steps", "accumulated"],
+)
 def test_a_resumed_run_repeats_the_losses(made, tmp_path, cycle):
     toy = Method(single_turn(), by_group, EvenTokens())
-    def run(out, rows): return trainer(made, toy, tmp_path / out, 6, ADAM | cycle, records=tmp_path / f"t-{out}", rows=rows)
+
+    def run(out, rows):
+        return trainer(
+            made, toy, tmp_path / out, 6, ADAM | cycle, records=tmp_path / f"t-{out}", rows=rows
+        )
+
     rows = ROWS * 8
     whole = run("a", rows)
     whole.train()
@@ -360,21 +574,30 @@ def test_a_resumed_run_repeats_the_losses(made, tmp_path, cycle):
         again.train(resume_from_checkpoint=str(tmp_path / "a" / f"checkpoint-{at}"))
         assert losses(again) == losses(whole)
         assert_same(again.model, dict(whole.model.named_parameters()), atol=0)
-    steps = {p.name: [t.completion_ids for t in load_trajectories(p)] for p in (tmp_path / "t-a").iterdir()}
-    repeated = {p.name: [t.completion_ids for t in load_trajectories(p)] for p in (tmp_path / "t-b").iterdir()}
+    steps = {
+        p.name: [t.completion_ids for t in load_trajectories(p)]
+        for p in (tmp_path / "t-a").iterdir()
+    }
+    repeated = {
+        p.name: [t.completion_ids for t in load_trajectories(p)]
+        for p in (tmp_path / "t-b").iterdir()
+    }
     assert repeated.items() <= steps.items() and len(repeated) >= 2
 
 
-
 @pytest.mark.numbers
-@pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True}], ids=["plain", "gradient checkpointing"])
+@pytest.mark.parametrize(
+    "options", [{}, {"gradient_checkpointing": True}], ids=["plain", "gradient checkpointing"]
+)
 def test_a_resumed_adapter_repeats_the_losses_and_leaves_its_base_alone(made, tmp_path, options):
     base, toy = save_model(*made, tmp_path / "base"), Method(single_turn(), by_group, EvenTokens())
+
     def run(out, resume=None):
         model = add_adapter(load_model(base, device="cpu").model, ModelConfig(lora_rank=4), base)
         t = trainer((model, made.tokenizer), toy, tmp_path / out, 6, ADAM | options, rows=ROWS * 8)
         t.train(resume_from_checkpoint=resume)
         return t
+
     whole = run("a")
     for at in (2, 4):
         again = run("b", str(tmp_path / "a" / f"checkpoint-{at}"))
@@ -385,12 +608,17 @@ def test_a_resumed_adapter_repeats_the_losses_and_leaves_its_base_alone(made, tm
     assert Path(latest_checkpoint(tmp_path / "a")).name == "checkpoint-6"
     for name, weight in made.model.named_parameters():
         kept = dict(whole.model.get_base_model().named_parameters())
-        assert torch.equal(kept.get(name, kept.get(name.replace(".weight", ".base_layer.weight"))), weight)
+        assert torch.equal(
+            kept.get(name, kept.get(name.replace(".weight", ".base_layer.weight"))), weight
+        )
 
 
 def test_a_token_budget_survives_a_resume(made, tmp_path):
     toy = Method(single_turn(), by_group, EvenTokens())
-    def run(out, budget): return trainer(made, toy, tmp_path / out, 8, ADAM, callbacks=[TokenBudget(budget)])
+
+    def run(out, budget):
+        return trainer(made, toy, tmp_path / out, 8, ADAM, callbacks=[TokenBudget(budget)])
+
     whole = run("a", 200)
     whole.train()
     spent = np.cumsum([row["tokens/generated"] for row in whole.state.log_history if "loss" in row])
@@ -407,17 +635,33 @@ def test_a_checkpoint_says_whether_the_budget_was_spent(made, tmp_path):
     newest = latest_checkpoint(tmp_path)
     assert Path(newest).name == f"checkpoint-{first.state.global_step}"
     assert is_spent(newest, 100) and not is_spent(newest, 10_000) and not is_spent(None, 100)
-    assert not is_spent(str(Path(newest).with_name(f"checkpoint-{first.state.global_step - 1}")), 100)
+    assert not is_spent(
+        str(Path(newest).with_name(f"checkpoint-{first.state.global_step - 1}")), 100
+    )
 
 
-@pytest.mark.parametrize("options", [dict(logging_steps=4), dict(logging_steps=3), dict(steps_per_generation=2, logging_steps=2)])
+@pytest.mark.parametrize(
+    "options",
+    [dict(logging_steps=4), dict(logging_steps=3), dict(steps_per_generation=2, logging_steps=2)],
+)
 def test_tokens_are_counted_whatever_is_logged(made, tmp_path, options):
-    t = trainer(made, Method(single_turn(), by_group, EvenTokens()), tmp_path / "c", 8, PLAIN_SGD | options, records=tmp_path / "t", rows=ROWS * 4)
+    t = trainer(
+        made,
+        Method(single_turn(), by_group, EvenTokens()),
+        tmp_path / "c",
+        8,
+        PLAIN_SGD | options,
+        records=tmp_path / "t",
+        rows=ROWS * 4,
+    )
     t.train()
-    assert _logged_tokens(t.state.log_history) == generated_tokens(load_trajectories(tmp_path / "t"))
+    assert _logged_tokens(t.state.log_history) == generated_tokens(
+        load_trajectories(tmp_path / "t")
+    )
 
 
 # ---- broken checkpoints
+
 
 @pytest.fixture(scope="module")
 def checkpoints(made, tmp_path_factory):
@@ -426,13 +670,17 @@ def checkpoints(made, tmp_path_factory):
     return out
 
 
-def cut(path): path.write_bytes(path.read_bytes()[:-40])
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-40])
 
 
 BREAKS = {
-    "weights cut off": lambda folder: cut(folder / "model.safetensors"), "optimizer cut off": lambda folder: cut(folder / "optimizer.pt"),
-    "random state cut off": lambda folder: cut(folder / "rng_state.pth"), "no scheduler": lambda folder: (folder / "scheduler.pt").unlink(),
-    "state is no JSON": lambda folder: (folder / "trainer_state.json").write_text('{"step'), "no weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "weights cut off": lambda folder: cut(folder / "model.safetensors"),
+    "optimizer cut off": lambda folder: cut(folder / "optimizer.pt"),
+    "random state cut off": lambda folder: cut(folder / "rng_state.pth"),
+    "no scheduler": lambda folder: (folder / "scheduler.pt").unlink(),
+    "state is no JSON": lambda folder: (folder / "trainer_state.json").write_text('{"step'),
+    "no weights": lambda folder: (folder / "model.safetensors").unlink(),
 }
 
 
@@ -444,10 +692,15 @@ def test_the_newest_whole_checkpoint_counts(checkpoints, tmp_path, fault):
     assert Path(latest_checkpoint(tmp_path / "c")).name == "checkpoint-2"
     BREAKS[fault](tmp_path / "c" / "checkpoint-2")
     assert latest_checkpoint(tmp_path / "c") is None
-    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["broken-checkpoint-2", "broken-checkpoint-4"]
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == [
+        "broken-checkpoint-2",
+        "broken-checkpoint-4",
+    ]
 
 
-def test_at_whatever_moment_the_first_checkpoint_is_cut_off_it_moves_aside_and_its_stage_starts_again(checkpoints, tmp_path, capsys):
+def test_at_whatever_moment_the_first_checkpoint_is_cut_off_it_moves_aside_and_its_stage_starts_again(
+    checkpoints, tmp_path, capsys
+):
     count = len(parts(checkpoints / "checkpoint-2"))
     for at, share in [(at, share) for at in range(count) for share in (0.0, 0.5, 0.95)]:
         shutil.copytree(checkpoints, tmp_path / "c", dirs_exist_ok=True)
@@ -455,44 +708,69 @@ def test_at_whatever_moment_the_first_checkpoint_is_cut_off_it_moves_aside_and_i
         left = {path.name: path.read_bytes() for path in first.iterdir()}
         assert latest_checkpoint(tmp_path / "c") is None, (at, share)
         aside = first.with_name("broken-checkpoint-2")  # in place of the one before
-        assert {path.name: path.read_bytes() for path in aside.iterdir()} == left and not first.exists()
+        assert {
+            path.name: path.read_bytes() for path in aside.iterdir()
+        } == left and not first.exists()
         assert "broken-checkpoint-2 now, and the stage starts again" in capsys.readouterr().out
     assert count > 8 and latest_checkpoint(tmp_path / "c") is None and capsys.readouterr().out == ""
     first.mkdir()
     assert latest_checkpoint(tmp_path / "c") is None and not list(aside.iterdir())
 
 
-def test_a_checkpoint_that_lacks_the_random_state_of_a_process_is_not_whole(checkpoints, tmp_path, monkeypatch):
+def test_a_checkpoint_that_lacks_the_random_state_of_a_process_is_not_whole(
+    checkpoints, tmp_path, monkeypatch
+):
     shutil.copytree(checkpoints / "checkpoint-2", tmp_path / "checkpoint-2")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    (tmp_path / "checkpoint-2" / "rng_state.pth").rename(tmp_path / "checkpoint-2" / "rng_state_0.pth")
+    (tmp_path / "checkpoint-2" / "rng_state.pth").rename(
+        tmp_path / "checkpoint-2" / "rng_state_0.pth"
+    )
     assert not _is_whole(tmp_path / "checkpoint-2")
-    shutil.copy(tmp_path / "checkpoint-2" / "rng_state_0.pth", tmp_path / "checkpoint-2" / "rng_state_1.pth")
+    shutil.copy(
+        tmp_path / "checkpoint-2" / "rng_state_0.pth", tmp_path / "checkpoint-2" / "rng_state_1.pth"
+    )
     assert _is_whole(tmp_path / "checkpoint-2")
 
 
 # ---- options
 
-@pytest.mark.parametrize("options, message", [
-    ({"learning_rat": 1}, "Unknown option of the group 'trainer' 'learning_rat'.*Did you mean 'learning_rate'"),
-    ({"learning_rate": "quick"}, "trainer.learning_rate must be a number, got 'quick'"), ({"shuffle_dataset": "maybe"}, "must be true or false"),
-    ({"lr_scheduler_type": "wobbly"}, "TRL refuses .*wobbly"),
-    ({"save_steps": 3, "steps_per_generation": 2}, "Use 2 or a multiple"),
-])
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (
+            {"learning_rat": 1},
+            "Unknown option of the group 'trainer' 'learning_rat'.*Did you mean 'learning_rate'",
+        ),
+        ({"learning_rate": "quick"}, "trainer.learning_rate must be a number, got 'quick'"),
+        ({"shuffle_dataset": "maybe"}, "must be true or false"),
+        ({"lr_scheduler_type": "wobbly"}, "TRL refuses .*wobbly"),
+        ({"save_steps": 3, "steps_per_generation": 2}, "Use 2 or a multiple"),
+    ],
+)
 def test_options_that_cannot_be_are_named(tmp_path, options, message):
-    with pytest.raises(TrainerError, match=message): trainer_args(options, tmp_path, 2, 4, 6, 9)
+    with pytest.raises(TrainerError, match=message):
+        trainer_args(options, tmp_path, 2, 4, 6, 9)
 
 
 # ---- what a method remembers
 
+
 class EvenTexts:
     "Whatever was sampled counts as readable, and is worth its share of even token numbers"
+
     names, weights = ("alignment",), (1.0,)
 
     async def __call__(self, trajectories):
         worth = [np.mean(np.array(t.completion_ids) % 2 == 0) for t in trajectories]
-        told = [replace(t, fields={t.level: f"tokens {t.completion_ids}"}, scores={t.level: Score(t.id, float(v), "scored", "")})
-                for t, v in zip(trajectories, worth)]
+        told = [
+            replace(
+                t,
+                fields={t.level: f"tokens {t.completion_ids}"},
+                scores={t.level: Score(t.id, float(v), "scored", "")},
+            )
+            for t, v in zip(trajectories, worth)
+        ]
         return np.array(worth)[:, None], told
 
 
@@ -506,7 +784,16 @@ def chained(made, out, steps=8, **kw):
     method = Method(single_turn(prepare=preparation(memory)), by_group, EvenTexts(), memory)
     n = len(EXAMPLES)
     order = [rows[(i % 2) * n + (2 * i + j) % n] for i in range(steps) for j in range(2)]
-    return trainer(made, method, out, steps, dict(learning_rate=1e-2, save_steps=3), rows=order, records=out / "t", **kw)
+    return trainer(
+        made,
+        method,
+        out,
+        steps,
+        dict(learning_rate=1e-2, save_steps=3),
+        rows=order,
+        records=out / "t",
+        **kw,
+    )
 
 
 def test_a_map_of_prefixes_grows_and_is_used(made, tmp_path):
@@ -529,23 +816,32 @@ def test_prefix_chaining_resumed_in_the_middle_is_as_if_nothing_had_happened(mad
     whole.train()
     again = chained(made, tmp_path / "b")
     again.train(resume_from_checkpoint=str(tmp_path / "a" / f"checkpoint-{at}"))
-    assert losses(again) == losses(whole) and again.method.memory.states.entries == whole.method.memory.states.entries
+    assert (
+        losses(again) == losses(whole)
+        and again.method.memory.states.entries == whole.method.memory.states.entries
+    )
     assert_same(again.model, dict(whole.model.named_parameters()), atol=0)
     kept = {x.id: (x.prompt_ids, x.completion_ids) for x in load_trajectories(tmp_path / "a" / "t")}
-    repeated = {x.id: (x.prompt_ids, x.completion_ids) for x in load_trajectories(tmp_path / "b" / "t")}
+    repeated = {
+        x.id: (x.prompt_ids, x.completion_ids) for x in load_trajectories(tmp_path / "b" / "t")
+    }
     assert len(repeated) == (8 - at) * 8 and repeated.items() <= kept.items()
 
 
 def test_a_stopped_run_leaves_its_map_too(made, tmp_path):
     t = chained(made, tmp_path)
     good, calls = t.method.reward, []
+
     async def reward(trajectories):
         calls.append(1)
-        if len(calls) > 4: raise TrainerError("the judge is down")
+        if len(calls) > 4:
+            raise TrainerError("the judge is down")
         return await good(trajectories)
+
     reward.names, reward.weights = good.names, good.weights
     t.method = t.method._replace(reward=reward)
-    with pytest.raises(TrainerError) as e: t.train()
+    with pytest.raises(TrainerError) as e:
+        t.train()
     assert "checkpoint-4" in e.value.__notes__[0]
     whole, again = chained(made, tmp_path / "a"), chained(made, tmp_path / "b")
     whole.train()
@@ -558,41 +854,77 @@ def test_a_checkpoint_without_its_map_is_not_resumed_in_silence(made, tmp_path):
     whole.train()
     (tmp_path / "a" / "checkpoint-3" / "prefixes.json").unlink()
     with pytest.raises(DataError, match="prefixes.json is no prefix map"):
-        chained(made, tmp_path / "b", steps=4).train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-3"))
+        chained(made, tmp_path / "b", steps=4).train(
+            resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-3")
+        )
 
 
 # ---- the real reply among the candidates
 
+
 def test_the_real_reply_is_the_last_of_each_group_and_just_better_than_the_rest(made, tmp_path):
     rows = make_rows(EXAMPLES, CONFIG, ["response"])
     reward = AlignmentReward(RuleJudge(), requests_by_row(rows, EXAMPLES), truth_inside=True)
-    t = trainer(made, Method(single_turn(prepare=preparation(None, truth=True)), by_group, reward), tmp_path, rows=rows)
+    t = trainer(
+        made,
+        Method(single_turn(prepare=preparation(None, truth=True)), by_group, reward),
+        tmp_path,
+        rows=rows,
+    )
     t.train()
     for group in (t.trajectories[:4], t.trajectories[4:]):
         replies = {e.id: e.reply for e in EXAMPLES}
         *others, last = group
-        assert last.fields == {"response": replies[last.example_id]} and last.text == f"<response>{replies[last.example_id]}</response>"
+        assert (
+            last.fields == {"response": replies[last.example_id]}
+            and last.text == f"<response>{replies[last.example_id]}</response>"
+        )
         best = max(x.scores["response"].value for x in others)
-        assert last.scores["response"].value == pytest.approx(min(1, best + 0.1)) and last.advantage > 0
-    assert _logged_tokens(t.state.log_history) == sum(len(x.completion_ids) for x in t.trajectories[:3] + t.trajectories[4:7])
+        assert (
+            last.scores["response"].value == pytest.approx(min(1, best + 0.1))
+            and last.advantage > 0
+        )
+    assert _logged_tokens(t.state.log_history) == sum(
+        len(x.completion_ids) for x in t.trajectories[:3] + t.trajectories[4:7]
+    )
 
 
 # ---- engines and number formats
 
+
 class StandInEngine:
     "What TRL's vLLM engine offers, played by the model itself, with the parameters that vLLM would get"
-    max_completion_length, generation_kwargs, model, temperature, top_k, top_p = 9, {"stop": ["###"]}, None, 1.0, 0, 1.0
 
-    def __init__(self, trainer): self.trainer, self.asked, self.synced = trainer, [], 0
+    max_completion_length, generation_kwargs, model, temperature, top_k, top_p = (
+        9,
+        {"stop": ["###"]},
+        None,
+        1.0,
+        0,
+        1.0,
+    )
 
-    def sync_weights(self): self.synced += 1
+    def __init__(self, trainer):
+        self.trainer, self.asked, self.synced = trainer, [], 0
+
+    def sync_weights(self):
+        self.synced += 1
 
     def generate(self, prompts, images, num_generations, profiler=None):
         self.asked.append((self.max_completion_length, self.generation_kwargs))
         groups = prompts[::num_generations]
-        assert prompts == [p for p in groups for _ in range(num_generations)], "vLLM's server answers whole groups"
+        assert prompts == [p for p in groups for _ in range(num_generations)], (
+            "vLLM's server answers whole groups"
+        )
         with written_by(None):
-            found = generate(self.model or self.trainer.model, self.trainer._tokenizer, prompts, self.max_completion_length, temperature=self.temperature, seed=len(self.asked))
+            found = generate(
+                self.model or self.trainer.model,
+                self.trainer._tokenizer,
+                prompts,
+                self.max_completion_length,
+                temperature=self.temperature,
+                seed=len(self.asked),
+            )
         return prompts, [c.ids for c in found], [[[lp] for lp in c.logps] for c in found], None
 
 
@@ -600,16 +932,29 @@ def test_the_vllm_engine_gets_caps_and_stop_strings_and_its_logps_reach_the_loss
     t = trainer(made, Method(single_turn(), by_group, EvenTokens()), tmp_path, steps=2)
     t.use_vllm, t.vllm_generation, t._last_loaded_step = True, StandInEngine(t), -1
     t.train()
-    assert t.vllm_generation.asked == [(6, {"stop": ["###", "</stance>"]})] * 2 and t.vllm_generation.synced == 2
-    assert (t.vllm_generation.max_completion_length, t.vllm_generation.generation_kwargs) == (9, {"stop": ["###"]})
+    assert (
+        t.vllm_generation.asked == [(6, {"stop": ["###", "</stance>"]})] * 2
+        and t.vllm_generation.synced == 2
+    )
+    assert (t.vllm_generation.max_completion_length, t.vllm_generation.generation_kwargs) == (
+        9,
+        {"stop": ["###"]},
+    )
     assert all(len(x.logps) == len(x.completion_ids) for x in t.trajectories)
-    assert any("sampling" in name for name in t.state.log_history[0]), "TRL compares vLLM's log-probabilities with the model's"
+    assert any("sampling" in name for name in t.state.log_history[0]), (
+        "TRL compares vLLM's log-probabilities with the model's"
+    )
 
 
 def test_under_vllm_the_real_reply_has_log_probabilities_of_the_model(made, tmp_path):
     rows = make_rows(EXAMPLES, CONFIG, ["response"])
     reward = AlignmentReward(RuleJudge(), requests_by_row(rows, EXAMPLES), truth_inside=True)
-    t = trainer(made, Method(single_turn(prepare=preparation(None, truth=True)), by_group, reward), tmp_path, rows=rows)
+    t = trainer(
+        made,
+        Method(single_turn(prepare=preparation(None, truth=True)), by_group, reward),
+        tmp_path,
+        rows=rows,
+    )
     t.use_vllm, t.vllm_generation, t._last_loaded_step = True, StandInEngine(t), -1
     t.train()
     truth = t.trajectories[3]
@@ -620,83 +965,176 @@ def test_under_vllm_the_real_reply_has_log_probabilities_of_the_model(made, tmp_
 def lent(made, tmp_path):
     "An engine that a trainer leaves to the models of a run"
     engine = StandInEngine(SimpleNamespace(model=None, _tokenizer=made.tokenizer))
-    for name in ("base", "trained", "../elsewhere"): save_model(made.model, made.tokenizer, tmp_path / "models" / name)
-    return engine, LentEngine(engine, tmp_path / "models"), lambda name: load_model(tmp_path / "models" / name)
+    for name in ("base", "trained", "../elsewhere"):
+        save_model(made.model, made.tokenizer, tmp_path / "models" / name)
+    return (
+        engine,
+        LentEngine(engine, tmp_path / "models"),
+        lambda name: load_model(tmp_path / "models" / name),
+    )
 
 
-PROMPTS, CAPS, STOPS = [[5, 6], [7], [8, 9, 10], [11], [12]], [4, 7, 4, 4, 7], [("a", "b"), (), ("a", "b"), ("a", "b"), ()]
+PROMPTS, CAPS, STOPS = (
+    [[5, 6], [7], [8, 9, 10], [11], [12]],
+    [4, 7, 4, 4, 7],
+    [("a", "b"), (), ("a", "b"), ("a", "b"), ()],
+)
 
 
-def test_a_lent_engine_writes_what_the_models_of_a_run_are_asked_with_the_caps_and_stop_strings_of_each(lent):
+def test_a_lent_engine_writes_what_the_models_of_a_run_are_asked_with_the_caps_and_stop_strings_of_each(
+    lent,
+):
     engine, lent_engine, model = lent
     base, trained, other = (model(name) for name in ("base", "trained", "../elsewhere"))
-    def greedy(): return [(c.ids, c.text, c.finish) for c in generate(*base, PROMPTS, CAPS, STOPS, temperature=0)]
+
+    def greedy():
+        return [
+            (c.ids, c.text, c.finish) for c in generate(*base, PROMPTS, CAPS, STOPS, temperature=0)
+        ]
+
     plain = greedy()
     with written_by(lent_engine):
         assert greedy() == plain and greedy() == plain
-        assert engine.asked == [(4, {"stop": ["a", "b"]}), (7, {"stop": []})] * 2 and engine.synced == 1 and engine.model is base.model
+        assert (
+            engine.asked == [(4, {"stop": ["a", "b"]}), (7, {"stop": []})] * 2
+            and engine.synced == 1
+            and engine.model is base.model
+        )
         generate(*trained, PROMPTS)
         assert engine.synced == 2 and engine.model is trained.model and len(engine.asked) == 5
-        generate(*other, PROMPTS), generate(*trained, PROMPTS, no_repeat_ngram=2), generate(*trained, [])
+        (
+            generate(*other, PROMPTS),
+            generate(*trained, PROMPTS, no_repeat_ngram=2),
+            generate(*trained, []),
+        )
     generate(*base, PROMPTS)
-    assert len(engine.asked) == 5, "a model of another place, a ban, nothing to write, and what comes after are ours"
-    assert (engine.max_completion_length, engine.generation_kwargs, engine.temperature) == (9, {"stop": ["###"]}, 1.0)
+    assert len(engine.asked) == 5, (
+        "a model of another place, a ban, nothing to write, and what comes after are ours"
+    )
+    assert (engine.max_completion_length, engine.generation_kwargs, engine.temperature) == (
+        9,
+        {"stop": ["###"]},
+        1.0,
+    )
 
 
 def test_processes_ask_a_lent_engine_equally_often_and_for_as_many_rows(lent, monkeypatch):
     engine, lent_engine, model = lent
     base, asked = model("base"), []
-    monkeypatch.setattr(engine, "generate", lambda prompts, **kw: asked.append(prompts) or (prompts, [[0]] * len(prompts), [[[0.0]]] * len(prompts), None))
-    parts = [_engine_part(lent_engine, part, 2, base, (PROMPTS, CAPS, STOPS, [], None, (1.0, 0, 1.0))) for part in (0, 1)]
-    assert [sorted(part) for part in parts] == [[0, 1, 3], [2, 4]] and [len(prompts) for prompts in asked] == [2, 1, 2, 1]
+    monkeypatch.setattr(
+        engine,
+        "generate",
+        lambda prompts, **kw: (
+            asked.append(prompts) or (prompts, [[0]] * len(prompts), [[[0.0]]] * len(prompts), None)
+        ),
+    )
+    parts = [
+        _engine_part(lent_engine, part, 2, base, (PROMPTS, CAPS, STOPS, [], None, (1.0, 0, 1.0)))
+        for part in (0, 1)
+    ]
+    assert [sorted(part) for part in parts] == [[0, 1, 3], [2, 4]] and [
+        len(prompts) for prompts in asked
+    ] == [2, 1, 2, 1]
 
 
-@pytest.mark.parametrize("state", [{"fsdp_plugin": SimpleNamespace(fsdp_version=2), "deepspeed_plugin": None}, {"deepspeed_plugin": SimpleNamespace(zero_stage=3)}], ids=["fsdp", "zero"])
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"fsdp_plugin": SimpleNamespace(fsdp_version=2), "deepspeed_plugin": None},
+        {"deepspeed_plugin": SimpleNamespace(zero_stage=3)},
+    ],
+    ids=["fsdp", "zero"],
+)
 def test_a_lent_engine_gets_whole_weights_where_the_model_of_its_trainer_was_split(lent, state):
     "The engine is TRL's own here, without vLLM behind it"
     base, engine = lent[2]("base").model, object.__new__(VLLMGeneration)
-    engine.model, engine.accelerator, engine._dist, got = base, None, DistributedBackend(SimpleNamespace(state=SimpleNamespace(**state))), {}
-    engine.sync_weights = lambda: got.update((name, weight.clone()) for name, weight in engine._iter_named_params())
+    engine.model, engine.accelerator, engine._dist, got = (
+        base,
+        None,
+        DistributedBackend(SimpleNamespace(state=SimpleNamespace(**state))),
+        {},
+    )
+    engine.sync_weights = lambda: got.update(
+        (name, weight.clone()) for name, weight in engine._iter_named_params()
+    )
     if "fsdp_plugin" in state:
-        with pytest.raises(AttributeError, match="full_tensor|accelerator|device"): engine.sync_weights()
+        with pytest.raises(AttributeError, match="full_tensor|accelerator|device"):
+            engine.sync_weights()
     LentEngine(engine)._hold(base)
     weights = dict(base.named_parameters())
-    assert got.keys() == weights.keys() and all(torch.equal(weight, weights[name]) for name, weight in got.items())
+    assert got.keys() == weights.keys() and all(
+        torch.equal(weight, weights[name]) for name, weight in got.items()
+    )
 
 
 def test_what_is_measured_on_the_way_is_written_by_the_engine_that_writes_rollouts(made, tmp_path):
     said = []
-    def measure(model, tokenizer): return float(len(said) or said.append(generate(model, tokenizer, PROMPTS)) or 0)
-    t = MethodTrainer(copy.deepcopy(made.model), made.tokenizer, Method(single_turn(), by_group, EvenTokens()), ROWS[:2], trainer_args({}, tmp_path, 2, 4, 1, 9, validate=1), measure=measure)
+
+    def measure(model, tokenizer):
+        return float(len(said) or said.append(generate(model, tokenizer, PROMPTS)) or 0)
+
+    t = MethodTrainer(
+        copy.deepcopy(made.model),
+        made.tokenizer,
+        Method(single_turn(), by_group, EvenTokens()),
+        ROWS[:2],
+        trainer_args({}, tmp_path, 2, 4, 1, 9, validate=1),
+        measure=measure,
+    )
     t.use_vllm, t.vllm_generation, t._last_loaded_step = True, StandInEngine(t), -1
     t.train()
-    assert len(said) == 1 and [stop["stop"] for _, stop in t.vllm_generation.asked] == [["###", "</stance>"], []] and t.vllm_generation.synced == 2
+    assert (
+        len(said) == 1
+        and [stop["stop"] for _, stop in t.vllm_generation.asked] == [["###", "</stance>"], []]
+        and t.vllm_generation.synced == 2
+    )
 
 
 @pytest.mark.numbers
-@pytest.mark.parametrize("options", [{"gradient_checkpointing": True}, {"bf16": True}, {"gradient_checkpointing": True, "bf16": True}],
-                         ids=["checkpointing", "bf16", "both"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradient_checkpointing": True},
+        {"bf16": True},
+        {"gradient_checkpointing": True, "bf16": True},
+    ],
+    ids=["checkpointing", "bf16", "both"],
+)
 def test_number_formats_and_checkpointing_are_only_options(made, tmp_path, options):
-    t = trainer(made, Method(single_turn(), by_group, EvenTokens()), tmp_path, steps=2, options=PLAIN_SGD | options)
+    t = trainer(
+        made,
+        Method(single_turn(), by_group, EvenTokens()),
+        tmp_path,
+        steps=2,
+        options=PLAIN_SGD | options,
+    )
     t.train()
     assert all(math.isfinite(loss) for _, loss in losses(t)) and any(loss for _, loss in losses(t))
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_vllm_that_is_not_there_is_named_before_anything_starts(tmp_path):
-    with pytest.raises(TrainerError, match="trainer.use_vllm needs vLLM, which is not installed"): trainer_args({"use_vllm": True}, tmp_path, 2, 4, 1, 9)
+    with pytest.raises(TrainerError, match="trainer.use_vllm needs vLLM, which is not installed"):
+        trainer_args({"use_vllm": True}, tmp_path, 2, 4, 1, 9)
 
 
 # ---- what other systems ask of the seam
 
+
 def test_a_method_without_a_reward_trains_and_logs_no_score(made, tmp_path):
     advantages, seen = torch.randn(8), []
+
     def advantage(batch):
         seen.append(batch.rewards.shape)
         return advantages
+
     t = trainer(made, Method(written(COMPLETIONS), advantage), tmp_path)
     t.train()
-    assert seen == [(8, 0)] and not [name for name in t.state.log_history[0] if name.startswith(("reward", "frac_reward", "judge"))]
+    assert seen == [(8, 0)] and not [
+        name
+        for name in t.state.log_history[0]
+        if name.startswith(("reward", "frac_reward", "judge"))
+    ]
     assert_same(t.model, gradient_step(made, tmp_path, advantages[:, None], WRITTEN))
 
 
@@ -705,7 +1143,11 @@ def test_a_group_of_one_trains_with_a_push_of_its_own(made, tmp_path):
     advantages = torch.randn(2, 3)
     t = trainer(made, Method(written(COMPLETIONS[:2]), lambda batch: advantages), tmp_path, group=1)
     t.train()
-    assert (t.args.num_generations, t.args.per_device_train_batch_size, t.args.generation_batch_size) == (1, 2, 2)
+    assert (
+        t.args.num_generations,
+        t.args.per_device_train_batch_size,
+        t.args.generation_batch_size,
+    ) == (1, 2, 2)
     model, prompts = copy.deepcopy(made.model), [t.policy.prompt_ids(r) for r in ROWS[:2]]
     found = token_logps(model, prompts, COMPLETIONS[:2])
     ((advantages * found.logps).sum() / found.mask.sum()).backward()
@@ -713,24 +1155,44 @@ def test_a_group_of_one_trains_with_a_push_of_its_own(made, tmp_path):
 
 
 def test_a_prompt_of_a_single_row_and_a_single_sample_trains(made, tmp_path):
-    t = trainer(made, Method(single_turn(), lambda batch: torch.ones(1)), tmp_path, steps=2, prompts=1, group=1)
+    t = trainer(
+        made,
+        Method(single_turn(), lambda batch: torch.ones(1)),
+        tmp_path,
+        steps=2,
+        prompts=1,
+        group=1,
+    )
     t.train()
     assert t.state.global_step == 2 and len(t.trajectories) == 1
 
 
 def test_a_batch_in_which_everything_is_given_is_not_sampled(made, tmp_path):
-    rows = [row | {"given": [{"type": "text", "text": f"likes it {i}"}]} for i, row in enumerate(ROWS)]
+    rows = [
+        row | {"given": [{"type": "text", "text": f"likes it {i}"}]} for i, row in enumerate(ROWS)
+    ]
     t = trainer(made, Method(single_turn(), lambda batch: torch.ones(8)), tmp_path, rows=rows)
-    def never(*_): raise AssertionError("something was sampled")
+
+    def never(*_):
+        raise AssertionError("something was sampled")
+
     t._generate_single_turn = never
     t.train()
-    assert {x.completion_ids[-1] for x in t.trajectories} == {end_id(made.tokenizer)}, "the end token is learned too"
+    assert {x.completion_ids[-1] for x in t.trajectories} == {end_id(made.tokenizer)}, (
+        "the end token is learned too"
+    )
     assert _logged_tokens(t.state.log_history) == 0
 
 
 @pytest.mark.numbers
 def test_a_penalty_needs_no_place_that_the_model_came_from(made, tmp_path):
-    t = trainer(made, Method(written(COMPLETIONS), by_group, Told(np.arange(8))), tmp_path, steps=2, options=PLAIN_SGD | {"beta": 0.5})
+    t = trainer(
+        made,
+        Method(written(COMPLETIONS), by_group, Told(np.arange(8))),
+        tmp_path,
+        steps=2,
+        options=PLAIN_SGD | {"beta": 0.5},
+    )
     assert not made.model.config._name_or_path
     t.train()
     assert_same(t.ref_model, dict(made.model.named_parameters()), atol=0)
@@ -739,89 +1201,183 @@ def test_a_penalty_needs_no_place_that_the_model_came_from(made, tmp_path):
 
 
 @pytest.mark.numbers
-def test_under_an_adapter_the_reference_is_its_start_on_the_same_weights_and_no_copy(made, tmp_path):
-    base, options = save_model(*made, tmp_path / "base"), PLAIN_SGD | {"beta": 0.5, "save_strategy": "steps", "save_steps": 1}
-    first = save_model(add_adapter(load_model(base, device="cpu").model, ModelConfig(lora_rank=4), base), made.tokenizer, tmp_path / "first")
-    t = trainer((load_model(first, device="cpu").model, made.tokenizer), Method(written(COMPLETIONS), by_group, Told(np.arange(8))), tmp_path / "run", steps=2, options=options, rows=ROWS[:2])
+def test_under_an_adapter_the_reference_is_its_start_on_the_same_weights_and_no_copy(
+    made, tmp_path
+):
+    base, options = (
+        save_model(*made, tmp_path / "base"),
+        PLAIN_SGD | {"beta": 0.5, "save_strategy": "steps", "save_steps": 1},
+    )
+    first = save_model(
+        add_adapter(load_model(base, device="cpu").model, ModelConfig(lora_rank=4), base),
+        made.tokenizer,
+        tmp_path / "first",
+    )
+    t = trainer(
+        (load_model(first, device="cpu").model, made.tokenizer),
+        Method(written(COMPLETIONS), by_group, Told(np.arange(8))),
+        tmp_path / "run",
+        steps=2,
+        options=options,
+        rows=ROWS[:2],
+    )
     frozen = sum(p.numel() for n, p in t.model.named_parameters() if "lora" not in n)
     t.train()
     assert t.ref_model is None and frozen == sum(p.numel() for p in made.model.parameters())
     asked = [t.policy.prompt_ids(row) for row in repeat_rows(ROWS[:2], 4)]
     moved = load_model(first, device="cpu").model
     moved.load_adapter(str(tmp_path / "run" / "checkpoint-1"), "default")
-    was, now = (token_logps(model, asked, COMPLETIONS).logps.detach() for model in (made.model, moved))
+    was, now = (
+        token_logps(model, asked, COMPLETIONS).logps.detach() for model in (made.model, moved)
+    )
     by_hand = ((was - now).exp() - (was - now) - 1)[WRITTEN].mean().item()
     kl = [row["kl"] for row in t.state.log_history if "kl" in row]
     assert kl == pytest.approx([0, by_hand], abs=1e-6) and by_hand > 1e-4
     saved = save_model(t.model, made.tokenizer, tmp_path / "last")
-    assert sorted(path.name for path in saved.glob("**/*.safetensors")) == ["adapter_model.safetensors"] and not (saved / "ref").exists()
+    assert (
+        sorted(path.name for path in saved.glob("**/*.safetensors"))
+        == ["adapter_model.safetensors"]
+        and not (saved / "ref").exists()
+    )
 
 
 def test_every_prompt_is_asked_for_one_completion(made, tmp_path):
     t = trainer(made, Method(single_turn(), by_group, EvenTokens()), tmp_path)
     sampled, wanted = t._generate_single_turn, []
-    t._generate_single_turn = lambda prompts, images, fields, n: wanted.append(n) or sampled(prompts, images, fields, n)
+    t._generate_single_turn = lambda prompts, images, fields, n: (
+        wanted.append(n) or sampled(prompts, images, fields, n)
+    )
     t.train()
-    assert wanted == [1], "an engine that is asked for G takes every G-th prompt for all of its group"
+    assert wanted == [1], (
+        "an engine that is asked for G takes every G-th prompt for all of its group"
+    )
 
 
 def test_steps_of_mixed_levels_keep_groups_whole_and_compare_within_them(made, tmp_path):
     rows = make_rows(EXAMPLES, CONFIG)
     order = schedule(rows, len(rows) // 4, 4, mixed=True)
     args = trainer_args(PLAIN_SGD, tmp_path, 4, 4, 3, 9, seed=3)
-    t = MethodTrainer(copy.deepcopy(made.model), made.tokenizer, Method(single_turn(), group_advantage((1.0,), AdvantageConfig()), EvenTokens()), order, args, tmp_path / "said")
+    t = MethodTrainer(
+        copy.deepcopy(made.model),
+        made.tokenizer,
+        Method(single_turn(), group_advantage((1.0,), AdvantageConfig()), EvenTokens()),
+        order,
+        args,
+        tmp_path / "said",
+    )
     t.train()
     said = load_trajectories(tmp_path / "said")
-    assert all({x.level for x in said if x.step == step} == {"stance", "response"} for step in range(3))
+    assert all(
+        {x.level for x in said if x.step == step} == {"stance", "response"} for step in range(3)
+    )
     for step, group in {(x.step, x.group) for x in said}:
         own = [x for x in said if (x.step, x.group) == (step, group)]
         values = np.array([np.mean(np.array(x.completion_ids) % 2 == 0) for x in own])
         assert len(own) == 4 and len({(x.row_id, x.level) for x in own}) == 1
-        assert [x.advantage for x in own] == pytest.approx(((values - values.mean()) / (values.std(ddof=1) + 1e-6)).tolist() if np.ptp(values) > 1e-4 else [0] * 4, abs=1e-4)
-    assert max(len(x.completion_ids) for x in said if x.level == "stance") <= 6 < max(len(x.completion_ids) for x in said if x.level == "response")
-    assert sorted(row["row_id"] for row in order) == sorted(row["row_id"] for row in rows), "a pass asks every row once"
+        assert [x.advantage for x in own] == pytest.approx(
+            ((values - values.mean()) / (values.std(ddof=1) + 1e-6)).tolist()
+            if np.ptp(values) > 1e-4
+            else [0] * 4,
+            abs=1e-4,
+        )
+    assert (
+        max(len(x.completion_ids) for x in said if x.level == "stance")
+        <= 6
+        < max(len(x.completion_ids) for x in said if x.level == "response")
+    )
+    assert sorted(row["row_id"] for row in order) == sorted(row["row_id"] for row in rows), (
+        "a pass asks every row once"
+    )
 
 
 @pytest.mark.numbers
 def test_a_step_in_parts_is_scored_on_the_way_with_groups_and_records_as_in_one(made, tmp_path):
-    noted, rows = [], [row | {"row_id": f"{row['row_id']}/{i}"} for i, row in enumerate(ROWS[:4] * 3)]
+    noted, rows = (
+        [],
+        [row | {"row_id": f"{row['row_id']}/{i}"} for i, row in enumerate(ROWS[:4] * 3)],
+    )
+
     class Slow(EvenTokens):
         async def __call__(self, trajectories):
             noted.append(f"scores {len(trajectories)}")
             await asyncio.sleep(0.01)
             return await super().__call__(trajectories)
+
     async def writes(rows, policy):
         found = await single_turn()(rows, policy)
         noted.append(f"wrote {len(rows)}")
         return found
-    t = trainer(made, Method(scored_in_parts(writes, Slow(), 2, 4), by_group, Slow()), tmp_path, steps=3, rows=rows, prompts=4, records=tmp_path / "said")
+
+    t = trainer(
+        made,
+        Method(scored_in_parts(writes, Slow(), 2, 4), by_group, Slow()),
+        tmp_path,
+        steps=3,
+        rows=rows,
+        prompts=4,
+        records=tmp_path / "said",
+    )
     t.train()
-    assert noted == ["wrote 8", "scores 8", "wrote 8", "scores 8"] * 3, "the first half is with the judge while the second is written"
+    assert noted == ["wrote 8", "scores 8", "wrote 8", "scores 8"] * 3, (
+        "the first half is with the judge while the second is written"
+    )
     said = load_trajectories(tmp_path / "said")
-    assert len({x.id for x in said}) == len(said) == 48 and sorted({x.group for x in said}) == [0, 1, 2, 3]
+    assert len({x.id for x in said}) == len(said) == 48 and sorted({x.group for x in said}) == [
+        0,
+        1,
+        2,
+        3,
+    ]
     for step, group in {(x.step, x.group) for x in said}:
         own = [x for x in said if (x.step, x.group) == (step, group)]
         values = np.array([np.mean(np.array(x.completion_ids) % 2 == 0) for x in own])
         assert len(own) == 4 and len({x.row_id for x in own}) == 1
-        assert [x.advantage for x in own] == pytest.approx(group_advantages(torch.tensor(values), torch.zeros(4)).tolist(), abs=1e-5)
+        assert [x.advantage for x in own] == pytest.approx(
+            group_advantages(torch.tensor(values), torch.zeros(4)).tolist(), abs=1e-5
+        )
 
 
 def test_a_judge_that_fails_in_a_part_stops_the_run_with_a_checkpoint_as_in_one(made, tmp_path):
     calls = []
+
     class Failing(EvenTokens):
         async def __call__(self, trajectories):
             calls.append(len(trajectories))
-            if len(calls) == 4: raise JudgeError("judge failed", "no answer")
+            if len(calls) == 4:
+                raise JudgeError("judge failed", "no answer")
             return await super().__call__(trajectories)
-    t = trainer(made, Method(scored_in_parts(single_turn(), Failing(), 2, 4), by_group, Failing()), tmp_path, steps=4, prompts=2, options=PLAIN_SGD | {"save_strategy": "steps", "save_steps": 10})
-    with pytest.raises(JudgeError) as e: t.train()
-    assert calls == [4] * 4 and Path(latest_checkpoint(tmp_path)).name == "checkpoint-1" and "goes on from" in str(e.value.__notes__)
+
+    t = trainer(
+        made,
+        Method(scored_in_parts(single_turn(), Failing(), 2, 4), by_group, Failing()),
+        tmp_path,
+        steps=4,
+        prompts=2,
+        options=PLAIN_SGD | {"save_strategy": "steps", "save_steps": 10},
+    )
+    with pytest.raises(JudgeError) as e:
+        t.train()
+    assert (
+        calls == [4] * 4
+        and Path(latest_checkpoint(tmp_path)).name == "checkpoint-1"
+        and "goes on from" in str(e.value.__notes__)
+    )
 
 
 def test_prompts_of_a_group_may_differ(made, tmp_path):
     async def rollout(rows, policy):
-        own = [row | {"prompt": [*row["prompt"], {"role": "user", "name": "bo", "content": f"thought {i}"}]} for i, row in enumerate(rows)]
+        own = [
+            row
+            | {
+                "prompt": [
+                    *row["prompt"],
+                    {"role": "user", "name": "bo", "content": f"thought {i}"},
+                ]
+            }
+            for i, row in enumerate(rows)
+        ]
         return await single_turn()(own, policy)
+
     t = trainer(made, Method(rollout, by_group, EvenTokens()), tmp_path)
     t.use_vllm, t.vllm_generation, t._last_loaded_step = True, StandInEngine(t), -1
     t.train()
@@ -831,20 +1387,30 @@ def test_prompts_of_a_group_may_differ(made, tmp_path):
 
 def test_a_policy_in_training_knows_run_and_step(made, tmp_path):
     seen = []
+
     async def rollout(rows, policy):
         seen.append((policy.seed, policy.step, policy.temperature))
         return await single_turn()(rows, policy)
-    trainer(made, Method(rollout, by_group, EvenTokens()), tmp_path, steps=3, options=PLAIN_SGD | {"temperature": 0.7}).train()
+
+    trainer(
+        made,
+        Method(rollout, by_group, EvenTokens()),
+        tmp_path,
+        steps=3,
+        options=PLAIN_SGD | {"temperature": 0.7},
+    ).train()
     assert seen == [(3, step, 0.7) for step in range(3)]
 
 
 def test_a_rollout_may_score_while_another_model_writes(made, tmp_path):
     order, reward = [], EvenTokens()
+
     async def judged(trajectories):
         order.append("judge asked")
         await asyncio.sleep(0.05)
         order.append("judged")
         return await reward(trajectories)
+
     async def rollout(rows, policy):
         done = await single_turn()(rows, policy)
         scoring = asyncio.create_task(judged(done))
@@ -853,156 +1419,297 @@ def test_a_rollout_may_score_while_another_model_writes(made, tmp_path):
         order.append("classmate done")
         values, done = await scoring
         return done, values
-    async def never(trajectories): raise AssertionError("asked again")
+
+    async def never(trajectories):
+        raise AssertionError("asked again")
+
     never.names, never.weights = reward.names, reward.weights
     t = trainer(made, Method(rollout, by_group, never), tmp_path)
     t.train()
-    assert order[0] == "judge asked" and sorted(order[1:]) == ["classmate done", "judged"] and t.state.log_history[0]["rewards/even/mean"] > 0
+    assert (
+        order[0] == "judge asked"
+        and sorted(order[1:]) == ["classmate done", "judged"]
+        and t.state.log_history[0]["rewards/even/mean"] > 0
+    )
 
 
 def test_one_loop_serves_all_steps_of_a_run(made, tmp_path):
     loops, places = [], asyncio.Semaphore(1)
+
     class Judged(EvenTokens):
         async def place(self):
-            async with places: await asyncio.sleep(0.001)
+            async with places:
+                await asyncio.sleep(0.001)
+
         async def __call__(self, trajectories):
             loops.append(asyncio.get_running_loop())
             await asyncio.gather(*(self.place() for _ in trajectories))
             return await super().__call__(trajectories)
+
     trainer(made, Method(single_turn(), by_group, Judged()), tmp_path, steps=3).train()
     assert len(loops) == 3 and len(set(loops)) == 1
 
 
 # ---- tensors and losses of a method
 
+
 def divergence(model, t):
     "Reverse KL to a teacher over the whole vocabulary, per token"
-    ids, mask = torch.cat([t["prompt_ids"], t["completion_ids"]], 1), torch.cat([t["prompt_mask"], t["completion_mask"]], 1)
-    logits = model(input_ids=ids, attention_mask=mask).logits[:, -t["completion_ids"].shape[1] - 1:-1]
+    ids, mask = (
+        torch.cat([t["prompt_ids"], t["completion_ids"]], 1),
+        torch.cat([t["prompt_mask"], t["completion_mask"]], 1),
+    )
+    logits = model(input_ids=ids, attention_mask=mask).logits[
+        :, -t["completion_ids"].shape[1] - 1 : -1
+    ]
     own = logits.log_softmax(-1)
     return ((own.exp() * (own - t["teacher"])).sum(-1) * t["weights"]).sum()
 
 
 # bnpo takes a mean over each part of the batch: with several parts another number by its definition
 @pytest.mark.numbers
-@pytest.mark.parametrize("loss_type, gathered", [*itertools.product(["dapo", "grpo", "dr_grpo"], [1, 2, 4]), ("bnpo", 1)])
-def test_a_loss_of_the_method_is_averaged_like_the_rest_however_the_batch_is_cut(made, tmp_path, loss_type, gathered):
+@pytest.mark.parametrize(
+    "loss_type, gathered", [*itertools.product(["dapo", "grpo", "dr_grpo"], [1, 2, 4]), ("bnpo", 1)]
+)
+def test_a_loss_of_the_method_is_averaged_like_the_rest_however_the_batch_is_cut(
+    made, tmp_path, loss_type, gathered
+):
     torch.manual_seed(0)
     teacher = torch.randn(8, T, len(made.tokenizer)).log_softmax(-1)
-    options = PLAIN_SGD | {"loss_type": loss_type, "gradient_accumulation_steps": gathered, "per_device_train_batch_size": 8 // gathered}
-    t = trainer(made, Method(written(COMPLETIONS), lambda batch: (torch.zeros(8), {"teacher": teacher}), loss=divergence), tmp_path, options=options)
+    options = PLAIN_SGD | {
+        "loss_type": loss_type,
+        "gradient_accumulation_steps": gathered,
+        "per_device_train_batch_size": 8 // gathered,
+    }
+    t = trainer(
+        made,
+        Method(
+            written(COMPLETIONS),
+            lambda batch: (torch.zeros(8), {"teacher": teacher}),
+            loss=divergence,
+        ),
+        tmp_path,
+        options=options,
+    )
     t.train()
     model, total = copy.deepcopy(made.model).train(), 0.0
     prompts = [t.policy.prompt_ids(r) for r in repeat_rows(ROWS[:2], 4)]
     for i, (p, c) in enumerate(zip(prompts, COMPLETIONS)):
-        own = model(torch.tensor([p + c])).logits[0, len(p) - 1:-1].log_softmax(-1)
-        each = (own.exp() * (own - teacher[i, :len(c)])).sum(-1)
-        total = total + each.sum() / {"grpo": 8 * len(c), "dr_grpo": 8 * 9}.get(loss_type, WRITTEN.sum())
+        own = model(torch.tensor([p + c])).logits[0, len(p) - 1 : -1].log_softmax(-1)
+        each = (own.exp() * (own - teacher[i, : len(c)])).sum(-1)
+        total = total + each.sum() / {"grpo": 8 * len(c), "dr_grpo": 8 * 9}.get(
+            loss_type, WRITTEN.sum()
+        )
     total.backward()
     assert_same(t.model, {name: (p - p.grad).detach() for name, p in model.named_parameters()})
 
 
 def test_tensors_of_an_advantage_stay_with_their_rows(made, tmp_path):
     seen = []
+
     def loss(model, t):
         seen.extend(zip(t["number"].tolist(), t["completion_mask"].sum(1).tolist()))
         return 0.0
+
     options = PLAIN_SGD | {"gradient_accumulation_steps": 4, "per_device_train_batch_size": 2}
-    trainer(made, Method(written(COMPLETIONS), lambda b: (torch.zeros(8), {"number": torch.arange(8)}), loss=loss), tmp_path, options=options).train()
+    trainer(
+        made,
+        Method(
+            written(COMPLETIONS), lambda b: (torch.zeros(8), {"number": torch.arange(8)}), loss=loss
+        ),
+        tmp_path,
+        options=options,
+    ).train()
     assert sorted(seen) == [(i, len(c)) for i, c in enumerate(COMPLETIONS)]
 
 
 def test_an_advantage_may_not_put_its_tensors_over_those_of_trl(made, tmp_path):
     with pytest.raises(TrainerError, match="hands over 'prompt_ids', a name of TRL's own"):
-        trainer(made, Method(written(COMPLETIONS), lambda b: (torch.zeros(8), {"prompt_ids": torch.zeros(8)})), tmp_path).train()
+        trainer(
+            made,
+            Method(
+                written(COMPLETIONS), lambda b: (torch.zeros(8), {"prompt_ids": torch.zeros(8)})
+            ),
+            tmp_path,
+        ).train()
 
 
 class Teacher:
     "Follows the weights slowly, and is saved with them"
+
     file = "teacher.pt"
 
-    def __init__(self, model): self.weights = {n: p.detach().clone() for n, p in model.named_parameters()}
+    def __init__(self, model):
+        self.weights = {n: p.detach().clone() for n, p in model.named_parameters()}
 
     def follow(self, model):
-        for n, p in model.named_parameters(): self.weights[n].lerp_(p.detach(), 0.5)
+        for n, p in model.named_parameters():
+            self.weights[n].lerp_(p.detach(), 0.5)
 
-    def note(self, trajectories): return []
+    def note(self, trajectories):
+        return []
 
-    def learn(self, notes): return {}
+    def learn(self, notes):
+        return {}
 
-    def save(self, path): torch.save(self.weights, path)
+    def save(self, path):
+        torch.save(self.weights, path)
 
-    def load(self, path): self.weights = torch.load(path)
+    def load(self, path):
+        self.weights = torch.load(path)
 
 
 @pytest.mark.numbers
 @pytest.mark.parametrize("gathered", [1, 2])
 def test_a_teacher_follows_every_step_of_the_optimiser_and_a_resume(made, tmp_path, gathered):
-    options = dict(learning_rate=1e-2, save_steps=2, gradient_accumulation_steps=gathered, per_device_train_batch_size=8 // gathered)
+    options = dict(
+        learning_rate=1e-2,
+        save_steps=2,
+        gradient_accumulation_steps=gathered,
+        per_device_train_batch_size=8 // gathered,
+    )
+
     def run(out, resume=None):
         teacher, seen = Teacher(made.model), []
         follow = teacher.follow
-        teacher.follow = lambda model: seen.append(copy.deepcopy(model.state_dict())) or follow(model)
-        t = trainer(made, Method(single_turn(), by_group, EvenTokens(), teacher), tmp_path / out, 4, options, rows=ROWS * 4)
+        teacher.follow = lambda model: (
+            seen.append(copy.deepcopy(model.state_dict())) or follow(model)
+        )
+        t = trainer(
+            made,
+            Method(single_turn(), by_group, EvenTokens(), teacher),
+            tmp_path / out,
+            4,
+            options,
+            rows=ROWS * 4,
+        )
         t.train(resume_from_checkpoint=resume)
         return teacher, seen
+
     teacher, seen = run("a")
     name = next(iter(teacher.weights))
     expected = dict(made.model.named_parameters())[name].detach()
-    for state in seen: expected = expected.lerp(state[name], 0.5)
+    for state in seen:
+        expected = expected.lerp(state[name], 0.5)
     assert len(seen) == 4 and torch.equal(teacher.weights[name], expected)
     again, _ = run("b", str(tmp_path / "a" / "checkpoint-2"))
-    for name, weights in teacher.weights.items(): assert torch.equal(weights, again.weights[name])
+    for name, weights in teacher.weights.items():
+        assert torch.equal(weights, again.weights[name])
 
 
 # ---- measuring on the way
 
+
 def test_the_best_checkpoint_counts_and_is_never_removed(made, tmp_path):
     values, seen = iter([0.2, 0.9, math.nan, 0.4]), []
+
     def measure(model, tokenizer):
         seen.append(copy.deepcopy(model.state_dict()))
         torch.rand(3), np.random.rand(), random.random()
         return next(values)
-    def run(out, **kw): return MethodTrainer(copy.deepcopy(made.model), made.tokenizer, Method(single_turn(), by_group, EvenTokens()), (ROWS * 4)[:16],
-                                             trainer_args({"learning_rate": 1e-2, "save_total_limit": 1}, tmp_path / out, 2, 4, 8, 9, 3, **kw.pop("args", {})), **kw)
+
+    def run(out, **kw):
+        return MethodTrainer(
+            copy.deepcopy(made.model),
+            made.tokenizer,
+            Method(single_turn(), by_group, EvenTokens()),
+            (ROWS * 4)[:16],
+            trainer_args(
+                {"learning_rate": 1e-2, "save_total_limit": 1},
+                tmp_path / out,
+                2,
+                4,
+                8,
+                9,
+                3,
+                **kw.pop("args", {}),
+            ),
+            **kw,
+        )
+
     t = run("a", args={"validate": 2}, measure=measure)
     t.train()
     plain = run("b")
     plain.train()
     assert losses(t) == losses(plain), "measuring changes nothing about the training"
-    assert [row["eval_validation"] for row in t.state.log_history if "eval_validation" in row] == pytest.approx([0.2, 0.9, math.nan, 0.4], nan_ok=True)
-    assert t.state.best_global_step == 4 and {p.name for p in (tmp_path / "a").glob("checkpoint-*")} >= {"checkpoint-4"}
-    for name, weights in t.model.state_dict().items(): assert torch.equal(weights, seen[1][name])
+    assert [
+        row["eval_validation"] for row in t.state.log_history if "eval_validation" in row
+    ] == pytest.approx([0.2, 0.9, math.nan, 0.4], nan_ok=True)
+    assert t.state.best_global_step == 4 and {
+        p.name for p in (tmp_path / "a").glob("checkpoint-*")
+    } >= {"checkpoint-4"}
+    for name, weights in t.model.state_dict().items():
+        assert torch.equal(weights, seen[1][name])
 
 
 def test_a_spent_budget_is_measured_at_its_end(made, tmp_path):
     values = []
-    t = MethodTrainer(copy.deepcopy(made.model), made.tokenizer, Method(single_turn(), by_group, EvenTokens()), (ROWS * 4)[:16],
-                      trainer_args({"learning_rate": 1e-2}, tmp_path, 2, 4, 8, 9, 3, validate=5), measure=lambda *_: values.append(1) or 0.5, callbacks=[TokenBudget(100)])
+    t = MethodTrainer(
+        copy.deepcopy(made.model),
+        made.tokenizer,
+        Method(single_turn(), by_group, EvenTokens()),
+        (ROWS * 4)[:16],
+        trainer_args({"learning_rate": 1e-2}, tmp_path, 2, 4, 8, 9, 3, validate=5),
+        measure=lambda *_: values.append(1) or 0.5,
+        callbacks=[TokenBudget(100)],
+    )
     t.train()
-    assert t.state.global_step < 5 and values == [1] and Path(t.state.best_model_checkpoint).name == f"checkpoint-{t.state.global_step}"
+    assert (
+        t.state.global_step < 5
+        and values == [1]
+        and Path(t.state.best_model_checkpoint).name == f"checkpoint-{t.state.global_step}"
+    )
 
 
 def test_validation_without_a_measure_says_so(made, tmp_path):
-    t = MethodTrainer(copy.deepcopy(made.model), made.tokenizer, Method(single_turn(), by_group, EvenTokens()), ROWS[:2], trainer_args({}, tmp_path, 2, 4, 1, 9, validate=1))
-    with pytest.raises(TrainerError, match="Give the trainer a function `measure`"): t.train()
+    t = MethodTrainer(
+        copy.deepcopy(made.model),
+        made.tokenizer,
+        Method(single_turn(), by_group, EvenTokens()),
+        ROWS[:2],
+        trainer_args({}, tmp_path, 2, 4, 1, 9, validate=1),
+    )
+    with pytest.raises(TrainerError, match="Give the trainer a function `measure`"):
+        t.train()
 
 
 # ---- tokens of second models
 
+
 def test_tokens_of_a_second_model_count_in_the_budget(made, tmp_path):
     async def rollout(rows, policy):
         return [replace(t, usage={"tokens_out": 50}) for t in await single_turn()(rows, policy)]
-    t = trainer(made, Method(rollout, by_group, EvenTokens()), tmp_path, steps=8, options=ADAM, callbacks=[TokenBudget(600)])
+
+    t = trainer(
+        made,
+        Method(rollout, by_group, EvenTokens()),
+        tmp_path,
+        steps=8,
+        options=ADAM,
+        callbacks=[TokenBudget(600)],
+    )
     t.train()
     line = t.state.log_history[0]
-    assert line["tokens/others"] == 400 and t.state.global_step == 2 and _logged_tokens([line]) == 400 + line["tokens/generated"]
+    assert (
+        line["tokens/others"] == 400
+        and t.state.global_step == 2
+        and _logged_tokens([line]) == 400 + line["tokens/generated"]
+    )
 
 
 def test_signals_per_token_are_kept_with_their_trajectories(made, tmp_path):
     gain = torch.randn(8, T)
-    t = trainer(made, Method(written(COMPLETIONS), lambda b: (torch.zeros(8), {"gain": gain, "teacher": torch.zeros(8, T, 3)})), tmp_path / "c", records=tmp_path / "t")
+    t = trainer(
+        made,
+        Method(
+            written(COMPLETIONS),
+            lambda b: (torch.zeros(8), {"gain": gain, "teacher": torch.zeros(8, T, 3)}),
+        ),
+        tmp_path / "c",
+        records=tmp_path / "t",
+    )
     t.train()
     kept = load_trajectories(tmp_path / "t")
     assert [list(x.signals) for x in kept] == [["gain"]] * 8
-    for x, row in zip(kept, gain): assert x.signals["gain"] == pytest.approx(row[:len(x.completion_ids)].tolist())
+    for x, row in zip(kept, gain):
+        assert x.signals["gain"] == pytest.approx(row[: len(x.completion_ids)].tolist())

@@ -1,4 +1,5 @@
 """Weights & Biases, offline: one run for a command and what goes on with it, with its tables, texts and report."""
+
 import json
 import os
 import shutil
@@ -12,20 +13,46 @@ import warm
 pytest.importorskip("wandb", reason="needs wandb: pip install 'humanlm[train]'")
 
 ROOT = Path(__file__).resolve().parents[2]
-LINE = ["-m", "humanlm.train", "--run.recipe", "my_recipe:Animals", "--run.name", "zoo", "--run.wandb", "animals", "--model.hidden", "32", "--model.heads", "2",
-        "--model.kv_heads", "2", "--model.mlp", "64", "--model.vocab", "330", "--rollout.num_prompts", "4", "--rollout.group_size", "4", "--trainer.max_steps", "3"]
+LINE = [
+    "-m",
+    "humanlm.train",
+    "--run.recipe",
+    "my_recipe:Animals",
+    "--run.name",
+    "zoo",
+    "--run.wandb",
+    "animals",
+    "--model.hidden",
+    "32",
+    "--model.heads",
+    "2",
+    "--model.kv_heads",
+    "2",
+    "--model.mlp",
+    "64",
+    "--model.vocab",
+    "330",
+    "--rollout.num_prompts",
+    "4",
+    "--rollout.group_size",
+    "4",
+    "--trainer.max_steps",
+    "3",
+]
 
 
 def sent(folder: Path) -> list[dict]:
     "What an offline run would send: the records of its file, cut into blocks of 32 KiB as LevelDB cuts its log"
     from google.protobuf.json_format import MessageToDict
     from wandb.proto.wandb_internal_pb2 import Record
+
     [path], found, begun, at = list(folder.glob("*.wandb")), [], b"", 7
     data = path.read_bytes()
     while at + 7 <= len(data):
-        if 32768 - at % 32768 < 7: at += 32768 - at % 32768
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
         size, kind = struct.unpack_from("<HB", data, at + 4)
-        begun, at = begun + data[at + 7:at + 7 + size], at + 7 + size
+        begun, at = begun + data[at + 7 : at + 7 + size], at + 7 + size
         if kind in (1, 4):
             found.append(MessageToDict(Record.FromString(begun)))
             begun = b""
@@ -47,8 +74,11 @@ def runs(tmp_path_factory):
     assert done.returncode == 0, done.stderr
     run = folder / "runs/zoo"
     shutil.rmtree(run / "measured")
-    for name in ("results.json", "report.html"): (run / name).unlink()
-    (run / "run.json").write_text(json.dumps(json.loads((run / "run.json").read_text()) | {"state": "started"}))
+    for name in ("results.json", "report.html"):
+        (run / name).unlink()
+    (run / "run.json").write_text(
+        json.dumps(json.loads((run / "run.json").read_text()) | {"state": "started"})
+    )
     again = warm.run(*LINE, "--resume", cwd=folder, env=env)
     assert again.returncode == 0, again.stderr
     return run, sorted((run / "wandb").glob("offline-run-*"))
@@ -64,15 +94,29 @@ def test_a_command_is_one_run_and_goes_on_as_the_same(runs):
 
 def test_every_stage_has_its_own_names_and_steps(runs):
     found = logged(sent(runs[1][0]))
-    assert found["animals/step"] == "3" and any(name.startswith("animals/rewards/") for name in found)
-    assert not [name for name in logged(sent(runs[1][1])) if name.startswith("animals/loss")], "nothing was trained again"
+    assert found["animals/step"] == "3" and any(
+        name.startswith("animals/rewards/") for name in found
+    )
+    assert not [name for name in logged(sent(runs[1][1])) if name.startswith("animals/loss")], (
+        "nothing was trained again"
+    )
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["the command", "what goes on with it"])
 def test_tables_texts_and_the_report_are_sent(runs, place):
     run, folders = runs
-    kinds = {name.removesuffix("._type"): json.loads(value) for name, value in logged(sent(folders[place])).items() if name.endswith("._type")}
-    assert kinds == {"evaluation/means": "table-file", "evaluation/differences": "table-file", "evaluation/texts": "table-file", "samples": "table-file", "report": "html-file"}
+    kinds = {
+        name.removesuffix("._type"): json.loads(value)
+        for name, value in logged(sent(folders[place])).items()
+        if name.endswith("._type")
+    }
+    assert kinds == {
+        "evaluation/means": "table-file",
+        "evaluation/differences": "table-file",
+        "evaluation/texts": "table-file",
+        "samples": "table-file",
+        "report": "html-file",
+    }
     [page] = (folders[place] / "files/media/html").glob("report*.html")
     assert "animals" in page.read_text("utf-8")
     [means] = (folders[place] / "files/media/table/evaluation").glob("means*.json")

@@ -1,7 +1,8 @@
 """What `test_sharded.py` says of FSDP2, said of DeepSpeed's ZeRO-3: two processes on CPUs are one. Minutes, in an environment with `humanlm[deepspeed]`; the first start compiles.
 
-    python -m pytest tests/training/zero_runs.py
+python -m pytest tests/training/zero_runs.py
 """
+
 import shutil
 import subprocess
 import sys
@@ -15,28 +16,55 @@ from pair import Pair
 from test_sharded import *  # noqa: F403  its tests, which find the two processes in their own module
 from test_sharded import ROOT, started, unfinished
 
-test_sharded.TWO = Pair("accelerate-8-zero3.yaml", env={"PYTHONHASHSEED": "0"})  # or DeepSpeed orders the words of its compiler anew, and compiles for minutes
+test_sharded.TWO = Pair(
+    "accelerate-8-zero3.yaml", env={"PYTHONHASHSEED": "0"}
+)  # or DeepSpeed orders the words of its compiler anew, and compiles for minutes
 test_sharded.LAST = "latest"
 del test_steps_too_small_for_bfloat16_add_up_in_the_float32_weights_of_a_split_model  # noqa: F821  transformers computes in bfloat16 on GPUs only
 
 
 def test_the_model_was_split(both):
     slices = both[1] / "checkpoints" / "humanlm" / "checkpoint-3" / "global_step3"
-    states = [torch.load(file, weights_only=False)["optimizer_state_dict"]["fp32_flat_groups"] for file in sorted(slices.glob("*optim_states.pt"))]
+    states = [
+        torch.load(file, weights_only=False)["optimizer_state_dict"]["fp32_flat_groups"]
+        for file in sorted(slices.glob("*optim_states.pt"))
+    ]
     kept = [sum(part.numel() for part in own) for own in states]
-    whole = sum(w.numel() for w in test_sharded.load_file(both[1] / "models" / "humanlm" / "model.safetensors").values())
-    assert len(kept) == 2 and kept[0] == kept[1] and whole / 2 <= kept[0] <= whole / 2 + 1000, "each process keeps half"
+    whole = sum(
+        w.numel()
+        for w in test_sharded.load_file(
+            both[1] / "models" / "humanlm" / "model.safetensors"
+        ).values()
+    )
+    assert len(kept) == 2 and kept[0] == kept[1] and whole / 2 <= kept[0] <= whole / 2 + 1000, (
+        "each process keeps half"
+    )
 
 
 def test_a_checkpoint_is_refused_by_another_number_of_processes(both, tmp_path):
     run = unfinished(both[1], tmp_path, "models/humanlm")
-    shutil.copy(run / "checkpoints/humanlm/checkpoint-3/rng_state_1.pth", run / "checkpoints/humanlm/checkpoint-3/rng_state_2.pth")
+    shutil.copy(
+        run / "checkpoints/humanlm/checkpoint-3/rng_state_1.pth",
+        run / "checkpoints/humanlm/checkpoint-3/rng_state_2.pth",
+    )
     done = started(tmp_path, "split", True, "--resume")
     assert done.returncode != 0 and "was written by 3 processes" in done.stderr, done.stderr[-2000:]
 
 
 def test_weights_that_bfloat16_would_round_are_kept_and_move_by_less_than_it_can_hold(tmp_path):
     "DeepSpeed is asked without transformers"
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", ROOT / "tests" / "training" / "zero_bfloat16.py"],
-                          env=test_sharded.os.environ | {"ACCELERATE_USE_DEEPSPEED": "true"}, capture_output=True, text=True)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            ROOT / "tests" / "training" / "zero_bfloat16.py",
+        ],
+        env=test_sharded.os.environ | {"ACCELERATE_USE_DEEPSPEED": "true"},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
