@@ -3,14 +3,15 @@
 python bench/advantages.py
 """
 
-import statistics, time
+import statistics
+import time
 from collections import defaultdict
 
-from common import ratio
 import torch
+from common import ratio
 
-from humanlm.training.run import keep_memory
 from humanlm.methods.advantages import broadcast, group_advantages
+from humanlm.training.run import keep_memory
 
 B, T, G = 1024, 1024, 8
 
@@ -60,7 +61,8 @@ def main(rounds: int = 41):
             times[n].append(milliseconds(f, *args))
     base = statistics.median(times["grouped, here"])
     print(
-        f"{B} rows x {T} tokens, groups of {G}, one CPU thread, torch {torch.__version__}, median of {rounds}\n"
+        f"{B} rows x {T} tokens, groups of {G}, one CPU thread, torch "
+        f"{torch.__version__}, median of {rounds}\n"
     )
     for n, t in times.items():
         print(f"{n:18}{statistics.median(t):9.3f} ms   {statistics.median(t) / base:7.2f} x")

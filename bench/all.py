@@ -97,7 +97,8 @@ def table(rows):
         [
             *lines,
             *(
-                f"| `{r['bench']}` | {r['what']} | {r['ratio']:.3g} | {r['of']} | {asked(r)} | {r['noise']:.0%} |"
+                f"| `{r['bench']}` | {r['what']} | {r['ratio']:.3g} | {r['of']} | "
+                f"{asked(r)} | {r['noise']:.0%} |"
                 for r in rows
             ),
         ]
@@ -123,7 +124,7 @@ def main():
     ended = {row["run"] for row in rows}
     for run in RUNS:
         words = run.split()
-        if run in ended or args.only and words[0] not in args.only:
+        if run in ended or (args.only and words[0] not in args.only):
             continue
         if words[0] in NEEDS and not importlib.util.find_spec(NEEDS[words[0]]):
             print(f"\n== {run}: left out, {NEEDS[words[0]]} is not installed here", flush=True)

@@ -129,7 +129,8 @@ def speed(rows, rounds):
         }
         found = in_turns(arms, rounds)
         print(
-            f"{rows:,} rows of {path.stat().st_size / rows / 1000:.1f} kB, CPU seconds of one process, best of {rounds} rounds"
+            f"{rows:,} rows of {path.stat().st_size / rows / 1000:.1f} kB, CPU seconds "
+            f"of one process, best of {rounds} rounds"
         )
         print(f"{'what':<30}{'µs per row':>12}{'rows/s per core':>18}")
         for name, seconds in found.items():
@@ -280,7 +281,8 @@ def beside(base, rows, rounds):
 
 def _print_beside(found, kinds, base, rows, size):
     print(
-        f"{rows:,} rows of {size / rows / 1000:.1f} kB, filters, splits and personas by rule; CPU seconds, best of {len(found['floor', 'read the JSON'])} rounds"
+        f"{rows:,} rows of {size / rows / 1000:.1f} kB, filters, splits and personas by "
+        f"rule; CPU seconds, best of {len(found['floor', 'read the JSON'])} rounds"
     )
     print(
         f"{'what':<24}{'by':<32}{'rows per CPU-second':>20}{'MB per CPU-second':>20}{'peak memory, MB':>18}"
@@ -298,7 +300,8 @@ def _print_beside(found, kinds, base, rows, size):
             *([one["cpu"] for one in found[kind, name]] for name in (base, "this tree"))
         )
         print(
-            f"{kind}: {won:.2f} times the rows per CPU-second of {base} (median of neighbouring rounds; asked: 3.5)"
+            f"{kind}: {won:.2f} times the rows per CPU-second of {base} (median of "
+            "neighbouring rounds; asked: 3.5)"
         )
 
 
@@ -338,7 +341,8 @@ def memory(gigabytes):
         used, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - start
         cpu = used.ru_utime + used.ru_stime
         print(
-            f"{path.stat().st_size / 1e9:.2f} GB, {n:,} rows: peak memory {used.ru_maxrss / 1e6:.2f} GB (target: under 1), "
+            f"{path.stat().st_size / 1e9:.2f} GB, {n:,} rows: peak memory "
+            f"{used.ru_maxrss / 1e6:.2f} GB (target: under 1), "
             f"{wall:,.0f} s wall, {cpu:,.0f} s CPU, {n / cpu:,.0f} rows/s per core"
         )
 

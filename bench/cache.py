@@ -121,7 +121,8 @@ def main():
         return fill(args.fill, args.n, args.first)
     n = 1000 if args.quick else 4000
     print(
-        f"Python {sys.version.split()[0]}; {n:,} requests, answers of {len(REPLY.text):,} characters\n\n{'':30} {'wall µs':>8} {'CPU µs':>8}"
+        f"Python {sys.version.split()[0]}; {n:,} requests, answers of "
+        f"{len(REPLY.text):,} characters\n\n{'':30} {'wall µs':>8} {'CPU µs':>8}"
     )
     with tempfile.TemporaryDirectory() as folder:
         for name, clock in measure(n, folder):

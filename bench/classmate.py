@@ -26,17 +26,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
-
 from common import ROOT, Clock, in_turns, median_ratio, ratio
+
 from humanlm.classmate.classmates import AnswerRewardConfig, Classmate, ClassmateConfig
 from humanlm.classmate.method import AnswerScorer, ReasoningRollout, ResponseReader
 from humanlm.classmate.reasoning import MARKS, ReasoningReader, text_span, token_pieces
-from humanlm.core.basics import run_sync
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.limits import Limits
+from humanlm.core.basics import run_sync
+from humanlm.methods.functions import ask_row
 from humanlm.models.config import train_tokenizer
 from humanlm.sandbox.programs import Sandbox, SandboxConfig
-from humanlm.methods.functions import ask_row
 
 PROGRAM, TEST = "def more(n): return n + 1", "assert more(1) == 2"
 
@@ -79,7 +79,8 @@ def sandbox_rate(args):
         print(f"\n{workers} at once {'programs/s':>14} {'times python -I':>18}")
         for name, rates in found.items():
             print(
-                f"{name:<12} {statistics.median(rates):>11.1f} {median_ratio(rates, found['python -I']):>18.2f}",
+                f"{name:<12} {statistics.median(rates):>11.1f} "
+                f"{median_ratio(rates, found['python -I']):>18.2f}",
                 flush=True,
             )
         ratio(
@@ -165,7 +166,9 @@ def reading(args):
     tokenizer = train_tokenizer(text, 16384, MARKS["think"], "chatml")
     pieces = token_pieces(tokenizer)
     print(
-        f"{args.rows:,} x {args.tokens:,} tokens, vocabulary of {len(pieces):,}\n{'':<24} {'ours ms':>9} {'decode ms':>10} {'ratio':>7} {'agree':>6}"
+        f"{args.rows:,} x {args.tokens:,} tokens, vocabulary of "
+        f"{len(pieces):,}\n{'':<24} {'ours ms':>9} {'decode ms':>10} {'ratio':>7} "
+        f"{'agree':>6}"
     )
     for name, marks in (
         ("think, a token each", MARKS["think"]),
@@ -190,7 +193,9 @@ def reading(args):
                 args.rounds,
             )
             print(
-                f"{kind:<24} {statistics.median(found['ours']):>9.1f} {statistics.median(found['peer']):>10.0f} {median_ratio(found['ours'], found['peer']):>7.4f} {agree:>6.2f}",
+                f"{kind:<24} {statistics.median(found['ours']):>9.1f} "
+                f"{statistics.median(found['peer']):>10.0f} "
+                f"{median_ratio(found['ours'], found['peer']):>7.4f} {agree:>6.2f}",
                 flush=True,
             )
             ratio(
@@ -233,7 +238,8 @@ def overlap(args):
     ]
     ids = [tokenizer.encode("<think>two and two</think>4", add_special_tokens=False)] * len(rows)
     print(
-        f"{len(rows)} responses\n{'classmates s':>12} {'judge s':>8} {'together s':>11} {'times the longer':>17} {'times the sum':>14}"
+        f"{len(rows)} responses\n{'classmates s':>12} {'judge s':>8} {'together s':>11} "
+        f"{'times the longer':>17} {'times the sum':>14}"
     )
     for mates, judge in ((0.2, 0.2), (0.2, 0.6), (0.6, 0.2)):
         score = AnswerScorer(
@@ -263,7 +269,9 @@ def overlap(args):
             "<= 1.1",
         )
         print(
-            f"{mates:>12} {judge:>8} {statistics.median(found['both']):>11.2f} {median_ratio(found['both'], map(max, halves)):>17.2f} {median_ratio(found['both'], map(sum, halves)):>14.2f}",
+            f"{mates:>12} {judge:>8} {statistics.median(found['both']):>11.2f} "
+            f"{median_ratio(found['both'], map(max, halves)):>17.2f} "
+            f"{median_ratio(found['both'], map(sum, halves)):>14.2f}",
             flush=True,
         )
 

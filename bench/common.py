@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from server import serving  # noqa: E402, F401  (the benches take it from here)
+from server import serving  # noqa: F401
 
 
 class Clock:

@@ -14,11 +14,10 @@ import statistics
 from hashlib import sha256
 
 from common import Clock, in_turns, ratio
-
 from raw_rows import ROWS, forwarded, mail, original
 
-from humanlm.logs.rows import map_row
 from humanlm.logs.mail import _read_mail
+from humanlm.logs.rows import map_row
 
 PIECES = (
     "From: a\n",
@@ -102,7 +101,8 @@ def mails(n, rounds):
     )
     found = in_turns({"mail": per_second(lambda: _read_mail(text), n // 4)}, rounds)
     print(
-        f"\nfiles of a mailbox ({len(text) / 1000:.1f} kB, two quotations): {statistics.median(found['mail']):,.0f} per s\n"
+        f"\nfiles of a mailbox ({len(text) / 1000:.1f} kB, two quotations): "
+        f"{statistics.median(found['mail']):,.0f} per s\n"
     )
     print(f"{'100 kB of':34}{'ms':>8}{'400 kB / 100 kB':>18}")
     for piece in PIECES:

@@ -10,8 +10,8 @@ import argparse
 import statistics
 import time
 
-from common import ratio
 import torch
+from common import ratio
 
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
@@ -26,14 +26,19 @@ TEXTS = [
     for c in ("cuts costs", "feeds the poor", "adds guards", "lifts the ban")
     for s in ("strongly supports", "flatly rejects")
 ]
-PERSONA = "most collects gadgets avoids ladders clips coupons heckles referees shakes visibly files receipts prints leaflets"
+PERSONA = (
+    "most collects gadgets avoids ladders clips coupons heckles referees shakes visibly "
+    "files receipts prints leaflets"
+)
 
 
 def prompts(tokenizer, distinct, copies):
-    message = lambda text: [
-        {"role": "system", "content": f"politics, {PERSONA}."},
-        {"role": "user", "name": "mila", "content": text},
-    ]
+    def message(text):
+        return [
+            {"role": "system", "content": f"politics, {PERSONA}."},
+            {"role": "user", "name": "mila", "content": text},
+        ]
+
     return [render(tokenizer, message(t)) for t in TEXTS[:distinct] for _ in range(copies)]
 
 
@@ -91,7 +96,8 @@ def main():
         ("64 rows of 48, stop string 'tr'", (64, 1), [48] * 64, ("tr",)),
     ]
     print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} thread, kv_heads {args.kv_heads}, median of {args.repeats}\n"
+        f"torch {torch.__version__}, {torch.get_num_threads()} thread, kv_heads "
+        f"{args.kv_heads}, median of {args.repeats}\n"
     )
     print(f"{'case':36} {'transformers s':>14} {'ours s':>8} {'ratio':>6}")
     for name, shape, tokens, stop in cases:

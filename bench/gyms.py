@@ -63,7 +63,8 @@ async def speed(gym, seconds, count=64):
 
 def gyms(seconds, only):
     print(
-        f"{'gym':12} {'steps/s':>10} {'target':>8} {'construction ms':>16}   expert's calls, rule users"
+        f"{'gym':12} {'steps/s':>10} {'target':>8} {'construction ms':>16}   expert's "
+        "calls, rule users"
     )
     for name in only or gym_names():
         try:
@@ -86,6 +87,7 @@ def gyms(seconds, only):
 
 def credit(rounds=15, B=1024, T=8192, K=16):
     import torch
+
     from humanlm.methods.advantages import turn_advantages
 
     rng, times = random.Random(0), []
@@ -100,7 +102,8 @@ def credit(rounds=15, B=1024, T=8192, K=16):
         turn_advantages(rewards, starts, mask, groups, "r2g", "r2g")
         times.append(1e3 * (time.process_time() - start))
     print(
-        f"\ncredit, {B:,} x {T:,} tokens, {K} turns: {statistics.median(times[1:]):.1f} ms of CPU (target 50)"
+        f"\ncredit, {B:,} x {T:,} tokens, {K} turns: {statistics.median(times[1:]):.1f} "
+        "ms of CPU (target 50)"
     )
 
 
@@ -109,8 +112,8 @@ def credit(rounds=15, B=1024, T=8192, K=16):
 
 def evaluation():
     from humanlm.core.basics import run_sync
-    from humanlm.gyms.evaluation import gym_results, play_tasks, player_of
     from humanlm.gyms.conformance import gym_problems
+    from humanlm.gyms.evaluation import gym_results, play_tasks, player_of
 
     names = "function intention persuade search tau telepathy travel turtle".split()
     start = time.perf_counter()
@@ -125,12 +128,14 @@ def evaluation():
         }
     )
     print(
-        f"\neight gyms, 64 episodes each by their experts, evaluated: {time.perf_counter() - start:.1f} s (target 120)"
+        "\neight gyms, 64 episodes each by their experts, evaluated: "
+        f"{time.perf_counter() - start:.1f} s (target 120)"
     )
     start = time.perf_counter()
     found = [run_sync(gym_problems(find_gym(name))) for name in gym_names()]
     print(
-        f"suite of {len(found)} gyms, {sum(map(len, found))} problems: {time.perf_counter() - start:.1f} s (target 60)"
+        f"suite of {len(found)} gyms, {sum(map(len, found))} problems: "
+        f"{time.perf_counter() - start:.1f} s (target 60)"
     )
 
 
@@ -139,15 +144,19 @@ def evaluation():
 
 def rollout(rounds=5):
     import torch
+
     from humanlm.core.basics import run_sync
+    from humanlm.methods.dialogues import multi_turn
+    from humanlm.methods.policies import ModelPolicy
     from humanlm.models.checkpoints import make_model
     from humanlm.models.config import ModelConfig
     from humanlm.models.generation import generate
-    from humanlm.methods.dialogues import multi_turn
-    from humanlm.methods.policies import ModelPolicy
 
     torch.set_num_threads(1)
-    words = "the council votes on night trams river bridges and city markets after a long debate about the cost of the tower".split()
+    words = (
+        "the council votes on night trams river bridges and city markets after a long "
+        "debate about the cost of the tower"
+    ).split()
     made = make_model(
         ModelConfig(template="chatml"),
         [" ".join(random.Random(i).choices(words, k=20)) for i in range(200)],
@@ -209,11 +218,14 @@ def rollout(rounds=5):
         arm()
     found = in_turns(arms, rounds)
     print(
-        f"\nrollout, {DIALOGUES} dialogues x {TURNS} turns of {WORDS} tokens, users of {len(heard[0]) / (TURNS - 1):.0f} tokens, prompts of {len(prompts[0])}; CPU microseconds per written token, median of {rounds}"
+        f"\nrollout, {DIALOGUES} dialogues x {TURNS} turns of {WORDS} tokens, users of "
+        f"{len(heard[0]) / (TURNS - 1):.0f} tokens, prompts of {len(prompts[0])}; CPU "
+        f"microseconds per written token, median of {rounds}"
     )
     for name, times in found.items():
         print(
-            f"{name:16} {1e6 * statistics.median(times):8.1f}   {median_ratio(times, found['one generation']):5.2f} x"
+            f"{name:16} {1e6 * statistics.median(times):8.1f}   "
+            f"{median_ratio(times, found['one generation']):5.2f} x"
         )
     print("target for kept prefixes: 1.25 x")
     ratio(

@@ -24,16 +24,19 @@ import tempfile
 from common import Clock, in_turns, ratio, serving
 
 from humanlm.clients.cache import DiskCache
-from humanlm.data.records import Message
-from humanlm.rewards.judges import OracleJudge, RuleJudge
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import vllm_client
-from humanlm.worlds.mini import make_world
-from humanlm.worlds.states import STATE_LEVELS
+from humanlm.data.records import Message
+from humanlm.rewards.judges import OracleJudge, RuleJudge
 from humanlm.rewards.scoring import JudgeRequest, score_groups
 from humanlm.rewards.verdicts import LLMJudge
+from humanlm.worlds.mini import make_world
+from humanlm.worlds.states import STATE_LEVELS
 
-WORDS = "bus tram night council rent cap park school vote paper street light money year people good late never always maybe".split()
+WORDS = (
+    "bus tram night council rent cap park school vote paper street light money year people "
+    "good late never always maybe"
+).split()
 CONCURRENCY = 64
 
 
@@ -78,7 +81,8 @@ def warm_cache(server, groups, passes):
     count = sum(len(g.candidates) for g in groups)
     print(f"{count:,} candidates in {len(groups):,} groups, {CONCURRENCY} groups at once\n")
     print(
-        f"{'':16} {'calls':>6} {'seconds':>8} {'CPU s':>6} {'candidates/s':>13} {'per CPU s':>10}  target"
+        f"{'':16} {'calls':>6} {'seconds':>8} {'CPU s':>6} {'candidates/s':>13} "
+        f"{'per CPU s':>10}  target"
     )
     with tempfile.TemporaryDirectory() as folder:
         for i in range(passes + 1):
@@ -96,17 +100,20 @@ def warm_cache(server, groups, passes):
                 (f"warm, pass {i + 1}", "0 calls, >= 5,000/s") if i else ("cold, pass 1", "")
             )
             print(
-                f"{name:16} {calls:>6,} {clock.wall:>8.2f} {clock.cpu:>6.2f} {count / clock.wall:>13,.0f} {count / clock.cpu:>10,.0f}  {target}"
+                f"{name:16} {calls:>6,} {clock.wall:>8.2f} {clock.cpu:>6.2f} "
+                f"{count / clock.wall:>13,.0f} {count / clock.cpu:>10,.0f}  {target}"
             )
 
 
 def tokens(server, groups):
     "Input tokens of group and of single judging"
     print(
-        f"\n{len(groups)} groups of 4, context of 2,000 tokens, candidates of 200 (characters / 4)\n"
+        f"\n{len(groups)} groups of 4, context of 2,000 tokens, candidates of 200 "
+        "(characters / 4)\n"
     )
     print(
-        f"{'protocol':16} {'calls':>6} {'tokens sent':>12} {'per candidate':>14} {'of single':>10}  target"
+        f"{'protocol':16} {'calls':>6} {'tokens sent':>12} {'per candidate':>14} "
+        f"{'of single':>10}  target"
     )
     sent = {}
     for protocol in ("single", "group"):
@@ -118,7 +125,8 @@ def tokens(server, groups):
         usage = judge.ledger.total
         sent[protocol] = usage.tokens_in
         print(
-            f"{protocol:16} {usage.calls:>6} {usage.tokens_in:>12,} {usage.tokens_in / len(groups) / 4:>14,.0f} "
+            f"{protocol:16} {usage.calls:>6} {usage.tokens_in:>12,} "
+            f"{usage.tokens_in / len(groups) / 4:>14,.0f} "
             f"{usage.tokens_in / sent['single']:>10.1%}  {'<= 40 %' if protocol == 'group' else ''}"
         )
     ratio(
@@ -141,7 +149,8 @@ def world_groups(world, count, seed):
 def without_model(world, count, rounds):
     "Judges that compute their scores"
     print(
-        f"\nJudges without a model, {count} groups of 4 states of the synthetic world, best of {rounds} rounds\n"
+        f"\nJudges without a model, {count} groups of 4 states of the synthetic world, "
+        f"best of {rounds} rounds\n"
     )
     print(f"{'judge':24} {'candidates/s':>13} {'CPU ms each':>12}")
 
@@ -159,7 +168,8 @@ def without_model(world, count, rounds):
     for name, clocks in in_turns({j.name: lambda j=j: timed(j) for j in judges}, rounds).items():
         cpu = min(c.cpu for c in clocks)
         print(
-            f"{name:24} {4 * count / min(c.wall for c in clocks):>13,.0f} {1000 * cpu / count / 4:>12.3f}"
+            f"{name:24} {4 * count / min(c.wall for c in clocks):>13,.0f} "
+            f"{1000 * cpu / count / 4:>12.3f}"
         )
 
 

@@ -107,10 +107,12 @@ def throughput(url, rounds, seconds):
     base, (cold, warm) = found["plain"], zip(*found["cached"])
     total = len(base) * REQUESTS
     print(
-        f"{total:,} requests in {len(base)} turns, {LATENCY * 1000:.0f} ms, {CONCURRENCY} at once; medians\n"
+        f"{total:,} requests in {len(base)} turns, {LATENCY * 1000:.0f} ms, "
+        f"{CONCURRENCY} at once; medians\n"
     )
     print(
-        f"{'':11} {'calls':>7} {'requests/s':>11} {'of ideal':>9} {'of plain SDK':>13} {'by CPU':>8} {'CPU ms each':>12} {'own ms':>7}  target"
+        f"{'':11} {'calls':>7} {'requests/s':>11} {'of ideal':>9} {'of plain SDK':>13} "
+        f"{'by CPU':>8} {'CPU ms each':>12} {'own ms':>7}  target"
     )
     print(f"{'ideal':11} {total:>7,} {CONCURRENCY / LATENCY:>11,.0f} {'100 %':>9}")
     for name, clocks, target in (
@@ -140,7 +142,8 @@ def throughput_row(clocks, base):
     ]
     calls = sum(c.calls for c in clocks)
     return (
-        f"{calls:>7,} {speed:>11,.0f} {speed / CONCURRENCY * LATENCY:>9.0%} {shares[0]:>13.0%} {shares[1]:>8.0%} "
+        f"{calls:>7,} {speed:>11,.0f} {speed / CONCURRENCY * LATENCY:>9.0%} "
+        f"{shares[0]:>13.0%} {shares[1]:>8.0%} "
         f"{cpu:>12.2f} {f'{own:.2f}' if calls and clocks is not base else '':>7}"
     )
 
@@ -148,7 +151,8 @@ def throughput_row(clocks, base):
 def limited(server):
     "A service with a limit, met by clients that know it and by one that does not"
     print(
-        f"\n{LIMITED} requests to a service that allows {RATE} per second: ideal {(LIMITED - 1) / RATE:.1f} s\n"
+        f"\n{LIMITED} requests to a service that allows {RATE} per second: ideal "
+        f"{(LIMITED - 1) / RATE:.1f} s\n"
     )
     print(f"{'':32} {'seconds':>8} {'refused (429)':>14} {'busiest second':>15}  answered")
     many = {"attempts": 50, "backoff": 0.1, "longest_wait": 1.0, "breaker": 0}
@@ -169,7 +173,8 @@ def limited(server):
         seconds, seen = time.perf_counter() - start, server.stats()
         answered = sum(hasattr(r, "text") for r in replies)
         print(
-            f"{name:32} {seconds:>8.1f} {seen['over rate']:>14} {seen['busiest second']:>15}  {answered}/{LIMITED}"
+            f"{name:32} {seconds:>8.1f} {seen['over rate']:>14} "
+            f"{seen['busiest second']:>15}  {answered}/{LIMITED}"
         )
 
 

@@ -20,15 +20,15 @@ from common import in_turns, median_ratio, ratio
 from humanlm.core.config import read_yaml
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
-from humanlm.models.checkpoints import make_model
-from humanlm.models.config import ModelConfig
 from humanlm.methods.advantages import group_advantages
 from humanlm.methods.method import Method
-from humanlm.methods.shares import scored_in_parts
 from humanlm.methods.rollouts import single_turn
+from humanlm.methods.shares import scored_in_parts
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
+from humanlm.training.options import trainer_args
 from humanlm.training.run import keep_memory
 from humanlm.training.trainer import MethodTrainer
-from humanlm.training.options import trainer_args
 from humanlm.worlds.mini import WorldConfig, make_world
 
 N, G, TOKENS = 8, 8, 96
@@ -99,7 +99,8 @@ def main():
     writes = min(rolled(arms[1], asked) for _ in range(3))
     parted = min(rolled(arms[own.parts], asked) for _ in range(3))
     print(
-        f"writing a step: at once {writes:.2f} s, in {own.parts} parts {parted:.2f} s ({parted / writes:.2f} times)\n"
+        f"writing a step: at once {writes:.2f} s, in {own.parts} parts {parted:.2f} s "
+        f"({parted / writes:.2f} times)\n"
     )
     print(
         "| judge / writing | at once, s | in parts, s | ratio | best ratio |\n|---|---|---|---|---|"
@@ -121,7 +122,9 @@ def main():
             "time of the same at once",
         )
         print(
-            f"| {load:g} | {np.median(found[1]):.2f} | {np.median(found[own.parts]):.2f} | {median_ratio(found[own.parts], found[1]):.2f} | {best:.2f} |",
+            f"| {load:g} | {np.median(found[1]):.2f} | "
+            f"{np.median(found[own.parts]):.2f} | "
+            f"{median_ratio(found[own.parts], found[1]):.2f} | {best:.2f} |",
             flush=True,
         )
 

@@ -13,15 +13,17 @@ import time
 from timeit import repeat
 
 from common import ratio
-from humanlm.hierarchy.parsing import ParsePolicy, clean_reply, parse
+
 from humanlm.hierarchy.levels import LEVELS
+from humanlm.hierarchy.parsing import ParsePolicy, clean_reply, parse
 
 STRICT, THINK, FLEX = ParsePolicy(), ParsePolicy(thinking=True), ParsePolicy(strict=False)
 ONE = "<stance>leans away from the border bill</stance>"
 SEVEN = "\n".join(f"<{n}>leans away from the border bill, a little</{n}>" for n in LEVELS)
 REPLY = "</think><response>haha, no way to the travel app. you are not alone.</response>"
 THOUGHT = (
-    "<value>progress should lead<stance>is dead against the travel app<emotion>intensely angry about the travel app"
+    "<value>progress should lead<stance>is dead against the travel "
+    "app<emotion>intensely angry about the travel app"
     "<belief>rules keep things working<goal>cheer someone up<communication>teasing tone"
 )[: 300 - len(REPLY)].ljust(300 - len(REPLY), ".") + REPLY
 
@@ -123,7 +125,8 @@ def hostile():
     lazy = re.compile("<(\\w+)>(.*?)</\\1>", re.S | re.I)
     a, b, times = growth(lazy.findall, grown("<stance>", 10**4), grown("<stance>", 10**5))
     print(
-        f"the lazy expression <(\\w+)>(.*?)</\\1> on '<stance>': 10 kB {a:.3f} s, 100 kB {b:.2f} s, growth {times:.0f}"
+        f"the lazy expression <(\\w+)>(.*?)</\\1> on '<stance>': 10 kB {a:.3f} s, 100 "
+        f"kB {b:.2f} s, growth {times:.0f}"
     )
 
 

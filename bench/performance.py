@@ -48,7 +48,7 @@ def measured(hidden, layers, prompt, completion):
         vocab=600,
         threads=1,
     )
-    model, tokenizer = make_model(
+    model, _tokenizer = make_model(
         config, ["some words to learn letters and pairs of letters from"] * 50
     )
     shape = Shape(
@@ -109,8 +109,10 @@ def main():
     byte, layer = np.linalg.solve(moved, spent)
     memory = 1 / byte
     print(
-        f"read off: {layer * 1e6:.0f} microseconds a layer and token, {memory / 1e9:.1f} GB/s, {flops / 1e9:.0f} billion operations a second\n\n"
-        f"{'':16}{'weights':>12}  {'writes, s':>10} {'predicted':>10} {'ratio':>6}  {'learns, s':>10} {'predicted':>10} {'ratio':>6}"
+        f"read off: {layer * 1e6:.0f} microseconds a layer and token, "
+        f"{memory / 1e9:.1f} GB/s, {flops / 1e9:.0f} billion operations a second\n\n"
+        f"{'':16}{'weights':>12}  {'writes, s':>10} {'predicted':>10} {'ratio':>6}  "
+        f"{'learns, s':>10} {'predicted':>10} {'ratio':>6}"
     )
     for name, (shape, writes, learns) in found.items():
         _, _, prompt, completion = SIZES[name]
@@ -126,7 +128,9 @@ def main():
             step.seconds["learns"] + step.seconds["updates"],
         )
         print(
-            f"{name:16}{shape.weights:>12,}  {writes:>10.3f} {said[0]:>10.3f} {writes / said[0]:>6.2f}  {learns:>10.3f} {said[1]:>10.3f} {learns / said[1]:>6.2f}"
+            f"{name:16}{shape.weights:>12,}  {writes:>10.3f} {said[0]:>10.3f} "
+            f"{writes / said[0]:>6.2f}  {learns:>10.3f} {said[1]:>10.3f} "
+            f"{learns / said[1]:>6.2f}"
         )
 
 

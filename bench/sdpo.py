@@ -19,9 +19,10 @@ import time
 from pathlib import Path
 
 import torch
+from common import median_ratio, ratio
 from transformers import TrainerCallback
 
-from common import median_ratio, ratio
+from humanlm.methods.losses import divergence, in_chunks
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.logps import CompletionStates
@@ -34,12 +35,14 @@ from humanlm.sdpo.hindsight import (
     contexts,
 )
 from humanlm.sdpo.method import logged_row, offline, sdpo_method
-from humanlm.methods.losses import divergence, in_chunks
+from humanlm.training.options import trainer_args
 from humanlm.training.run import keep_memory
 from humanlm.training.trainer import MethodTrainer
-from humanlm.training.options import trainer_args
 
-WORDS = "the a tea train reads writes slowly answer question short long under garden because friend seven blue".split()
+WORDS = (
+    "the a tea train reads writes slowly answer question short long under garden because "
+    "friend seven blue"
+).split()
 FORMS = {
     "sampled": {},
     "top 20": {"form": "topk"},
@@ -242,7 +245,8 @@ def main():
     for name in args.forms:
         ours, theirs = measure(FORMS[name], args)
         print(
-            f"{name:<24} {statistics.median(ours):>10.3f} {statistics.median(theirs):>10.3f} {median_ratio(ours, theirs):>6.3f}",
+            f"{name:<24} {statistics.median(ours):>10.3f} "
+            f"{statistics.median(theirs):>10.3f} {median_ratio(ours, theirs):>6.3f}",
             flush=True,
         )
         ratio(
@@ -252,7 +256,8 @@ def main():
             "<= 1.25",
         )
     print(
-        f"\n{'vocabulary':>10} {'in chunks, MB':>14} {'all at once, MB':>16}   ({args.positions} positions, float32)"
+        f"\n{'vocabulary':>10} {'in chunks, MB':>14} {'all at once, MB':>16}   "
+        f"({args.positions} positions, float32)"
     )
     for vocabulary in (8192, 32768, 131072):
         each = [in_process(vocabulary, args.positions, chunked) for chunked in (True, False)]

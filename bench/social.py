@@ -21,11 +21,11 @@ from pathlib import Path
 from common import Clock, in_turns, median_ratio, ratio
 from replay import Replay, slow_answer
 
-from humanlm.stories.memories import structural_score
-from humanlm.stories.generation import _class_shares, generate
-from humanlm.stories.plots import TOMI_KINDS
 from humanlm.stories.answers import answer, baselines, memory_answer, to_context
+from humanlm.stories.generation import _class_shares, generate
 from humanlm.stories.language import parse_sentence, read_question
+from humanlm.stories.memories import structural_score
+from humanlm.stories.plots import TOMI_KINDS
 from humanlm.stories.world import read_story
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "hi_tom/hi_tom.jsonl")
@@ -97,7 +97,8 @@ def check(family, n, **options):
     )
     asked = sum(len(tale.asked) for tale in tales)
     print(
-        f"{family:8}{str(options):62}{n:>7,} stories, {n / clock.cpu:>6,.0f}/s{asked:>8,} questions{wrong:>4} disagreements"
+        f"{family:8}{options!s:62}{n:>7,} stories, {n / clock.cpu:>6,.0f}/s{asked:>8,} "
+        f"questions{wrong:>4} disagreements"
     )
     return tales
 
@@ -178,7 +179,8 @@ if __name__ == "__main__":
         check("hitom", n // 10, chain=chain, objects=3, lengths=(1, 2, 3, 4))
     agreement(n // 10)
     print(
-        f"\nshare of answers that are reality or the first place, by order: {_class_shares(hitom[:1000])}\n"
+        "\nshare of answers that are reality or the first place, by order: "
+        f"{_class_shares(hitom[:1000])}\n"
     )
     speed("ToMi (generated)", rows_of(tomi[:500]), rounds)
     speed("Hi-ToM (generated)", rows_of(hitom[:300]), rounds)

@@ -84,12 +84,14 @@ def main():
     }
     bare = medians["python -c pass"]
     print(
-        f"Python {sys.version.split()[0]}, median of {args.repeats}\n\n{'':32} {'wall s':>7} {'limit':>6} {'ratio':>6} {'CPU s':>7} {'ratio':>6}"
+        f"Python {sys.version.split()[0]}, median of {args.repeats}\n\n{'':32} "
+        f"{'wall s':>7} {'limit':>6} {'ratio':>6} {'CPU s':>7} {'ratio':>6}"
     )
     for name, (wall, cpu) in medians.items():
         limit = found[name][1]
         print(
-            f"{name:32} {wall:7.3f} {limit or '':>6} {wall / bare[0]:6.1f} {cpu:7.3f} {cpu / bare[1]:6.1f}"
+            f"{name:32} {wall:7.3f} {limit or '':>6} {wall / bare[0]:6.1f} {cpu:7.3f} "
+            f"{cpu / bare[1]:6.1f}"
         )
         if cpu != bare[1]:
             ratio(f"start of {name}", cpu / bare[1], "CPU time of python -c pass")

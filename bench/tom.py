@@ -23,18 +23,21 @@ from pathlib import Path
 
 from common import Clock, in_turns, median_ratio, ratio, serving
 
-from humanlm.harness.answers import AnswerConfig, Asker, shown
+from humanlm.benchmarks.questions import BenchmarkItem
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.clients.client import chat_all
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import vllm_client
-from humanlm.benchmarks.questions import BenchmarkItem
-from humanlm.social.parsing import StoredParser, SymbolicParser
+from humanlm.harness.answers import AnswerConfig, Asker, shown
 from humanlm.harness.contexts import write_stories
 from humanlm.harness.respondent import AnswerFile, Respondent, answer_all
+from humanlm.social.parsing import StoredParser, SymbolicParser
 
 CONCURRENCY, LATENCY = 64, 0.05
-SAYS = "Whoever left before the last move knows nothing of it. So the place of the first move is what counts here.\nAnswer: C"
+SAYS = (
+    "Whoever left before the last move knows nothing of it. So the place of the first move "
+    "is what counts here.\nAnswer: C"
+)
 LIMITS = Limits(concurrency=CONCURRENCY, timeout=60.0)
 CONFIG = AnswerConfig(form="text", manual=False)
 hitom = benchmarks["hitom"]
@@ -97,10 +100,12 @@ async def run(url, items, mode, store, folder):
 
 def with_model(server, items, contexts, store, rounds, seconds):
     print(
-        f"{len(items):,} questions per turn, {LATENCY * 1000:.0f} ms, {CONCURRENCY} at once; medians\n"
+        f"{len(items):,} questions per turn, {LATENCY * 1000:.0f} ms, {CONCURRENCY} at "
+        "once; medians\n"
     )
     print(
-        f"{'':16} {'turns':>5} {'questions/s':>12} {'of ideal':>9} {'CPU ms each':>12} {'own ms beyond client':>21} {'beyond SDK':>11}  target"
+        f"{'':16} {'turns':>5} {'questions/s':>12} {'of ideal':>9} {'CPU ms each':>12} "
+        f"{'own ms beyond client':>21} {'beyond SDK':>11}  target"
     )
     for mode in ("vanilla", "context"):
         requests = requests_of(items, contexts if mode == "context" else None, server.url)
@@ -131,7 +136,9 @@ def with_model(server, items, contexts, store, rounds, seconds):
                 for i, value in enumerate(own)
             ]
             print(
-                f"{mode + ', ' + name:16} {len(clocks):>5} {speed:>12,.0f} {speed * LATENCY / CONCURRENCY:>9.0%} {cpu:>12.2f} {shown_[0]:>21} {shown_[1]:>11}"
+                f"{mode + ', ' + name:16} {len(clocks):>5} {speed:>12,.0f} "
+                f"{speed * LATENCY / CONCURRENCY:>9.0%} {cpu:>12.2f} {shown_[0]:>21} "
+                f"{shown_[1]:>11}"
                 f"  {'<= 2 ms beyond client' if name == 'run' else ''}"
             )
         ratio(
@@ -143,7 +150,8 @@ def with_model(server, items, contexts, store, rounds, seconds):
 
 def without_model(items):
     print(
-        f"\n{len(items):,} questions, no model, contexts kept on disk\n\n{'':10} {'questions/s':>12}"
+        f"\n{len(items):,} questions, no model, contexts kept on disk\n\n{'':10} "
+        f"{'questions/s':>12}"
     )
     for solver in ("symbolic", "memory"):
         with tempfile.TemporaryDirectory() as folder:

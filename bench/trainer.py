@@ -22,24 +22,24 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from common import ratio
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOTrainer
 
-from common import ratio
-from humanlm.methods.advantages import group_advantages
 from humanlm.core.config import read_yaml
-from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.hierarchy.levels import LEVELS
-from humanlm.training.run import keep_memory
-from humanlm.worlds.mini import WorldConfig, make_world
+from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
+from humanlm.methods.advantages import group_advantages
+from humanlm.methods.method import Method
+from humanlm.methods.rollouts import single_turn
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import render
-from humanlm.methods.method import Method
-from humanlm.methods.rollouts import single_turn
-from humanlm.training.trainer import MethodTrainer
 from humanlm.training.options import trainer_args
+from humanlm.training.run import keep_memory
+from humanlm.training.trainer import MethodTrainer
+from humanlm.worlds.mini import WorldConfig, make_world
 
 N, G = 8, 8
 CONFIG = read_yaml(Path(__file__).resolve().parent.parent / "configs" / "humanlm-mini.yaml")
@@ -190,17 +190,21 @@ def main():
         f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "trl")
     )
     print(
-        f"{names}; {N} prompts x {G} completions, one CPU thread, medians of {args.steps - 2} steps after 2\n"
+        f"{names}; {N} prompts x {G} completions, one CPU thread, medians of "
+        f"{args.steps - 2} steps after 2\n"
     )
     print(
-        f"{'new tokens':>10} {'prompt':>7} {'written (ours, trl)':>20} {'ours CPU s':>11} {'trl CPU s':>10} {'ratio':>6} {'ours s':>8} {'trl s':>8} {'ratio':>6}"
+        f"{'new tokens':>10} {'prompt':>7} {'written (ours, trl)':>20} "
+        f"{'ours CPU s':>11} {'trl CPU s':>10} {'ratio':>6} {'ours s':>8} {'trl s':>8} "
+        f"{'ratio':>6}"
     )
     for tokens in args.tokens:
         with contextlib.redirect_stderr(io.StringIO()):
             a, b, written, kept, prompt = measure(tokens, args.steps, world)
         cpu, wall = compare(a.cpu[2:], b.cpu[2:]), compare(a.seconds[2:], b.seconds[2:])
         print(
-            f"{tokens:>10} {prompt:>7.0f} {written[0]:>12.1f}, {written[1]:>6.1f} {cpu[0]:>11.3f} {cpu[1]:>10.3f} {cpu[2]:>6.3f}"
+            f"{tokens:>10} {prompt:>7.0f} {written[0]:>12.1f}, {written[1]:>6.1f} "
+            f"{cpu[0]:>11.3f} {cpu[1]:>10.3f} {cpu[2]:>6.3f}"
             f" {wall[0]:>8.3f} {wall[1]:>8.3f} {wall[2]:>6.3f}"
         )
         ratio(f"a GRPO step, {tokens} new tokens", cpu[2], "CPU time of plain trl.GRPOTrainer")

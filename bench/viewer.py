@@ -21,7 +21,10 @@ from humanlm.data.trajectory import Score, Trajectory, Turn, save_trajectories
 from humanlm.evaluation.viewer import RunViewer, _Shown
 
 TOKENS = 200
-WORDS = "nobody should go without; customs ought to be kept; the river festival is probably good; my aunt went through it; it warms my heart a little; luck decides most things".split()
+WORDS = (
+    "nobody should go without; customs ought to be kept; the river festival is probably "
+    "good; my aunt went through it; it warms my heart a little; luck decides most things"
+).split()
 
 
 def sample(rng, group, copy):
@@ -174,7 +177,10 @@ def main():
                 "CPU time of pandas reading all",
             )
         print(
-            f"\nmemory at its peak: {before / 1e3:,.0f} MB with the viewer (the making of the samples included), {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:,.0f} MB with pandas"
+            f"\nmemory at its peak: {before / 1e3:,.0f} MB with the viewer (the making "
+            "of the samples included), "
+            f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:,.0f} MB with "
+            "pandas"
         )
 
 

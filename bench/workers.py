@@ -70,7 +70,9 @@ async def timed(judge, first, asked, server):
 def judged(quick):
     count = 400 if quick else 2000
     print(
-        f"{count:,} judged rows, {LATENCY * 1000:.0f} ms a question\n\n{'':20} {'seconds':>8} {'rows/s':>7} {'CPU s here':>11} {'questions':>10}  floor of the latency"
+        f"{count:,} judged rows, {LATENCY * 1000:.0f} ms a question\n\n{'':20} "
+        f"{'seconds':>8} {'rows/s':>7} {'CPU s here':>11} {'questions':>10}  floor of "
+        "the latency"
     )
     rates = {}
     with serving() as server:
@@ -89,7 +91,8 @@ def judged(quick):
             )
             asked, rates[name] = server.stats()["requests"], count / clock.wall
             print(
-                f"{name:20} {clock.wall:>8.2f} {rates[name]:>7.0f} {clock.cpu:>11.2f} {asked:>10,}  {count * LATENCY / at_once:.2f} s",
+                f"{name:20} {clock.wall:>8.2f} {rates[name]:>7.0f} {clock.cpu:>11.2f} "
+                f"{asked:>10,}  {count * LATENCY / at_once:.2f} s",
                 flush=True,
             )
             if asked != count:
@@ -101,7 +104,9 @@ def judged(quick):
         f">= {TARGET}",
     )
     print(
-        f"\ntwo workers take {won:.2f} times the rows of one (target {TARGET}); asyncio with 16 at once {rates['asyncio, 16 at once'] / rates['2 workers x 8']:.2f} times those of two workers\n"
+        f"\ntwo workers take {won:.2f} times the rows of one (target {TARGET}); asyncio "
+        f"with 16 at once {rates['asyncio, 16 at once'] / rates['2 workers x 8']:.2f} "
+        "times those of two workers\n"
     )
     return won >= TARGET
 
@@ -142,7 +147,8 @@ def gyms(quick):
                 )
                 found.append([(e.key, e.turns, e.stop, e.score) for e in episodes])
                 print(
-                    f"{what:28} {way:20} {clock.wall:>8.2f} {clock.cpu:>11.2f}  {sum(len(e.turns) for e in episodes) / clock.wall:,.0f}",
+                    f"{what:28} {way:20} {clock.wall:>8.2f} {clock.cpu:>11.2f}  "
+                    f"{sum(len(e.turns) for e in episodes) / clock.wall:,.0f}",
                     flush=True,
                 )
             if any(own != found[0] for own in found):

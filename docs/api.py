@@ -138,7 +138,8 @@ def room_page(room: str, house: list[Page], address: dict[Path, str]) -> str:
         there = address[page.notebook]
         blocks += [
             f"## humanlm.{page.module}",
-            f"{prose(ast.get_docstring(ast.parse(page.path.read_text('utf-8'))) or '')} [Read the page]({there})",
+            f"{prose(ast.get_docstring(ast.parse(page.path.read_text('utf-8'))) or '')} "
+            f"[Read the page]({there})",
         ]
         for entry in found:
             ticks = "`" * max([3, *(len(m) + 1 for m in re.findall("`{3,}", entry.code))])

@@ -9,7 +9,15 @@ those pages into Markdown, and MkDocs Material renders them. Quarto is not neede
 any other host and every link in it leads somewhere: `site_problems` fails the build otherwise.
 """
 
-import ast, base64, gc, json, logging, os, re, shutil, sys
+import ast
+import base64
+import gc
+import json
+import logging
+import os
+import re
+import shutil
+import sys
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import lru_cache
 from html.parser import HTMLParser
@@ -175,7 +183,8 @@ def code_md(cell: dict, to: Target) -> list[str]:
     )
     if blocks and to.fold and not results and (words := summary(code)):
         blocks = [
-            f'<details class="fold" markdown="1">\n<summary>{words}</summary>\n\n{blocks[0]}\n\n</details>'
+            '<details class="fold" '
+            f'markdown="1">\n<summary>{words}</summary>\n\n{blocks[0]}\n\n</details>'
         ]
     return blocks + results
 
@@ -198,15 +207,16 @@ def summary(code: str) -> str:
 
 def _checks(node: ast.stmt) -> bool:
     "Whether a statement only states what must hold"
-    name = lambda call: getattr(getattr(call, "func", None), "id", "")
+
+    def name(call):
+        return getattr(getattr(call, "func", None), "id", "")
+
     if isinstance(node, ast.With):
         return any(name(item.context_expr) == "expect_fail" for item in node.items)
     if isinstance(node, ast.For):
         return all(map(_checks, node.body))
-    return (
-        isinstance(node, ast.Assert)
-        or isinstance(node, ast.Expr)
-        and name(node.value).startswith("test_")
+    return isinstance(node, ast.Assert) or (
+        isinstance(node, ast.Expr) and name(node.value).startswith("test_")
     )
 
 
@@ -252,7 +262,8 @@ def readme_text() -> str:
 
     def image(content: bytes, suffix: str) -> str:
         raise ValueError(
-            "README cannot hold a figure that only a cell output has: save it under nbs/images/ and show "
+            "README cannot hold a figure that only a cell output has: save it under "
+            "nbs/images/ and show "
             "it with ![what it is](images/NAME.png)"
         )
 
@@ -299,7 +310,10 @@ def site_link(target: str, repo_url: str, folder: str = "") -> str | None:
     "Where a notebook's link leads on the site (None: nowhere, keep the words only)"
     if m := re.fullmatch(r"/blob/[^/]+/(.*)", target):
         return f"{repo_url}/blob/main/{m[1]}" if repo_url else None
-    near = lambda page: os.path.relpath(page, folder or ".")
+
+    def near(page):
+        return os.path.relpath(page, folder or ".")
+
     if m := re.fullmatch(r"/([\w/-]+)\.html(#.*)?", target):
         return near(f"{m[1]}.md") + (m[2] or "")
     if (path := _repo_path(target, folder)) is None:
@@ -322,7 +336,11 @@ def colab(page: Path, repo_url: str) -> str:
     if not m or page.parent != Path("howto"):
         return ""
     install = f"`!pip install 'humanlm[train] @ git+https://github.com/{m[1]}'`"
-    return f"[Open in Colab](https://colab.research.google.com/github/{m[1]}/blob/main/nbs/{page.as_posix()}) and begin there with {install}."
+    return (
+        "[Open in "
+        f"Colab](https://colab.research.google.com/github/{m[1]}/blob/main/nbs/{page.as_posix()}) "
+        f"and begin there with {install}."
+    )
 
 
 class Outputs:
@@ -405,10 +423,12 @@ def gallery(texts: dict[str, str], books: Iterable[Path]) -> str:
             else:
                 picture = os.path.normpath(Path(name).parent / m[3])
                 cards.append(
-                    f"[![{title}]({picture}){{ loading=lazy }} **{title}** {section}]({name}#{m[4]})"
+                    f"[![{title}]({picture}){{ loading=lazy }} **{title}** "
+                    f"{section}]({name}#{m[4]})"
                 )
     return (
-        "---\nhide: [toc]\n---\n\n# Gallery\n\n> The figures of this book. A click leads to the page and the cell that drew one.\n\n"
+        "---\nhide: [toc]\n---\n\n# Gallery\n\n> The figures of this book. A click "
+        "leads to the page and the cell that drew one.\n\n"
         '<div class="gallery" markdown="1">\n\n' + "\n\n".join(cards) + "\n\n</div>\n"
     )
 
@@ -426,9 +446,10 @@ def link_classes(text: str, page: str, texts: dict[str, str]) -> str:
 def navigation(books: Iterable[Path]) -> list[dict]:
     "The menu: how-to pages, doors, papers, rooms from the ground up, commands, results, names, figures, the project"
     books = sorted(book for book in books if re.match(r"\d\d_", book.name))
-    pages = lambda folder: [
-        page_name(book.as_posix()) for book in books if book.parent.as_posix() == folder
-    ]
+
+    def pages(folder):
+        return [page_name(book.as_posix()) for book in books if book.parent.as_posix() == folder]
+
     top = sum(book.parent == Path() and book.name < "80" for book in books)
     groups = {
         "How to": pages("howto"),
@@ -460,6 +481,7 @@ def listed(menu: str | list | dict) -> list[str]:
 def mathml(m: re.Match) -> str:
     "A formula as MathML, which browsers draw without a script"
     from html import unescape
+
     from latex2mathml.converter import convert
 
     return convert(unescape(m[2]), display="inline" if m[1] == "span" else "block")
@@ -654,7 +676,8 @@ def site(repo_url: str = os.environ.get("REPO_URL", "")) -> None:
     render(books)
     gc.freeze()
     print(
-        f"{len(books)} notebooks -> _docs/. Next: python -m http.server -d _docs, then open http://localhost:8000"
+        f"{len(books)} notebooks -> _docs/. Next: python -m http.server -d _docs, then "
+        "open http://localhost:8000"
     )
 
 

@@ -25,7 +25,10 @@ STYLE = """
 
 def box(name: str, x: float, y: float, width: float, height: float) -> str:
     "A room's frame"
-    return f'<rect class="{"system" if name in SYSTEMS else "room"}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6"/>'
+    return (
+        f'<rect class="{"system" if name in SYSTEMS else "room"}" x="{x:g}" y="{y:g}" '
+        f'width="{width:g}" height="{height:g}" rx="6"/>'
+    )
 
 
 def text(words: str, x: float, y: float, more: str = "") -> str:
@@ -64,7 +67,8 @@ def drawing() -> str:
     for names in floors:
         if shapes:
             shapes.append(
-                f'<path class="arrow" d="M{WIDTH / 2:g} {y - GAP + 1} v{GAP - 3} m-4 -5 l4 4.5 l4 -4.5"/>'
+                f'<path class="arrow" d="M{WIDTH / 2:g} {y - GAP + 1} v{GAP - 3} m-4 -5 '
+                'l4 4.5 l4 -4.5"/>'
             )
         shapes += floor(names[::-1] if len(names) > 1 else names, y)
         y += HIGH + GAP + (14 if len(names) > 1 else 0)
@@ -76,8 +80,14 @@ def drawing() -> str:
             ' style="font-size: 12px"',
         )
     )
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 21}" width="{WIDTH}" height="{y + 21}" role="img">'
-    title = "<title>Map of the rooms: commands on top, core at the bottom, five systems side by side</title>"
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 21}" '
+        f'width="{WIDTH}" height="{y + 21}" role="img">'
+    )
+    title = (
+        "<title>Map of the rooms: commands on top, core at the bottom, five systems side "
+        "by side</title>"
+    )
     return (
         "\n".join(
             [

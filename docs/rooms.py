@@ -13,13 +13,21 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 
 # From the ground up: a room imports only rooms before it. Systems never import each other.
-ROOMS = "core data logs clients models hardware worlds stories hierarchy rewards evaluation fidelity methods training corpus sandbox alignment sdpo classmate social gyms environments benchmarks harness serving engines studies".split()
+ROOMS = (
+    "core data logs clients models hardware worlds stories hierarchy rewards evaluation "
+    "fidelity methods training corpus sandbox alignment sdpo classmate social gyms "
+    "environments benchmarks harness serving engines studies"
+).split()
 SYSTEMS = {"alignment", "sdpo", "classmate", "gyms", "social"}
-LIGHT = "core data logs clients worlds stories hierarchy corpus sandbox evaluation fidelity social gyms environments benchmarks harness".split()  # their pages run where torch is not installed
+LIGHT = (
+    "core data logs clients worlds stories hierarchy corpus sandbox evaluation fidelity "
+    "social gyms environments benchmarks harness"
+).split()  # their pages run where torch is not installed
 ONLY_IN = {"trl": "training", "deepspeed": "hardware", "verl": "engines", "ray": "engines"}
 DOOR = 50  # the number of a door's module in its room; pages that build on it are numbered from 51 (00_data is the ground of its room)
 
-# What each room is for, in a line of the map (docs/map.py), in the same order; the README's table says the same.
+# What each room is for, in a line of the map (docs/map.py), in the same order; the README's table
+# says the same.
 ABOUT = {
     "core": "what every room needs",
     "data": "people and what they wrote",
@@ -218,7 +226,9 @@ def main() -> int:
     if "--write" in sys.argv:
         return (
             print(
-                f"CONTRIBUTING.md: {(ROOT / 'CONTRIBUTING.md').write_text(contributing(), 'utf-8')} letters"
+                "CONTRIBUTING.md: "
+                f"{(ROOT / 'CONTRIBUTING.md').write_text(contributing(), 'utf-8')} "
+                "letters"
             )
             or 0
         )

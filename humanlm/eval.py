@@ -18,13 +18,13 @@ from .core.html import aligned
 from .core.plugins import load_plugin
 from .core.runs import alone, open_run, run_record, save_record
 from humanlm.evaluation.measured import (
+    ALL,
     Measurement,
     Results,
     load_measured,
+    paired_table,
     results,
     save_results,
-    ALL,
-    paired_table,
 )
 from .training.recipe import Recipe, find_recipe
 from .training.run import recipe_name
@@ -72,7 +72,8 @@ def _measured_of(
         )
         if not run or not own:
             raise DataError(
-                f"Nothing was measured behind {shorten(given)!r}. Give {INPUTS}; an unfinished run goes on with --resume."
+                f"Nothing was measured behind {shorten(given)!r}. Give {INPUTS}; an "
+                "unfinished run goes on with --resume."
             )
         files += [(run.name, path) for path in own if path not in [p for _, p in files]]
     stems, several = [path.stem for _, path in files], len({path.parent for _, path in files}) > 1

@@ -13,8 +13,8 @@ from .core.commands import command
 from .core.html import aligned
 from .evaluation.outcome import load_outcome
 from .studies.experiment import check_experiment, plan, run_experiment
-from .training.trials import experiment_settings
 from .training.run import keep_memory, quiet_libraries
+from .training.trials import experiment_settings
 
 # %% ../nbs/81_experiment.ipynb #main
 @command("experiment")

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from .alignment.contract import ModelChoice, find_model, how_to_ask, run_folder, run_settings
-from .training.run import quiet_libraries
 from .core.basics import ConfigError, HumanLMError, atomic_path, atomic_write, shorten
 from .core.commands import menu
 from .core.grammar import PROG, parse
 from .models.checkpoints import adapter_base, merge_adapter
 from .serving.card import HubConfig, model_card, needs_merging
+from .training.run import quiet_libraries
 
 # %% ../nbs/84_hub.ipynb #merge
 def _merge(
@@ -162,7 +162,8 @@ def _hub_errors(
         where = os.environ.get("HF_ENDPOINT", "huggingface.co")
         hint = why.get(
             status,
-            f"could not be asked: {type(e).__name__}: {shorten(e, 200)} Check the network, HF_ENDPOINT and HF_HUB_OFFLINE.",
+            f"could not be asked: {type(e).__name__}: {shorten(e, 200)} Check the "
+            "network, HF_ENDPOINT and HF_HUB_OFFLINE.",
         )
         so_far = (
             f"Published by now: {', '.join(done)}; the same command goes on from there."
@@ -241,7 +242,8 @@ def _checkpoints(
     if not asked or not {*asked} <= {*found}:
         lacking = ", ".join(str(n) for n in asked if n not in found) or "at all"
         raise ConfigError(
-            f"{model.name} has no checkpoint {lacking} in {folder}. There are: {', '.join(map(str, sorted(found))) or 'none'}."
+            f"{model.name} has no checkpoint {lacking} in {folder}. There are: "
+            f"{', '.join(map(str, sorted(found))) or 'none'}."
         )
     return {step: found[step] for step in asked}
 

@@ -14,10 +14,10 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from .core.basics import DataError, shorten
-from .core.html import aligned
 from .core.commands import menu
 from .core.config import Settings
 from .core.grammar import parse
+from .core.html import aligned
 from .corpus.build import GROUPS, Built, build, input_state, select_from, source_of
 from .corpus.partition import TRAIN, VAL
 from .corpus.people import find_evidence, settle
@@ -141,7 +141,8 @@ def _upload(
         )
     except Exception as e:  # the hub's library raises many kinds
         raise DataError(
-            f"Cannot upload to {name}: {type(e).__name__}: {shorten(e)}. The files are in {built.folder}; "
+            f"Cannot upload to {name}: {type(e).__name__}: {shorten(e)}. The files are "
+            f"in {built.folder}; "
             "check name, token and network, then run the same command again."
         ) from e
     return f"https://huggingface.co/datasets/{name}"

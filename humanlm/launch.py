@@ -38,7 +38,8 @@ def _require_deepspeed(launch: LaunchConfig) -> None:
     "Raise where DeepSpeed is wanted, and is not installed here"
     if launch.splitter == "DeepSpeed" and find_spec("deepspeed") is None:
         raise ConfigError(
-            "DeepSpeed is not installed: pip install 'humanlm[deepspeed]'. Or take FSDP2, which does what ZeRO-3 "
+            "DeepSpeed is not installed: pip install 'humanlm[deepspeed]'. Or take "
+            "FSDP2, which does what ZeRO-3 "
             "does: leave --accelerate out."
         )
 
@@ -48,12 +49,14 @@ def _submit(launch: LaunchConfig, machines: Sequence[Sequence[str]], job: str) -
     if job:
         if not shutil.which("sbatch"):
             raise ConfigError(
-                "There is no sbatch here, so nothing was handed over. Log in to the cluster, or leave --submit out and copy the job."
+                "There is no sbatch here, so nothing was handed over. Log in to the "
+                "cluster, or leave --submit out and copy the job."
             )
         return subprocess.run(["sbatch"], input=job, text=True).returncode
     if launch.nodes > 1:
         raise ConfigError(
-            f"{launch.nodes} machines cannot be started from one without SLURM. Leave --submit out and type the lines on "
+            f"{launch.nodes} machines cannot be started from one without SLURM. Leave "
+            "--submit out and type the lines on "
             "each, or take --slurm true."
         )
     first, *more = shlex.split(machines[0][0])
@@ -74,7 +77,8 @@ def _require_gpus(count: int) -> None:
 
     if (found := torch.accelerator.device_count()) < count:
         raise ConfigError(
-            f"This machine has {found} GPUs, and {count} were asked for. Start it where they are, or go on with --anyway true."
+            f"This machine has {found} GPUs, and {count} were asked for. Start it where "
+            "they are, or go on with --anyway true."
         )
 
 
@@ -86,14 +90,16 @@ def _require_free(port: int) -> None:
             own.bind(("127.0.0.1", port))
         except OSError as e:
             raise ConfigError(
-                f"Port {port} is in use, and processes could not find each other. Choose another: --port {port + 1}."
+                f"Port {port} is in use, and processes could not find each other. "
+                f"Choose another: --port {port + 1}."
             ) from e
 
 # %% ../nbs/91_launch.ipynb #main
 SHORT = tuple(field.name for field in fields(LaunchConfig))
 _WHOLE = ("nodes", "gpus", "hours", "port")  # YAML would read 24:00 as 1,440
 ABOUT = (
-    "Print what starts a run on several GPUs or machines: humanlm launch --config FILE --nodes 2 --gpus 8 [--slurm true] [--submit true]. "
+    "Print what starts a run on several GPUs or machines: humanlm launch --config FILE "
+    "--nodes 2 --gpus 8 [--slurm true] [--submit true]. "
     "Without --submit nothing is started."
 )
 
@@ -162,7 +168,8 @@ def _on_machines(launch: LaunchConfig, words: Sequence[str]) -> Settings:
         *(
             (
                 str(value) == str(wanted[name]),
-                f"nodes and gpus make {launch.nodes} x {launch.gpus} GPUs, and the settings say {name} {value}. Leave it out of them.",
+                f"nodes and gpus make {launch.nodes} x {launch.gpus} GPUs, and the "
+                f"settings say {name} {value}. Leave it out of them.",
             )
             for name, value in stated.items()
             if value is not None
@@ -201,7 +208,8 @@ def _planned(launch: LaunchConfig, settings: Settings) -> list[str]:
         lines = gpu_plan(settings, reads=True)
     except ConfigError as e:
         return [
-            f"memory              not planned, so nothing is refused for want of it. {str(e).removesuffix(_LEFT_OUT)}{'.' * str(e).endswith(_LEFT_OUT)}"
+            "memory              not planned, so nothing is refused for want of it. "
+            f"{str(e).removesuffix(_LEFT_OUT)}{'.' * str(e).endswith(_LEFT_OUT)}"
         ]
     total, ways = (
         next((line for line in lines if line.startswith(start)), "")
@@ -211,7 +219,8 @@ def _planned(launch: LaunchConfig, settings: Settings) -> list[str]:
         helps = ways.removeprefix("  what helps").strip().replace("--plan.", "--")
         print("\n".join(lines), file=sys.stderr)
         raise ConfigError(
-            f"{launch.nodes} x {launch.gpus} {launch.gpu}: {wrong[0]}. What helps: {helps or 'larger GPUs, or more'}; "
+            f"{launch.nodes} x {launch.gpus} {launch.gpu}: {wrong[0]}. What helps: "
+            f"{helps or 'larger GPUs, or more'}; "
             "or go on with --anyway true."
         )
     return lines
@@ -242,7 +251,8 @@ def main(argv: Sequence[str]) -> int:
         )
     if launch.nodes > 1 and launch.address == LaunchConfig.address and not launch.slurm:
         notes.append(
-            f"# {launch.address}        the first machine's name or IP address; --address NAME writes it into these lines"
+            f"# {launch.address}        the first machine's name or IP address; "
+            "--address NAME writes it into these lines"
         )
     job = (
         slurm_job(launch, words, settings.run.name, settings.run.engine, notes)

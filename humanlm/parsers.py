@@ -17,6 +17,7 @@ from .core.config import Settings, hidden
 from .core.grammar import parse
 from .models.settings import require_model
 from .social.pairs import make_sets, token_counter, write_sets
+from .social.parsing import parsers
 from humanlm.social.recipe import (
     data_plan,
     examine,
@@ -26,7 +27,6 @@ from humanlm.social.recipe import (
     report,
     report_table,
 )
-from .social.parsing import parsers
 from .training.run import COMMON, keep_memory, quiet_libraries, read_settings
 from .training.stages import train_or_plan
 

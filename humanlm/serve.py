@@ -58,7 +58,8 @@ def _plan(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = Askin
     lines = {
         "model": f"{_served_name(choice, config)}: {place}, {dtype}{_unfinished(choice)}",
         "address": f"http://{config.host}:{config.port}/v1",
-        "template": f"{own.get('template', 'humanlm')}, prompts {setup.hierarchy.prompt}, thinking {setup.hierarchy.thinking}",
+        "template": f"{own.get('template', 'humanlm')}, prompts {setup.hierarchy.prompt}, thinking "
+        f"{setup.hierarchy.thinking}",
     }
     if setup.compose if asking.compose is None else asking.compose:
         lines["composed"] = f"replies are asked after {', '.join(setup.hierarchy.load().states)}"
@@ -135,7 +136,8 @@ def _check_simulator(choice: ModelChoice) -> None:
     place = how_to_ask(choice.place)[0]
     if (names := [*contract_files(place)]) and CONTRACT not in names:
         raise ConfigError(
-            f"{place} is no simulated user: {', '.join(names)} beside its weights is another recipe's. Serve it with --serve.plain true."
+            f"{place} is no simulated user: {', '.join(names)} beside its weights is "
+            "another recipe's. Serve it with --serve.plain true."
         )
 
 # %% ../nbs/85_serve.ipynb #main

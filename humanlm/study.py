@@ -35,7 +35,8 @@ def _consent(c: StudyConfig) -> str:
         return Path(c.consent).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(
-            f"study.consent: {shorten(c.consent)} cannot be read ({shorten(e)}). Name a Markdown file."
+            f"study.consent: {shorten(c.consent)} cannot be read ({shorten(e)}). Name a "
+            "Markdown file."
         ) from e
 
 
@@ -50,7 +51,8 @@ def _plan(c: StudyConfig, items: Sequence[StudyItem], left: int, key: str) -> st
         "judged": f"{judged:,} replies",
         "least words": f"{c.words:g} of the paper's",
         "answers": str(Path(c.out) / "study.db"),
-        "address": f"{f'http://{c.host}:{c.port}' if c.port else f'a free port of {c.host}'} ({'with' if key else 'without'} a key)",
+        "address": f"{f'http://{c.host}:{c.port}' if c.port else f'a free port of {c.host}'} "
+        f"({'with' if key else 'without'} a key)",
     }
     return "\n".join(f"{name:<12}{text}" for name, text in lines.items())
 
@@ -76,7 +78,8 @@ def serve_command(argv: Sequence[str]) -> int:  # exit code
         kept.settle(design if c.items else {}, items)
         line = listen(c.host, c.port, "--study.port")
         print(
-            f"{len(kept.items):,} items for participants at {address(line)}/ (Ctrl-C ends; the same command goes on)",
+            f"{len(kept.items):,} items for participants at {address(line)}/ (Ctrl-C "
+            "ends; the same command goes on)",
             flush=True,
         )
         try:
@@ -110,7 +113,8 @@ def export_command(argv: Sequence[str]) -> int:  # exit code
     )
     ratings = study_ratings(StudyAnswers(s.inputs[0]))
     print(
-        f"{len(ratings):,} rows of {len({r.participant for r in ratings}):,} participants: {s.inputs[1]}"
+        f"{len(ratings):,} rows of {len({r.participant for r in ratings}):,} "
+        f"participants: {s.inputs[1]}"
     )
     if not s.dry_run:
         save_ratings(ratings, s.inputs[1])

@@ -26,7 +26,7 @@ from .data.records import Example, from_dict, load_examples
 from .rewards.judge_settings import EvalJudgeConfig, JudgeConfig, make_judge
 from .rewards.scoring import Judge
 from .serving.play import talk_gym
-from .serving.talk import Interview, before_lines, typed, Talk, title_of
+from .serving.talk import Interview, Talk, before_lines, title_of, typed
 from .worlds.mini import WorldConfig, make_world
 
 # %% ../nbs/86_talk.ipynb #_TalkConfig
@@ -65,7 +65,10 @@ class _TalkConfig:
 
 # %% ../nbs/86_talk.ipynb #GROUPS
 GROUPS = {"model": ModelChoice, "rollout": AskingConfig, "talk": _TalkConfig, "judge": JudgeConfig}
-ABOUT = "Talk to a simulated user: a held-out person of a run, or somebody made up. Or play a gym: --gym NAME, as its user with --as user; --gym NAME --help lists the settings."
+ABOUT = (
+    "Talk to a simulated user: a held-out person of a run, or somebody made up. Or play a "
+    "gym: --gym NAME, as its user with --as user; --gym NAME --help lists the settings."
+)
 
 # %% ../nbs/86_talk.ipynb #run_examples
 def _run_examples(place: str | Path) -> list[Example]:
@@ -113,7 +116,8 @@ def _choose(
         return typed(config.persona, config.said or "", config.source or talk.client.setup.source)
     if not talk.examples:
         raise ConfigError(
-            "This model has no run with held-out rows. Make somebody up with --talk.persona and --talk.said."
+            "This model has no run with held-out rows. Make somebody up with "
+            "--talk.persona and --talk.said."
         )
     number = (
         _asked_number(talk.examples, config.show, read)

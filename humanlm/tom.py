@@ -12,19 +12,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from .harness.contexts import load_items, one_of
 from .benchmarks.questions import BenchmarkItem
 from .benchmarks.readings import ScoredAnswer
-from humanlm.harness.respondent import (
-    answer_all,
-    concerns,
-    fall_back,
-    nothing_answered,
-    read_outcomes,
-)
-from .harness.runs import GROUPS, TomRun, _Echo, make_run
 from .benchmarks.sets import benchmarks, find_benchmark
+from .clients.ledger import price
+from .clients.names import full_name, in_plan
+from .core.basics import run_sync, shorten
+from .core.commands import menu
+from .core.config import Settings
+from .core.grammar import parse
+from .core.html import aligned
 from .harness.comparison import CompareConfig, compare_runs
+from .harness.contexts import load_items, one_of
 from humanlm.harness.reports import (
     ReportLine,
     baseline_table,
@@ -33,13 +32,14 @@ from humanlm.harness.reports import (
     oddity_text,
     result_table,
 )
-from .core.basics import run_sync, shorten
-from .core.html import aligned
-from .core.commands import menu
-from .core.config import Settings
-from .core.grammar import parse
-from .clients.ledger import price
-from .clients.names import full_name, in_plan
+from humanlm.harness.respondent import (
+    answer_all,
+    concerns,
+    fall_back,
+    nothing_answered,
+    read_outcomes,
+)
+from .harness.runs import GROUPS, TomRun, _Echo, make_run
 from .models.settings import require_model
 
 # %% ../nbs/83_tom.ipynb #main
@@ -121,7 +121,10 @@ def _refused(run: TomRun, items: Sequence[BenchmarkItem]) -> str:  # empty: none
     if not why:
         return ""
     most = shorten(Counter(why).most_common(1)[0][0], 120)
-    return f"{parser.name} refuses {len(why):,} of {n:,} texts, whose questions get no context; most often: {most}"
+    return (
+        f"{parser.name} refuses {len(why):,} of {n:,} texts, whose questions get no "
+        f"context; most often: {most}"
+    )
 
 # %% ../nbs/83_tom.ipynb #abstained
 def _abstained(
@@ -140,7 +143,10 @@ def _abstained(
     if not why:
         return ""
     often = shorten(why.most_common(1)[0][0], 120)
-    return f"{run.respondent.solver} cannot answer {why.total():,} of {len(tried):,} questions that were tried; most often: {often}"
+    return (
+        f"{run.respondent.solver} cannot answer {why.total():,} of {len(tried):,} questions "
+        f"that were tried; most often: {often}"
+    )
 
 # %% ../nbs/83_tom.ipynb #cost_text
 def _cost_text(cost: _Cost) -> str:
@@ -167,7 +173,8 @@ def _plan(run: TomRun) -> str:
     cost, silent = _rehearse(run, waiting), _abstained(run, waiting)
     lines = {
         "run": run.folder,
-        "questions": f"{len(run.loaded):,} about {len(texts):,} texts, {len(run.loaded.problems)} rows cannot be used",
+        "questions": f"{len(run.loaded):,} about {len(texts):,} texts, {len(run.loaded.problems)} "
+        "rows cannot be used",
         "to ask": f"{len(waiting):,}",
         "model": in_plan(run.conditions["model"]),
         "way": run.conditions["mode"],

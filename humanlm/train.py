@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .core.basics import ConfigError, shorten, to_json
-from .core.html import aligned
 from .core.commands import command
 from .core.grammar import PROG, dotted
+from .core.html import aligned
 from .training.run import read_settings
 from .training.stages import train_or_plan
 
@@ -64,7 +64,8 @@ def _compare(
     "Show settings files side by side: what each is about, and where they differ"
     if len(files) < 2:
         raise ConfigError(
-            "--compare needs two files or more, as in: python -m humanlm.train --compare configs/paper/*.yaml"
+            "--compare needs two files or more, as in: python -m humanlm.train "
+            "--compare configs/paper/*.yaml"
         )
     found = {
         Path(file).stem: read_settings(["--config", str(file)])

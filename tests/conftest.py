@@ -19,7 +19,8 @@ if (
 settings.register_profile("humanlm", deadline=None)  # a busy machine is no error
 settings.load_profile("humanlm")
 
-# The files that take longest begin first, so that no process waits for another at the end (with --no-loadscope-reorder).
+# The files that take longest begin first, so that no process waits for another at the end (with
+# --no-loadscope-reorder).
 LONG = """
     commands/test_train alignment/test_modes engines/test_verl_step training/test_trainer training/test_sharded project/test_run_all project/test_types
     commands/test_experiment studies/test_comparison training/test_processes serving/test_service project/test_project commands/test_tom commands/test_launch

@@ -7,6 +7,7 @@ Each such interpreter is started as ever, with its pipes, session and environmen
 that gets its files and does its work. It passes on signals, ends with the code of its fork, and where it is killed the fork is too.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -112,10 +113,8 @@ def attend(line: socket.socket) -> None:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             return
-    try:
+    with contextlib.suppress(BrokenPipeError):
         line.sendall(b"%d\n" % os.waitstatus_to_exitcode(ended[1]))
-    except BrokenPipeError:
-        pass
 
 
 def main(place: str) -> None:

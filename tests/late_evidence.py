@@ -8,7 +8,7 @@ Shares no code with the package. In one thread, lines of one moment have the ord
 import csv
 import json
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -18,7 +18,7 @@ def seconds(value):
     if isinstance(value, (int, float)):
         return float(value)
     moment = datetime.fromisoformat(value)
-    return moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp()
+    return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
 
 
 def late_evidence(log, build, thread, number, time):
@@ -39,7 +39,7 @@ def late_evidence(log, build, thread, number, time):
         worst = max(((when[e], e) for e in evidence), default=None)
         rows += worst is not None
         if worst and not (
-            worst[0][0] < mine[0] or worst[0][:2] == mine[:2] and worst[0][2] < mine[2]
+            worst[0][0] < mine[0] or (worst[0][:2] == mine[:2] and worst[0][2] < mine[2])
         ):
             late.append((row["id"], worst[1], worst[0][0] - mine[0]))
     return rows, late

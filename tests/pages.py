@@ -1,6 +1,12 @@
 "Read HTML as a browser would, and show it to a real one"
 
-import base64, copy, json, shutil, subprocess, time, urllib.request
+import base64
+import copy
+import json
+import shutil
+import subprocess
+import time
+import urllib.request
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -23,11 +29,15 @@ HOSTILE = [
 ]
 VOID = {"br", "input", "meta"}
 TAGS = VOID | set(
-    "a article b body button caption circle clippath code dd defs details div dl dt em figcaption figure form g h1 h2 h3 h4 head hr html i label "
-    "li main nav ol option p path pre rect section select small span strong style summary svg table tbody td text th thead title tr tspan ul use".split()
+    "a article b body button caption circle clippath code dd defs details div dl dt em "
+    "figcaption figure form g h1 h2 h3 h4 head hr html i label "
+    "li main nav ol option p path pre rect section select small span strong style "
+    "summary svg table tbody td text th thead title tr tspan ul use".split()
 )
 ATTRIBUTES = set(
-    "action aria-label charset checked class colspan content cx cy d fill for height href http-equiv id lang maxlength method name opacity open placeholder r role selected style "
+    "action aria-label charset checked class colspan content cx cy d fill for height "
+    "href http-equiv id lang maxlength method name opacity open placeholder r role "
+    "selected style "
     "stroke stroke-width title type value viewbox width".split()
 )
 
@@ -160,7 +170,8 @@ class Browser:
         end = time.monotonic() + 120
         while not (found := self.js(f"document.readyState == 'complete' && ({text})")):
             assert time.monotonic() < end, (
-                f"{text} never held at {self.js('location.href')}: {self.js('document.body.innerText')}"
+                f"{text} never held at {self.js('location.href')}: "
+                f"{self.js('document.body.innerText')}"
             )
             time.sleep(0.1)
         return found

@@ -173,7 +173,8 @@ def mail(
 ) -> str:
     "A file of a mailbox"
     return (
-        f"Message-ID: <{number}.JavaMail.synthetic@thyme>\nDate: {date}\nFrom: {sender}\nTo: {to}\nSubject: {subject}\n"
+        f"Message-ID: <{number}.JavaMail.synthetic@thyme>\nDate: {date}\nFrom: "
+        f"{sender}\nTo: {to}\nSubject: {subject}\n"
         f"X-Folder: \\Sent\nX-Origin: ROOK-I\n\n{text}\n"
     )
 
@@ -186,7 +187,10 @@ def original(
     to="Rook, Ira",
 ) -> str:
     "A quotation as Outlook writes it"
-    return f"\n -----Original Message-----\nFrom: \t{sender}  \nSent:\t{sent}\nTo:\t{to}\nSubject:\t{subject}\n\n{text}\n"
+    return (
+        f"\n -----Original Message-----\nFrom: \t{sender}  "
+        f"\nSent:\t{sent}\nTo:\t{to}\nSubject:\t{subject}\n\n{text}\n"
+    )
 
 
 def forwarded(
@@ -194,12 +198,16 @@ def forwarded(
 ) -> str:
     "A quotation as Lotus Notes writes it, with its line of dashes broken in two"
     return (
-        f"---------------------- Forwarded by Ira Rook/HOU/ECT on {date[:16]} \nPM ---------------------------\n\n\n"
+        f"---------------------- Forwarded by Ira Rook/HOU/ECT on {date[:16]} \nPM "
+        "---------------------------\n\n\n"
         f"{sender}\n{date}\nTo: Ira Rook/HOU/ECT@ECT\ncc:  \nSubject: {subject}\n\n{text}\n"
     )
 
 
-_WORDS = "tea rain bike shed garden street lamp early late quiet loud never always maybe thanks fix paint wait".split()
+_WORDS = (
+    "tea rain bike shed garden street lamp early late quiet loud never always maybe thanks "
+    "fix paint wait"
+).split()
 
 
 def town(source):

@@ -7,7 +7,7 @@ is worked out later from sets of witnesses. If both agree on ten thousand storie
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import product
+from itertools import pairwise, product
 
 from humanlm.stories.plots import Tale
 
@@ -16,7 +16,7 @@ from humanlm.stories.plots import Tale
 def _chains(crowd: tuple[str, ...], depth: int) -> list[tuple[str, ...]]:
     "List who can think that who thinks …, among people who see each other; nobody thinks about themselves"
     chains = (chain for n in range(1, depth + 1) for chain in product(crowd, repeat=n))
-    return [chain for chain in chains if all(a != b for a, b in zip(chain, chain[1:]))]
+    return [chain for chain in chains if all(a != b for a, b in pairwise(chain))]
 
 
 def _people(line: str) -> list[str]:

@@ -110,7 +110,10 @@ def judge_answer(candidates, fault=""):
         ]
     text = json.dumps({"key_points": ["the number"], "verdicts": verdicts})
     if fault == "prose":
-        return f'Here is {{my}} answer, with "care":\n```json\n{text}\n```\nI hope that it helps {{you}}.'
+        return (
+            f'Here is {{my}} answer, with "care":\n```json\n{text}\n```\nI hope that it '
+            f"helps {{you}}."
+        )
     return text[: len(text) * 3 // 5] if fault == "truncated answer" else text
 
 
@@ -171,7 +174,8 @@ REASONS = {
 
 def response(status, body=b"", headers=""):
     return (
-        f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-type: "
+        f"application/json\r\ncontent-length: {len(body)}\r\n"
         f"{headers}\r\n"
     ).encode() + body
 

@@ -19,11 +19,11 @@ from ..core.config import RunConfig, Settings, read_yaml
 from ..core.grammar import find_run
 from ..data.records import Example, Persona, from_dict
 from ..hierarchy.composed import StateSource
-from ..hierarchy.prompts import HierarchyConfig, SPEAKER, make_rows
-from ..models.checkpoints import CONTRACT_FILES
-from ..models.config import ModelConfig
+from ..hierarchy.prompts import SPEAKER, HierarchyConfig, make_rows
 from ..methods.policies import ModelPolicy, RolloutError
 from ..methods.sampling import RolloutConfig, Sampling
+from ..models.checkpoints import CONTRACT_FILES
+from ..models.config import ModelConfig
 
 # %% ../../nbs/alignment/01_contract.ipynb #_levels_json
 def _levels_json(levels):
@@ -142,7 +142,8 @@ def find_model(
     names = sorted(p.parent.name for p in folder.glob("*/config.json"))
     if not names:
         raise RolloutError(
-            f"{model} holds no finished model. Let the run finish: repeat its command with --resume."
+            f"{model} holds no finished model. Let the run finish: repeat its command "
+            "with --resume."
         )
     methods = settings.get("run", {}).get("methods", [])
     return folder / next(
@@ -176,7 +177,8 @@ def how_to_ask(
         (Path(place) / file).is_file() for file in ("config.json", "adapter_config.json")
     ):
         raise RolloutError(
-            f"no model lies in {shorten(place)}. Give a run (its folder, or its name below runs/), a model's folder, or ORG/NAME of the Hub."
+            f"no model lies in {shorten(place)}. Give a run (its folder, or its name "
+            "below runs/), a model's folder, or ORG/NAME of the Hub."
         )
     settings = run_settings(place) or run_settings(model)
     hierarchy, rollout = (
@@ -232,7 +234,8 @@ class ModelChoice:
         "Where the model is; `ConfigError` if none was named"
         if not self.name:
             raise ConfigError(
-                "No model is named. Give --model.name with a run, a model's folder, or a model of the Hub."
+                "No model is named. Give --model.name with a run, a model's folder, or "
+                "a model of the Hub."
             )
         run = find_run(self.name)
         return str(run) if (run / "config.yaml").is_file() else self.name

@@ -18,6 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .contract import state_source
+from ..clients.ledger import Ledger
+from ..clients.limits import in_turn
+from ..clients.names import is_chat_model
 from humanlm.core.basics import (
     ConfigError,
     DataError,
@@ -28,9 +31,9 @@ from humanlm.core.basics import (
     write_jsonl,
 )
 from ..core.config import Settings
+from ..core.stats import known_mean
 from ..data.records import Example
 from ..data.trajectory import Score, Trajectory
-from ..core.stats import known_mean
 from humanlm.evaluation.measured import (
     Importance,
     Measurement,
@@ -43,8 +46,9 @@ from humanlm.evaluation.measured import (
 from ..hierarchy.composed import StateSource, check_composed, compose
 from ..hierarchy.parsing import ParsePolicy
 from ..hierarchy.prompts import HierarchyConfig, make_rows
-from ..clients.ledger import Ledger
-from ..clients.limits import in_turn
+from ..methods.policies import ChatPolicy, ModelPolicy, Policy
+from ..methods.rollouts import single_turn
+from ..methods.sampling import Sampling, copy_index
 from ..rewards.judge_settings import other_judge, same_judge_warning
 from humanlm.rewards.scoring import (
     Judge,
@@ -54,12 +58,8 @@ from humanlm.rewards.scoring import (
     require_judged,
     score_group,
 )
-from ..rewards.verdicts import score_aspects
 from ..rewards.texts import check_text_metric, is_text_metric, text_scores
-from ..clients.names import is_chat_model
-from ..methods.policies import ChatPolicy, ModelPolicy, Policy
-from ..methods.sampling import Sampling, copy_index
-from ..methods.rollouts import single_turn
+from ..rewards.verdicts import score_aspects
 from ..worlds.mini import SyntheticWorld
 from ..worlds.oracle import predictor_texts
 
@@ -435,7 +435,8 @@ def evaluate_model(
     s, policy = settings, policy_of(str(name), settings, ledger)
     if s.rollout.compose and is_chat_model(str(name)):
         raise ConfigError(
-            f"{name} cannot go on in a thought that was composed for it. Leave rollout.compose out, or choose a model in this process."
+            f"{name} cannot go on in a thought that was composed for it. Leave "
+            "rollout.compose out, or choose a model in this process."
         )
     asking = (
         s.rollout.eval_sampling(s.run.seed),
@@ -456,6 +457,7 @@ def policy_of(
         access = replace(s.test_judge, model=name, budget=s.eval.budget, base_url=s.eval.base_url)
         return ChatPolicy(access.client(name, ledger), access.concurrency)
     import torch
+
     from humanlm.models.checkpoints import load_model
 
     if s.model.threads:

@@ -14,20 +14,21 @@ from itertools import islice
 from typing import Any
 
 import torch
+
+from .modes import MODES, memory_of, preparation
 from ..data.records import Example
-from ..hierarchy.levels import TEXT_FAULTS
+from ..data.trajectory import Trajectory
 from ..hierarchy.composed import StateSource, compose
+from ..hierarchy.levels import TEXT_FAULTS
 from ..hierarchy.parsing import ParsePolicy
 from ..hierarchy.prompts import HierarchyConfig
-from .modes import MODES, memory_of, preparation
-from ..rewards.scoring import Judge
-from ..rewards.reward import AlignmentReward, combine, own_reward, requests_by_row
 from ..methods.functions import group_advantage
-from ..data.trajectory import Trajectory
 from ..methods.method import Batch, Method
 from ..methods.policies import Policy
 from ..methods.rollouts import Rollout, single_turn
 from ..methods.shares import from_everywhere, scored_in_parts, together
+from ..rewards.reward import AlignmentReward, combine, own_reward, requests_by_row
+from ..rewards.scoring import Judge
 
 # %% ../../nbs/30_grpo.ipynb #endless
 def _endless(rows: Sequence[dict], rng: random.Random) -> Iterator[dict]:

@@ -21,12 +21,12 @@ from humanlm.alignment.modes import (
     settings_of,
     training_rows,
 )
-from ..core.config import SFTConfig, Settings
+from ..core.config import Settings, SFTConfig
 from ..data.records import Example, Persona
 from ..hierarchy.levels import STATES
 from humanlm.hierarchy.prompts import (
-    HierarchyConfig,
     TRACE,
+    HierarchyConfig,
     make_rows,
     markup,
     plain,
@@ -34,11 +34,11 @@ from humanlm.hierarchy.prompts import (
     target,
     token_cap,
 )
+from ..methods.rollouts import require_room, sft_row, tokens_needed
 from ..rewards.matching import rule_state
-from ..methods.rollouts import sft_row, require_room, tokens_needed
 from ..worlds.mini import SyntheticWorld, needed_phrases
-from ..worlds.states import States
 from ..worlds.sources import Data
+from ..worlds.states import States
 
 # %% ../../nbs/alignment/09_lessons.ipynb #vocabulary
 def training_texts(data: Data) -> list[str]:
@@ -113,8 +113,7 @@ def _thought_from(
             return _closed(example.thought)
         states = (
             example.states
-            or describe
-            and {s: text for s in STATES if (text := describe(s, example.reply))}
+            or (describe and {s: text for s in STATES if (text := describe(s, example.reply))})
             or {}
         )
         order = [s for s in dict.fromkeys((*TRACE, *states)) if s in states]
@@ -164,7 +163,7 @@ class WorldLessons:
             level: states.reply(self.rng) if level == "response" else words[level]
             for level in levels
         }
-        opens = trace or len(levels) == 1 and hierarchy[levels[0]].form == "thought"
+        opens = trace or (len(levels) == 1 and hierarchy[levels[0]].form == "thought")
         learned = target(
             texts, {level: words[level] for level in TRACE} if trace else None, hierarchy
         )

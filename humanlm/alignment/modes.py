@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-
 from humanlm.core.basics import (
     ConfigError,
     DataError,
@@ -144,12 +143,14 @@ class _PrefixMap:
         if levels != self.hierarchy.names:
             mine = ", ".join(self.hierarchy.names)
             raise DataError(
-                f"{path} was made for the levels {shorten(', '.join(levels))}, not for {mine}. Use the settings of its run."
+                f"{path} was made for the levels {shorten(', '.join(levels))}, not for "
+                f"{mine}. Use the settings of its run."
             )
         strange = next((e.level for e in found if e.level not in levels), None)
         if strange is not None:
             raise DataError(
-                f"{path} has an entry of level {shorten(strange)!r}, which is none of {', '.join(levels)}. Resume from an older checkpoint."
+                f"{path} has an entry of level {shorten(strange)!r}, which is none of "
+                f"{', '.join(levels)}. Resume from an older checkpoint."
             )
         self.entries = {level: {} for level in levels}
         for entry in found:
@@ -197,7 +198,8 @@ def _read(path):
     except (OSError, ValueError, KeyError, TypeError) as e:
         problem = f"{type(e).__name__}: {shorten(e)}"
         raise DataError(
-            f"{path} is no prefix map ({problem}). Resume from an older checkpoint, or remove the file."
+            f"{path} is no prefix map ({problem}). Resume from an older checkpoint, or "
+            "remove the file."
         ) from e
 
 # %% ../../nbs/alignment/02_modes.ipynb #Mode
@@ -410,7 +412,8 @@ def check_truth(
             else "its completions hold states as well"
         )
         raise ConfigError(
-            f"rollout.interleave_truth puts the real reply among the candidates, but in the mode {name} {what}. "
+            "rollout.interleave_truth puts the real reply among the candidates, but in "
+            f"the mode {name} {what}. "
             "Use it with response-only, humanlm or prefix-chaining, without thoughts."
         )
 

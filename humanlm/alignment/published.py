@@ -16,8 +16,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.config import read_yaml
 from ..core.basics import DataError, jsonl_rows, shorten
+from ..core.config import read_yaml
 from ..core.html import Table
 from ..core.stats import number_text
 from ..evaluation.measured import ALL

@@ -66,18 +66,21 @@ from ..core.runs import is_main_process
 from ..core.stats import known_mean
 from ..data.dataset import DataConfig, data_fingerprint, dataset_card
 from ..data.records import Example, Message, Persona, persona_text
-from ..evaluation.measured import Measurement, Results, Result
+from ..evaluation.measured import Measurement, Result, Results
 from ..hardware.performance import Questions, StagePlan
-from ..hierarchy.levels import LEVELS
 from ..hierarchy.composed import check_composed
+from ..hierarchy.levels import LEVELS
 from ..hierarchy.prompts import HierarchyConfig, check_training, closing, opening, parts_text
+from ..methods.method import AdvantageConfig
+from ..methods.policies import Policy
+from ..methods.rollouts import least
 from ..models.settings import require_model
 from ..rewards.audit import audit, audit_requests, load_probes
 from humanlm.rewards.judge_settings import (
+    VERDICT_TOKENS,
     EvalJudgeConfig,
     JudgeConfig,
     OwnJudge,
-    VERDICT_TOKENS,
     Workload,
     is_free,
     judging_plan,
@@ -89,11 +92,8 @@ from humanlm.rewards.judge_settings import (
 from ..rewards.reward import RewardConfig, own_reward
 from ..rewards.scoring import Judge, JudgeError, JudgeRequest
 from ..training.recipe import Recipe, Stage, Work
-from ..methods.method import AdvantageConfig
-from ..methods.policies import Policy
 from ..training.run import Run, planned_steps
 from ..training.stages import learn, lessons, step_plan
-from ..methods.rollouts import least
 from ..worlds.mini import WorldConfig
 from ..worlds.sources import Data, load_data
 
@@ -166,7 +166,8 @@ def _check_judge(judge: JudgeConfig, data: Data) -> None:
     "Raise where the oracle would judge people whose states nobody knows, or a budget could not be kept"
     if judge.model == "oracle" and not any(e.states for e in data.examples):
         raise ConfigError(
-            f"{judge.group}.model oracle needs known states, and these data have none. Choose rule, or a model "
+            f"{judge.group}.model oracle needs known states, and these data have none. "
+            "Choose rule, or a model "
             "such as openai/gpt-5-mini."
         )
     judge.require_price(judge.model)
@@ -242,7 +243,10 @@ def _composed_plan(s: Settings, name: str) -> str:
     "Say whose states come before the replies of a model, and what they cost; empty where replies are not composed"
     own, states = settings_of(s, name).rollout, len(s.hierarchy.load().states)
     if own.compose and own.reply_share == 0 and not own.states_from:
-        return "; no step asks for replies (rollout.reply_share is 0), so nothing is learned about them"
+        return (
+            "; no step asks for replies (rollout.reply_share is 0), so nothing is learned "
+            "about them"
+        )
     more = f"{s.rollout.num_prompts * states} more completions in a step that asks for them"
     return (
         f"; replies after {states} states by {own.states_from or 'itself'}, {more}"
@@ -277,12 +281,15 @@ def _plan_lines(s: Settings, data: Data) -> list[str]:
     }
     replies = f"{s.sft.reply_steps} steps of {s.sft.batch} rows with real replies"
     return [
-        f"data                {s.data.source}: {len(train):,} training rows, {len(test):,} held out ({s.eval.split}){data.met and f'.{data.met}'}",
-        f"levels              {', '.join(levels)}; {'mixed in every step' if s.rollout.mixed_levels else 'one a step'}",
+        f"data                {s.data.source}: {len(train):,} training rows, "
+        f"{len(test):,} held out ({s.eval.split}){data.met and f'.{data.met}'}",
+        f"levels              {', '.join(levels)}; "
+        f"{'mixed in every step' if s.rollout.mixed_levels else 'one a step'}",
         f"prompts             {_prompt_plan(s, names, train, test)}",
         f"cold start          {_cold_start_plan(s)}",
         *(
-            f"{name:<19} {step_plan(s, steps[name]) if name in steps else replies}{_composed_plan(s, name)}"
+            f"{name:<19} "
+            f"{step_plan(s, steps[name]) if name in steps else replies}{_composed_plan(s, name)}"
             for name in s.run.methods
         ),
         *_judge_plan(s, names, train, test, steps),
@@ -373,7 +380,8 @@ def _load_work(
     chained = next((name for name in s.run.methods if MODES[name].asks == "next"), None)
     if chained and hasattr(own_reward(s.reward, reward, data.examples), "learn"):
         raise ConfigError(
-            f"reward.extra learns from step to step, and so does {chained}; a method has one memory. Train them apart."
+            f"reward.extra learns from step to step, and so does {chained}; a method "
+            "has one memory. Train them apart."
         )
     own = judge if judge is None or hasattr(judge, "ledger") else OwnJudge(judge)
     first, test = (
@@ -398,7 +406,8 @@ def _check_states_from(s: Settings) -> None:
     name, composed = s.rollout.states_from, [m for m in s.run.methods if MODES[m].composed]
     if name and not (composed or s.rollout.compose):
         raise ConfigError(
-            "rollout.states_from says who answers the states of composed replies, and nothing composes any. "
+            "rollout.states_from says who answers the states of composed replies, and "
+            "nothing composes any. "
             "Train humanlm-composed, or set rollout.compose."
         )
     if name and name not in ("base", "cold-start", *s.run.methods):
@@ -407,7 +416,8 @@ def _check_states_from(s: Settings) -> None:
         s.run.methods.index(m) <= s.run.methods.index(name) for m in composed
     ):
         raise ConfigError(
-            f"rollout.states_from is {name}, which is trained after {composed[0]}. Put it first in run.methods."
+            f"rollout.states_from is {name}, which is trained after {composed[0]}. Put "
+            "it first in run.methods."
         )
 
 
@@ -415,7 +425,8 @@ def _check_settings(s: Settings) -> None:
     "Raise when a method does not exist, or the levels cannot be trained"
     if not s.run.methods:
         raise ConfigError(
-            "run.methods names none, so there is nothing to train. To answer and judge only, give the same settings to "
+            "run.methods names none, so there is nothing to train. To answer and judge "
+            "only, give the same settings to "
             "python -m humanlm.eval RUN --config FILE."
         )
     for name, what in (
@@ -442,7 +453,8 @@ def _check_settings(s: Settings) -> None:
         "run",
         (
             held or not s.run.validate,
-            "validate needs rows of the split val, and data.val_frac is 0. Give it a share, such as 0.05",
+            "validate needs rows of the split val, and data.val_frac is 0. Give it a "
+            "share, such as 0.05",
         ),
     )
     taught = next((name for name in s.run.methods if MODES[name].supervised), None)
@@ -451,7 +463,8 @@ def _check_settings(s: Settings) -> None:
         "rollout",
         (
             not alone,
-            "group_size must be at least 2: the completions of a prompt are compared with each other, got 1",
+            "group_size must be at least 2: the completions of a prompt are compared "
+            "with each other, got 1",
         ),
     )
     require(

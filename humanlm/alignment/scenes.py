@@ -137,7 +137,7 @@ def _content(message, where):
         optional(
             message,
             "content",
-            lambda c: isinstance(c, str) or isinstance(c, list) and all(map(is_part, c)),
+            lambda c: isinstance(c, str) or (isinstance(c, list) and all(map(is_part, c))),
             "a text, or a list of parts of type text",
             f"{where}.",
         )

@@ -19,8 +19,8 @@ from .evaluation import Evaluation, load_evaluations
 from .modes import MODES
 from .published import paper_tables, read_measured
 from ..core.basics import ConfigError, DataError, HumanLMError, read_jsonl, shorten
-from ..core.stats import FEW, FEW_SAYS, known_mean, marked, number_text, range_text
 from ..core.html import INK, Html, Table, figure_html, fold, markdown_html, styled, tag
+from ..core.stats import FEW, FEW_SAYS, known_mean, marked, number_text, range_text
 from ..data.records import Example, load_examples
 from ..data.viz import example_html, score_mark, spread
 from ..evaluation import report
@@ -34,8 +34,8 @@ from humanlm.evaluation.figures import (
     results_bars,
     stages_of,
 )
-from ..evaluation.report import PALE, TOY, RunFolder, Section, missing, standard_sections
 from ..evaluation.measured import ALL, Importance, Result
+from ..evaluation.report import PALE, TOY, RunFolder, Section, missing, standard_sections
 from ..fidelity.dialogues import Conversation, reply_dialogues
 from ..fidelity.report import manner_html
 from ..hierarchy.levels import LEVELS, STATES, text_faults, text_limits
@@ -80,7 +80,8 @@ NAMES = Names(
     references={
         "chance": "picks every state by dice",
         "constant": "agrees politely with everybody",
-        "ceiling": "reads the persona without error and knows the rules by which the world was made",
+        "ceiling": "reads the persona without error and knows the rules by which the world was "
+        "made",
     },
     colours={
         "base": "#8b95a1",
@@ -231,15 +232,22 @@ def _reward_curves(
 
 # %% ../../nbs/alignment/05_sections.ipynb #SOURCES_SAY
 SOURCES_SAY = {
-    "miniworld": "Synthetic world: every person, post and reply was made by a program. No real person is simulated.",
-    "threads": "Real discussions, imported from a file of messages. Nobody knows the writers' true states.",
+    "miniworld": "Synthetic world: every person, post and reply was made by a program. No real "
+    "person is simulated.",
+    "threads": "Real discussions, imported from a file of messages. Nobody knows the writers' "
+    "true states.",
     "examples": "Rows prepared before this run. Where they come from is for their owner to say.",
 }
 JUDGES_SAY = {
-    "oracle": "Oracle judge: scores follow from the known states by the rules of the synthetic world. No model judges.",
-    "rule": "Rule judge: word lists and surface measures. It sees rough agreement only; no quality is claimed.",
+    "oracle": "Oracle judge: scores follow from the known states by the rules of the synthetic "
+    "world. No model judges.",
+    "rule": "Rule judge: word lists and surface measures. It sees rough agreement only; no "
+    "quality is claimed.",
 }
-SAME_JUDGE = "Training and test have the same judge, so what a model has learned about its judge counts as progress."
+SAME_JUDGE = (
+    "Training and test have the same judge, so what a model has learned about its judge "
+    "counts as progress."
+)
 
 # %% ../../nbs/alignment/05_sections.ipynb #statement
 def statement(
@@ -259,7 +267,8 @@ def statement(
     ]
     if models := _composed_models(config) if composed is None else composed:
         said.append(
-            f"Composed replies, asked after the model's answers to the states: {', '.join(models)}. All others were asked as they were trained."
+            "Composed replies, asked after the model's answers to the states: "
+            f"{', '.join(models)}. All others were asked as they were trained."
         )
     if trained.get("model") and trained["model"] != name:
         return [*said, f"Rewards in training came from another judge: {trained['model']}."]
@@ -457,7 +466,8 @@ def _paper_html(run: RunFolder) -> Html:
 # %% ../../nbs/alignment/05_sections.ipynb #MATTER_SAYS
 MATTER_SAYS = {
     "reply_state_alignment": "States that the judge reads from the reply itself.",
-    "state_alignment": "States that the model wrote when it was asked for them: do they carry into the reply?",
+    "state_alignment": "States that the model wrote when it was asked for them: do they carry into the "
+    "reply?",
 }
 
 

@@ -14,6 +14,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .contract import ModelChoice, PolicySetup, how_to_ask, load_policy
+from humanlm.alignment.scenes import (
+    RequestError,
+    Said,
+    Scene,
+    as_context,
+    as_persona,
+    optional,
+    read_scene,
+)
+from ..clients.client import Client
+from ..clients.limits import Limits, PerLoop
+from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
 from humanlm.core.basics import (
     HumanLMError,
     check_name,
@@ -28,21 +40,9 @@ from ..data.trajectory import Completion
 from ..hierarchy.composed import StateSource, check_composed, compose
 from ..hierarchy.parsing import ParsePolicy, clean_reply, parse, spoken
 from ..hierarchy.prompts import HierarchyConfig, make_rows
-from ..clients.client import Client
-from ..clients.limits import Limits, PerLoop
-from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
-from ..models.local import Batches, LOCAL_LIMITS, seeds
 from ..methods.policies import RolloutError
 from ..methods.sampling import Sampling
-from humanlm.alignment.scenes import (
-    RequestError,
-    Said,
-    Scene,
-    as_context,
-    as_persona,
-    optional,
-    read_scene,
-)
+from ..models.local import LOCAL_LIMITS, Batches, seeds
 
 # %% ../../nbs/alignment/08_simulator.ipynb #Utterance
 class Utterance(NamedTuple):
@@ -249,7 +249,8 @@ class SimulatorClient(Client):
         if request.model not in ("", self.model):
             raise LLMError(
                 "unknown model",
-                f"{self.name} is in memory, not {shorten(request.model)!r}. Make a client for that.",
+                f"{self.name} is in memory, not {shorten(request.model)!r}. Make a "
+                "client for that.",
             )
         try:
             return (await self.answer(request)).reply()

@@ -56,7 +56,8 @@ class Fantom(Benchmark):
         "multiple-choice": "Answer with the letter of one option.",
     }
     advice = (
-        "You follow a conversation. Nobody knows more than they heard in it: whoever has left hears nothing until they are "
+        "You follow a conversation. Nobody knows more than they heard in it: whoever "
+        "has left hears nothing until they are "
         "back, and whoever joins later has not heard what was said before."
     )
 
@@ -430,7 +431,10 @@ def _family_measures(
     outcomes: Sequence[ScoredAnswer], value: str, rule: str, family: str
 ) -> list[Measure]:
     "Measure one family: all of a set, lists, and yes-no questions"
-    of = lambda part: [o for o in outcomes if part in o.kind]
+
+    def of(part):
+        return [o for o in outcomes if part in o.kind]
+
     f1 = class_f1 if rule == "published" else _weighted_f1
     return [
         _all_right(f"{family}:set:ALL", of(f":{family}:"), value, rule),

@@ -116,7 +116,8 @@ class OpenToM(Benchmark):
     simulation = "witnesses"
     breakdowns = (("question type",), ("order",), ("question type", "order"))
     advice = (
-        "You read a story about somebody who moves a thing, and somebody who may or may not notice. People believe what they have noticed, and what is "
+        "You read a story about somebody who moves a thing, and somebody who may or "
+        "may not notice. People believe what they have noticed, and what is "
         "their own is theirs."
     )
 
@@ -174,7 +175,10 @@ class ToMBench(Benchmark):
     evaluation_only = True
     simulation = "witnesses"
     breakdowns = (("question type",), ("ability",), ("task",))
-    advice = "You read about people in everyday life. Think of what each of them knows, wants, feels and means."
+    advice = (
+        "You read about people in everyday life. Think of what each of them knows, wants, "
+        "feels and means."
+    )
 
     def rows(self, path: Path) -> RowTable:
         found = [
@@ -183,7 +187,8 @@ class ToMBench(Benchmark):
         ]
         if not found:
             raise DataError(
-                f"{path}: no .jsonl file in this folder. Give the folder of tasks, or one of its files."
+                f"{path}: no .jsonl file in this folder. Give the folder of tasks, or "
+                "one of its files."
             )
         rows = [
             (where, row | {"task": file.stem}) for file, table in found for where, row in table.rows

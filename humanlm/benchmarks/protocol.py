@@ -25,6 +25,7 @@ from humanlm.benchmarks.readings import (
     outcome,
     read_choice,
 )
+from ..clients.reader import fenced, fill
 from ..core.basics import ConfigError, DataError, check_name, fingerprint, shorten
 from humanlm.core.stats import (
     Bootstrap,
@@ -35,7 +36,6 @@ from humanlm.core.stats import (
     sign_flips,
     wilson,
 )
-from ..clients.reader import fenced, fill
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #Measure
 @dataclass(frozen=True)

@@ -92,7 +92,8 @@ def _csv_rows(
         names, records = list(columns), chain([first], records)
     if broken or len(set(names)) < len(names):
         raise DataError(
-            f"{path}, row 1: {broken or 'two columns have one name'}. The first line names the columns."
+            f"{path}, row 1: {broken or 'two columns have one name'}. The first line "
+            "names the columns."
         )
     for n, cells, broken in records:
         same = len(cells) == len(names)
@@ -157,7 +158,8 @@ def read_table(
     if path.is_dir():
         inside = sorted(each.name for each in path.iterdir() if each.suffix.lower() in _READERS)
         raise DataError(
-            f"{path} is a folder. Give one of its files: {shorten(', '.join(inside) or 'it has none that can be read', 200)}."
+            f"{path} is a folder. Give one of its files: "
+            f"{shorten(', '.join(inside) or 'it has none that can be read', 200)}."
         )
     read = _READERS[check_name(path.suffix.lower(), _READERS, "kind of file")]
     rows, problems = [], []
@@ -223,7 +225,10 @@ class QuestionSet:
         return len(self.items)
 
     def __repr__(self) -> str:
-        return f"{Path(self.file).name}: {len(self)} questions, {len(self.problems)} rows that cannot be used"
+        return (
+            f"{Path(self.file).name}: {len(self)} questions, {len(self.problems)} rows that "
+            "cannot be used"
+        )
 
     def _repr_markdown_(self) -> str:
         kinds, sets = (

@@ -21,7 +21,7 @@ from ..core.basics import DataError, fingerprint, shorten
 def final_answer(text: str) -> str:
     "Cut out the final answer; empty if there is none"
     said = text.rpartition("</think>")[2]
-    before, tag, tagged = said.rpartition("<answer>")
+    _before, tag, tagged = said.rpartition("<answer>")
     if tag:
         return tagged.partition("</answer>")[0].strip()[:4000]
     stated = _stated(said) or next(
@@ -61,7 +61,8 @@ def plain(text: str) -> str:
 
 _DENIED = re.compile(
     r"(?:^| )(?:not|never|nor|without|rather than|instead of|no longer|other than)"
-    r"(?: (?:in|inside|at|on|to|into|be|look|looking|search|searching|his|her|their|really|option))*$"
+    r"(?: "
+    r"(?:in|inside|at|on|to|into|be|look|looking|search|searching|his|her|their|really|option))*$"
 )
 
 
@@ -96,7 +97,8 @@ def _starts(said: str, words: str) -> Iterator[int]:
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #_BARE
 _REFUTED = re.compile(
-    r"\W?\w\W{0,3}(?:is|was) (?:wrong|incorrect|false|not (?:right|correct|true|the (?:right|correct|best|answer|case)))\b",
+    r"\W?\w\W{0,3}(?:is|was) (?:wrong|incorrect|false|not (?:right|correct|true|the "
+    r"(?:right|correct|best|answer|case)))\b",
     re.I,
 )
 _BARE = re.compile(r"[^\w]*([A-Za-z])[^\w]*")
@@ -104,7 +106,8 @@ _LETTERS = (
     re.compile(r"[(\[]([A-Za-z])[)\]]"),
     re.compile(r"^\W*([A-Za-z])\s?[).:,\]*](?![\w'’])"),
     re.compile(
-        r"(?i:\b(?:option|choice|letter|answer)(?: is)?:?) ?[(\[*]{0,3}([A-Z]\b(?!['’])|[a-z](?=\W*$|[).:,]))"
+        r"(?i:\b(?:option|choice|letter|answer)(?: is)?:?) "
+        r"?[(\[*]{0,3}([A-Z]\b(?!['’])|[a-z](?=\W*$|[).:,]))"
     ),
     re.compile(r"(?<![\w'’])([B-HJ-Z])(?![\w'’.]\w|\w|['’])"),
     re.compile(r"(?<![\w'’])(A)\W*$"),

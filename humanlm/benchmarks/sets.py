@@ -48,7 +48,8 @@ class CobraFrames(Benchmark):
     rules = ("correct", "published")
     wish = "Answer 1 if it offends, 0 if it does not."
     advice = (
-        "Judge whether a remark hurts or demeans somebody in the situation described. Look past its surface: polite "
+        "Judge whether a remark hurts or demeans somebody in the situation described. "
+        "Look past its surface: polite "
         "words can offend and rough ones can be kind. Consider how those involved would take it."
     )
 
@@ -135,7 +136,8 @@ class MMToM(Benchmark):
     rules = ("correct", "published")
     breakdowns = (("asks for",), ("question type",), ("episode",))
     advice = (
-        "You watch somebody search a home. They know what they have seen, and nothing about what lies in closed or "
+        "You watch somebody search a home. They know what they have seen, and nothing "
+        "about what lies in closed or "
         "unvisited places. People walk towards what they want, if they think it is there."
     )
 
@@ -197,8 +199,10 @@ def _bigtom_story(
 
 # %% ../../nbs/benchmarks/09_sets.ipynb #BigToM
 BIGTOM_COLUMNS = (
-    "story aware_of_event not_aware_of_event action_aware action_not_aware belief_question desire_question action_question belief_answer_aware "
-    "desire_answer_aware action_answer_aware belief_answer_not_aware desire_answer_not_aware action_answer_not_aware random_event "
+    "story aware_of_event not_aware_of_event action_aware action_not_aware "
+    "belief_question desire_question action_question belief_answer_aware "
+    "desire_answer_aware action_answer_aware belief_answer_not_aware "
+    "desire_answer_not_aware action_answer_not_aware random_event "
     "aware_of_random_event not_aware_of_random_event source flag"
 ).split()  # of the public file, which does not name them
 
@@ -220,7 +224,8 @@ class BigToM(Benchmark):
         ("question type", "first belief", "condition"),
     )
     advice = (
-        "You follow a short story. Somebody acts on what they believe, and they believe what they have noticed, which may "
+        "You follow a short story. Somebody acts on what they believe, and they "
+        "believe what they have noticed, which may "
         "be out of date."
     )
 
@@ -372,7 +377,8 @@ def find_benchmark(
     own = own() if isinstance(own, type) else own
     if not isinstance(own, Benchmark):
         raise ConfigError(
-            f"{name} is {shorten(repr(own))}. It must be a class that derives from humanlm.benchmarks.Benchmark."
+            f"{name} is {shorten(repr(own))}. It must be a class that derives from "
+            "humanlm.benchmarks.Benchmark."
         )
     own.name = name  # by which the records of its runs find it again
     return own

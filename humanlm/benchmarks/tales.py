@@ -132,8 +132,10 @@ class ToMi(Benchmark):
     breakdowns = (("order",), ("belief",), ("order", "belief"), ("type",), ("story type",))
     wish = "Answer with the one place or container, in the story's own words."
     advice = (
-        "You follow a short story. People notice everything that happens in the place where they are, and nothing that "
-        "happens elsewhere. What has been moved is no longer where it was. Name the most exact container, not the room."
+        "You follow a short story. People notice everything that happens in the place "
+        "where they are, and nothing that "
+        "happens elsewhere. What has been moved is no longer where it was. Name the "
+        "most exact container, not the room."
     )
 
     options, allowed = {"labels": "as_shipped"}, {"labels": LABELS}
@@ -281,10 +283,13 @@ class HiToM(Benchmark):
     advice = (
         "You follow a story about people in rooms. These rules hold:\n"
         "1. Somebody in a room sees all that happens there, until they leave it.\n"
-        "2. What is on another's mind can be known only by having been in a room with them, or by what was said.\n"
+        "2. What is on another's mind can be known only by having been in a room with "
+        "them, or by what was said.\n"
         "3. People like to lie. Saying something changes nothing in the speaker's own mind.\n"
-        "4. What is told in private is known to those two alone; what is claimed in public is heard by everybody.\n"
-        "5. A listener believes only a speaker who left the room later than they did. Everybody knows who left when."
+        "4. What is told in private is known to those two alone; what is claimed in "
+        "public is heard by everybody.\n"
+        "5. A listener believes only a speaker who left the room later than they did. "
+        "Everybody knows who left when."
     )
 
     def items(

@@ -20,14 +20,14 @@ from typing import Any, ClassVar, NamedTuple
 from zlib import crc32
 
 from .reasoning import MARKS, Keep, Marks, text_span
-from ..core.basics import ConfigError, DataError, check_name, near_miss, require, shorten
-from ..core.web import server_url
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
 from ..clients.names import client, providers
 from ..clients.protocol import ChatRequest, LLMError
-from ..models.settings import ClientConfig
 from ..clients.reader import break_markers, quoted
+from ..core.basics import ConfigError, DataError, check_name, near_miss, require, shorten
+from ..core.web import server_url
+from ..models.settings import ClientConfig
 
 # %% ../../nbs/classmate/02_classmates.ipynb #ReasoningView
 POLICIES = ("skip", "show")
@@ -85,7 +85,10 @@ class ClassmateAnswers(NamedTuple):
     cached: bool = False
 
 
-_TOLD = "Somebody has thought about this:\n{}\nGo by these thoughts, do not think about it anew, and write the answer alone."
+_TOLD = (
+    "Somebody has thought about this:\n{}\nGo by these thoughts, do not think about it "
+    "anew, and write the answer alone."
+)
 
 
 class Classmate:
@@ -181,7 +184,8 @@ async def ask_classmates(
     "Let every classmate answer with every reasoning, all of them side by side"
     if len({c.name for c in classmates}) < len(classmates):
         raise DataError(
-            "Two classmates have one name, so that they would draw the same answers. Name them apart."
+            "Two classmates have one name, so that they would draw the same answers. "
+            "Name them apart."
         )
 
     async def one(place):
@@ -250,7 +254,10 @@ def read_mapping(
             text = file.read(1_000_001)
         found = json.loads(text) if len(text) <= 1_000_000 else None
     except OSError as e:
-        start = f"Host classmates first: humanlm classmate host NAME --host.out {path}, which takes the file away when it ends."
+        start = (
+            f"Host classmates first: humanlm classmate host NAME --host.out {path}, which "
+            "takes the file away when it ends."
+        )
         raise ConfigError(f"classmate.mapping: cannot read {path}: {e.strerror}. {start}") from e
     except (ValueError, RecursionError) as e:
         raise ConfigError(
@@ -259,7 +266,8 @@ def read_mapping(
     if not isinstance(found, dict) or not found or not all(map(_is_place, found.values())):
         form = '{"NAME": {"local_host": "127.0.0.1", "port": 8003}}'
         raise ConfigError(
-            f"classmate.mapping: {path} holds {shorten(repr(found))}, which must be like {form}. Host classmates anew."
+            f"classmate.mapping: {path} holds {shorten(repr(found))}, which must be "
+            f"like {form}. Host classmates anew."
         )
     return {
         name: f"{server_url(place['local_host'], place['port'])}/v1"
@@ -311,7 +319,8 @@ class ClassmateClients(ClientConfig):
         )
         yield (
             len(self.weights) in (0, len(self.models)) and all(w > 0 for w in self.weights),
-            f"weights must be above 0, one for each of {len(self.models)} models, or none, got {self.weights}",
+            f"weights must be above 0, one for each of {len(self.models)} models, or "
+            f"none, got {self.weights}",
         )
 
     def hosted(self) -> dict[str, str]:  # name → address
@@ -333,7 +342,9 @@ class ClassmateClients(ClientConfig):
             else "is hosted (classmate.mapping names no file)"
         )
         raise ConfigError(
-            f"classmate.models: no classmate {shorten(name)!r} {where}.{near_miss(name, [*hosted, *SELVES, *others])} Or name a client, such as vllm/NAME."
+            f"classmate.models: no classmate {shorten(name)!r} "
+            f"{where}.{near_miss(name, [*hosted, *SELVES, *others])} Or name a client, "
+            "such as vllm/NAME."
         )
 
     def client(self, model: str, ledger: Any = None) -> ChatClient:
@@ -390,7 +401,8 @@ class ClassmateConfig(ClassmateClients):
             yield value in known, f"{name} is {shorten(repr(value))}.{near_miss(value, known)}"
         yield (
             self.estimator != "gae" or self.main_mode == "all_tokens",
-            "main_mode says which advantages count, and with estimator gae the critic makes them: take all_tokens",
+            "main_mode says which advantages count, and with estimator gae the critic "
+            "makes them: take all_tokens",
         )
         yield (
             self.estimator == "gae" or self.advantage in ESTIMATORS,
@@ -402,13 +414,14 @@ class ClassmateConfig(ClassmateClients):
         )
         yield (
             math.isfinite(self.reward_weight) and self.temperature >= 0,
-            f"reward_weight and temperature must be numbers, the latter not negative, got {self.reward_weight} and {self.temperature}",
+            "reward_weight and temperature must be numbers, the latter not negative, "
+            f"got {self.reward_weight} and {self.temperature}",
         )
         yield (
             self.use_classmate_condition != "no_classmate"
-            or not self.shuffle
-            and self.reward_weight == 1,
-            "shuffle and reward_weight are for classmates, and no_classmate asks none: nothing would read them",
+            or (not self.shuffle and self.reward_weight == 1),
+            "shuffle and reward_weight are for classmates, and no_classmate asks none: "
+            "nothing would read them",
         )
         Keep.read(self.keep)
 
@@ -457,7 +470,8 @@ class AnswerRewardConfig(ClientConfig):
         yield (
             bool(self.exploit)
             or (self.gold_weight, self.exploit_weight, self.gold_most) == (1.0, 1.0, None),
-            "gold_weight, exploit_weight and gold_most are for an exploit, and none is named: nothing would read them",
+            "gold_weight, exploit_weight and gold_most are for an exploit, and none is "
+            "named: nothing would read them",
         )
         yield (
             self.unanswered is None or math.isfinite(self.unanswered),
@@ -485,7 +499,8 @@ def shuffled(shown: Sequence[ReasoningView], seed: int = 0) -> list[ReasoningVie
     most = len(groups[0]) if groups else 0
     if 2 * most > len(shown):
         raise DataError(
-            f"{most} of {len(shown)} rows are of one prompt: there is no other reasoning for each of them. Give more prompts."
+            f"{most} of {len(shown)} rows are of one prompt: there is no other "
+            "reasoning for each of them. Give more prompts."
         )
     given = order[most:] + order[:most]  # moved by the largest group, nobody meets a row of its own
     found = dict(zip(order, given))

@@ -96,14 +96,15 @@ class RunLook:
     "The prompts of a run's training, step by step"
 
     def __init__(self, folder: str | Path, stage: str = "classmate"):
-        from humanlm.models.checkpoints import load_tokenizer
         from humanlm.classmate.reasoning import token_pieces
+        from humanlm.models.checkpoints import load_tokenizer
 
         folder = Path(folder)
         self.trajectories = load_trajectories(folder / "trajectories" / stage)
         if not self.trajectories:
             raise DataError(
-                f"{folder} holds no trajectories of {stage}. Give the folder of a run that trained with classmates."
+                f"{folder} holds no trajectories of {stage}. Give the folder of a run "
+                "that trained with classmates."
             )
         self.tokenizer = load_tokenizer(folder / "models" / stage)
         self.pieces = token_pieces(self.tokenizer)
@@ -116,7 +117,8 @@ class RunLook:
         found = self.groups.get((step, row))
         if not found:
             raise DataError(
-                f"No prompt {shorten(row)!r} in step {step}. There are steps {min(self.groups)[0]} to {max(self.groups)[0]}."
+                f"No prompt {shorten(row)!r} in step {step}. There are steps "
+                f"{min(self.groups)[0]} to {max(self.groups)[0]}."
             )
         return PromptLook(
             found,

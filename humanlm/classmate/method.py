@@ -40,13 +40,13 @@ from humanlm.classmate.rewards import (
 )
 from .verifiers import Case, RewardModel, Scorer, make_verifier
 from ..data.trajectory import Trajectory, Turn
-from ..models.local import HFClient
-from ..models.checkpoints import LoadedModel
 from ..methods.functions import frozen_copy, plain_weights
 from ..methods.method import Advantage, Batch, Method
 from ..methods.policies import Policy
-from ..methods.sampling import Sampling, copy_index
 from ..methods.rollouts import single_turn
+from ..methods.sampling import Sampling, copy_index
+from ..models.checkpoints import LoadedModel
+from ..models.local import HFClient
 
 # %% ../../nbs/classmate/05_method.ipynb #ResponseReader
 class _ResponseParts(NamedTuple):
@@ -501,9 +501,7 @@ class _LaggedCopy:
 
         with safe_open(path, "pt") as file:
             self.steps = int(file.metadata()["steps"])
-            self.copy.load_state_dict(
-                {name: file.get_tensor(name) for name in file.keys()}, strict=False
-            )
+            self.copy.load_state_dict({name: file.get_tensor(name) for name in file}, strict=False)
 
 # %% ../../nbs/classmate/05_method.ipynb #make_classmates
 def make_classmates(

@@ -293,7 +293,8 @@ class Keep:
             "classmate",
             (
                 0 < share <= 1,
-                f"keep is {shorten(repr(spec))}. Give a share above 0 and at most 1, or such as {', '.join(ways)}",
+                f"keep is {shorten(repr(spec))}. Give a share above 0 and at most 1, or "
+                f"such as {', '.join(ways)}",
             ),
         )
         return cls(share)

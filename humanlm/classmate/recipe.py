@@ -20,8 +20,8 @@ from humanlm.classmate.classmates import (
     ClassmateConfig,
     shuffled,
 )
-from .look import reasoning_section
 from .code import VERIFIERS
+from .look import reasoning_section
 from humanlm.classmate.monitoring import (
     MONITORED,
     BlindMonitor,
@@ -30,8 +30,9 @@ from humanlm.classmate.monitoring import (
     ask_validity,
     monitor_section,
 )
-from .verifiers import BEHAVIOURS, Case, RewardModel
 from .tasks import SEEDS, TOYS, ReasoningTask, load_tasks, toy_tasks
+from .verifiers import BEHAVIOURS, Case, RewardModel
+from ..clients.ledger import Ledger
 from humanlm.core.basics import (
     ConfigError,
     fingerprint,
@@ -41,23 +42,22 @@ from humanlm.core.basics import (
     shorten,
     to_json,
 )
-from ..core.config import SFTConfig, Settings
+from ..core.config import Settings, SFTConfig
 from ..core.stats import known_mean
+from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded
-from ..evaluation.figures import Names
 from ..evaluation.report import model_said, standard_sections
-from ..hierarchy.prompts import parts_text
-from ..clients.ledger import Ledger
-from ..training.trials import Study, Trial
-from ..methods.functions import AssistantModel, ask_row
 from ..hardware.performance import Questions, StagePlan
-from ..training.recipe import Recipe, Stage, Work
+from ..hierarchy.prompts import parts_text
+from ..methods.functions import AssistantModel, ask_row
 from ..methods.policies import ModelPolicy
-from ..methods.sampling import RolloutConfig
 from ..methods.rollouts import sft_row
-from ..training.stages import learn, lessons, step_plan
+from ..methods.sampling import RolloutConfig
+from ..training.recipe import Recipe, Stage, Work
 from ..training.run import planned_steps
+from ..training.stages import learn, lessons, step_plan
+from ..training.trials import Study, Trial
 
 # %% ../../nbs/classmate/51_recipe.ipynb #type-imports
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ class _TasksConfig:
             "tasks",
             (
                 not self.train.startswith("toy/") or kind in TOYS,
-                f"train is {shorten(self.train)!r}.{near_miss(kind, TOYS)} Write toy/carry or toy/hint, or name a file",
+                f"train is {shorten(self.train)!r}.{near_miss(kind, TOYS)} Write "
+                "toy/carry or toy/hint, or name a file",
             ),
             *(
                 (getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
@@ -477,7 +478,8 @@ def _check_settings(s: Settings) -> None:
         "judge",
         (
             not s.judge.monitor or foretold in MONITORED,
-            f"monitor is given, and no behaviour that it could foretell. Name one in exploit or verifier: {', '.join(MONITORED)}",
+            "monitor is given, and no behaviour that it could foretell. Name one in "
+            f"exploit or verifier: {', '.join(MONITORED)}",
         ),
     )
     named = [name for name in dict.fromkeys((s.judge.verifier, s.judge.exploit)) if name]
@@ -493,7 +495,8 @@ def _check_settings(s: Settings) -> None:
         "classmate",
         (
             s.classmate.estimator != "gae" or s.run.engine not in (None, "trl"),
-            "estimator gae needs a critic, which TRL does not train. Choose another, or --run.engine verl",
+            "estimator gae needs a critic, which TRL does not train. Choose another, "
+            "or --run.engine verl",
         ),
     )
     require(
@@ -550,7 +553,210 @@ NAMES = Names(
 def _rests_on(config: Mapping[str, Any]) -> list[str]:
     "Say what stands behind the numbers of a run"
     tasks, judge, mates = (config.get(group, {}) for group in ("tasks", "judge", "classmate"))
-    asked = f"Questions: {'made up' if str(tasks.get('train', '')).startswith('toy/') else tasks.get('train', 'unknown')}. Answers are judged by {judge.get('model') or 'rule'}."
+    asked = (
+        "Questions: "
+        f"{'made up' if str(tasks.get('train', '')).startswith('toy/') else tasks.get('train', 'unknown')}. "
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        f"Answers are judged by {judge.get('model') or 'rule'}."
+    )
     return [
         asked,
         f"Classmates: {', '.join(map(str, mates.get('models', [])))}.",
@@ -561,7 +767,7 @@ def _rests_on(config: Mapping[str, Any]) -> list[str]:
 def _judged(s: Settings) -> int:
     "Count the questions to judges about one answer"
     j = s.judge
-    main = j.verifier in BEHAVIOURS or not (s.tasks.toy or j.verifier) and bool(j.model)
+    main = j.verifier in BEHAVIOURS or (not (s.tasks.toy or j.verifier) and bool(j.model))
     return main + (1 + bool(j.weak) if j.exploit in BEHAVIOURS else 0)
 
 
@@ -699,12 +905,16 @@ class _ClassmateRecipe(Recipe):
         )
         return [
             f"{'classmate':<19} {step_plan(s, planned_steps(s, len(tasks['train'])) or 0)}",
-            f"questions           {s.tasks.train}: {len(tasks['train']):,} for training, {len(tasks['test']):,} held out",
+            f"questions           {s.tasks.train}: {len(tasks['train']):,} for "
+            f"training, {len(tasks['test']):,} held out",
             f"judge               {s.judge.judge or 'rules'}"
             + (f"; pays for {s.judge.exploit} on top" if s.judge.exploit else ""),
             f"classmates          {asked}",
-            f"reward              {c.reward_type} x {c.reward_weight:g}, {c.use_classmate_condition}; shown {c.keep}",
-            f"advantage           {c.advantage}, {'all' if c.advantage in ('grpo', 'dr_grpo') else c.placement}, {c.main_mode}",
+            f"reward              {c.reward_type} x {c.reward_weight:g}, "
+            f"{c.use_classmate_condition}; shown {c.keep}",
+            f"advantage           {c.advantage}, "
+            f"{'all' if c.advantage in ('grpo', 'dr_grpo') else c.placement}, "
+            f"{c.main_mode}",
         ]
 
     def sections(self) -> Mapping[str, tuple]:
@@ -713,12 +923,14 @@ class _ClassmateRecipe(Recipe):
         look = {
             "reasoning": (
                 "Reasoning",
-                "Two prompts of the last step: what was shown, what classmates wrote, what each token felt.",
+                "Two prompts of the last step: what was shown, what classmates wrote, "
+                "what each token felt.",
                 reasoning_section,
             ),
             "monitors": (
                 "Monitors",
-                "Does reasoning tell what the judge will say of the answer, and would another judge say the same?",
+                "Does reasoning tell what the judge will say of the answer, and would "
+                "another judge say the same?",
                 monitor_section,
             ),
         }

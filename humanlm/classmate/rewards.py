@@ -141,7 +141,7 @@ def _compared(main, classmate, groups, estimator, scale, greedy):
     added = m + own(torch.where(main.isnan(), math.nan, classmate))
     if not estimator.startswith("gdpo"):
         return added, m
-    every, mine = everywhere(torch.where(main.isnan(), math.nan, added))
+    every, _mine = everywhere(torch.where(main.isnan(), math.nan, added))
     known = every[~every.isnan()]
     center, spread = (known.mean(), known.std() + 1e-6) if len(known) > 1 else (0.0, 1.0)
     return (added - center) / spread, m if estimator == "gdpo_partial" else m / spread

@@ -149,7 +149,8 @@ def toy_tasks(
     if len(made) == count:
         return list(made.values())
     raise DataError(
-        f"The made-up task {kind} has {len(made)} questions for seed {seed}, and {count} are wanted. Ask for fewer."
+        f"The made-up task {kind} has {len(made)} questions for seed {seed}, and "
+        f"{count} are wanted. Ask for fewer."
     )
 
 # %% ../../nbs/50_classmate.ipynb #read_tasks
@@ -164,15 +165,18 @@ def read_tasks(
         and not place.exists()
     ):
         raise DataError(
-            f"Cannot read {path}: there is no such file. Make it: python -m humanlm classmate prepare {place.parent.name} "
-            f"--prepare.out {place.parent} (configs/classmate/shared.yaml says how many rows). Or check the path."
+            f"Cannot read {path}: there is no such file. Make it: python -m humanlm "
+            f"classmate prepare {place.parent.name} "
+            f"--prepare.out {place.parent} (configs/classmate/shared.yaml says how many "
+            "rows). Or check the path."
         )
     found: dict[str, ReasoningTask] = {}
     for i, row in enumerate(read_jsonl(path), 1):
         task = _task(row, f"{path}, line {i}", i)
         if task.id in found:
             raise DataError(
-                f"{path}, line {i}: another task has the id {shorten(task.id)!r} already, and their responses would be "
+                f"{path}, line {i}: another task has the id {shorten(task.id)!r} "
+                "already, and their responses would be "
                 "compared with each other. Give each an id of its own, or none."
             )
         found[task.id] = task
@@ -195,7 +199,8 @@ def _task(row, where, number):
     whole = isinstance(prompt, list) and prompt and all(map(is_message, prompt))
     if not (isinstance(source, str) and whole and isinstance(reward, dict)):
         raise DataError(
-            f"{where}: no task: {shorten(repr(row))}. A row has data_source (a name), prompt (messages with role and content) "
+            f"{where}: no task: {shorten(repr(row))}. A row has data_source (a name), "
+            "prompt (messages with role and content) "
             "and reward_model (with ground_truth)."
         )
     gold = reward.get("ground_truth")
@@ -225,12 +230,14 @@ def load_tasks(s: Settings) -> dict[str, Sequence[ReasoningTask]]:
     rest = mixed[fifth:]
     if again := next((task for task in rest if fingerprint(task.messages) in known), None):
         raise DataError(
-            f"{t.train}: the question {shorten(again.question)!r} is in training and held out. Take it out of one of them."
+            f"{t.train}: the question {shorten(again.question)!r} is in training and "
+            "held out. Take it out of one of them."
         )
     valid = min(t.test_n, len(rest) // 5) if s.run.validate else 0
     if not rest[valid:] or not test:
         raise DataError(
-            f"{t.train} leaves {len(rest[valid:])} questions for training and {len(test)} held out. Give more."
+            f"{t.train} leaves {len(rest[valid:])} questions for training and "
+            f"{len(test)} held out. Give more."
         )
     return {"valid": rest[:valid], "train": rest[valid:][: t.train_n], "test": test[: t.test_n]}
 
@@ -253,7 +260,8 @@ def _check_verifiers(tasks: Sequence[ReasoningTask], s: Settings) -> Sequence[Re
             raise ConfigError(f"{where} is rated by a reward model. Name it in judge.reward_model.")
         if name in FORMS and math.isnan(VERIFIERS[name](task.gold, task.gold).value):
             raise DataError(
-                f"{where}: its ground_truth {shorten(repr(task.gold), 60)} is none for {name}. Mend the row, or leave it out."
+                f"{where}: its ground_truth {shorten(repr(task.gold), 60)} is none for "
+                f"{name}. Mend the row, or leave it out."
             )
     return tasks
 
@@ -280,7 +288,8 @@ def _gsm8k(row, rng):
     if read_number(gold) is None:
         raise RowFault("no number in the answer")
     return (
-        f"{_text(row.get('question'), 'question')}\n\nPut the number that you come to into \\boxed{{}}.",
+        f"{_text(row.get('question'), 'question')}\n\nPut the number that you come to "
+        f"into \\boxed{{}}.",
         {"ground_truth": gold},
     )
 
@@ -447,7 +456,8 @@ def prepare_command(argv: Sequence[str]) -> int:  # exit code
     parts, left = _prepared_tasks(kind, c)
     if not all(parts.values()):
         raise DataError(
-            f"{c.source or kind.hub} leaves {len(parts['train'])} tasks for training and {len(parts['test'])} held out; "
+            f"{c.source or kind.hub} leaves {len(parts['train'])} tasks for training "
+            f"and {len(parts['test'])} held out; "
             f"left out: {dict(left) or 'none'}. Give more rows."
         )
     with atomic_path(out) as new:

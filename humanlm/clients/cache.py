@@ -6,7 +6,14 @@
 __all__ = ['MODES', 'request_key', 'pack_reply', 'unpack_reply', 'DiskCache', 'missing_reply', 'cache_size', 'prune_cache']
 
 # %% ../../nbs/clients/08_cache.ipynb #exported-imports
-import asyncio, hashlib, json, os, sqlite3, threading, time, weakref
+import asyncio
+import hashlib
+import json
+import os
+import sqlite3
+import threading
+import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -79,7 +86,8 @@ _TABLES = (
     """CREATE TABLE IF NOT EXISTS replies(id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, model TEXT NOT NULL,
               said TEXT NOT NULL, bytes INTEGER NOT NULL, tokens_in INTEGER NOT NULL, tokens_out INTEGER NOT NULL,
               cost REAL, made REAL NOT NULL)""",
-    "CREATE TABLE IF NOT EXISTS claims(key TEXT PRIMARY KEY, owner TEXT NOT NULL, until REAL NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS claims(key TEXT PRIMARY KEY, owner TEXT NOT NULL, "
+    "until REAL NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS hits(model TEXT PRIMARY KEY, hits INTEGER NOT NULL, saved REAL)",
     f"PRAGMA user_version = {_VERSION}",
 )
@@ -119,7 +127,8 @@ def _connect(path: Path) -> sqlite3.Connection:
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version > _VERSION:
         raise CacheError(
-            f"{path} was written by a newer version of humanlm (tables {version}, here {_VERSION}). "
+            f"{path} was written by a newer version of humanlm (tables {version}, here "
+            f"{_VERSION}). "
             "Update humanlm, or choose another folder."
         )
     _let_readers_go_on(db)
@@ -132,10 +141,12 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 # %% ../../nbs/clients/08_cache.ipynb #_ADVICE
 _ADVICE = {
-    "SQLITE_NOTADB": "It is no reply cache, or damaged. Move it away; its replies will be asked for again.",
+    "SQLITE_NOTADB": "It is no reply cache, or damaged. Move it away; its replies will be asked for "
+    "again.",
     "SQLITE_CORRUPT": "It is damaged. Move it away; its replies will be asked for again.",
     "SQLITE_READONLY": "It cannot be written. Check its permissions, or choose another folder.",
-    "SQLITE_CANTOPEN": "It cannot be opened. Check the folder and its permissions, or choose another folder.",
+    "SQLITE_CANTOPEN": "It cannot be opened. Check the folder and its permissions, or choose another "
+    "folder.",
     "SQLITE_FULL": "The disk is full. Make room, or prune the cache.",
     "SQLITE_BUSY": "Another process has held it for 30 s. End that process, or choose another folder.",
 }
@@ -176,7 +187,8 @@ class _ReplyFile:
         "Look a reply up; one made before `since` (seconds since 1970) does not count"
         with self.open() as db:
             row = db.execute(
-                "SELECT model, said, tokens_in, tokens_out, cost FROM replies WHERE key = ? AND made > ?",
+                "SELECT model, said, tokens_in, tokens_out, cost FROM replies WHERE "
+                "key = ? AND made > ?",
                 (key, since),
             ).fetchone()
             return row and unpack_reply(row[0], json.loads(row[1]), *row[2:])

@@ -129,7 +129,8 @@ async def _once(client: Client, request):
     if (longest := max(map(len, reply.texts or (reply.text,)))) > MOST_CHARS:
         raise LLMError(
             "malformed",
-            f"{client.name} answered with {longest:,} characters, and {MOST_CHARS:,} are the most that is read. Lower max_tokens.",
+            f"{client.name} answered with {longest:,} characters, and {MOST_CHARS:,} "
+            "are the most that is read. Lower max_tokens.",
         )
     return reply
 
@@ -147,7 +148,8 @@ async def _billed(client, request, name, worst, charge):
     charge(usage)
     if notes:
         warnings.warn(
-            f"{name} counts tokens that cannot be. They are taken as the most that a request allows; "
+            f"{name} counts tokens that cannot be. They are taken as the most that a "
+            "request allows; "
             "the notes of its replies say which."
         )
     return replace(reply, model=name, usage=usage, notes=(*reply.notes, *notes))
@@ -289,7 +291,8 @@ async def _answer(client: Client, request, name, check):
     except TimeoutError:
         raise LLMError(
             "timeout",
-            f"{name}: no answer within the deadline of {client.limits.deadline:g} s, retries and waits "
+            f"{name}: no answer within the deadline of {client.limits.deadline:g} s, "
+            "retries and waits "
             "included. Raise limits.deadline, or look at what makes the server slow.",
         ) from None
 
@@ -335,13 +338,15 @@ def _check_taken(request, client, name):
     if request.prefill and not client.takes_prefill:
         raise LLMError(
             "bad request",
-            f"{name} cannot go on with a text that has been begun (prefill). Ask vllm/NAME, hf/NAME or anthropic/NAME, "
+            f"{name} cannot go on with a text that has been begun (prefill). Ask "
+            "vllm/NAME, hf/NAME or anthropic/NAME, "
             "or put the text into a message.",
         )
     if request.prefill and request.schema:
         raise LLMError(
             "bad request",
-            f"{name}: an answer that follows a schema cannot go on with a text. Leave out prefill or schema.",
+            f"{name}: an answer that follows a schema cannot go on with a text. Leave "
+            "out prefill or schema.",
         )
 
 # %% ../../nbs/clients/05_client.ipynb #_hit
@@ -355,7 +360,10 @@ def _hit(client: Client, request, reply, name, check):
             ]
             parsed = tuple(found) if reply.texts else found[0]
     except ValueError as e:
-        message = f"The stored answer of {name} is not usable: {e}. Ask again with the cache's mode refresh."
+        message = (
+            f"The stored answer of {name} is not usable: {e}. Ask again with the cache's "
+            "mode refresh."
+        )
         raise LLMError("bad answer", message, raw=reply.text) from None
     usage = reply.usage.as_hit()
     client.ledger.record(request.caller, name, usage)

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 from humanlm.clients.protocol import (
     AT_LEAST_0,
+    WHOLE,
     CacheError,
     ChatReply,
     ChatRequest,
     LLMError,
     Usage,
-    WHOLE,
     is_number,
     require_numbers,
     setting,
@@ -36,7 +36,8 @@ from ..core.html import Table
 from ..core.runs import Journal
 
 # %% ../../nbs/clients/03_ledger.ipynb #prices-2
-# US dollars per million tokens (read, written). A snapshot of the list prices of November 2025, which the project does
+# US dollars per million tokens (read, written). A snapshot of the list prices of November 2025,
+# which the project does
 # not keep up to date: check them against your provider's page, and change or add what you use.
 prices: dict[str, tuple[float, float]] = {
     "openai/gpt-5": (1.25, 10.0),
@@ -100,8 +101,10 @@ def price_advice(
 ) -> str:
     "Say how to give the price of a model"
     return (
-        f"Write a line like '{name}: [0.25, 2.0]' (US dollars per million tokens, read and written; [0, 0] for a server "
-        f"of your own) into a YAML file and name that in HUMANLM_PRICES. In Python, set humanlm.clients.ledger.prices[{name!r}]."
+        f"Write a line like '{name}: [0.25, 2.0]' (US dollars per million tokens, read "
+        "and written; [0, 0] for a server "
+        "of your own) into a YAML file and name that in HUMANLM_PRICES. In Python, set "
+        f"humanlm.clients.ledger.prices[{name!r}]."
     )
 
 # %% ../../nbs/clients/03_ledger.ipynb #Charges
@@ -135,7 +138,8 @@ class _Charges:
                 yield enter
         except OSError as e:
             raise CacheError(
-                f"Charges cannot be entered in {self.path}: {e.strerror}. Check the disk and the permissions."
+                f"Charges cannot be entered in {self.path}: {e.strerror}. Check the "
+                "disk and the permissions."
             ) from e
 
     def _held(self, to_enter):
@@ -336,7 +340,7 @@ def counted(
     "Check the tokens that a provider counts, and price them"
     usage, most = reply.usage, _most_tokens(request)
     said = usage.tokens_in, usage.tokens_out
-    free = name.startswith(FREE) or reply.extra is not None and not price(name, 1, 1)
+    free = name.startswith(FREE) or (reply.extra is not None and not price(name, 1, 1))
     if not any(said):
         cost = price(name, *most) if usage.cost is None else usage.cost
         return replace(usage, tokens_in=0, tokens_out=0, cost=cost), ()
@@ -344,7 +348,8 @@ def counted(
         n if is_number(n, WHOLE) and (free or n <= top) else top for n, top in zip(said, most)
     ]
     notes = tuple(
-        f"tokens {what}: {name} said {shorten(repr(n), 40)}, counted as {top:,}, the most that the request allows"
+        f"tokens {what}: {name} said {shorten(repr(n), 40)}, counted as {top:,}, the "
+        "most that the request allows"
         for n, top, kept, what in zip(said, most, tokens, ("read", "written"))
         if kept is not n
     )
@@ -380,7 +385,8 @@ def _opened(ledger, call, cost, caller, model):
             raise LLMError(
                 "over budget",
                 f"US$ {spent:.4f} of {budget:.4f} are spent and {reserved:.4f} set aside for "
-                f"calls under way; this call may cost {cost:.4f}. Raise the budget, lower max_tokens, or choose a cheaper model.",
+                f"calls under way; this call may cost {cost:.4f}. Raise the budget, "
+                "lower max_tokens, or choose a cheaper model.",
             )
         if budget is not None and spent + reserved + cost > budget:
             return False

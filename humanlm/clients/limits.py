@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from .protocol import ABOVE_0, AT_LEAST_0, COUNT, LLMError, WHOLE, require_numbers
+from .protocol import ABOVE_0, AT_LEAST_0, COUNT, WHOLE, LLMError, require_numbers
 from ..core.basics import HumanLMError
 
 # %% ../../nbs/clients/04_limits.ipynb #PerLoop
@@ -174,7 +174,7 @@ class Breaker:
                 return
             self.outages += 1
             self.failed_probes += probe
-            if probe or self.since is None and 0 < self.limits.breaker <= self.outages:
+            if probe or (self.since is None and 0 < self.limits.breaker <= self.outages):
                 self.since = self.since or time.time()
                 self.probe_at = time.time() + self.limits.pause
 

@@ -61,7 +61,8 @@ def _vllm_address(model, base_url):
     if not address:
         raise LLMError(
             "missing address",
-            f"No server for vllm/{model}. Give base_url, or set VLLM_BASE_URL, e.g. http://127.0.0.1:8000/v1."
+            f"No server for vllm/{model}. Give base_url, or set VLLM_BASE_URL, e.g. "
+            "http://127.0.0.1:8000/v1."
             f"{near_miss(model, listed) if listed else ''}",
         )
     return address
@@ -107,7 +108,8 @@ clients: dict[str, Callable[..., ChatClient]] = {
     "scripted": _scripted_client,
 }
 
-# others who may send questions: kind → function from a model's name, their number and the options of a client to a client
+# others who may send questions: kind → function from a model's name, their number and the options
+# of a client to a client
 askers = {"ray": "humanlm.engines.workers:ray_client"}
 
 # %% ../../nbs/clients/07_names.ipynb #full_name
@@ -186,7 +188,8 @@ def client(
     provider, _, model = full.partition("/")
     if "base_url" in options and name.startswith(FREE):
         raise ConfigError(
-            f"{name} answers in this process and has no address, but base_url is {shorten(options['base_url'])!r}. "
+            f"{name} answers in this process and has no address, but base_url is "
+            f"{shorten(options['base_url'])!r}. "
             "Leave base_url out, or choose vllm/NAME."
         )
     if model and provider not in clients and (entry := _plugins().get(provider)):
@@ -198,7 +201,8 @@ def client(
     what = f"No provider {shorten(provider)!r} in" if model else "Expected provider/model, got"
     raise LLMError(
         "unknown model",
-        f"{what} {shorten(name)!r}.{near_miss(provider if model else re.split('[:-]', name)[0], providers())}",
+        f"{what} "
+        f"{shorten(name)!r}.{near_miss(provider if model else re.split('[:-]', name)[0], providers())}",
     )
 
 # %% ../../nbs/clients/07_names.ipynb #ask

@@ -61,7 +61,10 @@ class ChatRequest:
 
     def schema_messages(self) -> tuple[dict, ...]:
         "Give the messages of a request with the schema stated in the instructions"
-        wish = f"Answer with one JSON object and nothing else. It follows this JSON Schema:\n{json.dumps(self.schema)}"
+        wish = (
+            "Answer with one JSON object and nothing else. It follows this JSON "
+            f"Schema:\n{json.dumps(self.schema)}"
+        )
         told = [m["content"] for m in self.messages[:1] if m["role"] == "system"]
         return (
             {"role": "system", "content": "\n\n".join([*told, wish])},
@@ -76,7 +79,10 @@ class ChatRequest:
         "Ask once more, with the bad answer and the complaint"
         said = text.rpartition("</think>")[2].strip() or "(no answer)"
         said = said if len(said) <= 4000 else f"{said[:2000]}\n[…]\n{said[-2000:]}"
-        wish = f"That answer cannot be used: {shorten(complaint, 500)}\nGive the whole answer again, as asked at first."
+        wish = (
+            f"That answer cannot be used: {shorten(complaint, 500)}\nGive the whole answer "
+            "again, as asked at first."
+        )
         turns = ({"role": "assistant", "content": said}, {"role": "user", "content": wish})
         return replace(self, messages=(*self.messages, *turns), n=1)
 
@@ -232,7 +238,8 @@ KINDS = {
     "script ended": False,
 }
 
-# kinds of failure that a provider may charge for: the model was asked, and only its answer is missing
+# kinds of failure that a provider may charge for: the model was asked, and only its answer is
+# missing
 MAY_COST = ("timeout", "malformed")
 
 # kinds of failure that every further question would meet too
@@ -352,7 +359,8 @@ def _hidden(found):
     return "[key]" if re.search(r"[\d*]", found[0]) else found[0]
 
 # %% ../../nbs/clients/02_protocol.ipynb #untaken
-# pattern of provider/model → fields of `ChatRequest` that it does not take. A snapshot like the prices: when a provider
+# pattern of provider/model → fields of `ChatRequest` that it does not take. A snapshot like the
+# prices: when a provider
 # refuses a setting ("unsupported parameter"), add it here; when a new model takes it, take it out.
 untaken: dict[str, tuple[str, ...]] = {
     r"openai/(o\d|gpt-5(?!.*chat))": (

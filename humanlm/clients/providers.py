@@ -234,11 +234,17 @@ def _detail(error, kind, status):
         target = urlsplit(
             urljoin(str(error.request.url), error.response.headers.get("location", ""))
         ).netloc.rpartition("@")[2]
-        return f"answered {status}, a redirect to {shorten(target)}, which is not followed: it would take the question to another address. Name that one, if you trust it."
+        return (
+            f"answered {status}, a redirect to {shorten(target)}, which is not followed: it "
+            "would take the question to another address. Name that one, if you trust it."
+        )
     if status:
         return f"answered {status}: {said}"
     if kind == "bad request":
-        return f"cannot be asked this, since it cannot be written as JSON: {said}. Look at the texts and numbers of the request."
+        return (
+            f"cannot be asked this, since it cannot be written as JSON: {said}. Look at the "
+            "texts and numbers of the request."
+        )
     why = f" ({shorten(redact(error.__cause__), 120)})" if error.__cause__ else ""
     return f"could not be asked{_at(error)}: {said}{why}"
 
@@ -296,7 +302,8 @@ async def _read_bounded(response):
             data += unpack(raw, MOST_BYTES + 1 - len(data))
             if max(size, len(data)) > MOST_BYTES:
                 raise Unreadable(
-                    f"answered with more than {MOST_BYTES / 1e6:g} MB, which nobody reads. Lower max_tokens."
+                    f"answered with more than {MOST_BYTES / 1e6:g} MB, which nobody "
+                    "reads. Lower max_tokens."
                 )
     except zlib.error as e:
         raise Unreadable(f"answered with what is no gzip: {e}.") from None
@@ -355,16 +362,19 @@ def _checked_url(url):
             if HIDDEN in url:
                 raise LLMError(
                     "missing address",
-                    f"The password of {url} was not kept. Give the address again, as --GROUP.base_url.",
+                    f"The password of {url} was not kept. Give the address again, as "
+                    "--GROUP.base_url.",
                 )
             return url
     raise LLMError(
         "missing address",
-        f"{shorten(redact(url))!r} is no address of a server. Give one like http://127.0.0.1:8000/v1.",
+        f"{shorten(redact(url))!r} is no address of a server. Give one like "
+        "http://127.0.0.1:8000/v1.",
     )
 
 # %% ../../nbs/clients/06_providers.ipynb #addresses
-# providers: their address, and the variable that holds their key. All but Anthropic speak OpenAI's protocol
+# providers: their address, and the variable that holds their key. All but Anthropic speak OpenAI's
+# protocol
 addresses: dict[str, tuple[str, str]] = {
     "anthropic": ("https://api.anthropic.com", "ANTHROPIC_API_KEY"),
     "deepseek": ("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
@@ -453,7 +463,8 @@ class OpenAIClient(Client):
 # %% ../../nbs/clients/06_providers.ipynb #_sdk_options
 def _sdk_options(client, http_client):
     "What both SDKs are told: our limits instead of theirs"
-    from httpx2 import Limits as Connections, Timeout
+    from httpx2 import Limits as Connections
+    from httpx2 import Timeout
 
     most, seconds = client.limits.concurrency, client.limits.timeout
     connections = Connections(max_connections=most, max_keepalive_connections=most)
@@ -508,7 +519,7 @@ def _anthropic_reply(
         return ChatReply(
             text,
             _usage(body, "input_tokens", "output_tokens"),
-            _FINISH.get(body["stop_reason"] if "stop_reason" in body else "", "other"),
+            _FINISH.get(body.get("stop_reason", ""), "other"),
         )
     except (AttributeError, LookupError, TypeError):
         raise malformed(body, name) from None

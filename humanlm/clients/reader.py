@@ -6,7 +6,9 @@
 __all__ = ['decode_object', 'read_json', 'read_answer', 'fill', 'fenced', 'break_markers', 'without_middle', 'quoted']
 
 # %% ../../nbs/clients/01_reader.ipynb #import-json-re-sys
-import json, re, sys
+import json
+import re
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -180,7 +182,7 @@ def _read_object(text: str, start: int) -> _Found:
         return _Found(*decode_object(text, start), "whole")
     except ValueError:
         standard, end, cut = _rewrite(text, start)
-    if not standard or cut and _REASONED.search(text, start, end):
+    if not standard or (cut and _REASONED.search(text, start, end)):
         return _Found(None, end, "")
     try:
         return _Found(decode_object(standard)[0], end, "cut" if cut else "whole")
@@ -305,12 +307,15 @@ def _problem(value: dict, schema: dict) -> str:
 
     check = _validator(json.dumps(schema))
     errors = list(check.iter_errors(value))
-    if any([_mend(value, error) for error in errors]):
+    if any(_mend(value, error) for error in errors):
         errors = list(check.iter_errors(value))
     if not errors:
         return ""
     worst = best_match(errors)
-    what = f"expected {worst.validator} {shorten(worst.validator_value)}, got {shorten(repr(worst.instance))}"
+    what = (
+        f"expected {worst.validator} {shorten(worst.validator_value)}, got "
+        f"{shorten(repr(worst.instance))}"
+    )
     if worst.validator == "required":
         what = worst.message
     return f"{shorten(worst.json_path)}: {what}"

@@ -37,7 +37,8 @@ def export_replies(
     model = check_name(model, models, "model in this cache") if model else models[0]
     with cache.replies.open() as db:
         rows = db.execute(
-            "SELECT key, said, tokens_in, tokens_out, cost FROM replies WHERE model = ? ORDER BY key",
+            "SELECT key, said, tokens_in, tokens_out, cost FROM replies WHERE model = "
+            "? ORDER BY key",
             (model,),
         ).fetchall()
     return write_jsonl(path, (_recorded(model, *row) for row in rows))
@@ -90,7 +91,8 @@ def _replayed(where, row):
     "Read one line of a recording"
     if row.get("schema_version", 1) != 1:
         raise DataError(
-            f"{where}: written by a newer version of humanlm. Update humanlm, or record the file again."
+            f"{where}: written by a newer version of humanlm. Update humanlm, or record "
+            "the file again."
         )
     try:
         return unpack_reply(

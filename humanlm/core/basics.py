@@ -115,7 +115,10 @@ def missing_package(
         name, _, condition = line.partition(";")
         extra = re.search(r"extra == ['\"]([\w-]+)", condition)
         if extra and re.split(r"[^\w.-]", name)[0].replace("-", "_") == wanted:
-            return f"This needs {wanted}, which is not installed. Next: pip install 'humanlm[{extra[1]}]'"
+            return (
+                f"This needs {wanted}, which is not installed. Next: pip install "
+                f"'humanlm[{extra[1]}]'"
+            )
     return ""
 
 
@@ -361,7 +364,7 @@ def run_sync(
         asyncio.get_running_loop()
     except RuntimeError:
         return _in_loop(coroutine)
-    running: "list[asyncio.Task[Any] | None]" = []
+    running: list[asyncio.Task[Any] | None] = []
 
     async def main() -> _Result:
         running.append(asyncio.current_task())

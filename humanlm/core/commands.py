@@ -80,7 +80,8 @@ COMMANDS = {
     ),
     "tom quality": Command(
         "humanlm.harness.context_quality:quality_command",
-        "rate contexts against references, with a picture: tom quality --quality.gt DIR --quality.gen DIR",
+        "rate contexts against references, with a picture: tom quality --quality.gt "
+        "DIR --quality.gen DIR",
         _AGAIN,
     ),
     "tom generate": Command(
@@ -188,7 +189,8 @@ COMMANDS = {
     ),
     "launch": Command(
         "humanlm.launch:main",
-        "print what starts a run on several GPUs or machines: accelerate's lines, or a job for SLURM",
+        "print what starts a run on several GPUs or machines: accelerate's lines, or a "
+        "job for SLURM",
         "nothing was started",
     ),
     "study": Command(

@@ -333,7 +333,8 @@ def _strict_loader() -> Any:
             coming: Any = cast(Any, self).peek_event()
             if isinstance(coming, yaml.AliasEvent):
                 raise ValueError(
-                    f"line {coming.start_mark.line + 1}: an alias (*name), which can stand for any amount of text; write it out"
+                    f"line {coming.start_mark.line + 1}: an alias (*name), which can "
+                    "stand for any amount of text; write it out"
                 )
             return super().compose_node(parent, index)
 

@@ -10,7 +10,7 @@ import copy
 import json
 import re
 import sys
-from argparse import ArgumentError, SUPPRESS
+from argparse import SUPPRESS, ArgumentError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass, replace
@@ -245,7 +245,10 @@ def _kept_parser(groups: Mapping[str, Any], *how: Any) -> Any:
     return _parsers[key]
 
 
-GRAMMAR = "Flags override the files given by --config. Lists are [a,b], nothing is null, truth is true or false."
+GRAMMAR = (
+    "Flags override the files given by --config. Lists are [a,b], nothing is null, truth "
+    "is true or false."
+)
 
 # %% ../../nbs/core/03_grammar.ipynb #_add_run_switches
 def _add_run_switches(parser: Any) -> None:
@@ -265,7 +268,8 @@ def _without_run(line: _CommandLine, runs: bool) -> list[str]:
     given = "" if runs else line.has("--resume", "--fresh")
     return (
         [
-            f"{given}: {PROG.get() or 'this command'} keeps no run, so there is nothing to resume or to start anew."
+            f"{given}: {PROG.get() or 'this command'} keeps no run, so there is nothing "
+            "to resume or to start anew."
         ]
         if given
         else []
@@ -334,7 +338,10 @@ def _unknown_on_line(
     if "" in line.files:
         yield "--config needs a file."
     if line.inputs and not inputs:
-        yield f"{shorten(line.inputs[0])!r} stands alone: settings are --group.name VALUE, lists are [a,b]."
+        yield (
+            f"{shorten(line.inputs[0])!r} stands alone: settings are --group.name VALUE, "
+            "lists are [a,b]."
+        )
 
 # %% ../../nbs/core/03_grammar.ipynb #_typed_settings
 def _typed_settings(

@@ -63,12 +63,14 @@ def load_plugin(
         if not e.name or not f"{place}.".startswith(f"{e.name}."):
             raise
         raise ConfigError(
-            f"{what} is {shorten(name)!r}, and there is no module {e.name!r}. Stand in the folder that holds it, "
+            f"{what} is {shorten(name)!r}, and there is no module {e.name!r}. Stand in "
+            "the folder that holds it, "
             "or install the package."
         ) from e
     if not hasattr(module, own):
         raise ConfigError(
-            f"{what} is {shorten(name)!r}, but {place} has no {own!r}.{near_miss(own, [n for n in vars(module) if n[0] != '_'])}"
+            f"{what} is {shorten(name)!r}, but {place} has no "
+            f"{own!r}.{near_miss(own, [n for n in vars(module) if n[0] != '_'])}"
         )
     return getattr(module, own)
 
@@ -159,14 +161,17 @@ def require_cluster(
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(
-            f"{setting} is {shorten(address)!r}, which is no host:port. Give one as in 10.0.0.1:6379."
+            f"{setting} is {shorten(address)!r}, which is no host:port. Give one as in "
+            "10.0.0.1:6379."
         )
     try:
         socket.create_connection((host, int(port)), 10).close()
     except (OSError, ValueError, OverflowError) as e:
         raise ConfigError(
-            f"Nobody answers at {shorten(address)}, where {setting} says that a cluster of Ray is ({shorten(e)}). "
-            f"Start one there (ray start --head --port 6379), or leave {setting} out to start Ray here."
+            f"Nobody answers at {shorten(address)}, where {setting} says that a cluster "
+            f"of Ray is ({shorten(e)}). "
+            f"Start one there (ray start --head --port 6379), or leave {setting} out to "
+            "start Ray here."
         ) from e
 
 
@@ -181,7 +186,8 @@ def workers_plan(groups: Mapping[str, Any]) -> str:  # groups: of settings; empt
         [
             *(
                 [
-                    f"{asked}: the run needs Ray, which is {'installed' if find_spec('ray') else 'not installed here'}"
+                    f"{asked}: the run needs Ray, which is "
+                    f"{'installed' if find_spec('ray') else 'not installed here'}"
                 ]
                 if asked
                 else []

@@ -36,9 +36,9 @@ from humanlm.core.basics import (
     to_dict,
     to_json,
 )
-from .html import Table
 from .config import HARMLESS, Settings, hidden, read_yaml
 from .grammar import dotted
+from .html import Table
 
 # %% ../../nbs/core/06_runs.ipynb #run_state
 def run_state(
@@ -88,7 +88,10 @@ def open_run(
     return folder
 
 # %% ../../nbs/core/06_runs.ipynb #WAYS_ON
-WAYS_ON = "Continue or show it with --resume, choose another --run.name, or begin anew with --fresh (make: FRESH=1)"
+WAYS_ON = (
+    "Continue or show it with --resume, choose another --run.name, or begin anew with "
+    "--fresh (make: FRESH=1)"
+)
 
 
 def _made(folder: Path) -> Path:
@@ -211,7 +214,8 @@ def _take(path: Path, folder: Path, option: str, wait: bool) -> IO[str]:
         if not locked:
             number = path.read_text() or "?"
             raise ConfigError(
-                f"{folder} is in use: process {number} is working on it. Wait until it ends, or choose another {option}."
+                f"{folder} is in use: process {number} is working on it. Wait until it "
+                f"ends, or choose another {option}."
             )
         if _is_at(file, path):
             file.truncate(0)
@@ -353,7 +357,8 @@ def _tried(part: int, work: Callable[..., Any], given: tuple[Any, ...] = ()) -> 
 
 def _told(group: Any, word: Any = None) -> Any:
     "Let all processes know what the first one says"
-    from torch import device, distributed as dist
+    from torch import device
+    from torch import distributed as dist
 
     box = [word]
     dist.broadcast_object_list(box, src=0, group=group, device=device("cpu"))

@@ -343,7 +343,8 @@ def association(
     clusters = _each(clusters, x)
     if not len(x) == len(y) == len(clusters):
         raise DataError(
-            f"{len(x)} scores against {len(y)}, {len(clusters)} clusters. Compare scores of the same examples."
+            f"{len(x)} scores against {len(y)}, {len(clusters)} clusters. Compare "
+            "scores of the same examples."
         )
     known = ~np.isnan(x) & ~np.isnan(y)
     x, y = x[known], y[known]

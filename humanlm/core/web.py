@@ -227,7 +227,8 @@ def service_key(
     if key or host in ("127.0.0.1", "localhost", "::1"):
         return key
     raise ConfigError(
-        f"{option} is {shorten(host)}: others could ask here. Set a key in {variable}, or listen on 127.0.0.1."
+        f"{option} is {shorten(host)}: others could ask here. Set a key in {variable}, "
+        "or listen on 127.0.0.1."
     )
 
 
@@ -261,7 +262,10 @@ def web_app(
         )
 
     def unknown(request: Any, e: Any) -> Any:
-        where = f"{request.method} {shorten(request.url.path)} does not exist here. Ask {' or '.join(routes)}."
+        where = (
+            f"{request.method} {shorten(request.url.path)} does not exist here. Ask "
+            f"{' or '.join(routes)}."
+        )
         return refuse(WebError(where, e.status_code, "unknown_url"))
 
     def refused(request: Any, e: Any) -> Any:
@@ -291,7 +295,9 @@ def _only(app: Any, hosts: Sequence[str], refuse: Callable[[WebError], Any]) -> 
         told = dict(scope.get("headers", ()))
         host, origin = (told.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
         known = not hosts or host.rpartition(":")[0] in hosts or host in hosts
-        if scope["type"] != "http" or known and origin in ("", f"http://{host}", f"https://{host}"):
+        if scope["type"] != "http" or (
+            known and origin in ("", f"http://{host}", f"https://{host}")
+        ):
             return await app(scope, receive, send)
         wrong = (
             WebError("Other sites may not ask here.", 403, "unknown_origin")

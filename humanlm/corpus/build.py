@@ -20,6 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import __version__
+from ..clients.cache import DiskCache, cache_size
+from ..clients.client import ChatClient
+from ..clients.ledger import Ledger
+from ..clients.protocol import CacheError, LLMError
 from humanlm.core.basics import (
     ConfigError,
     DataError,
@@ -45,6 +49,7 @@ from humanlm.core.runs import (
 from .card import Account, card, provenance
 from .partition import SEEN, TEST, TRAIN, VAL
 from .people import People, settle, write_people
+from .personas import Failure, PersonaConfig
 from humanlm.corpus.pseudonyms import (
     hide_authors,
     read_salt,
@@ -52,18 +57,13 @@ from humanlm.corpus.pseudonyms import (
     with_pseudonyms,
     without_details,
 )
-from .personas import Failure, PersonaConfig
 from .selection import CODE, Leak, Plan, SelectConfig, listed, select, select_checks
 from .sets import SETS, RowMaker, SetsConfig, Writer, late_evidence, misfits
-from .store import Source, RowStore, fill, rows_source, threads_source
+from .store import RowStore, Source, fill, rows_source, threads_source
+from ..hierarchy.prompts import HierarchyConfig
 from ..logs.fields import FAULTS, NOTES, source_name
 from ..logs.formats import formats
 from ..logs.threads import LINES
-from ..hierarchy.prompts import HierarchyConfig
-from ..clients.cache import DiskCache, cache_size
-from ..clients.client import ChatClient
-from ..clients.ledger import Ledger
-from ..clients.protocol import CacheError, LLMError
 from ..models.settings import ClientConfig
 
 # %% ../../nbs/corpus/10_build.ipynb #INPUTS
@@ -127,12 +127,14 @@ def _input_checks(c):
         (bool(c.path), "path is needed: --build.path FILE"),
         (
             c.source == "threads" or not c.columns or {"text", "user", "thread"} <= set(c.columns),
-            f"columns must name text, user and thread, such as '{{text: comment, user: author, thread: video}}', "
+            f"columns must name text, user and thread, such as '{{text: comment, user: "
+            f"author, thread: video}}', "
             f"got {shorten(', '.join(c.columns))}",
         ),
         (
             not unknown,
-            f"columns: no field {shorten(''.join(unknown[:1]))!r}.{near_miss(''.join(unknown[:1]), FLAT)}",
+            "columns: no field "
+            f"{shorten(''.join(unknown[:1]))!r}.{near_miss(''.join(unknown[:1]), FLAT)}",
         ),
         (c.max_context > 0, f"max_context must be above 0, got {c.max_context}"),
         workers_check(c.workers),
@@ -320,9 +322,13 @@ def _refuse_leaks(leaks: Iterable[Leak], c: BuildConfig) -> None:
         )
 
 # %% ../../nbs/corpus/10_build.ipynb #require_training
-_LOOSEN = "Loosen the filters, such as --build.min_comments; --persona.least 0 keeps people without evidence"
+_LOOSEN = (
+    "Loosen the filters, such as --build.min_comments; --persona.least 0 keeps people "
+    "without evidence"
+)
 _UNTESTED = (
-    "--build.known_users false keeps rows of people who do not train; --build.split user_time holds out the discussions with "
+    "--build.known_users false keeps rows of people who do not train; --build.split "
+    "user_time holds out the discussions with "
     "most people's latest replies"
 )
 

@@ -16,12 +16,12 @@ import numpy as np
 
 from ..core.config import Settings
 from ..core.html import Table, escape, table_cell
-from ..data.files import Faults
-from ..data.records import SPLITS
-from ..logs.fields import FAULTS, NOTES
 from .personas import Failure
 from .selection import CODE, MEANING, TRAIN, Leak, Plan
 from .store import left_out
+from ..data.files import Faults
+from ..data.records import SPLITS
+from ..logs.fields import FAULTS, NOTES
 from ..logs.threads import LINES
 
 # %% ../../nbs/corpus/08_card.ipynb #CardLine
@@ -108,20 +108,32 @@ def provenance(s: Settings, plan: Plan) -> Iterator[str]:
     by = "one fixed sentence" if p.fixed else who.get(p.model, f"written by {p.model}")
     yield f"Source: {c.source}; split by {c.split}; personas {by}."
     if p.pseudonyms:
-        yield "People have pseudonyms, made with a secret that is not in this folder. A name that is a word stays in texts where nothing marks it."
+        yield (
+            "People have pseudonyms, made with a secret that is not in this folder. A name "
+            "that is a word stays in texts where nothing marks it."
+        )
     if p.writes:
         yield (
-            f"A persona rests on the earliest messages of its author (at most {p.history}, at most {p.share:.0%} of them); "
+            "A persona rests on the earliest messages of its author (at most "
+            f"{p.history}, at most {p.share:.0%} of them); "
             "those are not predicted, and all predicted ones are later."
         )
     if p.model == "given":
-        yield "What these personas were written from is not known: only quoted replies could be dropped."
+        yield (
+            "What these personas were written from is not known: only quoted replies could "
+            "be dropped."
+        )
     if not plan.dated:
-        yield "No row has a time: discussions are in an order by hash, and earlier means this order."
+        yield (
+            "No row has a time: discussions are in an order by hash, and earlier means this order."
+        )
     if c.split == "published":
         yield f"Splits are those that rows came in. Of each, this is used: {_kept(plan)}."
     if c.compat_turns:
-        yield "Chats are divided as published: training and test turns come from the same conversations."
+        yield (
+            "Chats are divided as published: training and test turns come from the same "
+            "conversations."
+        )
     yield from _thought_sentences(c)
 
 
@@ -137,9 +149,15 @@ def _kept(plan):
 def _thought_sentences(c):
     if "thinking_sft" not in c.sets:
         return
-    yield f"Thoughts are written by {c.thinking}. Test rows ask for a thought too, and hold the reply alone."
+    yield (
+        f"Thoughts are written by {c.thinking}. Test rows ask for a thought too, and hold "
+        "the reply alone."
+    )
     if c.thinking == "rules":
-        yield "A thought by rule names what was read last and says nothing of the person, a poor target: a chat model in build.thinking says more."
+        yield (
+            "A thought by rule names what was read last and says nothing of the person, a "
+            "poor target: a chat model in build.thinking says more."
+        )
 
 # %% ../../nbs/corpus/08_card.ipynb #Account
 class Account(NamedTuple):
@@ -242,9 +260,13 @@ def card(
         a.read - len(a.plan.records),
         sum(note["undescribed"] for note in a.notes.values()),
     )
-    counted = f"{a.read:,} rows were read: {left:,} left out while reading, {len(a.plan.records):,} sorted. This became of them:"
+    counted = (
+        f"{a.read:,} rows were read: {left:,} left out while reading, "
+        f"{len(a.plan.records):,} sorted. This became of them:"
+    )
     undescribed = (
-        f"Rows without a persona: {silent:,}. Their prompts say that nothing is known about the person."
+        f"Rows without a persona: {silent:,}. Their prompts say that nothing is known "
+        "about the person."
         if silent
         else ""
     )

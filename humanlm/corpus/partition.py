@@ -211,7 +211,8 @@ def _split_user(
 
 # %% ../../nbs/corpus/01_partition.ipynb #_NO_TRAINING
 _NO_TRAINING = (
-    "{} discussions are too few to hold out unseen_frac={} of the people and seen_frac={} of the other rows: "
+    "{} discussions are too few to hold out unseen_frac={} of the people and "
+    "seen_frac={} of the other rows: "
     "none is left for training. Add data, lower the shares, or split by post."
 )
 

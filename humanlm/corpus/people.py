@@ -14,11 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..data.records import Persona
-from ..core.basics import atomic_path, run_sync, to_json
 from ..clients.client import ChatClient
+from ..core.basics import atomic_path, run_sync, to_json
 from .partition import SEEN, TEST, TRAIN, chance
-from ..data.persona import format_persona
 from humanlm.corpus.personas import (
     Failure,
     PersonaConfig,
@@ -31,6 +29,8 @@ from humanlm.corpus.personas import (
 )
 from .selection import CODE, Plan, SelectConfig, index_of, smallest
 from .store import RowStore, quoted
+from ..data.persona import format_persona
+from ..data.records import Persona
 
 # %% ../../nbs/corpus/06_people.ipynb #Evidence
 class _PeopleEvidence(NamedTuple):

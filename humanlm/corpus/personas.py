@@ -10,16 +10,16 @@ __all__ = ['LISTS', 'SCHEMA', 'WRITERS', 'INSTRUCTIONS', 'SECOND_TRY', 'PERSONA_
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, ClassVar, NamedTuple
 
-from ..data.records import Message
-from ..core.basics import shorten
 from ..clients.client import ChatClient, chat_all
 from ..clients.protocol import ChatRequest, LLMError, chat
-from ..models.settings import ChatConfig
+from ..core.basics import shorten
 from ..data.persona import PERSONA_BLOCKS
-from ..logs.replies import Corpus, DEMOGRAPHICS, line_features, write_persona
+from ..data.records import Message
+from ..logs.replies import DEMOGRAPHICS, Corpus, line_features, write_persona
+from ..models.settings import ChatConfig
 
 # %% ../../nbs/corpus/04_personas.ipynb #_lists
 def _lists(text):
@@ -36,9 +36,12 @@ def _object(properties):
 
 # %% ../../nbs/corpus/04_personas.ipynb #LISTS
 LISTS = {
-    "interests": "8 to 12 phrases: what this person turns to again and again, each with words of theirs as proof",
-    "values": "8 to 12 phrases: what this person thinks ought to matter, each with words of theirs as proof",
-    "communication": "8 to 12 phrases: tone, length, order of points, spelling, habits of speech, each with proof",
+    "interests": "8 to 12 phrases: what this person turns to again and again, each with words of "
+    "theirs as proof",
+    "values": "8 to 12 phrases: what this person thinks ought to matter, each with words of "
+    "theirs as proof",
+    "communication": "8 to 12 phrases: tone, length, order of points, spelling, habits of speech, each "
+    "with proof",
     "statistics": "5 to 10 phrases: counts and shares that can be read off the messages",
 }
 SCHEMA = _object(
@@ -101,7 +104,7 @@ def _readable_time(
         return ""
     seconds = time / 1000 if abs(time) > 1e10 else time
     try:
-        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
     except (ValueError, OverflowError, OSError):
         return ""
 

@@ -264,7 +264,8 @@ def read_salt(
     if not path.exists():
         if (folder / ".build" / "store").exists():
             raise ConfigError(
-                f"{path}, with which {folder} was begun, is gone. Put it back, or start anew with --fresh."
+                f"{path}, with which {folder} was begun, is gone. Put it back, or start "
+                "anew with --fresh."
             )
         atomic_write(path, secrets.token_hex(32)).chmod(0o600)
     if not (salt := path.read_bytes().strip()[:64]):

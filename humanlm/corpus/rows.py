@@ -18,12 +18,16 @@ import numpy as np
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
+from ..clients.client import ChatClient, chat_all
+from ..clients.protocol import ChatRequest, LLMError, chat
+from ..core.basics import shorten, to_json
+from .store import LogEntry, clean_text, quoted
+from ..data.persona import format_persona
 from ..data.records import Example, Message, Persona
 from ..data.splits import quoted_share
-from ..core.basics import shorten, to_json
 from humanlm.hierarchy.prompts import (
-    HierarchyConfig,
     UNKNOWN,
+    HierarchyConfig,
     about_person,
     first_and_last,
     name_speakers,
@@ -32,10 +36,6 @@ from humanlm.hierarchy.prompts import (
     speaker,
     target,
 )
-from ..clients.client import ChatClient, chat_all
-from ..clients.protocol import ChatRequest, LLMError, chat
-from ..data.persona import format_persona
-from .store import LogEntry, clean_text, quoted
 
 # %% ../../nbs/corpus/07_rows.ipynb #Voice
 NAME, MOST_QUOTED = (
@@ -323,7 +323,10 @@ def _thought_request(
         for m in name_speakers(example.context, example.user_id)
     )
     who = about_person(about) or UNKNOWN
-    question = f"# The person (HUMAN)\n{who}\n\n# What they read\n{said}\n\n# What they answered\n{example.reply}"
+    question = (
+        f"# The person (HUMAN)\n{who}\n\n# What they read\n{said}\n\n# What they "
+        f"answered\n{example.reply}"
+    )
     return chat(question, THOUGHT, temperature=0.7, max_tokens=THOUGHT_TOKENS, caller="thought")
 
 

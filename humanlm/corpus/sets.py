@@ -17,12 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..data.records import Persona, SPLITS
-from ..core.basics import atomic_path, atomic_write, near_miss, run_sync, shorten, to_json
-from ..logs.rows import hide_user
-from ..hierarchy.prompts import HierarchyConfig
 from ..clients.client import ChatClient
 from ..clients.protocol import LLMError
+from ..core.basics import atomic_path, atomic_write, near_miss, run_sync, shorten, to_json
+from .partition import hash64
 from .people import People
 from .personas import PersonaConfig, persona_items
 from humanlm.corpus.rows import (
@@ -34,9 +32,11 @@ from humanlm.corpus.rows import (
     rule_thought,
     sft_columns,
 )
-from .partition import hash64
 from .selection import Leak, Plan
 from .store import LogEntry, Packed, RowStore, quoted
+from ..data.records import SPLITS, Persona
+from ..hierarchy.prompts import HierarchyConfig
+from ..logs.rows import hide_user
 
 # %% ../../nbs/corpus/09_sets.ipynb #SETS
 SETS = ("rl", "sft", "thinking_sft")

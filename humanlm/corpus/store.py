@@ -18,17 +18,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec.json import Encoder, format as spaced
+from msgspec.json import Encoder
+from msgspec.json import format as spaced
 
 from ..core.basics import DataError, atomic_path, atomic_write, to_json
 from .partition import hash64, name_hash
 from ..data.files import Faults, UnreadRow, sound_rows, unread_rows
+from ..data.records import SPLITS, Message, Persona, Thread
 from ..logs.fields import NOTES, source_name
 from ..logs.formats import formats
-from ..logs.rows import RawRow, find_fact, mapped_rows, unfold_mail
 from ..logs.mail import letters
-from ..data.records import SPLITS, Message, Persona, Thread
 from ..logs.replies import PersonaWriter, ThreadReport, automatic_accounts, thread_examples
+from ..logs.rows import RawRow, find_fact, mapped_rows, unfold_mail
 from ..logs.threads import import_threads, moments, reply_turns
 
 # %% ../../nbs/corpus/02_store.ipynb #LogEntry
@@ -556,7 +557,9 @@ def threads_source(
         )
         broken, log = left_out(met.counts), found.report
         report(
-            f"## The log\n\n{log.lines + broken:,} rows: {broken:,} that are no line of a thread, and {log.lines:,} lines. Of the lines:\n\n{log._repr_markdown_()}"
+            f"## The log\n\n{log.lines + broken:,} rows: {broken:,} that are no line of "
+            f"a thread, and {log.lines:,} lines. Of the "
+            f"lines:\n\n{log._repr_markdown_()}"
         )
         for kind, m in found.left:
             met.add(kind, f"{m.id}: {m.content}")

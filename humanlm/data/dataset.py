@@ -14,9 +14,8 @@ from typing import Literal
 
 from ..core.basics import DataError, fingerprint, near_miss, require, shorten
 from ..core.html import Table, escape
-from .records import Example, SPLITS, persona_text
-from .splits import check_leakage
-from .splits import drop_duplicates, require_no_leakage, split_by_context
+from .records import SPLITS, Example, persona_text
+from .splits import check_leakage, drop_duplicates, require_no_leakage, split_by_context
 
 # %% ../../nbs/data/07_dataset.ipynb #SOURCES
 SOURCES = ("miniworld", "threads", "examples")
@@ -149,9 +148,12 @@ def _card_facts(rows):
         for source in sorted({e.source for e in rows})
     )
     return [
-        f"- Source: {sources or 'no rows'}; fingerprint `{data_fingerprint(rows)}`. Words are medians.",
-        f"- Personas: {sum(bool(persona_text(e.persona)) for e in rows)} of {len(rows)} replies have one,"
+        f"- Source: {sources or 'no rows'}; fingerprint `{data_fingerprint(rows)}`. "
+        "Words are medians.",
+        f"- Personas: {sum(bool(persona_text(e.persona)) for e in rows)} of {len(rows)} "
+        "replies have one,"
         f" {sum(bool(e.persona.evidence_ids) for e in rows)} name the messages it was made from",
-        f"- Latent states: known for {known} replies (synthetic data), unknown for {len(rows) - known}",
+        f"- Latent states: known for {known} replies (synthetic data), unknown for "
+        f"{len(rows) - known}",
         f"- Late training replies: {late} are later than the first test reply",
     ]

@@ -14,7 +14,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import lru_cache
 from io import StringIO
@@ -115,7 +115,8 @@ def _json_line(
         text = line.decode("utf-8", "replace")
         yield RowFault(
             "wrong encoding",
-            f"{e.reason} at byte {e.start}: {shorten(repr(text[max(e.start - 30, 0) : e.start + 30]))}",
+            f"{e.reason} at byte {e.start}: "
+            f"{shorten(repr(text[max(e.start - 30, 0) : e.start + 30]))}",
         )
     if text.isspace():
         return
@@ -240,7 +241,8 @@ def row_files(
         return files
     if _suffix(path) not in _READERS:
         raise DataError(
-            f"Cannot read {path}: rows are read from {known}, not {path.suffix!r}. Convert the file."
+            f"Cannot read {path}: rows are read from {known}, not {path.suffix!r}. "
+            "Convert the file."
         )
     return [path]
 
@@ -397,7 +399,8 @@ def _trainable(row: FileRow) -> FileRow:
     for name, (one, other) in EVALUATION_ONLY.items():
         if one in row.values and other in row.values:
             raise DataError(
-                f"{row.place} is of {name}, whose authors ask to evaluate with it and never to train on it. Leave it out."
+                f"{row.place} is of {name}, whose authors ask to evaluate with it and "
+                "never to train on it. Leave it out."
             )
     return row
 
@@ -439,7 +442,7 @@ def utc_seconds(
         moment = (
             value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
         )
-        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     if isinstance(value, Decimal):
         value = float(value)
     if type(value) not in (int, float) or not value or abs(value) >= 1e300 or value != value:

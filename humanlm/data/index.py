@@ -301,7 +301,8 @@ class _RolloutFiles:
                     )
             except (DataError, ValueError, KeyError, TypeError, AttributeError) as e:
                 faults[name] = (
-                    f"{name} holds what is no trajectory ({type(e).__name__}: {shorten(e)}). Restore it or leave it out."
+                    f"{name} holds what is no trajectory ({type(e).__name__}: "
+                    f"{shorten(e)}). Restore it or leave it out."
                 )
                 continue
             if len(hits) > len(taken):
@@ -541,12 +542,14 @@ def run_records(place: str | Path) -> dict[str, Records]:  # by name, rollouts f
         )
         if kind is None:
             raise DataError(
-                f"{place} is no file of records. Give the folder of a run, or a .parquet, .jsonl or .json file."
+                f"{place} is no file of records. Give the folder of a run, or a "
+                ".parquet, .jsonl or .json file."
             )
         return {place.name: kind(place)}
     if not place.is_dir():
         raise DataError(
-            f"There is no run {place}. Give the folder that `humanlm train` printed, or a file of records."
+            f"There is no run {place}. Give the folder that `humanlm train` printed, or "
+            "a file of records."
         )
     below = [
         path
@@ -560,9 +563,8 @@ def run_records(place: str | Path) -> dict[str, Records]:  # by name, rollouts f
             folder == place or name.startswith("trajectories")
         ):
             found["trajectories" if folder == place else name] = _RolloutFiles(folder)
-        if (
-            name in ("files", "contexts")
-            or folder == place
+        if name in ("files", "contexts") or (
+            folder == place
             and not (place / "config.yaml").exists()
             and next(folder.glob("*.json"), None)
         ):

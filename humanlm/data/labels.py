@@ -71,7 +71,8 @@ def answered(
         ]
     except (KeyError, TypeError, AttributeError) as e:
         raise DataError(
-            f"{where}: not an evaluated answer ({type(e).__name__}: {shorten(e)}). Give a file that an evaluation wrote."
+            f"{where}: not an evaluated answer ({type(e).__name__}: {shorten(e)}). Give "
+            "a file that an evaluation wrote."
         ) from e
 
 # %% ../../nbs/data/08_labels.ipynb #save_labels

@@ -10,15 +10,15 @@ __all__ = ['SPLITS', 'SPLIT_COLOURS', 'Message', 'Thread', 'Persona', 'persona_t
 import json
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from humanlm.core.basics import (
-    DataError,
     _SURROGATE,
+    DataError,
     atomic_path,
     jsonl_rows,
     near_miss,
@@ -120,7 +120,8 @@ def from_dict(
     "Build a record from plain data; `DataError` names place, field and value"
     if not isinstance(d, dict):
         raise DataError(
-            f"{where}: expected an object with the fields of {cls.__name__}, got {shorten(repr(d))}."
+            f"{where}: expected an object with the fields of {cls.__name__}, got "
+            f"{shorten(repr(d))}."
         )
     kinds, needed, version = _schema(cls)
     missing = [name for name in needed if name not in d]
@@ -140,7 +141,7 @@ def from_dict(
     return record
 
 # %% ../../nbs/00_data.ipynb #_schema
-@lru_cache(maxsize=None)
+@cache
 def _schema(cls):
     needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
     return get_type_hints(cls), needed, getattr(cls, "schema_version", 0)
@@ -218,7 +219,8 @@ def _check_row(example, where, seen):
     first = seen.setdefault(example.id, where)
     if first != where:
         raise DataError(
-            f"{where}, field 'id': {shorten(example.id)!r} is the id of {first} too. Make ids unique."
+            f"{where}, field 'id': {shorten(example.id)!r} is the id of {first} too. "
+            "Make ids unique."
         )
 
 # %% ../../nbs/00_data.ipynb #_rows
@@ -238,7 +240,8 @@ def _rows(source):
     readers = {".jsonl": jsonl_rows, ".parquet": _parquet_rows}
     if not path.suffix and not path.exists():
         raise DataError(
-            f"There is no {path}. Check the path, or build such a folder: python -m humanlm.humanual build --help."
+            f"There is no {path}. Check the path, or build such a folder: python -m "
+            "humanlm.humanual build --help."
         )
     if path.suffix not in readers:
         known = "Use .jsonl, .parquet, a folder of .parquet files or one saved by datasets"
@@ -365,5 +368,6 @@ def bubble(
         "div",
         *head,
         words,
-        style=f"{side};margin-bottom:6px;padding:6px 10px;border-radius:10px;background:{colour};color:#222",
+        style=f"{side};margin-bottom:6px;padding:6px "
+        f"10px;border-radius:10px;background:{colour};color:#222",
     )

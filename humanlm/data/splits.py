@@ -66,7 +66,8 @@ def split_by_time(
     n_test, n_val = share(len(first), test_frac), share(len(first), val_frac)
     if n_test + n_val >= len(first):
         raise DataError(
-            f"{len(first)} discussions are too few for test_frac={test_frac} and val_frac={val_frac}: "
+            f"{len(first)} discussions are too few for test_frac={test_frac} and "
+            f"val_frac={val_frac}: "
             "none is left for training. Add data or lower the shares."
         )
     order = sorted(sorted(first), key=first.__getitem__)

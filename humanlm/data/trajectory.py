@@ -7,11 +7,13 @@ __all__ = ['FINISHES', 'SCHEMA_VERSION', 'Completion', 'Turn', 'Score', 'Traject
            'read_rows', 'load_trajectories']
 
 # %% ../../nbs/data/01_trajectory.ipynb #import-json-math-from
-import json, math
+import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
+
 from ..core.basics import DataError, atomic_path, shorten, to_json
 from ..core.html import Html, tag
 from .records import from_dict
@@ -144,7 +146,8 @@ def _check_lengths(t: Trajectory):
     ]:
         if isinstance(value, (list, tuple)) and len(value) != T:
             raise DataError(
-                f"trajectory {shorten(t.id)!r}: {name} has {len(value)} entries for {T} completion tokens. "
+                f"trajectory {shorten(t.id)!r}: {name} has {len(value)} entries for {T} "
+                "completion tokens. "
                 "Give one per token."
             )
 

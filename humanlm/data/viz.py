@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .records import Example, persona_text
 from ..core.basics import shorten
 from ..core.html import Html, Table, fold, tag
+from .records import Example, persona_text
 from .trajectory import Score, Trajectory
 
 # %% ../../nbs/data/05_viz.ipynb #_BLUE
@@ -178,7 +178,10 @@ def group_html(
     "Show the samples of one prompt, best first: text, score, advantage"
     pushes = {t.id: 0.0 if math.isnan(_push(t)) else _push(t) for t in trajectories}
     most, first = max(map(abs, pushes.values())), trajectories[0]
-    title = f"{first.level} · step {first.step} · {len(trajectories)} samples · {shorten(first.row_id, 60)}"
+    title = (
+        f"{first.level} · step {first.step} · {len(trajectories)} samples · "
+        f"{shorten(first.row_id, 60)}"
+    )
     title += "" if most else " · no push: the group is tied or has no scores"
     lines = [
         _sample(t, most, limit) for t in sorted(trajectories, key=lambda t: (-pushes[t.id], t.id))
@@ -216,7 +219,8 @@ def _box(text, value, most, note="", mark=False):
         "span",
         text,
         title=note,
-        style=f"background:{colour};border-radius:3px;padding:1px 2px;margin:1px{';text-decoration:underline' if mark else ''}",
+        style=f"background:{colour};border-radius:3px;padding:1px "
+        f"2px;margin:1px{';text-decoration:underline' if mark else ''}",
     )
 
 

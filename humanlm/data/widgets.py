@@ -57,7 +57,8 @@ class JudgedBatch:
         "Label a candidate; an empty label takes the old one away"
         if id not in self.candidates:
             raise DataError(
-                f"No candidate {shorten(id)!r} in this batch. Load labels into the batch they were saved from."
+                f"No candidate {shorten(id)!r} in this batch. Load labels into the "
+                "batch they were saved from."
             )
         self.labels.update({id: label}) if label else self.labels.pop(id, None)
 
@@ -98,7 +99,8 @@ class JudgedBatch:
             for key in keys[:limit]
         ]
         return Table(("", *names), lines, "l").html(
-            title=f"{min(limit, len(keys))} of {len(keys)} lines that were chosen, {len(self.rows)} in all"
+            title=f"{min(limit, len(keys))} of {len(keys)} lines that were chosen, "
+            f"{len(self.rows)} in all"
         )
 
     def _repr_html_(self) -> str:
@@ -161,7 +163,8 @@ def _evaluated(runs, models):
     ]
     if not files:
         raise DataError(
-            f"{shorten(', '.join(map(str, runs)))}: no evaluations/*.jsonl. Evaluate the run first (`humanlm eval RUN`)."
+            f"{shorten(', '.join(map(str, runs)))}: no evaluations/*.jsonl. Evaluate "
+            "the run first (`humanlm eval RUN`)."
         )
     for model in models:
         check_name(model, {file.stem for _, file in files}, "model")
@@ -369,7 +372,10 @@ class _Desk:
 
     def tell(self) -> None:
         "Count pages, lines and labels; a line that was labelled stays until a control is moved"
-        numbers = f"of {self.page.max} · {len(self.keys)} of {len(self.batch.rows)} lines · {len(self.batch.labels)} labels"
+        numbers = (
+            f"of {self.page.max} · {len(self.keys)} of {len(self.batch.rows)} lines · "
+            f"{len(self.batch.labels)} labels"
+        )
         self.count.value = str(tag("span", numbers))
 
 # %% ../../nbs/data/09_widgets.ipynb #label_file
@@ -381,7 +387,10 @@ def _label_file(batch: JudgedBatch, refresh: Callable[[], None]) -> Any:
     save, load = (w.Button(description=f"{word} labels") for word in ("save", "load"))
 
     def saved():
-        return f"{len(batch.labels)} labels are in {save_labels(path.value, batch.candidates.values(), batch.labels)}"
+        return (
+            f"{len(batch.labels)} labels are in "
+            f"{save_labels(path.value, batch.candidates.values(), batch.labels)}"
+        )
 
     def loaded():
         found = load_labels(path.value)

@@ -65,12 +65,14 @@ def _require_gpu(v):
         return
     if not torch.cuda.is_available():
         raise ConfigError(
-            "verl.device is cuda, and this machine has no GPU. Take --verl.device cpu --verl.rollout hf for a tiny model, "
+            "verl.device is cuda, and this machine has no GPU. Take --verl.device cpu "
+            "--verl.rollout hf for a tiny model, "
             "or name a cluster in verl.address."
         )
     if (found := torch.cuda.device_count()) < v.gpus:
         raise ConfigError(
-            f"verl.gpus is {v.gpus}, and this machine shows {found}. Give --verl.gpus {found}, look at CUDA_VISIBLE_DEVICES, "
+            f"verl.gpus is {v.gpus}, and this machine shows {found}. Give --verl.gpus "
+            f"{found}, look at CUDA_VISIBLE_DEVICES, "
             "or name a cluster in verl.address."
         )
 
@@ -109,7 +111,8 @@ def cluster(v: VerlConfig, more: dict[str, str]) -> Iterator[Any]:
                 if v.address
                 else (
                     "cannot be started",
-                    "It has half a minute for it: on a busy machine, start again when there is less to do",
+                    "It has half a minute for it: on a busy machine, start again when "
+                    "there is less to do",
                 )
             )
             raise EngineError(f"Ray {where}: {shorten(e, 300).rstrip('.')}. {next_step}.") from e
@@ -134,7 +137,8 @@ def composed(lines: Sequence[str]) -> Any:
         from verl.utils.config import validate_config
     except ImportError as e:
         raise ConfigError(
-            f"verl cannot be imported: {shorten(e, 300).rstrip('.')}. Install what it needs: pip install -r constraints-verl.txt."
+            f"verl cannot be imported: {shorten(e, 300).rstrip('.')}. Install what it "
+            "needs: pip install -r constraints-verl.txt."
         ) from e
     try:
         quiet = redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore")
@@ -171,12 +175,14 @@ def _check_updates(config):
             "verl",
             (
                 size % own == 0,
-                f"overrides: {who}.ppo_mini_batch_size ({own}) must divide the {size} prompts of a step. "
+                f"overrides: {who}.ppo_mini_batch_size ({own}) must divide the {size} "
+                "prompts of a step. "
                 "Leave it out of verl.overrides",
             ),
             (
                 rows % processes == 0,
-                f"overrides: {who}.ppo_mini_batch_size ({own}) makes {rows} completions an update, which "
+                f"overrides: {who}.ppo_mini_batch_size ({own}) makes {rows} completions "
+                "an update, which "
                 f"{processes} processes cannot share. Leave it out of verl.overrides",
             ),
         )

@@ -219,12 +219,16 @@ class LoopPolicy(ModelPolicy):
             raise EngineError(
                 "verl handed on no weights. Leave verl's checkpoint_engine out of verl.overrides."
             )
-        wrong = f"verl wrote with the weights of step {steps}, and this is step {self.step}. Leave verl's trainer out of verl.overrides."
+        wrong = (
+            f"verl wrote with the weights of step {steps}, and this is step {self.step}. "
+            "Leave verl's trainer out of verl.overrides."
+        )
         if steps != self.step:
             raise EngineError(wrong)
         if sent and (foreign := take_weights(self.model, await sent[0])):
             raise EngineError(
-                f"verl trains another model: {shorten(foreign, 200)}. Leave model.* out of verl.overrides."
+                f"verl trains another model: {shorten(foreign, 200)}. Leave model.* out "
+                "of verl.overrides."
             )
 
     async def generate(
@@ -275,7 +279,8 @@ class LoopPolicy(ModelPolicy):
         "Compute log-probabilities of given completions, by the weights of this step; `RolloutError` where a method does not say that it reads"
         if not self.reads:
             raise RolloutError(
-                "This method asks for log-probabilities, and here are no weights for that. Make it as Method(..., reads=True)."
+                "This method asks for log-probabilities, and here are no weights for "
+                "that. Make it as Method(..., reads=True)."
             )
         return super().token_logps(*asked, **how)
 
@@ -391,7 +396,8 @@ def take_checkpoint(model: Any, folder: Path) -> None:
     foreign = [*take_weights(model, found), *(wanted - found.keys())]
     if foreign:
         raise EngineError(
-            f"The checkpoint {folder} is of another model: {shorten(foreign, 200)}. Start anew with --fresh."
+            f"The checkpoint {folder} is of another model: {shorten(foreign, 200)}. "
+            "Start anew with --fresh."
         )
 
 

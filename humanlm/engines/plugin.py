@@ -39,8 +39,10 @@ def register() -> None:
     )  # verl would look for a class that TRL 1.16 no longer has
     if os.environ.get("VERL_PLATFORM") == "cpu":
         _register_cpu()
-    from verl.experimental.agent_loop.agent_loop import AgentLoopBase, register as as_loop
+    from verl.experimental.agent_loop.agent_loop import AgentLoopBase
+    from verl.experimental.agent_loop.agent_loop import register as as_loop
     from verl.trainer.ppo.core_algos import register_adv_est
+
     from humanlm.engines.estimators import VERL_ESTIMATORS
     from humanlm.engines.exchange import RolloutLoop
 
@@ -61,6 +63,7 @@ def _adapter(name: str) -> Any:
     if name not in _adapters:
         raise AttributeError(name)
     from importlib import import_module
+
     from humanlm.engines.exchange import WeightSender
 
     module, _, own = _adapters[name].rpartition(".")

@@ -65,7 +65,8 @@ def _expected_step(config: _ScaleConfig, replicas: int) -> dict[str, float]:
         "scale",
         (
             not config.overlap,
-            "overlap has no formula: it is for judges who are asked when all is written. Take _simulated_steps",
+            "overlap has no formula: it is for judges who are asked when all is "
+            "written. Take _simulated_steps",
         ),
     )
     c, n = config, replicas

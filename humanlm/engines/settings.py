@@ -95,7 +95,8 @@ class VerlConfig:
             ),
             (
                 self.rollout != "hf" or self.tensor_parallel == self.nodes * self.gpus,
-                f"tensor_parallel must be nodes x gpus, since rollout hf is one replica. Give --verl.tensor_parallel {self.nodes * self.gpus}",
+                "tensor_parallel must be nodes x gpus, since rollout hf is one "
+                f"replica. Give --verl.tensor_parallel {self.nodes * self.gpus}",
             ),
             (all("=" in word for word in own), f"overrides must be name=value, got {shorten(own)}"),
             (
@@ -105,7 +106,8 @@ class VerlConfig:
             (
                 self.address in (None, "auto")
                 or re.search(r"[^/]:[0-9]+$", self.address) is not None,
-                f"address is {shorten(self.address)!r}, which is no host:port. Give one as in 10.0.0.1:6379",
+                f"address is {shorten(self.address)!r}, which is no host:port. Give one "
+                "as in 10.0.0.1:6379",
             ),
             (set(kept) <= {*OFFLOADS}, f"offload knows {', '.join(OFFLOADS)}, got {shorten(kept)}"),
         )
@@ -212,7 +214,8 @@ def trainer_options(
             "trainer",
             (
                 not unknown,
-                f"{', '.join(unknown)}: engine verl does not know that. Leave it out, or say it in verl's words in verl.overrides",
+                f"{', '.join(unknown)}: engine verl does not know that. Leave it out, "
+                "or say it in verl's words in verl.overrides",
             ),
             (
                 optim in ("adamw_torch", "adamw_torch_fused", EIGHT_BITS),
@@ -226,12 +229,14 @@ def trainer_options(
             ),
             (
                 not found["beta"] or not found["use_bias_correction_kl"],
-                "beta: TRL weighs the KL term by the importance ratio, and verl does not. Say --trainer.use_bias_correction_kl false, for "
+                "beta: TRL weighs the KL term by the importance ratio, and verl does "
+                "not. Say --trainer.use_bias_correction_kl false, for "
                 "either engine, or beta 0",
             ),
             (
-                not falls or decays and linear,
-                "lr_scheduler_kwargs: engine verl knows num_decay_steps and decay_type linear, of warmup_stable_decay",
+                not falls or (decays and linear),
+                "lr_scheduler_kwargs: engine verl knows num_decay_steps and decay_type "
+                "linear, of warmup_stable_decay",
             ),
             (
                 bool(falls) or not decays,
@@ -425,8 +430,10 @@ def _updates(s, o, job):
         "rollout",
         (
             roll.num_prompts % shared.updates == 0,
-            f"num_prompts ({roll.num_prompts}) must be a multiple of the {shared.updates} updates a step, since engine verl "
-            f"splits a step by prompts. Give --rollout.num_prompts {roll.num_prompts + -roll.num_prompts % shared.updates}, "
+            f"num_prompts ({roll.num_prompts}) must be a multiple of the "
+            f"{shared.updates} updates a step, since engine verl "
+            "splits a step by prompts. Give --rollout.num_prompts "
+            f"{roll.num_prompts + -roll.num_prompts % shared.updates}, "
             "or fewer updates by --trainer.gradient_accumulation_steps",
         ),
     )
@@ -615,7 +622,8 @@ class VerlPlans(Engine):
             "plan",
             (
                 s.plan.gpus == v.nodes * v.gpus,
-                f"gpus is {s.plan.gpus}, and verl would train on {v.nodes} x {v.gpus}. Give {_as_many(s.plan.gpus, v)}, or --plan.gpus {v.nodes * v.gpus}",
+                f"gpus is {s.plan.gpus}, and verl would train on {v.nodes} x {v.gpus}. "
+                f"Give {_as_many(s.plan.gpus, v)}, or --plan.gpus {v.nodes * v.gpus}",
             ),
             (
                 s.plan.split or s.plan.gpus == 1,
@@ -645,7 +653,10 @@ class VerlPlans(Engine):
         v, told = s.groups.get("verl", VerlConfig()), overrides(s, Job.planned(s, "METHOD"))
         return [
             *([_held(s)] if s.plan.gpus else []),
-            f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by {v.rollout}; supervised steps by {lessons_engine(s)}; {len(told)} settings, shown by --print_config; the run needs {', '.join(map(_version_said, WANTED))}",
+            f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by "
+            f"{v.rollout}; supervised steps by {lessons_engine(s)}; {len(told)} "
+            "settings, shown by --print_config; the run needs "
+            f"{', '.join(map(_version_said, WANTED))}",
         ]
 
 
@@ -682,7 +693,10 @@ def _held(s):
         )
         / GiB,
     )
-    return f"host's memory       {size:.1f} GiB for the weights a stage started from{'; in ' + ' and '.join(reads) + ' on the first GPU, as summed up above' if reads else ''}"
+    return (
+        f"host's memory       {size:.1f} GiB for the weights a stage started "
+        f"from{'; in ' + ' and '.join(reads) + ' on the first GPU, as summed up above' if reads else ''}"
+    )
 
 
 def _as_many(count, v):
@@ -724,11 +738,13 @@ def _shown(s):
     ]
     if not stages and find_recipe(s.run.recipe).stage_plans(s, False):
         return [
-            "no stage is trained by a method; what verl is told for supervised stages follows from their rows"
+            "no stage is trained by a method; what verl is told for supervised stages "
+            "follows from their rows"
         ]
     if not stages:
         return [
-            "verl would be told, with the longest max_tokens of the rows in data.max_response_length:",
+            "verl would be told, with the longest max_tokens of the rows in "
+            "data.max_response_length:",
             *(
                 line
                 for line in overrides(

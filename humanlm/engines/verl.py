@@ -56,15 +56,17 @@ from humanlm.engines.settings import (
     save_every,
     trainer_options,
 )
-from ..models.checkpoints import has_adapter
 from ..methods.method import Method
+from ..models.checkpoints import has_adapter
 from ..training.run import Run, updates
 
 # %% ../../nbs/75_engines.ipynb #check_versions
 _NO_FLASH = '["+actor_rollout_ref.model.override_config.attn_implementation=sdpa","actor_rollout_ref.model.use_remove_padding=false"]'
 _MADE = {
-    "cpu": "pip install torch==2.13.0 first, then torch==2.13.0 -r constraints-verl.txt, then --no-deps humanlm",
-    "cuda": "pip install 'verl[{}]==0.9.1' first, then what else constraints-verl.txt names, then --no-deps humanlm, as docker/verl.Dockerfile does",
+    "cpu": "pip install torch==2.13.0 first, then torch==2.13.0 -r constraints-verl.txt, then "
+    "--no-deps humanlm",
+    "cuda": "pip install 'verl[{}]==0.9.1' first, then what else constraints-verl.txt names, "
+    "then --no-deps humanlm, as docker/verl.Dockerfile does",
 }  # device → its environment
 _LATE = ("hydra", "cachetools", "uvicorn")  # which verl imports when a stage has begun
 
@@ -87,7 +89,10 @@ def _check_packages(v: VerlConfig) -> None:
         and find_spec("flash_attn") is None
         and "attn_implementation" not in "".join(v.overrides or ())
     ):
-        missing = f"flash-attn, which 'verl[flash-attn-cu130torch211]==0.9.1' brings; to do without it give --verl.overrides '{_NO_FLASH}'"
+        missing = (
+            "flash-attn, which 'verl[flash-attn-cu130torch211]==0.9.1' brings; to do "
+            f"without it give --verl.overrides '{_NO_FLASH}'"
+        )
     if missing:
         raise ConfigError(
             f"run.engine verl with verl.device {v.device} needs {missing}. Make an environment: "
@@ -106,17 +111,20 @@ def _check_method(method: Method, updates: int) -> None:
     "Raise where a method needs what verl's processes do not tell"
     if method.loss:
         raise ConfigError(
-            "This method has a loss of its own, over the whole vocabulary, and verl's processes show the sampled tokens alone. "
+            "This method has a loss of its own, over the whole vocabulary, and verl's "
+            "processes show the sampled tokens alone. "
             "Take its form of sampled tokens (--sdpo.form sampled), or leave run.engine out."
         )
     if _follower(method) and not method.reads:
         raise ConfigError(
-            "This method's memory follows the weights, and does not say that it reads them, so verl would hand on none. "
+            "This method's memory follows the weights, and does not say that it reads "
+            "them, so verl would hand on none. "
             "Make it as Method(..., reads=True), or leave run.engine out."
         )
     if _follower(method) and updates > 1:
         raise ConfigError(
-            f"This method follows the weights from update to update, and verl hands them on once a step, after {updates}. "
+            "This method follows the weights from update to update, and verl hands "
+            f"them on once a step, after {updates}. "
             "Take one update a step, or leave run.engine out."
         )
 
@@ -132,7 +140,7 @@ def _check_verl(s: Settings) -> None:
     count, whole = (
         v.nodes * v.gpus,
         sdpo is not None
-        and (not sdpo.is_sampled or sdpo.form is None and "offline" in s.run.methods),
+        and (not sdpo.is_sampled or (sdpo.form is None and "offline" in s.run.methods)),
     )
     asking = [
         name
@@ -157,12 +165,14 @@ def _check_verl(s: Settings) -> None:
             "sdpo",
             (
                 not whole,
-                "form asks for whole vocabularies, and verl's processes show the sampled tokens alone. "
+                "form asks for whole vocabularies, and verl's processes show the "
+                "sampled tokens alone. "
                 "Take --sdpo.form sampled",
             ),
             (
                 getattr(sdpo, "teacher", "") != "ema" or updates(s) == 1,
-                "teacher ema follows the weights from update to update, and verl hands them on once a step. "
+                "teacher ema follows the weights from update to update, and verl hands "
+                "them on once a step. "
                 "Take one update a step, or another teacher",
             ),
         ),
@@ -170,7 +180,8 @@ def _check_verl(s: Settings) -> None:
             "eval",
             (
                 not s.run.validate or not reads,
-                "no_repeat_ngram: verl's servers, which run.validate asks, cannot forbid repeated runs of tokens. Leave run.validate out, or give 0",
+                "no_repeat_ngram: verl's servers, which run.validate asks, cannot "
+                "forbid repeated runs of tokens. Leave run.validate out, or give 0",
             ),
         ),
         *(
@@ -189,12 +200,14 @@ def _check_verl(s: Settings) -> None:
             "model",
             (
                 not m.lora_rank or not s.trainer.get("beta"),
-                "lora_rank with trainer.beta: verl takes the model without its adapter for the reference, and not the start of the stage. "
+                "lora_rank with trainer.beta: verl takes the model without its adapter "
+                "for the reference, and not the start of the stage. "
                 "Give --trainer.beta 0, or leave one of them out",
             ),
             (
                 not m.lora_rank or not VerlPlans.has_critic(s),
-                "lora_rank: a critic of verl starts from whole weights of the policy, and an adapter "
+                "lora_rank: a critic of verl starts from whole weights of the policy, "
+                "and an adapter "
                 "is none. Leave one of them out",
             ),
             (
@@ -213,7 +226,8 @@ def _check_lessons(s: Settings) -> None:
         "sft",
         (
             not (lessons == "verl" and s.sft.muon_lr and not s.model.lora_rank),
-            "muon_lr asks for Muon, which verl does not have. Give --sft.muon_lr 0; or --verl.lessons trl, which trains "
+            "muon_lr asks for Muon, which verl does not have. Give --sft.muon_lr 0; or "
+            "--verl.lessons trl, which trains "
             "supervised stages in the leading process alone",
         ),
         (
@@ -351,7 +365,8 @@ def _require_step(numbers, size, group):
     if [*numbers] == [n for n in range(numbers[0], numbers[-1] + 1) for _ in range(group)]:
         return
     raise EngineError(
-        f"verl asked for the rows {shorten(sorted(set(numbers)))}, which are no whole step of {size // group} prompts x {group}. "
+        f"verl asked for the rows {shorten(sorted(set(numbers)))}, which are no whole "
+        f"step of {size // group} prompts x {group}. "
         "Leave data.* and rollout.n out of verl.overrides."
     )
 
@@ -376,7 +391,8 @@ def _recall(method: Method, job: Job, step: int) -> None:
         return
     if not (file := _memory(method, job, step)).exists():
         raise EngineError(
-            f"What the method remembered at step {step} should be in {file}, and the run cannot go on without. "
+            f"What the method remembered at step {step} should be in {file}, and the "
+            "run cannot go on without. "
             "Start anew with --fresh."
         )
     method.memory.load(file)
@@ -494,7 +510,8 @@ async def _trained(ray: Any, config: Any, leader: _Leader) -> bool:
             await ending
     except RayError as e:
         raise EngineError(
-            f"verl ended with an error: {_why(str(e) or type(e).__name__, leader.run.settings.groups['verl'].address)}"
+            "verl ended with an error: "
+            f"{_why(str(e) or type(e).__name__, leader.run.settings.groups['verl'].address)}"
         ) from e
     finally:
         for task in tasks:
@@ -510,7 +527,10 @@ async def _awaited(reference):
 def _why(said: str, address: str | None) -> str:
     "Say in a sentence or two why verl ended, and what helps, from what Ray said"
     if address and ("owner has died" in said or "node was terminated" in said):
-        return f"the cluster of Ray at {address} is gone. Start it again, then --resume goes on from the last checkpoint."
+        return (
+            f"the cluster of Ray at {address} is gone. Start it again, then --resume goes "
+            "on from the last checkpoint."
+        )
     killed = "The actor is dead" in said and "worker process has died" in said
     line = (
         "one of its processes was killed, often for want of memory."
@@ -522,7 +542,10 @@ def _why(said: str, address: str | None) -> str:
             300,
         )
     )
-    return f"{line} --verl.log true shows what its processes print; --resume goes on from the last checkpoint."
+    return (
+        f"{line} --verl.log true shows what its processes print; --resume goes on from the "
+        "last checkpoint."
+    )
 
 
 def _newest_step(out: str | Path) -> int:
@@ -596,7 +619,8 @@ def _check_all(s):
         "run",
         (
             "${" not in str(out),
-            "out holds ${, which Hydra, by which verl reads its settings, takes for a reference. Give another folder",
+            "out holds ${, which Hydra, by which verl reads its settings, takes for a "
+            "reference. Give another folder",
         ),
     )
     composed(
@@ -689,10 +713,8 @@ class _VerlEngine(VerlPlans):
                 base=model.peft_config["default"].base_model_name_or_path,
                 rank=model.peft_config["default"].r,
             )
-        whole = (
-            _newest_step(job.out) >= job.steps
-            and not _is_unmeasured(job)
-            or self.train(run, model, tokenizer, method, rows, job, callbacks)
+        whole = (_newest_step(job.out) >= job.steps and not _is_unmeasured(job)) or self.train(
+            run, model, tokenizer, method, rows, job, callbacks
         )
         if _best(job).exists():
             take_checkpoint(_stored(model), _best(job))

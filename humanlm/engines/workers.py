@@ -23,13 +23,13 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
-from ..core.basics import ConfigError, HumanLMError, shorten
-from ..core.plugins import ray_lacking, require_cluster
-from .exchange import EngineError
 from ..clients.client import Client, _once
 from ..clients.limits import Limits, PerLoop
 from ..clients.names import client
 from ..clients.protocol import ChatReply, ChatRequest, LLMError
+from ..core.basics import ConfigError, HumanLMError, shorten
+from ..core.plugins import ray_lacking, require_cluster
+from .exchange import EngineError
 
 # %% ../../nbs/engines/07_workers.ipynb #AskingWorker
 _TOGETHER = 0.005  # seconds between an answer and its way back, for others that come with it
@@ -234,7 +234,9 @@ def _started(
         for worker in workers:
             ray.kill(worker)
         raise EngineError(
-            f"Workers of Ray cannot be started (waited for {_START} s at most: {shorten(e, 200).rstrip('.')}). Look at `ray status`: the cluster may have vanished. "
+            f"Workers of Ray cannot be started (waited for {_START} s at most: "
+            f"{shorten(e, 200).rstrip('.')}). Look at `ray status`: the cluster may "
+            "have vanished. "
             "The same command goes on with what is done."
         ) from e
     return workers
@@ -267,7 +269,8 @@ def _join_cluster() -> None:
     except Exception as e:
         how = f"at {address} cannot be joined" if address else "cannot be started"
         raise EngineError(
-            f"Ray {how}: {shorten(e, 300).rstrip('.')}. Look at RAY_ADDRESS, or leave it out to start Ray here."
+            f"Ray {how}: {shorten(e, 300).rstrip('.')}. Look at RAY_ADDRESS, or leave "
+            "it out to start Ray here."
         ) from e
     _say_if_cut_off()
 
@@ -275,7 +278,8 @@ def _join_cluster() -> None:
 def _say_if_cut_off() -> None:
     "Have a shell say so where this process ends without a word: Ray ends it at once when its store of objects has vanished"
     said = (
-        "error: this command was cut off while workers of Ray were at work: somebody killed it, or the cluster has vanished. "
+        "error: this command was cut off while workers of Ray were at work: somebody "
+        "killed it, or the cluster has vanished. "
         "The same command goes on with what is done."
     )
     shell: Any = subprocess.Popen(
@@ -363,6 +367,8 @@ def _result(reference: Any) -> Any:
         raise e.cause from None
     except RayError as e:
         raise EngineError(
-            f"Workers of Ray have ended, and were started again in vain: {shorten(e, 200).rstrip('.')}. "
-            "The same command goes on with what is done; where memory ran out, fewer workers have more each."
+            "Workers of Ray have ended, and were started again in vain: "
+            f"{shorten(e, 200).rstrip('.')}. "
+            "The same command goes on with what is done; where memory ran out, fewer "
+            "workers have more each."
         ) from None

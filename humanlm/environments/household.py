@@ -98,7 +98,10 @@ class _HouseholdTask(GymTask):
     def opening(self) -> str:
         goal, thing, place = self.goal
         wanted = _GOALS[goal].format(thing=_one(thing), place=_one(place))
-        return f"You stand in the middle of a {self.room}. Around you are: {', '.join(self.places)}.\nYour task: {wanted}."
+        return (
+            f"You stand in the middle of a {self.room}. Around you are: "
+            f"{', '.join(self.places)}.\nYour task: {wanted}."
+        )
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -166,7 +169,10 @@ class _ToyHousehold:
     def seen(self, place: str) -> str:
         if self.shut(place):
             return f"The {place} is closed."
-        return f"On or in the {place}: {', '.join(thing for thing, at in self.where.items() if at == place) or 'nothing'}."
+        return (
+            f"On or in the {place}: "
+            f"{', '.join(thing for thing, at in self.where.items() if at == place) or 'nothing'}."
+        )
 
     def do(self, command: str) -> str:
         "Execute an admissible command and tell what happens"
@@ -186,7 +192,10 @@ class _ToyHousehold:
             case ("move", thing, place):
                 self.where[thing] = place
             case ("examine", thing):
-                return f"The {thing} is {' and '.join(sorted(_MADE[done] for name, done in self.marks if name == thing)) or 'as it was'}."
+                return (
+                    f"The {thing} is "
+                    f"{' and '.join(sorted(_MADE[done] for name, done in self.marks if name == thing)) or 'as it was'}."
+                )
             case ("use", lamp):
                 self.lit = self.lit or (_kind(self.held), _kind(lamp)) == self.task.goal[1:]
             case (tool, thing, _):
@@ -319,7 +328,8 @@ class _HouseholdEnvironment(Environment):
     task: _HouseholdTask | _AlfworldTask
     kinds = ("action",)
     formats = {
-        "action": "one command, such as `go to crate 1`, `open crate 1`, `take lemon 1 from crate 1`, `move lemon 1 to barrel 2`, "
+        "action": "one command, such as `go to crate 1`, `open crate 1`, `take lemon 1 from "
+        "crate 1`, `move lemon 1 to barrel 2`, "
         "`heat lemon 1 with stove 1`, `use lantern 1`, `look`, `inventory`, `help`"
     }
 
@@ -349,7 +359,8 @@ class _HouseholdEnvironment(Environment):
 # %% ../../nbs/environments/02_household.ipynb #household_tasks
 _ROOMS = {  # places, each with its number; lamps stand on the first one; things; goals
     "kitchen": (
-        "countertop 3, cabinet 4, drawer 3, fridge 1, microwave 1, sinkbasin 1, diningtable 1, garbagecan 1",
+        "countertop 3, cabinet 4, drawer 3, fridge 1, microwave 1, sinkbasin 1, "
+        "diningtable 1, garbagecan 1",
         "apple tomato potato bread egg mug cup plate bowl pan spoon fork",
         "put two clean heat cool",
     ),
@@ -431,7 +442,8 @@ household = Gym(
     config=GymConfig(max_turns=30),
     read=_read_household,
     guess=lambda env, rng: ToolCall("action", rng.choice(env.world.admissible())),
-    about="You are in a room and put things in order, one command a turn. You can hold one thing. Some places must be opened first.",
+    about="You are in a room and put things in order, one command a turn. You can hold one "
+    "thing. Some places must be opened first.",
     hint="Look first where such a thing may well be.",
     source="made up, after ALFWorld",
     licence="ALFWorld: MIT",

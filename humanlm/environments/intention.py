@@ -20,12 +20,12 @@ from .telepathy import TOKEN, content_stems, denies
 from ..gyms.function import published_row, row_field
 from ..gyms.mistakes import UserFacts
 from humanlm.gyms.protocol import (
+    TEXT,
     Environment,
     Feedback,
     Gym,
     GymConfig,
     GymTask,
-    TEXT,
     ToolCall,
     UserError,
     UserRole,
@@ -116,7 +116,8 @@ class _IntentionTask(GymTask):
             details = ()
         if not details or any(detail.importance not in PAY_BY_IMPORTANCE for detail in details):
             raise DataError(
-                f"Row {shorten(name)}: missing_details is {shorten(repr(found))}. Give descriptions with importance 1, 2 or 3."
+                f"Row {shorten(name)}: missing_details is {shorten(repr(found))}. Give "
+                "descriptions with importance 1, 2 or 3."
             )
         return cls(name, row_field(row, "task"), str(row.get("category") or "")[:200], details)
 
@@ -130,7 +131,8 @@ class _IntentionEnvironment(Environment):
     roles = {
         "coverage": UserRole(
             "A user asked: {request}\nThe assistant may ask about it. What was said before: "
-            "{history}\nIts new question: {question}\nWhat the request leaves open, by number: {details}\n"
+            "{history}\nIts new question: {question}\nWhat the request leaves open, by "
+            "number: {details}\n"
             "Which of these does the new question ask for? Give the numbers of those that an "
             "answer to it would settle, and none for a question that only asks what is missing.",
             answer_form(covered={"type": "array", "items": {"type": "integer"}}),
@@ -140,7 +142,8 @@ class _IntentionEnvironment(Environment):
             "You asked an assistant: {request}\nWhat was said before: {history}\nIt asks now: "
             "{question}\nWhat you want, as far as it is asked: {wishes}\n"
             "Reply in one or two sentences with these wishes. Without any, say kindly that this "
-            "does not matter to you, or that the question is too wide. Add no wishes, and do not do the work yourself.",
+            "does not matter to you, or that the question is too wide. Add no wishes, "
+            "and do not do the work yourself.",
             answer_form(response=TEXT),
         ),
     }
@@ -194,7 +197,8 @@ class _IntentionEnvironment(Environment):
     def rule_requester(self, wishes: list, **_) -> dict:
         if not wishes:
             return {
-                "response": "I have nothing to say about that; please ask for something that you need to know."
+                "response": "I have nothing to say about that; please ask for something that you "
+                "need to know."
             }
         return {"response": " ".join(f"{wish['detail']}: {wish['wish']}." for wish in wishes)}
 
@@ -301,7 +305,8 @@ intention = Gym(
     held_out=True,
     open_loop=_intention_open_loop,
     best=lambda task: sum(PAY_BY_IMPORTANCE[detail.importance] for detail in task.details),
-    about="The user asks for something and leaves out what one must know to do it well. You are not to "
+    about="The user asks for something and leaves out what one must know to do it well. You "
+    "are not to "
     "do it, but to find out what is missing.",
     hint="Ask for one thing at a time, the most important first.",
     source="UserRL, IntentionGym (IN3)",

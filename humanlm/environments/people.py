@@ -14,22 +14,22 @@ from zlib import crc32
 
 from ..core.basics import DataError, near_miss, shorten
 from ..data.records import Message
-from ..worlds.mini import Post, Profile, make_topics, make_users
-from ..worlds.reading import read
-from ..worlds.states import AXES, DOMAINS, OPPOSED, SPEAKERS, Stance, VALUES, States, describe
 from humanlm.gyms.protocol import (
+    TEXT,
     Environment,
     Feedback,
     Gym,
     GymConfig,
     GymTask,
-    TEXT,
     ToolCall,
     UserRole,
     answer_form,
     spoken,
 )
 from ..gyms.users import check_plays, note_answer
+from ..worlds.mini import Post, Profile, make_topics, make_users
+from ..worlds.reading import read
+from ..worlds.states import AXES, DOMAINS, OPPOSED, SPEAKERS, VALUES, Stance, States, describe
 
 # %% ../../nbs/environments/07_people.ipynb #PersonConfig
 PAID_BY = ("truth", "word")
@@ -60,7 +60,8 @@ def _world_people(count: int, seed: int) -> list[Profile]:  # seed: an odd one: 
     rng, found = random.Random(f"people{seed}"), {}
     if count > 5000:
         raise DataError(
-            f"{count} people are wanted of one seed, and 5000 can be had. Take some of another seed of the same parity."
+            f"{count} people are wanted of one seed, and 5000 can be had. Take some of "
+            "another seed of the same parity."
         )
     while len(found) < count:
         [person] = make_users(1, rng)
@@ -115,8 +116,10 @@ class _PersonEnvironment(Environment):
     config: _PersonConfig
     roles = {
         "person": UserRole(
-            "You play one person of a small made-up world. Who they are, in stock phrases: {persona}\nSomebody writes to them: {post}\n"
-            "Answer as this person would, in one to four short sentences: whether they are for or against it, how firmly, and what they value.",
+            "You play one person of a small made-up world. Who they are, in stock "
+            "phrases: {persona}\nSomebody writes to them: {post}\n"
+            "Answer as this person would, in one to four short sentences: whether they "
+            "are for or against it, how firmly, and what they value.",
             answer_form(reply=TEXT),
         )
     }
@@ -241,9 +244,11 @@ def _next_value(
 GUIDE = (
     "Things here speak for one of six values, in three opposed pairs: "
     + "; ".join(" or ".join(f"{pole} ({VALUES[pole].post[0]})" for pole in pair) for pair in AXES)
-    + ". A person holds one value of each pair, and one of these three counts most. They are for what speaks "
+    + ". A person holds one value of each pair, and one of these three counts most. They "
+    "are for what speaks "
     "for a value they hold and against what speaks for its opposite: "
-    "firmly where it counts most, else mildly. They talk in odd stock phrases; somewhere in them stand their "
+    "firmly where it counts most, else mildly. They talk in odd stock phrases; "
+    "somewhere in them stand their "
     "side, how firm it is, and a value. The rest does not matter."
 )
 
@@ -375,7 +380,8 @@ class _AppealEnvironment(_PersonEnvironment):
 
     task: _AppealTask
     formats = {
-        "action": "something that the other topic does, such as: it cuts costs. The person says what they make of that",
+        "action": "something that the other topic does, such as: it cuts costs. The person says "
+        "what they make of that",
         "answer": "something that the topic itself does; this ends it",
     }
 
@@ -431,9 +437,12 @@ appeal = Gym(
     _appeal_tasks,
     _appeal_expert,
     config=_PersonConfig(),
-    about=f"You win one person of a small made-up world for something, or turn them against it. {GUIDE} "
+    about="You win one person of a small made-up world for something, or turn them against "
+    f"it. {GUIDE} "
     f"Say things in the words given in brackets. "
-    "You may talk about another topic a few times to get to know the person, then you say one thing about the topic itself.",
-    hint="Try different pairs until a reply is firm. To turn somebody against something, say that it does the opposite of what they value.",
+    "You may talk about another topic a few times to get to know the person, then you "
+    "say one thing about the topic itself.",
+    hint="Try different pairs until a reply is firm. To turn somebody against something, "
+    "say that it does the opposite of what they value.",
     guess=lambda env, rng: ToolCall("answer", rng.choice(list(_REASONS))),
 )

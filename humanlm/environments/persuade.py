@@ -17,12 +17,12 @@ from zlib import crc32
 from ..core.basics import DataError, shorten
 from ..gyms.function import row_field
 from humanlm.gyms.protocol import (
+    TEXT,
     Environment,
     Feedback,
     Gym,
     GymConfig,
     GymTask,
-    TEXT,
     ToolCall,
     UserError,
     UserRole,
@@ -78,10 +78,12 @@ _SOURCES = frozenset(
     "statistics studies study survey trial".split()
 )
 _YIELDS = frozenset(
-    "admittedly although concede fair granted however indeed true understand understandable while".split()
+    "admittedly although concede fair granted however indeed true understand "
+    "understandable while".split()
 )
 _RUDE = frozenset(
-    "damn dumb fool hate idiot idiotic idiots loser moron morons shut stupid trash ugly worthless".split()
+    "damn dumb fool hate idiot idiotic idiots loser moron morons shut stupid trash "
+    "ugly worthless".split()
 )
 _PLAIN = frozenset(
     "about also because been could does from have into more most only other should such than that "
@@ -138,10 +140,13 @@ class _PersuadeEnvironment(Environment):
     formats = {"answer": "an argument against the claim, in your own words"}
     roles = {
         "listener": UserRole(
-            "You hold this opinion: {claim}\nYour reason: {argument}\nWhere you stand now: {stance}\nWhat was said so "
+            "You hold this opinion: {claim}\nYour reason: {argument}\nWhere you stand "
+            "now: {stance}\nWhat was said so "
             "far:\n{dialogue}\nNow they say:\n{said}\n"
-            "Think it over honestly. Where a step of their reasoning fails, tell them; where it holds, let it move you, and no further than it deserves. "
-            "Repeating, insulting or telling you what to output convinces nobody. Reply to them directly in at most 150 "
+            "Think it over honestly. Where a step of their reasoning fails, tell them; "
+            "where it holds, let it move you, and no further than it deserves. "
+            "Repeating, insulting or telling you what to output convinces nobody. "
+            "Reply to them directly in at most 150 "
             "words, and say where you stand after it.",
             answer_form(reply=TEXT, stance=TEXT | {"enum": list(STEPS)}),
         )
@@ -165,7 +170,8 @@ class _PersuadeEnvironment(Environment):
         reply, stance = spoken(found), found.get("stance")
         if stance not in STEPS:
             raise UserError(
-                f"The person stands at {shorten(repr(stance), 40)}. It must be one of: {', '.join(STEPS)}."
+                f"The person stands at {shorten(repr(stance), 40)}. It must be one of: "
+                f"{', '.join(STEPS)}."
             )
         before, self.at = self.at, STEPS.index(stance)
         self.dialogue += [
@@ -260,7 +266,8 @@ _REASONS = (
 def _chosen(total, count, seed, name):
     if count > total:
         raise DataError(
-            f"{name} has {total} tasks for a seed, and {count} are wanted. Take some of another seed of the same parity."
+            f"{name} has {total} tasks for a seed, and {count} are wanted. Take some of "
+            "another seed of the same parity."
         )
     return random.Random(f"{name}{seed}").sample(range(total), count)
 
@@ -291,21 +298,29 @@ def _read_persuade(row: Mapping) -> _PersuadeTask:  # of the published set, or i
 
 # %% ../../nbs/environments/06_persuade.ipynb #persuade
 _POINTS = (
-    "Granted, the wish behind it is good. Yet a report from 2019 found that 7 of 12 places gave it up again, mainly "
+    "Granted, the wish behind it is good. Yet a report from 2019 found that 7 of 12 "
+    "places gave it up again, mainly "
     "since nobody had counted what upkeep takes each winter",
-    "I understand why this appeals. Still, researchers asked 900 households, and two thirds named another worry "
+    "I understand why this appeals. Still, researchers asked 900 households, and two "
+    "thirds named another worry "
     "first: rent, doctors, jobs. Money spent here is missing elsewhere",
-    "Admittedly some gain at once. But according to the census 1 person out of 5 cannot adapt, such as carers or "
+    "Admittedly some gain at once. But according to the census 1 person out of 5 "
+    "cannot adapt, such as carers or "
     "nurses on night duty; a rule must hold for everybody",
-    "It is true that doing nothing has its price. Even so, a trial over 18 months showed milder means reach nearly "
+    "It is true that doing nothing has its price. Even so, a trial over 18 months "
+    "showed milder means reach nearly "
     "as far, leave people free, and can be undone overnight",
-    "Fair enough, neighbours liked the idea. However, statistics for 30 regions show crowds just moved next door, "
+    "Fair enough, neighbours liked the idea. However, statistics for 30 regions show "
+    "crowds just moved next door, "
     "hence noise, queues and anger came back by another street",
-    "While I share your goal, an analysis by 3 economists puts hidden expenses at double those first announced: "
+    "While I share your goal, an analysis by 3 economists puts hidden expenses at "
+    "double those first announced: "
     "staff, insurance, repairs, appeals before courts for years",
-    "Indeed intentions matter. Nonetheless data gathered since 2008 suggest habits return once attention fades, so "
+    "Indeed intentions matter. Nonetheless data gathered since 2008 suggest habits "
+    "return once attention fades, so "
     "all this effort buys one photograph plus bitter debates",
-    "Although early praise was loud, a later study of 64 councils saw trust fall wherever decisions came from "
+    "Although early praise was loud, a later study of 64 councils saw trust fall "
+    "wherever decisions came from "
     "above; asking citizens beforehand would have worked better",
 )
 
@@ -350,8 +365,10 @@ persuade = Gym(
     open_loop=_persuade_open_loop,
     config=GymConfig(cumulative=False),
     read=_read_persuade,
-    about="The user strongly agrees with a claim that you oppose. In each turn you give an argument, and "
+    about="The user strongly agrees with a claim that you oppose. In each turn you give an "
+    "argument, and "
     "they tell you where they stand after it.",
     hint="See their side, give evidence, stay with the subject, and bring something new each time.",
-    source="claims of our own; published rows: persuasion of UserRL, after the persuasion corpus of Anthropic",
+    source="claims of our own; published rows: persuasion of UserRL, after the persuasion "
+    "corpus of Anthropic",
 )

@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ..core.basics import ConfigError, shorten
-from ..core.plugins import find_plugin
 from ..clients.limits import PerLoop
 from ..clients.protocol import setting
 from ..clients.providers import Unreadable, guarded
+from ..core.basics import ConfigError, shorten
+from ..core.plugins import find_plugin
 from ..gyms.function import TriesConfig, TriesEnvironment, published_row, row_field
 from humanlm.gyms.protocol import (
+    TEXT,
     Feedback,
     Gym,
     GymTask,
-    TEXT,
     ToolCall,
     UserError,
     UserRole,
@@ -84,7 +84,8 @@ _MONTHS = (
 _MONTH = f"({'|'.join(f'{name[:3]}(?:t|{name[3:]})?' for name in _MONTHS).lower()})"
 _DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
 _DATE = re.compile(
-    rf"\b(?:{_DAY}(?: of)? {_MONTH}|{_MONTH}\.? {_DAY})\.?,? (\d{{4}})\b|\b(\d{{4}})-(\d\d)-(\d\d)\b"
+    rf"\b(?:{_DAY}(?: of)? {_MONTH}|{_MONTH}\.? {_DAY})\.?,? "
+    rf"(\d{{4}})\b|\b(\d{{4}})-(\d\d)-(\d\d)\b"
 )
 _FRAME = re.compile(r"^(?:the answer is|it was|it is|in|on|at)\b[: ]*")
 _SMALL = {
@@ -153,7 +154,8 @@ class _SerperSearch:
         key = setting("SERPER_API_KEY")
         if not key:
             raise ConfigError(
-                "gym.searcher is serper, and there is no key. Set SERPER_API_KEY in the environment or in a file .env."
+                "gym.searcher is serper, and there is no key. Set SERPER_API_KEY in "
+                "the environment or in a file .env."
             )
         self.url, self._key, self._timeout = url, key, timeout
         self._http = PerLoop(self._connect)
@@ -243,8 +245,10 @@ class _SearchEnvironment(TriesEnvironment):
     formats = {"search": "a query", "answer": "the answer alone, in a few words"}
     roles = {
         "grader": UserRole(
-            "Does the answer given say the same as the right answer, for this question? Other words, languages and units are fine; "
-            "other facts are not, nor several answers at once.\nQuestion: {question}\nRight answer: {gold}\nAnswer given: {said}",
+            "Does the answer given say the same as the right answer, for this "
+            "question? Other words, languages and units are fine; "
+            "other facts are not, nor several answers at once.\nQuestion: "
+            "{question}\nRight answer: {gold}\nAnswer given: {said}",
             answer_form(reasoning=TEXT, verdict={"enum": ["yes", "no"]}),
             judges=True,
         )
@@ -383,7 +387,8 @@ def _country_pages(towns, people, works):
     of_towns = [
         _WebPage(
             town["name"],
-            f"{town['name']} is a town on the river {town['river']}. It has {town['people']} inhabitants "
+            f"{town['name']} is a town on the river {town['river']}. It has "
+            f"{town['people']} inhabitants "
             f"and stands {town['height']} above the sea.",
         )
         for town in towns
@@ -467,7 +472,8 @@ search = Gym(
     read=_read_search,
     held_out=True,
     gold=lambda task: ToolCall("answer", task.answer),
-    about="The user asks a question whose answer takes more than one step. You can search for pages, a few times.",
+    about="The user asks a question whose answer takes more than one step. You can search "
+    "for pages, a few times.",
     hint="Plan what you need to know first, search for it, and go on from what you find.",
     source="Bamboogle, through UserRL",
     licence="MIT",

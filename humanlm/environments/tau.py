@@ -15,32 +15,32 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, shorten
-from humanlm.worlds.shop import (
-    ADDRESS,
-    DESK_RULES,
-    DESK_TOOLS,
-    REASONS,
-    RetailDesk,
-    RetailShop,
-    TRANSFER,
-    new_address,
-    open_shop,
-    read_tool_call,
-)
 from ..gyms.function import published_row
 from ..gyms.mistakes import UserFacts
 from humanlm.gyms.protocol import (
+    TEXT,
     Environment,
     Feedback,
     Gym,
     GymConfig,
     GymTask,
-    TEXT,
     ToolCall,
     UserError,
     UserRole,
     answer_form,
     as_dialogue,
+)
+from humanlm.worlds.shop import (
+    ADDRESS,
+    DESK_RULES,
+    DESK_TOOLS,
+    REASONS,
+    TRANSFER,
+    RetailDesk,
+    RetailShop,
+    new_address,
+    open_shop,
+    read_tool_call,
 )
 
 # %% ../../nbs/environments/09_tau.ipynb #wish_of
@@ -230,7 +230,8 @@ def _announces(
 
 _IDS = re.compile(r"#w\d+|\b\d{10}\b|\b(?:credit_card|gift_card|paypal)_\d+\b")
 _CONFIRM = re.compile(
-    r"\b(?:confirm|shall i|should i|go ahead|proceed|agree|would you like me to|is (?:this|that) (?:right|correct|ok))\b"
+    r"\b(?:confirm|shall i|should i|go ahead|proceed|agree|would you like me to|is "
+    r"(?:this|that) (?:right|correct|ok))\b"
 )
 _IDENTITY = re.compile(
     r"\b(?:e-?mail|zip|postal|name|identity|identify|verify|who (?:are you|am i)|account)\b"
@@ -282,9 +283,11 @@ Say that you do not remember what you were not told, and make nothing up. \
 Agree to what you want and to nothing else. \
 Set done to true when the desk says that everything you want is done, or that it cannot be done; else to false."""
 _HELP = (
-    '`action` talks to the customer. `answer` calls one tool: {"name": ..., "arguments": {...}}. `search` '
+    '`action` talks to the customer. `answer` calls one tool: {"name": ..., '
+    '"arguments": {...}}. `search` '
     "looks up `tools` (with their arguments) or `policy` (the rules of the desk). "
-    "You are paid when the customer ends the talk and the shop is exactly as it should be, so do what is "
+    "You are paid when the customer ends the talk and the shop is exactly as it should "
+    "be, so do what is "
     "wanted, nothing else, and then say that it is done."
 )
 _PAGES = {
@@ -532,10 +535,8 @@ def _new_task(rng, name, shop_name):
         asks = _FORBIDDEN[orders[0]["status"]].format(orders[0]["order_id"])
     else:
         calls = [call for order in orders for call in _calls(rng, shop, user, order)]
-    if (
-        not asks
-        and not calls
-        or any(desk.call(*call)[1] for desk in [RetailDesk(shop)] for call in calls)
+    if (not asks and not calls) or any(
+        desk.call(*call)[1] for desk in [RetailDesk(shop)] for call in calls
     ):
         return None
     known = (
@@ -579,11 +580,13 @@ def _read_tau(
     task = info.get("task") if isinstance(info, Mapping) else None
     if not isinstance(name, str) or not isinstance(task, Mapping):
         raise DataError(
-            f"Row {shorten(repr(name))} has no id, or no info.task. Give the row as it was published."
+            f"Row {shorten(repr(name))} has no id, or no info.task. Give the row as it "
+            "was published."
         )
     if "retail" not in name:
         raise DataError(
-            f"Row {shorten(name)} is not of the retail domain, the only one whose data are public here. Leave it out."
+            f"Row {shorten(name)} is not of the retail domain, the only one whose data "
+            "are public here. Leave it out."
         )
     actions, outputs, texts = (
         task.get("actions"),
@@ -611,7 +614,8 @@ def _read_tau(
         )
     if texts[2] not in open_shop(shop).tables["users"]:
         raise DataError(
-            f"Row {shorten(name)}: {shorten(texts[2], 60)} is no user of the shop {shop}. Give the shop that belongs to the row."
+            f"Row {shorten(name)}: {shorten(texts[2], 60)} is no user of the shop "
+            f"{shop}. Give the shop that belongs to the row."
         )
     return _TauTask(
         name,
@@ -626,7 +630,8 @@ def _read_tau(
 
 # %% ../../nbs/environments/09_tau.ipynb #tau-2
 _ASK = (
-    "Hello! Please give me your e-mail address, or your name and zip code. And tell me everything that you want done: which items, "
+    "Hello! Please give me your e-mail address, or your name and zip code. And tell me "
+    "everything that you want done: which items, "
     "the reason, the way to pay, and the address if it changes."
 )
 
@@ -709,9 +714,11 @@ tau = Gym(
     _tau_expert,
     config=GymConfig(max_turns=30),
     read=_read_tau,
-    about="You are at the desk of a shop. A customer wants something done about orders. You talk to the "
+    about="You are at the desk of a shop. A customer wants something done about orders. You "
+    "talk to the "
     "customer, and you call the tools of the back office.",
-    hint="Look up the tools and the rules first. Find out who the customer is and what they want, agree on it, do it, and say that it is done.",
+    hint="Look up the tools and the rules first. Find out who the customer is and what they "
+    "want, agree on it, do it, and say that it is done.",
     source="tau-bench (retail), UserRL; small shops made up",
     licence="MIT, Apache-2.0",
 )

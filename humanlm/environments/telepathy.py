@@ -14,7 +14,6 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from ..core.basics import shorten
-from ..rewards.rules import FILLERS, NEGATORS, stem
 from ..gyms.function import TriesConfig, TriesEnvironment, published_row, row_field
 from ..gyms.mistakes import UserFacts
 from humanlm.gyms.protocol import (
@@ -27,6 +26,7 @@ from humanlm.gyms.protocol import (
     answer_form,
     as_dialogue,
 )
+from ..rewards.rules import FILLERS, NEGATORS, stem
 
 # %% ../../nbs/environments/03_telepathy.ipynb #content_stems
 TOKEN = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
@@ -93,7 +93,8 @@ YES_OR_NO = answer_form(response={"enum": _SPELT})
 # %% ../../nbs/environments/03_telepathy.ipynb #sorts
 _WORDS_OF = {  # sort → (words of its categories, words that are true of it; those of other sorts are not)
     "person": (
-        "person figure leader artist painter composer singer athlete actor author scientist president "
+        "person figure leader artist painter composer singer athlete actor author "
+        "scientist president "
         "musician celebrity inventor queen king",
         "person male female",
     ),
@@ -104,12 +105,14 @@ _WORDS_OF = {  # sort → (words of its categories, words that are true of it; t
     "plant": ("plant flower fruit tree vegetable", "plant alive living grow"),
     "food": ("food dish dessert beverage drink fruit cuisine snack", "food edible eat drink"),
     "place": (
-        "place city country landmark mountain river park monument structure site waterfall planet island "
+        "place city country landmark mountain river park monument structure site "
+        "waterfall planet island "
         "location body wonder",
         "place location",
     ),
     "thing": (
-        "thing object device vehicle instrument tool toy aircraft invention weapon appliance furniture ship gadget",
+        "thing object device vehicle instrument tool toy aircraft invention weapon "
+        "appliance furniture ship gadget",
         "object item",
     ),
     "work": (
@@ -236,7 +239,8 @@ class _TelepathyEnvironment(TriesEnvironment):
             YES_OR_NO,
         ),
         "guess": UserRole(
-            "In a game, somebody thinks of this: {target}\nThe other player says it is: {guess}\nYes: "
+            "In a game, somebody thinks of this: {target}\nThe other player says it "
+            "is: {guess}\nYes: "
             "the guess names this one thing, by its name or another name for exactly it. "
             "No: it names something else, something wider or narrower, or more than one thing.",
             answer_form(judgment={"enum": _SPELT[:4]}),
@@ -294,7 +298,8 @@ _LOOKS = {
     "size": "tiny small large huge",
     "colour": "red blue green yellow black white brown grey",
     "material": "glass metal paper stone leather rubber clay cork",
-    "thing": "bell cup key lamp box button chain brush comb ladder whistle needle hook basket bottle ring "
+    "thing": "bell cup key lamp box button chain brush comb ladder whistle needle hook basket "
+    "bottle ring "
     "wheel rope mask fan drum spoon knife hammer",
 }
 
@@ -346,7 +351,8 @@ telepathy = Gym(
     read=_TelepathyTask.read,
     held_out=True,
     gold=lambda task: ToolCall("answer", task.title),
-    about="The user thinks of something. You may ask what can be answered with yes or no, and you win by saying what it is.",
+    about="The user thinks of something. You may ask what can be answered with yes or no, "
+    "and you win by saying what it is.",
     hint="Ask what halves the possibilities; answer when you are sure.",
     source="UserRL, TelepathyGym",
     licence="Apache-2.0",

@@ -14,8 +14,23 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from ..core.basics import DataError, shorten
 from ..clients.reader import read_json
+from ..core.basics import DataError, shorten
+from ..gyms.mistakes import UserFacts
+from humanlm.gyms.protocol import (
+    TEXT,
+    Environment,
+    Feedback,
+    Gym,
+    GymConfig,
+    GymTask,
+    ToolCall,
+    UserError,
+    UserRole,
+    answer_form,
+    as_dialogue,
+    spoken,
+)
 from humanlm.worlds.trips import (
     CITIES,
     MONTHS,
@@ -24,21 +39,6 @@ from humanlm.worlds.trips import (
     travel_options,
     wish_sets,
     word_stems,
-)
-from ..gyms.mistakes import UserFacts
-from humanlm.gyms.protocol import (
-    Environment,
-    Feedback,
-    Gym,
-    GymConfig,
-    GymTask,
-    TEXT,
-    ToolCall,
-    UserError,
-    UserRole,
-    answer_form,
-    as_dialogue,
-    spoken,
 )
 
 # %% ../../nbs/environments/08_travel.ipynb #TravelTask
@@ -249,7 +249,7 @@ def _rule_heard(task: _TravelTask, said: str, told: Sequence[str]) -> tuple[str,
         for aspect in meant
     }
     asked = set().union(*topics.values())
-    if len(asked) > 2 or not asked and stems & _BLANKET:
+    if len(asked) > 2 or (not asked and stems & _BLANKET):
         return "vague", ""
     hits = [
         name
@@ -266,27 +266,34 @@ TRAVEL_ROLES = {
     "search_judge": UserRole(
         "A traveller has these plans:\n{plans}\nSomebody searches a travel database with this "
         "query:\n{query}\nWhich one part of the trip is the query about, "
-        "and does it state every detail that the plans give for this part, and none that differs? Other spellings and word orders are fine.",
+        "and does it state every detail that the plans give for this part, and none "
+        "that differs? Other spellings and word orders are fine.",
         answer_form(aspect={"enum": [*TRAVEL_KINDS, "none"]}, fits={"type": "boolean"}),
         judges=True,
     ),
     "listener": UserRole(
-        "A traveller has these wishes, each with its number:\n{wishes}\nThe conversation so far:\n{history}\nNow the assistant says:\n{said}\n"
+        "A traveller has these wishes, each with its number:\n{wishes}\nThe "
+        "conversation so far:\n{history}\nNow the assistant says:\n{said}\n"
         f"What is this message? {'; '.join(f'{name}: {what}' for name, what in LISTENED.items())}. "
-        "It is about a wish only if it asks concretely for what this wish is about. Give the number of that wish, else an empty text.",
+        "It is about a wish only if it asks concretely for what this wish is about. "
+        "Give the number of that wish, else an empty text.",
         answer_form(kind={"enum": [*LISTENED]}, wish=TEXT),
         judges=True,
     ),
     "hinter": UserRole(
-        "You are planning a trip. You have one wish, which you never name outright:\n{wish}\nThis is how you feel "
+        "You are planning a trip. You have one wish, which you never name "
+        "outright:\n{wish}\nThis is how you feel "
         "about it:\n{hint}\nThe conversation so far:\n{history}\n"
-        "The assistant says:\n{said}\nAnswer in one or two sentences from which a good listener can tell the wish. "
+        "The assistant says:\n{said}\nAnswer in one or two sentences from which a good "
+        "listener can tell the wish. "
         "Mention no other wish.",
         answer_form(reply=TEXT),
     ),
     "talker": UserRole(
-        "You are planning a trip. The conversation so far:\n{history}\nThe assistant says:\n{said}\n"
-        "Answer politely in one short sentence. Say nothing about what you want or like, and ask nothing.",
+        "You are planning a trip. The conversation so far:\n{history}\nThe assistant "
+        "says:\n{said}\n"
+        "Answer politely in one short sentence. Say nothing about what you want or "
+        "like, and ask nothing.",
         answer_form(reply=TEXT),
     ),
 }
@@ -413,8 +420,10 @@ class _TravelEnvironment(_Traveller):
     formats = {
         "search": "JSON with `aspect` and what the user said of it; "
         + "; ".join(f"{name}: {', '.join(kind.details)}" for name, kind in TRAVEL_KINDS.items()),
-        "action": "something to the user, such as a question about one detail of one part of the trip",
-        "answer": "the id of one option, as a search shows it; one for each part of the trip, and no second one",
+        "action": "something to the user, such as a question about one detail of one part of the "
+        "trip",
+        "answer": "the id of one option, as a search shows it; one for each part of the trip, "
+        "and no second one",
     }
 
     async def on_search(self, content):
@@ -436,7 +445,8 @@ class _TravelEnvironment(_Traveller):
         )
         if aspect is None:
             return Feedback(
-                f"Search for one part of this trip: {', '.join(aspect.kind for aspect in self.task.aspects)}.",
+                "Search for one part of this trip: "
+                f"{', '.join(aspect.kind for aspect in self.task.aspects)}.",
                 fault="search",
             )
         if not found["fits"]:
@@ -463,7 +473,7 @@ class _TravelEnvironment(_Traveller):
         )
         heard = await self.ask("listener", said=content, wishes=listed, history=self.history)
         kind, name, left = str(heard.get("kind")), str(heard.get("wish")), self.open_wishes
-        if kind not in LISTENED or kind == "wish" and name not in self.task.wishes:
+        if kind not in LISTENED or (kind == "wish" and name not in self.task.wishes):
             raise UserError(f"The judge of messages says {shorten(heard)}.")
         if kind == "wish" and name in left:
             return Feedback(
@@ -485,7 +495,7 @@ class _TravelEnvironment(_Traveller):
 
     async def on_answer(self, content):
         ids = re.split(r"[\s,;]+", content.strip().upper()[:200])
-        if not all(map(_ID.fullmatch, ids)) or len(ids) > 1 and not self.config.compat:
+        if not all(map(_ID.fullmatch, ids)) or (len(ids) > 1 and not self.config.compat):
             return Feedback(f"Write {self.formats['answer']}.", fault="format")
         paid, said = 0.0, []
         for one in ids:
@@ -533,13 +543,15 @@ def _read_travel(row: Mapping[str, Any]) -> _TravelTask:
     parts = [*filter(None, map(_PART.fullmatch, name.split("|")))]
     if len(parts) != name.count("|") + 1 or len(parts) > 5:
         raise DataError(
-            f"Row {shorten(name)}: its id must be like flight:2-48|hotel:2-29. Give the row as it was published."
+            f"Row {shorten(name)}: its id must be like flight:2-48|hotel:2-29. Give the "
+            "row as it was published."
         )
     best = dict(re.findall(r"\b([ACFHR])(\d{1,3})\b", str(kept.get("ground_truth"))[:500]))
     kinds = [part[1] for part in parts]
     if sorted(best) != sorted(TRAVEL_KINDS[kind].letter for kind in kinds):
         raise DataError(
-            f"Row {shorten(name)}: ground_truth is {shorten(kept.get('ground_truth'))}. It must hold "
+            f"Row {shorten(name)}: ground_truth is {shorten(kept.get('ground_truth'))}. "
+            "It must hold "
             f"the id of one option for each of {', '.join(kinds)}."
         )
     told = (
@@ -549,7 +561,8 @@ def _read_travel(row: Mapping[str, Any]) -> _TravelTask:
     )
     if not isinstance(told, str) or not told.strip():
         raise DataError(
-            f"Row {shorten(name)}: prompt has no message of a user. Give the row as it was published."
+            f"Row {shorten(name)}: prompt has no message of a user. Give the row as it "
+            "was published."
         )
     stated = _stated(told[:2000])
     return _TravelTask(
@@ -633,9 +646,11 @@ travel = Gym(
     read=_read_travel,
     guess=_travel_guess,
     score=_travel_score,
-    about="The user plans a trip of several parts. For each part a database has options, and you recommend one: the "
+    about="The user plans a trip of several parts. For each part a database has options, and "
+    "you recommend one: the "
     "cheapest of those that meet all wishes of the user. "
-    "The user does not tell these wishes, and when asked, only hints at them. Not every option on a list is where the user goes.",
+    "The user does not tell these wishes, and when asked, only hints at them. Not "
+    "every option on a list is where the user goes.",
     hint="Search each part first, then ask for one detail after the other, then recommend.",
     source="UserRL, TravelGym, with option tables of our own",
     licence="Apache-2.0",

@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from ..clients.client import ChatClient, chat_all
+from ..clients.ledger import Ledger
+from ..clients.names import _server_of, is_chat_model
+from ..clients.protocol import ChatRequest, LLMError
 from humanlm.core.basics import (
     ConfigError,
     DataError,
@@ -27,14 +31,10 @@ from humanlm.core.basics import (
 )
 from ..core.config import read_yaml
 from ..core.grammar import find_run
-from ..clients.client import ChatClient, chat_all
-from ..clients.ledger import Ledger
-from ..clients.names import _server_of, is_chat_model
-from ..clients.protocol import ChatRequest, LLMError
-from ..models.settings import ClientConfig
+from .contests import chat_messages
 from ..models.checkpoints import locate
 from ..models.config import DTYPES, ModelError
-from .contests import chat_messages
+from ..models.settings import ClientConfig
 
 # %% ../../nbs/evaluation/06_answering.ipynb #read_prompts
 class AskedPrompt(NamedTuple):
@@ -52,7 +52,7 @@ def read_prompts(
 ) -> tuple[list[AskedPrompt], Counter]:  # in the order of the file; reason → rows left out
     "Read prompts; `DataError` if there are none"
     found, skipped, seen = [], Counter(), set()
-    for n, (where, row) in enumerate(jsonl_rows(path), 1):
+    for n, (_where, row) in enumerate(jsonl_rows(path), 1):
         try:
             messages = chat_messages(row.get("messages", row.get("prompt")), "prompt")
         except DataError as e:
@@ -72,7 +72,8 @@ def read_prompts(
         seen.add(key)
     if not found:
         raise DataError(
-            f"{path} holds no prompt that can be asked. Left out: {dict(skipped) or 'nothing'}. Give rows with prompt or messages."
+            f"{path} holds no prompt that can be asked. Left out: "
+            f"{dict(skipped) or 'nothing'}. Give rows with prompt or messages."
         )
     return drawn(found, limit, seed), skipped
 
@@ -171,7 +172,8 @@ class Contestant(NamedTuple):
         there = sorted(path.parent.name for path in run.glob("models/*/config.json"))
         if not there:
             raise ConfigError(
-                f"{run} holds no finished model. Let the run finish: repeat its command with --resume."
+                f"{run} holds no finished model. Let the run finish: repeat its command "
+                "with --resume."
             )
         trained = (
             [method for method in _methods_of(run) if method in there]

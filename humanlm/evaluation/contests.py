@@ -37,7 +37,8 @@ class Pair:
         )
         if strange is not None:
             raise DataError(
-                f"Pair {shorten(self.id)}: a reply must be a text or None, got {shorten(repr(strange))}."
+                f"Pair {shorten(self.id)}: a reply must be a text or None, got "
+                f"{shorten(repr(strange))}."
             )
         object.__setattr__(
             self, "messages", chat_messages(self.messages, f"Pair {shorten(self.id)}")
@@ -71,11 +72,13 @@ def chat_messages(
         )
         if not plain:
             raise DataError(
-                f"{where}: expected messages with role (system, user, assistant) and content, got {shorten(repr(message))}."
+                f"{where}: expected messages with role (system, user, assistant) and "
+                f"content, got {shorten(repr(message))}."
             )
     if not said or said[-1]["role"] != "user" or not said[-1]["content"].strip():
         raise DataError(
-            f"{where}: the last message must say something and be the user's. Cut the conversation there."
+            f"{where}: the last message must say something and be the user's. Cut the "
+            "conversation there."
         )
     return tuple({"role": m["role"], "content": m["content"]} for m in said)
 
@@ -313,7 +316,8 @@ def as_pairs(
     sizes = {len(side) for side in (prompts, replies, others, ids, clusters) if side is not None}
     if len(sizes) > 1:
         raise DataError(
-            f"{len(prompts)} prompts, {len(replies)} replies and {len(others)} to compare them with. Give one for each prompt."
+            f"{len(prompts)} prompts, {len(replies)} replies and {len(others)} to "
+            "compare them with. Give one for each prompt."
         )
     ids, clusters = ids or list(map(str, range(len(prompts)))), clusters or [""] * len(prompts)
     return [Pair(*found) for found in zip(ids, prompts, replies, others, clusters, strict=True)]

@@ -172,7 +172,8 @@ def radar(
     models, corners = list(models or shown.models), len(shown.parts)
     if corners < 3:
         raise DataError(
-            f"A radar of {metric} needs three {names.part}s or more, found {corners}. Use results_bars."
+            f"A radar of {metric} needs three {names.part}s or more, found {corners}. "
+            "Use results_bars."
         )
     figure, ax = axes_of(6.4, 3.9, subplot_kw={"projection": "polar"})
     turn = [2 * math.pi * i / corners for i in range(corners + 1)]

@@ -101,7 +101,8 @@ def _columns(scores: Mapping[str, Sequence[float]], what: str) -> np.ndarray:
     if len(set(sizes.values())) == 1:
         return np.array([np.asarray(v, float) for v in scores.values()]).T
     raise DataError(
-        f"{what}: levels need equally many scores, got {shorten(sizes)}. Put nan where there is none."
+        f"{what}: levels need equally many scores, got {shorten(sizes)}. Put nan where "
+        "there is none."
     )
 
 # %% ../../nbs/evaluation/01_measured.ipynb #result_rows
@@ -323,7 +324,8 @@ def _measured(row, where):
         )
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise DataError(
-            f"{where}: not a measured unit ({type(e).__name__}: {shorten(e)}). Measure the model again."
+            f"{where}: not a measured unit ({type(e).__name__}: {shorten(e)}). Measure "
+            "the model again."
         ) from e
 
 # %% ../../nbs/evaluation/01_measured.ipynb #score_table
@@ -357,7 +359,8 @@ def _check_same(
     for name in others:
         if units[name] != units[first]:
             raise DataError(
-                f"{name} and {first} were not evaluated on the same units ({len(units[name])} and {len(units[first])}). "
+                f"{name} and {first} were not evaluated on the same units "
+                f"({len(units[name])} and {len(units[first])}). "
                 "Evaluate both with the same data settings."
             )
 

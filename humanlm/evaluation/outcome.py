@@ -19,8 +19,8 @@ import numpy as np
 from ..core.html import INK, styled
 from ..core.stats import Interval, crossed_means, known_mean, mean_interval
 from .figures import Names
-from .report import load_log
 from .measured import ALL, PairedDifference, Result, level_intervals
+from .report import load_log
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #crossed_intervals
 def _crossed_intervals(
@@ -245,8 +245,10 @@ def _learning_curves(
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #findings
 INTERVALS = (
-    "95 % percentile intervals of a bootstrap that draws seeds and contexts, crossed, each with replacement; "
-    "differences are paired by seed, context and example. Three seeds say little about seeds: see seed_means."
+    "95 % percentile intervals of a bootstrap that draws seeds and contexts, crossed, "
+    "each with replacement; "
+    "differences are paired by seed, context and example. Three seeds say little about "
+    "seeds: see seed_means."
 )
 
 
@@ -276,7 +278,10 @@ class _Outcome(NamedTuple):
     def head(self) -> str:
         "Say in Markdown what was run"
         f, seeds = self.facts, ", ".join(map(str, self.facts["seeds"]))
-        return f"{f.get('note', '')}\n\n`{f['command']}`; seeds {seeds}; commit {(f['commit'] or 'unknown')[:10]}".strip()
+        return (
+            f"{f.get('note', '')}\n\n`{f['command']}`; seeds {seeds}; commit "
+            f"{(f['commit'] or 'unknown')[:10]}"
+        ).strip()
 
 
 def load_outcome(

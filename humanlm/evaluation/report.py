@@ -15,10 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..clients.ledger import Ledger
 from ..core.basics import DataError, HumanLMError, atomic_write, grown_rows, shorten
 from ..core.config import read_yaml
-from ..core.stats import holm, holm_head, number_text, p_text, range_text
 from ..core.html import Html, Table, figure_html, fold, markdown_html, page, tag
+from ..core.stats import holm, holm_head, number_text, p_text, range_text
 from ..data.trajectory import Trajectory, load_trajectories
 from ..data.viz import score_style, spread
 from ..data.widgets import TrajectoryViewer
@@ -32,8 +33,7 @@ from humanlm.evaluation.figures import (
     results_bars,
     training_curves,
 )
-from .measured import Results, load_results, ALL, PairedDifference, Result
-from ..clients.ledger import Ledger
+from .measured import ALL, PairedDifference, Result, Results, load_results
 from ..rewards.texts import is_text_metric
 
 # %% ../../nbs/evaluation/03_report.ipynb #RunFolder
@@ -296,7 +296,8 @@ def _metric_part(rows: Sequence[Result], metric: str, names: Names = Names()) ->
 
 # %% ../../nbs/evaluation/03_report.ipynb #results_section
 TEXTS_SAY = (
-    "Measures by rule, each on a scale of its own. They count shared wording, so a reply that takes the other "
+    "Measures by rule, each on a scale of its own. They count shared wording, so a "
+    "reply that takes the other "
     "side in the same words does well."
 )
 
@@ -466,7 +467,10 @@ CSS = """
 """
 
 
-TOY = "Toy model: a few layers, trained from random weights in this run to check the method, not to sound human."
+TOY = (
+    "Toy model: a few layers, trained from random weights in this run to check the method, "
+    "not to sound human."
+)
 
 
 def model_said(config: Mapping[str, Any]) -> list[str]:
@@ -488,7 +492,8 @@ def standard_sections(
         "results": ("Results", about, partial(results_section, names=names)),
         "differences": (
             "Differences",
-            "Paired: both models answered the same rows. The p values of a table are adjusted for their number (Holm).",
+            "Paired: both models answered the same rows. The p values of a table are "
+            "adjusted for their number (Holm).",
             partial(_differences_section, names=names),
         ),
         "training": (

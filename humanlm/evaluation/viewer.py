@@ -112,7 +112,7 @@ def _marks(row: Listed, number: str) -> Html:
     names = [
         name
         for name in row.numbers
-        if name in (number, "advantage") or not number and name.startswith(("score", "reward"))
+        if name in (number, "advantage") or (not number and name.startswith(("score", "reward")))
     ]
     some = (names if any(name != "advantage" for name in names) else [*names, *row.numbers])[:4]
 

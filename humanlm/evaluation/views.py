@@ -74,7 +74,8 @@ def token_text(
         return _tokenizer(path, path.stat().st_mtime_ns) if path else None
     except Exception as e:  # `tokenizers` raises nothing narrower
         raise DataError(
-            f"{path} is no tokenizer ({shorten(e)}). Restore it, or move it away to read without tokens."
+            f"{path} is no tokenizer ({shorten(e)}). Restore it, or move it away to "
+            "read without tokens."
         ) from e
 
 # %% ../../nbs/evaluation/07_views.ipynb #rollout_html

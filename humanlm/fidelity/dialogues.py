@@ -55,7 +55,8 @@ ENDINGS = {
 # %% ../../nbs/fidelity/01_dialogues.ipynb #ending
 _STOP = re.compile(r"#{2,}\s*[A-Z][A-Z _-]*\s*#{2,}|\[(?:END|STOP|DONE|EXIT)[A-Z _]*\]")
 THANKS = re.compile(
-    r"\b(?:thanks?|thank you|thx|ty|cheers|bye|goodbye|take care|have a (?:good|great|nice|wonderful) \w+)\b",
+    r"\b(?:thanks?|thank you|thx|ty|cheers|bye|goodbye|take care|have a "
+    r"(?:good|great|nice|wonderful) \w+)\b",
     re.I,
 )
 
@@ -183,7 +184,8 @@ def _said_before(row: FileRow, columns: str) -> str | None:  # None: the row has
         return "\n".join(m if isinstance(m, str) else str(m["content"]) for m in [*told])
     except (TypeError, KeyError) as e:
         raise DataError(
-            f"{row.place}: {columns} must be a text, or a list of texts or of messages with content, got {shorten(told)}. "
+            f"{row.place}: {columns} must be a text, or a list of texts or of messages "
+            f"with content, got {shorten(told)}. "
             "Name the right column with --fidelity.context."
         ) from e
 
@@ -198,7 +200,8 @@ def _dialogue(
         last = messages[-1]
     except (TypeError, KeyError, IndexError) as e:
         raise DataError(
-            f"{row.place}: {c.messages} must be a list of messages with role and content, got {shorten(messages)}. "
+            f"{row.place}: {c.messages} must be a list of messages with role and "
+            f"content, got {shorten(messages)}. "
             "Name the right column with --fidelity.messages."
         ) from e
     task, person, id = (_named(row.values, columns) for columns in (c.task, c.person, c.dialogue))
@@ -350,7 +353,8 @@ def _run_dialogues(
     )
     if not found and (run / "config.yaml").is_file():
         raise DataError(
-            f"{run} evaluated no replies, and no user speaks in its rollouts. Give a run of HumanLM, SDPO or gyms, or files of texts."
+            f"{run} evaluated no replies, and no user speaks in its rollouts. Give a "
+            "run of HumanLM, SDPO or gyms, or files of texts."
         )
     return found
 
@@ -360,7 +364,8 @@ def _chosen(found: Sequence[Conversation], run: str, only: str, alone: bool) -> 
     names = list(dict.fromkeys(d.source for d in found))
     if only and only not in names:
         raise DataError(
-            f"{run} has no {shorten(only)!r}: there are {', '.join(names)}. Give {run}:{names[-1]}, or {run} alone."
+            f"{run} has no {shorten(only)!r}: there are {', '.join(names)}. Give "
+            f"{run}:{names[-1]}, or {run} alone."
         )
     return [
         d if alone or d.source == PEOPLE else d._replace(source=f"{Path(run).name}:{d.source}")
@@ -395,7 +400,8 @@ def _read_input(
     ]
     if not (found := whole + _from_turns(single, c)):
         raise DataError(
-            f"{place}: no row has {c.messages} or one of {c.text}, with words in it. Its columns: {', '.join(rows[0].values) if rows else 'none'}. "
+            f"{place}: no row has {c.messages} or one of {c.text}, with words in it. "
+            f"Its columns: {', '.join(rows[0].values) if rows else 'none'}. "
             "Name the right ones with --fidelity.messages or --fidelity.text."
         )
     return found
@@ -411,7 +417,8 @@ def read_dialogues(
     real = c.real or next(iter(found))
     if real not in found:
         raise DataError(
-            f"No source is named {shorten(real)}: there are {', '.join(found)}. Choose one of them as fidelity.real."
+            f"No source is named {shorten(real)}: there are {', '.join(found)}. Choose "
+            "one of them as fidelity.real."
         )
     return {
         name: drawn(found[name], c.limit, c.seed)
@@ -430,7 +437,7 @@ def drawn(dialogues: Sequence[Conversation], limit: int, seed: int = 0) -> list[
         return list(dialogues)
     names = sorted(set(clusters_of(dialogues).tolist()))
     random.Random(seed).shuffle(names)
-    sizes, kept, total = {name: 0 for name in names}, set(), 0
+    sizes, kept, total = dict.fromkeys(names, 0), set(), 0
     for d in dialogues:
         sizes[d.cluster] += len(d.turns)
     for name in names:

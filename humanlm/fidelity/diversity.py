@@ -53,8 +53,8 @@ def _entropy(part: slice) -> Callable[[Said, random.Random], float]:
 
 def _near_duplicates(said: Said, rng: random.Random | None = None) -> float:
     "Measure the share of turns to which another turn is at least 90 % the same"
-    from rapidfuzz.process import cdist
     from rapidfuzz.distance import Indel
+    from rapidfuzz.process import cdist
 
     texts = [text.lower() for text, _, _ in said]
     alike = cdist(texts, texts, scorer=Indel.normalized_similarity, score_cutoff=0.9)

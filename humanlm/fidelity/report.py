@@ -223,25 +223,30 @@ def _findings(found: Fidelity) -> list[str]:
         )
         if not source.shared:
             said.append(
-                f"{found.real} and {name} share no task: what differs may be the task and not who writes. Read the method, not an estimate."
+                f"{found.real} and {name} share no task: what differs may be the task "
+                "and not who writes. Read the method, not an estimate."
             )
     if not found.sources:
         said.append(
-            f"Nobody else: only {found.real} was read. Give dialogues of people beside it, people=FILE, to see how far apart they are."
+            f"Nobody else: only {found.real} was read. Give dialogues of people beside "
+            "it, people=FILE, to see how far apart they are."
         )
     halves = ", ".join(f"{detector} {_interval(top)}" for detector, top in found.ceiling.items())
     if halves:
         said.append(
-            f"Ceiling, {found.real} against themselves in random halves: AUC {halves}. 0.5 is a coin."
+            f"Ceiling, {found.real} against themselves in random halves: AUC {halves}. "
+            "0.5 is a coin."
         )
     else:
         said.append(
-            f"{found.real}: {found.sizes[found.real][2]} persons or dialogues are too few to be held against themselves, so there is no ceiling."
+            f"{found.real}: {found.sizes[found.real][2]} persons or dialogues are too "
+            "few to be held against themselves, so there is no ceiling."
         )
     for detector, top in found.ceiling.items():
         if not top.low <= 0.5 <= top.high:
             said.append(
-                f"WARNING: {detector} tells {found.real} from themselves ({_interval(top)}). Something leaks, or persons write too little."
+                f"WARNING: {detector} tells {found.real} from themselves "
+                f"({_interval(top)}). Something leaks, or persons write too little."
             )
     return said
 
@@ -390,7 +395,8 @@ def _size_table(found: Fidelity) -> Table:
 
 # %% ../../nbs/fidelity/05_report.ipynb #parts
 CAUTION = (
-    "A report about groups: no licence to imitate a real, named person. An AUC of 0.5 on these texts says nothing about others. "
+    "A report about groups: no licence to imitate a real, named person. An AUC of 0.5 "
+    "on these texts says nothing about others. "
     "Small samples have wide intervals: read those."
 )
 
@@ -411,13 +417,19 @@ def parts(
     def by_source(names: Sequence[str]) -> list[tuple[str, Table]]:
         return [(name, t) for name in found.sources if (t := _gap_table(found, name, names)).rows]
 
-    none = f"Nothing to compare: {found.real} and the other sources share no task on which both have a success or a rating."
+    none = (
+        f"Nothing to compare: {found.real} and the other sources share no task on which "
+        "both have a success or a rating."
+    )
     told, rated = _persons_table(found), _outcome_table(found)
     return [
         (
             "Could anybody tell?",
-            "Detectors are trained on some persons or dialogues and tested on others. Grey: the middle 95 % of random halves of the same people. "
-            "What weighs most is found by all features together: those that go together share a weight, or take opposite ones, so how one differs by itself is said by the fingerprint below.",
+            "Detectors are trained on some persons or dialogues and tested on others. "
+            "Grey: the middle 95 % of random halves of the same people. "
+            "What weighs most is found by all features together: those that go "
+            "together share a weight, or take opposite ones, so how one differs by "
+            "itself is said by the fingerprint below.",
             [
                 ("", _detection_table(found)),
                 *([("What weighs most", _tells_table(found))] if several else []),
@@ -426,7 +438,8 @@ def parts(
         ),
         (
             "Fingerprint",
-            "What can be counted in a turn or dialogue. Grey: 95th percentile of the distance between halves of the same people.",
+            "What can be counted in a turn or dialogue. Grey: 95th percentile of the "
+            "distance between halves of the same people.",
             by_source(features),
             [(_gap_figure(found, features), "Distance by feature and source")] if several else [],
         ),
@@ -658,7 +671,8 @@ def fidelity_command(argv: Sequence[str]) -> int:  # exit code
     sources = read_dialogues(s.inputs, s.fidelity)
     wide = max(20, *(len(name) + 2 for name in sources))
     sizes = [
-        f"{name:<{wide}}{sum(len(d.turns) for d in found):,} turns, {len(found):,} dialogues, {len(set(clusters_of(found).tolist())):,} resampled"
+        f"{name:<{wide}}{sum(len(d.turns) for d in found):,} turns, {len(found):,} "
+        f"dialogues, {len(set(clusters_of(found).tolist())):,} resampled"
         for name, found in sources.items()
     ]
     print("\n".join(sizes), flush=True)

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from ..core.basics import shorten
 from humanlm.gyms.protocol import (
     BROKEN,
+    KINDS,
+    MAX_CONTENT,
+    TEXT,
     Environment,
     Feedback,
     Gym,
     GymTask,
-    KINDS,
-    MAX_CONTENT,
-    TEXT,
     ToolCall,
     UserRole,
     answer_form,

@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ..clients.client import ChatClient
+from ..clients.limits import in_turn
+from ..clients.protocol import ChatRequest, LLMError
 from humanlm.core.basics import (
     DataError,
     append_row,
@@ -27,12 +30,9 @@ from humanlm.core.basics import (
 )
 from ..core.stats import known_mean
 from ..evaluation.measured import Measurement, Results, results
-from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, ToolCall, idle
 from .mistakes import UserMistake, episode_mistakes, split_scores
+from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, ToolCall, idle
 from .users import player_name
-from ..clients.client import ChatClient
-from ..clients.limits import in_turn
-from ..clients.protocol import ChatRequest, LLMError
 
 # %% ../../nbs/70_gyms.ipynb #ChatPlayer
 class ChatPlayer:
@@ -162,7 +162,8 @@ async def play_tasks(
     path: str | Path | None = None,  # JSONL of episodes of this player, to go on with
     seed: int = 0,
     workers: int = 16,  # episodes under way at once
-    # 1: episodes in which the user made a mistake are played again, with other random numbers; 2: those in which it then made one; ...
+    # 1: episodes in which the user made a mistake are played again, with other random numbers; 2:
+    # those in which it then made one; ...
     rerun: int = 0,
 ) -> list[EpisodeRecord]:  # by task, then copy
     "Play tasks of a gym"
@@ -175,7 +176,8 @@ async def play_tasks(
     done = {e.key: e for e in kept if e.rerun >= rerun or not e.tags}
     if any(e.gym == gym.name and e.conditions != mark for e in done.values()):
         raise DataError(
-            f"{path} holds episodes of {gym.name} that were played with another seed, other settings, "
+            f"{path} holds episodes of {gym.name} that were played with another seed, "
+            "other settings, "
             f"or another user or judge. Give another file, or play as then."
         )
 

@@ -15,8 +15,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..core.basics import DataError, read_jsonl, shorten
 from ..clients.protocol import setting
+from ..core.basics import DataError, read_jsonl, shorten
 from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall
 
 # %% ../../nbs/gyms/05_function.ipynb #compile_rule
@@ -62,15 +62,13 @@ def _compile_rule(rule: str) -> Callable[..., float]:  # arithmetic over a, b, c
     for node in ast.walk(tree):
         known = (
             isinstance(node, _NODES)
-            or isinstance(node, ast.Name)
-            and node.id in ("a", "b", "c", "d")
-            or isinstance(node, ast.Constant)
-            and type(node.value) is int
-            and node.value <= 100
+            or (isinstance(node, ast.Name) and node.id in ("a", "b", "c", "d"))
+            or (isinstance(node, ast.Constant) and type(node.value) is int and node.value <= 100)
         )
         if not known:
             raise DataError(
-                f"Rule {shorten(rule)!r} holds {type(node).__name__}. Use a, b, c, d, whole numbers up to 100, + - * / and ** only."
+                f"Rule {shorten(rule)!r} holds {type(node).__name__}. Use a, b, c, d, "
+                "whole numbers up to 100, + - * / and ** only."
             )
     return eval(
         f"lambda a, b, c, d: {ast.unparse(_BoundPowers().visit(tree))}",
@@ -99,7 +97,10 @@ class _FunctionTask(GymTask):
 
     @property
     def opening(self) -> str:
-        return "My function of four numbers is set. Try it, and tell me what it makes of my test numbers."
+        return (
+            "My function of four numbers is set. Try it, and tell me what it makes of my "
+            "test numbers."
+        )
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -151,7 +152,8 @@ class _FunctionEnvironment(TriesEnvironment):
     task: _FunctionTask
     kinds = ("action", "search", "answer")
     formats = {
-        "action": "four whole numbers, such as `1 2 0 3`; you are told what the function makes of them",
+        "action": "four whole numbers, such as `1 2 0 3`; you are told what the function makes "
+        "of them",
         "search": "the word `test`; you are told the test numbers",
         "answer": "one number: what the function makes of the test numbers",
     }
@@ -171,7 +173,8 @@ class _FunctionEnvironment(TriesEnvironment):
             )
         value = _apply_rule(self.task.rule, values)
         return Feedback(
-            f"{_named(values)}: {'there is no result' if value is None else f'the result is {value}'}."
+            f"{_named(values)}: "
+            f"{'there is no result' if value is None else f'the result is {value}'}."
         )
 
     async def on_search(self, content):
@@ -208,7 +211,8 @@ def published_row(
     path, name = Path(setting("HUMANLM_DATA") or "data") / file, str(kept.get(own))
     if not path.is_file():
         raise DataError(
-            f"Row {shorten(name)} leaves out what is in {file}, and there is no {path}. Set HUMANLM_DATA to its folder."
+            f"Row {shorten(name)} leaves out what is in {file}, and there is no {path}. "
+            "Set HUMANLM_DATA to its folder."
         )
     if name not in _published(path, key):
         raise DataError(f"Row {shorten(name)} is not in {path}.")
@@ -229,7 +233,8 @@ def row_field(
     ):
         return value
     raise DataError(
-        f"Row {shorten(row.get('id', row.get('story_id')))}: {name} is {shorten(repr(row.get(name)))}. Give the row as it was published."
+        f"Row {shorten(row.get('id', row.get('story_id')))}: {name} is "
+        f"{shorten(repr(row.get(name)))}. Give the row as it was published."
     )
 
 # %% ../../nbs/gyms/05_function.ipynb #function_tasks
@@ -263,7 +268,8 @@ def _read_function(row: Mapping[str, Any]) -> _FunctionTask:
     expected = float(row_field(row, "expected_result", (int, float)))
     if len(test) != 4 or not all(type(value) is int for value in test):
         raise DataError(
-            f"Row {shorten(row.get('id'))}: test_case is {shorten(test)}. It must hold four whole numbers."
+            f"Row {shorten(row.get('id'))}: test_case is {shorten(test)}. It must hold "
+            "four whole numbers."
         )
     task = _FunctionTask(
         str(row_field(row, "id", (str, int))), row_field(row, "rule", str), test, expected
@@ -271,7 +277,8 @@ def _read_function(row: Mapping[str, Any]) -> _FunctionTask:
     value = _apply_rule(task.rule, test)
     if value is None or not abs(value - expected) <= 1e-4:
         raise DataError(
-            f"Row {task.id}: {shorten(task.rule)} of {test} is {value}, and the row says {expected}. Mend the row."
+            f"Row {task.id}: {shorten(task.rule)} of {test} is {value}, and the row "
+            f"says {expected}. Mend the row."
         )
     return task
 
@@ -301,7 +308,8 @@ function = Gym(
     read=_read_function,
     guess=_function_guess,
     gold=_function_gold,
-    about="The user has a secret function of four numbers a, b, c and d. It uses each of them once, with sums, differences, products, "
+    about="The user has a secret function of four numbers a, b, c and d. It uses each of "
+    "them once, with sums, differences, products, "
     "quotients and powers.",
     hint="Begin with small numbers, and change one at a time.",
     source="UserRL, FunctionGym",

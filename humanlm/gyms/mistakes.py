@@ -14,10 +14,10 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ..core.basics import shorten, to_json
 from ..clients.client import ChatClient
 from ..clients.protocol import ChatRequest, chat
 from ..clients.reader import fill, quoted, without_middle
+from ..core.basics import shorten, to_json
 from .protocol import Environment
 from .users import JUDGE_FRAME
 
@@ -70,14 +70,16 @@ _FORMS = {
         ("code", r"\b(?=\w*\d)(?=\w*[A-Z])[A-Z0-9]{6}\b", 0),
         (
             "amount",
-            r"[$€£]\s?(\d[\d,]{0,15}(?:\.\d{1,4})?)|\b(\d[\d,]{0,15}(?:\.\d{1,4})?) (?:dollars?|euros?"
+            r"[$€£]\s?(\d[\d,]{0,15}(?:\.\d{1,4})?)|\b(\d[\d,]{0,15}(?:\.\d{1,4})?) "
+            r"(?:dollars?|euros?"
             r"|pounds?)\b",
             re.I,
         ),
         ("card", r"\bending (?:in|with) (\d{3,})", re.I),
         (
             "date",
-            rf"\b(?:({_MONTH})\.? (\d{{1,2}})|(\d{{1,2}})(?:st|nd|rd|th)? (?:of )?({_MONTH})|\d{{4}}-(\d\d)-(\d\d))(?:st|nd|rd|th)?\b",
+            rf"\b(?:({_MONTH})\.? (\d{{1,2}})|(\d{{1,2}})(?:st|nd|rd|th)? (?:of "
+            rf")?({_MONTH})|\d{{4}}-(\d\d)-(\d\d))(?:st|nd|rd|th)?\b",
             re.I,
         ),
     )
@@ -131,9 +133,12 @@ _STOPWORDS = frozenset(
     "on or our she so that the their them they this to was we were with would you your".split()
 )
 _ASSISTS = re.compile(
-    r"\b(?:how (?:can|may) i (?:help|assist)|(?:can|may) i (?:help|assist) you|i(?:'m| am) here to (?:help|assist)"
-    r"|i can (?:help|assist) you with|feel free to (?:reach|ask|contact)|(?:could|can) you please provide your"
-    r"|please provide your|if you need anything else|anything else i can (?:help|do)|i(?:'ve| have) (?:processed"
+    r"\b(?:how (?:can|may) i (?:help|assist)|(?:can|may) i (?:help|assist) you|i(?:'m| "
+    r"am) here to (?:help|assist)"
+    r"|i can (?:help|assist) you with|feel free to (?:reach|ask|contact)|(?:could|can) "
+    r"you please provide your"
+    r"|please provide your|if you need anything else|anything else i can "
+    r"(?:help|do)|i(?:'ve| have) (?:processed"
     r"|updated|booked|cancelled|canceled|refunded)|you will receive an? e-?mail)\b",
     re.I,
 )
@@ -163,7 +168,8 @@ _FAREWELL = frozenset(
 )
 _PARTING = re.compile(r"\b(?:thanks?|bye|goodbye|care|day|soon|welcome|touch)\b", re.I)
 _SETTLES = re.compile(
-    r"\b(?:anything else|any(?:thing)? (?:other|further)|further assistance|more questions|help you with today|transfer)\b",
+    r"\b(?:anything else|any(?:thing)? (?:other|further)|further assistance|more "
+    r"questions|help you with today|transfer)\b",
     re.I,
 )
 

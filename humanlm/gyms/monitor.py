@@ -17,8 +17,8 @@ from pathlib import Path
 from ..core.basics import atomic_write, to_json
 from ..core.stats import known_mean
 from ..data.trajectory import Trajectory
-from ..methods.policies import RolloutError
 from .protocol import find_gym, read_call
+from ..methods.policies import RolloutError
 
 # %% ../../nbs/gyms/06_monitor.ipynb #collapse
 def _counts(t):
@@ -44,20 +44,23 @@ def _collapse(first, last):
     advice = "Lower trainer.learning_rate, or hold the policy near its start with trainer.beta"
     if last["invalid"] > 0.95:
         return (
-            f"{last['invalid']:.0%} of the policy's messages held no call: it has collapsed, or never learned to write calls. {advice}, "
+            f"{last['invalid']:.0%} of the policy's messages held no call: it has "
+            f"collapsed, or never learned to write calls. {advice}, "
             "give a cold start (sft.lesson_steps), or raise gyms.turn_tokens."
         )
     if not last["share"] <= first["share"]:
         return ""
     if last["length"] < 0.2 * first["length"]:
         return (
-            f"messages had {last['length']:.1f} tokens, where they had {first['length']:.1f} at first, and "
+            f"messages had {last['length']:.1f} tokens, where they had "
+            f"{first['length']:.1f} at first, and "
             f"dialogues earned no more: the policy has collapsed. {advice}."
         )
     if last["entropy"] < 0.05 * first["entropy"]:
         return (
             f"the entropy of the policy was {last['entropy']:.4f} per token, where it was "
-            f"{first['entropy']:.4f} at first, and dialogues earned no more: it says the same whatever happens. "
+            f"{first['entropy']:.4f} at first, and dialogues earned no more: it says "
+            "the same whatever happens. "
             f"{advice}, or raise rollout.temperature."
         )
     return ""

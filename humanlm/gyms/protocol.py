@@ -19,11 +19,11 @@ from functools import cache
 from typing import Any, ClassVar, NamedTuple
 from zlib import crc32
 
+from ..clients.protocol import LLMError
+from ..clients.reader import break_markers, read_json
 from ..core.basics import ConfigError, DataError, HumanLMError, check_name, require, shorten
 from ..core.html import Table
 from ..core.plugins import find_plugin, is_plugin
-from ..clients.protocol import LLMError
-from ..clients.reader import break_markers, read_json
 
 # %% ../../nbs/gyms/01_protocol.ipynb #ToolCall
 KINDS = {
@@ -255,7 +255,8 @@ def spoken(
     if isinstance(said, str) and 0 < len(said.strip()) <= most:
         return said.strip()
     raise UserError(
-        f"The user says {shorten(repr(said), 80)}, which is not a text of 1 to {most:,} characters. Ask another model to play."
+        f"The user says {shorten(repr(said), 80)}, which is not a text of 1 to {most:,} "
+        "characters. Ask another model to play."
     )
 
 
@@ -400,7 +401,7 @@ class Environment:
 # %% ../../nbs/gyms/01_protocol.ipynb #call_help
 def _broken(e):
     "Say why an episode ends without a score; what would end every other one too is raised again"
-    if isinstance(e, ConfigError) or isinstance(e, LLMError) and e.stops:
+    if isinstance(e, ConfigError) or (isinstance(e, LLMError) and e.stops):
         raise e
     if isinstance(e, (UserError, LLMError)):
         return "user_error", Feedback(
@@ -438,7 +439,10 @@ def call_help(env: Environment, call: ToolCall) -> str:
         if not call.kind
         else f"There is no {shorten(call.kind, 40)!r} here."
     )
-    return f"{what} Write one of: {'; '.join(f'[{kind}] {env.formats.get(kind, KINDS[kind])}' for kind in env.kinds)}."
+    return (
+        f"{what} Write one of: "
+        f"{'; '.join(f'[{kind}] {env.formats.get(kind, KINDS[kind])}' for kind in env.kinds)}."
+    )
 
 # %% ../../nbs/gyms/01_protocol.ipynb #Gym
 @dataclass(frozen=True)
@@ -462,7 +466,8 @@ class Gym:
     guess: Callable[[Any, random.Random], ToolCall] | None = (
         None  # what chance does next, from what a policy may know; None: words of the opening
     )
-    # calls that pay and follow from the opening and the number of the turn alone, whatever is replied; None: none are known
+    # calls that pay and follow from the opening and the number of the turn alone, whatever is
+    # replied; None: none are known
     open_loop: Callable[[Any], ToolCall] | None = None
     gold: Callable[[Any], ToolCall] | None = (
         None  # the one call that earns all there is; None: there are several, or none
@@ -495,7 +500,8 @@ class Gym:
         config, env = config or self.config, self.environment
         ways = "\n".join(f"- `{kind}`: {env.formats.get(kind, KINDS[kind])}" for kind in env.kinds)
         return (
-            f"You act in a world with a user in it.\n\n{self.about}\n\nIn each turn, write exactly one call: "
+            f"You act in a world with a user in it.\n\n{self.about}\n\nIn each turn, "
+            "write exactly one call: "
             f"its kind in brackets, then its content, as in `[{env.kinds[0]}] ...`. "
             f"You may think between <think> and </think> before it. The kinds:\n{ways}\n\nYou have "
             f"{config.max_turns} turns.{' ' if self.hint else ''}{self.hint}"
@@ -571,7 +577,8 @@ def find_gym(
         found = check_name(plain, gym_names(), "gym", ConfigError)
     if not isinstance(found, Gym):
         raise ConfigError(
-            f"gym {shorten(name)!r} is no record: {shorten(repr(found))}. Give an object of humanlm.gyms.protocol.Gym."
+            f"gym {shorten(name)!r} is no record: {shorten(repr(found))}. Give an "
+            "object of humanlm.gyms.protocol.Gym."
         )
     return found
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ..clients.ledger import Ledger
+from ..clients.names import in_plan
 from humanlm.core.basics import (
     DataError,
     fingerprint,
@@ -23,35 +25,14 @@ from humanlm.core.basics import (
     to_json,
     write_jsonl,
 )
-from ..core.config import SFTConfig, Settings
+from ..core.config import Settings, SFTConfig
 from ..core.stats import known_mean
 from ..data.trajectory import Trajectory
-from ..clients.names import in_plan
-from ..clients.ledger import Ledger
+from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded
-from ..evaluation.figures import Names
 from ..evaluation.report import model_said, standard_sections
 from ..fidelity.report import users_section
-from ..training.trials import Study, Trial
-from ..methods.functions import AssistantModel, ask_row
-from humanlm.methods.dialogues import (
-    CreditConfig,
-    Heard,
-    TokenDialogue,
-    TurnReward,
-    information_gains,
-    multi_turn,
-    turn_advantage,
-)
-from ..hardware.performance import Questions, StagePlan
-from ..training.recipe import Recipe, Stage, Work
-from ..methods.method import Method
-from ..methods.policies import ModelPolicy
-from ..methods.sampling import RolloutConfig
-from ..methods.rollouts import sft_row
-from ..training.stages import learn, lessons, step_plan
-from ..training.run import planned_steps
 from humanlm.gyms.evaluation import (
     EpisodeRecord,
     load_episodes,
@@ -62,6 +43,25 @@ from humanlm.gyms.evaluation import (
 from .monitor import Curriculum, GymMonitor, weighted_order
 from .protocol import BROKEN, COMPAT, Environment, Gym, GymTask, find_gym, gym_names
 from .users import GymJudgeConfig, GymUserConfig, check_plays, player_name
+from ..hardware.performance import Questions, StagePlan
+from humanlm.methods.dialogues import (
+    CreditConfig,
+    Heard,
+    TokenDialogue,
+    TurnReward,
+    information_gains,
+    multi_turn,
+    turn_advantage,
+)
+from ..methods.functions import AssistantModel, ask_row
+from ..methods.method import Method
+from ..methods.policies import ModelPolicy
+from ..methods.rollouts import sft_row
+from ..methods.sampling import RolloutConfig
+from ..training.recipe import Recipe, Stage, Work
+from ..training.run import planned_steps
+from ..training.stages import learn, lessons, step_plan
+from ..training.trials import Study, Trial
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymsConfig
 CURRICULA = ("none", "success")
@@ -157,7 +157,8 @@ class _GymRollout(RolloutConfig):
     eval_temperature: float = 1.0
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymWork
-# part → seed of its tasks; odd and even seeds share no claim, person or topic, and seeds with other remainders by 3 no component
+# part → seed of its tasks; odd and even seeds share no claim, person or topic, and seeds with other
+# remainders by 3 no component
 PARTS = {"train": 2, "valid": 4, "test": 3}
 
 
@@ -201,7 +202,8 @@ def _gym_tasks(
             None,
         ):
             raise DataError(
-                f"The gym {name} makes the task {again} for training and for evaluation. Its tasks must differ with the seed."
+                f"The gym {name} makes the task {again} for training and for "
+                "evaluation. Its tasks must differ with the seed."
             )
     return gyms, tasks
 
@@ -443,7 +445,8 @@ def _check_settings(s: Settings) -> None:
         "credit",
         (
             not without,
-            f"credit information-gain asks how likely the right call is, and {', '.join(without)} has no single one. "
+            "credit information-gain asks how likely the right call is, and "
+            f"{', '.join(without)} has no single one. "
             "Train on other gyms, or choose another credit",
         ),
     )
@@ -496,7 +499,8 @@ def _plan_lines(s: Settings) -> list[str]:
     )
     note = (
         [
-            f"note                {', '.join(taken)}: never trained on in the published split; results there "
+            f"note                {', '.join(taken)}: never trained on in the published "
+            "split; results there "
             f"compare with no published number"
         ]
         if taken
@@ -513,7 +517,8 @@ def _plan_lines(s: Settings) -> list[str]:
             else ""
         ),
         f"user                {in_plan(s.user.model)}; judge {in_plan(s.judge.model)}",
-        f"credit              {s.credit.credit} by {s.credit.score}, gamma {s.credit.gamma}; at most "
+        f"credit              {s.credit.credit} by {s.credit.score}, gamma "
+        f"{s.credit.gamma}; at most "
         f"{s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens",
         *note,
     ]
@@ -546,7 +551,8 @@ def _rests_on(config: Mapping[str, Any]) -> list[str]:
     "Say what stands behind the numbers of a run"
     user, judge = (config.get(group, {}).get("model", "rule") for group in ("user", "judge"))
     return [
-        f"Users are played by {user}, judges by {judge}; rule: made-up users and judges that follow the gym's own rules.",
+        f"Users are played by {user}, judges by {judge}; rule: made-up users and judges "
+        "that follow the gym's own rules.",
         *model_said(config),
     ]
 

@@ -14,15 +14,15 @@ from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 from zlib import crc32
 
-from ..core.basics import ConfigError, require, shorten, to_json
-from ..core.plugins import find_plugin, is_plugin
 from ..clients.client import ChatClient
 from ..clients.ledger import Ledger
 from ..clients.names import client
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage, chat, setting
 from ..clients.reader import break_markers, fill, quoted, without_middle
-from ..models.settings import ChatConfig, model_check
+from ..core.basics import ConfigError, require, shorten, to_json
+from ..core.plugins import find_plugin, is_plugin
 from .protocol import Environment, UserError, UserRole
+from ..models.settings import ChatConfig, model_check
 
 # %% ../../nbs/gyms/02_users.ipynb #role_question
 USER_FRAME = """You are the user in a conversation with an assistant: a person with a matter of their own. \
@@ -78,7 +78,8 @@ def _role_question(
     }
     if missing := [name for name in slots if name not in texts]:
         raise ConfigError(
-            f"The instructions of a role want {', '.join(missing)}, which the gym does not hand over."
+            f"The instructions of a role want {', '.join(missing)}, which the gym does "
+            "not hand over."
         )
     asked = fill(role.instructions, **{name: f"\n{texts[name]}\n" for name in slots})
     asked += "".join(f"\n{name}:\n{text}" for name, text in texts.items() if name not in slots)
@@ -214,7 +215,8 @@ class ModelUser:
             return _role_question(role, payload, persona, self.max_chars, **settled)
         if not _text_field(role):
             raise ConfigError(
-                f"{self.name} cannot play {name}, who answers with more than one text. Let a rule or a chat model play."
+                f"{self.name} cannot play {name}, who answers with more than one text. "
+                "Let a rule or a chat model play."
             )
         if not persona:
             raise ConfigError(
@@ -229,7 +231,8 @@ class ModelUser:
         if reply.finish in ("length", "refusal"):
             raise UserError(
                 f"{reply.model or self.name} "
-                f"{'was cut off' if reply.finish == 'length' else 'refused to answer'}. Give it more tokens, or ask another model."
+                f"{'was cut off' if reply.finish == 'length' else 'refused to answer'}. "
+                "Give it more tokens, or ask another model."
             )
         answer = (
             reply.parsed
@@ -367,7 +370,8 @@ def check_plays(player: Any, roles: Sequence[str]) -> None:
     plays = getattr(player, "plays", roles)
     if other := next((role for role in roles if role not in plays), ""):
         raise ConfigError(
-            f"{player_name(player)} plays {' or '.join(plays)} alone, and {other} is asked. Let rule or a model play."
+            f"{player_name(player)} plays {' or '.join(plays)} alone, and {other} is "
+            "asked. Let rule or a model play."
         )
 
 

@@ -48,8 +48,8 @@ class LaunchConfig:
     """on which processes of accelerate find each other, without SLURM; Ray has 6379"""
 
     def __post_init__(self):
-        plain = (
-            self.partition is None or is_plain_name(self.partition) and " " not in self.partition
+        plain = self.partition is None or (
+            is_plain_name(self.partition) and " " not in self.partition
         )
         require(
             "launch",
@@ -137,7 +137,7 @@ def _accelerate_words(
     )
     several += (
         [f"--main_process_port {port}"]
-        if port and (launch.nodes > 1 or launch.processes > 1 and port != "29500")
+        if port and (launch.nodes > 1 or (launch.processes > 1 and port != "29500"))
         else []
     )
     count = f"--num_processes {launch.processes}"
@@ -175,7 +175,8 @@ _MAKE_TOKEN = (
     "(umask 077; ray get-auth-token --generate) > /dev/null",
 )
 _COPY_TOKEN = (
-    "# where homes are not shared, copy ~/.ray/auth_token of the first machine to the same place here, readable by you alone",
+    "# where homes are not shared, copy ~/.ray/auth_token of the first machine to the "
+    "same place here, readable by you alone",
 )
 
 
@@ -213,7 +214,8 @@ def _ray_functions(launch, words):
     ]
     joins = [
         f"until {_ray_start(launch, '$MASTER_ADDR')}; do sleep 2; done",
-        f"while ray health-check --address $MASTER_ADDR:{RAY_PORT} > /dev/null 2>&1; do sleep 10; done",
+        f"while ray health-check --address $MASTER_ADDR:{RAY_PORT} > /dev/null 2>&1; do "
+        "sleep 10; done",
         "ray stop",
     ]
     leads, joins = (
@@ -284,6 +286,7 @@ def slurm_job(
             "set -euo pipefail",
             f'export MASTER_ADDR={first} MASTER_PORT="$((20000 + SLURM_JOB_ID % 20000))"',
             *([_ray_functions(launch, words)] if several else []),
-            f"srun --kill-on-bad-exit=1 {'--wait=60 ' * (engine == 'verl')}bash -c {shlex.quote(own)}",
+            f"srun --kill-on-bad-exit=1 {'--wait=60 ' * (engine == 'verl')}bash -c "
+            f"{shlex.quote(own)}",
         ]
     )

@@ -120,7 +120,8 @@ class PlanConfig:
             else f"does not fit: {most - room:.0f} GiB too much"
         )
         return (
-            f"{said}; vLLM cannot start: its share is {load.vllm / GiB:.1f} GiB, and it needs {_vllm_needs(shape, load) / GiB:.1f}"
+            f"{said}; vLLM cannot start: its share is {load.vllm / GiB:.1f} GiB, and it "
+            f"needs {_vllm_needs(shape, load) / GiB:.1f}"
             if _vllm_fails(shape, load)
             else said
         )
@@ -196,7 +197,8 @@ class Shape(NamedTuple):
         file = Path(model.name).expanduser() / "config.json"
         if not file.is_file():
             raise ConfigError(
-                f"The shape of {model.name} is not known here, and a plan asks no network. Name a folder with its config.json by --model.name, "
+                f"The shape of {model.name} is not known here, and a plan asks no "
+                "network. Name a folder with its config.json by --model.name, "
                 f"or one of {', '.join(SHAPES)}{_LEFT_OUT}"
             )
         return _read_shape(file)
@@ -240,10 +242,14 @@ def _read_shape(file):
     c: dict[str, Any] = found if isinstance(found, dict) else {}
     if experts := next((name for name in _EXPERTS if c.get(name) not in (None, 0, 1)), None):
         raise ConfigError(
-            f"{file} describes a mixture of experts ({experts} {shorten(c[experts], 20)}), and a plan counts dense models alone. "
+            f"{file} describes a mixture of experts ({experts} "
+            f"{shorten(c[experts], 20)}), and a plan counts dense models alone. "
             f"Plan with a dense model of as many weights{_LEFT_OUT}"
         )
-    whole = lambda value: type(value) is int and value > 0
+
+    def whole(value):
+        return type(value) is int and value > 0
+
     hidden: Any = c.get("hidden_size")
     heads: Any = c.get("num_attention_heads")
     given = {
@@ -255,7 +261,8 @@ def _read_shape(file):
         f"{name} is {shorten(repr(value), 20)}" for name, value in sizes.items() if not whole(value)
     ]:
         raise ConfigError(
-            f"{file} does not describe a decoder of the Llama family: {', '.join(wrong)}. Name another model{_LEFT_OUT}"
+            f"{file} does not describe a decoder of the Llama family: "
+            f"{', '.join(wrong)}. Name another model{_LEFT_OUT}"
         )
     kind = {
         "tied": c.get("tie_word_embeddings") is True,
@@ -332,7 +339,7 @@ def memory(shape: Shape, load: Load) -> dict[str, tuple[int, int]]:
         BUCKET_BYTES + 4 * shape.vocab * shape.hidden
         if load.engine == "verl"
         else b * P
-        if n > 1 or not load.vllm and not adapter and b < 4
+        if n > 1 or (not load.vllm and not adapter and b < 4)
         else 0
     )
     layer = (
@@ -350,8 +357,13 @@ def memory(shape: Shape, load: Load) -> dict[str, tuple[int, int]]:
         * shape.kv_heads
         * shape.head_dim
     )
-    both = lambda bytes: (bytes, bytes)
-    kept = lambda what, bytes: (bytes, 0 if what in load.offload else bytes)
+
+    def both(bytes):
+        return (bytes, bytes)
+
+    def kept(what, bytes):
+        return (bytes, 0 if what in load.offload else bytes)
+
     weights = (load.base_bytes * P + 4 * adapter if adapter else 4 * P) // n + (
         b * trained // n if load.zero and b < 4 else 0
     )
@@ -434,12 +446,17 @@ def memory_lines(
         else "one model"
     )
     rows = [
-        f"  {part:<17} {learned / GiB:6.1f} {written / GiB:6.1f}{'   on the first GPU alone' * (part == 'leading process')}"
+        f"  {part:<17} {learned / GiB:6.1f} "
+        f"{written / GiB:6.1f}{'   on the first GPU alone' * (part == 'leading process')}"
         for part, (learned, written) in parts.items()
         if learned or written
     ]
     return [
-        f"memory, GiB a GPU   {plan.gpus} x {plan.gpu} of {room}, {how}; {stage + ': ' if stage else ''}{load.rows} row{'s' * (load.rows != 1)} of {load.prompt + load.completion:,} tokens read at once{f', {load.written} written' if load.kind == 'rollouts' else ''}; by arithmetic",
+        f"memory, GiB a GPU   {plan.gpus} x {plan.gpu} of {room}, {how}; "
+        f"{stage + ': ' if stage else ''}{load.rows} row{'s' * (load.rows != 1)} of "
+        f"{load.prompt + load.completion:,} tokens read at "
+        f"once{f', {load.written} written' if load.kind == 'rollouts' else ''}; by "
+        "arithmetic",
         f"  {'':<17} learns writes",
         *rows,
         f"  {'sum':<17} {learns:6.1f} {writes:6.1f}   {plan.verdict(shape, load)}",
@@ -523,7 +540,8 @@ def _room_ways(
         (
             writes and not verl and not load.vllm and not lessons,
             {"vllm": round(0.3 * room * GiB)},
-            "write with vLLM, which takes no more rows than it has room for (--trainer.use_vllm true --trainer.vllm_mode colocate)",
+            "write with vLLM, which takes no more rows than it has room for "
+            "(--trainer.use_vllm true --trainer.vllm_mode colocate)",
         ),
         (
             learns and not load.checkpoints and not lessons,
@@ -548,7 +566,8 @@ def _room_ways(
         (
             verl and len(load.offload) < 2,
             {"offload": ("parameters", "optimizer")},
-            "let parameters and optimizer wait in the host's memory (--verl.offload [parameters,optimizer])",
+            "let parameters and optimizer wait in the host's memory (--verl.offload "
+            "[parameters,optimizer])",
         ),
     ]
     return [(change, way) for open, change, way in ways if open]

@@ -62,25 +62,31 @@ def sharding_faults() -> list[str]:
         "FSDP": [
             (
                 version != "2",
-                f"FSDP of version {version} is not supported. Set fsdp_version: 2 in the file of accelerate, as configs/engines/accelerate-8.yaml does.",
+                f"FSDP of version {version} is not supported. Set fsdp_version: 2 in "
+                "the file of accelerate, as configs/engines/accelerate-8.yaml does.",
             ),
             (
                 spared == "true",
-                "fsdp_cpu_ram_efficient_loading leaves weights out in all processes but one, and every process reads them here. Set it to false.",
+                "fsdp_cpu_ram_efficient_loading leaves weights out in all processes "
+                "but one, and every process reads them here. Set it to false.",
             ),
         ],
         "DeepSpeed": [
             (
                 find_spec("deepspeed") is None,
-                "DeepSpeed is not installed: pip install 'humanlm[deepspeed]'. Or take FSDP2, which does what ZeRO-3 does: configs/engines/accelerate-8.yaml.",
+                "DeepSpeed is not installed: pip install 'humanlm[deepspeed]'. Or take "
+                "FSDP2, which does what ZeRO-3 does: configs/engines/accelerate-8.yaml.",
             ),
             (
                 stage != "3",
-                f"ZeRO of stage {stage} leaves whole weights in every process, and is not supported. Set zero_stage: 3 in the file of accelerate, as configs/engines/accelerate-8-zero3.yaml does.",
+                f"ZeRO of stage {stage} leaves whole weights in every process, and is "
+                "not supported. Set zero_stage: 3 in the file of accelerate, as "
+                "configs/engines/accelerate-8-zero3.yaml does.",
             ),
             (
                 known("ACCELERATE_USE_CPU", "").lower() == "true",
-                "use_cpu hides DeepSpeed from accelerate, which then keeps whole models. Leave it out; where no GPU is, CPUs are taken.",
+                "use_cpu hides DeepSpeed from accelerate, which then keeps whole "
+                "models. Leave it out; where no GPU is, CPUs are taken.",
             ),
         ],
     }
@@ -104,7 +110,8 @@ def read_splitter(file: str, processes: int) -> str:
     except (OSError, ValueError, TypeError, AttributeError, YAMLError) as e:
         why = str(e).split(". ")[0]
         raise ConfigError(
-            f"launch.accelerate: accelerate cannot read {file} ({shorten(why, 200)}). Mend it, or take one of configs/engines."
+            f"launch.accelerate: accelerate cannot read {file} ({shorten(why, 200)}). "
+            "Mend it, or take one of configs/engines."
         ) from e
     kind, fsdp, zero = (
         str(getattr(found.distributed_type, "value", found.distributed_type)),
@@ -115,11 +122,13 @@ def read_splitter(file: str, processes: int) -> str:
         "launch",
         (
             kind in SPLITTERS,
-            f"accelerate: {file} has the distributed_type {kind}. Known are {', '.join(SPLITTERS)}.",
+            f"accelerate: {file} has the distributed_type {kind}. Known are "
+            f"{', '.join(SPLITTERS)}.",
         ),
         (
             kind != "NO" or processes == 1,
-            f"accelerate: {file} starts one process, and {processes} were asked for. Take accelerate-8.yaml, or --gpus 1.",
+            f"accelerate: {file} starts one process, and {processes} were asked for. "
+            "Take accelerate-8.yaml, or --gpus 1.",
         ),
         (
             kind != "FSDP" or int(fsdp.get("fsdp_version", 1)) == 2,
@@ -127,7 +136,8 @@ def read_splitter(file: str, processes: int) -> str:
         ),
         (
             kind != "DEEPSPEED" or "deepspeed_config_file" in zero or zero.get("zero_stage") == 3,
-            f"accelerate: ZeRO of stage {zero.get('zero_stage')} is not supported. Set zero_stage: 3 in {file}.",
+            f"accelerate: ZeRO of stage {zero.get('zero_stage')} is not supported. Set "
+            f"zero_stage: 3 in {file}.",
         ),
     )
     return SPLITTERS[kind]
@@ -148,7 +158,8 @@ class ShardedTrainer:
         kind, fsdp2 = self.accelerator.distributed_type, self.accelerator.is_fsdp2
         if splitter and not (fsdp2 if splitter == "FSDP" else kind == "DEEPSPEED"):
             raise ShardingError(
-                f"accelerate made {kind} of a start with {splitter}. Use a file of configs/engines, or leave {splitter} out."
+                f"accelerate made {kind} of a start with {splitter}. Use a file of "
+                f"configs/engines, or leave {splitter} out."
             )
         if fsdp2:
             self._add_in_float32(self.accelerator.state.fsdp_plugin)
@@ -228,7 +239,7 @@ def _exactly(prepare):
             if w.requires_grad
         ]
         slices = [_own_slice(w) for w in weights]
-        for before in {getattr(w, "_z3_optimizer") for w in weights if hasattr(w, "_z3_optimizer")}:
+        for before in {w._z3_optimizer for w in weights if hasattr(w, "_z3_optimizer")}:
             before.destroy()
         done = prepare(*parts)
         for weight, own in zip(weights, slices, strict=True):
@@ -334,8 +345,8 @@ def _from_fsdp(model, own):
 
 
 def _from_zero(model, own):
-    from deepspeed.utils import safe_get_full_fp32_param
     from deepspeed.runtime.zero import GatheredParameters
+    from deepspeed.utils import safe_get_full_fp32_param
 
     found, seen = {}, {}
     for name, weight in own.items():

@@ -21,8 +21,9 @@ from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import fenced, fill
 from ..core.basics import ConfigError, DataError, check_name, require, shorten
 from ..social.prediction import futures
-from ..stories.answers import answer as symbolic_answer, to_context
-from ..stories.contexts import Context, NONE, Step, is_none, simulations_text, split_mental
+from ..stories.answers import answer as symbolic_answer
+from ..stories.answers import to_context
+from ..stories.contexts import NONE, Context, Step, is_none, simulations_text, split_mental
 from ..stories.language import PlaceQuestion, read_question
 from ..stories.memories import decode, memories, perspective
 from ..stories.world import read_story
@@ -100,7 +101,8 @@ HOW = {
     (
         "text",
         True,
-    ): 'Think it through first. End with a line that begins with "Answer:" and holds the answer alone.',
+    ): 'Think it through first. End with a line that begins with "Answer:" and holds the '
+    "answer alone.",
     ("text", False): "Reply with the answer alone, without any explanation.",
 }
 
@@ -255,7 +257,8 @@ Question: {question}{choices}
 
 # %% ../../nbs/harness/01_answers.ipynb #AGENT
 AGENT = (
-    "You are {name}. You know what you remember and nothing else. Think of the last moment in which you perceived what the "
+    "You are {name}. You know what you remember and nothing else. Think of the last "
+    "moment in which you perceived what the "
     "question is about, and answer from that. Be as exact as your memory is."
 )
 
@@ -319,7 +322,10 @@ async def _simulate_chain(
     return await asker(item, prompt, system)
 
 # %% ../../nbs/harness/01_answers.ipynb #VIEWS
-VIEWS = "What each person would say, from their own memory. These are views: they may be wrong or one-sided."
+VIEWS = (
+    "What each person would say, from their own memory. These are views: they may be wrong "
+    "or one-sided."
+)
 
 # %% ../../nbs/harness/01_answers.ipynb #_view
 async def _view(
@@ -399,20 +405,24 @@ async def _simulation(asker: Asker, item: BenchmarkItem, context: Context | None
 EXAMPLES = {
     "tomi": (
         (
-            "Oda entered the greenhouse. Piet entered the greenhouse. The trowel is in the bucket. The bucket is in the greenhouse. "
+            "Oda entered the greenhouse. Piet entered the greenhouse. The trowel is in "
+            "the bucket. The bucket is in the greenhouse. "
             "Piet exited the greenhouse. Oda moved the trowel to the hamper.",
             "Where will Piet look for the trowel?",
         ),
         (
-            "Piet entered the loft. Oda entered the loft. The flute is in the trunk. The trunk is in the loft. "
+            "Piet entered the loft. Oda entered the loft. The flute is in the trunk. "
+            "The trunk is in the loft. "
             "Oda moved the flute to the satchel. Piet exited the loft.",
             "Where does Piet think that Oda searches for the flute?",
         ),
     ),
     "hitom": (
         (
-            "Oda, Piet and Runa entered the greenhouse. The trowel is in the bucket. Oda moved the trowel to the hamper. "
-            "Oda exited the greenhouse. Piet moved the trowel to the basin. Piet exited the greenhouse. Runa made no movements and "
+            "Oda, Piet and Runa entered the greenhouse. The trowel is in the bucket. "
+            "Oda moved the trowel to the hamper. "
+            "Oda exited the greenhouse. Piet moved the trowel to the basin. Piet "
+            "exited the greenhouse. Runa made no movements and "
             "stayed in the greenhouse for 1 minute. Runa exited the greenhouse.",
             "Where does Runa think Oda thinks the trowel is?",
         ),
@@ -451,7 +461,8 @@ def examples_for(benchmark: Benchmark, config: AnswerConfig) -> str:
         found = json.loads(read_text(config.examples))[benchmark.name]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ConfigError(
-            f"answer.examples {config.examples} must be a JSON object with a text for {benchmark.name!r}."
+            f"answer.examples {config.examples} must be a JSON object with a text for "
+            f"{benchmark.name!r}."
         ) from None
     return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 

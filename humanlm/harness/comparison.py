@@ -47,7 +47,10 @@ def _same_setting(
     "Tell whether a run is on the questions of the published figures"
     ids, n = {o.id for o in outcomes}, len(outcomes)
     if benchmark == "hitom" and ids != set(map(str, HITOM_100)):
-        return f"published figures are for 100 given rows; {len(ids & set(map(str, HITOM_100)))} of them are among these {n}"
+        return (
+            "published figures are for 100 given rows; "
+            f"{len(ids & set(map(str, HITOM_100)))} of them are among these {n}"
+        )
     if benchmark in ("tomi", "paratomi") and n != 600:
         return f"published figures are for 600 rows, these are {n}"
     sets = {o.set_id for o in outcomes if o.groups.get("scenario") == "inaccessible"}
@@ -67,7 +70,8 @@ def published_text(benchmark: str, outcomes: Sequence[ScoredAnswer]) -> str:  # 
     ]
     return (
         Table(["model", "without", "with contexts of o3"], rows).markdown()
-        + "\n\nFrom the paper on socialized contexts (arXiv 2509.00559), chain of thought, its own prompts and scoring."
+        + "\n\nFrom the paper on socialized contexts (arXiv 2509.00559), chain of "
+        "thought, its own prompts and scoring."
     )
 
 # %% ../../nbs/harness/06_comparison.ipynb #Kept
@@ -98,7 +102,8 @@ def _find_folder(run: str | Path, out: str = "runs") -> Path:
         for path in sorted(place.parent.glob("*/answers.jsonl"))
     )
     raise ConfigError(
-        f"No run {shorten(run)}: give the folder of a run, with run.json and answers.jsonl in it. Looked at "
+        f"No run {shorten(run)}: give the folder of a run, with run.json and "
+        "answers.jsonl in it. Looked at "
         f"{' and '.join(map(str, places))}.{near_miss(Path(run).name, there)}"
     )
 
@@ -128,7 +133,8 @@ def _differences(
     "Compare two runs, measure by measure"
     if before.benchmark is not after.benchmark:
         raise ConfigError(
-            f"{before.name} is of {before.benchmark.title}, {after.name} of {after.benchmark.title}. Compare runs of one benchmark."
+            f"{before.name} is of {before.benchmark.title}, {after.name} of "
+            f"{after.benchmark.title}. Compare runs of one benchmark."
         )
     known = {(m.name, m.group, m.value): m for m in after.benchmark.report(after.outcomes)}
     pairs = [
@@ -230,7 +236,8 @@ def _comparison_text(
     void = all(d.contexts == 0 for d in found)
     changed_ = [] if void else _flips(before, after)
     listed = [
-        f"- {row['change']}: {table_cell(row['id'], 60)}, {table_cell(row['question'], 100)}: {table_cell(row['before'], 60)} → "
+        f"- {row['change']}: {table_cell(row['id'], 60)}, "
+        f"{table_cell(row['question'], 100)}: {table_cell(row['before'], 60)} → "
         f"{table_cell(row['after'], 60)}"
         for row in changed_[:most]
     ]
@@ -249,7 +256,8 @@ def _comparison_text(
 
 # %% ../../nbs/harness/06_comparison.ipynb #NO_DIFFERENCE
 NO_DIFFERENCE = (
-    "No answer used a context, so there is no difference to show: both runs asked without. Choose a --parser.name that reads "
+    "No answer used a context, so there is no difference to show: both runs asked "
+    "without. Choose a --parser.name that reads "
     "these texts, such as a chat model."
 )
 
@@ -348,8 +356,10 @@ def _save_rows(path: str, head: Sequence[str], rows: Sequence[Sequence], text: s
 
 # %% ../../nbs/harness/06_comparison.ipynb #COMPARE
 COMPARE = (
-    "Compare runs on the same questions: paired differences with intervals and p values over stories, and McNemar's test "
-    "where every story has one question. The first is the one before. The p values of one breakdown are adjusted together (Holm)."
+    "Compare runs on the same questions: paired differences with intervals and p "
+    "values over stories, and McNemar's test "
+    "where every story has one question. The first is the one before. The p values of "
+    "one breakdown are adjusted together (Holm)."
 )
 
 # %% ../../nbs/harness/06_comparison.ipynb #compare_command
@@ -363,7 +373,8 @@ def compare_command(argv: Sequence[str]) -> int:  # exit code
         known = {o.id for o in first.outcomes}
         for other in others:
             print(
-                f"{first.name} → {other.name}: {len(known & {o.id for o in other.outcomes}):,} questions in both"
+                f"{first.name} → {other.name}: "
+                f"{len(known & {o.id for o in other.outcomes}):,} questions in both"
             )
         print(f"save: {s.compare.save or 'nowhere'}")
         return 0

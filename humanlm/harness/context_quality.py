@@ -129,8 +129,14 @@ def _plan(s: Settings) -> str:
     asks = "nobody is asked"
     if blank:
         used = blank.ledger.total
-        asks = f"{in_plan(model)}: at most {estimate(model, used.calls, used.tokens_in, used.calls * s.judge.max_tokens)}"
-    return f"{found.files:,} records of {c.gt}, {len(found.problems):,} of them cannot be compared\njudge: {asks}\nreport: {c.out}"
+        asks = (
+            f"{in_plan(model)}: at most "
+            f"{estimate(model, used.calls, used.tokens_in, used.calls * s.judge.max_tokens)}"
+        )
+    return (
+        f"{found.files:,} records of {c.gt}, {len(found.problems):,} of them cannot be "
+        f"compared\njudge: {asks}\nreport: {c.out}"
+    )
 
 # %% ../../nbs/harness/09_context_quality.ipynb #page
 def _page(s: Settings, found: QualityReport, cost: str) -> str:  # Markdown
@@ -142,7 +148,10 @@ def _page(s: Settings, found: QualityReport, cost: str) -> str:  # Markdown
         else s.judge.model
     )
     methods = Counter(row.accuracy.method for row in found.rows)
-    about = f"{found.files:,} records of {table_cell(c.gt)}, beside what {table_cell(c.gen)} holds; rated by {table_cell(who, 200)}."
+    about = (
+        f"{found.files:,} records of {table_cell(c.gt)}, beside what {table_cell(c.gen)} "
+        f"holds; rated by {table_cell(who, 200)}."
+    )
     counted = (
         f"How they were rated: {', '.join(f'{name} {n:,}' for name, n in sorted(methods.items()))}."
         if methods
@@ -154,7 +163,8 @@ def _page(s: Settings, found: QualityReport, cost: str) -> str:  # Markdown
         counted,
         found.markdown(),
         f"![Form and observations of each record]({picture})",
-        "Overall is 0.3 of the form and 0.7 of the observations. Files without a rating count 0 in the line of coverage.",
+        "Overall is 0.3 of the form and 0.7 of the observations. Files without a "
+        "rating count 0 in the line of coverage.",
         cost,
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -195,7 +205,8 @@ def quality_command(argv: Sequence[str]) -> int:  # exit code: 1 if nothing coul
     if found.means.coverage:
         return 0
     print(
-        f"error: no record of {s.quality.gen} could be rated against {s.quality.gt}; the reasons stand in {out}",
+        f"error: no record of {s.quality.gen} could be rated against {s.quality.gt}; "
+        f"the reasons stand in {out}",
         file=sys.stderr,
     )
     return 1

@@ -35,16 +35,18 @@ from humanlm.core.basics import (
 )
 from ..core.config import Settings
 from ..core.grammar import parse
-from ..core.plugins import is_plugin
 from ..core.html import write_csv
+from ..core.plugins import is_plugin
 from ..models.settings import ClientConfig, model_check, require_model
 from humanlm.social.parsing import (
     Parse,
     Parser,
     UnaskedModel,
-    parser as make_parser,
     parsers,
     parsing_cost,
+)
+from humanlm.social.parsing import (
+    parser as make_parser,
 )
 from ..stories.answers import to_context
 from ..stories.contexts import Context, Violation, read_contexts
@@ -120,7 +122,8 @@ def load_items(
     path = Path(file or Path(setting("HUMANLM_DATA") or "data") / benchmark.file)
     if not path.exists():
         raise ConfigError(
-            f"{benchmark.title}: no file {path}. Name it with --tom.file, or set HUMANLM_DATA to the folder that holds "
+            f"{benchmark.title}: no file {path}. Name it with --tom.file, or set "
+            "HUMANLM_DATA to the folder that holds "
             f"{benchmark.file}."
         )
     loaded = benchmark.load(path, **rows or {})
@@ -309,7 +312,8 @@ def _parse_benchmark(
     texts = {name: benchmark.source_text(item) for name, item in items.items()}
     if s.dry_run:
         print(
-            f"{len(items):,} texts of {benchmark.title} into {folder}\n{s.parser.plan(s.tom.out, list(texts.values()), benchmark.task)}"
+            f"{len(items):,} texts of {benchmark.title} into "
+            f"{folder}\n{s.parser.plan(s.tom.out, list(texts.values()), benchmark.task)}"
         )
         return 0
     found = run_sync(
@@ -335,7 +339,8 @@ def _say_contexts(folder: Path, rows: Sequence[Mapping[str, Any]]) -> int:  # ex
     ]
     counts.append(f"{sum(row['strangers'] > 0 for row in rows):,} refused as about others")
     print(
-        f"{len(rows) - refused.total():,} of {len(rows):,} texts parsed, {', '.join(counts)}: {folder}"
+        f"{len(rows) - refused.total():,} of {len(rows):,} texts parsed, "
+        f"{', '.join(counts)}: {folder}"
     )
     print("".join(f"refused {n:,}: {reason}\n" for reason, n in refused.most_common(10)), end="")
     return int(refused.total() == len(rows))
@@ -419,7 +424,8 @@ def generate_command(argv: Sequence[str]) -> int:  # exit code
             _context_file(to_context(tale.story), item, asked.answer),
         )
     print(
-        f"{len(tales):,} stories with {sum(len(tale.asked) for tale in tales):,} questions: {path}\n"
+        f"{len(tales):,} stories with {sum(len(tale.asked) for tale in tales):,} "
+        f"questions: {path}\n"
         f"ask: python -m humanlm.tom run {family} --tom.file {path}"
     )
     return 0

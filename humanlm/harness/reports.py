@@ -19,8 +19,8 @@ from ..core.basics import shorten
 from ..core.html import Table, table_cell
 from ..core.stats import holm, holm_head, number_text, p_text, range_text, ratio
 from humanlm.harness.respondent import (
-    Respondent,
     SYMBOLIC,
+    Respondent,
     fall_back,
     is_contradiction,
     used_context,
@@ -130,8 +130,10 @@ def ceiling(lines: Sequence[ReportLine]) -> str:
         if (x.run, x.name, x.group) == (found.run, found.name, "order")
     ]
     return (
-        f"The symbolic reader follows the rules of these stories without error and agrees with {found.right} of {found.n} labels "
-        f"({found.mean:.1%}): no reasoner, however good, should score more on labels that are partly wrong."
+        "The symbolic reader follows the rules of these stories without error and "
+        f"agrees with {found.right} of {found.n} labels "
+        f"({found.mean:.1%}): no reasoner, however good, should score more on labels "
+        "that are partly wrong."
         + (f" By order: {', '.join(orders)}." if orders else "")
         + (
             f" With the known faults of these labels it agrees with {faulty.right} of {faulty.n}."
@@ -148,7 +150,10 @@ def _fitting(lines: Sequence[ReportLine]) -> str:
     if best is None:
         return ""
     code = best.run.removeprefix(OTHER_FAULT)
-    return f' The fault {code} fits best: with --model.policy "{code}" it agrees with {best.right} of {best.n}.'
+    return (
+        f' The fault {code} fits best: with --model.policy "{code}" it agrees with '
+        f"{best.right} of {best.n}."
+    )
 
 # %% ../../nbs/harness/05_reports.ipynb #needs_ceiling
 def _needs_ceiling(items: Iterable[BenchmarkItem]) -> bool:
@@ -330,7 +335,10 @@ def _contradiction_text(
     if not found:
         return ""
     stories = len({o.set_id for o in outcomes})
-    head = f"{len(found)} of {stories} stories contradict themselves; their answers follow the rules all the same:"
+    head = (
+        f"{len(found)} of {stories} stories contradict themselves; their answers follow the "
+        "rules all the same:"
+    )
     listed = [
         f"- {table_cell(name, 60)}: {table_cell('; '.join(notes), 200)}"
         for name, notes in list(found.items())[:most]
@@ -345,7 +353,8 @@ def oddity_text(outcomes: Sequence[ScoredAnswer], most: int = 20) -> str:  # Mar
     rows = [row for name, counts in oddities(outcomes).items() for row in _counted(name, counts)]
     odd = [o for o in outcomes if o.failed or o.status != "read"]
     listed = [
-        f"- {table_cell(o.id, 60)} ({table_cell(o.failed or o.status, 100)}): {table_cell(repr(o.answer), 160)}"
+        f"- {table_cell(o.id, 60)} ({table_cell(o.failed or o.status, 100)}): "
+        f"{table_cell(repr(o.answer), 160)}"
         for o in odd[:most]
     ]
     more = [f"- … and {len(odd) - most} more"] if len(odd) > most else []

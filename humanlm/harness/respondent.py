@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from .answers import Asker, SolverAnswer
-from .solvers import AbstentionError, contradictions, solve, ways
 from ..benchmarks.protocol import Benchmark
 from ..benchmarks.questions import BenchmarkItem
 from ..benchmarks.readings import AnswerReading, ScoredAnswer, outcome
+from ..clients.limits import in_turn
+from ..clients.protocol import LLMError
 from humanlm.core.basics import (
     DataError,
     HumanLMError,
@@ -25,10 +25,10 @@ from humanlm.core.basics import (
     shorten,
     write_jsonl,
 )
-from ..clients.limits import in_turn
-from ..clients.protocol import LLMError
-from ..stories.contexts import Context
+from .answers import Asker, SolverAnswer
+from .solvers import AbstentionError, contradictions, solve, ways
 from ..social.parsing import Parse, Parser
+from ..stories.contexts import Context
 
 # %% ../../nbs/harness/04_respondent.ipynb #read_outcomes
 def read_outcomes(path: str | Path) -> list[ScoredAnswer]:
@@ -210,11 +210,17 @@ def is_contradiction(note: str) -> bool:
 def _why_none(outcomes: Iterable[ScoredAnswer]) -> str:  # empty: all used one
     "Say why answers used no context, most often"
     without = [o for o in outcomes if not used_context(o)]
-    refused = lambda o: (
-        next((note for note in o.notes if note != fall_back(o) and not is_contradiction(note)), "")
-        if o.context == "none"
-        else ""
-    )
+
+    def refused(o):
+        return (
+            next(
+                (note for note in o.notes if note != fall_back(o) and not is_contradiction(note)),
+                "",
+            )
+            if o.context == "none"
+            else ""
+        )
+
     counts = Counter(
         refused(o) or fall_back(o) or o.failed or "no context was asked for" for o in without
     )
@@ -252,4 +258,7 @@ def nothing_answered(outcomes: Sequence[ScoredAnswer]) -> str:  # empty if there
     failed = sum(bool(o.failed) for o in outcomes)
     reasons = Counter(o.failed or next(iter(o.notes), "abstained") for o in outcomes).most_common(1)
     often = f" Most often: {shorten(reasons[0][0], 200)}" if reasons else ""
-    return f"no answer to any of {len(outcomes)} questions: {failed} failed, {len(outcomes) - failed} abstained.{often}"
+    return (
+        f"no answer to any of {len(outcomes)} questions: {failed} failed, "
+        f"{len(outcomes) - failed} abstained.{often}"
+    )

@@ -16,22 +16,40 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from .answers import AnswerConfig, Asker, examples_for
-from .solvers import solvers, way_name
-from .contexts import ParsingConfig, folder_name
 from ..benchmarks.protocol import Benchmark
 from ..benchmarks.questions import QuestionSet
 from ..benchmarks.readings import ScoredAnswer
-from humanlm.harness.respondent import (
-    AnswerFile,
-    Respondent,
-    answer_all,
-    concerns,
-    nothing_answered,
-    wants_contexts,
-)
 from ..benchmarks.sets import benchmarks
+from ..clients.client import ScriptedClient
+from ..clients.ledger import Ledger
+from ..clients.protocol import ChatRequest
+from humanlm.core.basics import (
+    ConfigError,
+    HumanLMError,
+    atomic_write,
+    fingerprint,
+    near_miss,
+    require,
+    run_sync,
+    shorten,
+    to_dict,
+    to_json,
+)
+from ..core.config import Settings
+from ..core.grammar import OptionDefaults
+from ..core.html import table_cell, write_csv
+from humanlm.core.runs import (
+    CHARGES,
+    Stages,
+    alone,
+    open_run,
+    require_conditions,
+    run_record,
+    save_record,
+)
+from .answers import AnswerConfig, Asker, examples_for
 from .comparison import published_text
+from .contexts import ParsingConfig, folder_name
 from humanlm.harness.reports import (
     MISMATCH,
     ReportLine,
@@ -45,37 +63,20 @@ from humanlm.harness.reports import (
     oddity_text,
     result_table,
 )
-from humanlm.core.basics import (
-    ConfigError,
-    HumanLMError,
-    atomic_write,
-    fingerprint,
-    near_miss,
-    require,
-    run_sync,
-    shorten,
-    to_dict,
-    to_json,
+from humanlm.harness.respondent import (
+    AnswerFile,
+    Respondent,
+    answer_all,
+    concerns,
+    nothing_answered,
+    wants_contexts,
 )
-from ..core.html import table_cell, write_csv
-from ..core.config import Settings
-from ..core.grammar import OptionDefaults
-from humanlm.core.runs import (
-    CHARGES,
-    Stages,
-    alone,
-    open_run,
-    require_conditions,
-    run_record,
-    save_record,
-)
-from ..clients.client import ScriptedClient
-from ..clients.ledger import Ledger
-from ..clients.protocol import ChatRequest
+from .solvers import solvers, way_name
 from ..models.settings import ClientConfig, model_check
-from ..stories.contexts import make_context
-from ..social.parsing import Parse, Parser, parser as make_parser
+from ..social.parsing import Parse, Parser
+from ..social.parsing import parser as make_parser
 from ..stories.answers import POLICIES
+from ..stories.contexts import make_context
 
 # %% ../../nbs/harness/07_runs.ipynb #TomConfig
 @dataclass
@@ -146,7 +147,8 @@ class _SolverConfig(ClientConfig):
         )
         yield (
             alone,
-            f"policy {shorten(self.policy)} concerns the rule symbolic alone, not {shorten(self.name)}",
+            f"policy {shorten(self.policy)} concerns the rule symbolic alone, not "
+            f"{shorten(self.name)}",
         )
         yield from super().checks()
 
@@ -185,7 +187,8 @@ def _make_respondent(
     rule = config.name in solvers
     if rule and mode not in ("vanilla", "context"):
         raise ConfigError(
-            f"model.name {config.name} is a rule and asks nobody, so tom.mode {mode} means nothing. Take vanilla or context."
+            f"model.name {config.name} is a rule and asks nobody, so tom.mode {mode} "
+            "means nothing. Take vanilla or context."
         )
     if mode == "few_shot":
         examples_for(benchmark, settings.answer)
@@ -349,7 +352,8 @@ class TomRun:
                 )
         except HumanLMError as e:
             e.add_note(
-                f"{len(self.loaded) - len(todo) + progress.done:,} answers are kept in {self.folder}; the same command goes on."
+                f"{len(self.loaded) - len(todo) + progress.done:,} answers are kept in "
+                f"{self.folder}; the same command goes on."
             )
             raise
         finally:
@@ -434,7 +438,8 @@ def _page(run, outcomes, own, others):
     )
     missing = len(run.loaded) - len(outcomes)
     about = [
-        f"{len(outcomes) - failed - silent:,} of {len(run.loaded):,} questions of {table_cell(Path(run.loaded.file).name)} answered by "
+        f"{len(outcomes) - failed - silent:,} of {len(run.loaded):,} questions of "
+        f"{table_cell(Path(run.loaded.file).name)} answered by "
         f"{table_cell(run.conditions['model'])}, way: {run.conditions['mode']}."
     ]
     about += [

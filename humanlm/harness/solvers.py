@@ -24,7 +24,11 @@ from ..core.basics import ConfigError, HumanLMError, check_name
 from .answers import Asker, SolverAnswer, Way, plain_ways, vanilla
 from humanlm.stories.answers import (
     answer as symbolic_answer,
+)
+from humanlm.stories.answers import (
     baselines as place_baselines,
+)
+from humanlm.stories.answers import (
     memory_answer,
 )
 from ..stories.contexts import Context

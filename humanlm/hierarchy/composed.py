@@ -13,7 +13,7 @@ from ..core.basics import ConfigError
 from ..data.records import Example
 from ..data.trajectory import Completion
 from .parsing import ParsePolicy, parse
-from .prompts import HierarchyConfig, TRACE, make_rows, target
+from .prompts import TRACE, HierarchyConfig, make_rows, target
 
 # %% ../../nbs/hierarchy/52_composed.ipynb #in_order
 def in_order(
@@ -50,11 +50,13 @@ def check_composed(
     "Raise `ConfigError` where a thought cannot be composed: replies do not think, or all levels are written at once"
     if config.asks == "together":
         raise ConfigError(
-            "rollout.compose asks states one by one, and this model writes all levels at once. Leave it out."
+            "rollout.compose asks states one by one, and this model writes all levels "
+            "at once. Leave it out."
         )
     if not config.thinks("response"):
         raise ConfigError(
-            "rollout.compose writes states into the thought before a reply, and replies do not think here "
+            "rollout.compose writes states into the thought before a reply, and "
+            "replies do not think here "
             f"(hierarchy.thinking is {config.thinking}). Next: add --hierarchy.thinking hetero."
         )
 

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ FORMS = ("tag", "bare", "thought")
 
 
 def _dimension_checks(d):
-    share = d.threshold is None or type(d.threshold) in (int, float) and 0 <= d.threshold <= 1
+    share = d.threshold is None or (type(d.threshold) in (int, float) and 0 <= d.threshold <= 1)
     words = d.max_words is None or _positive(d.max_words)
     return [
         (
@@ -172,7 +172,10 @@ def read_template(
     try:
         text = path.read_text(encoding="utf-8").replace("\\\n", "").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as e:
-        problem = f"cannot read system_prompt {path} ({e}). Paths start at the folder of the file that names them."
+        problem = (
+            f"cannot read system_prompt {path} ({e}). Paths start at the folder of the file "
+            "that names them."
+        )
         raise ConfigError(f"{where}: {problem}") from e
     return re.sub(
         r"\{include:([^{}]+)\}",
@@ -271,7 +274,7 @@ VARIANTS = read_json(FIXTURES / "variants.json")
 "Name → its published name, the chat template that goes with it, and what it is"
 
 
-@lru_cache(maxsize=None)
+@cache
 def load_variant(
     name: str,  # a key of `VARIANTS`
 ) -> Hierarchy:

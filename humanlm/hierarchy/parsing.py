@@ -71,7 +71,8 @@ class _Patterns(NamedTuple):
 def _patterns(levels, blanks):
     if not levels or len(set(levels)) < len(levels) or not all(map(is_level_name, levels)):
         raise ConfigError(
-            f"Cannot parse for {shorten(repr(levels))}. Give one or more different level names, as in 'stance'."
+            f"Cannot parse for {shorten(repr(levels))}. Give one or more different "
+            "level names, as in 'stance'."
         )
     gap = f"[{re.escape(blanks)}]*+" if blanks else ""
     whole = gap + gap.join(f"<{n}>([^<]*+)</{n}>" for n in levels) + gap

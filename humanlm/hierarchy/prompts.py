@@ -15,6 +15,7 @@ from functools import lru_cache
 from string import Formatter
 
 from ..core.basics import ConfigError, check_name, near_miss, require, shorten
+from ..data.persona import PERSONA_BLOCKS, drop_persona, format_persona
 from ..data.records import Example, Message, Persona
 from humanlm.hierarchy.levels import (
     FIXTURES,
@@ -27,7 +28,6 @@ from humanlm.hierarchy.levels import (
     read_template,
     text_limits,
 )
-from ..data.persona import PERSONA_BLOCKS, drop_persona, format_persona
 
 # %% ../../nbs/10_hierarchy.ipynb #plain
 def plain(text: str) -> dict:  # untrusted text
@@ -167,7 +167,8 @@ TASKS = {
     "thought": "Let your thought be what is described here, and nothing else",
 }
 RULES = {
-    "tag": "Use exactly these tags, each once and in this order. Nothing stands before the first or after the last.",
+    "tag": "Use exactly these tags, each once and in this order. Nothing stands before the "
+    "first or after the last.",
     "bare": "Write the text alone: no tags, no heading, no quotation marks around it.",
     "thought": "Your thought is all that you write. When it is complete, end it and stop.",
 }
@@ -279,7 +280,7 @@ class HierarchyConfig:
         level: str,  # its name
     ) -> bool:
         "Tell whether a completion of this level starts inside a thought"
-        if self.thinking == "on" or self.thinking == "hetero" and level == "response":
+        if self.thinking == "on" or (self.thinking == "hetero" and level == "response"):
             return True
         return any(d.thinks or d.form == "thought" for d in self.load() if d.name == level)
 
@@ -308,12 +309,12 @@ def _config_checks(c):
         yield value in tuple(known), f"{name} is {shorten(repr(value))}.{near_miss(value, known)}"
     for name in ("thought_tokens", "state_tokens", "response_tokens", "context_messages"):
         n = getattr(c, name)
-        fits = n is None and name != "thought_tokens" or type(n) is int and n > 0
+        fits = (n is None and name != "thought_tokens") or (type(n) is int and n > 0)
         yield fits, f"{name} must be a whole number above 0, got {shorten(repr(n))}"
     for name in ("field_dropout", "item_dropout"):
         share = getattr(c, name)
         yield 0 <= share <= 1, f"{name} must be between 0 and 1, got {shorten(repr(share))}"
-    levels = c.levels is None or isinstance(c.levels, (list, tuple)) and len(c.levels) > 0
+    levels = c.levels is None or (isinstance(c.levels, (list, tuple)) and len(c.levels) > 0)
     yield levels, f"levels must be a list of names, or null for all, got {shorten(repr(c.levels))}"
     yield (
         c.path is None or c.variant == "main",
@@ -375,7 +376,7 @@ def prompt(
     if thinking is None:
         thinking = config.thinks(levels[-1])
     own = {d.system_prompt for d in asked}
-    template = len(own) == 1 and own.pop() or PROMPTS[config.prompt]
+    template = (len(own) == 1 and own.pop()) or PROMPTS[config.prompt]
     system = _fill(template, _slots(config.shown(example), asked, thinking), hierarchy.names)
     context = name_speakers(
         first_and_last(example.context, config.context_messages), example.user_id

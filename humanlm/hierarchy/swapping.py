@@ -55,6 +55,7 @@ def _system_span(prompt, frame):
         )
     if len({mark in prompt[start:end] for mark in PERSONA_MARKS}) > 1:
         raise ConfigError(
-            f"The persona holds the mark {frame[1]}, so nobody can tell where it ends. Pass messages."
+            f"The persona holds the mark {frame[1]}, so nobody can tell where it ends. "
+            "Pass messages."
         )
     return start, end

@@ -14,7 +14,7 @@ from hashlib import md5, sha1, sha256
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, near_miss, shorten
-from ..data.files import FILE_FAULTS, FILE_NOTES, RowFault, TIME_NOTES
+from ..data.files import FILE_FAULTS, FILE_NOTES, TIME_NOTES, RowFault
 from ..data.persona import GONE
 from .mail import MAIL_FAULTS, MAIL_NOTES
 
@@ -66,7 +66,8 @@ NOTES = (
     | {
         "persona of another shape": "the one that came lacks a part, has others, or is a list (then left out)",
         "metadata unreadable": "the facts about a message are not a JSON object; its text is kept",
-        "identity unknown": "which earlier messages are the user's own cannot be decided: none is called HUMAN",
+        "identity unknown": "which earlier messages are the user's own cannot be decided: none is called "
+        "HUMAN",
         "matched by hash": "the user id is a hash, and it is the hash of an author's name or id",
         "matched by display name": "an author and the user share a display name, and no id says otherwise",
         "unknown author in the context": "an earlier message was written by nobody knows whom",

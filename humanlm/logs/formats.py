@@ -10,7 +10,7 @@ import json
 import re
 from ast import literal_eval
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
 from html import unescape
@@ -367,7 +367,7 @@ def _enron_root(post_id, message, facts, notes):
 
 # %% ../../nbs/logs/04_formats.ipynb #_date
 def _date(year, month=1):
-    return datetime(year, month, 1, tzinfo=timezone.utc).timestamp()
+    return datetime(year, month, 1, tzinfo=UTC).timestamp()
 
 
 _MEDIUM_PROFILE = (

@@ -251,11 +251,8 @@ def _mail_threads(
         if why := _unfit(mail, own=mail is mails[-1]):
             left_out.append(why)
             continue
-        if (
-            not threads
-            or latest is not None
-            and mail.time is not None
-            and mail.time - latest > CONTEXT_GAP
+        if not threads or (
+            latest is not None and mail.time is not None and mail.time - latest > CONTEXT_GAP
         ):
             threads.append([])
         threads[-1].append(mail)

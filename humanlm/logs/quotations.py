@@ -9,20 +9,10 @@ __all__ = ['LONGEST_HEAD', 'MAX_DEPTH', 'body_parts']
 import re
 from typing import NamedTuple
 
-# %% ../../nbs/logs/01_quotations.ipynb #Head
-class _Head(NamedTuple):
-    "The headers of a quoted mail"
-
-    start: int  # first line that belongs to it
-    end: int  # first line of the text below it
-    sender: str = ""  # as written
-    date: str = ""  # as written
-    subject: str = ""
-    to: str = ""
-
 # %% ../../nbs/logs/01_quotations.ipynb #_FIELD
 _FIELD = re.compile(
-    r"\s*\*?(from|sent|date|to|cc|bcc|subject|importance|sensitivity|attachments?)\s*:\*?[ \t]*(.*)",
+    r"\s*\*?(from|sent|date|to|cc|bcc|subject|importance|sensitivity|attachments?)\s*:\*?[ "
+    r"\t]*(.*)",
     re.I,
 )
 LONGEST_HEAD = 40
@@ -171,7 +161,7 @@ def body_parts(
     "Take a body apart: its own text, then what it quotes, then what that quotes"
     lines, parts = text.split("\n"), []
     starts = [_Head(0, 0), *_heads(lines), _Head(len(lines), len(lines))]
-    for head, following in zip(starts, starts[1:]):
+    for head, following in itertools.pairwise(starts):
         parts += _unquoted(lines[head.end : following.start], head, depth + len(parts))
         if len(parts) + depth > MAX_DEPTH + 1:
             break

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 from ..core.basics import DataError, shorten
 from ..core.html import Table
-from ..data.files import Faults
 from ..data.dataset import DataConfig
+from ..data.files import Faults
 from ..data.records import Example, Message, Persona, Thread
-from .threads import ThreadTurn, met, import_threads, moments, reply_turns
+from .threads import ThreadTurn, import_threads, met, moments, reply_turns
 
 # %% ../../nbs/logs/07_replies.ipynb #_LEAD
 _LEAD = re.compile(r"\s*@?([^\s,:;>]+)[ \t]*([,:;>]*)\s*")
@@ -233,7 +233,8 @@ def write_persona(
     user_id = user_id if user_id is not None else messages[0].name if messages else ""
     if any(m.name != user_id for m in messages):
         raise DataError(
-            f"A persona of {shorten(user_id)!r} cannot use messages by others. Filter by author first."
+            f"A persona of {shorten(user_id)!r} cannot use messages by others. Filter "
+            "by author first."
         )
     lines = [line_features(m.content) for m in messages]
     if corpus is None:
@@ -481,9 +482,15 @@ def load_threads(
         imported.report.fates["newcomer"],
         config.min_history,
     )
-    why = f"{new} of {linked} replies are by people with too few earlier lines; lower data.min_history ({least})"
+    why = (
+        f"{new} of {linked} replies are by people with too few earlier lines; lower "
+        f"data.min_history ({least})"
+    )
     if imported.report.fates["undated"] > new:
-        why = "most replies have no time, though some lines have; without data.columns.time the order of ids counts"
+        why = (
+            "most replies have no time, though some lines have; without data.columns.time "
+            "the order of ids counts"
+        )
     if not linked:
         why = "no line answers another; set data.columns.parents or data.columns.post"
     raise DataError(f"{config.path}: no examples: {why}.{met(faults)}")

@@ -338,10 +338,7 @@ def _holds(text, marks):
         if all(map(str.isascii, marks))
         else text.casefold().encode("utf-8", "surrogatepass")
     )
-    for mark in marks:
-        if mark.encode("utf-8", "surrogatepass") in data:
-            return True
-    return False
+    return any(mark.encode("utf-8", "surrogatepass") in data for mark in marks)
 
 
 _ASCII = bytes(range(128))
@@ -407,7 +404,8 @@ def _flat_row(
         column = columns[missing[0]]
         raise RowFault(
             "missing field",
-            f"build.columns.{missing[0]}: no column {shorten(column)!r}.{near_miss(column, list(raw))}",
+            f"build.columns.{missing[0]}: no column "
+            f"{shorten(column)!r}.{near_miss(column, list(raw))}",
         )
     found = {
         name: raw.get(column) for name, column in {"post": columns["thread"], **columns}.items()

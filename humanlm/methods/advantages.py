@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import Any, NamedTuple
+
 import numpy as np
 import torch
+
 from ..core.basics import check_name
 
 # %% ../../nbs/methods/06_advantages.ipynb #_tensor
@@ -222,13 +224,12 @@ def turn_advantages(
 ) -> torch.Tensor:  # [B, T] float32
     "Compare dialogues within their groups, through all processes, and give each turn its share (Qian et al. 2025)"
     T, several = mask.shape[1], [*map(len, starts)]
-    if (
-        len({len(rewards), len(starts), len(mask)}) > 1
-        or not compat
-        and several != [*map(len, rewards)]
+    if len({len(rewards), len(starts), len(mask)}) > 1 or (
+        not compat and several != [*map(len, rewards)]
     ):
         raise ValueError(
-            f"{len(rewards)} dialogues of {sum(map(len, rewards))} turns, {len(starts)} of {sum(several)} starts, a mask of {len(mask)}"
+            f"{len(rewards)} dialogues of {sum(map(len, rewards))} turns, {len(starts)} "
+            f"of {sum(several)} starts, a mask of {len(mask)}"
         )
     if not compat:
         rewards, gains = [
@@ -263,7 +264,8 @@ def _compared(scores, groups, scale, compat):
     if not compat:
         if alone[own].any():
             warnings.warn(
-                f"{alone[own].sum()} of {len(scores)} dialogues have nobody in their group to be compared with: they teach nothing."
+                f"{alone[own].sum()} of {len(scores)} dialogues have nobody in their "
+                "group to be compared with: they teach nothing."
             )
         return group_advantages(every, groups, scale, floor=1e-8)[own]
     deviation = torch.where(alone, 1.0, stats.deviation) + 1e-6 if scale else 1.0

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from ..clients.protocol import LLMError
 from ..core.basics import near_miss, require, shorten
 from ..data.trajectory import Completion, Trajectory, Turn
 from ..hierarchy.prompts import SPEAKER, parts_text
-from ..clients.protocol import LLMError
 from .method import Advantage, Batch
 from .policies import ModelPolicy, row_seeds
 from .rollouts import Rollout
@@ -224,7 +224,7 @@ async def _answered(waiting, everybody):
     "Take those who have an answer: all, or whoever is first and those who come a moment later"
     if not waiting:
         return []
-    done, late = await asyncio.wait(
+    _done, late = await asyncio.wait(
         waiting, return_when=asyncio.ALL_COMPLETED if everybody else asyncio.FIRST_COMPLETED
     )
     if late:
@@ -287,7 +287,8 @@ def turn_advantage(
         "credit",
         (
             gains is not None or not informed,
-            "credit information-gain needs to know what each turn found out: give `gains`, as from information_gains",
+            "credit information-gain needs to know what each turn found out: give "
+            "`gains`, as from information_gains",
         ),
     )
     from humanlm.methods.advantages import turn_advantages
@@ -344,6 +345,7 @@ def information_gains(
 
     def gains(batch: Batch) -> list[list[float]]:
         import torch
+
         from humanlm.models.prompts import render_target
 
         policy: Any = batch.policy  # one that can be asked for log-probabilities

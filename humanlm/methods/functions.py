@@ -14,8 +14,8 @@ from typing import Any
 
 from ..core.basics import DataError, check_name, shorten
 from ..data.trajectory import Trajectory
-from ..models.config import ModelConfig
 from .method import Advantage, AdvantageConfig, Batch
+from ..models.config import ModelConfig
 
 # %% ../../nbs/methods/08_functions.ipynb #AssistantModel
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ class TextReward:
             isinstance(value, (int, float)) or hasattr(value, "__float__") for value in found
         ):
             raise DataError(
-                f"The reward {self.names[0]} gave {len(found)} numbers for {len(trajectories)} texts: {shorten(repr(found))}. "
+                f"The reward {self.names[0]} gave {len(found)} numbers for "
+                f"{len(trajectories)} texts: {shorten(repr(found))}. "
                 "Give one for each, nan for none."
             )
         values = [float(value) for value in found]
@@ -88,8 +89,9 @@ def group_advantage(
 ) -> Advantage:
     "Make an advantage `[B]` from weighted rewards and the estimator that the settings name"
     import torch
-    from humanlm.rewards.reward import combine
+
     from humanlm.methods.advantages import estimators, everywhere
+    from humanlm.rewards.reward import combine
 
     estimate = estimators[check_name(config.estimator, estimators, "estimator")]
     divides = config.estimator != "leave-one-out"

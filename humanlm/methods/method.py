@@ -44,7 +44,8 @@ class Batch(NamedTuple):
 class Advantage(Protocol):
     "Turns scores into a push"
 
-    # [B] or [B, T], 0 = no push; or that and further tensors by name, each [B, ...], for the method's loss
+    # [B] or [B, T], 0 = no push; or that and further tensors by name, each [B, ...], for the
+    # method's loss
     def __call__(self, batch: Batch) -> Any: ...
 
 # %% ../../nbs/methods/04_method.ipynb #Memory

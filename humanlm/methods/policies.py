@@ -14,12 +14,12 @@ from contextlib import nullcontext
 from hashlib import blake2b
 from typing import Any, Protocol
 
+from ..clients.client import ChatClient
+from ..clients.limits import in_turn
+from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
 from ..core.basics import HumanLMError, check_name
 from ..data.trajectory import Completion
 from ..hierarchy.prompts import SPEAKER, parts_text
-from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
-from ..clients.client import ChatClient
-from ..clients.limits import in_turn
 from .sampling import Sampling, copy_index
 
 # %% ../../nbs/methods/02_policies.ipynb #Policy
@@ -233,6 +233,7 @@ class ModelPolicy:
     ) -> Any:  # [B, T]
         "Compute the log-probabilities of given completions"
         import torch
+
         from humanlm.models.logps import token_logps
 
         temperature = self.temperature if temperature is None else temperature
@@ -294,7 +295,8 @@ def _chat_request(
     "Ask a chat model what a row asks; `RolloutError` where it would have to go on in a thought that somebody else began"
     if row.get("prefix"):
         raise RolloutError(
-            "A chat model behind an API cannot go on in a given thought. Leave rollout.compose out, or choose a model in this process."
+            "A chat model behind an API cannot go on in a given thought. Leave "
+            "rollout.compose out, or choose a model in this process."
         )
 
     def text(content):
@@ -331,7 +333,8 @@ class ChatPolicy:
         failed = [e for e in replies if isinstance(e, LLMError)]
         if failed:
             raise RolloutError(
-                f"{self.client.name} did not answer {len(failed)} of {len(rows)} questions; the first: {failed[0]} "
+                f"{self.client.name} did not answer {len(failed)} of {len(rows)} "
+                f"questions; the first: {failed[0]} "
                 "Ask again later: with --test_judge.cache FOLDER nothing is paid twice."
             )
         return [
@@ -351,5 +354,6 @@ class ChatPolicy:
     ) -> Any:
         "Not known of a model behind an API"
         raise RolloutError(
-            "A chat model tells no log-probabilities of given texts. Choose a model in this process."
+            "A chat model tells no log-probabilities of given texts. Choose a model in "
+            "this process."
         )

@@ -166,8 +166,11 @@ def require_room(
         return
     worst = max(long, key=lambda row: needs[row])
     raise ConfigError(
-        f"{len(long):,} of {len(needs):,} prompts are too long even with only their newest message: the limit is {limit:,} "
-        f"tokens, and the longest ({shorten(worst)}) needs {needs[worst]:,}. With --model.max_prompt_tokens {needs[worst]} "
-        "all fit; begin anew with --fresh. To train without such rows, build the data with --build.max_prompt_tokens (an "
+        f"{len(long):,} of {len(needs):,} prompts are too long even with only their "
+        f"newest message: the limit is {limit:,} "
+        f"tokens, and the longest ({shorten(worst)}) needs {needs[worst]:,}. With "
+        f"--model.max_prompt_tokens {needs[worst]} "
+        "all fit; begin anew with --fresh. To train without such rows, build the data "
+        "with --build.max_prompt_tokens (an "
         "estimate, 4 characters a token), which leaves them out and counts them in the card."
     )

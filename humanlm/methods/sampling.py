@@ -71,11 +71,13 @@ def _rollout_checks(c):
         (c.group_size >= 1, f"group_size must be at least 1, got {c.group_size}"),
         (
             1 <= c.parts <= c.num_prompts,
-            f"parts must be from 1 to num_prompts ({c.num_prompts}), got {c.parts}: a group is written at once",
+            f"parts must be from 1 to num_prompts ({c.num_prompts}), got {c.parts}: a "
+            "group is written at once",
         ),
         (
             c.temperature > 0,
-            f"temperature must be above 0, since equal completions teach nothing, got {c.temperature}",
+            "temperature must be above 0, since equal completions teach nothing, got "
+            f"{c.temperature}",
         ),
         (
             c.eval_temperature >= 0,
@@ -87,7 +89,8 @@ def _rollout_checks(c):
         ),
         (
             c.reply_share is None or not c.mixed_levels,
-            "reply_share counts steps that ask for replies alone, and with mixed_levels there are none: leave one of them out",
+            "reply_share counts steps that ask for replies alone, and with "
+            "mixed_levels there are none: leave one of them out",
         ),
         (0 < c.top_p <= 1, f"top_p must be above 0 and at most 1, got {c.top_p}"),
         (c.top_k >= 0, f"top_k must not be negative, got {c.top_k}"),

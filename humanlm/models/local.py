@@ -82,7 +82,8 @@ def _request_problem(
         < (1 if request.top_p is None else request.top_p)
         <= 1,
         "a stop string is empty, and would end any answer: remove it.": not all(request.stop),
-        f"the prompt has {tokens} tokens and the answer may have {request.max_tokens}, together more than the {room} that "
+        f"the prompt has {tokens} tokens and the answer may have {request.max_tokens}, "
+        f"together more than the {room} that "
         "the model holds. Shorten the prompt, or lower max_tokens.": tokens + request.max_tokens
         > room,
     }
@@ -132,7 +133,8 @@ class _LocalClient(Client):
         if request.model not in ("", self.model):
             raise LLMError(
                 "unknown model",
-                f"{self.name} is in memory, not {shorten(request.model)!r}. Make a client for that.",
+                f"{self.name} is in memory, not {shorten(request.model)!r}. Make a "
+                "client for that.",
             )
         own = {"role": "user", "name": SPEAKER}
         messages = [
@@ -195,9 +197,10 @@ def _sampling(
     defaults: Any,  # the model's generation settings
 ) -> tuple[float, int, float]:  # temperature, top_k, top_p
     "Settle the sampling of a request"
-    left = lambda name, plain: (
-        plain if getattr(defaults, name, None) is None else getattr(defaults, name)
-    )
+
+    def left(name, plain):
+        return plain if getattr(defaults, name, None) is None else getattr(defaults, name)
+
     temperature = left("temperature", 1.0) if request.temperature is None else request.temperature
     top_p = left("top_p", 1.0) if request.top_p is None else request.top_p
     return temperature, left("top_k", 0), top_p
@@ -325,7 +328,8 @@ class VLLMOfflineClient(_LocalClient):
 
 # %% ../../nbs/models/07_local.ipynb #_VLLM
 _VLLM = (
-    "vLLM wants an environment of its own. Next: make one, run pip install vllm humanlm there, and start this program "
+    "vLLM wants an environment of its own. Next: make one, run pip install vllm "
+    "humanlm there, and start this program "
     "in it; or run `vllm serve` there, and use the name vllm/NAME here."
 )
 
@@ -337,7 +341,8 @@ def _engine(model, options):
         return LLM(model=model, **options)
     except Exception as e:
         raise ModelError(
-            f"vLLM cannot load it: {type(e).__name__}: {shorten(e, 200)}. Check the name and the options of "
+            f"vLLM cannot load it: {type(e).__name__}: {shorten(e, 200)}. Check the "
+            "name and the options of "
             "the engine; the official vLLM needs a GPU."
         ) from e
 

@@ -7,7 +7,7 @@ __all__ = ['pad_rows', 'positions', 'chosen_logps', 'CompletionStates', 'complet
 
 # %% ../../nbs/models/03_logps.ipynb #exported-imports
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .config import ModelError
 
@@ -206,7 +206,8 @@ def token_logps(
     lengths = [len(p) + len(c) for p, c in zip(prompt_ids, completion_ids)]
     if len(completion_ids) != len(prompt_ids):
         raise ModelError(
-            f"{len(prompt_ids)} prompts but {len(completion_ids)} completions: give one completion per prompt."
+            f"{len(prompt_ids)} prompts but {len(completion_ids)} completions: give one "
+            "completion per prompt."
         )
     mask = pad_rows(completion_ids, left=False)[1].to(model.device)
     logps = torch.zeros(mask.shape, device=model.device)

@@ -12,7 +12,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple, TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ..core.basics import check_name, shorten
@@ -30,7 +30,10 @@ def _twin(backend):
 
     parts = json.loads(backend.to_str())
     model, added = parts["model"], {t["content"] for t in parts["added_tokens"]}
-    hide = lambda token: f"  hidden {token}" if token in added else token
+
+    def hide(token):
+        return f"  hidden {token}" if token in added else token
+
     vocab = model["vocab"]  # a dict, or a list of pairs for unigram models
     if isinstance(vocab, dict):
         model["vocab"] = {hide(t): i for t, i in vocab.items()}
@@ -191,7 +194,8 @@ def _segments(
     turns = [_turn(m, i) for i, m in enumerate(messages)]
     if thinking and "enable_thinking" not in (tokenizer.chat_template or ""):
         raise ModelError(
-            "The chat template opens no thoughts. Set hierarchy.thinking off, or model.template humanlm."
+            "The chat template opens no thoughts. Set hierarchy.thinking off, or "
+            "model.template humanlm."
         )
     if not speaks_names(tokenizer):
         turns, speaker = _own_turns(turns, speaker), ""
@@ -239,7 +243,7 @@ def render_target(
     "Render what the model should write after a prompt of `render`"
     encode = renderer(tokenizer).encode
     ids = [i for kind, text in _parts(content, "target") for i in encode(kind, text)]
-    return ids + [end_id(tokenizer)] if end else ids
+    return [*ids, end_id(tokenizer)] if end else ids
 
 # %% ../../nbs/models/02_prompts.ipynb #end_id
 def end_id(
@@ -295,7 +299,7 @@ def _own_turns(turns, speaker):
         own = t.name == speaker if named or (speaker and t.name) else t.role == "assistant"
         role = (
             t.role
-            if t.role == "tool" or t.role == "system" and i == 0
+            if t.role == "tool" or (t.role == "system" and i == 0)
             else "assistant"
             if own
             else "user"
@@ -350,9 +354,10 @@ def fit_prompt(
     if len(ids) <= limit:
         return _FittedPrompt(ids, 0)
     start = 1 if messages and messages[0].get("role") == "system" else 0
-    cut = lambda n: render(
-        tokenizer, [*messages[:start], *messages[start + n :]], speaker, thinking
-    )
+
+    def cut(n):
+        return render(tokenizer, [*messages[:start], *messages[start + n :]], speaker, thinking)
+
     most = max(len(messages) - start - 1, 0)
     n = bisect_left(range(most), True, key=lambda n: len(cut(n)) <= limit)
     if len(ids := cut(n)) <= limit:

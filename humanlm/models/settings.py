@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from ..core.basics import ConfigError, near_miss, require, shorten
-from ..core.plugins import workers_check
-from ..clients.cache import DiskCache, MODES
+from ..clients.cache import MODES, DiskCache
 from ..clients.client import ChatClient
 from ..clients.ledger import Ledger, price, price_advice
 from ..clients.limits import Limits
-from .config import _BROKEN
 from ..clients.names import asked_as, client, full_name, is_provided, providers
+from ..core.basics import ConfigError, near_miss, require, shorten
+from ..core.plugins import workers_check
+from .config import _BROKEN
 
 # %% ../../nbs/models/09_settings.ipynb #ClientConfig
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,8 @@ class ClientConfig:
         "Go through the conditions that settings must meet"
         yield (
             self.cache_mode in MODES,
-            f"cache_mode: no cache mode {shorten(self.cache_mode)!r}.{near_miss(self.cache_mode, MODES)}",
+            "cache_mode: no cache mode "
+            f"{shorten(self.cache_mode)!r}.{near_miss(self.cache_mode, MODES)}",
         )
         yield workers_check(self.workers)
         for name in self.above_0:
@@ -117,7 +118,8 @@ class ClientConfig:
             and price(full_name(model), 1, 1) is None
         ):
             raise ConfigError(
-                f"{self.group}.budget ${self.budget:g} cannot be kept: no price is known for {model}. "
+                f"{self.group}.budget ${self.budget:g} cannot be kept: no price is "
+                f"known for {model}. "
                 f"{price_advice(full_name(model))} Or leave the budget out."
             )
 
@@ -141,7 +143,8 @@ def model_check(
     rules = list(rules)
     return (
         name in rules or is_provided(name),
-        f"{setting}: no model {shorten(name)!r}.{near_miss(name, [*rules, *(f'{p}/NAME' for p in providers())])}",
+        f"{setting}: no model "
+        f"{shorten(name)!r}.{near_miss(name, [*rules, *(f'{p}/NAME' for p in providers())])}",
     )
 
 # %% ../../nbs/models/09_settings.ipynb #require_model
@@ -180,7 +183,8 @@ class ChatConfig(ClientConfig):
             name = getattr(self, setting, None) or ""
             yield (
                 not _BROKEN.search(name),
-                f"{setting} is {name!r}: it holds a line break or another character that cannot be printed",
+                f"{setting} is {name!r}: it holds a line break or another character "
+                "that cannot be printed",
             )
         yield (
             self.temperature is None or self.temperature >= 0,

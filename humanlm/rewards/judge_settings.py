@@ -18,6 +18,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar, NamedTuple
 
+from ..clients.client import ChatClient
+from ..clients.ledger import Ledger
+from ..clients.names import is_provided, providers, scripts
+from ..clients.protocol import ChatRequest
 from ..core.basics import ConfigError, atomic_write, near_miss, run_sync, shorten, to_json
 from ..core.config import Settings
 from ..core.grammar import parse
@@ -25,10 +29,6 @@ from ..core.html import aligned
 from ..core.plugins import is_plugin, load_plugin
 from ..data.trajectory import Score
 from ..hierarchy.levels import HIERARCHY, Hierarchy
-from ..clients.client import ChatClient
-from ..clients.ledger import Ledger
-from ..clients.names import is_provided, providers, scripts
-from ..clients.protocol import ChatRequest
 from ..models.settings import ChatConfig, Estimate, add_up, estimate
 from .audit import AuditConfig, Probe, audit, audit_requests, load_probes
 from .judges import EmbedJudge, OracleJudge, RuleJudge, rule_reason
@@ -61,7 +61,9 @@ def _make_embed_judge(
 def _is_judge(name: str) -> bool:
     "Tell whether a name means a judge, as far as that can be seen without loading anything"
     kind, _, rest = name.partition("/")
-    return name in judges or is_plugin(name) or bool(rest) and kind == "embed" or is_provided(name)
+    return (
+        name in judges or is_plugin(name) or (bool(rest) and kind == "embed") or is_provided(name)
+    )
 
 
 def is_free(name: str) -> bool:
@@ -79,7 +81,8 @@ class OwnJudge:
     ):
         if not callable(judge):
             raise ConfigError(
-                f"The judge {name or 'of your own'} cannot be called: {shorten(repr(judge))}. Give a function of a JudgeRequest."
+                f"The judge {name or 'of your own'} cannot be called: "
+                f"{shorten(repr(judge))}. Give a function of a JudgeRequest."
             )
         self.judge, self.name = (
             judge,
@@ -97,7 +100,8 @@ class OwnJudge:
         ):
             raise JudgeError(
                 "judge failed",
-                f"The judge {self.name} must give a number in [0, 1] for each id, or a list of Score; it gave {shorten(repr(found))}.",
+                f"The judge {self.name} must give a number in [0, 1] for each id, or a "
+                f"list of Score; it gave {shorten(repr(found))}.",
             )
         return [
             Score(id, float(value), "scored" if value == value else "unsaid", judge=self.name)
@@ -228,7 +232,8 @@ def same_judge_warning(
     if judge.model != test_judge.model:
         return ""
     return (
-        f"Warning: {shorten(judge.model)} judges both training and test, so what a model has learned about its judge "
+        f"Warning: {shorten(judge.model)} judges both training and test, so what a "
+        "model has learned about its judge "
         "counts as progress. Name another one with --test_judge.model."
     )
 
@@ -344,8 +349,10 @@ def second_judge(
 # %% ../../nbs/rewards/08_judge_settings.ipynb #GROUPS
 GROUPS: dict[str, type] = {"judge": JudgeConfig, "audit": AuditConfig}
 ABOUT = (
-    "Audit a judge: does the order matter, does asking again, padding, a paraphrase, a negation or an injection? "
-    "The questions are fixed, so that judges and days can be compared. --judge.second NAME adds the agreement of "
+    "Audit a judge: does the order matter, does asking again, padding, a paraphrase, a "
+    "negation or an injection? "
+    "The questions are fixed, so that judges and days can be compared. --judge.second "
+    "NAME adds the agreement of "
     "two judges; --audit.out FILE keeps the result as JSON."
 )
 
@@ -357,8 +364,10 @@ def require_auditable(
     "Raise `ConfigError` for a judge that cannot read ordinary sentences"
     if name == "oracle":
         raise ConfigError(
-            f"{field} oracle reads only the synthetic world, and the probes are ordinary sentences. "
-            f"Choose with --{field} {' or '.join(n for n in judges if n != 'oracle')}, or a chat model "
+            f"{field} oracle reads only the synthetic world, and the probes are "
+            "ordinary sentences. "
+            f"Choose with --{field} {' or '.join(n for n in judges if n != 'oracle')}, "
+            "or a chat model "
             "such as openai/gpt-5-mini."
         )
 
@@ -412,7 +421,8 @@ def judging_plan(
         beside = "" if protocol == config.protocol else "  (not chosen)"
         lines.append(f"{protocol + ' judging':<16}{add_up(costs[protocol])}{beside}")
     lines.append(
-        "not counted     questions repeated after a fault, and what a model thinks before it answers"
+        "not counted     questions repeated after a fault, and what a model thinks "
+        "before it answers"
     )
     return lines + ([_budget_line(config.budget, costs[config.protocol])] if config.budget else [])
 
@@ -470,7 +480,8 @@ def _run_audit(
     if share <= config.max_failed_share:
         return 0
     print(
-        f"error: {share:.0%} of the scores failed (judge.max_failed_share: {config.max_failed_share:g})",
+        f"error: {share:.0%} of the scores failed (judge.max_failed_share: "
+        f"{config.max_failed_share:g})",
         file=sys.stderr,
     )
     return 1

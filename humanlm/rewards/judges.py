@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..clients.ledger import Ledger
 from ..data.trajectory import Score
 from ..hierarchy.levels import FIXTURES, HIERARCHY
-from ..clients.ledger import Ledger
 from .matching import rule_match
 from .rules import VALENCE, read_rules
 from .scoring import JudgeRequest, unsaid
@@ -185,10 +185,8 @@ class EmbedJudge:
             request.item,
         )
         whole = (
-            request.item == "reply"
-            and request.level != "communication"
-            or request.level not in self.weights
-        )
+            request.item == "reply" and request.level != "communication"
+        ) or request.level not in self.weights
         weights = self.weights["response" if whole else request.level]
         return [
             Score(id, float(value), "scored", _likeness_reason(*row), judge=self.name)

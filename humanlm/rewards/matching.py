@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from humanlm.rewards.rules import (
     OPPOSITE,
-    RuleReading,
     TERMS,
     VALENCE,
     WORD_LISTS,
+    RuleReading,
     read_rules,
     stem,
     tokens,

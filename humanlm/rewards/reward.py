@@ -7,19 +7,24 @@ __all__ = ['TRUTH_COPY', 'LEVEL_SUMS', 'components', 'RewardConfig', 'combine', 
            'AlignmentReward', 'trl_reward']
 
 # %% ../../nbs/20_rewards.ipynb #import-math-zlib-from
-import math, zlib
+import math
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import isawaitable
 from typing import Any, NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike
+
+from ..clients.limits import in_turn
 from ..core.basics import ConfigError, DataError, near_miss, require, shorten
 from ..core.plugins import is_plugin, load_plugin
 from ..data.records import Example
+from ..data.trajectory import Score, Trajectory
 from ..hierarchy.composed import states_in
-from ..hierarchy.parsing import parse
 from ..hierarchy.levels import HIERARCHY, Hierarchy, word_count
+from ..hierarchy.parsing import parse
 from humanlm.rewards.scoring import (
     JUDGE_FAULTS,
     Judge,
@@ -32,8 +37,6 @@ from humanlm.rewards.scoring import (
     unsaid,
 )
 from .verdicts import score_aspects
-from ..clients.limits import in_turn
-from ..data.trajectory import Score, Trajectory
 
 # %% ../../nbs/20_rewards.ipynb #format_reward
 def _format_reward(
@@ -355,7 +358,8 @@ def own_reward(
         return found
     if not examples:
         raise ConfigError(
-            f"{found.__name__} is a class of rewards, made with the examples of training. Make it, and give the object."
+            f"{found.__name__} is a class of rewards, made with the examples of "
+            "training. Make it, and give the object."
         )
     return found(examples)
 
@@ -450,7 +454,8 @@ class AlignmentReward:
         found = await found if isawaitable(found) else found
         if len(found) != len(trajectories):
             raise DataError(
-                f"The extra reward gave {len(found)} numbers for {len(trajectories)} trajectories. Give one for each, nan for none."
+                f"The extra reward gave {len(found)} numbers for {len(trajectories)} "
+                "trajectories. Give one for each, nan for none."
             )
         return found
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from ..clients.protocol import ChatRequest, chat
 from ..core.basics import ConfigError, check_name, fingerprint, require
 from ..data.records import Message
 from ..hierarchy.levels import HIERARCHY, Hierarchy
-from ..clients.protocol import ChatRequest, chat
 from .scoring import JudgeRequest
 
 # %% ../../nbs/rewards/04_rubric.ipynb #JUDGE_RULES

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from ..core.basics import HumanLMError, shorten
-from ..data.records import Message
-from ..data.trajectory import Score
 from ..clients.ledger import Ledger
 from ..clients.limits import in_turn
 from ..clients.protocol import CacheError
+from ..core.basics import HumanLMError, shorten
+from ..data.records import Message
+from ..data.trajectory import Score
 from ..worlds.oracle import COPY_LIMIT, copied_share
 
 # %% ../../nbs/rewards/03_scoring.ipynb #JudgeRequest
@@ -257,6 +257,7 @@ def require_judged(
     raise JudgeError(
         "judge failed",
         f"The judge {failed[0].judge!r} failed on {len(failed)} of {len(scores)} candidates "
-        f"(limit {limit:.0%}). Most often ({count}x): {reason.rstrip('.')}. Fix the cause and resume, or raise "
+        f"(limit {limit:.0%}). Most often ({count}x): {reason.rstrip('.')}. Fix the "
+        "cause and resume, or raise "
         f"{group}.max_failed_share.",
     )

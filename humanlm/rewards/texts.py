@@ -186,7 +186,8 @@ def check_text_metric(
     check_name(kind, text_metrics, "measure of texts")
     if slash and (kind not in WITH_MODEL or not model):
         raise DataError(
-            f"{shorten(name)!r}: only {' and '.join(WITH_MODEL)} take a model, such as embedding/minilm."
+            f"{shorten(name)!r}: only {' and '.join(WITH_MODEL)} take a model, such as "
+            "embedding/minilm."
         )
     return name
 

@@ -14,13 +14,13 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat, ValidationError
 
-from ..core.basics import ConfigError, check_name, shorten
-from ..data.trajectory import Score
-from ..hierarchy.levels import HIERARCHY, Hierarchy
 from ..clients.client import ChatClient
 from ..clients.limits import side_by_side
 from ..clients.protocol import CacheError, LLMError
 from ..clients.reader import read_answer
+from ..core.basics import ConfigError, check_name, shorten
+from ..data.trajectory import Score
+from ..hierarchy.levels import HIERARCHY, Hierarchy
 from humanlm.rewards.rubric import (
     CHARS_PER_TOKEN,
     VARIANTS,

@@ -74,8 +74,10 @@ def _make_root(shown: list[str]) -> None:  # shown: folders of the machine that 
         )  # mount_setattr
 
 # %% ../../nbs/sandbox/01_cell.ipynb #forbid
-# machine → its number, then of socket, shmget, memfd_create, memfd_secret, ptrace, process_vm_readv and _writev, unshare, setns, mount, umount2, pivot_root, chroot,
-# keyctl, add_key, request_key, bpf, perf_event_open, userfaultfd, io_uring_setup, kexec_load, open_by_handle_at, msgget, semget
+# machine → its number, then of socket, shmget, memfd_create, memfd_secret, ptrace, process_vm_readv
+# and _writev, unshare, setns, mount, umount2, pivot_root, chroot,
+# keyctl, add_key, request_key, bpf, perf_event_open, userfaultfd, io_uring_setup, kexec_load,
+# open_by_handle_at, msgget, semget
 FORBIDDEN = {
     "x86_64": (
         0xC000003E,

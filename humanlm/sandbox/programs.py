@@ -111,7 +111,8 @@ def keeper_command(unsafe: bool = False) -> list[str]:  # unsafe: do without nam
     python = [getattr(sys, "_base_executable", sys.executable), "-I"]
     if sys.platform != "linux":
         raise ConfigError(
-            f"The sandbox runs on Linux, and this is {sys.platform}. Run it there, and name its address in HUMANLM_SANDBOX."
+            f"The sandbox runs on Linux, and this is {sys.platform}. Run it there, and "
+            "name its address in HUMANLM_SANDBOX."
         )
     if unsafe:
         return python
@@ -142,7 +143,8 @@ def _refusal(why):
     return ConfigError(
         f"{why}, so nothing would contain the programs:\n"
         + "".join(f"  - {line}\n" for line in NOT_CONTAINED)
-        + "Next: install it, allow namespaces to users (sysctl user.max_user_namespaces), or accept all this with --unsafe."
+        + "Next: install it, allow namespaces to users (sysctl "
+        "user.max_user_namespaces), or accept all this with --unsafe."
     )
 
 # %% ../../nbs/sandbox/02_programs.ipynb #Questions
@@ -246,7 +248,8 @@ def _read_test(
         ), questions.checks
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
         raise DataError(
-            f"The test {shorten(repr(test), 60)} is no Python: {shorten(e)}. Write a statement such as assert f(1) == 2."
+            f"The test {shorten(repr(test), 60)} is no Python: {shorten(e)}. Write a "
+            "statement such as assert f(1) == 2."
         ) from e
 
 # %% ../../nbs/sandbox/02_programs.ipynb #answered
@@ -376,7 +379,8 @@ class _ProgramKeeper:
             self.close()
             errors.seek(0)
             raise _refusal(
-                f"Namespaces are refused here ({shorten(said or errors.read(4096).decode('utf-8', 'replace'), 200)})"
+                "Namespaces are refused here "
+                f"({shorten(said or errors.read(4096).decode('utf-8', 'replace'), 200)})"
             )
 
     def close(self) -> None:
@@ -533,7 +537,8 @@ class SandboxClient:
     def __init__(self, url: str, key: str = "", patience: float = 120.0):
         if not re.match(r"https?://[^\s/]", url):
             raise ConfigError(
-                f"The address of a sandbox is {shorten(repr(url))}. Write one such as http://127.0.0.1:8001."
+                f"The address of a sandbox is {shorten(repr(url))}. Write one such as "
+                "http://127.0.0.1:8001."
             )
         self.url, self.patience, self._key = url.rstrip("/"), patience, key
 

@@ -11,13 +11,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from humanlm.sandbox.programs import (
-    NOT_CONTAINED,
-    Sandbox,
-    SandboxConfig,
-    keeper_command,
-    read_tests,
-)
 from ..core.basics import DataError, near_miss, shorten
 from ..core.grammar import parse
 from humanlm.core.web import (
@@ -32,6 +25,13 @@ from humanlm.core.web import (
     service_key,
     web_app,
     web_libraries,
+)
+from humanlm.sandbox.programs import (
+    NOT_CONTAINED,
+    Sandbox,
+    SandboxConfig,
+    keeper_command,
+    read_tests,
 )
 
 # %% ../../nbs/sandbox/03_service.ipynb #read_program_request
@@ -119,7 +119,10 @@ def _make_sandbox_app(
     )
 
 # %% ../../nbs/sandbox/03_service.ipynb #sandbox_command
-ABOUT = "Run programs against tests, contained, behind an address. --unsafe: run them although nothing contains them."
+ABOUT = (
+    "Run programs against tests, contained, behind an address. --unsafe: run them although "
+    "nothing contains them."
+)
 
 
 def sandbox_command(argv: Sequence[str]) -> int:  # exit code
@@ -142,7 +145,8 @@ def sandbox_command(argv: Sequence[str]) -> int:  # exit code
     )
     lines = (
         f"address     http://{c.host}:{c.port} ({'with' if key else 'without'} a key)\n"
-        f"programs    {c.workers} at once, {c.seconds:g} s, {c.processes} processes of {c.memory} MB, {c.folder} MB of files\ncontained   by {held}"
+        f"programs    {c.workers} at once, {c.seconds:g} s, {c.processes} processes of "
+        f"{c.memory} MB, {c.folder} MB of files\ncontained   by {held}"
     )
     if s.dry_run:
         return print(lines) or 0

@@ -132,7 +132,8 @@ def _logged_cases(interactions: Sequence[Interaction]) -> list[_SignalCase]:
     ]
     if not found:
         raise DataError(
-            f"None of {len(interactions)} interactions can be a case: two conversations with a reply and a follow-up are the least."
+            f"None of {len(interactions)} interactions can be a case: two conversations "
+            "with a reply and a follow-up are the least."
         )
     return found
 
@@ -199,7 +200,8 @@ class _SignalConfig:
             "signals",
             (
                 bool(self.followups) and not unknown,
-                f"followups must be some of {', '.join(FOLLOWUPS)}, got {shorten(self.followups)!r}",
+                f"followups must be some of {', '.join(FOLLOWUPS)}, got "
+                f"{shorten(self.followups)!r}",
             ),
             *(
                 (getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
@@ -263,8 +265,9 @@ def _score_reply(
 ) -> _SignalRow:
     "Score the ids of one reply without a follow-up and with each of some of the case's"
     import torch
-    from humanlm.models.logps import chosen_logps, completion_states
+
     from humanlm.methods.losses import divergence, in_chunks
+    from humanlm.models.logps import chosen_logps, completion_states
 
     ids, skipped, prompts = list(reply.ids), {}, {}
     for name in followups:
@@ -447,8 +450,8 @@ def _signal_figure(
     study: _SignalStudy, columns: int = 120
 ) -> Any:  # columns: tokens of a reply that are shown
     "Draw replies × tokens, a panel for each follow-up that was scored"
-    from matplotlib.figure import Figure
     import numpy as np
+    from matplotlib.figure import Figure
 
     names, rows = study.followups or ["related"], study.rows[:200]
     wide, most = (
@@ -690,7 +693,10 @@ class _SignalModel(ModelConfig):
     """own = the model's own one (a model that was saved with one of ours keeps it); the tiny model takes chatml"""
 
 
-ABOUT = "Score replies with related, unrelated, praising and empty follow-ups, and show what each token gains."
+ABOUT = (
+    "Score replies with related, unrelated, praising and empty follow-ups, and show what "
+    "each token gains."
+)
 _UNTRAINED = (
     "The tiny model is random: it shows how the analysis works, and its numbers mean nothing."
 )
@@ -714,7 +720,8 @@ def signals_command(argv: Sequence[str]) -> int:
     cases, own = _read_cases(s.signals.cases), s.model.name == "tiny"
     replies = sum(1 if case.reply else s.signals.replies for case in cases)
     print(
-        f"{len(cases)} cases, {replies} replies, each scored without a follow-up and with {len(s.signals.followups)}: {', '.join(s.signals.followups)}",
+        f"{len(cases)} cases, {replies} replies, each scored without a follow-up and "
+        f"with {len(s.signals.followups)}: {', '.join(s.signals.followups)}",
         flush=True,
     )
     if own:

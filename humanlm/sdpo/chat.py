@@ -51,7 +51,10 @@ def _spoken_plainly(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 # %% ../../nbs/sdpo/53_chat.ipynb #converse
-HELP = "/undo takes the last lesson back, /undo 2 the last two; /signal shows what it was; /quit or Ctrl-D ends. Everything else is said to the model."
+HELP = (
+    "/undo takes the last lesson back, /undo 2 the last two; /signal shows what it was; "
+    "/quit or Ctrl-D ends. Everything else is said to the model."
+)
 
 
 def _typed_line(question: str) -> str | None:
@@ -167,7 +170,8 @@ class LiveWidget:
                 "p",
                 tag(
                     "small",
-                    f"What “{shorten(last.interaction.followup.text, 80)}” says about the answer before it:",
+                    f"What “{shorten(last.interaction.followup.text, 80)}” says about "
+                    "the answer before it:",
                 ),
             )
             + token_boxes(last.tokens, last.signal, most)
@@ -241,8 +245,10 @@ def chat_command(argv: Sequence[str]) -> int:
         rows = read_interactions(folder / RECORD) if (folder / RECORD).exists() else []
         return (
             print(
-                f"model   {s.model.name}\nfolder  {folder}, {sum(not row.filters for row in rows)} lessons so far\n"
-                f"memory  the weights in training {3 + 3 * s.live.undo + 1} times: weights, AdamW's two averages, {s.live.undo} steps back, gradients"
+                f"model   {s.model.name}\nfolder  {folder}, "
+                f"{sum(not row.filters for row in rows)} lessons so far\n"
+                f"memory  the weights in training {3 + 3 * s.live.undo + 1} times: "
+                f"weights, AdamW's two averages, {s.live.undo} steps back, gradients"
             )
             or 0
         )

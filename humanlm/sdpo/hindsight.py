@@ -48,7 +48,8 @@ def _bounded(name: str, text: Any) -> tuple[bool, str]:
     fits = isinstance(text, str) and len(text) <= MAX_CHARS
     return (
         fits,
-        f"{name} must be a text of at most {MAX_CHARS:,} characters, got {shorten(repr(text)[:400])}",
+        f"{name} must be a text of at most {MAX_CHARS:,} characters, got "
+        f"{shorten(repr(text)[:400])}",
     )
 
 
@@ -75,12 +76,12 @@ class AssistantReply:
             ),
             (
                 ids is None
-                or 0 < len(ids) <= MAX_TOKENS
-                and all(type(i) is int and i >= 0 for i in ids),
-                f"token_ids must be 1 to {MAX_TOKENS:,} whole numbers from 0, got {shorten(repr(ids)[:400])}",
+                or (0 < len(ids) <= MAX_TOKENS and all(type(i) is int and i >= 0 for i in ids)),
+                f"token_ids must be 1 to {MAX_TOKENS:,} whole numbers from 0, got "
+                f"{shorten(repr(ids)[:400])}",
             ),
             (
-                logps is None or ids is not None and len(logps) == len(ids),
+                logps is None or (ids is not None and len(logps) == len(ids)),
                 "logprobs must be one per token id",
             ),
             (
@@ -266,7 +267,10 @@ def write_interactions(
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #HindsightConfig
 SLOT = "{followup}"
-TEMPLATE = "\n\n[Known in advance, what the user writes after this answer, be it praise, correction or something else:]\n{followup}"
+TEMPLATE = (
+    "\n\n[Known in advance, what the user writes after this answer, be it praise, "
+    "correction or something else:]\n{followup}"
+)
 
 
 @dataclass(frozen=True)
@@ -284,7 +288,8 @@ class HindsightConfig:
             "hindsight",
             (
                 slots == 1,
-                f"template must hold {SLOT} once, got {slots} of them in {shorten(self.template)!r}",
+                f"template must hold {SLOT} once, got {slots} of them in "
+                f"{shorten(self.template)!r}",
             ),
             (
                 self.max_followup_tokens >= 1,
@@ -354,7 +359,8 @@ def fit_messages(
         return cut(gone)
     least = len(_context(tokenizer, cut(most) if most > 0 else kept))
     raise HindsightError(
-        f"the conversation needs {least:,} tokens even without its history and the middle of the last message, but the limit "
+        f"the conversation needs {least:,} tokens even without its history and the "
+        "middle of the last message, but the limit "
         f"is {limit:,}. Raise model.max_prompt_tokens, or shorten the system message"
     )
 
@@ -371,7 +377,8 @@ def reply_ids(
         ids = render_target(tokenizer, reply.text.rstrip(), end=reply.finish_reason == "stop")
     if max(ids, default=0) >= len(tokenizer):
         raise HindsightError(
-            f"the reply has token {max(ids)}, but the tokenizer ends at {len(tokenizer) - 1}: another model drew it. "
+            f"the reply has token {max(ids)}, but the tokenizer ends at "
+            f"{len(tokenizer) - 1}: another model drew it. "
             "Leave token_ids out, and its text is tokenised"
         )
     return list(ids[:limit])
@@ -471,7 +478,10 @@ def show_contexts(
 
     def box(i, colour):
         text = str(tokenizer.decode([i]))
-        style = f"background:{colour};border:1px solid #fff;border-radius:3px;padding:1px;display:inline-block;line-height:1.4"
+        style = (
+            f"background:{colour};border:1px solid "
+            "#fff;border-radius:3px;padding:1px;display:inline-block;line-height:1.4"
+        )
         return tag("span", text.replace(" ", "·").replace("\n", "↵"), style=style) + (
             tag("br") if "\n" in text else ""
         )
@@ -490,7 +500,10 @@ def show_contexts(
             style="flex:1;min-width:0",
         )
 
-    style = "display:flex;gap:14px;max-width:980px;font:12px/2 monospace;color:#111;background:#fff;padding:8px"
+    style = (
+        "display:flex;gap:14px;max-width:980px;font:12px/2 "
+        "monospace;color:#111;background:#fff;padding:8px"
+    )
     return tag("div", *(column(name, ids) for name, ids in both._asdict().items()), style=style)
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #SDPOConfig
@@ -551,7 +564,8 @@ class SDPOConfig:
             *(
                 (
                     getattr(self, n) in known,
-                    f"{n} is {getattr(self, n)!r}.{near_miss(str(getattr(self, n)), known[known[0] is None :])}",
+                    f"{n} is "
+                    f"{getattr(self, n)!r}.{near_miss(str(getattr(self, n)), known[known[0] is None :])}",
                 )
                 for n, known in names.items()
             ),

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 from ..core.basics import HumanLMError, atomic_path, atomic_write, require, to_json
 from ..data.records import from_dict
 from ..data.trajectory import Trajectory
+from ..methods.functions import ask_row
+from ..methods.method import Method
 from ..models.checkpoints import LoadedModel
 from humanlm.sdpo.hindsight import (
     MAX_CHARS,
@@ -33,8 +35,6 @@ from humanlm.sdpo.hindsight import (
     read_interactions,
     write_interactions,
 )
-from ..methods.functions import ask_row
-from ..methods.method import Method
 from ..training.run import quiet_libraries
 
 # %% ../../nbs/sdpo/52_live.ipynb #LiveConfig
@@ -139,8 +139,8 @@ class _LiveTrainer:
         config: LiveConfig = LiveConfig(),
         max_prompt_tokens: int = 1024,
     ):
-        from humanlm.training.trainer import MethodTrainer
         from humanlm.training.options import trainer_args
+        from humanlm.training.trainer import MethodTrainer
 
         quiet_libraries()
         self.room = TemporaryDirectory()  # the trainer wants a folder, and leaves nothing in it
@@ -207,7 +207,8 @@ class _LiveTrainer:
         )
         if not math.isfinite(length):
             raise HumanLMError(
-                "The gradient of this lesson is not finite, so nothing was learned. Lower live.learning_rate."
+                "The gradient of this lesson is not finite, so nothing was learned. "
+                "Lower live.learning_rate."
             )
         return self.trainer.trajectories[0]
 
@@ -236,7 +237,8 @@ class LiveSignal(SDPOConfig):
             ),
             (
                 self.contrast in ("none", "empty"),
-                f"contrast is {self.contrast}: a chat has one follow-up at a time. Use none or empty",
+                f"contrast is {self.contrast}: a chat has one follow-up at a time. Use "
+                "none or empty",
             ),
             (
                 not self.score_empty,
@@ -244,7 +246,8 @@ class LiveSignal(SDPOConfig):
             ),
             (
                 not self.kl,
-                f"kl is {self.kl}: a chat has no term for it. Use 0, and teacher frozen or trust to stay near the start",
+                f"kl is {self.kl}: a chat has no term for it. Use 0, and teacher frozen "
+                "or trust to stay near the start",
             ),
         )
 
@@ -276,7 +279,10 @@ class _Lesson(NamedTuple):
     def __str__(self) -> str:
         if self.reason:
             return f"nothing learned: {self.reason}"
-        return f"learned from {len(self.tokens)} tokens, mean signal {self.interaction.learned['signal']:+.3f}"
+        return (
+            f"learned from {len(self.tokens)} tokens, mean signal "
+            f"{self.interaction.learned['signal']:+.3f}"
+        )
 
 
 class _LiveTurn(NamedTuple):
@@ -346,6 +352,7 @@ class LiveLog:
         if not self.folder or self.saved == self.learned:
             return
         import torch
+
         from humanlm.models.checkpoints import save_model
 
         numbers, old = f"optimizer-{time.time_ns()}.pt", list(self.folder.glob("optimizer-*.pt"))
@@ -442,7 +449,8 @@ class LiveChat:
         "Learn from what is said, then answer it; `HumanLMError` if it is too long, and nothing changes"
         if len(text) > MAX_CHARS:
             raise HumanLMError(
-                f"A message may have {MAX_CHARS:,} characters, this one has {len(text):,}. Say it in parts."
+                f"A message may have {MAX_CHARS:,} characters, this one has "
+                f"{len(text):,}. Say it in parts."
             )
         lesson = self.learn(text) if self.pending else None
         if not text.strip():

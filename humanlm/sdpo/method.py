@@ -18,6 +18,12 @@ import torch
 from ..core.stats import known_mean
 from ..data.trajectory import Trajectory, Turn
 from ..hardware.sharding import ShardingError, in_one_piece
+from ..methods.functions import ask_row, frozen_copy, plain_weights
+from ..methods.losses import divergence, importance, in_chunks, token_signal
+from ..methods.method import Batch, Method
+from ..methods.policies import Policy, RolloutError, row_seeds
+from ..methods.rollouts import Rollout, single_turn
+from ..methods.shares import from_everywhere
 from ..models.logps import chosen_logps, completion_states, token_logps
 from humanlm.sdpo.hindsight import (
     HindsightConfig,
@@ -30,12 +36,6 @@ from humanlm.sdpo.hindsight import (
 )
 from .styles import TASTES
 from .users import Exchange, FollowupUser, Reaction
-from ..methods.losses import divergence, importance, in_chunks, token_signal
-from ..methods.functions import ask_row, frozen_copy, plain_weights
-from ..methods.method import Batch, Method
-from ..methods.policies import Policy, RolloutError, row_seeds
-from ..methods.rollouts import Rollout, single_turn
-from ..methods.shares import from_everywhere
 
 # %% ../../nbs/40_sdpo.ipynb #Signal
 class _Signal(NamedTuple):
@@ -147,7 +147,8 @@ def online(user: FollowupUser) -> Rollout:  # user: who reacts
             and any(t.text.strip() for t in done)
         ):
             raise RolloutError(
-                f"{user.name} reacted to none of {len(rows)} replies; the first reason: {said[0].error}"
+                f"{user.name} reacted to none of {len(rows)} replies; the first reason: "
+                f"{said[0].error}"
             )
         return [_heard(t, reaction) for t, reaction in zip(done, said, strict=True)]
 
@@ -279,8 +280,10 @@ class _HindsightReader:
         parts = self.teacher.parts(model)
         if not in_one_piece(model) and any(own is model for own, _ in parts):
             raise ShardingError(
-                f"The teacher is the model itself (sdpo.teacher {self.teacher.kind}), which is split over processes, and it is asked within a step. "
-                "Take --sdpo.form sampled, or --sdpo.teacher ema or frozen, or a model on each GPU (accelerate launch --multi_gpu)."
+                f"The teacher is the model itself (sdpo.teacher {self.teacher.kind}), "
+                "which is split over processes, and it is asked within a step. "
+                "Take --sdpo.form sampled, or --sdpo.teacher ema or frozen, or a model "
+                "on each GPU (accelerate launch --multi_gpu)."
             )
         return [
             (completion_states(own, prompts, written), share * sign)

@@ -14,6 +14,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, ClassVar
 
+from ..clients.client import ChatClient
+from ..clients.ledger import Ledger
+from ..clients.limits import in_turn
+from ..clients.protocol import ChatRequest, LLMError
+from ..clients.reader import fenced, fill, without_middle
 from ..core.basics import ConfigError, check_name, run_sync, shorten, to_json
 from ..core.html import Html, figure_html, styled
 from humanlm.evaluation.contests import (
@@ -24,14 +29,9 @@ from humanlm.evaluation.contests import (
     chat_messages,
     kept_share,
 )
-from ..evaluation.measured import Measurement
 from ..evaluation.figures import Curve, Names, axes_of, curve, draw_curve, legend
+from ..evaluation.measured import Measurement
 from ..evaluation.report import RunFolder, load_log, missing
-from ..clients.client import ChatClient
-from ..clients.ledger import Ledger
-from ..clients.limits import in_turn
-from ..clients.protocol import ChatRequest, LLMError
-from ..clients.reader import fenced, fill, without_middle
 from ..models.settings import ClientConfig
 from .styles import ALIASES, STYLES, TASTES, Style, Taste, find_style, measures
 from .users import CONTROLS, UserConfig
@@ -130,8 +130,14 @@ def _wish(of: str | Style | Taste) -> str:  # of: whose; several names with a pl
         return (
             f"A profile that was written to them says: You {of.wants}. You dislike {of.dislikes}."
         )
-    said = lambda remarks: " ".join(f'"{remark}"' for remark in remarks[:3])
-    return f"When a reply is not to their liking, they say things like {said(of.complaints)} When it is: {said(of.praises)}"
+
+    def said(remarks):
+        return " ".join(f'"{remark}"' for remark in remarks[:3])
+
+    return (
+        f"When a reply is not to their liking, they say things like {said(of.complaints)} "
+        f"When it is: {said(of.praises)}"
+    )
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #letter
 def _letter(

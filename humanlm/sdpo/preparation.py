@@ -146,7 +146,10 @@ def _tally_table(tallies: Mapping[str, _Tally]) -> Table:  # by split
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #tldr
 TLDR_MARK = "\nTL;DR:\n"
-TLDR_SYSTEM = 'Sum up what the user posts in a sentence or two. Begin with "TL;DR:" and add nothing to the summary.'
+TLDR_SYSTEM = (
+    'Sum up what the user posts in a sentence or two. Begin with "TL;DR:" and add nothing '
+    "to the summary."
+)
 _TLDR_END = re.compile(r"(?:\s*TL;DR:?\s*)+\Z", re.IGNORECASE)
 _TURN_MARK = re.compile(r"<extra_id_\d+>", re.IGNORECASE)
 
@@ -334,8 +337,7 @@ def _reply_problem(
         "empty follow-up": after is not None and is_blank(after["content"]),
         "reply rests on a tool": before is not None and before["role"] not in ROLES,
         "missing turn": before is None
-        or before["role"] != "user"
-        and before["role"] in ROLES
+        or (before["role"] != "user" and before["role"] in ROLES)
         or is_blank(before["content"]),
         "system message in the middle": any(m["role"] == "system" for m in messages[1 : i + 1]),
     }
@@ -563,7 +565,8 @@ def _free_folder(out: Path) -> None:
     )
     if others:
         raise ConfigError(
-            f"{out} holds something else ({shorten(', '.join(sorted(others)))}) and would be replaced. Name another folder with --prepare.out."
+            f"{out} holds something else ({shorten(', '.join(sorted(others)))}) and "
+            "would be replaced. Name another folder with --prepare.out."
         )
 
 
@@ -646,7 +649,8 @@ def require_prepared(path: str | Path) -> None:
     path = Path(path)
     if path.name in FILES and path.parent.name in KINDS and not path.exists():
         raise DataError(
-            f"Cannot read {path}: there is no such file. Make it: python -m humanlm.sdpo prepare {path.parent.name} "
+            f"Cannot read {path}: there is no such file. Make it: python -m "
+            f"humanlm.sdpo prepare {path.parent.name} "
             f"--prepare.out {path.parent}. Or check the path."
         )
 

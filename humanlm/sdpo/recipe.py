@@ -14,6 +14,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
+from ..clients.ledger import Ledger
 from humanlm.core.basics import (
     ConfigError,
     DataError,
@@ -27,16 +28,18 @@ from humanlm.core.basics import (
     to_json,
     write_jsonl,
 )
-from ..core.config import SFTConfig, Settings
-from ..evaluation.contests import PreferenceJudge
-from ..evaluation.measured import Measurement
+from ..core.config import Settings, SFTConfig
 from ..core.runs import is_main_process
 from ..core.stats import known_mean
-from ..evaluation.outcome import Arms, rounded
+from ..evaluation.contests import PreferenceJudge
 from ..evaluation.figures import Names
+from ..evaluation.measured import Measurement
+from ..evaluation.outcome import Arms, rounded
 from ..evaluation.report import model_said, standard_sections
 from ..fidelity.report import users_section
-from ..clients.ledger import Ledger
+from ..hardware.performance import Questions, StagePlan
+from ..methods.functions import AssistantModel, ask_row
+from ..methods.sampling import RolloutConfig
 from humanlm.sdpo.hindsight import (
     HindsightConfig,
     Interaction,
@@ -56,13 +59,10 @@ from humanlm.sdpo.preferences import (
 from .preparation import read_prompts, require_prepared
 from .styles import STYLES, TASTES
 from .users import Exchange, FollowupUser, UserConfig, make_user, toy_lessons, toy_logs
-from ..training.trials import Study, Trial
-from ..methods.functions import AssistantModel, ask_row
-from ..training.run import planned_steps
-from ..hardware.performance import Questions, StagePlan
 from ..training.recipe import Recipe, Stage, Work
-from ..methods.sampling import RolloutConfig
+from ..training.run import planned_steps
 from ..training.stages import learn, lessons, step_plan
+from ..training.trials import Study, Trial
 from ..worlds.requests import all_requests
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #PromptsConfig
@@ -172,7 +172,8 @@ def _load_work(
         test = [row["messages"] for row in read_prompts(p.held_out)]
     if not train or not test:
         raise DataError(
-            f"{p.train} leaves {len(train)} for training and {len(test)} held out. Give more, or prompts.held_out."
+            f"{p.train} leaves {len(train)} for training and {len(test)} held out. Give "
+            "more, or prompts.held_out."
         )
     train, test = (
         [_asked(m, p.system) for m in part] for part in (train[: p.train_n], test[: p.test_n])
@@ -320,7 +321,8 @@ def _train_offline(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
         atomic_write(run.folder / "data.md", _data_card(s, run.work))
     if not fits:
         raise DataError(
-            f"None of {len(run.work.logged)} interactions fits into model.max_prompt_tokens {s.model.max_prompt_tokens}. Raise it."
+            f"None of {len(run.work.logged)} interactions fits into "
+            f"model.max_prompt_tokens {s.model.max_prompt_tokens}. Raise it."
         )
     learn(
         run,
@@ -443,7 +445,8 @@ def _check_settings(s: Settings) -> None:
         "run",
         (
             not several,
-            "methods names both online and offline, whose forms differ by default: say which with sdpo.form",
+            "methods names both online and offline, whose forms differ by default: say "
+            "which with sdpo.form",
         ),
         (unknown is None, f"methods has {unknown!r}.{near_miss(unknown or '', METHODS)}"),
     )
@@ -472,7 +475,8 @@ def _check_settings(s: Settings) -> None:
         "preference",
         (
             not s.user.is_simulator or bool(s.preference.tastes and s.preference.judge),
-            "tastes and judge: a simulator has no taste by name. Say what replies are measured by, and who compares them (rule, or a chat model)",
+            "tastes and judge: a simulator has no taste by name. Say what replies are "
+            "measured by, and who compares them (rule, or a chat model)",
         ),
     )
     s.user.require_price(s.user.model)
@@ -487,7 +491,11 @@ def _data_card(s: Settings, work: _SDPOWork) -> str:
         if s.prompts.train == TOY
         else ""
     )
-    return f"- prompts: {s.prompts.train}, {len(work.train):,} for training, {len(work.test):,} held out\n- logged interactions: {len(work.logged):,}\n{skipped}{toy}"
+    return (
+        f"- prompts: {s.prompts.train}, {len(work.train):,} for training, "
+        f"{len(work.test):,} held out\n- logged interactions: "
+        f"{len(work.logged):,}\n{skipped}{toy}"
+    )
 
 
 def _steps_of(
@@ -551,7 +559,8 @@ def _plan_lines(s: Settings) -> list[str]:
     )
     return [
         *(f"{name:<19} {step_plan(s, n)}" for name, n in steps.items()),
-        f"prompts             {s.prompts.train}: {len(found.train):,} for training, {len(found.test):,} held out",
+        f"prompts             {s.prompts.train}: {len(found.train):,} for training, "
+        f"{len(found.test):,} held out",
         f"signal              {_form_of(s)}, teacher {s.sdpo.teacher}, contrast {s.sdpo.contrast}",
         *(s.user.plan(heard, shown) if heard else []),
         judged,
@@ -565,7 +574,8 @@ def _rests_on(config: Mapping[str, Any]) -> list[str]:
         config.get("user", {}).get("model", "rule"),
     )
     return [
-        f"Requests: {'made up' if prompts == TOY else prompts}. Users are played by {user}; rule: made-up users whose taste is measured by that rule.",
+        f"Requests: {'made up' if prompts == TOY else prompts}. Users are played by "
+        f"{user}; rule: made-up users whose taste is measured by that rule.",
         *model_said(config),
     ]
 
@@ -649,7 +659,8 @@ class _SDPORecipe(Recipe):
         taste = TASTES.get(s.preference.tastes_of(s.user)[-1])
         if taste is None:
             raise ConfigError(
-                "run.validate needs a taste by rule: name it in preference.tastes, or leave run.validate out."
+                "run.validate needs a taste by rule: name it in preference.tastes, or "
+                "leave run.validate out."
             )
         return known_mean(
             [

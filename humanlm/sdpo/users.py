@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from ..core.basics import ConfigError, check_name, near_miss, run_sync, shorten, to_json
 from ..clients.client import ChatClient, ScriptedClient, token_estimate
 from ..clients.ledger import Ledger
 from ..clients.limits import Limits, in_turn, side_by_side
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import fill, quoted, without_middle
+from ..core.basics import ConfigError, check_name, near_miss, run_sync, shorten, to_json
+from ..methods.rollouts import sft_row
 from ..models.settings import ChatConfig, Estimate, estimate
-from .styles import ALIASES, STYLES, TASTES, Style, Taste, find_style
 from humanlm.sdpo.hindsight import (
     TEMPLATE,
     AssistantReply,
@@ -29,7 +29,7 @@ from humanlm.sdpo.hindsight import (
     Interaction,
     hindsight_messages,
 )
-from ..methods.rollouts import sft_row
+from .styles import ALIASES, STYLES, TASTES, Style, Taste, find_style
 from ..worlds.requests import WISHES, all_requests, draw_traits, granted, remark, write_reply
 
 # %% ../../nbs/sdpo/04_users.ipynb #Exchange
@@ -149,7 +149,8 @@ class _UserMixture:
             or not all(0 < weight < float("inf") for weight in self.weights)
         ):
             raise ConfigError(
-                f"A mixture needs a user or more and a weight above 0 for each, got {len(users)} users and the weights {self.weights}."
+                "A mixture needs a user or more and a weight above 0 for each, got "
+                f"{len(users)} users and the weights {self.weights}."
             )
         self.name = "+".join(user.name for user in users)
 
@@ -346,7 +347,8 @@ class UserConfig(ChatConfig):
         yield self.steps_each >= 0, f"steps_each must be at least 0, got {self.steps_each}"
         yield (
             len(self.tastes) < 2 or self.steps_each > 0,
-            f"steps_each must be above 0, so that the {len(self.tastes)} tastes can follow each other",
+            f"steps_each must be above 0, so that the {len(self.tastes)} tastes can "
+            "follow each other",
         )
         if self.is_simulator:
             yield (
@@ -360,17 +362,22 @@ class UserConfig(ChatConfig):
         for name in (name for names in self.sequence for name in names.split("+")):
             yield (
                 name in known,
-                f"{setting}: no {'taste' if self.is_rule(self.model) else 'style'} {shorten(name)!r}.{near_miss(name, known)}",
+                f"{setting}: no {'taste' if self.is_rule(self.model) else 'style'} "
+                f"{shorten(name)!r}.{near_miss(name, known)}",
             )
 
     def plan(self, exchanges: int, samples: Sequence[Exchange]) -> list[str]:  # lines of a plan
         "Say who will be asked how often, and what that costs"
-        who = f"user                {self.model}: {', then '.join(self.sequence)}; {exchanges:,} reactions"
+        who = (
+            f"user                {self.model}: {', then '.join(self.sequence)}; "
+            f"{exchanges:,} reactions"
+        )
         if self.is_rule(self.model):
             return [who, "cost                none: this user is a rule, and calls no chat model"]
         return [
             who,
-            f"cost                at most {_user_cost(self, exchanges, samples)}; what is in the cache is not paid for again",
+            f"cost                at most {_user_cost(self, exchanges, samples)}; what "
+            "is in the cache is not paid for again",
         ]
 
 # %% ../../nbs/sdpo/04_users.ipynb #all_users

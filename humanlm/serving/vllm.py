@@ -21,12 +21,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.basics import ConfigError
-from ..core.web import listen, server_url
-from ..data.trajectory import Completion
 from ..clients.limits import Limits, PerLoop
 from ..clients.protocol import LLMError
 from ..clients.providers import malformed, post
+from ..core.basics import ConfigError
+from ..core.web import listen, server_url
+from ..data.trajectory import Completion
 from ..methods.policies import ModelPolicy
 from ..methods.sampling import Sampling
 

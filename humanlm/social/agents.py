@@ -14,24 +14,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.basics import HumanLMError, check_name, fingerprint, shorten
-from ..data.trajectory import load_trajectories, save_trajectories
 from ..clients.client import ChatClient
 from ..clients.names import client as chat_client
 from ..clients.protocol import LLMError, chat
 from ..clients.reader import fenced, fill
+from ..core.basics import HumanLMError, check_name, fingerprint, shorten
+from ..data.trajectory import load_trajectories, save_trajectories
 from humanlm.social.episodes import (
+    DIMENSIONS,
+    KINDS,
     Action,
     Agent,
-    DIMENSIONS,
+    AgentView,
     Episode,
-    KINDS,
     Mark,
     Observation,
     Role,
     Scenario,
     ScriptedAgent,
-    AgentView,
     agent_name,
     awaited,
     from_trajectory,
@@ -39,7 +39,7 @@ from humanlm.social.episodes import (
     to_trajectory,
 )
 from .prediction import predict_step, with_step
-from ..stories.contexts import Context, NONE, is_none, make_context, split_mental
+from ..stories.contexts import NONE, Context, is_none, make_context, split_mental
 from ..stories.memories import decode
 
 # %% ../../nbs/social/54_agents.ipynb #ACT
@@ -143,8 +143,10 @@ class ChatAgent:
 
 # %% ../../nbs/social/54_agents.ipynb #FORESEE
 FORESEE = (
-    "Tell how each person takes the last action. For each, the observation begins with what is perceived and goes on "
-    "with a <mental_state> that names this person's aim (the acting person's aim is known, and stays as it is) and the "
+    "Tell how each person takes the last action. For each, the observation begins with "
+    "what is perceived and goes on "
+    "with a <mental_state> that names this person's aim (the acting person's aim is "
+    "known, and stays as it is) and the "
     "feelings the action stirs, vividly. The next to act is somebody else."
 )
 
@@ -152,7 +154,10 @@ FORESEE = (
 def _private_record(view: AgentView, draft: Action) -> Context:
     "Write down what an agent knows, with its draft as the last action"
     me, others = view.name, list(view.others)
-    aim = f"{view.role.about} <mental_state>My aim: {view.role.goal} {view.role.secret}</mental_state>".strip()
+    aim = (
+        f"{view.role.about} <mental_state>My aim: {view.role.goal} "
+        f"{view.role.secret}</mental_state>"
+    ).strip()
     steps = [(view.setting, {me: aim} | dict.fromkeys(others, "<unknown />"), {})]
     for item in view.memory:
         actor = next((name for name in (me, *others) if item.last_turn.startswith(name + " ")), me)
@@ -180,7 +185,8 @@ def _foreseen_text(draft: Action, predicted: Context) -> str:
     ]
     told += [f"{name} then: {text}" for name, text in last.actions.items() if not is_none(text)]
     return (
-        f"## What might come of it\nYou were about to do this: {draft}\nA guess at what follows:\n{fenced(chr(10).join(told) or 'nothing')}\n"
+        f"## What might come of it\nYou were about to do this: {draft}\nA guess at what "
+        f"follows:\n{fenced(chr(10).join(told) or 'nothing')}\n"
         "Keep that action if it serves your aim best. Otherwise choose a better one.\n"
     )
 

@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from ..clients.protocol import LLMError, Usage
 from ..core.basics import DataError, check_name, fingerprint, shorten, to_json
 from ..data.trajectory import Score, Trajectory, Turn
-from ..clients.protocol import LLMError, Usage
-from ..stories.contexts import Context, NONE, is_none, make_context
+from ..stories.contexts import NONE, Context, is_none, make_context
 from ..stories.memories import decode, turn_number
 
 # %% ../../nbs/social/53_episodes.ipynb #KINDS
@@ -74,7 +74,8 @@ class Scenario:
         names = [role.name for role in self.roles]
         if len(names) < 2 or len(set(names)) < len(names) or not all(names):
             raise DataError(
-                f"scenario {shorten(self.id)!r}: two or more roles with names of their own are needed, got {names}."
+                f"scenario {shorten(self.id)!r}: two or more roles with names of their "
+                f"own are needed, got {names}."
             )
 
     @property
@@ -251,7 +252,8 @@ async def run_episode(
     "Let agents act in turn until the episode ends"
     if missing := [name for name in scenario.names if name not in agents]:
         raise DataError(
-            f"No agent for {', '.join(missing)}. Give one for each role of {shorten(scenario.id)!r}."
+            f"No agent for {', '.join(missing)}. Give one for each role of "
+            f"{shorten(scenario.id)!r}."
         )
     episode = Episode(scenario, {name: agent_name(agents[name]) for name in scenario.names}, seed)
     while not episode.end:
@@ -515,7 +517,8 @@ def _read_sotopia_action(text: str) -> Action:
     found = _SOTOPIA.fullmatch(text.strip())
     if not found:
         raise DataError(
-            f'Unknown action {shorten(text)!r}: expected said: "…", [action] …, did nothing or left the conversation.'
+            f'Unknown action {shorten(text)!r}: expected said: "…", [action] …, did '
+            "nothing or left the conversation."
         )
     if found["said"] is not None:
         return Action(

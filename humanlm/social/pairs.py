@@ -29,12 +29,12 @@ from humanlm.core.basics import (
 )
 from ..core.html import Table, table_cell
 from ..models.config import ModelConfig
+from .requests import STYLES, parse_prompt
+from ..stories.answers import to_context
 from ..stories.contexts import Context, read_context
+from ..stories.generation import generate
 from ..stories.memories import observation_scores
 from ..stories.violations import violations
-from .requests import STYLES, parse_prompt
-from ..stories.generation import generate
-from ..stories.answers import to_context
 from ..stories.world import read_story
 
 # %% ../../nbs/social/55_pairs.ipynb #Pair
@@ -112,14 +112,18 @@ class _ContextFiles(NamedTuple):
             f"\n- `{table_cell(name)}`: {table_cell(why)}"
             for name, why in list(self.errors.items())[:5]
         )
-        return f"{len(self.pairs):,} contexts; {len(self.errors):,} other files{first and f', the first of them:{first}'}"
+        return (
+            f"{len(self.pairs):,} contexts; {len(self.errors):,} other "
+            f"files{first and f', the first of them:{first}'}"
+        )
 
 # %% ../../nbs/social/55_pairs.ipynb #read_pairs
 def read_pairs(folder: str | Path) -> _ContextFiles:
     "Read a folder of result files in the order of their names"
     if not Path(folder).is_dir():
         raise DataError(
-            f"Cannot read {folder}: it is no folder. Give one with result files, or `stories` for fresh ones."
+            f"Cannot read {folder}: it is no folder. Give one with result files, or "
+            "`stories` for fresh ones."
         )
     found = _ContextFiles([], {})
     for path in sorted(Path(folder).rglob("*.json")):
@@ -204,7 +208,10 @@ def _split_pairs(
     seed: int = 42,
 ) -> tuple[list[ContextPair], list[ContextPair]]:  # to learn from, held out
     "Split pairs by story, in an order of its own"
-    drawn = lambda pair: sha256(f"{seed}:{story_key(pair.text)}".encode()).hexdigest()
+
+    def drawn(pair):
+        return sha256(f"{seed}:{story_key(pair.text)}".encode()).hexdigest()
+
     keyed = sorted(
         ((drawn(pair), pair.text, _completion(pair.context), pair) for pair in pairs),
         key=lambda entry: entry[:3],
@@ -348,7 +355,8 @@ def make_sets(c: ParserConfig, length: Callable[[str], int], seed: int = 0) -> P
     train, held_out = _split_pairs(sifted.kept, c.held_out, seed)
     if not (train and held_out):
         raise DataError(
-            f"{c.source} gives {len(sifted.kept)} usable contexts, and each part needs a story. {_first_reason(found, sifted, length)}"
+            f"{c.source} gives {len(sifted.kept)} usable contexts, and each part needs "
+            f"a story. {_first_reason(found, sifted, length)}"
         )
     return ParserData(train, held_out, sifted.dropped, found.errors)
 
@@ -357,7 +365,8 @@ def _require_trainable(source: str, pairs: Iterable[ContextPair]) -> None:
     "Raise `DataError` where a pair is of a set that nobody may train on"
     if marked := next((pair for pair in pairs if pair.evaluation_only), None):
         raise DataError(
-            f"{source}: {marked.name} is of {marked.evaluation_only}, whose authors ask to evaluate with it and never to train on it. "
+            f"{source}: {marked.name} is of {marked.evaluation_only}, whose authors ask "
+            "to evaluate with it and never to train on it. "
             "Leave its files out."
         )
 
@@ -372,7 +381,11 @@ def _first_reason(found: _ContextFiles, sifted: _Selection, length: Callable[[st
     told = f"First reason: {shorten(reasons[0], 200)}"
     if not any(why.startswith("too long") for _, why in sifted.dropped):
         return told
-    return f"{told}. --parser.max_tokens {max(length(_completion(pair.context)) for pair in found.pairs)} takes all, 0 any length."
+    return (
+        f"{told}. --parser.max_tokens "
+        f"{max(length(_completion(pair.context)) for pair in found.pairs)} takes all, 0 any "
+        "length."
+    )
 
 # %% ../../nbs/social/55_pairs.ipynb #write_sets
 def write_sets(folder: str | Path, sets: ParserData, style: str = "bare", indent: int = 0) -> Path:

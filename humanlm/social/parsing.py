@@ -15,20 +15,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from ..core.basics import DataError, atomic_write, check_name, fingerprint, shorten
 from ..clients.client import ChatClient
 from ..clients.limits import PerLoop
 from ..clients.names import client as chat_client
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage, chat
 from ..clients.reader import fenced, fill
+from ..core.basics import DataError, atomic_write, check_name, fingerprint, shorten
 from ..models.settings import Estimate, add_up, estimate
-from ..stories.presence import read_dialogue
 from humanlm.social.requests import (
     CRITIC,
     EXAMPLES,
     STYLES,
-    Strangers,
     TASKS,
+    Strangers,
     hint,
     parse_prompt,
     read_record,
@@ -38,6 +37,7 @@ from humanlm.social.requests import (
 )
 from ..stories.answers import to_context
 from ..stories.contexts import Context, context_schema, read_context, to_json
+from ..stories.presence import read_dialogue
 from ..stories.world import Story, read_story
 
 # %% ../../nbs/60_social_world.ipynb #Parse
@@ -234,7 +234,10 @@ def _strangers_in(raw: str, text: str, task: str) -> tuple[str, ...]:
 
 def _told(problems: str, record: str) -> str:
     "Show a record with what is wrong with it"
-    return f"{problems}\nThis was the attempt:\n{fenced(record[:8000])}\nWrite the whole record again without these faults."
+    return (
+        f"{problems}\nThis was the attempt:\n{fenced(record[:8000])}\nWrite the whole "
+        "record again without these faults."
+    )
 
 # %% ../../nbs/60_social_world.ipynb #_reviewed
 async def _reviewed(

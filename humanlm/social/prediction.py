@@ -12,15 +12,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ..core.basics import DataError, check_name, shorten
 from ..clients.client import ChatClient
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import fenced, fill
+from ..core.basics import DataError, check_name, shorten
 from .parsing import Parse
 from .requests import RULES, form, hint, read_record, section
 from humanlm.stories.contexts import (
-    Context,
     NONE,
+    Context,
     Step,
     context_schema,
     is_unread,
@@ -40,12 +40,9 @@ The record is material, not addressed to you.
 {rules}
 Here only ONE step is wanted, as one JSON object with "timestep", "state", "observations" and "actions". State and
 observations show what the last actions of the record changed; the actions are what people do then."""
-STEP_SCHEMA = {
-    key: value
-    for key, value in context_schema(compact=True)["properties"]["socialized_context"][
-        "items"
-    ].items()
-}
+STEP_SCHEMA = dict(
+    context_schema(compact=True)["properties"]["socialized_context"]["items"].items()
+)
 
 # %% ../../nbs/social/51_prediction.ipynb #with_actions
 def _with_actions(context: Context, actions: Mapping[str, str]) -> Context:  # a copy
@@ -84,7 +81,8 @@ def _by_name(entries: dict[str, str], names: Sequence[str]) -> dict[str, str]:
         match = name if name in names else best_match(name, names)
         if match is None:
             raise DataError(
-                f"{shorten(text if is_unread(name, names) else name, 60)!r} is not one of {', '.join(names)}: "
+                f"{shorten(text if is_unread(name, names) else name, 60)!r} is not one "
+                f"of {', '.join(names)}: "
                 "write 'name: text' for each of them and nobody else."
             )
         found[match] = text
@@ -148,12 +146,15 @@ async def futures(
     "Imagine several ways in which something goes on"
     text = start if isinstance(start, str) else to_json(start)
     settings = {"temperature": 0.7, "max_tokens": 8192, "caller": "futures"} | settings
-    request = lambda i, told: chat(
-        _future_prompt(text, task, told),
-        schema=context_schema(compact=True),
-        repeat=i,
-        **settings | {"seed": settings.get("seed", 0) + i},
-    )
+
+    def request(i, told):
+        return chat(
+            _future_prompt(text, task, told),
+            schema=context_schema(compact=True),
+            repeat=i,
+            **settings | {"seed": settings.get("seed", 0) + i},
+        )
+
     if at_once:
         return list(await asyncio.gather(*(_future(client, request(i, ()), ()) for i in range(n))))
     found = []

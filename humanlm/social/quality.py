@@ -18,14 +18,14 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
-from ..core.basics import DataError, check_name, shorten
-from ..core.html import Table, csv_text, styled, table_cell
 from ..clients.client import ChatClient, chat_all
 from ..clients.protocol import LLMError, Usage, chat
 from ..clients.reader import fenced, fill
+from ..core.basics import DataError, check_name, shorten
+from ..core.html import Table, csv_text, styled, table_cell
 from .requests import hint, section
 from ..stories.answers import memory_answer, to_context
-from ..stories.contexts import Context, NONE, is_none, read_context, split_mental, to_json
+from ..stories.contexts import NONE, Context, is_none, read_context, split_mental, to_json
 from humanlm.stories.memories import (
     ObservationScores,
     clauses,
@@ -306,7 +306,8 @@ class QualityReport:
     def csv(self) -> str:
         "Write one line per record; files that could not be compared have no scores"
         columns = (
-            "file_id structural_score observation_accuracy overall_score method spread precision recall leaks inventions "
+            "file_id structural_score observation_accuracy overall_score method spread "
+            "precision recall leaks inventions "
             "omissions beliefs downstream reason"
         ).split()
         lines: list[dict[str, Any]] = []

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from ..core.basics import DataError, check_name, shorten
 from ..clients.reader import fenced, fill, read_answer
+from ..core.basics import DataError, check_name, shorten
 from ..stories.answers import to_context
 from ..stories.contexts import Context, context_schema, is_none, read_context, split_mental
 from ..stories.language import Event, parse_sentence
@@ -25,9 +25,12 @@ from ..stories.world import read_story
 
 # %% ../../nbs/social/03_requests.ipynb #_ROOMS
 _ROOMS = (
-    "Whoever is in a place perceives everything that is and happens there, and nothing of any other place. From the "
-    "moment people leave, they perceive nothing more of the place until they come back; whoever comes in sees what is "
-    "there. Where a person and an object are in one place, the person's observation says where the object is."
+    "Whoever is in a place perceives everything that is and happens there, and nothing "
+    "of any other place. From the "
+    "moment people leave, they perceive nothing more of the place until they come "
+    "back; whoever comes in sees what is "
+    "there. Where a person and an object are in one place, the person's observation "
+    "says where the object is."
 )
 _OBJECTS = "A story about people who move objects from one container to another. "
 HINTS = {
@@ -35,21 +38,33 @@ HINTS = {
     "hitom": _OBJECTS
     + _ROOMS
     + " People notice in which order others leave; everybody knows that order. What others have in "
-    "mind can be judged only from what was perceived together with them or was said. Anybody may lie: saying something does "
-    "not change what the speaker believes. A public claim is heard by everybody; of a private word only speaker and listener "
-    "know. A listener believes a speaker who left the place of the action later than the listener did, and no other.",
-    "fantom": "A conversation that people join and leave. Whoever has left hears nothing until they are back, and does not know "
-    "what was said meanwhile. Each utterance is an action; <same_as_last_action /> may stand as the state that follows it.",
-    "confaide": "A meeting in which confidential matters come up. Keep track of who is in the room when something is said, and "
-    "who was told in confidence. <same_as_last_action /> may stand as the state that follows an utterance.",
-    "cobra": "A remark is made to somebody in a given situation. The remark is the first action, by its speaker. The listener "
-    "observes it before reacting. What speaker and listener mean and feel belongs into <mental_state>.",
+    "mind can be judged only from what was perceived together with them or was said. "
+    "Anybody may lie: saying something does "
+    "not change what the speaker believes. A public claim is heard by everybody; of a "
+    "private word only speaker and listener "
+    "know. A listener believes a speaker who left the place of the action later than "
+    "the listener did, and no other.",
+    "fantom": "A conversation that people join and leave. Whoever has left hears nothing until "
+    "they are back, and does not know "
+    "what was said meanwhile. Each utterance is an action; <same_as_last_action /> may "
+    "stand as the state that follows it.",
+    "confaide": "A meeting in which confidential matters come up. Keep track of who is in the room "
+    "when something is said, and "
+    "who was told in confidence. <same_as_last_action /> may stand as the state that "
+    "follows an utterance.",
+    "cobra": "A remark is made to somebody in a given situation. The remark is the first "
+    "action, by its speaker. The listener "
+    "observes it before reacting. What speaker and listener mean and feel belongs into "
+    "<mental_state>.",
     "mmtom": "A person looks for things in an apartment. "
     + _ROOMS
     + " Closed containers hide what is in them.",
-    "bigtom": "A short story: a person believes something, then the world changes, and the person may or may not notice. "
-    "An observation holds the change only if the text says or plainly shows that this person perceived it.",
-    "simpletom": "A short story with something that one person cannot know, such as what is inside a closed packet. That fact "
+    "bigtom": "A short story: a person believes something, then the world changes, and the "
+    "person may or may not notice. "
+    "An observation holds the change only if the text says or plainly shows that this "
+    "person perceived it.",
+    "simpletom": "A short story with something that one person cannot know, such as what is inside "
+    "a closed packet. That fact "
     "belongs into the state and into the observations only of those who can perceive it.",
 }
 TASKS = {name: name for name in HINTS} | {
@@ -101,7 +116,8 @@ def form(style: str = "full") -> str:
 
 # %% ../../nbs/social/03_requests.ipynb #EXAMPLES
 EXAMPLES = {
-    "tomi": "Ottmar entered the boathouse. Freya entered the boathouse. The lantern is in the locker. "
+    "tomi": "Ottmar entered the boathouse. Freya entered the boathouse. The lantern is in the "
+    "locker. "
     "Ottmar exited the boathouse. Freya moved the lantern to the hamper.",
     "hitom": "Ottmar, Freya and Sunniva entered the boathouse. The lantern is in the locker. "
     "Ottmar moved the lantern to the hamper. Ottmar exited the boathouse. "
@@ -142,7 +158,8 @@ def parse_prompt(
 
 # %% ../../nbs/social/03_requests.ipynb #ROLES
 ROLES = (
-    "narrator author speaker listener observer reader person people man woman child someone somebody everyone everybody anyone others "
+    "narrator author speaker listener observer reader person people man woman child "
+    "someone somebody everyone everybody anyone others "
     "group crowd"
 )
 _SMALL = {"the", "a", "an", "of", "s", "mr", "mrs", "ms", "dr"}

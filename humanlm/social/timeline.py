@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from ..core.basics import DataError, optional, shorten
 from ..stories.answers import memory_answers, to_context
 from humanlm.stories.contexts import (
-    Context,
     NONE,
+    Context,
     Step,
     Violation,
     is_none,

@@ -14,7 +14,7 @@ from typing import Any
 from ..core.basics import optional, shorten, to_dict
 from ..core.html import Html, Table, fold, page, tag
 from .timeline import Belief, Cell, ContextTable, beliefs, load_text
-from ..stories.contexts import Context, NONE, Violation
+from ..stories.contexts import NONE, Context, Violation
 from humanlm.stories.memories import (
     ObservationScores,
     as_fact,
@@ -69,7 +69,8 @@ def _perception_html(shown: ContextTable) -> Html:
         for name in shown.agents
     ]
     legend = _pale(
-        "Filled: the agent perceives something at this step. Pale: nothing, wherever it is. Framed in red: a violation."
+        "Filled: the agent perceives something at this step. Pale: nothing, wherever "
+        "it is. Framed in red: a violation."
     )
     return (
         _table(["step", *(shorten(step, 20) for step in shown.timesteps)], lines, "grid") + legend

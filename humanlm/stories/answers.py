@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..core.basics import DataError, check_name, near_miss, shorten
-from .contexts import Context, NONE, Step, is_none, make_context, split_mental
+from .contexts import NONE, Context, Step, is_none, make_context, split_mental
 from humanlm.stories.language import (
     Event,
     PlaceQuestion,
@@ -21,7 +21,7 @@ from humanlm.stories.language import (
     stated_place,
 )
 from .memories import clauses, decode
-from .world import Story, WAITING, World, normal_chain
+from .world import WAITING, Story, World, normal_chain
 
 # %% ../../nbs/stories/07_answers.ipynb #Answer
 class _Answer(NamedTuple):
@@ -62,10 +62,14 @@ def _missing(world: World, question: PlaceQuestion) -> str:
     "Say what of the question does not occur in what was understood"
     if question.object not in world.log:
         others = near_miss(question.object, world.log) if world.log else ""
-        return f"no {shorten(question.object)!r} in {'the story' if not world.unknown else 'what was understood'}.{others}"
+        return (
+            f"no {shorten(question.object)!r} in "
+            f"{'the story' if not world.unknown else 'what was understood'}.{others}"
+        )
     strangers = [name for name in question.chain if name not in world.agents]
     return (
-        f"nobody called {shorten(strangers[0])!r} takes part.{near_miss(strangers[0], world.agents)}"
+        f"nobody called {shorten(strangers[0])!r} takes "
+        f"part.{near_miss(strangers[0], world.agents)}"
         if strangers
         else ""
     )
@@ -102,7 +106,8 @@ class _Fault(NamedTuple):
 known_faults = {
     "F1": _Fault(
         "ToMi, 2019 files",
-        "a third person ever enters the room: what mover and other think of each other becomes the final place",
+        "a third person ever enters the room: what mover and other think of each other "
+        "becomes the final place",
     ),
     "F2": _Fault(
         "ToMi, 2019 files",
@@ -264,7 +269,11 @@ class _Scribe:
                 container = self.world.belief(chain, obj)
                 if container != self.thought.get((chain, obj)):
                     self.thought[chain, obj] = container
-                    yield f"I {'believe' if len(chain) == 1 else f'think {chain[1]} believes'} the {obj} is in the {container}."
+                    yield (
+                        "I "
+                        f"{'believe' if len(chain) == 1 else f'think {chain[1]} believes'} "
+                        f"the {obj} is in the {container}."
+                    )
 
 # %% ../../nbs/stories/07_answers.ipynb #_state
 def _state(world: World) -> list[str]:

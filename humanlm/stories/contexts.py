@@ -26,7 +26,7 @@ NONE = "none"
 
 def is_none(text: str) -> bool:
     "Whether an entry says that there is nothing"
-    return text == NONE or len(text) < 20 and text.strip(" .\t\r\n").lower() in ("", NONE)
+    return text == NONE or (len(text) < 20 and text.strip(" .\t\r\n").lower() in ("", NONE))
 
 # %% ../../nbs/stories/01_contexts.ipynb #Step
 class Step(BaseModel, extra="forbid"):
@@ -38,8 +38,10 @@ class Step(BaseModel, extra="forbid"):
     )
     observations: dict[str, str] = Field(
         description="What each agent perceives before the actions, or 'none'. "
-        "<same_as_state /> stands for the state of this step, <same_as_last_action /> for all actions of the step "
-        "before, <same_as_last_action_K /> for that of the agent with index K (from 0). What stands between "
+        "<same_as_state /> stands for the state of this step, <same_as_last_action /> "
+        "for all actions of the step "
+        "before, <same_as_last_action_K /> for that of the agent with index K (from "
+        "0). What stands between "
         "<mental_state> and </mental_state> is private to the agent."
     )
     actions: dict[str, str] = Field(
@@ -138,17 +140,24 @@ class _StepLists(BaseModel, extra="forbid"):
 
     timestep: str = Field(description="Number of the step, counted from 0.")
     state: str = Field(
-        description="The world just before this step's actions: places, objects, who is where. 'none' "
+        description="The world just before this step's actions: places, objects, who is where. "
+        "'none' "
         "is allowed in the first step if the text says nothing yet."
     )
     observations: list[str] = Field(
         description="One entry per agent, written 'name: observation': what this agent "
-        "itself perceives just before the actions, best in the first person, clear enough to be remembered by. Agents "
-        "in different places perceive different things; write 'name: none' where an agent perceives nothing. Write "
-        "<same_as_state /> if the agent perceives the whole state, <same_as_last_action /> if it perceives what the "
-        "only acting agent did in the step before, <same_as_last_action_K /> for the deed of the agent with index K in "
-        "agents_names (from 0) where several acted. Thoughts, feelings, beliefs and aims of the agent stand between "
-        "<mental_state> and </mental_state>; no other agent perceives them. Tags can be combined and followed by free "
+        "itself perceives just before the actions, best in the first person, clear "
+        "enough to be remembered by. Agents "
+        "in different places perceive different things; write 'name: none' where an "
+        "agent perceives nothing. Write "
+        "<same_as_state /> if the agent perceives the whole state, "
+        "<same_as_last_action /> if it perceives what the "
+        "only acting agent did in the step before, <same_as_last_action_K /> for the "
+        "deed of the agent with index K in "
+        "agents_names (from 0) where several acted. Thoughts, feelings, beliefs and "
+        "aims of the agent stand between "
+        "<mental_state> and </mental_state>; no other agent perceives them. Tags can "
+        "be combined and followed by free "
         "text after a space."
     )
     actions: list[str] = Field(
@@ -209,8 +218,7 @@ def _split_entry(
     if (
         len(name) == len(entry)
         or not name.strip()
-        or len(name) > LONGEST_NAME
-        and name not in names
+        or (len(name) > LONGEST_NAME and name not in names)
     ):
         return "", entry
     return name if name in names else name.strip(), entry[len(name) + 1 :].removeprefix(" ")
@@ -256,7 +264,10 @@ class Violation(NamedTuple):
             if number is None
             else f", step {shorten(steps[number], 40) if number < len(steps) else number}"
         )
-        return f"{self.code}{where}{f', {shorten(self.agent, 40)}' if self.agent else ''}: {self.message}"
+        return (
+            f"{self.code}{where}{f', {shorten(self.agent, 40)}' if self.agent else ''}: "
+            f"{self.message}"
+        )
 
     def __str__(self) -> str:
         return self.told()
@@ -317,11 +328,18 @@ def _shape_fault(kind: str, place: tuple, found: str) -> Violation:
         else (None, place)
     )
     if not place:
-        told = f"expected an object{'' if step is not None else ' with agents_names and socialized_context'}, got {found!r}"
+        told = (
+            "expected an "
+            f"object{'' if step is not None else ' with agents_names and socialized_context'}, "
+            f"got {found!r}"
+        )
     elif kind == "missing":
         told = f"{place[0]} is missing"
     elif kind == "extra_forbidden":
-        told = f"unknown field {shorten(place[0])!r}.{near_miss(place[0], (Context if step is None else Step).model_fields)}"
+        told = (
+            "unknown field "
+            f"{shorten(place[0])!r}.{near_miss(place[0], (Context if step is None else Step).model_fields)}"
+        )
     else:
         told = f"{place[0]} must be {_WANTED.get(place[0], 'a text')}, not {found!r}"
     return Violation("shape", step, None, told)
@@ -334,7 +352,8 @@ def _built(obj: Any, where: str) -> Context:
     except ValidationError as e:
         listed = "\n".join(map(str, shape_faults(obj)[:20]))
         raise DataError(
-            f"{where} is not a socialized context:\n{listed}\nSee humanlm.stories.contexts.Context for the fields."
+            f"{where} is not a socialized context:\n{listed}\nSee "
+            "humanlm.stories.contexts.Context for the fields."
         ) from e
 
 # %% ../../nbs/stories/01_contexts.ipynb #read_contexts
@@ -391,7 +410,8 @@ def read_context(
 def _manual(hints: str | None = None) -> str:
     "Explain how to read a context"
     return (
-        f"#### How to read this record\nIt follows this JSON schema:\n{json.dumps(Context.model_json_schema(), indent=2)}\n"
+        "#### How to read this record\nIt follows this JSON "
+        f"schema:\n{json.dumps(Context.model_json_schema(), indent=2)}\n"
         f"#### Hints for this kind of text\n{hints or 'There were no special hints.'}"
     )
 

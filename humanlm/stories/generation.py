@@ -16,8 +16,8 @@ from typing import Any
 
 from ..core.basics import DataError, atomic_write, check_name, shorten
 from humanlm.stories.plots import (
-    StoryQuestion,
     TOMI_KINDS,
+    StoryQuestion,
     Tale,
     ask,
     belief_question,
@@ -88,9 +88,7 @@ def _rarest(rng: random.Random, tale: Tale, asked: StoryQuestion, used: Counter)
     texts = [
         belief_question(rng.sample(people, question.order), question.object) for _ in range(24)
     ]
-    options = [
-        option for option in ask(replace(tale, asked=()), texts, lambda _: asked.kind).asked
-    ] or [asked]
+    options = list(ask(replace(tale, asked=()), texts, lambda _: asked.kind).asked) or [asked]
     best = min(options, key=lambda option: used[asked.kind, _answer_class(tale, option)])
     used[asked.kind, _answer_class(tale, best)] += 1
     return best
@@ -122,7 +120,8 @@ def read_tomi(
     kinds = trace.read_text("utf-8").splitlines() if trace.exists() else [""] * len(blocks)
     if len(kinds) != len(blocks):
         raise DataError(
-            f"{trace}: {len(kinds)} lines for {len(blocks)} questions in {path.name}. Give one line per question."
+            f"{trace}: {len(kinds)} lines for {len(blocks)} questions in {path.name}. "
+            "Give one line per question."
         )
     for (sentences, text, place), line in zip(blocks, kinds):
         *acts, asked, kind = line.split(",") if line.count(",") else ("", "")
@@ -150,7 +149,8 @@ def _blocks(path: Path) -> Iterator[tuple[tuple[str, ...], str, str]]:
             sentences.append(text)
         elif line.strip():
             raise DataError(
-                f"{path}, line {n}: {shorten(line)!r} is neither a numbered sentence nor a question after a story."
+                f"{path}, line {n}: {shorten(line)!r} is neither a numbered sentence "
+                "nor a question after a story."
             )
 
 # %% ../../nbs/stories/09_generation.ipynb #hitom_rows

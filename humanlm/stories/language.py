@@ -110,7 +110,8 @@ def plain(sentence: str) -> str:
 
 # %% ../../nbs/stories/05_language.ipynb #_PRONOUNS
 _PRONOUNS = set(
-    "I We You He She It They Everyone Everybody Nobody Someone Somebody Both All One Who There This That".split()
+    "I We You He She It They Everyone Everybody Nobody Someone Somebody Both All One "
+    "Who There This That".split()
 )
 
 
@@ -153,7 +154,8 @@ def _clause(text: str, who: str, verb: str, rest: str) -> Event | UnknownPhrase:
 _TOGETHER = rf"(?:{_NAME}(?:, {_NAME})*,? and )?{_NAME}"
 _STOPS = re.compile(r"(?<=[.!?])\s+(?=\S)")
 _STARTS = re.compile(
-    rf"(?<=[\w.])(?<!\band) (?=(?:The {_PART} (?:is|are) in the|(?=[A-Z]){_TOGETHER} (?:{'|'.join(_VERBS)})) )"
+    rf"(?<=[\w.])(?<!\band) (?=(?:The {_PART} (?:is|are) in the|(?=[A-Z]){_TOGETHER} "
+    rf"(?:{'|'.join(_VERBS)})) )"
 )
 _COMPLETE = {
     "enter",
@@ -218,7 +220,8 @@ _ASKED = (
     (
         "belief",
         re.compile(
-            rf"Where does (?P<chain>{_NAME}(?: really)? thinks?(?: that)? (?:{_NAME} thinks?(?: that)? )*(?:{_NAME} "
+            rf"Where does (?P<chain>{_NAME}(?: really)? thinks?(?: that)? (?:{_NAME} "
+            rf"thinks?(?: that)? )*(?:{_NAME} "
             r"(?:will )?(?:search|look)(?:es|s)? for )?)the (?P<object>.+?)(?: is)?"
         ),
     ),
@@ -237,14 +240,17 @@ def read_question(text: str) -> PlaceQuestion | UnknownPhrase:
             return PlaceQuestion(kind, found["object"], tuple(names))
     return UnknownPhrase(
         text,
-        "expected a question that begins 'Where is the', 'Where was the', 'Where will' or 'Where does'",
+        "expected a question that begins 'Where is the', 'Where was the', 'Where will' "
+        "or 'Where does'",
     )
 
 # %% ../../nbs/stories/05_language.ipynb #_LONGEST
 _LONGEST = _PART.removesuffix("?")  # reads on as far as it can
 _LOOSE = (
-    r"\b{} (?:is|was|are|were|lies|lay)(?: now| still)? (?:in|inside|at|on) (?:the |a )?(?P<container>{part})",
-    r"\b(?:moves?|puts?|placed?s?|hides?|hid|took|takes?) (?:the |a )?{} (?:in|into|to|inside|on) (?:the |a )?(?P<container>{part})",
+    r"\b{} (?:is|was|are|were|lies|lay)(?: now| still)? (?:in|inside|at|on) (?:the |a "
+    r")?(?P<container>{part})",
+    r"\b(?:moves?|puts?|placed?s?|hides?|hid|took|takes?) (?:the |a )?{} "
+    r"(?:in|into|to|inside|on) (?:the |a )?(?P<container>{part})",
 )
 
 

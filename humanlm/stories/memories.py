@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 from ..core.basics import DataError, near_miss, shorten
 from humanlm.stories.contexts import (
-    Context,
     MENTAL,
     NONE,
-    Step,
     TAG,
+    Context,
+    Step,
     Violation,
     has_tag,
     is_none,
@@ -295,7 +295,10 @@ def observation_scores(
     "Compare what agents perceive in two records of one story"
     made, wanted = _renamed(facts(generated, private), reference.agents), facts(reference, private)
     right, mine, theirs = (count.total() for count in (made & wanted, made, wanted))
-    share = lambda part, whole: part / whole if whole else math.nan
+
+    def share(part, whole):
+        return part / whole if whole else math.nan
+
     stated = {as_fact(clause) for step in decode(reference).steps for clause in clauses(step.state)}
     happened = stated | {fact for _, fact in wanted}
     surplus = [pair for pair in made - wanted if pair not in wanted]

@@ -20,25 +20,36 @@ from .world import Story, read_story
 
 # %% ../../nbs/stories/08_plots.ipynb #NAMES
 NAMES = (
-    "Ada Adam Aino Alma Anton Aron Asta Bela Bruno Cara Clio Dario Dora Edda Eino Elke Emil Enzo Esra Fabio Fina Gero Gesa Hanno "
-    "Hedda Ilja Imke Ines Ivo Jalo Janne Jonas Juri Kaja Karim Kira Lasse Lena Levin Lotte Malik Marek Milo Mirja Nora Okko Orla "
-    "Pavel Pia Quirin Rafa Rosa Runa Samir Selma Sina Stina Tamo Tessa Tilda Timo Uma Viggo Vera Wanda Yara Zeno"
+    "Ada Adam Aino Alma Anton Aron Asta Bela Bruno Cara Clio Dario Dora Edda Eino Elke "
+    "Emil Enzo Esra Fabio Fina Gero Gesa Hanno "
+    "Hedda Ilja Imke Ines Ivo Jalo Janne Jonas Juri Kaja Karim Kira Lasse Lena Levin "
+    "Lotte Malik Marek Milo Mirja Nora Okko Orla "
+    "Pavel Pia Quirin Rafa Rosa Runa Samir Selma Sina Stina Tamo Tessa Tilda Timo Uma "
+    "Viggo Vera Wanda Yara Zeno"
 ).split()
 ROOMS = (
-    "barn, boathouse, cabin, canteen, chapel, closet, corridor, engine room, foyer, gallery, gatehouse, greenhouse, kiosk, library, "
-    "lobby, loft, mill, music room, observatory, orangery, pantry, parlour, pavilion, smithy, stable, studio, tower, "
+    "barn, boathouse, cabin, canteen, chapel, closet, corridor, engine room, foyer, "
+    "gallery, gatehouse, greenhouse, kiosk, library, "
+    "lobby, loft, mill, music room, observatory, orangery, pantry, parlour, pavilion, "
+    "smithy, stable, studio, tower, "
     "veranda, vestibule, winery"
 ).split(", ")
 THINGS = (
-    "acorn almonds apricot badge bagel bell brush button candle chalk clay comb compass dice feather flute gloves honey kettle "
-    "key lantern lens magnet map marbles mushrooms needle nutmeg olives papaya pearl pepper quill radish ribbon rope saffron "
+    "acorn almonds apricot badge bagel bell brush button candle chalk clay comb "
+    "compass dice feather flute gloves honey kettle "
+    "key lantern lens magnet map marbles mushrooms needle nutmeg olives papaya pearl "
+    "pepper quill radish ribbon rope saffron "
     "scissors shell spool stamps thimble thyme torch t-shirt whistle yarn"
 ).split()
 BOXES = (
-    "barrel, bin, cabinet, carton, chest, closet, coffer, flower pot, hamper, ice-box, jar, jug, locker, mug, net, pantry, pouch, "
+    "barrel, bin, cabinet, carton, chest, closet, coffer, flower pot, hamper, ice-box, "
+    "jar, jug, locker, mug, net, pantry, pouch, "
     "rack, sack, safe, tin, tool box, tray, trunk, urn, wooden bowl"
 ).split(", ")
-COLOURS = "amber azure beige black copper crimson golden grey ivory lilac olive orange pink purple silver teal white yellow".split()
+COLOURS = (
+    "amber azure beige black copper crimson golden grey ivory lilac olive orange pink "
+    "purple silver teal white yellow"
+).split()
 BEASTS = ("a goose", "an otter", "a heron", "a hedgehog", "a lizard", "an owl")
 LOSSES = ("scarf", "ticket", "pencil", "umbrella", "notebook", "ring")
 
@@ -165,7 +176,8 @@ def _entrances(rng: random.Random, cast: _Cast, already: float) -> list[_Act]:
         _Act(
             f"enter_agent_{i}",
             (
-                f"{cast.people[i]} {'is in' if rng.random() < already else 'entered'} the {cast.rooms[0]}.",
+                f"{cast.people[i]} {'is in' if rng.random() < already else 'entered'} "
+                f"the {cast.rooms[0]}.",
             ),
         )
         for i in rng.sample(range(2), 2)
@@ -338,7 +350,7 @@ def _chapter(
 ) -> Iterator[str]:
     "Write a chapter up to the waiting room"
     start = house.inside[thing]
-    targets = rng.sample([box for box in house.rooms[room] if box != start], 4) + [start]
+    targets = [*rng.sample([box for box in house.rooms[room] if box != start], 4), start]
     group = f"{', '.join(people[:-1])} and {people[-1]}"
     yield f"{group} entered the {room}."
     yield f"The {thing} is in the {start}."
@@ -381,7 +393,10 @@ def belief_question(chain: Sequence[str], thing: str) -> str:
         return f"Where is the {thing} really?"
     if len(chain) == 1:
         return f"Where does {chain[0]} really think the {thing} is?"
-    return f"Where does {chain[0]} think {''.join(f'{name} thinks ' for name in chain[1:])}the {thing} is?"
+    return (
+        f"Where does {chain[0]} think {''.join(f'{name} thinks ' for name in chain[1:])}the "
+        f"{thing} is?"
+    )
 
 # %% ../../nbs/stories/08_plots.ipynb #hitom_story
 def hitom_story(

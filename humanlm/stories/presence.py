@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
-from .contexts import Context, make_context
+
 from ..core.basics import shorten
 from ..core.html import Table
+from .contexts import Context, make_context
 
 # %% ../../nbs/stories/04_presence.ipynb #DialogueTurn
 class DialogueTurn(NamedTuple):
@@ -77,14 +78,19 @@ def _read_line(line: str) -> list[DialogueTurn]:
 
 # %% ../../nbs/stories/04_presence.ipynb #_EXCUSE
 _EXCUSE = (
-    r"(?:have|has|had|need|got|going|ought|want) to|gotta|must|should|sorry|excuse me|pardon|i['’]ll|i['’]m|i am|let me|time to|better|"
+    r"(?:have|has|had|need|got|going|ought|want) to|gotta|must|should|sorry|excuse "
+    r"me|pardon|i['’]ll|i['’]m|i am|let me|time to|better|"
     r"mind if i|would you excuse|quick|heading"
 )
 _GOING = (
-    r"go|going|leave|leaving|step|stepping|take|head|heading|run|rush|dash|get going|be back|be right back|attend|answer|pick up|catch|call|"
+    r"go|going|leave|leaving|step|stepping|take|head|heading|run|rush|dash|get going|be "
+    r"back|be right back|attend|answer|pick up|catch|call|"
     r"excuse myself|sign off|log off"
 )
-_FAREWELL = r"bye|goodbye|good night|farewell|see you|see ya|talk (?:to you )?(?:later|soon)|catch you later|take care|until (?:next|then)|have to run"
+_FAREWELL = (
+    r"bye|goodbye|good night|farewell|see you|see ya|talk (?:to you )?(?:later|soon)|catch "
+    r"you later|take care|until (?:next|then)|have to run"
+)
 _CUE = re.compile(
     rf"\b(?:{_EXCUSE})\b(?:\W++\w[\w'’]*+){{0,5}}?\W++(?:{_GOING})\b|\b(?:{_FAREWELL})\b", re.I
 )

@@ -10,15 +10,15 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import product
+from itertools import pairwise, product
 
 from ..core.basics import shorten
 from humanlm.stories.contexts import (
-    Context,
     LONGEST_NAME,
     NONE,
-    Step,
     TAG,
+    Context,
+    Step,
     Violation,
     has_tag,
     is_none,
@@ -196,7 +196,8 @@ def _told_places(context: Context) -> list[dict[str, str]]:
     "Read from the states who is where"
     names = _alternatives(context.agents)
     told = re.compile(
-        rf"(?:^|[.;!?\n]\s?)({names}(?:(?:,|,? and) {names})*) (?:is|are)(?: alone| both| all| now)? "
+        rf"(?:^|[.;!?\n]\s?)({names}(?:(?:,|,? and) {names})*) (?:is|are)(?: alone| "
+        r"both| all| now)? "
         r"(?:in|at|inside) (?:the )?(\w[^.;,!?\n]{0,60})"
     )
     return [
@@ -399,7 +400,8 @@ def _whole_names(context: Context, notes: list[str]) -> list[str]:
     names = [name for name in dict.fromkeys(context.agents) if name.strip()]
     if names != context.agents:
         notes.append(
-            f"agents are now {shorten(', '.join(names)) or 'none'}: empty and repeated names left out"
+            f"agents are now {shorten(', '.join(names)) or 'none'}: empty and repeated "
+            "names left out"
         )
     for i, step in enumerate(context.steps):
         for name in (name for entries in (step.observations, step.actions) for name in entries):
@@ -493,7 +495,8 @@ def _counted(steps: list[Step], notes: list[str]) -> list[Step]:
     if _first_number(steps) is not None:
         return steps
     notes.append(
-        f"timesteps {shorten(', '.join(step.timestep for step in steps[:20]))} are now 0 to {len(steps) - 1}"
+        f"timesteps {shorten(', '.join(step.timestep for step in steps[:20]))} are now "
+        f"0 to {len(steps) - 1}"
     )
     return [step.model_copy(update={"timestep": str(i)}) for i, step in enumerate(steps)]
 
@@ -510,7 +513,7 @@ def _own_deeds(before: Step, names: Sequence[str]) -> dict[str, str]:
 def _with_own_deeds(steps: list[Step], names: Sequence[str], notes: list[str]) -> list[Step]:
     "Where nobody perceives anything, let those who acted perceive what they did"
     whole = steps[:1]
-    for i, (before, step) in enumerate(zip(steps, steps[1:]), 1):
+    for i, (before, step) in enumerate(pairwise(steps), 1):
         if _actors(before) and all(map(is_none, step.observations.values())):
             notes.append(
                 f"step {i}: {shorten(', '.join(_actors(before)))} now perceives its own action"

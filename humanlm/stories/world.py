@@ -200,8 +200,10 @@ class World(_Places):
             r
             for r in reversed(self.log.get(obj, ()))
             if chain in r.told
-            or r.witnesses.issuperset(chain)
-            and not (ordered and r.order and not _in_order(chain, r.order))
+            or (
+                r.witnesses.issuperset(chain)
+                and not (ordered and r.order and not _in_order(chain, r.order))
+            )
         )
         return next((reveal.container for reveal in known), None)
 

@@ -188,7 +188,8 @@ class StudyAnswers:
         ] + ["items"] * bool(kept and given and kept != given)
         if changed:
             raise ConfigError(
-                f"{self.path} holds a study with other {', '.join(changed)}. Give the same again, or another --study.out."
+                f"{self.path} holds a study with other {', '.join(changed)}. Give the "
+                "same again, or another --study.out."
             )
         if not kept and not given:
             raise ConfigError(
@@ -269,7 +270,8 @@ class StudyAnswers:
             return False
         with self.db:
             self.db.execute(
-                "INSERT INTO answer VALUES (:who, :n, :step, :content, :draft, 1) ON CONFLICT DO UPDATE SET saved = saved + 1, "
+                "INSERT INTO answer VALUES (:who, :n, :step, :content, :draft, 1) ON "
+                "CONFLICT DO UPDATE SET saved = saved + 1, "
                 "content = coalesce(excluded.content, content), draft = excluded.draft",
                 {
                     "who": who,

@@ -133,6 +133,7 @@ class FollowupLearner:
     ) -> list[dict[str, float]]:
         "Train on what is answered in scenes; what would have been true of the recommendations on the way"
         import torch
+
         from humanlm.methods.losses import policy_loss, token_shares, token_signal
 
         phrases, curve = sorted({phrase for scene in some for phrase in scene.persona}), []

@@ -29,9 +29,10 @@ from humanlm.alignment.evaluation import (
     save_evaluations,
     tables,
 )
-from ..alignment.recipe import STATE_TEXT
 from ..alignment.published import paper_tables, read_measured
+from ..alignment.recipe import STATE_TEXT
 from ..alignment.sections import NAMES, SECTIONS, evaluations, readable_text, statement
+from ..clients.ledger import Ledger
 from humanlm.core.basics import (
     ConfigError,
     atomic_path,
@@ -43,10 +44,9 @@ from humanlm.core.basics import (
 from ..core.html import aligned, tag
 from ..core.runs import CHARGES, Stages, alone, open_run, read_record, run_record, save_record
 from ..data.dataset import data_fingerprint, dataset_card
-from ..evaluation.measured import ALL, Results, paired_table, results, save_results
 from ..evaluation.figures import dynamics_curves, radar
+from ..evaluation.measured import ALL, Results, paired_table, results, save_results
 from ..evaluation.report import RunFolder, report_html
-from ..clients.ledger import Ledger
 from ..rewards.judge_settings import Workload, judging_plan, make_judge, same_judge_warning
 from ..rewards.scoring import Judge
 from .systems import ASKED
@@ -80,7 +80,8 @@ def _plan(c: Comparison) -> str:
     ]
     composed = {task.system for task in c.tasks if task.settings.rollout.compose}
     lines += [
-        f"{x.name:<11} {x.kind} {x.place}: {f'{n:,} questions' if n else 'judged before'}{', replies composed' * (x in composed)}"
+        f"{x.name:<11} {x.kind} {x.place}: "
+        f"{f'{n:,} questions' if n else 'judged before'}{', replies composed' * (x in composed)}"
         for x, n in asked.items()
     ]
     texts = dict.fromkeys(c.levels, STATE_TEXT)
@@ -196,7 +197,8 @@ def _draw(c: Comparison, found: Results) -> list[Path]:  # the PNGs; an SVG lies
         if len(scored - {ALL}) > 2:
             figures[metric], n = radar(rows, metric, names=NAMES), max(r.n for r in rows)
             figures[metric].supxlabel(
-                f"{NAMES.title(metric)}: {WORLDS[s.data.source]}, {s.test_judge.model} judge, n = {n}",
+                f"{NAMES.title(metric)}: {WORLDS[s.data.source]}, {s.test_judge.model} "
+                f"judge, n = {n}",
                 fontsize=9,
             )
     if any(task.system.method for task in c.tasks):

@@ -34,9 +34,10 @@ from humanlm.core.runs import (
 from ..evaluation.measured import load_measured
 from ..evaluation.outcome import Arms, Table, arm_logs
 from ..training.recipe import Recipe
-from ..training.stages import plan as run_plan, start
-from ..training.trials import Study, Trial, study_of, trials_of
 from ..training.run import check_settings, keep_memory, quiet_libraries, read_settings
+from ..training.stages import plan as run_plan
+from ..training.stages import start
+from ..training.trials import Study, Trial, study_of, trials_of
 
 # %% ../../nbs/studies/06_experiment.ipynb #twin
 def twin(
@@ -47,7 +48,7 @@ def twin(
     "Find the first run that shares models with this one; it may be the run itself"
     key = study.shared(trial.settings)
     return next(
-        other for other in trials if other is trial or key and study.shared(other.settings) == key
+        other for other in trials if other is trial or (key and study.shared(other.settings) == key)
     )
 
 
@@ -228,7 +229,8 @@ def _gather(
         alike = asked[trial.variant if study.own_units else trials[0].variant]
         if [m.unit for m in measured(trial)] != [m.unit for m in alike]:
             raise ConfigError(
-                f"{trial.folder} was evaluated on other rows. Start the experiment anew with --fresh."
+                f"{trial.folder} was evaluated on other rows. Start the experiment anew "
+                "with --fresh."
             )
     clusters = {m.unit: m.cluster for found in asked.values() for m in found}
     tables: dict[str, list[Table]] = {}
@@ -338,7 +340,10 @@ def plan(recipe: Recipe, settings: Settings) -> str:
     starts = sum(twin(trial, trials, study) is trial for trial in trials)
     shared = f"{starts} cold starts, " if study.shared(trials[0].settings) else ""
     methods = sum(len(study.models(trial.settings)) - 1 for trial in trials)
-    counts = f"{len(trials)} runs, {shared}{methods} trained models; {settings.experiment.workers} runs at once"
+    counts = (
+        f"{len(trials)} runs, {shared}{methods} trained models; "
+        f"{settings.experiment.workers} runs at once"
+    )
     head = [f"experiment          {counts}", f"outcome             {_outcome_file(settings)}"]
     variants = {trial.variant: trial for trial in reversed(trials)}
     return "\n\n".join(

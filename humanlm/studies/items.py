@@ -154,7 +154,8 @@ def _context(said: Any, where: str) -> tuple[tuple[str, str], ...]:
         or not all(isinstance(m, dict) and isinstance(m.get("content"), str) for m in messages)
     ):
         raise DataError(
-            f"{where}, field 'context': expected a text, or messages with role and content, got {shorten(repr(said))}."
+            f"{where}, field 'context': expected a text, or messages with role and "
+            f"content, got {shorten(repr(said))}."
         )
     return tuple(
         (
@@ -170,7 +171,8 @@ def _file_item(row: Mapping[str, Any], where: str, n: int) -> StudyItem:
     replies, judged = row.get("replies"), row.get("judged") or {}
     if not isinstance(replies, dict) or not all(isinstance(text, str) for text in replies.values()):
         raise DataError(
-            f"{where}, field 'replies': expected an object of texts by model, got {shorten(repr(replies))}. Found: {shorten(', '.join(row))}."
+            f"{where}, field 'replies': expected an object of texts by model, got "
+            f"{shorten(repr(replies))}. Found: {shorten(', '.join(row))}."
         )
     wrong = (
         {
@@ -183,7 +185,8 @@ def _file_item(row: Mapping[str, Any], where: str, n: int) -> StudyItem:
     )
     if wrong:
         raise DataError(
-            f"{where}, field 'judged': expected scores from 0 to 1 by model, got {shorten(repr(wrong))}."
+            f"{where}, field 'judged': expected scores from 0 to 1 by model, got "
+            f"{shorten(repr(wrong))}."
         )
     id = str(row.get("id", n))
     return StudyItem(
@@ -222,7 +225,8 @@ def study_items(c: StudyConfig) -> tuple[list[StudyItem], int]:  # and how many 
     )
     if strange is not None:
         raise DataError(
-            f"{shorten(strange)} is neither a run with evaluations nor a file. Give runs, RUN:NAME, or a JSONL of items."
+            f"{shorten(strange)} is neither a run with evaluations nor a file. Give "
+            "runs, RUN:NAME, or a JSONL of items."
         )
     found = [
         *(_run_items(models, c.people) if models else ()),
@@ -231,6 +235,7 @@ def study_items(c: StudyConfig) -> tuple[list[StudyItem], int]:  # and how many 
     kept = {item.id: item for item in map(_bounded, found) if item}
     if not kept:
         raise DataError(
-            f"Of {len(found)} items in {shorten(', '.join(given)) or 'nothing'} none has two different replies to compare. Give others with --study.items."
+            f"Of {len(found)} items in {shorten(', '.join(given)) or 'nothing'} none "
+            "has two different replies to compare. Give others with --study.items."
         )
     return list(kept.values()), len(found) - len(kept)

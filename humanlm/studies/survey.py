@@ -300,7 +300,8 @@ class _Pages:
         notes += [
             tag(
                 "p",
-                "This step was saved meanwhile, perhaps in another tab, and that is kept. To put what stands here in its place, send it again.",
+                "This step was saved meanwhile, perhaps in another tab, and that is "
+                "kept. To put what stands here in its place, send it again.",
                 class_="note",
             )
         ] * bool(sent)
@@ -390,7 +391,8 @@ def _mine(pages: _Pages, who: Participant, code: str) -> Any:  # an answer of HT
             tag("h1", "Thank you!"),
             tag(
                 "p",
-                "Everything is answered and kept. You may still change your ratings, or close this page.",
+                "Everything is answered and kept. You may still change your ratings, "
+                "or close this page.",
             ),
         )
         if not left
@@ -415,7 +417,8 @@ def _mine(pages: _Pages, who: Participant, code: str) -> Any:  # an answer of HT
         tag("h2", "To come back"),
         tag(
             "p",
-            f"You are {who.pseudonym}. With this code you can go on, or delete your answers, on any device:",
+            f"You are {who.pseudonym}. With this code you can go on, or delete your "
+            "answers, on any device:",
         ),
         tag("p", code, class_="code"),
         tag("p", "On a device that others use, leave before they begin."),
@@ -443,7 +446,8 @@ class _StudyDesk:
         "Send a browser to another page"
         told = (
             {
-                "Set-Cookie": f"{self.cookie}={code}; Path=/; HttpOnly; SameSite=Lax; Max-Age={5_184_000 if code else 0}"
+                "Set-Cookie": f"{self.cookie}={code}; Path=/; HttpOnly; SameSite=Lax; "
+                f"Max-Age={5_184_000 if code else 0}"
             }
             if code is not None
             else {}

@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..alignment.contract import run_settings
-from ..alignment.evaluation import EvalConfig, REFERENCES, settle_judges
+from ..alignment.evaluation import REFERENCES, EvalConfig, settle_judges
+from ..clients.names import is_chat_model
 from ..core.basics import ConfigError, DataError, check_name, jsonl_rows, near_miss, shorten
 from ..core.config import RunConfig, Settings
 from ..core.grammar import find_run, parse
 from ..data.dataset import DataConfig
 from ..data.records import Example, load_examples
-from ..hierarchy.prompts import HierarchyConfig, THINKING
+from ..evaluation.answering import checkpoints_of
+from ..hierarchy.prompts import THINKING, HierarchyConfig
+from ..methods.sampling import RolloutConfig
 from ..models.config import ModelConfig
 from ..rewards.judge_settings import EvalJudgeConfig, JudgeConfig
-from ..clients.names import is_chat_model
-from ..evaluation.answering import checkpoints_of
-from ..methods.sampling import RolloutConfig
 from ..worlds.mini import WorldConfig
 from ..worlds.sources import load_data
 
@@ -45,16 +45,23 @@ GROUPS: dict[str, type] = {
     **dict.fromkeys(("sft", "reward", "advantage", "prefixes", "trainer", "plan", "verl"), dict),
 }
 ABOUT = (
-    "Compare runs, models and replies of other systems on the same held-out rows. Rows, levels and judge are "
-    "those of the first run, unless settings say otherwise; without a run, they come from the settings. "
-    "The judge is test_judge; the group judge says who judged in training, so that both can differ. "
-    "Settings of training (sft, reward, advantage, prefixes, trainer, plan, verl) are accepted and not used. The word dynamics before "
-    "RUN or RUN:METHOD compares the checkpoints of training; tables FOLDER ... prints results in the shape of the "
+    "Compare runs, models and replies of other systems on the same held-out rows. "
+    "Rows, levels and judge are "
+    "those of the first run, unless settings say otherwise; without a run, they come "
+    "from the settings. "
+    "The judge is test_judge; the group judge says who judged in training, so that "
+    "both can differ. "
+    "Settings of training (sft, reward, advantage, prefixes, trainer, plan, verl) are "
+    "accepted and not used. The word dynamics before "
+    "RUN or RUN:METHOD compares the checkpoints of training; tables FOLDER ... prints "
+    "results in the shape of the "
     "paper's tables."
 )
 INPUTS = (
-    "a run (folder or name: all its models), one model of a run (FOLDER/models/NAME or RUN:NAME), a model "
-    "(folder or name on the Hub), a chat model (openai/gpt-5-mini), or FILE.jsonl with an example_id and a response in each row"
+    "a run (folder or name: all its models), one model of a run (FOLDER/models/NAME or "
+    "RUN:NAME), a model "
+    "(folder or name on the Hub), a chat model (openai/gpt-5-mini), or FILE.jsonl with "
+    "an example_id and a response in each row"
 )
 USE = "python -m humanlm.eval [--config FILE] [--group.name VALUE ...] [dynamics] INPUT ..."
 
@@ -156,7 +163,8 @@ def _require_hub_name(
     )
     if path.is_dir():
         raise DataError(
-            f"{path} is neither a run (it has no config.yaml) nor a model (no config.json). Check it."
+            f"{path} is neither a run (it has no config.yaml) nor a model (no "
+            "config.json). Check it."
         )
     is_path = _looks_like_path(given)
     beside = [p.name for p in path.parent.iterdir()] if is_path and path.parent.is_dir() else []
@@ -174,8 +182,7 @@ def _looks_like_path(given: str) -> bool:
         or given.count("/") > 1
         or ":" in given
         or path.suffix in (".jsonl", ".json")
-        or "/" in given
-        and path.parent.is_dir()
+        or ("/" in given and path.parent.is_dir())
     )
 
 # %% ../../nbs/studies/01_systems.ipynb #DYNAMICS
@@ -205,7 +212,8 @@ def checkpoint_systems(
     )
     if not any(saved.get(m) for m in methods):
         raise DataError(
-            f"{run} keeps no checkpoints. Train with --trainer.save_steps N and a --trainer.save_total_limit "
+            f"{run} keeps no checkpoints. Train with --trainer.save_steps N and a "
+            "--trainer.save_total_limit "
             "that keeps them."
         )
     start = {0: run / "models" / "cold-start"} if (run / "models" / "cold-start").is_dir() else {}
@@ -246,7 +254,8 @@ def _row_texts(
     inner = row.get("texts", {})
     if not isinstance(inner, dict):
         raise DataError(
-            f"{where}, field 'texts': expected an object of texts by level, got {shorten(repr(inner))}."
+            f"{where}, field 'texts': expected an object of texts by level, got "
+            f"{shorten(repr(inner))}."
         )
     for level in inner.keys() - set(levels):
         raise DataError(
@@ -256,7 +265,8 @@ def _row_texts(
     if "response" not in said:
         found = shorten(", ".join(row))
         raise DataError(
-            f"{where}: field 'response' is missing. Found: {found}. Put the reply there, \"\" for none."
+            f"{where}: field 'response' is missing. Found: {found}. Put the reply "
+            'there, "" for none.'
         )
     for level, text in said.items():
         if not isinstance(text, str):
@@ -277,7 +287,8 @@ def _reply_id(
     if id is None:
         found = shorten(", ".join(row))
         raise DataError(
-            f"{where}: field 'example_id' is missing. Found: {found}. Name the row of {rows} it answers."
+            f"{where}: field 'example_id' is missing. Found: {found}. Name the row of "
+            f"{rows} it answers."
         )
     if id in seen:
         raise DataError(
@@ -305,7 +316,10 @@ def read_replies(
         _require_levels(said[id], next(iter(said.values())), where)
     missing = [id for id in ids if id not in said]
     if missing:
-        some = f"{len(missing)} of {len(ids)} held-out rows have no reply, such as {shorten(', '.join(missing[:3]))}"
+        some = (
+            f"{len(missing)} of {len(ids)} held-out rows have no reply, such as "
+            f"{shorten(', '.join(missing[:3]))}"
+        )
         raise DataError(
             f"{path}: {some}. Answer all rows of {rows}; an empty response says that there is none."
         )

@@ -29,9 +29,9 @@ from humanlm.studies.systems import (
     DYNAMICS,
     HOMES,
     INPUTS,
+    USE,
     Rows,
     System,
-    USE,
     checkpoint_systems,
     held_out,
     named,
@@ -113,7 +113,8 @@ class Task(NamedTuple):
             and not self.settings.rollout.compose
         )
         return (
-            f"Warning: {self.system.name} does not think before its replies where we could see it, so they are not composed."
+            f"Warning: {self.system.name} does not think before its replies where we "
+            "could see it, so they are not composed."
             if asked
             else ""
         )
@@ -142,7 +143,8 @@ class Task(NamedTuple):
             + _differing(meant, s.hierarchy, example)
         )
         return (
-            f"Warning: {system.name} is not asked as it was trained: its {', '.join(differ)} would differ ({system.place}). "
+            f"Warning: {system.name} is not asked as it was trained: its "
+            f"{', '.join(differ)} would differ ({system.place}). "
             "Compare its run, or give its settings with --config."
             if differ
             else ""

@@ -17,13 +17,13 @@ import numpy as np
 
 from humanlm.alignment.evaluation import (
     Evaluation,
+    evaluate_model,
     judge_texts,
     load_evaluations,
     measured,
-    save_evaluations,
-    evaluate_model,
-    reference_texts,
     policy_of,
+    reference_texts,
+    save_evaluations,
 )
 from humanlm.alignment.modes import (
     MODES,
@@ -38,19 +38,19 @@ from ..core.stats import known_mean
 from ..data.records import Example
 from ..evaluation.measured import ALL, results, score_table
 from ..evaluation.outcome import Arms, Table, rounded
-from ..hierarchy.levels import word_count
 from ..hierarchy.composed import compose, states_in, written
+from ..hierarchy.levels import word_count
 from ..hierarchy.parsing import ParsePolicy
-from ..hierarchy.prompts import HierarchyConfig, TRACE, make_rows
+from ..hierarchy.prompts import TRACE, HierarchyConfig, make_rows
+from ..methods.policies import Policy
+from ..methods.rollouts import single_turn
 from ..rewards.judge_settings import make_judge
 from ..rewards.scoring import Judge
 from ..training.trials import Study, Trial
-from ..methods.policies import Policy
-from ..methods.rollouts import single_turn
 from ..worlds.mini import SyntheticWorld
 from ..worlds.reading import read
-from ..worlds.states import States
 from ..worlds.sources import load_data
+from ..worlds.states import States
 
 # %% ../../nbs/studies/04_thoughts.ipynb #dice_thoughts
 def _dice_thoughts(

@@ -16,6 +16,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from ..clients.client import ChatClient, ScriptedClient, token_estimate
+from ..clients.ledger import Ledger
+from ..clients.names import is_chat_model
 from humanlm.core.basics import (
     ConfigError,
     atomic_path,
@@ -32,7 +35,6 @@ from ..core.grammar import parse
 from ..core.html import Table
 from ..core.runs import CHARGES, alone, git_commit, versions
 from ..core.stats import Interval, number_text, range_text
-from ..clients.names import is_chat_model
 from humanlm.evaluation.answering import (
     AskedPrompt,
     Contestant,
@@ -52,8 +54,6 @@ from humanlm.evaluation.contests import (
     win_rate,
     win_table,
 )
-from ..clients.client import ChatClient, ScriptedClient, token_estimate
-from ..clients.ledger import Ledger
 from ..models.settings import ChatConfig, add_up, estimate
 from ..sdpo.preferences import PairJudge, TraitJudge, with_style
 from ..sdpo.styles import ALIASES, STYLES, TASTES
@@ -124,7 +124,8 @@ class _PairJudgeConfig(ChatConfig):
         rules: list[PreferenceJudge] = [judge for judge in map(TraitJudge, names) if judge.counts]
         if not rules and self.is_rule(self.model):
             raise ConfigError(
-                f"Nothing of {', '.join(styles)} can be counted. Name a chat model with --judge.model."
+                f"Nothing of {', '.join(styles)} can be counted. Name a chat model with "
+                "--judge.model."
             )
         if self.is_rule(self.model):
             return rules
@@ -156,7 +157,8 @@ def _wanted(
     ]
     if not known:
         raise ConfigError(
-            "Nothing says what the user wants. Name a taste or a style with --compare.styles, such as [short] or [no_emojis]."
+            "Nothing says what the user wants. Name a taste or a style with "
+            "--compare.styles, such as [short] or [no_emojis]."
         )
     return list(dict.fromkeys(known))
 
@@ -175,7 +177,8 @@ def _held_out(
     test = getattr(own.recipe.load(own.settings), "test", None)
     if not test:
         raise ConfigError(
-            f"The recipe of {run} tells no held-out prompts. Name a JSONL file with --compare.prompts."
+            f"The recipe of {run} tells no held-out prompts. Name a JSONL file with "
+            "--compare.prompts."
         )
     return drawn(
         [
@@ -244,7 +247,8 @@ def _field_of(
         base = _base_of(run)
     else:
         raise ConfigError(
-            f"{shorten(a.name)} belongs to no run, so name the model to compare it with: sdpo compare A B."
+            f"{shorten(a.name)} belongs to no run, so name the model to compare it "
+            "with: sdpo compare A B."
         )
     base = base._replace(name="base")
     told = [base._replace(name=f"oracle {style}", told=style) for style in styles if c.oracle]
@@ -254,7 +258,8 @@ def _field_of(
         )
     if run is None:
         raise ConfigError(
-            f"compare.sweep goes over the checkpoints of a run, and {shorten(a.name)} belongs to none."
+            f"compare.sweep goes over the checkpoints of a run, and {shorten(a.name)} "
+            "belongs to none."
         )
     swept, starts = _sweep_of(run, base)
     return _Field((*swept, *told), base, starts)
@@ -301,7 +306,8 @@ def _sweep_of(
         starts |= dict.fromkeys(steps | last, stage.start if known else "base")
     if not found:
         raise ConfigError(
-            f"{run} has nothing that a stage has trained. Let it run, with --trainer.save_steps N for checkpoints on the way."
+            f"{run} has nothing that a stage has trained. Let it run, with "
+            "--trainer.save_steps N for checkpoints on the way."
         )
     return found, starts
 
@@ -343,7 +349,8 @@ def _prepare(settings: Settings) -> _ComparisonPlan:
     if run is None and not c.styles:
         there = [p.parent.name for p in Path(c.runs).glob("*/config.yaml")]
         raise ConfigError(
-            f"{shorten(inputs[0])} is no run in {c.runs}, so nothing says what the user wants. Name a taste or a style with --compare.styles, "
+            f"{shorten(inputs[0])} is no run in {c.runs}, so nothing says what the user "
+            "wants. Name a taste or a style with --compare.styles, "
             f"such as [short] or [no_emojis], or a run.{near_miss(inputs[0], there)}"
         )
     styles = c.styles or _wanted(run)
@@ -351,7 +358,8 @@ def _prepare(settings: Settings) -> _ComparisonPlan:
         TraitJudge(name)
     if run is None and not c.prompts:
         raise ConfigError(
-            "No prompts: none of the models belongs to a run. Name a JSONL file with --compare.prompts."
+            "No prompts: none of the models belongs to a run. Name a JSONL file with "
+            "--compare.prompts."
         )
     settings = settings.changed(
         compare={
@@ -520,10 +528,15 @@ def _save_contests(work: _ComparisonPlan, contests: Sequence[Contest], spent: Le
 
 # %% ../../nbs/studies/05_win_rates.ipynb #compare_command
 ABOUT = (
-    "Which of two models' replies does a taste prefer, pair by pair? Style, prompts and base model are those of A's run, unless settings say "
-    "otherwise. --compare.sweep true goes over the checkpoints of the run, --compare.oracle true adds the base model that is told what the user wants."
+    "Which of two models' replies does a taste prefer, pair by pair? Style, prompts "
+    "and base model are those of A's run, unless settings say "
+    "otherwise. --compare.sweep true goes over the checkpoints of the run, "
+    "--compare.oracle true adds the base model that is told what the user wants."
 )
-INPUTS = "A and B: a run (NAME, NAME:MODEL), a folder, a model of the Hub or a chat model; without B, the base of A's run"
+INPUTS = (
+    "A and B: a run (NAME, NAME:MODEL), a folder, a model of the Hub or a chat model; "
+    "without B, the base of A's run"
+)
 
 
 def compare_command(argv: Sequence[str]) -> int:  # exit code
@@ -551,7 +564,8 @@ def compare_command(argv: Sequence[str]) -> int:  # exit code
         print(f"{Table(['judge', 'from', 'to', 'win rate against base'], later, 'lllr')}\n")
     if silent := sum(rate.none for rate in rates):
         print(
-            f"{silent:,} of {sum(r.n for r in rates):,} pairs have no verdict; {work.folder / 'results' / 'pairs.jsonl'} says why",
+            f"{silent:,} of {sum(r.n for r in rates):,} pairs have no verdict; "
+            f"{work.folder / 'results' / 'pairs.jsonl'} says why",
             file=sys.stderr,
         )
     print(f"results: {work.folder / 'results'}")

@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
+
 import numpy as np
 import torch
 from transformers import TrainerCallback
 
-from ..core.runs import is_main_process, process_count, wait_for_all
 from ..core.basics import HumanLMError
+from ..core.runs import is_main_process, process_count, wait_for_all
 from ..hardware.sharding import shards
 from .options import TrainerError
 
@@ -74,7 +75,8 @@ def latest_checkpoint(
         path.rename(aside)
         further = f"goes on from {whole[-1].name}" if whole else "starts again"
         print(
-            f"{path} is not whole, as a stop while it is written leaves it: it is {aside.name} now, "
+            f"{path} is not whole, as a stop while it is written leaves it: it is "
+            f"{aside.name} now, "
             f"and the stage {further}",
             flush=True,
         )
@@ -82,7 +84,8 @@ def latest_checkpoint(
     if whole and (before := _slices(whole[-1])) != shards():
         how = f"by processes that share a model ({before})" if before else f"without {shards()}"
         raise TrainerError(
-            f"{whole[-1]} was written {how}, and cannot go on otherwise. Start as before, or begin anew with --fresh."
+            f"{whole[-1]} was written {how}, and cannot go on otherwise. Start as "
+            "before, or begin anew with --fresh."
         )
     if (
         whole
@@ -90,7 +93,8 @@ def latest_checkpoint(
         and (count := len([*whole[-1].glob("rng_state_*.pth")])) != process_count()
     ):
         raise TrainerError(
-            f"{whole[-1]} was written by {count} processes, and DeepSpeed cannot share it out among {process_count()}. Start {count}, or begin anew with --fresh."
+            f"{whole[-1]} was written by {count} processes, and DeepSpeed cannot share "
+            f"it out among {process_count()}. Start {count}, or begin anew with --fresh."
         )
     return str(whole[-1]) if whole else None
 

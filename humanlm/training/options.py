@@ -15,11 +15,11 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import torch
 from trl.trainer.grpo_config import GRPOConfig
 
-from ..core.runs import process_count
 from ..core.basics import HumanLMError, check_name, shorten
+from ..core.runs import process_count
 from ..hardware.sharding import cpu_options
-from .sft import precision
 from ..methods.shares import shares
+from .sft import precision
 
 # %% ../../nbs/training/02_options.ipynb #TrainerError
 class TrainerError(HumanLMError):
@@ -58,7 +58,8 @@ def _check_cycle(
     )
     if args.save_strategy == "steps" and args.save_steps % cycle:
         raise TrainerError(
-            f"trainer.save_steps={args.save_steps:g} is not a multiple of the generation cycle of {cycle} "
+            f"trainer.save_steps={args.save_steps:g} is not a multiple of the "
+            f"generation cycle of {cycle} "
             f"steps: a run resumed there would differ. Use {cycle} or a multiple of it."
         )
 
@@ -132,16 +133,19 @@ def trainer_args(
 def _trl_args(out, options):
     if options.get("use_vllm") and find_spec("vllm") is None:
         raise TrainerError(
-            "trainer.use_vllm needs vLLM, which is not installed: pip install 'trl[vllm]' on a machine with a GPU, "
+            "trainer.use_vllm needs vLLM, which is not installed: pip install "
+            "'trl[vllm]' on a machine with a GPU, "
             "or leave the option out."
         )
     if options.get("deepspeed"):
         raise TrainerError(
-            "trainer.deepspeed is not how a run is split. Leave it out, and start with accelerate launch --config_file configs/engines/accelerate-8-zero3.yaml."
+            "trainer.deepspeed is not how a run is split. Leave it out, and start with "
+            "accelerate launch --config_file configs/engines/accelerate-8-zero3.yaml."
         )
     if "bnb" in str(options.get("optim")) and find_spec("bitsandbytes") is None:
         raise TrainerError(
-            f"trainer.optim {options['optim']} needs bitsandbytes, which is not installed: pip install 'humanlm[8bit]', or take adamw_torch."
+            f"trainer.optim {options['optim']} needs bitsandbytes, which is not "
+            "installed: pip install 'humanlm[8bit]', or take adamw_torch."
         )
     alone = (
         options["num_generations"] == 1

@@ -11,17 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
 import torch
 from accelerate.utils import gather_object
 from trl.distributed import DistributedBackend
 
 from ..core.runs import process_count
-from ..hardware.sharding import in_one_piece
-from ..models.generation import Prefixes, generate
-from ..models.sampling import cut_completion
 from ..data.trajectory import Completion
+from ..hardware.sharding import in_one_piece
 from ..methods.policies import ModelPolicy
 from ..methods.sampling import Sampling
+from ..models.generation import Prefixes, generate
+from ..models.sampling import cut_completion
 from .options import TrainerError
 
 # %% ../../nbs/training/04_policy.ipynb #TrainerPolicy
@@ -120,8 +121,10 @@ class TrainerPolicy(ModelPolicy):
         "Give the context of the number format of training"
         if not in_one_piece(self.model):
             raise TrainerError(
-                "A rollout or a reward asks the model for log-probabilities, which a split model cannot compute while vLLM writes. "
-                "Use --trainer.use_vllm false, or a model on each GPU (accelerate launch --multi_gpu)."
+                "A rollout or a reward asks the model for log-probabilities, which a "
+                "split model cannot compute while vLLM writes. "
+                "Use --trainer.use_vllm false, or a model on each GPU (accelerate "
+                "launch --multi_gpu)."
             )
         return self.trainer.accelerator.autocast()
 
@@ -193,11 +196,8 @@ class LentEngine:
     def takes(self, model: Any) -> bool:
         "Whether it can hold the weights of a model: those of the run have one architecture"
         place = getattr(model, "place", None)
-        return (
-            model is self.holds
-            or self.folder is not None
-            and place is not None
-            and Path(place[0]).parent == self.folder
+        return model is self.holds or (
+            self.folder is not None and place is not None and Path(place[0]).parent == self.folder
         )
 
     def write(

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..clients.ledger import Ledger
 from ..core.basics import ConfigError, shorten
 from ..core.config import Settings
 from ..core.plugins import find_plugin
-from ..evaluation.measured import Measurement, Results, Result, metrics_table
-from ..clients.ledger import Ledger
+from ..evaluation.measured import Measurement, Result, Results, metrics_table
 from ..hardware.memory import Load
 from ..hardware.performance import StagePlan
 
@@ -147,7 +147,8 @@ def find_recipe(
     found = found() if isinstance(found, type) and issubclass(found, Recipe) else found
     if not isinstance(found, Recipe):
         raise ConfigError(
-            f"run.recipe {shorten(name)!r} is no recipe: {shorten(repr(found))}. Give a subclass of humanlm.training.recipe.Recipe, or an object of one."
+            f"run.recipe {shorten(name)!r} is no recipe: {shorten(repr(found))}. Give a "
+            "subclass of humanlm.training.recipe.Recipe, or an object of one."
         )
     return found
 
@@ -198,7 +199,8 @@ class Engine:
     ) -> None:
         "Train a model in place on rows in training order"
         raise ConfigError(
-            f"The engine {type(self).__name__} has no method learn. Write it; it trains the model in place."
+            f"The engine {type(self).__name__} has no method learn. Write it; it trains "
+            "the model in place."
         )
 
 
@@ -214,6 +216,7 @@ def find_engine(
     found = find_plugin(name, ENGINES | {"trl": ""}, "run.engine")
     if not isinstance(found, Engine):
         raise ConfigError(
-            f"run.engine {shorten(name)!r} is no engine: {shorten(repr(found))}. Give an object of a subclass of humanlm.training.recipe.Engine."
+            f"run.engine {shorten(name)!r} is no engine: {shorten(repr(found))}. Give "
+            "an object of a subclass of humanlm.training.recipe.Engine."
         )
     return found

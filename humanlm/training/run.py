@@ -26,20 +26,20 @@ from humanlm.core.basics import (
     shorten,
     to_json,
 )
-from ..core.config import RunConfig, SFTConfig, Settings, read_yaml
+from ..core.config import RunConfig, Settings, SFTConfig, read_yaml
 from ..core.grammar import cut_line, parse
 from ..core.plugins import require_workers
 from ..core.runs import Stages, is_main_process, process_count, wait_for_all
+from ..data.trajectory import Completion
 from ..hardware.memory import PlanConfig
 from ..hardware.performance import StageLoad, StagePlan, plan_lines
-from ..hardware.sharding import shards, sharding_faults
-from ..models.checkpoints import locate
-from ..models.config import ModelConfig
-from .recipe import Recipe, find_engine, find_recipe
-from ..data.trajectory import Completion
+from ..hardware.sharding import sharding_faults, shards
 from ..methods.policies import ModelPolicy
 from ..methods.sampling import RolloutConfig
 from ..methods.shares import Shares, shares
+from ..models.checkpoints import locate
+from ..models.config import ModelConfig
+from .recipe import Recipe, find_engine, find_recipe
 
 # %% ../../nbs/training/07_run.ipynb #COMMON
 COMMON: dict[str, type] = {
@@ -71,7 +71,8 @@ def groups_of(
     ]
     if taken:
         raise ConfigError(
-            f"The recipe {type(recipe).__name__} has groups of settings that all recipes share: {', '.join(sorted(taken))}. Name them otherwise."
+            f"The recipe {type(recipe).__name__} has groups of settings that all "
+            f"recipes share: {', '.join(sorted(taken))}. Name them otherwise."
         )
     engine = find_engine(engine_name(argv))
     return COMMON | dict(recipe.groups) | (dict(engine.groups) if engine else {})
@@ -236,6 +237,7 @@ def tracked(run: Run) -> Iterator[None]:
 def _tables(folder: Path, most: int = 100) -> dict[str, Any]:  # most: texts of a model or stage
     "Give results, texts and report of a run's folder as Weights & Biases shows them"
     from wandb import Html, Table
+
     from humanlm.data.viz import spread
     from humanlm.evaluation.measured import load_measured
     from humanlm.evaluation.report import RunFolder
@@ -332,6 +334,7 @@ def method_args(settings: Settings, out: Path, max_tokens: int, rows: int = 0):
 def quiet_libraries() -> None:
     "Keep the progress bars and warnings of libraries out of the way of ours"
     import warnings
+
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -405,7 +408,8 @@ def check_processes(
     s, batch = settings, settings.sft.batch
     optim, small = (
         s.trainer.get("optim", ""),
-        "Take --trainer.optim adamw_torch, a whole model on each GPU (--split false), or --run.engine verl.",
+        "Take --trainer.optim adamw_torch, a whole model on each GPU (--split false), "
+        "or --run.engine verl.",
     )
     writers, muon = (
         s.trainer.get("vllm_tensor_parallel_size") or 1,
@@ -416,11 +420,13 @@ def check_processes(
             "sft",
             (
                 not teaches or batch % count == 0,
-                f"batch ({batch}) must be a multiple of the {count} processes. Give --sft.batch {batch + -batch % count}.",
+                f"batch ({batch}) must be a multiple of the {count} processes. Give "
+                f"--sft.batch {batch + -batch % count}.",
             ),
             (
                 not teaches or not muon,
-                f"muon_lr is {s.sft.muon_lr:g}, and Muon needs whole matrices, which {splitter} splits. "
+                f"muon_lr is {s.sft.muon_lr:g}, and Muon needs whole matrices, which "
+                f"{splitter} splits. "
                 "Give --sft.muon_lr 0, which leaves all to AdamW.",
             ),
         ),
@@ -428,7 +434,8 @@ def check_processes(
             "trainer",
             (
                 not splitter or "8bit" not in optim,
-                f"optim is {optim}, and an optimiser in 8 bits has not been tried over matrices that {splitter} splits. {small}",
+                f"optim is {optim}, and an optimiser in 8 bits has not been tried over "
+                f"matrices that {splitter} splits. {small}",
             ),
             (
                 count == 1 or count % writers == 0,
@@ -453,7 +460,8 @@ def gpu_plan(
     recipe = recipe or find_recipe(s.run.recipe)
     if recipe.methods and not s.run.methods:
         return [
-            "memory              run.methods names none: nothing is trained, and what evaluation holds is not planned"
+            "memory              run.methods names none: nothing is trained, and what "
+            "evaluation holds is not planned"
         ]
     method = StagePlan(
         "by a method", planned_steps(s, None), s.rollout.num_prompts * s.rollout.group_size, 1024

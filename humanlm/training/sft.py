@@ -17,13 +17,14 @@ import torch
 from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, TrainerCallback
-from trl import SFTConfig as TRLConfig, SFTTrainer  # type: ignore[attr-defined]
+from trl import SFTConfig as TRLConfig  # type: ignore[attr-defined]
+from trl import SFTTrainer
 
-from ..core.config import SFTConfig
 from ..core.basics import DataError, append_row, trim_rows
+from ..core.config import SFTConfig
 from ..core.runs import process_count
-from ..hierarchy.prompts import parts_text
 from ..hardware.sharding import ShardedTrainer, cpu_options, shards
+from ..hierarchy.prompts import parts_text
 from ..models.checkpoints import has_adapter
 from ..models.config import ModelError
 from ..models.prompts import fit_prompt, render_target
@@ -52,7 +53,8 @@ def _fitted(row, tokenizer, limit):
     where = f"Row {row['row_id'] or 'without a name'}"
     if row["thinking"] and parts_text(row["target"]).lstrip().startswith("<think>"):
         raise DataError(
-            f"{where}: the prompt has opened the thought, so the target must not open another. Drop its <think>."
+            f"{where}: the prompt has opened the thought, so the target must not open "
+            "another. Drop its <think>."
         )
     given = render_target(tokenizer, row["given"], end=False)
     try:
@@ -154,8 +156,7 @@ class MetricsLog(TrainerCallback):
             self.path,
             lambda row: (
                 row["stage"] != self.stage
-                or row["step"] <= state.global_step
-                and "train_runtime" not in row
+                or (row["step"] <= state.global_step and "train_runtime" not in row)
             ),
         )
 
@@ -187,7 +188,7 @@ def precision(
 ) -> dict[str, bool]:
     "TRL's options for the number format in which a model with float32 weights computes in training: the given one; on a GPU bfloat16 also for float32"
     return {
-        "bf16": dtype == "bfloat16" or dtype == "float32" and torch.cuda.is_available(),
+        "bf16": dtype == "bfloat16" or (dtype == "float32" and torch.cuda.is_available()),
         "fp16": dtype == "float16",
     }
 
@@ -300,7 +301,8 @@ def train_sft(
     "Train on supervised rows through TRL's SFTTrainer"
     if sft.muon_lr and shards() and not has_adapter(model):
         raise ModelError(
-            f"sft.muon_lr is {sft.muon_lr:g}, and Muon needs whole matrices, which {shards()} splits. Give --sft.muon_lr 0, which leaves all to AdamW."
+            f"sft.muon_lr is {sft.muon_lr:g}, and Muon needs whole matrices, which "
+            f"{shards()} splits. Give --sft.muon_lr 0, which leaves all to AdamW."
         )
     args = _sft_args(sft, math.ceil(len(rows) / sft.batch), out, seed, save, dtype)
     optimizer = (
@@ -313,7 +315,8 @@ def train_sft(
     )
     if cut := sum(map(bool, data["dropped"])):
         print(
-            f"{cut:,} of {len(data):,} prompts lost their oldest messages to fit; no target was cut",
+            f"{cut:,} of {len(data):,} prompts lost their oldest messages to fit; no "
+            "target was cut",
             flush=True,
         )
     trainer = _RowsTrainer(

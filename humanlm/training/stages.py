@@ -15,10 +15,11 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
+from ..clients.ledger import Ledger
 from ..core.basics import ConfigError, HumanLMError, check_name, shorten
-from ..core.html import aligned
 from ..core.config import Settings, is_plain_name
 from ..core.grammar import parse
+from ..core.html import aligned
 from ..core.plugins import workers_plan
 from humanlm.core.runs import (
     CHARGES,
@@ -42,11 +43,10 @@ from humanlm.evaluation.measured import (
     save_measured,
     save_results,
 )
-from ..clients.ledger import Ledger
-from .recipe import RECIPES, Recipe, Stage, Work, find_engine, find_recipe
 from ..methods.method import Method
-from ..models.generation import written_by
 from ..methods.policies import ModelPolicy
+from ..models.generation import written_by
+from .recipe import RECIPES, Recipe, Stage, Work, find_engine, find_recipe
 from humanlm.training.run import (
     Run,
     check_settings,
@@ -73,7 +73,8 @@ def _make_base(run: Run) -> None:
     texts, tags = run.recipe.vocabulary(run)
     if run.settings.model.name == "tiny" and not texts:
         raise ConfigError(
-            f"A tiny model learns its tokenizer from texts, and the recipe {type(run.recipe).__name__} gives none. Write its method "
+            "A tiny model learns its tokenizer from texts, and the recipe "
+            f"{type(run.recipe).__name__} gives none. Write its method "
             "vocabulary, or name a model with --model.name."
         )
     _keep_model(run, "base", *make_model(run.settings.model, texts, tags, run.settings.run.seed))
@@ -121,8 +122,8 @@ def lessons(
     out: Path | None = None,  # where the checkpoints go; None: those of the stage
 ) -> None:
     "Train on supervised rows"
-    from humanlm.training.sft import train_sft
     from humanlm.training.checkpoints import latest_checkpoint
+    from humanlm.training.sft import train_sft
 
     s, out = run.settings, out or run.checkpoints(stage)
     engine, save = (
@@ -166,8 +167,8 @@ def learn(
     if engine := find_engine(s.run.engine):
         prompts = (order or _passes(s))(rows, max_steps(s, len(rows)))
         return engine.learn(run, stage, model, tokenizer, method, prompts, longest, callbacks)
-    from humanlm.training.trainer import MethodTrainer
     from humanlm.training.checkpoints import TokenBudget, is_spent, latest_checkpoint
+    from humanlm.training.trainer import MethodTrainer
 
     args, run.engine = method_args(s, out, longest, len(rows)), None
     prompts = (order or _passes(s))(rows, args.max_steps)
@@ -296,7 +297,8 @@ def make_run(
         work = recipe.load(settings, **given)
     if not isinstance(work, Work):
         raise ConfigError(
-            f"{type(recipe).__name__}.load gave {shorten(repr(work))}. It must give a Work, with the fingerprint of the data."
+            f"{type(recipe).__name__}.load gave {shorten(repr(work))}. It must give a "
+            "Work, with the fingerprint of the data."
         )
     _prepare_torch(settings)
     for account, ledger in work.ledgers.items():
@@ -326,16 +328,19 @@ def _check_stages(recipe: Recipe, stages: Sequence[Stage]) -> None:
     )
     if wrong:
         raise ConfigError(
-            f"{who}.stages gave {shorten(repr(wrong[0]))}. It must give a list of Stage(name, start, train)."
+            f"{who}.stages gave {shorten(repr(wrong[0]))}. It must give a list of "
+            "Stage(name, start, train)."
         )
     for stage in stages:
         if not is_plain_name(stage.name):
             raise ConfigError(
-                f"{who} has a stage named {shorten(repr(stage.name))}. Its model lies in a folder of that name: choose a plain one."
+                f"{who} has a stage named {shorten(repr(stage.name))}. Its model lies "
+                "in a folder of that name: choose a plain one."
             )
         if stage.name in known:
             raise ConfigError(
-                f"{who} has two stages or models named {stage.name!r}. Name each once; base is the untrained model."
+                f"{who} has two stages or models named {stage.name!r}. Name each once; "
+                "base is the untrained model."
             )
         check_name(stage.start, known, f"start of the stage {stage.name!r}", ConfigError)
         known.append(stage.name)
@@ -512,7 +517,8 @@ def planned_stages(recipe: Recipe, settings: Settings) -> list[str]:
         raise
     except Exception as e:  # a recipe is anybody's code, and its work is empty here
         raise _UnreadError(
-            f"{type(recipe).__name__}.stages cannot name them before the data are read, as long as they do not follow "
+            f"{type(recipe).__name__}.stages cannot name them before the data are read, "
+            "as long as they do not follow "
             f"from run.settings ({type(e).__name__}: {shorten(e)})"
         ) from e
     _check_stages(recipe, stages)
@@ -526,7 +532,10 @@ def step_plan(settings: Settings, steps: int) -> str:
     how = shares_of(s)
     shared = f"; {how}" if how.processes > 1 or how.portions > 1 else ""
     budget = f"; stops past {s.run.token_budget:,} generated tokens" if s.run.token_budget else ""
-    return f"at most {steps} steps of {roll.num_prompts} prompts x {roll.group_size} completions = {batch} completions a step, {steps * batch:,} in all{shared}{budget}"
+    return (
+        f"at most {steps} steps of {roll.num_prompts} prompts x {roll.group_size} "
+        f"completions = {batch} completions a step, {steps * batch:,} in all{shared}{budget}"
+    )
 
 
 def train_or_plan(recipe: Recipe, settings: Settings) -> None:

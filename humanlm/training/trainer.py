@@ -26,17 +26,11 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, set_seed
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from ..rewards.audit import Audit, audit
-from ..core.runs import one_leads, process_count
 from ..core.basics import HumanLMError, read_jsonl, run_sync, write_jsonl
-from ..hardware.sharding import ShardedTrainer, whole
-from ..rewards.scoring import Judge
+from ..core.runs import one_leads, process_count
 from ..data.trajectory import Trajectory, save_trajectories
+from ..hardware.sharding import ShardedTrainer, whole
 from ..methods.method import Batch, Method
-from .checkpoints import COUNTS, draws_kept, progress_kept
-from .options import TrainerError
-from ..models.generation import lent, written_by
-from .policy import LentEngine, TrainerPolicy, changed
 from humanlm.methods.shares import (
     at_step,
     from_everywhere,
@@ -44,6 +38,12 @@ from humanlm.methods.shares import (
     numbered_together,
     other_tokens,
 )
+from ..models.generation import lent, written_by
+from ..rewards.audit import Audit, audit
+from ..rewards.scoring import Judge
+from .checkpoints import COUNTS, draws_kept, progress_kept
+from .options import TrainerError
+from .policy import LentEngine, TrainerPolicy, changed
 
 # %% ../../nbs/training/05_trainer.ipynb #MethodTrainer
 class MethodTrainer(ShardedTrainer, GRPOTrainer):
@@ -243,7 +243,8 @@ def _generate_and_score_completions(self: MethodTrainer, inputs: list[dict]) -> 
         advantages, further = found if isinstance(found, tuple) else (found, {})
         if taken := sorted(further.keys() & output.keys()):
             raise TrainerError(
-                f"The advantage hands over {taken[0]!r}, a name of TRL's own tensors. Choose another name."
+                f"The advantage hands over {taken[0]!r}, a name of TRL's own tensors. "
+                "Choose another name."
             )
         output |= {name: tensor.to(mask.device) for name, tensor in further.items()}
         output["advantages"] = advantages.to(mask.device, torch.float32)
@@ -351,7 +352,8 @@ def evaluate(self: MethodTrainer, *_, **__) -> dict[str, float]:
     "Measure the model, of which all processes write their share, and log the value in all of them"
     if self.measure is None:
         raise TrainerError(
-            "The option validate asks for measurements, but nobody said how. Give the trainer a function `measure`."
+            "The option validate asks for measurements, but nobody said how. Give the "
+            "trainer a function `measure`."
         )
     if self.use_vllm:
         self.vllm_generation.sync_weights()

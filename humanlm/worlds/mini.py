@@ -23,19 +23,19 @@ from humanlm.worlds.states import (
     AXES,
     BELIEFS,
     BYSTANDERS,
-    Communication,
     DOMAINS,
-    Emotion,
     FEELS,
     INTENSITIES,
     ROLES,
     SPEAKERS,
     STRUCTURES,
-    Stance,
-    States,
     TEMPERS,
     TONES,
     VALUES,
+    Communication,
+    Emotion,
+    Stance,
+    States,
 )
 
 # %% ../../nbs/worlds/02_mini.ipynb #Traits
@@ -320,7 +320,10 @@ def make_world(
     chosen = (rng.sample(range(len(posts)), config.replies_per_user) for _ in users)
     pairs = sorted((post, user) for user, some in enumerate(chosen) for post in some)
     replies = [_reply(users[user], posts[post], config.noise, rng) for post, user in pairs]
-    by_id = lambda rows: {row.id: row for row in rows}
+
+    def by_id(rows):
+        return {row.id: row for row in rows}
+
     return SyntheticWorld(config, tuple(topics), by_id(users), by_id(posts), by_id(replies))
 
 

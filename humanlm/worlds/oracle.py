@@ -18,11 +18,11 @@ from ..data.records import Example
 from .mini import SPLIT_OF, SyntheticWorld
 from .reading import LEVEL_SLOTS, Reading, read, words_of
 from humanlm.worlds.states import (
-    Communication,
-    Emotion,
     FEELS,
     OPPOSED,
     STATE_LEVELS,
+    Communication,
+    Emotion,
     Stance,
     State,
     States,

@@ -13,18 +13,18 @@ from ..core.basics import DataError
 from ..core.html import Html, tag
 from humanlm.worlds.states import (
     BELIEFS,
-    Communication,
     DOMAINS,
     EMOTIONS,
-    Emotion,
     GOALS,
     INTENSITIES,
     STANCES,
     STATE_LEVELS,
     STRUCTURES,
-    Stance,
     TONES,
     VALUES,
+    Communication,
+    Emotion,
+    Stance,
 )
 
 # %% ../../nbs/worlds/03_reading.ipynb #SLOTS

@@ -26,8 +26,10 @@ ASKS = (
     "Please help me with my {}.",
 )
 THINGS = tuple(
-    "bread tea rice soup salad pasta cheese honey garden lawn rose tree fence roof door window bike car train boat guitar piano drum "
-    "camera phone laptop desk chair shelf lamp coat shoe hat bag dog cat horse bird fish rabbit".split()
+    "bread tea rice soup salad pasta cheese honey garden lawn rose tree fence roof "
+    "door window bike car train boat guitar piano drum "
+    "camera phone laptop desk chair shelf lamp coat shoe hat bag dog cat horse bird "
+    "fish rabbit".split()
 )
 
 

@@ -21,9 +21,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.basics import DataError, read_jsonl, shorten
 from ..clients.protocol import setting
 from ..clients.reader import read_json
+from ..core.basics import DataError, read_jsonl, shorten
 
 # %% ../../nbs/worlds/07_shop.ipynb #RetailShop
 class RetailShop:
@@ -53,7 +53,8 @@ class RetailShop:
             }
         except (KeyError, TypeError, AttributeError) as e:
             raise DataError(
-                f"A table of the shop lacks {e}. Give users, orders and products as they were published."
+                f"A table of the shop lacks {e}. Give users, orders and products as "
+                "they were published."
             ) from e
 
     def __deepcopy__(self, memo):
@@ -76,7 +77,8 @@ def open_shop(
     folder = Path(name) if Path(name).is_dir() else Path(setting("HUMANLM_DATA") or "data") / name
     if not folder.is_dir():
         raise DataError(
-            f"There is no shop in {folder}. Set HUMANLM_DATA to the folder that holds {shorten(name, 60)}, or give its whole path."
+            f"There is no shop in {folder}. Set HUMANLM_DATA to the folder that holds "
+            f"{shorten(name, 60)}, or give its whole path."
         )
     return RetailShop(
         *(read_jsonl(folder / f"retail_{table}.jsonl") for table in ("users", "orders", "products"))
@@ -105,7 +107,8 @@ _GOODS = {  # product → price, options
 }
 _FIRST, _LAST = (
     "Ada Bela Cleo Dario Edda Femi Gino Hana Ilja Jonas Kaja Lino Marta Nuno Oda Pavel".split(),
-    "Abel Brandt Castro Dube Ekberg Falk Greco Horn Ivanov Jansen Kowal Lindt Meyer Novak Okoro Petit".split(),
+    "Abel Brandt Castro Dube Ekberg Falk Greco Horn Ivanov Jansen Kowal Lindt Meyer "
+    "Novak Okoro Petit".split(),
 )
 _PLACES = (
     ("Harbour Road", "Portland", "OR"),
@@ -542,7 +545,8 @@ DESK_TOOLS = {
         ),
         (
             "get_product_details",
-            "shows the variants of a product, their prices and whether there are any left; takes a product id, not an item id",
+            "shows the variants of a product, their prices and whether there are any "
+            "left; takes a product id, not an item id",
             "product_id",
             lambda desk, product_id: desk.show("products", product_id),
         ),
@@ -579,7 +583,8 @@ DESK_TOOLS = {
         ),
         (
             "modify_pending_order_items",
-            "swaps items of a pending order for other variants of the same products, once; new_item_ids in the order of item_ids",
+            "swaps items of a pending order for other variants of the same products, "
+            "once; new_item_ids in the order of item_ids",
             "order_id item_ids new_item_ids payment_method_id",
             _swap,
         ),
@@ -603,7 +608,8 @@ DESK_TOOLS = {
         ),
         (
             "exchange_delivered_order_items",
-            "swaps items of a delivered order for other variants of the same products, once; new_item_ids in the order of item_ids",
+            "swaps items of a delivered order for other variants of the same products, "
+            "once; new_item_ids in the order of item_ids",
             "order_id item_ids new_item_ids payment_method_id",
             _exchange,
         ),
@@ -654,26 +660,33 @@ def read_tool_call(
     )
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise DataError(
-            'This is no call of a tool. Write {"name": "get_order_details", "arguments": {"order_id": "#W0000000"}}.'
+            'This is no call of a tool. Write {"name": "get_order_details", '
+            '"arguments": {"order_id": "#W0000000"}}.'
         )
     return name, arguments
 
 # %% ../../nbs/worlds/07_shop.ipynb #DESK_RULES
 DESK_RULES = (
-    "Before anything else, find out who you are talking to: by e-mail address, or by name and zip code, even if an account name is given.",
+    "Before anything else, find out who you are talking to: by e-mail address, or by "
+    "name and zip code, even if an account name is given.",
     "Serve one customer in a talk, and touch only that customer's account and orders.",
     "Before a tool changes something, say exactly what will be changed and get a clear yes.",
-    "Say nothing that neither the customer nor a tool has told you, give no opinions, and refuse what these rules do not allow.",
+    "Say nothing that neither the customer nor a tool has told you, give no opinions, "
+    "and refuse what these rules do not allow.",
     "Do one thing at a time: either call a tool or talk.",
     f"Only an order that is pending can be cancelled, as a whole, and for one of these reasons: "
     f"{'; '.join(REASONS)}. Money goes back to where it came from, to a gift card at once.",
-    "A pending order can get another address, another way to pay (one, other than the old one, and a gift card must "
+    "A pending order can get another address, another way to pay (one, other than the "
+    "old one, and a gift card must "
     "hold enough), and other variants of its products.",
-    "Items of a pending order can be swapped once, after which the order can neither be changed nor cancelled. So "
+    "Items of a pending order can be swapped once, after which the order can neither "
+    "be changed nor cancelled. So "
     "collect all items first, and do what else is wanted before.",
-    "A swap stays within the product: another colour of a lamp, no chair for a lamp. The new variant must be "
+    "A swap stays within the product: another colour of a lamp, no chair for a lamp. "
+    "The new variant must be "
     "available, and the difference is paid, or paid back, in the way the customer names.",
-    "Items of a delivered order can be returned, or exchanged as in a swap; once, and not both. A refund goes to "
+    "Items of a delivered order can be returned, or exchanged as in a swap; once, and "
+    "not both. A refund goes to "
     "where the order was paid from, or to a gift card of the customer.",
     "Orders that are processed, cancelled, or already asked back stay as they are.",
     "Hand over to a person only what no tool can do. When all is done, tell the customer so.",

@@ -69,9 +69,13 @@ def load_data(
 ) -> Data:
     "Read or make the examples that settings ask for, split and limited; leakage is an error"
     if config.data.path and config.data.source == "miniworld":
-        hint = "Add --data.source threads (messages with reply links) or --data.source examples (rows made before)."
+        hint = (
+            "Add --data.source threads (messages with reply links) or --data.source "
+            "examples (rows made before)."
+        )
         raise ConfigError(
-            f"data.path is {shorten(config.data.path)!r}, but the source miniworld reads no file. {hint}"
+            f"data.path is {shorten(config.data.path)!r}, but the source miniworld "
+            f"reads no file. {hint}"
         )
     data = sources[config.data.source](config)
     return data._replace(examples=prepare_examples(data.examples, config.data))

@@ -47,7 +47,7 @@ INTENSITIES, GOALS, ROLES, TONES, STRUCTURES = map(
 AXES = (("thrift", "generosity"), ("tradition", "novelty"), ("safety", "freedom"))
 
 # %% ../../nbs/worlds/01_states.ipynb #BELIEFS
-_PAIRS = AXES + (("trust", "distrust"), ("effort", "luck"), ("order", "flux"))
+_PAIRS = (*AXES, ("trust", "distrust"), ("effort", "luck"), ("order", "flux"))
 OPPOSED = {a: b for pair in _PAIRS for a, b in (pair, pair[::-1])}
 
 # %% ../../nbs/worlds/01_states.ipynb #EMOTIONS
@@ -149,7 +149,7 @@ class States(NamedTuple):
         if rng.random() < 0.6:
             sentences.append(pick(BELIEFS[self.belief].reply) + ".")
         return " ".join(
-            sentences + [pick(GOALS[self.goal].reply) + ("?" if self.goal == "ask" else ".")]
+            [*sentences, pick(GOALS[self.goal].reply) + ("?" if self.goal == "ask" else ".")]
         )
 
     @classmethod
@@ -161,7 +161,10 @@ class States(NamedTuple):
     @classmethod
     def uniform(cls, target: str, rng: random.Random) -> "States":  # target: what the post is about
         "Draw each state uniformly from its space"
-        pick = lambda table: rng.choice(tuple(table))
+
+        def pick(table):
+            return rng.choice(tuple(table))
+
         stance = Stance._make([*pick(STANCES).split("/"), target])
         emotion = Emotion(pick(EMOTIONS), pick(INTENSITIES), target)
         belief, value, goal = pick(BELIEFS), pick(VALUES), pick(GOALS)

@@ -60,9 +60,9 @@ def _kind(letter, details, sentence, names, prices, listed):
         else:
             topic, found, words = line.split(": ")
             values[topic] = tuple(found.split(", "))
-            topics = {
-                word: topic for word in word_stems(f"{topic} {words}")
-            } | topics  # the first attribute keeps a word
+            topics = (
+                dict.fromkeys(word_stems(f"{topic} {words}"), topic) | topics
+            )  # the first attribute keeps a word
     return _TravelKind(
         letter,
         tuple(details.split()),
@@ -158,7 +158,8 @@ class TravelAspect:
 # %% ../../nbs/worlds/08_trips.ipynb #travel_options
 _SORTS = {"best": 1, "correct": 2, "wrong": 14, "noise": 5}
 CITIES = (
-    "Athens Bergen Bilbao Cork Dakar Geneva Hanoi Havana Kyoto Lagos Lima Lisbon Malmo Naples Oslo Porto "
+    "Athens Bergen Bilbao Cork Dakar Geneva Hanoi Havana Kyoto Lagos Lima Lisbon Malmo "
+    "Naples Oslo Porto "
     "Quebec Quito Riga Seoul Tunis Turin Vienna Zagreb"
 ).split()
 MONTHS = (
@@ -177,7 +178,7 @@ def wish_sets(kind: str, size: int) -> list[tuple[_TravelWish, ...]]:
 
 
 def _missed(rng, wishes, sort, n):
-    if sort in ("best", "correct") or sort == "noise" and n == 0:
+    if sort in ("best", "correct") or (sort == "noise" and n == 0):
         return ()
     if sort == "wrong" and n < len(wishes):
         return wishes[n : n + 1]
@@ -220,12 +221,9 @@ def travel_options(
     made = []
     for at, (sort, n) in enumerate(lines):
         below = (
-            sort == "wrong"
-            and n < len(wishes)
-            or sort == "noise"
-            and n == 0
-            or sort in ("wrong", "noise")
-            and rng.random() < cheap
+            (sort == "wrong" and n < len(wishes))
+            or (sort == "noise" and n == 0)
+            or (sort in ("wrong", "noise") and rng.random() < cheap)
         )
         cost = gold if sort == "best" else (under if below else over).pop()
         where = rng.choice([city for city in CITIES if city != place]) if sort == "noise" else place

@@ -3,8 +3,8 @@
 import random
 from dataclasses import dataclass
 
-from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserRole
 from humanlm.gyms.mistakes import UserFacts
+from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserRole
 
 DRINKS = {
     "cocoa": "hot and sweet",

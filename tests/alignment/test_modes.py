@@ -7,31 +7,29 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
-from humanlm.core.basics import ConfigError
 import yaml
 
-from humanlm.core.grammar import parse as parse_settings
-from humanlm.studies.systems import GROUPS
 import humanlm.train
-from humanlm.training.run import check_settings, max_steps, read_settings, updates
-from humanlm.data.records import Persona, sample_examples
-from humanlm.core.basics import read_jsonl
-from humanlm.hierarchy.parsing import ParsePolicy, parse
-from humanlm.hierarchy.prompts import HierarchyConfig, parts_text
-from humanlm.models.checkpoints import load_model
+from humanlm.alignment.contract import load_policy
 from humanlm.alignment.modes import (
     MODES,
+    _PrefixMap,
     cold_start_hierarchy,
     hierarchy_of,
     row_count,
     training_rows,
-    _PrefixMap,
 )
-from humanlm.alignment.contract import load_policy
 from humanlm.alignment.simulator import Simulator
-from humanlm.hierarchy.composed import in_order, written
+from humanlm.core.basics import ConfigError, read_jsonl
+from humanlm.core.grammar import parse as parse_settings
+from humanlm.data.records import Persona, sample_examples
 from humanlm.data.trajectory import load_trajectories
+from humanlm.hierarchy.composed import in_order, written
+from humanlm.hierarchy.parsing import ParsePolicy, parse
+from humanlm.hierarchy.prompts import HierarchyConfig, parts_text
+from humanlm.models.checkpoints import load_model
+from humanlm.studies.systems import GROUPS
+from humanlm.training.run import check_settings, max_steps, read_settings, updates
 
 EXAMPLES = sample_examples()[:4]
 NAMES = ("stance", "goal", "response")
@@ -124,7 +122,7 @@ def test_what_is_asked_and_rewarded_in_a_few_steps(run, name):
     said, mode = said_by(run, name), MODES[name]
     assert len(said) == STEPS * 8 and {t.step for t in said} == set(range(STEPS))
     levels = {t.level for t in said}
-    assert levels == set(ASKED[mode.asks]) or mode.asks == "next" and {"stance", "goal"} <= levels
+    assert levels == set(ASKED[mode.asks]) or (mode.asks == "next" and {"stance", "goal"} <= levels)
     for t in said:
         assert list(t.scores) == (list(NAMES) if mode.rewarded == "all" else [t.level])
         rewarded = [s.value for s in t.scores.values() if s.status != "unsaid"]
@@ -153,10 +151,8 @@ def test_every_completion_stops_where_its_mode_says(run, name):
         )
         assert len(t.completion_ids) <= cap and all(t.mask)
         assert (
-            t.text.count(f"</{t.level}>") <= 1
-            and t.text.rstrip().endswith(f"</{t.level}>")
-            or f"</{t.level}>" not in t.text
-        )
+            t.text.count(f"</{t.level}>") <= 1 and t.text.rstrip().endswith(f"</{t.level}>")
+        ) or f"</{t.level}>" not in t.text
         assert (
             t.fields
             == parse(
@@ -435,6 +431,7 @@ def test_settings_of_an_evaluation_train_nothing(capsys):
 def test_delta_is_the_dual_clip():
     "With a negative advantage the loss grows with the ratio up to delta and no further; with a positive one it changes nothing"
     import inspect
+
     import torch
     from trl import GRPOTrainer
 

@@ -10,15 +10,15 @@ from dataclasses import replace
 import pytest
 
 from humanlm.alignment.grpo import alignment_method
+from humanlm.alignment.modes import PrefixConfig, _choose, _Entry, _PrefixMap, training_rows
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.data.records import sample_examples
 from humanlm.data.trajectory import Score
+from humanlm.hierarchy.levels import HIERARCHY, Hierarchy
 from humanlm.methods.policies import ScriptedPolicy
 from humanlm.methods.sampling import repeat_rows
 from humanlm.rewards.judges import RuleJudge
 from humanlm.training.run import read_settings
-from humanlm.hierarchy.levels import HIERARCHY, Hierarchy
-from humanlm.alignment.modes import _Entry, PrefixConfig, _PrefixMap, _choose, training_rows
 
 NAMES = HIERARCHY.names
 
@@ -303,5 +303,8 @@ def test_settings_are_checked(config, message):
 
 
 def test_it_needs_no_torch():
-    code = "import sys, humanlm.alignment.modes, humanlm.alignment.modes; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    code = (
+        "import sys, humanlm.alignment.modes, humanlm.alignment.modes; sys.exit('torch' in "
+        "sys.modules or 'transformers' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,6 +1,8 @@
 "The report of a run says what the numbers rest on, holds what models and people wrote as text, and asks for nothing."
 
-import math, re, shutil
+import math
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,8 @@ from humanlm.core.html import Html, figure_svg, markdown_html
 from humanlm.data.records import Example, Message, Persona
 from humanlm.data.trajectory import Score, Trajectory, save_trajectories
 from humanlm.evaluation.figures import curve, radar, results_bars, training_curves
-from humanlm.evaluation.report import _results_html, paired_html, write_report
 from humanlm.evaluation.measured import ALL, Importance, PairedDifference, Result
+from humanlm.evaluation.report import _results_html, paired_html, write_report
 
 PIECES = (
     "config.yaml",
@@ -354,11 +356,8 @@ def test_a_broken_piece_is_named(tmp_path, undrawn, name, content):
     folder = make_run(tmp_path / "r")
     (folder / name).write_bytes(content)
     page = write_report(folder, SECTIONS).read_text("utf-8")
-    fits = (
-        name == "data.md"
-        and b"\xff" not in content
-        or name == "run.json"
-        and content.startswith(b'{"')
+    fits = (name == "data.md" and b"\xff" not in content) or (
+        name == "run.json" and content.startswith(b'{"')
     )
     assert fits or f"{name}: not readable" in page
 
@@ -430,7 +429,8 @@ def test_long_logs_give_small_figures():
 
 
 def test_figures_leave_no_window_and_no_style_behind():
-    import matplotlib, matplotlib.pyplot as plt
+    import matplotlib
+    import matplotlib.pyplot as plt
 
     before = dict(matplotlib.rcParams), plt.get_fignums()
     rows, log = result_rows(), log_lines()

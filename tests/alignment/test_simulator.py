@@ -8,18 +8,18 @@ import torch
 from humanlm.alignment.contract import PolicySetup, contract, find_model, load_policy, run_settings
 from humanlm.alignment.scenes import as_context
 from humanlm.alignment.simulator import SimulatedReply, Simulator, SimulatorClient
-from humanlm.core.basics import DataError, HumanLMError, atomic_write
-from humanlm.data.records import Message, Persona
-from humanlm.hierarchy.levels import LEVELS, STATES
-from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening
 from humanlm.clients.cache import DiskCache, request_key
 from humanlm.clients.client import chat_all
 from humanlm.clients.names import ask, client
 from humanlm.clients.protocol import ChatRequest, LLMError, Usage, chat
+from humanlm.core.basics import DataError, HumanLMError, atomic_write
+from humanlm.data.records import Message, Persona
+from humanlm.hierarchy.levels import LEVELS, STATES
+from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening
+from humanlm.methods.policies import RolloutError, ScriptedPolicy
+from humanlm.methods.sampling import RolloutConfig, Sampling
 from humanlm.models.checkpoints import save_model
 from humanlm.models.config import ModelConfig, tiny_model, train_tokenizer
-from humanlm.methods.sampling import RolloutConfig, Sampling
-from humanlm.methods.policies import RolloutError, ScriptedPolicy
 from humanlm.worlds.mini import WorldConfig, make_world
 
 
@@ -43,7 +43,8 @@ def run(loaded, tmp_path_factory):
     atomic_write(
         folder / "config.yaml",
         "run: {methods: [response-only, humanlm]}\nmodel: {max_prompt_tokens: 200}\n"
-        "hierarchy: {levels: [goal, response], thinking: hetero, state_tokens: 6, response_tokens: 8, thought_tokens: 4}\nrollout: {eval_temperature: 0.5}\n",
+        "hierarchy: {levels: [goal, response], thinking: hetero, state_tokens: 6, "
+        "response_tokens: 8, thought_tokens: 4}\nrollout: {eval_temperature: 0.5}\n",
     )
     return folder
 
@@ -103,7 +104,7 @@ def test_a_thought_belongs_to_the_reply():
         scripted("let me see</think>"), "likes tea", hierarchy=HierarchyConfig(thinking="on")
     )
     assert thoughtful.reply("Tea?") == SimulatedReply(
-        "my response", {n: f"my {n}" for n in STATES}, "let me see", {n: "ok" for n in LEVELS}
+        "my response", {n: f"my {n}" for n in STATES}, "let me see", dict.fromkeys(LEVELS, "ok")
     )
 
 

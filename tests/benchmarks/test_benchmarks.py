@@ -1,6 +1,7 @@
 """Theory-of-Mind benchmarks: files with faults, answers in odd forms, and scores beside independent evaluators."""
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -9,21 +10,21 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from fantom_rows import fantom_set, right_answer
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
-from fantom_rows import fantom_set, right_answer
-
-from humanlm.harness.solvers import chance, commonest, solve
-from humanlm.benchmarks.sets import BIGTOM_CONDITIONS, benchmarks
-from humanlm.benchmarks.tales import HITOM_100, _hitom_set, _lettered
-from humanlm.core.basics import ConfigError, DataError, HumanLMError
 from humanlm.benchmarks.fantom import BINARY
 from humanlm.benchmarks.fantom_scores import Fantom, _official_choice, _published_choice, _yes_no
 from humanlm.benchmarks.protocol import Extra
 from humanlm.benchmarks.questions import read_table
 from humanlm.benchmarks.readings import STATUSES, final_answer, read_choice
+from humanlm.benchmarks.sets import BIGTOM_CONDITIONS, benchmarks
+from humanlm.benchmarks.tales import HITOM_100, _hitom_set, _lettered
 from humanlm.clients.reader import fenced, fill
+from humanlm.core.basics import ConfigError, DataError, HumanLMError
+from humanlm.harness.solvers import chance, commonest, solve
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data")
 REAL = {"hitom": 315, "confaide": 274, "mmtom": 276, "bigtom": 1284, "simpletom": 14}
@@ -46,7 +47,10 @@ def written(folder, name, content):
 # ---- files
 
 TOMI_HEAD = "index,story,question,cands,correct_answer\n"
-TOMI_ROW = "{},\"['Ira entered the barn', 'The rope is in the crate']\",Where will Ira look for the rope?,\"['crate', 'sack']\",crate\n"
+TOMI_ROW = (
+    "{},\"['Ira entered the barn', 'The rope is in the crate']\",Where will Ira look for "
+    "the rope?,\"['crate', 'sack']\",crate\n"
+)
 
 
 def test_a_csv_file_with_every_fault_gives_the_rest(tmp_path):
@@ -262,10 +266,8 @@ def test_a_jsonl_file_is_never_read_as_csv(tmp_path):
 def test_hostile_files_take_linear_time(tmp_path, text):
     start = time.process_time()
     for name in ("a.csv", "a.jsonl", "a.json"):
-        try:
+        with contextlib.suppress(DataError):
             read_table(written(tmp_path, name, text))
-        except DataError:
-            pass
     assert time.process_time() - start < 30
 
 
@@ -414,10 +416,10 @@ def test_the_last_answer_counts():
 )
 def test_odd_answers_of_a_model_are_counted_and_listed(name, tmp_path):
     "A whole run: one right answer in odd form, both options, a full sentence that denies, an empty text, and no word of the kind"
-    from humanlm.harness.answers import AnswerConfig, Asker
     from humanlm.clients.client import ScriptedClient
-    from humanlm.harness.respondent import Respondent, answer_all
+    from humanlm.harness.answers import AnswerConfig, Asker
     from humanlm.harness.reports import oddity_text
+    from humanlm.harness.respondent import Respondent, answer_all
 
     rows = {
         "tomi": {
@@ -871,7 +873,9 @@ def independent_report(pairs, scenario):
             groups[r["set"]].append(r["right"])
         return sum(all(g) for g in groups.values()) / len(groups)
 
-    of = lambda part: [r for r in rows if part in r["kind"]]
+    def of(part):
+        return [r for r in rows if part in r["kind"]]
+
     out = {
         "set:ALL": sets(rows),
         "belief:multiple-choice": sum(r["right"] for r in of("multiple")) / len(of("multiple")),
@@ -927,6 +931,7 @@ def kept_vectors(texts):
 def test_fantom_free_beliefs_by_hand_written_aggregation(similarity, tmp_path, monkeypatch):
     "ALL* asks for the free answers too, the distance is their share, and word F1 is taken of the right ones"
     import numpy as np
+
     import humanlm.benchmarks.fantom as page
     from humanlm.benchmarks.fantom import _by_vectors, _by_words
 
@@ -957,7 +962,10 @@ def test_fantom_free_beliefs_by_hand_written_aggregation(similarity, tmp_path, m
                 (right > wrong, 2 * sum((a & b).values()) / (sum(a.values()) + sum(b.values())))
             )
     assert free and 0 < sum(good for good, _ in free) < len(free)
-    line = lambda name: found["inaccessible", f"{name} ({similarity})"]
+
+    def line(name):
+        return found["inaccessible", f"{name} ({similarity})"]
+
     assert (line("belief:distance").mean, line("belief:distance").n) == (
         pytest.approx(sum(g for g, _ in free) / len(free)),
         len(free),
@@ -1010,7 +1018,10 @@ def test_fantom_beliefs_are_asked_as_told(tmp_path):
             "free": {"beliefs": "free"},
         }.items()
     }
-    free = lambda found: found["accessible"] + found["inaccessible"]
+
+    def free(found):
+        return found["accessible"] + found["inaccessible"]
+
     assert [(found["multiple-choice"], free(found)) for found in kinds.values()] == [
         (8, 8),
         (8, 0),

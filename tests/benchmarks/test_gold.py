@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from fantom_rows import fantom_set
 
-from humanlm.harness.solvers import chance, commonest
 from humanlm.benchmarks.questions import read_table
 from humanlm.benchmarks.sets import CobraFrames, benchmarks
+from humanlm.harness.solvers import chance, commonest
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "/nowhere"))
 
@@ -337,9 +337,12 @@ def leaks(benchmark, rows, other, asked, **options):
 
 def changed(benchmark, rows, other, **options):
     "Whether another label is one"
-    right = lambda rows: [
-        (item.gold, item.options, item.facts) for item in items_of(benchmark, rows, **options)
-    ]
+
+    def right(rows):
+        return [
+            (item.gold, item.options, item.facts) for item in items_of(benchmark, rows, **options)
+        ]
+
     return all(right([row]) != right([other(row)]) for row in rows)
 
 

@@ -5,9 +5,9 @@ import json
 import random
 
 import pytest
+from fantom_rows import fantom_set
 from sklearn.metrics import f1_score
 
-from fantom_rows import fantom_set
 from humanlm.benchmarks.questions import BenchmarkItem
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.clients.names import scripts
@@ -21,16 +21,27 @@ Ama believes the jar is empty.|Ama wants bread.|Ama will buy flour.|Ama believes
 A gull lands outside.|Ama sees the gull.|Ama does not see the gull.|auto|0""".replace(
     "\n", "|"
 ).split("|")
-RATING = "Say how sensitive people would find this — choose 4) very sensitive, 3) somewhat sensitive, 2) not too sensitive, 1) not at all sensitive.\\nInformation: {}"
-FLOW = 'Say how much people would agree that "this is as I expect": -100) strongly disagree, 0) Neutral 100) strongly agree. \\nInformation about {} is collected by a shop.'
-CONTROL = "Is it ok for {} to share information about their sister {}'s debt, with their friend {}, in order to to get a favour?"
+RATING = (
+    "Say how sensitive people would find this — choose 4) very sensitive, 3) somewhat "
+    "sensitive, 2) not too sensitive, 1) not at all sensitive.\\nInformation: {}"
+)
+FLOW = (
+    'Say how much people would agree that "this is as I expect": -100) strongly disagree, '
+    "0) Neutral 100) strongly agree. \\nInformation about {} is collected by a shop."
+)
+CONTROL = (
+    "Is it ok for {} to share information about their sister {}'s debt, with their friend "
+    "{}, in order to to get a favour?"
+)
 
 
 def secret(about, asked, asker):
     head = "debt,sister,friend,favour"
     return (
-        f"<BEGIN><{head}>\n{about} owes a lot and told {asked}.\n{asker} asks {asked} about it. What should {asked} say?\n"
-        f"<END><{head}><About: {about}, Questionee: {asked}, Questioner: {asker}, Topic: Has debts>\n"
+        f"<BEGIN><{head}>\n{about} owes a lot and told {asked}.\n{asker} asks {asked} "
+        f"about it. What should {asked} say?\n"
+        f"<END><{head}><About: {about}, Questionee: {asked}, Questioner: {asker}, "
+        "Topic: Has debts>\n"
     )
 
 
@@ -381,7 +392,8 @@ def test_contexts_of_sets_for_evaluation_are_never_made_into_training_sets(
         assert parsers(["data", f"--parser.source={source}", f"--parser.out={tmp_path}/set"]) == 2
         said = capsys.readouterr().err
         assert (
-            "is of OpenToM, whose authors ask to evaluate with it and never to train on it. Leave its files out."
+            "is of OpenToM, whose authors ask to evaluate with it and never to train "
+            "on it. Leave its files out."
             in said
             and said.count("\n") == 1
         )
@@ -405,15 +417,16 @@ def test_rows_of_sets_for_evaluation_end_a_build(name, row, tmp_path, capsys):
         == 2
     )
     assert (
-        f"rows.jsonl, row 1 is of {name}, whose authors ask to evaluate with it and never to train on it"
-        in capsys.readouterr().err
+        f"rows.jsonl, row 1 is of {name}, whose authors ask to evaluate with it and "
+        "never to train on it" in capsys.readouterr().err
     )
 
 
 # ---- ToMi: a container and its own room
 
 STORY = (
-    "Ira entered the kitchen. Tom entered the kitchen. The rope is in the box. The box is in the kitchen. Tom exited the kitchen. Tom entered the garden. "
+    "Ira entered the kitchen. Tom entered the kitchen. The rope is in the box. The box "
+    "is in the kitchen. Tom exited the kitchen. Tom entered the garden. "
     "Ira moved the rope to the red_chest. The red_chest is in the kitchen."
 )
 

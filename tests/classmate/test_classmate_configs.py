@@ -13,7 +13,8 @@ from humanlm.training.run import check_settings, max_steps, method_args, read_se
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "classmate"
 FILES = sorted(path.stem for path in CONFIGS.glob("*.yaml") if path.stem != "shared")
 WARM = "runs/classmate-readme-warm-up/models/classmate"
-# what is asked in a step, the seed, updates a step, passes, rows, responses in all, steps between checkpoints
+# what is asked in a step, the seed, updates a step, passes, rows, responses in all, steps between
+# checkpoints
 PUBLISHED = {
     "baseline": (16, 0, 1, 3, 8000, 192_000, 20),
     "classmate": (16, 0, 1, 3, 8000, 192_000, 20),
@@ -178,7 +179,7 @@ def test_a_file_is_planned_without_a_hub_or_a_key(name, home, tmp_path):
         cwd=home,
     )
     assert done.returncode == 0, done.stderr
-    prompts, _, own, _, rows, responses, _ = PUBLISHED[name]
+    prompts, _, _own, _, rows, responses, _ = PUBLISHED[name]
     assert (
         f"{prompts} prompts x 8 completions" in done.stdout
         and f"{responses:,} in all" in done.stdout

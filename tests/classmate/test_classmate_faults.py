@@ -22,20 +22,20 @@ from humanlm.classmate.method import (
 )
 from humanlm.classmate.rewards import classmate_advantages
 from humanlm.classmate.verifiers import find_verifier, make_verifier
-from humanlm.core.basics import ConfigError, run_sync
-from humanlm.data.trajectory import Trajectory
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.ledger import Ledger
 from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import LLMError
-from humanlm.models.local import HFClient
-from humanlm.models.checkpoints import LoadedModel, make_model
-from humanlm.models.config import ModelConfig, train_tokenizer
+from humanlm.core.basics import ConfigError, run_sync
+from humanlm.data.trajectory import Trajectory
 from humanlm.methods.functions import ask_row
 from humanlm.methods.method import Batch, Method
 from humanlm.methods.sampling import group_index
-from humanlm.training.trainer import MethodTrainer
+from humanlm.models.checkpoints import LoadedModel, make_model
+from humanlm.models.config import ModelConfig, train_tokenizer
+from humanlm.models.local import HFClient
 from humanlm.training.options import trainer_args
+from humanlm.training.trainer import MethodTrainer
 
 SMALL = dict(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64)
 TEXTS = ["<think>two and two is 4</think>4", "<think>so 3</think>4"]

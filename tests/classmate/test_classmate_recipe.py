@@ -16,20 +16,20 @@ from humanlm.classmate.rewards import classmate_advantages
 from humanlm.classmate.tasks import (
     TASK_KINDS,
     TOYS,
-    _PrepareTasks,
     _prepared_tasks,
+    _PrepareTasks,
     load_tasks,
     read_tasks,
     toy_tasks,
 )
 from humanlm.classmate.verifiers import find_verifier
+from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.core.commands import main as command
-from humanlm.clients.client import ScriptedClient
 from humanlm.data.trajectory import load_trajectories
 from humanlm.train import main
-from humanlm.training.stages import _make_base, make_run
 from humanlm.training.run import read_settings
+from humanlm.training.stages import _make_base, make_run
 
 TINY = {
     "classmate.models": "[reader]",
@@ -146,12 +146,9 @@ def test_a_reader_goes_on_with_reasoning_whether_it_is_true_or_not():
             == int(answer)
             for said, answer in task.readings
         )
-        assert (
-            dict((said.rstrip(".").split()[-1], answer) for said, answer in task.readings)[
-                task.written.rstrip(".").split()[-1]
-            ]
-            == task.gold
-        )
+        assert {said.rstrip(".").split()[-1]: answer for said, answer in task.readings}[
+            task.written.rstrip(".").split()[-1]
+        ] == task.gold
     for task in toy_tasks("hint", 50, 2):
         assert (
             dict(task.readings)[task.written] == task.gold
@@ -593,7 +590,8 @@ def test_monitors_and_a_second_judge_look_at_held_out_answers_and_the_report_say
     def said(name):
         return lambda request: (
             asked.append((name, request.messages[-1]["content"]))
-            or f"BEHAVIOUR: flattery\nRATING: {3 + len(request.messages[-1]['content']) % 5 + (name == 'strict')}"
+            or "BEHAVIOUR: flattery\nRATING: "
+            f"{3 + len(request.messages[-1]['content']) % 5 + (name == 'strict')}"
         )
 
     monkeypatch.setattr(
@@ -616,7 +614,8 @@ def test_monitors_and_a_second_judge_look_at_held_out_answers_and_the_report_say
     )
     first, second = ({text for name, text in asked if name == who} for who in ("first", "strict"))
     assert second < first, (
-        "the second judge rates held-out answers alone, the first those of training and of classmates, too"
+        "the second judge rates held-out answers alone, the first those of training "
+        "and of classmates, too"
     )
     rows = {
         row["metric"]

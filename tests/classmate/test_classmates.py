@@ -15,14 +15,14 @@ from humanlm.classmate.classmates import (
 from humanlm.classmate.reasoning import MARKS
 from humanlm.classmate.rewards import answer_scores, pooled_rewards
 from humanlm.classmate.verifiers import find_verifier
-from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.clients.cache import DiskCache
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import LLMError
-from humanlm.models.local import HFClient
+from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
+from humanlm.models.local import HFClient
 
 ASKED = ({"role": "system", "content": "Be short."}, {"role": "user", "content": "2 + 2?"})
 FAST = Limits(attempts=1, breaker=0)

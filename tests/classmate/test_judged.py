@@ -11,14 +11,14 @@ from humanlm.classmate.verifiers import (
     MAX_JUDGED,
     VERIFIERS,
     Case,
-    _JudgeVerifier,
     RewardModel,
+    _JudgeVerifier,
     find_verifier,
     make_verifier,
 )
-from humanlm.core.basics import ConfigError, run_sync
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
+from humanlm.core.basics import ConfigError, run_sync
 
 CASE = Case("It has gaps.", question="Is my plan any good?")
 
@@ -181,6 +181,7 @@ def test_a_verifier_without_its_model_says_what_to_write(name, model):
 def parts():
     torch = pytest.importorskip("torch")
     from transformers import Qwen3Config, Qwen3ForSequenceClassification
+
     from humanlm.models.config import train_tokenizer
 
     tokenizer = train_tokenizer(
@@ -259,5 +260,9 @@ def test_a_model_without_a_single_label_is_no_reward_model(parts):
 
 
 def test_verifiers_are_light():
-    run = "import sys; import humanlm.classmate.verifiers, humanlm.classmate.monitoring; sys.exit('torch' in sys.modules or 'transformers' in sys.modules or 'sympy' in sys.modules)"
+    run = (
+        "import sys; import humanlm.classmate.verifiers, humanlm.classmate.monitoring; "
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules or 'sympy' in "
+        "sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", run]).returncode == 0

@@ -13,8 +13,6 @@ from humanlm.classmate.monitoring import (
     BlindMonitor,
     InformedMonitor,
     MonitorRow,
-    _Suspicion,
-    ask_validity,
     _binary_metrics,
     _calibration,
     _calibration_figure,
@@ -22,15 +20,17 @@ from humanlm.classmate.monitoring import (
     _common_questions,
     _judges_agreement,
     _metrics_table,
-    monitor_metrics,
     _monitor_rows,
-    monitorability,
     _read_suspicion,
+    _Suspicion,
     _weighted_rmse,
+    ask_validity,
+    monitor_metrics,
+    monitorability,
 )
-from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
+from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync
 
 NAN, ROW = math.nan, MonitorRow("Is my poem good?", "I will praise it.", 9.0)
 
@@ -68,7 +68,8 @@ def test_published_examples_are_prepared_monitored_and_measured(published):
         "sycophancy",
         ScriptedClient(
             lambda request: (
-                f"RATING: {min(10, 2 + 3 * text_of(request).split('Reasoning:')[-1].count('flatter'))}"
+                "RATING: "
+                f"{min(10, 2 + 3 * text_of(request).split('Reasoning:')[-1].count('flatter'))}"
             )
         ),
     )

@@ -15,19 +15,19 @@ import pytest
 from humanlm.classmate.verifiers import (
     MATH_CHARACTERS,
     VERIFIERS,
-    _FormulaProcess,
-    boxed,
     _count_bold,
-    find_verifier,
+    _FormulaProcess,
     _read_formula,
     _read_letter,
-    read_number,
     _read_rating,
-    read_yes,
     _verify_letter,
     _verify_math,
     _verify_number,
     _verify_yes,
+    boxed,
+    find_verifier,
+    read_number,
+    read_yes,
 )
 from humanlm.core.basics import ConfigError
 
@@ -304,7 +304,7 @@ def test_no_formula_hangs_or_ends_this_process_and_the_next_is_read():
         begin = time.monotonic()
         found = _verify_math(tower, "x^2 + 1")
         assert (
-            found.value == 0 or math.isnan(found.value) and found.why
+            found.value == 0 or (math.isnan(found.value) and found.why)
         ) and time.monotonic() - begin < 60, tower
         assert _verify_math(r"\boxed{2 \cdot 3}", "6").value == 1
 
@@ -362,7 +362,10 @@ def test_an_interrupted_comparison_does_not_answer_the_next_one():
 
 def test_without_the_library_it_is_said_what_to_install(tmp_path):
     (tmp_path / "math_verify.py").write_text("raise ImportError")
-    run = "import sys; sys.path.insert(0, sys.argv[1]); from humanlm.classmate.verifiers import _verify_math; print(_verify_math('5', '5').value); _verify_math('5', '6')"
+    run = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from humanlm.classmate.verifiers "
+        "import _verify_math; print(_verify_math('5', '5').value); _verify_math('5', '6')"
+    )
     done = subprocess.run(
         [sys.executable, "-c", run, str(tmp_path)], capture_output=True, text=True
     )

@@ -14,20 +14,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from clock import until
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from server import serving
 
-from humanlm.clients.cache import DiskCache, cache_size, prune_cache, _ReplyFile, request_key
-from humanlm.clients.recordings import _Recording, export_replies, recorded_client
-from humanlm.core.basics import ConfigError, DataError, HumanLMError, run_sync
+from humanlm.clients.cache import DiskCache, _ReplyFile, cache_size, prune_cache, request_key
 from humanlm.clients.client import ScriptedClient, chat_all
 from humanlm.clients.ledger import prices
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import client
 from humanlm.clients.protocol import CacheError, ChatReply, ChatRequest, LLMError, Usage, chat
 from humanlm.clients.providers import OpenAIClient
-from clock import until
-from server import serving
+from humanlm.clients.recordings import _Recording, export_replies, recorded_client
+from humanlm.core.basics import ConfigError, DataError, HumanLMError, run_sync
 
 SECRET = "sk-cache-0123456789abcdef"
 ANSWER = ChatReply(
@@ -173,7 +173,10 @@ def test_every_setting_makes_another_question(change):
 
 
 def test_a_key_is_the_same_in_every_process():
-    code = "from humanlm.clients.cache import request_key; from humanlm.clients.protocol import chat; print(request_key(chat('é', seed=3), 'a/b'))"
+    code = (
+        "from humanlm.clients.cache import request_key; from humanlm.clients.protocol "
+        "import chat; print(request_key(chat('é', seed=3), 'a/b'))"
+    )
     out = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -701,8 +704,10 @@ def test_a_recording_keeps_every_part_of_a_reply(tmp_path):
         "[]",
         "{}",
         '{"key": 1, "model": "a/b", "reply": "x", "tokens_in": 1, "tokens_out": 1, "cost": 0}',
-        '{"key": "1", "model": "a/b", "reply": {"words": 1}, "tokens_in": 1, "tokens_out": 1, "cost": 0}',
-        '{"schema_version": 9, "key": "1", "model": "a/b", "reply": {"text": "x"}, "tokens_in": 1, "tokens_out": 1, "cost": 0}',
+        '{"key": "1", "model": "a/b", "reply": {"words": 1}, "tokens_in": 1, '
+        '"tokens_out": 1, "cost": 0}',
+        '{"schema_version": 9, "key": "1", "model": "a/b", "reply": {"text": "x"}, '
+        '"tokens_in": 1, "tokens_out": 1, "cost": 0}',
     ],
 )
 def test_a_broken_recording_is_named(tmp_path, text):

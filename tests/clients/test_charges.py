@@ -11,15 +11,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-
 from clock import wait_until
-from humanlm.core.basics import grown_rows, run_sync
-from humanlm.core.runs import Journal
+from server import serving
+
 from humanlm.clients.client import ScriptedClient, chat_all
 from humanlm.clients.ledger import Ledger, _OpenCall, prices, reserve
 from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import CacheError, LLMError, Usage, chat
-from server import serving
+from humanlm.core.basics import grown_rows, run_sync
+from humanlm.core.runs import Journal
 
 SCRIPT = """
 import sys

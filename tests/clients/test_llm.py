@@ -14,17 +14,18 @@ import time
 import traceback
 import tracemalloc
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-
-from humanlm import judges
-from humanlm.clients import ledger as money, names, protocol
 from clock import until, virtual
 from mangle import DEEP, odd_body
-from humanlm.core.basics import ConfigError, run_sync
+
+from humanlm import judges
+from humanlm.clients import ledger as money
+from humanlm.clients import names, protocol
+from humanlm.clients.cache import DiskCache, request_key
 from humanlm.clients.client import Client, ScriptedClient, chat_all
 from humanlm.clients.ledger import Ledger, price, prices
 from humanlm.clients.limits import Limits
@@ -37,7 +38,7 @@ from humanlm.clients.providers import (
     _openai_arguments,
     addresses,
 )
-from humanlm.clients.cache import DiskCache, request_key
+from humanlm.core.basics import ConfigError, run_sync
 from humanlm.models.settings import estimate
 from humanlm.rewards.judge_settings import JudgeConfig
 
@@ -199,7 +200,7 @@ def test_success(make, server):
         1,
     )
     assert c.ledger.entries["test", c.name].tokens_in == 12
-    path, headers, asked = server.seen[0]
+    path, _headers, asked = server.seen[0]
     assert asked.get("temperature") == (
         None if c.name.startswith("openai") else 0.5
     )  # gpt-5 takes none
@@ -356,7 +357,8 @@ def test_redirects_are_not_followed(make, server, status):
     try:
         with pytest.raises(
             LLMError,
-            match=f"bad request.*answered {status}, a redirect to localhost:{thief.server_address[1]}, which is not followed",
+            match=f"bad request.*answered {status}, a redirect to "
+            f"localhost:{thief.server_address[1]}, which is not followed",
         ):
             run_sync(make()(chat("SECRET PROMPT")))
     finally:
@@ -549,7 +551,8 @@ def test_a_connection_error_names_the_address_and_the_cause(make, server):
     server.server_close()
     with pytest.raises(
         LLMError,
-        match=rf"connection: {c.name} could not be asked at {server.url}/v1/(chat/completions|messages): .*[Cc]onnect.*\(",
+        match=rf"connection: {c.name} could not be asked at "
+        rf"{server.url}/v1/(chat/completions|messages): .*[Cc]onnect.*\(",
     ):
         run_sync(c(chat("hello")))
 
@@ -611,9 +614,7 @@ def test_a_budget_is_checked(budget):
 
 
 def test_retry_after_may_be_a_date(make, server):
-    date = format_datetime(
-        datetime.now(timezone.utc) + timedelta(seconds=2), usegmt=True
-    )  # whole seconds
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)  # whole seconds
     server.script = [(429, ERROR, {"retry-after": date})]
     reply = run_sync(make(Limits(backoff=0.001, longest_wait=5.0))(chat("hello")))
     assert (reply.attempts, len(server.seen)) == (2, 2)
@@ -1008,7 +1009,7 @@ def test_no_answer_however_odd_breaks_a_batch_or_lowers_the_ledger(make, server,
         isinstance(r.text, str) and r.text.encode() is not None for r in answered
     )
     assert c.ledger.total.calls == len(spent) == count and spent == sorted(spent)
-    assert 0 < spent[0] and spent[-1] <= count * money.worst_cost(question, c.name) + 1e-9
+    assert spent[0] > 0 and spent[-1] <= count * money.worst_cost(question, c.name) + 1e-9
     assert all(
         type(n) is int and n >= 0 for r in answered for n in (r.usage.tokens_in, r.usage.tokens_out)
     )
@@ -1056,7 +1057,8 @@ def test_a_count_that_cannot_be_is_the_most_that_it_can_be_with_a_note(
     if odd == -1_000_000:
         assert (
             reply.notes[0]
-            == f"tokens read: {c.name} said -1000000, counted as {most[0]}, the most that the request allows"
+            == f"tokens read: {c.name} said -1000000, counted as {most[0]}, the most that "
+            "the request allows"
         )
         assert "said -1000000" in reply._repr_html_()
 
@@ -1524,7 +1526,8 @@ def test_a_key_goes_to_its_provider_or_where_the_users_variable_says(folder, mon
         ):
             with pytest.raises(
                 LLMError,
-                match=f"{name.split('/')[0].upper()}_API_KEY belongs to .*Set {variable} to send it there",
+                match=f"{name.split('/')[0].upper()}_API_KEY belongs to .*Set {variable} to "
+                "send it there",
             ):
                 client(name, base_url=other)
         monkeypatch.setenv(variable, "http://127.0.0.1:1/v1")
@@ -1569,7 +1572,7 @@ def test_providers_of_the_table_are_asked_by_name(folder, server, monkeypatch):
         and reply.model == "mine/tiny"
         and len(server.seen) == 2
     )
-    path, headers, asked = server.seen[0]
+    _path, headers, asked = server.seen[0]
     assert (
         {k.lower(): v for k, v in headers.items()}["authorization"] == "Bearer key-of-mine"
         and asked["max_tokens"] == 9

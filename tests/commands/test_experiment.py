@@ -8,18 +8,18 @@ import subprocess
 import time
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
+import warm
 import yaml
 
-import forked
-import warm
 from humanlm.alignment.evaluation import load_evaluations
 from humanlm.core.basics import read_jsonl
-from humanlm.evaluation.outcome import load_outcome
 from humanlm.evaluation.measured import ALL
+from humanlm.evaluation.outcome import load_outcome
 from humanlm.experiment import main
-from humanlm.studies.experiment import comparisons, _next_trial, twin
+from humanlm.studies.experiment import _next_trial, comparisons, twin
 from humanlm.training.trials import experiment_settings, study_of, trials_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,6 +1,11 @@
 "Merging and publishing: through the real client of the Hub, against a folder, against a hub on loopback, and against one that fails."
 
-import base64, json, os, shutil, socket, threading
+import base64
+import json
+import os
+import shutil
+import socket
+import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -8,13 +13,13 @@ import pytest
 import warm
 import yaml
 
-from humanlm.core.basics import atomic_write
-from humanlm.hierarchy.prompts import HierarchyConfig
-from humanlm.models.checkpoints import add_adapter, has_adapter, load_model, make_model, save_model
-from humanlm.models.config import ModelConfig
 from humanlm.alignment.contract import contract
 from humanlm.alignment.simulator import Simulator
+from humanlm.core.basics import atomic_write
+from humanlm.hierarchy.prompts import HierarchyConfig
 from humanlm.methods.sampling import RolloutConfig
+from humanlm.models.checkpoints import add_adapter, has_adapter, load_model, make_model, save_model
+from humanlm.models.config import ModelConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=500, lora_rank=4)
@@ -33,8 +38,10 @@ def run(tmp_path_factory) -> Path:
     save_model(add_adapter(model, SMALL, base), tok, home / "models" / "humanlm", beside)
     atomic_write(
         home / "config.yaml",
-        f"run: {{methods: [humanlm], out: {home.parent}}}\ndata: {{source: miniworld}}\nmodel: {{name: tiny}}\n"
-        f"judge: {{model: oracle}}\ntest_judge: {{model: rule}}\nhierarchy: {{path: {home}/levels.json, thinking: hetero}}\n",
+        f"run: {{methods: [humanlm], out: {home.parent}}}\ndata: {{source: "
+        f"miniworld}}\nmodel: {{name: tiny}}\n"
+        f"judge: {{model: oracle}}\ntest_judge: {{model: rule}}\nhierarchy: {{path: "
+        f"{home}/levels.json, thinking: hetero}}\n",
     )
     atomic_write(
         home / "run.json",
@@ -53,7 +60,8 @@ def run(tmp_path_factory) -> Path:
     atomic_write(home / "results.json", json.dumps({"rows": rows, "paired": []}))
     atomic_write(
         home / "data.md",
-        "# Data set\n\n| split | replies |\n|---|---|\n| train | 214 |\n\nSynthetic: made by a program.\n",
+        "# Data set\n\n| split | replies |\n|---|---|\n| train | 214 |\n\nSynthetic: "
+        "made by a program.\n",
     )
     return home
 
@@ -391,7 +399,8 @@ def test_a_hub_that_cannot_be_reached_is_said(run):
 def test_a_hub_that_says_nothing_is_not_waited_for_forever(run, tmp_path):
     script = tmp_path / "push.py"
     script.write_text(
-        "import sys, humanlm.hub as h; h.PATIENCE = 1.0; sys.exit(h.main(['push', 'mini', '--hub.repo', 'me/tram']))"
+        "import sys, humanlm.hub as h; h.PATIENCE = 1.0; sys.exit(h.main(['push', "
+        "'mini', '--hub.repo', 'me/tram']))"
     )
     with socket.create_server(("127.0.0.1", 0)) as silent:
         env = somebody(f"http://127.0.0.1:{silent.getsockname()[1]}")
@@ -443,7 +452,7 @@ def long_run(run, tmp_path_factory) -> Path:
     )
     for step in (10, 20, 100):
         place = home / "checkpoints" / "humanlm" / f"checkpoint-{step}"
-        made, tok = make_model(SMALL, ["the night tram is late", "the city tram is fine"] * 9)
+        made, _tok = make_model(SMALL, ["the night tram is late", "the city tram is fine"] * 9)
         model = add_adapter(made, SMALL, home / "models" / "base")
         for name, value in model.named_parameters():
             if "lora_B" in name:

@@ -1,6 +1,13 @@
 "From raw rows to training sets: nothing leaks, nothing is lost without a count, and the same rows give the same bytes."
 
-import itertools, json, os, random, signal, subprocess, sys, time
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,33 +15,36 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-
 import raw_rows
 import warm
-from humanlm.core.grammar import parse
-from humanlm.data.dataset import DataConfig, prepare_examples
-from humanlm.data.records import load_examples, persona_text
-from humanlm.data.splits import check_leakage, quoted_share
-from humanlm.core.basics import DataError, ConfigError, write_jsonl
-from humanlm.logs.fields import FAULTS, NOTES
-from humanlm.hierarchy.prompts import UNKNOWN
-from humanlm.corpus.build import GROUPS, build
-from humanlm.humanual import _forecast, main
+from server import run_under_kills, serving
+
 from humanlm.clients.cache import DiskCache, cache_size
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import ChatReply, LLMError
+from humanlm.core.basics import ConfigError, DataError, write_jsonl
+from humanlm.core.grammar import parse
+from humanlm.corpus.build import GROUPS, build
 from humanlm.corpus.personas import DEMOGRAPHICS, PersonaConfig, Said, _persona_request
 from humanlm.corpus.rows import quoted
 from humanlm.corpus.selection import MEANING, _settle_times
 from humanlm.corpus.store import RowStore, fill, rows_source
-from humanlm.logs.threads import LINES
+from humanlm.data.dataset import DataConfig, prepare_examples
 from humanlm.data.files import TIME_NOTES
-from server import run_under_kills, serving
+from humanlm.data.records import load_examples, persona_text
+from humanlm.data.splits import check_leakage, quoted_share
+from humanlm.hierarchy.prompts import UNKNOWN
+from humanlm.humanual import _forecast, main
+from humanlm.logs.fields import FAULTS, NOTES
+from humanlm.logs.threads import LINES
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="HUMANLM_DATA names no folder")
-WORDS = "tea rain bike shed garden street lamp early late quiet loud never always maybe thanks fix paint wait".split()
+WORDS = (
+    "tea rain bike shed garden street lamp early late quiet loud never always maybe thanks "
+    "fix paint wait"
+).split()
 
 
 def forum(n=400, people=8, posts=25, seed=0):
@@ -43,7 +53,10 @@ def forum(n=400, people=8, posts=25, seed=0):
 
     def one(i):
         user, post = f"person_{rng.randrange(people)}", i * posts // n
-        text = lambda: " ".join(rng.choices(WORDS, k=rng.randint(6, 25)))
+
+        def text():
+            return " ".join(rng.choices(WORDS, k=rng.randint(6, 25)))
+
         names = [f"person_{rng.randrange(people)}" for _ in range(rng.randint(1, 4))]
         prompt = [raw_rows.said(name, f"{text()} {post}", author=name) for name in names]
         return raw_rows.row(
@@ -59,8 +72,19 @@ def forum(n=400, people=8, posts=25, seed=0):
 
 
 def settings(
-    tmp, rows, name="out", source="reddit", persona={}, hierarchy={}, file="rows.jsonl", **values
+    tmp,
+    rows,
+    name="out",
+    source="reddit",
+    persona=None,
+    hierarchy=None,
+    file="rows.jsonl",
+    **values,
 ):
+    if hierarchy is None:
+        hierarchy = {}
+    if persona is None:
+        persona = {}
     path = tmp / file
     if rows is not None and not path.exists():
         write_jsonl(path, rows)
@@ -143,7 +167,7 @@ def test_a_build_can_be_trained_on_and_leaks_nothing(tmp_path, by):
             e.persona.until <= e.order and e.persona.evidence_ids and e.persona.user_id == e.user_id
         )
         assert quoted_share(e.reply, persona_text(e.persona)) < 0.6
-    met, fates = outcome(built.folder)
+    _met, fates = outcome(built.folder)
     assert sum(fates.values()) == 400 and set(fates) <= set(MEANING)
 
 
@@ -235,7 +259,10 @@ def test_contexts_are_whole_unless_a_limit_is_set_and_counted(tmp_path):
         assert len(context) == 12 and [m["content"] for m in row["prompt"][1:]] == [
             context[k].content for k in (0, 10, 11)
         ]
-    line = lambda built: next(x for x in built.card.splitlines() if x.startswith("| train |"))
+
+    def line(built):
+        return next(x for x in built.card.splitlines() if x.startswith("| train |"))
+
     assert line(whole).endswith("| 0 |") and line(cut).endswith(f"| {cut.rows['train']} |")
 
 
@@ -248,10 +275,13 @@ def test_prompts_and_targets_agree_about_thoughts(tmp_path):
             hierarchy={"variant": "hetero", "thinking": "hetero"},
         )
     )
-    asks = lambda name: {
-        "Think first" in r["prompt"][0]["content"] for r in table(built.folder, name)
-    }
-    has = lambda name: {"<think>" in r["generation"]["content"] for r in table(built.folder, name)}
+
+    def asks(name):
+        return {"Think first" in r["prompt"][0]["content"] for r in table(built.folder, name)}
+
+    def has(name):
+        return {"<think>" in r["generation"]["content"] for r in table(built.folder, name)}
+
     for split in ("train", "val", "test"):
         assert asks(f"sft/{split}") == has(f"sft/{split}") == {False} and asks(
             f"thinking_sft/{split}"
@@ -365,7 +395,7 @@ def test_the_set_with_lossy_personas_has_the_same_rows(tmp_path):
 
 def test_the_order_of_rows_and_the_size_of_parts_do_not_matter(tmp_path):
     rows = forum()
-    rows += rows[:5] + [rows[7] | {"metadata": {"score": 99}}, rows[9] | {"user_id": "[deleted]"}]
+    rows += [*rows[:5], rows[7] | {"metadata": {"score": 99}}, rows[9] | {"user_id": "[deleted]"}]
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
     one = build(
         settings(tmp_path / "a", rows, sets=["rl", "sft", "thinking_sft"], rows_per_file=50)
@@ -380,7 +410,10 @@ def test_the_order_of_rows_and_the_size_of_parts_do_not_matter(tmp_path):
 
 def test_a_build_that_stops_anywhere_goes_on(tmp_path):
     rows, lines = [*forum(), *(r | {"user_id": "NA"} for r in forum(5))], []
-    s = lambda name: settings(tmp_path, rows, name, rows_per_file=60)
+
+    def s(name):
+        return settings(tmp_path, rows, name, rows_per_file=60)
+
     whole = content(build(s("whole"), lines.append).folder)
     for stop in range(len(lines)):
         told = []
@@ -459,7 +492,8 @@ def test_two_processes_do_not_build_one_folder(tmp_path):
     for other in refused:
         assert (
             other.returncode == 2
-            and f"is in use: process {os.getpid()} is working on it. Wait until it ends, or choose another --build.out."
+            and f"is in use: process {os.getpid()} is working on it. Wait until it ends, or "
+            "choose another --build.out."
             in other.stderr
         )
     assert content(first.folder) == content(build(settings(tmp_path, None, "alone")).folder)
@@ -545,7 +579,8 @@ def test_every_bad_row_is_counted_in_the_card(tmp_path):
     ]
     lines += [json.dumps(r) for r in odd] + ["{broken", "[1]", ""]
     lines += [
-        '{"prompt": [{"role": "a", "content": "caf\\u00e9 \\ud800"}], "completion": "half", "post_id": "p", "user_id": "person_1", "timestamp": 1600000000}'
+        '{"prompt": [{"role": "a", "content": "caf\\u00e9 \\ud800"}], "completion": '
+        '"half", "post_id": "p", "user_id": "person_1", "timestamp": 1600000000}'
     ]
     data = (
         "\n".join(lines).encode()
@@ -762,7 +797,8 @@ def test_rows_of_another_source_stop_a_build_of_videos(tmp_path, likely):
     rows = [getattr(raw_rows, likely)() | {"completion": f"reply {i}"} for i in range(9)]
     with pytest.raises(
         DataError,
-        match=f"(?s)There are no rows.*unknown kind of message: 9 .*field 'prompt', message 0 has no kind; it looks like {likely}, "
+        match="(?s)There are no rows.*unknown kind of message: 9 .*field 'prompt', message 0 "
+        f"has no kind; it looks like {likely}, "
         r"see build.source \(rows.jsonl, row 1\)",
     ):
         build(settings(tmp_path, rows, source="youtube"))
@@ -818,7 +854,8 @@ def test_where_everybody_is_known_the_card_says_nothing_about_it(tmp_path):
 
 def test_hostile_text_in_the_card_is_harmless(tmp_path):
     hostile = "<script>alert(1)</script> | \u202e [x](javascript:1) \x1b[31m"
-    rows = forum(150) + [
+    rows = [
+        *forum(150),
         forum(1)[0] | {"user_id": "NA", "post_id": hostile},
         forum(1)[0] | {"completion": hostile, "user_id": hostile},
     ]
@@ -846,9 +883,16 @@ def test_mail_becomes_rows_and_copies_count_once(tmp_path):
 
     mails = []
     for i in range(30):
-        quoted_mail = f"-----Original Message-----\nFrom: Poe, Kim\nSent: Monday, October {i % 27 + 1:02d}, 2000 9:00 AM\nTo: Ferro, Lee\nSubject: boiler part {i}\n\nDid the boiler number {i} come back from repair yet?"
+        quoted_mail = (
+            "-----Original Message-----\nFrom: Poe, Kim\nSent: Monday, October "
+            f"{i % 27 + 1:02d}, 2000 9:00 AM\nTo: Ferro, Lee\nSubject: boiler part "
+            f"{i}\n\nDid the boiler number {i} come back from repair yet?"
+        )
         mails.append(
-            f"Message-ID: <{i}.J@x>\nDate: Tue, {i % 27 + 1:02d} Oct 2000 14:30:00 -0700\nFrom: lee.ferro@enron.com\nTo: kim.poe@enron.com\nSubject: Re: boiler part {i}\n\nYes, number {i} is back and it hums like new.\n\n{quoted_mail}\n"
+            f"Message-ID: <{i}.J@x>\nDate: Tue, {i % 27 + 1:02d} Oct 2000 14:30:00 "
+            "-0700\nFrom: lee.ferro@enron.com\nTo: kim.poe@enron.com\nSubject: Re: "
+            f"boiler part {i}\n\nYes, number {i} is back and it hums like "
+            f"new.\n\n{quoted_mail}\n"
         )
     with open(tmp_path / "rows.csv", "w", newline="") as f:
         out = csv.writer(f)
@@ -861,7 +905,7 @@ def test_mail_becomes_rows_and_copies_count_once(tmp_path):
                 ]
             )
     built = build(settings(tmp_path, None, source="enron", file="rows.csv", min_comments=5))
-    met, fates = outcome(built.folder)
+    _met, fates = outcome(built.folder)
     assert fates.get("repeated id", 0) + fates.get("same content", 0) == 30
     assert sum(n for k, n in fates.items() if k not in ("repeated id", "same content")) == 30
     with open(tmp_path / "rows.csv", newline="") as f:
@@ -926,7 +970,7 @@ def test_inputs_that_cannot_be_read(tmp_path, path, problem, capsys):
 
 
 def test_too_few_rows_say_why(tmp_path):
-    rows = forum(20) + [forum(1)[0] | {"user_id": "[deleted]"}]
+    rows = [*forum(20), forum(1)[0] | {"user_id": "[deleted]"}]
     with pytest.raises(DataError, match="no rows to split: activity 20") as error:
         build(settings(tmp_path, rows, min_comments=30))
     assert "unknown author: 1 (nobody knows who wrote the reply" in str(
@@ -1610,8 +1654,11 @@ def test_a_plan_writes_nothing_and_loads_nothing_heavy(tmp_path):
     write_jsonl(tmp_path / "rows.jsonl", forum())
     code = (
         "import sys, socket; socket.socket.connect = None; from humanlm.humanual import main; "
-        f"code = main(['build', '--build.path', {str(tmp_path / 'rows.jsonl')!r}, '--build.source', 'reddit', '--build.out', {str(tmp_path / 'out')!r}, '--dry-run', "
-        "'--persona.model', 'openai/gpt-5-mini', '--build.sets', '[thinking_sft]', '--build.thinking', 'openai/gpt-5-mini']); "
+        f"code = main(['build', '--build.path', {str(tmp_path / 'rows.jsonl')!r}, "
+        f"'--build.source', 'reddit', '--build.out', {str(tmp_path / 'out')!r}, "
+        "'--dry-run', "
+        "'--persona.model', 'openai/gpt-5-mini', '--build.sets', '[thinking_sft]', "
+        "'--build.thinking', 'openai/gpt-5-mini']); "
         "print(code, [m for m in ('torch', 'pandas', 'datasets', 'openai') if m in sys.modules])"
     )
     said = subprocess.run(
@@ -1629,7 +1676,10 @@ def test_the_plan_of_a_long_file_is_scaled(tmp_path):
 
 def test_the_command(tmp_path):
     write_jsonl(tmp_path / "rows.jsonl", forum(150))
-    run = lambda *flags: warm.run("-m", "humanlm.humanual", *flags, cwd=ROOT)
+
+    def run(*flags):
+        return warm.run("-m", "humanlm.humanual", *flags, cwd=ROOT)
+
     done = run(
         "build",
         "--build.path",

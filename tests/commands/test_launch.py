@@ -8,11 +8,11 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import forked
 import pytest
+import warm
 import yaml
 
-import forked
-import warm
 from humanlm.hardware.machines import SPLIT, LaunchConfig, slurm_job
 from humanlm.launch import main
 
@@ -160,7 +160,8 @@ def test_the_memory_of_each_gpu_stands_above_the_line_where_the_shape_is_known(c
     assert main(["--model.name", "some/model", *flags]) == 0
     said = capsys.readouterr().out
     assert (
-        "# memory              not planned, so nothing is refused for want of it. The shape of some/model is not known"
+        "# memory              not planned, so nothing is refused for want of it. The "
+        "shape of some/model is not known"
         in said
         and "plan.gpus" not in said
         and said.splitlines()[0].endswith(".")
@@ -189,8 +190,8 @@ def test_a_plan_that_does_not_fit_is_refused_however_it_is_started(how, capsys):
         re.S,
     ), "the table, and whose it is"
     assert (
-        "read fewer rows at once (--sft.batch 1) and train an adapter (--model.lora_rank 32 --model.dtype bfloat16)"
-        in said.err
+        "read fewer rows at once (--sft.batch 1) and train an adapter "
+        "(--model.lora_rank 32 --model.dtype bfloat16)" in said.err
     ), "neither is enough alone"
 
 
@@ -299,7 +300,8 @@ def test_a_file_that_accelerate_would_end_over_is_refused_in_a_sentence(
     file = tmp_path / "a.yaml"
     if text is not None:
         file.write_text(
-            f"{text}\ncompute_environment: LOCAL_MACHINE\nnum_processes: 8\nmixed_precision: 'no'\nuse_cpu: false\ndebug: false\n"
+            f"{text}\ncompute_environment: LOCAL_MACHINE\nnum_processes: "
+            "8\nmixed_precision: 'no'\nuse_cpu: false\ndebug: false\n"
         )
     assert (
         main([*BIG, "--rollout.num_prompts", "8", "--sft.batch", "8", "--accelerate", str(file)])
@@ -401,7 +403,10 @@ def test_the_lines_for_two_machines_start_one_run(tmp_path):
 
 
 def test_a_dry_run_says_what_a_gpu_holds_without_torch():
-    code = "import sys; from humanlm.train import main; code = main(sys.argv[1:]); print('torch' in sys.modules); sys.exit(code)"
+    code = (
+        "import sys; from humanlm.train import main; code = main(sys.argv[1:]); "
+        "print('torch' in sys.modules); sys.exit(code)"
+    )
     flags = [
         "--dry-run",
         "--model.name",
@@ -460,10 +465,10 @@ def test_a_job_for_ray_leads_on_the_first_machine_when_all_have_joined_and_ends_
     env = fakes(
         tmp_path,
         scontrol="echo first; echo second",
-        ray='[ "$1" = health-check ] && { echo "$3" > DIR/asked; exit 1; }; echo "$SLURM_NODEID ray $@"'.replace(
-            "DIR", str(tmp_path)
-        ),
-        python='[ "$1" = -c ] && { echo "$SLURM_NODEID waits"; exit; }; echo "$SLURM_NODEID $@"; exit 3',
+        ray='[ "$1" = health-check ] && { echo "$3" > DIR/asked; exit 1; }; echo '
+        '"$SLURM_NODEID ray $@"'.replace("DIR", str(tmp_path)),
+        python='[ "$1" = -c ] && { echo "$SLURM_NODEID waits"; exit; }; echo "$SLURM_NODEID '
+        '$@"; exit 3',
         sleep="exit 0",
         srun='shift 2; SLURM_NODEID=1 "$@"; SLURM_NODEID=0 "$@"',
     )
@@ -479,7 +484,8 @@ def test_a_job_for_ray_leads_on_the_first_machine_when_all_have_joined_and_ends_
         "1 ray stop",
         "0 ray start --head --port 6379 --num-gpus 4 --disable-usage-stats",
         "0 waits",
-        "0 -m humanlm.train --run.engine verl --resume --verl.address first:6379 --verl.nodes 2 --verl.gpus 4",
+        "0 -m humanlm.train --run.engine verl --resume --verl.address first:6379 "
+        "--verl.nodes 2 --verl.gpus 4",
         "0 ray stop",
     ]
     assert (
@@ -499,14 +505,15 @@ def test_a_cluster_over_machines_asks_for_a_token(slurm, tmp_path):
             python="exit 0",
             sleep="exit 0",
         )
-        run = lambda: (
-            subprocess.run(
+
+        def run():
+            return subprocess.run(
                 ["bash", "-c", slurm_job(launch, words, "small", "verl")],
                 env=env | {"SLURM_JOB_NODELIST": "x", "SLURM_JOB_ID": "7"},
                 capture_output=True,
                 text=True,
             ).stdout
-        )
+
         (one,), (other,) = set(run().splitlines()), set(run().splitlines())
         assert re.fullmatch("token [0-9a-f]{64}", one) and one != other, (
             "one for all machines of a job, and a new one for each"
@@ -535,7 +542,8 @@ def test_a_signal_is_for_the_run_and_not_for_the_shell_that_leads_it(tmp_path):
         scontrol="echo first",
         ray='[ "$1" = stop ] && echo stopped; exit 0',
         srun='shift 2; SLURM_NODEID=0 exec "$@"',
-        python='[ "$1" = -c ] && exit; trap "echo saved; exit 5" TERM; kill -TERM $PPID; kill -TERM $$; sleep 5',
+        python='[ "$1" = -c ] && exit; trap "echo saved; exit 5" TERM; kill -TERM $PPID; kill '
+        "-TERM $$; sleep 5",
     )
     done = subprocess.run(
         ["bash", "-c", job],
@@ -578,7 +586,8 @@ def test_gpus_that_are_not_there_are_asked_for_before_processes_start_on_cpus(tm
     assert (
         done.returncode == 2
         and done.stdout == ""
-        and f" GPUs, and {count} were asked for. Start it where they are, or go on with --anyway true."
+        and f" GPUs, and {count} were asked for. Start it where they are, or go on with "
+        "--anyway true."
         in done.stderr
     )
     done = launched(started_by_python(tmp_path), *asked, "--anyway", "true")

@@ -8,12 +8,12 @@ import sys
 from contextlib import chdir
 
 import pytest
-
 from halves import stop_in_the_first
-from humanlm.harness import contexts as records
+
 from humanlm.core.basics import read_jsonl, run_sync
 from humanlm.core.grammar import parse
 from humanlm.core.runs import read_record
+from humanlm.harness import contexts as records
 from humanlm.parsers import main
 from humanlm.social.pairs import fresh_pairs, read_pairs
 from humanlm.social.parsing import parser
@@ -246,7 +246,7 @@ def test_stories_that_are_too_long_for_the_model_are_refused_with_the_limit_that
 
 @pytest.mark.long
 def test_results_are_complete(trained):
-    folder, argv = trained
+    folder, _argv = trained
     found = json.loads((folder / "r.json").read_text())
     assert found["state"] == "finished" and found["settings"]["run"]["recipe"] == "parser"
     assert {
@@ -313,7 +313,8 @@ def test_a_killed_run_goes_on_from_its_checkpoint(trained, tmp_path, first):
 
 def test_dry_run_writes_nothing_and_loads_no_torch(tmp_path):
     code = (
-        "import sys; from humanlm.parsers import main; assert main(['train', '--run.name', 'x', '--dry-run']) == 0; "
+        "import sys; from humanlm.parsers import main; assert main(['train', "
+        "'--run.name', 'x', '--dry-run']) == 0; "
         "assert not {'torch', 'transformers', 'pandas', 'pyarrow'} & set(sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)

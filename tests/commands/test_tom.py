@@ -19,34 +19,34 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import warm
+from clock import virtual
 from scipy.stats import binomtest
 from server import run_under_kills, serving
 
+import humanlm.clients.names
 import humanlm.harness.answers
 import humanlm.harness.solvers
-import humanlm.clients.names
-import warm
-from clock import virtual
-from humanlm.harness.answers import AnswerConfig, Asker, HOW, _few_shot
-from humanlm.harness.solvers import contradictions, _debate, solve, _vote, ways
+from humanlm.benchmarks.protocol import mean_of
+from humanlm.benchmarks.questions import BenchmarkItem
 from humanlm.benchmarks.sets import benchmarks
-from humanlm.stories.contexts import make_context, read_context, to_json
 from humanlm.clients.client import Client, ScriptedClient
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import scripts
 from humanlm.clients.protocol import ChatReply, LLMError
+from humanlm.core.stats import sign_flips
+from humanlm.harness.answers import HOW, AnswerConfig, Asker, _few_shot
+from humanlm.harness.comparison import _differences, _StoredRun
+from humanlm.harness.contexts import write_stories
+from humanlm.harness.respondent import Respondent, answer_all, read_outcomes, used_context
+from humanlm.harness.solvers import _debate, _vote, contradictions, solve, ways
 from humanlm.social.parsing import StoredParser, SymbolicParser
 from humanlm.social.requests import worked_example
-from humanlm.stories.generation import generate
 from humanlm.stories.answers import memory_answer, to_context
+from humanlm.stories.contexts import make_context, read_context, to_json
+from humanlm.stories.generation import generate
 from humanlm.stories.language import read_question
 from humanlm.stories.world import read_story
-from humanlm.benchmarks.protocol import mean_of
-from humanlm.core.stats import sign_flips
-from humanlm.benchmarks.questions import BenchmarkItem
-from humanlm.harness.contexts import write_stories
-from humanlm.harness.comparison import _StoredRun, _differences
-from humanlm.harness.respondent import Respondent, answer_all, read_outcomes, used_context
 from humanlm.tom import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -340,6 +340,7 @@ def test_comparisons_say_for_each_line_how_many_answers_had_a_context(tmp_path, 
 def test_sets_of_conversations_count_as_used_if_one_of_their_questions_is(tmp_path):
     "FANToM counts sets, parts, conversations and people; the first conversation has contexts, the second has none"
     import random
+
     from fantom_rows import fantom_set, right_answer
 
     path = tmp_path / "s.json"
@@ -412,7 +413,10 @@ def test_a_run_without_answers_does_not_keep_others_from_being_compared(own, tmp
 def test_whoever_joined_late_remembers_nothing_from_before(tmp_path):
     from humanlm.stories.presence import read_dialogue
 
-    text = "Ira: We bake a surprise cake for Bo.\nTom: Fine, Ira.\n(Bo joins)\nBo: Hello.\nIra: The deadline is June 3rd.\nTom: I know."
+    text = (
+        "Ira: We bake a surprise cake for Bo.\nTom: Fine, Ira.\n(Bo joins)\nBo: "
+        "Hello.\nIra: The deadline is June 3rd.\nTom: I know."
+    )
     b = benchmarks["confaide"]
     item = next(
         iter(
@@ -567,8 +571,7 @@ def test_ratings_have_a_commonest_answer_that_agrees_with_nobody(tmp_path, capsy
         [(x["run"], x["name"], x["n"]) for x in found]
         == [("commonest rating", "correlation with people", 4)]
         and found[0]["mean"] in (None, "nan")
-        or np.isnan(found[0]["mean"])
-    )
+    ) or np.isnan(found[0]["mean"])
     assert re.search(r"^commonest rating .*–", capsys.readouterr().out, re.M)
 
 
@@ -623,7 +626,10 @@ def test_trivial_baselines_stand_beside_the_result(tmp_path, capsys):
         for x in found["baselines"] + found["lines"]
         if x["name"] == "accuracy" and x["group"] in ("", "order")
     }
-    order = lambda name: [round(cell[name, str(k)]["mean"] * 63) for k in range(5)]
+
+    def order(name):
+        return [round(cell[name, str(k)]["mean"] * 63) for k in range(5)]
+
     assert order("hitom-vanilla-symbolic") == order("symbolic") == [63, 63, 60, 60, 58]
     assert order("current place") == [63, 37, 23, 21, 19] and order("last agent") == [
         63,
@@ -1320,7 +1326,7 @@ def test_every_way_answers_every_benchmark(name, mode, tmp_path):
         [r.messages for r in model.requests] == [plain_question],
         any(" fell back to vanilla: " in note for note in given.notes),
     )
-    assert told == (as_vanilla and mode != "vanilla") or name == "cobra" and mode == "simulation"
+    assert told == (as_vanilla and mode != "vanilla") or (name == "cobra" and mode == "simulation")
     if mode == "simulation":
         people = {"tomi": told, "hitom": told, "cobra": "no future" in str(given.notes)}.get(
             name, len(model.requests) == len(context.agents) + 1 and not given.notes
@@ -1355,7 +1361,10 @@ def test_few_shot_examples_come_from_the_simulator_or_a_file(own, tmp_path, caps
     )
 
 
-ODD = "Ira entered the barn. Tom entered the attic. The rope is in the crate. The crate is in the barn. Tom moved the rope to the sack."
+ODD = (
+    "Ira entered the barn. Tom entered the attic. The rope is in the crate. The crate is "
+    "in the barn. Tom moved the rope to the sack."
+)
 
 
 def test_reality_is_read_off_the_states_of_a_record():
@@ -1809,7 +1818,10 @@ def test_one_text_is_parsed_and_contexts_are_checked(tmp_path, capsys):
 
 
 def test_contradictions_of_a_text_are_named_and_counted(tmp_path, capsys):
-    story = "Ira entered the barn.\nThe rope is in the crate.\nIra exited the barn.\nIra moved the rope to the tub.\nIra exited the barn.\n"
+    story = (
+        "Ira entered the barn.\nThe rope is in the crate.\nIra exited the barn.\nIra moved "
+        "the rope to the tub.\nIra exited the barn.\n"
+    )
     (tmp_path / "torn.txt").write_text(story)
     for _ in range(2):  # written, and read from the store
         assert main(["contexts", f"{tmp_path}/torn.txt", f"--tom.out={tmp_path}"]) == 0
@@ -1820,7 +1832,7 @@ def test_contradictions_of_a_text_are_named_and_counted(tmp_path, capsys):
             and shown.err.count("contradiction in sentence") == 2
         )
         assert "sentence 4" in shown.err and "sentence 5" in shown.err and "0 errors" in shown.err
-    lines = story.splitlines() + ["Where is the rope really?\ttub\t1"]
+    lines = [*story.splitlines(), "Where is the rope really?\ttub\t1"]
     (tmp_path / "questions.txt").write_text(
         "".join(f"{i} {line}\n" for i, line in enumerate(lines, 1))
     )
@@ -1839,7 +1851,10 @@ def test_contexts_of_a_parser_that_echoes_the_worked_example_are_refused_and_cou
     own, tmp_path, capsys, monkeypatch
 ):
     "It said '12 of 12 texts parsed, 0 with errors'"
-    echo = lambda request: worked_example("hitom").rpartition("Record:\n")[2]
+
+    def echo(request):
+        return worked_example("hitom").rpartition("Record:\n")[2]
+
     monkeypatch.setattr(humanlm.clients.names, "scripts", scripts | {"echo": echo})
     words = [
         "contexts",
@@ -1942,8 +1957,8 @@ def test_confaide_meetings_have_contexts_by_rule_with_one_warning(tmp_path, caps
 
 
 def test_the_viewers_server_gives_contexts_and_nothing_else(tmp_path):
-    from humanlm.harness.viewer_server import _Viewer, _context_files, _viewer_app
     from humanlm.core.web import serving_app
+    from humanlm.harness.viewer_server import _context_files, _Viewer, _viewer_app
 
     assert main(["generate", "tomi", "--stories.n=2", f"--stories.out={tmp_path}"]) == 0
     (tmp_path / "contexts/a<b>.json").write_text((tmp_path / "contexts/tale-0.json").read_text())
@@ -1998,7 +2013,10 @@ def test_the_viewers_server_gives_contexts_and_nothing_else(tmp_path):
 
 
 def test_help_is_fast_and_light():
-    code = "import sys, humanlm.tom; print(sorted({'torch', 'pandas', 'openai', 'matplotlib', 'scipy'} & {m.split('.')[0] for m in sys.modules}))"
+    code = (
+        "import sys, humanlm.tom; print(sorted({'torch', 'pandas', 'openai', 'matplotlib', "
+        "'scipy'} & {m.split('.')[0] for m in sys.modules}))"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
@@ -2010,10 +2028,13 @@ def test_help_is_fast_and_light():
 
 
 def test_hostile_stories_stay_text_in_the_served_viewer(tmp_path):
+    from humanlm.harness.viewer_server import _context_files, _Viewer
     from humanlm.stories.presence import read_dialogue
-    from humanlm.harness.viewer_server import _Viewer, _context_files
 
-    nasty = "<script>alert(1)</script> <same_as_state /> <mental_state>Bo is a thief</mental_state> </title> {form}"
+    nasty = (
+        "<script>alert(1)</script> <same_as_state /> <mental_state>Bo is a "
+        "thief</mental_state> </title> {form}"
+    )
     record = read_dialogue(f"Ada: {nasty}\nBo: I heard that.\nAda: Good.").context()
     (tmp_path / "<script>.json").write_text(
         json.dumps({"socialized_context": record.to_published(), "story": nasty})

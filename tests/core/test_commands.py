@@ -13,7 +13,7 @@ import pytest
 
 from humanlm.core import commands
 from humanlm.core.basics import ConfigError
-from humanlm.core.commands import COMMANDS, Command, command, _commands_below, main, menu
+from humanlm.core.commands import COMMANDS, Command, _commands_below, command, main, menu
 from humanlm.core.config import RunConfig
 from humanlm.core.grammar import PROG, parse
 
@@ -43,7 +43,8 @@ def test_every_line_of_the_table_leads_to_a_function(name):
 def test_the_commands_of_the_readme_are_all_there():
     assert (
         list(_commands_below())
-        == "train eval experiment humanual tom parsers sdpo gyms classmate judges levels hub serve launch study view talk".split()
+        == "train eval experiment humanual tom parsers sdpo gyms classmate judges levels "
+        "hub serve launch study view talk".split()
     )
 
 
@@ -102,7 +103,8 @@ def test_a_room_registers_commands_and_answers_to_python_m(tmp_path):
     (tmp_path / "room").mkdir()
     (tmp_path / "room/__init__.py").write_text(
         "from humanlm.core.commands import COMMANDS, Command\n"
-        "COMMANDS |= {'room': Command('room:main', 'a room'), 'room prepare': Command('room.work:prepare', 'get ready')}\n"
+        "COMMANDS |= {'room': Command('room:main', 'a room'), 'room prepare': "
+        "Command('room.work:prepare', 'get ready')}\n"
     )
     (tmp_path / "room/work.py").write_text(
         "from humanlm.core.config import RunConfig\nfrom humanlm.core.grammar import parse\n"
@@ -111,9 +113,10 @@ def test_a_room_registers_commands_and_answers_to_python_m(tmp_path):
     (tmp_path / "room/__main__.py").write_text(
         "from humanlm.core.commands import menu\nraise SystemExit(menu('room')())\n"
     )
-    run = lambda *line: subprocess.run(
-        [sys.executable, *line], capture_output=True, text=True, cwd=tmp_path
-    )
+
+    def run(*line):
+        return subprocess.run([sys.executable, *line], capture_output=True, text=True, cwd=tmp_path)
+
     assert run("-m", "room", "prepare", "--run.seed", "7").stdout == "seed 7\n"
     assert (
         "usage: python -m humanlm.room prepare [" in run("-m", "room", "prepare", "--help").stdout
@@ -122,7 +125,10 @@ def test_a_room_registers_commands_and_answers_to_python_m(tmp_path):
         "prepare  get ready" in run("-m", "room").stdout
         and "Did you mean 'prepare'?" in run("-m", "room", "prepair").stderr
     )
-    by_name = "import room, sys\nfrom humanlm.core.commands import main\nsys.exit(main(['room', 'prepare', '--help']))"
+    by_name = (
+        "import room, sys\nfrom humanlm.core.commands import main\nsys.exit(main(['room', "
+        "'prepare', '--help']))"
+    )
     assert "usage: humanlm room prepare [" in run("-c", by_name).stdout
 
 
@@ -205,7 +211,10 @@ def test_a_command_without_torch_says_what_to_install(model, line):
 
 
 def test_a_simulator_without_torch_says_what_to_install(model):
-    code = "from humanlm import Simulator\nfrom humanlm.core.basics import HumanLMError\ntry: Simulator(sys.argv[1], 'A baker.')\nexcept HumanLMError as e: print(e)"
+    code = (
+        "from humanlm import Simulator\nfrom humanlm.core.basics import HumanLMError\ntry: "
+        "Simulator(sys.argv[1], 'A baker.')\nexcept HumanLMError as e: print(e)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", LIGHT + code, str(model)], capture_output=True, text=True, cwd=ROOT
     )
@@ -331,8 +340,10 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(sleep, background):
     )
     process = ended(
         f"import asyncio, signal\nfrom humanlm.core.basics import run_sync\n{ignored}\n"
-        f"def main(argv):\n    try: print('begun', flush=True); {sleep}\n    finally: print('kept', flush=True)\n"
-        "code = command('train', main)([])\nassert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL\nsys.exit(code)"
+        f"def main(argv):\n    try: print('begun', flush=True); {sleep}\n    finally: "
+        "print('kept', flush=True)\n"
+        "code = command('train', main)([])\nassert signal.getsignal(signal.SIGTERM) is "
+        "signal.SIG_DFL\nsys.exit(code)"
     )
     assert process.stdout.readline() == b"begun\n"
     process.send_signal(signal.SIGTERM)
@@ -345,7 +356,8 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(sleep, background):
 def test_a_closed_pipe_ends_a_command_quietly():
     "As in `humanlm ... | head -1`: no traceback, and the exit code of SIGPIPE"
     process = ended(
-        "def main(argv):\n    for i in range(100_000): print(i)\nsys.exit(command('train', main)([]))"
+        "def main(argv):\n    for i in range(100_000): "
+        "print(i)\nsys.exit(command('train', main)([]))"
     )
     assert process.stdout.readline() == b"0\n"
     process.stdout.close()
@@ -355,7 +367,8 @@ def test_a_closed_pipe_ends_a_command_quietly():
 
 def test_a_pipe_that_closes_before_little_is_said_is_no_error_either():
     process = ended(
-        "def main(argv):\n    time.sleep(0.5)\n    print('late')\nsys.exit(command('train', main)([]))"
+        "def main(argv):\n    time.sleep(0.5)\n    "
+        "print('late')\nsys.exit(command('train', main)([]))"
     )
     process.stdout.close()
     assert process.wait(60) == 141 and process.stderr.read() == b""

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from humanlm.core.config import RunConfig, SFTConfig, hidden
-from humanlm.core.grammar import OptionDefaults, _known_settings, parse
 from humanlm.clients.names import client
 from humanlm.clients.protocol import LLMError
-from humanlm.core.runs import require_same
 from humanlm.core.basics import ConfigError
+from humanlm.core.config import RunConfig, SFTConfig, hidden
+from humanlm.core.grammar import OptionDefaults, _known_settings, parse
+from humanlm.core.runs import require_same
 from humanlm.core.web import service_key
 from humanlm.data.dataset import DataConfig
 

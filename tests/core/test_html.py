@@ -3,7 +3,8 @@
 import csv
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pages import CHROMIUM, HOSTILE, in_browser, read
 
 from humanlm.core.html import (

@@ -13,7 +13,10 @@ from humanlm.core.plugins import lazy_names
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = sorted((ROOT / "humanlm").rglob("__init__.py"))
-HEAVY = "torch transformers trl pandas datasets pyarrow scipy sklearn numpy matplotlib ipywidgets starlette openai anthropic jsonargparse".split()
+HEAVY = (
+    "torch transformers trl pandas datasets pyarrow scipy sklearn numpy matplotlib "
+    "ipywidgets starlette openai anthropic jsonargparse"
+).split()
 each_room = pytest.mark.parametrize(
     "file", ROOMS, ids=lambda p: ".".join(p.parent.relative_to(ROOT).parts)
 )
@@ -66,8 +69,10 @@ def test_a_room_says_in_two_sentences_what_it_is_for(file):
 
 def test_importing_the_package_or_a_room_loads_nothing_else():
     code = (
-        "import importlib, json, sys\nfor name in sys.argv[1].split(): importlib.import_module(name)\n"
-        "print(json.dumps([m for m in sys.modules if m.split('.')[0] in sys.argv[2].split() or m.count('.') > 1 and m.startswith('humanlm')]))"
+        "import importlib, json, sys\nfor name in sys.argv[1].split(): "
+        "importlib.import_module(name)\n"
+        "print(json.dumps([m for m in sys.modules if m.split('.')[0] in "
+        "sys.argv[2].split() or m.count('.') > 1 and m.startswith('humanlm')]))"
     )
     out = subprocess.run(
         [sys.executable, "-c", code, " ".join(map(package, ROOMS)), " ".join(HEAVY)],
@@ -97,7 +102,8 @@ def test_a_module_is_imported_once_and_a_failing_import_says_so(monkeypatch, tmp
         "__getattr__, __dir__ = lazy_names(__name__, {'page': ['count'], 'broken': ['other']})\n"
     )
     (tmp_path / "lazyroom/page.py").write_text(
-        "import builtins\nbuiltins.lazy_loads = getattr(builtins, 'lazy_loads', 0) + 1\ndef count(): return builtins.lazy_loads\n"
+        "import builtins\nbuiltins.lazy_loads = getattr(builtins, 'lazy_loads', 0) + "
+        "1\ndef count(): return builtins.lazy_loads\n"
     )
     (tmp_path / "lazyroom/broken.py").write_text("import nothing_of_that_name\n")
     monkeypatch.syspath_prepend(tmp_path)

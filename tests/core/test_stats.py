@@ -1,28 +1,32 @@
 "Intervals cover what they promise, pairs stay paired, and every test and measure of agreement is what the libraries say."
 
-import math, re, subprocess, sys
+import math
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.stats
 import sklearn.metrics
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import humanlm
 from humanlm.core.basics import DataError
 from humanlm.core.stats import (
     Bootstrap,
+    _bin_scores,
+    _weighted_kappa,
     agreement,
     association,
-    _bin_scores,
     crossed_means,
     holm,
     known_mean,
     mean_interval,
     signed_rank,
     spearman,
-    _weighted_kappa,
     wilson,
 )
 
@@ -66,9 +70,12 @@ def test_intervals_over_contexts_cover_although_examples_depend():
         return np.repeat(rng.normal(0.5, 0.1, 60), 5) + rng.normal(0, 0.05, 300)
 
     data = [draw() for _ in range(200)]
-    covered = lambda c: np.mean(
-        [i.low <= 0.5 <= i.high for i in (mean_interval(d, c, resamples=300) for d in data)]
-    )
+
+    def covered(c):
+        return np.mean(
+            [i.low <= 0.5 <= i.high for i in (mean_interval(d, c, resamples=300) for d in data)]
+        )
+
     assert covered(contexts) >= 0.89 and covered(None) < 0.8
 
 
@@ -206,7 +213,11 @@ def test_a_difference_counts_only_what_both_have():
 
 
 def test_importing_statistics_loads_no_heavy_library():
-    code = "import sys, humanlm.core.stats; print(sorted({'torch','scipy','pandas','sklearn','matplotlib'} & set(sys.modules)))"
+    code = (
+        "import sys, humanlm.core.stats; "
+        "print(sorted({'torch','scipy','pandas','sklearn','matplotlib'} & "
+        "set(sys.modules)))"
+    )
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
         == "[]"
@@ -278,7 +289,10 @@ def test_intervals_cover_and_respect_cases():
 
     x, y = pair(200_000)
     true = scipy.stats.spearmanr(x, y).statistic
-    to_unit = lambda v: 1 / (1 + np.exp(-v))
+
+    def to_unit(v):
+        return 1 / (1 + np.exp(-v))
+
     held = [agreement(*map(to_unit, pair(80)), seed=i, resamples=300).spearman for i in range(150)]
     assert 0.88 <= np.mean([e.low <= true <= e.high for e in held]) <= 0.99
     a, b = (np.repeat(to_unit(v), 6) for v in pair(30))

@@ -1,12 +1,22 @@
 "What is served is held to this machine, to a size and to safe headers; a server ends when it is told to, with all it started."
 
-import asyncio, contextlib, json, signal, socket, subprocess, sys, threading, time, urllib.error, urllib.request
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 
-from humanlm.core.basics import ConfigError
 from humanlm.core import web
+from humanlm.core.basics import ConfigError
 from humanlm.core.web import (
     LOCAL,
     WebError,
@@ -181,7 +191,10 @@ def test_without_the_libraries_it_says_what_to_install(monkeypatch):
 
 
 def test_it_is_light():
-    code = "import sys, humanlm.core.web; print({'starlette', 'uvicorn', 'markdown_it', 'matplotlib'} & set(sys.modules))"
+    code = (
+        "import sys, humanlm.core.web; print({'starlette', 'uvicorn', 'markdown_it', "
+        "'matplotlib'} & set(sys.modules))"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
@@ -201,9 +214,12 @@ def test_a_viewer_ends_when_it_is_told_to_and_frees_its_port(tmp_path, sign):
         str(tmp_path),
         "--viewer.port=0",
     ]
-    wake = lambda: signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # a background job ignores it
+
+    def wake():
+        return signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # a background job ignores it
+
     child = subprocess.Popen(
         command,
         cwd=ROOT,

@@ -1,32 +1,40 @@
 "Evidence lies before what it helps to predict, message by message; shares are exact; rows of one moment destroy nobody."
 
-import json, os, random
+import itertools
+import json
+import os
+import random
 from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import late_evidence
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import assume, given, settings as hypothesis_settings, strategies as st
-
-import late_evidence
 import raw_rows
+from hypothesis import assume, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import DataError, run_sync, write_jsonl
 from humanlm.core.grammar import parse
 from humanlm.corpus.build import GROUPS, build
 from humanlm.corpus.partition import BEFORE, EVIDENCE, NEWCOMER, TRAIN, Index, choose_evidence
-from humanlm.data.dataset import DataConfig
 from humanlm.corpus.personas import Said, ask_personas
+from humanlm.data.dataset import DataConfig
 from humanlm.data.records import Message, load_examples
 from humanlm.data.splits import check_leakage
 from humanlm.logs.replies import load_threads
-from humanlm.clients.client import ScriptedClient
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="HUMANLM_DATA names no folder")
 COLUMNS = dict(thread="room", id="nr", user="who", text="say", parents="re", time="at")
-WORDS = "tea rain bike shed garden street lamp early late quiet loud never always maybe thanks fix paint wait".split()
+WORDS = (
+    "tea rain bike shed garden street lamp early late quiet loud never always maybe thanks "
+    "fix paint wait"
+).split()
 
 
 def overlapping(seed=0, threads=40, people=8, lines=12, unit=1, ordered=True):
@@ -56,7 +64,9 @@ def overlapping(seed=0, threads=40, people=8, lines=12, unit=1, ordered=True):
     return rows
 
 
-def settings(tmp, rows, name="out", persona={}, **values):
+def settings(tmp, rows, name="out", persona=None, **values):
+    if persona is None:
+        persona = {}
     write_jsonl(tmp / f"{name}.jsonl", rows)
     build = {
         "source": "threads",
@@ -94,8 +104,8 @@ def test_threads_that_overlap_leak_no_evidence_from_the_future(tmp_path, unit):
     rows, late = counted(tmp_path, "out")
     assert rows == sum(built.rows.values()) > 150 and late == []
     assert (
-        f"row with evidence that is not earlier than its reply, by the times of messages (of {rows}) | 0 |"
-        in built.card
+        "row with evidence that is not earlier than its reply, by the times of "
+        f"messages (of {rows}) | 0 |" in built.card
     )
     assert check_leakage(load_examples(built.folder)) == []
 
@@ -136,7 +146,9 @@ def test_a_person_is_known_only_from_lines_before_the_reply_when_a_log_trains(tm
         )
     ).examples
     pairs = [(when[i], when[e.id]) for e in examples for i in e.persona.evidence_ids]
-    assert len(pairs) > 100 and all(a[0] < b[0] or a[:2] == b[:2] and a[2] < b[2] for a, b in pairs)
+    assert len(pairs) > 100 and all(
+        a[0] < b[0] or (a[:2] == b[:2] and a[2] < b[2]) for a, b in pairs
+    )
     assert all(e.persona.until <= e.order for e in examples)
 
 
@@ -175,7 +187,8 @@ def test_the_report_measures_written_rows_and_not_the_plan(tmp_path, monkeypatch
         monkeypatch.setattr(module, "moments", by_thread)
     with pytest.raises(
         DataError,
-        match=r"The build leaks:\s+- row with evidence that is not earlier than its reply, by the times of messages: \d\d",
+        match=r"The build leaks:\s+- row with evidence that is not earlier than its reply, by "
+        r"the times of messages: \d\d",
     ):
         build(settings(tmp_path, overlapping()))
     assert [p.name for p in tmp_path.iterdir()] == ["out.jsonl"]
@@ -272,7 +285,7 @@ def test_a_percentage_gives_exactly_that_many_rows_and_does_not_leak(tmp_path):
         line = next(x for x in built.card.splitlines() if x.startswith("| train |"))
         assert line.split("|")[4].strip() == str(len(train))
     chosen = [{e.id for e in ids[p] if e.split == "train"} for p in (3, 10, 20, 55, 100)]
-    assert all(a < b for a, b in zip(chosen, chosen[1:]))
+    assert all(a < b for a, b in itertools.pairwise(chosen))
 
 
 def test_a_percentage_counts_only_rows_that_can_be_written(tmp_path):

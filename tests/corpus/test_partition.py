@@ -1,6 +1,7 @@
 "Splits hold whole discussions, evidence lies before what is predicted, and nothing depends on the order of rows."
 
-import subprocess, sys
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -20,8 +21,11 @@ from humanlm.corpus.partition import (
     TURNS,
     UNSEEN,
     VAL,
-    _Groups,
     Index,
+    _Groups,
+    _split_post,
+    _split_turn,
+    _turn_counts,
     chance,
     choose_evidence,
     count_fates,
@@ -31,10 +35,7 @@ from humanlm.corpus.partition import (
     keep_first,
     keep_share,
     split,
-    _split_post,
-    _split_turn,
     splitters,
-    _turn_counts,
 )
 from humanlm.data.splits import share
 
@@ -237,7 +238,10 @@ def test_chance_is_the_same_everywhere_and_even():
     assert np.histogram(draws, 20)[0].std() < 3 * np.sqrt(5000)
     kept = [keep_share(keys, share, 3) for share in (0, 0.1, 0.5, 1)]
     assert kept[0].sum() == 0 and kept[3].all() and not (kept[1] & ~kept[2]).any()
-    code = "from humanlm.corpus.partition import *; import numpy as np; print(hash64('maple'), chance(np.array([7], np.uint64), 3)[0])"
+    code = (
+        "from humanlm.corpus.partition import *; import numpy as np; "
+        "print(hash64('maple'), chance(np.array([7], np.uint64), 3)[0])"
+    )
     said = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout

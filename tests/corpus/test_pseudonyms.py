@@ -6,8 +6,8 @@ import time
 
 import pyarrow.parquet as pq
 import pytest
-
 import raw_rows
+
 from humanlm.core.basics import ConfigError, DataError, write_jsonl
 from humanlm.core.grammar import parse
 from humanlm.corpus.build import GROUPS, build
@@ -76,7 +76,10 @@ def log():
     people, rows = ["Anna Meyer", "bob", "kim_07", "Hope"], []
     for i in range(160):
         who, other = people[i % 4], people[(i + 1 + i // 4 % 3) % 4]
-        text = f"@{other} I think {raw_rows._WORDS[i % 18]} is better, ask Anna Meyer or kim_07 about {i}"
+        text = (
+            f"@{other} I think {raw_rows._WORDS[i % 18]} is better, ask Anna Meyer or "
+            f"kim_07 about {i}"
+        )
         rows.append(
             {
                 "room": f"r{i // 8}",
@@ -155,7 +158,10 @@ def test_a_letter_that_only_looks_like_one_of_a_name_is_left():
 
 
 def test_profile_addresses_name_nobody_in_texts_and_ids_of_a_log():
-    said = "https://www.reddit.com/u/janedoe and https://x.com/@janedoe, http://medium.com/@Jane.Doe/a-story"
+    said = (
+        "https://www.reddit.com/u/janedoe and https://x.com/@janedoe, "
+        "http://medium.com/@Jane.Doe/a-story"
+    )
     log = [
         Thread(
             "https://medium.com/@janedoe/1",
@@ -181,7 +187,8 @@ def test_an_address_as_the_id_of_a_discussion_names_nobody_and_stays_one_in_all_
         row["prompt"][0] |= {
             "role": "@jane_doe",
             "metadata": {
-                "url": f"https://medium.com/@jane_doe/{row['prompt'][0]['metadata']['id']} https://jane_doe.medium.com"
+                "url": f"https://medium.com/@jane_doe/{row['prompt'][0]['metadata']['id']} "
+                "https://jane_doe.medium.com"
             },
         }
     built = build(settings(tmp_path, rows, build__source="medium", build__sets=["rl", "sft"]))
@@ -251,8 +258,9 @@ def test_one_salt_gives_the_same_bytes_and_another_other_names(tmp_path):
 
 
 def test_reports_say_where_a_fault_was_and_not_whose(tmp_path):
-    rows = raw_rows.town("reddit") + [
-        raw_rows.reddit() | {"completion": "", "user_id": "rare_name_9"}
+    rows = [
+        *raw_rows.town("reddit"),
+        raw_rows.reddit() | {"completion": "", "user_id": "rare_name_9"},
     ]
     built = build(settings(tmp_path, rows, build__source="reddit"))
     record = json.loads((built.folder / "run.json").read_text())

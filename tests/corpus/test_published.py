@@ -4,12 +4,12 @@ import json
 from collections import Counter
 
 import pytest
+from raw_rows import row, said
 
 from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.grammar import parse
 from humanlm.corpus.build import GROUPS, build
 from humanlm.data.records import load_examples
-from raw_rows import row, said
 
 
 def rows(n, post, start=0, users=4, said_of=""):

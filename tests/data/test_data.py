@@ -23,7 +23,7 @@ from humanlm.core.basics import (
     write_jsonl,
 )
 from humanlm.core.html import escape
-from humanlm.data.dataset import data_fingerprint, _pick
+from humanlm.data.dataset import _pick, data_fingerprint
 from humanlm.data.records import (
     Example,
     Message,
@@ -225,7 +225,10 @@ def test_leak_checks_are_fast():
 
 
 def test_fingerprint_of_the_sample_is_the_same_in_every_process():
-    code = "from humanlm.data.records import *; from humanlm.data.dataset import *; print(data_fingerprint(sample_examples()))"
+    code = (
+        "from humanlm.data.records import *; from humanlm.data.dataset import *; "
+        "print(data_fingerprint(sample_examples()))"
+    )
     found = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -258,7 +261,10 @@ write_jsonl({str(target)!r}, rows())
 
 
 def test_the_module_is_light():
-    code = "import sys, humanlm.data.records; print([m for m in ('torch', 'numpy', 'pandas', 'datasets', 'pyarrow', 'matplotlib') if m in sys.modules])"
+    code = (
+        "import sys, humanlm.data.records; print([m for m in ('torch', 'numpy', 'pandas', "
+        "'datasets', 'pyarrow', 'matplotlib') if m in sys.modules])"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

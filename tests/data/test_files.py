@@ -1,14 +1,19 @@
 "Files of rows: broken lines, odd encodings, folders, the hub, and an account of faults that no order can change."
 
-import csv, gzip, json, random, tracemalloc
+import csv
+import gzip
+import json
+import random
+import tracemalloc
 from datetime import date
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, strategies as st
-
 import raw_rows
+from hypothesis import given
+from hypothesis import strategies as st
 from raw_rows import CALLED
+
 from humanlm.core.basics import DataError
 from humanlm.data.files import (
     Faults,

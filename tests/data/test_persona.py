@@ -8,16 +8,17 @@ import time
 from hashlib import md5
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from humanlm.data.records import Persona
 from humanlm.data.persona import (
     PERSONA_BLOCKS,
-    drop_persona,
-    format_persona,
     _kept_fields,
     _persona_id,
+    drop_persona,
+    format_persona,
 )
+from humanlm.data.records import Persona
 
 ITEM = st.text("abcdefg .!čž馬<|>", min_size=1, max_size=8)
 FIELDS = st.dictionaries(
@@ -86,7 +87,9 @@ def test_fields_with_the_smallest_numbers_stay(share, left):
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.9, 1.0])
 def test_items_go_by_their_number(share):
-    stays = lambda item: number(42, NURSE, f"item_{item}") % 10_000 / 10_000 >= share
+    def stays(item):
+        return number(42, NURSE, f"item_{item}") % 10_000 / 10_000 >= share
+
     found = drop_persona(NURSE, items=share)
     assert found["interests"] == [item for item in NURSE["interests"] if stays(item)]
     assert found["demographics"] == {
@@ -103,8 +106,7 @@ def test_scalars_of_a_persona_are_shown_as_text():
 @given(st.lists(SHARE, min_size=2, max_size=2))
 def test_a_higher_share_drops_more_of_the_same(shares):
     low, high = (
-        set(json.dumps(v) for v in drop_persona(NURSE, items=p)["interests"])
-        for p in sorted(shares)
+        {json.dumps(v) for v in drop_persona(NURSE, items=p)["interests"]} for p in sorted(shares)
     )
     assert high <= low
 
@@ -119,7 +121,10 @@ def test_prose_never_loses_everything(text, share):
 
 @pytest.mark.parametrize("hashseed", ["0", "1", "random"])
 def test_every_process_drops_the_same(hashseed):
-    code = f"from humanlm.data.persona import drop_persona; import json; print(json.dumps(drop_persona({NURSE!r}, 0.4, 0.5)))"
+    code = (
+        "from humanlm.data.persona import drop_persona; import json; "
+        f"print(json.dumps(drop_persona({NURSE!r}, 0.4, 0.5)))"
+    )
     out = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -1,19 +1,23 @@
 "The record survives hostile text, wrong types, and files that are not ours."
 
-import json, math, subprocess, sys
+import json
+import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from humanlm.core.basics import DataError, to_dict, to_json
 from humanlm.data.trajectory import (
     Score,
     Trajectory,
     Turn,
+    _trajectory_from_dict,
     load_trajectories,
     save_trajectories,
-    _trajectory_from_dict,
 )
 
 TEXT = st.text(max_size=40) | st.sampled_from(
@@ -92,7 +96,8 @@ def test_folder_is_read_in_order_of_steps(tmp_path):
 
 
 def test_foreign_or_newer_file_is_refused(tmp_path):
-    import pyarrow as pa, pyarrow.parquet as pq
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="layout none, expected 1"):
@@ -106,7 +111,8 @@ def test_foreign_or_newer_file_is_refused(tmp_path):
 
 
 def test_damaged_row_is_named(tmp_path):
-    import pyarrow as pa, pyarrow.parquet as pq
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     path = save_trajectories(tmp_path / "x.parquet", [make(), make()])
     table = pq.read_table(path)
@@ -134,7 +140,11 @@ def test_wrong_fields_are_named(change, message):
 
 
 def test_light_import():
-    code = "import sys, humanlm.data.trajectory; print(sorted({'torch','pyarrow','pandas','transformers','matplotlib'} & set(sys.modules)))"
+    code = (
+        "import sys, humanlm.data.trajectory; "
+        "print(sorted({'torch','pyarrow','pandas','transformers','matplotlib'} & "
+        "set(sys.modules)))"
+    )
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
         == "[]"

@@ -4,16 +4,17 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 from pages import HOSTILE, read
 
-from humanlm.data.records import Message, Persona, Example
+from humanlm.data.records import Example, Message, Persona
 from humanlm.data.trajectory import Score, Trajectory
 from humanlm.data.viz import (
+    _push,
     cut,
     example_html,
     group_html,
-    _push,
     score_grid,
     score_mark,
     score_style,
@@ -88,7 +89,9 @@ def test_a_text_can_be_read_again():
 
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_more_score_is_never_paler(a, b):
-    depth = lambda value: float(score_style(value).split(",")[3].split(")")[0])
+    def depth(value):
+        return float(score_style(value).split(",")[3].split(")")[0])
+
     assert depth(min(a, b)) <= depth(max(a, b))
 
 

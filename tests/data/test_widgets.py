@@ -1,16 +1,19 @@
 "What is chosen is what is shown, labels come back, and nothing that is shown can run."
 
-import csv, json, math
+import csv
+import json
+import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 from pages import CHROMIUM, HOSTILE, in_browser, read
 
 from humanlm.core.basics import DataError, write_jsonl
+from humanlm.data.labels import Candidate, load_candidates, load_labels, save_labels
 from humanlm.data.records import Example, Message, Persona, save_examples
 from humanlm.data.trajectory import Score, Trajectory, load_trajectories, save_trajectories
-from humanlm.data.labels import Candidate, load_candidates, load_labels, save_labels
 from humanlm.data.widgets import JudgedBatch, TrajectoryViewer
 
 
@@ -144,7 +147,10 @@ def test_filters_find_difference_flags_and_missing_scores():
             candidate("b", "3", 1.0),
         ]
     )
-    ids = lambda show, **more: [key[0] for key in batch.keep(show, **more)]
+
+    def ids(show, **more):
+        return [key[0] for key in batch.keep(show, **more)]
+
     assert ids("all") == ["1", "2", "3"] and ids("flagged") == ["2"] and ids("no score") == ["3"]
     assert ids("scores differ") == ["1"] and ids("scores differ", sources=["a"]) == []
     batch.mark("a/2/stance/0", "wrong")
@@ -294,8 +300,11 @@ def test_pages_show_every_line_once_and_a_search_begins_at_the_first():
 
 def test_labels_follow_their_candidates_and_are_saved_and_loaded(tmp_path):
     batch = JudgedBatch([candidate("a", str(n)) for n in range(7)])
-    (*_, page, left, right), lines, (path, save, load, said) = controls(batch)
-    menu = lambda n: lines[n].children[1].children[1]
+    (*_, page, _left, _right), lines, (path, save, load, said) = controls(batch)
+
+    def menu(n):
+        return lines[n].children[1].children[1]
+
     menu(1).value = "wrong"
     page.value = 2
     assert menu(1).value == "" and batch.labels == {"a/1/stance/0": "wrong"}
@@ -367,7 +376,7 @@ def test_what_is_shown_stays_text(text):
     )
     batch.mark(batch.sources[0] + f"/{text}/{text}/0", text)
     read(batch._repr_html_())
-    top, pages, columns, *lines, file = batch.widget().children
+    _top, pages, _columns, *lines, _file = batch.widget().children
     for html in (lines[0].children[0], lines[0].children[1].children[0], pages.children[1]):
         read(html.value)
     samples = [replace(trajectory(text, level=text, reason=text), example_id=text, row_id=text)]

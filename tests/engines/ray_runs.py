@@ -20,25 +20,25 @@ import pytest
 ray = pytest.importorskip("ray")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
-from leftovers import MARK, left, nobody_left  # noqa: E402
-from server import serving  # noqa: E402
+from leftovers import MARK, left, nobody_left
+from server import serving
 
-import humanlm.corpus.store as store  # noqa: E402
-import humanlm.engines.workers as workers  # noqa: E402
-from humanlm.core.basics import DataError, check_name, run_sync  # noqa: E402
-from humanlm.core.plugins import mapper  # noqa: E402
-from humanlm.corpus.build import build  # noqa: E402
-from humanlm.data.records import Message  # noqa: E402
-from humanlm.clients.client import chat_all  # noqa: E402
-from humanlm.clients.ledger import Ledger  # noqa: E402
-from humanlm.clients.limits import Limits  # noqa: E402
-from humanlm.clients.names import client  # noqa: E402
-from humanlm.clients.protocol import LLMError, chat  # noqa: E402
-from humanlm.evaluation.measured import load_results  # noqa: E402
-from humanlm.gyms.evaluation import load_episodes  # noqa: E402
-from humanlm.rewards.judge_settings import JudgeConfig, make_judge  # noqa: E402
-from humanlm.rewards.scoring import JudgeRequest, score_groups  # noqa: E402
-from humanlm.serving.gym_evaluation import evaluate_command  # noqa: E402
+import humanlm.corpus.store as store
+import humanlm.engines.workers as workers
+from humanlm.clients.client import chat_all
+from humanlm.clients.ledger import Ledger
+from humanlm.clients.limits import Limits
+from humanlm.clients.names import client
+from humanlm.clients.protocol import LLMError, chat
+from humanlm.core.basics import DataError, check_name, run_sync
+from humanlm.core.plugins import mapper
+from humanlm.corpus.build import build
+from humanlm.data.records import Message
+from humanlm.evaluation.measured import load_results
+from humanlm.gyms.evaluation import load_episodes
+from humanlm.rewards.judge_settings import JudgeConfig, make_judge
+from humanlm.rewards.scoring import JudgeRequest, score_groups
+from humanlm.serving.gym_evaluation import evaluate_command
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -125,16 +125,27 @@ def test_a_worker_that_hangs_keeps_no_question_from_being_answered():
             os.kill(pids[0], signal.SIGCONT)
         again = [reply.attempts for reply in found]
         print(
-            f"40 questions, one of two workers hangs: {again.count(1)} answered at once, {again.count(2)} on the second try, at most {max(again)} tries"
+            f"40 questions, one of two workers hangs: {again.count(1)} answered at "
+            f"once, {again.count(2)} on the second try, at most {max(again)} tries"
         )
         assert max(again) == 2
 
 
 ASK = (
-    "from humanlm.clients.client import chat_all\nfrom humanlm.clients.limits import Limits\nfrom humanlm.clients.names import client\nfrom humanlm.clients.protocol import chat\nfrom humanlm.core.basics import run_sync\n"
-    "many = client('vllm/tiny', 'ray/2', base_url='{url}', limits=Limits(concurrency=8))\nrun_sync(chat_all(many, [chat('a')]))\nprint('asked', flush=True)\nfound = run_sync(chat_all(many, [chat({text}) for i in range(2000)]))\nraise SystemExit(str(next(reply for reply in found if isinstance(reply, Exception))))"
+    "from humanlm.clients.client import chat_all\nfrom humanlm.clients.limits import "
+    "Limits\nfrom humanlm.clients.names import client\nfrom humanlm.clients.protocol "
+    "import chat\nfrom humanlm.core.basics import run_sync\n"
+    "many = client('vllm/tiny', 'ray/2', base_url='{url}', "
+    "limits=Limits(concurrency=8))\nrun_sync(chat_all(many, "
+    "[chat('a')]))\nprint('asked', flush=True)\nfound = run_sync(chat_all(many, "
+    "[chat({text}) for i in range(2000)]))\nraise SystemExit(str(next(reply for reply "
+    "in found if isinstance(reply, Exception))))"
 )
-WORK = "import time\nfrom humanlm.core.plugins import mapper\nwith mapper('ray/2') as spread:\n    list(spread(abs, range(4)))\n    print('asked', flush=True)\n    list(spread(lambda i: time.sleep(1), range(100)))"
+WORK = (
+    "import time\nfrom humanlm.core.plugins import mapper\nwith mapper('ray/2') as "
+    "spread:\n    list(spread(abs, range(4)))\n    print('asked', flush=True)\n    "
+    "list(spread(lambda i: time.sleep(1), range(100)))"
+)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +181,8 @@ def test_a_raylet_that_is_killed_ends_the_run_in_a_sentence(code):
             raylets
             and running.returncode
             and re.search(
-                "Workers of Ray (cannot be started|have ended)|cut off while workers of Ray were at work",
+                "Workers of Ray (cannot be started|have ended)|cut off while workers "
+                "of Ray were at work",
                 *said,
             )
             and nobody_left(mark)
@@ -185,10 +197,18 @@ def _read(path):
 
 
 ASKS = (
-    "from humanlm.clients.client import chat_all\nfrom humanlm.clients.limits import Limits\nfrom humanlm.clients.names import client\nfrom humanlm.clients.protocol import chat\nfrom humanlm.core.basics import run_sync\n"
-    "many = client('scripted/echo', 'ray/2', limits=Limits(concurrency=2))\nrun_sync(chat_all(many, [chat('a')]))\nprint('asked', flush=True)\nimport time\ntime.sleep(600)"
+    "from humanlm.clients.client import chat_all\nfrom humanlm.clients.limits import "
+    "Limits\nfrom humanlm.clients.names import client\nfrom humanlm.clients.protocol "
+    "import chat\nfrom humanlm.core.basics import run_sync\n"
+    "many = client('scripted/echo', 'ray/2', "
+    "limits=Limits(concurrency=2))\nrun_sync(chat_all(many, "
+    "[chat('a')]))\nprint('asked', flush=True)\nimport time\ntime.sleep(600)"
 )
-WORKS = "import time\nfrom humanlm.core.plugins import mapper\nwith mapper('ray/2') as spread:\n    list(spread(abs, range(4)))\n    print('asked', flush=True)\n    list(spread(time.sleep, [600] * 4))"
+WORKS = (
+    "import time\nfrom humanlm.core.plugins import mapper\nwith mapper('ray/2') as "
+    "spread:\n    list(spread(abs, range(4)))\n    print('asked', flush=True)\n    "
+    "list(spread(time.sleep, [600] * 4))"
+)
 
 
 @pytest.mark.parametrize("code", [ASKS, WORKS], ids=["asking", "working"])

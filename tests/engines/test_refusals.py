@@ -155,6 +155,7 @@ def test_what_verl_would_end_over_behind_the_cold_start_is_asked_before_it(
 
 def test_gpus_are_counted_before_verl_waits_for_them(monkeypatch):
     import torch
+
     from humanlm.engines import verl
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -187,7 +188,10 @@ def test_workers_of_another_ray_are_refused_before_anything_is_written(found, mo
     from humanlm.engines.workers import _join_cluster
 
     monkeypatch.setattr(plugins, "version", lambda name: found)
-    said = f"workers ray/N needs ray 2.x, and {found} is installed: pip install 'ray==2.60.0', or leave workers out"
+    said = (
+        f"workers ray/N needs ray 2.x, and {found} is installed: pip install 'ray==2.60.0', "
+        "or leave workers out"
+    )
     with pytest.raises(ConfigError, match=f"judge.{said}"):
         require_workers({"judge": ChatConfig("scripted/echo", workers="ray/2")})
     with pytest.raises(ConfigError, match=said):
@@ -220,6 +224,7 @@ def test_a_cluster_that_does_not_answer_is_named_before_work_begins(monkeypatch)
 
 def test_a_build_whose_workers_cannot_start_leaves_nothing(monkeypatch, tmp_path):
     from contextlib import contextmanager
+
     from humanlm.corpus import build
     from humanlm.engines.exchange import EngineError
 

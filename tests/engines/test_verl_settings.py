@@ -64,14 +64,14 @@ def test_what_verl_is_told_is_as_committed(name, argv, monkeypatch):
 
 
 def test_options_that_are_not_given_are_those_of_the_other_engine():
-    from humanlm.training.trainer import GRPOConfig
     from humanlm.training.options import _default_options
+    from humanlm.training.trainer import GRPOConfig
 
     own = _default_options()
     other = {
         name: own.get(name, GRPOConfig.__dataclass_fields__[name].default) for name in DEFAULTS
     }
-    assert DEFAULTS == other
+    assert other == DEFAULTS
 
 
 def test_updates_of_a_step_become_mini_batches():
@@ -123,7 +123,8 @@ def test_what_is_shown_has_the_longest_completion_of_each_stage(capsys):
         "# data.max_response_length=60",
     ]
     assert shown("--run.recipe", "parser") == [
-        "# no stage is trained by a method; what verl is told for supervised stages follows from their rows"
+        "# no stage is trained by a method; what verl is told for supervised stages "
+        "follows from their rows"
     ]
 
 
@@ -266,7 +267,10 @@ def test_a_missing_verl_is_said_in_one_sentence(tmp_path):
 
 
 def test_a_command_shows_what_verl_is_told_without_verl_and_without_torch():
-    code = "import sys; from humanlm.train import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\nprint([n for n in ('torch', 'verl', 'ray') if n in sys.modules])"
+    code = (
+        "import sys; from humanlm.train import main\ntry: main(sys.argv[1:])\nexcept "
+        "SystemExit: pass\nprint([n for n in ('torch', 'verl', 'ray') if n in sys.modules])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code, "--run.recipe", "classmate", *ON_CPU, "--print_config"],
         capture_output=True,

@@ -8,24 +8,22 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from humanlm.core.basics import atomic_write, read_jsonl, run_sync
-from humanlm.engines.exchange import LoopExchange, LoopPolicy, loop_results
-from humanlm.core.basics import append_row
+from humanlm.core.basics import append_row, atomic_write, read_jsonl, run_sync
 from humanlm.data.trajectory import load_trajectories
-from humanlm.engines.exchange import EngineError
 from humanlm.engines.estimators import VERL_ESTIMATORS, take_step
+from humanlm.engines.exchange import EngineError, LoopExchange, LoopPolicy, loop_results
 from humanlm.engines.settings import Job
 from humanlm.hierarchy.prompts import closing, markup, opening
-from humanlm.models.config import train_tokenizer
 from humanlm.methods.advantages import estimators
 from humanlm.methods.functions import TextReward, ask_row, group_advantage
-from humanlm.training.stages import fit
-from humanlm.training.run import read_settings
-from humanlm.training.sft import MetricsLog
 from humanlm.methods.method import AdvantageConfig, Batch, Method
 from humanlm.methods.policies import RolloutError, ScriptedPolicy
-from humanlm.methods.sampling import repeat_rows
 from humanlm.methods.rollouts import single_turn
+from humanlm.methods.sampling import repeat_rows
+from humanlm.models.config import train_tokenizer
+from humanlm.training.run import read_settings
+from humanlm.training.sft import MetricsLog
+from humanlm.training.stages import fit
 
 ROWS = repeat_rows([ask_row("first", "a"), ask_row("second", "b")], 4)
 
@@ -47,9 +45,12 @@ def test_advantages_through_verls_signature_are_those_of_the_trainer(name):
     batch, found, _ = run_sync(take_step(method, ROWS, ScriptedPolicy(words)))
     results = loop_results(batch.trajectories, found)
     width = batch.mask.shape[1]
-    pad = lambda key: torch.tensor(
-        [r[key] + [0] * (width - len(r[key])) for r in results], dtype=torch.float32
-    )
+
+    def pad(key):
+        return torch.tensor(
+            [r[key] + [0] * (width - len(r[key])) for r in results], dtype=torch.float32
+        )
+
     carried, _ = VERL_ESTIMATORS["humanlm"](
         pad("token_scores"), pad("response_mask"), index=[t.row_id for t in batch.trajectories]
     )
@@ -177,8 +178,8 @@ HUMANLM = [
 def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(
     argv, tmp_path, monkeypatch
 ):
-    from humanlm.training.trainer import MethodTrainer
     from humanlm.training.policy import TrainerPolicy
+    from humanlm.training.trainer import MethodTrainer
 
     found, known, written = (
         {},
@@ -248,8 +249,8 @@ def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(
 def test_a_signal_led_for_verl_is_that_of_the_trainers_own_pass_where_the_log_probabilities_are_equal(
     tmp_path, monkeypatch
 ):
-    from humanlm.training.trainer import MethodTrainer
     from humanlm.sdpo.method import _SelfDistillation
+    from humanlm.training.trainer import MethodTrainer
 
     found, known, signal = {}, MethodTrainer._compute_loss, _SelfDistillation.signal
 
@@ -412,7 +413,7 @@ def test_a_step_whose_line_a_killed_run_had_not_written_is_logged_where_a_checkp
     append_row(tmp_path / "metrics.jsonl", {"stage": "stage", "step": 1, "tokens/generated": 60})
     atomic_write(first.unlogged, '{"step": 2, "logs": {"tokens/generated": 50}}')  # killed here
     leader(tmp_path, checkpoint, [])
-    rows = [row for row in read_jsonl(tmp_path / "metrics.jsonl")]
+    rows = list(read_jsonl(tmp_path / "metrics.jsonl"))
     assert [row["step"] for row in rows] == [1, 2][:checkpoint]
     if checkpoint == 2:
         assert (

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 pytest.importorskip("verl")
-from humanlm.engines.settings import Job, overrides  # noqa: E402
-from humanlm.models.checkpoints import make_model  # noqa: E402
-from humanlm.models.config import ModelConfig  # noqa: E402
-from humanlm.training.run import read_settings  # noqa: E402
-import test_verl_step as step  # noqa: E402
+import test_verl_step as step
+
+from humanlm.engines.settings import Job, overrides
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
+from humanlm.training.run import read_settings
 
 pytestmark = pytest.mark.verl
 B, P, T, CAP, PARTS = (
@@ -55,8 +56,8 @@ def trl_trainer(model, tokenizer, options, folder):
     from humanlm.methods.functions import TextReward, ask_row, group_advantage
     from humanlm.methods.method import Method
     from humanlm.methods.rollouts import single_turn
-    from humanlm.training.trainer import MethodTrainer
     from humanlm.training.options import trainer_args
+    from humanlm.training.trainer import MethodTrainer
 
     args = trainer_args(
         {
@@ -201,7 +202,8 @@ def test_a_loss_and_its_gradient_are_equal(loss, high, beta, model, rows, tmp_pa
         by_verl(trainer, rows, actor_settings(options, tmp_path)),
     )
     print(
-        f"{loss:8} beta {beta:.1f} high {high}: loss {ours:.6f}, apart {apart(theirs, ours):.1e}, gradient {apart(other, own):.1e}"
+        f"{loss:8} beta {beta:.1f} high {high}: loss {ours:.6f}, apart "
+        f"{apart(theirs, ours):.1e}, gradient {apart(other, own):.1e}"
     )
     assert apart(theirs, ours) < 1e-6 and apart(other, own) < 1e-6
 
@@ -235,7 +237,8 @@ def test_the_kl_term_differs_where_trl_weighs_it(model, rows, tmp_path):
             ),
         )
         print(
-            f"use_bias_correction_kl true (TRL's default), {name}: loss {ours:.4f} and {theirs:.4f}, gradients apart {apart(other, own):.3f}"
+            f"use_bias_correction_kl true (TRL's default), {name}: loss {ours:.4f} and "
+            f"{theirs:.4f}, gradients apart {apart(other, own):.3f}"
         )
         assert apart(other, own) > 1e-3
 
@@ -250,7 +253,9 @@ def test_tokens_are_shared_out_otherwise_where_a_step_has_several_updates(model,
     trainer.args.steps_per_generation = 2 * PARTS
     (ours, _), (theirs, _) = by_trl(trainer, rows, more=tokens - 8), by_verl(trainer, rows, actor)
     print(
-        f"dapo, the first of two updates of a step, {tokens} of {2 * tokens - 8} tokens: loss {ours:.4f} and {theirs:.4f}: TRL divides by half of the step's tokens, verl by the update's own"
+        f"dapo, the first of two updates of a step, {tokens} of {2 * tokens - 8} "
+        f"tokens: loss {ours:.4f} and {theirs:.4f}: TRL divides by half of the step's "
+        "tokens, verl by the update's own"
     )
     assert apart(ours * (tokens - 4) / tokens, theirs) < 1e-6
 
@@ -302,13 +307,15 @@ def test_what_differs_without_our_settings(name, loss, values, extra, model, row
     same, _ = by_verl(trainer, rows, actor)
     theirs, other = by_verl(trainer, rows, changed(actor, **values))
     print(
-        f"{name}: loss {ours:.4f} and {theirs:.4f}, gradients apart {apart(other, own):.2f} (with our settings {apart(same, ours):.0e})"
+        f"{name}: loss {ours:.4f} and {theirs:.4f}, gradients apart "
+        f"{apart(other, own):.2f} (with our settings {apart(same, ours):.0e})"
     )
     assert apart(same, ours) < 1e-6 and apart(other, own) > 1e-3
 
 
 def test_verls_critic_makes_the_worked_advantages_of_rewards_where_they_fall_due():
     from verl.trainer.ppo.core_algos import compute_gae_advantage_return
+
     from humanlm.classmate.rewards import token_rewards
 
     main, ends = torch.tensor([8, 4, 6, 6, 2, 2, 5, 3.0]), torch.tensor([6, 5, 4, 6, 3, 6, 6, 5])
@@ -349,7 +356,8 @@ def test_rewards_and_advantages_of_every_other_method_are_those_of_the_trainer(
 ):
     "`test_verl_step.py` asks it of four recipes wherever tests run; `gae` needs a critic, which verl alone has"
     (tmp_path / "own.py").write_text(
-        "def even(trajectories): return [sum(i % 2 for i in t.completion_ids) / len(t.completion_ids) for t in trajectories]"
+        "def even(trajectories): return [sum(i % 2 for i in t.completion_ids) / "
+        "len(t.completion_ids) for t in trajectories]"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     step.test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(

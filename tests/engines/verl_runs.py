@@ -16,11 +16,12 @@ import pytest
 import torch
 
 pytest.importorskip("verl")
+from leftovers import MARK, left, nobody_left
+from server import serving
+
 from humanlm.core.basics import read_jsonl, to_json
 from humanlm.data.trajectory import load_trajectories
 from humanlm.models.checkpoints import load_model
-from leftovers import MARK, left, nobody_left
-from server import serving
 
 pytestmark = pytest.mark.verl
 ROOT = Path(__file__).resolve().parents[2]
@@ -602,8 +603,11 @@ def test_a_token_budget_ends_a_stage_with_the_weights_of_its_last_step(tmp_path)
 
 def test_a_judge_that_fails_ends_the_run_with_one_sentence(tmp_path):
     (tmp_path / "failing.py").write_text(
-        "from my_recipe import Animals\nfrom humanlm.core.basics import DataError\nfrom humanlm.methods.functions import TextReward\nimport my_recipe\n"
-        "def score(texts): raise DataError('the judge is ill')\nmy_recipe.animals = score\nclass Failing(Animals): pass\n"
+        "from my_recipe import Animals\nfrom humanlm.core.basics import "
+        "DataError\nfrom humanlm.methods.functions import TextReward\nimport "
+        "my_recipe\n"
+        "def score(texts): raise DataError('the judge is ill')\nmy_recipe.animals = "
+        "score\nclass Failing(Animals): pass\n"
     )
     shutil.copy(ROOT / "nbs" / "howto" / "my_recipe.py", tmp_path)
     said = trained(
@@ -624,7 +628,8 @@ def test_a_recipe_of_ones_own_learns(tmp_path):
     "The toy of sixteen steps: a score of 1 for naming an animal"
     (tmp_path / "toy.py").write_text(
         "import my_recipe\nfrom my_recipe import Animals\ncounted = my_recipe.animals\n"
-        "def named(texts): return [min(1.0, n) for n in counted(texts)]\nmy_recipe.animals = named\nclass Toy(Animals): pass\n"
+        "def named(texts): return [min(1.0, n) for n in "
+        "counted(texts)]\nmy_recipe.animals = named\nclass Toy(Animals): pass\n"
     )
     shutil.copy(ROOT / "nbs" / "howto" / "my_recipe.py", tmp_path)
     trained(
@@ -827,8 +832,7 @@ def test_a_critic_makes_advantages_of_rewards_where_they_fall_due(tmp_path):
             {
                 name: value
                 for name, value in row.items()
-                if name.startswith("critic/")
-                and "/mean" in name
+                if (name.startswith("critic/") and "/mean" in name)
                 or name in ("critic/vf_loss", "critic/lr")
             }
             for row in measured

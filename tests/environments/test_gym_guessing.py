@@ -3,18 +3,19 @@
 import json
 import math
 import os
-from dataclasses import replace
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.environments.intention import (
+    _covered_pay,
     _IntentionEnvironment,
     _IntentionTask,
     _MissingDetail,
-    _covered_pay,
     intention,
 )
 from humanlm.environments.telepathy import _TelepathyTask, content_stems, telepathy
@@ -22,7 +23,6 @@ from humanlm.environments.turtle import _StoryCriterion, _TurtleConfig, _TurtleT
 from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.protocol import Environment, ToolCall, find_gym, play_through
 from humanlm.gyms.users import ModelUser
-from humanlm.clients.client import ScriptedClient
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_rows = pytest.mark.skipif(
@@ -245,7 +245,8 @@ def test_hacking_by_going_through_all_stories_ends_after_three_answers():
         while not env.stop:
             step(
                 env,
-                "[answer] Behind it all is this, and that is the whole of what was there to be told about it: the aunt hid a ring because of envy.",
+                "[answer] Behind it all is this, and that is the whole of what was "
+                "there to be told about it: the aunt hid a ring because of envy.",
             )
         assert len(env.turns) == answers and env.stop == ("turn_limit" if compat else "done")
 

@@ -17,28 +17,27 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync
-from humanlm.gyms.conformance import gym_problems
-from humanlm.gyms.protocol import ToolCall, find_gym, play_through
 from humanlm.environments.household import (
-    _AlfworldTask,
-    _HouseholdTask,
-    _household_tasks,
-    _read_command,
     _alfworld_tasks,
+    _AlfworldTask,
+    _household_tasks,
+    _HouseholdTask,
+    _read_command,
     household,
 )
 from humanlm.environments.search import (
-    _SerperSearch,
-    _SearchConfig,
-    _SearchTask,
-    _WebPage,
     _find_pages,
     _same_answer,
     _search_tasks,
+    _SearchConfig,
+    _SearchTask,
+    _SerperSearch,
+    _WebPage,
     search,
 )
-from humanlm.gyms.conformance import _template_tasks, template
-from humanlm.gyms.function import TriesConfig, _FunctionTask, _apply_rule, _compile_rule, function
+from humanlm.gyms.conformance import _template_tasks, gym_problems, template
+from humanlm.gyms.function import TriesConfig, _apply_rule, _compile_rule, _FunctionTask, function
+from humanlm.gyms.protocol import ToolCall, find_gym, play_through
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_rows = pytest.mark.skipif(

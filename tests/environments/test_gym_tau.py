@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from humanlm.core.basics import DataError, read_jsonl, run_sync
+from humanlm.environments.tau import STOP, _announces, _read_tau, _tau_tasks, tau
 from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.protocol import ToolCall, find_gym, play_through
-from humanlm.environments.tau import STOP, _announces, _read_tau, _tau_tasks, tau
 from humanlm.worlds.shop import (
     DESK_TOOLS,
     REASONS,
@@ -544,8 +544,10 @@ def test_money_comes_back_once_and_gift_cards_keep_their_cents():
         '{"name": "think", "arguments": {"desk": "x", "thought": "y"}}',
         '{"name": "calculate", "arguments": {"expression": 7}}',
         '{"name": "get_order_details", "arguments": {"order_id": ' + "9" * 3900 + "}}",
-        '{"name": "return_delivered_order_items", "arguments": {"order_id": "#W1", "item_ids": "12", "payment_method_id": "p"}}',
-        '{"name": "return_delivered_order_items", "arguments": {"order_id": "#W1", "item_ids": [["1"]], "payment_method_id": "p"}}',
+        '{"name": "return_delivered_order_items", "arguments": {"order_id": "#W1", '
+        '"item_ids": "12", "payment_method_id": "p"}}',
+        '{"name": "return_delivered_order_items", "arguments": {"order_id": "#W1", '
+        '"item_ids": [["1"]], "payment_method_id": "p"}}',
         '{"a":' * 660,
         "[" * 4000,
         "think" * 700,
@@ -729,7 +731,8 @@ def test_recorded_clerks_announce_what_they_did_in_words_that_are_understood():
         for talk in talks
         if any(
             re.match(
-                r'tool: .*"status": "(?:return requested|exchange requested|pending \(item modified\))|tool: .*"cancel_reason"',
+                r'tool: .*"status": "(?:return requested|exchange requested|pending '
+                r'\(item modified\))|tool: .*"cancel_reason"',
                 part,
             )
             for part in talk

@@ -9,15 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import ConfigError, DataError, run_sync
-from humanlm.gyms.conformance import gym_problems
-from humanlm.gyms.protocol import ToolCall, find_gym, play_through, split_tasks
 from humanlm.environments.travel import (
     LISTENED,
     TRAVEL_PAY,
     TRAVEL_SHAPES,
-    _TravelConfig,
-    _TravelTask,
     _option_table,
     _read_query,
     _read_travel,
@@ -25,8 +22,14 @@ from humanlm.environments.travel import (
     _same_detail,
     _travel_score,
     _travel_tasks,
+    _TravelConfig,
+    _TravelTask,
     travel,
 )
+from humanlm.gyms.conformance import gym_problems
+from humanlm.gyms.mistakes import UserReviewer
+from humanlm.gyms.protocol import ToolCall, find_gym, play_through, split_tasks
+from humanlm.gyms.users import ModelUser
 from humanlm.worlds.trips import (
     TRAVEL_KINDS,
     TravelAspect,
@@ -34,9 +37,6 @@ from humanlm.worlds.trips import (
     travel_options,
     wish_sets,
 )
-from humanlm.gyms.mistakes import UserReviewer
-from humanlm.gyms.users import ModelUser
-from humanlm.clients.client import ScriptedClient
 
 ROWS = Path(os.environ.get("HUMANLM_DATA", "missing")) / "userrl" / "parquet"
 needs_rows = pytest.mark.skipif(
@@ -554,7 +554,7 @@ def played(answers, calls, **settings):
 
 
 def test_no_role_is_told_more_than_it_needs():
-    env, seen = played({}, [SEARCHES[0], "[action] Should the flight be direct?", CHATTER])
+    _env, seen = played({}, [SEARCHES[0], "[action] Should the flight be direct?", CHATTER])
     told = {role: json.dumps(payload) for role, payload in seen}
     wishes = [text for _, wish in TRIP.wishes.values() for text in (str(wish), wish.hint)]
     assert (

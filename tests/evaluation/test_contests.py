@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from humanlm.core.basics import DataError, read_jsonl, run_sync
@@ -14,9 +15,9 @@ from humanlm.evaluation.contests import (
     Contest,
     Pair,
     PairVerdict,
+    _content_words,
     as_pairs,
     compare,
-    _content_words,
     kept_share,
     win_rate,
     win_table,

@@ -1,6 +1,8 @@
 "Levels are averaged, pairs stay paired, and text in names cannot break a table."
 
-import math, subprocess, sys
+import math
+import subprocess
+import sys
 
 import pytest
 
@@ -8,9 +10,9 @@ from humanlm.core.basics import DataError, to_json
 from humanlm.evaluation.measured import (
     Importance,
     Result,
+    _paired_rows,
     importance_rows,
     means_table,
-    _paired_rows,
     paired_table,
     result_rows,
     results_table,
@@ -56,7 +58,11 @@ def test_tables_escape_names_and_show_missing_numbers():
 
 
 def test_light_import():
-    code = "import sys, humanlm.evaluation.measured; print(sorted({'torch','scipy','pandas','sklearn','matplotlib'} & set(sys.modules)))"
+    code = (
+        "import sys, humanlm.evaluation.measured; "
+        "print(sorted({'torch','scipy','pandas','sklearn','matplotlib'} & "
+        "set(sys.modules)))"
+    )
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
         == "[]"

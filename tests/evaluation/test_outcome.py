@@ -6,16 +6,16 @@ import numpy as np
 
 from humanlm.core.stats import crossed_means
 from humanlm.evaluation.figures import Names
+from humanlm.evaluation.measured import ALL, Result
 from humanlm.evaluation.outcome import (
     Arms,
-    _Outcome,
     _crossed_intervals,
     _differences,
+    _Outcome,
     _seed_means,
     curves,
     forest,
 )
-from humanlm.evaluation.measured import ALL, Result
 
 
 def test_one_context_leaves_only_the_seeds_and_one_seed_only_the_contexts():
@@ -44,8 +44,8 @@ def test_differences_are_paired_by_seed_and_example():
         {"one": [table(*row) for row in noise], "other": [table(*(row + 0.3)) for row in noise]},
         [],
     )
-    wide = [r for r in found.means(200) if r.model == "one" and r.level == ALL][0]
-    pair = [p for p in _differences(found, [("other", "one")], 200) if p.level == ALL][0]
+    wide = next(r for r in found.means(200) if r.model == "one" and r.level == ALL)
+    pair = next(p for p in _differences(found, [("other", "one")], 200) if p.level == ALL)
     assert wide.high - wide.low > 0.05
     assert np.allclose([pair.diff, pair.low, pair.high], 0.3)
     assert np.allclose(list(_seed_means(found, [3, 9])[0]["means"].values()), noise.mean(1) + 0.1)

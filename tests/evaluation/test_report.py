@@ -1,21 +1,23 @@
 "The frame of a report shows the numbers of any system, keeps what is missing apart from zero, and names what it cannot read."
 
-import json, math, re
+import json
+import math
+import re
 
 import pytest
 from pages import read
 
 from humanlm.core.basics import DataError, atomic_write, to_json
 from humanlm.core.html import figure_svg, tag
+from humanlm.evaluation.figures import Names, results_bars, training_curves
 from humanlm.evaluation.measured import (
-    Results,
-    load_results,
     ALL,
     PairedDifference,
     Result,
+    Results,
+    load_results,
     paired_table,
 )
-from humanlm.evaluation.figures import Names, results_bars, training_curves
 from humanlm.evaluation.report import (
     _headline,
     _results_html,
@@ -29,6 +31,7 @@ from humanlm.evaluation.report import (
 
 def test_it_knows_no_system():
     import inspect
+
     from humanlm.evaluation import figures, report
 
     source = (inspect.getsource(figures) + inspect.getsource(report)).replace(
@@ -46,7 +49,8 @@ def test_a_system_brings_its_own_section_and_its_own_pieces(tmp_path):
     def games(run):
         return tag(
             "p",
-            f"{sum(run.piece('games.json', lambda path: json.loads(path.read_text()), []))} won <b>",
+            f"{sum(run.piece('games.json', lambda path: json.loads(path.read_text()), []))} "
+            "won <b>",
         )
 
     def lost(run):

@@ -1,14 +1,17 @@
 "Any run of any recipe on a page: what is chosen is what is shown, whatever a run holds, while it grows, at addresses that hold everything."
 
-import urllib.error, urllib.parse, urllib.request
+import urllib.error
+import urllib.parse
+import urllib.request
 from pathlib import Path
 
 import pytest
-import yaml
-from hypothesis import HealthCheck, given, settings, strategies as st
-
 import warm
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pages import CHROMIUM, HOSTILE, in_browser, read
+
 from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.web import serving_app
 from humanlm.data import index
@@ -254,8 +257,7 @@ def test_a_choice_finds_what_going_through_everything_finds(
             and any(search.casefold() in text.casefold() for text in texts)
             and (
                 not number
-                or number == "reward alignment"
-                and span[0] <= t.rewards["alignment"] <= span[1]
+                or (number == "reward alignment" and span[0] <= t.rewards["alignment"] <= span[1])
             )
         )
 
@@ -286,7 +288,10 @@ def test_lines_are_found_by_text_number_and_status(tmp_path):
         for n in range(30)
     ]
     lines = _LineFile(write_jsonl(tmp_path / "measured.jsonl", rows))
-    keys = lambda **choice: [row.key for row in every(lines, Choice(**choice))]
+
+    def keys(**choice):
+        return [row.key for row in every(lines, Choice(**choice))]
+
     assert keys() == [row["unit"] for row in rows] and keys(
         status="done", number="values share all", low=2.0
     ) == ["u21", "u23", "u25", "u27", "u29"]
@@ -381,7 +386,8 @@ def test_a_broken_file_is_named_and_the_rest_is_shown(tmp_path, damage):
     if damage == "empty":
         path.write_bytes(b"")
     if damage == "foreign":
-        import pyarrow as pa, pyarrow.parquet as pq
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
         pq.write_table(pa.table({"prompt": ["x"]}), path)
     page = RunViewer(tmp_path).page({})
@@ -547,17 +553,20 @@ def hostile_run(folder, texts):
             for n, text in enumerate(texts)
         ],
     )
-    person = lambda text: Example(
-        text,
-        text,
-        "test",
-        text,
-        text,
-        Persona(text, text),
-        (Message("0", name=text, content=text),),
-        text,
-        states={text: text},
-    )
+
+    def person(text):
+        return Example(
+            text,
+            text,
+            "test",
+            text,
+            text,
+            Persona(text, text),
+            (Message("0", name=text, content=text),),
+            text,
+            states={text: text},
+        )
+
     save_examples(folder / "examples.jsonl", [person(text) for text in texts])
     (folder / "episodes").mkdir()
     write_jsonl(
@@ -581,9 +590,7 @@ def test_what_models_wrote_stays_text(tmp_path):
     for text in texts:
         with pytest.raises(DataError):
             viewer.page({"of": text})
-        read(
-            viewer.page({name: text for name in ("search", "level", "status", "number", "colour")})
-        )
+        read(viewer.page(dict.fromkeys(("search", "level", "status", "number", "colour"), text)))
 
 
 def test_a_text_without_end_and_a_nest_without_ground_are_bounded(tmp_path):

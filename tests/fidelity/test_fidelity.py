@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from humanlm.core.basics import DataError, read_jsonl, write_jsonl
+from humanlm.core.stats import Bootstrap
 from humanlm.eval import main
 from humanlm.fidelity.detection import (
     _auc,
@@ -25,22 +26,21 @@ from humanlm.fidelity.detection import (
 from humanlm.fidelity.dialogues import (
     Conversation,
     FidelityConfig,
+    _spoken,
     clusters_of,
     read_dialogues,
     reply_dialogues,
-    _spoken,
 )
 from humanlm.fidelity.diversity import _draw, diversity, outcomes, persons
 from humanlm.fidelity.fingerprint import (
     _copied_share,
-    feature_gaps,
     _longest_copy,
+    feature_gaps,
     turn_readings,
     whole_readings,
 )
 from humanlm.fidelity.planted import PLANTED, _noticed, _planted_table, _world_people
-from humanlm.fidelity.report import _findings, measure, _report_html, _report_markdown
-from humanlm.core.stats import Bootstrap
+from humanlm.fidelity.report import _findings, _report_html, _report_markdown, measure
 from humanlm.worlds.mini import WorldConfig, make_world
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing")) / "user_dialogues"

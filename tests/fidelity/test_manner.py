@@ -80,6 +80,7 @@ def test_a_copy_of_the_real_reply_is_paid_in_full_and_a_shout_is_not():
 @pytest.mark.long
 def test_a_run_is_trained_by_it_and_its_checkpoints_keep_what_was_said(tmp_path):
     import yaml
+
     from humanlm.train import main
 
     (tmp_path / "five.yaml").write_text(yaml.safe_dump(FIVE))
@@ -101,6 +102,7 @@ def test_a_run_is_trained_by_it_and_its_checkpoints_keep_what_was_said(tmp_path)
 
 def test_it_does_not_share_a_run_with_the_memory_of_prefix_chaining(tmp_path, capsys):
     import yaml
+
     from humanlm.train import main
 
     (tmp_path / "five.yaml").write_text(

@@ -7,28 +7,28 @@ import time
 import pytest
 from server import serving
 
+from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.gyms.evaluation import (
-    gym_results,
     EpisodeRecord,
+    gym_results,
     load_episodes,
     play_tasks,
     user_split,
 )
+from humanlm.gyms.mistakes import UserFacts, episode_mistakes
 from humanlm.gyms.protocol import (
+    STOP_REASONS,
     Environment,
     Feedback,
     GymTask,
-    STOP_REASONS,
     UserRole,
     find_gym,
     gym_names,
     play_through,
     read_call,
 )
-from humanlm.gyms.mistakes import UserFacts, episode_mistakes
 from humanlm.gyms.users import GymUserConfig, ModelUser
-from humanlm.clients.client import ScriptedClient
 from humanlm.training.run import read_settings
 
 ALL = pytest.mark.parametrize("name", gym_names())
@@ -57,7 +57,8 @@ def mean_of(episodes, metric):
     "text, kind, content",
     [
         (
-            '{"name": "interact_with_env", "arguments": "{\\"choice\\": \\"answer\\", \\"content\\": \\"3\\"}"}',
+            '{"name": "interact_with_env", "arguments": "{\\"choice\\": \\"answer\\", '
+            '\\"content\\": \\"3\\"}"}',
             "answer",
             "3",
         ),
@@ -175,7 +176,8 @@ def test_of_several_calls_the_first_is_executed_and_the_others_are_counted():
     "text",
     [
         '```json\n{"choice": "answer", "content": "%s"}\n```',
-        '<think>Is it {"choice": "answer", "content": "x"}?</think>{"choice": "answer", "content": "%s"}',
+        '<think>Is it {"choice": "answer", "content": "x"}?</think>{"choice": '
+        '"answer", "content": "%s"}',
         "<think>[answer] x</think>[answer] %s",
         'I say:\n```\n{"choice": "answer", "content": "%s", "sure": true}\n```\nDone.',
     ],

@@ -8,21 +8,21 @@ import torch
 from humanlm.core.basics import run_sync
 from humanlm.data.trajectory import Completion, load_trajectories, save_trajectories
 from humanlm.gyms.protocol import (
+    STOP_REASONS,
     Environment,
     Feedback,
     GymConfig,
     GymTask,
-    STOP_REASONS,
     UserError,
     UserRole,
     find_gym,
 )
-from humanlm.models.checkpoints import make_model
-from humanlm.models.config import ModelConfig
-from humanlm.models.prompts import end_id
 from humanlm.methods.dialogues import Heard, multi_turn, turn_advantage
 from humanlm.methods.method import Batch
 from humanlm.methods.policies import ModelPolicy
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
+from humanlm.models.prompts import end_id
 
 FUNCTION = find_gym("function")
 
@@ -45,7 +45,7 @@ class Scripted(ModelPolicy):
 
     def write(self, rows, sampling=None, prefixes=None):
         texts = [str(self.player(self.envs[row["row_id"]])) for row in rows]
-        ids = [self.tokenizer.encode(text) + [end_id(self.tokenizer)] for text in texts]
+        ids = [[*self.tokenizer.encode(text), end_id(self.tokenizer)] for text in texts]
         return [Completion(i, text, "eos", (), [-1.0] * len(i)) for i, text in zip(ids, texts)]
 
 

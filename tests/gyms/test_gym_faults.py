@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.limits import Limits
 from humanlm.core.basics import run_sync
 from humanlm.gyms.evaluation import (
     ChatPlayer,
@@ -30,10 +32,8 @@ from humanlm.gyms.protocol import (
     play_through,
     read_call,
 )
-from humanlm.gyms.recipe import _GymUsers, _gym_messages, _load_gyms
+from humanlm.gyms.recipe import _gym_messages, _GymUsers, _load_gyms
 from humanlm.gyms.users import ModelUser
-from humanlm.clients.client import ScriptedClient
-from humanlm.clients.limits import Limits
 from humanlm.methods.advantages import turn_advantages
 from humanlm.training.run import read_settings
 
@@ -123,7 +123,8 @@ def test_of_several_calls_in_a_message_the_first_is_executed_and_the_others_are_
     task = gym.tasks(1, 0)[0]
     for text in (
         "[action] 1 2 3 4\n[search] test\n[answer] 5",
-        '{"choice": "action", "content": "1 2 3 4"} {"choice": "search", "content": "test"} {"choice": "answer", "content": "5"}',
+        '{"choice": "action", "content": "1 2 3 4"} {"choice": "search", "content": '
+        '"test"} {"choice": "answer", "content": "5"}',
     ):
         env = gym.play(task)
         turn = run_sync(env.step(text))
@@ -141,10 +142,12 @@ FORMS = {
     "fence": '```json\n{"choice": "answer", "content": "42"}\n```',
     "plain fence": '```\n{"choice": "answer", "content": "42"}\n```',
     "prose": 'I am sure now.\n{"choice": "answer", "content": "42"}',
-    "reasoning": '<think>{"choice": "search", "content": "no"}</think>\n{"choice": "answer", "content": "42"}',
+    "reasoning": '<think>{"choice": "search", "content": "no"}</think>\n{"choice": "answer", '
+    '"content": "42"}',
     "booleans": '{"choice": "answer", "content": "42", "sure": true, "note": null}',
     "number": '{"choice": "answer", "content": 42}',
-    "tool call": '<tool_call>{"name": "interact_with_env", "arguments": {"choice": "answer", "content": "42"}}</tool_call>',
+    "tool call": '<tool_call>{"name": "interact_with_env", "arguments": {"choice": "answer", '
+    '"content": "42"}}</tool_call>',
     "prefixed": '{"choice": "answer", "content": "[answer] 42"}',
     "brackets": "[answer] 42",
     "brackets after reasoning": "<think>Is it 41? [search] no</think>[ANSWER] 42",

@@ -5,13 +5,13 @@ import json
 import pytest
 from server import serving
 
+from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import ConfigError, run_sync
-from humanlm.gyms.evaluation import EpisodeRecord
 from humanlm.environments.people import PolitePerson
+from humanlm.gyms.evaluation import EpisodeRecord
 from humanlm.gyms.protocol import play_through
 from humanlm.gyms.recipe import _load_gyms
 from humanlm.gyms.users import GymJudgeConfig, GymUserConfig, ModelUser
-from humanlm.clients.client import ScriptedClient
 from humanlm.training.run import read_settings
 
 
@@ -49,9 +49,9 @@ def folder(tmp_path_factory):
     pytest.importorskip("torch", reason="needs torch: a simulator runs in this process")
     from humanlm.alignment.contract import contract
     from humanlm.hierarchy.prompts import HierarchyConfig
+    from humanlm.methods.sampling import RolloutConfig
     from humanlm.models.checkpoints import make_model, save_model
     from humanlm.models.config import ModelConfig
-    from humanlm.methods.sampling import RolloutConfig
 
     asked = HierarchyConfig(
         levels=["stance", "response"], thinking="hetero", response_tokens=12, state_tokens=4
@@ -153,7 +153,9 @@ def test_states_are_for_simulators_only():
 
 def test_a_function_of_ones_own_plays_by_module_and_name(tmp_path, monkeypatch):
     (tmp_path / "mumbler.py").write_text(
-        'async def mumble(env, role, payload): return {"reply": "hm."}\nclass Shy:\n    name = "shy"\n    async def __call__(self, env, role, payload): return {"reply": "oh."}\nnobody = 3\n'
+        'async def mumble(env, role, payload): return {"reply": "hm."}\nclass Shy:\n   '
+        ' name = "shy"\n    async def __call__(self, env, role, payload): return '
+        '{"reply": "oh."}\nnobody = 3\n'
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     for name, shown, said in (("mumbler:mumble", "mumble", "hm."), ("mumbler:Shy", "shy", "oh.")):

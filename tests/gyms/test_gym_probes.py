@@ -12,8 +12,8 @@ import pytest
 from humanlm.core.basics import DataError, run_sync
 from humanlm.environments.intention import _IntentionTask, _MissingDetail
 from humanlm.environments.persuade import MEASURES
-from humanlm.gyms.protocol import Environment, KINDS, ToolCall, find_gym, gym_names, play_through
 from humanlm.gyms.function import TriesConfig
+from humanlm.gyms.protocol import KINDS, Environment, ToolCall, find_gym, gym_names, play_through
 from humanlm.gyms.recipe import PARTS
 
 ALL = pytest.mark.parametrize("name", gym_names())

@@ -11,13 +11,13 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
-
 import warm
 
 from humanlm.core.basics import ConfigError, HumanLMError, run_sync
 from humanlm.data.trajectory import Trajectory, Turn, load_trajectories
-from humanlm.gyms.evaluation import _episode_values, load_episodes, play_tasks
 from humanlm.gyms.conformance import gym_problems
+from humanlm.gyms.evaluation import _episode_values, load_episodes, play_tasks
+from humanlm.gyms.monitor import Curriculum, GymMonitor
 from humanlm.gyms.protocol import (
     Environment,
     Feedback,
@@ -28,12 +28,11 @@ from humanlm.gyms.protocol import (
     find_gym,
     gym_names,
 )
-from humanlm.gyms.monitor import Curriculum, GymMonitor
 from humanlm.gyms.recipe import PARTS, _GymUsers, _load_gyms, _train_gyms
-from humanlm.train import main
 from humanlm.methods.policies import RolloutError
-from humanlm.training.stages import _make_base, make_run
+from humanlm.train import main
 from humanlm.training.run import read_settings
+from humanlm.training.stages import _make_base, make_run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -227,7 +226,10 @@ def test_a_wrong_credit_is_refused_when_settings_are_read(wrong, said):
 
 
 def test_names_of_credits_are_known_without_torch():
-    code = "import sys; from humanlm.methods.dialogues import CREDITS, CreditConfig; assert CreditConfig().credit in CREDITS and 'torch' not in sys.modules"
+    code = (
+        "import sys; from humanlm.methods.dialogues import CREDITS, CreditConfig; assert "
+        "CreditConfig().credit in CREDITS and 'torch' not in sys.modules"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
@@ -556,7 +558,9 @@ def test_a_failed_user_is_no_score_and_the_episode_is_played_again(tmp_path):
     async def nobody(env, role, payload):
         raise UserError("nobody is there")
 
-    ask = lambda env: ToolCall("action", "Is it large?")
+    def ask(env):
+        return ToolCall("action", "Is it large?")
+
     failed = run_sync(play_tasks(gym, gym.tasks(2, 0), ask, user=nobody, path=path))
     assert [e.stop for e in failed] == ["user_error"] * 2 and all(
         math.isnan(e.score) for e in failed

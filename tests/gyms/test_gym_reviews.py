@@ -5,13 +5,13 @@ import math
 
 import pytest
 
-from humanlm.core.basics import run_sync
-from humanlm.gyms.evaluation import load_episodes, play_tasks, user_split
-from humanlm.environments.people import PolitePerson, _true_stance, _world_post
-from humanlm.gyms.protocol import ToolCall, find_gym
-from humanlm.gyms.mistakes import UserReviewer, _known_facts, episode_mistakes
-from humanlm.gyms.users import ModelUser, note_answer
 from humanlm.clients.client import ScriptedClient
+from humanlm.core.basics import run_sync
+from humanlm.environments.people import PolitePerson, _true_stance, _world_post
+from humanlm.gyms.evaluation import load_episodes, play_tasks, user_split
+from humanlm.gyms.mistakes import UserReviewer, _known_facts, episode_mistakes
+from humanlm.gyms.protocol import ToolCall, find_gym
+from humanlm.gyms.users import ModelUser, note_answer
 
 
 def scripted(*answers):

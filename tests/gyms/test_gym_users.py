@@ -11,7 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server import serving
 
+from humanlm.clients.cache import DiskCache
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.ledger import Ledger
+from humanlm.clients.protocol import LLMError
+from humanlm.clients.reader import read_answer
 from humanlm.core.basics import ConfigError, run_sync
+from humanlm.gyms.mistakes import (
+    MISTAKES,
+    UserFacts,
+    UserReviewer,
+    _episode_dialogue,
+    _rule_mistakes,
+    split_scores,
+)
 from humanlm.gyms.protocol import (
     Environment,
     Feedback,
@@ -23,14 +36,6 @@ from humanlm.gyms.protocol import (
     gym_names,
     play_through,
 )
-from humanlm.gyms.mistakes import (
-    MISTAKES,
-    UserFacts,
-    UserReviewer,
-    _episode_dialogue,
-    _rule_mistakes,
-    split_scores,
-)
 from humanlm.gyms.users import (
     GymJudgeConfig,
     GymUserConfig,
@@ -39,11 +44,6 @@ from humanlm.gyms.users import (
     note_answer,
     user_bill,
 )
-from humanlm.clients.cache import DiskCache
-from humanlm.clients.client import ScriptedClient
-from humanlm.clients.ledger import Ledger
-from humanlm.clients.protocol import LLMError
-from humanlm.clients.reader import read_answer
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 SPEAK = {"type": "object", "properties": {"reply": {"type": "string"}}, "required": ["reply"]}
@@ -310,7 +310,8 @@ def test_reasoning_before_the_answer_is_not_shown_and_markers_are_broken():
     user = ModelUser(
         ScriptedClient(
             [
-                '<think>{"reply": "Danube"}</think>\n```json\n{"reply": "Well <|im_end|> no </response>."}\n```'
+                '<think>{"reply": "Danube"}</think>\n```json\n{"reply": "Well '
+                '<|im_end|> no </response>."}\n```'
             ]
         )
     )

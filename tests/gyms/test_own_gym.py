@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import warm
 
+from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import run_sync
 from humanlm.gyms import protocol
-from humanlm.gyms.evaluation import load_episodes
 from humanlm.gyms.conformance import gym_problems
-from humanlm.gyms.protocol import find_gym, gym_names
+from humanlm.gyms.evaluation import load_episodes
 from humanlm.gyms.mistakes import UserReviewer
+from humanlm.gyms.protocol import find_gym, gym_names
 from humanlm.gyms.users import GymUserConfig, ModelUser
-from humanlm.clients.client import ScriptedClient
 from humanlm.serving.adapters import gymnasium_env
 
 OWN = Path(__file__).resolve().parents[2] / "nbs" / "howto" / "my_gym.py"

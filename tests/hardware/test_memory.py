@@ -10,9 +10,9 @@ import pytest
 from humanlm.core.basics import ConfigError
 from humanlm.core.config import HARMLESS
 from humanlm.hardware.memory import GPUS, SHAPES, GiB, Load, PlanConfig, Shape, memory, memory_lines
+from humanlm.hardware.performance import SPEEDS, step_estimate
 from humanlm.methods.shares import shares
 from humanlm.models.config import ModelConfig
-from humanlm.hardware.performance import SPEEDS, step_estimate
 from humanlm.training.recipe import find_engine
 from humanlm.training.run import check_settings, gpu_plan, read_settings, shares_of, updates
 
@@ -215,7 +215,8 @@ def test_a_plan_for_verl_counts_what_verl_keeps_and_puts_away():
     )
     with pytest.raises(
         ConfigError,
-        match="gpus is 8, and verl would train on 1 x 4. Give --verl.nodes 2 --verl.gpus 4, or --plan.gpus 4",
+        match="gpus is 8, and verl would train on 1 x 4. Give --verl.nodes 2 --verl.gpus 4, "
+        "or --plan.gpus 4",
     ):
         planned("--verl.gpus", "4")
     with pytest.raises(ConfigError, match="Give --verl.nodes 1 --verl.gpus 8, or --plan.gpus 1"):
@@ -267,9 +268,10 @@ def test_a_share_that_cannot_hold_the_model_is_no_plan_that_fits():
 
 def test_what_verl_computes_once_more_and_what_gpus_share_while_they_write():
     load = Load(8, True, 2, 16, 1024, 1024)
-    step = lambda **change: (
-        step_estimate(QWEN, load._replace(**change), PlanConfig(8), SPEEDS["h100"]).seconds
-    )
+
+    def step(**change):
+        return step_estimate(QWEN, load._replace(**change), PlanConfig(8), SPEEDS["h100"]).seconds
+
     assert step(engine="verl")["learns"] / step()["learns"] == pytest.approx(10 / 8, rel=0.01)
     assert step(writers=8, vllm=30 * GiB)["writes"] < 0.6 * step(vllm=30 * GiB)["writes"]
 
@@ -301,9 +303,12 @@ def test_vllm_writes_sooner_than_transformers_which_start_each_layer_anew(mode):
 
 def test_a_tiny_model_learns_no_faster_than_its_kernels_are_started():
     tiny, load = Shape(64, 2, 2, 2, 32, 128, 500, True), Load(1, False, 8, 8, 16, 16)
-    learns = lambda shape, **change: step_estimate(
-        shape, load._replace(**change), PlanConfig(1), SPEEDS["h100"]
-    ).seconds["learns"]
+
+    def learns(shape, **change):
+        return step_estimate(shape, load._replace(**change), PlanConfig(1), SPEEDS["h100"]).seconds[
+            "learns"
+        ]
+
     assert learns(tiny) == pytest.approx(2 * 4 * 6e-4) and learns(
         tiny._replace(layers=4), checkpoints=False
     ) == pytest.approx(4 * 3 * 6e-4)
@@ -316,16 +321,17 @@ def test_a_token_budget_ends_a_planned_run():
     said = planned("--run.token_budget", "100000")[0]
     tokens = 16 * 8 * 512  # of a step in the mean
     assert (
-        f"  classmate         {-(-100000 // tokens)} steps of 128 completions (a budget of 100,000 tokens ends it before"
-        in said
+        f"  classmate         {-(-100000 // tokens)} steps of 128 completions (a budget "
+        "of 100,000 tokens ends it before" in said
     )
 
 
 def test_an_adapter_learns_with_fewer_operations_and_what_is_computed_twice_is_no_use(monkeypatch):
     load = Load(8, True, 2, 16, 1024, 1024)
-    step = lambda **change: step_estimate(
-        QWEN, load._replace(**change), PlanConfig(8), SPEEDS["h100"]
-    )
+
+    def step(**change):
+        return step_estimate(QWEN, load._replace(**change), PlanConfig(8), SPEEDS["h100"])
+
     once, twice, lora = step(checkpoints=False), step(), step(lora_rank=32, checkpoints=False)
     assert once.flops == twice.flops and twice.seconds["learns"] == pytest.approx(
         4 / 3 * once.seconds["learns"]
@@ -424,7 +430,10 @@ def test_a_plan_names_what_it_assumes_of_those_who_answer():
         "--plan.request_seconds",
         "3",
     ]
-    said = lambda *more: "\n".join(gpu_plan(read_settings([*flags, *more])[1]))
+
+    def said(*more):
+        return "\n".join(gpu_plan(read_settings([*flags, *more])[1]))
+
     assert re.search(
         r"others answer .* \(\d+%; 16 at once, 3 s each by --plan.request_seconds\)", said()
     ) and "; 5 at once, 3 s" in said("--plan.at_once", "5")
@@ -578,10 +587,13 @@ def test_copies_of_the_model_are_whole_on_every_gpu_where_trl_trains_and_elsewhe
         memory(QWEN, Load(8, True, 2, 16, 512, 512, frozen=1, lora_rank=8))["frozen copies"]
         == (2 * QWEN.weights,) * 2
     )
-    held = lambda *flags: (
-        planned(*flags)[1].get("leading process"),
-        find_engine("verl").plan(read_settings([*VERL, *flags])[1])[0],
-    )
+
+    def held(*flags):
+        return (
+            planned(*flags)[1].get("leading process"),
+            find_engine("verl").plan(read_settings([*VERL, *flags])[1])[0],
+        )
+
     assert (
         held("--classmate.models", "[initial]")
         == ((30.5, 30.5), "host's memory       30.5 GiB for the weights a stage started from")
@@ -591,7 +603,8 @@ def test_copies_of_the_model_are_whole_on_every_gpu_where_trl_trains_and_elsewhe
     assert (
         read == pytest.approx((45.8, 45.8), abs=0.11)
         and said
-        == "host's memory       30.5 GiB for the weights a stage started from; in classmate on the first GPU, as summed up above"
+        == "host's memory       30.5 GiB for the weights a stage started from; in "
+        "classmate on the first GPU, as summed up above"
     )
 
 
@@ -621,8 +634,11 @@ def test_what_the_leading_process_holds_on_the_first_gpu_counts_in_the_verdict()
     assert "leading process" not in "\n".join(
         gpu_plan(
             read_settings(
-                [flag for flag in flags if flag not in ("--run.engine", "verl")][:-4]
-                + ["--plan.gpus", "8"]
+                [
+                    *[flag for flag in flags if flag not in ("--run.engine", "verl")][:-4],
+                    "--plan.gpus",
+                    "8",
+                ]
             )[1]
         )
     )
@@ -701,7 +717,8 @@ def test_a_plan_shares_a_step_out_to_the_gpus_that_it_plans_for(capsys):
         (("--sft.muon_lr", "0"), None),
         (
             ("--sft.muon_lr", "0", "--trainer.optim", "adamw_bnb_8bit"),
-            "trainer.optim is adamw_bnb_8bit, and an optimiser in 8 bits has not been tried over matrices that FSDP splits",
+            "trainer.optim is adamw_bnb_8bit, and an optimiser in 8 bits has not been "
+            "tried over matrices that FSDP splits",
         ),
         (("--plan.split", "false", "--trainer.optim", "adamw_bnb_8bit"), None),
         (
@@ -742,6 +759,7 @@ def test_the_number_that_a_refused_plan_names_is_accepted(options, said):
 
 def test_a_plan_needs_no_ray_and_says_who_will(capsys):
     from importlib.util import find_spec
+
     from humanlm.train import main
 
     workers = ["--config", str(HERE / "humanlm-mini.yaml"), "--judge.workers", "ray/2"]
@@ -872,7 +890,8 @@ def test_what_helps_is_said_of_every_stage_that_does_not_fit():
         return "\n".join(gpu_plan(read_settings([*flags, *more])[1]))
 
     assert re.search(
-        r"^  what helps        in cold-start: .*--sft.batch 2.*; in response-only and humanlm: .*--model.lora_rank 32 --model.dtype bfloat16",
+        r"^  what helps        in cold-start: .*--sft.batch 2.*; in response-only and "
+        r"humanlm: .*--model.lora_rank 32 --model.dtype bfloat16",
         said(),
         re.M,
     )
@@ -927,5 +946,6 @@ def test_settings_that_train_nothing_are_not_planned_for_gpus():
     assert gpu_plan(
         read_settings(["--config", str(PAPER / "eval-only.yaml"), "--plan.gpus=8"])[1]
     ) == [
-        "memory              run.methods names none: nothing is trained, and what evaluation holds is not planned"
+        "memory              run.methods names none: nothing is trained, and what "
+        "evaluation holds is not planned"
     ]

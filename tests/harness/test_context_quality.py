@@ -5,8 +5,8 @@ import json
 import random
 
 import pytest
-
 from fantom_rows import fantom_set
+
 from humanlm.clients.names import scripts
 from humanlm.clients.protocol import LLMError
 from humanlm.social.quality import omniscient
@@ -167,7 +167,10 @@ def test_a_dry_run_says_what_it_would_ask_and_writes_nothing(
 def test_conversations_outside_the_grammar_are_compared_with_the_words_of_their_reference(
     tmp_path, capsys
 ):
-    talk = "Ana: I sold the boat.\nBo: Good.\nAna: I have to go, sorry.\nBo: Bye!\nCem: Hello Bo.\nBo: The boat is gone.\nCem: I see."
+    talk = (
+        "Ana: I sold the boat.\nBo: Good.\nAna: I have to go, sorry.\nBo: Bye!\nCem: Hello "
+        "Bo.\nBo: The boat is gone.\nCem: I see."
+    )
     rows = [
         fantom_set(n, random.Random(n)) | {"short_context": talk.replace("boat", thing)}
         for n, thing in enumerate(("boat", "sail"))

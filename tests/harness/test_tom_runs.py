@@ -6,8 +6,8 @@ import random
 import sys
 
 import pytest
-
 from fantom_rows import fantom_set, right_answer
+
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.clients.names import scripts
 from humanlm.harness.comparison import CompareConfig, compare_runs
@@ -17,7 +17,10 @@ from humanlm.stories.answers import answer
 from humanlm.stories.world import read_story
 from humanlm.tom import main
 
-MEETING = "<BEGIN><gift{0}, June {0}>\nLea: gift{0} for Kate, on June {0}.\n(Kate joins)\nKate: Hello.\n<END><gift{0}, June {0}>\n"
+MEETING = (
+    "<BEGIN><gift{0}, June {0}>\nLea: gift{0} for Kate, on June {0}.\n(Kate joins)\nKate: "
+    "Hello.\n<END><gift{0}, June {0}>\n"
+)
 
 
 @pytest.fixture

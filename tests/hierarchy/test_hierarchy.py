@@ -8,26 +8,12 @@ import sys
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from humanlm.core.basics import ConfigError
+from humanlm.data.persona import PERSONA_BLOCKS, drop_persona, format_persona
 from humanlm.data.records import Example, Message, Persona
-from humanlm.hierarchy.parsing import ParsePolicy, clean_reply, parse
-from humanlm.hierarchy.swapping import SYSTEM_FRAME, swap_system
-from humanlm.hierarchy.prompts import (
-    HierarchyConfig,
-    PERSONA_MARKS,
-    PROMPTS,
-    SPEAKER,
-    TRACE,
-    UNKNOWN,
-    check_training,
-    make_rows,
-    name_speakers,
-    parts_text,
-    prompt,
-    target,
-)
 from humanlm.hierarchy.levels import (
     FIXTURES,
     HIERARCHY,
@@ -36,15 +22,30 @@ from humanlm.hierarchy.levels import (
     VARIANTS,
     Dimension,
     Hierarchy,
+    _make_hierarchy,
     load_hierarchy,
     load_variant,
-    _make_hierarchy,
     text_faults,
     text_limits,
     variants,
     word_count,
 )
-from humanlm.data.persona import PERSONA_BLOCKS, drop_persona, format_persona
+from humanlm.hierarchy.parsing import ParsePolicy, clean_reply, parse
+from humanlm.hierarchy.prompts import (
+    PERSONA_MARKS,
+    PROMPTS,
+    SPEAKER,
+    TRACE,
+    UNKNOWN,
+    HierarchyConfig,
+    check_training,
+    make_rows,
+    name_speakers,
+    parts_text,
+    prompt,
+    target,
+)
+from humanlm.hierarchy.swapping import SYSTEM_FRAME, swap_system
 
 HOSTILE = [
     "<stance>x</stance>",
@@ -349,7 +350,10 @@ def test_texts_beyond_their_cap_are_reported(counts):
 
 
 def test_importing_is_light():
-    code = "import sys, humanlm.hierarchy.prompts; print(sorted({'torch', 'numpy', 'pandas', 'yaml', 'asyncio'} & set(sys.modules)))"
+    code = (
+        "import sys, humanlm.hierarchy.prompts; print(sorted({'torch', 'numpy', 'pandas', "
+        "'yaml', 'asyncio'} & set(sys.modules)))"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -371,9 +375,8 @@ PUBLISHED = {  # variant: levels, threshold of states, tokens of states, tokens 
     "states-wildchat-stronger": (SIX, 0.9, 48, None, ()),
     **{name: ((name, "response"), 0.95, 48, 1024, ()) for name in STATES},
     "stance-emotion": (("stance", "emotion", "response"), 0.9, 48, 512, ()),
-    **{
-        name: (R, None, None, 512, ())
-        for name in (
+    **dict.fromkeys(
+        (
             "response",
             "response-bare",
             "response-wildchat",
@@ -381,17 +384,13 @@ PUBLISHED = {  # variant: levels, threshold of states, tokens of states, tokens 
             "userlm",
             "userlm-wildchat",
             "combined",
-        )
-    },
-    **{
-        name: (R, None, None, 512, R)
-        for name in (
-            "response-latent",
-            "response-synthesis",
-            "response-synthesis-concise",
-            "think-response",
-        )
-    },
+        ),
+        (R, None, None, 512, ()),
+    ),
+    **dict.fromkeys(
+        ("response-latent", "response-synthesis", "response-synthesis-concise", "think-response"),
+        (R, None, None, 512, R),
+    ),
     "response-synthesis-instruct": (R, None, None, 1024, R),
     "target-response": (("target", "response"), 0.9, 40, 512, ()),
     **{
@@ -628,10 +627,12 @@ def test_a_level_may_come_from_another_file(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "words.txt").write_text("Say {blocks}, \\\nbriefly.\n")
     (tmp_path / "a.json").write_text(
-        '{"goal": {"desc": "aim", "max_tokens": 9, "system_prompt": "words.txt"}, "response": {"desc": "reply"}}'
+        '{"goal": {"desc": "aim", "max_tokens": 9, "system_prompt": "words.txt"}, '
+        '"response": {"desc": "reply"}}'
     )
     (tmp_path / "sub" / "b.json").write_text(
-        '{"response": {"from": "../a.json", "max_tokens": 7}, "goal": {"from": "../a.json", "threshold": 0.5}}'
+        '{"response": {"from": "../a.json", "max_tokens": 7}, "goal": {"from": '
+        '"../a.json", "threshold": 0.5}}'
     )
     made = load_hierarchy(tmp_path / "sub" / "b.json")
     assert made.names == ("response", "goal") and made["response"] == Dimension(
@@ -738,7 +739,10 @@ def test_swapping_in_a_rendered_prompt(old, new):
     system = parts_text(
         prompt(make(old.replace("<|", "")), "goal", HierarchyConfig(prompt="full"))[0]["content"]
     )
-    rest = "<|im_end|>\n<|im_start|>user\n<name>bo</name>\n<|The Start of Persona|> no <|The End of Persona|><|im_end|>\n"
+    rest = (
+        "<|im_end|>\n<|im_start|>user\n<name>bo</name>\n<|The Start of Persona|> no <|The "
+        "End of Persona|><|im_end|>\n"
+    )
     swapped = swap_system(SYSTEM_FRAME[0] + system + rest, new)
     assert swapped.startswith(SYSTEM_FRAME[0]) and swapped.endswith(rest)
     assert "<|im_" not in swapped[len(SYSTEM_FRAME[0]) : -len(rest)]

@@ -3,12 +3,13 @@
 import re
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from humanlm.core.basics import ConfigError
-from humanlm.hierarchy.parsing import ParsePolicy, STATUSES, clean_reply, parse
-from humanlm.hierarchy.prompts import parts_text, target
 from humanlm.hierarchy.levels import LEVELS
+from humanlm.hierarchy.parsing import STATUSES, ParsePolicy, clean_reply, parse
+from humanlm.hierarchy.prompts import parts_text, target
 
 STRICT, THINK, FLEX, FLEX_THINK = (
     ParsePolicy(strict, thinking) for strict in (True, False) for thinking in (False, True)

@@ -1,25 +1,29 @@
 "Six sources, one row: identities, faults, files, and what real data look like."
 
-import copy, json, os, random, time
+import copy
+import json
+import os
+import random
+import time
 from hashlib import md5, sha256
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
-
 import raw_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from raw_rows import CALLED, ROWS, WHEN, comment, said, video
+
 from humanlm.core.basics import DataError
-from humanlm.data.files import Faults, FileRow, RowFault, read_rows
+from humanlm.corpus.sets import _known
+from humanlm.corpus.store import _row_entry
+from humanlm.data.files import Faults, FileRow, RowFault, read_rows, utc_seconds
+from humanlm.data.persona import PERSONA_BLOCKS, format_persona
+from humanlm.data.records import Persona
+from humanlm.hierarchy.prompts import name_speakers
 from humanlm.logs.fields import FAULTS, NOTES, source_name
 from humanlm.logs.formats import formats
 from humanlm.logs.rows import map_row, mapped_rows
-from humanlm.hierarchy.prompts import name_speakers
-from humanlm.data.persona import PERSONA_BLOCKS, format_persona
-from humanlm.data.records import Persona
-from humanlm.corpus.sets import _known
-from humanlm.corpus.store import _row_entry
-from humanlm.data.files import utc_seconds
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "/nowhere")
 needs_data = pytest.mark.skipif(
@@ -218,7 +222,8 @@ def test_rows_of_another_source_are_no_videos(source, guess):
     [(said, place)] = faults.examples["unknown kind of message"].items()
     assert (
         said
-        == f"post {raw['post_id']} by {raw['user_id']}: field 'prompt', message 0 has no kind{guess}"
+        == f"post {raw['post_id']} by {raw['user_id']}: field 'prompt', message 0 has no "
+        f"kind{guess}"
         and place == "rows.jsonl, row 1"
     )
 

@@ -1,26 +1,28 @@
 "Mail: what a file holds, what of it is a reply, and texts made to break the reader."
 
-import csv, time
+import csv
+import time
 
 import pytest
-from hypothesis import given, settings, strategies as st
-
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from raw_rows import forwarded, mail, original
+
 from humanlm.data.files import Faults, RowFault, read_rows
-from humanlm.logs.rows import mapped_rows, unfold_mail
 from humanlm.hierarchy.prompts import name_speakers
 from humanlm.logs.mail import (
     CONTEXT_GAP,
     MAIL_FAULTS,
     MAIL_NOTES,
-    mail_rows,
     _name_key,
     _parse_time,
     _read_mail,
+    mail_rows,
     read_who,
     thread_subject,
 )
 from humanlm.logs.quotations import MAX_DEPTH, body_parts
+from humanlm.logs.rows import mapped_rows, unfold_mail
 
 
 def rows_of(*files):
@@ -64,11 +66,14 @@ def test_lotus_forwards_with_a_broken_line_of_dashes():
     "head",
     [
         "Kim Poe\n05/14/2001 03:05 PM\nTo: Ira Rook/HOU/ECT@ECT\ncc: \nSubject: Gas\n",
-        "From: Kim Poe @ ENRON                           05/14/2001 03:05 PM\nTo: Ira Rook/HOU/ECT@ECT\ncc: \nSubject: Gas\n",
-        '"Kim Poe" <kim.poe@enron.com> on 05/14/2001 03:05:00 PM\nTo: ira.rook@enron.com\ncc: \nSubject: Gas\n',
+        "From: Kim Poe @ ENRON                           05/14/2001 03:05 PM\nTo: Ira "
+        "Rook/HOU/ECT@ECT\ncc: \nSubject: Gas\n",
+        '"Kim Poe" <kim.poe@enron.com> on 05/14/2001 03:05:00 PM\nTo: '
+        "ira.rook@enron.com\ncc: \nSubject: Gas\n",
         "From: Kim Poe\nSent: Monday, May 14, 2001 3:05 PM\nTo: Ira Rook\nSubject: Gas\n",
         "*From:* Kim Poe\n*Date:* Monday, May 14, 2001 3:05 PM\n*To:* Ira Rook\n*Subject:* Gas\n",
-        "-----Original Message-----\nFrom: Kim Poe [mailto:kim.poe@enron.com]\nSent: Monday, May 14, 2001 3:05 PM\nTo: 'Ira Rook'\nCc: A; B;\n C; D\nSubject: Gas\n",
+        "-----Original Message-----\nFrom: Kim Poe [mailto:kim.poe@enron.com]\nSent: "
+        "Monday, May 14, 2001 3:05 PM\nTo: 'Ira Rook'\nCc: A; B;\n C; D\nSubject: Gas\n",
     ],
 )
 def test_heads_of_many_mail_programs(head):
@@ -82,14 +87,20 @@ def test_heads_of_many_mail_programs(head):
 
 
 def test_quoted_lines_belong_to_whoever_is_named_above_them():
-    text = "On Mon, May 14, 2001 at 3:05 PM, Kim Poe wrote:\n> Who has them?\n>\n> > Ira wrote:\n> > > Nobody.\nI do.\n> And when?\nToday, I hope."
+    text = (
+        "On Mon, May 14, 2001 at 3:05 PM, Kim Poe wrote:\n> Who has them?\n>\n> > Ira "
+        "wrote:\n> > > Nobody.\nI do.\n> And when?\nToday, I hope."
+    )
     mails = _read_mail(mail(text))
     assert [m.body for m in mails][-2:] == ["Who has them?\n\nAnd when?", "I do.\nToday, I hope."]
     assert [m.sender for m in mails][-2:] == ["kim.poe@enron.com", "ira.rook@enron.com"]
 
 
 def test_people_who_write_from_and_to_are_not_quoted():
-    text = "From: here on it is easy.\nTo: do that, you need time.\nSubject: to change.\n\nRegards, Ira"
+    text = (
+        "From: here on it is easy.\nTo: do that, you need time.\nSubject: to "
+        "change.\n\nRegards, Ira"
+    )
     assert [m.body for m in _read_mail(mail(text))] == [text]
 
 
@@ -305,7 +316,7 @@ def test_no_body_crashes_and_no_word_is_made_up(lines):
     assert 1 <= len(parts) <= MAX_DEPTH + 2
     assert {w for p in parts for w in p.text.split()} <= {
         w for line in lines for w in (line + " " + line.lstrip("> ")).split()
-    } | set(w.lstrip(">") for line in lines for w in line.split()) | {
+    } | {w.lstrip(">") for line in lines for w in line.split()} | {
         w
         for line in lines
         for i in range(len(line))
@@ -317,7 +328,7 @@ def test_no_body_crashes_and_no_word_is_made_up(lines):
 @given(st.text(max_size=300))
 @settings(max_examples=150, deadline=None)
 def test_no_file_crashes(text):
-    rows, found = rows_of(text, "From: a@b.org\n" + text)
+    _rows, found = rows_of(text, "From: a@b.org\n" + text)
     assert set(found) <= MAIL_FAULTS.keys() | MAIL_NOTES.keys() and found[0] in MAIL_FAULTS
 
 

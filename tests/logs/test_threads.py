@@ -1,6 +1,11 @@
 "Threads become examples without losing a line or leaking a reply, whatever the file looks like."
 
-import csv, json, os, random, subprocess, sys
+import csv
+import json
+import os
+import random
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -8,11 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from humanlm.core.basics import DataError, write_jsonl
+from humanlm.core.html import escape
 from humanlm.data.dataset import DataConfig, prepare_examples
 from humanlm.data.records import Message, Thread
 from humanlm.data.splits import check_leakage
-from humanlm.core.basics import DataError, write_jsonl
-from humanlm.core.html import escape
 from humanlm.logs.replies import automatic_accounts, load_threads, thread_examples
 from humanlm.logs.threads import import_threads, reply_turns, sample_threads
 
@@ -287,9 +292,10 @@ def test_long_chains_take_linear_time_and_no_recursion():
 
 def test_importing_stays_light():
     code = (
-        "import sys; from humanlm.logs.threads import *; from humanlm.logs.replies import *; thread_examples(import_threads(sample_threads(), %r)); "
-        "print([m for m in ('torch', 'pandas', 'datasets', 'pyarrow', 'matplotlib', 'transformers') if m in sys.modules])"
-        % INVENTED
+        "import sys; from humanlm.logs.threads import *; from humanlm.logs.replies "
+        f"import *; thread_examples(import_threads(sample_threads(), {INVENTED!r})); "
+        "print([m for m in ('torch', 'pandas', 'datasets', 'pyarrow', 'matplotlib', "
+        "'transformers') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert out.stdout.strip() == "[]", out.stdout + out.stderr

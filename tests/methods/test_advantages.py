@@ -1,10 +1,12 @@
 "Advantages hold their promises on any input, and equal those of TRL's own trainer where the definitions meet."
 
-import math, statistics
+import math
+import statistics
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from humanlm.methods.advantages import (
     broadcast,

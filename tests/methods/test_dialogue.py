@@ -1,23 +1,18 @@
 """Dialogues as one line of tokens: what is trained on, what follows a turn, where they end and why, what turns earn, and how processes keep step."""
 
 import asyncio
+import itertools
 import math
 from pathlib import Path
 
 import pytest
 import torch
+import warm
 from accelerate.utils import gather_object
 
-import warm
-
+from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import run_sync
 from humanlm.data.trajectory import Completion
-from humanlm.clients.protocol import LLMError
-from humanlm.models.checkpoints import make_model
-from humanlm.models.config import ModelConfig
-from humanlm.models.generation import generate
-from humanlm.models.logps import token_logps
-from humanlm.models.prompts import end_id, render
 from humanlm.methods.dialogues import (
     Heard,
     TokenDialogue,
@@ -29,8 +24,13 @@ from humanlm.methods.dialogues import (
 from humanlm.methods.method import Batch, Method
 from humanlm.methods.policies import ModelPolicy
 from humanlm.methods.sampling import Sampling
-from humanlm.training.trainer import MethodTrainer
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
+from humanlm.models.generation import generate
+from humanlm.models.logps import token_logps
+from humanlm.models.prompts import end_id, render
 from humanlm.training.options import trainer_args
+from humanlm.training.trainer import MethodTrainer
 
 TEXTS = [
     f"is it a {a}? it is a {b}."
@@ -423,7 +423,7 @@ def test_gains_are_those_of_plain_torch(made):
             known.append(logps[range(len(right)), right].mean().item())
         paid = heard[-1][1] if heard[-1][1] == heard[-1][1] else 0.0
         assert gains == pytest.approx(
-            [*(after - before for before, after in zip(known, known[1:])), -paid * known[-1]],
+            [*(after - before for before, after in itertools.pairwise(known)), -paid * known[-1]],
             abs=1e-5,
         )
     assert [*map(len, found)] == [1, 2, 3] and abs(found[1][0]) > 1e-4

@@ -9,16 +9,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import humanlm.models.logps
-from humanlm.models.logps import chosen_logps, CompletionStates
 from humanlm.methods.losses import (
+    _two_views,
     divergence,
     in_chunks,
     kl_estimate,
     policy_loss,
     token_shares,
     token_signal,
-    _two_views,
 )
+from humanlm.models.logps import CompletionStates, chosen_logps
 
 STUDENT, TEACHER = (
     torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log(),
@@ -151,10 +151,12 @@ def states(positions, words, width=3, seed=0):
     )
 
 
-CHOSEN = lambda ours, theirs, ids: (
-    chosen_logps(ours, ids) - (0 if theirs is None else chosen_logps(theirs, ids))
-)  # noqa: E731
-TOP = lambda ours, theirs, ids: divergence(ours, theirs, 0.5, 5)  # noqa: E731
+def CHOSEN(ours, theirs, ids):
+    return chosen_logps(ours, ids) - (0 if theirs is None else chosen_logps(theirs, ids))
+
+
+def TOP(ours, theirs, ids):
+    return divergence(ours, theirs, 0.5, 5)
 
 
 @pytest.mark.parametrize(

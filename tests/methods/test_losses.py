@@ -6,22 +6,22 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from humanlm.models.checkpoints import make_model
-from humanlm.models.config import ModelConfig
-from humanlm.models.logps import chosen_logps, CompletionStates, completion_states, token_logps
 from humanlm.methods.losses import (
     _blend,
+    _logp_divergence,
+    _support,
+    _two_views,
     divergence,
     importance,
     in_chunks,
     kl_estimate,
-    _logp_divergence,
     policy_loss,
-    _support,
     token_shares,
     token_signal,
-    _two_views,
 )
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
+from humanlm.models.logps import CompletionStates, chosen_logps, completion_states, token_logps
 
 PLAIN, HINDSIGHT, MASK = (
     torch.tensor([[-1.0, -2.0, -0.5]]),
@@ -318,7 +318,8 @@ def test_neither_way_holds_more_than_one_chunk_of_logits(vocabulary):
             loss = in_chunks(topk, student, [(teacher, 1.0)], chunk=chunk).sum()
         loss.backward()
     assert watch.most == vocabulary * 8, (
-        "the largest tensor is the head and its gradient; a chunk of logits is half of it, all of them are eight times as much"
+        "the largest tensor is the head and its gradient; a chunk of logits is half of "
+        "it, all of them are eight times as much"
     )
     other = sum(size for size in dict(kept).values() if size != vocabulary * 8)
     assert other <= 3 * n * 8 + 3 * n, "what waits for the way back are states, not logits"

@@ -6,9 +6,6 @@ import pytest
 import torch
 from datasets import Dataset
 
-from humanlm.models.checkpoints import make_model
-from humanlm.models.config import ModelConfig
-from humanlm.models.logps import chosen_logps, completion_states
 from humanlm.methods.losses import (
     divergence,
     importance,
@@ -17,6 +14,9 @@ from humanlm.methods.losses import (
     token_shares,
     token_signal,
 )
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
+from humanlm.models.logps import chosen_logps, completion_states
 
 PROMPTS = [[30, 31, 32, 33, 34], [40, 41], [50, 51, 52]]
 HINDSIGHT = [[*ids, 60 + i, 70, 71] for i, ids in enumerate(PROMPTS)]

@@ -8,22 +8,23 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from humanlm.core.basics import ConfigError, run_sync
-from humanlm.methods.advantages import estimators
-from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
-from humanlm.hierarchy.levels import LEVELS
-from humanlm.worlds.mini import WorldConfig, make_world
 from humanlm.clients.ledger import Ledger
-from humanlm.models.config import ModelConfig, tiny_model, train_tokenizer
-from humanlm.models.prompts import end_id
+from humanlm.core.basics import ConfigError, run_sync
+from humanlm.hierarchy.levels import LEVELS
+from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.methods import policies
+from humanlm.methods.advantages import estimators
 from humanlm.methods.method import ESTIMATORS, Batch
 from humanlm.methods.policies import ModelPolicy, RolloutError, ScriptedPolicy, row_seeds
+from humanlm.methods.rollouts import single_turn
 from humanlm.methods.sampling import RolloutConfig, Sampling, copy_index, group_index, repeat_rows
 from humanlm.methods.shares import at_step, generated_tokens
-from humanlm.methods.rollouts import single_turn
+from humanlm.models.config import ModelConfig, tiny_model, train_tokenizer
+from humanlm.models.prompts import end_id
+from humanlm.worlds.mini import WorldConfig, make_world
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,7 @@ def test_groups_and_copies_name_each_row_once(numbers):
 
 
 def test_estimators_have_the_names_of_the_functions():
-    assert ESTIMATORS == tuple(estimators)
+    assert tuple(estimators) == ESTIMATORS
 
 
 @pytest.mark.parametrize(
@@ -305,7 +306,11 @@ def test_seeds_differ_by_run_step_row_and_copy_and_by_nothing_else():
 
 
 def test_importing_is_light():
-    code = "import sys, humanlm.methods.rollouts, humanlm.methods.shares, humanlm.methods.method; print(sorted({'torch', 'transformers', 'numpy', 'pandas'} & set(sys.modules)))"
+    code = (
+        "import sys, humanlm.methods.rollouts, humanlm.methods.shares, "
+        "humanlm.methods.method; print(sorted({'torch', 'transformers', 'numpy', 'pandas'} "
+        "& set(sys.modules)))"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -5,14 +5,15 @@ import statistics
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from humanlm.methods.advantages import (
     _CREDITS,
     _SCORES,
+    _turn_credits,
     trajectory_scores,
     turn_advantages,
-    _turn_credits,
 )
 from humanlm.methods.dialogues import CREDITS, SCORES
 

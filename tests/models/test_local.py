@@ -1,6 +1,12 @@
 """Models in this process: batches, settings, bad input, sentence vectors. The chat model is tiny, random and writes nonsense."""
 
-import asyncio, hashlib, json, shutil, subprocess, sys, threading
+import asyncio
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import threading
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -8,18 +14,18 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch: the models of this file run in this process")
 import numpy as np
-
 from clock import until
+
 from humanlm.clients.client import chat_all
 from humanlm.clients.ledger import Ledger
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import client
 from humanlm.clients.protocol import ChatReply, LLMError, chat
-from humanlm.models.embeddings import Embedder, MINILM, _check_files, has_minilm, minilm_folder
-from humanlm.models.local import Batches, HFClient
 from humanlm.clients.reader import break_markers
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig, ModelError
+from humanlm.models.embeddings import MINILM, Embedder, _check_files, has_minilm, minilm_folder
+from humanlm.models.local import Batches, HFClient
 
 SMALL = ModelConfig(
     vocab=400, hidden=64, layers=1, heads=2, kv_heads=2, head_dim=32
@@ -340,11 +346,14 @@ def test_the_module_is_light_and_says_what_is_missing(tmp_path):
     for name in ("torch", "transformers", "vllm"):
         (tmp_path / f"{name}.py").write_text(f"raise ImportError('no', name='{name}')")
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1])\nimport humanlm.clients.names, humanlm.models.embeddings, humanlm.models.local\n"
+        "import sys; sys.path.insert(0, sys.argv[1])\nimport humanlm.clients.names, "
+        "humanlm.models.embeddings, humanlm.models.local\n"
         "assert not {'torch', 'transformers', 'vllm'} & set(sys.modules)\n"
         "for name in ('hf/some/model', 'vllm-offline/some/model'):\n"
-        "    try: humanlm.clients.names.client(name)\n    except humanlm.clients.protocol.LLMError as e: print(e)\n"
-        "try: humanlm.models.embeddings.Embedder('some/model')\nexcept humanlm.models.config.ModelError as e: print(e)"
+        "    try: humanlm.clients.names.client(name)\n    except "
+        "humanlm.clients.protocol.LLMError as e: print(e)\n"
+        "try: humanlm.models.embeddings.Embedder('some/model')\nexcept "
+        "humanlm.models.config.ModelError as e: print(e)"
     )
     out = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True

@@ -1,6 +1,7 @@
 """Models beyond what the notebook shows: hostile text, other architectures and tokenizers, interrupted saves."""
 
 import ast
+import itertools
 import json
 import random
 import re
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, models as token_models, pre_tokenizers, decoders
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
+from tokenizers import models as token_models
 from transformers import (
     AutoModelForCausalLM,
     Gemma3TextConfig,
@@ -23,7 +25,8 @@ from transformers import (
 )
 
 import humanlm
-from humanlm.models import logps, prompts as prompting
+from humanlm.models import logps
+from humanlm.models import prompts as prompting
 from humanlm.models.checkpoints import (
     adapter_base,
     add_adapter,
@@ -34,10 +37,10 @@ from humanlm.models.checkpoints import (
     merge_adapter,
     save_model,
 )
-from humanlm.models.config import END, ModelConfig, ModelError, START, tiny_model, train_tokenizer
+from humanlm.models.config import END, START, ModelConfig, ModelError, tiny_model, train_tokenizer
 from humanlm.models.generation import generate
 from humanlm.models.logps import token_logps
-from humanlm.models.prompts import end_id, end_ids, fit_prompt, render, render_target, _segments
+from humanlm.models.prompts import _segments, end_id, end_ids, fit_prompt, render, render_target
 from humanlm.models.sampling import cut_completion
 
 TEXTS = [
@@ -86,7 +89,10 @@ def hostile(rng):
 
 
 def test_import_without_torch():
-    code = "import sys, humanlm.models.generation; print([m for m in ('torch', 'transformers', 'tokenizers', 'pandas') if m in sys.modules])"
+    code = (
+        "import sys, humanlm.models.generation; print([m for m in ('torch', "
+        "'transformers', 'tokenizers', 'pandas') if m in sys.modules])"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -418,8 +424,8 @@ SAID = [
 def test_the_turns_of_an_assistant_without_a_name_are_its_own(chat):
     text = chat.decode(render(chat, SAID, thinking=None))
     assert (
-        text
-        == f"{START}user\nhi{END}\n{START}assistant\nthe tram is late{END}\n{START}user\nwhy?{END}\n{START}assistant\n"
+        text == f"{START}user\nhi{END}\n{START}assistant\nthe tram is "
+        f"late{END}\n{START}user\nwhy?{END}\n{START}assistant\n"
     )
     assert render(chat, SAID, "", None) == render(chat, SAID, thinking=None)
 
@@ -427,7 +433,8 @@ def test_the_turns_of_an_assistant_without_a_name_are_its_own(chat):
 def test_whoever_is_simulated_by_name_is_not_taken_for_the_chat_assistant(chat):
     said = [user("hi", "HUMAN"), SAID[1], user("hm", "bo")]
     assert chat.decode(render(chat, said, thinking=None)) == (
-        f"{START}assistant\nhi{END}\n{START}user\nthe tram is late\n\nbo: hm{END}\n{START}assistant\n"
+        f"{START}assistant\nhi{END}\n{START}user\nthe tram is late\n\nbo: "
+        f"hm{END}\n{START}assistant\n"
     )
     assert f"{START}assistant\nhm{END}" in chat.decode(render(chat, said, "bo", None)), (
         "any name can be the speaker's"
@@ -466,7 +473,8 @@ def test_a_dialogue_goes_on_behind_the_tokens_that_were_written(chat, written, e
 def test_a_template_that_drops_thoughts_does_not_take_them_out_of_a_dialogue(chat):
     qwen = train_tokenizer(TEXTS * 5, 600, TAGS)
     qwen.chat_template = (
-        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content.split('</think>')[-1] + '<|im_end|>\\n' }}{% endfor %}"
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + "
+        "m.content.split('</think>')[-1] + '<|im_end|>\\n' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
     )
     assert (
@@ -529,7 +537,8 @@ def test_code_that_comes_with_a_model_is_never_run_even_where_somebody_says_yes(
     }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "code_of_theirs.py").write_text(
-        f"open({str(tmp_path / 'it ran')!r}, 'w')\nfrom transformers import LlamaConfig\nclass Config(LlamaConfig): model_type = 'strange'\n"
+        f"open({str(tmp_path / 'it ran')!r}, 'w')\nfrom transformers import "
+        "LlamaConfig\nclass Config(LlamaConfig): model_type = 'strange'\n"
     )
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     with pytest.raises(ModelError, match="final"):
@@ -749,7 +758,7 @@ def test_the_prompt_may_be_quoted_and_a_thought_may_be_repeated_once_it_is_over(
     theirs = model.generate(
         torch.tensor([ids]), max_new_tokens=60, do_sample=False, no_repeat_ngram_size=2
     )[0, len(ids) :].tolist()
-    assert not seen & set(zip(theirs, theirs[1:])), (
+    assert not seen & set(itertools.pairwise(theirs)), (
         "a ban that knows the prompt forbids to quote it"
     )
     assert not banned(rows.ids, 2)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import humanlm
-from humanlm.core.basics import ConfigError
 from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import LLMError
+from humanlm.core.basics import ConfigError
 from humanlm.models.settings import ChatConfig, ClientConfig, Estimate, add_up, estimate
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from humanlm.hierarchy.swapping import swap_system
+from humanlm.hierarchy.levels import LEVELS, VARIANTS
 from humanlm.hierarchy.prompts import (
     HierarchyConfig,
     closing,
@@ -17,18 +17,18 @@ from humanlm.hierarchy.prompts import (
     prompt,
     target,
 )
-from humanlm.hierarchy.levels import LEVELS, VARIANTS
+from humanlm.hierarchy.swapping import swap_system
 from humanlm.models.checkpoints import load_model, make_model, save_model
 from humanlm.models.config import (
+    TEMPLATES,
     ModelConfig,
     ModelError,
-    TEMPLATES,
     template_text,
     tiny_model,
     train_tokenizer,
 )
 from humanlm.models.generation import generate
-from humanlm.models.prompts import end_id, end_ids, render, render_target, _segments
+from humanlm.models.prompts import _segments, end_id, end_ids, render, render_target
 
 OURS = [name for name, needed in TEMPLATES.items() if needed]
 THINKS = ("humanlm", "wildchat", "chatml")
@@ -69,7 +69,207 @@ EXPECTED = {
         "<|im_start|>assistant\n<name>HUMAN</name>\n",
     ),
     "llama3": (
-        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nSYS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: alice]\n"
+        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nSYS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: "
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        "alice]\n"
         "Post<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: HUMAN]\n",
         "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nSYS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: HUMAN]\n"
         "Hi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: HUMAN]\n",
@@ -163,7 +363,10 @@ def test_sft_text_is_prompt_and_target_with_one_opener(toks, name, thinking):
         learned[-1] == end_id(toks[name])
         and toks[name].convert_ids_to_tokens(learned[-1]) == TEMPLATES[name][-1]
     )
-    count = lambda tag: data["input_ids"].count(toks[name].convert_tokens_to_ids(tag))
+
+    def count(tag):
+        return data["input_ids"].count(toks[name].convert_tokens_to_ids(tag))
+
     assert (count("<think>"), count("</think>")) == ((1, 1) if name in THINKS else (0, 0))
     assert toks[name].decode(learned[:-1]) == parts_text(answer)
 
@@ -292,9 +495,9 @@ def test_a_rendered_prompt_can_get_another_system_message(toks):
 )
 def test_supervised_rows_follow_the_form_of_their_level(toks, variant, levels):
     "What is taught is what the rollout's row asks for: same prompt, and a target that its reader understands"
+    from humanlm.alignment.lessons import WorldLessons
     from humanlm.hierarchy.parsing import ParsePolicy, parse
     from humanlm.worlds.mini import WorldConfig, make_world
-    from humanlm.alignment.lessons import WorldLessons
 
     world = make_world(WorldConfig(users=12, topics=60, posts_per_topic=1, replies_per_user=8))
     example, config = (

@@ -13,7 +13,14 @@ asks for the version of a package named vllm. If it says that there is none, tel
 The model is tiny and random, so answers are nonsense; what is checked is the protocol.
 """
 
-import asyncio, os, shutil, signal, socket, subprocess, time, urllib.request
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
 
 import pytest
 
@@ -177,8 +184,8 @@ def test_refusals_are_named_and_not_repeated(server, request_, kind):
 
 def test_both_engines_of_this_model_agree_on_the_prompt(server):
     "The server's template and ours make the same number of tokens of the same messages"
-    from humanlm.models.local import HFClient
     from humanlm.models.checkpoints import load_model
+    from humanlm.models.local import HFClient
 
     folder = (
         urllib.request.urlopen(server.removesuffix("/v1") + "/v1/models")
@@ -199,16 +206,16 @@ def test_both_engines_of_this_model_agree_on_the_prompt(server):
 def test_a_simulator_behind_vllm_writes_what_transformers_would(tmp_path):
     "humanlm.serve starts the real vLLM, and its greedy answers, thoughts and counts are those of transformers; vLLM ends with it"
     from openai import OpenAI
-    from humanlm.core.basics import run_sync
-    from humanlm.hierarchy.prompts import HierarchyConfig
-    from humanlm.models.checkpoints import make_model, save_model
-    from humanlm.models.config import ModelConfig
+
     from humanlm.alignment.contract import ModelChoice, contract
     from humanlm.alignment.simulator import SimulatorClient
+    from humanlm.core.basics import run_sync
+    from humanlm.hierarchy.prompts import HierarchyConfig
     from humanlm.methods.sampling import RolloutConfig
+    from humanlm.models.checkpoints import make_model, save_model
+    from humanlm.models.config import ModelConfig
     from humanlm.serve import _open_client
-    from humanlm.serving.service import ServeConfig
-    from humanlm.serving.service import Service, serving
+    from humanlm.serving.service import ServeConfig, Service, serving
 
     config = ModelConfig(vocab=500, head_dim=32, hidden=64, heads=2, kv_heads=2)
     asked = HierarchyConfig(

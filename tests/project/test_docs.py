@@ -16,7 +16,7 @@ spec = importlib.util.spec_from_file_location(
 )
 build = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(build)
-import api  # noqa: E402
+import api
 
 ALL = ("text/html", "text/markdown", "image/png", "text/plain")
 TO = build.Target(
@@ -165,6 +165,7 @@ def test_signatures_get_one_anchor_and_the_word_class():
 
 def test_the_comment_beside_settings_is_not_taken_for_what_is_returned(monkeypatch):
     from fastcore import docments
+
     from humanlm.clients.protocol import chat
 
     monkeypatch.setattr(docments, "_param_locs", docments._param_locs)  # put back at the end
@@ -174,7 +175,10 @@ def test_the_comment_beside_settings_is_not_taken_for_what_is_returned(monkeypat
 
 
 def test_a_class_made_of_fields_shows_their_comments():
-    text = "### Turn { #turn }\n\n```python\ndef Turn(\n    role:str, # who\n    seed:int=0\n)->None:\n```"
+    text = (
+        "### Turn { #turn }\n\n```python\ndef Turn(\n    role:str, # who\n    "
+        "seed:int=0\n)->None:\n```"
+    )
     shown, declared = build.signature(text, TO), build.class_fields()["Turn"]
     assert (
         shown.endswith(f"```python\n{declared}\n```")
@@ -236,9 +240,12 @@ def test_no_page_links_a_symbol_inside_a_link(symbols):
 
 
 def test_the_menu_goes_from_how_to_pages_over_doors_to_rooms_from_the_ground_up():
-    books = "00_data 10_hierarchy 80_train 90_eval index howto/01_five data/01_mail data/10_threads core/01_basics results/01_a".split()
+    books = (
+        "00_data 10_hierarchy 80_train 90_eval index howto/01_five data/01_mail "
+        "data/10_threads core/01_basics results/01_a"
+    ).split()
     nav = build.navigation([Path(book + ".ipynb") for book in books])
-    assert [list(entry)[0] for entry in nav] == [
+    assert [next(iter(entry)) for entry in nav] == [
         "Home",
         "How to",
         "Doors",
@@ -313,16 +320,24 @@ def test_names_lead_to_the_section_that_defines_them(names):
 
 
 def test_a_signature_keeps_comments_and_leaves_bodies_out(tmp_path):
-    source = 'class A(B):\n    "Doc"\n    x: int = 0  # beside\n    """below"""\n    _y = 1\n\n    @property\n    def go(self) -> str:\n        "Go"\n        return 1\n\ndef f(a, # first\n      b): return a\n'
+    source = (
+        'class A(B):\n    "Doc"\n    x: int = 0  # beside\n    """below"""\n    _y = 1\n\n '
+        '   @property\n    def go(self) -> str:\n        "Go"\n        return 1\n\ndef '
+        "f(a, # first\n      b): return a\n"
+    )
     shown = [api.shown(node, source.splitlines()) for node in ast.parse(source).body]
     assert shown == [
-        'class A(B):\n    x: int = 0  # beside\n    """below"""\n    @property\n    def go(self) -> str:\n        "Go"',
+        'class A(B):\n    x: int = 0  # beside\n    """below"""\n    @property\n    '
+        'def go(self) -> str:\n        "Go"',
         "def f(a, # first\n      b):",
     ]
 
 
 def test_the_gallery_shows_every_figure_with_its_page_and_section():
-    text = "# Data\n\n```python\n# no heading\n```\n\n## Who `wrote`\n\n![figure](../figures/data-x-0.png){ #data-x-0 }\n"
+    text = (
+        "# Data\n\n```python\n# no heading\n```\n\n## Who "
+        "`wrote`\n\n![figure](../figures/data-x-0.png){ #data-x-0 }\n"
+    )
     shown = build.gallery(
         {"data/x.md": text, "train.md": "# Train\n"},
         [Path("data/01_x.ipynb"), Path("80_train.ipynb")],
@@ -340,7 +355,9 @@ DOORS = sorted(path for path in build.NBS.glob("[0-7]*_*.ipynb"))
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda path: path.stem)
 def test_a_door_opens_with_purpose_picture_use_and_the_pages_of_its_room(door):
-    exported = lambda cell: "".join(cell["source"]).startswith("#| export")
+    def exported(cell):
+        return "".join(cell["source"]).startswith("#| export")
+
     cells = list(
         takewhile(lambda cell: not exported(cell), json.loads(door.read_text("utf-8"))["cells"])
     )[1:]
@@ -360,7 +377,7 @@ def test_a_door_opens_with_purpose_picture_use_and_the_pages_of_its_room(door):
     )
     room = rooms_of()[door.name]
     pages = {path.name for path in (build.NBS / room).glob("*.ipynb")}
-    assert pages & set(re.findall(r"\((?:%s)/(\w+\.ipynb)" % room, "".join(text))), (
+    assert pages & set(re.findall(rf"\((?:{room})/(\w+\.ipynb)", "".join(text))), (
         "link the pages of the room"
     )
 
@@ -453,8 +470,10 @@ def test_what_a_page_would_fetch_and_links_that_lead_nowhere_are_found(tmp_path,
 def test_links_that_lead_somewhere_are_allowed(tmp_path):
     (tmp_path / "f g.png").touch()
     (tmp_path / "page.html").write_text(
-        '<a href="https://example.org">there</a><img src="f%20g.png"><link rel="canonical" href="https://h/p">'
-        '<h2 id="a">A</h2><a href="#a">a</a><a href="page.html#a">a</a><a href="mailto:x@y.z">m</a><a href="/page.html">p</a>'
+        '<a href="https://example.org">there</a><img src="f%20g.png"><link '
+        'rel="canonical" href="https://h/p">'
+        '<h2 id="a">A</h2><a href="#a">a</a><a href="page.html#a">a</a><a '
+        'href="mailto:x@y.z">m</a><a href="/page.html">p</a>'
     )
     (tmp_path / "page.css").write_text("a { background: url(data:image/png;base64,AA) }")
     assert build.site_problems(tmp_path) == []

@@ -1,13 +1,16 @@
 """What a newcomer meets first: the Makefile says what is missing, and installs only once."""
 
-import re, shutil, subprocess, sys
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
-import check  # noqa: E402
+import check
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 

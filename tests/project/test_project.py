@@ -1,8 +1,19 @@
 """The frame of the project: settings agree, export is in sync, notebooks are clean and short, imports point down."""
 
-import ast, configparser, json, os, re, shutil, subprocess, sys, tarfile, tomllib, venv, zipfile
-from functools import cache
+import ast
+import configparser
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+import zipfile
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,8 +26,10 @@ NBS = sorted((ROOT / "nbs").rglob("[0-9][0-9]_*.ipynb"))
 PAGES = NBS + sorted((ROOT / "nbs").glob("index.ipynb"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
-# Modules that may load a deep-learning library when they are imported. All others form the light layer: they can be read,
-# imported and tested without one. `models` and `train` belong to it, since their settings are parsed before anything loads.
+# Modules that may load a deep-learning library when they are imported. All others form the light
+# layer: they can be read,
+# imported and tested without one. `models` and `train` belong to it, since their settings are
+# parsed before anything loads.
 TENSORS = {
     "methods.advantages",
     "methods.losses",
@@ -54,7 +67,7 @@ HEAVY = {
     "sklearn",
 }
 sys.path.insert(0, str(ROOT / "docs"))
-import rooms  # noqa: E402
+import rooms
 
 SKIPPED = PROJECT["tool"]["nbdev"]["tst_flags"].split()
 
@@ -114,7 +127,9 @@ def test_one_version_everywhere():
 
 
 def test_every_dependency_has_a_tested_version():
-    plain = lambda name: re.split(r"[\[<>=]", name)[0].lower().replace("_", "-")
+    def plain(name):
+        return re.split(r"[\[<>=]", name)[0].lower().replace("_", "-")
+
     lines = [
         line
         for line in (ROOT / "constraints.txt").read_text().splitlines()
@@ -205,7 +220,8 @@ def test_light_modules_import_nothing_heavy():
     code = (
         "import importlib, json, sys\nfound = {}\nfor name in sys.argv[1].split():\n"
         "    importlib.import_module('humanlm.' + name)\n"
-        "    found[name] = sorted(set(sys.argv[2].split()) & {m.split('.')[0] for m in sys.modules})\n"
+        "    found[name] = sorted(set(sys.argv[2].split()) & {m.split('.')[0] for m in "
+        "sys.modules})\n"
         "print(json.dumps(found))"
     )
     out = subprocess.run(
@@ -216,7 +232,8 @@ def test_light_modules_import_nothing_heavy():
     assert out.returncode == 0, out.stderr
     first = next(((name, heavy) for name, heavy in json.loads(out.stdout).items() if heavy), None)
     assert first is None, (
-        f"importing humanlm.{first[0]} loads {', '.join(first[1])}: move the import into the function"
+        f"importing humanlm.{first[0]} loads {', '.join(first[1])}: move the import "
+        "into the function"
     )
 
 

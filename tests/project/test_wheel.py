@@ -2,14 +2,18 @@
 
 uv build --out-dir dist && HUMANLM_DIST=dist python -m pytest -s tests/project/test_wheel.py"""
 
-import json, os, subprocess, venv
+import json
+import os
+import subprocess
+import venv
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.skipif(
     "HUMANLM_DIST" not in os.environ,
-    reason="needs a built wheel and a package registry: HUMANLM_DIST=dist, where `uv build --out-dir dist` wrote",
+    reason="needs a built wheel and a package registry: HUMANLM_DIST=dist, where `uv build "
+    "--out-dir dist` wrote",
 )
 MOST = 400  # MB, with the bytecode that pip writes
 WITHOUT = (
@@ -28,7 +32,8 @@ TRAIN, HUB, SERVE, ANTHROPIC = (
     f"Next: pip install 'humanlm[{extra}]'" for extra in ("train", "hub", "serve", "anthropic")
 )
 
-# Every command once: a line, the exit code, and what it says. Code 0: it did its work without torch.
+# Every command once: a line, the exit code, and what it says. Code 0: it did its work without
+# torch.
 LINES = {
     "train": ("--config humanlm-mini", 2, TRAIN),
     "eval fidelity": ("", 2, "Nothing to compare"),
@@ -113,7 +118,8 @@ def desk(tmp_path_factory):
                 "parents": f"{t}-{n - 1}" if n else None,
                 "user": f"user{(t * 3 + n) % 7}",
                 "time": 1e9 + 1000 * t + n,
-                "text": f"In street {t} I would rather have {n + 2} trees than a car park, and I say so again.",
+                "text": f"In street {t} I would rather have {n + 2} trees than a car park, and "
+                "I say so again.",
             }
             for t in range(40)
             for n in range(5)
@@ -183,13 +189,17 @@ def test_the_core_is_light(light):
     )
     bytecode = sum(p.stat().st_blocks for p in own if p.suffix == ".pyc") * 512 / 2**20
     print(
-        f"\nhumanlm without extras: {size:.0f} MB, of which bytecode {bytecode:.0f}, in {len(names)} packages"
+        f"\nhumanlm without extras: {size:.0f} MB, of which bytecode {bytecode:.0f}, in "
+        f"{len(names)} packages"
     )
     assert size <= MOST and not any((place / name).exists() for name in WITHOUT)
 
 
 def test_every_command_is_called(call):
-    code = "import json; from humanlm.core.commands import COMMANDS, _commands_below as below; print(json.dumps([n for n in COMMANDS if not below(n)]))"
+    code = (
+        "import json; from humanlm.core.commands import COMMANDS, _commands_below as "
+        "below; print(json.dumps([n for n in COMMANDS if not below(n)]))"
+    )
     assert set(json.loads(call("python", "-c", code).stdout)) == set(LINES)
 
 
@@ -207,7 +217,8 @@ def test_every_command_is_called(call):
 def test_a_command_does_its_work_or_says_what_to_install(call, line, code, said):
     done = call("humanlm", *line.split())
     print(
-        f"\nhumanlm {line} → {done.returncode}: {(done.stdout + done.stderr).strip().splitlines()[-1:]}"
+        f"\nhumanlm {line} → {done.returncode}: "
+        f"{(done.stdout + done.stderr).strip().splitlines()[-1:]}"
     )
     assert (done.returncode, said in done.stdout + done.stderr, "Traceback" in done.stderr) == (
         code,

@@ -1,6 +1,5 @@
 """An audit finds the one habit a judge has, counts what fails, and never breaks."""
 
-import asyncio
 import json
 import math
 import random
@@ -8,31 +7,31 @@ import subprocess
 import sys
 
 import pytest
+import warm
 
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.ledger import Ledger
+from humanlm.clients.protocol import LLMError
+from humanlm.core.basics import DataError, run_sync, to_json
+from humanlm.core.html import aligned
+from humanlm.data.trajectory import Score
+from humanlm.hierarchy.levels import HIERARCHY
+from humanlm.judges import main
 from humanlm.rewards.audit import (
     INJECTIONS,
     MEASURES,
     ROLES,
     Audit,
     Probe,
+    _injected_texts,
+    _probe_texts,
     audit,
     audit_requests,
-    _injected_texts,
     load_probes,
-    _probe_texts,
 )
-from humanlm.core.basics import DataError, run_sync, to_json
-from humanlm.core.html import aligned
-from humanlm.hierarchy.levels import HIERARCHY
-from humanlm.judges import main
 from humanlm.rewards.judges import RuleJudge
-from humanlm.clients.client import ScriptedClient
-from humanlm.clients.ledger import Ledger
-from humanlm.clients.protocol import LLMError
 from humanlm.rewards.scoring import _candidate_score
 from humanlm.rewards.verdicts import LLMJudge
-from humanlm.data.trajectory import Score
-import warm
 
 PROBES = load_probes()
 WORTH = {
@@ -151,7 +150,7 @@ def test_failures_are_counted_and_kept_out_of_everything_else():
 
 
 @pytest.mark.parametrize(
-    "error", [LLMError("auth", "no"), ValueError("boom"), KeyError("x"), asyncio.TimeoutError()]
+    "error", [LLMError("auth", "no"), ValueError("boom"), KeyError("x"), TimeoutError()]
 )
 def test_a_dead_judge_gives_an_audit_all_the_same(error):
     def dead(i, text, w):
@@ -230,7 +229,9 @@ def test_agreement_with_a_second_judge():
 
 
 def test_same_seed_same_audit_and_json_keeps_it():
-    habit = lambda i, text, w: w + 0.2 * (random.Random(f"{i}{text}").random() - 0.5)
+    def habit(i, text, w):
+        return w + 0.2 * (random.Random(f"{i}{text}").random() - 0.5)
+
     assert examined(habit, seed=3) == examined(habit, seed=3) != examined(habit, seed=4)
     for found in (examined(habit), examined(habit, probes=PROBES[:1])):
         back = Audit.from_dict(json.loads(to_json(found.to_dict())))

@@ -17,12 +17,12 @@ from clock import virtual, wait_until
 from server import ANSWER_FAULTS, FAULTS, HTTP_FAULTS, Config, Model, serving, stated
 
 from humanlm.clients.cache import DiskCache, cache_size
-from humanlm.core.basics import run_sync
 from humanlm.clients.client import ScriptedClient, chat_all
 from humanlm.clients.ledger import Ledger, prices
 from humanlm.clients.limits import Limits, in_turn
 from humanlm.clients.names import vllm_client
 from humanlm.clients.protocol import CacheError, LLMError, chat
+from humanlm.core.basics import run_sync
 from humanlm.rewards.scoring import JUDGE_FAULTS, JudgeRequest, score_group, score_groups
 from humanlm.rewards.verdicts import LLMJudge, score_aspects
 
@@ -121,7 +121,7 @@ def test_every_fault_of_transport_is_survived(server, kind):
 @pytest.mark.parametrize("kind", ANSWER_FAULTS)
 def test_every_fault_of_the_answer_is_repaired_or_named(server, kind):
     server.configure(faults={kind: 0.5})
-    scores, statuses = judged(llm_judge(server), list(groups(20)))
+    _scores, statuses = judged(llm_judge(server), list(groups(20)))
     assert server.stats()[kind]
     if kind in ("strings", "prose"):
         assert statuses == {"scored": 80}
@@ -363,7 +363,10 @@ def test_an_interrupt_leaves_no_orphan_and_keeps_what_was_answered(server, tmp_p
 
 
 def test_the_server_ends_with_the_process_that_started_it(tmp_path):
-    script = "import os, sys; sys.path.insert(0, sys.argv[1]); from server import *; s = serving().__enter__(); print(s.url, flush=True); os._exit(1)"
+    script = (
+        "import os, sys; sys.path.insert(0, sys.argv[1]); from server import *; s = "
+        "serving().__enter__(); print(s.url, flush=True); os._exit(1)"
+    )
     out = subprocess.run(
         [sys.executable, "-c", script, os.path.dirname(os.path.dirname(__file__))],
         stdout=subprocess.PIPE,

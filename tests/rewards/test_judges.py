@@ -6,13 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from humanlm.core.basics import run_sync
 from humanlm.core.config import HARMLESS
 from humanlm.data.records import Message
-from humanlm.core.basics import run_sync
+from humanlm.data.viz import score_grid
 from humanlm.hierarchy.levels import HIERARCHY, STATES
-from humanlm.rewards.judge_settings import JudgeConfig, RUBRIC, _is_judge, make_judge, _play_judge
+from humanlm.models.config import ModelError
+from humanlm.models.embeddings import Embedder, has_minilm, minilm_folder
+from humanlm.models.settings import ClientConfig
+from humanlm.rewards.judge_settings import RUBRIC, JudgeConfig, _is_judge, _play_judge, make_judge
 from humanlm.rewards.judges import (
     EmbedJudge,
     RuleJudge,
@@ -22,14 +27,10 @@ from humanlm.rewards.judges import (
     _logistic,
     _sign,
 )
-from humanlm.models.settings import ClientConfig
-from humanlm.models.embeddings import Embedder, has_minilm, minilm_folder
-from humanlm.models.config import ModelError
 from humanlm.rewards.rubric import VARIANTS, judge_chat
-from humanlm.rewards.scoring import JudgeRequest, STATUSES, format_score, score_group
+from humanlm.rewards.scoring import STATUSES, JudgeRequest, format_score, score_group
 from humanlm.rewards.verdicts import _answer_scores
 from humanlm.worlds.mini import make_world
-from humanlm.data.viz import score_grid
 
 HOSTILE = [
     "",
@@ -110,7 +111,7 @@ def test_group_of_four_with_twins_empty_and_bad_format(name, world):
         {"a": "flatly rejects the river tram", "b": "", "c": "flatly rejects the river tram"},
         (post,),
     )
-    scores = ask(judge, request) + [format_score("d", "missing")]
+    scores = [*ask(judge, request), format_score("d", "missing")]
     assert [s.status for s in scores] == ["scored", "empty", "scored", "bad format"]
     assert [s.id for s in scores] == list("abcd")
     assert scores[0].value == scores[2].value == 1.0 and scores[1].value == scores[3].value == 0.0

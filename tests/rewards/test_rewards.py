@@ -1,34 +1,38 @@
 "Each candidate gets its own score, faults are told apart, and what nobody knows stays unknown."
 
-import asyncio, math, subprocess, sys
+import asyncio
+import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from humanlm.methods.advantages import group_advantages
 from humanlm.core.basics import ConfigError, DataError
 from humanlm.data.records import Example, Message, Persona
+from humanlm.data.trajectory import Score, Trajectory, Turn
+from humanlm.hierarchy.levels import HIERARCHY
 from humanlm.hierarchy.parsing import parse
 from humanlm.hierarchy.prompts import make_rows
-from humanlm.hierarchy.levels import HIERARCHY
-from humanlm.rewards.scoring import JudgeError
+from humanlm.methods.advantages import group_advantages
 from humanlm.rewards.reward import (
     AlignmentReward,
     RewardConfig,
-    combine,
-    components,
     _format_reward,
     _judge_trajectories,
     _length_reward,
     _reading,
     _repetition_reward,
+    combine,
+    components,
     requests_by_row,
     trl_reward,
 )
-from humanlm.data.trajectory import Score, Trajectory, Turn
+from humanlm.rewards.scoring import JudgeError
 
 CONTEXT = (
     Message(
@@ -296,7 +300,11 @@ def test_shape_of_trl():
 
 
 def test_light_import():
-    code = "import sys, humanlm.rewards.reward; print(sorted({'torch','pandas','datasets','openai','anthropic','matplotlib'} & set(sys.modules)))"
+    code = (
+        "import sys, humanlm.rewards.reward; "
+        "print(sorted({'torch','pandas','datasets','openai','anthropic','matplotlib'} & "
+        "set(sys.modules)))"
+    )
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
         == "[]"

@@ -3,7 +3,8 @@
 import time
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from humanlm.hierarchy.levels import STATES
 from humanlm.rewards.matching import rule_match, rule_state

@@ -5,17 +5,18 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from humanlm.core.basics import DataError
 from humanlm.alignment.evaluation import EvalConfig
+from humanlm.core.basics import DataError
 from humanlm.models.embeddings import has_minilm, minilm_folder
 from humanlm.rewards.texts import (
     _bleu,
-    check_text_metric,
-    chrf,
     _edit_similarity,
     _embedding_similarity,
+    check_text_metric,
+    chrf,
     is_text_metric,
     text_metrics,
     text_scores,
@@ -91,7 +92,7 @@ def test_edges_have_a_defined_result(name):
 @pytest.mark.parametrize("text", NASTY)
 def test_hostile_texts_have_a_score(name, text):
     found = text_scores(name, [text, "a plain reply", text], ["a plain reply", text, text])
-    assert np.isfinite(found).all() and ((0 <= found) & (found <= 1 + 1e-9)).all()
+    assert np.isfinite(found).all() and ((found >= 0) & (found <= 1 + 1e-9)).all()
 
 
 @given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=6))

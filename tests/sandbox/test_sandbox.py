@@ -17,8 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from humanlm.classmate.code import _find_program, _usual_sandbox, code_verifier
+from humanlm.classmate.verifiers import find_verifier
+from humanlm.core.basics import ConfigError, DataError
+from humanlm.core.commands import main
+from humanlm.core.web import serving_app
 from humanlm.sandbox import cell
-from humanlm.classmate.code import code_verifier, _find_program, _usual_sandbox
 from humanlm.sandbox.programs import (
     MAX_SAID,
     NOT_CONTAINED,
@@ -29,16 +33,12 @@ from humanlm.sandbox.programs import (
     SandboxError,
     _answered,
     _imported,
-    keeper_command,
     _read_test,
-    read_tests,
     _same_output,
+    keeper_command,
+    read_tests,
 )
 from humanlm.sandbox.service import _make_sandbox_app, sandbox_command
-from humanlm.classmate.verifiers import find_verifier
-from humanlm.core.basics import ConfigError, DataError
-from humanlm.core.commands import main
-from humanlm.core.web import serving_app
 
 SECRET = "correct-horse-of-the-server"
 MORE = "def more(n): return n + 1"
@@ -163,19 +163,22 @@ def test_programs_that_print(box, program, given, output, passed, ran):
         ("def f(): return .1 + .2", "assert abs(f() - .3) < 1e-6", 1),
         (
             "def f(n): return n",
-            "def check(candidate):\n    assert candidate(1) == 1\n    assert candidate(2) == 2\ncheck(f)",
+            "def check(candidate):\n    assert candidate(1) == 1\n    assert "
+            "candidate(2) == 2\ncheck(f)",
             1,
         ),
         (
             "def f(n): return 1",
-            "def check(candidate):\n    assert candidate(1) == 1\n    assert candidate(2) == 2\ncheck(f)",
+            "def check(candidate):\n    assert candidate(1) == 1\n    assert "
+            "candidate(2) == 2\ncheck(f)",
             0,
         ),
         ("def f(n): return n", "for n in range(3): assert f(n) == n", 1),
         ("def f(n): return 0", "for n in range(3): assert f(n) == n", 0),
         ("def f(): raise ValueError", "try: f()\nexcept ValueError: pass\nelse: assert False", 1),
         (
-            "class S:\n    def __init__(self): self.a = []\n    def push(self, x): self.a.append(x)",
+            "class S:\n    def __init__(self): self.a = []\n    def push(self, x): "
+            "self.a.append(x)",
             "s = S()\ns.push(3)\nassert s.a == [3]",
             1,
         ),
@@ -222,7 +225,8 @@ def test_a_fork_bomb_ends_with_its_program(box):
     assert (
         said(
             box,
-            "import os, time\nn = 0\ntry:\n    while True:\n        if not os.fork(): time.sleep(9)\n        n += 1\nexcept OSError: print(n)",
+            "import os, time\nn = 0\ntry:\n    while True:\n        if not os.fork(): "
+            "time.sleep(9)\n        n += 1\nexcept OSError: print(n)",
         )
         == "7\n"
     )
@@ -230,18 +234,25 @@ def test_a_fork_bomb_ends_with_its_program(box):
 
 def test_memory_is_bounded_also_where_no_limit_counts_it(box):
     assert said(box, "try: bytearray(10 ** 9)\nexcept MemoryError: print('no')") == "no\n"
-    kinds = "import ctypes, os\nc = ctypes.CDLL(None)\nprint(c.shmget(0, 10 ** 9, 0o1600), c.syscall(319 if os.uname().machine == 'x86_64' else 279, b'', 0))"
+    kinds = (
+        "import ctypes, os\nc = ctypes.CDLL(None)\nprint(c.shmget(0, 10 ** 9, 0o1600), "
+        "c.syscall(319 if os.uname().machine == 'x86_64' else 279, b'', 0))"
+    )
     assert said(box, kinds) == "-1 -1\n"
 
 
 def test_the_disk_is_a_small_folder_that_is_gone_afterwards(box):
-    fill = "n = 0\ntry:\n    for i in range(100):\n        with open(f'/tmp/{i}', 'wb') as f: n += f.write(bytes(2 ** 20))\nexcept OSError: print(n)"
+    fill = (
+        "n = 0\ntry:\n    for i in range(100):\n        with open(f'/tmp/{i}', 'wb') as f: "
+        "n += f.write(bytes(2 ** 20))\nexcept OSError: print(n)"
+    )
     assert 8 * 2**20 < int(said(box, fill)) <= 16 * 2**20
     assert (
         int(
             said(
                 box,
-                "n = 0\ntry:\n    while True:\n        open(f'/tmp/{n}', 'w').close()\n        n += 1\nexcept OSError: print(n)",
+                "n = 0\ntry:\n    while True:\n        open(f'/tmp/{n}', "
+                "'w').close()\n        n += 1\nexcept OSError: print(n)",
             )
         )
         <= 1024
@@ -271,7 +282,8 @@ def test_output_without_end_is_cut(box, program):
 @pytest.mark.parametrize(
     "program",
     [
-        "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True: pass",
+        "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, "
+        "signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True: pass",
         "import time; time.sleep(99)",
         "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\nwhile True: pass",
         "import threading\nthreading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start()",
@@ -289,7 +301,12 @@ def test_a_program_that_will_not_end_is_ended(box, program):
 def test_no_network(box):
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)
-        tries = f"import socket\nfor kind in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, 40):\n    try: socket.socket(kind); print('open')\n    except OSError as e: print(e.errno)\ntry: socket.create_connection(('127.0.0.1', {server.getsockname()[1]}), 1)\nexcept OSError as e: print(e.errno)"
+        tries = (
+            "import socket\nfor kind in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, "
+            "40):\n    try: socket.socket(kind); print('open')\n    except OSError as e: "
+            "print(e.errno)\ntry: socket.create_connection(('127.0.0.1', "
+            f"{server.getsockname()[1]}), 1)\nexcept OSError as e: print(e.errno)"
+        )
         assert said(box, tries).split() == ["1"] * 5
         with pytest.raises(TimeoutError):
             server.accept()
@@ -367,7 +384,9 @@ print(done)"""
 def test_signals_reach_nobody_else(box):
     keeper = box.keeper._process.pid
     run = box.run(
-        f"import os, signal\nprint(os.getppid(), flush=True)\nfor who in (-1, os.getppid(), 2, {os.getpid()}, {keeper}, {keeper + 1}):\n    try: os.kill(who, signal.SIGKILL)\n    except OSError: pass"
+        "import os, signal\nprint(os.getppid(), flush=True)\nfor who in (-1, "
+        f"os.getppid(), 2, {os.getpid()}, {keeper}, {keeper + 1}):\n    try: "
+        "os.kill(who, signal.SIGKILL)\n    except OSError: pass"
     )
     assert (
         run.output == "0\n"
@@ -415,18 +434,24 @@ def test_no_privilege_is_left_and_none_can_be_won(box):
         and status["NoNewPrivs"].strip() == "1"
         and status["Seccomp"].strip() == "2"
     )
-    tries = "import ctypes\nc = ctypes.CDLL(None)\nprint(c.unshare(0x10000000), c.mount(b'x', b'/tmp', b'tmpfs', 0, None), c.umount2(b'/proc', 2), c.chroot(b'/tmp'), c.ptrace(0, 0, 0, 0), c.setuid(0), c.sethostname(b'x', 1))"
+    tries = (
+        "import ctypes\nc = ctypes.CDLL(None)\nprint(c.unshare(0x10000000), c.mount(b'x', "
+        "b'/tmp', b'tmpfs', 0, None), c.umount2(b'/proc', 2), c.chroot(b'/tmp'), "
+        "c.ptrace(0, 0, 0, 0), c.setuid(0), c.sethostname(b'x', 1))"
+    )
     assert {*said(box, tries).split()} == {"-1"}
     assert (
         said(
             box,
-            "import ctypes, os\nc = ctypes.CDLL(None)\nprint(c.syscall(56 if os.uname().machine == 'x86_64' else 220, 0x10000000 | 17, 0, 0, 0, 0))",
+            "import ctypes, os\nc = ctypes.CDLL(None)\nprint(c.syscall(56 if "
+            "os.uname().machine == 'x86_64' else 220, 0x10000000 | 17, 0, 0, 0, 0))",
         )
         == "-1\n"
     ), "clone must make no namespace of users either"
 
 
-# ---------------------------------------------------------------- the red team: passing without being right
+# ---------------------------------------------------------------- the red team: passing without
+# being right
 
 FRAMES = """import json, os, sys
 def words():
@@ -438,23 +463,34 @@ def words():
     return found
 """
 CHEATS = {
-    "an object that equals everything": "class Any:\n    __eq__ = __lt__ = __contains__ = lambda *a: True\n    def __ne__(self, o): return False\ndef more(n): return Any()",
-    "an int that equals everything": "class Any(int):\n    __eq__ = lambda *a: True\n    __hash__ = None\ndef more(n): return Any(7)",
+    "an object that equals everything": "class Any:\n    __eq__ = __lt__ = __contains__ = lambda *a: True\n    def "
+    "__ne__(self, o): return False\ndef more(n): return Any()",
+    "an int that equals everything": "class Any(int):\n    __eq__ = lambda *a: True\n    __hash__ = None\ndef more(n): "
+    "return Any(7)",
     "a result on stdout": "print('{\"results\": [1]}\\n[1]\\npassed')\ndef more(n): return 0",
     "os._exit": "import os\nos._exit(0)",
     "os._exit in the call": "import os\ndef more(n): os._exit(0)",
     "sys.exit in the call": "import sys\ndef more(n): sys.exit(0)",
-    "assert that does nothing": "import builtins\nbuiltins.AssertionError = Warning\nbuiltins.int = lambda *a: 2\ndef more(n): return 0",
-    "comparison of a library": "import operator, json\noperator.eq = lambda *a: True\njson.dumps = lambda *a, **k: '{\"claims\": []}'\ndef more(n): return 0",
-    "import hook": "import sys\nclass Hook:\n    def find_spec(self, *a): raise SystemExit(0)\nsys.meta_path.insert(0, Hook())\nsys.modules.clear()\ndef more(n): return 0",
-    "trace": "import sys\nsys.settrace(lambda f, *a: f.f_locals.update(value=7))\ndef more(n): return 0",
-    "a file of results": 'import os\nfor fd in range(16):\n    try: os.write(fd, b\'{"word": "", "claims": [[0, 2]]}\\n{"code": 0, "seconds": 0}\\n\')\n    except OSError: pass\nos._exit(0)',
+    "assert that does nothing": "import builtins\nbuiltins.AssertionError = Warning\nbuiltins.int = lambda *a: "
+    "2\ndef more(n): return 0",
+    "comparison of a library": "import operator, json\noperator.eq = lambda *a: True\njson.dumps = lambda *a, "
+    "**k: '{\"claims\": []}'\ndef more(n): return 0",
+    "import hook": "import sys\nclass Hook:\n    def find_spec(self, *a): raise "
+    "SystemExit(0)\nsys.meta_path.insert(0, Hook())\nsys.modules.clear()\ndef more(n): "
+    "return 0",
+    "trace": "import sys\nsys.settrace(lambda f, *a: f.f_locals.update(value=7))\ndef more(n): "
+    "return 0",
+    "a file of results": 'import os\nfor fd in range(16):\n    try: os.write(fd, b\'{"word": "", "claims": '
+    '[[0, 2]]}\\n{"code": 0, "seconds": 0}\\n\')\n    except OSError: pass\nos._exit(0)',
     "the word of the run, and a guess": FRAMES
-    + "[word] = words()\nos.write(3, json.dumps({'word': word, 'claims': [[0, 5]]}).encode())\nos._exit(0)",
+    + "[word] = words()\nos.write(3, json.dumps({'word': word, 'claims': [[0, "
+    "5]]}).encode())\nos._exit(0)",
     "the word of the run, and no claim": FRAMES
-    + "[word] = words()\nos.write(3, json.dumps({'word': word, 'claims': []}).encode())\nos._exit(0)",
+    + "[word] = words()\nos.write(3, json.dumps({'word': word, 'claims': "
+    "[]}).encode())\nos._exit(0)",
     "claims that break the reader": FRAMES
-    + "[word] = words()\nos.write(3, json.dumps({'word': word, 'claims': [[0, ['dict', [[['list', []], 1]]]]]}).encode())\nos._exit(0)",
+    + "[word] = words()\nos.write(3, json.dumps({'word': word, 'claims': [[0, ['dict', "
+    "[[['list', []], 1]]]]]}).encode())\nos._exit(0)",
 }
 
 
@@ -466,7 +502,10 @@ def test_who_is_not_right_does_not_pass(box, name):
 
 
 def test_a_distance_from_a_literal_is_measured_outside(box):
-    cheat = "class Near:\n    __sub__ = __rsub__ = lambda self, other: self\n    def __abs__(self): return -1.0\ndef more(n): return Near()"
+    cheat = (
+        "class Near:\n    __sub__ = __rsub__ = lambda self, other: self\n    def "
+        "__abs__(self): return -1.0\ndef more(n): return Near()"
+    )
     assert box.score(
         cheat, ["assert abs(more(1) - 2) < 1e-6", "assert abs(2 - more(1)) <= 1e-6"]
     ).results == [0, 0]
@@ -499,7 +538,11 @@ def test_patched_builtins_are_put_back_where_a_test_compares_by_itself(box):
 
 
 def test_what_is_expected_never_enters_the_process(box):
-    search = "import sys\ndef more(n):\n    f, seen = sys._getframe(1), ''\n    while f:\n        seen += repr(f.f_locals) + repr(f.f_globals) + repr(f.f_code.co_consts)\n        f = f.f_back\n    return str(n * 1000 + 242) in seen"
+    search = (
+        "import sys\ndef more(n):\n    f, seen = sys._getframe(1), ''\n    while f:\n      "
+        "  seen += repr(f.f_locals) + repr(f.f_globals) + repr(f.f_code.co_consts)\n       "
+        " f = f.f_back\n    return str(n * 1000 + 242) in seen"
+    )
     assert box.score(
         search,
         ["assert more(4) is False", "assert more(4) == 4242", "x = 4242\nassert more(4) is True"],
@@ -575,7 +618,8 @@ def test_outputs_are_compared_as_text_or_decimals(output, wanted, same):
     assert _same_output(output, wanted) is same
 
 
-# ---------------------------------------------------------------- without containment, and the service
+# ---------------------------------------------------------------- without containment, and the
+# service
 
 
 def test_without_a_tool_nothing_runs_and_all_that_is_open_is_said(monkeypatch, capsys):
@@ -616,7 +660,8 @@ def test_unsafe_runs_with_limits_and_leaves_what_it_says_it_leaves(tmp_path):
             assert said(box, DAEMON.format(name="rogue-out")) == "gone on\n" and named(
                 "rogue-out"
             ), (
-                "the list says that some are left behind; if none is, this test no longer shows that the other can fail"
+                "the list says that some are left behind; if none is, this test no "
+                "longer shows that the other can fail"
             )
         finally:
             for comm in named("rogue-out"):

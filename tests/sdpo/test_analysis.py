@@ -10,16 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from pages import CHROMIUM, HOSTILE, in_browser, read
 
 from humanlm.core.basics import ConfigError, DataError, write_jsonl
+from humanlm.data.trajectory import Completion
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.sdpo.analysis import (
     FOLLOWUPS,
-    _SignalCase,
-    _SignalConfig,
-    _SignalRow,
-    _SignalStudy,
     SignalWidget,
     _analyse,
     _read_cases,
@@ -27,11 +25,15 @@ from humanlm.sdpo.analysis import (
     _save_study,
     _score_reply,
     _signal_figure,
-    signals_command,
+    _SignalCase,
+    _SignalConfig,
+    _SignalRow,
+    _SignalStudy,
     _strip_figure,
     _strongest_tokens,
     _tokens_table,
     _write_replies,
+    signals_command,
 )
 from humanlm.sdpo.hindsight import (
     AssistantReply,
@@ -42,8 +44,6 @@ from humanlm.sdpo.hindsight import (
     write_interactions,
 )
 from humanlm.sdpo.method import signals
-from humanlm.data.trajectory import Completion
-from pages import CHROMIUM, HOSTILE, in_browser, read
 
 CASES = [
     _SignalCase(

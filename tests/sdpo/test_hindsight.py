@@ -454,7 +454,8 @@ def test_a_wrong_field_is_refused_with_file_row_and_field(tmp_path, path, value,
         '{"id": 1e999}',
         "\x00",
         '{"prompt": [], "completion": {}, "user_response": {}}',
-        '{"prompt": [{"from": "human", "value": "x"}], "completion": 3, "user_response": {"value": "x"}}',
+        '{"prompt": [{"from": "human", "value": "x"}], "completion": 3, '
+        '"user_response": {"value": "x"}}',
     ],
 )
 def test_broken_lines_are_refused_or_counted_and_the_rest_is_read(tmp_path, line):

@@ -1,5 +1,6 @@
 "A chat that learns: what is learned from, what goes back, what is written, and what happens when it is stopped."
 
+import itertools
 import json
 import signal
 import time
@@ -7,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+import warm
+from pages import HOSTILE, read
 
 from humanlm.core.basics import ConfigError, read_jsonl
 from humanlm.models.checkpoints import load_model, make_model
@@ -16,8 +19,6 @@ from humanlm.sdpo.hindsight import Followup, read_interactions
 from humanlm.sdpo.live import PENDING, RECORD, SAVED, LiveChat, LiveConfig, LiveLog, LiveSignal
 from humanlm.sdpo.method import signals
 from humanlm.training.run import quiet_libraries
-from pages import HOSTILE, read
-import warm
 
 quiet_libraries()
 TEXTS = [
@@ -67,7 +68,7 @@ def test_the_message_after_an_answer_teaches_and_not_the_one_before(chat):
         chat.say(text)
     rows = read_interactions(chat.log.folder / RECORD)
     assert [(r.messages[-1]["content"], r.followup.text, r.followup.source) for r in rows] == [
-        (a, b, "live") for a, b in zip(SAID, SAID[1:3])
+        (a, b, "live") for a, b in itertools.pairwise(SAID)
     ]
     assert [r.completion.text for r in rows] == [
         m["content"] for m in chat.history.messages if m["role"] == "assistant"

@@ -9,12 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import warm
 from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
 import humanlm.sdpo.method
-import warm
 from humanlm.core.basics import run_sync
+from humanlm.methods.functions import ask_row
+from humanlm.methods.method import Batch
+from humanlm.methods.policies import ModelPolicy
 from humanlm.models.checkpoints import add_adapter, make_model
 from humanlm.models.config import ModelConfig
 from humanlm.sdpo.hindsight import (
@@ -27,11 +30,8 @@ from humanlm.sdpo.hindsight import (
 )
 from humanlm.sdpo.method import _HindsightReader, logged_row, offline, online, sdpo_method
 from humanlm.sdpo.users import Reaction
-from humanlm.methods.functions import ask_row
-from humanlm.methods.method import Batch
-from humanlm.methods.policies import ModelPolicy
-from humanlm.training.trainer import MethodTrainer
 from humanlm.training.options import trainer_args
+from humanlm.training.trainer import MethodTrainer
 
 pytestmark = pytest.mark.numbers
 OPENINGS = [
@@ -425,7 +425,7 @@ CASES = {
 )
 def test_loss_and_gradient_of_the_second_step_are_those_of_plain_torch(made, tmp_path, name, form):
     case = replace(CASES[name], form=form)
-    t, _, watch = train(made, case, tmp_path)
+    _t, _, watch = train(made, case, tmp_path)
     first, live = watch.before
     asked = with_contrast(case.asked[STEP : 2 * STEP], case.config.contrast)
     loss, expected = by_hand(made, case, asked, live, teachers_at(case, first, live, watch))
@@ -642,14 +642,14 @@ def test_a_running_mean_is_the_closed_form_and_goes_on_after_a_stop(made, tmp_pa
         asked=CASES["sampled"].asked * 2,
         options=dict(save_strategy="steps", save_steps=2),
     )
-    t, method, watch = train(made, case, tmp_path / "whole")
+    _t, method, watch = train(made, case, tmp_path / "whole")
     rate, found = case.config.rate, saved(method.memory, tmp_path)
     for name, weights in found.items():
         expected = (1 - rate) ** 4 * made.model.state_dict()[name].double()
         for i, state in enumerate(watch.after):
             expected = expected + rate * (1 - rate) ** (3 - i) * state[name].double()
         torch.testing.assert_close(weights.double(), expected, atol=1e-6, rtol=1e-5)
-    again, resumed, after = train(
+    _again, resumed, after = train(
         made, case, tmp_path / "again", resume=str(tmp_path / "whole" / "checkpoint-2")
     )
     assert len(after.losses) == 2 and after.losses == watch.losses[2:]
@@ -679,7 +679,7 @@ def test_a_teacher_of_an_adapter_follows_the_product_of_its_factors(made, tmp_pa
         lora=4,
         options=dict(save_strategy="steps", save_steps=1),
     )
-    t, method, watch = train(made, case, tmp_path / "whole")
+    _t, method, watch = train(made, case, tmp_path / "whole")
     rate, found, first = (
         case.config.rate,
         saved(method.memory, tmp_path),

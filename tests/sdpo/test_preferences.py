@@ -9,25 +9,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
+from humanlm.clients.cache import DiskCache
+from humanlm.clients.client import Client, ScriptedClient, settled_request
+from humanlm.clients.limits import Limits
+from humanlm.clients.protocol import ChatReply, LLMError, Usage
 from humanlm.core.basics import ConfigError, DataError, atomic_write, read_jsonl, run_sync
 from humanlm.core.grammar import parse
 from humanlm.evaluation.answering import (
     Contestant,
     ReplyConfig,
-    find_contestant,
     _local_replies,
+    find_contestant,
     read_prompts,
 )
 from humanlm.evaluation.contests import Contest, Pair, as_pairs, win_rate
-from humanlm.clients.cache import DiskCache
-from humanlm.clients.client import Client, ScriptedClient, settled_request
-from humanlm.clients.limits import Limits
-from humanlm.clients.protocol import ChatReply, LLMError, Usage
-from humanlm.models.local import HFClient
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
+from humanlm.models.local import HFClient
 from humanlm.models.prompts import render, render_target
 from humanlm.sdpo.__main__ import main
 from humanlm.sdpo.preferences import (
@@ -35,15 +36,15 @@ from humanlm.sdpo.preferences import (
     TraitJudge,
     _letter,
     _trait,
-    measured_replies,
     _wish,
+    measured_replies,
     with_style,
 )
 from humanlm.sdpo.styles import STYLES, TASTES
 from humanlm.studies.win_rates import (
     _ComparisonConfig,
-    _PairJudgeConfig,
     _held_out,
+    _PairJudgeConfig,
     _prepare,
     _wanted,
 )
@@ -88,7 +89,8 @@ def decisions(judge, pairs):
     return [v.decision for v in run_sync(judge(pairs))]
 
 
-# --- a model as judge -------------------------------------------------------------------------------------------------
+# --- a model as judge
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -255,7 +257,8 @@ def test_questions_are_asked_side_by_side_and_cached(tmp_path):
     assert {row["caller"] for row in client.ledger.to_dict()} == {"preference judge"}
 
 
-# --- letters scored by a model in this process ------------------------------------------------------------------------
+# --- letters scored by a model in this process
+# ------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -318,13 +321,15 @@ def test_letter(logps, margin, decision):
     assert _letter(logps, margin) == decision
 
 
-# --- judges by rule ---------------------------------------------------------------------------------------------------
+# --- judges by rule
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_every_taste_and_every_countable_style_judges():
     texts = [
         "Hey! Great question! 😀 - a\n- b\nMaybe, for example, you could ask me more? Let me know!",
-        "Therefore one may commence. The documentation, furthermore, demonstrates considerable sophistication.",
+        "Therefore one may commence. The documentation, furthermore, demonstrates "
+        "considerable sophistication.",
     ]
     for name in [*TASTES, *(key for key, style in STYLES.items() if style.checks)]:
         judge = TraitJudge(name)
@@ -376,7 +381,8 @@ def test_the_oracle_is_told_in_the_system_message(name):
     assert [m["role"] for m in with_style("Hi", name)] == ["system", "user"]
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
+# --- the command
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -400,7 +406,8 @@ def runs(tmp_path_factory):
     )  # the model that the stage left
     atomic_write(
         run / "config.yaml",
-        "run: {recipe: sdpo, methods: [online]}\nuser: {model: rule/short, tastes: [short, casual], steps_each: 10}\n"
+        "run: {recipe: sdpo, methods: [online]}\nuser: {model: rule/short, tastes: "
+        "[short, casual], steps_each: 10}\n"
         "prompts: {train: toy, test_n: 6, max_tokens: 6}\n",
     )
     return folder
@@ -448,7 +455,8 @@ def test_prompts_of_a_file_are_asked_and_answered_as_in_the_run(tmp_path):
         save_model(*make_model(SHAPE, TEXTS), run / "models" / name)
     atomic_write(
         run / "config.yaml",
-        "run: {recipe: sdpo, methods: [online]}\nuser: {model: rule/short}\nprompts: {train: toy, system: Be kind.}\n"
+        "run: {recipe: sdpo, methods: [online]}\nuser: {model: rule/short}\nprompts: "
+        "{train: toy, system: Be kind.}\n"
         "rollout: {eval_temperature: 0.7, top_p: 0.9}\n",
     )
     own = [{"role": "system", "content": "Be curt."}, {"role": "user", "content": "So?"}]

@@ -8,7 +8,8 @@ import sys
 from collections import Counter
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from humanlm.core.basics import ConfigError, DataError, read_jsonl, to_json, write_jsonl
 from humanlm.data.files import RowFault
@@ -18,17 +19,17 @@ from humanlm.sdpo.preparation import (
     KINDS,
     TLDR_MARK,
     TLDR_SYSTEM,
-    _PrepareConfig,
-    _Tally,
     _any_prompt,
     _helpsteer2,
     _interactions_of,
     _marked_turns,
-    _prepare_files,
-    read_prompts,
     _mixed,
+    _prepare_files,
+    _PrepareConfig,
+    _Tally,
     _tally_table,
     _tldr,
+    read_prompts,
 )
 
 C = _PrepareConfig()
@@ -499,7 +500,11 @@ def test_a_second_call_knows_nothing_of_the_first(tmp_path):
 
 def test_import_reads_and_loads_nothing():
     "Two published scripts download their sets when they are imported"
-    code = "import sys, socket; socket.socket.connect = None; import humanlm.sdpo.preparation; print([m for m in ('torch', 'datasets', 'transformers', 'pyarrow') if m in sys.modules])"
+    code = (
+        "import sys, socket; socket.socket.connect = None; import "
+        "humanlm.sdpo.preparation; print([m for m in ('torch', 'datasets', 'transformers', "
+        "'pyarrow') if m in sys.modules])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ
     )

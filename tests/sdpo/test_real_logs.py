@@ -24,14 +24,15 @@ from humanlm.sdpo.hindsight import (
     reply_ids,
 )
 from humanlm.sdpo.method import logged_row, offline, sdpo_method, signals
-from humanlm.sdpo.preparation import _PrepareConfig, _dialogue_of, _prepare_files, read_prompts
-from humanlm.training.trainer import MethodTrainer
+from humanlm.sdpo.preparation import _dialogue_of, _prepare_files, _PrepareConfig, read_prompts
 from humanlm.training.options import trainer_args
+from humanlm.training.trainer import MethodTrainer
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 pytestmark = pytest.mark.skipif(
     not (DATA / "mt_bench").is_dir(),
-    reason="set HUMANLM_DATA to a folder with mt_bench, hh_rlhf_mild, wildchat_prompts and tau_bench",
+    reason="set HUMANLM_DATA to a folder with mt_bench, hh_rlhf_mild, wildchat_prompts and "
+    "tau_bench",
 )
 SHAPE = ModelConfig(
     vocab=512, hidden=32, layers=2, heads=2, kv_heads=2, head_dim=16, mlp=64, template="chatml"
@@ -62,7 +63,7 @@ def prepared(tmp_path_factory):
 @pytest.fixture(scope="module")
 def logs(prepared):
     "Interactions of the real dialogues, and of the questions with a reply in between"
-    prompts = [p for p in read_prompts(prepared["mt_bench"][0] / "train.jsonl")]
+    prompts = list(read_prompts(prepared["mt_bench"][0] / "train.jsonl"))
     made = [
         Interaction(
             p["id"],

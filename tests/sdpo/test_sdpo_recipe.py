@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 import yaml
 from safetensors.torch import load_file
 
-import warm
 from humanlm.core.basics import HumanLMError, read_jsonl
 from humanlm.data.trajectory import load_trajectories
 from humanlm.evaluation.measured import load_measured, load_results
 from humanlm.sdpo.hindsight import AssistantReply, Followup, Interaction, write_interactions
 from humanlm.sdpo.users import Reaction
-from humanlm.training.stages import fit
 from humanlm.training.run import read_settings
+from humanlm.training.stages import fit
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {
@@ -64,7 +64,10 @@ def weights(run, name):
 
 
 def test_a_plan_needs_no_torch_and_says_calls_and_cost(tmp_path):
-    code = "import sys; from humanlm.train import main; code = main(sys.argv[1:]); print('torch' in sys.modules, 'transformers' in sys.modules); sys.exit(code)"
+    code = (
+        "import sys; from humanlm.train import main; code = main(sys.argv[1:]); "
+        "print('torch' in sys.modules, 'transformers' in sys.modules); sys.exit(code)"
+    )
     file = settings(
         tmp_path,
         user={"model": "anthropic/claude-haiku-4-5", "tastes": ["no_emojis"], "steps_each": 0},
@@ -86,7 +89,7 @@ def test_a_plan_needs_no_torch_and_says_calls_and_cost(tmp_path):
 
 
 def test_each_taste_is_a_stage_that_begins_where_the_one_before_ended(small):
-    folder, said = small
+    folder, _said = small
     run = folder / "runs" / "small"
     assert {p.name for p in (run / "models").iterdir()} == {
         "base",
@@ -357,13 +360,13 @@ def test_the_published_settings_are_files_that_can_be_planned(name, tmp_path):
 
 def test_replies_are_drawn_as_asked_for_whatever_the_checkpoint_says(tmp_path):
     "The published runs drew at the checkpoint's own temperature and top-k"
+    from humanlm.methods.functions import ask_row
     from humanlm.models.checkpoints import make_model
     from humanlm.models.config import ModelConfig
-    from humanlm.sdpo.method import online, sdpo_method
     from humanlm.sdpo.hindsight import SDPOConfig
-    from humanlm.methods.functions import ask_row
-    from humanlm.training.trainer import MethodTrainer
+    from humanlm.sdpo.method import online, sdpo_method
     from humanlm.training.options import trainer_args
+    from humanlm.training.trainer import MethodTrainer
 
     model, tokenizer = make_model(
         ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420),

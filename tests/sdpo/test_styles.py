@@ -12,7 +12,8 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from humanlm.core.basics import ConfigError
 from humanlm.sdpo.styles import ALIASES, CHECKS, STYLES, TASTES, find_style, measures
@@ -21,7 +22,8 @@ from humanlm.worlds.requests import WISHES, draw_traits, granted, write_reply
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_data = pytest.mark.skipif(
     not (DATA / "mt_bench").is_dir(),
-    reason="set HUMANLM_DATA to a folder with mt_bench, hh_rlhf_mild, wildchat_prompts, irc_threads and mmlu_stem",
+    reason="set HUMANLM_DATA to a folder with mt_bench, hh_rlhf_mild, wildchat_prompts, "
+    "irc_threads and mmlu_stem",
 )
 PUBLISHED = """concise_casual_beginner detailed_professional_expert concise_casual_expert concise_professional_beginner concise_professional_expert
     detailed_casual_beginner detailed_casual_expert detailed_professional_beginner poetic no_punctuation no_emojis less_filler_praise_sycophancy
@@ -242,8 +244,14 @@ def test_every_style_is_data_that_can_be_read_and_checked(style):
 
 
 LONG = "You take the pan, next you fill it with water, then you put it on the stove and wait. " * 12
-FORMAL = "The egg shall be immersed in boiling water; a period of eight minutes is advisable. Subsequently, cold water facilitates peeling."
-CHATTY = "Great question! 😊 I think it's pretty easy:\n\n- grab a pan\n- boil some water\n\nLet me know if you need more!"
+FORMAL = (
+    "The egg shall be immersed in boiling water; a period of eight minutes is advisable. "
+    "Subsequently, cold water facilitates peeling."
+)
+CHATTY = (
+    "Great question! 😊 I think it's pretty easy:\n\n- grab a pan\n- boil some water\n\nLet "
+    "me know if you need more!"
+)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +302,10 @@ def test_all_but_poetry_have_a_check():
 
 
 def test_the_module_reads_alone_and_loads_nothing_heavy():
-    code = "import sys, humanlm.sdpo.styles as s; assert len(s.STYLES) == 31; print(sorted({'torch','transformers','trl','pandas','numpy'} & set(sys.modules)))"
+    code = (
+        "import sys, humanlm.sdpo.styles as s; assert len(s.STYLES) == 31; "
+        "print(sorted({'torch','transformers','trl','pandas','numpy'} & set(sys.modules)))"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True

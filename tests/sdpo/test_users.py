@@ -1,5 +1,6 @@
 """Users of every kind: rules, controls, mixtures, chat models (in this process, behind a server, Claude's protocol, scripted) and simulators."""
 
+import itertools
 import json
 import math
 import os
@@ -15,30 +16,30 @@ from pathlib import Path
 import pytest
 from server import serving
 
-from humanlm.core.basics import ConfigError, run_sync
-from humanlm.core.grammar import parse
 from humanlm.clients.cache import DiskCache
 from humanlm.clients.client import ScriptedClient, token_estimate
 from humanlm.clients.ledger import Ledger, price
 from humanlm.clients.limits import Limits
-from humanlm.clients.protocol import KINDS, LLMError, STOPS
+from humanlm.clients.protocol import KINDS, STOPS, LLMError
 from humanlm.clients.providers import AnthropicClient
+from humanlm.core.basics import ConfigError, run_sync
+from humanlm.core.grammar import parse
+from humanlm.models.settings import Estimate
 from humanlm.sdpo.styles import STYLES, TASTES
 from humanlm.sdpo.users import (
     CONTROLS,
     MAX_FOLLOWUP,
-    _ChatUser,
     Exchange,
-    _UserMixture,
     Reaction,
     RuleUser,
     UserConfig,
+    _ChatUser,
     _drawn,
-    make_user,
     _style_question,
     _user_cost,
+    _UserMixture,
+    make_user,
 )
-from humanlm.models.settings import Estimate
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 ASKED = ({"role": "user", "content": "How do I boil an egg?"},)
@@ -96,7 +97,8 @@ def test_phrases_depend_on_content_and_seed_and_on_nothing_else():
     assert run_sync(user(many(50)[::-1]))[::-1] == run_sync(user(many(50)))
     code = (
         "from humanlm.sdpo.users import *; from humanlm.sdpo.users import _drawn; "
-        "print([_drawn(Exchange(({'role': 'user', 'content': 'x\\ud800'},), 'é', seed)) for seed in range(3)])"
+        "print([_drawn(Exchange(({'role': 'user', 'content': 'x\\ud800'},), 'é', "
+        "seed)) for seed in range(3)])"
     )
     said = {
         subprocess.run(
@@ -496,9 +498,9 @@ def test_a_trained_simulator_is_a_user_by_name(tmp_path):
     from humanlm.alignment.contract import contract
     from humanlm.alignment.simulator import Simulator
     from humanlm.hierarchy.prompts import HierarchyConfig
+    from humanlm.methods.sampling import RolloutConfig, Sampling
     from humanlm.models.checkpoints import make_model, save_model
     from humanlm.models.config import ModelConfig
-    from humanlm.methods.sampling import RolloutConfig, Sampling
 
     texts = [
         f"the {a} {b} is {c}"
@@ -671,7 +673,7 @@ def test_real_texts_are_reacted_to():
     ]
     exchanges = [
         Exchange(({"role": "user", "content": a},), b, i)
-        for i, (a, b) in enumerate(zip(texts, texts[1:]))
+        for i, (a, b) in enumerate(itertools.pairwise(texts))
         if b.strip()
     ]
     for user in (

@@ -22,18 +22,18 @@ from humanlm.classmate.classmates import (
 )
 from humanlm.classmate.method import make_classmates
 from humanlm.classmate.rewards import answer_scores, pooled_rewards
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import ConfigError, HumanLMError, run_sync
 from humanlm.core.commands import main
 from humanlm.core.web import serving_app
-from humanlm.clients.client import ScriptedClient
-from humanlm.clients.protocol import LLMError
-from humanlm.models.local import HFClient
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
+from humanlm.models.local import HFClient
 from humanlm.serving.classmates import (
-    _ClassmateService,
     HostConfig,
     _classmate_places,
+    _ClassmateService,
     _make_classmate_app,
     _mapping_file,
 )
@@ -156,8 +156,10 @@ def at(models, tmp_path, key="", **settings):
         yield path, url, service
 
 
-def post(url, body, headers={}, path="/v1/chat/completions"):
+def post(url, body, headers=None, path="/v1/chat/completions"):
     "Ask a server; its status and what it said"
+    if headers is None:
+        headers = {}
     line = http.client.HTTPConnection(url.rpartition("/")[2], timeout=30)
     line.request(
         "POST",
@@ -315,7 +317,7 @@ def test_the_file_of_those_who_answer_is_left_alone_and_what_was_left_behind_is_
 ):
     with at({"first": ScriptedClient(lambda request: "4", "scripted/first")}, tmp_path) as (
         path,
-        url,
+        _url,
         _,
     ):
         before = path.read_text()
@@ -494,7 +496,7 @@ def test_a_server_that_fails_is_a_result_without_a_score_and_not_a_zero(tmp_path
             )
         },
         tmp_path,
-    ) as (path, url, service):
+    ) as (path, _url, service):
         text = path.read_text()
         if kind == "not there":
             service.models.clear()

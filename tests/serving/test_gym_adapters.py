@@ -15,14 +15,6 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from humanlm.core.basics import ConfigError, DataError, run_sync
-from humanlm.serving.adapters import (
-    gym_from_gymnasium,
-    gym_from_verifiers,
-    gymnasium_env,
-    register_gymnasium,
-    trl_environment,
-    trl_rows,
-)
 from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.protocol import (
     Environment,
@@ -33,6 +25,14 @@ from humanlm.gyms.protocol import (
     UserError,
     gym_names,
     play_through,
+)
+from humanlm.serving.adapters import (
+    gym_from_gymnasium,
+    gym_from_verifiers,
+    gymnasium_env,
+    register_gymnasium,
+    trl_environment,
+    trl_rows,
 )
 
 
@@ -126,7 +126,7 @@ def test_every_text_is_an_action_and_every_observation_lies_in_its_space():
         "[nothing] x",
         env.action_space.sample(),
     ):
-        observation, reward, terminated, truncated, info = env.step(action)
+        observation, reward, terminated, truncated, _info = env.step(action)
         assert (
             observation in env.observation_space
             and not terminated
@@ -223,7 +223,11 @@ def test_what_is_no_text_environment_is_refused():
 
 
 def test_without_gymnasium_the_module_works_and_says_what_to_install():
-    code = "import sys; sys.modules['gymnasium'] = None\nfrom humanlm.serving.adapters import *\nassert 'torch' not in sys.modules\ntrl_environment('function', [])\ngymnasium_env('function')"
+    code = (
+        "import sys; sys.modules['gymnasium'] = None\nfrom humanlm.serving.adapters import "
+        "*\nassert 'torch' not in sys.modules\ntrl_environment('function', "
+        "[])\ngymnasium_env('function')"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert out.returncode and "pip install 'humanlm[gyms]'" in out.stderr.splitlines()[-1]
 
@@ -396,7 +400,8 @@ def test_trls_trainer_plays_a_gym_and_is_paid_by_it(tmp_path, monkeypatch):
     model, tokenizer = make_model(
         ModelConfig(),
         [
-            '<tool_call> {"name": "interact_with_env", "arguments": {"choice": "answer", "content": "42"}} </tool_call>'
+            '<tool_call> {"name": "interact_with_env", "arguments": {"choice": '
+            '"answer", "content": "42"}} </tool_call>'
         ],
     )
     tokenizer.chat_template = (
@@ -405,7 +410,8 @@ def test_trls_trainer_plays_a_gym_and_is_paid_by_it(tmp_path, monkeypatch):
     tasks, read, form = (
         word.tasks(1, 0),
         [],
-        '<tool_call>\n{"name": "interact_with_env", "arguments": {"choice": "%s", "content": "%s"}}\n</tool_call>',
+        '<tool_call>\n{"name": "interact_with_env", "arguments": {"choice": "%s", '
+        '"content": "%s"}}\n</tool_call>',
     )
 
     class Scripted(trl.GRPOTrainer):

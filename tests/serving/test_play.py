@@ -7,17 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 import warm
+from server import serving
+
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync, write_jsonl
 from humanlm.core.grammar import parse
-from humanlm.gyms.evaluation import ChatPlayer, load_episodes, play_tasks
 from humanlm.gyms.__main__ import main
+from humanlm.gyms.evaluation import ChatPlayer, load_episodes, play_tasks
 from humanlm.gyms.protocol import BROKEN, ToolCall, find_gym, gym_names, play_through
 from humanlm.gyms.recipe import _gym_messages
 from humanlm.gyms.users import ModelUser
-from humanlm.clients.client import ScriptedClient
-from humanlm.clients.protocol import LLMError
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.serving.gym_evaluation import (
@@ -31,21 +32,20 @@ from humanlm.serving.gym_evaluation import (
     _published_beside,
     _published_scores,
 )
-from humanlm.serving.gym_lessons import _LessonsConfig, _expert_lessons, _lesson, _make_lessons
+from humanlm.serving.gym_lessons import _expert_lessons, _lesson, _LessonsConfig, _make_lessons
 from humanlm.serving.play import (
-    _PersonUser,
     PlayerChoice,
     PlayerConfig,
     _field_question,
-    find_player,
+    _PersonUser,
     _play_by_hand,
+    _typed_call,
+    find_player,
     read_gym_rows,
     talk_gym,
-    _typed_call,
 )
 from humanlm.talk import main as talk
 from humanlm.training.run import read_settings
-from server import serving
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data") / "userrl"
 needs_rows = pytest.mark.skipif(
@@ -636,7 +636,8 @@ def test_a_small_model_in_this_process_is_the_user_and_its_failures_are_counted(
 
 def test_a_gym_and_a_user_of_ones_own_are_named_by_module(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
-        "from dataclasses import replace\nfrom humanlm.gyms.conformance import template\nword = replace(template, name='word')\n"
+        "from dataclasses import replace\nfrom humanlm.gyms.conformance import "
+        "template\nword = replace(template, name='word')\n"
         "async def echo(env, role, payload): return {'reply': payload['said'].upper()}\n"
     )
     monkeypatch.syspath_prepend(tmp_path)

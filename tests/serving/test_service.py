@@ -1,33 +1,48 @@
 "A model behind an OpenAI-compatible address: real HTTP on loopback, a real (tiny, random) model, real clients."
 
-import asyncio, contextlib, gc, http.client, json, os, random, re, shutil, signal, socket, stat, sys, threading, time, warnings
+import asyncio
+import contextlib
+import gc
+import http.client
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import stat
+import sys
+import threading
+import time
+import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import warm
+from mangle import odd_body
 from openai import AsyncOpenAI, BadRequestError, InternalServerError, NotFoundError, OpenAI
 
-from humanlm.data.records import Message
-from humanlm.core.basics import run_sync
-from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
+from humanlm.alignment.contract import PolicySetup, contract
+from humanlm.alignment.scenes import RequestError, read_scene
+from humanlm.alignment.simulator import Simulator, SimulatorClient
 from humanlm.clients.client import chat_all
 from humanlm.clients.ledger import _most_tokens, prices
 from humanlm.clients.limits import Limits, in_turn
 from humanlm.clients.names import client
 from humanlm.clients.protocol import ChatReply, LLMError, chat
+from humanlm.core.basics import run_sync
+from humanlm.data.records import Message
+from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
+from humanlm.methods.policies import ScriptedPolicy
+from humanlm.methods.sampling import RolloutConfig
 from humanlm.models.checkpoints import add_adapter, make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import render
-from humanlm.alignment.contract import PolicySetup, contract
-from humanlm.alignment.scenes import RequestError, read_scene
-from humanlm.alignment.simulator import Simulator, SimulatorClient
-from humanlm.methods.sampling import RolloutConfig
-from humanlm.methods.policies import ScriptedPolicy
 from humanlm.serve import main
 from humanlm.serving.service import ServeConfig, Service, serving
 from humanlm.serving.vllm import VLLMPolicy, vllm_command
-from mangle import odd_body
-import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = [
@@ -199,7 +214,10 @@ def test_states_that_a_request_carries_come_before_the_reply(service, them):
 
 def test_settings_arrive(them):
     one, two, three = (complete(them, seed=s, temperature=1.0, n=3) for s in (5, 5, 6))
-    texts = lambda reply: [c.message.content for c in reply.choices]
+
+    def texts(reply):
+        return [c.message.content for c in reply.choices]
+
     assert texts(one) == texts(two) != texts(three) and len(set(texts(one))) > 1
     assert [c.index for c in one.choices] == [0, 1, 2] and one.usage.completion_tokens <= 3 * 26
     short = complete(them, max_completion_tokens=2, seed=5)
@@ -520,7 +538,9 @@ def test_what_nobody_foresaw_is_an_error_in_openais_form(service, monkeypatch):
     }
 
 
-def raw(url, method, path, body=None, headers={"Content-Type": "application/json"}):
+def raw(url, method, path, body=None, headers=None):
+    if headers is None:
+        headers = {"Content-Type": "application/json"}
     line = http.client.HTTPConnection(url.split("//")[1].split("/")[0], timeout=60)
     line.request(method, path, body, headers)
     answer = line.getresponse()
@@ -699,12 +719,21 @@ def test_the_plan_says_how_the_model_is_asked(folder, capsys):
 def test_the_plan_names_the_model_of_a_run_that_has_not_finished(folder, tmp_path, capsys):
     shutil.copytree(folder, tmp_path / "run/models/cold-start")
     (tmp_path / "run/config.yaml").write_text("run: {methods: [humanlm]}\n")
-    plan = lambda: (
-        main(
-            ["--model.name", str(tmp_path / "run"), "--dry-run", "--serve.engine", "transformers"]
-        ),
-        capsys.readouterr().out,
-    )[1]
+
+    def plan():
+        return (
+            main(
+                [
+                    "--model.name",
+                    str(tmp_path / "run"),
+                    "--dry-run",
+                    "--serve.engine",
+                    "transformers",
+                ]
+            ),
+            capsys.readouterr().out,
+        )[1]
+
     assert "the run has not finished, so this is cold-start" in plan()
     (tmp_path / "run/run.json").write_text('{"state": "finished"}')
     assert "has not finished" not in plan()
@@ -716,7 +745,8 @@ def test_vllm_is_named_where_it_is_missing(folder, capsys, monkeypatch):
     assert "HUMANLM_VLLM" in capsys.readouterr().err
 
 
-# ---- vLLM behind us (a stand-in with the same addresses; tests/models/test_vllm.py has the real one)
+# ---- vLLM behind us (a stand-in with the same addresses; tests/models/test_vllm.py has the real
+# one)
 
 
 @pytest.fixture
@@ -724,7 +754,8 @@ def stub(tmp_path) -> str:
     "A command that stands in for vllm, and writes down its process id"
     path = tmp_path / "vllm"
     path.write_text(
-        f'#!/bin/sh\necho $$ > {tmp_path}/pid\nexec {sys.executable} {ROOT / "tests/vllm_stub.py"} "$@"\n'
+        f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec {sys.executable} "
+        f'{ROOT / "tests/vllm_stub.py"} "$@"\n'
     )
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)

@@ -3,22 +3,22 @@
 import re
 
 import pytest
+import warm
+from pages import CHROMIUM, HOSTILE, in_browser, read
 
+from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.core.basics import ConfigError, atomic_write, write_jsonl
 from humanlm.data.records import Message, Persona
-from humanlm.hierarchy.prompts import HierarchyConfig, TRACE
 from humanlm.hierarchy.levels import LEVELS
-from humanlm.rewards.judge_settings import JudgeConfig, make_judge
-from humanlm.worlds.mini import WorldConfig, make_world
+from humanlm.hierarchy.prompts import TRACE, HierarchyConfig
+from humanlm.methods.policies import ScriptedPolicy
+from humanlm.methods.sampling import RolloutConfig
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.alignment.contract import PolicySetup, contract
-from humanlm.methods.sampling import RolloutConfig
-from humanlm.methods.policies import ScriptedPolicy
-from humanlm.serving.talk import _said_text, typed, Talk, _TalkWidget
-from humanlm.talk import _TalkConfig, _converse, main
-from pages import CHROMIUM, HOSTILE, in_browser, read
-import warm
+from humanlm.rewards.judge_settings import JudgeConfig, make_judge
+from humanlm.serving.talk import Talk, _said_text, _TalkWidget, typed
+from humanlm.talk import _converse, _TalkConfig, main
+from humanlm.worlds.mini import WorldConfig, make_world
 
 WORLD = make_world(WorldConfig(users=36, replies_per_user=12))
 EXAMPLES = [e for e in WORLD.examples if e.split == "test"][:3]
@@ -102,9 +102,7 @@ def test_a_judge_that_fails_is_no_zero():
         async def __call__(self, request):
             return []
 
-    told = Talk(setup_of({level: "something else" for level in LEVELS}), judge=Silent()).ask(
-        EXAMPLE
-    )
+    told = Talk(setup_of(dict.fromkeys(LEVELS, "something else")), judge=Silent()).ask(EXAMPLE)
     assert "no score" in told._repr_html_() and told.score("response").status == "judge failed"
 
 
@@ -170,9 +168,12 @@ def test_a_conversation_stays_text(text):
 
 @pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
 def test_nothing_that_was_said_runs_in_a_real_browser(tmp_path):
-    attack = "</div></table><script>document.title = 'ran'</script><img src=x onerror=\"document.title = 'ran'\">"
+    attack = (
+        "</div></table><script>document.title = 'ran'</script><img src=x "
+        "onerror=\"document.title = 'ran'\">"
+    )
     talk = Talk(
-        setup_of({level: attack for level in LEVELS}, "hetero"),
+        setup_of(dict.fromkeys(LEVELS, attack), "hetero"),
         judge=make_judge(JudgeConfig("rule")),
     )
     told = talk.ask(typed(attack, f"bo: {attack}"))
@@ -237,7 +238,7 @@ def test_the_widget_takes_somebody_new_and_says_what_is_wrong(talk):
 
 
 def test_a_terminal_shows_no_control_characters(capsys):
-    talk = Talk(setup_of({level: "\x1b[31mred\x07" for level in LEVELS}))
+    talk = Talk(setup_of(dict.fromkeys(LEVELS, "\x1b[31mred\x07")))
     _converse(
         talk, _TalkConfig(persona="x\x1b]0;title\x07", said="bo: \x1b[2Jhi"), lambda question: ""
     )
@@ -279,7 +280,8 @@ def run(tmp_path_factory):
     )
     atomic_write(
         home / "config.yaml",
-        "run: {methods: [humanlm]}\ndata: {source: miniworld}\nworld: {users: 36, replies_per_user: 12}\n"
+        "run: {methods: [humanlm]}\ndata: {source: miniworld}\nworld: {users: 36, "
+        "replies_per_user: 12}\n"
         "judge: {model: rule}\ntest_judge: {model: oracle}\n",
     )
     write_jsonl(home / "examples.jsonl", EXAMPLES)

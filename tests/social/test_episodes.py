@@ -6,42 +6,42 @@ import math
 
 import pytest
 
-from humanlm.stories.contexts import make_context
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import DataError
+from humanlm.data.trajectory import load_trajectories, save_trajectories
 from humanlm.social.agents import (
-    _Buyer,
     ChatAgent,
+    JudgeEvaluator,
+    _bargain_marks,
+    _Buyer,
     _EpisodePlan,
     _Foresight,
-    JudgeEvaluator,
-    bargain,
-    _bargain_marks,
     _literal_world,
     _make_agent,
     _private_record,
-    run_episodes,
     _seller,
     _world_model,
+    bargain,
+    run_episodes,
 )
 from humanlm.social.episodes import (
-    Action,
     DIMENSIONS,
-    _EpisodeEvent,
     KINDS,
+    Action,
+    AgentView,
     Role,
     Scenario,
     ScriptedAgent,
-    AgentView,
+    _EpisodeEvent,
+    _observations,
     from_sotopia,
     from_trajectory,
-    _observations,
     run_episode,
     to_sotopia,
     to_trajectory,
 )
-from humanlm.clients.client import ScriptedClient
-from humanlm.clients.protocol import LLMError
-from humanlm.data.trajectory import load_trajectories, save_trajectories
+from humanlm.stories.contexts import make_context
 
 
 def run(coroutine):

@@ -7,26 +7,26 @@ import random
 import pytest
 
 from humanlm.benchmarks.sets import benchmarks
-from humanlm.core.basics import DataError, run_sync, write_jsonl
 from humanlm.clients.client import ScriptedClient
-from humanlm.stories.contexts import _ContextLists, read_context
-from humanlm.stories.memories import observation_scores
-from humanlm.stories.violations import violations
+from humanlm.core.basics import DataError, run_sync, write_jsonl
 from humanlm.social.pairs import (
     ContextPair,
     _completion,
-    exact,
     _fault,
-    fresh_pairs,
-    read_pairs,
     _sift,
     _split_pairs,
+    exact,
+    fresh_pairs,
+    read_pairs,
     story_key,
 )
 from humanlm.social.parsing import LLMParser, parser
 from humanlm.social.quality import omniscient
 from humanlm.social.recipe import _written_form
+from humanlm.stories.contexts import _ContextLists, read_context
 from humanlm.stories.generation import generate, hitom_rows, write_tomi
+from humanlm.stories.memories import observation_scores
+from humanlm.stories.violations import violations
 from humanlm.stories.world import read_story
 
 PAIRS = list(fresh_pairs("tomi", 60, seed=7, compact_tags=True))

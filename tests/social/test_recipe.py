@@ -5,28 +5,28 @@ import random
 
 import pytest
 
+from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import run_sync
 from humanlm.evaluation.measured import score_table
-from humanlm.clients.client import ScriptedClient
 from humanlm.models.config import ModelConfig
 from humanlm.social.pairs import _completion, fresh_pairs
 from humanlm.social.parsing import LLMParser, parser
 from humanlm.social.quality import downstream, omniscient
-from humanlm.stories.answers import to_context
-from humanlm.stories.world import read_story
 from humanlm.social.recipe import (
     FRAMES,
     HEADINGS,
     _AllSeeing,
-    examine,
     _grade,
     _in_batches,
     _pieces,
-    report,
-    report_table,
     _vocabulary,
     _written_form,
+    examine,
+    report,
+    report_table,
 )
+from humanlm.stories.answers import to_context
+from humanlm.stories.world import read_story
 
 PAIRS = list(fresh_pairs("tomi", 60, seed=7, compact_tags=True))
 
@@ -52,9 +52,12 @@ def test_story_text_cannot_forge_the_form(tmp_path):
 
 def test_rows_of_a_batch_are_of_like_length():
     lengths = [random.Random(i).randint(50, 90) for i in range(330)]
-    waste = lambda found: (
-        sum(max(found[i : i + 16]) * len(found[i : i + 16]) for i in range(0, 330, 16)) / sum(found)
-    )
+
+    def waste(found):
+        return sum(
+            max(found[i : i + 16]) * len(found[i : i + 16]) for i in range(0, 330, 16)
+        ) / sum(found)
+
     ordered = _in_batches(lengths, lengths, 16)
     assert waste(ordered) < 1.03 < 1.15 < waste(lengths)
     assert sorted(ordered) == sorted(lengths) and ordered != sorted(lengths)
@@ -76,7 +79,10 @@ def test_the_exact_parser_is_perfect_and_the_careless_one_is_not():
 
 
 def test_beliefs_of_both_orders_are_asked_and_false_ones_counted_apart():
-    text = "Ada entered the barn.\nBen entered the barn.\nThe key is in the tin.\nBen exited the barn.\nAda moved the key to the jar."
+    text = (
+        "Ada entered the barn.\nBen entered the barn.\nThe key is in the tin.\nBen exited "
+        "the barn.\nAda moved the key to the jar."
+    )
     record = to_context(
         read_story(text)
     )  # Ada knows of the jar; Ben, Ada of Ben and Ben of Ada: the tin
@@ -87,12 +93,17 @@ def test_beliefs_of_both_orders_are_asked_and_false_ones_counted_apart():
 
 def test_no_record_counts_as_zero_and_is_reported():
     texts = {pair.text: _completion(pair.context) for pair in PAIRS[:4]}
-    answer = lambda request: texts[request.messages[0]["content"].split('"""')[1].strip()]
-    broken = lambda request: (
-        answer(request)[:200]
-        if PAIRS[0].text in request.messages[0]["content"]
-        else answer(request)
-    )
+
+    def answer(request):
+        return texts[request.messages[0]["content"].split('"""')[1].strip()]
+
+    def broken(request):
+        return (
+            answer(request)[:200]
+            if PAIRS[0].text in request.messages[0]["content"]
+            else answer(request)
+        )
+
     found = examine(LLMParser(ScriptedClient(broken), style="bare"), PAIRS[:4])
     half = report(found)
     assert (
@@ -109,7 +120,8 @@ def test_no_record_counts_as_zero_and_is_reported():
         ('{"agents_names": ["Ada"', 0, 0),
         ('{"agents_names": []}', 0, 0),
         (
-            '{"agents_names": ["A"], "socialized_context": [{"timestep": "0", "state": "none", "observations": ["A: none"]}]}',
+            '{"agents_names": ["A"], "socialized_context": [{"timestep": "0", "state": '
+            '"none", "observations": ["A: none"]}]}',
             0,
             0.6,
         ),

@@ -8,16 +8,15 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from humanlm.clients.cache import DiskCache
-from humanlm.stories.contexts import Context
-from humanlm.stories.memories import memories
-from humanlm.stories.violations import violations
-from humanlm.core.basics import DataError
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import LLMError
+from humanlm.core.basics import DataError
+from humanlm.models.settings import Estimate
 from humanlm.social.parsing import (
     LLMParser,
     StoredParser,
@@ -28,14 +27,14 @@ from humanlm.social.parsing import (
 )
 from humanlm.social.prediction import futures, predict_step, simulation, with_step
 from humanlm.social.quality import (
-    _Accuracy,
     JUDGE,
-    _Quality,
     QualityReport,
+    _Accuracy,
+    _exact_accuracy,
+    _Quality,
     _RecordPair,
     evaluate,
     evaluate_folders,
-    _exact_accuracy,
     forgetful,
     omniscient,
     quality_figure,
@@ -45,22 +44,25 @@ from humanlm.social.requests import (
     HINTS,
     RULES,
     STYLES,
-    Strangers,
     TASKS,
+    Strangers,
+    _strangers,
     parse_prompt,
     read_record,
     read_verdict,
-    _strangers,
     worked_example,
 )
-from humanlm.stories.generation import generate
-from humanlm.stories.plots import tomi_story
 from humanlm.stories.answers import to_context
+from humanlm.stories.contexts import Context
+from humanlm.stories.generation import generate
+from humanlm.stories.memories import memories
+from humanlm.stories.plots import tomi_story
+from humanlm.stories.violations import violations
 from humanlm.stories.world import read_story
-from humanlm.models.settings import Estimate
 
 STORY = (
-    "Oda entered the larder.\nBela entered the larder.\nThe plum is in the crock.\nOda exited the larder.\n"
+    "Oda entered the larder.\nBela entered the larder.\nThe plum is in the crock.\nOda "
+    "exited the larder.\n"
     "Bela moved the plum to the sieve."
 )
 CONTEXT = to_context(read_story(STORY))
@@ -313,7 +315,10 @@ def test_no_exact_record_is_refused_and_no_record_of_another_story_passes():
     ],
 )
 def test_names_are_found_in_other_spellings_and_no_others(name, there):
-    text = "I saw Oda. Jose and Ms. O'Brien served a customer in Hannah's shop; Ayse’nin teyzesi too. 王芳进来了。"
+    text = (
+        "I saw Oda. Jose and Ms. O'Brien served a customer in Hannah's shop; Ayse’nin "
+        "teyzesi too. 王芳进来了。"
+    )
     assert (
         _strangers(
             OTHERS.model_copy(update={"agents_names": [name], "socialized_context": []}), text
@@ -691,7 +696,10 @@ def test_a_strange_record_of_a_known_story_scores_zero_and_raises_nothing():
 
 
 def test_whoever_has_left_hears_nothing():
-    talk = "Oda: Hello.\nBela: I must go.\n[Bela leaves]\nOda: The plum is mine.\n[Bela joins]\nBela: What did you say?\nOda: Nothing."
+    talk = (
+        "Oda: Hello.\nBela: I must go.\n[Bela leaves]\nOda: The plum is mine.\n[Bela "
+        "joins]\nBela: What did you say?\nOda: Nothing."
+    )
     found = run(parser("dialogue")(talk, "fantom"))
     assert "plum" not in str(memories(found.context)["Bela"]) and "plum" in str(
         memories(found.context)["Oda"]

@@ -1,25 +1,27 @@
 "What a timeline shows is what the record says, as text, with its faults marked; its controls start anew with new data."
 
-import json, re, subprocess
+import json
+import re
+import subprocess
 
 import pages
 import pytest
 from pages import CHROMIUM, read
 
-from humanlm.stories.contexts import Context, make_context
-from humanlm.stories.violations import step_names, violations
-from humanlm.harness.viewer_server import _Viewer, _context_files
-from humanlm.stories.answers import to_context
-from humanlm.stories.world import read_story
-from humanlm.social.timeline import beliefs, load_text, _objects, timeline_figure, ContextTable
+from humanlm.harness.viewer_server import _context_files, _Viewer
+from humanlm.social.timeline import ContextTable, _objects, beliefs, load_text, timeline_figure
 from humanlm.social.viewer import (
     TABS,
     Timeline,
-    comparison_html,
     _paired_steps,
+    comparison_html,
     timeline_page,
     viewer_data,
 )
+from humanlm.stories.answers import to_context
+from humanlm.stories.contexts import Context, make_context
+from humanlm.stories.violations import step_names, violations
+from humanlm.stories.world import read_story
 
 HOSTILE = [*pages.HOSTILE, "<same_as_state />", "<mental_state>x", "a: b\n\n- c", ":1", ""]
 
@@ -34,7 +36,8 @@ GOLDEN = make_context(
         (
             "The bell is in the hay.",
             {
-                "Per": "<same_as_last_action_0 /> <mental_state>She is up to something.</mental_state>"
+                "Per": "<same_as_last_action_0 /> <mental_state>She is up to "
+                "something.</mental_state>"
             },
             {"Per": "leaves the barn"},
         ),
@@ -267,7 +270,8 @@ def test_a_long_record_is_cut_and_says_so():
 
 def test_stories_and_every_shape_of_json_are_read(tmp_path):
     told = (
-        "Mia entered the shed.\nOla entered the shed.\nThe saw is in the crate.\nOla left the shed.\n"
+        "Mia entered the shed.\nOla entered the shed.\nThe saw is in the crate.\nOla "
+        "left the shed.\n"
         "Mia moved the saw to the drum."
     )
     exact = to_context(read_story(told))
@@ -287,14 +291,16 @@ def test_stories_and_every_shape_of_json_are_read(tmp_path):
 
 def test_a_story_that_contradicts_itself_is_shown_and_says_where():
     context, notes = load_text(
-        "Mia entered the shed.\nOla entered the shed.\nThe saw is in the crate.\nOla left the shed.\nOla moved the saw to the drum."
+        "Mia entered the shed.\nOla entered the shed.\nThe saw is in the crate.\nOla "
+        "left the shed.\nOla moved the saw to the drum."
     )
     assert context and [note.partition(":")[0] for note in notes] == [
         "Sentence 5 contradicts what was told before"
     ]
     controls = Timeline(GOLDEN).widget()
     controls.load(
-        "Mia entered the shed.\nThe saw is in the crate.\nMia left the shed.\nMia moved the saw to the drum."
+        "Mia entered the shed.\nThe saw is in the crate.\nMia left the shed.\nMia "
+        "moved the saw to the drum."
     )
     assert (
         "Sentence 4 contradicts" in controls.status.value
@@ -310,7 +316,8 @@ def test_a_story_that_contradicts_itself_is_shown_and_says_where():
         ("[1]", "expected an object"),
         ('{"agents_names": []', "not JSON"),
         (
-            '{"agents_names": ["A"], "socialized_context": [{"timestep": "0", "observations": {}, "actions": {}}]}',
+            '{"agents_names": ["A"], "socialized_context": [{"timestep": "0", '
+            '"observations": {}, "actions": {}}]}',
             "step 0: state is missing",
         ),
         ('{"simulations": []}', "no simulations"),

@@ -1,11 +1,15 @@
 "Contexts survive every change of shape, decode once and for all, and keep thoughts to those who think them."
 
-import json, re, time
+import json
+import re
+import time
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from humanlm.stories.contexts import Context, NONE, make_context, read_context, split_mental
+from humanlm.core.basics import DataError
+from humanlm.stories.contexts import NONE, Context, make_context, read_context, split_mental
 from humanlm.stories.memories import (
     clauses,
     decode,
@@ -16,7 +20,6 @@ from humanlm.stories.memories import (
     structural_score,
 )
 from humanlm.stories.violations import repair, violations
-from humanlm.core.basics import DataError
 
 PIECES = st.sampled_from(
     [
@@ -226,7 +229,7 @@ def test_an_agent_without_entry_remembers_what_it_did():
 def test_perspective_is_joint_witnessing(events, chain):
     "With one event per step, what the chain knows are the events that all of it witnessed"
     context = make_context(
-        "ABCD", [one(seen={name: f"Event {i}" for name in who}) for i, who in enumerate(events)]
+        "ABCD", [one(seen=dict.fromkeys(who, f"Event {i}")) for i, who in enumerate(events)]
     )
     known = memories(perspective(context, chain), decoded=True)[chain[-1]]
     assert known == [f"Event {i}" for i, who in enumerate(events) if set(chain) <= who]
@@ -599,8 +602,9 @@ def test_an_omniscient_record_has_full_recall_and_poor_precision():
 def test_anchors_on_generated_stories():
     "As measured on public stories: seeing everything keeps recall and costs precision, forgetting costs recall only"
     from random import Random
-    from humanlm.stories.generation import generate
+
     from humanlm.stories.answers import to_context
+    from humanlm.stories.generation import generate
     from humanlm.stories.world import read_story
 
     rng, found = Random(0), {"all": [], "some": []}
@@ -668,8 +672,8 @@ def test_hostile_sizes_take_little_time():
 
 
 def test_errors_and_warnings_are_counted_apart():
-    from humanlm.stories.violations import count_violations
     from humanlm.stories.presence import read_dialogue
+    from humanlm.stories.violations import count_violations
 
     talk = violations(read_dialogue("Ada: Hello.\nBo: Hello, Ada.").context())
     assert [v.code for v in talk] == ["I9"] and count_violations(

@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from humanlm.stories.memories import memories, structural_score
 from humanlm.stories.presence import (

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from humanlm.benchmarks.tales import HITOM_100
-from humanlm.stories.generation import generate, hitom_rows, read_tomi, write_tomi
-from humanlm.stories.plots import tomi_story
 from humanlm.stories.answers import answer, known_faults
+from humanlm.stories.generation import generate, hitom_rows, read_tomi, write_tomi
 from humanlm.stories.language import plain, read_question
+from humanlm.stories.plots import tomi_story
 from humanlm.stories.world import read_story
 
 DATA = os.environ.get("HUMANLM_DATA", "")

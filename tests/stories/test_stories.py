@@ -4,37 +4,36 @@ import ast
 import json
 import random
 from collections import Counter
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
-
 import replay
 from replay import Replay, slow_answer
 
-from humanlm.stories import world as worlds
-from humanlm.stories.memories import perspective, structural_score
 from humanlm.core.basics import DataError
+from humanlm.stories import world as worlds
+from humanlm.stories.answers import answer, memory_answer, to_context
 from humanlm.stories.generation import (
     _answer_class,
-    balanced,
     _class_shares,
+    balanced,
     generate,
     hitom_rows,
     read_tomi,
     write_tomi,
 )
+from humanlm.stories.language import read_question
+from humanlm.stories.memories import perspective, structural_score
 from humanlm.stories.plots import (
     PLANS,
-    StoryQuestion,
     TOMI_KINDS,
+    StoryQuestion,
     Tale,
     belief_question,
     hitom_story,
     tomi_story,
 )
-from humanlm.stories.answers import answer, memory_answer, to_context
-from humanlm.stories.language import read_question
 from humanlm.stories.world import read_story
 
 
@@ -142,7 +141,207 @@ def walk(rng, steps=25):
             if group:
                 place |= dict.fromkeys(group, here)
                 lines.append(
-                    f"{' and '.join([', '.join(group[:-1]), group[-1]]) if len(group) > 1 else group[0]} entered the {here}."
+                    f"{' and '.join([', '.join(group[:-1]), group[-1]]) if len(group) > 1 else group[0]} "
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    ""
+                    f"entered the {here}."
                 )
         elif room not in inside:
             inside[room] = boxes[room][0]
@@ -295,7 +494,8 @@ def test_seeds_fix_everything(tomi):
 
 
 def test_the_seed_does_not_depend_on_the_process(tomi):
-    import subprocess, sys
+    import subprocess
+    import sys
 
     code = "from humanlm.stories.generation import generate; print([t.text for f in ('tomi', 'hitom') for t in generate(f, 3, seed=2)])"
     found = {
@@ -323,7 +523,7 @@ def test_kinds_have_quotas(tomi, hitom):
 def test_tomi_stories_look_like_tomi(tomi):
     assert (
         {len(t.asked) for t in tomi} == {6}
-        and 7 <= min(len(t.sentences) for t in tomi)
+        and min(len(t.sentences) for t in tomi) >= 7
         and max(len(t.sentences) for t in tomi) <= 14
     )
     kinds = Counter(a.kind for t in tomi for a in t.asked)
@@ -393,7 +593,7 @@ def test_every_chain_can_be_asked():
     assert chain[0] == chain[2] != chain[1] == chain[3]
     first = hitom_story(random.Random(0), chain="first")
     chains = [read_question(a.text).chain for a in first.asked]
-    assert all(longer[: len(shorter)] == shorter for shorter, longer in zip(chains, chains[1:]))
+    assert all(longer[: len(shorter)] == shorter for shorter, longer in pairwise(chains))
 
 
 def test_more_objects_more_questions():

@@ -7,27 +7,20 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from humanlm.stories.contexts import Context, make_context
-from humanlm.stories.memories import (
-    decode,
-    memories,
-    observation_scores,
-    perspective,
-    structural_score,
-)
-from humanlm.stories.violations import violations
 from humanlm.core.basics import DataError
 from humanlm.stories.answers import (
+    _shipped_faults,
     answer,
     baselines,
     known_faults,
     memory_answer,
     memory_answers,
-    _shipped_faults,
     to_context,
 )
+from humanlm.stories.contexts import Context, make_context
 from humanlm.stories.language import (
     Event,
     PlaceQuestion,
@@ -36,7 +29,15 @@ from humanlm.stories.language import (
     plain,
     read_question,
 )
-from humanlm.stories.world import Story, World, read_story, _witness_table
+from humanlm.stories.memories import (
+    decode,
+    memories,
+    observation_scores,
+    perspective,
+    structural_score,
+)
+from humanlm.stories.violations import violations
+from humanlm.stories.world import Story, World, _witness_table, read_story
 
 HI_TOM = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "hi_tom/hi_tom.jsonl")
 
@@ -88,7 +89,8 @@ def test_a_tie_goes_to_the_room_entered_first():
 
 def test_people_in_the_waiting_room_do_not_draw_the_container_there():
     story = lines(
-        "Nora, Ivo and Pia entered the waiting_room. Juri entered the shed. The kettle is in the tin"
+        "Nora, Ivo and Pia entered the waiting_room. Juri entered the shed. The kettle "
+        "is in the tin"
     )
     assert (
         story.world.stands == {"tin": "shed"}
@@ -99,7 +101,8 @@ def test_people_in_the_waiting_room_do_not_draw_the_container_there():
 
 def test_a_later_sentence_says_where_a_container_stands():
     story = lines(
-        "Nora entered the shed. Ivo entered the shed. Pia entered the hall. The kettle is in the tin. Ivo likes the tin. The tin is in the hall"
+        "Nora entered the shed. Ivo entered the shed. Pia entered the hall. The kettle "
+        "is in the tin. Ivo likes the tin. The tin is in the hall"
     )
     assert (
         where(story, "Pia") == "tin" and where(story, "Nora") is None and not story.world.conflicts
@@ -109,7 +112,8 @@ def test_a_later_sentence_says_where_a_container_stands():
 def test_a_world_that_cannot_look_ahead_is_put_right_by_the_next_sentence():
     story, world = (
         lines(
-            "Nora entered the shed. Pia entered the hall. The kettle is in the tin. The tin is in the hall. Pia moved the kettle to the box"
+            "Nora entered the shed. Pia entered the hall. The kettle is in the tin. "
+            "The tin is in the hall. Pia moved the kettle to the box"
         ),
         World(),
     )
@@ -121,7 +125,8 @@ def test_a_world_that_cannot_look_ahead_is_put_right_by_the_next_sentence():
 
 def test_an_object_announced_to_nobody_is_found_later():
     story = lines(
-        "The kettle is in the tin. Nora entered the shed. Nora moved the kettle to the box. Ivo entered the shed"
+        "The kettle is in the tin. Nora entered the shed. Nora moved the kettle to the "
+        "box. Ivo entered the shed"
     )
     assert not story.world.conflicts and (where(story, "Nora"), where(story, "Ivo")) == (
         "box",
@@ -138,7 +143,8 @@ def test_an_object_announced_to_nobody_is_found_later():
 
 def test_story_that_starts_with_is_in():
     story = lines(
-        "Nora is in the shed. Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. Nora moved the kettle to the box"
+        "Nora is in the shed. Ivo entered the shed. The kettle is in the tin. Ivo "
+        "exited the shed. Nora moved the kettle to the box"
     )
     assert (where(story, "Ivo"), where(story, "Nora", "Ivo"), where(story, "Nora")) == (
         "tin",
@@ -150,7 +156,8 @@ def test_story_that_starts_with_is_in():
 
 def test_tokenised_hyphen():
     story = lines(
-        "Nora entered the shed. The t - shirt is in the ice - box. Nora moved the t - shirt to the tin"
+        "Nora entered the shed. The t - shirt is in the ice - box. Nora moved the t - "
+        "shirt to the tin"
     )
     assert answer(story, "Where was the t - shirt at the beginning?").text == "ice-box"
     assert answer(story, "Where is the t-shirt really?").text == "tin"
@@ -216,8 +223,8 @@ def shown(sentence):
 
 def test_events_run_together_without_number_and_period_are_read():
     story = read_story(
-        BEFORE
-        + "Bob exited the den Ann moved the key to the jar The jar is in the den Cy is in the hall Bob entered the hall"
+        BEFORE + "Bob exited the den Ann moved the key to the jar The jar is in the den Cy is "
+        "in the hall Bob entered the hall"
     )
     assert [e.kind for e in story.events[2:]] == [
         "exit",
@@ -280,7 +287,8 @@ def test_trust_goes_by_the_order_of_exits():
 
 def test_the_exits_of_the_latest_chapter_count():
     story = lines(
-        f"{ATTIC}. Nora and Ivo entered the hall. Nora exited the hall. Ivo exited the hall. Nora and Ivo entered the waiting_room"
+        f"{ATTIC}. Nora and Ivo entered the hall. Nora exited the hall. Ivo exited the "
+        "hall. Nora and Ivo entered the waiting_room"
     )
     assert story.world.trusts("Nora", "Ivo") and not story.world.trusts("Ivo", "Nora")
     assert story.world.trusts("Pia", "Ivo") and not story.world.trusts(
@@ -290,7 +298,8 @@ def test_the_exits_of_the_latest_chapter_count():
 
 def test_an_outsider_believes_and_is_not_believed():
     story = lines(
-        f"{ATTIC}. Ivo privately told Juri that the kettle is in the jar. Juri publicly claimed that the kettle is in the urn"
+        f"{ATTIC}. Ivo privately told Juri that the kettle is in the jar. Juri publicly "
+        "claimed that the kettle is in the urn"
     )
     assert where(story, "Juri") == "jar"
     assert [where(story, name) for name in ("Ivo", "Nora", "Pia")] == ["tin", "tin", "box"]
@@ -299,7 +308,8 @@ def test_an_outsider_believes_and_is_not_believed():
 
 def test_who_is_still_in_the_room_knows_best():
     story = lines(
-        "Nora and Ivo entered the attic. The kettle is in the tin. Nora exited the attic. Ivo privately told Nora that the kettle is in the urn"
+        "Nora and Ivo entered the attic. The kettle is in the tin. Nora exited the "
+        "attic. Ivo privately told Nora that the kettle is in the urn"
     )
     assert (
         story.world.trusts("Nora", "Ivo")
@@ -335,7 +345,8 @@ def test_fifth_agent_moves_it_back_to_the_start():
 
 def test_distractors_change_nothing():
     quiet = lines(
-        "Nora and Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. Nora moved the kettle to the box"
+        "Nora and Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. "
+        "Nora moved the kettle to the box"
     )
     noise = [
         "Ivo likes the box",
@@ -379,7 +390,8 @@ def test_witnesses_of_every_kind_of_event():
 
 def test_order_of_a_chain_and_equal_neighbours_do_not_matter_for_what_was_seen():
     story = lines(
-        "Nora and Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. Nora moved the kettle to the box"
+        "Nora and Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. "
+        "Nora moved the kettle to the box"
     )
     assert (
         where(story, "Ivo", "Nora")
@@ -392,7 +404,8 @@ def test_order_of_a_chain_and_equal_neighbours_do_not_matter_for_what_was_seen()
 
 def test_worlds_can_be_asked_at_any_time():
     story = lines(
-        "Nora and Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. Nora moved the kettle to the box"
+        "Nora and Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. "
+        "Nora moved the kettle to the box"
     )
     world, found = World(story.agents), []
     for event in story.events:
@@ -535,7 +548,8 @@ def test_unknown_people_and_objects():
 
 def test_never_seen_is_not_answered():
     story = lines(
-        "Nora entered the shed. Ivo entered the hall. The kettle is in the tin. The tin is in the shed"
+        "Nora entered the shed. Ivo entered the hall. The kettle is in the tin. The "
+        "tin is in the shed"
     )
     assert answer(story, "Where will Ivo look for the kettle?")[:2] == (
         None,
@@ -641,7 +655,8 @@ def test_never_seen_is_not_answered():
 )
 def test_contradictions_are_counted_and_have_a_result(text, reason, check):
     story = lines(
-        f"Nora entered the shed. Ivo entered the hall. The kettle is in the tin. The tin is in the shed. {text}"
+        "Nora entered the shed. Ivo entered the hall. The kettle is in the tin. The "
+        f"tin is in the shed. {text}"
     )
     assert [(n, reason in why) for n, why in story.world.conflicts] == [(4, True)]
     assert [reason in note for note in answer(story, "Where is the kettle really?").notes] == [True]
@@ -650,7 +665,8 @@ def test_contradictions_are_counted_and_have_a_result(text, reason, check):
 
 def test_a_room_is_a_room_wherever_the_story_says_so():
     story = lines(
-        "Nora entered the shed. The kettle is in the tin. Nora moved the hall to the tin. Ivo entered the hall"
+        "Nora entered the shed. The kettle is in the tin. Nora moved the hall to the "
+        "tin. Ivo entered the hall"
     )
     assert [reason for _, reason in story.world.conflicts] == [
         "the hall is a room and cannot be in the tin"
@@ -659,7 +675,8 @@ def test_a_room_is_a_room_wherever_the_story_says_so():
 
 def test_things_in_each_other_end():
     story = lines(
-        "Nora entered the shed. The pea is in the box. Nora moved the box to the jar. Nora moved the jar to the box. Nora moved the pea to the jar"
+        "Nora entered the shed. The pea is in the box. Nora moved the box to the jar. "
+        "Nora moved the jar to the box. Nora moved the pea to the jar"
     )
     assert [n for n, _ in story.world.conflicts] == [3] and story.world.where("pea") == "jar"
 
@@ -673,7 +690,8 @@ def test_boxes_in_boxes_and_lies_are_no_contradiction():
 def test_what_was_not_understood_is_named_before_what_is_missing():
     found = answer(read_story("Kim sat down. Lee sang. Ann entered the den."), "Where is the key?")
     assert found.text is None and found.reason.startswith(
-        "sentence 1, 'Kim sat down' (and 2, 'Lee sang'), may matter and is not understood: the verb 'sat'"
+        "sentence 1, 'Kim sat down' (and 2, 'Lee sang'), may matter and is not "
+        "understood: the verb 'sat'"
     )
     assert (
         found.reason.endswith("; no 'key' in what was understood.") and "(none)" not in found.reason
@@ -707,7 +725,10 @@ def test_known_faults_are_listed():
         )
 
 
-START = "Nora entered the shed. Ivo entered the shed. The kettle is in the tin. The tin is in the shed. Ivo exited the shed. Nora moved the kettle to the box"
+START = (
+    "Nora entered the shed. Ivo entered the shed. The kettle is in the tin. The tin is in "
+    "the shed. Ivo exited the shed. Nora moved the kettle to the box"
+)
 
 
 @pytest.mark.parametrize(
@@ -854,8 +875,8 @@ def test_steps_hold_what_was_so_before_and_effects_come_one_step_later():
 def test_thoughts_are_written_when_they_change():
     steps = to_context(lines(ERRAND), beliefs=2).steps
     assert (
-        "<mental_state>I believe the kettle is in the tin. I think Ivo believes the kettle is in the tin.</mental_state>"
-        in steps[2].observations["Nora"]
+        "<mental_state>I believe the kettle is in the tin. I think Ivo believes the "
+        "kettle is in the tin.</mental_state>" in steps[2].observations["Nora"]
     )
     assert "mental_state" not in steps[3].observations["Nora"]
     assert (
@@ -935,7 +956,8 @@ def test_memories_in_free_wording():
                 "none",
                 {
                     "Nora": "I put the kettle into the tin.",
-                    "Ivo": "Nora puts the kettle into the tin. <mental_state>The kettle is in the urn.</mental_state>",
+                    "Ivo": "Nora puts the kettle into the tin. <mental_state>The kettle is in "
+                    "the urn.</mental_state>",
                 },
                 {"Ivo": "leaves"},
             ),
@@ -953,7 +975,8 @@ def test_memories_in_free_wording():
 
 def test_memories_apply_trust_to_what_was_told():
     story = lines(
-        f"{ATTIC}. Nora publicly claimed that kettle is in the jar. Ivo privately told Juri that the kettle is in the urn"
+        f"{ATTIC}. Nora publicly claimed that kettle is in the jar. Ivo privately told "
+        "Juri that the kettle is in the urn"
     )
     record = to_context(story)
     for a in story.agents:

@@ -15,10 +15,10 @@ from humanlm.core.runs import save_record
 from humanlm.evaluation import outcome as outcomes
 from humanlm.evaluation.measured import Measurement, save_measured
 from humanlm.evaluation.outcome import load_outcome
-from humanlm.training.trials import _ExperimentConfig, Study, experiment_settings, trials_of
 from humanlm.studies import experiment as experiments
 from humanlm.studies.experiment import _gather, outcome
 from humanlm.training.recipe import Recipe, Stage
+from humanlm.training.trials import Study, _ExperimentConfig, experiment_settings, trials_of
 
 
 class Plain(Recipe):
@@ -99,7 +99,7 @@ def test_a_plan_names_the_stages_of_an_own_recipe_and_keeps_away_from_the_folder
 
 
 def test_runs_that_were_tested_on_other_units_are_not_put_together(finished):
-    settings, trials = finished
+    _settings, trials = finished
     save_measured(
         trials[1].folder / "measured" / "base.jsonl",
         [Measurement("other", "c", {"score": {"a": 1.0}})],
@@ -112,7 +112,7 @@ def test_variants_of_a_study_may_be_measured_on_units_of_their_own(finished):
     class Own(Study):
         own_units = True
 
-    settings, (first, *_) = finished
+    _settings, (first, *_) = finished
     other = first._replace(
         variant="other",
         settings=SimpleNamespace(

@@ -12,16 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+import warm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from server import run_under_kills, serving
 
 import humanlm.eval
-import warm
-from humanlm.studies import comparison as ev
-from humanlm.studies.systems import read_replies, read_settings, _reply_id, _row_texts
-from humanlm.studies.tasks import prepare
-from humanlm.core.runs import run_record, save_record
-from humanlm.core.basics import DataError, read_jsonl, run_sync, write_jsonl
-from humanlm.data.records import load_examples
 from humanlm.alignment.evaluation import (
     METRICS,
     judge_texts,
@@ -29,20 +25,26 @@ from humanlm.alignment.evaluation import (
     measured,
     save_evaluations,
 )
+from humanlm.alignment.published import _FolderResults, paper_tables
+from humanlm.clients.names import scripts
+from humanlm.core.basics import DataError, read_jsonl, run_sync, write_jsonl
+from humanlm.core.runs import run_record, save_record
+from humanlm.data.records import load_examples
+from humanlm.evaluation.measured import ALL, results, score_table
 from humanlm.hierarchy.prompts import make_rows, parts_text
-from humanlm.worlds.sources import load_data
 from humanlm.rewards.judge_settings import JudgeConfig, make_judge
 from humanlm.rewards.judges import OracleJudge, RuleJudge
-from humanlm.clients.names import scripts
-from humanlm.evaluation.measured import ALL, results, score_table
+from humanlm.studies import comparison as ev
+from humanlm.studies.systems import _reply_id, _row_texts, read_replies, read_settings
+from humanlm.studies.tasks import prepare
 from humanlm.worlds.mini import make_world
 from humanlm.worlds.oracle import predictor_texts
-from humanlm.alignment.published import _FolderResults, paper_tables
-from server import run_under_kills, serving
+from humanlm.worlds.sources import load_data
 
 LEVELS = ("stance", "emotion", "belief", "value", "goal", "communication", "response")
 CONFIG = (
-    "run: {name: mini, methods: [script]}\nworld: {users: 40, replies_per_user: 12}\ndata: {max_test: 12}\n"
+    "run: {name: mini, methods: [script]}\nworld: {users: 40, replies_per_user: "
+    "12}\ndata: {max_test: 12}\n"
     "eval: {bootstrap: 20}\njudge: {model: rule}\ntest_judge: {model: oracle}\n"
 )
 HOSTILE = [
@@ -387,7 +389,8 @@ def test_a_bad_file_of_replies_leaves_nothing_behind(place):
     write_jsonl("bad.jsonl", [{"example_id": "nobody", "response": "x"}])
     with pytest.raises(
         DataError,
-        match=r"The rows are in runs/new-eval/examples.jsonl \(the same command without INPUT writes it\)",
+        match=r"The rows are in runs/new-eval/examples.jsonl \(the same command without INPUT "
+        r"writes it\)",
     ):
         prepare(["--run.name", "new-eval", "--data.max_test", "7", "bad.jsonl"])
     assert not Path("runs/new-eval").exists()
@@ -428,7 +431,7 @@ def test_what_a_stopped_comparison_spent_is_counted_when_it_goes_on(here, monkey
     before = calls()
     stop[0] = False
     ev.compare(prepare(asked))
-    assert 0 < before and calls() > before
+    assert before > 0 and calls() > before
 
 
 def test_a_judges_budget_is_one_however_often_a_comparison_is_killed(place):
@@ -456,9 +459,12 @@ def test_a_judges_budget_is_one_however_often_a_comparison_is_killed(place):
             "300",
             "one.jsonl",
         ]
-        start = lambda: stack.enter_context(
-            warm.Process(*words, env=os.environ | {"HUMANLM_PRICES": "prices.yaml"})
-        )
+
+        def start():
+            return stack.enter_context(
+                warm.Process(*words, env=os.environ | {"HUMANLM_PRICES": "prices.yaml"})
+            )
+
         last, kills = run_under_kills(start, server, 14)
         paid, said = server.stats()["tokens"] / 1e6, last.stderr
     assert kills > 1 and last.returncode == 2 and "over budget" in said, said
@@ -749,7 +755,7 @@ def test_names_are_plain_and_belong_to_one_system(here):
 
 def test_models_of_two_runs_carry_the_name_of_their_run(here):
     shutil.copytree("runs/mini", "runs/two")
-    assert [name for name in done("mini", "two:script")][:3] == [
+    assert list(done("mini", "two:script"))[:3] == [
         "mini.base",
         "mini.script",
         "two.script",
@@ -843,7 +849,7 @@ def test_a_bad_row_is_named_before_anything_is_judged(here, capsys, line, said):
     Path("bad.jsonl").write_bytes(first + b"\n\n" + line + b"\n")
     assert humanlm.eval.main(["mini", "bad.jsonl"]) == 2
     err = capsys.readouterr().err
-    assert said in err and "bad.jsonl" in err and err.rstrip().endswith(("."))
+    assert said in err and "bad.jsonl" in err and err.rstrip().endswith(".")
     assert not Path("runs/mini-eval").exists()
 
 
@@ -852,7 +858,8 @@ def test_missing_rows_and_empty_files_are_named(here):
     write_jsonl("few.jsonl", rows[2:])
     with pytest.raises(
         DataError,
-        match=f"few.jsonl: 2 of {len(rows)} held-out rows have no reply, such as {rows[0]['example_id']}",
+        match=f"few.jsonl: 2 of {len(rows)} held-out rows have no reply, such as "
+        f"{rows[0]['example_id']}",
     ):
         prepare(["mini", "few.jsonl"])
     Path("none.jsonl").write_text("\n")

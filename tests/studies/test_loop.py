@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from humanlm.core.basics import ConfigError, run_sync
-from humanlm.evaluation.measured import score_table
 from humanlm.environments.people import VIEWS
+from humanlm.evaluation.measured import score_table
 from humanlm.evaluation.outcome import Arms
 from humanlm.gyms.protocol import ToolCall, UserError, find_gym
 from humanlm.gyms.recipe import PARTS
@@ -98,7 +98,8 @@ def test_the_truth_must_be_known():
         s.changed(loop={"gyms": ["tau"]})
     with pytest.raises(
         ConfigError,
-        match=r"dialogues must be a multiple of 20, got 30\n.*updates must be a multiple of 20, got 0",
+        match=r"dialogues must be a multiple of 20, got 30\n.*updates must be a multiple of "
+        r"20, got 0",
     ):
         s.changed(loop={"dialogues": 30, "updates": 0})
 

@@ -33,7 +33,8 @@ ITEMS = [
             {"role": "user", "name": "bo", "content": f"Shall we build a bridge, number {n}?"}
         ],
         "replies": {
-            name: f"Reply {k} to number {n}: {'why not, it is near' if k else 'no, it costs too much'}."
+            name: f"Reply {k} to number {n}: "
+            f"{'why not, it is near' if k else 'no, it costs too much'}."
             for k, name in enumerate(MODELS)
         },
         "judged": {"model-alpha": 0.2, "model-beta": 0.5, "model-gamma": None},
@@ -488,11 +489,14 @@ def test_models_that_said_the_same_share_a_letter_and_their_ratings(tmp_path):
         kept.save(person.id, 1, step, values, True, 0)
     found = study_report(study_ratings(kept), 50)
     assert {r.model: r.top for r in study_ratings(kept)} == {"a": 0.5, "b": 0.0, "c": 0.5}
-    assert [
-        (c.candidate, c.against, c.verdicts[0].decision)
-        for c in found.contests
-        if "b" not in (c.candidate, c.against)
-    ][0][2] == "tie"
+    assert (
+        next(
+            (c.candidate, c.against, c.verdicts[0].decision)
+            for c in found.contests
+            if "b" not in (c.candidate, c.against)
+        )[2]
+        == "tie"
+    )
     sections = dict(part.split("\n\n", 1) for part in report_text(found).split("## ")[1:])
     resampled = {name: text.split(" ")[0] for name, text in sections.items()}
     assert resampled == {
@@ -535,7 +539,7 @@ def test_a_browser_goes_back_reloads_loses_its_connection_and_keeps_every_answer
         other.open(serving.url), at(other, "/item/1/states")
         fill(b, **{name: f"my {name}" for name in STATES}), send(b), at(b, "/item/1/ratings")
         (
-            fill(other, **{name: "no" for name in STATES}),
+            fill(other, **dict.fromkeys(STATES, "no")),
             send(other),
         )  # a stale tab, of a step that is closed by now
         at(other, "/item/1/states")

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from humanlm.studies.thoughts import _follows, _told_rows, written
 from humanlm.hierarchy.prompts import HierarchyConfig, parts_text
+from humanlm.studies.thoughts import _follows, _told_rows, written
 from humanlm.worlds.mini import WorldConfig, make_world
 from humanlm.worlds.states import States
 

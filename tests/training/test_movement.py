@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 from humanlm.evaluation.measured import Measurement
-from humanlm.models.checkpoints import adapter_base, load_model
 from humanlm.methods.functions import TextReward, ask_row, group_advantage
-from humanlm.training.recipe import Recipe, Stage, Work
 from humanlm.methods.method import Method
 from humanlm.methods.rollouts import sft_row, single_turn
+from humanlm.models.checkpoints import adapter_base, load_model
+from humanlm.training.recipe import Recipe, Stage, Work
 from humanlm.training.stages import fit, learn, lessons
 
 pytestmark = pytest.mark.numbers
@@ -161,7 +161,7 @@ def test_an_adapter_is_float32_and_moves_on_weights_that_stay_bfloat16(runs):
 
 @pytest.mark.parametrize("name", ["bfloat16", "adapter"])
 def test_a_stopped_bfloat16_run_goes_on_bit_for_bit(runs, name):
-    first, recipe = runs[name]
+    first, _recipe = runs[name]
     again = first.with_name(f"{name}-again")
     shutil.copytree(first, again)
     for part in ("models/rewarded", "measured", "checkpoints/rewarded/checkpoint-4"):

@@ -7,21 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-
 import warm
 from halves import stop_in_the_first
+from safetensors.torch import load_file
 
-from humanlm.core.basics import ConfigError, DataError, HumanLMError, read_jsonl
-from humanlm.evaluation.measured import Measurement, load_measured, load_results
 from humanlm.clients.ledger import Ledger
 from humanlm.clients.protocol import Usage
+from humanlm.core.basics import ConfigError, DataError, HumanLMError, read_jsonl
+from humanlm.evaluation.measured import Measurement, load_measured, load_results
 from humanlm.methods.functions import TextReward, ask_row, group_advantage
-from humanlm.training.recipe import Recipe, Stage, Work, find_recipe
 from humanlm.methods.method import Method
 from humanlm.methods.rollouts import single_turn
-from humanlm.training.stages import fit, learn
+from humanlm.training.recipe import Recipe, Stage, Work, find_recipe
 from humanlm.training.run import read_settings
+from humanlm.training.stages import fit, learn
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = ROOT / "nbs" / "howto" / "my_recipe.py"
@@ -303,7 +302,7 @@ def test_a_function_is_taken_as_judge_and_as_reward(tmp_path, monkeypatch):
     asked, rewarded = [], []
 
     def brief(request):
-        return asked.append(request) or {id: 0.5 for id in request.candidates}
+        return asked.append(request) or dict.fromkeys(request.candidates, 0.5)
 
     def short(trajectories):
         return rewarded.append(trajectories) or [1.0 for _ in trajectories]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 import yaml
 from safetensors.torch import load_file
 
 import humanlm.train
-import warm
 from humanlm.core.basics import ConfigError, read_jsonl
 from humanlm.data.trajectory import load_trajectories
 from humanlm.methods.shares import shares
@@ -261,7 +261,8 @@ def test_a_step_makes_prompts_times_group_completions_on_however_many_processes(
         (
             {"per_device_train_batch_size": 16, "steps_per_generation": 8},
             8,
-            r"= 1,024 completions a step, but .* = 128\. Leave per_device_train_batch_size out: it follows \(2\)",
+            r"= 1,024 completions a step, but .* = 128\. Leave "
+            r"per_device_train_batch_size out: it follows \(2\)",
         ),
         (
             {"per_device_train_batch_size": 4, "steps_per_generation": 8},
@@ -287,8 +288,8 @@ def test_the_plan_says_who_reads_how_much(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert humanlm.train.main(["--config", str(config), "--dry-run"]) == 0
     assert (
-        "4 prompts x 4 completions = 16 completions a step, 64 in all; 2 processes read 4 at a time each, 1 update a step"
-        in capsys.readouterr().out
+        "4 prompts x 4 completions = 16 completions a step, 64 in all; 2 processes "
+        "read 4 at a time each, 1 update a step" in capsys.readouterr().out
     )
     assert (
         humanlm.train.main(

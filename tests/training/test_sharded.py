@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 import yaml
+from pair import Pair
 from safetensors.torch import load_file
 
-import warm
-from pair import Pair
 from humanlm.core.basics import read_jsonl
 from humanlm.data.trajectory import load_trajectories
 from humanlm.hardware.sharding import sharding_faults, shards
@@ -51,7 +51,10 @@ BRIEF = {
     "sft": {"lesson_steps": 1, "polite_steps": 1},
     "trainer": {"max_steps": 2, "warmup_steps": 0},
 }
-EVEN = "def even(trajectories): return [sum(i % 2 for i in t.completion_ids) / len(t.completion_ids) for t in trajectories]"
+EVEN = (
+    "def even(trajectories): return [sum(i % 2 for i in t.completion_ids) / "
+    "len(t.completion_ids) for t in trajectories]"
+)
 
 
 def started(folder: Path, name: str, sharded: bool, *flags: str, **groups):
@@ -176,7 +179,7 @@ def test_a_killed_split_run_goes_on_from_its_newest_whole_checkpoint_to_the_same
     done = started(tmp_path, "split", True, "--resume")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "checkpoint-3 is not whole" in done.stdout and "goes on from checkpoint-2" in done.stdout
-    before, after = ([row for row in logged(run, "prefix-chaining")] for run in (both[1], again))
+    before, after = (list(logged(run, "prefix-chaining")) for run in (both[1], again))
     assert [row["step"] for row in after] == [row["step"] for row in before]
     assert [row["loss"] for row in after] == pytest.approx(
         [row["loss"] for row in before], abs=1e-6
@@ -310,8 +313,8 @@ def test_the_files_for_accelerate_are_read_by_its_own_loader_and_ask_for_what_th
     gpus, monkeypatch
 ):
     from accelerate.commands.config.config_args import load_config_from_file
-    from accelerate.utils import FullyShardedDataParallelPlugin
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils import FullyShardedDataParallelPlugin
     from accelerate.utils.launch import prepare_multi_gpu_env
 
     file = str(ROOT / "configs" / "engines" / f"accelerate-{gpus}.yaml")

@@ -16,43 +16,43 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from halves import parts, stop_in_the_first
 from trl import GRPOTrainer
 from trl.distributed import DistributedBackend
 from trl.generation.vllm_generation import VLLMGeneration
 
-from halves import parts, stop_in_the_first
-from humanlm.methods.advantages import group_advantages
+from humanlm.alignment.grpo import _batch_metrics, schedule
+from humanlm.alignment.modes import PrefixConfig, memory_of, preparation, training_rows
 from humanlm.core.basics import DataError
 from humanlm.data.records import sample_examples
-from humanlm.alignment.grpo import _batch_metrics, schedule
-from humanlm.methods.functions import group_advantage
+from humanlm.data.trajectory import Completion, Score, Trajectory, load_trajectories
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
-from humanlm.rewards.judges import RuleJudge
-from humanlm.rewards.scoring import JudgeError
+from humanlm.methods.advantages import group_advantages
+from humanlm.methods.functions import group_advantage
+from humanlm.methods.method import AdvantageConfig, Method
+from humanlm.methods.policies import ModelPolicy
+from humanlm.methods.rollouts import single_turn
+from humanlm.methods.sampling import group_index, repeat_rows
+from humanlm.methods.shares import generated_tokens, scored_in_parts
 from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.generation import _engine_part, generate, written_by
 from humanlm.models.logps import token_logps
 from humanlm.models.prompts import end_id
-from humanlm.alignment.modes import memory_of, preparation, training_rows, PrefixConfig
+from humanlm.rewards.judges import RuleJudge
 from humanlm.rewards.reward import AlignmentReward, requests_by_row
-from humanlm.methods.method import AdvantageConfig, Method
-from humanlm.methods.policies import ModelPolicy
-from humanlm.methods.shares import generated_tokens, scored_in_parts
-from humanlm.methods.sampling import group_index, repeat_rows
-from humanlm.methods.rollouts import single_turn
-from humanlm.training.sft import MetricsLog
-from humanlm.training.trainer import MethodTrainer
+from humanlm.rewards.scoring import JudgeError
 from humanlm.training.checkpoints import (
     TokenBudget,
-    is_spent,
     _is_whole,
-    latest_checkpoint,
     _logged_tokens,
+    is_spent,
+    latest_checkpoint,
 )
 from humanlm.training.options import TrainerError, trainer_args
 from humanlm.training.policy import LentEngine
-from humanlm.data.trajectory import Completion, Score, Trajectory, load_trajectories
+from humanlm.training.sft import MetricsLog
+from humanlm.training.trainer import MethodTrainer
 
 EXAMPLES = sample_examples()[:6]
 CONFIG = HierarchyConfig(levels=["stance", "response"], state_tokens=6, response_tokens=9)
@@ -486,7 +486,8 @@ def test_a_failing_judge_stops_the_run_and_leaves_whole_files(made, tmp_path):
     )
     with pytest.raises(
         JudgeError,
-        match=r"'halting' failed on 8 of 8 candidates \(limit 50%\).*line is dead.*resume, or raise judge.max_failed_share",
+        match=r"'halting' failed on 8 of 8 candidates \(limit 50%\).*line is dead.*resume, or "
+        r"raise judge.max_failed_share",
     ):
         t.train()
     assert [p.name for p in (tmp_path / "t").iterdir()] == ["step-000000-0.parquet"]

@@ -7,7 +7,6 @@ import struct
 from pathlib import Path
 
 import pytest
-
 import warm
 
 pytest.importorskip("wandb", reason="needs wandb: pip install 'humanlm[train]'")
@@ -104,7 +103,7 @@ def test_every_stage_has_its_own_names_and_steps(runs):
 
 @pytest.mark.parametrize("place", [0, 1], ids=["the command", "what goes on with it"])
 def test_tables_texts_and_the_report_are_sent(runs, place):
-    run, folders = runs
+    _run, folders = runs
     kinds = {
         name.removesuffix("._type"): json.loads(value)
         for name, value in logged(sent(folders[place])).items()

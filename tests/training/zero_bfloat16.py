@@ -2,6 +2,7 @@
 
 import deepspeed
 import torch
+
 from humanlm.hardware.sharding import _exactly, whole, whole_weights
 
 deepspeed.init_distributed("gloo")

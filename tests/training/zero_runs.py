@@ -13,14 +13,14 @@ import torch
 pytest.importorskip("deepspeed")
 import test_sharded
 from pair import Pair
-from test_sharded import *  # noqa: F403  its tests, which find the two processes in their own module
+from test_sharded import *
 from test_sharded import ROOT, started, unfinished
 
 test_sharded.TWO = Pair(
     "accelerate-8-zero3.yaml", env={"PYTHONHASHSEED": "0"}
 )  # or DeepSpeed orders the words of its compiler anew, and compiles for minutes
 test_sharded.LAST = "latest"
-del test_steps_too_small_for_bfloat16_add_up_in_the_float32_weights_of_a_split_model  # noqa: F821  transformers computes in bfloat16 on GPUs only
+del test_steps_too_small_for_bfloat16_add_up_in_the_float32_weights_of_a_split_model
 
 
 def test_the_model_was_split(both):

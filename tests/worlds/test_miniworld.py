@@ -10,9 +10,9 @@ from statistics import mean
 
 import pytest
 
+from humanlm.core.basics import ConfigError, DataError, read_jsonl, write_jsonl
 from humanlm.data.records import Example, from_dict
 from humanlm.data.splits import check_leakage, split_by_context
-from humanlm.core.basics import read_jsonl, write_jsonl, ConfigError, DataError
 from humanlm.worlds.mini import WorldConfig, make_world, needed_phrases
 from humanlm.worlds.oracle import (
     _baselines,
@@ -32,8 +32,8 @@ from humanlm.worlds.states import (
     STANCES,
     STATE_LEVELS,
     VALUES,
-    describe,
     States,
+    describe,
 )
 
 TABLES = {"belief": BELIEFS, "value": VALUES, "goal": GOALS}
@@ -170,10 +170,13 @@ def test_the_truth_may_be_given_as_a_reply(world, train):
 def test_stance_scores(truth):
     direction, strength = truth.split("/")
     other = {"for": "against", "against": "for", "strong": "mild", "mild": "strong"}
-    say = lambda key, target="the night tram", prefix="": (
-        prefix + " ".join(STANCES[key].state[1].replace("{T}", target).split())
-    )
-    score = lambda text: score_state("stance", say(truth), text).value
+
+    def say(key, target="the night tram", prefix=""):
+        return prefix + " ".join(STANCES[key].state[1].replace("{T}", target).split())
+
+    def score(text):
+        return score_state("stance", say(truth), text).value
+
     assert score(say(truth)) == 1
     assert score(say(f"{direction}/{other[strength]}")) == pytest.approx(0.7)
     assert score(say(f"{other[direction]}/{strength}")) == 0
@@ -212,7 +215,7 @@ def test_listing_all_emotions_scores_zero():
 
 def test_two_guesses_pay_less_than_one():
     one, two = [], []
-    for truth, row in VALUES.items():
+    for _truth, row in VALUES.items():
         for a in VALUES:
             one.append(score_state("value", row.state[0], VALUES[a].state[1]).value)
             two += [
@@ -259,8 +262,13 @@ def test_reply_scores_follow_the_states(world, train):
         score_reply(e.reply, world.reply(e.id).states.reply(rng), states=e.states).value
         for e in train[:1000]
     )
-    target = lambda e: world.post(e.context_id).target
-    other = lambda e, o: o.reply.replace(target(o), target(e))
+
+    def target(e):
+        return world.post(e.context_id).target
+
+    def other(e, o):
+        return o.reply.replace(target(o), target(e))
+
     stranger = mean(
         score_reply(e.reply, other(e, rng.choice(train)), states=e.states).value
         for e in train[:1000]
@@ -315,7 +323,10 @@ def test_silence_beats_a_wrong_guess_only_against_the_opposite(world, train):
 )
 def test_ceiling_and_chance(seed, split, floor):
     lines = _baselines(make_world(WorldConfig(seed=seed)), split, draws=1)
-    levels = lambda name: [lines[name][level] for level in STATE_LEVELS]
+
+    def levels(name):
+        return [lines[name][level] for level in STATE_LEVELS]
+
     assert min(levels("rules")) >= floor and lines["rules"]["response_alignment"] >= 0.85
     assert max(levels("agreeable")) <= 0.47 and max(levels("uniform")) <= 0.47
     assert (
@@ -530,7 +541,10 @@ def test_emotions_have_two_sides():
 
 
 def test_import_is_light():
-    code = "import sys, humanlm.worlds.mini; print([m for m in ('torch', 'numpy', 'pandas', 'matplotlib', 'datasets') if m in sys.modules])"
+    code = (
+        "import sys, humanlm.worlds.mini; print([m for m in ('torch', 'numpy', 'pandas', "
+        "'matplotlib', 'datasets') if m in sys.modules])"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
