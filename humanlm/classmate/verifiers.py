@@ -232,8 +232,8 @@ def _compare_lines():
         return parse(
             rf"\boxed{{{formula}}}",
             [LatexExtractionConfig(boxed_match_priority=0)],
-            parsing_timeout=None,
-        )  # type: ignore[reportArgumentType]
+            parsing_timeout=None,  # type: ignore[reportArgumentType]
+        )
 
     print("ready", flush=True)
     for line in sys.stdin:

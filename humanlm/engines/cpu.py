@@ -109,7 +109,7 @@ def complete_torch() -> None:
     for name, function in more.items():
         if not hasattr(cpu, name):
             setattr(cpu, name, function)
-    cpu.current_device = lambda: "cpu"
+    cpu.current_device = lambda: "cpu"  # type: ignore[assignment]
     started = torch.distributed.init_process_group
 
     def init_process_group(backend=None, *rest, **options):

@@ -136,9 +136,9 @@ class WeightSender:
         kept: dict[str, Any] = {}
         first = not distributed.is_initialized() or distributed.get_rank() == 0
         wanted = first and await exchange.want.remote()
-        found = await super().update_weights(
+        found = await super().update_weights(  # type: ignore[misc]
             _noted(weights, kept) if wanted else weights, global_steps=global_steps, **how
-        )  # type: ignore[misc]
+        )
         if first:
             await exchange.keep.remote([ray.put(kept)] if wanted else [], global_steps or 0)
         return found

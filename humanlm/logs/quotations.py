@@ -6,8 +6,20 @@
 __all__ = ['LONGEST_HEAD', 'MAX_DEPTH', 'body_parts']
 
 # %% ../../nbs/logs/01_quotations.ipynb #exported-imports
+import itertools
 import re
 from typing import NamedTuple
+
+# %% ../../nbs/logs/01_quotations.ipynb #Head
+class _Head(NamedTuple):
+    "The headers of a quoted mail"
+
+    start: int  # first line that belongs to it
+    end: int  # first line of the text below it
+    sender: str = ""  # as written
+    date: str = ""  # as written
+    subject: str = ""
+    to: str = ""
 
 # %% ../../nbs/logs/01_quotations.ipynb #_FIELD
 _FIELD = re.compile(

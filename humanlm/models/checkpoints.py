@@ -369,9 +369,8 @@ def merge_adapter(
     loaded = load_model(name, "own", dtype, "cpu")
     if not has_adapter(loaded.model):
         raise ModelError(f"{name} has no adapter: it is a plain model already.")
-    return save_model(
-        loaded.model.merge_and_unload(), loaded.tokenizer, folder, contract_files(name)
-    )  # type: ignore[operator]
+    merged = loaded.model.merge_and_unload()  # type: ignore[operator]
+    return save_model(merged, loaded.tokenizer, folder, contract_files(name))
 
 # %% ../../nbs/models/04_checkpoints.ipynb #make_model
 def make_model(

@@ -215,9 +215,9 @@ def tiny_model(
         tie_word_embeddings=True,
         max_position_embeddings=4096,
         bos_token_id=None,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )  # type: ignore[arg-type]
+        pad_token_id=tokenizer.pad_token_id,  # type: ignore[arg-type]
+        eos_token_id=tokenizer.eos_token_id,  # type: ignore[arg-type]
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Qwen3ForCausalLM(shape).to(getattr(torch, config.dtype)).eval()

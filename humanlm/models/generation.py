@@ -260,13 +260,12 @@ class _Rows:
         "Keep what was read of a row for prompts to come: its tokens begin at `first`"
         n = min(len(ids), self.mask.shape[1] - first)
         if self.prefixes is not None:
-            self.prefixes.note(
-                ids[:n],
-                [
-                    tuple(x[row, :, first : first + n].clone() for x in (layer.keys, layer.values))
-                    for layer in self.cache.layers
-                ],
-            )  # type: ignore[union-attr]
+            read = slice(first, first + n)
+            layers: Any = self.cache.layers
+            states = [
+                (a.keys[row, :, read].clone(), a.values[row, :, read].clone()) for a in layers
+            ]
+            self.prefixes.note(ids[:n], states)
 
     def feed(self, tokens):
         "Read one more token per row"

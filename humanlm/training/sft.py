@@ -18,7 +18,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig as TRLConfig  # type: ignore[attr-defined]
-from trl import SFTTrainer
+from trl import SFTTrainer  # type: ignore[attr-defined]
 
 from ..core.basics import DataError, append_row, trim_rows
 from ..core.config import SFTConfig

@@ -52,7 +52,8 @@ def word_stems(text: str) -> list[str]:
 
 
 def _kind(letter, details, sentence, names, prices, listed):
-    values, topics, wishes, topic = {}, {}, [], ""
+    values, wishes, topic = {}, [], ""
+    topics: dict[str, str] = {}
     for line in listed.strip().splitlines():
         if line.startswith("- "):
             good, hint = line[2:].split(": ")
@@ -60,9 +61,8 @@ def _kind(letter, details, sentence, names, prices, listed):
         else:
             topic, found, words = line.split(": ")
             values[topic] = tuple(found.split(", "))
-            topics = (
-                dict.fromkeys(word_stems(f"{topic} {words}"), topic) | topics
-            )  # the first attribute keeps a word
+            # the first attribute keeps a word
+            topics = dict.fromkeys(word_stems(f"{topic} {words}"), topic) | topics
     return _TravelKind(
         letter,
         tuple(details.split()),
