@@ -239,7 +239,7 @@ def _exactly(prepare):
             if w.requires_grad
         ]
         slices = [_own_slice(w) for w in weights]
-        for before in {getattr(w, "_z3_optimizer", None) for w in weights} - {None}:
+        for before in {w._z3_optimizer for w in weights if hasattr(w, "_z3_optimizer")}:  # type: ignore[attr-defined]
             before.destroy()
         done = prepare(*parts)
         for weight, own in zip(weights, slices, strict=True):
