@@ -53,7 +53,7 @@ def word_stems(text: str) -> list[str]:
 
 def _kind(letter, details, sentence, names, prices, listed):
     values, wishes, topic = {}, [], ""
-    topics: dict[str, Any] = {}
+    topics: dict = {}
     for line in listed.strip().splitlines():
         if line.startswith("- "):
             good, hint = line[2:].split(": ")
