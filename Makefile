@@ -18,7 +18,7 @@ INPUTS := pyproject.toml constraints.txt requirements-embed.txt
 ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=$${HF_HUB_OFFLINE-1}
 TITLE := @printf '\n== %s ==\n'
 
-.PHONY: demo check test types numbers docs readme export clean help
+.PHONY: demo check test lint types numbers docs readme export clean help
 
 demo: $(MARK)-train
 	$(TITLE) "Train and evaluate a small simulator (configs/humanlm-mini.yaml)"
@@ -27,6 +27,10 @@ demo: $(MARK)-train
 
 check: $(MARK)-dev
 	@$(ENV) $(BIN)/python docs/check.py $(BASE)
+
+lint: $(MARK)-dev
+	$(TITLE) "Layout, names, imports"
+	@$(BIN)/ruff format --check && $(BIN)/ruff check
 
 test: $(MARK)-dev
 	$(TITLE) "Notebooks"
@@ -50,7 +54,7 @@ readme: $(MARK)-dev
 	@$(BIN)/python docs/build.py readme
 
 export: $(MARK)-dev
-	@$(BIN)/nbdev_export && $(BIN)/nbdev_clean && $(BIN)/python docs/rooms.py --write
+	@$(BIN)/ruff format --quiet && $(BIN)/nbdev_export && $(BIN)/nbdev_clean
 
 clean:
 	rm -rf _proc _site _docs build dist .pytest_cache .hypothesis *.egg-info
@@ -60,11 +64,12 @@ help:
 	@echo "make demo     train and evaluate a small simulator on this machine; resumes or shows a finished run"
 	@echo "make check    run what every commit needs: the frame, then notebooks and tests of the rooms that changed"
 	@echo "make test     run every test: notebooks, package, export in sync, README"
+	@echo "make lint     check layout, names and imports with ruff"
 	@echo "make types    run the type checker"
 	@echo "make numbers  run the tests that compare numbers of trained models; other machines round otherwise"
 	@echo "make docs     build the docs site into _docs/"
 	@echo "make readme   write README.md from nbs/index.ipynb"
-	@echo "make export   write humanlm/*.py from the notebooks and clean them"
+	@echo "make export   lay out notebooks and tests, and write humanlm/*.py from the notebooks"
 	@echo "make clean    remove what the other targets built, except the environment and runs/"
 	@echo
 	@echo "Variables (make demo NAME=value):"

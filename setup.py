@@ -1,4 +1,4 @@
-"A wheel holds the settings files of `configs/`, so that `--config humanlm-mini` finds one without a clone; all else stands in pyproject.toml"
+"Put `configs/` into the wheel, for `--config humanlm-mini`; all else stands in pyproject.toml"
 
 from setuptools import setup
 from setuptools.command.build_py import build_py

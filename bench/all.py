@@ -1,15 +1,15 @@
-"""Every bench in turn, in its quick form, and one table of all ratios against their peers, with the machine's noise beside each.
+"""Every bench in turn, in its quick form, and one table of all ratios against their peers.
 
-    OMP_NUM_THREADS=1 python bench/all.py                         # about 15 minutes on two quiet cores
-    OMP_NUM_THREADS=1 python bench/all.py --only llm sdpo         # some of them
-    OMP_NUM_THREADS=1 python bench/all.py --out ratios.jsonl      # a folder's worth of rows; started again, it goes on behind the last whole bench
+    OMP_NUM_THREADS=1 python bench/all.py                      # 15 minutes on two quiet cores
+    OMP_NUM_THREADS=1 python bench/all.py --only llm sdpo      # some of them
+    OMP_NUM_THREADS=1 python bench/all.py --out ratios.jsonl   # resumable: ended benches are kept
 
-What a ratio is of stands beside it: below 1 is less time or fewer tokens than the peer's, of a rate above 1 is faster. The noise is how much longer the slowest of nine repeats of one fixed
-piece of work took than the fastest, before and after the bench: ratios within it say nothing. The benches print their own tables with more in them (README.md).
+A ratio of times or tokens is good below 1, a ratio of rates above 1. The noise is how much longer
+the slowest of nine repeats of one piece of work took than the fastest, before and after the bench:
+ratios within it say nothing.
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import subprocess
@@ -39,9 +39,7 @@ RUNS = [
     "classmate sandbox --rounds 3",
     "classmate overlap --rounds 3",
     "viewer --samples 10000 --rounds 1",
-    "workers --quick",
 ]
-NEEDS = {"workers": "ray"}  # packages that not every environment has
 
 
 def noise():
@@ -125,9 +123,6 @@ def main():
     for run in RUNS:
         words = run.split()
         if run in ended or (args.only and words[0] not in args.only):
-            continue
-        if words[0] in NEEDS and not importlib.util.find_spec(NEEDS[words[0]]):
-            print(f"\n== {run}: left out, {NEEDS[words[0]]} is not installed here", flush=True)
             continue
         print(f"\n== {run}", flush=True)
         with tempfile.TemporaryDirectory() as folder:

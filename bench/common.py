@@ -31,7 +31,7 @@ class Clock:
 
 
 def in_turns(arms, rounds, seconds=math.inf):
-    "Measure each arm once per round, each round starting with another arm, until the time is over: name → [result]"
+    "Measure each arm once per round, each round starting with another arm: name → [result]"
     names, found, start = list(arms), {name: [] for name in arms}, time.perf_counter()
     for i in range(rounds):
         if i and time.perf_counter() - start > seconds * i / (i + 1):
@@ -42,7 +42,7 @@ def in_turns(arms, rounds, seconds=math.inf):
 
 
 def ratio(what, value, of, asked=""):
-    "Keep a ratio for `all.py`, which names the file; alone, a script only prints. asked: such as <= 1.25"
+    "Keep a ratio for `all.py`, which names the file; asked: a bound such as <= 1.25"
     if file := os.environ.get("BENCH_RATIOS"):
         with open(file, "a") as out:
             out.write(

@@ -1,4 +1,4 @@
-"""A page of the public names of every room, read from the source: what `docs/build.py site` puts under API, and nothing that is kept."""
+"""A page of the public names of every room, read from the source, for `docs/build.py site`."""
 
 import ast
 import html
@@ -20,7 +20,7 @@ class Entry(NamedTuple):
     "A public name of a module"
 
     name: str
-    code: str  # what stands before its body; of a class also its fields and what its public methods begin with
+    code: str  # its signature; of a class also its fields and the signatures of its methods
     doc: str
     heading: str  # the last one above the cell that defines it ("": only the title)
     anchor: str  # of that heading on its page
@@ -64,7 +64,7 @@ def _before_body(node: ast.stmt, lines: list[str]) -> str:
 
 
 def _member(node: ast.stmt, lines: list[str]) -> str:
-    "What is shown of one statement in a class body: fields with their comments, public methods with their docstrings"
+    "Show one statement of a class body: a field with its comment, a method with its docstring"
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         if node.name.startswith("_") and node.name not in ("__init__", "__call__"):
             return ""
@@ -147,7 +147,8 @@ def room_page(room: str, house: list[Page], address: dict[Path, str]) -> str:
                 f"### {entry.name} {{ #{page.module.split('.')[-1]}.{entry.name} }}",
                 f"{ticks}python\n{textwrap.dedent(entry.code)}\n{ticks}",
             ]
-            place = f"[{entry.heading.replace('[', '').replace(']', '') or 'Read where it is defined'}]({there}{'#' + entry.anchor if entry.anchor else ''})"
+            words = re.sub(r"[\[\]]", "", entry.heading) or "Read where it is defined"
+            place = f"[{words}]({there}{'#' + entry.anchor if entry.anchor else ''})"
             blocks.append(
                 (prose(entry.doc) + " " if entry.doc else "") + f"→ {place}{{ .defined }}"
             )

@@ -4,9 +4,9 @@
     python docs/build.py readme                 nbs/index.ipynb -> README.md
     python docs/build.py readme --check true    fail if README.md is not what `readme` would write
 
-nbdev turns the notebooks into pages (`proc_nbs`: hidden and exported cells go, signatures come in), this script turns
-those pages into Markdown, and MkDocs Material renders them. Quarto is not needed, and the finished site asks nothing of
-any other host and every link in it leads somewhere: `site_problems` fails the build otherwise.
+nbdev turns the notebooks into pages (`proc_nbs`: hidden and exported cells go, signatures come
+in), this script turns those pages into Markdown, and MkDocs Material renders them. The finished
+site asks nothing of another host and every link leads somewhere: `site_problems` sees to it.
 """
 
 import ast
@@ -34,15 +34,18 @@ NOTE = "<!-- Made from nbs/index.ipynb by `make readme`: edit the notebook, not 
 _directive = re.compile(r"^[ \t]*#\|[ \t]*([\w-]+)[ \t]*:?[ \t]*(.*)$", re.M)
 _code_or_link = re.compile(
     r"""^(?:```|~~~).*?^(?:```|~~~)[ \t]*$      # a fenced block
-                               | (!?\[(?:[^\]\n]|\n(?!\s*\n))*\])\(([^()\s]+)(\s+"[^"]*")?\)   # [words](target "title"), words on two lines too
-                               | `[^`\n]+`                              # code in a line""",
+    # [words](target "title"), also over two lines
+    | (!?\[(?:[^\]\n]|\n(?!\s*\n))*\])\(([^()\s]+)(\s+"[^"]*")?\)
+    | `[^`\n]+`  # code in a line
+    """,
     re.M | re.S | re.X,
 )
 _not_linked = re.compile(
     r"""(^```.*?^```[ \t]*$ | ^[ ]{4}[^\n]*$         # code
-                               | `_[^`\n]*`                                # a helper, which has no anchor
-                               | !?\[(?:[^\[\]]|\[[^\[\]]*\])*\](?:\([^()\s]*(?:\s+"[^"]*")?\)|\[[^\[\]]*\]))   # a link
-                               """,
+    | `_[^`\n]*`  # a helper, which has no anchor
+    # a link
+    | !?\[(?:[^\[\]]|\[[^\[\]]*\])*\](?:\([^()\s]*(?:\s+"[^"]*")?\)|\[[^\[\]]*\]))
+    """,
     re.M | re.S | re.X,
 )
 _formula = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
@@ -55,7 +58,7 @@ _slot = re.compile(r'<div data-output="(\d+)"></div>')
 
 
 class Target(NamedTuple):
-    "Where the Markdown will be read: how links, figures, HTML outputs and plain outputs are written there"
+    "Where the Markdown will be read: how links, figures and outputs are written there"
 
     link: Callable[
         [str], str | None
@@ -97,7 +100,7 @@ def relink(text: str, to: Target) -> str:
 
 @lru_cache
 def class_fields() -> dict[str, str]:
-    "Class name -> its source down to the last annotated field, for the exported classes made of fields"
+    "Map each class made of fields to its source down to the last annotated field"
     found = {}
     for path in (ROOT / "humanlm").rglob("*.py"):
         lines = path.read_text("utf-8").splitlines()
@@ -113,7 +116,7 @@ def class_fields() -> dict[str, str]:
 
 
 def signature(text: str, to: Target) -> str:
-    "Tidy what `show_doc` wrote: no rule above, one anchor as nbdev links it, classes as classes with their fields"
+    "Tidy what `show_doc` wrote: no rule above, one anchor, classes with their fields"
     text = re.sub(r"\A\s*---\s*", "", text).replace("__main__.", "")
     text = re.sub(r"\{target=[^}]*\}", "", text)
     text = re.sub(
@@ -190,7 +193,7 @@ def code_md(cell: dict, to: Target) -> list[str]:
 
 
 def summary(code: str) -> str:
-    "What a cell that readers may skip holds: `Imports`, or `Checks` and what is made for them ('' for any other cell)"
+    "Name what a cell that readers may skip holds: `Imports` or `Checks`; '' for other cells"
     try:
         body = ast.parse(code).body
     except SyntaxError:
@@ -344,7 +347,7 @@ def colab(page: Path, repo_url: str) -> str:
 
 
 class Outputs:
-    "HTML outputs and figures of all pages; HTML bypasses Markdown and is put back by `on_page_content`"
+    "HTML outputs and figures of all pages; `on_page_content` puts the HTML back"
 
     def __init__(self):
         self.html = []
@@ -358,7 +361,7 @@ class Outputs:
 
 
 def write_pages(processed: Path, repo_url: str) -> list[Path]:
-    "Turn nbdev's processed notebooks into Markdown pages and return the notebooks, as paths in nbs/"
+    "Turn nbdev's processed notebooks into Markdown pages; return their paths in nbs/"
     pages, outputs, texts = WORK / "pages", Outputs(), {}
     shutil.rmtree(WORK, ignore_errors=True)
     (pages / "figures").mkdir(parents=True)
@@ -410,7 +413,7 @@ def write_pages(processed: Path, repo_url: str) -> list[Path]:
 
 
 def gallery(texts: dict[str, str], books: Iterable[Path]) -> str:
-    "Every figure of the pages in the order of the menu, small, with the page and the section it stands in; a click leads there"
+    "Show every figure of the site, small, with a link to the section it stands in"
     cards = []
     for name in (name for name in listed(navigation(books)) if name in texts):
         title = section = ""
@@ -434,7 +437,7 @@ def gallery(texts: dict[str, str], books: Iterable[Path]) -> str:
 
 
 def link_classes(text: str, page: str, texts: dict[str, str]) -> str:
-    "Where a link leads to a method that stands in its class and has no heading of its own, let it lead to the class"
+    "Let links to methods without a heading of their own lead to the class"
 
     def one(m: re.Match) -> str:
         there = texts.get(os.path.normpath(Path(page).parent / m[1]), "")
@@ -444,7 +447,7 @@ def link_classes(text: str, page: str, texts: dict[str, str]) -> str:
 
 
 def navigation(books: Iterable[Path]) -> list[dict]:
-    "The menu: how-to pages, doors, papers, rooms from the ground up, commands, results, names, figures, the project"
+    "The menu, from how-to pages over doors, papers and rooms to commands and results"
     books = sorted(book for book in books if re.match(r"\d\d_", book.name))
 
     def pages(folder):
@@ -497,7 +500,7 @@ def on_page_content(html: str, **kwargs) -> str:
 
 
 class _Page(HTMLParser):
-    "What a page makes the browser fetch by itself, where its links lead, and what in it a link can lead to"
+    "Collect what a page fetches, where its links lead, and the anchors that it offers"
 
     keys = {
         "script": "src",
@@ -528,7 +531,7 @@ class _Page(HTMLParser):
 
 
 def site_problems(site: Path) -> list[str]:
-    "Every address on another host that a page or style sheet would fetch, and every link within the site that leads nowhere"
+    "List what pages would fetch from other hosts, and links that lead nowhere"
     root = str(site.resolve())
     files = {str(path): path for path in Path(root).rglob("*") if path.is_file()}
     pages = {
@@ -577,7 +580,7 @@ def _leads(
 
 
 def allow_unknown_types() -> None:
-    "Let `show_doc` write a type as it stands in the source when it is imported for type checkers only"
+    "Let `show_doc` write types that are imported for type checkers only as in the source"
     import fastcore.docments as docments
 
     def lenient(signature: Callable) -> Callable:
@@ -606,7 +609,7 @@ def read_comments_of_settings() -> None:
 
 
 def skip_examples() -> None:
-    "Let nbdev run exported cells and signatures only (examples keep their stored outputs), and read the settings once, not per cell"
+    "Let nbdev run exported cells and signatures only, and read the settings once"
     import nbdev.processors as processors
 
     run, needed = processors._do_eval, {"export", "exports", "exporti", "exec_doc"}
@@ -617,7 +620,7 @@ def skip_examples() -> None:
 
 
 def link_symbols(text: str, link: Callable[[str], str]) -> str:
-    "Link symbols outside code and links: nbdev alone links `[`Score`](page.ipynb)` again, and a link in a link is broken"
+    "Link symbols outside code and links; nbdev alone would put links into links"
     return "".join(part if i % 2 else link(part) for i, part in enumerate(_not_linked.split(text)))
 
 
@@ -640,7 +643,7 @@ class Complaints(logging.Handler):
 
 
 def render(books: Iterable[Path]) -> None:
-    "Build _docs/ from the Markdown pages; end with every page and reason if one warning was given or one link leads nowhere"
+    "Build _docs/ from the Markdown pages; a warning or a dead link ends it with page and reason"
     os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
     from mkdocs.commands.build import build
     from mkdocs.config import load_config
@@ -669,7 +672,7 @@ def site(repo_url: str = os.environ.get("REPO_URL", "")) -> None:
     read_comments_of_settings()
     skip_examples()
     keep_links()
-    gc.disable()  # the shells of all notebooks stay; at the end each would have everything looked through once more
+    gc.disable()  # the shells of all notebooks stay: collecting would look through all of them
     books = write_pages(
         proc_nbs(n_workers=0, force=True), repo_url
     )  # in this process, where the lines above hold

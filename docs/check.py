@@ -1,6 +1,6 @@
-"""What every commit needs: the frame of the project, then notebooks and tests of the rooms that changed (`make check`).
+"""What every commit needs (`make check`): layout, the frame, then the rooms that changed.
 
-    python docs/check.py          changed against main; on main against the last commit, with what is not committed yet
+    python docs/check.py          changed against main; on main against the last commit
     python docs/check.py BASE     changed against another commit
 
 Tests marked `long` are left to `make test`. Of the commands, only those that changed are tested.
@@ -25,13 +25,9 @@ def git(*words: str) -> list[str]:
 def base() -> str:
     "The commit to compare with"
     head, common = git("rev-parse", "HEAD"), git("merge-base", "HEAD", "main")
-    return (
-        common[0]
-        if common and common != head
-        else "HEAD"
-        if git("status", "--porcelain")
-        else "HEAD~1"
-    )
+    if common and common != head:
+        return common[0]
+    return "HEAD" if git("status", "--porcelain") else "HEAD~1"
 
 
 def changed(commit: str) -> list[Path]:
@@ -83,30 +79,19 @@ def run(title: str, command: str, *words: str) -> bool:
 
 
 def main(commit: str = "") -> int:
-    house, pytest = (
-        rooms.pages(),
-        ("pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
-    )
+    house = rooms.pages()
+    pytest = ("pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
     found, commands = touched(changed(commit or base()), house)
     notebooks, tests = chosen(found, commands, house)
     passed = [
-        run(
-            "The frame: export in sync, notebooks clean, links, the law of rooms, README",
-            *pytest,
-            "tests/project",
-        )
+        run("Layout", "ruff", "format", "--check", "--quiet"),
+        run("Names, imports, lines", "ruff", "check", "--quiet"),
+        run("The frame: export in sync, links, the law of rooms, README", *pytest, "tests/project"),
     ]
     if notebooks:
-        passed.append(
-            run(
-                f"Notebooks of what changed: {', '.join(sorted(found | commands))}",
-                "nbdev_test",
-                "--n-workers",
-                "2",
-                "--path-re",
-                rooms.pattern(notebooks),
-            )
-        )
+        title = f"Notebooks of what changed: {', '.join(sorted(found | commands))}"
+        only = ("--path-re", rooms.pattern(notebooks))
+        passed.append(run(title, "nbdev_test", "--n-workers", "2", *only))
     if tests:
         passed.append(run("Their tests", *pytest, "-m", "not long", *tests))
     if not notebooks:

@@ -1,4 +1,4 @@
-"""Draw the map of rooms: `python docs/map.py` writes nbs/images/rooms.svg from the tables of docs/rooms.py."""
+"""Draw the map of rooms: `python docs/map.py` writes nbs/images/rooms.svg."""
 
 from itertools import groupby
 from pathlib import Path
@@ -6,13 +6,8 @@ from pathlib import Path
 from rooms import ABOUT, SYSTEMS
 
 FILE = Path(__file__).resolve().parent.parent / "nbs" / "images" / "rooms.svg"
-WIDTH, LEFT, LABEL, HIGH, GAP = (
-    500,
-    12,
-    140,
-    32,
-    14,
-)  # the longest line fits in DejaVu, the widest of the fonts below
+# The longest line fits in DejaVu, the widest of the fonts below.
+WIDTH, LEFT, LABEL, HIGH, GAP = 500, 12, 140, 32, 14
 STYLE = """
   text { font: 13px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: #3d4852 }
   .name { font-weight: 600; fill: #16283c }

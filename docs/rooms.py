@@ -1,5 +1,8 @@
-"""The rooms of the package, measured: `python docs/rooms.py` prints the table of CONTRIBUTING, `--write` puts it there, `--check` says which imports break the law,
-`--light` which notebooks run without torch (for `nbdev_test --path-re`)."""
+"""The rooms of the package, measured.
+
+python docs/rooms.py            a table of the rooms, and the imports that break the law
+python docs/rooms.py --light    the notebooks that run without torch, for `nbdev_test --path-re`
+"""
 
 import ast
 import json
@@ -24,7 +27,7 @@ LIGHT = (
     "social gyms environments benchmarks harness"
 ).split()  # their pages run where torch is not installed
 ONLY_IN = {"trl": "training", "deepspeed": "hardware", "verl": "engines", "ray": "engines"}
-DOOR = 50  # the number of a door's module in its room; pages that build on it are numbered from 51 (00_data is the ground of its room)
+DOOR = 50  # the number of a door's module in its room; pages that build on it start at 51
 
 # What each room is for, in a line of the map (docs/map.py), in the same order; the README's table
 # says the same.
@@ -167,36 +170,18 @@ def survey(house: list[Page]) -> tuple[list[Room], dict[str, list[str]]]:
                 ):
                     count["classes" if isinstance(node, ast.ClassDef) else "functions"] += 1
             count["lines"] += len(page.path.read_text("utf-8").splitlines())
-        told = ", ".join(f"{name} {arrows[name]}" for name in ROOMS if arrows[name])
+        imported = ", ".join(f"{name} {arrows[name]}" for name in ROOMS if arrows[name]) or "–"
         rooms.append(
-            Room(room, len(own), told or "–", count["classes"], count["functions"], count["lines"])
+            Room(room, len(own), imported, count["classes"], count["functions"], count["lines"])
         )
     return rooms, {name: sorted(where) for name, where in sorted(classes.items()) if len(where) > 1}
 
 
 def table(rooms: list[Room]) -> str:
-    "The survey as a Markdown table"
-    rows = [(r.name, r.pages, r.imported, r.classes, r.functions, f"{r.lines:,}") for r in rooms]
-    total = (
-        "all",
-        sum(r.pages for r in rooms),
-        "",
-        sum(r.classes for r in rooms),
-        sum(r.functions for r in rooms),
-        f"{sum(r.lines for r in rooms):,}",
-    )
-    head = [
-        "room",
-        "pages",
-        "imports (arrows from page to page)",
-        "public classes",
-        "public functions",
-        "exported lines",
-    ]
-    return "\n".join(
-        "| " + " | ".join(map(str, row)) + " |"
-        for row in [head, ["---", "--:", "---", "--:", "--:", "--:"], *rows, total]
-    )
+    "The survey as a table"
+    total = Room("all", *(sum(r[i] for r in rooms) if i != 2 else "" for i in range(1, 6)))
+    rows = [("room", "pages", "imports", "classes", "functions", "lines"), *rooms, total]
+    return "\n".join(f"{r[0]:<13}{r[1]:>6}{r[3]:>9}{r[4]:>11}{r[5]:>8}  {r[2]}" for r in rows)
 
 
 def pattern(house: list[Page]) -> str:
@@ -208,46 +193,21 @@ def pattern(house: list[Page]) -> str:
     )
 
 
-def contributing() -> str:
-    "CONTRIBUTING.md with the table of now, and the number of classes of one name below it"
-    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    rooms, twice = survey(pages())
-    now = f"{table(rooms)}\n\nClasses of one name in two rooms: {len(twice)}."
-    return re.sub(
-        r"(?m)^\| room \|.*(?:\n\|.*)*(?:\n\nClasses of one name in two rooms: .*)?",
-        lambda _: now,
-        text,
-        count=1,
-    )
-
-
 def main() -> int:
     house = pages()
-    if "--write" in sys.argv:
-        return (
-            print(
-                "CONTRIBUTING.md: "
-                f"{(ROOT / 'CONTRIBUTING.md').write_text(contributing(), 'utf-8')} "
-                "letters"
-            )
-            or 0
-        )
     if "--light" in sys.argv:
-        return (
-            print(
-                pattern([p for p in house if p.room in LIGHT and not p.module.endswith(".recipe")])
-            )
-            or 0
-        )
+        print(pattern([p for p in house if p.room in LIGHT and not p.module.endswith(".recipe")]))
+        return 0
+    rooms, twice = survey(house)
     problems = law_problems({p.module: tree(p) for p in house}, house)
-    if "--check" not in sys.argv:
-        rooms, twice = survey(house)
-        print(table(rooms))
-        print(
-            f"\nClasses of one name in two rooms: {len(twice)}"
-            + "".join(f"\n- {name}: {', '.join(where)}" for name, where in twice.items())
-        )
-    print(f"\nImports that break the law: {len(problems)}" + "".join(f"\n- {p}" for p in problems))
+    lines = [
+        table(rooms),
+        f"\nClasses of one name in two rooms: {len(twice)}",
+        *(f"- {name}: {', '.join(where)}" for name, where in twice.items()),
+        f"\nImports that break the law: {len(problems)}",
+        *(f"- {problem}" for problem in problems),
+    ]
+    print("\n".join(lines))
     return bool(problems)
 
 

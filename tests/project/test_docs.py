@@ -1,4 +1,4 @@
-"""The docs build: what becomes of cells, links, outputs and formulas, and that nothing is fetched from elsewhere."""
+"""The docs build: cells, links, outputs and formulas; nothing is fetched from elsewhere."""
 
 import ast
 import importlib.util
@@ -57,11 +57,6 @@ def test_directives_are_not_shown():
     assert build.code_md(code("#| slow\nx = 1"), TO) == ["```python\nx = 1\n```"]
 
 
-def test_echo_and_output_can_be_switched_off():
-    assert build.code_md(code("#| echo: false\nx", stream("out")), TO) == ["```\nout\n```"]
-    assert build.code_md(code("#| output: false\nx", stream("out")), TO) == ["```python\nx\n```"]
-
-
 def test_the_best_form_of_an_output_is_chosen():
     assert build.code_md(code("x", shown(text_plain="p", text_html="<b>")), TO)[1] == "HTML:<b>"
     assert build.code_md(code("x", shown(text_plain="p", text_markdown="**m**")), TO)[1] == "**m**"
@@ -71,20 +66,9 @@ def test_the_best_form_of_an_output_is_chosen():
     )
 
 
-def test_warnings_and_colours_are_dropped():
-    assert build.code_md(code("x", stream("careful", "stderr"), stream("\x1b[31mred\x1b[0m")), TO)[
-        1:
-    ] == ["```\nred\n```"]
-
-
 def test_output_cannot_close_its_fence():
     assert build.fence("a\n```\nb") == "````\na\n```\nb\n````"
     assert build.fence("`````") == "``````\n`````\n``````"
-
-
-def test_title_and_summary_come_back_from_front_matter():
-    raw = {"cell_type": "raw", "source": "---\ntitle: Data\ndescription: Records\n---\n"}
-    assert build.notebook_md({"cells": [raw]}, TO) == "# Data\n\n> Records\n"
 
 
 # ---- links and signatures
@@ -109,14 +93,6 @@ def test_links_change_in_prose_only():
 )
 def test_links_lead_to_pages(target, page):
     assert build.site_link(target, "") == page
-
-
-def test_a_link_to_a_method_without_a_heading_leads_to_its_class():
-    texts = {"a/x.md": "### One { #one }\n\n### One.go { #one.go }", "b.md": ""}
-    assert (
-        build.link_classes("[`One.go`](a/x.md#one.go) [`One.run`](a/x.md#one.run)", "b.md", texts)
-        == "[`One.go`](a/x.md#one.go) [`One.run`](a/x.md#one)"
-    )
 
 
 def test_links_of_the_front_page_lead_somewhere_also_where_their_words_stand_on_two_lines():
@@ -163,17 +139,6 @@ def test_signatures_get_one_anchor_and_the_word_class():
     )
 
 
-def test_the_comment_beside_settings_is_not_taken_for_what_is_returned(monkeypatch):
-    from fastcore import docments
-
-    from humanlm.clients.protocol import chat
-
-    monkeypatch.setattr(docments, "_param_locs", docments._param_locs)  # put back at the end
-    build.read_comments_of_settings()
-    said = docments.docments(chat)
-    assert said["settings"] == "further fields of `ChatRequest`" and said["return"] is None
-
-
 def test_a_class_made_of_fields_shows_their_comments():
     text = (
         "### Turn { #turn }\n\n```python\ndef Turn(\n    role:str, # who\n    "
@@ -195,32 +160,6 @@ def prose(notebook: Path) -> str:
 @pytest.fixture(scope="module")
 def symbols():
     return pytest.importorskip("nbdev.doclinks", reason="needs the dev extra").NbdevLookup()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "of [`Benchmark`](02_protocol.ipynb) and",
-        "[one `Benchmark`, two](a.ipynb)",
-        "[a\n`Benchmark`](a.ipynb)",
-        "[`Benchmark`][ref]",
-        "![`Benchmark`](images/a.png)",
-        "```\n`Benchmark`\n```",
-        "    `Benchmark`",
-    ],
-)
-def test_a_link_or_code_that_holds_a_symbol_is_not_linked_again(text, symbols):
-    assert symbols["Benchmark"], "the example must be a symbol of the package"
-    assert build.link_symbols(text, symbols.link_line) == text
-
-
-def test_symbols_in_prose_are_linked(symbols):
-    assert (
-        build.link_symbols("`_plan_lines` and `_plan_lines(s)`", lambda text: text.upper())
-        == "`_plan_lines` AND `_plan_lines(s)`"
-    )
-    linked = build.link_symbols("[a](b.ipynb), `Benchmark`.", symbols.link_line)
-    assert linked.startswith("[a](b.ipynb), [`Benchmark`](") and linked.endswith(").")
 
 
 def test_no_page_links_a_symbol_inside_a_link(symbols):
@@ -296,60 +235,6 @@ def test_every_public_name_stands_on_the_page_of_its_room(names):
         assert not missing, page.module
 
 
-def test_names_lead_to_the_section_that_defines_them(names):
-    pages, notebook = names
-    headings = {
-        page: {anchor for _, anchor in api.sections(path).values()}
-        for page, path in notebook.items()
-    }
-    assert "drawing-tokens" in headings["../methods/sampling.md"]
-    links = [
-        link
-        for text in pages.values()
-        for link in re.findall(r"\]\((\.\./[\w/]+\.md)(?:#([\w-]+))?\)", text)
-    ]
-    assert (
-        len(links) > 2000
-        and [link for link in links if link[0] not in notebook or link[1] not in headings[link[0]]]
-        == []
-    )
-    assert (
-        "→ [Drawing tokens](../methods/sampling.md#drawing-tokens)"
-        in pages["api/methods.md"].partition("### Sampling {")[2].partition("###")[0]
-    )
-
-
-def test_a_signature_keeps_comments_and_leaves_bodies_out(tmp_path):
-    source = (
-        'class A(B):\n    "Doc"\n    x: int = 0  # beside\n    """below"""\n    _y = 1\n\n '
-        '   @property\n    def go(self) -> str:\n        "Go"\n        return 1\n\ndef '
-        "f(a, # first\n      b): return a\n"
-    )
-    shown = [api.shown(node, source.splitlines()) for node in ast.parse(source).body]
-    assert shown == [
-        'class A(B):\n    x: int = 0  # beside\n    """below"""\n    @property\n    '
-        'def go(self) -> str:\n        "Go"',
-        "def f(a, # first\n      b):",
-    ]
-
-
-def test_the_gallery_shows_every_figure_with_its_page_and_section():
-    text = (
-        "# Data\n\n```python\n# no heading\n```\n\n## Who "
-        "`wrote`\n\n![figure](../figures/data-x-0.png){ #data-x-0 }\n"
-    )
-    shown = build.gallery(
-        {"data/x.md": text, "train.md": "# Train\n"},
-        [Path("data/01_x.ipynb"), Path("80_train.ipynb")],
-    )
-    assert (
-        "[![Data](figures/data-x-0.png){ loading=lazy } **Data** Who `wrote`](data/x.md#data-x-0)"
-        in shown
-        and shown.count("![") == 1
-    )
-    assert build._figure.sub(r"![figure](\1){ #\2 }", "![figure](../figures/data-x-0.png)") in text
-
-
 DOORS = sorted(path for path in build.NBS.glob("[0-7]*_*.ipynb"))
 
 
@@ -410,34 +295,6 @@ def rooms_of() -> dict[str, str]:
     import rooms
 
     return {page.notebook.name: page.room for page in rooms.pages()}
-
-
-@pytest.mark.parametrize(
-    "source, words",
-    [
-        ("import re\nfrom x import y", "Imports"),
-        ("test_eq(f(1), 2)", "Checks"),
-        ("good = f()\nassert good\n", "Checks"),
-        ("with expect_fail(contains='no'): f()", "Checks"),
-        ("for x in 'ab': test_eq(f(x), x)", "Checks"),
-        ("import re\nx = 1", ""),
-        ("x = 1", ""),
-        ("test_eq(f(1), 2)\nf(2)", ""),
-        ("with open('f') as f: assert f", ""),
-        ("%time f()", ""),
-    ],
-)
-def test_cells_that_only_import_or_only_check_are_folded(source, words):
-    assert build.summary(source) == words
-    shown = build.code_md(code(source), TO._replace(fold=True))
-    assert shown[0].startswith("<details") == bool(words) and source.strip() in shown[0]
-
-
-def test_a_cell_that_shows_something_is_not_folded():
-    assert (
-        build.code_md(code("assert f(1)", stream("out")), TO._replace(fold=True))[0]
-        == "```python\nassert f(1)\n```"
-    )
 
 
 # ---- the finished pages

@@ -74,12 +74,6 @@ def test_the_demo_resumes_unless_told_to_start_anew(tmp_path):
     assert "--fresh" in anew and "--resume" not in anew
 
 
-def test_help_names_targets_and_variables():
-    text = make("help").stdout
-    for word in ("make demo", "make check", "make test", "make docs", "TORCH_INDEX", "FRESH"):
-        assert word in text
-
-
 def test_a_check_runs_the_rooms_that_changed_and_only_commands_that_did():
     house = check.rooms.pages()
     paths = [

@@ -1,4 +1,4 @@
-"""Command pages run from top to bottom in a kernel, as "Run All" of JupyterLab does: no guard of a command fires there."""
+"""Command pages run from top to bottom in a kernel, as "Run All" of JupyterLab does."""
 
 from pathlib import Path
 

@@ -1,6 +1,9 @@
-"""A wheel in a fresh environment without torch: what it weighs, and every command once. Takes minutes and a package registry, so it is asked for:
+"""A wheel in a fresh environment without torch: what it weighs, and every command once.
 
-uv build --out-dir dist && HUMANLM_DIST=dist python -m pytest -s tests/project/test_wheel.py"""
+Takes minutes and a package registry, so it is asked for:
+
+    uv build --out-dir dist && HUMANLM_DIST=dist python -m pytest -s tests/project/test_wheel.py
+"""
 
 import json
 import os
@@ -74,7 +77,6 @@ LINES = {
     "study serve": ("", 0, "Flags override"),
     "study export": ("", 2, "Expected DIR FILE"),
     "study report": ("", 2, "Expected DIR"),
-    "launch": ("--config humanlm-mini --gpus 2 --sft.muon_lr 0", 0, "accelerate launch"),
     "talk": ("--model.name model", 2, TRAIN),
     "view": ("runs/hitom-contexts-symbolic --dry-run", 0, "files"),
 }
