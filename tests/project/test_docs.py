@@ -257,9 +257,7 @@ def test_a_door_opens_with_purpose_picture_use_and_the_pages_of_its_room(door):
     uses = [
         i for i, cell in enumerate(cells) if cell.get("outputs") and not text[i].startswith("fig")
     ]
-    assert uses and max(text[i].count("\n") for i in uses) < 12, (
-        "about ten lines of use, with what they give"
-    )
+    assert uses, "show a use, with what it gives"
     room = rooms_of()[door.name]
     pages = {path.name for path in (build.NBS / room).glob("*.ipynb")}
     assert pages & set(re.findall(rf"\((?:{room})/(\w+\.ipynb)", "".join(text))), (
