@@ -37,7 +37,7 @@ ABOUT = {
     "logs": "mail, threads and published formats, read",
     "clients": "ask chat models, within limits and a budget",
     "models": "weights: build, load, write, score",
-    "hardware": "memory, seconds and money of a run",
+    "hardware": "memory of a run",
     "worlds": "made-up people and shops whose truth is known",
     "stories": "who saw what in a text, read by rule",
     "hierarchy": "which latent states there are, and asking",
