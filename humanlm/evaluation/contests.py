@@ -158,20 +158,6 @@ class Contest(NamedTuple):
             for pair, v in zip(self.pairs, self.verdicts, strict=True)
         ]
 
-    def gain_over(
-        self,
-        before: "Contest",
-        seed: int = 0,  # of the resampling
-    ) -> Interval:
-        "Compute how much higher the win rate is than in another contest, prompt by prompt"
-        old, clusters = before.scores, {pair.id: pair.cluster or pair.id for pair in self.pairs}
-        gains = {id: score - old[id] for id, score in self.scores.items() if id in old}
-        return (
-            mean_interval(list(gains.values()), [clusters[id] for id in gains], seed)
-            if gains
-            else Interval(math.nan, math.nan, math.nan, 0)
-        )
-
 # %% ../../nbs/evaluation/05_contests.ipynb #_WinRate
 class _WinRate(NamedTuple):
     "How a contest went"

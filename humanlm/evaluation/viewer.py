@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from ..core.basics import DataError, HumanLMError, optional, shorten
+from ..core.basics import DataError, shorten
 from ..core.html import Html, escape, fold, page, tag
 from ..core.web import LOCAL, WebError, answer, web_app
 from ..data.index import Choice, Listed, Records, run_records
@@ -309,7 +309,7 @@ def _record_html(viewer, source, at, shown, linked):
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #RunViewer
 class RunViewer:
-    "Runs, folders of trajectories or contexts, or files of records, on a page; `.app()` serves it, `.widget()` puts menus above it"
+    "Runs, folders of trajectories or contexts, or files of records, on a page; `.app()` serves it"
 
     def __init__(
         self,
@@ -473,9 +473,6 @@ class RunViewer:
 
         return web_app({"GET /": shown}, refused, LOCAL)
 
-    def widget(self) -> Any:
-        return _controls(self)  # an ipywidgets box
-
 # %% ../../nbs/evaluation/08_viewer.ipynb #form
 def _options(
     name: str,
@@ -537,62 +534,3 @@ def _form(shown: _Shown, sources: Sequence[str], menu: Mapping[str, Sequence[str
         action="/",
         method="get",
     )
-
-# %% ../../nbs/evaluation/08_viewer.ipynb #controls
-def _controls(viewer: RunViewer) -> Any:
-    "Put the same fields as controls of Jupyter above what they choose, and a menu of the records found"
-    w = optional("ipywidgets")
-    names, menu = list(viewer.sources()), {}
-    made: dict[str, Any] = {
-        "of": w.Dropdown(options=names),
-        "beside": w.Dropdown(options=[("nothing", ""), *zip(names, names)]),
-    }
-    made |= {name: w.Dropdown(options=[("all", "")]) for name in ("level", "status", "number")} | {
-        name: w.Text(continuous_update=False) for name in ("search", "step", "group", "low", "high")
-    }
-    made |= {"at": w.Dropdown(options=[("the list", "")])}
-    for name, control in made.items():
-        control.description, control.layout.width = "record" if name == "at" else name, "290px"
-    shown, busy = w.HTML(), []
-
-    def offer(control, options):
-        if [*control.options] != options:
-            old = control.value
-            control.options = options
-            control.value = old if old in [value for _, value in options] else options[0][1]
-
-    def refresh(change=None):
-        if busy:
-            return
-        busy.append(True)
-        try:
-            if change is None or change["owner"] in (made["of"], made["step"]):
-                menu.update(
-                    viewer.sources()[made["of"].value][2].menu(made["step"].value) if names else {}
-                )
-                for name in ("level", "status", "number"):
-                    offer(
-                        made[name], [("all", ""), *((value, value) for value in menu.get(name, ()))]
-                    )
-            now = _Shown(**{name: control.value or "" for name, control in made.items()})
-            if names and (change is None or change["owner"] is not made["at"]):
-                rows = viewer.sources()[now.of][2].find(now.choice, limit=_PAGE).rows
-                offer(
-                    made["at"],
-                    [
-                        ("the list", ""),
-                        *((shorten(f"{row.key} · {row.text}", 60), row.at) for row in rows),
-                    ],
-                )
-                now = now._replace(at=made["at"].value)
-            view = viewer.html(now, linked=False)
-        except HumanLMError as e:
-            view = tag("p", str(e), class_="bad")
-        finally:
-            busy.clear()
-        shown.value = (tag("style", Html(CSS)) + view)._repr_html_()
-
-    for control in made.values():
-        control.observe(refresh, "value")
-    refresh()
-    return w.VBox([w.HBox([*made.values()], layout={"flex_flow": "row wrap"}), shown])

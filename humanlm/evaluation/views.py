@@ -14,8 +14,7 @@ from typing import Any
 
 from ..core.basics import DataError, optional, shorten
 from ..core.html import Html, Table, fold, tag
-from ..data.labels import answered
-from ..data.trajectory import Trajectory, Turn
+from ..data.trajectory import Score, Trajectory, Turn
 from ..data.viz import cut, score_mark, token_boxes
 
 # %% ../../nbs/evaluation/07_views.ipynb #token_values
@@ -204,12 +203,16 @@ def record_html(
     if not (isinstance(row.get("texts"), dict) and isinstance(row.get("scores"), dict)):
         return _value_html(row)
     try:
-        found = {c.level: c for c in answered(dict(row))}
-    except DataError:
+        scores = {
+            level: Score.from_dict(score, "record")
+            for by_level in reversed(row["scores"].values())
+            for level, score in by_level.items()
+            if level in row["texts"]
+        }
+        lines = _level_lines(row["texts"], scores, truth)
+    except (DataError, AttributeError, TypeError):
         return _value_html(row)
-    return _level_lines(
-        {**row["texts"]}, {level: c.score for level, c in found.items()}, truth
-    ) + fold("all that was kept", _value_html(row))
+    return lines + fold("all that was kept", _value_html(row))
 
 
 def _value_html(value: Any, depth: int = 0) -> Html:

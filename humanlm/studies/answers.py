@@ -259,15 +259,11 @@ class StudyAnswers:
             else _NOTHING
         )
 
-    def save(
-        self, who: int, n: int, step: str, values: Mapping[str, Any], whole: bool, seen: int
-    ) -> bool:  # whether it is kept
-        "Keep an answer; not if something else was saved after the form was made, `seen` times before"
+    def save(self, who: int, n: int, step: str, values: Mapping[str, Any], whole: bool) -> None:
+        "Keep an answer, in place of an earlier one; the same one again changes nothing"
         kept = self.answer(who, n, step)
         if values == (kept.draft or kept.content):
-            return True
-        if kept.saved != seen:
-            return False
+            return
         with self.db:
             self.db.execute(
                 "INSERT INTO answer VALUES (:who, :n, :step, :content, :draft, 1) ON "
@@ -281,7 +277,6 @@ class StudyAnswers:
                     "draft": None if whole else to_json(values),
                 },
             )
-        return True
 
     def delete(self, who: int) -> None:
         with self.db:

@@ -157,33 +157,20 @@ def _require_hub_name(
     homes: Sequence[str] = HOMES,
 ) -> None:
     "Raise `DataError` if an input looks like a path, or nearly like the name of a run"
-    path, runs = (
-        Path(given),
-        [p.parent.name for home in homes for p in Path(home).glob("*/config.yaml")],
-    )
-    if path.is_dir():
-        raise DataError(
-            f"{path} is neither a run (it has no config.yaml) nor a model (no "
-            "config.json). Check it."
-        )
-    is_path = _looks_like_path(given)
-    beside = [p.name for p in path.parent.iterdir()] if is_path and path.parent.is_dir() else []
-    near = get_close_matches(path.name, runs + beside, 1, 0.75)
-    if is_path or near:
-        guess = f" Did you mean {near[0]!r}?" if near else ""
-        raise DataError(f"There is no {shorten(given)!r}.{guess} Give {INPUTS}.")
-
-
-def _looks_like_path(given: str) -> bool:
-    "Tell whether an input cannot be the name of a model of the Hub"
     path = Path(given)
-    return (
-        given[:1] in "./~"
+    runs = [p.parent.name for home in homes for p in Path(home).glob("*/config.yaml")]
+    is_path = (
+        path.exists()
+        or given[:1] in "./~"
         or given.count("/") > 1
         or ":" in given
         or path.suffix in (".jsonl", ".json")
         or ("/" in given and path.parent.is_dir())
     )
+    near = get_close_matches(path.name, runs, 1, 0.75)
+    if is_path or near:
+        guess = f" Did you mean {near[0]!r}?" if near else ""
+        raise DataError(f"There is no run, model or file {shorten(given)!r}.{guess} Give {INPUTS}.")
 
 # %% ../../nbs/studies/01_systems.ipynb #DYNAMICS
 DYNAMICS = "dynamics"  # the word before the inputs that asks for checkpoints

@@ -6,13 +6,11 @@
 __all__ = ['IN_MEMORY', 'ABOUT', 'INPUTS', 'compare_command']
 
 # %% ../../nbs/studies/05_win_rates.ipynb #exported-imports
-import filecmp
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -32,9 +30,7 @@ from humanlm.core.basics import (
 )
 from ..core.config import Settings
 from ..core.grammar import parse
-from ..core.html import Table
 from ..core.runs import CHARGES, alone, git_commit, versions
-from ..core.stats import Interval, number_text, range_text
 from humanlm.evaluation.answering import (
     AskedPrompt,
     Contestant,
@@ -81,8 +77,6 @@ class _ComparisonConfig(ReplyConfig):
     "Compare every stage and every checkpoint of A's run instead of one model, each with the base and with the start of its stage."
     oracle: bool = False
     "Add the base model with the style in its system message."
-    seed: int = 0
-    "Of the choice of prompts, of replies and of the resampling."
     runs: str = "runs"
     "Folder in which runs are kept, for runs given by name."
     out: str = ""
@@ -103,18 +97,9 @@ class _PairJudgeConfig(ChatConfig):
     "rule (the measures of the style), or a chat model: anthropic/claude-haiku-4-5, openai/gpt-5-mini, vllm/NAME, hf/NAME-or-folder."
     temperature: float | None = field(default=0.0, kw_only=True)
     max_tokens: int = field(default=300, kw_only=True)
-    tie_margin: float = field(default=0.1, kw_only=True)
-    "Log-probabilities of A and B that lie closer together are a tie, where a local model's letters are scored."
-    max_chars: int = field(default=6000, kw_only=True)
-    "Longest reply, and longest conversation, that is shown; longer ones lose their middle."
 
     group: ClassVar[str] = "judge"
     rules: ClassVar[tuple[str, ...]] = ("rule",)
-
-    def checks(self):
-        yield from super().checks()
-        yield self.tie_margin >= 0, f"tie_margin must not be negative, got {self.tie_margin}"
-        yield self.max_chars >= 200, f"max_chars must be at least 200, got {self.max_chars}"
 
     def judges(
         self, styles: Sequence[str], client: ChatClient | None = None, ledger: Ledger | None = None
@@ -132,9 +117,7 @@ class _PairJudgeConfig(ChatConfig):
         asked = client or self.client(self.model, ledger)
         return [
             *(
-                PairJudge(
-                    style, asked, self.tie_margin, self.max_chars, self.max_tokens, self.temperature
-                )
+                PairJudge(style, asked, max_tokens=self.max_tokens, temperature=self.temperature)
                 for style in styles
             ),
             *rules,
@@ -277,14 +260,6 @@ def _base_of(run: Path) -> Contestant:
     return Contestant.of_run(run, start)
 
 
-def _same_weights(a: Path, b: Path) -> bool:
-    "Tell whether two folders hold the same weights"
-    names = [path.name for path in a.glob("*.safetensors")]
-    return all(
-        (b / name).is_file() and filecmp.cmp(a / name, b / name, shallow=False) for name in names
-    )
-
-
 def _sweep_of(
     run: Path,
     base: Contestant,
@@ -299,7 +274,6 @@ def _sweep_of(
         steps = {
             f"{stage.name} step {step}": path
             for step, path in checkpoints_of(run, stage.name).items()
-            if not _same_weights(path, end)
         }
         found += [Contestant(name, str(path), run) for name, path in (steps | last).items()]
         known = stage.start in {c.name for c in found}
@@ -419,9 +393,7 @@ def _judging_cost(work: _ComparisonPlan) -> str:
     judge, said = work.settings.judge, "x" * (4 * work.settings.compare.max_tokens)
     if judge.is_rule(judge.model):
         return "no chat model is asked"
-    asking = [
-        PairJudge(style, ScriptedClient([]), max_chars=judge.max_chars) for style in work.styles
-    ]
+    asking = [PairJudge(style, ScriptedClient([])) for style in work.styles]
     read = sum(
         token_estimate(a.request(Pair(p.id, p.messages, said, said))) - a.max_tokens
         for a in asking
@@ -477,21 +449,6 @@ def _run_comparison(work: _ComparisonPlan) -> list[Contest]:
     return found
 
 
-def _gains(
-    contests: Sequence[Contest],
-    seed: int = 0,
-) -> list[
-    tuple[str, str, str, Interval]
-]:  # judge, before, after, difference of their win rates against the base
-    "Compare each candidate with the one before it, on the same prompts"
-    pairs = [
-        (a, b)
-        for a, b in pairwise(x for x in contests if x.against == "base")
-        if a.judge == b.judge and not b.candidate.startswith("oracle ")
-    ]
-    return [(a.judge, a.candidate, b.candidate, b.gain_over(a, seed)) for a, b in pairs]
-
-
 def _save_contests(work: _ComparisonPlan, contests: Sequence[Contest], spent: Ledger) -> None:
     "Write results, pairs and table, all or nothing"
     c = work.settings.compare
@@ -517,9 +474,6 @@ def _save_contests(work: _ComparisonPlan, contests: Sequence[Contest], spent: Le
     told = {
         "meta": meta,
         "rates": [r._asdict() | {"coverage": r.coverage} for r in rates],
-        "gains": [
-            dict(zip(("judge", "before", "after", "gain"), row)) for row in _gains(contests, c.seed)
-        ],
     }
     with atomic_path(work.folder / "results") as new:
         write_jsonl(new / "pairs.jsonl", [row for contest in contests for row in contest.rows()])
@@ -557,11 +511,6 @@ def compare_command(argv: Sequence[str]) -> int:  # exit code
     contests, seed = _run_comparison(work), work.settings.compare.seed
     rates = [win_rate(contest, seed) for contest in contests]
     print(f"\n{win_table(rates)}\n")
-    if later := [
-        [*names, f"{number_text(i.value, '+.2f')} ({range_text(i.low, i.high, '+.2f')})"]
-        for *names, i in _gains(contests, seed)
-    ]:
-        print(f"{Table(['judge', 'from', 'to', 'win rate against base'], later, 'lllr')}\n")
     if silent := sum(rate.none for rate in rates):
         print(
             f"{silent:,} of {sum(r.n for r in rates):,} pairs have no verdict; "

@@ -195,8 +195,6 @@ def test_people_in_a_file_are_held_against_the_users_of_a_run(tmp_path, capsys):
                 f"people={people}",
                 play(tmp_path / "one", "gyms", "Well"),
                 f"--fidelity.out={tmp_path}/page",
-                "--fidelity.splits=3",
-                "--fidelity.bootstrap=50",
             ]
         )
         == 0
