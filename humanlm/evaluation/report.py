@@ -147,7 +147,7 @@ def _mean_cell(r: Result | None, n: int) -> Html:
 
 # %% ../../nbs/evaluation/03_report.ipynb #paired_html
 def paired_html(pairs: Sequence[PairedDifference], names: Names = Names()) -> Html:
-    "Show paired differences by metric, each with a drawing of its interval on the scale of its metric"
+    "Show paired differences by metric"
     parted = any(p.level != ALL for p in pairs)
     heads = (
         "difference",
@@ -155,7 +155,6 @@ def paired_html(pairs: Sequence[PairedDifference], names: Names = Names()) -> Ht
         "n",
         "mean",
         "95 % interval",
-        "around 0",
         "",
         holm_head("Wilcoxon p", len(pairs)),
         "effect",
@@ -163,16 +162,12 @@ def paired_html(pairs: Sequence[PairedDifference], names: Names = Names()) -> Ht
     lines, adjusted = [], dict(zip(pairs, holm([p.p for p in pairs])))
     for metric in dict.fromkeys(p.metric for p in pairs):
         own = [p for p in reversed(pairs) if p.metric == metric]
-        most = (
-            max((abs(v) for p in own for v in (p.low, p.high) if not math.isnan(v)), default=0.0)
-            or 1.0
-        )
         lines.append([tag("th", names.title(metric), colspan=len(heads))])
-        lines += [_pair_line(p, most, parted, adjusted[p]) for p in own]
+        lines += [_pair_line(p, parted, adjusted[p]) for p in own]
     return Table(heads, lines, "l").html("pairs")
 
 
-def _pair_line(p: PairedDifference, most: float, parted: bool, adjusted: float) -> list[object]:
+def _pair_line(p: PairedDifference, parted: bool, adjusted: float) -> list[object]:
     "Give the cells of one difference"
     known = not math.isnan(p.low)
     side = "above 0" if p.low > 0 else "below 0" if p.high < 0 else "holds 0" if known else ""
@@ -183,19 +178,9 @@ def _pair_line(p: PairedDifference, most: float, parted: bool, adjusted: float) 
         p.n,
         tag("b", number_text(p.diff, "+.3f")),
         range_text(p.low, p.high, "+.3f"),
-        _whisker(p, most) if known else "",
         side,
         *tested,
     ]
-
-
-def _whisker(p: PairedDifference, most: float) -> Html:
-    "Draw an interval and its mean around zero"
-    low, mid, high = (f"{70 + 66 * v / most:.1f}" for v in (p.low, p.diff, p.high))
-    zero = tag("path", d="M70 0V14", stroke="currentColor", opacity=".4")
-    line = tag("path", d=f"M{low} 7H{high}", stroke="#2f76c9", stroke_width="1.5")
-    dot = tag("circle", cx=mid, cy="7", r="2.5", fill="#2f76c9")
-    return tag("svg", zero, line, dot, width="140", height="14", viewBox="0 0 140 14")
 
 # %% ../../nbs/evaluation/03_report.ipynb #headline
 def _headline(
@@ -440,7 +425,6 @@ CSS = """
 .hl .scores td small { color: inherit; opacity: .85; }
 .hl .scores td, .hl .scores th, .hl .pairs td { white-space: nowrap; }
 .hl .pairs td:first-child { white-space: normal; min-width: 140px; overflow-wrap: anywhere; }
-.hl .pairs svg { display: block; margin: 3px 0; }
 @media (max-width: 700px) { .hl figure { overflow-x: auto; } .hl figure svg { min-width: 640px; } }
 .hl .pairs tbody th { padding-top: 12px; }
 .hl .texts td, .hl .texts th { min-width: 130px; max-width: 240px; }

@@ -6,6 +6,7 @@
 __all__ = ['token_colours', 'token_text', 'rollout_html', 'record_html']
 
 # %% ../../nbs/evaluation/07_views.ipynb #imports
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -192,9 +193,6 @@ def rollout_html(
     )
 
 # %% ../../nbs/evaluation/07_views.ipynb #record_html
-_MOST_ITEMS, _DEEPEST = 100, 6
-
-
 def record_html(
     row: Mapping[str, Any],  # an object of JSON, never trusted
     truth: Mapping[str, str] = {},  # level → what is true, as far as it is known
@@ -215,50 +213,10 @@ def record_html(
     return lines + fold("all that was kept", _value_html(row))
 
 
-def _value_html(value: Any, depth: int = 0) -> Html:
-    "Show a value of JSON, bounded in length and depth"
-    if isinstance(value, str):
-        return tag("div", cut(value, _MOST_TEXT), class_="said") if value else tag("i", "empty")
-    if isinstance(value, float):
-        return tag("span", f"{value:.4g}")
-    if not isinstance(value, (dict, list)):
-        return tag("span", "–" if value is None else shorten(value, 300))
-    if depth == _DEEPEST:
-        return tag("span", "…")
-    if not value:
-        return tag("span", "none", class_="soft")
-    left = len(value) - _MOST_ITEMS
-    more = tag("small", f"{left:,} more") if left > 0 else Html()
-    if isinstance(value, dict):
-        items = [*value.items()][:_MOST_ITEMS]
-        return (
-            tag(
-                "dl",
-                *(
-                    tag("dt", shorten(name, 80)) + tag("dd", _value_html(inner, depth + 1))
-                    for name, inner in items
-                ),
-            )
-            + more
-        )
-    some = value[:_MOST_ITEMS]
-    if all(isinstance(each, dict) for each in some):
-        names = [*dict.fromkeys(name for each in some for name in each)][:12]
-        return (
-            Table(
-                [shorten(name, 40) for name in names],
-                [
-                    [_value_html(each[name], depth + 1) if name in each else "" for name in names]
-                    for each in some
-                ],
-                "l",
-            ).html()
-            + more
-        )
-    return (
-        Html(" · ").join(
-            _value_html(each, depth + 1) if isinstance(each, (dict, list)) else shorten(each, 600)
-            for each in some
-        )
-        + more
-    )
+def _value_html(value: Any) -> Html:
+    "Show an object of JSON as text"
+    try:
+        text = json.dumps(value, indent=1, ensure_ascii=False)
+    except RecursionError:
+        text = "nested too deeply to be shown"
+    return tag("div", cut(text, _MOST_TEXT), class_="said")

@@ -92,7 +92,6 @@ def _plan(c: Comparison) -> str:
     warnings = [
         same_judge_warning(s.judge, s.test_judge),
         *(task.asked_otherwise(rows[0]) for task in local),
-        *(task.not_composed(c) for task in c.tasks),
     ]
     judging = judging_plan(
         s.test_judge, [Workload("evaluation", total, samples)], s.hierarchy.load()
@@ -243,7 +242,6 @@ def _compare(c):
             [
                 same_judge_warning(s.judge, s.test_judge),
                 *(t.asked_otherwise(rows[0]) for t in c.tasks),
-                *(t.not_composed(c) for t in c.tasks),
             ],
         )
     )

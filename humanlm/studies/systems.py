@@ -240,25 +240,19 @@ def _row_texts(
     "Take the texts out of a row"
     inner = row.get("texts", {})
     if not isinstance(inner, dict):
-        raise DataError(
-            f"{where}, field 'texts': expected an object of texts by level, got "
-            f"{shorten(repr(inner))}."
-        )
+        raise DataError(f"{where}, field 'texts': expected an object of texts by level.")
     for level in inner.keys() - set(levels):
         raise DataError(
             f"{where}, field 'texts': unknown level {shorten(level)!r}.{near_miss(level, levels)}"
         )
-    said = {level: source[level] for level in levels for source in (row, inner) if level in source}
-    if "response" not in said:
-        found = shorten(", ".join(row))
-        raise DataError(
-            f"{where}: field 'response' is missing. Found: {found}. Put the reply "
-            'there, "" for none.'
-        )
-    for level, text in said.items():
-        if not isinstance(text, str):
-            what = f"expected a text, got {shorten(repr(text))}"
-            raise DataError(f'{where}, field {level!r}: {what}. Write "" for no answer.')
+    every = {**row, **inner}
+    said = {level: every[level] for level in levels if level in every}
+    for level in ("response", *said):
+        if not isinstance(said.get(level), str):
+            raise DataError(
+                f'{where}: field {level!r} must be a text, "" for none. '
+                f"Found: {shorten(', '.join(row))}."
+            )
     return said
 
 # %% ../../nbs/studies/01_systems.ipynb #reply_id
@@ -272,20 +266,11 @@ def _reply_id(
     "Find the held-out row that a reply belongs to"
     id = next((str(row[key]) for key in ("example_id", "id") if row.get(key) is not None), None)
     if id is None:
-        found = shorten(", ".join(row))
-        raise DataError(
-            f"{where}: field 'example_id' is missing. Found: {found}. Name the row of "
-            f"{rows} it answers."
-        )
+        raise DataError(f"{where}: field 'example_id' is missing. Name the row of {rows}.")
     if id in seen:
-        raise DataError(
-            f"{where}: {shorten(id)!r} is answered in {seen[id]} too. Keep one of them."
-        )
+        raise DataError(f"{where}: {shorten(id)!r} is answered in {seen[id]} too.")
     if id not in ids:
-        guess = "".join(f" Did you mean {near!r}?" for near in get_close_matches(id, ids, 1))
-        raise DataError(
-            f"{where}: no held-out row has the id {shorten(id)!r}.{guess} The rows are in {rows}."
-        )
+        raise DataError(f"{where}: no held-out row has the id {shorten(id)!r}. See {rows}.")
     return id
 
 # %% ../../nbs/studies/01_systems.ipynb #read_replies

@@ -105,20 +105,6 @@ class Task(NamedTuple):
     key: str  # fingerprint of the system and its conditions
     done: Path | None  # an evaluation that can be used as it is
 
-    def not_composed(self, c: "Comparison") -> str:
-        "Warn where the command line wants composed replies of a system that cannot give any; empty where it can"
-        asked = (
-            c.compose
-            and self.system.kind in ("model", "chat")
-            and not self.settings.rollout.compose
-        )
-        return (
-            f"Warning: {self.system.name} does not think before its replies where we "
-            "could see it, so they are not composed."
-            if asked
-            else ""
-        )
-
     def asked_otherwise(
         self,
         example: Example,  # any row, to see the prompts of
