@@ -222,7 +222,7 @@ def win_rate(
 
 
 def _decided_rate(contest: Contest, seed: int, resamples: int) -> Interval:
-    "Compute the share of wins among wins and losses; Wilson's interval where each cluster is one pair, or where resampled clusters cannot differ"
+    "Compute wins among wins and losses; Wilson's interval where clusters cannot differ"
     met = enumerate(zip(contest.pairs, contest.verdicts, strict=True))
     found = [
         (v.score, pair.cluster or f"pair {i}") for i, (pair, v) in met if v.decision in ("a", "b")
@@ -326,9 +326,8 @@ async def compare(
     }
     found = []
     for judge in judges:
-        for name, other in (
-            (name, other) for name in candidates for other in others[name] if other != name
-        ):
+        met = [(name, other) for name in candidates for other in others[name] if other != name]
+        for name, other in met:
             pairs = as_pairs(
                 prompts,
                 known[name],

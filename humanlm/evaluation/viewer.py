@@ -81,29 +81,41 @@ def _number(text: str, name: str, empty: str) -> float:
 # %% ../../nbs/evaluation/08_viewer.ipynb #item_html
 CSS = """
 main:has(.viewer) { max-width: 1180px; padding-top: 20px; }
-.viewer form { display: grid; grid-template-columns: repeat(auto-fill, minmax(140px, 1fr)); gap: 8px 10px; align-items: end; margin: 12px 0; padding: 12px;
+.viewer form { display: grid; grid-template-columns: repeat(auto-fill, minmax(140px, 1fr));
+  gap: 8px 10px; align-items: end; margin: 12px 0; padding: 12px;
   border: 1px solid var(--line, #8884); border-radius: 8px; background: var(--card, transparent); }
-.viewer label { display: grid; font-size: 12px; color: var(--soft, inherit); gap: 2px; min-width: 0; }
+.viewer label { display: grid; font-size: 12px; color: var(--soft, inherit); gap: 2px;
+  min-width: 0; }
 .viewer .wide { grid-column: span 2; }
-.viewer input, .viewer select, .viewer button { font: inherit; font-size: 14px; width: 100%; min-width: 0; padding: 5px 7px; border: 1px solid var(--line, #8884); border-radius: 6px;
+.viewer input, .viewer select, .viewer button { font: inherit; font-size: 14px; width: 100%;
+  min-width: 0; padding: 5px 7px; border: 1px solid var(--line, #8884); border-radius: 6px;
   background: var(--page, transparent); color: inherit; }
-.viewer button { background: var(--accent, #1f5fa8); color: var(--page, #fff); border-color: transparent; cursor: pointer; }
-.viewer .item { display: block; padding: 8px 12px; margin: 0 0 6px; border: 1px solid var(--line, #8884); border-radius: 8px; color: inherit; text-decoration: none; }
+.viewer button { background: var(--accent, #1f5fa8); color: var(--page, #fff);
+  border-color: transparent; cursor: pointer; }
+.viewer .item { display: block; padding: 8px 12px; margin: 0 0 6px;
+  border: 1px solid var(--line, #8884); border-radius: 8px; color: inherit; text-decoration: none; }
 .viewer a.item:hover, .viewer a.item:focus { border-color: var(--accent, #1f5fa8); }
 .viewer .here { border-left: 4px solid var(--accent, #1f5fa8); }
-.viewer .head { display: flex; flex-wrap: wrap; gap: 2px 10px; font-size: 12px; color: var(--soft, inherit); overflow-wrap: anywhere; }
+.viewer .head { display: flex; flex-wrap: wrap; gap: 2px 10px; font-size: 12px;
+  color: var(--soft, inherit); overflow-wrap: anywhere; }
 .viewer input, .viewer select, .viewer button { height: 34px; }
-.viewer .mark { padding: 0 6px; border-radius: 4px; color: var(--ink, inherit); white-space: nowrap; }
+.viewer .mark { padding: 0 6px; border-radius: 4px; color: var(--ink, inherit);
+  white-space: nowrap; }
 .viewer .said { white-space: pre-wrap; overflow-wrap: anywhere; }
-.viewer .item .said { display: -webkit-box; -webkit-line-clamp: 3; -webkit-box-orient: vertical; overflow: hidden; font-size: 14px; }
+.viewer .item .said { display: -webkit-box; -webkit-line-clamp: 3; -webkit-box-orient: vertical;
+  overflow: hidden; font-size: 14px; }
 .viewer .two { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 12px; }
 .viewer .two + .two { margin-top: 6px; }
 .viewer .turn { margin: 8px 0; padding: 6px 12px; border-left: 3px solid var(--line, #8884); }
 .viewer .own { border-left-color: var(--accent, #1f5fa8); background: var(--card, transparent); }
-.viewer dl { margin: 4px 0; } .viewer dt { font-size: 12px; color: var(--soft, inherit); } .viewer dd { margin: 0 0 6px 14px; overflow-wrap: anywhere; }
+.viewer dl { margin: 4px 0; } .viewer dt { font-size: 12px; color: var(--soft, inherit);
+  } .viewer dd { margin: 0 0 6px 14px; overflow-wrap: anywhere; }
 .viewer .levels td { min-width: 120px; }
-.viewer h1 { font-size: 20px; } .viewer h2 { font-size: 16px; margin: 16px 0 6px; padding: 0; border: 0; overflow-wrap: anywhere; }
-@media (max-width: 700px) { .viewer .two { grid-template-columns: minmax(0, 1fr); padding-bottom: 10px; gap: 0; } .viewer form { grid-template-columns: 1fr 1fr; } main:has(.viewer) { padding: 12px 12px 40px; } }
+.viewer h1 { font-size: 20px; } .viewer h2 { font-size: 16px; margin: 16px 0 6px; padding: 0;
+  border: 0; overflow-wrap: anywhere; }
+@media (max-width: 700px) { .viewer .two { grid-template-columns: minmax(0, 1fr);
+  padding-bottom: 10px; gap: 0; } .viewer form { grid-template-columns: 1fr 1fr;
+  } main:has(.viewer) { padding: 12px 12px 40px; } }
 """
 
 
@@ -125,7 +137,8 @@ def _marks(row: Listed, number: str) -> Html:
             if name == "advantage"
             else f"{name} {value:.3g}"
         )
-        pushed = f"background:rgba({'33,102,172' if value > 0 else '178,24,43'},{min(1.0, abs(value) / 2) * 0.5:.2f})"
+        colour, alpha = "33,102,172" if value > 0 else "178,24,43", min(1.0, abs(value) / 2) / 2
+        pushed = f"background:rgba({colour},{alpha:.2f})"
         return tag(
             "span",
             shorten(told, 60),
@@ -162,7 +175,7 @@ def _item_html(row: Listed | None, shown: _Shown, href: str = "", here: bool = F
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #partners
 def _partners(rows: Sequence[Listed], other: Records) -> list[Listed | None]:
-    "Find for each record what another source holds for the same row: of the same step where there is that, copy by copy"
+    "Find for each record what another source holds for the same row, of the same step if it can"
     keys, found = frozenset(row.key for row in rows), []
     for step in {row.facts.get("step", "") for row in rows}:
         found += other.find(Choice(step=step, keys=keys), limit=400).rows
@@ -249,7 +262,7 @@ def _siblings_html(records, row, shown, linked):
 
 
 def _record_html(viewer, source, at, shown, linked):
-    "Show one record, a trajectory with its tokens or any object, under what it answers where that is known"
+    "Show one record under what it answers: a trajectory with its tokens, or any object"
     place, part, record = *source[:2], source[2].read(at)
     more = viewer.also(record) if viewer.also else ""
     if not isinstance(record, Trajectory):
@@ -361,9 +374,11 @@ class RunViewer:
         row = listed[0] if listed else None
         links = {
             "list": shown._replace(at=""),
-            **{
-                "next": shown._replace(at=each.at) for each in following[-1:] if each.at != shown.at
-            },
+            **(
+                {"next": shown._replace(at=following[-1].at)}
+                if following and following[-1].at != shown.at
+                else {}
+            ),
         }
         parts = [
             tag("nav", *(tag("a", word, href=to.address) for word, to in links.items()))

@@ -210,7 +210,7 @@ DETECTORS: dict[str, Callable[[Sequence[str]], _Detector]] = {
 def _pairs(
     scores: np.ndarray, fake: np.ndarray, index: np.ndarray, strata: np.ndarray, clusters: int
 ) -> np.ndarray:  # [2, C, C]
-    "Add up won and counted pairs for every cluster of a simulated turn (row) and a real one (column)"
+    "Add up won and counted pairs by cluster of a simulated turn (row) and a real one (column)"
     found = np.zeros((2, clusters, clusters))
     for stratum in np.unique(strata):
         a, b = (np.flatnonzero((strata == stratum) & (fake == side)) for side in (1, 0))
@@ -338,9 +338,7 @@ def ceiling(
     detectors: Sequence[str] = tuple(DETECTORS),
     splits: int = 20,
     seed: int = 0,
-) -> dict[
-    str, Interval
-]:  # detector → mean AUC of turns, and the middle 95 % of the halves; empty: too few persons or dialogues
+) -> dict[str, Interval]:  # detector → AUC and the middle 95 %; empty: too few
     "Hold people against people, cut at random into halves"
     clusters, index = np.unique(clusters_of(real), return_inverse=True)
     if len(clusters) < 2 * FOLDS:
@@ -373,7 +371,7 @@ def detect(
     resamples: int = 1000,
     seed: int = 0,
 ) -> list[Detection]:
-    "Test how well a source can be told from people; `DataError` if there are too few persons or dialogues"
+    "Test how well a source can be told from people; `DataError` if there are too few"
     for name, found in (("people", real), ("the other source", other)):
         if (n := len(set(clusters_of(found).tolist()))) < FOLDS:
             raise DataError(f"{name}: {n} persons or dialogues for {FOLDS} parts. Give more.")

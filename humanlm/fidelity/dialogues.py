@@ -104,7 +104,7 @@ class FidelityConfig:
     real: str = ""
     """The source that the others are held against, usually people. Empty: the first."""
     source: str = ""
-    """Column that says who wrote a row. Empty: the name of the file, or what is given as NAME=FILE."""
+    """Column that says who wrote a row. Empty: the name of the file, or NAME of NAME=FILE."""
     messages: str = "messages"
     """Column with a conversation: messages with role and content."""
     text: str = "text,reply,response"
@@ -315,7 +315,7 @@ def _user_dialogue(stage: str, t: Trajectory) -> Conversation | None:
 def _run_dialogues(
     run: Path, whole: bool = False
 ) -> list[Conversation]:  # empty: it is no run; whole: every file of rollouts, and not some dozens
-    "Read the replies that a run evaluated, or else what users said in its rollouts; `DataError` where there is neither"
+    "Read the replies that a run evaluated, or else what users said in its rollouts"
     files = {
         stage.name: sorted(stage.glob("*.parquet"))
         for stage in sorted((run / "trajectories").glob("*"))
@@ -337,7 +337,7 @@ def _run_dialogues(
 
 # %% ../../nbs/fidelity/01_dialogues.ipynb #read_dialogues
 def _chosen(found: Sequence[Conversation], run: str, only: str, alone: bool) -> list[Conversation]:
-    "Keep people and one source of a run, or all; they bear the name of the run where others are given too"
+    "Keep people and one source of a run, or all; with other inputs they bear its name"
     names = list(dict.fromkeys(d.source for d in found))
     if only and only not in names:
         raise DataError(

@@ -34,7 +34,8 @@ _SELF = re.compile(r"\b(?:i|i'm|i've|i'd|i'll|me|my|mine|myself|im|ive)\b", re.I
 _CONTRACTION = re.compile(r"\b[^\W\d_]+['’](?:s|t|re|ve|d|ll|m)\b", re.I)
 _SLIP = re.compile(
     r"\b(?:dont|doesnt|didnt|cant|wont|isnt|arent|wasnt|werent|couldnt|shouldnt|wouldnt|havent|hasnt|im|ive|youre|theyre|thats|whats|lets|"
-    r"u|ur|r|thx|plz|pls|teh|adn|taht|recieve|definately|seperate|alot|becuase|thier|wich|untill|tommorow)\b|(?<!\w)i(?!\w)|\s,|\b(\w{2,}) "
+    r"u|ur|r|thx|plz|pls|teh|adn|taht|recieve|definately|seperate|alot|becuase|thier|wich|untill|"
+    r"tommorow)\b|(?<!\w)i(?!\w)|\s,|\b(\w{2,}) "
     r"\1\b"
 )
 _EMOJI = re.compile("[\U0001f300-\U0001faff\u2600-\u27bf]|(?<!\\w)[:;=]-?[)(DPpO/|](?!\\w)|<3")

@@ -127,7 +127,7 @@ def _dot(ax: Any, i: Interval, y: float, colour: str, name: str = "", marker: st
 
 @styled
 def _detection_figure(found: Fidelity) -> Any:  # a matplotlib figure
-    "Draw how well each detector tells each source from people, over what people against people give"
+    "Draw how well detectors tell each source from people, over people against people"
     rows = list(
         dict.fromkeys(d.detector for s in found.sources.values() for d in s.detections)
     ) or list(found.ceiling)
@@ -551,7 +551,7 @@ def manner_html(
     sources: Mapping[str, Sequence[Conversation]],  # people first
     meaning: Mapping[str, Mapping[str, str]] = {},  # column → source → what is shown in it
 ) -> Html:
-    "Show what detectors say of each source beside what it means; `DataError` if there are too few people"
+    "Show what detectors say of each source beside what it means"
     found = measure(
         {name: drawn(some, 200) for name, some in sources.items()},
         ("form", "words"),

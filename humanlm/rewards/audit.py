@@ -148,7 +148,7 @@ def audit_requests(
         attacked = _request(probe, [texts[name] for name in hostile], first.seed)
         for asked, request in zip(made, (first, replace(first, repeat=1), turned, attacked)):
             asked.append(replace(request, repeat=request.repeat + 2 * number))
-    return sum(made, [])
+    return [request for requests in made for request in requests]
 
 # %% ../../nbs/rewards/06_audit.ipynb #Answers
 class _Answers(NamedTuple):

@@ -71,7 +71,7 @@ def is_free(name: str) -> bool:
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #OwnJudge
 class OwnJudge:
-    "A judge of your own: a function of a request, async or not, or an object that is called like one"
+    "A judge of your own: a function of a request, async or not"
 
     def __init__(
         self,
@@ -113,8 +113,9 @@ class JudgeConfig(ChatConfig):
     "Who scores, what is asked, how it is reached, and how much failure is accepted"
 
     model: str = "oracle"
-    """oracle (synthetic world only), rule, embed (the small offline sentence model), embed/NAME (one of the Hub, or a
-    folder), module:name (your own), or a chat model: openai/gpt-5-mini, anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder"""
+    """oracle (synthetic world only), rule, embed (the small offline model), embed/NAME (one of
+    the Hub, or a folder), module:name (your own), or a chat model: openai/gpt-5-mini,
+    anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder"""
     protocol: str = "group"
     "How a chat model sees candidates: in a group, all at once, or single, one at a time."
     rubric: str = ""
@@ -187,9 +188,9 @@ class EvalJudgeConfig(JudgeConfig):
     "Who scores held-out answers: by default another one than the judge of training"
 
     protocol: str = "single"
-    "single, each answer by itself, or group: the answers of one model to one context (eval.samples) all at once."
+    "single, each answer by itself, or group: all answers of one model to one context at once."
     model: str = ""
-    "As judge.model. Empty: chosen to differ from judge.model: oracle (synthetic world), rule, or embed."
+    "As judge.model. Empty: another one than judge.model: oracle (synthetic world), rule or embed."
     group: ClassVar[str] = "test_judge"
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #other_judge

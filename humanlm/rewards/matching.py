@@ -324,7 +324,7 @@ def rule_match(
     truth: str,  # the real reply, or a description of the true state
     candidate: str,  # what is compared with it
     context: str = "",  # what was answered; a target may be named there
-    item: str = "state",  # what the candidate is: state (a description of one), or reply (a whole one)
+    item: str = "state",  # what the candidate is: state (a description) or reply (a whole one)
 ) -> _RuleMatch | None:  # None: the truth shows nothing of this level
     "Compare a candidate with the truth on one level, by rule"
     if item == "reply" and level in TERMS:

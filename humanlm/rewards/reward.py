@@ -63,10 +63,11 @@ class RewardConfig:
     length: float = 0.0
     """Weight of not writing much more than the level allows, or than the real reply."""
     reading: float = 3.0
-    """Weight of following the thought, in replies that come after a composed one (mode humanlm-composed)."""
+    """Weight of following the thought, in replies after a composed one (mode humanlm-composed)."""
     extra: str = ""
-    """One more reward, module:name: a function, async or not, of B trajectories that gives B numbers, nan = no score; or a class of such, made with the
-    examples of training. humanlm.fidelity.manner:Manner pays replies that cannot be told from real ones."""
+    """One more reward, module:name: a function, async or not, of B trajectories that gives B
+    numbers, nan = no score; or a class of such, made with the examples of training.
+    humanlm.fidelity.manner:Manner pays replies that cannot be told from real ones."""
     extra_weight: float = 1.0
     """Its weight."""
 
@@ -122,7 +123,7 @@ def requests_by_row(
     hierarchy: Hierarchy = HIERARCHY,  # what the levels mean
     rubric: str = "",  # further instructions to a model judge
 ) -> dict[str, JudgeRequest]:  # row_id → question without candidates
-    "Prepare what a judge is asked about each row, and about each level where a row asks for several"
+    "Prepare what a judge is asked about each row and each level that it asks for"
     known = {e.id: e for e in examples}
     lost = [row["row_id"] for row in rows if row["example_id"] not in known]
     if lost:
@@ -238,7 +239,7 @@ def _excuse_siblings(
     scores: Mapping[tuple[int, str], Score],  # (position, level) → score
     trajectories: Sequence[Trajectory],
 ) -> dict[tuple[int, str], Score]:
-    "Turn faults into `unsaid` where the judge said of the siblings that the truth says nothing about the level"
+    "Turn faults into `unsaid` where the siblings show that the truth says nothing of the level"
     said: dict[tuple[int, str, str], set[str]] = {}
 
     def place(i, level):
@@ -262,7 +263,7 @@ def _lift_truth(
     scores: Mapping[tuple[int, str], Score],  # (position, level) → score
     trajectories: Sequence[Trajectory],
 ) -> dict[tuple[int, str], Score]:
-    "Let the real reply count just more than the best of its group: `min(1, best + 0.1)`, and 1 if it is alone"
+    "Let the real reply count a little more than the best of its group, and 1 if it is alone"
     best: dict[tuple[int, str, str], float] = {}
     for (i, level), score in scores.items():
         key, value = (trajectories[i].group, trajectories[i].row_id, level), score.value
@@ -284,7 +285,7 @@ async def _reading(
     judge: Judge,
     concurrency: int = 16,  # groups judged at the same time
 ) -> list[float]:  # B of [0, 1]; nan where the judge gave no score
-    "Say how far replies follow the thought that was composed for them; 0 where there is none, or no reply"
+    "Score how far replies follow the thought composed for them; 0 without thought or reply"
     groups: dict[tuple[int, str], list[int]] = {}
     for i, t in enumerate(trajectories):
         thought = next((turn.text for turn in t.turns if turn.role == "thought"), "")
@@ -374,7 +375,7 @@ components: dict[str, Callable[[Trajectory, JudgeRequest, Hierarchy], float]] = 
 
 # %% ../../nbs/20_rewards.ipynb #AlignmentReward
 class AlignmentReward:
-    "Reward agreement with what the person expressed (HumanLM, section 3.2), and whatever else has a weight"
+    "Reward agreement with what the person expressed (HumanLM, section 3.2)"
 
     def __init__(
         self,
@@ -386,8 +387,8 @@ class AlignmentReward:
         | None = None,  # rewarded in every completion; None = the one it was asked for
         extra: Callable[[Sequence[Trajectory]], Any]
         | None = None,  # B trajectories → B numbers; None = what the settings name
-        composed: bool = False,  # replies come after thoughts composed for them, and following those is rewarded too
-        **judging: Any,  # concurrency, max_failed_share, seed, truth_inside of `_judge_trajectories`
+        composed: bool = False,  # whether following a composed thought is rewarded too
+        **judging: Any,  # further arguments of `_judge_trajectories`
     ):
         self.judge, self.requests, self.hierarchy = judge, requests, hierarchy
         self.judging: dict[str, Any] = judging | {"levels": levels}

@@ -200,7 +200,7 @@ class LLMJudge:
         client: ChatClient,  # the model
         hierarchy: Hierarchy = HIERARCHY,  # definitions of the levels
         rubric: str = "",  # further instructions, before those of the request
-        protocol: str = "group",  # one question for a whole group, or single: one for each candidate
+        protocol: str = "group",  # or single: a question for each candidate
         **settings,  # further fields of `ChatRequest`: temperature, max_tokens
     ):
         check_name(protocol, ("group", "single"), "protocol", ConfigError)

@@ -114,10 +114,15 @@ def _wrong(field: Field, text: str) -> str:
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS design (name TEXT PRIMARY KEY, content TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS item (id TEXT PRIMARY KEY, content TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS participant (id INTEGER PRIMARY KEY, pseudonym TEXT NOT NULL UNIQUE, code TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS assignment (participant INTEGER NOT NULL REFERENCES participant ON DELETE CASCADE, n INTEGER NOT NULL,
-    item TEXT NOT NULL REFERENCES item, letters TEXT NOT NULL, PRIMARY KEY (participant, n), UNIQUE (participant, item));
-CREATE TABLE IF NOT EXISTS answer (participant INTEGER NOT NULL REFERENCES participant ON DELETE CASCADE, n INTEGER NOT NULL, step TEXT NOT NULL,
+CREATE TABLE IF NOT EXISTS participant (
+    id INTEGER PRIMARY KEY, pseudonym TEXT NOT NULL UNIQUE, code TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS assignment (
+    participant INTEGER NOT NULL REFERENCES participant ON DELETE CASCADE, n INTEGER NOT NULL,
+    item TEXT NOT NULL REFERENCES item, letters TEXT NOT NULL,
+    PRIMARY KEY (participant, n), UNIQUE (participant, item));
+CREATE TABLE IF NOT EXISTS answer (
+    participant INTEGER NOT NULL REFERENCES participant ON DELETE CASCADE,
+    n INTEGER NOT NULL, step TEXT NOT NULL,
     content TEXT, draft TEXT, saved INTEGER NOT NULL, PRIMARY KEY (participant, n, step));
 """
 

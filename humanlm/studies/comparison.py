@@ -224,7 +224,7 @@ def _summary(found: Results, most: int = 30) -> str:  # most: differences to sho
 
 # %% ../../nbs/studies/03_comparison.ipynb #compare
 def compare(c: Comparison) -> Results:
-    "Evaluate all systems and write the comparison's folder; `ConfigError` if another process is at it"
+    "Evaluate all systems and write the comparison's folder"
     with alone(c.folder):
         return _compare(c)
 

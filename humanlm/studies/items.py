@@ -26,7 +26,8 @@ class StudyConfig:
     "What people are shown, and where"
 
     items: tuple[str, ...] | str = ()
-    """A run, one of its models (RUN:NAME), or a JSONL of items; several as [A,B]. Empty: the study in `out` goes on."""
+    """A run, one of its models (RUN:NAME), or a JSONL of items; several as [A,B].
+    Empty: the study in `out` goes on."""
     out: str = "study"
     """Folder of the study: all answers, in study.db."""
     per_person: int = 5
@@ -34,7 +35,7 @@ class StudyConfig:
     words: float = 1.0
     """Share of the paper's least numbers of words that is asked for; 0: none."""
     consent: str = ""
-    """A Markdown file that says who asks, what for and whom to write to. Empty: a text that names nobody."""
+    """A Markdown file: who asks, what for, whom to write to. Empty: a text that names nobody."""
     host: str = "127.0.0.1"
     """Where to listen; beyond this machine participants need the key."""
     port: int = 8200
@@ -82,7 +83,7 @@ def _bounded(item: StudyItem) -> StudyItem | None:  # None: there is nothing to 
 
 # %% ../../nbs/studies/07_items.ipynb #run_items
 def _said(message: Message, example: Example) -> tuple[str, str]:
-    "Give the name and the words of a message of a context; the side that the participant takes has none"
+    "Give name and words of a message; the side that the participant takes has no name"
     return "" if message.name == example.user_id else message.name or message.role, parts_text(
         message.content
     )

@@ -318,7 +318,7 @@ class _LoopStudy(Study):
 
 
 def _loop_findings(trials: Sequence[Trial], everybody: Sequence[str]) -> dict[str, Any]:
-    "Say what became of assistants, how well their simulators were aligned, and how the two go together"
+    "Say what became of assistants, how well simulators were aligned, and how both correlate"
     met: dict[str, list[Table]] = {person: [] for person in everybody}
     points, learning, heard = [], [], []
     for trial in trials:

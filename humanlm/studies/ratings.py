@@ -259,8 +259,9 @@ def report_text(found: _StudyReport) -> str:  # Markdown
         if any(i.n for i in found.agreement.values())
         else "\n\nNo reply was rated by two participants, so nothing is known of their agreement."
     )
-    return f"""{found.participants} participants; {found.answered} of the {found.asked} items that they were shown are rated. Intervals hold 95 %; below stands what each of them resamples.
-Similarity and human run from 1 to 10; top is the share of items in which a model's reply was rated most similar.
+    return f"""{found.participants} participants; {found.answered} of the {found.asked} items that
+they were shown are rated. Intervals hold 95 %; below stands what each of them resamples. Similarity
+and human run from 1 to 10; top is the share of items in which a model's reply was rated most similar.
 
 ## Means
 
@@ -290,5 +291,5 @@ Items are resampled, with all replies and ratings of an item.
 
 Items are resampled, those of one cluster together.
 
-{judged.markdown() if any(a.n for a in found.judge.values()) else "No reply has a score of a judge."}
+{judged.markdown() if any(a.n for a in found.judge.values()) else "No reply was judged."}
 """

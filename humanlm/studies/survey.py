@@ -32,7 +32,8 @@ from .items import StudyItem
 _CSS = """
 main { max-width: 720px; padding-top: 20px; }
 .hl h2 { margin-top: 28px; }
-.step { display: flex; justify-content: space-between; gap: 12px; color: var(--soft); font-size: 14px; }
+.step { display: flex; justify-content: space-between; gap: 12px; color: var(--soft);
+  font-size: 14px; }
 .quiet { height: 4px; background: var(--line); border-radius: 2px; margin: 6px 0 18px; }
 .quiet i { display: block; height: 4px; background: var(--accent); border-radius: 2px; }
 form { margin: 0; }
@@ -42,26 +43,33 @@ article { padding-bottom: 14px; }
 .hl details { margin: 20px 0; }
 fieldset { border: 0; margin: 16px 0 0; padding: 0; min-width: 0; }
 legend, label.above { display: block; font-weight: 600; padding: 0; margin: 16px 0 2px; }
-textarea, input[type=text] { width: 100%; font: inherit; color: inherit; background: var(--page); padding: 8px 10px; border: 1px solid var(--soft); border-radius: 6px; }
+textarea, input[type=text] { width: 100%; font: inherit; color: inherit; background: var(--page);
+  padding: 8px 10px; border: 1px solid var(--soft); border-radius: 6px; }
 textarea { field-sizing: content; min-height: 5.2em; resize: vertical; }
 .scale { display: flex; margin-top: 6px; max-width: 520px; }
 .scale label { flex: 1; min-width: 0; }
 .scale input { position: absolute; opacity: 0; }
-.scale span { display: block; text-align: center; padding: 9px 0; border: 1px solid var(--line); border-left-width: 0; background: var(--card); cursor: pointer; }
+.scale span { display: block; text-align: center; padding: 9px 0; border: 1px solid var(--line);
+  border-left-width: 0; background: var(--card); cursor: pointer; }
 .scale label:first-child span { border-left-width: 1px; border-radius: 6px 0 0 6px; }
 .scale label:last-child span { border-radius: 0 6px 6px 0; }
-.scale input:checked + span { background: var(--accent); color: var(--page); font-weight: 700; border-color: var(--accent); }
-.scale input:focus-visible + span, button:focus-visible, textarea:focus-visible { outline: 3px solid var(--accent); outline-offset: 2px; }
+.scale input:checked + span { background: var(--accent); color: var(--page); font-weight: 700;
+  border-color: var(--accent); }
+.scale input:focus-visible + span, button:focus-visible, textarea:focus-visible {
+  outline: 3px solid var(--accent); outline-offset: 2px; }
 .few { max-width: 260px; }
 .check { display: flex; gap: 10px; align-items: flex-start; margin: 12px 0; }
 .check input { width: 20px; height: 20px; margin: 2px 0 0; flex: none; }
 .said { white-space: pre-wrap; overflow-wrap: anywhere; margin: 4px 0 8px; }
 .buttons { display: flex; flex-wrap: wrap; gap: 12px; margin: 24px 0 0; }
-button { font: inherit; font-weight: 600; padding: 11px 22px; border-radius: 8px; border: 1px solid var(--accent); background: var(--accent); color: var(--page); cursor: pointer; }
+button { font: inherit; font-weight: 600; padding: 11px 22px; border-radius: 8px;
+  border: 1px solid var(--accent); background: var(--accent); color: var(--page); cursor: pointer; }
 button.other { background: none; color: var(--accent); }
 button.end { background: none; color: inherit; border-color: var(--soft); }
-.note { border-left: 4px solid #d19a1d; background: var(--card); padding: 8px 14px; margin: 12px 0; }
-footer { margin-top: 48px; padding-top: 10px; border-top: 1px solid var(--line); color: var(--soft); font-size: 14px; }
+.note { border-left: 4px solid #d19a1d; background: var(--card); padding: 8px 14px;
+  margin: 12px 0; }
+footer { margin-top: 48px; padding-top: 10px; border-top: 1px solid var(--line);
+  color: var(--soft); font-size: 14px; }
 .code { font-size: 20px; letter-spacing: .06em; overflow-wrap: anywhere; }
 """
 
@@ -190,13 +198,15 @@ _ASKS = {
 # %% ../../nbs/studies/09_survey.ipynb #CONSENT
 TITLE = "Which reply could be yours?"
 CONSENT = """
-You will read what somebody wrote, write what you would reply, say what you had in mind, and then compare your reply with some that **computer programs**
-wrote, perhaps among them one of a person. You are not told which is which. An item takes about ten minutes.
+You will read what somebody wrote, write what you would reply, say what you had in mind, and then
+compare your reply with some that **computer programs** wrote, perhaps among them one of a person.
+You are not told which is which. An item takes about ten minutes.
 
 - Taking part is voluntary. You can pause, come back with your code, or stop at any time.
-- We keep what you write and the numbers that you choose, under a pseudonym. We ask for no name, address or age, and keep none. Please write nothing that
-  tells who you or others are: answers may be published for research.
-- One button deletes everything that you answered, at once, as long as this page is open to the public.
+- We keep what you write and the numbers that you choose, under a pseudonym. We ask for no name,
+  address or age, and keep none. Please write nothing that tells who you or others are:
+  answers may be published for research.
+- One button deletes everything that you answered, at once, as long as this page is open.
 - Some texts may be rude or wrong. Skip nothing on our account: close the page instead.
 """
 

@@ -270,7 +270,9 @@ def _reply_id(
     if id in seen:
         raise DataError(f"{where}: {shorten(id)!r} is answered in {seen[id]} too.")
     if id not in ids:
-        raise DataError(f"{where}: no held-out row has the id {shorten(id)!r}. See {rows}.")
+        raise DataError(
+            f"{where}: no held-out row has the id {shorten(id)!r}. The rows are in {rows}."
+        )
     return id
 
 # %% ../../nbs/studies/01_systems.ipynb #read_replies
@@ -280,7 +282,7 @@ def read_replies(
     levels: Sequence[str],  # that may have a text
     rows: str | Path = "examples.jsonl",  # where the held-out rows can be read, for messages
 ) -> list[dict[str, str]]:  # level → text, one per example
-    "Read what another system said about each held-out row; `DataError` names file, row and next step"
+    "Read what another system said about each held-out row; `DataError` names file and row"
     said, seen, ids = {}, {}, [e.id for e in examples]
     for where, row in jsonl_rows(path):
         id = _reply_id(row, ids, seen, where, rows)
@@ -318,7 +320,8 @@ class Rows(NamedTuple):
     @property
     def place(self) -> str:
         "Name the file, and how it comes there if it is not"
-        return f"{self.file}{'' if self.file.exists() else ' (the same command without INPUT writes it)'}"
+        missing = "" if self.file.exists() else " (the same command without INPUT writes it)"
+        return f"{self.file}{missing}"
 
 # %% ../../nbs/studies/01_systems.ipynb #held_out
 def held_out(

@@ -62,19 +62,19 @@ class _ComparisonConfig(ReplyConfig):
     "What is compared, on which prompts, and how the models are asked"
 
     prompts: str = ""
-    "JSONL with a prompt (a text) or messages in each row. Empty: the prompts that the run of A held out."
+    "JSONL with a prompt (a text) or messages in each row. Empty: what the run of A held out."
     max_tokens: int | None = None
     "Longest reply, in tokens. null: as in A's run, else 256."
     temperature: float | None = None
-    "Of replies. 0: always the likeliest token. null: as A's run draws them in evaluation (rollout.eval_temperature), else 0."
+    "Of replies. 0: always the likeliest token. null: as A's run draws in evaluation, else 0."
     top_p: float | None = None
     "Share of probability from which models in this process draw. 1: all. null: as A's run, else 1."
     limit: int = 256
     "Prompts at most, drawn with the seed. 0: all."
     styles: list[str] = field(default_factory=list)
-    "Tastes and styles that are judged for, each by itself (with a plus between: together). Empty: all that the user of A's run wants."
+    "Tastes and styles, each judged by itself (a plus joins some). Empty: those of A's run."
     sweep: bool = False
-    "Compare every stage and every checkpoint of A's run instead of one model, each with the base and with the start of its stage."
+    "Compare every stage and checkpoint of A's run with the base and the start of its stage."
     oracle: bool = False
     "Add the base model with the style in its system message."
     runs: str = "runs"
@@ -94,7 +94,7 @@ class _PairJudgeConfig(ChatConfig):
     "Who decides which reply is preferred"
 
     model: str = "rule"
-    "rule (the measures of the style), or a chat model: anthropic/claude-haiku-4-5, openai/gpt-5-mini, vllm/NAME, hf/NAME-or-folder."
+    "rule (measures of the style) or a chat model: openai/gpt-5-mini, vllm/NAME, hf/NAME-or-folder."
     temperature: float | None = field(default=0.0, kw_only=True)
     max_tokens: int = field(default=300, kw_only=True)
 
@@ -104,7 +104,7 @@ class _PairJudgeConfig(ChatConfig):
     def judges(
         self, styles: Sequence[str], client: ChatClient | None = None, ledger: Ledger | None = None
     ) -> list[PreferenceJudge]:
-        "Make a judge for each style and, beside them, the rules that count what can be counted of them"
+        "Make a judge for each style and, beside them, rules for what can be counted"
         names = dict.fromkeys(name for style in styles for name in style.split("+"))
         rules: list[PreferenceJudge] = [judge for judge in map(TraitJudge, names) if judge.counts]
         if not rules and self.is_rule(self.model):
@@ -194,7 +194,7 @@ def _named_prompts(
 
 
 def _drawing(run: Path | None, c: _ComparisonConfig) -> dict[str, float]:
-    "Settle temperature and top_p of replies: as told, else as the evaluation of the run draws, else the likeliest token"
+    "Settle temperature and top_p: as set, else as the run's evaluation, else the likeliest token"
     own = (
         _opened(run).settings.rollout.eval_sampling()
         if run and None in (c.temperature, c.top_p)
