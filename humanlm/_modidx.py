@@ -8403,8 +8403,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'humanlm/studies/survey.py'),
                                         'humanlm.studies.survey._SavingDesk.delete': ( 'studies/survey.html#_savingdesk.delete',
                                                                                        'humanlm/studies/survey.py'),
-                                        'humanlm.studies.survey._SavingDesk.feedback': ( 'studies/survey.html#_savingdesk.feedback',
-                                                                                         'humanlm/studies/survey.py'),
                                         'humanlm.studies.survey._SavingDesk.save': ( 'studies/survey.html#_savingdesk.save',
                                                                                      'humanlm/studies/survey.py'),
                                         'humanlm.studies.survey._StudyDesk': ( 'studies/survey.html#_studydesk',

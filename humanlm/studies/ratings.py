@@ -260,8 +260,9 @@ def report_text(found: _StudyReport) -> str:  # Markdown
         else "\n\nNo reply was rated by two participants, so nothing is known of their agreement."
     )
     return f"""{found.participants} participants; {found.answered} of the {found.asked} items that
-they were shown are rated. Intervals hold 95 %; below stands what each of them resamples. Similarity
-and human run from 1 to 10; top is the share of items in which a model's reply was rated most similar.
+they were shown are rated. Intervals hold 95 %; below stands what each of them resamples.
+Similarity and human run from 1 to 10; top is the share of items in which a model's reply was
+rated most similar.
 
 ## Means
 

@@ -382,7 +382,6 @@ def _mine(pages: _Pages, who: Participant, code: str) -> Any:  # an answer of HT
             tag("span", " (not complete)", class_="soft") if links and not scores else "",
         )
 
-    said = str((kept.answer(who.id, 0, "feedback").content or {}).get("feedback", ""))
     state = (
         (
             tag("h1", "Thank you!"),
@@ -396,12 +395,6 @@ def _mine(pages: _Pages, who: Participant, code: str) -> Any:  # an answer of HT
         else (tag("h1", "Your answers"), tag("p", tag("a", f"Go on with item {left[0]}", href="/")))
     )
     leave = _form("/leave", tag("div", _button("Leave this device", "other"), class_="buttons"))
-    feedback = _form(
-        "/feedback",
-        tag("label", "Anything that we should know? (optional)", class_="above", for_="feedback"),
-        tag("textarea", said, id="feedback", name="feedback", maxlength=MOST_TEXT),
-        tag("div", _button("Save", "other"), class_="buttons"),
-    )
     delete = _form(
         "/delete",
         _tick("sure", "Delete everything that I answered. This cannot be undone."),
@@ -410,7 +403,6 @@ def _mine(pages: _Pages, who: Participant, code: str) -> Any:  # an answer of HT
     return pages.whole(
         *state,
         tag("ul", *map(told, range(1, len(who.items) + 1))),
-        feedback,
         tag("h2", "To come back"),
         tag(
             "p",
@@ -545,12 +537,6 @@ class _SavingDesk(_StudyDesk):
             n, step = _before(n, step)
         return self.to(f"/item/{n}/{step}" if wrong or back else "/")
 
-    async def feedback(self, request: Any) -> Any:
-        form, who = await read_form(request, _MOST_BYTES), self.who(request)
-        said = {"feedback": form.get("feedback", "")[:MOST_TEXT]}
-        self.kept.save(who.id, 0, "feedback", said, True)
-        return self.to("/mine")
-
     async def delete(self, request: Any) -> Any:
         form, who = await read_form(request, _MOST_BYTES), self.who(request)
         if form.get("sure") != "yes":
@@ -602,7 +588,6 @@ def survey_app(
         "GET /item/{n:int}/{step}": desk.show,
         "POST /item/{n:int}/{step}": desk.save,
         "GET /mine": mine,
-        "POST /feedback": desk.feedback,
         "POST /delete": desk.delete,
         "GET /deleted": gone,
         "POST /leave": leave,

@@ -127,21 +127,11 @@ def _follows(
 
 # %% ../../nbs/studies/04_thoughts.ipynb #reply_measures
 def _reply_measures(evaluations: Sequence[Evaluation]) -> Table:
-    "Measure of each reply whether it could be read, its length, and where it follows its states"
+    "Measure of each reply whether it could be read, and its length"
     status = [e.scores["response_alignment"]["response"].status for e in evaluations]
-    states = [
-        {level: text for level, text in e.texts.items() if level in TRACE} for e in evaluations
-    ]
-    same = [_follows(written(said), e.texts["response"]) for said, e in zip(states, evaluations)]
-    asked = [level for level in TRACE if level in evaluations[0].texts]
     return {
         "format": {"response": [float(s not in ("bad format", "empty")) for s in status]},
         "words": {"response": [float(word_count(e.texts["response"])) for e in evaluations]},
-        **(
-            {"follows_states": {level: [row[level] for row in same] for level in asked}}
-            if asked
-            else {}
-        ),
     }
 
 # %% ../../nbs/studies/04_thoughts.ipynb #thought_measures

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from ..clients.client import ChatClient, ScriptedClient, token_estimate
+from ..clients.client import ChatClient
 from ..clients.ledger import Ledger
 from ..clients.names import is_chat_model
 from humanlm.core.basics import (
@@ -43,7 +43,6 @@ from humanlm.evaluation.answering import (
 )
 from humanlm.evaluation.contests import (
     Contest,
-    Pair,
     PreferenceJudge,
     chat_messages,
     compare,
@@ -390,20 +389,16 @@ def _plan(work: _ComparisonPlan) -> str:
 
 def _judging_cost(work: _ComparisonPlan) -> str:
     "Estimate what a judge is asked, with replies as long as they may be"
-    judge, said = work.settings.judge, "x" * (4 * work.settings.compare.max_tokens)
+    judge, n = work.settings.judge, len(work.prompts) * len(work.styles)
     if judge.is_rule(judge.model):
         return "no chat model is asked"
-    asking = [PairJudge(style, ScriptedClient([])) for style in work.styles]
-    read = sum(
-        token_estimate(a.request(Pair(p.id, p.messages, said, said))) - a.max_tokens
-        for a in asking
-        for p in work.prompts
-    )
-    calls = 2 * work.contests * len(work.prompts) * len(asking)
-    return str(estimate(judge.model, calls, 2 * work.contests * read, calls * _VERDICT_TOKENS))
+    asked = sum(len(str(p.messages)) for p in work.prompts) // 4 // len(work.prompts)
+    read = asked + 2 * work.settings.compare.max_tokens + _QUESTION_TOKENS
+    calls = 2 * work.contests * n
+    return str(estimate(judge.model, calls, calls * read, calls * _VERDICT_TOKENS))
 
 
-_VERDICT_TOKENS = 50  # about what a verdict with its reason takes
+_QUESTION_TOKENS, _VERDICT_TOKENS = 300, 50  # about what instructions and a verdict take
 
 # %% ../../nbs/studies/05_win_rates.ipynb #run_comparison
 IN_MEMORY = "hf/", "vllm-offline/"  # judges that need the memory in which models answer
