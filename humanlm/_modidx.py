@@ -8590,6 +8590,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'humanlm/studies/win_rates.py'),
                                            'humanlm.studies.win_rates._run_comparison': ( 'studies/win_rates.html#_run_comparison',
                                                                                           'humanlm/studies/win_rates.py'),
+                                           'humanlm.studies.win_rates._same_weights': ( 'studies/win_rates.html#_same_weights',
+                                                                                        'humanlm/studies/win_rates.py'),
                                            'humanlm.studies.win_rates._save_contests': ( 'studies/win_rates.html#_save_contests',
                                                                                          'humanlm/studies/win_rates.py'),
                                            'humanlm.studies.win_rates._stages_of': ( 'studies/win_rates.html#_stages_of',

@@ -6,6 +6,7 @@
 __all__ = ['IN_MEMORY', 'ABOUT', 'INPUTS', 'compare_command']
 
 # %% ../../nbs/studies/05_win_rates.ipynb #exported-imports
+import filecmp
 import sys
 import time
 from collections import Counter
@@ -259,6 +260,14 @@ def _base_of(run: Path) -> Contestant:
     return Contestant.of_run(run, start)
 
 
+def _same_weights(a: Path, b: Path) -> bool:
+    "Tell whether two folders hold the same weights"
+    names = [path.name for path in a.glob("*.safetensors")]
+    return all(
+        (b / name).is_file() and filecmp.cmp(a / name, b / name, shallow=False) for name in names
+    )
+
+
 def _sweep_of(
     run: Path,
     base: Contestant,
@@ -273,6 +282,7 @@ def _sweep_of(
         steps = {
             f"{stage.name} step {step}": path
             for step, path in checkpoints_of(run, stage.name).items()
+            if not _same_weights(path, end)
         }
         found += [Contestant(name, str(path), run) for name, path in (steps | last).items()]
         known = stage.start in {c.name for c in found}
