@@ -21,7 +21,6 @@ from humanlm.harness.contexts import generate_command
 from humanlm.view import _context_html
 
 MINI = Path(__file__).resolve().parents[2] / "nbs" / "recordings" / "humanlm-mini"
-OF = "humanlm-mini: trajectories/humanlm"
 SMALL = {
     "model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 420},
     "rollout": {"num_prompts": 2},
@@ -350,12 +349,7 @@ def test_two_runs_stand_side_by_side_by_row_step_and_copy(tmp_path):
     )
 
 
-# ---- widgets, and what others wrote
-
-
-def controls(viewer):
-    bar, page = viewer.widget().children
-    return {c.description: c for c in bar.children}, page
+# ---- what others wrote
 
 
 def hostile_run(folder, texts):

@@ -4,7 +4,6 @@ import json
 import math
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -310,13 +309,3 @@ def test_an_interrupt_leaves_no_orphan_and_keeps_what_was_answered(server, tmp_p
 
 
 # ---- the server itself
-
-
-def listens(url):
-    try:
-        socket.create_connection(
-            ("127.0.0.1", int(url.split(":")[2].partition("/")[0])), timeout=1
-        ).close()
-    except OSError:
-        return False
-    return True

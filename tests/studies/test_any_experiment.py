@@ -163,28 +163,6 @@ def test_the_process_of_a_run_is_told_what_its_file_hides(tmp_path):
     )
 
 
-class FromData(Recipe):
-    "A recipe whose stages follow from its data"
-
-    def stages(self, run):
-        return [Stage(name, "base", print) for name in run.work["parts"]]
-
-
-class Nameless(Recipe):
-    def stages(self, run):
-        return None
-
-
-class Climbing(Recipe):
-    def stages(self, run):
-        return [Stage("a/../b", "base", print)]
-
-
-class Wordless(Plain):
-    def plan(self, s):
-        return None
-
-
 @pytest.mark.parametrize(
     "line, said",
     [
