@@ -1,17 +1,19 @@
-"""What judging costs: candidates per second from a warm cache and from judges without a model, and tokens sent per candidate.
+"""What judging costs: candidates per second, and tokens sent per candidate.
 
     nice -n -5 python bench/judges.py           # about 20 s on a quiet machine
     nice -n -5 python bench/judges.py --quick   # about 10 s; at most 40 s on a busy one
 
-Warm cache: 10,000 candidates in 2,500 groups of 4 are judged through the client and a server on loopback (tests/server.py, a
-scripted judge), then again by a new client on the same cache folder. Targets: 0 calls and 5,000 candidates per second or more
-in the second pass. On a busy machine, candidates per CPU second say what the clock would on a quiet one.
+Warm cache: 10,000 candidates in 2,500 groups of 4 are judged through the client and a server on
+loopback (tests/server.py, a scripted judge), then again by a new client on the same cache folder.
+Targets: 0 calls and 5,000 candidates per second or more in the second pass. On a busy machine,
+candidates per CPU second say what the clock would on a quiet one.
 
-Tokens: the same groups of 4, with a context of about 2,000 tokens and candidates of about 200, judged as a group and one by one.
-A token is counted as four characters, of every message that reaches the server; the provider's copy of the JSON schema is not counted.
+Tokens: the same groups of 4, with a context of about 2,000 tokens and candidates of about 200,
+judged as a group and one by one. A token is counted as four characters, of every message that
+reaches the server; the provider's copy of the JSON schema is not counted.
 Target: a group sends at most 40 % of what single judging sends.
 
-Judges without a model score paraphrases and other descriptions of the synthetic world; they have no peer and no target.
+Judges without a model score descriptions of the synthetic world; they have no peer and no target.
 """
 
 import argparse

@@ -1,9 +1,13 @@
-"""How long a run of 100,000 samples takes to open: first page, last step, a search that finds something early, one that finds nothing, one record; beside pandas reading all of it.
+"""How long a run of 100,000 samples takes to open, beside pandas reading all of it.
+
+First page, last step, a search that finds something early, one that finds nothing, one record.
 
     python bench/viewer.py [--samples 100000] [--per-file 1000] [--rounds 3]
 
-Samples are generated as training writes them: 200 tokens each with log-probabilities and advantages, a turn, a judged state with its reason. Each line is a new viewer, which has opened no file;
-`again` asks the same viewer once more. The files were just written, so both sides read them from the memory of the system.
+Samples are generated as training writes them: 200 tokens each with log-probabilities and
+advantages, a turn, a judged state with its reason. Each line is a new viewer, which has opened no
+file; `again` asks the same viewer once more. The files were just written, so both sides read them
+from the memory of the system.
 """
 
 import argparse
@@ -62,7 +66,7 @@ def sample(rng, group, copy):
 
 
 def make(folder, samples, per_file):
-    "Write a run: a thousand different samples again and again, each time as another step; its last sample alone says zanzibar"
+    "Write a run: a thousand samples again for each step; its last sample alone says zanzibar"
     import pyarrow.parquet as pq
     from pyarrow import array
 

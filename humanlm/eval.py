@@ -127,7 +127,7 @@ def _summary(recipe: Recipe, found: Results, most: int = 30) -> str:
 def _compare(
     argv: Sequence[str],  # inputs, files and flags
 ) -> int:
-    "Compare runs and models: `python -m humanlm.eval [--config FILE] [--group.name value] INPUT ...`"
+    "Compare runs and models: `humanlm eval [--config FILE] [--group.name value] INPUT ...`"
     recipe = _recipe_of(argv)
     return (
         load_plugin(recipe.comparison, "comparison")(argv)

@@ -21,7 +21,7 @@ from .training.trials import experiment_settings
 def main(
     argv: Sequence[str],  # the command line
 ) -> None:
-    "Repeat a run for several seeds and settings: `python -m humanlm.experiment --config FILE [--group.name value]`"
+    "Repeat a run for several seeds and settings: `humanlm experiment --config FILE`"
     argv = list(argv) or ["--help"]
     recipe, settings = experiment_settings(argv, "Repeat a run for several seeds and settings.")
     check_experiment(recipe, settings)

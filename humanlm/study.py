@@ -21,10 +21,10 @@ from .core.web import address, listen, serve_app, service_key, web_libraries
 from .studies.answers import StudyAnswers
 from .studies.items import StudyConfig, StudyItem, study_items
 from .studies.ratings import report_text, save_ratings, study_ratings, study_report
-from .studies.survey import CONSENT, survey_app
+from .studies.survey import CONSENT, TITLE, survey_app
 
 # %% ../nbs/93_study.ipynb #serve_command
-DESIGN = ("people", "per_person", "words", "title")  # settings that are fixed with the first start
+DESIGN = ("per_person", "words")  # settings that are fixed with the first start
 
 
 def _consent(c: StudyConfig) -> str:
@@ -108,7 +108,7 @@ def export_command(argv: Sequence[str]) -> int:  # exit code
     s = _inputs(
         argv,
         export_command.__doc__,
-        "DIR FILE: the folder of a study, and a .csv or .parquet file",
+        "DIR FILE: the folder of a study, and a .csv file",
         2,
     )
     ratings = study_ratings(StudyAnswers(s.inputs[0]))
@@ -130,7 +130,7 @@ def report_command(argv: Sequence[str]) -> int:  # exit code
             print(f"{len(kept.people()):,} participants: {Path(s.inputs[0]) / 'report.html'}") or 0
         )
     found = study_report(study_ratings(kept))
-    place = found.save(str(kept.design["title"]), s.inputs[0])
+    place = found.save(TITLE, s.inputs[0])
     print(f"{aligned(report_text(found))}\nreport: {place}")
     return 0
 

@@ -101,7 +101,7 @@ def in_browser(
 
 
 class Browser:
-    "A real browser that is told what to do: with Browser(folder) as b: b.open(url); b.js('document.title')"
+    "A real browser: with Browser(folder) as b: b.open(url); b.js('document.title')"
 
     def __init__(self, folder: Path):
         options = [

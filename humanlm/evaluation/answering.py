@@ -153,7 +153,7 @@ class Contestant(NamedTuple):
         return found
 
     def _kept(self, folder: Path, asked: str, c: "ReplyConfig") -> Path:
-        "Tell where replies are kept: of this server, or, where no address is known, of the only one that gave some"
+        "Tell where replies are kept: of this server, or of the only one that gave some"
         try:
             server = _server_of(self.place, c.base_url) if is_chat_model(self.place) else ""
         except LLMError:

@@ -158,20 +158,6 @@ class Contest(NamedTuple):
             for pair, v in zip(self.pairs, self.verdicts, strict=True)
         ]
 
-    def gain_over(
-        self,
-        before: "Contest",
-        seed: int = 0,  # of the resampling
-    ) -> Interval:
-        "Compute how much higher the win rate is than in another contest, prompt by prompt"
-        old, clusters = before.scores, {pair.id: pair.cluster or pair.id for pair in self.pairs}
-        gains = {id: score - old[id] for id, score in self.scores.items() if id in old}
-        return (
-            mean_interval(list(gains.values()), [clusters[id] for id in gains], seed)
-            if gains
-            else Interval(math.nan, math.nan, math.nan, 0)
-        )
-
 # %% ../../nbs/evaluation/05_contests.ipynb #_WinRate
 class _WinRate(NamedTuple):
     "How a contest went"
@@ -236,7 +222,7 @@ def win_rate(
 
 
 def _decided_rate(contest: Contest, seed: int, resamples: int) -> Interval:
-    "Compute the share of wins among wins and losses; Wilson's interval where each cluster is one pair, or where resampled clusters cannot differ"
+    "Compute wins among wins and losses; Wilson's interval where clusters cannot differ"
     met = enumerate(zip(contest.pairs, contest.verdicts, strict=True))
     found = [
         (v.score, pair.cluster or f"pair {i}") for i, (pair, v) in met if v.decision in ("a", "b")
@@ -340,9 +326,8 @@ async def compare(
     }
     found = []
     for judge in judges:
-        for name, other in (
-            (name, other) for name in candidates for other in others[name] if other != name
-        ):
+        met = [(name, other) for name in candidates for other in others[name] if other != name]
+        for name, other in met:
             pairs = as_pairs(
                 prompts,
                 known[name],

@@ -239,7 +239,7 @@ def means_table(
 def metrics_table(
     rows: Sequence[Result],  # of any models and metrics
 ) -> str:  # markdown; empty without rows
-    "Show all metrics: the first as `results_table` does, then a line for the means of each other one, a column per model"
+    "Show the first metric as `results_table` does, then a line of means for each other one"
     means, models = (
         {(r.metric, r.model): number_text(r.mean) for r in rows if r.level == ALL},
         dict.fromkeys(r.model for r in rows),
@@ -260,7 +260,7 @@ def paired_table(
     pairs: Sequence[PairedDifference],  # of any metrics and levels
     most: int | None = None,  # lines; p values are adjusted for all
 ) -> str:  # markdown
-    "Show differences over all levels: a line per metric and pair of models, marked where the interval leaves out zero"
+    "Show differences over all levels: a line per metric and pair of models"
     shown = [p for p in pairs if p.level == ALL]
     tested = any(number_text(value) != "–" for p in shown for value in (p.p, p.effect))
 

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from ..core.basics import DataError, HumanLMError, optional, shorten
+from ..core.basics import DataError, shorten
 from ..core.html import Html, escape, fold, page, tag
 from ..core.web import LOCAL, WebError, answer, web_app
 from ..data.index import Choice, Listed, Records, run_records
@@ -81,29 +81,41 @@ def _number(text: str, name: str, empty: str) -> float:
 # %% ../../nbs/evaluation/08_viewer.ipynb #item_html
 CSS = """
 main:has(.viewer) { max-width: 1180px; padding-top: 20px; }
-.viewer form { display: grid; grid-template-columns: repeat(auto-fill, minmax(140px, 1fr)); gap: 8px 10px; align-items: end; margin: 12px 0; padding: 12px;
+.viewer form { display: grid; grid-template-columns: repeat(auto-fill, minmax(140px, 1fr));
+  gap: 8px 10px; align-items: end; margin: 12px 0; padding: 12px;
   border: 1px solid var(--line, #8884); border-radius: 8px; background: var(--card, transparent); }
-.viewer label { display: grid; font-size: 12px; color: var(--soft, inherit); gap: 2px; min-width: 0; }
+.viewer label { display: grid; font-size: 12px; color: var(--soft, inherit); gap: 2px;
+  min-width: 0; }
 .viewer .wide { grid-column: span 2; }
-.viewer input, .viewer select, .viewer button { font: inherit; font-size: 14px; width: 100%; min-width: 0; padding: 5px 7px; border: 1px solid var(--line, #8884); border-radius: 6px;
+.viewer input, .viewer select, .viewer button { font: inherit; font-size: 14px; width: 100%;
+  min-width: 0; padding: 5px 7px; border: 1px solid var(--line, #8884); border-radius: 6px;
   background: var(--page, transparent); color: inherit; }
-.viewer button { background: var(--accent, #1f5fa8); color: var(--page, #fff); border-color: transparent; cursor: pointer; }
-.viewer .item { display: block; padding: 8px 12px; margin: 0 0 6px; border: 1px solid var(--line, #8884); border-radius: 8px; color: inherit; text-decoration: none; }
+.viewer button { background: var(--accent, #1f5fa8); color: var(--page, #fff);
+  border-color: transparent; cursor: pointer; }
+.viewer .item { display: block; padding: 8px 12px; margin: 0 0 6px;
+  border: 1px solid var(--line, #8884); border-radius: 8px; color: inherit; text-decoration: none; }
 .viewer a.item:hover, .viewer a.item:focus { border-color: var(--accent, #1f5fa8); }
 .viewer .here { border-left: 4px solid var(--accent, #1f5fa8); }
-.viewer .head { display: flex; flex-wrap: wrap; gap: 2px 10px; font-size: 12px; color: var(--soft, inherit); overflow-wrap: anywhere; }
+.viewer .head { display: flex; flex-wrap: wrap; gap: 2px 10px; font-size: 12px;
+  color: var(--soft, inherit); overflow-wrap: anywhere; }
 .viewer input, .viewer select, .viewer button { height: 34px; }
-.viewer .mark { padding: 0 6px; border-radius: 4px; color: var(--ink, inherit); white-space: nowrap; }
+.viewer .mark { padding: 0 6px; border-radius: 4px; color: var(--ink, inherit);
+  white-space: nowrap; }
 .viewer .said { white-space: pre-wrap; overflow-wrap: anywhere; }
-.viewer .item .said { display: -webkit-box; -webkit-line-clamp: 3; -webkit-box-orient: vertical; overflow: hidden; font-size: 14px; }
+.viewer .item .said { display: -webkit-box; -webkit-line-clamp: 3; -webkit-box-orient: vertical;
+  overflow: hidden; font-size: 14px; }
 .viewer .two { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 12px; }
 .viewer .two + .two { margin-top: 6px; }
 .viewer .turn { margin: 8px 0; padding: 6px 12px; border-left: 3px solid var(--line, #8884); }
 .viewer .own { border-left-color: var(--accent, #1f5fa8); background: var(--card, transparent); }
-.viewer dl { margin: 4px 0; } .viewer dt { font-size: 12px; color: var(--soft, inherit); } .viewer dd { margin: 0 0 6px 14px; overflow-wrap: anywhere; }
+.viewer dl { margin: 4px 0; } .viewer dt { font-size: 12px; color: var(--soft, inherit);
+  } .viewer dd { margin: 0 0 6px 14px; overflow-wrap: anywhere; }
 .viewer .levels td { min-width: 120px; }
-.viewer h1 { font-size: 20px; } .viewer h2 { font-size: 16px; margin: 16px 0 6px; padding: 0; border: 0; overflow-wrap: anywhere; }
-@media (max-width: 700px) { .viewer .two { grid-template-columns: minmax(0, 1fr); padding-bottom: 10px; gap: 0; } .viewer form { grid-template-columns: 1fr 1fr; } main:has(.viewer) { padding: 12px 12px 40px; } }
+.viewer h1 { font-size: 20px; } .viewer h2 { font-size: 16px; margin: 16px 0 6px; padding: 0;
+  border: 0; overflow-wrap: anywhere; }
+@media (max-width: 700px) { .viewer .two { grid-template-columns: minmax(0, 1fr);
+  padding-bottom: 10px; gap: 0; } .viewer form { grid-template-columns: 1fr 1fr;
+  } main:has(.viewer) { padding: 12px 12px 40px; } }
 """
 
 
@@ -125,7 +137,8 @@ def _marks(row: Listed, number: str) -> Html:
             if name == "advantage"
             else f"{name} {value:.3g}"
         )
-        pushed = f"background:rgba({'33,102,172' if value > 0 else '178,24,43'},{min(1.0, abs(value) / 2) * 0.5:.2f})"
+        colour, alpha = "33,102,172" if value > 0 else "178,24,43", min(1.0, abs(value) / 2) / 2
+        pushed = f"background:rgba({colour},{alpha:.2f})"
         return tag(
             "span",
             shorten(told, 60),
@@ -162,7 +175,7 @@ def _item_html(row: Listed | None, shown: _Shown, href: str = "", here: bool = F
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #partners
 def _partners(rows: Sequence[Listed], other: Records) -> list[Listed | None]:
-    "Find for each record what another source holds for the same row: of the same step where there is that, copy by copy"
+    "Find for each record what another source holds for the same row, of the same step if it can"
     keys, found = frozenset(row.key for row in rows), []
     for step in {row.facts.get("step", "") for row in rows}:
         found += other.find(Choice(step=step, keys=keys), limit=400).rows
@@ -249,7 +262,7 @@ def _siblings_html(records, row, shown, linked):
 
 
 def _record_html(viewer, source, at, shown, linked):
-    "Show one record, a trajectory with its tokens or any object, under what it answers where that is known"
+    "Show one record under what it answers: a trajectory with its tokens, or any object"
     place, part, record = *source[:2], source[2].read(at)
     more = viewer.also(record) if viewer.also else ""
     if not isinstance(record, Trajectory):
@@ -309,7 +322,7 @@ def _record_html(viewer, source, at, shown, linked):
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #RunViewer
 class RunViewer:
-    "Runs, folders of trajectories or contexts, or files of records, on a page; `.app()` serves it, `.widget()` puts menus above it"
+    "Runs, folders of trajectories or contexts, or files of records, on a page; `.app()` serves it"
 
     def __init__(
         self,
@@ -361,9 +374,11 @@ class RunViewer:
         row = listed[0] if listed else None
         links = {
             "list": shown._replace(at=""),
-            **{
-                "next": shown._replace(at=each.at) for each in following[-1:] if each.at != shown.at
-            },
+            **(
+                {"next": shown._replace(at=following[-1].at)}
+                if following and following[-1].at != shown.at
+                else {}
+            ),
         }
         parts = [
             tag("nav", *(tag("a", word, href=to.address) for word, to in links.items()))
@@ -473,9 +488,6 @@ class RunViewer:
 
         return web_app({"GET /": shown}, refused, LOCAL)
 
-    def widget(self) -> Any:
-        return _controls(self)  # an ipywidgets box
-
 # %% ../../nbs/evaluation/08_viewer.ipynb #form
 def _options(
     name: str,
@@ -537,62 +549,3 @@ def _form(shown: _Shown, sources: Sequence[str], menu: Mapping[str, Sequence[str
         action="/",
         method="get",
     )
-
-# %% ../../nbs/evaluation/08_viewer.ipynb #controls
-def _controls(viewer: RunViewer) -> Any:
-    "Put the same fields as controls of Jupyter above what they choose, and a menu of the records found"
-    w = optional("ipywidgets")
-    names, menu = list(viewer.sources()), {}
-    made: dict[str, Any] = {
-        "of": w.Dropdown(options=names),
-        "beside": w.Dropdown(options=[("nothing", ""), *zip(names, names)]),
-    }
-    made |= {name: w.Dropdown(options=[("all", "")]) for name in ("level", "status", "number")} | {
-        name: w.Text(continuous_update=False) for name in ("search", "step", "group", "low", "high")
-    }
-    made |= {"at": w.Dropdown(options=[("the list", "")])}
-    for name, control in made.items():
-        control.description, control.layout.width = "record" if name == "at" else name, "290px"
-    shown, busy = w.HTML(), []
-
-    def offer(control, options):
-        if [*control.options] != options:
-            old = control.value
-            control.options = options
-            control.value = old if old in [value for _, value in options] else options[0][1]
-
-    def refresh(change=None):
-        if busy:
-            return
-        busy.append(True)
-        try:
-            if change is None or change["owner"] in (made["of"], made["step"]):
-                menu.update(
-                    viewer.sources()[made["of"].value][2].menu(made["step"].value) if names else {}
-                )
-                for name in ("level", "status", "number"):
-                    offer(
-                        made[name], [("all", ""), *((value, value) for value in menu.get(name, ()))]
-                    )
-            now = _Shown(**{name: control.value or "" for name, control in made.items()})
-            if names and (change is None or change["owner"] is not made["at"]):
-                rows = viewer.sources()[now.of][2].find(now.choice, limit=_PAGE).rows
-                offer(
-                    made["at"],
-                    [
-                        ("the list", ""),
-                        *((shorten(f"{row.key} · {row.text}", 60), row.at) for row in rows),
-                    ],
-                )
-                now = now._replace(at=made["at"].value)
-            view = viewer.html(now, linked=False)
-        except HumanLMError as e:
-            view = tag("p", str(e), class_="bad")
-        finally:
-            busy.clear()
-        shown.value = (tag("style", Html(CSS)) + view)._repr_html_()
-
-    for control in made.values():
-        control.observe(refresh, "value")
-    refresh()
-    return w.VBox([w.HBox([*made.values()], layout={"flex_flow": "row wrap"}), shown])

@@ -6,6 +6,7 @@
 __all__ = ['token_colours', 'token_text', 'rollout_html', 'record_html']
 
 # %% ../../nbs/evaluation/07_views.ipynb #imports
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -14,8 +15,7 @@ from typing import Any
 
 from ..core.basics import DataError, optional, shorten
 from ..core.html import Html, Table, fold, tag
-from ..data.labels import answered
-from ..data.trajectory import Trajectory, Turn
+from ..data.trajectory import Score, Trajectory, Turn
 from ..data.viz import cut, score_mark, token_boxes
 
 # %% ../../nbs/evaluation/07_views.ipynb #token_values
@@ -193,9 +193,6 @@ def rollout_html(
     )
 
 # %% ../../nbs/evaluation/07_views.ipynb #record_html
-_MOST_ITEMS, _DEEPEST = 100, 6
-
-
 def record_html(
     row: Mapping[str, Any],  # an object of JSON, never trusted
     truth: Mapping[str, str] = {},  # level → what is true, as far as it is known
@@ -204,58 +201,22 @@ def record_html(
     if not (isinstance(row.get("texts"), dict) and isinstance(row.get("scores"), dict)):
         return _value_html(row)
     try:
-        found = {c.level: c for c in answered(dict(row))}
-    except DataError:
+        scores = {
+            level: Score.from_dict(score, "record")
+            for by_level in reversed(row["scores"].values())
+            for level, score in by_level.items()
+            if level in row["texts"]
+        }
+        lines = _level_lines(row["texts"], scores, truth)
+    except (DataError, AttributeError, TypeError):
         return _value_html(row)
-    return _level_lines(
-        {**row["texts"]}, {level: c.score for level, c in found.items()}, truth
-    ) + fold("all that was kept", _value_html(row))
+    return lines + fold("all that was kept", _value_html(row))
 
 
-def _value_html(value: Any, depth: int = 0) -> Html:
-    "Show a value of JSON, bounded in length and depth"
-    if isinstance(value, str):
-        return tag("div", cut(value, _MOST_TEXT), class_="said") if value else tag("i", "empty")
-    if isinstance(value, float):
-        return tag("span", f"{value:.4g}")
-    if not isinstance(value, (dict, list)):
-        return tag("span", "–" if value is None else shorten(value, 300))
-    if depth == _DEEPEST:
-        return tag("span", "…")
-    if not value:
-        return tag("span", "none", class_="soft")
-    left = len(value) - _MOST_ITEMS
-    more = tag("small", f"{left:,} more") if left > 0 else Html()
-    if isinstance(value, dict):
-        items = [*value.items()][:_MOST_ITEMS]
-        return (
-            tag(
-                "dl",
-                *(
-                    tag("dt", shorten(name, 80)) + tag("dd", _value_html(inner, depth + 1))
-                    for name, inner in items
-                ),
-            )
-            + more
-        )
-    some = value[:_MOST_ITEMS]
-    if all(isinstance(each, dict) for each in some):
-        names = [*dict.fromkeys(name for each in some for name in each)][:12]
-        return (
-            Table(
-                [shorten(name, 40) for name in names],
-                [
-                    [_value_html(each[name], depth + 1) if name in each else "" for name in names]
-                    for each in some
-                ],
-                "l",
-            ).html()
-            + more
-        )
-    return (
-        Html(" · ").join(
-            _value_html(each, depth + 1) if isinstance(each, (dict, list)) else shorten(each, 600)
-            for each in some
-        )
-        + more
-    )
+def _value_html(value: Any) -> Html:
+    "Show an object of JSON as text"
+    try:
+        text = json.dumps(value, indent=1, ensure_ascii=False)
+    except RecursionError:
+        text = "nested too deeply to be shown"
+    return tag("div", cut(text, _MOST_TEXT), class_="said")

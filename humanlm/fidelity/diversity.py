@@ -174,7 +174,7 @@ def _parts(
 
 
 def _nearest(ranks: np.ndarray, others: int, choices: int) -> np.ndarray:
-    "Compute the chance of winning against `choices - 1` of the others, `ranks` of which are farther away"
+    "Compute the chance of winning against `choices - 1` others, `ranks` of all being farther"
     return np.array(
         [math.comb(int(k), choices - 1) / math.comb(others, choices - 1) for k in ranks]
     )

@@ -23,7 +23,7 @@ LEAST = 20  # simulated replies without which nothing can be told
 
 
 class Manner:
-    "Pay replies that a detector does not tell from the real ones; it learns from what the model said in earlier steps"
+    "Pay replies that a detector, trained on replies of earlier steps, takes for real ones"
 
     file = "manner.json"
 
@@ -54,7 +54,7 @@ class Manner:
         return [paid.get(i, 0.0) for i in range(len(trajectories))]
 
     def _pay(self, e: Example, replies: Sequence[str]) -> list[float]:
-        "Train a detector for one example, and let it judge pairs of the real reply and each given one"
+        "Train a detector for one example, and compare each reply with the real one"
         said = [(id, text) for id, text in self.said if _may_teach(self.examples[id], e)]
         if len(said) < LEAST:
             return [1.0] * len(replies)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core.basics import ConfigError, atomic_write, to_json
 from ..core.grammar import parse
-from ..core.html import INK, Html, Table, escape, figure_html, fold, page, styled, tag
+from ..core.html import INK, Html, Table, figure_html, fold, page, styled, tag
 from ..core.stats import Interval, number_text, range_text
 from ..evaluation.figures import PALETTE, axes_of, label, legend
 from ..evaluation.report import RunFolder, missing
@@ -72,9 +72,11 @@ class Fidelity(NamedTuple):
 
 def measure(
     sources: Mapping[str, Sequence[Conversation]],  # people first
-    c: FidelityConfig = FidelityConfig(),
     detectors: Sequence[str] = tuple(DETECTORS),
     crowd: bool = True,  # whether diversity and persons are measured too
+    seed: int = 0,  # of everything random
+    splits: int = 20,  # random halves of people that are held against each other
+    resamples: int = 1000,  # behind an interval
 ) -> Fidelity:
     "Measure every source against the first"
     (name, real), *others = sources.items()
@@ -86,22 +88,20 @@ def measure(
 
     def likeness(other: Sequence[Conversation]) -> _Likeness:
         read = [of(other) for of in (turn_readings, whole_readings)]
-        gaps = [
-            gap for a, b in zip(own, read) for gap in feature_gaps(a, b, c.bootstrap, 100, c.seed)
-        ]
+        gaps = [gap for a, b in zip(own, read) for gap in feature_gaps(a, b, resamples, 100, seed)]
         same = {d.person for d in real} & {d.person for d in other} - {""}
         return _Likeness(
             gaps,
-            detect(real, other, detectors, c.folds, c.bootstrap, c.seed),
-            outcomes(real, other, c.bootstrap, c.seed),
+            detect(real, other, detectors, resamples, seed),
+            outcomes(real, other, resamples, seed),
             persons(other) if crowd else None,
             persons(other, real) if crowd and same else None,
             len(shared_tasks(real, other)),
         )
 
     top, varied = (
-        ceiling(real, detectors, c.splits, c.folds, c.seed),
-        diversity(dict(sources), seed=c.seed) if crowd else {},
+        ceiling(real, detectors, splits, seed),
+        diversity(dict(sources), seed=seed) if crowd else {},
     )
     return Fidelity(
         name,
@@ -127,7 +127,7 @@ def _dot(ax: Any, i: Interval, y: float, colour: str, name: str = "", marker: st
 
 @styled
 def _detection_figure(found: Fidelity) -> Any:  # a matplotlib figure
-    "Draw how well each detector tells each source from people, over what people against people give"
+    "Draw how well detectors tell each source from people, over people against people"
     rows = list(
         dict.fromkeys(d.detector for s in found.sources.values() for d in s.detections)
     ) or list(found.ceiling)
@@ -532,26 +532,9 @@ def _part_html(
     )
 
 
-def _report_markdown(found: Fidelity) -> str:
-    "Give the page without its pictures, as Markdown"
-    lines = ["# How human?", *map(escape, _findings(found))]
-    for title, lead, tables, _ in parts(found):
-        lines += [
-            f"## {title}",
-            escape(lead),
-            *(
-                text
-                for name, table in tables
-                for text in ([f"### {escape(name)}"] if name else []) + [table.markdown()]
-            ),
-        ]
-    return "\n\n".join(lines) + "\n"
-
-
 def _write_report(found: Fidelity, folder: str | Path) -> Path:  # of report.html
-    "Write report.html, report.md and fidelity.json"
+    "Write report.html and fidelity.json"
     atomic_write(Path(folder) / "fidelity.json", to_json(_plain(found), indent=1))
-    atomic_write(Path(folder) / "report.md", _report_markdown(found))
     return atomic_write(Path(folder) / "report.html", _report_html(found))
 
 
@@ -567,14 +550,14 @@ def _plain(value: Any) -> Any:
 def manner_html(
     sources: Mapping[str, Sequence[Conversation]],  # people first
     meaning: Mapping[str, Mapping[str, str]] = {},  # column → source → what is shown in it
-    c: FidelityConfig = FidelityConfig(limit=200, splits=10, bootstrap=300),
 ) -> Html:
-    "Show what detectors say of each source beside what it means; `DataError` if there are too few people"
+    "Show what detectors say of each source beside what it means"
     found = measure(
-        {name: drawn(some, c.limit, c.seed) for name, some in sources.items()},
-        c,
+        {name: drawn(some, 200) for name, some in sources.items()},
         ("form", "words"),
         crowd=False,
+        splits=10,
+        resamples=300,
     )
 
     def line(name: str, source: _Likeness) -> list[str]:
@@ -678,7 +661,7 @@ def fidelity_command(argv: Sequence[str]) -> int:  # exit code
     print("\n".join(sizes), flush=True)
     if s.dry_run:
         return 0
-    found = measure(sources, s.fidelity)
+    found = measure(sources, seed=s.fidelity.seed)
     print(
         "\n" + "\n".join(_findings(found)) + f"\n\nreport: {_write_report(found, s.fidelity.out)}"
     )

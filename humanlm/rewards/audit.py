@@ -19,11 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from humanlm.core.basics import (
-    DataError,
     check_name,
     fingerprint,
     jsonl_rows,
-    require,
     shorten,
     to_dict,
 )
@@ -63,26 +61,10 @@ class Probe(NamedTuple):
     off: str  # speaks about something else
 
 # %% ../../nbs/rewards/06_audit.ipynb #load_probes
-def load_probes(
-    path: str | Path | None = None,  # JSONL with the fields of `Probe`; None: those of this package
-) -> tuple[Probe, ...]:
-    "Read probes; `DataError` names the row of an incomplete one"
-    found = []
-    for where, row in jsonl_rows(
-        path or Path(str(files("humanlm") / "fixtures" / "judge_probes.jsonl"))
-    ):
-        missing = [name for name in Probe._fields if not str(row.get(name) or "").strip()]
-        if missing:
-            raise DataError(
-                f"{where}: no {', '.join(missing)}. A probe needs {', '.join(Probe._fields)}."
-            )
-        found.append(Probe(*(str(row[name]) for name in Probe._fields)))
-    if not found:
-        raise DataError(
-            f"{path} holds no probes. Give one JSON object per line, with "
-            f"{', '.join(Probe._fields)}."
-        )
-    return tuple(found)
+def load_probes() -> tuple[Probe, ...]:
+    "Read the probes of this package"
+    path = Path(str(files("humanlm") / "fixtures" / "judge_probes.jsonl"))
+    return tuple(Probe(**row) for _, row in jsonl_rows(path))
 
 # %% ../../nbs/rewards/06_audit.ipynb #PADDING
 PADDING = {
@@ -152,7 +134,7 @@ def audit_requests(
     seed: int = 0,  # of all orders
     number: int = 0,  # of this audit in a series: a cache that knows the others asks again
 ) -> list[JudgeRequest]:  # [4 C]: every probe first, again, turned, and last with injections
-    "Write the questions of an audit; `DataError` names a probe with the same text twice"
+    "Write the questions of an audit"
     made, cases = ([], [], [], []), len(probes)
     orders = (
         _balanced_orders(ROLES, cases, seed),
@@ -160,18 +142,13 @@ def audit_requests(
     )
     for i, (probe, order, hostile) in enumerate(zip(probes, *orders)):
         texts = _probe_texts(probe)
-        if same := [role for role in ROLES if [*texts.values()].count(texts[role]) > 1]:
-            raise DataError(
-                f"Probe {i + 1} ({probe.id}): {' and '.join(same)} are the same text, "
-                "so nobody can tell their scores apart. Write another."
-            )
         texts |= _injected_texts(probe)
         first = _request(probe, [texts[role] for role in order], seed + 100 * i)
         turned = _request(probe, [texts[role] for role in order[::-1]], first.seed + 50)
         attacked = _request(probe, [texts[name] for name in hostile], first.seed)
         for asked, request in zip(made, (first, replace(first, repeat=1), turned, attacked)):
             asked.append(replace(request, repeat=request.repeat + 2 * number))
-    return sum(made, [])
+    return [request for requests in made for request in requests]
 
 # %% ../../nbs/rewards/06_audit.ipynb #Answers
 class _Answers(NamedTuple):
@@ -204,18 +181,6 @@ def _position(a: _Answers) -> np.ndarray:  # [C, 6]
     "How much farther it moves when the order is another"
     first, _, turned = a.asked
     return np.abs(turned - first) - _repetition(a)
-
-# %% ../../nbs/rewards/06_audit.ipynb #flips
-def _flips(a: _Answers) -> np.ndarray:  # [C, 15]
-    "Which pairs of texts change places with the order; less than none where they do so without"
-    first, again, turned = a.asked
-    return _reversed(first, turned) - _reversed(first, again)
-
-
-def _reversed(x, y):
-    i, j = np.triu_indices(x.shape[1], 1)
-    product = (x[:, i] - x[:, j]) * (y[:, i] - y[:, j])
-    return np.where(np.isnan(product), np.nan, product < 0)
 
 # %% ../../nbs/rewards/06_audit.ipynb #verbosity
 def _verbosity(a: _Answers) -> np.ndarray:  # [C, 1]
@@ -259,7 +224,6 @@ class _Criterion(NamedTuple):
 # %% ../../nbs/rewards/06_audit.ipynb #MEASURES
 MEASURES = {
     "position": _Criterion(_position, 0.0, 0.05, "change with the order, beyond noise"),
-    "flips": _Criterion(_flips, 0.0, 0.05, "pairs that change places with the order, beyond noise"),
     "repetition": _Criterion(_repetition, 0.0, 0.05, "noise: change when asked again"),
     "verbosity": _Criterion(_verbosity, 0.0, 0.05, "gain from padding"),
     "paraphrase": _Criterion(_paraphrase, 0.0, 0.15, "gap between equal meanings"),
@@ -457,7 +421,7 @@ def _compared(first, other, seed):
 
 
 def _explained(finding, judge, given):
-    if finding.measure in ("position", "flips") and getattr(judge, "protocol", "") == "single":
+    if finding.measure == "position" and getattr(judge, "protocol", "") == "single":
         return replace(finding, note="this judge sees one text at a time")
     if finding.measure == "failed" and finding.value:
         reason, count = Counter(
@@ -471,12 +435,5 @@ def _explained(finding, judge, given):
 class AuditConfig:
     "How a judge is audited"
 
-    probes: str | None = None
-    """JSONL file of probes. null: those of this package."""
-    seed: int = 0
-    """Of the orders and the intervals."""
     out: str | None = None
     """JSON file for the result. null: only the table."""
-
-    def __post_init__(self):
-        require("audit", (self.seed >= 0, f"seed must not be negative, got {self.seed}"))

@@ -9,7 +9,6 @@ __all__ = ['judges', 'RUBRIC', 'GROUPS', 'ABOUT', 'VERDICT_TOKENS', 'is_free', '
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #exported-imports
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ from ..models.settings import ChatConfig, Estimate, add_up, estimate
 from .audit import AuditConfig, Probe, audit, audit_requests, load_probes
 from .judges import EmbedJudge, OracleJudge, RuleJudge, rule_reason
 from .matching import rule_match
-from .rubric import ITEMS, VARIANTS
+from .rubric import ITEMS
 from .scoring import Judge, JudgeError, JudgeRequest
 from .verdicts import LLMJudge, judging_tokens, split_request
 from ..worlds.mini import SyntheticWorld
@@ -72,7 +71,7 @@ def is_free(name: str) -> bool:
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #OwnJudge
 class OwnJudge:
-    "A judge of your own: a function of a request, async or not, or an object that is called like one"
+    "A judge of your own: a function of a request, async or not"
 
     def __init__(
         self,
@@ -114,18 +113,13 @@ class JudgeConfig(ChatConfig):
     "Who scores, what is asked, how it is reached, and how much failure is accepted"
 
     model: str = "oracle"
-    """oracle (synthetic world only), rule, embed (the small offline sentence model), embed/NAME (one of the Hub, or a
-    folder), module:name (your own), or a chat model: openai/gpt-5-mini, anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder"""
-    variant: str = "plain"
-    "Rubric of a chat model: plain, stricter, humanlike or assistant."
+    """oracle (synthetic world only), rule, embed (the small offline model), embed/NAME (one of
+    the Hub, or a folder), module:name (your own), or a chat model: openai/gpt-5-mini,
+    anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder"""
     protocol: str = "group"
     "How a chat model sees candidates: in a group, all at once, or single, one at a time."
-    repeats: int = 1
-    "Times that a chat model is asked the same, to take the mean."
     rubric: str = ""
     "Further instructions to a chat model."
-    max_context_tokens: int = 8000
-    "Longest context that is sent; of a longer one, the head of the post and the last messages."
     max_failed_share: float = 0.5
     "Largest share of scores that may fail before the run stops."
     second: str | None = None
@@ -134,7 +128,8 @@ class JudgeConfig(ChatConfig):
     "Steps of training between two audits of the judge; 0: one at the start; null: none."
 
     group: ClassVar[str] = "judge"  # of settings, for messages
-    above_0: ClassVar[tuple[str, ...]] = (*ChatConfig.above_0, "repeats")
+    variant: ClassVar[str] = "plain"  # of the rubric, as results name it
+    repeats: ClassVar[int] = 1  # of each question
 
     def is_rule(self, model: str) -> bool:
         return is_free(model)
@@ -149,15 +144,9 @@ class JudgeConfig(ChatConfig):
 
     def checks(self) -> Iterator[tuple[bool, str]]:
         yield from super().checks()
-        for setting, allowed in {"variant": VARIANTS, "protocol": ("group", "single")}.items():
-            name = getattr(self, setting)
-            yield (
-                name in allowed,
-                f"{setting}: no {setting} {shorten(name)!r}.{near_miss(name, allowed)}",
-            )
         yield (
-            self.max_context_tokens >= 150,
-            f"max_context_tokens must be at least 150, got {self.max_context_tokens}",
+            self.protocol in ("group", "single"),
+            f"protocol must be group or single, got {shorten(self.protocol)!r}",
         )
         yield (
             self.audit_every is None or self.audit_every >= 0,
@@ -180,13 +169,10 @@ class JudgeConfig(ChatConfig):
 # settings that decide what a score means; the others say how it is got
 RUBRIC = (
     "model",
-    "variant",
     "protocol",
-    "repeats",
     "rubric",
     "temperature",
     "max_tokens",
-    "max_context_tokens",
 )
 
 
@@ -203,9 +189,9 @@ class EvalJudgeConfig(JudgeConfig):
     "Who scores held-out answers: by default another one than the judge of training"
 
     protocol: str = "single"
-    "single, each answer by itself, or group: the answers of one model to one context (eval.samples) all at once."
+    "single, each answer by itself, or group: all answers of one model to one context at once."
     model: str = ""
-    "As judge.model. Empty: chosen to differ from judge.model: oracle (synthetic world), rule, or embed."
+    "As judge.model. Empty: another one than judge.model: oracle (synthetic world), rule or embed."
     group: ClassVar[str] = "test_judge"
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #other_judge
@@ -243,23 +229,14 @@ def _play_judge(
 ) -> str:
     "Answer like a model judge, with the opinions of the rule judge"
     asked = json.loads(question.messages[1]["content"])
-    fields = [
-        v.ask
-        for v in VARIANTS.values()
-        if v.ask and f'"{v.ask}":' in question.messages[0]["content"]
-    ]
     if "levels" not in asked:
-        return json.dumps(_play_level(asked, asked["level"], fields))
+        return json.dumps(_play_level(asked, asked["level"]))
     return json.dumps(
-        {
-            "aspects": [
-                {"level": level, **_play_level(asked, level, fields)} for level in asked["levels"]
-            ]
-        }
+        {"aspects": [{"level": level, **_play_level(asked, level)} for level in asked["levels"]]}
     )
 
 
-def _play_level(asked, level, fields):
+def _play_level(asked, level):
     item = next(item for item, words in ITEMS.items() if words == asked["candidates are"])
     context = "\n".join(m["text"] for m in asked["context"])
     matches = {
@@ -268,13 +245,9 @@ def _play_level(asked, level, fields):
     }
     points = {m.points for m in matches.values() if m}
     shared = len(points) == 1
-    answers = {
-        id: {field: _sounds(field, text) for field in fields}
-        for id, text in asked["candidates"].items()
-    }
     return {
         "key_points": points.pop() if shared else ["as the rules read it"] * bool(points),
-        "verdicts": [_rule_verdict(id, m, shared) | answers[id] for id, m in matches.items()],
+        "verdicts": [_rule_verdict(id, m, shared) for id, m in matches.items()],
     }
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #_rule_verdict
@@ -290,15 +263,6 @@ def _rule_verdict(id, m, shared):
         "score": m.value,
         "reason": rule_reason(m),
     }
-
-
-_SERVICE = re.compile(
-    r"\bas an ai\b|happy to help|hope this helps|here to help|let me know if|feel free to", re.I
-)
-
-
-def _sounds(field, text):
-    return bool(_SERVICE.search(text)) == (field != "human")
 
 
 scripts["judge"] = _play_judge
@@ -325,10 +289,7 @@ def make_judge(
         client or config.client(config.model),
         hierarchy,
         config.rubric,
-        config.variant,
         config.protocol,
-        config.repeats,
-        config.max_context_tokens,
         temperature=config.temperature,
         max_tokens=config.max_tokens,
         caller=config.group.replace("_", " "),
@@ -392,13 +353,9 @@ def _judging_cost(
     "Estimate calls, tokens and dollars of one kind of questions"
 
     def total(count: Callable[[JudgeRequest], int]) -> int:
-        return round(
-            asked.questions
-            * config.repeats
-            * fmean(map(count, asked.samples) if asked.samples else [0])
-        )
+        return round(asked.questions * fmean(map(count, asked.samples) if asked.samples else [0]))
 
-    read = total(lambda r: judging_tokens(r, protocol, hierarchy, config.variant))
+    read = total(lambda r: judging_tokens(r, protocol, hierarchy))
     written = total(lambda r: VERDICT_TOKENS * len(r.candidates) * len(r.asked))
     calls = total(lambda r: len(split_request(r, protocol)))
     return estimate(config.model, calls, read, written)
@@ -434,9 +391,9 @@ def _budget_line(budget: float, costs: Sequence[Estimate]) -> str:
     return f"budget          ${budget:,.2f}; the run stops before it spends more{short}"
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #audit_plan
-def _audit_plan(config: JudgeConfig, probes: Sequence[Probe], seed: int = 0) -> str:
+def _audit_plan(config: JudgeConfig, probes: Sequence[Probe]) -> str:
     "Say what an audit will ask, and its price"
-    requests = audit_requests(probes, seed)
+    requests = audit_requests(probes)
     asked = {
         "judge": (config, requests),
         "second": (config.second_config(), requests[: len(probes)]),
@@ -465,9 +422,7 @@ def _run_audit(
     judge = make_judge(config)
     second = second_judge(config, judge.ledger)
     try:
-        found = run_sync(
-            audit(judge, probes, second, settings.audit.seed, config.concurrency, insist=True)
-        )
+        found = run_sync(audit(judge, probes, second, concurrency=config.concurrency, insist=True))
     except JudgeError as e:
         print(f"error: {e}", file=sys.stderr)
         return 1
@@ -497,6 +452,6 @@ def audit_command(
         s.judge.require_price(getattr(s.judge, field))
     if s.audit.out and Path(s.audit.out).is_dir():
         raise ConfigError(f"audit.out {s.audit.out} is a folder. Give the name of a JSON file.")
-    probes = load_probes(s.audit.probes)
-    print(_audit_plan(s.judge, probes, s.audit.seed), flush=True)
+    probes = load_probes()
+    print(_audit_plan(s.judge, probes), flush=True)
     return 0 if s.dry_run else _run_audit(s, probes)

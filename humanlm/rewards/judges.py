@@ -55,7 +55,7 @@ class OracleJudge:
 
 # %% ../../nbs/rewards/07_judges.ipynb #RuleJudge
 class RuleJudge:
-    "Scores any text by small word lists and surface measures; a toy on free text, and free of charge"
+    "Scores any text by small word lists and surface measures; a toy on free text"
 
     name = "rule"
     protocol = "single"  # every candidate by itself
@@ -82,7 +82,7 @@ def rule_reason(m):
 
 # %% ../../nbs/rewards/07_judges.ipynb #Pair
 class _LabelledReply(NamedTuple):
-    "A reply with three descriptions of one level, or for the level `response` with three other replies"
+    "A reply with three descriptions of one level, or three other replies"
 
     origin: str  # drafted or fresh
     level: str  # the level that the descriptions speak about

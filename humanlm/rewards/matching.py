@@ -255,26 +255,10 @@ def _topic(
 
 # %% ../../nbs/rewards/02_matching.ipynb #_SAY_SIDE
 _SAY_SIDE = {"for": "supports", "against": "opposes", "neutral": "is neutral about"}
-_TURN_SIDE = {"for": "against", "against": "for", "neutral": "for", "": ""}
-_TURN_FEELING = {
-    "angry": "grateful",
-    "worried": "relieved",
-    "sad": "excited",
-    "confused": "calm",
-    "excited": "sad",
-    "relieved": "worried",
-    "grateful": "angry",
-    "amused": "angry",
-    "surprised": "calm",
-    "curious": "calm",
-    "calm": "angry",
-    "happy": "unhappy",
-    "unhappy": "happy",
-}
 
 
-def _say_stance(r, context, opposite):
-    taken = _TURN_SIDE[r.side()] if opposite else r.side()
+def _say_stance(r, context):
+    taken = r.side()
     if not taken:
         return None
     much = (
@@ -285,69 +269,34 @@ def _say_stance(r, context, opposite):
     return f"{much}{_SAY_SIDE[taken]} {_topic(r.text, context)}"
 
 
-def _say_emotion(r, context, opposite):
+def _say_emotion(r, context):
     felt = r.feelings()[:1]
     if not felt:
         return None
-    felt = _TURN_FEELING[felt[0]] if opposite else felt[0]
     much = (
         ""
-        if felt == "calm"
+        if felt[0] == "calm"
         else {"strong": "very ", "mild": "slightly ", "plain": ""}[r.strength()]
     )
-    return f"{much}{felt} about {_topic(r.text, context)}"
+    return f"{much}{felt[0]} about {_topic(r.text, context)}"
 
 # %% ../../nbs/rewards/02_matching.ipynb #_TURN_GOAL
-_TURN_GOAL = {
-    "ask": "announce",
-    "thank": "complain",
-    "complain": "thank",
-    "agree": "object",
-    "object": "agree",
-    "comfort": "amuse",
-    "amuse": "comfort",
-}
-_TURN_MANNER = {
-    "question": "instruction",
-    "instruction": "question",
-    "claim": "question",
-    "story": "instruction",
-    "excited": "hedged",
-    "gentle": "blunt",
-    "blunt": "gentle",
-    "casual": "formal",
-    "formal": "casual",
-    "playful": "formal",
-    "hedged": "sure",
-    "sure": "hedged",
-    "short": "long",
-    "long": "short",
-}
-
-
 def _say_theme(level):
     phrases = WORD_LISTS["phrases"][level]
 
-    def say(r, context, opposite):
-        key = next((k for k in r.keys(level) if k in phrases), None)
-        if key is None or not opposite:
-            return phrases.get(key)
-        return phrases[OPPOSITE[key]] if key in OPPOSITE else f"nobody needs {key}"
+    def say(r, context):
+        return next((phrases[k] for k in r.keys(level) if k in phrases), None)
 
     return say
 
 
-def _say_goal(r, context, opposite):
+def _say_goal(r, context):
     wanted = r.goals()[:1]
-    if not wanted:
-        return None
-    return WORD_LISTS["phrases"]["goal"][
-        _TURN_GOAL.get(wanted[0], "ask") if opposite else wanted[0]
-    ]
+    return WORD_LISTS["phrases"]["goal"][wanted[0]] if wanted else None
 
 
-def _say_manner(r, context, opposite):
-    tone, structure, *size = (_TURN_MANNER[k] if opposite else k for k in r.surface())
+def _say_manner(r, context):
+    tone, structure, *size = r.surface()
     return f"{tone} tone, {' '.join((*size, structure))}"
 
 # %% ../../nbs/rewards/02_matching.ipynb #_WRITERS
@@ -365,10 +314,9 @@ def rule_state(
     level: str,  # a state level
     text: str,  # a real reply
     context: str = "",  # what it answers; names the topic if the reply does not
-    opposite: bool = False,  # describe the contrary instead
 ) -> str | None:
     "Write a short description of a reply's state by rule; None where the rules read nothing"
-    return _WRITERS[level](read_rules(text), context, opposite) if level in _WRITERS else None
+    return _WRITERS[level](read_rules(text), context) if level in _WRITERS else None
 
 # %% ../../nbs/rewards/02_matching.ipynb #rule_match
 def rule_match(
@@ -376,7 +324,7 @@ def rule_match(
     truth: str,  # the real reply, or a description of the true state
     candidate: str,  # what is compared with it
     context: str = "",  # what was answered; a target may be named there
-    item: str = "state",  # what the candidate is: state (a description of one), or reply (a whole one)
+    item: str = "state",  # what the candidate is: state (a description) or reply (a whole one)
 ) -> _RuleMatch | None:  # None: the truth shows nothing of this level
     "Compare a candidate with the truth on one level, by rule"
     if item == "reply" and level in TERMS:

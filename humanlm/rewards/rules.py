@@ -145,7 +145,7 @@ class _TermMention(NamedTuple):
 
 
 def _find(words, stems) -> Iterator[_TermMention]:
-    "Go through the terms of a text, the longest at each place; a negation reaches the next few words of its clause"
+    "Go through the terms of a text; a negation reaches the next few words of its clause"
     busy, reach = {}, -1
     for at, word in enumerate(words):
         if word[0] in ".,;:!?…" or word == "but":
@@ -195,7 +195,7 @@ class RuleReading(NamedTuple):
     turn: int  # index of the last "but"; 0 if there is none
 
     def keys(self, level: str) -> dict[str, int]:
-        "Count the terms per key, most frequent first; negated ones count for the opposite, or for `not KEY`"
+        "Count the terms per key, most frequent first; negated ones count for the opposite"
         return dict(Counter(_key_of(f) for f in self.found if f.level == level).most_common())
 
     def side(self) -> str:  # for, against, neutral; empty if nothing is said
@@ -336,9 +336,10 @@ def _stately(r, words):
 
 # %% ../../nbs/rewards/01_rules.ipynb #_ORDERS
 _ORDERS = frozenset(
-    """try use run install check make restart go look type click see read open remove add put set get
-    ask give tell let take turn start stop wait keep leave write send call wear pick change copy paste do don't search
-    google boot reboot edit come bring sign vote scrap unplug hold press count first""".split()
+    """try use run install check make restart go look type click see read open remove add put set
+    get ask give tell let take turn start stop wait keep leave write send call wear pick change copy
+    paste do don't search google boot reboot edit come bring sign vote scrap unplug hold press count
+    first""".split()
 )
 _YOU_SHOULD = re.compile(r"\byou (?:should|could|need|have) ", re.I)
 _PAST = re.compile(

@@ -241,7 +241,7 @@ def require_judged(
     limit: float = 0.5,  # largest share of judge faults
     group: str = "judge",  # of the judge's settings, for messages
 ):
-    "Raise `JudgeError` if the judge failed on more than `limit` of the scores, or if its budget is spent"
+    "Raise `JudgeError` if more than `limit` of the scores failed, or the budget is spent"
     scores = list(scores)
     failed = [s for s in scores if s.status in JUDGE_FAULTS]
     spent = next((s for s in failed if s.status == "over budget"), None)

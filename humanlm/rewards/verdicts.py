@@ -23,8 +23,6 @@ from ..data.trajectory import Score
 from ..hierarchy.levels import HIERARCHY, Hierarchy
 from humanlm.rewards.rubric import (
     CHARS_PER_TOKEN,
-    VARIANTS,
-    Variant,
     fit_request,
     judge_chat,
     rubric_id,
@@ -54,7 +52,7 @@ _Number = Annotated[FiniteFloat, BeforeValidator(_no_bool)]  # true and false wo
 class _Verdict(BaseModel):
     "What a model says about one candidate"
 
-    model_config = ConfigDict(coerce_numbers_to_str=True, extra="allow")
+    model_config = ConfigDict(coerce_numbers_to_str=True)
     matches: list[_Number] = []
     penalty: _Number | None = None
     score: _Number | None = None
@@ -72,53 +70,32 @@ class _Verdict(BaseModel):
             raise ValueError(f"{points} key points, but {len(self.matches)} in matches")
         return max(0.0, sum(self.matches) / len(self.matches) - known[-1])
 
-# %% ../../nbs/rewards/05_verdicts.ipynb #_gate
-def _gate(verdict, variant):
-    "Give the factor that the variant's question brings, and a flag if it changes the score"
-    said = getattr(verdict, variant.ask, None) if variant.ask else True
-    if not isinstance(said, bool):
-        raise ValueError(f"no true or false in {variant.ask}")
-    factor = variant.yes if said else variant.no
-    return factor, () if factor == 1 else (
-        f"{variant.ask}: {'yes' if said else 'no'}, score x {factor:g}",
-    )
-
 # %% ../../nbs/rewards/05_verdicts.ipynb #_oddities
-def _oddities(verdict, value):
-    if not verdict.matches:
-        return ("no matches",)
-    odd = verdict.score is not None and abs(verdict.score - value) > 0.05
-    return (f"own sum {verdict.score:.2f}",) if odd else ()
-
-
-def _read_verdict(raw, id, points, variant):
+def _read_verdict(raw, id, points):
     "Turn one verdict into a score"
     if points == () and not raw.get("matches"):
         return unsaid(id)
     try:
         verdict = _Verdict.model_validate(raw)
-        value, (factor, gate) = verdict.value(len(points)), _gate(verdict, variant)
+        value = verdict.value(len(points))
     except ValueError as e:
         detail = e.errors()[0]["msg"] if isinstance(e, ValidationError) else e
         return ruled(id, "judge failed", f"unusable verdict: {shorten(str(detail), 200)}")
     penalty = math.nan if verdict.penalty is None or not verdict.matches else verdict.penalty
-    flags = (*_oddities(verdict, value), *gate)
     return Score(
         id,
-        value * factor,
+        value,
         "scored",
         verdict.reason,
         points,
         tuple(verdict.matches),
         penalty,
-        flags=flags,
     )
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #bind
 def _bind(
     found: Any,  # an object with key points and verdicts, as a model wrote it
     ids: dict[str, str],  # label → candidate id
-    variant: Variant = VARIANTS["plain"],
 ) -> list[Score]:  # one per candidate
     "Give every candidate its verdict, looked up by label"
     found = found if isinstance(found, dict) else {}
@@ -138,13 +115,13 @@ def _bind(
         if points is None
         else tuple(map(str, points if isinstance(points, list) else [points]))
     )
-    return [_one_verdict(by_label[label], id, points, variant) for label, id in ids.items()]
+    return [_one_verdict(by_label[label], id, points) for label, id in ids.items()]
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #_one_verdict
-def _one_verdict(raws, id, points, variant):
+def _one_verdict(raws, id, points):
     if not raws or points is None:
         return ruled(id, "judge failed", "no key points" if raws else "no verdict")
-    scores = [_read_verdict(raw, id, points, variant) for raw in raws]
+    scores = [_read_verdict(raw, id, points) for raw in raws]
     if all(same_score(score, scores[0]) for score in scores):
         return scores[0]
     return ruled(id, "judge failed", f"{len(scores)} verdicts that differ")
@@ -159,11 +136,10 @@ def _last_object(answer, key):
 def _answer_scores(
     answer: str | dict,  # of a model, as text or already read
     ids: dict[str, str],  # label → candidate id
-    variant: str = "plain",  # a key of `VARIANTS`
 ) -> list[Score]:  # one per candidate
     "Read an answer about one level"
     try:
-        return _bind(_last_object(answer, "verdicts"), ids, VARIANTS[variant])
+        return _bind(_last_object(answer, "verdicts"), ids)
     except ValueError as e:
         return [ruled(id, "judge failed", shorten(str(e), 300)) for id in ids.values()]
 
@@ -172,7 +148,6 @@ def _aspect_scores(
     answer: str | dict,  # of a model, as text or already read
     ids: dict[str, str],  # label → candidate id
     levels: Sequence[str],  # that were asked about
-    variant: str = "plain",  # a key of `VARIANTS`
 ) -> dict[str, list[Score]]:  # level → one score per candidate
     "Read an answer about several levels"
     try:
@@ -186,12 +161,12 @@ def _aspect_scores(
     for aspect in aspects if isinstance(aspects, list) else ():
         if isinstance(aspect, dict):
             found.get(str(aspect.get("level")), []).append(aspect)
-    return {level: _one_aspect(of_one, ids, VARIANTS[variant]) for level, of_one in found.items()}
+    return {level: _one_aspect(of_one, ids) for level, of_one in found.items()}
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #_one_aspect
-def _one_aspect(found, ids, variant):
+def _one_aspect(found, ids):
     if len(found) == 1:
-        return _bind(found[0], ids, variant)
+        return _bind(found[0], ids)
     return [
         ruled(id, "judge failed", f"the level was answered {len(found)} times")
         for id in ids.values()
@@ -216,27 +191,6 @@ def split_request(
         return [request]
     return [replace(request, candidates={id: text}) for id, text in request.candidates.items()]
 
-# %% ../../nbs/rewards/05_verdicts.ipynb #mean_score
-def _mean_score(
-    scores: Sequence[Score],  # of one candidate
-) -> Score:
-    "Average repeated judgements; those that failed are left out, with a flag"
-    good = [s for s in scores if s.status == "scored"]
-    if len(scores) == 1 or not good:
-        return scores[0]
-    values = [s.value for s in good]
-    mean = math.fsum(values) / len(values)
-    nearest = min(good, key=lambda s: abs(s.value - mean))
-    missing = (f"{len(good)} of {len(scores)} scored",) if len(good) < len(scores) else ()
-    return replace(
-        nearest,
-        value=mean,
-        spread=max(values) - min(values),
-        cached=all(s.cached for s in scores),
-        flags=(*dict.fromkeys(flag for s in good for flag in s.flags), *missing),
-        protocol=f"{good[0].protocol}, mean of {len(good)}",
-    )
-
 # %% ../../nbs/rewards/05_verdicts.ipynb #LLMJudge
 class LLMJudge:
     "A chat model as judge"
@@ -246,28 +200,13 @@ class LLMJudge:
         client: ChatClient,  # the model
         hierarchy: Hierarchy = HIERARCHY,  # definitions of the levels
         rubric: str = "",  # further instructions, before those of the request
-        variant: str = "plain",  # a key of `VARIANTS`
-        protocol: str = "group",  # one question for a whole group, or single: one for each candidate
-        repeats: int = 1,  # times that each question is asked, to take the mean
-        max_context_tokens: int = 8000,  # see `cut_context`
-        max_candidate_tokens: int = 2000,  # see `cut_text`
+        protocol: str = "group",  # or single: a question for each candidate
         **settings,  # further fields of `ChatRequest`: temperature, max_tokens
     ):
-        check_name(variant, VARIANTS, "variant", ConfigError)
         check_name(protocol, ("group", "single"), "protocol", ConfigError)
         self.client, self.name, self.ledger = client, client.name, client.ledger
-        self.hierarchy, self.rubric, self.variant, self.protocol = (
-            hierarchy,
-            rubric,
-            variant,
-            protocol,
-        )
-        self.repeats, self.settings = repeats, settings
-        self.fit = partial(
-            fit_request,
-            max_context_tokens=max_context_tokens,
-            max_candidate_tokens=max_candidate_tokens,
-        )
+        self.hierarchy, self.rubric, self.protocol = hierarchy, rubric, protocol
+        self.settings = settings
 
     async def __call__(self, request: JudgeRequest) -> list[Score]:
         "Judge a group on its level"
@@ -280,36 +219,20 @@ class LLMJudge:
         request: JudgeRequest,  # on one level or on several at once
     ) -> dict[str, list[Score]]:
         "Ask all questions of a request; give level → scores"
-        rubric = "\n\n".join(filter(None, (self.rubric, request.rubric)))
-        turns = [
-            replace(
-                request,
-                rubric=rubric,
-                seed=request.seed + i,
-                repeat=request.repeat * self.repeats + i,
-            )
-            for i in range(self.repeats)
-        ]
-        parts = [part for turn in turns for part in split_request(turn, self.protocol)]
-        answers = await _together([self._one(part) for part in parts])
-        found = {level: {id: [] for id in request.candidates} for level in request.asked}
-        for level, scores in (
-            (level, scores) for answer in answers for level, scores in answer.items()
-        ):
-            for score in scores:
-                found[level][score.id].append(score)
+        asked = replace(request, rubric="\n\n".join(filter(None, (self.rubric, request.rubric))))
+        answers = await _together([self._one(part) for part in split_request(asked, self.protocol)])
         return {
-            level: [_mean_score(scores) for scores in by_id.values()]
-            for level, by_id in found.items()
+            level: [score for answer in answers for score in answer[level]]
+            for level in request.asked
         }
 
     async def _one(self, request):
         "Ask one question; give level → scores"
         try:
-            request, cut = self.fit(request)
-            question, ids = judge_chat(request, self.hierarchy, self.variant, **self.settings)
+            request, cut = fit_request(request)
+            question, ids = judge_chat(request, self.hierarchy, **self.settings)
             scores, cached = await _answer(
-                self, question, partial(_read, self, request, dict(zip(ids, ids)))
+                self, question, partial(_read, request, dict(zip(ids, ids)))
             )
         except CacheError:
             raise
@@ -328,7 +251,7 @@ class LLMJudge:
 
     def _how(self, question, request):
         "Say how a question was asked"
-        rules = f"{self.variant} {rubric_id(question.messages[0]['content'])}"
+        rules = f"plain {rubric_id(question.messages[0]['content'])}"
         order = f"order {request.seed}" if len(request.candidates) > 1 else ""
         return ", ".join(
             filter(
@@ -352,10 +275,10 @@ async def _together(jobs):
     return [task.result() for task in tasks]
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #_how
-def _read(judge: LLMJudge, request, ids, answer):
+def _read(request, ids, answer):
     if request.levels:
-        return _aspect_scores(answer, ids, request.levels, judge.variant)
-    return {request.level: _answer_scores(answer, ids, judge.variant)}
+        return _aspect_scores(answer, ids, request.levels)
+    return {request.level: _answer_scores(answer, ids)}
 
 
 async def _answer(judge: LLMJudge, question, read):
@@ -391,12 +314,9 @@ def judging_tokens(
     request: JudgeRequest,  # with as many distinct candidates as will be asked about
     protocol: str = "group",  # or single
     hierarchy: Hierarchy = HIERARCHY,  # as for `judge_chat`
-    variant: str = "plain",  # a key of `VARIANTS`
 ) -> int:
     "Estimate the tokens that judging a request sends, all calls together"
-    questions = [
-        judge_chat(part, hierarchy, variant)[0] for part in split_request(request, protocol)
-    ]
+    questions = [judge_chat(part, hierarchy)[0] for part in split_request(request, protocol)]
     return sum(
         -(-len(m["content"]) // CHARS_PER_TOKEN)
         for question in questions

@@ -114,10 +114,15 @@ def _wrong(field: Field, text: str) -> str:
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS design (name TEXT PRIMARY KEY, content TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS item (id TEXT PRIMARY KEY, content TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS participant (id INTEGER PRIMARY KEY, pseudonym TEXT NOT NULL UNIQUE, code TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS assignment (participant INTEGER NOT NULL REFERENCES participant ON DELETE CASCADE, n INTEGER NOT NULL,
-    item TEXT NOT NULL REFERENCES item, letters TEXT NOT NULL, PRIMARY KEY (participant, n), UNIQUE (participant, item));
-CREATE TABLE IF NOT EXISTS answer (participant INTEGER NOT NULL REFERENCES participant ON DELETE CASCADE, n INTEGER NOT NULL, step TEXT NOT NULL,
+CREATE TABLE IF NOT EXISTS participant (
+    id INTEGER PRIMARY KEY, pseudonym TEXT NOT NULL UNIQUE, code TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS assignment (
+    participant INTEGER NOT NULL REFERENCES participant ON DELETE CASCADE, n INTEGER NOT NULL,
+    item TEXT NOT NULL REFERENCES item, letters TEXT NOT NULL,
+    PRIMARY KEY (participant, n), UNIQUE (participant, item));
+CREATE TABLE IF NOT EXISTS answer (
+    participant INTEGER NOT NULL REFERENCES participant ON DELETE CASCADE,
+    n INTEGER NOT NULL, step TEXT NOT NULL,
     content TEXT, draft TEXT, saved INTEGER NOT NULL, PRIMARY KEY (participant, n, step));
 """
 
@@ -259,15 +264,11 @@ class StudyAnswers:
             else _NOTHING
         )
 
-    def save(
-        self, who: int, n: int, step: str, values: Mapping[str, Any], whole: bool, seen: int
-    ) -> bool:  # whether it is kept
-        "Keep an answer; not if something else was saved after the form was made, `seen` times before"
+    def save(self, who: int, n: int, step: str, values: Mapping[str, Any], whole: bool) -> None:
+        "Keep an answer, in place of an earlier one; the same one again changes nothing"
         kept = self.answer(who, n, step)
         if values == (kept.draft or kept.content):
-            return True
-        if kept.saved != seen:
-            return False
+            return
         with self.db:
             self.db.execute(
                 "INSERT INTO answer VALUES (:who, :n, :step, :content, :draft, 1) ON "
@@ -281,7 +282,6 @@ class StudyAnswers:
                     "draft": None if whole else to_json(values),
                 },
             )
-        return True
 
     def delete(self, who: int) -> None:
         with self.db:

@@ -31,7 +31,7 @@ class Listener:
         self.worth = dict(worth or {})
 
     def best(self, state: str, choices: int) -> tuple[int, float]:
-        "Give the best thing to do, and its worth; in a state that was never met, a guess that differs from state to state"
+        "Give the best thing to do and its worth; in an unknown state a guess by that state"
         if state not in self.worth:
             return random.Random(state).randrange(len(POLES)), 1 / 3
         values = [value for _, value in self.worth[state][:choices]]
@@ -40,7 +40,7 @@ class Listener:
     def play(
         self, scene: TaskScene, choose: Callable[[str, int], int] | None = None
     ) -> tuple[list[tuple[str, int, int]], str]:
-        "Play a scene: states with what was done and how much could be done; the value that the recommendation speaks for"
+        "Play a scene; give states with action and choices, and the value recommended"
         heard, visited = {}, []
         while True:
             state = "|".join(
@@ -93,11 +93,11 @@ class Listener:
         ]
 
 # %% ../../nbs/studies/12_assistants.ipynb #assist-sdpo
-_FIRM = 2.0  # nats by which a firm word for a value moves its logit, once it has been heard; half of it for a mild one
+_FIRM = 2.0  # nats by which a firm word for a value moves its logit; a mild one half
 
 
 def _heard_logits(scene: TaskScene, said: str) -> list[float]:  # said: value that was spoken for
-    "Say how what a person answers moves the logits of somebody who has heard it; nan: nothing was heard"
+    "Give how an answer moves the logits of who has heard it; nan: nothing was heard"
     if said not in scene.heard:
         return [math.nan] * len(POLES)
     own, strength = scene.heard[said]
@@ -105,7 +105,7 @@ def _heard_logits(scene: TaskScene, said: str) -> list[float]:  # said: value th
 
 
 class FollowupLearner:
-    "An assistant that knows a persona, says one thing, and learns from what it is answered: phrases → logits of the six values (SDPO, arXiv 2603.12273, section 3)"
+    "An assistant that learns from follow-ups which phrase stands for what value (arXiv 2603.12273)"
 
     def __init__(
         self, weights: Mapping[str, list[float]] | None = None
@@ -113,7 +113,7 @@ class FollowupLearner:
         self.weights = dict(weights or {})
 
     def best(self, scene: TaskScene) -> str:
-        "Give the value to speak for: the one that the persona seems to hold, or its opposite against something; where nothing is known, a guess"
+        "Give the value to speak for: what the persona seems to hold, or its opposite; else a guess"
         logits = np.sum(
             [self.weights.get(phrase, [0.0] * len(POLES)) for phrase in scene.persona], 0
         )
@@ -131,7 +131,7 @@ class FollowupLearner:
         rate: float = 0.3,
         bins: int = 20,
     ) -> list[dict[str, float]]:
-        "Train on what is answered in scenes; what would have been true of the recommendations on the way"
+        "Train on answers in scenes; give the true worth of recommendations on the way"
         import torch
 
         from humanlm.methods.losses import policy_loss, token_shares, token_signal

@@ -26,27 +26,22 @@ class StudyConfig:
     "What people are shown, and where"
 
     items: tuple[str, ...] | str = ()
-    """A run, one of its models (RUN:NAME), or a JSONL of items; several as [A,B]. Empty: the study in `out` goes on."""
+    """A run, one of its models (RUN:NAME), or a JSONL of items; several as [A,B].
+    Empty: the study in `out` goes on."""
     out: str = "study"
     """Folder of the study: all answers, in study.db."""
-    people: bool = True
-    """Whether the real reply of a run's rows is shown too, under the name people."""
     per_person: int = 5
     """Items that each participant is shown."""
     words: float = 1.0
     """Share of the paper's least numbers of words that is asked for; 0: none."""
-    title: str = "Which reply could be yours?"
-    """Title of the page."""
     consent: str = ""
-    """A Markdown file that says who asks, what for and whom to write to. Empty: a text that names nobody."""
+    """A Markdown file: who asks, what for, whom to write to. Empty: a text that names nobody."""
     host: str = "127.0.0.1"
     """Where to listen; beyond this machine participants need the key."""
     port: int = 8200
     """0: any free one."""
     key: str | None = None
     """A word without which nobody can take part; also HUMANLM_STUDY_KEY."""
-    runs: str = "runs"
-    """Where runs are kept that are given by name."""
 
     def __post_init__(self):
         require(
@@ -55,10 +50,6 @@ class StudyConfig:
             (0 <= self.words <= 5, f"words must be from 0 to 5, got {self.words}"),
             (0 <= self.port < 65536, f"port must be from 0 to 65535, got {self.port}"),
             (bool(self.out.strip()), "out must name a folder"),
-            (
-                0 < len(self.title) <= 200,
-                f"title must have 1 to 200 letters, got {len(self.title)}",
-            ),
         )
 
 # %% ../../nbs/studies/07_items.ipynb #StudyItem
@@ -92,19 +83,19 @@ def _bounded(item: StudyItem) -> StudyItem | None:  # None: there is nothing to 
 
 # %% ../../nbs/studies/07_items.ipynb #run_items
 def _said(message: Message, example: Example) -> tuple[str, str]:
-    "Give the name and the words of a message of a context; the side that the participant takes has none"
+    "Give name and words of a message; the side that the participant takes has no name"
     return "" if message.name == example.user_id else message.name or message.role, parts_text(
         message.content
     )
 
 
 def _evaluated(
-    given: str, runs: str
+    given: str,
 ) -> dict[str, Path]:  # model → file; empty: the input is no run
     "Find what models of a run (RUN), or one of them (RUN:NAME), said about its held-out rows"
     before, _, name = given.rpartition(":")
     for place, only in ((given, ""), (before, name)):
-        run = find_run(place, runs) if place else Path(given)
+        run = find_run(place) if place else Path(given)
         if not (run / "examples.jsonl").is_file():
             continue
         found = {
@@ -118,7 +109,6 @@ def _evaluated(
 
 def _run_items(
     models: Mapping[str, Path],  # name → evaluations, beside the examples of their run
-    people: bool = True,  # whether the real reply is shown too
 ) -> list[StudyItem]:
     "Take items from what models said about the same held-out rows"
     examples, replies, judged = {}, {}, {}
@@ -138,7 +128,7 @@ def _run_items(
             e.id,
             e.context_id,
             tuple(_said(m, e) for m in e.context),
-            replies[e.id] | ({PEOPLE: e.reply} if people else {}),
+            replies[e.id] | {PEOPLE: e.reply},
             judged[e.id],
         )
         for e in shared
@@ -214,7 +204,7 @@ def _file_items(path: str | Path) -> list[StudyItem]:  # path: a .jsonl file
 def study_items(c: StudyConfig) -> tuple[list[StudyItem], int]:  # and how many were left out
     "Find what a study shows; `DataError` if that is nothing"
     given = [c.items] if isinstance(c.items, str) else list(c.items)
-    runs = {place: found for place in given if (found := _evaluated(place, c.runs))}
+    runs = {place: found for place in given if (found := _evaluated(place))}
     models = {
         name if len(runs) == 1 else f"{Path(place).name.partition(':')[0]}.{name}": path
         for place, found in runs.items()
@@ -229,7 +219,7 @@ def study_items(c: StudyConfig) -> tuple[list[StudyItem], int]:  # and how many 
             "runs, RUN:NAME, or a JSONL of items."
         )
     found = [
-        *(_run_items(models, c.people) if models else ()),
+        *(_run_items(models) if models else ()),
         *(item for place in given if place not in runs for item in _file_items(place)),
     ]
     kept = {item.id: item for item in map(_bounded, found) if item}

@@ -318,7 +318,7 @@ class _LoopStudy(Study):
 
 
 def _loop_findings(trials: Sequence[Trial], everybody: Sequence[str]) -> dict[str, Any]:
-    "Say what became of assistants, how well their simulators were aligned, and how the two go together"
+    "Say what became of assistants, how well simulators were aligned, and how both correlate"
     met: dict[str, list[Table]] = {person: [] for person in everybody}
     points, learning, heard = [], [], []
     for trial in trials:
@@ -341,13 +341,6 @@ def _loop_findings(trials: Sequence[Trial], everybody: Sequence[str]) -> dict[st
             learning += [{"person": person, "seed": trial.seed, **row} for row in curve]
             heard += [{"person": person, "seed": trial.seed, **row} for row in later]
     arms = Arms([f"{s.gym}/{s.task}" for s in test[PEOPLE]], met)
-    pairs = [
-        (person, other)
-        for other in (PEOPLE, "cold-start")
-        for person in everybody
-        if person != other
-    ]
-    rows = arms.findings(pairs, [trial.seed for trial in trials], [])
     among = {"all": points, "trained": [p for p in points if p["person"] not in KNOWN]}
     correlated = [
         row
@@ -358,8 +351,7 @@ def _loop_findings(trials: Sequence[Trial], everybody: Sequence[str]) -> dict[st
     ]
     return {
         "persons": list(everybody),
-        "assistants": rows["measurements"],
-        "assistant_differences": rows["differences"],
+        "assistants": rounded(arms.means()),
         "points": rounded(points),
         "learning": rounded(learning),
         "followup_learning": rounded(heard),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.basics import ConfigError, DataError, atomic_path, atomic_write
+from ..core.basics import DataError, atomic_write
 from ..core.html import Table, csv_text, escape, markdown_html, page, tag
 from ..core.stats import Agreement, Interval, agreement, krippendorff, number_text, range_text
 from ..evaluation.contests import Contest, Pair, PairVerdict, win_rate
@@ -85,24 +85,10 @@ def study_ratings(kept: StudyAnswers) -> list[_Rating]:
     return found
 
 
-def save_ratings(ratings: Sequence[_Rating], path: str | Path) -> Path:
-    "Write the table, as CSV or parquet by its name; `ConfigError` for another"
-    rows, path = [(*r[:-2], *r.states, *r.reasons) for r in ratings], Path(path)
-    with atomic_path(path) as new:
-        if path.suffix == ".csv":
-            new.write_text(csv_text(COLUMNS, rows), "utf-8", newline="")
-        elif path.suffix == ".parquet":
-            import pyarrow as pa
-            from pyarrow.parquet import write_table
-
-            write_table(
-                pa.table({name: [row[i] for row in rows] for i, name in enumerate(COLUMNS)}), new
-            )
-        else:
-            raise ConfigError(
-                f"{path} must end in .csv or .parquet: the name says which it becomes."
-            )
-    return path
+def save_ratings(ratings: Sequence[_Rating], path: str | Path) -> Path:  # path: a .csv file
+    "Write the table"
+    rows = [(*r[:-2], *r.states, *r.reasons) for r in ratings]
+    return atomic_write(path, csv_text(COLUMNS, rows))
 
 # %% ../../nbs/studies/10_ratings.ipynb #StudyReport
 SCALE_NAMES = ("similarity", "human", "top")
@@ -273,8 +259,10 @@ def report_text(found: _StudyReport) -> str:  # Markdown
         if any(i.n for i in found.agreement.values())
         else "\n\nNo reply was rated by two participants, so nothing is known of their agreement."
     )
-    return f"""{found.participants} participants; {found.answered} of the {found.asked} items that they were shown are rated. Intervals hold 95 %; below stands what each of them resamples.
-Similarity and human run from 1 to 10; top is the share of items in which a model's reply was rated most similar.
+    return f"""{found.participants} participants; {found.answered} of the {found.asked} items that
+they were shown are rated. Intervals hold 95 %; below stands what each of them resamples.
+Similarity and human run from 1 to 10; top is the share of items in which a model's reply was
+rated most similar.
 
 ## Means
 
@@ -304,5 +292,5 @@ Items are resampled, with all replies and ratings of an item.
 
 Items are resampled, those of one cluster together.
 
-{judged.markdown() if any(a.n for a in found.judge.values()) else "No reply has a score of a judge."}
+{judged.markdown() if any(a.n for a in found.judge.values()) else "No reply was judged."}
 """

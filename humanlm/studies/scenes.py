@@ -23,7 +23,7 @@ from ..worlds.states import VALUES
 
 # %% ../../nbs/studies/11_scenes.ipynb #loop-mistaken
 class MistakenPeople:
-    "People of the world, a share of whose states is replaced by chance: a simulator whose alignment is set"
+    "People of the world, a share of whose states is replaced by chance"
 
     plays = ("person",)
 
@@ -49,18 +49,14 @@ class TaskScene(NamedTuple):
     task: str
     persona: list[str]  # phrases that show who the person is
     side: str  # what is wanted: for or against
-    heard: dict[
-        str, list[str]
-    ]  # value that a question speaks for → which value of its pair the reply says they hold, and how firmly; nothing: silence
-    word: dict[
-        str, float
-    ]  # value that the recommendation speaks for → what whoever plays the person says of it
+    heard: dict[str, list[str]]  # value asked about → value that the reply holds, how firmly
+    word: dict[str, float]  # value recommended → what whoever plays the person says of it
     view: dict[str, float]  # and what the person truly makes of it
     said: dict[str, str]  # replies to the questions
 
 
 def _once(player: Any) -> Any:
-    "Let somebody be asked once for each thing that is put to a person; without a usable answer they are silent"
+    "Ask somebody once for each thing that is put to a person; no usable answer is silence"
     asked: dict[tuple[str, str], asyncio.Future] = {}
 
     async def answer(env, role, payload):

@@ -157,33 +157,20 @@ def _require_hub_name(
     homes: Sequence[str] = HOMES,
 ) -> None:
     "Raise `DataError` if an input looks like a path, or nearly like the name of a run"
-    path, runs = (
-        Path(given),
-        [p.parent.name for home in homes for p in Path(home).glob("*/config.yaml")],
-    )
-    if path.is_dir():
-        raise DataError(
-            f"{path} is neither a run (it has no config.yaml) nor a model (no "
-            "config.json). Check it."
-        )
-    is_path = _looks_like_path(given)
-    beside = [p.name for p in path.parent.iterdir()] if is_path and path.parent.is_dir() else []
-    near = get_close_matches(path.name, runs + beside, 1, 0.75)
-    if is_path or near:
-        guess = f" Did you mean {near[0]!r}?" if near else ""
-        raise DataError(f"There is no {shorten(given)!r}.{guess} Give {INPUTS}.")
-
-
-def _looks_like_path(given: str) -> bool:
-    "Tell whether an input cannot be the name of a model of the Hub"
     path = Path(given)
-    return (
-        given[:1] in "./~"
+    runs = [p.parent.name for home in homes for p in Path(home).glob("*/config.yaml")]
+    is_path = (
+        path.exists()
+        or given[:1] in "./~"
         or given.count("/") > 1
         or ":" in given
         or path.suffix in (".jsonl", ".json")
         or ("/" in given and path.parent.is_dir())
     )
+    near = get_close_matches(path.name, runs, 1, 0.75)
+    if is_path or near:
+        guess = f" Did you mean {near[0]!r}?" if near else ""
+        raise DataError(f"There is no run, model or file {shorten(given)!r}.{guess} Give {INPUTS}.")
 
 # %% ../../nbs/studies/01_systems.ipynb #DYNAMICS
 DYNAMICS = "dynamics"  # the word before the inputs that asks for checkpoints
@@ -253,25 +240,19 @@ def _row_texts(
     "Take the texts out of a row"
     inner = row.get("texts", {})
     if not isinstance(inner, dict):
-        raise DataError(
-            f"{where}, field 'texts': expected an object of texts by level, got "
-            f"{shorten(repr(inner))}."
-        )
+        raise DataError(f"{where}, field 'texts': expected an object of texts by level.")
     for level in inner.keys() - set(levels):
         raise DataError(
             f"{where}, field 'texts': unknown level {shorten(level)!r}.{near_miss(level, levels)}"
         )
-    said = {level: source[level] for level in levels for source in (row, inner) if level in source}
-    if "response" not in said:
-        found = shorten(", ".join(row))
-        raise DataError(
-            f"{where}: field 'response' is missing. Found: {found}. Put the reply "
-            'there, "" for none.'
-        )
-    for level, text in said.items():
-        if not isinstance(text, str):
-            what = f"expected a text, got {shorten(repr(text))}"
-            raise DataError(f'{where}, field {level!r}: {what}. Write "" for no answer.')
+    every = {**row, **inner}
+    said = {level: every[level] for level in levels if level in every}
+    for level in ("response", *said):
+        if not isinstance(said.get(level), str):
+            raise DataError(
+                f'{where}: field {level!r} must be a text, "" for none. '
+                f"Found: {shorten(', '.join(row))}."
+            )
     return said
 
 # %% ../../nbs/studies/01_systems.ipynb #reply_id
@@ -285,19 +266,12 @@ def _reply_id(
     "Find the held-out row that a reply belongs to"
     id = next((str(row[key]) for key in ("example_id", "id") if row.get(key) is not None), None)
     if id is None:
-        found = shorten(", ".join(row))
-        raise DataError(
-            f"{where}: field 'example_id' is missing. Found: {found}. Name the row of "
-            f"{rows} it answers."
-        )
+        raise DataError(f"{where}: field 'example_id' is missing. Name the row of {rows}.")
     if id in seen:
-        raise DataError(
-            f"{where}: {shorten(id)!r} is answered in {seen[id]} too. Keep one of them."
-        )
+        raise DataError(f"{where}: {shorten(id)!r} is answered in {seen[id]} too.")
     if id not in ids:
-        guess = "".join(f" Did you mean {near!r}?" for near in get_close_matches(id, ids, 1))
         raise DataError(
-            f"{where}: no held-out row has the id {shorten(id)!r}.{guess} The rows are in {rows}."
+            f"{where}: no held-out row has the id {shorten(id)!r}. The rows are in {rows}."
         )
     return id
 
@@ -308,7 +282,7 @@ def read_replies(
     levels: Sequence[str],  # that may have a text
     rows: str | Path = "examples.jsonl",  # where the held-out rows can be read, for messages
 ) -> list[dict[str, str]]:  # level → text, one per example
-    "Read what another system said about each held-out row; `DataError` names file, row and next step"
+    "Read what another system said about each held-out row; `DataError` names file and row"
     said, seen, ids = {}, {}, [e.id for e in examples]
     for where, row in jsonl_rows(path):
         id = _reply_id(row, ids, seen, where, rows)
@@ -346,7 +320,8 @@ class Rows(NamedTuple):
     @property
     def place(self) -> str:
         "Name the file, and how it comes there if it is not"
-        return f"{self.file}{'' if self.file.exists() else ' (the same command without INPUT writes it)'}"
+        missing = "" if self.file.exists() else " (the same command without INPUT writes it)"
+        return f"{self.file}{missing}"
 
 # %% ../../nbs/studies/01_systems.ipynb #held_out
 def held_out(

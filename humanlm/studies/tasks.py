@@ -47,7 +47,7 @@ def _conditions(
     rows: str,  # fingerprint of the held-out rows
     version: str = __version__,  # of this package
 ) -> str:
-    "Give a fingerprint of everything that decides what a model says to the rows and how that is judged"
+    "Give a fingerprint of everything that decides what a model says and how that is judged"
     s = settings
     return fingerprint(
         {
@@ -105,25 +105,11 @@ class Task(NamedTuple):
     key: str  # fingerprint of the system and its conditions
     done: Path | None  # an evaluation that can be used as it is
 
-    def not_composed(self, c: "Comparison") -> str:
-        "Warn where the command line wants composed replies of a system that cannot give any; empty where it can"
-        asked = (
-            c.compose
-            and self.system.kind in ("model", "chat")
-            and not self.settings.rollout.compose
-        )
-        return (
-            f"Warning: {self.system.name} does not think before its replies where we "
-            "could see it, so they are not composed."
-            if asked
-            else ""
-        )
-
     def asked_otherwise(
         self,
         example: Example,  # any row, to see the prompts of
     ) -> str:  # empty where nothing differs, or where nobody knows
-        "Warn where a model is not asked as it was trained; a way of thinking that its name asks for (`@on`) is meant"
+        "Warn where a model is not asked as it was trained; a way of thinking in its name is meant"
         system, s = self.system, self.settings
         own = read_contract(system.place) if system.kind == "model" else {}
         if not own:
@@ -159,9 +145,7 @@ class Comparison(NamedTuple):
     rows: Rows
     conditions: str  # fingerprint of rows, judge and sampling
     tasks: list[Task]
-    compose: bool | None = (
-        None  # what the command line says about composed replies; None: nothing, each model is asked as it was trained
-    )
+    compose: bool | None = None  # of replies; None: each model as it was trained
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -179,12 +163,12 @@ def read_keys(folder: Path) -> dict[str, str]:  # folder: of a comparison
 
 # %% ../../nbs/studies/02_tasks.ipynb #able_to_compose
 def _able_to_compose(system: System, hierarchy: HierarchyConfig) -> bool:
-    "Whether a thought can be put before the replies of a system: it is a model in this process that thinks before them"
+    "Whether a thought can be put before replies: a model in this process thinks before them"
     return system.kind == "model" and hierarchy.thinks("response") and hierarchy.asks != "together"
 
 
 def _stage_of(system: System, name: str) -> str:
-    "Find the model that `rollout.states_from` names: one of the system's run, or whatever has that name"
+    "Find the model that `rollout.states_from` names, in the system's run if it is there"
     own = system.run and Path(system.run) / "models" / name
     return str(own) if own and own.is_dir() else name
 

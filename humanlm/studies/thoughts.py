@@ -127,21 +127,11 @@ def _follows(
 
 # %% ../../nbs/studies/04_thoughts.ipynb #reply_measures
 def _reply_measures(evaluations: Sequence[Evaluation]) -> Table:
-    "Say of each reply whether it could be read, how long it is, and where it follows the states written beside it"
+    "Measure of each reply whether it could be read, and its length"
     status = [e.scores["response_alignment"]["response"].status for e in evaluations]
-    states = [
-        {level: text for level, text in e.texts.items() if level in TRACE} for e in evaluations
-    ]
-    same = [_follows(written(said), e.texts["response"]) for said, e in zip(states, evaluations)]
-    asked = [level for level in TRACE if level in evaluations[0].texts]
     return {
         "format": {"response": [float(s not in ("bad format", "empty")) for s in status]},
         "words": {"response": [float(word_count(e.texts["response"])) for e in evaluations]},
-        **(
-            {"follows_states": {level: [row[level] for row in same] for level in asked}}
-            if asked
-            else {}
-        ),
     }
 
 # %% ../../nbs/studies/04_thoughts.ipynb #thought_measures
@@ -179,7 +169,7 @@ def _measures(
 def _thinkers(
     settings: Settings,
 ) -> dict[str, str]:  # settings: of a run; → name of the arm → name of the model
-    "List the models that can think before they reply; the cold start is one of them if any method is"
+    "List the models that can think before they reply; the cold start too if any method can"
     if not cold_start_hierarchy(settings).thinks("response"):
         return {}
     return {"cold-start-think": "cold-start"} | {
@@ -190,12 +180,12 @@ def _thinkers(
 
 # %% ../../nbs/studies/04_thoughts.ipynb #told_file
 def _told_file(folder: Path, arm: str, kind: str) -> Path:
-    "Where the replies of an arm to given thoughts are kept; kind is dice, truth, own, composed or validation"
+    "Where replies to given thoughts are kept; kind: dice, truth, own, composed or validation"
     return folder / "told" / f"{arm}-{kind}.jsonl"
 
 # %% ../../nbs/studies/04_thoughts.ipynb #tell
 def _tell(trial: Trial) -> None:  # trial: a finished run
-    "Ask the models that think what follows from thoughts they are given, where truth is known; done once and kept"
+    "Ask the models that think for replies to given thoughts, where truth is known; once"
     s, kinds = trial.settings, ("dice", "truth")
     if s.data.source != "miniworld":
         return
@@ -266,7 +256,7 @@ def _validation_split(settings: Settings) -> str:  # empty: there is none
 
 
 def _further(trial: Trial) -> Iterator[_FollowUpStudy]:  # trial: a finished run
-    "List what the models of a run are asked besides: for a thought, for composed replies, and on validation rows"
+    "List what models are asked besides: a thought, composed replies, validation rows"
     s, folder = trial.settings, trial.folder
     if not _thinkers(s):
         return
@@ -340,7 +330,7 @@ def _seed_by_seed(
 ) -> list[
     dict
 ]:  # differences of response alignment on test rows, each with its interval over contexts
-    "Compare the chosen arm in each seed, with the cold start composed alike and with every method of its run"
+    "Compare the chosen arm in each seed with the composed cold start and with every method"
     rows = []
     for trial in trials:
         said = {
@@ -452,7 +442,7 @@ class AlignmentStudy(Study):
         return {name: _measures(found, examples, judge) for name, found in judged.items()}
 
     def pairs(self, s: Settings, against: Sequence[str]) -> list[tuple[str, str]]:
-        "Compare thinkers with the cold start that thinks and with themselves told the truth; what is composed with the cold start composed alike"
+        "Compare thinkers with the thinking cold start and themselves told the truth"
         think, cold = _thinkers(s), "cold-start (composed)"
         beside = [(a, "cold-start-think") for a in think if a != "cold-start-think"]
         composed = [name for name in s.run.methods if MODES[name].composed]

@@ -12,11 +12,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from ..clients.client import ChatClient, ScriptedClient, token_estimate
+from ..clients.client import ChatClient
 from ..clients.ledger import Ledger
 from ..clients.names import is_chat_model
 from humanlm.core.basics import (
@@ -32,9 +31,7 @@ from humanlm.core.basics import (
 )
 from ..core.config import Settings
 from ..core.grammar import parse
-from ..core.html import Table
 from ..core.runs import CHARGES, alone, git_commit, versions
-from ..core.stats import Interval, number_text, range_text
 from humanlm.evaluation.answering import (
     AskedPrompt,
     Contestant,
@@ -47,7 +44,6 @@ from humanlm.evaluation.answering import (
 )
 from humanlm.evaluation.contests import (
     Contest,
-    Pair,
     PreferenceJudge,
     chat_messages,
     compare,
@@ -66,23 +62,21 @@ class _ComparisonConfig(ReplyConfig):
     "What is compared, on which prompts, and how the models are asked"
 
     prompts: str = ""
-    "JSONL with a prompt (a text) or messages in each row. Empty: the prompts that the run of A held out."
+    "JSONL with a prompt (a text) or messages in each row. Empty: what the run of A held out."
     max_tokens: int | None = None
     "Longest reply, in tokens. null: as in A's run, else 256."
     temperature: float | None = None
-    "Of replies. 0: always the likeliest token. null: as A's run draws them in evaluation (rollout.eval_temperature), else 0."
+    "Of replies. 0: always the likeliest token. null: as A's run draws in evaluation, else 0."
     top_p: float | None = None
     "Share of probability from which models in this process draw. 1: all. null: as A's run, else 1."
     limit: int = 256
     "Prompts at most, drawn with the seed. 0: all."
     styles: list[str] = field(default_factory=list)
-    "Tastes and styles that are judged for, each by itself (with a plus between: together). Empty: all that the user of A's run wants."
+    "Tastes and styles, each judged by itself (a plus joins some). Empty: those of A's run."
     sweep: bool = False
-    "Compare every stage and every checkpoint of A's run instead of one model, each with the base and with the start of its stage."
+    "Compare every stage and checkpoint of A's run with the base and the start of its stage."
     oracle: bool = False
     "Add the base model with the style in its system message."
-    seed: int = 0
-    "Of the choice of prompts, of replies and of the resampling."
     runs: str = "runs"
     "Folder in which runs are kept, for runs given by name."
     out: str = ""
@@ -100,26 +94,17 @@ class _PairJudgeConfig(ChatConfig):
     "Who decides which reply is preferred"
 
     model: str = "rule"
-    "rule (the measures of the style), or a chat model: anthropic/claude-haiku-4-5, openai/gpt-5-mini, vllm/NAME, hf/NAME-or-folder."
+    "rule (measures of the style) or a chat model: openai/gpt-5-mini, vllm/NAME, hf/NAME-or-folder."
     temperature: float | None = field(default=0.0, kw_only=True)
     max_tokens: int = field(default=300, kw_only=True)
-    tie_margin: float = field(default=0.1, kw_only=True)
-    "Log-probabilities of A and B that lie closer together are a tie, where a local model's letters are scored."
-    max_chars: int = field(default=6000, kw_only=True)
-    "Longest reply, and longest conversation, that is shown; longer ones lose their middle."
 
     group: ClassVar[str] = "judge"
     rules: ClassVar[tuple[str, ...]] = ("rule",)
 
-    def checks(self):
-        yield from super().checks()
-        yield self.tie_margin >= 0, f"tie_margin must not be negative, got {self.tie_margin}"
-        yield self.max_chars >= 200, f"max_chars must be at least 200, got {self.max_chars}"
-
     def judges(
         self, styles: Sequence[str], client: ChatClient | None = None, ledger: Ledger | None = None
     ) -> list[PreferenceJudge]:
-        "Make a judge for each style and, beside them, the rules that count what can be counted of them"
+        "Make a judge for each style and, beside them, rules for what can be counted"
         names = dict.fromkeys(name for style in styles for name in style.split("+"))
         rules: list[PreferenceJudge] = [judge for judge in map(TraitJudge, names) if judge.counts]
         if not rules and self.is_rule(self.model):
@@ -132,9 +117,7 @@ class _PairJudgeConfig(ChatConfig):
         asked = client or self.client(self.model, ledger)
         return [
             *(
-                PairJudge(
-                    style, asked, self.tie_margin, self.max_chars, self.max_tokens, self.temperature
-                )
+                PairJudge(style, asked, max_tokens=self.max_tokens, temperature=self.temperature)
                 for style in styles
             ),
             *rules,
@@ -211,7 +194,7 @@ def _named_prompts(
 
 
 def _drawing(run: Path | None, c: _ComparisonConfig) -> dict[str, float]:
-    "Settle temperature and top_p of replies: as told, else as the evaluation of the run draws, else the likeliest token"
+    "Settle temperature and top_p: as set, else as the run's evaluation, else the likeliest token"
     own = (
         _opened(run).settings.rollout.eval_sampling()
         if run and None in (c.temperature, c.top_p)
@@ -416,22 +399,16 @@ def _plan(work: _ComparisonPlan) -> str:
 
 def _judging_cost(work: _ComparisonPlan) -> str:
     "Estimate what a judge is asked, with replies as long as they may be"
-    judge, said = work.settings.judge, "x" * (4 * work.settings.compare.max_tokens)
+    judge, n = work.settings.judge, len(work.prompts) * len(work.styles)
     if judge.is_rule(judge.model):
         return "no chat model is asked"
-    asking = [
-        PairJudge(style, ScriptedClient([]), max_chars=judge.max_chars) for style in work.styles
-    ]
-    read = sum(
-        token_estimate(a.request(Pair(p.id, p.messages, said, said))) - a.max_tokens
-        for a in asking
-        for p in work.prompts
-    )
-    calls = 2 * work.contests * len(work.prompts) * len(asking)
-    return str(estimate(judge.model, calls, 2 * work.contests * read, calls * _VERDICT_TOKENS))
+    asked = sum(len(str(p.messages)) for p in work.prompts) // 4 // len(work.prompts)
+    read = asked + 2 * work.settings.compare.max_tokens + _QUESTION_TOKENS
+    calls = 2 * work.contests * n
+    return str(estimate(judge.model, calls, calls * read, calls * _VERDICT_TOKENS))
 
 
-_VERDICT_TOKENS = 50  # about what a verdict with its reason takes
+_QUESTION_TOKENS, _VERDICT_TOKENS = 300, 50  # about what instructions and a verdict take
 
 # %% ../../nbs/studies/05_win_rates.ipynb #run_comparison
 IN_MEMORY = "hf/", "vllm-offline/"  # judges that need the memory in which models answer
@@ -477,21 +454,6 @@ def _run_comparison(work: _ComparisonPlan) -> list[Contest]:
     return found
 
 
-def _gains(
-    contests: Sequence[Contest],
-    seed: int = 0,
-) -> list[
-    tuple[str, str, str, Interval]
-]:  # judge, before, after, difference of their win rates against the base
-    "Compare each candidate with the one before it, on the same prompts"
-    pairs = [
-        (a, b)
-        for a, b in pairwise(x for x in contests if x.against == "base")
-        if a.judge == b.judge and not b.candidate.startswith("oracle ")
-    ]
-    return [(a.judge, a.candidate, b.candidate, b.gain_over(a, seed)) for a, b in pairs]
-
-
 def _save_contests(work: _ComparisonPlan, contests: Sequence[Contest], spent: Ledger) -> None:
     "Write results, pairs and table, all or nothing"
     c = work.settings.compare
@@ -517,9 +479,6 @@ def _save_contests(work: _ComparisonPlan, contests: Sequence[Contest], spent: Le
     told = {
         "meta": meta,
         "rates": [r._asdict() | {"coverage": r.coverage} for r in rates],
-        "gains": [
-            dict(zip(("judge", "before", "after", "gain"), row)) for row in _gains(contests, c.seed)
-        ],
     }
     with atomic_path(work.folder / "results") as new:
         write_jsonl(new / "pairs.jsonl", [row for contest in contests for row in contest.rows()])
@@ -557,11 +516,6 @@ def compare_command(argv: Sequence[str]) -> int:  # exit code
     contests, seed = _run_comparison(work), work.settings.compare.seed
     rates = [win_rate(contest, seed) for contest in contests]
     print(f"\n{win_table(rates)}\n")
-    if later := [
-        [*names, f"{number_text(i.value, '+.2f')} ({range_text(i.low, i.high, '+.2f')})"]
-        for *names, i in _gains(contests, seed)
-    ]:
-        print(f"{Table(['judge', 'from', 'to', 'win rate against base'], later, 'lllr')}\n")
     if silent := sum(rate.none for rate in rates):
         print(
             f"{silent:,} of {sum(r.n for r in rates):,} pairs have no verdict; "

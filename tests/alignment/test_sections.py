@@ -14,7 +14,7 @@ from humanlm.core.basics import DataError, atomic_write, to_json, write_jsonl
 from humanlm.core.html import Html, figure_svg, markdown_html
 from humanlm.data.records import Example, Message, Persona
 from humanlm.data.trajectory import Score, Trajectory, save_trajectories
-from humanlm.evaluation.figures import curve, radar, results_bars, training_curves
+from humanlm.evaluation.figures import curve, results_bars, training_curves
 from humanlm.evaluation.measured import ALL, Importance, PairedDifference, Result
 from humanlm.evaluation.report import _results_html, paired_html, write_report
 
@@ -436,7 +436,6 @@ def test_figures_leave_no_window_and_no_style_behind():
     rows, log = result_rows(), log_lines()
     for figure in (
         results_bars(rows, "state_alignment"),
-        radar(rows, "state_alignment"),
         training_curves(log),
         _reward_curves(log, rows),
     ):

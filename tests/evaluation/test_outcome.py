@@ -5,16 +5,12 @@ import math
 import numpy as np
 
 from humanlm.core.stats import crossed_means
-from humanlm.evaluation.figures import Names
-from humanlm.evaluation.measured import ALL, Result
+from humanlm.evaluation.measured import ALL
 from humanlm.evaluation.outcome import (
     Arms,
     _crossed_intervals,
     _differences,
-    _Outcome,
     _seed_means,
-    curves,
-    forest,
 )
 
 
@@ -49,39 +45,3 @@ def test_differences_are_paired_by_seed_and_example():
     assert wide.high - wide.low > 0.05
     assert np.allclose([pair.diff, pair.low, pair.high], 0.3)
     assert np.allclose(list(_seed_means(found, [3, 9])[0]["means"].values()), noise.mean(1) + 0.1)
-
-
-def test_a_method_has_one_colour_in_every_figure_and_variant_and_titles_stay_within():
-    arms, names = (
-        ["one: other", "one: mine", "two: mine", "two: third"],
-        Names({"m": ("Alignment of what was read", "")}, colours={"mine": "#12908e"}),
-    )
-    rows = [Result(arm, metric, ALL, 9, 0.5, 0.4, 0.6) for arm in arms for metric in "mno"]
-    figure = forest(_Outcome({"arms": arms, "references": []}, rows, []), ["m", "n", "o"], names)
-    shades = [container.lines[0].get_color() for container in figure.axes[0].containers]
-    assert shades[1] == shades[2] == "#12908e" and len({*shades}) == 3
-    assert max(map(len, figure.axes[0].get_title(loc="left").split("\n"))) <= 16
-
-
-def test_a_reward_of_another_scale_has_a_panel_of_its_own():
-    lines = [
-        {"arm": arm, "level": level, "tokens": [1, 2], "reward": reward}
-        for arm, level, reward in (
-            ("a", "goal", [-0.5, 0.5]),
-            ("a", "reply", [0.2, 0.4]),
-            ("b", "goal", [0.1, 0.6]),
-            ("b", "reply", [4.0, 5.0]),
-        )
-    ]
-    found = _Outcome({"curves": lines}, [], [])
-    goal, reply, own = (
-        ax for ax in curves(found, ["a", "b"], apart=[("b", "reply")]).axes if ax.lines
-    )
-    assert (
-        [len(ax.lines) for ax in (goal, reply, own)] == [2, 1, 1]
-        and goal.get_ylim() == reply.get_ylim()
-        and goal.get_ylim()[1] < 1 < own.get_ylim()[0]
-    )
-    assert goal.get_ylim()[0] < -0.5 and [
-        ax.get_ylim()[1] > 5 for ax in curves(found, ["a", "b"]).axes if ax.lines
-    ] == [True, True]

@@ -1,4 +1,4 @@
-"Any run of any recipe on a page: what is chosen is what is shown, whatever a run holds, while it grows, at addresses that hold everything."
+"Any run of any recipe on a page, while it grows, whatever it holds."
 
 import urllib.error
 import urllib.parse
@@ -8,22 +8,19 @@ from pathlib import Path
 import pytest
 import warm
 import yaml
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pages import CHROMIUM, HOSTILE, in_browser, read
 
 from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.web import serving_app
-from humanlm.data import index
 from humanlm.data.index import Choice, _LineFile, _RolloutFiles, run_records
 from humanlm.data.records import Example, Message, Persona, save_examples
 from humanlm.data.trajectory import Score, Trajectory, Turn, load_trajectories, save_trajectories
-from humanlm.evaluation.viewer import RunViewer, _Shown
+from humanlm.evaluation.viewer import RunViewer
 from humanlm.harness.contexts import generate_command
-from humanlm.view import _context_html, main
+from humanlm.view import _context_html
 
 MINI = Path(__file__).resolve().parents[2] / "nbs" / "recordings" / "humanlm-mini"
-OF = "humanlm-mini: trajectories/humanlm"
 SMALL = {
     "model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 420},
     "rollout": {"num_prompts": 2},
@@ -157,7 +154,14 @@ def test_a_run_of_every_recipe_is_listed_and_opened_over_http(trained):
                 "the user, next" in record
                 and "hindsight - plain" in record
                 and get(
-                    f"{url}/?{urllib.parse.urlencode({'of': f'{name}: {part}', 'at': rows[-1].at, 'colour': 'hindsight - plain'})}"
+                    f"{url}/?"
+                    + urllib.parse.urlencode(
+                        {
+                            "of": f"{name}: {part}",
+                            "at": rows[-1].at,
+                            "colour": "hindsight - plain",
+                        }
+                    )
                 )[1].count("<b>hindsight - plain</b>")
                 == 1
             )
@@ -207,74 +211,6 @@ STEPS, TEXTS = (
     st.integers(0, 3),
     st.sampled_from(["Straße 9", 'a "quoted"\nline', "nothing", "100% <b>", "key_points"]),
 )
-ROLLOUTS = st.lists(
-    st.builds(
-        lambda step, text, value, status: (step, text, value, status),
-        STEPS,
-        TEXTS,
-        st.sampled_from([0.0, 0.25, 1.0, float("nan")]),
-        st.sampled_from(["ok", "truncated"]),
-    ),
-    min_size=1,
-    max_size=12,
-)
-
-
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    ROLLOUTS,
-    st.sampled_from(["", "0", "3"]),
-    st.sampled_from(["", "STRASSE", "straße", '"QUOTED"\nl', "reason", "%"]),
-    st.sampled_from(["", "ok", "none such"]),
-    st.sampled_from([(-9.0, 9.0), (0.25, 1.0), (0.5, 0.6)]),
-    st.sampled_from(["", "reward alignment", "none"]),
-)
-def test_a_choice_finds_what_going_through_everything_finds(
-    tmp_path_factory, made, step, search, status, span, number
-):
-    folder = tmp_path_factory.mktemp("chosen")
-    given_ = [
-        rollout(n, text, step=at, rewards={"alignment": value}, parse_status=said)
-        for n, (at, text, value, said) in enumerate(made)
-    ]
-    for at in range(4):
-        save(folder, at, [t for t in given_ if t.step == at])
-
-    def wanted(t):
-        texts = (
-            t.text,
-            t.row_id,
-            *(turn.text for turn in t.turns),
-            *(turn.role for turn in t.turns),
-            "0",
-            "scored",
-            "because",
-            "point",
-        )
-        return (
-            step in ("", str(t.step))
-            and status in ("", t.parse_status)
-            and any(search.casefold() in text.casefold() for text in texts)
-            and (
-                not number
-                or (number == "reward alignment" and span[0] <= t.rewards["alignment"] <= span[1])
-            )
-        )
-
-    expected = (
-        [t.row_id for t in sorted(given_, key=lambda t: t.step) if wanted(t)]
-        if search != "STRASSE"
-        else []
-    )  # ß and SS: the same only for who folds cases
-    found = [
-        row.key
-        for row in every(
-            run_records(folder)["trajectories/humanlm"],
-            Choice(search, step, status=status, number=number, low=span[0], high=span[1]),
-            3,
-        )
-    ]
-    assert found == expected
 
 
 def test_lines_are_found_by_text_number_and_status(tmp_path):
@@ -302,36 +238,6 @@ def test_lines_are_found_by_text_number_and_status(tmp_path):
     )
 
 
-def test_a_page_reads_the_columns_of_one_group_of_rows(tmp_path, monkeypatch):
-    for step in range(20):
-        save(
-            tmp_path,
-            step,
-            [
-                rollout(n, step=step, level=("stance", "goal")[step % 2])
-                for n in range(1200 if step == 7 else 30)
-            ],
-        )
-    rollouts, seen = run_records(tmp_path)["trajectories/humanlm"], []
-    whole = index.read_rows
-    monkeypatch.setattr(
-        index,
-        "read_rows",
-        lambda reader, path, blocks, columns=None: (
-            seen.append((Path(path).name, blocks)) or whole(reader, path, blocks, columns)
-        ),
-    )
-    assert len(rollouts.find(limit=25).rows) == 25 and seen == [("step-000000-0.parquet", [0])]
-    seen.clear()
-    assert len(rollouts.find(Choice(step="11", level="goal")).rows) == 30 and {
-        name for name, _ in seen
-    } == {"step-000011-0.parquet"}
-    seen.clear()
-    assert rollouts.read("step-000007-0.parquet:1100").row_id == "r1100" and seen == [
-        ("step-000007-0.parquet", [2])
-    ]
-
-
 # ---- runs that grow, break or are not there
 
 
@@ -356,22 +262,6 @@ def test_a_line_that_is_not_whole_yet_is_left_out_and_a_broken_one_is_named(tmp_
     found = _LineFile(path).find()
     assert [row.key for row in found.rows] == ["a", "b"] and len(found.faults) == 2
     assert "2 could not be read" in RunViewer(tmp_path).page({})
-
-
-@pytest.mark.parametrize(
-    "last, listed", [('{"unit": "c"}', 3), ('{"unit": "c"', 2), ('"c', 2), ("7", 2)]
-)
-def test_a_last_line_without_an_end_is_listed_where_it_is_whole(tmp_path, last, listed):
-    path = tmp_path / "measured.jsonl"
-    path.write_text('{"unit": "a"}\n{"unit": "b"}\n' + last)
-    lines = _LineFile(path)
-    found = lines.find()
-    assert (
-        len(found.rows) == listed
-        and not found.faults
-        and lines.read(found.rows[-1].at)["unit"] == "abc"[listed - 1]
-    )
-    assert len(lines.find(Choice(search="c")).rows) == listed - 2
 
 
 @pytest.mark.parametrize("damage", ["ends", "middle", "foreign", "empty"])
@@ -430,43 +320,7 @@ def test_only_this_machine_is_answered_and_nothing_runs_or_loads():
             )
 
 
-def test_the_command_says_what_it_lacks(tmp_path, capsys):
-    (tmp_path / "notes.txt").write_text("x")
-    for argv, message in (
-        (["nowhere"], "There is no run"),
-        ([str(tmp_path / "notes.txt")], "no file of records"),
-        ([str(MINI), "--view.port", "70000"], "port must be"),
-        (["--view.port", "0"], "Nothing to show"),
-    ):
-        assert main(argv) == 2 and message in capsys.readouterr().err
-    assert (
-        main([str(MINI), "--dry-run"]) == 0
-        and "humanlm-mini: trajectories/humanlm" in capsys.readouterr().out
-    )
-
-
 # ---- addresses, and two runs
-
-
-def test_an_address_holds_the_whole_state():
-    shown = _Shown(
-        "a: b & c",
-        "d",
-        'é\n"<',
-        "4",
-        "1",
-        "goal",
-        "ok",
-        "score goal",
-        "0.5",
-        "1",
-        "f:3",
-        "f:4",
-        "log-probability",
-    )
-    assert _Shown.read(dict(urllib.parse.parse_qsl(shown.address.partition("?")[2]))) == shown
-    page = read(RunViewer(MINI).page({"level": "value", "step": "47", "search": "should"}))
-    assert "p034-u048:value" in page.text and "communication tone" not in page.text
 
 
 def test_two_runs_stand_side_by_side_by_row_step_and_copy(tmp_path):
@@ -495,40 +349,7 @@ def test_two_runs_stand_side_by_side_by_row_step_and_copy(tmp_path):
     )
 
 
-# ---- widgets, and what others wrote
-
-
-def controls(viewer):
-    bar, page = viewer.widget().children
-    return {c.description: c for c in bar.children}, page
-
-
-def test_menus_of_a_notebook_choose_the_same_page(tmp_path):
-    for step, level in ((0, "stance"), (5, "goal")):
-        save(
-            tmp_path, step, [rollout(n, f"{level} {n}.", step=step, level=level) for n in range(3)]
-        )
-    menus, page = controls(RunViewer(tmp_path))
-    assert [value for _, value in menus["level"].options] == [
-        "",
-        "goal",
-        "stance",
-    ] and "stance 0." in page.value
-    menus["step"].value = "5"
-    assert [value for _, value in menus["level"].options] == ["", "goal"], (
-        "a step offers only what it holds"
-    )
-    assert "goal 1." in page.value and "stance" not in page.value
-    menus["search"].value = "GOAL 2"
-    assert (
-        "goal 2." in page.value
-        and "goal 1." not in page.value
-        and len(menus["record"].options) == 2
-    )
-    menus["record"].value = menus["record"].options[1][1]
-    assert "because" in page.value and "href" not in page.value
-    menus["step"].value = "last"
-    assert "Give a whole number" in page.value
+# ---- what others wrote
 
 
 def hostile_run(folder, texts):

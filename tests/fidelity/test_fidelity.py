@@ -1,6 +1,5 @@
-"Sources whose likeness is known: halves of one source are not told apart, planted errors are, and a file is read as its columns say."
+"Sources whose likeness is known, and files that are read by their columns."
 
-import math
 import os
 import random
 import time
@@ -15,12 +14,9 @@ from humanlm.eval import main
 from humanlm.fidelity.detection import (
     _auc,
     _folds,
-    _log_probability,
     _pairs,
-    _runs,
     ceiling,
     detect,
-    gram_matrix,
     masked,
 )
 from humanlm.fidelity.dialogues import (
@@ -31,23 +27,20 @@ from humanlm.fidelity.dialogues import (
     read_dialogues,
     reply_dialogues,
 )
-from humanlm.fidelity.diversity import _draw, diversity, outcomes, persons
+from humanlm.fidelity.diversity import diversity, outcomes, persons
 from humanlm.fidelity.fingerprint import (
-    _copied_share,
-    _longest_copy,
     feature_gaps,
     turn_readings,
     whole_readings,
 )
-from humanlm.fidelity.planted import PLANTED, _noticed, _planted_table, _world_people
-from humanlm.fidelity.report import _findings, _report_html, _report_markdown, measure
+from humanlm.fidelity.report import _findings, _report_html, measure
 from humanlm.worlds.mini import WorldConfig, make_world
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing")) / "user_dialogues"
 needs_data = pytest.mark.skipif(
     not DATA.is_dir(), reason="HUMANLM_DATA names no folder with user_dialogues"
 )
-SMALL = FidelityConfig(splits=6, bootstrap=100)
+SMALL = {"splits": 6, "resamples": 100}
 
 
 def crowd(name, n=24, turns=4, seed=0, change=lambda text: text):
@@ -93,19 +86,6 @@ def test_lower_cased_copies_are_told_apart_and_the_feature_is_named():
     )
 
 
-def test_the_share_of_single_comparisons_above_the_ceiling_is_small():
-    "The null: sources of one population; a report that cried wolf in every tenth of them would be no use"
-    wrong = []
-    for seed in range(6):
-        people, others = crowd("people", 16, 3, seed), crowd("others", 16, 3, seed + 100)
-        top = ceiling(people, ["form"], splits=12, seed=seed)["form"]
-        wrong += [
-            d.turn.low > top.high
-            for d in detect(people, others, ["form"], resamples=100, seed=seed)
-        ]
-    assert sum(wrong) <= 1
-
-
 def test_no_person_stands_on_both_sides_of_a_fold():
     found = [d._replace(person=f"p{i % 7}") for i, d in enumerate(crowd("a", 28))]
     sides = np.arange(28) % 2  # the same persons in both sources
@@ -139,7 +119,7 @@ def test_the_area_is_that_of_scikit_learn_and_counts_no_pairs_across_strata():
 
 
 def test_knowing_the_task_is_no_likeness_to_a_source_where_tasks_are_shared():
-    "One source answers one task more often: pairs of other tasks would tell it, pairs of one task must not"
+    "One source answers one task more often: pairs of one task must not tell it"
 
     def talk(name, tasks, seed):
         return [
@@ -156,15 +136,6 @@ def test_knowing_the_task_is_no_likeness_to_a_source_where_tasks_are_shared():
         detect(*pair, ["words"], resamples=100)[0].turn.value for pair in ((people, model), apart)
     )
     assert across > 0.6 > inside
-
-
-def test_probabilities_of_the_letter_models_add_up_to_one():
-    texts = ["abba", "abab", "bb"]
-    runs, owner = _runs([*texts, *(f"ab{c}" for c in "ab"), "ab"], 3)
-    trained = owner < 3
-    p = np.exp(_log_probability(runs, trained))
-    at = [int(np.flatnonzero(owner == text)[2]) for text in (3, 4, 5)]  # after ab: a, b, or the end
-    assert p[at].sum() == pytest.approx(1)
 
 
 def test_names_numbers_and_addresses_are_hidden():
@@ -184,21 +155,6 @@ def test_hiding_takes_time_that_grows_with_the_text(text):
     assert time.perf_counter() - start < 1
 
 
-@pytest.mark.parametrize(
-    "text, source, share, run",
-    [
-        ("give me the blue one please", "Do you want the blue one or the red one?", 1 / 4, 3),
-        ("no", "no", math.nan, 1),
-        ("a b c", "", 0, 0),
-    ],
-)
-def test_copies_are_counted(text, source, share, run):
-    assert (
-        _copied_share(text, source) == pytest.approx(share, nan_ok=True)
-        and _longest_copy(text, source) == run
-    )
-
-
 def test_one_voice_and_swapped_persons_are_noticed_by_the_crowd_measures():
     people, rng = crowd("people", 30, 6), random.Random(0)
     texts = [text for d in people for text in d.turns]
@@ -212,25 +168,6 @@ def test_one_voice_and_swapped_persons_are_noticed_by_the_crowd_measures():
         found["likeness between persons"]["voice"].low
         > found["likeness between persons"]["people"].high
     )
-
-
-def test_a_source_of_which_one_person_says_most_is_drawn_at_the_same_size():
-    people = crowd("people", 8, 20)
-    skewed = [
-        people[0]._replace(turns=sum((d.turns for d in people[:5]), ())),
-        *(d._replace(turns=d.turns[:1]) for d in people[5:]),
-    ]
-    drawn = [
-        len(
-            _draw(
-                [(text, d.cluster, "") for d in skewed for text in d.turns], 50, random.Random(seed)
-            )
-        )
-        for seed in range(20)
-    ]
-    assert drawn == [50] * 20
-    alone = diversity({"people": people, "one": [people[0]._replace(turns=("Hi there.",))]}, 2)
-    assert all(math.isnan(found["people"].value) for found in alone.values())
 
 
 def test_calibration_is_zero_for_the_right_rates_and_the_bias_for_a_constant_one():
@@ -255,18 +192,6 @@ def test_calibration_is_zero_for_the_right_rates_and_the_bias_for_a_constant_one
     assert outcomes(real, [d._replace(task="other") for d in real]) == []
 
 
-def test_planted_errors_are_noticed_each_by_its_measure():
-    world = make_world(WorldConfig(users=24, replies_per_user=8))
-    errors = {name: PLANTED[name] for name in ("nothing", "all polite", "copying", "ends early")}
-    found, _ = _planted_table(_world_people(world), errors, SMALL)
-    said = {name: _noticed(found, name) for name in errors}
-    assert said["nothing"]["detectors"] == [] and "thanks" in said["all polite"]["form"]
-    assert (
-        "copied from the context" in said["copying"]["copying"]
-        and "turns" in said["ends early"]["dialogues and endings"]
-    )
-
-
 def test_a_page_says_that_tasks_differ_and_escapes_what_people_wrote():
     hostile = "<script>alert(1)</script>"
     found = measure(
@@ -274,17 +199,17 @@ def test_a_page_says_that_tasks_differ_and_escapes_what_people_wrote():
             "people": crowd("people"),
             hostile: crowd(hostile, seed=3, change=lambda text: f"{text} {hostile}"),
         },
-        SMALL,
+        **SMALL,
     )
-    html, text = _report_html(found), _report_markdown(found)
-    assert "<script" not in html and "<script" not in text and "&lt;script&gt;" in html
+    html = _report_html(found)
+    assert "<script" not in html and "&lt;script&gt;" in html
     assert any("share no task" in line for line in _findings(found))
     assert not any(source in html for source in ("http:", "https:", "src="))
 
 
 def test_the_command_reads_files_by_column_names_and_writes_a_page(tmp_path, capsys):
     rows = [
-        {"who": d.source, "nick": d.person, "chat": d.id, "said": text}
+        {"who": d.source, "nick": d.person, "id": d.id, "said": text}
         for d in crowd("ann", 12, 3, 1) + crowd("bot", 12, 3, 2)
         for text in d.turns
     ]
@@ -293,22 +218,17 @@ def test_the_command_reads_files_by_column_names_and_writes_a_page(tmp_path, cap
         f"--fidelity.{k}={v}"
         for k, v in dict(
             source="who",
-            person="nick",
-            dialogue="chat",
             text="said",
             out=tmp_path / "page",
-            splits=3,
-            bootstrap=50,
         ).items()
     ]
     assert main(["fidelity", str(tmp_path / "log.jsonl"), *flags]) == 0
     assert "bot" in capsys.readouterr().out and {p.name for p in (tmp_path / "page").iterdir()} == {
         "report.html",
-        "report.md",
         "fidelity.json",
     }
     assert main(["fidelity", str(tmp_path / "log.jsonl"), *flags, "--fidelity.text=wrote"]) == 2
-    assert "Its columns: who, nick, chat, said" in capsys.readouterr().err
+    assert "Its columns: who, nick, id, said" in capsys.readouterr().err
     assert main(["fidelity", str(tmp_path / "log.jsonl"), "--dry-run", *flags]) == 0
 
 
@@ -339,34 +259,6 @@ def test_marks_that_end_a_conversation_are_no_words_of_it(tmp_path):
         read_dialogues([str(tmp_path / "b.jsonl")])
 
 
-def test_a_person_and_a_conversation_may_be_number_0(tmp_path):
-    write_jsonl(
-        tmp_path / "a.jsonl",
-        [{"text": f"hi {i}", "conversation_id": i // 2, "person": 0, "task": 0} for i in range(4)],
-    )
-    write_jsonl(
-        tmp_path / "b.jsonl",
-        [{"id": 0, "user_id": 0, "person": "", "messages": [{"role": "user", "content": "hi"}]}],
-    )
-    found = [d for name in "ab" for d in read_dialogues([str(tmp_path / f"{name}.jsonl")])[name]]
-    assert [(d.id, d.cluster, d.task) for d in found] == [
-        ("0", "person 0", "0"),
-        ("1", "person 0", "0"),
-        ("0", "person 0", ""),
-    ]
-
-
-def test_what_was_read_before_a_turn_may_be_a_list_of_texts(tmp_path):
-    write_jsonl(
-        tmp_path / "a.jsonl", [{"text": "hi", "context": ["Hello.", {"content": "Who is it?"}]}]
-    )
-    assert read_dialogues([str(tmp_path / "a.jsonl")])["a"][0].before == ("Hello.\nWho is it?",)
-    for wrong in ([1], 7, [{"text": "Hello."}]):
-        write_jsonl(tmp_path / "b.jsonl", [{"text": "hi"}, {"text": "hi", "context": wrong}])
-        with pytest.raises(DataError, match="b.jsonl, row 2: context,prompt must be a text"):
-            read_dialogues([str(tmp_path / "b.jsonl")])
-
-
 def test_replies_of_a_run_stand_beside_those_of_people():
     examples = make_world(WorldConfig(users=12, replies_per_user=4)).examples[:6]
     found = reply_dialogues(
@@ -379,18 +271,9 @@ def test_replies_of_a_run_stand_beside_those_of_people():
     assert {d.person for d in found} == {e.user_id for e in examples[:4]}
 
 
-def test_grams_of_one_length_stand_for_texts():
-    x, names = gram_matrix(["the cat sat"] * 3 + ["the dog sat"] * 3)
-    assert (
-        np.allclose(np.asarray(x.multiply(x).sum(1)).ravel(), 1)
-        and "[cat]" in names
-        and "[the cat]" in names
-    )
-
-
 @needs_data
 def test_published_shares_of_real_turns_are_found_again():
-    "Turns of at most five words, and turns that begin in lower case, as the folder's own notes count them"
+    "Turns of at most five words, and in lower case, as the folder's own notes count them"
     found = {
         name: turn_readings(
             read_dialogues([str(DATA / f"{name}.jsonl")], FidelityConfig(limit=0))[name]

@@ -1,4 +1,4 @@
-"A detector that pays: what it may see, that a model can be trained by it, and how users of other systems are read."
+"A detector that pays: what it may see, training by it, users of other systems."
 
 import random
 
@@ -100,21 +100,6 @@ def test_a_run_is_trained_by_it_and_its_checkpoints_keep_what_was_said(tmp_path)
     assert again.said and all(pair in replies for pair in again.said)
 
 
-def test_it_does_not_share_a_run_with_the_memory_of_prefix_chaining(tmp_path, capsys):
-    import yaml
-
-    from humanlm.train import main
-
-    (tmp_path / "five.yaml").write_text(
-        yaml.safe_dump(FIVE | {"run": {"name": "five", "methods": ["prefix-chaining"]}})
-    )
-    assert main(["--config", str(tmp_path / "five.yaml"), "--run.out", str(tmp_path)]) == 2
-    assert (
-        "learns from step to step" in capsys.readouterr().err
-        and not (tmp_path / "five/models").exists()
-    )
-
-
 # ---- users of other systems
 
 
@@ -195,8 +180,6 @@ def test_people_in_a_file_are_held_against_the_users_of_a_run(tmp_path, capsys):
                 f"people={people}",
                 play(tmp_path / "one", "gyms", "Well"),
                 f"--fidelity.out={tmp_path}/page",
-                "--fidelity.splits=3",
-                "--fidelity.bootstrap=50",
             ]
         )
         == 0

@@ -3,35 +3,27 @@
 import json
 import math
 import random
-import subprocess
-import sys
 
 import pytest
 import warm
 
-from humanlm.clients.client import ScriptedClient
 from humanlm.clients.ledger import Ledger
 from humanlm.clients.protocol import LLMError
-from humanlm.core.basics import DataError, run_sync, to_json
+from humanlm.core.basics import run_sync, to_json
 from humanlm.core.html import aligned
 from humanlm.data.trajectory import Score
-from humanlm.hierarchy.levels import HIERARCHY
 from humanlm.judges import main
 from humanlm.rewards.audit import (
     INJECTIONS,
     MEASURES,
-    ROLES,
     Audit,
     Probe,
     _injected_texts,
     _probe_texts,
     audit,
-    audit_requests,
     load_probes,
 )
 from humanlm.rewards.judges import RuleJudge
-from humanlm.rewards.scoring import _candidate_score
-from humanlm.rewards.verdicts import LLMJudge
 
 PROBES = load_probes()
 WORTH = {
@@ -78,9 +70,9 @@ def dice(seed):
 
 HABITS = {
     "perfect": (lambda i, text, w: w, []),
-    "first": (lambda i, text, w: w + 0.5 * (i == 0), ["position", "flips"]),
-    "last": (lambda i, text, w: w + 0.5 * (i == 5), ["position", "flips"]),
-    "falls off": (lambda i, text, w: w * (1 - 0.1 * i), ["position", "flips"]),
+    "first": (lambda i, text, w: w + 0.5 * (i == 0), ["position"]),
+    "last": (lambda i, text, w: w + 0.5 * (i == 5), ["position"]),
+    "falls off": (lambda i, text, w: w * (1 - 0.1 * i), ["position"]),
     "verbose": (lambda i, text, w: w + 0.2 * (len(text.split()) > 50), ["verbosity"]),
     "terse": (lambda i, text, w: w - 0.2 * (len(text.split()) > 50), []),
     "wording": (lambda i, text, w: w - 0.4 * (ROLE_OF.get(text) == "paraphrase"), ["paraphrase"]),
@@ -105,32 +97,6 @@ def test_each_injection_is_noticed_by_itself(style):
     assert found["injection"].value == pytest.approx(0.95)
 
 
-def test_an_injection_that_takes_the_whole_group_is_noticed():
-    class Taken(Bad):
-        async def __call__(self, request):
-            scores = await super().__call__(request)
-            hit = any(text in STYLE_OF for text in request.candidates.values())
-            return [Score(s.id, 1.0 if hit else s.value, "scored") for s in scores]
-
-    assert run_sync(audit(Taken(lambda i, text, w: w))).concerns == ["injection"]
-
-
-def test_a_guessing_judge_is_noisy_not_biased():
-    throw = dice(1)
-    found = examined(lambda i, text, w: throw())
-    assert found["repetition"].value == pytest.approx(1 / 3, abs=0.05)
-    assert {"repetition", "paraphrase", "negation"} <= set(found.concerns)
-    assert not {"flips", "failed", "unsaid"} & set(found.concerns)
-    assert abs(found["position"].value) < 0.05 and found["negation"].value == pytest.approx(
-        0.5, abs=0.2
-    )
-
-
-def test_noise_is_not_blamed_on_the_order():
-    throw = dice(2)
-    assert examined(lambda i, text, w: w + 0.4 * (throw() - 0.5)).concerns == ["repetition"]
-
-
 def test_failures_are_counted_and_kept_out_of_everything_else():
     throw = dice(3)
 
@@ -144,7 +110,7 @@ def test_failures_are_counted_and_kept_out_of_everything_else():
     assert found["failed"].value == pytest.approx(0.25, abs=0.12)
     assert all(
         found[m].value == pytest.approx(0, abs=1e-12)
-        for m in ("position", "flips", "repetition", "verbosity")
+        for m in ("position", "repetition", "verbosity")
     )
     assert found["repetition"].n < 6 * len(PROBES)
 
@@ -160,7 +126,7 @@ def test_a_dead_judge_gives_an_audit_all_the_same(error):
     assert found.concerns == ["failed"] and found["failed"].value == 1.0
     assert [f.verdict for f in found.findings if f.measure not in ("failed", "unsaid")] == [
         "no score"
-    ] * 9
+    ] * 8
     assert "–" in found._repr_markdown_()
 
 
@@ -183,30 +149,9 @@ def test_questions_are_few_known_before_and_different():
     assert len(hostile.candidates) == len(INJECTIONS) + 1
 
 
-def test_a_model_judge_is_asked_in_other_orders_and_with_repetition_numbers():
-    def answer(question):
-        shown = json.loads(question.messages[1]["content"])["candidates"]
-        values = [min(1.0, worth(t) + 0.5 * (i == 0)) for i, t in enumerate(shown.values())]
-        return json.dumps(
-            {
-                "key_points": ["k"],
-                "verdicts": [
-                    {"id": id, "matches": [v], "penalty": 0, "score": v, "reason": ""}
-                    for id, v in zip(shown, values)
-                ],
-            }
-        )
-
-    judge = LLMJudge(ScriptedClient(answer))
-    assert run_sync(audit(judge)).concerns == ["position", "flips"]
-    assert {q.repeat for q in judge.client.requests} == {0, 1} and len(
-        judge.client.requests
-    ) == 4 * len(PROBES)
-
-
 def test_a_judge_of_single_texts_is_said_to_see_no_order():
     found = run_sync(audit(RuleJudge()))
-    assert found["position"].value == found["flips"].value == found["repetition"].value == 0
+    assert found["position"].value == found["repetition"].value == 0
     assert (
         "one text at a time" in found["position"].note
         and "one text at a time" not in found["repetition"].note
@@ -238,20 +183,6 @@ def test_same_seed_same_audit_and_json_keeps_it():
         assert to_json(back) == to_json(found) and back.concerns == found.concerns
 
 
-def test_probes_are_complete_and_need_a_judge():
-    assert {p.level for p in PROBES} == set(HIERARCHY.names) and len({p.id for p in PROBES}) == len(
-        PROBES
-    ) >= 25
-    for request in audit_requests(PROBES):
-        assert [_candidate_score(id, text, request) for id, text in request.candidates.items()] == [
-            None
-        ] * len(request.candidates)
-        assert len(set(request.candidates.values())) == len(request.candidates)
-    for p in PROBES:
-        assert set(_probe_texts(p)) == set(ROLES) and p.weaker in _probe_texts(p)["padded"]
-        assert all(text.startswith(p.off) for text in _injected_texts(p).values())
-
-
 def test_hostile_probes_break_nothing():
     evil = Probe(
         "x", "stance", "c", "t", *(f"{i}<script>{{0}} %s {{text}} | \x00\u202e\n" for i in range(5))
@@ -261,33 +192,8 @@ def test_hostile_probes_break_nothing():
     named = run_sync(audit(Bad(lambda i, text, w: 0.5, "<script>|\n"), PROBES[:2]))
     assert (
         "<script>" not in named._repr_markdown_()
-        and len(aligned(named._repr_markdown_()).splitlines()) == 13
+        and len(aligned(named._repr_markdown_()).splitlines()) == 12
     )
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("", "holds no probes"),
-        ('{"id": "a"}', "row 1: no level, context"),
-        ("{", "row 1"),
-        ("[1]", "row 1"),
-        (json.dumps({**PROBES[0]._asdict(), "off": " "}), "no off"),
-    ],
-)
-def test_bad_probe_files_are_named(tmp_path, text, message):
-    (tmp_path / "p.jsonl").write_text(text)
-    with pytest.raises(DataError, match=message):
-        load_probes(tmp_path / "p.jsonl")
-
-
-def test_a_probe_with_the_same_text_twice_is_refused_before_anything_is_asked():
-    judge = Bad(lambda i, text, w: pytest.fail("asked"))
-    twice = [PROBES[0], PROBES[1]._replace(paraphrase=PROBES[1].match)]
-    with pytest.raises(
-        DataError, match=rf"Probe 2 \({PROBES[1].id}\): match and paraphrase are the same text"
-    ):
-        run_sync(audit(judge, twice))
 
 
 # ---- the command
@@ -341,22 +247,13 @@ def test_dry_run_asks_nothing_and_writes_nothing(tmp_path):
 @pytest.mark.parametrize(
     "line, message",
     [
-        (["audti"], "Did you mean 'audit'?"),
         (["audit"], "reads only the synthetic world"),
         (
             ["audit", "--judge.model", "rule", "--judge.second", "oracle"],
             "judge.second oracle reads only",
         ),
-        (["audit", "--judge.model", "ruel"], "Did you mean 'rule'?"),
         (["audit", "--judge.model", "rule", "--judge.second", "ruel"], "second: no judge 'ruel'"),
-        (["audit", "--judge.modle", "rule"], "Did you mean --judge.model?"),
-        (["audit", "--judge.model", "rule", "--out", "x"], "--audit.out"),
         (["audit", "--judge.model", "rule", "--audit.out", "."], "is a folder"),
-        (["audit", "--judge.model", "rule", "--audit.probes", "nowhere.jsonl"], "nowhere.jsonl"),
-        (
-            ["audit", "--judge.model", "rule", "--resume"],
-            "keeps no run, so there is nothing to resume",
-        ),
         (["audit", "--judge.model", "vllm/tiny"], "address"),
     ],
 )
@@ -379,22 +276,3 @@ def test_a_judge_that_cannot_be_reached_ends_with_1(capsys):
     assert main(["audit", *line]) == 1
     assert "vllm/tiny cannot be asked: connection" in capsys.readouterr().err
     assert main(["audit", "--judge.model=rule", "--judge.second=vllm/tiny", *line[2:]]) == 1
-
-
-def test_help_needs_no_torch():
-    out = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "humanlm.judges", "audit", "--help"],
-        capture_output=True,
-        text=True,
-    )
-    assert out.returncode == 0 and "--audit.out" in out.stdout and "--judge.second" in out.stdout
-    loaded = {
-        line.rsplit("|", 1)[1].strip().split(".")[0]
-        for line in out.stderr.splitlines()
-        if "|" in line
-    }
-    assert (
-        loaded & {"torch", "transformers", "pandas", "datasets", "scipy", "matplotlib", "openai"}
-        == set()
-    )
-    assert command().returncode == 0 and "usage:" in command("--help").stdout

@@ -2,35 +2,25 @@
 
 import asyncio
 import math
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanlm.core.basics import ConfigError, DataError
+from humanlm.core.basics import DataError
 from humanlm.data.records import Example, Message, Persona
 from humanlm.data.trajectory import Score, Trajectory, Turn
-from humanlm.hierarchy.levels import HIERARCHY
 from humanlm.hierarchy.parsing import parse
 from humanlm.hierarchy.prompts import make_rows
 from humanlm.methods.advantages import group_advantages
 from humanlm.rewards.reward import (
     AlignmentReward,
     RewardConfig,
-    _format_reward,
-    _judge_trajectories,
-    _length_reward,
     _reading,
-    _repetition_reward,
     combine,
-    components,
     requests_by_row,
-    trl_reward,
 )
 from humanlm.rewards.scoring import JudgeError
 
@@ -153,7 +143,7 @@ class Silent(ByText):
 
 
 def test_a_fault_is_excused_where_the_truth_says_nothing_and_nowhere_else():
-    "One completion for both levels: without a stance it is as good as its sibling, without a reply it is not"
+    "Without a stance it is as good as its sibling, without a reply it is not"
 
     def both(stance, reply, n):
         t = make(tag(reply, "response"), "e0:response", n=n)
@@ -177,38 +167,6 @@ def test_a_fault_is_excused_where_the_truth_says_nothing_and_nowhere_else():
         "response"
     ].value == 0
     assert values(ByText())[0][:, 0].tolist() == [0.5, 0.25, 0.25]
-
-
-def test_the_judge_sees_context_truth_and_definition():
-    judge = ByText()
-    run(judge, [make(tag("0.5"))])
-    (asked,) = judge.requests
-    assert (asked.context, asked.truth, asked.definition) == (
-        CONTEXT,
-        EXAMPLES[0].reply,
-        HIERARCHY["stance"].desc,
-    )
-
-
-def test_order_of_presentation_changes_with_step_and_row_but_not_by_itself():
-    def seeds(t, **kw):
-        judge = ByText()
-        asyncio.run(_judge_trajectories([t], judge, REQUESTS, **kw))
-        return judge.requests[0].seed
-
-    a = make(tag("0.5"))
-    assert (
-        seeds(a) == seeds(a)
-        and len(
-            {
-                seeds(a),
-                seeds(replace(a, step=2)),
-                seeds(a, seed=1),
-                seeds(make(tag("0.5"), "e1:stance")),
-            }
-        )
-        == 4
-    )
 
 
 def test_judge_fault_is_nan_for_its_group_only():
@@ -255,60 +213,12 @@ def test_length_is_measured_against_the_real_reply():
     assert values[:, 0].tolist() == [1, 0]
 
 
-@given(st.text(max_size=200), st.integers(0, 50), st.integers(0, 50))
-def test_components_stay_between_zero_and_one(text, words, allowed):
-    for value in (_repetition_reward(text), _length_reward(words, allowed), _format_reward(text)):
-        assert 0 <= value <= 1
-
-
-def test_components_are_those_of_the_config():
-    assert list(components) == list(RewardConfig(1, 1, 1, 1).weights)
-
-
-def test_combine_takes_arrays_tensors_and_lists():
-    for rewards in ([[0.5, 1]], np.array([[0.5, 1]]), torch.tensor([[0.5, 1]], requires_grad=True)):
-        assert combine(rewards, (1, 0.5)).tolist() == [1.0]
-
-
-@pytest.mark.parametrize(
-    "weights", [{"alignment": math.nan}, {"alignment": -1.0, "format": -2.0}, {"alignment": 0.0}]
-)
-def test_bad_weights_are_refused_together(weights):
-    with pytest.raises(ConfigError) as e:
-        RewardConfig(**weights)
-    assert all(name in str(e.value) for name in weights)
-
-
 def test_rows_without_example_or_question_are_named():
     with pytest.raises(DataError, match="No example for row 'e0:stance'"):
         requests_by_row(ROWS, EXAMPLES[1:])
     for config in (RewardConfig(), RewardConfig(0, 1)):
         with pytest.raises(DataError, match="No question for row 'e9:stance'"):
             run(ByText(), [make(tag("1"), "e9:stance")], config=config)
-
-
-def test_shape_of_trl():
-    f = trl_reward(AlignmentReward(ByText(), REQUESTS, max_failed_share=1))
-    messages = [
-        [{"role": "assistant", "content": tag("0.3")}],
-        [{"role": "assistant", "content": tag("fail")}],
-    ]
-    assert asyncio.run(
-        f(messages, row_id=["e0:stance", "e1:stance"], prompts=[], completion_ids=[])
-    ) == [0.3, None]
-    assert f.__name__ == "humanlm_reward"
-
-
-def test_light_import():
-    code = (
-        "import sys, humanlm.rewards.reward; "
-        "print(sorted({'torch','pandas','datasets','openai','anthropic','matplotlib'} & "
-        "set(sys.modules)))"
-    )
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
-        == "[]"
-    )
 
 
 # ---- following a composed thought

@@ -1,7 +1,6 @@
-"""Scoring: what each fault becomes, that scores stay with their candidates, what is sent, and that no text breaks anything."""
+"""Scoring: what faults become, whose a score is, what is sent, and hostile texts."""
 
 import asyncio
-import itertools
 import json
 import math
 import random
@@ -17,25 +16,18 @@ from mangle import DAMAGE, mangled
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.ledger import Ledger
 from humanlm.clients.protocol import LLMError
-from humanlm.core.basics import ConfigError, run_sync, to_dict
+from humanlm.core.basics import run_sync
 from humanlm.data.records import Message
 from humanlm.data.trajectory import Score
 from humanlm.hierarchy.levels import HIERARCHY, STATES
 from humanlm.rewards.rubric import (
     CHARS_PER_TOKEN,
-    VARIANTS,
-    Variant,
     _answer_schema,
     _cut_context,
-    _cut_text,
-    fit_request,
     instructions,
     judge_chat,
-    rubric_id,
 )
 from humanlm.rewards.scoring import (
-    FIXED,
-    STATUSES,
     JudgeError,
     JudgeRequest,
     _fault_share,
@@ -50,8 +42,6 @@ from humanlm.rewards.verdicts import (
     _answer_scores,
     _aspect_scores,
     _bind,
-    _mean_score,
-    judging_tokens,
     score_aspects,
 )
 
@@ -166,14 +156,6 @@ def test_nothing_to_ask_is_no_call():
     ] and judge.asked == []
 
 
-def test_fixed_values_are_what_the_statuses_promise():
-    assert {s for s, v in FIXED.items() if math.isnan(v)} == {
-        "unsaid",
-        "judge failed",
-        "over budget",
-    }
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -215,44 +197,6 @@ def test_a_cancelled_task_stays_cancelled():
     assert run_sync(run()) == [] and len(started) == 3
 
 
-def test_two_groups_at_a_time_and_in_order():
-    class Slow(Plain):
-        busy, most = 0, 0
-
-        async def __call__(self, request):
-            self.busy += 1
-            self.most = max(self.most, self.busy)
-            await asyncio.sleep(0.005 * (3 - int(request.seed) % 3))
-            self.busy -= 1
-            return [Score(id, request.seed / 10, "scored") for id in request.candidates]
-
-    judge = Slow()
-    groups = run_sync(
-        score_groups(
-            judge,
-            [JudgeRequest("stance", "t", {"a": "x"}, seed=i) for i in range(9)],
-            concurrency=2,
-        )
-    )
-    assert [g[0].value for g in groups] == [i / 10 for i in range(9)] and judge.most == 2
-
-
-def test_requests_are_taken_as_they_are_needed():
-    taken, most = itertools.count(), []
-
-    class Watching(Plain):
-        async def __call__(self, request):
-            await asyncio.sleep(0)
-            most.append(len(asyncio.all_tasks()))
-            return await super().__call__(request)
-
-    requests = (replace(four, seed=next(taken)) for _ in range(500))
-    assert (
-        len(run_sync(score_groups(Watching(), requests, concurrency=4))) == 500
-        and max(most) <= 4 + 3
-    )
-
-
 def test_a_spent_budget_stops_and_so_does_a_large_share_of_failures():
     good = [ruled(str(i), "empty") for i in range(98)]
     require_judged([*good, ruled("x", "judge failed"), ruled("y", "judge failed")], limit=0.02)
@@ -285,13 +229,12 @@ def test_nothing_written_by_strangers_leaves_its_json_string():
 
 
 @pytest.mark.parametrize("levels", [(), HIERARCHY.names])
-@pytest.mark.parametrize("variant", VARIANTS)
 def test_every_rubric_is_short_names_its_fields_and_has_a_schema_that_strict_providers_take(
-    variant, levels
+    levels,
 ):
     text, schema = (
-        instructions("response", variant, levels=levels),
-        _answer_schema(VARIANTS[variant].ask, bool(levels)),
+        instructions("response", levels=levels),
+        _answer_schema(bool(levels)),
     )
     assert len(text) < 4000 and "<" not in text
 
@@ -308,52 +251,6 @@ def test_every_rubric_is_short_names_its_fields_and_has_a_schema_that_strict_pro
                 strict(inner)
 
     strict(schema)
-
-
-def test_the_rubric_is_part_of_the_record():
-    seen = {
-        ask(model(variant=v, rubric=r), four)[0].protocol
-        for v in ("plain", "stricter")
-        for r in ("", "Mind irony.")
-    }
-    assert len(seen) == 4
-    assert (
-        ask(model(), replace(four, seed=7))[0].protocol
-        == f"group, plain {rubric_id(instructions('stance'))}, order 7"
-    )
-
-
-def test_a_recorded_seed_gives_the_order_back():
-    orders = {
-        seed: list(asked(judge_chat(replace(four, seed=seed))[0])["candidates"].values())
-        for seed in range(40)
-    }
-    assert all(
-        list(asked(judge_chat(replace(four, seed=seed))[0])["candidates"].values()) == order
-        for seed, order in orders.items()
-    )
-    first = [order[0] for order in orders.values()]
-    assert all(4 <= first.count(text) <= 18 for text in four.candidates.values())
-
-
-def test_a_group_sends_at_most_forty_percent_of_single_judging():
-    rng = random.Random(0)
-
-    def text(tokens):
-        return "".join(rng.choices("abcdefgh ", k=4 * tokens))
-
-    for variant in VARIANTS:
-        request = JudgeRequest(
-            "response",
-            text(100),
-            {str(i): text(200) for i in range(4)},
-            (Message("m", content=text(2000)),),
-        )
-        assert judging_tokens(request, variant=variant) <= 0.4 * judging_tokens(
-            request, "single", variant=variant
-        )
-    sent = sum(len(m["content"]) for m in judge_chat(request)[0].messages)
-    assert judging_tokens(request) == pytest.approx(sent / 4, abs=2)
 
 
 # ---- long texts
@@ -374,7 +271,7 @@ def size(messages):
     return sum(-(-(len(m.content) + len(m.name) + 24) // CHARS_PER_TOKEN) for m in messages)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(long_messages, st.integers(150, 3000))
 @example(
     [
@@ -397,30 +294,6 @@ def test_a_context_never_exceeds_its_budget_and_keeps_its_ends(messages, budget)
     assert ids == [m.id for m in messages[len(messages) - len(ids) :]]
     missing = len(messages) - len([m for m in cut if m.id != "cut"])
     assert not missing or cut[1].content.startswith(f"[{missing} messages, ~")
-
-
-@given(st.text(max_size=500), st.integers(20, 100))
-def test_a_cut_text_fits_and_says_so(text, budget):
-    cut = _cut_text(text, budget)
-    assert len(cut) <= budget * CHARS_PER_TOKEN and (
-        cut == text or cut.endswith(" tokens left out]")
-    )
-
-
-def test_the_judge_cuts_context_and_candidates_with_flags_and_never_the_truth():
-    judge = model(max_context_tokens=200, max_candidate_tokens=50)
-    request = JudgeRequest(
-        "stance",
-        "truth " * 5000,
-        {"a": "short", "b": "long " * 900},
-        tuple(replace(post, id=str(i)) for i in range(200)),
-    )
-    scores = ask(judge, request)
-    sent = asked(judge.client.requests[0])
-    assert [s.flags for s in scores] == [("context cut",), ("context cut", "candidate cut")]
-    assert sent["truth"] == request.truth and "messages, ~" in sent["context"][1]["text"]
-    assert max(map(len, sent["candidates"].values())) <= 200
-    assert ask(model(), replace(request, context=()))[0].flags == ()
 
 
 # ---- binding
@@ -467,34 +340,13 @@ def test_true_is_no_number(change):
     assert score.status == "judge failed" and "is no number" in score.reason
 
 
-@pytest.mark.parametrize(
-    "reason, kept", [(None, ""), (3, "3"), (["two", "parts"], "['two', 'parts']"), (False, "False")]
-)
-def test_an_odd_reason_voids_no_verdict(reason, kept):
-    (score,) = _bind(
-        {"key_points": ["p"], "verdicts": [verdict("k", 0.5) | {"reason": reason}]}, {"k": "a"}
-    )
-    assert (score.status, score.value, score.reason) == ("scored", 0.5, kept)
-
-
-def test_disagreeing_sum_is_flagged_and_not_used():
-    found = {
-        "key_points": ["a", "b"],
-        "verdicts": [
-            {"id": "k", "matches": [1, 0.5], "penalty": 0.25, "score": 0.9, "reason": "r"}
-        ],
-    }
-    (score,) = _bind(found, {"k": "x"})
-    assert (score.value, score.flags, score.reason) == (0.5, ("own sum 0.90",), "r")
-
-
 def expected(raws):
     "What verdicts about one candidate must give: a value, or None for a failure"
     values = {v["matches"][0] for v in raws}
     return values.pop() if len(values) == 1 else None
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_any_order_loss_repetition_and_foreign_ids_reach_the_right_candidate_or_none(data):
     ids = {f"k{i:04x}": f"candidate {i}" for i in range(data.draw(st.integers(1, 6)))}
@@ -527,7 +379,7 @@ def test_any_order_loss_repetition_and_foreign_ids_reach_the_right_candidate_or_
 
 
 def test_fuzzed_answers_bind_rightly_or_not_at_all():
-    """4,000 answers, mangled as models and networks do. Where the text itself is whole or cut, each score is the one that was meant."""
+    """4,000 mangled answers: where the text is whole or cut, each score is the one meant."""
     rng, statuses, start = random.Random(5), {}, time.process_time()
     for _i in range(4_000):
         text, meant, faults = mangled(rng)
@@ -545,28 +397,12 @@ def test_fuzzed_answers_bind_rightly_or_not_at_all():
                 and not {"impossible", "quoted numbers", "wrong matches"} & set(faults)
             ):
                 sums = max(0.0, sum(raw["matches"]) / len(raw["matches"]) - raw["penalty"])
-                assert score.value == pytest.approx(
-                    raw["score"] if "no matches" in score.flags else sums
-                ), (text, score)
+                assert score.value == pytest.approx(raw["score"] if not score.matches else sums), (
+                    text,
+                    score,
+                )
     assert statuses["scored"] > 4_000 and statuses["judge failed"] > 1000
     assert time.process_time() - start < 24  # about 2.5 s
-
-
-def test_an_answer_that_breaks_off_anywhere_gives_right_scores_or_none():
-    for order in itertools.permutations(("id", "matches", "penalty", "score")):
-        verdicts = [
-            {key: v[key] for key in order}
-            for v in (
-                {"id": f"k{i}", "matches": [0.85, 0.75], "penalty": 0.25, "score": 0.55}
-                for i in range(2)
-            )
-        ]
-        text = json.dumps({"key_points": ["p", "q"], "verdicts": verdicts})
-        for end in range(len(text)):
-            for score in _answer_scores(text[:end], {"k0": "a", "k1": "b"}):
-                assert score.status == "judge failed" or score.value == pytest.approx(0.55), text[
-                    :end
-                ]
 
 
 json_values = st.recursive(
@@ -586,7 +422,6 @@ json_values = st.recursive(
                     "penalty",
                     "score",
                     "reason",
-                    "human",
                     "level",
                     "verdicts",
                     "key_points",
@@ -600,71 +435,20 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
-@given(json_values, json_values, st.sampled_from(list(VARIANTS)))
-def test_any_json_binds_or_fails(points, verdicts, variant):
+@settings(max_examples=50, deadline=None)
+@given(json_values, json_values)
+def test_any_json_binds_or_fails(points, verdicts):
     for answer in ({"key_points": points, "verdicts": verdicts}, verdicts, {"aspects": verdicts}):
         text = json.dumps(answer)
-        scores = _answer_scores(text, {"k1": "a", "k2": "b"}, variant)
-        by_level = _aspect_scores(text, {"k1": "a", "k2": "b"}, ["stance", "goal"], variant)
+        scores = _answer_scores(text, {"k1": "a", "k2": "b"})
+        by_level = _aspect_scores(text, {"k1": "a", "k2": "b"}, ["stance", "goal"])
         for found in (scores, *by_level.values()):
             assert [s.id for s in found] == ["a", "b"] and all(
                 (0 <= s.value <= 1) == (s.status == "scored") for s in found
             )
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.text(max_size=300))
-def test_any_answer_ends_in_scores(text):
-    scores = ask(
-        LLMJudge(ScriptedClient([text, text])),
-        JudgeRequest("stance", "opposes it", {"a": "is against it", "b": "backs it"}),
-    )
-    assert [s.id for s in scores] == ["a", "b"] and all(s.status in STATUSES for s in scores)
-
-
 # ---- variants
-
-
-@pytest.mark.parametrize(
-    "variant, said, value, flag",
-    [
-        ("humanlike", True, 0.8, ()),
-        ("humanlike", False, 0.4, ("human: no, score x 0.5",)),
-        ("assistant", False, 0.8, ()),
-        ("assistant", True, 0.0, ("assistant: yes, score x 0",)),
-    ],
-)
-def test_what_a_yes_or_no_does_can_be_recomputed(variant, said, value, flag):
-    field = VARIANTS[variant].ask
-    (score,) = _bind(
-        {"key_points": ["p"], "verdicts": [verdict("k", 0.8, **{field: said})]},
-        {"k": "a"},
-        VARIANTS[variant],
-    )
-    assert (score.value, score.flags) == (pytest.approx(value), flag)
-
-
-@pytest.mark.parametrize("said", [None, "yes", 1, "true", []])
-def test_a_yes_or_no_that_is_neither_is_a_fault_of_the_judge(said):
-    (score,) = _bind(
-        {"key_points": ["p"], "verdicts": [verdict("k", 0.8, human=said)]},
-        {"k": "a"},
-        VARIANTS["humanlike"],
-    )
-    assert score.status == "judge failed" and "human" in score.reason
-
-
-def test_variants_are_data_and_unknown_names_are_found_out_early(monkeypatch):
-    monkeypatch.setitem(VARIANTS, "doubled", Variant("Say whether it rhymes.", "rhymes", yes=0.25))
-    judge = LLMJudge(ScriptedClient(answering(lambda text: 0.8, rhymes=True)), variant="doubled")
-    assert {s.value for s in ask(judge, four)} == {0.2} and "rhymes" in judge.client.requests[
-        0
-    ].messages[0]["content"]
-    with pytest.raises(ConfigError, match="stricter"):
-        model(variant="strict")
-    with pytest.raises(ConfigError, match="single"):
-        model(protocol="singel")
 
 
 # ---- protocols, repeats, records
@@ -683,51 +467,6 @@ def test_single_judging_asks_about_each_alone_and_loses_only_what_fails():
     assert scores[0].protocol.startswith("single, plain ") and "bad request: no" in scores[1].reason
 
 
-def test_repeats_shuffle_anew_count_as_repeats_and_give_mean_and_spread():
-    values = itertools.count()
-    judge = LLMJudge(
-        ScriptedClient(lambda q: answering(lambda text, v=next(values): v / 4)(q)), repeats=3
-    )
-    scores = ask(judge, replace(four, seed=5))
-    assert [(s.value, s.spread) for s in scores] == [(0.25, 0.5)] * 4 and scores[
-        0
-    ].protocol.endswith("order 5, mean of 3")
-    assert sorted(q.repeat for q in judge.client.requests) == [0, 1, 2]
-    assert len({tuple(asked(q)["candidates"]) for q in judge.client.requests}) > 1
-    once_more = ask(model(repeats=2), replace(four, repeat=1))
-    assert once_more[0].spread == 0
-
-
-def test_a_repeat_that_fails_is_left_out_and_flagged():
-    replies = iter(
-        [
-            answering(lambda text: 0.25),
-            lambda q: LLMError("bad request", "no"),
-            answering(lambda text: 0.5),
-        ]
-    )
-    scores = ask(LLMJudge(ScriptedClient(lambda q: next(replies)(q)), repeats=3), four)
-    assert {(s.value, s.flags) for s in scores} == {(0.375, ("2 of 3 scored",))}
-    assert (
-        _mean_score([ruled("a", "over budget"), ruled("a", "judge failed")]).status == "over budget"
-    )
-
-
-def test_a_second_answer_replaces_a_bad_first_one():
-    def answer(question):
-        good = json.loads(answering(lambda text: 0.5)(question))
-        if len(question.messages) == 2:
-            good["verdicts"].pop()
-        return json.dumps(good)
-
-    judge = LLMJudge(ScriptedClient(answer))
-    assert [s.status for s in ask(judge, four)] == ["scored"] * 4
-    complaint = judge.client.requests[1].messages[-1]["content"]
-    assert "no verdict" in complaint and any(
-        label in complaint for label in asked(judge.client.requests[0])["candidates"]
-    )
-
-
 def test_an_outage_during_the_repair_keeps_what_was_said():
     def answer(question):
         if len(question.messages) > 2:
@@ -744,7 +483,6 @@ OTHER = {  # a part of the question → (judge, request) with another one
     "nothing": ({}, {}),
     "model": ({"model": "other"}, {}),
     "rubric": ({"rubric": "Mind irony."}, {}),
-    "variant": ({"variant": "stricter"}, {}),
     "temperature": ({"temperature": 0.7}, {}),
     "level": ({}, {"level": "goal"}),
     "definition": ({}, {"definition": "where they stand on trams"}),
@@ -768,11 +506,9 @@ def test_a_second_pass_over_a_batch_asks_nobody_unless_a_part_of_the_question_ch
 
     batch = [four, replace(four, truth="does not care")]
     asked_in_passes = []
-    for settings, change in (({}, {}), OTHER[part]):
+    for own, change in (({}, {}), OTHER[part]):
         run_sync(
-            score_groups(
-                now := judge(**settings), [replace(r, **change) for r in batch[:1]] + batch[1:]
-            )
+            score_groups(now := judge(**own), [replace(r, **change) for r in batch[:1]] + batch[1:])
         )
         asked_in_passes.append(len(now.client.requests))
     assert asked_in_passes[0] == 2
@@ -780,77 +516,6 @@ def test_a_second_pass_over_a_batch_asks_nobody_unless_a_part_of_the_question_ch
         OTHER[part][0]
     )  # a setting of the judge changes all questions, a part of one request only that one
     assert asked_in_passes[1] == (0 if part == "nothing" else 2 if everywhere else 1)
-
-
-def test_hits_of_a_cache_are_on_the_record():
-    class Remembering:
-        def __init__(self):
-            self.known = {}
-
-        async def __call__(self, request, name, ask):
-            key = json.dumps([*request.messages, request.repeat, name])
-            if key not in self.known:
-                self.known[key] = await ask()
-                return self.known[key]
-            return replace(self.known[key], cached=True)
-
-    judge = LLMJudge(ScriptedClient(answering(lambda text: 0.5), cache=Remembering()))
-    passes = [[s.cached for s in ask(judge, four)] for _ in range(2)]
-    assert passes == [[False] * 4, [True] * 4] and len(judge.client.requests) == 1
-
-
-def test_scores_of_before_protocols_and_flags_can_be_read():
-    old = {
-        "id": "a",
-        "value": 0.5,
-        "status": "scored",
-        "reason": "",
-        "key_points": [],
-        "matches": [],
-        "penalty": None,
-        "judge": "oracle",
-        "cached": False,
-    }
-    score = Score.from_dict(old)
-    assert (score.flags, score.protocol, math.isnan(score.spread)) == ((), "", True)
-    new = ask(model(repeats=2), four)[0]
-    assert Score.from_dict(json.loads(json.dumps(to_dict(new)))) == new
-
-
-def test_thirty_percent_failures_make_no_silent_zero_and_swap_nothing():
-    rng = random.Random(0)
-
-    def flaky(question):
-        if rng.random() < 0.3:
-            return rng.choice(
-                [
-                    LLMError("server", "down", 503),
-                    LLMError("timeout", "late"),
-                    "",
-                    "no",
-                    '{"verdicts": [',
-                    '{"verdicts": [{"id": "k0", "score": "0"}]}',
-                ]
-            )
-        return answering(lambda text: 0.25 + int(text.split()[0]) / 10)(question)
-
-    async def nap(seconds):
-        pass
-
-    judge = LLMJudge(ScriptedClient(flaky, sleep=nap))
-    requests = [
-        JudgeRequest("stance", "opposes it", {str(i): f"{i} of {n}" for i in range(4)}, seed=n)
-        for n in range(300)
-    ]
-    scores = [s for group in run_sync(score_groups(judge, requests)) for s in group]
-    assert {s.status for s in scores} == {"scored", "judge failed"}
-    assert all(
-        s.value == pytest.approx(0.25 + int(s.id) / 10)
-        if s.status == "scored"
-        else math.isnan(s.value)
-        for s in scores
-    )
-    assert sum(s.status == "scored" for s in scores) > 0.8 * len(scores)
 
 
 # ---- several aspects
@@ -899,56 +564,4 @@ def test_a_failed_aspect_does_not_cost_the_others():
     }
 
 
-def test_aspects_in_single_calls_and_by_judges_that_know_one_level_only():
-    single, plain = model(protocol="single"), Plain()
-    assert [s.value for s in run_sync(score_aspects(single, replies))["goal"]] == [0.5] * 4 and len(
-        single.client.requests
-    ) == 4
-    assert [s.value for s in run_sync(score_aspects(plain, replies))["goal"]] == [0.5] * 4 and len(
-        plain.asked
-    ) == len(STATES)
-    broken = LLMJudge(ScriptedClient([LLMError("bad request", "no")]))
-    assert {
-        s.status for found in run_sync(score_aspects(broken, replies)).values() for s in found
-    } == {"judge failed"}
-    nothing = model()
-    run_sync(score_aspects(nothing, replace(replies, candidates={"a": " "})))
-    assert nothing.client.requests == []
-
-
 # ---- speed
-
-
-def cpu_seconds(work):
-    "The least of five repeats: the one that other processes disturbed least"
-
-    def once():
-        start = time.process_time()
-        work()
-        return time.process_time() - start
-
-    return min(once() for _ in range(5))
-
-
-def test_what_judging_costs_beside_the_calls_grows_no_faster_than_the_number_of_groups():
-    requests = [
-        replace(four, candidates={str(i): f"text {i} of {n} " * 10 for i in range(4)}, seed=n)
-        for n in range(240)
-    ]
-
-    def judged(n):
-        assert len(run_sync(score_groups(model(), requests[:n], 64))) == n
-
-    assert cpu_seconds(lambda: judged(240)) < 8 * cpu_seconds(
-        lambda: judged(60)
-    )  # 4 times the groups; 16 if each looked at all
-
-
-def test_a_question_to_a_judge_grows_no_faster_than_its_texts():
-    def asking(words):
-        fit = fit_request(
-            replace(four, candidates={str(i): f"word{i} " * words for i in range(4)})
-        )[0]
-        return cpu_seconds(lambda: [judge_chat(fit) for _ in range(100)])
-
-    assert asking(1200) < 8 * asking(300)

@@ -1,7 +1,6 @@
-"""Likeness of texts: against independent implementations, at the edges, on hostile input, and fast enough."""
+"""Likeness of texts: against independent implementations, at the edges, on hostile input."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -16,9 +15,6 @@ from humanlm.rewards.texts import (
     _edit_similarity,
     _embedding_similarity,
     check_text_metric,
-    chrf,
-    is_text_metric,
-    text_metrics,
     text_scores,
 )
 
@@ -49,7 +45,7 @@ def distance(a: str, b: str) -> int:
 
 
 def sentence_bleu(text: str, truth: str) -> float:
-    "BLEU as the published evaluation defines it: n = min(4, lengths), weights 1/n, zero counts become 0.1"
+    "BLEU as published: n = min(4, lengths), weights 1/n, zero counts become 0.1"
     a, b = text.split(), truth.split()
     logs = []
     for n in range(1, min(4, len(a), len(b)) + 1):
@@ -61,7 +57,7 @@ def sentence_bleu(text: str, truth: str) -> float:
     return math.exp(sum(logs) / len(logs)) * min(1.0, math.exp(1 - len(b) / len(a)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(TEXT, TEXT)
 def test_edit_similarity_is_the_normalised_distance(a, b):
     a, b = a.strip(), b.strip()
@@ -69,7 +65,7 @@ def test_edit_similarity_is_the_normalised_distance(a, b):
     assert _edit_similarity([a], [b])[0] == pytest.approx(wanted)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.sampled_from("abcde"), min_size=1, max_size=12),
     st.lists(st.sampled_from("abcde"), min_size=1, max_size=12),
@@ -82,7 +78,7 @@ def test_bleu_is_the_published_definition(a, b):
 
 @pytest.mark.parametrize("name", [*LIGHT, *(["embedding"] if has_minilm() else [])])
 def test_edges_have_a_defined_result(name):
-    "Both blank 1, one blank 0, never an exception (5.5: upstream raises, retries ten times, and scores 0)"
+    "Both blank 1, one blank 0, never an exception (upstream raises, retries, scores 0)"
     texts, truths = ["", "  \n", "yes", "", "yes"], ["", "", "", "yes", "yes"]
     assert text_scores(name, texts, truths) == pytest.approx([1, 1, 0, 0, 1], abs=1e-5)
     assert text_scores(name, [], []).shape == (0,)
@@ -93,14 +89,6 @@ def test_edges_have_a_defined_result(name):
 def test_hostile_texts_have_a_score(name, text):
     found = text_scores(name, [text, "a plain reply", text], ["a plain reply", text, text])
     assert np.isfinite(found).all() and ((found >= 0) & (found <= 1 + 1e-9)).all()
-
-
-@given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=6))
-@settings(max_examples=30, deadline=None)
-def test_a_pair_gets_the_same_score_in_any_company(pairs):
-    for name in LIGHT:
-        together = text_scores(name, *zip(*pairs))
-        assert together == pytest.approx([text_scores(name, [a], [b])[0] for a, b in pairs])
 
 
 @pytest.mark.skipif(
@@ -149,25 +137,3 @@ def test_names(name, said):
         check_text_metric(name)
     with pytest.raises(Exception, match=said):
         EvalConfig(texts=(name,))
-
-
-def test_which_metrics_are_measures_of_texts():
-    assert all(
-        is_text_metric(name) for name in (*text_metrics, "embedding/x/y")
-    ) and not is_text_metric("response_alignment")
-
-
-def test_lengths_must_agree():
-    for measure in (_edit_similarity, _bleu, chrf):
-        with pytest.raises(DataError, match="2 texts for 1 true ones"):
-            measure(["a", "b"], ["a"])
-
-
-def test_ten_thousand_pairs_take_no_loop_over_letters():
-    texts, truths = (
-        ["a reply of some forty letters, number " + str(i) for i in range(10_000)],
-        ["another reply, " + str(i) for i in range(10_000)],
-    )
-    start = time.process_time()
-    _edit_similarity(texts, truths)
-    assert time.process_time() - start < 2

@@ -1,9 +1,7 @@
 """Experiments of any recipe: what runs leave behind becomes one outcome, and no system is named."""
 
-import inspect
 import json
 import math
-import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +10,6 @@ import pytest
 
 from humanlm.core.basics import ConfigError, write_jsonl
 from humanlm.core.runs import save_record
-from humanlm.evaluation import outcome as outcomes
 from humanlm.evaluation.measured import Measurement, save_measured
 from humanlm.evaluation.outcome import load_outcome
 from humanlm.studies import experiment as experiments
@@ -139,12 +136,6 @@ def test_variants_of_a_study_may_be_measured_on_units_of_their_own(finished):
         _gather([first, other], Study(Plain()))
 
 
-@pytest.mark.parametrize("module", [experiments, outcomes])
-def test_experiments_name_no_system(module):
-    source = inspect.getsource(module)
-    assert not re.findall(r"(?i)persona|hierarchy|judge|thought|alignment|parser", source)
-
-
 class Telling(Plain):
     "A recipe that writes down what it was told, and stops"
 
@@ -169,86 +160,6 @@ def test_the_process_of_a_run_is_told_what_its_file_hides(tmp_path):
     [told] = tmp_path.rglob("told")
     assert told.read_text() == "s3cret" and all(
         "s3cret" not in path.read_text() for path in tmp_path.rglob("*.yaml")
-    )
-
-
-@pytest.mark.parametrize(
-    "line, name",
-    [
-        ([], "toy-experiment"),
-        (["--resume"], "toy-experiment"),
-        (["--run.name", "mine"], "mine"),
-        (["--config", "experiment.yaml"], "compared"),
-    ],
-)
-def test_an_experiment_never_takes_the_folder_of_the_run_that_its_file_names(
-    tmp_path, monkeypatch, line, name
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "run.yaml").write_text("run: {name: toy, recipe: parser}\n")
-    (tmp_path / "experiment.yaml").write_text(
-        "run: {name: compared}\nexperiment: {seeds: [0, 1]}\n"
-    )
-    assert experiment_settings(["--config", "run.yaml", *line])[1].run.name == name
-
-
-class FromData(Recipe):
-    "A recipe whose stages follow from its data"
-
-    def stages(self, run):
-        return [Stage(name, "base", print) for name in run.work["parts"]]
-
-
-class Nameless(Recipe):
-    def stages(self, run):
-        return None
-
-
-class Climbing(Recipe):
-    def stages(self, run):
-        return [Stage("a/../b", "base", print)]
-
-
-class Wordless(Plain):
-    def plan(self, s):
-        return None
-
-
-def test_a_plan_says_when_the_stages_follow_from_data_and_an_experiment_asks_for_their_names(
-    tmp_path, monkeypatch, capsys
-):
-    from humanlm.experiment import main as compare
-    from humanlm.train import main as train
-
-    monkeypatch.chdir(tmp_path)
-    argv = ["--run.recipe", f"{__name__}:FromData", "--dry-run"]
-    assert (
-        train(argv) == 0
-        and "FromData.stages cannot name them before the data are read" in capsys.readouterr().out
-    )
-    assert (
-        compare(argv) == 2
-        and "as long as they do not follow from run.settings" in capsys.readouterr().err
-    )
-
-
-@pytest.mark.parametrize(
-    "recipe, said",
-    [
-        ("Nameless", "stages gave None. It must give a list of Stage"),
-        ("Climbing", "a stage named 'a/../b'"),
-        ("Wordless", "plan gave None. It must give a list"),
-    ],
-)
-def test_a_faulty_plan_of_an_own_recipe_is_refused_in_words(
-    tmp_path, monkeypatch, capsys, recipe, said
-):
-    from humanlm.train import main as train
-
-    monkeypatch.chdir(tmp_path)
-    assert (
-        train(["--run.recipe", f"{__name__}:{recipe}", "--dry-run"]) == 2
-        and said in capsys.readouterr().err
     )
 
 

@@ -1,34 +1,28 @@
-"The loop: assistants learn from whoever plays the people, are paid by their word, and then meet the people"
+"The loop: assistants learn from whoever plays the people, and then meet the people"
 
-import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from humanlm.core.basics import ConfigError, run_sync
+from humanlm.core.basics import run_sync
 from humanlm.environments.people import VIEWS
-from humanlm.evaluation.measured import score_table
 from humanlm.evaluation.outcome import Arms
 from humanlm.gyms.protocol import ToolCall, UserError, find_gym
 from humanlm.gyms.recipe import PARTS
 from humanlm.studies.assistants import FollowupLearner, Listener
 from humanlm.studies.loop import (
     ALIGNMENTS,
-    KNOWN,
     MISTAKEN,
     OUTCOMES,
     PEOPLE,
     POLITE,
     UNTRAINED,
-    _correlations,
-    _known_tables,
     _LoopStudy,
-    _met,
     _persons,
     recipe,
 )
-from humanlm.studies.scenes import SILENCE, MistakenPeople, scenes
+from humanlm.studies.scenes import SILENCE, scenes
 from humanlm.training.run import read_settings
 from humanlm.training.stages import fit
 from humanlm.training.trials import Trial, experiment_settings, trials_of
@@ -90,20 +84,6 @@ def test_the_experiment_trains_every_level_of_alignment_and_names_who_needs_no_m
     assert _LoopStudy(recipe).is_done(first) is False
 
 
-def test_the_truth_must_be_known():
-    _, s = read_settings(["--run.recipe", "humanlm.studies.loop:recipe"])
-    with pytest.raises(ConfigError, match="the truth is known in miniworld alone"):
-        recipe.check(s.changed(data={"source": "threads", "path": "x"}))
-    with pytest.raises(ConfigError, match="must be advice, appeal or both"):
-        s.changed(loop={"gyms": ["tau"]})
-    with pytest.raises(
-        ConfigError,
-        match=r"dialogues must be a multiple of 20, got 30\n.*updates must be a multiple of "
-        r"20, got 0",
-    ):
-        s.changed(loop={"dialogues": 30, "updates": 0})
-
-
 def test_a_scene_pays_what_the_gym_pays_and_a_flatterer_earns_its_word_and_not_the_truth(people):
     async def flatterer(env, role, payload):
         return {"reply": f"i love {payload['target']}."}
@@ -123,19 +103,6 @@ def test_a_scene_pays_what_the_gym_pays_and_a_flatterer_earns_its_word_and_not_t
             1.0,
             flattered.view[pole],
         )
-
-
-def test_who_says_nothing_at_all_is_silent_to_the_end():
-    async def empty(env, role, payload):
-        return {"reply": " "}
-
-    advice, appeal = scenes(["advice", "appeal"], "test", 1, empty)
-    assert (
-        set(advice.said.values()) == {SILENCE}
-        and advice.heard == appeal.heard == {}
-        and set(advice.word.values()) == {0.0}
-        and set(advice.view.values()) != {0.0}
-    )
 
 
 def test_everybody_is_asked_once_for_each_thing_and_who_cannot_answer_is_silent():
@@ -190,7 +157,7 @@ def test_follow_ups_teach_what_people_hold_and_silence_or_the_same_words_for_eve
 
 
 def test_one_update_of_a_follow_up_learner_is_the_formula(people):
-    "From even probabilities p: the weights move by rate · A · (what was said - p), with A = log p(y|x,o) - log p(y|x)"
+    "From even p the weights move by rate · A · (said - p), A = log p(y|x,o) - log p(y|x)"
     scene, learner = people["train"][0], FollowupLearner()
     learner.learn([scene], 1, 0, batch=1, rate=0.3, bins=1)
     moved = np.array(learner.weights[scene.persona[0]])
@@ -204,63 +171,6 @@ def test_one_update_of_a_follow_up_learner_is_the_formula(people):
     )
     signal = heard[said] - np.log(np.exp(heard).mean())
     assert np.allclose(moved, 0.3 * signal * (np.eye(6)[said] - 1 / 6), rtol=1e-5)
-
-
-def test_an_assistant_exploits_what_its_simulator_gets_wrong(people):
-    async def thrifty(env, role, payload):  # says yes to thrift, whoever is played
-        return {
-            "reply": f"i love {payload['target']}."
-            if payload["pole"] == "thrift"
-            else f"{payload['target']} is a terrible idea."
-        }
-
-    own = scenes(["advice"], "train", 30, thrifty), scenes(["advice"], "test", 30, thrifty)
-    listener = Listener()
-    listener.learn(own[0], 4000, 0)
-    table = score_table(
-        _met(
-            listener, FollowupLearner(), "thrifty", {PEOPLE: people["test"][:30], "thrifty": own[1]}
-        )
-    )
-    assert np.mean(table["promised"]["advice"]) == 1.0 and 0.1 < np.mean(
-        table["gap"]["advice"]
-    ) == 1 - np.mean(table["score"]["advice"])
-
-
-def test_the_mistaken_are_further_from_the_people_the_larger_their_share():
-    _, s = read_settings(
-        [
-            "--run.recipe",
-            "humanlm.studies.loop:recipe",
-            "--data.max_test",
-            "60",
-            "--judge.model",
-            "rule",
-        ]
-    )
-    found = _known_tables(s)
-    levels = [
-        np.nanmean([np.nanmean(v) for v in found[who]["state_alignment"].values()])
-        for who in (PEOPLE, *MISTAKEN)
-    ]
-    assert (
-        list(found) == list(KNOWN)
-        and levels == sorted(levels, reverse=True)
-        and levels[0] > 0.9 > 0.45 > levels[-1]
-    )
-    task = find_gym("appeal").tasks(1, 0)[0]
-    payload = {"source": task.domain, "target": task.target, "pole": "thrift", "post": "p"}
-    assert (
-        len(
-            {
-                run_sync(MistakenPeople(0.5)(find_gym("appeal").play(task), "person", payload))[
-                    "reply"
-                ]
-                for _ in range(5)
-            }
-        )
-        == 1
-    )
 
 
 def test_a_finished_run_is_asked_for_everybody_once_and_a_killed_one_goes_on(finished):
@@ -292,7 +202,6 @@ def test_the_outcome_holds_a_matrix_an_alignment_for_everybody_and_correlations(
     assert {(row["among"], row["outcome"]) for row in found["correlations"]} == {
         (a, o) for a in ("all", "trained") for o in OUTCOMES
     }
-    assert {row["b"] for row in found["assistant_differences"]} == {PEOPLE, "cold-start"}
 
 
 def points(score):
@@ -307,14 +216,3 @@ def points(score):
         for i in range(8)
         for seed in range(3)
     ]
-
-
-def test_correlations_find_what_follows_from_alignment_and_nothing_where_nothing_does():
-    found = {
-        (row.kind, row.alignment): row
-        for row in _correlations(points(lambda i, seed: i + seed / 10), "all")
-    }
-    assert found["pearson", "states"].value > 0.99 and found["spearman", "replies"].low > 0.9
-    none = _correlations(points(lambda i, seed: (i * 5 + seed * 3) % 7), "all")[0]
-    assert none.low < 0 < none.high
-    assert math.isnan(_correlations(points(lambda i, seed: 0.5), "all")[0].value)
