@@ -24,7 +24,6 @@ from humanlm.classmate.classmates import (
     ClassmateAnswers,
     ClassmateConfig,
     ReasoningView,
-    ShowPolicy,
     ask_classmates,
     classmate_counts,
     shuffled,
@@ -91,7 +90,7 @@ class ResponseReader:
             start, stop = int(spans.start[i]), int(spans.stop[i])
             keep = self.keep
             if step is not None and self.config.reward_type == "random_truncate":
-                keep = Keep.random(self.seed, step, row["row_id"], copy, *self.config.shares)
+                keep = Keep.random(self.seed, step, row["row_id"], copy)
             first, last = keep.span(
                 ids[i, start:stop]
                 if keep.unit == "tokens"
@@ -140,16 +139,6 @@ class AnswerScorer:
         self, rows: Sequence[Mapping], answers: Sequence[str]
     ) -> list[float]:  # B, nan = no score
         "Score answers to rows with `verifier`, `ground_truth` and `prompt`"
-        if self.config.unanswered is None:
-            return await self.worth(rows, answers)
-        asked = [i for i, answer in enumerate(answers) if answer.strip()]
-        found = dict(
-            zip(asked, await self.worth([rows[i] for i in asked], [answers[i] for i in asked]))
-        )
-        return [found.get(i, self.config.unanswered) for i in range(len(answers))]
-
-    async def worth(self, rows: Sequence[Mapping], answers: Sequence[str]) -> list[float]:
-        "Score answers, empty ones as verifiers do"
         cases = [
             Case(answer, row["ground_truth"], row["prompt"][-1]["content"])
             for row, answer in zip(rows, answers, strict=True)
@@ -249,7 +238,7 @@ class ReasoningRollout:
         self.classmates = (
             [] if config.use_classmate_condition == "no_classmate" else list(classmates)
         )
-        self.policy, self.write = ShowPolicy(config.unfinished, config.empty), single_turn()
+        self.write = single_turn()
         self.alone: dict[
             tuple, float
         ] = {}  # prompt, classmate, step where its weights move → what it earns without reasoning
@@ -317,7 +306,7 @@ class ReasoningRollout:
                 torch.zeros(len(rows), 0, 0),
                 torch.full((len(rows),), math.nan, dtype=torch.float64),
             )
-        answers = await ask_classmates(self.classmates, shown, step, self.policy)
+        answers = await ask_classmates(self.classmates, shown, step, self.config.unfinished)
         scores = await answer_scores(
             answers, lambda places, texts: self.score([rows[i] for i in places], texts)
         )
@@ -327,7 +316,7 @@ class ReasoningRollout:
         return (
             answers,
             scores,
-            pooled_rewards(scores, [mate.weight for mate in self.classmates], without),
+            pooled_rewards(scores, without),
         )
 
     async def without(self, rows: Sequence[dict], step: int = 0) -> list[list[float]]:  # [B][M]
@@ -529,11 +518,8 @@ def make_classmates(
             name, found, **{name: value for name, value in own.items() if name != "workers"}
         )
 
-    weights, asked = (
-        config.weights or [1.0] * len(config.models),
-        {"temperature": config.temperature, "max_tokens": config.max_tokens},
-    )
+    asked = {"temperature": config.temperature, "max_tokens": config.max_tokens}
     return [
-        Classmate(client(name), config.samples, weight, MARKS[config.marks], seed, name, **asked)
-        for name, weight in zip(config.models, weights)
+        Classmate(client(name), config.samples, MARKS[config.marks], seed, name, **asked)
+        for name in config.models
     ], lagged

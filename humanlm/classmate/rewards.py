@@ -45,21 +45,13 @@ async def answer_scores(
 # %% ../../nbs/classmate/04_rewards.ipynb #pooled_rewards
 def pooled_rewards(
     scores: Any,  # [B, M, S] of M classmates with S answers each; nan = no score
-    weights: Any = None,  # [M]; None: all alike
     without: Any = None,  # [B, M] what each earns without reasoning, to be taken off (`remove_wo_cot`)
 ) -> torch.Tensor:  # [B]; nan where no answer has a score
-    "Pool the scores of classmates: the mean of each one's answers, then by weight those that are known"
+    "Pool the scores of classmates: the mean of each one's answers, then of those that are known"
     each = torch.as_tensor(scores, dtype=torch.float64).nanmean(2)
     if without is not None:
         each = each - torch.as_tensor(without, dtype=torch.float64)
-    shares = (
-        torch.ones(each.shape[1], dtype=torch.float64)
-        if weights is None
-        else torch.as_tensor(weights, dtype=torch.float64)
-    )
-    if len(shares) != each.shape[1] or not (shares > 0).all():
-        raise ValueError(f"weights must be {each.shape[1]} numbers above 0, got {shares.tolist()}")
-    return (each.nan_to_num(0) * shares).sum(1) / ((~each.isnan()) * shares).sum(1)
+    return each.nanmean(1)
 
 
 def conditioned(

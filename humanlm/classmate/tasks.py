@@ -379,16 +379,12 @@ class _PrepareTasks:
 
     source: str = ""
     """A file (.jsonl, .csv, .parquet), a folder of them, or a set on the Hub. Empty: the published one."""
-    splits: str = "train"
-    """Of a set on the Hub: pattern of the splits that are read."""
     out: str = ""
     """Folder to write. Empty: prepared/KIND."""
     limit: int | None = None
     """Tasks at most, those whose hash comes first. null: all."""
     test_share: float = 0.1
     """Share of the questions that are held out."""
-    seed: int = 0
-    """Of the hints."""
 
     def __post_init__(self):
         require(
@@ -407,10 +403,10 @@ def _prepared_tasks(
     "Read rows and make tasks"
     left, found, faults = Counter(), {}, Faults()
     for row in read_rows(
-        c.source or kind.hub, faults, splits=c.splits, config=None if c.source else kind.config
+        c.source or kind.hub, faults, splits="train", config=None if c.source else kind.config
     ):
         try:
-            question, reward = kind.make(row.values, random.Random(f"{c.seed}/{row.place}"))
+            question, reward = kind.make(row.values, random.Random(f"0/{row.place}"))
         except RowFault as e:
             left[e.kind] += 1
             continue

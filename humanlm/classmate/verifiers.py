@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MAX_ANSWER', 'MATH_SECONDS', 'MATH_CHARACTERS', 'MATH_BYTES', 'BEHAVIOURS', 'Scorer', 'MAX_JUDGED', 'NO_ANSWER',
            'Verifier', 'VERIFIERS', 'AnswerVerdict', 'read_number', 'boxed', 'read_yes', 'judge_reply', 'Behaviour',
-           'Case', 'RewardModel', 'find_verifier', 'make_verifier']
+           'Case', 'RewardModel', 'make_verifier']
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #imports
 import asyncio
@@ -431,12 +431,9 @@ MAX_JUDGED, NO_ANSWER = (
 class _JudgeVerifier:
     "A behaviour, as a model rates it"
 
-    def __init__(
-        self, name: str, client: ChatClient, workers: int = 64, **settings: Any
-    ):  # settings: further fields of `ChatRequest`
+    def __init__(self, name: str, client: ChatClient):
         self.behaviour = BEHAVIOURS[check_name(name, [*BEHAVIOURS], "behaviour", ConfigError)]
-        self.name, self.client, self.workers = name, client, workers
-        self.settings = {"temperature": 0.0, "max_tokens": 1024, "caller": "judge"} | settings
+        self.client = client
 
     def request(self, case: Case) -> ChatRequest:
         "Ask about one answer"
@@ -451,7 +448,9 @@ class _JudgeVerifier:
         return chat(
             f"Question:\n{question}\n\nAnswer:\n{answer}",
             f"{rules} {self.behaviour.scale}",
-            **self.settings,
+            temperature=0.0,
+            max_tokens=1024,
+            caller="judge",
         )
 
     async def __call__(self, cases: Sequence[Case]) -> list[AnswerVerdict]:
@@ -464,7 +463,7 @@ class _JudgeVerifier:
                 else _nothing(NO_ANSWER)
             )
 
-        return await in_turn(one, cases, self.workers)
+        return await in_turn(one, cases, 64)
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #RewardModel
 class RewardModel:
@@ -494,20 +493,14 @@ class RewardModel:
         model.config.pad_token_id = tokenizer.pad_token_id  # by which it finds the last token
 
     @classmethod
-    def load(
-        cls, name: str, device: str = "cpu", dtype: str = "auto", **options: Any
-    ) -> "RewardModel":
+    def load(cls, name: str) -> "RewardModel":
         "Load a model of the hub, or from a folder; none brings code of its own"
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         model = AutoModelForSequenceClassification.from_pretrained(
-            name, dtype=dtype, trust_remote_code=False
+            name, dtype="auto", trust_remote_code=False
         )
-        return cls(
-            model.to(device),
-            AutoTokenizer.from_pretrained(name, trust_remote_code=False),
-            **options,
-        )
+        return cls(model, AutoTokenizer.from_pretrained(name, trust_remote_code=False))
 
     def ids(self, case: Case) -> list[int]:
         "Write a case as a conversation, in tokens"
@@ -611,15 +604,6 @@ VERIFIERS: dict[str, Verifier] = {
     "word_count": _count_words,
 }
 
-
-def find_verifier(name: str) -> Verifier:
-    "Find a rule by its whole name; `ConfigError` with the nearest"
-    if name in (*BEHAVIOURS, RewardModel.name):
-        raise ConfigError(
-            f"{name} is no rule: a model says it. Write make_verifier({name!r}, MODEL)."
-        )
-    return VERIFIERS[check_name(name, [*VERIFIERS], "verifier", ConfigError)]
-
 # %% ../../nbs/classmate/03_verifiers.ipynb #make_verifier
 async def _by_rule(rule: Verifier, cases: Sequence[Case]) -> list[AnswerVerdict]:
     "Apply a rule in a thread, since comparing formulas may wait"
@@ -644,12 +628,5 @@ def make_verifier(
         return _JudgeVerifier(name, model)
     if name == RewardModel.name and isinstance(model, RewardModel):
         return model
-    wanted, how = (
-        ("a chat model as its judge", "client(NAME)")
-        if name in BEHAVIOURS
-        else ("a RewardModel", "RewardModel.load(NAME)")
-    )
-    raise ConfigError(
-        f"{name} needs {wanted}, got {shorten(repr(model), 60)}. Write "
-        f"make_verifier({name!r}, {how})."
-    )
+    wanted = "a chat model as its judge" if name in BEHAVIOURS else "a RewardModel"
+    raise ConfigError(f"{name} needs {wanted}, got {shorten(repr(model), 60)}.")
