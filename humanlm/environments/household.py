@@ -10,7 +10,7 @@ import json
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -121,9 +121,6 @@ class _ToyHousehold:
     opened: set[str] = field(default_factory=set)
     marks: set[tuple[str, str]] = field(default_factory=set)  # thing, what was done to it
     lit: bool = False  # was the lamp used with the right thing in the hand?
-
-    def __deepcopy__(self, memo):
-        return replace(self, where=dict(self.where), opened=set(self.opened), marks=set(self.marks))
 
     @property
     def held(self) -> str:
@@ -262,15 +259,6 @@ class _AlfworldGame:
         self.text = self._state.feedback.rpartition("=-")[2].strip()
         for command in commands:
             self.do(command)
-
-    def __deepcopy__(self, memo):
-        return _AlfworldGame(self.game, self.commands)
-
-    def __eq__(self, other):
-        return isinstance(other, _AlfworldGame) and (self.game, self.commands) == (
-            other.game,
-            other.commands,
-        )
 
     @property
     def won(self) -> bool:

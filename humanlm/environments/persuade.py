@@ -21,7 +21,6 @@ from humanlm.gyms.protocol import (
     Environment,
     Feedback,
     Gym,
-    GymConfig,
     GymTask,
     ToolCall,
     UserError,
@@ -56,10 +55,6 @@ class _PersuadeTask(GymTask):
     @property
     def secrets(self) -> tuple[str, ...]:
         return (self.argument,)
-
-    @property
-    def components(self) -> frozenset:
-        return frozenset([_words(self.claim)])  # the claim, however it is spelt
 
 # %% ../../nbs/environments/06_persuade.ipynb #weigh
 WEIGHTS = {"length": 0.2, "evidence": 0.25, "concession": 0.2, "relevance": 0.2, "novelty": 0.15}
@@ -363,7 +358,6 @@ persuade = Gym(
     _persuade_expert,
     guess=_say_little,
     open_loop=_persuade_open_loop,
-    config=GymConfig(cumulative=False),
     read=_read_persuade,
     about="The user strongly agrees with a claim that you oppose. In each turn you give an "
     "argument, and "

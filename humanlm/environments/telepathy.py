@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from ..core.basics import shorten
-from ..gyms.function import TriesConfig, TriesEnvironment, published_row, row_field
+from ..gyms.function import TriesEnvironment, published_row, row_field
 from ..gyms.mistakes import UserFacts
 from humanlm.gyms.protocol import (
     Feedback,
@@ -347,10 +347,8 @@ telepathy = Gym(
     _TelepathyEnvironment,
     _telepathy_tasks,
     _telepathy_expert,
-    config=TriesConfig(clamp=True),
     read=_TelepathyTask.read,
     held_out=True,
-    gold=lambda task: ToolCall("answer", task.title),
     about="The user thinks of something. You may ask what can be answered with yes or no, "
     "and you win by saying what it is.",
     hint="Ask what halves the possibilities; answer when you are sure.",

@@ -4,12 +4,11 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'FINISH', 'MAX_CONTENT', 'COMPAT', 'TEXT', 'STOP_REASONS', 'BROKEN', 'GYMS', 'Player', 'ToolCall',
-           'read_call', 'tool_schema', 'GymConfig', 'GymTask', 'split_tasks', 'Feedback', 'GymTurn', 'UserError',
-           'UserRole', 'answer_form', 'spoken', 'as_dialogue', 'Environment', 'call_help', 'Gym', 'gym_names',
-           'find_gym', 'play_through', 'idle']
+           'read_call', 'tool_schema', 'GymConfig', 'GymTask', 'Feedback', 'GymTurn', 'UserError', 'UserRole',
+           'answer_form', 'spoken', 'as_dialogue', 'Environment', 'call_help', 'Gym', 'gym_names', 'find_gym',
+           'play_through', 'idle']
 
 # %% ../../nbs/gyms/01_protocol.ipynb #imports
-import copy
 import math
 import random
 import re
@@ -17,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
-from zlib import crc32
 
 from ..clients.protocol import LLMError
 from ..clients.reader import break_markers, read_json
@@ -135,33 +133,15 @@ class GymConfig:
 
     max_turns: int = 16
     """Calls of one episode, the last one executed."""
-    reward_scale: float = 1.0
-    """Factor of each reward."""
-    step_penalty: float = 0.0
-    """Cost of a turn."""
-    clamp: bool = True
-    """Keep rewards between 0 and 1."""
     compat: str = ""
     """userrl: with the quirks on which published numbers depend."""
-    cumulative: bool = True
-    """Turn k costs k penalties, as in most published gyms; else one."""
 
     def __post_init__(self):
         require(
             "gym",
             (self.max_turns >= 1, f"max_turns must be at least 1, got {self.max_turns}"),
             (self.compat in COMPAT, f"compat is {self.compat!r}. Leave it empty, or write userrl."),
-            *self.checks(),
         )
-
-    def checks(self) -> Sequence[tuple[bool, str]]:
-        "Give more conditions, each with what to say where it fails"
-        return ()
-
-    def pay(self, base: float, turn: int) -> float:
-        "Scale a reward, take the penalty of the turn, clamp"
-        paid = base * self.reward_scale - self.step_penalty * (turn if self.cumulative else 1)
-        return min(1.0, max(0.0, paid)) if self.clamp and paid == paid else paid  # nan stays nan
 
 # %% ../../nbs/gyms/01_protocol.ipynb #GymTask
 @dataclass(frozen=True)
@@ -179,22 +159,6 @@ class GymTask:
     def secrets(self) -> tuple[str, ...]:
         "What neither prompt nor opening may contain"
         return ()
-
-    @property
-    def components(self) -> frozenset:
-        "What training and evaluation must not share"
-        return frozenset([self.id])
-
-
-def split_tasks(tasks: Sequence[Any]) -> tuple[list, list]:  # training; held out, a tenth at least
-    "Split tasks of a gym so that no component is on both sides; those that have some of each are in neither"
-    held, out = frozenset(), []
-    for task in sorted(tasks, key=lambda task: (crc32(task.id.encode()), task.id)):
-        if len(out) >= max(1, 0.1 * len(tasks)):
-            break
-        held |= task.components
-        out = [one for one in tasks if one.components <= held]
-    return [task for task in tasks if held.isdisjoint(task.components)], out
 
 
 class Feedback(NamedTuple):
@@ -353,7 +317,7 @@ class Environment:
                 call.kind,
                 call.content,
                 told.text,
-                self.config.pay(told.reward, number),
+                float(told.reward),
                 told.parts,
                 told.fault,
                 call.more,
@@ -388,16 +352,6 @@ class Environment:
     def _repr_markdown_(self) -> str:
         return _episode_table(self)
 
-    def state_dict(self) -> dict:
-        "Copy all that changes, for a retry or a search in a tree"
-        return copy.deepcopy(
-            {name: value for name, value in vars(self).items() if name not in _FIXED}
-        )
-
-    def load_state_dict(self, state: Mapping) -> None:
-        "Go back to a copy"
-        vars(self).update(copy.deepcopy(dict(state)))
-
 # %% ../../nbs/gyms/01_protocol.ipynb #call_help
 def _broken(e):
     "Say why an episode ends without a score; what would end every other one too is raised again"
@@ -410,9 +364,6 @@ def _broken(e):
     return "env_error", Feedback(
         f"The gym failed: {type(e).__name__}: {shorten(e, 300)}", math.nan, fault="gym"
     )
-
-
-_FIXED = ("task", "config", "user", "judge", "seed")
 
 
 def _episode_table(env):
@@ -469,9 +420,6 @@ class Gym:
     # calls that pay and follow from the opening and the number of the turn alone, whatever is
     # replied; None: none are known
     open_loop: Callable[[Any], ToolCall] | None = None
-    gold: Callable[[Any], ToolCall] | None = (
-        None  # the one call that earns all there is; None: there are several, or none
-    )
     best: Callable[[Any], float] = lambda task: 1.0  # the highest score that can be reached
     score: Callable[[Any], float] = lambda played: (
         played.score

@@ -23,7 +23,6 @@ from ..core.basics import HumanLMError, atomic_write, fingerprint, require, run_
 from ..core.config import Settings
 from ..core.grammar import parse
 from ..core.html import Table, aligned, table_cell
-from ..core.plugins import require_workers, workers_plan
 from humanlm.core.runs import (
     CHARGES,
     alone,
@@ -63,8 +62,6 @@ class _PlayConfig:
     """Tasks of each gym. null: 64 that are made up, or all rows."""
     seed: int = PARTS["test"]
     """Seed of tasks that are made up, and of episodes. This one is that of held-out tasks, which no training sees."""
-    copies: int | None = None
-    """Episodes of each task. null: the largest of ks, or one."""
     ks: list[int] | int | str = ""
     """Numbers of episodes for pass@k and best@k, such as 1,4."""
     max_turns: int | None = None
@@ -73,8 +70,6 @@ class _PlayConfig:
     """userrl: with the quirks on which published numbers depend."""
     rerun: int = 0
     """1: play episodes again in which the user made a mistake. 2: once more, where it made another."""
-    workers: int | None = None
-    """Episodes under way at once. null: as many as the policy's model is asked questions at once, which is policy.concurrency for each of policy.workers."""
     out: str = "played"
     """Folder of the results."""
 
@@ -83,7 +78,7 @@ class _PlayConfig:
             "play",
             *(
                 (number is None or number >= 1, f"{name} must be at least 1, got {number}")
-                for name in ("count", "copies", "max_turns", "workers")
+                for name in ("count", "max_turns")
                 for number in [getattr(self, name)]
             ),
             (
@@ -98,13 +93,6 @@ class _PlayConfig:
             (bool(self.out.strip()), "out must name a folder"),
         )
         named_gyms(self.gyms)
-        require(
-            "play",
-            (
-                self.episodes >= max(self.every_k, default=1),
-                f"copies is {self.copies}, fewer than ks asks for",
-            ),
-        )
 
     @property
     def names(self) -> list[str]:
@@ -116,7 +104,7 @@ class _PlayConfig:
 
     @property
     def episodes(self) -> int:
-        return self.copies or max(self.every_k, default=1)
+        return max(self.every_k, default=1)
 
 
 GROUPS = {
@@ -165,8 +153,7 @@ class _GymEvaluation(NamedTuple):
                 {}
                 if group.is_rule(group.model)
                 else {
-                    name: getattr(group, name)
-                    for name in ("persona", "states", "max_chars", "temperature", "max_tokens")
+                    name: getattr(group, name) for name in ("persona", "temperature", "max_tokens")
                 }
             )
             own |= {f"{group.group}": group.named()[0]} | {
@@ -184,8 +171,6 @@ def _prepare_evaluation(
 ) -> _GymEvaluation:  # groups play, policy, user and judge; inputs are players
     "Settle what is played; `ConfigError` says what is missing"
     c = s.play
-    if not s.dry_run:
-        require_workers(s.groups)
     players = list(dict.fromkeys(map(find_player, s.inputs or ["expert"])))
     for choice in players:
         s.policy.require_price(choice.model or choice.name)
@@ -272,8 +257,6 @@ def _evaluation_plan(work: _GymEvaluation) -> str:
                 "for each player"
             )
         )
-    if asked := workers_plan(s.groups):
-        lines.append(f"{'workers':<12}{asked}")
     return "\n".join([*lines, f"{'results':<12}{work.folder}"])
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #run_evaluation
@@ -337,7 +320,7 @@ async def _play_all(
                 judge,
                 path,
                 s.seed,
-                s.workers or work.settings.policy.at_once,
+                work.settings.policy.at_once,
                 s.rerun,
             )
         )
