@@ -281,20 +281,12 @@ class Keep:
             share = float(spec)
         except (TypeError, ValueError):
             share = -1.0
-        ways = [
-            "first-100-tokens",
-            "last-100-tokens",
-            "first-2-sentences",
-            "last-2-sentences",
-            "first-3-steps",
-            "last-3-steps",
-        ]
         require(
             "classmate",
             (
                 0 < share <= 1,
                 f"keep is {shorten(repr(spec))}. Give a share above 0 and at most 1, or "
-                f"such as {', '.join(ways)}",
+                "such as first-100-tokens, last-2-sentences, first-3-steps",
             ),
         )
         return cls(share)

@@ -6,17 +6,11 @@
 __all__ = ['household']
 
 # %% ../../nbs/environments/02_household.ipynb #imports
-import json
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
-from typing import Any
 
-from ..core.basics import ConfigError, DataError
-from ..gyms.function import row_field
 from ..gyms.protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall
 
 # %% ../../nbs/environments/02_household.ipynb #read_command
@@ -232,88 +226,11 @@ def _reach(room, place, opened=True):
         return f"go to {place}"
     return f"open {place}" if opened and room.shut(place) else ""
 
-# %% ../../nbs/environments/02_household.ipynb #AlfworldTask
-class _AlfworldGame:
-    "A game of ALFWorld"
-
-    def __init__(self, game: str, commands: Sequence[str] = (), plans: bool = False):
-        try:
-            import textworld
-            from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
-        except ImportError as e:
-            raise ConfigError(
-                "This task is a game of ALFWorld, which is not installed. Next: pip install "
-                "'humanlm[alfworld]', then alfworld-download."
-            ) from e
-        if not Path(game).is_file():
-            raise DataError(
-                f"There is no game {game}. Run alfworld-download, and name a file game.tw-pddl."
-            )
-        self.game, self.commands, self._planned = game, [], []
-        self._env = textworld.start(
-            game,
-            textworld.EnvInfos(won=True, admissible_commands=True, policy_commands=plans),
-            wrappers=[AlfredDemangler()],
-        )
-        self._state = self._env.reset()
-        self.text = self._state.feedback.rpartition("=-")[2].strip()
-        for command in commands:
-            self.do(command)
-
-    @property
-    def won(self) -> bool:
-        return bool(self._state.won)
-
-    def admissible(self) -> list[str]:
-        return list(self._state.admissible_commands)
-
-    def do(self, command: str) -> str:
-        "Execute an admissible command and tell what happens"
-        self._state, *_ = self._env.step(command)
-        self.commands.append(command)
-        self._planned = self._planned[1:] if self._planned[:1] == [command] else []
-        return self._state.feedback.strip()
-
-    def plan(self) -> str:
-        "Ask the planner of ALFWorld for the next command"
-        if not self._planned:
-            self._planned = [
-                *_AlfworldGame(self.game, self.commands, plans=True)._state.policy_commands
-            ]
-        return self._planned[0]
-
-
-@dataclass(frozen=True)
-class _AlfworldTask(GymTask):
-    "A game of ALFWorld, in a file"
-
-    game: str
-
-    @cached_property
-    def opening(self) -> str:
-        return self.world().text
-
-    def world(self):
-        return _AlfworldGame(self.game)
-
-
-def _alfworld_tasks(folder: str | Path) -> list[_AlfworldTask]:
-    "List the games below a folder that can be won, in order of their names"
-    games = [
-        path
-        for path in sorted(Path(folder).rglob("game.tw-pddl"))
-        if "movable" not in str(path) and "Sliced" not in str(path)
-    ]
-    solved = [path for path in games if json.loads(path.read_text("utf-8")).get("solvable")]
-    if not solved:
-        raise DataError(f"There are no games of ALFWorld below {folder}. Run alfworld-download.")
-    return [_AlfworldTask(path.parent.relative_to(folder).as_posix(), str(path)) for path in solved]
-
 # %% ../../nbs/environments/02_household.ipynb #HouseholdEnvironment
 class _HouseholdEnvironment(Environment):
     "Give commands in a room"
 
-    task: _HouseholdTask | _AlfworldTask
+    task: _HouseholdTask
     kinds = ("action",)
     formats = {
         "action": "one command, such as `go to crate 1`, `open crate 1`, `take lemon 1 from "
@@ -416,23 +333,15 @@ def _household_tasks(count: int, seed: int) -> list[_HouseholdTask]:
     return [*made.values()]
 
 
-def _read_household(row: Mapping[str, Any]) -> _AlfworldTask:
-    "Read a row that names a game of ALFWorld in `game`"
-    game = row_field(row, "game", str)
-    return _AlfworldTask(str(row.get("id") or Path(game).parent.name), game)
-
-
 household = Gym(
     "household",
     _HouseholdEnvironment,
     _household_tasks,
     lambda env: ToolCall("action", env.world.plan()),
     config=GymConfig(max_turns=30),
-    read=_read_household,
     guess=lambda env, rng: ToolCall("action", rng.choice(env.world.admissible())),
     about="You are in a room and put things in order, one command a turn. You can hold one "
     "thing. Some places must be opened first.",
     hint="Look first where such a thing may well be.",
     source="made up, after ALFWorld",
-    licence="ALFWorld: MIT",
 )

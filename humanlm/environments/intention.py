@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from ..core.basics import DataError, shorten
-from .telepathy import TOKEN, content_stems, denies
+from .telepathy import content_stems
 from ..gyms.function import published_row, row_field
 from ..gyms.mistakes import UserFacts
 from humanlm.gyms.protocol import (
@@ -156,28 +156,6 @@ class _IntentionEnvironment(Environment):
             "\n".join(
                 [self.task.opening, *(f"{wish['detail']}: {wish['wish']}" for wish in wishes)]
             )
-        )
-
-    def untrue(self, role: str, payload: Mapping, answer: Mapping) -> str:
-        "Say which wish a reply names that is not this user's, where it names none of those that are"
-        said = f" {' '.join(TOKEN.findall(str(answer.get('response')).lower()))} "
-
-        def names(option):
-            return f" {' '.join(TOKEN.findall(option.lower()))} " in said
-
-        wrong = [
-            (wish, option)
-            for wish in payload.get("wishes", ())
-            if not names(wish["wish"])
-            for detail in self.task.details
-            if detail.description == wish["detail"]
-            for option in detail.options
-            if option != wish["wish"] and names(option)
-        ]
-        return (
-            ""
-            if not wrong or denies(said)
-            else f"{wrong[0][0]['detail']} is {wrong[0][0]['wish']!r}, and it says {wrong[0][1]!r}"
         )
 
     def rule_coverage(self, question: str, **_) -> dict:

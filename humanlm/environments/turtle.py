@@ -168,22 +168,6 @@ class _TurtleEnvironment(Environment):
             answers=tuple(part.statement for part in self.task.criteria),
         )
 
-    def untrue(self, role: str, payload: Mapping, answer: Mapping) -> str:
-        "Say which answer is wrong for sure: a question that holds what contradicts the story, or nothing but a part of it that a criterion tells"
-        if role != "answerer":
-            return ""
-        asked, said = content_stems(payload["question"]) - _TELLING, str(answer.get("response"))
-        true = self.rule_answerer(payload["question"])["response"]
-        sure = asked & self.task.known[2] or any(
-            part.never and asked and asked <= content_stems(part.statement)
-            for part in self.task.criteria
-        )
-        return (
-            f"the answer is {true!r}, and it says {said!r}"
-            if sure and said.casefold() not in (true.casefold(), "maybe")
-            else ""
-        )
-
     def rule_answerer(self, question: str, **_) -> dict:
         (pairs, every, false), asked, denied = (
             self.task.known,

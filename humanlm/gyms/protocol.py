@@ -489,7 +489,6 @@ _SPELT = {
     "bamboogle": "search",
     "persuasion": "persuade",
     "turtlesoup": "turtle",
-    "alfworld": "household",
 }
 
 

@@ -68,8 +68,6 @@ class _PlayConfig:
     """Calls of an episode. null: as many as each gym gives."""
     compat: str = ""
     """userrl: with the quirks on which published numbers depend."""
-    rerun: int = 0
-    """1: play episodes again in which the user made a mistake. 2: once more, where it made another."""
     out: str = "played"
     """Folder of the results."""
 
@@ -89,7 +87,6 @@ class _PlayConfig:
                 self.compat in COMPAT,
                 f"compat is {shorten(self.compat)!r}. Leave it empty, or write userrl.",
             ),
-            (self.rerun >= 0, f"rerun must not be negative, got {self.rerun}"),
             (bool(self.out.strip()), "out must name a folder"),
         )
         named_gyms(self.gyms)
@@ -321,7 +318,6 @@ async def _play_all(
                 path,
                 s.seed,
                 work.settings.policy.at_once,
-                s.rerun,
             )
         )
         print(

@@ -297,10 +297,10 @@ class _PersonUser:
     name = "person"
 
     def __init__(self, read: Reader, say: Callable[[str], Any] = print):
-        self.read, self.say, self.told = read, say, {}
+        self.read, self.say = read, say
 
-    def show(self, name: str, role: UserRole, payload: Mapping[str, Any]) -> None:
-        "Show what is asked: all of it at first, then what is new"
+    def show(self, role: UserRole, payload: Mapping[str, Any]) -> None:
+        "Show what is asked"
         texts = {
             slot: "(as shown)"
             if is_history(value)
@@ -309,29 +309,8 @@ class _PersonUser:
             else json.dumps(value, ensure_ascii=False, default=str)
             for slot, value in payload.items()
         }
-        if name not in self.told:
-            self.say(
-                lines_of(
-                    "you",
-                    fill(
-                        role.instructions,
-                        **{
-                            slot: text
-                            for slot, text in texts.items()
-                            if f"{{{slot}}}" in role.instructions
-                        },
-                    ),
-                )
-            )
-        else:
-            self.say(
-                "\n".join(
-                    lines_of(slot, text)
-                    for slot, text in texts.items()
-                    if f"{{{slot}}}" in role.instructions and text != self.told[name].get(slot)
-                )
-            )
-        self.told[name] = texts
+        named = {slot: text for slot, text in texts.items() if f"{{{slot}}}" in role.instructions}
+        self.say(lines_of("you", fill(role.instructions, **named)))
 
     def value(self, field: str, form: Mapping[str, Any]) -> Any:
         "Ask for one field until its answer can be used"
@@ -346,7 +325,7 @@ class _PersonUser:
     async def __call__(self, env: Environment, name: str, payload: Mapping[str, Any]) -> dict:
         "Play a role once"
         role = env.roles[name]
-        self.show(name, role, payload)
+        self.show(role, payload)
         answer = {
             field: self.value(field, role.schema["properties"][field])
             for field in role.schema.get("required", role.schema["properties"])
