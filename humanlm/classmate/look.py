@@ -17,7 +17,7 @@ from ..evaluation.views import rollout_html
 
 # %% ../../nbs/classmate/06_look.ipynb #PromptLook
 class PromptLook:
-    "The responses to one prompt, as a page; `.figure()` draws the advantages"
+    "The responses to one prompt, as a page"
 
     def __init__(
         self,

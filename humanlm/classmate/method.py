@@ -490,7 +490,8 @@ class _LaggedCopy:
 
         with safe_open(path, "pt") as file:
             self.steps = int(file.metadata()["steps"])
-            self.copy.load_state_dict({name: file.get_tensor(name) for name in file}, strict=False)
+            held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 no mapping
+            self.copy.load_state_dict(held, strict=False)
 
 # %% ../../nbs/classmate/05_method.ipynb #make_classmates
 def make_classmates(

@@ -23,7 +23,6 @@ from ..core.basics import ConfigError, DataError, check_name, shorten
 from ..core.html import INK, Html, figure_html, markdown_html, styled
 from humanlm.core.stats import (
     FEW_SAYS,
-    Bootstrap,
     Interval,
     association,
     cluster_sums,
@@ -34,7 +33,6 @@ from humanlm.core.stats import (
     p_text,
     pearson,
     range_text,
-    ratio,
     sign_flips,
     spearman,
 )
@@ -346,36 +344,6 @@ def _correlation_p(
     if len(names) > 100:
         return math.erfc(abs(added.sum()) / math.sqrt(2 * (added**2).sum()))
     return sign_flips(np.rint(1000 * added / abs(added).max()))
-
-
-def _weighted_rmse(
-    predicted: Sequence[float],  # [E]; nan = no prediction
-    judged: Sequence[float],  # [E]; nan = no score
-    validity: Sequence[float],  # [E] 0..10; nan = not known
-    blind: bool = True,  # a row without validity counts nothing, else fully
-    questions: Sequence[Any] | None = None,  # [E]; None: each row its own
-    seed: int = 0,
-) -> Interval:  # its n: rows with both scores
-    "Compute the error of predictions, each counted by its validity"
-    if not len(predicted) == len(judged) == len(validity):
-        raise DataError(
-            f"{len(predicted)} predictions, {len(judged)} scores, {len(validity)} "
-            "validities. Give one of each for a row."
-        )
-    error = (np.asarray(predicted, float) - np.asarray(judged, float)) ** 2
-    known, weights = (
-        ~np.isnan(error),
-        np.nan_to_num(np.asarray(validity, float) / 10, nan=0.0 if blind else 1.0),
-    )
-    parts = np.stack([weights * np.nan_to_num(error), weights * known], 1)
-    draws = Bootstrap(np.arange(len(error)) if questions is None else questions, seed)
-    asked = len({*draws.index[parts[:, 1] > 0].tolist()})
-    return Interval.of_draws(
-        float(np.sqrt(ratio(parts.sum(0)))),
-        np.sqrt(ratio(draws.sums(parts))),
-        int(known.sum()),
-        asked,
-    )
 
 # %% ../../nbs/classmate/07_monitoring.ipynb #common_metrics
 Scores = Mapping[str, tuple[float, float]]  # question → prediction and score of a judge; nan = none

@@ -157,19 +157,7 @@ def toy_tasks(
 def read_tasks(
     path: str | Path,
 ) -> list[ReasoningTask]:  # path: JSONL of rows: data_source, prompt, reward_model
-    "Read tasks; `DataError` names the line that cannot be one, or says how a missing file is made"
-    place = Path(path)
-    if (
-        place.name in ("train.jsonl", "test.jsonl")
-        and place.parent.name in TASK_KINDS
-        and not place.exists()
-    ):
-        raise DataError(
-            f"Cannot read {path}: there is no such file. Make it: python -m humanlm "
-            f"classmate prepare {place.parent.name} "
-            f"--prepare.out {place.parent} (configs/classmate/shared.yaml says how many "
-            "rows). Or check the path."
-        )
+    "Read tasks; `DataError` names the line that cannot be one"
     found: dict[str, ReasoningTask] = {}
     for i, row in enumerate(read_jsonl(path), 1):
         task = _task(row, f"{path}, line {i}", i)

@@ -213,15 +213,8 @@ class _IntentionEnvironment(Environment):
         found = answer.get("covered")
         if not isinstance(found, list):
             raise UserError(f"covered is {shorten(repr(found))}, not a list of numbers.")
-        numbers = [
-            int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
-            for value in found[:50]
-        ]
-        return [
-            index
-            for index in dict.fromkeys(number for number in numbers if type(number) is int)
-            if index in self.left
-        ]
+        numbers = dict.fromkeys(number for number in found[:50] if type(number) is int)
+        return [index for index in numbers if index in self.left]
 
 # %% ../../nbs/environments/05_intention.ipynb #intention
 _REQUESTS = tomllib.loads((files("humanlm") / "fixtures" / "requests.toml").read_text("utf-8"))[

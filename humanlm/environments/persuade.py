@@ -56,6 +56,10 @@ class _PersuadeTask(GymTask):
     def secrets(self) -> tuple[str, ...]:
         return (self.argument,)
 
+    @property
+    def components(self) -> frozenset:
+        return frozenset([_words(self.claim)])  # the claim, however it is spelt
+
 # %% ../../nbs/environments/06_persuade.ipynb #weigh
 WEIGHTS = {"length": 0.2, "evidence": 0.25, "concession": 0.2, "relevance": 0.2, "novelty": 0.15}
 REMARKS = {

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'FINISH', 'MAX_CONTENT', 'COMPAT', 'TEXT', 'STOP_REASONS', 'BROKEN', 'GYMS', 'Player', 'ToolCall',
-           'read_call', 'tool_schema', 'GymConfig', 'GymTask', 'Feedback', 'GymTurn', 'UserError', 'UserRole',
-           'answer_form', 'spoken', 'as_dialogue', 'Environment', 'call_help', 'Gym', 'gym_names', 'find_gym',
-           'play_through', 'idle']
+           'read_call', 'tool_schema', 'GymConfig', 'GymTask', 'split_tasks', 'Feedback', 'GymTurn', 'UserError',
+           'UserRole', 'answer_form', 'spoken', 'as_dialogue', 'Environment', 'call_help', 'Gym', 'gym_names',
+           'find_gym', 'play_through', 'idle']
 
 # %% ../../nbs/gyms/01_protocol.ipynb #imports
 import math
@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
+from zlib import crc32
 
 from ..clients.protocol import LLMError
 from ..clients.reader import break_markers, read_json
@@ -159,6 +160,22 @@ class GymTask:
     def secrets(self) -> tuple[str, ...]:
         "What neither prompt nor opening may contain"
         return ()
+
+    @property
+    def components(self) -> frozenset:
+        "What training and evaluation must not share"
+        return frozenset([self.id])
+
+
+def split_tasks(tasks: Sequence[Any]) -> tuple[list, list]:  # training; held out, a tenth at least
+    "Split tasks so that no component is on both sides; those that have some of each are in neither"
+    held, out = frozenset(), []
+    for task in sorted(tasks, key=lambda task: (crc32(task.id.encode()), task.id)):
+        if len(out) >= max(1, 0.1 * len(tasks)):
+            break
+        held |= task.components
+        out = [one for one in tasks if one.components <= held]
+    return [task for task in tasks if held.isdisjoint(task.components)], out
 
 
 class Feedback(NamedTuple):

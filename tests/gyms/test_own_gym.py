@@ -14,7 +14,7 @@ from humanlm.core.basics import run_sync
 from humanlm.gyms import protocol
 from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.evaluation import load_episodes
-from humanlm.gyms.mistakes import UserReviewer
+from humanlm.gyms.mistakes import episode_mistakes
 from humanlm.gyms.protocol import find_gym, gym_names
 from humanlm.gyms.users import GymUserConfig, ModelUser
 from humanlm.serving.adapters import gymnasium_env
@@ -126,6 +126,6 @@ def test_a_chat_model_plays_the_guest_and_gives_itself_away(bar):
     task = next(task for task in bar.tasks(20, 0) if task.drink == "tea")
     env = bar.play(task, user=ModelUser(ScriptedClient(['{"reply": "Bring me tea."}'])))
     run_sync(env.step("[action] hot or cold?"))
-    assert [mistake.tag for mistake in run_sync(UserReviewer().episode(env))] == [
+    assert [mistake.tag for mistake in episode_mistakes(env)] == [
         "answers"
     ] and GymUserConfig().player() is None
