@@ -190,6 +190,10 @@ def _plain(value: object) -> object:  # JSON; containers are [kind, items]
         return ["dict", [[_plain(key), _plain(item)] for key, item in value.items()]]
     if isinstance(value, (bytes, bytearray)):
         return ["bytes", bytes(value).hex()]
+    if isinstance(value, getattr(sys.modules.get("fractions"), "Fraction", ())):
+        return ["Fraction", str(value)]
+    if isinstance(value, getattr(sys.modules.get("decimal"), "Decimal", ())):
+        return ["Decimal", str(value)]
     return ["complex", [value.real, value.imag]] if isinstance(value, complex) else ["other", []]
 
 # %% ../../nbs/sandbox/01_cell.ipynb #play

@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from importlib.resources import files
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple
@@ -239,6 +240,10 @@ def _value(said):
         return {_value(key): _value(item) for key, item in items}
     if kind == "bytes":
         return bytes.fromhex(items)
+    if kind == "Fraction":
+        return Fraction(*map(int, items.split("/")))
+    if kind == "Decimal":
+        return Decimal(items)
     made = {"list": list, "tuple": tuple, "set": set, "complex": lambda parts: complex(*parts)}.get(
         kind, lambda _: object()
     )

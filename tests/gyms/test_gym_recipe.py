@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
@@ -276,10 +277,11 @@ LUCKY = [
 
 
 def test_a_resumed_run_plays_what_a_whole_one_does(tmp_path):
-    asked = [*LUCKY, "--gyms.tasks", "6"]
-    whole = begin(tmp_path / "whole", *asked, "--trainer.max_steps", "6")
-    begin(tmp_path / "again", *asked, "--trainer.max_steps", "3")
-    again = begin(tmp_path / "again", *asked, "--trainer.max_steps", "6")
+    asked = [*LUCKY, "--gyms.tasks", "6", "--trainer.max_steps", "6", "--trainer.save_steps", "3"]
+    whole = begin(tmp_path / "whole", *asked)
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    shutil.rmtree(tmp_path / "again" / "short" / "checkpoints" / "gyms" / "checkpoint-6")
+    again = begin(tmp_path / "again", *asked)
     assert (
         len(whole) == 48
         and [t.row_id for t in again] == [t.row_id for t in whole]

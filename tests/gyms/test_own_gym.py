@@ -68,8 +68,7 @@ def train(folder, *more):
     )
 
 
-def test_a_gym_of_ones_own_is_short_and_passes_the_suite_and_the_checker(bar):
-    assert len([line for line in OWN.read_text().splitlines() if line.strip()]) <= 45
+def test_a_gym_of_ones_own_passes_the_suite_and_the_checker(bar):
     assert run_sync(gym_problems(bar)) == []
     pytest.importorskip("gymnasium.utils.env_checker").check_env(
         gymnasium_env(bar), skip_render_check=True
