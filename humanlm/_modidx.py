@@ -1264,6 +1264,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'humanlm/classmate/tasks.py'),
                                          'humanlm.classmate.tasks._task': ('classmate.html#_task', 'humanlm/classmate/tasks.py'),
                                          'humanlm.classmate.tasks._text': ('classmate.html#_text', 'humanlm/classmate/tasks.py'),
+                                         'humanlm.classmate.tasks.check_verifier': ( 'classmate.html#check_verifier',
+                                                                                     'humanlm/classmate/tasks.py'),
                                          'humanlm.classmate.tasks.load_tasks': ('classmate.html#load_tasks', 'humanlm/classmate/tasks.py'),
                                          'humanlm.classmate.tasks.prepare_command': ( 'classmate.html#prepare_command',
                                                                                       'humanlm/classmate/tasks.py'),

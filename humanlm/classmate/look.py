@@ -87,12 +87,7 @@ class RunLook:
 
     def prompt(self, step: int, row: str) -> PromptLook:
         "Show one prompt of a step"
-        found = self.groups.get((step, row))
-        if not found:
-            raise DataError(
-                f"No prompt {shorten(row)!r} in step {step}. There are steps "
-                f"{min(self.groups)[0]} to {max(self.groups)[0]}."
-            )
+        found = self.groups[step, row]
         return PromptLook(
             found,
             self.pieces,

@@ -20,7 +20,6 @@ from humanlm.classmate.classmates import (
     ClassmateConfig,
     shuffled,
 )
-from .code import VERIFIERS
 from .look import reasoning_section
 from humanlm.classmate.monitoring import (
     MONITORED,
@@ -30,7 +29,14 @@ from humanlm.classmate.monitoring import (
     ask_validity,
     monitor_section,
 )
-from .tasks import SEEDS, TOYS, ReasoningTask, load_tasks, toy_tasks
+from humanlm.classmate.tasks import (
+    SEEDS,
+    TOYS,
+    ReasoningTask,
+    check_verifier,
+    load_tasks,
+    toy_tasks,
+)
 from .verifiers import BEHAVIOURS, Case, RewardModel
 from ..clients.ledger import Ledger
 from humanlm.core.basics import (
@@ -422,15 +428,8 @@ def _check_settings(s: Settings) -> None:
             f"exploit or verifier: {', '.join(MONITORED)}",
         ),
     )
-    named = [name for name in dict.fromkeys((s.judge.verifier, s.judge.exploit)) if name]
-    known = [*VERIFIERS, *BEHAVIOURS, RewardModel.name]
-    require(
-        "judge",
-        (
-            RewardModel.name not in named or bool(s.judge.reward_model),
-            f"{RewardModel.name} needs a model. Name it in judge.reward_model",
-        ),
-    )
+    for name in filter(None, (s.judge.verifier, s.judge.exploit)):
+        check_verifier(name, "judge", s)
     require(
         "classmate",
         (
@@ -445,15 +444,6 @@ def _check_settings(s: Settings) -> None:
             not s.classmate.shuffle or s.rollout.num_prompts > 1,
             "num_prompts must be at least 2 where classmate.shuffle looks for another question",
         ),
-    )
-    judged = [name for name in named if name in BEHAVIOURS]
-    require(
-        "judge",
-        (
-            not judged or bool(s.judge.model),
-            f"{', '.join(judged)} needs a judge. Name a chat model in judge.model",
-        ),
-        *((name in known, f"no verifier {name!r}.{near_miss(name, known)}") for name in named),
     )
 
 # %% ../../nbs/classmate/51_recipe.ipynb #names-of-measures

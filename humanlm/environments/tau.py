@@ -582,35 +582,23 @@ def _read_tau(
         raise DataError(
             f"Row {shorten(repr(name))} is none of the retail domain with info.task. Leave it out."
         )
-    actions, outputs, texts = (
-        task.get("actions"),
-        task.get("outputs", []),
-        [row.get("obs"), task.get("instruction"), task.get("user_id")],
-    )
-    good = (
-        all(isinstance(text, str) and text for text in texts)
-        and isinstance(outputs, list)
-        and all(isinstance(one, str) for one in outputs)
-    )
+    actions, outputs = task.get("actions"), task.get("outputs", [])
+    texts = [row.get("obs"), task.get("instruction"), task.get("user_id")]
+    whole = all(isinstance(text, str) and text for text in texts) and isinstance(outputs, list)
     if (
-        not good
+        not whole
         or not isinstance(actions, list)
-        or not all(
-            isinstance(one, Mapping)
-            and one.get("name") in DESK_TOOLS
-            and isinstance(one.get("kwargs"), Mapping)
-            for one in actions
-        )
+        or texts[2] not in open_shop(shop).tables["users"]
     ):
         raise DataError(
-            f"Row {shorten(name)}: obs, user_id, instruction, actions or outputs are missing or of "
-            f"another form. Give the row as it was published."
+            f"Row {shorten(name)}: obs, instruction, actions, outputs or a user_id of the shop "
+            f"{shop} are missing. Give the row as it was published."
         )
-    if texts[2] not in open_shop(shop).tables["users"]:
-        raise DataError(
-            f"Row {shorten(name)}: {shorten(texts[2], 60)} is no user of the shop "
-            f"{shop}. Give the shop that belongs to the row."
-        )
+    for one in actions:
+        if not isinstance(one, Mapping) or one.get("name") not in DESK_TOOLS:
+            raise DataError(
+                f"Row {shorten(name)}: {shorten(repr(one))} is no tool of the desk. Leave it out."
+            )
     return _TauTask(
         name,
         texts[2],

@@ -98,14 +98,13 @@ def _trip(rng):
 def _travel_tasks(
     count: int,
     seed: int,  # of different remainders by 3: no shared component
-    shapes: Sequence[str] = TRAVEL_SHAPES,  # one after the other
 ) -> list[_TravelTask]:
     "Make trips"
     return [
         _new_task(
             random.Random(f"travel/{seed}/{n}"),
             f"travel-{seed}-{n}",
-            shapes[n % len(shapes)],
+            TRAVEL_SHAPES[n % len(TRAVEL_SHAPES)],
             seed % 3,
         )
         for n in range(count)

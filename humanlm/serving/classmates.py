@@ -283,11 +283,8 @@ def _classmate_places(
                 f"{found[name]} and {place} would both be called {name}. Rename a folder."
             )
         if name in (*SELVES, READER):
-            meant = (
-                "another model of the run" if name == READER else "the policy and its own weights"
-            )
             raise ConfigError(
-                f"{place} would be called {name}, which in training means {meant}. "
+                f"{place} would be called {name}, which in training means a model of the run. "
                 "Rename the folder, or link to it by another name."
             )
         found[name] = place
@@ -382,12 +379,7 @@ def _prompt_thinking(place: str) -> bool | None:  # as `segments` takes it
         told = json.loads((Path(place) / "classmate.json").read_text("utf-8"))
     except OSError:
         return False
-    except ValueError as e:
-        raise ConfigError(
-            f"{place}/classmate.json is broken: {shorten(e)}. Save the model again, or "
-            "remove the file."
-        ) from e
-    return told.get("thinking", False) if isinstance(told, dict) else False
+    return told.get("thinking", False)
 
 
 def _noted(c):
