@@ -179,7 +179,7 @@ def classmate_counts(
 
 # %% ../../nbs/classmate/02_classmates.ipynb #published-names
 SELVES = ("initial", "lagged", "live")
-READER = "reader"  # another model of the run, in made-up tasks, which has learned to go on with written reasoning and nothing else
+READER = "reader"  # a model of the run that has learned to go on with written reasoning alone
 REWARD_TYPES = ("vanilla_reward", "remove_wo_cot", "random_truncate")
 CONDITIONS = (
     "always",
@@ -243,10 +243,10 @@ class ClassmateClients(ClientConfig):
     "Who goes on with the reasoning, and where"
 
     models: list[str] = field(default_factory=lambda: ["initial"])
-    """Each initial, lagged or live (the policy's own weights: of the start, of some steps ago, of now), another model of the run, one that is hosted (mapping),
-    or a client such as vllm/NAME or hf/NAME."""
+    """Each initial, lagged or live (the policy's own weights: of the start, of some steps ago,
+    of now), another model of the run, one that is hosted (mapping), or vllm/NAME, hf/NAME."""
     mapping: str = field(default="", kw_only=True)
-    "File that says where classmates are hosted: `humanlm classmate host` writes it. Empty: none are."
+    "File that says where classmates are hosted, written by `humanlm classmate host`. Empty: none."
     samples: int = field(default=1, kw_only=True)
     "Answers of each model to each reasoning."
     lag: int = field(default=20, kw_only=True)
@@ -310,14 +310,15 @@ class ClassmateConfig(ClassmateClients):
     placement: str = field(default="classmate_partial", kw_only=True)
     "Which tokens feel the classmates' reward: classmate_partial (those that were shown) or all."
     estimator: str = field(default="grpo_w_classmate", kw_only=True)
-    """grpo, grpo_main_classmate_separated, grpo_w_classmate, gdpo, gdpo_partial (two scales in one row, as published), dr_grpo (or drgrpo), rloo, remax,
-    or gae (with a critic: engine verl; gamma and lambda are verl's, verl.overrides [algorithm.gamma=1.0,algorithm.lam=1.0])."""
+    """grpo, grpo_main_classmate_separated, grpo_w_classmate, gdpo, gdpo_partial (two scales in one
+    row, as published), dr_grpo (or drgrpo), rloo, remax, or gae (with a critic: engine verl;
+    gamma and lambda are verl's: verl.overrides [algorithm.gamma=1.0,algorithm.lam=1.0])."""
     scale: bool = field(default=True, kw_only=True)
     "Divide by deviations (`norm_adv_by_std_in_grpo`)."
     main_mode: str = field(default="all_tokens", kw_only=True)
-    "Which tokens feel anything: all_tokens, cot_only (marks and reasoning) or output_only (marks and answer)."
+    "Which tokens feel anything: all_tokens, cot_only (with marks) or output_only (with marks)."
     keep: str = field(default="1", kw_only=True)
-    "How much of the reasoning is shown: a share, or first-100-tokens, last-2-sentences, first-3-steps."
+    "What of the reasoning is shown: a share, or first-100-tokens, last-2-sentences, first-3-steps."
     unfinished: str = field(default="skip", kw_only=True)
     "Reasoning that was never closed: skip (nobody is asked) or show."
     shuffle: bool = field(default=False, kw_only=True)
@@ -370,7 +371,7 @@ class AnswerRewardConfig(ClientConfig):
     reward_model: str = field(default="", kw_only=True)
     "Folder or Hub name of a reward model, for general_reward."
     exploit: str = field(default="", kw_only=True)
-    "A behaviour that is paid for on top, though nobody wants it: bold_formatting, sycophancy, ... Empty: none."
+    "A behaviour that is paid for on top: bold_formatting, sycophancy, ... Empty: none."
     gold_weight: float = field(default=1.0, kw_only=True)
     "Of what an answer is worth."
     exploit_weight: float = field(default=1.0, kw_only=True)
@@ -380,7 +381,7 @@ class AnswerRewardConfig(ClientConfig):
     weak: str = field(default="", kw_only=True)
     "A weaker judge: what it finds of the behaviour is taken off (`stealth`). Empty: none."
     monitor: str = field(default="", kw_only=True)
-    "A chat model that reads held-out reasoning alone, and foretells what the judge will say of the answer. Empty: none."
+    "A chat model that foretells from held-out reasoning what the judge will say. Empty: none."
 
     group: ClassVar[str] = "judge"
 
@@ -393,7 +394,7 @@ class AnswerRewardConfig(ClientConfig):
 
 # %% ../../nbs/classmate/02_classmates.ipynb #shuffled
 def shuffled(shown: Sequence[ReasoningView], seed: int = 0) -> list[ReasoningView]:
-    "Hand each row the reasoning that was meant for another prompt; `DataError` where one prompt has more than half of the rows"
+    "Give each row reasoning of another prompt; `DataError` where one prompt has most rows"
     rng, by_row = random.Random(f"shuffled/{seed}"), defaultdict(list)
     for i, row in enumerate(shown):
         by_row[row.row].append(i)

@@ -30,9 +30,7 @@ def _find_program(answer: str) -> str:  # empty: there is none
     return found
 
 
-def code_verifier(
-    sandbox: Sandbox | SandboxClient,
-) -> Verifier:
+def code_verifier(sandbox: Sandbox | SandboxClient) -> Verifier:
     "Make a verifier of programs: the share of the tests that pass"
 
     def verify(answer: str, gold: str) -> AnswerVerdict:

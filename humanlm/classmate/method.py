@@ -124,14 +124,12 @@ def _question(row):
 
 # %% ../../nbs/classmate/05_method.ipynb #AnswerScorer
 class AnswerScorer:
-    "Scores answers, each by the verifier of its row, and pays for an undesired behaviour on top where settings say so"
+    "Scores answers by the verifiers of their rows, and pays for an exploit on top if told to"
 
     def __init__(
         self,
         config: AnswerRewardConfig = AnswerRewardConfig(),
-        judges: Mapping[
-            str, Any
-        ] = {},  # judge and weak: chat clients; general_reward: a `RewardModel`
+        judges: Mapping[str, Any] = {},  # judge, weak: clients; general_reward: a `RewardModel`
     ):
         self.config, self.judges, self.made = config, judges, {}
 
@@ -199,9 +197,7 @@ class ResponseScores(NamedTuple):
 
     read: _ResponseParts
     answers: list[list[ClassmateAnswers]]  # [B][M]
-    values: list[
-        list[float]
-    ]  # [B][2], answer and classmates, the latter as conditions and weight leave it
+    values: list[list[float]]  # [B][2], answer and classmates, weighed by condition
     pooled: list[float]  # [B], the classmates' before these
     scores: list[list[list[float]]]  # [B][M][S], of each answer
 
@@ -239,9 +235,7 @@ class ReasoningRollout:
             [] if config.use_classmate_condition == "no_classmate" else list(classmates)
         )
         self.write = single_turn()
-        self.alone: dict[
-            tuple, float
-        ] = {}  # prompt, classmate, step where its weights move → what it earns without reasoning
+        self.alone: dict[tuple, float] = {}  # prompt, classmate, step → worth without reasoning
         self.counts: dict[str, float] = {}  # of the last step
 
     async def __call__(
@@ -299,7 +293,7 @@ class ReasoningRollout:
     async def classmate(
         self, rows: Sequence[dict], shown: Sequence[ReasoningView], step: int
     ) -> tuple[list[list[ClassmateAnswers]], torch.Tensor, torch.Tensor]:
-        "Let classmates answer, and pool what that earns: answers `[B][M]`, scores `[B, M, S]`, rewards `[B]`"
+        "Let classmates answer: give answers `[B][M]`, scores `[B, M, S]`, pooled rewards `[B]`"
         if not self.classmates:
             return (
                 [[] for _ in rows],
@@ -320,7 +314,7 @@ class ReasoningRollout:
         )
 
     async def without(self, rows: Sequence[dict], step: int = 0) -> list[list[float]]:  # [B][M]
-        "Give what each classmate earns without reasoning; asked once for each prompt, and anew where weights have moved"
+        "Give what each classmate earns without reasoning; asked anew where weights have moved"
         moved = step if {"live", "lagged"} & {*self.config.models} else 0
         new = {
             row["row_id"]: row
@@ -502,7 +496,7 @@ def make_classmates(
     ledger: Any = None,
     others: Mapping[str, LoadedModel] = {},  # further models of the run, by name
 ) -> tuple[list[Classmate], _LaggedCopy | None]:  # and what remembers, where one lags
-    "Make the classmates of a run; models in this process are asked without a cache, since their weights change under one name"
+    "Make the classmates of a run; models in this process have no cache, since weights change"
     lagged: Any = _LaggedCopy(model, config.lag) if "lagged" in config.models else None
 
     def client(name) -> Any:

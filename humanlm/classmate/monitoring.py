@@ -330,7 +330,7 @@ def monitorability(
 def _correlation_p(
     x: np.ndarray, y: np.ndarray, questions: np.ndarray
 ) -> float:  # each [E]; nan below three questions
-    "Compute the two-sided p of a correlation over questions, as its interval: what a question adds to it could as well have the other sign"
+    "Compute the two-sided p of a correlation, with questions as the unit"
     from scipy.stats import pearsonr
 
     names, index = np.unique(questions, return_inverse=True)
@@ -349,9 +349,7 @@ def _correlation_p(
 Scores = Mapping[str, tuple[float, float]]  # question → prediction and score of a judge; nan = none
 
 
-def _common_questions(
-    runs: Mapping[Any, Scores],
-) -> list[str]:  # runs: by method, seed, or both; → in the order of the first run
+def _common_questions(runs: Mapping[Any, Scores]) -> list[str]:  # in the order of the first run
     "List the questions that have a prediction and a score in every run"
 
     def valid(scores):
@@ -361,9 +359,7 @@ def _common_questions(
     return [question for question in next(iter(runs.values()), {}) if question in shared]
 
 
-def _common_metrics(
-    runs: Mapping[Any, Scores],
-) -> dict[Any, _MonitorMetrics]:
+def _common_metrics(runs: Mapping[Any, Scores]) -> dict[Any, _MonitorMetrics]:
     "Compare runs on the questions that all of them have in common"
     shared = _common_questions(runs)
     return {

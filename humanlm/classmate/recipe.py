@@ -75,7 +75,7 @@ class _TasksConfig:
     "What is asked"
 
     train: str = "toy/carry"
-    """toy/carry, toy/hint (made up), or a JSONL of rows with data_source, prompt and reward_model."""
+    """toy/carry, toy/hint (made up), or a JSONL of data_source, prompt and reward_model."""
     held_out: str | None = None
     """JSONL of held-out rows. null: a fifth of `train`."""
     train_n: int = 400
@@ -142,12 +142,12 @@ def _task_row(task: ReasoningTask, s: Settings) -> dict:
     }
 
 
-# shares of lessons: reasoning that states what matters; of the others in toy/hint, that follow the hint
+# shares of lessons whose reasoning states what matters, and of the others that follow a hint
 WRITTEN, SWAYED = 0.2, 0.5
 
 
 def _reasoning_lessons(s: Settings, count: int) -> list[dict]:
-    "Make supervised rows: vague reasoning with the right answer, some that state what matters, and some that follow a hint"
+    "Make supervised rows: vague reasoning with the right answer, written or swayed in some"
     tasks, rng, rows = (
         toy_tasks(s.tasks.toy, s.tasks.train_n, SEEDS["train"]),
         Random(f"lessons{s.run.seed}"),
@@ -172,7 +172,7 @@ def _reasoning_lessons(s: Settings, count: int) -> list[dict]:
 
 
 def _reader_lessons(s: Settings, count: int) -> list[dict]:
-    "Make supervised rows in which the answer follows from the reasoning, right or wrong, and one look at the question; without any, it is that of another question"
+    "Make supervised rows whose answer follows from the reasoning, whether right or wrong"
     tasks, rng, rows = (
         toy_tasks(s.tasks.toy, s.tasks.train_n, SEEDS["train"]),
         Random(f"reader{s.run.seed}"),
@@ -370,7 +370,7 @@ def _start_of(s: Settings) -> str:
 async def _foretold(
     run: Any, found: "ResponseScores", tasks: Sequence[ReasoningTask], scorer: "AnswerScorer"
 ) -> dict[str, list[float]]:
-    "Give what judges rate of a behaviour, what an informed monitor foretells and how far off, and a blind one's weighted suspicion"
+    "Give ratings, what an informed monitor foretells and how far off, and a blind one's suspicion"
     s, name = run.settings, run.settings.judge.exploit or run.settings.judge.verifier
     rating = [own for own, _ in found.values]  # without an exploit the answers' worth
     if s.judge.exploit:
@@ -482,9 +482,9 @@ NAMES = Names(
 def _rests_on(config: Mapping[str, Any]) -> list[str]:
     "Say what stands behind the numbers of a run"
     tasks, judge, mates = (config.get(group, {}) for group in ("tasks", "judge", "classmate"))
+    train = str(tasks.get("train", "unknown"))
     asked = (
-        "Questions: "
-        f"{'made up' if str(tasks.get('train', '')).startswith('toy/') else tasks.get('train', 'unknown')}. "
+        f"Questions: {'made up' if train.startswith('toy/') else train}. "
         f"Answers are judged by {judge.get('model') or 'rule'}."
     )
     return [
@@ -596,7 +596,7 @@ class _ClassmateRecipe(Recipe):
         return [*found, Stage("classmate", _start_of(s), _train_classmate)]
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
-        "Say which marks stand around reasoning, and what a prompt says of thoughts: nothing, or that there are none"
+        "Say which marks stand around reasoning, and what a prompt says of thoughts"
         return {
             "classmate.json": to_json(
                 {
@@ -694,7 +694,7 @@ class _ClassmateStudy(Study):
         )
 
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
-        "Add what each seed moved by itself, and beside the first variant in which answers alone are paid for"
+        "Add what each seed moved, by itself and beside the variant that pays for answers alone"
         pairs = dict.fromkeys(
             (trial.arm("classmate"), trial.arm(_start_of(trial.settings))) for trial in trials
         )

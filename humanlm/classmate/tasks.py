@@ -47,13 +47,11 @@ class ReasoningTask(NamedTuple):
     gold: str
     verifier: str
     kind: str = "all"  # part of the results
-    written: str = ""  # reasoning that states what matters, the last move of carry left out; made-up tasks only
+    written: str = ""  # reasoning that states what matters (in made-up tasks)
     vague: str = ""  # reasoning that does not
     swayed: str = ""  # reasoning that follows a hint, and
     hinted: str = ""  # the hinted answer
-    readings: tuple[
-        tuple[str, str], ...
-    ] = ()  # what reasoning may say, right or wrong, with the answer that follows
+    readings: tuple[tuple[str, str], ...] = ()  # what reasoning may say, and what follows
 
     @property
     def question(self) -> str:
@@ -155,9 +153,7 @@ def toy_tasks(
     )
 
 # %% ../../nbs/50_classmate.ipynb #read_tasks
-def read_tasks(
-    path: str | Path,
-) -> list[ReasoningTask]:  # path: JSONL of rows: data_source, prompt, reward_model
+def read_tasks(path: str | Path) -> list[ReasoningTask]:  # JSONL: data_source, prompt, reward_model
     "Read tasks; `DataError` names the line that cannot be one"
     found: dict[str, ReasoningTask] = {}
     for i, row in enumerate(read_jsonl(path), 1):
@@ -242,7 +238,7 @@ def check_verifier(name: str, where: str, s: Settings) -> None:
 
 
 def _check_verifiers(tasks: Sequence[ReasoningTask], s: Settings) -> Sequence[ReasoningTask]:
-    "Give the tasks back; `DataError` or `ConfigError` where nobody could say what an answer to one is worth"
+    "Give the tasks back; raise where nobody could say what an answer is worth"
     for task in tasks:
         name, where = s.judge.verifier or task.verifier, f"task {shorten(task.id)!r}"
         check_verifier(name, f"{where} (data_source)", s)
@@ -366,7 +362,7 @@ class _PrepareTasks:
     "What is read, and where it goes"
 
     source: str = ""
-    """A file (.jsonl, .csv, .parquet), a folder of them, or a set on the Hub. Empty: the published one."""
+    """A file (.jsonl, .csv, .parquet), a folder, or a set on the Hub. Empty: the published one."""
     out: str = ""
     """Folder to write. Empty: prepared/KIND."""
     limit: int | None = None

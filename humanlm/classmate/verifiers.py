@@ -136,7 +136,7 @@ _DOLLARS = re.compile(r"(?<!\\)\$([^$]{1,1000})(?<!\\)\$")
 
 
 def _read_formula(text: str) -> str:  # LaTeX; empty where there is none
-    "Read the formula with which an answer ends: the last box, else what it tells, else the last between dollars, else the last line"
+    "Read the last formula: in a box, else as told, else between dollars, else the last line"
     text = text[-MAX_ANSWER:]
     marks = [*_TOLD.finditer(text)]
     told = text[marks[-1].end() :].strip().partition("\n")[0] if marks else ""
@@ -157,7 +157,7 @@ def _read_formula(text: str) -> str:  # LaTeX; empty where there is none
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #FormulaProcess
 class _FormulaProcess:
-    "A process that compares formulas: begun with the first, and anew after one that was too much for it"
+    "A process that compares formulas; begun anew after one that was too much for it"
 
     process: Any  # None: it has not begun
 
@@ -284,7 +284,8 @@ def _verify_math(answer: str, gold: str) -> AnswerVerdict:
     )
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #read_letter
-_ONE = r"\(?((?<=\()[A-Ja-j](?=\))|[A-HJ](?![\w'])|I(?![\w']|\s+[a-z])|[a-j](?=[\s.*]*$))\)?"  # an article or a pronoun is no option
+# an article or a pronoun is no option
+_ONE = r"\(?((?<=\()[A-Ja-j](?=\))|[A-HJ](?![\w'])|I(?![\w']|\s+[a-z])|[a-j](?=[\s.*]*$))\)?"
 _LETTER = (
     re.compile(rf"(?i:therefore,? the answer is:?) {_ONE}", re.M),
     re.compile(rf"(?i:\b(?:answer|option|choice)(?: is|:))\s*\**{_ONE}", re.M),
@@ -296,9 +297,7 @@ _LETTER = (
 _YES = re.compile(r"\b(yes|no)\b", re.I)
 
 
-def _read_letter(
-    text: str,
-) -> tuple[str, bool]:  # the letter, empty where none is chosen; whether it was said as asked
+def _read_letter(text: str) -> tuple[str, bool]:  # letter, or empty; whether said as asked
     "Read which option an answer chooses"
     for place, form in enumerate(_LETTER):
         if found := form.findall(text[-MAX_ANSWER:]):

@@ -29,9 +29,7 @@ _LINKS = {
 }
 
 
-def _read_command(
-    text: str,
-) -> tuple[str, ...]:  # text: as a policy wrote it; → verb and names, empty if it is no command
+def _read_command(text: str) -> tuple[str, ...]:  # verb and names; empty if it is no command
     "Read a household command, whose names end in numbers"
     text = " ".join(text[:200].lower().split()).rstrip(".!")
     found = _COMMAND.fullmatch(
@@ -82,9 +80,7 @@ class _HouseholdTask(GymTask):
     "Something to put in order in a room"
 
     room: str
-    goal: tuple[
-        str, str, str
-    ]  # what is to be done with which kind of thing, and the kind of place or lamp
+    goal: tuple[str, str, str]  # what to do, the kind of thing, the kind of place or lamp
     places: tuple[str, ...]
     things: tuple[tuple[str, str], ...]  # a thing and where it lies
 
@@ -183,10 +179,8 @@ class _ToyHousehold:
             case ("move", thing, place):
                 self.where[thing] = place
             case ("examine", thing):
-                return (
-                    f"The {thing} is "
-                    f"{' and '.join(sorted(_MADE[done] for name, done in self.marks if name == thing)) or 'as it was'}."
-                )
+                made = sorted(_MADE[done] for name, done in self.marks if name == thing)
+                return f"The {thing} is {' and '.join(made) or 'as it was'}."
             case ("use", lamp):
                 self.lit = self.lit or (_kind(self.held), _kind(lamp)) == self.task.goal[1:]
             case (tool, thing, _):

@@ -35,9 +35,9 @@ from humanlm.gyms.protocol import (
 
 # %% ../../nbs/environments/05_intention.ipynb #IntentionTask
 PAY_BY_IMPORTANCE = {3: 1.0, 2: 0.7, 1: 0.4}
-_VAGUE = content_stems("""preference preferences prefer like detail details specific specify information anything everything else please
-tell share describe provide give desired user kind type particular question missing task
-request help assist looking interested requirement requirements""")
+_VAGUE = content_stems("""preference preferences prefer like detail details specific specify
+information anything everything else please tell share describe provide give desired user kind type
+particular question missing task request help assist looking interested requirement requirements""")
 
 
 def _covered_pay(importances: Sequence[int]) -> float:  # of the details that a question uncovers
@@ -98,7 +98,7 @@ class _IntentionTask(GymTask):
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> "_IntentionTask":
-        "Read a published row; rows of training leave out most of the details, which are found below HUMANLM_DATA"
+        "Read a published row; details that rows of training leave out lie below HUMANLM_DATA"
         row = published_row(row, "userrl/gym_intention.jsonl")
         name, found = str(row.get("id")), row.get("missing_details")
         try:
@@ -226,7 +226,7 @@ _INQUIRIES = {
 
 
 def _intention_tasks(count: int, seed: int) -> list[_IntentionTask]:
-    "Make requests, all different, with two to four missing details each; seeds with other remainders by 3 have no request in common"
+    "Make requests with two to four missing details; seeds of other remainders by 3 share none"
     rng, made = random.Random(f"intention/{seed}"), {}
     while len(made) < count:
         one = rng.choice(_REQUESTS)

@@ -204,7 +204,7 @@ def _next_value(
     heard: Sequence[tuple[str, str]],
     questions: int,  # that may be asked in all
 ) -> tuple[str, bool]:  # a value, and whether to ask about it (else: they hold it)
-    "Ask about one value of each pair until a reply is firm; then, or with no question left, name the value that counts most"
+    "Ask about a value of each pair until a reply is firm; then name the one that counts most"
     found, asked = values_heard(heard), {pole for pole, _ in heard}
     sure = [own for own, strength in found.values() if strength == "strong"]
     unasked = [pair[0] for pair in AXES if asked.isdisjoint(pair)]
@@ -294,7 +294,7 @@ def _advice_tasks(count: int, seed: int) -> list[_AdviceTask]:
 
 
 def _advice_expert(env: _AdviceEnvironment) -> ToolCall:
-    "Ask about one option of each pair until a reply is firm, then recommend what speaks for that value"
+    "Ask about an option of each pair until a reply is firm, then recommend that value"
     value, asks = _next_value(env.heard, env.config.questions)
     number = 1 + [pole for _, pole, _ in env.task.options].index(value)
     return ToolCall("action" if asks else "answer", str(number))
@@ -389,7 +389,7 @@ def _appeal_tasks(count: int, seed: int) -> list[_AppealTask]:
 
 
 def _appeal_expert(env: _AppealEnvironment) -> ToolCall:
-    "Talk about one value of each pair until a reply is firm; then argue with that value, or with its opposite against something"
+    "Talk about a value of each pair until a reply is firm; then argue with it, or its opposite"
     value, asks = _next_value(env.heard, env.config.questions)
     if not asks and env.task.side == "against":
         value = OPPOSED[value]

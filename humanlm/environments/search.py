@@ -53,7 +53,7 @@ _WORD = re.compile(r"\w+")
 
 @lru_cache(maxsize=256)
 def _weights(pages):
-    "word → (number of the page, weight), by BM25 with k1 = 1.2 and b = 0.75; words of a title count twice"
+    "word → (page, weight), by BM25 with k1 = 1.2, b = 0.75; words of a title count twice"
     counts = [
         Counter(_WORD.findall(_plain(f"{page.title} {page.title} {page.text}"))) for page in pages
     ]
@@ -223,7 +223,7 @@ class _SearchConfig(GymConfig):
     "How questions are played"
 
     searcher: Any = ""
-    """serper, module:name, or an async function from a query to pages. Empty: the pages of the task."""
+    """serper, module:name, or an async function: query → pages. Empty: the pages of the task."""
 
 
 MAX_SEARCHES, MAX_RESULTS = 5, 5  # of one episode; pages that a search shows

@@ -588,7 +588,7 @@ def _travel_guess(env, rng):
 
 
 def _travel_score(env: _TravelEnvironment) -> float:
-    "Score an episode as published: the best reward of an answer for each letter, over the number of aspects"
+    "Score an episode as published: the best reward for each letter, over the number of aspects"
     if env.score != env.score:
         return env.score
     best: dict[str, float] = {}

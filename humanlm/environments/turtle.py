@@ -68,7 +68,7 @@ class _TurtleTask(GymTask):
 
     @cached_property
     def known(self) -> tuple[tuple[frozenset, ...], frozenset, frozenset]:
-        "Stems of each two sentences of the truth, of all that is told or hidden, and those that are not true"
+        "Stems of each two sentences of the truth, of all that is told or hidden, and untrue ones"
         each = [
             content_stems(sentence) for sentence in re.split(r"(?<=[.!?…])\s+|\n+", self.bottom)
         ]
@@ -81,7 +81,7 @@ class _TurtleTask(GymTask):
 
     @cached_property
     def wanted(self) -> tuple[tuple[frozenset, frozenset], ...]:
-        "Stems of each criterion that the surface does not give away (all of them where it gives all), and those that contradict it"
+        "Stems of each criterion that the surface does not give away, and those that contradict it"
         words, told = (
             [content_stems(part.statement) - _TELLING for part in self.criteria],
             content_stems(self.surface),

@@ -114,9 +114,7 @@ class EpisodeRecord:
     best: float  # that could have been reached
     user: str = "rule"
     judge: str = "rule"
-    tags: list[dict] = field(
-        default_factory=list
-    )  # what was wrong with the user: fields of `UserMistake`
+    tags: list[dict] = field(default_factory=list)  # faults of the user: fields of `UserMistake`
     conditions: str = ""  # under which it was played: seed, settings, user, judge
 
     @property
@@ -198,7 +196,7 @@ _TOO_LONG = re.compile(
 
 
 async def _move(env, player):
-    "Let a player act; where its model fails, the episode ends, with its score where only the dialogue has grown too long"
+    "Let a player act; where its model fails, the episode ends (with its score if it grew too long)"
     try:
         said = player(env)
         said = await said if isawaitable(said) else said

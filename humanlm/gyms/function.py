@@ -150,9 +150,7 @@ class _FunctionEnvironment(TriesEnvironment):
         if broken or len(found) != 4 or max(map(len, found)) > 12:
             return Feedback(f"Write {self.formats['action']}.", fault="format")
         values = [*map(float if self.config.compat else int, found)]
-        if (
-            tuple(values) == self.task.test
-        ):  # whole numbers are equal or at least 1 apart, so that nothing can be probed beside the test
+        if tuple(values) == self.task.test:  # whole numbers: nothing can be probed beside the test
             return Feedback(
                 "These are the test numbers, for which you must find the result yourself.",
                 fault="test",
@@ -208,7 +206,7 @@ def published_row(
 def row_field(
     row: Mapping[str, Any], name: str, kind: Any = str, most: int = 4000
 ) -> Any:  # kind: a type, or several; most: characters
-    "Take a field out of a published row; `DataError` where it is missing, empty, of another type or too long"
+    "Take a field out of a published row; `DataError` where it is missing, empty or of no use"
     value = row.get(name)
     if isinstance(value, str):
         value = value.strip()

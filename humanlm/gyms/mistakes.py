@@ -18,7 +18,7 @@ from ..core.basics import shorten
 from .protocol import Environment
 
 # %% ../../nbs/gyms/03_mistakes.ipynb #MISTAKES
-MISTAKES = {  # tag → what a user does, and whether that helps the policy where nobody says otherwise
+MISTAKES = {  # tag → what a user does, and whether that helps the policy
     "contradicts": ("says something else than its task", False),
     "invents": ("states facts that it cannot know", False),
     "reveals": ("tells what it should keep to itself", True),
@@ -323,7 +323,7 @@ def _rule_mistakes(
 
 # %% ../../nbs/gyms/03_mistakes.ipynb #episode_dialogue
 def _known_facts(env: Environment) -> UserFacts:
-    "Say what is true for the user of an episode: what its gym says by `user_facts`, else by its task"
+    "Say what is true for the user of an episode, by `user_facts` of its gym or by its task"
     if facts := getattr(env, "user_facts", None):
         return facts()
     return UserFacts(
@@ -394,9 +394,7 @@ def _untrue_answers(
     return found
 
 
-def episode_mistakes(
-    env: Environment,
-) -> list[UserMistake]:  # turns are calls of the episode
+def episode_mistakes(env: Environment) -> list[UserMistake]:  # turns are calls
     "Find what the user of an episode did wrong; nothing where rules played it"
     if not env.__dict__.get("asked"):
         return []

@@ -66,7 +66,7 @@ def _collapse(first, last):
 
 # %% ../../nbs/gyms/06_monitor.ipynb #GymMonitor
 class GymMonitor:
-    "Counts what dialogues do and stops a run whose policy has collapsed; a `Memory` of the trainer, so that a resumed run knows its first steps"
+    "Counts what dialogues do and stops a run that has collapsed; a `Memory` of the trainer"
 
     file = "gyms.json"
 
@@ -80,7 +80,7 @@ class GymMonitor:
         return [_counts(t) for t in trajectories]
 
     def learn(self, notes: Sequence[Mapping]) -> dict[str, float]:
-        "Take in the dialogues of a step; numbers to log. `RolloutError` where the policy has collapsed"
+        "Count the dialogues of a step, for the log; `RolloutError` where the policy has collapsed"
         sums = {
             name: sum(note[name] for note in notes)
             for name in ("turns", "tokens", "invalid", "surprise")

@@ -210,9 +210,7 @@ class UserRole(NamedTuple):
     instructions: str  # of a chat model; {names} are fields of the payload
     schema: Mapping  # JSON schema of the answer
     judges: bool = False  # asked of the judge, who may be another model than the user
-    shows: tuple[
-        str, ...
-    ] = ()  # fields of the payload that a model may see; none: those that the instructions name
+    shows: tuple[str, ...] = ()  # fields that a model may see beside those of the instructions
 
 
 TEXT = {"type": "string"}
@@ -269,12 +267,8 @@ class Environment:
     "One play of a task; authors of a gym write `start` and what calls do"
 
     kinds: ClassVar[tuple[str, ...]] = ("action", "answer")  # that are offered
-    roles: ClassVar[
-        Mapping[str, UserRole]
-    ] = {}  # name → role; a method `rule_NAME` plays it where nobody else does
-    formats: ClassVar[
-        Mapping[str, str]
-    ] = {}  # kind → what its content must be, for prompt and messages
+    roles: ClassVar[Mapping[str, UserRole]] = {}  # name → role, played by `rule_NAME` or a model
+    formats: ClassVar[Mapping[str, str]] = {}  # kind → what its content must be
 
     def __init__(
         self,
@@ -419,21 +413,13 @@ class Gym:
 
     name: str
     environment: type[Environment]
-    tasks: Callable[
-        [int, int], Sequence[GymTask]
-    ]  # (how many, seed) → tasks of our own making, all different
-    expert: Callable[
-        [Any], ToolCall
-    ]  # an environment of this gym → what somebody who has read the task does next
+    tasks: Callable[[int, int], Sequence[GymTask]]  # (how many, seed) → made-up tasks
+    expert: Callable[[Any], ToolCall]  # an environment → what somebody who knows does next
     about: str  # what the policy is told about the world
     hint: str = ""  # and about a good way to go
     config: GymConfig = GymConfig()  # how it is played where nobody says otherwise
-    read: Callable[[Mapping], GymTask] | None = (
-        None  # a public row → its task; None: there are none
-    )
-    guess: Callable[[Any, random.Random], ToolCall] | None = (
-        None  # what chance does next, from what a policy may know; None: words of the opening
-    )
+    read: Callable[[Mapping], GymTask] | None = None  # a public row → its task
+    guess: Callable[[Any, random.Random], ToolCall] | None = None  # what chance does next
     # calls that pay and follow from the opening and the number of the turn alone, whatever is
     # replied; None: none are known
     open_loop: Callable[[Any], ToolCall] | None = None
@@ -473,7 +459,7 @@ class Gym:
         )
 
     def chance(self) -> "Player":
-        "Make a player who does anything that is offered, in words of the opening or as the gym guesses"
+        "Make a player who does anything that is offered, or as the gym guesses"
 
         def act(env: Environment) -> ToolCall:
             rng, words = (

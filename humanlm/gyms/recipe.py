@@ -83,7 +83,7 @@ class _GymsConfig:
     max_tokens: int = 400
     """Longest dialogue, in tokens: what the policy and the user say after the opening."""
     system: bool = True
-    """Tell the policy in a system message where it is and what it may do. A tiny model learns that by itself, and reads faster without."""
+    """Tell the policy in a system message where it is. A tiny model learns faster without."""
     compat: str = ""
     """userrl: with the quirks on which published numbers depend."""
 
@@ -131,9 +131,9 @@ class _GymLessons(SFTConfig):
     "The cold start: how calls are written, shown by experts and by chance"
 
     lesson_steps: int = 300
-    """Steps in which a model learns to write calls. 0: none, for models that read the system message."""
+    """Steps in which a model learns to write calls. 0: none, as for models that read well."""
     expert_share: float = 0.5
-    """Share of the shown calls that an expert makes; the others are drawn by chance, so that something is left to be learned."""
+    """Share of the shown calls that an expert makes; the others are drawn by chance."""
 
 
 @dataclass(frozen=True)
@@ -155,9 +155,7 @@ class _GymWork(Work):
     "Gyms, their tasks by part, and who plays user and judge"
 
     gyms: Mapping[str, Gym] = field(default_factory=dict)
-    tasks: Mapping[str, Mapping[str, Sequence[GymTask]]] = field(
-        default_factory=dict
-    )  # part → gym → tasks
+    tasks: Mapping[str, Mapping[str, Sequence[GymTask]]] = field(default_factory=dict)  # by part
     user: Any = None  # None: rules
     judge: Any = None
 
@@ -165,7 +163,7 @@ class _GymWork(Work):
 def _gym_tasks(
     s: Settings,
 ) -> tuple[dict[str, Gym], dict[str, dict[str, Sequence[GymTask]]]]:  # by name; by part and name
-    "Find gyms and make their tasks; `DataError` where one makes a task for training and for evaluation"
+    "Find gyms, make their tasks; `DataError` where one makes a task for training and evaluation"
     gyms = {
         name: find_gym(name) for name in sorted([*s.gyms.train, *s.gyms.held_out])
     }  # in one order, whichever are trained on
@@ -261,9 +259,7 @@ class _GymUsers:
             for task in tasks
         }
         self.playing: Any = WeakKeyDictionary()  # dialogue → its environment, which ends with it
-        self.live: dict[
-            int, Environment
-        ] = {}  # number of a dialogue, where its row has one → its environment
+        self.live: dict[int, Environment] = {}  # number of a dialogue → its environment
 
     async def __call__(self, talk: TokenDialogue) -> Heard:
         "Answer the last turn of the policy"
@@ -554,7 +550,7 @@ class _GymRecipe(Recipe):
         }
 
     def validate(self, run: Any, name: str, policy: ModelPolicy) -> float:
-        "Measure the share of what can be earned, on tasks that neither training nor the evaluation plays"
+        "Measure the share of what can be earned, on tasks of validation"
         return known_mean(
             [e.score / e.best for e in _model_episodes(run.work, run.settings, policy, "valid")]
         )

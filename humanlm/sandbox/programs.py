@@ -82,7 +82,7 @@ class SandboxError(HumanLMError):
 
 
 def keeper_command(unsafe: bool = False) -> list[str]:  # unsafe: do without namespaces
-    "Give the command that starts Python where programs run; `ConfigError` if nothing would contain them"
+    "Give the command that starts Python for programs; `ConfigError` if nothing contains them"
     python = [getattr(sys, "_base_executable", sys.executable), "-I"]
     if sys.platform != "linux":
         raise ConfigError(
@@ -175,7 +175,7 @@ class _Questions(ast.NodeTransformer):
         )
 
     def _compared(self, test):
-        "Split a comparison with a literal into the value and the check; None: it is no such comparison"
+        "Split a comparison with a literal into value and check; None: it is no such comparison"
         if not isinstance(test, ast.Compare) or len(test.ops) != 1:
             return None
         same, left, right = _COMPARED[type(test.ops[0])], test.left, test.comparators[0]
@@ -197,7 +197,7 @@ def _literal(node: ast.expr) -> tuple[Any] | None:
 
 
 def _distance(node: ast.expr) -> tuple[ast.expr, Callable[[Any], Any]]:
-    "Split the distance from a literal, as in abs(f(2) - 4), into what is asked and how it is measured"
+    "Split a distance from a literal, as abs(f(2) - 4), into what is asked and how to measure"
     if (
         isinstance(node, ast.Call)
         and ast.unparse(node.func) == "abs"
@@ -286,9 +286,7 @@ def _same_line(line, other):
         return False
 
 # %% ../../nbs/sandbox/02_programs.ipynb #read_tests
-def read_tests(
-    tests: Any,
-) -> list[str | dict]:  # tests: JSON, or a text that holds it
+def read_tests(tests: Any) -> list[str | dict]:  # tests: JSON, or a text that holds it
     "Check tests: all statements, or all {input, output}; `DataError` says what is wrong"
     try:
         tests = json.loads(tests) if isinstance(tests, str) else tests

@@ -53,7 +53,7 @@ class HostConfig(ServiceConfig):
     port: int = 8003
     """Port to listen on; with vLLM each further model takes the next. 0: any free ones."""
     out: str = "classmates.json"
-    """File that says where they answer, for classmate.mapping. It is there as long as they are. Empty: none."""
+    """File that says where they answer, as long as they do, for classmate.mapping. Empty: none."""
     dtype: str | None = None
     """Number format of the weights. null: float32 with transformers, the model's own with vLLM."""
 
@@ -262,13 +262,11 @@ def _check_free(path: str | Path) -> None:
 
 
 def _asked_at(host: str) -> str:
-    "Name the machine that is asked, where a service listens on a host: on all networks it is this machine's name"
+    "Name the machine that is asked: this machine's name where a service listens on all networks"
     return socket.gethostname() if host in ("0.0.0.0", "::") else host
 
 # %% ../../nbs/serving/10_classmates.ipynb #classmate_places
-def _classmate_places(
-    named: Sequence[str],
-) -> dict[str, str]:  # named: names or folders; → name in requests → folder, or name on the Hub
+def _classmate_places(named: Sequence[str]) -> dict[str, str]:  # name → folder or name on the Hub
     "Name models; `ConfigError` where two have one name"
     if not named:
         raise ConfigError(
@@ -394,10 +392,8 @@ def host_models(places: Mapping[str, str], c: HostConfig, key: str = "") -> None
     _host_vllm(places, c) if c.choose_engine() == "vllm" else _host_here(places, c, key)
 
 # %% ../../nbs/serving/10_classmates.ipynb #host_command
-def host_command(
-    argv: Sequence[str],
-) -> int:  # exit code
-    "Host classmates and say where: classmate host NAME-or-folder [NAME ...] --host.out classmates.json"
+def host_command(argv: Sequence[str]) -> int:  # exit code
+    "Host classmates: classmate host NAME-or-folder [NAME ...] --host.out classmates.json"
     s = parse(
         {"host": HostConfig},
         argv or ["--help"],

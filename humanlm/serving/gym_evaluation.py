@@ -57,11 +57,11 @@ class _PlayConfig:
     gyms: list[str] | str = ""
     """Gyms, such as [telepathy,turtle]. Empty: those of the rows, or all but the template."""
     rows: str = ""
-    """Published rows to play: a .jsonl or .parquet file, or a folder of them. Empty: tasks of the gyms' own making."""
+    """Published rows: a .jsonl or .parquet file, or a folder. Empty: tasks of the gyms' own."""
     count: int | None = None
     """Tasks of each gym. null: 64 that are made up, or all rows."""
     seed: int = PARTS["test"]
-    """Seed of tasks that are made up, and of episodes. This one is that of held-out tasks, which no training sees."""
+    """Seed of made-up tasks and of episodes. This one is of tasks that no training sees."""
     ks: list[int] | int | str = ""
     """Numbers of episodes for pass@k and best@k, such as 1,4."""
     max_turns: int | None = None
@@ -163,9 +163,7 @@ class _GymEvaluation(NamedTuple):
         }
 
 
-def _prepare_evaluation(
-    s: Settings,
-) -> _GymEvaluation:  # groups play, policy, user and judge; inputs are players
+def _prepare_evaluation(s: Settings) -> _GymEvaluation:  # inputs are players
     "Settle what is played; `ConfigError` says what is missing"
     c = s.play
     players = list(dict.fromkeys(map(find_player, s.inputs or ["expert"])))
@@ -219,15 +217,15 @@ def _evaluation_plan(work: _GymEvaluation) -> str:
     s, lines = (
         work.settings,
         [
-            f"{'tasks':<12}{', '.join(f'{len(tasks):,} of {name}' for name, tasks in work.tasks.items())}"
+            f"{'tasks':<12}"
+            + ", ".join(f"{len(tasks):,} of {name}" for name, tasks in work.tasks.items())
             + ("" if work.splits else " (made up)")
         ],
     )
-    lines += [
-        f"{'left out':<12}{count:,} rows: {kind}, such as "
-        f"{shorten('; '.join(f'{where}: {what}' for what, where in work.left_out.examples.get(kind, {}).items()), 160)}"
-        for kind, count in work.left_out.counts.items()
-    ]
+    for kind, count in work.left_out.counts.items():
+        some = work.left_out.examples.get(kind, {}).items()
+        told = shorten("; ".join(f"{where}: {what}" for what, where in some), 160)
+        lines.append(f"{'left out':<12}{count:,} rows: {kind}, such as {told}")
     lines += [
         f"{'episodes':<12}{work.episodes:,} of each player"
         + (f", {s.play.episodes} of each task" if s.play.episodes > 1 else "")
@@ -287,7 +285,7 @@ def _run_evaluation(
 
 
 def _player_folder(player: PlayerChoice) -> str:
-    "Name the folder of a player; where it has weights on disk, these too, so that other weights of the same name play anew"
+    "Name the folder of a player, with a mark of its weights, so that others play anew"
     provider, _, place = player.model.partition("/")
     files = sorted(Path(place).glob("*.safetensors")) if provider == "hf" else []
     mark = (
@@ -581,13 +579,12 @@ def _report(work, players, lines, found, bill):
             )
             for who, own in bill.items()
         ]
-        parts.append(
-            "## Who played user and "
-            f"judge\n\n{Table(('', 'model', 'calls', 'cache hits', 'tokens', 'US$', 'share of tokens'), told, 'llr').markdown()}"
-        )
+        columns = ("", "model", "calls", "cache hits", "tokens", "US$", "share of tokens")
+        parts.append(f"## Who played user and judge\n\n{Table(columns, told, 'llr').markdown()}")
     broken = Counter(
-        f"{e.stop}: "
-        f"{shorten(e.turns[-1]['feedback'], 160) if e.turns and e.stop != 'policy_error' else 'its model gave no answer'}"
+        f"{e.stop}: {shorten(e.turns[-1]['feedback'], 160)}"
+        if e.turns and e.stop != "policy_error"
+        else f"{e.stop}: its model gave no answer"
         for own in players.values()
         for e in own
         if e.stop in BROKEN
@@ -612,9 +609,7 @@ INPUTS = (
 )
 
 
-def evaluate_command(
-    argv: Sequence[str],
-) -> int:  # exit code
+def evaluate_command(argv: Sequence[str]) -> int:  # exit code
     "Evaluate: `humanlm gyms evaluate expert chance`"
     s = parse(GROUPS, argv, ABOUT, INPUTS)
     work = _prepare_evaluation(s)

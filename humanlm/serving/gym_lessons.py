@@ -47,15 +47,15 @@ class _LessonsConfig:
     "Which episodes of experts become lessons"
 
     gyms: list[str] | str = ""
-    """Gyms, such as [travel,tau]. Empty: those of the rows, or those that the published split trains on."""
+    """Gyms, such as [travel,tau]. Empty: those of the rows, or of the published training."""
     quota: int = 100
     """Episodes of each gym."""
     min_share: float = 1.0
     """Episodes that earn less of the best score are left out."""
     rows: str = ""
-    """Published rows to play: a .jsonl or .parquet file, or a folder of them. Empty: tasks of the gyms' own making."""
+    """Published rows: a .jsonl or .parquet file, or a folder. Empty: tasks of the gyms' own."""
     seed: int = PARTS["train"]
-    """Seed of tasks that are made up. This one is that of training, and shares nothing with that of the test (3)."""
+    """Seed of made-up tasks. This one is of training, and shares nothing with the test (3)."""
     form: str = "messages"
     """messages (role and content), or sharegpt (conversations of human, gpt and observation)."""
     out: str = "gym-lessons"
@@ -110,9 +110,7 @@ class _GymLessonSet(NamedTuple):
 
 async def _expert_lessons(
     gym: Gym,
-    lots: Iterable[
-        Sequence[GymTask]
-    ],  # of tasks, of which each is made and taken where those before gave too few
+    lots: Iterable[Sequence[GymTask]],  # of tasks, each taken where those before gave too few
     quota: int,
     min_share: float = 1.0,
     form: str = "messages",
@@ -177,9 +175,7 @@ def _lesson_table(found: Mapping[str, _GymLessonSet]) -> Table:
     )
 
 
-def lessons_command(
-    argv: Sequence[str],
-) -> int:  # exit code
+def lessons_command(argv: Sequence[str]) -> int:  # exit code
     "Write lessons: `humanlm gyms lessons`"
     s = parse({"lessons": _LessonsConfig}, argv, ABOUT, runs=False)
     c, out = s.lessons, Path(s.lessons.out)

@@ -372,7 +372,7 @@ class _ByHandConfig:
     side: str = "policy"
     """Your side: policy, or user (--as user)."""
     player: str = "expert"
-    """Who is the policy where you are the user: expert, open-loop, chance, idle, a chat model, a run or a model's folder."""
+    """The policy where you are the user: expert, open-loop, chance, idle, a chat model or a run."""
     rows: str = ""
     """File of published rows to play. Empty: a task of the gym's own making."""
     task: int = 0

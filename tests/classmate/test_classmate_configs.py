@@ -1,4 +1,4 @@
-"The published settings are files: each is read, planned without a hub, and says the published numbers."
+"The published settings are files, which say the published numbers."
 
 import json
 from pathlib import Path

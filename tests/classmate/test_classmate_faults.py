@@ -1,4 +1,4 @@
-"Weak points of the published code that no test of one page covers, and bad input: a defined result each."
+"Weak points of the published code, and bad input: a defined result each."
 
 import copy
 import math

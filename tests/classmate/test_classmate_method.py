@@ -1,4 +1,4 @@
-"A step of training gives the worked advantages through the trainer; classmates and judging run side by side; a lagged classmate is the same after a stop."
+"A step of training: worked advantages, classmates beside the judge, a lagged classmate resumed."
 
 import asyncio
 import copy

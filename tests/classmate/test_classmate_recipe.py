@@ -1,4 +1,4 @@
-"Classmates are trained with, measured and gone on with as one run; questions of evaluation are not those of training."
+"Classmates are trained with and measured; questions of evaluation are not those of training."
 
 import json
 import math

@@ -1,4 +1,4 @@
-"Classmates answer with somebody else's reasoning: seeds of their own, one result whatever happens, and nothing in the reasoning breaks out of its marks."
+"Classmates answer with somebody else's reasoning, and nothing in it breaks out of its marks."
 
 import random
 

@@ -1,4 +1,4 @@
-"A judge's rating is a value or nan with a reason, names are whole names, and a reward model scores a row alike in any batch."
+"A judge's rating is a value, or nan with a reason; a reward model scores alike in any batch."
 
 import math
 import subprocess

@@ -1,4 +1,4 @@
-"Reasoning is found in tokens where it stands in the text, however marks are cut into tokens, and cut as it was asked for."
+"Reasoning is found in tokens where it stands in the text, however marks are cut into tokens."
 
 import random
 from itertools import accumulate

@@ -1,4 +1,4 @@
-"What an answer is worth is read the same however it is written, and nothing hostile is evaluated or takes long."
+"What an answer is worth, however it is written; nothing hostile is evaluated or takes long."
 
 import json
 import math

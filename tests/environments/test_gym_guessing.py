@@ -1,4 +1,4 @@
-"""Telepathy, turtle and intention: their rewards as published, the holes that are shut, and every public row."""
+"""Telepathy, turtle, intention: rewards as published, holes that are shut, public rows."""
 
 import json
 import math
@@ -54,7 +54,7 @@ ROOM = _IntentionTask(
 
 
 def says(**answers):
-    "A user or judge who gives, for each role, one answer after the other, and keeps what it was told"
+    "A user or judge who gives one answer after the other for each role, and keeps what it saw"
     left, seen = {role: iter(each) for role, each in answers.items()}, []
 
     async def who(env, role, payload):

@@ -1,4 +1,4 @@
-"""Template, function, search, household: what they pay and refuse, what does not pay, published rows, ALFWorld where it is installed."""
+"""Template, function, search, household: what they pay and refuse, and published rows."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The desk of a shop: what the tools do and refuse, what ends a talk and what it pays, public rows, and tricks that earn nothing."""
+"""The desk of a shop: what tools do and refuse, what a talk pays, public rows, and tricks."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"Travel: what is paid and refused, what a table does not tell, which tricks earn nothing, and the published rows."
+"Travel: what is paid and refused, which tricks earn nothing, and the published rows."
 
 import json
 import os

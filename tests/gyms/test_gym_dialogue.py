@@ -1,4 +1,4 @@
-"Gyms as the other side of a dialogue in training: rewards, ends and failures of an episode become those of the trajectory."
+"Gyms in training: rewards, ends and failures of an episode become those of the trajectory."
 
 import math
 

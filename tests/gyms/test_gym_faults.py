@@ -1,4 +1,4 @@
-"Weak points of the published gyms and their training that no test of one gym covers, and the published table."
+"Weak points of the published gyms and their training, and the published table."
 
 import asyncio
 import builtins

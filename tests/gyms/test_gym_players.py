@@ -1,4 +1,4 @@
-"Who plays the person of advice and appeal, chosen by name on a command line or in a file: the world, a trained simulator, a model that is only told, somebody polite, a function of one's own."
+"Who plays the person of advice and appeal, chosen by name on a command line or in a file."
 
 import pytest
 from server import serving

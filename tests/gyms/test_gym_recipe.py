@@ -235,7 +235,7 @@ def said(folder):
 
 
 class LuckyEnvironment(Environment):
-    "Pays by the letters of whatever is said, so that a policy that knows nothing earns something, and always in the first three tasks"
+    "Pays by the letters of whatever is said, and always in the first three tasks"
 
     async def on_any(self, content):
         return Feedback(

@@ -1,4 +1,4 @@
-"""Users and judges that are models (scripted, behind a server, simulators), and the review of what users said."""
+"""Users and judges that are models, and the review of what users said."""
 
 import json
 import math

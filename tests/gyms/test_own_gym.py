@@ -1,4 +1,4 @@
-"A gym outside the package, the one of the how-to page: it passes the suite, is trained on by its file, by its record and as an entry point, and needs one record only."
+"A gym outside the package, the one of the how-to page: it passes the suite and is trained on."
 
 import json
 import math

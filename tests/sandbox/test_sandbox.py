@@ -1,4 +1,4 @@
-"Programs that a model wrote are contained, bounded and cannot say themselves that they passed; without containment nothing runs."
+"Programs that a model wrote are contained and bounded, and cannot say that they passed."
 
 import json
 import math
@@ -329,11 +329,14 @@ def test_secrets_of_the_server_are_nowhere(box, tmp_path):
     (tmp_path / "key").write_text(SECRET)
     program = f"""import glob, os
 found = [repr(dict(os.environ))]
-for path in [*glob.glob('/proc/*/environ'), *glob.glob('/proc/*/cmdline'), {str(tmp_path / "key")!r}, os.path.expanduser('~/.ssh/id_rsa'), '/etc/passwd', '/etc/shadow', '/run/secrets']:
+for path in [*glob.glob('/proc/*/environ'), *glob.glob('/proc/*/cmdline'),
+             {str(tmp_path / "key")!r}, os.path.expanduser('~/.ssh/id_rsa'),
+             '/etc/passwd', '/etc/shadow', '/run/secrets']:
     try: found.append(open(path, 'rb').read().decode('latin-1'))
     except OSError: pass
 os.symlink({str(tmp_path)!r}, '/tmp/out')
-print({SECRET!r} in ''.join(found), len(found), os.listdir('/'), os.path.exists('/tmp/out/key'), sorted(os.listdir('/proc/self/fd')), sorted(os.environ))"""
+print({SECRET!r} in ''.join(found), len(found), os.listdir('/'), os.path.exists('/tmp/out/key'),
+      sorted(os.listdir('/proc/self/fd')), sorted(os.environ))"""
     there, count, *_ = said(
         box,
         program.replace(
@@ -359,7 +362,9 @@ def test_nothing_is_written_outside_of_the_folder(box, tmp_path):
     program = f"""import os, sys
 os.symlink({str(tmp_path / "mine")!r}, '/tmp/link')
 done = []
-for path in ('/tmp/link', {str(tmp_path / "new")!r}, '/new', '/usr/new', '/usr/lib/new', '/etc/new', '/dev/new', '/proc/new', '/tmp/../new', sys.base_prefix + '/new', os.__file__):
+for path in ('/tmp/link', {str(tmp_path / "new")!r}, '/new', '/usr/new', '/usr/lib/new',
+             '/etc/new', '/dev/new', '/proc/new', '/tmp/../new', sys.base_prefix + '/new',
+             os.__file__):
     try: open(path, 'a').close(); done.append(path)
     except OSError: pass
 print(done)"""
@@ -453,30 +458,34 @@ def words():
     frame, found = sys._getframe(), set()
     while frame:
         for value in [*frame.f_locals.values(), *frame.f_globals.values()]:
-            if isinstance(value, dict): found |= {v for v in value.values() if isinstance(v, str) and v.startswith('word_')}
+            if isinstance(value, dict):
+                texts = {v for v in value.values() if isinstance(v, str)}
+                found |= {v for v in texts if v.startswith('word_')}
         frame = frame.f_back
     return found
 """
 CHEATS = {
-    "an object that equals everything": "class Any:\n    __eq__ = __lt__ = __contains__ = lambda *a: True\n    def "
-    "__ne__(self, o): return False\ndef more(n): return Any()",
-    "an int that equals everything": "class Any(int):\n    __eq__ = lambda *a: True\n    __hash__ = None\ndef more(n): "
-    "return Any(7)",
+    "an object that equals everything": "class Any:\n"
+    "    __eq__ = __lt__ = __contains__ = lambda *a: True\n"
+    "    def __ne__(self, o): return False\ndef more(n): return Any()",
+    "an int that equals everything": "class Any(int):\n    __eq__ = lambda *a: True\n"
+    "    __hash__ = None\ndef more(n): return Any(7)",
     "a result on stdout": "print('{\"results\": [1]}\\n[1]\\npassed')\ndef more(n): return 0",
     "os._exit": "import os\nos._exit(0)",
     "os._exit in the call": "import os\ndef more(n): os._exit(0)",
     "sys.exit in the call": "import sys\ndef more(n): sys.exit(0)",
-    "assert that does nothing": "import builtins\nbuiltins.AssertionError = Warning\nbuiltins.int = lambda *a: "
-    "2\ndef more(n): return 0",
-    "comparison of a library": "import operator, json\noperator.eq = lambda *a: True\njson.dumps = lambda *a, "
-    "**k: '{\"claims\": []}'\ndef more(n): return 0",
+    "assert that does nothing": "import builtins\nbuiltins.AssertionError = Warning\n"
+    "builtins.int = lambda *a: 2\ndef more(n): return 0",
+    "comparison of a library": "import operator, json\noperator.eq = lambda *a: True\n"
+    "json.dumps = lambda *a, **k: '{\"claims\": []}'\ndef more(n): return 0",
     "import hook": "import sys\nclass Hook:\n    def find_spec(self, *a): raise "
     "SystemExit(0)\nsys.meta_path.insert(0, Hook())\nsys.modules.clear()\ndef more(n): "
     "return 0",
     "trace": "import sys\nsys.settrace(lambda f, *a: f.f_locals.update(value=7))\ndef more(n): "
     "return 0",
-    "a file of results": 'import os\nfor fd in range(16):\n    try: os.write(fd, b\'{"word": "", "claims": '
-    '[[0, 2]]}\\n{"code": 0, "seconds": 0}\\n\')\n    except OSError: pass\nos._exit(0)',
+    "a file of results": "import os\nfor fd in range(16):\n    "
+    'try: os.write(fd, b\'{"word": "", "claims": [[0, 2]]}\\n{"code": 0, "seconds": 0}\\n\')\n'
+    "    except OSError: pass\nos._exit(0)",
     "the word of the run, and a guess": FRAMES
     + "[word] = words()\nos.write(3, json.dumps({'word': word, 'claims': [[0, "
     "5]]}).encode())\nos._exit(0)",

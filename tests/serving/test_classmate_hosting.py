@@ -1,4 +1,4 @@
-"Classmates over HTTP answer as those in this process do; what is wrong is said; the file is there as long as they are, and nothing outlives the command."
+"Classmates over HTTP answer as those in this process do, and nothing outlives the command."
 
 import asyncio
 import http.client
@@ -455,9 +455,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self): self.reply({{}})
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if "stop" in asked["messages"][-1]["content"]: print("CUDA out of memory", flush=True), os._exit(3)
-        assert asked["model"] == name and asked["continue_final_message"] and not asked["add_generation_prompt"]
-        self.reply({{"choices": [{{"index": 0, "message": {{"role": "assistant", "content": f"{{name}} goes on"}}, "finish_reason": "stop"}}]}})
+        if "stop" in asked["messages"][-1]["content"]:
+            print("CUDA out of memory", flush=True), os._exit(3)
+        assert asked["model"] == name and asked["continue_final_message"]
+        assert not asked["add_generation_prompt"]
+        said = {{"role": "assistant", "content": f"{{name}} goes on"}}
+        self.reply({{"choices": [{{"index": 0, "message": said, "finish_reason": "stop"}}]}})
     def reply(self, body):
         text = json.dumps(body).encode()
         self.send_response(200)

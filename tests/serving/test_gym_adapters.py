@@ -1,4 +1,4 @@
-"""Gyms as environments of Gymnasium and TRL, and environments of Gymnasium and in the manner of verifiers as gyms."""
+"""Gyms as environments of Gymnasium and TRL, and environments of others as gyms."""
 
 import math
 import re
@@ -356,7 +356,7 @@ def test_trls_trainer_plays_a_gym_and_is_paid_by_it(tmp_path, monkeypatch):
     )
 
     class Scripted(trl.GRPOTrainer):
-        "The real trainer; only what the policy writes is given: of two rollouts, the first is right"
+        "The real trainer; what the policy writes is given: of two rollouts, the first is right"
 
         def _generate_single_turn(self, prompt_ids, *args, **kwargs):
             read.extend(prompts := tokenizer.batch_decode(prompt_ids))

@@ -1,4 +1,4 @@
-"Gyms from the command line: who plays, on what, what is kept and shown, and a person on either side."
+"Gyms from the command line: who plays, on what, what is kept, and a person on either side."
 
 import json
 import math
