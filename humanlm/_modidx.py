@@ -3185,6 +3185,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'humanlm/environments/people.py'),
                                              'humanlm.environments.people._true_stance': ( 'environments/people.html#_true_stance',
                                                                                            'humanlm/environments/people.py'),
+                                             'humanlm.environments.people._view_heard': ( 'environments/people.html#_view_heard',
+                                                                                          'humanlm/environments/people.py'),
                                              'humanlm.environments.people._view_score': ( 'environments/people.html#_view_score',
                                                                                           'humanlm/environments/people.py'),
                                              'humanlm.environments.people._world_people': ( 'environments/people.html#_world_people',

@@ -39,6 +39,8 @@ class _PersonConfig(GymConfig):
     max_turns: int = 6
     questions: int = 3
     """Questions that the person answers, before they have no more time."""
+    paid_by: str = "truth"
+    """truth: what the person makes of it by the rules of the world; word: what they say."""
 
 
 def _world_people(count: int, seed: int) -> list[Profile]:  # seed: an odd one: held-out people
@@ -154,11 +156,15 @@ class _PersonEnvironment(Environment):
     async def paid(
         self, post: Post, side: str = "for"
     ) -> Feedback:  # post: that the policy stands for in the end
-        "End with what the person truly makes of it, whoever plays them"
+        "End with what the person truly makes of it; or with what the reply says, as `paid_by` asks"
         stance = _true_stance(self.task.person, post)
         view = _view_score(stance, side)
-        told = f"In truth this person {describe('stance', stance)}."
-        return Feedback(told, view, True, {"view": view})
+        if self.config.paid_by == "truth":
+            told = f"In truth this person {describe('stance', stance)}."
+            return Feedback(told, view, True, {"view": view})
+        reply = await self.reply(post)
+        word = _view_heard(post, reply, side)
+        return Feedback(reply, word, True, {"view": view, "word": word})
 
 # %% ../../nbs/environments/07_people.ipynb #PolitePerson
 class PolitePerson:
@@ -198,6 +204,15 @@ def values_heard(
         if own:
             found[pair] = own, stance.strength if stance else "mild"
     return found
+
+
+def _view_heard(post: Post, reply: str, side: str) -> float:
+    "Say how far a reply to a post takes the wanted side; 0 where it says nothing"
+    stances = [
+        Stance("for" if own == post.pole else "against", strength, post.target)
+        for own, strength in values_heard([(post.pole, reply)]).values()
+    ]
+    return _view_score(stances[0], side) if stances else 0.0
 
 
 def _next_value(

@@ -595,7 +595,8 @@ def _read_tau(
             f"{shop} are missing. Give the row as it was published."
         )
     for one in actions:
-        if not isinstance(one, Mapping) or one.get("name") not in DESK_TOOLS:
+        call = isinstance(one, Mapping) and one.get("name") in DESK_TOOLS
+        if not call or not isinstance(one.get("kwargs"), Mapping):
             raise DataError(
                 f"Row {shorten(name)}: {shorten(repr(one))} is no tool of the desk. Leave it out."
             )
@@ -605,7 +606,7 @@ def _read_tau(
         texts[1],
         texts[0],
         tuple(actions),
-        tuple(outputs),
+        tuple(map(str, outputs)),
         shop,
         "" if any(one["name"] in _WHAT for one in actions) else texts[1],
     )

@@ -522,6 +522,3 @@ def test_a_row_that_cannot_be_used_says_what_is_wrong(gym, row, words, monkeypat
     monkeypatch.setenv("HUMANLM_DATA", str(tmp_path))
     with pytest.raises(DataError, match=words):
         gym.read(row)
-
-
-# ---- ALFWorld itself
