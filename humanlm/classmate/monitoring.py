@@ -424,7 +424,7 @@ def _calibration_figure(
 
 # %% ../../nbs/classmate/07_monitoring.ipynb #monitor_section
 def monitor_section(run: RunFolder) -> Html:
-    "Say how well monitors foretell the judge of a run, and how far a second judge agrees with it"
+    "Say how well monitors foretell the judge of a run"
     found = {
         path.stem: load_measured(path) for path in sorted((run.folder / "measured").glob("*.jsonl"))
     }

@@ -297,10 +297,10 @@ class _PersonUser:
     name = "person"
 
     def __init__(self, read: Reader, say: Callable[[str], Any] = print):
-        self.read, self.say = read, say
+        self.read, self.say, self.told = read, say, {}
 
-    def show(self, role: UserRole, payload: Mapping[str, Any]) -> None:
-        "Show what is asked"
+    def show(self, name: str, role: UserRole, payload: Mapping[str, Any]) -> None:
+        "Show what is asked: all of it at first, then what is new"
         texts = {
             slot: "(as shown)"
             if is_history(value)
@@ -309,8 +309,29 @@ class _PersonUser:
             else json.dumps(value, ensure_ascii=False, default=str)
             for slot, value in payload.items()
         }
-        named = {slot: text for slot, text in texts.items() if f"{{{slot}}}" in role.instructions}
-        self.say(lines_of("you", fill(role.instructions, **named)))
+        if name not in self.told:
+            self.say(
+                lines_of(
+                    "you",
+                    fill(
+                        role.instructions,
+                        **{
+                            slot: text
+                            for slot, text in texts.items()
+                            if f"{{{slot}}}" in role.instructions
+                        },
+                    ),
+                )
+            )
+        else:
+            self.say(
+                "\n".join(
+                    lines_of(slot, text)
+                    for slot, text in texts.items()
+                    if f"{{{slot}}}" in role.instructions and text != self.told[name].get(slot)
+                )
+            )
+        self.told[name] = texts
 
     def value(self, field: str, form: Mapping[str, Any]) -> Any:
         "Ask for one field until its answer can be used"
@@ -325,7 +346,7 @@ class _PersonUser:
     async def __call__(self, env: Environment, name: str, payload: Mapping[str, Any]) -> dict:
         "Play a role once"
         role = env.roles[name]
-        self.show(role, payload)
+        self.show(name, role, payload)
         answer = {
             field: self.value(field, role.schema["properties"][field])
             for field in role.schema.get("required", role.schema["properties"])
