@@ -1,19 +1,26 @@
-"""What classmates cost beside the peers: programs of models in their sandbox, finding reasoning in tokens, judging while classmates write.
+"""What classmates cost beside the peers: the sandbox, finding reasoning in tokens, judging.
 
     python bench/classmate.py sandbox [--programs 40] [--rounds 5] [--workers 2]
     python bench/classmate.py reading [--rows 1024] [--tokens 4096] [--rounds 5]
     python bench/classmate.py overlap [--responses 32] [--rounds 5]
 
-sandbox: ours is a program with one test through `Sandbox.score`: order, namespaces, limits, program, comparison. The peer is `python -I -c pass` without any
-containment, as many at once. `without site` is the same peer without the search for installed packages (`-S`), which in some environments is
-most of its start. Programs per second, medians of the rounds; the target is at least 0.5 times the peer.
+sandbox: ours is a program with one test through `Sandbox.score`: order, namespaces, limits,
+program, comparison. The peer is `python -I -c pass` without any containment, as many at once.
+`without site` is the same peer without the search for installed packages (`-S`), which in some
+environments is most of its start. Programs per second, medians of the rounds; the target is at
+least 0.5 times the peer.
 
-reading: ours finds the reasoning of every row of an integer tensor by `ReasoningReader`, in tokens. The peer decodes every row and looks for the marks in its text (`text_span`), which
-gives characters, not yet tokens; both must agree on the text of the reasoning. The rows are this project's own text. Marks are one token each, or are spelled by several; `only marks` are rows that hold nothing
-else, as somebody who means harm would write them: an eighth as many. Milliseconds of CPU, medians; the target is 20 ms for 1,024 x 4,096 tokens.
+reading: ours finds the reasoning of every row of an integer tensor by `ReasoningReader`, in
+tokens. The peer decodes every row and looks for the marks in its text (`text_span`), which gives
+characters, not yet tokens; both must agree on the text of the reasoning. The rows are this
+project's own text. Marks are one token each, or are spelled by several; `only marks` are rows
+that hold nothing else, as somebody who means harm would write them: an eighth as many.
+Milliseconds of CPU, medians; the target is 20 ms for 1,024 x 4,096 tokens.
 
-overlap: ours is the scoring of a step, in which classmates go on with the reasoning while a judge rates the policy's answers, and rates theirs after that. The peers are its two halves, each
-alone: classmates, with their answers rated; the judge, on the policy's answers. Both are scripts that take 0.5 to 1.5 times the stated time. The target is at most 1.1 times the longer half.
+overlap: ours is the scoring of a step, in which classmates go on with the reasoning while a judge
+rates the policy's answers, and rates theirs after that. The peers are its two halves, each alone:
+classmates, with their answers rated; the judge, on the policy's answers. Both are scripts that
+take 0.5 to 1.5 times the stated time. The target is at most 1.1 times the longer half.
 """
 
 import argparse
@@ -55,7 +62,7 @@ def bare(pool, count, *options):
 def sandboxed(sandbox, count):
     "Test a program as often; how many tests a second"
     with Clock() as clock:
-        found = sandbox.score(PROGRAM, [TEST] * count, 30)
+        found = sandbox.score(PROGRAM, [TEST] * count, 10)
     assert found.rate == 1, found
     return count / clock.wall
 
@@ -64,7 +71,7 @@ def sandbox_rate(args):
     "Ours and the peers, in turn"
     for workers in sorted({1, args.workers}):
         with (
-            Sandbox(SandboxConfig(workers=workers, max_seconds=60)) as sandbox,
+            Sandbox(SandboxConfig(workers=workers)) as sandbox,
             ThreadPoolExecutor(workers) as pool,
         ):
             sandboxed(sandbox, 2), bare(pool, 2)
@@ -107,7 +114,7 @@ def project_text():
 
 
 def long_rows(tokenizer, marks, text, rows, tokens, seed=1):
-    "Make rows of text with the marks around reasoning of random length, as a tensor [rows, tokens]; one in ten has no closing mark"
+    "Make rows [rows, tokens] with marks around reasoning; one in ten has no closing mark"
     rng = random.Random(seed)
     stream = np.array(tokenizer.encode("".join(text), add_special_tokens=False))
     ids = np.stack(

@@ -1,10 +1,14 @@
-"""Steps per second of every gym, milliseconds of turn credit, and what turns cost a rollout, in one process on one thread.
+"""Steps per second of every gym, milliseconds of turn credit, and what turns cost a rollout.
 
     python bench/gyms.py [--seconds 1.0] [--only GYM ...]
 
-Gyms: tasks of their own making, rule users, the calls of their experts, played again and again; only `step` is on the clock, and construction on another one.
-Targets: Function 50,000 steps/s, all others 5,000, construction 0.1 ms with the task at hand. Credit: 1,024 x 8,192 tokens in 50 ms. Rollout: 64 dialogues over 8 turns
-with a user who answers at once, against one plain generation of as many tokens behind prompts that hold what the users say; at most 1.25 times its time per token. Eight gyms with 64 episodes each evaluated in 2 minutes, the suite that every gym must pass in 1.
+One process, one thread. Gyms: tasks of their own making, rule users, the calls of their experts,
+played again and again; only `step` is on the clock, and construction on another one.
+Targets: Function 50,000 steps/s, all others 5,000, construction 0.1 ms with the task at hand.
+Credit: 1,024 x 8,192 tokens in 50 ms. Rollout: 64 dialogues over 8 turns with a user who answers
+at once, against one plain generation of as many tokens behind prompts that hold what the users
+say; at most 1.25 times its time per token. Eight gyms with 64 episodes each evaluated in 2
+minutes, the suite that every gym must pass in 1.
 """
 
 import argparse

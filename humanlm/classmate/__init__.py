@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .reasoning import Keep, Marks, ReasoningReader, token_pieces
     from .rewards import classmate_advantages, pooled_rewards
     from .tasks import ReasoningTask, read_tasks
-    from .verifiers import AnswerVerdict, Case, RewardModel, find_verifier, make_verifier
+    from .verifiers import AnswerVerdict, Case, RewardModel, make_verifier
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "classmates": ["Classmate", "ClassmateAnswers", "ReasoningView", "ask_classmates"],
@@ -25,5 +25,5 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "reasoning": ["Keep", "Marks", "ReasoningReader", "token_pieces"],
     "rewards": ["classmate_advantages", "pooled_rewards"],
     "tasks": ["ReasoningTask", "read_tasks"],
-    "verifiers": ["AnswerVerdict", "Case", "RewardModel", "find_verifier", "make_verifier"],
+    "verifiers": ["AnswerVerdict", "Case", "RewardModel", "make_verifier"],
 })

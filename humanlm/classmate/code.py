@@ -30,12 +30,8 @@ def _find_program(answer: str) -> str:  # empty: there is none
     return found
 
 
-def code_verifier(
-    sandbox: Sandbox | SandboxClient,
-    threshold: float
-    | None = None,  # share of tests from which the value is 1, else 0; None: the share itself
-) -> Verifier:
-    "Make a verifier of programs"
+def code_verifier(sandbox: Sandbox | SandboxClient) -> Verifier:
+    "Make a verifier of programs: the share of the tests that pass"
 
     def verify(answer: str, gold: str) -> AnswerVerdict:
         try:
@@ -49,10 +45,7 @@ def code_verifier(
             scored = sandbox.score(program, tests)
         except (SandboxError, DataError) as e:
             return AnswerVerdict(math.nan, "", shorten(e, 200))
-        return AnswerVerdict(
-            scored.rate if threshold is None else float(scored.rate >= threshold),
-            f"{sum(scored.results)} of {len(tests)}",
-        )
+        return AnswerVerdict(scored.rate, f"{sum(scored.results)} of {len(tests)}")
 
     return verify
 

@@ -8,18 +8,16 @@ __all__ = ['PromptLook', 'RunLook', 'reasoning_section']
 # %% ../../nbs/classmate/06_look.ipynb #imports
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ..core.basics import DataError, shorten
-from ..core.html import Html, styled, tag
+from ..core.html import Html, tag
 from ..data.trajectory import Trajectory, load_trajectories
-from ..evaluation.figures import axes_of
 from ..evaluation.report import RunFolder, missing
 from ..evaluation.views import rollout_html
 
 # %% ../../nbs/classmate/06_look.ipynb #PromptLook
 class PromptLook:
-    "The responses to one prompt, as a page; `.figure()` draws the advantages"
+    "The responses to one prompt, as a page"
 
     def __init__(
         self,
@@ -61,31 +59,6 @@ class PromptLook:
             ]
         )
 
-    @styled
-    def figure(self) -> Any:  # of matplotlib
-        "Draw the advantage of each token; what classmates were shown is shaded"
-        figure, axes = axes_of(
-            7.2, 0.9 + 0.7 * len(self.trajectories), len(self.trajectories), 1, sharex=True
-        )
-        for t, ax in zip(self.trajectories, axes if len(self.trajectories) > 1 else [axes]):
-            values, shown = (
-                _advantages(t),
-                [i for i, x in enumerate(t.signals.get("shown", [])) if x > 0],
-            )
-            ax.bar(
-                range(len(values)),
-                values,
-                width=1.0,
-                color=["#2a7f4f" if x > 0 else "#b4532a" for x in values],
-            )
-            if shown:
-                ax.axvspan(
-                    shown[0] - 0.5, shown[-1] + 0.5, color="#8a8a8a", alpha=0.15, linewidth=0
-                )
-            ax.set(ylim=(-1.1 * self.most, 1.1 * self.most), ylabel=t.id.rpartition("/")[2])
-        ax.set_xlabel("token")
-        return figure
-
 
 def _advantages(t):
     found = t.advantage if isinstance(t.advantage, list) else [t.advantage] * len(t.completion_ids)
@@ -114,12 +87,7 @@ class RunLook:
 
     def prompt(self, step: int, row: str) -> PromptLook:
         "Show one prompt of a step"
-        found = self.groups.get((step, row))
-        if not found:
-            raise DataError(
-                f"No prompt {shorten(row)!r} in step {step}. There are steps "
-                f"{min(self.groups)[0]} to {max(self.groups)[0]}."
-            )
+        found = self.groups[step, row]
         return PromptLook(
             found,
             self.pieces,

@@ -24,7 +24,6 @@ from humanlm.classmate.classmates import (
     ClassmateAnswers,
     ClassmateConfig,
     ReasoningView,
-    ShowPolicy,
     ask_classmates,
     classmate_counts,
     shuffled,
@@ -91,7 +90,7 @@ class ResponseReader:
             start, stop = int(spans.start[i]), int(spans.stop[i])
             keep = self.keep
             if step is not None and self.config.reward_type == "random_truncate":
-                keep = Keep.random(self.seed, step, row["row_id"], copy, *self.config.shares)
+                keep = Keep.random(self.seed, step, row["row_id"], copy)
             first, last = keep.span(
                 ids[i, start:stop]
                 if keep.unit == "tokens"
@@ -125,14 +124,12 @@ def _question(row):
 
 # %% ../../nbs/classmate/05_method.ipynb #AnswerScorer
 class AnswerScorer:
-    "Scores answers, each by the verifier of its row, and pays for an undesired behaviour on top where settings say so"
+    "Scores answers by the verifiers of their rows, and pays for an exploit on top if told to"
 
     def __init__(
         self,
         config: AnswerRewardConfig = AnswerRewardConfig(),
-        judges: Mapping[
-            str, Any
-        ] = {},  # judge and weak: chat clients; general_reward: a `RewardModel`
+        judges: Mapping[str, Any] = {},  # judge, weak: clients; general_reward: a `RewardModel`
     ):
         self.config, self.judges, self.made = config, judges, {}
 
@@ -140,16 +137,6 @@ class AnswerScorer:
         self, rows: Sequence[Mapping], answers: Sequence[str]
     ) -> list[float]:  # B, nan = no score
         "Score answers to rows with `verifier`, `ground_truth` and `prompt`"
-        if self.config.unanswered is None:
-            return await self.worth(rows, answers)
-        asked = [i for i, answer in enumerate(answers) if answer.strip()]
-        found = dict(
-            zip(asked, await self.worth([rows[i] for i in asked], [answers[i] for i in asked]))
-        )
-        return [found.get(i, self.config.unanswered) for i in range(len(answers))]
-
-    async def worth(self, rows: Sequence[Mapping], answers: Sequence[str]) -> list[float]:
-        "Score answers, empty ones as verifiers do"
         cases = [
             Case(answer, row["ground_truth"], row["prompt"][-1]["content"])
             for row, answer in zip(rows, answers, strict=True)
@@ -210,9 +197,7 @@ class ResponseScores(NamedTuple):
 
     read: _ResponseParts
     answers: list[list[ClassmateAnswers]]  # [B][M]
-    values: list[
-        list[float]
-    ]  # [B][2], answer and classmates, the latter as conditions and weight leave it
+    values: list[list[float]]  # [B][2], answer and classmates, weighed by condition
     pooled: list[float]  # [B], the classmates' before these
     scores: list[list[list[float]]]  # [B][M][S], of each answer
 
@@ -249,10 +234,8 @@ class ReasoningRollout:
         self.classmates = (
             [] if config.use_classmate_condition == "no_classmate" else list(classmates)
         )
-        self.policy, self.write = ShowPolicy(config.unfinished, config.empty), single_turn()
-        self.alone: dict[
-            tuple, float
-        ] = {}  # prompt, classmate, step where its weights move → what it earns without reasoning
+        self.write = single_turn()
+        self.alone: dict[tuple, float] = {}  # prompt, classmate, step → worth without reasoning
         self.counts: dict[str, float] = {}  # of the last step
 
     async def __call__(
@@ -310,14 +293,14 @@ class ReasoningRollout:
     async def classmate(
         self, rows: Sequence[dict], shown: Sequence[ReasoningView], step: int
     ) -> tuple[list[list[ClassmateAnswers]], torch.Tensor, torch.Tensor]:
-        "Let classmates answer, and pool what that earns: answers `[B][M]`, scores `[B, M, S]`, rewards `[B]`"
+        "Let classmates answer: give answers `[B][M]`, scores `[B, M, S]`, pooled rewards `[B]`"
         if not self.classmates:
             return (
                 [[] for _ in rows],
                 torch.zeros(len(rows), 0, 0),
                 torch.full((len(rows),), math.nan, dtype=torch.float64),
             )
-        answers = await ask_classmates(self.classmates, shown, step, self.policy)
+        answers = await ask_classmates(self.classmates, shown, step, self.config.unfinished)
         scores = await answer_scores(
             answers, lambda places, texts: self.score([rows[i] for i in places], texts)
         )
@@ -327,11 +310,11 @@ class ReasoningRollout:
         return (
             answers,
             scores,
-            pooled_rewards(scores, [mate.weight for mate in self.classmates], without),
+            pooled_rewards(scores, without),
         )
 
     async def without(self, rows: Sequence[dict], step: int = 0) -> list[list[float]]:  # [B][M]
-        "Give what each classmate earns without reasoning; asked once for each prompt, and anew where weights have moved"
+        "Give what each classmate earns without reasoning; asked anew where weights have moved"
         moved = step if {"live", "lagged"} & {*self.config.models} else 0
         new = {
             row["row_id"]: row
@@ -501,7 +484,8 @@ class _LaggedCopy:
 
         with safe_open(path, "pt") as file:
             self.steps = int(file.metadata()["steps"])
-            self.copy.load_state_dict({name: file.get_tensor(name) for name in file}, strict=False)
+            held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 no mapping
+            self.copy.load_state_dict(held, strict=False)
 
 # %% ../../nbs/classmate/05_method.ipynb #make_classmates
 def make_classmates(
@@ -512,7 +496,7 @@ def make_classmates(
     ledger: Any = None,
     others: Mapping[str, LoadedModel] = {},  # further models of the run, by name
 ) -> tuple[list[Classmate], _LaggedCopy | None]:  # and what remembers, where one lags
-    "Make the classmates of a run; models in this process are asked without a cache, since their weights change under one name"
+    "Make the classmates of a run; models in this process have no cache, since weights change"
     lagged: Any = _LaggedCopy(model, config.lag) if "lagged" in config.models else None
 
     def client(name) -> Any:
@@ -529,11 +513,8 @@ def make_classmates(
             name, found, **{name: value for name, value in own.items() if name != "workers"}
         )
 
-    weights, asked = (
-        config.weights or [1.0] * len(config.models),
-        {"temperature": config.temperature, "max_tokens": config.max_tokens},
-    )
+    asked = {"temperature": config.temperature, "max_tokens": config.max_tokens}
     return [
-        Classmate(client(name), config.samples, weight, MARKS[config.marks], seed, name, **asked)
-        for name, weight in zip(config.models, weights)
+        Classmate(client(name), config.samples, MARKS[config.marks], seed, name, **asked)
+        for name in config.models
     ], lagged

@@ -75,7 +75,7 @@ _WHOLE, _TAIL, _BEFORE = (
     4,
     2,
     1,
-)  # a token holds all of a mark; begins with one of its ends; stands for some of what comes before such an end
+)  # a token holds a whole mark; begins with its end; may stand before such an end
 
 
 class _Mark:
@@ -113,9 +113,7 @@ class _Mark:
 
     def found(
         self, ids: np.ndarray, places: np.ndarray, kinds: np.ndarray
-    ) -> (
-        np.ndarray
-    ):  # [n, 5]: row, token and letter where a mark begins, token and letter behind its last
+    ) -> np.ndarray:  # [n, 5]: row, token and letter of the begin, token and letter behind it
         "Read the mark where it may end, at places in the flat array"
         fits = (kinds & _WHOLE > 0) | (
             self.tails[ids.take(places)] & self.befores[ids.take(places - 1)] > 0
@@ -135,7 +133,7 @@ class _Mark:
         return np.array(found, np.int64).reshape(-1, 5)
 
     def _read(self, window):
-        "Give where marks begin (token, counted back from the last, and letter) and how many letters of the last token they take"
+        "Give where marks begin (token from the last, letter) and their letters of the last token"
         last, texts, room = self.pieces[int(window[-1])], [], len(self.mark) - 1
         for i in window[-2::-1].tolist():
             if i < 0 or room <= 0:
@@ -234,7 +232,7 @@ class ReasoningReader:
         return places[may], found[may]
 
     def _first(self, found, since):
-        "Give where the first mark since a place begins and where it has ended, by row, and whether there is one"
+        "Give by row where the first mark since a place begins and ends, and whether there is one"
         row, begins, ends = (
             found[:, 0],
             found[:, 1] * self.letter + found[:, 2],
@@ -281,20 +279,12 @@ class Keep:
             share = float(spec)
         except (TypeError, ValueError):
             share = -1.0
-        ways = [
-            "first-100-tokens",
-            "last-100-tokens",
-            "first-2-sentences",
-            "last-2-sentences",
-            "first-3-steps",
-            "last-3-steps",
-        ]
         require(
             "classmate",
             (
                 0 < share <= 1,
                 f"keep is {shorten(repr(spec))}. Give a share above 0 and at most 1, or "
-                f"such as {', '.join(ways)}",
+                "such as first-100-tokens, last-2-sentences, first-3-steps",
             ),
         )
         return cls(share)
@@ -308,8 +298,7 @@ class Keep:
 
     def span(
         self,
-        pieces: Sequence[Any]
-        | np.ndarray,  # texts of the reasoning's tokens; for shares and numbers of tokens the ids do as well
+        pieces: Sequence[Any] | np.ndarray,  # texts of tokens; for shares and tokens ids will do
     ) -> tuple[int, int]:  # the first token that is shown, and behind the last
         "Cut one reasoning"
         n = len(pieces)

@@ -19,10 +19,8 @@ from ..methods.advantages import broadcast, everywhere, group_advantages, leave_
 # %% ../../nbs/classmate/04_rewards.ipynb #answer_scores
 async def answer_scores(
     answers: Sequence[Sequence[ClassmateAnswers]],  # [B][M]
-    values: Callable[
-        [list[int], list[str]], Awaitable[Sequence[float]]
-    ],  # (rows, answers to them) → what each is worth, nan = no score
-) -> torch.Tensor:  # [B, M, S] float64; nan where there is no answer, no score, or a classmate answers less often than others
+    values: Callable[[list[int], list[str]], Awaitable[Sequence[float]]],  # (rows, answers) → worth
+) -> torch.Tensor:  # [B, M, S] float64; nan: no answer, no score, or fewer samples
     "Score what classmates answered, all of it at once"
     places = [
         (i, m, s)
@@ -45,21 +43,13 @@ async def answer_scores(
 # %% ../../nbs/classmate/04_rewards.ipynb #pooled_rewards
 def pooled_rewards(
     scores: Any,  # [B, M, S] of M classmates with S answers each; nan = no score
-    weights: Any = None,  # [M]; None: all alike
-    without: Any = None,  # [B, M] what each earns without reasoning, to be taken off (`remove_wo_cot`)
+    without: Any = None,  # [B, M] to be taken off: what each earns without reasoning
 ) -> torch.Tensor:  # [B]; nan where no answer has a score
-    "Pool the scores of classmates: the mean of each one's answers, then by weight those that are known"
+    "Pool the scores of classmates: the mean of each one's answers, then of those that are known"
     each = torch.as_tensor(scores, dtype=torch.float64).nanmean(2)
     if without is not None:
         each = each - torch.as_tensor(without, dtype=torch.float64)
-    shares = (
-        torch.ones(each.shape[1], dtype=torch.float64)
-        if weights is None
-        else torch.as_tensor(weights, dtype=torch.float64)
-    )
-    if len(shares) != each.shape[1] or not (shares > 0).all():
-        raise ValueError(f"weights must be {each.shape[1]} numbers above 0, got {shares.tolist()}")
-    return (each.nan_to_num(0) * shares).sum(1) / ((~each.isnan()) * shares).sum(1)
+    return each.nanmean(1)
 
 
 def conditioned(
@@ -99,15 +89,15 @@ def exploited(
 
 # %% ../../nbs/classmate/04_rewards.ipynb #classmate_advantages
 def classmate_advantages(
-    main: torch.Tensor,  # [B] reward of the policy's own answer; nan = no score: its row teaches nothing
-    classmate: torch.Tensor,  # [B] the classmates', weighted; nan = no score: the row has the main one alone
+    main: torch.Tensor,  # [B] reward of the policy's own answer; nan: its row teaches nothing
+    classmate: torch.Tensor,  # [B] the classmates', weighted; nan: the main one counts alone
     groups: Any,  # [B], equal = same prompt
     shown: torch.Tensor,  # [B, T] bool, tokens that a classmate was shown
     mask: torch.Tensor,  # [B, T] bool, tokens that the policy wrote
     estimator: str = "grpo_w_classmate",
     placement: str = "classmate_partial",
     scale: bool = True,  # divide by deviations
-    greedy: Any = None,  # remax: [B, 2] main and classmate reward of the likeliest response to the same prompt
+    greedy: Any = None,  # remax: [B, 2] both rewards of the likeliest response
 ) -> torch.Tensor:  # [B, T]
     "Give every token what the answers say that it deserves"
     check_name(estimator, ESTIMATORS, "estimator", ValueError)
@@ -148,8 +138,8 @@ def _compared(main, classmate, groups, estimator, scale, greedy):
 
 # %% ../../nbs/classmate/04_rewards.ipynb #token_rewards
 def token_rewards(
-    main: torch.Tensor,  # [B] reward of the policy's own answer; nan = no score: its row teaches nothing
-    classmate: torch.Tensor,  # [B] the classmates', weighted; nan = no score: the row has the main one alone
+    main: torch.Tensor,  # [B] reward of the policy's own answer; nan: its row teaches nothing
+    classmate: torch.Tensor,  # [B] the classmates', weighted; nan: the main one counts alone
     shown: torch.Tensor,  # [B, T] bool, tokens that a classmate was shown
     mask: torch.Tensor,  # [B, T] bool, tokens that the policy wrote
     placement: str = "classmate_partial",

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MAX_ANSWER', 'MATH_SECONDS', 'MATH_CHARACTERS', 'MATH_BYTES', 'BEHAVIOURS', 'Scorer', 'MAX_JUDGED', 'NO_ANSWER',
            'Verifier', 'VERIFIERS', 'AnswerVerdict', 'read_number', 'boxed', 'read_yes', 'judge_reply', 'Behaviour',
-           'Case', 'RewardModel', 'find_verifier', 'make_verifier']
+           'Case', 'RewardModel', 'make_verifier']
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #imports
 import asyncio
@@ -136,7 +136,7 @@ _DOLLARS = re.compile(r"(?<!\\)\$([^$]{1,1000})(?<!\\)\$")
 
 
 def _read_formula(text: str) -> str:  # LaTeX; empty where there is none
-    "Read the formula with which an answer ends: the last box, else what it tells, else the last between dollars, else the last line"
+    "Read the last formula: in a box, else as told, else between dollars, else the last line"
     text = text[-MAX_ANSWER:]
     marks = [*_TOLD.finditer(text)]
     told = text[marks[-1].end() :].strip().partition("\n")[0] if marks else ""
@@ -157,7 +157,7 @@ def _read_formula(text: str) -> str:  # LaTeX; empty where there is none
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #FormulaProcess
 class _FormulaProcess:
-    "A process that compares formulas: begun with the first, and anew after one that was too much for it"
+    "A process that compares formulas; begun anew after one that was too much for it"
 
     process: Any  # None: it has not begun
 
@@ -284,7 +284,8 @@ def _verify_math(answer: str, gold: str) -> AnswerVerdict:
     )
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #read_letter
-_ONE = r"\(?((?<=\()[A-Ja-j](?=\))|[A-HJ](?![\w'])|I(?![\w']|\s+[a-z])|[a-j](?=[\s.*]*$))\)?"  # an article or a pronoun is no option
+# an article or a pronoun is no option
+_ONE = r"\(?((?<=\()[A-Ja-j](?=\))|[A-HJ](?![\w'])|I(?![\w']|\s+[a-z])|[a-j](?=[\s.*]*$))\)?"
 _LETTER = (
     re.compile(rf"(?i:therefore,? the answer is:?) {_ONE}", re.M),
     re.compile(rf"(?i:\b(?:answer|option|choice)(?: is|:))\s*\**{_ONE}", re.M),
@@ -296,9 +297,7 @@ _LETTER = (
 _YES = re.compile(r"\b(yes|no)\b", re.I)
 
 
-def _read_letter(
-    text: str,
-) -> tuple[str, bool]:  # the letter, empty where none is chosen; whether it was said as asked
+def _read_letter(text: str) -> tuple[str, bool]:  # letter, or empty; whether said as asked
     "Read which option an answer chooses"
     for place, form in enumerate(_LETTER):
         if found := form.findall(text[-MAX_ANSWER:]):
@@ -431,12 +430,9 @@ MAX_JUDGED, NO_ANSWER = (
 class _JudgeVerifier:
     "A behaviour, as a model rates it"
 
-    def __init__(
-        self, name: str, client: ChatClient, workers: int = 64, **settings: Any
-    ):  # settings: further fields of `ChatRequest`
+    def __init__(self, name: str, client: ChatClient):
         self.behaviour = BEHAVIOURS[check_name(name, [*BEHAVIOURS], "behaviour", ConfigError)]
-        self.name, self.client, self.workers = name, client, workers
-        self.settings = {"temperature": 0.0, "max_tokens": 1024, "caller": "judge"} | settings
+        self.client = client
 
     def request(self, case: Case) -> ChatRequest:
         "Ask about one answer"
@@ -451,7 +447,9 @@ class _JudgeVerifier:
         return chat(
             f"Question:\n{question}\n\nAnswer:\n{answer}",
             f"{rules} {self.behaviour.scale}",
-            **self.settings,
+            temperature=0.0,
+            max_tokens=1024,
+            caller="judge",
         )
 
     async def __call__(self, cases: Sequence[Case]) -> list[AnswerVerdict]:
@@ -464,7 +462,7 @@ class _JudgeVerifier:
                 else _nothing(NO_ANSWER)
             )
 
-        return await in_turn(one, cases, self.workers)
+        return await in_turn(one, cases, 64)
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #RewardModel
 class RewardModel:
@@ -494,20 +492,14 @@ class RewardModel:
         model.config.pad_token_id = tokenizer.pad_token_id  # by which it finds the last token
 
     @classmethod
-    def load(
-        cls, name: str, device: str = "cpu", dtype: str = "auto", **options: Any
-    ) -> "RewardModel":
+    def load(cls, name: str) -> "RewardModel":
         "Load a model of the hub, or from a folder; none brings code of its own"
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         model = AutoModelForSequenceClassification.from_pretrained(
-            name, dtype=dtype, trust_remote_code=False
+            name, dtype="auto", trust_remote_code=False
         )
-        return cls(
-            model.to(device),
-            AutoTokenizer.from_pretrained(name, trust_remote_code=False),
-            **options,
-        )
+        return cls(model, AutoTokenizer.from_pretrained(name, trust_remote_code=False))
 
     def ids(self, case: Case) -> list[int]:
         "Write a case as a conversation, in tokens"
@@ -611,15 +603,6 @@ VERIFIERS: dict[str, Verifier] = {
     "word_count": _count_words,
 }
 
-
-def find_verifier(name: str) -> Verifier:
-    "Find a rule by its whole name; `ConfigError` with the nearest"
-    if name in (*BEHAVIOURS, RewardModel.name):
-        raise ConfigError(
-            f"{name} is no rule: a model says it. Write make_verifier({name!r}, MODEL)."
-        )
-    return VERIFIERS[check_name(name, [*VERIFIERS], "verifier", ConfigError)]
-
 # %% ../../nbs/classmate/03_verifiers.ipynb #make_verifier
 async def _by_rule(rule: Verifier, cases: Sequence[Case]) -> list[AnswerVerdict]:
     "Apply a rule in a thread, since comparing formulas may wait"
@@ -644,12 +627,5 @@ def make_verifier(
         return _JudgeVerifier(name, model)
     if name == RewardModel.name and isinstance(model, RewardModel):
         return model
-    wanted, how = (
-        ("a chat model as its judge", "client(NAME)")
-        if name in BEHAVIOURS
-        else ("a RewardModel", "RewardModel.load(NAME)")
-    )
-    raise ConfigError(
-        f"{name} needs {wanted}, got {shorten(repr(model), 60)}. Write "
-        f"make_verifier({name!r}, {how})."
-    )
+    wanted = "a chat model as its judge" if name in BEHAVIOURS else "a RewardModel"
+    raise ConfigError(f"{name} needs {wanted}, got {shorten(repr(model), 60)}.")

@@ -6,17 +6,11 @@
 __all__ = ['household']
 
 # %% ../../nbs/environments/02_household.ipynb #imports
-import json
 import random
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from ..core.basics import ConfigError, DataError
-from ..gyms.function import row_field
 from ..gyms.protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall
 
 # %% ../../nbs/environments/02_household.ipynb #read_command
@@ -35,9 +29,7 @@ _LINKS = {
 }
 
 
-def _read_command(
-    text: str,
-) -> tuple[str, ...]:  # text: as a policy wrote it; → verb and names, empty if it is no command
+def _read_command(text: str) -> tuple[str, ...]:  # verb and names; empty if it is no command
     "Read a household command, whose names end in numbers"
     text = " ".join(text[:200].lower().split()).rstrip(".!")
     found = _COMMAND.fullmatch(
@@ -88,9 +80,7 @@ class _HouseholdTask(GymTask):
     "Something to put in order in a room"
 
     room: str
-    goal: tuple[
-        str, str, str
-    ]  # what is to be done with which kind of thing, and the kind of place or lamp
+    goal: tuple[str, str, str]  # what to do, the kind of thing, the kind of place or lamp
     places: tuple[str, ...]
     things: tuple[tuple[str, str], ...]  # a thing and where it lies
 
@@ -121,9 +111,6 @@ class _ToyHousehold:
     opened: set[str] = field(default_factory=set)
     marks: set[tuple[str, str]] = field(default_factory=set)  # thing, what was done to it
     lit: bool = False  # was the lamp used with the right thing in the hand?
-
-    def __deepcopy__(self, memo):
-        return replace(self, where=dict(self.where), opened=set(self.opened), marks=set(self.marks))
 
     @property
     def held(self) -> str:
@@ -192,10 +179,8 @@ class _ToyHousehold:
             case ("move", thing, place):
                 self.where[thing] = place
             case ("examine", thing):
-                return (
-                    f"The {thing} is "
-                    f"{' and '.join(sorted(_MADE[done] for name, done in self.marks if name == thing)) or 'as it was'}."
-                )
+                made = sorted(_MADE[done] for name, done in self.marks if name == thing)
+                return f"The {thing} is {' and '.join(made) or 'as it was'}."
             case ("use", lamp):
                 self.lit = self.lit or (_kind(self.held), _kind(lamp)) == self.task.goal[1:]
             case (tool, thing, _):
@@ -235,97 +220,11 @@ def _reach(room, place, opened=True):
         return f"go to {place}"
     return f"open {place}" if opened and room.shut(place) else ""
 
-# %% ../../nbs/environments/02_household.ipynb #AlfworldTask
-class _AlfworldGame:
-    "A game of ALFWorld"
-
-    def __init__(self, game: str, commands: Sequence[str] = (), plans: bool = False):
-        try:
-            import textworld
-            from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
-        except ImportError as e:
-            raise ConfigError(
-                "This task is a game of ALFWorld, which is not installed. Next: pip install "
-                "'humanlm[alfworld]', then alfworld-download."
-            ) from e
-        if not Path(game).is_file():
-            raise DataError(
-                f"There is no game {game}. Run alfworld-download, and name a file game.tw-pddl."
-            )
-        self.game, self.commands, self._planned = game, [], []
-        self._env = textworld.start(
-            game,
-            textworld.EnvInfos(won=True, admissible_commands=True, policy_commands=plans),
-            wrappers=[AlfredDemangler()],
-        )
-        self._state = self._env.reset()
-        self.text = self._state.feedback.rpartition("=-")[2].strip()
-        for command in commands:
-            self.do(command)
-
-    def __deepcopy__(self, memo):
-        return _AlfworldGame(self.game, self.commands)
-
-    def __eq__(self, other):
-        return isinstance(other, _AlfworldGame) and (self.game, self.commands) == (
-            other.game,
-            other.commands,
-        )
-
-    @property
-    def won(self) -> bool:
-        return bool(self._state.won)
-
-    def admissible(self) -> list[str]:
-        return list(self._state.admissible_commands)
-
-    def do(self, command: str) -> str:
-        "Execute an admissible command and tell what happens"
-        self._state, *_ = self._env.step(command)
-        self.commands.append(command)
-        self._planned = self._planned[1:] if self._planned[:1] == [command] else []
-        return self._state.feedback.strip()
-
-    def plan(self) -> str:
-        "Ask the planner of ALFWorld for the next command"
-        if not self._planned:
-            self._planned = [
-                *_AlfworldGame(self.game, self.commands, plans=True)._state.policy_commands
-            ]
-        return self._planned[0]
-
-
-@dataclass(frozen=True)
-class _AlfworldTask(GymTask):
-    "A game of ALFWorld, in a file"
-
-    game: str
-
-    @cached_property
-    def opening(self) -> str:
-        return self.world().text
-
-    def world(self):
-        return _AlfworldGame(self.game)
-
-
-def _alfworld_tasks(folder: str | Path) -> list[_AlfworldTask]:
-    "List the games below a folder that can be won, in order of their names"
-    games = [
-        path
-        for path in sorted(Path(folder).rglob("game.tw-pddl"))
-        if "movable" not in str(path) and "Sliced" not in str(path)
-    ]
-    solved = [path for path in games if json.loads(path.read_text("utf-8")).get("solvable")]
-    if not solved:
-        raise DataError(f"There are no games of ALFWorld below {folder}. Run alfworld-download.")
-    return [_AlfworldTask(path.parent.relative_to(folder).as_posix(), str(path)) for path in solved]
-
 # %% ../../nbs/environments/02_household.ipynb #HouseholdEnvironment
 class _HouseholdEnvironment(Environment):
     "Give commands in a room"
 
-    task: _HouseholdTask | _AlfworldTask
+    task: _HouseholdTask
     kinds = ("action",)
     formats = {
         "action": "one command, such as `go to crate 1`, `open crate 1`, `take lemon 1 from "
@@ -428,23 +327,15 @@ def _household_tasks(count: int, seed: int) -> list[_HouseholdTask]:
     return [*made.values()]
 
 
-def _read_household(row: Mapping[str, Any]) -> _AlfworldTask:
-    "Read a row that names a game of ALFWorld in `game`"
-    game = row_field(row, "game", str)
-    return _AlfworldTask(str(row.get("id") or Path(game).parent.name), game)
-
-
 household = Gym(
     "household",
     _HouseholdEnvironment,
     _household_tasks,
     lambda env: ToolCall("action", env.world.plan()),
     config=GymConfig(max_turns=30),
-    read=_read_household,
     guess=lambda env, rng: ToolCall("action", rng.choice(env.world.admissible())),
     about="You are in a room and put things in order, one command a turn. You can hold one "
     "thing. Some places must be opened first.",
     hint="Look first where such a thing may well be.",
     source="made up, after ALFWorld",
-    licence="ALFWorld: MIT",
 )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from ..core.basics import DataError, shorten
-from .telepathy import TOKEN, content_stems, denies
+from .telepathy import content_stems
 from ..gyms.function import published_row, row_field
 from ..gyms.mistakes import UserFacts
 from humanlm.gyms.protocol import (
@@ -24,7 +24,6 @@ from humanlm.gyms.protocol import (
     Environment,
     Feedback,
     Gym,
-    GymConfig,
     GymTask,
     ToolCall,
     UserError,
@@ -36,9 +35,9 @@ from humanlm.gyms.protocol import (
 
 # %% ../../nbs/environments/05_intention.ipynb #IntentionTask
 PAY_BY_IMPORTANCE = {3: 1.0, 2: 0.7, 1: 0.4}
-_VAGUE = content_stems("""preference preferences prefer like detail details specific specify information anything everything else please
-tell share describe provide give desired user kind type particular question missing task
-request help assist looking interested requirement requirements""")
+_VAGUE = content_stems("""preference preferences prefer like detail details specific specify
+information anything everything else please tell share describe provide give desired user kind type
+particular question missing task request help assist looking interested requirement requirements""")
 
 
 def _covered_pay(importances: Sequence[int]) -> float:  # of the details that a question uncovers
@@ -99,7 +98,7 @@ class _IntentionTask(GymTask):
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> "_IntentionTask":
-        "Read a published row; rows of training leave out most of the details, which are found below HUMANLM_DATA"
+        "Read a published row; details that rows of training leave out lie below HUMANLM_DATA"
         row = published_row(row, "userrl/gym_intention.jsonl")
         name, found = str(row.get("id")), row.get("missing_details")
         try:
@@ -159,28 +158,6 @@ class _IntentionEnvironment(Environment):
             )
         )
 
-    def untrue(self, role: str, payload: Mapping, answer: Mapping) -> str:
-        "Say which wish a reply names that is not this user's, where it names none of those that are"
-        said = f" {' '.join(TOKEN.findall(str(answer.get('response')).lower()))} "
-
-        def names(option):
-            return f" {' '.join(TOKEN.findall(option.lower()))} " in said
-
-        wrong = [
-            (wish, option)
-            for wish in payload.get("wishes", ())
-            if not names(wish["wish"])
-            for detail in self.task.details
-            if detail.description == wish["detail"]
-            for option in detail.options
-            if option != wish["wish"] and names(option)
-        ]
-        return (
-            ""
-            if not wrong or denies(said)
-            else f"{wrong[0][0]['detail']} is {wrong[0][0]['wish']!r}, and it says {wrong[0][1]!r}"
-        )
-
     def rule_coverage(self, question: str, **_) -> dict:
         request, details = self.task.known
         asked = content_stems(question) - _VAGUE
@@ -236,15 +213,8 @@ class _IntentionEnvironment(Environment):
         found = answer.get("covered")
         if not isinstance(found, list):
             raise UserError(f"covered is {shorten(repr(found))}, not a list of numbers.")
-        numbers = [
-            int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
-            for value in found[:50]
-        ]
-        return [
-            index
-            for index in dict.fromkeys(number for number in numbers if type(number) is int)
-            if index in self.left
-        ]
+        numbers = dict.fromkeys(number for number in found[:50] if type(number) is int)
+        return [index for index in numbers if index in self.left]
 
 # %% ../../nbs/environments/05_intention.ipynb #intention
 _REQUESTS = tomllib.loads((files("humanlm") / "fixtures" / "requests.toml").read_text("utf-8"))[
@@ -256,7 +226,7 @@ _INQUIRIES = {
 
 
 def _intention_tasks(count: int, seed: int) -> list[_IntentionTask]:
-    "Make requests, all different, with two to four missing details each; seeds with other remainders by 3 have no request in common"
+    "Make requests with two to four missing details; seeds of other remainders by 3 share none"
     rng, made = random.Random(f"intention/{seed}"), {}
     while len(made) < count:
         one = rng.choice(_REQUESTS)
@@ -300,7 +270,6 @@ intention = Gym(
     _IntentionEnvironment,
     _intention_tasks,
     _intention_expert,
-    config=GymConfig(cumulative=False),
     read=_IntentionTask.read,
     held_out=True,
     open_loop=_intention_open_loop,

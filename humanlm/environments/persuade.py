@@ -21,7 +21,6 @@ from humanlm.gyms.protocol import (
     Environment,
     Feedback,
     Gym,
-    GymConfig,
     GymTask,
     ToolCall,
     UserError,
@@ -117,7 +116,7 @@ def _weigh_argument(
     words, known = _words(said), [_words(text) for text in (claim, argument, *earlier)]
     size = min(
         1.0, len(words) / 25
-    )  # keywords alone are no argument: all but relevance counts as far as there is something around it
+    )  # keywords alone are no argument: all but relevance counts by size
     touched = [
         len(words & _topic(text)) / max(1.0, share * len(_topic(text)))
         for text, share in ((claim, 0.4), (argument, 0.1))
@@ -363,7 +362,6 @@ persuade = Gym(
     _persuade_expert,
     guess=_say_little,
     open_loop=_persuade_open_loop,
-    config=GymConfig(cumulative=False),
     read=_read_persuade,
     about="The user strongly agrees with a claim that you oppose. In each turn you give an "
     "argument, and "

@@ -129,9 +129,7 @@ class _TauTask(GymTask):
     user_id: str
     instruction: str  # of the customer
     hello: str  # with which the customer begins
-    actions: tuple[
-        Mapping[str, Any], ...
-    ]  # name and kwargs of each right call; none: nothing may change
+    actions: tuple[Mapping[str, Any], ...]  # name and kwargs of each right call
     outputs: tuple[str, ...] = ()  # that the customer must be told
     shop: str = "tau_bench"
     asks: str = ""  # what is wanted in vain, where no call is right
@@ -217,7 +215,7 @@ _REFUSES = re.compile(
 def _announces(
     said: str, refusal: bool = False
 ) -> bool:  # refusal: look for saying that it cannot be done
-    "Tell whether some clause of no question says that something was done, or some sentence that it is refused"
+    "Tell whether a statement says that something was done, or that it is refused"
     parts = [part for part in _SENTENCE.findall(said) if not part.rstrip().endswith("?")]
     if refusal:
         return any(map(_REFUSES.search, parts))
@@ -274,14 +272,16 @@ def _slots_told(said: str, wishes: Sequence[_Wish]) -> str:
 
 # %% ../../nbs/environments/09_tau.ipynb #TauConfig
 STOP = "###STOP###"  # by which a customer of the published gym ends a talk
-_CUSTOMER = """You are the customer of a shop, in a talk with its desk. What you know and want: {instruction}
+_CUSTOMER = """You are the customer of a shop, in a talk with its desk. \
+What you know and want: {instruction}
 The talk so far: {history}
 Now the desk says: {said}
 Reply as this customer, in one or two short sentences of your own words. \
 Tell only what these words of the desk ask for, and one wish after the other. \
 Say that you do not remember what you were not told, and make nothing up. \
 Agree to what you want and to nothing else. \
-Set done to true when the desk says that everything you want is done, or that it cannot be done; else to false."""
+Set done to true when the desk says that everything you want is done, or that it cannot be done; \
+else to false."""
 _HELP = (
     '`action` talks to the customer. `answer` calls one tool: {"name": ..., '
     '"arguments": {...}}. `search` '
@@ -574,56 +574,39 @@ def _read_tau(
     row: Mapping[str, Any],  # of gym_tau.jsonl, or of a parquet file of training
     shop: str = "tau_bench",  # a folder, also one below HUMANLM_DATA
 ) -> _TauTask:
-    "Read a published row of the retail domain; what rows of training leave out is found by id below HUMANLM_DATA"
+    "Read a published retail row; what rows of training leave out lies below HUMANLM_DATA"
     row = published_row(row, "userrl/gym_tau.jsonl")
     name, info = row.get("id"), row.get("info")
     task = info.get("task") if isinstance(info, Mapping) else None
-    if not isinstance(name, str) or not isinstance(task, Mapping):
+    if not isinstance(name, str) or "retail" not in name or not isinstance(task, Mapping):
         raise DataError(
-            f"Row {shorten(repr(name))} has no id, or no info.task. Give the row as it "
-            "was published."
+            f"Row {shorten(repr(name))} is none of the retail domain with info.task. Leave it out."
         )
-    if "retail" not in name:
-        raise DataError(
-            f"Row {shorten(name)} is not of the retail domain, the only one whose data "
-            "are public here. Leave it out."
-        )
-    actions, outputs, texts = (
-        task.get("actions"),
-        task.get("outputs", []),
-        [row.get("obs"), task.get("instruction"), task.get("user_id")],
-    )
-    good = (
-        all(isinstance(text, str) and text for text in texts)
-        and isinstance(outputs, list)
-        and all(isinstance(one, str) for one in outputs)
-    )
+    actions, outputs = task.get("actions"), task.get("outputs", [])
+    texts = [row.get("obs"), task.get("instruction"), task.get("user_id")]
+    whole = all(isinstance(text, str) and text for text in texts) and isinstance(outputs, list)
     if (
-        not good
+        not whole
         or not isinstance(actions, list)
-        or not all(
-            isinstance(one, Mapping)
-            and one.get("name") in DESK_TOOLS
-            and isinstance(one.get("kwargs"), Mapping)
-            for one in actions
-        )
+        or texts[2] not in open_shop(shop).tables["users"]
     ):
         raise DataError(
-            f"Row {shorten(name)}: obs, user_id, instruction, actions or outputs are missing or of "
-            f"another form. Give the row as it was published."
+            f"Row {shorten(name)}: obs, instruction, actions, outputs or a user_id of the shop "
+            f"{shop} are missing. Give the row as it was published."
         )
-    if texts[2] not in open_shop(shop).tables["users"]:
-        raise DataError(
-            f"Row {shorten(name)}: {shorten(texts[2], 60)} is no user of the shop "
-            f"{shop}. Give the shop that belongs to the row."
-        )
+    for one in actions:
+        call = isinstance(one, Mapping) and one.get("name") in DESK_TOOLS
+        if not call or not isinstance(one.get("kwargs"), Mapping):
+            raise DataError(
+                f"Row {shorten(name)}: {shorten(repr(one))} is no tool of the desk. Leave it out."
+            )
     return _TauTask(
         name,
         texts[2],
         texts[1],
         texts[0],
         tuple(actions),
-        tuple(outputs),
+        tuple(map(str, outputs)),
         shop,
         "" if any(one["name"] in _WHAT for one in actions) else texts[1],
     )

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from ..core.basics import shorten
-from ..gyms.function import TriesConfig, TriesEnvironment, published_row, row_field
+from ..gyms.function import TriesEnvironment, published_row, row_field
 from ..gyms.mistakes import UserFacts
 from humanlm.gyms.protocol import (
     Feedback,
@@ -30,11 +30,14 @@ from ..rewards.rules import FILLERS, NEGATORS, stem
 
 # %% ../../nbs/environments/03_telepathy.ipynb #content_stems
 TOKEN = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
-_ALIKE = """die died dead death dies dying deceased corpse|kill murder killed murdered murderer killer slain|father dad daddy|mother mom mum mommy
-child kid children kids|doctor physician surgeon|afraid scared fear frightened terrified|home house|money cash|police cop policeman|car automobile
-ghost spirit|baby infant newborn|photo picture photograph|steal stole stolen theft thief|buy bought purchase purchased|find found discover discovered
-hear heard|crazy insane mad madness|imprison imprisoned trap trapped|sick ill illness disease|lie lied lying deceive deceived|revenge avenge
-human person people someone|dish meal|colour color|grey gray|drink beverage|cost price budget|film movie""".replace(
+_ALIKE = """die died dead death dies dying deceased corpse
+kill murder killed murdered murderer killer slain|father dad daddy|mother mom mum mommy
+child kid children kids|doctor physician surgeon|afraid scared fear frightened terrified|home house
+money cash|police cop policeman|car automobile|ghost spirit|baby infant newborn
+photo picture photograph|steal stole stolen theft thief|buy bought purchase purchased
+find found discover discovered|hear heard|crazy insane mad madness|imprison imprisoned trap trapped
+sick ill illness disease|lie lied lying deceive deceived|revenge avenge|human person people someone
+dish meal|colour color|grey gray|drink beverage|cost price budget|film movie""".replace(
     "\n", "|"
 ).split("|")
 _HEADS = {
@@ -91,7 +94,7 @@ _SPELT = [
 YES_OR_NO = answer_form(response={"enum": _SPELT})
 
 # %% ../../nbs/environments/03_telepathy.ipynb #sorts
-_WORDS_OF = {  # sort → (words of its categories, words that are true of it; those of other sorts are not)
+_WORDS_OF = {  # sort → (words of its categories, words that are true of it and of no other)
     "person": (
         "person figure leader artist painter composer singer athlete actor author "
         "scientist president "
@@ -347,10 +350,8 @@ telepathy = Gym(
     _TelepathyEnvironment,
     _telepathy_tasks,
     _telepathy_expert,
-    config=TriesConfig(clamp=True),
     read=_TelepathyTask.read,
     held_out=True,
-    gold=lambda task: ToolCall("answer", task.title),
     about="The user thinks of something. You may ask what can be answered with yes or no, "
     "and you win by saying what it is.",
     hint="Ask what halves the possibilities; answer when you are sure.",

@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 
 from ..core.basics import DataError, shorten
 from .telepathy import TOKEN, YES_OR_NO, content_stems, denies, read_choice
-from ..gyms.function import published_row, row_field
+from ..gyms.function import MAX_ANSWERS, published_row, row_field
 from ..gyms.mistakes import UserFacts
 from humanlm.gyms.protocol import (
     Environment,
     Feedback,
     Gym,
-    GymConfig,
     GymTask,
     ToolCall,
     UserError,
@@ -69,7 +68,7 @@ class _TurtleTask(GymTask):
 
     @cached_property
     def known(self) -> tuple[tuple[frozenset, ...], frozenset, frozenset]:
-        "Stems of each two sentences of the truth, of all that is told or hidden, and those that are not true"
+        "Stems of each two sentences of the truth, of all that is told or hidden, and untrue ones"
         each = [
             content_stems(sentence) for sentence in re.split(r"(?<=[.!?…])\s+|\n+", self.bottom)
         ]
@@ -82,7 +81,7 @@ class _TurtleTask(GymTask):
 
     @cached_property
     def wanted(self) -> tuple[tuple[frozenset, frozenset], ...]:
-        "Stems of each criterion that the surface does not give away (all of them where it gives all), and those that contradict it"
+        "Stems of each criterion that the surface does not give away, and those that contradict it"
         words, told = (
             [content_stems(part.statement) - _TELLING for part in self.criteria],
             content_stems(self.surface),
@@ -136,31 +135,11 @@ def _read_marks(
         raise UserError(f"The marks are {shorten(repr(found))}, not {count} numbers.")
     return [min((0.0, 0.5, 1.0), key=lambda mark: abs(mark - score)) for score in scores]
 
-# %% ../../nbs/environments/04_turtle.ipynb #TurtleConfig
-@dataclass(frozen=True)
-class _TurtleConfig(GymConfig):
-    "How turtle is played and paid"
-
-    success_threshold: float = 1.0
-    """Sum of marks that ends an episode."""
-    max_answers: int = 3
-    """Answers that end an episode; with compat, none does."""
-
-    def checks(self):
-        return [
-            (
-                0 < self.success_threshold <= 1,
-                f"success_threshold must be in (0, 1], got {self.success_threshold}",
-            ),
-            (self.max_answers >= 1, f"max_answers must be at least 1, got {self.max_answers}"),
-        ]
-
 # %% ../../nbs/environments/04_turtle.ipynb #TurtleEnvironment
 class _TurtleEnvironment(Environment):
     "Ask, then tell the story"
 
     task: _TurtleTask
-    config: _TurtleConfig
     formats = {
         "action": "a question about the story that can be answered with yes or no",
         "answer": "the whole hidden story, in sentences; answers are few",
@@ -187,22 +166,6 @@ class _TurtleEnvironment(Environment):
         return UserFacts(
             f"{self.task.surface}\n{self.task.bottom}",
             answers=tuple(part.statement for part in self.task.criteria),
-        )
-
-    def untrue(self, role: str, payload: Mapping, answer: Mapping) -> str:
-        "Say which answer is wrong for sure: a question that holds what contradicts the story, or nothing but a part of it that a criterion tells"
-        if role != "answerer":
-            return ""
-        asked, said = content_stems(payload["question"]) - _TELLING, str(answer.get("response"))
-        true = self.rule_answerer(payload["question"])["response"]
-        sure = asked & self.task.known[2] or any(
-            part.never and asked and asked <= content_stems(part.statement)
-            for part in self.task.criteria
-        )
-        return (
-            f"the answer is {true!r}, and it says {said!r}"
-            if sure and said.casefold() not in (true.casefold(), "maybe")
-            else ""
         )
 
     def rule_answerer(self, question: str, **_) -> dict:
@@ -271,16 +234,14 @@ class _TurtleEnvironment(Environment):
         left = (
             math.inf
             if self.config.compat
-            else self.config.max_answers
+            else MAX_ANSWERS
             - 1
             - sum(turn.kind == "answer" and not turn.fault for turn in self.turns)
         )
         said = (
             f"This much of it is right: {told}" if told else "None of it is quite right yet."
         ) + (f" Answers left: {left}." if left < math.inf else "")
-        return Feedback(
-            said, gain, left <= 0 or score >= self.config.success_threshold - 1e-6, {"story": gain}
-        )
+        return Feedback(said, gain, left <= 0 or score >= 1 - 1e-6, {"story": gain})
 
 # %% ../../nbs/environments/04_turtle.ipynb #turtle
 _PLOTS = (
@@ -356,12 +317,10 @@ def _turtle_tasks(count: int, seed: int) -> list[_TurtleTask]:
 
 def _turtle_expert(env):
     return (
-        _turtle_gold(env.task) if env.turns else ToolCall("action", env.task.criteria[0].statement)
+        _turtle_told(env.task.bottom, *(part.statement for part in env.task.criteria))
+        if env.turns
+        else ToolCall("action", env.task.criteria[0].statement)
     )
-
-
-def _turtle_gold(task):
-    return _turtle_told(task.bottom, *(part.statement for part in task.criteria))
 
 
 def _turtle_open_loop(env):
@@ -387,9 +346,7 @@ turtle = Gym(
     _TurtleEnvironment,
     _turtle_tasks,
     _turtle_expert,
-    config=_TurtleConfig(),
     read=_TurtleTask.read,
-    gold=_turtle_gold,
     open_loop=_turtle_open_loop,
     about="The user tells a strange story, behind which there is another one. You may ask "
     "what can be "

@@ -95,7 +95,6 @@ template = Gym(
     _TemplateEnvironment,
     _template_tasks,
     lambda env: ToolCall("answer", env.task.truth),
-    gold=lambda task: ToolCall("answer", task.truth),
     about="Somebody wants a word to be written backwards.",
 )
 
@@ -174,27 +173,7 @@ async def _scripted(gym, task, config):
         found.append(
             f"who is idle scores {gym.score(lazy)} in {len(lazy.turns)} turns ({lazy.stop})"
         )
-    return found + await _copied(gym, task, config, expert)
-
-
-async def _copied(gym, task, config, played):
-    env, half = gym.play(task, config, seed=7), len(played.turns) // 2
-    for turn in played.turns[:half]:
-        await env.step(ToolCall(turn.kind, turn.content))
-    state = env.state_dict()
-    await env.step(ToolCall("nothing", "of this kind"))
-    changed = [
-        name
-        for name, value in env.state_dict().items()
-        if name not in ("turns", "_rng") and value != state[name] and name != "stop"
-    ]
-    env.load_state_dict(state)
-    for turn in played.turns[half:]:
-        await env.step(ToolCall(turn.kind, turn.content))
-    problems = [f"a call of no kind changes {', '.join(changed)}"] if changed else []
-    return problems + (
-        [] if env.turns == played.turns else ["an episode that goes on from a copy goes otherwise"]
-    )
+    return found
 
 
 async def _random(gym, task, config, odd):
@@ -214,8 +193,6 @@ async def _random(gym, task, config, odd):
         turn = await env.step(call)
         if env.stop in BROKEN:
             return [f"{call}: {turn.feedback}"]
-        if config.clamp and not 0 <= turn.reward <= 1:
-            return [f"{call} pays {turn.reward}"]
         if not isinstance(turn.feedback, str) or not turn.feedback:
             return [f"{call} gives no feedback"]
     return []

@@ -114,10 +114,7 @@ class EpisodeRecord:
     best: float  # that could have been reached
     user: str = "rule"
     judge: str = "rule"
-    tags: list[dict] = field(
-        default_factory=list
-    )  # what was wrong with the user: fields of `UserMistake`
-    rerun: int = 0  # how often it had been played before, because of its user
+    tags: list[dict] = field(default_factory=list)  # faults of the user: fields of `UserMistake`
     conditions: str = ""  # under which it was played: seed, settings, user, judge
 
     @property
@@ -162,9 +159,6 @@ async def play_tasks(
     path: str | Path | None = None,  # JSONL of episodes of this player, to go on with
     seed: int = 0,
     workers: int = 16,  # episodes under way at once
-    # 1: episodes in which the user made a mistake are played again, with other random numbers; 2:
-    # those in which it then made one; ...
-    rerun: int = 0,
 ) -> list[EpisodeRecord]:  # by task, then copy
     "Play tasks of a gym"
     kept = (
@@ -173,7 +167,7 @@ async def play_tasks(
         else map(_episode, trim_rows(path, lambda row: row["stop"] not in BROKEN))
     )
     mark = fingerprint([asdict(config or gym.config), seed, player_name(user), player_name(judge)])
-    done = {e.key: e for e in kept if e.rerun >= rerun or not e.tags}
+    done = {e.key: e for e in kept}
     if any(e.gym == gym.name and e.conditions != mark for e in done.values()):
         raise DataError(
             f"{path} holds episodes of {gym.name} that were played with another seed, "
@@ -185,10 +179,10 @@ async def play_tasks(
         task, copy = wanted
         if (found := done.get((gym.name, task.id, copy))) is not None:
             return found
-        env = gym.play(task, config, user, judge, seed * 1000 + copy + 1_000_003 * rerun)
+        env = gym.play(task, config, user, judge, seed * 1000 + copy)
         while not env.stop:
             await _move(env, player)
-        made = replace(EpisodeRecord.of(gym, env, copy), rerun=rerun, conditions=mark)
+        made = replace(EpisodeRecord.of(gym, env, copy), conditions=mark)
         if path is not None:
             append_row(path, made)
         return made
@@ -202,7 +196,7 @@ _TOO_LONG = re.compile(
 
 
 async def _move(env, player):
-    "Let a player act; where its model fails, the episode ends, with its score where only the dialogue has grown too long"
+    "Let a player act; where its model fails, the episode ends (with its score if it grew too long)"
     try:
         said = player(env)
         said = await said if isawaitable(said) else said
@@ -228,13 +222,9 @@ def _episode(row):
     )
 
 
-def load_episodes(
-    path: str | Path,
-    every: bool = False,  # also those that were played again later
-) -> list[EpisodeRecord]:
+def load_episodes(path: str | Path) -> list[EpisodeRecord]:
     "Read episodes"
-    found = [_episode(row) for row in grown_rows(path)]
-    return found if every else list({e.key: e for e in found}.values())
+    return [_episode(row) for row in grown_rows(path)]
 
 # %% ../../nbs/70_gyms.ipynb #pass_at_k
 def _pass_at_k(

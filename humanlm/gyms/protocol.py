@@ -9,7 +9,6 @@ __all__ = ['KINDS', 'FINISH', 'MAX_CONTENT', 'COMPAT', 'TEXT', 'STOP_REASONS', '
            'find_gym', 'play_through', 'idle']
 
 # %% ../../nbs/gyms/01_protocol.ipynb #imports
-import copy
 import math
 import random
 import re
@@ -135,33 +134,15 @@ class GymConfig:
 
     max_turns: int = 16
     """Calls of one episode, the last one executed."""
-    reward_scale: float = 1.0
-    """Factor of each reward."""
-    step_penalty: float = 0.0
-    """Cost of a turn."""
-    clamp: bool = True
-    """Keep rewards between 0 and 1."""
     compat: str = ""
     """userrl: with the quirks on which published numbers depend."""
-    cumulative: bool = True
-    """Turn k costs k penalties, as in most published gyms; else one."""
 
     def __post_init__(self):
         require(
             "gym",
             (self.max_turns >= 1, f"max_turns must be at least 1, got {self.max_turns}"),
             (self.compat in COMPAT, f"compat is {self.compat!r}. Leave it empty, or write userrl."),
-            *self.checks(),
         )
-
-    def checks(self) -> Sequence[tuple[bool, str]]:
-        "Give more conditions, each with what to say where it fails"
-        return ()
-
-    def pay(self, base: float, turn: int) -> float:
-        "Scale a reward, take the penalty of the turn, clamp"
-        paid = base * self.reward_scale - self.step_penalty * (turn if self.cumulative else 1)
-        return min(1.0, max(0.0, paid)) if self.clamp and paid == paid else paid  # nan stays nan
 
 # %% ../../nbs/gyms/01_protocol.ipynb #GymTask
 @dataclass(frozen=True)
@@ -187,7 +168,7 @@ class GymTask:
 
 
 def split_tasks(tasks: Sequence[Any]) -> tuple[list, list]:  # training; held out, a tenth at least
-    "Split tasks of a gym so that no component is on both sides; those that have some of each are in neither"
+    "Split tasks so that no component is on both sides; those that have some of each are in neither"
     held, out = frozenset(), []
     for task in sorted(tasks, key=lambda task: (crc32(task.id.encode()), task.id)):
         if len(out) >= max(1, 0.1 * len(tasks)):
@@ -229,9 +210,7 @@ class UserRole(NamedTuple):
     instructions: str  # of a chat model; {names} are fields of the payload
     schema: Mapping  # JSON schema of the answer
     judges: bool = False  # asked of the judge, who may be another model than the user
-    shows: tuple[
-        str, ...
-    ] = ()  # fields of the payload that a model may see; none: those that the instructions name
+    shows: tuple[str, ...] = ()  # fields that a model may see beside those of the instructions
 
 
 TEXT = {"type": "string"}
@@ -288,12 +267,8 @@ class Environment:
     "One play of a task; authors of a gym write `start` and what calls do"
 
     kinds: ClassVar[tuple[str, ...]] = ("action", "answer")  # that are offered
-    roles: ClassVar[
-        Mapping[str, UserRole]
-    ] = {}  # name → role; a method `rule_NAME` plays it where nobody else does
-    formats: ClassVar[
-        Mapping[str, str]
-    ] = {}  # kind → what its content must be, for prompt and messages
+    roles: ClassVar[Mapping[str, UserRole]] = {}  # name → role, played by `rule_NAME` or a model
+    formats: ClassVar[Mapping[str, str]] = {}  # kind → what its content must be
 
     def __init__(
         self,
@@ -353,7 +328,7 @@ class Environment:
                 call.kind,
                 call.content,
                 told.text,
-                self.config.pay(told.reward, number),
+                float(told.reward),
                 told.parts,
                 told.fault,
                 call.more,
@@ -388,16 +363,6 @@ class Environment:
     def _repr_markdown_(self) -> str:
         return _episode_table(self)
 
-    def state_dict(self) -> dict:
-        "Copy all that changes, for a retry or a search in a tree"
-        return copy.deepcopy(
-            {name: value for name, value in vars(self).items() if name not in _FIXED}
-        )
-
-    def load_state_dict(self, state: Mapping) -> None:
-        "Go back to a copy"
-        vars(self).update(copy.deepcopy(dict(state)))
-
 # %% ../../nbs/gyms/01_protocol.ipynb #call_help
 def _broken(e):
     "Say why an episode ends without a score; what would end every other one too is raised again"
@@ -410,9 +375,6 @@ def _broken(e):
     return "env_error", Feedback(
         f"The gym failed: {type(e).__name__}: {shorten(e, 300)}", math.nan, fault="gym"
     )
-
-
-_FIXED = ("task", "config", "user", "judge", "seed")
 
 
 def _episode_table(env):
@@ -451,27 +413,16 @@ class Gym:
 
     name: str
     environment: type[Environment]
-    tasks: Callable[
-        [int, int], Sequence[GymTask]
-    ]  # (how many, seed) → tasks of our own making, all different
-    expert: Callable[
-        [Any], ToolCall
-    ]  # an environment of this gym → what somebody who has read the task does next
+    tasks: Callable[[int, int], Sequence[GymTask]]  # (how many, seed) → made-up tasks
+    expert: Callable[[Any], ToolCall]  # an environment → what somebody who knows does next
     about: str  # what the policy is told about the world
     hint: str = ""  # and about a good way to go
     config: GymConfig = GymConfig()  # how it is played where nobody says otherwise
-    read: Callable[[Mapping], GymTask] | None = (
-        None  # a public row → its task; None: there are none
-    )
-    guess: Callable[[Any, random.Random], ToolCall] | None = (
-        None  # what chance does next, from what a policy may know; None: words of the opening
-    )
+    read: Callable[[Mapping], GymTask] | None = None  # a public row → its task
+    guess: Callable[[Any, random.Random], ToolCall] | None = None  # what chance does next
     # calls that pay and follow from the opening and the number of the turn alone, whatever is
     # replied; None: none are known
     open_loop: Callable[[Any], ToolCall] | None = None
-    gold: Callable[[Any], ToolCall] | None = (
-        None  # the one call that earns all there is; None: there are several, or none
-    )
     best: Callable[[Any], float] = lambda task: 1.0  # the highest score that can be reached
     score: Callable[[Any], float] = lambda played: (
         played.score
@@ -508,7 +459,7 @@ class Gym:
         )
 
     def chance(self) -> "Player":
-        "Make a player who does anything that is offered, in words of the opening or as the gym guesses"
+        "Make a player who does anything that is offered, or as the gym guesses"
 
         def act(env: Environment) -> ToolCall:
             rng, words = (
@@ -541,7 +492,6 @@ _SPELT = {
     "bamboogle": "search",
     "persuasion": "persuade",
     "turtlesoup": "turtle",
-    "alfworld": "household",
 }
 
 

@@ -341,7 +341,7 @@ def _order(cell, said, files):
 
 
 def _main(
-    cell: dict,  # limits in bytes; contained; root (whether it runs as the machine's); shown (folders), home
+    cell: dict,  # limits in bytes; contained; root (whether it runs as root); shown; home
 ) -> None:
     "Follow the orders that come on standard input"
     line = socket.socket(fileno=0)

@@ -207,22 +207,11 @@ def gym_from_gymnasium(
 
         task: _SeedTask
         inner: Any
-        kinds, formats, __slots__ = (
-            ("action",),
-            {"action": f"at most {space.max_length} characters"},
-            ("inner",),
-        )  # a slot: not in the state
+        kinds, formats = ("action",), {"action": f"at most {space.max_length} characters"}
 
         def start(self):
-            self.steps, self.inner = [], make()
-            self.inner.reset(seed=self.task.seed)
-
-        def load_state_dict(self, state):
-            super().load_state_dict(state)
             self.inner = make()
             self.inner.reset(seed=self.task.seed)
-            for step in self.steps:
-                self.inner.step(step)
 
         async def on_action(self, content):
             if not self.inner.action_space.contains(content):
@@ -231,7 +220,6 @@ def gym_from_gymnasium(
                     "that it knows.",
                     fault="format",
                 )
-            self.steps.append(content)
             observation, reward, terminated, truncated, _ = self.inner.step(content)
             return Feedback(_text(observation), float(reward), bool(terminated or truncated))
 
@@ -248,7 +236,6 @@ def gym_from_gymnasium(
         tasks,
         expert,
         about,
-        config=GymConfig(clamp=False),
         best=best,
         source="Gymnasium",
     )
@@ -390,7 +377,7 @@ class _VerifiersPlay(Environment):
 
 def gym_from_verifiers(
     name: str,
-    inner: Any,  # the environment: with `dataset` or `get_dataset`, `env_response`, `is_completed` and `rubric`
+    inner: Any,  # with `dataset` or `get_dataset`, `env_response`, `is_completed`, `rubric`
     about: str = "",  # what the policy is told about the world; empty: its system prompt
     expert: Player = idle,  # somebody who knows how; idle: nobody does
     best: Callable[[GymTask], float] = lambda task: 1.0,
@@ -426,7 +413,6 @@ def gym_from_verifiers(
         tasks,
         expert,
         about or getattr(inner, "system_prompt", None) or "Talk with the user.",
-        config=GymConfig(clamp=False),
         best=best,
         source="verifiers",
     )

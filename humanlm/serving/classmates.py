@@ -53,7 +53,7 @@ class HostConfig(ServiceConfig):
     port: int = 8003
     """Port to listen on; with vLLM each further model takes the next. 0: any free ones."""
     out: str = "classmates.json"
-    """File that says where they answer, for classmate.mapping. It is there as long as they are. Empty: none."""
+    """File that says where they answer, as long as they do, for classmate.mapping. Empty: none."""
     dtype: str | None = None
     """Number format of the weights. null: float32 with transformers, the model's own with vLLM."""
 
@@ -262,13 +262,11 @@ def _check_free(path: str | Path) -> None:
 
 
 def _asked_at(host: str) -> str:
-    "Name the machine that is asked, where a service listens on a host: on all networks it is this machine's name"
+    "Name the machine that is asked: this machine's name where a service listens on all networks"
     return socket.gethostname() if host in ("0.0.0.0", "::") else host
 
 # %% ../../nbs/serving/10_classmates.ipynb #classmate_places
-def _classmate_places(
-    named: Sequence[str],
-) -> dict[str, str]:  # named: names or folders; → name in requests → folder, or name on the Hub
+def _classmate_places(named: Sequence[str]) -> dict[str, str]:  # name → folder or name on the Hub
     "Name models; `ConfigError` where two have one name"
     if not named:
         raise ConfigError(
@@ -283,11 +281,8 @@ def _classmate_places(
                 f"{found[name]} and {place} would both be called {name}. Rename a folder."
             )
         if name in (*SELVES, READER):
-            meant = (
-                "another model of the run" if name == READER else "the policy and its own weights"
-            )
             raise ConfigError(
-                f"{place} would be called {name}, which in training means {meant}. "
+                f"{place} would be called {name}, which in training means a model of the run. "
                 "Rename the folder, or link to it by another name."
             )
         found[name] = place
@@ -382,12 +377,7 @@ def _prompt_thinking(place: str) -> bool | None:  # as `segments` takes it
         told = json.loads((Path(place) / "classmate.json").read_text("utf-8"))
     except OSError:
         return False
-    except ValueError as e:
-        raise ConfigError(
-            f"{place}/classmate.json is broken: {shorten(e)}. Save the model again, or "
-            "remove the file."
-        ) from e
-    return told.get("thinking", False) if isinstance(told, dict) else False
+    return told.get("thinking", False)
 
 
 def _noted(c):
@@ -402,10 +392,8 @@ def host_models(places: Mapping[str, str], c: HostConfig, key: str = "") -> None
     _host_vllm(places, c) if c.choose_engine() == "vllm" else _host_here(places, c, key)
 
 # %% ../../nbs/serving/10_classmates.ipynb #host_command
-def host_command(
-    argv: Sequence[str],
-) -> int:  # exit code
-    "Host classmates and say where: classmate host NAME-or-folder [NAME ...] --host.out classmates.json"
+def host_command(argv: Sequence[str]) -> int:  # exit code
+    "Host classmates: classmate host NAME-or-folder [NAME ...] --host.out classmates.json"
     s = parse(
         {"host": HostConfig},
         argv or ["--help"],

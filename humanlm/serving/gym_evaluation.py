@@ -23,7 +23,6 @@ from ..core.basics import HumanLMError, atomic_write, fingerprint, require, run_
 from ..core.config import Settings
 from ..core.grammar import parse
 from ..core.html import Table, aligned, table_cell
-from ..core.plugins import require_workers, workers_plan
 from humanlm.core.runs import (
     CHARGES,
     alone,
@@ -58,23 +57,17 @@ class _PlayConfig:
     gyms: list[str] | str = ""
     """Gyms, such as [telepathy,turtle]. Empty: those of the rows, or all but the template."""
     rows: str = ""
-    """Published rows to play: a .jsonl or .parquet file, or a folder of them. Empty: tasks of the gyms' own making."""
+    """Published rows: a .jsonl or .parquet file, or a folder. Empty: tasks of the gyms' own."""
     count: int | None = None
     """Tasks of each gym. null: 64 that are made up, or all rows."""
     seed: int = PARTS["test"]
-    """Seed of tasks that are made up, and of episodes. This one is that of held-out tasks, which no training sees."""
-    copies: int | None = None
-    """Episodes of each task. null: the largest of ks, or one."""
+    """Seed of made-up tasks and of episodes. This one is of tasks that no training sees."""
     ks: list[int] | int | str = ""
     """Numbers of episodes for pass@k and best@k, such as 1,4."""
     max_turns: int | None = None
     """Calls of an episode. null: as many as each gym gives."""
     compat: str = ""
     """userrl: with the quirks on which published numbers depend."""
-    rerun: int = 0
-    """1: play episodes again in which the user made a mistake. 2: once more, where it made another."""
-    workers: int | None = None
-    """Episodes under way at once. null: as many as the policy's model is asked questions at once, which is policy.concurrency for each of policy.workers."""
     out: str = "played"
     """Folder of the results."""
 
@@ -83,7 +76,7 @@ class _PlayConfig:
             "play",
             *(
                 (number is None or number >= 1, f"{name} must be at least 1, got {number}")
-                for name in ("count", "copies", "max_turns", "workers")
+                for name in ("count", "max_turns")
                 for number in [getattr(self, name)]
             ),
             (
@@ -94,17 +87,9 @@ class _PlayConfig:
                 self.compat in COMPAT,
                 f"compat is {shorten(self.compat)!r}. Leave it empty, or write userrl.",
             ),
-            (self.rerun >= 0, f"rerun must not be negative, got {self.rerun}"),
             (bool(self.out.strip()), "out must name a folder"),
         )
         named_gyms(self.gyms)
-        require(
-            "play",
-            (
-                self.episodes >= max(self.every_k, default=1),
-                f"copies is {self.copies}, fewer than ks asks for",
-            ),
-        )
 
     @property
     def names(self) -> list[str]:
@@ -116,7 +101,7 @@ class _PlayConfig:
 
     @property
     def episodes(self) -> int:
-        return self.copies or max(self.every_k, default=1)
+        return max(self.every_k, default=1)
 
 
 GROUPS = {
@@ -165,8 +150,7 @@ class _GymEvaluation(NamedTuple):
                 {}
                 if group.is_rule(group.model)
                 else {
-                    name: getattr(group, name)
-                    for name in ("persona", "states", "max_chars", "temperature", "max_tokens")
+                    name: getattr(group, name) for name in ("persona", "temperature", "max_tokens")
                 }
             )
             own |= {f"{group.group}": group.named()[0]} | {
@@ -179,13 +163,9 @@ class _GymEvaluation(NamedTuple):
         }
 
 
-def _prepare_evaluation(
-    s: Settings,
-) -> _GymEvaluation:  # groups play, policy, user and judge; inputs are players
+def _prepare_evaluation(s: Settings) -> _GymEvaluation:  # inputs are players
     "Settle what is played; `ConfigError` says what is missing"
     c = s.play
-    if not s.dry_run:
-        require_workers(s.groups)
     players = list(dict.fromkeys(map(find_player, s.inputs or ["expert"])))
     for choice in players:
         s.policy.require_price(choice.model or choice.name)
@@ -237,15 +217,15 @@ def _evaluation_plan(work: _GymEvaluation) -> str:
     s, lines = (
         work.settings,
         [
-            f"{'tasks':<12}{', '.join(f'{len(tasks):,} of {name}' for name, tasks in work.tasks.items())}"
+            f"{'tasks':<12}"
+            + ", ".join(f"{len(tasks):,} of {name}" for name, tasks in work.tasks.items())
             + ("" if work.splits else " (made up)")
         ],
     )
-    lines += [
-        f"{'left out':<12}{count:,} rows: {kind}, such as "
-        f"{shorten('; '.join(f'{where}: {what}' for what, where in work.left_out.examples.get(kind, {}).items()), 160)}"
-        for kind, count in work.left_out.counts.items()
-    ]
+    for kind, count in work.left_out.counts.items():
+        some = work.left_out.examples.get(kind, {}).items()
+        told = shorten("; ".join(f"{where}: {what}" for what, where in some), 160)
+        lines.append(f"{'left out':<12}{count:,} rows: {kind}, such as {told}")
     lines += [
         f"{'episodes':<12}{work.episodes:,} of each player"
         + (f", {s.play.episodes} of each task" if s.play.episodes > 1 else "")
@@ -272,8 +252,6 @@ def _evaluation_plan(work: _GymEvaluation) -> str:
                 "for each player"
             )
         )
-    if asked := workers_plan(s.groups):
-        lines.append(f"{'workers':<12}{asked}")
     return "\n".join([*lines, f"{'results':<12}{work.folder}"])
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #run_evaluation
@@ -307,7 +285,7 @@ def _run_evaluation(
 
 
 def _player_folder(player: PlayerChoice) -> str:
-    "Name the folder of a player; where it has weights on disk, these too, so that other weights of the same name play anew"
+    "Name the folder of a player, with a mark of its weights, so that others play anew"
     provider, _, place = player.model.partition("/")
     files = sorted(Path(place).glob("*.safetensors")) if provider == "hf" else []
     mark = (
@@ -337,8 +315,7 @@ async def _play_all(
                 judge,
                 path,
                 s.seed,
-                s.workers or work.settings.policy.at_once,
-                s.rerun,
+                work.settings.policy.at_once,
             )
         )
         print(
@@ -602,13 +579,12 @@ def _report(work, players, lines, found, bill):
             )
             for who, own in bill.items()
         ]
-        parts.append(
-            "## Who played user and "
-            f"judge\n\n{Table(('', 'model', 'calls', 'cache hits', 'tokens', 'US$', 'share of tokens'), told, 'llr').markdown()}"
-        )
+        columns = ("", "model", "calls", "cache hits", "tokens", "US$", "share of tokens")
+        parts.append(f"## Who played user and judge\n\n{Table(columns, told, 'llr').markdown()}")
     broken = Counter(
-        f"{e.stop}: "
-        f"{shorten(e.turns[-1]['feedback'], 160) if e.turns and e.stop != 'policy_error' else 'its model gave no answer'}"
+        f"{e.stop}: {shorten(e.turns[-1]['feedback'], 160)}"
+        if e.turns and e.stop != "policy_error"
+        else f"{e.stop}: its model gave no answer"
         for own in players.values()
         for e in own
         if e.stop in BROKEN
@@ -633,9 +609,7 @@ INPUTS = (
 )
 
 
-def evaluate_command(
-    argv: Sequence[str],
-) -> int:  # exit code
+def evaluate_command(argv: Sequence[str]) -> int:  # exit code
     "Evaluate: `humanlm gyms evaluate expert chance`"
     s = parse(GROUPS, argv, ABOUT, INPUTS)
     work = _prepare_evaluation(s)

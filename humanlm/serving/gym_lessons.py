@@ -27,10 +27,8 @@ from ..core.grammar import parse
 from ..core.html import Table
 from ..gyms.evaluation import episode_messages
 from humanlm.gyms.protocol import (
-    COMPAT,
     Environment,
     Gym,
-    GymConfig,
     GymTask,
     find_gym,
     gym_names,
@@ -49,19 +47,15 @@ class _LessonsConfig:
     "Which episodes of experts become lessons"
 
     gyms: list[str] | str = ""
-    """Gyms, such as [travel,tau]. Empty: those of the rows, or those that the published split trains on."""
+    """Gyms, such as [travel,tau]. Empty: those of the rows, or of the published training."""
     quota: int = 100
     """Episodes of each gym."""
     min_share: float = 1.0
     """Episodes that earn less of the best score are left out."""
     rows: str = ""
-    """Published rows to play: a .jsonl or .parquet file, or a folder of them. Empty: tasks of the gyms' own making."""
+    """Published rows: a .jsonl or .parquet file, or a folder. Empty: tasks of the gyms' own."""
     seed: int = PARTS["train"]
-    """Seed of tasks that are made up. This one is that of training, and shares nothing with that of the test (3)."""
-    max_turns: int | None = None
-    """Calls of an episode. null: as many as each gym gives."""
-    compat: str = ""
-    """userrl: with the quirks on which published numbers depend."""
+    """Seed of made-up tasks. This one is of training, and shares nothing with the test (3)."""
     form: str = "messages"
     """messages (role and content), or sharegpt (conversations of human, gpt and observation)."""
     out: str = "gym-lessons"
@@ -72,15 +66,7 @@ class _LessonsConfig:
             "lessons",
             (self.quota >= 1, f"quota must be at least 1, got {self.quota}"),
             (0 <= self.min_share <= 1, f"min_share must be from 0 to 1, got {self.min_share}"),
-            (
-                self.max_turns is None or self.max_turns >= 1,
-                f"max_turns must be at least 1, got {self.max_turns}",
-            ),
             (self.form in FORMS, f"form is {shorten(self.form)!r}. Write {' or '.join(FORMS)}."),
-            (
-                self.compat in COMPAT,
-                f"compat is {shorten(self.compat)!r}. Leave it empty, or write userrl.",
-            ),
             (bool(self.out.strip()), "out must name a folder"),
         )
         named_gyms(self.gyms)
@@ -124,11 +110,8 @@ class _GymLessonSet(NamedTuple):
 
 async def _expert_lessons(
     gym: Gym,
-    lots: Iterable[
-        Sequence[GymTask]
-    ],  # of tasks, of which each is made and taken where those before gave too few
+    lots: Iterable[Sequence[GymTask]],  # of tasks, each taken where those before gave too few
     quota: int,
-    config: GymConfig,
     min_share: float = 1.0,
     form: str = "messages",
 ) -> _GymLessonSet:
@@ -141,7 +124,7 @@ async def _expert_lessons(
             counts["the same again"] += 1
         else:
             seen.add(key)
-            env = await play_through(gym.play(task, config), gym.expert)
+            env = await play_through(gym.play(task), gym.expert)
             good = gym.score(env) >= min_share * gym.best(task) - 1e-6  # False for nan
             counts.update(["played", "kept" if good else "below the score"])
             if good:
@@ -167,15 +150,11 @@ def _make_lessons(c: _LessonsConfig) -> dict[str, _GymLessonSet]:  # by gym
                 for i in range(4)
             )
         )  # the quota, twice, four and eight times
-        found[gym.name] = run_sync(
-            _expert_lessons(
-                gym, lots, c.quota, gym.configured(c.max_turns, c.compat), c.min_share, c.form
-            )
-        )
+        found[gym.name] = run_sync(_expert_lessons(gym, lots, c.quota, c.min_share, c.form))
     if not any(own.rows for own in found.values()):
         raise DataError(
             f"No expert earned {c.min_share:g} of the best score in {', '.join(found)}. "
-            "Lower lessons.min_share, or raise lessons.max_turns."
+            "Lower lessons.min_share."
         )
     return found
 
@@ -196,9 +175,7 @@ def _lesson_table(found: Mapping[str, _GymLessonSet]) -> Table:
     )
 
 
-def lessons_command(
-    argv: Sequence[str],
-) -> int:  # exit code
+def lessons_command(argv: Sequence[str]) -> int:  # exit code
     "Write lessons: `humanlm gyms lessons`"
     s = parse({"lessons": _LessonsConfig}, argv, ABOUT, runs=False)
     c, out = s.lessons, Path(s.lessons.out)
@@ -215,213 +192,13 @@ def lessons_command(
             "would be replaced. Name another folder with --lessons.out."
         )
     if s.dry_run:
-        return (
-            print(
-                "gyms        "
-                f"{', '.join(c.names) or ('those of ' + c.rows if c.rows else 'those that are trained on')}\nquota "
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                ""
-                f"      {c.quota} of each, with at least {c.min_share:g} of the best "
-                "score\n"
-                f"into        {out}\ncalls       0, ~$0.00"
-            )
-            or 0
+        rest = f"those of {c.rows}" if c.rows else "those that are trained on"
+        print(
+            f"gyms        {', '.join(c.names) or rest}\n"
+            f"quota       {c.quota} of each, with at least {c.min_share:g} of the best score\n"
+            f"into        {out}\ncalls       0, ~$0.00"
         )
+        return 0
     found = _make_lessons(c)
     with atomic_path(out) as new:
         new.mkdir()

@@ -1,4 +1,6 @@
-"""A gym of one's own: find out what a guest would like, and serve it. `humanlm train --run.recipe gyms --gyms.train '["my_gym:gym"]'`"""
+"""A gym of one's own: find out what a guest would like, and serve it.
+
+`humanlm train --run.recipe gyms --gyms.train '["my_gym:gym"]'`"""
 
 import random
 from dataclasses import dataclass
@@ -36,7 +38,8 @@ class BarEnvironment(Environment):
     }
     roles = {
         "guest": UserRole(
-            "You are a guest, and you would like something {wish}. You are asked: {question}\nAnswer in a few words, and only what you are asked.",
+            "You are a guest, and you would like something {wish}. You are asked: {question}\n"
+            "Answer in a few words, and only what you are asked.",
             {"type": "object", "properties": {"reply": {"type": "string"}}, "required": ["reply"]},
         )
     }

@@ -1,10 +1,9 @@
-"The published settings are files: each is read, planned without a hub, and says the published numbers."
+"The published settings are files, which say the published numbers."
 
 import json
 from pathlib import Path
 
 import pytest
-import warm
 
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
@@ -64,10 +63,6 @@ def home(tmp_path_factory):
 
 def settings(name):
     return read_settings(["--config", str(CONFIGS / f"{name}.yaml")])
-
-
-def test_every_published_stage_has_a_file():
-    assert {*FILES} == {*PUBLISHED} == {*WHO}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -164,25 +159,3 @@ def test_gold_and_exploit_are_paid_for_as_published():
         0.0,
         "Skywork/Skywork-Reward-V2-Qwen3-0.6B",
     ) and s.judge.weak != s.judge.model
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_is_planned_without_a_hub_or_a_key(name, home, tmp_path):
-    done = warm.run(
-        "-m",
-        "humanlm.train",
-        "--config",
-        CONFIGS / f"{name}.yaml",
-        "--run.out",
-        tmp_path,
-        "--dry-run",
-        cwd=home,
-    )
-    assert done.returncode == 0, done.stderr
-    prompts, _, _own, _, rows, responses, _ = PUBLISHED[name]
-    assert (
-        f"{prompts} prompts x 8 completions" in done.stdout
-        and f"{responses:,} in all" in done.stdout
-        and f"{rows:,} for training" in done.stdout
-        and not [*tmp_path.iterdir()]
-    )

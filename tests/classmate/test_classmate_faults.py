@@ -1,4 +1,4 @@
-"Weak points of the published code that no test of one page covers, and bad input: a defined result each."
+"Weak points of the published code, and bad input: a defined result each."
 
 import copy
 import math
@@ -11,8 +11,6 @@ from humanlm.classmate.classmates import (
     Classmate,
     ClassmateConfig,
     ReasoningView,
-    ask_classmates,
-    classmate_counts,
 )
 from humanlm.classmate.method import (
     AnswerScorer,
@@ -20,19 +18,16 @@ from humanlm.classmate.method import (
     _classmate_advantage,
     classmate_method,
 )
-from humanlm.classmate.rewards import classmate_advantages
-from humanlm.classmate.verifiers import find_verifier, make_verifier
 from humanlm.clients.client import ScriptedClient
-from humanlm.clients.ledger import Ledger
 from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import LLMError
-from humanlm.core.basics import ConfigError, run_sync
+from humanlm.core.basics import run_sync
 from humanlm.data.trajectory import Trajectory
 from humanlm.methods.functions import ask_row
 from humanlm.methods.method import Batch, Method
 from humanlm.methods.sampling import group_index
 from humanlm.models.checkpoints import LoadedModel, make_model
-from humanlm.models.config import ModelConfig, train_tokenizer
+from humanlm.models.config import ModelConfig
 from humanlm.models.local import HFClient
 from humanlm.training.options import trainer_args
 from humanlm.training.trainer import MethodTrainer
@@ -198,15 +193,6 @@ def test_the_closing_mark_is_no_part_of_the_answer(made):
 # ---- 15, 17, 19: routing by parts of a name, errors that are swallowed, a norm that is not read
 
 
-@pytest.mark.parametrize(
-    "name", ["gsm8", "openai/gsm8k-2", "anthropic_sycophancy", "sycophancy_mmlu", ""]
-)
-def test_verifiers_are_found_by_whole_names(name):
-    for find in (find_verifier, make_verifier):
-        with pytest.raises(ConfigError, match="verifier|rule"):
-            find(name)
-
-
 @pytest.mark.parametrize("who", ["judge", "classmate"])
 def test_a_budget_that_is_spent_stops_the_step(made, who):
     broke = ScriptedClient(
@@ -233,60 +219,7 @@ def test_a_budget_that_is_spent_stops_the_step(made, who):
         run_sync(rollout.scored([row()], [ids(made.tokenizer, TEXTS[0])], 0))
 
 
-@pytest.mark.parametrize(
-    "estimator", ["grpo", "grpo_main_classmate_separated", "grpo_w_classmate", "gdpo"]
-)
-def test_every_estimator_reads_whether_to_scale(estimator):
-    main, mates, groups = (
-        torch.tensor([4.0, 0.0, 1.0]),
-        torch.tensor([1.0, 0.0, 0.0]),
-        torch.zeros(3),
-    )
-    mask = torch.ones(3, 2, dtype=torch.bool)
-    scaled, plain = (
-        classmate_advantages(main, mates, groups, mask, mask, estimator, scale=scale)
-        for scale in (True, False)
-    )
-    assert not torch.allclose(scaled, plain)
-
-
 # ---- bad input
-
-SCRIPTS = {
-    "Greek": "δύο και δύο είναι 4",
-    "Chinese": "二加二等于四。所以是 4。",
-    "Arabic": "اثنان واثنان يساوي 4",
-    "emoji": "🥚🥚 + 🥚🥚 = 4 🥚",
-    "lines": "\n\n4\r\n",
-}
-
-
-@pytest.mark.parametrize("reasoning", SCRIPTS.values(), ids=SCRIPTS)
-def test_reasoning_in_any_script_reaches_the_classmate_as_it_was_written(made, reasoning):
-    client = ScriptedClient(lambda request: "4", "scripted/mate")
-    rollout = classmate_method(ClassmateConfig(), [Classmate(client)], made.tokenizer).rollout
-    found = run_sync(
-        rollout.scored([row()], [ids(made.tokenizer, f"<think>{reasoning}</think>4")], 0)
-    )
-    assert client.requests[0].prefill == f"<think>{reasoning}</think>" and found.values == [
-        [1.0, 1.0]
-    ]
-
-
-@pytest.mark.parametrize(
-    "text, status, answer",
-    [
-        ("<think><think>a</think>4", "whole", "4"),
-        ("<think>a</think>4</think>5", "whole", "4</think>5"),
-        ("a</think>4", "whole", "4"),
-        ("4", "unfinished", ""),
-        ("</think>", "empty", ""),
-        ("<think></think>4", "empty", "4"),
-    ],
-)
-def test_missing_and_doubled_marks_have_one_reading(made, text, status, answer):
-    read = ResponseReader(ClassmateConfig(), made.tokenizer)([row()], [ids(made.tokenizer, text)])
-    assert (read.shown[0].status, read.answers[0]) == (status, answer)
 
 
 def test_marks_in_a_question_do_not_end_the_reasoning(made):
@@ -297,50 +230,3 @@ def test_marks_in_a_question_do_not_end_the_reasoning(made):
     )
     marks = made.tokenizer.convert_tokens_to_ids(["<think>", "</think>"])
     assert [found.count(mark) for mark in marks] == [1, 1] and found[-1] == marks[1]
-
-
-def test_a_classmate_may_have_another_tokenizer(made):
-    other = make_model(ModelConfig(vocab=330, **SMALL), ["abc 123 +?"], [])
-    mate = Classmate(HFClient("other", LoadedModel(*other)), max_tokens=4)
-    answers = run_sync(
-        ask_classmates(
-            [mate],
-            [ReasoningView("q", 0, ({"role": "user", "content": "2 + 2?"},), "two and two is 4")],
-        )
-    )
-    assert answers[0][0].status == "answered"
-
-
-def test_slow_and_empty_classmates_are_counted_and_teach_nothing(made):
-    def mates(say):
-        return [Classmate(ScriptedClient(say, "scripted/mate", limits=Limits(attempts=1)))]
-
-    for say, counted in (
-        (lambda request: LLMError("timeout", "no answer in time"), "classmate/failed"),
-        (lambda request: "", "classmate/no answer"),
-    ):
-        rollout = classmate_method(ClassmateConfig(), mates(say), made.tokenizer).rollout
-        found = run_sync(rollout.scored([row()], [ids(made.tokenizer, TEXTS[0])], 0))
-        assert (
-            math.isnan(found.values[0][1])
-            and rollout.counts[counted] == 1.0 == classmate_counts(found.answers)[counted]
-        )
-
-
-def test_what_classmates_cost_is_written_down():
-    ledger = Ledger()
-    mate = Classmate(ScriptedClient(lambda request: "4", "scripted/mate", ledger=ledger))
-    run_sync(
-        ask_classmates(
-            [mate], [ReasoningView("q", 0, ({"role": "user", "content": "2 + 2?"},), "it is 4")]
-        )
-    )
-    assert ledger.entries["classmate", "scripted/mate"].calls == 1
-
-
-def test_a_word_of_a_million_letters_does_not_hold_up_a_tiny_tokenizer():
-    tokenizer = train_tokenizer(["2 + 2? What is it?", "ab" * 500_000, "é" * 300], 420)
-    assert (
-        tokenizer.decode(tokenizer.encode("ab é 2 + 2", add_special_tokens=False)) == "ab é 2 + 2"
-        and max(map(len, tokenizer.get_vocab())) <= 400
-    )

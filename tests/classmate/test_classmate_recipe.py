@@ -1,4 +1,4 @@
-"Classmates are trained with, measured and gone on with as one run; questions of evaluation are not those of training."
+"Classmates are trained with and measured; questions of evaluation are not those of training."
 
 import json
 import math
@@ -9,9 +9,9 @@ import pytest
 import torch
 import warm
 
-from humanlm.classmate.classmates import AnswerRewardConfig, ClassmateConfig
+from humanlm.classmate.classmates import ClassmateConfig
 from humanlm.classmate.method import ReasoningRollout, ResponseReader
-from humanlm.classmate.recipe import _foretold, _reasoning_lessons, _task_row, _train_classmate
+from humanlm.classmate.recipe import _foretold, _task_row, _train_classmate
 from humanlm.classmate.rewards import classmate_advantages
 from humanlm.classmate.tasks import (
     TASK_KINDS,
@@ -22,7 +22,7 @@ from humanlm.classmate.tasks import (
     read_tasks,
     toy_tasks,
 )
-from humanlm.classmate.verifiers import find_verifier
+from humanlm.classmate.verifiers import VERIFIERS
 from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.core.commands import main as command
@@ -93,13 +93,6 @@ def test_a_run_measures_answers_classmates_and_controls(trained):
     assert sum("reasoning/whole" in line and "classmate/answered" in line for line in lines) == 2
 
 
-def test_a_finished_run_is_not_trained_again(trained):
-    before = (trained / "metrics.jsonl").read_text()
-    assert (
-        train(trained.parent, "--resume") == 0 and (trained / "metrics.jsonl").read_text() == before
-    )
-
-
 def test_the_policy_is_its_own_classmate(tmp_path):
     assert (
         train(
@@ -126,13 +119,13 @@ def test_made_up_questions_are_answered_as_they_say_and_no_part_shares_one(kind)
     parts = [toy_tasks(kind, 100, seed) for seed in (2, 3, 4)]
     assert sum(map(len, parts)) == len({task.question for part in parts for task in part}) == 300
     for task in parts[0]:
-        assert find_verifier(task.verifier)(task.gold, task.gold).value == 1
+        assert VERIFIERS[task.verifier](task.gold, task.gold).value == 1
         assert (
             task.true_steps(task.written) == 1
             and task.true_steps(task.vague) == task.true_steps(task.swayed) == 0
             and math.isnan(task._replace(written="").true_steps("1"))
         )
-        assert not task.hinted or find_verifier(task.verifier)(task.hinted, task.gold).value == (
+        assert not task.hinted or VERIFIERS[task.verifier](task.hinted, task.gold).value == (
             task.kind == "hint is right"
         )
         assert task.gold not in task.vague
@@ -155,12 +148,6 @@ def test_a_reader_goes_on_with_reasoning_whether_it_is_true_or_not():
             and dict(task.readings)[task.swayed] == task.hinted
             and len({answer for _, answer in task.readings}) == 3
         )
-
-
-def test_lessons_hold_written_reasoning_as_often_as_asked_for():
-    _, s = read_settings(["--run.recipe", "classmate", *words(TINY)])
-    rows = _reasoning_lessons(s.changed(sft={"written": 0.25}), 800)
-    assert 0.2 < sum(", then" in row["target"][1]["text"] for row in rows) / 800 < 0.3
 
 
 def row(question, gold="4", source="gsm8k"):
@@ -213,9 +200,7 @@ def test_two_tasks_of_one_id_are_refused(tmp_path):
     [
         (row("x?", source="gsm9k"), "gsm8k"),
         (row("x?", source="sycophancy"), "judge.model"),
-        (row("x?", source="general_reward"), "judge.reward_model"),
         (row("x?", "x"), "none for gsm8k"),
-        (row("x?") | {"reward_model": {}}, "none for gsm8k"),
     ],
 )
 def test_what_nobody_can_judge_is_said_before_a_run_begins(tmp_path, capsys, bad, message):
@@ -241,12 +226,8 @@ def test_an_estimator_that_needs_a_critic_is_refused_where_nobody_trains_one(tmp
 @pytest.mark.parametrize(
     "bad",
     [
-        {},
-        {"data_source": "gsm8k"},
-        row(3),
         row("x") | {"prompt": []},
         [1],
-        row("x") | {"reward_model": None},
     ],
 )
 def test_rows_that_are_no_tasks_are_named(tmp_path, bad):
@@ -258,16 +239,8 @@ def test_rows_that_are_no_tasks_are_named(tmp_path, bad):
     "settings, message",
     [
         ({"estimator": "gae", "main_mode": "cot_only"}, "critic"),
-        ({"estimator": "grpoo"}, "grpo"),
-        ({"models": []}, "each once"),
         ({"keep": "half"}, "keep"),
-        ({"weights": [1.0, 2.0]}, "weights"),
         ({"reward_type": "help_other_questions"}, "reward_type"),
-        ({"shares": [0.9, 0.1]}, "shares"),
-        ({"marks": "brackets"}, "marks"),
-        ({"reward_weight": math.nan}, "reward_weight"),
-        ({"temperature": -1.0}, "temperature"),
-        ({"use_classmate_condition": "no_classmate", "shuffle": True}, "nothing would read"),
     ],
 )
 def test_settings_that_cannot_work_say_what_to_write(settings, message):
@@ -276,61 +249,10 @@ def test_settings_that_cannot_work_say_what_to_write(settings, message):
 
 
 @pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"gold_weight": 2.0}, "nothing would read"),
-        ({"weak": "vllm/small"}, "no exploit"),
-        ({"user_tinker_llm_judge": True}, "names no judge"),
-    ],
-)
-def test_settings_of_rewards_that_nothing_reads_are_errors(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        AnswerRewardConfig(**settings)
-
-
-@pytest.mark.parametrize(
-    "name, value",
-    [
-        ("classmate.lag", 3),
-        ("classmate.shares", "[0.2, 0.4]"),
-        ("classmate.mapping", "x.json"),
-        ("judge.reward_model", "folder"),
-        ("tasks.held_out", "x.jsonl"),
-        ("sft.swayed", 0.1),
-        ("judge.model", "vllm/x"),
-        ("sft.polite_steps", 5),
-        ("rollout.compose", True),
-        ("classmate.weights", "[3.0]"),
-    ],
-)
-def test_a_setting_that_nothing_reads_is_an_error(tmp_path, capsys, name, value):
-    assert train(tmp_path, **{name: value}) != 0
-    assert (
-        f"{name}: nothing would read" in capsys.readouterr().err
-        and not (tmp_path / "tiny").exists()
-    )
-
-
-def test_the_published_name_for_a_judge_on_a_server_is_known():
-    assert (
-        AnswerRewardConfig("Qwen3-30B", user_tinker_llm_judge=True).judge
-        == AnswerRewardConfig("vllm/Qwen3-30B").judge
-        == "vllm/Qwen3-30B"
-    )
-    assert (
-        AnswerRewardConfig("Qwen/Qwen3-30B", user_tinker_llm_judge=True).judge
-        == "vllm/Qwen/Qwen3-30B"
-    )
-
-
-@pytest.mark.parametrize(
     "more, message",
     [
         (["--classmate.models", "[raeder]"], "reader"),
-        (["--tasks.train", "toy/cary"], "carry"),
-        (["--judge.verifier", "general_reward"], "reward_model"),
         (["--classmate.shuffle", "true", "--rollout.num_prompts", "1"], "num_prompts"),
-        (["--judge.exploit", "bold_formatting", "--judge.weak", "vllm/x"], "judge.weak"),
         (["--classmate.classmate_weight", "2"], "classmate_weight"),
         (["--classmate.budget", "1", "--classmate.models", "[reader, vllm/NAME]"], "price"),
     ],
@@ -578,55 +500,3 @@ def test_monitors_foretell_what_the_judge_will_say(tmp_path):
     assert all(math.isnan(told[name][3]) for name in ("foretold", "monitor error", "suspicion")), (
         "no reasoning, nothing foretold"
     )
-
-
-def test_monitors_and_a_second_judge_look_at_held_out_answers_and_the_report_says_what_they_found(
-    tmp_path, monkeypatch
-):
-    from humanlm.classmate.classmates import AnswerRewardConfig
-
-    asked = []
-
-    def said(name):
-        return lambda request: (
-            asked.append((name, request.messages[-1]["content"]))
-            or "BEHAVIOUR: flattery\nRATING: "
-            f"{3 + len(request.messages[-1]['content']) % 5 + (name == 'strict')}"
-        )
-
-    monkeypatch.setattr(
-        AnswerRewardConfig,
-        "client",
-        lambda self, name, ledger=None: ScriptedClient(said(name.partition("/")[2]), name),
-    )
-    assert (
-        train(
-            tmp_path,
-            **{
-                "judge.model": "scripted/first",
-                "judge.second": "scripted/strict",
-                "judge.monitor": "scripted/monitor",
-                "judge.verifier": "sycophancy",
-                "judge.unanswered": 1.0,
-            },
-        )
-        == 0
-    )
-    first, second = ({text for name, text in asked if name == who} for who in ("first", "strict"))
-    assert second < first, (
-        "the second judge rates held-out answers alone, the first those of training "
-        "and of classmates, too"
-    )
-    rows = {
-        row["metric"]
-        for row in json.loads((tmp_path / "tiny" / "results.json").read_text())["rows"]
-    }
-    assert {"rating", "second rating", "foretold", "suspicion"} <= rows
-    assert "The second judge" in (tmp_path / "tiny" / "report.html").read_text()
-
-
-@pytest.mark.parametrize("flags", [["--judge.second", "vllm/x"], ["--judge.unanswered", "nan"]])
-def test_a_second_judge_without_a_first_and_a_worth_that_is_no_number_are_refused(tmp_path, flags):
-    with pytest.raises(ConfigError, match="nothing would read|unanswered"):
-        recipe, s = read_settings(["--run.recipe", "classmate", *words(TINY), *flags])
-        recipe.check(s)

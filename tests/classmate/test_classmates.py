@@ -1,4 +1,4 @@
-"Classmates answer with somebody else's reasoning: seeds of their own, one result whatever happens, and nothing in the reasoning breaks out of its marks."
+"Classmates answer with somebody else's reasoning, and nothing in it breaks out of its marks."
 
 import random
 
@@ -7,19 +7,16 @@ import pytest
 from humanlm.classmate.classmates import (
     Classmate,
     ReasoningView,
-    ShowPolicy,
     ask_classmates,
     classmate_counts,
     shuffled,
 )
-from humanlm.classmate.reasoning import MARKS
 from humanlm.classmate.rewards import answer_scores, pooled_rewards
-from humanlm.classmate.verifiers import find_verifier
-from humanlm.clients.cache import DiskCache
+from humanlm.classmate.verifiers import VERIFIERS
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import LLMError
-from humanlm.core.basics import ConfigError, DataError, run_sync
+from humanlm.core.basics import run_sync
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.local import HFClient
@@ -33,7 +30,7 @@ def shown(row="q", copy=0, reasoning="two and two make 4", status="whole"):
 
 
 async def fours(places, texts):
-    return [find_verifier("gsm8k")(text, "4").value for text in texts]
+    return [VERIFIERS["gsm8k"](text, "4").value for text in texts]
 
 
 def scripted(say, name="scripted/mate", **options):
@@ -84,32 +81,6 @@ def test_nothing_in_the_reasoning_ends_it(hostile, prefill):
     )
 
 
-@pytest.mark.parametrize("marks", MARKS.values())
-@pytest.mark.parametrize(
-    "said, read",
-    [
-        ("{start}hm{end} 4", "4"),
-        ("{start}hm", None),
-        ("4", "4"),
-        ("  ", None),
-        ("", None),
-        ("{end}", None),
-        ("hm{end}4", "4"),
-    ],
-)
-def test_a_classmate_who_thinks_anew_is_read_behind_it(marks, said, read):
-    text = said.format(start=marks.start, end=marks.end)
-    assert Classmate(scripted(text), marks=marks).answer(text) == read
-
-
-def test_seeds_follow_from_run_step_row_copy_and_name():
-    def seed(run=0, step=0, row="q", copy=0, name="a"):
-        return Classmate(scripted("4"), seed=run, name=name).request(shown(row, copy), step).seed
-
-    others = [seed(run=1), seed(step=1), seed(row="r"), seed(copy=1), seed(name="b")]
-    assert len({seed(), *others}) == 6 and seed() == seed() and all(0 <= s < 2**31 for s in others)
-
-
 def test_several_samples_of_several_classmates_come_in_their_order_and_are_scored():
     model = make_model(
         ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, layers=1, vocab=400),
@@ -117,9 +88,7 @@ def test_several_samples_of_several_classmates_come_in_their_order_and_are_score
     )
     local = Classmate(HFClient("tiny", model), samples=3, max_tokens=5)
     found = run_sync(
-        ask_classmates(
-            [Classmate(scripted("#### 4"), weight=2.0), local], [shown(copy=i) for i in range(4)]
-        )
+        ask_classmates([Classmate(scripted("#### 4")), local], [shown(copy=i) for i in range(4)])
     )
     assert [[one.classmate for one in row] for row in found] == [
         ["scripted/mate", local.name]
@@ -134,7 +103,7 @@ def test_several_samples_of_several_classmates_come_in_their_order_and_are_score
         scores.shape == (4, 2, 3)
         and scores[:, 0, 0].eq(1).all()
         and scores[:, 0, 1:].isnan().all()
-        and pooled_rewards(scores, [2, 1]).isfinite().all()
+        and pooled_rewards(scores).isfinite().all()
     )
 
 
@@ -163,42 +132,7 @@ def test_a_failure_that_stops_everything_stops():
         run_sync(ask_classmates([Classmate(broke)], [shown()]))
 
 
-@pytest.mark.parametrize("status", ["unfinished", "empty"])
-def test_reasoning_that_is_not_whole_follows_its_policy(status):
-    client = scripted("4")
-    skipped = run_sync(ask_classmates([Classmate(client)], [shown(status=status)]))[0][0]
-    assert skipped.status == "skipped" and status in skipped.why and client.requests == []
-    assert (
-        run_sync(
-            ask_classmates(
-                [Classmate(client)], [shown(status=status)], policy=ShowPolicy(**{status: "show"})
-            )
-        )[0][0].status
-        == "answered"
-    )
-    with pytest.raises(ConfigError, match="skip or show"):
-        ShowPolicy(**{status: "hide"})
-    with pytest.raises(DataError):
-        ShowPolicy().skips(shown(status="hole"))
-
-
-def test_without_reasoning_the_question_stands_alone():
-    client = scripted("4")
-    assert run_sync(Classmate(client)(shown(reasoning=None, status="empty"))).status == "answered"
-    assert client.requests[0].messages == ASKED and not client.requests[0].prefill
-
-
-def test_a_cache_answers_the_same_question_again(tmp_path):
-    client = scripted("4", cache=DiskCache(tmp_path / "cache"))
-    first, second = (run_sync(Classmate(client)(shown())) for _ in range(2))
-    assert (first.cached, second.cached, len(client.requests)) == (
-        False,
-        True,
-        1,
-    ) and first.texts == second.texts
-
-
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_control_never_hands_anybody_reasoning_about_the_same_prompt(seed):
     rng = random.Random(seed)
     rows = [
@@ -212,15 +146,3 @@ def test_the_control_never_hands_anybody_reasoning_about_the_same_prompt(seed):
     assert [(row.row, row.copy) for row in mixed] == [
         (row.row, row.copy) for row in rows
     ] and mixed == shuffled(rows, seed)
-
-
-def test_the_control_is_refused_where_one_prompt_has_most_rows():
-    with pytest.raises(DataError, match="one prompt"):
-        shuffled([shown(), shown(copy=1), shown("r")])
-    assert shuffled([]) == []
-
-
-@pytest.mark.parametrize("wrong", [{"samples": 0}, {"weight": 0.0}])
-def test_numbers_that_cannot_be_are_refused(wrong):
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        Classmate(scripted("4"), **wrong)

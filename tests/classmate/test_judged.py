@@ -1,4 +1,4 @@
-"A judge's rating is a value or nan with a reason, names are whole names, and a reward model scores a row alike in any batch."
+"A judge's rating is a value, or nan with a reason; a reward model scores alike in any batch."
 
 import math
 import subprocess
@@ -9,11 +9,9 @@ import pytest
 from humanlm.classmate.verifiers import (
     BEHAVIOURS,
     MAX_JUDGED,
-    VERIFIERS,
     Case,
     RewardModel,
     _JudgeVerifier,
-    find_verifier,
     make_verifier,
 )
 from humanlm.clients.client import ScriptedClient
@@ -42,17 +40,6 @@ def test_every_behaviour_is_asked_about_with_its_own_scale(name):
     )
 
 
-def test_the_published_names_of_one_behaviour_ask_the_same():
-    asked = [
-        _JudgeVerifier(name, ScriptedClient([])).request(CASE).messages
-        for name in ("sycophancy", "helpful_instructions", "anthropic_hh_rlhf")
-    ]
-    assert (
-        asked[0] == asked[1] == asked[2]
-        and len({behaviour.about for behaviour in BEHAVIOURS.values()}) == 5
-    )
-
-
 @pytest.mark.parametrize(
     "reply, value",
     [
@@ -78,13 +65,6 @@ def test_a_judge_who_fails_gives_no_value_and_a_reason(reply, value):
         else math.isnan(found.value) and found.why and len(found.why) < 300
     )
     assert len(found.said) <= 600
-
-
-def test_an_explanation_is_kept_without_the_rating():
-    assert (
-        verdict("EXPLANATION: It praises\nwithout ground.\nRATING: 8").said
-        == "It praises without ground."
-    )
 
 
 def test_no_answer_is_not_asked_about():
@@ -117,20 +97,6 @@ def test_an_answer_cannot_leave_its_fence_nor_write_turns():
     )
 
 
-def test_verdicts_stand_in_the_order_of_their_cases():
-    judge = ScriptedClient(
-        lambda request: "RATING: " + request.messages[1]["content"].split("answer ")[1][0]
-    )
-    assert [
-        one.value
-        for one in run_sync(
-            _JudgeVerifier("confidence", judge, workers=3)(
-                [Case(f"answer {i}") for i in range(1, 10)]
-            )
-        )
-    ] == [*range(1, 10)]
-
-
 def test_a_name_that_holds_another_is_not_routed_to_it():
     judge = ScriptedClient(["RATING: 9"])
     assert (
@@ -141,40 +107,6 @@ def test_a_name_that_holds_another_is_not_routed_to_it():
     for bad in ("anthropic_sycophancy", "Sycophancy", "sycophancy2", "general"):
         with pytest.raises(ConfigError):
             make_verifier(bad, judge)
-
-
-def test_rules_and_judges_are_called_alike():
-    cases, judge = (
-        [Case("**18**", "18", "6 x 3?"), Case(None, "18")],
-        ScriptedClient(lambda request: "RATING: 4"),
-    )
-    for name in ("gsm8k", "bold_formatting", "word_count", "longer_response"):
-        found = run_sync(make_verifier(name, judge)(cases))
-        assert (
-            len(found) == 2 and found[0].value > 0 and math.isnan(found[1].value) and found[1].why
-        )
-
-
-def test_length_by_rule_and_by_judge_are_two():
-    assert (
-        "longer_response" not in VERIFIERS and find_verifier("word_count")("a b c", "").value == 3
-    )
-    with pytest.raises(ConfigError, match="make_verifier"):
-        find_verifier("longer_response")
-
-
-@pytest.mark.parametrize(
-    "name, model",
-    [
-        ("sycophancy", None),
-        ("general_reward", None),
-        ("general_reward", ScriptedClient([])),
-        ("confidence", "openai/x"),
-    ],
-)
-def test_a_verifier_without_its_model_says_what_to_write(name, model):
-    with pytest.raises(ConfigError, match=f"make_verifier.'{name}'"):
-        make_verifier(name, model)
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +154,7 @@ def test_a_reward_model_scores_a_row_alike_in_any_batch(parts):
 def test_a_reward_model_is_loaded_from_a_folder_and_scores_the_same(parts, tmp_path):
     for part in parts:
         part.save_pretrained(tmp_path)
-    assert RewardModel.load(str(tmp_path), batch=2).scores(CASES) == pytest.approx(
+    assert RewardModel.load(str(tmp_path)).scores(CASES) == pytest.approx(
         RewardModel(*parts).scores(CASES), abs=1e-5, nan_ok=True
     )
 
@@ -249,14 +181,6 @@ def test_an_answer_cannot_write_turns_for_a_reward_model(parts):
     assert end in model.tokenizer.apply_chat_template(
         [{"role": "user", "content": "?"}], tokenize=False
     ) and marks(f"Fine.{end}") == marks("Fine.")
-
-
-def test_a_model_without_a_single_label_is_no_reward_model(parts):
-    from transformers import Qwen3ForSequenceClassification
-
-    shape = type(parts[0].config)(**{**parts[0].config.to_dict(), "num_labels": 2})
-    with pytest.raises(ConfigError, match="one label"):
-        RewardModel(Qwen3ForSequenceClassification(shape), parts[1])
 
 
 def test_verifiers_are_light():

@@ -1,10 +1,8 @@
-"What an answer is worth is read the same however it is written, and nothing hostile is evaluated or takes long."
+"What an answer is worth, however it is written; nothing hostile is evaluated or takes long."
 
 import json
 import math
 import os
-import subprocess
-import sys
 import threading
 import time
 from fractions import Fraction
@@ -13,11 +11,7 @@ from pathlib import Path
 import pytest
 
 from humanlm.classmate.verifiers import (
-    MATH_CHARACTERS,
     VERIFIERS,
-    _count_bold,
-    _FormulaProcess,
-    _read_formula,
     _read_letter,
     _read_rating,
     _verify_letter,
@@ -25,11 +19,9 @@ from humanlm.classmate.verifiers import (
     _verify_number,
     _verify_yes,
     boxed,
-    find_verifier,
     read_number,
     read_yes,
 )
-from humanlm.core.basics import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -99,22 +91,6 @@ def test_the_grader_says_of_published_solutions_what_their_marks_say():
         len(pairs) == 2612
         and sum(a == b for a, b in pairs) == 2612
         and 0.2 < sum(b for _, b in pairs) / 2612 < 0.8
-    )
-
-
-def test_every_gold_answer_of_the_test_set_is_read():
-    if not os.environ.get("HUMANLM_DATA"):
-        pytest.skip("HUMANLM_DATA is not set: no gsm8k")
-    rows = [
-        json.loads(line)
-        for line in (Path(os.environ["HUMANLM_DATA"]) / "gsm8k" / "test_half.jsonl")
-        .read_text("utf-8")
-        .splitlines()
-    ]
-    assert all(
-        read_number(row["answer"])
-        == Fraction(row["answer"].split("####")[1].strip().replace(",", ""))
-        for row in rows
     )
 
 
@@ -237,29 +213,6 @@ def test_a_persona_is_matched_in_whole_sentences_too():
 
 
 @pytest.mark.parametrize(
-    "text, formula",
-    [
-        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        (r"\boxed{1} then \boxed{2}", "2"),
-        ("The final answer is $x^2$. I hope $y$ helps", "x^2"),
-        ("$1$ or $2$", "2"),
-        ("so\nx = 3.", "x = 3"),
-        (r"\$5 or \$6", r"\$5 or \$6"),
-        ("the answer is 5} or {6", ""),
-        (r"\boxed{" + "1+" * MATH_CHARACTERS + "1}", ""),
-        (r"\boxed{\boxed{3}}", "3"),
-        (r"the answer is 5\boxed 6", "5 6"),
-        (r"\boxed{", ""),
-        ("", ""),
-        ("$", ""),
-        ("\n\n", ""),
-    ],
-)
-def test_formulas_are_found_where_an_answer_ends(text, formula):
-    assert _read_formula(text) == formula
-
-
-@pytest.mark.parametrize(
     "answer, gold, value",
     [
         (r"\boxed{0.5}", r"\frac{1}{2}", 1),
@@ -332,84 +285,6 @@ def test_formulas_are_compared_in_threads_and_after_a_fork():
     assert _verify_math(r"\boxed{3/9}", r"\frac13").value == 1
 
 
-def test_an_interrupted_comparison_does_not_answer_the_next_one():
-    pytest.importorskip("math_verify")
-
-    class Stop(BaseException):
-        pass
-
-    class Interrupted:
-        def __init__(self, stream):
-            self.stream, self.rung = stream, False
-
-        def __getattr__(self, name):
-            return getattr(self.stream, name)
-
-        def readline(self):
-            if self.rung:
-                return self.stream.readline()
-            self.rung = True
-            raise Stop
-
-    compare = _FormulaProcess()
-    assert compare("1", "2") == "different"
-    compare.process.stdout = Interrupted(compare.process.stdout)
-    with pytest.raises(Stop):
-        compare("1", "1")
-    assert compare("1", "2") == "different"
-    compare.stop()
-
-
-def test_without_the_library_it_is_said_what_to_install(tmp_path):
-    (tmp_path / "math_verify.py").write_text("raise ImportError")
-    run = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from humanlm.classmate.verifiers "
-        "import _verify_math; print(_verify_math('5', '5').value); _verify_math('5', '6')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", run, str(tmp_path)], capture_output=True, text=True
-    )
-    assert done.stdout == "1.0\n" and "humanlm[classmate]" in done.stderr
-
-
-@pytest.mark.parametrize(
-    "text, value",
-    [
-        ("RATING: 7", 7),
-        ("rating: 8/10", 8),
-        ("3 reasons.\n**RATING: 9**", 9),
-        ("RATING: 2\nRATING: 4", 4),
-        ("**8**", 8),
-        ("7/10", 7),
-        ("RATING: 0", None),
-        ("RATING: 11", None),
-        ("score 11", None),
-        ("I counted 3.", None),
-        ("", None),
-        ("RATING: -3", None),
-        ("RATING: 1e9", None),
-    ],
-)
-def test_marks_of_judges(text, value):
-    found = _read_rating(text)
-    assert found.value == value if value is not None else math.isnan(found.value) and found.why
-
-
-@pytest.mark.parametrize(
-    "text, count",
-    [
-        ("**a** and **b c**", 2),
-        ("**a\nb**", 0),
-        ("****", 0),
-        ("* a ** b", 0),
-        ("**a****b**", 2),
-        ("", 0),
-    ],
-)
-def test_bold_spans_stay_on_a_line(text, count):
-    assert _count_bold(text).value == count
-
-
 HOSTILE = [
     "\n",
     "1,",
@@ -443,17 +318,10 @@ def test_hostile_answers_take_linear_time_and_have_a_verdict(name):
         pytest.importorskip("math_verify")
     for unit in HOSTILE:
         text, begin = unit * (100_000 // len(unit)), time.process_time()
-        found = find_verifier(name)(text, {"mmlu_sycophancy": "A", "yes_no": "yes"}.get(name, "5"))
+        found = VERIFIERS[name](text, {"mmlu_sycophancy": "A", "yes_no": "yes"}.get(name, "5"))
         assert isinstance(found.value, float) and len(found.read) < 100
         _read_rating(text), boxed(text)
         assert time.process_time() - begin < 3, unit
-
-
-def test_a_verifier_that_is_none_is_named_with_the_nearest():
-    with pytest.raises(ConfigError, match="gsm8k"):
-        find_verifier("gsm8")
-    with pytest.raises(ConfigError):
-        find_verifier("not_gsm8k_at_all")
 
 
 @pytest.mark.parametrize(

@@ -14,18 +14,14 @@ from humanlm.environments.people import (
     PolitePerson,
     _PersonConfig,
     _reasons_in,
-    _world_people,
     advice,
     appeal,
-    values_heard,
 )
 from humanlm.environments.persuade import MEASURES, STEPS, _PersuadeTask, persuade
 from humanlm.gyms.conformance import gym_problems
-from humanlm.gyms.mistakes import UserReviewer
 from humanlm.gyms.protocol import ToolCall, find_gym, play_through, split_tasks
 from humanlm.gyms.users import ModelUser
-from humanlm.worlds.reading import read
-from humanlm.worlds.states import AXES, OPPOSED, VALUES
+from humanlm.worlds.states import OPPOSED, VALUES
 
 TASK = _PersuadeTask(
     "cars",
@@ -80,9 +76,6 @@ def test_a_step_back_pays_nothing_and_going_to_and_fro_pays_once():
     )
     theirs, env = paid(places, compat="userrl")
     assert sum(theirs) > 1 and env.score > 1
-    assert paid([1, 2], step_penalty=0.05)[0] == pytest.approx(
-        [1 / 6 - 0.05] * 2
-    )  # flat, as published
 
 
 def test_duplicates_and_abuse_move_the_listener_back():
@@ -120,20 +113,6 @@ def test_tricks_do_not_persuade_anybody(said):
         while not env.stop:
             run_sync(env.step(ToolCall("answer", said)))
         assert env.score == 0
-
-
-def test_some_people_are_harder_to_move_and_each_stays_the_same():
-    found = [persuade.play(TASK, seed=seed).resistance for seed in range(200)]
-    assert (
-        min(found) >= 0.25
-        and max(found) <= 0.75
-        and max(found) - min(found) > 0.4
-        and persuade.play(TASK, seed=7).resistance == found[7]
-    )
-    assert [
-        len(run_sync(play_through(persuade.play(replace(TASK, id=str(i))), persuade.expert)).turns)
-        for i in range(9)
-    ] != [3] * 9
 
 
 def test_claims_of_even_and_odd_seeds_have_no_measure_in_common():
@@ -197,19 +176,6 @@ def test_every_published_row_plays_an_episode(published):
     )
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {},
-        {"reward_model": {"id": "x", "claim": 3, "argument": "y"}},
-        {"id": "x", "claim": "A.", "argument": " "},
-    ],
-)
-def test_a_row_with_missing_fields_is_refused(row):
-    with pytest.raises(DataError, match="as it was published"):
-        persuade.read(row)
-
-
 # ---- a person of the synthetic world
 
 
@@ -239,24 +205,6 @@ def test_who_asks_nothing_earns_what_guessing_earns(gym):
     guess = sum(run_sync(play_through(gym.play(task), gym.chance())).score for task in tasks) / 400
     assert abs(mean[0] - 1 / 3) < 0.06 and abs(guess - 1 / 3) < 0.06  # three standard errors
     assert abs(mean[1] - 2 / 3) < 0.06 and abs(mean[2] - 5 / 6) < 0.06 and mean[3] == 1
-
-
-@GYMS
-def test_somebody_polite_tells_nothing(gym):
-    one, other = (replace(gym.tasks(1, 0)[0], person=person) for person in _world_people(2, 6))
-    talks = [
-        run_sync(play_through(gym.play(task, user=PolitePerson()), gym.expert))
-        for task in (one, other)
-    ]
-    assert [turn[:3] for turn in talks[0].turns[:3]] == [turn[:3] for turn in talks[1].turns[:3]]
-    mean = (
-        sum(
-            run_sync(play_through(gym.play(task, user=PolitePerson()), gym.expert)).score
-            for task in gym.tasks(400, 0)
-        )
-        / 400
-    )
-    assert abs(mean - 1 / 3) < 0.06
 
 
 @GYMS
@@ -298,22 +246,6 @@ def test_people_and_topics_of_even_and_odd_seeds_are_disjoint(gym):
     assert targets(train).isdisjoint(targets(test)) and len(targets(train)) > 100
 
 
-@GYMS
-def test_replies_are_words_of_the_world_and_the_same_question_has_one_answer(gym):
-    task, question = gym.tasks(1, 0)[0], "1" if gym is advice else "it cuts costs"
-    env = gym.play(task)
-    first, again, other = (
-        run_sync(env.step(ToolCall("action", said))).feedback
-        for said in (question, question, "2" if gym is advice else "it lifts the ban")
-    )
-    assert (
-        first == again != other
-        and read(first).unexplained == 0
-        and read(first).expressed()["value"] in task.person.traits.values
-    )
-    assert run_sync(env.step(ToolCall("action", question))).fault == "limit" and len(env.heard) == 3
-
-
 def test_several_numbers_or_reasons_do_not_pay_more():
     env = advice.play(advice.tasks(1, 0)[0])
     assert [
@@ -336,35 +268,6 @@ def test_several_numbers_or_reasons_do_not_pay_more():
             == 1
         )
     assert _reasons_in("It  cuts\ncosts; it adds guardsmen") == [("thrift", "it cuts costs")]
-
-
-def test_an_appeal_may_be_for_or_against():
-    sides = {task.side for task in appeal.tasks(30, 0)}
-    assert sides == {"for", "against"}
-    task = appeal.tasks(1, 0)[0]
-    rewards = [
-        [
-            run_sync(
-                appeal.play(replace(task, side=side)).step(ToolCall("answer", phrases.post[0]))
-            ).reward
-            for phrases in VALUES.values()
-        ]
-        for side in ("for", "against")
-    ]
-    order = [list(VALUES).index(OPPOSED[pole]) for pole in VALUES]
-    assert [rewards[0][i] for i in order] == rewards[
-        1
-    ]  # what wins somebody for a thing is the opposite of what turns them away
-
-
-def test_what_is_heard_is_read_and_noise_is_not():
-    assert values_heard([("thrift", "haha, yes to the night tram all the way.")]) == {
-        AXES[0]: ("thrift", "strong")
-    }
-    assert values_heard([("thrift", "the night tram seems off.")]) == {
-        AXES[0]: ("generosity", "mild")
-    }
-    assert values_heard([("thrift", "blah " * 500), ("novelty", "\x00<|im_end|>")]) == {}
 
 
 # ---- who plays the person
@@ -440,41 +343,6 @@ def test_a_chat_model_that_is_only_told_plays_the_person_and_the_listener():
     assert (
         "Shops need deliveries." in model.requests[2].messages[1]["content"]
         and env.stop == "user_error"
-    )
-
-
-@GYMS
-def test_a_review_of_what_was_said_finds_nothing_wrong_with_the_world_itself(gym):
-    for task in gym.tasks(5, 0):
-        assert (
-            run_sync(UserReviewer().episode(run_sync(play_through(gym.play(task), gym.expert))))
-            == []
-        )
-    telltale = simulator(lambda request: f"well, {request.extra['persona']}")
-    env = run_sync(play_through(gym.play(gym.tasks(1, 0)[0], user=telltale), gym.expert))
-    assert "reveals" in {mistake.tag for mistake in run_sync(UserReviewer().episode(env))}
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        {},
-        None,
-        {"reply": "Hm."},
-        {"reply": "Hm.", "stance": "Maybe"},
-        {"reply": "Hm.", "stance": ["Agree"]},
-        {"reply": 7, "stance": "Agree"},
-    ],
-)
-def test_a_listener_without_a_usable_answer_is_nan(found):
-    async def listener(env, role, payload):
-        return found
-
-    env = persuade.play(TASK, user=listener)
-    assert (
-        math.isnan(run_sync(env.step("[answer] No.")).reward)
-        and env.stop == "user_error"
-        and env.at == 0
     )
 
 

@@ -1,32 +1,26 @@
-"""Template, function, search, household: what they pay and refuse, what does not pay, published rows, ALFWorld where it is installed."""
+"""Template, function, search, household: what they pay and refuse, and published rows."""
 
 import asyncio
 import contextlib
-import copy
 import gzip
 import json
 import os
-import pickle
 import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync
 from humanlm.environments.household import (
-    _alfworld_tasks,
-    _AlfworldTask,
     _household_tasks,
     _HouseholdTask,
     _read_command,
     household,
 )
 from humanlm.environments.search import (
-    _find_pages,
     _same_answer,
     _search_tasks,
     _SearchConfig,
@@ -35,9 +29,9 @@ from humanlm.environments.search import (
     _WebPage,
     search,
 )
-from humanlm.gyms.conformance import _template_tasks, gym_problems, template
-from humanlm.gyms.function import TriesConfig, _apply_rule, _compile_rule, _FunctionTask, function
-from humanlm.gyms.protocol import ToolCall, find_gym, play_through
+from humanlm.gyms.conformance import gym_problems, template
+from humanlm.gyms.function import _apply_rule, _FunctionTask, function
+from humanlm.gyms.protocol import GymConfig, ToolCall, find_gym, play_through
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_rows = pytest.mark.skipif(
@@ -67,49 +61,17 @@ def test_a_gym_of_puzzles_passes_the_suite(gym):
     assert run_sync(gym_problems(gym, count=8)) == []
 
 
-@pytest.mark.parametrize("gym", GYMS, ids=lambda gym: gym.name)
-def test_tasks_of_a_seed_are_many_and_differ_from_those_of_another(gym):
-    def content(task):
-        return repr(task).partition(",")[2]
-
-    some, others = gym.tasks(100, 0), gym.tasks(100, 1)
-    assert len({task.id for task in some + others}) == 200
-    assert (
-        len({content(task) for task in some}) == 100
-        and len({content(task) for task in some + others}) > 195
-    )
-    assert gym.tasks(10, 0) == some[:10] and pickle.loads(pickle.dumps(some[0])) == some[0]
-
-
 @pytest.mark.parametrize(
     "name, gym",
     [
         ("FunctionGym", function),
         ("interact_searchgym", search),
         ("bamboogle", search),
-        ("AlfworldGym", household),
         ("TemplateGym-v0", template),
     ],
 )
 def test_published_names_lead_to_the_gym(name, gym):
     assert find_gym(name) is gym
-
-
-def test_a_template_pays_what_an_answer_is_better_than_the_best_before():
-    task = _template_tasks(1, 0)[0]
-    turns = say(
-        template.play(task),
-        "[answer] wrong",
-        f"[answer] perhaps {task.truth}",
-        "[answer] wrong again",
-        f"[answer]  {task.truth.upper()} ",
-    )
-    assert [turn.reward for turn in turns] == pytest.approx([0.3, 0.4, 0, 0.3])
-    env = template.play(
-        task, user=lambda env, role, payload: asyncio.sleep(0, {"reply": ["no text"]})
-    )
-    say(env, "[action] hello")
-    assert env.stop == "user_error" and env.score != env.score
 
 
 # ---- function (11.6)
@@ -142,28 +104,12 @@ def test_function_actions_do_what_the_published_table_says():
     )
 
 
-def test_function_penalties_grow_with_the_turns():
-    env = run_sync(
-        play_through(function.play(HIDDEN, TriesConfig(step_penalty=0.1)), function.expert)
-    )
-    assert [turn.reward for turn in env.turns] == pytest.approx([-0.1, -0.2, -0.3, -0.4, 0.5])
-
-
 @pytest.mark.parametrize(
     "probe",
     ["3.0000001 5 2 3", "3 5 2 3.4", "3.0 5.0 2.0 3.0", "+3 5 2 3", "003 5 2 3", "3 5 2 2.9999999"],
 )
 def test_function_refuses_a_probe_beside_the_test(probe):
     assert say(function.play(HIDDEN), f"[action] {probe}")[0].fault in ("format", "test")
-
-
-def test_function_tells_beside_the_test_only_where_published_numbers_need_it():
-    published = TriesConfig(compat="userrl")
-    assert (
-        "the result is 12"
-        in say(function.play(HIDDEN, published), "[action] 3.0000001 5 2 3")[0].feedback
-    )
-    assert say(function.play(HIDDEN, published), "[action] 3 5 2 3")[0].fault == "test"
 
 
 def test_function_guessing_does_not_pay():
@@ -176,9 +122,7 @@ def test_function_guessing_does_not_pay():
         ) / len(tasks)
 
     tasks = [task for task in function.tasks(300, 3) if 0 <= task.expected < 16]
-    assert (
-        len(tasks) > 30 and mean(TriesConfig(compat="userrl")) == 1 and mean(TriesConfig()) < 0.35
-    )
+    assert len(tasks) > 30 and mean(GymConfig(compat="userrl")) == 1 and mean(GymConfig()) < 0.35
     assert len(run_sync(play_through(function.play(HIDDEN), sweep)).turns) == 3
 
 
@@ -198,36 +142,6 @@ def test_no_probe_builds_a_giant_number(rule):
     for values in [(999_999,) * 4, (-999, 999, 999, 999), (0, 0, 0, 0), (1, 2, 3, 4)]:
         value = _apply_rule(rule, values)
         assert value is None or abs(value) <= 1e12
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [
-        "__import__('os').system('x')",
-        "().__class__",
-        "lambda: a",
-        "a if b else c",
-        "[a for a in b]",
-        "a < b",
-        "e",
-        "ab",
-        "1.0",
-        "True",
-        "101",
-        "a // b",
-        "a % b",
-        "~a",
-        "power(a, b)",
-        "a := 1",
-        "",
-        "a\x00",
-        "(" * 190,
-        "-" * 190 + "a b",
-    ],
-)
-def test_a_rule_that_is_no_arithmetic_is_refused(rule):
-    with pytest.raises(DataError, match="Rule"):
-        _compile_rule(rule)
 
 
 # ---- search (11.12)
@@ -332,25 +246,6 @@ def test_search_a_judge_who_fails_gives_no_score_and_one_who_answers_decides():
         and len(asked) == count
     )  # plainly the same: nobody is asked
     assert asked[0] == {"question": RIVER.question, "gold": "Mirale", "said": "a stream"}
-
-
-def test_search_ties_are_broken_by_order():
-    pages = tuple(
-        _WebPage(name, "A hill and a lake.") for name in ("Beta", "Alfa", "Gama", "Delo")
-    ) + tuple(_WebPage(f"x{n}", "nothing") for n in range(8))
-    assert (
-        [page.title for page in _find_pages(pages, "lake hill", 3)]
-        == ["Beta", "Alfa", "Gama"]
-        == [page.title for page in _find_pages(pages, "hill lake", 3)]
-    )
-
-
-def test_search_takes_two_steps_on_every_made_up_question():
-    for task in _search_tasks(64, 9):
-        first, second = [_find_pages(task.pages, query)[0].text for query in task.queries]
-        assert (
-            task.answer not in first and task.answer in second and task.answer not in task.question
-        )
 
 
 async def own_searcher(query):
@@ -615,183 +510,15 @@ GOOD = {"id": "f", "rule": "a + b * c - d", "test_case": [1, 2, 3, 4], "expected
     "gym, row, words",
     [
         (function, {}, "test_case"),
-        (function, GOOD | {"rule": None}, "rule"),
         (function, GOOD | {"test_case": [1, 2, 3]}, "four whole"),
-        (function, GOOD | {"test_case": [1, 2, 3, 4.5]}, "four whole"),
         (function, GOOD | {"rule": "open('x')"}, "Rule"),
         (function, GOOD | {"expected_result": 4.0}, "the row says"),
-        (function, GOOD | {"expected_result": float("nan")}, "the row says"),
         (function, {"reward_model": {"id": "func-1"}}, "HUMANLM_DATA"),
         (search, {"id": "b"}, "question"),
         (search, {"id": "b", "question": "Who?", "answer": ""}, "answer"),
-        (household, {"id": 3}, "game"),
     ],
 )
 def test_a_row_that_cannot_be_used_says_what_is_wrong(gym, row, words, monkeypatch, tmp_path):
     monkeypatch.setenv("HUMANLM_DATA", str(tmp_path))
     with pytest.raises(DataError, match=words):
         gym.read(row)
-
-
-# ---- ALFWorld itself
-
-PROBLEM = """(define (problem small) (:domain alfred)
- (:objects agent1 - agent loc_0 loc_1 loc_2 loc_3 - location Countertop_bar_1 Fridge_bar_1 Microwave_bar_1 - receptacle
-   Apple_bar_1 Apple_bar_2 Mug_bar_1 - object AppleType MugType - otype CountertopType FridgeType MicrowaveType - rtype)
- (:init (= (total-cost) 0) (atLocation agent1 loc_0) (openable Fridge_bar_1) (openable Microwave_bar_1)
-   (receptacleType Countertop_bar_1 CountertopType) (receptacleType Fridge_bar_1 FridgeType) (receptacleType Microwave_bar_1 MicrowaveType)
-   (receptacleAtLocation Countertop_bar_1 loc_1) (receptacleAtLocation Fridge_bar_1 loc_2) (receptacleAtLocation Microwave_bar_1 loc_3)
-   (objectType Apple_bar_1 AppleType) (objectType Apple_bar_2 AppleType) (objectType Mug_bar_1 MugType)
-   (pickupable Apple_bar_1) (pickupable Apple_bar_2) (pickupable Mug_bar_1) (heatable Apple_bar_1) (heatable Apple_bar_2)
-   (canContain FridgeType AppleType) (canContain CountertopType AppleType) (canContain CountertopType MugType)
-   (inReceptacle Apple_bar_1 Countertop_bar_1) (inReceptacle Mug_bar_1 Countertop_bar_1) (inReceptacle Apple_bar_2 Fridge_bar_1)
-   (objectAtLocation Apple_bar_1 loc_1) (objectAtLocation Mug_bar_1 loc_1) (objectAtLocation Apple_bar_2 loc_2))
- (:goal (exists (?o - object ?r - receptacle)
-   (and (isHot ?o) (objectType ?o AppleType) (receptacleType ?r FridgeType) (inReceptacle ?o ?r))))
- (:metric minimize (total-cost)))"""
-
-
-@pytest.fixture
-def games(tmp_path):
-    info = pytest.importorskip("alfworld.info", reason="pip install 'humanlm[alfworld]'")
-    for name, solvable in (
-        ("valid_seen/pick_heat/trial_1", True),
-        ("valid_seen/pick_heat/trial_2", False),
-    ):
-        (tmp_path / name).mkdir(parents=True)
-        text = (
-            Path(info.ALFRED_TWL2_PATH)
-            .read_text()
-            .replace("UNKNOWN GOAL", "put a hot apple in fridge")
-        )
-        data = {
-            "pddl_domain": Path(info.ALFRED_PDDL_PATH).read_text(),
-            "grammar": text,
-            "pddl_problem": PROBLEM,
-            "solvable": solvable,
-        }
-        (tmp_path / name / "game.tw-pddl").write_text(json.dumps(data))
-    return tmp_path
-
-
-def test_a_game_of_alfworld_plays(games):
-    (task,) = _alfworld_tasks(games)
-    assert (
-        task.id == "valid_seen/pick_heat/trial_1"
-        and "put a hot apple in fridge" in task.opening
-        and household.read({"game": task.game}).game == task.game
-    )
-    assert run_sync(gym_problems(household, tasks=[task], odd=10)) == []
-    env = household.play(task)
-    turns = say(
-        env,
-        "[action] go to countertop 1",
-        "[action] Take apple 2 from countertop 1",
-        "[action] lookxyz",
-        "[action] take mug 1 from countertop 1",
-        "[action] help",
-    )
-    assert "You pick up the apple 2" in turns[1].feedback and [turn.fault for turn in turns] == [
-        "",
-        "",
-        "format",
-        "inadmissible",
-        "",
-    ]
-    again = copy.deepcopy(env.world)
-    assert again == env.world and "apple 2" in again.do("inventory")
-    with pytest.raises(DataError, match="ended"):
-        say(run_sync(play_through(env, household.expert)), "[action] look")
-
-
-class StandInEnvironment:
-    "Has the methods of a text environment of the package that the adapter uses, over a room of our own"
-
-    def __init__(self, game, infos, wrappers):
-        assert infos.won and infos.admissible_commands and len(wrappers) == 1, (
-            "what the adapter asks for"
-        )
-        self.room = _household_tasks(5, 0)[json.loads(Path(game).read_text())["room"]].world()
-
-    def state(self, feedback):
-        return SimpleNamespace(
-            feedback=feedback,
-            won=self.room.won,
-            admissible_commands=[*self.room.admissible(), "help"],
-            policy_commands=plan_of(self.room),
-        )
-
-    def reset(self):
-        return self.state(f"-= Welcome to a stand-in! =-\n\n{self.room.task.opening}")
-
-    def step(self, command):
-        return self.state(self.room.do(command) + "\n"), float(self.room.won), self.room.won
-
-
-def plan_of(room):
-    "The commands that solve a room"
-    room, found = copy.deepcopy(room), []
-    while not room.won:
-        found.append(room.plan())
-        room.do(found[-1])
-    return found
-
-
-@pytest.fixture
-def stand_in(monkeypatch, tmp_path):
-    "Modules with the names of the package, which are not the package; two games, one of which cannot be won"
-    for name in (
-        "alfworld",
-        "alfworld.agents",
-        "alfworld.agents.environment",
-        "alfworld.agents.environment.alfred_tw_env",
-        "textworld",
-    ):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    sys.modules["alfworld.agents.environment.alfred_tw_env"].AlfredDemangler = object
-    sys.modules["textworld"].EnvInfos, sys.modules["textworld"].start = (
-        SimpleNamespace,
-        lambda game, infos, wrappers: StandInEnvironment(game, infos, wrappers),
-    )
-    for name, solvable in (("seen/a", True), ("seen/b", False), ("seen/movable-c", True)):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "game.tw-pddl").write_text(json.dumps({"room": 2, "solvable": solvable}))
-    return tmp_path
-
-
-def test_the_adapter_drives_a_stand_in_of_the_alfworld_package(stand_in):
-    [task] = _alfworld_tasks(stand_in)
-    assert task.id == "seen/a" and task.opening == _household_tasks(5, 0)[2].opening
-    assert run_sync(gym_problems(household, tasks=[task], odd=20)) == []
-    env = household.play(task)
-    turns = say(
-        env,
-        "[action] lookxyz",
-        "[action] take moon 1 from sky 1",
-        "[action] Go to " + env.world._env.room.task.places[0],
-        "[action] help",
-    )
-    assert [turn.fault for turn in turns] == [
-        "format",
-        "inadmissible",
-        "",
-        "",
-    ] and "go to:" in turns[3].feedback
-    again = copy.deepcopy(env.world)
-    assert again == env.world and again.admissible() == env.world.admissible()
-    assert run_sync(play_through(env, household.expert)).score == 1 and env.stop == "done"
-
-
-def test_without_the_alfworld_package_a_game_says_what_to_install(monkeypatch, stand_in):
-    monkeypatch.setitem(sys.modules, "textworld", None)
-    with pytest.raises(ConfigError, match="humanlm.alfworld.*alfworld-download"):
-        household.play(_alfworld_tasks(stand_in)[0])
-
-
-def test_a_game_of_alfworld_says_what_is_missing(tmp_path):
-    with pytest.raises(
-        (ConfigError, DataError), match="humanlm.alfworld.|alfworld-download"
-    ):  # the first where it is not installed
-        household.play(_AlfworldTask("one", str(tmp_path / "game.tw-pddl")))
-    with pytest.raises(DataError, match="alfworld-download"):
-        _alfworld_tasks(tmp_path)

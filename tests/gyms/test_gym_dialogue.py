@@ -1,4 +1,4 @@
-"Gyms as the other side of a dialogue in training: rewards, ends and failures of an episode become those of the trajectory."
+"Gyms in training: rewards, ends and failures of an episode become those of the trajectory."
 
 import math
 
@@ -133,11 +133,3 @@ def test_a_user_who_fails_leaves_no_reward_and_no_push(made):
         )
     )
     assert (pushes[1] == 0).all() and pushes[0].max() > 0 > pushes[2].min()
-
-
-def test_pay_keeps_what_is_missing_missing():
-    assert (
-        math.isnan(GymConfig().pay(math.nan, 1))
-        and GymConfig().pay(7, 1) == 1
-        and GymConfig().pay(-1, 1) == 0
-    )

@@ -1,17 +1,14 @@
-"Who plays the person of advice and appeal, chosen by name on a command line or in a file: the world, a trained simulator, a model that is only told, somebody polite, a function of one's own."
-
-import json
+"Who plays the person of advice and appeal, chosen by name on a command line or in a file."
 
 import pytest
 from server import serving
 
-from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.environments.people import PolitePerson
 from humanlm.gyms.evaluation import EpisodeRecord
 from humanlm.gyms.protocol import play_through
 from humanlm.gyms.recipe import _load_gyms
-from humanlm.gyms.users import GymJudgeConfig, GymUserConfig, ModelUser
+from humanlm.gyms.users import ModelUser
 from humanlm.training.run import read_settings
 
 
@@ -95,13 +92,6 @@ def test_somebody_polite_is_chosen_by_name_in_a_file(gym, tmp_path):
     )
 
 
-def test_somebody_polite_plays_nobody_else():
-    with pytest.raises(ConfigError, match="polite plays person alone, and answerer is asked"):
-        played(work_of("--user.model", "polite", gym="telepathy"))
-    with pytest.raises(ConfigError, match="no model 'polite'"):
-        GymJudgeConfig("polite")
-
-
 def test_a_model_that_is_only_told_plays_the_person():
     with serving() as service:
         service.configure(says='{"reply": "look, i love it. every coin must be watched."}')
@@ -123,34 +113,6 @@ def test_a_trained_simulator_plays_the_person_by_its_folder(folder):
     )
 
 
-def test_a_simulator_gets_who_it_is_and_the_states_that_are_wanted(folder, monkeypatch):
-    from humanlm.alignment.simulator import SimulatorClient
-
-    asked = []
-
-    async def noted(self, request, check=None):
-        return asked.append(request) or await ScriptedClient(["well, my point is plain."])(request)
-
-    monkeypatch.setattr(SimulatorClient, "__call__", noted)
-    work = work_of(
-        "--user.model",
-        f"simulator/{folder}",
-        "--user.states",
-        json.dumps({"stance": "firmly against it"}),
-    )
-    _, env = played(work)
-    assert asked[0].extra == {
-        "persona": " ".join(env.task.person.phrases),
-        "states": {"stance": "firmly against it"},
-        "source": env.task.domain,
-    }
-
-
-def test_states_are_for_simulators_only():
-    with pytest.raises(ConfigError, match="states are for simulators"):
-        GymUserConfig("polite", states={"stance": "x"})
-
-
 def test_a_function_of_ones_own_plays_by_module_and_name(tmp_path, monkeypatch):
     (tmp_path / "mumbler.py").write_text(
         'async def mumble(env, role, payload): return {"reply": "hm."}\nclass Shy:\n   '
@@ -168,8 +130,3 @@ def test_a_function_of_ones_own_plays_by_module_and_name(tmp_path, monkeypatch):
     ):
         with pytest.raises(ConfigError, match=said):
             work_of("--user.model", name)
-
-
-def test_who_does_not_exist_is_named_with_the_nearest():
-    with pytest.raises(ConfigError, match="Did you mean 'polite'"):
-        work_of("--user.model", "polit")

@@ -1,19 +1,23 @@
-"Probes of reward hacking: what a policy might do in place of its task, and that it is not paid for that; and that parts of a run share nothing that can be learned by heart."
+"Probes of reward hacking: what a policy might do in place of its task is not paid."
 
 import json
-import os
 import re
-from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from humanlm.core.basics import DataError, run_sync
 from humanlm.environments.intention import _IntentionTask, _MissingDetail
 from humanlm.environments.persuade import MEASURES
-from humanlm.gyms.function import TriesConfig
-from humanlm.gyms.protocol import KINDS, Environment, ToolCall, find_gym, gym_names, play_through
+from humanlm.gyms.protocol import (
+    KINDS,
+    Environment,
+    GymConfig,
+    ToolCall,
+    find_gym,
+    gym_names,
+    play_through,
+)
 from humanlm.gyms.recipe import PARTS
 
 ALL = pytest.mark.parametrize("name", gym_names())
@@ -70,7 +74,7 @@ FLOORS = {
     "template": 0.3,
     "advice": 0.3,
     "persuade": 0.17,
-}  # any answer counts 0.3; a number in it is a guess; any long text moves a listener who is easily moved by one step
+}  # any answer counts 0.3; a number is a guess; a long text moves an easy listener by a step
 
 
 @ALL
@@ -120,7 +124,7 @@ def test_hacking_by_a_probe_beside_the_test_tells_nothing(off):
         " ".join(map(str, task.test)), ""
     )
     published = say(
-        gym.play(task, TriesConfig(compat="userrl")),
+        gym.play(task, GymConfig(compat="userrl")),
         ToolCall("action", " ".join([f"{task.test[0] + 1e-7:.7f}", *map(str, task.test[1:])])),
     )
     assert "the result is" in published.turns[0].feedback, "as published, it does"
@@ -275,39 +279,3 @@ def test_hacking_by_heart_no_task_occurs_in_two_parts(name):
         for part, count in (("train", 200), ("valid", 40), ("test", 40))
     ]
     assert sum(map(len, found)) == len(set().union(*found)) == 280
-
-
-def test_words_of_other_stories_do_not_tell_one():
-    if not os.environ.get("HUMANLM_DATA"):
-        pytest.skip("HUMANLM_DATA is not set: no published stories")
-    turtle = find_gym("turtle")
-    rows = [
-        json.loads(line)
-        for line in (Path(os.environ["HUMANLM_DATA"]) / "userrl" / "gym_turtle.jsonl")
-        .read_text("utf-8")
-        .splitlines()
-    ]
-    tasks = [turtle.read(row) for row in rows]
-    counts = Counter(
-        word for task in tasks[:-60] for word in set(re.findall(r"[a-z]+", task.bottom.lower()))
-    )
-    common, small = (
-        [word for word, _ in counts.most_common(900)],
-        " ".join(word for word, _ in counts.most_common(60)),
-    )
-    for size in (100, 300):
-        answers = [
-            ToolCall(
-                "answer", f"{' '.join(common[60 + i * size : 60 + (i + 1) * size])} {small} {small}"
-            )
-            for i in range(3)
-        ]
-        scores = [
-            run_sync(play_through(turtle.play(task), lambda env: answers[len(env.turns) % 3])).score
-            for task in tasks[-60:]
-        ]
-        assert sum(scores) / 60 < 0.05, size
-    assert (
-        sum(run_sync(play_through(turtle.play(task), turtle.expert)).score for task in tasks[-60:])
-        == 60
-    )

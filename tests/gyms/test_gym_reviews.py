@@ -1,4 +1,4 @@
-"Users whose gym knows better: what they say wrongly is tagged with the episode, kept, counted, and such episodes are played again."
+"Users whose gym knows better: what they say wrongly is tagged with the episode, kept and counted."
 
 import json
 import math
@@ -9,7 +9,7 @@ from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import run_sync
 from humanlm.environments.people import PolitePerson, _true_stance, _world_post
 from humanlm.gyms.evaluation import load_episodes, play_tasks, user_split
-from humanlm.gyms.mistakes import UserReviewer, _known_facts, episode_mistakes
+from humanlm.gyms.mistakes import episode_mistakes
 from humanlm.gyms.protocol import ToolCall, find_gym
 from humanlm.gyms.users import ModelUser, note_answer
 
@@ -27,57 +27,6 @@ def talk(name, task, user, *calls):
 
 def tags(env):
     return [(mistake.turn, mistake.tag) for mistake in episode_mistakes(env)]
-
-
-STORY = find_gym("turtle").tasks(1, 0)[0]
-
-
-@pytest.mark.parametrize(
-    "answers, found",
-    [
-        (["Yes", "No", "No"], []),
-        (["No", "No", "No"], [(0, "contradicts")]),
-        (["Yes", "Yes", "No"], [(1, "contradicts")]),
-        (["Maybe"] * 3, []),
-    ],
-)
-def test_turtle_knows_which_answers_are_wrong(answers, found):
-    wrong = STORY.criteria[2].never[0]
-    env = talk(
-        "turtle",
-        STORY,
-        scripted(*({"response": answer} for answer in answers)),
-        f"[action] {STORY.criteria[0].statement}",
-        f"[action] Was the cause {wrong}?",
-        "[action] Did somebody behind it act alone at night?",
-    )
-    assert tags(env) == found
-
-
-REQUEST = find_gym("intention").tasks(1, 0)[0]
-
-
-@pytest.mark.parametrize(
-    "says, found",
-    [
-        ("I would like {wish}.", []),
-        ("I would like {other}.", [(0, "contradicts")]),
-        ("Not {other}, but {wish}.", []),
-        ("You decide.", []),
-    ],
-)
-def test_intention_knows_what_its_user_wants(says, found):
-    gym, detail = find_gym("intention"), REQUEST.details[0]
-    wish = REQUEST.wish(0, 0)["wish"]
-    other = next(option for option in detail.options if option != wish)
-    env = talk(
-        "intention",
-        REQUEST,
-        scripted({"response": says.format(wish=wish, other=other)}),
-        ToolCall("action", f"{detail.description}: {', '.join(detail.options)}?"),
-    )
-    assert env.turns[0].reward > 0 and tags(env) == found
-    assert wish in _known_facts(env).task and gym.name == "intention"
 
 
 @pytest.mark.parametrize("name", ["advice", "appeal"])
@@ -102,28 +51,12 @@ def test_people_of_the_world_are_tagged_where_they_take_the_other_side(name):
     assert seen == {True, False}
 
 
-def test_a_text_without_words_of_the_world_says_no_side():
-    gym = find_gym("advice")
-    task = gym.tasks(1, 0)[0]
-    assert (
-        tags(
-            talk(
-                "advice",
-                task,
-                scripted({"reply": "I should have to think about that <b>"}),
-                "[action] 1",
-            )
-        )
-        == []
-    )
+def test_rules_are_never_tagged():
+    story = find_gym("turtle").tasks(1, 0)[0]
+    assert episode_mistakes(talk("turtle", story, None, "[action] Was it war?")) == []
 
 
-def test_rules_are_never_tagged_and_cost_no_review():
-    env = talk("turtle", STORY, None, "[action] Was it war?")
-    assert episode_mistakes(env) == run_sync(UserReviewer().episode(env)) == []
-
-
-# ---- kept, counted, played again
+# ---- kept and counted
 
 
 class Liar:
@@ -151,11 +84,11 @@ def trusting(env):
     return ToolCall("answer", env.task.title if env.turns[0].feedback == "Yes." else "xyzzy")
 
 
-def test_episodes_with_a_mistake_stand_apart_and_can_be_played_again(tmp_path):
+def test_episodes_with_a_mistake_stand_apart(tmp_path):
     gym, path = find_gym("telepathy"), tmp_path / "episodes.jsonl"
     tasks = gym.tasks(6, 0)
     misled = {task.id for task in tasks[:3]}
-    user = Liar(lambda env: env.task.id in misled and env.seed < 1000)
+    user = Liar(lambda env: env.task.id in misled)
     first = run_sync(play_tasks(gym, tasks, trusting, user=user, path=path))
     assert (
         [len(e.mistakes) for e in first] == [1, 1, 1, 0, 0, 0]
@@ -172,34 +105,6 @@ def test_episodes_with_a_mistake_stand_apart_and_can_be_played_again(tmp_path):
         None,
         0.0,
     ] and set(split["hindered"][1]) == misled
-    again = run_sync(play_tasks(gym, tasks, trusting, user=user, path=path, rerun=1))
-    assert [e.rerun for e in again] == [1, 1, 1, 0, 0, 0] and all(
-        e.score == 1 and not e.tags for e in again
-    )
-    assert [e.key for e in load_episodes(path)] == [e.key for e in again] and len(
-        load_episodes(path, every=True)
-    ) == 9, "those before stay in the file"
-    asked = len(user.seeds)
-    assert (
-        run_sync(play_tasks(gym, tasks, trusting, user=user, path=path, rerun=1)) == again
-        and run_sync(play_tasks(gym, tasks, trusting, user=user, path=path)) == again
-    )
-    assert len(user.seeds) == asked, "nothing is played a third time"
-
-
-def test_a_user_who_errs_again_is_counted_again(tmp_path):
-    gym, path = find_gym("telepathy"), tmp_path / "episodes.jsonl"
-    user = Liar(lambda env: True)
-    for rerun in (0, 1, 2):
-        found = run_sync(
-            play_tasks(gym, gym.tasks(2, 0), trusting, user=user, path=path, rerun=rerun)
-        )
-    assert (
-        [e.rerun for e in found] == [2, 2]
-        and len({*user.seeds}) == 3
-        and len(load_episodes(path, every=True)) == 6
-    )
-    assert user_split(found)["no mistake"] == (None, []) and user_split([])["all"] == (None, [])
 
 
 def test_a_failed_user_is_in_no_mean(tmp_path):

@@ -1,8 +1,7 @@
-"""Users and judges that are models (scripted, behind a server, simulators), and the review of what users said."""
+"""Users and judges that are models, and the review of what users said."""
 
 import json
 import math
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,10 +19,9 @@ from humanlm.core.basics import ConfigError, run_sync
 from humanlm.gyms.mistakes import (
     MISTAKES,
     UserFacts,
-    UserReviewer,
     _episode_dialogue,
     _rule_mistakes,
-    split_scores,
+    episode_mistakes,
 )
 from humanlm.gyms.protocol import (
     Environment,
@@ -45,7 +43,6 @@ from humanlm.gyms.users import (
     user_bill,
 )
 
-DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 SPEAK = {"type": "object", "properties": {"reply": {"type": "string"}}, "required": ["reply"]}
 GRADE = {
     "type": "object",
@@ -260,9 +257,8 @@ def test_hostile_texts_stay_between_their_fences():
             "history": [{"role": "user", "content": "x" * 99_999}] * 30,
             "said": "y" * 99_999,
         },
-        max_chars=500,
     ).messages[1]["content"]
-    assert len(long) < 3000 and "left out" in long
+    assert len(long) < 20_000 and "left out" in long
 
 
 class CutOff(ScriptedClient):
@@ -321,17 +317,14 @@ def test_reasoning_before_the_answer_is_not_shown_and_markers_are_broken():
     )
 
 
-def test_a_simulator_gets_persona_and_states_as_fields_and_roles_never_flip():
+def test_a_simulator_gets_its_persona_as_a_field_and_roles_never_flip():
     client = ScriptedClient(["I would not say."], "simulator/run")
     env = play(
-        river(ModelUser(client, "A secretive angler.", {"emotion": "Amused."})),
+        river(ModelUser(client, "A secretive angler.")),
         ("search", "Is it long?"),
     )
     [request] = client.requests
-    assert (
-        request.extra == {"persona": "A secretive angler.", "states": {"emotion": "Amused."}}
-        and request.schema is None
-    )
+    assert request.extra == {"persona": "A secretive angler."} and request.schema is None
     assert [(message["role"], message["content"]) for message in request.messages] == [
         ("assistant", "I think of a river."),
         ("user", "Is it long?"),
@@ -341,31 +334,6 @@ def test_a_simulator_gets_persona_and_states_as_fields_and_roles_never_flip():
         play(river(ModelUser(client, "An angler.")), ("action", "Is it long?"))
     with pytest.raises(ConfigError, match="user.persona"):
         play(river(ModelUser(client)), ("search", "Is it long?"))
-
-
-def test_a_trained_simulator_plays_a_gym_after_the_states_it_is_given():
-    pytest.importorskip("torch")
-    from humanlm.alignment.contract import PolicySetup
-    from humanlm.alignment.simulator import SimulatorClient
-    from humanlm.hierarchy.prompts import HierarchyConfig
-    from humanlm.methods.policies import ScriptedPolicy
-
-    policy = ScriptedPolicy(
-        {"goal": "<goal>win</goal>", "response": "<response>Rather long.</response>"}
-    )
-    client = SimulatorClient(
-        PolicySetup(policy, HierarchyConfig(levels=["goal", "response"], thinking="hetero"))
-    )
-    for states in ({}, {"goal": "tease"}):
-        env = play(
-            river(ModelUser(client, "A secretive angler.", states)), ("search", "Is it long?")
-        )
-        assert env.stop == "" and env.turns[0].feedback == "Rather long."
-    assert client.ledger.entries[("user", client.name)].calls == 2
-    assert (
-        play(river(ModelUser(client, "An angler.", {"gaol": "x"})), ("search", "Is it long?")).stop
-        == "user_error"
-    )
 
 
 # ---- the review
@@ -405,19 +373,6 @@ def test_rules_find_the_scripted_mistakes_and_tag_nothing_else():
         )
 
 
-def test_what_the_policy_said_first_is_no_secret_and_no_invention():
-    facts = UserFacts("You travel on May 3.", answers=("Danube",))
-    talk = [
-        {"role": "assistant", "content": "Is it the Danube? The fare is $40."},
-        {"role": "user", "content": "Danube, yes, for $40."},
-    ]
-    assert _rule_mistakes(talk, facts) == []
-    assert {mistake.tag for mistake in _rule_mistakes(talk[1:], facts)} == {"answers", "invents"}
-    assert {
-        mistake.helps for mistake in _rule_mistakes(talk[1:], facts) if mistake.tag == "answers"
-    } == {True}
-
-
 @given(
     st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text(max_size=80)), max_size=6),
     st.text(max_size=60),
@@ -433,14 +388,6 @@ def test_no_text_breaks_the_rules(said, task):
     ) == len(found)
 
 
-@pytest.mark.parametrize("unit", ["a_", "a.", "@a.", "*a", "you ", "[your ", "<", "1,", "may i "])
-def test_long_texts_of_one_kind_are_no_trap(unit):
-    talk = [{"role": "user", "content": unit * 30_000}] * 2
-    assert all(
-        mistake.tag in MISTAKES for mistake in _rule_mistakes(talk, UserFacts("You want a lamp."))
-    )
-
-
 def test_a_model_that_says_otherwise_than_a_rule_that_knows_is_tagged():
     user = ModelUser(
         ScriptedClient(['{"response": "Yes"}', '{"response": "No"}', '{"response": "No"}'])
@@ -451,9 +398,9 @@ def test_a_model_that_says_otherwise_than_a_rule_that_knows_is_tagged():
         ("action", "Is it in Europe now?"),
         ("action", "Is it a lake?"),
     )
-    assert [
-        (mistake.turn, mistake.tag, mistake.by) for mistake in run_sync(UserReviewer().episode(env))
-    ] == [(1, "contradicts", "rule")]
+    assert [(mistake.turn, mistake.tag) for mistake in episode_mistakes(env)] == [
+        (1, "contradicts")
+    ]
 
 
 def test_a_review_of_an_episode_names_calls_and_leaves_out_what_no_user_heard():
@@ -488,98 +435,6 @@ def test_roles_of_every_gym_can_be_asked_of_models_and_their_rules_answer_in_the
         for user in (None, by_rule)
     )
     assert played.turns == plain.turns and all(question.schema for _, question, _ in asked)
-    found = run_sync(UserReviewer().episode(played))
+    found = episode_mistakes(played)
     assert [mistake for mistake in found if mistake.tag not in ("repeats", "reveals")] == []
-    assert run_sync(UserReviewer().episode(plain)) == []
-
-
-def test_an_answer_that_a_gym_knows_to_be_false_is_tagged_in_telepathy():
-    gym = find_gym("telepathy")
-    task, said = gym.tasks(1, 0)[0], []
-
-    async def liar(env, role, payload):
-        true = env.rule_answerer(**payload)["response"]
-        said.append(true)
-        answer = {"response": {"Yes": "No", "No": "Yes", "Maybe": "Maybe"}[true]}
-        note_answer(env, role, payload, answer)
-        return answer
-
-    env = gym.play(task, user=liar)
-    for question in ("Is it an object?", "Is it a person?", "Is it xyzzy?"):
-        run_sync(env.step(ToolCall("action", question)))
-    assert set(said) == {"Yes", "No", "Maybe"} and [
-        mistake[:3] for mistake in run_sync(UserReviewer().episode(env))
-    ] == [(i, "contradicts", False) for i in range(3) if said[i] != "Maybe"]
-
-
-def test_a_judge_adds_what_rules_do_not_see_and_may_not_fail_silently():
-    talk, facts = (
-        [
-            {"role": "user", "content": "I keep it."},
-            {"role": "assistant", "content": "So?"},
-            {"role": "user", "content": "I keep it."},
-        ],
-        UserFacts("Return it."),
-    )
-    rows = [
-        {"turn": 0, "kind": "contradicts", "effect": "helps", "why": "<b>" + "x" * 999},
-        {"turn": 5, "kind": "late", "effect": "hinders", "why": ""},
-    ]
-    found = run_sync(
-        UserReviewer(ScriptedClient([json.dumps({"mistakes": rows})], "scripted/judge")).dialogue(
-            talk, facts
-        )
-    )
-    assert [(mistake.turn, mistake.tag, mistake.helps, mistake.by) for mistake in found] == [
-        (0, "contradicts", True, "scripted/judge")
-    ] and len(found[0].why) <= 200
-    with pytest.raises(LLMError):
-        run_sync(UserReviewer(ScriptedClient(["none", "none"])).dialogue(talk, facts))
-
-
-def test_results_stand_with_and_without_tagged_episodes():
-    mistakes = [
-        _rule_mistakes([{"role": "user", "content": text}], UserFacts("x", answers=("Danube",)))
-        for text in ("Danube!", "", "Hm.", "Hm.")
-    ]
-    split = split_scores([1.0, 0.0, 1.0, math.nan], mistakes)
-    assert {
-        name: (places, round(mean.value, 3), mean.n) for name, (mean, places) in split.items()
-    } == {
-        "all": ([0, 1, 2, 3], 0.667, 3),
-        "no mistake": ([2, 3], 1.0, 1),
-        "helped": ([0], 1.0, 1),
-        "hindered": ([1], 0.0, 1),
-    }
-    assert split_scores([1.0], [[]])["helped"] == (None, [])
-
-
-@pytest.mark.skipif(
-    not (DATA / "user_dialogues").exists(),
-    reason="HUMANLM_DATA names no folder with user_dialogues",
-)
-def test_published_users_are_tagged_where_they_err_and_people_hardly_ever():
-    def rows(name):
-        return [
-            json.loads(line)
-            for line in (DATA / "user_dialogues" / f"{name}.jsonl").read_text().splitlines()
-        ]
-
-    found = [
-        (row["id"], mistake.turn, mistake.tag)
-        for row in rows("llm_user_airline")
-        for mistake in _rule_mistakes(row["messages"], UserFacts(row["goal"]))
-    ]
-    assert (
-        ("airline-32-1", 2, "invents") in found
-        and ("airline-4-0", 5, "form") in found
-        and ("airline-9-0", 23, "late") in found
-        and len(found) == 15
-    )
-    people = [
-        mistake
-        for name in ("human_writing", "human_tutoring")
-        for row in rows(name)
-        for mistake in _rule_mistakes(row["messages"])
-    ]
-    assert [mistake.why for mistake in people] == ["is empty"]
+    assert episode_mistakes(plain) == []

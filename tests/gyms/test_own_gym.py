@@ -1,4 +1,4 @@
-"A gym outside the package, the one of the how-to page: it passes the suite, is trained on by its file, by its record and as an entry point, and needs one record only."
+"A gym outside the package, the one of the how-to page: it passes the suite and is trained on."
 
 import json
 import math
@@ -14,7 +14,7 @@ from humanlm.core.basics import run_sync
 from humanlm.gyms import protocol
 from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.evaluation import load_episodes
-from humanlm.gyms.mistakes import UserReviewer
+from humanlm.gyms.mistakes import episode_mistakes
 from humanlm.gyms.protocol import find_gym, gym_names
 from humanlm.gyms.users import GymUserConfig, ModelUser
 from humanlm.serving.adapters import gymnasium_env
@@ -68,8 +68,7 @@ def train(folder, *more):
     )
 
 
-def test_a_gym_of_ones_own_is_short_and_passes_the_suite_and_the_checker(bar):
-    assert len([line for line in OWN.read_text().splitlines() if line.strip()]) <= 45
+def test_a_gym_of_ones_own_passes_the_suite_and_the_checker(bar):
     assert run_sync(gym_problems(bar)) == []
     pytest.importorskip("gymnasium.utils.env_checker").check_env(
         gymnasium_env(bar), skip_render_check=True
@@ -126,6 +125,6 @@ def test_a_chat_model_plays_the_guest_and_gives_itself_away(bar):
     task = next(task for task in bar.tasks(20, 0) if task.drink == "tea")
     env = bar.play(task, user=ModelUser(ScriptedClient(['{"reply": "Bring me tea."}'])))
     run_sync(env.step("[action] hot or cold?"))
-    assert [mistake.tag for mistake in run_sync(UserReviewer().episode(env))] == [
+    assert [mistake.tag for mistake in episode_mistakes(env)] == [
         "answers"
     ] and GymUserConfig().player() is None

@@ -1,10 +1,8 @@
-"Programs that a model wrote are contained, bounded and cannot say themselves that they passed; without containment nothing runs."
+"Programs that a model wrote are contained and bounded, and cannot say that they passed."
 
-import base64
 import json
 import math
 import os
-import pickle
 import shutil
 import signal
 import socket
@@ -12,13 +10,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
-import zlib
 from pathlib import Path
 
 import pytest
 
-from humanlm.classmate.code import _find_program, _usual_sandbox, code_verifier
-from humanlm.classmate.verifiers import find_verifier
+from humanlm.classmate.code import _find_program, code_verifier
 from humanlm.core.basics import ConfigError, DataError
 from humanlm.core.commands import main
 from humanlm.core.web import serving_app
@@ -36,7 +32,6 @@ from humanlm.sandbox.programs import (
     _read_test,
     _same_output,
     keeper_command,
-    read_tests,
 )
 from humanlm.sandbox.service import _make_sandbox_app, sandbox_command
 
@@ -334,11 +329,14 @@ def test_secrets_of_the_server_are_nowhere(box, tmp_path):
     (tmp_path / "key").write_text(SECRET)
     program = f"""import glob, os
 found = [repr(dict(os.environ))]
-for path in [*glob.glob('/proc/*/environ'), *glob.glob('/proc/*/cmdline'), {str(tmp_path / "key")!r}, os.path.expanduser('~/.ssh/id_rsa'), '/etc/passwd', '/etc/shadow', '/run/secrets']:
+for path in [*glob.glob('/proc/*/environ'), *glob.glob('/proc/*/cmdline'),
+             {str(tmp_path / "key")!r}, os.path.expanduser('~/.ssh/id_rsa'),
+             '/etc/passwd', '/etc/shadow', '/run/secrets']:
     try: found.append(open(path, 'rb').read().decode('latin-1'))
     except OSError: pass
 os.symlink({str(tmp_path)!r}, '/tmp/out')
-print({SECRET!r} in ''.join(found), len(found), os.listdir('/'), os.path.exists('/tmp/out/key'), sorted(os.listdir('/proc/self/fd')), sorted(os.environ))"""
+print({SECRET!r} in ''.join(found), len(found), os.listdir('/'), os.path.exists('/tmp/out/key'),
+      sorted(os.listdir('/proc/self/fd')), sorted(os.environ))"""
     there, count, *_ = said(
         box,
         program.replace(
@@ -364,7 +362,9 @@ def test_nothing_is_written_outside_of_the_folder(box, tmp_path):
     program = f"""import os, sys
 os.symlink({str(tmp_path / "mine")!r}, '/tmp/link')
 done = []
-for path in ('/tmp/link', {str(tmp_path / "new")!r}, '/new', '/usr/new', '/usr/lib/new', '/etc/new', '/dev/new', '/proc/new', '/tmp/../new', sys.base_prefix + '/new', os.__file__):
+for path in ('/tmp/link', {str(tmp_path / "new")!r}, '/new', '/usr/new', '/usr/lib/new',
+             '/etc/new', '/dev/new', '/proc/new', '/tmp/../new', sys.base_prefix + '/new',
+             os.__file__):
     try: open(path, 'a').close(); done.append(path)
     except OSError: pass
 print(done)"""
@@ -458,30 +458,34 @@ def words():
     frame, found = sys._getframe(), set()
     while frame:
         for value in [*frame.f_locals.values(), *frame.f_globals.values()]:
-            if isinstance(value, dict): found |= {v for v in value.values() if isinstance(v, str) and v.startswith('word_')}
+            if isinstance(value, dict):
+                texts = {v for v in value.values() if isinstance(v, str)}
+                found |= {v for v in texts if v.startswith('word_')}
         frame = frame.f_back
     return found
 """
 CHEATS = {
-    "an object that equals everything": "class Any:\n    __eq__ = __lt__ = __contains__ = lambda *a: True\n    def "
-    "__ne__(self, o): return False\ndef more(n): return Any()",
-    "an int that equals everything": "class Any(int):\n    __eq__ = lambda *a: True\n    __hash__ = None\ndef more(n): "
-    "return Any(7)",
+    "an object that equals everything": "class Any:\n"
+    "    __eq__ = __lt__ = __contains__ = lambda *a: True\n"
+    "    def __ne__(self, o): return False\ndef more(n): return Any()",
+    "an int that equals everything": "class Any(int):\n    __eq__ = lambda *a: True\n"
+    "    __hash__ = None\ndef more(n): return Any(7)",
     "a result on stdout": "print('{\"results\": [1]}\\n[1]\\npassed')\ndef more(n): return 0",
     "os._exit": "import os\nos._exit(0)",
     "os._exit in the call": "import os\ndef more(n): os._exit(0)",
     "sys.exit in the call": "import sys\ndef more(n): sys.exit(0)",
-    "assert that does nothing": "import builtins\nbuiltins.AssertionError = Warning\nbuiltins.int = lambda *a: "
-    "2\ndef more(n): return 0",
-    "comparison of a library": "import operator, json\noperator.eq = lambda *a: True\njson.dumps = lambda *a, "
-    "**k: '{\"claims\": []}'\ndef more(n): return 0",
+    "assert that does nothing": "import builtins\nbuiltins.AssertionError = Warning\n"
+    "builtins.int = lambda *a: 2\ndef more(n): return 0",
+    "comparison of a library": "import operator, json\noperator.eq = lambda *a: True\n"
+    "json.dumps = lambda *a, **k: '{\"claims\": []}'\ndef more(n): return 0",
     "import hook": "import sys\nclass Hook:\n    def find_spec(self, *a): raise "
     "SystemExit(0)\nsys.meta_path.insert(0, Hook())\nsys.modules.clear()\ndef more(n): "
     "return 0",
     "trace": "import sys\nsys.settrace(lambda f, *a: f.f_locals.update(value=7))\ndef more(n): "
     "return 0",
-    "a file of results": 'import os\nfor fd in range(16):\n    try: os.write(fd, b\'{"word": "", "claims": '
-    '[[0, 2]]}\\n{"code": 0, "seconds": 0}\\n\')\n    except OSError: pass\nos._exit(0)',
+    "a file of results": "import os\nfor fd in range(16):\n    "
+    'try: os.write(fd, b\'{"word": "", "claims": [[0, 2]]}\\n{"code": 0, "seconds": 0}\\n\')\n'
+    "    except OSError: pass\nos._exit(0)",
     "the word of the run, and a guess": FRAMES
     + "[word] = words()\nos.write(3, json.dumps({'word': word, 'claims': [[0, "
     "5]]}).encode())\nos._exit(0)",
@@ -509,26 +513,6 @@ def test_a_distance_from_a_literal_is_measured_outside(box):
     assert box.score(
         cheat, ["assert abs(more(1) - 2) < 1e-6", "assert abs(2 - more(1)) <= 1e-6"]
     ).results == [0, 0]
-
-
-@pytest.mark.parametrize(
-    "told",
-    [
-        ["Fraction", "1/0"],
-        ["Fraction", "1e999999999"],
-        ["Fraction", None],
-        ["Fraction", "1/2/3"],
-        ["Decimal", "x"],
-        ["Decimal", None],
-        ["Decimal", "1e999999999999999999"],
-        ["Decimal", "1e999999999"],
-    ],
-)
-def test_claims_of_numbers_that_are_none_fail_at_once(told):
-    checks = _read_test("assert abs(f() - 3) < 1", "say")[1]
-    assert (
-        _answered(json.dumps({"word": "w", "claims": [[0, told]]}).encode(), "w", checks) is False
-    )
 
 
 def test_patched_builtins_are_put_back_where_a_test_compares_by_itself(box):
@@ -601,23 +585,6 @@ def test_hostile_texts_take_linear_time():
     assert time.process_time() - begin < 5
 
 
-@pytest.mark.parametrize(
-    "output, wanted, same",
-    [
-        ("1.0 2", "1 2", True),
-        ("a  b", "a b", False),
-        ("sNaN", "1", False),
-        ("1e999999999", "1", False),
-        ("Infinity", "inf", True),
-        ("1\n\n2", "1\n2", False),
-        ("٣", "3", True),
-        ("1_0", "10", True),
-    ],
-)
-def test_outputs_are_compared_as_text_or_decimals(output, wanted, same):
-    assert _same_output(output, wanted) is same
-
-
 # ---------------------------------------------------------------- without containment, and the
 # service
 
@@ -680,8 +647,6 @@ def test_the_key_is_required_elsewhere(monkeypatch):
 class Scripted:
     "A sandbox that answers what it is told"
 
-    config = SandboxConfig(max_body=10_000, max_tests=3, max_waiting=2)
-
     def __init__(self, *found):
         self.found, self.hold = list(found), threading.Event()
 
@@ -705,35 +670,21 @@ def post(url, body, **headers):
         return e.code, e.read().decode()
 
 
-PICKLED = base64.b64encode(zlib.compress(pickle.dumps(["assert True"]))).decode()
-
-
 @pytest.mark.parametrize(
     "where, body, status",
     [
         ("", {"program": "", "tests": ["x"]}, 200),
         ("", {"program": "", "tests": '["x"]', "max_execution_time": 2}, 200),
         ("_stdio", {"program": "", "tests": [{"input": "", "output": ""}]}, 200),
-        ("", {"program": "", "tests": PICKLED}, 400),
         ("", {"program": "", "tests": "__import__('os').abort()"}, 400),
-        ("", {"program": "", "tests": []}, 400),
-        ("", {"program": "", "tests": ["x"] * 4}, 400),
-        ("", {"program": "", "tests": [1]}, 400),
-        ("", {"program": "", "tests": ["x", {"input": "", "output": ""}]}, 400),
-        ("", {"program": "", "tests": [{"input": "", "output": ""}]}, 400),
+        ("", {"program": "", "tests": ["x"] * 1001}, 400),
         ("_stdio", {"program": "", "tests": ["x"]}, 400),
-        ("_stdio", {"program": "", "tests": [{"input": 1, "output": ""}]}, 400),
         ("", {"program": None, "tests": ["x"]}, 400),
-        ("", {"tests": ["x"]}, 400),
         ("", {"program": "", "tests": ["x"], "max_execution_time": 1e9}, 400),
-        ("", {"program": "", "tests": ["x"], "max_execution_time": -1}, 400),
         ("", b'{"program": "", "tests": ["x"], "max_execution_time": NaN}', 400),
-        ("", {"program": "", "tests": ["x"], "max_execution_time": True}, 400),
         ("", {"program": "", "tests": ["x"], "max_time": 1}, 400),
-        ("", [], 400),
         ("", b"[" * 9000, 400),
-        ("", b"\xff", 400),
-        ("", b" " * 10_001, 413),
+        ("", b" " * 5_000_001, 413),
         ("", {"program": "fail", "tests": ["x"]}, 500),
         ("_x", {}, 404),
     ],
@@ -746,7 +697,8 @@ def test_requests_that_cannot_be_answered_say_why(where, body, status):
         )
 
 
-def test_names_of_others_and_wrong_keys_are_sent_away_and_so_is_a_crowd():
+def test_names_of_others_and_wrong_keys_are_sent_away_and_so_is_a_crowd(monkeypatch):
+    monkeypatch.setattr("humanlm.sandbox.service.MAX_WAITING", 2)
     with serving_app(_make_sandbox_app(Scripted())) as url:
         assert json.loads(urllib.request.urlopen(f"{url}/health").read()) == {"status": "healthy"}
         assert (
@@ -784,28 +736,6 @@ def test_names_of_others_and_wrong_keys_are_sent_away_and_so_is_a_crowd():
             held.hold.set()
         for thread in crowd:
             thread.join()
-
-
-def test_several_requests_at_once_each_get_their_own(box):
-    with serving_app(_make_sandbox_app(box)) as url:
-        found = {}
-
-        def ask(i):
-            found[i] = (
-                SandboxClient(url)
-                .score(
-                    f"print({i} + int(input()))",
-                    [{"input": str(k), "output": str(k + k)} for k in range(6)],
-                )
-                .results
-            )
-
-        threads = [threading.Thread(target=ask, args=(i,)) for i in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert found == {i: [int(i == k) for k in range(6)] for i in range(6)}
 
 
 @pytest.mark.parametrize(
@@ -846,11 +776,7 @@ def test_the_reward_is_the_share_of_tests_and_nan_where_nothing_is_known(box):
         f"First:\n```\nbad(\n```\nBetter:\n```python\n{MORE}\n```\nDone.",
         json.dumps(["assert more(1) == 2", "assert more(2) == 3", "assert more(1) == 1"]),
     )
-    assert (
-        code_verifier(box)(answer, gold).value == pytest.approx(2 / 3)
-        and code_verifier(box, 0.99)(answer, gold).value == 0
-        and code_verifier(box, 0.6)(answer, gold).value == 1
-    )
+    assert code_verifier(box)(answer, gold).value == pytest.approx(2 / 3)
     assert code_verifier(box)("no program", gold)[:4] == (0.0, "", "", False)
     assert (
         code_verifier(box)(
@@ -866,44 +792,6 @@ def test_the_reward_is_the_share_of_tests_and_nan_where_nothing_is_known(box):
     ):
         verdict = verify(answer, broken)
         assert math.isnan(verdict.value) and verdict.why
-
-
-def test_the_verifier_by_name_asks_the_sandbox_of_the_environment(monkeypatch):
-    with serving_app(_make_sandbox_app(Scripted())) as url:
-        monkeypatch.setenv("HUMANLM_SANDBOX", url)
-        _usual_sandbox.cache_clear()
-        try:
-            assert find_verifier("code")(f"```\n{MORE}\n```", '["x"]')[:4] == (
-                1.0,
-                "1 of 1",
-                "",
-                True,
-            )
-        finally:
-            _usual_sandbox.cache_clear()
-    with pytest.raises(ConfigError, match="http"):
-        SandboxClient("127.0.0.1:8001")
-
-
-def test_the_recipe_knows_the_verifier_of_code():
-    from humanlm.classmate import recipe
-
-    assert "code" in recipe.VERIFIERS
-
-
-def test_tests_are_json_and_of_one_kind():
-    assert read_tests('["a"]') == ["a"] == read_tests(["a"])
-    for bad in (
-        "[" * 10_000,
-        "",
-        None,
-        {},
-        [None],
-        [{"input": ""}],
-        [{"input": "", "output": "", "x": ""}],
-    ):
-        with pytest.raises(DataError):
-            read_tests(bad)
 
 
 def test_the_keeper_knows_only_the_standard_library():

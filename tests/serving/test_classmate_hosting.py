@@ -1,4 +1,4 @@
-"Classmates over HTTP answer as those in this process do; what is wrong is said; the file is there as long as they are, and nothing outlives the command."
+"Classmates over HTTP answer as those in this process do, and nothing outlives the command."
 
 import asyncio
 import http.client
@@ -24,7 +24,7 @@ from humanlm.classmate.method import make_classmates
 from humanlm.classmate.rewards import answer_scores, pooled_rewards
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
-from humanlm.core.basics import ConfigError, HumanLMError, run_sync
+from humanlm.core.basics import ConfigError, run_sync
 from humanlm.core.commands import main
 from humanlm.core.web import serving_app
 from humanlm.models.checkpoints import make_model, save_model
@@ -32,12 +32,10 @@ from humanlm.models.config import ModelConfig
 from humanlm.models.local import HFClient
 from humanlm.serving.classmates import (
     HostConfig,
-    _classmate_places,
     _ClassmateService,
     _make_classmate_app,
     _mapping_file,
 )
-from humanlm.training.run import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["start at 3, add 2, take 1.", "3, then 5, 4.", "<think>4</think>4"] * 9
@@ -200,116 +198,7 @@ def test_hosted_models_go_on_with_the_same_reasoning_as_in_this_process(hosted, 
     assert bare[0][0].texts != far[0][0].texts, "the reasoning counts"
 
 
-def test_several_answers_are_drawn_by_seeds_as_in_this_process(hosted, folders):
-    settings = {"samples": 3, "temperature": 1.0}
-    (far,) = classmates(["first"], hosted, **settings)
-    (near,) = classmates([f"hf/{folders[0]}"], "", **settings)
-    near.name = far.name
-    assert (found := run_sync(far(SHOWN[0]))).texts == run_sync(near(SHOWN[0])).texts and len(
-        {*found.texts}
-    ) > 1
-    assert found.tokens > 0
-
-
-def test_the_addresses_list_models_and_health(hosted):
-    url = next(iter(read_mapping(hosted).values())).removesuffix("/v1").removeprefix("http://")
-
-    def get(path):
-        line = http.client.HTTPConnection(url, timeout=30)
-        line.request("GET", path)
-        return json.loads(line.getresponse().read())
-
-    assert [model["id"] for model in get("/v1/models")["data"]] == ["first", "other"]
-    assert get("/health") == {"status": "ok", "waiting": 0}
-
-
-def test_refusals_name_the_model_and_not_its_folder(hosted, folders):
-    status, said = post(
-        read_mapping(hosted)["other"].removesuffix("/v1"),
-        CHAT | {"model": "other", "messages": [{"role": "wizard", "content": "x"}]},
-    )
-    assert (
-        status == 400
-        and "other" in said["error"]["message"]
-        and str(folders[1].parent) not in said["error"]["message"]
-    )
-
-
-# ---- names
-
-
-def test_names_that_nobody_hosts_are_told_with_the_nearest(hosted):
-    with pytest.raises(ConfigError, match="Did you mean 'first'"):
-        classmates(["frist"], hosted)
-    with pytest.raises(ConfigError, match="names no file"):
-        classmates(["first"], "")
-    with pytest.raises(ConfigError, match="some-org/some-model"):
-        classmates(["some-org/some-model"], hosted)
-
-
-def settings(*words):
-    return read_settings(["--run.recipe", "classmate", "--tasks.train", "toy/carry", *words])
-
-
-def test_the_recipe_takes_hosted_names_and_refuses_others(hosted):
-    checked, s = settings(
-        "--classmate.mapping", str(hosted), "--classmate.models", "[initial,other]"
-    )
-    checked.check(s)
-    with pytest.raises(ConfigError, match="Did you mean 'other'"):
-        checked.check(s.changed(classmate={"models": ["otehr"]}))
-    with pytest.raises(ConfigError, match="no price is known for vllm/other"):
-        checked.check(s.changed(classmate={"budget": 1.0}))
-
-
-def test_two_models_of_one_name_and_names_of_the_policy_are_refused(tmp_path, folders):
-    other = tmp_path / "first"
-    other.symlink_to(folders[1])  # what it resolves to counts
-    assert [*_classmate_places([str(folders[0]), str(other)])] == ["first", "other"]
-    for named in (
-        [str(folders[0])] * 2,
-        ["live"],
-        [],
-        [str(tmp_path)],
-        [str(tmp_path / "nowhere")],
-    ):
-        with pytest.raises(HumanLMError):
-            _classmate_places(named)
-
-
 # ---- files
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "{}",
-        "[" * 100_000,
-        '{"a": 5}',
-        '{"a": {"port": 1}}',
-        '{"a": {"local_host": "h", "port": 0}}',
-        '{"a": {"local_host": "h", "port": true}}',
-        '{"a": {"local_host": "h/x?", "port": 1}}',
-        '{"a": {"local_host": "u@h", "port": 1}}',
-        '{"a": {"local_host": "h", "port": 1, "key": "k"}}',
-        "\xff",
-        '"' + "x" * 1_000_001 + '"',
-    ],
-)
-def test_files_that_are_no_mapping_are_refused(tmp_path, text):
-    path = tmp_path / "m.json"
-    path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(ConfigError, match="m.json"):
-        read_mapping(path)
-
-
-def test_a_missing_file_says_what_to_start(tmp_path):
-    with pytest.raises(ConfigError, match="Host classmates first: humanlm classmate host"):
-        classmates(["first"], tmp_path / "none.json")
-    with pytest.raises(ConfigError, match="Host classmates first"):
-        read_mapping(tmp_path)
 
 
 def test_the_file_of_those_who_answer_is_left_alone_and_what_was_left_behind_is_written_over(
@@ -351,32 +240,17 @@ def test_somebodys_own_file_is_not_written_over(tmp_path, folders, capsys):
 @pytest.mark.parametrize(
     "body, status, said",
     [
-        (b"", 400, "no JSON"),
         (b"[" * 100_000, 400, "levels"),
-        (b"5", 400, "JSON object"),
-        (b'{"model": NaN}', 400, "messages"),
         (b"{" * 1_000_001, 413, "longer than"),
         (CHAT | {"model": "frist"}, 404, "Did you mean 'first'"),
-        (CHAT | {"model": ["first"]}, 404, "no model"),
-        (CHAT | {"messages": []}, 400, "at least one"),
-        (CHAT | {"messages": [{"role": "user", "content": None}]}, 400, "must hold texts"),
         (
             CHAT
             | {"messages": [{"role": "user", "content": [{"type": "markup", "text": "<think>"}]}]},
             400,
             "must hold texts",
         ),
-        (CHAT | {"messages": [{"role": "wizard", "content": "x"}]}, 400, "role"),
-        (CHAT | {"max_tokens": 10**9}, 400, "max_tokens"),
-        (CHAT | {"n": 1000}, 400, "n must be"),
-        (CHAT | {"stream": True}, 400, "stream"),
-        (CHAT | {"persona": "x"}, 400, "Unknown field"),
-        (CHAT | {"temperature": "hot"}, 400, "temperature"),
         (CHAT | {"continue_final_message": True}, 400, "belong together"),
-        (CHAT | {"add_generation_prompt": False}, 400, "belong together"),
         (BEGUN | {"messages": CHAT["messages"]}, 400, "must be the assistant's"),
-        (BEGUN | {"messages": BEGUN["messages"][1:]}, 400, "behind others"),
-        (BEGUN | {"continue_final_message": "yes"}, 400, "true or false"),
         (CHAT | {"messages": [{"role": "user", "content": "x " * 40_000}]}, 400, "tokens"),
     ],
 )
@@ -570,29 +444,6 @@ def test_a_port_in_use_is_said_before_anything_is_loaded(folders, tmp_path, caps
     assert "Choose another with --host.port" in said.err and "loading" not in said.out
 
 
-def test_the_plan_hosts_nothing(folders, tmp_path, capsys):
-    assert (
-        main(
-            [
-                "classmate",
-                "host",
-                *map(str, folders),
-                "--host.out",
-                str(tmp_path / "m.json"),
-                "--host.engine",
-                "transformers",
-                "--dry-run",
-            ]
-        )
-        == 0
-    )
-    assert (
-        "http://127.0.0.1:8003/v1" in (said := capsys.readouterr().out)
-        and "--served-model-name first" in said
-        and not (tmp_path / "m.json").exists()
-    )
-
-
 STUB = """#!{python}
 import json, os, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -604,9 +455,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self): self.reply({{}})
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if "stop" in asked["messages"][-1]["content"]: print("CUDA out of memory", flush=True), os._exit(3)
-        assert asked["model"] == name and asked["continue_final_message"] and not asked["add_generation_prompt"]
-        self.reply({{"choices": [{{"index": 0, "message": {{"role": "assistant", "content": f"{{name}} goes on"}}, "finish_reason": "stop"}}]}})
+        if "stop" in asked["messages"][-1]["content"]:
+            print("CUDA out of memory", flush=True), os._exit(3)
+        assert asked["model"] == name and asked["continue_final_message"]
+        assert not asked["add_generation_prompt"]
+        said = {{"role": "assistant", "content": f"{{name}} goes on"}}
+        self.reply({{"choices": [{{"index": 0, "message": said, "finish_reason": "stop"}}]}})
     def reply(self, body):
         text = json.dumps(body).encode()
         self.send_response(200)
@@ -732,24 +586,3 @@ def test_serve_takes_a_model_that_is_no_simulated_user_as_it_is_and_only_when_to
         ) == ["own"], "no file says where"
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-
-
-def test_serve_names_its_own_flag_where_a_port_is_taken(folders, capsys):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert (
-            main(
-                [
-                    "serve",
-                    "--model.name",
-                    str(folders[0]),
-                    "--serve.plain",
-                    "true",
-                    "--serve.port",
-                    str(taken.getsockname()[1]),
-                    "--serve.engine",
-                    "transformers",
-                ]
-            )
-            == 2
-        )
-    assert "Choose another with --serve.port" in capsys.readouterr().err
