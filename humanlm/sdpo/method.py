@@ -214,11 +214,7 @@ def _logged(row, prompt_ids, i):
     )
 
 # %% ../../nbs/40_sdpo.ipynb #HindsightReader
-SIGNS = (
-    1.0,
-    -1.0,
-    1.0,
-)  # of the logits after the hindsight, after the contrast, and after the plain context
+SIGNS = (1.0, -1.0, 1.0)  # of the logits after hindsight, contrast and plain context
 
 
 class _HindsightReader:
@@ -351,7 +347,7 @@ class _SelfDistillation:
             "signal/plain": logps,
             "signal/hindsight": hindsight,
         }
-        return token_signal(hindsight, logps, mask, c.centre, c.clip, c.shape, skip=c.skip), {
+        return token_signal(hindsight, logps, mask, c.centre, skip=c.skip), {
             name: x[known].mean() for name, x in numbers.items()
         }
 
@@ -382,7 +378,7 @@ class _SelfDistillation:
             weights = weights * self.drift(student, inputs["old_per_token_logps"][mask])
 
         def compared(ours, theirs):
-            return divergence(ours, theirs, c.alpha, c.topk if c.form == "topk" else None, c.tail)
+            return divergence(ours, theirs, c.alpha, c.topk if c.form == "topk" else None)
 
         found = in_chunks(compared, student, teachers, temperature=self.temperature)
         total = (found * weights).sum()
@@ -400,7 +396,7 @@ class _SelfDistillation:
 
         with torch.no_grad():
             logps = in_chunks(chosen, student, [], student.ids, temperature=self.temperature)
-        return importance(logps, old, self.config.importance)
+        return importance(logps, old)
 
     def distance(
         self,
