@@ -58,12 +58,8 @@ def _trait_name(of: str | Style | Taste) -> str:
 class TraitJudge:
     "Prefers the reply that has more of a trait"
 
-    def __init__(
-        self,
-        of: str | Style | Taste,  # whose trait
-        tie_margin: float = 0.0,  # scores that lie no further apart are a tie
-    ):
-        self.trait, self.tie_margin = _trait(of), tie_margin
+    def __init__(self, of: str | Style | Taste):  # whose trait
+        self.trait = _trait(of)
         self.name = f"rule/{_trait_name(of)}"
 
     @property
@@ -83,7 +79,7 @@ class TraitJudge:
         a, b = self.score(pair.a or ""), self.score(pair.b or "")
         if math.isnan(a - b):
             return PairVerdict("none", "rule", reason=f"{self.name} has no measure")
-        decision = "tie" if abs(a - b) <= self.tie_margin else "a" if a > b else "b"
+        decision = "tie" if a == b else "a" if a > b else "b"
         return PairVerdict(decision, "rule", reason=f"{a:.2f} against {b:.2f}")
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #words
