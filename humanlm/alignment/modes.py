@@ -116,27 +116,6 @@ class _PrefixMap:
         record = {"schema_version": 1, "levels": list(self.hierarchy.names), "entries": found}
         return atomic_write(path, to_json(record, indent=1))
 
-    def _repr_html_(self) -> str:
-        best = {
-            level: max(found.values(), key=lambda e: e.reward)
-            for level, found in self.entries.items()
-            if found
-        }
-        cells = [
-            (
-                level,
-                len(found),
-                best[level].reward if found else "",
-                best[level].field if found else "",
-            )
-            for level, found in self.entries.items()
-        ]
-        return (
-            Table(("level", "examples", "best score", "its text"), cells, "lrrl")
-            .html()
-            ._repr_html_()
-        )
-
     def load(self, path: str | Path) -> None:  # a file that `save` wrote
         "Replace all entries by those of a file that are still good enough; `DataError` says what is wrong with it"
         levels, found = _read(path)

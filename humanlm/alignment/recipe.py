@@ -67,7 +67,7 @@ from ..core.stats import known_mean
 from ..data.dataset import DataConfig, data_fingerprint, dataset_card
 from ..data.records import Example, Message, Persona, persona_text
 from ..evaluation.measured import Measurement, Result, Results
-from ..hardware.performance import Questions, StagePlan
+from ..hardware.performance import StagePlan
 from ..hierarchy.composed import check_composed
 from ..hierarchy.levels import LEVELS
 from ..hierarchy.prompts import HierarchyConfig, check_training, closing, opening, parts_text
@@ -77,7 +77,6 @@ from ..methods.rollouts import least
 from ..models.settings import require_model
 from ..rewards.audit import audit, audit_requests, load_probes
 from humanlm.rewards.judge_settings import (
-    VERDICT_TOKENS,
     EvalJudgeConfig,
     JudgeConfig,
     OwnJudge,
@@ -306,27 +305,6 @@ def _longest_answer(s: Settings, name: str) -> int:
     return max(row["max_tokens"] for row in training_rows([_ANYBODY], hierarchy_of(s, name), name))
 
 
-def _judge_questions(s: Settings, name: str) -> Questions:
-    "Count what the judge is asked in a step of a mode, in the mean"
-    own, levels, judge = settings_of(s, name).rollout, len(s.hierarchy.load()), s.judge
-    if is_free(judge.model):
-        return Questions(0)
-    each = judge.repeats * (own.group_size if judge.protocol == "single" else 1)
-    replies = own.reply_share if own.reply_share is not None else 1 / levels
-    groups = ("alignment" in s.reward.weights) * (
-        levels if MODES[name].rewarded == "all" else 1
-    ) + (replies if own.compose and s.reward.reading else 0)
-    together = 1 if judge.protocol == "single" else own.group_size
-    return Questions(
-        own.num_prompts * groups * each,
-        judge.at_once,
-        overlap=True,
-        model=judge.model,
-        reads=together,
-        writes=together * VERDICT_TOKENS,
-    )
-
-
 def _cold_start_stage(s: Settings) -> StagePlan:
     "Say what the cold start gives machines to do"
     steps = _lesson_steps(s)
@@ -349,7 +327,6 @@ def _planned_stage(s: Settings, name: str, examples: int | None) -> StagePlan:
         _method_steps(s, name, examples),
         s.rollout.num_prompts * s.rollout.group_size,
         longest,
-        questions=(_judge_questions(s, name),),
     )
 
 # %% ../../nbs/alignment/51_recipe.ipynb #AlignmentWork
@@ -448,15 +425,6 @@ def _check_settings(s: Settings) -> None:
     levels = check_training(s.hierarchy.load()).names
     for name in levels if s.data.source == "miniworld" else ():
         check_name(name, LEVELS, "level of the synthetic world", ConfigError)
-    held = s.data.val_frac > 0 or s.data.source == "examples"
-    require(
-        "run",
-        (
-            held or not s.run.validate,
-            "validate needs rows of the split val, and data.val_frac is 0. Give it a "
-            "share, such as 0.05",
-        ),
-    )
     taught = next((name for name in s.run.methods if MODES[name].supervised), None)
     alone = s.rollout.group_size < 2 and any(not MODES[name].supervised for name in s.run.methods)
     require(
