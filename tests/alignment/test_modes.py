@@ -1,4 +1,4 @@
-"""Every way of training on a real tiny model: what is asked, what is rewarded, and that each model is asked as it was trained."""
+"Every way of training on a real tiny model: what is asked and rewarded, and asked afterwards."
 
 import json
 from dataclasses import replace
