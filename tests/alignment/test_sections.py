@@ -1,4 +1,4 @@
-"The report of a run says what the numbers rest on, holds what models and people wrote as text, and asks for nothing."
+"The report of a run says what its numbers rest on, and holds what others wrote as text."
 
 import math
 import re
@@ -37,7 +37,10 @@ MODELS = {
     "chance": 0.1,
     "ceiling": 0.8,
 }
-HOSTILE = """</style></script><script>alert(1)</script></td></pre><img src=//x.org onerror="z"><stance>' " & $x$ \u202e"""
+HOSTILE = (
+    "</style></script><script>alert(1)</script></td></pre>"
+    """<img src=//x.org onerror="z"><stance>' " & $x$ \u202e"""
+)
 
 
 def result_rows() -> list[Result]:

@@ -30,8 +30,10 @@ SYSTEM = {"role": "system", "content": "Answer briefly."}
 ASKED = {"role": "user", "content": "Where can I park near the harbour?"}
 REPLY = AssistantReply("Behind the old customs house.")
 OPENING = "<|im_start|>assistant\n"
-QWEN = """{%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor -%}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif -%}{%- if enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}{% endif -%}"""
+QWEN = """{%- for m in messages -%}
+{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor -%}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif -%}
+{%- if enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}{% endif -%}"""
 
 
 @pytest.fixture(scope="module")

@@ -280,7 +280,7 @@ def pushed(ours, theirs, ids, c):
 
 
 def by_hand(made, case, asked, live, teachers, start=None, max_length=MOST, beta=0.0):
-    "Loss and gradients; asked: messages, reply, whether it ended, what is said in hindsight or None, and the contrast's words"
+    "Loss and gradients; asked: messages, reply, whether it ended, hindsight or None, contrast"
     tokenizer, c, model = tokenizer_of(made, case), case.config, double(made, live)
     teachers, found, lengths = [(double(made, state), share) for state, share in teachers], [], []
     for messages, reply, ended, *said in asked:

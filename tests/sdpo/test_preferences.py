@@ -59,7 +59,7 @@ def says(verdict, reason="so"):
 
 
 def sides(request):
-    "What stands inside the fences of both replies: a fence ends at the line that is like its first one"
+    "What stands inside the fences of both replies"
     found, fence = [], ""
     for line in request.messages[1]["content"].split("\n"):
         if not fence and line.startswith('"""'):

@@ -205,7 +205,7 @@ def test_each_reply_between_two_user_messages_is_an_interaction():
 
 
 def test_the_last_message_is_the_users_whatever_the_log_misses():
-    "The published preparation of one set left histories that end with the assistant, and the block landed there"
+    "The published preparation left histories that end with the assistant"
     log = [
         {"role": "assistant", "content": "Welcome."},
         *talk("a", "b"),

@@ -1,4 +1,4 @@
-"""Real logs and prompts: prepared with counts, scored in both contexts, learned from for some steps."""
+"Real logs and prompts: prepared with counts, scored in both contexts, learned from."
 
 import math
 import os
@@ -184,7 +184,7 @@ def test_training_offline_on_real_logs(logs, tiny, form, tmp_path):
 
 
 def pushed(before, after, tok, rows):
-    "How much likelier tokens with a positive signal became, and those with a negative one less likely: mean over tokens of the product"
+    "How far tokens moved in the direction of their signal"
     cut = [
         Interaction(
             row["row_id"],
@@ -197,6 +197,6 @@ def pushed(before, after, tok, rows):
     first, last = (signals(model, tok, cut, limit=256) for model in (before, after))
     return sum(
         a * (new - old)
-        for f, l in zip(first, last)
-        for a, old, new in zip(f.advantage, f.plain, l.plain)
+        for one, two in zip(first, last)
+        for a, old, new in zip(one.advantage, one.plain, two.plain)
     )

@@ -1,4 +1,4 @@
-"""The recipe of SDPO: plans without torch, phases, logs, resumes, users that fail, users of one's own."""
+"The recipe of SDPO: plans without torch, phases, logs, resumes, users that fail."
 
 import json
 import os

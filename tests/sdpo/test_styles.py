@@ -12,11 +12,15 @@ from humanlm.core.basics import ConfigError
 from humanlm.sdpo.styles import ALIASES, CHECKS, STYLES, TASTES, find_style, measures
 from humanlm.worlds.requests import WISHES, draw_traits, granted, write_reply
 
-PUBLISHED = """concise_casual_beginner detailed_professional_expert concise_casual_expert concise_professional_beginner concise_professional_expert
-    detailed_casual_beginner detailed_casual_expert detailed_professional_beginner poetic no_punctuation no_emojis less_filler_praise_sycophancy
-    answer_direclty_reduce_formatting no_first_person clarification_first single_answer writing_tics writing_tics_v2 formatting no_sycophantic
-    sycophantic_and_praise answer_first no_filler_followup high_initiative committing no_lists more_lists more_formatting less_formatting opinionated
-    exclamation""".split()
+PUBLISHED = """
+    concise_casual_beginner detailed_professional_expert concise_casual_expert
+    concise_professional_beginner concise_professional_expert detailed_casual_beginner
+    detailed_casual_expert detailed_professional_beginner poetic no_punctuation no_emojis
+    less_filler_praise_sycophancy answer_direclty_reduce_formatting no_first_person
+    clarification_first single_answer writing_tics writing_tics_v2 formatting no_sycophantic
+    sycophantic_and_praise answer_first no_filler_followup high_initiative committing no_lists
+    more_lists more_formatting less_formatting opinionated exclamation
+""".split()
 HOSTILE = [
     "",
     " \n\t",

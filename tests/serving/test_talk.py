@@ -1,4 +1,4 @@
-"Talking to a simulated person: what is shown is what was written, in a widget, on a page and in a terminal."
+"Talking to a simulated person, in a widget, on a page and in a terminal."
 
 import re
 
