@@ -145,7 +145,7 @@ def _check_simulator(choice: ModelChoice) -> None:
 def main(
     argv: Sequence[str],  # of the command line
 ) -> int:
-    "Serve a simulated user, or with --serve.plain any model: `python -m humanlm.serve --model.name RUN [--serve.port 8000]`"
+    "Serve a simulated user, or with --serve.plain any model: `humanlm serve --model.name RUN`"
     s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)
     key = service_key(s.serve.host, "serve.host", KEY, s.serve.key)
     if s.serve.plain:

@@ -162,7 +162,7 @@ def _sample_requests(
 
 # %% ../../nbs/alignment/51_recipe.ipynb #check-judge
 def _check_judge(judge: JudgeConfig, data: Data) -> None:
-    "Raise where the oracle would judge people whose states nobody knows, or a budget could not be kept"
+    "Raise where the oracle lacks known states, or a budget could not be kept"
     if judge.model == "oracle" and not any(e.states for e in data.examples):
         raise ConfigError(
             f"{judge.group}.model oracle needs known states, and these data have none. "
@@ -239,7 +239,7 @@ def _judge_plan(
 
 # %% ../../nbs/alignment/51_recipe.ipynb #plan_lines
 def _composed_plan(s: Settings, name: str) -> str:
-    "Say whose states come before the replies of a model, and what they cost; empty where replies are not composed"
+    "Say whose states come before composed replies, and what they cost"
     own, states = settings_of(s, name).rollout, len(s.hierarchy.load().states)
     if own.compose and own.reply_share == 0 and not own.states_from:
         return (
@@ -379,7 +379,7 @@ def _load_work(
 
 # %% ../../nbs/alignment/51_recipe.ipynb #check_settings
 def _check_states_from(s: Settings) -> None:
-    "Raise where a model would take its states from one that is trained after it, or where nobody takes them"
+    "Raise where states would come from a model that is trained later, or where nobody takes them"
     name, composed = s.rollout.states_from, [m for m in s.run.methods if MODES[m].composed]
     if name and not (composed or s.rollout.compose):
         raise ConfigError(
@@ -490,7 +490,7 @@ def _train_by_reward(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
 
 # %% ../../nbs/alignment/51_recipe.ipynb #audit_judge
 def _audit_judge(run: Run) -> None:
-    "Audit the judge at the start of a run, if that is asked for, and show what was found; `JudgeError` if it cannot be asked"
+    "Audit the judge at the start of a run, if asked for; `JudgeError` if it cannot be asked"
     config, path = run.settings.judge, run.folder / "audits.jsonl"
     if config.audit_every is None or path.exists() or not is_main_process():
         return
@@ -523,7 +523,7 @@ def _begin(run: Run) -> None:
 
 # %% ../../nbs/alignment/51_recipe.ipynb #evaluations_of
 def _validation_score(run: Run, name: str, policy: Policy) -> float:
-    "Measure a model in training: the judge of training scores its states and replies for the rows of the split val"
+    "Score a model in training: the judge of training, on the rows of the split val"
     s, w = settings_of(run.settings, name), run.work
     asked = evaluate(
         policy,
@@ -545,7 +545,7 @@ def _validation_score(run: Run, name: str, policy: Policy) -> float:
 
 
 def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
-    "Ask one model for every level of the held-out rows, or judge what a predictor says; done once and kept"
+    "Evaluate one model, or a predictor, on every level of the held-out rows; done once and kept"
     s, w = settings_of(run.settings, name), run.work
     examples, levels = w.data.split(s.eval.split), s.hierarchy.load().names
 

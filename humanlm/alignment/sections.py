@@ -396,8 +396,7 @@ def _paper_html(run: RunFolder) -> Html:
 # %% ../../nbs/alignment/05_sections.ipynb #MATTER_SAYS
 MATTER_SAYS = {
     "reply_state_alignment": "States that the judge reads from the reply itself.",
-    "state_alignment": "States that the model wrote when it was asked for them: do they carry into the "
-    "reply?",
+    "state_alignment": "States that the model wrote when asked: do they carry into the reply?",
 }
 
 
@@ -464,7 +463,7 @@ def _examples_section(run: RunFolder) -> Html:
 
 # %% ../../nbs/alignment/05_sections.ipynb #fidelity_section
 def _fidelity_section(run: RunFolder) -> Html:
-    "Show whether the replies of each model can be told from those of people, beside their alignment"
+    "Show whether replies of each model can be told from those of people"
     said = {
         name: [(id, e.texts.get("response", "")) for id, e in evaluations(run)[name].items()]
         for name in _models_of(run)

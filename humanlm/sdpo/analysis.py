@@ -57,7 +57,7 @@ class _SignalCase:
     feedback_followup: str  # the related one
     reply: str = ""  # empty: the model writes one
     earlier: tuple[dict, ...] = ()  # messages before the request, role and content of each
-    cluster: str = ""  # cases of one are not independent, such as replies of one conversation; empty: a case stands for itself
+    cluster: str = ""  # cases of one conversation are not independent
 
     @property
     def messages(self) -> list[dict]:
@@ -65,7 +65,7 @@ class _SignalCase:
 
     @property
     def followups(self) -> dict[str, str]:
-        "What may come next, by name; `empty` is the control for a hindsight block that says nothing"
+        "What may come next, by name; `empty` is the control for a block that says nothing"
         return dict(zip(FOLLOWUPS, (self.feedback_followup, self.unrelated_followup, PRAISE, "")))
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #read_cases
@@ -100,7 +100,7 @@ def _read_cases(
 
 
 def _logged_cases(interactions: Sequence[Interaction]) -> list[_SignalCase]:
-    "Make cases of logs; interactions that move nothing are left out, and all of them where nobody else said anything"
+    "Make cases of logs; interactions that move nothing are left out"
     kept = [i for i in interactions if not problem(i.messages, i.completion.text, i.followup.text)]
 
     def other(place):
@@ -293,7 +293,7 @@ def _signal_metrics(row: _SignalRow, followup: str) -> dict[str, float]:
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #SignalLine
 class _SignalLine(NamedTuple):
-    "One number of a study: for all cases or those of a tag; a follow-up, or two as a difference; a metric of `METRICS`"
+    "One number: of all cases or a tag, a follow-up or a difference, a metric of `METRICS`"
 
     tag: str
     followup: str
@@ -314,7 +314,7 @@ class _SignalStudy:
         return [name for name in FOLLOWUPS if any(name in row.hindsight for row in self.rows)]
 
     def lines(self, seed: int = 0) -> list[_SignalLine]:
-        "Every metric of every follow-up with its interval over cases, for all cases and for each tag"
+        "Give every metric of every follow-up with its interval, for all cases and for each tag"
 
         def line(tag, followup, metric, values):
             kept = [
@@ -364,7 +364,7 @@ class _SignalStudy:
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #signal_range
 def _signal_range(rows: Iterable[_SignalRow], followups: Sequence[str]) -> float:
-    "Choose the end of a colour scale that all panels share: the 99th percentile of the size of the signals"
+    "Choose the end of the colour scale of all panels: the 99th percentile of the sizes"
     sizes = [abs(a) for row in rows for name in followups for a in row.signal(name) if a == a]
     return max(sorted(sizes)[int(0.99 * (len(sizes) - 1))], 1e-6) if sizes else 1.0
 
@@ -420,7 +420,7 @@ def _plain(text, n):
 def _reply_html(
     row: _SignalRow, followup: str, most: float | None = None
 ) -> Html:  # most: of the scale; None: this reply's
-    "Show a case, a follow-up and the reply token by token; the pointer shows both log-probabilities"
+    "Show a case, a follow-up and the reply token by token"
     said = row.case.followups.get(followup, "")
     head = tag(
         "p",
@@ -502,7 +502,7 @@ _UNTRAINED = (
 
 
 def signals_command(argv: Sequence[str]) -> int:
-    "Measure signals: `humanlm sdpo signals --model.name NAME --signals.cases FILE --signals.out FOLDER`"
+    "Measure signals: `humanlm sdpo signals --model.name NAME --signals.cases FILE`"
     from humanlm.training.run import quiet_libraries
 
     s = parse(

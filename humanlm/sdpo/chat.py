@@ -35,7 +35,8 @@ def _signal_text(
 
 def _coloured(text, a, most):
     blues, reds = (231, 189, 153, 117, 75, 33), (231, 224, 217, 210, 203, 196)
-    return f"\x1b[30;48;5;{(blues if a > 0 else reds)[round(5 * min(1.0, abs(a) / most))]}m{text}\x1b[0m"
+    colour = (blues if a > 0 else reds)[round(5 * min(1.0, abs(a) / most))]
+    return f"\x1b[30;48;5;{colour}m{text}\x1b[0m"
 
 
 def _spoken_plainly(text: str) -> str:

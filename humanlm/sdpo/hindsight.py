@@ -223,7 +223,7 @@ def hindsight_messages(
     followup: str,  # what the user said next; "" for a block that says nothing
     template: str = TEMPLATE,
 ) -> list[dict]:
-    "Add the hindsight block to the user's last message; `HindsightError` if the last message is somebody else's"
+    "Add the hindsight block to the last message; `HindsightError` if it is not the user's"
     role = messages[-1].get("role") if messages else "none"
     if role != "user":
         raise HindsightError(
@@ -252,7 +252,7 @@ def fit_messages(
     messages: Sequence[dict],  # role and content of each; the last one is the user's
     limit: int,  # longest context, in tokens
 ) -> list[dict]:
-    "Bring a conversation to a budget: first the oldest messages go, then the middle of the last one"
+    "Bring a conversation to a budget: the oldest messages go, then the middle of the last one"
 
     def fits(some):
         return len(_context(tokenizer, some)) <= limit
@@ -369,7 +369,7 @@ def contexts(
     config: HindsightConfig = HindsightConfig(),
     limit: int = 2048,  # longest plain context, in tokens
 ) -> _Contexts:
-    "Render a conversation without and with its follow-up; `HindsightError` where `problem` would name a reason"
+    "Render a conversation without and with its follow-up; `HindsightError` where it cannot be"
     reason = problem(messages, "-", followup or "-") or (
         "follow-up too long" if _too_long(tokenizer, followup, config) else ""
     )
@@ -430,8 +430,8 @@ class SDPOConfig:
             *(
                 (
                     getattr(self, n) in known,
-                    f"{n} is "
-                    f"{getattr(self, n)!r}.{near_miss(str(getattr(self, n)), known[known[0] is None :])}",
+                    f"{n} is {getattr(self, n)!r}."
+                    f"{near_miss(str(getattr(self, n)), known[known[0] is None :])}",
                 )
                 for n, known in names.items()
             ),

@@ -384,7 +384,7 @@ def _named(values: Mapping, *names: str) -> str:
 def _dialogues(
     values: Mapping, own: str, tally: _Tally, roles: Sequence[str] = ROLES[1:]
 ) -> Iterator[Interaction]:
-    "Give the interactions of any row with a conversation; roles: whose messages may not be too long"
+    "Give the interactions of a row; roles: whose messages may not be too long"
     messages = _bounded_dialogue(_dialogue_of(values), roles)
     name, model = (
         _named(values, "conversation_id", "conversation_hash", "id") or own,
@@ -477,7 +477,7 @@ def _kept_rows(
     split: str,
     train: set[str],
 ) -> Iterator[dict]:
-    "Go through rows and give what is kept; train: keys of the conversations in train, growing while it is read"
+    "Go through rows and give what is kept; train: keys of its conversations, which grow"
     seen, used, limit = set(), 0, c.limit if split == "train" else None
     for row in rows if limit is None else _mixed(rows, c.seed):
         if used == limit:
@@ -597,7 +597,7 @@ def _prepare_files(
 # %% ../../nbs/sdpo/02_preparation.ipynb #prepare_command
 @command("sdpo prepare")
 def prepare_command(argv: Sequence[str]) -> int:  # exit code
-    "Make prompts (tldr, helpsteer2, prompts) or interactions (wildfeedback, wildchat, dialogues) of public sets or own files, with counts"
+    "Make prompts or interactions of public sets or own files, with counts"
     s = parse(
         {"prepare": _PrepareConfig},
         argv,
@@ -642,7 +642,7 @@ def read_prompts(
 ) -> list[
     dict
 ]:  # id, messages (the last one the user's) and, where there is one, followup and conversation_id
-    "Read prompts of rows with messages, or with a prompt, and of interactions; `DataError` names file and row"
+    "Read prompts of rows with messages or a prompt; `DataError` names file and row"
     found = []
     for row in read_rows(path):
         try:

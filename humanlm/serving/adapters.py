@@ -390,7 +390,7 @@ class _VerifiersPlay(Environment):
 
 def gym_from_verifiers(
     name: str,
-    inner: Any,  # the environment: with `dataset` or `get_dataset`, `env_response`, `is_completed` and `rubric`
+    inner: Any,  # with `dataset` or `get_dataset`, `env_response`, `is_completed`, `rubric`
     about: str = "",  # what the policy is told about the world; empty: its system prompt
     expert: Player = idle,  # somebody who knows how; idle: nobody does
     best: Callable[[GymTask], float] = lambda task: 1.0,

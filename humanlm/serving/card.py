@@ -178,9 +178,12 @@ def _results_section(
     )
 
 # %% ../../nbs/serving/04_card.ipynb #LIMITS
-LIMITS = """Simulated users are for research. Do not pass generated text off as the words of a real person, do not use it to deceive or to profile \
-somebody, and do not let it stand in for asking people. Where the data came from people, their consent, or terms that allow it, is needed to train \
-on their words and to publish the result. The model repeats what its data over-represent; scores are a judge's opinion of text."""
+LIMITS = """\
+Simulated users are for research. Do not pass generated text off as the words of a real \
+person, do not use it to deceive or to profile somebody, and do not let it stand in for asking \
+people. Where the data came from people, their consent, or terms that allow it, is needed to \
+train on their words and to publish the result. The model repeats what its data \
+over-represent; scores are a judge's opinion of text."""
 
 # %% ../../nbs/serving/04_card.ipynb #NO_RUN
 NO_RUN = "Not known: the model has no run."

@@ -97,7 +97,7 @@ class ServeConfig(ServiceConfig):
     name: str | None = None
     """Name of the model in requests. null: the name of its folder."""
     plain: bool = False
-    """Answer chats as they come, as an assistant or a classmate does; nothing of a simulated user."""
+    """Answer chats as they come, as an assistant or a classmate does."""
 
 # %% ../../nbs/serving/03_service.ipynb #error_body
 def _error_body(error: RequestError) -> dict:
