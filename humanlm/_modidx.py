@@ -6940,7 +6940,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                'humanlm.serve._plain_host': ('serve.html#_plain_host', 'humanlm/serve.py'),
                                'humanlm.serve._plan': ('serve.html#_plan', 'humanlm/serve.py'),
                                'humanlm.serve._served_name': ('serve.html#_served_name', 'humanlm/serve.py'),
-                               'humanlm.serve._unfinished': ('serve.html#_unfinished', 'humanlm/serve.py'),
                                'humanlm.serve.main': ('serve.html#main', 'humanlm/serve.py'),
                                'humanlm.serve.serve': ('serve.html#serve', 'humanlm/serve.py')},
             'humanlm.serving.adapters': { 'humanlm.serving.adapters._RowTask': ( 'serving/adapters.html#_rowtask',

@@ -125,12 +125,6 @@ class _PrefixMap:
                 f"{path} was made for the levels {shorten(', '.join(levels))}, not for "
                 f"{mine}. Use the settings of its run."
             )
-        strange = next((e.level for e in found if e.level not in levels), None)
-        if strange is not None:
-            raise DataError(
-                f"{path} has an entry of level {shorten(strange)!r}, which is none of "
-                f"{', '.join(levels)}. Resume from an older checkpoint."
-            )
         self.entries = {level: {} for level in levels}
         for entry in found:
             self.offer(entry)

@@ -320,7 +320,7 @@ class _SelfDistillation:
         self.reference: Any = frozen_copy(start) if config.kl and not config.is_sampled else None
 
     def advantage(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        "Read the replies in hindsight; advantages are made in the training pass, here for the record"
+        "Read the replies in hindsight; those of the training pass count, these are a record"
         policy: Any = batch.policy
         self.temperature, read = policy.temperature, self.reader.contexts(batch)
         recorded, sampled = policy.step % self.config.log_every == 0, self.config.is_sampled

@@ -19,6 +19,7 @@ from humanlm.core.basics import (
     ConfigError,
     DataError,
     atomic_write,
+    check_name,
     fingerprint,
     near_miss,
     read_jsonl,
@@ -74,7 +75,7 @@ class _PromptsConfig:
     "What is asked, or which logs are read"
 
     train: str = TOY
-    """toy (made-up requests), or a JSONL: prompts for the method online, interactions for offline."""
+    """toy (made-up requests), or a JSONL: prompts, or interactions for the method offline."""
     held_out: str | None = None
     """A JSONL of prompts for evaluation. null: a share of `train`."""
     train_n: int | None = None
@@ -434,7 +435,8 @@ def _form_of(s: Settings) -> str:
 
 def _check_settings(s: Settings) -> None:
     "Raise `ConfigError` for what cannot work"
-    unknown = next((name for name in s.run.methods if name not in METHODS), None)
+    for name in s.run.methods:
+        check_name(name, METHODS, "method", ConfigError)
     rule, beta, tastes = (
         s.user.is_rule(s.user.model),
         s.trainer.get("beta", 0),
@@ -448,7 +450,6 @@ def _check_settings(s: Settings) -> None:
             "methods names both online and offline, whose forms differ by default: say "
             "which with sdpo.form",
         ),
-        (unknown is None, f"methods has {unknown!r}.{near_miss(unknown or '', METHODS)}"),
     )
     require(
         "sdpo",

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 import os
 import signal
 
@@ -14,14 +13,13 @@ from humanlm.clients.cache import DiskCache
 from humanlm.clients.client import Client, ScriptedClient, settled_request
 from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import ChatReply, LLMError, Usage
-from humanlm.core.basics import DataError, atomic_write, read_jsonl, run_sync
+from humanlm.core.basics import atomic_write, read_jsonl, run_sync
 from humanlm.core.grammar import parse
 from humanlm.evaluation.answering import (
-    Contestant,
     ReplyConfig,
     _local_replies,
 )
-from humanlm.evaluation.contests import Contest, Pair, as_pairs, win_rate
+from humanlm.evaluation.contests import Contest, Pair, win_rate
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.local import HFClient
@@ -29,10 +27,8 @@ from humanlm.models.prompts import render, render_target
 from humanlm.sdpo.__main__ import main
 from humanlm.sdpo.preferences import (
     PairJudge,
-    TraitJudge,
     _letter,
     _wish,
-    measured_replies,
     with_style,
 )
 from humanlm.studies.win_rates import (
@@ -237,25 +233,6 @@ def test_letters_decide_where_words_do_not_and_the_margin_acts(local):
 
 
 # --- judges by rule
-
-
-def test_scores_per_prompt_for_a_recipe():
-    replies = ["Out back.", "word " * 40, None, "same", ""]
-    others = ["word " * 40, "Out back.", "x", "same", "x"]
-    found = run_sync(
-        TraitJudge("short")(as_pairs([f"Where {i}?" for i in range(5)], replies, others))
-    )
-    assert [verdict.score for verdict in found] == pytest.approx(
-        [1.0, 0.0, math.nan, 0.5, 0.0], nan_ok=True
-    )
-    rows = measured_replies(
-        [f"Where {i}?" for i in range(2)], replies[:2], others[:2], {"short": TraitJudge("short")}
-    )
-    assert [row.values["win rate"] for row in rows] == [{"short": 1.0}, {"short": 0.0}] and rows[
-        0
-    ].values["words"] == {"reply": 2.0}
-    with pytest.raises(DataError, match="one for each prompt"):
-        measured_replies(["Where?"], replies, others, {})
 
 
 @pytest.mark.parametrize("name", ["no_emojis", "short+casual"])
@@ -464,18 +441,6 @@ def test_a_plan_writes_nothing_and_costs_are_said(runs, tmp_path, capsys):
         and "$" in told
         and "6 calls" in told
         and "6 by models in this process" in told
-    )
-
-
-def test_replies_of_a_run_that_trained_on_are_made_anew(runs, tmp_path):
-    place = tmp_path / "model"
-    save_model(*make_model(SHAPE, TEXTS, seed=1), place)
-    before = Contestant("m", str(place)).key()
-    save_model(*make_model(SHAPE, TEXTS, seed=2), place)
-    assert (
-        Contestant("m", str(place)).key()
-        != before
-        != Contestant("m", str(place), told="short").key()
     )
 
 
