@@ -6546,8 +6546,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'humanlm/sdpo/analysis.py'),
                                        'humanlm.sdpo.analysis._SignalConfig': ( 'sdpo/analysis.html#_signalconfig',
                                                                                 'humanlm/sdpo/analysis.py'),
-                                       'humanlm.sdpo.analysis._SignalConfig.__post_init__': ( 'sdpo/analysis.html#_signalconfig.__post_init__',
-                                                                                              'humanlm/sdpo/analysis.py'),
                                        'humanlm.sdpo.analysis._SignalLine': ('sdpo/analysis.html#_signalline', 'humanlm/sdpo/analysis.py'),
                                        'humanlm.sdpo.analysis._SignalRow': ('sdpo/analysis.html#_signalrow', 'humanlm/sdpo/analysis.py'),
                                        'humanlm.sdpo.analysis._SignalRow.signal': ( 'sdpo/analysis.html#_signalrow.signal',

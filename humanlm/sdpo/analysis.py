@@ -181,13 +181,6 @@ class _SignalConfig:
     seed: int = 0
     """Of the replies and of the resampling."""
 
-    def __post_init__(self):
-        require(
-            "signals",
-            (self.max_tokens >= 1, f"max_tokens must be at least 1, got {self.max_tokens}"),
-            (self.temperature >= 0, f"temperature must not be negative, got {self.temperature}"),
-        )
-
 # %% ../../nbs/sdpo/54_analysis.ipynb #write_replies
 def _write_replies(
     loaded: LoadedModel,

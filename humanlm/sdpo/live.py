@@ -56,9 +56,6 @@ class LiveConfig:
             "live",
             (bool(self.out.strip()), "out names no folder"),
             (self.steps >= 1, f"steps must be at least 1, got {self.steps}"),
-            (self.max_tokens >= 1, f"max_tokens must be at least 1, got {self.max_tokens}"),
-            (self.learning_rate > 0, f"learning_rate must be above 0, got {self.learning_rate}"),
-            (self.temperature >= 0, f"temperature must not be negative, got {self.temperature}"),
         )
 
 
