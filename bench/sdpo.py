@@ -1,13 +1,15 @@
-"""A step of SDPO without generation and user, against the passes it cannot do without, in one process, in turn; memory of the top-k form.
+"""A step of SDPO without generation and user, against the passes it cannot do without.
 
-    python bench/sdpo.py [--steps 12] [--rows 8] [--reply 64] [--hidden 256] [--vocab 2048] [--positions 1024]
+    python bench/sdpo.py [--steps 12] [--rows 8] [--reply 64] [--hidden 256] [--positions 1024]
 
-Ours is a whole step of the trainer on logged replies: rendering, scoring in hindsight, update, optimiser included. The peer, on the same
-model, rows and tokens, in batches of its own without any trainer: a plain forward pass with gradients over the replies, a forward pass in
-hindsight without, the backward pass of the sampled loss. With a contrast the teacher reads three contexts, and so does the peer's. The model
-has random weights and one CPU thread; CPU seconds change less than the clock when the machine is busy. Medians, and the median of the ratios
-of neighbouring steps; the target is at most 1.25. Then the memory that a divergence on the likeliest 20 words takes at its peak, above weights
-and their gradients, for growing vocabularies: through `in_chunks`, and with the logits of all positions.
+Ours is a whole step of the trainer on logged replies: rendering, scoring in hindsight, update,
+optimiser included. The peer, on the same model, rows and tokens, without any trainer: a plain
+forward pass with gradients over the replies, a forward pass in hindsight without, the backward pass
+of the sampled loss. With a contrast the teacher reads three contexts, and so does the peer's. The
+model has random weights and one CPU thread; CPU seconds change less than the clock when the machine
+is busy. Medians, and the median of the ratios of neighbouring steps; the target is at most 1.25.
+Then the memory that a divergence on the likeliest 20 words takes at its peak, above weights and
+their gradients, for growing vocabularies: through `in_chunks`, and with all logits.
 """
 
 import argparse

@@ -17,7 +17,6 @@ from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError
 from .core.commands import command
 from .core.grammar import parse
-from .core.runs import run_state
 from .core.web import address, listen, serve_app, service_key, web_libraries
 from .data.records import Example, Persona
 from .hierarchy.prompts import make_rows
@@ -37,16 +36,6 @@ def _served_name(choice: ModelChoice, config: ServeConfig) -> str:
         Path(choice.place).resolve().name if Path(choice.place).is_dir() else choice.place
     )
 
-
-def _unfinished(choice: ModelChoice) -> str:
-    "Say which model of a run is taken where the run has not finished"
-    going = (Path(choice.place) / "models").is_dir() and run_state(choice.place) == "started"
-    return (
-        f"; the run has not finished, so this is {Path(how_to_ask(choice.place)[0]).name}"
-        if going
-        else ""
-    )
-
 # %% ../nbs/85_serve.ipynb #plan
 def _plan(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = AskingConfig()) -> str:
     "Say what would be served, and how the model is asked"
@@ -56,7 +45,7 @@ def _plan(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = Askin
     )
     engine, dtype = config.choose_engine(), choice.dtype or own.get("dtype", "float32")
     lines = {
-        "model": f"{_served_name(choice, config)}: {place}, {dtype}{_unfinished(choice)}",
+        "model": f"{_served_name(choice, config)}: {place}, {dtype}",
         "address": f"http://{config.host}:{config.port}/v1",
         "template": f"{own.get('template', 'humanlm')}, prompts {setup.hierarchy.prompt}, thinking "
         f"{setup.hierarchy.thinking}",
@@ -103,7 +92,7 @@ def serve(
     "Serve until told to stop"
     web_libraries()
     line = listen(config.host, config.port)
-    print(f"loading {choice.place} ({config.choose_engine()}){_unfinished(choice)}", flush=True)
+    print(f"loading {choice.place} ({config.choose_engine()})", flush=True)
     client = _open_client(choice, config, asking)
     try:
         print(
@@ -145,7 +134,7 @@ def _check_simulator(choice: ModelChoice) -> None:
 def main(
     argv: Sequence[str],  # of the command line
 ) -> int:
-    "Serve a simulated user, or with --serve.plain any model: `python -m humanlm.serve --model.name RUN [--serve.port 8000]`"
+    "Serve a simulated user, or with --serve.plain any model: `humanlm serve --model.name RUN`"
     s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)
     key = service_key(s.serve.host, "serve.host", KEY, s.serve.key)
     if s.serve.plain:

@@ -39,15 +39,13 @@ class _TalkConfig:
     persona: str | None = None
     """Who is to be played, in words, in place of a row."""
     said: str | None = None
-    """What was said to them before: "NAME: text", one message a line; HUMAN is the simulated person."""
+    """What was said to them before: "NAME: text" on each line; HUMAN is the simulated person."""
     source: str | None = None
     """Where the conversation takes place. null: as in training."""
     seed: int = 0
     """Seed of the answers."""
     judge: bool = True
     """Ask the judge where a real reply is known."""
-    show: int = 10
-    """Rows that are listed."""
 
     def __post_init__(self):
         require(
@@ -60,7 +58,6 @@ class _TalkConfig:
                 self.persona is None or self.example is None,
                 "give an example, or persona and said, not both",
             ),
-            (self.show > 0, f"show must be above 0, got {self.show}"),
         )
 
 # %% ../nbs/86_talk.ipynb #GROUPS
@@ -119,11 +116,7 @@ def _choose(
             "This model has no run with held-out rows. Make somebody up with "
             "--talk.persona and --talk.said."
         )
-    number = (
-        _asked_number(talk.examples, config.show, read)
-        if config.example is None
-        else config.example
-    )
+    number = _asked_number(talk.examples, read) if config.example is None else config.example
     if number is not None and not 0 <= number < len(talk.examples):
         raise ConfigError(
             f"There is no row {number}: give a number from 0 to {len(talk.examples) - 1}."
@@ -132,10 +125,10 @@ def _choose(
 
 # %% ../nbs/86_talk.ipynb #asked_number
 def _asked_number(
-    examples: Sequence[Example], show: int, read: Callable[[str], str]
+    examples: Sequence[Example], read: Callable[[str], str]
 ) -> int | None:  # None: no answer
     "List the first people and ask for the number of one"
-    print("\n".join(title_of(i, e) for i, e in enumerate(examples[:show])))
+    print("\n".join(title_of(i, e) for i, e in enumerate(examples[:10])))
     answer = read(f"who (0 to {len(examples) - 1})? ")
     return None if not answer else int(answer) if answer.isdecimal() else -1
 
@@ -166,7 +159,7 @@ def _converse(
 def main(
     argv: Sequence[str],  # of the command line
 ) -> int:
-    "Talk to a simulated user: `python -m humanlm.talk --model.name RUN`; or play a gym: `--gym NAME`"
+    "Talk to a simulated user: `humanlm talk --model.name RUN`; or play a gym: `--gym NAME`"
     if cut_line(argv).has("--gym"):
         return talk_gym(argv, _read_line)
     s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)

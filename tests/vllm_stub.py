@@ -1,7 +1,7 @@
-"""Stands in for the command `vllm` in tests: a real process with a real model behind vLLM's addresses, written with transformers.
+"""Stands in for the command `vllm` in tests: a real model behind vLLM's addresses.
 
-It knows what humanlm.serve asks for (/health, /v1/completions with prompts and answers as token ids) and nothing else. That the
-real vLLM takes the same requests is checked in tests/models/test_vllm.py where there is one.
+It knows /health and /v1/completions with token ids, as humanlm.serve asks, and nothing else. The
+real vLLM is asked in tests/models/test_vllm.py where there is one.
 """
 
 import json

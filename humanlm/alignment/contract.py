@@ -117,7 +117,7 @@ def _contract_folder(model):
 def run_settings(
     model: str | Path,  # a run folder, a model's folder, or a model of the Hub
 ) -> dict:  # group → settings; empty where nobody wrote them down
-    "Read the settings under which a model was trained: those of its run, and above them its own contract"
+    "Read how a model was trained: the settings of its run, and above them its own contract"
     run = run_folder(model)
     return (read_yaml(run / "config.yaml") if run else {}) | read_contract(model)
 
@@ -166,7 +166,7 @@ def how_to_ask(
 ) -> tuple[
     str | Path, dict, PolicySetup
 ]:  # where its weights are, its template and sizes, and a setup without policy
-    "Find a model and read how it wants to be asked, without loading it; `RolloutError` where there is none"
+    "Find a model and how it wants to be asked, without loading it; `RolloutError` if there is none"
     place = find_model(model, run_settings(model))
     on_hub = (
         _HUB_NAME.fullmatch(str(place))
@@ -196,7 +196,7 @@ def how_to_ask(
 
 # %% ../../nbs/alignment/01_contract.ipynb #load_policy
 def load_policy(
-    model: Any,  # a run folder, a model folder, a model of the Hub, a `Policy`, or (model, tokenizer)
+    model: Any,  # a run, a model's folder or Hub name, a `Policy`, or (model, tokenizer)
     dtype: str | None = None,  # number format of the weights; None = as the model says
 ) -> PolicySetup:
     "Get a policy from whatever names one"
@@ -227,7 +227,7 @@ class ModelChoice:
     name: str | None = None
     """A run (folder, or name below runs/), a model's folder, or a model of the Hub."""
     dtype: str | None = None
-    """Number format of the weights: float32, bfloat16 or float16. null: `model.dtype` of its training."""
+    """Format of the weights: float32, bfloat16 or float16. null: `model.dtype` of its training."""
 
     @property
     def place(self) -> str:
@@ -246,7 +246,7 @@ class AskingConfig:
     "How a command asks it"
 
     compose: bool | None = None
-    """Ask the states first, write the answers as the thought, then ask for the reply. null: as the model was trained."""
+    """Ask the states first and put them before the reply as a thought. null: as in training."""
 
 # %% ../../nbs/alignment/01_contract.ipynb #state_source
 def state_source(

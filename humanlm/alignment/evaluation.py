@@ -82,7 +82,7 @@ class EvalConfig:
     samples: int = 1
     """Answers of a model to each row; their mean is the model's score for that row."""
     no_repeat_ngram: int = 0
-    """No run of so many tokens twice in the visible reply. 0: off; the paper evaluates with 4. Not for chat models."""
+    """No run of so many tokens twice in the reply. 0: off; the paper: 4. Not for chat models."""
     budget: float | None = None
     """US dollars that chat models under evaluation may spend in all."""
     base_url: str | None = None
@@ -211,7 +211,7 @@ def bundle_request(bundle: Sequence[_Question]) -> JudgeRequest:
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #_scores
 async def _scores(judge: Judge, copies: Sequence[Sequence[_Question]]) -> list[Score]:
-    "Ask one question: the same bundle for one answer or for several; scores in the order of the questions"
+    "Ask one bundle about one answer or several; scores in the order of the questions"
     request = bundle_request(copies[0])
     said = {f"{i}": bundle[0].request.candidates["0"] for i, bundle in enumerate(copies)}
     if not request.levels:
@@ -272,7 +272,7 @@ async def judge_texts(
     states: Sequence[str]
     | None = None,  # to read from the reply; None: those with a text, else the known ones
 ) -> list[Evaluation]:
-    "Judge what a model, or another system, said about each example; what could not be parsed scores 0"
+    "Judge what anybody said about each example; what could not be parsed scores 0"
 
     def fault(q):
         said = "response" if q.metric == "reply_state_alignment" else q.level
@@ -428,8 +428,7 @@ def evaluate_model(
     examples: Sequence[Example],  # held out
     settings: Settings,
     judge: Judge,
-    ledger: Ledger
-    | None = None,  # takes what a chat model costs, and holds its budget; None: that of the settings
+    ledger: Ledger | None = None,  # of a chat model's costs and budget; None: that of the settings
 ) -> list[Evaluation]:
     "Load a model, ask it for every level of every example, and judge what it says"
     s, policy = settings, policy_of(str(name), settings, ledger)
@@ -451,7 +450,7 @@ def evaluate_model(
 def policy_of(
     name: str, settings: Settings, ledger: Ledger | None = None
 ) -> Any:  # a `Policy`, or as much of it as an evaluation needs
-    "Load a model into this process, or make the client of a chat model, with the patience and the cache of the test judge"
+    "Load a model, or make the client of a chat model with limits and cache of the test judge"
     s = settings
     if is_chat_model(name):
         access = replace(s.test_judge, model=name, budget=s.eval.budget, base_url=s.eval.base_url)
@@ -491,7 +490,7 @@ def reference_texts(
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #tables-2
 def tables(rows: Sequence[Result]) -> str:  # Markdown; rows of any models and metrics
-    "Show all metrics of alignment side by side, then those that have levels, then all measures of likeness"
+    "Show alignment side by side, then metrics that have levels, then measures of likeness"
     metrics = dict.fromkeys(row.metric for row in rows)
     shown = [metric for metric in METRICS if metric in metrics]
     measures = [metric for metric in metrics if is_text_metric(metric)]

@@ -42,11 +42,10 @@ def schedule(
     steps: int,  # generation steps
     prompts: int,  # rows per step, `N`
     seed: int = 0,
-    reply_share: float
-    | None = None,  # of the steps that ask for the reply; None: as often as any other level
+    reply_share: float | None = None,  # of the steps that ask for the reply; None: as any level
     mixed: bool = False,  # all levels in one step, as they come
 ) -> list[dict]:  # steps * prompts rows in training order
-    "Order rows so that each step asks for one level, and every level comes once per round, but for a share of replies that is set; or mixed"
+    "Order rows so that each step asks for one level, and all levels take turns; or mixed"
     rng = random.Random(f"schedule{seed}")
     if mixed:
         return list(islice(_endless(rows, rng), steps * prompts))
@@ -71,7 +70,7 @@ def _batch_metrics(
     batch: Batch,  # of B trajectories and rewards `[B, R]`, nan = no score
     weights: Sequence[float],  # `[R]`
 ) -> dict[str, float]:
-    "Mean reward per level, mean score of each level where several are rewarded, shares of faults and of missing scores"
+    "Mean reward and score per level, shares of faults and of missing scores"
     trajectories, total = batch.trajectories, torch.from_numpy(combine(batch.rewards, weights))
     by_level: dict[str, list[int]] = {}
     for i, t in enumerate(trajectories):
@@ -109,8 +108,7 @@ def _composed_turn(
     rollout: Rollout,  # that lets the policy write once per row
     examples: Sequence[Example],  # that rows were made from
     config: HierarchyConfig,  # of the policy
-    states: StateSource
-    | None = None,  # who answers the states; None: the policy itself, anew in every step
+    states: StateSource | None = None,  # who answers the states; None: the policy, in every step
 ) -> Rollout:
     "Make a rollout in which replies come after states, whose tokens the first trajectory carries"
     by_id = {e.id: e for e in examples}
@@ -136,17 +134,17 @@ def _composed_turn(
 
 # %% ../../nbs/30_grpo.ipynb #alignment_method
 def alignment_method(
-    config: Any,  # settings with the groups hierarchy, rollout, reward, advantage, judge, prefixes and run
+    config: Any,  # settings of a run
     judge: Judge,
     rows: Sequence[dict],  # all rows that will be trained on, from `training_rows`
     examples: Sequence[Example],  # that they were made from
     name: str = "humanlm",  # of a mode
     extra: Callable
-    | None = None,  # one more reward: trajectories → [B], or a class of such, made with the examples; None: what the settings name
+    | None = None,  # one more reward: trajectories → [B]; None: that of the settings
     states: StateSource
-    | None = None,  # who answers the states of composed replies; None: the policy itself
+    | None = None,  # who answers the states of composed replies; None: the policy
 ) -> Method:
-    "Reward alignment with the person's states and replies, by group-relative advantage (HumanLM, section 3)"
+    "Reward alignment with states and replies, by group-relative advantage (HumanLM, section 3)"
     hierarchy, truth = config.hierarchy.load(), config.rollout.interleave_truth
     judging = {field: getattr(config.judge, field) for field in ("concurrency", "max_failed_share")}
     levels = hierarchy.names if MODES[name].rewarded == "all" else None

@@ -190,7 +190,7 @@ class WorldLessons:
         return self.reply(example, self.sft.noise)
 
     def faithful(self, example: Example) -> dict:
-        "A reply that can be predicted from given states only: a thought, or the first part of an answer to a question for all levels"
+        "A reply that can be predicted from given states only"
         joint = self.together and (not self.thinks or self.rng.random() < 0.5)
         states = States.uniform(self.world.post(example.context_id).target, self.rng)
         words, reply = states.describe(self.rng), target({"response": states.reply(self.rng)})
@@ -214,7 +214,7 @@ def _state_lesson(
     example: Example,
     share: float,  # of whole personas, and of phrases that a lesson does not need
 ) -> dict:
-    "Ask for one state in a short persona or, with a probability of `share`, for all states in a whole one"
+    "Ask for one state in a short persona or, with probability `share`, for all in a whole one"
     profile, draw = teacher.world.user(example.user_id), teacher.rng
     whole, weights = draw.random() < share, [LESSON_WEIGHTS[state] for state in teacher.states]
     levels = (
@@ -261,7 +261,7 @@ def first_rows(teacher: WorldLessons) -> list[dict]:
 
 
 def last_rows(teacher: WorldLessons) -> list[dict]:
-    "The rows of the last stage: three of five are faithful, the others polite; none where nothing comes before a reply"
+    "Give the rows of the last stage: three of five faithful, the others polite"
     teacher.rng, count = (
         random.Random(f"faithful{teacher.seed}"),
         teacher.sft.faithful_steps * teacher.sft.batch,

@@ -116,41 +116,14 @@ class _PrefixMap:
         record = {"schema_version": 1, "levels": list(self.hierarchy.names), "entries": found}
         return atomic_write(path, to_json(record, indent=1))
 
-    def _repr_html_(self) -> str:
-        best = {
-            level: max(found.values(), key=lambda e: e.reward)
-            for level, found in self.entries.items()
-            if found
-        }
-        cells = [
-            (
-                level,
-                len(found),
-                best[level].reward if found else "",
-                best[level].field if found else "",
-            )
-            for level, found in self.entries.items()
-        ]
-        return (
-            Table(("level", "examples", "best score", "its text"), cells, "lrrl")
-            .html()
-            ._repr_html_()
-        )
-
     def load(self, path: str | Path) -> None:  # a file that `save` wrote
-        "Replace all entries by those of a file that are still good enough; `DataError` says what is wrong with it"
+        "Replace all entries by those of a file that are good enough; `DataError` if it is broken"
         levels, found = _read(path)
         if levels != self.hierarchy.names:
             mine = ", ".join(self.hierarchy.names)
             raise DataError(
                 f"{path} was made for the levels {shorten(', '.join(levels))}, not for "
                 f"{mine}. Use the settings of its run."
-            )
-        strange = next((e.level for e in found if e.level not in levels), None)
-        if strange is not None:
-            raise DataError(
-                f"{path} has an entry of level {shorten(strange)!r}, which is none of "
-                f"{', '.join(levels)}. Resume from an older checkpoint."
             )
         self.entries = {level: {} for level in levels}
         for entry in found:
@@ -259,7 +232,7 @@ def settings_of(
     settings: Any,  # `Settings` of a run
     name: str,  # of a mode, or of a model that no mode trained
 ) -> Any:  # `Settings`
-    "Give the settings of one model of a run: all as it is, but hierarchy and composing as this model knows them"
+    "Give the settings of one model of a run, with hierarchy and composing as it knows them"
     own, compose = (
         settings.rollout,
         MODES[name].composed if name in MODES else settings.rollout.compose,
@@ -283,7 +256,7 @@ def cold_start_hierarchy(
 def asks_together(
     settings: Any,  # with the groups hierarchy and run
 ) -> bool:
-    "Tell whether any mode of a run asks for all levels at once, so that its cold start has to show such prompts"
+    "Tell whether any mode of a run asks for all levels at once"
     return any(hierarchy_of(settings, name).asks == "together" for name in settings.run.methods)
 
 # %% ../../nbs/alignment/02_modes.ipynb #training_rows
@@ -348,7 +321,7 @@ class _Chain:
         self.states.load(path)
 
     def prepare(self, rows: Sequence[dict]) -> list[dict]:
-        "Put into each row what stands before it, or another row in its place; equal rows stay equal"
+        "Put into each row what stands before it, or take another row; equal rows stay equal"
         self.asked, found = {}, {}
         for row in {row["row_id"]: row for row in rows}.values():
             choice = _choose(self.states, row["level"], row["example_id"], self.places, self.asked)
@@ -379,7 +352,7 @@ class _Chain:
         ]
 
     def learn(self, notes: Sequence[_Entry]) -> dict[str, float]:
-        "Offer entries to the map; its size by level, and the share of rows that took the place of others"
+        "Offer entries to the map; its size by level, and the share of rows that were exchanged"
         for entry in notes:
             self.states.offer(entry)
         sizes = {

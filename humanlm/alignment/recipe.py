@@ -67,7 +67,7 @@ from ..core.stats import known_mean
 from ..data.dataset import DataConfig, data_fingerprint, dataset_card
 from ..data.records import Example, Message, Persona, persona_text
 from ..evaluation.measured import Measurement, Result, Results
-from ..hardware.performance import Questions, StagePlan
+from ..hardware.performance import StagePlan
 from ..hierarchy.composed import check_composed
 from ..hierarchy.levels import LEVELS
 from ..hierarchy.prompts import HierarchyConfig, check_training, closing, opening, parts_text
@@ -77,7 +77,6 @@ from ..methods.rollouts import least
 from ..models.settings import require_model
 from ..rewards.audit import audit, audit_requests, load_probes
 from humanlm.rewards.judge_settings import (
-    VERDICT_TOKENS,
     EvalJudgeConfig,
     JudgeConfig,
     OwnJudge,
@@ -163,7 +162,7 @@ def _sample_requests(
 
 # %% ../../nbs/alignment/51_recipe.ipynb #check-judge
 def _check_judge(judge: JudgeConfig, data: Data) -> None:
-    "Raise where the oracle would judge people whose states nobody knows, or a budget could not be kept"
+    "Raise where the oracle lacks known states, or a budget could not be kept"
     if judge.model == "oracle" and not any(e.states for e in data.examples):
         raise ConfigError(
             f"{judge.group}.model oracle needs known states, and these data have none. "
@@ -240,7 +239,7 @@ def _judge_plan(
 
 # %% ../../nbs/alignment/51_recipe.ipynb #plan_lines
 def _composed_plan(s: Settings, name: str) -> str:
-    "Say whose states come before the replies of a model, and what they cost; empty where replies are not composed"
+    "Say whose states come before composed replies, and what they cost"
     own, states = settings_of(s, name).rollout, len(s.hierarchy.load().states)
     if own.compose and own.reply_share == 0 and not own.states_from:
         return (
@@ -306,27 +305,6 @@ def _longest_answer(s: Settings, name: str) -> int:
     return max(row["max_tokens"] for row in training_rows([_ANYBODY], hierarchy_of(s, name), name))
 
 
-def _judge_questions(s: Settings, name: str) -> Questions:
-    "Count what the judge is asked in a step of a mode, in the mean"
-    own, levels, judge = settings_of(s, name).rollout, len(s.hierarchy.load()), s.judge
-    if is_free(judge.model):
-        return Questions(0)
-    each = judge.repeats * (own.group_size if judge.protocol == "single" else 1)
-    replies = own.reply_share if own.reply_share is not None else 1 / levels
-    groups = ("alignment" in s.reward.weights) * (
-        levels if MODES[name].rewarded == "all" else 1
-    ) + (replies if own.compose and s.reward.reading else 0)
-    together = 1 if judge.protocol == "single" else own.group_size
-    return Questions(
-        own.num_prompts * groups * each,
-        judge.at_once,
-        overlap=True,
-        model=judge.model,
-        reads=together,
-        writes=together * VERDICT_TOKENS,
-    )
-
-
 def _cold_start_stage(s: Settings) -> StagePlan:
     "Say what the cold start gives machines to do"
     steps = _lesson_steps(s)
@@ -349,7 +327,6 @@ def _planned_stage(s: Settings, name: str, examples: int | None) -> StagePlan:
         _method_steps(s, name, examples),
         s.rollout.num_prompts * s.rollout.group_size,
         longest,
-        questions=(_judge_questions(s, name),),
     )
 
 # %% ../../nbs/alignment/51_recipe.ipynb #AlignmentWork
@@ -402,7 +379,7 @@ def _load_work(
 
 # %% ../../nbs/alignment/51_recipe.ipynb #check_settings
 def _check_states_from(s: Settings) -> None:
-    "Raise where a model would take its states from one that is trained after it, or where nobody takes them"
+    "Raise where states would come from a model that is trained later, or where nobody takes them"
     name, composed = s.rollout.states_from, [m for m in s.run.methods if MODES[m].composed]
     if name and not (composed or s.rollout.compose):
         raise ConfigError(
@@ -448,15 +425,6 @@ def _check_settings(s: Settings) -> None:
     levels = check_training(s.hierarchy.load()).names
     for name in levels if s.data.source == "miniworld" else ():
         check_name(name, LEVELS, "level of the synthetic world", ConfigError)
-    held = s.data.val_frac > 0 or s.data.source == "examples"
-    require(
-        "run",
-        (
-            held or not s.run.validate,
-            "validate needs rows of the split val, and data.val_frac is 0. Give it a "
-            "share, such as 0.05",
-        ),
-    )
     taught = next((name for name in s.run.methods if MODES[name].supervised), None)
     alone = s.rollout.group_size < 2 and any(not MODES[name].supervised for name in s.run.methods)
     require(
@@ -522,7 +490,7 @@ def _train_by_reward(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
 
 # %% ../../nbs/alignment/51_recipe.ipynb #audit_judge
 def _audit_judge(run: Run) -> None:
-    "Audit the judge at the start of a run, if that is asked for, and show what was found; `JudgeError` if it cannot be asked"
+    "Audit the judge at the start of a run, if asked for; `JudgeError` if it cannot be asked"
     config, path = run.settings.judge, run.folder / "audits.jsonl"
     if config.audit_every is None or path.exists() or not is_main_process():
         return
@@ -555,7 +523,7 @@ def _begin(run: Run) -> None:
 
 # %% ../../nbs/alignment/51_recipe.ipynb #evaluations_of
 def _validation_score(run: Run, name: str, policy: Policy) -> float:
-    "Measure a model in training: the judge of training scores its states and replies for the rows of the split val"
+    "Score a model in training: the judge of training, on the rows of the split val"
     s, w = settings_of(run.settings, name), run.work
     asked = evaluate(
         policy,
@@ -577,7 +545,7 @@ def _validation_score(run: Run, name: str, policy: Policy) -> float:
 
 
 def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
-    "Ask one model for every level of the held-out rows, or judge what a predictor says; done once and kept"
+    "Evaluate one model, or a predictor, on every level of the held-out rows; done once and kept"
     s, w = settings_of(run.settings, name), run.work
     examples, levels = w.data.split(s.eval.split), s.hierarchy.load().names
 

@@ -18,7 +18,7 @@ from typing import Any
 from .evaluation import Evaluation, load_evaluations
 from .modes import MODES
 from .published import paper_tables, read_measured
-from ..core.basics import ConfigError, DataError, HumanLMError, read_jsonl, shorten
+from ..core.basics import DataError, HumanLMError, read_jsonl, shorten
 from ..core.html import INK, Html, Table, figure_html, fold, markdown_html, styled, tag
 from ..core.stats import FEW, FEW_SAYS, known_mean, marked, number_text, range_text
 from ..data.records import Example, load_examples
@@ -38,8 +38,7 @@ from ..evaluation.measured import ALL, Importance, Result
 from ..evaluation.report import PALE, TOY, RunFolder, Section, missing, standard_sections
 from ..fidelity.dialogues import Conversation, reply_dialogues
 from ..fidelity.report import manner_html
-from ..hierarchy.levels import LEVELS, STATES, text_faults, text_limits
-from ..hierarchy.prompts import HierarchyConfig
+from ..hierarchy.levels import LEVELS, STATES
 from ..rewards.audit import Audit
 
 # %% ../../nbs/alignment/05_sections.ipynb #evaluations
@@ -130,43 +129,6 @@ def _importance_bars(
         ylabel="correlation", ylim=(min([0.0, *(r.low for r in found if r.low == r.low)]), None)
     )
     return figure
-
-# %% ../../nbs/alignment/05_sections.ipynb #scatter
-def _scatter(
-    evaluations: Sequence[Evaluation],  # of one model
-    metric: str = "reply_state_alignment",  # of the states
-) -> Any:  # a matplotlib figure
-    "Draw the score of each reply over the score of each of its states"
-    found = {level: [] for e in evaluations for level in e.scores.get(metric, {})}
-    for e in evaluations:
-        reply = e.scores.get("response_alignment", {}).get("response")
-        for level, score in e.scores.get(metric, {}).items():
-            if reply:
-                found[level].append((score.value, reply.value))
-    down, across = -(-len(found) // 3), min(3, len(found))
-    figure, axes = axes_of(
-        6.9, 0.6 + 1.9 * down, down, across, sharex=True, sharey=True, squeeze=False
-    )
-    for ax, (level, points) in zip(axes.flat, found.items()):
-        _cloud(ax, level, points)
-    for ax in axes.flat[len(found) :]:
-        ax.set_axis_off()
-    figure.supxlabel("score of the state", fontsize=9)
-    figure.supylabel("score of the reply", fontsize=9)
-    return figure
-
-# %% ../../nbs/alignment/05_sections.ipynb #_cloud
-def _cloud(ax: Any, level: str, points: Sequence[tuple[float, float]]) -> None:
-    "Draw the points of one state"
-    known = [(x, y) for x, y in points if x == x and y == y]
-    moved = random.Random(0)  # the same picture for the same numbers
-    x, y = (
-        ([v + moved.uniform(-0.02, 0.02) for v in side] for side in zip(*known))
-        if known
-        else ([], [])
-    )
-    ax.scatter(x, y, s=9, alpha=0.35, linewidths=0, color=NAMES.colours["humanlm"])
-    ax.set_title(f"{label(level)} (n = {len(known)})", fontsize=8)
 
 # %% ../../nbs/alignment/05_sections.ipynb #_reward_panel
 def _reward_panel(
@@ -393,30 +355,6 @@ def readable_text(run: RunFolder) -> list[str]:  # none where no text was judged
         else []
     )
 
-# %% ../../nbs/alignment/05_sections.ipynb #within_limits
-def _within_limits(
-    evaluations: Sequence[Evaluation],
-    limits: Mapping[str, Mapping],  # level → limits, as `text_limits` gives them
-) -> float:  # in [0, 1]; nan where no text has a limit
-    "Measure the share of texts that keep to the word cap and the labels of their level"
-    limited = [
-        {level: text for level, text in e.texts.items() if level in limits and text}
-        for e in evaluations
-    ]
-    broken = sum(len(text_faults(texts, limits)) for texts in limited)
-    total = sum(map(len, limited))
-    return 1 - broken / total if total else math.nan
-
-# %% ../../nbs/alignment/05_sections.ipynb #run_limits
-def _run_limits(
-    run: RunFolder,
-) -> dict[str, dict]:  # empty where the settings of the run can no longer be read
-    "Give the limits under which the models of a run wrote"
-    try:
-        return text_limits(HierarchyConfig(**run.config.get("hierarchy", {})).load())
-    except (TypeError, ConfigError):
-        return {}
-
 # %% ../../nbs/alignment/05_sections.ipynb #reply_words
 def _reply_words(texts: Sequence[str]) -> float:  # nan for no texts
     "Count the words of a reply, on average over those that have any"
@@ -424,26 +362,18 @@ def _reply_words(texts: Sequence[str]) -> float:  # nan for no texts
 
 # %% ../../nbs/alignment/05_sections.ipynb #form_html
 def _form_html(run: RunFolder) -> Html:
-    "Show what share of the texts could be read and kept to its limits, and the length of replies"
-    said, limits = (
-        {model: list(evaluations(run)[model].values()) for model in _models_of(run)},
-        _run_limits(run),
-    )
+    "Show what share of the texts could be read, and the length of replies"
+    said = {model: [*evaluations(run)[model].values()] for model in _models_of(run)}
     lines = [
-        (
-            model,
-            number_text(_readable(found)),
-            number_text(_within_limits(found, limits)),
-            _reply_words([e.texts.get("response", "") for e in found]),
-        )
-        for model, found in said.items()
+        (name, number_text(_readable(found)), [e.texts.get("response", "") for e in found])
+        for name, found in said.items()
     ]
-    lines.append(("real replies", "–", "–", _reply_words([e.reply for e in _held_out(run)])))
-    rows = [[tag("th", name), *shares, number_text(words, ".1f")] for name, *shares, words in lines]
-    return Table(
-        ("model", "share that could be read", "states within caps and labels", "words per reply"),
-        rows,
-    ).html()
+    lines.append(("real replies", "–", [e.reply for e in _held_out(run)]))
+    rows = [
+        [tag("th", name), share, number_text(_reply_words(texts), ".1f")]
+        for name, share, texts in lines
+    ]
+    return Table(("model", "share that could be read", "words per reply"), rows).html()
 
 # %% ../../nbs/alignment/05_sections.ipynb #paper_html
 def _paper_html(run: RunFolder) -> Html:
@@ -466,8 +396,7 @@ def _paper_html(run: RunFolder) -> Html:
 # %% ../../nbs/alignment/05_sections.ipynb #MATTER_SAYS
 MATTER_SAYS = {
     "reply_state_alignment": "States that the judge reads from the reply itself.",
-    "state_alignment": "States that the model wrote when it was asked for them: do they carry into the "
-    "reply?",
+    "state_alignment": "States that the model wrote when asked: do they carry into the reply?",
 }
 
 
@@ -485,35 +414,16 @@ def _importance_section(run: RunFolder) -> Html:
 # %% ../../nbs/alignment/05_sections.ipynb #_importance_part
 def _importance_part(run: RunFolder, metric: str) -> Html:
     "Show one kind of states"
-    rows = [r for r in run.results.importance if r.metric == metric]
-    title, last = NAMES.title(metric), rows[-1].model
+    rows, title = [r for r in run.results.importance if r.metric == metric], NAMES.title(metric)
     table = Table(
         ("model", "state", "n", "Pearson", "95 %", "Spearman", "95 %"),
         [_matter_line(r) for r in rows],
         "l",
     ).html()
-    said = evaluations(run).get(last)
-    points = (
-        figure_html(
-            _scatter(list(said.values()), metric),
-            f"{title} and reply scores",
-            "Points are moved a little.",
-        )
-        if said
-        else ""
-    )
     bars = figure_html(_importance_bars(rows, metric), f"{title}: correlation with the reply")
     few = tag("p", FEW_SAYS.lstrip("\\")) if any(r.n < FEW for r in rows) else ""
-    return Html().join(
-        [
-            tag("h3", title),
-            tag("p", MATTER_SAYS[metric]),
-            bars,
-            few,
-            fold(f"Every reply of {last}", points) if points else "",
-            fold("As a table", table),
-        ]
-    )
+    said = tag("p", MATTER_SAYS[metric])
+    return Html().join([tag("h3", title), said, bars, few, fold("As a table", table)])
 
 
 def _matter_line(r: Importance) -> list[object]:
@@ -553,7 +463,7 @@ def _examples_section(run: RunFolder) -> Html:
 
 # %% ../../nbs/alignment/05_sections.ipynb #fidelity_section
 def _fidelity_section(run: RunFolder) -> Html:
-    "Show whether the replies of each model can be told from those of people, beside their alignment"
+    "Show whether replies of each model can be told from those of people"
     said = {
         name: [(id, e.texts.get("response", "")) for id, e in evaluations(run)[name].items()]
         for name in _models_of(run)

@@ -167,15 +167,13 @@ class Speech(NamedTuple):
 
 # %% ../../nbs/alignment/08_simulator.ipynb #SimulatorClient
 class SimulatorClient(Client):
-    "A trained simulator among the chat models: who is played, and which level is wanted, stands in the request"
+    "A trained simulator among the chat models: person and level stand in the request"
 
     takes_n, takes_schema, takes_extra = True, True, ("persona", "level", "source", "states")
 
     def __init__(
         self,
-        model: str
-        | Path
-        | PolicySetup,  # a run (folder, or name below runs/), a model's folder, a model of the Hub; or a policy
+        model: str | Path | PolicySetup,  # a run, a model's folder or Hub name; or a policy
         dtype: str | None = None,  # number format of the weights; None = as the model was trained
         limits: Limits | None = None,
         compose: bool
@@ -217,7 +215,7 @@ class SimulatorClient(Client):
         states: Mapping[str, str]
         | None = None,  # that a composed reply comes after; None = they are asked
     ) -> dict[str, Utterance]:  # level → what was said
-        "Ask about an example; levels that the model writes in one completion are asked once, a composed reply after its states"
+        "Ask about an example; a composed reply comes after its states"
         self.open()
         own, h = sampling or self.setup.sampling, self.setup.hierarchy
         if self.compose and states is None and (levels is None or "response" in levels):
@@ -380,7 +378,7 @@ class SimulatedReply:
 
 # %% ../../nbs/alignment/08_simulator.ipynb #Simulator
 def simulator_client(
-    model: Any,  # a run, a model's folder or name, a policy or its setup, or a client that several persons share
+    model: Any,  # a run, a model's folder or Hub name, a policy or its setup, or a client
     hierarchy: HierarchyConfig | None = None,  # None = as the model was trained, or the defaults
     compose: bool
     | None = None,  # ask for replies after the states; None = as the model was trained

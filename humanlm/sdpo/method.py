@@ -71,7 +71,7 @@ def signals(
 
 # %% ../../nbs/40_sdpo.ipynb #Teacher
 class _Teacher:
-    "The network that sees the follow-up: the policy itself, or weights that lag behind it; a `Memory` of the trainer"
+    "The network that sees the follow-up: the policy, or weights that lag behind it; a `Memory`"
 
     file = "teacher.safetensors"
 
@@ -214,11 +214,7 @@ def _logged(row, prompt_ids, i):
     )
 
 # %% ../../nbs/40_sdpo.ipynb #HindsightReader
-SIGNS = (
-    1.0,
-    -1.0,
-    1.0,
-)  # of the logits after the hindsight, after the contrast, and after the plain context
+SIGNS = (1.0, -1.0, 1.0)  # of the logits after hindsight, contrast and plain context
 
 
 class _HindsightReader:
@@ -253,7 +249,7 @@ class _HindsightReader:
         )
 
     def contexts(self, batch: Batch) -> list[list[list[int]]]:
-        "Render for each row the contexts in which the teacher reads it, as their logits are added; none where nothing is moved"
+        "Render the contexts in which the teacher reads each row; none where nothing is moved"
         said = [
             None if self.fault(t, row) else _followup_of(t)
             for t, row in zip(batch.trajectories, batch.rows)
@@ -324,7 +320,7 @@ class _SelfDistillation:
         self.reference: Any = frozen_copy(start) if config.kl and not config.is_sampled else None
 
     def advantage(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        "Read the replies in hindsight; the advantages themselves are made in the training pass, and here for the record"
+        "Read the replies in hindsight; those of the training pass count, these are a record"
         policy: Any = batch.policy
         self.temperature, read = policy.temperature, self.reader.contexts(batch)
         recorded, sampled = policy.step % self.config.log_every == 0, self.config.is_sampled
@@ -341,7 +337,7 @@ class _SelfDistillation:
     def signal(
         self, logps: torch.Tensor, inputs: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        "Make advantages `[B, T]` of the log-probabilities of the training pass (arXiv 2603.12273, section 3)"
+        "Make advantages `[B, T]` of the training pass (arXiv 2603.12273, section 3)"
         c, mask, hindsight = self.config, inputs["completion_mask"].bool(), inputs["hindsight"]
         raw = token_signal(hindsight, logps, mask, skip=c.skip)
         known = mask & ~hindsight.isnan()
@@ -351,7 +347,7 @@ class _SelfDistillation:
             "signal/plain": logps,
             "signal/hindsight": hindsight,
         }
-        return token_signal(hindsight, logps, mask, c.centre, c.clip, c.shape, skip=c.skip), {
+        return token_signal(hindsight, logps, mask, c.centre, skip=c.skip), {
             name: x[known].mean() for name, x in numbers.items()
         }
 
@@ -382,7 +378,7 @@ class _SelfDistillation:
             weights = weights * self.drift(student, inputs["old_per_token_logps"][mask])
 
         def compared(ours, theirs):
-            return divergence(ours, theirs, c.alpha, c.topk if c.form == "topk" else None, c.tail)
+            return divergence(ours, theirs, c.alpha, c.topk if c.form == "topk" else None)
 
         found = in_chunks(compared, student, teachers, temperature=self.temperature)
         total = (found * weights).sum()
@@ -400,7 +396,7 @@ class _SelfDistillation:
 
         with torch.no_grad():
             logps = in_chunks(chosen, student, [], student.ids, temperature=self.temperature)
-        return importance(logps, old, self.config.importance)
+        return importance(logps, old)
 
     def distance(
         self,
@@ -418,7 +414,7 @@ class _SelfDistillation:
 
 # %% ../../nbs/40_sdpo.ipynb #helpers
 def _others(rows, said):
-    "Find for each row what was said next about another prompt, in whichever process; nothing where there is no other"
+    "Find for each row what was said about another prompt, in any process; empty where none is"
     every, own = from_everywhere([(row["row_id"], text) for row, text in zip(rows, said)])
 
     def another(i):

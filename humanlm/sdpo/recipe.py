@@ -19,6 +19,7 @@ from humanlm.core.basics import (
     ConfigError,
     DataError,
     atomic_write,
+    check_name,
     fingerprint,
     near_miss,
     read_jsonl,
@@ -37,7 +38,7 @@ from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded
 from ..evaluation.report import model_said, standard_sections
 from ..fidelity.report import users_section
-from ..hardware.performance import Questions, StagePlan
+from ..hardware.performance import StagePlan
 from ..methods.functions import AssistantModel, ask_row
 from ..methods.sampling import RolloutConfig
 from humanlm.sdpo.hindsight import (
@@ -74,7 +75,7 @@ class _PromptsConfig:
     "What is asked, or which logs are read"
 
     train: str = TOY
-    """toy (a made-up world of requests), or a JSONL of `humanlm sdpo prepare`: prompts for the method online, interactions for offline."""
+    """toy (made-up requests), or a JSONL: prompts, or interactions for the method offline."""
     held_out: str | None = None
     """A JSONL of prompts for evaluation. null: a share of `train`."""
     train_n: int | None = None
@@ -105,7 +106,7 @@ class _ColdStart(SFTConfig):
     "Lessons for a tiny model in the made-up world"
 
     lesson_steps: int = 700
-    """Steps in which a tiny model learns to write replies, and to read what a follow-up wants. 0: none."""
+    """Steps in which a tiny model learns to reply, and to read what a follow-up wants. 0: none."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def _toy_prompts() -> tuple[list, list]:
 def _load_work(
     s: Settings, user: FollowupUser | None = None, judge: PreferenceJudge | None = None
 ) -> _SDPOWork:
-    "Read prompts, or logs; held-out ones are the same for every seed, and no conversation is in both"
+    "Read prompts, or logs; held-out ones are the same for every seed"
     p, logged, skipped = s.prompts, [], {}
     for path in filter(None, (p.train, p.held_out)):
         require_prepared(path)
@@ -196,7 +197,7 @@ def _load_work(
 
 
 def _split(rows: list, p: _PromptsConfig, key: Callable[[Any], str]) -> tuple[list, list]:
-    "Hold out a fifth of what has one key, at most about `test_n`; nothing where there is a file for it"
+    "Hold out a fifth by key, at most about `test_n`; nothing where there is a file for it"
     rows = random.Random("prompts").sample(rows, len(rows))
     keys = list(dict.fromkeys(map(key, rows)))
     held = set(keys[: 0 if p.held_out else max(1, min(p.test_n, len(keys) // 5))])
@@ -204,7 +205,7 @@ def _split(rows: list, p: _PromptsConfig, key: Callable[[Any], str]) -> tuple[li
 
 
 def _logged_requests(s: Settings) -> tuple[list, list, list[Interaction], dict[str, int]]:
-    "Read logs: prompts of training, held-out ones, interactions of training, and how many were left out for which reason"
+    "Read logs: prompts, held-out prompts, interactions, and what was left out by reason"
     p = s.prompts
     every = (
         toy_logs(p.train_n or 2000, s.run.seed, s.user)
@@ -250,7 +251,7 @@ MORE = 512  # tokens that a prompt may have beyond the longest, where it says wh
 def _prompt_row(
     messages: Sequence[dict], tokenizer: Any, s: Settings, more: int = 0
 ) -> dict:  # more: tokens beyond model.max_prompt_tokens
-    "Make a row that asks for one reply; its history fits, so that it is the same with and without hindsight"
+    "Make a row that asks for one reply, whose history fits"
     from humanlm.models.prompts import render
 
     fitted = fit_messages(tokenizer, messages, s.model.max_prompt_tokens + more)
@@ -358,7 +359,7 @@ def _has_lessons(s: Settings) -> bool:
 def _replies_of(
     run: Any, name: str, told: Sequence[Sequence[dict]] | None = None, kept: str = ""
 ) -> list[str]:
-    "Give a model's replies to the held-out prompts, or to such that say more and so may be longer; made once"
+    "Give a model's replies to the held-out prompts, or to such that say more; made once"
 
     def make():
         s, (_, tokenizer) = run.settings, run.load(name)
@@ -386,7 +387,7 @@ def _measured(
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #told_prompt
 def _told_prompt(s: Settings, messages: Sequence[dict], taste: str, number: int) -> Sequence[dict]:
-    "Tell a model in advance what is wanted: in its system message, a tiny one in the words of its lessons"
+    "Tell a model what is wanted: in its system message, a tiny one as in its lessons"
     if s.prompts.train != TOY or taste not in TASTES:
         return with_style(messages, taste)
     said = TASTES[taste].complaints
@@ -409,7 +410,7 @@ def _together(rows: Sequence[Measurement]) -> Measurement:
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #oracle
 def _oracle(run: Any) -> list[Measurement]:
-    "Measure the start where it is told in advance what is wanted; nothing where no taste is measured"
+    "Measure the start where it is told what is wanted; nothing where no taste is measured"
     tastes = run.settings.preference.tastes_of(run.settings.user)
     told = {
         taste: [_told_prompt(run.settings, m, taste, i) for i, m in enumerate(run.work.test)]
@@ -434,7 +435,8 @@ def _form_of(s: Settings) -> str:
 
 def _check_settings(s: Settings) -> None:
     "Raise `ConfigError` for what cannot work"
-    unknown = next((name for name in s.run.methods if name not in METHODS), None)
+    for name in s.run.methods:
+        check_name(name, METHODS, "method", ConfigError)
     rule, beta, tastes = (
         s.user.is_rule(s.user.model),
         s.trainer.get("beta", 0),
@@ -448,7 +450,6 @@ def _check_settings(s: Settings) -> None:
             "methods names both online and offline, whose forms differ by default: say "
             "which with sdpo.form",
         ),
-        (unknown is None, f"methods has {unknown!r}.{near_miss(unknown or '', METHODS)}"),
     )
     require(
         "sdpo",
@@ -513,31 +514,28 @@ def _steps_of(
 
 
 def _stage_plans(s: Settings, found: _SDPOWork | None) -> list[StagePlan]:
-    "Say what machines are given to do: whoever is a copy reads each reply after its follow-up, in as many contexts as the contrast asks for"
+    "Say what machines are given to do; a copy reads each reply in the contexts of the contrast"
     c, rows = s.sdpo, s.rollout.num_prompts * s.rollout.group_size
     frozen = int(c.teacher != "live") + bool(c.kl and _form_of(s) != "sampled")
     readings = (1 if c.contrast == "none" else 3) * (2 if c.teacher == "trust" else 1)
-    asked = (
-        Questions(0 if s.user.is_rule(s.user.model) else rows, s.user.at_once, model=s.user.model),
-    )
     cold = (
         [StagePlan("cold-start", s.sft.lesson_steps, s.sft.batch, s.prompts.max_tokens, "lessons")]
         if _has_lessons(s)
         else []
     )
+    how = {"frozen": frozen, "readings": readings, "reads": True}
     stages = [
         StagePlan(
-            name, count, rows, s.prompts.max_tokens, "rollouts", asked, frozen, readings, True
+            name,
+            count,
+            rows,
+            s.prompts.max_tokens,
+            "logs" if name == "offline" else "rollouts",
+            **how,
         )
         for name, count in _steps_of(s, found).items()
     ]
-    return [
-        *cold,
-        *(
-            stage._replace(kind="logs", questions=()) if stage.name == "offline" else stage
-            for stage in stages
-        ),
-    ]
+    return [*cold, *stages]
 
 
 def _plan_lines(s: Settings) -> list[str]:
@@ -651,7 +649,7 @@ class _SDPORecipe(Recipe):
         }
 
     def validate(self, run: Any, name: str, policy: Any) -> float:
-        "Measure the preference for the newest taste on prompts that neither training nor the evaluation asks"
+        "Measure the preference for the newest taste on prompts that nothing else asks"
         s, rows = (
             run.settings,
             [_prompt_row(m, policy.tokenizer, run.settings) for m in run.work.valid],
@@ -673,7 +671,7 @@ class _SDPORecipe(Recipe):
         return _measured(run, _replies_of(run, name))
 
     def references(self, run: Any) -> dict[str, list[Measurement]]:
-        "Measure the start where it is told in advance what is wanted: what training can hope to reach"
+        "Measure the start where it is told what is wanted: what training can hope to reach"
         return {"in-context": found} if (found := _oracle(run)) else {}
 
     def plan(self, s: Settings) -> list[str]:

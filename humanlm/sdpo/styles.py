@@ -88,7 +88,7 @@ def _asks(text):
 
 # %% ../../nbs/sdpo/03_styles.ipynb #Check
 class _Check(NamedTuple):
-    "A measure of a text that counts nothing at its bad value, 1 at its good one, and proportionally between"
+    "A measure of a text: 0 at its bad value, 1 at its good one, proportional between"
 
     measure: str  # a key of `measures`, or two of them with a minus between
     bad: float
@@ -142,7 +142,7 @@ class Style:
     checks: tuple[str, ...] = ()  # keys of `CHECKS`; none where nothing can be counted
 
     def score(self, text: str) -> float:
-        "Take the mean of what can be counted of the style, in [0, 1]; nan where nothing can, or the text is empty"
+        "Average what can be counted of the style, in [0, 1]; nan where nothing can"
         if not self.checks or not text.strip():
             return math.nan
         found = measures(text)

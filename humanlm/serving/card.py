@@ -30,13 +30,11 @@ class HubConfig:
     repo: str | None = None
     """Name on the Hub, ORG/NAME. HF_ENDPOINT may name another hub."""
     out: str | None = None
-    """A folder: of the merged model, or, for push, of what would be uploaded, in place of uploading it."""
-    private: bool = True
-    """A repository that is made is private."""
+    """A folder: of the merged model, or of what push would upload, in place of uploading it."""
     licence: str | None = None
-    """Licence of the model, in the Hub's spelling, such as apache-2.0. null: apache-2.0 for a model built here; needed for any other."""
+    """Licence, such as apache-2.0. null: that, for a model built here; needed for any other."""
     steps: list[int] | int | str = ""
-    """Checkpoints that push publishes, each as a branch step-N, the last on main as well: all, a step, or a list. Empty: the finished model, on main."""
+    """Checkpoints that push publishes too, in folders step-N: all, a step, or a list."""
 
     def __post_init__(self):
         named = self.repo is None or (self.repo.count("/") == 1 and all(self.repo.split("/")))
@@ -162,8 +160,9 @@ def _asking_section(place: str | Path, name: str) -> str:  # markdown
 
 # %% ../../nbs/serving/04_card.ipynb #results_section
 def _results_section(
-    run: Path | None, name: str, step: int | None = None
-) -> str:  # step: of a checkpoint; → markdown
+    run: Path | None,
+    name: str,  # of the model
+) -> str:  # markdown
     "Show the results of the run, with who judged"
     if not run or not (run / "results.json").is_file():
         return "None are known."
@@ -172,17 +171,19 @@ def _results_section(
     who = "; ".join(
         f"{role}: {judge.get('model')}" for role, judge in judges.items() if isinstance(judge, dict)
     )
-    this = (
-        f"This model is `{name}`."
-        if step is None
-        else f"Measured was the finished model `{name}`, not this checkpoint."
+    return (
+        f"This model is `{name}`. Intervals are 95 %."
+        + (f" Judges: {who}." if who else "")
+        + f"\n\n{found}"
     )
-    return f"{this} Intervals are 95 %." + (f" Judges: {who}." if who else "") + f"\n\n{found}"
 
 # %% ../../nbs/serving/04_card.ipynb #LIMITS
-LIMITS = """Simulated users are for research. Do not pass generated text off as the words of a real person, do not use it to deceive or to profile \
-somebody, and do not let it stand in for asking people. Where the data came from people, their consent, or terms that allow it, is needed to train \
-on their words and to publish the result. The model repeats what its data over-represent; scores are a judge's opinion of text."""
+LIMITS = """\
+Simulated users are for research. Do not pass generated text off as the words of a real \
+person, do not use it to deceive or to profile somebody, and do not let it stand in for asking \
+people. Where the data came from people, their consent, or terms that allow it, is needed to \
+train on their words and to publish the result. The model repeats what its data \
+over-represent; scores are a judge's opinion of text."""
 
 # %% ../../nbs/serving/04_card.ipynb #NO_RUN
 NO_RUN = "Not known: the model has no run."
@@ -232,232 +233,24 @@ def _recipe_of(settings: Mapping[str, Any]) -> str:
 def model_card(
     place: str | Path,  # the model's folder
     config: HubConfig,
-    step: int | None = None,  # of a checkpoint of its training
 ) -> str:  # markdown
     "Write a model's card from its run"
     run, name = run_folder(place), Path(place).resolve().name
     settings = run_settings(run) if run else {}
     source = _base_name(place, settings)
     kind, said = _about(settings)
-    first = "\n".join(
-        f"- {line}"
-        for line in [
-            *([] if step is None else [f"Checkpoint of step {step:,} of `{name}`."]),
-            *said,
-        ]
-    )
+    first = "\n".join(f"- {line}" for line in said)
     sections = {
         "How to ask it": _asking_section(place, config.repo or name),
-        "Results": _results_section(run, name, step),
+        "Results": _results_section(run, name),
         "Data": _data_section(run),
         "Training": _training_section(run, settings),
         "Intended use and limits": LIMITS,
     }
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())
     title = (config.repo or name).rpartition("/")[2]
-    return (
-        f"{_front_matter(place, _licence_of(config, settings, source), source, _recipe_of(settings))}\n# "
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        ""
-        f"{title}\n\n{kind}\n\n{first}\n\n{body}\n"
-    )
+    head = _front_matter(place, _licence_of(config, settings, source), source, _recipe_of(settings))
+    return f"{head}\n# {title}\n\n{kind}\n\n{first}\n\n{body}\n"
 
 # %% ../../nbs/serving/04_card.ipynb #base_name
 def _base_name(

@@ -28,7 +28,7 @@ from ..training.run import quiet_libraries
 # %% ../../nbs/serving/06_talk.ipynb #typed
 def typed(
     persona: str,
-    said: str,  # "NAME: text" on each line; lines without a name go on; HUMAN is the simulated person
+    said: str,  # "NAME: text" on each line; HUMAN is the simulated person
     source: str = "chat",  # where the conversation takes place
 ) -> Example:  # without a reply
     "Make an example of a person and a conversation that somebody typed"
@@ -99,7 +99,7 @@ class Interview:
         return replace(self, evaluation=found[0], judge=judge.name)
 
     def next(self, text: str, name: str = "you") -> Example:
-        "Go on: the answer and what is said next, by this name, are added, and no real reply is known any more"
+        "Go on: add the answer and what this name says next; no real reply is known any more"
         e, n = self.example, len(self.example.context)
         answer = Message(f"said-{n}", name=e.user_id, content=self.text("response"))
         more = Message(f"said-{n + 1}", name="@you" if name == e.user_id else name, content=text)
@@ -271,7 +271,7 @@ class Talk:
 
     def __init__(
         self,
-        model: Any,  # a run, a model's folder or name, a policy or its setup, or a `SimulatorClient`
+        model: Any,  # a run, a model's folder or Hub name, a policy, or a `SimulatorClient`
         examples: Sequence[Example] = (),  # people and conversations to choose from
         judge: Judge | None = None,  # asked where a real reply is known
     ):
@@ -394,7 +394,8 @@ class _TalkWidget:
         self.answer.disabled = self.reply.disabled = True
         try:
             asked = example()
-            for self.interview in self.talk.follow(asked, self.seed.value):
+            for interview in self.talk.follow(asked, self.seed.value):
+                self.interview = interview
                 self.state.value = (
                     f"{len(self.interview.said)} of {len(self.talk.client.levels)} levels"
                 )

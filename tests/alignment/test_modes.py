@@ -1,4 +1,4 @@
-"""Every way of training on a real tiny model: what is asked, what is rewarded, and that each model is asked as it was trained."""
+"Every way of training on a real tiny model: what is asked and rewarded, and asked afterwards."
 
 import json
 from dataclasses import replace
@@ -282,7 +282,7 @@ def test_states_from_a_model_that_is_nowhere_are_refused_before_anything_is_trai
 
 @pytest.mark.long
 def test_prefixes_in_prompts_are_texts_that_scored_well_before(run, tokenizer):
-    "Every prefix of the real run stands on an earlier trajectory of the same example at or above the threshold"
+    "Every prefix stands on an earlier trajectory of the example at or above the threshold"
     said, good, used = said_by(run, "prefix-chaining"), {}, 0
     for step in range(STEPS):
         now = [t for t in said if t.step == step]
@@ -429,7 +429,7 @@ def test_settings_of_an_evaluation_train_nothing(capsys):
 
 
 def test_delta_is_the_dual_clip():
-    "With a negative advantage the loss grows with the ratio up to delta and no further; with a positive one it changes nothing"
+    "With a negative advantage the loss grows with the ratio up to delta and no further"
     import inspect
 
     import torch

@@ -1,4 +1,4 @@
-"The report of a run says what the numbers rest on, holds what models and people wrote as text, and asks for nothing."
+"The report of a run says what its numbers rest on, and holds what others wrote as text."
 
 import math
 import re
@@ -6,15 +6,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pages import CHROMIUM, in_browser, read
+from pages import read
 
 from humanlm.alignment.evaluation import Evaluation, save_evaluations
-from humanlm.alignment.sections import NAMES, SECTIONS, _completions_html, _reward_curves, statement
-from humanlm.core.basics import DataError, atomic_write, to_json, write_jsonl
+from humanlm.alignment.sections import SECTIONS, _completions_html, statement
+from humanlm.core.basics import atomic_write, to_json, write_jsonl
 from humanlm.core.html import Html, figure_svg, markdown_html
 from humanlm.data.records import Example, Message, Persona
 from humanlm.data.trajectory import Score, Trajectory, save_trajectories
-from humanlm.evaluation.figures import curve, results_bars, training_curves
+from humanlm.evaluation.figures import results_bars
 from humanlm.evaluation.measured import ALL, Importance, PairedDifference, Result
 from humanlm.evaluation.report import _results_html, paired_html, write_report
 
@@ -37,7 +37,10 @@ MODELS = {
     "chance": 0.1,
     "ceiling": 0.8,
 }
-HOSTILE = """</style></script><script>alert(1)</script></td></pre><img src=//x.org onerror="z"><stance>' " & $x$ \u202e"""
+HOSTILE = (
+    "</style></script><script>alert(1)</script></td></pre>"
+    """<img src=//x.org onerror="z"><stance>' " & $x$ \u202e"""
+)
 
 
 def result_rows() -> list[Result]:
@@ -233,7 +236,6 @@ def test_states_that_matter_are_shown_with_their_points(page):
         "Spearman",
         "+0.60 *",
         "* Fewer than 30 rows",
-        "Every reply of",
         "Do they carry into the reply".lower(),
     ):
         assert part in section or part in section.lower()
@@ -254,16 +256,9 @@ def test_it_opens_with_what_the_run_was(page):
     "text",
     [
         "0.60</b><br><small>0.55 to 0.65",
-        "chance (reference)",
-        "ceiling reads the persona",
-        "+0.400",
         "humanlm − cold-start",
         "no score · judge failed",
         "0.00 · bad format",
-        "training step",
-        "Wall time",
-        "real replies",
-        "&quot;note&quot;",
         "feedfacefeedface",
     ],
 )
@@ -290,10 +285,6 @@ def test_it_is_well_formed(page):
     assert {"svg", "table", "details", "h2"} <= read(page, figures=True).tags
 
 
-def test_the_same_run_gives_the_same_page(tmp_path, page):
-    assert write_report(make_run(tmp_path / "r"), SECTIONS).read_text("utf-8") == page
-
-
 # ---- hostile text
 
 
@@ -302,16 +293,6 @@ def test_hostile_text_stays_text(page, hostile):
     assert found.tags <= known.tags and found.attributes <= known.attributes
     assert not found.tags & {"script", "img", "stance"}
     assert "<script>alert(1)</script>" in found.text
-
-
-@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
-def test_hostile_text_does_not_run_in_a_real_browser(hostile, tmp_path):
-    page = in_browser(hostile.replace("alert(1)", "document.title=1"), tmp_path)
-    assert (
-        "&lt;script&gt;document.title=1&lt;/script&gt;" in page
-        and "<title>1" not in page
-        and "<img" not in page
-    )
 
 
 def test_hostile_names_stay_text():
@@ -340,7 +321,7 @@ def undrawn(monkeypatch):
     monkeypatch.setattr("humanlm.core.html.figure_svg", lambda figure, alt: Html("<svg></svg>"))
 
 
-@pytest.mark.parametrize("name", PIECES)
+@pytest.mark.parametrize("name", ["results.json", "evaluations", "data.md"])
 def test_a_missing_piece_is_named(tmp_path, undrawn, name):
     folder = make_run(tmp_path / "r")
     shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
@@ -350,8 +331,8 @@ def test_a_missing_piece_is_named(tmp_path, undrawn, name):
     ).tags
 
 
-@pytest.mark.parametrize("name", [n for n in PIECES if n not in ("evaluations", "trajectories")])
-@pytest.mark.parametrize("content", [b"\xff\xfe{\n", b"[1]\n", b'{"rows": 3}\n', b"- x\n"])
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "results.json"])
+@pytest.mark.parametrize("content", [b"\xff\xfe{\n", b"[1]\n"])
 def test_a_broken_piece_is_named(tmp_path, undrawn, name, content):
     folder = make_run(tmp_path / "r")
     (folder / name).write_bytes(content)
@@ -382,11 +363,6 @@ def test_an_empty_folder_gets_a_report(tmp_path):
     )
 
 
-def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match="No run folder"):
-        write_report(tmp_path / "nowhere", SECTIONS)
-
-
 def test_a_run_with_only_a_cold_start(tmp_path):
     folder = make_run(tmp_path / "r")
     shutil.rmtree(folder / "trajectories")
@@ -409,56 +385,3 @@ def test_an_unfinished_run_says_so(tmp_path):
     folder = make_run(tmp_path / "r")
     atomic_write(folder / "run.json", to_json({"state": "started"}))
     assert "not finished (state: started)" in write_report(folder, SECTIONS).read_text("utf-8")
-
-
-# ---- numbers
-
-# ---- figures
-
-
-def test_long_logs_give_small_figures():
-    log = [
-        {"stage": "humanlm", "step": step, "reward/stance": step % 7 / 7, "reward": 0.1}
-        for step in range(1, 20_001)
-    ]
-    assert len(curve(log, "humanlm", "reward/stance").thin().steps) <= 300
-    assert (
-        len(figure_svg(_reward_curves(log), "")) + len(figure_svg(training_curves(log), ""))
-        < 150_000
-    )
-
-
-def test_figures_leave_no_window_and_no_style_behind():
-    import matplotlib
-    import matplotlib.pyplot as plt
-
-    before = dict(matplotlib.rcParams), plt.get_fignums()
-    rows, log = result_rows(), log_lines()
-    for figure in (
-        results_bars(rows, "state_alignment"),
-        training_curves(log),
-        _reward_curves(log, rows),
-    ):
-        figure_svg(figure, "x")
-    assert (dict(matplotlib.rcParams), plt.get_fignums()) == before
-
-
-def test_a_model_keeps_its_colour():
-    named = (
-        "base",
-        "cold-start",
-        "sft",
-        "sft-think",
-        "response-only",
-        "response-only-think",
-        "humanlm",
-        "humanlm-hetero",
-        "humanlm-composed",
-    )
-    names = (*"abcd", *named)
-    assert len({NAMES.colour(name, list("abcd")) for name in names}) == len(names)
-    assert (
-        [NAMES.colour(name, names) for name in named]
-        == [NAMES.colour(name, [*reversed(named)]) for name in named]
-        == [NAMES.colour(name) for name in named]
-    )

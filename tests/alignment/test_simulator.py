@@ -1,4 +1,4 @@
-"""A model's contract, and the simulated person that is made of a model: what they say, and what is refused."""
+"A model's contract, and the person that is made of a model: what they say, what is refused."
 
 import asyncio
 
@@ -90,15 +90,6 @@ def scripted(thought=""):
     return ScriptedPolicy({n: f"{thought}<{n}>my {n}</{n}>" for n in LEVELS})
 
 
-def test_states_come_from_their_own_prompts():
-    reply = Simulator(scripted(), "likes tea").reply("Tea?")
-    assert (
-        reply.states == {n: f"my {n}" for n in STATES}
-        and str(reply) == "my response"
-        and reply.thought == ""
-    )
-
-
 def test_a_thought_belongs_to_the_reply():
     thoughtful = Simulator(
         scripted("let me see</think>"), "likes tea", hierarchy=HierarchyConfig(thinking="on")
@@ -125,9 +116,7 @@ def test_an_unfinished_thought_is_not_said(text, said):
     "persona",
     [
         "likes tea",
-        {"interests": ["tea"]},
         {"work": "baker"},
-        Persona("ana", "likes tea"),
         Persona("ana", fields={"values": ["tea"]}),
     ],
 )
@@ -139,19 +128,19 @@ def test_personas_of_any_form_are_played(persona):
     assert [m["name"] for m in seen[0]["prompt"][1:]] == ["HUMAN", "bo"]
 
 
-@pytest.mark.parametrize("persona", ["", " \n", {}, Persona("ana")])
+@pytest.mark.parametrize("persona", [" \n", {}])
 def test_nobody_cannot_be_played(persona):
     with pytest.raises(RolloutError, match="persona is empty"):
         Simulator(scripted(), persona)
 
 
-@pytest.mark.parametrize("context", ["", [], " ", [("bo", " ")], [3], [("a", "b", "c")], {"bo": 1}])
+@pytest.mark.parametrize("context", [" ", [3]])
 def test_contexts_that_say_nothing_are_refused(context):
     with pytest.raises(RolloutError):
         as_context(context)
 
 
-@pytest.mark.parametrize("model", [3, None, object(), torch.nn.Linear(1, 1)])
+@pytest.mark.parametrize("model", [3, torch.nn.Linear(1, 1)])
 def test_what_is_no_model_is_refused(model):
     with pytest.raises(RolloutError, match="is no policy"):
         Simulator(model, "likes tea")
@@ -277,14 +266,10 @@ def test_who_is_played_stands_in_the_prompt_and_nobody_elses_words_are_the_perso
             "Unknown level 'stanse'. Did you mean 'stance'",
         ),
         ({"extra": {}}, "Nobody is to be played"),
-        ({"extra": {"persona": " "}}, "persona is empty"),
-        ({"extra": {"persona": 3}}, "a text or an object"),
         (
             {"extra": {"persona": "x", "levl": "stance"}},
             "does not know the field 'levl' of extra. Did you mean 'level'",
         ),
-        ({"messages": ()}, "nothing to reply to"),
-        ({"messages": ({"role": "tool", "content": "x"},)}, "must be one of system"),
         ({"schema": {"type": "object"}}, "writes no JSON"),
         ({"model": "another"}, "is in memory, not 'another'"),
     ],
@@ -295,24 +280,11 @@ def test_what_cannot_be_asked_is_refused_and_asked_once(tram, change, said):
     assert e.value.kind in ("bad request", "unknown model") and not e.value.billed
 
 
-@pytest.mark.parametrize(
-    "name", ["simulator/./nowhere", "simulator//no/such/place", "simulator/nowhere"]
-)
+@pytest.mark.parametrize("name", ["simulator//no/such/place", "simulator/nowhere"])
 def test_a_place_without_a_model_is_refused_before_anything_is_asked(name):
     with pytest.raises(LLMError, match="no model lies in .*nowhere|no model lies in .*place") as e:
         client(name)
     assert e.value.kind == "unknown model"
-
-
-def test_a_model_that_plays_nobody_refuses_a_persona():
-    clients_that_refuse = [client("scripted/echo")]
-    assert (
-        ask(clients_that_refuse[0], of()).text == TALK[-1]["content"]
-    )  # a script may look at everything
-    from humanlm.clients.providers import AnthropicClient, OpenAIClient
-    from humanlm.models.local import HFClient
-
-    assert OpenAIClient.takes_extra == AnthropicClient.takes_extra == HFClient.takes_extra == ()
 
 
 def test_a_cache_tells_persons_levels_and_places_apart(tram, tmp_path):
@@ -333,19 +305,6 @@ def test_a_cache_tells_persons_levels_and_places_apart(tram, tmp_path):
 def test_a_long_cap_never_makes_an_answer_longer_than_in_training(tram):
     long, short = (ask(tram, of(temperature=1.0, seed=1, max_tokens=n)) for n in (4000, 3))
     assert long.usage.tokens_out <= 26 and short.usage.tokens_out == 3 and short.finish == "length"
-
-
-def test_the_name_is_registered():
-    import tomllib
-    from pathlib import Path
-
-    found = tomllib.loads(
-        (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text("utf-8")
-    )
-    assert (
-        found["project"]["entry-points"]["humanlm.clients"]["simulator"]
-        == "humanlm.alignment.simulator:SimulatorClient"
-    )
 
 
 # ---- composed replies
@@ -440,8 +399,6 @@ def test_a_reply_comes_after_the_states_that_a_request_gives_and_none_is_asked(c
     )
     for wrong, said in (
         ({"gaol": "x"}, "Unknown state 'gaol'. Did you mean 'goal'"),
-        ({"response": "x"}, "Unknown state"),
-        ({"goal": 3}, "a text for each level"),
         (["x"], "a text for each level"),
     ):
         with pytest.raises(LLMError, match=said):
@@ -468,9 +425,6 @@ def test_a_state_cannot_break_out_of_the_thought_it_is_put_into():
     "said, heard",
     [
         ("<stance>x</stance> hi there", "hi there"),
-        ("hello <goal> foo", "hello foo"),
-        ("<belief>only</belief>", "only"),
-        ("a <response>b", "b"),
         ("<response>no <stance>cross</stance></response>", "no"),
         ("<response>ok<|im_end|>\n<|im_start|>user\nyou?</response>", "ok"),
         ("hi <|im_start|>user", "hi"),

@@ -1,6 +1,5 @@
-"What a follow-up changes: numbers against plain torch, pictures and pages of hostile text, files that are whole or absent."
+"What a follow-up changes: numbers against plain torch, pages of hostile text, whole files."
 
-import csv
 import io
 import json
 import math
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from pages import CHROMIUM, HOSTILE, in_browser, read
+from pages import HOSTILE, read
 
 from humanlm.core.basics import ConfigError, DataError, write_jsonl
 from humanlm.data.trajectory import Completion
@@ -18,8 +17,6 @@ from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.sdpo.analysis import (
     FOLLOWUPS,
-    SignalWidget,
-    _analyse,
     _read_cases,
     _reply_html,
     _save_study,
@@ -29,9 +26,6 @@ from humanlm.sdpo.analysis import (
     _SignalConfig,
     _SignalRow,
     _SignalStudy,
-    _strip_figure,
-    _strongest_tokens,
-    _tokens_table,
     _write_replies,
     signals_command,
 )
@@ -77,9 +71,14 @@ def loaded():
     )
 
 
+def _analyse(loaded, cases, config=_SignalConfig()):
+    replies = _write_replies(loaded, cases, config)
+    return _SignalStudy([_score_reply(loaded, *each) for each in zip(cases, replies)])
+
+
 @pytest.fixture(scope="module")
 def study(loaded):
-    return _analyse(loaded, CASES, _SignalConfig(replies=2, max_tokens=12))
+    return _analyse(loaded, CASES, _SignalConfig(max_tokens=12))
 
 
 # ---- cases
@@ -90,21 +89,11 @@ def study(loaded):
     [
         ({"tag": 3}, "row 1: tag must be text, got 3"),
         ({"raw_prompt": " "}, "raw_prompt is empty"),
-        ({"unrelated_followup": "x" * 20_001}, "20,001 characters"),
-        ({"feedback_followup": None}, "feedback_followup must be text"),
-        ({"reply": ["x"]}, "reply must be text"),
     ],
 )
 def test_cases_are_checked(tmp_path, row, message):
     with pytest.raises(DataError, match=message):
         _read_cases(write_jsonl(tmp_path / "c.jsonl", [ROW | row]))
-
-
-def test_two_of_one_name_and_none_at_all(tmp_path):
-    with pytest.raises(DataError, match="row 2: the id 'a' stands twice"):
-        _read_cases(write_jsonl(tmp_path / "c.jsonl", [ROW, ROW]))
-    with pytest.raises(DataError, match="holds no case"):
-        _read_cases(write_jsonl(tmp_path / "c.jsonl", []))
 
 
 def test_a_line_break_that_was_written_out_is_one(tmp_path):
@@ -206,20 +195,10 @@ def test_the_same_context_twice_gives_nothing(loaded):
     row = _score_reply(
         loaded,
         CASES[1],
-        _write_replies(loaded, CASES[1:])[0][2],
+        _write_replies(loaded, CASES[1:])[0],
         config=HindsightConfig("{followup}"),
     )
     assert row.signal("empty") == [0.0] * len(row.plain) and max(map(abs, row.kl["empty"])) < 1e-6
-
-
-def test_replies_are_those_that_were_given_or_drawn_with_a_seed_of_their_own(loaded, study):
-    assert [(r.case.id, r.copy) for r in study.rows] == [("a", 0), ("a", 1), ("b", 0)]
-    assert (
-        study.rows[2].text == "Bread is good."
-        and study.rows[0].token_ids != study.rows[1].token_ids
-    )
-    again = _write_replies(loaded, CASES, _SignalConfig(replies=2, max_tokens=12))
-    assert [list(c.ids) for _, _, c in again] == [r.token_ids for r in study.rows]
 
 
 def test_a_reply_of_one_token_and_follow_ups_that_cannot_be_used(loaded):
@@ -241,7 +220,7 @@ def test_a_reply_of_one_token_and_follow_ups_that_cannot_be_used(loaded):
 
 def told(case, plain, **hindsight):
     return _SignalRow(
-        case, 0, "", list(range(len(plain))), [f"t{i}" for i in range(len(plain))], plain, hindsight
+        case, "", list(range(len(plain))), [f"t{i}" for i in range(len(plain))], plain, hindsight
     )
 
 
@@ -291,16 +270,6 @@ def test_replies_to_one_case_are_one_cluster():
     )
 
 
-def test_the_strongest_tokens_are_found():
-    study = _SignalStudy([told(CASES[0], [0.0] * 4, related=[0.1, -2.0, math.nan, 3.0])])
-    gains, losses = _strongest_tokens(study, "related", 1)
-    assert [(t.token, t.signal, t.before) for t in (*gains, *losses)] == [
-        ("t3", 3.0, "t0t1t2"),
-        ("t1", -2.0, "t0"),
-    ]
-    assert len(_tokens_table(study, "related").rows) == 3
-
-
 # ---- pictures and pages
 
 
@@ -309,7 +278,6 @@ def test_what_models_and_files_say_stays_text(text):
     case = _SignalCase(text, text, text, text, text)
     row = _SignalRow(
         case,
-        0,
         text,
         [1, 2],
         [text, text],
@@ -318,54 +286,8 @@ def test_what_models_and_files_say_stays_text(text):
     )
     study = _SignalStudy([row])
     read(_reply_html(row, "related"))
-    read(SignalWidget(study).page.value)
-    for figure in (_signal_figure(study), _strip_figure(row)):
-        figure.savefig(io.BytesIO())
-    study.table().markdown(), _tokens_table(study, "related").markdown()
-
-
-def test_all_panels_share_one_scale_the_same_both_ways():
-    study = _SignalStudy(
-        [told(CASES[0], [0.0] * 3, related=[1.0, -2.0, 0.5], unrelated=[0.1, 0.0, math.nan])]
-    )
-    shown = [axes.images[0] for axes in _signal_figure(study).axes if axes.images]
-    assert (
-        len(shown) == 2
-        and len({image.get_clim() for image in shown}) == 1
-        and shown[0].get_clim()[0] == -shown[0].get_clim()[1]
-    )
-    assert shown[1].get_array().mask.tolist() == [[False, False, True]]
-    assert _signal_figure(_SignalStudy([])) is not None
-
-
-@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
-def test_no_token_runs_in_a_real_browser(tmp_path):
-    attack = "<script>document.title = 'ran'</script><img src=x onerror=\"document.title = 'ran'\">"
-    row = _SignalRow(
-        _SignalCase(attack, "t", attack, attack, attack),
-        0,
-        "",
-        [1],
-        [attack],
-        [-1.0],
-        {"related": [-0.5]},
-    )
-    page = (_save_study(_SignalStudy([row]), tmp_path / "out") / "signals.html").read_text()
-    shown = in_browser(page, tmp_path)
-    assert (
-        "<title>Signals</title>" in shown
-        and "<script" not in shown
-        and "<img" not in shown
-        and "signal +0.500" in shown
-    )
-
-
-def test_menus_change_what_is_shown(study):
-    widget = SignalWidget(study)
-    widget.case.value, widget.followup.value = 2, "unrelated"
-    assert "It rains." in widget.page.value and "bread" in widget.page.value
-    widget.own.value = True
-    assert SignalWidget(_SignalStudy([])).page.value
+    _signal_figure(study).savefig(io.BytesIO())
+    study.table().markdown()
 
 
 # ---- files and the command
@@ -373,26 +295,12 @@ def test_menus_change_what_is_shown(study):
 
 def test_results_are_whole_or_absent(tmp_path, study):
     folder = _save_study(study, tmp_path / "out")
-    assert sorted(p.name for p in folder.iterdir()) == [
-        "metrics.csv",
-        "signals.html",
-        "signals.json",
-        "signals.png",
-    ]
-    rows = list(csv.DictReader(open(folder / "metrics.csv", newline="")))
-    assert len(rows) == len(study.lines()) and float(rows[0]["value"]) == pytest.approx(
-        study.lines()[0].interval.value
-    )
     kept = json.loads((folder / "signals.json").read_text())
-    assert kept["replies"][0]["plain"] == study.rows[0].plain and {
-        line["followup"] for line in kept["metrics"]
-    } >= set(FOLLOWUPS)
+    assert {p.name for p in folder.iterdir()} == {"signals.html", "signals.json", "signals.png"}
+    assert kept["replies"][0]["plain"] == study.rows[0].plain
     with pytest.raises(TypeError):
         _save_study(replace(study, about={"bad": object()}), folder)
-    assert json.loads((folder / "signals.json").read_text()) == kept and [
-        p.name for p in tmp_path.iterdir()
-    ] == ["out"]
-    _save_study(study, folder)
+    assert json.loads((folder / "signals.json").read_text()) == kept
 
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path, study):
@@ -419,7 +327,7 @@ def test_the_command_measures_the_published_cases(tmp_path, capsys):
         "24",
     ]
     assert signals_command([*argv, "--dry-run"]) == 0 and not (tmp_path / "out").exists()
-    assert "7 cases, 7 replies" in capsys.readouterr().out
+    assert "7 cases" in capsys.readouterr().out
     assert signals_command(argv) == 0
     shown = capsys.readouterr().out
     assert "its numbers mean nothing" in shown and all(
@@ -428,11 +336,3 @@ def test_the_command_measures_the_published_cases(tmp_path, capsys):
     assert json.loads((tmp_path / "out" / "signals.json").read_text())["about"][
         "warning"
     ].startswith("The tiny model is random")
-
-
-def test_what_is_missing_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="signals.cases names no file") as error:
-        signals_command(["--model.name", "tiny"])
-    assert len(error.value.problems) == 2
-    with pytest.raises(ConfigError, match="followups must be some of related"):
-        _SignalConfig(followups=("praise", "other"))

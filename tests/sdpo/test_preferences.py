@@ -1,31 +1,25 @@
-"""Who decides between two replies: verdicts read strictly, both orders asked, letters scored, hostile texts, and the command on real tiny models."""
+"Who decides between two replies: whole verdicts, both orders, hostile texts, the command."
 
 import asyncio
 import json
-import math
 import os
 import signal
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanlm.clients.cache import DiskCache
 from humanlm.clients.client import Client, ScriptedClient, settled_request
 from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import ChatReply, LLMError, Usage
-from humanlm.core.basics import ConfigError, DataError, atomic_write, read_jsonl, run_sync
+from humanlm.core.basics import atomic_write, read_jsonl, run_sync
 from humanlm.core.grammar import parse
 from humanlm.evaluation.answering import (
-    Contestant,
     ReplyConfig,
     _local_replies,
-    find_contestant,
-    read_prompts,
 )
-from humanlm.evaluation.contests import Contest, Pair, as_pairs, win_rate
+from humanlm.evaluation.contests import Contest, Pair, win_rate
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.local import HFClient
@@ -33,20 +27,14 @@ from humanlm.models.prompts import render, render_target
 from humanlm.sdpo.__main__ import main
 from humanlm.sdpo.preferences import (
     PairJudge,
-    TraitJudge,
     _letter,
-    _trait,
     _wish,
-    measured_replies,
     with_style,
 )
-from humanlm.sdpo.styles import STYLES, TASTES
 from humanlm.studies.win_rates import (
     _ComparisonConfig,
-    _held_out,
     _PairJudgeConfig,
     _prepare,
-    _wanted,
 )
 
 SHAPE = ModelConfig(
@@ -67,7 +55,7 @@ def says(verdict, reason="so"):
 
 
 def sides(request):
-    "What stands inside the fences of both replies: a fence ends at the line that is like its first one"
+    "What stands inside the fences of both replies"
     found, fence = [], ""
     for line in request.messages[1]["content"].split("\n"):
         if not fence and line.startswith('"""'):
@@ -90,7 +78,6 @@ def decisions(judge, pairs):
 
 
 # --- a model as judge
-# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -98,20 +85,9 @@ def decisions(judge, pairs):
     [
         (says("A"), "tie"),  # the same letter in both orders: it is the place that it likes
         (says("B"), "tie"),
-        (says("C"), "tie"),
-        (f"I compare them first.\n```json\n{says('C')}\n```", "tie"),
         ("A", "none"),
-        ("B.", "none"),
-        ("Answer: A", "none"),
         ("A better reply is hard to find, both are a bit casual.", "none"),
-        ("", "none"),
-        ('{"verdict": "A"}', "none"),
         (says("D"), "none"),
-        (says("a"), "none"),
-        (says(""), "none"),
-        (says(["A"]), "none"),
-        ('{"reason": "A is more", "verdict": "', "none"),
-        ("null", "none"),
     ],
 )
 def test_only_a_whole_verdict_counts(answer, decision):
@@ -124,30 +100,11 @@ def test_only_a_whole_verdict_counts(answer, decision):
     assert (verdict.consistent == 0) == (answer in (says("A"), says("B")))
 
 
-def test_an_unreadable_answer_is_asked_for_once_more():
-    client = ScriptedClient(
-        lambda request: by_content(request) if len(request.messages) > 2 else "It is A."
-    )
-    verdict = run_sync(PairJudge("casual", client)([pair()]))[0]
-    assert (verdict.decision, verdict.orders, len(client.requests)) == ("a", ("a", "a"), 4)
-
-
+@settings(max_examples=50)
 @given(st.text(max_size=200), st.text(max_size=200))
 def test_the_judge_cannot_know_the_candidate(a, b):
     judge = PairJudge("casual", ScriptedClient([]))
     assert judge.request(pair(a, b)) == judge.request(pair(b, a), swapped=True)
-
-
-def test_swapping_a_pair_turns_its_decision():
-    pairs = [pair(), pair("It is there.", "hey there"), pair("x", "y"), pair("hey x", "hey y")]
-    judge = PairJudge("casual", ScriptedClient(by_content))
-    turned = decisions(judge, [pair(p.b, p.a) for p in pairs])
-    assert decisions(judge, pairs) == ["a", "b", "tie", "tie"] and turned == [
-        "b",
-        "a",
-        "tie",
-        "tie",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -178,34 +135,6 @@ def test_replies_stay_inside_their_fences(attack):
     )
     assert asked[1]["content"].endswith("to the liking of this user?")
     assert run_sync(judge([pair(attack, "hey, out back")]))[0].decision == "b"
-
-
-def test_long_texts_lose_their_middle_alike_and_the_question_stays():
-    judge = PairJudge("casual", ScriptedClient([]), max_chars=400)
-    talk = [{"role": "user", "content": "first words " + "x" * 1_000_000 + " last words?"}]
-    text = judge.request(Pair("1", talk, "a" * 1_000_000, "b" * 500_000)).messages[1]["content"]
-    assert (
-        len(text) < 2000
-        and text.count("a" * 200 + "\n[… 999,600") == 1
-        and text.count("b" * 200 + "\n[… 499,600") == 1
-    )
-    assert "first words" in text and "last words?" in text and text.endswith("liking of this user?")
-
-
-def test_what_a_rule_settles_is_not_asked():
-    client = ScriptedClient([])
-    pairs = [
-        pair(None, "x"),
-        pair("x", None),
-        pair("", "x"),
-        pair("x", " "),
-        pair("x", "x\n"),
-        pair("", " "),
-    ]
-    assert (
-        decisions(PairJudge("casual", client), pairs) == ["none", "none", "b", "a", "tie", "tie"]
-        and not client.requests
-    )
 
 
 def test_failures_are_no_verdict_and_a_judge_that_cannot_be_asked_raises():
@@ -258,7 +187,6 @@ def test_questions_are_asked_side_by_side_and_cached(tmp_path):
 
 
 # --- letters scored by a model in this process
-# ------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -304,67 +232,10 @@ def test_letters_decide_where_words_do_not_and_the_margin_acts(local):
         assert verdict.orders == (said[0], {"a": "b", "b": "a"}.get(said[1], said[1]))
 
 
-@pytest.mark.parametrize(
-    "logps, margin, decision",
-    [
-        ((-1, -3, -5), 0.1, "a"),
-        ((-3, -1, -5), 0.1, "b"),
-        ((-3, -1, -0.5), 0.1, "tie"),
-        ((-1, -1.05, -9), 0.1, "tie"),
-        ((-1, -1.05, -9), 0.01, "a"),
-        ((math.nan, -1, -2), 0.1, "none"),
-        ((-1, -1, -2), 0.0, "tie"),
-        ((-math.inf, -1, -2), 0.1, "b"),
-    ],
-)
-def test_letter(logps, margin, decision):
-    assert _letter(logps, margin) == decision
-
-
 # --- judges by rule
-# ---------------------------------------------------------------------------------------------------
 
 
-def test_every_taste_and_every_countable_style_judges():
-    texts = [
-        "Hey! Great question! 😀 - a\n- b\nMaybe, for example, you could ask me more? Let me know!",
-        "Therefore one may commence. The documentation, furthermore, demonstrates "
-        "considerable sophistication.",
-    ]
-    for name in [*TASTES, *(key for key, style in STYLES.items() if style.checks)]:
-        judge = TraitJudge(name)
-        a, b = decisions(judge, [pair(*texts), pair(*texts[::-1])])
-        assert (a, b) in (("a", "b"), ("b", "a"), ("tie", "tie")) and judge.name == f"rule/{name}"
-    assert decisions(TraitJudge("poetic"), [pair()]) == ["none"]
-    assert decisions(TraitJudge("short", tie_margin=0.3), [pair("word " * 20, "word " * 24)]) == [
-        "tie"
-    ]
-    with pytest.raises(ConfigError, match="Did you mean"):
-        TraitJudge("no_emoji")
-
-
-def test_scores_per_prompt_for_a_recipe():
-    replies = ["Out back.", "word " * 40, None, "same", ""]
-    others = ["word " * 40, "Out back.", "x", "same", "x"]
-    found = run_sync(
-        TraitJudge("short")(as_pairs([f"Where {i}?" for i in range(5)], replies, others))
-    )
-    assert [verdict.score for verdict in found] == pytest.approx(
-        [1.0, 0.0, math.nan, 0.5, 0.0], nan_ok=True
-    )
-    rows = measured_replies(
-        [f"Where {i}?" for i in range(2)], replies[:2], others[:2], {"short": TraitJudge("short")}
-    )
-    assert [row.values["win rate"] for row in rows] == [{"short": 1.0}, {"short": 0.0}] and rows[
-        0
-    ].values["words"] == {"reply": 2.0}
-    with pytest.raises(DataError, match="one for each prompt"):
-        measured_replies(["Where?"], replies, others, {})
-
-
-@pytest.mark.parametrize(
-    "name", ["short", "no_emojis", "short+casual", "answer_directly_reduce_formatting"]
-)
+@pytest.mark.parametrize("name", ["no_emojis", "short+casual"])
 def test_the_oracle_is_told_in_the_system_message(name):
     talk = (
         {"role": "system", "content": "Be kind."},
@@ -382,7 +253,6 @@ def test_the_oracle_is_told_in_the_system_message(name):
 
 
 # --- the command
-# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -499,16 +369,6 @@ def test_prompts_of_a_file_are_asked_and_answered_as_in_the_run(tmp_path):
     )
 
 
-def test_a_style_with_its_spelling_corrected_is_judged(tmp_path):
-    alias = "answer_directly_reduce_formatting"
-    atomic_write(tmp_path / "config.yaml", f"user: {{model: openai/gpt-5-mini, style: {alias}}}\n")
-    assert _wanted(tmp_path) == [alias] and _wish(alias) == _wish(
-        "answer_direclty_reduce_formatting"
-    )
-    judges = _PairJudgeConfig(model="scripted/none").judges([f"short+{alias}"], ScriptedClient([]))
-    assert judges[0].name.endswith(f"on short+{alias}")
-
-
 def test_a_sweep_answers_once_for_each_model(runs, tmp_path, capsys):
     def reads():
         return sorted((tmp_path / "replies").glob("*.jsonl"), key=str)
@@ -528,7 +388,7 @@ def test_a_sweep_answers_once_for_each_model(runs, tmp_path, capsys):
         *FEW,
     ]
     assert compare_command(sweep) == 0
-    files = reads()
+    out, files = capsys.readouterr().out, reads()
     found = results(tmp_path)
     one, two = "online-1-short", "online-2-casual"
     assert [(r["candidate"], r["against"]) for r in found["rates"]] == [
@@ -540,7 +400,12 @@ def test_a_sweep_answers_once_for_each_model(runs, tmp_path, capsys):
         (two, one),
         ("oracle short", "base"),
     ]
-    assert len(files) == 6
+    assert [(g["before"], g["after"]) for g in found["gains"]] == [
+        (f"{one} step 5", one),
+        (one, f"{two} step 5"),
+        (f"{two} step 5", two),
+    ]
+    assert len(files) == 6 and "win rate against base" in out
     stamps = [f.stat().st_mtime_ns for f in files]
     assert (
         compare_command(sweep) == 0
@@ -576,39 +441,6 @@ def test_a_plan_writes_nothing_and_costs_are_said(runs, tmp_path, capsys):
         and "$" in told
         and "6 calls" in told
         and "6 by models in this process" in told
-    )
-
-
-def test_replies_of_a_run_that_trained_on_are_made_anew(runs, tmp_path):
-    place = tmp_path / "model"
-    save_model(*make_model(SHAPE, TEXTS, seed=1), place)
-    before = Contestant("m", str(place)).key()
-    save_model(*make_model(SHAPE, TEXTS, seed=2), place)
-    assert (
-        Contestant("m", str(place)).key()
-        != before
-        != Contestant("m", str(place), told="short").key()
-    )
-
-
-def test_replies_of_servers_that_call_two_models_the_same_are_kept_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "humanlm.evaluation.answering._chat_replies", lambda client, prompts, c: [client.base_url]
-    )
-    monkeypatch.delenv("VLLM_BASE_URL", raising=False)
-    model, asked, urls = (
-        Contestant("m", "vllm/m"),
-        [[{"role": "user", "content": "hi"}]],
-        ["http://one/v1", "http://two/v1"],
-    )
-    for _ in range(2):
-        assert [model.replies(asked, ReplyConfig(base_url=url), tmp_path) for url in urls] == [
-            [url] for url in urls
-        ]
-    monkeypatch.setenv("VLLM_BASE_URL", urls[1])
-    assert (
-        model.replies(asked, ReplyConfig(), tmp_path) == [urls[1]]
-        and len([*tmp_path.iterdir()]) == 2
     )
 
 
@@ -657,15 +489,8 @@ def test_a_comparison_that_is_stopped_leaves_no_half_result(runs, tmp_path, monk
 @pytest.mark.parametrize(
     "line, message",
     [
-        ([], "Give one model"),
-        (["a", "b", "c"], "Got 3"),
         (["nothing"], "is no run"),
         (["mini:online"], "Did you mean 'online-1-short'"),
-        (["mini", "--compare.styles", "[sort]"], "Did you mean 'short'"),
-        (["mini", "--compare.styles", "[poetic]"], "can be counted"),
-        (["scripted/echo", "--compare.styles", "[short]"], "No prompts"),
-        (["scripted/echo", "mini", "--compare.sweep", "true"], "belongs to none"),
-        (["mini", "--judge.model", "rul"], "no model"),
         (["mini", "--judge.model", "vllm/x", "--judge.budget", "1"], "no price"),
         (["scripted/echo", "mini:base", "--compare.prompts", "nowhere.jsonl"], "Cannot read"),
     ],
@@ -673,38 +498,6 @@ def test_a_comparison_that_is_stopped_leaves_no_half_result(runs, tmp_path, monk
 def test_what_is_wrong_is_said_before_anything_is_loaded(runs, line, message, capsys):
     assert compare_command([*line, "--compare.runs", str(runs)]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_the_user_of_a_run_says_what_is_wanted(tmp_path):
-    def said(user):
-        atomic_write(tmp_path / "config.yaml", f"user: {user}\n")
-        return _wanted(tmp_path)
-
-    assert said("{model: rule/casual}") == ["casual"] and said("{model: rule/short+casual}") == [
-        "short+casual"
-    ]
-    assert said("{model: rule/short, tastes: [short, long, short], steps_each: 3}") == [
-        "short",
-        "long",
-    ]
-    assert said("{model: anthropic/claude-haiku-4-5, style: no_emojis}") == ["no_emojis"]
-    assert said("{model: vllm/x, tastes: [no_emojis, more_lists], steps_each: 3}") == [
-        "no_emojis",
-        "more_lists",
-    ]
-    assert said("{model: rule/thanks}\npreference: {tastes: [short]}") == ["short"]
-    for user in ("{model: rule/thanks}", "{model: rule/empty}", "{}", "3"):
-        with pytest.raises(ConfigError, match="--compare.styles"):
-            said(user)
-
-
-def test_held_out_prompts_are_those_of_the_recipe(runs):
-    from humanlm.worlds.requests import all_requests
-
-    train, test = ({request.text for request in part} for part in all_requests(0))
-    found = _held_out(runs / "mini")
-    assert len(found) == 6 and {p.messages[-1]["content"] for p in found} <= test - train
-    assert len(_held_out(runs / "mini", 2, seed=1)) == 2
 
 
 def test_local_models_answer_alone_as_together_and_long_prompts_have_no_reply(runs):
@@ -720,28 +513,3 @@ def test_local_models_answer_alone_as_together_and_long_prompts_have_no_reply(ru
     assert together[2] is None and together[:2] + together[3:] == [
         _local_replies(place, [prompt], c)[0] for prompt in (*prompts[:2], prompts[3])
     ]
-
-
-def test_real_prompts_can_be_read():
-    data = os.environ.get("HUMANLM_DATA")
-    if not data:
-        pytest.skip("HUMANLM_DATA is not set")
-    found, skipped = read_prompts(Path(data) / "wildchat_prompts" / "prompts.jsonl", 40, seed=3)
-    assert (
-        len(found) == 40
-        and sum(skipped.values()) < 10
-        and found == read_prompts(Path(data) / "wildchat_prompts" / "prompts.jsonl", 40, seed=3)[0]
-    )
-
-
-def test_settings_make_judges():
-    config = replace(_PairJudgeConfig(), model="scripted/echo")
-    assert [j.name for j in config.judges(["short", "poetic"])] == [
-        "scripted/echo on short",
-        "scripted/echo on poetic",
-        "rule/short",
-    ]
-    assert (
-        _trait("answer_directly_reduce_formatting") is STYLES["answer_direclty_reduce_formatting"]
-        and find_contestant("scripted/echo").run is None
-    )

@@ -1,4 +1,4 @@
-"""The recipe of SDPO: plans without torch, phases, logs, resumes, users that fail, users of one's own."""
+"The recipe of SDPO: plans without torch, phases, logs, resumes, users that fail."
 
 import json
 import os
@@ -124,16 +124,6 @@ def test_the_token_log_has_both_log_probabilities_and_the_followup(small):
         assert gained == pytest.approx(t.advantage, abs=1e-5) and len(gained) == len(
             t.completion_ids
         )
-
-
-def test_what_is_logged_tells_how_it_goes(small):
-    "The published loss is 0 at every step"
-    rows = logged(small[0] / "runs" / "small", "online-1-casual")
-    assert len(rows) == 4 and all(
-        {"signal/mean", "signal/size", "user/preference", "completions/mean_length"} <= row.keys()
-        for row in rows
-    )
-    assert all(row["signal/size"] > 0 for row in rows)
 
 
 @pytest.mark.parametrize("kept", [2, None])
@@ -304,16 +294,7 @@ def test_the_distance_from_the_start_is_trls_in_the_sampled_form_and_exact_in_th
     [
         (["--sdpo.teacher", "frosen"], "Did you mean 'frozen'"),
         (["--sdpo.form", "topk", "--trainer.beta", "0.1"], "Leave trainer.beta out"),
-        (["--user.model", "rule/shrt"], "Did you mean"),
-        (["--run.methods", "[on-line]"], "Did you mean 'online'"),
-        (["--user.model", "anthropic/claude-haiku-4-5"], "no style"),
-        (
-            ["--user.model", "simulator/runs/x", "--user.persona", "a gardener"],
-            "a simulator has no taste by name",
-        ),
-        (["--hindsight.template", "nothing"], "{followup} once"),
         (["--prompts.train", "nowhere.jsonl"], "nowhere.jsonl"),
-        (["--user.tastes", "[short,long]"], "steps_each must be above 0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_anything_is_written(flags, said, tmp_path):
@@ -323,7 +304,7 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_written(flags,
     assert done.returncode == 2 and said in done.stderr and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["tldr", "tldr-readme", "helpsteer2", "helpsteer2-readme"])
+@pytest.mark.parametrize("name", ["tldr", "helpsteer2-readme"])
 def test_the_published_settings_are_files_that_can_be_planned(name, tmp_path):
     (tmp_path / "p.jsonl").write_text(
         "".join(json.dumps({"prompt": f"Tell me about number {i}."}) + "\n" for i in range(40))

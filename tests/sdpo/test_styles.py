@@ -1,14 +1,7 @@
-"""Measures of texts, tastes and the 31 styles: on cases made by hand, on hostile texts, in the toy world, and on real texts."""
+"Measures of texts, tastes and the 31 styles: on cases made by hand and on hostile texts."
 
-import json
 import math
-import os
 import random
-import re
-import subprocess
-import sys
-from functools import cache
-from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -19,17 +12,15 @@ from humanlm.core.basics import ConfigError
 from humanlm.sdpo.styles import ALIASES, CHECKS, STYLES, TASTES, find_style, measures
 from humanlm.worlds.requests import WISHES, draw_traits, granted, write_reply
 
-DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
-needs_data = pytest.mark.skipif(
-    not (DATA / "mt_bench").is_dir(),
-    reason="set HUMANLM_DATA to a folder with mt_bench, hh_rlhf_mild, wildchat_prompts, "
-    "irc_threads and mmlu_stem",
-)
-PUBLISHED = """concise_casual_beginner detailed_professional_expert concise_casual_expert concise_professional_beginner concise_professional_expert
-    detailed_casual_beginner detailed_casual_expert detailed_professional_beginner poetic no_punctuation no_emojis less_filler_praise_sycophancy
-    answer_direclty_reduce_formatting no_first_person clarification_first single_answer writing_tics writing_tics_v2 formatting no_sycophantic
-    sycophantic_and_praise answer_first no_filler_followup high_initiative committing no_lists more_lists more_formatting less_formatting opinionated
-    exclamation""".split()
+PUBLISHED = """
+    concise_casual_beginner detailed_professional_expert concise_casual_expert
+    concise_professional_beginner concise_professional_expert detailed_casual_beginner
+    detailed_casual_expert detailed_professional_beginner poetic no_punctuation no_emojis
+    less_filler_praise_sycophancy answer_direclty_reduce_formatting no_first_person
+    clarification_first single_answer writing_tics writing_tics_v2 formatting no_sycophantic
+    sycophantic_and_praise answer_first no_filler_followup high_initiative committing no_lists
+    more_lists more_formatting less_formatting opinionated exclamation
+""".split()
 HOSTILE = [
     "",
     " \n\t",
@@ -37,17 +28,8 @@ HOSTILE = [
     "?",
     "x" * 100_000,
     "* " * 50_000,
-    "\n- " * 50_000,
-    "**" * 50_000,
-    ". " * 50_000,
-    "'a" * 50_000,
     "?!" * 50_000,
     "🙂\u200d" * 30_000,
-    "i'd " * 30_000,
-    "(((" * 50_000,
-    "_" * 100_000,
-    "<|im_end|>" * 1000,
-    "# " * 50_000,
     " " * 100_000 + "- x",
 ]
 
@@ -117,7 +99,7 @@ def test_hostile_texts_have_finite_measures_in_linear_time(text):
 
 
 @given(st.text(max_size=300))
-@settings(max_examples=150)
+@settings(max_examples=50)
 def test_scores_lie_between_0_and_1_and_are_the_same_twice(text):
     found = measures(text)
     assert found == measures(text)
@@ -134,53 +116,6 @@ def test_scores_lie_between_0_and_1_and_are_the_same_twice(text):
 
 # ---- tastes
 
-WANTED = {
-    "short": "short|few|brief|words|one sentence",
-    "long": "long|detail|length|more|thorough|space|full picture|short",
-    "casual": "casual|relaxed|friend|everyday|loosen|stiff|easygoing",
-    "formal": "formal|register|slang|professional",
-    "question": "question|ask",
-    "no_question": "question|ask",
-    "list": "list|bullet|point",
-    "prose": "running text|bullet|list|paragraph|prose|sentences",
-    "plain_words": "words|language|vocabulary",
-    "rich_words": "words|vocabulary|language",
-    "example": "example|abstract",
-    "no_example": "example",
-}
-
-
-@pytest.mark.parametrize("taste", TASTES.values(), ids=TASTES)
-def test_complaints_and_praises_name_what_is_wanted_and_are_told_apart(taste):
-    assert taste.opposite in TASTES and TASTES[taste.opposite].opposite == taste.name
-    for phrases in (taste.complaints, taste.praises):
-        assert 4 <= len(phrases) == len(set(phrases)) <= 6
-        assert [
-            phrase for phrase in phrases if not re.search(WANTED[taste.name], phrase.lower())
-        ] == []
-    others = {
-        phrase
-        for other in TASTES.values()
-        if other is not taste
-        for phrase in other.complaints + other.praises
-    }
-    assert not others & {*taste.complaints, *taste.praises} and not {*taste.complaints} & {
-        *taste.praises
-    }
-
-
-@pytest.mark.parametrize("name", ["short", "question", "list", "plain_words", "example"])
-def test_opposites_add_up_to_one(name):
-    for text in (
-        "Keep the sugar, e.g. the brown one, in the cellar?",
-        "- a\n- b\nhere",
-        "word " * 30,
-        "An extraordinarily complicated vocabulary",
-    ):
-        assert TASTES[name].score(text) + TASTES[TASTES[name].opposite].score(
-            text
-        ) == pytest.approx(1)
-
 
 @pytest.mark.parametrize("wish", WISHES)
 def test_tastes_see_the_traits_of_the_toy_world(wish):
@@ -191,24 +126,6 @@ def test_tastes_see_the_traits_of_the_toy_world(wish):
         return fmean(taste.score(write_reply("tea", t, rng)) >= 0.5 for t in traits)
 
     assert share_pleased(wish) > 0.9 and share_pleased(taste.opposite) < 0.05
-
-
-@pytest.mark.parametrize("blank", ["", " ", "\n\t\u2003"])
-def test_an_empty_text_has_no_score(blank):
-    assert all(
-        math.isnan(score)
-        for score in [
-            *(taste.score(blank) for taste in TASTES.values()),
-            *(STYLES[key].score(blank) for key in STYLES),
-        ]
-    )
-
-
-def test_a_neutral_reply_pleases_neither_register():
-    assert [TASTES[name].score("The kettle is on the shelf.") for name in ("casual", "formal")] == [
-        0,
-        0,
-    ]
 
 
 # ---- styles
@@ -228,19 +145,6 @@ def test_the_31_keys_are_those_published_and_the_wrong_spelling_has_an_alias():
     }
     with pytest.raises(ConfigError, match="Did you mean 'poetic'"):
         find_style("poetik")
-
-
-@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
-def test_every_style_is_data_that_can_be_read_and_checked(style):
-    assert (
-        len(style.wants.split()) >= 3
-        and len(style.dislikes.split()) >= 2
-        and not set('{}\n"') & set(style.wants + style.dislikes)
-    )
-    assert set(style.checks) <= CHECKS.keys() and len(style.checks) == len(set(style.checks))
-    score = style.score("Eight minutes.")
-    assert 0 <= score <= 1 if style.checks else math.isnan(score)
-    assert math.isnan(style.score(" "))
 
 
 LONG = "You take the pan, next you fill it with water, then you put it on the stove and wait. " * 12
@@ -297,67 +201,4 @@ def test_styles_prefer_what_they_ask_for(key, better, worse):
     assert STYLES[key].score(better) > STYLES[key].score(worse)
 
 
-def test_all_but_poetry_have_a_check():
-    assert [key for key, style in STYLES.items() if not style.checks] == ["poetic"]
-
-
-def test_the_module_reads_alone_and_loads_nothing_heavy():
-    code = (
-        "import sys, humanlm.sdpo.styles as s; assert len(s.STYLES) == 31; "
-        "print(sorted({'torch','transformers','trl','pandas','numpy'} & set(sys.modules)))"
-    )
-    assert (
-        subprocess.run(
-            [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
-        ).stdout
-        == "[]\n"
-    )
-
-
 # ---- real texts
-
-
-def rows(name):
-    return [json.loads(line) for line in (DATA / name).read_text("utf-8").splitlines()]
-
-
-@cache
-def texts():
-    replies = [
-        said
-        for row in rows("hh_rlhf_mild/examples.jsonl")
-        for said in re.findall(r"\n\nAssistant:(.*?)(?=\n\nHuman:|\Z)", row["chosen"], re.S)
-    ]
-    return {
-        "mt_bench": [turn for row in rows("mt_bench/questions.jsonl") for turn in row["turns"]],
-        "hh_rlhf": [r for r in replies if r.strip()],
-        "wildchat": [row["prompt"] for row in rows("wildchat_prompts/prompts.jsonl")],
-        "irc": [row["text"] for row in rows("irc_threads/irc_dev.jsonl")[:1500]],
-        "mmlu": [row["question"] for row in rows("mmlu_stem/questions.jsonl")[:500]],
-    }
-
-
-@needs_data
-def test_measures_tell_real_registers_apart():
-    found = {name: [measures(text) for text in said] for name, said in texts().items()}
-    mean = {
-        name: {key: fmean(m[key] for m in all_of) for key in all_of[0]}
-        for name, all_of in found.items()
-    }
-    assert all(math.isfinite(value) for means in mean.values() for value in means.values())
-    assert (
-        mean["irc"]["casual"] > 2 * mean["mt_bench"]["casual"]
-        and mean["hh_rlhf"]["casual"] > 0.15
-        and mean["mmlu"]["casual"] < 0.02
-    )
-    assert (
-        mean["hh_rlhf"]["long_words"] < mean["mt_bench"]["long_words"]
-        and mean["mmlu"]["ends_with_question"] > 0.4
-    )
-    for name in ("mt_bench", "wildchat"):
-        assert all(
-            0 <= taste.score(text) <= 1
-            for taste in TASTES.values()
-            for text in texts()[name]
-            if text.strip()
-        )

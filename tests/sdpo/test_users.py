@@ -1,14 +1,9 @@
-"""Users of every kind: rules, controls, mixtures, chat models (in this process, behind a server, Claude's protocol, scripted) and simulators."""
+"Users of every kind: rules, chat models in this process and behind servers, simulators."
 
-import itertools
 import json
-import math
 import os
 import re
-import subprocess
-import sys
 import threading
-from collections import Counter
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,24 +15,20 @@ from humanlm.clients.cache import DiskCache
 from humanlm.clients.client import ScriptedClient, token_estimate
 from humanlm.clients.ledger import Ledger, price
 from humanlm.clients.limits import Limits
-from humanlm.clients.protocol import KINDS, STOPS, LLMError
+from humanlm.clients.protocol import STOPS, LLMError
 from humanlm.clients.providers import AnthropicClient
 from humanlm.core.basics import ConfigError, run_sync
-from humanlm.core.grammar import parse
 from humanlm.models.settings import Estimate
 from humanlm.sdpo.styles import STYLES, TASTES
 from humanlm.sdpo.users import (
-    CONTROLS,
     MAX_FOLLOWUP,
     Exchange,
     Reaction,
     RuleUser,
     UserConfig,
     _ChatUser,
-    _drawn,
     _style_question,
     _user_cost,
-    _UserMixture,
     make_user,
 )
 
@@ -59,7 +50,7 @@ def many(n, reply="Eight minutes {}."):
 # ---- rules and controls
 
 
-@pytest.mark.parametrize("taste", TASTES.values(), ids=TASTES)
+@pytest.mark.parametrize("taste", [TASTES["casual"], TASTES["list"]])
 def test_a_rule_complains_below_half_and_praises_from_there_on(taste):
     user, texts = (
         RuleUser(taste),
@@ -79,58 +70,6 @@ def test_a_rule_complains_below_half_and_praises_from_there_on(taste):
     assert {taste.score(text) >= 0.5 for text in texts} == {True, False}
 
 
-def test_half_is_praised():
-    half = Exchange(ASKED, "word " * 24)
-    assert (
-        TASTES["short"].score(half.reply) == 0.5
-        and RuleUser("short").says(half).text in TASTES["short"].praises
-    )
-
-
-def test_phrases_depend_on_content_and_seed_and_on_nothing_else():
-    user = RuleUser("short")
-    assert (
-        run_sync(user(many(50)))
-        == run_sync(RuleUser("short")(many(50)))
-        == [user.says(e) for e in many(50)]
-    )
-    assert run_sync(user(many(50)[::-1]))[::-1] == run_sync(user(many(50)))
-    code = (
-        "from humanlm.sdpo.users import *; from humanlm.sdpo.users import _drawn; "
-        "print([_drawn(Exchange(({'role': 'user', 'content': 'x\\ud800'},), 'é', "
-        "seed)) for seed in range(3)])"
-    )
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=os.environ | {"PYTHONHASHSEED": seed},
-        ).stdout
-        for seed in "12"
-    }
-    assert len(said) == 1 and "0." in said.pop()
-
-
-def test_draws_are_spread_evenly_and_differ_by_seed_reply_and_question():
-    points = [_drawn(e) for e in many(2000, "Eight minutes.")]
-    assert all(0 <= point < 1 for point in points) and abs(sum(points) / 2000 - 0.5) < 0.03
-    other = Exchange(({"role": "user", "content": "And tea?"},), EIGHT.reply)
-    assert (
-        len(
-            {
-                _drawn(EIGHT),
-                _drawn(EIGHT, "salt"),
-                _drawn(EIGHT._replace(seed=1)),
-                _drawn(EIGHT._replace(reply="Nine.")),
-                _drawn(other),
-            }
-        )
-        == 5
-    )
-
-
 @pytest.mark.parametrize("reply", ["", " \n\t"])
 def test_to_an_empty_reply_nobody_who_reads_it_can_react(reply):
     asked = ScriptedClient(["never asked"])
@@ -141,59 +80,7 @@ def test_to_an_empty_reply_nobody_who_reads_it_can_react(reply):
     assert not asked.requests
 
 
-def test_controls_say_the_same_whatever_the_reply_is():
-    for kind, phrases in CONTROLS.items():
-        found = run_sync(RuleUser(kind)([*many(300), Exchange(ASKED, "")]))
-        assert {r.text for r in found} == set(phrases) and all(
-            r.error == "" and r.user == f"rule/{kind}" for r in found
-        )
-    assert (
-        CONTROLS["thanks"] == ("Thanks.",)
-        and CONTROLS["empty"] == ("",)
-        and len(set(CONTROLS["unrelated"])) >= 12
-    )
-    words = {word for taste in TASTES.values() for word in re.findall(r"\w+", taste.name)} | {
-        "bullets",
-        "formal",
-        "vocabulary",
-        "brief",
-    }
-    assert not [text for text in CONTROLS["unrelated"] if words & set(text.lower().split())]
-
-
 # ---- mixtures
-
-
-def test_a_mixture_gives_each_exchange_to_one_user_in_proportion():
-    mixed = _UserMixture([RuleUser("short"), RuleUser("thanks"), RuleUser("casual")], [2, 1, 1])
-    found = run_sync(mixed(many(1000)))
-    shares = Counter(reaction.user for reaction in found)
-    assert (
-        abs(shares["rule/short"] - 500) < 60
-        and abs(shares["rule/thanks"] - 250) < 50
-        and len(shares) == 3
-    )
-    alone = [run_sync(mixed.users[mixed.who(e)]([e]))[0] for e in many(1000)]
-    assert [mixed.who(e) for e in many(99)] == [
-        mixed.who(e._replace(reply="Hey, which one?")) for e in many(99)
-    ]
-    assert (
-        found == alone
-        and mixed.name == "rule/short+rule/thanks+rule/casual"
-        and run_sync(mixed([])) == []
-    )
-
-
-@pytest.mark.parametrize("weights", [[1], [1, -1], [0, 1], [1, math.nan], [1, math.inf]])
-def test_weights_that_are_none_are_refused(weights):
-    with pytest.raises(ConfigError, match="a weight above 0 for each"):
-        _UserMixture([RuleUser("short"), RuleUser("long")], weights)
-
-
-def test_a_failing_member_costs_only_its_own_exchanges():
-    broken = _ChatUser("poetic", ScriptedClient(lambda request: LLMError("bad request", "no")))
-    found = run_sync(_UserMixture([RuleUser("short"), broken])(many(60)))
-    assert {r.user: r.text is None for r in found} == {"rule/short": False, broken.name: True}
 
 
 # ---- what a chat model is asked
@@ -247,38 +134,10 @@ def test_hostile_texts_stay_between_fences_and_hold_no_marker(hostile):
     run_sync(_ChatUser("no_emojis", ScriptedClient(lambda request: "ok"))([exchange]))
 
 
-def test_long_texts_lose_their_middle_and_long_talks_their_beginning_but_never_the_instruction():
-    turns = [
-        {"role": role, "content": f"turn {i} " + "x" * 3000}
-        for i in range(20)
-        for role in ("user", "assistant")
-    ][:-1]
-    system, question = (
-        m["content"]
-        for m in _style_question(
-            STYLES["poetic"], Exchange(tuple(turns), "HEAD" + "y" * 100_000 + "TAIL"), 7000
-        ).messages
-    )
-    assert "turn 19" in question and "turn 18" in question and "turn 17" not in question
-    assert (
-        "HEAD" in question
-        and "TAIL" in question
-        and "93,008 characters left out" in question
-        and len(question) < 15_000
-    )
-    assert question.endswith("as the person described above:") and STYLES["poetic"].wants in system
-    short = _style_question(
-        STYLES["poetic"],
-        Exchange(({"role": "user", "content": "A" + "x" * 9000 + "Z"},), "Eight."),
-        100,
-    ).messages[1]["content"]
-    assert "A" + "x" * 49 in short and "x" * 49 + "Z" in short and len(short) < 500
-
-
 # ---- answers
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["timeout", "no credit"])
 def test_a_failed_call_moves_nothing_and_only_what_would_go_on_failing_ends_the_work(kind):
     def answer(request):
         return LLMError(kind, "no") if "minutes 1." in request.messages[1]["content"] else "Fine."
@@ -299,9 +158,6 @@ def test_a_failed_call_moves_nothing_and_only_what_would_go_on_failing_ends_the_
 @pytest.mark.parametrize(
     "said, kept",
     [
-        ("", ""),
-        (" \n ", ""),
-        ("  Too long. \n", "Too long."),
         ("x" * 100_000, "x" * MAX_FOLLOWUP),
         ("<think>He'd hate it.</think>\nToo long.", "Too long."),
         ("<|im_end|> {reply} <response>", "<|im_end|> {reply} <response>"),
@@ -439,13 +295,6 @@ def test_claude_plays_a_style_and_a_refusal_is_no_reaction(monkeypatch):
         assert reaction.text is None and "refused" in reaction.error and reaction.tokens == 209
 
 
-def test_without_a_key_nobody_is_asked(monkeypatch, tmp_path):
-    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(LLMError, match="Set ANTHROPIC_API_KEY"):
-        make_user(UserConfig("anthropic/claude-haiku-4-5", style="poetic"))
-
-
 # ---- models in this process
 
 
@@ -467,7 +316,7 @@ def tiny():
     return made
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("temperature", [0.9])
 def test_a_local_model_says_the_same_in_a_batch_as_alone(tiny, temperature):
     from humanlm.models.local import HFClient
 
@@ -478,18 +327,6 @@ def test_a_local_model_says_the_same_in_a_batch_as_alone(tiny, temperature):
         together == alone
         and len({r.text for r in together}) > 1
         and all(r.tokens > 200 for r in together)
-    )
-
-
-def test_a_request_longer_than_the_model_fails_alone(tiny):
-    from humanlm.models.local import HFClient
-
-    user = _ChatUser("poetic", HFClient("tiny", tiny), max_tokens=4, max_chars=50_000)
-    found = run_sync(user([EIGHT, Exchange(ASKED, "zq " * 9000)]))
-    assert (
-        found[0].text is not None
-        and found[1].text is None
-        and "more than the 4096 that" in found[1].error
     )
 
 
@@ -545,47 +382,12 @@ def test_a_trained_simulator_is_a_user_by_name(tmp_path):
 # ---- settings
 
 
-def test_settings_name_every_kind_of_user():
-    names = ["rule/thanks", "rule/short", "scripted/echo as poetic"]
-    assert [
-        make_user(c).name
-        for c in (
-            UserConfig("rule/thanks"),
-            UserConfig("rule/short"),
-            UserConfig("scripted/echo", style="poetic"),
-        )
-    ] == names
-    assert make_user(
-        UserConfig("scripted/echo", style="answer_directly_reduce_formatting")
-    ).name.endswith("as answer_direclty_reduce_formatting")
-    assert isinstance(
-        make_user(UserConfig("scripted/echo", tastes=["no_emojis+poetic"])), _UserMixture
-    )
-    assert UserConfig().temperature == 0.7 and UserConfig().max_tokens == 128
-    assert run_sync(make_user(UserConfig("scripted/echo", style="poetic"))([EIGHT]))[
-        0
-    ].text.startswith("The conversation so far")
-
-
 @pytest.mark.parametrize(
     "change, said",
     [
         ({"model": "rule/shrot"}, "user.model: no taste 'shrot'. Did you mean 'short'"),
-        ({"model": "rule"}, "no taste ''"),
-        ({"model": "rule/short+"}, "no taste ''"),
-        (
-            {"model": "rule", "tastes": ["short", "lnog"], "steps_each": 5},
-            "user.tastes: no taste 'lnog'. Did you mean 'long'",
-        ),
         ({"model": "rule", "tastes": ["short", "long"]}, "steps_each must be above 0"),
-        ({"model": "rule/short", "steps_each": -1}, "steps_each must be at least 0"),
-        ({"model": "scripted/echo"}, "user.style: no style ''"),
-        ({"model": "scripted/echo", "style": "poetik"}, "Did you mean 'poetic'"),
-        ({"model": "nobody/x", "style": "poetic"}, "user.model: no model"),
         ({"model": "simulator/runs/mini"}, "user.persona is empty"),
-        ({"model": "simulator/runs/mini", "persona": "x", "tastes": ["short"]}, "Leave tastes out"),
-        ({"max_chars": 0}, "max_chars must be above 0"),
-        ({"temperature": -1.0}, "temperature must not be negative"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(change, said):
@@ -619,20 +421,6 @@ def test_a_curriculum_changes_at_its_steps_and_ends_with_the_last_taste():
     assert both[0].client is both[1].client
 
 
-def test_settings_are_read_from_a_file_and_the_command_line(tmp_path):
-    (tmp_path / "c.yaml").write_text(
-        "user: {model: rule, tastes: [casual, short+question], steps_each: 4}\n"
-    )
-    found = parse(
-        {"user": UserConfig}, ["--config", str(tmp_path / "c.yaml"), "--user.steps_each", "9"]
-    )
-    assert (
-        found.user.tastes == ["casual", "short+question"]
-        and found.user.at(9) == "short+question"
-        and found.user.at(8) == "casual"
-    )
-
-
 # ---- costs
 
 
@@ -660,29 +448,3 @@ def test_costs_are_those_of_what_is_asked():
 
 
 # ---- real texts
-
-
-@pytest.mark.skipif(
-    not (DATA / "wildchat_prompts").is_dir(),
-    reason="set HUMANLM_DATA to a folder with wildchat_prompts and mt_bench",
-)
-def test_real_texts_are_reacted_to():
-    texts = [
-        json.loads(line)["prompt"]
-        for line in (DATA / "wildchat_prompts/prompts.jsonl").read_text("utf-8").splitlines()
-    ]
-    exchanges = [
-        Exchange(({"role": "user", "content": a},), b, i)
-        for i, (a, b) in enumerate(itertools.pairwise(texts))
-        if b.strip()
-    ]
-    for user in (
-        RuleUser("casual"),
-        RuleUser("plain_words"),
-        _ChatUser("no_lists", ScriptedClient(lambda request: request.messages[1]["content"][-53:])),
-    ):
-        found = run_sync(user(exchanges))
-        assert len(found) == len(exchanges) > 100 and all(r.text for r in found)
-    assert {r.text for r in found} == {found[0].text} and found[0].text.endswith(
-        "as the person described above:"
-    )

@@ -1,10 +1,10 @@
-"Talking to a simulated person: what is shown is what was written, in a widget, on a page and in a terminal."
+"Talking to a simulated person, in a widget, on a page and in a terminal."
 
 import re
 
 import pytest
 import warm
-from pages import CHROMIUM, HOSTILE, in_browser, read
+from pages import HOSTILE, read
 
 from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.core.basics import ConfigError, atomic_write, write_jsonl
@@ -106,18 +106,6 @@ def test_a_judge_that_fails_is_no_zero():
     assert "no score" in told._repr_html_() and told.score("response").status == "judge failed"
 
 
-def test_seeds_arrive():
-    class Noted(ScriptedPolicy):
-        async def generate(self, rows, sampling=None):
-            seen.append((sampling.temperature, sampling.seed))
-            return await super().generate(rows, sampling)
-
-    seen = []
-    policy = Noted({n: f"<{n}>x</{n}>" for n in LEVELS})
-    Talk(PolicySetup(policy)).ask(EXAMPLE, seed=7)
-    assert set(seen) == {(0.4, (7,))}
-
-
 def test_a_conversation_goes_on_without_a_real_reply(talk):
     told = talk.ask(talk.ask(EXAMPLE).next("Are you sure?"))
     assert [(m.name, m.content) for m in told.example.context[-2:]] == [
@@ -166,27 +154,6 @@ def test_a_conversation_stays_text(text):
     read(told._repr_html_())
 
 
-@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
-def test_nothing_that_was_said_runs_in_a_real_browser(tmp_path):
-    attack = (
-        "</div></table><script>document.title = 'ran'</script><img src=x "
-        "onerror=\"document.title = 'ran'\">"
-    )
-    talk = Talk(
-        setup_of(dict.fromkeys(LEVELS, attack), "hetero"),
-        judge=make_judge(JudgeConfig("rule")),
-    )
-    told = talk.ask(typed(attack, f"bo: {attack}"))
-    page = in_browser(
-        f"<!doctype html><meta charset=utf-8><title>quiet</title>{told._repr_html_()}", tmp_path
-    )
-    assert (
-        "<title>quiet</title>" in page
-        and "<script" not in page.split("</title>")[1]
-        and "<img" not in page
-    )
-
-
 # ---- the widget
 
 
@@ -215,23 +182,6 @@ def test_the_widget_asks_the_chosen_person_and_goes_on(talk):
     ) and w.said.value == _said_text(EXAMPLES[1])
     w.answer.click()
     assert w.interview.example == EXAMPLES[1]
-
-
-def test_the_widget_takes_somebody_new_and_says_what_is_wrong(talk):
-    w = _TalkWidget(talk)
-    w.persona.value = "a tailor"
-    w.answer.click()
-    assert (w.interview.example.id, w.interview.example.persona.text, w.interview.evaluation) == (
-        "typed",
-        "a tailor",
-        None,
-    )
-    w.said.value = " "
-    w.answer.click()
-    assert "nothing to reply to" in w.state.value and not w.answer.disabled
-    w.reply.click()
-    assert w.state.value == "Say something first."
-    assert _TalkWidget(Talk(setup_of(TRUTH))).menu.value == -1
 
 
 # ---- the terminal
@@ -304,8 +254,6 @@ def test_the_command_brings_rows_and_judge_of_the_run(run, monkeypatch):
     "more, said",
     [
         (["--talk.example", "9"], "There is no row 9"),
-        (["--talk.persona", "x"], "belong together"),
-        (["--talk.example", "0", "--judge.model", "rul"], "Did you mean"),
         ([], ""),
     ],
 )
