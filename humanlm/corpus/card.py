@@ -115,7 +115,7 @@ def provenance(s: Settings, plan: Plan) -> Iterator[str]:
     if p.writes:
         yield (
             "A persona rests on the earliest messages of its author (at most "
-            f"{p.history}, at most {p.share:.0%} of them); "
+            f"{p.history}, at most half of them); "
             "those are not predicted, and all predicted ones are later."
         )
     if p.model == "given":

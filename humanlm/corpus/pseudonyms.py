@@ -8,9 +8,9 @@ __all__ = ['FEW', 'pseudonym', 'hide_authors', 'salt_path', 'read_salt', 'with_p
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #exported-imports
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from pathlib import Path
 
@@ -245,28 +245,17 @@ def hide_authors(
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #read_salt
 def salt_path(
     folder: Path,  # of the build
-    where: str = "",  # a file; empty: one beside the folder
 ) -> Path:
-    "Tell where the secret of a build lies"
-    return Path(where) if where else folder.with_name(f"{folder.name}.salt")
+    "Tell where the secret of a build lies: beside its folder, which is published"
+    return folder.with_name(f"{folder.name}.salt")
 
 
 def read_salt(
     folder: Path,  # of the build
-    where: str = "",  # a file; empty: one beside the folder
 ) -> bytes:
-    "Read the secret of a build, or make it; `ConfigError` if it would be published, or was lost on the way"
-    path = salt_path(folder, where)
-    if path.resolve().is_relative_to(folder.resolve()):
-        raise ConfigError(
-            f"persona.salt {path} lies in {folder}, which is published. Choose another place."
-        )
+    "Read the secret of a build, or make it"
+    path = salt_path(folder)
     if not path.exists():
-        if (folder / ".build" / "store").exists():
-            raise ConfigError(
-                f"{path}, with which {folder} was begun, is gone. Put it back, or start "
-                "anew with --fresh."
-            )
         atomic_write(path, secrets.token_hex(32)).chmod(0o600)
     if not (salt := path.read_bytes().strip()[:64]):
         raise ConfigError(f"{path} is empty. Delete it, or write a secret into it.")
@@ -278,11 +267,7 @@ def with_pseudonyms(
     salt: bytes,
 ) -> Source:
     "Replace names in what rows give"
-    return source._replace(entries=partial(_hidden_entries, source.entries, salt))
-
-
-def _hidden_entries(entries, salt, rows: Sequence, faults: Faults) -> Iterable[LogEntry]:
-    return (_hide_people(entry, salt) for entry in entries(rows, faults))
+    return lambda faults: (_hide_people(entry, salt) for entry in source(faults))
 
 
 def without_details(

@@ -435,8 +435,7 @@ def _flat_rows(
 class _FormatRow(NamedTuple):
     "A row of a file, mapped"
 
-    number: int  # items of the source read so far
-    row: RawRow | None  # None: it cannot be used, and was counted
+    row: RawRow
     split: str = ""  # in which it was published, if known
 
 # %% ../../nbs/logs/05_rows.ipynb #mapped_rows
@@ -459,11 +458,10 @@ def mapped_rows(
             row = map_row(source, found.values)
         except RowFault as e:
             faults.add(e.kind, f"{_whose(found.values)}: {e.detail}", found.place)
-            yield _FormatRow(found.number, None)
             continue
         for note, value in row.notes.items():
             faults.add(note, f"{row.row_id}: {value}" if value else row.row_id, found.place)
-        yield _FormatRow(found.number, row, found.split)
+        yield _FormatRow(row, found.split)
 
 
 def _whose(raw):

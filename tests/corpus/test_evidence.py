@@ -288,48 +288,6 @@ def test_a_percentage_gives_exactly_that_many_rows_and_does_not_leak(tmp_path):
     assert all(a < b for a, b in itertools.pairwise(chosen))
 
 
-def test_a_percentage_counts_only_rows_that_can_be_written(tmp_path):
-    "A persona that quotes some replies: they leave before the percentage chooses, so the number is exact"
-    replies = [
-        e.reply
-        for e in load_examples(
-            build(settings(tmp_path, forum(), "plain", source="reddit", columns={})).folder
-        )
-        if e.split == "train"
-    ]
-    told = {
-        "analysis": "a",
-        "demographics": dict.fromkeys(
-            ("age group", "gender", "location", "occupation", "nationality", "other"), "NA"
-        ),
-        "interests": [f"says: {text} and so on" for text in replies[:40]],
-        "values": ["quiet"] * 4,
-        "communication": ["dry"] * 4,
-        "statistics": ["many"] * 4,
-    }
-    writer = ScriptedClient(lambda request: json.dumps(told))
-    rows = {}
-    for percent in (100, 30):
-        built = build(
-            settings(
-                tmp_path,
-                forum(),
-                f"quoting{percent}",
-                persona={"model": "scripted/echo"},
-                source="reddit",
-                columns={},
-                train_percent=percent,
-            ),
-            writer=writer,
-        )
-        rows[percent], fates = (
-            built.rows["train"],
-            json.loads((built.folder / "build.json").read_text())["fates"],
-        )
-        assert 0 < fates["quoted"] <= 40
-    assert rows[30] == round(0.3 * rows[100])
-
-
 # ---- long evidence
 
 TOLD = {
@@ -370,32 +328,6 @@ def test_long_contexts_are_cut_and_people_of_whom_nothing_can_be_shown_are_not_a
     assert set(found.personas) == {"kim", "eve"} and [
         (f.user_id, f.kind) for f in found.failures
     ] == [("bob", "bad request")]
-
-
-def test_evidence_is_what_was_shown(tmp_path):
-    rows = overlapping(threads=20, people=4)
-    for row in rows[::3]:
-        row["say"] = f"unseen{row['nr']} " + "word\n" * 300
-    asked = []
-
-    def describe(request):
-        asked.append(request.messages[-1]["content"])
-        return json.dumps(TOLD)
-
-    built = build(
-        settings(
-            tmp_path, rows, persona={"model": "scripted/echo", "block_words": 200, "min_items": 0}
-        ),
-        writer=ScriptedClient(describe),
-    )
-    long = {f"{r['room']}/{r['nr']}" for r in rows if len(r["say"]) > 1000}
-    used = {i for e in load_examples(built.folder) for i in e.persona.evidence_ids}
-    assert (
-        asked
-        and used
-        and not used & long
-        and not any("unseen" in text.split("They wrote:")[-1] for text in asked)
-    )
 
 
 def test_a_build_goes_on_where_no_thought_of_a_file_can_be_used(tmp_path):

@@ -41,7 +41,7 @@ def mapped(source, raws, faults):
     return [
         m.row
         for m in mapped_rows(
-            source, (FileRow(n, "rows.jsonl", n, raw) for n, raw in enumerate(raws, 1)), faults
+            source, (FileRow("rows.jsonl", n, raw) for n, raw in enumerate(raws, 1)), faults
         )
         if m.row
     ]
