@@ -21,7 +21,6 @@ from humanlm.corpus.personas import (
     Failure,
     PersonaConfig,
     Said,
-    _shown,
     ask_personas,
     persona_items,
     rule_corpus,
@@ -140,7 +139,7 @@ def write_people(
     corpus = rule_corpus(() if client else _sample(store, plan))
     with open(path, "wb") as file:
         for batch in _batches(store, plan, contexts=client is not None):
-            people = {u: _shown(said) if client else said for u, said in batch.said.items()}
+            people = batch.said
             if client:
                 written, failed = run_sync(ask_personas(client, source, people, c))
                 failures += failed

@@ -97,14 +97,11 @@ class Said(NamedTuple):
 
 # %% ../../nbs/corpus/04_personas.ipynb #readable_time
 def _readable_time(
-    time: float | None,  # UTC seconds, or milliseconds
+    time: float | None,  # UTC seconds
 ) -> str:
     "Write a time as people do; empty if there is none"
-    if time is None:
-        return ""
-    seconds = time / 1000 if abs(time) > 1e10 else time
     try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        return "" if time is None else datetime.fromtimestamp(time, UTC).strftime("%F %H:%M UTC")
     except (ValueError, OverflowError, OSError):
         return ""
 
@@ -115,7 +112,7 @@ BLOCK_WORDS = 3000  # the context of longer blocks is cut
 
 def _without_middle(
     text: str,
-    most: int,  # words; room for one is needed
+    most: int,  # words
 ) -> str:
     "Leave out the middle of a text of too many words"
     words, half = list(re.finditer(r"\S+", text)), max(0, most - 1) // 2
@@ -126,13 +123,11 @@ def _without_middle(
     )
 
 
-def _evidence_block(
-    said: Said,
-    number: int,
-) -> str:  # empty: they are too long without it, too
+def _evidence_block(said: Said, number: int) -> str:
     "Write one piece of evidence"
-    words = said.reply.split(" ")
-    reply = said.reply if len(words) <= REPLY_WORDS else " ".join(words[:REPLY_WORDS]) + " […]"
+    ends = [m.end() for m in re.finditer(r"\S+", said.reply)][:REPLY_WORDS]
+    cut = len(ends) == REPLY_WORDS and said.reply[ends[-1] :].strip()
+    reply = f"{said.reply[: ends[-1]]} […]" if cut else said.reply
     facts = ", ".join(
         f"{name}={shorten(value, 200)}"
         for name, value in said.facts.items()
@@ -143,12 +138,7 @@ def _evidence_block(
     head = f"## Message {number}" + (f" ({time})" if time else "")
     end = "\n".join([*([f"Facts: {facts}"] if facts else []), "They wrote:", reply])
     room = BLOCK_WORDS - len(f"{head} Before it: {end}".split())
-    return "\n".join([head, "Before it:", _without_middle(before, room), end]) if room > 0 else ""
-
-
-def _shown(said: Sequence[Said]) -> list[Said]:
-    "Keep the evidence that is shown to a model"
-    return [s for s in said if _evidence_block(s, 1)]
+    return "\n".join([head, "Before it:", _without_middle(before, room), end])
 
 # %% ../../nbs/corpus/04_personas.ipynb #WRITERS
 WRITERS = ("rules", "none", "given")
@@ -229,7 +219,7 @@ def _persona_request(
 ) -> ChatRequest:
     "Ask for the persona of one person"
     c = config or PersonaConfig()
-    blocks = [block for i, s in enumerate(said, 1) if (block := _evidence_block(s, i))]
+    blocks = [_evidence_block(s, i) for i, s in enumerate(said, 1)]
     question = "\n\n".join(
         [
             f"{len(blocks)} messages by one person, oldest first.",
@@ -273,12 +263,7 @@ async def ask_personas(
 ) -> _PersonaSet:
     "Ask a model for the personas of people; raises `LLMError` only if no one more can be asked"
     c = config or PersonaConfig()
-    asked = {u: _persona_request(source, said, c) for u, said in people.items() if _shown(said)}
-    unseen = [
-        Failure(user, "bad request", "no message is short enough")
-        for user in people
-        if user not in asked
-    ]
+    asked = {user: _persona_request(source, said, c) for user, said in people.items()}
     written, failures = await _round(client, asked)
     again = {
         f.user_id: replace(asked[f.user_id], temperature=max(c.temperature, SECOND_TRY), repeat=1)
@@ -289,9 +274,7 @@ async def ask_personas(
         more, still = await _round(client, again)
         written |= more
         failures = [f for f in failures if f.user_id not in again] + still
-    return _PersonaSet(
-        {user: written[user] for user in people if user in written}, sorted(failures + unseen)
-    )
+    return _PersonaSet({u: written[u] for u in people if u in written}, sorted(failures))
 
 # %% ../../nbs/corpus/04_personas.ipynb #_round
 async def _round(client, asked):

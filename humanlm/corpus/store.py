@@ -26,7 +26,7 @@ from ..data.records import SPLITS, Message, Persona, Thread
 from ..logs.fields import NOTES, source_name
 from ..logs.formats import formats
 from ..logs.mail import letters
-from ..logs.replies import PersonaWriter, ThreadReport, automatic_accounts, thread_examples
+from ..logs.replies import PersonaWriter, ThreadReport, thread_examples
 from ..logs.rows import RawRow, find_fact, mapped_rows, unfold_mail
 from ..logs.threads import import_threads, moments, reply_turns
 
@@ -308,7 +308,7 @@ class _FromThreads(NamedTuple):
 
     entries: list[LogEntry]
     report: ThreadReport
-    left: list[tuple[str, Message]]  # lines that gave no entry, each with its kind of `LINES`
+    left: list[Message]  # lines that gave no entry
 
 # %% ../../nbs/corpus/02_store.ipynb #thread_entries
 LONGEST = 100  # turns of a context: the root and the latest ones
@@ -354,27 +354,9 @@ def _thread_entries(
         for e in examples
     ]
     entries = sorted(history + replies, key=lambda e: (e.places, e.id))
-    return _FromThreads(entries, report, list(_left_out(threads, {e.id for e in entries}, places)))
-
-# %% ../../nbs/corpus/02_store.ipynb #_left_out
-def _left_out(threads, kept, places):
-    robots = automatic_accounts(threads)
-    for turn in (turn for t in threads for turn in reply_turns(t)[0]):
-        for m in turn.lines:
-            if m.id not in kept and not m.id.endswith("/(post)"):
-                yield _why(m, turn, robots, places), m
-
-
-def _why(m, turn, robots, places):
-    if not all(line.id in places for line in turn.lines):
-        return "line without a time"
-    if m.name in robots:
-        return "line of an automatic account"
-    if not m.name:
-        return "line without an author"
-    if not m.content.strip():
-        return "line without text"
-    return "answer to nothing" if m is turn.lines[0] else "line of a longer turn"
+    kept, lines = {e.id for e in entries}, (m for t in threads for m in t.messages)
+    left = [m for m in lines if m.id not in kept and not m.id.endswith("/(post)")]
+    return _FromThreads(entries, report, left)
 
 # %% ../../nbs/corpus/02_store.ipynb #threads_source
 def threads_source(
@@ -394,8 +376,8 @@ def threads_source(
             f"a thread, and {log.lines:,} lines. Of the "
             f"lines:\n\n{log._repr_markdown_()}"
         )
-        for kind, m in found.left:
-            faults.add(kind, f"{m.id}: {m.content}")
+        for m in found.left:
+            faults.add("line without an entry", f"{m.id}: {m.content}")
         yield from found.entries
 
     return entries

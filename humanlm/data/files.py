@@ -69,11 +69,6 @@ class Faults:
         self.counts[kind] += 1
         self._keep(kind, {shorten(detail, 160): place} if detail else {})
 
-    def clear(self):
-        "Forget everything"
-        self.counts.clear()
-        self.examples.clear()
-
     def _keep(self, kind, more):
         some = more | self.examples.get(kind, {})
         self.examples[kind] = {detail: some[detail] for detail in sorted(some)[:3]}

@@ -127,8 +127,7 @@ class Trajectory:
     ) -> "Trajectory":
         "Build the trajectory of a row; `DataError` names place and field"
         try:
-            d = {"signals": "{}"} | d  # files from before there were any
-            d |= {n: json.loads(d[n]) for n in _JSON}
+            d = d | {n: json.loads(d[n]) for n in _JSON}
         except (KeyError, TypeError, ValueError) as e:
             fault = f"a nested column is not JSON ({shorten(str(e))})"
             raise DataError(f"{where}: {fault}. Restore the file or leave it out.") from e

@@ -99,7 +99,7 @@ def decode_field(value, field):
         return value
     try:
         return json.loads(value)
-    except (ValueError, RecursionError) as e:
+    except ValueError as e:
         raise RowFault(
             "broken JSON", f"field {field!r}: {shorten(e)}: {shorten(repr(value))}"
         ) from e
@@ -111,7 +111,7 @@ def read_facts(value, notes):
         return value
     try:
         read = json.loads(value) if value else {}
-    except (ValueError, RecursionError, TypeError):
+    except (ValueError, TypeError):
         read = None
     if not isinstance(read, dict):
         notes["metadata unreadable"] = shorten(repr(value), 60)

@@ -74,12 +74,7 @@ def _column_map(
 LINES = {
     "unreadable line": "a line whose values are of the wrong type",
     "id given twice": "a line whose number was given before",
-    "line of a longer turn": "joined with the line before it by the same person: its text is there",
-    "line of an automatic account": "by an account that mostly posts links",
-    "line without an author": "nobody knows who wrote it (deleted accounts are not one person)",
-    "line without text": "it says nothing",
-    "answer to nothing": "it answers a line without text",
-    "line without a time": "it, or another line of its turn, has no time, though the log has times",
+    "line without an entry": "part of a longer turn, or without author, text or time",
 }
 "Why a line of a log is no entry of its own."
 
@@ -238,7 +233,7 @@ def _natural(name):
 
 
 def _is_number(text):
-    return text.isdecimal() and len(text) < 4000  # Python reads no longer ones
+    return text.isdecimal()
 
 # %% ../../nbs/logs/06_threads.ipynb #moments
 def moments(
