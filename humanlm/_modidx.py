@@ -5318,7 +5318,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'humanlm.logs.rows._reply': ('logs/rows.html#_reply', 'humanlm/logs/rows.py'),
                                    'humanlm.logs.rows._said': ('logs/rows.html#_said', 'humanlm/logs/rows.py'),
                                    'humanlm.logs.rows._same_person': ('logs/rows.html#_same_person', 'humanlm/logs/rows.py'),
-                                   'humanlm.logs.rows._sample_rows': ('logs/rows.html#_sample_rows', 'humanlm/logs/rows.py'),
                                    'humanlm.logs.rows._spelled': ('logs/rows.html#_spelled', 'humanlm/logs/rows.py'),
                                    'humanlm.logs.rows._text': ('logs/rows.html#_text', 'humanlm/logs/rows.py'),
                                    'humanlm.logs.rows._time': ('logs/rows.html#_time', 'humanlm/logs/rows.py'),

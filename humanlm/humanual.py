@@ -143,8 +143,9 @@ def _upload(
     return f"https://huggingface.co/datasets/{name}"
 
 # %% ../nbs/82_humanual.ipynb #ABOUT
-ABOUT = """Build training sets from raw conversations: filters, splits, personas, rows, card. A build that was stopped starts
-again when the same command is given again, with the answers that were paid for; --fresh moves what is there aside."""
+ABOUT = """Build training sets from raw conversations: filters, splits, personas, rows, card. A
+build that was stopped starts anew when the command is given again, with the answers that were
+paid for; --fresh moves what is there aside."""
 
 
 def build_command(argv: Sequence[str]) -> int:

@@ -72,13 +72,13 @@ class BuildConfig(SetsConfig, SelectConfig):
     "What is read, selected and written"
 
     source: str = "threads"
-    """threads (a log with reply links; held whole in memory), or youtube (news), amazon (book), reddit (opinion), medium
-    (politics), wildchat (chat), enron (email)."""
+    """threads (a log with reply links; held whole in memory), or youtube (news), amazon (book),
+    reddit (opinion), medium (politics), wildchat (chat), enron (email)."""
     path: str | None = None
-    """A .jsonl, .csv or .parquet file, a folder of them, or (not for threads) OWNER/NAME on the hub."""
+    """A .jsonl, .csv or .parquet file, a folder of them, or (but for threads) OWNER/NAME."""
     columns: dict[str, str] = field(default_factory=dict)
-    """Our name of a field → its name in the file, such as '{text: comment, user: author, thread: video, time: date}': for
-    threads, or for flat comments of another source."""
+    """Our name of a field → its name in the file, for threads or flat comments of another source,
+    such as '{text: comment, user: author, thread: video, time: date}'."""
     hub_config: str | None = None
     """Configuration of the data set on the hub."""
     out: str = "data/humanual"
@@ -127,7 +127,7 @@ class _RowsConfig(HierarchyConfig):
     prompt: str = "full"
     """full (identity, persona, definitions), or short, for models of a few million parameters."""
     context_messages: int | None = None
-    """Most messages of the context: the first and the latest; the card counts what is cut. null: all."""
+    """Most messages of the context: the first and the latest. null: all."""
 
 
 GROUPS = {"build": BuildConfig, "persona": PersonaConfig, "hierarchy": _RowsConfig}
@@ -354,7 +354,7 @@ def build(
     writer: ChatClient | None = None,  # of personas, instead of the one that is named
     thinker: ChatClient | None = None,  # of thoughts, instead of the one that is named
 ) -> Built:
-    "Build training sets from raw conversations; `ConfigError` if another process is making the same folder"
+    "Build training sets from raw conversations; `ConfigError` if another process does so"
     with alone(settings.build.out, "--build.out"):
         folder = _open_build(settings)
         if run_state(folder) == "finished":

@@ -8,7 +8,7 @@ __all__ = ['BATCH', 'KEPT', 'SAMPLE', 'find_evidence', 'People', 'write_people',
 # %% ../../nbs/corpus/06_people.ipynb #import-json-from-collections
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from humanlm.corpus.personas import (
 )
 from .selection import CODE, SEED, Plan, SelectConfig, index_of, smallest
 from .store import RowStore, quoted
+from ..data.persona import format_persona
 from ..data.records import Persona
 
 # %% ../../nbs/corpus/06_people.ipynb #Evidence
@@ -91,8 +92,9 @@ class People:
         users: np.ndarray,  # [U] uint64, sorted
         ends: np.ndarray,  # [U] where the JSON of each ends
         items: np.ndarray,  # [U] phrases of each
+        chars: np.ndarray,  # [U] length of each in a prompt
     ):
-        self.users, self.ends, self.items = users, ends, items
+        self.users, self.ends, self.items, self.chars = users, ends, items, chars
         self.texts, self.kept = open(path, "rb"), OrderedDict()
 
     def place(self, users: np.ndarray) -> np.ndarray:  # -1: no persona
@@ -150,9 +152,10 @@ def write_people(
                 whole = json.loads(quoted(fields))
                 evidence = tuple(s.id for s in people[user])
                 end += file.write(to_json(Persona(user, "", whole, evidence, until)).encode())
-                index.append((hash_, end, persona_items(whole)))
-    columns = zip(*index) if index else ((), (), ())
-    return People(path, *map(np.array, columns, (np.uint64, np.int64, np.int64))), failures
+                index.append((hash_, end, persona_items(whole), len(format_persona(whole))))
+    users, *numbers = zip(*index) if index else [()] * 4
+    arrays = (np.array(column, np.int64) for column in numbers)
+    return People(path, np.array(users, np.uint64), *arrays), failures
 
 # %% ../../nbs/corpus/06_people.ipynb #settle
 def settle(
@@ -160,9 +163,7 @@ def settle(
     people: People | None,  # None: nobody is described
     c: SelectConfig,
     persona: PersonaConfig,
-    misfits: Callable[
-        [Plan], Iterable[tuple[int, str]]
-    ] = lambda plan: (),  # entries that cannot go with their persona, and fates
+    misfits: Callable = lambda plan: (),  # plan → pairs of a row and the fate that it meets
 ) -> Plan:
     "Drop rows by their personas and lengths, then apply the percentages"
     plan = plan._replace(fate=plan.fate.copy())
@@ -171,6 +172,12 @@ def settle(
         plan.fate[plan.out & bad] = CODE[name]
 
     _drop_undescribed(plan, people, persona, drop)
+    if c.max_prompt_tokens:
+        chars = plan.records["chars"].astype(np.int64)
+        if people and len(people.users):
+            place = people.place(plan.records["user"])
+            chars += np.where(place >= 0, people.chars[place], 0)
+        drop("over-long", chars > 4 * c.max_prompt_tokens)
     for entry, fate in misfits(plan):
         plan.fate[entry] = CODE[fate]
     plan = _without_strangers(plan, c)

@@ -188,7 +188,7 @@ def _is_quiet(texts, called):
 
 
 def _hidden_id(name, salt):
-    "Give an id that is the same in all rows: of an address a hash, since a row cannot tell whose names it holds"
+    "Give an id that is the same in all rows: of an address, which may hold names, a hash"
     if "://" in name:
         return _hashed(name, salt)
     return _hide_names(name, _Called(), salt) if "@" in name or "u/" in name.casefold() else name

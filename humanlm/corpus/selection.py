@@ -47,14 +47,17 @@ class SelectConfig:
     """Fewest replies of a person."""
     max_comments: int | None = 1000
     """Most replies of a person. null: no limit."""
+    max_prompt_tokens: int | None = None
+    """Longest persona and context, in tokens (4 characters each). null: no limit."""
     train_percent: int = 100
-    """Exact share of the training rows to keep, chosen by their ids; a smaller share lies within a larger one."""
+    """Share of the training rows to keep, chosen by their ids; 10 lies within 20."""
     test_percent: int = 100
     """The same of the test rows: exactly this share, chosen by their ids."""
     split: str = "post"
-    """What is held out, always whole discussions: the last ones to begin (post), those with most replies by people who never
-    train (user), those with most of everybody's latest replies (user_time); turn: chats, in them the last turns; published: the
-    splits that rows came in, by their column split or the names of files, folders or splits on the hub."""
+    """What is held out, always whole discussions: the last ones to begin (post), those with most
+    replies by people who never train (user), those with most of everybody's latest replies
+    (user_time); turn: chats, in them the last turns; published: the splits that rows came in, by
+    their column split or the names of files, folders or splits on the hub."""
     test_frac: float = 0.08
     """Share to test on; by user: share of the people held out."""
     seen_frac: float = 0.08
@@ -68,7 +71,7 @@ class SelectConfig:
     max_turns: int = 1000
     """By turn: most turns of a conversation."""
     compat_turns: int = 0
-    """By turn: divide each conversation as published, with at least so many training turns. 0: our rule."""
+    """By turn: divide chats as published, with at least so many training turns. 0: our rule."""
 
     def __post_init__(self):
         require("build", *self._checks())
@@ -93,7 +96,11 @@ def select_checks(
 
     return [
         *each(shares, lambda v: 0 <= v <= 1, "lie between 0 and 1"),
-        *each(("max_comments",), lambda v: v is None or v > 0, "be above 0 or null"),
+        *each(
+            ("max_comments", "max_prompt_tokens"),
+            lambda v: v is None or v > 0,
+            "be above 0 or null",
+        ),
         *each(("train_percent", "test_percent"), lambda v: 0 < v <= 100, "be from 1 to 100"),
         *each(("compat_turns", "min_comments"), lambda v: v >= 0, "not be negative"),
         (
@@ -121,6 +128,7 @@ MORE = {
     "activity": "by a person with too few or too many replies: dropped",
     "no persona": "nobody could write the persona of its author: dropped",
     "thin persona": "the persona of its author has too few phrases: dropped",
+    "over-long": "persona and context are too long: dropped",
     "subset": "not in the percentage asked for",
     "quoted": "the persona of its author holds most of it: dropped",
 }

@@ -48,7 +48,7 @@ class SetsConfig:
     sets: list[str] = field(default_factory=lambda: ["rl", "sft"])
     """Which of rl, sft and thinking_sft to write, besides the examples."""
     dropout: float = 0.0
-    """Above 0: a test set more, whose personas lose this share of fields and items (published: 0.6)."""
+    """Above 0: a second test set, whose personas lose this share of items (published: 0.6)."""
     thinking: str = "rules"
     """Who writes the thoughts of thinking_sft: rules, or a chat model such as openai/gpt-5-mini."""
     thinking_budget: float | None = None
@@ -115,9 +115,8 @@ def _known(text, given, user):
     fields: Any = None
     with suppress(ValueError):
         fields = json.loads(given)
-    persona = (
-        Persona(user, "", fields) if isinstance(fields, dict) else Persona(user, given)
-    )  # what is no JSON object is prose
+    # what is no JSON object is prose
+    persona = Persona(user, "", fields) if isinstance(fields, dict) else Persona(user, given)
     return persona, to_json(persona)
 
 # %% ../../nbs/corpus/09_sets.ipynb #_nameless
@@ -189,7 +188,7 @@ PARQUET = {"write_statistics": False, "compression": "zstd", "compression_level"
 
 # %% ../../nbs/corpus/09_sets.ipynb #new_note
 def _new_note() -> dict[str, Any]:
-    "What is noted while a file is written: rows, those that describe nobody, ids of tests, what failed"
+    "What is noted of a split: rows, those that describe nobody, ids of tests, what failed"
     return {"rows": 0, "undescribed": 0, "ids": [], "lost": []}
 
 # %% ../../nbs/corpus/09_sets.ipynb #add_thoughts

@@ -40,18 +40,14 @@ class LogEntry(NamedTuple):
     context_id: str  # root of the discussion
     post_id: str
     reply: str
-    context: tuple[
-        tuple, ...
-    ]  # (id, role, name, content, time) of the messages before, oldest first
+    context: tuple[tuple, ...]  # (id, role, name, content, time) of messages, oldest first
     time: float | None = None  # UTC seconds
     facts: dict = {}  # what else is known about the reply
     target: bool = True  # False: history
     persona: str = ""  # given with the row: JSON, or prose
     known_as: tuple[str, ...] = ()  # other ids and names of who replied
     post_facts: dict = {}  # what is known about the post
-    places: tuple[
-        float, ...
-    ] = ()  # in a log: of its first and its last line; empty: the time decides
+    places: tuple[float, ...] = ()  # in a log, of first and last line; empty: time decides
     split: str = ""  # in which it was published, if known
 
     @property

@@ -240,9 +240,7 @@ def row_files(
 # %% ../../nbs/data/04_files.ipynb #file_items
 def _file_items(
     path: Path,  # one file
-) -> Iterator[
-    tuple[int, bytes | dict | RowFault]
-]:  # number of the line or record, and what stands there; of JSONL the line itself
+) -> Iterator[tuple[int, bytes | dict | RowFault]]:  # line, and what stands there
     "Read one file; `DataError` if reading stops in the middle"
     try:
         with _open(path) as start:
@@ -313,7 +311,7 @@ _SPLIT_NAMES = {name: split for split, names in _SPLITS.items() for name in name
 
 @lru_cache(maxsize=1024)
 def _split_name(
-    name: str,  # of a file, perhaps in folders, or of a split as published: train0, validation/part-3.parquet
+    name: str,  # of a file, perhaps in folders, or of a split: train0, validation/part-3.parquet
 ) -> str:  # one of `SPLITS`; empty: it names none
     "Tell which split a name stands for: its last part without numbers, or a folder above"
     parts = (

@@ -93,9 +93,7 @@ class Example:
     reply: str  # what the user wrote
     order: int = 0  # position in time over the whole source
     states: dict[str, str] | None = None  # level → known state, None where nobody knows
-    thought: str | None = (
-        None  # that leads to the reply, where one was written; never shown in a prompt
-    )
+    thought: str | None = None  # that leads to the reply; never shown in a prompt
     schema_version: int = 1
 
     def _repr_html_(self) -> str:

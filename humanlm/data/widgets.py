@@ -44,9 +44,7 @@ class TrajectoryViewer:
 
     def __init__(
         self,
-        trajectories: Sequence[
-            Trajectory
-        ],  # of any steps and levels, as `load_trajectories` reads them
+        trajectories: Sequence[Trajectory],  # of any steps and levels
         steps: int = 3,  # of each level on the static page, spread evenly
         examples: Iterable[Example] = (),  # that were answered, as far as they are known
     ):
@@ -68,7 +66,7 @@ class TrajectoryViewer:
         self,
         step: int,
         level: str,
-        number: int = 0,  # place of the group among those of this step and level; past the end: the last
+        number: int = 0,  # place of the group in this step and level; past the end: the last
     ) -> Html:
         "Show one group, under what it answers where that is known"
         check_name(step, self.steps, "step")

@@ -28,17 +28,11 @@ class _Format(NamedTuple):
     subject: str  # the paper's name for it
     media: str  # name of the platform
     began: float  # UTC seconds; nothing was written there earlier
-    author: Callable[
-        [dict, dict, int], AuthorFacts
-    ]  # of a message, from the message, its facts and its place
+    author: Callable[[dict, dict, int], AuthorFacts]  # from message, facts and place
     user: Callable[[str, dict], AuthorFacts]  # of the reply, from the user id and the facts
     content: Callable[[dict, dict, int], str]  # what a prompt shows of a message
-    root: Callable[
-        [str, dict, dict, dict], str
-    ]  # of a discussion, from post id, message 0, its facts, the notes
-    enrich: tuple[
-        str, ...
-    ] = ()  # facts about the reply and its author worth showing to who writes a persona
+    root: Callable[[str, dict, dict, dict], str]  # from post id, message 0, its facts, notes
+    enrich: tuple[str, ...] = ()  # facts about reply and author for who writes a persona
     post: tuple[str, ...] = ()  # facts about the post that count something
     chat: bool = False  # is one side a model?
 

@@ -222,9 +222,7 @@ def _describe(lines, corpus):
 
 # %% ../../nbs/logs/07_replies.ipynb #write_persona
 def write_persona(
-    messages: Sequence[
-        Message
-    ],  # what one person wrote before the replies to predict, oldest first
+    messages: Sequence[Message],  # by one person, before the replies to predict, oldest first
     corpus: Corpus,  # what everyone wrote before
     until: int | None = None,  # order of the first reply to predict
     user_id: str | None = None,  # None: the author of the messages

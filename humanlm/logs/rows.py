@@ -11,11 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
-from importlib.resources import files
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.basics import near_miss, read_jsonl, shorten
+from ..core.basics import near_miss, shorten
 from ..data.files import Faults, FileRow, RowFault, time_note, utc_seconds
 from ..data.persona import GONE, PERSONA_BLOCKS
 from ..data.records import Message
@@ -38,9 +36,7 @@ class RawRow(NamedTuple):
     "One reply to predict, whatever its source (HumanLM, section 2.1)"
 
     source: str  # a key of `formats`
-    context: tuple[
-        tuple, ...
-    ]  # (id, role, name, content, time), oldest first; the user's own messages are named `user_id`
+    context: tuple[tuple, ...]  # (id, role, name, content, time), oldest first
     completion: str  # what the user wrote
     user_id: str  # spelled in one way
     post_id: str  # as published
@@ -59,7 +55,7 @@ class RawRow(NamedTuple):
         return tuple(Message(*m) for m in self.context)
 
     def shown(self) -> "RawRow":
-        "Give a row with its context as prompts may show it: nobody mentions the user by name, and models have none"
+        "Give a row as prompts may show it: nobody names the user, and models have no name"
         names = (self.user_id, *self.known_as)
         if not formats[self.source].chat and not _holds(
             "\0".join([m[3] for m in self.context]), _marks(names)
@@ -291,12 +287,6 @@ def _name(draft, who):
     draft.names[who.shown] = None
     return user
 
-# %% ../../nbs/logs/05_rows.ipynb #sample_rows
-def _sample_rows() -> dict[str, dict]:  # source → row
-    "Give an invented row of each source, in its published shape"
-    rows = read_jsonl(Path(str(files("humanlm") / "fixtures" / "raw_rows.jsonl")))
-    return {row["source"]: row["row"] for row in rows}
-
 # %% ../../nbs/logs/05_rows.ipynb #hide_user
 def hide_user(
     text: str,  # by anybody
@@ -357,7 +347,7 @@ def _flat_row(
     columns: Mapping[str, str],  # text, user, thread, time and post → column
     facts: Mapping = {},  # about the post
 ) -> dict:
-    "Give a flat comment the published shape; without a text of its own, a post is known by its thread"
+    "Give a flat comment the published shape; a post without a text is known by its thread"
     if missing := [name for name in ("text", "user", "thread") if columns[name] not in raw]:
         column = columns[missing[0]]
         raise RowFault(

@@ -222,7 +222,7 @@ def met(faults):
 def _in_time_order(
     threads: Iterable[Thread],  # all of one source
 ) -> list[Thread]:
-    "Order threads by the time of their first message, else by id (numbers in an id count as numbers)"
+    "Order threads by the time of their first message, else by id, numbers as numbers"
     starts = {t.id: next((m.time for m in t.messages if m.time is not None), None) for t in threads}
     dated = None not in starts.values()
     return sorted(threads, key=lambda t: (starts[t.id] if dated else 0, _natural(t.id)))
@@ -238,9 +238,7 @@ def _is_number(text):
 # %% ../../nbs/logs/06_threads.ipynb #moments
 def moments(
     threads: Sequence[Thread],  # in order
-) -> dict[
-    str, int
-]:  # id of a line → its place; a person's lines that cannot be told apart share one
+) -> dict[str, int]:  # id of a line → its place; lines that look alike share one
     "Say what was written before what, line by line"
     lines = [(m.time, t.id, m) for t in threads for m in t.messages]
     dated = sorted((line for line in lines if line[0] is not None), key=itemgetter(0))

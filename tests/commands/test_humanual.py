@@ -1,4 +1,4 @@
-"From raw rows to training sets: nothing leaks, nothing is lost without a count, and the same rows give the same bytes."
+"From raw rows to training sets: nothing leaks, every loss is counted, the same rows, same bytes."
 
 import itertools
 import json
@@ -406,7 +406,8 @@ def test_every_bad_row_is_counted_in_the_card(tmp_path):
     ]
     data = (
         "\n".join(lines).encode()
-        + b'\n{"prompt": [{"role": "a", "content": "caf\xe9"}], "completion": "latin", "post_id": "p", "user_id": "person_1", "timestamp": 1600000001}\n'
+        + b'\n{"prompt": [{"role": "a", "content": "caf\xe9"}], "completion": "latin", '
+        + b'"post_id": "p", "user_id": "person_1", "timestamp": 1600000001}\n'
     )
     (tmp_path / "rows.jsonl").write_bytes(data)
     built = build(settings(tmp_path, None, min_comments=2))
@@ -751,6 +752,16 @@ def test_times_of_a_log_are_read_as_everywhere_and_odd_ones_counted(tmp_path):
 # ---- choices
 
 
+def test_prompts_that_are_too_long_leave_the_same_rows_out_whatever_is_asked(tmp_path):
+    short, rows = {}, forum()
+    for variant in ("response", "main"):
+        flags = dict(max_prompt_tokens=220, hierarchy={"variant": variant})
+        built = build(settings(tmp_path, rows, variant, **flags))
+        short[variant] = (built.folder / "ids" / "test.txt").read_text()
+        assert outcome(built.folder)[1]["over-long"] > 0
+    assert short["response"] == short["main"]
+
+
 def test_filters_by_activity_and_fraction(tmp_path):
     rows = forum(300, 30)
     counts = Counter(r["user_id"] for r in rows)
@@ -988,7 +999,7 @@ def test_a_stopped_build_pays_for_nothing_twice(tmp_path, monkeypatch):
 def test_a_persona_budget_is_one_however_often_a_build_is_given_and_nothing_is_asked_twice(
     tmp_path, monkeypatch
 ):
-    "About half of 24 people cannot be described, which takes four answers each; the money is for a part of the others"
+    "Half of 24 people cannot be described, with four answers each; the money is for some others"
     from humanlm.clients import ledger, names
 
     asked = Counter()
@@ -1153,7 +1164,7 @@ def test_questions_hold_hostile_text_as_text():
 
 @needs_data
 def test_the_example_of_the_front_page_does_what_it_says(tmp_path):
-    "Comments under a few videos: the last video tests, nearly nobody who wrote there trains, most people are unknown"
+    "Comments under videos: the last one tests, nearly nobody there trains, most are unknown"
     import shlex
 
     text = (ROOT / "README.md").read_text().replace("\\\n", " ")

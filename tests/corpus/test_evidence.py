@@ -1,4 +1,4 @@
-"Evidence lies before what it helps to predict, message by message; shares are exact; rows of one moment destroy nobody."
+"Evidence lies before what it helps to predict, message by message; shares are exact."
 
 import itertools
 import json
@@ -35,7 +35,7 @@ WORDS = (
 
 
 def overlapping(seed=0, threads=40, people=8, lines=12, unit=1, ordered=True):
-    "A log of discussions that run for days beside each other; `unit` is what its clock can tell apart, in seconds"
+    "A log of discussions beside each other; `unit`: seconds that its clock can tell apart"
     rng, rows = random.Random(seed), []
     for t in range(threads):
         at, who, numbers = (
@@ -150,7 +150,7 @@ def test_a_person_is_known_only_from_lines_before_the_reply_when_a_log_trains(tm
 
 
 def test_a_long_turn_is_known_only_when_its_last_line_was_written(tmp_path):
-    "Ada goes on in room a after she has answered in room b: the whole of her turn is not earlier than that answer"
+    "Ada goes on in room a after she has answered in room b: her turn is not earlier than that"
     rows = [
         {"room": room, "nr": nr, "who": who, "say": f"{say} in {room}{nr}", "re": re, "at": at}
         for room, nr, who, say, re, at in [
@@ -206,7 +206,7 @@ def test_lines_without_a_time_are_neither_evidence_nor_predicted(tmp_path):
 
 
 def irc_talks():
-    "The public log, cut into the conversations that its links make, with the day and minute of each line"
+    "The public log, cut into the conversations that its links make"
     last, root, rows = {}, {}, []
     for line in map(json.loads, open(DATA / "irc_threads" / "irc_dev.jsonl")):
         log, at = line["log"], datetime.fromisoformat(f"{line['date']}T{line['time']}")

@@ -1,5 +1,4 @@
-"Splits hold whole discussions, evidence lies before what is predicted, and nothing depends on the order of rows."
-
+"Splits hold whole discussions, evidence is earlier, and the order of rows does not matter."
 
 import numpy as np
 import pytest
@@ -63,7 +62,7 @@ def random_rows(seed, n=400, people=25, talks=30, ties=True, history=0.2):
 
 
 def sides(rows, fate):
-    "Which sides of the split each discussion is on; known and unknown people are tested on the same side"
+    "Which sides of the split each discussion is on; known and unknown people are one side"
     return [
         {int(f) if f != SEEN else TEST for f in fate[(rows.context == c) & np.isin(fate, OUT)]}
         for c in np.unique(rows.context)

@@ -1,4 +1,4 @@
-"A build holds no name of anybody whose rows it read, calls each person by one pseudonym everywhere, and keeps its secret elsewhere."
+"A build holds no names, calls each person by one pseudonym, and keeps its secret elsewhere."
 
 import json
 import re

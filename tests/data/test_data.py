@@ -1,4 +1,4 @@
-"Properties of humanlm.data.records that hold for any input, and what happens when a writer is killed."
+"Properties of records that hold for any input, and what happens when a writer is killed."
 
 import json
 import math

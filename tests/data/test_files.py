@@ -1,4 +1,4 @@
-"Files of rows: broken lines, odd encodings, folders, the hub, and an account of faults that no order can change."
+"Files of rows: broken lines, odd encodings, folders, the hub."
 
 import csv
 import gzip
@@ -79,7 +79,8 @@ def test_broken_lines_are_counted_with_their_place(tmp_path):
 def test_old_tables_mix_encodings_and_line_ends(tmp_path):
     file = tmp_path / "r.csv"
     file.write_bytes(
-        b'\xef\xbb\xbfuser_id,completion\r\nann,"caf\xe9\r\nnoir"\r\nben,na\xc3\xafve\r\ncleo,x\r\ndan,a,b\r\n'
+        b'\xef\xbb\xbfuser_id,completion\r\nann,"caf\xe9\r\nnoir"\r\n'
+        b"ben,na\xc3\xafve\r\ncleo,x\r\ndan,a,b\r\n"
     )
     faults = Faults()
     assert [r["completion"] for r in values(file, faults)] == [

@@ -1,4 +1,4 @@
-"""Personas as text and their deterministic dropout (acceptance 8.7.10 of the description): any persona, any share, any process."""
+"""Personas as text and their deterministic dropout: any persona, any share, any process."""
 
 import json
 import os
