@@ -2044,7 +2044,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'humanlm.corpus.build._met': ('corpus/build.html#_met', 'humanlm/corpus/build.py'),
                                       'humanlm.corpus.build._nobody': ('corpus/build.html#_nobody', 'humanlm/corpus/build.py'),
                                       'humanlm.corpus.build._open_build': ('corpus/build.html#_open_build', 'humanlm/corpus/build.py'),
-                                      'humanlm.corpus.build._plain_name': ('corpus/build.html#_plain_name', 'humanlm/corpus/build.py'),
                                       'humanlm.corpus.build._read_source': ('corpus/build.html#_read_source', 'humanlm/corpus/build.py'),
                                       'humanlm.corpus.build._reading_error': ( 'corpus/build.html#_reading_error',
                                                                                'humanlm/corpus/build.py'),

@@ -243,9 +243,6 @@ def _file_items(
 ) -> Iterator[tuple[int, bytes | dict | RowFault]]:  # line, and what stands there
     "Read one file; `DataError` if reading stops in the middle"
     try:
-        with _open(path) as start:
-            if start.read(2) in (b"\xff\xfe", b"\xfe\xff"):
-                raise DataError(f"Cannot read {path}: it is UTF-16. Convert it to UTF-8.")
         yield from _READERS[_suffix(path)](path)
     except (OSError, EOFError, zlib.error, csv.Error) as e:
         advice = (
