@@ -1,12 +1,13 @@
-"""Rows per second and CPU from JSONL to parquet, beside the floors: reading the JSON, and writing the same parquet, each alone.
+"""Rows per CPU-second from JSONL to parquet, beside reading the JSON and writing the parquet alone.
 
     nice -n -5 python bench/build.py            # about 1 min
     nice -n -5 python bench/build.py --quick    # about 10 s
-    python bench/build.py --base COMMIT         # 52,560 rows of 6.9 kB beside another commit, alternating, a process for each build
-    python bench/build.py --gigabytes 5         # memory of one build of a file of that size, made and removed here
+    python bench/build.py --base COMMIT         # 52,560 rows of 6.9 kB beside another commit
+    python bench/build.py --gigabytes 5         # memory of a build of a file of that size
 
-Invented rows of about 4 kB: a post, two comments and a reply, sixty replies a person, in the order of time. Personas are written by rules.
-No tokeniser runs. Target: 5,000 rows/s per core for the RL set, under 1 GB of memory whatever the size.
+Invented rows of about 4 kB: a post, two comments and a reply, sixty replies a person, in the order
+of time. Personas are written by rules. No tokeniser runs. Target: 5,000 rows/s per core for the RL
+set, under 1 GB of memory whatever the size.
 """
 
 import argparse
@@ -150,7 +151,7 @@ LONG_ROWS, MARKS = 52_560, [". ", "? ", ", ", "! ", ".\n\n", " – ", "; I’d s
 
 
 def make_long_file(path, n, seed=0):
-    "Write rows of 6.9 kB as Reddit has them: a post, three comments and a reply, with marks, letters that are no ASCII, and facts"
+    "Write rows of 6.9 kB as Reddit has them: a post, three comments and a reply, with facts"
     rng = random.Random(seed)
 
     def text(k):
@@ -206,7 +207,7 @@ def make_long_file(path, n, seed=0):
 
 
 def one_build(path, sets, out):
-    "CPU seconds and peak memory of one build by the package that Python finds, for another process to read"
+    "CPU seconds and peak memory of one build, for another process to read"
     from humanlm.corpus.build import GROUPS, build
 
     plain = (
@@ -284,17 +285,15 @@ def _print_beside(found, kinds, base, rows, size):
         f"{rows:,} rows of {size / rows / 1000:.1f} kB, filters, splits and personas by "
         f"rule; CPU seconds, best of {len(found['floor', 'read the JSON'])} rounds"
     )
-    print(
-        f"{'what':<24}{'by':<32}{'rows per CPU-second':>20}{'MB per CPU-second':>20}{'peak memory, MB':>18}"
-    )
+    print(f"{'what':<24}{'by':<32}{'rows/CPU s':>20}{'MB/CPU s':>20}{'peak memory, MB':>18}")
     for (kind, name), some in found.items():
         cpu, memory = (
             min(one["cpu"] for one in some),
             max(one.get("memory", 0) for one in some) / 1000,
         )
-        print(
-            f"{kind:<24}{name:<32}{rows / cpu:>20,.0f}{size / cpu / 1e6:>20.1f}{f'{memory:,.0f}' if memory else '':>18}"
-        )
+        peak = f"{memory:,.0f}" if memory else ""
+        speed = f"{rows / cpu:>20,.0f}{size / cpu / 1e6:>20.1f}"
+        print(f"{kind:<24}{name:<32}{speed}{peak:>18}")
     for kind in kinds:
         won = median_ratio(
             *([one["cpu"] for one in found[kind, name]] for name in (base, "this tree"))

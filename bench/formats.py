@@ -1,11 +1,12 @@
-"""Raw rows per CPU second by source, beside reading their JSON; files of a mailbox per second; and bodies made to slow a reader down.
+"""Raw rows per CPU-second by source, beside reading their JSON; mails; bodies made to be slow.
 
     nice -n -5 python bench/formats.py           # about 20 s
     nice -n -5 python bench/formats.py --quick   # about 5 s
 
-Invented rows of about 4 kB in the six published shapes, once as published and once as released (hashed user ids, facts as strings,
-prompts of Opinion and Politics as JSON strings). The peer is `json.loads` of the same lines. Target: 20,000 rows/s for published
-rows. Hostile bodies of 100 kB are repetitions of one piece; the ratio is the time for 400 kB over that for 100 kB: 4 is linear.
+Invented rows of about 4 kB in the six published shapes, once as published and once as released
+(hashed user ids, facts as strings, prompts of Opinion and Politics as JSON strings). The peer is
+`json.loads` of the same lines. Target: 20,000 rows/s for published rows. Hostile bodies of 100 kB
+are repetitions of one piece; the ratio is the time for 400 kB over that for 100 kB: 4 is linear.
 """
 
 import argparse

@@ -18,13 +18,13 @@ from .core.commands import menu
 from .core.config import Settings
 from .core.grammar import parse
 from .core.html import aligned
-from .corpus.build import GROUPS, Built, build, input_state, select_from, source_of
+from .corpus.build import GROUPS, Built, build, select_from, source_of
 from .corpus.partition import TRAIN, VAL
 from .corpus.people import find_evidence, settle
 from .corpus.personas import FRAME, PERSONA_TOKENS
 from .corpus.rows import THOUGHT, THOUGHT_TOKENS
-from .corpus.store import RowStore, fill
-from .data.files import on_hub
+from .corpus.store import RowStore
+from .data.files import on_hub, row_files
 from .models.settings import Estimate, estimate
 
 # %% ../nbs/82_humanual.ipynb #_Forecast
@@ -68,10 +68,15 @@ def _forecast(
     if on_hub(c.path):
         return _Forecast(0, 0.0, {}, None, None)
     with TemporaryDirectory() as folder:
-        store = RowStore(Path(folder))
-        fill(store, _only(source_of(s), most))
+        store, done = RowStore(Path(folder) / "rows"), False
+        for entry in source_of(s)(store.faults):
+            store.add(entry)
+            if store.rows >= most:
+                break
+        else:
+            done = True
         plan = settle(select_from(s, store), None, c, replace(s.persona, least=0))
-        n, done = store.rows, store.notes[-1]["read"] < most
+        n = store.rows
     share = 1.0 if done else _share_read(c, plan.records)
     return _Forecast(
         n,
@@ -83,18 +88,8 @@ def _forecast(
     )
 
 # %% ../nbs/82_humanual.ipynb #_only
-def _only(source, most):
-    def rows(skip, faults):
-        for step in source.rows(skip, faults):
-            yield step
-            if step.number >= most:
-                return
-
-    return source._replace(rows=rows)
-
-
 def _share_read(c, records):
-    size = sum(n for n, _ in input_state(c.path).values())
+    size = sum(path.stat().st_size for path in row_files(c.path))
     return min(1.0, max(1e-6, float(records["length"].sum()) / size)) if size else 1.0
 
 # %% ../nbs/82_humanual.ipynb #_persona_cost
@@ -148,8 +143,9 @@ def _upload(
     return f"https://huggingface.co/datasets/{name}"
 
 # %% ../nbs/82_humanual.ipynb #ABOUT
-ABOUT = """Build training sets from raw conversations: filters, splits, personas, rows, card. A build that was stopped goes on when the
-same command is given again; --fresh moves what is there aside."""
+ABOUT = """Build training sets from raw conversations: filters, splits, personas, rows, card. A
+build that was stopped starts anew when the command is given again, with the answers that were
+paid for; --fresh moves what is there aside."""
 
 
 def build_command(argv: Sequence[str]) -> int:

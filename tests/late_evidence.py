@@ -1,8 +1,9 @@
-"""Count pieces of evidence that are not earlier than the reply they describe the author of: raw messages beside built rows.
+"""Count evidence that is not earlier than the reply it helps to predict: raw messages, built rows.
 
-    python tests/late_evidence.py LOG.jsonl BUILD THREAD ID TIME    # a log, what was built of it, and three columns of the log
+    python tests/late_evidence.py LOG.jsonl BUILD THREAD ID TIME    # log, build, three columns
 
-Shares no code with the package. In one thread, lines of one moment have the order of their ids; between threads they have none.
+Shares no code with the package. In one thread, lines of one moment have the order of their ids;
+between threads they have none.
 """
 
 import csv
@@ -22,7 +23,7 @@ def seconds(value):
 
 
 def late_evidence(log, build, thread, number, time):
-    "Give rows with evidence, and those among them with some that is not earlier: (row, evidence, seconds too late)"
+    "Count rows with evidence; give those with late ones: (row, evidence, seconds too late)"
     with open(log, newline="") as lines:
         raw = [*(csv.DictReader(lines) if str(log).endswith(".csv") else map(json.loads, lines))]
     when = {

@@ -1,4 +1,4 @@
-"Invented rows in the shapes of the six published sources; no text or id in them belongs to anybody."
+"Invented rows in the shapes of the six published sources; no text or id belongs to anybody."
 
 import json
 
@@ -211,7 +211,7 @@ _WORDS = (
 
 
 def town(source):
-    "Rows of four users of a source, each with earlier messages of their own; with each the texts that name its user"
+    "Rows of four users of a source, each with earlier messages and with texts that name the user"
     start, rows = globals()[source].__defaults__[0], []
     for i in range(80):
         user = (

@@ -115,7 +115,7 @@ def provenance(s: Settings, plan: Plan) -> Iterator[str]:
     if p.writes:
         yield (
             "A persona rests on the earliest messages of its author (at most "
-            f"{p.history}, at most {p.share:.0%} of them); "
+            f"{p.history}, at most half of them); "
             "those are not predicted, and all predicted ones are later."
         )
     if p.model == "given":
@@ -153,11 +153,6 @@ def _thought_sentences(c):
         f"Thoughts are written by {c.thinking}. Test rows ask for a thought too, and hold "
         "the reply alone."
     )
-    if c.thinking == "rules":
-        yield (
-            "A thought by rule names what was read last and says nothing of the person, a "
-            "poor target: a chat model in build.thinking says more."
-        )
 
 # %% ../../nbs/corpus/08_card.ipynb #Account
 class Account(NamedTuple):

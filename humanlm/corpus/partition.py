@@ -40,9 +40,7 @@ class Index(NamedTuple):
     time: np.ndarray  # [N] float64, seconds
     turn: np.ndarray  # [N] int64, place in the conversation, such as the number of messages before
     target: np.ndarray  # [N] bool, False: history that nobody will predict
-    until: np.ndarray | None = (
-        None  # [N] float64, end of what was written over a while; None: the same as `time`
-    )
+    until: np.ndarray | None = None  # [N] float64, when it was complete; None: at `time`
 
     @property
     def end(self) -> np.ndarray:
@@ -174,7 +172,7 @@ def _last_of_each(rows, frac):
 
 # %% ../../nbs/corpus/01_partition.ipynb #_follow
 def _follow(groups, wish, among):
-    "Take whole groups, those with the largest share of wishes first, until they hold as many rows as wish it: [C] bool"
+    "Take whole groups, by share of wishes, until they hold as many rows as wish it: [C] bool"
     sizes, wishes = groups.count(among), groups.count(among & wish)
     share = wishes / np.maximum(sizes, 1)
     order = np.lexsort((groups.names, -groups.first, -share))
@@ -359,7 +357,7 @@ def _evaluated(fate):
 
 # %% ../../nbs/corpus/01_partition.ipynb #_strictly_earlier
 def _strictly_earlier(of, start, end, usable, used, open_, least):
-    "Cut evidence where it is not earlier than what is predicted; beside it, for each row, the end of its author's evidence"
+    "Cut evidence that is not earlier than what is predicted; give it and its end, row by row"
     people = of.max(initial=-1) + 1
 
     def of_each(rows, times, extreme, empty):
@@ -370,13 +368,11 @@ def _strictly_earlier(of, start, end, usable, used, open_, least):
     def count(rows):
         return np.bincount(of[rows], minlength=people)[of]
 
-    torn = (
-        usable & open_ & ~used & (start <= of_each(used, end, np.maximum, -np.inf))
-    )  # moments that the share cuts in two
+    # moments that the share cuts in two
+    torn = usable & open_ & ~used & (start <= of_each(used, end, np.maximum, -np.inf))
     before = used & (end < of_each(torn, start, np.minimum, np.inf))
     used = np.where(count(before) >= least, before, used)
-    used &= end < of_each(
-        open_ & ~used, start, np.maximum, -np.inf
-    )  # something later is left to predict
+    # something later is left to predict
+    used &= end < of_each(open_ & ~used, start, np.maximum, -np.inf)
     used &= count(used) >= least
     return used, of_each(used, end, np.maximum, -np.inf)

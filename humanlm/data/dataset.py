@@ -26,7 +26,7 @@ class DataConfig:
     "Where examples come from, how they are split, and how many are used"
 
     source: Literal["miniworld", "threads", "examples"] = "miniworld"
-    """miniworld: the synthetic world; threads: messages with reply links; examples: rows made before."""
+    """miniworld: the synthetic world; threads: messages with reply links; examples: made rows."""
     path: str | None = None
     """The file or folder, for threads and examples."""
     columns: dict[str, str] = field(default_factory=dict)

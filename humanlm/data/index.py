@@ -66,9 +66,7 @@ class Records(Protocol):
 
     def menu(
         self, step: str = ""
-    ) -> dict[
-        str, list[str]
-    ]: ...  # facts that may be chosen, of a step or of all, and names of numbers
+    ) -> dict[str, list[str]]: ...  # facts to choose from, and names of numbers
 
 # %% ../../nbs/data/03_index.ipynb #hits
 _SEARCHED = ("text", "turns", "scores", "errors", "row_id")
@@ -130,7 +128,7 @@ def _hits(
 
 
 def _confirmed(read: Any, places: np.ndarray, choice: Choice) -> Iterator[int]:
-    "Give the places where a text, not a name of a field, holds what is searched, and the number fits"
+    "Give the places where a text, not the name of a field, holds the search, and the number fits"
     if not places.size:
         return
     table = read(
@@ -189,10 +187,8 @@ def _holds(texts: Iterator[str], search: str) -> bool:
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    "Give the numbers of a trajectory, as far as their columns were read; where each token has its own advantage, their mean"
-    each = np.array(
-        row.get("token_advantages") or (), float
-    )  # nan: a token that nothing was paid for
+    "Give the numbers of a trajectory, of columns that were read; of token advantages the mean"
+    each = np.array(row.get("token_advantages") or (), float)  # nan: nothing was paid for it
     each = each[each == each]
     found = {"advantage": each.mean() if each.size else row.get("advantage")}
     found |= {
@@ -229,10 +225,8 @@ class _RolloutFiles:
     "Trajectories in a parquet file, or in a folder of them whose number may still be growing"
 
     def __init__(self, place: str | Path):
-        self.place, self.opened = (
-            Path(place),
-            {},
-        )  # name → what the file looked like, and its reader
+        self.place = Path(place)
+        self.opened: dict = {}  # name → what the file looked like, and its reader
 
     def files(self) -> dict[str, Path]:
         "Give the files that are there now, in the order of their names"
@@ -259,7 +253,7 @@ class _RolloutFiles:
     def _blocks(
         self, choice: Choice, start: str, faults: dict[str, str]
     ) -> Iterator[tuple[str, int, int, int, Callable]]:
-        "Go through groups of rows that may hold what is wanted: file, first row, the first one to look at, size, and what reads columns"
+        "Give groups of rows to look at: file, first row, first to look at, size, reader of columns"
         files, wanted = self.files(), _whole(choice)
         begin, row = self._place(start, files) if start else ("", 0)
         for name in (name for name in files if name >= begin):
@@ -343,7 +337,7 @@ class _RolloutFiles:
 
 # %% ../../nbs/data/03_index.ipynb #is_object
 def _is_object(line: bytes) -> bool:
-    "Tell whether a line without an end is one object of JSON, and not the half of one that is still being written"
+    "Tell whether a line without an end is an object of JSON, and not half of one"
     try:
         json_object(line, "")
     except DataError:
@@ -363,13 +357,13 @@ _SAID = ("texts", "shown", "text", "reply", "completion", "answer", "turns")
 
 
 class _LineFile:
-    "Objects of JSON, one a line, in a file that may still grow; an address is the byte at which a line begins"
+    "Objects of JSON, one a line, in a file that may grow; an address is the byte of a line"
 
     def __init__(self, place: str | Path):
         self.place = Path(place)
 
     def _lines(self, at: int, needle: bytes) -> Iterator[tuple[int, bytes]]:
-        "Go through whole lines from a byte on; blocks without the needle are passed over, and so is a last line that is not whole yet"
+        "Give whole lines from a byte on; blocks without the needle are passed over"
         try:
             file = open(self.place, "rb")
         except OSError as e:
@@ -534,7 +528,7 @@ _UNSHOWN = ("models", "checkpoints", "verl")  # folders that hold weights and nu
 
 
 def run_records(place: str | Path) -> dict[str, Records]:  # by name, rollouts first
-    "Find what the folder of a run holds, or a folder of trajectories or contexts, or one file; it may be empty as long as a run has just begun"
+    "Find what the folder of a run, a folder of trajectories or contexts, or one file holds"
     place = Path(place)
     if place.is_file():
         kind = {".parquet": _RolloutFiles, ".jsonl": _LineFile, ".json": _DocumentFiles}.get(

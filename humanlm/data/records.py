@@ -93,9 +93,7 @@ class Example:
     reply: str  # what the user wrote
     order: int = 0  # position in time over the whole source
     states: dict[str, str] | None = None  # level → known state, None where nobody knows
-    thought: str | None = (
-        None  # that leads to the reply, where one was written; never shown in a prompt
-    )
+    thought: str | None = None  # that leads to the reply; never shown in a prompt
     schema_version: int = 1
 
     def _repr_html_(self) -> str:
@@ -190,9 +188,7 @@ def _kind_name(kind):
 
 # %% ../../nbs/00_data.ipynb #load_examples
 def load_examples(
-    source: str
-    | Path
-    | Any,  # .jsonl, .parquet or a folder of it, or `datasets`: a saved folder, a Dataset, a DatasetDict
+    source: str | Path | Any,  # .jsonl, .parquet or a folder of it, a Dataset, a DatasetDict
 ) -> list[Example]:
     "Load examples; `DataError` names file, row and field"
     examples, seen = [], {}
@@ -226,17 +222,12 @@ def _check_row(example, where, seen):
 # %% ../../nbs/00_data.ipynb #_rows
 def _rows(source):
     if hasattr(source, "column_names"):
-        return _dataset_rows(source, "data set")
+        return _dataset_rows(source)
     path = Path(source)
     if (path / "build.json").exists():
         path /= "examples"  # the folder of a build
     if path.is_dir():
-        parts = sorted(path.glob("*.parquet"))
-        return (
-            chain.from_iterable(map(_parquet_rows, parts))
-            if parts
-            else _dataset_rows(_saved_dataset(path), path)
-        )
+        return chain.from_iterable(map(_parquet_rows, sorted(path.glob("*.parquet"))))
     readers = {".jsonl": jsonl_rows, ".parquet": _parquet_rows}
     if not path.suffix and not path.exists():
         raise DataError(
@@ -244,7 +235,7 @@ def _rows(source):
             "humanlm.humanual build --help."
         )
     if path.suffix not in readers:
-        known = "Use .jsonl, .parquet, a folder of .parquet files or one saved by datasets"
+        known = "Use .jsonl, .parquet or a folder of .parquet files"
         raise DataError(f"Cannot read {path}: unknown ending {path.suffix!r}. {known}.")
     return readers[path.suffix](path)
 
@@ -260,22 +251,10 @@ def _parquet_rows(path):
         yield f"{path}, row {n}", row
 
 # %% ../../nbs/00_data.ipynb #_saved_dataset
-def _saved_dataset(path):
-    from datasets import load_from_disk
-
-    try:
-        return load_from_disk(str(path))
-    except (OSError, ValueError) as e:
-        reason = f"not a folder saved by datasets ({shorten(e, 120)})"
-        raise DataError(
-            f"Cannot read {path}: {reason}. Name such a folder, or a .jsonl or .parquet file."
-        ) from e
-
-
-def _dataset_rows(data, name):
+def _dataset_rows(data):
     parts = data.items() if isinstance(data, dict) else [("", data)]
     for split, part in parts:
-        label = f"{name}, split {split!r}" if split else str(name)
+        label = f"data set, split {split!r}" if split else "data set"
         for n, row in enumerate(part, 1):
             yield f"{label}, row {n}", row | {"split": row.get("split") or split}
 
@@ -286,7 +265,7 @@ def _decoded(row, where):
         if isinstance(row.get(name), str):
             try:
                 row[name] = json.loads(row[name])
-            except (ValueError, RecursionError) as e:
+            except ValueError as e:
                 raise DataError(
                     f"{where}, field {name!r}: not JSON ({shorten(e)}): {shorten(row[name])!r}."
                 ) from e
@@ -298,19 +277,20 @@ def _decoded(row, where):
 
 # %% ../../nbs/00_data.ipynb #save_examples
 def save_examples(
-    path: str | Path,  # .jsonl, .parquet, or a name without ending for a `datasets` folder
+    path: str | Path,  # .jsonl or .parquet
     examples: Iterable[Example],  # what to save
 ) -> Path:
     "Save examples atomically in the format that the ending names"
     path = Path(path)
     if path.suffix == ".jsonl":
         return write_jsonl(path, examples)
-    if path.suffix not in (".parquet", ""):
-        known = "Use .jsonl, .parquet or no ending (a folder)"
-        raise DataError(f"Cannot write {path}: unknown ending {path.suffix!r}. {known}.")
+    if path.suffix != ".parquet":
+        raise DataError(f"Cannot write {path}: use .jsonl or .parquet, not {path.suffix!r}.")
+    from pyarrow.parquet import write_table
+
     table = _table(examples)
     with atomic_path(path) as new:
-        _save_table(table, new)
+        write_table(table, new)
     return path
 
 # %% ../../nbs/00_data.ipynb #_table
@@ -332,17 +312,6 @@ def _flat(example):
         elif isinstance(value, str):
             row[name] = _SURROGATE.sub("\ufffd", value)
     return row
-
-# %% ../../nbs/00_data.ipynb #_save_table
-def _save_table(table, path):
-    if path.suffix:
-        from pyarrow.parquet import write_table
-
-        return write_table(table, path)
-    from datasets import Dataset, disable_progress_bars
-
-    disable_progress_bars()
-    Dataset(table).save_to_disk(str(path))
 
 # %% ../../nbs/00_data.ipynb #sample_examples
 def sample_examples() -> list[Example]:

@@ -22,7 +22,6 @@ def split_by_context(
     test_frac: float = 0.08,  # share of root contexts, the latest
     val_frac: float = 0.02,  # share of root contexts before them
     held_out: Collection[str] = (),  # users that training must not see
-    known_users: bool = False,  # evaluate only users with training rows
 ) -> list[Example]:
     "Set `split` by time, whole contexts at once; sorted by (order, id), whatever order came in"
     examples = sorted(examples, key=lambda e: (e.order, e.id))
@@ -36,9 +35,6 @@ def split_by_context(
             replace(e, split="test_seen") if e.split == "test" and e.user_id not in held_out else e
             for e in rows
         ]
-    if known_users:
-        trained = {e.user_id for e in rows if e.split == "train"}
-        rows = [e for e in rows if e.user_id in trained]
     return rows
 
 # %% ../../nbs/data/06_splits.ipynb #split_by_time

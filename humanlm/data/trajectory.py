@@ -62,9 +62,7 @@ class Score:
     @classmethod
     def from_dict(
         cls,
-        d: dict[
-            str, Any
-        ],  # as `humanlm.core.basics.to_dict` makes it; None or nan for a missing number
+        d: dict[str, Any],  # from `core.basics.to_dict`; None or nan for a missing number
         where: str = "score",  # file and row, for messages
     ) -> "Score":
         "Build a score from plain values; `DataError` names place and field"
@@ -96,9 +94,7 @@ class Trajectory:
     example_id: str = ""
     context_id: str = ""
     user_id: str = ""
-    signals: dict[str, list[float]] = field(
-        default_factory=dict
-    )  # name → T numbers, such as what each token gains in hindsight
+    signals: dict[str, list[float]] = field(default_factory=dict)  # name → T numbers
     schema_version: int = 1
 
     def __post_init__(self):
@@ -127,8 +123,7 @@ class Trajectory:
     ) -> "Trajectory":
         "Build the trajectory of a row; `DataError` names place and field"
         try:
-            d = {"signals": "{}"} | d  # files from before there were any
-            d |= {n: json.loads(d[n]) for n in _JSON}
+            d = d | {n: json.loads(d[n]) for n in _JSON}
         except (KeyError, TypeError, ValueError) as e:
             fault = f"a nested column is not JSON ({shorten(str(e))})"
             raise DataError(f"{where}: {fault}. Restore the file or leave it out.") from e
@@ -234,9 +229,7 @@ def _nested(d: dict[str, Any], where: str) -> dict[str, Any]:
 
 # %% ../../nbs/data/01_trajectory.ipynb #trajectory_from_dict
 def _trajectory_from_dict(
-    d: dict[
-        str, Any
-    ],  # as `humanlm.core.basics.to_dict` makes it; None or nan for a missing number
+    d: dict[str, Any],  # from `core.basics.to_dict`; None or nan for a missing number
     where: str = "trajectory",  # file and row, for messages
 ) -> Trajectory:
     "Build a trajectory from plain values; `DataError` names place and field"
@@ -356,8 +349,7 @@ def _unreadable(path, e):
 
 # %% ../../nbs/data/01_trajectory.ipynb #load_trajectories
 def load_trajectories(
-    path: str
-    | Path,  # a file, or a folder whose *.parquet files are read in the order of their names
+    path: str | Path,  # a file, or a folder of *.parquet files, read in the order of names
 ) -> list[Trajectory]:
     "Read trajectories back; `DataError` names file and row"
     files = sorted(Path(path).glob("*.parquet")) if Path(path).is_dir() else [Path(path)]

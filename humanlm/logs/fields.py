@@ -64,16 +64,15 @@ NOTES = (
     | MAIL_NOTES
     | TIME_NOTES
     | {
-        "persona of another shape": "the one that came lacks a part, has others, or is a list (then left out)",
+        "persona of another shape": "it lacks a part, has others, or is a list (then left out)",
         "metadata unreadable": "the facts about a message are not a JSON object; its text is kept",
-        "identity unknown": "which earlier messages are the user's own cannot be decided: none is called "
-        "HUMAN",
+        "identity unknown": "which earlier messages are the user's own is not known: none is HUMAN",
         "matched by hash": "the user id is a hash, and it is the hash of an author's name or id",
-        "matched by display name": "an author and the user share a display name, and no id says otherwise",
+        "matched by display name": "author and user share a display name, and no id differs",
         "unknown author in the context": "an earlier message was written by nobody knows whom",
         "empty message in the context": "an earlier message has no text",
-        "root known by its text": "the article has no id: rows belong together if its text is the same",
-        "several people in a chat": "user messages of one chat carry different ids; all are taken as the user's",
+        "root known by its text": "the article has no id: rows of one text belong together",
+        "several people in a chat": "user messages carry different ids; all count as the user's",
     }
 )
 
@@ -99,7 +98,7 @@ def decode_field(value, field):
         return value
     try:
         return json.loads(value)
-    except (ValueError, RecursionError) as e:
+    except ValueError as e:
         raise RowFault(
             "broken JSON", f"field {field!r}: {shorten(e)}: {shorten(repr(value))}"
         ) from e
@@ -111,7 +110,7 @@ def read_facts(value, notes):
         return value
     try:
         read = json.loads(value) if value else {}
-    except (ValueError, RecursionError, TypeError):
+    except (ValueError, TypeError):
         read = None
     if not isinstance(read, dict):
         notes["metadata unreadable"] = shorten(repr(value), 60)

@@ -28,17 +28,11 @@ class _Format(NamedTuple):
     subject: str  # the paper's name for it
     media: str  # name of the platform
     began: float  # UTC seconds; nothing was written there earlier
-    author: Callable[
-        [dict, dict, int], AuthorFacts
-    ]  # of a message, from the message, its facts and its place
+    author: Callable[[dict, dict, int], AuthorFacts]  # from message, facts and place
     user: Callable[[str, dict], AuthorFacts]  # of the reply, from the user id and the facts
     content: Callable[[dict, dict, int], str]  # what a prompt shows of a message
-    root: Callable[
-        [str, dict, dict, dict], str
-    ]  # of a discussion, from post id, message 0, its facts, the notes
-    enrich: tuple[
-        str, ...
-    ] = ()  # facts about the reply and its author worth showing to who writes a persona
+    root: Callable[[str, dict, dict, dict], str]  # from post id, message 0, its facts, notes
+    enrich: tuple[str, ...] = ()  # facts about reply and author for who writes a persona
     post: tuple[str, ...] = ()  # facts about the post that count something
     chat: bool = False  # is one side a model?
 
@@ -99,26 +93,6 @@ def _reddit_names(user_id, author):
 def _reddit_root(post_id, message, facts, notes):
     return post_id.removeprefix("t3_")
 
-# %% ../../nbs/logs/04_formats.ipynb #_SIGNS
-# Source → facts about a first message that only this source has
-_SIGNS = {
-    "youtube": {"kind", "snippet", "transcript"},
-    "amazon": {"store", "categories", "features", "details", "price", "parent_asin"},
-    "reddit": {"author", "subreddit", "upvote_ratio", "num_comments"},
-    "medium": {"claps", "voters", "responses_count", "unique_slug", "tags"},
-    "wildchat": {"model", "language", "toxic", "redacted"},
-    "enron": {"from", "to", "subject", "x_folder", "x_origin"},
-}
-
-
-def _likely_source(
-    facts: Mapping,  # about a message
-) -> str:  # "" nobody can tell
-    "Guess from its facts which source a message comes from"
-    shared = {source: len(signs & facts.keys()) for source, signs in _SIGNS.items()}
-    best = max(shared, key=lambda source: shared[source])
-    return best if shared[best] else ""
-
 # %% ../../nbs/logs/04_formats.ipynb #_is_video
 def _handle(name):
     return name and "@" + known_name(name).lstrip("@").casefold()
@@ -139,12 +113,8 @@ def _is_video(facts, place):
     kind = facts.get("kind")
     if "#video" in str(kind) or "#comment" in str(kind):
         return "#video" in str(kind)
-    found, guess = (
-        "has no kind" if kind is None else f"is of kind {shorten(repr(kind), 30)}",
-        _likely_source(facts),
-    )
-    other = "" if guess in ("", "youtube") else f"; it looks like {guess}, see build.source"
-    raise RowFault("unknown kind of message", f"field 'prompt', message {place} {found}{other}")
+    found = "has no kind" if kind is None else f"is of kind {shorten(repr(kind), 30)}"
+    raise RowFault("unknown kind of message", f"field 'prompt', message {place} {found}")
 
 # %% ../../nbs/logs/04_formats.ipynb #youtube_author
 def _youtube_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
@@ -255,7 +225,7 @@ def _literal(text):
     for read in (json.loads, literal_eval):
         try:
             return read(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        except (ValueError, SyntaxError, MemoryError):
             continue
     return text
 
@@ -269,13 +239,11 @@ def _value(facts, name):
     )
 
 # %% ../../nbs/logs/04_formats.ipynb #_PRODUCT
-def _shown(value, joint="; ", depth=0):
-    if depth > 4:
-        return "…"
+def _shown(value, joint="; "):
     if isinstance(value, dict):
-        return joint.join(f"{key}: {_shown(v, ', ', depth + 1)}" for key, v in value.items() if v)
+        return joint.join(f"{key}: {_shown(v, ', ')}" for key, v in value.items() if v)
     if isinstance(value, (list, tuple)):
-        return joint.join(_shown(v, ", ", depth + 1) for v in value if v)
+        return joint.join(_shown(v, ", ") for v in value if v)
     return "" if value is None or value != value else str(value).strip()
 
 

@@ -235,7 +235,7 @@ MAIL_FAULTS = {
     "same as the mail before": "it repeats the mail it answers",
 }
 MAIL_NOTES = {
-    "quotation without a sender": "a quoted mail is left out of the thread: nobody knows who wrote it",
+    "quotation without a sender": "a quoted mail is left out: nobody knows who wrote it",
     "quotation too short": "a quoted mail is left out of the thread: it has hardly any text",
     "quoted too deep": f"quotations more than {MAX_DEPTH} deep are left out",
 }

@@ -17,7 +17,7 @@ from math import log
 from statistics import median
 from typing import Any, NamedTuple
 
-from ..core.basics import DataError, shorten
+from ..core.basics import DataError
 from ..core.html import Table
 from ..data.dataset import DataConfig
 from ..data.files import Faults
@@ -222,25 +222,14 @@ def _describe(lines, corpus):
 
 # %% ../../nbs/logs/07_replies.ipynb #write_persona
 def write_persona(
-    messages: Sequence[
-        Message
-    ],  # what one person wrote before the replies to predict, oldest first
-    corpus: Corpus | None = None,  # what everyone wrote before; None: only these messages
+    messages: Sequence[Message],  # by one person, before the replies to predict, oldest first
+    corpus: Corpus,  # what everyone wrote before
     until: int | None = None,  # order of the first reply to predict
     user_id: str | None = None,  # None: the author of the messages
 ) -> Persona:
     "Describe a person by counting: topics, habits, length; nothing is quoted or guessed"
-    user_id = user_id if user_id is not None else messages[0].name if messages else ""
-    if any(m.name != user_id for m in messages):
-        raise DataError(
-            f"A persona of {shorten(user_id)!r} cannot use messages by others. Filter "
-            "by author first."
-        )
+    user_id = messages[0].name if user_id is None else user_id
     lines = [line_features(m.content) for m in messages]
-    if corpus is None:
-        corpus = Corpus()
-        for line in lines:
-            corpus.add(user_id, line)
     return Persona(user_id, *_describe(lines, corpus), tuple(m.id for m in messages), until)
 
 # %% ../../nbs/logs/07_replies.ipynb #HISTORY
@@ -410,24 +399,12 @@ def _report(threads, examples, names, robots, fates, found):
         "links to later lines": found["later"],
         "automatic accounts": len(robots),
         "replies whose context was cut": found["cut"],
-        "lines dated before one that they answer": found["clock"],
         "lines without an author": sum(not m.name for t in threads for m in t.messages),
     }
     people, roots = {e.user_id for e in examples}, {e.context_id for e in examples}
     lines, source = sum(len(t.messages) for t in threads), threads[0].source if threads else ""
     return ThreadReport(
         source, lines, len(threads), len(names), fates, met, len(roots), len(people)
-    )
-
-# %% ../../nbs/logs/07_replies.ipynb #_clock
-def _clock(thread):
-    "Count answers that are dated before what they answer: a clock without its date does that at midnight"
-    times = {m.id: m.time for m in thread.messages if m.time is not None}
-    return Counter(
-        clock=sum(
-            m.id in times and any(times[m.id] < times.get(p, times[m.id]) for p in m.parents)
-            for m in thread.messages
-        )
     )
 
 # %% ../../nbs/logs/07_replies.ipynb #thread_examples
@@ -447,7 +424,7 @@ def thread_examples(
     for thread in threads:
         turns, met = reply_turns(_without_names(thread, names))
         turn_of |= {m.id: (m, turn, thread.source) for turn in turns for m in turn.lines}
-        found += met + _clock(thread)
+        found += met
     for m, turn, source in sorted(turn_of.values(), key=lambda line: places.get(line[0].id, -1)):
         starts = not turn.fate
         if starts:

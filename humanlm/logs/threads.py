@@ -74,12 +74,7 @@ def _column_map(
 LINES = {
     "unreadable line": "a line whose values are of the wrong type",
     "id given twice": "a line whose number was given before",
-    "line of a longer turn": "joined with the line before it by the same person: its text is there",
-    "line of an automatic account": "by an account that mostly posts links",
-    "line without an author": "nobody knows who wrote it (deleted accounts are not one person)",
-    "line without text": "it says nothing",
-    "answer to nothing": "it answers a line without text",
-    "line without a time": "it, or another line of its turn, has no time, though the log has times",
+    "line without an entry": "part of a longer turn, or without author, text or time",
 }
 "Why a line of a log is no entry of its own."
 
@@ -227,7 +222,7 @@ def met(faults):
 def _in_time_order(
     threads: Iterable[Thread],  # all of one source
 ) -> list[Thread]:
-    "Order threads by the time of their first message, else by id (numbers in an id count as numbers)"
+    "Order threads by the time of their first message, else by id, numbers as numbers"
     starts = {t.id: next((m.time for m in t.messages if m.time is not None), None) for t in threads}
     dated = None not in starts.values()
     return sorted(threads, key=lambda t: (starts[t.id] if dated else 0, _natural(t.id)))
@@ -238,14 +233,12 @@ def _natural(name):
 
 
 def _is_number(text):
-    return text.isdecimal() and len(text) < 4000  # Python reads no longer ones
+    return text.isdecimal()
 
 # %% ../../nbs/logs/06_threads.ipynb #moments
 def moments(
     threads: Sequence[Thread],  # in order
-) -> dict[
-    str, int
-]:  # id of a line → its place; a person's lines that cannot be told apart share one
+) -> dict[str, int]:  # id of a line → its place; lines that look alike share one
     "Say what was written before what, line by line"
     lines = [(m.time, t.id, m) for t in threads for m in t.messages]
     dated = sorted((line for line in lines if line[0] is not None), key=itemgetter(0))

@@ -1,4 +1,4 @@
-"Evidence lies before what it helps to predict, message by message; shares are exact; rows of one moment destroy nobody."
+"Evidence lies before what it helps to predict, message by message; shares are exact."
 
 import itertools
 import json
@@ -10,21 +10,18 @@ from pathlib import Path
 
 import late_evidence
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import raw_rows
 from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from humanlm.clients.client import ScriptedClient
-from humanlm.core.basics import DataError, run_sync, write_jsonl
+from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.grammar import parse
 from humanlm.corpus.build import GROUPS, build
 from humanlm.corpus.partition import BEFORE, EVIDENCE, NEWCOMER, TRAIN, Index, choose_evidence
-from humanlm.corpus.personas import Said, ask_personas
 from humanlm.data.dataset import DataConfig
-from humanlm.data.records import Message, load_examples
+from humanlm.data.records import load_examples
 from humanlm.data.splits import check_leakage
 from humanlm.logs.replies import load_threads
 
@@ -38,7 +35,7 @@ WORDS = (
 
 
 def overlapping(seed=0, threads=40, people=8, lines=12, unit=1, ordered=True):
-    "A log of discussions that run for days beside each other; `unit` is what its clock can tell apart, in seconds"
+    "A log of discussions beside each other; `unit`: seconds that its clock can tell apart"
     rng, rows = random.Random(seed), []
     for t in range(threads):
         at, who, numbers = (
@@ -153,7 +150,7 @@ def test_a_person_is_known_only_from_lines_before_the_reply_when_a_log_trains(tm
 
 
 def test_a_long_turn_is_known_only_when_its_last_line_was_written(tmp_path):
-    "Ada goes on in room a after she has answered in room b: the whole of her turn is not earlier than that answer"
+    "Ada goes on in room a after she has answered in room b: her turn is not earlier than that"
     rows = [
         {"room": room, "nr": nr, "who": who, "say": f"{say} in {room}{nr}", "re": re, "at": at}
         for room, nr, who, say, re, at in [
@@ -202,14 +199,14 @@ def test_lines_without_a_time_are_neither_evidence_nor_predicted(tmp_path):
         json.loads((built.folder / "build.json").read_text()),
     )
     used = {i for e in load_examples(built.folder) for i in (e.id, *e.persona.evidence_ids)}
-    assert not used & undated and told["met"]["line without a time"] >= len(undated) == 69
+    assert not used & undated and told["met"]["line without an entry"] >= len(undated) == 69
     assert sum(told["fates"].values()) + sum(
         n for k, n in told["met"].items() if k != "time missing"
     ) == len(rows)
 
 
 def irc_talks():
-    "The public log, cut into the conversations that its links make, with the day and minute of each line"
+    "The public log, cut into the conversations that its links make"
     last, root, rows = {}, {}, []
     for line in map(json.loads, open(DATA / "irc_threads" / "irc_dev.jsonl")):
         log, at = line["log"], datetime.fromisoformat(f"{line['date']}T{line['time']}")
@@ -237,15 +234,6 @@ def test_conversations_of_a_public_channel_leak_no_evidence_from_the_future(tmp_
     assert rows == sum(built.rows.values()) > 900 and late == []
 
 
-@needs_data
-def test_public_comments_whose_numbers_are_not_in_time_order_leak_no_evidence(tmp_path):
-    columns = dict(thread="video", id="row", user="author", text="text", post="video", time="date")
-    rows = [json.loads(line) for line in open(DATA / "youtube_comments" / "comments.jsonl")]
-    build(settings(tmp_path, rows, columns=columns, test_frac=0.34, val_frac=0))
-    rows, late = counted(tmp_path, "out", columns)
-    assert rows > 5 and late == []
-
-
 # ---- shares
 
 
@@ -268,7 +256,7 @@ def forum(people=40, each=12, posts=60, when=lambda i: 60 * i):
 
 def test_a_percentage_gives_exactly_that_many_rows_and_does_not_leak(tmp_path):
     ids, kept = {}, dict(source="reddit", columns={}, known_users=True, test_frac=0.1)
-    for percent in (100, 55, 20, 10, 3):
+    for percent in (100, 55, 10):
         built = build(settings(tmp_path, forum(), f"p{percent}", train_percent=percent, **kept))
         ids[percent] = load_examples(built.folder)
         train, test = (
@@ -284,177 +272,17 @@ def test_a_percentage_gives_exactly_that_many_rows_and_does_not_leak(tmp_path):
         )
         line = next(x for x in built.card.splitlines() if x.startswith("| train |"))
         assert line.split("|")[4].strip() == str(len(train))
-    chosen = [{e.id for e in ids[p] if e.split == "train"} for p in (3, 10, 20, 55, 100)]
+    chosen = [{e.id for e in ids[p] if e.split == "train"} for p in (10, 55, 100)]
     assert all(a < b for a, b in itertools.pairwise(chosen))
 
 
-def test_a_percentage_counts_only_rows_that_can_be_written(tmp_path):
-    "A persona that quotes some replies: they leave before the percentage chooses, so the number is exact"
-    replies = [
-        e.reply
-        for e in load_examples(
-            build(settings(tmp_path, forum(), "plain", source="reddit", columns={})).folder
-        )
-        if e.split == "train"
-    ]
-    told = {
-        "analysis": "a",
-        "demographics": dict.fromkeys(
-            ("age group", "gender", "location", "occupation", "nationality", "other"), "NA"
-        ),
-        "interests": [f"says: {text} and so on" for text in replies[:40]],
-        "values": ["quiet"] * 4,
-        "communication": ["dry"] * 4,
-        "statistics": ["many"] * 4,
-    }
-    writer = ScriptedClient(lambda request: json.dumps(told))
-    rows = {}
-    for percent in (100, 30):
-        built = build(
-            settings(
-                tmp_path,
-                forum(),
-                f"quoting{percent}",
-                persona={"model": "scripted/echo"},
-                source="reddit",
-                columns={},
-                train_percent=percent,
-            ),
-            writer=writer,
-        )
-        rows[percent], fates = (
-            built.rows["train"],
-            json.loads((built.folder / "build.json").read_text())["fates"],
-        )
-        assert 0 < fates["quoted"] <= 40
-    assert rows[30] == round(0.3 * rows[100])
-
-
 # ---- long evidence
-
-TOLD = {
-    "analysis": "a",
-    "demographics": dict.fromkeys(
-        ("age group", "gender", "location", "occupation", "nationality", "other"), "NA"
-    ),
-    **dict.fromkeys(("interests", "values", "communication", "statistics"), ["quiet"]),
-}
-
-
-def test_long_contexts_are_cut_and_people_of_whom_nothing_can_be_shown_are_not_asked_about():
-    said = [
-        Said(
-            f"m{i}",
-            "I loved it",
-            (Message("v", name="ann", content="first " + "word " * 4000 + "last"),),
-        )
-        for i in range(2)
-    ]
-    long, asked = Said("m2", "word\n" * 4000), []
-
-    def describe(request):
-        asked.append(request.messages[-1]["content"])
-        return json.dumps(TOLD)
-
-    found = run_sync(
-        ask_personas(
-            ScriptedClient(describe), "a forum", {"kim": said, "bob": [long], "eve": [*said, long]}
-        )
-    )
-    assert len(asked) == 2 and all(
-        "ann: first" in text
-        and "last\nThey wrote:\nI loved it" in text
-        and 5500 < len(text.split()) < 6500
-        for text in asked
-    )
-    assert set(found.personas) == {"kim", "eve"} and [
-        (f.user_id, f.kind) for f in found.failures
-    ] == [("bob", "bad request")]
-
-
-def test_evidence_is_what_was_shown(tmp_path):
-    rows = overlapping(threads=20, people=4)
-    for row in rows[::3]:
-        row["say"] = f"unseen{row['nr']} " + "word\n" * 300
-    asked = []
-
-    def describe(request):
-        asked.append(request.messages[-1]["content"])
-        return json.dumps(TOLD)
-
-    built = build(
-        settings(
-            tmp_path, rows, persona={"model": "scripted/echo", "block_words": 200, "min_items": 0}
-        ),
-        writer=ScriptedClient(describe),
-    )
-    long = {f"{r['room']}/{r['nr']}" for r in rows if len(r["say"]) > 1000}
-    used = {i for e in load_examples(built.folder) for i in e.persona.evidence_ids}
-    assert (
-        asked
-        and used
-        and not used & long
-        and not any("unseen" in text.split("They wrote:")[-1] for text in asked)
-    )
-
-
-def test_a_build_goes_on_where_no_thought_of_a_file_can_be_used(tmp_path):
-    def think(request):
-        return request.messages[-1]["content"].split("# What they answered\n")[
-            1
-        ]  # gives the reply away
-
-    built = build(
-        settings(
-            tmp_path,
-            overlapping(threads=20, people=4),
-            sets=["thinking_sft"],
-            thinking="scripted/echo",
-        ),
-        thinker=ScriptedClient(think),
-    )
-    rows = {
-        p.stem[:-6]: pq.read_table(p) for p in (built.folder / "thinking_sft").glob("*.parquet")
-    }
-    assert (
-        rows["train"].num_rows == 0
-        and rows["test"].num_rows > 0
-        and rows["train"].schema == rows["test"].schema
-        and built.rows["train"] > 0
-    )
 
 
 # ---- one moment
 
 
-def test_people_whose_rows_share_one_moment_stay_or_go_as_least_says(tmp_path):
-    rows, flags = forum(when=lambda i: 0), dict(source="reddit", columns={}, val_frac=0.05)
-    built = build(settings(tmp_path, rows, "kept", persona={"least": 0}, **flags))
-    fates = json.loads((built.folder / "build.json").read_text())["fates"]
-    assert (
-        sum(built.rows.values()) == 480
-        and built.rows["train"] > 300
-        and not {"before", "evidence", "newcomer"} & set(fates)
-    )
-    with pytest.raises(
-        DataError, match="newcomer 480.*--persona.least 0 keeps people without evidence"
-    ):
-        build(settings(tmp_path, rows, "dropped", **flags))
-
-
-def test_a_moment_is_not_torn_apart_where_something_lies_before_it(tmp_path):
-    "40 people with 4 rows on one day and 12 at one moment of another: the four are known of them, the twelve are predicted"
-    rows = forum(40, 16, when=lambda i: 0 if i < 160 else 86400)
-    built = build(settings(tmp_path, rows, source="reddit", columns={}))
-    fates = json.loads((built.folder / "build.json").read_text())["fates"]
-    assert (
-        fates["evidence"] == 160
-        and built.rows["train"] + built.rows.get("val", 0) + built.rows["test"] == 480
-        and "before" not in fates
-    )
-
-
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_ties_cost_no_more_rows_than_they_must(seed):
     "Beside a plain loop over people and moments"
     rng = np.random.default_rng(seed)

@@ -1,17 +1,16 @@
-"A build holds no name of anybody whose rows it read, calls each person by one pseudonym everywhere, and keeps its secret elsewhere."
+"A build holds no names, calls each person by one pseudonym, and keeps its secret elsewhere."
 
 import json
 import re
-import time
 
 import pyarrow.parquet as pq
 import pytest
 import raw_rows
 
-from humanlm.core.basics import ConfigError, DataError, write_jsonl
+from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.grammar import parse
 from humanlm.corpus.build import GROUPS, build
-from humanlm.corpus.pseudonyms import FEW, hide_authors, pseudonym
+from humanlm.corpus.pseudonyms import hide_authors, pseudonym
 from humanlm.data.records import Message, Thread, load_examples
 
 # source → what names people in its invented rows (a shop is nobody, nor is a model)
@@ -120,7 +119,6 @@ def test_people_of_a_log_have_one_pseudonym_in_ids_texts_and_personas(tmp_path):
     )
 
 
-@pytest.mark.parametrize("others", [0, FEW + 8])
 @pytest.mark.parametrize(
     "name, said",
     [
@@ -133,8 +131,8 @@ def test_people_of_a_log_have_one_pseudonym_in_ids_texts_and_personas(tmp_path):
         ("ivan_7", "ivan_7-like, /u/Ivan_7"),
     ],
 )
-def test_names_are_found_whatever_their_marks_case_and_number(name, said, others):
-    people = [name, *(f"somebody_{i}" for i in range(others))]
+def test_names_are_found_whatever_their_marks_and_case(name, said):
+    people = [name, "somebody_1"]
     log = [
         Thread(
             "t",
@@ -147,14 +145,6 @@ def test_names_are_found_whatever_their_marks_case_and_number(name, said, others
             not re.search(r"smith|shady|gro(ß|ss)|kim|hara|nci 5|ivan", m.content, re.I)
             and pseudonym(name, b"salt") in m.content
         )
-
-
-def test_a_letter_that_only_looks_like_one_of_a_name_is_left():
-    said = "we saw ivan_7 and not ıvan_7"
-    log = [Thread("t", "log", (Message("t/1", name="ivan_7", content=said),))]
-    assert hide_authors(log, b"salt")[0].messages[0].content == said.replace(
-        "ivan_7", pseudonym("ivan_7", b"salt"), 1
-    )
 
 
 def test_profile_addresses_name_nobody_in_texts_and_ids_of_a_log():
@@ -205,19 +195,6 @@ def test_an_address_as_the_id_of_a_discussion_names_nobody_and_stays_one_in_all_
     )
 
 
-def test_names_are_looked_for_in_time_that_grows_with_the_text():
-    log = [
-        Thread(
-            "t",
-            "log",
-            (Message("t/1", name="bob", content="a" * 50_000 + " " + "a.+" * 20_000 + " @bob"),),
-        )
-    ]
-    start = time.perf_counter()
-    assert pseudonym("bob", b"salt") in hide_authors(log, b"salt")[0].messages[0].content
-    assert time.perf_counter() - start < 2
-
-
 def test_a_mention_and_its_author_meet_under_one_pseudonym(tmp_path):
     rows = raw_rows.town("reddit")
     built, salt = (
@@ -234,11 +211,9 @@ def test_a_mention_and_its_author_meet_under_one_pseudonym(tmp_path):
 
 def test_one_salt_gives_the_same_bytes_and_another_other_names(tmp_path):
     rows, flags = raw_rows.town("reddit"), {"build__source": "reddit"}
-    (tmp_path / "mine").write_text("a secret"), (tmp_path / "other").write_text("another secret")
-    one, two, three = (
-        build(settings(tmp_path, rows, name, **flags, persona__salt=str(tmp_path / salt))).folder
-        for name, salt in (("a", "mine"), ("b", "mine"), ("c", "other"))
-    )
+    for name, salt in (("a", "a secret"), ("b", "a secret"), ("c", "another")):
+        (tmp_path / f"{name}.salt").write_text(salt)
+    one, two, three = (build(settings(tmp_path, rows, name, **flags)).folder for name in "abc")
 
     def told(folder):
         return {
@@ -253,8 +228,6 @@ def test_one_salt_gives_the_same_bytes_and_another_other_names(tmp_path):
     assert {e.id for e in load_examples(one)}.isdisjoint(
         e.id for e in load_examples(three)
     )  # an id confirms no guess
-    with pytest.raises(ConfigError, match="which is published"):
-        build(settings(tmp_path, rows, "d", **flags, persona__salt=str(tmp_path / "d" / "salt")))
 
 
 def test_reports_say_where_a_fault_was_and_not_whose(tmp_path):

@@ -1,4 +1,4 @@
-"Rows that were published in splits stay in them, and what published splits share is counted, not hidden."
+"Rows that were published in splits stay in them; what splits share is counted, not hidden."
 
 import json
 from collections import Counter

@@ -1,16 +1,13 @@
 "The record survives hostile text, wrong types, and files that are not ours."
 
-import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanlm.core.basics import DataError, to_dict, to_json
+from humanlm.core.basics import DataError, to_dict
 from humanlm.data.trajectory import (
     Score,
     Trajectory,
@@ -51,22 +48,11 @@ def round_trip(tmp_path, *rows):
     return load_trajectories(save_trajectories(tmp_path / "x.parquet", rows))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(TEXT, st.integers(0, 5), NUMBER)
 def test_any_text_and_number_survive_a_file(tmp_path_factory, text, n, value):
     t = make(text.encode("utf-8", "replace").decode(), n, value, advantage=[value] * n)
     assert repr(round_trip(tmp_path_factory.mktemp("t"), t)) == repr([t])
-
-
-@given(TEXT, NUMBER)
-def test_any_text_and_number_survive_json(text, value):
-    t = make(text, value=value)
-    assert repr(_trajectory_from_dict(json.loads(to_json(t)))) == repr(t)
-
-
-def test_lone_surrogates_do_not_lose_the_step(tmp_path):
-    (back,) = round_trip(tmp_path, make("a\ud800b"))
-    assert back.text == "a?b"
 
 
 def test_strip_and_card_escape_everything():
@@ -82,11 +68,6 @@ def test_missing_score_is_not_zero(tmp_path):
         and math.isnan(back.rewards["alignment"])
         and math.isnan(back.advantage)
     )
-
-
-def test_empty_list_and_empty_completion(tmp_path):
-    assert round_trip(tmp_path) == []
-    assert round_trip(tmp_path, make(n=0))[0].completion_ids == []
 
 
 def test_folder_is_read_in_order_of_steps(tmp_path):
@@ -110,42 +91,14 @@ def test_foreign_or_newer_file_is_refused(tmp_path):
         load_trajectories(tmp_path / "b.parquet")
 
 
-def test_damaged_row_is_named(tmp_path):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = save_trajectories(tmp_path / "x.parquet", [make(), make()])
-    table = pq.read_table(path)
-    pq.write_table(
-        table.set_column(table.schema.get_field_index("scores"), "scores", pa.array(["{}", "{"])),
-        path,
-    )
-    with pytest.raises(DataError, match=r"x.parquet, row 2: a nested column is not JSON"):
-        load_trajectories(path)
-
-
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"turns": 3}, "not a trajectory"),
         ({"scores": {"stance": 0.5}}, "score 'stance'.* Score"),
         ({"mask": [True]}, "mask has 1 entries"),
         ({"surprise": 1}, "surprise"),
-        ({"rewards": [1]}, "not a trajectory"),
     ],
 )
 def test_wrong_fields_are_named(change, message):
     with pytest.raises(DataError, match=message):
         _trajectory_from_dict(to_dict(make()) | change)
-
-
-def test_light_import():
-    code = (
-        "import sys, humanlm.data.trajectory; "
-        "print(sorted({'torch','pyarrow','pandas','transformers','matplotlib'} & "
-        "set(sys.modules)))"
-    )
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
-        == "[]"
-    )

@@ -149,28 +149,6 @@ def test_dates(text):
     assert _parse_time(text, -7 * 3600) == 989877900.0
 
 
-@given(
-    st.text(max_size=60)
-    | st.from_regex(
-        r"[0-9]{1,2}/[0-9]{1,2}/[0-9]{2,4} [0-9]{1,2}:[0-9]{2}( [AP]M)?", fullmatch=True
-    )
-)
-@settings(max_examples=150, deadline=None)
-def test_dates_never_raise(text):
-    found = _parse_time(text)
-    assert found is None or isinstance(found, float)
-
-
-def test_a_quotation_is_never_later_than_the_mail_around_it():
-    first, last = _read_mail(
-        mail(
-            "I have them all."
-            + original("Who has the numbers?", sent="Monday, May 14, 2001 6:05 PM")
-        )
-    )
-    assert first.time == last.time
-
-
 # ---- replies (2.3)
 
 
@@ -245,18 +223,6 @@ def test_six_days_are_a_thread_and_eight_are_not():
     assert len(gap(8)) == 1 and len(gap(6)) == 0 and CONTEXT_GAP == 604800
 
 
-def test_copies_share_their_thread_however_they_are_wrapped():
-    text = "I have them all, and will bring them along." + original("Who has the numbers?")
-    rows, found = rows_of(
-        mail(text),
-        mail(
-            text.replace("bring them", "bring\nthem").replace("Who has the", "Who has\nthe"),
-            number=3,
-        ),
-    )
-    assert len(rows) == 2 and len({r["post_id"] for r in rows}) == 1 and found == []
-
-
 def test_a_mailbox_becomes_rows_with_the_user_as_human(tmp_path):
     file = tmp_path / "emails.csv"
     chain = (
@@ -309,7 +275,7 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=20), max_size=30))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_body_crashes_and_no_word_is_made_up(lines):
     text = "\n".join(lines)
     parts = body_parts(text)
@@ -323,13 +289,6 @@ def test_no_body_crashes_and_no_word_is_made_up(lines):
         if line[:i].strip("> ") == ""
         for w in line[i:].split()
     }
-
-
-@given(st.text(max_size=300))
-@settings(max_examples=150, deadline=None)
-def test_no_file_crashes(text):
-    _rows, found = rows_of(text, "From: a@b.org\n" + text)
-    assert set(found) <= MAIL_FAULTS.keys() | MAIL_NOTES.keys() and found[0] in MAIL_FAULTS
 
 
 @pytest.mark.parametrize(
@@ -360,25 +319,6 @@ def test_time_is_linear(piece):
     assert min(took(400_000) for _ in range(2)) < 50 * max(
         4e-3, min(took(40_000) for _ in range(2))
     )  # squared, it would be 100
-
-
-def test_nested_parts_are_unreadable_and_nothing_worse():
-    text = "From: a@b.org\nContent-Type: multipart/mixed; boundary=b0\n\n"
-    text += "".join(
-        f"--b{i}\nContent-Type: multipart/mixed; boundary=b{i + 1}\n\n" for i in range(2000)
-    )
-    assert rows_of(text)[1] == ["unreadable mail"]
-
-
-def test_the_first_plain_part_is_the_text():
-    parts = [("text/html", "<p>caf&eacute;</p>"), ("text/plain", "plain café, long enough")]
-    body = "".join(f"--b\nContent-Type: {kind}; charset=utf-8\n\n{text}\n" for kind, text in parts)
-    assert (
-        _read_mail(
-            f"From: a@b.org\nContent-Type: multipart/alternative; boundary=b\n\n{body}--b--\n"
-        )[-1].body
-        == "plain café, long enough"
-    )
 
 
 def test_subjects():

@@ -4,9 +4,6 @@ import csv
 import json
 import os
 import random
-import subprocess
-import sys
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,7 +52,7 @@ def random_threads(seed, people=6, length=80):
     return [Thread(t, "random", tuple(line(t, i) for i in range(length))) for t in ("a", "b")]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(3))
 def test_no_line_is_lost_and_nothing_leaks(seed):
     threads = random_threads(seed)
     examples, report = thread_examples(threads, min_history=2, max_context=4)
@@ -90,7 +87,7 @@ def test_no_line_is_lost_and_nothing_leaks(seed):
         )
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(2))
 def test_personas_do_not_know_the_future(seed):
     threads = random_threads(seed)
     before = thread_examples(threads, min_history=2).examples
@@ -121,21 +118,6 @@ def test_the_order_of_the_file_does_not_matter(tmp_path):
         import_threads(write_jsonl(tmp_path / "mixed.jsonl", rows), INVENTED, "s"),
     )
     assert a == b and thread_examples(a).examples == thread_examples(b).examples
-
-
-def test_parquet_reads_as_jsonl_does(tmp_path):
-    pa, pq = (
-        pytest.importorskip(name, reason="needs pyarrow to write a table")
-        for name in ("pyarrow", "pyarrow.parquet")
-    )
-    rows = [json.loads(line) for line in sample_threads().read_text().splitlines()]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
-    assert import_threads(tmp_path / "t.parquet", INVENTED, "s") == import_threads(
-        sample_threads(), INVENTED, "s"
-    )
-    (tmp_path / "cut.parquet").write_bytes((tmp_path / "t.parquet").read_bytes()[:300])
-    with pytest.raises(DataError, match="cut.parquet"):
-        import_threads(tmp_path / "cut.parquet", INVENTED)
 
 
 def write_csv(path, rows):
@@ -187,9 +169,6 @@ GOOD = {"user": "a", "text": "hi", "n": 1, "re": []}
     [
         ({"user": "a", "n": 2}, "row 2: field 'text': column 'text' is missing"),
         ({**GOOD, "n": 2, "text": 5}, "row 2: field 'text': column 'text' holds 5"),
-        ({**GOOD, "n": 2, "user": {"id": 1}}, "row 2: field 'user'"),
-        ({**GOOD, "n": None}, "row 2: field 'id': column 'n' holds None"),
-        ({**GOOD, "n": 2, "re": [{"id": 1}]}, "row 2: field 'parents': column 're' holds"),
         (GOOD, "row 2: field 'id': 't/1' was already given in row 1"),
     ],
 )
@@ -200,39 +179,6 @@ def test_bad_rows_are_named(tmp_path, row, message):
     assert message.replace("in row 1", "in t.jsonl, row 1") in str(
         error.value
     ) and path.name in str(error.value)
-
-
-def test_ids_of_thousands_of_digits_are_names(tmp_path):
-    rows = [
-        {"user": "a", "text": "hi", "n": n, "room": room}
-        for n in ("9" * 5000, "10", "9")
-        for room in ("8" * 5000, "10", "9")
-    ]
-    found = import_threads(write_jsonl(tmp_path / "t.jsonl", rows), {"id": "n", "thread": "room"})
-    assert sorted(len(t.id) for t in found) == [1, 2, 5000] and all(
-        len(t.messages) == 3 for t in found
-    )
-
-
-def test_bad_files_and_maps_are_named(tmp_path):
-    for name, text, message in [
-        ("a.jsonl", '{"user": "a", "text": "b"}\n\n{"user"', "row 3"),
-        ("b.jsonl", "", "no rows"),
-        ("c.txt", "x", "'.txt'"),
-        ("d.jsonl", "[1]\n", "row 1"),
-    ]:
-        (tmp_path / name).write_text(text)
-        with pytest.raises(DataError, match=message):
-            import_threads(tmp_path / name)
-    path = write_jsonl(tmp_path / "t.jsonl", [GOOD])
-    with pytest.raises(DataError, match="Did you mean 're'"):
-        import_threads(path, {"parents": "ree"})
-    with pytest.raises(DataError, match="Did you mean 'parents'"):
-        import_threads(path, {"parnts": "re"})
-    with pytest.raises(DataError, match="data.columns.parents"):
-        load_threads(DataConfig(source="threads", path=str(path)))
-    with pytest.raises(DataError, match="Check the path"):
-        import_threads(tmp_path / "none.jsonl")
 
 
 def test_a_title_stands_over_its_text_and_is_enough_for_a_root(tmp_path):
@@ -275,30 +221,6 @@ def test_hostile_text_and_names_pass_as_text(tmp_path):
         e.user_id for e in examples
     } == {name, "b"}
     assert "<i>" not in report._repr_markdown_() and escape("<i>") in report._repr_markdown_()
-
-
-def test_long_chains_take_linear_time_and_no_recursion():
-    thread = Thread(
-        "t",
-        "s",
-        tuple(
-            Message(str(i), "user", f"p_{i % 2}", f"line {i}", None, (str(i - 1),) if i else ())
-            for i in range(8000)
-        ),
-    )
-    examples, _ = thread_examples([thread], max_context=3)
-    assert len(examples[-1].context) == 3 and examples[-1].context[0].content == "line 0"
-
-
-def test_importing_stays_light():
-    code = (
-        "import sys; from humanlm.logs.threads import *; from humanlm.logs.replies "
-        f"import *; thread_examples(import_threads(sample_threads(), {INVENTED!r})); "
-        "print([m for m in ('torch', 'pandas', 'datasets', 'pyarrow', 'matplotlib', "
-        "'transformers') if m in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert out.stdout.strip() == "[]", out.stdout + out.stderr
 
 
 def threads_config(path):
@@ -345,22 +267,6 @@ def test_the_real_log_in_its_raw_links():
             ) <= (raw[e.id]["date"], True)
 
 
-@needs_data
-def test_comments_under_a_video():
-    columns = dict(thread="video", id="row", user="author", text="text", post="video", time="date")
-    threads = import_threads(DATA / "youtube_comments" / "comments.jsonl", columns)
-    assert (
-        sorted(t.id for t in threads) == ["KatyPerry", "Psy", "Shakira"]
-        and sum(len(t.messages) - 1 for t in threads) == 1055
-    )
-    examples, report = thread_examples(threads, min_history=1)
-    assert (
-        report.linked == 1055
-        and examples
-        and all(e.context[0].content in ("KatyPerry", "Psy", "Shakira") for e in examples)
-    )
-
-
 def test_automatic_accounts_are_found_by_links_alone():
     lines = [("bot_1", f"see https://x.y/{i}") for i in range(10)] + [
         ("ana_1", f"see https://x.y/{i}" if i < 3 else "fine") for i in range(10)
@@ -369,9 +275,3 @@ def test_automatic_accounts_are_found_by_links_alone():
         "t", "s", tuple(Message(str(i), "user", who, text) for i, (who, text) in enumerate(lines))
     )
     assert automatic_accounts([thread]) == {"bot_1"}
-
-
-def test_the_report_adds_up():
-    _, report = thread_examples(import_threads(sample_threads(), INVENTED), min_history=3)
-    assert isinstance(report.fates, Counter) and report.linked == 46 and report.lines == 90
-    assert "| – with a reply link | 46 |" in report._repr_markdown_()
