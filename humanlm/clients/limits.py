@@ -76,14 +76,10 @@ class Limits:
 
     concurrency: int = 16  # requests under way at once
     timeout: float = 60.0  # seconds per attempt
-    deadline: float | None = (
-        None  # seconds for all attempts at one question and the waits between them
-    )
     attempts: int = 4  # the first one included
     backoff: float = 0.5  # seconds before the second attempt at most; doubles
     longest_wait: float = 30.0  # seconds between two attempts at most
     requests_per_minute: float | None = None
-    tokens_per_minute: float | None = None  # read and written
     breaker: int = 20  # outages in a row until the client stops asking; 0 = never
     pause: float = 30.0  # seconds until it tries again
 
@@ -102,7 +98,7 @@ class Limits:
 
 _LIMITS = (
     {"concurrency": COUNT, "attempts": COUNT, "breaker": WHOLE}
-    | dict.fromkeys(("timeout", "deadline", "requests_per_minute", "tokens_per_minute"), ABOVE_0)
+    | dict.fromkeys(("timeout", "requests_per_minute"), ABOVE_0)
     | dict.fromkeys(("backoff", "longest_wait", "pause"), AT_LEAST_0)
 )
 

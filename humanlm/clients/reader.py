@@ -33,24 +33,12 @@ _DECODER = json.JSONDecoder(
 )
 
 # %% ../../nbs/clients/01_reader.ipynb #_BRACKET
-_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[][{}]', re.S)  # or a string, perhaps cut
-
-
-def _check_depth(text: str, start: int):
-    "Raise `ValueError` if what begins at `start` has more than 40 levels: before it is decoded, for the decoder calls itself"
-    depth = 0
-    for found in _BRACKET.finditer(text, start):
-        depth += (found[0] in "[{") - (found[0] in "]}")
-        if depth > 40:
-            raise ValueError("it has more than 40 levels")
-        if not depth:
-            return
-
-
 def decode_object(text: str, start: int = 0) -> tuple[dict, int]:
-    "Decode the standard JSON object at `start`; give also its end; `ValueError` if there is none or it is too deep"
-    _check_depth(text, start)
-    return _DECODER.raw_decode(text, start)
+    "Decode the standard JSON object at `start`; give also its end; `ValueError` if there is none"
+    try:
+        return _DECODER.raw_decode(text, start)
+    except RecursionError as e:
+        raise ValueError("it has too many levels") from e
 
 # %% ../../nbs/clients/01_reader.ipynb #_PIECE
 _PIECE = re.compile(

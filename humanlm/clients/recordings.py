@@ -10,16 +10,9 @@ import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from humanlm.clients.cache import (
-    DiskCache,
-    cache_size,
-    missing_reply,
-    pack_reply,
-    request_key,
-    unpack_reply,
-)
+from .cache import DiskCache, cache_size, pack_reply, request_key, unpack_reply
 from .client import Client
-from .protocol import ChatReply, ChatRequest
+from .protocol import ChatReply, ChatRequest, LLMError, redact
 from ..core.basics import ConfigError, DataError, check_name, jsonl_rows, shorten, write_jsonl
 
 # %% ../../nbs/clients/09_recordings.ipynb #0cb843aa
@@ -29,7 +22,7 @@ def export_replies(
     model: str = "",  # provider/model; may be left out if there is only one
 ) -> Path:
     "Write the replies of one model as a recording"
-    models = [m.model for m in cache_size(cache).models]
+    models = cache_size(cache).models
     if not model and len(models) != 1:
         raise ConfigError(
             f"A recording holds one model; name it. In this cache: {', '.join(models) or 'none'}."
@@ -78,22 +71,16 @@ class _Recording:
         key = request_key(request, name)
         if key in self.replies:
             return self.replies[key]
-        raise missing_reply(
-            request,
-            name,
-            key,
-            f"The recording {self.path}",
-            "Ask it through a DiskCache, then export its replies as the new recording.",
+        asked = shorten(redact(request.messages[-1]["content"]), 60) if request.messages else ""
+        raise LLMError(
+            "cache miss",
+            f"The recording {self.path} has no reply of {name} to {asked!r}. A changed word or setting "
+            "makes a new question. Ask it through a DiskCache, and export its replies again.",
         )
 
 
 def _replayed(where, row):
     "Read one line of a recording"
-    if row.get("schema_version", 1) != 1:
-        raise DataError(
-            f"{where}: written by a newer version of humanlm. Update humanlm, or record "
-            "the file again."
-        )
     try:
         return unpack_reply(
             row["model"], row["reply"], row["tokens_in"], row["tokens_out"], row["cost"]
