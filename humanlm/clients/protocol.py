@@ -326,11 +326,6 @@ def _read_env(path):
         text = Path(path).read_text("utf-8-sig", errors="replace")
     except OSError as e:
         raise ConfigError(f"Cannot read {path}: {e.strerror}. Check its permissions.") from None
-    before, strange, _ = text.partition("\ufffd")
-    if strange:
-        raise ConfigError(
-            f"{path}, line {1 + before.count(chr(10))}: not UTF-8. Save the file in that encoding."
-        )
     return dotenv_values(stream=StringIO(text))
 
 # %% ../../nbs/clients/02_protocol.ipynb #without_keys

@@ -38,7 +38,7 @@ class RunConfig:
     recipe: str = "humanlm"
     """Which system is trained: one of the package, or module:name of your own."""
     engine: str | None = None
-    """Who runs the steps of a method. null: TRL, in this process or those of accelerate. verl: processes of Ray. (Workers that ask or build are of a group that does: judge.workers ray/N.)"""
+    """Who runs the steps of a method. null: TRL, in this process or those of accelerate. verl: processes of Ray."""
     methods: list[str] | None = None
     """What to train, one after the other. null: what the recipe says. Empty: nothing, for settings of an evaluation."""
     token_budget: int | None = None
@@ -209,17 +209,13 @@ _OF_ASKING = (
     "base_url",
     "concurrency",
     "timeout",
-    "deadline",
     "attempts",
     "requests_per_minute",
-    "tokens_per_minute",
     "cache",
-    "cache_mode",
     "budget",
     "max_failed_share",
     "second",
     "audit_every",
-    "workers",
 )
 HARMLESS = (
     "run.name",
@@ -230,26 +226,12 @@ HARMLESS = (
     "eval.base_url",
     "build.thinking_budget",
     "build.concurrency",
-    "build.workers",
     "verl.log",
     "verl.address",
     "verl.workers",
-    *(
-        f"plan.{field}"
-        for field in (
-            "gpus",
-            "gpu",
-            "nodes",
-            "split",
-            "completion_tokens",
-            "mean_tokens",
-            "requests",
-            "at_once",
-            "request_seconds",
-            "request_dollars",
-            "dollars_per_hour",
-        )
-    ),
+    "plan.gpus",
+    "plan.gpu",
+    "plan.split",
     *(
         f"{asked}.{field}"
         for asked in ("judge", "test_judge", "persona", "user", "preference")

@@ -148,7 +148,7 @@ _SCORES = (
     "r2g",
     "best-so-far",
 )  # what a dialogue is worth; settings know them as SCORES of methods.dialogues
-_CREDITS = ("equalized", "r2g", "em", "naive", "information-gain")  # how its turns share that
+_CREDITS = ("equalized", "r2g", "em", "naive")  # how its turns share that
 
 
 def _padded(rows, fill):
@@ -182,24 +182,14 @@ def trajectory_scores(
 # %% ../../nbs/methods/06_advantages.ipynb #turn_credits
 def _turn_credits(
     rewards: Sequence[Sequence[float]],  # B dialogues, at most K turns
-    credit: str = "equalized",  # equalized, r2g, em, naive or information-gain
+    credit: str = "equalized",  # equalized, r2g, em or naive
     gamma: float = 0.8,  # what a turn counts for beside the one before it, in r2g
-    gains: Sequence[Sequence[float]] = (),  # what each turn found out, for information-gain
     compat: str = "",  # userrl: em with four decimals
 ) -> torch.Tensor:  # [B, K] float64, nan behind the last turn
-    "Say what each turn deserves: all the same, what came from it on, its reward bent upwards or as it is, what it found out"
+    "Say what each turn deserves: all the same, what came from it on, its reward bent or as it is"
     check_name(credit, _CREDITS, "turn credit", ValueError)
-    informed = credit == "information-gain"
-    if informed and [*map(len, gains)] != [*map(len, rewards)]:
-        raise ValueError("information-gain needs `gains`, a number for each turn of each dialogue.")
-    c = _padded(
-        [[1.0] * len(r) for r in rewards]
-        if credit == "equalized"
-        else gains
-        if informed
-        else rewards,
-        math.nan,
-    )
+    equal = [[1.0] * len(r) for r in rewards]
+    c = _padded(equal if credit == "equalized" else rewards, math.nan)
     if credit == "em":
         c = 0.5 + 0.5 * (1 - torch.exp(-2 * c)) / (1 - math.exp(-2))
     if credit == "em" and compat:
@@ -214,11 +204,10 @@ def turn_advantages(
     starts: Sequence[Sequence[int]],  # the token with which each turn begins
     mask: torch.Tensor,  # [B, T] bool, True = written by the policy
     groups: Any,  # [B]
-    credit: str = "equalized",  # equalized, r2g, em, naive or information-gain
+    credit: str = "equalized",  # equalized, r2g, em or naive
     score: str = "sum",  # sum, mean, r2g or best-so-far
     gamma: float = 0.8,
     scale: bool = True,  # divide by the deviation of the group
-    gains: Sequence[Sequence[float]] = (),  # what each turn found out, for information-gain
     whole: bool = False,  # keep the mean over all trainable tokens, those of turns without credit too
     compat: str = "",  # userrl: as published, edge cases included
 ) -> torch.Tensor:  # [B, T] float32
@@ -232,10 +221,7 @@ def turn_advantages(
             f"of {sum(several)} starts, a mask of {len(mask)}"
         )
     if not compat:
-        rewards, gains = [
-            [[x for x, s in zip(*row) if s < T] for row in zip(rows, starts)]
-            for rows in (rewards, gains)
-        ]
+        rewards = [[x for x, s in zip(*row) if s < T] for row in zip(rewards, starts)]
     compared = _compared(
         trajectory_scores(rewards, score, gamma, compat),
         torch.as_tensor(groups).cpu(),
@@ -248,7 +234,7 @@ def turn_advantages(
         raise ValueError("starts must rise within each dialogue")
     tokens = _counted(mask, lengths)[:, 1:]
     credits = torch.nn.functional.pad(
-        _turn_credits(rewards, credit, gamma, gains, compat), (0, tokens.shape[1])
+        _turn_credits(rewards, credit, gamma, compat), (0, tokens.shape[1])
     )[:, : tokens.shape[1]].nan_to_num(0)
     credits = credits if compat else _usable(credits, tokens)
     total, counted = (credits * tokens).sum(1), (tokens * ((credits != 0) | whole)).sum(1)

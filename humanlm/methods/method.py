@@ -98,16 +98,9 @@ class AdvantageConfig:
 
     estimator: str = "group"
     """group (distance from the mean, in deviations), centred (distance) or leave-one-out."""
-    eps: float = 1e-6
-    """Added to the deviation of a group, by which group divides."""
-    floor: float = 1e-4
-    """A group whose rewards lie closer together is tied: no push (group and centred)."""
 
     def __post_init__(self):
         hint = near_miss(self.estimator, ESTIMATORS)
         require(
-            "advantage",
-            (self.estimator in ESTIMATORS, f"estimator is {self.estimator!r}.{hint}"),
-            (self.eps >= 0, f"eps must not be negative, got {self.eps}"),
-            (self.floor >= 0, f"floor must not be negative, got {self.floor}"),
+            "advantage", (self.estimator in ESTIMATORS, f"estimator is {self.estimator!r}.{hint}")
         )

@@ -36,8 +36,6 @@ class RolloutConfig:
     """Temperature of training."""
     top_p: float = 1.0
     """Share of probability to draw from. 1: all."""
-    top_k: int = 0
-    """Number of tokens to draw from. 0: all."""
     interleave_truth: bool = False
     """Put the real reply among the candidates of each group that asks for a reply."""
     parts: int = 1
@@ -58,11 +56,11 @@ class RolloutConfig:
 
     def sampling(self, seed: int | None = None) -> Sampling:
         "Say how training draws"
-        return Sampling(self.temperature, self.top_p, self.top_k, seed)
+        return Sampling(self.temperature, self.top_p, 0, seed)
 
     def eval_sampling(self, seed: int | None = None) -> Sampling:
         "Say how evaluation draws"
-        return Sampling(self.eval_temperature, self.top_p, self.top_k, seed)
+        return Sampling(self.eval_temperature, self.top_p, 0, seed)
 
 # %% ../../nbs/methods/01_sampling.ipynb #_rollout_checks
 def _rollout_checks(c):
@@ -93,7 +91,6 @@ def _rollout_checks(c):
             "mixed_levels there are none: leave one of them out",
         ),
         (0 < c.top_p <= 1, f"top_p must be above 0 and at most 1, got {c.top_p}"),
-        (c.top_k >= 0, f"top_k must not be negative, got {c.top_k}"),
     ]
 
 # %% ../../nbs/methods/01_sampling.ipynb #repeat_rows
