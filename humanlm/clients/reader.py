@@ -262,7 +262,7 @@ _TYPES = {
 _PLAIN = {
     "object": {"type", "properties", "required", "additionalProperties"},
     "array": {"type", "items"},
-} | dict.fromkeys(_TYPES, {"type"})
+} | dict.fromkeys(_TYPES, frozenset(("type",)))
 
 
 def _surely(value: Any, schema: Any) -> bool:

@@ -307,18 +307,9 @@ def _strict_loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        "Safe YAML 1.2 scalars, no equal keys and no aliases"
+        "Safe YAML 1.2 scalars, and no equal keys"
 
         yaml_implicit_resolvers = {}
-
-        def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-            coming: Any = cast(Any, self).peek_event()
-            if isinstance(coming, yaml.AliasEvent):
-                raise ValueError(
-                    f"line {coming.start_mark.line + 1}: an alias (*name), which can "
-                    "stand for any amount of text; write it out"
-                )
-            return super().compose_node(parent, index)
 
         def construct_mapping(
             self, node: yaml.MappingNode, deep: bool = False

@@ -261,8 +261,6 @@ class HierarchyConfig:
     """Share of a persona's fields that is left out, always the same ones."""
     item_dropout: float = 0.0
     """Probability that an item of a persona (in prose: a sentence) is left out, always the same ones."""
-    dropout_seed: int = 42
-    """Another seed leaves out other parts."""
     dropout_in: str = "all"
     """Where personas lose parts: all, train (training rows only) or test (all other rows)."""
 
@@ -291,7 +289,7 @@ class HierarchyConfig:
         ]
         if not here or not (self.field_dropout or self.item_dropout):
             return example
-        shares = self.field_dropout, self.item_dropout, self.dropout_seed
+        shares = self.field_dropout, self.item_dropout, 42
         return replace(example, persona=drop_persona(example.persona, *shares))
 
 # %% ../../nbs/10_hierarchy.ipynb #_config_checks

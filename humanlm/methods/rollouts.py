@@ -80,7 +80,6 @@ def single_turn(
         return replace(reading, thinking=bool(row["thinking"]), form=row.get("form", reading.form))
 
     async def rollout(rows: Sequence[dict], policy: Policy) -> list[Trajectory]:
-        _check_rows(rows)
         rows = prepare(rows)
         completions = await policy.generate(rows, sampling)
         if len(completions) != len(rows):
@@ -90,32 +89,6 @@ def single_turn(
         return [_trajectory(row, c, group, copy, reader(row)) for row, c, group, copy in numbered]
 
     return rollout
-
-# %% ../../nbs/methods/03_rollouts.ipynb #_NEEDED
-_NEEDED = (
-    "row_id",
-    "level",
-    "prompt",
-    "max_tokens",
-    "stop",
-    "thinking",
-    "example_id",
-    "context_id",
-    "user_id",
-)
-
-
-def _check_rows(
-    rows: Sequence[dict],  # rows of the hierarchy
-) -> None:
-    "Refuse rows that lack a field, before anything is generated"
-    for i, row in enumerate(rows):
-        lost = [name for name in _NEEDED if name not in row]
-        found = shorten(", ".join(row))
-        if lost:
-            raise RolloutError(
-                f"Row {i} has no {lost[0]!r}; found: {found}. Make rows with make_rows."
-            )
 
 # %% ../../nbs/methods/03_rollouts.ipynb #sft_row
 def sft_row(

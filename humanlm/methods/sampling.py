@@ -9,6 +9,7 @@ __all__ = ['Sampling', 'RolloutConfig', 'repeat_rows', 'group_index', 'copy_inde
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..core.basics import require
 
@@ -27,6 +28,8 @@ class Sampling:
 @dataclass(frozen=True)
 class RolloutConfig:
     "How many completions are drawn in a step, and how"
+
+    top_k: ClassVar[int] = 0  # number of tokens to draw from; 0: all
 
     num_prompts: int = 8
     """Prompts in one step."""
@@ -76,10 +79,6 @@ def _rollout_checks(c):
             c.temperature > 0,
             "temperature must be above 0, since equal completions teach nothing, got "
             f"{c.temperature}",
-        ),
-        (
-            c.eval_temperature >= 0,
-            f"eval_temperature must not be negative, got {c.eval_temperature}",
         ),
         (
             c.reply_share is None or 0 <= c.reply_share <= 1,

@@ -290,7 +290,7 @@ def load_encoder(
 # %% ../../nbs/models/04_checkpoints.ipynb #add_adapter
 def add_adapter(
     model: "PreTrainedModel",
-    config: ModelConfig,  # lora_rank, lora_alpha, lora_targets
+    config: ModelConfig,  # lora_rank, lora_alpha
     base: str
     | Path,  # where the model's own weights can be found again: a folder, or a model of the Hub
     seed: int = 0,  # of its first weights
@@ -307,16 +307,11 @@ def add_adapter(
         task_type="CAUSAL_LM",
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,  # type: ignore[arg-type]
-        target_modules=config.lora_targets or "all-linear",
+        target_modules="all-linear",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        try:
-            made = get_peft_model(model, lora)
-        except ValueError as e:
-            raise ModelError(
-                f"model.lora_targets {config.lora_targets} fits no layer: {shorten(e, 200)}"
-            ) from e
+        made = get_peft_model(model, lora)
     made.peft_config["default"].base_model_name_or_path = str(
         Path(base).resolve() if Path(base).is_dir() else base
     )

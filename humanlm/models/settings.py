@@ -16,7 +16,6 @@ from ..clients.ledger import Ledger, price, price_advice
 from ..clients.limits import Limits
 from ..clients.names import asked_as, client, full_name, is_provided, providers
 from ..core.basics import ConfigError, near_miss, require, shorten
-from .config import _BROKEN
 
 # %% ../../nbs/models/09_settings.ipynb #ClientConfig
 @dataclass(frozen=True, kw_only=True)
@@ -143,13 +142,6 @@ class ChatConfig(ClientConfig):
 
     def checks(self) -> Iterator[tuple[bool, str]]:
         yield from self.model_checks()
-        for setting in ("model", "second"):
-            name = getattr(self, setting, None) or ""
-            yield (
-                not _BROKEN.search(name),
-                f"{setting} is {name!r}: it holds a line break or another character "
-                "that cannot be printed",
-            )
         yield (
             self.temperature is None or self.temperature >= 0,
             f"temperature must not be negative, got {self.temperature}",
