@@ -1461,6 +1461,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'humanlm/clients/ledger.py'),
                                         'humanlm.clients.ledger.Ledger._enter': ( 'clients/ledger.html#ledger._enter',
                                                                                   'humanlm/clients/ledger.py'),
+                                        'humanlm.clients.ledger.Ledger._of_others': ( 'clients/ledger.html#ledger._of_others',
+                                                                                      'humanlm/clients/ledger.py'),
                                         'humanlm.clients.ledger.Ledger._repr_markdown_': ( 'clients/ledger.html#ledger._repr_markdown_',
                                                                                            'humanlm/clients/ledger.py'),
                                         'humanlm.clients.ledger.Ledger.entries': ( 'clients/ledger.html#ledger.entries',

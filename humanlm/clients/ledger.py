@@ -130,8 +130,9 @@ class Ledger:
         budget: float | None = None,  # US dollars in all; None = no limit
     ):
         self.budget, self.spent = budget, 0.0  # US dollars, as far as prices are known
-        self._path: Path | None = None
-        self._account, self._others = "", []  # files of processes that train together with this one
+        self._main: Path | None = None  # where the first of several processes enters charges
+        self._path: Path | None = None  # where this one does
+        self._account = ""
         self._entries: dict[tuple[str, str], Usage] = {}
         self._open, self._lock = {}, threading.Lock()  # call under way → US dollars set aside
         require_numbers("ledger", self, {"budget": AT_LEAST_0})
@@ -145,16 +146,13 @@ class Ledger:
     ):
         "Enter charges in a file as they are made, and count what was entered there before"
         before, main, rank = {} if self._path else self._entries, Path(path), os.environ.get("RANK")
-        own = main.with_stem(f"{main.stem}-{rank}") if int(rank or 0) else main
-        files = {main, *main.parent.glob(f"{main.stem}-[0-9]*{main.suffix}")} - {own}
-        self._path, self._account, self._others = own, account, sorted(files)
-        self._entries, self.spent = {}, 0.0
-        if own.exists():
-            trim_rows(own)
-        for charge in _charges(own, account):
-            self._add(*charge)
-        for file in self._others:
-            self.spent += sum(usage.cost or 0.0 for *_, usage in _charges(file, account))
+        self._path = main.with_stem(f"{main.stem}-{rank}") if int(rank or 0) else main
+        self._main, self._account, self._entries, self.spent = main, account, {}, 0.0
+        if self._path.exists():
+            trim_rows(self._path)
+            for charge in _charges(self._path, account):
+                self._add(*charge)
+        self.spent += sum(usage.cost or 0.0 for *_, usage in self._of_others())
         if self.budget is not None and process_count() > 1:
             self.budget = self.spent + (self.budget - self.spent) / process_count()
         for (caller, model), usage in before.items():
@@ -187,13 +185,18 @@ class Ledger:
             self.spent += usage.cost or 0.0
             self._entries[caller, model] = self._entries.get((caller, model), Usage()) + usage
 
+    def _of_others(self) -> Iterator[tuple[str, str, Usage]]:
+        main = self._main
+        files = {main, *main.parent.glob(f"{main.stem}-[0-9]*{main.suffix}")} if main else set()
+        for file in files - {self._path}:
+            yield from _charges(file, self._account)
+
     @property
     def entries(self) -> dict[tuple[str, str], Usage]:
         "All that was spent, by all processes that train together"
         found = dict(self._entries)
-        for file in self._others:
-            for caller, model, usage in _charges(file, self._account):
-                found[caller, model] = found.get((caller, model), Usage()) + usage
+        for caller, model, usage in self._of_others():
+            found[caller, model] = found.get((caller, model), Usage()) + usage
         return found
 
     @property

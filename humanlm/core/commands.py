@@ -6,6 +6,7 @@
 __all__ = ['COMMANDS', 'main', 'Command', 'command', 'menu']
 
 # %% ../../nbs/core/08_commands.ipynb #import-importlib-import-os
+import errno
 import importlib
 import os
 import signal
@@ -270,11 +271,14 @@ def _exit_code(
         return e.code if isinstance(e.code, int) else int(e.code is not None)
     except Exception as e:
         said = missing_package(e) or missing_package(e.__cause__ or e)
-        if not said and not isinstance(e, OSError):
+        if not said and getattr(e, "errno", None) not in _MACHINE:
             raise
         then = command.stopped if command and not said else ""
         print(hidden(f"error: {said or e}{'; ' * bool(then)}{then}."), file=sys.stderr)
         return 2
+
+
+_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)  # no space, no permission
 
 # %% ../../nbs/core/08_commands.ipynb #_sigterm_as_ctrl_c
 @contextmanager

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from humanlm.core.basics import ConfigError
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.parsing import STATUSES, ParsePolicy, clean_reply, parse
 from humanlm.hierarchy.prompts import parts_text, target
@@ -111,18 +110,6 @@ def test_targets_come_back(texts, n, thought):
     assert parse(thought + "</think>" + completion, levels, THINK).fields == want
 
 
-@settings(max_examples=300, deadline=None)
-@given(SOUP)
-def test_blanks_around_and_case_of_tags_change_nothing(content):
-    text = f"<stance>{content}</stance>"
-    for policy in POLICIES:
-        assert parse(f" \n{text}\r\n", "stance", policy) == parse(text, "stance", policy)
-        assert (
-            parse(re.sub("(?a)</?stance>", lambda m: m[0].upper(), text), "stance", policy).status
-            == parse(text, "stance", policy).status
-        )
-
-
 @pytest.mark.parametrize(
     "text, status",
     [
@@ -150,41 +137,6 @@ def test_a_thought_that_never_ends_is_unterminated_but_an_empty_completion_is_mi
     )
     assert parse("", ("response",), THINK).status == "missing"
     assert parse("so it goes</think>", ("response",), THINK).status == "missing"
-
-
-@pytest.mark.parametrize(
-    "levels", [(), ("stance", "stance"), ("Stance",), ("a|b",), ("a b",), (None,)]
-)
-def test_levels_that_cannot_be_tags_are_refused(levels):
-    with pytest.raises(ConfigError, match="different level names"):
-        parse("x", levels)
-
-
-MEGA = 10**6
-HOSTILE = {
-    "<": "<" * MEGA,
-    "</": "</" * (MEGA // 2),
-    "<a": "<a" * (MEGA // 2),
-    "<stance>": "<stance>" * (MEGA // 8),
-    "</stance>": "</stance>" * (MEGA // 9),
-    "nested": "<stance>" * (MEGA // 17) + "</stance>" * (MEGA // 17),
-    "nested words": "<a>" * (MEGA // 7) + "</a>" * (MEGA // 7),
-    "thoughts": "</think>" * (MEGA // 8),
-    "shouted thoughts": "</THINK>" * (MEGA // 8),
-    "one long name": "<" + "a" * MEGA,
-    "blanks": " " * MEGA,
-    "content of <": "<stance>" + "<" * MEGA + "</stance>",
-    "open blanks": "<stance>" + " " * MEGA,
-    "crossed": "<a><b></a></b>" * (MEGA // 14),
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_megabyte_of_anything_is_read(name):
-    "A quadratic reader would need many minutes here; bench/parser.py times ten megabytes"
-    for policy in POLICIES:
-        assert parse(HOSTILE[name], ("stance", "goal"), policy).status in STATUSES
-    clean_reply(HOSTILE[name])
 
 
 @settings(max_examples=400, deadline=None)

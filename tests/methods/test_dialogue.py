@@ -1,7 +1,6 @@
 """Dialogues as one line of tokens: what is trained on, what follows a turn, where they end and why, what turns earn, and how processes keep step."""
 
 import asyncio
-import itertools
 import math
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from humanlm.methods.dialogues import (
     Heard,
     TokenDialogue,
     TurnReward,
-    information_gains,
     multi_turn,
     turn_advantage,
 )
@@ -102,16 +100,6 @@ def test_the_next_prompt_is_everything_so_far_to_the_token(made):
     assert made.tokenizer.decode(asked) == made.tokenizer.decode(again)
 
 
-def test_what_others_say_has_a_log_probability_of_zero(made):
-    talk = TokenDialogue(ROW, ModelPolicy(*made))
-    talk.write(said(made, "a tram"))
-    talk.hear(DOG)
-    t = talk.trajectory()
-    assert {x for x, own in zip(t.logps, t.mask) if own} == {-0.5} and {
-        x for x, own in zip(t.logps, t.mask) if not own
-    } == {0.0}
-
-
 def test_the_room_is_that_of_the_whole_dialogue(made):
     talk = TokenDialogue(ROW | {"max_tokens": 30}, ModelPolicy(*made))
     talk.write(said(made, "a tram"))
@@ -121,12 +109,6 @@ def test_the_room_is_that_of_the_whole_dialogue(made):
     assert not talk.hear(DOG) and not talk.open and talk.ids == before, (
         "an answer that leaves no room for a turn is not added"
     )
-
-
-def test_nothing_said_ends_a_dialogue(made):
-    talk = TokenDialogue(ROW, ModelPolicy(*made))
-    talk.write(said(made, "a tram"))
-    assert not talk.hear([]) and not talk.open
 
 
 class Chosen(ModelPolicy):
@@ -164,22 +146,6 @@ def dialogues(policy, answer, turns=3, rows=4, **changed):
             [ROW | {"row_id": f"r{i}"} | changed for i in range(rows)], policy
         )
     )
-
-
-def test_the_last_turn_is_answered_and_paid(made):
-    heard = []
-
-    async def answer(talk):
-        heard.append(len(talk.said))
-        return Heard(DOG, reward=len(talk.said) / 10)
-
-    (t,) = dialogues(ModelPolicy(*made), answer, rows=1)
-    assert heard == [1, 2, 3] and t.parse_status == "turn_limit"
-    assert [turn.reward for turn in t.turns if turn.role == "policy"] == [0.1, 0.2, 0.3]
-    assert (
-        t.turns[-1].text == "it is a dog." and t.turns[-1].span == (len(t.completion_ids),) * 2
-    ), "nobody reads what is said last, so it takes no tokens"
-    assert t.mask[-1] and len(t.mask) == t.turns[-2].span[1]
 
 
 @pytest.mark.parametrize(
@@ -228,14 +194,6 @@ def test_a_user_who_fails_ends_its_dialogue_without_a_score_and_nobody_elses(mad
         and (pushed[2][masks[2]] < 0).all()
         and (pushed[~masks] == 0).all()
     )
-
-
-def test_a_failure_that_stops_a_run_is_no_failed_user(made):
-    async def answer(talk):
-        raise LLMError("over budget", "10 $ are spent")
-
-    with pytest.raises(LLMError, match="over budget"):
-        dialogues(ModelPolicy(*made), answer)
 
 
 def test_who_is_ready_goes_on_while_others_wait(made):
@@ -380,53 +338,6 @@ def test_a_dialogue_is_trained_on_the_policys_own_tokens_only(made, tmp_path, en
 
 
 # ---- what turns found out
-
-
-def test_gains_are_those_of_plain_torch(made):
-    "Dialogues of one, two and three turns; the first ends right, the second half right, the third with a user who failed"
-    policy, replies = (
-        ModelPolicy(*made),
-        [
-            [("", 1.0)],
-            [("it is a dog.", 0.0), ("no.", 0.5)],
-            [("it is a bridge.", 0.0), ("it is a dog.", 0.0), ("", math.nan)],
-        ],
-    )
-    talks = [TokenDialogue(ROW | {"row_id": f"r{i}", "max_tokens": 200}, policy) for i in range(3)]
-    for talk, heard in zip(talks, replies):
-        for i, (text, reward) in enumerate(heard):
-            talk.write(said(made, f"a {'cat' if i else 'tram'}", end=i != 1))
-            talk.hear(
-                Heard(
-                    [{"role": "user", "content": text}],
-                    reward,
-                    "done" if i == len(heard) - 1 else "",
-                )
-            )
-    done = [talk.trajectory(i) for i, talk in enumerate(talks)]
-    gold = {"r0": "it is a cat", "r1": "a dog", "r2": "is it a bridge?"}
-    found = information_gains(lambda t: gold[t.row_id])(Batch(None, None, None, done, policy))
-    for t, gains, heard in zip(done, found, replies):
-        right, known = made.tokenizer.encode(gold[t.row_id]), []
-        for turn in t.turns[::2]:
-            ids = [*t.prompt_ids, *t.completion_ids[: turn.span[0]]]
-            assert made.tokenizer.decode(ids).endswith("<|im_start|>assistant\n"), (
-                "the right call is read where the policy would write it"
-            )
-            with torch.no_grad():
-                logps = (
-                    made.model(torch.tensor([ids + right]))
-                    .logits[0, len(ids) - 1 : -1]
-                    .double()
-                    .log_softmax(-1)
-                )
-            known.append(logps[range(len(right)), right].mean().item())
-        paid = heard[-1][1] if heard[-1][1] == heard[-1][1] else 0.0
-        assert gains == pytest.approx(
-            [*(after - before for before, after in itertools.pairwise(known)), -paid * known[-1]],
-            abs=1e-5,
-        )
-    assert [*map(len, found)] == [1, 2, 3] and abs(found[1][0]) > 1e-4
 
 
 # ---- several processes
