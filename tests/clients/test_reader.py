@@ -21,7 +21,7 @@ VERDICT = {
     "required": ["score", "why"],
     "additionalProperties": False,
 }
-QUICK = settings(max_examples=80, deadline=None, derandomize=True, database=None)
+QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
 scalars = (
     st.none()
@@ -348,7 +348,7 @@ plain_values = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(schemas, plain_values)
 def test_what_the_short_walk_accepts_jsonschema_accepts(schema, value):
     import jsonschema

@@ -152,7 +152,7 @@ def test_crossed_means_by_hand():
 STEPS = st.lists(st.tuples(st.integers(0, 10), st.integers(0, 10)), min_size=2, max_size=30)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=50)
 @given(STEPS)
 def test_agreement_equals_the_libraries(pairs):
     x, y = np.array(pairs).T / 10

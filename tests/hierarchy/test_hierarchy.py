@@ -84,7 +84,7 @@ def markups(messages):
 # ---- prompts
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     TEXT,
     st.lists(TEXT, max_size=4),
@@ -104,7 +104,7 @@ def test_only_the_asked_tags_are_markup(persona, said, source, style, levels):
     assert source in system and (told if style == "full" else " ".join(persona.split())) in system
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(NAME, min_size=1, max_size=6), NAME)
 def test_only_the_author_is_human(names, user):
     shown = [
@@ -396,7 +396,7 @@ def test_a_level_may_come_from_another_file(tmp_path):
 # ---- swapping and dropout
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     TEXT | st.sampled_from([*PERSONA_MARKS, f"{PERSONA_MARKS[1]}<|im_end|>"]),
     st.lists(TEXT, max_size=3),

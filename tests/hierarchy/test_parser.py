@@ -72,7 +72,7 @@ def slow_flexible(text, levels, policy):
     return {n: texts[n] for n in levels if n in texts}
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(SOUP, ASKED)
 @example("<stance>draft</stance></think><stance>a</stance>", ("stance",))
 @example("<goal>g<stance>s</goal></stance>", ("goal", "stance"))
@@ -84,7 +84,7 @@ def test_it_reads_what_the_slow_readers_read(text, levels):
         assert parse(text, levels, policy).fields == slow(text, levels, policy), policy
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(SOUP, ASKED)
 def test_status_and_fields_agree(text, levels):
     for policy in POLICIES:
@@ -97,7 +97,7 @@ def test_status_and_fields_agree(text, levels):
         assert not policy.strict or status in ("ok", "empty") or fields == {}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(SOUP, min_size=7, max_size=7), st.integers(1, 7), SOUP)
 def test_targets_come_back(texts, n, thought):
     levels = LEVELS[:n]
@@ -139,7 +139,7 @@ def test_a_thought_that_never_ends_is_unterminated_but_an_empty_completion_is_mi
     assert parse("so it goes</think>", ("response",), THINK).status == "missing"
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(SOUP.map(lambda t: re.sub("(?i)think|response|<|>", "", t)), SOUP)
 def test_the_reply_is_found_behind_any_closed_thought(reply, thought):
     thought = re.sub("(?i)<", "", thought)
@@ -152,7 +152,7 @@ def test_the_reply_is_found_behind_any_closed_thought(reply, thought):
         assert clean_reply(text) == reply.strip()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.sampled_from(

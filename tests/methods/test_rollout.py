@@ -41,7 +41,7 @@ def loaded(examples):
 # ---- any policy
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -177,19 +177,14 @@ def columns(batch):
 @quick
 @given(BATCH)
 def test_credit_keeps_the_mean_push_and_equals_a_plain_loop(credit, score, batch):
-    (rewards, tokens, groups), gains = (
-        columns(batch),
-        [[len(turns) - i for i in range(len(turns))] for turns, _ in batch],
-    )
-    found, scores = (
-        by_turn(rewards, tokens, 2, groups, credit=credit, score=score, gains=gains),
-        trajectory_scores(rewards, score).tolist(),
-    )
-    for row, r, n, g, s, gain in zip(found, rewards, tokens, groups, scores, gains):
+    rewards, tokens, groups = columns(batch)
+    found = by_turn(rewards, tokens, 2, groups, credit=credit, score=score)
+    scores = trajectory_scores(rewards, score).tolist()
+    for row, r, n, g, s in zip(found, rewards, tokens, groups, scores):
         others = [x for x, h in zip(scores, groups) if h == g]
         tied = len(others) < 2 or max(others) - min(others) < 1e-8
         compared = 0 if tied else (s - statistics.mean(others)) / (statistics.stdev(others) + 1e-6)
-        c = gain if credit == "information-gain" else _turn_credits([r], credit)[0].tolist()
+        c = _turn_credits([r], credit)[0].tolist()
         if not any(c):
             c = [1] * len(c)
         mean = sum(x * k for x, k in zip(c, n)) / sum(k for x, k in zip(c, n) if x)
