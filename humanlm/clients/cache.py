@@ -121,8 +121,8 @@ class _ReplyFile:
                 yield self._connections[0]
             except (sqlite3.Error, OSError, ValueError, TypeError) as e:
                 raise CacheError(
-                    f"The reply cache {self.path} failed: {shorten(e)}. Check disk and permissions, "
-                    "move it away if it is damaged, or choose another folder."
+                    f"The reply cache {self.path} failed: {shorten(e)}. Check the disk, move "
+                    "the file away if it is damaged, or choose another folder."
                 ) from e
 
     def find(self, key: str) -> ChatReply | None:

@@ -287,7 +287,7 @@ def settled_request(
 
 
 def _check_taken(request, client, name):
-    "Refuse what the model would not see, and to begin an answer anew that should have been continued"
+    "Refuse what the model would not see"
     known = client.takes_extra
     for field in request.extra or ():
         if known is not None and field not in known:

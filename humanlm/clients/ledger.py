@@ -262,7 +262,7 @@ def _ledger_row(caller, model, calls, hits, tokens_in, tokens_out, cost, saved, 
 def _most_tokens(
     request: ChatRequest,
 ) -> tuple[int, int]:  # read, written
-    "Give the most tokens that a request can take: one for a byte, 16 around each part, 100 for a template's own words"
+    "Give the most tokens that a request can take: one for a byte, 16 around each part"
     parts = [
         *(m.get("content") for m in request.messages),
         *filter(None, (request.schema, request.prefill, request.extra)),

@@ -37,7 +37,7 @@ class PerLoop:
 # %% ../../nbs/clients/04_limits.ipynb #side_by_side
 @contextlib.asynccontextmanager
 async def side_by_side():
-    "A task group: none of its tasks outlives the others, and a `HumanLMError` comes out of it unwrapped"
+    "A task group: none of its tasks outlives the others"
     try:
         async with asyncio.TaskGroup() as group:
             yield group
@@ -142,8 +142,8 @@ class Breaker:
                 again = time.strftime("%H:%M:%S", time.localtime(self.again))
                 raise LLMError(
                     "unavailable",
-                    f"{self.name} has not answered {self.outages} times in a row. Check the server, "
-                    f"or wait and resume; the next call after {again} tries again.",
+                    f"{self.name} failed {self.outages} times in a row. Check the server, or wait "
+                    f"and resume; the next call after {again} tries again.",
                 )
             await self.sleep(self.again - time.time())
         try:

@@ -171,11 +171,8 @@ def client(
     if model and provider in addresses:
         return OpenAIClient(model, provider=provider, **options)
     what = f"No provider {shorten(provider)!r} in" if model else "Expected provider/model, got"
-    raise LLMError(
-        "unknown model",
-        f"{what} "
-        f"{shorten(name)!r}.{near_miss(provider if model else re.split('[:-]', name)[0], providers())}",
-    )
+    near = near_miss(provider if model else re.split("[:-]", name)[0], providers())
+    raise LLMError("unknown model", f"{what} {shorten(name)!r}.{near}")
 
 # %% ../../nbs/clients/07_names.ipynb #ask
 def ask(

@@ -40,7 +40,7 @@ class ChatRequest:
     repeat: int = 0  # number of this repetition of the same question
     caller: str = ""  # who asks, for the ledger
     extra: dict | None = None  # further fields by name, for models that know them; others refuse
-    prefill: str = ""  # how the answer begins, marks in it become tokens (`break_markers` those of others); the reply holds what follows it
+    prefill: str = ""  # how the answer begins, marks in it become tokens
     server: str = ""  # origin of a server that is no provider's own; a client tells its cache
     schema_version: int = 1
 

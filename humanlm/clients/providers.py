@@ -77,7 +77,7 @@ def _response_format(schema):
 
 
 def _is_strict(schema):
-    "Whether every object of a schema names all its fields and allows no others, as OpenAI's strict mode demands"
+    "Whether every object of a schema names all its fields and allows no others"
     if isinstance(schema, dict):
         if "properties" in schema:
             names = set(schema["properties"])
@@ -271,7 +271,7 @@ class Unreadable(Exception):
 
 
 def guarded() -> dict[str, Any]:
-    "Give what an asynchronous HTTP client is made with, so that answers are bounded and redirects are not followed"
+    "Give what an asynchronous HTTP client is made with"
     return {
         "follow_redirects": False,
         "headers": {"accept-encoding": "identity"},
@@ -384,7 +384,7 @@ def provider_address(
     provider: str,  # one of `addresses`
     given: str | None = None,  # the address that settings name
 ) -> str:
-    "Give the address that a provider's key may go to: its own, or what the user's variable says; `LLMError` if another is given"
+    "Give the address that a provider's key may go to: its own, or what the user's variable says"
     own, key = addresses[provider]
     variable = f"{key.removesuffix('_API_KEY')}_BASE_URL"
     chosen = _checked_url(given or setting(variable) or own)

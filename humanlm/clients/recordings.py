@@ -74,8 +74,8 @@ class _Recording:
         asked = shorten(redact(request.messages[-1]["content"]), 60) if request.messages else ""
         raise LLMError(
             "cache miss",
-            f"The recording {self.path} has no reply of {name} to {asked!r}. A changed word or setting "
-            "makes a new question. Ask it through a DiskCache, and export its replies again.",
+            f"The recording {self.path} has no reply of {name} to {asked!r}. Ask it through a "
+            "DiskCache, and export its replies again.",
         )
 
 

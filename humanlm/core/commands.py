@@ -234,7 +234,7 @@ def command(
     run: Callable[[Sequence[str]], int | None]
     | None = None,  # from arguments to an exit code; None: decorate one
 ) -> Callable[..., Any]:
-    "Make the `main` of a command: it prints `HumanLMError`s as messages and always returns an exit code"
+    "Make the `main` of a command"
     if run is None:
         return partial(command, name)
 

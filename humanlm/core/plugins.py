@@ -100,8 +100,7 @@ def lacking(
 
 
 def require_cluster(
-    address: str
-    | None,  # host:port or ray://host:port; auto: what RAY_ADDRESS says; None, local: nothing is checked
+    address: str | None,  # host:port or ray://host:port; auto: what RAY_ADDRESS says; None, local
     setting: str,  # where it stands, for the message
 ) -> None:
     "Raise where nobody answers at the address of a cluster"

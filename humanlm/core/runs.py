@@ -72,7 +72,7 @@ def open_run(
     resume: str | None = None,  # None: must be new; "": go on or begin; else must exist
     fresh: bool = False,  # move an existing run aside first
 ) -> Path:
-    "Give the folder of a run, made if need be and swept; `ConfigError` says what to do when it may not be used"
+    "Give the folder of a run, made if need be and swept"
     folder = Path(out) / name
     state = run_state(folder)
     if fresh and state != "missing":
@@ -255,7 +255,7 @@ _helpers: Any = None  # the group of processes that wait to help this one, and a
 
 @contextmanager
 def one_leads() -> Generator[bool]:  # whether this is the one
-    "Let the first process go on alone while the others do what it asks of them; alone, it is the one"
+    "Let the first process go on alone while the others do what it asks of them"
     global _helpers
     if process_count() == 1:
         yield True
@@ -278,7 +278,7 @@ def one_leads() -> Generator[bool]:  # whether this is the one
 
 
 def _parted() -> None:
-    "End the connections of processes while Python still runs: their threads would abort it otherwise"
+    "End the connections of processes while Python still runs"
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -386,7 +386,7 @@ def versions() -> dict[str, str]:
 
 # %% ../../nbs/core/06_runs.ipynb #git_commit
 def git_commit() -> str | None:
-    "Give the commit this package runs from, with a + if files were changed; None outside a checkout"
+    "Give the commit this package runs from, with a + if files were changed"
     home = Path(humanlm.__file__).resolve().parent
     try:
         top, commit = _git(home, "rev-parse", "--show-toplevel", "HEAD").splitlines()

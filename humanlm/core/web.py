@@ -73,7 +73,7 @@ def address(line: socket.socket) -> str:
 
 
 def server_url(host: str, port: int) -> str:
-    "Give the address at which this machine reaches a server that listens on a host, which may be all networks"
+    "Give the address at which this machine reaches a server that listens on a host"
     return _url({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
 
 
@@ -258,7 +258,7 @@ _Channel = Callable[..., Awaitable[Any]]
 
 
 def _only(app: Any, hosts: Sequence[str], refuse: Callable[[WebError], Any]) -> Any:
-    "Answer only requests that name this machine as it is called, and that no other site makes a browser send"
+    "Answer only requests that name this machine as it is called"
 
     async def guarded(scope: MutableMapping[str, Any], receive: _Channel, send: _Channel) -> None:
         told = dict(scope.get("headers", ()))

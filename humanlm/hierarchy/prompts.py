@@ -236,7 +236,8 @@ class HierarchyConfig:
     path: str | None = None
     """JSON file of levels. null: the shipped variant."""
     variant: str = "main"
-    """Name of a shipped hierarchy: main, synthesis, response, ... (python -m humanlm.levels lists them)."""
+    """Name of a shipped hierarchy: main, synthesis, response, ... (python -m humanlm.levels lists
+    them)."""
     levels: list[str] | None = None
     """Names of the levels to use; they keep the order of the hierarchy. null: all."""
     prompt: str = "short"
@@ -254,13 +255,15 @@ class HierarchyConfig:
     context_messages: int | None = 8
     """Most messages of the context: the first and the latest. null: all."""
     stop: str = "own"
-    """own: the level's closing tag ends a completion. any: each level's does, as in the published code."""
+    """own: the level's closing tag ends a completion. any: each level's does, as in the published
+    code."""
     asks: str = "each"
     """each: one level in a completion. together: all of them in one, in order."""
     field_dropout: float = 0.0
     """Share of a persona's fields that is left out, always the same ones."""
     item_dropout: float = 0.0
-    """Probability that an item of a persona (in prose: a sentence) is left out, always the same ones."""
+    """Probability that an item of a persona (in prose: a sentence) is left out, always the same
+    ones."""
     dropout_in: str = "all"
     """Where personas lose parts: all, train (training rows only) or test (all other rows)."""
 
@@ -407,7 +410,7 @@ def make_rows(
     config: HierarchyConfig | None = None,  # None = the defaults
     levels: Sequence[str] | None = None,  # None = all L levels of the config
 ) -> list[dict]:  # N·L rows, one level after the other
-    "Make one row per example and level (HumanLM's per-level prompts), or one per example that asks for all levels"
+    "Make one row per example and level (HumanLM's per-level prompts)"
     config = config or HierarchyConfig()
     hierarchy = config.load()
     if config.asks == "together":

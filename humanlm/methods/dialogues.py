@@ -33,7 +33,7 @@ class Heard(NamedTuple):
 
     messages: Sequence[dict] = ()  # role, name and content of each
     reward: float = math.nan  # of the turn; nan = nobody said
-    stop: str = ""  # why the dialogue ends: done, turn_limit, length, user_error or a word of the gym; "" = it may go on
+    stop: str = ""  # why the dialogue ends: done, turn_limit, length
     error: str = ""  # what went wrong, where somebody failed
 
 # %% ../../nbs/methods/09_dialogues.ipynb #TokenDialogue
@@ -42,7 +42,7 @@ class TokenDialogue:
 
     def __init__(
         self,
-        row: dict,  # row_id, level, prompt, max_tokens, stop, thinking; perhaps speaker, turn_tokens and seed
+        row: dict,  # row_id, level, prompt, max_tokens, stop, thinking; perhaps speaker
         policy: ModelPolicy,  # whose turns are trained on
         most: int | None = None,  # turns of the policy; None = as many as there is room for
     ):
@@ -85,7 +85,7 @@ class TokenDialogue:
         self._add(completion.ids, True, completion.logps, "policy", completion.text)
 
     def hear(self, heard: Heard | Sequence[dict]) -> bool:  # whether the policy can go on
-        "Add what came back to the last turn; messages alone have no reward, and no messages end the dialogue"
+        "Add what came back to the last turn; messages alone have no reward"
         heard = heard if isinstance(heard, Heard) else Heard(heard)
         self.turns[-1] = replace(
             self.turns[-1], reward=math.nan if heard.stop in FAILED else heard.reward
@@ -163,7 +163,7 @@ def multi_turn(
     turns: int,  # of the policy, at most; each is answered
     sampling: Sampling | None = None,  # None = the policy's own, drawn by the seed of the run
 ) -> Rollout:
-    "Make a rollout in which the policy writes in turn with others; a user that fails ends its dialogue without a score"
+    "Make a rollout in which the policy writes in turn with others"
 
     async def rollout(rows: Sequence[dict], policy: ModelPolicy) -> list[Trajectory]:
         talks = [TokenDialogue(row, policy, turns) for row in _seeded(rows, policy, sampling)]
@@ -306,7 +306,7 @@ class TurnReward:
     async def __call__(
         self, trajectories: Sequence[Trajectory]
     ) -> tuple[list[list[float]], list[Trajectory]]:
-        "Score a batch: values `[B, 1]`, nan where a user failed, and the trajectories with their rewards"
+        "Score a batch: values `[B, 1]`, nan where a user failed"
         from humanlm.methods.advantages import trajectory_scores
 
         values = trajectory_scores(

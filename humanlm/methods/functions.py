@@ -111,7 +111,7 @@ def frozen_copy(model: Any) -> Any:
 
 
 def plain_weights(model: Any) -> Iterator[tuple[str, Any]]:
-    "Go through the weights of a model as if its adapter were merged: a mean of these follows the product of the adapter's factors, not each of them"
+    "Go through the weights of a model as if its adapter were merged"
     if not hasattr(model, "peft_config"):
         yield from model.named_parameters()
         return

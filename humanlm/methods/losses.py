@@ -20,12 +20,12 @@ SHAPES = ("none", "tanh", "scale")
 
 
 def token_signal(
-    hindsight: torch.Tensor,  # [B, T] log-probabilities of the tokens after the follow-up; nan = there is none
+    hindsight: torch.Tensor,  # [B, T] log-probabilities of the tokens after the follow-up
     plain: torch.Tensor,  # [B, T] log-probabilities without it
     mask: torch.Tensor,  # [B, T] bool, True = written by the policy
     centre: bool = False,  # subtract the mean of the reply
     clip: float | None = None,  # greatest size
-    shape: str = "none",  # none; tanh = bend towards `clip` (or 1) smoothly; scale = divide by the mean size in the reply
+    shape: str = "none",  # none; tanh = bend towards `clip` (or 1) smoothly
     skip: int = 0,  # tokens at the beginning of each reply that get 0
 ) -> (
     torch.Tensor
@@ -194,7 +194,7 @@ def _two_views(
 ) -> tuple[
     float, float
 ]:  # ascent along the logit of token 1: of the sampled form, of the divergence
-    "Enumerate a policy of one binary token and a user who reacts to it, with Bayes' posterior as teacher"
+    "Enumerate a policy of one binary token and a user who reacts to it"
     policy = (1 - probability, probability)
 
     def follows(said, token):

@@ -42,17 +42,22 @@ class RolloutConfig:
     interleave_truth: bool = False
     """Put the real reply among the candidates of each group that asks for a reply."""
     parts: int = 1
-    """Parts in which the completions of a step are written: a judge scores one while the next is written. Other draws than in one, where transformers write."""
+    """Parts in which the completions of a step are written: a judge scores one while the next is
+    written. Other draws than in one, where transformers write."""
     mixed_levels: bool = False
-    """Draw the prompts of a step from all levels, each row once in a pass, as the released code of HumanLM does. false: one level a step."""
+    """Draw the prompts of a step from all levels, each row once in a pass, as the released code of
+    HumanLM does. false: one level a step."""
     reply_share: float | None = None
-    """Share of the steps that ask for the reply where a mode asks for several levels. null: as often as for any state."""
+    """Share of the steps that ask for the reply where a mode asks for several levels. null: as
+    often as for any state."""
     eval_temperature: float = 0.4
     """Temperature of evaluation. 0: always the most likely token."""
     compose: bool = False
-    """Ask the states first, write the answers as the thought, then ask for the reply. For models that think; modes say it for themselves."""
+    """Ask the states first, write the answers as the thought, then ask for the reply. For models
+    that think; modes say it for themselves."""
     states_from: str | None = None
-    """Model that answers the states of composed replies: one of the run, another run, a folder, or a name of the Hub. null: the model itself. With it, training asks replies only."""
+    """Model that answers the states of composed replies: one of the run, another run, a folder, or
+    a name of the Hub. null: the model itself. With it, training asks replies only."""
 
     def __post_init__(self):
         require("rollout", *_rollout_checks(self))

@@ -57,7 +57,7 @@ def shares(
     options: Mapping[str, Any] = {},  # TRL's, of the group `trainer`
     processes: int = 1,
 ) -> Shares:
-    "Share the completions of a step out; `ConfigError` says what to change where the options make another number of them"
+    "Share the completions of a step out"
     sizes = {
         name: options.get(name) for name in (*Shares(1, 1, 1, 1).options(), "generation_batch_size")
     }

@@ -54,16 +54,17 @@ class ModelConfig:
     name: str = "tiny"
     """tiny = built on the spot; else a local folder or a model of the Hub"""
     template: str = "humanlm"
-    """humanlm, qwen2.5, llama3 (named speakers), wildchat (roles swapped), llama3-nameless, chatml (an assistant), or own = the model's own one"""
+    """humanlm, qwen2.5, llama3 (named speakers), wildchat (roles swapped), llama3-nameless, chatml
+    (an assistant), or own = the model's own one"""
     dtype: str = "float32"
-    """number format of the weights of a model that nothing trains (asked, tested, served): float32, bfloat16 or float16; weights in training,
-    and as training leaves them, are float32, and bfloat16 and float16 say in what it computes"""
+    """number format of the weights of a model that nothing trains (asked, tested, served): float32,
+    bfloat16 or float16; weights in training are float32, and this says in what it computes"""
     max_prompt_tokens: int = 1024
     """longest prompt, in tokens; older context is dropped to fit"""
     threads: int = 1
     """CPU threads for torch; 1 is fastest for tiny models, 0 leaves torch's choice"""
     lora_rank: int = 0
-    """rank of the LoRA adapter that is trained in place of the weights; 0 = off, train all weights"""
+    """rank of the LoRA adapter that is trained in place of the weights; 0 = all weights"""
     lora_alpha: float = 32
     """weight of the adapter: its output is multiplied by lora_alpha / lora_rank"""
     vocab: int = 1536

@@ -130,7 +130,7 @@ class _LocalClient(Client):
         return ids
 
     def _begun(self, messages, text):
-        "Render a request whose answer has been begun, marks in it as tokens, as a server does; who begins with a thought gets no other one before it"
+        "Render a request whose answer has been begun, marks in it as tokens, as a server does"
         thought = text.startswith("<think>")
         ids = render(self.tokenizer, messages, SPEAKER, None if thought else self.thinking)
         if thought and self.tokenizer.decode(ids[-8:]).rstrip().endswith("<think>"):
@@ -234,7 +234,7 @@ class HFClient(_LocalClient):
         return [_local_reply(asked, list(islice(answers, asked.request.n))) for asked in batch]
 
     def answer_logps(self, request: ChatRequest, answers: Sequence[str]) -> list[float]:
-        "Compute the log-probability of each of several whole answers to a request, its end token included"
+        "Compute the log-probability of each of several whole answers to a request"
         import torch
 
         sent = settled_request(self, request, self.name)[0]

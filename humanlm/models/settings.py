@@ -35,9 +35,9 @@ class ClientConfig:
     cache: str = ""
     "Folder that keeps the answers of chat models for all runs. Empty: none."
     budget: float | None = None
-    """US dollars that this group may spend in all; nothing is asked that could cost more. All starts of
-    a run, comparison or build share it; a command without a folder has it for one start. Prices that
-    are not listed: a YAML file, named in HUMANLM_PRICES."""
+    """US dollars that this group may spend in all; nothing is asked that could cost more. All
+    starts of a run, comparison or build share it; a command without a folder has it for one
+    start. Prices that are not listed: a YAML file, named in HUMANLM_PRICES."""
 
     group: ClassVar[str] = "model"  # of settings, for messages
     rules: ClassVar[Collection[str]] = ()  # names that stand for no chat model
@@ -129,7 +129,8 @@ class ChatConfig(ClientConfig):
     "A chat model, how it answers and how it is reached"
 
     model: str = ""
-    """A chat model: openai/gpt-5-mini, anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder, scripted/NAME; or a rule."""
+    """A chat model: openai/gpt-5-mini, anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder,
+    scripted/NAME; or a rule."""
     temperature: float | None = field(default=None, kw_only=True)
     "Of a chat model; null: the provider's default, which some models insist on."
     max_tokens: int = field(default=4096, kw_only=True)

@@ -238,7 +238,7 @@ def score_state(
     candidate: str,  # the generated description
     context: str = "",  # what may not be copied
 ) -> _StateScore:
-    "Score a generated state (HumanLM's coverage minus penalty, here exact); `DataError` if the truth has none"
+    "Score a generated state (HumanLM's coverage minus penalty, here exact)"
     state = _true_states(truth, check_name(level, STATE_LEVELS, "level"))[level]
     fault = _fault(candidate, context)
     if fault:
@@ -295,7 +295,7 @@ def score_reply(
     states: dict[str, str]
     | None = None,  # level → description of the true state, also of those left unsaid
 ) -> _StateScore:
-    "Score a reply by up to three key points of the real one; `DataError` if the real one expresses nothing"
+    "Score a reply by up to three key points of the real one"
     said = _true_states(truth)
     asked = {
         point: [level for level in levels if level in said] for point, levels in KEY_POINTS.items()

@@ -1,4 +1,5 @@
-"""The cache under real processes: two at once, one that is killed, one that is cancelled, and files that are broken."""
+"""The cache under real processes: two at once, one that is killed, one that is cancelled, and
+files that are broken."""
 
 import asyncio
 import os

@@ -64,7 +64,9 @@ def anthropic_body(text, n=1, finish="end_turn"):
 
 
 class Server(ThreadingHTTPServer):
-    """Plays a script of (status, body, headers) and answers politely when it is over; a body that is a text is what the model says.
+    """Plays a script of (status, body, headers) and answers politely when it is over.
+
+    A body that is a text is what the model says.
     For load and for faults by chance there is server.py, in a process of its own."""
 
     daemon_threads = True
@@ -633,7 +635,7 @@ def test_a_connection_that_is_never_made_costs_nothing(make, monkeypatch):
             caller.connect_ex(deaf.getsockname())
         c = vllm_client(
             "tiny",
-            "http://127.0.0.1:%d/v1" % deaf.getsockname()[1],
+            f"http://127.0.0.1:{deaf.getsockname()[1]}/v1",
             limits=Limits(timeout=0.5, attempts=1),
         )
         with pytest.raises(LLMError, match="timeout"):
@@ -689,7 +691,8 @@ def with_counts(c, read, written):
 
 
 def odd_answers(c):
-    """Answers with status 200 that are none: what each of them would have done to a whole batch before stands in the changelog."""
+    """Answers with status 200 that are none: what each of them would have done to a whole batch
+    before stands in the changelog."""
     logprobs = {
         "choices": [
             {

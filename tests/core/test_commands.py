@@ -1,4 +1,5 @@
-"One table of commands: every line leads somewhere, every spelling does the same, and usage lines show what was typed."
+"""One table of commands: every line leads somewhere, every spelling does the same, and usage lines
+show what was typed."""
 
 import errno
 import importlib
@@ -23,7 +24,9 @@ def said(module, *words):
         try: runpy.run_module(module, run_name="__main__", alter_sys=True)
         except SystemExit as e: code = e.code
     return code, out.getvalue()
-print(json.dumps({word: [said("humanlm", word, "--help"), said(f"humanlm.{word}", "--help")] for word in sys.argv[1:]}))
+words = sys.argv[1:]
+pairs = {w: [said("humanlm", w, "--help"), said(f"humanlm.{w}", "--help")] for w in words}
+print(json.dumps(pairs))
 """
 
 
@@ -142,7 +145,8 @@ from importlib.machinery import PathFinder
 class Light(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        if name.partition(".")[0] not in ("torch", "transformers", "trl", "peft", "accelerate"): return super().find_spec(name, path, target)
+        if name.partition(".")[0] not in "torch transformers trl peft accelerate".split():
+            return super().find_spec(name, path, target)
 sys.meta_path[sys.meta_path.index(PathFinder)] = Light
 """
 ADVICE = "which is not installed. Next: pip install 'humanlm[train]'."
@@ -229,7 +233,7 @@ def ended(code):
 @pytest.mark.parametrize("sleep", ["time.sleep(60)", "run_sync(asyncio.sleep(60))"])
 @pytest.mark.parametrize("background", [False, True], ids=["foreground", "background"])
 def test_sigterm_ends_a_command_as_ctrl_c_does(sleep, background):
-    "What stands in `finally` is done, also where a shell lets a background job ignore Ctrl-C; another command may follow in the same process"
+    "What stands in `finally` is done, also where a shell lets a background job ignore Ctrl-C"
     ignored = (
         "signal.signal(signal.SIGINT, signal.SIG_IGN)"
         if background

@@ -38,9 +38,11 @@ from humanlm.core.grammar import parse
 from humanlm.data.dataset import DataConfig
 @command("demo")
 def main(argv):
-    print(parse({"run": RunConfig, "data": DataConfig, "sft": SFTConfig, "trainer": {}}, argv, "A demo."))
+    groups = {"run": RunConfig, "data": DataConfig, "sft": SFTConfig, "trainer": {}}
+    print(parse(groups, argv, "A demo."))
 code = main()
-heavy = [m for m in ("torch", "numpy", "pandas", "datasets", "transformers", "trl") if m in sys.modules]
+names = "torch numpy pandas datasets transformers trl".split()
+heavy = [m for m in names if m in sys.modules]
 sys.exit(f"imported {heavy}" if heavy else code)
 """
 

@@ -1,4 +1,5 @@
-"The names that the package and its rooms offer: each leads somewhere, none hides a module, and none is loaded before it is wanted."
+"""The names that the package and its rooms offer: each leads somewhere, none hides a module, and
+none is loaded before it is wanted."""
 
 import ast
 import importlib

@@ -1,4 +1,5 @@
-"Intervals cover what they promise, pairs stay paired, and every test and measure of agreement is what the libraries say."
+"""Intervals cover what they promise, pairs stay paired, and every test and measure of agreement is
+what the libraries say."""
 
 import math
 

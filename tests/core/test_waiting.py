@@ -1,4 +1,5 @@
-"""What a program waits for shares one loop, in a script as in a notebook, and nothing runs on behind its back."""
+"""What a program waits for shares one loop, in a script as in a notebook, and nothing runs on
+behind its back."""
 
 import asyncio
 import multiprocessing

@@ -1,4 +1,5 @@
-"What is served is held to this machine, to a size and to safe headers; a server ends when it is told to, with all it started."
+"""What is served is held to this machine, to a size and to safe headers; a server ends when it is
+told to, with all it started."""
 
 import asyncio
 import json

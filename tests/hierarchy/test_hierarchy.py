@@ -1,4 +1,5 @@
-"""Levels, prompts and rows beyond what nbs/10_hierarchy.ipynb shows: any order, any text, any setting."""
+"""Levels, prompts and rows beyond what nbs/10_hierarchy.ipynb shows: any order, any text, any
+setting."""
 
 import re
 from dataclasses import replace
@@ -224,7 +225,7 @@ def test_texts_beyond_their_cap_are_reported(counts):
 # ---- the shipped variants (3.2 of the description)
 
 ALL, SIX, R = LEVELS, STATES, ("response",)
-PUBLISHED = {  # variant: levels, threshold of states, tokens of states, tokens of the reply, what thinks
+PUBLISHED = {  # variant: levels, threshold of states, tokens of states, tokens of the reply
     "main": (ALL, 0.9, 48, 512, ()),
     "states": (SIX, 0.9, 48, None, ()),
     "think": (ALL, 0.9, 48, 512, ALL),
@@ -438,7 +439,7 @@ def test_dropout_is_a_setting(where, dropped):
     "variant", ["main", "response", "wildchat-stronger", "synthesis", "userlm"]
 )
 def test_nobody_and_what_dropout_left_of_somebody_read_the_same(variant):
-    "humanlm.md 2.9, 4.6: a prompt with nothing to tell says so, whether nothing was known or everything was dropped"
+    "humanlm.md 2.9, 4.6: a prompt with nothing to tell says so"
     full = {
         "demographics": {"location": "Leeds"},
         "interests": ["tea"],

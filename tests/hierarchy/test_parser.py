@@ -1,4 +1,5 @@
-"""The parser against two slow but obvious readers, on any text; and the promises that it makes for each status."""
+"""The parser against two slow but obvious readers, on any text; and the promises that it makes for
+each status."""
 
 import re
 

@@ -1,4 +1,5 @@
-"Advantages hold their promises on any input, and equal those of TRL's own trainer where the definitions meet."
+"""Advantages hold their promises on any input, and equal those of TRL's own trainer where the
+definitions meet."""
 
 import math
 import statistics
@@ -48,7 +49,7 @@ def test_near_tie_of_float32_scores_is_tied():
 
 @pytest.fixture(scope="module")
 def trl_advantages(tmp_path_factory):
-    "A function that runs one batch through TRL's GRPOTrainer with given rewards, without generating"
+    "A function that runs one batch through TRL's GRPOTrainer with given rewards"
     from datasets import Dataset
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM

@@ -1,4 +1,5 @@
-"""Dialogues as one line of tokens: what is trained on, what follows a turn, where they end and why, what turns earn, and how processes keep step."""
+"""Dialogues as one line of tokens: what is trained on, what follows a turn, where they end and
+why, what turns earn, and how processes keep step."""
 
 import asyncio
 import math
@@ -356,34 +357,42 @@ sys.path.insert(0, {tests!r})
 from test_dialogue import DOG, ROW, TEXTS, Engine
 
 torch.set_num_threads(1)
-made = make_model(ModelConfig(vocab=360, hidden=32, heads=2, kv_heads=2, mlp=48, template="chatml"), TEXTS)
+config = ModelConfig(vocab=360, hidden=32, heads=2, kv_heads=2, mlp=48, template="chatml")
+made = make_model(config, TEXTS)
 
 async def answer(talk):
     "The first process is done after one turn, the second goes on"
     return DOG if talk.row["row_id"] == "b" else []
 
 args = trainer_args({{"save_strategy": "no"}}, {out!r}, 2, 2, 2, 60)
-t = MethodTrainer(*made, Method(multi_turn(answer, 3), lambda batch: torch.ones(2)), [ROW | {{"row_id": name}} for name in "abab"], args)
+method = Method(multi_turn(answer, 3), lambda batch: torch.ones(2))
+t = MethodTrainer(*made, method, [ROW | {{"row_id": name}} for name in "abab"], args)
 if {vllm}: t.use_vllm, t.vllm_generation, t._last_loaded_step = True, Engine(t), -1
 t.train()
 process = t.accelerator.process_index
-assert [len(x.turns) for x in t.trajectories] == [6, 6] if t.trajectories[0].row_id == "b" else [1, 1], t.trajectories
+lengths = [6, 6] if t.trajectories[0].row_id == "b" else [1, 1]
+assert [len(x.turns) for x in t.trajectories] == lengths, t.trajectories
 
-rewards, groups = torch.tensor([[.1, .9], [.5, .2], [.3, .3], [.8, .1], [.2, .7], [.9, .6]]), torch.tensor([0, 0, 0, 1, 1, 1])
+rewards = torch.tensor([[.1, .9], [.5, .2], [.3, .3], [.8, .1], [.2, .7], [.9, .6]])
+groups = torch.tensor([0, 0, 0, 1, 1, 1])
 whole = slice(0, 3) if process == 0 else slice(3, 6)
 found = decoupled_advantages(rewards[whole], groups[whole], [1.0, 0.5])
 parts = [None, None]
 torch.distributed.all_gather_object(parts, found)
 
-turns, one = [[.1, .5], [.2], [.9], [.0, .3], [.7], [.4, .4]], torch.zeros(6)  # one group, shared by both
+turns, one = [[.1, .5], [.2], [.9], [.0, .3], [.7], [.4, .4]], torch.zeros(6)  # one group
 starts, mask = [[0, 3][:len(row)] for row in turns], torch.ones(6, 5).bool()
 credited = turn_advantages(turns[whole], starts[whole], mask[whole], one[whole], "em", "r2g")
 several = [None, None]
-torch.distributed.all_gather_object(several, (credited, [row["seed"] for row in _seeded([ROW, ROW | {{"row_id": "c"}}, ROW], t.policy, None)]))
-assert several[0][1] + several[1][1] == row_seeds([ROW, ROW | {{"row_id": "c"}}, ROW] * 2, t.policy) and len(set(several[0][1] + several[1][1])) == 6, several
+three = [ROW, ROW | {{"row_id": "c"}}, ROW]
+seeds = [row["seed"] for row in _seeded(three, t.policy, None)]
+torch.distributed.all_gather_object(several, (credited, seeds))
+seeds = several[0][1] + several[1][1]
+assert seeds == row_seeds(three * 2, t.policy) and len(set(seeds)) == 6, several
 torch.distributed.destroy_process_group()
 assert torch.equal(parts[process], found)
-assert torch.allclose(torch.cat([each for each, _ in several]), turn_advantages(turns, starts, mask, one, "em", "r2g"), atol=1e-6), several  # alone now
+alone = turn_advantages(turns, starts, mask, one, "em", "r2g")
+assert torch.allclose(torch.cat([each for each, _ in several]), alone, atol=1e-6), several
 known = decoupled_advantages(rewards, groups, [1.0, 0.5])
 assert torch.allclose(torch.cat(parts), known, atol=1e-6), (parts, known)
 open({out!r} + f"-{{process}}", "w").close()

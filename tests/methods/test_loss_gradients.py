@@ -1,4 +1,5 @@
-"""Gradients of the losses by enumeration and finite differences, a step in portions of any size, and how much of the logits is in memory at once."""
+"""Gradients of the losses by enumeration and finite differences, a step in portions of any size,
+and how much of the logits is in memory at once."""
 
 import weakref
 from itertools import product
@@ -64,13 +65,13 @@ def test_a_step_in_portions_has_the_loss_and_gradient_of_a_step_at_once(aggregat
     lengths, logps, signal = (5, 1, 3, 2), -torch.rand(4, 5), torch.randn(4, 5)
     mask = torch.tensor([[t < n for t in range(5)] for n in lengths])
 
-    def at_once(l):
-        return policy_loss(l, signal, token_shares(mask, aggregation, **step), logps)
+    def at_once(now):
+        return policy_loss(now, signal, token_shares(mask, aggregation, **step), logps)
 
-    def in_portions(l):
+    def in_portions(now):
         return sum(
             policy_loss(
-                *(x[rows] for x in (l, signal)),
+                *(x[rows] for x in (now, signal)),
                 token_shares(mask[rows], aggregation, **step),
                 logps[rows],
             )

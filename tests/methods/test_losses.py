@@ -1,4 +1,5 @@
-"The losses of self-distillation give the worked numbers, hold the teacher constant, leave failed follow-ups alone, and never hold all logits."
+"""The losses of self-distillation give the worked numbers, hold the teacher constant, leave failed
+follow-ups alone, and never hold all logits."""
 
 import math
 
@@ -53,7 +54,7 @@ def test_three_tokens_give_the_worked_loss_and_gradient(centre, old, moved, valu
     close(signal, [[19 / 30, -26 / 30, 7 / 30]] if centre else [[0.5, -1.0, 0.1]])
     for i, x in moved.items():
         now[0, i] = x
-    found, grad = gradient(lambda l: policy_loss(l, signal, token_shares(MASK), old), now)
+    found, grad = gradient(lambda logps: policy_loss(logps, signal, token_shares(MASK), old), now)
     close(found, value)
     close(grad, slope)
 
@@ -79,7 +80,7 @@ def test_four_words_give_the_worked_divergences_and_gradient():
     assert 0 < divergence(P, Q, 0.01) < 0.0024, "the mixture goes to 0 at its ends"
 
 
-def test_one_sampled_token_gives_the_gradient_of_the_divergence_in_the_mean_and_a_logged_one_does_not():
+def test_one_sampled_token_gives_the_gradient_of_the_divergence_in_the_mean():
     def sampled(word):
         return gradient(
             lambda z: policy_loss(
@@ -242,7 +243,9 @@ def test_states_of_mixed_lengths_equal_one_reply_at_a_time(tiny):
         )
     known = completion_states(model, prompts, replies)
     assert known.states.requires_grad and not whole.states.requires_grad
-    assert whole.ids.tolist() == sum(replies, []) and whole.mask.sum(1).tolist() == [2, 4, 1]
+    assert whole.ids.tolist() == [i for reply in replies for i in reply] and whole.mask.sum(
+        1
+    ).tolist() == [2, 4, 1]
     for found in (small, whole, known):
         logits = found.head(found.states)
         alone = torch.cat(

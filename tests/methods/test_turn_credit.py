@@ -1,4 +1,5 @@
-"Scores and credits of turns: the published numbers, what must not change, and every edge case, ours and as published."
+"""Scores and credits of turns: the published numbers, what must not change, and every edge case,
+ours and as published."""
 
 import math
 import statistics
@@ -37,7 +38,7 @@ TABLE = {  # credit, score → the advantage of each turn of four dialogues
 
 
 def dialogues(tokens, other=0):
-    "Where turns begin, and the mask, for turns of these lengths with `other` tokens of somebody else behind each"
+    "Where turns begin, and the mask"
     starts = [[sum(row[:i]) + i * other for i in range(len(row))] for row in tokens]
     T = max((sum(row) + other * len(row) for row in tokens), default=0)
     mask = torch.zeros(len(tokens), T, dtype=torch.bool)

@@ -1,4 +1,5 @@
-"""Models in this process: batches, settings, bad input, sentence vectors. The chat model is tiny, random and writes nonsense."""
+"""Models in this process: batches, settings, bad input, sentence vectors. The chat model is tiny,
+random and writes nonsense."""
 
 import asyncio
 import json

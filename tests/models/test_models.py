@@ -1,4 +1,5 @@
-"""Models beyond what the notebook shows: hostile text, other architectures and tokenizers, interrupted saves."""
+"""Models beyond what the notebook shows: hostile text, other architectures and tokenizers,
+interrupted saves."""
 
 import json
 import random

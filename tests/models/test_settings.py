@@ -1,4 +1,5 @@
-"Every group of settings that reaches a chat model has one base, one budget and one way to say what is wrong."
+"""Every group of settings that reaches a chat model has one base, one budget and one way to say
+what is wrong."""
 
 import ast
 from dataclasses import fields

