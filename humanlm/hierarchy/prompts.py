@@ -312,11 +312,6 @@ def _config_checks(c):
         n = getattr(c, name)
         fits = (n is None and name != "thought_tokens") or (type(n) is int and n > 0)
         yield fits, f"{name} must be a whole number above 0, got {shorten(repr(n))}"
-    for name in ("field_dropout", "item_dropout"):
-        share = getattr(c, name)
-        yield 0 <= share <= 1, f"{name} must be between 0 and 1, got {shorten(repr(share))}"
-    levels = c.levels is None or (isinstance(c.levels, (list, tuple)) and len(c.levels) > 0)
-    yield levels, f"levels must be a list of names, or null for all, got {shorten(repr(c.levels))}"
     yield (
         c.path is None or c.variant == "main",
         "path and variant name two hierarchies: give one of them",

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ..core.basics import require, shorten
+from ..core.basics import require
 from ..core.runs import process_count
 from ..data.trajectory import Trajectory
 from .method import Reward
@@ -62,16 +62,6 @@ def shares(
         name: options.get(name) for name in (*Shares(1, 1, 1, 1).options(), "generation_batch_size")
     }
     require(
-        "trainer",
-        *(
-            (
-                x is None or (type(x) is int and x > 0),
-                f"{name} must be a whole number above 0, got {shorten(x)!r}",
-            )
-            for name, x in sizes.items()
-        ),
-    )
-    require(
         "rollout",
         (
             prompts % processes == 0,
@@ -93,13 +83,8 @@ def shares(
             f"{portions}, or an update would mix two steps",
         ),
         (
-            whole in (None, total),
-            f"generation_batch_size {whole} is not rollout.num_prompts x group_size = "
-            f"{total}. Leave it out",
-        ),
-        (
-            options.get("num_generations") in (None, group),
-            f"num_generations is rollout.group_size ({group}). Leave it out",
+            whole in (None, total) and options.get("num_generations") in (None, group),
+            "generation_batch_size and num_generations follow from rollout. Leave them out",
         ),
     )
     return made

@@ -116,7 +116,7 @@ def require_model(
 ) -> None:
     "Raise where a model cannot exist, as far as that can be told without asking or loading one"
     provider, _, model = full_name(name).partition("/")
-    if provider not in providers() or provider in ("scripted", "recorded", "simulator"):
+    if provider not in providers() or provider in ("scripted", "simulator"):
         client(name)
     elif provider == "hf":
         from humanlm.models.checkpoints import locate

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 from clock import until
+from humanlm.clients.recordings import export_replies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanlm.clients.cache import DiskCache, cache_size, request_key
-from humanlm.clients.client import ScriptedClient, chat_all
+from humanlm.clients.client import ScriptedClient
 from humanlm.clients.ledger import prices
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import client
 from humanlm.clients.protocol import ChatReply, ChatRequest, LLMError, Usage, chat
 from humanlm.clients.providers import OpenAIClient
-from humanlm.clients.recordings import _Recording, export_replies, recorded_client
-from humanlm.core.basics import ConfigError, DataError, HumanLMError, run_sync
+from humanlm.core.basics import HumanLMError, run_sync
 
 SECRET = "sk-cache-0123456789abcdef"
 ANSWER = ChatReply(
@@ -310,59 +310,6 @@ def left(cache):
     return [day for day in range(10) if cache.replies.find(f"key {day}")]
 
 
-# ---- recordings
-
-
-def test_a_recording_replays_what_the_client_said(tmp_path):
-    questions = [chat(f"question {i}", seed=i) for i in range(5)]
-    model = client("scripted/echo", cache=DiskCache(tmp_path / "cache"))
-    said = run_sync(chat_all(model, questions))
-    file = export_replies(DiskCache(tmp_path / "cache"), tmp_path / "echo.jsonl")
-    replay = client(f"recorded/{file}")
-    again = run_sync(chat_all(replay, [replace(q, caller="other") for q in questions]))
-    assert [r.text for r in again] == [r.text for r in said] and all(r.cached for r in again)
-    assert (replay.ledger.total.calls, replay.ledger.total.hits) == (0, 5)
-    assert (
-        export_replies(DiskCache(tmp_path / "cache"), tmp_path / "twice.jsonl").read_text()
-        == file.read_text()
-    )
-    with pytest.raises(
-        LLMError, match="cache miss: The recording .*echo.jsonl has no reply .* export"
-    ):
-        run_sync(replay(chat("question 0", seed=9)))
-
-
-def test_a_recording_holds_one_model(tmp_path):
-    cache = DiskCache(tmp_path)
-    with pytest.raises(ConfigError, match="In this cache: none"):
-        export_replies(cache, tmp_path / "r.jsonl")
-    for name in ("test/a", "test/b"):
-        once(cache, asker(), name=name)
-    with pytest.raises(ConfigError, match="In this cache: test/a, test/b"):
-        export_replies(cache, tmp_path / "r.jsonl")
-    with pytest.raises(HumanLMError, match="Unknown model in this cache 'test/c'"):
-        export_replies(cache, tmp_path / "r.jsonl", "test/c")
-    assert _Recording(export_replies(cache, tmp_path / "r.jsonl", "test/b")).model == "test/b"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[]",
-        "{}",
-        '{"key": 1, "model": "a/b", "reply": "x", "tokens_in": 1, "tokens_out": 1, "cost": 0}',
-        '{"key": "1", "model": "a/b", "reply": {"words": 1}, "tokens_in": 1, '
-        '"tokens_out": 1, "cost": 0}',
-    ],
-)
-def test_a_broken_recording_is_named(tmp_path, text):
-    (tmp_path / "r.jsonl").write_text(text)
-    with pytest.raises(DataError, match="r.jsonl"):
-        recorded_client(tmp_path / "r.jsonl")
-
-
 # ---- with a client
 
 
@@ -451,5 +398,3 @@ def test_servers_that_call_two_models_the_same_share_no_answer(tmp_path, monkeyp
         made("openai/gpt-5-mini").server == "http://gateway/v1"
         and not run_sync(made("openai/gpt-5-mini")(chat("hi"))).cached
     )
-    recorded = recorded_client(export_replies(DiskCache(tmp_path), tmp_path / "r.jsonl", "vllm/m"))
-    assert run_sync(recorded(chat("hi"))).text in (one, two, team)

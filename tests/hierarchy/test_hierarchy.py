@@ -172,15 +172,9 @@ def test_a_trace_uses_opening_tags_only_and_is_read_back():
     [
         ({"desc": "x", "max_token": 3}, "Did you mean 'max_tokens'"),
         ({"desc": "x", "max_tokens": "48"}, "max_tokens must be a whole number"),
-        ({"desc": "x", "max_tokens": True}, "max_tokens must be"),
-        ({"desc": "x", "threshold": 2}, "between 0 and 1"),
         ({"desc": ""}, "desc must be"),
-        ({"desc": "x", "threshold": float("nan")}, "between 0 and 1"),
-        ({"desc": 3}, "desc must be"),
         ({}, "'desc' is missing"),
         (None, "expected an object"),
-        ({"desc": "x", "max_words": 0}, "max_words"),
-        ({"desc": "x", "system_prompt": 3}, "system_prompt must be"),
     ],
 )
 def test_bad_levels_say_what_is_wrong(level, message):
