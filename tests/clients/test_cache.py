@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from clock import until
-from humanlm.clients.recordings import export_replies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -294,16 +293,12 @@ def test_no_key_reaches_the_disk(tmp_path, monkeypatch):
     cache = DiskCache(tmp_path)
     reply = once(cache, asker(leaky), chat(f"my key is {SECRET}"))
     assert reply.text == f"say {SECRET}", "the asker gets what was said"
-    export_replies(cache, tmp_path / "export.jsonl")
     cache.replies.close()
     for path in tmp_path.iterdir():
         assert (
             SECRET.encode() not in path.read_bytes()
             and b"plainlookingsecret" not in path.read_bytes()
         ), path.name
-
-
-# ---- pruning
 
 
 def left(cache):
