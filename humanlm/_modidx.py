@@ -5892,6 +5892,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'humanlm/models/settings.py'),
                                          'humanlm.models.settings.ClientConfig.__post_init__': ( 'models/settings.html#clientconfig.__post_init__',
                                                                                                  'humanlm/models/settings.py'),
+                                         'humanlm.models.settings.ClientConfig.at_once': ( 'models/settings.html#clientconfig.at_once',
+                                                                                           'humanlm/models/settings.py'),
                                          'humanlm.models.settings.ClientConfig.checks': ( 'models/settings.html#clientconfig.checks',
                                                                                           'humanlm/models/settings.py'),
                                          'humanlm.models.settings.ClientConfig.client': ( 'models/settings.html#clientconfig.client',

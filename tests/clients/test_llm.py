@@ -907,9 +907,6 @@ def test_a_stored_answer_passes_the_check_too(make, server):
             run_sync(c(question, check=never))
 
 
-# ---- nothing is left behind
-
-
 # ---- keys, addresses, names
 
 

@@ -160,7 +160,7 @@ def test_any_value_in_a_file_gives_settings_or_a_config_error(tmp_path, key, val
 
 def test_flags_win_wherever_the_file_stands(tmp_path):
     (tmp_path / "a.yaml").write_text("sft: {noise: 0.1}\ntrainer: {lr: 1e-5, on_cpu: true}\n")
-    (tmp_path / "b.yaml").write_text("sft: {noise: 0.2, warmup: 3}\n")
+    (tmp_path / "b.yaml").write_text("sft: {noise: 0.2, batch: 3}\n")
     files = [f"--config={tmp_path / name}" for name in ("a.yaml", "b.yaml")]
     for argv in (
         [*files, "--sft.noise", "0.3"],
@@ -168,7 +168,7 @@ def test_flags_win_wherever_the_file_stands(tmp_path):
         [files[0], "--sft.noise=0.3", files[1]],
     ):
         found = parse(GROUPS, argv)
-        assert (found.sft.noise, found.sft.warmup, found.run.name) == (0.3, 3, "a-b")
+        assert (found.sft.noise, found.sft.batch, found.run.name) == (0.3, 3, "a-b")
         assert found.trainer == {"learning_rate": 6e-4, "lr": 1e-5, "on_cpu": True}
 
 

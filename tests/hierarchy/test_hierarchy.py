@@ -361,9 +361,6 @@ def test_texts_without_tags_are_read(form, text, expected):
     assert parse(text, "r", ParsePolicy(form=form)) == expected
 
 
-# ---- labels and caps (V15)
-
-
 # ---- files that build on others
 
 
@@ -383,9 +380,6 @@ def test_a_level_may_come_from_another_file(tmp_path):
         "response", "reply", 7
     )
     assert made["goal"] == Dimension("goal", "aim", 9, 0.5, system_prompt="Say {blocks}, briefly.")
-
-
-# ---- one prompt per level (acceptance 8.7.5)
 
 
 # ---- swapping and dropout

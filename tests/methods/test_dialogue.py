@@ -338,9 +338,6 @@ def test_a_dialogue_is_trained_on_the_policys_own_tokens_only(made, tmp_path, en
         torch.testing.assert_close(changed[n], p.detach() + p.grad, atol=2e-5, rtol=1e-4)
 
 
-# ---- what turns found out
-
-
 # ---- several processes
 
 TWO = """

@@ -108,9 +108,6 @@ def test_a_model_is_a_policy(loaded, examples):
         assert torch.allclose(torch.tensor(t.logps), row[: len(t.logps)], atol=1e-3)
 
 
-# ---- prompts
-
-
 # ---- completions that are given
 
 

@@ -226,9 +226,6 @@ def test_a_chat_template_of_its_own_gets_its_assistant_turns(tiny, folder, tmp_p
     assert tokenizer.decode(ids) == "[system]S[user]U[assistant]A[user]V[assistant]"
 
 
-# ---- bad input
-
-
 # ---- sentence vectors
 
 
