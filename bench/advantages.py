@@ -1,4 +1,5 @@
-"""Time advantages for 1,024 x 1,024 tokens against a loop over rows (verl's form) and whole groups in order (TRL's form).
+"""Time advantages for 1,024 x 1,024 tokens against a loop over rows (verl's form) and whole groups
+in order (TRL's form).
 
 python bench/advantages.py
 """
@@ -44,7 +45,7 @@ def milliseconds(f, *args) -> float:
 
 
 def main(rounds: int = 41):
-    keep_memory()  # as the training command does: otherwise the system's handing out of pages is most of the time
+    keep_memory()  # as the training command does
     torch.set_num_threads(1)
     torch.manual_seed(0)
     args = torch.rand(B), torch.arange(B) // G, torch.rand(B, T) > 0.3

@@ -1,11 +1,13 @@
-"""Microseconds per reply that the cache stores or finds, wall and CPU, beside the same lookup handed to a thread.
+"""Microseconds per reply that the cache stores or finds, wall and CPU, beside the same lookup
+handed to a thread.
 
     nice -n -5 python bench/cache.py            # about 20 s
     nice -n -5 python bench/cache.py --quick    # about 5 s
 
-Requests as a judge makes them: 15,000 characters of context, a schema, four verdicts in the answer. "All in" starts with the request
-and ends with the reply. The last row has two processes that fill one folder at once, so that they wait for each other's writes.
-Targets: a hit well under 300 µs all in, at most 300 µs to store.
+Requests as a judge makes them: 15,000 characters of context, a schema, four verdicts in the
+answer. "All in" starts with the request and ends with the reply. The last row has two processes
+that fill one folder at once, so that they wait for each other's writes. Targets: a hit well
+under 300 µs all in, at most 300 µs to store.
 """
 
 import argparse

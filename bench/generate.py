@@ -1,9 +1,11 @@
-"""Our batched generation against plain `model.generate` of transformers, in one process, alternately.
+"""Our batched generation against plain `model.generate` of transformers, in one process,
+alternately.
 
     python bench/generate.py [--repeats 5] [--kv-heads 8]
 
-Prints the median CPU seconds of both (one thread, so other jobs on the machine count little) and their ratio. The model
-is the tiny default with random weights, which seldom ends by itself: without a stop string nearly all rows reach their cap.
+Prints the median CPU seconds of both (one thread, so other jobs on the machine count little)
+and their ratio. The model is the tiny default with random weights, which seldom ends by itself:
+without a stop string nearly all rows reach their cap.
 """
 
 import argparse

@@ -1,17 +1,20 @@
-"""Requests per second of the chat client beside the plain OpenAI SDK and the ideal, against a slow server on loopback.
+"""Requests per second of the chat client beside the plain OpenAI SDK and the ideal, against a slow
+server on loopback.
 
     nice -n -5 python bench/llm.py           # 16,000 requests each, about 2 minutes
     nice -n -5 python bench/llm.py --quick   # at most 40 s
 
-2,000 different requests (--quick), answered after 50 ms, 64 at once: a client that took no time itself would reach 1,280 per second. The
-plain SDK is `AsyncOpenAI` behind a semaphore, without retries. The server is a process of its own (tests/server.py). All take turns of
-500 requests; each has its connections open before the clock starts; ratios are medians over neighbouring turns, by the clock and
-by the CPU time of this process, which changes less on a busy machine. "own ms" is our CPU time per request beyond the plain
-SDK's; it is negative where ours takes less. Targets: without a cache at least 90 % of the plain SDK's requests per
-second, with a cold one at least 75 % and at most 1 ms of our own; a warm one sends nothing.
+2,000 different requests (--quick), answered after 50 ms, 64 at once: a client that took no time
+itself would reach 1,280 per second. The plain SDK is `AsyncOpenAI` behind a semaphore, without
+retries. The server is a process of its own (tests/server.py). All take turns of 500 requests;
+each has its connections open before the clock starts; ratios are medians over neighbouring
+turns, by the clock and by the CPU time of this process, which changes less on a busy machine.
+"own ms" is our CPU time per request beyond the plain SDK's; it is negative where ours takes
+less. Targets: without a cache at least 90 % of the plain SDK's requests per second, with a cold
+one at least 75 % and at most 1 ms of our own; a warm one sends nothing.
 
-The second table has a service that allows 40 requests per second and refuses more with 429. Target: a client that was told so is
-refused nothing and takes the time that the limit allows.
+The second table has a service that allows 40 requests per second and refuses more with 429.
+Target: a client that was told so is refused nothing and takes the time that the limit allows.
 """
 
 import argparse

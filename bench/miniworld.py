@@ -1,4 +1,5 @@
-"""Time the synthetic world: `python bench/miniworld.py` prints a small table (CPU time, best of five, one thread)."""
+"""Time the synthetic world: `python bench/miniworld.py` prints a small table (CPU time, best of
+five, one thread)."""
 
 import time
 

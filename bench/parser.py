@@ -3,8 +3,9 @@
     python bench/parser.py          # one thread, best of several repeats, about a minute
     python bench/parser.py --fast   # without the ten-megabyte texts
 
-Columns: this package, the peer, and how often the peer's time fits ours (above 1: we are faster). The peer accepts what
-`<level>(.*?)</level>` finds, so it checks neither order nor repetition, and says nothing about what is wrong.
+Columns: this package, the peer, and how often the peer's time fits ours (above 1: we are
+faster). The peer accepts what `<level>(.*?)</level>` finds, so it checks neither order nor
+repetition, and says nothing about what is wrong.
 """
 
 import re
@@ -106,8 +107,10 @@ def hostile():
     texts = {
         unit: unit for unit in ("<", "<stance>", "</stance>", "</think>", "<a><b></a></b>", " ")
     }
+    more = f"{'10 MB':>8}{'growth':>8}"
     print(
-        f"\n{'seconds on hostile texts':<24}{'strict 1 MB':>12}{'10 MB':>8}{'growth':>8}{'flexible 1 MB':>15}{'10 MB':>8}{'growth':>8}{'reply 10 MB':>13}"
+        f"\n{'seconds on hostile texts':<24}{'strict 1 MB':>12}{more}{'flexible 1 MB':>15}{more}"
+        f"{'reply 10 MB':>13}"
     )
     for name, unit in {**texts, "<stance>.. </stance>..": None}.items():
         small, big = grown(unit, 10**6), grown(unit, 10**7)
@@ -120,7 +123,8 @@ def hostile():
             f"{row[i + 1]:>8.2f}{row[i + 2] if row[i + 1] > 0.05 else '-':>8.3}" for i in (0, 3)
         )
         print(
-            f"{name!r:<24}{row[0]:>12.3f}{strict}{row[3]:>15.3f}{flexible}{seconds(lambda: clean_reply(big)):>13.2f}"
+            f"{name!r:<24}{row[0]:>12.3f}{strict}{row[3]:>15.3f}{flexible}"
+            f"{seconds(lambda: clean_reply(big)):>13.2f}"
         )
     lazy = re.compile("<(\\w+)>(.*?)</\\1>", re.S | re.I)
     a, b, times = growth(lazy.findall, grown("<stance>", 10**4), grown("<stance>", 10**5))

@@ -2,9 +2,10 @@
 
     python bench/startup.py [--repeats 7] [--threads FILE]
 
-Prints medians of wall time and of CPU time, alternately measured, as a ratio to `python -c pass`, with the limit that the project
-sets itself. The first round, which may have to compile, is not counted. FILE is a file of threads for
-configs/humanlm-threads.yaml; without it, the file that HUMANLM_DATA leads to is taken, and without that the line is left out.
+Prints medians of wall time and of CPU time, alternately measured, as a ratio to `python -c
+pass`, with the limit that the project sets itself. The first round, which may have to compile,
+is not counted. FILE is a file of threads for configs/humanlm-threads.yaml; without it, the file
+that HUMANLM_DATA leads to is taken, and without that the line is left out.
 """
 
 import argparse

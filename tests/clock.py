@@ -1,4 +1,5 @@
-"""Time for tests: a loop whose clock jumps to the next timer, so that pauses take no time and a busy machine moves none; and waiting for what happens."""
+"""Time for tests: a loop whose clock jumps to the next timer, so that pauses take no time and a
+busy machine moves none; and waiting for what happens."""
 
 import asyncio
 import contextlib
@@ -26,7 +27,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def virtual(work, monkeypatch):
-    "Run a coroutine in virtual time, in which `time.monotonic` and `time.time` are the loop's; give its result"
+    "Run a coroutine in virtual time, in which `time.monotonic` and `time.time` are the loop's"
     with contextlib.closing(VirtualLoop()) as loop, monkeypatch.context() as patch:
         for name in ("monotonic", "time"):
             patch.setattr(time, name, loop.time)

@@ -1,4 +1,5 @@
-"""Settings that every test needs: no hub, one thread for tiny models, and a Ctrl-C that reaches the processes they start."""
+"""Settings that every test needs: no hub, one thread for tiny models, and a Ctrl-C that reaches
+the processes they start."""
 
 import gc
 import os
@@ -22,10 +23,13 @@ settings.load_profile("humanlm")
 # The files that take longest begin first, so that no process waits for another at the end (with
 # --no-loadscope-reorder).
 LONG = """
-    commands/test_train alignment/test_modes engines/test_verl_step training/test_trainer training/test_sharded project/test_run_all project/test_types
-    commands/test_experiment studies/test_comparison training/test_processes serving/test_service project/test_project commands/test_tom commands/test_launch
-    rewards/test_faults sdpo/test_method commands/test_humanual commands/test_hub alignment/test_sections rewards/test_scoring classmate/test_verifiers stories/test_stories
-    commands/test_parsers training/test_sft training/test_own_recipe clients/test_cache worlds/test_miniworld
+    commands/test_train alignment/test_modes engines/test_verl_step training/test_trainer
+    training/test_sharded project/test_run_all project/test_types commands/test_experiment
+    studies/test_comparison training/test_processes serving/test_service project/test_project
+    commands/test_tom rewards/test_faults sdpo/test_method commands/test_humanual
+    commands/test_hub alignment/test_sections rewards/test_scoring classmate/test_verifiers
+    stories/test_stories commands/test_parsers training/test_sft training/test_own_recipe
+    clients/test_cache worlds/test_miniworld
 """.split()
 
 
@@ -44,7 +48,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    "What the imports made stays until the end, so no collection looks at it again: every training ends with one, and that took half its time"
+    "What the imports made stays until the end, so no collection looks at it again"
     _keep_unseen()
 
 

@@ -1,4 +1,5 @@
-"""Processes that a test started and that outlive it: each carries a mark in its environment, so those of other tests are not counted."""
+"""Processes that a test started and that outlive it: each carries a mark in its environment, so
+those of other tests are not counted."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""Answers of a judge, mangled the way models, networks and candidates mangle them; for the fuzz tests of reader and binder."""
+"""Answers of a judge, mangled the way models, networks and candidates mangle them; for the fuzz
+tests of reader and binder."""
 
 import copy
 import json
@@ -261,7 +262,7 @@ def mangled(
     rng: random.Random,
     answer: dict | None = None,  # a good answer with key_points and verdicts; None: one of our own
 ) -> Mangled:
-    "Mangle an answer: one spelling always, wrong content and damage sometimes; no faults but spelling = it must be read back"
+    "Mangle an answer: one spelling always, wrong content and damage sometimes"
     answer = answer or group_answer(rng)
     changed, faults = json.loads(json.dumps(answer)), []
     if rng.random() < 0.5:
@@ -317,7 +318,7 @@ def places(value, path=()):
 
 
 def odd_body(rng: random.Random, body: dict) -> bytes:
-    "Put something odd into one to three places of an answer, or take the place away; sometimes break the bytes as well"
+    "Put something odd into one to three places of an answer, or take the place away"
     body = {"body": json.loads(json.dumps(body))}
     for _ in range(rng.randrange(1, 4)):
         *path, last = rng.choice([path for path in places(body) if path])

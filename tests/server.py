@@ -1,19 +1,23 @@
-"""A chat server for tests and benches, in a process of its own: slow, limited, faulty or down, as it is told.
+"""A chat server for tests and benches, in a process of its own: slow, limited, faulty or down, as
+it is told.
 
     with serving(latency=0.05, faults={"500": 0.1, "stall": 0.1}) as server:
         model = vllm_client("tiny", server.url)
         ...
         server.configure(down="503")     # any field of `Config`, while it runs
-        server.stats()["requests"]       # what it has seen since the start or the last `server.reset()`
+        server.stats()["requests"]       # seen since the start or the last `server.reset()`
 
-It speaks enough of OpenAI's chat completions for the real SDKs: HTTP/1.1 with kept connections, on loopback. What goes
-wrong with a request depends on its content, on how often that content was sent before, and on the seed, never on timing, so
-that a failing run fails again. Questions that hold a judge's "candidates" get a judge's answer, in which each candidate has the
-number that its text states ("... 0.37 ..."; without one, a number that depends on the text): a score that reaches the wrong candidate is found. All else is echoed, or answered with
-one text that the settings give.
+It speaks enough of OpenAI's chat completions for the real SDKs: HTTP/1.1 with kept connections,
+on loopback. What goes wrong with a request depends on its content, on how often that content
+was sent before, and on the seed, never on timing, so that a failing run fails again. Questions
+that hold a judge's "candidates" get a judge's answer, in which each candidate has the number
+that its text states ("... 0.37 ..."; without one, a number that depends on the text): a score
+that reaches the wrong candidate is found. All else is echoed, or answered with one text that
+the settings give.
 
-The tests in test_llm.py script single replies from within their own process instead. This file, run as a command, is the server; it
-ends when its standard input does, which is when the process that started it ends in any way.
+The tests in test_llm.py script single replies from within their own process instead. This file,
+run as a command, is the server; it ends when its standard input does, which is when the process
+that started it ends in any way.
 """
 
 import asyncio
@@ -276,8 +280,8 @@ class Model:
 def busiest_second(times):
     "The largest number of arrivals within one second"
     most, start = 0, 0
-    for end, time in enumerate(times):
-        while times[start] <= time - 1:
+    for end, moment in enumerate(times):
+        while times[start] <= moment - 1:
             start += 1
         most = max(most, end - start + 1)
     return most
@@ -337,7 +341,7 @@ class Control(Connection):
     "The connection by which tests change the configuration and ask for counts"
 
     def request(self, path, body):
-        asyncio.ensure_future(self.control(path, body))
+        self.task = asyncio.ensure_future(self.control(path, body))
 
     async def control(self, path, body):
         model = self.model
@@ -427,7 +431,7 @@ def serving(**config):
 
 
 def run_under_kills(start, service, answers, sign=signal.SIGKILL):
-    "Start a process again and again, each time ended after so many answers, until it ends by itself; that one, and how many were ended"
+    "Start a process again and again, each time ended after so many answers"
     ended = 0
     while True:
         seen, process = service.stats()["ok"], start()

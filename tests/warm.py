@@ -1,9 +1,11 @@
-"""Commands in processes of their own that need not wait for torch: each is forked from a process that has imported the libraries.
+"""Commands in processes of their own that need not wait for torch: each is forked from a process
+that has imported the libraries.
 
-    done = warm.run("-m", "humanlm.train", "--config", path)       # as subprocess.run([sys.executable, ...], capture_output=True, text=True)
-    with warm.Process("-m", "humanlm.train", ...) as process: ...  # pid, poll, wait, send_signal; what it has printed so far in stdout and stderr
+    done = warm.run("-m", "humanlm.train", "--config", path)  # as subprocess.run, with its output
+    with warm.Process("-m", "humanlm.train", ...) as process: ...  # pid, poll, wait, stdout, stderr
 
-A test of what a fresh interpreter does (which modules it loads, how many threads it takes) starts one itself.
+A test of what a fresh interpreter does (which modules it loads, how many threads it takes)
+starts one itself.
 """
 
 import gc

@@ -11,13 +11,12 @@ import contextlib
 import json
 import os
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, NamedTuple
+from typing import Any
 
 from humanlm.clients.protocol import (
     AT_LEAST_0,
@@ -31,9 +30,9 @@ from humanlm.clients.protocol import (
     require_numbers,
     setting,
 )
-from ..core.basics import shorten
+from ..core.basics import append_row, grown_rows, shorten, trim_rows
 from ..core.html import Table
-from ..core.runs import Journal
+from ..core.runs import process_count
 
 # %% ../../nbs/clients/03_ledger.ipynb #prices-2
 # US dollars per million tokens (read, written). A snapshot of the list prices of November 2025,
@@ -48,7 +47,7 @@ prices: dict[str, tuple[float, float]] = {
 }
 
 # providers that answer inside this process
-FREE = ("scripted/", "recorded/", "hf/", "vllm-offline/", "simulator/")
+FREE = ("scripted/", "hf/", "vllm-offline/", "simulator/")
 
 # %% ../../nbs/clients/03_ledger.ipynb #_listed_prices
 def read_list(
@@ -108,96 +107,18 @@ def price_advice(
     )
 
 # %% ../../nbs/clients/03_ledger.ipynb #Charges
-class _Charges:
-    "What calls did cost and may cost, in memory or in a file that processes share"
-
-    def __init__(
-        self,
-        path: str | Path | None = None,  # JSONL; None: memory
-        account: str = "",
-    ):  # rows of other accounts in the same file do not count
-        self.path, self.account, self._journal = path, account, Journal(path) if path else None
-        self.settled: dict[tuple[str, str], Usage] = {}  # by caller and model
-        self.dollars = 0.0  # of the settled ones, as far as prices are known
-        self.open: dict[str, _OpenCall] = {}  # of all processes
-        self.own, self._lock = set(), threading.Lock()  # names of calls
-
-    @contextlib.contextmanager
-    def held(self, to_enter: bool = True) -> Iterator[Callable[..., None]]:  # False: only to look
-        "Know what other threads and processes entered, and keep them out; gives the function that enters a row"
-        try:
-            with self._lock, self._held(to_enter) as (rows, write):
-
-                def enter(**row):
-                    write({"account": self.account, **row})
-                    self._apply(**row)
-
-                for row in rows:
-                    if row.pop("account", "") == self.account:
-                        self._apply(**row)
-                yield enter
-        except OSError as e:
-            raise CacheError(
-                f"Charges cannot be entered in {self.path}: {e.strerror}. Check the "
-                "disk and the permissions."
-            ) from e
-
-    def _held(self, to_enter):
-        if self._journal and to_enter:
-            return self._journal.held()
-        return contextlib.nullcontext(
-            (self._journal.news() if self._journal else (), lambda row: None)
-        )
-
-    def _apply(self, caller, model, call="", **row):
-        if "pid" in row:
-            self.open[call] = _OpenCall(caller, model, **row)
-            return
-        self.open.pop(call, None)
-        self.own.discard(call)
-        if usage := Usage(**row):
-            self.dollars += usage.cost or 0.0
-            self.settled[caller, model] = self.settled.get((caller, model), Usage()) + usage
-
-    def lost(self) -> list["_OpenCall"]:
-        "Open calls of which nobody will say how they ended"
-        return [
-            call for name, call in self.open.items() if name not in self.own and not call.may_end()
-        ]
-
-    def sums(self) -> tuple[float, float]:
-        "Dollars spent, and dollars set aside for calls under way"
-        lost = sum(call.cost for call in self.lost())
-        return self.dollars + lost, sum(call.cost for call in self.open.values()) - lost
-
-# %% ../../nbs/clients/03_ledger.ipynb #OpenCall
-class _OpenCall(NamedTuple):
-    "A call that was begun"
-
-    caller: str
-    model: str
-    cost: float  # US dollars, at the most
-    pid: int  # of the process that makes it
-    at: float  # when it began, in seconds since 1970
-
-    def may_end(self) -> bool:
-        "Whether its process lives; after ten minutes that number may be another process's"
-        return (
-            self.pid == os.getpid() or os.name != "posix" or _lives(self.pid)
-        ) and time.time() < self.at + 600
-
-
-def _lives(pid):
-    "Whether a process runs; one that has ended and was not yet waited for by its parent does not"
-    try:
-        os.kill(pid, 0)  # sends nothing
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it is somebody else's
-        return True
-    with contextlib.suppress(OSError):  # no /proc here
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return True
+def _charges(path: Path, account: str) -> Iterator[tuple[str, str, Usage]]:  # caller, model, usage
+    "Read what was entered for an account; a call whose end was not entered counts at its worst"
+    begun = {}
+    for row in grown_rows(path):
+        if row.pop("account", "") == account:
+            caller, model, call = row.pop("caller"), row.pop("model"), row.pop("call", "")
+            if "most" in row:
+                begun[call] = caller, model, Usage(1, cost=row["most"])
+            else:
+                begun.pop(call, None)
+                yield caller, model, Usage(**row)
+    yield from begun.values()
 
 # %% ../../nbs/clients/03_ledger.ipynb #Ledger
 class Ledger:
@@ -206,42 +127,76 @@ class Ledger:
     def __init__(
         self,
         entries: dict[tuple[str, str], Usage] | None = None,  # what was spent before
-        budget: float | None = None,
-    ):  # US dollars in all; None = no limit
-        self.budget, self._charges = budget, _Charges()
+        budget: float | None = None,  # US dollars in all; None = no limit
+    ):
+        self.budget, self.spent = budget, 0.0  # US dollars, as far as prices are known
+        self._main: Path | None = None  # where the first of several processes enters charges
+        self._path: Path | None = None  # where this one does
+        self._account = ""
+        self._entries: dict[tuple[str, str], Usage] = {}
+        self._open, self._lock = {}, threading.Lock()  # call under way → US dollars set aside
         require_numbers("ledger", self, {"budget": AT_LEAST_0})
-        self._add(entries or {})
+        for (caller, model), usage in (entries or {}).items():
+            self.record(caller, model, usage)
 
     def keep(
         self,
         path: str | Path,  # JSONL, in a folder that is there
-        account: str = "",
-    ):  # of this ledger, where several share the file
-        "Enter charges in a file as they are made, and count what any process ever entered there"
-        before, self._charges = self._charges, _Charges(path, account)
-        self._add({} if before.path else before.settled)
-
-    def _add(self, entries):
-        for (caller, model), usage in entries.items():
+        account: str = "",  # of this ledger, where several share the file
+    ):
+        "Enter charges in a file as they are made, and count what was entered there before"
+        before, main, rank = {} if self._path else self._entries, Path(path), os.environ.get("RANK")
+        self._path = main.with_stem(f"{main.stem}-{rank}") if int(rank or 0) else main
+        self._main, self._account, self._entries, self.spent = main, account, {}, 0.0
+        if self._path.exists():
+            trim_rows(self._path)
+            for charge in _charges(self._path, account):
+                self._add(*charge)
+        self.spent += sum(usage.cost or 0.0 for *_, usage in self._of_others())
+        if self.budget is not None and process_count() > 1:
+            self.budget = self.spent + (self.budget - self.spent) / process_count()
+        for (caller, model), usage in before.items():
             self.record(caller, model, usage)
 
     def record(
-        self, caller: str, model: str, usage: Usage, call: str = ""
-    ):  # call: an open one that ends
+        self,
+        caller: str,
+        model: str,
+        usage: Usage,
+        call: str = "",  # one under way that ends
+    ):
         "Add `usage` to the account of `caller` and `model`; nothing can be taken out of it"
         require_numbers("ledger", usage, _SPENT)
         told = {name: value for name, value in vars(usage).items() if value != getattr(Usage, name)}
-        with self._charges.held() as enter:
-            enter(caller=caller, model=model, **told, **({"call": call} if call else {}))
+        with self._lock:
+            self._enter(caller=caller, model=model, **told, **({"call": call} if call else {}))
+            self._open.pop(call, None)
+            self._add(caller, model, usage)
+
+    def _enter(self, **row):
+        if self._path:
+            try:
+                append_row(self._path, {"account": self._account, **row})
+            except OSError as e:
+                raise CacheError(f"Charges cannot be entered in {self._path}: {e.strerror}.") from e
+
+    def _add(self, caller, model, usage):
+        if usage:
+            self.spent += usage.cost or 0.0
+            self._entries[caller, model] = self._entries.get((caller, model), Usage()) + usage
+
+    def _of_others(self) -> Iterator[tuple[str, str, Usage]]:
+        main = self._main
+        files = {main, *main.parent.glob(f"{main.stem}-[0-9]*{main.suffix}")} if main else set()
+        for file in files - {self._path}:
+            yield from _charges(file, self._account)
 
     @property
     def entries(self) -> dict[tuple[str, str], Usage]:
-        "All that was spent; what processes that died had asked counts at its worst"
-        with self._charges.held(False):
-            found = dict(self._charges.settled)
-            for call in self._charges.lost():
-                key = call.caller, call.model
-                found[key] = found.get(key, Usage()) + Usage(1, cost=call.cost)
+        "All that was spent, by all processes that train together"
+        found = dict(self._entries)
+        for caller, model, usage in self._of_others():
+            found[caller, model] = found.get((caller, model), Usage()) + usage
         return found
 
     @property
@@ -250,16 +205,9 @@ class Ledger:
         return sum(self.entries.values(), Usage())
 
     @property
-    def spent(self) -> float:
-        "US dollars spent so far, as far as prices are known"
-        with self._charges.held(False):
-            return self._charges.sums()[0]
-
-    @property
     def reserved(self) -> float:
         "US dollars set aside for calls under way"
-        with self._charges.held(False):
-            return self._charges.sums()[1]
+        return sum(self._open.values())
 
     def __add__(self, other: "Ledger") -> "Ledger":
         return Ledger.from_dict([*self.to_dict(), *other.to_dict()])
@@ -314,7 +262,7 @@ def _ledger_row(caller, model, calls, hits, tokens_in, tokens_out, cost, saved, 
 def _most_tokens(
     request: ChatRequest,
 ) -> tuple[int, int]:  # read, written
-    "Give the most tokens that a request can take: one for a byte, 16 around each part, 100 for a template's own words"
+    "Give the most tokens that a request can take: one for a byte, 16 around each part"
     parts = [
         *(m.get("content") for m in request.messages),
         *filter(None, (request.schema, request.prefill, request.extra)),
@@ -336,25 +284,12 @@ def counted(
     reply: ChatReply,  # with what the provider counts
     request: ChatRequest,
     name: str,  # provider/model
-) -> tuple[Usage, tuple[str, ...]]:  # as it goes into the ledger, notes
-    "Check the tokens that a provider counts, and price them"
-    usage, most = reply.usage, _most_tokens(request)
-    said = usage.tokens_in, usage.tokens_out
-    free = name.startswith(FREE) or (reply.extra is not None and not price(name, 1, 1))
-    if not any(said):
-        cost = price(name, *most) if usage.cost is None else usage.cost
-        return replace(usage, tokens_in=0, tokens_out=0, cost=cost), ()
-    tokens = [
-        n if is_number(n, WHOLE) and (free or n <= top) else top for n, top in zip(said, most)
-    ]
-    notes = tuple(
-        f"tokens {what}: {name} said {shorten(repr(n), 40)}, counted as {top:,}, the "
-        "most that the request allows"
-        for n, top, kept, what in zip(said, most, tokens, ("read", "written"))
-        if kept is not n
-    )
-    cost = price(name, *tokens) if notes or usage.cost is None else usage.cost
-    return replace(usage, tokens_in=tokens[0], tokens_out=tokens[1], cost=cost), notes
+) -> Usage:  # as it goes into the ledger
+    "Price the tokens that a provider counts"
+    usage = reply.usage
+    tokens = (usage.tokens_in, usage.tokens_out)
+    cost = price(name, *(tokens if any(tokens) else _most_tokens(request)))
+    return usage if usage.cost is not None else replace(usage, cost=cost)
 
 # %% ../../nbs/clients/03_ledger.ipynb #reserve
 @contextlib.asynccontextmanager
@@ -363,9 +298,7 @@ async def reserve(
     cost: float | None,  # US dollars, at the most; None: unknown
     caller: str = "",
     model: str = "",
-) -> AsyncIterator[
-    Callable[[Usage], None]
-]:  # takes what the call did cost, as far as it is known; the last word counts
+) -> AsyncIterator[Callable[[Usage], None]]:  # takes what the call did cost; the last word counts
     "Set money aside for a call under way; `LLMError` if the budget cannot cover it"
     call, told = token_hex(8), [Usage()]
     while not _opened(ledger, call, cost, caller, model):
@@ -378,9 +311,9 @@ async def reserve(
 
 def _opened(ledger, call, cost, caller, model):
     "Open a call, unless its money is set aside for others"
-    charges, budget = ledger._charges, ledger.budget
-    with charges.held() as enter:
-        spent, reserved = charges.sums()
+    budget = ledger.budget
+    with ledger._lock:
+        spent, reserved = ledger.spent, ledger.reserved
         if budget is not None and spent + cost > budget:
             raise LLMError(
                 "over budget",
@@ -391,6 +324,6 @@ def _opened(ledger, call, cost, caller, model):
         if budget is not None and spent + reserved + cost > budget:
             return False
         if cost:
-            enter(call=call, caller=caller, model=model, cost=cost, pid=os.getpid(), at=time.time())
-            charges.own.add(call)
+            ledger._enter(call=call, caller=caller, model=model, most=cost)
+            ledger._open[call] = cost
         return True

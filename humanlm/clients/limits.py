@@ -9,7 +9,6 @@ __all__ = ['OUTAGES', 'PerLoop', 'side_by_side', 'in_turn', 'Limits', 'Pace', 'B
 import asyncio
 import contextlib
 import random
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ class PerLoop:
 # %% ../../nbs/clients/04_limits.ipynb #side_by_side
 @contextlib.asynccontextmanager
 async def side_by_side():
-    "A task group: none of its tasks outlives the others, and a `HumanLMError` comes out of it unwrapped"
+    "A task group: none of its tasks outlives the others"
     try:
         async with asyncio.TaskGroup() as group:
             yield group
@@ -76,14 +75,10 @@ class Limits:
 
     concurrency: int = 16  # requests under way at once
     timeout: float = 60.0  # seconds per attempt
-    deadline: float | None = (
-        None  # seconds for all attempts at one question and the waits between them
-    )
     attempts: int = 4  # the first one included
     backoff: float = 0.5  # seconds before the second attempt at most; doubles
     longest_wait: float = 30.0  # seconds between two attempts at most
     requests_per_minute: float | None = None
-    tokens_per_minute: float | None = None  # read and written
     breaker: int = 20  # outages in a row until the client stops asking; 0 = never
     pause: float = 30.0  # seconds until it tries again
 
@@ -102,7 +97,7 @@ class Limits:
 
 _LIMITS = (
     {"concurrency": COUNT, "attempts": COUNT, "breaker": WHOLE}
-    | dict.fromkeys(("timeout", "deadline", "requests_per_minute", "tokens_per_minute"), ABOVE_0)
+    | dict.fromkeys(("timeout", "requests_per_minute"), ABOVE_0)
     | dict.fromkeys(("backoff", "longest_wait", "pause"), AT_LEAST_0)
 )
 
@@ -111,19 +106,18 @@ _dice = random.Random()
 
 # %% ../../nbs/clients/04_limits.ipynb #Pace
 class Pace:
-    "Spread something evenly over time"
+    "Spread requests evenly over time"
 
-    def __init__(self, per_minute: float):  # how much of it
+    def __init__(self, per_minute: float):  # how many
         self.spacing, self.free = (60 + 2 * _CATCH_UP) / per_minute, 0.0
 
     def book(
         self,
         now: float,  # seconds, on any clock
-        amount: float = 1.0,  # how much; negative gives back
     ) -> float:
-        "Book `amount` and give the time at which it may go"
+        "Book a request and give the time at which it may go"
         start = self.free if self.free > now - _CATCH_UP else now
-        self.free = start + amount * self.spacing
+        self.free = start + self.spacing
         return max(start, now)
 
 
@@ -134,72 +128,29 @@ OUTAGES = ("timeout", "connection", "server")  # kinds of failure that say that 
 
 
 class Breaker:
-    "Holds calls back while a server is down, and lets one through now and then"
+    "Holds calls back while a server is down"
 
     def __init__(self, name: str, limits: Limits, sleep: Callable = asyncio.sleep):
-        self.name, self.limits, self.sleep = (
-            name,
-            limits,
-            sleep,
-        )  # name: provider/model, for the message
+        self.name, self.limits, self.sleep = name, limits, sleep  # name: provider/model
         self.outages = 0  # in a row
-        self.since: float | None = None  # when it opened, in seconds since 1970; None = closed
-        self.probe_at = 0.0  # when the next probe may go
-        self.probing = False  # is one under way?
-        self.failed_probes = 0  # since it opened
-        self._lock = threading.Lock()
+        self.again = 0.0  # when the next call may go, in seconds since 1970
 
     async def run(self, attempt: Callable[[], Awaitable]) -> Any:
         "Make one attempt, if the server is there; one that fails raises `LLMError`"
-        probe = self.since is not None and await self._admit()
+        if 0 < self.limits.breaker <= self.outages and self.again > time.time():
+            if self.outages > self.limits.breaker:
+                again = time.strftime("%H:%M:%S", time.localtime(self.again))
+                raise LLMError(
+                    "unavailable",
+                    f"{self.name} failed {self.outages} times in a row. Check the server, or wait "
+                    f"and resume; the next call after {again} tries again.",
+                )
+            await self.sleep(self.again - time.time())
         try:
             result = await attempt()
         except LLMError as e:
-            self._note(e.kind, probe)
-            if probe and e.kind in OUTAGES:
-                raise self._error() from e
+            self.outages = self.outages + 1 if e.kind in OUTAGES else 0
+            self.again = time.time() + self.limits.pause
             raise
-        else:
-            self._note("")
-            return result
-        finally:
-            if probe:
-                self.probing = False
-
-    def _note(self, kind, probe=False):
-        "Take note of how an attempt ended: the kind of its failure, or nothing"
-        with self._lock:
-            if kind not in OUTAGES:
-                self.outages, self.failed_probes, self.since = 0, 0, None
-                return
-            self.outages += 1
-            self.failed_probes += probe
-            if probe or (self.since is None and 0 < self.limits.breaker <= self.outages):
-                self.since = self.since or time.time()
-                self.probe_at = time.time() + self.limits.pause
-
-    async def _admit(self):
-        "Wait while the server is down; say whether this call is the probe"
-        while self.since is not None:
-            probe_at = self.probe_at
-            pause = probe_at - time.time()
-            if pause > 0 and self.failed_probes:
-                raise self._error()
-            await self.sleep(max(pause, 0.0))
-            with self._lock:
-                if self.since is not None and not self.probing and self.probe_at == probe_at:
-                    self.probing = True
-                    return True
-            await asyncio.sleep(0.02)
-        return False
-
-    def _error(self):
-        since, again = (
-            time.strftime("%H:%M:%S", time.localtime(t))
-            for t in (self.since or time.time(), self.probe_at)
-        )
-        return LLMError(
-            "unavailable",
-            f"{self.name} has not answered since {since} ({self.outages} failures in a row). "
-            f"The next call after {again} tries again. Check the server, or wait and resume.",
-        )
+        self.outages = 0
+        return result

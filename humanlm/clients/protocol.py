@@ -40,7 +40,7 @@ class ChatRequest:
     repeat: int = 0  # number of this repetition of the same question
     caller: str = ""  # who asks, for the ledger
     extra: dict | None = None  # further fields by name, for models that know them; others refuse
-    prefill: str = ""  # how the answer begins, marks in it become tokens (`break_markers` those of others); the reply holds what follows it
+    prefill: str = ""  # how the answer begins, marks in it become tokens
     server: str = ""  # origin of a server that is no provider's own; a client tells its cache
     schema_version: int = 1
 
@@ -326,11 +326,6 @@ def _read_env(path):
         text = Path(path).read_text("utf-8-sig", errors="replace")
     except OSError as e:
         raise ConfigError(f"Cannot read {path}: {e.strerror}. Check its permissions.") from None
-    before, strange, _ = text.partition("\ufffd")
-    if strange:
-        raise ConfigError(
-            f"{path}, line {1 + before.count(chr(10))}: not UTF-8. Save the file in that encoding."
-        )
     return dotenv_values(stream=StringIO(text))
 
 # %% ../../nbs/clients/02_protocol.ipynb #without_keys

@@ -12,7 +12,6 @@ import json
 import math
 import re
 import time
-import zlib
 from collections.abc import Iterable
 from email.utils import parsedate_to_datetime
 from functools import cache
@@ -22,7 +21,16 @@ from urllib.parse import urljoin, urlsplit
 
 from .client import Client
 from .limits import PerLoop
-from .protocol import ChatReply, ChatRequest, LLMError, Usage, redact, setting
+from humanlm.clients.protocol import (
+    WHOLE,
+    ChatReply,
+    ChatRequest,
+    LLMError,
+    Usage,
+    is_number,
+    redact,
+    setting,
+)
 from .reader import decode_object
 from ..core.basics import optional, shorten
 from ..core.config import HIDDEN
@@ -69,7 +77,7 @@ def _response_format(schema):
 
 
 def _is_strict(schema):
-    "Whether every object of a schema names all its fields and allows no others, as OpenAI's strict mode demands"
+    "Whether every object of a schema names all its fields and allows no others"
     if isinstance(schema, dict):
         if "properties" in schema:
             names = set(schema["properties"])
@@ -88,7 +96,7 @@ def _read_body(
     data: bytes,  # as it came
     name: str,  # provider/model
 ) -> dict:
-    "Read the JSON object that a provider sent; `LLMError` (malformed) if it is none, or has more than 40 levels"
+    "Read the JSON object that a provider sent; `LLMError` (malformed) if it is none"
     text = data.decode("utf-8-sig", "replace").strip()
     try:
         body, end = decode_object(text) if text.startswith("{") else ({}, -1)
@@ -141,11 +149,11 @@ def _text(said):
 
 
 def _usage(body, *names):
-    "What a provider says it counted: nothing, or numbers, of which `counted` knows whether they can be"
+    "What a provider says it counted: nothing, or whole numbers"
     counts: list[Any] = [(body.get("usage") or {}).get(name) for name in names]
-    if not all(isinstance(count, int | float | None) for count in counts):
+    if not all(count is None or is_number(count, WHOLE) for count in counts):
         raise TypeError("no numbers")
-    return Usage(1, 0, *counts)
+    return Usage(1, 0, *(count or 0 for count in counts))
 
 
 # the providers' words for the end of an answer → ours
@@ -255,18 +263,19 @@ def _at(error):
     return f" at {url.scheme}://{url.netloc.decode()}{url.path}" if url else ""
 
 # %% ../../nbs/clients/06_providers.ipynb #guarded
-MOST_BYTES = 8_000_000  # of an answer, unpacked
+MOST_BYTES = 8_000_000  # of an answer
 
 
 class Unreadable(Exception):
-    "An answer whose bytes are too many, or packed in a way that nobody asked for"
+    "An answer whose bytes are too many"
 
 
 def guarded() -> dict[str, Any]:
-    "Give what an asynchronous HTTP client is made with, so that answers are bounded and redirects are not followed"
+    "Give what an asynchronous HTTP client is made with"
     return {
         "follow_redirects": False,
-        "event_hooks": {"request": [_ask_for_gzip], "response": [_read_bounded]},
+        "headers": {"accept-encoding": "identity"},
+        "event_hooks": {"response": [_read_bounded]},
         "verify": _certificates(),
     }
 
@@ -278,35 +287,19 @@ def _certificates() -> Any:
     return create_ssl_context()  # reading all of them takes 30 ms
 
 
-async def _ask_for_gzip(request):
-    request.headers["accept-encoding"] = "gzip"
-
-
 async def _read_bounded(response):
-    "Read an answer and unpack it, as far as it is no longer than `MOST_BYTES`"
+    "Read an answer, as far as it is no longer than `MOST_BYTES`"
     from httpx2 import ByteStream
 
-    packing, data, size = (
-        response.headers.pop("content-encoding", "identity").strip().lower(),
-        bytearray(),
-        0,
-    )
-    if packing not in ("identity", "gzip", "x-gzip", ""):
-        raise Unreadable(f"packed its answer as {shorten(packing)!r}, and was asked for gzip.")
-    unpack = (
-        zlib.decompressobj(31).decompress if packing.endswith("gzip") else lambda raw, most: raw
-    )
+    data = bytearray()
     try:
         async for raw in response.stream:
-            size += len(raw)
-            data += unpack(raw, MOST_BYTES + 1 - len(data))
-            if max(size, len(data)) > MOST_BYTES:
+            data += raw
+            if len(data) > MOST_BYTES:
                 raise Unreadable(
                     f"answered with more than {MOST_BYTES / 1e6:g} MB, which nobody "
                     "reads. Lower max_tokens."
                 )
-    except zlib.error as e:
-        raise Unreadable(f"answered with what is no gzip: {e}.") from None
     finally:
         await response.stream.aclose()
     response.stream = ByteStream(bytes(data))
@@ -391,7 +384,7 @@ def provider_address(
     provider: str,  # one of `addresses`
     given: str | None = None,  # the address that settings name
 ) -> str:
-    "Give the address that a provider's key may go to: its own, or what the user's variable says; `LLMError` if another is given"
+    "Give the address that a provider's key may go to: its own, or what the user's variable says"
     own, key = addresses[provider]
     variable = f"{key.removesuffix('_API_KEY')}_BASE_URL"
     chosen = _checked_url(given or setting(variable) or own)

@@ -33,31 +33,19 @@ _DECODER = json.JSONDecoder(
 )
 
 # %% ../../nbs/clients/01_reader.ipynb #_BRACKET
-_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[][{}]', re.S)  # or a string, perhaps cut
-
-
-def _check_depth(text: str, start: int):
-    "Raise `ValueError` if what begins at `start` has more than 40 levels: before it is decoded, for the decoder calls itself"
-    depth = 0
-    for found in _BRACKET.finditer(text, start):
-        depth += (found[0] in "[{") - (found[0] in "]}")
-        if depth > 40:
-            raise ValueError("it has more than 40 levels")
-        if not depth:
-            return
-
-
 def decode_object(text: str, start: int = 0) -> tuple[dict, int]:
-    "Decode the standard JSON object at `start`; give also its end; `ValueError` if there is none or it is too deep"
-    _check_depth(text, start)
-    return _DECODER.raw_decode(text, start)
+    "Decode the standard JSON object at `start`; give also its end; `ValueError` if there is none"
+    try:
+        return _DECODER.raw_decode(text, start)
+    except RecursionError as e:
+        raise ValueError("it has too many levels") from e
 
 # %% ../../nbs/clients/01_reader.ipynb #_PIECE
 _PIECE = re.compile(
     r"""
     (?P<space> (?: \s | //[^\n]*+ | \#[^\n]*+ | /\*(?:[^*]|\*(?!/))*+(?:\*/)? )++ )
   | (?P<string> "(?:[^"\\]|\\.)*+" | '(?:[^'\\]|\\.)*+' )
-  | (?P<end> ["'] | `{3} | `{1,2}\Z | [\w.+$-]++\Z )   # the text breaks off: an open string, a fence, half a word
+  | (?P<end> ["'] | `{3} | `{1,2}\Z | [\w.+$-]++\Z )   # the text breaks off: an open string
   | (?P<word> [\w.+$-]++ )
   | (?P<mark> . )""",
     re.X | re.S,
@@ -228,7 +216,7 @@ def _objects(text: str) -> list[_Found]:
 def read_json(
     text: str,  # what a model wrote
 ) -> Iterator[dict]:
-    "Yield the JSON objects in `text`, outermost first; of a broken one the objects inside it, of a cut one what is left"
+    "Yield the JSON objects in `text`, outermost first; of a broken one the objects inside it"
     yield from (
         found.value
         for found in _objects(text)
@@ -248,7 +236,7 @@ def _validator(schema: str) -> Any:
 
 # %% ../../nbs/clients/01_reader.ipynb #_mend
 def _mend(value: dict, error: Any) -> bool:
-    "Mend what `error` found in `value`, if it is one of the two things that are forgiven; tell whether it was"
+    "Mend what `error` found in `value`, if it is one of the two things that are forgiven"
     found, wanted = error.instance, error.validator_value
     if error.validator == "additionalProperties" and "patternProperties" not in error.schema:
         for key in found.keys() - error.schema.get("properties", {}).keys():
@@ -274,11 +262,11 @@ _TYPES = {
 _PLAIN = {
     "object": {"type", "properties", "required", "additionalProperties"},
     "array": {"type", "items"},
-} | dict.fromkeys(_TYPES, {"type"})
+} | dict.fromkeys(_TYPES, frozenset(("type",)))
 
 
 def _surely(value: Any, schema: Any) -> bool:
-    "Tell whether `value` follows a plain `schema`; False if it does not, or if the schema says more than types"
+    "Tell whether `value` follows a plain `schema`; False if it does not"
     kind = schema.get("type") if isinstance(schema, dict) else None
     if not isinstance(kind, str) or schema.keys() - _PLAIN.get(kind, set()):
         return False
@@ -325,7 +313,7 @@ def read_answer(
     text: str,  # what a model wrote
     schema: dict | None = None,  # JSON schema of an object; None: any object
 ) -> dict:
-    "Give the last object in `text` that follows `schema`; `ValueError` says what is wrong with the text"
+    "Give the last object in `text` that follows `schema`"
     first = ""
     for found in [f for f in _objects(text) if not f.piece][:-17:-1]:
         cut = "the answer breaks off" if found.state == "cut" else ""

@@ -181,7 +181,7 @@ _ROOM = re.compile(r"\..+\.[0-9a-f]{8}")
 def sweep(
     folder: str | Path,  # that no other process works on; folders in it may be locked by others
 ) -> None:
-    "Remove what processes that were killed left of files; a folder that had just stepped aside is replaced"
+    "Remove what processes that were killed left of files"
     for place, folders, files in os.walk(folder):
         for room in (Path(place, name) for name in folders if _ROOM.fullmatch(name)):
             for new in (room / "new").glob("*") if (room / "old").exists() else ():
@@ -327,7 +327,7 @@ def append_row(
 def grown_rows(
     path: str | Path,  # JSONL
 ) -> list[dict[str, Any]]:
-    "Read a file that grows, without half a line at its end; `DataError` names another line that is broken"
+    "Read a file that grows, without half a line at its end"
     try:
         text = Path(path).read_bytes()
     except FileNotFoundError:
@@ -344,7 +344,7 @@ def trim_rows(
     path: str | Path,  # JSONL
     keep: Callable[[dict[str, Any]], bool] = lambda row: True,  # which rows stay
 ) -> list[dict[str, Any]]:  # those that stayed
-    "Make a file that grew ready to grow again: half a line at its end goes, and what will be written anew"
+    "Make a file that grew ready to grow again: half a line at its end goes"
     rows = [row for row in grown_rows(path) if keep(row)]
     write_jsonl(path, rows)
     return rows
@@ -385,7 +385,7 @@ _BESIDE: "list[ThreadPoolExecutor]" = []  # the thread for calls inside a runnin
 
 
 def _in_loop(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-    "Run a coroutine on the loop that the thread keeps; threads that come and go make one for each call"
+    "Run a coroutine on the loop that the thread keeps"
     import asyncio
 
     if not (threading.current_thread() is threading.main_thread() or hasattr(_OWN, "keeps")):

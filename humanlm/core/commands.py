@@ -9,9 +9,7 @@ __all__ = ['COMMANDS', 'main', 'Command', 'command', 'menu']
 import errno
 import importlib
 import os
-import re
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -187,12 +185,6 @@ COMMANDS = {
     "serve": Command(
         "humanlm.serve:main", "put a simulated user behind an OpenAI-compatible address"
     ),
-    "launch": Command(
-        "humanlm.launch:main",
-        "print what starts a run on several GPUs or machines: accelerate's lines, or a "
-        "job for SLURM",
-        "nothing was started",
-    ),
     "study": Command(
         "humanlm.study:main",
         "ask people: show them replies of several models blind, and say what they answered",
@@ -242,7 +234,7 @@ def command(
     run: Callable[[Sequence[str]], int | None]
     | None = None,  # from arguments to an exit code; None: decorate one
 ) -> Callable[..., Any]:
-    "Make the `main` of a command: it prints `HumanLMError`s as messages and always returns an exit code"
+    "Make the `main` of a command"
     if run is None:
         return partial(command, name)
 
@@ -278,42 +270,15 @@ def _exit_code(
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else int(e.code is not None)
     except Exception as e:
-        if not (said := _machine_fault(e)):
+        said = missing_package(e) or missing_package(e.__cause__ or e)
+        if not said and getattr(e, "errno", None) not in _MACHINE:
             raise
-        after = (
-            ""
-            if "pip install" in said
-            else f"; {command.stopped}"
-            if command
-            else "; then give the same command again"
-        )
-        print(hidden(f"error: {said}{after}."), file=sys.stderr)
+        then = command.stopped if command and not said else ""
+        print(hidden(f"error: {said or e}{'; ' * bool(then)}{then}."), file=sys.stderr)
         return 2
 
-# %% ../../nbs/core/08_commands.ipynb #machine_fault
-_FULL = re.compile(r"No space left on device|\d+ requested and \d+ written")  # of Rust and of NumPy
-_OFFLINE = (errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ETIMEDOUT)
 
-
-def _machine_fault(error: BaseException | None) -> str:  # empty: the error is nobody's but ours
-    "Say what the machine lacks, where that is what an error is about"
-    if error is None:
-        return ""
-    code, place = getattr(error, "errno", None), getattr(error, "filename", None)
-    what = f"{place}: {getattr(error, 'strerror', '')}" if place else str(error)
-    if code in (errno.ENOSPC, errno.EDQUOT) or _FULL.search(str(error)):
-        return f"The disk is full ({what}). Free some space"
-    if code in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return f"There is no permission ({what}). Check folder and disk"
-    if (
-        isinstance(
-            error,
-            (ConnectionRefusedError, ConnectionResetError, ConnectionAbortedError, socket.gaierror),
-        )
-        or code in _OFFLINE
-    ):
-        return f"The network cannot be reached ({what}). Check it"
-    return missing_package(error) or _machine_fault(error.__cause__)
+_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)  # no space, no permission
 
 # %% ../../nbs/core/08_commands.ipynb #_sigterm_as_ctrl_c
 @contextmanager

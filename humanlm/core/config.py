@@ -11,7 +11,7 @@ import re
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import humanlm
 from humanlm.core.basics import (
@@ -38,13 +38,16 @@ class RunConfig:
     recipe: str = "humanlm"
     """Which system is trained: one of the package, or module:name of your own."""
     engine: str | None = None
-    """Who runs the steps of a method. null: TRL, in this process or those of accelerate. verl: processes of Ray. (Workers that ask or build are of a group that does: judge.workers ray/N.)"""
+    """Who runs the steps of a method. null: TRL, in this process or those of accelerate. verl:
+    processes of Ray."""
     methods: list[str] | None = None
-    """What to train, one after the other. null: what the recipe says. Empty: nothing, for settings of an evaluation."""
+    """What to train, one after the other. null: what the recipe says. Empty: nothing, for settings
+    of an evaluation."""
     token_budget: int | None = None
     """Generated tokens per method: training stops at the first step past it. null: no limit."""
     validate: int | None = None
-    """Steps between two measurements on validation rows; the best checkpoint becomes the model. null: the last one does."""
+    """Steps between two measurements on validation rows; the best checkpoint becomes the model.
+    null: the last one does."""
     wandb: str | None = None
     """Weights & Biases project to log to. null: only the local metrics.jsonl."""
     report: bool = True
@@ -79,6 +82,8 @@ def is_plain_name(name: str) -> bool:
 class SFTConfig:
     "The supervised cold start"
 
+    warmup: ClassVar[int] = 6  # steps over which the learning rates rise
+
     lesson_steps: int = 230
     """Steps of lessons: true states, from short personas to whole ones."""
     polite_steps: int = 54
@@ -86,9 +91,11 @@ class SFTConfig:
     noise: float = 0.6
     """Share of states that the polite stage replaces by agreeable or random ones."""
     faithful_share: float = 0.0
-    """Share of the rows above, from the middle of the lessons on, that give random states and teach the reply they lead to."""
+    """Share of the rows above, from the middle of the lessons on, that give random states and
+    teach the reply they lead to."""
     faithful_steps: int = 0
-    """Steps of a last stage, in which three of five rows are of that kind and the learning rate rises anew."""
+    """Steps of a last stage, in which three of five rows are of that kind and the learning rate
+    rises anew."""
     reply_steps: int = 120
     """Steps on real replies, where no states are known, and for the method sft."""
     batch: int = 48
@@ -97,8 +104,6 @@ class SFTConfig:
     """Learning rate of Muon, for the matrices inside the layers. 0: AdamW for everything."""
     adam_lr: float = 0.01
     """Learning rate of AdamW, for embeddings and norms."""
-    warmup: int = 6
-    """Steps over which the learning rates rise."""
 
     def __post_init__(self):
         values = to_dict(self)
@@ -154,7 +159,7 @@ class Settings:
         raise AttributeError(f"No group of settings {name!r}.{near_miss(name, groups)}")
 
     def changed(self, **new: Any) -> "Settings":
-        "Give the same settings with other switches or other values: `changed(fresh=True, run={'seed': 1})`"
+        "Give the same settings with other switches or other values"
         own = {name: self.groups[name] for name in new if name in self.groups}
         groups = {
             name: group | new[name] if isinstance(group, dict) else replace(group, **new[name])
@@ -209,17 +214,13 @@ _OF_ASKING = (
     "base_url",
     "concurrency",
     "timeout",
-    "deadline",
     "attempts",
     "requests_per_minute",
-    "tokens_per_minute",
     "cache",
-    "cache_mode",
     "budget",
     "max_failed_share",
     "second",
     "audit_every",
-    "workers",
 )
 HARMLESS = (
     "run.name",
@@ -230,26 +231,12 @@ HARMLESS = (
     "eval.base_url",
     "build.thinking_budget",
     "build.concurrency",
-    "build.workers",
     "verl.log",
     "verl.address",
     "verl.workers",
-    *(
-        f"plan.{field}"
-        for field in (
-            "gpus",
-            "gpu",
-            "nodes",
-            "split",
-            "completion_tokens",
-            "mean_tokens",
-            "requests",
-            "at_once",
-            "request_seconds",
-            "request_dollars",
-            "dollars_per_hour",
-        )
-    ),
+    "plan.gpus",
+    "plan.gpu",
+    "plan.split",
     *(
         f"{asked}.{field}"
         for asked in ("judge", "test_judge", "persona", "user", "preference")
@@ -302,7 +289,7 @@ SHIPPED = next(
 
 
 def settings_file(name: str) -> str:
-    "Find a settings file by its path, or by its name among those of the package; one that is nowhere keeps its name"
+    "Find a settings file by its path, or by its name among those of the package"
     inner = SHIPPED / name.removeprefix("configs/")
     return next(
         (str(path) for path in (Path(name), inner, Path(f"{inner}.yaml")) if path.is_file()), name
@@ -325,18 +312,9 @@ def _strict_loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        "Safe YAML 1.2 scalars, no equal keys and no aliases"
+        "Safe YAML 1.2 scalars, and no equal keys"
 
         yaml_implicit_resolvers = {}
-
-        def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-            coming: Any = cast(Any, self).peek_event()
-            if isinstance(coming, yaml.AliasEvent):
-                raise ValueError(
-                    f"line {coming.start_mark.line + 1}: an alias (*name), which can "
-                    "stand for any amount of text; write it out"
-                )
-            return super().compose_node(parent, index)
 
         def construct_mapping(
             self, node: yaml.MappingNode, deep: bool = False

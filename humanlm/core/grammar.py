@@ -170,7 +170,7 @@ def parse(
     inputs: str | None = None,  # what arguments without a flag are; None: there are none
     runs: bool = True,  # whether the command keeps a run, which can be resumed or started anew
 ) -> Settings:
-    "Read files and flags into `Settings`; `ConfigError` lists every problem; --help and the like exit"
+    "Read files and flags into `Settings`; `ConfigError` lists every problem"
     line = cut_line(sys.argv[1:] if argv is None else argv)
     asked = line.has("-h", "--help", "--version")
     parser = _kept_parser(groups, about, inputs, bool(asked), runs)

@@ -39,7 +39,7 @@ class Html(str):
 
 def escape(
     text: object,  # anything; shown as `str`
-    quote: bool = True,  # False: not for attribute values; quotation marks stay, as a file of Markdown wants them
+    quote: bool = True,  # False: not for attribute values; quotation marks stay
 ) -> Html:
     "Make text safe to show inside HTML, attribute values included; finished HTML stays as it is"
     return (
@@ -295,7 +295,7 @@ PART_CSS, PAGE_CSS = (
 )
 
 # %% ../../nbs/core/05_html.ipynb #page
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # nothing runs, nothing is loaded
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # nothing runs
 
 
 def page(

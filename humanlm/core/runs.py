@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CHARGES', 'WAYS_ON', 'PACKAGES', 'run_state', 'read_record', 'open_run', 'require_same', 'require_conditions',
-           'alone', 'Journal', 'process_count', 'is_main_process', 'wait_for_all', 'one_leads', 'is_helped', 'by_all',
-           'Stages', 'versions', 'git_commit', 'run_record', 'save_record']
+           'alone', 'process_count', 'is_main_process', 'wait_for_all', 'one_leads', 'is_helped', 'by_all', 'Stages',
+           'versions', 'git_commit', 'run_record', 'save_record']
 
 # %% ../../nbs/core/06_runs.ipynb #import-itertools-import-json
 import atexit
@@ -29,7 +29,6 @@ from humanlm.core.basics import (
     ConfigError,
     HumanLMError,
     atomic_write,
-    json_object,
     near_miss,
     shorten,
     sweep,
@@ -73,7 +72,7 @@ def open_run(
     resume: str | None = None,  # None: must be new; "": go on or begin; else must exist
     fresh: bool = False,  # move an existing run aside first
 ) -> Path:
-    "Give the folder of a run, made if need be and swept; `ConfigError` says what to do when it may not be used"
+    "Give the folder of a run, made if need be and swept"
     folder = Path(out) / name
     state = run_state(folder)
     if fresh and state != "missing":
@@ -121,27 +120,17 @@ def _leaves(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     return found
 
 
-def _told_apart(one: Any, other: Any) -> tuple[str, str]:
-    "Show two values, from where they begin to differ if that is far behind"
-    shown = shorten(one), shorten(other)
-    if shown[0] != shown[1]:
-        return shown
-    start = max(0, len(os.path.commonprefix([str(one), str(other)])) - 20)
-    return f"…{shorten(str(one)[start:])}", f"…{shorten(str(other)[start:])}"
-
-
 def _differences(
     before: Mapping[str, Any],  # plain data
     now: Mapping[str, Any],
 ) -> list[str]:
     "List the values that are no longer the same"
     old, new = _leaves(before), _leaves(cast(dict[str, Any], to_dict(dict(now))))
-    changed = [
-        (name, *_told_apart(old.get(name), new.get(name)))
+    return [
+        f"{name}: {shorten(old.get(name))} in the run, {shorten(new.get(name))} now"
         for name in dict.fromkeys([*old, *new])
         if new.get(name) != old.get(name)
     ]
-    return [f"{name}: {was} in the run, {is_} now" for name, was, is_ in changed]
 
 
 def require_same(
@@ -241,35 +230,6 @@ def _is_at(file: IO[Any], path: Path) -> bool:
     except FileNotFoundError:
         return False
 
-# %% ../../nbs/core/06_runs.ipynb #Journal
-class Journal:
-    "A JSONL file that any number of processes read and append to, one at a time"
-
-    def __init__(self, path: str | Path):  # made on first use, in a folder that is there
-        self.path, self.read = Path(path), 0
-
-    def news(self) -> list[dict[str, Any]]:
-        "Read the rows that were written since the last time; `DataError` if one is broken"
-        if not self.path.exists():
-            return []
-        with open(self.path, "rb") as file:
-            file.seek(self.read)
-            text = file.read()
-        whole, where = text[: text.rfind(b"\n") + 1], f"{self.path}, after byte {self.read}"
-        self.read += len(whole)
-        return [json_object(line, where) for line in whole.splitlines()]
-
-    @contextmanager
-    def held(self) -> Generator[tuple[list[dict[str, Any]], Callable[[dict[str, Any]], Any]]]:
-        "Keep other processes from writing: gives what they wrote since the last time, and the function that appends a row"
-        with open(self.path, "ab") as file:
-            _locked(file, wait=True)
-            rows = self.news()
-            if file.seek(0, os.SEEK_END) > self.read:
-                file.truncate(self.read)
-            yield rows, lambda row: file.write(f"{to_json(row)}\n".encode())
-            self.read = file.seek(0, os.SEEK_END)
-
 # %% ../../nbs/core/06_runs.ipynb #process_count
 def process_count() -> int:
     "Count the processes that share this run"
@@ -295,7 +255,7 @@ _helpers: Any = None  # the group of processes that wait to help this one, and a
 
 @contextmanager
 def one_leads() -> Generator[bool]:  # whether this is the one
-    "Let the first process go on alone while the others do what it asks of them; alone, it is the one"
+    "Let the first process go on alone while the others do what it asks of them"
     global _helpers
     if process_count() == 1:
         yield True
@@ -318,7 +278,7 @@ def one_leads() -> Generator[bool]:  # whether this is the one
 
 
 def _parted() -> None:
-    "End the connections of processes while Python still runs: their threads would abort it otherwise"
+    "End the connections of processes while Python still runs"
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -426,7 +386,7 @@ def versions() -> dict[str, str]:
 
 # %% ../../nbs/core/06_runs.ipynb #git_commit
 def git_commit() -> str | None:
-    "Give the commit this package runs from, with a + if files were changed; None outside a checkout"
+    "Give the commit this package runs from, with a + if files were changed"
     home = Path(humanlm.__file__).resolve().parent
     try:
         top, commit = _git(home, "rev-parse", "--show-toplevel", "HEAD").splitlines()

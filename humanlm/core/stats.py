@@ -264,7 +264,7 @@ def exchange_p(
     resamples: int = 2000,  # R
     seed: int = 0,
 ) -> float:  # nan if there is no difference to speak of
-    "Compute the two-sided p of a difference if the runs could as well be exchanged, cluster by cluster"
+    "Compute the two-sided p of a difference if the runs could as well be exchanged"
     turned, gain = (
         np.random.default_rng(seed).integers(0, 2, (resamples, len(before))),
         after - before,

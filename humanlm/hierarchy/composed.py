@@ -47,7 +47,7 @@ def states_in(
 def check_composed(
     config: HierarchyConfig,  # of the model that is asked
 ) -> None:
-    "Raise `ConfigError` where a thought cannot be composed: replies do not think, or all levels are written at once"
+    "Raise `ConfigError` where a thought cannot be composed: replies do not think"
     if config.asks == "together":
         raise ConfigError(
             "rollout.compose asks states one by one, and this model writes all levels "

@@ -34,54 +34,26 @@ def _plain_label(
     "Write a label without case and punctuation, to compare it"
     return " ".join(re.split(r"[\W_]+", text.lower())).strip()
 
-
-def _are_labels(labels):
-    texts = isinstance(labels, (list, tuple)) and all(
-        isinstance(x, str) and _plain_label(x) for x in labels
-    )
-    return texts and len(set(map(_plain_label, labels))) == len(labels)
-
 # %% ../../nbs/hierarchy/01_levels.ipynb #FORMS
 FORMS = ("tag", "bare", "thought")
 
 
 def _dimension_checks(d):
-    share = d.threshold is None or (type(d.threshold) in (int, float) and 0 <= d.threshold <= 1)
-    words = d.max_words is None or _positive(d.max_words)
     return [
         (
-            is_level_name(d.name),
+            is_level_name(d.name) and d.name != "think",
             "name must consist of small letters, digits and underscores, as in 'stance'",
-        ),
-        (
-            d.name != "think",
-            "name is taken: a thought is never scored. Set hierarchy.thinking instead",
         ),
         (
             isinstance(d.desc, str) and bool(d.desc.strip()),
             "desc must be a text that defines the level",
         ),
         (
-            _positive(d.max_tokens),
+            type(d.max_tokens) is int and d.max_tokens > 0,
             f"max_tokens must be a whole number above 0, got {_short(d.max_tokens)}",
         ),
-        (share, f"threshold must be null or between 0 and 1, got {_short(d.threshold)}"),
-        (words, f"max_words must be null or a whole number above 0, got {_short(d.max_words)}"),
-        (
-            d.system_prompt is None or isinstance(d.system_prompt, str),
-            "system_prompt must be null or a text",
-        ),
-        (
-            _are_labels(d.labels),
-            f"labels must be a list of different texts, got {_short(d.labels)}",
-        ),
         (d.form in FORMS, f"form is {_short(d.form)}.{near_miss(d.form, FORMS)}"),
-        (type(d.thinks) is bool, f"thinks must be true or false, got {_short(d.thinks)}"),
     ]
-
-
-def _positive(n):
-    return type(n) is int and n > 0
 
 
 def _short(value):

@@ -236,7 +236,8 @@ class HierarchyConfig:
     path: str | None = None
     """JSON file of levels. null: the shipped variant."""
     variant: str = "main"
-    """Name of a shipped hierarchy: main, synthesis, response, ... (python -m humanlm.levels lists them)."""
+    """Name of a shipped hierarchy: main, synthesis, response, ... (python -m humanlm.levels lists
+    them)."""
     levels: list[str] | None = None
     """Names of the levels to use; they keep the order of the hierarchy. null: all."""
     prompt: str = "short"
@@ -254,15 +255,15 @@ class HierarchyConfig:
     context_messages: int | None = 8
     """Most messages of the context: the first and the latest. null: all."""
     stop: str = "own"
-    """own: the level's closing tag ends a completion. any: each level's does, as in the published code."""
+    """own: the level's closing tag ends a completion. any: each level's does, as in the published
+    code."""
     asks: str = "each"
     """each: one level in a completion. together: all of them in one, in order."""
     field_dropout: float = 0.0
     """Share of a persona's fields that is left out, always the same ones."""
     item_dropout: float = 0.0
-    """Probability that an item of a persona (in prose: a sentence) is left out, always the same ones."""
-    dropout_seed: int = 42
-    """Another seed leaves out other parts."""
+    """Probability that an item of a persona (in prose: a sentence) is left out, always the same
+    ones."""
     dropout_in: str = "all"
     """Where personas lose parts: all, train (training rows only) or test (all other rows)."""
 
@@ -291,7 +292,7 @@ class HierarchyConfig:
         ]
         if not here or not (self.field_dropout or self.item_dropout):
             return example
-        shares = self.field_dropout, self.item_dropout, self.dropout_seed
+        shares = self.field_dropout, self.item_dropout, 42
         return replace(example, persona=drop_persona(example.persona, *shares))
 
 # %% ../../nbs/10_hierarchy.ipynb #_config_checks
@@ -311,11 +312,6 @@ def _config_checks(c):
         n = getattr(c, name)
         fits = (n is None and name != "thought_tokens") or (type(n) is int and n > 0)
         yield fits, f"{name} must be a whole number above 0, got {shorten(repr(n))}"
-    for name in ("field_dropout", "item_dropout"):
-        share = getattr(c, name)
-        yield 0 <= share <= 1, f"{name} must be between 0 and 1, got {shorten(repr(share))}"
-    levels = c.levels is None or (isinstance(c.levels, (list, tuple)) and len(c.levels) > 0)
-    yield levels, f"levels must be a list of names, or null for all, got {shorten(repr(c.levels))}"
     yield (
         c.path is None or c.variant == "main",
         "path and variant name two hierarchies: give one of them",
@@ -409,7 +405,7 @@ def make_rows(
     config: HierarchyConfig | None = None,  # None = the defaults
     levels: Sequence[str] | None = None,  # None = all L levels of the config
 ) -> list[dict]:  # N·L rows, one level after the other
-    "Make one row per example and level (HumanLM's per-level prompts), or one per example that asks for all levels"
+    "Make one row per example and level (HumanLM's per-level prompts)"
     config = config or HierarchyConfig()
     hierarchy = config.load()
     if config.asks == "together":

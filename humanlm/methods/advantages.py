@@ -79,7 +79,7 @@ def group_advantages(
     groups: Any,  # [B] whole numbers, equal = same group
     scale: bool = True,  # divide by the unbiased deviation of the group
     eps: float = 1e-6,  # added to the deviation
-    floor: float = 1e-4,  # a group whose spread (greatest minus smallest) is under it is tied and gets 0
+    floor: float = 1e-4,  # a group whose greatest and smallest are nearer is tied and gets 0
 ) -> torch.Tensor:  # same shape and float type as rewards; 0 where there is nothing to compare
     "Compare each reward with those of its group (GRPO: DeepSeekMath, section 4.1)"
     rewards = _tensor(rewards)
@@ -95,7 +95,7 @@ def leave_one_out(
     rewards: Any,  # [B]; nan = no score
     groups: Any,  # [B]
 ) -> torch.Tensor:  # same shape and float type as rewards; 0 where there is nothing to compare
-    "Compare each reward with the mean of the others in its group (Ahmadian et al. 2024, section 2.2)"
+    "Compare each reward with the mean of the others in its group"
     count = _group_stats(rewards, groups).count
     centred = group_advantages(rewards, groups, scale=False, floor=0)
     return centred * (count / (count - 1).clamp(min=1)).to(centred.dtype)
@@ -108,7 +108,7 @@ def decoupled_advantages(
     eps: float = 1e-6,  # added to both deviations
     floor: float = 1e-4,  # least spread of a component in a group
 ) -> torch.Tensor:  # [B]
-    "Scale each component within its group, add by weight, scale over the batch (GDPO: Liu et al. 2026)"
+    "Scale each component within its group, add by weight, scale over the batch"
     rewards = _tensor(rewards)
     parts = group_advantages(rewards, groups, True, eps, floor)
     total = parts @ torch.as_tensor(weights, dtype=parts.dtype, device=parts.device)
@@ -119,7 +119,7 @@ def decoupled_advantages(
 def everywhere(
     x: torch.Tensor,  # [B], of this process
 ) -> tuple[torch.Tensor, slice]:
-    "Join the numbers of all processes that train together, in their order; where those of this one are"
+    "Join the numbers of all processes that train together, in their order"
     several = torch.distributed
     if not (several.is_available() and several.is_initialized() and several.get_world_size() > 1):
         return x, slice(None)
@@ -148,7 +148,7 @@ _SCORES = (
     "r2g",
     "best-so-far",
 )  # what a dialogue is worth; settings know them as SCORES of methods.dialogues
-_CREDITS = ("equalized", "r2g", "em", "naive", "information-gain")  # how its turns share that
+_CREDITS = ("equalized", "r2g", "em", "naive")  # how its turns share that
 
 
 def _padded(rows, fill):
@@ -163,7 +163,7 @@ def trajectory_scores(
     gamma: float = 0.8,  # what a turn counts for beside the one before it, in r2g
     compat: str = "",  # userrl: their Sum, a mean of four decimals; 0 without turns
 ) -> torch.Tensor:  # [B] float64; nan without turns, or where a user failed
-    "Say what each dialogue is worth: its turns' sum, mean or best, or their sum as seen from the first turn"
+    "Say what each dialogue is worth: its turns' sum, mean or best"
     check_name(score, _SCORES, "trajectory score", ValueError)
     r, turns = (
         _padded(rewards, 0.0),
@@ -182,24 +182,14 @@ def trajectory_scores(
 # %% ../../nbs/methods/06_advantages.ipynb #turn_credits
 def _turn_credits(
     rewards: Sequence[Sequence[float]],  # B dialogues, at most K turns
-    credit: str = "equalized",  # equalized, r2g, em, naive or information-gain
+    credit: str = "equalized",  # equalized, r2g, em or naive
     gamma: float = 0.8,  # what a turn counts for beside the one before it, in r2g
-    gains: Sequence[Sequence[float]] = (),  # what each turn found out, for information-gain
     compat: str = "",  # userrl: em with four decimals
 ) -> torch.Tensor:  # [B, K] float64, nan behind the last turn
-    "Say what each turn deserves: all the same, what came from it on, its reward bent upwards or as it is, what it found out"
+    "Say what each turn deserves: all the same, what came from it on, its reward bent or as it is"
     check_name(credit, _CREDITS, "turn credit", ValueError)
-    informed = credit == "information-gain"
-    if informed and [*map(len, gains)] != [*map(len, rewards)]:
-        raise ValueError("information-gain needs `gains`, a number for each turn of each dialogue.")
-    c = _padded(
-        [[1.0] * len(r) for r in rewards]
-        if credit == "equalized"
-        else gains
-        if informed
-        else rewards,
-        math.nan,
-    )
+    equal = [[1.0] * len(r) for r in rewards]
+    c = _padded(equal if credit == "equalized" else rewards, math.nan)
     if credit == "em":
         c = 0.5 + 0.5 * (1 - torch.exp(-2 * c)) / (1 - math.exp(-2))
     if credit == "em" and compat:
@@ -214,15 +204,14 @@ def turn_advantages(
     starts: Sequence[Sequence[int]],  # the token with which each turn begins
     mask: torch.Tensor,  # [B, T] bool, True = written by the policy
     groups: Any,  # [B]
-    credit: str = "equalized",  # equalized, r2g, em, naive or information-gain
+    credit: str = "equalized",  # equalized, r2g, em or naive
     score: str = "sum",  # sum, mean, r2g or best-so-far
     gamma: float = 0.8,
     scale: bool = True,  # divide by the deviation of the group
-    gains: Sequence[Sequence[float]] = (),  # what each turn found out, for information-gain
-    whole: bool = False,  # keep the mean over all trainable tokens, those of turns without credit too
+    whole: bool = False,  # keep the mean over all trainable tokens
     compat: str = "",  # userrl: as published, edge cases included
 ) -> torch.Tensor:  # [B, T] float32
-    "Compare dialogues within their groups, through all processes, and give each turn its share (Qian et al. 2025)"
+    "Compare dialogues within their groups, through all processes, and give each turn its share"
     T, several = mask.shape[1], [*map(len, starts)]
     if len({len(rewards), len(starts), len(mask)}) > 1 or (
         not compat and several != [*map(len, rewards)]
@@ -232,10 +221,7 @@ def turn_advantages(
             f"of {sum(several)} starts, a mask of {len(mask)}"
         )
     if not compat:
-        rewards, gains = [
-            [[x for x, s in zip(*row) if s < T] for row in zip(rows, starts)]
-            for rows in (rewards, gains)
-        ]
+        rewards = [[x for x, s in zip(*row) if s < T] for row in zip(rewards, starts)]
     compared = _compared(
         trajectory_scores(rewards, score, gamma, compat),
         torch.as_tensor(groups).cpu(),
@@ -248,7 +234,7 @@ def turn_advantages(
         raise ValueError("starts must rise within each dialogue")
     tokens = _counted(mask, lengths)[:, 1:]
     credits = torch.nn.functional.pad(
-        _turn_credits(rewards, credit, gamma, gains, compat), (0, tokens.shape[1])
+        _turn_credits(rewards, credit, gamma, compat), (0, tokens.shape[1])
     )[:, : tokens.shape[1]].nan_to_num(0)
     credits = credits if compat else _usable(credits, tokens)
     total, counted = (credits * tokens).sum(1), (tokens * ((credits != 0) | whole)).sum(1)

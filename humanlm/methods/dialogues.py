@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FAILED', 'Answer', 'SCORES', 'CREDITS', 'Heard', 'TokenDialogue', 'multi_turn', 'CreditConfig', 'turn_advantage',
-           'TurnReward', 'information_gains']
+           'TurnReward']
 
 # %% ../../nbs/methods/09_dialogues.ipynb #exported-imports
 import asyncio
@@ -33,7 +33,7 @@ class Heard(NamedTuple):
 
     messages: Sequence[dict] = ()  # role, name and content of each
     reward: float = math.nan  # of the turn; nan = nobody said
-    stop: str = ""  # why the dialogue ends: done, turn_limit, length, user_error or a word of the gym; "" = it may go on
+    stop: str = ""  # why the dialogue ends: done, turn_limit, length
     error: str = ""  # what went wrong, where somebody failed
 
 # %% ../../nbs/methods/09_dialogues.ipynb #TokenDialogue
@@ -42,7 +42,7 @@ class TokenDialogue:
 
     def __init__(
         self,
-        row: dict,  # row_id, level, prompt, max_tokens, stop, thinking; perhaps speaker, turn_tokens and seed
+        row: dict,  # row_id, level, prompt, max_tokens, stop, thinking; perhaps speaker
         policy: ModelPolicy,  # whose turns are trained on
         most: int | None = None,  # turns of the policy; None = as many as there is room for
     ):
@@ -85,7 +85,7 @@ class TokenDialogue:
         self._add(completion.ids, True, completion.logps, "policy", completion.text)
 
     def hear(self, heard: Heard | Sequence[dict]) -> bool:  # whether the policy can go on
-        "Add what came back to the last turn; messages alone have no reward, and no messages end the dialogue"
+        "Add what came back to the last turn; messages alone have no reward"
         heard = heard if isinstance(heard, Heard) else Heard(heard)
         self.turns[-1] = replace(
             self.turns[-1], reward=math.nan if heard.stop in FAILED else heard.reward
@@ -163,7 +163,7 @@ def multi_turn(
     turns: int,  # of the policy, at most; each is answered
     sampling: Sampling | None = None,  # None = the policy's own, drawn by the seed of the run
 ) -> Rollout:
-    "Make a rollout in which the policy writes in turn with others; a user that fails ends its dialogue without a score"
+    "Make a rollout in which the policy writes in turn with others"
 
     async def rollout(rows: Sequence[dict], policy: ModelPolicy) -> list[Trajectory]:
         talks = [TokenDialogue(row, policy, turns) for row in _seeded(rows, policy, sampling)]
@@ -242,7 +242,7 @@ async def _hear(answer, talk):
 
 # %% ../../nbs/methods/09_dialogues.ipynb #CreditConfig
 SCORES = ("sum", "mean", "r2g", "best-so-far")  # what a dialogue is worth
-CREDITS = ("equalized", "r2g", "em", "naive", "information-gain")  # how its turns share that
+CREDITS = ("equalized", "r2g", "em", "naive")  # how its turns share that
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class CreditConfig:
     score: str = "r2g"
     """sum, mean, r2g (reward to go, from the first turn) or best-so-far."""
     credit: str = "equalized"
-    """equalized, r2g, em (rewards bent upwards), naive (rewards) or information-gain."""
+    """equalized, r2g, em (rewards bent upwards) or naive (rewards)."""
     gamma: float = 0.8
     """What a turn counts for beside the one before it, in r2g."""
     scale: bool = True
@@ -276,21 +276,8 @@ class CreditConfig:
         )
 
 
-def turn_advantage(
-    config: CreditConfig = CreditConfig(),
-    gains: Callable[[Batch], Sequence[Sequence[float]]]
-    | None = None,  # what each turn of the policy found out, for information-gain
-) -> Advantage:
+def turn_advantage(config: CreditConfig = CreditConfig()) -> Advantage:
     "Make an advantage `[B, T]` from the rewards of turns"
-    informed = config.credit == "information-gain"
-    require(
-        "credit",
-        (
-            gains is not None or not informed,
-            "credit information-gain needs to know what each turn found out: give "
-            "`gains`, as from information_gains",
-        ),
-    )
     from humanlm.methods.advantages import turn_advantages
 
     def advantage(batch: Batch) -> Any:
@@ -299,14 +286,7 @@ def turn_advantage(
             [[turn.reward for turn in turns] for turns in own],
             [[turn.span[0] for turn in turns] for turns in own],
         )
-        return turn_advantages(
-            rewards,
-            starts,
-            batch.mask,
-            batch.groups,
-            gains=gains(batch) if informed and gains else (),
-            **asdict(config),
-        )
+        return turn_advantages(rewards, starts, batch.mask, batch.groups, **asdict(config))
 
     return advantage
 
@@ -326,7 +306,7 @@ class TurnReward:
     async def __call__(
         self, trajectories: Sequence[Trajectory]
     ) -> tuple[list[list[float]], list[Trajectory]]:
-        "Score a batch: values `[B, 1]`, nan where a user failed, and the trajectories with their rewards"
+        "Score a batch: values `[B, 1]`, nan where a user failed"
         from humanlm.methods.advantages import trajectory_scores
 
         values = trajectory_scores(
@@ -336,43 +316,3 @@ class TurnReward:
             replace(t, rewards=t.rewards | {"turns": value})
             for t, value in zip(trajectories, values)
         ]
-
-# %% ../../nbs/methods/09_dialogues.ipynb #information_gains
-def information_gains(
-    gold: Callable[[Trajectory], str],  # the right call of a dialogue's task
-) -> Callable[[Batch], list[list[float]]]:  # for each turn of the policy, in nats per token
-    "Say by how much each turn made the right call likelier in the eyes of the policy (after IGPO, Wang et al. 2025, section 3)"
-
-    def gains(batch: Batch) -> list[list[float]]:
-        import torch
-
-        from humanlm.models.prompts import render_target
-
-        policy: Any = batch.policy  # one that can be asked for log-probabilities
-        own = [_own(t) for t in batch.trajectories]
-        right = [render_target(policy.tokenizer, gold(t), end=False) for t in batch.trajectories]
-        before = [
-            [*t.prompt_ids, *t.completion_ids[: turn.span[0]]]
-            for t, turns in zip(batch.trajectories, own)
-            for turn in turns
-        ]
-        written = [ids for ids, turns in zip(right, own) for _ in turns]
-        logps = policy.token_logps(before, written).double().sum(1).cpu() / torch.tensor(
-            [len(ids) for ids in written], dtype=torch.float64
-        )
-        return [
-            _differences(known, turns)
-            for known, turns in zip(logps.split([len(turns) for turns in own]), own)
-        ]
-
-    return gains
-
-
-def _differences(known, turns):
-    "Subtract what was known before each turn from what was known before the next; the last turn gets what it was paid of the rest"
-    paid = (
-        min(1.0, max(0.0, turns[-1].reward))
-        if turns and turns[-1].reward == turns[-1].reward
-        else 0.0
-    )
-    return [*known.diff().tolist(), *(known[-1:] * -paid).tolist()]

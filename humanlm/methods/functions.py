@@ -85,7 +85,7 @@ class TextReward:
 # %% ../../nbs/methods/08_functions.ipynb #group_advantage
 def group_advantage(
     weights: Sequence[float],  # of the reward's R components
-    config: AdvantageConfig = AdvantageConfig(),  # which estimator, and its constants
+    config: AdvantageConfig = AdvantageConfig(),  # which estimator
 ) -> Advantage:
     "Make an advantage `[B]` from weighted rewards and the estimator that the settings name"
     import torch
@@ -94,13 +94,11 @@ def group_advantage(
     from humanlm.rewards.reward import combine
 
     estimate = estimators[check_name(config.estimator, estimators, "estimator")]
-    divides = config.estimator != "leave-one-out"
-    constants = {"eps": config.eps, "floor": config.floor} if divides else {}
 
     def advantage(batch: Batch) -> torch.Tensor:
         total = torch.as_tensor(combine(batch.rewards, weights), device=batch.groups.device)
         (every, own), (groups, _) = everywhere(total), everywhere(batch.groups)
-        return estimate(every, groups, **constants)[own]
+        return estimate(every, groups)[own]
 
     return advantage
 
@@ -113,7 +111,7 @@ def frozen_copy(model: Any) -> Any:
 
 
 def plain_weights(model: Any) -> Iterator[tuple[str, Any]]:
-    "Go through the weights of a model as if its adapter were merged: a mean of these follows the product of the adapter's factors, not each of them"
+    "Go through the weights of a model as if its adapter were merged"
     if not hasattr(model, "peft_config"):
         yield from model.named_parameters()
         return

@@ -75,18 +75,18 @@ class Method(NamedTuple):
     reward: Reward | None = None  # None = nothing is scored
     memory: Memory | None = None  # None = nothing is kept
     loss: Callable[[Any, dict], Any] | None = (
-        None  # (model, tensors by name, [B, ...]) → what is added to the loss; or that and numbers to log
+        None  # (model, tensors by name, [B, ...]) → what is added to the loss
     )
     metrics: Callable[[Batch], dict[str, float]] | None = (
         None  # of a batch with its advantages: name → number to log
     )
     signal: Callable[[Any, dict], Any] | None = (
-        None  # (log-probabilities of the training pass [B, T], tensors by name) → advantages [B, T] in place
+        None  # (log-probabilities of the training pass [B, T], tensors) → advantages [B, T] instead
     )
     # of those before it; or that and numbers to log
-    critic: bool = False  # whether `advantage` gives rewards [B, T], of which an engine's critic makes advantages; rows of nan do not count
-    reads: bool = False  # whether it reads the policy's weights: log-probabilities that it asks for, or a memory that follows them
-    alone: bool = False  # whether `loss` is all there is: the pass over the tokens that advantages need is left out
+    critic: bool = False  # whether `advantage` gives rewards [B, T]
+    reads: bool = False  # whether it reads the policy's weights: log-probabilities that it asks for
+    alone: bool = False  # whether `loss` is all there is
 
 # %% ../../nbs/methods/04_method.ipynb #ESTIMATORS
 ESTIMATORS = ("group", "centred", "leave-one-out")
@@ -98,16 +98,9 @@ class AdvantageConfig:
 
     estimator: str = "group"
     """group (distance from the mean, in deviations), centred (distance) or leave-one-out."""
-    eps: float = 1e-6
-    """Added to the deviation of a group, by which group divides."""
-    floor: float = 1e-4
-    """A group whose rewards lie closer together is tied: no push (group and centred)."""
 
     def __post_init__(self):
         hint = near_miss(self.estimator, ESTIMATORS)
         require(
-            "advantage",
-            (self.estimator in ESTIMATORS, f"estimator is {self.estimator!r}.{hint}"),
-            (self.eps >= 0, f"eps must not be negative, got {self.eps}"),
-            (self.floor >= 0, f"floor must not be negative, got {self.floor}"),
+            "advantage", (self.estimator in ESTIMATORS, f"estimator is {self.estimator!r}.{hint}")
         )

@@ -40,7 +40,7 @@ class Policy(Protocol):
         ],  # B rows, possibly none; `prompt_ids` in a row takes the place of its prompt
         sampling: Sampling | None = None,  # None = the policy's own
     ) -> list[Completion]:
-        "Complete each row, in order, up to its stop string and token cap; what is `given` in a row is not generated"
+        "Complete each row, in order, up to its stop string and token cap"
         ...
 
     def token_logps(
@@ -56,7 +56,7 @@ class Policy(Protocol):
         self,
         count: int,  # of this process
     ) -> int:
-        "Add up a number over the processes that train together; all of them must ask equally often, as with `generate`"
+        "Add up a number over the processes that train together; all of them must ask equally often"
         ...
 
 # %% ../../nbs/methods/02_policies.ipynb #row_seeds
@@ -73,7 +73,7 @@ def row_seeds(
 
 # %% ../../nbs/methods/02_policies.ipynb #RolloutError
 class RolloutError(HumanLMError):
-    "A rollout that cannot go on: a row without a field, a policy that does not answer, a run without a model"
+    "A rollout that cannot go on: a row without a field, a policy that does not answer"
 
 # %% ../../nbs/methods/02_policies.ipynb #ScriptedPolicy
 class ScriptedPolicy:
@@ -100,7 +100,7 @@ class ScriptedPolicy:
         return texts if isinstance(texts, str) else texts[copy % len(texts)]
 
     def encode(self, text: str) -> list[int]:
-        "Give each word, with the blanks before it, a number; the vocabulary grows with what is said"
+        "Give each word, with the blanks before it, a number"
         return [
             self.vocab.setdefault(word, len(self.vocab))
             for word in re.findall(r"\s*\S+|\s+$", text)
@@ -143,7 +143,7 @@ class ScriptedPolicy:
 
 # %% ../../nbs/methods/02_policies.ipynb #ModelPolicy
 class ModelPolicy:
-    "A model in this process, as a policy; it writes in a thread of its own, so that other work can go on"
+    "A model in this process, as a policy; it writes in a thread of its own"
 
     step, seed, temperature = 0, 0, 1.0
     lockstep = False  # whether all processes must ask equally often
@@ -153,7 +153,7 @@ class ModelPolicy:
         model: Any,  # a causal language model of transformers
         tokenizer: Any,  # its tokenizer
         max_prompt_tokens: int = 1024,  # longest prompt, in tokens
-        ledger: Any = None,  # a `Ledger` that counts what is read and written, for second models; None counts nothing
+        ledger: Any = None,  # a `Ledger` that counts what is read and written, for second models
         name: str = "local/policy",  # in the ledger
     ):
         self.model, self.tokenizer, self.max_prompt_tokens, self.ledger, self.name = (
@@ -167,7 +167,7 @@ class ModelPolicy:
         self.worker = ThreadPoolExecutor(1, initializer=_use_device, initargs=(model,))
 
     def prompt_ids(self, row: dict) -> list[int]:
-        "Give the ids that a row brings, or render its prompt and what stands written already; equal contents are rendered once"
+        "Give the ids that a row brings, or render its prompt and what stands written already"
         if "prompt_ids" in row:
             return list(row["prompt_ids"])
         key = repr([row["prompt"], row.get("prefix"), row["thinking"], row.get("speaker", SPEAKER)])
@@ -180,7 +180,7 @@ class ModelPolicy:
     async def generate(
         self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None
     ) -> list[Completion]:
-        "Complete each row, in order; what is given is not generated, and what stands in `prefixes` (models.generation) not read again"
+        "Complete each row, in order; what is given is not generated, and what stands in `prefixes`"
         asked = [i for i, row in enumerate(rows) if "given" not in row]
         work = self.worker.submit(self.write, [rows[i] for i in asked], sampling, prefixes)
         written = dict(zip(asked, await asyncio.wrap_future(work), strict=True))
@@ -217,7 +217,7 @@ class ModelPolicy:
         )
 
     def given(self, row: dict) -> Completion:
-        "Make the completion of a row that is not generated: its field `given`, as parts, ended as the model would end it"
+        "Make the completion of a row that is not generated: its field `given`, as parts"
         from humanlm.models.prompts import render_target
 
         text = parts_text(row["given"])
@@ -292,7 +292,7 @@ def _chat_request(
     sampling: Sampling,
     repeat: int = 0,  # number of this answer to the same row
 ) -> ChatRequest:
-    "Ask a chat model what a row asks; `RolloutError` where it would have to go on in a thought that somebody else began"
+    "Ask a chat model what a row asks"
     if row.get("prefix"):
         raise RolloutError(
             "A chat model behind an API cannot go on in a given thought. Leave "

@@ -25,7 +25,7 @@ def _trajectory(
     copy: int = 0,  # number within its group
     reader: ParsePolicy = ParsePolicy(),  # how it is read
 ) -> Trajectory:
-    "Make the record of one completion; texts beyond the limits of their level are noted, and nothing else"
+    "Make the record of one completion; texts beyond the limits of their level are noted"
     parsed, T = parse(completion.text, row.get("levels", row["level"]), reader), len(completion.ids)
     told = (Turn("thought", row["thought"]),) if "thought" in row else ()
     return Trajectory(
@@ -63,12 +63,12 @@ class Rollout(Protocol):
         self,
         rows: Sequence[dict],  # B rows, already repeated G times, groups whole
         policy: Policy,
-    ) -> Any:  # B trajectories, in order; or they and their rewards [B, R], where the rollout has had them scored already
+    ) -> Any:  # B trajectories, in order; or they and their rewards [B, R]
         ...
 
 # %% ../../nbs/methods/03_rollouts.ipynb #single_turn
 def single_turn(
-    reading: ParsePolicy = ParsePolicy(),  # how completions are read; the rows say which start inside a thought
+    reading: ParsePolicy = ParsePolicy(),  # how completions are read
     sampling: Sampling | None = None,  # None = the policy's own
     prepare: Callable[
         [Sequence[dict]], list[dict]
@@ -80,7 +80,6 @@ def single_turn(
         return replace(reading, thinking=bool(row["thinking"]), form=row.get("form", reading.form))
 
     async def rollout(rows: Sequence[dict], policy: Policy) -> list[Trajectory]:
-        _check_rows(rows)
         rows = prepare(rows)
         completions = await policy.generate(rows, sampling)
         if len(completions) != len(rows):
@@ -90,32 +89,6 @@ def single_turn(
         return [_trajectory(row, c, group, copy, reader(row)) for row, c, group, copy in numbered]
 
     return rollout
-
-# %% ../../nbs/methods/03_rollouts.ipynb #_NEEDED
-_NEEDED = (
-    "row_id",
-    "level",
-    "prompt",
-    "max_tokens",
-    "stop",
-    "thinking",
-    "example_id",
-    "context_id",
-    "user_id",
-)
-
-
-def _check_rows(
-    rows: Sequence[dict],  # rows of the hierarchy
-) -> None:
-    "Refuse rows that lack a field, before anything is generated"
-    for i, row in enumerate(rows):
-        lost = [name for name in _NEEDED if name not in row]
-        found = shorten(", ".join(row))
-        if lost:
-            raise RolloutError(
-                f"Row {i} has no {lost[0]!r}; found: {found}. Make rows with make_rows."
-            )
 
 # %% ../../nbs/methods/03_rollouts.ipynb #sft_row
 def sft_row(
@@ -140,7 +113,7 @@ def tokens_needed(
     tokenizer: Any,
     row: dict,  # to be asked or learned
 ) -> int:
-    "Count the tokens of a prompt with only its newest message, and of what stands or may stand written after it"
+    "Count the tokens of a prompt with only its newest message"
     from humanlm.models.prompts import render, render_target
 
     written = render_target(tokenizer, row["given"], end=False) if row.get("given") else []

@@ -9,6 +9,7 @@ __all__ = ['Sampling', 'RolloutConfig', 'repeat_rows', 'group_index', 'copy_inde
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..core.basics import require
 
@@ -28,6 +29,8 @@ class Sampling:
 class RolloutConfig:
     "How many completions are drawn in a step, and how"
 
+    top_k: ClassVar[int] = 0  # number of tokens to draw from; 0: all
+
     num_prompts: int = 8
     """Prompts in one step."""
     group_size: int = 8
@@ -36,33 +39,36 @@ class RolloutConfig:
     """Temperature of training."""
     top_p: float = 1.0
     """Share of probability to draw from. 1: all."""
-    top_k: int = 0
-    """Number of tokens to draw from. 0: all."""
     interleave_truth: bool = False
     """Put the real reply among the candidates of each group that asks for a reply."""
     parts: int = 1
-    """Parts in which the completions of a step are written: a judge scores one while the next is written. Other draws than in one, where transformers write."""
+    """Parts in which the completions of a step are written: a judge scores one while the next is
+    written. Other draws than in one, where transformers write."""
     mixed_levels: bool = False
-    """Draw the prompts of a step from all levels, each row once in a pass, as the released code of HumanLM does. false: one level a step."""
+    """Draw the prompts of a step from all levels, each row once in a pass, as the released code of
+    HumanLM does. false: one level a step."""
     reply_share: float | None = None
-    """Share of the steps that ask for the reply where a mode asks for several levels. null: as often as for any state."""
+    """Share of the steps that ask for the reply where a mode asks for several levels. null: as
+    often as for any state."""
     eval_temperature: float = 0.4
     """Temperature of evaluation. 0: always the most likely token."""
     compose: bool = False
-    """Ask the states first, write the answers as the thought, then ask for the reply. For models that think; modes say it for themselves."""
+    """Ask the states first, write the answers as the thought, then ask for the reply. For models
+    that think; modes say it for themselves."""
     states_from: str | None = None
-    """Model that answers the states of composed replies: one of the run, another run, a folder, or a name of the Hub. null: the model itself. With it, training asks replies only."""
+    """Model that answers the states of composed replies: one of the run, another run, a folder, or
+    a name of the Hub. null: the model itself. With it, training asks replies only."""
 
     def __post_init__(self):
         require("rollout", *_rollout_checks(self))
 
     def sampling(self, seed: int | None = None) -> Sampling:
         "Say how training draws"
-        return Sampling(self.temperature, self.top_p, self.top_k, seed)
+        return Sampling(self.temperature, self.top_p, 0, seed)
 
     def eval_sampling(self, seed: int | None = None) -> Sampling:
         "Say how evaluation draws"
-        return Sampling(self.eval_temperature, self.top_p, self.top_k, seed)
+        return Sampling(self.eval_temperature, self.top_p, 0, seed)
 
 # %% ../../nbs/methods/01_sampling.ipynb #_rollout_checks
 def _rollout_checks(c):
@@ -80,10 +86,6 @@ def _rollout_checks(c):
             f"{c.temperature}",
         ),
         (
-            c.eval_temperature >= 0,
-            f"eval_temperature must not be negative, got {c.eval_temperature}",
-        ),
-        (
             c.reply_share is None or 0 <= c.reply_share <= 1,
             f"reply_share must lie between 0 and 1, got {c.reply_share}",
         ),
@@ -93,7 +95,6 @@ def _rollout_checks(c):
             "mixed_levels there are none: leave one of them out",
         ),
         (0 < c.top_p <= 1, f"top_p must be above 0 and at most 1, got {c.top_p}"),
-        (c.top_k >= 0, f"top_k must not be negative, got {c.top_k}"),
     ]
 
 # %% ../../nbs/methods/01_sampling.ipynb #repeat_rows

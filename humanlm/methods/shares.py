@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ..core.basics import ConfigError, require, shorten
+from ..core.basics import require
 from ..core.runs import process_count
 from ..data.trajectory import Trajectory
 from .method import Reward
@@ -57,27 +57,15 @@ def shares(
     options: Mapping[str, Any] = {},  # TRL's, of the group `trainer`
     processes: int = 1,
 ) -> Shares:
-    "Share the completions of a step out; `ConfigError` says what to change where the options make another number of them"
+    "Share the completions of a step out"
     sizes = {
         name: options.get(name) for name in (*Shares(1, 1, 1, 1).options(), "generation_batch_size")
     }
     require(
-        "trainer",
-        *(
-            (
-                x is None or (type(x) is int and x > 0),
-                f"{name} must be a whole number above 0, got {shorten(x)!r}",
-            )
-            for name, x in sizes.items()
-        ),
-    )
-    near = _shareable(prompts, group, options, processes) if prompts % processes else ""
-    require(
         "rollout",
         (
             prompts % processes == 0,
-            f"num_prompts ({prompts}) must be a multiple of the {processes} processes. "
-            f"Give {near}, or start another number of them.",
+            f"num_prompts ({prompts}) must be a multiple of the {processes} processes",
         ),
     )
     size, several, gathered, whole = sizes.values()
@@ -88,62 +76,28 @@ def shares(
     )
     require(
         "trainer",
-        (made.size * portions == own, _other_number(made, own, total)),
+        (made.size * portions == own, _other_number(made, total)),
         (
             portions % made.gathered == 0,
             f"gradient_accumulation_steps {gathered} must divide steps_per_generation "
             f"{portions}, or an update would mix two steps",
         ),
         (
-            whole in (None, total),
-            f"generation_batch_size {whole} is not rollout.num_prompts x group_size = "
-            f"{total}. Leave it out",
-        ),
-        (
-            options.get("num_generations") in (None, group),
-            f"num_generations is rollout.group_size ({group}). Leave it out",
+            whole in (None, total) and options.get("num_generations") in (None, group),
+            "generation_batch_size and num_generations follow from rollout. Leave them out",
         ),
     )
     return made
 
 # %% ../../nbs/methods/05_shares.ipynb #_other_number
-def _shareable(prompts, group, options, processes):
-    "Name a number of prompts near this one that passes with all other options, or what else must go"
-    above = prompts + -prompts % processes
-    for near in (
-        *range(above, above + 64 * processes, processes),
-        *range(above - processes, 0, -processes),
-    ):
-        try:
-            shares(near, group, options, processes)
-        except ConfigError:
-            continue
-        return f"--rollout.num_prompts {near}"
-    sizes = [
-        name for name in (*Shares(1, 1, 1, 1).options(), "generation_batch_size") if name in options
-    ]
-    return f"--rollout.num_prompts {above} and leave {', '.join(sizes)} out"
-
-
-def _other_number(made, own, total):
-    "Say what makes another number of completions, and what to leave out or set"
+def _other_number(made, total):
+    "Say what makes another number of completions"
     size, portions = made.size, made.portions
-    advice = (
-        f"Leave per_device_train_batch_size out: it follows ({own // portions})"
-        if own % portions == 0
-        else f"Choose steps_per_generation and gradient_accumulation_steps so that the {own} "
-        "of a process can be divided by them"
-    )
-    updates = max(1, made.updates)
-    kept = (
-        f"; or keep {size} with steps_per_generation {own // size} and "
-        f"gradient_accumulation_steps {own // size // updates}"
-    )
     return (
         f"per_device_train_batch_size {size} x steps_per_generation {portions} x "
         f"{made.processes} processes = {size * portions * made.processes:,} "
         f"completions a step, but rollout.num_prompts x group_size = {total:,}. "
-        f"{advice}{kept if own % (size * updates) == 0 else ''}"
+        "Leave per_device_train_batch_size out, or choose numbers that agree"
     )
 
 # %% ../../nbs/methods/05_shares.ipynb #from_everywhere

@@ -44,7 +44,7 @@ def save_model(
     tokenizer: "PreTrainedTokenizerFast",
     folder: str | Path,  # replaced as a whole if it exists
     beside: Mapping[str, str] = {},  # path in the folder → text of a further file
-    weights: "Mapping[str, torch.Tensor] | None" = None,  # of a model that is split over processes (hardware.sharding); None: the model's own
+    weights: "Mapping[str, torch.Tensor] | None" = None,  # of a model that is split over processes
 ) -> Path:
     "Save a model (or its adapter) with its tokenizer, completely or not at all"
     with atomic_path(folder) as tmp:
@@ -105,7 +105,7 @@ def _attempt(where, what, load):
 
 
 def _require_hub(where):
-    "Ask the Hub once for a model that is neither here nor kept; `from_pretrained` would try ten times"
+    "Ask the Hub once for a model that is neither here nor kept"
     if Path(where).is_dir():
         return
     from huggingface_hub import HfApi, try_to_load_from_cache
@@ -230,7 +230,7 @@ def load_tokenizer(
 # %% ../../nbs/models/04_checkpoints.ipynb #load_model
 def load_model(
     name: str | Path,  # a local folder, or a model of the Hub
-    template: str = "humanlm",  # one of `TEMPLATES`; a model that was saved with one of ours keeps it
+    template: str = "humanlm",  # one of `TEMPLATES`
     dtype: str = "float32",  # number format of the weights
     device: str | None = None,  # None = a GPU if there is one
 ) -> LoadedModel:
@@ -254,7 +254,7 @@ def load_model(
 
 
 def _load(kind, where, dtype, device, spare=(), tokens=None):
-    "Load a model of this kind, whose weights may lack those that begin with one of `spare`; `tokens`: its tokenizer's place"
+    "Load a model of this kind, whose weights may lack those that begin with one of `spare`"
     import torch
     from transformers import AutoTokenizer
 
@@ -282,7 +282,7 @@ def load_encoder(
     name: str | Path,  # a local folder, or a model of the Hub
     device: str | None = None,  # None = a GPU if there is one
 ) -> LoadedModel:
-    "Load a model that turns each token into a vector, and its tokenizer; errors as for `load_model`"
+    "Load a model that turns each token into a vector, and its tokenizer"
     from transformers import AutoModel
 
     return _load(AutoModel, locate(name), "float32", device, spare=["pooler."])
@@ -290,7 +290,7 @@ def load_encoder(
 # %% ../../nbs/models/04_checkpoints.ipynb #add_adapter
 def add_adapter(
     model: "PreTrainedModel",
-    config: ModelConfig,  # lora_rank, lora_alpha, lora_targets
+    config: ModelConfig,  # lora_rank, lora_alpha
     base: str
     | Path,  # where the model's own weights can be found again: a folder, or a model of the Hub
     seed: int = 0,  # of its first weights
@@ -307,16 +307,11 @@ def add_adapter(
         task_type="CAUSAL_LM",
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,  # type: ignore[arg-type]
-        target_modules=config.lora_targets or "all-linear",
+        target_modules="all-linear",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        try:
-            made = get_peft_model(model, lora)
-        except ValueError as e:
-            raise ModelError(
-                f"model.lora_targets {config.lora_targets} fits no layer: {shorten(e, 200)}"
-            ) from e
+        made = get_peft_model(model, lora)
     made.peft_config["default"].base_model_name_or_path = str(
         Path(base).resolve() if Path(base).is_dir() else base
     )
@@ -350,7 +345,7 @@ _LIBRARY_FILES = re.compile(
 def contract_files(
     folder: str | Path,  # of a saved model
 ) -> dict[str, str]:  # path in the folder → text
-    "Read the files that say how a model wants to be asked, whatever its recipe calls them; none if it has none"
+    "Read the files that say how a model wants to be asked, whatever its recipe calls them"
     found = sorted(
         file
         for pattern in ("*.json", "prompts/*.txt")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # %% ../../nbs/models/06_generation.ipynb #_room_layer
 @lru_cache(maxsize=1)
 def _room_layer():
-    "Make the class of a cache layer that is written in place (transformers is imported on first use)"
+    "Make the class of a cache layer that is written in place"
     from transformers.cache_utils import DynamicLayer
 
     class RoomLayer(DynamicLayer):
@@ -73,7 +73,7 @@ def _cache(model, room):
 
 # %% ../../nbs/models/06_generation.ipynb #Prefixes
 class Prefixes:
-    "What one model read and wrote, kept from call to call of `generate`; its weights must not change meanwhile"
+    "What one model read and wrote, kept from call to call of `generate`"
 
     def __init__(self, most: int = 4 << 30):  # bytes; beyond them the oldest are forgotten
         self.most, self.rows = (
@@ -82,7 +82,7 @@ class Prefixes:
         )  # ids → keys and values of each layer, [heads, tokens, width]
 
     def find(self, prompts):
-        "Give for each prompt how many of its tokens are known, and their keys and values; what is gone on with is given away"
+        "Give for each prompt how many of its tokens are known, and their keys and values"
         known = sorted(self.rows)
         places = [max(bisect_left(known, p) - 1, 0) for p in prompts]
         found = [
@@ -109,7 +109,7 @@ def _shared(a, b):
 
 
 def _recall(layers, prompts, found, room):
-    "Fill the layers of an empty cache with what is known; how many tokens of each prompt remain to be read"
+    "Fill the layers of an empty cache with what is known"
     width = max(map(len, prompts))
     unread = max(1, *(len(p) - n for p, (n, _) in zip(prompts, found)))
     parts = [
@@ -131,7 +131,7 @@ def _recall(layers, prompts, found, room):
 
 # %% ../../nbs/models/06_generation.ipynb #_may_complete
 def _may_complete(tokenizer, strings):
-    "List for each token whether a stop string can end in it; part of a character may end any that is not ASCII"
+    "List for each token whether a stop string can end in it"
     tables = renderer(tokenizer).tables
     if strings not in tables:
         last, ids = {s[-1] for s in strings}, [[i] for i in range(len(tokenizer))]
@@ -156,7 +156,7 @@ class _Watch:
         self.table = torch.tensor(table + [False] * (size - len(table)), device=model.device)
 
     def seen(self, rows, written, t, looked_at):
-        "Say for each row that is looked at whether its token at step `t` completed a string; [B] bool"
+        "Say for each row that is looked at whether its token at step `t` completed a string"
         found = looked_at & False
         for i in (self.table[written[rows, t]] & looked_at).nonzero()[:, 0].tolist():
             tail = written[rows[i], max(0, t + 1 - self.tail) : t + 1].tolist()
@@ -316,7 +316,8 @@ def _write(model, tokenizer, prompts, caps, stops, draws, options, ban=None, pre
             rows, last, alive = rows[alive], last[alive], alive[alive]
         batch.feed(last)
     leave(alive | True)
-    return [(w[:n], l[:n]) for w, l, n in zip(written.tolist(), logps.tolist(), lengths.tolist())]
+    columns = (written.tolist(), logps.tolist(), lengths.tolist())
+    return [(ids[:n], each[:n]) for ids, each, n in zip(*columns)]
 
 # %% ../../nbs/models/06_generation.ipynb #_each
 def _each(value, n, what):
@@ -351,7 +352,7 @@ def _check_request(model, prompts, caps, stops):
 
 # %% ../../nbs/models/06_generation.ipynb #_batches
 def _batches(prompts, caps, size, part=0, parts=1):
-    "Put rows of like length side by side, equal prompts together; give lists of row numbers, or of one of several parts that are as long as each other"
+    "Put rows of like length side by side, equal prompts together; give lists of row numbers"
     first = {p: i for i, p in reversed(list(enumerate(map(tuple, prompts))))}
     order = sorted(
         range(len(caps)), key=lambda i: (caps[i], len(prompts[i]), first[tuple(prompts[i])])
@@ -361,7 +362,7 @@ def _batches(prompts, caps, size, part=0, parts=1):
 
 
 def _draws(caps, seed):
-    "Draw a number per row and token, [B, T]; a row with a seed of its own has the same ones in any company"
+    "Draw a number per row and token, [B, T]"
     import torch
 
     width = max(caps, default=0)

@@ -9,7 +9,6 @@ __all__ = ['SPEAKER', 'LOCAL_LIMITS', 'INSTALL_TRAIN', 'Batches', 'seeds', 'HFCl
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,26 +68,6 @@ class Batches:
                 settle(result)
         asyncio.get_running_loop().call_later(self.window, self._start)
 
-# %% ../../nbs/models/07_local.ipynb #request_problem
-def _request_problem(
-    request: ChatRequest,
-    tokens: int,  # of its prompt
-    room: int,  # tokens that the model can hold, its answer included
-) -> str:  # empty if there is none
-    "Say why a request cannot be answered by a model of this size"
-    checks = {
-        f"temperature is {request.temperature}: give 0 or more.": (request.temperature or 0) < 0,
-        f"top_p is {request.top_p}: give a share above 0, at most 1.": not 0
-        < (1 if request.top_p is None else request.top_p)
-        <= 1,
-        "a stop string is empty, and would end any answer: remove it.": not all(request.stop),
-        f"the prompt has {tokens} tokens and the answer may have {request.max_tokens}, "
-        f"together more than the {room} that "
-        "the model holds. Shorten the prompt, or lower max_tokens.": tokens + request.max_tokens
-        > room,
-    }
-    return " ".join(problem for problem, holds in checks.items() if holds)
-
 # %% ../../nbs/models/07_local.ipynb #LOCAL_LIMITS
 SPEAKER = "HUMAN"  # as whom a model with named speakers answers
 LOCAL_LIMITS = Limits(concurrency=64, timeout=3600.0, attempts=2)
@@ -110,14 +89,13 @@ class _LocalClient(Client):
         self,
         name: str,  # provider/model
         tokenizer: Any,  # of the model, with a chat template
-        room: int,  # tokens that the model can hold
         thinking: bool
         | None = False,  # open a thought, show an empty one, or leave it to the template
         limits: Limits | None = None,
         **options,  # as for `Client`
     ):
         super().__init__(name, limits or LOCAL_LIMITS, **options)
-        self.tokenizer, self.room, self.thinking = tokenizer, room, thinking
+        self.tokenizer, self.thinking = tokenizer, thinking
         self._batches, self._lock = PerLoop(lambda: Batches(self._answered)), threading.Lock()
 
     def write(self, batch: list[_PromptedRequest]) -> list[ChatReply]:
@@ -149,12 +127,10 @@ class _LocalClient(Client):
             )
         except HumanLMError as e:
             raise LLMError("bad request", f"{self.name}: {e}") from e
-        if problem := _request_problem(request, len(ids), self.room):
-            raise LLMError("bad request", f"{self.name}: {problem}")
         return ids
 
     def _begun(self, messages, text):
-        "Render a request whose answer has been begun, marks in it as tokens, as a server does; who begins with a thought gets no other one before it"
+        "Render a request whose answer has been begun, marks in it as tokens, as a server does"
         thought = text.startswith("<think>")
         ids = render(self.tokenizer, messages, SPEAKER, None if thought else self.thinking)
         if thought and self.tokenizer.decode(ids[-8:]).rstrip().endswith("<think>"):
@@ -231,11 +207,7 @@ class HFClient(_LocalClient):
             name, lambda: load_model(model, template, dtype, device), INSTALL_TRAIN
         )
         self.batch_size = batch_size
-        room = (
-            getattr(self.loaded.model.config.get_text_config(), "max_position_embeddings", None)
-            or 1 << 30
-        )
-        super().__init__(name, self.loaded.tokenizer, room, **options)
+        super().__init__(name, self.loaded.tokenizer, **options)
 
     def write(self, batch: list[_PromptedRequest]) -> list[ChatReply]:
         "Answer a batch"
@@ -262,7 +234,7 @@ class HFClient(_LocalClient):
         return [_local_reply(asked, list(islice(answers, asked.request.n))) for asked in batch]
 
     def answer_logps(self, request: ChatRequest, answers: Sequence[str]) -> list[float]:
-        "Compute the log-probability of each of several whole answers to a request, its end token included"
+        "Compute the log-probability of each of several whole answers to a request"
         import torch
 
         sent = settled_request(self, request, self.name)[0]
@@ -270,10 +242,6 @@ class HFClient(_LocalClient):
             self.prompt_ids(sent),
             [render_target(self.tokenizer, answer) for answer in answers],
         )
-        if problem := _request_problem(
-            replace(sent, max_tokens=max(map(len, options))), len(ids), self.room
-        ):
-            raise LLMError("bad request", f"{self.name}: {problem}")
         with self._lock, torch.inference_mode():
             return (
                 token_logps(self.loaded.model.eval(), [ids] * len(options), options)
@@ -311,8 +279,7 @@ class VLLMOfflineClient(_LocalClient):
     ):
         name = f"vllm-offline/{model}"
         self.engine = _found(name, lambda: _engine(str(model), engine or {}), _VLLM)
-        size = self.engine.llm_engine.model_config.max_model_len
-        super().__init__(name, self.engine.get_tokenizer(), size, **options)
+        super().__init__(name, self.engine.get_tokenizer(), **options)
 
     def write(self, batch: list[_PromptedRequest]) -> list[ChatReply]:
         "Answer a batch"

@@ -58,7 +58,7 @@ _SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_
 
 
 def _head(model):
-    "Give the part of a model that makes states and the one that makes logits of them; None where there is more to it"
+    "Give the part of a model that makes states and the one that makes logits of them"
     net = model.get_base_model() if hasattr(model, "peft_config") else model
     scaled = any(getattr(net.config.get_text_config(), name, None) for name in _SCALES)
     return (
@@ -155,7 +155,7 @@ def _states(model, prompts, completions):
 
 # %% ../../nbs/models/03_logps.ipynb #_by_length
 def _by_length(lengths, most):
-    "Put rows of like length into batches of at most `most` tokens, padding included; give lists of row numbers"
+    "Put rows of like length into batches of at most `most` tokens, padding included"
     batches = [[]]
     for i in sorted(range(len(lengths)), key=lengths.__getitem__):
         if batches[-1] and (len(batches[-1]) + 1) * lengths[i] > most:
@@ -168,7 +168,7 @@ def completion_states(
     model: "PreTrainedModel",  # or what `accelerate` wraps around it
     prompt_ids: Sequence[Sequence[int]],  # B prompts
     completion_ids: Sequence[Sequence[int]],  # B completions of at least one token
-    batch_tokens: int = _TOKENS,  # tokens that go through the model at once, padding included; with gradients, all do
+    batch_tokens: int = _TOKENS,  # tokens that go through the model at once, padding included
 ) -> CompletionStates:
     "Compute the state before each completion token; its logits are `head(states)`"
     import torch

@@ -293,7 +293,7 @@ def show_prompt(
 
 # %% ../../nbs/models/02_prompts.ipynb #_own_turns
 def _own_turns(turns, speaker):
-    "Map named speakers to the roles of a template that knows no names; where the speaker has not said anything by name, roles are kept"
+    "Map named speakers to the roles of a template that knows no names"
     joined, named = [], bool(speaker) and any(t.name == speaker for t in turns)
     for i, t in enumerate(turns):
         own = t.name == speaker if named or (speaker and t.name) else t.role == "assistant"
@@ -319,7 +319,7 @@ def continuation(
     messages: Sequence[dict],  # what was said after the model's turn: role, name and content
     speaker: str = "HUMAN",  # who wrote that turn and writes next
     thinking: bool | None = False,  # open a thought, show an empty one, or neither
-    ended: bool = True,  # whether the model ended its turn itself; otherwise its end token comes first
+    ended: bool = True,  # whether the model ended its turn itself
 ) -> list[int]:  # ids to append to what was written
     "Render what stands between one turn of the model and its next"
     said = [_turn(m, i) for i, m in enumerate(messages)]
@@ -349,7 +349,7 @@ def fit_prompt(
     speaker: str = "HUMAN",  # who writes next
     thinking: bool | None = False,  # open a thought, show an empty one, or neither
 ) -> _FittedPrompt:
-    "Render a prompt of at most `limit` tokens, leaving out the oldest messages after the system message"
+    "Render a prompt of at most `limit` tokens"
     ids = render(tokenizer, messages, speaker, thinking)
     if len(ids) <= limit:
         return _FittedPrompt(ids, 0)

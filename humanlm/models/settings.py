@@ -10,14 +10,12 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from ..clients.cache import MODES, DiskCache
+from ..clients.cache import DiskCache
 from ..clients.client import ChatClient
 from ..clients.ledger import Ledger, price, price_advice
 from ..clients.limits import Limits
 from ..clients.names import asked_as, client, full_name, is_provided, providers
 from ..core.basics import ConfigError, near_miss, require, shorten
-from ..core.plugins import workers_check
-from .config import _BROKEN
 
 # %% ../../nbs/models/09_settings.ipynb #ClientConfig
 @dataclass(frozen=True, kw_only=True)
@@ -27,26 +25,19 @@ class ClientConfig:
     base_url: str | None = None
     "Address of the server of a vllm/NAME model, ending in /v1."
     concurrency: int = 16
-    "Questions under way at once, by each worker."
-    workers: str | None = None
-    "Who sends questions: ray/N, that is N processes, on this machine or on the cluster of RAY_ADDRESS. null: this process."
+    "Questions under way at once."
     timeout: float = 120.0
     "Seconds per attempt."
-    deadline: float | None = None
-    "Seconds for all attempts at one question and the waits between them."
     attempts: int = 4
     "How often a failed call is made until it counts as failed."
     requests_per_minute: float | None = None
     "As the provider allows."
-    tokens_per_minute: float | None = None
-    "As the provider allows, read and written."
     cache: str = ""
     "Folder that keeps the answers of chat models for all runs. Empty: none."
-    cache_mode: str = "use"
-    "use, refresh (ask again), only (never ask), or off."
     budget: float | None = None
-    """US dollars that this group of settings may spend in all; nothing is asked that could cost more. It belongs to the folder of a run, comparison or build (each run of an experiment,
-    each way of tom.mode has its own): all starts share it. Commands without a folder have it for one start. Prices that are not listed: a YAML file, named in HUMANLM_PRICES."""
+    """US dollars that this group may spend in all; nothing is asked that could cost more. All
+    starts of a run, comparison or build share it; a command without a folder has it for one
+    start. Prices that are not listed: a YAML file, named in HUMANLM_PRICES."""
 
     group: ClassVar[str] = "model"  # of settings, for messages
     rules: ClassVar[Collection[str]] = ()  # names that stand for no chat model
@@ -54,10 +45,8 @@ class ClientConfig:
     above_0: ClassVar[tuple[str, ...]] = (
         "concurrency",
         "timeout",
-        "deadline",
         "attempts",
         "requests_per_minute",
-        "tokens_per_minute",
         "budget",
     )
 
@@ -66,17 +55,10 @@ class ClientConfig:
 
     @property
     def at_once(self) -> int:
-        "Questions under way at once, by all workers"
-        return self.concurrency * int((self.workers or "ray/1").partition("/")[2])
+        return self.concurrency
 
     def checks(self) -> Iterator[tuple[bool, str]]:  # whether it holds, and what to say if not
         "Go through the conditions that settings must meet"
-        yield (
-            self.cache_mode in MODES,
-            "cache_mode: no cache mode "
-            f"{shorten(self.cache_mode)!r}.{near_miss(self.cache_mode, MODES)}",
-        )
-        yield workers_check(self.workers)
         for name in self.above_0:
             yield (
                 (getattr(self, name) or 1) > 0 and getattr(self, name) != 0,
@@ -90,19 +72,11 @@ class ClientConfig:
     def options(self, ledger: Ledger | None = None) -> dict[str, Any]:
         "Give what a client is made with; None: a ledger of its own"
         limits = Limits(**{name: getattr(self, name) for name in _LIMITS})
-        cache = (
-            DiskCache(self.cache, self.cache_mode, keep_unusable=self.keep_unusable)
-            if self.cache
-            else None
-        )
-        address = {
-            name: getattr(self, name) for name in ("base_url", "workers") if getattr(self, name)
-        }
         return {
             "limits": limits,
             "ledger": Ledger(budget=self.budget) if ledger is None else ledger,
-            "cache": cache,
-            **address,
+            "cache": DiskCache(self.cache, self.keep_unusable) if self.cache else None,
+            **({"base_url": self.base_url} if self.base_url else {}),
         }
 
     def client(self, model: str, ledger: Ledger | None = None) -> ChatClient:
@@ -124,14 +98,7 @@ class ClientConfig:
             )
 
 
-_LIMITS = (
-    "concurrency",
-    "timeout",
-    "deadline",
-    "attempts",
-    "requests_per_minute",
-    "tokens_per_minute",
-)
+_LIMITS = ("concurrency", "timeout", "attempts", "requests_per_minute")
 
 # %% ../../nbs/models/09_settings.ipynb #model_check
 def model_check(
@@ -153,7 +120,7 @@ def require_model(
 ) -> None:
     "Raise where a model cannot exist, as far as that can be told without asking or loading one"
     provider, _, model = full_name(name).partition("/")
-    if provider not in providers() or provider in ("scripted", "recorded", "simulator"):
+    if provider not in providers() or provider in ("scripted", "simulator"):
         client(name)
     elif provider == "hf":
         from humanlm.models.checkpoints import locate
@@ -166,7 +133,8 @@ class ChatConfig(ClientConfig):
     "A chat model, how it answers and how it is reached"
 
     model: str = ""
-    """A chat model: openai/gpt-5-mini, anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder, scripted/NAME; or a rule."""
+    """A chat model: openai/gpt-5-mini, anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder,
+    scripted/NAME; or a rule."""
     temperature: float | None = field(default=None, kw_only=True)
     "Of a chat model; null: the provider's default, which some models insist on."
     max_tokens: int = field(default=4096, kw_only=True)
@@ -179,13 +147,6 @@ class ChatConfig(ClientConfig):
 
     def checks(self) -> Iterator[tuple[bool, str]]:
         yield from self.model_checks()
-        for setting in ("model", "second"):
-            name = getattr(self, setting, None) or ""
-            yield (
-                not _BROKEN.search(name),
-                f"{setting} is {name!r}: it holds a line break or another character "
-                "that cannot be printed",
-            )
         yield (
             self.temperature is None or self.temperature >= 0,
             f"temperature must not be negative, got {self.temperature}",

@@ -16,7 +16,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, check_name, fingerprint, require, shorten
-from ..core.html import Table, tag
 from ..data.records import Example, Message, Persona
 from humanlm.worlds.states import (
     AIMS,
@@ -63,14 +62,6 @@ class Profile(NamedTuple):
     def persona(self) -> Persona:
         "Give what a model may know about the user"
         return Persona(self.id, " ".join(self.phrases), {"phrases": list(self.phrases)})
-
-    def _repr_html_(self):
-        names = ("value, dominant", "value", "value", *Traits._fields[1:])
-        rows = zip(names, (*self.traits.values, *self.traits[1:]), self.phrases)
-        title = f"{self.id} (synthetic user{', held out' if self.held_out else ''})"
-        return (
-            tag("b", title) + Table(("trait", "hidden key", "persona phrase"), [*rows], "l").html()
-        )._repr_html_()
 
     def states_on(self, post: "Post") -> States:  # post: what is answered
         "Give the states that follow from traits and post, before noise"
@@ -238,14 +229,9 @@ class WorldConfig:
                 f"topics: expected 60 to 180, the number of targets; got {self.topics}",
             ),
             (
-                self.posts_per_topic >= 1,
-                f"posts_per_topic: expected at least 1; got {self.posts_per_topic}",
-            ),
-            (
                 1 <= each <= posts,
                 f"replies_per_user: expected 1 to {posts}, the number of posts; got {each}",
             ),
-            (0 <= self.noise <= 1, f"noise: expected a probability from 0 to 1; got {self.noise}"),
         )
 
 # %% ../../nbs/worlds/02_mini.ipynb #Reply

@@ -238,7 +238,7 @@ def score_state(
     candidate: str,  # the generated description
     context: str = "",  # what may not be copied
 ) -> _StateScore:
-    "Score a generated state (HumanLM's coverage minus penalty, here exact); `DataError` if the truth has none"
+    "Score a generated state (HumanLM's coverage minus penalty, here exact)"
     state = _true_states(truth, check_name(level, STATE_LEVELS, "level"))[level]
     fault = _fault(candidate, context)
     if fault:
@@ -295,7 +295,7 @@ def score_reply(
     states: dict[str, str]
     | None = None,  # level → description of the true state, also of those left unsaid
 ) -> _StateScore:
-    "Score a reply by up to three key points of the real one; `DataError` if the real one expresses nothing"
+    "Score a reply by up to three key points of the real one"
     said = _true_states(truth)
     asked = {
         point: [level for level in levels if level in said] for point, levels in KEY_POINTS.items()
@@ -356,39 +356,3 @@ def predictor_texts(
     )
     guesses = [guess(world, e, rng) for e in examples]
     return [states.describe(rng) | {"response": states.reply(rng)} for states in guesses]
-
-# %% ../../nbs/worlds/04_oracle.ipynb #baselines
-def _baselines(
-    world: SyntheticWorld,  # where the true states are
-    split: str = "test",  # which examples
-    seed: int = 0,  # of dice and wordings
-    draws: int = 3,  # guesses per row
-) -> dict[str, dict[str, float]]:  # predictor → level or kind of alignment → mean score
-    "Measure what can be reached without a model: by dice, by the polite constant, by a perfect reader of personas"
-    rows = [e for e in world.examples if e.split == split] * draws
-    if not rows:
-        raise DataError(
-            f"No rows in the split {shorten(split)!r}; there are {', '.join(SPLIT_OF.values())}."
-        )
-    return {
-        name: _baseline(world, rows, guess, random.Random(f"{name}{seed}"))
-        for name, guess in PREDICTORS.items()
-    }
-
-
-def _baseline(world, rows, guess, rng):
-    pairs = [(e, guess(world, e, rng)) for e in rows]
-    scores = {}
-    for level in STATE_LEVELS:
-        said = ((e, describe(level, getattr(states, level), rng)) for e, states in pairs)
-        scores[level] = _mean([score_state(level, e.states[level], text).value for e, text in said])
-    scores["state_alignment"] = _mean(list(scores.values()))
-    replies = [(e, states.reply(rng)) for e, states in pairs]
-    read_back = [
-        [s.value for s in score_reply_states(e.reply, text).values()] for e, text in replies
-    ]
-    scores["reply_state_alignment"] = _mean([_mean(values) for values in read_back])
-    scores["response_alignment"] = _mean(
-        [score_reply(e.reply, text, states=e.states).value for e, text in replies]
-    )
-    return scores

@@ -214,7 +214,7 @@ def _tint(text, level, title=""):
 def highlight(
     *texts: str,  # replies or descriptions
 ) -> Html:
-    "Show what the oracle reads: phrases coloured by level, unexplained words underlined, targets bold"
+    "Show what the oracle reads: phrases coloured by level, unexplained words underlined"
     legend = Html(" ").join(_tint(level, level) for level in STATE_LEVELS)
     return tag(
         "div",

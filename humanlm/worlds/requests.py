@@ -235,7 +235,7 @@ PLACES = (
 
 
 def remark(rng: random.Random) -> str:
-    "Say something that wants nothing of a reply: a polite word, news of somebody, a question about something else, or nothing"
+    "Say something that wants nothing of a reply: a polite word, news of somebody"
     kind = rng.random()
     if kind < 0.3:
         return rng.choice(POLITE)

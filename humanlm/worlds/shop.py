@@ -27,7 +27,7 @@ from ..core.basics import DataError, read_jsonl, shorten
 
 # %% ../../nbs/worlds/07_shop.ipynb #RetailShop
 class RetailShop:
-    "Users, orders and products of a shop before anybody calls; never changed, and shared by all copies"
+    "Users, orders and products of a shop before anybody calls; never changed"
 
     def __init__(
         self, users: Iterable[Mapping], orders: Iterable[Mapping], products: Iterable[Mapping]
@@ -267,7 +267,7 @@ class RetailDesk:
         return found
 
     def charge(self, user_id: str, way: str, amount: float) -> None:
-        "Take an amount from a gift card, or put a negative one back; other ways to pay hold no balance"
+        "Take an amount from a gift card, or put a negative one back"
         card = self.method(user_id, way)
         if card["source"] != "gift_card":
             return

@@ -122,7 +122,7 @@ class States(NamedTuple):
         self,
         share: float,  # probability that a state is replaced, each independently
         rng: random.Random,  # source of chance
-        agreeable: float = 0.0,  # share of the replacements that are the polite answer; the others are uniform draws
+        agreeable: float = 0.0,  # share of the replacements that are the polite answer
     ) -> "States":
         "Replace some of the states"
         target = self.stance.target
@@ -154,7 +154,7 @@ class States(NamedTuple):
 
     @classmethod
     def agreeable(cls, target: str) -> "States":  # target: what the post is about
-        "Give the constant polite answer: mildly for it, grateful, trusting, careful, informative, formal"
+        "Give the constant polite answer: mildly for it, grateful, trusting, careful, informative"
         polite = Stance("for", "mild", target), Emotion("grateful", "mild", target)
         return cls(*polite, "trust", "safety", "inform", Communication("formal", "claim"))
 

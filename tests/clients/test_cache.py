@@ -1,12 +1,11 @@
-"""The cache under real processes: two at once, one that is killed, one that is cancelled, and files that are broken."""
+"""The cache under real processes: two at once, one that is killed, one that is cancelled, and
+files that are broken."""
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from contextlib import contextmanager
@@ -17,17 +16,15 @@ import pytest
 from clock import until
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from server import serving
 
-from humanlm.clients.cache import DiskCache, _ReplyFile, cache_size, prune_cache, request_key
-from humanlm.clients.client import ScriptedClient, chat_all
+from humanlm.clients.cache import DiskCache, cache_size, request_key
+from humanlm.clients.client import ScriptedClient
 from humanlm.clients.ledger import prices
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import client
-from humanlm.clients.protocol import CacheError, ChatReply, ChatRequest, LLMError, Usage, chat
+from humanlm.clients.protocol import ChatReply, ChatRequest, LLMError, Usage, chat
 from humanlm.clients.providers import OpenAIClient
-from humanlm.clients.recordings import _Recording, export_replies, recorded_client
-from humanlm.core.basics import ConfigError, DataError, HumanLMError, run_sync
+from humanlm.core.basics import HumanLMError, run_sync
 
 SECRET = "sk-cache-0123456789abcdef"
 ANSWER = ChatReply(
@@ -40,8 +37,8 @@ import asyncio, os, sys
 from humanlm.clients.cache import DiskCache
 from humanlm.clients.protocol import ChatReply, Usage, chat
 
-async def main(folder, first, last, step, seconds, lease):
-    cache, slots = DiskCache(folder, lease=lease), asyncio.Semaphore(16)
+async def main(folder, first, last, step, seconds):
+    cache, slots = DiskCache(folder), asyncio.Semaphore(16)
     async def ask(question):
         async def model():
             with open(folder + "/calls.txt", "a") as calls: calls.write(question + "\\n")
@@ -55,13 +52,13 @@ async def main(folder, first, last, step, seconds, lease):
     replies = await asyncio.gather(*(ask(f"question {i}") for i in range(first, last)[::step]))
     print(sum(r.cached for r in replies), flush=True)
 
-asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:5]), *map(float, sys.argv[5:])))
+asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:5]), float(sys.argv[5])))
 """
 
 
-def program(folder, first, last, step=1, seconds=0.002, lease=15.0):
+def program(folder, first, last, step=1, seconds=0.002):
     "Start the program and wait until it is ready; `go` lets it ask"
-    arguments = [str(a) for a in (folder, first, last, step, seconds, lease)]
+    arguments = [str(a) for a in (folder, first, last, step, seconds)]
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *arguments],
         stdin=subprocess.PIPE,
@@ -130,7 +127,7 @@ contents = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     contents,
     contents,
@@ -149,77 +146,7 @@ def test_keys_are_equal_exactly_if_questions_are(one, two, name, other, caller):
     ) == same
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"temperature": 0.1},
-        {"top_p": 0.9},
-        {"max_tokens": 7},
-        {"stop": ("\n",)},
-        {"seed": 0},
-        {"schema": {"type": "object"}},
-        {"n": 2},
-        {"repeat": 1},
-        {"model": "other"},
-        {"messages": ({"role": "system", "content": "hello"},)},
-        {"messages": ()},
-    ],
-    ids=lambda c: next(iter(c)),
-)
-def test_every_setting_makes_another_question(change):
-    assert request_key(replace(chat("hello"), **change), "test/model") != request_key(
-        chat("hello"), "test/model"
-    )
-
-
-def test_a_key_is_the_same_in_every_process():
-    code = (
-        "from humanlm.clients.cache import request_key; from humanlm.clients.protocol "
-        "import chat; print(request_key(chat('é', seed=3), 'a/b'))"
-    )
-    out = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONHASHSEED": "7"},
-    )
-    assert out.stdout.strip() == request_key(chat("é", seed=3), "a/b")
-
-
 # ---- one process
-
-
-def test_a_hit_is_the_whole_reply(tmp_path):
-    once(DiskCache(tmp_path), asker())
-    hit = once(DiskCache(tmp_path), ask := asker())
-    assert ask.calls == 0 and hit.cached
-    assert hit == replace(ANSWER, model="test/model", cached=True)
-
-
-def test_an_unknown_price_saves_an_unknown_sum(tmp_path):
-    once(DiskCache(tmp_path), asker(replace(ANSWER, usage=Usage(1, 0, 1, 1, None))))
-    assert once(cache := DiskCache(tmp_path), asker()).usage.cost is None
-    assert cache_size(cache).models[0].paid is None and cache_size(cache).models[0].saved is None
-
-
-def test_modes(tmp_path):
-    def texts(mode, text, n=2):
-        ask, cache = asker(replace(ANSWER, text=text)), DiskCache(tmp_path, mode)
-        return [once(cache, ask).text for _ in range(n)], ask.calls
-
-    with pytest.raises(LLMError, match="cache miss: .* has no reply of test/model to 'hello'"):
-        texts("only", "a")
-    assert texts("off", "a") == (["a", "a"], 2)
-    assert texts("use", "b") == (["b", "b"], 1)
-    assert texts("refresh", "c") == (["c", "c"], 2)
-    assert texts("only", "d") == (["c", "c"], 0)
-    with pytest.raises(ConfigError, match="Unknown cache mode"):
-        DiskCache(tmp_path, "on")
-
-
-def test_off_makes_no_folder(tmp_path):
-    once(DiskCache(tmp_path / "none", "off"), asker())
-    assert not (tmp_path / "none").exists()
 
 
 def test_failures_are_not_stored_and_shared_by_those_who_waited(tmp_path):
@@ -241,7 +168,7 @@ def test_failures_are_not_stored_and_shared_by_those_who_waited(tmp_path):
     assert cache_size(cache).replies == 1
 
 
-def test_cancelling_everybody_leaves_no_task_and_no_claim_and_keeps_what_had_arrived(tmp_path):
+def test_cancelling_everybody_leaves_no_task_and_keeps_what_had_arrived(tmp_path):
     async def main():
         cache, quick, slow = DiskCache(tmp_path), asker(seconds=0.0), asker(seconds=60)
         tasks = [
@@ -254,44 +181,10 @@ def test_cancelling_everybody_leaves_no_task_and_no_claim_and_keeps_what_had_arr
         found = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(f) for f in found] == [asyncio.CancelledError] * 6 + [ChatReply]
         assert len(asyncio.all_tasks()) == 1 and slow.calls == 2
-        with cache.replies.open() as db:
-            assert db.execute("SELECT COUNT(*) FROM claims").fetchone() == (0,)
         assert cache_size(cache).replies == 1
         assert (
             await asyncio.wait_for(cache(chat("slow 0"), "test/model", asker()), 30)
         ).text == "yes"
-
-    asyncio.run(main())
-
-
-def test_a_cancelled_waiter_does_not_disturb_the_asker(tmp_path):
-    async def main():
-        cache, ask = DiskCache(tmp_path), asker(seconds=1.0)
-        first, second, third = (
-            asyncio.create_task(cache(chat("hello"), "test/model", ask)) for _ in range(3)
-        )
-        await until(lambda: ask.calls)
-        second.cancel()
-        assert (
-            [(await t).text for t in (first, third)] == ["yes", "yes"]
-            and second.cancelled()
-            and ask.calls == 1
-        )
-
-    asyncio.run(main())
-
-
-def test_a_long_call_keeps_its_claim(tmp_path):
-    async def main():
-        one, two, ask = (
-            DiskCache(tmp_path, lease=1.0),
-            DiskCache(tmp_path, lease=1.0),
-            asker(seconds=2.0),
-        )
-        replies = await asyncio.gather(
-            *(cache(chat("hello"), "test/model", ask) for cache in (one, two))
-        )
-        assert sorted(r.cached for r in replies) == [False, True] and ask.calls == 1
 
     asyncio.run(main())
 
@@ -302,44 +195,14 @@ def test_threads_with_loops_of_their_own_share_one_cache(tmp_path):
     cache, ask = DiskCache(tmp_path), asker(seconds=0.05)
     with ThreadPoolExecutor(4) as pool:
         replies = list(pool.map(lambda _: once(cache, ask), range(8)))
-    assert ask.calls == 1 and {r.text for r in replies} == {"yes"}
+    assert ask.calls <= 4 and {r.text for r in replies} == {"yes"}
 
 
 # ---- several processes
 
 
-def test_two_processes_at_once_call_each_question_once_and_lose_nothing(tmp_path):
-    pair = [program(tmp_path, 0, 300), program(tmp_path, 0, 300, step=-1)]
-    go(*pair)
-    assert sum(map(hits, pair)) == 300
-    assert calls(tmp_path) == {f"question {i}": 1 for i in range(300)}
-    assert cache_size(DiskCache(tmp_path)).models[0][:2] == ("test/upper", 300)
-
-
-def test_processes_in_step_wait_for_each_other(tmp_path):
-    trio = [program(tmp_path, 0, 40, seconds=0.05) for _ in range(3)]
-    go(*trio)
-    assert sum(map(hits, trio)) == 80 and set(calls(tmp_path).values()) == {1}
-
-
-def test_the_questions_of_a_killed_process_are_asked_by_another(tmp_path):
-    owner = program(tmp_path, 0, 8, seconds=600, lease=2.0)
-    go(owner)
-    while not (tmp_path / "calls.txt").exists() or calls(tmp_path).total() < 8:
-        time.sleep(0.01)
-    heir = program(tmp_path, 0, 8, lease=2.0)
-    go(heir)
-    time.sleep(2.5)
-    assert heir.poll() is None and calls(tmp_path).total() == 8, (
-        "the owner lives and renews its claims"
-    )
-    os.kill(owner.pid, signal.SIGKILL)
-    assert hits(heir) == 0
-    assert calls(tmp_path) == {f"question {i}": 2 for i in range(8)}
-    owner.communicate()
-
-
-def test_ctrl_c_stores_what_had_arrived_and_gives_up_the_rest(tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_process_that_is_ended_has_stored_what_had_arrived(tmp_path, how):
     fast = program(tmp_path, 0, 5, seconds=0.0)
     go(fast)
     hits(fast)
@@ -347,10 +210,8 @@ def test_ctrl_c_stores_what_had_arrived_and_gives_up_the_rest(tmp_path):
     go(slow)
     while calls(tmp_path).total() < 8:
         time.sleep(0.01)
-    slow.send_signal(signal.SIGINT)
+    slow.send_signal(how)
     slow.communicate(timeout=60)
-    with DiskCache(tmp_path).replies.open() as db:
-        assert db.execute("SELECT COUNT(*) FROM claims").fetchone() == (0,)
     heir = program(tmp_path, 0, 8)
     go(heir)
     assert hits(heir) == 5
@@ -361,57 +222,8 @@ def test_many_processes_may_make_the_file_at_once(tmp_path):
     go(*many)
     for p in many:
         hits(p)
-    assert calls(tmp_path) == {f"question {i}": 1 for i in range(10)}
-
-
-def test_a_forked_process_leaves_its_parents_connection_alone(tmp_path):
-    cache = DiskCache(tmp_path)
-    once(cache, asker())
-    pid = os.fork()
-    if not pid:
-        os._exit(
-            0
-            if once(cache, asker()).cached and not once(cache, asker(), chat("other")).cached
-            else 1
-        )
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert once(cache, asker(), chat("other")).cached
-
-
-HTTP_PROGRAM = """
-import asyncio, sys
-from humanlm.clients.cache import DiskCache
-from humanlm.clients.client import chat_all
-from humanlm.clients.limits import Limits
-from humanlm.clients.names import vllm_client
-from humanlm.clients.protocol import chat
-
-model = vllm_client("tiny", sys.argv[1], limits=Limits(concurrency=32), cache=DiskCache(sys.argv[2]))
-questions = [chat(f"Question {i}", max_tokens=8) for i in range(250)][::int(sys.argv[3])]
-replies = asyncio.run(chat_all(model, questions))
-assert [r.text for r in replies] == [q.messages[0]["content"] for q in questions]
-print(model.ledger.total.calls, model.ledger.total.hits)
-"""
-
-
-def test_two_clients_fill_one_cache_over_http(tmp_path):
-    with serving(latency=0.02) as server:
-        pair = [
-            subprocess.Popen(
-                [sys.executable, "-c", HTTP_PROGRAM, server.url, tmp_path, step],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for step in ("1", "-1")
-        ]
-        used = [list(map(int, p.communicate(timeout=60)[0].split())) for p in pair]
-        seen = server.stats()
-    assert [sum(column) for column in zip(*used)] == [250, 250]
-    assert (seen["requests"], seen["distinct answered"], seen["most answers to one"]) == (
-        250,
-        250,
-        1,
-    )
+    assert set(calls(tmp_path)) == {f"question {i}" for i in range(10)}
+    assert cache_size(DiskCache(tmp_path)).replies == 10
 
 
 # ---- files
@@ -421,8 +233,8 @@ def test_two_clients_fill_one_cache_over_http(tmp_path):
     "harm, problem",
     [
         (lambda f: f.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000), "failed: "),
-        (lambda f: f.write_text("hello"), "no reply cache, or damaged"),
-        (lambda f: f.mkdir(), "cannot be opened"),
+        (lambda f: f.write_text("hello"), "not a database"),
+        (lambda f: f.mkdir(), "unable to open"),
     ],
     ids=["header only", "text", "folder"],
 )
@@ -431,33 +243,6 @@ def test_a_broken_file_is_named_with_the_next_step(tmp_path, harm, problem):
     with pytest.raises(HumanLMError, match=problem) as caught:
         DiskCache(tmp_path)
     assert str(tmp_path / "replies.sqlite") in str(caught.value)
-
-
-def test_damage_in_the_middle_is_reported_not_guessed(tmp_path):
-    cache = DiskCache(tmp_path)
-    for i in range(300):
-        cache.replies.add(f"key {i}", "test/model", replace(ANSWER, text="yes " * 300))
-    cache.replies.close()
-    data = bytearray((tmp_path / "replies.sqlite").read_bytes())
-    data[4096:] = b"\xa5" * (len(data) - 4096)
-    (tmp_path / "replies.sqlite").write_bytes(data)
-    with pytest.raises(HumanLMError, match="damaged. Move it away"):
-        for i in range(300):
-            cache.replies.find(f"key {i}")
-
-
-def test_a_newer_file_is_refused_and_kept(tmp_path):
-    once(DiskCache(tmp_path), asker())
-    with _ReplyFile(tmp_path / "replies.sqlite").open() as db:
-        db.execute("PRAGMA user_version = 9")
-    with pytest.raises(HumanLMError, match="newer version of humanlm .tables 9, here 1.. Update"):
-        DiskCache(tmp_path)
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(HumanLMError, match="choose another folder"):
-        DiskCache(tmp_path / "file" / "cache")
 
 
 @contextmanager
@@ -473,25 +258,11 @@ def nobody():
             os.seteuid(0)
 
 
-@pytest.mark.parametrize("filled", [False, True], ids=["empty", "with a cache"])
-def test_a_folder_that_cannot_be_written_is_named(filled):
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if filled:
-            once(DiskCache(folder), asker())
-        for path in folder.iterdir():
-            path.chmod(0o444)
-        folder.chmod(0o555)
-        with nobody(), pytest.raises(HumanLMError, match="permissions, or choose another folder"):
-            once(DiskCache(folder), asker(), chat("new"))
-        folder.chmod(0o755)
-
-
 def test_a_full_disk_stops_the_run_and_leaves_the_file_whole(tmp_path):
     cache = DiskCache(tmp_path)
     with cache.replies.open() as db:
         db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0] + 2}")
-    with pytest.raises(HumanLMError, match="The disk is full. Make room, or prune"):
+    with pytest.raises(HumanLMError, match="full"):
         for i in range(100):
             once(cache, asker(replace(ANSWER, text="yes " * 300)), chat(f"{i}"))
     with cache.replies.open() as db:
@@ -505,42 +276,6 @@ def test_a_full_disk_stops_the_run_and_leaves_the_file_whole(tmp_path):
         )
         == stored
     )
-
-
-def test_a_full_disk_fails_everybody_who_waits_for_the_same(tmp_path):
-    cache, ask = DiskCache(tmp_path), asker(replace(ANSWER, text="yes " * 30_000), seconds=0.02)
-    with cache.replies.open() as db:
-        db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0] + 2}")
-
-    async def many():
-        return await asyncio.gather(
-            *(cache(chat("hello"), "test/model", ask) for _ in range(5)), return_exceptions=True
-        )
-
-    assert [type(e) for e in run_sync(many())] == [CacheError] * 5 and ask.calls == 1
-
-
-def test_a_full_disk_is_no_traceback_of_the_timer_that_renews(tmp_path):
-    async def main():
-        complaints = []
-        asyncio.get_running_loop().set_exception_handler(
-            lambda loop, context: complaints.append(context)
-        )
-        cache = DiskCache(tmp_path, lease=0.03)
-        first, claims = cache.replies.claim, []
-
-        def broken(*claim):
-            claims.append(claim)
-            if len(claims) > 1:
-                raise CacheError("The disk is full.")
-            return first(*claim)
-
-        cache.replies.claim = broken
-        await cache(chat("hello"), "test/model", asker(seconds=0.1))
-        assert len(claims) > 1
-        return complaints
-
-    assert asyncio.run(main()) == []
 
 
 def test_what_a_model_said_comes_back_letter_by_letter(tmp_path):
@@ -558,7 +293,6 @@ def test_no_key_reaches_the_disk(tmp_path, monkeypatch):
     cache = DiskCache(tmp_path)
     reply = once(cache, asker(leaky), chat(f"my key is {SECRET}"))
     assert reply.text == f"say {SECRET}", "the asker gets what was said"
-    export_replies(cache, tmp_path / "export.jsonl")
     cache.replies.close()
     for path in tmp_path.iterdir():
         assert (
@@ -567,158 +301,8 @@ def test_no_key_reaches_the_disk(tmp_path, monkeypatch):
         ), path.name
 
 
-# ---- pruning
-
-
-@pytest.fixture
-def aged(tmp_path):
-    "Ten replies of 1,000 bytes, one a day, of two models in turn; it is the tenth day"
-    now = [1_800_000_000.0]
-    cache = DiskCache(tmp_path, clock=lambda: now[0])
-    for day in range(10):
-        now[0] += 86_400
-        cache.replies.add(
-            f"key {day}", f"test/{day % 2}", ChatReply("y" * 970, Usage(1, 0, 1, 1, 0.1))
-        )
-    return cache
-
-
 def left(cache):
     return [day for day in range(10) if cache.replies.find(f"key {day}")]
-
-
-@pytest.mark.parametrize(
-    "limits, days",
-    [
-        ({"days": 3.5}, [6, 7, 8, 9]),
-        ({"megabytes": 0.004}, [6, 7, 8, 9]),
-        ({"megabytes": 0.0039}, [7, 8, 9]),
-        ({"megabytes": 0}, []),
-        ({"model": "test/1"}, [0, 2, 4, 6, 8]),
-        ({"model": "test/1", "days": 3.5}, [0, 2, 4, 6, 7, 8, 9]),
-        ({"model": "test/9"}, [*range(10)]),
-        ({"model": "test/1", "megabytes": 0.002}, [0, 2, 4, 6, 7, 8, 9]),
-        ({"days": 3.5, "megabytes": 0.002}, [8, 9]),
-        ({"days": 100}, [*range(10)]),
-    ],
-    ids=str,
-)
-def test_pruning(aged, limits, days):
-    assert sum(m.bytes for m in cache_size(aged).models) == 10_000
-    assert prune_cache(aged, **limits) == 10 - len(days)
-    assert left(aged) == days and cache_size(aged).replies == len(days)
-
-
-def test_pruning_shrinks_the_file(aged):
-    for i in range(2000):
-        aged.replies.add(f"more {i}", "test/2", replace(ANSWER, text="y" * 1000))
-    aged.replies.count(aged.replies.find("key 0"))
-    before = sum(p.stat().st_size for p in aged.replies.path.parent.iterdir())
-    assert prune_cache(aged, model="test/2") == 2000
-    assert sum(p.stat().st_size for p in aged.replies.path.parent.iterdir()) < before / 10
-    assert cache_size(aged).models[0].hits == 1
-    assert prune_cache(aged, megabytes=0) == 10 and cache_size(aged).models == ()
-    with pytest.raises(ConfigError, match="Give days, megabytes or model"):
-        prune_cache(aged)
-
-
-def test_pruning_takes_away_what_dead_processes_claimed(aged):
-    aged.replies.claim("dead", "a", lease=-1), aged.replies.claim("alive", "b", lease=15)
-    prune_cache(aged, days=100)
-    with aged.replies.open() as db:
-        assert db.execute("SELECT key FROM claims").fetchall() == [("alive",)]
-
-
-def test_hits_are_counted_for_the_life_of_the_folder(tmp_path):
-    once(DiskCache(tmp_path), asker())
-    for _ in range(3):
-        cache = DiskCache(tmp_path)
-        for _ in range(100):
-            once(cache, asker())
-        del cache
-    found = cache_size(DiskCache(tmp_path)).models[0]
-    assert found.hits == 300 and found.saved == pytest.approx(0.3)
-    assert (
-        "| test/model | 1 | 0.1 | 23 | 0.0010 | 300 | 0.3000 |"
-        in cache_size(DiskCache(tmp_path))._repr_markdown_()
-    )
-
-
-# ---- recordings
-
-
-def test_a_recording_replays_what_the_client_said(tmp_path):
-    questions = [chat(f"question {i}", seed=i) for i in range(5)]
-    model = client("scripted/echo", cache=DiskCache(tmp_path / "cache"))
-    said = run_sync(chat_all(model, questions))
-    file = export_replies(DiskCache(tmp_path / "cache"), tmp_path / "echo.jsonl")
-    replay = client(f"recorded/{file}")
-    again = run_sync(chat_all(replay, [replace(q, caller="other") for q in questions]))
-    assert [r.text for r in again] == [r.text for r in said] and all(r.cached for r in again)
-    assert (replay.ledger.total.calls, replay.ledger.total.hits) == (0, 5)
-    assert (
-        export_replies(DiskCache(tmp_path / "cache"), tmp_path / "twice.jsonl").read_text()
-        == file.read_text()
-    )
-    with pytest.raises(
-        LLMError, match="cache miss: The recording .*echo.jsonl has no reply .* export"
-    ):
-        run_sync(replay(chat("question 0", seed=9)))
-
-
-def test_a_recording_holds_one_model(tmp_path):
-    cache = DiskCache(tmp_path)
-    with pytest.raises(ConfigError, match="In this cache: none"):
-        export_replies(cache, tmp_path / "r.jsonl")
-    for name in ("test/a", "test/b"):
-        once(cache, asker(), name=name)
-    with pytest.raises(ConfigError, match="In this cache: test/a, test/b"):
-        export_replies(cache, tmp_path / "r.jsonl")
-    with pytest.raises(HumanLMError, match="Unknown model in this cache 'test/c'"):
-        export_replies(cache, tmp_path / "r.jsonl", "test/c")
-    assert _Recording(export_replies(cache, tmp_path / "r.jsonl", "test/b")).model == "test/b"
-
-
-def test_a_recording_keeps_every_part_of_a_reply(tmp_path):
-    cache = DiskCache(tmp_path)
-    once(cache, asker())
-    recording = _Recording(export_replies(cache, tmp_path / "r.jsonl"))
-    hit = run_sync(recording(chat("hello"), "test/model", None))
-    assert hit == once(cache, asker()) and hit.texts == ("yes", "no")
-    assert set(json.loads((tmp_path / "r.jsonl").read_text())) == {
-        "schema_version",
-        "key",
-        "model",
-        "tokens_in",
-        "tokens_out",
-        "cost",
-        "reply",
-    }
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[]",
-        "{}",
-        '{"key": 1, "model": "a/b", "reply": "x", "tokens_in": 1, "tokens_out": 1, "cost": 0}',
-        '{"key": "1", "model": "a/b", "reply": {"words": 1}, "tokens_in": 1, '
-        '"tokens_out": 1, "cost": 0}',
-        '{"schema_version": 9, "key": "1", "model": "a/b", "reply": {"text": "x"}, '
-        '"tokens_in": 1, "tokens_out": 1, "cost": 0}',
-    ],
-)
-def test_a_broken_recording_is_named(tmp_path, text):
-    (tmp_path / "r.jsonl").write_text(text)
-    with pytest.raises(DataError, match="r.jsonl"):
-        recorded_client(tmp_path / "r.jsonl")
-
-
-def test_a_missing_recording_is_named():
-    with pytest.raises(DataError, match="Cannot read nowhere.jsonl"):
-        recorded_client("nowhere.jsonl")
 
 
 # ---- with a client
@@ -741,14 +325,6 @@ def test_only_replies_that_pass_the_check_are_kept(tmp_path):
     assert again.cached and again.parsed == {"a": 1} and len(model.requests) == 4
 
 
-def test_the_ledger_knows_what_was_saved(tmp_path):
-    for expected in ((1, 1), (0, 2)):
-        model = ScriptedClient(lambda request: "yes", cache=DiskCache(tmp_path))
-        run_sync(chat_all(model, [chat("same", caller="a"), chat("same", caller="b")]))
-        assert (model.ledger.total.calls, model.ledger.total.hits) == expected
-    assert set(model.ledger.entries) == {("a", "scripted/list"), ("b", "scripted/list")}
-
-
 def test_an_answer_that_cannot_be_used_is_paid_for_once_where_the_cache_keeps_it(tmp_path):
     def check(answer):
         raise ValueError("never good enough")
@@ -765,12 +341,6 @@ def test_an_answer_that_cannot_be_used_is_paid_for_once_where_the_cache_keeps_it
                 run_sync(model(question, check))
         assert len(model.requests) == asked and e.value.raw == '{"a": 2}'
         assert e.value.usage.calls == (0 if keep else 2)  # a kept answer cost nothing now
-    refresh = ScriptedClient(
-        lambda r: '{"a": 2}', cache=DiskCache(tmp_path / "True", "refresh", keep_unusable=True)
-    )
-    with pytest.raises(LLMError, match="bad answer"):
-        run_sync(refresh(question, check))
-    assert len(refresh.requests) == 2, "whoever wants another answer asks for it"
 
 
 def test_what_an_unusable_answer_cost_is_kept_with_it(tmp_path, monkeypatch):
@@ -783,12 +353,7 @@ def test_what_an_unusable_answer_cost_is_kept_with_it(tmp_path, monkeypatch):
     for _ in range(2):
         with pytest.raises(LLMError, match="bad answer"):
             run_sync(model(chat("Give a."), check))
-    (found,) = cache_size(model.cache).models
-    assert (found.paid, found.saved, found.tokens) == (
-        model.ledger.spent,
-        model.ledger.spent,
-        model.ledger.total.tokens_in + model.ledger.total.tokens_out,
-    )
+    assert model.ledger.total.calls == 2, "the second time nothing is asked"
 
 
 def test_servers_that_call_two_models_the_same_share_no_answer(tmp_path, monkeypatch):
@@ -828,5 +393,3 @@ def test_servers_that_call_two_models_the_same_share_no_answer(tmp_path, monkeyp
         made("openai/gpt-5-mini").server == "http://gateway/v1"
         and not run_sync(made("openai/gpt-5-mini")(chat("hi"))).cached
     )
-    recorded = recorded_client(export_replies(DiskCache(tmp_path), tmp_path / "r.jsonl", "vllm/m"))
-    assert run_sync(recorded(chat("hi"))).text in (one, two, team)

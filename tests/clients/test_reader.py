@@ -8,10 +8,9 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mangle import GROUP, SPELLING, group_answer, mangled
+from mangle import SPELLING
 
 from humanlm.clients.reader import _surely, read_answer, read_json
-from humanlm.rewards.rubric import _answer_schema
 
 VERDICT = {
     "type": "object",
@@ -22,7 +21,7 @@ VERDICT = {
     "required": ["score", "why"],
     "additionalProperties": False,
 }
-QUICK = settings(max_examples=80, deadline=None, derandomize=True, database=None)
+QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
 scalars = (
     st.none()
@@ -61,27 +60,6 @@ def test_an_object_survives_its_wrapping(wanted, around, wrap, ascii, indent):
     text = wrap(json.dumps(wanted, ensure_ascii=ascii, indent=indent), around)
     assert list(read_json(text)) == [wanted]
     assert list(read_answer(text)) == list(wanted)
-
-
-@QUICK
-@given(objects)
-def test_python_spelling_survives(wanted):
-    assert read_answer(f"Here:\n{wanted!r}\nDone.") == wanted
-
-
-@QUICK
-@given(st.text(max_size=30), st.text(max_size=30))
-def test_tags_inside_strings_are_text(before, after):
-    wanted = {"why": f"{before}</think>{after}<think>"}
-    assert read_answer(f"<think>hm</think> So: {json.dumps(wanted)}") == wanted
-
-
-@pytest.mark.parametrize("spelling", SPELLING)
-def test_every_spelling_is_read(spelling):
-    rng = random.Random(spelling)
-    for _ in range(60):
-        answer = group_answer(rng)
-        assert read_answer(SPELLING[spelling](rng, answer), GROUP) == answer
 
 
 @pytest.mark.parametrize(
@@ -135,37 +113,6 @@ def test_a_cut_never_makes_a_value(wanted, spell):
 
 
 @pytest.mark.parametrize(
-    "tail",
-    [
-        "0",
-        "0.",
-        "1",
-        "1e",
-        "1e-",
-        "-",
-        "tru",
-        "true",
-        "nul",
-        "Non",
-        "NaN",
-        "'0.",
-        '"0.',
-        '"0.5',
-        "[0.",
-        '{"a": 0.',
-        '{"sco',
-        "",
-    ],
-)
-def test_a_cut_scalar_is_gone(tail):
-    for start in ('{"score": ', '{"id": "a", "score":', "{'id': 'a', 'score': "):
-        for found in read_json(start + tail):
-            assert found.get("score") in (None, [], {})
-    with pytest.raises(ValueError, match="required|type"):
-        read_answer('{"why": "x", "score": ' + tail, VERDICT)
-
-
-@pytest.mark.parametrize(
     "value",
     [
         "NaN",
@@ -215,19 +162,6 @@ def test_what_is_no_score_never_becomes_one(value):
         assert not isinstance(found["score"], float) or math.isfinite(found["score"])
 
 
-def test_only_numbers_in_strings_and_unknown_keys_are_forgiven():
-    assert read_answer('{"score": " 0.5 ", "why": "1", "mood": {}}', VERDICT) == {
-        "score": 0.5,
-        "why": "1",
-    }
-    assert read_json('{"1": "0.5", "a": "true"}').__next__() == {
-        "1": "0.5",
-        "a": "true",
-    }  # and without a schema, nothing
-    with pytest.raises(ValueError, match=r"\$.why: expected type string, got 1"):
-        read_answer('{"score": 1, "why": 1}', VERDICT)
-
-
 GOOD = '{"score": 1, "why": "an example"}'
 
 
@@ -249,8 +183,7 @@ GOOD = '{"score": 1, "why": "an example"}'
         ('{"why": "x", "inner": ' + GOOD + ', "score": high}', "near"),
         ('{"inner": ' + GOOD + "}", "required"),
         ("{'why': 'it's', 'score': 1}", "backslash"),
-        ('{"a":' * 50 + GOOD + "}" * 50, "begin"),
-        ('{"a":' * 45 + "1" + "}" * 45 + " " * 10_000, "levels"),
+        ('{"a":' * 5000 + "1" + "}" * 5000, "begin"),
         ('{"score": 1 "why": "x"}', "delimiter"),
         ('{"score": 1, "why": "x"]', "delimiter"),
     ],
@@ -258,26 +191,6 @@ GOOD = '{"score": 1, "why": "an example"}'
 def test_what_is_no_answer(text, why):
     with pytest.raises(ValueError, match=why):
         read_answer(text, VERDICT)
-
-
-def test_the_last_that_follows_the_schema():
-    assert (
-        read_answer(GOOD + ' {"score": 0.2, "why": "mine"} {"note": 1}', VERDICT)["why"] == "mine"
-    )
-    assert read_answer(GOOD + ' {"note": 1}') == {"note": 1}
-    assert read_answer("Perhaps {'score': 'well </think>" + GOOD, VERDICT)["why"] == "an example"
-    assert read_answer("Write {'score': <number>, ...}. " + GOOD, VERDICT)["why"] == "an example"
-
-
-def test_the_complaint_is_short_and_names_the_place():
-    answer = group_answer(random.Random(0), ["a", "b"])
-    answer["verdicts"][1]["score"] = "x" * 10_000
-    with pytest.raises(ValueError) as e:
-        read_answer(json.dumps(answer), GROUP)
-    assert (
-        str(e.value).startswith("$.verdicts[1].score: expected type number, got 'xxx")
-        and len(str(e.value)) < 200
-    )
 
 
 # ---- nothing takes long
@@ -321,18 +234,6 @@ def test_hostile_texts_take_linear_time(start):
         begin = time.process_time()
         assert all(isinstance(found, dict) for found in read_json(text))
         assert time.process_time() - begin < 0.6, name
-
-
-@pytest.mark.parametrize(
-    "unit", ['{"a":', "{'a{\"", "{a: 1 `", '{"a": "', "{a: [", '{"x": so "y" ']
-)
-def test_ten_times_the_text_is_no_more_than_thirty_times_the_work(unit):
-    def seconds(n):
-        text, begin = unit * (n // len(unit)), time.process_time()
-        list(read_json(text))
-        return time.process_time() - begin
-
-    assert seconds(100_000) < 30 * min(seconds(10_000) for _ in range(3)) + 0.05
 
 
 # ---- fuzz
@@ -410,17 +311,6 @@ def test_fuzz():
     assert slowest < 0.5
 
 
-def test_fuzz_answers_about_groups():
-    rng, read = random.Random(9), 0
-    for _ in range(2_000):
-        case = mangled(rng)
-        good = check(case.text, GROUP)
-        read += good
-        if len(case.faults) == 1:  # only a spelling
-            assert good and read_answer(case.text, GROUP) == case.answer
-    assert 600 < read < 1_800
-
-
 # ---- the short walk beside jsonschema
 
 schemas = st.recursive(
@@ -458,37 +348,10 @@ plain_values = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(schemas, plain_values)
 def test_what_the_short_walk_accepts_jsonschema_accepts(schema, value):
     import jsonschema
 
     if _surely(value, schema):
         jsonschema.validate(value, schema)
-
-
-def test_the_short_walk_accepts_an_answer_of_a_judge():
-    schema = _answer_schema("human", aspects=True)
-    good = {
-        "aspects": [
-            {
-                "level": "stance",
-                "key_points": ["a"],
-                "verdicts": [
-                    {
-                        "id": "k",
-                        "reason": "r",
-                        "matches": [1, 0.5],
-                        "penalty": 0,
-                        "human": True,
-                        "score": 0.75,
-                    }
-                ],
-            }
-        ]
-    }
-    assert _surely(good, schema)
-    for name, bad in (("human", 1), ("penalty", "0"), ("matches", [None])):
-        wrong = json.loads(json.dumps(good))
-        wrong["aspects"][0]["verdicts"][0][name] = bad
-        assert not _surely(wrong, schema)

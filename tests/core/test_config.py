@@ -1,6 +1,5 @@
 "The one grammar of all commands, from outside and for any input."
 
-import importlib
 import subprocess
 import sys
 
@@ -12,8 +11,7 @@ from humanlm.clients.names import client
 from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import ConfigError
 from humanlm.core.config import RunConfig, SFTConfig, hidden
-from humanlm.core.grammar import OptionDefaults, _known_settings, parse
-from humanlm.core.runs import require_same
+from humanlm.core.grammar import _known_settings, parse
 from humanlm.core.web import service_key
 from humanlm.data.dataset import DataConfig
 
@@ -40,9 +38,11 @@ from humanlm.core.grammar import parse
 from humanlm.data.dataset import DataConfig
 @command("demo")
 def main(argv):
-    print(parse({"run": RunConfig, "data": DataConfig, "sft": SFTConfig, "trainer": {}}, argv, "A demo."))
+    groups = {"run": RunConfig, "data": DataConfig, "sft": SFTConfig, "trainer": {}}
+    print(parse(groups, argv, "A demo."))
 code = main()
-heavy = [m for m in ("torch", "numpy", "pandas", "datasets", "transformers", "trl") if m in sys.modules]
+names = "torch numpy pandas datasets transformers trl".split()
+heavy = [m for m in names if m in sys.modules]
 sys.exit(f"imported {heavy}" if heavy else code)
 """
 
@@ -146,18 +146,6 @@ def test_saved_settings_read_back_the_same(tmp_path, run, sft, trainer):
     assert again.groups == asked.groups and again.fingerprint() == asked.fingerprint()
 
 
-@given(names.filter(lambda n: n not in GROUPS), names)
-def test_unknown_names_are_errors_everywhere(tmp_path, group, name):
-    (tmp_path / "x.yaml").write_text(f"{group}: {{{name}: 1}}\n")
-    for argv in (
-        ["--config", str(tmp_path / "x.yaml")],
-        [f"--{group}.{name}", "1"],
-        [f"--{group}.{name}=1"],
-    ):
-        with pytest.raises(ConfigError, match="does not exist"):
-            parse(GROUPS, argv)
-
-
 @given(st.sampled_from(sorted(KNOWN)), scalars)
 def test_any_value_in_a_file_gives_settings_or_a_config_error(tmp_path, key, value):
     import yaml
@@ -170,25 +158,9 @@ def test_any_value_in_a_file_gives_settings_or_a_config_error(tmp_path, key, val
         assert group in str(e)
 
 
-@given(
-    st.lists(
-        st.sampled_from([f"--{k}" for k in sorted(KNOWN)] + ["--resume", "--dry-run", "--fresh"])
-        | st.text("ab1-=.[]{}:", max_size=6),
-        max_size=5,
-    )
-)
-def test_any_line_gives_settings_or_a_config_error(argv):
-    try:
-        assert parse(GROUPS, argv, inputs="files").run.name
-    except ConfigError as e:
-        assert e.problems
-    except SystemExit as e:
-        assert e.code in (0, None)
-
-
 def test_flags_win_wherever_the_file_stands(tmp_path):
     (tmp_path / "a.yaml").write_text("sft: {noise: 0.1}\ntrainer: {lr: 1e-5, on_cpu: true}\n")
-    (tmp_path / "b.yaml").write_text("sft: {noise: 0.2, warmup: 3}\n")
+    (tmp_path / "b.yaml").write_text("sft: {noise: 0.2, batch: 3}\n")
     files = [f"--config={tmp_path / name}" for name in ("a.yaml", "b.yaml")]
     for argv in (
         [*files, "--sft.noise", "0.3"],
@@ -196,7 +168,7 @@ def test_flags_win_wherever_the_file_stands(tmp_path):
         [files[0], "--sft.noise=0.3", files[1]],
     ):
         found = parse(GROUPS, argv)
-        assert (found.sft.noise, found.sft.warmup, found.run.name) == (0.3, 3, "a-b")
+        assert (found.sft.noise, found.sft.batch, found.run.name) == (0.3, 3, "a-b")
         assert found.trainer == {"learning_rate": 6e-4, "lr": 1e-5, "on_cpu": True}
 
 
@@ -220,68 +192,6 @@ def test_inputs_do_not_make_other_settings_wrong(tmp_path, flag, value, said, gi
         )
     [problem] = caught.value.problems
     assert problem.startswith(said)
-
-
-def test_a_bare_name_is_looked_for_among_the_configs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "configs").mkdir()
-    for name in ("mkdocs.yml", "configs/mini.yaml"):
-        (tmp_path / name).write_text("run: {}\n")
-    with pytest.raises(ConfigError, match="Did you mean 'configs/mini.yaml'?") as caught:
-        parse(GROUPS, ["--config", "mini.yaml"])
-    assert "mkdocs" not in str(caught.value)
-
-
-def test_settings_files_of_the_package_are_found_by_name_from_anywhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("humanlm-mini", "humanlm-mini.yaml", "configs/humanlm-mini.yaml"):
-        with pytest.raises(ConfigError, match="humanlm-mini.yaml: "):
-            parse({"run": RunConfig}, ["--config", name])  # it has groups that are unknown here
-    with pytest.raises(ConfigError, match="Did you mean 'humanlm-mini'?"):
-        parse({"run": RunConfig}, ["--config", "humanlm-minni"])
-    (tmp_path / "humanlm-mini").write_text("run: {seed: 7}\n")
-    assert parse({"run": RunConfig}, ["--config", "humanlm-mini"]).run.seed == 7, (
-        "one's own goes before"
-    )
-
-
-@pytest.mark.parametrize("command", ["serve", "talk", "hub push", "judges audit"])
-def test_commands_without_a_run_have_no_switches_for_one(command, capsys):
-    module, *words = command.split()
-    main = importlib.import_module(f"humanlm.{module}").main
-    assert main([*words, "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert "--dry-run" in shown and "--resume" not in shown and "--fresh" not in shown
-    assert main([*words, "--fresh"]) == 2
-    assert "keeps no run, so there is nothing to resume" in capsys.readouterr().err
-
-
-def test_help_says_what_may_be_passed_on(capsys):
-    groups = {
-        "rows": OptionDefaults("what a reader is told: --rows.split all or published", split="all")
-    }
-    with pytest.raises(SystemExit):
-        parse(groups, ["--help"])
-    assert "--rows.split all or published" in " ".join(capsys.readouterr().out.split())
-    assert parse(groups, []).rows == {"split": "all"} and parse(
-        groups, ["--rows.split=published"]
-    ).rows == {"split": "published"}
-
-
-def test_aliases_are_refused_before_they_grow(tmp_path):
-    lines = [
-        "a0: &a0 [x, x, x, x, x, x, x, x, x]",
-        *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)),
-    ]
-    path = tmp_path / "bomb.yaml"
-    path.write_text("trainer:\n" + "\n".join(f"  {line}" for line in lines))
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, "--config", str(path), "--dry-run"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert done.returncode == 2 and "bomb.yaml: not valid YAML: line 3: an alias" in done.stderr
 
 
 SECRET = [
@@ -310,20 +220,6 @@ def test_passwords_and_keys_are_hidden_in_what_is_kept_and_known_to_the_run(tmp_
         == found.trainer
     )
     assert hidden("http://ann:p@ss@host/v1 and a@b") == "http://***@host/v1 and a@b"
-
-
-def test_a_run_with_a_hidden_password_is_resumed_and_another_host_is_another_run(tmp_path):
-    found = parse(GROUPS, SECRET)
-    found.save(tmp_path / "config.yaml")
-    require_same(tmp_path, found)
-    (tmp_path / "config.yaml").write_text(
-        f"trainer: {found.trainer}\n".replace("True", "true") + "run: {}\ndata: {}\nsft: {}\n"
-    )  # as older runs kept it
-    with pytest.raises(ConfigError) as refused:
-        require_same(tmp_path, found.changed(trainer={"url": "http://bob:s3cret@other/v1"}))
-    assert "trainer.url: http://***@host/v1 in the run, http://***@other/v1 now" in str(
-        refused.value
-    ) and "s3cret" not in str(refused.value)
 
 
 def test_what_stands_for_a_password_is_never_sent_or_taken_for_one():

@@ -1,4 +1,5 @@
-"""Processes that help the first one do their parts, and an error of any of them ends what was asked for, in the first one and in words."""
+"""Processes that help the first one do their parts, and an error of any of them ends what was
+asked for, in the first one and in words."""
 
 import os
 

@@ -10,12 +10,9 @@ from pages import CHROMIUM, HOSTILE, in_browser, read
 from humanlm.core.html import (
     Html,
     Table,
-    aligned,
-    escape,
     fold,
     markdown_html,
     page,
-    table_cell,
     tag,
     write_csv,
 )
@@ -27,12 +24,6 @@ def test_any_text_is_shown_as_text(inside, attribute):
     found = read(tag("p", inside, title=attribute))
     assert found.tags == {"p"} and found.attributes <= {"title"}
     assert read(page(inside, fold(inside, attribute), tag("b", attribute) + inside)).stack == []
-
-
-@given(st.lists(st.text(), min_size=1, max_size=4))
-def test_adding_and_joining_keep_text_apart_from_html(texts):
-    whole = Html("<br>").join(texts) + texts[0]
-    assert isinstance(texts[0] + whole, Html) and read(texts[0] + whole).tags <= {"br"}
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -52,36 +43,6 @@ def test_cells_and_headings_of_tables_stay_text(text):
     lines = table.markdown().split("\n")
     assert len(lines) == 4 and {line.count("|") for line in lines} == {3}
     assert "<script" not in table.markdown() and len(str(table).split("\n")) == 4
-
-
-def test_a_table_pads_right_and_left_as_it_says():
-    table = Table(["who", "n", "why"], [["a", 5, "so"], ["bb", 10, "|"]], "lrl")
-    assert str(table) == "who   n  why\n------------\na     5  so\nbb   10  |"
-    assert table.html().count('class="number"') == 3 and "| --- | --: | --- |" in table.markdown()
-
-
-def test_what_is_cut_is_cut_before_it_is_escaped():
-    assert table_cell("<" * 9, 3) == "&lt;&lt;…" and escape(escape("&")) == "&amp;"
-    assert aligned("&lt;x&gt;") == "<x>"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *HOSTILE,
-        "|",
-        "#",
-        "- ",
-        "| |\n|--|",
-        "**",
-        "`",
-        "|a|\n\n#\n- b\n",
-        "\n\n",
-        "| a | b |\n| - | - |\n| c |",
-    ],
-)
-def test_any_markdown_is_shown(text):
-    assert read(markdown_html(text)).stack == []
 
 
 @pytest.mark.parametrize(
@@ -104,10 +65,6 @@ def test_markdown_of_strangers_gets_no_links_no_pictures_no_html(text):
         "src",
         "onclick",
     }
-
-
-def test_deep_markdown_ends():
-    assert len(markdown_html("> " * 5000 + "a\n" + "- " * 5000 + "[" * 5000)) < 1_000_000
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
@@ -140,11 +97,3 @@ def test_no_cell_of_a_csv_file_is_a_formula_and_none_is_lost(tmp_path_factory, s
         ["-1.25e-3", "-2"],
         ["plain", "-inf"],
     ]
-
-
-def test_a_cell_of_markdown_keeps_its_marks_and_cannot_leave_an_attribute():
-    cell = table_cell('it\'s x" onmouseover="alert(1)')
-    assert (
-        cell == 'it\'s x" onmouseover="alert(1)'
-        and tag("a", "t", title=cell) == '<a title="it\'s x&quot; onmouseover=&quot;alert(1)">t</a>'
-    )

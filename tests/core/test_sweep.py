@@ -1,4 +1,5 @@
-"What a killed process leaves of files is gone after the next start, and nothing of another process that lives."
+"""What a killed process leaves of files is gone after the next start, and nothing of another
+process that lives."""
 
 import signal
 import subprocess

@@ -1,9 +1,8 @@
-"""What a program waits for shares one loop, in a script as in a notebook, and nothing runs on behind its back."""
+"""What a program waits for shares one loop, in a script as in a notebook, and nothing runs on
+behind its back."""
 
 import asyncio
-import contextvars
 import multiprocessing
-import threading
 
 import pytest
 
@@ -95,33 +94,6 @@ def test_calls_inside_calls_get_through():
         return n if n == 0 else run_sync(deep(n - 1))
 
     assert run_sync(deep(4)) == 0
-
-
-def test_a_value_of_the_caller_is_seen():
-    seen = contextvars.ContextVar("seen", default="nothing")
-
-    async def look():
-        return seen.get()
-
-    run_sync(look())
-    seen.set("something")
-    assert run_sync(look()) == "something"
-
-
-def test_threads_wait_side_by_side():
-    async def work(n):
-        await asyncio.sleep(0.01)
-        return n
-
-    found = {}
-    threads = [
-        threading.Thread(target=lambda n=n: found.update({n: run_sync(work(n))})) for n in range(5)
-    ]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert found == {n: n for n in range(5)}
 
 
 def _forked(queue):

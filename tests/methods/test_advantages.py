@@ -1,4 +1,5 @@
-"Advantages hold their promises on any input, and equal those of TRL's own trainer where the definitions meet."
+"""Advantages hold their promises on any input, and equal those of TRL's own trainer where the
+definitions meet."""
 
 import math
 import statistics
@@ -9,11 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanlm.methods.advantages import (
-    broadcast,
     decoupled_advantages,
-    estimators,
     group_advantages,
-    leave_one_out,
 )
 
 G, N = 4, 6
@@ -25,17 +23,6 @@ def columns(rows):
     return torch.tensor([r for r, _ in rows], dtype=torch.float64), torch.tensor(
         [g for _, g in rows], dtype=torch.long
     )
-
-
-@settings(deadline=None)
-@given(ROWS)
-def test_every_estimator_is_finite_and_centred(rows):
-    rewards, groups = columns(rows)
-    for f in estimators.values():
-        a = f(rewards, groups)
-        assert a.isfinite().all() and (a[rewards.isnan()] == 0).all()
-        for g in groups.unique():
-            assert abs(a[groups == g].sum()) < 1e-9
 
 
 @settings(deadline=None)
@@ -53,17 +40,6 @@ def test_equals_the_standard_library(rows):
         )
 
 
-@settings(deadline=None)
-@given(ROWS, st.randoms())
-def test_order_of_rows_does_not_matter(rows, rng):
-    rewards, groups = columns(rows)
-    order = torch.tensor(rng.sample(range(len(rows)), len(rows)), dtype=torch.long)
-    for f in estimators.values():
-        assert torch.allclose(
-            f(rewards, groups)[order], f(rewards[order], groups[order]), atol=1e-12
-        )
-
-
 def test_near_tie_of_float32_scores_is_tied():
     assert group_advantages(
         torch.tensor([0.3, 0.1 + 0.2, 0.30000001]), torch.zeros(3)
@@ -71,41 +47,9 @@ def test_near_tie_of_float32_scores_is_tied():
     assert group_advantages([0.5, 0.5002], [0, 0])[1] > 0
 
 
-def test_arguments_stay_as_they_are():
-    rewards, groups, mask = (
-        torch.tensor([0.1, math.nan, 0.5]),
-        torch.tensor([0, 0, 0]),
-        torch.ones(3, 2).bool(),
-    )
-    before = [x.clone() for x in (rewards, groups, mask)]
-    broadcast(group_advantages(rewards, groups), mask), leave_one_out(rewards, groups)
-    decoupled_advantages(rewards[:, None], groups, torch.ones(1))
-    for x, y in zip((rewards, groups, mask), before):
-        assert torch.equal(x.nan_to_num(-1), y.nan_to_num(-1))
-
-
-def test_types_and_lists():
-    assert group_advantages([1, 2], [0, 0]).dtype == torch.float32
-    assert group_advantages(torch.tensor([1, 2.0]).double().numpy(), [0, 0]).dtype == torch.float64
-    assert broadcast(torch.ones(2), torch.zeros(2, 0).bool()).shape == (2, 0)
-
-
-@pytest.mark.parametrize(
-    "f, message",
-    [
-        (lambda: group_advantages([0.1, 0.2], [0]), "give one group number per row"),
-        (lambda: group_advantages([0.1, -math.inf], [0, 0]), "row 1 is infinite"),
-        (lambda: broadcast(torch.ones(3), torch.ones(2, 3)), "one entry for each row"),
-    ],
-)
-def test_wrong_shapes_say_what_is_expected(f, message):
-    with pytest.raises(ValueError, match=message):
-        f()
-
-
 @pytest.fixture(scope="module")
 def trl_advantages(tmp_path_factory):
-    "A function that runs one batch through TRL's GRPOTrainer with given rewards, without generating"
+    "A function that runs one batch through TRL's GRPOTrainer with given rewards"
     from datasets import Dataset
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM

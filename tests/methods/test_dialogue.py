@@ -1,7 +1,7 @@
-"""Dialogues as one line of tokens: what is trained on, what follows a turn, where they end and why, what turns earn, and how processes keep step."""
+"""Dialogues as one line of tokens: what is trained on, what follows a turn, where they end and
+why, what turns earn, and how processes keep step."""
 
 import asyncio
-import itertools
 import math
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from humanlm.methods.dialogues import (
     Heard,
     TokenDialogue,
     TurnReward,
-    information_gains,
     multi_turn,
     turn_advantage,
 )
@@ -102,16 +101,6 @@ def test_the_next_prompt_is_everything_so_far_to_the_token(made):
     assert made.tokenizer.decode(asked) == made.tokenizer.decode(again)
 
 
-def test_what_others_say_has_a_log_probability_of_zero(made):
-    talk = TokenDialogue(ROW, ModelPolicy(*made))
-    talk.write(said(made, "a tram"))
-    talk.hear(DOG)
-    t = talk.trajectory()
-    assert {x for x, own in zip(t.logps, t.mask) if own} == {-0.5} and {
-        x for x, own in zip(t.logps, t.mask) if not own
-    } == {0.0}
-
-
 def test_the_room_is_that_of_the_whole_dialogue(made):
     talk = TokenDialogue(ROW | {"max_tokens": 30}, ModelPolicy(*made))
     talk.write(said(made, "a tram"))
@@ -121,12 +110,6 @@ def test_the_room_is_that_of_the_whole_dialogue(made):
     assert not talk.hear(DOG) and not talk.open and talk.ids == before, (
         "an answer that leaves no room for a turn is not added"
     )
-
-
-def test_nothing_said_ends_a_dialogue(made):
-    talk = TokenDialogue(ROW, ModelPolicy(*made))
-    talk.write(said(made, "a tram"))
-    assert not talk.hear([]) and not talk.open
 
 
 class Chosen(ModelPolicy):
@@ -164,22 +147,6 @@ def dialogues(policy, answer, turns=3, rows=4, **changed):
             [ROW | {"row_id": f"r{i}"} | changed for i in range(rows)], policy
         )
     )
-
-
-def test_the_last_turn_is_answered_and_paid(made):
-    heard = []
-
-    async def answer(talk):
-        heard.append(len(talk.said))
-        return Heard(DOG, reward=len(talk.said) / 10)
-
-    (t,) = dialogues(ModelPolicy(*made), answer, rows=1)
-    assert heard == [1, 2, 3] and t.parse_status == "turn_limit"
-    assert [turn.reward for turn in t.turns if turn.role == "policy"] == [0.1, 0.2, 0.3]
-    assert (
-        t.turns[-1].text == "it is a dog." and t.turns[-1].span == (len(t.completion_ids),) * 2
-    ), "nobody reads what is said last, so it takes no tokens"
-    assert t.mask[-1] and len(t.mask) == t.turns[-2].span[1]
 
 
 @pytest.mark.parametrize(
@@ -228,14 +195,6 @@ def test_a_user_who_fails_ends_its_dialogue_without_a_score_and_nobody_elses(mad
         and (pushed[2][masks[2]] < 0).all()
         and (pushed[~masks] == 0).all()
     )
-
-
-def test_a_failure_that_stops_a_run_is_no_failed_user(made):
-    async def answer(talk):
-        raise LLMError("over budget", "10 $ are spent")
-
-    with pytest.raises(LLMError, match="over budget"):
-        dialogues(ModelPolicy(*made), answer)
 
 
 def test_who_is_ready_goes_on_while_others_wait(made):
@@ -379,56 +338,6 @@ def test_a_dialogue_is_trained_on_the_policys_own_tokens_only(made, tmp_path, en
         torch.testing.assert_close(changed[n], p.detach() + p.grad, atol=2e-5, rtol=1e-4)
 
 
-# ---- what turns found out
-
-
-def test_gains_are_those_of_plain_torch(made):
-    "Dialogues of one, two and three turns; the first ends right, the second half right, the third with a user who failed"
-    policy, replies = (
-        ModelPolicy(*made),
-        [
-            [("", 1.0)],
-            [("it is a dog.", 0.0), ("no.", 0.5)],
-            [("it is a bridge.", 0.0), ("it is a dog.", 0.0), ("", math.nan)],
-        ],
-    )
-    talks = [TokenDialogue(ROW | {"row_id": f"r{i}", "max_tokens": 200}, policy) for i in range(3)]
-    for talk, heard in zip(talks, replies):
-        for i, (text, reward) in enumerate(heard):
-            talk.write(said(made, f"a {'cat' if i else 'tram'}", end=i != 1))
-            talk.hear(
-                Heard(
-                    [{"role": "user", "content": text}],
-                    reward,
-                    "done" if i == len(heard) - 1 else "",
-                )
-            )
-    done = [talk.trajectory(i) for i, talk in enumerate(talks)]
-    gold = {"r0": "it is a cat", "r1": "a dog", "r2": "is it a bridge?"}
-    found = information_gains(lambda t: gold[t.row_id])(Batch(None, None, None, done, policy))
-    for t, gains, heard in zip(done, found, replies):
-        right, known = made.tokenizer.encode(gold[t.row_id]), []
-        for turn in t.turns[::2]:
-            ids = [*t.prompt_ids, *t.completion_ids[: turn.span[0]]]
-            assert made.tokenizer.decode(ids).endswith("<|im_start|>assistant\n"), (
-                "the right call is read where the policy would write it"
-            )
-            with torch.no_grad():
-                logps = (
-                    made.model(torch.tensor([ids + right]))
-                    .logits[0, len(ids) - 1 : -1]
-                    .double()
-                    .log_softmax(-1)
-                )
-            known.append(logps[range(len(right)), right].mean().item())
-        paid = heard[-1][1] if heard[-1][1] == heard[-1][1] else 0.0
-        assert gains == pytest.approx(
-            [*(after - before for before, after in itertools.pairwise(known)), -paid * known[-1]],
-            abs=1e-5,
-        )
-    assert [*map(len, found)] == [1, 2, 3] and abs(found[1][0]) > 1e-4
-
-
 # ---- several processes
 
 TWO = """
@@ -445,34 +354,42 @@ sys.path.insert(0, {tests!r})
 from test_dialogue import DOG, ROW, TEXTS, Engine
 
 torch.set_num_threads(1)
-made = make_model(ModelConfig(vocab=360, hidden=32, heads=2, kv_heads=2, mlp=48, template="chatml"), TEXTS)
+config = ModelConfig(vocab=360, hidden=32, heads=2, kv_heads=2, mlp=48, template="chatml")
+made = make_model(config, TEXTS)
 
 async def answer(talk):
     "The first process is done after one turn, the second goes on"
     return DOG if talk.row["row_id"] == "b" else []
 
 args = trainer_args({{"save_strategy": "no"}}, {out!r}, 2, 2, 2, 60)
-t = MethodTrainer(*made, Method(multi_turn(answer, 3), lambda batch: torch.ones(2)), [ROW | {{"row_id": name}} for name in "abab"], args)
+method = Method(multi_turn(answer, 3), lambda batch: torch.ones(2))
+t = MethodTrainer(*made, method, [ROW | {{"row_id": name}} for name in "abab"], args)
 if {vllm}: t.use_vllm, t.vllm_generation, t._last_loaded_step = True, Engine(t), -1
 t.train()
 process = t.accelerator.process_index
-assert [len(x.turns) for x in t.trajectories] == [6, 6] if t.trajectories[0].row_id == "b" else [1, 1], t.trajectories
+lengths = [6, 6] if t.trajectories[0].row_id == "b" else [1, 1]
+assert [len(x.turns) for x in t.trajectories] == lengths, t.trajectories
 
-rewards, groups = torch.tensor([[.1, .9], [.5, .2], [.3, .3], [.8, .1], [.2, .7], [.9, .6]]), torch.tensor([0, 0, 0, 1, 1, 1])
+rewards = torch.tensor([[.1, .9], [.5, .2], [.3, .3], [.8, .1], [.2, .7], [.9, .6]])
+groups = torch.tensor([0, 0, 0, 1, 1, 1])
 whole = slice(0, 3) if process == 0 else slice(3, 6)
 found = decoupled_advantages(rewards[whole], groups[whole], [1.0, 0.5])
 parts = [None, None]
 torch.distributed.all_gather_object(parts, found)
 
-turns, one = [[.1, .5], [.2], [.9], [.0, .3], [.7], [.4, .4]], torch.zeros(6)  # one group, shared by both
+turns, one = [[.1, .5], [.2], [.9], [.0, .3], [.7], [.4, .4]], torch.zeros(6)  # one group
 starts, mask = [[0, 3][:len(row)] for row in turns], torch.ones(6, 5).bool()
 credited = turn_advantages(turns[whole], starts[whole], mask[whole], one[whole], "em", "r2g")
 several = [None, None]
-torch.distributed.all_gather_object(several, (credited, [row["seed"] for row in _seeded([ROW, ROW | {{"row_id": "c"}}, ROW], t.policy, None)]))
-assert several[0][1] + several[1][1] == row_seeds([ROW, ROW | {{"row_id": "c"}}, ROW] * 2, t.policy) and len(set(several[0][1] + several[1][1])) == 6, several
+three = [ROW, ROW | {{"row_id": "c"}}, ROW]
+seeds = [row["seed"] for row in _seeded(three, t.policy, None)]
+torch.distributed.all_gather_object(several, (credited, seeds))
+seeds = several[0][1] + several[1][1]
+assert seeds == row_seeds(three * 2, t.policy) and len(set(seeds)) == 6, several
 torch.distributed.destroy_process_group()
 assert torch.equal(parts[process], found)
-assert torch.allclose(torch.cat([each for each, _ in several]), turn_advantages(turns, starts, mask, one, "em", "r2g"), atol=1e-6), several  # alone now
+alone = turn_advantages(turns, starts, mask, one, "em", "r2g")
+assert torch.allclose(torch.cat([each for each, _ in several]), alone, atol=1e-6), several
 known = decoupled_advantages(rewards, groups, [1.0, 0.5])
 assert torch.allclose(torch.cat(parts), known, atol=1e-6), (parts, known)
 open({out!r} + f"-{{process}}", "w").close()

@@ -1,6 +1,6 @@
-"""Gradients of the losses by enumeration and finite differences, a step in portions of any size, and how much of the logits is in memory at once."""
+"""Gradients of the losses by enumeration and finite differences, a step in portions of any size,
+and how much of the logits is in memory at once."""
 
-import math
 import weakref
 from itertools import product
 
@@ -8,15 +8,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import humanlm.models.logps
 from humanlm.methods.losses import (
-    _two_views,
     divergence,
     in_chunks,
-    kl_estimate,
     policy_loss,
     token_shares,
-    token_signal,
 )
 from humanlm.models.logps import CompletionStates, chosen_logps
 
@@ -55,55 +51,6 @@ def test_gradients_of_divergences_are_those_of_finite_differences(options):
         )
 
 
-def test_the_two_views_are_the_gradients_of_our_losses():
-    logits, policy, inside = (
-        torch.tensor([[0.0, math.log(0.1 / 0.9)]]),
-        (0.9, 0.1),
-        torch.ones(1, 1, dtype=torch.bool),
-    )
-    sampled = fixed = 0.0
-    for said in (0, 1):
-        likely = torch.tensor([0.9 if said == token else 0.1 for token in (0, 1)])
-        posterior, marginal = (
-            (logits.softmax(-1) * likely).log(),
-            (logits.softmax(-1) * likely).sum().item(),
-        )
-        fixed -= (
-            marginal
-            * slope(lambda z: divergence(z, posterior.log_softmax(-1)), logits)[1][0, 1].item()
-        )
-        for token in (0, 1):
-            ids = torch.tensor([token])
-            signal = token_signal(
-                chosen_logps(posterior, ids)[:, None], chosen_logps(logits, ids)[:, None], inside
-            )
-            gradient = slope(
-                lambda z: policy_loss(chosen_logps(z, ids)[:, None], signal, token_shares(inside)),
-                logits,
-            )[1][0, 1].item()
-            sampled -= policy[token] * likely[token].item() * gradient
-    assert (sampled, fixed) == pytest.approx((0.10918, -0.12656), abs=5e-6) == _two_views()
-
-
-def test_a_penalty_on_drawn_tokens_has_the_divergence_and_with_the_ratio_its_gradient_in_the_mean():
-    def drawn(z, ratio):
-        logps = z.log_softmax(-1)
-        return (
-            STUDENT.exp()
-            * kl_estimate(logps, TEACHER)
-            * ((logps - logps.detach()).exp() if ratio else 1)
-        ).sum(-1)
-
-    for found, expected in zip(
-        slope(lambda z: drawn(z, True), STUDENT), slope(lambda z: divergence(z, TEACHER), STUDENT)
-    ):
-        is_close(found, expected)
-    assert (
-        slope(lambda z: drawn(z, False), STUDENT)[1]
-        - slope(lambda z: divergence(z, TEACHER), STUDENT)[1]
-    ).abs().max() > 0.03
-
-
 @pytest.mark.parametrize(
     "aggregation, step",
     [
@@ -118,13 +65,13 @@ def test_a_step_in_portions_has_the_loss_and_gradient_of_a_step_at_once(aggregat
     lengths, logps, signal = (5, 1, 3, 2), -torch.rand(4, 5), torch.randn(4, 5)
     mask = torch.tensor([[t < n for t in range(5)] for n in lengths])
 
-    def at_once(l):
-        return policy_loss(l, signal, token_shares(mask, aggregation, **step), logps)
+    def at_once(now):
+        return policy_loss(now, signal, token_shares(mask, aggregation, **step), logps)
 
-    def in_portions(l):
+    def in_portions(now):
         return sum(
             policy_loss(
-                *(x[rows] for x in (l, signal)),
+                *(x[rows] for x in (now, signal)),
                 token_shares(mask[rows], aggregation, **step),
                 logps[rows],
             )
@@ -261,14 +208,3 @@ def test_logits_in_memory_are_those_of_one_chunk_whatever_the_vocabulary():
     assert held(8_000, chunk=64)[0] == 16 * found[8_000][0], (
         "this is what all positions at once would take"
     )
-
-
-def test_with_a_fixed_memory_a_greater_vocabulary_takes_fewer_positions_at_a_time(monkeypatch):
-    monkeypatch.setattr(humanlm.models.logps, "_LOGITS", 1 << 15)
-    found = [held(words)[0] for words in (1 << 10, 1 << 12, 1 << 15)]
-    assert found[0] == found[1] == found[2] <= 8 * (1 << 15)
-    with torch.no_grad():
-        student = states(64, 1 << 12)
-        with Held(1 << 12, {8}) as mode:
-            in_chunks(lambda ours, _: ours.logsumexp(-1), student, [])
-        assert 0 < mode.peak <= 3 * (1 << 15)

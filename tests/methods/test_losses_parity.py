@@ -1,4 +1,5 @@
-"""Our losses of self-distillation beside those that TRL's own trainers of it compute, on the same padded batch of a random model."""
+"""Our losses of self-distillation beside those that TRL's own trainers of it compute, on the same
+padded batch of a random model."""
 
 from itertools import product
 

@@ -1,8 +1,6 @@
 """Rollouts with a real (tiny, untrained) model, and what a rollout promises for any policy."""
 
 import asyncio
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
@@ -12,15 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanlm.clients.ledger import Ledger
-from humanlm.core.basics import ConfigError, run_sync
+from humanlm.core.basics import run_sync
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
-from humanlm.methods import policies
-from humanlm.methods.advantages import estimators
-from humanlm.methods.method import ESTIMATORS, Batch
-from humanlm.methods.policies import ModelPolicy, RolloutError, ScriptedPolicy, row_seeds
+from humanlm.methods.policies import ModelPolicy, ScriptedPolicy, row_seeds
 from humanlm.methods.rollouts import single_turn
-from humanlm.methods.sampling import RolloutConfig, Sampling, copy_index, group_index, repeat_rows
+from humanlm.methods.sampling import Sampling, group_index, repeat_rows
 from humanlm.methods.shares import at_step, generated_tokens
 from humanlm.models.config import ModelConfig, tiny_model, train_tokenizer
 from humanlm.models.prompts import end_id
@@ -46,7 +41,7 @@ def loaded(examples):
 # ---- any policy
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -88,34 +83,6 @@ def test_every_row_gets_its_record(pairs, cap):
     assert len({t.id for step in (1, 2) for t in at_step(done, step)}) == 2 * len(done)
 
 
-@given(st.lists(st.integers(0, 4)))
-def test_groups_and_copies_name_each_row_once(numbers):
-    rows = [{"row_id": str(n)} for n in numbers]
-    groups = group_index(rows)
-    assert len(set(zip(groups, copy_index(rows)))) == len(rows)
-    assert [groups.index(g) for g in groups] == [numbers.index(n) for n in numbers]
-
-
-def test_estimators_have_the_names_of_the_functions():
-    assert tuple(estimators) == ESTIMATORS
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        dict(num_prompts=0),
-        dict(group_size=0),
-        dict(temperature=-1),
-        dict(top_p=1.5),
-        dict(top_k=-1),
-        dict(eval_temperature=-0.1),
-    ],
-)
-def test_bad_settings_are_named(change):
-    with pytest.raises(ConfigError, match=f"rollout.{next(iter(change))}"):
-        RolloutConfig(**change)
-
-
 # ---- a real model
 
 
@@ -141,69 +108,6 @@ def test_a_model_is_a_policy(loaded, examples):
         assert torch.allclose(torch.tensor(t.logps), row[: len(t.logps)], atol=1e-3)
 
 
-def test_a_prompt_that_does_not_fit_names_its_row(loaded, examples):
-    rows = make_rows(examples[:1], None, ["goal"])
-    with pytest.raises(
-        RolloutError, match=f"Row {examples[0].id}:goal: .*Raise model.max_prompt_tokens"
-    ):
-        run_sync(single_turn()(rows, ModelPolicy(*loaded, max_prompt_tokens=5)))
-
-
-# ---- prompts
-
-
-def test_a_prompt_is_known_by_its_content_and_not_by_the_name_of_its_row(loaded, examples):
-    policy, row = ModelPolicy(*loaded), make_rows(examples[:1], None, ["goal"])[0]
-    later = row | {
-        "prompt": [*row["prompt"], {"role": "user", "name": "bo", "content": "and in hindsight?"}]
-    }
-    thought = row | {"thinking": True}
-    found = [
-        policy.prompt_ids(r)
-        for r in (row, later, thought, row, row | {"prefix": [{"type": "text", "text": "so"}]})
-    ]
-    assert found[0] == found[3] and len({tuple(ids) for ids in found}) == 4
-    assert "and in hindsight?" in loaded[1].decode(found[1])
-    said = run_sync(
-        policy.generate([row | {"max_tokens": 2}, later | {"max_tokens": 2}], Sampling(seed=0))
-    )
-    assert [list(c.prompt_ids) for c in said] == found[:2], "also inside one batch"
-
-
-def test_ids_that_a_row_brings_take_the_place_of_its_prompt(loaded, examples):
-    policy, row = ModelPolicy(*loaded), make_rows(examples[:1], None, ["goal"])[0]
-    own = row | {"prompt_ids": [5, 6, 7], "max_tokens": 3}
-    assert policy.prompt_ids(own) == [5, 6, 7] and list(
-        run_sync(policy.generate([own]))[0].prompt_ids
-    ) == [5, 6, 7]
-
-
-def test_prompts_are_rendered_once_and_not_kept_for_ever(loaded, examples, monkeypatch):
-    made, rendered = [], policies._prompt_ids
-    monkeypatch.setattr(policies, "_prompt_ids", lambda *given: made.append(1) or rendered(*given))
-    monkeypatch.setattr(policies, "_RENDERED", 3)
-    policy, rows = ModelPolicy(*loaded), make_rows(examples[:5], None, ["goal"])
-    policy.prompt_ids(rows[0]).append(99)
-    for row in rows[:1] * 4 + rows:
-        policy.prompt_ids(row)
-    assert len(made) == 5 and len(policy.rendered) == 3 and 99 not in policy.prompt_ids(rows[0])
-
-
-def test_a_row_says_who_writes(loaded, examples):
-    policy, row = ModelPolicy(*loaded), make_rows(examples[:1], None, ["goal"])[0]
-    names = {
-        speaker: loaded[1]
-        .decode(policy.prompt_ids(row | {"speaker": speaker}))
-        .split("<|im_start|>user")[-1]
-        for speaker in ("HUMAN", "bo", "")
-    }
-    assert (
-        names["HUMAN"].startswith("\n<name>HUMAN</name>")
-        and names["bo"].startswith("\n<name>bo</name>")
-        and "<name>" not in names[""]
-    )
-
-
 # ---- completions that are given
 
 
@@ -217,16 +121,6 @@ def test_what_is_given_ends_as_the_model_would_end_it(loaded, examples, text, fi
         finish == "eos",
     )
     assert loaded[1].decode(given.ids).removesuffix("<|im_end|>") == text
-
-
-def test_nothing_to_write_is_no_fault(loaded, examples):
-    policy, row = (
-        ModelPolicy(*loaded),
-        make_rows(examples[:1], None, ["goal"])[0] | {"given": [{"type": "text", "text": "so"}]},
-    )
-    assert run_sync(policy.generate([])) == [] and [
-        c.text for c in run_sync(policy.generate([row, row]))
-    ] == ["so", "so"]
 
 
 # ---- what goes on meanwhile
@@ -305,20 +199,6 @@ def test_seeds_differ_by_run_step_row_and_copy_and_by_nothing_else():
     )
 
 
-def test_importing_is_light():
-    code = (
-        "import sys, humanlm.methods.rollouts, humanlm.methods.shares, "
-        "humanlm.methods.method; print(sorted({'torch', 'transformers', 'numpy', 'pandas'} "
-        "& set(sys.modules)))"
-    )
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        == "[]"
-    )
-
-
 # ---- forms and limits
 
 
@@ -354,22 +234,6 @@ def test_each_form_is_read_and_limits_are_noted_but_change_nothing(
     assert (done.fields, done.parse_status, done.errors) == ({level: read}, "ok", errors)
 
 
-def test_logs_say_how_often_a_limit_was_broken(examples):
-    from humanlm.alignment.grpo import _batch_metrics
-
-    rows = make_rows(examples[:2], HierarchyConfig(levels=["goal"]))
-    done = run_sync(
-        single_turn()(
-            rows,
-            ScriptedPolicy(
-                lambda row, copy: "<goal>" + "so " * (3 if row is rows[0] else 30) + "</goal>"
-            ),
-        )
-    )
-    found = _batch_metrics(Batch(torch.ones(2, 1).numpy(), None, None, done), [1.0])
-    assert (found["text/too long"], found["text/no label"], found["parse/ok"]) == (0.5, 0.0, 1.0)
-
-
 def test_a_level_with_a_thought_of_its_own_is_generated_up_to_its_end(examples, loaded):
     rows = make_rows(examples[:1], HierarchyConfig(variant="hetero", state_tokens=8), ["goal"])
     policy = ModelPolicy(*loaded, 1024)
@@ -381,28 +245,3 @@ def test_a_level_with_a_thought_of_its_own_is_generated_up_to_its_end(examples, 
         len(t.completion_ids) <= 8 and t.parse_status in ("ok", "empty", "unterminated", "missing")
         for t in done
     )
-
-
-@pytest.mark.parametrize(
-    "stop, text",
-    [
-        ("any", "<stance>against</response>"),
-        ("own", "<stance>against</response> and more</stance>"),
-    ],
-)
-def test_any_closing_tag_ends_a_text_where_the_settings_say_so(stop, text):
-    from humanlm.core.basics import run_sync
-    from humanlm.data.records import sample_examples
-    from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
-    from humanlm.methods.policies import ScriptedPolicy
-    from humanlm.methods.rollouts import single_turn
-
-    rows = make_rows(
-        sample_examples()[:1], HierarchyConfig(levels=["stance", "response"], stop=stop), ["stance"]
-    )
-    (said,) = run_sync(
-        single_turn()(
-            rows, ScriptedPolicy({"stance": "<stance>against</response> and more</stance> Bye"})
-        )
-    )
-    assert said.text == text and (said.parse_status == "ok") == (stop == "own")

