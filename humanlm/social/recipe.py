@@ -346,7 +346,8 @@ def _run_account(run: Any) -> dict:
     trained, count = run.model_folder(run.models[-1]), 0
     for path in trained.glob("*.safetensors"):
         with safe_open(path, "np") as file:
-            count += sum(math.prod(file.get_slice(name).get_shape()) for name in file)
+            names = file.keys()
+            count += sum(math.prod(file.get_slice(name).get_shape()) for name in names)
     rows = [row for _, row in jsonl_rows(run.folder / "metrics.jsonl")]
     trainer = {
         name: row[name]
