@@ -22,7 +22,7 @@ from common import Clock, in_turns, median_ratio, ratio
 from replay import Replay, slow_answer
 
 from humanlm.stories.answers import answer, baselines, memory_answer, to_context
-from humanlm.stories.generation import _class_shares, generate
+from humanlm.stories.generation import generate
 from humanlm.stories.language import parse_sentence, read_question
 from humanlm.stories.memories import structural_score
 from humanlm.stories.plots import TOMI_KINDS
@@ -178,10 +178,6 @@ if __name__ == "__main__":
     for chain in ("first", "repeat", "random"):
         check("hitom", n // 10, chain=chain, objects=3, lengths=(1, 2, 3, 4))
     agreement(n // 10)
-    print(
-        "\nshare of answers that are reality or the first place, by order: "
-        f"{_class_shares(hitom[:1000])}\n"
-    )
     speed("ToMi (generated)", rows_of(tomi[:500]), rounds)
     speed("Hi-ToM (generated)", rows_of(hitom[:300]), rounds)
     if DATA.exists():

@@ -153,14 +153,14 @@ def exact(text: str, **options: Any) -> Context | None:  # None: the text is not
     return None if story.unknown or not story.agents else to_context(story, **options)
 
 # %% ../../nbs/social/55_pairs.ipynb #fault
-def _fault(pair: ContextPair, min_f1: float = 0.99) -> str:  # empty: none
+def _fault(pair: ContextPair) -> str:  # empty: none
     "Say what keeps a pair from being a model to follow"
     wrong = [str(found) for found in violations(pair.context) if found.severity == "error"]
     if wrong:
         return f"not valid: {wrong[0]}"
     reference = exact(pair.text)
     f1 = observation_scores(pair.context, reference).f1 if reference else 1.0
-    return "" if f1 >= min_f1 else f"unlike the story: F1 {f1:.2f} is below {min_f1:g}"
+    return "" if f1 >= 0.99 else f"unlike the story: F1 is {f1:.2f}"
 
 # %% ../../nbs/social/55_pairs.ipynb #Sifted
 class _Selection(NamedTuple):
@@ -179,7 +179,6 @@ class _Selection(NamedTuple):
 # %% ../../nbs/social/55_pairs.ipynb #sift
 def _sift(
     pairs: Iterable[ContextPair],
-    min_f1: float = 0.99,
     max_tokens: int = 0,  # of the record as text; 0 = any
     length: Callable[[str], int] = len,  # counts the tokens of a text
 ) -> _Selection:
@@ -191,7 +190,7 @@ def _sift(
         long = (
             f"too long: {tokens:,} tokens, more than {max_tokens:,}" if tokens > max_tokens else ""
         )
-        why = "repeated" if (pair.text, target) in seen else _fault(pair, min_f1) or long
+        why = "repeated" if (pair.text, target) in seen else _fault(pair) or long
         seen.add((pair.text, target))
         found.dropped.append((pair.name, why)) if why else found.kept.append(pair)
     return found
@@ -257,16 +256,12 @@ class ParserConfig:
     """Family of fresh stories."""
     stories: int = 3000
     """Fresh stories to make, held-out ones included."""
-    beliefs: int = 1
-    """Depth of the thoughts in contexts of fresh stories: 0 none, 1 own beliefs, 2 beliefs about others' beliefs."""
     compact_tags: bool = True
     """Let contexts of fresh stories say <same_as_last_action /> and the like where that says all."""
     style: str = "bare"
     """Style of the prompt. bare: the story alone, for a model that has learnt what is wanted."""
     indent: int = 0
     """Spaces per level of the JSON that is learnt. 0: one line."""
-    min_f1: float = 0.99
-    """Least agreement of a context with the simulator, where the story is in its grammar."""
     max_tokens: int | None = None
     """Longest context, in tokens (four characters each for the tiny model). 0: any. null: 1024 for fresh stories of tomi, else any."""
     held_out: float = 0.1
@@ -290,8 +285,6 @@ class ParserConfig:
                 f"stories and tested must be at least 1, got {self.stories} and {self.tested}",
             ),
             (0 < self.held_out < 1, f"held_out must lie between 0 and 1, got {self.held_out}"),
-            (0 <= self.min_f1 <= 1, f"min_f1 must lie from 0 to 1, got {self.min_f1}"),
-            (self.beliefs in (0, 1, 2), f"beliefs must be 0, 1 or 2, got {self.beliefs}"),
             (
                 (self.max_tokens or 0) >= 0 and self.indent >= 0,
                 "max_tokens and indent must not be negative",
@@ -343,15 +336,13 @@ def make_sets(c: ParserConfig, length: Callable[[str], int], seed: int = 0) -> P
     "Collect, sift and split"
     if c.source == "stories":
         found = _ContextFiles(
-            list(
-                fresh_pairs(c.kind, c.stories, seed, beliefs=c.beliefs, compact_tags=c.compact_tags)
-            ),
+            list(fresh_pairs(c.kind, c.stories, seed, compact_tags=c.compact_tags)),
             {},
         )
     else:
         found = read_pairs(c.source)
     _require_trainable(c.source, found.pairs)
-    sifted = _sift(found.pairs, c.min_f1, c.token_limit, length)
+    sifted = _sift(found.pairs, c.token_limit, length)
     train, held_out = _split_pairs(sifted.kept, c.held_out, seed)
     if not (train and held_out):
         raise DataError(
