@@ -27,7 +27,6 @@ from humanlm.core.basics import (
     to_json,
     write_jsonl,
 )
-from ..core.html import Table, table_cell
 from ..models.config import ModelConfig
 from .requests import STYLES, parse_prompt
 from ..stories.answers import to_context
@@ -107,16 +106,6 @@ class _ContextFiles(NamedTuple):
     pairs: list[ContextPair]
     errors: dict[str, str]  # file → why it is not used
 
-    def _repr_markdown_(self) -> str:
-        first = "".join(
-            f"\n- `{table_cell(name)}`: {table_cell(why)}"
-            for name, why in list(self.errors.items())[:5]
-        )
-        return (
-            f"{len(self.pairs):,} contexts; {len(self.errors):,} other "
-            f"files{first and f', the first of them:{first}'}"
-        )
-
 # %% ../../nbs/social/55_pairs.ipynb #read_pairs
 def read_pairs(folder: str | Path) -> _ContextFiles:
     "Read a folder of result files in the order of their names"
@@ -168,13 +157,6 @@ class _Selection(NamedTuple):
 
     kept: list[ContextPair]
     dropped: list[tuple[str, str]]  # name, reason
-
-    def _repr_markdown_(self) -> str:
-        reasons = Counter(why.partition(":")[0] for _, why in self.dropped)
-        rows = [
-            (reason, f"{n:,}") for reason, n in (("kept", len(self.kept)), *reasons.most_common())
-        ]
-        return Table(("pairs", ""), rows).markdown()
 
 # %% ../../nbs/social/55_pairs.ipynb #sift
 def _sift(

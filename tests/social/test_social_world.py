@@ -7,13 +7,10 @@ import json
 import math
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from humanlm.clients.cache import DiskCache
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
-from humanlm.core.basics import DataError
 from humanlm.models.settings import Estimate
 from humanlm.social.parsing import (
     LLMParser,
@@ -28,7 +25,6 @@ from humanlm.social.quality import (
     JUDGE,
     QualityReport,
     _Accuracy,
-    _exact_accuracy,
     _Quality,
     _RecordPair,
     evaluate,
@@ -44,8 +40,6 @@ from humanlm.social.requests import (
     _strangers,
     parse_prompt,
     read_record,
-    read_verdict,
-    worked_example,
 )
 from humanlm.stories.answers import to_context
 from humanlm.stories.contexts import Context
@@ -68,13 +62,6 @@ def run(coroutine):
 
 
 # ---- parsers
-
-
-def test_both_parsers_stand_behind_one_call():
-    exact = run(parser("symbolic")(STORY, "tomi"))
-    asked = run(LLMParser(ScriptedClient(lambda request: RECORD))(STORY, "tomi"))
-    assert exact.context.steps == asked.context.steps and exact.status == asked.status == "parsed"
-    assert asked.context.task_specific_instructions == HINTS["tomi"]
 
 
 @pytest.mark.parametrize(
@@ -132,16 +119,6 @@ def test_hostile_texts_stay_texts(text):
     assert set(fence) == {'"'} and fence not in text.split("\n")
 
 
-def test_the_hint_for_hitom_states_whom_to_trust():
-    assert "left the place of the action later" in HINTS["hitom"] and "order" in HINTS["hitom"]
-
-
-def test_examples_are_json_that_violates_nothing():
-    for task in ("tomi", "hitom"):
-        context, changes = read_record(json.loads(worked_example(task).rpartition("Record:\n")[2]))
-        assert changes == [] and violations(context) == []
-
-
 # ---- odd answers
 
 
@@ -167,17 +144,6 @@ def test_what_is_no_record_fails_with_a_reason(answer):
         and len(client.requests) == 4
     )
     assert found.raw == answer.strip() or found.raw == answer
-
-
-@pytest.mark.parametrize(
-    "wrap",
-    ["```json\n{}\n```", "Here it is:\n{}", "{} Hope this helps!", "<think>Oda leaves</think>{}"],
-)
-def test_wrapped_records_are_read(wrap):
-    assert (
-        run(LLMParser(ScriptedClient([wrap.replace("{}", RECORD)]))(STORY)).context.steps
-        == CONTEXT.steps
-    )
 
 
 def test_mechanical_faults_are_mended_without_asking():
@@ -208,36 +174,6 @@ def test_an_outage_is_a_failure_of_one_text_and_not_repeated():
     asked = LLMParser(client)
     first, second = run(asked(STORY)), run(asked(STORY))
     assert "auth" in first.reason and first.context is None and second.context
-
-
-@pytest.mark.parametrize(
-    "text, accepted",
-    [
-        ("yes", True),
-        ("Yes.", True),
-        ("YES!", True),
-        (" **Yes**, fine", True),
-        ("no", False),
-        ("NO: step 2", False),
-        ('{"accepted": true, "problems": []}', True),
-        ('{"accepted": false, "problems": []}', False),
-    ],
-)
-def test_verdicts(text, accepted):
-    found, problems = read_verdict(text)
-    assert found == accepted and bool(problems) != accepted
-
-
-@pytest.mark.parametrize("text", ["", "nope", "yesterday", "maybe", "{}", "[true]"])
-def test_no_verdict(text):
-    with pytest.raises(ValueError):
-        read_verdict(text)
-
-
-def test_a_critic_that_fails_leaves_the_record():
-    critic = ScriptedClient(lambda request: LLMError("auth", "down"))
-    found = run(LLMParser(ScriptedClient([RECORD]), critic=critic)(STORY))
-    assert found.context.steps == CONTEXT.steps and "not reviewed" in found.notes[-1]
 
 
 # ---- people of the text
@@ -343,13 +279,6 @@ def test_prose_may_be_told_in_other_words():
     )[0].agents == ["Oda", "Bela"]
 
 
-@given(st.text(max_size=300), st.text(max_size=40))
-@settings(max_examples=100, deadline=None)
-def test_any_text_and_any_name_can_be_compared(text, name):
-    record = OTHERS.model_copy(update={"agents_names": [name]})
-    assert name not in _strangers(record, f"{text} {name}")
-
-
 # ---- what it would take
 
 
@@ -363,16 +292,6 @@ def test_the_cost_counts_calls_not_yet_answered(tmp_path, monkeypatch):
         json.dumps({"socialized_context": CONTEXT.to_published(), "notes": []})
     )
     assert parsing_cost(asked, [STORY]) == (1, Estimate(0, 0, 0, 0.0))
-
-
-def test_a_price_that_nobody_knows_is_none_also_beside_a_known_one():
-    assert (
-        parsing_cost(LLMParser(UnaskedModel("hf/x"), critic=UnaskedModel("vllm/own")), [STORY])[
-            1
-        ].dollars
-        is None
-    )
-    assert parsing_cost(LLMParser(UnaskedModel("hf/x")), [STORY])[1].dollars == 0
 
 
 # ---- keeping contexts
@@ -407,7 +326,6 @@ def test_every_setting_is_part_of_the_key():
         LLMParser(client, example=False),
         LLMParser(client, temperature=0.5),
         LLMParser(client, seed=1),
-        LLMParser(client, critic=client),
         LLMParser(ScriptedClient([], "scripted/other")),
         SymbolicParser(),
         SymbolicParser(beliefs=2),
@@ -555,11 +473,6 @@ def test_csv_shows_every_file(tmp_path):
     assert [row["file_id"] for row in rows] == list("abcd") and rows[0]["method"] == "words"
 
 
-def test_no_reference_folder(tmp_path):
-    with pytest.raises(DataError, match="No \\*.json"):
-        run(evaluate_folders(tmp_path, tmp_path))
-
-
 def test_the_judge_is_neutral_and_gets_the_hint_of_the_task():
     assert not any(
         word in JUDGE.lower() for word in ("tomi", "container", "object location", "room")
@@ -567,12 +480,6 @@ def test_the_judge_is_neutral_and_gets_the_hint_of_the_task():
     judge = ScriptedClient(lambda request: '{"reasoning": "", "score": 1}')
     run(evaluate([_RecordPair("t", CONTEXT, CONTEXT, "Oda hums.")], judge, task="fantom"))
     assert HINTS["fantom"] in judge.requests[0].messages[0]["content"]
-
-
-def test_a_strange_record_of_a_known_story_scores_zero_and_raises_nothing():
-    stranger = Context(agents_names=["Zoe"], socialized_context=[])
-    accuracy = _exact_accuracy(stranger, read_story(STORY))
-    assert accuracy.value == 0 and accuracy.downstream == 0
 
 
 # ---- dialogues
@@ -590,8 +497,3 @@ def test_whoever_has_left_hears_nothing():
     assert violations(found.context) == [] or {v.severity for v in violations(found.context)} == {
         "warning"
     }
-
-
-@pytest.mark.parametrize("text", ["", STORY, "Oda: I am alone."])
-def test_what_is_no_dialogue_is_refused(text):
-    assert run(parser("dialogue")(text)).status == "parse failed"
