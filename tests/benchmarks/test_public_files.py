@@ -11,7 +11,6 @@ from sklearn.metrics import f1_score
 from humanlm.benchmarks.questions import BenchmarkItem
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.clients.names import scripts
-from humanlm.core.basics import DataError
 from humanlm.parsers import main as parsers
 from humanlm.tom import main as tom
 
@@ -98,25 +97,11 @@ def test_bigtoms_file_is_read_without_a_head(tmp_path, capsys, monkeypatch):
                 f"--tom.file={path}",
                 f"--tom.out={tmp_path}/runs",
                 "--model.name=scripted/first",
-                "--tom.resamples=50",
             ]
         )
         == 0
     )
     assert "24" in capsys.readouterr().out
-
-
-def test_a_head_is_still_a_head_and_broken_rows_are_named(tmp_path):
-    from humanlm.benchmarks.sets import BIGTOM_COLUMNS
-
-    with open(tmp_path / "named.csv", "w", newline="") as file:
-        csv.writer(file, delimiter=";").writerows([BIGTOM_COLUMNS, BIGTOM])
-    assert len(benchmarks["bigtom"].load(tmp_path / "named.csv")) == 12
-    path = bigtom_file(tmp_path)
-    path.write_text(path.read_text() + "only;three;cells\n")
-    assert [(p.where, p.reason) for p in benchmarks["bigtom"].load(path).problems] == [
-        ("bigtom.csv, row 3", "3 cells for 19 columns")
-    ]
 
 
 def test_confaides_ratings_take_their_means_from_the_file_beside(tmp_path):
@@ -176,35 +161,6 @@ def test_confaides_controls_ask_beside_their_stories_or_alone(tmp_path):
     ):
         assert confaide.answered(told[0], said).scores == {"correct": right}, said
     assert confaide.report([confaide.answered(item, "no") for item in told])[0].mean == 1
-    assert set(confaide.trivial(told)) == set()
-
-
-@pytest.mark.parametrize(
-    "name, spoil, said",
-    [
-        ("tier_1.txt", lambda f: (f / "tier_1_labels.txt").unlink(), "tier_1_labels.txt beside it"),
-        (
-            "tier_2a.txt",
-            lambda f: (f / "tier_2_labels.txt").write_text("1\n2\n3"),
-            "has 2 questions and tier_2_labels.txt 3 means",
-        ),
-        (
-            "tier_3_control.txt",
-            lambda f: (f / "tier_3.txt").write_text(secret("Ada", "Bea", "Cy")),
-            "has 2 questions and tier_3.txt 1 stories",
-        ),
-        (
-            "tier_1_labels.txt",
-            lambda f: None,
-            "holds people's means, one a line. Give the questions beside it, such as tier_1.txt",
-        ),
-    ],
-)
-def test_public_files_that_lack_their_neighbour_say_so(name, spoil, said, tmp_path):
-    spoil(confaide_files(tmp_path))
-    with pytest.raises(DataError, match="(?s).*") as error:
-        benchmarks["confaide"].load(tmp_path / name)
-    assert said in str(error.value)
 
 
 # ---- sets for evaluation only
@@ -457,18 +413,3 @@ def test_a_container_with_its_own_room_is_right_and_with_another_room_is_not(sai
     }
     (item,) = benchmarks["tomi"].items(row)
     assert benchmarks["tomi"].answered(item, said).scores["correct"] == right
-
-
-def test_two_containers_in_one_room_stay_two():
-    row = {
-        "index": "1",
-        "story": STORY,
-        "question": "Where is the rope really?",
-        "cands": ["box", "red_chest", "kitchen"],
-        "correct_answer": "red_chest",
-    }
-    (item,) = benchmarks["tomi"].items(row)
-    said = {"the red chest in the kitchen": 1, "the red_chest or the box in the kitchen": 0}
-    assert {
-        text: benchmarks["tomi"].answered(item, text).scores["correct"] for text in said
-    } == said
