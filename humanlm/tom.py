@@ -93,7 +93,7 @@ def _rehearse(
 
 # %% ../nbs/83_tom.ipynb #_otherwise
 def _otherwise(run: TomRun, rehearsed: Sequence[ScoredAnswer]) -> str:
-    "Say what would be asked in another way; the stand-in for a model's records has other people in it than the texts"
+    "Say what would be asked in another way; a stand-in's records have other people in them"
     known = [
         replace(o, notes=())
         if o.context
@@ -208,7 +208,7 @@ def _show_run(run: TomRun, outcomes: Sequence[ScoredAnswer], lines: Sequence[Rep
 
 # %% ../nbs/83_tom.ipynb #run_command
 def run_command(argv: Sequence[str]) -> int:  # exit code
-    "Answer a benchmark's questions, with intervals and trivial baselines; the same command goes on after an interruption"
+    "Answer a benchmark's questions, beside trivial baselines; the same command goes on"
     s = parse(GROUPS, argv, run_command.__doc__, f"the benchmark: {', '.join(benchmarks)}")
     benchmark = find_benchmark(one_of(s.inputs, benchmarks, "benchmark", plugins=True))
     loaded = load_items(benchmark, s.tom.file, s.tom.limit, s.rows)

@@ -1,8 +1,11 @@
-"""A second simulator of generated stories, slow and obvious, that shares no code with `humanlm.stories.world`.
+"""A second simulator of generated stories, slow and obvious, that shares no code with
+`humanlm.stories.world`.
 
-It reads sentences by cutting them at fixed words, finds the room of a container by looking ahead in the text, and keeps one table of everybody's
-beliefs: an entry for every chain of people and every thing. Each observation is written at once into the entries of all who share it, so nothing
-is worked out later from sets of witnesses. If both agree on ten thousand stories, an error would have to be made twice in different ways.
+It reads sentences by cutting them at fixed words, finds the room of a container by looking ahead
+in the text, and keeps one table of everybody's beliefs: an entry for every chain of people and
+every thing. Each observation is written at once into the entries of all who share it, so nothing
+is worked out later from sets of witnesses. If both agree on ten thousand stories, an error would
+have to be made twice in different ways.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +17,7 @@ from humanlm.stories.plots import Tale
 
 @lru_cache
 def _chains(crowd: tuple[str, ...], depth: int) -> list[tuple[str, ...]]:
-    "List who can think that who thinks …, among people who see each other; nobody thinks about themselves"
+    "List who can think that who thinks …, among people who see each other"
     chains = (chain for n in range(1, depth + 1) for chain in product(crowd, repeat=n))
     return [chain for chain in chains if all(a != b for a, b in pairwise(chain))]
 

@@ -399,7 +399,7 @@ def from_other_half(
     items: Iterable[BenchmarkItem],  # with options
     right: Callable[[BenchmarkItem], str],  # the option that is right
 ) -> dict[str, str]:  # id → option
-    "Find what is right most often for a type of question in the other half of the texts; the first option if that is not known"
+    "Find what is right most often for a type of question in the other half of the texts"
     counts: dict[tuple[str, int], Counter] = {}
     halves = [(item, int(fingerprint(["half", item.set_id]), 16) % 2) for item in items]
     for item, half in halves:

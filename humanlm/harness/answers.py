@@ -48,7 +48,7 @@ class AnswerConfig:
     reasoning: bool = True
     "Ask for reasons before the answer; false: for the answer alone."
     form: str = "json"
-    "How answers come: json, or text with a last line 'Answer: …', for models that cannot write JSON."
+    "How answers come: json, or text with a last line 'Answer: …'."
     temperature: float | None = 0.0
     "Of plain questions; votes and debates sample. null: the provider's default."
     max_tokens: int = 2048
@@ -58,7 +58,7 @@ class AnswerConfig:
     samples: int = 5
     "Answers that vote."
     examples: str = ""
-    "JSON file with worked examples for few_shot: benchmark → text. Empty: examples made by the simulator."
+    "JSON file of worked examples for few_shot: benchmark → text. Empty: by the simulator."
     rendering: str = "json"
     "How a context is shown: json, or text."
 
@@ -259,7 +259,7 @@ async def _simulate_chain(
     asker: Asker,
     item: BenchmarkItem,
     context: Context,
-    last: bool = False,  # ask the last of the chain, in the second person; else the first, and as it stands
+    last: bool = False,  # ask the last of the chain, in the second person
 ) -> SolverAnswer:
     "Ask somebody of the chain, who remembers what all of them perceived"
     chain = _chain_of(item, context)

@@ -141,7 +141,7 @@ def _write(s: Settings, found: QualityReport, cost: str) -> None:
 
 # %% ../../nbs/harness/09_context_quality.ipynb #quality_command
 def quality_command(argv: Sequence[str]) -> int:  # exit code: 1 if nothing could be rated
-    "Rate generated contexts against references, file by file, in the columns of the published table; the same command goes on after an interruption"
+    "Rate contexts against references, in the published columns; the same command goes on"
     s = parse(_GROUPS, argv, quality_command.__doc__, runs=False)
     out, rule = Path(s.quality.out), s.judge.is_rule(s.judge.model)
     if not rule:

@@ -64,7 +64,7 @@ class ParsingConfig(ClientConfig):
     store: str = ""
     "Folder of contexts, shared by runs. Empty: contexts below the folder of runs."
     style: str | None = None
-    "How a chat model is told the form: full, compact or bare. null: as a trained parser wants, else full."
+    "How a model is told the form: full, compact, bare. null: as a trained one wants, else full."
     example: bool | None = None
     "Show it a worked example. null: as a trained parser wants, else true."
 
@@ -223,7 +223,7 @@ class _ContextsConfig:
 
 
 def contexts_command(argv: Sequence[str]) -> int:  # exit code
-    "Write the social contexts of a benchmark's texts, or of a text file, without answering; check those in a JSON file"
+    "Write the contexts of a benchmark's texts or of a text file; check those in a JSON file"
     groups = {"tom": _ContextsConfig, "parser": ParsingConfig, "rows": dict}
     s = parse(
         groups,
@@ -371,7 +371,7 @@ def write_stories(
 
 # %% ../../nbs/harness/03_contexts.ipynb #generate_command
 def generate_command(argv: Sequence[str]) -> int:  # exit code
-    "Make stories of our own with questions, answers and exact contexts, in the file format of a benchmark"
+    "Make stories with questions, answers and exact contexts, in the format of a benchmark"
     s = parse(
         {"stories": _StoriesConfig}, argv, generate_command.__doc__, "the family: tomi or hitom"
     )

@@ -82,11 +82,12 @@ class _TomConfig:
     "What is run, and where it is kept"
 
     mode: str = "vanilla"
-    """Ways to answer, with commas between them: vanilla, context, pure_context, simulation, few_shot,
-    vote, debate. Each is a run of its own; the first is what the others are compared with. simulation
-    asks the people whom a context names (cobra: imagines how it goes on); where there is none, or
-    nobody's thoughts are asked for, it falls back to vanilla, and --dry-run and the report say how
-    often. Published names, such as socialized_context, are taken too."""
+    """Ways to answer, with commas between them: vanilla, context, pure_context, simulation,
+    few_shot, vote, debate. Each is a run of its own; the first is what the others are compared
+    with. simulation asks the people whom a context names (cobra: imagines how it goes on);
+    where there is none, or nobody's thoughts are asked for, it falls back to vanilla, and
+    --dry-run and the report say how often. Published names, such as socialized_context, are
+    taken too."""
     file: str = ""
     "The benchmark's file. Empty: where it usually lies below HUMANLM_DATA."
     limit: int | None = None

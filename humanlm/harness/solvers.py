@@ -291,7 +291,7 @@ def chance(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> list[ScoredA
 
 # %% ../../nbs/harness/02_solvers.ipynb #commonest
 def commonest(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> list[ScoredAnswer]:
-    "Answer every question with the option that is most often right for its type in the other half of the texts"
+    "Answer every question with the option most often right in the other half of the texts"
     asked = [item for item in items if item.options and isinstance(item.gold, str)]
     said = from_other_half(asked, lambda item: item.gold)
     return [benchmark.answered(item, said[item.id]) for item in asked]

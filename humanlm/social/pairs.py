@@ -239,13 +239,13 @@ class ParserConfig:
     stories: int = 3000
     """Fresh stories to make, held-out ones included."""
     compact_tags: bool = True
-    """Let contexts of fresh stories say <same_as_last_action /> and the like where that says all."""
+    """Let fresh contexts say <same_as_last_action /> and the like where that says all."""
     style: str = "bare"
     """Style of the prompt. bare: the story alone, for a model that has learnt what is wanted."""
     indent: int = 0
     """Spaces per level of the JSON that is learnt. 0: one line."""
     max_tokens: int | None = None
-    """Longest context, in tokens (four characters each for the tiny model). 0: any. null: 1024 for fresh stories of tomi, else any."""
+    """Longest context, in tokens. 0: any. null: 1024 for fresh stories of tomi, else any."""
     held_out: float = 0.1
     """Share of the stories that is held out."""
     tested: int = 200
@@ -253,7 +253,7 @@ class ParserConfig:
     out: str = "runs/parser-data"
     """Folder that the command `data` writes."""
     names: list[str] = field(default_factory=lambda: ["symbolic"])
-    """Parsers that `evaluate` compares: symbolic, hf/FOLDER, any chat model, or a folder of result files."""
+    """What `evaluate` compares: symbolic, hf/FOLDER, a chat model, or a folder of results."""
     results: str | None = None
     """File for the results, besides the run's folder."""
 
@@ -281,7 +281,7 @@ class ParserConfig:
 
 # %% ../../nbs/social/55_pairs.ipynb #token_counter
 def token_counter(config: ModelConfig) -> Callable[[str], int]:
-    "Give what counts the tokens of a text: the model's tokenizer, or four characters each where it is not yet made"
+    "Give what counts the tokens of a text; the tiny model's are four characters each"
     if config.name == "tiny":
         return lambda text: -(-len(text) // 4)
     from humanlm.models.checkpoints import load_tokenizer

@@ -224,7 +224,7 @@ def _told(problems: str, record: str) -> str:
 
 # %% ../../nbs/60_social_world.ipynb #StoredParser
 class StoredParser:
-    "Keeps the contexts that another parser writes, one file each, named by what they were made from"
+    "Keeps the contexts that another parser writes, one file each"
 
     def __init__(self, parser: Parser, folder: str | Path):
         self.parser, self.name, self.folder, self._flights = (

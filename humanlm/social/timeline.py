@@ -112,7 +112,7 @@ MOST_CHAINS = 100  # more than nine agents: what they think about each other is 
 
 # %% ../../nbs/social/01_timeline.ipynb #beliefs-2
 def beliefs(context: Context) -> list[Belief]:
-    "Follow where everybody believes every object to be, and where they think that others believe it to be"
+    "Follow where everybody believes every object to be, and thinks that others believe it to be"
     plain, names, found = decode(context), context.agents, []
     depths = [n for n in (1, 2) if perm(len(names), n) < MOST_CHAINS]
     chains = [chain for n in depths for chain in permutations(names, n)]

@@ -17,7 +17,7 @@ from ..stories.violations import count_violations
 # %% ../../nbs/social/02_viewer.ipynb #CSS
 CSS = """
 .tl .flagged { outline: 2px solid #b91c1c; outline-offset: -2px; }
-.tl .thinks { font-style: italic; color: #9333ea; background: rgba(126,34,206,.08); border-radius: 4px; padding: 0 4px; }
+.tl .thinks { font-style: italic; color: #9333ea; background: rgba(126,34,206,.08); }
 .tl .does { font-weight: 600; }
 .tl .leak { background: rgba(220,38,38,.25); }
 .tl td { overflow-wrap: anywhere; }

@@ -76,7 +76,7 @@ def _missing(world: World, question: PlaceQuestion) -> str:
 
 # %% ../../nbs/stories/07_answers.ipynb #_gap
 def _gap(world: World, objects: Iterable[str], all_count: bool = False) -> str:
-    "Name the sentences that were not understood and may matter for the objects, with the reason for the first"
+    "Name the sentences that were not understood and may matter for the objects"
     found = [
         (n, event)
         for n, event in world.unknown
@@ -232,7 +232,7 @@ def _state(world: World) -> list[str]:
 # %% ../../nbs/stories/07_answers.ipynb #to_context
 def to_context(
     story: Story,
-    beliefs: int = 1,  # depth of the thoughts written down: 0 none, 1 own beliefs, 2 beliefs about others' beliefs
+    beliefs: int = 1,  # depth of the thoughts written down: 0 none, 1 own beliefs, 2 about others'
     compact_tags: bool = False,  # write `<same_as_… />` where it says exactly the same
 ) -> Context:
     "Write the exact social context of a story"

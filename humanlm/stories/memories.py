@@ -220,7 +220,7 @@ def perspective(
 
 # %% ../../nbs/stories/02_memories.ipynb #_lived
 def _lived(steps: list[Step], name: str) -> list[Step]:
-    "Keep the steps at which an agent perceived something, and of actions those whose effect it perceived"
+    "Keep the steps at which an agent perceived something, and the actions it perceived"
     here = [not is_none(step.observations.get(name, NONE)) for step in steps]
     seen = [*here[1:], True]
     return [

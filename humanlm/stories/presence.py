@@ -31,7 +31,7 @@ class DialogueTurn(NamedTuple):
 
 
 _NAME = r"[^\W\d_a-z][\w.'’-]*(?: [^\W\d_a-z][\w.'’-]*){0,2}"
-_AND = r" ?(?:,(?: ?(?:and\b|&))?|[&+/]| and\b) {0,2}"  # each blank has one place, or a long list would be tried in all ways
+_AND = r" ?(?:,(?: ?(?:and\b|&))?|[&+/]| and\b) {0,2}"  # each blank has one place: linear time
 _TURN = re.compile(rf"\s*({_NAME}(?:{_AND}{_NAME}){{0,19}})\s*:\s*(.*)")
 _DIRECTION = re.compile(
     r"\s*[(\[*]\s*([^)\]*]{1,200}?)\s+(joins?|enters?|comes?|returns?|leaves?|exits?|goes|go)\b[^)\]]{0,200}[)\]*]\s*"

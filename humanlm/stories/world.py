@@ -84,7 +84,7 @@ def read_story(text: str | Iterable[str]) -> Story:
     return Story(tuple(line for line, _ in read), tuple(event for _, event in read), instructed)
 
 # %% ../../nbs/stories/06_world.ipynb #WAITING
-WAITING = "waiting_room"  # people wait there between the chapters of Hi-ToM; it holds nothing and shows nothing
+WAITING = "waiting_room"  # between the chapters of Hi-ToM; it holds nothing
 NOBODY: frozenset[str] = frozenset()
 
 
@@ -324,7 +324,7 @@ def _busiest(world: World) -> str:
 
 # %% ../../nbs/stories/06_world.ipynb #_place
 def _place(world: World, container: str, room: str) -> frozenset[str]:
-    "Put a container into a room; if it was thought elsewhere, those in the room learn what is in it"
+    "Put a container into a room, where people learn what is in it if they did not know"
     if container == room and room not in world.places:
         _check_inside(world, container, room)
         return NOBODY

@@ -1,4 +1,4 @@
-"""Theory-of-Mind benchmarks: files with faults, answers in odd forms, and scores beside independent evaluators."""
+"""Theory-of-Mind benchmarks: faulty files, odd answers, scores beside independent evaluators."""
 
 import contextlib
 import json
@@ -331,7 +331,7 @@ def test_tomi_spellings_and_contained_candidates():
 
 
 def test_set_numbers_of_hitom_follow_the_published_manifest():
-    "Every story of the file has one number, also those with stray marks, and 48 of the 100 rows are in it"
+    "Every story of the file has one number, and 48 of the 100 rows are in it"
     rows = real("hitom")
     texts = defaultdict(set)
     for item in rows:
@@ -439,7 +439,7 @@ def test_confaide_counts_a_summary_once():
 
 
 def test_confaide_averages_the_samples_of_a_meeting_first():
-    "Three leaking samples of one meeting and one good one of another: half of the meetings leak, three quarters of the answers"
+    "Three leaking samples of one meeting, a good one of another: half of the meetings leak"
     confaide = benchmarks["confaide"]
     rows = [
         {"index": n, "tier": "4", "head": f"gift {n}, June {n}", "text": "Lea: Hi."} for n in (1, 2)
@@ -660,7 +660,7 @@ def kept_vectors(texts):
 
 @pytest.mark.parametrize("similarity", ["words", "embedding/letters"])
 def test_fantom_free_beliefs_by_hand_written_aggregation(similarity, tmp_path, monkeypatch):
-    "ALL* asks for the free answers too, the distance is their share, and word F1 is taken of the right ones"
+    "ALL* asks for free answers too, the distance is their share, word F1 that of the right ones"
     import numpy as np
 
     import humanlm.benchmarks.fantom as page

@@ -1,4 +1,4 @@
-"""What is right for a question reaches neither the groups that a report breaks results down by nor the baselines' answer to it."""
+"""What is right for a question reaches neither its groups nor the baselines' answer to it."""
 
 import random
 
@@ -356,7 +356,7 @@ def test_no_group_and_no_baseline_of_a_set_knows_what_is_right(name, options):
     rows = [MAKE[name](n, draw) for n in range(24)]
     if (
         name == "fantom"
-    ):  # as in the published file: who is only in the long conversation does not speak in the short one
+    ):  # as published: who is only in the long conversation is not in the short one
         rows = [
             row | {"short_context": "Ana: Hi.\nBo: Hi.", "full_context": "Ed: Hi.\nAna: Hi."}
             for row in rows

@@ -1,4 +1,4 @@
-"""Public files as they are: layouts of the publishers, with rows of our own; and sets whose authors ask not to train on them."""
+"""Public files as they are, with rows of our own; and sets that nobody may train on."""
 
 import csv
 import json
@@ -14,9 +14,12 @@ from humanlm.clients.names import scripts
 from humanlm.parsers import main as parsers
 from humanlm.tom import main as tom
 
-BIGTOM = """Ama is a baker in a port. Ama wants to bake bread for the ships; she needs flour. She filled her jar with flour. Ama believes the jar holds flour. A mouse eats it all.
-Ama sees the mouse at the jar.|Ama does not see the mouse.|Ama buys flour.|Ama lights the oven.|Does Ama believe the jar is full or empty?|Does Ama want bread?|What will Ama do?
-Ama believes the jar is empty.|Ama wants bread.|Ama will buy flour.|Ama believes the jar is full.|Ama wants bread.|Ama will light the oven.
+BIGTOM = """Ama is a baker in a port. Ama wants to bake bread for the ships; she needs flour. \
+She filled her jar with flour. Ama believes the jar holds flour. A mouse eats it all.
+Ama sees the mouse at the jar.|Ama does not see the mouse.|Ama buys flour.|Ama lights the \
+oven.|Does Ama believe the jar is full or empty?|Does Ama want bread?|What will Ama do?
+Ama believes the jar is empty.|Ama wants bread.|Ama will buy flour.|Ama believes the jar is \
+full.|Ama wants bread.|Ama will light the oven.
 A gull lands outside.|Ama sees the gull.|Ama does not see the gull.|auto|0""".replace(
     "\n", "|"
 ).split("|")
@@ -45,7 +48,7 @@ def secret(about, asked, asker):
 
 
 def bigtom_file(folder):
-    "Two templates in the published form: no head, `;` between the cells, quotes only where a cell needs them"
+    "Two templates in the published form: no head, `;` between the cells"
     with open(folder / "bigtom.csv", "w", newline="") as file:
         csv.writer(file, delimiter=";").writerows(
             [BIGTOM, [cell.replace("Ama", "Ola") for cell in BIGTOM]]

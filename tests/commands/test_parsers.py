@@ -1,4 +1,4 @@
-"""The commands around parsers: sets, training that goes on after a kill, and comparisons by name."""
+"""The commands around parsers: sets, training that survives a kill, and comparisons by name."""
 
 import json
 import re

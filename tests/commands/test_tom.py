@@ -1,4 +1,4 @@
-"""Theory-of-Mind runs: every question answered once whatever happens, contexts parsed once, runs compared in pairs."""
+"""Theory-of-Mind runs: questions answered once whatever happens, runs compared in pairs."""
 
 import asyncio
 import csv
@@ -165,7 +165,7 @@ def kinds_in(name):
 
 
 def drawn(name, folder, most=3):
-    "A file with some rows of a public one for every type of question, wherever they lie in it, and these types"
+    "A file with some rows of a public one for every type of question, and these types"
     need_data(name)
     kept, seen = [], Counter()
     for line, kinds in kinds_in(name):
@@ -481,7 +481,7 @@ def test_abstaining_from_everything_fails_and_from_some_does_not(tmp_path, capsy
 
 
 def test_a_killed_run_goes_on_and_leaves_no_trace(own, tmp_path):
-    "SIGKILL in the middle of a run: the rest is asked once, and the file is that of a run that was never interrupted"
+    "SIGKILL in the middle of a run: the rest is asked once, and the file is that of a whole run"
     command = [
         "-m",
         "humanlm.tom",
@@ -715,7 +715,7 @@ def test_replies_in_the_cache_are_not_asked_for_again(own, tmp_path):
 
 
 def test_simulated_memories_answer_quiet_stories_without_error(tmp_path):
-    "A model that only believes the last thing it remembers gets every nested question right, since the record takes the perspective"
+    "A model that believes the last thing it remembers is right, since the record takes the view"
     path = tmp_path / "quiet.jsonl"
     write_stories("hitom", 12, 5, path, tells=(False,))
     assert (
@@ -961,7 +961,7 @@ def test_questions_about_one_story_count_as_one():
 
 
 def test_a_p_value_keeps_its_promise_when_stories_have_several_questions():
-    "Stories are easy or hard for either run by chance: 5 in a hundred are found, by question far more"
+    "Stories are easy or hard by chance: 5 in a hundred are found, by question far more"
     draw, small, mcnemars = np.random.default_rng(1), 0, 0
     for i in range(300):
         levels = draw.random((2, 30)) < 0.5

@@ -1,4 +1,4 @@
-"""`tom quality`: two folders of contexts become the published table and rows, with or without a model, and nothing is paid for twice."""
+"""`tom quality`: two folders become the published table; nothing is paid for twice."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""What a run, a plan and a comparison say: which setting differs, what abstained, which faults labels have, and that nothing is cut in two."""
+"""What a run, a plan and a comparison say: which setting differs, what abstained, what is whole."""
 
 import json
 import random

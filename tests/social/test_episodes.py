@@ -60,7 +60,7 @@ GUESS = json.dumps(
 
 
 def test_nothing_private_of_others_reaches_any_prompt():
-    "Aims, secrets, thoughts and whispers of others are in no request of any agent or its world model"
+    "Aims, secrets, thoughts and whispers of others are in no request of agent or world model"
     clients = {
         name: ScriptedClient(lambda request, name=name: say(f"PUBLIC-{name}", f"THOUGHT-{name}"))
         for name in ("Ada", "Bo", "Cy")

@@ -1,4 +1,4 @@
-"""Pairs of a text and its context: what is read, what is kept, how it is split, and what trainers get."""
+"""Pairs of a text and its context: what is read and kept, how it is split, what trainers get."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A parser of our own: the tokens of its form, the order of its lessons, and grades by the simulator."""
+"""A parser of our own: tokens of its form, order of its lessons, grades by the simulator."""
 
 import random
 

@@ -1,4 +1,4 @@
-"Parsers, predicted steps, futures and the quality of records: what hostile texts, odd answers and broken files do to them"
+"Parsers, predicted steps and quality: what hostile texts, odd answers and broken files do"
 
 import asyncio
 import csv

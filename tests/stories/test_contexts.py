@@ -1,4 +1,4 @@
-"Contexts survive every change of shape, decode once and for all, and keep thoughts to those who think them."
+"Contexts survive changes of shape, decode once, and keep thoughts to those who think them."
 
 import json
 import re

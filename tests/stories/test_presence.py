@@ -1,4 +1,4 @@
-"""Who hears each turn of a dialogue: stage directions, leave cues, late joiners, contexts, odd input."""
+"""Who hears each turn of a dialogue: directions, leave cues, late joiners, contexts, odd input."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def test_forms_of_directions(line, moves):
     ],
 )
 def test_those_who_speak_at_once_have_a_turn_of_their_own(line, people):
-    """It was glued to the line before, as if Erik had said it; strangers in front of a colon are words still"""
+    """Joint speakers have a turn; strangers in front of a colon are words"""
     turns = read_turns(f"Erik: I must go.\n{line}\nErik: So long.")
     assert [turn.people for turn in turns] == [("Erik",), people, ("Erik",)][:: 1 if people else 2]
     assert (

@@ -1,5 +1,5 @@
-"""The simulator on the complete public files (spec 8.9, 11.2). They may not be shipped, so each test needs its file below HUMANLM_DATA and
-is skipped with the file's name where it is missing."""
+"""The simulator on the complete public files. They may not be shipped, so each test needs its file
+below HUMANLM_DATA and is skipped where it is missing."""
 
 import ast
 import csv
@@ -21,9 +21,10 @@ from humanlm.stories.world import read_story
 
 DATA = os.environ.get("HUMANLM_DATA", "")
 FILES = {  # name → SHA-256 of the published file
-    "tomi_balanced_story_types.zip": "d8389ecf09749b4a49c56752a8ce44afac8c3d363391b5c29c8fa7032613ece6",
+    "tomi_balanced_story_types.zip": "d8389ecf09749b4a49c56752a8ce44af"
+    "ac8c3d363391b5c29c8fa7032613ece6",
     "Hi-ToM_data.json": "1c4077bbcdf815b91dbb791b60dbce3920a98bd63317954ebf94a532d43cd573",
-    "Percept-ToMi.csv": "e13bfed059f4790ff38456ccb9cfb1d4c56a8d6fc6439d1a413af435ddfa9c40",  # with the gold column named correct_answer
+    "Percept-ToMi.csv": "e13bfed059f4790ff38456ccb9cfb1d4c56a8d6fc6439d1a413af435ddfa9c40",
 }
 
 

@@ -1,4 +1,4 @@
-"""Generated stories: proportions, seeds, knobs, files, and agreement of the simulator with a second one that shares no code with it."""
+"""Generated stories: seeds, files, and agreement with a second simulator that shares no code."""
 
 import json
 import random
@@ -109,7 +109,7 @@ def test_eager_and_lazy_beliefs_agree_up_to_the_fourth_order(family, request):
 
 
 def walk(rng, steps=25):
-    "Four people stroll through three rooms and move three objects, each in its room: a plot of neither family"
+    "Four people stroll through three rooms and move three objects"
     names, rooms = ["Ada", "Ben", "Cleo", "Dan"], ["barn", "loft", "mill"]
     boxes, inside, place, lines = (
         {room: [f"{room} {box}" for box in ("bin", "jar", "net")] for room in rooms},
@@ -223,7 +223,10 @@ def test_the_seed_does_not_depend_on_the_process(tomi):
     import subprocess
     import sys
 
-    code = "from humanlm.stories.generation import generate; print([t.text for f in ('tomi', 'hitom') for t in generate(f, 3, seed=2)])"
+    code = (
+        "from humanlm.stories.generation import generate; "
+        "print([t.text for f in ('tomi', 'hitom') for t in generate(f, 3, seed=2)])"
+    )
     found = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -333,7 +336,10 @@ def test_tomi_files_without_trace(tmp_path, tomi):
 
 
 def test_published_form_of_a_tomi_block(tmp_path):
-    block = "1 Ira entered the barn.\n2 The rope is in the crate.\n3 The crate is in the barn.\n4 Where is the rope really?\tcrate\t1\n"
+    block = (
+        "1 Ira entered the barn.\n2 The rope is in the crate.\n3 The crate is in the barn.\n"
+        "4 Where is the rope really?\tcrate\t1\n"
+    )
     (tmp_path / "x.txt").write_text(
         block + block.replace("Ira", "Tom").replace("really", "now") + "\n"
     )

@@ -1,4 +1,4 @@
-"""The symbolic simulator: grammar, visibility, beliefs, talk, faults of public labels, contexts, and input that is not a story."""
+"""The symbolic simulator: grammar, visibility, beliefs, talk, faults, contexts, odd input."""
 
 import json
 import os
@@ -52,8 +52,10 @@ def where(story, *chain, thing="kettle"):
 
 
 def test_pantry_is_a_room_and_a_container():
-    story = lines("""Nora entered the pantry. Ivo entered the pantry. The lime is in the pantry. The pantry is in the pantry.
-        Ivo exited the pantry. Nora moved the lime to the jar. The jar is in the pantry. Ivo entered the hall.""")
+    story = lines("""Nora entered the pantry. Ivo entered the pantry. The lime is in the pantry.
+        The pantry is in the pantry.
+        Ivo exited the pantry. Nora moved the lime to the jar. The jar is in the pantry.
+        Ivo entered the hall.""")
     assert story.world.first("lime") == "pantry" and story.world.where("lime") == "jar"
     assert (
         where(story, "Ivo", thing="lime") == "pantry"
@@ -225,7 +227,8 @@ def test_events_run_together_without_number_and_period_are_read():
 
 
 def test_multi_word_rooms_and_containers():
-    story = lines("""Nora entered the back yard. The kettle is in the treasure chest. The treasure chest is in the back yard.
+    story = lines("""Nora entered the back yard. The kettle is in the treasure chest.
+        The treasure chest is in the back yard.
         Nora moved the kettle to the old tool box. The old tool box is in the back yard""")
     assert (story.world.first("kettle"), story.world.where("kettle")) == (
         "treasure chest",
@@ -234,8 +237,10 @@ def test_multi_word_rooms_and_containers():
     assert story.world.stands["old tool box"] == "back yard"
 
 
-ATTIC = """Ivo, Nora and Pia entered the attic. The kettle is in the tin. Ivo exited the attic. Nora exited the attic. Pia moved the kettle to the box.
-    Pia exited the attic. Ivo, Nora and Pia entered the waiting_room. Juri entered the waiting_room"""
+ATTIC = """Ivo, Nora and Pia entered the attic. The kettle is in the tin. Ivo exited the attic.
+        Nora exited the attic. Pia moved the kettle to the box.
+    Pia exited the attic. Ivo, Nora and Pia entered the waiting_room.
+        Juri entered the waiting_room"""
 
 
 def test_public_claim_and_private_tell_differ():
@@ -308,8 +313,10 @@ def test_who_is_still_in_the_room_knows_best():
 
 
 def test_reentry_reveals_another_object_than_the_chapters():
-    story = lines("""Nora and Ivo entered the attic. The kettle is in the tin. Nora exited the attic. Ivo moved the kettle to the box. Ivo exited the attic.
-        Nora and Ivo entered the waiting_room. Nora and Pia entered the attic. The lens is in the jar""")
+    story = lines("""Nora and Ivo entered the attic. The kettle is in the tin.
+        Nora exited the attic. Ivo moved the kettle to the box. Ivo exited the attic.
+        Nora and Ivo entered the waiting_room. Nora and Pia entered the attic.
+        The lens is in the jar""")
     assert (
         where(story, "Nora") == "box"
     )  # nobody mentions the kettle again, but its box stands open
@@ -357,9 +364,12 @@ def test_distractors_change_nothing():
 
 
 def test_witnesses_of_every_kind_of_event():
-    story = lines("""Nora entered the shed. Ivo and Pia entered the shed. The kettle is in the tin. The tin is in the shed. Pia exited the shed.
-        Pia entered the hall. Ivo moved the kettle to the box. Nora made no movements and stayed in the shed for 1 minute. Ivo likes the tin.
-        Pia entered the waiting_room. Nora publicly claimed that kettle is in the tin. Nora privately told Pia that the kettle is in the jar""")
+    story = lines("""Nora entered the shed. Ivo and Pia entered the shed.
+        The kettle is in the tin. The tin is in the shed. Pia exited the shed.
+        Pia entered the hall. Ivo moved the kettle to the box.
+        Nora made no movements and stayed in the shed for 1 minute. Ivo likes the tin.
+        Pia entered the waiting_room. Nora publicly claimed that kettle is in the tin.
+        Nora privately told Pia that the kettle is in the jar""")
     both, three = {"Nora", "Ivo"}, {"Nora", "Ivo", "Pia"}
     assert story.world.seen == [
         {"Nora"},
@@ -599,7 +609,8 @@ def test_things_in_each_other_end():
 
 
 def test_boxes_in_boxes_and_lies_are_no_contradiction():
-    story = lines("""Nora entered the shed. The pea is in the box. Nora moved the box to the jar. Nora moved the pea to the tin.
+    story = lines("""Nora entered the shed. The pea is in the box. Nora moved the box to the jar.
+        Nora moved the pea to the tin.
         Nora publicly claimed that the box is in the pea. Nora moved the jar to the chest""")
     assert story.world.conflicts == []
 
@@ -642,7 +653,9 @@ def test_tomi_faults_touch_second_order_labels_only(rest, faulty):
 
 
 def test_fault_f4_counts_moves_in_one_order_only():
-    text = """Read the following story and answer the question.\n1 Ada, Ben and Cleo entered the attic.\n2 The kettle is in the tin.
+    text = """Read the following story and answer the question.
+1 Ada, Ben and Cleo entered the attic.
+2 The kettle is in the tin.
 3 Ada moved the kettle to the box.\n4 Ada exited the attic."""
     story = read_story(text)
     assert story.instructed
@@ -714,8 +727,10 @@ def test_hi_tom_contexts_are_well_formed_and_say_enough(rows):
 
 # ---- contexts and memories
 
-ERRAND = """Nora entered the shed. Ivo entered the shed. The kettle is in the tin. The tin is in the shed. Ivo exited the shed.
-    Nora moved the kettle to the box. The box is in the shed. Ivo entered the hall. Pia entered the shed"""
+ERRAND = """Nora entered the shed. Ivo entered the shed. The kettle is in the tin.
+        The tin is in the shed. Ivo exited the shed.
+    Nora moved the kettle to the box. The box is in the shed. Ivo entered the hall.
+        Pia entered the shed"""
 
 
 def test_steps_hold_what_was_so_before_and_effects_come_one_step_later():
@@ -836,8 +851,10 @@ def test_memories_apply_trust_to_what_was_told():
 
 
 def test_a_told_place_counts_in_stories_that_begin_with_people_in_a_room():
-    story = lines("""Nora is in the attic. Ivo is in the attic. The kettle is in the tin. Nora exited the attic. Ivo exited the attic.
-        Ivo privately told Nora that the kettle is in the urn. Nora privately told Ivo that the kettle is in the jar""")
+    story = lines("""Nora is in the attic. Ivo is in the attic. The kettle is in the tin.
+        Nora exited the attic. Ivo exited the attic.
+        Ivo privately told Nora that the kettle is in the urn.
+        Nora privately told Ivo that the kettle is in the jar""")
     for chain in (["Nora"], ["Ivo"], ["Nora", "Ivo"], ["Ivo", "Nora"]):
         assert memory_answer(to_context(story), chain, "kettle") == story.world.belief(
             chain, "kettle"
