@@ -60,7 +60,8 @@ def _events_html(shown: ContextTable) -> Html:
         [shorten(step, 20), state, *(_cell_html(shown, name, t) for name in shown.agents)]
         for t, (step, state) in enumerate(zip(shown.timesteps, shown.states))
     ]
-    return Table(["step", "state", *heads], rows, "l").html()
+    legend = "Coloured: somebody perceives something at this step. Framed in red: a violation."
+    return Table(["step", "state", *heads], rows, "l").html() + _pale(legend)
 
 # %% ../../nbs/social/02_viewer.ipynb #violations_html
 def _violations_html(shown: ContextTable) -> Html:
