@@ -43,7 +43,7 @@ SAYS = (
     "is what counts here.\nAnswer: C"
 )
 LIMITS = Limits(concurrency=CONCURRENCY, timeout=60.0)
-CONFIG = AnswerConfig(form="text", manual=False)
+CONFIG = AnswerConfig(form="text")
 hitom = benchmarks["hitom"]
 
 
