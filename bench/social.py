@@ -1,14 +1,18 @@
-"""The symbolic simulator: questions, contexts and stories per CPU second; agreement with the slow simulator; scores on Hi-ToM.
+"""The symbolic simulator: questions, contexts and stories per CPU second; agreement with the slow
+simulator; scores on Hi-ToM.
 
-    nice -n -5 python bench/social.py           # about 5 min: 10,000 stories of each family, 1,000 of each kind
+    nice -n -5 python bench/social.py
     nice -n -5 python bench/social.py --quick   # about 20 s (40 s on a busy machine): 1,000 and 100
 
-Targets: 20,000 questions/s on parsed stories, 5,000/s when each row is parsed; 5,000 (ToMi) and 1,000 (Hi-ToM) contexts/s; no disagreement
-with the slow simulator. The second table has every belief of orders 0-4, answers from memories alone and structural scores, by kind of
-story: each column counts what was compared and, after the slash, what disagreed. "each row parsed" empties the cache of sentences before
-every row, so that nothing is read twice for free; "with cache" is the same rows as a run sees them; parsed stories have their world worked
-out, and each question is read once. The peer is the slow simulator of `tests/replay.py`, which keeps every nested belief of every person in
-tables: the ratio says how much the lazy form saves. With HUMANLM_DATA set, the public half of Hi-ToM is measured and scored too.
+Targets: 20,000 questions/s on parsed stories, 5,000/s when each row is parsed; 5,000 (ToMi) and
+1,000 (Hi-ToM) contexts/s; no disagreement with the slow simulator. The second table has every
+belief of orders 0-4, answers from memories alone and structural scores, by kind of story: each
+column counts what was compared and, after the slash, what disagreed. "each row parsed" empties
+the cache of sentences before every row, so that nothing is read twice for free; "with cache" is
+the same rows as a run sees them; parsed stories have their world worked out, and each question
+is read once. The peer is the slow simulator of `tests/replay.py`, which keeps every nested
+belief of every person in tables: the ratio says how much the lazy form saves. With HUMANLM_DATA
+set, the public half of Hi-ToM is measured and scored too.
 """
 
 import argparse
@@ -22,7 +26,7 @@ from common import Clock, in_turns, median_ratio, ratio
 from replay import Replay, slow_answer
 
 from humanlm.stories.answers import answer, baselines, memory_answer, to_context
-from humanlm.stories.generation import _class_shares, generate
+from humanlm.stories.generation import generate
 from humanlm.stories.language import parse_sentence, read_question
 from humanlm.stories.memories import structural_score
 from humanlm.stories.plots import TOMI_KINDS
@@ -59,7 +63,7 @@ def speed(name, rows, rounds):
     texts = list(dict.fromkeys(text for text, _ in rows))
     stories = {text: read_story(text) for text in texts}
     for story in stories.values():
-        story.world
+        _ = story.world
     parsed = [(stories[text], question) for text, question in rows]
     arms = {
         "questions, parsed": rate(lambda row: answer(*row), parsed),
@@ -104,9 +108,10 @@ def check(family, n, **options):
 
 
 def agreement(n):
-    "Count what agrees in n stories of each kind: beliefs of orders 0-4, answers from memories alone, form of the contexts"
+    "Count what agrees in n stories of each kind"
     print(
-        f"\n{'kind of story':44}{'stories':>8}{'order 0':>14}{'orders 1-4':>16}{'memories':>14}{'structure':>12}"
+        f"\n{'kind of story':44}{'stories':>8}{'order 0':>14}{'orders 1-4':>16}"
+        f"{'memories':>14}{'structure':>12}"
     )
     kinds = {f"tomi, {kind}": ("tomi", dict(kind=kind)) for kind in TOMI_KINDS}
     kinds |= {
@@ -178,10 +183,6 @@ if __name__ == "__main__":
     for chain in ("first", "repeat", "random"):
         check("hitom", n // 10, chain=chain, objects=3, lengths=(1, 2, 3, 4))
     agreement(n // 10)
-    print(
-        "\nshare of answers that are reality or the first place, by order: "
-        f"{_class_shares(hitom[:1000])}\n"
-    )
     speed("ToMi (generated)", rows_of(tomi[:500]), rounds)
     speed("Hi-ToM (generated)", rows_of(hitom[:300]), rounds)
     if DATA.exists():

@@ -1,15 +1,19 @@
-"""Own milliseconds per question of a Theory-of-Mind run, beside the chat client alone and the plain OpenAI SDK.
+"""Own milliseconds per question of a Theory-of-Mind run, beside the chat client alone and the plain
+OpenAI SDK.
 
     nice -n -5 python bench/tom.py           # about 2 minutes
     nice -n -5 python bench/tom.py --quick   # at most 40 s
 
-Hi-ToM-like questions of our own (five about each story) are answered by a server on loopback (tests/server.py) after 50 ms, 64 at once,
-with two sentences of reasons and an answer, as a model would.
-A run makes the prompt, finds the context, which was written before (bench/social.py measures that), asks, reads and scores the
-answer, and keeps it on disk. The peers send the very same requests: `chat_all` with the same client, and `AsyncOpenAI` behind a semaphore. All take turns. "own
-ms" is the CPU time of this process per question beyond the peer's; the target is 2 ms beyond the client's.
+Hi-ToM-like questions of our own (five about each story) are answered by a server on loopback
+(tests/server.py) after 50 ms, 64 at once, with two sentences of reasons and an answer, as a
+model would. A run makes the prompt, finds the context, which was written before (bench/social.py
+measures that), asks, reads and scores the answer, and keeps it on disk. The peers send the very
+same requests: `chat_all` with the same client, and `AsyncOpenAI` behind a semaphore. All take
+turns. "own ms" is the CPU time of this process per question beyond the peer's; the target is 2
+ms beyond the client's.
 
-The second table has no model: questions per second of whole runs with the symbolic solver and with the solver that reads contexts.
+The second table has no model: questions per second of whole runs with the symbolic solver and
+with the solver that reads contexts.
 """
 
 import argparse
@@ -39,7 +43,7 @@ SAYS = (
     "is what counts here.\nAnswer: C"
 )
 LIMITS = Limits(concurrency=CONCURRENCY, timeout=60.0)
-CONFIG = AnswerConfig(form="text", manual=False)
+CONFIG = AnswerConfig(form="text")
 hitom = benchmarks["hitom"]
 
 

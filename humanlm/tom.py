@@ -22,7 +22,7 @@ from .core.commands import menu
 from .core.config import Settings
 from .core.grammar import parse
 from .core.html import aligned
-from .harness.comparison import CompareConfig, compare_runs
+from .harness.comparison import compare_runs
 from .harness.contexts import load_items, one_of
 from humanlm.harness.reports import (
     ReportLine,
@@ -93,7 +93,7 @@ def _rehearse(
 
 # %% ../nbs/83_tom.ipynb #_otherwise
 def _otherwise(run: TomRun, rehearsed: Sequence[ScoredAnswer]) -> str:
-    "Say what would be asked in another way; the stand-in for a model's records has other people in it than the texts"
+    "Say what would be asked in another way; a stand-in's records have other people in them"
     known = [
         replace(o, notes=())
         if o.context
@@ -208,7 +208,7 @@ def _show_run(run: TomRun, outcomes: Sequence[ScoredAnswer], lines: Sequence[Rep
 
 # %% ../nbs/83_tom.ipynb #run_command
 def run_command(argv: Sequence[str]) -> int:  # exit code
-    "Answer a benchmark's questions, with intervals and trivial baselines; the same command goes on after an interruption"
+    "Answer a benchmark's questions, beside trivial baselines; the same command goes on"
     s = parse(GROUPS, argv, run_command.__doc__, f"the benchmark: {', '.join(benchmarks)}")
     benchmark = find_benchmark(one_of(s.inputs, benchmarks, "benchmark", plugins=True))
     loaded = load_items(benchmark, s.tom.file, s.tom.limit, s.rows)
@@ -222,9 +222,8 @@ def run_command(argv: Sequence[str]) -> int:  # exit code
         print("\n\n".join(_plan(run) for run in runs))
         return 0
     failed = [_run_and_show(run, s) for run in runs]
-    paired = CompareConfig(s.tom.out, resamples=s.tom.resamples, seed=s.tom.seed)
-    whole = compare_runs([run.folder for run in runs], paired) if len(runs) > 1 else True
-    return int(max(failed) > s.tom.max_failed_share or not whole)
+    whole = compare_runs([run.folder for run in runs]) if len(runs) > 1 else True
+    return int(max(failed) > 0.1 or not whole)  # one question in ten may fail
 
 # %% ../nbs/83_tom.ipynb #_run_and_show
 def _run_and_show(run: TomRun, s: Settings) -> float:

@@ -1,11 +1,11 @@
 """A second simulator of generated stories, slow and obvious, that shares no code with
 `humanlm.stories.world`.
 
-It reads sentences by cutting them at fixed words, finds the room of a container by looking
-ahead in the text, and keeps one table of everybody's beliefs: an entry for every chain of
-people and every thing. Each observation is written at once into the entries of all who share
-it, so nothing is worked out later from sets of witnesses. If both agree on ten thousand
-stories, an error would have to be made twice in different ways.
+It reads sentences by cutting them at fixed words, finds the room of a container by looking ahead
+in the text, and keeps one table of everybody's beliefs: an entry for every chain of people and
+every thing. Each observation is written at once into the entries of all who share it, so nothing
+is worked out later from sets of witnesses. If both agree on ten thousand stories, an error would
+have to be made twice in different ways.
 """
 
 from collections.abc import Iterable, Sequence

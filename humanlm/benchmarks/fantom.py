@@ -118,7 +118,9 @@ def _asked(qa: Mapping, kind: str, row: Mapping) -> str:
     }
     about = {
         "answerability": fact.get("question"),
-        "info_accessibility": f"{fact.get('question', '')} {fact.get('correct_answer', '')}".strip(),
+        "info_accessibility": " ".join(
+            filter(None, (fact.get("question"), fact.get("correct_answer")))
+        ),
     }
     target = next((text for part, text in about.items() if f":{part}:" in kind), "")
     return f"This is about: {target}\n{question}" if target else _without_options(question)
@@ -279,7 +281,7 @@ def _facts_of(qa: Mapping, kind: str, row: Mapping, similarity: str) -> dict[str
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #scenario_of
 def _scenario_of(qa: Mapping, row: Mapping, context: str) -> str:
-    "Tell whether something was missed: by the file, or as somebody asked about is only in the full conversation"
+    "Tell whether something was missed, by the file or by who speaks only in the long text"
     said = check_name(
         qa.get("missed_info_accessibility") or "inaccessible",
         ("accessible", "inaccessible"),

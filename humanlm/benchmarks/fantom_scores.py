@@ -257,7 +257,7 @@ def _compared(outcomes: Iterable[ScoredAnswer]) -> str:
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #set_measures
 def _set_measures(outcomes: Sequence[ScoredAnswer], value: str, rule: str) -> list[Measure]:
-    "Measure sets, parts and conversations with everything right; none if only choices were answered"
+    "Measure sets, parts and conversations with everything right"
     if not any(form_of(o.kind) in ("list", "binary") for o in outcomes):
         return []
     five = [o for o in outcomes if form_of(o.kind) != "free"]

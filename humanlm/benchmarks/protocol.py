@@ -83,14 +83,14 @@ class Measure:
         draws = Bootstrap(a.clusters, seed, resamples)
         drawn = a.of(draws.sums(b.parts)) - a.of(draws.sums(a.parts))
         low, high = Interval.of_draws(b.mean - a.mean, drawn, len(units), len(draws.names))[1:3]
-        lost, won, coins = _discordant(a, b)
+        lost, won = _discordant(a, b)
         p = _p_by_story(
             a,
             [cluster_sums(m.parts, draws.index, len(draws.names)) for m in (a, b)],
             resamples,
             seed,
         )
-        numbers = a.mean, b.mean, b.mean - a.mean, low, high, lost, won, p, coins
+        numbers = a.mean, b.mean, b.mean - a.mean, low, high, lost, won, p
         return Difference(a.name, a.group, a.value, len(units), len(draws.names), *numbers)
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #mean_of
@@ -210,12 +210,6 @@ class Difference(NamedTuple):
     lost: int  # right only before
     won: int  # right only after
     p: float  # two-sided, the runs exchanged in whole stories
-    mcnemar: (
-        float  # exact McNemar; nan if stories have several units, or scores are not right or wrong
-    )
-    contexts: int | None = (
-        None  # units for which a run that was to use social contexts did; None: neither was to
-    )
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #shared
 def _shared(measure: Measure, units: Sequence[str]) -> Measure:
@@ -238,17 +232,12 @@ def _p_by_story(a: Measure, sums: Sequence[np.ndarray], resamples: int, seed: in
     return exchange_p(before, after, a.of, resamples, seed)
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #_discordant
-def _discordant(a: Measure, b: Measure) -> tuple[int, int, float]:
-    "Count what only one run has right; McNemar's p where every story has one unit"
+def _discordant(a: Measure, b: Measure) -> tuple[int, int]:
+    "Count what only one run has right"
     x, y = a.parts[:, 0], b.parts[:, 0]
     if a.of is not ratio or not np.isin(np.concatenate([x, y]), [0.0, 1.0]).all():
-        return 0, 0, math.nan
-    lost, won = int(((x == 1) & (y == 0)).sum()), int(((x == 0) & (y == 1)).sum())
-    return (
-        lost,
-        won,
-        sign_flips([-1] * lost + [1] * won) if len(set(a.clusters)) == a.n else math.nan,
-    )
+        return 0, 0
+    return int(((x == 1) & (y == 0)).sum()), int(((x == 0) & (y == 1)).sum())
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #PROMPT
 PROMPT = """{advice}
@@ -396,12 +385,6 @@ class Benchmark(_BenchmarkFile):
         reading = self.parse(item, text)
         return outcome(item, text, reading, self.score(item, reading, text), **more)
 
-    def trivial(
-        self, items: Sequence[BenchmarkItem]
-    ) -> dict[str, dict[str, str]]:  # baseline → id → answer
-        "Give answers that need no thought, if the set has some of its own"
-        return {}
-
     def report(self, outcomes: Sequence[ScoredAnswer]) -> list[Measure]:  # the main one first
         "Give all measures of some results"
         names = dict(
@@ -416,7 +399,7 @@ def from_other_half(
     items: Iterable[BenchmarkItem],  # with options
     right: Callable[[BenchmarkItem], str],  # the option that is right
 ) -> dict[str, str]:  # id → option
-    "Find what is right most often for a type of question in the other half of the texts; the first option if that is not known"
+    "Find what is right most often for a type of question in the other half of the texts"
     counts: dict[tuple[str, int], Counter] = {}
     halves = [(item, int(fingerprint(["half", item.set_id]), 16) % 2) for item in items]
     for item, half in halves:

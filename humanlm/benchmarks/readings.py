@@ -170,7 +170,7 @@ class AnswerReading(NamedTuple):
 
     value: Any  # key of an option, or what the benchmark reads; None if nothing usable is said
     status: str = "read"  # one of `STATUSES`
-    form: str = ""  # bare: the option and nothing else; marked: with punctuation; sentence: with other words
+    form: str = ""  # one of `FORMS`: the option alone, with marks, or in a sentence
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #read_choice
 def read_choice(

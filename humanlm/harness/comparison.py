@@ -8,24 +8,22 @@ __all__ = ['PAPER', 'PAPER_SETS', 'NO_DIFFERENCE', 'COMPARE', 'published_text', 
 
 # %% ../../nbs/harness/06_comparison.ipynb #exported-imports
 import json
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..benchmarks.protocol import Benchmark, Difference, Measure
+from ..benchmarks.protocol import Benchmark, Difference
 from ..benchmarks.readings import ScoredAnswer
 from ..benchmarks.sets import find_benchmark
 from ..benchmarks.tales import HITOM_100
-from ..core.basics import ConfigError, atomic_write, near_miss, require, shorten, to_json
+from ..core.basics import ConfigError, near_miss, shorten
 from ..core.grammar import parse
-from ..core.html import Table, aligned, table_cell, write_csv
+from ..core.html import Table, aligned, table_cell
 from ..core.runs import read_record
-from ..core.stats import holm_head, number_text, p_text
-from ..evaluation.figures import axes_of, label
-from .reports import adjusted, comparison_table
+from ..core.stats import number_text
+from .reports import comparison_table
 from .respondent import contexts_text, nothing_answered, read_outcomes, used_context
 
 # %% ../../nbs/harness/06_comparison.ipynb #PAPER
@@ -127,9 +125,7 @@ def _load_run(folder: str | Path, out: str = "runs") -> _StoredRun:
     )
 
 # %% ../../nbs/harness/06_comparison.ipynb #differences
-def _differences(
-    before: _StoredRun, after: _StoredRun, resamples: int = 2000, seed: int = 0
-) -> list[Difference]:
+def _differences(before: _StoredRun, after: _StoredRun) -> list[Difference]:
     "Compare two runs, measure by measure"
     if before.benchmark is not after.benchmark:
         raise ConfigError(
@@ -140,69 +136,12 @@ def _differences(
     pairs = [
         (m, known.get((m.name, m.group, m.value))) for m in before.benchmark.report(before.outcomes)
     ]
-    used = _context_use(before, after)
-    found = [
-        _with_contexts(a.difference(b, resamples, seed), a, b, used)
-        for a, b in pairs
-        if b is not None and a.n and b.n
-    ]
+    found = [a.difference(b) for a, b in pairs if b is not None and a.n and b.n]
     if not any(found):
         raise ConfigError(
             f"{before.name} and {after.name} share no question. Compare runs on the same ones."
         )
     return [d for d in found if d]
-
-# %% ../../nbs/harness/06_comparison.ipynb #Used
-class _ContextUse(NamedTuple):
-    "What was answered with social contexts"
-
-    ids: set[str]  # questions
-    names: set[str]  # sets with such a question: stories, conversations and their parts
-    sets: dict[str, set[str]]  # all sets of every question
-
-# %% ../../nbs/harness/06_comparison.ipynb #with_contexts
-def _context_use(
-    before: _StoredRun, after: _StoredRun
-) -> _ContextUse | None:  # None: neither run was to use contexts
-    "Find what was answered with social contexts, in those of two runs that were to use them"
-    if not (before.wanted or after.wanted):
-        return None
-    used = [o for run in (before, after) if run.wanted for o in run.outcomes if used_context(o)]
-    return _ContextUse(
-        {o.id for o in used},
-        set().union(*map(_sets_of, used)),
-        {o.id: _sets_of(o) for o in before.outcomes},
-    )
-
-# %% ../../nbs/harness/06_comparison.ipynb #_sets_of
-def _sets_of(o: ScoredAnswer) -> set[str]:
-    "Name the sets that measures may count a question in"
-    return {o.set_id, *(name for name in o.facts.values() if isinstance(name, str))}
-
-# %% ../../nbs/harness/06_comparison.ipynb #_with_contexts
-def _with_contexts(
-    d: Difference | None, a: Measure, b: Measure, used: _ContextUse | None
-) -> Difference | None:
-    "Count the units of a line that contexts were used for; without any there is no difference"
-    if d is None or used is None:
-        return d
-    both, known = set(b.units), set().union(*used.sets.values())
-    pairs = [(unit, story) for unit, story in zip(a.units, a.clusters) if unit in both]
-    if all(story in used.sets.get(unit, ()) for unit, story in pairs):
-        n = sum(unit in used.ids for unit, _ in pairs)
-    else:
-        names = (
-            next((name for name in (unit, unit.partition("/")[0]) if name in known), story)
-            for unit, story in pairs
-        )
-        n = sum(name in used.names for name in names)
-    return (
-        d._replace(contexts=n)
-        if n
-        else d._replace(
-            contexts=0, **dict.fromkeys(("diff", "low", "high", "p", "mcnemar"), math.nan)
-        )
-    )
 
 # %% ../../nbs/harness/06_comparison.ipynb #flips
 def _flips(before: _StoredRun, after: _StoredRun) -> list[dict]:
@@ -212,10 +151,7 @@ def _flips(before: _StoredRun, after: _StoredRun) -> list[dict]:
     return [
         {
             "id": a.id,
-            "set_id": a.set_id,
-            "kind": a.kind,
             "question": a.question,
-            "gold": a.gold,
             "before": a.answer,
             "after": b.answer,
             "change": "won" if b.scores["correct"] > a.scores["correct"] else "lost",
@@ -225,6 +161,12 @@ def _flips(before: _StoredRun, after: _StoredRun) -> list[dict]:
     ]
 
 # %% ../../nbs/harness/06_comparison.ipynb #comparison_text
+def _no_context(*runs: _StoredRun) -> bool:
+    "Whether runs were to use contexts, and no answer did"
+    wanted = [run for run in runs if run.wanted]
+    return bool(wanted) and not any(used_context(o) for run in wanted for o in run.outcomes)
+
+
 def _comparison_text(
     before: _StoredRun,
     after: _StoredRun,
@@ -233,22 +175,20 @@ def _comparison_text(
     among: Sequence[Difference] = (),  # all that were tested together; empty: these
 ) -> str:  # Markdown
     "Describe a comparison"
-    void = all(d.contexts == 0 for d in found)
-    changed_ = [] if void else _flips(before, after)
+    void = _no_context(before, after)
+    changed = [] if void else _flips(before, after)
     listed = [
         f"- {row['change']}: {table_cell(row['id'], 60)}, "
         f"{table_cell(row['question'], 100)}: {table_cell(row['before'], 60)} → "
         f"{table_cell(row['after'], 60)}"
-        for row in changed_[:most]
+        for row in changed[:most]
     ]
-    more = [f"- … and {len(changed_) - most} more"] if len(changed_) > most else []
-    title = f"## {table_cell(before.name, 100)} → {table_cell(after.name, 100)}"
+    more = [f"- … and {len(changed) - most} more"] if len(changed) > most else []
     told = [f"{run.name}: {contexts_text(run.outcomes)}." for run in (before, after) if run.wanted]
-    table = NO_DIFFERENCE if void else comparison_table(found, among)
     parts = [
-        title,
+        f"## {table_cell(before.name, 100)} → {table_cell(after.name, 100)}",
         *(table_cell(text, 400) for text in told),
-        table,
+        NO_DIFFERENCE if void else comparison_table(found, among),
         before.ceiling or after.ceiling,
         "\n".join([*listed, *more]),
     ]
@@ -261,33 +201,6 @@ NO_DIFFERENCE = (
     "these texts, such as a chat model."
 )
 
-# %% ../../nbs/harness/06_comparison.ipynb #_difference_figure
-def _difference_figure(found: Sequence[Difference], title: str = "") -> Any:  # a matplotlib figure
-    "Draw the paired differences of two runs, with intervals"
-    figure, axes = axes_of(6.6, 0.9 + 0.34 * len(found))
-    axes.set(
-        xlabel="difference of the share right, 95 % interval over stories",
-        ylim=(len(found) - 0.5, -0.5),
-    )
-    axes.axvline(0, color="black", linewidth=0.8)
-    ps = adjusted(found)
-    for y, d in enumerate(found):
-        spread = (
-            [[max(0.0, d.diff - d.low)], [max(0.0, d.high - d.diff)]] if d.low == d.low else None
-        )
-        axes.errorbar(d.diff, y, xerr=spread, fmt="o", color="#14559f", capsize=3)
-        said = (
-            "no context used"
-            if d.contexts == 0
-            else f"+{d.won} −{d.lost}, {holm_head('p', len(found))} {p_text(ps[d])}"
-        )
-        axes.text(1.02, y, said, transform=axes.get_yaxis_transform(), va="center", fontsize=8)
-    axes.set_yticks(
-        range(len(found)), [label(f"{d.group} {d.value}".strip() or "all", 40) for d in found]
-    )
-    figure.suptitle(label(title, 100), fontsize=9)
-    return figure
-
 # %% ../../nbs/harness/06_comparison.ipynb #CompareConfig
 @dataclass
 class CompareConfig:
@@ -295,34 +208,17 @@ class CompareConfig:
 
     out: str = "runs"
     "Folder in which runs are kept, for runs given by name."
-    save: str = ""
-    "File for the result: .md, .csv or .json. Empty: only shown."
-    resamples: int = 2000
-    "Resamples behind every interval."
-    seed: int = 0
-    "Of the resampling."
-
-    def __post_init__(self):
-        known = not self.save or Path(self.save).suffix in (".md", ".csv", ".json")
-        require(
-            "compare",
-            (known, f"save must end in .md, .csv or .json, got {shorten(self.save)!r}"),
-            (self.resamples > 0, f"resamples must be positive, got {self.resamples}"),
-        )
 
 # %% ../../nbs/harness/06_comparison.ipynb #compare_runs
 def compare_runs(
     folders: Sequence[str | Path],
-    config: CompareConfig,
+    out: str = "runs",  # folder of runs that are given by name
 ) -> bool:  # whether every run could be compared
     "Compare runs with the first of them that has an answer, and print it"
-    runs = [_load_run(folder, config.out) for folder in folders]
+    runs = [_load_run(folder, out) for folder in folders]
     empty = {kept.name: reason for kept in runs if (reason := nothing_answered(kept.outcomes))}
     first, *others = [kept for kept in runs if kept.name not in empty] or runs[:1]
-    found = {
-        kept.name: (kept, _differences(first, kept, config.resamples, config.seed))
-        for kept in others
-    }
+    found = {kept.name: (kept, _differences(first, kept)) for kept in others}
     missing = [
         f"{table_cell(name, 100)} is not compared: {table_cell(reason, 300)}"
         for name, reason in empty.items()
@@ -334,31 +230,15 @@ def compare_runs(
             *missing,
         ]
     )
-    rows = [(first.name, name, *d) for name, (_, ds) in found.items() for d in ds]
-    _save_rows(config.save, ("before run", "after run", *Difference._fields), rows, text)
     print(aligned(text), flush=True)
     for line in missing:
         print(f"error: {aligned(line)}", file=sys.stderr)
-    return not empty and not any(all(d.contexts == 0 for d in ds) for _, ds in found.values())
-
-# %% ../../nbs/harness/06_comparison.ipynb #save_rows
-def _save_rows(path: str, head: Sequence[str], rows: Sequence[Sequence], text: str) -> None:
-    "Save a table in the form that the file's name asks for"
-    if path.endswith(".csv"):
-        write_csv(path, head, rows)
-    elif path:
-        atomic_write(
-            path,
-            text + "\n"
-            if path.endswith(".md")
-            else to_json([dict(zip(head, row)) for row in rows], indent=1),
-        )
+    return not empty and not any(_no_context(first, kept) for kept, _ in found.values())
 
 # %% ../../nbs/harness/06_comparison.ipynb #COMPARE
 COMPARE = (
     "Compare runs on the same questions: paired differences with intervals and p "
-    "values over stories, and McNemar's test "
-    "where every story has one question. The first is the one before. The p values of "
+    "values over stories. The first is the one before. The p values of "
     "one breakdown are adjusted together (Holm)."
 )
 
@@ -376,6 +256,5 @@ def compare_command(argv: Sequence[str]) -> int:  # exit code
                 f"{first.name} → {other.name}: "
                 f"{len(known & {o.id for o in other.outcomes}):,} questions in both"
             )
-        print(f"save: {s.compare.save or 'nowhere'}")
         return 0
-    return int(not compare_runs(s.inputs, s.compare))
+    return int(not compare_runs(s.inputs, s.compare.out))

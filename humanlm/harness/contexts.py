@@ -50,7 +50,7 @@ from humanlm.social.parsing import (
 )
 from ..stories.answers import to_context
 from ..stories.contexts import Context, Violation, read_contexts
-from ..stories.generation import balanced, generate, hitom_rows, write_tomi
+from ..stories.generation import generate, hitom_rows, write_tomi
 from ..stories.plots import Tale
 from ..stories.violations import count_violations, step_names, violations
 
@@ -64,20 +64,15 @@ class ParsingConfig(ClientConfig):
     store: str = ""
     "Folder of contexts, shared by runs. Empty: contexts below the folder of runs."
     style: str | None = None
-    "How a chat model is told the form: full, compact or bare. null: as a trained parser wants, else full."
+    "How a model is told the form: full, compact, bare. null: as a trained one wants, else full."
     example: bool | None = None
     "Show it a worked example. null: as a trained parser wants, else true."
-    tries: int | None = None
-    "How often a record is asked for until one can be used. null: as a trained parser wants, else 2."
-    critic: str = ""
-    "A chat model that looks records over. Empty: only the mechanical check."
 
     group: ClassVar[str] = "parser"
     rules: ClassVar[tuple[str, ...]] = tuple(parsers)
 
     def checks(self) -> Iterator[tuple[bool, str]]:
         yield model_check("name", self.name, self.rules)
-        yield model_check("critic", self.critic, [""])
         yield from super().checks()
 
     def find_parser(self, out: str, ledger: Ledger | None = None, ask: bool = True) -> Parser:
@@ -85,30 +80,18 @@ class ParsingConfig(ClientConfig):
         store = self.store or str(Path(out) / "contexts")
         if self.name in self.rules:
             return make_parser(self.name, store)
-        own = {"style": self.style, "example": self.example, "attempts": self.tries}
+        own = {"style": self.style, "example": self.example}
         given = {name: value for name, value in own.items() if value is not None}
-        return make_parser(self.name, store, **given, **_clients_of(self, ledger, ask))
+        asked = self.options(ledger) if ask else {"client": UnaskedModel(self.name)}
+        return make_parser(self.name, store, **given, **asked)
 
     def plan(self, out: str, texts: Sequence[str], task: str = "") -> str:
         "Say what parsing would ask, and its price; raises where a model cannot exist"
-        for name in (self.name, self.critic):
-            if name and name not in self.rules:
-                require_model(name)
+        if self.name not in self.rules:
+            require_model(self.name)
         stored, cost = parsing_cost(self.find_parser(out, ask=False), texts, task)
         again = "; more where an answer cannot be used" if cost.calls else ""
         return f"{stored:,} of {len(set(texts)):,} texts are stored; by {self.name}: {cost}{again}"
-
-# %% ../../nbs/harness/03_contexts.ipynb #parser_of
-def _clients_of(config: ParsingConfig, ledger: Ledger | None, ask: bool) -> dict[str, Any]:
-    "Give what a parser asks: clients, or names that stand for them"
-    if not ask:
-        return {"client": UnaskedModel(config.name)} | (
-            {"critic": UnaskedModel(config.critic)} if config.critic else {}
-        )
-    options = config.options(ledger)
-    return options | (
-        {"critic": config.client(config.critic, options["ledger"])} if config.critic else {}
-    )
 
 # %% ../../nbs/harness/03_contexts.ipynb #load_items
 def load_items(
@@ -240,7 +223,7 @@ class _ContextsConfig:
 
 
 def contexts_command(argv: Sequence[str]) -> int:  # exit code
-    "Write the social contexts of a benchmark's texts, or of a text file, without answering; check those in a JSON file"
+    "Write the contexts of a benchmark's texts or of a text file; check those in a JSON file"
     groups = {"tom": _ContextsConfig, "parser": ParsingConfig, "rows": dict}
     s = parse(
         groups,
@@ -266,7 +249,7 @@ def _check_contexts(path: Path, s: Settings) -> int:  # exit code: 1 if there is
         print(f"{path}: {len(contexts):,} contexts to check by rule, 0 calls, ~$0.00")
         return 0
     found = [violations(context) for context in contexts]
-    print(f"{path}: {count_violations(sum(found, []))}")
+    print(f"{path}: {count_violations([each for wrong in found for each in wrong])}")
     print(
         "".join(
             f"{line}\n"
@@ -356,24 +339,9 @@ class _StoriesConfig:
     "Of the stories."
     out: str = "stories"
     "Folder for questions and contexts."
-    lengths: tuple[int, ...] = (1, 2, 3)
-    "Chapters, of Hi-ToM-like stories."
-    tells: tuple[bool, ...] = (False, True)
-    "Whether people talk, in Hi-ToM-like stories."
-    balanced: bool = False
-    "Ask Hi-ToM-like questions whose answers are spread evenly over reality, first place and elsewhere."
 
     def __post_init__(self):
-        self.lengths, self.tells = tuple(self.lengths), tuple(self.tells)
-        require(
-            "stories",
-            (self.n > 0, f"n must be positive, got {self.n}"),
-            (bool(self.tells), "tells needs true, false or both"),
-            (
-                bool(self.lengths) and set(self.lengths) <= {1, 2, 3, 4},
-                f"lengths must be from 1 to 4, got {self.lengths}",
-            ),
-        )
+        require("stories", (self.n > 0, f"n must be positive, got {self.n}"))
 
 # %% ../../nbs/harness/03_contexts.ipynb #write_stories
 FAMILIES = {"tomi": "tomi.txt", "hitom": "hitom.jsonl"}  # family → file of questions
@@ -384,12 +352,10 @@ def write_stories(
     n: int,
     seed: int,
     path: Path,  # of the questions
-    evenly: bool = False,  # spread answers evenly
     **options: Any,  # as for `stories.generate`
 ) -> list[Tale]:
     "Write stories with questions in the format of their benchmark"
     tales = list(generate(family, n, seed, **options))
-    tales = list(balanced(tales, seed)) if evenly and family == "hitom" else tales
     if family == "tomi":
         write_tomi(path, tales)
     else:
@@ -405,7 +371,7 @@ def write_stories(
 
 # %% ../../nbs/harness/03_contexts.ipynb #generate_command
 def generate_command(argv: Sequence[str]) -> int:  # exit code
-    "Make stories of our own with questions, answers and exact contexts, in the file format of a benchmark"
+    "Make stories with questions, answers and exact contexts, in the format of a benchmark"
     s = parse(
         {"stories": _StoriesConfig}, argv, generate_command.__doc__, "the family: tomi or hitom"
     )
@@ -414,8 +380,7 @@ def generate_command(argv: Sequence[str]) -> int:  # exit code
     if s.dry_run:
         print(f"{c.n:,} stories into {path}")
         return 0
-    options = {"lengths": c.lengths, "tells": c.tells} if family == "hitom" else {}
-    tales = write_stories(family, c.n, c.seed, path, c.balanced, **options)
+    tales = write_stories(family, c.n, c.seed, path)
     for i, tale in enumerate(tales):
         asked = tale.asked[0]
         item = BenchmarkItem(str(i), str(i), tale.text, asked.text, "", "")

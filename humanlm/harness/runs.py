@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -56,7 +55,6 @@ from humanlm.harness.reports import (
     baseline_outcomes,
     baseline_table,
     ceiling,
-    contradictory,
     lines_of,
     mismatches,
     oddities,
@@ -84,10 +82,12 @@ class _TomConfig:
     "What is run, and where it is kept"
 
     mode: str = "vanilla"
-    """Ways to answer, with commas between them: vanilla, context, pure_context, simulation, few_shot, vote, debate, filter,
-    perception. Each is a run of its own; the first is what the others are compared with. simulation asks the people whom a context
-    names (cobra: imagines how it goes on); where there is none, or nobody's thoughts are asked for, it falls back to vanilla, and
-    --dry-run and the report say how often. Published names, such as socialized_context, are taken too."""
+    """Ways to answer, with commas between them: vanilla, context, pure_context, simulation,
+    few_shot, vote, debate. Each is a run of its own; the first is what the others are compared
+    with. simulation asks the people whom a context names (cobra: imagines how it goes on);
+    where there is none, or nobody's thoughts are asked for, it falls back to vanilla, and
+    --dry-run and the report say how often. Published names, such as socialized_context, are
+    taken too."""
     file: str = ""
     "The benchmark's file. Empty: where it usually lies below HUMANLM_DATA."
     limit: int | None = None
@@ -96,14 +96,6 @@ class _TomConfig:
     "Folder in which runs are kept."
     name: str | None = None
     "Folder of the run below out. null: made of benchmark, way and model."
-    baselines: bool = True
-    "Put trivial baselines beside the result."
-    resamples: int = 2000
-    "Resamples behind every interval."
-    seed: int = 0
-    "Of the resampling."
-    max_failed_share: float = 0.1
-    "Largest share of questions without an answer that counts as success."
 
     def __post_init__(self):
         _ = self.modes
@@ -111,11 +103,6 @@ class _TomConfig:
         require(
             "tom",
             (self.limit is None or self.limit > 0, f"limit must be positive, got {self.limit}"),
-            (self.resamples > 0, f"resamples must be positive, got {self.resamples}"),
-            (
-                0 <= self.max_failed_share <= 1,
-                f"max_failed_share must lie between 0 and 1, got {self.max_failed_share}",
-            ),
             (bool(plain_name), f"name must be a plain folder name, got {shorten(self.name)!r}"),
         )
 
@@ -131,11 +118,10 @@ class _SolverConfig(ClientConfig):
     "Who answers"
 
     name: str = "symbolic"
-    """A chat model (openai/gpt-5-mini, anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder, scripted/NAME), or a rule:
-    symbolic, memory, or a trivial baseline."""
+    """A chat model (openai/gpt-5-mini, anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder,
+    scripted/NAME), or a rule: symbolic, memory, or a trivial baseline."""
     policy: str = "principled"
-    """Of the rule symbolic: principled (what the text says), as_shipped (with the known faults of published labels, such as F4 in
-    Hi-ToM's VP half), or one fault: F1, F2, F1', F4."""
+    "Of the rule symbolic: principled, or as_shipped (with the known faults of published labels)."
     rules: ClassVar[tuple[str, ...]] = tuple(solvers)
 
     def checks(self) -> Iterator[tuple[bool, str]]:
@@ -250,10 +236,7 @@ def _conditions(
 ) -> dict[str, Any]:
     "Say what answers depend on"
     parser = (
-        {
-            name: getattr(settings.parser, name)
-            for name in ("name", "style", "example", "tries", "critic")
-        }
+        {name: getattr(settings.parser, name) for name in ("name", "style", "example")}
         if parses
         else None
     )
@@ -405,15 +388,10 @@ def _write_report(
     run: TomRun, outcomes: Sequence[ScoredAnswer]
 ) -> list[ReportLine]:  # of the run and of baselines
     "Write tables, baselines and mismatches into the folder"
-    tom = run.settings.tom
-    lines = partial(lines_of, resamples=tom.resamples, seed=tom.seed)
-    own = (
-        [] if nothing_answered(outcomes) else lines(run.folder.name, run.benchmark.report(outcomes))
-    )
-    beside = run_sync(baseline_outcomes(run.benchmark, run.loaded.items, tom.baselines))
-    others = [
-        line for name, found in beside.items() for line in lines(name, run.benchmark.report(found))
-    ]
+    report = run.benchmark.report
+    own = [] if nothing_answered(outcomes) else lines_of(run.folder.name, report(outcomes))
+    beside = run_sync(baseline_outcomes(run.benchmark, run.loaded.items))
+    others = [line for name, found in beside.items() for line in lines_of(name, report(found))]
     atomic_write(run.folder / "report.md", _page(run, outcomes, own, others))
     write_csv(run.folder / "results.csv", ReportLine._fields, [*own, *others])
     write_csv(
@@ -425,7 +403,6 @@ def _write_report(
         "ceiling": ceiling(others),
         "concerns": concerns(outcomes, run.respondent.parses),
         "counts": oddities(outcomes),
-        "contradictory stories": contradictory(outcomes),
     }
     atomic_write(run.folder / "results.json", to_json(found, indent=1) + "\n")
     return [*own, *others]

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .agents import run_episodes
-    from .episodes import Episode, Scenario, run_episode
+    from .episodes import ChatAgent, Episode, Foresight, Scenario, run_episode
     from .parsing import Parse, Parser, parser
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "agents": ["run_episodes"],
-    "episodes": ["Episode", "Scenario", "run_episode"],
+    "episodes": ["ChatAgent", "Episode", "Foresight", "Scenario", "run_episode"],
     "parsing": ["Parse", "Parser", "parser"],
 })

@@ -27,7 +27,6 @@ from humanlm.core.basics import (
     to_json,
     write_jsonl,
 )
-from ..core.html import Table, table_cell
 from ..models.config import ModelConfig
 from .requests import STYLES, parse_prompt
 from ..stories.answers import to_context
@@ -107,16 +106,6 @@ class _ContextFiles(NamedTuple):
     pairs: list[ContextPair]
     errors: dict[str, str]  # file → why it is not used
 
-    def _repr_markdown_(self) -> str:
-        first = "".join(
-            f"\n- `{table_cell(name)}`: {table_cell(why)}"
-            for name, why in list(self.errors.items())[:5]
-        )
-        return (
-            f"{len(self.pairs):,} contexts; {len(self.errors):,} other "
-            f"files{first and f', the first of them:{first}'}"
-        )
-
 # %% ../../nbs/social/55_pairs.ipynb #read_pairs
 def read_pairs(folder: str | Path) -> _ContextFiles:
     "Read a folder of result files in the order of their names"
@@ -153,14 +142,14 @@ def exact(text: str, **options: Any) -> Context | None:  # None: the text is not
     return None if story.unknown or not story.agents else to_context(story, **options)
 
 # %% ../../nbs/social/55_pairs.ipynb #fault
-def _fault(pair: ContextPair, min_f1: float = 0.99) -> str:  # empty: none
+def _fault(pair: ContextPair) -> str:  # empty: none
     "Say what keeps a pair from being a model to follow"
     wrong = [str(found) for found in violations(pair.context) if found.severity == "error"]
     if wrong:
         return f"not valid: {wrong[0]}"
     reference = exact(pair.text)
     f1 = observation_scores(pair.context, reference).f1 if reference else 1.0
-    return "" if f1 >= min_f1 else f"unlike the story: F1 {f1:.2f} is below {min_f1:g}"
+    return "" if f1 >= 0.99 else f"unlike the story: F1 is {f1:.2f}"
 
 # %% ../../nbs/social/55_pairs.ipynb #Sifted
 class _Selection(NamedTuple):
@@ -169,17 +158,9 @@ class _Selection(NamedTuple):
     kept: list[ContextPair]
     dropped: list[tuple[str, str]]  # name, reason
 
-    def _repr_markdown_(self) -> str:
-        reasons = Counter(why.partition(":")[0] for _, why in self.dropped)
-        rows = [
-            (reason, f"{n:,}") for reason, n in (("kept", len(self.kept)), *reasons.most_common())
-        ]
-        return Table(("pairs", ""), rows).markdown()
-
 # %% ../../nbs/social/55_pairs.ipynb #sift
 def _sift(
     pairs: Iterable[ContextPair],
-    min_f1: float = 0.99,
     max_tokens: int = 0,  # of the record as text; 0 = any
     length: Callable[[str], int] = len,  # counts the tokens of a text
 ) -> _Selection:
@@ -191,7 +172,7 @@ def _sift(
         long = (
             f"too long: {tokens:,} tokens, more than {max_tokens:,}" if tokens > max_tokens else ""
         )
-        why = "repeated" if (pair.text, target) in seen else _fault(pair, min_f1) or long
+        why = "repeated" if (pair.text, target) in seen else _fault(pair) or long
         seen.add((pair.text, target))
         found.dropped.append((pair.name, why)) if why else found.kept.append(pair)
     return found
@@ -257,18 +238,14 @@ class ParserConfig:
     """Family of fresh stories."""
     stories: int = 3000
     """Fresh stories to make, held-out ones included."""
-    beliefs: int = 1
-    """Depth of the thoughts in contexts of fresh stories: 0 none, 1 own beliefs, 2 beliefs about others' beliefs."""
     compact_tags: bool = True
-    """Let contexts of fresh stories say <same_as_last_action /> and the like where that says all."""
+    """Let fresh contexts say <same_as_last_action /> and the like where that says all."""
     style: str = "bare"
     """Style of the prompt. bare: the story alone, for a model that has learnt what is wanted."""
     indent: int = 0
     """Spaces per level of the JSON that is learnt. 0: one line."""
-    min_f1: float = 0.99
-    """Least agreement of a context with the simulator, where the story is in its grammar."""
     max_tokens: int | None = None
-    """Longest context, in tokens (four characters each for the tiny model). 0: any. null: 1024 for fresh stories of tomi, else any."""
+    """Longest context, in tokens. 0: any. null: 1024 for fresh stories of tomi, else any."""
     held_out: float = 0.1
     """Share of the stories that is held out."""
     tested: int = 200
@@ -276,7 +253,7 @@ class ParserConfig:
     out: str = "runs/parser-data"
     """Folder that the command `data` writes."""
     names: list[str] = field(default_factory=lambda: ["symbolic"])
-    """Parsers that `evaluate` compares: symbolic, hf/FOLDER, any chat model, or a folder of result files."""
+    """What `evaluate` compares: symbolic, hf/FOLDER, a chat model, or a folder of results."""
     results: str | None = None
     """File for the results, besides the run's folder."""
 
@@ -290,8 +267,6 @@ class ParserConfig:
                 f"stories and tested must be at least 1, got {self.stories} and {self.tested}",
             ),
             (0 < self.held_out < 1, f"held_out must lie between 0 and 1, got {self.held_out}"),
-            (0 <= self.min_f1 <= 1, f"min_f1 must lie from 0 to 1, got {self.min_f1}"),
-            (self.beliefs in (0, 1, 2), f"beliefs must be 0, 1 or 2, got {self.beliefs}"),
             (
                 (self.max_tokens or 0) >= 0 and self.indent >= 0,
                 "max_tokens and indent must not be negative",
@@ -306,7 +281,7 @@ class ParserConfig:
 
 # %% ../../nbs/social/55_pairs.ipynb #token_counter
 def token_counter(config: ModelConfig) -> Callable[[str], int]:
-    "Give what counts the tokens of a text: the model's tokenizer, or four characters each where it is not yet made"
+    "Give what counts the tokens of a text; the tiny model's are four characters each"
     if config.name == "tiny":
         return lambda text: -(-len(text) // 4)
     from humanlm.models.checkpoints import load_tokenizer
@@ -343,15 +318,13 @@ def make_sets(c: ParserConfig, length: Callable[[str], int], seed: int = 0) -> P
     "Collect, sift and split"
     if c.source == "stories":
         found = _ContextFiles(
-            list(
-                fresh_pairs(c.kind, c.stories, seed, beliefs=c.beliefs, compact_tags=c.compact_tags)
-            ),
+            list(fresh_pairs(c.kind, c.stories, seed, compact_tags=c.compact_tags)),
             {},
         )
     else:
         found = read_pairs(c.source)
     _require_trainable(c.source, found.pairs)
-    sifted = _sift(found.pairs, c.min_f1, c.token_limit, length)
+    sifted = _sift(found.pairs, c.token_limit, length)
     train, held_out = _split_pairs(sifted.kept, c.held_out, seed)
     if not (train and held_out):
         raise DataError(

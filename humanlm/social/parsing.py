@@ -19,11 +19,10 @@ from ..clients.client import ChatClient
 from ..clients.limits import PerLoop
 from ..clients.names import client as chat_client
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage, chat
-from ..clients.reader import fenced, fill
+from ..clients.reader import fenced
 from ..core.basics import DataError, atomic_write, check_name, fingerprint, shorten
 from ..models.settings import Estimate, add_up, estimate
 from humanlm.social.requests import (
-    CRITIC,
     EXAMPLES,
     STYLES,
     TASKS,
@@ -31,12 +30,10 @@ from humanlm.social.requests import (
     hint,
     parse_prompt,
     read_record,
-    read_verdict,
-    section,
     worked_example,
 )
 from ..stories.answers import to_context
-from ..stories.contexts import Context, context_schema, read_context, to_json
+from ..stories.contexts import Context, context_schema, read_context
 from ..stories.presence import read_dialogue
 from ..stories.world import Story, read_story
 
@@ -158,9 +155,6 @@ class LLMParser:
         style: str = "full",  # one of `STYLES`
         example: bool = True,  # show a worked example
         attempts: int = 2,  # fresh starts, each with one repair by the client
-        critic: ChatClient
-        | None = None,  # a model that looks records over; None = only the mechanical check
-        rounds: int = 3,  # how often the critic may send a record back
         **settings,  # fields of `ChatRequest`
     ):
         self.client, self.style, self.example, self.attempts = (
@@ -169,7 +163,6 @@ class LLMParser:
             example,
             attempts,
         )
-        self.critic, self.rounds = critic, rounds
         self.settings = {"temperature": 0.0, "max_tokens": 8192, "caller": "parser"} | settings
         self.name = getattr(client, "name", type(client).__name__)
 
@@ -183,26 +176,16 @@ class LLMParser:
 
     def key(self, text: str, task: str = "") -> str:
         "Give what identifies a result: every word asked, every setting, and who is asked"
-        critic = self.critic and [getattr(self.critic, "name", ""), self.rounds]
-        return fingerprint(
-            [VERSION, self.name, self.attempts, critic, asdict(self.request(text, task))]
-        )
+        return fingerprint([VERSION, self.name, self.attempts, asdict(self.request(text, task))])
 
     async def __call__(self, text: str, task: str = "") -> Parse:
-        "Write the context of a text"
-        found = await self._write(text, task)
-        return await _reviewed(self, self.critic, text, task, found) if self.critic else found
-
-    async def _write(self, text: str, task: str, problems: str = "", start: int = 0) -> Parse:
-        "Ask until there is a record, or `attempts` are used up; a model that is asked barely is not told what was wrong"
-        usage, check = (
-            Usage(),
-            None if self.style == "bare" else partial(read_record, text=text, task=task),
-        )
+        "Write the context of a text: ask until there is one, or `attempts` are used up"
+        usage, problems = Usage(), ""
+        check = None if self.style == "bare" else partial(read_record, text=text, task=task)
         for attempt in range(self.attempts):
             try:
                 found = Parse.read(
-                    await self.client(self.request(text, task, problems, start + attempt), check),
+                    await self.client(self.request(text, task, problems, attempt), check),
                     text,
                     task,
                 )
@@ -239,40 +222,9 @@ def _told(problems: str, record: str) -> str:
         "record again without these faults."
     )
 
-# %% ../../nbs/60_social_world.ipynb #_reviewed
-async def _reviewed(
-    parser: LLMParser, critic: ChatClient, text: str, task: str, found: Parse
-) -> Parse:
-    "Have a record looked over and written anew until the critic accepts it"
-    for i in range(parser.rounds):
-        if found.context is None:
-            return found
-        record = to_json(found.context)
-        prompt = fill(
-            CRITIC,
-            text=fenced(text),
-            hints=section("About this kind of text", hint(task)),
-            record=fenced(record),
-        )
-        try:
-            reply = await critic(
-                chat(prompt, temperature=0.0, max_tokens=2048, caller="critic"), read_verdict
-            )
-        except LLMError as e:
-            return replace(found, notes=(*found.notes, f"not reviewed: {shorten(e, 200)}"))
-        found = replace(found, usage=found.usage + reply.usage)
-        accepted, problems = read_verdict(reply.text)
-        if accepted:
-            return found
-        again = await parser._write(
-            text, task, _told("\n".join(problems), record), parser.attempts * (i + 1)
-        )
-        found = replace(again if again.context else found, usage=found.usage + again.usage)
-    return replace(found, notes=(*found.notes, f"the critic objected {parser.rounds} times"))
-
 # %% ../../nbs/60_social_world.ipynb #StoredParser
 class StoredParser:
-    "Keeps the contexts that another parser writes, one file each, named by what they were made from"
+    "Keeps the contexts that another parser writes, one file each"
 
     def __init__(self, parser: Parser, folder: str | Path):
         self.parser, self.name, self.folder, self._flights = (
@@ -326,8 +278,6 @@ SETTINGS = (
     "style",
     "example",
     "attempts",
-    "critic",
-    "rounds",
     *(field.name for field in fields(ChatRequest)),
 )
 
@@ -373,26 +323,16 @@ class UnaskedModel(NamedTuple):
 # %% ../../nbs/60_social_world.ipynb #_asking
 def _asking(
     asked: LLMParser, text: str, task: str
-) -> list[tuple[str, int, int]]:  # who, characters read and written
-    "List the calls for one text"
+) -> tuple[str, int, int]:  # who, characters read and written
+    "Estimate the call for one text"
     request = asked.request(text, task)
     example = worked_example(task)
     growth = len(example.rpartition("Record:\n")[2]) / len(
         EXAMPLES["hitom" if TASKS.get(task) == "hitom" else "tomi"]
     )
     record = round(min(growth * len(text), 4 * request.max_tokens))
-    calls = [
-        (
-            asked.name,
-            len(request.messages[0]["content"]) + len(json.dumps(request.schema or "")),
-            record,
-        )
-    ]
-    return calls + (
-        [(asked.critic.name, len(CRITIC) + len(hint(task)) + len(text) + record, 400)]
-        if asked.critic
-        else []
-    )
+    asks = len(request.messages[0]["content"]) + len(json.dumps(request.schema or ""))
+    return asked.name, asks, record
 
 # %% ../../nbs/60_social_world.ipynb #parsing_cost
 def parsing_cost(
@@ -407,11 +347,7 @@ def parsing_cost(
     if isinstance(parser, StoredParser):
         find, inner = parser.find, parser.parser
     fresh = [text for text in texts if not find(parser.key(text, task))]
-    calls = (
-        [call for text in fresh for call in _asking(inner, text, task)]
-        if isinstance(inner, LLMParser)
-        else []
-    )
+    calls = [_asking(inner, text, task) for text in fresh] if isinstance(inner, LLMParser) else []
     return len(texts) - len(fresh), add_up(
         estimate(name, 1, -(-read // 4), -(-written // 4)) for name, read, written in calls
     )

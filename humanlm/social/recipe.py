@@ -74,7 +74,7 @@ class _Grade(NamedTuple):
     recall: float  # of the facts that are true
     f1: float
     memory: float  # share of belief questions that its memories answer rightly
-    false_belief: float  # the same, of the questions whose answer is not where the object is; nan: there are none
+    false_belief: float  # the same, where a belief is false; nan: nowhere
 
 # %% ../../nbs/social/56_recipe.ipynb #written_form
 def _written_form(raw: str) -> tuple[float, float]:  # valid, structural
@@ -179,7 +179,7 @@ def report_table(reports: Mapping[str, Mapping]) -> Table:
 
 # %% ../../nbs/social/56_recipe.ipynb #AllSeeing
 class _AllSeeing:
-    "A parser that lets everybody perceive everything: what a record is worth that does not tell minds apart"
+    "A parser that lets everybody perceive everything"
 
     name = "all-seeing"
 
@@ -292,7 +292,7 @@ def _parser_lessons(
     room: int = 0,  # tokens that the model can take; 0 = any number
     length: Callable[[str], int] = len,  # counts the tokens of a text as `sift` does
 ) -> list[dict]:  # for `humanlm.training.sft.train_sft`
-    "Make supervised rows in the order in which they are learnt; refuse those for which the model has no room"
+    "Make supervised rows in the order in which they are learnt; refuse what is too long"
     from humanlm.methods.rollouts import sft_row
     from humanlm.models.prompts import render, render_target
 
@@ -346,7 +346,8 @@ def _run_account(run: Any) -> dict:
     trained, count = run.model_folder(run.models[-1]), 0
     for path in trained.glob("*.safetensors"):
         with safe_open(path, "np") as file:
-            count += sum(math.prod(file.get_slice(name).get_shape()) for name in file)
+            names = file.keys()
+            count += sum(math.prod(file.get_slice(name).get_shape()) for name in names)
     rows = [row for _, row in jsonl_rows(run.folder / "metrics.jsonl")]
     trainer = {
         name: row[name]
@@ -450,7 +451,7 @@ class _ParserRecipe(Recipe):
         }
 
     def complete(self, run: Any, found: Results) -> Results:
-        "Add what makes the results complete without the run's folder; keep them under `parser.results` too"
+        "Complete the results, and keep them under `parser.results` too"
         account = _run_account(run)
         if run.settings.parser.results:
             whole = (

@@ -274,7 +274,7 @@ class Violation(NamedTuple):
 
 # %% ../../nbs/stories/01_contexts.ipynb #shape_faults
 def _stored(obj: Any) -> Any:
-    "Bring plain data to the shape in which contexts are stored: lists become maps, a step without number gets its position"
+    "Bring plain data to the stored shape: lists become maps, steps get their numbers"
     if not isinstance(obj, dict) or not isinstance(obj.get("socialized_context"), list):
         return obj
     listed = obj.get("agents_names")
@@ -336,10 +336,8 @@ def _shape_fault(kind: str, place: tuple, found: str) -> Violation:
     elif kind == "missing":
         told = f"{place[0]} is missing"
     elif kind == "extra_forbidden":
-        told = (
-            "unknown field "
-            f"{shorten(place[0])!r}.{near_miss(place[0], (Context if step is None else Step).model_fields)}"
-        )
+        known = (Context if step is None else Step).model_fields
+        told = f"unknown field {shorten(place[0])!r}.{near_miss(place[0], known)}"
     else:
         told = f"{place[0]} must be {_WANTED.get(place[0], 'a text')}, not {found!r}"
     return Violation("shape", step, None, told)
@@ -433,7 +431,8 @@ def simulations_text(contexts: Sequence[Context]) -> str:
 # %% ../../nbs/stories/01_contexts.ipynb #TAG
 TAG = re.compile(
     r"""
-    (?: <same_as_ (?: (?P<state>state) | (?P<last>last_action) (?:_(?P<index>\d{1,4}))? | (?P<later>next_state) ) \s?/?>
+    (?: <same_as_ (?: (?P<state>state) | (?P<later>next_state)
+          | (?P<last>last_action) (?:_(?P<index>\d{1,4}))? ) \s?/?>
       | (?P<old>\[same[ ]as[ ]state\]) )
     (?P<gap>[ \t]*) (?= (?P<next>(?!</)[^\s.,;:!?])? )  # does text follow that is not punctuation?
     """,

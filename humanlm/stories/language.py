@@ -83,7 +83,10 @@ FORMS = (
 
 # %% ../../nbs/stories/05_language.ipynb #_NAME
 _NAME = r"[\w'’-]+"
-_LINK = "in|on|to|at|and|or|but|then|from|with|while|because|before|after|by|for|the|a|an|is|are|now|still|again|alone|too|first"
+_LINK = (
+    "in|on|to|at|and|or|but|then|from|with|while|because|before|after|by|for|"
+    "the|a|an|is|are|now|still|again|alone|too|first"
+)
 _WORD = rf"(?!(?:{_LINK}|\w+ly|\w{{3,}}ed)\b)[\w'’-]+"  # nor how it was done: quickly, blindfolded
 _PART = rf"{_NAME}(?: {_WORD}){{0,3}}?"
 _PARTS = {"listener": _NAME, "place": _PART, "object": _PART, "container": _PART}

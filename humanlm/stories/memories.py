@@ -188,12 +188,9 @@ def _odd(text: str) -> set[str]:
     return odd | ({"<mental_state>"} if marks != ["", "/"] * (len(marks) // 2) else set())
 
 # %% ../../nbs/stories/02_memories.ipynb #memories-2
-def memories(
-    context: Context,
-    decoded: bool = False,  # the context holds no tags any more
-) -> dict[str, list[str]]:
+def memories(context: Context) -> dict[str, list[str]]:
     "Collect for each agent what it perceived, in order"
-    steps = (context if decoded else decode(context)).steps
+    steps = decode(context).steps
     seen = {name: [step.observations.get(name, NONE) for step in steps] for name in context.agents}
     return {name: [text for text in texts if not is_none(text)] for name, texts in seen.items()}
 
@@ -223,7 +220,7 @@ def perspective(
 
 # %% ../../nbs/stories/02_memories.ipynb #_lived
 def _lived(steps: list[Step], name: str) -> list[Step]:
-    "Keep the steps at which an agent perceived something, and of actions those whose effect it perceived"
+    "Keep the steps at which an agent perceived something, and the actions it perceived"
     here = [not is_none(step.observations.get(name, NONE)) for step in steps]
     seen = [*here[1:], True]
     return [

@@ -90,9 +90,6 @@ class Tale:
     def story(self) -> Story:
         return read_story(self.sentences)
 
-    def _repr_html_(self) -> str:
-        return self.story._repr_html_()
-
 # %% ../../nbs/stories/08_plots.ipynb #ask
 def ask(
     tale: Tale,  # without questions, or with some

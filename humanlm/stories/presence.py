@@ -7,13 +7,11 @@ __all__ = ['GROUPS', 'DialogueTurn', 'read_turns', 'read_dialogue']
 
 # %% ../../nbs/stories/04_presence.ipynb #import-re-from-collections
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from ..core.basics import shorten
-from ..core.html import Table
 from .contexts import Context, make_context
 
 # %% ../../nbs/stories/04_presence.ipynb #DialogueTurn
@@ -33,7 +31,7 @@ class DialogueTurn(NamedTuple):
 
 
 _NAME = r"[^\W\d_a-z][\w.'’-]*(?: [^\W\d_a-z][\w.'’-]*){0,2}"
-_AND = r" ?(?:,(?: ?(?:and\b|&))?|[&+/]| and\b) {0,2}"  # each blank has one place, or a long list would be tried in all ways
+_AND = r" ?(?:,(?: ?(?:and\b|&))?|[&+/]| and\b) {0,2}"  # each blank has one place: linear time
 _TURN = re.compile(rf"\s*({_NAME}(?:{_AND}{_NAME}){{0,19}})\s*:\s*(.*)")
 _DIRECTION = re.compile(
     r"\s*[(\[*]\s*([^)\]*]{1,200}?)\s+(joins?|enters?|comes?|returns?|leaves?|exits?|goes|go)\b[^)\]]{0,200}[)\]*]\s*"
@@ -112,21 +110,6 @@ class _Dialogue:
     @cached_property
     def people(self) -> tuple[str, ...]:
         return _people(self.turns)
-
-    def aware(self, turns: Iterable[int]) -> frozenset[str]:
-        "Who heard all of some turns"
-        return frozenset(self.people).intersection(*(self.present[i] for i in turns))
-
-    def _repr_html_(self) -> str:
-        rows = [
-            [shorten(turn, 90), *("●" * (name in here) for name in self.people)]
-            for turn, here in zip(self.turns, self.present)
-        ]
-        return (
-            Table(("turn", *(shorten(name, 30) for name in self.people)), rows, "l")
-            .html()
-            ._repr_html_()
-        )
 
     def context(self) -> Context:
         "Write a dialogue as a social context"

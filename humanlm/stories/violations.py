@@ -140,7 +140,8 @@ ENTER = re.compile(
 )
 LEAVE = re.compile(
     r"""
-    \b (?: (?P<sure> exit(?:s|ed)? | (?:go|goes|went|walks?|walked|steps?|stepped)[ ]out(?:[ ]of)? ) | leaves? | left )
+    \b (?: (?P<sure> exit(?:s|ed)? | (?:go|goes|went|walks?|walked|steps?|stepped)[ ]out(?:[ ]of)? )
+        | leaves? | left )
     (?: [ ](?:the[ ])? (?P<place>\w[^.,;!?\n]{0,60}) )?""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -208,7 +209,8 @@ def _told_places(context: Context) -> list[dict[str, str]]:
 
 def _alternatives(names: Iterable[str]) -> str:
     "Write a pattern for any of some names, longer ones first"
-    return f"(?:{'|'.join(map(re.escape, sorted(filter(str.strip, names), key=len, reverse=True))) or '(?!)'})"
+    longest_first = sorted(filter(str.strip, names), key=len, reverse=True)
+    return f"(?:{'|'.join(map(re.escape, longest_first)) or '(?!)'})"
 
 # %% ../../nbs/stories/03_violations.ipynb #TALK
 TALK = re.compile(
@@ -278,9 +280,10 @@ _WEAK = frozenset(
     map(
         _stem,
         """
-    about also and are believe but can could did does don feel for from guess had has have her here his hope how intend
-    into its just know like may mind might must not now our plan shall she should suppose than that the their them then
-    there they think this too want was were what when where which who will wish with would you your""".split(),
+    about also and are believe but can could did does don feel for from guess had has have her
+    here his hope how intend into its just know like may mind might must not now our plan shall
+    she should suppose than that the their them then there they think this too want was were
+    what when where which who will wish with would you your""".split(),
     )
 )
 
@@ -307,7 +310,7 @@ def _beyond(thoughts: set[frozenset[str]], light: set[frozenset[str]]) -> set[fr
 
 # %% ../../nbs/stories/03_violations.ipynb #_check_thoughts
 def _check_thoughts(context: Context) -> Iterator[Violation]:
-    "I12: a thought of one agent does not turn up in what another perceives, unless it came to light"
+    "I12: a thought of one agent is in nobody's perceptions, unless it came to light"
     light, deeds = set(), set()
     known, judged, secrets = (defaultdict(set) for _ in range(3))
     for i, step in enumerate(decode(context).steps):

@@ -12,8 +12,6 @@ from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
-from ..core.basics import shorten
-from ..core.html import Html, Table, tag
 from .language import Event, UnknownPhrase, plain, read_line
 
 # %% ../../nbs/stories/06_world.ipynb #Story
@@ -45,7 +43,7 @@ class Story:
             world.step(event)
         return world
 
-    def new_world(self, extra: Iterable[str] = ()) -> "World":
+    def new_world(self) -> "World":
         "Give the world before the first sentence"
         read, holders, announced = (
             [event for event in self.events if isinstance(event, Event)],
@@ -63,7 +61,7 @@ class Story:
             for container, room in announced.items()
             if container != room or room in places
         }
-        return World((*self.agents, *extra), rooms, places)
+        return World(self.agents, rooms, places)
 
     @property
     def unknown(self) -> list[tuple[int, str, str]]:
@@ -73,14 +71,6 @@ class Story:
             for n, event in enumerate(self.events, 1)
             if isinstance(event, UnknownPhrase)
         ]
-
-    @property
-    def coverage(self) -> float:
-        "Share of the sentences that were understood"
-        return 1 - len(self.unknown) / max(1, len(self.events))
-
-    def _repr_html_(self) -> str:
-        return _witness_table(self)._repr_html_()
 
 # %% ../../nbs/stories/06_world.ipynb #_TOGETHER
 def read_story(text: str | Iterable[str]) -> Story:
@@ -94,7 +84,7 @@ def read_story(text: str | Iterable[str]) -> Story:
     return Story(tuple(line for line, _ in read), tuple(event for _, event in read), instructed)
 
 # %% ../../nbs/stories/06_world.ipynb #WAITING
-WAITING = "waiting_room"  # people wait there between the chapters of Hi-ToM; it holds nothing and shows nothing
+WAITING = "waiting_room"  # between the chapters of Hi-ToM; it holds nothing
 NOBODY: frozenset[str] = frozenset()
 
 
@@ -334,7 +324,7 @@ def _busiest(world: World) -> str:
 
 # %% ../../nbs/stories/06_world.ipynb #_place
 def _place(world: World, container: str, room: str) -> frozenset[str]:
-    "Put a container into a room; if it was thought elsewhere, those in the room learn what is in it"
+    "Put a container into a room, where people learn what is in it if they did not know"
     if container == room and room not in world.places:
         _check_inside(world, container, room)
         return NOBODY
@@ -415,23 +405,3 @@ def _talk(world: World, event: Event) -> frozenset[str]:
 
 
 _rules |= {"claim": _talk, "tell": _talk}
-
-# %% ../../nbs/stories/06_world.ipynb #witness_table
-def _witness_table(story: Story) -> Html:
-    "Show who witnessed each sentence and where they then believe the first object to be"
-    world, rows = story.new_world(), []
-    obj = next(iter(story.world.log), "")
-    for n, (event, text) in enumerate(zip(story.events, story.sentences), 1):
-        seen = world.step(event)
-        cells = (
-            (f"{'● ' if name in seen else ''}{world.belief([name], obj) or ''}", name in seen)
-            for name in story.agents
-        )
-        rows.append(
-            [
-                n,
-                shorten(text, 120),
-                *(tag("td", cell, class_="" if saw else "soft") for cell, saw in cells),
-            ]
-        )
-    return Table(("", f"where is the {obj}?" if obj else "", *story.agents), rows, "l").html()

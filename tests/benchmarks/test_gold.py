@@ -1,19 +1,12 @@
-"""What is right for a question reaches neither the groups that a report breaks results down by nor the baselines' answer to it."""
+"""What is right for a question reaches neither its groups nor the baselines' answer to it."""
 
-import os
 import random
-from collections import Counter
-from pathlib import Path
 
 import pytest
 from fantom_rows import fantom_set
 
-from humanlm.benchmarks.questions import read_table
-from humanlm.benchmarks.sets import CobraFrames, benchmarks
+from humanlm.benchmarks.sets import benchmarks
 from humanlm.harness.solvers import chance, commonest
-
-DATA = Path(os.environ.get("HUMANLM_DATA", "/nowhere"))
-
 
 # ---- rows in the format of each set, and the same rows with other labels
 
@@ -305,7 +298,7 @@ def answers(benchmark, items):
         name: {o.id: o.answer for o in baseline(benchmark, items)}
         for name, baseline in (("commonest", commonest), ("chance", chance))
     }
-    return told | benchmark.trivial(items)
+    return told
 
 
 def leaks(benchmark, rows, other, asked, **options):
@@ -363,57 +356,10 @@ def test_no_group_and_no_baseline_of_a_set_knows_what_is_right(name, options):
     rows = [MAKE[name](n, draw) for n in range(24)]
     if (
         name == "fantom"
-    ):  # as in the published file: who is only in the long conversation does not speak in the short one
+    ):  # as published: who is only in the long conversation is not in the short one
         rows = [
             row | {"short_context": "Ana: Hi.\nBo: Hi.", "full_context": "Ed: Hi.\nAna: Hi."}
             for row in rows
         ]
     assert changed(benchmarks[name], rows, OTHER[name], **options)
     assert leaks(benchmarks[name], rows, OTHER[name], range(len(rows)), **options) == set()
-
-
-@pytest.mark.parametrize(
-    "name", [name for name, b in benchmarks.items() if (DATA / b.file).is_file()]
-)
-def test_no_group_and_no_baseline_of_a_public_file_knows_what_is_right(name):
-    rows = [row for _, row in benchmarks[name].rows(DATA / benchmarks[name].file).rows]
-    asked = random.Random(0).sample(range(len(rows)), min(5, len(rows)))
-    assert leaks(benchmarks[name], rows, OTHER[name], asked) == set()
-
-
-def test_ratings_of_the_public_file_do_not_reach_their_own_baseline():
-    path = DATA / "confaide/tier_1_2.jsonl"
-    if not path.is_file():
-        pytest.skip(f"no {path}")
-    rows = [row for _, row in read_table(path).rows]
-    assert leaks(benchmarks["confaide"], rows, confaide_other, range(0, len(rows), 20)) == set()
-
-
-class Telling(CobraFrames):
-    "As published before: the type of a question says what is right"
-
-    def items(self, row):
-        from dataclasses import replace
-
-        for item in super().items(row):
-            yield replace(item, kind=f"kind {item.gold}")
-
-
-def test_a_type_made_from_what_is_right_is_found():
-    rows = [cobra(n, random.Random(n)) for n in range(24)]
-    assert leaks(Telling(), rows, OTHER["cobra"], range(24)) == {"groups", "commonest"}
-
-
-def test_the_commonest_answer_to_remarks_is_no_better_than_their_shares():
-    "It was right always, whatever the shares, since the type of a remark was made from what is right"
-    draw = random.Random(0)
-    for share in (0.5, 0.8):
-        items = items_of(
-            benchmarks["cobra"],
-            [cobra(n, draw) | {"offensive_allapp": int(draw.random() < share)} for n in range(400)],
-        )
-        right = sum(o.scores["correct"] for o in commonest(benchmarks["cobra"], items)) / 400
-        assert abs(right - max(Counter(item.gold for item in items).values()) / 400) < 0.06
-    assert "offensive" not in {
-        m.value for m in benchmarks["cobra"].report(commonest(benchmarks["cobra"], items))
-    }

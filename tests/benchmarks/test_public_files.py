@@ -1,4 +1,4 @@
-"""Public files as they are: layouts of the publishers, with rows of our own; and sets whose authors ask not to train on them."""
+"""Public files as they are, with rows of our own; and sets that nobody may train on."""
 
 import csv
 import json
@@ -11,13 +11,15 @@ from sklearn.metrics import f1_score
 from humanlm.benchmarks.questions import BenchmarkItem
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.clients.names import scripts
-from humanlm.core.basics import DataError
 from humanlm.parsers import main as parsers
 from humanlm.tom import main as tom
 
-BIGTOM = """Ama is a baker in a port. Ama wants to bake bread for the ships; she needs flour. She filled her jar with flour. Ama believes the jar holds flour. A mouse eats it all.
-Ama sees the mouse at the jar.|Ama does not see the mouse.|Ama buys flour.|Ama lights the oven.|Does Ama believe the jar is full or empty?|Does Ama want bread?|What will Ama do?
-Ama believes the jar is empty.|Ama wants bread.|Ama will buy flour.|Ama believes the jar is full.|Ama wants bread.|Ama will light the oven.
+BIGTOM = """Ama is a baker in a port. Ama wants to bake bread for the ships; she needs flour. \
+She filled her jar with flour. Ama believes the jar holds flour. A mouse eats it all.
+Ama sees the mouse at the jar.|Ama does not see the mouse.|Ama buys flour.|Ama lights the \
+oven.|Does Ama believe the jar is full or empty?|Does Ama want bread?|What will Ama do?
+Ama believes the jar is empty.|Ama wants bread.|Ama will buy flour.|Ama believes the jar is \
+full.|Ama wants bread.|Ama will light the oven.
 A gull lands outside.|Ama sees the gull.|Ama does not see the gull.|auto|0""".replace(
     "\n", "|"
 ).split("|")
@@ -46,7 +48,7 @@ def secret(about, asked, asker):
 
 
 def bigtom_file(folder):
-    "Two templates in the published form: no head, `;` between the cells, quotes only where a cell needs them"
+    "Two templates in the published form: no head, `;` between the cells"
     with open(folder / "bigtom.csv", "w", newline="") as file:
         csv.writer(file, delimiter=";").writerows(
             [BIGTOM, [cell.replace("Ama", "Ola") for cell in BIGTOM]]
@@ -98,25 +100,11 @@ def test_bigtoms_file_is_read_without_a_head(tmp_path, capsys, monkeypatch):
                 f"--tom.file={path}",
                 f"--tom.out={tmp_path}/runs",
                 "--model.name=scripted/first",
-                "--tom.resamples=50",
             ]
         )
         == 0
     )
     assert "24" in capsys.readouterr().out
-
-
-def test_a_head_is_still_a_head_and_broken_rows_are_named(tmp_path):
-    from humanlm.benchmarks.sets import BIGTOM_COLUMNS
-
-    with open(tmp_path / "named.csv", "w", newline="") as file:
-        csv.writer(file, delimiter=";").writerows([BIGTOM_COLUMNS, BIGTOM])
-    assert len(benchmarks["bigtom"].load(tmp_path / "named.csv")) == 12
-    path = bigtom_file(tmp_path)
-    path.write_text(path.read_text() + "only;three;cells\n")
-    assert [(p.where, p.reason) for p in benchmarks["bigtom"].load(path).problems] == [
-        ("bigtom.csv, row 3", "3 cells for 19 columns")
-    ]
 
 
 def test_confaides_ratings_take_their_means_from_the_file_beside(tmp_path):
@@ -176,35 +164,6 @@ def test_confaides_controls_ask_beside_their_stories_or_alone(tmp_path):
     ):
         assert confaide.answered(told[0], said).scores == {"correct": right}, said
     assert confaide.report([confaide.answered(item, "no") for item in told])[0].mean == 1
-    assert set(confaide.trivial(told)) == set()
-
-
-@pytest.mark.parametrize(
-    "name, spoil, said",
-    [
-        ("tier_1.txt", lambda f: (f / "tier_1_labels.txt").unlink(), "tier_1_labels.txt beside it"),
-        (
-            "tier_2a.txt",
-            lambda f: (f / "tier_2_labels.txt").write_text("1\n2\n3"),
-            "has 2 questions and tier_2_labels.txt 3 means",
-        ),
-        (
-            "tier_3_control.txt",
-            lambda f: (f / "tier_3.txt").write_text(secret("Ada", "Bea", "Cy")),
-            "has 2 questions and tier_3.txt 1 stories",
-        ),
-        (
-            "tier_1_labels.txt",
-            lambda f: None,
-            "holds people's means, one a line. Give the questions beside it, such as tier_1.txt",
-        ),
-    ],
-)
-def test_public_files_that_lack_their_neighbour_say_so(name, spoil, said, tmp_path):
-    spoil(confaide_files(tmp_path))
-    with pytest.raises(DataError, match="(?s).*") as error:
-        benchmarks["confaide"].load(tmp_path / name)
-    assert said in str(error.value)
 
 
 # ---- sets for evaluation only

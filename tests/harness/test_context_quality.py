@@ -1,4 +1,4 @@
-"""`tom quality`: two folders of contexts become the published table, a picture and rows, with or without a model, and nothing is paid for twice."""
+"""`tom quality`: two folders become the published table; nothing is paid for twice."""
 
 import csv
 import json
@@ -69,14 +69,9 @@ def test_a_rule_rates_without_a_key_in_the_published_columns(folders, capsys):
         and "Coverage 60% of 5" in report
     )
     assert (
-        "![Form and observations of each record](quality.png)" in report
-        and "Coverage 60% of 5" in shown
+        "Coverage 60% of 5" in shown
         and "generated missing" in shown
         and "generated unreadable" in shown
-    )
-    assert (
-        out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-        and out.with_suffix(".png").stat().st_size > 5_000
     )
     rows = {row["file_id"]: row for row in csv.DictReader(out.with_suffix(".csv").open())}
     assert len(rows) == 5 and {row["method"] for row in rows.values()} == {"exact", "none"}
@@ -90,11 +85,7 @@ def test_a_rule_rates_without_a_key_in_the_published_columns(folders, capsys):
     }
     assert sorted(seen.values())[1:] == [1, 1] and min(seen.values()) < 1
     assert all(abs(whole[name] - (0.3 + 0.7 * seen[name])) < 1e-3 for name in seen)
-    assert sorted(path.name for path in out.parent.iterdir()) == [
-        "quality.csv",
-        "quality.md",
-        "quality.png",
-    ]
+    assert sorted(path.name for path in out.parent.iterdir()) == ["quality.csv", "quality.md"]
 
 
 def test_a_model_rates_every_record_and_answers_are_paid_once(folders, capsys, monkeypatch):
@@ -135,16 +126,6 @@ def test_a_model_rates_every_record_and_answers_are_paid_once(folders, capsys, m
         folders[2].with_suffix(".charges.jsonl").exists()
         and folders[2].with_suffix(".answers").is_dir()
     )
-
-
-def test_the_scripted_judge_agrees_with_the_rule_on_what_is_right(folders):
-    assert main(words(folders, "--judge.model=scripted/context_judge")) == 0
-    seen = [
-        row["observation_accuracy"]
-        for row in csv.DictReader(folders[2].with_suffix(".csv").open())
-        if row["method"] == "judge"
-    ]
-    assert sorted(map(float, seen))[1:] == [1, 1] and float(min(seen)) < 1
 
 
 @pytest.mark.parametrize(
@@ -208,12 +189,8 @@ def test_conversations_outside_the_grammar_are_compared_with_the_words_of_their_
     "more, said",
     [
         (["--quality.out=x.txt"], "out must end in .md"),
-        (["--quality.task=fantem"], "Did you mean 'fantom'?"),
         (["--judge.model=gtp/5"], "no model 'gtp/5'"),
-        (["--quality.gt="], "quality.gt must name a folder"),
         (["--quality.gt=nowhere"], "gt: no folder nowhere"),
-        (["--quality.gt=."], "No *.json in ."),
-        (["--quality.repeats=0"], "repeats must be positive"),
     ],
 )
 def test_wrong_settings_are_one_sentence(more, said, folders, capsys, monkeypatch, tmp_path):

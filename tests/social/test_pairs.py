@@ -1,4 +1,4 @@
-"""Pairs of a text and its context: what is read, what is kept, how it is split, and what trainers get."""
+"""Pairs of a text and its context: what is read and kept, how it is split, what trainers get."""
 
 import json
 import math
@@ -8,25 +8,19 @@ import pytest
 
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.clients.client import ScriptedClient
-from humanlm.core.basics import DataError, run_sync, write_jsonl
+from humanlm.core.basics import run_sync, write_jsonl
 from humanlm.social.pairs import (
-    ContextPair,
     _completion,
     _fault,
     _sift,
     _split_pairs,
-    exact,
     fresh_pairs,
     read_pairs,
     story_key,
 )
 from humanlm.social.parsing import LLMParser, parser
 from humanlm.social.quality import omniscient
-from humanlm.social.recipe import _written_form
-from humanlm.stories.contexts import _ContextLists, read_context
 from humanlm.stories.generation import generate, hitom_rows, write_tomi
-from humanlm.stories.memories import observation_scores
-from humanlm.stories.violations import violations
 from humanlm.stories.world import read_story
 
 PAIRS = list(fresh_pairs("tomi", 60, seed=7, compact_tags=True))
@@ -69,7 +63,6 @@ def test_correctness_of_the_answer_does_not_matter_and_other_files_are_listed(tm
     found = read_pairs(tmp_path)
     assert same(found.pairs, PAIRS[:4])
     assert set(found.errors) == set(bad)
-    assert "6 other files" in found._repr_markdown_() and found._repr_markdown_().count("\n- ") == 5
 
 
 def test_generation_shape_and_the_stores_own_files_are_read(tmp_path):
@@ -88,18 +81,13 @@ def test_generation_shape_and_the_stores_own_files_are_read(tmp_path):
     assert found.pairs[0].context.steps == PAIRS[0].context.steps and found.pairs[1].task == "tomi"
 
 
-def test_a_missing_folder_is_named():
-    with pytest.raises(DataError, match="no folder"):
-        read_pairs("nowhere")
-
-
 @pytest.mark.parametrize("family", ["tomi", "hitom"])
 def test_fresh_contexts_are_exact_and_repeatable(family):
     some = list(fresh_pairs(family, 6, seed=3))
     assert same(some, fresh_pairs(family, 6, seed=3)) and not same(
         some, fresh_pairs(family, 6, seed=4)
     )
-    assert all(_fault(pair, 1.0) == "" for pair in some)
+    assert all(_fault(pair) == "" for pair in some)
 
 
 def test_invalid_wrong_repeated_and_long_pairs_are_dropped_with_reasons():
@@ -123,23 +111,6 @@ def test_invalid_wrong_repeated_and_long_pairs_are_dropped_with_reasons():
     assert sum(why.startswith("too long") for _, why in found.dropped) == 1
 
 
-def test_records_of_texts_outside_the_grammar_are_kept_when_valid():
-    text = "Ada told a long tale, and Ben laughed until dusk."
-    assert exact(text) is None
-    assert _fault(ContextPair(text, PAIRS[0].context)) == ""
-
-
-def test_threshold_decides():
-    thin = PAIRS[2].context.model_copy(deep=True)
-    name = next(name for name, seen in thin.steps[2].observations.items() if seen != "none")
-    thin.steps[2].observations[name] = "none"
-    f1 = observation_scores(thin, exact(PAIRS[2].text)).f1
-    assert 0 < f1 < 1
-    assert _fault(PAIRS[2]._replace(context=thin), f1 - 0.01) == "" and "F1" in _fault(
-        PAIRS[2]._replace(context=thin), f1 + 0.01
-    )
-
-
 @pytest.mark.parametrize("family", ["tomi", "hitom"])
 def test_a_model_learns_from_texts_as_its_benchmark_gives_them(family, tmp_path):
     tales, path = (
@@ -155,15 +126,7 @@ def test_a_model_learns_from_texts_as_its_benchmark_gives_them(family, tmp_path)
     assert list(asked) == [pair.text for pair in fresh_pairs(family, 6, seed=3)]
 
 
-def test_a_story_has_one_key_in_running_text_and_in_lines():
-    lines = [f"{i} {line}" for i, line in enumerate(read_story(PAIRS[0].text).sentences, 1)]
-    assert (
-        story_key(PAIRS[0].text) == story_key("\n".join(lines)) != story_key("\n".join(lines[:-1]))
-    )
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_split_is_by_story_and_does_not_depend_on_the_order_of_input(seed):
+def test_split_is_by_story_and_does_not_depend_on_the_order_of_input(seed=0):
     asked_often = [
         pair._replace(text=f"{text}", name=f"{pair.name} {n}")
         for pair in PAIRS
@@ -188,20 +151,6 @@ def test_split_is_by_story_and_does_not_depend_on_the_order_of_input(seed):
 def test_more_stories_move_few_of_the_others():
     small, large = _split_pairs(PAIRS[:50], 0.2)[1], _split_pairs(PAIRS, 0.2)[1]
     assert len(stories(small) - stories(large)) <= 4
-
-
-def test_assistant_text_validates_against_the_generation_schema():
-    for pair in PAIRS:
-        row = pair.chat_row()
-        assert [message["role"] for message in row["prompt"] + row["completion"]] == [
-            "user",
-            "assistant",
-        ]
-        text = row["completion"][0]["content"]
-        _ContextLists.model_validate_json(text)
-        assert list(json.loads(text)) == ["agents_names", "socialized_context"]
-        assert _written_form(text) == (1.0, 1.0)
-        assert not [v for v in violations(read_context(text)) if v.severity == "error"]
 
 
 @pytest.mark.parametrize("style", ["full", "compact", "bare"])

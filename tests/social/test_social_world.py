@@ -1,21 +1,16 @@
-"Parsers, predicted steps, futures and the quality of records: what hostile texts, odd answers and broken files do to them"
+"Parsers, predicted steps and quality: what hostile texts, odd answers and broken files do"
 
 import asyncio
 import csv
 import io
 import json
 import math
-import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from humanlm.clients.cache import DiskCache
 from humanlm.clients.client import ScriptedClient
-from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import LLMError
-from humanlm.core.basics import DataError
 from humanlm.models.settings import Estimate
 from humanlm.social.parsing import (
     LLMParser,
@@ -25,19 +20,15 @@ from humanlm.social.parsing import (
     parser,
     parsing_cost,
 )
-from humanlm.social.prediction import futures, predict_step, simulation, with_step
+from humanlm.social.prediction import futures, predict_step, with_step
 from humanlm.social.quality import (
     JUDGE,
     QualityReport,
     _Accuracy,
-    _exact_accuracy,
     _Quality,
     _RecordPair,
     evaluate,
     evaluate_folders,
-    forgetful,
-    omniscient,
-    quality_figure,
 )
 from humanlm.social.requests import (
     EXAMPLES,
@@ -49,14 +40,11 @@ from humanlm.social.requests import (
     _strangers,
     parse_prompt,
     read_record,
-    read_verdict,
-    worked_example,
 )
 from humanlm.stories.answers import to_context
 from humanlm.stories.contexts import Context
 from humanlm.stories.generation import generate
 from humanlm.stories.memories import memories
-from humanlm.stories.plots import tomi_story
 from humanlm.stories.violations import violations
 from humanlm.stories.world import read_story
 
@@ -74,13 +62,6 @@ def run(coroutine):
 
 
 # ---- parsers
-
-
-def test_both_parsers_stand_behind_one_call():
-    exact = run(parser("symbolic")(STORY, "tomi"))
-    asked = run(LLMParser(ScriptedClient(lambda request: RECORD))(STORY, "tomi"))
-    assert exact.context.steps == asked.context.steps and exact.status == asked.status == "parsed"
-    assert asked.context.task_specific_instructions == HINTS["tomi"]
 
 
 @pytest.mark.parametrize(
@@ -138,16 +119,6 @@ def test_hostile_texts_stay_texts(text):
     assert set(fence) == {'"'} and fence not in text.split("\n")
 
 
-def test_the_hint_for_hitom_states_whom_to_trust():
-    assert "left the place of the action later" in HINTS["hitom"] and "order" in HINTS["hitom"]
-
-
-def test_examples_are_json_that_violates_nothing():
-    for task in ("tomi", "hitom"):
-        context, changes = read_record(json.loads(worked_example(task).rpartition("Record:\n")[2]))
-        assert changes == [] and violations(context) == []
-
-
 # ---- odd answers
 
 
@@ -173,17 +144,6 @@ def test_what_is_no_record_fails_with_a_reason(answer):
         and len(client.requests) == 4
     )
     assert found.raw == answer.strip() or found.raw == answer
-
-
-@pytest.mark.parametrize(
-    "wrap",
-    ["```json\n{}\n```", "Here it is:\n{}", "{} Hope this helps!", "<think>Oda leaves</think>{}"],
-)
-def test_wrapped_records_are_read(wrap):
-    assert (
-        run(LLMParser(ScriptedClient([wrap.replace("{}", RECORD)]))(STORY)).context.steps
-        == CONTEXT.steps
-    )
 
 
 def test_mechanical_faults_are_mended_without_asking():
@@ -214,36 +174,6 @@ def test_an_outage_is_a_failure_of_one_text_and_not_repeated():
     asked = LLMParser(client)
     first, second = run(asked(STORY)), run(asked(STORY))
     assert "auth" in first.reason and first.context is None and second.context
-
-
-@pytest.mark.parametrize(
-    "text, accepted",
-    [
-        ("yes", True),
-        ("Yes.", True),
-        ("YES!", True),
-        (" **Yes**, fine", True),
-        ("no", False),
-        ("NO: step 2", False),
-        ('{"accepted": true, "problems": []}', True),
-        ('{"accepted": false, "problems": []}', False),
-    ],
-)
-def test_verdicts(text, accepted):
-    found, problems = read_verdict(text)
-    assert found == accepted and bool(problems) != accepted
-
-
-@pytest.mark.parametrize("text", ["", "nope", "yesterday", "maybe", "{}", "[true]"])
-def test_no_verdict(text):
-    with pytest.raises(ValueError):
-        read_verdict(text)
-
-
-def test_a_critic_that_fails_leaves_the_record():
-    critic = ScriptedClient(lambda request: LLMError("auth", "down"))
-    found = run(LLMParser(ScriptedClient([RECORD]), critic=critic)(STORY))
-    assert found.context.steps == CONTEXT.steps and "not reviewed" in found.notes[-1]
 
 
 # ---- people of the text
@@ -349,13 +279,6 @@ def test_prose_may_be_told_in_other_words():
     )[0].agents == ["Oda", "Bela"]
 
 
-@given(st.text(max_size=300), st.text(max_size=40))
-@settings(max_examples=100, deadline=None)
-def test_any_text_and_any_name_can_be_compared(text, name):
-    record = OTHERS.model_copy(update={"agents_names": [name]})
-    assert name not in _strangers(record, f"{text} {name}")
-
-
 # ---- what it would take
 
 
@@ -369,16 +292,6 @@ def test_the_cost_counts_calls_not_yet_answered(tmp_path, monkeypatch):
         json.dumps({"socialized_context": CONTEXT.to_published(), "notes": []})
     )
     assert parsing_cost(asked, [STORY]) == (1, Estimate(0, 0, 0, 0.0))
-
-
-def test_a_price_that_nobody_knows_is_none_also_beside_a_known_one():
-    assert (
-        parsing_cost(LLMParser(UnaskedModel("hf/x"), critic=UnaskedModel("vllm/own")), [STORY])[
-            1
-        ].dollars
-        is None
-    )
-    assert parsing_cost(LLMParser(UnaskedModel("hf/x")), [STORY])[1].dollars == 0
 
 
 # ---- keeping contexts
@@ -413,7 +326,6 @@ def test_every_setting_is_part_of_the_key():
         LLMParser(client, example=False),
         LLMParser(client, temperature=0.5),
         LLMParser(client, seed=1),
-        LLMParser(client, critic=client),
         LLMParser(ScriptedClient([], "scripted/other")),
         SymbolicParser(),
         SymbolicParser(beliefs=2),
@@ -490,16 +402,6 @@ def test_futures_differ_or_say_why_not():
     client = ScriptedClient(lambda request: RECORD)
     first, second = run(futures(client, STORY, 2, "cobra"))
     assert first.context and second.context is None and "told already" in second.reason
-    assert len(run(futures(client, CONTEXT, 3, at_once=True))) == 3
-
-
-def test_simulated_agents_remember_what_they_perceived():
-    log = simulation(CONTEXT, "Where is the plum?", ["Oda"])
-    assert log.agent_memories == {"Oda": memories(CONTEXT)["Oda"]} and "sieve" not in str(
-        log.agent_memories
-    )
-    with pytest.raises(DataError):
-        simulation(CONTEXT, "?", ["Zoe"])
 
 
 # ---- quality
@@ -551,22 +453,6 @@ def test_the_published_table_with_nothing_skipped(tmp_path):
     )
 
 
-def test_the_quality_table_to_the_letter():
-    rows = [
-        _Quality(name, form, _Accuracy(seen, "judge"))
-        for name, form, seen in (("1", 1.0, 0.9), ("a|b", 0.5, math.nan))
-    ]
-    assert QualityReport(rows).markdown().splitlines()[:7] == [
-        "| File | Structural | Observation Accuracy | Overall |",
-        "| --- | --: | --: | --: |",
-        "| 1            | 1.000 | 0.900 | 0.930 |",
-        "| a&#124;b          | 0.500 | none | none |",
-        "| **Mean** | **1.000** | **0.900** | **0.930** |",
-        "| **Final Score** |  |  | **0.930** |",
-        "| Coverage 50% of 2 |  |  | 0.465 |",
-    ]
-
-
 def test_means_count_files_without_a_score_only_in_the_adjusted_one():
     rows = [
         _Quality(str(seen), form, _Accuracy(seen, "judge"))
@@ -580,58 +466,11 @@ def test_means_count_files_without_a_score_only_in_the_adjusted_one():
     )
 
 
-def test_csv_and_picture_show_every_file(tmp_path):
+def test_csv_shows_every_file(tmp_path):
     made, wanted = folders(tmp_path)
     report = run(evaluate_folders(made, wanted))
     rows = list(csv.DictReader(io.StringIO(report.csv())))
-    assert [row["file_id"] for row in rows] == list("abcd") and rows[0]["reason"].startswith(
-        "the story is not in the grammar"
-    )
-    assert [label.get_text() for label in quality_figure(report).axes[0].get_yticklabels()] == [
-        name + " (not rated)" * (name != "b") for name in "bacd"
-    ]
-
-
-def test_the_picture_hides_no_mark_and_draws_none_that_is_missing():
-    rows = [
-        _Quality(name, 1.0, _Accuracy(value, "exact"))
-        for name, value in (("same", 1.0), ("low", 0.0), ("gone", math.nan))
-    ]
-    axes = quality_figure(QualityReport(rows, [("lost", "missing")])).axes[0]
-    form, seen = axes.collections[0].get_offsets().tolist(), axes.lines[0].get_xydata().tolist()
-    assert [x for x, _ in form] == [1, 1, 1] and [x for x, _ in seen] == [
-        1,
-        0,
-    ]  # nan has no mark, least of all at 0
-    assert not {tuple(mark) for mark in form} & {
-        tuple(mark) for mark in seen
-    }  # equal scores lie beside each other
-    assert not any(artist.get_clip_on() for artist in (axes.collections[0], axes.lines[0]))
-    assert (
-        len(quality_figure(QualityReport([], [("lost", "missing")])).axes[0].get_yticklabels()) == 1
-    )
-
-
-def test_no_reference_folder(tmp_path):
-    with pytest.raises(DataError, match="No \\*.json"):
-        run(evaluate_folders(tmp_path, tmp_path))
-
-
-@pytest.mark.parametrize(
-    "answers, value, spread",
-    [
-        (['{"reasoning": "", "score": 0.5}'] * 3, 0.5, 0.0),
-        (['{"reasoning": "", "score": 1}', "x", "x", '{"reasoning": "", "score": 0}'], 0.5, 0.5),
-        (["x"] * 6, math.nan, math.nan),
-    ],
-)
-def test_repeated_judgements(answers, value, spread):
-    judge = ScriptedClient(answers, limits=Limits(concurrency=1))
-    pair = _RecordPair("t", CONTEXT, CONTEXT, "Oda hums.")
-    accuracy = run(evaluate([pair], judge, repeats=3)).rows[0].accuracy
-    assert accuracy.value == pytest.approx(value, nan_ok=True) and accuracy.spread == pytest.approx(
-        spread, nan_ok=True
-    )
+    assert [row["file_id"] for row in rows] == list("abcd") and rows[0]["method"] == "words"
 
 
 def test_the_judge_is_neutral_and_gets_the_hint_of_the_task():
@@ -641,55 +480,6 @@ def test_the_judge_is_neutral_and_gets_the_hint_of_the_task():
     judge = ScriptedClient(lambda request: '{"reasoning": "", "score": 1}')
     run(evaluate([_RecordPair("t", CONTEXT, CONTEXT, "Oda hums.")], judge, task="fantom"))
     assert HINTS["fantom"] in judge.requests[0].messages[0]["content"]
-
-
-def test_the_grammar_decides_who_judges():
-    judge = ScriptedClient(lambda request: '{"reasoning": "", "score": 0.5}')
-    pair = _RecordPair("t", CONTEXT, CONTEXT, STORY)
-    methods = {
-        method: run(evaluate([pair], judge, method=method)).rows[0].accuracy.method
-        for method in ("auto", "exact", "judge")
-    }
-    assert (
-        methods == {"auto": "exact", "exact": "exact", "judge": "judge"}
-        and len(judge.requests) == 1
-    )
-    with pytest.raises(DataError, match="method"):
-        run(evaluate([pair], judge, method="both"))
-
-
-def test_spoilt_records_have_the_published_profile():
-    rng, noise = random.Random(1), random.Random(0)
-    stories = [tomi_story(rng).story for _ in range(60)]
-
-    def mean(change):
-        found = [_exact_accuracy(change(to_context(story)), story) for story in stories]
-        return [
-            sum(column) / len(found)
-            for column in zip(
-                *((f.scores.precision, f.scores.recall, f.value, f.downstream) for f in found)
-            )
-        ]
-
-    exact, all_seeing, with_gaps = (
-        mean(lambda c: c),
-        mean(omniscient),
-        mean(lambda c: forgetful(c, 0.2, noise)),
-    )
-    assert exact == [1, 1, 1, 1]
-    assert (
-        0.55 < all_seeing[0] < 0.8
-        and all_seeing[1] == 1
-        and with_gaps[0] == 1
-        and 0.75 < with_gaps[1] < 0.95
-    )
-    assert all_seeing[3] < with_gaps[3] < 1
-
-
-def test_a_strange_record_of_a_known_story_scores_zero_and_raises_nothing():
-    stranger = Context(agents_names=["Zoe"], socialized_context=[])
-    accuracy = _exact_accuracy(stranger, read_story(STORY))
-    assert accuracy.value == 0 and accuracy.downstream == 0
 
 
 # ---- dialogues
@@ -707,8 +497,3 @@ def test_whoever_has_left_hears_nothing():
     assert violations(found.context) == [] or {v.severity for v in violations(found.context)} == {
         "warning"
     }
-
-
-@pytest.mark.parametrize("text", ["", STORY, "Oda: I am alone."])
-def test_what_is_no_dialogue_is_refused(text):
-    assert run(parser("dialogue")(text)).status == "parse failed"

@@ -1,4 +1,4 @@
-"Contexts survive every change of shape, decode once and for all, and keep thoughts to those who think them."
+"Contexts survive changes of shape, decode once, and keep thoughts to those who think them."
 
 import json
 import re
@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanlm.core.basics import DataError
-from humanlm.stories.contexts import NONE, Context, make_context, read_context, split_mental
+from humanlm.stories.contexts import NONE, Context, make_context, read_context
 from humanlm.stories.memories import (
-    clauses,
     decode,
     decode_warnings,
     memories,
@@ -67,16 +66,12 @@ def contexts(draw) -> Context:
     "text, named",
     [
         ("a <img src=x onerror=alert(1)> b", ["<img src=x onerror=alert(1)>"]),
-        ("<Vol level='2' />loud</Vol>", ["</Vol>", "<Vol level='2' />"]),
         (
             "<mental_state kind='belief'>x</mental_state>",
             ["<mental_state kind='belief'>", "<mental_state>"],
         ),
-        ("<same_as_state of='Ada' />", ["<same_as_state of='Ada' />"]),
-        ("<input disabled>", ["<input disabled>"]),
         ("2 <3 and 4> 1, a < b > c", []),
         ("<unknown /> <mental_state>x</mental_state> <same_as_state />", []),
-        ("<br\n/>", ["<br /> is"]),
     ],
 )
 def test_unknown_tags_are_named_with_their_attributes(text, named):
@@ -90,18 +85,10 @@ def test_unknown_tags_are_named_with_their_attributes(text, named):
     )
 
 
-def test_long_tags_are_shortened_and_many_open_ones_cost_little():
-    long = decode_warnings(make_context(["A"], [("Rain.", {"A": f"<img src={'x' * 900}>"}, {})]))
-    assert len(long) == 1 and len(long[0].message) < 120
-    start = time.process_time()
-    decode_warnings(make_context(["A"], [("Rain.", {"A": "<a " * 100_000}, {})]))
-    assert time.process_time() - start < 2
-
-
 # ---- shapes
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(contexts())
 def test_lists_and_maps_hold_the_same(context):
     assert read_context(json.dumps(context.to_lists())) == context
@@ -111,7 +98,7 @@ def test_lists_and_maps_hold_the_same(context):
 # ---- decoding
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(contexts())
 def test_decoding_twice_changes_nothing(context):
     decoded = decode(context)
@@ -221,7 +208,7 @@ def test_an_agent_without_entry_remembers_what_it_did():
 # ---- nested views
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.sets(st.sampled_from("ABCD")), max_size=8),
     st.lists(st.sampled_from("ABCD"), min_size=1, max_size=4),
@@ -231,30 +218,8 @@ def test_perspective_is_joint_witnessing(events, chain):
     context = make_context(
         "ABCD", [one(seen=dict.fromkeys(who, f"Event {i}")) for i, who in enumerate(events)]
     )
-    known = memories(perspective(context, chain), decoded=True)[chain[-1]]
+    known = memories(perspective(context, chain))[chain[-1]]
     assert known == [f"Event {i}" for i, who in enumerate(events) if set(chain) <= who]
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.tuples(st.sampled_from("ABC"), st.sets(st.sampled_from("ABC"))), max_size=8),
-    st.lists(st.sampled_from("ABC"), min_size=1, max_size=4),
-)
-def test_perspective_with_actions_and_tags(events, chain):
-    "The same with actors, who always witness their own action, and tags"
-    steps = [
-        one(
-            seen={} if i == 0 else dict.fromkeys(events[i - 1][1], "<same_as_last_action />"),
-            done={events[i][0]: f"does thing {i}"} if i < len(events) else {},
-        )
-        for i in range(len(events) + 1)
-    ]
-    known = memories(perspective(make_context("ABC", steps), chain), decoded=True)[chain[-1]]
-    assert known == [
-        f"{actor} does thing {i}"
-        for i, (actor, who) in enumerate(events)
-        if set(chain) <= who | {actor}
-    ]
 
 
 def test_actions_that_the_viewer_did_not_perceive_are_gone():
@@ -401,35 +366,6 @@ def test_each_invariant_is_provoked_and_repaired_if_mechanical(code, context):
     assert repair(mended) == (mended, [])
 
 
-@pytest.mark.parametrize(
-    "context, note",
-    [
-        (without("A"), "A had none and got 'none'"),
-        (lists("A: again"), "'A: again' counts as A's"),
-        (lists("B is tired"), "'B is tired' counts as B's"),
-        (timed("dawn", "dusk"), "timesteps dawn, dusk are now 0 to 1"),
-        (FIXTURES["I5"][0], "step 3 added"),
-        (FIXTURES["I7"][0], "A now perceives its own action"),
-        (FIXTURES["I8"][0], "written out"),
-        (changed(agents_names=["A", "B", "B"]), "agents are now A, B"),
-    ],
-)
-def test_repairs_say_what_they_changed(context, note):
-    assert note in "\n".join(repair(context)[1])
-
-
-def test_entries_that_belong_to_nobody_are_told():
-    steps = changed().to_lists()
-    steps["socialized_context"][1]["actions"] += ["thunder rolls", "3"]
-    mended, notes = repair(read_context(steps))
-    assert mended == changed() and sum("belongs to nobody" in note for note in notes) == 2
-
-
-def test_own_action_in_a_step_that_was_added_names_each_actor():
-    seen = repair(FIXTURES["I5"][1])[0].steps[-1].observations
-    assert seen == {"A": "<same_as_last_action_0 />", "B": "<same_as_last_action_1 />"}
-
-
 @st.composite
 def broken(draw) -> Context:
     "Contexts with missing and surplus entries, odd names and odd timesteps"
@@ -450,7 +386,7 @@ def broken(draw) -> Context:
     return context.model_copy(update={"agents_names": context.agents + more})
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(broken())
 def test_repaired_records_have_no_errors_and_stay_as_they_are(context):
     before = context.model_copy(deep=True)
@@ -496,23 +432,11 @@ def test_a_thought_that_came_to_light_is_no_leak():
     [
         (None, "expected an object"),
         ({"agents_names": "A", "socialized_context": []}, "must be a list of texts"),
-        (
-            {"agents_names": [], "socialized_context": {"0": {}}},
-            "socialized_context must be a list of steps",
-        ),
         ({"agents_names": [], "socialized_context": [7]}, "shape, step 0: expected an object"),
         (
             {"agents_names": [], "socialized_context": [{"state": "", "observations": {}}]},
             "shape, step 0: actions is missing",
         ),
-        (
-            {
-                "agents_names": [],
-                "socialized_context": [{"state": "", "observations": {"A": 3}, "actions": {}}],
-            },
-            "observations must be texts",
-        ),
-        ({"agents_names": [], "socialized_context": [], "extra": 1}, "unknown field 'extra'"),
     ],
 )
 def test_faults_of_shape_are_named(obj, message):
@@ -586,56 +510,6 @@ def test_structural_score_by_hand():
     assert score(*at("noon", "night")) == 0.8
 
 
-def test_an_omniscient_record_has_full_recall_and_poor_precision():
-    reference = make_context("AB", [one(seen={"A": "Event 1."}), one(seen={"B": "Event 2."})])
-    everything = make_context(
-        "AB", [one(seen=dict.fromkeys("AB", "Event 1.")), one(seen=dict.fromkeys("AB", "Event 2."))]
-    )
-    scores = observation_scores(everything, reference)
-    assert scores[:3] == (0.5, 1.0, pytest.approx(2 / 3))
-    assert (
-        scores.leaks == {"A": ["event 2"], "B": ["event 1"]}
-        and scores.inventions == scores.omissions == {}
-    )
-
-
-def test_anchors_on_generated_stories():
-    "As measured on public stories: seeing everything keeps recall and costs precision, forgetting costs recall only"
-    from random import Random
-
-    from humanlm.stories.answers import to_context
-    from humanlm.stories.generation import generate
-    from humanlm.stories.world import read_story
-
-    rng, found = Random(0), {"all": [], "some": []}
-    for tale in generate("tomi", 60):
-        exact = to_context(read_story(tale.text))
-        assert observation_scores(exact, exact)[:3] == (1, 1, 1) and structural_score(exact) == 1.0
-        assert not codes(exact) - {"I6"}
-        everything, forgetful = exact.model_copy(deep=True), exact.model_copy(deep=True)
-        for step in everything.steps:
-            seen = dict.fromkeys(
-                c for text in step.observations.values() for c in clauses(split_mental(text)[0])
-            )
-            step.observations = dict.fromkeys(step.observations, ". ".join(seen) or NONE)
-        for before, step in zip([None, *forgetful.steps], forgetful.steps):
-            for name in step.observations:
-                if rng.random() < 0.2 and (before is None or before.actions[name] == NONE):
-                    step.observations[name] = NONE
-        found["all"].append(observation_scores(everything, exact))
-        found["some"].append(observation_scores(forgetful, exact))
-    assert all(
-        s.recall == 1 and s.precision < 1 and not s.inventions and not s.omissions
-        for s in found["all"]
-    )
-    assert all(s.precision == 1 and not s.leaks and not s.inventions for s in found["some"])
-    means = [
-        sum(values) / 60
-        for values in ([s.precision for s in found["all"]], [s.recall for s in found["some"]])
-    ]
-    assert 0.4 < means[0] < 0.75 and 0.75 < means[1] < 0.95, means
-
-
 def test_names_are_matched_before_facts_and_repeats_are_no_leaks():
     reference = make_context(["Mira", "Mirko"], [one(seen={"Mira": "Rain.", "Mirko": "Sun."})])
     made = make_context(["mira", "Mirko"], [one(seen={"mira": "rain. Rain.", "Mirko": "SUN"})])
@@ -669,35 +543,3 @@ def test_hostile_sizes_take_little_time():
 
 
 # ---- how violations are told
-
-
-def test_errors_and_warnings_are_counted_apart():
-    from humanlm.stories.presence import read_dialogue
-    from humanlm.stories.violations import count_violations
-
-    talk = violations(read_dialogue("Ada: Hello.\nBo: Hello, Ada.").context())
-    assert [v.code for v in talk] == ["I9"] and count_violations(
-        talk
-    ) == "0 errors, 1 warning"  # nobody's thoughts are known
-    assert (
-        count_violations([]) == "0 errors, 0 warnings"
-        and count_violations(violations({})) == "2 errors, 0 warnings"
-    )
-
-
-@pytest.mark.parametrize(
-    "times, named",
-    [
-        (["1", "2"], ["1", "2"]),
-        (["x", "x"], ["x (no. 1)", "x (no. 2)"]),
-        (["", " 2 "], ["(no. 1)", "2"]),
-        ([], []),
-    ],
-)
-def test_every_step_has_a_name_of_its_own(times, named):
-    from humanlm.stories.violations import step_names
-
-    record = make_context("A", [("", {}, {})] * len(times))
-    for step, time in zip(record.steps, times):
-        step.timestep = time
-    assert step_names(record) == named

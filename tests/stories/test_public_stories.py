@@ -1,5 +1,5 @@
-"""The simulator on the complete public files (spec 8.9, 11.2). They may not be shipped, so each test needs its file below HUMANLM_DATA and
-is skipped with the file's name where it is missing. The same counts run on files of our own in the same formats, so that they are known to work."""
+"""The simulator on the complete public files. They may not be shipped, so each test needs its file
+below HUMANLM_DATA and is skipped where it is missing."""
 
 import ast
 import csv
@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import os
-import random
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -15,17 +14,17 @@ from pathlib import Path
 import pytest
 
 from humanlm.benchmarks.tales import HITOM_100
-from humanlm.stories.answers import answer, known_faults
-from humanlm.stories.generation import generate, hitom_rows, read_tomi, write_tomi
+from humanlm.stories.answers import answer
+from humanlm.stories.generation import read_tomi
 from humanlm.stories.language import plain, read_question
-from humanlm.stories.plots import tomi_story
 from humanlm.stories.world import read_story
 
 DATA = os.environ.get("HUMANLM_DATA", "")
 FILES = {  # name → SHA-256 of the published file
-    "tomi_balanced_story_types.zip": "d8389ecf09749b4a49c56752a8ce44afac8c3d363391b5c29c8fa7032613ece6",
+    "tomi_balanced_story_types.zip": "d8389ecf09749b4a49c56752a8ce44af"
+    "ac8c3d363391b5c29c8fa7032613ece6",
     "Hi-ToM_data.json": "1c4077bbcdf815b91dbb791b60dbce3920a98bd63317954ebf94a532d43cd573",
-    "Percept-ToMi.csv": "e13bfed059f4790ff38456ccb9cfb1d4c56a8d6fc6439d1a413af435ddfa9c40",  # with the gold column named correct_answer
+    "Percept-ToMi.csv": "e13bfed059f4790ff38456ccb9cfb1d4c56a8d6fc6439d1a413af435ddfa9c40",
 }
 
 
@@ -153,11 +152,12 @@ def hitom():
     return {kind: [row for row in rows if row["prompting_type"] == kind] for kind in ("CoTP", "VP")}
 
 
+ODD = {241, 242, 261, 262, 281, 285, 292, 296, 742, 758, 762, 774, 778, 782, 794, 857, 881}
+
+
 def test_hitom_chain_of_thought_half(hitom):
     missed = hitom_misses(hitom["CoTP"])
-    assert len(hitom["CoTP"]) == 600 and sorted(row["sample_id"] for row in missed) == sorted(
-        known_faults["F5"].ids
-    )
+    assert len(hitom["CoTP"]) == 600 and sorted(row["sample_id"] for row in missed) == sorted(ODD)
     assert [120 - sum(row["question_order"] == order for row in missed) for order in range(5)] == [
         120,
         120,
@@ -201,82 +201,4 @@ def test_percept_tomi():
         and len(rows) == 600
     )
     assert [row for row in rows if answer(read_story(row[0]), row[1]).text != plain(row[2])] == []
-    assert all(read_story(story).coverage == 1 for story, *_ in rows)
-
-
-# ---- the same counts on files of our own
-
-
-def test_the_counts_work_on_an_archive_of_our_own(tmp_path):
-    tales = list(generate("tomi", 30, seed=1))
-    with zipfile.ZipFile(tmp_path / "tomi_balanced_story_types.zip", "w") as archive:
-        for split in ("train", "test"):
-            write_tomi(tmp_path / f"{split}.txt", tales)
-            for suffix in ("txt", "trace"):
-                text = (tmp_path / f"{split}.{suffix}").read_text()
-                archive.writestr(
-                    f"tomi/{split}.{suffix}", text.replace(".\n", "\n") if suffix == "txt" else text
-                )  # periods missing
-                archive.writestr(f"__MACOSX/tomi/._{split}.{suffix}", "not a story")
-    path = public("tomi_balanced_story_types.zip", tmp_path)
-    splits = unpacked(path, tmp_path)
-    assert {name: len(found) for name, found in splits.items()} == {
-        "tomi_train": 30,
-        "tomi_test": 30,
-    }
-    found = [tale for split in splits.values() for tale in split]
-    assert tomi_counts(found, "principled") == {
-        "memory": 60,
-        "reality": 60,
-        "order 1": 120,
-        "order 2": 120,
-    }
-    assert (
-        tomi_counts(found, "as_shipped")["order 2"] < 120
-        and tomi_counts(found, "as_shipped")["order 1"] == 120
-    )
-
-
-def test_the_counts_work_on_rows_of_our_own():
-    rows = [
-        row for n, tale in enumerate(generate("hitom", 20, seed=2)) for row in hitom_rows(tale, n)
-    ]
-    rows[7]["story"] = "***\n" + rows[7]["story"]
-    assert hitom_misses(rows) == []
-    rows[3]["answer"] = "nowhere"
-    assert hitom_misses(rows) == [rows[3]]
-
-
-def test_the_checksum_is_of_the_file_with_one_name_changed():
-    tale = tomi_story(random.Random(3))
-    table = io.StringIO()
-    writer = csv.writer(table)
-    writer.writerow(["index", "story", "question", "cands", "answer", "qTypeRaw"])
-    for n, asked in enumerate(tale.asked):
-        writer.writerow(
-            [
-                n,
-                [text.removesuffix(".") for text in tale.sentences],
-                asked.text,
-                [],
-                asked.answer,
-                asked.kind,
-            ]
-        )
-    data = table.getvalue().encode()
-    assert (
-        len(renamed(data)) == len(data) + 8
-        and renamed(renamed(data)) == renamed(data)
-        and renamed(data).count(b"correct_answer") == 1
-    )
-    rows = percept_rows(renamed(data))
-    assert [answer(read_story(story), question).text for story, question, *_ in rows] == [
-        asked.answer for asked in tale.asked
-    ]
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(
-        pytest.skip.Exception, match="Percept-ToMi.csv is not in .* or two folders below"
-    ):
-        public("Percept-ToMi.csv", tmp_path)
+    assert not any(read_story(story).unknown for story, *_ in rows)

@@ -1,23 +1,16 @@
-"""Generated stories: proportions, seeds, knobs, files, and agreement of the simulator with a second one that shares no code with it."""
+"""Generated stories: seeds, files, and agreement with a second simulator that shares no code."""
 
-import ast
 import json
 import random
 from collections import Counter
-from itertools import islice, pairwise
-from pathlib import Path
+from itertools import islice
 
 import pytest
-import replay
 from replay import Replay, slow_answer
 
 from humanlm.core.basics import DataError
-from humanlm.stories import world as worlds
 from humanlm.stories.answers import answer, memory_answer, to_context
 from humanlm.stories.generation import (
-    _answer_class,
-    _class_shares,
-    balanced,
     generate,
     hitom_rows,
     read_tomi,
@@ -30,9 +23,7 @@ from humanlm.stories.plots import (
     TOMI_KINDS,
     StoryQuestion,
     Tale,
-    belief_question,
     hitom_story,
-    tomi_story,
 )
 from humanlm.stories.world import read_story
 
@@ -74,12 +65,9 @@ def chains(people, depth):
 # ---- the two simulators (11.1.9)
 
 
-def test_second_simulator_agrees_on_tomi(tomi):
-    assert wrong(tomi) == []
-
-
-def test_second_simulator_agrees_on_hitom(hitom):
-    assert wrong(hitom) == []
+@pytest.mark.parametrize("family", ["tomi", "hitom"])
+def test_second_simulator_agrees(family, request):
+    assert wrong(request.getfixturevalue(family)) == []
 
 
 @pytest.mark.parametrize(
@@ -121,7 +109,7 @@ def test_eager_and_lazy_beliefs_agree_up_to_the_fourth_order(family, request):
 
 
 def walk(rng, steps=25):
-    "Four people stroll through three rooms and move three objects, each in its room: a plot of neither family"
+    "Four people stroll through three rooms and move three objects"
     names, rooms = ["Ada", "Ben", "Cleo", "Dan"], ["barn", "loft", "mill"]
     boxes, inside, place, lines = (
         {room: [f"{room} {box}" for box in ("bin", "jar", "net")] for room in rooms},
@@ -140,10 +128,8 @@ def walk(rng, steps=25):
             group = [n for n in group if place.get(n) != here]
             if group:
                 place |= dict.fromkeys(group, here)
-                lines.append(
-                    f"{' and '.join([', '.join(group[:-1]), group[-1]]) if len(group) > 1 else group[0]} "
-                    f"entered the {here}."
-                )
+                who = ", ".join(group[:-1]) + " and " + group[-1] if group[1:] else group[0]
+                lines.append(f"{who} entered the {here}.")
         elif room not in inside:
             inside[room] = boxes[room][0]
             lines += [
@@ -158,7 +144,7 @@ def walk(rng, steps=25):
     return Tale("walk", tuple(lines))
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(20))
 def test_both_simulators_agree_on_free_walks(seed):
     tale = walk(random.Random(seed))
     world, found = tale.story.world, Replay(tale.sentences, 3).held
@@ -224,67 +210,6 @@ def test_perspective_equals_joint_witnessing(quiet):
             )
 
 
-def test_second_simulator_shares_no_code_with_the_first():
-    tree = ast.parse(Path(replay.__file__).read_text())
-    taken = {
-        alias.name
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom) and node.module.startswith("humanlm")
-        for alias in node.names
-    }
-    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert taken == {"Tale"} and not attributes & {"story", "world", "belief"}
-
-
-@pytest.mark.parametrize(
-    "name, change",
-    [
-        ("trusts", lambda self, listener, speaker: True),
-        ("trusts", lambda self, listener, speaker: listener not in self.exits),
-        ("_here", lambda self, room: frozenset(self.rooms.get(room, ())[:1])),
-        (
-            "told_chains",
-            lambda self, speaker, listeners: frozenset(
-                (name,) for name in listeners if name != speaker
-            ),
-        ),
-    ],
-)
-def test_a_broken_simulator_is_found_out(monkeypatch, name, change):
-    monkeypatch.setattr(worlds.World, name, change)
-    assert (
-        len(wrong(generate("hitom", 100, seed=5, lengths=(1, 2), tells=(True,), chain="random")))
-        > 3
-    )
-
-
-def test_a_forgotten_reveal_on_entrance_is_found_out(monkeypatch):
-    monkeypatch.setitem(
-        worlds._rules,
-        "enter",
-        lambda world, e: [world._go(n, e.place) for n in e.agents] and world._here(e.place),
-    )
-    assert wrong(generate("tomi", 60, seed=5)) != []
-
-
-def test_the_second_simulator_gives_thoughts_only_to_those_who_are_there():
-    seen = Replay(
-        [
-            "Cleo entered the loft.",
-            "Ada and Ben entered the barn.",
-            "The rope is in the tin.",
-            "The tin is in the barn.",
-        ],
-        2,
-    )
-    assert {chain for chain, _ in seen.held} == {
-        ("Ada",),
-        ("Ben",),
-        ("Ada", "Ben"),
-        ("Ben", "Ada"),
-    } and set(seen.held.values()) == {"tin"}
-
-
 # ---- generators
 
 
@@ -298,7 +223,10 @@ def test_the_seed_does_not_depend_on_the_process(tomi):
     import subprocess
     import sys
 
-    code = "from humanlm.stories.generation import generate; print([t.text for f in ('tomi', 'hitom') for t in generate(f, 3, seed=2)])"
+    code = (
+        "from humanlm.stories.generation import generate; "
+        "print([t.text for f in ('tomi', 'hitom') for t in generate(f, 3, seed=2)])"
+    )
     found = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -354,11 +282,6 @@ def test_tomi_stories_look_like_tomi(tomi):
     }
 
 
-def test_second_order_false_belief_means_that_the_mover_left(tomi):
-    for tale in tomi:
-        assert (tale.kind == "second_order_false_belief") == ("agent_0_exits" in tale.trace)
-
-
 @pytest.mark.parametrize("length", PLANS)
 def test_hitom_stories_have_the_planned_chapters(length):
     for tells in (False, True):
@@ -383,57 +306,6 @@ def test_what_outsiders_are_told_is_true_in_chapters_of_three_and_four():
                 told += 1
                 assert event.container == world.where(event.object)
     assert told > 50
-
-
-def test_every_chain_can_be_asked():
-    people = ["Ada", "Ben", "Cleo", "Dan", "Eve"]
-    for order in range(5):
-        assert read_question(belief_question(people[:order], "rope")).chain == tuple(people[:order])
-    repeat = hitom_story(random.Random(0), chain="repeat").asked[4]
-    chain = read_question(repeat.text).chain
-    assert chain[0] == chain[2] != chain[1] == chain[3]
-    first = hitom_story(random.Random(0), chain="first")
-    chains = [read_question(a.text).chain for a in first.asked]
-    assert all(longer[: len(shorter)] == shorter for shorter, longer in pairwise(chains))
-
-
-def test_more_objects_more_questions():
-    assert len(tomi_story(random.Random(0), objects=2).asked) == 12
-    asked = [len(t.asked) for t in generate("hitom", 30, seed=1, lengths=(3,), objects=3)]
-    assert max(asked) > 5 and min(asked) >= 5
-
-
-def test_balanced_answers_cannot_be_guessed(hitom):
-    before, after = _class_shares(hitom[:200]), _class_shares(balanced(hitom[:200]))
-    for order in ("order_1", "order_2", "order_3", "order_4"):
-        assert max(after[order].values()) < 0.45 and max(after[order].values()) <= max(
-            before[order].values()
-        )
-        assert min(after[order].values()) > 0.2
-
-
-def test_balanced_answers_stay_right(hitom):
-    tales = list(balanced(hitom[:60], seed=2))
-    assert wrong(tales) == [] and [len(t.asked) for t in tales] == [5] * 60
-    assert {_answer_class(t, a) for t in tales for a in t.asked} == {
-        "reality",
-        "first place",
-        "elsewhere",
-    }
-
-
-@pytest.mark.parametrize(
-    "call, reason",
-    [
-        (lambda: next(generate("tommy", 1)), "Did you mean 'tomi'"),
-        (lambda: next(generate("hitom", 1, chain="fist")), "Did you mean 'first'"),
-        (lambda: hitom_story(random.Random(0), length=9), "Unknown length"),
-        (lambda: next(generate("tomi", 1, kind="true_believe")), "Did you mean 'true_belief'"),
-    ],
-)
-def test_wrong_options_name_the_right_ones(call, reason):
-    with pytest.raises(DataError, match=reason):
-        call()
 
 
 # ---- files
@@ -464,7 +336,10 @@ def test_tomi_files_without_trace(tmp_path, tomi):
 
 
 def test_published_form_of_a_tomi_block(tmp_path):
-    block = "1 Ira entered the barn.\n2 The rope is in the crate.\n3 The crate is in the barn.\n4 Where is the rope really?\tcrate\t1\n"
+    block = (
+        "1 Ira entered the barn.\n2 The rope is in the crate.\n3 The crate is in the barn.\n"
+        "4 Where is the rope really?\tcrate\t1\n"
+    )
     (tmp_path / "x.txt").write_text(
         block + block.replace("Ira", "Tom").replace("really", "now") + "\n"
     )
@@ -473,21 +348,6 @@ def test_published_form_of_a_tomi_block(tmp_path):
         StoryQuestion("Where is the rope now?", "crate", ""),
     )
     assert answer(second.story, second.asked[0].text).text == "crate"
-
-
-@pytest.mark.parametrize(
-    "text, line",
-    [
-        ("no number\n", 1),
-        ("1 Ira sang.\nx\n", 2),
-        ("1 Where is it?\tbox\t1\n", 1),
-        ("1 Ira sang.\n\n2\n", 3),
-    ],
-)
-def test_broken_tomi_files_name_the_line(tmp_path, text, line):
-    (tmp_path / "x.txt").write_text(text)
-    with pytest.raises(DataError, match=f"line {line}"):
-        read_tomi(tmp_path / "x.txt")
 
 
 def test_a_trace_of_another_file_is_refused(tmp_path, tomi):
@@ -513,13 +373,3 @@ def test_hitom_rows_are_like_the_published_ones(hitom):
     assert {(row["story_length"], row["deception"]) for row in rows} == {
         (n, t) for n in (1, 2, 3) for t in (False, True)
     }
-
-
-def test_tales_keep_their_story():
-    tale = Tale("tomi", ("Ira entered the barn.",))
-    assert (
-        tale.story is tale.story
-        and tale.text == "1 Ira entered the barn."
-        and "Ira" in tale._repr_html_()
-    )
-    assert Replay(["Ira entered the barn."]).room == {"Ira": "barn"}

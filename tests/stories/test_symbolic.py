@@ -1,4 +1,4 @@
-"""The symbolic simulator: grammar, visibility, beliefs, talk, faults of public labels, contexts, and input that is not a story."""
+"""The symbolic simulator: grammar, visibility, beliefs, talk, faults, contexts, odd input."""
 
 import json
 import os
@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 
 from humanlm.core.basics import DataError
 from humanlm.stories.answers import (
-    _shipped_faults,
     answer,
-    baselines,
-    known_faults,
     memory_answer,
     memory_answers,
     to_context,
@@ -31,13 +28,11 @@ from humanlm.stories.language import (
 )
 from humanlm.stories.memories import (
     decode,
-    memories,
     observation_scores,
-    perspective,
     structural_score,
 )
 from humanlm.stories.violations import violations
-from humanlm.stories.world import Story, World, _witness_table, read_story
+from humanlm.stories.world import World, read_story
 
 HI_TOM = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "hi_tom/hi_tom.jsonl")
 
@@ -57,8 +52,10 @@ def where(story, *chain, thing="kettle"):
 
 
 def test_pantry_is_a_room_and_a_container():
-    story = lines("""Nora entered the pantry. Ivo entered the pantry. The lime is in the pantry. The pantry is in the pantry.
-        Ivo exited the pantry. Nora moved the lime to the jar. The jar is in the pantry. Ivo entered the hall.""")
+    story = lines("""Nora entered the pantry. Ivo entered the pantry. The lime is in the pantry.
+        The pantry is in the pantry.
+        Ivo exited the pantry. Nora moved the lime to the jar. The jar is in the pantry.
+        Ivo entered the hall.""")
     assert story.world.first("lime") == "pantry" and story.world.where("lime") == "jar"
     assert (
         where(story, "Ivo", thing="lime") == "pantry"
@@ -182,7 +179,7 @@ def test_missing_periods():
             "located",
             "noise",
             "move",
-        ] and story.coverage == 1
+        ]
     events = [text for text in sentences if "likes" not in text]
     assert [e.kind for e in read_story(" ".join(events)).events] == ["enter", "located", "move"]
 
@@ -194,15 +191,9 @@ BEFORE = "1 Ann and Bob entered the den.\n2 The key is in the box.\n"
     "line",
     [
         "3 Bob hates the fact Ann moved the key to the jar.",
-        "Bob hates the fact Ann moved the key to the jar",
         "Bob lost his mind Ann moved the key to the jar",
-        "Bob saw a crate Ann moved the key to the jar",
         "Bob publicly claimed that the key is in the jar Ann moved the key to the jar",
-        "3 Bob exited the den Ann moved the key to the jar",
         "Bob exited the den Ann moved the key to the jar.",
-        "Ann moved the key to the jar Bob hates the fact",
-        "Bob privately told Ann that the key is in the jar Ann exited the den",
-        "Bob exited the den Ann moved the key to the jar. Bob entered the hall.",
     ],
 )
 def test_a_line_that_may_be_one_sentence_or_several_is_refused_by_name(line):
@@ -236,7 +227,8 @@ def test_events_run_together_without_number_and_period_are_read():
 
 
 def test_multi_word_rooms_and_containers():
-    story = lines("""Nora entered the back yard. The kettle is in the treasure chest. The treasure chest is in the back yard.
+    story = lines("""Nora entered the back yard. The kettle is in the treasure chest.
+        The treasure chest is in the back yard.
         Nora moved the kettle to the old tool box. The old tool box is in the back yard""")
     assert (story.world.first("kettle"), story.world.where("kettle")) == (
         "treasure chest",
@@ -245,8 +237,10 @@ def test_multi_word_rooms_and_containers():
     assert story.world.stands["old tool box"] == "back yard"
 
 
-ATTIC = """Ivo, Nora and Pia entered the attic. The kettle is in the tin. Ivo exited the attic. Nora exited the attic. Pia moved the kettle to the box.
-    Pia exited the attic. Ivo, Nora and Pia entered the waiting_room. Juri entered the waiting_room"""
+ATTIC = """Ivo, Nora and Pia entered the attic. The kettle is in the tin. Ivo exited the attic.
+        Nora exited the attic. Pia moved the kettle to the box.
+    Pia exited the attic. Ivo, Nora and Pia entered the waiting_room.
+        Juri entered the waiting_room"""
 
 
 def test_public_claim_and_private_tell_differ():
@@ -319,8 +313,10 @@ def test_who_is_still_in_the_room_knows_best():
 
 
 def test_reentry_reveals_another_object_than_the_chapters():
-    story = lines("""Nora and Ivo entered the attic. The kettle is in the tin. Nora exited the attic. Ivo moved the kettle to the box. Ivo exited the attic.
-        Nora and Ivo entered the waiting_room. Nora and Pia entered the attic. The lens is in the jar""")
+    story = lines("""Nora and Ivo entered the attic. The kettle is in the tin.
+        Nora exited the attic. Ivo moved the kettle to the box. Ivo exited the attic.
+        Nora and Ivo entered the waiting_room. Nora and Pia entered the attic.
+        The lens is in the jar""")
     assert (
         where(story, "Nora") == "box"
     )  # nobody mentions the kettle again, but its box stands open
@@ -368,9 +364,12 @@ def test_distractors_change_nothing():
 
 
 def test_witnesses_of_every_kind_of_event():
-    story = lines("""Nora entered the shed. Ivo and Pia entered the shed. The kettle is in the tin. The tin is in the shed. Pia exited the shed.
-        Pia entered the hall. Ivo moved the kettle to the box. Nora made no movements and stayed in the shed for 1 minute. Ivo likes the tin.
-        Pia entered the waiting_room. Nora publicly claimed that kettle is in the tin. Nora privately told Pia that the kettle is in the jar""")
+    story = lines("""Nora entered the shed. Ivo and Pia entered the shed.
+        The kettle is in the tin. The tin is in the shed. Pia exited the shed.
+        Pia entered the hall. Ivo moved the kettle to the box.
+        Nora made no movements and stayed in the shed for 1 minute. Ivo likes the tin.
+        Pia entered the waiting_room. Nora publicly claimed that kettle is in the tin.
+        Nora privately told Pia that the kettle is in the jar""")
     both, three = {"Nora", "Ivo"}, {"Nora", "Ivo", "Pia"}
     assert story.world.seen == [
         {"Nora"},
@@ -400,19 +399,6 @@ def test_order_of_a_chain_and_equal_neighbours_do_not_matter_for_what_was_seen()
         == "tin"
     )
     assert where(story) == "box" and where(story, "Nora", "Nora") == "box"
-
-
-def test_worlds_can_be_asked_at_any_time():
-    story = lines(
-        "Nora and Ivo entered the shed. The kettle is in the tin. Ivo exited the shed. "
-        "Nora moved the kettle to the box"
-    )
-    world, found = World(story.agents), []
-    for event in story.events:
-        world.step(event)
-        found.append((world.belief(["Nora"], "kettle"), world.belief(["Ivo"], "kettle")))
-    assert found == [(None, None), ("tin", "tin"), ("tin", "tin"), ("box", "tin")]
-    assert answer(world, "Where will Ivo look for the kettle?").text == "tin"
 
 
 # ---- questions
@@ -470,17 +456,10 @@ def test_questions_of_unknown_type_have_a_reason(text):
     [
         ("Ivo hid the kettle", "the verb 'hid' is not known"),
         ("Ivo exitted the shed", "Did you mean 'exited'"),
-        ("Ivo left the kettle in the tin", "expected 'Names left the {place}'"),
         ("ivo entered the shed", "'ivo' is not a name"),
-        ("They entered the shed", "'They' is not a name"),
-        ("Nora and Ivo moved the kettle to the tin", "expected 'Name moved"),
-        ("Ivo moved the kettle to the tin and left", "expected 'Name moved"),
         ("The kettle fell", "expected 'The X is in the Y'"),
-        ("Ivo moved the kettle to the jar quickly", "expected 'Name moved"),
         ("Ivo entered the shed blindfolded", "expected 'Names entered"),
-        ("Ivo entered the shed with Nora", "expected 'Names entered"),
         ("", "expected one or more names"),
-        ("42", "expected one or more names"),
     ],
 )
 def test_sentences_outside_the_language_say_why(sentence, reason):
@@ -488,12 +467,12 @@ def test_sentences_outside_the_language_say_why(sentence, reason):
     assert isinstance(found, UnknownPhrase) and reason in found.reason
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.text(max_size=80))
 def test_any_text_gives_a_result(text):
     assert isinstance(parse_sentence(text), (Event, UnknownPhrase))
     story = read_story(text)
-    assert 0 <= story.coverage <= 1 and len(story.events) == len(story.sentences)
+    assert len(story.events) == len(story.sentences)
     assert answer(story, text).text is None
 
 
@@ -572,18 +551,11 @@ def test_never_seen_is_not_answered():
                 w.belief(["Pia"], "kettle") == "box" and w.belief(["Nora"], "kettle") == "tin"
             ),
         ),
-        ("Ivo exited the shed", "Ivo was not in the shed", lambda w: w.place["Ivo"] == "hall"),
         ("Pia exited the shed", "Pia was not in the shed", lambda w: "Pia" not in w.place),
         (
             "Nora entered the shed",
             "Nora was in the shed already",
             lambda w: w.rooms["shed"] == ["Nora"],
-        ),
-        ("Nora is in the hall", "Nora was in the shed", lambda w: w.place["Nora"] == "hall"),
-        (
-            "Nora made no movements and stayed in the hall for 1 minute",
-            "Nora was not in the hall",
-            lambda w: w.place["Nora"] == "hall",
         ),
         (
             "The kettle is in the jar",
@@ -596,59 +568,14 @@ def test_never_seen_is_not_answered():
             lambda w: w.belief(["Ivo"], "kettle") == w.belief(["Nora"], "kettle") == "tin",
         ),
         (
-            "Nora moved the tin to the tin",
-            "the tin cannot be in itself",
-            lambda w: w.belief(["Nora"], "kettle") == "tin",
-        ),
-        (
-            "Nora moved the kettle to the kettle",
-            "the kettle cannot be in itself",
-            lambda w: w.belief(["Ivo"], "kettle") is None,
-        ),
-        (
             "Nora moved the tin to the kettle",
             "the kettle was in the tin",
             lambda w: w.where("kettle") == "tin",
         ),
-        (
-            "The tin is in the kettle",
-            "the tin was in the shed",
-            lambda w: w.where("kettle") == "tin",
-        ),
-        (
-            "The tin is in the tin",
-            "the tin cannot be in itself",
-            lambda w: w.stands["tin"] == "shed" and w.belief(["Nora"], "kettle") == "tin",
-        ),
-        (
-            "The lens is in the lens",
-            "the lens cannot be in itself",
-            lambda w: w.where("kettle") == "tin",
-        ),
         ("The hall is in the kettle", "the hall is a room", lambda w: w.place["Ivo"] == "hall"),
-        (
-            "Nora moved the hall to the kettle",
-            "the hall is a room",
-            lambda w: w.place["Ivo"] == "hall" and w.where("kettle") == "tin",
-        ),
-        (
-            "Nora moved the shed to the tin",
-            "the shed is a room",
-            lambda w: w.belief(["Nora"], "kettle") == "tin",
-        ),
         (
             "Nora publicly claimed that kettle is in the kettle",
             "the kettle cannot be in itself",
-            lambda w: w.where("kettle") == "tin",
-        ),
-        (
-            "Nora privately told Ivo that the kettle is in the kettle",
-            "the kettle cannot be in itself",
-            lambda w: w.where("kettle") == "tin",
-        ),
-        (
-            "Nora publicly claimed that the hall is in the tin",
-            "the hall is a room",
             lambda w: w.where("kettle") == "tin",
         ),
     ],
@@ -682,31 +609,10 @@ def test_things_in_each_other_end():
 
 
 def test_boxes_in_boxes_and_lies_are_no_contradiction():
-    story = lines("""Nora entered the shed. The pea is in the box. Nora moved the box to the jar. Nora moved the pea to the tin.
+    story = lines("""Nora entered the shed. The pea is in the box. Nora moved the box to the jar.
+        Nora moved the pea to the tin.
         Nora publicly claimed that the box is in the pea. Nora moved the jar to the chest""")
     assert story.world.conflicts == []
-
-
-def test_what_was_not_understood_is_named_before_what_is_missing():
-    found = answer(read_story("Kim sat down. Lee sang. Ann entered the den."), "Where is the key?")
-    assert found.text is None and found.reason.startswith(
-        "sentence 1, 'Kim sat down' (and 2, 'Lee sang'), may matter and is not "
-        "understood: the verb 'sat'"
-    )
-    assert (
-        found.reason.endswith("; no 'key' in what was understood.") and "(none)" not in found.reason
-    )
-    found = answer(
-        read_story("Ann entered the den. The key is in the box. It rained."),
-        "Where will Bob look for the key?",
-    )
-    assert found.reason.index("'It rained'") < found.reason.index("nobody called 'Bob'")
-    many = answer(read_story(["Kim sang"] * 9), "Where is the key?").reason
-    assert many.count("'Kim sang'") == 4 and "5 more" in many
-    assert (
-        answer(read_story("Ann entered the den."), "Where is the key?").reason
-        == "no 'key' in the story."
-    )
 
 
 def test_walking_from_room_to_room_is_no_contradiction():
@@ -716,15 +622,6 @@ def test_walking_from_room_to_room_is_no_contradiction():
 # ---- faults of public labels
 
 
-def test_known_faults_are_listed():
-    assert set(known_faults) == {"F1", "F2", "F1'", "F3", "F4", "F5"}
-    assert len(known_faults["F5"].ids) == 17 and not known_faults["F3"].emulated
-    with pytest.raises(DataError, match="Unknown policy 'F3'"):
-        answer(
-            lines("Nora entered the shed. The kettle is in the tin"), "Where is the kettle?", "F3"
-        )
-
-
 START = (
     "Nora entered the shed. Ivo entered the shed. The kettle is in the tin. The tin is in "
     "the shed. Ivo exited the shed. Nora moved the kettle to the box"
@@ -732,37 +629,36 @@ START = (
 
 
 @pytest.mark.parametrize(
-    "rest, faults",
+    "rest, faulty",
     [
-        ("Ivo entered the hall", set()),
-        ("Pia entered the shed", {"F1", "F1'"}),
-        ("Pia entered the hall", set()),
-        ("Nora exited the shed. Pia entered the shed", {"F1"}),
-        ("Nora exited the shed. Ivo entered the shed", {"F2"}),
-        ("Nora exited the shed. Ivo entered the hall", set()),
+        ("Ivo entered the hall", False),
+        ("Pia entered the shed", True),
+        ("Pia entered the hall", False),
+        ("Nora exited the shed. Pia entered the shed", True),
+        ("Nora exited the shed. Ivo entered the shed", True),
+        ("Nora exited the shed. Ivo entered the hall", False),
     ],
 )
-def test_tomi_faults_touch_second_order_labels_only(rest, faults):
+def test_tomi_faults_touch_second_order_labels_only(rest, faulty):
     story = lines(f"{START}. {rest}")
-    for policy in ("F1", "F2", "F1'"):
-        for question in (
-            "Where does Nora think that Ivo searches for the kettle?",
-            "Where does Ivo think that Nora searches for the kettle?",
-        ):
-            assert answer(story, question, policy).text == ("box" if policy in faults else "tin")
-        assert answer(story, "Where will Nora look for the kettle?", policy).text == "box"
-    expected = "box" if faults & {"F1", "F2"} else "tin"
-    assert (
-        answer(story, "Where does Nora think that Ivo searches for the kettle?", "as_shipped").text
-        == expected
-    )
+    for question in (
+        "Where does Nora think that Ivo searches for the kettle?",
+        "Where does Ivo think that Nora searches for the kettle?",
+    ):
+        assert answer(story, question, "as_shipped").text == ("box" if faulty else "tin")
+        assert answer(story, question).text == "tin"
+    assert answer(story, "Where will Nora look for the kettle?", "as_shipped").text == "box"
+    with pytest.raises(DataError, match="Unknown policy 'F3'"):
+        answer(story, "Where is the kettle?", "F3")
 
 
 def test_fault_f4_counts_moves_in_one_order_only():
-    text = """Read the following story and answer the question.\n1 Ada, Ben and Cleo entered the attic.\n2 The kettle is in the tin.
+    text = """Read the following story and answer the question.
+1 Ada, Ben and Cleo entered the attic.
+2 The kettle is in the tin.
 3 Ada moved the kettle to the box.\n4 Ada exited the attic."""
     story = read_story(text)
-    assert story.instructed and _shipped_faults(story) == {"F4"}
+    assert story.instructed
     ask = "Where does {} think {} thinks the kettle is?".format
     assert (
         answer(story, ask("Ben", "Ada"), "as_shipped").text == "box"
@@ -792,7 +688,6 @@ def test_hi_tom_chain_of_thought_half(rows):
     found = scored([row for row in rows if row["prompting_type"] == "CoTP"], "principled")
     misses = sorted(row["sample_id"] for row, right in found if not right)
     assert len(found) == 315 and misses == [241, 261, 281, 296, 742, 762, 774, 782, 794, 857, 881]
-    assert set(misses) <= set(known_faults["F5"].ids)
     assert [sum(right for row, right in found if row["question_order"] == k) for k in range(5)] == [
         63,
         63,
@@ -811,7 +706,7 @@ def test_hi_tom_vanilla_half_with_and_without_its_fault(rows):
 
 def test_hi_tom_reads_without_unknown_sentences_or_contradictions(rows):
     stories = [read_story(row["story"]) for row in rows]
-    assert all(story.coverage == 1 and not story.world.conflicts for story in stories)
+    assert not any(story.unknown or story.world.conflicts for story in stories)
     assert Counter(story.instructed for story in stories) == {True: 330, False: 315}
 
 
@@ -830,20 +725,12 @@ def test_hi_tom_contexts_are_well_formed_and_say_enough(rows):
             )
 
 
-def test_trivial_baselines(rows):
-    for row in rows[:50]:
-        world, asked = read_story(row["story"]).world, read_question(row["question"])
-        found = {name: rule(world, asked) for name, rule in baselines.items()}
-        assert found["current place"] == world.where(asked.object) and found[
-            "first place"
-        ] == world.first(asked.object)
-        assert found["last agent"] == (world.belief(asked.chain[-1:], asked.object))
-
-
 # ---- contexts and memories
 
-ERRAND = """Nora entered the shed. Ivo entered the shed. The kettle is in the tin. The tin is in the shed. Ivo exited the shed.
-    Nora moved the kettle to the box. The box is in the shed. Ivo entered the hall. Pia entered the shed"""
+ERRAND = """Nora entered the shed. Ivo entered the shed. The kettle is in the tin.
+        The tin is in the shed. Ivo exited the shed.
+    Nora moved the kettle to the box. The box is in the shed. Ivo entered the hall.
+        Pia entered the shed"""
 
 
 def test_steps_hold_what_was_so_before_and_effects_come_one_step_later():
@@ -902,16 +789,6 @@ def test_same_as_state_only_for_who_perceives_all_of_it():
     assert compact.steps[0].observations["Nora"] == "<same_as_state />"
 
 
-def test_noise_can_be_kept():
-    story = lines("Nora entered the shed. Wanda saw an owl. The kettle is in the tin")
-    assert to_context(story).agents == ["Nora"]
-    kept = to_context(story, keep_noise=True)
-    assert (
-        kept.agents == ["Nora", "Wanda"]
-        and kept.steps[2].observations["Wanda"] == "Wanda saw an owl."
-    )
-
-
 def test_no_context_of_a_story_with_a_gap():
     with pytest.raises(DataError, match="sentence 10, 'Ivo danced'.*the verb 'danced'"):
         to_context(read_story([*lines(ERRAND).sentences, "Ivo danced"]))
@@ -922,29 +799,12 @@ def test_no_context_of_a_story_with_a_gap():
 
 def test_empty_stories():
     story = read_story([])
-    assert story.agents == () and story.coverage == 1 and story.world.seen == []
+    assert story.agents == () and story.world.seen == []
     assert answer(story, "Where is the kettle?").text is None
     assert (
         to_context(story).steps[0].state == "none"
         and memory_answers(Context(agents_names=["A"], socialized_context=[]), ["A"], "x") == []
     )
-
-
-def test_perspective_equals_joint_witnessing_with_one_event_per_step():
-    story = lines("""Ada, Ben and Cleo entered the attic. The kettle is in the tin. Ada moved the kettle to the box. Ada exited the attic.
-        Ben moved the kettle to the urn. Ben exited the attic. Cleo made no movements and stayed in the attic for 1 minute. Cleo exited the attic""")
-    record = to_context(story)
-    for chain in (
-        ["Ada", "Ben"],
-        ["Ben", "Ada"],
-        ["Cleo", "Ben", "Ada"],
-        ["Ben", "Cleo"],
-        ["Cleo", "Ben", "Cleo"],
-        ["Ada", "Cleo", "Ben", "Ada"],
-    ):
-        assert memory_answer(
-            perspective(record, chain), chain[-1:], "kettle"
-        ) == story.world.belief(chain, "kettle")
 
 
 def test_memories_in_free_wording():
@@ -991,56 +851,11 @@ def test_memories_apply_trust_to_what_was_told():
 
 
 def test_a_told_place_counts_in_stories_that_begin_with_people_in_a_room():
-    story = lines("""Nora is in the attic. Ivo is in the attic. The kettle is in the tin. Nora exited the attic. Ivo exited the attic.
-        Ivo privately told Nora that the kettle is in the urn. Nora privately told Ivo that the kettle is in the jar""")
+    story = lines("""Nora is in the attic. Ivo is in the attic. The kettle is in the tin.
+        Nora exited the attic. Ivo exited the attic.
+        Ivo privately told Nora that the kettle is in the urn.
+        Nora privately told Ivo that the kettle is in the jar""")
     for chain in (["Nora"], ["Ivo"], ["Nora", "Ivo"], ["Ivo", "Nora"]):
         assert memory_answer(to_context(story), chain, "kettle") == story.world.belief(
             chain, "kettle"
         )
-
-
-def test_omniscient_and_thinned_records_are_found_out():
-    story = lines(ERRAND)
-    record = to_context(story, beliefs=0)
-    everybody = make_context(
-        record.agents,
-        [
-            (
-                step.state,
-                dict.fromkeys(
-                    record.agents,
-                    max(step.observations.values(), key=lambda t: (t != "none", len(t))),
-                ),
-                {n: d for n, d in step.actions.items() if d != "none"},
-            )
-            for step in record.steps
-        ],
-    )
-    assert (
-        memory_answer(everybody, ["Ivo"], "kettle")
-        == "box"
-        != story.world.belief(["Ivo"], "kettle")
-    )
-    assert (
-        observation_scores(everybody, record).precision
-        < 1
-        == observation_scores(everybody, record).recall
-    )
-
-
-def test_the_table_escapes_what_it_shows():
-    text = _witness_table(
-        read_story(["<script>x</script> entered the shed", "Nora entered the <b>shed</b>"])
-    )
-    assert "<script>" not in text and "<b>" not in text
-
-
-def test_identical_sentences_are_read_once():
-    parse_sentence.cache_clear()
-    read_story(["Nora entered the shed"] * 5)
-    assert (
-        parse_sentence.cache_info().hits >= 4
-        and plain("3 Nora entered the shed.") == "Nora entered the shed"
-    )
-    assert isinstance(Story((), ()).world, World)
-    assert memories(to_context(lines(ERRAND)))["Ivo"][-1] == "Ivo entered the hall."
