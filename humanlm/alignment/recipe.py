@@ -67,7 +67,7 @@ from ..core.stats import known_mean
 from ..data.dataset import DataConfig, data_fingerprint, dataset_card
 from ..data.records import Example, Message, Persona, persona_text
 from ..evaluation.measured import Measurement, Result, Results
-from ..hardware.performance import Questions, StagePlan
+from ..hardware.memory import StagePlan
 from ..hierarchy.composed import check_composed
 from ..hierarchy.levels import LEVELS
 from ..hierarchy.prompts import HierarchyConfig, check_training, closing, opening, parts_text
@@ -77,7 +77,6 @@ from ..methods.rollouts import least
 from ..models.settings import require_model
 from ..rewards.audit import audit, audit_requests, load_probes
 from humanlm.rewards.judge_settings import (
-    VERDICT_TOKENS,
     EvalJudgeConfig,
     JudgeConfig,
     OwnJudge,
@@ -306,27 +305,6 @@ def _longest_answer(s: Settings, name: str) -> int:
     return max(row["max_tokens"] for row in training_rows([_ANYBODY], hierarchy_of(s, name), name))
 
 
-def _judge_questions(s: Settings, name: str) -> Questions:
-    "Count what the judge is asked in a step of a mode, in the mean"
-    own, levels, judge = settings_of(s, name).rollout, len(s.hierarchy.load()), s.judge
-    if is_free(judge.model):
-        return Questions(0)
-    each = judge.repeats * (own.group_size if judge.protocol == "single" else 1)
-    replies = own.reply_share if own.reply_share is not None else 1 / levels
-    groups = ("alignment" in s.reward.weights) * (
-        levels if MODES[name].rewarded == "all" else 1
-    ) + (replies if own.compose and s.reward.reading else 0)
-    together = 1 if judge.protocol == "single" else own.group_size
-    return Questions(
-        own.num_prompts * groups * each,
-        judge.at_once,
-        overlap=True,
-        model=judge.model,
-        reads=together,
-        writes=together * VERDICT_TOKENS,
-    )
-
-
 def _cold_start_stage(s: Settings) -> StagePlan:
     "Say what the cold start gives machines to do"
     steps = _lesson_steps(s)
@@ -339,17 +317,16 @@ def _cold_start_stage(s: Settings) -> StagePlan:
     )
 
 
-def _planned_stage(s: Settings, name: str, examples: int | None) -> StagePlan:
+def _planned_stage(s: Settings, name: str) -> StagePlan:
     "The same of a mode"
     longest = _longest_answer(s, name)
     if MODES[name].supervised:
         return StagePlan(name, s.sft.reply_steps, s.sft.batch, longest, "lessons")
     return StagePlan(
         name,
-        _method_steps(s, name, examples),
+        _method_steps(s, name, None),
         s.rollout.num_prompts * s.rollout.group_size,
         longest,
-        questions=(_judge_questions(s, name),),
     )
 
 # %% ../../nbs/alignment/51_recipe.ipynb #AlignmentWork
@@ -685,12 +662,8 @@ class HumanLM(Recipe):
     def plan(self, s: Settings) -> list[str]:
         return _plan_lines(s, load_data(s))
 
-    def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]:
-        examples = len(load_data(s).split("train")) if reads else None
-        return [
-            _cold_start_stage(s),
-            *(_planned_stage(s, name, examples) for name in s.run.methods),
-        ]
+    def stage_plans(self, s: Settings) -> list[StagePlan]:
+        return [_cold_start_stage(s), *(_planned_stage(s, name) for name in s.run.methods)]
 
     def traits(self, s: Settings) -> dict[str, str]:
         "What the modes ask for, whether they think, and what is rewarded"

@@ -187,12 +187,6 @@ COMMANDS = {
     "serve": Command(
         "humanlm.serve:main", "put a simulated user behind an OpenAI-compatible address"
     ),
-    "launch": Command(
-        "humanlm.launch:main",
-        "print what starts a run on several GPUs or machines: accelerate's lines, or a "
-        "job for SLURM",
-        "nothing was started",
-    ),
     "study": Command(
         "humanlm.study:main",
         "ask people: show them replies of several models blind, and say what they answered",

@@ -203,11 +203,7 @@ class LoopPolicy(ModelPolicy):
         else:
             answer = self.answers.pop(loop)
             if kind == "failed":
-                answer.set_exception(
-                    EngineError(
-                        f"verl's server could not write: {found[0]}. --verl.log true shows more."
-                    )
-                )
+                answer.set_exception(EngineError(f"verl's server could not write: {found[0]}."))
             else:
                 answer.set_result(found)
         self.idle.put_nowait(loop)

@@ -16,8 +16,7 @@ from ..core.basics import ConfigError, shorten
 from ..core.config import Settings
 from ..core.plugins import find_plugin
 from ..evaluation.measured import Measurement, Result, Results, metrics_table
-from ..hardware.memory import Load
-from ..hardware.performance import StagePlan
+from ..hardware.memory import Load, StagePlan
 
 # %% ../../nbs/training/06_recipe.ipynb #Stage
 class Stage(NamedTuple):
@@ -103,10 +102,8 @@ class Recipe:
         "Say in lines what a run would do and cost, without torch"
         return []
 
-    def stage_plans(
-        self, s: Settings, reads: bool
-    ) -> Sequence[StagePlan]:  # reads: data may be read, to count rows
-        "Say for each stage what machines would be given to do; nothing: one stage of completions by a method"
+    def stage_plans(self, s: Settings) -> Sequence[StagePlan]:
+        "Say what each stage gives GPUs to do; nothing: one stage of completions by a method"
         return []
 
     def traits(self, s: Settings) -> dict[str, str]:
@@ -173,7 +170,7 @@ class Engine:
         return []
 
     def load(self, s: Settings, load: Load) -> Load:
-        "Say what each GPU is given to do, by what TRL would give it"
+        "Say what each GPU is given to do in a stage, by what TRL would give it"
         return load
 
     def shown(self, s: Settings) -> str:

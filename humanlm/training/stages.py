@@ -20,7 +20,6 @@ from ..core.basics import ConfigError, HumanLMError, check_name, shorten
 from ..core.config import Settings, is_plain_name
 from ..core.grammar import parse
 from ..core.html import aligned
-from ..core.plugins import workers_plan
 from humanlm.core.runs import (
     CHARGES,
     Stages,
@@ -490,14 +489,13 @@ def plan(recipe: Recipe, settings: Settings) -> str:
         if any(" steps" in line for line in own)
         else [f"by a method         {step_plan(s, math.ceil(max_steps(s) / updates(s)))}"]
     )
-    engine, asked = find_engine(s.run.engine), workers_plan(s.groups)
+    engine = find_engine(s.run.engine)
     return "\n".join(
         [
             *lines,
             *steps,
             *own,
-            *([f"workers             {asked}"] if asked else []),
-            *gpu_plan(s, recipe, True),
+            *gpu_plan(s, recipe),
             *(engine.plan(s) if engine else ()),
         ]
     )

@@ -22,7 +22,7 @@ import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
 from fastcore.basics import patch
-from transformers import PrinterCallback, Trainer, TrainerCallback, set_seed
+from transformers import PrinterCallback, Trainer, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -51,7 +51,6 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
 
     rewards: torch.Tensor  # of this batch, `[B, R]`
     batch_rows: list[dict]  # what its trajectories answer
-    drawn: Any = None  # the random numbers behind a generation
     under_way: Any = None  # the tensors whose loss is being computed
 
     def __init__(
@@ -97,10 +96,6 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
                 rollout_func=lambda *_: self.roll_out(),
             )
         self.reward_weights = torch.tensor(list(parts.values()), dtype=torch.float32)
-        if self.accelerator.num_processes > 1:
-            set_seed(
-                args.seed
-            )  # TRL's differ from process to process, which `_joint_draws` makes needless
         self.policy = TrainerPolicy(self, max_prompt_tokens)
         self.remove_callback(PrinterCallback)
         if hasattr(method.memory, "follow"):
@@ -249,19 +244,7 @@ def _generate_and_score_completions(self: MethodTrainer, inputs: list[dict]) -> 
         output |= {name: tensor.to(mask.device) for name, tensor in further.items()}
         output["advantages"] = advantages.to(mask.device, torch.float32)
         _keep(self, batch, output["advantages"], further)
-    self.drawn = torch.get_rng_state()
     return output
-
-# %% ../../nbs/training/05_trainer.ipynb #_prepare_inputs
-@patch
-def _prepare_inputs(self: MethodTrainer, generation_batch: list[dict]) -> dict[str, Any]:
-    "Prepare a portion as TRL does, and leave the random numbers where one process would"
-    self.drawn = None
-    inputs = super(MethodTrainer, self)._prepare_inputs(generation_batch)
-    if self.drawn is not None and self.accelerator.num_processes > 1:
-        torch.set_rng_state(self.drawn)
-        torch.randperm(self.args.generation_batch_size)
-    return inputs
 
 # %% ../../nbs/training/05_trainer.ipynb #_compute_loss
 def _token_weights(trainer, inputs: dict[str, torch.Tensor]) -> torch.Tensor:

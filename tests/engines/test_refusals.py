@@ -184,8 +184,9 @@ def test_a_package_that_verl_misses_is_no_traceback(monkeypatch):
 
 @pytest.mark.parametrize("found", ["1.13.0", "3.0.0"])
 def test_workers_of_another_ray_are_refused_before_anything_is_written(found, monkeypatch):
-    from humanlm.core import plugins
     from humanlm.engines.workers import _join_cluster
+
+    from humanlm.core import plugins
 
     monkeypatch.setattr(plugins, "version", lambda name: found)
     said = (

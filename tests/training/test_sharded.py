@@ -1,4 +1,4 @@
-"""A run whose model is split over two processes (FSDP2, gloo, CPUs) is that of one process: completions, advantages and, to rounding, losses and weights."""
+"""A model that is split over two processes (FSDP2, gloo, CPUs) writes and learns what a whole one does, to rounding, where draws follow from rows."""
 
 import json
 import os
@@ -23,7 +23,7 @@ LAST = "optimizer_0/.metadata"  # written when all else of a checkpoint is there
 METHODS = ["humanlm", "prefix-chaining"]
 CONFIG = {
     "run": {"methods": METHODS, "report": False},
-    "data": {"max_train": 5, "max_test": 2},
+    "data": {"max_train": 8, "max_test": 2},
     "world": {"users": 24, "replies_per_user": 8},
     "model": {"vocab": 700, "hidden": 48, "heads": 3, "kv_heads": 3, "mlp": 96},
     "hierarchy": {
@@ -51,10 +51,20 @@ BRIEF = {
     "sft": {"lesson_steps": 1, "polite_steps": 1},
     "trainer": {"max_steps": 2, "warmup_steps": 0},
 }
-EVEN = (
-    "def even(trajectories): return [sum(i % 2 for i in t.completion_ids) / "
-    "len(t.completion_ids) for t in trajectories]"
-)
+EVEN = """
+from humanlm.methods.policies import row_seeds
+from humanlm.models.generation import Prefixes
+from humanlm.training.policy import TrainerPolicy
+
+def even(trajectories): return [sum(i % 2 for i in t.completion_ids) / len(t.completion_ids) for t in trajectories]
+
+known = TrainerPolicy.write
+def write(self, rows, sampling=None, prefixes=None):
+    "Draw by seeds of rows, so that any number of processes draws the same"
+    rows = [row | {"seed": seed} for row, seed in zip(rows, row_seeds(rows, self))]
+    return known(self, rows, sampling, Prefixes())
+TrainerPolicy.write = write
+"""
 
 
 def started(folder: Path, name: str, sharded: bool, *flags: str, **groups):
@@ -146,7 +156,7 @@ def test_a_split_model_loses_what_a_whole_one_does_and_is_saved_whole_as_float32
 
 
 def test_the_model_was_split(both):
-    checkpoint = both[1] / "checkpoints" / "humanlm" / "checkpoint-3"
+    checkpoint = both[1] / "checkpoints" / "prefix-chaining" / "checkpoint-3"
     assert (checkpoint / "pytorch_model_fsdp_0" / ".metadata").is_file() and not list(
         checkpoint.glob("*.safetensors")
     )
@@ -199,7 +209,7 @@ def test_a_split_checkpoint_in_one_process_and_a_whole_one_in_two_are_refused_wi
         (both[1], False, "was written by processes that share a model"),
         (both[0], True, "was written without "),
     ):
-        unfinished(run, tmp_path, "models/humanlm")
+        unfinished(run, tmp_path, "models/prefix-chaining")
         done = started(tmp_path, run.name, sharded, "--resume")
         assert done.returncode != 0 and said in done.stderr and "--fresh" in done.stderr, (
             done.stderr[-2000:]
@@ -209,22 +219,29 @@ def test_a_split_checkpoint_in_one_process_and_a_whole_one_in_two_are_refused_wi
 @pytest.mark.long
 def test_a_split_run_that_had_spent_its_budget_is_saved_from_its_checkpoint(tmp_path):
     run = trained(
-        tmp_path, "spent", True, run={"methods": ["humanlm"], "token_budget": 300}, sft=BRIEF["sft"]
+        tmp_path,
+        "spent",
+        True,
+        run={"methods": ["prefix-chaining"], "token_budget": 300},
+        sft=BRIEF["sft"],
     )
-    shutil.move(run / "models" / "humanlm", tmp_path / "before")
+    shutil.move(run / "models" / "prefix-chaining", tmp_path / "before")
     unfinished(run, tmp_path / "again")
     done = started(
         tmp_path / "again",
         "spent",
         True,
         "--resume",
-        run={"methods": ["humanlm"], "token_budget": 300},
+        run={"methods": ["prefix-chaining"], "token_budget": 300},
         sft=BRIEF["sft"],
     )
     assert done.returncode == 0, done.stderr[-3000:]
     weights = [
         load_file(folder / "model.safetensors")
-        for folder in (tmp_path / "before", tmp_path / "again" / "spent" / "models" / "humanlm")
+        for folder in (
+            tmp_path / "before",
+            tmp_path / "again" / "spent" / "models" / "prefix-chaining",
+        )
     ]
     for name in weights[0]:
         torch.testing.assert_close(weights[1][name], weights[0][name])
@@ -236,14 +253,14 @@ def test_steps_too_small_for_bfloat16_add_up_in_the_float32_weights_of_a_split_m
         tmp_path,
         "fine",
         True,
-        run={"methods": ["humanlm"]},
+        run={"methods": ["prefix-chaining"]},
         model={"dtype": "bfloat16"},
         sft=BRIEF["sft"],
         trainer=BRIEF["trainer"] | {"optim": "adamw_torch", "learning_rate": 1e-6},
     )
     start, end = (
         load_file(run / "models" / stage / "model.safetensors")
-        for stage in ("cold-start", "humanlm")
+        for stage in ("cold-start", "prefix-chaining")
     )
     moved = torch.cat([(end[name] - start[name]).abs().flatten() for name in start])
     assert 0 < moved.max() <= 1e-5 and (moved > 0).float().mean() > 0.5
@@ -260,14 +277,15 @@ def test_a_split_model_with_an_adapter_or_a_kl_term_learns_as_a_whole_one(tmp_pa
                 tmp_path,
                 f"{name}-{sharded}",
                 sharded,
-                run={"methods": ["humanlm"]},
+                run={"methods": ["prefix-chaining"]},
                 sft=BRIEF["sft"],
                 **groups,
             )
             for sharded in (False, True)
         ]
         weights = [
-            load_file(next((run / "models" / "humanlm").glob("*.safetensors"))) for run in runs
+            load_file(next((run / "models" / "prefix-chaining").glob("*.safetensors")))
+            for run in runs
         ]
         for part in weights[0]:
             torch.testing.assert_close(weights[1][part], weights[0][part], atol=5e-5, rtol=1e-3)
@@ -365,7 +383,7 @@ SDPO = {
     "model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 420},
     "sft": {"lesson_steps": 2, "batch": 8, "muon_lr": 0.0},
     "prompts": {"test_n": 2, "max_tokens": 16},
-    "rollout": {"num_prompts": 4},
+    "rollout": {"num_prompts": 4, "top_k": 1},  # nothing is left to chance
     "user": {"tastes": ["casual"], "steps_each": 4},
     "trainer": {"max_steps": 3, "save_steps": 3, "optim": "sgd", "learning_rate": 0.3},
 }
