@@ -17,7 +17,7 @@ from humanlm.hierarchy.prompts import closing, markup, opening
 from humanlm.methods.advantages import estimators
 from humanlm.methods.functions import TextReward, ask_row, group_advantage
 from humanlm.methods.method import AdvantageConfig, Batch, Method
-from humanlm.methods.policies import RolloutError, ScriptedPolicy
+from humanlm.methods.policies import ScriptedPolicy
 from humanlm.methods.rollouts import single_turn
 from humanlm.methods.sampling import repeat_rows
 from humanlm.models.config import train_tokenizer
@@ -317,24 +317,6 @@ def test_a_signal_led_for_verl_is_that_of_the_trainers_own_pass_where_the_log_pr
     assert torch.allclose(found["step"].advantages, found["theirs"], rtol=1e-6, atol=0)
 
 
-def test_advantages_of_tokens_stay_on_their_tokens():
-    def by_token(batch: Batch):
-        return torch.arange(batch.mask.numel(), dtype=torch.float32).reshape(batch.mask.shape)
-
-    batch, found, _ = run_sync(
-        take_step(
-            Method(single_turn(), by_token, TextReward(lambda texts: [1.0] * len(texts))),
-            ROWS,
-            ScriptedPolicy(words),
-        )
-    )
-    hidden = [replace(t, mask=[i != 1 for i in range(len(t.mask))]) for t in batch.trajectories]
-    for i, result in enumerate(loop_results(hidden, found)):
-        assert result["token_scores"] == [
-            0.0 if t == 1 else float(found[i, t]) for t in range(len(result["response_ids"]))
-        ]
-
-
 def test_rewards_for_a_critic_stay_where_they_fall_due_and_rows_without_do_not_count():
     from humanlm.classmate.rewards import token_rewards
 
@@ -371,12 +353,6 @@ def test_rewards_for_a_critic_stay_where_they_fall_due_and_rows_without_do_not_c
         and results[0]["token_scores"][-1] == 1.0
         and sum(results[5]["token_scores"]) == 1.0
     )
-
-
-def test_a_method_that_does_not_say_that_it_reads_is_told_so():
-    policy = LoopPolicy(None, None, [0], read_settings(["--run.recipe", "classmate"])[1])
-    with pytest.raises(RolloutError, match="reads=True"):
-        policy.token_logps([[1]], [[2]])
 
 
 def leader(folder, taken, watching, method=Method(None, None)):
@@ -486,27 +462,6 @@ def test_a_step_that_is_taken_again_asks_with_the_same_seeds(server, known):
     )
     if known:
         assert len({how["seed"] for how in asked[0]}) == 8
-
-
-def test_a_recipe_may_ask_from_a_thread_while_others_lead():
-    s = read_settings(["--run.recipe", "classmate"])[1]
-
-    async def lead():
-        policy = LoopPolicy(SimpleNamespace(), TOKENIZER, [0], s, "hf")
-        policy.home = asyncio.get_running_loop()
-
-        async def tell(orders):
-            assert asyncio.get_running_loop() is policy.home
-            for loop in orders:
-                policy.hear(loop, ("written", [5, 0], None))
-
-        policy.tell = tell
-        policy.idle.put_nowait("a")
-        return await asyncio.to_thread(
-            lambda: run_sync(policy.generate([row | {"prompt_ids": [1]} for row in ROWS]))
-        )
-
-    assert [one.ids for one in run_sync(lead())] == [[5, 0]] * 8
 
 
 def test_a_loop_waits_for_its_order_and_a_failed_server_ends_the_step():

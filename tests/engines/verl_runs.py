@@ -225,16 +225,6 @@ def test_an_adapter_is_trained_by_one_process_or_two_on_weights_that_stay_as_the
     assert all(torch.equal(w, below[name]) for name, w in base.items())
 
 
-JUDGED = """from humanlm.core.basics import append_row, run_sync
-from my_recipe import ROWS, Animals
-
-
-class Judged(Animals):
-    def validate(self, run, name, policy):
-        said = run_sync(policy.generate(ROWS))
-        append_row(run.folder / "said.jsonl", {"step": policy.step, "said": [one.text for one in said]})
-        return {1: 0.1, 2: 0.9, 3: 0.5}[policy.step]
-"""
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import warm
 import yaml
 from safetensors.torch import load_file
 
-import humanlm.train
-from humanlm.core.basics import ConfigError, read_jsonl
+from humanlm.core.basics import read_jsonl
 from humanlm.data.trajectory import load_trajectories
 from humanlm.methods.shares import shares
 
@@ -216,51 +215,3 @@ def test_a_step_makes_prompts_times_group_completions_on_however_many_processes(
 ):
     found = shares(32, 4, options, processes)
     assert found.size * found.portions * processes == 128 and found.updates == updates
-
-
-@pytest.mark.parametrize(
-    "options, processes, said",
-    [
-        (
-            {"per_device_train_batch_size": 16, "steps_per_generation": 8},
-            8,
-            r"= 1,024 completions a step, but .* = 128\. Leave "
-            r"per_device_train_batch_size out: it follows \(2\)",
-        ),
-        (
-            {"per_device_train_batch_size": 4, "steps_per_generation": 8},
-            1,
-            "keep 4 with steps_per_generation 32 and gradient_accumulation_steps 4",
-        ),
-        ({"steps_per_generation": 4, "gradient_accumulation_steps": 3}, 1, "would mix two steps"),
-        ({"generation_batch_size": 64}, 1, "Leave it out"),
-        ({"num_generations": 8}, 1, r"is rollout.group_size \(4\)"),
-        ({"per_device_train_batch_size": "many"}, 1, "whole number"),
-    ],
-)
-def test_options_that_make_another_number_of_completions_are_refused_with_what_to_change(
-    options, processes, said
-):
-    with pytest.raises(ConfigError, match=said):
-        shares(32, 4, options, processes)
-
-
-def test_the_plan_says_who_reads_how_much(tmp_path, monkeypatch, capsys):
-    config = tmp_path / "c.yaml"
-    config.write_text(yaml.safe_dump(CONFIG | {"reward": {}}), "utf-8")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert humanlm.train.main(["--config", str(config), "--dry-run"]) == 0
-    assert (
-        "4 prompts x 4 completions = 16 completions a step, 64 in all; 2 processes "
-        "read 4 at a time each, 1 update a step" in capsys.readouterr().out
-    )
-    assert (
-        humanlm.train.main(
-            ["--config", str(config), "--dry-run", "--trainer.per_device_train_batch_size", "16"]
-        )
-        == 2
-    )
-    assert (
-        "= 32 completions a step, but rollout.num_prompts x group_size = 16"
-        in capsys.readouterr().err
-    )

@@ -404,24 +404,3 @@ def test_a_split_model_learns_from_a_running_mean_of_itself_as_a_whole_one(
     weights = [load_file(run / "models" / "online" / "model.safetensors") for run in runs]
     for name in weights[0]:
         torch.testing.assert_close(weights[1][name], weights[0][name], atol=5e-5, rtol=1e-3)
-
-
-@pytest.mark.long
-def test_a_split_model_that_would_be_its_own_teacher_within_a_step_is_refused(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setitem(
-        globals(),
-        "CONFIG",
-        SDPO
-        | {
-            "sft": SDPO["sft"] | {"lesson_steps": 1},
-            "sdpo": {"log_every": 1, "teacher": "live", "form": "topk"},
-        },
-    )
-    done = started(tmp_path, "live", True)
-    assert (
-        done.returncode != 0
-        and "The teacher is the model itself" in done.stderr
-        and "--sdpo.teacher ema" in done.stderr
-    )
