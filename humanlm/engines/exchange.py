@@ -185,7 +185,6 @@ class LoopPolicy(ModelPolicy):
             settings.rollout.sampling(),
         )
         self.tell: Any = None  # async: {loop: order} →
-        self.home: Any = None  # the event loop of those who lead, where all others ask too
         self.want: Any = None  # async: whether weights are wanted →
         self.newest: Any = None  # async: → number of steps, [reference to weights] or []
         self.seed, self.temperature, self.calls = settings.run.seed, settings.rollout.temperature, 0
@@ -209,32 +208,17 @@ class LoopPolicy(ModelPolicy):
         self.idle.put_nowait(loop)
 
     async def catch_up(self) -> None:
-        "Take in the weights that were sent; `EngineError` where those of the servers are of another step, or these of another model"
+        "Take in the weights that were sent; `EngineError` where those of the servers are of another step"
         steps, sent = await self.newest()
-        if steps is None:
-            raise EngineError(
-                "verl handed on no weights. Leave verl's checkpoint_engine out of verl.overrides."
-            )
-        wrong = (
-            f"verl wrote with the weights of step {steps}, and this is step {self.step}. "
-            "Leave verl's trainer out of verl.overrides."
-        )
         if steps != self.step:
-            raise EngineError(wrong)
-        if sent and (foreign := take_weights(self.model, await sent[0])):
-            raise EngineError(
-                f"verl trains another model: {shorten(foreign, 200)}. Leave model.* out "
-                "of verl.overrides."
-            )
+            raise EngineError(f"verl wrote with weights of step {steps}, not of {self.step}.")
+        if sent:
+            take_weights(self.model, await sent[0])
 
     async def generate(
         self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None
     ) -> list[Completion]:
         "Complete each row by whichever loop is free; what is given is not generated"
-        if self.home and self.home is not asyncio.get_running_loop():
-            return await asyncio.wrap_future(
-                asyncio.run_coroutine_threadsafe(self.generate(rows, sampling), self.home)
-            )
         self.calls += 1
         seeds = [
             row.get("seed", seed + self.calls) for row, seed in zip(rows, row_seeds(rows, self))

@@ -81,7 +81,7 @@ def _follower(method: Method) -> Callable[[Any], None] | None:
     )
 
 
-def _check_method(method: Method, updates: int) -> None:
+def _check_method(method: Method) -> None:
     "Raise where a method needs what verl's processes do not tell"
     if method.loss:
         raise ConfigError(
@@ -94,12 +94,6 @@ def _check_method(method: Method, updates: int) -> None:
             "This method's memory follows the weights, and does not say that it reads "
             "them, so verl would hand on none. "
             "Make it as Method(..., reads=True), or leave run.engine out."
-        )
-    if _follower(method) and updates > 1:
-        raise ConfigError(
-            "This method follows the weights from update to update, and verl hands "
-            f"them on once a step, after {updates}. "
-            "Take one update a step, or leave run.engine out."
         )
 
 # %% ../../nbs/75_engines.ipynb #check_verl
@@ -233,7 +227,6 @@ class _Leader:
 
     async def lead(self) -> None:
         "Lead step after step, until the token budget is spent; without one for ever"
-        self.policy.home = asyncio.get_running_loop()
         while await self.step(sorted([await self.policy.arrived.get() for _ in range(self.size)])):
             pass
 
@@ -494,7 +487,7 @@ class _VerlEngine(VerlPlans):
     ) -> None:
         "Train a model in place on rows in training order"
         s, out = run.settings, run.checkpoints(stage)
-        _check_method(method, updates(s))
+        _check_method(method)
         job = Job.of(
             stage, out.resolve(), tokens, math.ceil(len(rows) // s.rollout.num_prompts / updates(s))
         )

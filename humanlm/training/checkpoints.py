@@ -87,15 +87,6 @@ def latest_checkpoint(
             f"{whole[-1]} was written {how}, and cannot go on otherwise. Start as "
             "before, or begin anew with --fresh."
         )
-    if (
-        whole
-        and shards() == "DeepSpeed"
-        and (count := len([*whole[-1].glob("rng_state_*.pth")])) != process_count()
-    ):
-        raise TrainerError(
-            f"{whole[-1]} was written by {count} processes, and DeepSpeed cannot share "
-            f"it out among {process_count()}. Start {count}, or begin anew with --fresh."
-        )
     return str(whole[-1]) if whole else None
 
 # %% ../../nbs/training/03_checkpoints.ipynb #set_random_state

@@ -131,12 +131,6 @@ def trainer_args(
 
 # %% ../../nbs/training/02_options.ipynb #_trl_args
 def _trl_args(out, options):
-    if options.get("use_vllm") and find_spec("vllm") is None:
-        raise TrainerError(
-            "trainer.use_vllm needs vLLM, which is not installed: pip install "
-            "'trl[vllm]' on a machine with a GPU, "
-            "or leave the option out."
-        )
     if options.get("deepspeed"):
         raise TrainerError(
             "trainer.deepspeed is not how a run is split. Leave it out, and start with "

@@ -52,25 +52,8 @@ COMMON: dict[str, type] = {
 def groups_of(
     recipe: Recipe, argv: Sequence[str] = ()
 ) -> dict[str, type]:  # argv: a command line, which may name an engine
-    "Give all groups of settings; a recipe may refine a shared one, by a subclass or by defaults, but not take its name for another"
+    "Give all groups of settings; a recipe may refine a shared one, by a subclass or by defaults"
 
-    def refines(own, shared):
-        return (
-            isinstance(own, shared)
-            if shared is dict
-            else isinstance(own, type) and issubclass(own, shared)
-        )
-
-    taken = [
-        name
-        for name in COMMON.keys() & recipe.groups.keys()
-        if not refines(recipe.groups[name], COMMON[name])
-    ]
-    if taken:
-        raise ConfigError(
-            f"The recipe {type(recipe).__name__} has groups of settings that all "
-            f"recipes share: {', '.join(sorted(taken))}. Name them otherwise."
-        )
     engine = find_engine(engine_name(argv))
     return COMMON | dict(recipe.groups) | (dict(engine.groups) if engine else {})
 

@@ -6,7 +6,6 @@
 __all__ = ['sft_dataset', 'Progress', 'MetricsLog', 'WandbLog', 'precision', 'train_sft']
 
 # %% ../../nbs/training/01_sft.ipynb #import-json-import-math
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -242,7 +241,7 @@ def _sft_args(
 
 # %% ../../nbs/training/01_sft.ipynb #RowsTrainer
 class _RowsTrainer(ShardedTrainer, SFTTrainer):
-    "TRL's trainer, which counts tokens on after a resume, puts no model card into checkpoints, and on CPUs computes logits where something is trained"
+    "TRL's trainer, which puts no model card into checkpoints, and on CPUs computes logits where something is trained"
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         "Leave the loss to TRL; on CPUs its head sees the trained positions alone"
@@ -270,16 +269,6 @@ class _RowsTrainer(ShardedTrainer, SFTTrainer):
             )
         finally:
             hook.remove()
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        "Read the last of a checkpoint as TRL does, whoever has read the weights, and count the tokens before it"
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if not checkpoint:
-            return
-        steps = json.loads((Path(checkpoint) / "trainer_state.json").read_text())["global_step"]
-        rows: Any = self.train_dataset
-        seen = rows[: steps * self.args.train_batch_size * self.args.world_size]
-        self._total_train_tokens = sum(map(len, seen["input_ids"]))
 
     def create_model_card(self, *_, **__) -> None:
         "Write nothing: the run folder describes itself"

@@ -236,11 +236,6 @@ def _generate_and_score_completions(self: MethodTrainer, inputs: list[dict]) -> 
         with whole(self.model):
             found = self.method.advantage(batch)
         advantages, further = found if isinstance(found, tuple) else (found, {})
-        if taken := sorted(further.keys() & output.keys()):
-            raise TrainerError(
-                f"The advantage hands over {taken[0]!r}, a name of TRL's own tensors. "
-                "Choose another name."
-            )
         output |= {name: tensor.to(mask.device) for name, tensor in further.items()}
         output["advantages"] = advantages.to(mask.device, torch.float32)
         _keep(self, batch, output["advantages"], further)
@@ -333,11 +328,6 @@ def _noted(trainer: MethodTrainer, found: Any) -> torch.Tensor:
 @patch
 def evaluate(self: MethodTrainer, *_, **__) -> dict[str, float]:
     "Measure the model, of which all processes write their share, and log the value in all of them"
-    if self.measure is None:
-        raise TrainerError(
-            "The option validate asks for measurements, but nobody said how. Give the "
-            "trainer a function `measure`."
-        )
     if self.use_vllm:
         self.vllm_generation.sync_weights()
     engine = LentEngine(self.vllm_generation, holds=self.model) if self.use_vllm else None

@@ -225,8 +225,6 @@ def test_an_adapter_is_trained_by_one_process_or_two_on_weights_that_stay_as_the
     assert all(torch.equal(w, below[name]) for name, w in base.items())
 
 
-
-
 @pytest.mark.parametrize(
     "argv, stage, groups, steps",
     [
