@@ -232,10 +232,6 @@ class LoopPolicy(ModelPolicy):
             return self.given(row)
         from humanlm.models.sampling import cut_completion
 
-        if sampling.no_repeat_ngram:
-            raise RolloutError(
-                "verl's servers cannot forbid repeated runs of tokens. Set no_repeat_ngram to 0."
-            )
         prompt, loop = self.prompt_ids(row), await self.idle.get()
         how = {
             "temperature": sampling.temperature,
@@ -263,9 +259,6 @@ class LoopPolicy(ModelPolicy):
                 "that. Make it as Method(..., reads=True)."
             )
         return super().token_logps(*asked, **how)
-
-    def write(self, *_: Any) -> list[Completion]:
-        raise RolloutError("The engine verl writes by generate alone.")
 
 # %% ../../nbs/engines/03_exchange.ipynb #loop_results
 def loop_results(

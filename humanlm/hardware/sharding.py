@@ -10,7 +10,6 @@ __all__ = ['ShardingError', 'shards', 'cpu_options', 'sharding_faults', 'Sharded
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
 from ..core.basics import HumanLMError
@@ -71,20 +70,10 @@ def sharding_faults() -> list[str]:
         ],
         "DeepSpeed": [
             (
-                find_spec("deepspeed") is None,
-                "DeepSpeed is not installed: pip install 'humanlm[deepspeed]'. Or take "
-                "FSDP2, which does what ZeRO-3 does: configs/engines/accelerate-8.yaml.",
-            ),
-            (
                 stage != "3",
                 f"ZeRO of stage {stage} leaves whole weights in every process, and is "
                 "not supported. Set zero_stage: 3 in the file of accelerate, as "
                 "configs/engines/accelerate-8-zero3.yaml does.",
-            ),
-            (
-                known("ACCELERATE_USE_CPU", "").lower() == "true",
-                "use_cpu hides DeepSpeed from accelerate, which then keeps whole "
-                "models. Leave it out; where no GPU is, CPUs are taken.",
             ),
         ],
     }

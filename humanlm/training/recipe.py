@@ -61,7 +61,7 @@ class Recipe:
 
     def load(self, s: Settings, **given: Any) -> Any:
         "Read data and make clients; `given` are objects that take the place of named ones, from `fit`"
-        raise _missing(self, "load", "a Work")
+        raise NotImplementedError("load")
 
     def begin(self, run: Any) -> None:
         "Do what comes before the first stage: write down what the data are, examine clients"
@@ -72,7 +72,7 @@ class Recipe:
 
     def stages(self, run: Any) -> Sequence[Stage]:
         "List the stages of a run, each after the one it starts from"
-        raise _missing(self, "stages", "a list of Stage")
+        raise NotImplementedError("stages")
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
         "Say how a model must be asked: files that lie beside its weights, path → text"
@@ -80,11 +80,11 @@ class Recipe:
 
     def validate(self, run: Any, name: str, policy: Any) -> float:
         "Measure what a policy writes on the way, more is better; where `run.validate` asks for it, the best checkpoint becomes the model"
-        raise _missing(self, "validate", "a number")
+        raise NotImplementedError("validate")
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
         "Measure one model of the run on held-out units"
-        raise _missing(self, "evaluate", "a list of Measurement")
+        raise NotImplementedError("evaluate")
 
     def references(self, run: Any) -> dict[str, list[Measurement]]:
         "Measure what needs no model, such as chance, on the same units"
@@ -121,12 +121,6 @@ class Recipe:
         return None
 
 # %% ../../nbs/training/06_recipe.ipynb #RECIPES
-def _missing(recipe: Recipe, method: str, what: str) -> ConfigError:
-    return ConfigError(
-        f"The recipe {type(recipe).__name__} has no method {method}. Write it; it gives {what}."
-    )
-
-
 RECIPES: dict[str, str] = {
     "humanlm": "humanlm.alignment.recipe:recipe",
     "parser": "humanlm.social.recipe:recipe",
@@ -195,10 +189,7 @@ class Engine:
         callbacks: Sequence[Any],
     ) -> None:
         "Train a model in place on rows in training order"
-        raise ConfigError(
-            f"The engine {type(self).__name__} has no method learn. Write it; it trains "
-            "the model in place."
-        )
+        raise NotImplementedError("learn")
 
 
 ENGINES: dict[str, str] = {"verl": "humanlm.engines.verl:engine"}

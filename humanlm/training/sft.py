@@ -50,11 +50,6 @@ def sft_dataset(
 # %% ../../nbs/training/01_sft.ipynb #_fitted
 def _fitted(row, tokenizer, limit):
     where = f"Row {row['row_id'] or 'without a name'}"
-    if row["thinking"] and parts_text(row["target"]).lstrip().startswith("<think>"):
-        raise DataError(
-            f"{where}: the prompt has opened the thought, so the target must not open "
-            "another. Drop its <think>."
-        )
     given = render_target(tokenizer, row["given"], end=False)
     try:
         asked = fit_prompt(tokenizer, row["prompt"], limit - len(given), thinking=row["thinking"])
