@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..core.basics import ConfigError, near_miss, require, shorten
 from ..models.config import ModelConfig
@@ -65,10 +65,10 @@ class Shape(NamedTuple):
     tied: bool = False  # embeddings and head are one tensor
 
     @property
-    def layer_weights(self) -> int:
+    def layer(self) -> int:
         "Weights of a layer, without biases and norms of queries and keys"
-        attention = 2 * self.hidden * (self.heads + self.kv_heads) * self.head_dim
-        return attention + 3 * self.hidden * self.mlp + 2 * self.hidden
+        attention = 2 * (self.heads + self.kv_heads) * self.head_dim
+        return self.hidden * (attention + 3 * self.mlp + 2)
 
     @property
     def ends(self) -> int:
@@ -77,8 +77,7 @@ class Shape(NamedTuple):
 
     @property
     def weights(self) -> int:
-        "Weights of the model"
-        return self.layers * self.layer_weights + self.ends + self.hidden
+        return self.layers * self.layer + self.ends + self.hidden
 
     def adapter(self, rank: int) -> int:
         "Weights of a LoRA adapter on all linear layers but the last"
@@ -86,12 +85,11 @@ class Shape(NamedTuple):
         return self.layers * rank * ends
 
     @classmethod
-    def of(cls, model: ModelConfig) -> "Shape":
+    def of(cls, m: ModelConfig) -> "Shape":
         "Find the shape of the model of some settings"
-        if model.name == "tiny":
-            m = model
+        if m.name == "tiny":
             return cls(m.hidden, m.layers, m.heads, m.kv_heads, m.head_dim, m.mlp, m.vocab, True)
-        return SHAPES.get(model.name) or _read_shape(Path(model.name).expanduser())
+        return SHAPES.get(m.name) or _read_shape(Path(m.name).expanduser())
 
 
 SHAPES = {
@@ -99,9 +97,6 @@ SHAPES = {
     "Qwen/Qwen3-1.7B": Shape(2048, 28, 16, 8, 128, 6144, 151936, True),
     "Qwen/Qwen3-4B": Shape(2560, 36, 32, 8, 128, 9728, 151936, True),
     "Qwen/Qwen3-8B": Shape(4096, 36, 32, 8, 128, 12288, 151936),
-    "Qwen/Qwen3-14B": Shape(5120, 40, 40, 8, 128, 17408, 151936),
-    "Qwen/Qwen3-32B": Shape(5120, 64, 64, 8, 128, 25600, 151936),
-    "Qwen/Qwen2.5-7B-Instruct": Shape(3584, 28, 28, 4, 128, 18944, 152064),
     "meta-llama/Llama-3.1-8B-Instruct": Shape(4096, 32, 32, 8, 128, 14336, 128256),
 }
 
@@ -111,16 +106,9 @@ def _read_shape(folder: Path) -> Shape:
     try:
         c = json.loads((folder / "config.json").read_text("utf-8"))
         hidden, heads = c["hidden_size"], c["num_attention_heads"]
-        return Shape(
-            hidden,
-            c["num_hidden_layers"],
-            heads,
-            c.get("num_key_value_heads") or heads,
-            c.get("head_dim") or hidden // heads,
-            c["intermediate_size"],
-            c["vocab_size"],
-            bool(c.get("tie_word_embeddings")),
-        )
+        kv, head = c.get("num_key_value_heads") or heads, c.get("head_dim") or hidden // heads
+        sizes = (hidden, c["num_hidden_layers"], heads, kv, head, c["intermediate_size"])
+        return Shape(*sizes, c["vocab_size"], bool(c.get("tie_word_embeddings")))
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise ConfigError(
             f"The shape of {folder} is not known ({shorten(e)}). Name one of "
@@ -138,81 +126,70 @@ class Load(NamedTuple):
     stage: StagePlan
     rows: int  # read at once
     written: int  # written at once
-    prompt: int  # longest prompt, in tokens
     gpus: int = 1  # in all
     shared: bool = False  # whether they share one model
-    lora_rank: int = 0
-    base_bytes: int = 4  # of each weight below an adapter
-    optimizer: str = "adamw_torch"
-    checkpoints: bool = True  # gradient checkpointing
-    reference: bool = False  # whether a KL term needs the initial weights
     vllm: float = 0.0  # vLLM's share of the GPU; 0: transformers writes
     asleep: bool = False  # whether vLLM gives it back while the model learns
     critic: bool = False
 
 
-def memory(shape: Shape, load: Load, room: float) -> dict[str, tuple[float, float]]:
-    "Add up the bytes on a GPU of `room` bytes: part → while it learns, while it writes"
-    P, n, rollouts = shape.weights, load.gpus if load.shared else 1, load.stage.kind == "rollouts"
-    adapter, lessons = shape.adapter(load.lora_rank), load.stage.kind == "lessons"
-    trained, models = adapter or P, 1 + load.critic
-    weights = load.base_bytes * P + 4 * adapter if adapter else 4 * P
-    width = load.prompt + load.stage.completion
-    tokens, key = load.rows * width, shape.kv_heads * shape.head_dim
-    queries = 2 * shape.heads * shape.head_dim + 2 * key
-    layer = 2 * tokens * (4 * shape.hidden + queries + 4 * shape.mlp)
-    checkpoints = load.checkpoints and not lessons
-    logits = 12 * tokens if lessons else 8 * load.rows * load.stage.completion
-    parts = 2 * (2 * shape.layer_weights + shape.ends)
-    whole = 0 if adapter and n == 1 else 2 * P
-    share = load.vllm * room if rollouts else 0
-    return {
-        "weights": (models * weights / n,) * 2,
-        "gradients": (models * 4 * trained * (2 if n < load.gpus else 1) / n,) * 2,
-        "optimizer": (models * OPTIMIZER_BYTES.get(load.optimizer, 8) * trained / n,) * 2,
-        "copies": (load.reference * 4 * trained / n + load.stage.frozen * weights,) * 2,
-        "gathered": (parts if n > 1 else whole, whole if rollouts and not share else 0),
-        "activations": (
-            2 * tokens * shape.layers * shape.hidden + layer
-            if checkpoints
-            else layer * shape.layers,
-            0,
-        ),
-        "logits": (logits * shape.vocab, 0),
-        "keys and values": (
-            0,
-            4 * load.written * width * shape.layers * key if rollouts and not share else 0,
-        ),
-        "vLLM": (0 if load.asleep else share, share),
-        "else": (3 * GiB,) * 2,
+def memory(
+    model: ModelConfig,
+    options: Mapping[str, Any],  # the group `trainer`
+    load: Load,
+    room: float,  # bytes of the GPU
+) -> tuple[dict[str, float], dict[str, float]]:  # part → bytes: while it learns, while it writes
+    "Add up the bytes on a GPU"
+    s, stage, n = Shape.of(model), load.stage, load.gpus if load.shared else 1
+    adapter, lessons = s.adapter(model.lora_rank), stage.kind == "lessons"
+    trained, models = adapter or s.weights, 1 + load.critic
+    base = (4 if model.dtype == "float32" else 2) * s.weights if adapter else 0
+    width, key = model.max_prompt_tokens + stage.completion, s.kv_heads * s.head_dim
+    tokens, share = load.rows * width, load.vllm * room if stage.kind == "rollouts" else 0
+    layer = 4 * tokens * (2 * s.hidden + s.heads * s.head_dim + key + 2 * s.mlp)
+    inside = 2 * tokens * s.layers * s.hidden + layer
+    if lessons or not options.get("gradient_checkpointing", True):
+        inside = layer * s.layers
+    whole = 0 if adapter and n == 1 else 2 * s.weights
+    optimizer = OPTIMIZER_BYTES.get(options.get("optim", "adamw_torch"), 8)
+    reference = 4 * trained / n if options.get("beta") else 0
+    both = {
+        "weights": models * (base + 4 * trained) / n,
+        "gradients": models * 4 * trained * (2 if n < load.gpus else 1) / n,
+        "optimizer": models * optimizer * trained / n,
+        "copies": reference + stage.frozen * (base + 4 * trained),
+        "else": 3 * GiB,
     }
+    learns = {
+        "gathered": 2 * (2 * s.layer + s.ends) if n > 1 else whole,
+        "activations": inside,
+        "logits": (12 * tokens if lessons else 8 * load.rows * stage.completion) * s.vocab,
+        "vLLM": 0 if load.asleep else share,
+    }
+    cache = 4 * load.written * width * s.layers * key
+    writes = {"vLLM": share} if share else {"gathered": whole, "keys and values": cache}
+    return both | learns, both | (writes if stage.kind == "rollouts" else {})
 
 
-def memory_lines(plan: PlanConfig, model: ModelConfig, loads: Mapping[str, Load]) -> list[str]:
+def memory_lines(
+    plan: PlanConfig, model: ModelConfig, options: Mapping[str, Any], loads: Mapping[str, Load]
+) -> list[str]:
     "Say what each GPU of a plan holds in each stage, and whether it fits"
-    shape, room, lines, full = Shape.of(model), GPUS[plan.gpu], [], False
+    room, lines, full = GPUS[plan.gpu], [], False
     for name, load in loads.items():
-        parts = memory(shape, load, room * GiB)
-        learns, writes = (sum(each) / GiB for each in zip(*parts.values(), strict=True))
-        left = room - max(learns, writes)
-        full = full or left < 0.1 * room
-        verdict = "does not fit" if left < 0 else "may fail" if left < 0.1 * room else "fits"
-        shown = [f"{part} {max(both) / GiB:.1f}" for part, both in parts.items() if any(both)]
-        moments = f"learns {learns:.1f}" + f", writes {writes:.1f}" * (
-            load.stage.kind == "rollouts"
+        learns, writes = memory(model, options, load, room * GiB)
+        moment, parts = max(
+            ("learns", learns), ("writes", writes), key=lambda m: sum(m[1].values())
         )
-        lines += [
-            f"  {name:<17} {moments}: {verdict}, {left:.0f} left",
-            f"  {'':<17} {', '.join(shown)}",
-        ]
-    gpus = next(iter(loads.values())).gpus if loads else plan.gpus
-    how = ", one model shared by all" if plan.split and gpus > 1 else ""
-    helps = (
-        "more GPUs that share the model, --model.lora_rank 32 --model.dtype bfloat16, "
-        "--trainer.per_device_train_batch_size 1, fewer --sft.batch, vLLM, larger GPUs"
-    )
+        most = sum(parts.values()) / GiB
+        verdict = "does not fit" if most > room else "may fail" if most > 0.9 * room else "fits"
+        shown = ", ".join(f"{part} {bytes / GiB:.1f}" for part, bytes in parts.items() if bytes)
+        lines.append(f"  {name:<17} {most:.1f} while it {moment}: {verdict}; {shown}")
+        full = full or verdict != "fits"
+    how = " that share one model" if plan.split and plan.gpus > 1 else ""
+    helps = "more GPUs that share the model, --model.lora_rank 32, fewer rows at once, vLLM"
     return [
-        f"memory, GiB a GPU   {gpus} x {plan.gpu} of {room}{how}; by arithmetic",
+        f"memory, GiB a GPU   {plan.gpus} x {plan.gpu} of {room}{how}; by arithmetic",
         *lines,
         *([f"  what helps        {helps}"] if full else []),
     ]

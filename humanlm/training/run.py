@@ -395,7 +395,7 @@ def gpu_plan(
     )
     stages = recipe.stage_plans(s) or [method]
     loads = {stage.name: _stage_load(s, stage) for stage in stages if stage.steps != 0}
-    return [*memory_lines(s.plan, s.model, loads), *_refused(s, recipe)]
+    return [*memory_lines(s.plan, s.model, s.trainer, loads), *_refused(s, recipe)]
 
 
 def _refused(s, recipe):
@@ -419,19 +419,7 @@ def _stage_load(s: Settings, stage: StagePlan) -> Load:
     else:
         rows, written = shares_of(s).size, shares_of(s).size * shares_of(s).portions
     inside = own.get("use_vllm") and own.get("vllm_mode", "colocate") == "colocate"
-    load = Load(
-        stage,
-        rows,
-        written,
-        s.model.max_prompt_tokens,
-        gpus,
-        s.plan.split and gpus > 1,
-        s.model.lora_rank,
-        4 if s.model.dtype == "float32" else 2,
-        own.get("optim", "adamw_torch"),
-        own.get("gradient_checkpointing", True),
-        own.get("beta", 0.0) > 0,
-        own.get("vllm_gpu_memory_utilization", 0.3) if inside else 0.0,
-        bool(own.get("vllm_enable_sleep_mode")),
-    )
+    vllm = own.get("vllm_gpu_memory_utilization", 0.3) if inside else 0.0
+    asleep = bool(own.get("vllm_enable_sleep_mode"))
+    load = Load(stage, rows, written, gpus, s.plan.split and gpus > 1, vllm, asleep)
     return engine.load(s, load) if engine else load

@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,8 @@ from humanlm.training.run import gpu_plan, read_settings, shares_of, updates
 
 QWEN, CONFIGS = SHAPES["Qwen/Qwen3-8B"], Path(__file__).parents[2] / "configs"
 PAPER = CONFIGS / "paper"
-LOAD = Load(StagePlan("s", 1, 128, 1024), 2, 16, 5120)
+LOAD = Load(StagePlan("s", 1, 128, 1024), 2, 16)
+MODEL = ModelConfig(name="Qwen/Qwen3-8B", max_prompt_tokens=5120)
 
 
 def planned(*argv):
@@ -54,34 +55,31 @@ def test_a_shape_counts_the_weights_that_transformers_and_peft_make(kind, tied, 
 
 
 def test_full_qwen3_8b_needs_more_than_a_gpu_alone_and_fits_eight_that_share_it():
-    room = GPUS["h100"] * GiB
-    one, eight = (memory(QWEN, load, room) for load in (LOAD, LOAD._replace(gpus=8, shared=True)))
-    state = ("weights", "gradients", "optimizer")
-    assert sum(one[part][0] for part in state) == 16 * QWEN.weights > room
-    assert sum(eight[part][0] for part in state) == 2 * QWEN.weights
-    assert max(map(sum, zip(*eight.values()))) < room
+    room, state = GPUS["h100"] * GiB, ("weights", "gradients", "optimizer")
+    one, _ = memory(MODEL, {}, LOAD, room)
+    eight = memory(MODEL, {}, LOAD._replace(gpus=8, shared=True), room)
+    assert sum(one[part] for part in state) == 16 * QWEN.weights > room
+    assert sum(eight[0][part] for part in state) == 2 * QWEN.weights
+    assert max(sum(parts.values()) for parts in eight) < room
 
 
 @pytest.mark.parametrize(
-    "change, part, bytes",
+    "change, options, rank, part, bytes",
     [
-        ({"lora_rank": 32}, "gradients", (QWEN.adapter(32) / 2,) * 2),
-        (
-            {"lora_rank": 32, "base_bytes": 2},
-            "weights",
-            ((2 * QWEN.weights + 4 * QWEN.adapter(32)) / 8,) * 2,
-        ),
-        ({"reference": True}, "copies", (QWEN.weights / 2,) * 2),
-        ({"optimizer": "adamw_bnb_8bit"}, "optimizer", (QWEN.weights / 4,) * 2),
-        ({"shared": False}, "gradients", (8 * QWEN.weights,) * 2),
-        ({"critic": True}, "weights", (QWEN.weights,) * 2),
-        ({"written": 32}, "keys and values", (0, 2 * 2 * 32 * 6144 * 36 * 8 * 128)),
-        ({"vllm": 0.5, "asleep": True}, "vLLM", (0, 39.5 * GiB)),
+        ({}, {}, 32, "gradients", QWEN.adapter(32) / 2),
+        ({}, {}, 32, "weights", (2 * QWEN.weights + 4 * QWEN.adapter(32)) / 8),
+        ({}, {"beta": 0.1}, 0, "copies", QWEN.weights / 2),
+        ({}, {"optim": "adamw_bnb_8bit"}, 0, "optimizer", QWEN.weights / 4),
+        ({"shared": False}, {}, 0, "gradients", 8 * QWEN.weights),
+        ({"critic": True}, {}, 0, "weights", QWEN.weights),
+        ({"written": 32}, {}, 0, "keys and values", 2 * 2 * 32 * 6144 * 36 * 8 * 128),
+        ({"vllm": 0.5, "asleep": True}, {}, 0, "vLLM", 39.5 * GiB),
     ],
 )
-def test_each_part_is_the_product_that_the_page_states(change, part, bytes):
+def test_each_part_is_the_product_that_the_page_states(change, options, rank, part, bytes):
     load = LOAD._replace(**{"gpus": 8, "shared": True} | change)
-    assert memory(QWEN, load, 79 * GiB)[part] == bytes
+    model = replace(MODEL, lora_rank=rank, dtype="bfloat16")
+    assert memory(model, options, load, 79 * GiB)[1][part] == bytes
 
 
 def test_every_stage_of_a_recipe_is_planned_as_what_it_is():
@@ -111,7 +109,7 @@ def test_the_papers_runs_fit_eight_gpus_of_80_gb_and_take_the_papers_steps(file,
     lora = ("--config", str(CONFIGS / "engines" / "lora.yaml"))
     for more in ((), lora, (*lora, "--plan.split=false")):
         argv = ["--config", str(file), *more, "--plan.gpus=8", "--plan.gpu=h100"]
-        assert "does not fit" not in planned(*argv) and ": fits, " in planned(*argv)
+        assert "does not fit" not in planned(*argv) and ": fits; " in planned(*argv)
     assert "does not fit" in planned("--config", str(file), "--plan.gpus=8", "--plan.split=false")
     s = read_settings(["--config", str(file)])[1]
     monkeypatch.setenv("WORLD_SIZE", "8")
@@ -165,5 +163,5 @@ def test_a_dry_run_says_what_a_gpu_holds_without_torch():
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "8 x h100 of 79, one model shared by all" in done.stdout
+    assert "8 x h100 of 79 that share one model" in done.stdout
     assert "optimizer " in done.stdout and done.stdout.endswith("False\n")
