@@ -122,14 +122,14 @@ def cluster(v: VerlConfig, more: dict[str, str]) -> Iterator[Any]:
         try:
             from humanlm.engines.plugin import register
 
-            register()  # where somebody has imported the module before, verl's own import of it did nothing
+            register()  # verl's own import does nothing where the module was imported before
             yield ray
         finally:
             ray.shutdown()
 
 # %% ../../nbs/engines/08_cluster.ipynb #316137b7
 def composed(lines: Sequence[str]) -> Any:
-    "Read verl's own settings with ours on top; `ConfigError` where verl would end by them, at once or later"
+    "Read verl's own settings with ours on top; `ConfigError` where verl refuses them"
     try:
         from hydra import compose, initialize_config_module
         from verl.trainer.ppo.utils import need_critic, need_reference_policy

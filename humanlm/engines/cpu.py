@@ -89,7 +89,7 @@ class CPUPlatform:
 
 # %% ../../nbs/engines/04_cpu.ipynb #complete_torch
 def complete_torch() -> None:
-    "Give `torch.cpu` the functions that accelerators have, and let process groups be asked for as verl asks"
+    "Give `torch.cpu` the functions that accelerators have, and accept verl's process groups"
     cpu, zero = torch.cpu, lambda *_: 0
     more = dict(
         memory_allocated=zero,

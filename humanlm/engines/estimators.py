@@ -84,7 +84,7 @@ def _padded(rows):
 
 
 def _signal(method, batch, further):
-    "Make advantages of log-probabilities: those with which verl's servers wrote, or, where a row was not written, those of the model in this process"
+    "Make advantages of the servers' log-probabilities, or, where a row has none, of this process's"
     done = batch.trajectories
     known = all(t.logps is not None and not any(map(math.isnan, t.logps)) for t in done)
     logps = (

@@ -72,7 +72,7 @@ class LoopExchange:
         return self.wanted
 
     async def keep(self, weights: list[Any], step: int) -> None:
-        "Keep a reference to the newest weights, or none, and how many steps the servers' weights have behind them"
+        "Keep a reference to the newest weights, or none, and the number of their step"
         self.weights = step, weights
 
     async def newest(self) -> tuple[int | None, list[Any]]:
@@ -116,14 +116,14 @@ class RolloutLoop:
         )
 
     def output(self, result: dict[str, Any], step: int) -> Any:
-        "Give verl its record, which says by how many steps' weights it was written: all those before, since rollouts and steps take turns"
+        "Give verl its record, which says that it was written with the weights of the step before"
         return self.record(
             **result, extra_fields={"min_global_steps": step - 1, "max_global_steps": step - 1}
         )
 
 # %% ../../nbs/engines/03_exchange.ipynb #WeightSender
 class WeightSender:
-    "Stands before an adapter of verl: what the adapter is handed is left at the exchange as well, where it is wanted"
+    "Stands before an adapter of verl, and leaves weights at the exchange where they are wanted"
 
     async def update_weights(
         self, weights: Iterable, global_steps: int | None = None, **how: Any
@@ -146,9 +146,7 @@ class WeightSender:
 
 def take_weights(
     model: Any,
-    weights: dict[
-        str, Any
-    ],  # name → tensor; for a model with an adapter those of the adapter, as peft names them in files
+    weights: dict[str, Any],  # name → tensor; of an adapter alone, as peft names them in files
 ) -> list[str]:  # names that the model has not
     "Put weights into a model"
     if not hasattr(model, "peft_config"):
@@ -170,7 +168,7 @@ class LoopPolicy(ModelPolicy):
 
     def __init__(
         self,
-        model: Any,  # has the weights of the stage's start, and takes in newer ones where they are wanted
+        model: Any,  # has the weights of the stage's start, or newer ones
         tokenizer: Any,
         ends: Sequence[int],  # the last: end tokens of the model
         settings: Any,  # of the run
@@ -208,7 +206,7 @@ class LoopPolicy(ModelPolicy):
         self.idle.put_nowait(loop)
 
     async def catch_up(self) -> None:
-        "Take in the weights that were sent; `EngineError` where those of the servers are of another step"
+        "Take in the weights that were sent; `EngineError` where they are of another step"
         steps, sent = await self.newest()
         if steps != self.step:
             raise EngineError(f"verl wrote with weights of step {steps}, not of {self.step}.")
@@ -252,7 +250,7 @@ class LoopPolicy(ModelPolicy):
         )
 
     def token_logps(self, *asked: Any, **how: Any) -> Any:
-        "Compute log-probabilities of given completions, by the weights of this step; `RolloutError` where a method does not say that it reads"
+        "Compute log-probabilities of given completions; `RolloutError` where a method reads none"
         if not self.reads:
             raise RolloutError(
                 "This method asks for log-probabilities, and here are no weights for "
@@ -326,7 +324,7 @@ def measured(s: Settings, job: Job, path: Path, step: int) -> dict[str, float]:
 
 
 def _spent_tokens(path: Path, stage: str, steps: int) -> float:
-    "Add up the tokens of the first steps of a stage, as they were logged; of a step that was taken twice, the last time counts"
+    "Add up the logged tokens of the first steps of a stage; of a step taken twice the last counts"
     lines = (
         {
             row["step"]: row
@@ -340,7 +338,7 @@ def _spent_tokens(path: Path, stage: str, steps: int) -> float:
 
 
 def is_spent(run: Run, stage: str, steps: int, more: Mapping[str, float] = {}) -> bool:
-    "Whether the token budget is spent after so many steps of a stage, and one whose numbers are not yet written down"
+    "Whether the token budget is spent after so many steps of a stage, and `more` unlogged tokens"
     budget = run.settings.run.token_budget
     return (
         bool(budget)

@@ -52,7 +52,7 @@ class VerlConfig:
     address: str | None = None
     """Address of a running Ray cluster. null: one is started here, and ends with the run."""
     overrides: list[str] | None = None
-    """More settings in verl's own words, such as actor_rollout_ref.actor.entropy_coeff=0.01. They win."""
+    """More settings in verl's own words, such as actor_rollout_ref.actor.entropy_coeff=0.01."""
 
     def __post_init__(self):
         least, own = ("nodes", "gpus", "tensor_parallel"), self.overrides or []
@@ -221,7 +221,9 @@ class Job(NamedTuple):
     steps: int  # generations
     lessons: bool = False  # whether completions stand written
     critic: bool = False  # whether a critic makes advantages of rewards
-    base: str = ""  # folder, or name on the Hub, of the weights below an adapter; `model` is then the adapter
+    base: str = (
+        ""  # weights below an adapter: folder or name on the Hub; `model` is then the adapter
+    )
     rank: int = 0  # of the adapter; 0: there is none
 
     @classmethod
@@ -268,7 +270,7 @@ def _said(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    "Put a text in quotes: backslashes are doubled where a reference, a quote or the end follows, and nowhere else"
+    "Put a text in quotes; backslashes are doubled before a reference, a quote or the end"
     text = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
     return (
         '"'
@@ -454,7 +456,7 @@ def _critic(s, v, job):
 
 
 def _adapter(s, v, job):
-    "The adapter that the stage starts from goes on; servers read the weights below it once, and are sent the adapter alone"
+    "Go on with the adapter that the stage starts from; servers are sent the adapter alone"
     model = "actor_rollout_ref.model"
     return {
         f"{model}.tokenizer_path": job.model,

@@ -63,7 +63,7 @@ from ..training.run import Run, updates
 
 # %% ../../nbs/75_engines.ipynb #check_versions
 def _check_packages(v: VerlConfig) -> None:
-    "Raise where verl, what it needs or the package that shall write is missing, or is another version than was tried"
+    "Raise where verl, what it needs or the package that writes is missing or of another version"
     missing = next(filter(None, (lacking(name, wanted) for name, wanted in WANTED.items())), "")
     more = () if v.rollout == "hf" else (v.rollout,)
     missing = missing or next((name for name in more if find_spec(name) is None), "")
@@ -209,7 +209,7 @@ class _Leader:
         )
 
     def begin(self, taken: int) -> None:
-        "Tell those who watch that steps begin behind those that were taken; log the last of these where a killed run had not"
+        "Tell callbacks where steps begin; log the last one where a killed run had not"
         self.policy.step = taken
         self.tell("on_train_begin")
         found = json.loads(self.unlogged.read_text()) if self.unlogged.exists() else {}
@@ -231,7 +231,7 @@ class _Leader:
             pass
 
     async def step(self, arrived: Sequence[tuple[int, str]]) -> bool:
-        "Lead the loops of one step: (row, loop), sorted; False where the budget was spent before it, and the model has its last weights"
+        "Lead the loops of one step, sorted (row, loop); False where the budget was spent before it"
         from humanlm.engines.estimators import step_numbers, take_step
 
         numbers, loops = zip(*arrived)
@@ -334,7 +334,7 @@ async def _hand_out(policy: LoopPolicy, loops: Sequence[str], results: Sequence[
 
 # %% ../../nbs/75_engines.ipynb #train
 async def _trained(ray: Any, config: Any, leader: _Leader) -> bool:
-    "Let verl train while the leader leads; whether it came to its last step, or the budget was spent before"
+    "Let verl train while the leader leads; False where the budget was spent before the last step"
     from ray.exceptions import RayError
     from verl.trainer.main_ppo import TaskRunnerV1
 
@@ -390,7 +390,7 @@ def _newest_step(out: str | Path) -> int:
 
 
 def _set_aside(model: Any, s: Settings, reads: bool) -> Any:
-    "Move a model out of the way of verl's processes: to the host's memory, or, where it is read, into the format of computing"
+    "Move a model to the host's memory, or, where it is read, into the format of computing"
     import torch
 
     model = (
@@ -429,7 +429,7 @@ def _write_rows(path, numbers):
 
 # %% ../../nbs/75_engines.ipynb #engine-plans
 def _check_all(s):
-    "Check settings; where a run is to start, also versions, machines, and what verl itself says of its settings"
+    "Check settings; where a run is to start, also versions, machines, and verl's own checks"
     v, count = s.groups.get("verl", VerlConfig()), process_count()
     if s.dry_run:
         _check_verl(s)

@@ -26,12 +26,12 @@ def _asked(splitter):
 
 
 def shards() -> str:
-    "Which library splits the models of this process over several, FSDP or DeepSpeed; empty: none does"
+    "Name the library that splits models over processes, FSDP or DeepSpeed; empty: none does"
     return next(filter(_asked, ("FSDP", "DeepSpeed")), "") if process_count() > 1 else ""
 
 
 def cpu_options() -> dict[str, Any]:
-    "Give the options by which transformers trains on CPUs; none where a GPU is. With use_cpu, accelerate would not look for DeepSpeed"
+    "Give the options by which transformers trains on CPUs; use_cpu would hide DeepSpeed"
     import torch
 
     return (
@@ -81,7 +81,7 @@ def sharding_faults() -> list[str]:
 
 # %% ../../nbs/hardware/03_sharding.ipynb #ShardedTrainer
 class ShardedTrainer:
-    "Beside a trainer of transformers: its model is split over processes where `shards`, on CPUs too"
+    "Lets a trainer of transformers split its model over processes where `shards`, on CPUs too"
 
     accelerator: Any  # of the trainer
     args: Any  # its options
@@ -104,7 +104,7 @@ class ShardedTrainer:
             self.accelerator._prepare_deepspeed = _exactly(self.accelerator._prepare_deepspeed)
 
     def train(self, *given, **options) -> Any:
-        "Train as transformers does, which splits every model that it loads while it knows of ZeRO-3: so only until the end"
+        "Train as transformers does, and let it forget ZeRO-3, with which it splits what it loads"
         try:
             return super().train(*given, **options)  # type: ignore[misc]
         finally:
@@ -122,7 +122,7 @@ class ShardedTrainer:
             PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
 
     def _ask_zero(self):
-        "Let DeepSpeed add up gradients in float32, and keep whole only what is smaller than ten rows of a matrix"
+        "Let DeepSpeed add up gradients in float32, with sizes that follow from the model"
         config = self.args.deepspeed_plugin.deepspeed_config
         if (stage := config["zero_optimization"]["stage"]) != 3:
             raise ShardingError(
@@ -235,7 +235,7 @@ def _unsharded(model):
 
 @contextmanager
 def _gathered(model):
-    "Hold the weights that DeepSpeed splits, without the hooks that would drop them; models loaded inside are not split"
+    "Hold the weights that DeepSpeed splits, without hooks; models loaded inside are not split"
     from deepspeed.runtime.zero import GatheredParameters
     from transformers.integrations import deepspeed as known
 

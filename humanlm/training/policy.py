@@ -56,7 +56,7 @@ class TrainerPolicy(ModelPolicy):
         sampling: Sampling | None = None,
         prefixes: Prefixes | None = None,
     ) -> list[Completion]:
-        "Complete every row with the current weights; the processes come here together, also one that has nothing to ask"
+        "Complete every row with the current weights; all processes come here together"
         t, prompts, counts = (
             self.trainer,
             [self.prompt_ids(row) for row in rows],
@@ -83,12 +83,14 @@ class TrainerPolicy(ModelPolicy):
             strict=True,
         )
         return [
-            cut_completion(self.tokenizer, c, row["stop"], row["max_tokens"], t.eos_token_ids, p, l)
-            for row, p, c, l in found
+            cut_completion(
+                self.tokenizer, c, row["stop"], row["max_tokens"], t.eos_token_ids, prompt, logp
+            )
+            for row, prompt, c, logp in found
         ]
 
     def goes_on(self) -> bool:
-        "Tell whether our own generation, which goes on from known prefixes, can stand in for TRL's: it needs the weights in one piece, and knows few options"
+        "Tell whether our own generation, which goes on from known prefixes, can replace TRL's"
         a, engines = (
             self.trainer.args,
             (self.trainer.use_vllm, self.trainer.use_transformers_continuous_batching),
@@ -108,7 +110,7 @@ class TrainerPolicy(ModelPolicy):
         )
 
     def given(self, row: dict) -> Completion:
-        "Make the completion of a row that is not generated; where TRL wants log-probabilities, with those of the model"
+        "Make the completion of a given row, with log-probabilities where TRL wants them"
         found = super().given(row)
         if not self.trainer.use_vllm:
             return found
@@ -149,7 +151,7 @@ def changed(
 
 
 class LentEngine:
-    "The vLLM engine of a trainer, as `written_by` wants it: it gets the weights of each model of a run, and writes for it"
+    "The vLLM engine of a trainer, which gets the weights of each model of a run and writes for it"
 
     def __init__(
         self,
@@ -200,7 +202,7 @@ class LentEngine:
         return [(ids[i], [first for first, *_ in logps[i]]) for i in range(len(prompts))]
 
     def _hold(self, model):
-        "Take the weights of a model that lies whole in every process, also where that of the trainer was split"
+        "Take the weights of a model that lies whole in every process"
         self.engine.model, self.engine._dist = model, DistributedBackend(_WHOLE)
         self.engine.sync_weights()
         self.holds = model

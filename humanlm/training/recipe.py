@@ -45,7 +45,7 @@ class Recipe:
 
     groups: Mapping[str, type] = {}  # name → settings class, beside those that all recipes share
     methods: Sequence[str] = ()  # what run.methods means where nothing is said
-    comparison: str = ""  # module:function of `humanlm eval`, from a command line to an exit code; empty: runs are compared
+    comparison: str = ""  # module:function of `humanlm eval`; empty: runs are compared
     study: str = ""  # module:class that experiments with it use; empty: the plain one
 
     def settle(self, s: Settings) -> Settings:
@@ -60,14 +60,14 @@ class Recipe:
         return True
 
     def load(self, s: Settings, **given: Any) -> Any:
-        "Read data and make clients; `given` are objects that take the place of named ones, from `fit`"
+        "Read data and make clients; `given`, from `fit`, are objects in place of named ones"
         raise NotImplementedError("load")
 
     def begin(self, run: Any) -> None:
         "Do what comes before the first stage: write down what the data are, examine clients"
 
     def vocabulary(self, run: Any) -> tuple[Sequence[str], Sequence[str]]:
-        "Give the texts, and the tags that shall be one token, from which a tiny model learns its tokenizer"
+        "Give the texts from which a tiny model learns its tokenizer, and tags that are one token"
         return [], []
 
     def stages(self, run: Any) -> Sequence[Stage]:
@@ -79,7 +79,7 @@ class Recipe:
         return {}
 
     def validate(self, run: Any, name: str, policy: Any) -> float:
-        "Measure what a policy writes on the way, more is better; where `run.validate` asks for it, the best checkpoint becomes the model"
+        "Measure a policy, more is better; with `run.validate` the best checkpoint counts"
         raise NotImplementedError("validate")
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
@@ -95,7 +95,7 @@ class Recipe:
         return found
 
     def tables(self, rows: Sequence[Result]) -> str:
-        "Show results as Markdown: the first metric by part, with intervals, then a line for the means of each other one"
+        "Show results as Markdown: the first metric by part, with intervals, others as means"
         return metrics_table(rows)
 
     def plan(self, s: Settings) -> Sequence[str]:
@@ -117,7 +117,7 @@ class Recipe:
         return write_report(folder, self.sections())
 
     def sections(self) -> Mapping[str, tuple] | None:
-        "Give the sections of the report: name → (title, the line below it, what draws it); None: those that serve every run"
+        "Give the report's sections: name → (title, line below, function); None: the usual ones"
         return None
 
 # %% ../../nbs/training/06_recipe.ipynb #RECIPES

@@ -141,7 +141,7 @@ class Run:
         return found
 
     def load(self, name: str, trains: bool = False) -> tuple[Any, Any]:
-        "Load the weights and the tokenizer of a model; weights that will be trained as float32, in which small steps add up"
+        "Load a model and its tokenizer; weights to train as float32, in which small steps add up"
         from humanlm.models.checkpoints import load_model
 
         own = self.settings.model
@@ -152,7 +152,7 @@ class Run:
         )
 
     def watch(self, stage: str) -> tuple:
-        "Make what shows progress, and keeps every log of a stage in `metrics.jsonl` and where `run.wandb` says"
+        "Make what shows progress, and keeps the logs of a stage in `metrics.jsonl` and in W&B"
         from humanlm.training.sft import MetricsLog, Progress, WandbLog
 
         more = [WandbLog(stage)] if self.settings.run.wandb else []
@@ -219,7 +219,7 @@ def updates(settings: Settings) -> int:
 
 
 def shares_of(settings: Settings) -> Shares:
-    "How the processes of this run share the completions of a step out; in a plan, one for each of its GPUs"
+    "Give how the processes of this run, or the GPUs of a plan, share the completions of a step"
     engine, planned = (
         find_engine(settings.run.engine),
         settings.plan.gpus if settings.dry_run else 0,
@@ -231,7 +231,7 @@ def shares_of(settings: Settings) -> Shares:
 
 
 def max_steps(settings: Settings, rows: int = 0) -> int:
-    "Optimiser steps of a method at most: `max_steps`, or `num_train_epochs` over its rows; a token budget may end it earlier"
+    "Count the optimizer steps of a method at most: `max_steps`, or `num_train_epochs` of its rows"
     own = settings.trainer
     if rows and "num_train_epochs" in own and "max_steps" not in own:
         return math.ceil(own["num_train_epochs"] * rows / settings.rollout.num_prompts) * updates(
@@ -298,7 +298,7 @@ def keep_memory() -> None:
 
 # %% ../../nbs/training/07_run.ipynb #check_settings
 def check_settings(recipe: Recipe, settings: Settings) -> None:
-    "Raise when there are no steps, when processes could not share the work, or when the recipe refuses"
+    "Raise where there are no steps, processes cannot share the work, or the recipe refuses"
     steps = settings.trainer.get("max_steps", 1)
     whole = type(steps) is int and steps > 0
     require("trainer", (whole, f"max_steps must be a whole number above 0, got {shorten(steps)!r}"))

@@ -91,7 +91,7 @@ def _keep_model(run: Run, name: str, model: Any, tokenizer: Any) -> None:
 
 
 def _with_adapter(run: Run, model: Any) -> Any:
-    "Put an adapter on the base model where `model.lora_rank` asks for one; it is what all stages train on"
+    "Put an adapter on the base model where `model.lora_rank` asks for one"
     from humanlm.models.checkpoints import add_adapter
 
     name, folder = run.settings.model.name, run.model_folder("base")
@@ -244,7 +244,7 @@ def run_stages(run: Run) -> Results | None:
 
 # %% ../../nbs/training/08_stages.ipynb #evaluate_all
 def _lent_engine(run: Run) -> Any:
-    "Give the vLLM engine that wrote rollouts, ready for every model of the run; None where transformers wrote, or nothing was left to train"
+    "Give the vLLM engine that wrote rollouts; None where transformers wrote, or nothing did"
     if run.engine is None:
         return None
     from humanlm.training.policy import LentEngine
@@ -292,7 +292,7 @@ def make_run(
 
 
 def _prepare_torch(settings: Settings) -> None:
-    "Set the number of threads, and refuse options that TRL does not know, before anything is written"
+    "Set the number of threads, and refuse options that TRL does not know"
     import torch
 
     if settings.model.threads:
@@ -348,7 +348,7 @@ def start(
 
 @contextmanager
 def _or_nothing(folder):
-    "Take a new folder back where a run ends before it has a model or has spent anything, so that the mended command finds its place free"
+    "Remove a new folder where a run ends before it has a model or has spent anything"
     is_new = run_state(folder) == "missing"
     try:
         yield

@@ -58,9 +58,7 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
         model,  # a causal language model of transformers
         tokenizer,  # its tokenizer
         method: Method,  # rollout, advantage, reward, ...
-        rows: Sequence[
-            dict
-        ],  # one per prompt, in training order; other sequences than lists are looked up when a step needs them
+        rows: Sequence[dict],  # one per prompt, in training order; looked up when a step needs them
         args: GRPOConfig,  # from `trainer_args`
         records: str
         | Path
@@ -103,7 +101,7 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
 
     @contextmanager
     def limits(self, rows: Sequence[dict]) -> Iterator[None]:
-        "Let the engine stop early while these rows are asked: at their longest cap, and at their stop strings"
+        "Let the engine stop at the longest cap of these rows, and at their stop strings"
         asked = gather_object([(row["max_tokens"], *row["stop"]) for row in rows])
         cap = min(
             self.max_completion_length or math.inf,
@@ -155,7 +153,7 @@ def _reference_by_copy(model) -> Iterator[None]:
 
 
 class _MemoryCallback(TrainerCallback):
-    "Lets a method's memory follow the weights after every step of the optimiser, as the teacher of SDPO does"
+    "Lets a method's memory follow the weights after every step of the optimizer"
 
     def __init__(self, memory: Any):  # a `Memory` that follows
         self.memory = memory
@@ -182,7 +180,7 @@ def _named(
 def _calculate_rewards(
     self: MethodTrainer, inputs, prompts, completions, completion_ids_list
 ) -> torch.Tensor:
-    "Score the trajectories of this batch, `[B, R]`, unless the rollout has done so; a method without a reward has no score"
+    "Score the trajectories of this batch, `[B, R]`, unless the rollout has done so"
     device, reward = self.accelerator.device, self.method.reward
     if reward is None:
         self.rewards = torch.zeros(len(self.trajectories), 0, device=device)
@@ -209,7 +207,7 @@ def _unless_failed(scored):
 
 
 def _in_all(work):
-    "Do something in every process; where one fails, such as at the end of a budget, all stop together instead of waiting for it"
+    "Do something in every process; where one fails, all stop together instead of waiting for it"
     found = error = None
     try:
         found = work()
@@ -281,7 +279,7 @@ def _compute_loss(self: MethodTrainer, model, inputs: dict[str, torch.Tensor]) -
 def _get_per_token_logps_and_entropies(
     self: MethodTrainer, model, input_ids, attention_mask, *rest, **options
 ) -> tuple:
-    "Compute log-probabilities as TRL does; where the method makes its advantages of them, with positions that skip the padding, and make them"
+    "Compute log-probabilities as TRL does, and of them the advantages of a method with a signal"
     inputs, self.under_way = self.under_way, None
     if inputs is None or not self.method.signal:
         return super(MethodTrainer, self)._get_per_token_logps_and_entropies(
@@ -346,7 +344,7 @@ def evaluate(self: MethodTrainer, *_, **__) -> dict[str, float]:
 
 # %% ../../nbs/training/05_trainer.ipynb #joined
 def _joined(a: Any, batch: Batch) -> Batch:
-    "Join the batches of all processes, by their accelerator: a mean over their means would be another number where they ask several levels, or a score is missing"
+    "Join the batches of all processes: a mean over their means would be another number"
     if a.num_processes == 1:
         return batch
     mask = a.gather(a.pad_across_processes(batch.mask.int(), dim=1)).bool()
@@ -367,7 +365,7 @@ def _keep(
         str, torch.Tensor
     ],  # those `[B, T]` become signals of the trajectories, beside those of the rollout
 ) -> None:
-    "Attach the advantages and signals, log what the method measures, write the trajectories of this batch"
+    "Attach advantages and signals, log what the method measures, write the trajectories"
     signals = {
         name: x.tolist()
         for name, x in further.items()
@@ -418,7 +416,7 @@ def _note(
     trainer: MethodTrainer,
     found: Sequence[dict[str, float]],  # name → value, from each process
 ) -> None:
-    "Add metrics to those of TRL; all processes must note the same, or a budget would stop only some of them"
+    "Add metrics to those of TRL; all processes note the same, or a budget would stop some of them"
     for name in sorted({name for each in found for name in each}):
         values = [each[name] for each in found if not math.isnan(each.get(name, math.nan))]
         trainer._metrics["train"][name].append(

@@ -1,4 +1,4 @@
-"""The training command from outside: a run that is killed and goes on, input that cannot be used, and hostile text from data to report."""
+"""The training command from outside: kills and resumes, unusable input, hostile text."""
 
 import json
 import os
@@ -312,7 +312,7 @@ def test_supervised_stages_that_are_killed_one_after_the_other_go_on_and_end_wit
 
 
 @pytest.mark.long
-def test_a_supervised_stage_that_was_killed_in_its_first_checkpoint_starts_again_and_ends_with_the_same_weights(
+def test_a_supervised_stage_killed_in_its_first_checkpoint_starts_again_with_the_same_weights(
     taught, tmp_path, capsys
 ):
     whole, folder, stage = (
@@ -343,7 +343,7 @@ def answers(folder: Path, name: str) -> list[tuple]:
 
 @pytest.mark.long
 def test_a_model_that_is_asked_under_another_template_is_named(whole, tmp_path, capsys):
-    "8.2 V13: a run asks its models as it trained them; away from it, whoever asks otherwise is told so, and it is kept with the results"
+    "8.2 V13: a run asks its models as it trained them; whoever asks otherwise is told so"
     assert humanlm.eval.main(["compare", str(whole)]) == 2  # no such word
     c = prepare([str(whole), "--run.out", str(tmp_path)])
     assert [task.asked_otherwise(c.rows.examples[0]) for task in c.tasks] == [""] * 3
@@ -457,7 +457,7 @@ def test_fresh_moves_the_old_run_aside(config, copied, capsys):
 @pytest.mark.numbers
 @pytest.mark.long
 def test_what_was_done_is_not_done_again(config, whole, copied):
-    "Killed behind the last checkpoint: the model is taken from there, and only missing evaluations are made"
+    "Killed behind the last checkpoint: the model is taken from there, missing evaluations are made"
     for path in ("models/humanlm", "evaluations/humanlm.jsonl", "results.json", "report.html"):
         shutil.rmtree(copied / path) if (copied / path).is_dir() else (copied / path).unlink()
     (copied / "run.json").write_text('{"state": "sta')
@@ -653,7 +653,7 @@ def test_a_budget_stops_the_run_with_a_checkpoint_before_it_is_exceeded(
 
 
 def taught_with_a_paid_judge(whole, tmp_path, server, monkeypatch, budget):
-    "The config of a run whose cold start is done, with a judge at a dollar a million tokens, read or written"
+    "The config of a run whose cold start is done, with a judge at a dollar a million tokens"
     (tmp_path / "prices.yaml").write_text("vllm/mine: [1.0, 1.0]")
     monkeypatch.setenv("HUMANLM_PRICES", str(tmp_path / "prices.yaml"))
     taught_before(whole, tmp_path / "runs" / "tiny")
@@ -1041,7 +1041,7 @@ needs_data = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-    "Two real logs, built as the README says, and trained on under the config's own limit: a cold start and two steps"
+    "Two real logs, built as the README says, and trained on: a cold start and two steps"
     folder, kept = tmp_path_factory.mktemp("real"), {"mediawiki.0", "rust.0"}
     write_jsonl(
         folder / "irc.jsonl",

@@ -1,4 +1,4 @@
-"""One step led for verl is one step of TRL's trainer: the same advantages on the same tokens, without verl."""
+"""One step led for verl is one step of TRL's trainer: equal advantages on the same tokens."""
 
 import asyncio
 from dataclasses import replace
@@ -152,7 +152,7 @@ def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(
     )
 
     async def every_other_is_right(policy, rows, sampling=None):
-        "A model with so few lessons writes nothing that earns a point: every other row says what the person did"
+        "A model with so few lessons earns nothing: every other row says what the person did"
         told = await written(policy, rows, sampling)
         return [
             policy.given(
@@ -210,7 +210,7 @@ def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(
 
 
 @pytest.mark.long
-def test_a_signal_led_for_verl_is_that_of_the_trainers_own_pass_where_the_log_probabilities_are_equal(
+def test_a_signal_led_for_verl_is_that_of_the_trainers_pass_where_log_probabilities_are_equal(
     tmp_path, monkeypatch
 ):
     from humanlm.sdpo.method import _SelfDistillation

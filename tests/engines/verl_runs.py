@@ -1,4 +1,4 @@
-"""Runs of the verl engine on a CPU, through Ray: minutes each, in an environment made of constraints-verl.txt.
+"""Runs of the verl engine on a CPU, through Ray: minutes each, by constraints-verl.txt.
 
 python -m pytest tests/engines/verl_runs.py
 """
@@ -141,7 +141,7 @@ def moved(run: Path, start: str, end: str) -> float:
 
 
 def same_after(folder: Path, *names: str) -> float:
-    "Check that two runs wrote the same texts and moved to the same weights; how far apart these are"
+    "Check that two runs wrote the same texts and moved to the same weights; their distance"
     texts = [
         [
             t.text
@@ -264,7 +264,7 @@ MODES = ["response-only", "humanlm", "joint", "separate-rewards", "prefix-chaini
 
 
 def test_every_mode_of_humanlm_takes_steps_with_levels_mixed_in_each(tmp_path):
-    "One level a step, and states before replies: humanlm-composed above. So small a cold start earns little by the judge, so a reward of one's own pays beside it"
+    "So small a cold start earns little by the judge, so a reward of one's own pays beside it"
     (tmp_path / "variety.py").write_text(
         "def variety(trajectories): return [len(set(t.text)) / 40 for t in trajectories]\n"
     )
@@ -322,7 +322,7 @@ def after_its_first_checkpoint(running: subprocess.Popen, stage: Path) -> None:
 
 
 def trains_on_the_same_rows_as_a_whole_run(folder: Path, run: str, *argv: str) -> None:
-    "Check that a run which has gone on asked in each of three steps what one asks that was never stopped"
+    "Check that a resumed run asked in each of three steps what one asks that was never stopped"
     whole = folder / "whole"
     whole.mkdir()
     trained(whole, *argv)
@@ -345,7 +345,7 @@ def trains_on_the_same_rows_as_a_whole_run(folder: Path, run: str, *argv: str) -
     assert [row["step"] for row in lines(folder / "runs" / run, "classmate")][-1] == 3
 
 
-def test_a_process_that_is_killed_in_training_ends_the_run_with_a_sentence_and_it_goes_on_with_the_rows_that_were_next(
+def test_a_process_killed_in_training_ends_the_run_which_goes_on_with_the_rows_that_were_next(
     tmp_path,
 ):
     argv, mark = [*CLASSMATE, *SMALL, "--run.name", "hurt", "--trainer.max_steps", "3"], uuid4().hex
@@ -567,7 +567,7 @@ def test_a_recipe_of_ones_own_learns(tmp_path):
 
 @pytest.fixture
 def cluster(request):
-    "Two nodes of Ray on this machine: one leads, and the other has the logical GPU, or each has one"
+    "Two nodes of Ray on this machine: the other has the logical GPU, or each has one"
     from ray.cluster_utils import Cluster
 
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # or token, with RAY_AUTH_TOKEN

@@ -1,4 +1,4 @@
-"""The arithmetic of memory: shapes count the weights that transformers makes, and published runs fit the GPUs they name."""
+"""The arithmetic of memory: shapes count what transformers makes, and published runs fit."""
 
 import os
 import re

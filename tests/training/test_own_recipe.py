@@ -1,4 +1,4 @@
-"""One command for every system: a recipe outside the package trains, evaluates, resumes and reports; train names no system."""
+"""One command for every system: a recipe outside the package trains, resumes and reports."""
 
 import json
 import shutil
@@ -108,7 +108,7 @@ def test_a_killed_stage_of_an_own_recipe_goes_on_and_ends_with_the_same_weights(
     [(0, 0.0), (6, 0.5), (-1, 0.9)],
     ids=["its first byte", "on the way", "its last bytes"],
 )
-def test_a_stage_that_was_killed_in_its_first_checkpoint_starts_again_and_ends_with_the_same_weights(
+def test_a_stage_killed_in_its_first_checkpoint_starts_again_and_ends_with_the_same_weights(
     own, at, share
 ):
     name = f"cut{at}"

@@ -1,4 +1,4 @@
-"""Two processes ask the rows that one asks and leave every record once; where draws follow from rows, completions, losses and weights are the same, to rounding."""
+"""Two processes ask what one asks, leave every record once, and, to rounding, learn the same."""
 
 import json
 import os
@@ -48,12 +48,16 @@ from humanlm.models import generation
 from humanlm.models.generation import Prefixes
 from humanlm.training.policy import TrainerPolicy
 
-def even(trajectories): return [sum(i % 2 for i in t.completion_ids) / len(t.completion_ids) for t in trajectories]
+def even(trajectories):
+    found = [t.completion_ids for t in trajectories]
+    return [sum(i % 2 for i in ids) / len(ids) for ids in found]
 
 known = generation._lent_part
 def lent_part(part, parts, place, asked):
     found = known(part, parts, place, asked)
-    with open("helped.txt", "a") as file: file.write(f"{os.environ['RANK']} {os.path.basename(place[0])} {len(found)} of {len(asked[0])}\\n")
+    name = os.path.basename(place[0])
+    with open("helped.txt", "a") as file:
+        file.write(f"{os.environ['RANK']} {name} {len(found)} of {len(asked[0])}\\n")
     return found
 wrote = TrainerPolicy.write
 def write(self, rows, sampling=None, prefixes=None):
@@ -62,7 +66,8 @@ def write(self, rows, sampling=None, prefixes=None):
     return wrote(self, rows, sampling, Prefixes())
 TrainerPolicy.write = write
 
-lent_part.__module__, lent_part.__qualname__, generation._lent_part = generation.__name__, "_lent_part", lent_part
+lent_part.__module__, lent_part.__qualname__ = generation.__name__, "_lent_part"
+generation._lent_part = lent_part
 """
 METHODS = CONFIG["run"]["methods"]
 

@@ -138,7 +138,7 @@ def test_an_adapter_learns_while_its_base_stays(made, tmp_path):
 
 
 @pytest.mark.parametrize("adapted", [False, True])
-def test_a_head_that_sees_trained_positions_alone_gives_the_loss_the_gradients_and_the_metrics_of_the_whole_one(
+def test_a_head_that_sees_trained_positions_alone_gives_loss_gradients_and_metrics_of_the_whole(
     made, tmp_path, adapted
 ):
     from trl import SFTTrainer

@@ -1,4 +1,4 @@
-"""A model that is split over two processes (FSDP2, gloo, CPUs) writes and learns what a whole one does, to rounding, where draws follow from rows."""
+"""A model split over two processes (FSDP2, gloo, CPUs) learns what a whole one does."""
 
 import json
 import os
@@ -55,7 +55,9 @@ from humanlm.methods.policies import row_seeds
 from humanlm.models.generation import Prefixes
 from humanlm.training.policy import TrainerPolicy
 
-def even(trajectories): return [sum(i % 2 for i in t.completion_ids) / len(t.completion_ids) for t in trajectories]
+def even(trajectories):
+    found = [t.completion_ids for t in trajectories]
+    return [sum(i % 2 for i in ids) / len(ids) for ids in found]
 
 known = TrainerPolicy.write
 def write(self, rows, sampling=None, prefixes=None):
@@ -67,7 +69,7 @@ TrainerPolicy.write = write
 
 
 def started(folder: Path, name: str, sharded: bool, *flags: str, **groups):
-    "Do a run in one process, or in two that `accelerate launch` has started by the file for two GPUs"
+    "Do a run in one process, or in two that share a model, by accelerate's file for two GPUs"
     own = {
         group: CONFIG.get(group, {}) | groups.get(group, {})
         for group in CONFIG.keys() | groups.keys()

@@ -148,7 +148,7 @@ MASKS = [[i != 1 for i in range(len(ids))] for ids in COMPLETIONS]
 
 
 def gradient_step(made, out, advantages, mask, loss_type="dapo"):
-    "The parameters after one step of plain gradient ascent on sum(advantage * log-probability), by hand"
+    "The parameters after one step of gradient ascent on sum(advantage * log-probability)"
     model, prompts = copy.deepcopy(made.model).train(), repeat_rows(ROWS[:2], 4)
     policy = trainer(made, Method(None, None, Told([0])), out).policy
     logps = token_logps(model, [policy.prompt_ids(r) for r in prompts], COMPLETIONS).logps
@@ -529,7 +529,7 @@ def test_the_newest_whole_checkpoint_counts(checkpoints, tmp_path, fault):
     ]
 
 
-def test_at_whatever_moment_the_first_checkpoint_is_cut_off_it_moves_aside_and_its_stage_starts_again(
+def test_a_first_checkpoint_cut_off_at_any_moment_moves_aside_and_its_stage_starts_again(
     checkpoints, tmp_path, capsys
 ):
     count = len(parts(checkpoints / "checkpoint-2"))
@@ -686,7 +686,7 @@ def test_the_real_reply_is_the_last_of_each_group_and_just_better_than_the_rest(
 
 
 class StandInEngine:
-    "What TRL's vLLM engine offers, played by the model itself, with the parameters that vLLM would get"
+    "What TRL's vLLM engine offers, played by the model itself"
 
     max_completion_length, generation_kwargs, model, temperature, top_k, top_p = (
         9,
@@ -759,7 +759,7 @@ PROMPTS, CAPS, STOPS = (
 )
 
 
-def test_a_lent_engine_writes_what_the_models_of_a_run_are_asked_with_the_caps_and_stop_strings_of_each(
+def test_a_lent_engine_writes_what_models_are_asked_with_the_caps_and_stop_strings_of_each(
     lent,
 ):
     engine, lent_engine, model = lent

@@ -41,7 +41,7 @@ LINE = [
 
 
 def sent(folder: Path) -> list[dict]:
-    "What an offline run would send: the records of its file, cut into blocks of 32 KiB as LevelDB cuts its log"
+    "What an offline run would send: the records of its file, in LevelDB's blocks of 32 KiB"
     from google.protobuf.json_format import MessageToDict
     from wandb.proto.wandb_internal_pb2 import Record
 
