@@ -94,9 +94,7 @@ def lesson_settings(s: Settings, rows: int) -> Settings:
 class DecayedAdamW(torch.optim.AdamW):
     "AdamW whose rate falls to 0 over its last steps, beside what a schedule says"
 
-    def __init__(
-        self, params: Any, total: int = 1, decay: int = 0, **options: Any
-    ):  # steps in all, and those over which the rate falls
+    def __init__(self, params: Any, total: int = 1, decay: int = 0, **options: Any):
         super().__init__(params, **options)
         self.total, self.decay = total, decay
 

@@ -255,9 +255,7 @@ def _gathered(model):
             known._hf_deepspeed_config_weak_ref = told
 
 # %% ../../nbs/hardware/03_sharding.ipynb #whole_weights
-def whole_weights(
-    model: Any,
-) -> dict[str, Any] | None:  # None: nothing is split, and a model knows its weights
+def whole_weights(model: Any) -> dict[str, Any] | None:  # None: the model is not split
     "Collect the weights of a sharded model in the first process; all processes come here together"
     if not _is_sharded(model):
         return None

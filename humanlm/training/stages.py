@@ -115,9 +115,7 @@ def lessons(
     stage: str,  # name of the lines in metrics.jsonl
     model: Any,  # trained in place
     tokenizer: Any,
-    rows: Sequence[
-        dict
-    ],  # from `sft_row`, the same on every start; none: a pretrained model may need no lessons
+    rows: Sequence[dict],  # from `sft_row`, the same on every start; may be none
     out: Path | None = None,  # where the checkpoints go; None: those of the stage
 ) -> None:
     "Train on supervised rows"
@@ -152,8 +150,7 @@ def learn(
     tokenizer: Any,
     method: Method,
     rows: Sequence[dict],  # what may be asked
-    order: Callable[[Sequence[dict], int], Sequence[dict]]
-    | None = None,  # (rows, steps) → prompts in training order
+    order: Callable | None = None,  # (rows, steps) → prompts in training order
     tokens: int | None = None,  # longest completion; None: the most that a row allows
     callbacks: Sequence[Any] = (),  # of transformers, beside those of every run
 ) -> None:

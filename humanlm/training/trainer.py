@@ -60,13 +60,10 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
         method: Method,  # rollout, advantage, reward, ...
         rows: Sequence[dict],  # one per prompt, in training order; looked up when a step needs them
         args: GRPOConfig,  # from `trainer_args`
-        records: str
-        | Path
-        | None = None,  # folder for the trajectories of every step; None keeps none
+        records: str | Path | None = None,  # folder for the trajectories of every step
         callbacks: Sequence[TrainerCallback] = (),
         max_prompt_tokens: int = 1024,  # longer prompts lose their oldest messages
-        measure: Callable[[Any, Any], float]
-        | None = None,  # (model, tokenizer) → how good it is on held-out rows; see `validate`
+        measure: Callable | None = None,  # (model, tokenizer) → number, for `validate`
     ):
         self.method, self.rows, self.records, self.measure = (
             method,
@@ -361,9 +358,7 @@ def _keep(
     trainer: MethodTrainer,
     batch: Batch,
     advantages: torch.Tensor,  # `[B]` or `[B, T]`
-    further: dict[
-        str, torch.Tensor
-    ],  # those `[B, T]` become signals of the trajectories, beside those of the rollout
+    further: dict[str, torch.Tensor],  # those `[B, T]` become signals of the trajectories
 ) -> None:
     "Attach advantages and signals, log what the method measures, write the trajectories"
     signals = {
