@@ -24,9 +24,7 @@ class Stage(NamedTuple):
 
     name: str  # of the stage, and of the model it leaves
     start: str  # the stage whose weights it takes, or "base"
-    train: Callable[
-        [Any, str, Any, Any], None
-    ]  # (run, stage, model, tokenizer): trains the model in place
+    train: Callable  # (run, stage, model, tokenizer): trains the model in place
 
 # %% ../../nbs/training/06_recipe.ipynb #Work
 @dataclass
@@ -34,9 +32,7 @@ class Work:
     "What a recipe works on; recipes add fields of their own"
 
     fingerprint: str = ""  # of the data
-    ledgers: Mapping[str, Ledger] = field(
-        default_factory=dict
-    )  # caller → where it spends; "": everybody else
+    ledgers: Mapping[str, Ledger] = field(default_factory=dict)  # caller → ledger; "": the rest
     notes: Mapping[str, Any] = field(default_factory=dict)  # more for run.json
 
 # %% ../../nbs/training/06_recipe.ipynb #Recipe
