@@ -364,12 +364,8 @@ def take_checkpoint(model: Any, folder: Path) -> None:
             folder / "huggingface", dtype=model.dtype, trust_remote_code=False
         )
         found, wanted = trained.state_dict(), {*model.state_dict()}
-    foreign = [*take_weights(model, found), *(wanted - found.keys())]
-    if foreign:
-        raise EngineError(
-            f"The checkpoint {folder} is of another model: {shorten(foreign, 200)}. "
-            "Start anew with --fresh."
-        )
+    if foreign := [*take_weights(model, found), *(wanted - found.keys())]:
+        raise EngineError(f"{folder} is of another model: {shorten(foreign, 200)}.")
 
 
 def _adapter_of(

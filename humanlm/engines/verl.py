@@ -450,14 +450,6 @@ def _check_all(s):
         ),
     )
     out = (Path(s.run.out) / (s.run.name or "run")).resolve()
-    require(
-        "run",
-        (
-            "${" not in str(out),
-            "out holds ${, which Hydra, by which verl reads its settings, takes for a "
-            "reference. Give another folder",
-        ),
-    )
     composed(
         overrides(
             s, Job.planned(s, "METHOD", out=out / "checkpoints" / "METHOD", base=s.model.name)
