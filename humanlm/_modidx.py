@@ -8716,6 +8716,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'humanlm.training.sft._OptimizerPair.step': ( 'training/sft.html#_optimizerpair.step',
                                                                                     'humanlm/training/sft.py'),
                                       'humanlm.training.sft._RowsTrainer': ('training/sft.html#_rowstrainer', 'humanlm/training/sft.py'),
+                                      'humanlm.training.sft._RowsTrainer._load_optimizer_and_scheduler': ( 'training/sft.html#_rowstrainer._load_optimizer_and_scheduler',
+                                                                                                           'humanlm/training/sft.py'),
                                       'humanlm.training.sft._RowsTrainer.compute_loss': ( 'training/sft.html#_rowstrainer.compute_loss',
                                                                                           'humanlm/training/sft.py'),
                                       'humanlm.training.sft._RowsTrainer.create_model_card': ( 'training/sft.html#_rowstrainer.create_model_card',

@@ -236,7 +236,7 @@ def _sft_args(
 
 # %% ../../nbs/training/01_sft.ipynb #RowsTrainer
 class _RowsTrainer(ShardedTrainer, SFTTrainer):
-    "TRL's trainer without model cards, which on CPUs computes logits of trained positions alone"
+    "TRL's trainer, which counts tokens on after a resume and on CPUs computes few logits"
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         "Leave the loss to TRL; on CPUs its head sees the trained positions alone"
@@ -264,6 +264,16 @@ class _RowsTrainer(ShardedTrainer, SFTTrainer):
             )
         finally:
             hook.remove()
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        "Read the last of a checkpoint as TRL does, and count the tokens before it"
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if not checkpoint:
+            return
+        steps = json.loads((Path(checkpoint) / "trainer_state.json").read_text())["global_step"]
+        rows: Any = self.train_dataset
+        seen = rows[: steps * self.args.train_batch_size * self.args.world_size]
+        self._total_train_tokens = sum(map(len, seen["input_ids"]))
 
     def create_model_card(self, *_, **__) -> None:
         "Write nothing: the run folder describes itself"
