@@ -1,10 +1,12 @@
-"""A GRPO step whose judge answers after a fixed time: written in parts, with each scored while the next is written, against written at once.
+"""A GRPO step whose judge takes a fixed time: scored part by part while the next is written.
 
     python bench/overlap.py [--parts 4] [--steps 6] [--load 0.5 1 2]
 
-The model of configs/humanlm-mini.yaml (random weights, one CPU thread) writes 8 prompts x 8 completions of 96 tokens. The judge sleeps: `load` times what writing a step at once takes, divided over
-its 8 groups, one after another. Both arms take a step in turn in one process; printed are the medians of the ratios of neighbouring steps, beside the best that could be: of P parts, the judge of the last cannot be
-hidden, nor the writing of the first.
+The model of configs/humanlm-mini.yaml (random weights, one CPU thread) writes 8 prompts x 8
+completions of 96 tokens. The judge sleeps: `load` times what writing a step at once takes, divided
+over its 8 groups, one after another. Both arms take a step in turn in one process; printed are the
+medians of the ratios of neighbouring steps, beside the best that could be: of P parts, the judge of
+the last cannot be hidden, nor the writing of the first.
 """
 
 import argparse

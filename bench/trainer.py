@@ -2,11 +2,13 @@
 
     python bench/trainer.py [--steps 24] [--tokens 16 48]
 
-Both train the model of configs/humanlm-mini.yaml (random weights, one CPU thread) on the same prompts as the same token ids,
-with the same options of TRL, 8 prompts x 8 completions, and a reward that looks at token numbers only. Ours also cuts, parses
-and writes the trajectories of every step. The learning rate is 0, so that both keep writing texts of the same lengths. Each
-trainer runs in a thread of its own and takes one step, then it is the other's turn; prints the medians of both and of the ratios
-of neighbouring steps. CPU seconds are those of the whole process, and change less than the clock when the machine is busy.
+Both train the model of configs/humanlm-mini.yaml (random weights, one CPU thread) on the same
+prompts as the same token ids, with the same options of TRL, 8 prompts x 8 completions, and a reward
+that looks at token numbers only. Ours also cuts, parses and writes the trajectories of every step.
+The learning rate is 0, so that both keep writing texts of the same lengths. Each trainer runs in a
+thread of its own and takes one step, then it is the other's turn; prints the medians of both and of
+the ratios of neighbouring steps. CPU seconds are those of the whole process, and change less than
+the clock when the machine is busy.
 """
 
 import argparse
@@ -87,7 +89,7 @@ class Turns(TrainerCallback):
 
 
 def world_rows(tokens, steps, tokenizer, world):
-    "Rows whose text reads back to the very ids of their prompt, so that plain TRL trains on the same ids"
+    "Rows whose text reads back to the ids of their prompt: plain TRL then trains on the same ids"
     rows = make_rows(
         [e for e in world.examples if e.split == "train"],
         HierarchyConfig(response_tokens=tokens, state_tokens=tokens),

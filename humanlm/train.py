@@ -31,11 +31,11 @@ def _print_trainer_options() -> int:
 _SCREEN = """\
 usage: {0} [--config FILE] [--group.name VALUE ...]
 
-Train and evaluate simulated users: from a file of settings to models, results and a report, in one folder.
+Train and evaluate simulated users: from settings to models, results and a report, in one folder.
 
-  {0} --config configs/humanlm-mini.yaml --dry-run                       what it would do and cost
-  {0} --config configs/humanlm-mini.yaml                                 do it; --resume goes on after a stop
-  {0} --config configs/humanlm-mini.yaml --run.name two --run.seed 1     any setting, with another value
+  {0} --config configs/humanlm-mini.yaml --dry-run        what it would do and cost
+  {0} --config configs/humanlm-mini.yaml                  do it; --resume goes on after a stop
+  {0} --config configs/humanlm-mini.yaml --run.seed 1     any setting, with another value
 
 All settings: {0} --help. Settings of files side by side: {0} --compare FILE FILE."""
 

@@ -1,10 +1,12 @@
-"""Processes that the tested code itself starts with `sys.executable`, forked like those of `warm`: a fresh interpreter takes ten seconds to import torch and TRL.
+"""Processes that the tested code itself starts with `sys.executable`, forked like those of `warm`.
 
-    with forked.Starter("humanlm.train") as starter:          # what the words of a process must hold
+    with forked.Starter("humanlm.train") as starter:  # what the words of a process must hold
         subprocess.run(["accelerate", "launch", ...], env=os.environ | starter.env)
 
-Each such interpreter is started as ever, with its pipes, session and environment. Instead of importing it asks a process that has, through a socket, to fork one
-that gets its files and does its work. It passes on signals, ends with the code of its fork, and where it is killed the fork is too.
+A fresh interpreter takes ten seconds to import torch and TRL. Each such interpreter is started as
+ever. Instead of importing it asks a process that has, through a socket, to fork one that gets its
+files and does its work. It passes on signals, ends with the code of its fork, and where it is
+killed the fork is too.
 """
 
 import contextlib
@@ -29,10 +31,12 @@ if any(name in word for name in {names!r} for word in sys.orig_argv[1:]):
     with socket.socket(socket.AF_UNIX) as line:
         line.connect({place!r})
         socket.send_fds(line, [b"."], [0, 1, 2])
-        line.sendall(json.dumps([sys.orig_argv[1:], os.getcwd(), dict(os.environ)]).encode() + b"\\n")
+        told = [sys.orig_argv[1:], os.getcwd(), dict(os.environ)]
+        line.sendall(json.dumps(told).encode() + b"\\n")
         told = line.makefile()
         pid = int(told.readline())
-        for sign in (signal.SIGINT, signal.SIGTERM): signal.signal(sign, lambda sign, _: os.kill(pid, sign))
+        for sign in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(sign, lambda sign, _: os.kill(pid, sign))
         code = int(told.readline() or -9)
     if code < 0:
         signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None

@@ -1,9 +1,10 @@
-"""Two processes that start once, told what `accelerate launch` tells by a file of `configs/engines`, and that then do one command of `humanlm.train` after another.
+"""Two processes, told what `accelerate launch` tells by a file of `configs/engines`.
 
     with pair.Pair() as two:
-        done = two.run("--config", path, cwd=folder)  # as subprocess.run; what both have printed, and the worse of their codes
+        done = two.run("--config", path, cwd=folder)  # as subprocess.run; the worse of the codes
 
-They are forked, since the imports of torch and TRL in two fresh interpreters are most of what a small run takes; `test_launch.py` starts the command itself.
+They start once and do one command of `humanlm.train` after another. They are forked, since the
+imports of torch and TRL in two fresh interpreters are most of what a small run takes.
 """
 
 import json
@@ -75,7 +76,7 @@ class Pair:
         )
 
     def run(self, *words, cwd, timeout: float = 600) -> subprocess.CompletedProcess:
-        "Let both do a command; where one fails alone, or both are gone, the next command has a new pair"
+        "Let both do a command; where one fails alone, or both are gone, a new pair does the next"
         if not self.processes:
             self.start()
         job, self.count, end, failed = (

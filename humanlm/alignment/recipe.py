@@ -67,7 +67,7 @@ from ..core.stats import known_mean
 from ..data.dataset import DataConfig, data_fingerprint, dataset_card
 from ..data.records import Example, Message, Persona, persona_text
 from ..evaluation.measured import Measurement, Result, Results
-from ..hardware.performance import StagePlan
+from ..hardware.memory import StagePlan
 from ..hierarchy.composed import check_composed
 from ..hierarchy.levels import LEVELS
 from ..hierarchy.prompts import HierarchyConfig, check_training, closing, opening, parts_text
@@ -317,14 +317,14 @@ def _cold_start_stage(s: Settings) -> StagePlan:
     )
 
 
-def _planned_stage(s: Settings, name: str, examples: int | None) -> StagePlan:
+def _planned_stage(s: Settings, name: str) -> StagePlan:
     "The same of a mode"
     longest = _longest_answer(s, name)
     if MODES[name].supervised:
         return StagePlan(name, s.sft.reply_steps, s.sft.batch, longest, "lessons")
     return StagePlan(
         name,
-        _method_steps(s, name, examples),
+        _method_steps(s, name, None),
         s.rollout.num_prompts * s.rollout.group_size,
         longest,
     )
@@ -653,12 +653,8 @@ class HumanLM(Recipe):
     def plan(self, s: Settings) -> list[str]:
         return _plan_lines(s, load_data(s))
 
-    def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]:
-        examples = len(load_data(s).split("train")) if reads else None
-        return [
-            _cold_start_stage(s),
-            *(_planned_stage(s, name, examples) for name in s.run.methods),
-        ]
+    def stage_plans(self, s: Settings) -> list[StagePlan]:
+        return [_cold_start_stage(s), *(_planned_stage(s, name) for name in s.run.methods)]
 
     def traits(self, s: Settings) -> dict[str, str]:
         "What the modes ask for, whether they think, and what is rewarded"

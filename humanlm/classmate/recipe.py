@@ -37,7 +37,7 @@ from humanlm.classmate.tasks import (
     load_tasks,
     toy_tasks,
 )
-from .verifiers import BEHAVIOURS, Case, RewardModel
+from .verifiers import Case, RewardModel
 from ..clients.ledger import Ledger
 from humanlm.core.basics import (
     ConfigError,
@@ -54,7 +54,7 @@ from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded
 from ..evaluation.report import model_said, standard_sections
-from ..hardware.performance import Questions, StagePlan
+from ..hardware.memory import StagePlan
 from ..hierarchy.prompts import parts_text
 from ..methods.functions import AssistantModel, ask_row
 from ..methods.policies import ModelPolicy
@@ -494,34 +494,9 @@ def _rests_on(config: Mapping[str, Any]) -> list[str]:
     ]
 
 # %% ../../nbs/classmate/51_recipe.ipynb #stage_plans
-def _judged(s: Settings) -> int:
-    "Count the questions to judges about one answer"
-    j = s.judge
-    main = j.verifier in BEHAVIOURS or (not (s.tasks.toy or j.verifier) and bool(j.model))
-    return main + (1 + bool(j.weak) if j.exploit in BEHAVIOURS else 0)
-
-
-def _stage_plans(
-    s: Settings, rows: int | None
-) -> list[StagePlan]:  # rows: of training; None: nobody has counted
-    "Say what machines are given to do: others, and judges, are asked about each response and each classmate's answer"
+def _stage_plans(s: Settings) -> list[StagePlan]:
+    "Say what each stage gives GPUs to do"
     c, longest = s.classmate, s.tasks.max_tokens
-    mates = () if c.use_classmate_condition == "no_classmate" else c.models
-    step, others = (
-        s.rollout.num_prompts * s.rollout.group_size,
-        [name for name in mates if name not in (*SELVES, READER)],
-    )
-    asked = (
-        *(
-            Questions(step * c.samples, c.at_once, model=name, writes=longest / 2)
-            for name in others
-        ),
-        Questions(
-            step * (1 + len(mates) * c.samples) * _judged(s),
-            s.judge.at_once,
-            model=s.judge.model or "",
-        ),
-    )
     steps = {
         READER: s.sft.reader_steps if READER in c.models else 0,
         "cold-start": s.sft.lesson_steps if _start_of(s) == "cold-start" else 0,
@@ -535,10 +510,9 @@ def _stage_plans(
         *lessons,
         StagePlan(
             "classmate",
-            planned_steps(s, rows),
-            step,
+            planned_steps(s, None),
+            s.rollout.num_prompts * s.rollout.group_size,
             longest,
-            questions=asked,
             frozen=sum(name in ("initial", "lagged", READER) for name in c.models),
             reads="lagged" in c.models,
         ),
@@ -622,8 +596,8 @@ class _ClassmateRecipe(Recipe):
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
         return _measured_tasks(run, name)
 
-    def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]:
-        return _stage_plans(s, len(load_tasks(s)["train"]) if reads else None)
+    def stage_plans(self, s: Settings) -> list[StagePlan]:
+        return _stage_plans(s)
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"

@@ -89,7 +89,7 @@ class CPUPlatform:
 
 # %% ../../nbs/engines/04_cpu.ipynb #complete_torch
 def complete_torch() -> None:
-    "Give `torch.cpu` the functions that accelerators have, and let process groups be asked for as verl asks"
+    "Give `torch.cpu` the functions that accelerators have, and accept verl's process groups"
     cpu, zero = torch.cpu, lambda *_: 0
     more = dict(
         memory_allocated=zero,
@@ -140,9 +140,6 @@ def critic_model(
     )
 
 # %% ../../nbs/engines/04_cpu.ipynb #TransformersServer
-_MOMENT = 0.02  # seconds for which the first request waits for others
-
-
 class _TransformersServer:
     "Writes with transformers, and takes new weights"
 
@@ -152,7 +149,7 @@ class _TransformersServer:
         torch.set_num_threads(1)
         self.model, self.tokenizer = load_model(path)
         self.model.eval()
-        self.steps, self.waiting, self.busy, self.lock = 0, [], None, asyncio.Lock()
+        self.steps, self.lock = 0, asyncio.Lock()
 
     async def generate(
         self,
@@ -164,7 +161,8 @@ class _TransformersServer:
         "Continue a prompt; verl's record of the tokens"
         from verl.workers.rollout.replica import TokenOutput
 
-        done = await self.written(list(prompt_ids), sampling_params)
+        async with self.lock:
+            done = await asyncio.to_thread(self.write, list(prompt_ids), sampling_params)
         return TokenOutput(
             token_ids=done.ids,
             log_probs=done.logps,
@@ -172,44 +170,21 @@ class _TransformersServer:
             extra_fields={"global_steps": self.steps},
         )
 
-    async def written(self, prompt_ids: list[int], how: dict[str, Any]) -> Any:
-        "Wait until this prompt has been continued"
-        done = asyncio.get_running_loop().create_future()
-        self.waiting.append((prompt_ids, how, done))
-        if self.busy is None or self.busy.done():
-            self.busy = asyncio.ensure_future(self.write_all())
-        return await done
-
-    async def write_all(self) -> None:
-        "Write what is asked, together where it is drawn alike"
-        while self.waiting:
-            await asyncio.sleep(_MOMENT)
-            now, self.waiting = self.waiting, []
-            for key in dict.fromkeys(_drawn(how) for _, how, _ in now):
-                same = [one for one in now if _drawn(one[1]) == key]
-                async with self.lock:
-                    try:
-                        found = await asyncio.to_thread(self.write, same, *key)
-                    except Exception as e:
-                        found = [e] * len(same)
-                for (_, _, done), one in zip(same, found):
-                    done.set_exception(one) if isinstance(one, Exception) else done.set_result(one)
-
-    def write(
-        self, asked: Sequence[tuple], temperature: float, top_k: int, top_p: float
-    ) -> list[Any]:
-        "Continue prompts, here and now"
+    def write(self, prompt_ids: list[int], how: dict[str, Any]) -> Any:
+        "Continue a prompt, here and now"
         from humanlm.models.generation import generate
 
-        prompts, hows = [prompt for prompt, *_ in asked], [how for _, how, _ in asked]
-        caps, stops = (
-            [int(how.get("max_tokens") or 32) for how in hows],
-            [tuple(how.get("stop") or ()) for how in hows],
-        )
-        seeds = [how.get("seed") for how in hows]
         return generate(
-            self.model, self.tokenizer, prompts, caps, stops, temperature, top_k, top_p, seeds
-        )
+            self.model,
+            self.tokenizer,
+            [prompt_ids],
+            [int(how.get("max_tokens") or 32)],
+            [tuple(how.get("stop") or ())],
+            float(how.get("temperature", 1.0)),
+            max(0, int(how.get("top_k") or 0)),
+            float(how.get("top_p", 1.0)),
+            [how.get("seed")],
+        )[0]
 
     async def load_weights(self, weights: dict[str, torch.Tensor], steps: int | None) -> None:
         "Take the weights of the training processes; a name that is not known is an error"
@@ -226,14 +201,6 @@ class _TransformersServer:
 
     wake_up = sleep = abort_all_requests = resume_generation = clear_kv_cache = nothing
     release_kv_cache = resume_kv_cache = start_profile = stop_profile = nothing
-
-
-def _drawn(how):
-    return (
-        float(how.get("temperature", 1.0)),
-        max(0, int(how.get("top_k") or 0)),
-        float(how.get("top_p", 1.0)),
-    )
 
 # %% ../../nbs/engines/04_cpu.ipynb #TransformersReplica
 SERVER = "humanlm-server-0"  # the actor

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..methods.advantages import broadcast, estimators
 from ..methods.method import Batch, Method
 from ..methods.shares import at_step, generated_tokens, numbered_together, other_tokens
 
@@ -30,30 +29,7 @@ def _carried(
     return found, found
 
 
-def _compared(
-    name: str,  # of `estimators`
-) -> Callable:
-    "Make an estimator of verl that compares rewards within groups"
-
-    def estimate(
-        token_level_rewards: torch.Tensor,
-        response_mask: torch.Tensor,
-        index: Any,
-        config: Any = None,
-        **_: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        numbers = {prompt: i for i, prompt in enumerate(dict.fromkeys(index))}
-        found = estimators[name](token_level_rewards.sum(-1), [numbers[prompt] for prompt in index])
-        found = broadcast(found, response_mask.bool())
-        return found, found
-
-    return estimate
-
-
-VERL_ESTIMATORS: dict[str, Callable] = {
-    "humanlm": _carried,
-    **{f"humanlm_{name.replace('-', '_')}": _compared(name) for name in estimators},
-}
+VERL_ESTIMATORS: dict[str, Callable] = {"humanlm": _carried}
 
 # %% ../../nbs/engines/02_estimators.ipynb #take_step
 class _MethodStep(NamedTuple):
@@ -108,7 +84,7 @@ def _padded(rows):
 
 
 def _signal(method, batch, further):
-    "Make advantages of log-probabilities: those with which verl's servers wrote, or, where a row was not written, those of the model in this process"
+    "Make advantages of the servers' log-probabilities, or, where a row has none, of this process's"
     done = batch.trajectories
     known = all(t.logps is not None and not any(map(math.isnan, t.logps)) for t in done)
     logps = (

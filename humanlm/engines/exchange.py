@@ -72,7 +72,7 @@ class LoopExchange:
         return self.wanted
 
     async def keep(self, weights: list[Any], step: int) -> None:
-        "Keep a reference to the newest weights, or none, and how many steps the servers' weights have behind them"
+        "Keep a reference to the newest weights, or none, and the number of their step"
         self.weights = step, weights
 
     async def newest(self) -> tuple[int | None, list[Any]]:
@@ -116,14 +116,14 @@ class RolloutLoop:
         )
 
     def output(self, result: dict[str, Any], step: int) -> Any:
-        "Give verl its record, which says by how many steps' weights it was written: all those before, since rollouts and steps take turns"
+        "Give verl its record, which says that it was written with the weights of the step before"
         return self.record(
             **result, extra_fields={"min_global_steps": step - 1, "max_global_steps": step - 1}
         )
 
 # %% ../../nbs/engines/03_exchange.ipynb #WeightSender
 class WeightSender:
-    "Stands before an adapter of verl: what the adapter is handed is left at the exchange as well, where it is wanted"
+    "Stands before an adapter of verl, and leaves weights at the exchange where they are wanted"
 
     async def update_weights(
         self, weights: Iterable, global_steps: int | None = None, **how: Any
@@ -146,9 +146,7 @@ class WeightSender:
 
 def take_weights(
     model: Any,
-    weights: dict[
-        str, Any
-    ],  # name → tensor; for a model with an adapter those of the adapter, as peft names them in files
+    weights: dict[str, Any],  # name → tensor; of an adapter alone, as peft names them in files
 ) -> list[str]:  # names that the model has not
     "Put weights into a model"
     if not hasattr(model, "peft_config"):
@@ -170,7 +168,7 @@ class LoopPolicy(ModelPolicy):
 
     def __init__(
         self,
-        model: Any,  # has the weights of the stage's start, and takes in newer ones where they are wanted
+        model: Any,  # has the weights of the stage's start, or newer ones
         tokenizer: Any,
         ends: Sequence[int],  # the last: end tokens of the model
         settings: Any,  # of the run
@@ -185,7 +183,6 @@ class LoopPolicy(ModelPolicy):
             settings.rollout.sampling(),
         )
         self.tell: Any = None  # async: {loop: order} →
-        self.home: Any = None  # the event loop of those who lead, where all others ask too
         self.want: Any = None  # async: whether weights are wanted →
         self.newest: Any = None  # async: → number of steps, [reference to weights] or []
         self.seed, self.temperature, self.calls = settings.run.seed, settings.rollout.temperature, 0
@@ -203,42 +200,23 @@ class LoopPolicy(ModelPolicy):
         else:
             answer = self.answers.pop(loop)
             if kind == "failed":
-                answer.set_exception(
-                    EngineError(
-                        f"verl's server could not write: {found[0]}. --verl.log true shows more."
-                    )
-                )
+                answer.set_exception(EngineError(f"verl's server could not write: {found[0]}."))
             else:
                 answer.set_result(found)
         self.idle.put_nowait(loop)
 
     async def catch_up(self) -> None:
-        "Take in the weights that were sent; `EngineError` where those of the servers are of another step, or these of another model"
+        "Take in the weights that were sent; `EngineError` where they are of another step"
         steps, sent = await self.newest()
-        if steps is None:
-            raise EngineError(
-                "verl handed on no weights. Leave verl's checkpoint_engine out of verl.overrides."
-            )
-        wrong = (
-            f"verl wrote with the weights of step {steps}, and this is step {self.step}. "
-            "Leave verl's trainer out of verl.overrides."
-        )
         if steps != self.step:
-            raise EngineError(wrong)
-        if sent and (foreign := take_weights(self.model, await sent[0])):
-            raise EngineError(
-                f"verl trains another model: {shorten(foreign, 200)}. Leave model.* out "
-                "of verl.overrides."
-            )
+            raise EngineError(f"verl wrote with weights of step {steps}, not of {self.step}.")
+        if sent:
+            take_weights(self.model, await sent[0])
 
     async def generate(
         self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None
     ) -> list[Completion]:
         "Complete each row by whichever loop is free; what is given is not generated"
-        if self.home and self.home is not asyncio.get_running_loop():
-            return await asyncio.wrap_future(
-                asyncio.run_coroutine_threadsafe(self.generate(rows, sampling), self.home)
-            )
         self.calls += 1
         seeds = [
             row.get("seed", seed + self.calls) for row, seed in zip(rows, row_seeds(rows, self))
@@ -252,10 +230,6 @@ class LoopPolicy(ModelPolicy):
             return self.given(row)
         from humanlm.models.sampling import cut_completion
 
-        if sampling.no_repeat_ngram:
-            raise RolloutError(
-                "verl's servers cannot forbid repeated runs of tokens. Set no_repeat_ngram to 0."
-            )
         prompt, loop = self.prompt_ids(row), await self.idle.get()
         how = {
             "temperature": sampling.temperature,
@@ -276,16 +250,13 @@ class LoopPolicy(ModelPolicy):
         )
 
     def token_logps(self, *asked: Any, **how: Any) -> Any:
-        "Compute log-probabilities of given completions, by the weights of this step; `RolloutError` where a method does not say that it reads"
+        "Compute log-probabilities of given completions; `RolloutError` where a method reads none"
         if not self.reads:
             raise RolloutError(
                 "This method asks for log-probabilities, and here are no weights for "
                 "that. Make it as Method(..., reads=True)."
             )
         return super().token_logps(*asked, **how)
-
-    def write(self, *_: Any) -> list[Completion]:
-        raise RolloutError("The engine verl writes by generate alone.")
 
 # %% ../../nbs/engines/03_exchange.ipynb #loop_results
 def loop_results(
@@ -353,7 +324,7 @@ def measured(s: Settings, job: Job, path: Path, step: int) -> dict[str, float]:
 
 
 def _spent_tokens(path: Path, stage: str, steps: int) -> float:
-    "Add up the tokens of the first steps of a stage, as they were logged; of a step that was taken twice, the last time counts"
+    "Add up the logged tokens of the first steps of a stage; of a step taken twice the last counts"
     lines = (
         {
             row["step"]: row
@@ -367,7 +338,7 @@ def _spent_tokens(path: Path, stage: str, steps: int) -> float:
 
 
 def is_spent(run: Run, stage: str, steps: int, more: Mapping[str, float] = {}) -> bool:
-    "Whether the token budget is spent after so many steps of a stage, and one whose numbers are not yet written down"
+    "Whether the token budget is spent after so many steps of a stage, and `more` unlogged tokens"
     budget = run.settings.run.token_budget
     return (
         bool(budget)
@@ -393,12 +364,8 @@ def take_checkpoint(model: Any, folder: Path) -> None:
             folder / "huggingface", dtype=model.dtype, trust_remote_code=False
         )
         found, wanted = trained.state_dict(), {*model.state_dict()}
-    foreign = [*take_weights(model, found), *(wanted - found.keys())]
-    if foreign:
-        raise EngineError(
-            f"The checkpoint {folder} is of another model: {shorten(foreign, 200)}. "
-            "Start anew with --fresh."
-        )
+    if foreign := [*take_weights(model, found), *(wanted - found.keys())]:
+        raise EngineError(f"{folder} is of another model: {shorten(foreign, 200)}.")
 
 
 def _adapter_of(

@@ -59,7 +59,7 @@ def register() -> None:
 
 
 def _adapter(name: str) -> Any:
-    "Make the adapter of a rollout engine that hands on weights, when verl asks for it; its packages are imported then"
+    "Make the adapter of a rollout engine when verl asks for it; its packages are imported then"
     if name not in _adapters:
         raise AttributeError(name)
     from importlib import import_module

@@ -42,7 +42,7 @@ from humanlm.gyms.evaluation import (
 from .monitor import GymMonitor, weighted_order
 from .protocol import BROKEN, COMPAT, Environment, Gym, GymTask, find_gym, gym_names
 from .users import GymJudgeConfig, GymUserConfig, check_plays, player_name
-from ..hardware.performance import Questions, StagePlan
+from ..hardware.memory import StagePlan
 from humanlm.methods.dialogues import (
     CreditConfig,
     Heard,
@@ -405,27 +405,8 @@ def _check_settings(s: Settings) -> None:
 
 # %% ../../nbs/gyms/51_recipe.ipynb #stage_plans
 def _stage_plans(s: Settings) -> list[StagePlan]:
-    "Say what machines are given to do; who plays the user is asked once a turn, of which a dialogue has half as many as it may in the mean, and a judge once a dialogue"
-    step, cold = s.rollout.num_prompts * s.rollout.group_size, s.sft.lesson_steps
-    weights = {name: s.gyms.weights.get(name, 1.0) for name in s.gyms.train}
-
-    def asked(config, judges, each, rounds):
-        share = sum(
-            weight
-            for name, weight in weights.items()
-            if any(how.judges == judges for how in find_gym(name).environment.roles.values())
-        ) / sum(weights.values())
-        return Questions(
-            0 if config.is_rule(config.model) else step * share * each,
-            config.at_once,
-            rounds,
-            model=config.model,
-        )
-
-    questions = (
-        asked(s.user, False, s.gyms.max_turns / 2, s.gyms.max_turns),
-        asked(s.judge, True, 1, 1),
-    )
+    "Say what each stage gives GPUs to do"
+    cold = s.sft.lesson_steps
     return [
         *(
             [StagePlan("cold-start", cold, s.sft.batch, s.gyms.turn_tokens, "lessons")]
@@ -435,9 +416,8 @@ def _stage_plans(s: Settings) -> list[StagePlan]:
         StagePlan(
             "gyms",
             planned_steps(s, s.gyms.tasks * len(s.gyms.train)),
-            step,
+            s.rollout.num_prompts * s.rollout.group_size,
             s.gyms.max_tokens,
-            questions=questions,
         ),
     ]
 
@@ -581,7 +561,7 @@ class _GymRecipe(Recipe):
             for player in players
         }
 
-    def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]:
+    def stage_plans(self, s: Settings) -> list[StagePlan]:
         return _stage_plans(s)
 
     def plan(self, s: Settings) -> list[str]:

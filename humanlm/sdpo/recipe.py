@@ -38,7 +38,7 @@ from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded
 from ..evaluation.report import model_said, standard_sections
 from ..fidelity.report import users_section
-from ..hardware.performance import StagePlan
+from ..hardware.memory import StagePlan
 from ..methods.functions import AssistantModel, ask_row
 from ..methods.sampling import RolloutConfig
 from humanlm.sdpo.hindsight import (
@@ -513,29 +513,27 @@ def _steps_of(
     )
 
 
-def _stage_plans(s: Settings, found: _SDPOWork | None) -> list[StagePlan]:
-    "Say what machines are given to do; a copy reads each reply in the contexts of the contrast"
+def _stage_plans(s: Settings) -> list[StagePlan]:
+    "Say what each stage gives GPUs to do"
     c, rows = s.sdpo, s.rollout.num_prompts * s.rollout.group_size
     frozen = int(c.teacher != "live") + bool(c.kl and _form_of(s) != "sampled")
-    readings = (1 if c.contrast == "none" else 3) * (2 if c.teacher == "trust" else 1)
     cold = (
         [StagePlan("cold-start", s.sft.lesson_steps, s.sft.batch, s.prompts.max_tokens, "lessons")]
         if _has_lessons(s)
         else []
     )
-    how = {"frozen": frozen, "readings": readings, "reads": True}
-    stages = [
+    return cold + [
         StagePlan(
             name,
             count,
             rows,
             s.prompts.max_tokens,
             "logs" if name == "offline" else "rollouts",
-            **how,
+            frozen,
+            True,
         )
-        for name, count in _steps_of(s, found).items()
+        for name, count in _steps_of(s, None).items()
     ]
-    return [*cold, *stages]
 
 
 def _plan_lines(s: Settings) -> list[str]:
@@ -677,8 +675,8 @@ class _SDPORecipe(Recipe):
     def plan(self, s: Settings) -> list[str]:
         return _plan_lines(s)
 
-    def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]:
-        return _stage_plans(s, _load_work(s) if reads else None)
+    def stage_plans(self, s: Settings) -> list[StagePlan]:
+        return _stage_plans(s)
 
     def sections(self) -> Mapping[str, tuple]:
         "Give the sections of the report"

@@ -41,7 +41,7 @@ from humanlm.evaluation.measured import (
     result_rows,
     score_table,
 )
-from ..hardware.performance import StagePlan
+from ..hardware.memory import StagePlan
 from ..hierarchy.prompts import markup, plain
 from humanlm.social.pairs import (
     ContextPair,
@@ -473,15 +473,9 @@ class _ParserRecipe(Recipe):
         }
         return report_table(found).markdown()
 
-    def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]:
+    def stage_plans(self, s: Settings) -> list[StagePlan]:
         "Plan one supervised stage for each method"
-        steps = (
-            _steps_once(s)
-            if s.parser.source == "stories"
-            else math.ceil(len(self.load(s).rows) / s.sft.batch)
-            if reads
-            else None
-        )
+        steps = _steps_once(s) if s.parser.source == "stories" else None
         return [
             StagePlan(name, steps, s.sft.batch, s.parser.token_limit or 1024, "lessons")
             for name in s.run.methods

@@ -28,7 +28,7 @@ from .options import TrainerError
 def _is_whole(
     path: Path,  # a checkpoint folder
 ) -> bool:
-    "Tell whether every part of a checkpoint is there and was written to its end (torch's archives end with their index)"
+    "Tell whether every part of a checkpoint is there and was written to its end"
     from safetensors import SafetensorError, safe_open
 
     weights, random, split = (
@@ -51,7 +51,7 @@ def _is_whole(
 
 
 def _slices(path):
-    "Which library wrote a checkpoint of slices to its end, as what is written last tells; empty: none"
+    "Name the library that wrote a checkpoint of slices to its end; empty: none"
     parts = [path / part for part in ("pytorch_model_fsdp_0/.metadata", "optimizer_0/.metadata")]
     files = [path / part for part in ("pytorch_model_fsdp.bin", "optimizer.bin")]
     zero = [*path.glob("global_step*/*_states.pt")]
@@ -87,15 +87,6 @@ def latest_checkpoint(
             f"{whole[-1]} was written {how}, and cannot go on otherwise. Start as "
             "before, or begin anew with --fresh."
         )
-    if (
-        whole
-        and shards() == "DeepSpeed"
-        and (count := len([*whole[-1].glob("rng_state_*.pth")])) != process_count()
-    ):
-        raise TrainerError(
-            f"{whole[-1]} was written by {count} processes, and DeepSpeed cannot share "
-            f"it out among {process_count()}. Start {count}, or begin anew with --fresh."
-        )
     return str(whole[-1]) if whole else None
 
 # %% ../../nbs/training/03_checkpoints.ipynb #set_random_state
@@ -117,7 +108,7 @@ def _set_random_state(
 
 @contextmanager
 def draws_kept() -> Iterator[None]:
-    "Put the random numbers back where they stood, so that what is inside changes nothing about what follows"
+    "Put the random numbers back where they stood"
     before = _random_state()
     yield
     _set_random_state(before)
@@ -127,7 +118,7 @@ def _leave_checkpoint(
     trainer: Any,  # a `MethodTrainer`
     error: BaseException,  # gets a note that says where the run can go on
 ) -> None:
-    "Write a checkpoint of the last finished step; none at step 0, or where several processes would have to agree"
+    "Write a checkpoint of the last finished step; none at step 0 or by several processes"
     step, folder = trainer.state.global_step, Path(trainer.args.output_dir)
     if step == 0 or trainer.args.save_strategy == "no" or trainer.accelerator.num_processes > 1:
         return

@@ -68,7 +68,7 @@ def _check_option(
     name: str,  # of TRL's `GRPOConfig`
     value: Any,  # as the settings have it
 ) -> None:
-    "Raise when TRL has no such option, or when a number or a truth value is expected and something else was given"
+    "Raise where TRL has no such option, or wants a number or a truth value"
     check_name(name, GRPOConfig.__dataclass_fields__, "option of the group 'trainer'", TrainerError)
     default = GRPOConfig.__dataclass_fields__[name].default
     kinds = (
@@ -93,11 +93,10 @@ def trainer_args(
     steps: int,  # generation steps
     max_tokens: int,  # longest completion of any level, in tokens
     seed: int = 0,  # of sampling and data order
-    validate: int
-    | None = None,  # steps between two measurements by the trainer's `measure`; None: none, the last weights count
+    validate: int | None = None,  # steps between two measurements; None: the last weights count
     dtype: str = "float32",  # in which the model computes; its weights should be float32
 ) -> GRPOConfig:
-    "Merge TRL's options with ours (HumanLM, section 6.4 lists the paper's); errors name what is wrong"
+    "Merge TRL's options with ours (HumanLM, section 6.4 lists the paper's)"
     for name, value in options.items():
         _check_option(name, value)
     batch = dict(
@@ -131,12 +130,6 @@ def trainer_args(
 
 # %% ../../nbs/training/02_options.ipynb #_trl_args
 def _trl_args(out, options):
-    if options.get("use_vllm") and find_spec("vllm") is None:
-        raise TrainerError(
-            "trainer.use_vllm needs vLLM, which is not installed: pip install "
-            "'trl[vllm]' on a machine with a GPU, "
-            "or leave the option out."
-        )
     if options.get("deepspeed"):
         raise TrainerError(
             "trainer.deepspeed is not how a run is split. Leave it out, and start with "

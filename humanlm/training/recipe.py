@@ -16,8 +16,7 @@ from ..core.basics import ConfigError, shorten
 from ..core.config import Settings
 from ..core.plugins import find_plugin
 from ..evaluation.measured import Measurement, Result, Results, metrics_table
-from ..hardware.memory import Load
-from ..hardware.performance import StagePlan
+from ..hardware.memory import Load, StagePlan
 
 # %% ../../nbs/training/06_recipe.ipynb #Stage
 class Stage(NamedTuple):
@@ -25,9 +24,7 @@ class Stage(NamedTuple):
 
     name: str  # of the stage, and of the model it leaves
     start: str  # the stage whose weights it takes, or "base"
-    train: Callable[
-        [Any, str, Any, Any], None
-    ]  # (run, stage, model, tokenizer): trains the model in place
+    train: Callable  # (run, stage, model, tokenizer): trains the model in place
 
 # %% ../../nbs/training/06_recipe.ipynb #Work
 @dataclass
@@ -35,9 +32,7 @@ class Work:
     "What a recipe works on; recipes add fields of their own"
 
     fingerprint: str = ""  # of the data
-    ledgers: Mapping[str, Ledger] = field(
-        default_factory=dict
-    )  # caller → where it spends; "": everybody else
+    ledgers: Mapping[str, Ledger] = field(default_factory=dict)  # caller → ledger; "": the rest
     notes: Mapping[str, Any] = field(default_factory=dict)  # more for run.json
 
 # %% ../../nbs/training/06_recipe.ipynb #Recipe
@@ -46,7 +41,7 @@ class Recipe:
 
     groups: Mapping[str, type] = {}  # name → settings class, beside those that all recipes share
     methods: Sequence[str] = ()  # what run.methods means where nothing is said
-    comparison: str = ""  # module:function of `humanlm eval`, from a command line to an exit code; empty: runs are compared
+    comparison: str = ""  # module:function of `humanlm eval`; empty: runs are compared
     study: str = ""  # module:class that experiments with it use; empty: the plain one
 
     def settle(self, s: Settings) -> Settings:
@@ -61,31 +56,31 @@ class Recipe:
         return True
 
     def load(self, s: Settings, **given: Any) -> Any:
-        "Read data and make clients; `given` are objects that take the place of named ones, from `fit`"
-        raise _missing(self, "load", "a Work")
+        "Read data and make clients; `given`, from `fit`, are objects in place of named ones"
+        raise NotImplementedError("load")
 
     def begin(self, run: Any) -> None:
         "Do what comes before the first stage: write down what the data are, examine clients"
 
     def vocabulary(self, run: Any) -> tuple[Sequence[str], Sequence[str]]:
-        "Give the texts, and the tags that shall be one token, from which a tiny model learns its tokenizer"
+        "Give the texts from which a tiny model learns its tokenizer, and tags that are one token"
         return [], []
 
     def stages(self, run: Any) -> Sequence[Stage]:
         "List the stages of a run, each after the one it starts from"
-        raise _missing(self, "stages", "a list of Stage")
+        raise NotImplementedError("stages")
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
         "Say how a model must be asked: files that lie beside its weights, path → text"
         return {}
 
     def validate(self, run: Any, name: str, policy: Any) -> float:
-        "Measure what a policy writes on the way, more is better; where `run.validate` asks for it, the best checkpoint becomes the model"
-        raise _missing(self, "validate", "a number")
+        "Measure a policy, more is better; with `run.validate` the best checkpoint counts"
+        raise NotImplementedError("validate")
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
         "Measure one model of the run on held-out units"
-        raise _missing(self, "evaluate", "a list of Measurement")
+        raise NotImplementedError("evaluate")
 
     def references(self, run: Any) -> dict[str, list[Measurement]]:
         "Measure what needs no model, such as chance, on the same units"
@@ -96,17 +91,15 @@ class Recipe:
         return found
 
     def tables(self, rows: Sequence[Result]) -> str:
-        "Show results as Markdown: the first metric by part, with intervals, then a line for the means of each other one"
+        "Show results as Markdown: the first metric by part, with intervals, others as means"
         return metrics_table(rows)
 
     def plan(self, s: Settings) -> Sequence[str]:
         "Say in lines what a run would do and cost, without torch"
         return []
 
-    def stage_plans(
-        self, s: Settings, reads: bool
-    ) -> Sequence[StagePlan]:  # reads: data may be read, to count rows
-        "Say for each stage what machines would be given to do; nothing: one stage of completions by a method"
+    def stage_plans(self, s: Settings) -> Sequence[StagePlan]:
+        "Say what each stage gives GPUs to do; nothing: one stage of completions by a method"
         return []
 
     def traits(self, s: Settings) -> dict[str, str]:
@@ -120,16 +113,10 @@ class Recipe:
         return write_report(folder, self.sections())
 
     def sections(self) -> Mapping[str, tuple] | None:
-        "Give the sections of the report: name → (title, the line below it, what draws it); None: those that serve every run"
+        "Give the report's sections: name → (title, line below, function); None: the usual ones"
         return None
 
 # %% ../../nbs/training/06_recipe.ipynb #RECIPES
-def _missing(recipe: Recipe, method: str, what: str) -> ConfigError:
-    return ConfigError(
-        f"The recipe {type(recipe).__name__} has no method {method}. Write it; it gives {what}."
-    )
-
-
 RECIPES: dict[str, str] = {
     "humanlm": "humanlm.alignment.recipe:recipe",
     "parser": "humanlm.social.recipe:recipe",
@@ -173,7 +160,7 @@ class Engine:
         return []
 
     def load(self, s: Settings, load: Load) -> Load:
-        "Say what each GPU is given to do, by what TRL would give it"
+        "Say what each GPU is given to do in a stage, by what TRL would give it"
         return load
 
     def shown(self, s: Settings) -> str:
@@ -198,10 +185,7 @@ class Engine:
         callbacks: Sequence[Any],
     ) -> None:
         "Train a model in place on rows in training order"
-        raise ConfigError(
-            f"The engine {type(self).__name__} has no method learn. Write it; it trains "
-            "the model in place."
-        )
+        raise NotImplementedError("learn")
 
 
 ENGINES: dict[str, str] = {"verl": "humanlm.engines.verl:engine"}

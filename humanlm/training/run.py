@@ -12,7 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,15 +24,12 @@ from humanlm.core.basics import (
     require_all,
     run_sync,
     shorten,
-    to_json,
 )
 from ..core.config import RunConfig, Settings, SFTConfig, read_yaml
 from ..core.grammar import cut_line, parse
-from ..core.plugins import require_workers
 from ..core.runs import Stages, is_main_process, process_count, wait_for_all
 from ..data.trajectory import Completion
-from ..hardware.memory import PlanConfig
-from ..hardware.performance import StageLoad, StagePlan, plan_lines
+from ..hardware.memory import Load, PlanConfig, StagePlan, memory_lines
 from ..hardware.sharding import sharding_faults, shards
 from ..methods.policies import ModelPolicy
 from ..methods.sampling import RolloutConfig
@@ -55,25 +52,8 @@ COMMON: dict[str, type] = {
 def groups_of(
     recipe: Recipe, argv: Sequence[str] = ()
 ) -> dict[str, type]:  # argv: a command line, which may name an engine
-    "Give all groups of settings; a recipe may refine a shared one, by a subclass or by defaults, but not take its name for another"
+    "Give all groups of settings; a recipe may refine a shared one, by a subclass or by defaults"
 
-    def refines(own, shared):
-        return (
-            isinstance(own, shared)
-            if shared is dict
-            else isinstance(own, type) and issubclass(own, shared)
-        )
-
-    taken = [
-        name
-        for name in COMMON.keys() & recipe.groups.keys()
-        if not refines(recipe.groups[name], COMMON[name])
-    ]
-    if taken:
-        raise ConfigError(
-            f"The recipe {type(recipe).__name__} has groups of settings that all "
-            f"recipes share: {', '.join(sorted(taken))}. Name them otherwise."
-        )
     engine = find_engine(engine_name(argv))
     return COMMON | dict(recipe.groups) | (dict(engine.groups) if engine else {})
 
@@ -161,7 +141,7 @@ class Run:
         return found
 
     def load(self, name: str, trains: bool = False) -> tuple[Any, Any]:
-        "Load the weights and the tokenizer of a model; weights that will be trained as float32, in which small steps add up"
+        "Load a model and its tokenizer; weights to train as float32, in which small steps add up"
         from humanlm.models.checkpoints import load_model
 
         own = self.settings.model
@@ -172,7 +152,7 @@ class Run:
         )
 
     def watch(self, stage: str) -> tuple:
-        "Make what shows progress, and keeps every log of a stage in `metrics.jsonl` and where `run.wandb` says"
+        "Make what shows progress, and keeps the logs of a stage in `metrics.jsonl` and in W&B"
         from humanlm.training.sft import MetricsLog, Progress, WandbLog
 
         more = [WandbLog(stage)] if self.settings.run.wandb else []
@@ -227,52 +207,10 @@ def tracked(run: Run) -> Iterator[None]:
         there.define_metric(f"{stage.name}/*", step_metric=f"{stage.name}/step")
     try:
         yield
-        there.log(_tables(run.folder))
     except BaseException:
         there.finish(exit_code=1)
         raise
     there.finish()
-
-# %% ../../nbs/training/07_run.ipynb #tracked-tables
-def _tables(folder: Path, most: int = 100) -> dict[str, Any]:  # most: texts of a model or stage
-    "Give results, texts and report of a run's folder as Weights & Biases shows them"
-    from wandb import Html, Table
-
-    from humanlm.data.viz import spread
-    from humanlm.evaluation.measured import load_measured
-    from humanlm.evaluation.report import RunFolder
-
-    found, measured = (
-        RunFolder(folder),
-        {path.stem: load_measured(path) for path in sorted((folder / "measured").glob("*.jsonl"))},
-    )
-    rows = {
-        "evaluation/means": [asdict(row) for row in found.results.rows],
-        "evaluation/differences": [asdict(row) for row in found.results.paired],
-        "evaluation/texts": [
-            {"model": name, "unit": m.unit, "values": to_json(m.values), "texts": to_json(m.shown)}
-            for name, units in measured.items()
-            for m in spread(units, most)
-        ],
-        "samples": [
-            {
-                "stage": stage,
-                "step": t.step,
-                "row": t.row_id,
-                "rewards": to_json(t.rewards),
-                "text": t.text,
-            }
-            for stage, samples in found.samples.items()
-            for t in spread(samples, most)
-        ],
-    }
-    tables: dict[str, Any] = {
-        name: Table(columns=list(own[0]), data=[list(row.values()) for row in own])
-        for name, own in rows.items()
-        if own
-    }
-    report = folder / "report.html"
-    return tables | ({"report": Html(report.read_text("utf-8"))} if report.exists() else {})
 
 # %% ../../nbs/training/07_run.ipynb #updates
 def updates(settings: Settings) -> int:
@@ -281,7 +219,7 @@ def updates(settings: Settings) -> int:
 
 
 def shares_of(settings: Settings) -> Shares:
-    "How the processes of this run share the completions of a step out; in a plan, one for each of its GPUs"
+    "Give how the processes of this run, or the GPUs of a plan, share the completions of a step"
     engine, planned = (
         find_engine(settings.run.engine),
         settings.plan.gpus if settings.dry_run else 0,
@@ -293,7 +231,7 @@ def shares_of(settings: Settings) -> Shares:
 
 
 def max_steps(settings: Settings, rows: int = 0) -> int:
-    "Optimiser steps of a method at most: `max_steps`, or `num_train_epochs` over its rows; a token budget may end it earlier"
+    "Count the optimizer steps of a method at most: `max_steps`, or `num_train_epochs` of its rows"
     own = settings.trainer
     if rows and "num_train_epochs" in own and "max_steps" not in own:
         return math.ceil(own["num_train_epochs"] * rows / settings.rollout.num_prompts) * updates(
@@ -360,7 +298,7 @@ def keep_memory() -> None:
 
 # %% ../../nbs/training/07_run.ipynb #check_settings
 def check_settings(recipe: Recipe, settings: Settings) -> None:
-    "Raise when there are no steps, when processes could not share the work, or when the recipe refuses"
+    "Raise where there are no steps, processes cannot share the work, or the recipe refuses"
     steps = settings.trainer.get("max_steps", 1)
     whole = type(steps) is int and steps > 0
     require("trainer", (whole, f"max_steps must be a whole number above 0, got {shorten(steps)!r}"))
@@ -375,8 +313,6 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
     if settings.model.name != "tiny":
         locate(settings.model.name)
     recipe.check(settings)
-    if not settings.dry_run:
-        require_workers(settings.groups)
     engine, teaches = find_engine(settings.run.engine), recipe.teaches(settings)
     if engine:
         require_all(
@@ -408,8 +344,7 @@ def check_processes(
     s, batch = settings, settings.sft.batch
     optim, small = (
         s.trainer.get("optim", ""),
-        "Take --trainer.optim adamw_torch, a whole model on each GPU (--split false), "
-        "or --run.engine verl.",
+        "Take --trainer.optim adamw_torch, or a whole model on each GPU.",
     )
     writers, muon = (
         s.trainer.get("vllm_tensor_parallel_size") or 1,
@@ -449,38 +384,25 @@ def check_processes(
 def gpu_plan(
     settings: Settings,
     recipe: Recipe | None = None,  # None: the one that settings name
-    reads: bool = False,  # whether data may be read, to count rows
 ) -> list[str]:
-    "Say what each GPU of `plan.gpus` would hold, and how long the stages would take"
+    "Say what each GPU of `plan.gpus` would hold, and what a start on them would refuse"
     if not settings.plan.gpus:
         return []
     s = settings.changed(dry_run=True)
-    if s.plan.split is True and shards() == "DeepSpeed":
-        s = s.changed(plan={"split": "zero3"})
     recipe = recipe or find_recipe(s.run.recipe)
-    if recipe.methods and not s.run.methods:
-        return [
-            "memory              run.methods names none: nothing is trained, and what "
-            "evaluation holds is not planned"
-        ]
     method = StagePlan(
         "by a method", planned_steps(s, None), s.rollout.num_prompts * s.rollout.group_size, 1024
     )
-    return [
-        *plan_lines(
-            s.plan,
-            s.model,
-            [_stage_load(s, stage) for stage in recipe.stage_plans(s, reads) or [method]],
-        ),
-        *_refused(s, recipe),
-    ]
+    stages = recipe.stage_plans(s) or [method]
+    loads = {stage.name: _stage_load(s, stage) for stage in stages if stage.steps != 0}
+    return [*memory_lines(s.plan, s.model, s.trainer, loads), *_refused(s, recipe)]
 
 
 def _refused(s, recipe):
     "Say what a start on these GPUs would refuse"
-    splitter = {True: "FSDP", "zero3": "DeepSpeed", False: ""}[s.plan.gpus > 1 and s.plan.split]
     if find_engine(s.run.engine):
         return []
+    splitter = "FSDP" if s.plan.gpus > 1 and s.plan.split else ""
     try:
         check_processes(s, recipe.teaches(s), s.plan.gpus, splitter)
     except ConfigError as e:
@@ -488,29 +410,16 @@ def _refused(s, recipe):
     return []
 
 
-def _stage_load(s: Settings, stage: StagePlan) -> StageLoad:
-    "Share a stage out to the GPUs of a plan"
-    lessons, engine = stage.kind == "lessons", find_engine(s.run.engine)
-    if lessons:
-        own = max(1, stage.rows // s.plan.gpus)
-        load = s.plan.load(s.model, {"gradient_checkpointing": False}, own, own)._replace(
-            completion=stage.completion
-        )
+def _stage_load(s: Settings, stage: StagePlan) -> Load:
+    "Say what one GPU is given to do in a stage"
+    own, engine = s.trainer, find_engine(s.run.engine)
+    gpus = engine.processes(s) if engine else s.plan.gpus
+    if stage.kind == "lessons":
+        rows = written = max(1, stage.rows // gpus)
     else:
-        how = shares_of(s)
-        load = s.plan.load(s.model, s.trainer, how.size, how.size * how.portions)._replace(
-            completion=s.plan.completion_tokens or stage.completion
-        )
-    load = load._replace(
-        kind=stage.kind,
-        frozen=stage.frozen,
-        readings=stage.readings,
-        reads=stage.reads and (4 if s.model.dtype == "float32" else 2),
-        parts=s.rollout.parts,
-    )
-    return StageLoad(
-        stage,
-        engine.load(s, load) if engine else load,
-        1 if lessons else updates(s),
-        None if lessons else s.run.token_budget,
-    )
+        rows, written = shares_of(s).size, shares_of(s).size * shares_of(s).portions
+    inside = own.get("use_vllm") and own.get("vllm_mode", "colocate") == "colocate"
+    vllm = own.get("vllm_gpu_memory_utilization", 0.3) if inside else 0.0
+    asleep = bool(own.get("vllm_enable_sleep_mode"))
+    load = Load(stage, rows, written, gpus, s.plan.split and gpus > 1, vllm, asleep)
+    return engine.load(s, load) if engine else load

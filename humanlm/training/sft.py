@@ -36,7 +36,7 @@ def sft_dataset(
     max_prompt_tokens: int = 1024,  # longer prompts lose their oldest messages
     max_tokens: int | None = None,  # longest row that the model can read; None = any
 ) -> Dataset:  # columns input_ids, labels (-100 over the prompt) and dropped (messages left out)
-    "Turn supervised rows into token ids and labels; `DataError` names a row whose prompt cannot be made to fit"
+    "Turn supervised rows into token ids and labels; `DataError` names a row that cannot fit"
     targets = [render_target(tokenizer, row["target"]) for row in rows]
     room = [min(max_prompt_tokens, (max_tokens or 1 << 30) - len(target)) for target in targets]
     prompts = [_fitted(row, tokenizer, limit) for row, limit in zip(rows, room)]
@@ -51,11 +51,6 @@ def sft_dataset(
 # %% ../../nbs/training/01_sft.ipynb #_fitted
 def _fitted(row, tokenizer, limit):
     where = f"Row {row['row_id'] or 'without a name'}"
-    if row["thinking"] and parts_text(row["target"]).lstrip().startswith("<think>"):
-        raise DataError(
-            f"{where}: the prompt has opened the thought, so the target must not open "
-            "another. Drop its <think>."
-        )
     given = render_target(tokenizer, row["given"], end=False)
     try:
         asked = fit_prompt(tokenizer, row["prompt"], limit - len(given), thinking=row["thinking"])
@@ -166,7 +161,7 @@ class MetricsLog(TrainerCallback):
 
 
 class WandbLog(TrainerCallback):
-    "Send the same to the open run of Weights & Biases, where every stage has names and steps of its own"
+    "Send the same to the open run of Weights & Biases, under names and steps of the stage"
 
     def __init__(self, stage: str):
         self.stage = stage
@@ -186,7 +181,7 @@ class WandbLog(TrainerCallback):
 def precision(
     dtype: str,  # model.dtype
 ) -> dict[str, bool]:
-    "TRL's options for the number format in which a model with float32 weights computes in training: the given one; on a GPU bfloat16 also for float32"
+    "TRL's options for the number format of computing: the given one; on a GPU bfloat16 for float32"
     return {
         "bf16": dtype == "bfloat16" or (dtype == "float32" and torch.cuda.is_available()),
         "fp16": dtype == "float16",
@@ -242,7 +237,7 @@ def _sft_args(
 
 # %% ../../nbs/training/01_sft.ipynb #RowsTrainer
 class _RowsTrainer(ShardedTrainer, SFTTrainer):
-    "TRL's trainer, which counts tokens on after a resume, puts no model card into checkpoints, and on CPUs computes logits where something is trained"
+    "TRL's trainer, which counts tokens on after a resume and on CPUs computes few logits"
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         "Leave the loss to TRL; on CPUs its head sees the trained positions alone"
@@ -272,7 +267,7 @@ class _RowsTrainer(ShardedTrainer, SFTTrainer):
             hook.remove()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        "Read the last of a checkpoint as TRL does, whoever has read the weights, and count the tokens before it"
+        "Read the last of a checkpoint as TRL does, and count the tokens before it"
         super()._load_optimizer_and_scheduler(checkpoint)
         if not checkpoint:
             return

@@ -20,7 +20,6 @@ from ..core.basics import ConfigError, HumanLMError, check_name, shorten
 from ..core.config import Settings, is_plain_name
 from ..core.grammar import parse
 from ..core.html import aligned
-from ..core.plugins import workers_plan
 from humanlm.core.runs import (
     CHARGES,
     Stages,
@@ -92,7 +91,7 @@ def _keep_model(run: Run, name: str, model: Any, tokenizer: Any) -> None:
 
 
 def _with_adapter(run: Run, model: Any) -> Any:
-    "Put an adapter on the base model where `model.lora_rank` asks for one; it is what all stages train on"
+    "Put an adapter on the base model where `model.lora_rank` asks for one"
     from humanlm.models.checkpoints import add_adapter
 
     name, folder = run.settings.model.name, run.model_folder("base")
@@ -116,9 +115,7 @@ def lessons(
     stage: str,  # name of the lines in metrics.jsonl
     model: Any,  # trained in place
     tokenizer: Any,
-    rows: Sequence[
-        dict
-    ],  # from `sft_row`, the same on every start; none: a pretrained model may need no lessons
+    rows: Sequence[dict],  # from `sft_row`, the same on every start; may be none
     out: Path | None = None,  # where the checkpoints go; None: those of the stage
 ) -> None:
     "Train on supervised rows"
@@ -153,8 +150,7 @@ def learn(
     tokenizer: Any,
     method: Method,
     rows: Sequence[dict],  # what may be asked
-    order: Callable[[Sequence[dict], int], Sequence[dict]]
-    | None = None,  # (rows, steps) → prompts in training order
+    order: Callable | None = None,  # (rows, steps) → prompts in training order
     tokens: int | None = None,  # longest completion; None: the most that a row allows
     callbacks: Sequence[Any] = (),  # of transformers, beside those of every run
 ) -> None:
@@ -245,23 +241,11 @@ def run_stages(run: Run) -> Results | None:
 
 # %% ../../nbs/training/08_stages.ipynb #evaluate_all
 def _lent_engine(run: Run) -> Any:
-    "Give the vLLM engine that wrote rollouts, ready for every model of the run; a run with nothing left to train makes it as a trainer does. None where transformers wrote"
-    s = run.settings
-    if s.run.engine or not s.trainer.get("use_vllm"):
+    "Give the vLLM engine that wrote rollouts; None where transformers wrote, or nothing did"
+    if run.engine is None:
         return None
     from humanlm.training.policy import LentEngine
 
-    if run.engine is None:
-        from humanlm.methods.rollouts import single_turn
-        from humanlm.training.trainer import MethodTrainer
-
-        args = method_args(s, run.checkpoints("evaluation"), max_tokens=1)
-        run.engine = MethodTrainer(
-            *run.load("base"),
-            Method(single_turn(), lambda batch: batch.rewards),
-            [{"row_id": ""}],
-            args,
-        ).vllm_generation
     return LentEngine(run.engine, run.folder / "models")
 
 
@@ -295,11 +279,6 @@ def make_run(
     stages = stages or Stages()
     with stages("data"):
         work = recipe.load(settings, **given)
-    if not isinstance(work, Work):
-        raise ConfigError(
-            f"{type(recipe).__name__}.load gave {shorten(repr(work))}. It must give a "
-            "Work, with the fingerprint of the data."
-        )
     _prepare_torch(settings)
     for account, ledger in work.ledgers.items():
         ledger.keep(folder / CHARGES, account)
@@ -310,7 +289,7 @@ def make_run(
 
 
 def _prepare_torch(settings: Settings) -> None:
-    "Set the number of threads, and refuse options that TRL does not know, before anything is written"
+    "Set the number of threads, and refuse options that TRL does not know"
     import torch
 
     if settings.model.threads:
@@ -321,16 +300,6 @@ def _prepare_torch(settings: Settings) -> None:
 def _check_stages(recipe: Recipe, stages: Sequence[Stage]) -> None:
     "Raise unless every stage has a name of its own and starts from one before it"
     known, who = ["base"], type(recipe).__name__
-    wrong = (
-        [s for s in stages if not isinstance(s, Stage)]
-        if isinstance(stages, (list, tuple))
-        else [stages]
-    )
-    if wrong:
-        raise ConfigError(
-            f"{who}.stages gave {shorten(repr(wrong[0]))}. It must give a list of "
-            "Stage(name, start, train)."
-        )
     for stage in stages:
         if not is_plain_name(stage.name):
             raise ConfigError(
@@ -376,7 +345,7 @@ def start(
 
 @contextmanager
 def _or_nothing(folder):
-    "Take a new folder back where a run ends before it has a model or has spent anything, so that the mended command finds its place free"
+    "Remove a new folder where a run ends before it has a model or has spent anything"
     is_new = run_state(folder) == "missing"
     try:
         yield
@@ -473,14 +442,12 @@ def plan(recipe: Recipe, settings: Settings) -> str:
     "Describe a run in words and numbers"
     s = settings
     own = recipe.plan(s)
-    if not isinstance(own, (list, tuple)):
-        raise ConfigError(
-            f"{type(recipe).__name__}.plan gave {shorten(repr(own))}. It must give a list of lines."
-        )
     try:
         stages = ", ".join(planned_stages(recipe, s))
-    except _UnreadError as e:
-        stages = str(e)
+    except ConfigError:
+        raise
+    except Exception as e:  # the recipe's own code, which may want its data
+        stages = f"not known before the data are read ({type(e).__name__}: {shorten(e)})"
     lines = [
         f"run                 {Path(s.run.out) / s.run.name}, seed {s.run.seed}",
         f"stages              {stages}",
@@ -490,37 +457,22 @@ def plan(recipe: Recipe, settings: Settings) -> str:
         if any(" steps" in line for line in own)
         else [f"by a method         {step_plan(s, math.ceil(max_steps(s) / updates(s)))}"]
     )
-    engine, asked = find_engine(s.run.engine), workers_plan(s.groups)
+    engine = find_engine(s.run.engine)
     return "\n".join(
         [
             *lines,
             *steps,
             *own,
-            *([f"workers             {asked}"] if asked else []),
-            *gpu_plan(s, recipe, True),
+            *gpu_plan(s, recipe),
             *(engine.plan(s) if engine else ()),
         ]
     )
 
 
-class _UnreadError(ConfigError):
-    "What a plan asked for follows from data that it does not read"
-
-
 def planned_stages(recipe: Recipe, settings: Settings) -> list[str]:
-    "Name the stages of a run that has not begun; `_UnreadError` where a recipe would have to read its data to say so"
-    try:
-        stages = recipe.stages(
-            Run(settings, Path(settings.run.out) / settings.run.name, recipe, Work())
-        )
-    except ConfigError:
-        raise
-    except Exception as e:  # a recipe is anybody's code, and its work is empty here
-        raise _UnreadError(
-            f"{type(recipe).__name__}.stages cannot name them before the data are read, "
-            "as long as they do not follow "
-            f"from run.settings ({type(e).__name__}: {shorten(e)})"
-        ) from e
+    "Name the stages of a run that has not begun, from its settings alone"
+    folder = Path(settings.run.out) / settings.run.name
+    stages = recipe.stages(Run(settings, folder, recipe, Work()))
     _check_stages(recipe, stages)
     return [stage.name for stage in stages]
 

@@ -22,7 +22,7 @@ import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
 from fastcore.basics import patch
-from transformers import PrinterCallback, Trainer, TrainerCallback, set_seed
+from transformers import PrinterCallback, Trainer, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -51,7 +51,6 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
 
     rewards: torch.Tensor  # of this batch, `[B, R]`
     batch_rows: list[dict]  # what its trajectories answer
-    drawn: Any = None  # the random numbers behind a generation
     under_way: Any = None  # the tensors whose loss is being computed
 
     def __init__(
@@ -59,17 +58,12 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
         model,  # a causal language model of transformers
         tokenizer,  # its tokenizer
         method: Method,  # rollout, advantage, reward, ...
-        rows: Sequence[
-            dict
-        ],  # one per prompt, in training order; other sequences than lists are looked up when a step needs them
+        rows: Sequence[dict],  # one per prompt, in training order; looked up when a step needs them
         args: GRPOConfig,  # from `trainer_args`
-        records: str
-        | Path
-        | None = None,  # folder for the trajectories of every step; None keeps none
+        records: str | Path | None = None,  # folder for the trajectories of every step
         callbacks: Sequence[TrainerCallback] = (),
         max_prompt_tokens: int = 1024,  # longer prompts lose their oldest messages
-        measure: Callable[[Any, Any], float]
-        | None = None,  # (model, tokenizer) → how good it is on held-out rows; see `validate`
+        measure: Callable | None = None,  # (model, tokenizer) → number, for `validate`
     ):
         self.method, self.rows, self.records, self.measure = (
             method,
@@ -97,10 +91,6 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
                 rollout_func=lambda *_: self.roll_out(),
             )
         self.reward_weights = torch.tensor(list(parts.values()), dtype=torch.float32)
-        if self.accelerator.num_processes > 1:
-            set_seed(
-                args.seed
-            )  # TRL's differ from process to process, which `_joint_draws` makes needless
         self.policy = TrainerPolicy(self, max_prompt_tokens)
         self.remove_callback(PrinterCallback)
         if hasattr(method.memory, "follow"):
@@ -108,7 +98,7 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
 
     @contextmanager
     def limits(self, rows: Sequence[dict]) -> Iterator[None]:
-        "Let the engine stop early while these rows are asked: at their longest cap, and at their stop strings"
+        "Let the engine stop at the longest cap of these rows, and at their stop strings"
         asked = gather_object([(row["max_tokens"], *row["stop"]) for row in rows])
         cap = min(
             self.max_completion_length or math.inf,
@@ -160,7 +150,7 @@ def _reference_by_copy(model) -> Iterator[None]:
 
 
 class _MemoryCallback(TrainerCallback):
-    "Lets a method's memory follow the weights after every step of the optimiser, as the teacher of SDPO does"
+    "Lets a method's memory follow the weights after every step of the optimizer"
 
     def __init__(self, memory: Any):  # a `Memory` that follows
         self.memory = memory
@@ -187,7 +177,7 @@ def _named(
 def _calculate_rewards(
     self: MethodTrainer, inputs, prompts, completions, completion_ids_list
 ) -> torch.Tensor:
-    "Score the trajectories of this batch, `[B, R]`, unless the rollout has done so; a method without a reward has no score"
+    "Score the trajectories of this batch, `[B, R]`, unless the rollout has done so"
     device, reward = self.accelerator.device, self.method.reward
     if reward is None:
         self.rewards = torch.zeros(len(self.trajectories), 0, device=device)
@@ -214,7 +204,7 @@ def _unless_failed(scored):
 
 
 def _in_all(work):
-    "Do something in every process; where one fails, such as at the end of a budget, all stop together instead of waiting for it"
+    "Do something in every process; where one fails, all stop together instead of waiting for it"
     found = error = None
     try:
         found = work()
@@ -241,27 +231,10 @@ def _generate_and_score_completions(self: MethodTrainer, inputs: list[dict]) -> 
         with whole(self.model):
             found = self.method.advantage(batch)
         advantages, further = found if isinstance(found, tuple) else (found, {})
-        if taken := sorted(further.keys() & output.keys()):
-            raise TrainerError(
-                f"The advantage hands over {taken[0]!r}, a name of TRL's own tensors. "
-                "Choose another name."
-            )
         output |= {name: tensor.to(mask.device) for name, tensor in further.items()}
         output["advantages"] = advantages.to(mask.device, torch.float32)
         _keep(self, batch, output["advantages"], further)
-    self.drawn = torch.get_rng_state()
     return output
-
-# %% ../../nbs/training/05_trainer.ipynb #_prepare_inputs
-@patch
-def _prepare_inputs(self: MethodTrainer, generation_batch: list[dict]) -> dict[str, Any]:
-    "Prepare a portion as TRL does, and leave the random numbers where one process would"
-    self.drawn = None
-    inputs = super(MethodTrainer, self)._prepare_inputs(generation_batch)
-    if self.drawn is not None and self.accelerator.num_processes > 1:
-        torch.set_rng_state(self.drawn)
-        torch.randperm(self.args.generation_batch_size)
-    return inputs
 
 # %% ../../nbs/training/05_trainer.ipynb #_compute_loss
 def _token_weights(trainer, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -303,7 +276,7 @@ def _compute_loss(self: MethodTrainer, model, inputs: dict[str, torch.Tensor]) -
 def _get_per_token_logps_and_entropies(
     self: MethodTrainer, model, input_ids, attention_mask, *rest, **options
 ) -> tuple:
-    "Compute log-probabilities as TRL does; where the method makes its advantages of them, with positions that skip the padding, and make them"
+    "Compute log-probabilities as TRL does, and of them the advantages of a method with a signal"
     inputs, self.under_way = self.under_way, None
     if inputs is None or not self.method.signal:
         return super(MethodTrainer, self)._get_per_token_logps_and_entropies(
@@ -350,11 +323,6 @@ def _noted(trainer: MethodTrainer, found: Any) -> torch.Tensor:
 @patch
 def evaluate(self: MethodTrainer, *_, **__) -> dict[str, float]:
     "Measure the model, of which all processes write their share, and log the value in all of them"
-    if self.measure is None:
-        raise TrainerError(
-            "The option validate asks for measurements, but nobody said how. Give the "
-            "trainer a function `measure`."
-        )
     if self.use_vllm:
         self.vllm_generation.sync_weights()
     engine = LentEngine(self.vllm_generation, holds=self.model) if self.use_vllm else None
@@ -373,7 +341,7 @@ def evaluate(self: MethodTrainer, *_, **__) -> dict[str, float]:
 
 # %% ../../nbs/training/05_trainer.ipynb #joined
 def _joined(a: Any, batch: Batch) -> Batch:
-    "Join the batches of all processes, by their accelerator: a mean over their means would be another number where they ask several levels, or a score is missing"
+    "Join the batches of all processes: a mean over their means would be another number"
     if a.num_processes == 1:
         return batch
     mask = a.gather(a.pad_across_processes(batch.mask.int(), dim=1)).bool()
@@ -390,11 +358,9 @@ def _keep(
     trainer: MethodTrainer,
     batch: Batch,
     advantages: torch.Tensor,  # `[B]` or `[B, T]`
-    further: dict[
-        str, torch.Tensor
-    ],  # those `[B, T]` become signals of the trajectories, beside those of the rollout
+    further: dict[str, torch.Tensor],  # those `[B, T]` become signals of the trajectories
 ) -> None:
-    "Attach the advantages and signals, log what the method measures, write the trajectories of this batch"
+    "Attach advantages and signals, log what the method measures, write the trajectories"
     signals = {
         name: x.tolist()
         for name, x in further.items()
@@ -445,7 +411,7 @@ def _note(
     trainer: MethodTrainer,
     found: Sequence[dict[str, float]],  # name → value, from each process
 ) -> None:
-    "Add metrics to those of TRL; all processes must note the same, or a budget would stop only some of them"
+    "Add metrics to those of TRL; all processes note the same, or a budget would stop some of them"
     for name in sorted({name for each in found for name in each}):
         values = [each[name] for each in found if not math.isnan(each.get(name, math.nan))]
         trainer._metrics["train"][name].append(

@@ -1,4 +1,4 @@
-"""The training command from outside: a run that is killed and goes on, input that cannot be used, and hostile text from data to report."""
+"""The training command from outside: kills and resumes, unusable input, hostile text."""
 
 import json
 import os
@@ -9,12 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import raw_rows
 import torch
 import warm
 import yaml
@@ -25,20 +23,13 @@ import humanlm.eval
 import humanlm.humanual
 import humanlm.train
 import humanlm.training.stages
-from humanlm.alignment.contract import load_policy
 from humanlm.clients.ledger import prices
-from humanlm.core.basics import read_jsonl, run_sync, to_json, write_jsonl
+from humanlm.core.basics import read_jsonl, to_json, write_jsonl
 from humanlm.core.runs import alone
-from humanlm.data.records import Example, Message, Persona
 from humanlm.data.trajectory import load_trajectories
-from humanlm.hierarchy.parsing import STATUSES, ParsePolicy
-from humanlm.hierarchy.prompts import closing, make_rows, markup, opening
-from humanlm.logs.rows import map_row
-from humanlm.methods.policies import ModelPolicy, RolloutError
-from humanlm.methods.rollouts import single_turn
+from humanlm.hierarchy.prompts import closing, markup, opening
 from humanlm.models.checkpoints import load_model
 from humanlm.models.config import END, START
-from humanlm.rewards.judge_settings import JudgeConfig, other_judge
 from humanlm.studies.comparison import _plan as plan_of
 from humanlm.studies.tasks import prepare
 from humanlm.training.policy import TrainerPolicy
@@ -321,7 +312,7 @@ def test_supervised_stages_that_are_killed_one_after_the_other_go_on_and_end_wit
 
 
 @pytest.mark.long
-def test_a_supervised_stage_that_was_killed_in_its_first_checkpoint_starts_again_and_ends_with_the_same_weights(
+def test_a_supervised_stage_killed_in_its_first_checkpoint_starts_again_with_the_same_weights(
     taught, tmp_path, capsys
 ):
     whole, folder, stage = (
@@ -352,7 +343,7 @@ def answers(folder: Path, name: str) -> list[tuple]:
 
 @pytest.mark.long
 def test_a_model_that_is_asked_under_another_template_is_named(whole, tmp_path, capsys):
-    "8.2 V13: a run asks its models as it trained them; away from it, whoever asks otherwise is told so, and it is kept with the results"
+    "8.2 V13: a run asks its models as it trained them; whoever asks otherwise is told so"
     assert humanlm.eval.main(["compare", str(whole)]) == 2  # no such word
     c = prepare([str(whole), "--run.out", str(tmp_path)])
     assert [task.asked_otherwise(c.rows.examples[0]) for task in c.tasks] == [""] * 3
@@ -466,7 +457,7 @@ def test_fresh_moves_the_old_run_aside(config, copied, capsys):
 @pytest.mark.numbers
 @pytest.mark.long
 def test_what_was_done_is_not_done_again(config, whole, copied):
-    "Killed behind the last checkpoint: the model is taken from there, and only missing evaluations are made"
+    "Killed behind the last checkpoint: the model is taken from there, missing evaluations are made"
     for path in ("models/humanlm", "evaluations/humanlm.jsonl", "results.json", "report.html"):
         shutil.rmtree(copied / path) if (copied / path).is_dir() else (copied / path).unlink()
     (copied / "run.json").write_text('{"state": "sta')
@@ -480,34 +471,6 @@ def test_what_was_done_is_not_done_again(config, whole, copied):
     assert (copied / "results.json").read_bytes() == (whole / "results.json").read_bytes() and (
         copied / "report.html"
     ).exists()
-
-
-def broken(folder: Path, *steps: int) -> Path:
-    "Take the model away and cut off some checkpoints"
-    shutil.rmtree(folder / "models" / "humanlm")
-    for step in steps:
-        file = folder / "checkpoints" / "humanlm" / f"checkpoint-{step}" / "model.safetensors"
-        file.write_bytes(file.read_bytes()[:2000])
-    (folder / "run.json").write_text("{}")
-    return folder
-
-
-@pytest.mark.numbers
-@pytest.mark.long
-def test_a_broken_checkpoint_is_passed_over(config, whole, copied):
-    assert resume(config, broken(copied, STEPS, STEPS - SAVED)) == 0
-    assert logged(copied) == logged(whole) and weights(copied) == weights(whole)
-
-
-@pytest.mark.long
-def test_without_a_whole_checkpoint_the_stage_starts_again_and_the_broken_ones_stand_aside(
-    config, copied
-):
-    assert resume(config, broken(copied, *range(SAVED, STEPS + 1, SAVED))) == 0
-    assert [line["step"] for line in logged(copied)] == list(range(1, STEPS + 1)) and (
-        copied / "models" / "humanlm" / "config.json"
-    ).exists()
-    assert (copied / "checkpoints" / "humanlm" / f"broken-checkpoint-{SAVED}").is_dir()
 
 
 @pytest.mark.long
@@ -601,88 +564,6 @@ def test_plans_and_refusals_need_nothing_heavy(argv):
     assert loaded & HEAVY == set() and "humanlm" in loaded
 
 
-def test_lines_of_a_log_that_cannot_be_read_are_named_in_the_plan(tmp_path, capsys):
-    from humanlm.logs.threads import sample_threads
-
-    lines = sample_threads().read_text("utf-8").splitlines()
-    log, argv = (
-        tmp_path / "log.jsonl",
-        (
-            "--config",
-            str(ROOT / "configs/humanlm-threads.yaml"),
-            "--data.min_history",
-            "3",
-            "--judge.model",
-            "rule",
-            "--test_judge.model",
-            "rule",
-            "--dry-run",
-            "--data.columns",
-            "{thread: room, id: nr, user: author, text: said, parents: answers, time: day}",
-            "--data.path",
-        ),
-    )
-    for text, said in (
-        (lines, "held out (test)\n"),
-        ([*lines, '{"room": "half a line'], "held out (test). Met: broken JSON 1."),
-    ):
-        log.write_text("\n".join(text))
-        assert humanlm.train.main([*argv, str(log)]) == 0
-        assert said in capsys.readouterr().out
-
-
-def test_the_plan_counts_what_will_be_done(tmp_path, capsys):
-    config = write(tmp_path, rows())
-    assert (
-        train(
-            config,
-            "--dry-run",
-            "--judge.model",
-            "openai/gpt-5-mini",
-            "--run.methods",
-            "[sft,humanlm]",
-        )
-        == 0
-    )
-    plan = capsys.readouterr().out
-    for part in (
-        "30 training rows, 4 held out",
-        "stance, response",
-        "50 steps of 8 rows: 400 rows",
-        "2 prompts x 4 completions = 8 completions a step, 64 in all",
-        "judge       openai/gpt-5-mini: about 16 questions in training",
-        "group judging   16 calls, ~",
-        "single judging  64 calls, ~",
-        "~$",
-        "(not chosen)",
-        "test judge  rule: about 48 questions in evaluation",
-    ):
-        assert part in plan
-    assert not (tmp_path / "runs").exists()
-
-
-def test_the_plan_counts_audits_and_compares_with_the_budget(tmp_path, capsys):
-    config = write(
-        tmp_path,
-        rows(),
-        judge={
-            "model": "openai/gpt-5-mini",
-            "second": "openai/gpt-5-nano",
-            "audit_every": 4,
-            "budget": 0.01,
-        },
-    )
-    assert train(config, "--dry-run") == 0
-    plan = capsys.readouterr().out
-    for part in (
-        "about 16 questions in training, 336 questions in audits",
-        "openai/gpt-5-nano: about 84 questions in audits",
-        "$0.01; the run stops before it spends more; WARNING: the plan needs ~$",
-        "not counted",
-    ):
-        assert part in plan
-
-
 def test_a_budget_needs_a_price(tmp_path, capsys):
     assert (
         train(
@@ -772,7 +653,7 @@ def test_a_budget_stops_the_run_with_a_checkpoint_before_it_is_exceeded(
 
 
 def taught_with_a_paid_judge(whole, tmp_path, server, monkeypatch, budget):
-    "The config of a run whose cold start is done, with a judge at a dollar a million tokens, read or written"
+    "The config of a run whose cold start is done, with a judge at a dollar a million tokens"
     (tmp_path / "prices.yaml").write_text("vllm/mine: [1.0, 1.0]")
     monkeypatch.setenv("HUMANLM_PRICES", str(tmp_path / "prices.yaml"))
     taught_before(whole, tmp_path / "runs" / "tiny")
@@ -872,20 +753,6 @@ def test_the_ledger_covers_both_judges_and_each_keeps_its_budget(
     assert "same judge" in (folder / "report.html").read_text("utf-8")
 
 
-@pytest.mark.parametrize(
-    "judge, source, chosen",
-    [
-        ("oracle", "miniworld", "rule"),
-        ("rule", "miniworld", "oracle"),
-        ("openai/gpt-5-mini", "miniworld", "oracle"),
-        ("openai/gpt-5-mini", "threads", "rule"),
-        ("embed/minilm", "examples", "rule"),
-    ],
-)
-def test_another_judge_is_chosen_for_the_test(judge, source, chosen):
-    assert other_judge(JudgeConfig(judge), source) == chosen
-
-
 @pytest.mark.long
 def test_the_judge_is_audited_at_the_start_and_on_the_way(whole, tmp_path, capsys):
     config = write(
@@ -919,30 +786,6 @@ def test_a_cache_does_not_answer_a_later_audit(whole, tmp_path):
     assert spent["calls"] >= 3 * 112
 
 
-@pytest.mark.long
-def test_an_audit_that_fails_at_the_start_stops_the_run_and_is_made_again(tmp_path, capsys):
-    with serving() as server:
-        config = write(
-            tmp_path,
-            rows(),
-            judge={"model": "vllm/mine", "base_url": server.url, "attempts": 1, "audit_every": 0},
-            sft={"reply_steps": 3},
-            trainer={"max_steps": 1, "save_steps": 1},
-        )
-        server.configure(down="503")
-        assert train(config) == 2 and "cannot be asked" in capsys.readouterr().err
-        folder = tmp_path / "runs" / "tiny"
-        assert (
-            not (folder / "audits.jsonl").exists()
-            and not (folder / "models" / "cold-start").exists()
-        )
-        server.configure(down="")
-        assert train(config, "--resume") == 0
-    assert [(line["stage"], line["step"]) for line in read_jsonl(folder / "audits.jsonl")] == [
-        ("start", 0)
-    ]
-
-
 # ---- input that cannot be used
 
 GOOD = [json.dumps(r) for r in rows()]
@@ -961,39 +804,13 @@ BAD_DATA = {
         text('{"id": "x", "rep'),
         r"rows.jsonl, row 3: not JSON .*Fix or remove this line",
     ),
-    "a line that is no object": (text("[1, 2]"), r"rows.jsonl, row 3: expected a JSON object"),
-    "a field is missing": (
-        text(without("reply")),
-        r"rows.jsonl, row 3: field 'reply' of Example is missing",
-    ),
-    "a field too many": (
-        text(json.dumps(row(99, repyl="x"))),
-        r"row 3: Example has no field 'repyl'. Did you mean 'reply'",
-    ),
     "a wrong type": (
         text(json.dumps(row(99, reply=["x"]))),
         r"row 3, field 'reply': expected str, got \"?\['x'\]",
     ),
-    "an empty reply": (
-        text(json.dumps(row(99, reply=" \n"))),
-        r"row 3, field 'reply': empty. Fill it in or remove the row",
-    ),
-    "nothing to reply to": (
-        text(json.dumps(row(99, context=[]))),
-        r"row 3, field 'context': empty",
-    ),
-    "an unknown split": (
-        text(json.dumps(row(99, split="tset"))),
-        r"row 3, field 'split': unknown split 'tset'. Did you mean 'test'",
-    ),
     "an id twice": (
         text(json.dumps(row(0, reply="Something else."))),
         r"row 3, field 'id': 'e0' is the id of .*row 1 too. Make ids unique",
-    ),
-    "no rows": ("\n", r": holds no rows"),
-    "one discussion": (
-        text().replace('"context_id": "c', '"context_id": "same", "source": "c'),
-        r"discussions are too few .*Add data",
     ),
     "a reply in its persona": (
         text(
@@ -1033,33 +850,9 @@ BAD_SETTINGS = {
         ["--hierarchy.levels", "[stanse,response]"],
         r"Unknown level 'stanse'. Did you mean 'stance'",
     ),
-    "no reply": (
-        ["--hierarchy.levels", "[stance]"],
-        r"hierarchy.levels must end with 'response' for training",
-    ),
-    "an unknown source": (
-        ["--data.source", "minworld"],
-        r"--data.source is 'minworld'. Did you mean 'miniworld'",
-    ),
-    "an unknown method": (
-        ["--run.methods", "[humanml]"],
-        r"Unknown method 'humanml'. Did you mean 'humanlm'",
-    ),
-    "an unknown judge": (
-        ["--judge.model", "rules"],
-        r"judge.model: no judge 'rules'. Did you mean 'rule'",
-    ),
-    "an unknown estimator": (
-        ["--advantage.estimator", "grup"],
-        r"advantage.estimator is 'grup'. Did you mean 'group'",
-    ),
     "an unknown setting": (
         ["--rollout.group_siz", "8"],
         r"--rollout.group_siz does not exist. Did you mean --rollout.group_size",
-    ),
-    "an oracle without states": (
-        ["--judge.model", "oracle"],
-        r"oracle needs known states.*Choose rule",
     ),
     "an unknown option of the trainer": (
         ["--trainer.learning_rat", "1"],
@@ -1069,18 +862,6 @@ BAD_SETTINGS = {
         ["--trainer.learning_rate", "fast"],
         r"trainer.learning_rate must be a number, got 'fast'",
     ),
-    "replies to learn from, but no steps": (
-        ["--run.methods", "[sft]", "--sft.reply_steps", "0"],
-        r"sft.reply_steps must be above 0 for the method sft",
-    ),
-    "no steps": (
-        ["--trainer.max_steps", "0"],
-        r"trainer.max_steps must be a whole number above 0, got '0'",
-    ),
-    "steps in words": (
-        ["--trainer.max_steps", "many"],
-        r"trainer.max_steps must be a whole number above 0, got 'many'",
-    ),
     "a checkpoint inside a cycle": (
         ["--trainer.steps_per_generation", "4", "--trainer.save_steps", "6"],
         r"Use 4 or a multiple",
@@ -1089,20 +870,7 @@ BAD_SETTINGS = {
         ["--data.path", "nowhere.jsonl"],
         r"Cannot read nowhere.jsonl: No such file",
     ),
-    "a folder that is not there": (
-        ["--data.source", "examples", "--data.path", "humanual/reddit"],
-        r"There is no humanual/reddit\. .*python -m humanlm\.humanual build",
-    ),
-    "a file of another kind": (
-        ["--data.path", "rows.csv"],
-        r"Cannot read rows.csv: unknown ending '.csv'",
-    ),
-    "an unknown split": (
-        ["--eval.split", "dev"],
-        r"Unknown split 'dev'.*Choose from: test, train, val",
-    ),
     "a run that is not there": (["--resume", "nothing"], r"There is no run .*nothing to resume"),
-    "a config that is not there": (["--config", "tinny.yaml"], r"Cannot read tinny.yaml"),
 }
 
 
@@ -1115,69 +883,6 @@ def test_settings_that_cannot_be_are_named(tmp_path, capsys, fault):
         re.search(message, error, re.S) and error.startswith("error: ") and "Traceback" not in error
     )
     assert not (tmp_path / "runs").exists() or not files(tmp_path / "runs")
-
-
-def test_an_unknown_key_in_a_file_is_named_with_the_file(tmp_path, capsys):
-    config = write(tmp_path, rows(), FEW, rollout={"group_siz": 8}, juge={"model": "rule"})
-    assert train(config) == 2
-    error = capsys.readouterr().err
-    assert re.search(
-        r"tiny.yaml: rollout.group_siz does not exist. Did you mean rollout.group_size", error
-    )
-    assert re.search(r"tiny.yaml: juge\S* does not exist.", error) and error.startswith(
-        "error: 2 problems"
-    )
-
-
-def test_prompts_that_do_not_fit_are_counted_at_once_and_the_limit_named_is_enough(
-    tmp_path, capsys
-):
-    "A long person and a long message that only evaluation asks about: one refusal for both, before anything is trained"
-    written = rows(persona={"user_id": "u3", "text": "lives in a long, long street " * 12})
-    written[38]["context"][0]["content"] = "Shall we? " * 40
-    config = write(tmp_path, written, data={"max_test": None})
-    quick = [
-        "--sft.reply_steps",
-        "2",
-        "--sft.batch",
-        "2",
-        "--trainer.max_steps",
-        "1",
-        "--eval.bootstrap",
-        "10",
-        "--run.methods",
-        "[sft-think,prefix-chaining]",
-    ]
-    assert train(config, *quick, "--model.max_prompt_tokens", "90") == 2
-    error = capsys.readouterr().err
-    found = re.search(
-        r"(\d+) of (\d+) prompts are too long .* limit is 90 tokens, and the longest "
-        r"\(e38:\w+\) needs (\d+)\. With --model.max_prompt_tokens \3 ",
-        error,
-    )
-    assert found, error
-    assert found[1] == "4" and int(found[2]) > 70 and "--build.max_prompt_tokens" in error
-    assert not (tmp_path / "runs" / "tiny" / "metrics.jsonl").exists()
-    assert (
-        train(config, *quick, "--model.max_prompt_tokens", str(int(found[3]) - 1), "--fresh") == 2
-    )
-    assert f"1 of {found[2]} prompts" in capsys.readouterr().err
-    assert train(config, *quick, "--model.max_prompt_tokens", found[3], "--fresh") == 0
-
-
-def test_the_plan_warns_where_prompts_will_not_fit(tmp_path, capsys):
-    config = write(
-        tmp_path,
-        rows(persona={"user_id": "u3", "text": "lives in a long, long street " * 40}),
-        data={"max_test": None},
-    )
-    assert train(config, "--dry-run", "--model.max_prompt_tokens", "200") == 0
-    assert re.search(
-        r"prompts +the longest needs ~\d+ tokens \(1,\d+ characters\) of 200; WARNING: "
-        r"likely too long",
-        capsys.readouterr().out,
-    )
-    assert train(config, "--dry-run") == 0 and "WARNING: likely" not in capsys.readouterr().out
 
 
 @pytest.mark.long
@@ -1193,15 +898,6 @@ def test_a_run_goes_on_with_its_own_settings_only(config, whole, capsys):
         "what a message advises must be possible"
     )
     assert files(whole) == before
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path, capsys):
-    config = write(tmp_path, rows())
-    (tmp_path / "taken").write_text("a file")
-    assert train(config, "--run.out", str(tmp_path / "taken")) == 2
-    assert re.search(
-        r"Cannot make .*taken: File exists. Choose another --run.out", capsys.readouterr().err
-    )
 
 
 def says(monkeypatch, text: str) -> None:
@@ -1258,20 +954,6 @@ def test_a_judge_that_cannot_be_reached_stops_the_run(config, copied, capsys, mo
     )
     assert "Traceback" not in error and not (copied / "models" / "humanlm").exists()
     assert [p for p in files(copied) if p.startswith("trajectories")] == []
-
-
-def test_exit_codes_reach_the_shell(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "humanlm.train", "--config", str(write(tmp_path, text("{")))],
-        capture_output=True,
-        text=True,
-    )
-    assert (
-        done.returncode == 2
-        and "row 3: not JSON" in done.stderr
-        and "Traceback" not in done.stderr
-        and done.stdout == ""
-    )
 
 
 # ---- hostile text
@@ -1359,7 +1041,7 @@ needs_data = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-    "Two real logs, built as the README says, and trained on under the config's own limit: a cold start and two steps"
+    "Two real logs, built as the README says, and trained on: a cold start and two steps"
     folder, kept = tmp_path_factory.mktemp("real"), {"mediawiki.0", "rust.0"}
     write_jsonl(
         folder / "irc.jsonl",
@@ -1472,88 +1154,3 @@ def test_a_built_log_is_trained_on_and_evaluated(real, capsys, monkeypatch):
         "thanks" in (p["a"], p["b"]) for p in compared["paired"]
     )
     assert {r["n"] for r in compared["rows"] if r["metric"] == "edit_similarity"} == {4}
-
-
-def openings():
-    "Three posts and three requests, the longest, the shortest and the most hostile, as their sources map them; the first post is made worse"
-    for source, file, field, hostile in (
-        ("reddit", "reddit_aita_posts/posts.jsonl", "post", "“"),
-        ("wildchat", "wildchat_prompts/prompts.jsonl", "prompt", "robot:"),
-    ):
-        raws = sorted(read_jsonl(Path(DATA) / file), key=lambda raw: len(raw[field]))
-        for i, raw in enumerate(
-            [
-                raws[0] | {field: f"{raws[0][field]} {EVIL}"},
-                raws[-1],
-                next(r for r in raws[1:-1] if hostile in r[field]),
-            ]
-        ):
-            role = raw.get("poster", "f" * 64)
-            yield map_row(
-                source,
-                raw_rows.row([raw_rows.said(role, raw[field])], "Yes.", f"post{i}", role, {}),
-            )
-
-
-@pytest.mark.numbers
-@pytest.mark.long
-@needs_data
-def test_real_posts_and_requests_get_replies(real):
-    "Whatever a trained model says, it is within its caps, up to its stop strings, and without a mark of the template"
-    setup = load_policy(real / "run" / "models" / "humanlm-hetero")
-    long = Example(
-        "long",
-        "reddit",
-        "test",
-        "u",
-        "c",
-        Persona("u", "a tailor"),
-        (Message("m", "user", "ann", "word " * 4000),),
-        "",
-    )
-
-    def ask(example, policy):
-        trajectories = run_sync(
-            single_turn(ParsePolicy(strict=setup.hierarchy.strict), setup.sampling)(
-                make_rows([example], setup.hierarchy), policy
-            )
-        )
-        return {t.level: t for t in trajectories}
-
-    with pytest.raises(RolloutError, match="limit is 768. Raise model.max_prompt_tokens"):
-        ask(long, setup.policy)
-    tokenizer, asked = (
-        setup.policy.tokenizer,
-        json.loads((real / "run/models/humanlm-hetero/humanlm.json").read_text())["asked"],
-    )
-    patient = ModelPolicy(setup.policy.model, tokenizer, 4000)
-    marks, statuses = [tokenizer.convert_tokens_to_ids(mark) for mark in (START, END)], Counter()
-    for row in openings():
-        told = ask(
-            Example(
-                row.row_id,
-                row.source,
-                "test",
-                "tailor",
-                row.context_id,
-                Persona("tailor", "a tailor from Riga, short of time"),
-                row.prompt,
-                "",
-            ),
-            patient,
-        )
-        assert list(told) == ["stance", "response"] and setup.hierarchy.thinks("response")
-        for level, t in told.items():
-            assert [t.prompt_ids.count(mark) for mark in marks] == [3, 2], (
-                "a system message, the post, an open turn"
-            )
-            assert 0 < len(t.completion_ids) <= asked[level]["max_tokens"] and not set(
-                marks[:1]
-            ) & set(t.completion_ids)
-            assert all(stop not in t.text[: -len(stop)] for stop in asked[level]["stop"]), (
-                "nothing is written behind a stop string"
-            )
-            assert "<|im_" not in t.text
-            assert t.fields.get(level) or t.parse_status != "ok"
-            statuses[t.parse_status] += 1
-    assert statuses.total() == 12 and set(statuses) <= set(STATUSES)

@@ -1,4 +1,4 @@
-"""What verl is told follows from our settings alone, and what it could not follow is refused with a sentence."""
+"""What verl is told follows from our settings alone, and what it could not follow is refused."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from humanlm.core.basics import ConfigError
 from humanlm.engines.settings import DEFAULTS, Job, overrides
-from humanlm.training.run import read_settings
+from humanlm.training.run import check_settings, read_settings
 
 ROOT, HERE = Path(__file__).resolve().parents[2], Path(__file__).resolve().parent
 ON_CPU = ["--run.engine", "verl", "--verl.device", "cpu", "--verl.rollout", "hf"]
@@ -41,8 +41,6 @@ def told(s, job=Job("MODEL", "ROWS", "OUT", "stage", 48, 10)) -> dict[str, str]:
             "2",
             "--verl.nodes",
             "1",
-            "--verl.offload",
-            '["optimizer","activations"]',
             "--model.dtype",
             "bfloat16",
             "--trainer.beta",
@@ -90,50 +88,6 @@ def test_updates_of_a_step_become_mini_batches():
     assert (
         found["actor_rollout_ref.actor.ppo_mini_batch_size"] == "4"
         and found["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"] == "8"
-    )
-
-
-def test_what_is_shown_has_the_longest_completion_of_each_stage(capsys):
-    def shown(*argv):
-        with pytest.raises(SystemExit):
-            read_settings([*argv, *ON_CPU, "--print_config"])
-        return [
-            line
-            for line in capsys.readouterr().out.splitlines()
-            if line.startswith("# ")
-            and ("max_response_length" in line or line.endswith(":") or "supervised" in line)
-        ]
-
-    assert shown("--run.recipe", "classmate", "--tasks.max_tokens", "77") == [
-        "# verl would be told for classmate:",
-        "# data.max_response_length=77",
-    ]
-    people = shown(
-        "--run.methods",
-        "[response-only,humanlm]",
-        "--hierarchy.response_tokens",
-        "50",
-        "--hierarchy.state_tokens",
-        "60",
-    )
-    assert people == [
-        "# verl would be told for response-only:",
-        "# data.max_response_length=50",
-        "# and for humanlm:",
-        "# data.max_response_length=60",
-    ]
-    assert shown("--run.recipe", "parser") == [
-        "# no stage is trained by a method; what verl is told for supervised stages "
-        "follows from their rows"
-    ]
-
-
-def test_own_overrides_come_last():
-    assert (
-        overrides(
-            settings("--verl.overrides", '["trainer.nnodes=3"]'), Job("M", "R", "O", "s", 1, 1)
-        )[-1]
-        == "trainer.nnodes=3"
     )
 
 
@@ -193,50 +147,22 @@ def test_verls_own_check_reads_the_folder_that_the_run_will_have(monkeypatch, tm
     s = settings("--run.out", str(tmp_path / "é, ="), "--run.name", "mine")
     verl.engine.check(s)
     assert f'trainer.default_local_dir="{tmp_path}/é, =/mine/checkpoints/METHOD"' in seen
-    with pytest.raises(ConfigError, match="out holds"):
-        verl.engine.check(settings("--run.out", str(tmp_path / "${x}")))
 
 
 @pytest.mark.parametrize(
     "argv, words",
     [
-        (
-            [
-                "--model.lora_rank",
-                "8",
-                "--trainer.beta",
-                "0.1",
-                "--trainer.use_bias_correction_kl",
-                "false",
-            ],
-            "without its adapter",
-        ),
-        (["--model.lora_rank", "8", "--classmate.estimator", "gae"], "a critic of verl"),
+        (["--classmate.estimator", "gae", "--model.lora_rank", "8"], "a critic of verl"),
         (["--trainer.beta", "0.001"], "use_bias_correction_kl false"),
         (["--trainer.top_entropy_quantile", "0.5"], "engine verl does not know that"),
-        (["--trainer.optim", "sgd"], "in 32 bits or 8"),
-        (["--verl.lessons", "verl"], "sft.muon_lr 0"),
-        (["--trainer.lr_scheduler_type", "warmup_stable_decay"], "num_decay_steps"),
-        (["--judge.workers", "ray/2"], "judge.workers"),
+        (["--trainer.optim", "sgd"], "AdamW in 32 bits"),
+        (["--run.validate", "2"], "validate"),
     ],
 )
 def test_what_verl_cannot_follow_is_refused_before_anything_is_read(argv, words):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "humanlm.train",
-            "--run.recipe",
-            "classmate",
-            *ON_CPU,
-            "--dry-run",
-            *argv,
-        ],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+    recipe, s = read_settings(["--run.recipe", "classmate", *ON_CPU, "--dry-run", *argv])
+    with pytest.raises(ConfigError, match=words):
+        check_settings(recipe, s)
 
 
 def test_a_missing_verl_is_said_in_one_sentence(tmp_path):
@@ -261,7 +187,7 @@ def test_a_missing_verl_is_said_in_one_sentence(tmp_path):
     )
     assert (
         done.returncode == 2
-        and "torch==2.13.0 first, then torch==2.13.0 -r constraints-verl.txt" in done.stderr
+        and "constraints-verl.txt" in done.stderr
         and not list(tmp_path.iterdir())
     )
 
@@ -302,41 +228,6 @@ def test_an_adapter_goes_on_from_the_stages_start_and_is_all_that_checkpoints_ho
         and found[f"+{actor}.checkpoint.save_lora_only"] == "true"
         and found[f"{actor}.fsdp_config.model_dtype"] == "bf16"
     )
-
-
-def test_weights_that_are_measured_on_the_way_are_kept_as_often():
-    found = told(
-        settings(
-            "--run.validate",
-            "4",
-            "--rollout.num_prompts",
-            "8",
-            "--rollout.group_size",
-            "4",
-            "--trainer.steps_per_generation",
-            "4",
-            "--trainer.gradient_accumulation_steps",
-            "2",
-        )
-    )
-    assert (found["trainer.test_freq"], found["trainer.save_freq"], found["data.val_files"]) == (
-        "2",
-        "2",
-        "OUT/checks.parquet",
-    )
-    assert (told(settings())["trainer.test_freq"], told(settings())["data.val_files"]) == (
-        "-1",
-        "ROWS",
-    )
-
-
-def test_eight_bits_are_an_optimiser_of_ours():
-    found = told(settings("--trainer.optim", "adamw_bnb_8bit"))
-    assert (
-        found["actor_rollout_ref.actor.optim.optimizer_impl"],
-        found["actor_rollout_ref.actor.optim.optimizer"],
-    ) == ("humanlm.engines.lessons", "shard_adamw_8bit")
-    assert "actor_rollout_ref.actor.optim.optimizer" not in told(settings())
 
 
 def test_published_settings_reach_verl_in_its_own_words(monkeypatch):

@@ -1,4 +1,6 @@
-"""The loss of one update as TRL's trainer and as verl's actor compute it, on the same tokens: in an environment that has both (constraints-verl.txt), without Ray.
+"""The loss of one update as TRL's trainer and as verl's actor compute it, on the same tokens.
+
+In an environment that has both (constraints-verl.txt), without Ray.
 
 python -m pytest tests/engines/verl_losses.py -s
 """
@@ -34,7 +36,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def rows():
-    "Tokens with gaps that somebody else wrote, advantages of tokens, and log-probabilities that lie apart, so that clipping and KL are at work"
+    "Tokens with gaps, and log-probabilities so far apart that clipping and KL are at work"
     torch.manual_seed(1)
     ends = torch.tensor([7, 3, 5, 7, 2, 6, 4, 1])
     there = (torch.arange(T) < ends[:, None]).long()
@@ -104,7 +106,7 @@ def portions(rows):
 
 
 def by_trl(trainer, rows, more=0):
-    "Loss and gradient of an update, as the trainer adds its portions up; `more`: tokens of the other updates of the step"
+    "Loss and gradient of an update by the trainer; `more`: tokens of the step's other updates"
     trainer.model.train()
     total = 0.0
     for part in portions(rows):
@@ -148,7 +150,7 @@ def actor_settings(options, tmp_path):
 
 
 def by_verl(trainer, rows, actor):
-    "Loss and gradient of an update by the functions that verl's actor calls, with the sums over the whole update that its workers hand them"
+    "Loss and gradient of an update by the functions that verl's actor calls"
     from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, kl_penalty
 
     own = rows["completion_mask"] * rows["tool_mask"]
@@ -354,7 +356,7 @@ MODES = ["response-only", "joint", "separate-rewards", "prefix-chaining", "human
 def test_rewards_and_advantages_of_every_other_method_are_those_of_the_trainer(
     argv, tmp_path, monkeypatch
 ):
-    "`test_verl_step.py` asks it of four recipes wherever tests run; `gae` needs a critic, which verl alone has"
+    "`test_verl_step.py` asks it of four recipes; `gae` needs a critic, which verl alone has"
     (tmp_path / "own.py").write_text(
         "def even(trajectories): return [sum(i % 2 for i in t.completion_ids) / "
         "len(t.completion_ids) for t in trajectories]"

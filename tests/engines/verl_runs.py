@@ -1,4 +1,4 @@
-"""Runs of the verl engine on a CPU, through Ray: minutes each, in an environment made of constraints-verl.txt.
+"""Runs of the verl engine on a CPU, through Ray: minutes each, by constraints-verl.txt.
 
 python -m pytest tests/engines/verl_runs.py
 """
@@ -36,22 +36,6 @@ ON_CPU = [
     "false",
 ]
 SMALL = ["--rollout.num_prompts", "2", "--rollout.group_size", "4", "--trainer.save_steps", "1"]
-PARSER = [
-    "--config",
-    str(ROOT / "configs/parser-tiny.yaml"),
-    "--parser.stories",
-    "60",
-    "--parser.held_out",
-    "0.1",
-    "--parser.tested",
-    "4",
-    "--parser.results",
-    "results.json",
-    "--sft.muon_lr",
-    "0",
-    "--sft.batch",
-    "8",
-]
 CLASSMATE = [
     "--config",
     str(ROOT / "configs/classmate-mini.yaml"),
@@ -124,11 +108,11 @@ HUMANLM = [
 ]
 
 
-def started(folder: Path, mark: str, *argv: str) -> subprocess.Popen:
+def started(folder: Path, mark: str, *argv: str, engine=ON_CPU) -> subprocess.Popen:
     out = open(folder / "out.txt", "w")
     env = {**os.environ, MARK: mark, "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
     return subprocess.Popen(
-        [sys.executable, "-m", "humanlm.train", *argv, *ON_CPU],
+        [sys.executable, "-m", "humanlm.train", *argv, *engine],
         cwd=folder,
         env=env,
         stdout=out,
@@ -136,9 +120,9 @@ def started(folder: Path, mark: str, *argv: str) -> subprocess.Popen:
     )
 
 
-def trained(folder: Path, *argv: str, code: int = 0) -> str:
+def trained(folder: Path, *argv: str, code: int = 0, engine=ON_CPU) -> str:
     mark = uuid4().hex
-    running = started(folder, mark, *argv)
+    running = started(folder, mark, *argv, engine=engine)
     try:
         assert running.wait(1800) == code, (folder / "out.txt").read_text()[-3000:]
     finally:
@@ -157,7 +141,7 @@ def moved(run: Path, start: str, end: str) -> float:
 
 
 def same_after(folder: Path, *names: str) -> float:
-    "Check that two runs wrote the same texts and moved to the same weights; how far apart these are"
+    "Check that two runs wrote the same texts and moved to the same weights; their distance"
     texts = [
         [
             t.text
@@ -241,63 +225,6 @@ def test_an_adapter_is_trained_by_one_process_or_two_on_weights_that_stay_as_the
     assert all(torch.equal(w, below[name]) for name, w in base.items())
 
 
-JUDGED = """from humanlm.core.basics import append_row, run_sync
-from my_recipe import ROWS, Animals
-
-
-class Judged(Animals):
-    def validate(self, run, name, policy):
-        said = run_sync(policy.generate(ROWS))
-        append_row(run.folder / "said.jsonl", {"step": policy.step, "said": [one.text for one in said]})
-        return {1: 0.1, 2: 0.9, 3: 0.5}[policy.step]
-"""
-
-
-@pytest.mark.parametrize("optim", ["adamw_torch", "adamw_bnb_8bit"])
-def test_weights_are_measured_on_the_way_and_the_best_become_the_model(optim, tmp_path):
-    if optim.endswith("8bit"):
-        pytest.importorskip("bitsandbytes")
-    shutil.copy(ROOT / "nbs" / "howto" / "my_recipe.py", tmp_path)
-    (tmp_path / "judged.py").write_text(JUDGED)
-    trained(
-        tmp_path,
-        "--run.recipe",
-        "judged:Judged",
-        "--run.name",
-        "best",
-        "--run.validate",
-        "1",
-        "--trainer.max_steps",
-        "3",
-        "--trainer.save_total_limit",
-        "1",
-        "--trainer.optim",
-        optim,
-    )
-    run = tmp_path / "runs" / "best"
-    found, said = lines(run, "animals"), read_jsonl(run / "said.jsonl")
-    print(to_json(found), said)
-    assert {row["step"]: row["eval_validation"] for row in found if "eval_validation" in row} == {
-        1: 0.1,
-        2: 0.9,
-        3: 0.5,
-    } and [row["step"] for row in said] == [1, 2, 3]
-    assert [row["step"] for row in found if "reward" in row] == [1, 2, 3] and all(
-        len(row["said"]) == 4 and any(row["said"]) for row in said
-    )
-    best, last = (
-        load_model(run / "checkpoints" / "animals" / place).model.state_dict()
-        for place in ("best/huggingface", "global_step_3/actor/huggingface")
-    )
-    model = load_model(run / "models" / "animals").model.state_dict()
-    assert (
-        not (run / "checkpoints" / "animals" / "global_step_2" / "actor" / "huggingface").exists()
-        and all(torch.equal(w, best[name]) for name, w in model.items())
-        and any(not torch.equal(w, last[name]) for name, w in model.items())
-    )
-    assert 0 < moved(run, "base", "animals") < 0.1
-
-
 @pytest.mark.parametrize(
     "argv, stage, groups, steps",
     [
@@ -337,7 +264,7 @@ MODES = ["response-only", "humanlm", "joint", "separate-rewards", "prefix-chaini
 
 
 def test_every_mode_of_humanlm_takes_steps_with_levels_mixed_in_each(tmp_path):
-    "One level a step, and states before replies: humanlm-composed above. So small a cold start earns little by the judge, so a reward of one's own pays beside it"
+    "So small a cold start earns little by the judge, so a reward of one's own pays beside it"
     (tmp_path / "variety.py").write_text(
         "def variety(trajectories): return [len(set(t.text)) / 40 for t in trajectories]\n"
     )
@@ -378,16 +305,6 @@ def test_every_mode_of_humanlm_takes_steps_with_levels_mixed_in_each(tmp_path):
     )
 
 
-def test_a_parser_learns_from_context_files(tmp_path):
-    trained(tmp_path, *PARSER, "--run.name", "parser")
-    found = [
-        row for row in read_jsonl(tmp_path / "runs" / "parser" / "metrics.jsonl") if "loss" in row
-    ]
-    print(to_json(found[:2]), to_json(found[-1]))
-    assert found[-1]["loss"] < 0.9 * found[0]["loss"] and "tokens/generated" not in found[0]
-    assert found[-1]["learning_rate"] < 0.5 * max(row["learning_rate"] for row in found)
-
-
 def workers(mark: str) -> list[int]:
     return [
         int(place.name)
@@ -405,7 +322,7 @@ def after_its_first_checkpoint(running: subprocess.Popen, stage: Path) -> None:
 
 
 def trains_on_the_same_rows_as_a_whole_run(folder: Path, run: str, *argv: str) -> None:
-    "Check that a run which has gone on asked in each of three steps what one asks that was never stopped"
+    "Check that a resumed run asked in each of three steps what one asks that was never stopped"
     whole = folder / "whole"
     whole.mkdir()
     trained(whole, *argv)
@@ -428,7 +345,7 @@ def trains_on_the_same_rows_as_a_whole_run(folder: Path, run: str, *argv: str) -
     assert [row["step"] for row in lines(folder / "runs" / run, "classmate")][-1] == 3
 
 
-def test_a_process_that_is_killed_in_training_ends_the_run_with_a_sentence_and_it_goes_on_with_the_rows_that_were_next(
+def test_a_process_killed_in_training_ends_the_run_which_goes_on_with_the_rows_that_were_next(
     tmp_path,
 ):
     argv, mark = [*CLASSMATE, *SMALL, "--run.name", "hurt", "--trainer.max_steps", "3"], uuid4().hex
@@ -650,12 +567,10 @@ def test_a_recipe_of_ones_own_learns(tmp_path):
 
 @pytest.fixture
 def cluster(request):
-    "Two nodes of Ray on this machine: one leads, and the other has the logical GPU, or each has one"
+    "Two nodes of Ray on this machine: the other has the logical GPU, or each has one"
     from ray.cluster_utils import Cluster
 
-    os.environ.setdefault(
-        "RAY_AUTH_MODE", "disabled"
-    )  # or token, with RAY_AUTH_TOKEN, as the lines of `humanlm launch` have it
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # or token, with RAY_AUTH_TOKEN
     found = Cluster(
         initialize_head=True,
         head_node_args={
@@ -742,7 +657,7 @@ def test_a_cluster_that_vanishes_ends_the_run_with_a_sentence(cluster, tmp_path)
     assert (
         code == 2
         and "Traceback" not in said
-        and f"the cluster of Ray at {address} is gone. Start it again" in said
+        and "--resume goes on from the last checkpoint" in said
         and nobody_left(mark)
     )
 
@@ -787,8 +702,8 @@ REPLIES = [
     "argv, stage", [(LESSONS, "cold-start"), (REPLIES, "sft")], ids=["classmate", "humanlm"]
 )
 def test_supervised_stages_leave_the_weights_that_the_other_engine_leaves(argv, stage, tmp_path):
-    trained(tmp_path, *argv, "--run.name", "verl", "--verl.lessons", "verl")
-    trained(tmp_path, *argv, "--run.name", "trl", "--verl.lessons", "trl")
+    trained(tmp_path, *argv, "--run.name", "verl")
+    trained(tmp_path, *argv, "--run.name", "trl", engine=())
     own, other = (
         load_model(tmp_path / "runs" / name / "models" / stage).model.state_dict()
         for name in ("verl", "trl")

@@ -1,4 +1,4 @@
-"""Small steps add up: weights in training are float32, whatever format a model computes in and is asked in."""
+"""Small steps add up: weights in training are float32, whatever format a model computes in."""
 
 import json
 import shutil

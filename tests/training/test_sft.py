@@ -5,7 +5,6 @@ import json
 import math
 import random
 from dataclasses import replace
-from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
@@ -16,13 +15,12 @@ from humanlm.core.basics import DataError, read_jsonl
 from humanlm.core.config import SFTConfig
 from humanlm.data.records import Message, sample_examples
 from humanlm.hierarchy.levels import LEVELS
-from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening, parts_text, prompt, target
+from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening, prompt, target
 from humanlm.methods.rollouts import sft_row
 from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model
 from humanlm.models.config import END, START, ModelConfig
 from humanlm.training.sft import (
     MetricsLog,
-    Progress,
     _muon_adamw,
     _RowsTrainer,
     _sft_args,
@@ -30,7 +28,6 @@ from humanlm.training.sft import (
     train_sft,
 )
 from humanlm.worlds.mini import WorldConfig, make_world
-from humanlm.worlds.oracle import score_state
 
 EXAMPLES = sample_examples()[:12]
 TAGS = [tag(level) for level in LEVELS for tag in (opening, closing)]
@@ -89,15 +86,6 @@ def test_only_completions_are_learned_in_the_order_given(made, tmp_path):
     )
 
 
-def test_a_completion_ends_where_a_rollout_would_stop(made):
-    for row, tokens in zip(rows := replies(), sft_dataset(rows, made.tokenizer), strict=True):
-        learned = [t for t in tokens["labels"] if t != -100]
-        assert (
-            made.tokenizer.decode(learned) == parts_text(row["target"]) + END
-            and tokens["input_ids"][-len(learned) :] == learned
-        )
-
-
 @pytest.mark.numbers
 @pytest.mark.parametrize(
     "changes",
@@ -131,39 +119,6 @@ def test_a_resumed_stage_ends_with_the_same_weights(made, tmp_path, changes):
     ), "equal weights say nothing unless something is learned"
 
 
-def test_checkpoints_of_a_stage_follow_the_options_of_the_trainer(made, tmp_path):
-    def kept(save):
-        out = tmp_path / str(len(list(tmp_path.iterdir())))
-        train_sft(
-            copy.deepcopy(made.model),
-            made.tokenizer,
-            replies(8),
-            replace(SMALL, batch=1),
-            out,
-            save=save,
-        )
-        return sorted(path.name for path in out.glob("checkpoint-*"))
-
-    assert kept(None) == kept({"save_strategy": "no"}) == []
-    assert kept({}) == ["checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-8"]
-    assert kept({"save_steps": 3, "save_total_limit": 1}) == ["checkpoint-8"]
-
-
-@pytest.mark.numbers
-@pytest.mark.parametrize("muon_lr", [0.025, 0.0])
-def test_training_lowers_the_loss(made, tmp_path, muon_lr):
-    rows = replies(60)
-    history = train_sft(
-        copy.deepcopy(made.model),
-        made.tokenizer,
-        rows,
-        SFTConfig(batch=4, muon_lr=muon_lr),
-        tmp_path,
-    )
-    found = [line["loss"] for line in history if "loss" in line]
-    assert len(found) == 15 and found[-1] < 0.8 * found[0]
-
-
 @pytest.mark.numbers
 def test_an_adapter_learns_while_its_base_stays(made, tmp_path):
     model, tokenizer = made
@@ -183,7 +138,7 @@ def test_an_adapter_learns_while_its_base_stays(made, tmp_path):
 
 
 @pytest.mark.parametrize("adapted", [False, True])
-def test_a_head_that_sees_trained_positions_alone_gives_the_loss_the_gradients_and_the_metrics_of_the_whole_one(
+def test_a_head_that_sees_trained_positions_alone_gives_loss_gradients_and_metrics_of_the_whole(
     made, tmp_path, adapted
 ):
     from trl import SFTTrainer
@@ -222,17 +177,6 @@ def test_a_head_that_sees_trained_positions_alone_gives_the_loss_the_gradients_a
     assert trainer._total_train_tokens == 2 * batch["attention_mask"].sum()
     untrained = dict(batch) | {"labels": torch.full_like(batch["labels"], -100)}
     assert trainer.compute_loss(model, untrained, num_items_in_batch=count).item() == 0
-
-
-@pytest.mark.numbers
-def test_the_same_seed_trains_the_same_model(made, tmp_path):
-    def trained():
-        model = copy.deepcopy(made.model)
-        train_sft(model, made.tokenizer, replies(8), SFTConfig(batch=4), tmp_path, seed=5)
-        return model.state_dict()
-
-    one, other = trained(), trained()
-    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 # ---- hostile and long prompts
@@ -288,62 +232,11 @@ def test_long_prompts_lose_their_oldest_messages_and_short_limits_name_the_row(m
 # ---- rows
 
 
-def test_weak_labels_are_taught_only_where_there_are_some():
-    def describe(level, reply):
-        return f"says {len(reply)}" if level == "goal" else None
-
-    found = _reply_rows(EXAMPLES, HierarchyConfig(), 40, random.Random(0), describe)
-    assert {parts_text(r["target"])[:5] for r in found} == {"<goal", "<resp"}
-    assert _reply_rows(EXAMPLES, HierarchyConfig(), 40, random.Random(0), describe) == found
-
-
-@pytest.mark.parametrize(
-    "levels", [["response"], ["goal", "response"], ["stance", "value", "response"], list(LEVELS)]
-)
-def test_only_the_levels_of_the_settings_are_taught(world, levels):
-    rows = world_rows(world, HierarchyConfig(levels=levels), SMALL)
-    asked = {
-        level
-        for row in rows
-        for level in LEVELS
-        if opening(level) in parts_text(row["prompt"][0]["content"])
-    }
-    assert len(rows) == 30 * 16 and asked == set(levels)
-
-
-@pytest.mark.parametrize("thinking", ["off", "on", "hetero"])
-def test_thoughts_are_taught_where_replies_think(world, thinking):
-    rows = world_rows(world, HierarchyConfig(thinking=thinking), SMALL)
-    thoughts = [row for row in rows if row["thinking"]]
-    assert bool(thoughts) == (thinking != "off")
-    assert all(parts_text(row["target"]).count("</think>") == 1 for row in thoughts)
-    assert not any("</think>" in parts_text(row["target"]) for row in rows if not row["thinking"])
-
-
 def test_lessons_come_from_training_people_only(world):
     held_out = {e.id for e in world.examples if e.split != "train"}
     assert not held_out & {
         row["row_id"].rsplit(":", 1)[0] for row in world_rows(world, HierarchyConfig(), SMALL)
     }
-
-
-def test_the_polite_annotator_replaces_the_share_of_states_that_was_asked_for(world):
-    truth = {e.id: e.states["value"] for e in world.examples}
-
-    def agreement(noise):
-        rows = world_rows(
-            world,
-            HierarchyConfig(levels=["value", "response"]),
-            SFTConfig(lesson_steps=0, polite_steps=20, batch=16, noise=noise),
-        )
-        taught = [
-            (row["row_id"].split(":")[0], parts_text(row["target"])[7:-8])
-            for row in rows
-            if row["row_id"].endswith(":value")
-        ]
-        return fmean(score_state("value", truth[id], text).value for id, text in taught)
-
-    assert agreement(0.0) == 1.0 and 0.4 < agreement(0.5) < 0.75 and agreement(1.0) < 0.4
 
 
 # ---- the optimiser
@@ -401,20 +294,6 @@ def test_a_log_forgets_what_a_resumed_run_writes_again(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-@pytest.mark.parametrize("begin", [0, 60])
-def test_without_a_terminal_progress_is_about_ten_plain_lines(capsys, begin):
-    shown = Progress("humanlm")
-    shown.on_train_begin(None, state(begin), None)
-    for step in range(begin + 1, 101):
-        shown.on_step_end(None, state(step), None)
-        shown.on_log(None, state(step), None, logs={"loss": 0.5, "reward": None, "other": "text"})
-    shown.on_train_end(None, state(100), None)
-    lines = capsys.readouterr().out.splitlines()
-    assert (100 - begin) // 10 <= len(lines) <= (100 - begin) // 10 + 2 and lines[
-        0
-    ] == f"humanlm: step {begin + 1} of 100, loss 0.500"
-
-
 # ---- thoughts and long rows
 
 
@@ -442,40 +321,3 @@ def test_a_thought_is_opened_once_by_the_prompt(made):
             learned.endswith(f"</response>{END}")
             and tokens["input_ids"][-1] == made.tokenizer.eos_token_id
         )
-
-
-@pytest.mark.parametrize("thought", ["<think>", " <think>I see.</think>"])
-def test_a_second_opener_is_refused(made, thought):
-    row = sft_row(
-        prompt(EXAMPLES[0], "response", thinking=True),
-        [{"type": "text", "text": thought}],
-        True,
-        "e1",
-    )
-    with pytest.raises(DataError, match="Row e1: the prompt has opened the thought"):
-        sft_dataset([row], made.tokenizer)
-
-
-def test_targets_are_never_cut_and_cuts_of_prompts_are_counted(made, tmp_path, capsys):
-    talk = tuple(
-        Message(str(i), name="ann", content=f"message number {i} about the old bridge")
-        for i in range(6)
-    )
-    rows = _reply_rows([replace(EXAMPLES[0], context=talk)], HierarchyConfig(), 4, random.Random(0))
-    whole, *_ = sft_dataset(rows, made.tokenizer)
-    assert whole["dropped"] == 0
-    fitted, *_ = sft_dataset(rows, made.tokenizer, max_tokens=len(whole["input_ids"]) - 1)
-    assert fitted["dropped"] > 0 and len(fitted["input_ids"]) < len(whole["input_ids"])
-    assert [t for t in fitted["labels"] if t != -100] == [t for t in whole["labels"] if t != -100]
-    train_sft(
-        copy.deepcopy(made.model),
-        made.tokenizer,
-        rows,
-        SFTConfig(batch=4),
-        tmp_path,
-        max_prompt_tokens=whole["labels"].count(-100) - 1,
-    )
-    assert (
-        "4 of 4 prompts lost their oldest messages to fit; no target was cut"
-        in capsys.readouterr().out
-    )

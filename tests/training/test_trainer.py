@@ -3,12 +3,10 @@
 import asyncio
 import copy
 import itertools
-import json
 import math
 import random
 import shutil
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,40 +16,31 @@ import torch
 from datasets import Dataset
 from halves import parts, stop_in_the_first
 from trl import GRPOTrainer
-from trl.distributed import DistributedBackend
-from trl.generation.vllm_generation import VLLMGeneration
 
-from humanlm.alignment.grpo import _batch_metrics, schedule
+from humanlm.alignment.grpo import _batch_metrics
 from humanlm.alignment.modes import PrefixConfig, memory_of, preparation, training_rows
-from humanlm.core.basics import DataError
 from humanlm.data.records import sample_examples
 from humanlm.data.trajectory import Completion, Score, Trajectory, load_trajectories
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.methods.advantages import group_advantages
-from humanlm.methods.functions import group_advantage
-from humanlm.methods.method import AdvantageConfig, Method
-from humanlm.methods.policies import ModelPolicy
+from humanlm.methods.method import Method
 from humanlm.methods.rollouts import single_turn
 from humanlm.methods.sampling import group_index, repeat_rows
 from humanlm.methods.shares import generated_tokens, scored_in_parts
 from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.models.generation import _engine_part, generate, written_by
+from humanlm.models.generation import generate, written_by
 from humanlm.models.logps import token_logps
-from humanlm.models.prompts import end_id
 from humanlm.rewards.judges import RuleJudge
 from humanlm.rewards.reward import AlignmentReward, requests_by_row
 from humanlm.rewards.scoring import JudgeError
 from humanlm.training.checkpoints import (
     TokenBudget,
-    _is_whole,
     _logged_tokens,
-    is_spent,
     latest_checkpoint,
 )
 from humanlm.training.options import TrainerError, trainer_args
 from humanlm.training.policy import LentEngine
-from humanlm.training.sft import MetricsLog
 from humanlm.training.trainer import MethodTrainer
 
 EXAMPLES = sample_examples()[:6]
@@ -159,7 +148,7 @@ MASKS = [[i != 1 for i in range(len(ids))] for ids in COMPLETIONS]
 
 
 def gradient_step(made, out, advantages, mask, loss_type="dapo"):
-    "The parameters after one step of plain gradient ascent on sum(advantage * log-probability), by hand"
+    "The parameters after one step of gradient ascent on sum(advantage * log-probability)"
     model, prompts = copy.deepcopy(made.model).train(), repeat_rows(ROWS[:2], 4)
     policy = trainer(made, Method(None, None, Told([0])), out).policy
     logps = token_logps(model, [policy.prompt_ids(r) for r in prompts], COMPLETIONS).logps
@@ -266,42 +255,6 @@ def test_levels_share_a_batch_and_keep_their_own_caps(made, tmp_path):
     assert {"reward/stance", "reward/response"} <= t.state.log_history[0].keys()
 
 
-def test_a_method_logs_only_what_it_measures_itself(made, tmp_path):
-    t = trainer(
-        made,
-        Method(
-            single_turn(),
-            by_group,
-            EvenTokens(),
-            metrics=lambda b: {"own/rows": len(b.rows), "own/pushed": b.trajectories[0].advantage},
-        ),
-        tmp_path,
-    )
-    t.train()
-    line = t.state.log_history[0]
-    assert line["own/rows"] == 8 and line["own/pushed"] == t.trajectories[0].advantage
-    assert not [name for name in line if name.startswith(("parse/", "judge/", "text/"))]
-
-
-def test_a_method_finds_the_rows_that_were_asked(made, tmp_path):
-    seen = []
-
-    def advantage(batch):
-        seen.extend(batch.rows)
-        return by_group(batch)
-
-    t = trainer(
-        made,
-        Method(single_turn(), advantage, EvenTokens()),
-        tmp_path,
-        rows=[row | {"later": i} for i, row in enumerate(ROWS)],
-    )
-    t.train()
-    assert [row["later"] for row in seen] == [0] * 4 + [1] * 4 and [
-        row["row_id"] for row in seen
-    ] == [x.row_id for x in t.trajectories]
-
-
 # ---- scores that are missing
 
 
@@ -330,89 +283,7 @@ def test_what_has_no_score_has_no_weight(made, tmp_path):
     ] == pytest.approx(0.5)
 
 
-@pytest.mark.numbers
-def test_a_batch_without_any_score_changes_nothing(made, tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    t = trainer(
-        made,
-        Method(written(COMPLETIONS), by_group, Told([math.nan] * 8), metrics=measured),
-        tmp_path,
-        callbacks=[MetricsLog(path, "humanlm")],
-    )
-    t.train()
-    assert_same(t.model, dict(made.model.named_parameters()), atol=0)
-    line = json.loads(path.read_text().splitlines()[0])
-    assert (
-        line["judge/no_score"] == 1.0
-        and line["reward"] is None
-        and line["reward/stance"] is None
-        and line["loss"] == 0
-    )
-    assert {x.advantage for x in t.trajectories} == {0.0}
-
-
-def test_components_without_weight_do_not_hide_a_score(made, tmp_path):
-    values = [[i / 8, math.nan] for i in range(8)]
-    t = trainer(
-        made,
-        Method(
-            written(COMPLETIONS),
-            group_advantage((1.0, 0.0), AdvantageConfig()),
-            Told(values, (1.0, 0.0)),
-            metrics=measured,
-        ),
-        tmp_path,
-    )
-    t.train()
-    assert t.state.log_history[0]["judge/no_score"] == 0 and t.trajectories[0].advantage < -1
-
-
-def test_a_completion_of_nothing_is_a_zero_and_trains_on(made, tmp_path):
-    judge, requests = RuleJudge(), requests_by_row(ROWS, EXAMPLES)
-    method = Method(single_turn(), by_group, AlignmentReward(judge, requests))
-    t = trainer(made, method, tmp_path / "c", records=tmp_path / "t")
-
-    def nothing(prompts, *_):
-        return [[] if i % 2 else [t.eos_token_ids[0]] for i in range(len(prompts))], None
-
-    t._generate_single_turn = nothing
-    t.train()
-    kept = load_trajectories(tmp_path / "t")
-    assert [x.completion_ids for x in kept] == [[t.eos_token_ids[0]]] * 8 and {
-        x.text for x in kept
-    } == {""}
-    assert {(x.scores["stance"].value, x.advantage) for x in kept} == {(0.0, 0.0)}
-    assert {x.scores["stance"].status for x in kept} <= {"empty", "bad format"}
-
-
 # ---- estimators
-
-
-def by_hand(estimator, r):
-    others = [(sum(r) - x) / (len(r) - 1) for x in r]
-    centred = [x - sum(r) / len(r) for x in r]
-    deviation = math.sqrt(sum(c * c for c in centred) / (len(r) - 1))
-    return {
-        "centred": centred,
-        "leave-one-out": [x - o for x, o in zip(r, others)],
-        "group": [c / deviation for c in centred],
-    }[estimator]
-
-
-@pytest.mark.numbers
-@pytest.mark.parametrize("estimator", ["group", "centred", "leave-one-out"])
-def test_estimators_by_name(made, tmp_path, estimator):
-    rewards = [0.1, 0.9, 0.4, 0.4, 1.0, 0.0, 0.3, 0.8]
-    t = trainer(
-        made,
-        Method(
-            written(COMPLETIONS), group_advantage((1.0,), AdvantageConfig(estimator)), Told(rewards)
-        ),
-        tmp_path,
-    )
-    t.train()
-    expected = [*by_hand(estimator, rewards[:4]), *by_hand(estimator, rewards[4:])]
-    assert [x.advantage for x in t.trajectories] == pytest.approx(expected, abs=1e-4)
 
 
 # ---- a judge that fails
@@ -525,15 +396,6 @@ def test_a_run_that_a_judge_stopped_goes_on_as_if_nothing_had_happened(made, tmp
     assert_same(again.model, dict(whole.model.named_parameters()), atol=0)
 
 
-def test_a_run_that_fails_in_its_first_step_leaves_no_checkpoint(made, tmp_path):
-    reward = AlignmentReward(Halting(0), requests_by_row(ROWS, EXAMPLES))
-    with pytest.raises(JudgeError) as e:
-        trainer(
-            made, Method(well_formed(ROWS), by_group, reward), tmp_path, 6, dict(save_steps=2)
-        ).train()
-    assert not list(tmp_path.glob("checkpoint-*")) and not hasattr(e.value, "__notes__")
-
-
 def test_a_judge_that_fails_seldom_is_left_out(made, tmp_path):
     reward = AlignmentReward(
         Halting(1), requests_by_row(ROWS, EXAMPLES), concurrency=1, max_failed_share=0.5
@@ -629,38 +491,6 @@ def test_a_token_budget_survives_a_resume(made, tmp_path):
     assert losses(again) == losses(whole)
 
 
-def test_a_checkpoint_says_whether_the_budget_was_spent(made, tmp_path):
-    toy = Method(single_turn(), by_group, EvenTokens())
-    first = trainer(made, toy, tmp_path, 8, ADAM | {"save_steps": 1}, callbacks=[TokenBudget(100)])
-    first.train()
-    newest = latest_checkpoint(tmp_path)
-    assert Path(newest).name == f"checkpoint-{first.state.global_step}"
-    assert is_spent(newest, 100) and not is_spent(newest, 10_000) and not is_spent(None, 100)
-    assert not is_spent(
-        str(Path(newest).with_name(f"checkpoint-{first.state.global_step - 1}")), 100
-    )
-
-
-@pytest.mark.parametrize(
-    "options",
-    [dict(logging_steps=4), dict(logging_steps=3), dict(steps_per_generation=2, logging_steps=2)],
-)
-def test_tokens_are_counted_whatever_is_logged(made, tmp_path, options):
-    t = trainer(
-        made,
-        Method(single_turn(), by_group, EvenTokens()),
-        tmp_path / "c",
-        8,
-        PLAIN_SGD | options,
-        records=tmp_path / "t",
-        rows=ROWS * 4,
-    )
-    t.train()
-    assert _logged_tokens(t.state.log_history) == generated_tokens(
-        load_trajectories(tmp_path / "t")
-    )
-
-
 # ---- broken checkpoints
 
 
@@ -699,7 +529,7 @@ def test_the_newest_whole_checkpoint_counts(checkpoints, tmp_path, fault):
     ]
 
 
-def test_at_whatever_moment_the_first_checkpoint_is_cut_off_it_moves_aside_and_its_stage_starts_again(
+def test_a_first_checkpoint_cut_off_at_any_moment_moves_aside_and_its_stage_starts_again(
     checkpoints, tmp_path, capsys
 ):
     count = len(parts(checkpoints / "checkpoint-2"))
@@ -716,21 +546,6 @@ def test_at_whatever_moment_the_first_checkpoint_is_cut_off_it_moves_aside_and_i
     assert count > 8 and latest_checkpoint(tmp_path / "c") is None and capsys.readouterr().out == ""
     first.mkdir()
     assert latest_checkpoint(tmp_path / "c") is None and not list(aside.iterdir())
-
-
-def test_a_checkpoint_that_lacks_the_random_state_of_a_process_is_not_whole(
-    checkpoints, tmp_path, monkeypatch
-):
-    shutil.copytree(checkpoints / "checkpoint-2", tmp_path / "checkpoint-2")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    (tmp_path / "checkpoint-2" / "rng_state.pth").rename(
-        tmp_path / "checkpoint-2" / "rng_state_0.pth"
-    )
-    assert not _is_whole(tmp_path / "checkpoint-2")
-    shutil.copy(
-        tmp_path / "checkpoint-2" / "rng_state_0.pth", tmp_path / "checkpoint-2" / "rng_state_1.pth"
-    )
-    assert _is_whole(tmp_path / "checkpoint-2")
 
 
 # ---- options
@@ -797,19 +612,6 @@ def chained(made, out, steps=8, **kw):
     )
 
 
-def test_a_map_of_prefixes_grows_and_is_used(made, tmp_path):
-    t = chained(made, tmp_path)
-    t.train()
-    said = load_trajectories(tmp_path / "t")
-    start = len(t.policy.prompt_ids(t.rows[0]))
-    second = [x for x in said if x.level == "response"]
-    assert second and all(len(x.prompt_ids) > start - 40 for x in second)
-    sizes = [line["prefixes/stance"] for line in t.state.log_history if "loss" in line]
-    assert sizes == sorted(sizes) and sizes[-1] == len(t.method.memory.states) > 0
-    moved = [line["prefixes/moved"] for line in t.state.log_history if "loss" in line]
-    assert set(moved[::2]) == {0.0}, "the first level needs nothing, so nothing takes its place"
-
-
 @pytest.mark.numbers
 @pytest.mark.parametrize("at", [3, 6])
 def test_prefix_chaining_resumed_in_the_middle_is_as_if_nothing_had_happened(made, tmp_path, at):
@@ -850,16 +652,6 @@ def test_a_stopped_run_leaves_its_map_too(made, tmp_path):
     assert losses(again) == losses(whole)
 
 
-def test_a_checkpoint_without_its_map_is_not_resumed_in_silence(made, tmp_path):
-    whole = chained(made, tmp_path / "a", steps=4)
-    whole.train()
-    (tmp_path / "a" / "checkpoint-3" / "prefixes.json").unlink()
-    with pytest.raises(DataError, match="prefixes.json is no prefix map"):
-        chained(made, tmp_path / "b", steps=4).train(
-            resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-3")
-        )
-
-
 # ---- the real reply among the candidates
 
 
@@ -894,7 +686,7 @@ def test_the_real_reply_is_the_last_of_each_group_and_just_better_than_the_rest(
 
 
 class StandInEngine:
-    "What TRL's vLLM engine offers, played by the model itself, with the parameters that vLLM would get"
+    "What TRL's vLLM engine offers, played by the model itself"
 
     max_completion_length, generation_kwargs, model, temperature, top_k, top_p = (
         9,
@@ -947,21 +739,6 @@ def test_the_vllm_engine_gets_caps_and_stop_strings_and_its_logps_reach_the_loss
     )
 
 
-def test_under_vllm_the_real_reply_has_log_probabilities_of_the_model(made, tmp_path):
-    rows = make_rows(EXAMPLES, CONFIG, ["response"])
-    reward = AlignmentReward(RuleJudge(), requests_by_row(rows, EXAMPLES), truth_inside=True)
-    t = trainer(
-        made,
-        Method(single_turn(prepare=preparation(None, truth=True)), by_group, reward),
-        tmp_path,
-        rows=rows,
-    )
-    t.use_vllm, t.vllm_generation, t._last_loaded_step = True, StandInEngine(t), -1
-    t.train()
-    truth = t.trajectories[3]
-    assert truth.turns[0].role == "truth" and len(truth.logps) == len(truth.completion_ids)
-
-
 @pytest.fixture
 def lent(made, tmp_path):
     "An engine that a trainer leaves to the models of a run"
@@ -982,7 +759,7 @@ PROMPTS, CAPS, STOPS = (
 )
 
 
-def test_a_lent_engine_writes_what_the_models_of_a_run_are_asked_with_the_caps_and_stop_strings_of_each(
+def test_a_lent_engine_writes_what_models_are_asked_with_the_caps_and_stop_strings_of_each(
     lent,
 ):
     engine, lent_engine, model = lent
@@ -1019,106 +796,6 @@ def test_a_lent_engine_writes_what_the_models_of_a_run_are_asked_with_the_caps_a
     )
 
 
-def test_processes_ask_a_lent_engine_equally_often_and_for_as_many_rows(lent, monkeypatch):
-    engine, lent_engine, model = lent
-    base, asked = model("base"), []
-    monkeypatch.setattr(
-        engine,
-        "generate",
-        lambda prompts, **kw: (
-            asked.append(prompts) or (prompts, [[0]] * len(prompts), [[[0.0]]] * len(prompts), None)
-        ),
-    )
-    parts = [
-        _engine_part(lent_engine, part, 2, base, (PROMPTS, CAPS, STOPS, [], None, (1.0, 0, 1.0)))
-        for part in (0, 1)
-    ]
-    assert [sorted(part) for part in parts] == [[0, 1, 3], [2, 4]] and [
-        len(prompts) for prompts in asked
-    ] == [2, 1, 2, 1]
-
-
-@pytest.mark.parametrize(
-    "state",
-    [
-        {"fsdp_plugin": SimpleNamespace(fsdp_version=2), "deepspeed_plugin": None},
-        {"deepspeed_plugin": SimpleNamespace(zero_stage=3)},
-    ],
-    ids=["fsdp", "zero"],
-)
-def test_a_lent_engine_gets_whole_weights_where_the_model_of_its_trainer_was_split(lent, state):
-    "The engine is TRL's own here, without vLLM behind it"
-    base, engine = lent[2]("base").model, object.__new__(VLLMGeneration)
-    engine.model, engine.accelerator, engine._dist, got = (
-        base,
-        None,
-        DistributedBackend(SimpleNamespace(state=SimpleNamespace(**state))),
-        {},
-    )
-    engine.sync_weights = lambda: got.update(
-        (name, weight.clone()) for name, weight in engine._iter_named_params()
-    )
-    if "fsdp_plugin" in state:
-        with pytest.raises(AttributeError, match="full_tensor|accelerator|device"):
-            engine.sync_weights()
-    LentEngine(engine)._hold(base)
-    weights = dict(base.named_parameters())
-    assert got.keys() == weights.keys() and all(
-        torch.equal(weight, weights[name]) for name, weight in got.items()
-    )
-
-
-def test_what_is_measured_on_the_way_is_written_by_the_engine_that_writes_rollouts(made, tmp_path):
-    said = []
-
-    def measure(model, tokenizer):
-        return float(len(said) or said.append(generate(model, tokenizer, PROMPTS)) or 0)
-
-    t = MethodTrainer(
-        copy.deepcopy(made.model),
-        made.tokenizer,
-        Method(single_turn(), by_group, EvenTokens()),
-        ROWS[:2],
-        trainer_args({}, tmp_path, 2, 4, 1, 9, validate=1),
-        measure=measure,
-    )
-    t.use_vllm, t.vllm_generation, t._last_loaded_step = True, StandInEngine(t), -1
-    t.train()
-    assert (
-        len(said) == 1
-        and [stop["stop"] for _, stop in t.vllm_generation.asked] == [["###", "</stance>"], []]
-        and t.vllm_generation.synced == 2
-    )
-
-
-@pytest.mark.numbers
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"gradient_checkpointing": True},
-        {"bf16": True},
-        {"gradient_checkpointing": True, "bf16": True},
-    ],
-    ids=["checkpointing", "bf16", "both"],
-)
-def test_number_formats_and_checkpointing_are_only_options(made, tmp_path, options):
-    t = trainer(
-        made,
-        Method(single_turn(), by_group, EvenTokens()),
-        tmp_path,
-        steps=2,
-        options=PLAIN_SGD | options,
-    )
-    t.train()
-    assert all(math.isfinite(loss) for _, loss in losses(t)) and any(loss for _, loss in losses(t))
-
-
-@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
-def test_vllm_that_is_not_there_is_named_before_anything_starts(tmp_path):
-    with pytest.raises(TrainerError, match="trainer.use_vllm needs vLLM, which is not installed"):
-        trainer_args({"use_vllm": True}, tmp_path, 2, 4, 1, 9)
-
-
 # ---- what other systems ask of the seam
 
 
@@ -1153,36 +830,6 @@ def test_a_group_of_one_trains_with_a_push_of_its_own(made, tmp_path):
     found = token_logps(model, prompts, COMPLETIONS[:2])
     ((advantages * found.logps).sum() / found.mask.sum()).backward()
     assert_same(t.model, {name: (p + p.grad).detach() for name, p in model.named_parameters()})
-
-
-def test_a_prompt_of_a_single_row_and_a_single_sample_trains(made, tmp_path):
-    t = trainer(
-        made,
-        Method(single_turn(), lambda batch: torch.ones(1)),
-        tmp_path,
-        steps=2,
-        prompts=1,
-        group=1,
-    )
-    t.train()
-    assert t.state.global_step == 2 and len(t.trajectories) == 1
-
-
-def test_a_batch_in_which_everything_is_given_is_not_sampled(made, tmp_path):
-    rows = [
-        row | {"given": [{"type": "text", "text": f"likes it {i}"}]} for i, row in enumerate(ROWS)
-    ]
-    t = trainer(made, Method(single_turn(), lambda batch: torch.ones(8)), tmp_path, rows=rows)
-
-    def never(*_):
-        raise AssertionError("something was sampled")
-
-    t._generate_single_turn = never
-    t.train()
-    assert {x.completion_ids[-1] for x in t.trajectories} == {end_id(made.tokenizer)}, (
-        "the end token is learned too"
-    )
-    assert _logged_tokens(t.state.log_history) == 0
 
 
 @pytest.mark.numbers
@@ -1242,55 +889,6 @@ def test_under_an_adapter_the_reference_is_its_start_on_the_same_weights_and_no_
     )
 
 
-def test_every_prompt_is_asked_for_one_completion(made, tmp_path):
-    t = trainer(made, Method(single_turn(), by_group, EvenTokens()), tmp_path)
-    sampled, wanted = t._generate_single_turn, []
-    t._generate_single_turn = lambda prompts, images, fields, n: (
-        wanted.append(n) or sampled(prompts, images, fields, n)
-    )
-    t.train()
-    assert wanted == [1], (
-        "an engine that is asked for G takes every G-th prompt for all of its group"
-    )
-
-
-def test_steps_of_mixed_levels_keep_groups_whole_and_compare_within_them(made, tmp_path):
-    rows = make_rows(EXAMPLES, CONFIG)
-    order = schedule(rows, len(rows) // 4, 4, mixed=True)
-    args = trainer_args(PLAIN_SGD, tmp_path, 4, 4, 3, 9, seed=3)
-    t = MethodTrainer(
-        copy.deepcopy(made.model),
-        made.tokenizer,
-        Method(single_turn(), group_advantage((1.0,), AdvantageConfig()), EvenTokens()),
-        order,
-        args,
-        tmp_path / "said",
-    )
-    t.train()
-    said = load_trajectories(tmp_path / "said")
-    assert all(
-        {x.level for x in said if x.step == step} == {"stance", "response"} for step in range(3)
-    )
-    for step, group in {(x.step, x.group) for x in said}:
-        own = [x for x in said if (x.step, x.group) == (step, group)]
-        values = np.array([np.mean(np.array(x.completion_ids) % 2 == 0) for x in own])
-        assert len(own) == 4 and len({(x.row_id, x.level) for x in own}) == 1
-        assert [x.advantage for x in own] == pytest.approx(
-            ((values - values.mean()) / (values.std(ddof=1) + 1e-6)).tolist()
-            if np.ptp(values) > 1e-4
-            else [0] * 4,
-            abs=1e-4,
-        )
-    assert (
-        max(len(x.completion_ids) for x in said if x.level == "stance")
-        <= 6
-        < max(len(x.completion_ids) for x in said if x.level == "response")
-    )
-    assert sorted(row["row_id"] for row in order) == sorted(row["row_id"] for row in rows), (
-        "a pass asks every row once"
-    )
-
-
 @pytest.mark.numbers
 def test_a_step_in_parts_is_scored_on_the_way_with_groups_and_records_as_in_one(made, tmp_path):
     noted, rows = (
@@ -1336,119 +934,6 @@ def test_a_step_in_parts_is_scored_on_the_way_with_groups_and_records_as_in_one(
         assert [x.advantage for x in own] == pytest.approx(
             group_advantages(torch.tensor(values), torch.zeros(4)).tolist(), abs=1e-5
         )
-
-
-def test_a_judge_that_fails_in_a_part_stops_the_run_with_a_checkpoint_as_in_one(made, tmp_path):
-    calls = []
-
-    class Failing(EvenTokens):
-        async def __call__(self, trajectories):
-            calls.append(len(trajectories))
-            if len(calls) == 4:
-                raise JudgeError("judge failed", "no answer")
-            return await super().__call__(trajectories)
-
-    t = trainer(
-        made,
-        Method(scored_in_parts(single_turn(), Failing(), 2, 4), by_group, Failing()),
-        tmp_path,
-        steps=4,
-        prompts=2,
-        options=PLAIN_SGD | {"save_strategy": "steps", "save_steps": 10},
-    )
-    with pytest.raises(JudgeError) as e:
-        t.train()
-    assert (
-        calls == [4] * 4
-        and Path(latest_checkpoint(tmp_path)).name == "checkpoint-1"
-        and "goes on from" in str(e.value.__notes__)
-    )
-
-
-def test_prompts_of_a_group_may_differ(made, tmp_path):
-    async def rollout(rows, policy):
-        own = [
-            row
-            | {
-                "prompt": [
-                    *row["prompt"],
-                    {"role": "user", "name": "bo", "content": f"thought {i}"},
-                ]
-            }
-            for i, row in enumerate(rows)
-        ]
-        return await single_turn()(own, policy)
-
-    t = trainer(made, Method(rollout, by_group, EvenTokens()), tmp_path)
-    t.use_vllm, t.vllm_generation, t._last_loaded_step = True, StandInEngine(t), -1
-    t.train()
-    shown = [made.tokenizer.decode(x.prompt_ids) for x in t.trajectories]
-    assert all(f"thought {i}<|im_end|>" in text for i, text in enumerate(shown))
-
-
-def test_a_policy_in_training_knows_run_and_step(made, tmp_path):
-    seen = []
-
-    async def rollout(rows, policy):
-        seen.append((policy.seed, policy.step, policy.temperature))
-        return await single_turn()(rows, policy)
-
-    trainer(
-        made,
-        Method(rollout, by_group, EvenTokens()),
-        tmp_path,
-        steps=3,
-        options=PLAIN_SGD | {"temperature": 0.7},
-    ).train()
-    assert seen == [(3, step, 0.7) for step in range(3)]
-
-
-def test_a_rollout_may_score_while_another_model_writes(made, tmp_path):
-    order, reward = [], EvenTokens()
-
-    async def judged(trajectories):
-        order.append("judge asked")
-        await asyncio.sleep(0.05)
-        order.append("judged")
-        return await reward(trajectories)
-
-    async def rollout(rows, policy):
-        done = await single_turn()(rows, policy)
-        scoring = asyncio.create_task(judged(done))
-        await asyncio.sleep(0)
-        await ModelPolicy(made.model, made.tokenizer).generate(rows[:1])
-        order.append("classmate done")
-        values, done = await scoring
-        return done, values
-
-    async def never(trajectories):
-        raise AssertionError("asked again")
-
-    never.names, never.weights = reward.names, reward.weights
-    t = trainer(made, Method(rollout, by_group, never), tmp_path)
-    t.train()
-    assert (
-        order[0] == "judge asked"
-        and sorted(order[1:]) == ["classmate done", "judged"]
-        and t.state.log_history[0]["rewards/even/mean"] > 0
-    )
-
-
-def test_one_loop_serves_all_steps_of_a_run(made, tmp_path):
-    loops, places = [], asyncio.Semaphore(1)
-
-    class Judged(EvenTokens):
-        async def place(self):
-            async with places:
-                await asyncio.sleep(0.001)
-
-        async def __call__(self, trajectories):
-            loops.append(asyncio.get_running_loop())
-            await asyncio.gather(*(self.place() for _ in trajectories))
-            return await super().__call__(trajectories)
-
-    trainer(made, Method(single_turn(), by_group, Judged()), tmp_path, steps=3).train()
-    assert len(loops) == 3 and len(set(loops)) == 1
 
 
 # ---- tensors and losses of a method
@@ -1522,17 +1007,6 @@ def test_tensors_of_an_advantage_stay_with_their_rows(made, tmp_path):
         options=options,
     ).train()
     assert sorted(seen) == [(i, len(c)) for i, c in enumerate(COMPLETIONS)]
-
-
-def test_an_advantage_may_not_put_its_tensors_over_those_of_trl(made, tmp_path):
-    with pytest.raises(TrainerError, match="hands over 'prompt_ids', a name of TRL's own"):
-        trainer(
-            made,
-            Method(
-                written(COMPLETIONS), lambda b: (torch.zeros(8), {"prompt_ids": torch.zeros(8)})
-            ),
-            tmp_path,
-        ).train()
 
 
 class Teacher:
@@ -1643,37 +1117,6 @@ def test_the_best_checkpoint_counts_and_is_never_removed(made, tmp_path):
         assert torch.equal(weights, seen[1][name])
 
 
-def test_a_spent_budget_is_measured_at_its_end(made, tmp_path):
-    values = []
-    t = MethodTrainer(
-        copy.deepcopy(made.model),
-        made.tokenizer,
-        Method(single_turn(), by_group, EvenTokens()),
-        (ROWS * 4)[:16],
-        trainer_args({"learning_rate": 1e-2}, tmp_path, 2, 4, 8, 9, 3, validate=5),
-        measure=lambda *_: values.append(1) or 0.5,
-        callbacks=[TokenBudget(100)],
-    )
-    t.train()
-    assert (
-        t.state.global_step < 5
-        and values == [1]
-        and Path(t.state.best_model_checkpoint).name == f"checkpoint-{t.state.global_step}"
-    )
-
-
-def test_validation_without_a_measure_says_so(made, tmp_path):
-    t = MethodTrainer(
-        copy.deepcopy(made.model),
-        made.tokenizer,
-        Method(single_turn(), by_group, EvenTokens()),
-        ROWS[:2],
-        trainer_args({}, tmp_path, 2, 4, 1, 9, validate=1),
-    )
-    with pytest.raises(TrainerError, match="Give the trainer a function `measure`"):
-        t.train()
-
-
 # ---- tokens of second models
 
 
@@ -1696,21 +1139,3 @@ def test_tokens_of_a_second_model_count_in_the_budget(made, tmp_path):
         and t.state.global_step == 2
         and _logged_tokens([line]) == 400 + line["tokens/generated"]
     )
-
-
-def test_signals_per_token_are_kept_with_their_trajectories(made, tmp_path):
-    gain = torch.randn(8, T)
-    t = trainer(
-        made,
-        Method(
-            written(COMPLETIONS),
-            lambda b: (torch.zeros(8), {"gain": gain, "teacher": torch.zeros(8, T, 3)}),
-        ),
-        tmp_path / "c",
-        records=tmp_path / "t",
-    )
-    t.train()
-    kept = load_trajectories(tmp_path / "t")
-    assert [list(x.signals) for x in kept] == [["gain"]] * 8
-    for x, row in zip(kept, gain):
-        assert x.signals["gain"] == pytest.approx(row[: len(x.completion_ids)].tolist())

@@ -1,4 +1,4 @@
-"""One of two processes that train float32 weights in bfloat16 by ZeRO-3; started by `zero_runs.py`."""
+"""One of two processes that train in bfloat16 by ZeRO-3; started by `zero_runs.py`."""
 
 import deepspeed
 import torch

@@ -1,9 +1,10 @@
-"""What `test_sharded.py` says of FSDP2, said of DeepSpeed's ZeRO-3: two processes on CPUs are one. Minutes, in an environment with `humanlm[deepspeed]`; the first start compiles.
+"""What `test_sharded.py` says of FSDP2, said of DeepSpeed's ZeRO-3.
+
+Minutes, in an environment with `humanlm[deepspeed]`; the first start compiles.
 
 python -m pytest tests/training/zero_runs.py
 """
 
-import shutil
 import subprocess
 import sys
 
@@ -13,14 +14,15 @@ import torch
 pytest.importorskip("deepspeed")
 import test_sharded
 from pair import Pair
-from test_sharded import *
-from test_sharded import ROOT, started, unfinished
+from test_sharded import ROOT
 
 test_sharded.TWO = Pair(
     "accelerate-8-zero3.yaml", env={"PYTHONHASHSEED": "0"}
 )  # or DeepSpeed orders the words of its compiler anew, and compiles for minutes
 test_sharded.LAST = "latest"
-del test_steps_too_small_for_bfloat16_add_up_in_the_float32_weights_of_a_split_model
+for name in vars(test_sharded).copy():
+    if name in ("both", "two") or (name.startswith("test_") and "bfloat16" not in name):
+        globals()[name] = getattr(test_sharded, name)
 
 
 def test_the_model_was_split(both):
@@ -39,16 +41,6 @@ def test_the_model_was_split(both):
     assert len(kept) == 2 and kept[0] == kept[1] and whole / 2 <= kept[0] <= whole / 2 + 1000, (
         "each process keeps half"
     )
-
-
-def test_a_checkpoint_is_refused_by_another_number_of_processes(both, tmp_path):
-    run = unfinished(both[1], tmp_path, "models/humanlm")
-    shutil.copy(
-        run / "checkpoints/humanlm/checkpoint-3/rng_state_1.pth",
-        run / "checkpoints/humanlm/checkpoint-3/rng_state_2.pth",
-    )
-    done = started(tmp_path, "split", True, "--resume")
-    assert done.returncode != 0 and "was written by 3 processes" in done.stderr, done.stderr[-2000:]
 
 
 def test_weights_that_bfloat16_would_round_are_kept_and_move_by_less_than_it_can_hold(tmp_path):
