@@ -184,9 +184,8 @@ class DiskCache:
             self.replies.add(key, name, reply)
             return reply
         except (LLMError, CacheError) as e:
-            kind = getattr(e, "kind", "")
-            error = None if kind in _OWN else e
-            if self.keep_unusable and kind == "bad answer":
+            error = None if isinstance(e, LLMError) and e.kind in _OWN else e
+            if self.keep_unusable and isinstance(e, LLMError) and e.kind == "bad answer":
                 self.replies.add(key, name, ChatReply(e.raw, e.usage, e.finish))
             raise
         finally:

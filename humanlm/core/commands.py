@@ -78,8 +78,7 @@ COMMANDS = {
     ),
     "tom quality": Command(
         "humanlm.harness.context_quality:quality_command",
-        "rate contexts against references, with a picture: tom quality --quality.gt "
-        "DIR --quality.gen DIR",
+        "rate contexts against references: tom quality --quality.gt DIR --quality.gen DIR",
         _AGAIN,
     ),
     "tom generate": Command(

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from ..clients.client import ChatClient, chat_all
-from ..clients.ledger import Ledger
-from ..clients.names import _server_of, is_chat_model
+from ..clients.ledger import FREE, Ledger
+from ..clients.names import is_chat_model
 from ..clients.protocol import ChatRequest, LLMError
 from humanlm.core.basics import (
     ConfigError,
@@ -155,7 +155,8 @@ class Contestant(NamedTuple):
     def _kept(self, folder: Path, asked: str, c: "ReplyConfig") -> Path:
         "Tell where replies are kept: of this server, or of the only one that gave some"
         try:
-            server = _server_of(self.place, c.base_url) if is_chat_model(self.place) else ""
+            own = not is_chat_model(self.place) or self.place.startswith(FREE)
+            server = "" if own else getattr(c.client(self.place), "server", "")
         except LLMError:
             server, *given = "", *folder.glob(f"{asked}*.jsonl")
             if len(given) == 1:

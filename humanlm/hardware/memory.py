@@ -153,21 +153,23 @@ def memory(
     whole = 0 if adapter and n == 1 else 2 * s.weights
     optimizer = OPTIMIZER_BYTES.get(options.get("optim", "adamw_torch"), 8)
     reference = 4 * trained / n if options.get("beta") else 0
-    both = {
+    both: dict[str, float] = {
         "weights": models * (base + 4 * trained) / n,
         "gradients": models * 4 * trained * (2 if n < load.gpus else 1) / n,
         "optimizer": models * optimizer * trained / n,
         "copies": reference + stage.frozen * (base + 4 * trained),
         "else": 3 * GiB,
     }
-    learns = {
+    learns: dict[str, float] = {
         "gathered": 2 * (2 * s.layer + s.ends) if n > 1 else whole,
         "activations": inside,
         "logits": (12 * tokens if lessons else 8 * load.rows * stage.completion) * s.vocab,
         "vLLM": 0 if load.asleep else share,
     }
     cache = 4 * load.written * width * s.layers * key
-    writes = {"vLLM": share} if share else {"gathered": whole, "keys and values": cache}
+    writes: dict[str, float] = (
+        {"vLLM": share} if share else {"gathered": whole, "keys and values": cache}
+    )
     return both | learns, both | (writes if stage.kind == "rollouts" else {})
 
 

@@ -186,24 +186,3 @@ def in_chunks(
     if not torch.is_grad_enabled():
         return torch.cat([piece(*each) for each in pieces])
     return torch.cat([checkpoint(piece, *each, use_reentrant=False) for each in pieces])
-
-# %% ../../nbs/methods/07_losses.ipynb #def-two-views-probability
-def _two_views(
-    probability: float = 0.1,  # of token 1 under the policy
-    accuracy: float = 0.9,  # how often the follow-up names the token that was written
-) -> tuple[
-    float, float
-]:  # ascent along the logit of token 1: of the sampled form, of the divergence
-    "Enumerate a policy of one binary token and a user who reacts to it"
-    policy = (1 - probability, probability)
-
-    def follows(said, token):
-        return accuracy if said == token else 1 - accuracy
-
-    marginal = [sum(policy[token] * follows(said, token) for token in (0, 1)) for said in (0, 1)]
-    sampled = fixed = 0.0
-    for token, said in product((0, 1), repeat=2):
-        signal = math.log(follows(said, token) / marginal[said])  # posterior / policy
-        push = policy[token] * (token - probability) * signal
-        sampled, fixed = sampled + follows(said, token) * push, fixed + marginal[said] * push
-    return sampled, fixed

@@ -133,16 +133,18 @@ def answer(
     "Answer a question about a story"
     asked = read_question(question) if isinstance(question, str) else question
     world = source.world if isinstance(source, Story) else source
-    faulty = check_name(policy, POLICIES, "policy") == "as_shipped" and isinstance(source, Story)
+    check_name(policy, POLICIES, "policy")
+    faulty = source if policy == "as_shipped" and isinstance(source, Story) else None
     reason = _refusal(world, asked)
     if reason or isinstance(asked, UnknownPhrase):
         return _Answer(None, reason)
     if asked.kind == "initial":
         text = world.first(asked.object)
-    elif faulty and _leaks(source) and _leaked(world, asked):
+    elif faulty and _leaks(faulty) and _leaked(world, asked):
         text = world.where(asked.object)
     else:
-        text = world.belief(asked.chain, asked.object, ordered=faulty and source.instructed)
+        ordered = bool(faulty and faulty.instructed)
+        text = world.belief(asked.chain, asked.object, ordered=ordered)
     chain = " and ".join(dict.fromkeys(asked.chain))
     reason = "" if text else f"{chain or 'the story'} never saw where the {asked.object} is"
     return _Answer(text, reason, tuple(f"sentence {n + 1}: {why}" for n, why in world.conflicts))

@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import torch
@@ -333,7 +333,8 @@ def evaluate(self: MethodTrainer, *_, **__) -> dict[str, float]:
         written_by(engine),
         one_leads() as leads,
     ):
-        value = float(self.measure(self.model, self._tokenizer)) if leads else math.nan
+        measure = cast(Callable, self.measure)
+        value = float(measure(self.model, self._tokenizer)) if leads else math.nan
     found = {"eval_validation": gather_object([value])[0]}
     Trainer.log(self, found)
     self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)

@@ -1,4 +1,7 @@
-"""A recipe of one's own: a tiny model learns to name animals. `humanlm train --run.recipe my_recipe:Animals`"""
+"""A recipe of one's own: a tiny model learns to name animals.
+
+humanlm train --run.recipe my_recipe:Animals
+"""
 
 from humanlm.evaluation.measured import Measurement
 from humanlm.methods.functions import TextReward, ask_row, group_advantage

@@ -94,14 +94,11 @@ def test_config_reports_every_problem_at_once():
         "protocol": "grup",
         "temperature": -1,
         "max_tokens": 0,
-        "cache_mode": "on",
         "budget": 0,
         "concurrency": 0,
         "timeout": 0,
-        "deadline": 0,
         "attempts": 0,
         "requests_per_minute": 0,
-        "tokens_per_minute": 0,
         "max_failed_share": 2,
         "second": "ruel",
         "audit_every": -1,
@@ -133,24 +130,13 @@ def test_settings_reach_the_client_and_the_question(tmp_path):
         budget=3.0,
         concurrency=5,
         timeout=7.0,
-        deadline=9.0,
         attempts=2,
         requests_per_minute=1e6,
-        tokens_per_minute=1e9,
     )
     judge = make_judge(config)
     limits = judge.client.limits
-    assert (limits.concurrency, limits.timeout, limits.deadline, limits.attempts) == (
-        5,
-        7.0,
-        9.0,
-        2,
-    )
-    assert (limits.requests_per_minute, limits.tokens_per_minute, judge.ledger.budget) == (
-        1e6,
-        1e9,
-        3.0,
-    )
+    assert (limits.concurrency, limits.timeout, limits.attempts) == (5, 7.0, 2)
+    assert (limits.requests_per_minute, judge.ledger.budget) == (1e6, 3.0)
     scores = ask(
         judge,
         JudgeRequest(
