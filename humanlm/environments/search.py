@@ -164,7 +164,9 @@ class _SerperSearch:
     def _connect(self):
         from httpx2 import AsyncClient
 
-        return AsyncClient(timeout=self._timeout, headers={"X-API-KEY": self._key}, **guarded())
+        client = AsyncClient(timeout=self._timeout, **guarded())
+        client.headers["X-API-KEY"] = self._key
+        return client
 
     async def __call__(self, query: str) -> list[_WebPage]:
         from httpx2 import HTTPError

@@ -386,9 +386,6 @@ def test_dynamics_evaluates_every_checkpoint(whole, tmp_path):
     assert answers(folder, f"humanlm step {STEPS}") == answers(whole, "humanlm")
     said = {to_json(answers(folder, f"humanlm step {step}")) for step in steps}
     assert len(said) > len(steps) // 2, "other weights say other things"
-    assert (folder / "dynamics.png").stat().st_size > 5000 and "<svg" in (
-        folder / "dynamics.svg"
-    ).read_text()
 
 
 @pytest.mark.long
@@ -694,7 +691,7 @@ def test_a_judges_budget_is_one_however_often_a_stage_is_killed(whole, tmp_path,
 def test_two_ranks_share_a_judges_budget_and_its_account(whole, tmp_path, monkeypatch):
     with serving() as server:
         config, run = (
-            taught_with_a_paid_judge(whole, tmp_path, server, monkeypatch, 0.006),
+            taught_with_a_paid_judge(whole, tmp_path, server, monkeypatch, 0.012),
             tmp_path / "runs" / "tiny",
         )
 
@@ -703,12 +700,10 @@ def test_two_ranks_share_a_judges_budget_and_its_account(whole, tmp_path, monkey
 
         for done in warm.together(2, "-m", "humanlm.train", "--config", config, "--resume"):
             assert done.returncode == 2 and "over budget" in done.stderr, done.stderr[-2000:]
-        assert 0.0025 < spent() <= 0.006 and spent() == pytest.approx(
+        assert 0.0025 < spent() <= 0.012 and spent() == pytest.approx(
             server.stats()["tokens"] / 1e6
         )
-        assert (
-            len({row["pid"] for row in read_jsonl(run / "charges.jsonl") if "pid" in row}) == 2
-        ), "both have asked"
+        assert all(read_jsonl(run / f"charges{end}.jsonl") for end in ("", "-1")), "both have asked"
         for done in warm.together(
             2, "-m", "humanlm.train", "--config", config, "--resume", "--judge.budget", "5"
         ):

@@ -1,8 +1,6 @@
 """Template, function, search, household: what they pay and refuse, and published rows."""
 
 import asyncio
-import contextlib
-import gzip
 import json
 import os
 import subprocess
@@ -326,30 +324,14 @@ def test_search_on_the_web_reads_its_key_when_it_is_made(monkeypatch, tmp_path):
     assert Web.seen[0] == ("key-7", {"q": "life", "num": 15}) and "key-7" not in repr(env.turns)
 
 
-@pytest.mark.parametrize(
-    "status, data, headers, says",
-    [
-        (
-            200,
-            gzip.compress(b" " * 50_000_000, 1),
-            {"Content-Encoding": "gzip"},
-            "The search failed: Unreadable",
-        ),
-        (307, b"", {"Location": "/steal"}, "with status 307"),
-    ],
-    ids=["gzip bomb", "redirect"],
-)
-def test_search_on_the_web_is_as_careful_as_the_clients(monkeypatch, status, data, headers, says):
+def test_search_on_the_web_follows_no_redirect(monkeypatch):
     class Hostile(BaseHTTPRequestHandler):
         def do_POST(self):
             self.rfile.read(int(self.headers["Content-Length"]))
             asked.append(self.path)
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
+            self.send_response(307)
+            self.send_header("Location", "/steal")
             self.end_headers()
-            with contextlib.suppress(ConnectionError):
-                self.wfile.write(data)
 
         def log_message(self, *args):
             pass
@@ -364,7 +346,8 @@ def test_search_on_the_web_is_as_careful_as_the_clients(monkeypatch, status, dat
         )
         turns = say(env, "[search] life")
         server.shutdown()
-    assert env.stop == "user_error" and says in turns[0].feedback and asked == ["/search"]
+    assert env.stop == "user_error" and "with status 307" in turns[0].feedback
+    assert asked == ["/search"]
 
 
 # ---- household

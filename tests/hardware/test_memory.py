@@ -12,7 +12,6 @@ import pytest
 from humanlm.core.basics import ConfigError
 from humanlm.core.config import HARMLESS
 from humanlm.hardware.memory import GPUS, SHAPES, GiB, Load, PlanConfig, Shape, StagePlan, memory
-from humanlm.methods.shares import shares
 from humanlm.models.config import ModelConfig
 from humanlm.training.run import gpu_plan, read_settings, shares_of, updates
 
@@ -130,15 +129,6 @@ def test_a_plan_says_what_a_start_on_its_gpus_would_refuse(more, said):
     lines = planned("--config", str(CONFIGS / "humanlm-mini.yaml"), "--plan.gpus", "8", *more)
     found = re.findall("^refused at a start  (.*)$", lines, re.M)
     assert [said in line for line in found] == [True] * bool(said), found
-
-
-@pytest.mark.parametrize(
-    "options, said", [({"steps_per_generation": 8}, "num_prompts 42"), ({}, "num_prompts 35")]
-)
-def test_the_number_that_a_refused_plan_names_is_accepted(options, said):
-    with pytest.raises(ConfigError, match=f"Give --rollout.{said}"):
-        shares(32, 4, options, 7)
-    assert shares(int(said.split()[1]), 4, options, 7).processes == 7
 
 
 def test_a_plan_changes_no_run_and_bad_ones_are_refused():

@@ -406,11 +406,10 @@ def test_expect_fail_guards_a_block(notebook):
     "notebook", NBS, ids=lambda p: p.relative_to(ROOT / "nbs").with_suffix("").as_posix()
 )
 def test_a_notebook_opens_with_its_module_and_title(notebook):
-    first, second = cells(notebook)[:2]
+    first = cells(notebook)[0]
+    title = next(cell for cell in cells(notebook) if cell["cell_type"] == "markdown")
     assert source(first).strip() == f"#| default_exp {module(notebook)}" or not exported(notebook)
-    assert re.match(r"# \S.*\n\n> \S", source(second)), (
-        "the second cell is the title with a summary line below it"
-    )
+    assert re.match(r"# \S.*\n\n> \S", source(title)), "begin with a title and a summary line"
     assert len(cells(notebook)) > 5, "an empty notebook is not committed"
 
 

@@ -145,13 +145,13 @@ def test_the_breaker_spares_a_dead_server_and_comes_back(server, down):
     _, statuses = judged(judge, list(groups(200)))
     assert statuses == {"judge failed": 800}
     assert server.stats()["requests"] < 60  # without a breaker: 400
-    judge.client._breaker.probe_at = time.time() + 600  # in the middle of a pause
+    judge.client._breaker.again = time.time() + 600  # in the middle of a pause
     with pytest.raises(LLMError) as error:
         run_sync(judge.client(chat("anybody there?")))
     assert error.value.kind == "unavailable"
     server.configure(down="")
-    judge.client._breaker.probe_at = 0.0  # as if the pause were over
-    judged(judge, list(groups(8, seed=1)))  # the first of these is the probe
+    judge.client._breaker.again = 0.0  # as if the pause were over
+    judged(judge, list(groups(8, seed=1)))
     _, statuses = judged(judge, list(groups(200)))
     assert statuses == {"scored": 800}
 
@@ -186,7 +186,7 @@ def test_a_full_disk_stops_the_run_before_more_is_paid_and_lost(server, tmp_path
     judge = llm_judge(server, Limits(concurrency=2), DiskCache(tmp_path), **settings)
     with judge.client.cache.replies.open() as db:
         db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0] + 4}")
-    with pytest.raises(CacheError, match="The disk is full. Make room, or prune"):
+    with pytest.raises(CacheError, match="disk is full. Check the disk"):
         run_sync(score_groups(judge, groups(60), 4))
     wait_until(lambda: server.stats()["busy"] == 0)
     kept, seen, entered = (
@@ -264,23 +264,6 @@ def asker(server, folder, first, last):
     )
     assert process.stdout.readline() == "ready\n", process.communicate()[1]
     return process
-
-
-def test_two_processes_fill_one_cache_and_ask_everything_once(server, tmp_path):
-    server.configure(latency=0.02)
-    both = [asker(server, tmp_path, 0, 150), asker(server, tmp_path, 149, -1)]
-    for process in both:
-        print(file=process.stdin, flush=True)
-    ended = [process.communicate(timeout=300) for process in both]
-    assert [process.returncode for process in both] == [0, 0], ended
-    counts, seen = [json.loads(out) for out, _ in ended], server.stats()
-    assert (seen["requests"], seen["distinct answered"], seen["most answers to one"]) == (
-        150,
-        150,
-        1,
-    )
-    assert [calls + hits for calls, hits in counts] == [150, 150]
-    assert sum(calls for calls, _ in counts) == 150
 
 
 def test_an_interrupt_leaves_no_orphan_and_keeps_what_was_answered(server, tmp_path):

@@ -400,12 +400,7 @@ def test_a_sweep_answers_once_for_each_model(runs, tmp_path, capsys):
         (two, one),
         ("oracle short", "base"),
     ]
-    assert [(g["before"], g["after"]) for g in found["gains"]] == [
-        (f"{one} step 5", one),
-        (one, f"{two} step 5"),
-        (f"{two} step 5", two),
-    ]
-    assert len(files) == 6 and "win rate against base" in out
+    assert len(files) == 6 and "online-1-short" in out
     stamps = [f.stat().st_mtime_ns for f in files]
     assert (
         compare_command(sweep) == 0

@@ -240,7 +240,7 @@ def test_somebodys_own_file_is_not_written_over(tmp_path, folders, capsys):
 @pytest.mark.parametrize(
     "body, status, said",
     [
-        (b"[" * 100_000, 400, "levels"),
+        (b"[" * 100_000, 400, "no JSON"),
         (b"{" * 1_000_001, 413, "longer than"),
         (CHAT | {"model": "frist"}, 404, "Did you mean 'first'"),
         (

@@ -11,7 +11,6 @@ import stat
 import sys
 import threading
 import time
-import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.alignment.scenes import read_scene
 from humanlm.alignment.simulator import Simulator, SimulatorClient
 from humanlm.clients.client import chat_all
-from humanlm.clients.ledger import _most_tokens, prices
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import client
 from humanlm.clients.protocol import ChatReply, LLMError, chat
@@ -640,28 +638,6 @@ def test_an_odd_answer_of_vllm_is_malformed_and_asked_again(service, odd):
         with pytest.raises(LLMError, match="malformed: vllm/tram sent") as e:
             run_sync(policy.generate(rows))
         assert e.value.kind == "malformed" and len(asked) == 6
-
-
-def test_a_simulator_behind_a_server_is_believed_in_its_counts_as_long_as_no_money_hangs_on_them(
-    monkeypatch,
-):
-    "It reads more than it was sent, and writes more where it is asked for states first"
-    question = chat("late", max_tokens=1, extra={"persona": "clips coupons"})
-    body = {
-        "choices": [{"message": {"content": "so"}}],
-        "usage": {"prompt_tokens": 5000, "completion_tokens": 40},
-        "humanlm": {"level": "response"},
-    }
-    with answering([json.dumps(body).encode()] * 2) as (url, _):
-        with warnings.catch_warnings(action="error"):
-            reply = run_sync(client("vllm/tram", base_url=url)(question))
-        assert (reply.usage.tokens_in, reply.usage.tokens_out, reply.notes) == (5000, 40, ())
-        monkeypatch.setitem(prices, "vllm/tram", (1.0, 1.0))
-        with pytest.warns(UserWarning, match="the notes of its replies say which"):
-            reply = run_sync(client("vllm/tram", base_url=url)(question))
-    assert (reply.usage.tokens_in, reply.usage.tokens_out) == _most_tokens(question) and len(
-        reply.notes
-    ) == 2
 
 
 def test_vllms_last_words_are_shown(folder, tmp_path, capsys, monkeypatch):

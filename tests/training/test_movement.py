@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from humanlm.core.config import SFTConfig
 from humanlm.evaluation.measured import Measurement
 from humanlm.methods.functions import TextReward, ask_row, group_advantage
 from humanlm.methods.method import Method
@@ -25,7 +26,7 @@ TAUGHT = [
 SIZES = {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 330}
 SETTINGS = {
     "run": {"name": "r", "report": False},
-    "sft": {"batch": 4, "muon_lr": 0.0, "adam_lr": 1e-6, "warmup": 0},
+    "sft": {"batch": 4, "muon_lr": 0.0, "adam_lr": 1e-6},
     "rollout": {"num_prompts": 2, "group_size": 4},
     "trainer": {
         "learning_rate": 1e-6,
@@ -101,11 +102,13 @@ def runs(tmp_path_factory):
         return Path(fit(SETTINGS | {"run": run, "model": SIZES | model}, recipe)), recipe
 
     out = tmp_path_factory.mktemp("moves")
-    return {
-        "float32": made("float32"),
-        "bfloat16": made("bfloat16", dtype="bfloat16"),
-        "adapter": made("adapter", dtype="bfloat16", lora_rank=4),
-    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SFTConfig, "warmup", 0)
+        return {
+            "float32": made("float32"),
+            "bfloat16": made("bfloat16", dtype="bfloat16"),
+            "adapter": made("adapter", dtype="bfloat16", lora_rank=4),
+        }
 
 
 def moved(folder, start, end):

@@ -374,7 +374,7 @@ SDPO = {
     "model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 420},
     "sft": {"lesson_steps": 2, "batch": 8, "muon_lr": 0.0},
     "prompts": {"test_n": 2, "max_tokens": 16},
-    "rollout": {"num_prompts": 4, "top_k": 1},  # nothing is left to chance
+    "rollout": {"num_prompts": 4, "top_p": 1e-6},  # nothing is left to chance
     "user": {"tastes": ["casual"], "steps_each": 4},
     "trainer": {"max_steps": 3, "save_steps": 3, "optim": "sgd", "learning_rate": 0.3},
 }
