@@ -154,7 +154,13 @@ def toy_tasks(
 
 # %% ../../nbs/50_classmate.ipynb #read_tasks
 def read_tasks(path: str | Path) -> list[ReasoningTask]:  # JSONL: data_source, prompt, reward_model
-    "Read tasks; `DataError` names the line that cannot be one"
+    "Read tasks; `DataError` names the line that cannot be one, or how a missing file is made"
+    place = Path(path)
+    if place.parent.name in TASK_KINDS and not place.exists():
+        raise DataError(
+            f"Cannot read {path}: there is no such file. Make it: python -m humanlm classmate "
+            f"prepare {place.parent.name} --prepare.out {place.parent}. Or check the path."
+        )
     found: dict[str, ReasoningTask] = {}
     for i, row in enumerate(read_jsonl(path), 1):
         task = _task(row, f"{path}, line {i}", i)
