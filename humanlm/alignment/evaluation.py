@@ -265,12 +265,10 @@ async def judge_texts(
         Mapping[str, str]
     ],  # level → text, one per example; an example may stand there several times
     judge: Judge,
-    statuses: Sequence[Mapping[str, str]]
-    | None = None,  # level → parse status; None: all were read
+    statuses: Sequence[Mapping[str, str]] | None = None,  # level → status; None: all were read
     reply_states: bool = True,
     concurrency: int = 16,  # questions under way at once
-    states: Sequence[str]
-    | None = None,  # to read from the reply; None: those with a text, else the known ones
+    states: Sequence[str] | None = None,  # to read; None: those with a text, else the known ones
 ) -> list[Evaluation]:
     "Judge what anybody said about each example; what could not be parsed scores 0"
 

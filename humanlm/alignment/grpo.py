@@ -139,10 +139,9 @@ def alignment_method(
     rows: Sequence[dict],  # all rows that will be trained on, from `training_rows`
     examples: Sequence[Example],  # that they were made from
     name: str = "humanlm",  # of a mode
-    extra: Callable
-    | None = None,  # one more reward: trajectories → [B]; None: that of the settings
+    extra: Callable | None = None,  # trajectories → [B]; None: the settings'
     states: StateSource
-    | None = None,  # who answers the states of composed replies; None: the policy
+    | None = None,  # who answers states before composed replies; None: the policy
 ) -> Method:
     "Reward alignment with states and replies, by group-relative advantage (HumanLM, section 3)"
     hierarchy, truth = config.hierarchy.load(), config.rollout.interleave_truth

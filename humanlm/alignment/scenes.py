@@ -34,8 +34,7 @@ Said = str | Message | tuple[str, str]
 
 
 def as_context(
-    context: Said
-    | Sequence[Said],  # a text, a message, (name, text), or a list of these, oldest first
+    context: Said | Sequence[Said],  # a text, a message, (name, text), or a list of these
     user_id: str = SPEAKER,  # who is meant by the name HUMAN
 ) -> tuple[Message, ...]:
     "Turn whatever was said into messages"

@@ -214,8 +214,7 @@ SAME_JUDGE = (
 # %% ../../nbs/alignment/05_sections.ipynb #statement
 def statement(
     config: Mapping[str, Any],  # the settings of a run
-    composed: Sequence[str]
-    | None = None,  # models whose replies were composed; None: those of the run
+    composed: Sequence[str] | None = None,  # models with composed replies; None: the run's
 ) -> list[str]:
     "Say what kind of data, judge and model stand behind the numbers"
     data, trained, model = (config.get(group, {}) for group in ("data", "judge", "model"))

@@ -176,8 +176,7 @@ class SimulatorClient(Client):
         model: str | Path | PolicySetup,  # a run, a model's folder or Hub name; or a policy
         dtype: str | None = None,  # number format of the weights; None = as the model was trained
         limits: Limits | None = None,
-        compose: bool
-        | None = None,  # ask for replies after the states; None = as the model was trained
+        compose: bool | None = None,  # ask for states first; None = as in training
         **options,  # as for `Client`
     ):
         self.dtype, ready = dtype, isinstance(model, PolicySetup)
@@ -212,8 +211,7 @@ class SimulatorClient(Client):
         example: Example,
         levels: Sequence[str] | None = None,  # None = all
         sampling: Sampling | None = None,  # None = as in evaluation; each level with the same seed
-        states: Mapping[str, str]
-        | None = None,  # that a composed reply comes after; None = they are asked
+        states: Mapping[str, str] | None = None,  # before a composed reply; None = they are asked
     ) -> dict[str, Utterance]:  # level → what was said
         "Ask about an example; a composed reply comes after its states"
         self.open()
@@ -380,8 +378,7 @@ class SimulatedReply:
 def simulator_client(
     model: Any,  # a run, a model's folder or Hub name, a policy or its setup, or a client
     hierarchy: HierarchyConfig | None = None,  # None = as the model was trained, or the defaults
-    compose: bool
-    | None = None,  # ask for replies after the states; None = as the model was trained
+    compose: bool | None = None,  # ask for states first; None = as in training
 ) -> SimulatorClient:
     "Get a client from whatever names a model"
     if isinstance(model, SimulatorClient):
@@ -406,8 +403,7 @@ class Simulator:
         source: str | None = None,  # where the conversation takes place; None = as in training
         hierarchy: HierarchyConfig | None = None,  # None = as the run was trained, or the defaults
         sampling: Sampling | None = None,  # None = as in evaluation, seed 0
-        compose: bool
-        | None = None,  # ask for replies after the states; None = as the model was trained
+        compose: bool | None = None,  # ask for states first; None = as in training
     ):
         self.client = simulator_client(model, hierarchy, compose)
         self.persona, self.source = as_persona(persona), source or self.client.setup.source

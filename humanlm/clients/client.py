@@ -75,8 +75,7 @@ class Client:
     async def __call__(
         self,
         request: ChatRequest,
-        check: Callable[[Any], Any]
-        | None = None,  # gets the object (the text without schema); ValueError = not usable
+        check: Callable[[Any], Any] | None = None,  # gets the object or text; ValueError = unusable
     ) -> ChatReply:
         "Ask, again if that can help, and enter the cost"
         name = self.full_name(request.model)

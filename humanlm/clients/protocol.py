@@ -266,8 +266,7 @@ class LLMError(HumanLMError):
         wait: float | None = None,  # seconds that the server asked to wait
         attempts: int = 1,  # attempts made so far
         raw: str = "",  # what the model wrote, if that was the trouble
-        billed: bool
-        | None = None,  # may the provider charge for the attempt? None: as `MAY_COST` says
+        billed: bool | None = None,  # may it cost? None: as `MAY_COST` says
         usage: Usage = Usage(),  # what answers cost that cannot be used
         finish: str = "stop",  # how the last of them ended
     ):

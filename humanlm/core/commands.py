@@ -231,7 +231,7 @@ def _commands_below(
 def command(
     name: str,  # in `COMMANDS`
     run: Callable[[Sequence[str]], int | None]
-    | None = None,  # from arguments to an exit code; None: decorate one
+    | None = None,  # arguments → exit code; None: decorate one
 ) -> Callable[..., Any]:
     "Make the `main` of a command"
     if run is None:
@@ -310,7 +310,7 @@ def _unread() -> int:
 def menu(
     name: str = "",  # the words that the commands have in common; empty: all commands
     alone: Callable[[Sequence[str]], int | None]
-    | None = None,  # what runs where the next word is no command; None: nothing
+    | None = None,  # runs where no command follows; None: nothing
 ) -> Callable[..., int]:  # `main`
     "Make the `main` of several commands: the next word says which of them runs"
 

@@ -175,8 +175,7 @@ def require_conditions(
 # %% ../../nbs/core/06_runs.ipynb #alone
 @contextmanager
 def alone(
-    folder: str
-    | Path,  # to work on; the lock lies beside it, so the folder itself may be moved aside
+    folder: str | Path,  # to work on; the lock lies beside it
     option: str = "--run.name",  # names another folder
     wait: bool = False,  # wait for the other process instead of failing
 ) -> Generator[None]:

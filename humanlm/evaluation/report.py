@@ -480,8 +480,7 @@ def standard_sections(
 
 def report_html(
     run: RunFolder,
-    sections: Mapping[str, Section]
-    | None = None,  # anchor → section, in order; None: the standard ones
+    sections: Mapping[str, Section] | None = None,  # anchor → section; None: the standard ones
     lead: str = "Report of a humanlm run",
 ) -> str:  # a whole HTML page
     "Give the whole page"
@@ -513,8 +512,7 @@ def report_html(
 
 def write_report(
     folder: str | Path,  # of a run, finished or not
-    sections: Mapping[str, Section]
-    | None = None,  # anchor → section, in order; None: the standard ones
+    sections: Mapping[str, Section] | None = None,  # anchor → section; None: the standard ones
 ) -> Path:  # of report.html
     "Write `report.html`: one page, no scripts, no requests"
     return atomic_write(Path(folder) / "report.html", report_html(RunFolder(folder), sections))

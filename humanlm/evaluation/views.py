@@ -145,8 +145,7 @@ def _level_lines(
 
 def rollout_html(
     t: Trajectory,
-    text: Callable[[int], str]
-    | None = None,  # what a token is, see `token_text`; None: turns are shown as text
+    text: Callable[[int], str] | None = None,  # see `token_text`; None: turns are shown as text
     colour: str = "advantage",  # one of `token_colours`
     truth: Mapping[str, str] = {},  # level → what is true, as far as it is known
     most: float = 0.0,  # the number that gets the strongest colour; 0: the largest of this sample

@@ -182,8 +182,7 @@ def _nearest(ranks: np.ndarray, others: int, choices: int) -> np.ndarray:
 
 def persons(
     asked: Sequence[Conversation],
-    profiles: Sequence[Conversation]
-    | None = None,  # of the same persons; None: from `asked` itself
+    profiles: Sequence[Conversation] | None = None,  # of the same persons; None: from `asked`
     choices: int = 5,
     resamples: int = 1000,
     seed: int = 0,

@@ -97,8 +97,7 @@ class ParsingConfig(ClientConfig):
 def load_items(
     benchmark: Benchmark,
     file: str = "",  # empty: where it usually lies below HUMANLM_DATA
-    limit: int
-    | None = None,  # only the first so many questions; sets that belong together are not cut
+    limit: int | None = None,  # the first so many questions; sets are not cut
     rows: Mapping[str, Any] | None = None,  # what the reader is told
 ) -> QuestionSet:
     "Read the questions that settings ask for"

@@ -210,8 +210,7 @@ def _inherited(name, path, where, folder, above):
 def _make_hierarchy(
     levels: Mapping[str, Mapping],  # level → fields of `Dimension`; the order counts
     where: str = "hierarchy",  # for messages
-    folder: Path
-    | None = None,  # where paths of templates start; None = `system_prompt` is the template itself
+    folder: Path | None = None,  # where templates lie; None = `system_prompt` is the template
 ) -> Hierarchy:
     "Make a hierarchy from plain data (the format of HumanLM's hierarchy files)"
     if not isinstance(levels, Mapping):

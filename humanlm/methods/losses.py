@@ -67,8 +67,7 @@ def policy_loss(
     logps: torch.Tensor,  # [B, T] log-probabilities under the weights in training
     advantages: torch.Tensor,  # [B, T], held constant
     shares: torch.Tensor,  # [B, T], from `token_shares`
-    old_logps: torch.Tensor
-    | None = None,  # [B, T] under the weights that wrote the replies; None: the plain form
+    old_logps: torch.Tensor | None = None,  # [B, T] of the weights that wrote; None: plain form
     epsilon_low: float = 0.2,  # a ratio below 1 - epsilon_low counts no further
     epsilon_high: float = 0.2,  # nor one above 1 + epsilon_high
 ) -> torch.Tensor:

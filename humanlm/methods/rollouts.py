@@ -94,8 +94,7 @@ def single_turn(
 def sft_row(
     prompt: list[dict],  # messages
     target: str | list[dict],  # the completion, or its parts
-    thinking: bool
-    | None = False,  # whether the prompt ends inside a thought; None: it says nothing of thoughts
+    thinking: bool | None = False,  # the prompt ends inside a thought; None: it has none
     row_id: str = "",  # what it was made from, for messages
     given: Sequence[dict] = (),  # parts that come before the target and are read, not learned
 ) -> dict:

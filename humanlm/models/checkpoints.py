@@ -291,8 +291,7 @@ def load_encoder(
 def add_adapter(
     model: "PreTrainedModel",
     config: ModelConfig,  # lora_rank, lora_alpha
-    base: str
-    | Path,  # where the model's own weights can be found again: a folder, or a model of the Hub
+    base: str | Path,  # where the model's own weights lie: a folder, or on the Hub
     seed: int = 0,  # of its first weights
 ) -> "PreTrainedModel":  # only the adapter can be trained; the model itself where lora_rank is 0
     "Put a LoRA adapter (Hu et al. 2021) on a model"

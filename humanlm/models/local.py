@@ -89,8 +89,7 @@ class _LocalClient(Client):
         self,
         name: str,  # provider/model
         tokenizer: Any,  # of the model, with a chat template
-        thinking: bool
-        | None = False,  # open a thought, show an empty one, or leave it to the template
+        thinking: bool | None = False,  # open a thought, show an empty one, or neither
         limits: Limits | None = None,
         **options,  # as for `Client`
     ):

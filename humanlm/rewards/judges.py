@@ -31,8 +31,7 @@ class OracleJudge:
 
     def __init__(
         self,
-        world: SyntheticWorld
-        | None = None,  # lets replies be charged for states that the person has but did not express
+        world: SyntheticWorld | None = None,  # to charge replies for states left unsaid
     ):
         self.ledger = Ledger()
         self.states = {r.text: r.states for r in world.replies.values()} if world else {}

@@ -203,8 +203,7 @@ async def _judge_trajectories(
     concurrency: int = 16,  # groups judged at the same time
     max_failed_share: float = 0.5,  # a larger share of judge faults raises `JudgeError`
     seed: int = 0,  # of the order of presentation
-    levels: Sequence[str]
-    | None = None,  # judged in every completion; None = the one it was asked for
+    levels: Sequence[str] | None = None,  # judged in every completion; None = the one asked for
     truth_inside: bool = False,  # one of each group is the real reply, put there on purpose
 ) -> list[Trajectory]:  # in the same order, each with a score for its levels
     "Score trajectories, one call of the judge per group and level"
@@ -383,10 +382,9 @@ class AlignmentReward:
         requests: Mapping[str, JudgeRequest],  # row_id → question, as `requests_by_row` makes them
         config: RewardConfig = RewardConfig(),
         hierarchy: Hierarchy = HIERARCHY,  # word caps of the levels
-        levels: Sequence[str]
-        | None = None,  # rewarded in every completion; None = the one it was asked for
+        levels: Sequence[str] | None = None,  # rewarded in all; None = the one asked for
         extra: Callable[[Sequence[Trajectory]], Any]
-        | None = None,  # B trajectories → B numbers; None = what the settings name
+        | None = None,  # B → B numbers; None = the settings'
         composed: bool = False,  # whether following a composed thought is rewarded too
         **judging: Any,  # further arguments of `_judge_trajectories`
     ):

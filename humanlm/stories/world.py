@@ -145,7 +145,7 @@ class World(_Places):
             str
         ] = (),  # everybody in the story, where it is known; a public claim reaches all of them
         announced: Mapping[str, str]
-        | None = None,  # container → room, where a later sentence says so
+        | None = None,  # container → room, where the text says so later
         places: Iterable[str] = (),  # the rooms, where they are known
     ):
         super().__init__()

@@ -292,8 +292,7 @@ def score_reply(
     truth: str,  # the real reply
     candidate: str,  # the generated reply
     context: str = "",  # what may not be copied
-    states: dict[str, str]
-    | None = None,  # level → description of the true state, also of those left unsaid
+    states: dict[str, str] | None = None,  # level → the true state, said or not
 ) -> _StateScore:
     "Score a reply by up to three key points of the real one"
     said = _true_states(truth)
