@@ -1425,6 +1425,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'humanlm/clients/ledger.py'),
                                         'humanlm.clients.ledger.Ledger.reserved': ( 'clients/ledger.html#ledger.reserved',
                                                                                     'humanlm/clients/ledger.py'),
+                                        'humanlm.clients.ledger.Ledger.share': ( 'clients/ledger.html#ledger.share',
+                                                                                 'humanlm/clients/ledger.py'),
                                         'humanlm.clients.ledger.Ledger.to_dict': ( 'clients/ledger.html#ledger.to_dict',
                                                                                    'humanlm/clients/ledger.py'),
                                         'humanlm.clients.ledger.Ledger.total': ( 'clients/ledger.html#ledger.total',

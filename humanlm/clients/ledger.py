@@ -32,7 +32,6 @@ from humanlm.clients.protocol import (
 )
 from ..core.basics import append_row, grown_rows, shorten, trim_rows
 from ..core.html import Table
-from ..core.runs import process_count
 
 # %% ../../nbs/clients/03_ledger.ipynb #prices-2
 # US dollars per million tokens (read, written). A snapshot of the list prices of November 2025,
@@ -135,6 +134,7 @@ class Ledger:
         self._account = ""
         self._entries: dict[tuple[str, str], Usage] = {}
         self._open, self._lock = {}, threading.Lock()  # call under way → US dollars set aside
+        self._before, self._ranks = 0.0, 1  # spent before this start; processes that share the rest
         require_numbers("ledger", self, {"budget": AT_LEAST_0})
         for (caller, model), usage in (entries or {}).items():
             self.record(caller, model, usage)
@@ -143,6 +143,7 @@ class Ledger:
         self,
         path: str | Path,  # JSONL, in a folder that is there
         account: str = "",  # of this ledger, where several share the file
+        ranks: int = 1,  # processes that spend from it side by side, each its share
     ):
         "Enter charges in a file as they are made, and count what was entered there before"
         before, main, rank = {} if self._path else self._entries, Path(path), os.environ.get("RANK")
@@ -153,8 +154,7 @@ class Ledger:
             for charge in _charges(self._path, account):
                 self._add(*charge)
         self.spent += sum(usage.cost or 0.0 for *_, usage in self._of_others())
-        if self.budget is not None and process_count() > 1:
-            self.budget = self.spent + (self.budget - self.spent) / process_count()
+        self._before, self._ranks = self.spent, ranks
         for (caller, model), usage in before.items():
             self.record(caller, model, usage)
 
@@ -203,6 +203,13 @@ class Ledger:
     def total(self) -> Usage:
         "Everything that was spent"
         return sum(self.entries.values(), Usage())
+
+    @property
+    def share(self) -> float | None:
+        "US dollars that this process may bring `spent` to; None = no limit"
+        if self.budget is None or self._ranks == 1:
+            return self.budget
+        return self._before + (self.budget - self._before) / self._ranks
 
     @property
     def reserved(self) -> float:
@@ -311,14 +318,15 @@ async def reserve(
 
 def _opened(ledger, call, cost, caller, model):
     "Open a call, unless its money is set aside for others"
-    budget = ledger.budget
+    budget = ledger.share
     with ledger._lock:
         spent, reserved = ledger.spent, ledger.reserved
         if budget is not None and spent + cost > budget:
             raise LLMError(
                 "over budget",
                 f"US$ {spent:.4f} of {budget:.4f} are spent and {reserved:.4f} set aside for "
-                f"calls under way; this call may cost {cost:.4f}. Raise the budget, "
+                f"calls under way; this call may cost {cost:.4f}. Raise the budget"
+                f"{f', which {ledger._ranks} processes share' * (ledger._ranks > 1)}, "
                 "lower max_tokens, or choose a cheaper model.",
             )
         if budget is not None and spent + reserved + cost > budget:

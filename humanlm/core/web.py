@@ -155,15 +155,21 @@ async def _sent(request: Any, most: int, wanted: str, what: str) -> bytes:
         )
     read = bytearray()
     try:
-        async for piece in request.stream():
-            read += piece
-            if len(read) > most:
-                raise WebError(
-                    f"The request is longer than {most:,} bytes. Send less.", 413, "too_large"
-                )
+        async with asyncio.timeout(_PATIENCE):
+            async for piece in request.stream():
+                read += piece
+                if len(read) > most:
+                    raise WebError(
+                        f"The request is longer than {most:,} bytes. Send less.", 413, "too_large"
+                    )
+    except TimeoutError as e:
+        raise WebError(f"The request did not end within {_PATIENCE} s.", 408, "too_slow") from e
     except web_libraries().ClientDisconnect as e:
         raise WebError("The client has left.", 499, "client_left") from e
     return bytes(read)
+
+
+_PATIENCE = 20  # seconds for a body to arrive
 
 # %% ../../nbs/core/07_web.ipynb #unless_gone
 async def unless_gone(

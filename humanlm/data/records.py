@@ -265,7 +265,7 @@ def _decoded(row, where):
         if isinstance(row.get(name), str):
             try:
                 row[name] = json.loads(row[name])
-            except ValueError as e:
+            except (ValueError, RecursionError) as e:
                 raise DataError(
                     f"{where}, field {name!r}: not JSON ({shorten(e)}): {shorten(row[name])!r}."
                 ) from e

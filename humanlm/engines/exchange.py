@@ -210,8 +210,8 @@ class LoopPolicy(ModelPolicy):
         steps, sent = await self.newest()
         if steps != self.step:
             raise EngineError(f"verl wrote with weights of step {steps}, not of {self.step}.")
-        if sent:
-            take_weights(self.model, await sent[0])
+        if sent and (foreign := take_weights(self.model, await sent[0])):
+            raise EngineError(f"verl trains another model: {shorten(foreign, 200)}.")
 
     async def generate(
         self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None

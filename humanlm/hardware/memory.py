@@ -152,7 +152,7 @@ def memory(
         inside = layer * s.layers
     whole = 0 if adapter and n == 1 else 2 * s.weights
     optimizer = OPTIMIZER_BYTES.get(options.get("optim", "adamw_torch"), 8)
-    reference = 4 * trained / n if options.get("beta") else 0
+    reference = 4 * trained / n if options.get("beta") and not lessons else 0
     both: dict[str, float] = {
         "weights": models * (base + 4 * trained) / n,
         "gradients": models * 4 * trained * (2 if n < load.gpus else 1) / n,

@@ -98,7 +98,7 @@ def decode_field(value, field):
         return value
     try:
         return json.loads(value)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise RowFault(
             "broken JSON", f"field {field!r}: {shorten(e)}: {shorten(repr(value))}"
         ) from e

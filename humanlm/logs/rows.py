@@ -8,7 +8,6 @@ __all__ = ['RawRow', 'map_row', 'hide_user', 'find_fact', 'unfold_mail', 'mapped
 # %% ../../nbs/logs/05_rows.ipynb #exported-imports
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -176,8 +175,11 @@ def _time(draft):
 def _persona(raw, notes):
     persona = raw.get("persona")
     if isinstance(persona, str) and persona.lstrip()[:1] in ("{", '"'):
-        with suppress(RowFault):  # prose
+        try:
             persona = decode_field(persona, "persona")
+        except RowFault:
+            if re.match(r'\s*\{\s*"', persona):  # an object that was cut, and no prose
+                raise
     persona = _spelled(persona) if isinstance(persona, dict) else persona
     parts = persona.keys() - {"analysis"} if isinstance(persona, dict) else set(PERSONA_BLOCKS)
     if parts != set(PERSONA_BLOCKS) or isinstance(persona, (list, tuple)):

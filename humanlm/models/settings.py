@@ -36,8 +36,9 @@ class ClientConfig:
     "Folder that keeps the answers of chat models for all runs. Empty: none."
     budget: float | None = None
     """US dollars that this group may spend in all; nothing is asked that could cost more. All
-    starts of a run, comparison or build share it; a command without a folder has it for one
-    start. Prices that are not listed: a YAML file, named in HUMANLM_PRICES."""
+    starts of a run, comparison or build share it; each run of an experiment and each way of
+    tom.mode has its own, and a command without a folder has it for one start. Prices that are
+    not listed: a YAML file, named in HUMANLM_PRICES."""
 
     group: ClassVar[str] = "model"  # of settings, for messages
     rules: ClassVar[Collection[str]] = ()  # names that stand for no chat model

@@ -87,6 +87,12 @@ def latest_checkpoint(
             f"{whole[-1]} was written {how}, and cannot go on otherwise. Start as "
             "before, or begin anew with --fresh."
         )
+    writers = len([*whole[-1].glob("rng_state_*.pth")]) if whole else 0
+    if whole and shards() == "DeepSpeed" and writers != process_count():
+        raise TrainerError(
+            f"{whole[-1]} was written by {writers} processes, and DeepSpeed cannot share it out "
+            f"among {process_count()}. Start {writers}, or begin anew with --fresh."
+        )
     return str(whole[-1]) if whole else None
 
 # %% ../../nbs/training/03_checkpoints.ipynb #set_random_state

@@ -27,6 +27,7 @@ from humanlm.core.runs import (
     is_main_process,
     one_leads,
     open_run,
+    process_count,
     read_record,
     require_same,
     run_record,
@@ -281,7 +282,8 @@ def make_run(
         work = recipe.load(settings, **given)
     _prepare_torch(settings)
     for account, ledger in work.ledgers.items():
-        ledger.keep(folder / CHARGES, account)
+        ranks = 1 if account.startswith("test") else process_count()  # one process tests
+        ledger.keep(folder / CHARGES, account, ranks)
     run = Run(settings, folder, recipe, work, stages)
     _check_stages(recipe, recipe.stages(run))
     settings.save(folder / "config.yaml")

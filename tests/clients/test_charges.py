@@ -22,9 +22,9 @@ def path(tmp_path, monkeypatch):
     return tmp_path / "charges.jsonl"
 
 
-def kept(path, budget=None, account=""):
+def kept(path, budget=None, account="", ranks=1):
     ledger = Ledger(budget=budget)
-    ledger.keep(path, account)
+    ledger.keep(path, account, ranks)
     return ledger
 
 
@@ -163,7 +163,7 @@ def test_processes_that_train_together_share_what_is_left(path, monkeypatch):
     ranks = []
     for rank in "01":
         monkeypatch.setenv("RANK", rank)
-        ranks.append(kept(path, 10.0))
+        ranks.append(kept(path, 10.0, ranks=2))
     for ledger in ranks:
         found = run_sync(chat_all(model(ledger), [chat(f"{i}", max_tokens=1) for i in range(9)]))
         assert sum(isinstance(f, LLMError) for f in found) == 5
