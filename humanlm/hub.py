@@ -53,16 +53,17 @@ def _checkpoints(
     if not config.steps:
         return {}
     folder = (run_folder(model) or model) / "checkpoints" / model.name
-    found = {
+    whole = {
         int(p.parent.name.partition("-")[2]): p.parent
         for p in folder.glob("checkpoint-*/trainer_state.json")
     }
-    asked = sorted(found if config.steps == "all" else config.step_list)
+    found = {step: p for step, p in whole.items() if any(p.glob("*.safetensors"))}
+    asked = sorted(whole if config.steps == "all" else config.step_list)
     lacking = [step for step in asked if step not in found]
     if lacking or not asked:
         raise ConfigError(
-            f"{folder} has no checkpoint {shorten(lacking) if lacking else 'at all'}. "
-            f"There are: {', '.join(map(str, sorted(found))) or 'none'}."
+            f"{folder} has no checkpoint {shorten(lacking) if lacking else 'at all'} with "
+            f"*.safetensors. There are: {', '.join(map(str, sorted(found))) or 'none'}."
         )
     return {step: found[step] for step in asked}
 
