@@ -53,16 +53,17 @@ def _checkpoints(
     if not config.steps:
         return {}
     folder = (run_folder(model) or model) / "checkpoints" / model.name
-    found = {
+    whole = {
         int(p.parent.name.partition("-")[2]): p.parent
         for p in folder.glob("checkpoint-*/trainer_state.json")
     }
-    asked = sorted(found if config.steps == "all" else config.step_list)
+    found = {step: p for step, p in whole.items() if any(p.glob("*.safetensors"))}
+    asked = sorted(whole if config.steps == "all" else config.step_list)
     lacking = [step for step in asked if step not in found]
     if lacking or not asked:
         raise ConfigError(
-            f"{folder} has no checkpoint {shorten(lacking) if lacking else 'at all'}. "
-            f"There are: {', '.join(map(str, sorted(found))) or 'none'}."
+            f"{folder} has no checkpoint {shorten(lacking) if lacking else 'at all'} with "
+            f"*.safetensors. There are: {', '.join(map(str, sorted(found))) or 'none'}."
         )
     return {step: found[step] for step in asked}
 
@@ -88,6 +89,7 @@ def _lay_out(
     steps: Mapping[int, Path],  # step → checkpoint
     card: str,
     room: Path,  # an empty folder
+    merge: bool = True,
 ) -> Path:  # a folder in it
     "Put together what is published: the model with its card, checkpoints in folders"
     new, dtype = room / "new", how_to_ask(model)[1].get("dtype", "float32")
@@ -95,7 +97,7 @@ def _lay_out(
         f"step-{step}": _checkpoint_model(model, p, room / f"{step}") for step, p in steps.items()
     }
     for name, place in {"": model, **places}.items():
-        if needs_merging(place):
+        if merge and needs_merging(place):
             merge_adapter(place, new / name, dtype)
         else:
             shutil.copytree(
@@ -149,15 +151,14 @@ def _push(
         f"repository  {config.repo}, private if it is new",
         *(f"checkpoint  {name}" for name in steps),
     ]
-    if dry_run:
-        lines += ["merged      each adapter and its base become one model first"] * needs_merging(
-            model
-        )
-        return "\n".join([*lines, *_sizes(model), "nothing was written or published"])
-    atomic_write(_card_place(model), card)
+    if dry_run and needs_merging(model):
+        lines.append("merged      whole weights and generation_config.json replace adapter_*")
     with tempfile.TemporaryDirectory() as room:
-        new = _lay_out(model, steps, card, Path(room))
+        new = _lay_out(model, steps, card, Path(room), not dry_run)
         lines += _sizes(new)
+        if dry_run:
+            return "\n".join([*lines, "nothing was written or published"])
+        atomic_write(_card_place(model), card)
         if not config.out:
             return "\n".join([*lines, f"published   {_upload(new, config)}"])
         with atomic_path(config.out) as out:

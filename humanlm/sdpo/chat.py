@@ -101,17 +101,18 @@ def chat_command(argv: Sequence[str]) -> int:
     s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)
     folder = Path(s.live.out)
     if folder.exists() and any(folder.iterdir()):
+        on = f"; with --model.name {folder / SAVED} the chat that is there goes on"
         raise ConfigError(
-            f"{folder} is not empty. Name a new --live.out; with --model.name {folder}/{SAVED} "
-            "the chat that is there goes on."
+            f"{folder} is not empty. Name a new --live.out{on * (folder / SAVED).exists()}."
         )
     if s.dry_run:
         print(f"model   {s.model.name}\nfolder  {folder}")
         return 0
+    loaded = s.model.load(_TEXTS, trained=True)
     folder.mkdir(parents=True, exist_ok=True)
     s.save(folder / "config.yaml")
     chat = LiveChat(
-        s.model.load(_TEXTS, trained=True),
+        loaded,
         s.live,
         s.hindsight,
         s.sdpo,

@@ -150,7 +150,8 @@ class LiveChat:
         self.trainer = MethodTrainer(
             *loaded, method, [ask_row("", "live")], args, max_prompt_tokens=self.limit
         )
-        self.trainer.create_optimizer()  # it stays from lesson to lesson
+        optimizer = self.trainer.create_optimizer()  # it stays from lesson to lesson
+        optimizer.register_step_pre_hook(self.check)
 
     def say(self, text: str) -> tuple[Lesson | None, str]:
         "Learn from what is said, then answer it; no lesson where no answer stood before it"
@@ -198,14 +199,19 @@ class LiveChat:
         reason = problem(
             asked.messages, asked.completion.text, text, tokenizer, self.hindsight, self.limit
         )
+        done: list[Trajectory] = []
+        if not reason:
+            self.trainer.rows = [logged_row(said, tokenizer, self.limit, self.config.max_tokens)]
+            done = [t for _ in range(self.config.steps) if (t := self.update())]
+            if not done:
+                reason = "the gradient is not finite; begin anew with a lower live.learning_rate"
         if reason:
             lesson = Lesson(replace(said, filters=(reason,)))
         else:
-            self.trainer.rows = [logged_row(said, tokenizer, self.limit, self.config.max_tokens)]
-            done, *_ = [self.update() for _ in range(self.config.steps)]
-            signal = [h - p for h, p in zip(done.signals["hindsight"], done.signals["plain"])]
-            about = {"signal": fmean(signal), "tokens": len(signal), "steps": self.config.steps}
-            tokens = [str(tokenizer.decode([i])) for i in done.completion_ids]
+            of = done[0].signals
+            signal = [h - p for h, p in zip(of["hindsight"], of["plain"])]
+            about = {"signal": fmean(signal), "tokens": len(signal), "steps": len(done)}
+            tokens = [str(tokenizer.decode([i])) for i in done[0].completion_ids]
             lesson = Lesson(replace(said, learned=about), tokens, signal)
         self.pending = None
         self.lessons.append(lesson)
@@ -213,10 +219,17 @@ class LiveChat:
             write_interactions(self.folder / RECORD, [x.interaction for x in self.lessons])
         return lesson
 
-    def update(self) -> Trajectory:
+    def update(self) -> Trajectory | None:  # None: the gradient is not finite
         "Take one step; the trajectory as it was scored before"
         self.trainer.train()
-        return self.trainer.trajectories[0]
+        return self.trainer.trajectories[0] if self.finite else None
+
+    def check(self, optimizer, *_) -> None:
+        "Let a step change nothing whose gradient is not finite"
+        weights = [p for group in optimizer.param_groups for p in group["params"]]
+        self.finite = all(p.grad.isfinite().all() for p in weights if p.grad is not None)
+        if not self.finite:
+            optimizer.zero_grad()
 
     def save(self) -> None:
         "Save the weights"

@@ -274,14 +274,16 @@ class _Pages:
             status=status,
         )
 
-    def step(self, who: Participant, n: int, step: str) -> Any:
-        "A step with what is kept of it"
+    def step(
+        self, who: Participant, n: int, step: str, sent: Mapping[str, Any] | None = None
+    ) -> Any:
+        "A step with what is kept of it; `sent`: what another tab has made stale"
         kept = self.kept.answer(who.id, n, step)
         fields = fields_of(step, len(who.items[n - 1][1]), float(self.kept.design["words"]))
-        values = kept.draft or kept.content or {}
+        values = sent or kept.draft or kept.content or {}
         wrong = (
             checked(fields, {name: str(value) for name, value in values.items()})[1]
-            if kept.draft
+            if kept.draft or sent
             else {}
         )
         done = STEPS.index(step) + 3 * (n - 1)
@@ -304,11 +306,16 @@ class _Pages:
             "Kept, but not complete yet: see below."
             + " Your earlier answer counts until it is." * bool(kept.content)
         )
-        notes = [tag("p", draft, class_="note")] * bool(wrong)
+        stale = (
+            "This step was saved meanwhile, perhaps in another tab, and that is kept. "
+            "To put what stands here in its place, send it again."
+        )
+        notes = [tag("p", stale if sent else draft, class_="note")] * bool(wrong or sent)
         return self.whole(
             *head,
             *notes,
             self.asked(who, n, step, fields, values, wrong),
+            status=409 if sent else 200,
         )
 
     def asked(
@@ -360,6 +367,7 @@ class _Pages:
                 f"/item/{n}/{step}",
                 body,
                 tag("div", _button("Save and go on"), *later, class_="buttons"),
+                seen=self.kept.answer(who.id, n, step).saved,
             ),
         )
 
@@ -532,6 +540,9 @@ class _SavingDesk(_StudyDesk):
                 "/" if values == kept.answer(who.id, n, step).content else f"/item/{n}/{step}"
             )
         if not back or any(values.values()):
+            now = kept.answer(who.id, n, step)
+            if values != (now.draft or now.content) and form.get("seen") != str(now.saved):
+                return self.pages.step(who, n, step, values)
             kept.save(who.id, n, step, values, not wrong)
         if back:
             n, step = _before(n, step)

@@ -317,3 +317,27 @@ def test_checkpoints_are_published_beside_the_model_as_whole_weights(long_run, t
 def test_checkpoints_that_are_not_there_are_named(long_run, steps, said):
     done = command(long_run, "push", "mini", "--hub.repo", "me/tram", "--hub.steps", steps)
     assert done.returncode == 2 and said in done.stderr
+
+
+def test_a_checkpoint_without_whole_weights_is_refused(run, tmp_path):
+    home = shutil.copytree(run, tmp_path / "runs" / "mini")
+    place = home / "checkpoints" / "humanlm" / "checkpoint-10"
+    for name in ("trainer_state.json", "pytorch_model_fsdp_0/__0_0.distcp"):  # as FSDP shards
+        atomic_write(place / name, "{}")
+    asked = ("--hub.repo", "me/tram", "--hub.out", tmp_path / "repo", "--hub.steps", "all")
+    done = command(home, "push", "mini", *asked)
+    assert done.returncode == 2 and "no checkpoint [10] with *.safetensors" in done.stderr
+
+
+def test_a_dry_run_lists_what_is_published(long_run, tmp_path):
+    def listed(*args):
+        asked = ("--hub.repo", "me/tram", "--hub.steps", "10", *args)
+        done = command(long_run, "push", "mini", *asked)
+        assert done.returncode == 0, done.stderr
+        lines = (line.split("  ")[-1] for line in done.stdout.splitlines() if line[0] == " ")
+        return {name for name in lines if "adapter_" not in name}
+
+    dry, published = listed("--dry-run"), listed("--hub.out", tmp_path / "repo")
+    merged = {"model.safetensors", "generation_config.json"}
+    assert published - dry == merged | {f"step-10/{name}" for name in merged} and dry <= published
+    assert {"README.md", "step-10/humanlm.json"} <= dry

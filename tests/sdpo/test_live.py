@@ -2,13 +2,15 @@
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 import warm
 
+from humanlm.core.basics import ConfigError, HumanLMError
 from humanlm.models.checkpoints import load_model
-from humanlm.sdpo.chat import _signal_text, _spoken_plainly
+from humanlm.sdpo.chat import _signal_text, _spoken_plainly, chat_command
 from humanlm.sdpo.hindsight import Followup, read_interactions
 from humanlm.sdpo.live import RECORD, SAVED, ChatModel, LiveChat, LiveConfig, LiveSignal
 from humanlm.sdpo.method import signals
@@ -94,6 +96,14 @@ def test_what_teaches_nothing_changes_nothing_and_says_why(chat):
     assert str(lesson) == "nothing learned: follow-up too long" and same(weights(chat), before)
 
 
+def test_a_gradient_that_is_not_finite_changes_nothing_and_is_said(chat):
+    chat.say(SAID[0])
+    next(chat.loaded.model.parameters()).register_hook(lambda grad: grad * torch.nan)
+    before = weights(chat)
+    lesson, _ = chat.say(SAID[1])
+    assert "gradient is not finite" in str(lesson) and same(weights(chat), before)
+
+
 @pytest.mark.parametrize("form", ["sampled", "topk", "full"])
 def test_the_signal_that_is_kept_is_the_one_of_the_weights_before(form):
     chat = new_chat(sdpo=LiveSignal(form), steps=2)
@@ -118,6 +128,16 @@ def test_a_session_learns_and_is_kept(tmp_path):
     load_model(tmp_path / "chat" / SAVED, "own")
     with warm.Process(*args, "--live.out", tmp_path / "chat", stdin="Hello\n") as process:
         assert process.wait() == 2 and "is not empty" in process.stderr
+
+
+def test_a_model_that_is_not_there_leaves_no_folder_and_none_is_promised(tmp_path):
+    args = ["--model.name", str(tmp_path / "typo"), "--live.out", str(tmp_path / "chat")]
+    with pytest.raises(HumanLMError):
+        chat_command(args)
+    assert not (tmp_path / "chat").exists()
+    with pytest.raises(ConfigError) as said:
+        chat_command([*args[:3], str(Path(__file__).parent)])
+    assert "is not empty" in str(said.value) and "goes on" not in str(said.value)
 
 
 def test_a_terminal_gets_colours_and_nothing_that_it_would_obey():

@@ -122,13 +122,13 @@ class Visitor:
     def start(self, **more):
         return self.ask("/start", TICKS | {"code": new_code()} | more)[:2]
 
-    def reply(self, n, text="Because it is near."):
-        return self.ask(f"/item/{n}/reply", {"reply": text})
+    def reply(self, n, text="Because it is near.", seen=0):
+        return self.ask(f"/item/{n}/reply", {"reply": text, "seen": seen})
 
     def states(self, n):
-        return self.ask(f"/item/{n}/states", {name: f"own {name}" for name in STATES})
+        return self.ask(f"/item/{n}/states", {"seen": 0} | {name: f"own {name}" for name in STATES})
 
-    def rate(self, n, **more):
+    def rate(self, n, seen=0, **more):
         scores = {
             f"{scale}_{letter}": 3 + i
             for i, letter in enumerate("ABC")
@@ -138,6 +138,7 @@ class Visitor:
             f"/item/{n}/ratings",
             scores
             | {
+                "seen": seen,
                 "rank_A": 3,
                 "rank_B": 2,
                 "rank_C": 1,
@@ -216,6 +217,19 @@ def test_two_people_at_once_answer_their_own_items_and_a_table_holds_them(servin
     ] == "own stance"
 
 
+def test_what_is_sent_twice_is_kept_once_and_two_tabs_do_not_overwrite_each_other(serving, visitor):
+    def kept():
+        return kept_of(serving).answer(who(serving, visitor).id, 1, "reply").content["reply"]
+
+    twice = [visitor.reply(1)[:2], visitor.reply(1)[:2]]  # a double click, or a lost answer
+    assert twice == [(200, "/item/1/states")] * 2
+    status, _, page = visitor.reply(1, "Another tab says so.")  # that knows nothing of the first
+    assert status == 409 and "Another tab says so." in page and 'value="1"' in page
+    assert kept() == "Because it is near."
+    assert visitor.reply(1, "Another tab says so.", seen=1)[:2] == (200, "/item/1/states")
+    assert kept() == "Another tab says so."
+
+
 def test_a_double_click_on_begin_makes_one_participant(serving):
     v, code, before = Visitor(serving.url), new_code(), len(people(serving))
     assert [v.start(code=code), v.start(code=code)] == [(200, "/item/1/reply")] * 2 and len(
@@ -238,7 +252,7 @@ def test_what_is_not_complete_comes_back_and_does_not_count(serving, visitor):
     assert len(own) == 6 and all(
         math.isnan(x) for r in own for x in (r.similarity, r.human, r.rank, r.top)
     )
-    assert visitor.rate(1)[:2] == (200, "/item/2/reply")
+    assert visitor.rate(1, seen=1)[:2] == (200, "/item/2/reply")
 
 
 def test_what_was_written_before_the_replies_were_seen_is_closed(serving, visitor):
@@ -324,6 +338,7 @@ def test_deleting_leaves_nothing_and_a_code_brings_back(serving, visitor):
         (lambda v: v.reply(1, "x" * 300_000), 413),
         (lambda v: v.ask("/item/1/reply", b"\xff=\xfe"), 400),
         (lambda v: v.ask("/item/1/reply", "&".join(f"a{i}=1" for i in range(300)).encode()), 400),
+        (lambda v: v.reply(1, "A reply that is long enough.", seen="x"), 409),
         (lambda v: v.ask("/mine", Origin="http://evil.test"), 403),
         (lambda v: v.ask("/", Host="evil.test"), 403),
     ],
