@@ -321,7 +321,7 @@ def test_a_start_that_would_go_wrong_is_refused_before_anything_is_read(
     assert sharding_faults() == [] if said is None else said in " ".join(sharding_faults())
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 8])
+@pytest.mark.parametrize("gpus", [2, 8])
 def test_the_files_for_accelerate_are_read_by_its_own_loader_and_ask_for_what_they_say(
     gpus, monkeypatch
 ):
