@@ -474,7 +474,7 @@ def _rollout(s, v):
         f"{own}.n": roll.group_size,
         f"{own}.temperature": roll.temperature,
         f"{own}.top_p": roll.top_p,
-        f"{own}.top_k": roll.top_k or -1,
+        f"{own}.top_k": -1,
         f"{own}.tensor_model_parallel_size": v.tensor_parallel,
         f"{own}.gpu_memory_utilization": VLLM_SHARE,
         f"{own}.agent.num_workers": 1,

@@ -9,7 +9,6 @@ __all__ = ['Sampling', 'RolloutConfig', 'repeat_rows', 'group_index', 'copy_inde
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ..core.basics import require
 
@@ -28,8 +27,6 @@ class Sampling:
 @dataclass(frozen=True)
 class RolloutConfig:
     "How many completions are drawn in a step, and how"
-
-    top_k: ClassVar[int] = 0  # number of tokens to draw from; 0: all
 
     num_prompts: int = 8
     """Prompts in one step."""

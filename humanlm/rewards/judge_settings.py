@@ -129,7 +129,6 @@ class JudgeConfig(ChatConfig):
 
     group: ClassVar[str] = "judge"  # of settings, for messages
     variant: ClassVar[str] = "plain"  # of the rubric, as results name it
-    repeats: ClassVar[int] = 1  # of each question
 
     def is_rule(self, model: str) -> bool:
         return is_free(model)

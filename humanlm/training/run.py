@@ -254,7 +254,7 @@ def method_args(settings: Settings, out: Path, max_tokens: int, rows: int = 0):
     from humanlm.training.options import trainer_args
 
     roll = settings.rollout
-    options = {"temperature": roll.temperature, "top_p": roll.top_p, "top_k": roll.top_k}
+    options = {"temperature": roll.temperature, "top_p": roll.top_p, "top_k": 0}
     options |= {name: value for name, value in settings.trainer.items() if name != "max_steps"}
     return trainer_args(
         options,
