@@ -18,7 +18,7 @@ from ..core.basics import ConfigError, atomic_write
 from .store import LogEntry, Source
 from ..data.files import Faults
 from ..data.records import Thread
-from ..logs.replies import _without_names
+from ..logs.replies import _without_names, people_of
 
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #pseudonym
 @lru_cache(maxsize=2**17)
@@ -211,7 +211,7 @@ def hide_authors(
     salt: bytes,
 ) -> list[Thread]:
     "Replace all names of people in a log"
-    names = {m.name for t in threads for m in t.messages} - {""}
+    names = people_of(threads)
     called = _Called({_spelling(name): pseudonym(name, salt) for name in names})
 
     def text(t):
@@ -224,7 +224,7 @@ def hide_authors(
         return replace(
             m,
             id=hidden(m.id),
-            name=pseudonym(m.name, salt),
+            name=pseudonym(m.name, salt) if m.role == "user" else m.name,
             content=text(m.content),
             parents=tuple(map(hidden, m.parents)),
         )
