@@ -4913,6 +4913,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'humanlm.logs.threads._previous': ('logs/threads.html#_previous', 'humanlm/logs/threads.py'),
                                       'humanlm.logs.threads._read_line': ('logs/threads.html#_read_line', 'humanlm/logs/threads.py'),
                                       'humanlm.logs.threads._refuse_lost': ('logs/threads.html#_refuse_lost', 'humanlm/logs/threads.py'),
+                                      'humanlm.logs.threads._source': ('logs/threads.html#_source', 'humanlm/logs/threads.py'),
                                       'humanlm.logs.threads._told': ('logs/threads.html#_told', 'humanlm/logs/threads.py'),
                                       'humanlm.logs.threads._under': ('logs/threads.html#_under', 'humanlm/logs/threads.py'),
                                       'humanlm.logs.threads._value': ('logs/threads.html#_value', 'humanlm/logs/threads.py'),

@@ -7,10 +7,33 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-PEOPLE = ("ann_07", "ben_2", "cleo_x1", "dev_44", "emil_9", "fay_31", "gus_5", "hana_8", "ivo_66", "jun_3")
-ASKS = ("My {thing} has not come yet.", "The {thing} I got is broken.", "Can I send the {thing} back?")
-TELLS = ("Your {thing} left us on {day}.", "I see the {thing} here.", "A new {thing} ships on {day}.")
-SAYS = ("That is too late, {day} I am away.", "Fine, then I wait until {day}.", "You said that before!")
+PEOPLE = (
+    "ann_07",
+    "ben_2",
+    "cleo_x1",
+    "dev_44",
+    "emil_9",
+    "fay_31",
+    "gus_5",
+    "hana_8",
+    "ivo_66",
+    "jun_3",
+)
+ASKS = (
+    "My {thing} has not come yet.",
+    "The {thing} I got is broken.",
+    "Can I send the {thing} back?",
+)
+TELLS = (
+    "Your {thing} left us on {day}.",
+    "I see the {thing} here.",
+    "A new {thing} ships on {day}.",
+)
+SAYS = (
+    "That is too late, {day} I am away.",
+    "Fine, then I wait until {day}.",
+    "You said that before!",
+)
 THINGS, DAYS = "lamp kettle desk chair clock mirror".split(), "Monday Tuesday Friday Sunday".split()
 START, DAY = 1_700_000_000, 86400
 
@@ -96,7 +119,9 @@ def sharegpt(said, folder):
 
 def slack(said, folder):
     ids = {name: f"U{n:03}" for n, name in enumerate((*PEOPLE, "assistant"))}
-    users = [{"id": i, "name": n, "is_bot": n == "assistant", "profile": {}} for n, i in ids.items()]
+    users = [
+        {"id": i, "name": n, "is_bot": n == "assistant", "profile": {}} for n, i in ids.items()
+    ]
     (folder / "users.json").write_text(json.dumps(users))
     (folder / "help").mkdir()
     for talk in sessions(said):
@@ -117,11 +142,20 @@ def discord(said, folder):
             "type": "Default",
             "timestamp": stamp(m, "%Y-%m-%dT%H:%M:%S.123+00:00"),
             "content": m.text,
-            "author": {"id": "7", "name": m.by, "discriminator": "0000", "isBot": m.by == "assistant"},
+            "author": {
+                "id": "7",
+                "name": m.by,
+                "discriminator": "0000",
+                "isBot": m.by == "assistant",
+            },
         }
         for n, m in enumerate(lines(said))
     ]
-    chat = {"guild": {"name": "shop"}, "channel": {"id": "42", "name": "help"}, "messages": messages}
+    chat = {
+        "guild": {"name": "shop"},
+        "channel": {"id": "42", "name": "help"},
+        "messages": messages,
+    }
     (folder / "chat.json").write_text(json.dumps(chat))
     return folder / "chat.json"
 

@@ -7,6 +7,7 @@ __all__ = ['INPUTS', 'GROUPS', 'MADE', 'ALIKE', 'BuildConfig', 'source_of', 'sel
 
 # %% ../../nbs/corpus/10_build.ipynb #imports
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -208,10 +209,10 @@ def _met(faults):
         yield f"{kind}: {n:,} ({meaning})" + "".join(some[:1])
 
 # %% ../../nbs/corpus/10_build.ipynb #read_source
-def _read_source(s: Settings, store: RowStore, tell: Callable[[str], Any]) -> str:
-    "Read the input into the store; give what the reader says of it, in Markdown"
-    report, salt = [], read_salt(Path(s.build.out)) if s.persona.pseudonyms else b""
-    for n, entry in enumerate(source_of(s, report.append, salt)(store.faults), 1):
+def _read_source(s: Settings, store: RowStore, tell: Callable[[str], Any]) -> tuple[str, str]:
+    "Read the input into the store; give what the reader says of it, in Markdown, and a title"
+    report, form, salt = [], [], read_salt(Path(s.build.out)) if s.persona.pseudonyms else b""
+    for n, entry in enumerate(source_of(s, report.append, salt, form.append)(store.faults), 1):
         store.add(entry)
         if n % TOGETHER == 0:
             tell(f"{store.rows:,} rows read")
@@ -219,7 +220,11 @@ def _read_source(s: Settings, store: RowStore, tell: Callable[[str], Any]) -> st
     if not len(store.records()):
         why = f"{s.build.path}: none of {store.rows:,} rows can be used."
         raise _reading_error(f"{why} Check --build.path and --build.columns.", store)
-    return "".join(report)
+    tell("".join(f"read as {how}" for how in form) or f"read as {s.build.source}")
+    named = Path(s.build.path).name
+    if s.persona.pseudonyms and form and not form[0].startswith("a table"):
+        named = re.split("[,;]", form[0])[0]  # the file may be named after a person
+    return "".join(report), named
 
 # %% ../../nbs/corpus/10_build.ipynb #select_from
 def select_from(s: Settings, store: RowStore) -> Plan:
@@ -370,7 +375,7 @@ def _record(s, account):
     return {
         "schema_version": 1,
         "version": __version__,
-        "input": Path(s.build.path).name,
+        "input": account.title,
         "fingerprint": fingerprint([final.tobytes().hex(), settings]),
         "rows": account.rows,
         "without_persona": {name: note["undescribed"] for name, note in account.notes.items()},
@@ -425,7 +430,7 @@ def _build(s, folder, tell, writer, thinker):
     store = RowStore(begun / "rows")
     named = _clients(s, folder)
     writer, thinker = writer or named[0], thinker or named[1]
-    report = _read_source(s, store, tell)
+    report, title = _read_source(s, store, tell)
     plan = select_from(s, store)
     people, failures = _describe(s, begun / "people", store, plan, writer, tell)
     plan = settle(
@@ -441,7 +446,7 @@ def _build(s, folder, tell, writer, thinker):
     _refuse_leaks(leaks[-1:], s.build)
     met = without_details(store.faults) if s.persona.pseudonyms else store.faults
     account = Account(
-        Path(s.build.path).name,
+        title,
         s.build.about,
         met,
         plan,

@@ -269,10 +269,8 @@ def select(
 def _nothing_left(counts):
     "The error of a log from which no row is left"
     most = max(counts, key=lambda name: counts[name], default="history")
-    rest = {name: n for name, n in counts.items() if name != most}
     return DataError(
-        f"There are no rows to split: {counts.get(most, 0):,} of {sum(counts.values()):,} rows are "
-        f"{most} ({MEANING[most]}){f', others {listed(rest)}' if rest else ''}. "
+        f"There are no rows to split: {listed(counts)}. Most are {most} ({MEANING[most]}). "
         f"{_REMEDIES.get(most, 'Look at --build.columns')}."
     )
 

@@ -10,6 +10,7 @@ import json
 import mailbox
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from html import unescape
 from itertools import pairwise
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, shorten
-from ..data.files import _READERS, Faults, FileRow, RowFault, _suffix, read_rows
+from ..data.files import _READERS, Faults, FileRow, RowFault, _open, _suffix, read_rows
 from .fields import chat_role, is_assistant
 from .mail import _read_mail, thread_subject
 
@@ -59,7 +60,8 @@ def _talk(values: dict) -> list:  # [] it holds none
     for name in _TALK:
         talk = values.get(name)
         if isinstance(talk, str) and talk.lstrip()[:1] == "[":
-            talk = json.loads(talk)
+            with suppress(ValueError):
+                talk = json.loads(talk)
         if isinstance(talk, list) and talk and all(isinstance(m, dict) for m in talk):
             return talk
     return []
@@ -74,6 +76,8 @@ def _chats(path: Path, faults: Faults | None) -> Iterator[FileRow]:
         thread = name if isinstance(name, (str, int)) else f"{n}" if several else f"{at.row}"
         person = next((str(v[k]) for k in _PERSON if isinstance(v.get(k), (str, int))), file)
         last: list = []
+        if not _talk(v):
+            yield at._replace(values=RowFault("no message", "a row without a conversation"))
         for i, m in enumerate(_talk(v)):
             m = m | m["data"] if isinstance(m.get("data"), dict) else m
             spoken = str(_first(m, "role", "from", "sender", "author", "type") or "")
@@ -235,7 +239,7 @@ def _whatsapp(path: Path, faults: Faults | None) -> Iterator[FileRow]:
         for n, date, said, by_app in heads:
             at, (user, colon, text) = FileRow(file.name, n, {}), said.partition(": ")
             text = _EDITED.sub("", text)
-            dull = not colon or by_app or _NO_WORDS.fullmatch(text)
+            dull = not colon or by_app or '"' in user or _NO_WORDS.fullmatch(text)
             role = "note of the app" if dull else "user"
             yield _row(at, f"chat{k}", n, user, text or said, _moment(date, first), (), role)
 
@@ -269,6 +273,8 @@ _TEXTS = (".txt", ".mbox", ".mbx", "")
 
 def _files(path: Path) -> list[Path]:
     "List the files that may hold a chat, in order"
+    if path.suffix.lower() == ".zip":
+        raise DataError(f"{path} is packed. Unpack it, and give the folder.")
     if not path.is_dir():
         return [path]
     known = (*_READERS, *_TEXTS, ".json")
@@ -299,7 +305,8 @@ def _objects(path: Path, faults: Faults | None) -> Iterator[FileRow]:
 
 def _json(file: Path) -> Any:
     "Read a JSON file, or one with an object on each line"
-    text = file.read_text("utf-8-sig")
+    with _open(file) as data:
+        text = data.read().decode("utf-8-sig", "replace")
     try:
         return json.loads(text)
     except ValueError as e:

@@ -57,15 +57,19 @@ class _ColumnMap(NamedTuple):
     role: str | None = None
 
 
-# Field → other names that people give its column, in small letters and digits alone
+# Field → other names that people give its column, in small letters and digits alone; those behind
+# a bar count where none before it is there
 _LOOKS = {
-    "text": "message content body msg messagetext messagecontent comment reply",
-    "user": "sender author username userid from nick nickname speaker authorname sendername name",
-    "thread": "channel room channelid channelname conversation conversationid threadid chat chatid "
-    "group groupid dialogueid dialogid ticketid sessionid",
-    "id": "messageid msgid commentid",
-    "parents": "parent parentid replyto replytoid repliesto inreplyto inreplytoid "
-    "replytomessageid parentmessageid",
+    "text": "message content body msg messagetext messagecontent messagebody utterance | comment "
+    "reply",
+    "user": "sender author username from nick nickname speaker authorname sendername | userid "
+    "senderid authorid displayname handle name",
+    "thread": "channel room conversation chat group | channelid roomid conversationid threadid "
+    "chatid groupid channelname dialogueid dialogid ticketid sessionid | linkid postid videoid "
+    "articleid topicid issueid",
+    "id": "messageid msgid commentid tweetid",
+    "parents": "parent parentid replyto replytoid repliesto inreplyto inreplytoid replytomessageid "
+    "parentmessageid inresponseto inresponsetotweetid inreplytotweetid inreplytostatusid",
     "time": "timestamp date datetime createdat createdutc created sentat ts",
 }
 
@@ -101,12 +105,13 @@ def _column_map(
 
 
 def _looking(name, found):
-    "List the columns that may hold a field: the one of our own name, or all that look like it"
+    "List the columns that may hold a field: the one of our name, or all that look like it alike"
     plain = {c: re.sub(r"[\W_]+", "", str(c)).casefold() for c in found}
-    own, order = [c for c in found if plain[c] == name], _LOOKS.get(name, "").split()
-    return own[:1] or sorted(
-        (c for c in found if plain[c] in order), key=lambda c: order.index(plain[c])
-    )
+    for names in (name, *_LOOKS.get(name, "").split("|")):
+        order = names.split()
+        if some := [c for c in found if plain[c] in order]:
+            return sorted(some, key=lambda c: order.index(plain[c]))
+    return []
 
 # %% ../../nbs/logs/06_threads.ipynb #LINES
 LINES = {
@@ -265,14 +270,14 @@ def _add(threads, line, place):
     lines[line.number] = place, line
 
 # %% ../../nbs/logs/06_threads.ipynb #_thread
-def _ordered(name: str, lines: Mapping, by_time: bool) -> list[_Line]:
+def _ordered(name: str, lines: Mapping, by_time: bool, faults: Faults | None) -> list[_Line]:
     "Put the lines of a thread in order and settle what they answer"
     numbered = all(
         type(n) is int or _is_number(n) for n in lines
     )  # a table holds digits, not numbers
     found = [line for _, line in lines.values()]
     found = sorted(found, key=lambda line: int(line.number)) if numbered else found
-    found, ids = _by_time(found) if by_time or not numbered else found, _Ids(name, lines)
+    found, ids = _by_time(found, faults) if by_time or not numbered else found, _Ids(name, lines)
     return [
         line._replace(
             message=replace(line.message, parents=tuple(f"{name}/{i}" for i in ids.answered(line)))
@@ -283,13 +288,16 @@ def _ordered(name: str, lines: Mapping, by_time: bool) -> list[_Line]:
     ]
 
 
-def _by_time(lines):
+def _by_time(lines, faults):
     "Put lines in the order of time; where most run back, the file begins with the newest"
     steps = _pauses(lines)
     lines = lines[::-1] if sum(p < 0 for p in steps) > sum(p > 0 for p in steps) else lines
     times, last = [], float("-inf")
     for line in lines:
-        last = last if line.message.time is None else line.message.time
+        time = line.message.time
+        if faults is not None and time is not None and time < last:
+            faults.add("time runs back", line.message.id)
+        last = last if time is None else time
         times.append(last)
     return [line for _, line in sorted(zip(times, lines), key=itemgetter(0))]
 
@@ -348,7 +356,7 @@ def import_threads(
         cols = cols._replace(post=cols.thread)
     previous = links == "previous" or (not links and (form or not (cols.parents or cols.post)))
     tell(_told(form, cols, columns, previous, faults))
-    ordered = {t: _ordered(t, lines, bool(previous)) for t, lines in threads.items()}
+    ordered = {t: _ordered(t, lines, bool(previous), faults) for t, lines in threads.items()}
     if not form and cols.parents:
         _refuse_lost(ordered.values(), f"{path}, {called}", cols)
     found = []
@@ -356,12 +364,17 @@ def import_threads(
         post = name if links == "post" and cols.post == cols.thread else _post(lines)
         messages = _previous(lines) if previous else [line.message for line in lines]
         messages = _under(post, name, messages) if post and not previous else messages
-        found.append(Thread(name, source or path.stem, tuple(messages)))
+        found.append(Thread(name, source or _source(path, form), tuple(messages)))
     return _in_time_order(found)
 
 
 def _post(lines):
     return next((line.post for line in lines if line.post), None)
+
+
+def _source(path, form):
+    "Name a collection: its file, which may be named after a person where a chat was exported"
+    return re.split(r"\W", form)[0].lower() if form else path.stem
 
 # %% ../../nbs/logs/06_threads.ipynb #_lines_of
 def _lines_of(path, form, rows, columns, faults, called):
@@ -393,6 +406,11 @@ def _lines_of(path, form, rows, columns, faults, called):
             f"{path}: column {cols.id!r} repeats its values, so it holds no ids of messages. Name "
             f"another: --{called} '{{id: …}}'."
         )
+    if faults is not None and faults.counts["time unreadable"] == len(rows) and not columns:
+        raise DataError(
+            f"{path}: column {cols.time!r} holds no date that can be read, such as "
+            f"{shorten(rows[0].values.get(cols.time))}. Name another: --{called} '{{time: …}}'."
+        )
     return threads, cols
 
 # %% ../../nbs/logs/06_threads.ipynb #_told
@@ -400,7 +418,9 @@ def _told(form, cols, columns, previous, faults):
     "Say how a file is read"
     named = {name: column for name, column in cols._asdict().items() if column}
     looked = {n: c for n, c in named.items() if c != n and c not in (columns or {}).values()}
-    how = form or "a table with " + ", ".join(f"{name}: {column}" for name, column in named.items())
+    how = form or "a table with " + ", ".join(
+        name if name == column else f"{name}: {column}" for name, column in named.items()
+    )
     how += "; every message answers the one before it in its thread" if previous else ""
     if faults is not None and (form or looked):
         faults.add("read by looking", form or ", ".join(f"{n}: {c}" for n, c in looked.items()))
