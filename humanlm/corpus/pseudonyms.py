@@ -217,6 +217,7 @@ def hide_authors(
     def text(t):
         return _hide_names(_LED.sub(lambda m: called.get(m[1].casefold(), m[0]), t), called, salt)
 
+    @lru_cache
     def thread_name(t):
         low = t.casefold()
         found = tuple(sorted(called.within(low), key=len, reverse=True))

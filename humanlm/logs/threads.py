@@ -433,7 +433,7 @@ def _refuse_lost(threads, where, cols):
     ids, links = {line.message.id for line in lines}, [p for x in lines for p in x.message.parents]
     if links and ids.isdisjoint(links):
         raise DataError(
-            f"{where}: none of {len(links):,} links in column {cols.parents!r} names a line, such as "
+            f"{where}: none of {len(links):,} links in column {cols.parents!r} names a line, as "
             f"{shorten(links[0])}, while ids look like {shorten(lines[0].message.id)}. "
             "Name the column of ids (id), or that of links (parents)."
         )
