@@ -190,7 +190,7 @@ def _differing(source: Source) -> Source:
             least = max(ALIKE, CHATTY * len(people)) if media == "youtube" else ALIKE
             if people.total() >= least and len(contexts) == 1:
                 raise DataError(
-                    f"All {people.total():,} replies in {shorten(thread, 60)} have the same context. "
+                    f"All {people.total():,} replies in {shorten(thread, 60)} have one context. "
                     "In a chat leave out --build.source: every message answers the one before it. "
                     "Where all answer one post: --build.links post."
                 )

@@ -173,17 +173,21 @@ ODD = {
     ),
     "a telephone of Germany, several lines, media": (
         {
-            "c.txt": "05.12.20, 23:59 - Ann hat die Gruppe erstellt\n05.12.20, 23:59 - Ann: hi:\n\nyou\n"
+            "c.txt": "05.12.20, 23:59 - Ann hat die Gruppe erstellt\n"
+            "05.12.20, 23:59 - Ann: hi:\n\nyou\n"
             "06.12.20, 00:01 - +49 151 23: <Medien ausgeschlossen>\n"
-            "06.12.20, 00:02 - +49 151 23: IMG-1.jpg (Datei angehängt)\n06.12.20, 00:03 - +49 151 23: na\n"
+            "06.12.20, 00:02 - +49 151 23: IMG-1.jpg (Datei angehängt)\n"
+            "06.12.20, 00:03 - +49 151 23: na\n"
         },
         [("Ann", "hi:\n\nyou", None), ("+49 151 23", "na", 0)],
     ),
     "iOS with its marks": (
         {
-            "_chat.txt": "\u200e[31.12.20, 23:59:58] G: \u200eEnde-zu-Ende\n[31.12.20, 23:59:59] Ann: hi\n"
+            "_chat.txt": "\u200e[31.12.20, 23:59:58] G: \u200eEnde-zu-Ende\n"
+            "[31.12.20, 23:59:59] Ann: hi\n"
             "\u200e[01.01.21, 00:00:10] Ben: \u200eimage omitted\n"
-            "[01.01.21, 00:00:11] \u202aBen\u202c: @\u2068Ann\u2069 \u200e<This message was edited>\r\n"
+            "[01.01.21, 00:00:11] \u202aBen\u202c: @\u2068Ann\u2069 "
+            "\u200e<This message was edited>\r\n"
         },
         [("Ann", "hi", None), ("Ben", "@Ann", 0)],
     ),
@@ -246,14 +250,16 @@ ODD = {
     ),
     "a table with roles and no person": (
         {
-            "t.csv": "conversation_id,role,content\n1,Customer,hi\n1,Agent,yo\n1,System,closed\n1,Customer,ok\n"
+            "t.csv": "conversation_id,role,content\n1,Customer,hi\n1,Agent,yo\n"
+            "1,System,closed\n1,Customer,ok\n"
         },
         [("t", "hi", None), ("assistant", "yo", 0), ("t", "ok", 1)],
     ),
     "mails of one subject without ids": (
         {
             "m.mbox": "".join(
-                f"From x Sat Jan  1 10:0{n}:00 2022\nFrom: {who}@x.example\nDate: Sat, 1 Jan 2022 10:0{n}:00 +0000\n"
+                f"From x Sat Jan  1 10:0{n}:00 2022\nFrom: {who}@x.example\n"
+                f"Date: Sat, 1 Jan 2022 10:0{n}:00 +0000\n"
                 f"Subject: {re}The old bridge\n\nThe words of {who}.\n\n"
                 for n, (who, re) in enumerate([("ann", ""), ("ben", "AW: "), ("ann", "Re: ")])
             )
