@@ -9,6 +9,7 @@ __all__ = ['forms', 'exported']
 import json
 import mailbox
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -41,16 +42,15 @@ def _first(values: dict, *names: str) -> Any:  # None: none of them is there
 def _words(content: Any) -> str:
     "Give the text of a message"
     parts = content if isinstance(content, list) else [content]
-    found = [
-        p if isinstance(p, str) else p["text"]
-        for p in parts
-        if isinstance(p, str) or (isinstance(p, dict) and isinstance(p.get("text"), str))
-        if isinstance(p, str) or p.get("type", "") not in ("thinking", "reasoning")
-    ]
-    return "".join(found)
+    spoken = [p for p in parts if not isinstance(p, dict) or p.get("type") not in _THOUGHTS]
+    texts = [p.get("text") if isinstance(p, dict) else p for p in spoken]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+_THOUGHTS = ("thinking", "reasoning")
 
 # %% ../../nbs/logs/06_exports.ipynb #_chats
-_TALK = ("messages", "conversations", "conversation", "chat_messages", "dialogue", "dialog")
+_TALK = "messages conversations conversation chat_messages contents dialogue dialog".split()
 _PERSON = ("user_id", "user", "userId", "username", "customer_id", "hashed_ip", "person")
 _WHEN = ("timestamp", "created_at", "create_time", "createdAt", "time", "date")
 
@@ -83,7 +83,7 @@ def _chats(path: Path, faults: Faults | None) -> Iterator[FileRow]:
             spoken = str(_first(m, "role", "from", "sender", "author", "type") or "")
             role, time = chat_role(spoken) or "user", _first(m, *_WHEN) or _first(v, *_WHEN)
             user = _first(m, "name", *_PERSON) or (person if chat_role(spoken) else spoken)
-            text = _words(_first(m, "content", "value", "text"))
+            text = _words(_first(m, "content", "value", "text", "parts"))
             row = _row(at, str(thread), i, user, text, time, last, role)
             last = [i] if isinstance(row.values, dict) else last
             yield row
@@ -99,7 +99,7 @@ def _chatgpt(path: Path, faults: Faults | None) -> Iterator[FileRow]:
             up, author = nodes[name].get("parent"), m.get("author") or {}
             text = _words((m.get("content") or {}).get("parts"))
             role = chat_role(author.get("role", "")) or "user"
-            rows[name] = up, _row(at, "", name, "", text, m.get("create_time"), (), role)
+            rows[name] = up, _row(at, "", name, "", text, m.get("create_time"), (), role, True)
         thread = str(_first(at.values, "conversation_id", "id") or at.row)
         for up, row in rows.values():
             while up and not (up in rows and isinstance(rows[up][1].values, dict)):
@@ -114,7 +114,8 @@ def _slack(path: Path, faults: Faults | None) -> Iterator[FileRow]:
     "Read the folder that Slack exports: a folder for each channel, a file for each day"
     users = path / "users.json"
     people = json.loads(users.read_text("utf-8")) if users.exists() else []
-    names = {p["id"]: _slack_name(p) for p in people}
+    several = Counter(map(_slack_name, people))
+    names = {p["id"]: n if several[n := _slack_name(p)] == 1 else f"{n} {p['id']}" for p in people}
     robots, last = {p["id"] for p in people if p.get("is_bot")}, {}
 
     def mention(m):
@@ -128,7 +129,7 @@ def _slack(path: Path, faults: Faults | None) -> Iterator[FileRow]:
         who, ts, root = m.get("user", ""), m["ts"], m.get("thread_ts", m["ts"])
         heard = m.get("subtype") in (None, "thread_broadcast", "me_message", "file_share")
         bot = m.get("bot_id") or m.get("subtype") == "bot_message" or who in robots
-        text = unescape(re.sub(r"<([@#!]?)([^<>|]*)(?:\|([^<>]*))?>", mention, m.get("text", "")))
+        text = unescape(re.sub(r"<([@#!]?)([^<>|]*)(?:\|([^<>]*))?>", mention, m.get("text") or ""))
         name = names.get(who) or _slack_name(m.get("user_profile") or {}) or who
         role = "assistant" if bot else "user" if heard else str(m["subtype"])
         beside = root != ts
@@ -182,7 +183,7 @@ def _telegram(path: Path, faults: Faults | None) -> Iterator[FileRow]:
 # %% ../../nbs/logs/06_exports.ipynb #_whatsapp
 _MARKS = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 _HEAD = re.compile(
-    r"\[?(\d{1,4})[./-](\d{1,2})[./-](\d{1,4}),? (?:[^\W\d]{2,3} )?(\d{1,2})[:.](\d{2})"
+    r"\[?(\d{1,4})[./-] ?(\d{1,2})[./-] ?(\d{1,4})[.,]? (?:([^\W\d]{2,3}) ?)?(\d{1,2})[:.](\d{2})"
     r"(?:[:.](\d{2}))?(?: ?([AaPp])\.? ?[Mm]\.?)?(?:\] | - )(.*)",
     re.S,
 )
@@ -196,15 +197,23 @@ def _heads(path):
     found: list = []
     for n, line in enumerate(text.split("\n"), 1):
         if head := _HEAD.match(_MARKS.sub("", line)):
-            found.append([n, head.groups()[:7], head[8], ": \u200e" in line])
+            found.append([n, head.groups()[:8], head[9], ": \u200e" in line])
         elif found:
             found[-1][2] += "\n" + _MARKS.sub("", line)
     return found
 
 
+_AFTERNOON = ("下午", "오후", "午後")
+
+
 def _moment(parts, days_first):
     "Read a date; ValueError if there is no such day"
-    one, two, three, hour, minute, second, half = parts
+    one, two, three, word, hour, minute, second, half = parts
+    half = (
+        half
+        or {"上午": "a", "오전": "a", "午前": "a"}.get(word)
+        or ("p" if word in _AFTERNOON else "")
+    )
     if len(one) == 4:
         year, month, day = one, two, three
     else:
@@ -224,7 +233,7 @@ def _days_first(dates):
             times = [_moment(d, first) for d in dates]
         except ValueError:
             continue
-        halves = any(d[6] for d in dates)
+        halves = any(d[7] for d in dates)
         ran_back[first] = sum(b < a for a, b in pairwise(times)), first == halves
     if not ran_back:
         raise DataError("no order of day and month fits all dates")
@@ -330,11 +339,9 @@ def _has(values: dict, *names: str) -> bool:
 # Form → how it is known. Add a line to read another one.
 forms = {
     "Slack's folder": _Form(lambda path, o, head: path.is_dir() and any(path.glob(_DAYS)), _slack),
-    "Discord's JSON": _Form(lambda path, o, head: {"channel", "messages"} <= o.keys(), _discord),
+    "Discord's JSON": _Form(lambda path, o, head: isinstance(o.get("channel"), dict), _discord),
     "Telegram's JSON": _Form(
-        lambda path, o, head: (
-            "list" in (o.get("chats") or ()) or _has(o, "from_id", "date_unixtime")
-        ),
+        lambda path, o, head: "list" in (o.get("chats") or ()) or _has(o, "from_id", "actor_id"),
         _telegram,
     ),
     "ChatGPT's export": _Form(lambda path, o, head: isinstance(o.get("mapping"), dict), _chatgpt),
@@ -354,10 +361,11 @@ _DAYS = "*/[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9].json"
 def exported(
     path: Path,  # a file or a folder
     faults: Faults | None = None,  # counts rows that cannot be read; None: raise at the first
+    table: bool = False,  # do not look for a form
 ) -> tuple[str, Iterator[FileRow]]:  # form, empty for a table; its rows, or faults in their place
     "Recognise how a chat was exported, and read it; `DataError` if a text is no form of these"
-    if not path.exists():
-        return "", read_rows(path, faults)
+    if table or not path.exists():
+        return "", _objects(path, faults) if path.suffix == ".json" else read_rows(path, faults)
     first = next(_objects(path, Faults()), FileRow("", 0, {}))
     head = ""
     for file in _texts(path)[:1]:

@@ -350,7 +350,7 @@ def import_threads(
 ) -> list[Thread]:
     "Read posts and replies into threads, oldest first; `DataError` names file, row and field"
     path = Path(path)
-    form, rows = exported(path, faults)
+    form, rows = exported(path, faults, bool(columns))
     threads, cols = _lines_of(path, form, list(rows), columns, faults, called)
     if links == "post" and not cols.post:
         cols = cols._replace(post=cols.thread)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.basics import DataError, near_miss, require, shorten, to_dict, write_jsonl
 from ..data.files import Faults, read_rows
-from ..logs.fields import chat_role
 from ..data.records import from_dict
+from ..logs.fields import chat_role
 from ..models.prompts import render, render_target
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #type-imports
