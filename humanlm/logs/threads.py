@@ -447,11 +447,9 @@ def _note_time(row, column, faults):
 # %% ../../nbs/logs/06_threads.ipynb #_met
 def met(faults):
     "Say which faults were met, for a message"
-    return (
-        f" Met: {', '.join(f'{kind} {n:,}' for kind, n in faults.counts.items())}."
-        if faults and faults.counts
-        else ""
-    )
+    counts = faults.counts.items() if faults else ()
+    some = [f"{kind} {n:,}" for kind, n in counts if kind != "read by looking"]
+    return f" Met: {', '.join(some)}." if some else ""
 
 # %% ../../nbs/logs/06_threads.ipynb #in_time_order
 def _in_time_order(
