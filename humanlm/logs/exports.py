@@ -385,6 +385,9 @@ def _told(read, path, first):
     if read is _whatsapp:
         dates = [head[1] for head in _heads(_texts(path)[0])]
         return f", {'days' if _days_first(dates) else 'months'} first"
-    named = [name for name in _PERSON if isinstance(first.get(name), (str, int))]
+    if read not in (_chats, _chatgpt):
+        return ""
+    keys = {k for m in _talk(first) for k in m} | {k for k in first if k != "name"}
+    named = [name for name in ("name", *_PERSON) if name in keys]
     who = f"people by {named[0]}" if named else "one person a file"
-    return f", {who}; an assistant's words are context" if read in (_chats, _chatgpt) else ""
+    return f", {who}; an assistant's words are context"
