@@ -359,6 +359,51 @@ def test_the_real_log_in_its_raw_links():
             ) <= (raw[e.id]["date"], True)
 
 
+@needs_data
+def test_the_real_log_without_its_links_gives_most_lines_a_context_of_earlier_ones(tmp_path):
+    "Before: one message of context, the name of the channel, and 486 rows"
+    lines = (DATA / "irc_threads" / "irc_dev.jsonl").read_text().splitlines()
+    rows = [
+        {
+            "channel": r["channel"],
+            "sender": r["user"],
+            "time": f"{r['date']}T{r['time']}",
+            "text": r["text"],
+        }
+        for r in map(json.loads, lines)
+    ]
+    write_csv(tmp_path / "flat.csv", rows)
+    one, two = (
+        import_threads(path, source="flat")
+        for path in (tmp_path / "flat.csv", write_jsonl(tmp_path / "flat.jsonl", rows))
+    )
+    assert one == two
+    examples, report = thread_examples(one, min_history=0)
+    place = {m.id: i for t in one for i, m in enumerate(t.messages)}
+    assert len(examples) > 11_000 and report.fates["lost"] == report.fates["own"] == 0
+    for e in examples:
+        before = [place[m.id] for m in e.context]
+        assert before == sorted(before) and before[-1] < place[e.id]
+        assert {m.id.split("/")[0] for m in e.context} == {e.id.split("/")[0]}
+    assert sum(len(e.context) > 1 for e in examples) > 0.9 * len(examples)
+    contexts = {tuple(m.content for m in e.context) for e in examples}
+    assert len(contexts) > 0.95 * len(examples)
+
+
+def test_messages_without_a_link_answer_the_one_before_where_that_is_said(tmp_path):
+    rows = [
+        {"id": i, "user": who, "text": f"line {i}", "parents": to}
+        for i, (who, to) in enumerate([("a", None), ("b", None), ("c", 0), ("d", None)])
+    ]
+    path = write_jsonl(tmp_path / "t.jsonl", rows)
+    linked, joined = (
+        [m.parents for m in import_threads(path, links=links)[0].messages]
+        for links in (None, "previous")
+    )
+    assert linked == [(), (), ("t/0",), ()]
+    assert joined == [(), ("t/0",), ("t/0",), ("t/2",)]
+
+
 def test_automatic_accounts_are_found_by_links_alone():
     lines = [("bot_1", f"see https://x.y/{i}") for i in range(10)] + [
         ("ana_1", f"see https://x.y/{i}" if i < 3 else "fine") for i in range(10)
