@@ -4912,6 +4912,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'humanlm.logs.threads._post': ('logs/threads.html#_post', 'humanlm/logs/threads.py'),
                                       'humanlm.logs.threads._previous': ('logs/threads.html#_previous', 'humanlm/logs/threads.py'),
                                       'humanlm.logs.threads._read_line': ('logs/threads.html#_read_line', 'humanlm/logs/threads.py'),
+                                      'humanlm.logs.threads._refuse_chat': ('logs/threads.html#_refuse_chat', 'humanlm/logs/threads.py'),
                                       'humanlm.logs.threads._refuse_lost': ('logs/threads.html#_refuse_lost', 'humanlm/logs/threads.py'),
                                       'humanlm.logs.threads._source': ('logs/threads.html#_source', 'humanlm/logs/threads.py'),
                                       'humanlm.logs.threads._told': ('logs/threads.html#_told', 'humanlm/logs/threads.py'),

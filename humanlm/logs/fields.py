@@ -163,7 +163,8 @@ def digests(name):
 # Role of a message in a chat → its spellings, in letters and digits alone
 _ROLES = {
     "user": "user human person customer client visitor guest prompter enduser",
-    "assistant": "assistant model bot chatbot ai agent llm claude gemini support",
+    "assistant": "assistant model bot chatbot ai agent llm claude gemini support "
+    "representative customerservice customersupport supportagent aiassistant virtualassistant",
     "system": "system developer sys instructions",
     "tool": "tool function ipython functioncall functionresponse functionresult toolcall "
     "toolresponse toolresult observation",

@@ -320,6 +320,8 @@ def test_contexts_that_are_all_the_name_of_a_channel_are_an_error(tmp_path, caps
     assert "--build.links post" in capsys.readouterr().err
     assert main([*flags, "--build.source", "reddit", "--build.links", "post"]) == 0
     assert main(flags) == 0 and "the one before it" in capsys.readouterr().out
+    flags[flags.index(columns[1])] = "{thread: room, post: room, user: who, text: said}"
+    assert main(flags) == 2 and "build.columns.post" in capsys.readouterr().err
 
 
 def test_a_log_without_rows_to_split_names_the_cause(tmp_path, capsys):
