@@ -66,7 +66,7 @@ _LOOKS = {
     "senderid authorid displayname handle name",
     "thread": "channel room conversation chat group | channelid roomid conversationid threadid "
     "chatid groupid channelname dialogueid dialogid ticketid sessionid | linkid postid videoid "
-    "articleid topicid issueid",
+    "articleid topicid issueid | video article topic issue ticket session dialogue dialog log",
     "id": "messageid msgid commentid tweetid",
     "parents": "parent parentid replyto replytoid repliesto inreplyto inreplytoid replytomessageid "
     "parentmessageid inresponseto inresponsetotweetid inreplytotweetid inreplytostatusid",
