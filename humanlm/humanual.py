@@ -37,6 +37,7 @@ class _Forecast(NamedTuple):
     personas: Estimate | None
     thoughts: Estimate | None
     left: int = 0  # rows left out while reading
+    form: str = ""  # how a log is read
 
     def lines(self) -> list[str]:
         "Say it"
@@ -52,7 +53,8 @@ class _Forecast(NamedTuple):
         read = (
             f"rows        {self.rows:,} read, {self.left:,} of them left out while reading{about}"
         )
-        return [read, f"fates       {counts}", *filter(None, costs)]
+        form = f"read as     {self.form}" if self.form else ""
+        return [*filter(None, (form, read)), f"fates       {counts}", *filter(None, costs)]
 
 # %% ../nbs/82_humanual.ipynb #_cost_text
 def _cost_text(what, e):
@@ -68,10 +70,10 @@ def _forecast(
     if on_hub(c.path):
         return _Forecast(0, 0.0, {}, None, None)
     with TemporaryDirectory() as folder:
-        store, done = RowStore(Path(folder) / "rows"), False
-        for entry in source_of(s)(store.faults):
+        store, done, form = RowStore(Path(folder) / "rows"), False, []
+        for entry in source_of(s, tell=form.append)(store.faults):
             store.add(entry)
-            if store.rows >= most:
+            if store.rows >= most and c.source != "threads":  # a log is read whole
                 break
         else:
             done = True
@@ -85,6 +87,7 @@ def _forecast(
         _persona_cost(s.persona, plan, share),
         _thought_cost(c, plan, share),
         n - len(plan.records),
+        "".join(form),
     )
 
 # %% ../nbs/82_humanual.ipynb #_only

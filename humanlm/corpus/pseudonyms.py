@@ -18,7 +18,7 @@ from ..core.basics import ConfigError, atomic_write
 from .store import LogEntry, Source
 from ..data.files import Faults
 from ..data.records import Thread
-from ..logs.replies import _without_names
+from ..logs.replies import _without_names, people_of
 
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #pseudonym
 @lru_cache(maxsize=2**17)
@@ -211,26 +211,38 @@ def hide_authors(
     salt: bytes,
 ) -> list[Thread]:
     "Replace all names of people in a log"
-    names = {m.name for t in threads for m in t.messages} - {""}
+    names = people_of(threads)
     called = _Called({_spelling(name): pseudonym(name, salt) for name in names})
 
     def text(t):
         return _hide_names(_LED.sub(lambda m: called.get(m[1].casefold(), m[0]), t), called, salt)
 
-    def hidden(i):
-        return _hide_names(i, called, salt)
+    @lru_cache
+    def thread_name(t):
+        low = t.casefold()
+        found = tuple(sorted(called.within(low), key=len, reverse=True))
+        return _hide_names(
+            _replaced(t, low, _anywhere(found), called) if found else t, called, salt
+        )
 
-    def message(m):
+    def hidden(i, t):
+        return thread_name(t) + _hide_names(i.removeprefix(t), called, salt)
+
+    def message(m, t):
         return replace(
             m,
-            id=hidden(m.id),
-            name=pseudonym(m.name, salt),
+            id=hidden(m.id, t),
+            name=pseudonym(m.name, salt) if m.role == "user" else m.name,
             content=text(m.content),
-            parents=tuple(map(hidden, m.parents)),
+            parents=tuple(hidden(p, t) for p in m.parents),
         )
 
     return [
-        replace(t, id=hidden(t.id), messages=tuple(map(message, _without_names(t, names).messages)))
+        replace(
+            t,
+            id=thread_name(t.id),
+            messages=tuple(message(m, t.id) for m in _without_names(t, names).messages),
+        )
         for t in threads
     ]
 

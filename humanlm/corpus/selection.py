@@ -134,6 +134,15 @@ MORE = {
 }
 MEANING = FATES | MORE
 CODE = {name: i for i, name in enumerate(MEANING)}
+# Fate that left nothing to split → what to do
+_REMEDIES = {
+    "history": "No message answers another: look at the columns of threads, ids and links",
+    "same content": "Look at the columns: everybody says the same",
+    "undated": "Look at the column of times",
+    "fraction": "Raise --build.fraction",
+    "unsplit": "Choose another --build.split",
+    "activity": "Lower --build.min_comments, or raise --build.max_comments",
+}
 
 # %% ../../nbs/corpus/05_selection.ipynb #Plan
 class Plan(NamedTuple):
@@ -243,7 +252,7 @@ def select(
     live = np.flatnonzero(sieve.live)
     rows = index_of(records)._replace(time=time, until=records["until"] if dated else time)[live]
     if not rows.target.any():
-        raise DataError(f"There are no rows to split: {listed(count_fates(sieve.fate, MEANING))}.")
+        raise _nothing_left(count_fates(sieve.fate, MEANING))
     came = records["split"][live]
     fate = (
         np.where(rows.target, came, HISTORY)
@@ -255,6 +264,15 @@ def select(
         used, fate = choose_evidence(rows, fate, persona.history, least=persona.least)
     sieve.fate[live] = rows.drop_strangers(fate) if c.known else fate
     return Plan(records, rank, sieve.fate, np.isin(np.arange(len(records)), live[used]), dated)
+
+# %% ../../nbs/corpus/05_selection.ipynb #nothing_left
+def _nothing_left(counts):
+    "The error of a log from which no row is left"
+    most = max(counts, key=lambda name: counts[name], default="history")
+    return DataError(
+        f"There are no rows to split: {listed(counts)}. Most are {most} ({MEANING[most]}). "
+        f"{_REMEDIES.get(most, 'Look at --build.columns')}."
+    )
 
 # %% ../../nbs/corpus/05_selection.ipynb #index_of
 def index_of(

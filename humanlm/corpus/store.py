@@ -20,6 +20,7 @@ from msgspec.json import Encoder
 from msgspec.json import format as spaced
 
 from ..core.basics import to_json
+from ..core.html import escape
 from .partition import hash64, name_hash
 from ..data.files import Faults, read_rows
 from ..data.records import SPLITS, Message, Persona, Thread
@@ -357,18 +358,23 @@ def _thread_entries(
 # %% ../../nbs/corpus/02_store.ipynb #threads_source
 def threads_source(
     path: str | Path,  # a file, or a folder of them
-    columns: Mapping[str, str] = {},  # our name of a field → column
+    columns: Mapping[str, str | None] = {},  # our name of a field → column
     report: Callable[[str], Any] = lambda text: None,  # is given the account of the log
     hide: Callable[[Sequence[Thread]], Sequence[Thread]] = lambda threads: threads,
+    links: str | None = None,  # as for `import_threads`
+    tell: Callable[[str], Any] = lambda form: None,  # is told how the log is read
 ) -> Source:
-    "Read a log of messages with reply links, whole; `hide` replaces names"
+    "Read a log of messages, whole; `hide` replaces names"
 
     def entries(faults: Faults) -> Iterator[LogEntry]:
-        threads = import_threads(path, columns, faults=faults, called="build.columns")
+        form = []
+        threads = import_threads(path, columns, None, faults, "build.columns", links, form.append)
+        tell(form[0])
         found = _thread_entries(hide(threads))
         broken, log = left_out(faults.counts), found.report
         report(
-            f"## The log\n\n{log.lines + broken:,} rows: {broken:,} that are no line of "
+            f"## The log\n\nRead as {escape(form[0])}. {log.lines + broken:,} rows: "
+            f"{broken:,} that are no line of "
             f"a thread, and {log.lines:,} lines. Of the "
             f"lines:\n\n{log._repr_markdown_()}"
         )

@@ -26,11 +26,11 @@ class DataConfig:
     "Where examples come from, how they are split, and how many are used"
 
     source: Literal["miniworld", "threads", "examples"] = "miniworld"
-    """miniworld: the synthetic world; threads: messages with reply links; examples: made rows."""
+    """miniworld: the synthetic world; threads: messages or an exported chat; examples: made rows."""
     path: str | None = None
     """The file or folder, for threads and examples."""
-    columns: dict[str, str] = field(default_factory=dict)
-    """For threads: our name of a field → its name in the file."""
+    columns: dict[str, str | None] = field(default_factory=dict)
+    """For threads: our name of a field → its name in the file, where it does not look like it."""
     test_frac: float = 0.08
     """Share of discussions to test on, the latest ones."""
     val_frac: float = 0.02

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from ..core.basics import DataError, check_name, shorten, to_dict
 from ..core.html import Table, table_cell
 from ..core.stats import Interval, mean_interval, number_text, range_text, wilson
+from ..logs.fields import chat_role
 from ..rewards.rules import FILLERS, NEGATORS, stem, tokens
 
 # %% ../../nbs/evaluation/05_contests.ipynb #Pair
@@ -68,19 +69,20 @@ def chat_messages(
         plain = (
             isinstance(message, Mapping)
             and isinstance(message.get("content"), str)
-            and message.get("role") in ("system", "user", "assistant")
+            and chat_role(str(message.get("role"))) in ("system", "user", "assistant")
         )
         if not plain:
             raise DataError(
                 f"{where}: expected messages with role (system, user, assistant) and "
                 f"content, got {shorten(repr(message))}."
             )
+    said = [{"role": chat_role(m["role"]), "content": m["content"]} for m in said]
     if not said or said[-1]["role"] != "user" or not said[-1]["content"].strip():
         raise DataError(
             f"{where}: the last message must say something and be the user's. Cut the "
             "conversation there."
         )
-    return tuple({"role": m["role"], "content": m["content"]} for m in said)
+    return tuple(said)
 
 # %% ../../nbs/evaluation/05_contests.ipynb #PairVerdict
 class PairVerdict(NamedTuple):

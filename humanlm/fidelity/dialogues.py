@@ -24,6 +24,7 @@ from ..data.records import Example, load_examples
 from ..data.trajectory import Trajectory, load_trajectories
 from ..data.viz import spread
 from ..hierarchy.prompts import parts_text
+from ..logs.fields import chat_role
 
 # %% ../../nbs/fidelity/01_dialogues.ipynb #Conversation
 class Conversation(NamedTuple):
@@ -83,7 +84,7 @@ def _turns(
     turns, before, heard = [], [], []
     for message in messages:
         text = _spoken(str(message["content"] or ""))
-        if message["role"] != "user":
+        if (chat_role(message["role"]) or message["role"]) != "user":
             heard.append(text)
         elif text:
             turns.append(text)
@@ -182,7 +183,7 @@ def _dialogue(
             "Name the right column with --fidelity.messages."
         ) from e
     task, person, id = (_named(row.values, columns) for columns in (TASK, PERSON, DIALOGUE))
-    own = last["role"] == "user"
+    own = chat_role(last["role"]) == "user"
     return (
         Conversation(
             source,

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SOURCES', 'FAULTS', 'NOTES', 'HASHED', 'source_name', 'decode_prompt', 'decode_field', 'read_facts', 'fact_at',
-           'AuthorFacts', 'known_name', 'digests']
+           'AuthorFacts', 'known_name', 'digests', 'chat_role', 'is_assistant']
 
 # %% ../../nbs/logs/03_fields.ipynb #exported-imports
 import json
@@ -73,6 +73,8 @@ NOTES = (
         "empty message in the context": "an earlier message has no text",
         "root known by its text": "the article has no id: rows of one text belong together",
         "several people in a chat": "user messages carry different ids; all count as the user's",
+        "read by looking": "the form, or a column, was recognised and not named",
+        "time runs back": "it is older than the line above it: lines are in the order of time",
     }
 )
 
@@ -156,3 +158,29 @@ HASHED = re.compile(r"[0-9a-f]{16}(?:[0-9a-f]{48})?")
 def digests(name):
     "Give the hashes under which a name was published"
     return tuple(make(name.encode("utf-8", "replace")).hexdigest() for make in (sha256, md5, sha1))
+
+# %% ../../nbs/logs/03_fields.ipynb #chat_role
+# Role of a message in a chat → its spellings, in letters and digits alone
+_ROLES = {
+    "user": "user human person customer client visitor guest prompter enduser",
+    "assistant": "assistant model bot chatbot ai agent llm claude gemini support "
+    "representative customerservice customersupport supportagent aiassistant virtualassistant",
+    "system": "system developer sys instructions",
+    "tool": "tool function ipython functioncall functionresponse functionresult toolcall "
+    "toolresponse toolresult observation",
+}
+_ROLE_OF = {name: role for role, names in _ROLES.items() for name in names.split()}
+
+
+@lru_cache(maxsize=4096)
+def chat_role(
+    name: str,  # as a log spells it
+) -> str:  # user | assistant | system | tool; "" it is no role
+    "Give the role that a name of a speaker stands for"
+    plain = re.sub(r"[\W_]+", "", str(name)).casefold().removesuffix("message")
+    return _ROLE_OF.get(plain) or ("assistant" if "gpt" in plain else "")
+
+
+def is_assistant(name: str) -> bool:
+    "Tell whether the author of a message without roles is named as assistants are"
+    return " ".join(name.casefold().split()) in ("assistant", "chatgpt", "meta ai")

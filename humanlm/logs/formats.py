@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ..core.basics import shorten
 from ..data.files import RowFault
-from .fields import HASHED, AuthorFacts, fact_at, known_name
+from .fields import HASHED, AuthorFacts, chat_role, fact_at, known_name
 from .mail import read_who, thread_subject
 
 # %% ../../nbs/logs/04_formats.ipynb #Format
@@ -293,7 +293,7 @@ def is_model(
     facts: Mapping = {},  # about it
 ) -> bool:
     "Tell the model's side of a chat from the user's"
-    return "gpt" in role.casefold() or role.casefold() == "assistant" or bool(facts.get("model"))
+    return chat_role(role) == "assistant" or bool(facts.get("model"))
 
 
 def _chat_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:

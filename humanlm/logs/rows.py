@@ -19,6 +19,7 @@ from ..data.records import Message
 from humanlm.logs.fields import (
     HASHED,
     AuthorFacts,
+    chat_role,
     decode_field,
     decode_prompt,
     digests,
@@ -63,7 +64,7 @@ class RawRow(NamedTuple):
         return self._replace(
             context=tuple(
                 [
-                    (i, role, "" if role == "assistant" else name, hide_user(text, names), time)
+                    (i, role, name if role == "user" else "", hide_user(text, names), time)
                     for i, role, name, text, time in self.context
                 ]
             )
@@ -273,7 +274,9 @@ def _chat_name(draft, who, facts):
     user = draft.user.shown
     if who.shown != user and is_model(who.shown, facts):
         return "assistant", who.shown
-    if who.shown != user:
+    if (role := chat_role(who.shown)) in ("system", "tool"):
+        return "system" if role == "system" else "assistant", who.shown
+    if who.shown != user and not role:
         draft.notes["several people in a chat"] = who.shown
     return "user", user
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..core.basics import DataError, near_miss, require, shorten, to_dict, write_jsonl
 from ..data.files import Faults, read_rows
 from ..data.records import from_dict
+from ..logs.fields import chat_role
 from ..models.prompts import render, render_target
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #type-imports
@@ -93,9 +94,6 @@ class Interaction:
         _hold("messages", role == "user", said)
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #as_messages
-_ROLES = {"human": "user", "gpt": "assistant"}
-
-
 def message_text(
     content: Any,
 ) -> str:  # content: a text, None, or parts like {"type": "text", "text": …}
@@ -117,7 +115,7 @@ def message_text(
 
 def as_messages(
     found: Any,  # list of messages with role and content, or with from and value
-) -> list[dict]:  # with role and content; human is the user, gpt the assistant, other roles stay
+) -> list[dict]:  # with role and content; roles in one spelling, names stay
     "Read the messages of a log"
     if not isinstance(found, list) or not all(isinstance(m, Mapping) for m in found):
         raise HindsightError(f"expected a list of messages, got {shorten(repr(found)[:400])}")
@@ -129,7 +127,7 @@ def as_messages(
             )
     return [
         {
-            "role": _ROLES.get(role, role),
+            "role": chat_role(role) or role,
             "content": message_text(m["content"] if "content" in m else m.get("value")),
         }
         for role, m in zip(roles, found)

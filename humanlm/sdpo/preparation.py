@@ -250,6 +250,8 @@ def _any_prompt(
 _MARKED = (
     re.compile(r"(?:^|\n\n)(Human|Assistant):"),
     re.compile(r"(?m)^(user|assistant|tool|system):(?= |$)"),
+    re.compile(r"(?m)^(User|Assistant|Bot|Agent|Customer|System):(?= |$)"),
+    re.compile(r"(?m)^(USER|ASSISTANT|TOOL|SYSTEM|HUMAN|BOT):(?= |$)"),
 )
 
 

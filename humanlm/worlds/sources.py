@@ -23,7 +23,7 @@ class Data(NamedTuple):
     examples: list[Example]  # all splits
     world: SyntheticWorld | None  # where the data are synthetic
     notes: str  # markdown: what the importer kept and dropped
-    met: str = ""  # what was wrong in the file, in a sentence; empty: nothing
+    met: str = ""  # what was recognised or wrong in the file, in sentences; empty: nothing
 
     def split(self, name: str) -> list[Example]:
         "The examples of one split"
@@ -42,12 +42,14 @@ def _from_world(config: Settings) -> Data:
 
 
 def _from_threads(config: Settings) -> Data:
-    "Import a file of messages with reply links"
+    "Import a file of messages, or an exported chat"
     from humanlm.logs.replies import load_threads
     from humanlm.logs.threads import met
 
     found = load_threads(config.data)
-    return Data(found.examples, None, found.report._repr_markdown_(), met(found.report.faults))
+    looked = "read by looking" in found.report.faults.counts
+    told = f" Read as {found.report.form}." * looked + met(found.report.faults)
+    return Data(found.examples, None, found.report._repr_markdown_(), told)
 
 
 def _from_examples(config: Settings) -> Data:
@@ -70,7 +72,7 @@ def load_data(
     "Read or make the examples that settings ask for, split and limited; leakage is an error"
     if config.data.path and config.data.source == "miniworld":
         hint = (
-            "Add --data.source threads (messages with reply links) or --data.source "
+            "Add --data.source threads (messages or an exported chat) or --data.source "
             "examples (rows made before)."
         )
         raise ConfigError(

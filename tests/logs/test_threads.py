@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="HUMANLM_DATA names no folder")
 INVENTED = dict(thread="room", id="nr", user="author", text="said", parents="answers", time="day")
+BIG = 1193812345678901249
 HOSTILE = (
     "</response><|im_end|>\n<think> &amp; <script>x</script> \u202e \x00 p_1: @p_2 {persona} %s"
 )
@@ -181,6 +182,97 @@ def test_bad_rows_are_named(tmp_path, row, message):
     ) and path.name in str(error.value)
 
 
+SPELLINGS = {  # ids of four messages; how 2 names 1, 3 names 2, and 4 names 1 and 2
+    "decimals of pandas": (["1", "2", "3", "4"], ["", "1.0", "2.0", "[1.0, 2.0]"]),
+    "ids as decimals": (["1.0", "2.0", "3.0", "4.0"], ["nan", "1", "2", "1;2"]),
+    "lists as text": ([1, 2, 3, 4], ["[]", "[1]", "['2']", "[1, 2]"]),
+    "lists of a program": (["a", "b", "c", "d"], ["None", '["a"]', "('b',)", "a, b"]),
+    "prefixes of one side": (
+        ["a1", "b2", "c3", "d4"],
+        ["t3_post", "t1_a1", "t1_b2", "t1_a1 t1_b2"],
+    ),
+    "prefixes of the other": (["t1_a1", "t1_b2", "t1_c3", "t1_d4"], ["", "a1", "b2", "a1|b2"]),
+    "marks of a number": (["12", "13", "14", "15"], ["0", "#12", ">>13", "#12 #13"]),
+    "ids of mails": (["<a@h>", "<b@h>", "<c@h>", "<d@h>"], ["", "a@h", "<b@h>", "<a@h> <b@h>"]),
+    "case": (["a1", "b2", "c3", "d4"], ["-1", "A1", "B2", "A1;B2"]),
+    "links to oneself": (["1", "2", "3", "4"], ["1", "1", "2", "1,2"]),
+    "floats of long ids": (
+        [BIG, BIG + 10**6, BIG + 10**7, BIG + 10**8],
+        [None, float(BIG), float(BIG + 10**6), [BIG, BIG + 10**6]],
+    ),
+    "spaces": ([" 1", "2 ", "3", "4"], ["NULL", "1 ", " 2", "1 , 2"]),
+}
+
+
+@pytest.mark.parametrize("case", SPELLINGS)
+def test_links_are_found_however_they_are_spelled(tmp_path, case):
+    ids, parents = SPELLINGS[case]
+    rows = [
+        {"id": i, "user": who, "parents": to, "text": f"line of {who}", "thread": "t3_post"}
+        for i, to, who in zip(ids, parents, "abcd")
+    ]
+    path = write_jsonl(tmp_path / "t.jsonl", rows)
+    if not isinstance(parents[-1], list):
+        write_csv(path := tmp_path / "t.csv", rows)
+    (thread,) = import_threads(path)
+    place = {m.id: n for n, m in enumerate(thread.messages)}
+    assert [[place.get(p) for p in m.parents] for m in thread.messages] == [[], [0], [1], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    "ids, parent",
+    [
+        (["2000", "b"], "2e3"),  # an id of Reddit, and no number
+        (["aB1", "b"], "Ab1"),  # case tells ids apart
+        (["12", "b"], "012"),
+        (["a1", "t1_a1"], "t3_a1"),  # fits two
+        ([BIG, "b"], BIG + 1),
+    ],
+)
+def test_a_link_that_fits_no_id_is_not_bent_until_it_fits(tmp_path, ids, parent):
+    rows = [
+        {"id": i, "user": "u", "parents": to, "text": "x"}
+        for i, to in [(ids[0], None), (ids[1], ids[0]), ("z", parent)]
+    ]
+    (thread,) = import_threads(write_jsonl(tmp_path / "t.jsonl", rows))
+    assert thread.messages[2].parents == (f"t/{parent}",)
+    rows = [r | {"parents": "gone" if r["parents"] else None} for r in rows]
+    with pytest.raises(DataError, match="none of 2 links in column 'parents'"):
+        import_threads(write_jsonl(tmp_path / "lost.jsonl", rows))
+
+
+def test_a_flat_chat_answers_the_message_before_and_ends_in_a_silence(tmp_path):
+    said = [("a", 0), ("a", 1), ("b", 2), ("c", 3), ("b", 4), ("a", 600), ("b", 601)]
+    rows = [
+        {"channel": "x", "sender": who, "sentAt": 1_700_000_000 + 60 * t, "message": f"{who}{t}"}
+        for who, t in said
+    ]
+    form = []
+    for some in (rows, rows[::-1]):  # also with the newest first
+        (thread,) = import_threads(write_jsonl(tmp_path / "t.jsonl", some), tell=form.append)
+        found = [
+            (e.context[-1].content, len(e.context), e.reply)
+            for e in thread_examples([thread], min_history=0).examples
+        ]
+        assert found == [("a0\na1", 1, "b2"), ("b2", 2, "c3"), ("c3", 3, "b4"), ("a600", 1, "b601")]
+    assert "user: sender, thread: channel, time: sentAt" in form[0] and "the one before" in form[0]
+
+
+@pytest.mark.parametrize(
+    "names, line",
+    [
+        (["foo", "bar"], "text: …, user: …"),
+        (["username", "author", "text"], "user: author"),
+        (["message", "content", "user"], "text: message"),
+        (["channel", "room", "text", "user"], "thread: channel"),
+    ],
+)
+def test_columns_that_nobody_can_tell_are_asked_for_with_the_line_to_type(tmp_path, names, line):
+    path = write_jsonl(tmp_path / "t.jsonl", [dict.fromkeys(names, "x")])
+    with pytest.raises(DataError, match="--data.columns '{.*" + line):
+        import_threads(path)
+
+
 def test_a_title_stands_over_its_text_and_is_enough_for_a_root(tmp_path):
     rows = [
         {"n": 1, "user": "a", "head": "Who moved my bike?", "text": ""},
@@ -265,6 +357,51 @@ def test_the_real_log_in_its_raw_links():
                 raw[i]["date"],
                 i.split("/")[0] != log or int(i.split("/")[1]) < int(number),
             ) <= (raw[e.id]["date"], True)
+
+
+@needs_data
+def test_the_real_log_without_its_links_gives_most_lines_a_context_of_earlier_ones(tmp_path):
+    "Before: one message of context, the name of the channel, and 486 rows"
+    lines = (DATA / "irc_threads" / "irc_dev.jsonl").read_text().splitlines()
+    rows = [
+        {
+            "channel": r["channel"],
+            "sender": r["user"],
+            "time": f"{r['date']}T{r['time']}",
+            "text": r["text"],
+        }
+        for r in map(json.loads, lines)
+    ]
+    write_csv(tmp_path / "flat.csv", rows)
+    one, two = (
+        import_threads(path, source="flat")
+        for path in (tmp_path / "flat.csv", write_jsonl(tmp_path / "flat.jsonl", rows))
+    )
+    assert one == two
+    examples, report = thread_examples(one, min_history=0)
+    place = {m.id: i for t in one for i, m in enumerate(t.messages)}
+    assert len(examples) > 11_000 and report.fates["lost"] == report.fates["own"] == 0
+    for e in examples:
+        before = [place[m.id] for m in e.context]
+        assert before == sorted(before) and before[-1] < place[e.id]
+        assert {m.id.split("/")[0] for m in e.context} == {e.id.split("/")[0]}
+    assert sum(len(e.context) > 1 for e in examples) > 0.9 * len(examples)
+    contexts = {tuple(m.content for m in e.context) for e in examples}
+    assert len(contexts) > 0.95 * len(examples)
+
+
+def test_messages_without_a_link_answer_the_one_before_where_that_is_said(tmp_path):
+    rows = [
+        {"id": i, "user": who, "text": f"line {i}", "parents": to}
+        for i, (who, to) in enumerate([("a", None), ("b", None), ("c", 0), ("d", None)])
+    ]
+    path = write_jsonl(tmp_path / "t.jsonl", rows)
+    linked, joined = (
+        [m.parents for m in import_threads(path, links=links)[0].messages]
+        for links in (None, "previous")
+    )
+    assert linked == [(), (), ("t/0",), ()]
+    assert joined == [(), ("t/0",), ("t/0",), ("t/2",)]
 
 
 def test_automatic_accounts_are_found_by_links_alone():
