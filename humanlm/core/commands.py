@@ -326,8 +326,12 @@ def menu(
     return command(name, main)
 
 
+def _is_menu(name: str) -> bool:
+    return bool(_commands_below(name)) and not COMMANDS[name].alone
+
+
 def _find(name: str) -> Callable[..., int]:
-    if _commands_below(name) and not COMMANDS[name].alone:
+    if _is_menu(name):
         return menu(name)
     module, function = COMMANDS[name].where.split(":")
     return command(name, getattr(importlib.import_module(module), function))
@@ -340,10 +344,15 @@ def _usage(
     below = _commands_below(name)
     wide, prog = max(map(len, below), default=0), PROG.get() or "humanlm"
     lines = [f"  {word:<{wide}}  {line.about}" for word, line in below.items()]
-    same = ", and is the same as python -m humanlm.COMMAND" if not name else ""
-    return "\n".join(
-        [f"usage: {prog} COMMAND ...", "", *lines, "", f"Each has --help and --dry-run{same}."]
-    )
+    menus = [word for word in below if _is_menu(f"{name} {word}".strip())]
+    more = "Each has --help and --dry-run."
+    if menus:
+        more = (
+            "Each has --help, and is the same as python -m humanlm.COMMAND. --dry-run shows the "
+            f"plan of {', '.join(word for word in below if word not in menus)}, and of each "
+            f"command below {', '.join(menus)}."
+        )
+    return "\n".join([f"usage: {prog} COMMAND ...", "", *lines, "", more])
 
 # %% ../../nbs/core/08_commands.ipynb #main
 main = menu()
