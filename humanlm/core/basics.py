@@ -138,7 +138,8 @@ def _direct_url() -> str | None:  # JSON, as pip and uv write it beside a packag
 
 
 def _install_line(extra: str, origin: dict[str, Any]) -> str:  # without a URL: from the index
-    url, vcs = origin.get("url", ""), origin.get("vcs_info")
+    url: str = origin.get("url", "")
+    vcs = origin.get("vcs_info")
     if "dir_info" in origin:
         editable = "-e " * origin["dir_info"].get("editable", False)
         folder = url2pathname(urlsplit(url).path)
