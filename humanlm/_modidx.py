@@ -1741,8 +1741,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'humanlm/core/grammar.py'),
                                       'humanlm.core.grammar._accepts': ('core/grammar.html#_accepts', 'humanlm/core/grammar.py'),
                                       'humanlm.core.grammar._add_group': ('core/grammar.html#_add_group', 'humanlm/core/grammar.py'),
-                                      'humanlm.core.grammar._add_run_switches': ( 'core/grammar.html#_add_run_switches',
-                                                                                  'humanlm/core/grammar.py'),
                                       'humanlm.core.grammar._all_of': ('core/grammar.html#_all_of', 'humanlm/core/grammar.py'),
                                       'humanlm.core.grammar._allows_null': ('core/grammar.html#_allows_null', 'humanlm/core/grammar.py'),
                                       'humanlm.core.grammar._built': ('core/grammar.html#_built', 'humanlm/core/grammar.py'),

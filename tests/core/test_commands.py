@@ -318,3 +318,17 @@ def test_dry_run_is_said_of_commands_that_have_it(capsys):
     main([])
     plans, menus = capsys.readouterr().out.rpartition("plan of ")[2].split("below")
     assert "train" in plans and "tom" not in plans and "tom" in menus and "view" not in menus
+
+
+RESUMED = {"train", "experiment", "eval", "parsers train"}
+
+
+def test_only_what_can_be_resumed_offers_it(capsys):
+    for name in COMMANDS:
+        if not _commands_below(name) or COMMANDS[name].alone:
+            assert main([*name.split(), "--help"]) == 0
+            assert ("  --resume" in capsys.readouterr().out) == (name in RESUMED), name
+            continued = "--resume continues" in COMMANDS[name].stopped
+            assert not continued or name in RESUMED, name
+    assert main(["humanual", "build", "--resume"]) == 2
+    assert "same command again" in capsys.readouterr().err
