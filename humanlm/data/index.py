@@ -335,9 +335,10 @@ class _RolloutFiles:
 def _kinds(read: Callable[[Sequence[str]], Any]) -> list[Listed]:
     "Give the first record of each step, level and status in a group of rows; none if unreadable"
     try:
-        facts = [tuple(row.values()) for row in read(("step", "level", "parse_status")).to_pylist()]
-        places = [facts.index(kind) for kind in dict.fromkeys(facts)]
-        return [_listed("", row) for row in read(_LISTED).take(places).to_pylist()]
+        table = read(("step", "level", "parse_status", "advantage", "rewards", "scores"))
+        kinds = [*zip(*(table[name].to_pylist() for name in ("step", "level", "parse_status")))]
+        rows = table.take([kinds.index(kind) for kind in dict.fromkeys(kinds)]).to_pylist()
+        return [_listed("", {"row_id": "", "group": "", "text": ""} | row) for row in rows]
     except (DataError, ValueError, KeyError, TypeError, AttributeError):  # `find` says why
         return []
 
