@@ -153,7 +153,7 @@ paid for; --fresh moves what is there aside."""
 
 def build_command(argv: Sequence[str]) -> int:
     "Read settings, then show the plan or build"
-    s = parse(GROUPS, argv, ABOUT)
+    s = parse(GROUPS, argv, ABOUT, runs="anew")
     if s.dry_run:
         print(
             "\n".join(

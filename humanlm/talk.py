@@ -19,7 +19,7 @@ from humanlm.alignment.contract import (
     run_settings,
 )
 from .alignment.simulator import SimulatorClient
-from .core.basics import ConfigError, require
+from .core.basics import ConfigError, require, shorten
 from .core.commands import command
 from .core.grammar import cut_line, parse
 from .data.records import Example, from_dict, load_examples
@@ -116,21 +116,27 @@ def _choose(
             "This model has no run with held-out rows. Make somebody up with "
             "--talk.persona and --talk.said."
         )
-    number = _asked_number(talk.examples, read) if config.example is None else config.example
-    if number is not None and not 0 <= number < len(talk.examples):
+    answer = _asked_number(talk.examples, read) if config.example is None else str(config.example)
+    if not answer:
+        return None
+    if not answer.isdecimal() or int(answer) >= len(talk.examples):
         raise ConfigError(
-            f"There is no row {number}: give a number from 0 to {len(talk.examples) - 1}."
+            f"There is no row {shorten(answer)}. Give a number from 0 to {len(talk.examples) - 1}."
         )
-    return None if number is None else talk.examples[number]
+    return talk.examples[int(answer)]
 
 # %% ../nbs/86_talk.ipynb #asked_number
 def _asked_number(
     examples: Sequence[Example], read: Callable[[str], str]
-) -> int | None:  # None: no answer
-    "List the first people and ask for the number of one"
-    print("\n".join(title_of(i, e) for i, e in enumerate(examples[:10])))
-    answer = read(f"who (0 to {len(examples) - 1})? ")
-    return None if not answer else int(answer) if answer.isdecimal() else -1
+) -> str:  # what was answered; empty: nothing
+    "List people, ten at a time, and ask for the number of one"
+    for end in range(10, len(examples) + 10, 10):
+        print("\n".join(title_of(i, e) for i, e in [*enumerate(examples)][end - 10 : end]))
+        more = f", or m for more of {len(examples)}" if end < len(examples) else ""
+        answer = read(f"who (0 to {min(end, len(examples)) - 1}{more})? ")
+        if answer != "m":
+            break
+    return answer
 
 # %% ../nbs/86_talk.ipynb #read_line
 def _read_line(question: str) -> str:

@@ -209,7 +209,7 @@ def _show_run(run: TomRun, outcomes: Sequence[ScoredAnswer], lines: Sequence[Rep
 # %% ../nbs/83_tom.ipynb #run_command
 def run_command(argv: Sequence[str]) -> int:  # exit code
     "Answer a benchmark's questions, beside trivial baselines; the same command goes on"
-    s = parse(GROUPS, argv, run_command.__doc__, f"the benchmark: {', '.join(benchmarks)}")
+    s = parse(GROUPS, argv, run_command.__doc__, f"the benchmark: {', '.join(benchmarks)}", "anew")
     benchmark = find_benchmark(one_of(s.inputs, benchmarks, "benchmark", plugins=True))
     loaded = load_items(benchmark, s.tom.file, s.tom.limit, s.rows)
     runs = [make_run(s, benchmark, mode, loaded, ask=not s.dry_run) for mode in s.tom.modes]

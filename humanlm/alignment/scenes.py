@@ -7,12 +7,13 @@ __all__ = ['Said', 'ROLES', 'as_persona', 'as_context', 'RequestError', 'optiona
 
 # %% ../../nbs/alignment/06_scenes.ipynb #exported-imports
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..clients.protocol import ChatRequest, LLMError, redact
 from ..core.basics import near_miss, shorten
 from ..data.persona import format_persona
-from ..data.records import Example, Message, Persona
+from ..data.records import Example, Message, Persona, from_dict
 from ..hierarchy.prompts import SPEAKER
 from ..methods.policies import RolloutError
 
@@ -30,11 +31,11 @@ def as_persona(
     raise RolloutError("The persona is empty. Say in a text or in fields who is to be played.")
 
 # %% ../../nbs/alignment/06_scenes.ipynb #Said
-Said = str | Message | tuple[str, str]
+Said = str | Message | tuple[str, str] | Mapping[str, Any]
 
 
 def as_context(
-    context: Said | Sequence[Said],  # a text, a message, (name, text), or a list of these
+    context: Said | Sequence[Said],  # a text, a message (also as a dict), (name, text), or a list
     user_id: str = SPEAKER,  # who is meant by the name HUMAN
 ) -> tuple[Message, ...]:
     "Turn whatever was said into messages"
@@ -50,13 +51,24 @@ def as_context(
 
 # %% ../../nbs/alignment/06_scenes.ipynb #_message
 def _message(said, id, user_id):
+    if isinstance(said, Mapping):
+        said = from_dict(Message, said, id) if "schema_version" in said else _of_role(said, id)
     if isinstance(said, Message):
-        return said
+        return replace(said, name=user_id) if said.name == SPEAKER else said
     if isinstance(said, str):
         return Message(id, content=said)
     if _is_pair(said):
         return Message(id, name=user_id if said[0] == SPEAKER else said[0], content=said[1])
     raise RolloutError(f"Expected a text, a Message or (name, text), got {shorten(repr(said))}.")
+
+
+def _of_role(said, id):
+    role, message = _read_message({"role": "user", **said}, id)
+    if role in ROLES[:2]:
+        raise RolloutError(
+            f"A message of role {role} is nothing that was said. Give its text as the persona."
+        )
+    return message
 
 
 def _is_pair(said):

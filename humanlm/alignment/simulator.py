@@ -412,7 +412,7 @@ class Simulator:
 
     def reply(
         self,
-        context: Said | Sequence[Said],  # what to reply to, oldest first
+        context: Said | Sequence[Said],  # what to reply to, oldest first: see `as_context`
         states: bool = True,  # also ask for the states
     ) -> SimulatedReply:
         "Answer as this person would"

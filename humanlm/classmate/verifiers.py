@@ -26,7 +26,7 @@ from ..clients.client import ChatClient
 from ..clients.limits import in_turn
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import break_markers, quoted, without_middle
-from ..core.basics import ConfigError, check_name, require, shorten
+from ..core.basics import ConfigError, check_name, install_line, require, shorten
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #type-imports
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class _FormulaProcess:
             self.stop()
             raise ConfigError(
                 "Formulas are compared by math-verify, which does not start. Install "
-                "it: pip install 'humanlm[classmate]'."
+                f"it: {install_line('classmate')}."
             )
 
     def stop(self):

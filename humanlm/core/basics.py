@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['HumanLMError', 'DataError', 'ConfigError', 'shorten', 'near_miss', 'check_name', 'require', 'require_all',
-           'missing_package', 'optional', 'atomic_path', 'sweep', 'atomic_write', 'to_dict', 'to_json', 'fingerprint',
-           'write_jsonl', 'read_jsonl', 'jsonl_rows', 'json_object', 'append_row', 'grown_rows', 'trim_rows',
-           'run_sync']
+           'missing_package', 'install_line', 'optional', 'atomic_path', 'sweep', 'atomic_write', 'to_dict', 'to_json',
+           'fingerprint', 'write_jsonl', 'read_jsonl', 'jsonl_rows', 'json_object', 'append_row', 'grown_rows',
+           'trim_rows', 'run_sync']
 
 # %% ../../nbs/core/01_basics.ipynb #import-hashlib-import-html
 import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
@@ -20,10 +21,12 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
-from importlib import import_module, metadata
+from importlib import import_module, metadata, resources
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 from uuid import uuid4
 
 if TYPE_CHECKING:
@@ -115,11 +118,37 @@ def missing_package(
         name, _, condition = line.partition(";")
         extra = re.search(r"extra == ['\"]([\w-]+)", condition)
         if extra and re.split(r"[^\w.-]", name)[0].replace("-", "_") == wanted:
-            return (
-                f"This needs {wanted}, which is not installed. Next: pip install "
-                f"'humanlm[{extra[1]}]'"
-            )
+            return f"This needs {wanted}, which is not installed. Next: {install_line(extra[1])}"
     return ""
+
+
+def install_line(
+    extra: str,  # one of ours
+) -> str:  # for a shell
+    "Say how to add an extra to this checkout, folder, wheel, repository or release of the package"
+    root = Path(str(resources.files("humanlm"))).parent
+    if (root / "nbs" / "index.ipynb").is_file():
+        return f"pip install -e {shlex.quote(f'{root}[{extra}]')}"
+    return _install_line(extra, json.loads(_direct_url() or "{}"))
+
+
+def _direct_url() -> str | None:  # JSON, as pip and uv write it beside a package (PEP 610)
+    texts = (d.read_text("direct_url.json") for d in metadata.distributions(name="humanlm"))
+    return next(filter(None, texts), None)
+
+
+def _install_line(extra: str, origin: dict[str, Any]) -> str:  # without a URL: from the index
+    url: str = origin.get("url", "")
+    vcs = origin.get("vcs_info")
+    if "dir_info" in origin:
+        editable = "-e " * origin["dir_info"].get("editable", False)
+        folder = url2pathname(urlsplit(url).path)
+        return f"pip install {editable}{shlex.quote(f'{folder}[{extra}]')}"
+    if vcs:
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    if origin.get("subdirectory"):
+        url += f"#subdirectory={origin['subdirectory']}"
+    return f"pip install {shlex.quote(f'humanlm[{extra}]' + f' @ {url}' * bool(url))}"
 
 
 def optional(name: str) -> Any:  # the module

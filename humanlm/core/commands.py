@@ -29,34 +29,39 @@ class Command(NamedTuple):
 
     where: str  # "module:function"
     about: str  # one line
-    stopped: str = "what is finished is kept, --resume continues"  # what to say after Ctrl-C
+    stopped: str = "give the same command again"  # what to say after Ctrl-C
     alone: bool = False  # whether it also runs without one of the commands below it
 
 # %% ../../nbs/core/08_commands.ipynb #COMMANDS
 _AGAIN = "answers are kept; the same command goes on"
+_RESUME = "what is finished is kept, --resume continues"
 
 COMMANDS = {
     "train": Command(
-        "humanlm.train:main", "train and evaluate simulated users, from settings to a report"
+        "humanlm.train:main",
+        "train and evaluate simulated users, from settings to a report",
+        _RESUME,
     ),
     "eval": Command(
         "humanlm.eval:main",
         "compare runs, models and replies of other systems on the same rows",
+        _AGAIN,
         alone=True,
     ),
     "eval fidelity": Command(
         "humanlm.fidelity.report:fidelity_command",
         "how human? hold texts of simulated users against those of people",
-        "give the same command again",
     ),
     "experiment": Command(
         "humanlm.experiment:main",
         "repeat a run for several seeds and settings, and keep the outcome",
+        _RESUME,
     ),
     "humanual": Command("humanlm.humanual:main", "make training sets from logs of conversations"),
     "humanual build": Command(
         "humanlm.humanual:build_command",
         "from conversations to training sets: filters, splits, personas, rows, card",
+        "paid answers are kept; the same command starts the build anew",
     ),
     "tom": Command(
         "humanlm.tom:main", "ask who knows what: benchmarks about other minds, and social contexts"
@@ -84,7 +89,6 @@ COMMANDS = {
     "tom generate": Command(
         "humanlm.harness.contexts:generate_command",
         "make stories with questions, answers and exact contexts",
-        "give the same command again",
     ),
     "tom serve-viewer-data": Command(
         "humanlm.harness.viewer_server:viewer_command",
@@ -97,10 +101,11 @@ COMMANDS = {
     "parsers data": Command(
         "humanlm.parsers:data_main",
         "write training sets of stories and contexts, for chat trainers and for verl",
-        "give the same command again",
     ),
     "parsers train": Command(
-        "humanlm.parsers:train_main", "train a parser on them, and measure it before and after"
+        "humanlm.parsers:train_main",
+        "train a parser on them, and measure it before and after",
+        _RESUME,
     ),
     "parsers evaluate": Command(
         "humanlm.parsers:evaluate_main",
@@ -126,7 +131,6 @@ COMMANDS = {
     "sdpo signals": Command(
         "humanlm.sdpo.analysis:signals_command",
         "score replies with related, unrelated and no follow-ups",
-        "give the same command again",
     ),
     "gyms": Command(
         "humanlm.gyms.__main__:main",
@@ -140,7 +144,6 @@ COMMANDS = {
     "gyms lessons": Command(
         "humanlm.serving.gym_lessons:lessons_command",
         "let experts write a set for a supervised cold start",
-        "give the same command again",
     ),
     "classmate": Command(
         "humanlm.classmate.__main__:main",
@@ -149,7 +152,6 @@ COMMANDS = {
     "classmate prepare": Command(
         "humanlm.classmate.tasks:prepare_command",
         "make tasks of public sets or own files: classmate prepare KIND",
-        "give the same command again",
     ),
     "classmate host": Command(
         "humanlm.serving.classmates:host_command",
@@ -174,12 +176,10 @@ COMMANDS = {
     "hub merge": Command(
         "humanlm.hub:merge_command",
         "make a plain model of one with an adapter",
-        "give the same command again",
     ),
     "hub push": Command(
         "humanlm.hub:push_command",
         "publish a model with a card made from its run",
-        "give the same command again",
     ),
     "serve": Command(
         "humanlm.serve:main", "put a simulated user behind an OpenAI-compatible address"
@@ -196,12 +196,10 @@ COMMANDS = {
     "study export": Command(
         "humanlm.study:export_command",
         "all answers as one table: study export DIR FILE",
-        "give the same command again",
     ),
     "study report": Command(
         "humanlm.study:report_command",
         "agreement, win rates, tests, people against judges: study report DIR",
-        "give the same command again",
     ),
     "view": Command(
         "humanlm.view:main",
@@ -326,8 +324,12 @@ def menu(
     return command(name, main)
 
 
+def _is_menu(name: str) -> bool:
+    return bool(_commands_below(name)) and not COMMANDS[name].alone
+
+
 def _find(name: str) -> Callable[..., int]:
-    if _commands_below(name) and not COMMANDS[name].alone:
+    if _is_menu(name):
         return menu(name)
     module, function = COMMANDS[name].where.split(":")
     return command(name, getattr(importlib.import_module(module), function))
@@ -340,10 +342,15 @@ def _usage(
     below = _commands_below(name)
     wide, prog = max(map(len, below), default=0), PROG.get() or "humanlm"
     lines = [f"  {word:<{wide}}  {line.about}" for word, line in below.items()]
-    same = ", and is the same as python -m humanlm.COMMAND" if not name else ""
-    return "\n".join(
-        [f"usage: {prog} COMMAND ...", "", *lines, "", f"Each has --help and --dry-run{same}."]
-    )
+    menus = [word for word in below if _is_menu(f"{name} {word}".strip())]
+    more = "Each has --help and --dry-run."
+    if menus:
+        more = (
+            "Each has --help, and is the same as python -m humanlm.COMMAND. --dry-run shows the "
+            f"plan of {', '.join(word for word in below if word not in menus)}, and of each "
+            f"command below {', '.join(menus)}."
+        )
+    return "\n".join([f"usage: {prog} COMMAND ...", "", *lines, "", more])
 
 # %% ../../nbs/core/08_commands.ipynb #main
 main = menu()

@@ -168,7 +168,7 @@ def parse(
     argv: Sequence[str] | None = None,  # None: the command line
     about: str | None = "",  # what the command does
     inputs: str | None = None,  # what arguments without a flag are; None: there are none
-    runs: bool = True,  # whether the command keeps a run, which can be resumed or started anew
+    runs: bool | str = True,  # whether it keeps a run, to resume or start anew; "anew": the latter
 ) -> Settings:
     "Read files and flags into `Settings`; `ConfigError` lists every problem"
     line = cut_line(sys.argv[1:] if argv is None else argv)
@@ -200,7 +200,11 @@ def _all_of(problems: list[str]) -> str:
 
 # %% ../../nbs/core/03_grammar.ipynb #_parser
 def _parser(
-    groups: Mapping[str, Any], about: str | None, inputs: str | None, explain: bool, runs: bool
+    groups: Mapping[str, Any],
+    about: str | None,
+    inputs: str | None,
+    explain: bool,
+    runs: bool | str,
 ) -> Any:
     from jsonargparse import ArgumentParser, set_parsing_settings
 
@@ -216,8 +220,18 @@ def _parser(
         "--config", action="config", metavar="FILE", help="YAML file with groups of settings"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    if runs is True:
+        parser.add_argument(
+            "--resume",
+            nargs="?",
+            const="",
+            metavar="RUN",
+            help="continue a run; by default the one asked for",
+        )
     if runs:
-        _add_run_switches(parser)
+        parser.add_argument(
+            "--fresh", action="store_true", help="move an existing run aside and start anew"
+        )
     parser.add_argument("--version", action="version", version=f"humanlm {__version__}")
     if inputs:
         parser.add_argument("inputs", nargs="*", default=[], help=inputs)  # a default: not required
@@ -250,30 +264,15 @@ GRAMMAR = (
     "is true or false."
 )
 
-# %% ../../nbs/core/03_grammar.ipynb #_add_run_switches
-def _add_run_switches(parser: Any) -> None:
-    parser.add_argument(
-        "--resume",
-        nargs="?",
-        const="",
-        metavar="RUN",
-        help="continue a run; by default the one asked for",
-    )
-    parser.add_argument(
-        "--fresh", action="store_true", help="move an existing run aside and start anew"
-    )
-
-
-def _without_run(line: _CommandLine, runs: bool) -> list[str]:
-    given = "" if runs else line.has("--resume", "--fresh")
-    return (
-        [
-            f"{given}: {PROG.get() or 'this command'} keeps no run, so there is nothing "
-            "to resume or to start anew."
-        ]
-        if given
-        else []
-    )
+# %% ../../nbs/core/03_grammar.ipynb #_without_run
+def _without_run(line: _CommandLine, runs: bool | str) -> list[str]:
+    given = "" if runs is True else line.has("--resume", *(() if runs else ("--fresh",)))
+    prog = PROG.get() or "this command"
+    if given and runs:
+        return [f"{given}: {prog} resumes nothing. Give the same command again without it."]
+    if given:
+        return [f"{given}: {prog} keeps no run, so there is nothing to resume or to start anew."]
+    return []
 
 # %% ../../nbs/core/03_grammar.ipynb #OptionDefaults
 class OptionDefaults(dict[str, Any]):

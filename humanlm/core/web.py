@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl
 
-from .basics import ConfigError, HumanLMError, shorten
+from .basics import ConfigError, HumanLMError, install_line, shorten
 from .config import HIDDEN
 from .html import POLICY
 
@@ -35,7 +35,7 @@ def web_libraries() -> SimpleNamespace:
         from starlette.responses import Response, StreamingResponse
         from starlette.routing import Route
     except ImportError as e:
-        raise ConfigError(f"Serving needs {e.name}. Next: pip install 'humanlm[serve]'") from e
+        raise ConfigError(f"Serving needs {e.name}. Next: {install_line('serve')}") from e
     return SimpleNamespace(
         uvicorn=uvicorn,
         Starlette=Starlette,

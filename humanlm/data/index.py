@@ -43,7 +43,7 @@ class Listed(NamedTuple):
     "A record as a list shows it"
 
     at: str  # its address
-    key: str  # the row, example or unit that it answers; by this two runs are compared
+    key: str  # the row, example or unit that it answers, by which runs are compared; or empty
     facts: dict[str, str]  # step, level, group, status, as far as there are any
     numbers: dict[str, float]  # advantage, rewards, scores; nan = not known
     text: str  # what was written, never trusted
@@ -227,6 +227,7 @@ class _RolloutFiles:
     def __init__(self, place: str | Path):
         self.place = Path(place)
         self.opened: dict = {}  # name → what the file looked like, and its reader
+        self.kinds: dict = {}  # group of rows in such a file → a record of each kind
 
     def files(self) -> dict[str, Path]:
         "Give the files that are there now, in the order of their names"
@@ -321,19 +322,25 @@ class _RolloutFiles:
         )
 
     def menu(self, step: str = "") -> dict[str, list[str]]:
-        "Say what there is to choose: in a step, or in the first, the middle and the last file"
-        names = list(self.files())
-        starts = (
-            [""]
-            if step
-            else [
-                f"{name}:0"
-                for name in dict.fromkeys(names[:1] + names[len(names) // 2 :][:1] + names[-1:])
-            ]
-        )
-        return _menu(
-            [row for start in starts for row in self.find(Choice(step=step), start, 64).rows]
-        )
+        "Say what there is to choose, in a step or in all; a file is looked through once"
+        rows = []
+        for name, first, _, _, read in self._blocks(Choice(), "", {}):
+            place = name, first, self.opened[name][0]
+            if place not in self.kinds:
+                self.kinds[place] = _kinds(read)
+            rows += self.kinds[place]
+        return _menu([row for row in rows if step in ("", row.facts["step"])])
+
+
+def _kinds(read: Callable[[Sequence[str]], Any]) -> list[Listed]:
+    "Give the first record of each step, level and status in a group of rows; none if unreadable"
+    try:
+        table = read(("step", "level", "parse_status", "advantage", "rewards", "scores"))
+        kinds = [*zip(*(table[name].to_pylist() for name in ("step", "level", "parse_status")))]
+        rows = table.take([kinds.index(kind) for kind in dict.fromkeys(kinds)]).to_pylist()
+        return [_listed("", {"row_id": "", "group": "", "text": ""} | row) for row in rows]
+    except (DataError, ValueError, KeyError, TypeError, AttributeError):  # `find` says why
+        return []
 
 # %% ../../nbs/data/03_index.ipynb #is_object
 def _is_object(line: bytes) -> bool:
@@ -349,7 +356,7 @@ _BLOCK = 4 << 20  # bytes read at once
 _KEYS = ("example_id", "unit", "row_id", "task", "id", "index")
 _FACTS = {
     "step": ("step",),
-    "level": ("level", "gym", "metric"),
+    "level": ("level", "gym", "metric", "stage"),
     "group": ("group", "copy", "sample"),
     "status": ("parse_status", "status", "stop", "end"),
 }
@@ -361,6 +368,7 @@ class _LineFile:
 
     def __init__(self, place: str | Path):
         self.place = Path(place)
+        self.kinds, self.seen = {}, (0, 0)  # what `menu` has seen: of which file, up to which byte
 
     def _lines(self, at: int, needle: bytes) -> Iterator[tuple[int, bytes]]:
         "Give whole lines from a byte on; blocks without the needle are passed over"
@@ -424,7 +432,18 @@ class _LineFile:
         return json_object(found[1], f"{self.place}, byte {at}")
 
     def menu(self, step: str = "") -> dict[str, list[str]]:
-        return _menu(self.find(Choice(step=step), limit=64).rows)
+        "Say what there is to choose, in a step or in all; a line is looked at once"
+        now = self.place.stat() if self.place.is_file() else None
+        if now and (self.seen[0] != now.st_ino or self.seen[1] > now.st_size):
+            self.kinds, self.seen = {}, (now.st_ino, 0)
+        for at, line in self._lines(self.seen[1], b""):
+            try:
+                row = _listed_line(str(at), json_object(line, ""))
+            except DataError:  # `find` says why
+                continue
+            self.kinds.setdefault((*row.facts.items(), *row.numbers), row._replace(text=""))
+            self.seen = self.seen[0], at + len(line)
+        return _menu([row for row in self.kinds.values() if step in ("", row.facts.get("step"))])
 
 
 def _menu(rows: Sequence[Listed]) -> dict[str, list[str]]:
@@ -454,7 +473,7 @@ def _listed_line(at: str, row: Mapping[str, Any]) -> Listed:
     ) or " · ".join(islice(_texts(dict(row)), 20))
     return Listed(
         at,
-        str(next((row[name] for name in _KEYS if row.get(name) not in (None, "")), at)),
+        str(next((row[name] for name in _KEYS if row.get(name) not in (None, "")), "")),
         {k: v for k, v in facts.items() if v},
         numbers,
         said[:_SHOWN],

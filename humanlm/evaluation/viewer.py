@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from ..core.basics import DataError, shorten
-from ..core.html import Html, escape, fold, page, tag
+from ..core.html import Html, Table, escape, fold, page, tag
 from ..core.web import LOCAL, WebError, answer, web_app
 from ..data.index import Choice, Listed, Records, run_records
 from ..data.records import Example, from_dict
@@ -124,18 +124,20 @@ def _marks(row: Listed, number: str) -> Html:
     names = [
         name
         for name in row.numbers
-        if name in (number, "advantage") or (not number and name.startswith(("score", "reward")))
+        if name in (number, "advantage")
+        or (not number and (_is_score(name) or name.startswith("reward")))
     ]
     some = (names if any(name != "advantage" for name in names) else [*names, *row.numbers])[:4]
 
     def mark(name):
         value = row.numbers[name]
+        short = name.removeprefix("scores ").removesuffix(" value")
         told = (
-            "no " + name
+            f"no {short}"
             if value != value
             else f"{name} {value:+.2f}"
             if name == "advantage"
-            else f"{name} {value:.3g}"
+            else f"{short} {value:.3g}"
         )
         colour, alpha = "33,102,172" if value > 0 else "178,24,43", min(1.0, abs(value) / 2) / 2
         pushed = f"background:rgba({colour},{alpha:.2f})"
@@ -143,10 +145,19 @@ def _marks(row: Listed, number: str) -> Html:
             "span",
             shorten(told, 60),
             class_="mark",
-            style=pushed if name == "advantage" else score_style(value) if 0 <= value <= 1 else "",
+            style=pushed
+            if name == "advantage"
+            else score_style(value)
+            if _is_score(name) and 0 <= value <= 1
+            else "",
         )
 
     return Html().join(map(mark, dict.fromkeys(some)))
+
+
+def _is_score(name: str) -> bool:  # not a penalty, a spread, a reward or a rate
+    words = name.split(" ")
+    return words[0] in ("score", "scores") and words[-1] not in ("penalty", "spread")
 
 
 def _item_html(row: Listed | None, shown: _Shown, href: str = "", here: bool = False) -> Html:
@@ -160,7 +171,7 @@ def _item_html(row: Listed | None, shown: _Shown, href: str = "", here: bool = F
     ]
     head = tag(
         "div",
-        tag("b", shorten(row.key, 60)),
+        tag("b", shorten(row.key, 60)) if row.key else "",
         *(tag("span", shorten(word, 40)) for word in told),
         _marks(row, shown.number),
         class_="head",
@@ -176,8 +187,8 @@ def _item_html(row: Listed | None, shown: _Shown, href: str = "", here: bool = F
 # %% ../../nbs/evaluation/08_viewer.ipynb #partners
 def _partners(rows: Sequence[Listed], other: Records) -> list[Listed | None]:
     "Find for each record what another source holds for the same row, of the same step if it can"
-    keys, found = frozenset(row.key for row in rows), []
-    for step in {row.facts.get("step", "") for row in rows}:
+    keys, found = frozenset(row.key for row in rows if row.key), []
+    for step in {row.facts.get("step", "") for row in rows if keys}:
         found += other.find(Choice(step=step, keys=keys), limit=400).rows
     if left := keys - {row.key for row in found}:
         found += other.find(Choice(keys=left), limit=400).rows
@@ -187,12 +198,36 @@ def _partners(rows: Sequence[Listed], other: Records) -> list[Listed | None]:
     return [waiting[row.key].pop(0) if waiting.get(row.key) else None for row in rows]
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #list_html
-_PAGE = 25  # records of a list
+_PAGE, _LINES = 25, 200  # records of a list, lines of a log
+
+
+def _log_html(rows: Sequence[Listed], shown: _Shown, linked: bool) -> Html:
+    "Show records that answer nothing, such as the lines of a log, as a table"
+    facts = [*dict.fromkeys(n for row in rows for n, v in row.facts.items() if v != row.text)]
+    numbers = dict.fromkeys(name for row in rows for name in row.numbers if name not in facts)
+
+    def line(row):
+        href = shown._replace(at=row.at).address if linked else ""
+        told = shorten(row.text, 60) or "open"
+        values = (row.numbers.get(name) for name in numbers)
+        return [
+            tag("a", told, href=href) if href else told,
+            *(row.facts.get(name, "") for name in facts),
+            *(
+                "" if value is None else f"{value:,.0f}" if value.is_integer() else f"{value:.4g}"
+                for value in values
+            ),
+        ]
+
+    return Table(["", *facts, *numbers], [line(row) for row in rows], "lr").html()
 
 
 def _list_html(shown, source, other, linked):
-    "Show the records that fit, beside their partners in another run"
+    "Show the records that fit, beside their partners in another run; lines of a log as a table"
     found = source[2].find(shown.choice, shown.start, _PAGE)
+    is_log = bool(found.rows) and not any(row.key for row in found.rows)
+    if is_log:
+        found = source[2].find(shown.choice, shown.start, _LINES)
     faults = (
         fold(
             f"{len(found.faults)} could not be read",
@@ -206,9 +241,15 @@ def _list_html(shown, source, other, linked):
     )
     items = [
         _item_html(row, shown, shown._replace(at=row.at).address if linked else "")
-        for row in found.rows
+        for row in ([] if is_log else found.rows)
     ]
-    if other:
+    if is_log:
+        there = shown._replace(of=shown.beside, beside=shown.of)
+        items = [_log_html(found.rows, shown, linked)]
+        if other:
+            lines = other[2].find(shown.choice, "", _LINES).rows
+            items += [tag("h2", shown.beside), _log_html(lines, there, linked)]
+    elif other:
         pairs = zip(items, _partners(found.rows, other[2]))
         items = [
             tag(
@@ -384,7 +425,7 @@ class RunViewer:
             tag("nav", *(tag("a", word, href=to.address) for word, to in links.items()))
             if linked
             else "",
-            tag("h2", shorten(row.key if row else shown.at, 120)),
+            tag("h2", shorten((row and (row.key or row.text)) or shown.at, 120)),
         ]
         view = self.record(source, shown.at, shown, linked)
         if not other or row is None:

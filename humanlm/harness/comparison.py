@@ -245,7 +245,8 @@ COMPARE = (
 # %% ../../nbs/harness/06_comparison.ipynb #compare_command
 def compare_command(argv: Sequence[str]) -> int:  # exit code
     "Compare runs"
-    s = parse({"compare": CompareConfig}, argv, COMPARE, "folders or names of two or more runs")
+    about = "folders or names of two or more runs"
+    s = parse({"compare": CompareConfig}, argv, COMPARE, about, runs=False)
     if len(s.inputs) < 2:
         raise ConfigError("Give two or more runs; the first is what the others are compared with.")
     if s.dry_run:

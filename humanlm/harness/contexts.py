@@ -229,6 +229,7 @@ def contexts_command(argv: Sequence[str]) -> int:  # exit code
         argv,
         contexts_command.__doc__,
         "a benchmark, a .txt file with one text, or a .json file with contexts",
+        runs=False,
     )
     place = Path(s.inputs[0]) if len(s.inputs) == 1 else Path()
     if place.suffix in (".json", ".txt"):
@@ -372,7 +373,11 @@ def write_stories(
 def generate_command(argv: Sequence[str]) -> int:  # exit code
     "Make stories with questions, answers and exact contexts, in the format of a benchmark"
     s = parse(
-        {"stories": _StoriesConfig}, argv, generate_command.__doc__, "the family: tomi or hitom"
+        {"stories": _StoriesConfig},
+        argv,
+        generate_command.__doc__,
+        "the family: tomi or hitom",
+        runs=False,
     )
     family, c = one_of(s.inputs, FAMILIES, "family"), s.stories
     path = Path(c.out) / FAMILIES[family]

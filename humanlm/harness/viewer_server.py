@@ -143,7 +143,11 @@ class _ViewerConfig:
 def viewer_command(argv: Sequence[str]) -> int:  # exit code
     "Serve a page for each context, on this machine only"
     s = parse(
-        {"viewer": _ViewerConfig}, argv, viewer_command.__doc__, "files or folders of contexts"
+        {"viewer": _ViewerConfig},
+        argv,
+        viewer_command.__doc__,
+        "files or folders of contexts",
+        runs=False,
     )
     viewer = _Viewer(_context_files(s.inputs))
     if s.dry_run:

@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ..core.basics import shorten
+from ..core.basics import install_line, shorten
 from .checkpoints import load_encoder
 from .config import ModelError
-from .local import INSTALL_TRAIN
 
 # %% ../../nbs/models/08_embeddings.ipynb #POOLINGS
 # way of pooling → which tokens count, given the tokens that are text, [B, T] bool; the sum is
@@ -202,5 +201,5 @@ def _encoder(where, device):
     except ImportError as e:
         raise ModelError(
             f"Sentence vectors need {e.name or shorten(e)}, which cannot be imported. "
-            f"{INSTALL_TRAIN}"
+            f"Next: {install_line('train')}."
         ) from e

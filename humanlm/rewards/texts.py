@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..core.basics import DataError, check_name, shorten
+from ..core.basics import DataError, check_name, install_line, shorten
 
 # %% ../../nbs/rewards/09_texts.ipynb #Measure
 Measure = Callable[[Sequence[str], Sequence[str]], ArrayLike]  # N texts, N truths → N numbers
@@ -130,7 +130,7 @@ def _bert_scorer(model: str) -> Any:
         from bert_score.utils import model2layers
     except ImportError as e:
         raise DataError(
-            "BERTScore needs the package bert-score: pip install 'humanlm[texts]'."
+            f"BERTScore needs the package bert-score. Next: {install_line('texts')}."
         ) from e
     known = model in model2layers
     try:

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from ..clients.reader import without_middle
-from ..core.basics import ConfigError, DataError, run_sync, shorten
+from ..core.basics import ConfigError, DataError, install_line, run_sync, shorten
 from humanlm.gyms.protocol import (
     BROKEN,
     KINDS,
@@ -41,7 +41,7 @@ def _gymnasium():
     try:
         import gymnasium
     except ImportError:
-        raise ConfigError("This needs Gymnasium. Next: pip install 'humanlm[gyms]'.") from None
+        raise ConfigError(f"This needs Gymnasium. Next: {install_line('gyms')}.") from None
     return gymnasium
 
 

@@ -12,6 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from inspect import isawaitable
@@ -53,6 +54,7 @@ from humanlm.gyms.protocol import (
 from ..gyms.users import GymJudgeConfig, GymUserConfig, check_said, is_history, note_answer
 from ..models.settings import ClientConfig
 from .talk import lines_of
+from ..training.run import quiet_libraries
 
 # %% ../../nbs/serving/07_play.ipynb #PlayerConfig
 @dataclass(frozen=True, kw_only=True)
@@ -481,6 +483,8 @@ def talk_gym(argv: Sequence[str], read: Reader) -> int:
             f"{who}\njudge       {s.judge.model}"
         )
         return 0
+    with suppress(ModuleNotFoundError):  # the light core has none of them
+        quiet_libraries()
     user = _PersonUser(read) if s.play.side == "user" else s.user.player()
     env = gym.play(task, None, user, s.judge.player())
     run_sync(

@@ -15,7 +15,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import torch
 from trl.trainer.grpo_config import GRPOConfig
 
-from ..core.basics import HumanLMError, check_name, shorten
+from ..core.basics import HumanLMError, check_name, install_line, shorten
 from ..core.runs import process_count
 from ..hardware.sharding import cpu_options
 from ..methods.shares import shares
@@ -137,8 +137,8 @@ def _trl_args(out, options):
         )
     if "bnb" in str(options.get("optim")) and find_spec("bitsandbytes") is None:
         raise TrainerError(
-            f"trainer.optim {options['optim']} needs bitsandbytes, which is not "
-            "installed: pip install 'humanlm[8bit]', or take adamw_torch."
+            f"trainer.optim {options['optim']} needs bitsandbytes. Next: "
+            f"{install_line('8bit')}, or take adamw_torch."
         )
     alone = (
         options["num_generations"] == 1

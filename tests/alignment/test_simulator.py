@@ -12,7 +12,7 @@ from humanlm.clients.cache import DiskCache, request_key
 from humanlm.clients.client import chat_all
 from humanlm.clients.names import ask, client
 from humanlm.clients.protocol import ChatRequest, LLMError, Usage, chat
-from humanlm.core.basics import DataError, HumanLMError, atomic_write
+from humanlm.core.basics import DataError, HumanLMError, atomic_write, to_dict
 from humanlm.data.records import Message, Persona
 from humanlm.hierarchy.levels import LEVELS, STATES
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening
@@ -126,6 +126,44 @@ def test_personas_of_any_form_are_played(persona):
         [("HUMAN", "I was here."), Message("9", name="bo", content="So?")]
     )
     assert [m["name"] for m in seen[0]["prompt"][1:]] == ["HUMAN", "bo"]
+
+
+OURS = {**to_dict(Message("9", role="assistant", name="", content="Hi."))}
+
+
+@pytest.mark.parametrize(
+    "said, names",
+    [
+        ({"role": "user", "content": "Hi."}, [""]),
+        ([{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "So?"}], ["", "u7"]),
+        ([{"role": "user", "name": "bo", "content": "Hi."}], ["bo"]),
+        ([{"content": "Hi."}], [""]),
+        ([{"role": "user", "content": [{"type": "text", "text": "Hi."}]}], [""]),
+        ([{"id": "x", "role": "assistant", "content": "Hi."}], ["u7"]),
+        ([{"role": "assistant", "content": None}, ("bo", "Hi.")], ["u7", "bo"]),
+        ([OURS], [""]),
+        ([OURS | {"name": "u7"}, OURS | {"name": "HUMAN"}], ["u7", "u7"]),
+    ],
+)
+def test_messages_of_chats_and_rows_of_ours_are_contexts(said, names):
+    context = as_context(said, "u7")
+    assert [m.name for m in context] == names
+    assert next(m.content for m in context if m.content) == "Hi."
+
+
+@pytest.mark.parametrize(
+    "said, word",
+    [
+        ({"role": "system", "content": "likes tea"}, "persona"),
+        ({"role": "developer", "content": "likes tea"}, "persona"),
+        ({"role": "tool", "content": "x"}, "role must be one of"),
+        ({"from": "human", "value": "Hi."}, "nothing to reply to"),
+        ({"role": "user", "content": 3}, "content must be"),
+    ],
+)
+def test_dicts_that_say_nothing_are_refused(said, word):
+    with pytest.raises(HumanLMError, match=word):
+        as_context(said)
 
 
 @pytest.mark.parametrize("persona", [" \n", {}])

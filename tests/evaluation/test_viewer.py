@@ -11,13 +11,14 @@ import yaml
 from hypothesis import strategies as st
 from pages import CHROMIUM, HOSTILE, in_browser, read
 
-from humanlm.core.basics import DataError, write_jsonl
+from humanlm.core.basics import DataError, append_row, write_jsonl
 from humanlm.core.web import serving_app
-from humanlm.data.index import Choice, _LineFile, _RolloutFiles, run_records
+from humanlm.data.index import Choice, Listed, _LineFile, _RolloutFiles, run_records
 from humanlm.data.records import Example, Message, Persona, save_examples
 from humanlm.data.trajectory import Score, Trajectory, Turn, load_trajectories, save_trajectories
-from humanlm.evaluation.viewer import RunViewer
+from humanlm.evaluation.viewer import RunViewer, _marks
 from humanlm.harness.contexts import generate_command
+from humanlm.hierarchy.levels import LEVELS
 from humanlm.view import _context_html
 
 MINI = Path(__file__).resolve().parents[2] / "nbs" / "recordings" / "humanlm-mini"
@@ -236,6 +237,63 @@ def test_lines_are_found_by_text_number_and_status(tmp_path):
         and keys(search="share") == []
         and keys(keys=frozenset(["u3"])) == ["u3"]
     )
+
+
+@pytest.mark.parametrize("per_file", [1, 70])
+def test_the_menu_offers_every_level_status_and_number(tmp_path, per_file):
+    rows = [rollout(n, level=level) for n, level in enumerate(LEVELS) for _ in range(70)]
+    rows[-1] = rollout(99, level="response", parse_status="missing", rewards={"late": 1.0})
+    for step in range(0, len(rows), per_file):
+        save(tmp_path, step, rows[step : step + per_file])
+    records = run_records(tmp_path)["trajectories/humanlm"]
+    menu = records.menu()
+    assert menu["level"] == sorted(LEVELS) and menu["status"] == ["missing", "ok"]
+    assert {"reward late", *(f"score {level}" for level in LEVELS)} <= {*menu["number"]}
+    assert records.menu("99999") == {"level": [], "status": [], "number": []}
+
+    path = tmp_path / "episodes.jsonl"
+    write_jsonl(path, [{"id": f"{n}", "gym": f"gym {n // 100}"} for n in range(500)])
+    lines = _LineFile(path)
+    assert lines.menu()["level"] == [f"gym {n}" for n in range(5)]
+    append_row(path, {"id": "late", "gym": "new", "score": 0.5})
+    assert "new" in lines.menu()["level"] and lines.menu()["number"] == ["score"]
+
+
+@pytest.mark.parametrize(
+    "name, is_coloured",
+    [
+        ("score stance", True),
+        ("score", True),
+        ("scores state_alignment stance value", True),
+        ("scores state_alignment stance penalty", False),
+        ("score penalty", False),
+        ("score spread", False),
+        ("reward length_penalty", False),
+        ("learning_rate", False),
+        ("loss", False),
+        ("values edit_similarity response", False),
+    ],
+)
+def test_only_scores_have_the_colour_of_a_score(name, is_coloured):
+    shown = _marks(Listed("0", "u", {}, {name: 1.0}, ""), name)
+    assert ("background" in shown) == is_coloured and shown.endswith(" 1</span>")
+
+
+def test_the_log_of_training_is_a_table(tmp_path):
+    rows = [
+        {"stage": stage, "step": step, "loss": 0.25, "num_tokens": 14950.0}
+        for stage in ("cold-start", "humanlm")
+        for step in range(60)
+    ]
+    for run in "ab":
+        write_jsonl(tmp_path / run / "metrics.jsonl", rows)
+    viewer = RunViewer(tmp_path / "a", tmp_path / "b")
+    page = viewer.page({"of": "a: metrics", "level": "humanlm"})
+    assert page.count("<tr") == 61 and "14,950" in page and "cold-start</a>" not in page
+    assert "loss</th>" in page and "<b>0</b>" not in page
+    assert viewer.page({"of": "a: metrics", "beside": "b: metrics"}).count("<tr") == 242
+    at = run_records(tmp_path / "a")["metrics"].find(limit=1, start="").rows[0].at
+    assert "<h2>cold-start</h2>" in viewer.page({"of": "a: metrics", "at": at})
 
 
 # ---- runs that grow, break or are not there

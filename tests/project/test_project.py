@@ -462,6 +462,15 @@ def test_the_wheel_holds_modules_types_fixtures_and_settings_files(tmp_path):
     )
 
 
+@pytest.mark.parametrize("what, count", [("wheel", 0), ("editable", 7)])
+def test_only_a_development_install_has_the_commands_of_nbdev(tmp_path, what, count):
+    wheel = zipfile.ZipFile(built(what, tmp_path))
+    names = [Path(name).name for name in wheel.namelist() if "nbdev" in name]
+    points = wheel.read(next(n for n in wheel.namelist() if n.endswith("entry_points.txt")))
+    assert len(names) == count and b"nbdev_" not in points
+    assert not names or {"nbdev_test", "nbdev_export", "nbdev_clean"} <= set(names)
+
+
 def test_the_source_archive_holds_notebooks_and_settings_files(tmp_path):
     held = tarfile.open(built("sdist", tmp_path)).getnames()
     wanted = [

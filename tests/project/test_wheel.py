@@ -32,7 +32,8 @@ WITHOUT = (
     "uvicorn",
 )
 TRAIN, HUB, SERVE, ANTHROPIC = (
-    f"Next: pip install 'humanlm[{extra}]'" for extra in ("train", "hub", "serve", "anthropic")
+    f"Next: pip install 'humanlm[{extra}] @ file:///"
+    for extra in ("train", "hub", "serve", "anthropic")
 )
 
 # Every command once: a line, the exit code, and what it says. Code 0: it did its work without
@@ -87,6 +88,7 @@ MORE = [
     ("train --config configs/gyms-mini.yaml --dry-run", 0, "gyms-mini"),
     ("train --config humanlm-minni", 2, "Did you mean 'humanlm-mini'?"),
     ("humanual build --build.path own/er", 2, HUB),
+    ("eval fidelity people=log.jsonl simulated=log.jsonl", 2, "humanlm[stats] @ file:///"),
     ("tom run hitom --tom.file stories/hitom.jsonl --model.name hf/x", 2, TRAIN),
     (
         "tom run hitom --tom.file stories/hitom.jsonl --model.name anthropic/x --tom.name claude",

@@ -108,7 +108,7 @@ def test_embeddings_of_a_folder_and_by_name_agree():
     not has_minilm(), reason="the small sentence model is not installed (requirements-embed.txt)"
 )
 def test_bertscore_of_any_encoder():
-    pytest.importorskip("bert_score", reason="needs bert-score: pip install 'humanlm[texts]'")
+    pytest.importorskip("bert_score", reason="needs bert-score: pip install -e '.[texts]'")
     same, near, far, empty = text_scores(
         f"bertscore/{minilm_folder()}",
         ["a fine plan", "a good plan", "my cat", ""],
@@ -119,7 +119,7 @@ def test_bertscore_of_any_encoder():
 
 def test_a_missing_package_or_model_is_a_next_step(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "bert_score", None)
-    with pytest.raises(DataError, match=r"pip install 'humanlm\[texts\]'"):
+    with pytest.raises(DataError, match=r"pip install .*\[texts\]"):
         text_scores("bertscore/nowhere-1", ["a"], ["b"])
 
 

@@ -17,7 +17,7 @@ from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.rewards.judge_settings import JudgeConfig, make_judge
 from humanlm.serving.talk import Talk, _said_text, _TalkWidget, typed
-from humanlm.talk import _converse, _TalkConfig, main
+from humanlm.talk import _asked_number, _converse, _TalkConfig, main
 from humanlm.worlds.mini import WorldConfig, make_world
 
 WORLD = make_world(WorldConfig(users=36, replies_per_user=12))
@@ -209,6 +209,18 @@ def test_people_are_listed_and_chosen_by_number(talk, capsys):
         with pytest.raises(ConfigError, match="There is no row"):
             _converse(talk, _TalkConfig(), lambda question: answer)
     _converse(talk, _TalkConfig(), lambda question: "")
+
+
+def test_the_question_names_the_rows_that_are_listed(capsys):
+    people, questions = [EXAMPLE] * 23, []
+
+    def ask(*answers):
+        left = iter(answers)
+        return _asked_number(people, lambda question: questions.append(question) or next(left))
+
+    assert ask("m", "m", "22") == "22" and ask("3") == "3" and ask("") == ""
+    assert [re.search(r"0 to (\d+)", q)[1] for q in questions] == ["9", "19", "22", "9", "9"]
+    assert "more" not in questions[2] and capsys.readouterr().out.count("22. ") == 1
 
 
 @pytest.fixture(scope="module")

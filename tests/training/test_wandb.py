@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import warm
 
-pytest.importorskip("wandb", reason="needs wandb: pip install 'humanlm[train]'")
+pytest.importorskip("wandb", reason="needs wandb: pip install -e '.[train]'")
 
 ROOT = Path(__file__).resolve().parents[2]
 LINE = [
