@@ -49,7 +49,8 @@ def _recipe_of(
     "Find out whose comparison is asked for: the settings', else the first run's"
     line = cut_line(argv)
     named = line.files or [flag for flag, *_ in line.flags if flag == "--run.recipe"]
-    runs = [found[0] for given in line.inputs if (found := _run_of(given))]
+    out = [value for flag, *values in line.flags for value in values if flag == "--run.out"]
+    runs = [found[0] for given in line.inputs if (found := _run_of(given, *out[-1:]))]
     if runs and not named:
         return find_recipe(
             (read_yaml(runs[0] / "config.yaml").get("run") or {}).get("recipe") or RunConfig.recipe

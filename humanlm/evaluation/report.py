@@ -19,7 +19,7 @@ from ..clients.ledger import Ledger
 from ..core.basics import DataError, HumanLMError, atomic_write, grown_rows, shorten
 from ..core.config import read_yaml
 from ..core.html import Html, Table, figure_html, fold, markdown_html, page, tag
-from ..core.stats import holm, holm_head, number_text, p_text, range_text
+from ..core.stats import detectable, holm, holm_head, number_text, p_text, range_text
 from ..data.trajectory import Trajectory, load_trajectories
 from ..data.viz import group_html, score_style, spread
 from humanlm.evaluation.figures import (
@@ -155,7 +155,7 @@ def paired_html(pairs: Sequence[PairedDifference], names: Names = Names()) -> Ht
         "n",
         "mean",
         "95 % interval",
-        "",
+        "could see",
         holm_head("Wilcoxon p", len(pairs)),
         "effect",
     )
@@ -169,8 +169,6 @@ def paired_html(pairs: Sequence[PairedDifference], names: Names = Names()) -> Ht
 
 def _pair_line(p: PairedDifference, parted: bool, adjusted: float) -> list[object]:
     "Give the cells of one difference"
-    known = not math.isnan(p.low)
-    side = "above 0" if p.low > 0 else "below 0" if p.high < 0 else "holds 0" if known else ""
     tested = p_text(adjusted), number_text(p.effect, "+.2f")
     return [
         f"{shorten(p.a, 40)} − {shorten(p.b, 40)}",
@@ -178,7 +176,7 @@ def _pair_line(p: PairedDifference, parted: bool, adjusted: float) -> list[objec
         p.n,
         tag("b", number_text(p.diff, "+.3f")),
         range_text(p.low, p.high, "+.3f"),
-        side,
+        number_text(detectable(p.low, p.high), ".3f"),
         *tested,
     ]
 
@@ -460,8 +458,9 @@ def standard_sections(
         "results": ("Results", about, partial(results_section, names=names)),
         "differences": (
             "Differences",
-            "Paired: both models answered the same rows. The p values of a table are "
-            "adjusted for their number (Holm).",
+            "Paired: both models answered the same rows. The intervals are of one difference "
+            "each; the p values of a table are adjusted for their number (Holm). Could see: the "
+            "difference that so many rows would show 4 times in 5.",
             partial(_differences_section, names=names),
         ),
         "training": (

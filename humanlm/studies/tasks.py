@@ -206,6 +206,8 @@ def _make_task(
     texts = (
         read_replies(system.place, rows.examples, c.levels, rows.place)
         if system.kind == "replies"
+        else rows.people.get(system.place)
+        if system.kind == "reference"
         else None
     )
     wanted = _conditions(s, data_fingerprint(rows.examples))
@@ -276,6 +278,7 @@ def prepare(argv: Sequence[str]) -> Comparison:
     systems = _find_systems(inputs, settings, homes, find)
     folder = Path(settings.run.out) / settings.run.name
     rows = held_out(settings, read((), first) if first else settings, first, folder)
+    systems += [System(name, "reference", name, first) for name in rows.people]
     if not inputs:
         if not (settings.dry_run or rows.file.exists()):
             write_jsonl(rows.file, rows.examples)
