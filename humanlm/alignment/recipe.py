@@ -202,14 +202,10 @@ def _judge_plan(
         return [bundle_request(b) for own in asked for b in bundles(own)]
 
     held_out, beside = asked_of(texts), asked_of({"response": texts.get("response", "")})
-    count = len(names) * len(held_out) + len(PEOPLE if real else REFERENCES) * len(
-        beside if real else held_out
-    )
-    evaluation = Workload(
-        "evaluation",
-        count // max(1, len(test[:20])) * len(test),
-        held_out,
-    )
+    rows = len(test) / max(1, len(test[:20]))
+    for_people = round(len(PEOPLE) * len(beside) * rows) if real else 0
+    for_models = round((len(names) + len(() if real else REFERENCES)) * len(held_out) * rows)
+    evaluation = Workload("evaluation", for_models + for_people, held_out)
     audits = len(audited) * (
         1 + sum(n // s.judge.audit_every if s.judge.audit_every else 0 for n in steps.values())
     )
@@ -246,10 +242,14 @@ def _judge_plan(
             if second
             else ()
         ),
-        *scored_plan(s.judge, _sample_requests(train[:200], hierarchy.names, 1)),
+        *(
+            scored_plan(s.judge, _sample_requests(train[:200], hierarchy.names, 1))
+            if s.reward.alignment
+            else []
+        ),
         *judging_plan(s.test_judge, [evaluation], hierarchy),
         *scored_plan(s.test_judge, _sample_requests(test[:200], hierarchy.names, 1)),
-        *([f"references  {', '.join(PEOPLE)}: counted above"] if real else []),
+        *([f"beside      {', '.join(PEOPLE)}: {for_people:,} of these"] if real else []),
         *filter(None, [same_judge_warning(s.judge, s.test_judge)]),
     ]
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NAMES', 'SOURCES_SAY', 'JUDGES_SAY', 'SAME_JUDGE', 'UNREAD', 'MATTER_SAYS', 'PANELS', 'SECTIONS', 'evaluations',
-           'statement', 'readable_text']
+           'statement', 'scored_said', 'readable_text']
 
 # %% ../../nbs/alignment/05_sections.ipynb #import-json-import-math
 import math
@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .evaluation import Evaluation, load_evaluations
+from .evaluation import Evaluation, load_evaluations, scored_shares
 from .modes import MODES
 from .published import paper_tables, read_measured
 from ..core.basics import DataError, HumanLMError, read_jsonl, shorten
@@ -40,6 +40,7 @@ from ..fidelity.dialogues import Conversation, reply_dialogues
 from ..fidelity.report import manner_html
 from ..hierarchy.levels import LEVELS, STATES
 from ..rewards.audit import Audit
+from ..rewards.judge_settings import shares_text
 
 # %% ../../nbs/alignment/05_sections.ipynb #evaluations
 def evaluations(
@@ -81,6 +82,10 @@ NAMES = Names(
         "constant": "agrees politely with everybody",
         "ceiling": "reads the persona without error and knows the rules by which the world was "
         "made",
+        "another person here": "is what somebody else replied to the same message, or else a reply "
+        "of somebody else of a usual length",
+        "the same person elsewhere": "is the person's last reply in another discussion",
+        "a constant": "is the commonest reply of the training rows, to everything",
     },
     colours={
         "base": "#8b95a1",
@@ -203,6 +208,8 @@ SOURCES_SAY = {
 JUDGES_SAY = {
     "oracle": "Oracle judge: scores follow from the known states by the rules of the synthetic "
     "world. No model judges.",
+    "embed": "Embedding judge: it compares texts by sentence vectors. It cannot read states from a "
+    "reply, so reply state alignment is not measured.",
     "rule": "Rule judge: word lists and surface measures. It sees rough agreement only; no "
     "quality is claimed.",
 }
@@ -222,7 +229,8 @@ def statement(
     said = [
         SOURCES_SAY.get(source, f"Data: {source or 'unknown'}."),
         JUDGES_SAY.get(
-            name, f"Judge: the model {name or 'unknown'}. Its errors are in every score."
+            name.partition("/")[0],
+            f"Judge: the model {name or 'unknown'}. Its errors are in every score.",
         ),
         TOY if made == "tiny" else f"Model: {made or 'unknown'}.",
     ]
@@ -340,6 +348,12 @@ def _readable(evaluations: Sequence[Evaluation]) -> float:  # in [0, 1]; nan for
     return known_mean([float(score.status not in UNREAD) for score in found if score])
 
 
+def scored_said(run: RunFolder) -> list[str]:  # none where no text was judged
+    "Say how often the judge gave a score, level by level, over all models"
+    shares = scored_shares([e for name in _models_of(run) for e in evaluations(run)[name].values()])
+    return [f"Scored by the judge: {shares_text(shares)}. The rest is left out."] if shares else []
+
+
 def readable_text(run: RunFolder) -> list[str]:  # none where no text was judged
     "Say first what share of every model's texts could be read, for all other numbers hang on it"
     shares = {name: _readable(list(evaluations(run)[name].values())) for name in _models_of(run)}
@@ -419,7 +433,9 @@ def _importance_part(run: RunFolder, metric: str) -> Html:
         [_matter_line(r) for r in rows],
         "l",
     ).html()
-    bars = figure_html(_importance_bars(rows, metric), f"{title}: correlation with the reply")
+    bars = figure_html(
+        partial(_importance_bars, rows, metric), f"{title}: correlation with the reply"
+    )
     few = tag("p", FEW_SAYS.lstrip("\\")) if any(r.n < FEW for r in rows) else ""
     said = tag("p", MATTER_SAYS[metric])
     return Html().join([tag("h3", title), said, bars, few, fold("As a table", table)])
@@ -510,8 +526,8 @@ def _rewards(run: RunFolder) -> Html:
         if weight and name != "alignment"
     ]
     made = f", made of alignment and {', '.join(others)}" if others else ""
-    figure = _reward_curves(run.log, () if others else run.results.rows)
-    return figure_html(figure, "Mean reward by level", f"Reward on training samples{made}. {PALE}")
+    draw = partial(_reward_curves, run.log, () if others else run.results.rows)
+    return figure_html(draw, "Mean reward by level", f"Reward on training samples{made}. {PALE}")
 
 # %% ../../nbs/alignment/05_sections.ipynb #audit_html
 def _audit_html(folder: Path) -> Html:
@@ -540,7 +556,7 @@ def _sections() -> dict[str, Section]:
             "",
             "",
             lambda run: report.first_screen(
-                run, [*readable_text(run), *statement(run.config)], NAMES
+                run, [*readable_text(run), *scored_said(run), *statement(run.config)], NAMES
             ),
         ),
         "results": extended("results", _paper_html),

@@ -9,7 +9,7 @@ __all__ = ['PALETTE', 'PANELS', 'Names', 'axes_of', 'label', 'legend', 'MetricVi
 # %% ../../nbs/evaluation/02_figures.ipynb #exported-imports
 import math
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, cycle
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, check_name, optional, shorten
@@ -52,7 +52,7 @@ class Names(NamedTuple):
 
     def line(self, reference: str) -> str:
         "Give the kind of line that stands for a reference"
-        return dict(zip(self.references, (":", "--"))).get(reference, "-")
+        return dict(zip(self.references, cycle((":", "--", "-")))).get(reference, "-")
 
 # %% ../../nbs/evaluation/02_figures.ipynb #axes_of
 def axes_of(width: float, height: float, *shape: int, **options) -> tuple[Any, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 from ..clients.ledger import Ledger
 from ..core.basics import DataError, HumanLMError, atomic_write, grown_rows, shorten
 from ..core.config import read_yaml
-from ..core.html import Html, Table, figure_html, fold, markdown_html, page, tag
+from ..core.html import Html, Table, figure_html, fold, markdown_html, no_pictures, page, tag
 from ..core.stats import detectable, holm, holm_head, number_text, p_text, range_text
 from ..data.trajectory import Trajectory, load_trajectories
 from ..data.viz import group_html, score_style, spread
@@ -255,7 +255,8 @@ def _metric_part(rows: Sequence[Result], metric: str, names: Names = Names()) ->
     )
     if len(parts) < 3:
         return Html()
-    bars = figure_html(results_bars(rows, metric, names=names), f"{title} by {names.part}, as bars")
+    draw = partial(results_bars, rows, metric, names=names)
+    bars = figure_html(draw, f"{title} by {names.part}, as bars")
     table = _results_html(rows, {(metric, part): part for part in parts}, names)
     return tag("h3", title) + tag("p", question) + bars + table
 
@@ -325,7 +326,8 @@ def training_section(
     if not run.log:
         return missing("No training log.")
     said = [title.partition(",")[0] for title in panels.values()]
-    return figure_html(training_curves(run.log, panels, names), ", ".join(said).capitalize(), PALE)
+    draw = partial(training_curves, run.log, panels, names)
+    return figure_html(draw, ", ".join(said).capitalize(), PALE)
 
 
 def samples_section(run: RunFolder, order: Sequence[str] = ()) -> Html:
@@ -502,6 +504,7 @@ def report_html(
         f"{name}: report",
         tag("h1", name),
         tag("p", lead, class_="lead"),
+        *([tag("p", said, class_="lead")] if (said := no_pictures()) else []),
         *first,
         links,
         *parts,

@@ -233,7 +233,7 @@ def scored_plan(
             score = RuleJudge().score(id, text, r)
             by_level.setdefault(r.level, []).append(score.value == score.value)
     shares = {level: fmean(known) for level, known in by_level.items()}
-    line = f"scored      {shares_text(shares)}, on a sample"
+    line = f"scored      {shares_text(shares)}, on a sample of {len(requests) // len(shares)} rows"
     seldom = {level: share for level, share in shares.items() if share < 0.5}
     if not seldom:
         return [line]

@@ -31,7 +31,13 @@ from humanlm.alignment.evaluation import (
 )
 from ..alignment.published import paper_tables, read_measured
 from ..alignment.recipe import STATE_TEXT
-from ..alignment.sections import SECTIONS, evaluations, readable_text, statement
+from humanlm.alignment.sections import (
+    SECTIONS,
+    evaluations,
+    readable_text,
+    scored_said,
+    statement,
+)
 from ..clients.ledger import Ledger
 from humanlm.core.basics import (
     ConfigError,
@@ -196,7 +202,10 @@ def _write_page(c: Comparison) -> Path:  # of report.html
     )
     said = tag(
         "div",
-        *(tag("p", line) for line in (*readable_text(run), *about[:2], *about[3:])),
+        *(
+            tag("p", line)
+            for line in (*readable_text(run), *scored_said(run), *about[:2], *about[3:])
+        ),
         class_="plain",
     )
     items = (
