@@ -3359,6 +3359,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'humanlm/evaluation/figures.py'),
                                             'humanlm.evaluation.figures._smooth': ( 'evaluation/figures.html#_smooth',
                                                                                     'humanlm/evaluation/figures.py'),
+                                            'humanlm.evaluation.figures._tick': ( 'evaluation/figures.html#_tick',
+                                                                                  'humanlm/evaluation/figures.py'),
                                             'humanlm.evaluation.figures.axes_of': ( 'evaluation/figures.html#axes_of',
                                                                                     'humanlm/evaluation/figures.py'),
                                             'humanlm.evaluation.figures.curve': ( 'evaluation/figures.html#curve',

@@ -121,7 +121,8 @@ def results_bars(
         )
     for name in shown.references:
         _lines(ax, shown.line(name), places, ls=names.line(name), label=f"{name} (reference)")
-    ax.set(xticks=places, xticklabels=map(label, shown.parts), ylabel="mean score, 0 to 1")
+    ticks = [_tick(shown, part) for part in shown.parts]
+    ax.set(xticks=places, xticklabels=ticks, ylabel="mean score, 0 to 1")
     ax.set_ylim(0, max(0.1, ax.get_ylim()[1]))
     ax.set_title(
         title or f"{names.title(metric)} by {names.part}, n = {shown.n}, whiskers: 95 % intervals",
@@ -129,6 +130,12 @@ def results_bars(
     )
     legend(figure, [ax])
     return figure
+
+
+def _tick(shown: MetricView, part: str) -> str:
+    "Name a part, with the units behind it where others have more"
+    n = max(r.n for (_, own), r in shown.means.items() if own == part)
+    return label(part) + (f"\nn = {n}" if n < shown.n else "")
 
 
 def _bars(

@@ -197,7 +197,11 @@ def _headline(
         if (p.metric, p.level, {p.a, p.b}) == wanted
     ]
     marks = [(name, shown.means.get((name, ALL))) for name in shown.references]
-    beside = [f"{name}\u00a0{number_text(mark.mean)}" for name, mark in marks if mark]
+    beside = [
+        f"{name}\u00a0{number_text(mark.mean)}{f' (n {mark.n})' if mark.n < row.n else ''}"
+        for name, mark in marks
+        if mark
+    ]
     return number_text(row.mean), said + ([", ".join(beside)] if beside else [])
 
 
@@ -462,7 +466,9 @@ def standard_sections(
             "Differences",
             "Paired: both models answered the same rows. The intervals are of one difference "
             "each; the p values of a table are adjusted for their number (Holm). Could see: the "
-            "difference that so many rows would show 4 times in 5.",
+            "difference that so many rows would show 4 times in 5. The test asks another thing "
+            "than the mean: whether one model is better in most "
+            f"{names.clusters}.",
             partial(_differences_section, names=names),
         ),
         "training": (
