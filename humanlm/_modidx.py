@@ -8024,6 +8024,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'humanlm/training/run.py'),
                                       'humanlm.training.run.read_settings': ('training/run.html#read_settings', 'humanlm/training/run.py'),
                                       'humanlm.training.run.recipe_name': ('training/run.html#recipe_name', 'humanlm/training/run.py'),
+                                      'humanlm.training.run.run_home': ('training/run.html#run_home', 'humanlm/training/run.py'),
                                       'humanlm.training.run.shares_of': ('training/run.html#shares_of', 'humanlm/training/run.py'),
                                       'humanlm.training.run.tracked': ('training/run.html#tracked', 'humanlm/training/run.py'),
                                       'humanlm.training.run.updates': ('training/run.html#updates', 'humanlm/training/run.py'),

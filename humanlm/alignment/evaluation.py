@@ -337,7 +337,7 @@ async def evaluate(
     thoughts = [_thought_of(row["response"]) if "response" in row else "" for row in answers]
     return [replace(e, thought=thought) for e, thought in zip(judged, thoughts)]
 
-# %% ../../nbs/alignment/03_evaluation.ipynb #save_evaluations
+# %% ../../nbs/alignment/03_evaluation.ipynb #scored_shares
 def scored_shares(evaluations: Sequence[Evaluation]) -> dict[str, float]:  # level → 0..1
     "Measure how often the judge gave a score, and did not find that the truth says nothing"
     by_level: dict[str, list[float]] = {}
@@ -347,7 +347,7 @@ def scored_shares(evaluations: Sequence[Evaluation]) -> dict[str, float]:  # lev
                 by_level.setdefault(level, []).append(float(score.value == score.value))
     return {level: known_mean(known) for level, known in by_level.items()}
 
-
+# %% ../../nbs/alignment/03_evaluation.ipynb #save_evaluations
 def save_evaluations(
     path: str | Path,  # a .jsonl file
     evaluations: Sequence[Evaluation],
@@ -518,7 +518,7 @@ def reference_texts(
     "Write what the predictors that need no model say about each example"
     return {name: predictor_texts(world, examples, kind) for name, kind in REFERENCES.items()}
 
-
+# %% ../../nbs/alignment/03_evaluation.ipynb #people_texts
 PEOPLE = ("another person here", "the same person elsewhere", "a constant")
 BESIDE = (*REFERENCES, *PEOPLE)  # names of everything that is compared without being a model
 
@@ -568,7 +568,7 @@ def _size(e):
 def _place(e):
     return e.context_id, e.context[-1].id, e.context[-1].content
 
-# %% ../../nbs/alignment/03_evaluation.ipynb #tables-2
+# %% ../../nbs/alignment/03_evaluation.ipynb #without_copies
 def without_copies(results: Results) -> Results:
     "Drop states read from replies where all are the score of the reply again, in every model"
     numbers = {(r.model, r.metric, r.level): (r.n, r.mean, r.low, r.high) for r in results.rows}
@@ -586,7 +586,7 @@ def without_copies(results: Results) -> Results:
         }
     )
 
-
+# %% ../../nbs/alignment/03_evaluation.ipynb #tables-2
 def tables(rows: Sequence[Result]) -> str:  # Markdown; rows of any models and metrics
     "Show alignment side by side, then metrics that have levels, then measures of likeness"
     metrics = dict.fromkeys(row.metric for row in rows)

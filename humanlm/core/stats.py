@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BINS', 'Statistic', 'FEW', 'FEW_SAYS', 'ratio', 'known_mean', 'cluster_sums', 'Bootstrap', 'Interval',
-           'mean_interval', 'crossed_means', 'wilson', 'sign_flips', 'signed_rank', 'holm', 'detectable', 'holm_head',
+           'mean_interval', 'crossed_means', 'wilson', 'sign_flips', 'signed_rank', 'holm', 'holm_head', 'detectable',
            'exchange_p', 'pearson', 'spearman', 'association', 'Agreement', 'agreement', 'number_text', 'range_text',
            'p_text', 'marked', 'krippendorff']
 
@@ -252,6 +252,11 @@ def holm(
     return adjusted.tolist()
 
 
+def holm_head(head: str, tests: int) -> str:
+    "Say in the head of a column that its p values are adjusted; one alone needs none"
+    return f"{head} (Holm)" if tests > 1 else head
+
+# %% ../../nbs/core/04_stats.ipynb #detectable
 def detectable(
     low: float,  # 95 % interval of a difference
     high: float,
@@ -259,11 +264,6 @@ def detectable(
     "Give the difference that would be seen 4 times in 5: 2.8 standard errors (Bloom, 1995)"
     z = 1.959964
     return (high - low) / (2 * z) * (z + 0.841621) if high > low else math.nan
-
-
-def holm_head(head: str, tests: int) -> str:
-    "Say in the head of a column that its p values are adjusted; one alone needs none"
-    return f"{head} (Holm)" if tests > 1 else head
 
 # %% ../../nbs/core/04_stats.ipynb #exchange_p
 def exchange_p(

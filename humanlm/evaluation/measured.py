@@ -213,9 +213,8 @@ def results_table(
 
 def _mean_text(r: Result | None, n: int) -> str:
     "Show a mean, and how many scores it rests on where that is fewer than `n`"
-    if r is None or math.isnan(r.mean):
-        return "–"
-    return number_text(r.mean) + (f" (n {r.n})" if r.n < n else "")
+    text = number_text(r and r.mean)
+    return f"{text} (n {r.n})" if r and 0 < r.n < n else text
 
 # %% ../../nbs/evaluation/01_measured.ipynb #means_table
 def means_table(
@@ -227,7 +226,7 @@ def means_table(
     found = {(r.model, r.metric): r for r in rows if r.level == ALL and r.metric in metrics}
 
     def cell(r, n):
-        if r is None or math.isnan(r.mean):
+        if r is None or not r.n:
             return "–"
         few = f", n {r.n}" if r.n < n else ""
         return f"{number_text(r.mean)} ({range_text(r.low, r.high)}{few})"

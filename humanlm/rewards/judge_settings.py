@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['judges', 'RUBRIC', 'GROUPS', 'ABOUT', 'VERDICT_TOKENS', 'is_free', 'OwnJudge', 'JudgeConfig', 'EvalJudgeConfig',
-           'other_judge', 'readable', 'scored_plan', 'shares_text', 'same_judge_warning', 'make_judge', 'second_judge',
+           'other_judge', 'same_judge_warning', 'readable', 'scored_plan', 'shares_text', 'make_judge', 'second_judge',
            'require_auditable', 'Workload', 'judging_plan', 'audit_command']
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #exported-imports
@@ -210,6 +210,20 @@ def other_judge(
     return "embed" if has_minilm() else config.model
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #same_judge_warning
+def same_judge_warning(
+    judge: JudgeConfig,  # of training
+    test_judge: JudgeConfig,  # of held-out answers
+) -> str:  # empty: they differ
+    "Warn if training and test have the same judge"
+    if judge.model != test_judge.model:
+        return ""
+    return (
+        f"Warning: {shorten(judge.model)} judges both training and test, so what a "
+        "model has learned about its judge "
+        "counts as progress. Name another one with --test_judge.model."
+    )
+
+# %% ../../nbs/rewards/08_judge_settings.ipynb #readable
 def readable(
     config: JudgeConfig,
 ) -> Sequence[str] | None:  # None: any
@@ -219,13 +233,13 @@ def readable(
     kinds = {"rule": RuleJudge, "embed": EmbedJudge}
     return getattr(kinds.get(config.model.partition("/")[0]), "reads", None)
 
-
+# %% ../../nbs/rewards/08_judge_settings.ipynb #scored_plan
 def scored_plan(
     config: JudgeConfig,
     requests: Sequence[JudgeRequest],  # a sample, each with a text that says something
 ) -> list[str]:  # none for a judge that is not by rule: nobody knows before it is asked
     "Say how often the judge will give a score, level by level; warn where it seldom does"
-    if config.model != "rule":
+    if config.model != "rule" or not requests:
         return []
     by_level: dict[str, list[bool]] = {}
     for r in requests:
@@ -249,20 +263,6 @@ def scored_plan(
 
 def shares_text(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-
-
-def same_judge_warning(
-    judge: JudgeConfig,  # of training
-    test_judge: JudgeConfig,  # of held-out answers
-) -> str:  # empty: they differ
-    "Warn if training and test have the same judge"
-    if judge.model != test_judge.model:
-        return ""
-    return (
-        f"Warning: {shorten(judge.model)} judges both training and test, so what a "
-        "model has learned about its judge "
-        "counts as progress. Name another one with --test_judge.model."
-    )
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #play_judge
 def _play_judge(

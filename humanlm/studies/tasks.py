@@ -40,6 +40,7 @@ from humanlm.studies.systems import (
     run_of,
     systems_of,
 )
+from ..training.run import run_home
 
 # %% ../../nbs/studies/02_tasks.ipynb #conditions
 def _conditions(
@@ -265,10 +266,7 @@ def prepare(argv: Sequence[str]) -> Comparison:
     flags = tuple(f"--config={file}" for file in line.files) + tuple(
         "=".join(flag) for flag in line.flags
     )
-    homes = (
-        *(value for flag, *values in line.flags for value in values if flag == "--run.out"),
-        *HOMES,
-    )
+    homes = (run_home(argv), *HOMES)
     first = next(filter(None, (run_of(given, homes) for given in inputs)), (None, ""))[0]
     settings = _name_folder(
         read(flags, first), bool(line.has("--run.name")), DYNAMICS if dynamics else "eval"
