@@ -502,9 +502,11 @@ def judged(
         score for e in evaluations for levels in e.scores.values() for score in levels.values()
     ]
     require_judged(scores, settings.test_judge.max_failed_share, settings.test_judge.group)
-    shares = scored_shares(evaluations)
-    if any(share < 1 for share in shares.values()):
-        print(f"scored by {settings.test_judge.model}: {shares_text(shares)}", flush=True)
+    few = {level: share for level, share in scored_shares(evaluations).items() if share < 1}
+    if few:
+        print(
+            f"scored by {settings.test_judge.model}: {shares_text(few)}, the rest all", flush=True
+        )
     return evaluations
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #REFERENCES
