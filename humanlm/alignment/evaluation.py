@@ -257,7 +257,7 @@ async def _excuse_unsaid(
     examples: Sequence[Example],
     concurrency: int = 16,
 ) -> list[Score]:
-    "Turn faults into `unsaid`, which is nan, where the truth says nothing about the level"
+    "Turn faults into `unsaid`, which is nan, where the truth says nothing; a flag keeps the fault"
     found = list(scores)
     at = [i for i, score in enumerate(scores) if excusable(score, asked[i].level)]
     truths = [
@@ -268,7 +268,7 @@ async def _excuse_unsaid(
     ]
     for i, score in zip(at, await _ask_judge(judge, truths, examples, concurrency)):
         if score.status == "unsaid":
-            found[i] = replace(score, id="0")
+            found[i] = replace(score, id="0", flags=(*score.flags, found[i].status))
     return found
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #judge_texts

@@ -158,7 +158,9 @@ def _reward_panel(
             ls=":" if name == "chance" else "-",
             label=f"{name} (reference, held out)",
         )
-    ax.set_title(label(level), fontsize=9)
+    seen = [line[key] for line in log if (key := f"scored/{level}") in line]
+    few = f", {known_mean(seen):.0%} scored" if seen and min(seen) < 1 else ""
+    ax.set_title(label(level) + few, fontsize=9)
 
 # %% ../../nbs/alignment/05_sections.ipynb #rewarded_levels
 def _rewarded_levels(log: Sequence[Mapping]) -> list[str]:  # log: lines of metrics.jsonl
@@ -349,13 +351,19 @@ def _readable(evaluations: Sequence[Evaluation]) -> float:  # in [0, 1]; nan for
         for e in evaluations
         for level in e.texts
     ]
-    return known_mean([float(score.status not in UNREAD) for score in found if score])
+    return known_mean(
+        [float(not {score.status, *score.flags} & {*UNREAD}) for score in found if score]
+    )
 
 
 def scored_said(run: RunFolder) -> list[str]:  # none where no text was judged
     "Say how often the judge gave a score, level by level, over all models"
     shares = scored_shares([e for name in _models_of(run) for e in evaluations(run)[name].values()])
-    return [f"Scored by the judge: {shares_text(shares)}. The rest is left out."] if shares else []
+    if not shares:
+        return []
+    if min(shares.values()) == 1:
+        return ["The judge scored every text."]
+    return [f"Scored by the judge: {shares_text(shares)} of the texts. Others are in no mean."]
 
 
 def readable_text(run: RunFolder) -> list[str]:  # none where no text was judged
@@ -532,11 +540,10 @@ def _rewards(run: RunFolder) -> Html:
     "Show the reward of every level, and what it is made of"
     if not _rewarded_levels(run.log):
         return missing("No reward curves: no method of this run was trained by reinforcement.")
-    others = [
-        name
-        for name, weight in run.config.get("reward", {}).items()
-        if weight and name != "alignment"
-    ]
+    reward, methods = (run.config.get(group, {}) for group in ("reward", "run"))
+    composed = any(MODES[m].composed for m in methods.get("methods") or () if m in MODES)
+    counted = ("format", "length", "extra", *(["reading"] if composed else []))
+    others = [name for name in counted if reward.get(name)]
     made = f", made of alignment and {', '.join(others)}" if others else ""
     draw = partial(_reward_curves, run.log, () if others else run.results.rows)
     return figure_html(draw, "Mean reward by level", f"Reward on training samples{made}. {PALE}")
