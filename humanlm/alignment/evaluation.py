@@ -581,12 +581,13 @@ def without_copies(results: Results) -> Results:
     ]
     if any(a != b for a, b in pairs) or not any(0 < mean < 1 for (_, mean, *_), _ in pairs):
         return results
-    return results._replace(
-        **{
-            field: [r for r in getattr(results, field) if r.metric != "reply_state_alignment"]
-            for field in ("rows", "paired", "importance")
-        }
-    )
+    kept = {
+        field: [r for r in getattr(results, field) if r.metric != "reply_state_alignment"]
+        for field in ("rows", "paired", "importance")
+    }
+    test = results.notes.get("judges", {}).get("test", {})
+    test["reads"] = []
+    return results._replace(**kept)
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #tables-2
 def tables(rows: Sequence[Result]) -> str:  # Markdown; rows of any models and metrics
