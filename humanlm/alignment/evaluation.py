@@ -35,6 +35,7 @@ from humanlm.core.basics import (
     write_jsonl,
 )
 from ..core.config import Settings
+from ..core.plugins import is_plugin
 from ..core.stats import known_mean
 from ..data.records import Example
 from ..data.trajectory import Score, Trajectory
@@ -56,6 +57,7 @@ from ..methods.policies import ChatPolicy, ModelPolicy, Policy
 from ..methods.rollouts import single_turn
 from ..methods.sampling import Sampling, copy_index
 from humanlm.rewards.judge_settings import (
+    JudgeConfig,
     other_judge,
     readable,
     same_judge_warning,
@@ -571,7 +573,10 @@ def _place(e):
     return e.context_id, e.context[-1].id, e.context[-1].content
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #without_copies
-def without_copies(results: Results) -> Results:
+def without_copies(
+    results: Results,
+    judge: JudgeConfig,  # of held-out answers; others than one's own are known to see the level
+) -> Results:
     "Drop states read from replies where all are the score of the reply again, in every model"
     numbers = {(r.model, r.metric, r.level): (r.n, r.mean, r.low, r.high) for r in results.rows}
     pairs = [
@@ -579,7 +584,8 @@ def without_copies(results: Results) -> Results:
         for (model, metric, _), value in numbers.items()
         if metric == "reply_state_alignment"
     ]
-    if any(a != b for a, b in pairs) or not any(0 < mean < 1 for (_, mean, *_), _ in pairs):
+    differ = any(a != b for a, b in pairs) or not any(0 < a[1] < 1 for a, _ in pairs)
+    if differ or not is_plugin(judge.model):
         return results
     kept = {
         field: [r for r in getattr(results, field) if r.metric != "reply_state_alignment"]

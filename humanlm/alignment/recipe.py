@@ -675,7 +675,7 @@ class HumanLM(Recipe):
             {name: _evaluations_of(run, name) for name in run.models}, s.eval.bootstrap
         )
         notes = {"judges": judges_record(s)}
-        return without_copies(found._replace(importance=states, notes=notes))
+        return without_copies(found._replace(importance=states, notes=notes), s.test_judge)
 
     def tables(self, rows: Sequence[Result]) -> str:
         return tables(rows)

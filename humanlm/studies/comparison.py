@@ -278,7 +278,7 @@ def _compare(c):
             {name: own for name, own in said.items() if name not in beside}, s.eval.bootstrap
         )
         notes = {"judges": judges_record(s)}
-        found = without_copies(found._replace(importance=states, notes=notes))
+        found = without_copies(found._replace(importance=states, notes=notes), s.test_judge)
         save_results(c.folder / "results.json", found)
     notes = {"test_judge": judge.name, "judges": judges_record(s), "warnings": warnings}
     _record(c, stages, "finished", ledger=(judge.ledger + spent).to_dict(), **notes)

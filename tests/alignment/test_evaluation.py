@@ -103,7 +103,8 @@ def compared(judge, states=("stance", "goal", "communication")):
         for name, texts in said.items()
     }
     found = results({name: measured(own, ROWS) for name, own in models.items()}, 50)
-    return without_copies(found._replace(importance=importance(models, 50)))
+    name = "mine:judge" if isinstance(judge, OwnJudge) else "rule"
+    return without_copies(found._replace(importance=importance(models, 50)), EvalJudgeConfig(name))
 
 
 @pytest.mark.parametrize("name", JUDGES)

@@ -23,6 +23,7 @@ import humanlm.eval
 import humanlm.humanual
 import humanlm.train
 import humanlm.training.stages
+from humanlm.alignment.evaluation import PEOPLE
 from humanlm.clients.ledger import prices
 from humanlm.core.basics import read_jsonl, to_json, write_jsonl
 from humanlm.core.runs import alone
@@ -179,7 +180,7 @@ def test_a_run_leaves_everything_behind(whole):
         record["state"] == "finished"
         and {"data", "cold-start", "humanlm", "evaluation"} <= record["seconds"].keys()
     )
-    assert {r["model"] for r in results["rows"]} == {"base", "cold-start", "humanlm"}
+    assert {r["model"] for r in results["rows"]} == {"base", "cold-start", "humanlm", *PEOPLE}
     assert (
         results["rows"][0].keys() >= {"model", "metric", "level", "n", "mean", "low", "high"}
         and results["rows"][0]["level"] == "all"
