@@ -27,7 +27,7 @@ from humanlm.evaluation.measured import (
     save_results,
 )
 from .training.recipe import Recipe, find_recipe
-from .training.run import recipe_name
+from .training.run import recipe_name, run_home
 
 # %% ../nbs/90_eval.ipynb #recipe_of
 INPUTS = "runs (folders or names: all their models), or one model of a run (RUN:NAME)"
@@ -49,7 +49,8 @@ def _recipe_of(
     "Find out whose comparison is asked for: the settings', else the first run's"
     line = cut_line(argv)
     named = line.files or [flag for flag, *_ in line.flags if flag == "--run.recipe"]
-    runs = [found[0] for given in line.inputs if (found := _run_of(given))]
+    out = run_home(argv)
+    runs = [found[0] for given in line.inputs if (found := _run_of(given, out))]
     if runs and not named:
         return find_recipe(
             (read_yaml(runs[0] / "config.yaml").get("run") or {}).get("recipe") or RunConfig.recipe

@@ -82,6 +82,10 @@ def _batch_metrics(
             for level, rows in sorted(by_level.items())
         }
         | {
+            f"scored/{level}": 1 - total[rows].isnan().double().mean().item()
+            for level, rows in sorted(by_level.items())
+        }
+        | {
             "parse/ok": sum(t.parse_status == "ok" for t in trajectories) / len(trajectories),
             **{
                 f"text/{fault}": sum(_has(t, fault) for t in trajectories) / len(trajectories)

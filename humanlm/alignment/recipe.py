@@ -16,6 +16,7 @@ import numpy as np
 
 from .contract import ModelChoice, contract, how_to_ask, state_source
 from humanlm.alignment.evaluation import (
+    PEOPLE,
     REFERENCES,
     EvalConfig,
     Evaluation,
@@ -29,11 +30,13 @@ from humanlm.alignment.evaluation import (
     judges_record,
     load_evaluations,
     measured,
+    people_texts,
     questions,
     reference_texts,
     save_evaluations,
     settle_judges,
     tables,
+    without_copies,
 )
 from humanlm.alignment.lessons import (
     asked_rows,
@@ -84,8 +87,10 @@ from humanlm.rewards.judge_settings import (
     is_free,
     judging_plan,
     make_judge,
+    readable,
     require_auditable,
     same_judge_warning,
+    scored_plan,
     second_judge,
 )
 from ..rewards.reward import RewardConfig, own_reward
@@ -188,13 +193,19 @@ def _judge_plan(
         audit_requests(load_probes()) if s.judge.audit_every is not None else [],
     )
     texts = {r.level: r.candidates["0"] for r in _sample_requests(train[:1], hierarchy.names, 1)}
-    held_out = [
-        bundle_request(b)
-        for e in test[:20]
-        for b in bundles(questions(0, e, texts, s.eval.reply_states))
-    ]
-    tested = [*names, *(REFERENCES if s.data.source == "miniworld" else ())]
-    per_row = len(held_out) // max(1, len(test[:20])) * len(tested)
+    reads, real = readable(s.test_judge), s.data.source != "miniworld"
+
+    def asked_of(texts):
+        asked = (
+            questions(0, e, texts, s.eval.reply_states, hierarchy.states, reads) for e in test[:20]
+        )
+        return [bundle_request(b) for own in asked for b in bundles(own)]
+
+    held_out, beside = asked_of(texts), asked_of({"response": texts.get("response", "")})
+    rows = len(test) / max(1, len(test[:20]))
+    for_people = round(len(PEOPLE) * len(beside) * rows) if real else 0
+    for_models = round((len(names) + len(() if real else REFERENCES)) * len(held_out) * rows)
+    evaluation = Workload("evaluation", for_models + for_people, held_out)
     audits = len(audited) * (
         1 + sum(n // s.judge.audit_every if s.judge.audit_every else 0 for n in steps.values())
     )
@@ -231,9 +242,14 @@ def _judge_plan(
             if second
             else ()
         ),
-        *judging_plan(
-            s.test_judge, [Workload("evaluation", len(test) * per_row, held_out)], hierarchy
+        *(
+            scored_plan(s.judge, _sample_requests(train[:200], hierarchy.names, 1))
+            if s.reward.alignment
+            else []
         ),
+        *judging_plan(s.test_judge, [evaluation], hierarchy),
+        *scored_plan(s.test_judge, _sample_requests(test[:200], hierarchy.names, 1)),
+        *([f"beside      {', '.join(PEOPLE)}: {for_people:,} of these"] if real else []),
         *filter(None, [same_judge_warning(s.judge, s.test_judge)]),
     ]
 
@@ -517,7 +533,9 @@ def _begin(run: Run) -> None:
         write_jsonl(run.folder / "examples.jsonl", held_out)
         if data.met:
             print(f"{run.settings.data.path}:{data.met} More: {run.folder / 'data.md'}", flush=True)
-    if warning := same_judge_warning(run.settings.judge, run.settings.test_judge):
+    s, levels = run.settings, run.settings.hierarchy.load().names
+    warnings = scored_plan(s.test_judge, _sample_requests(held_out[:200], levels, 1))[1:]
+    for warning in filter(None, [same_judge_warning(s.judge, s.test_judge), *warnings]):
         print(warning, file=sys.stderr)
     _audit_judge(run)
 
@@ -544,6 +562,13 @@ def _validation_score(run: Run, name: str, policy: Policy) -> float:
     return float(known_mean(np.array(scores)))
 
 
+def _texts_beside(data: Data, examples: Sequence[Example]) -> dict[str, list[dict[str, str]]]:
+    "Write or find what is compared without being a model"
+    if data.world:
+        return reference_texts(data.world, examples)
+    return people_texts(examples, data.examples)
+
+
 def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
     "Evaluate one model, or a predictor, on every level of the held-out rows; done once and kept"
     s, w = settings_of(run.settings, name), run.work
@@ -554,10 +579,12 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
 
     def predict():
         said = [
-            {level: row[level] for level in levels}
-            for row in reference_texts(w.data.world, examples)[name]
+            {level: row[level] for level in levels if level in row}
+            for row in _texts_beside(w.data, examples)[name]
         ]
-        return judged(run_sync(judge_texts(examples, said, w.test_judge)), s)
+        states = s.hierarchy.load().states
+        asking = (None, s.eval.reply_states, s.test_judge.concurrency, states)
+        return judged(run_sync(judge_texts(examples, said, w.test_judge, *asking)), s)
 
     return run.kept(
         f"evaluations/{name}.jsonl",
@@ -634,10 +661,12 @@ class HumanLM(Recipe):
         return measured(_evaluations_of(run, name), run.work.data.split(s.eval.split), s.eval.texts)
 
     def references(self, run: Run) -> dict[str, list[Measurement]]:
-        "Chance, constant and ceiling of the synthetic world; none for real data"
-        return (
-            {name: self.evaluate(run, name) for name in REFERENCES} if run.work.data.world else {}
-        )
+        "Chance, constant and ceiling of the synthetic world; replies of people where data are real"
+        s, data = run.settings, run.work.data
+        if not data.world and "response" not in s.hierarchy.load().names:
+            return {}
+        names = _texts_beside(data, data.split(s.eval.split))
+        return {name: self.evaluate(run, name) for name in names}
 
     def complete(self, run: Run, found: Results) -> Results:
         "Add which states go with good replies, and who judged"
@@ -645,7 +674,8 @@ class HumanLM(Recipe):
         states = importance(
             {name: _evaluations_of(run, name) for name in run.models}, s.eval.bootstrap
         )
-        return found._replace(importance=states, notes={"judges": judges_record(s)})
+        notes = {"judges": judges_record(s)}
+        return without_copies(found._replace(importance=states, notes=notes), s.test_judge)
 
     def tables(self, rows: Sequence[Result]) -> str:
         return tables(rows)

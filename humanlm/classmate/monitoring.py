@@ -10,6 +10,7 @@ __all__ = ['MONITORED', 'Scores', 'MonitorRow', 'InformedMonitor', 'BlindMonitor
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -463,7 +464,7 @@ def monitor_section(run: RunFolder) -> Html:
     if curves:
         parts.append(
             figure_html(
-                _calibration_figure(curves, *_ends(curves)),
+                partial(_calibration_figure, curves, *_ends(curves)),
                 "Mean rating of the judge over the rating that the monitor foretold, by model.",
             )
         )

@@ -140,8 +140,9 @@ def _wants_value(item: list[str]) -> bool:
 
 # %% ../../nbs/core/03_grammar.ipynb #_saved_files
 def _saved_files(flags: list[list[str]]) -> list[str]:
-    run = next((flag[1] for flag in flags if flag[0] == "--resume" and len(flag) > 1), "")
-    saved = find_run(run) / "config.yaml"
+    given = {flag: value for flag, *values in flags for value in values}
+    run = given.get("--resume", "")
+    saved = find_run(run, given.get("--run.out", "runs")) / "config.yaml"
     return [str(saved)] if run and saved.is_file() else []
 
 

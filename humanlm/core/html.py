@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['VOID', 'FORMULA', 'INK', 'LINE', 'STYLE', 'PART_CSS', 'PAGE_CSS', 'POLICY', 'Html', 'escape', 'tag', 'fold',
            'table_cell', 'Table', 'aligned', 'csv_text', 'write_csv', 'markdown_html', 'styled', 'figure_svg',
-           'figure_html', 'page']
+           'no_pictures', 'figure_html', 'page']
 
 # %% ../../nbs/core/05_html.ipynb #import-html-import-re
 import csv
@@ -18,7 +18,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from .basics import atomic_write, optional, shorten
+from .basics import ConfigError, atomic_write, optional, shorten
 
 # %% ../../nbs/core/05_html.ipynb #escape
 class Html(str):
@@ -285,9 +285,24 @@ def figure_svg(
     return Html(svg.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1))
 
 
-def figure_html(figure: Any, alt: str, caption: str = "") -> Html:
+def no_pictures() -> str:  # empty: matplotlib is installed
+    "Say in a line of a page why it shows no pictures"
+    try:
+        optional("matplotlib")
+    except (ConfigError, ModuleNotFoundError) as e:
+        return f"No pictures, tables alone: {e}"
+    return ""
+
+
+def figure_html(
+    draw: Callable[[], Any],  # gives a matplotlib figure
+    alt: str,
+    caption: str = "",
+) -> Html:  # empty without matplotlib: see `no_pictures`
     "Show a figure inside a page, with words below"
-    return tag("figure", figure_svg(figure, alt), tag("figcaption", caption) if caption else "")
+    if no_pictures():
+        return Html()
+    return tag("figure", figure_svg(draw(), alt), tag("figcaption", caption) if caption else "")
 
 # %% ../../nbs/core/05_html.ipynb #PART_CSS
 PART_CSS, PAGE_CSS = (

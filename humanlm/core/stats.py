@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['BINS', 'Statistic', 'FEW', 'FEW_SAYS', 'ratio', 'known_mean', 'cluster_sums', 'Bootstrap', 'Interval',
-           'mean_interval', 'crossed_means', 'wilson', 'sign_flips', 'signed_rank', 'holm', 'holm_head', 'exchange_p',
-           'pearson', 'spearman', 'association', 'Agreement', 'agreement', 'number_text', 'range_text', 'p_text',
-           'marked', 'krippendorff']
+           'mean_interval', 'crossed_means', 'wilson', 'sign_flips', 'signed_rank', 'holm', 'holm_head', 'detectable',
+           'exchange_p', 'pearson', 'spearman', 'association', 'Agreement', 'agreement', 'number_text', 'range_text',
+           'p_text', 'marked', 'krippendorff']
 
 # %% ../../nbs/core/04_stats.ipynb #imports
 import math
@@ -255,6 +255,15 @@ def holm(
 def holm_head(head: str, tests: int) -> str:
     "Say in the head of a column that its p values are adjusted; one alone needs none"
     return f"{head} (Holm)" if tests > 1 else head
+
+# %% ../../nbs/core/04_stats.ipynb #detectable
+def detectable(
+    low: float,  # 95 % interval of a difference
+    high: float,
+) -> float:  # nan where the interval is missing, or without width
+    "Give the difference that would be seen 4 times in 5: 2.8 standard errors (Bloom, 1995)"
+    z = 1.959964
+    return (high - low) / (2 * z) * (z + 0.841621) if high > low else math.nan
 
 # %% ../../nbs/core/04_stats.ipynb #exchange_p
 def exchange_p(

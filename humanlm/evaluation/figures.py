@@ -9,7 +9,7 @@ __all__ = ['PALETTE', 'PANELS', 'Names', 'axes_of', 'label', 'legend', 'MetricVi
 # %% ../../nbs/evaluation/02_figures.ipynb #exported-imports
 import math
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, cycle
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, check_name, optional, shorten
@@ -52,7 +52,7 @@ class Names(NamedTuple):
 
     def line(self, reference: str) -> str:
         "Give the kind of line that stands for a reference"
-        return dict(zip(self.references, (":", "--"))).get(reference, "-")
+        return dict(zip(self.references, cycle((":", "--", "-")))).get(reference, "-")
 
 # %% ../../nbs/evaluation/02_figures.ipynb #axes_of
 def axes_of(width: float, height: float, *shape: int, **options) -> tuple[Any, Any]:
@@ -121,7 +121,8 @@ def results_bars(
         )
     for name in shown.references:
         _lines(ax, shown.line(name), places, ls=names.line(name), label=f"{name} (reference)")
-    ax.set(xticks=places, xticklabels=map(label, shown.parts), ylabel="mean score, 0 to 1")
+    ticks = [_tick(shown, part) for part in shown.parts]
+    ax.set(xticks=places, xticklabels=ticks, ylabel="mean score, 0 to 1")
     ax.set_ylim(0, max(0.1, ax.get_ylim()[1]))
     ax.set_title(
         title or f"{names.title(metric)} by {names.part}, n = {shown.n}, whiskers: 95 % intervals",
@@ -129,6 +130,12 @@ def results_bars(
     )
     legend(figure, [ax])
     return figure
+
+
+def _tick(shown: MetricView, part: str) -> str:
+    "Name a part, with the units behind it where others have more"
+    n = max(r.n for (_, own), r in shown.means.items() if own == part)
+    return label(part) + (f"\nn = {n}" if n < shown.n else "")
 
 
 def _bars(

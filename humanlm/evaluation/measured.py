@@ -24,6 +24,7 @@ from humanlm.core.stats import (
     Bootstrap,
     Interval,
     association,
+    detectable,
     holm,
     holm_head,
     known_mean,
@@ -198,10 +199,7 @@ def results_table(
 
     def line(model):
         overall = found[model, ALL]
-        means = [
-            number_text(found[model, level].mean) if (model, level) in found else "–"
-            for level in levels
-        ]
+        means = [_mean_text(found.get((model, level)), overall.n) for level in levels]
         return [
             shorten(model, 40),
             overall.n,
@@ -212,6 +210,12 @@ def results_table(
 
     return Table((metric, "n", ALL, "95 % interval", *levels), [line(m) for m in models]).markdown()
 
+
+def _mean_text(r: Result | None, n: int) -> str:
+    "Show a mean, and how many scores it rests on where that is fewer than `n`"
+    text = number_text(r and r.mean)
+    return f"{text} (n {r.n})" if r and 0 < r.n < n else text
+
 # %% ../../nbs/evaluation/01_measured.ipynb #means_table
 def means_table(
     rows: Sequence[Result],  # of any models and metrics
@@ -221,15 +225,15 @@ def means_table(
     "Show several metrics: a line per model, a mean with its 95 % interval per metric"
     found = {(r.model, r.metric): r for r in rows if r.level == ALL and r.metric in metrics}
 
-    def cell(r):
-        return "–" if r is None else f"{number_text(r.mean)} ({range_text(r.low, r.high)})"
+    def cell(r, n):
+        if r is None or not r.n:
+            return "–"
+        few = f", n {r.n}" if r.n < n else ""
+        return f"{number_text(r.mean)} ({range_text(r.low, r.high)}{few})"
 
     def line(m):
-        return [
-            shorten(m, 40),
-            max(r.n for (model, _), r in found.items() if model == m),
-            *(cell(found.get((m, metric))) for metric in metrics),
-        ]
+        n = max(r.n for (model, _), r in found.items() if model == m)
+        return [shorten(m, 40), n, *(cell(found.get((m, metric)), n) for metric in metrics)]
 
     return Table(
         (title, "n", *metrics), [line(m) for m in dict.fromkeys(m for m, _ in found)]
@@ -265,10 +269,10 @@ def paired_table(
     tested = any(number_text(value) != "–" for p in shown for value in (p.p, p.effect))
 
     def line(p, adjusted):
-        clear = "yes" if (p.low or 0) > 0 or (p.high or 0) < 0 else "no"
         test = [p_text(adjusted), number_text(p.effect, "+.2f")] if tested else []
         numbers = number_text(p.diff, "+.2f"), range_text(p.low, p.high, "+.2f")
-        return [f"{shorten(p.a, 40)} − {shorten(p.b, 40)}", p.metric, p.n, *numbers, clear, *test]
+        seen = number_text(detectable(p.low, p.high))
+        return [f"{shorten(p.a, 40)} − {shorten(p.b, 40)}", p.metric, p.n, *numbers, seen, *test]
 
     head = [
         "models",
@@ -276,7 +280,7 @@ def paired_table(
         "n",
         "difference",
         "95 % interval",
-        "zero outside",
+        "could see",
         *([holm_head("Wilcoxon p", len(shown)), "effect"] if tested else []),
     ]
     return Table(

@@ -18,8 +18,8 @@ from typing import Any
 from ..clients.ledger import Ledger
 from ..core.basics import DataError, HumanLMError, atomic_write, grown_rows, shorten
 from ..core.config import read_yaml
-from ..core.html import Html, Table, figure_html, fold, markdown_html, page, tag
-from ..core.stats import holm, holm_head, number_text, p_text, range_text
+from ..core.html import Html, Table, figure_html, fold, markdown_html, no_pictures, page, tag
+from ..core.stats import detectable, holm, holm_head, number_text, p_text, range_text
 from ..data.trajectory import Trajectory, load_trajectories
 from ..data.viz import group_html, score_style, spread
 from humanlm.evaluation.figures import (
@@ -155,7 +155,7 @@ def paired_html(pairs: Sequence[PairedDifference], names: Names = Names()) -> Ht
         "n",
         "mean",
         "95 % interval",
-        "",
+        "could see",
         holm_head("Wilcoxon p", len(pairs)),
         "effect",
     )
@@ -169,8 +169,6 @@ def paired_html(pairs: Sequence[PairedDifference], names: Names = Names()) -> Ht
 
 def _pair_line(p: PairedDifference, parted: bool, adjusted: float) -> list[object]:
     "Give the cells of one difference"
-    known = not math.isnan(p.low)
-    side = "above 0" if p.low > 0 else "below 0" if p.high < 0 else "holds 0" if known else ""
     tested = p_text(adjusted), number_text(p.effect, "+.2f")
     return [
         f"{shorten(p.a, 40)} − {shorten(p.b, 40)}",
@@ -178,7 +176,7 @@ def _pair_line(p: PairedDifference, parted: bool, adjusted: float) -> list[objec
         p.n,
         tag("b", number_text(p.diff, "+.3f")),
         range_text(p.low, p.high, "+.3f"),
-        side,
+        number_text(detectable(p.low, p.high), ".3f"),
         *tested,
     ]
 
@@ -199,7 +197,11 @@ def _headline(
         if (p.metric, p.level, {p.a, p.b}) == wanted
     ]
     marks = [(name, shown.means.get((name, ALL))) for name in shown.references]
-    beside = [f"{name}\u00a0{number_text(mark.mean)}" for name, mark in marks if mark]
+    beside = [
+        f"{name}\u00a0{number_text(mark.mean)}{f' (n {mark.n})' if mark.n < row.n else ''}"
+        for name, mark in marks
+        if mark
+    ]
     return number_text(row.mean), said + ([", ".join(beside)] if beside else [])
 
 
@@ -257,7 +259,8 @@ def _metric_part(rows: Sequence[Result], metric: str, names: Names = Names()) ->
     )
     if len(parts) < 3:
         return Html()
-    bars = figure_html(results_bars(rows, metric, names=names), f"{title} by {names.part}, as bars")
+    draw = partial(results_bars, rows, metric, names=names)
+    bars = figure_html(draw, f"{title} by {names.part}, as bars")
     table = _results_html(rows, {(metric, part): part for part in parts}, names)
     return tag("h3", title) + tag("p", question) + bars + table
 
@@ -327,7 +330,8 @@ def training_section(
     if not run.log:
         return missing("No training log.")
     said = [title.partition(",")[0] for title in panels.values()]
-    return figure_html(training_curves(run.log, panels, names), ", ".join(said).capitalize(), PALE)
+    draw = partial(training_curves, run.log, panels, names)
+    return figure_html(draw, ", ".join(said).capitalize(), PALE)
 
 
 def samples_section(run: RunFolder, order: Sequence[str] = ()) -> Html:
@@ -460,8 +464,11 @@ def standard_sections(
         "results": ("Results", about, partial(results_section, names=names)),
         "differences": (
             "Differences",
-            "Paired: both models answered the same rows. The p values of a table are "
-            "adjusted for their number (Holm).",
+            "Paired: both models answered the same rows. The intervals are of one difference "
+            "each; the p values of a table are adjusted for their number (Holm). Could see: the "
+            "difference that so many rows would show 4 times in 5. The test asks another thing "
+            "than the mean: whether one model is better in most "
+            f"{names.clusters}.",
             partial(_differences_section, names=names),
         ),
         "training": (
@@ -503,6 +510,7 @@ def report_html(
         f"{name}: report",
         tag("h1", name),
         tag("p", lead, class_="lead"),
+        *([tag("p", said, class_="lead")] if (said := no_pictures()) else []),
         *first,
         links,
         *parts,

@@ -7,7 +7,8 @@ __all__ = ['CAUTION', 'CSS', 'Fidelity', 'measure', 'parts', 'manner_html', 'use
 
 # %% ../../nbs/fidelity/05_report.ipynb #imports
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from ..core.basics import ConfigError, atomic_write, to_json
 from ..core.grammar import parse
-from ..core.html import INK, Html, Table, figure_html, fold, page, styled, tag
+from ..core.html import INK, Html, Table, figure_html, fold, no_pictures, page, styled, tag
 from ..core.stats import Interval, number_text, range_text
 from ..evaluation.figures import PALETTE, axes_of, label, legend
 from ..evaluation.report import RunFolder, missing
@@ -409,8 +410,8 @@ def _of_turns(found: Fidelity) -> list[str]:
 def parts(
     found: Fidelity,
 ) -> list[
-    tuple[str, str, list[tuple[str, Table]], list[tuple[Any, str]]]
-]:  # title, lead, titled tables, figures with words
+    tuple[str, str, list[tuple[str, Table]], list[tuple[Callable[[], Any], str]]]
+]:  # title, lead, titled tables, what draws figures with words
     "Arrange what was measured in the order in which a reader asks"
     features, several = _of_turns(found), bool(found.sources)
 
@@ -434,14 +435,16 @@ def parts(
                 ("", _detection_table(found)),
                 *([("What weighs most", _tells_table(found))] if several else []),
             ],
-            [(_detection_figure(found), "AUC by detector and source")],
+            [(partial(_detection_figure, found), "AUC by detector and source")],
         ),
         (
             "Fingerprint",
             "What can be counted in a turn or dialogue. Grey: 95th percentile of the "
             "distance between halves of the same people.",
             by_source(features),
-            [(_gap_figure(found, features), "Distance by feature and source")] if several else [],
+            [(partial(_gap_figure, found, features), "Distance by feature and source")]
+            if several
+            else [],
         ),
         (
             "Copying",
@@ -491,6 +494,7 @@ def _report_html(found: Fidelity) -> str:  # a whole HTML page
         "How human?",
         tag("h1", "How human?"),
         tag("p", " · ".join(found.names), class_="lead"),
+        *([tag("p", line, class_="lead")] if (line := no_pictures()) else []),
         said,
         links,
         *inside,
@@ -512,10 +516,10 @@ def _part_html(
     title: str,
     lead: str,
     tables: Sequence[tuple[str, Table]],
-    figures: Sequence[tuple[Any, str]],
+    figures: Sequence[tuple[Callable[[], Any], str]],
 ) -> Html:
     "Draw one part; tables behind a picture are folded"
-    drawn = [figure_html(figure, words) for figure, words in figures]
+    drawn = [figure_html(draw, words) for draw, words in figures]
 
     def shown(name: str, table: Table) -> Html:
         html = table.html("wide" if "weighs" in name else "")
@@ -591,7 +595,7 @@ def manner_html(
     n = f"{found.sizes[found.real][0]} replies of {found.sizes[found.real][2]} people."
     return (
         figure_html(
-            _detection_figure(found),
+            partial(_detection_figure, found),
             "AUC by detector and model",
             f"Grey: the middle 95 % of random halves of people. {n}",
         )

@@ -17,7 +17,7 @@ from ..clients.ledger import Ledger
 from ..data.trajectory import Score
 from ..hierarchy.levels import FIXTURES, HIERARCHY
 from .matching import rule_match
-from .rules import VALENCE, read_rules
+from .rules import TERMS, VALENCE, read_rules
 from .scoring import JudgeRequest, unsaid
 from ..worlds.mini import SyntheticWorld
 from ..worlds.oracle import score_reply, score_reply_states, score_state
@@ -58,6 +58,7 @@ class RuleJudge:
 
     name = "rule"
     protocol = "single"  # every candidate by itself
+    reads = tuple(TERMS)  # levels that it can read from a whole reply
 
     def __init__(self):
         self.ledger = Ledger()
@@ -162,6 +163,7 @@ class EmbedJudge:
     "Scores by calibrated sentence embeddings: what a text is about, and hardly which way it goes"
 
     protocol = "single"  # every candidate by itself
+    reads = ()  # no level: of a whole reply it only sees how near it is to another one
 
     def __init__(
         self,

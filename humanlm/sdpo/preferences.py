@@ -11,6 +11,7 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -358,7 +359,7 @@ def regret_section(run: RunFolder) -> Html:
     if not _regret_curves(run.log, each):
         return missing("The users' true preference is not known: none follows a rule.")
     return figure_html(
-        _regret_figure(run.log, each),
+        partial(_regret_figure, run.log, each),
         "Preference and regret",
         "Rule users: the preference is what their rule measures, from 0 to 1. Pale: single steps.",
     )

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from humanlm.alignment.evaluation import (
     METRICS,
-    REFERENCES,
     Evaluation,
     bundle_request,
     bundles,
@@ -28,10 +27,17 @@ from humanlm.alignment.evaluation import (
     reference_texts,
     save_evaluations,
     tables,
+    without_copies,
 )
 from ..alignment.published import paper_tables, read_measured
 from ..alignment.recipe import STATE_TEXT
-from ..alignment.sections import SECTIONS, evaluations, readable_text, statement
+from humanlm.alignment.sections import (
+    SECTIONS,
+    evaluations,
+    readable_text,
+    scored_said,
+    statement,
+)
 from ..clients.ledger import Ledger
 from humanlm.core.basics import (
     ConfigError,
@@ -45,7 +51,14 @@ from ..core.runs import CHARGES, Stages, alone, open_run, read_record, run_recor
 from ..data.dataset import data_fingerprint, dataset_card
 from ..evaluation.measured import ALL, Results, paired_table, results, save_results
 from ..evaluation.report import RunFolder, report_html
-from ..rewards.judge_settings import Workload, judging_plan, make_judge, same_judge_warning
+from humanlm.rewards.judge_settings import (
+    Workload,
+    judging_plan,
+    make_judge,
+    readable,
+    same_judge_warning,
+    scored_plan,
+)
 from ..rewards.scoring import Judge
 from .systems import ASKED
 from .tasks import Comparison, Task, prepare, read_keys
@@ -59,8 +72,9 @@ def _count_questions(task: Task, c: Comparison) -> int:
         return 0
     levels, rows = task.settings.hierarchy.load(), c.rows.examples
     texts = task.texts or [dict.fromkeys(levels.names, "")] * len(rows)
+    reads = readable(c.settings.test_judge)
     asked = sum(
-        len(bundles(questions(0, e, t, c.settings.eval.reply_states, levels.states)))
+        len(bundles(questions(0, e, t, c.settings.eval.reply_states, levels.states, reads)))
         for e, t in zip(rows, texts)
     )
     return asked * (c.settings.eval.samples if task.system.kind in ASKED else 1)
@@ -86,7 +100,7 @@ def _plan(c: Comparison) -> str:
     samples = [
         bundle_request(b)
         for e in rows[:20]
-        for b in bundles(questions(0, e, texts, s.eval.reply_states))
+        for b in bundles(questions(0, e, texts, s.eval.reply_states, reads=readable(s.test_judge)))
     ]
     local = [task for task in c.tasks if Path(task.system.place).is_dir()]  # a plan asks no Hub
     warnings = [
@@ -96,7 +110,8 @@ def _plan(c: Comparison) -> str:
     judging = judging_plan(
         s.test_judge, [Workload("evaluation", total, samples)], s.hierarchy.load()
     )
-    return "\n".join([*lines, *judging, *filter(None, warnings)])
+    scored = scored_plan(s.test_judge, [r for r in samples if r.candidates["0"] and not r.levels])
+    return "\n".join([*lines, *judging, *scored, *filter(None, warnings)])
 
 # %% ../../nbs/studies/03_comparison.ipynb #record
 def _record(
@@ -187,7 +202,10 @@ def _write_page(c: Comparison) -> Path:  # of report.html
     )
     said = tag(
         "div",
-        *(tag("p", line) for line in (*readable_text(run), *about[:2], *about[3:])),
+        *(
+            tag("p", line)
+            for line in (*readable_text(run), *scored_said(run), *about[:2], *about[3:])
+        ),
         class_="plain",
     )
     items = (
@@ -250,7 +268,7 @@ def _compare(c):
     with stages("evaluation"):
         said = _evaluate_all(c, judge, world, spent)
     with stages("results"):
-        beside = tuple(name for name in said if name in REFERENCES)
+        beside = tuple(task.system.name for task in c.tasks if task.system.kind == "reference")
         found = results(
             {name: measured(own, rows, s.eval.texts) for name, own in said.items()},
             s.eval.bootstrap,
@@ -259,7 +277,8 @@ def _compare(c):
         states = importance(
             {name: own for name, own in said.items() if name not in beside}, s.eval.bootstrap
         )
-        found = found._replace(importance=states, notes={"judges": judges_record(s)})
+        notes = {"judges": judges_record(s)}
+        found = without_copies(found._replace(importance=states, notes=notes), s.test_judge)
         save_results(c.folder / "results.json", found)
     notes = {"test_judge": judge.name, "judges": judges_record(s), "warnings": warnings}
     _record(c, stages, "finished", ledger=(judge.ledger + spent).to_dict(), **notes)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..alignment.evaluation import REFERENCES, load_evaluations
+from ..alignment.evaluation import BESIDE, load_evaluations
 from ..core.basics import DataError, check_name, jsonl_rows, require, shorten
 from ..core.grammar import find_run
 from ..data.records import Example, Message, load_examples
@@ -101,7 +101,7 @@ def _evaluated(
         found = {
             path.stem: path
             for path in sorted((run / "evaluations").glob("*.jsonl"))
-            if path.stem not in REFERENCES
+            if path.stem not in BESIDE
         }
         return {only: found[check_name(only, found, f"model of {run}")]} if only else found
     return {}

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..alignment.contract import run_settings
-from ..alignment.evaluation import REFERENCES, EvalConfig, settle_judges
+from humanlm.alignment.evaluation import (
+    BESIDE,
+    PEOPLE,
+    EvalConfig,
+    load_evaluations,
+    people_texts,
+    settle_judges,
+)
 from ..clients.names import is_chat_model
 from ..core.basics import ConfigError, DataError, check_name, jsonl_rows, near_miss, shorten
 from ..core.config import RunConfig, Settings
@@ -112,7 +119,7 @@ def _run_models(
     saved, judged = run.glob("models/*/config.json"), run.glob("evaluations/*.jsonl")
     found = {path.parent.name for path in saved} | {path.stem for path in judged}
     names = sorted(
-        found - set(REFERENCES), key=lambda n: (order.index(n) if n in order else len(order), n)
+        found - set(BESIDE), key=lambda n: (order.index(n) if n in order else len(order), n)
     )
     if not names:
         raise DataError(
@@ -222,7 +229,7 @@ def named(systems: Sequence[System]) -> list[System]:
     different = list(
         {(s.kind, Path(s.place).resolve(), s.thinking, s.method): s for s in systems}.values()
     )
-    several, taken, found = len({s.run for s in different if s.run}) > 1, set(REFERENCES), []
+    several, taken, found = len({s.run for s in different if s.run}) > 1, set(BESIDE), []
     for s in different:
         name = _plain_name(
             f"{s.run.resolve().name}.{s.name}" if s.run and several else s.name, taken
@@ -316,6 +323,7 @@ class Rows(NamedTuple):
 
     examples: list[Example]
     file: Path
+    people: Mapping[str, list[dict[str, str]]] = {}  # what stands beside models on real data
 
     @property
     def place(self) -> str:
@@ -336,5 +344,14 @@ def held_out(
         return s.data, s.world, s.eval.split
 
     if run and asked(settings) == asked(own) and (run / "examples.jsonl").is_file():
-        return Rows(load_examples(run / "examples.jsonl"), run / "examples.jsonl")
-    return Rows(load_data(settings).split(settings.eval.split), folder / "examples.jsonl")
+        kept = {name: run / "evaluations" / f"{name}.jsonl" for name in PEOPLE}
+        people = {
+            name: [e.texts for e in load_evaluations(file)]
+            for name, file in kept.items()
+            if file.is_file()
+        }
+        return Rows(load_examples(run / "examples.jsonl"), run / "examples.jsonl", people)
+    data = load_data(settings)
+    examples = data.split(settings.eval.split)
+    people = {} if data.world else people_texts(examples, data.examples)
+    return Rows(examples, folder / "examples.jsonl", people)

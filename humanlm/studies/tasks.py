@@ -40,6 +40,7 @@ from humanlm.studies.systems import (
     run_of,
     systems_of,
 )
+from ..training.run import run_home
 
 # %% ../../nbs/studies/02_tasks.ipynb #conditions
 def _conditions(
@@ -206,6 +207,8 @@ def _make_task(
     texts = (
         read_replies(system.place, rows.examples, c.levels, rows.place)
         if system.kind == "replies"
+        else rows.people.get(system.place)
+        if system.kind == "reference"
         else None
     )
     wanted = _conditions(s, data_fingerprint(rows.examples))
@@ -263,10 +266,7 @@ def prepare(argv: Sequence[str]) -> Comparison:
     flags = tuple(f"--config={file}" for file in line.files) + tuple(
         "=".join(flag) for flag in line.flags
     )
-    homes = (
-        *(value for flag, *values in line.flags for value in values if flag == "--run.out"),
-        *HOMES,
-    )
+    homes = (run_home(argv), *HOMES)
     first = next(filter(None, (run_of(given, homes) for given in inputs)), (None, ""))[0]
     settings = _name_folder(
         read(flags, first), bool(line.has("--run.name")), DYNAMICS if dynamics else "eval"
@@ -276,6 +276,7 @@ def prepare(argv: Sequence[str]) -> Comparison:
     systems = _find_systems(inputs, settings, homes, find)
     folder = Path(settings.run.out) / settings.run.name
     rows = held_out(settings, read((), first) if first else settings, first, folder)
+    systems += [System(name, "reference", name, first) for name in rows.people]
     if not inputs:
         if not (settings.dry_run or rows.file.exists()):
             write_jsonl(rows.file, rows.examples)

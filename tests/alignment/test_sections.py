@@ -385,3 +385,49 @@ def test_an_unfinished_run_says_so(tmp_path):
     folder = make_run(tmp_path / "r")
     atomic_write(folder / "run.json", to_json({"state": "started"}))
     assert "not finished (state: started)" in write_report(folder, SECTIONS).read_text("utf-8")
+
+
+@pytest.mark.parametrize("reads", [None, [], ["stance"]])
+def test_the_page_says_once_what_a_judge_cannot_read_and_shows_no_copy(tmp_path, reads):
+    run = make_run(tmp_path / "run")
+    rows = [r for r in result_rows() if reads != [] or r.metric != "reply_state_alignment"]
+    test = {"model": "embed"} | ({} if reads is None else {"reads": reads})
+    atomic_write(run / "results.json", to_json({"rows": rows, "judges": {"test": test}}))
+    page = write_report(run, SECTIONS).read_text("utf-8")
+    assert page.count("is not measured: embed") == (reads == [])
+    assert ("states read from it" in page) == (reads != [])
+    assert ("Reply state alignment</h3>" in page) == (reads != [])
+
+
+def test_shares_count_what_could_not_be_read_and_what_was_scored(tmp_path):
+    run = make_run(tmp_path / "run")
+    lost = Score("0", math.nan, "unsaid", flags=("bad format",))
+    fine = Score("0", math.nan, "unsaid")
+    rows = [
+        Evaluation(f"e{i}", "c", {"stance": ""}, {"state_alignment": {"stance": score}})
+        for i, score in enumerate([lost, fine, Score("0", 0.5, "scored"), Score("0", 0.0, "empty")])
+    ]
+    for model in ("base", "cold-start", "humanlm"):
+        save_evaluations(run / "evaluations" / f"{model}.jsonl", rows)
+    page = write_report(run, SECTIONS).read_text("utf-8")
+    assert "base 50%" in page and "stance 50% of the texts" in page
+
+
+@pytest.mark.parametrize(
+    ("reward", "methods", "named"),
+    [
+        ({"alignment": 1, "reading": 3, "extra_weight": 1, "extra": ""}, ["humanlm"], ""),
+        ({"alignment": 1, "format": 0.5, "reading": 3}, ["humanlm"], "format"),
+        ({"alignment": 1, "reading": 3}, ["humanlm-composed"], "reading"),
+        ({"alignment": 1, "extra": "m:f", "extra_weight": 1}, ["humanlm"], "extra"),
+    ],
+)
+def test_curves_name_the_rewards_that_count_and_no_other(tmp_path, reward, methods, named):
+    run = make_run(tmp_path / "run")
+    atomic_write(
+        run / "config.yaml", to_json(CONFIG | {"reward": reward, "run": {"methods": methods}})
+    )
+    page = write_report(run, SECTIONS).read_text("utf-8")
+    made = f", made of alignment and {named}" if named else ""
+    assert f"Reward on training samples{made}. Pale" in page
+    assert ("ceiling (reference, held out)" in page) == (not named)

@@ -23,6 +23,7 @@ import humanlm.eval
 import humanlm.humanual
 import humanlm.train
 import humanlm.training.stages
+from humanlm.alignment.evaluation import PEOPLE
 from humanlm.clients.ledger import prices
 from humanlm.core.basics import read_jsonl, to_json, write_jsonl
 from humanlm.core.runs import alone
@@ -179,7 +180,7 @@ def test_a_run_leaves_everything_behind(whole):
         record["state"] == "finished"
         and {"data", "cold-start", "humanlm", "evaluation"} <= record["seconds"].keys()
     )
-    assert {r["model"] for r in results["rows"]} == {"base", "cold-start", "humanlm"}
+    assert {r["model"] for r in results["rows"]} == {"base", "cold-start", "humanlm", *PEOPLE}
     assert (
         results["rows"][0].keys() >= {"model", "metric", "level", "n", "mean", "low", "high"}
         and results["rows"][0]["level"] == "all"
@@ -346,7 +347,7 @@ def test_a_model_that_is_asked_under_another_template_is_named(whole, tmp_path, 
     "8.2 V13: a run asks its models as it trained them; whoever asks otherwise is told so"
     assert humanlm.eval.main(["compare", str(whole)]) == 2  # no such word
     c = prepare([str(whole), "--run.out", str(tmp_path)])
-    assert [task.asked_otherwise(c.rows.examples[0]) for task in c.tasks] == [""] * 3
+    assert {task.asked_otherwise(c.rows.examples[0]) for task in c.tasks} == {""}
     shutil.copytree(whole / "models" / "humanlm", tmp_path / "mine")
     line = [
         str(tmp_path / "mine"),
@@ -380,7 +381,8 @@ def test_dynamics_evaluates_every_checkpoint(whole, tmp_path):
     steps = range(0, STEPS + 1, SAVED)
     found = json.loads((folder / "results.json").read_text())["rows"]
     assert list(dict.fromkeys(row["model"] for row in found)) == [
-        f"humanlm step {step}" for step in steps
+        *(f"humanlm step {step}" for step in steps),
+        *PEOPLE,
     ]
     assert answers(folder, "humanlm step 0") == answers(whole, "cold-start")
     assert answers(folder, f"humanlm step {STEPS}") == answers(whole, "humanlm")
@@ -1124,7 +1126,8 @@ def real(tmp_path_factory):
 @needs_data
 def test_a_built_log_is_trained_on_and_evaluated(real, capsys, monkeypatch):
     found = json.loads((real / "run" / "results.json").read_text())
-    assert {r["model"] for r in found["rows"]} == {"base", "cold-start", "humanlm-hetero"} and len(
+    models = {"base", "cold-start", "humanlm-hetero"}
+    assert {r["model"] for r in found["rows"]} == {*models, *PEOPLE} and len(
         logged(real / "run", "humanlm-hetero")
     ) == 2
     kept = load_trajectories(real / "run" / "trajectories" / "humanlm-hetero")
@@ -1148,4 +1151,5 @@ def test_a_built_log_is_trained_on_and_evaluated(real, capsys, monkeypatch):
     assert {"thanks", "humanlm-hetero"} <= {r["model"] for r in compared["rows"]} and any(
         "thanks" in (p["a"], p["b"]) for p in compared["paired"]
     )
-    assert {r["n"] for r in compared["rows"] if r["metric"] == "edit_similarity"} == {4}
+    likeness = {r["model"]: r["n"] for r in compared["rows"] if r["metric"] == "edit_similarity"}
+    assert likeness.pop(PEOPLE[1]) == 3 and {*likeness.values()} == {4}  # one wrote nothing else

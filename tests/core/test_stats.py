@@ -17,6 +17,7 @@ from humanlm.core.stats import (
     agreement,
     association,
     crossed_means,
+    detectable,
     known_mean,
     mean_interval,
     signed_rank,
@@ -198,3 +199,13 @@ def test_missing_scores_and_few_of_them():
         agreement([0.1, 0.2], [0.1])
     with pytest.raises(DataError, match="1 clusters"):
         agreement([0.1, 0.2], [0.1, 0.3], ["a"])
+
+
+def test_a_detectable_difference_is_seen_four_times_in_five():
+    rng, error = np.random.default_rng(0), 0.05
+    effect = detectable(0.3 - 1.959964 * error, 0.3 + 1.959964 * error)
+    seen = rng.normal(effect, error, 20_000) > 1.959964 * error
+    assert seen.mean() == pytest.approx(0.8, abs=0.01) and effect == pytest.approx(
+        2.8 * error, 1e-3
+    )
+    assert math.isnan(detectable(0.1, 0.1)) and math.isnan(detectable(math.nan, math.nan))

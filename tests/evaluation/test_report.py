@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import pytest
 from pages import read
@@ -15,7 +16,9 @@ from humanlm.evaluation.measured import (
     Result,
     Results,
     load_results,
+    means_table,
     paired_table,
+    results_table,
 )
 from humanlm.evaluation.report import (
     _headline,
@@ -84,6 +87,60 @@ def test_the_p_values_of_a_table_are_adjusted_and_it_says_so():
     assert "Wilcoxon p (Holm)" in table and "0.030" in table and len(table.splitlines()) == 3, (
         "what is left out counts, too"
     )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "seen"),
+    [
+        (0.01, 0.09, "0.06"),
+        (-0.05, 0.05, "0.07"),
+        (-0.9, -0.1, "0.57"),
+        (0.0, 0.0, "–"),
+        (0.2, 0.2, "–"),
+        (math.nan, math.nan, "–"),
+    ],
+)
+def test_a_difference_says_what_it_could_have_seen_and_not_yes_beside_a_high_p(low, high, seen):
+    pair = PairedDifference("m", ALL, "a", "b", 20, (low + high) / 2, low, high, 1.0, 0.1)
+    head, _, line = paired_table([pair]).splitlines()
+    cells = dict(zip(*([cell.strip() for cell in row.split("|")] for row in (head, line))))
+    assert cells["could see"] == seen and cells["Wilcoxon p"] in ("1.000", "–")
+    page = paired_html([pair])
+    for word in ("zero outside", "above 0", "below 0", "holds 0", "yes"):
+        assert word not in head + line + page
+
+
+def test_means_over_few_scores_show_their_number():
+    rows = [
+        Result("m", "x", level, n, mean, 0.1, 0.3)
+        for level, n, mean in (
+            (ALL, 60, 0.2),
+            ("stance", 23, 0.4),
+            ("belief", 0, math.nan),
+            ("goal", 60, 0.1),
+        )
+    ] + [Result("m", "y", ALL, 9, 0.5, 0.1, 0.9), Result("m", "z", ALL, 0, math.nan, 0, 0)]
+    assert "| 0.40 (n 23) | – | 0.10 |" in results_table(rows, "x")
+    assert "| 0.20 (0.10 to 0.30) | 0.50 (0.10 to 0.90, n 9) | – |" in means_table(rows, "xyz")
+    assert "n = 23" in figure_svg(results_bars(rows, "x"), "bars")
+    beside = [*rows, Result("chance", "x", ALL, 27, 0.15, 0.1, 0.2)]
+    assert any("(n 27)" in line for line in _headline(Results(beside), "x", CHANCE)[1])
+
+
+CHANCE = Names(references={"chance": "guesses"})
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_report_comes_out_without_matplotlib_and_says_so_once(tmp_path, monkeypatch, gone):
+    rows = [Result("m", "x", level, 9, 0.2, 0.1, 0.3) for level in (ALL, "stance", "goal")]
+    atomic_write(tmp_path / "results.json", to_json({"rows": rows, "paired": []}))
+    log = [{"stage": "a", "step": step, "loss": 1 / step} for step in (1, 2)]
+    atomic_write(tmp_path / "metrics.jsonl", "".join(f"{to_json(line)}\n" for line in log))
+    if gone:
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+    page = write_report(tmp_path).read_text("utf-8")
+    assert page.count("No pictures") == gone and page.count("<figure") == 2 * (not gone)
+    assert "0.10 to 0.30" in page and (not gone or read(page))
 
 
 def test_a_log_that_was_cut_off_is_read(tmp_path):

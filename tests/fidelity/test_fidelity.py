@@ -2,6 +2,7 @@
 
 import os
 import random
+import sys
 import time
 from pathlib import Path
 
@@ -314,3 +315,11 @@ def test_the_report_of_a_run_says_how_human_its_replies_are():
         and "response-only-think" in shown
         and "12 replies of 10 people" in shown
     )
+
+
+def test_the_page_comes_out_without_matplotlib_and_says_so_once(monkeypatch):
+    found = measure({"people": crowd("people"), "other": crowd("other", seed=1)}, **SMALL)
+    assert "No pictures" not in _report_html(found)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    page = _report_html(found)
+    assert page.count("No pictures") == 1 and "<figure" not in page and "AUC" in page

@@ -1,0 +1,221 @@
+"What stands beside the numbers of models: states that can be read, replies of people, shares."
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from humanlm.alignment.evaluation import (
+    BESIDE,
+    PEOPLE,
+    Evaluation,
+    importance,
+    judge_texts,
+    measured,
+    people_texts,
+    scored_shares,
+    tables,
+    without_copies,
+)
+from humanlm.core.basics import run_sync
+from humanlm.data.records import Example, Message, Persona
+from humanlm.data.trajectory import Score
+from humanlm.evaluation.measured import results
+from humanlm.rewards.judge_settings import (
+    EvalJudgeConfig,
+    JudgeConfig,
+    OwnJudge,
+    make_judge,
+    readable,
+    scored_plan,
+)
+from humanlm.rewards.judges import EmbedJudge, RuleJudge
+from humanlm.rewards.scoring import JudgeRequest
+
+SAID = (
+    "I love this idea, it is great!",
+    "No. That makes me angry, stop it.",
+    "Could you please tell me more?",
+    "Well, I suppose it could work, maybe.",
+    "Use the old one instead, it never broke.",
+    "Thanks, that is kind of you.",
+)
+
+
+def row(id, user, place, reply, order, split="train"):
+    talk = (Message(f"{place}-root", "user", "asker", f"What about {place}?"),)
+    return Example(id, "chat", split, user, place, Persona(user), talk, reply, order)
+
+
+ROWS = [row(f"e{i}", f"u{i}", f"c{i}", text, i, "test") for i, text in enumerate(SAID)]
+
+
+def letters(texts):
+    counts = np.array([[1e-9 + t.lower().count(c) for c in "abcdefghiklmnoprstuwy"] for t in texts])
+    return counts / np.linalg.norm(counts, axis=1, keepdims=True)
+
+
+def same_words(request):
+    "Judge of one's own: looks at texts alone, whatever is asked"
+    truth = set(request.truth.lower().split())
+    return {
+        id: len(truth & set(text.lower().split())) / len(truth)
+        for id, text in request.candidates.items()
+    }
+
+
+def declared(request):
+    return {id: len(text) % 7 / 7 for id, text in request.candidates.items()}
+
+
+declared.reads = ()
+
+
+def by_level(request):
+    "Judge of one's own that looks for the level in the text"
+    return {id: (len(text) + len(request.level)) % 5 / 5 for id, text in request.candidates.items()}
+
+
+def reward_model(request):
+    return {id: 1 / (1 + math.exp(-len(text) / 20)) for id, text in request.candidates.items()}
+
+
+JUDGES = {
+    "sentence vectors": (EmbedJudge(letters), False),
+    "likeness of words": (OwnJudge(same_words), False),
+    "a reward model": (OwnJudge(reward_model), False),
+    "a constant": (OwnJudge(lambda r: dict.fromkeys(r.candidates, 0.5)), False),
+    "one that declares it": (OwnJudge(declared), False),
+    "rules": (RuleJudge(), True),
+    "one that looks at the level": (OwnJudge(by_level), True),
+    "a chat model": (make_judge(JudgeConfig("scripted/judge")), True),
+}
+
+
+def compared(judge, states=("stance", "goal", "communication")):
+    said = {
+        name: [{"response": SAID[(i + shift) % 6] + tail} for i in range(6)]
+        for name, shift, tail in (("one", 1, ""), ("two", 2, " I say so."))
+    }
+    models = {
+        name: run_sync(judge_texts(ROWS, texts, judge, states=states))
+        for name, texts in said.items()
+    }
+    found = results({name: measured(own, ROWS) for name, own in models.items()}, 50)
+    name = "mine:judge" if isinstance(judge, OwnJudge) else "rule"
+    return without_copies(found._replace(importance=importance(models, 50)), EvalJudgeConfig(name))
+
+
+@pytest.mark.parametrize("name", JUDGES)
+def test_states_read_from_replies_are_measured_or_absent_and_never_the_reply_again(name):
+    judge, reads = JUDGES[name]
+    found = compared(judge)
+    metrics = ["response_alignment", "reply_state_alignment"][: 1 + reads]
+    assert list(dict.fromkeys(r.metric for r in found.rows)) == metrics
+    assert bool(found.importance) == reads and bool(tables(found.rows))
+
+
+def test_rules_read_no_level_that_their_lists_do_not_have():
+    levels = {r.level for r in compared(RuleJudge(), ("goal", "stance", "mood")).rows}
+    assert levels == {"all", "goal", "stance"}
+    assert readable(EvalJudgeConfig("embed/some/model")) == ()
+    assert "stance" in readable(EvalJudgeConfig("rule"))
+    assert readable(EvalJudgeConfig("openai/gpt-5-mini")) is None
+
+
+# ---- replies of people
+
+POOL = [
+    row("t1", "ann", "c1", "yes", 1),
+    row("t2", "bob", "c1", "no never", 2),
+    row("t3", "bob", "c2", "a longer reply than that", 3),
+    row("t4", "cat", "c3", "yes", 4),
+    row("t5", "ann", "c4", "three words here", 5),
+    row("t6", "dan", "c5", "four words are here", 6),
+    row("h1", "ann", "c6", "the real one", 7, "test"),
+    row("h2", "eve", "c6", "another one", 8, "test"),
+    row("h3", "bob", "c7", "gold", 9, "test"),
+    row("t9", "bob", "c8", "later than that", 10),
+]
+HELD = [e for e in POOL if e.split == "test"]
+
+
+def test_replies_of_people_are_those_of_others_here_of_the_same_elsewhere_and_one_for_all():
+    here, elsewhere, constant = (
+        [text.get("response") for text in people_texts(HELD, POOL)[name]] for name in PEOPLE
+    )
+    assert here[:2] == ["another one", "the real one"]  # to the same message
+    own = {e.reply for e in POOL if e.user_id == "bob"}
+    assert here[2] in {e.reply for e in POOL if e.split == "train"} - own
+    assert elsewhere == ["three words here", None, "a longer reply than that"]  # none of later
+    assert constant == ["yes"] * 3
+
+
+def test_only_replies_of_the_same_person_depend_on_who_is_asked_and_none_on_the_answer():
+    others = [replace(e, reply="x " * 30) if e in HELD else e for e in POOL]
+    before, after = people_texts(HELD[2:], POOL), people_texts(others[8:9], others)
+    assert before == after
+
+
+def test_who_has_no_other_reply_has_no_score_and_not_zero():
+    texts = people_texts(HELD, POOL)["the same person elsewhere"]
+    own = run_sync(judge_texts(HELD, texts, RuleJudge(), states=("communication",)))
+    found = results({"m": measured(own, HELD, ["chrf"])}, 50)
+    assert {(r.metric, r.n) for r in found.rows} == {
+        (metric, 2) for metric in ("response_alignment", "reply_state_alignment", "chrf")
+    }
+
+
+@pytest.mark.parametrize(
+    ("pool", "names"),
+    [
+        (HELD, ["another person here"]),  # no training rows
+        ([e for e in POOL if e.user_id == "bob"], ["the same person elsewhere", "a constant"]),
+        (HELD[2:], []),
+    ],
+)
+def test_what_nobody_wrote_does_not_stand_beside(pool, names):
+    rows = [e for e in pool if e.split == "test"]
+    assert list(people_texts(rows, pool)) == names and set(names) <= {*BESIDE}
+
+
+# ---- shares that were scored
+
+
+def requests(texts, levels=("stance", "emotion", "belief", "goal", "response")):
+    return [JudgeRequest(level, text, {"0": "a text"}) for text in texts for level in levels]
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "low"),
+    [
+        ("rule", ["you mount it", "try dpkg -l", "hm"], ["stance 0%", "emotion 0%", "belief 0%"]),
+        ("rule", ["du musst es einhängen", "うん", "42"], ["stance 0%", "emotion 0%"]),
+        ("rule", ["I love it, great!"] * 2, ["belief 0%"]),
+        ("rule", [], None),
+        ("embed", ["you mount it"], None),
+        ("oracle", ["you mount it"], None),
+        ("openai/gpt-5-mini", ["you mount it"], None),
+    ],
+)
+def test_a_plan_says_what_rules_can_score_and_names_another_judge(name, texts, low):
+    lines = scored_plan(EvalJudgeConfig(name), requests(texts))
+    assert len(lines) == (2 if low else 0)
+    if low:
+        assert "response 100%" in lines[0] and "--test_judge.model" in lines[1]
+        assert all(share in lines[1] for share in low) and "response" not in lines[1]
+
+
+def test_shares_count_faults_of_texts_and_leave_out_what_was_not_said():
+    scores = [
+        ("scored", 0.3),
+        ("bad format", 0.0),
+        ("unsaid", math.nan),
+        ("judge failed", math.nan),
+    ]
+    rows = [
+        Evaluation(f"e{i}", "c", {}, {"state_alignment": {"stance": Score("0", value, status)}})
+        for i, (status, value) in enumerate(scores)
+    ]
+    assert scored_shares(rows) == {"stance": 0.5}
