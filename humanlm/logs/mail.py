@@ -130,7 +130,7 @@ def _parse_time(
         return None
 
 # %% ../../nbs/logs/02_mail.ipynb #_HTML
-_TAG = re.compile(r"<(!--)|(--)>|<(/?[a-z][a-z0-9]*)[^<>]*>|<[!?/a-z][^<>]*>", re.I)
+_TAG = re.compile(r"<(!--)|(?:<![^<>-]*)?(--)>|<(/?[a-z][a-z0-9]*)[^<>]*>|<[!?/a-z][^<>]*>", re.I)
 _HIDDEN = {"!--": "--", "style": "/style", "script": "/script", "title": "/title"}
 _LINES = frozenset(
     "address article blockquote body br center dd div dl dt footer form h1 h2 h3 h4 h5 h6 header hr "
@@ -149,8 +149,8 @@ def _page_text(
         if hidden:
             hidden = "" if name == hidden else hidden
             continue
-        lines[-1][1].append(text)
         hidden, bare = _HIDDEN.get(name, ""), name.strip("/")
+        lines[-1][1].append(f"{text} " if bare in ("td", "th") else text)
         if bare == "blockquote":
             level = max(0, level + (1 if name == bare else -1))
         if bare in _LINES and (bare == "br" or "".join(lines[-1][1]).strip()):

@@ -106,6 +106,7 @@ _DATED = re.compile(
     re.I,
 )
 _SURE = re.compile(rf"(?=.*{_YEAR})(?=.*(?:@|\d:\d)).*[:：]\Z")
+_BROKEN = re.compile(r".*[\d@].*[^.!?:\s]\s*")
 _ADDRESS = re.compile(r"[<(\[]*\s?([^\s<>()\[\]:]{1,99}@[^\s<>()\[\]:]{1,99})[>)\]]*")
 _UP_TO_DATE = re.compile(
     r".*\d(?:\s?[AaPp]\.?[Mm]\b\.?| Uhr| odesílatel)?(?: ?\(?[A-Z]{3,4}\b\)?)?"
@@ -115,7 +116,8 @@ _UP_TO_DATE = re.compile(
 def _attribution(lines, i, marks):
     "Read a line such as `On … wrote:`, perhaps broken in three"
     for end in range(i + 1, min(i + 4, len(lines) + 1)):
-        if not lines[end - 1].strip() or _field(lines[end - 1])[0]:
+        whole = end == i + 1 or _BROKEN.fullmatch(lines[i][:200])
+        if not whole or not lines[end - 1].strip() or _field(lines[end - 1])[0]:
             break
         text = " ".join(line[:200].strip() for line in lines[i:end])
         if text[-1] in ":：>" and (
@@ -132,8 +134,8 @@ def _attribution(lines, i, marks):
 # %% ../../nbs/logs/01_quotations.ipynb #_BLANK
 _BLANK = re.compile(r"\n{3,}")
 _TAIL = re.compile(
-    r"[\s_*=-]*|[AP]M -+|(?:sent from (?:my|mail|outlook|yahoo)|get outlook for|von mein\w* .{1,30} "
-    r"gesendet|gesendet (?:von|mit)|envoyé de(?:puis)?|enviado (?:desde|do)|inviato da|verzonden "
+    r"[\s_*=-]*|[AP]M -+|(?:sent from (?:my|mail|outlook|yahoo)|get outlook for|von mein\w* .{1,30}"
+    r" gesendet|gesendet (?:von|mit)|envoyé de(?:puis)?|enviado (?:desde|do)|inviato da|verzonden "
     r"vanaf|skickat från|sendt fra)\b.{0,60}",
     re.I,
 )
