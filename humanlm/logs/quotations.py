@@ -93,40 +93,38 @@ _ANNOUNCED = re.compile(
 
 # %% ../../nbs/logs/01_quotations.ipynb #_head_at
 _VERBS = (
-    r"(?:wrote|writes|said|quoting|schrieb|(?:a |ha )?(?:écrit|scritto)|escribió|escreveu|schreef|"
-    r"skrev|napisał|pisze|napsal|kirjoitti|написал|пишет|(?:şunu )?yazdı|írta)(?:\([aа]\)|[aа])?"
-    r"(?!\w)|写道|寫道|님이 작성"
+    r"(?:wrote|writes|said|quoting|zitat von|schrieb|(?:h?a\s)?(?:écrit|scritto)|escribió|escreveu|"
+    r"schreef|skrev|napisał|pisze|napsal|kirjoitti|написал|пишет|(?:şunu )?yazdı|írta)"
+    r"(?:\([aа]\)|[aа])?(?!\w)|写道|寫道|님이 작성"
 )
 _YEAR = r"(?:(?<!\d)(?:19|20)\d\d(?!\d)|/\d\d\b)"
 _WROTE = re.compile(_VERBS, re.I)
-_NAMED = re.compile(rf"(?:\S+ ){{1,4}}(?:{_VERBS})", re.I)
+_NAMED = re.compile(rf"(?:\S+ ){{0,4}}(?:{_VERBS})", re.I)
 _DATED = re.compile(
-    rf"(?=.*(?:@|{_VERBS}))(?:(?=.{{0,60}}\d(?:[/:.]\d|\d{{3}}))\W{{0,2}}"
-    rf"(?:[^\W\d]{{1,12}}[.,]{{0,2}} ){{0,3}}\d|.*@.*{_YEAR})",
-    re.I,
+    rf"(?=.*(?:@|{_VERBS}))(?!.*\w\w[.!?:]\n)(?:(?=.{{0,60}}\d(?:[/:.]\d|\d{{3}}))\W{{0,5}}"
+    rf"(?:[^\W\d]{{1,12}}[^\w\n]{{1,3}}){{0,3}}\d|.*@.*{_YEAR})",
+    re.I | re.S,
 )
-_SURE = re.compile(rf"(?=.*{_YEAR})(?=.*(?:@|\d:\d)).*[:：]\Z")
-_BROKEN = re.compile(r".*[\d@].*[^.!?:\s]\s*")
+_SURE = re.compile(rf"(?=.*{_YEAR})(?=.*(?:@|\d:\d))(?=.*(?:{_VERBS})).*[:：-]\Z", re.I | re.S)
 _ADDRESS = re.compile(r"[<(\[]*\s?([^\s<>()\[\]:]{1,99}@[^\s<>()\[\]:]{1,99})[>)\]]*")
 _UP_TO_DATE = re.compile(
-    r".*\d(?:\s?[AaPp]\.?[Mm]\b\.?| Uhr| odesílatel)?(?: ?\(?[A-Z]{3,4}\b\)?)?"
+    r".*\d(?:\s?[AaPp]\.?[Mm]\b\.?| Uhr| odesílatel)?(?: ?\(?[A-Z]{3,4}\b\)?)?", re.S
 )
 
 
 def _attribution(lines, i, marks):
     "Read a line such as `On … wrote:`, perhaps broken in three"
     for end in range(i + 1, min(i + 4, len(lines) + 1)):
-        whole = end == i + 1 or _BROKEN.fullmatch(lines[i][:200])
-        if not whole or not lines[end - 1].strip() or _field(lines[end - 1])[0]:
+        if not lines[end - 1].strip() or _field(lines[end - 1])[0]:
             break
-        text = " ".join(line[:200].strip() for line in lines[i:end])
-        if text[-1] in ":：>" and (
-            (_DATED.match(text) and (end >= marks or _SURE.match(text)))
-            or (end >= marks and end == i + 1 and _NAMED.match(text))
-        ):
+        text = "\n".join(line[:200].strip() for line in lines[i:end])
+        if text[-1] not in ":：>-":
+            continue
+        marked, dated = end >= marks, _DATED.match(text)
+        if (dated and (marked or _SURE.match(text))) or (marked and _NAMED.match(text)):
             address = _ADDRESS.search(text)
             parts = _WROTE.split(_ADDRESS.sub("", text), 1)
-            names = (_UP_TO_DATE.sub("", part).strip(" \"',;:：.>") for part in parts)
+            names = (_UP_TO_DATE.sub("", part).strip("\n \"'*,;:：.>[]-") for part in parts)
             name = next(filter(None, names), "")
             return i, end, _Part("", f"{name} <{address[1]}>" if address else name, text)
     return None
