@@ -419,7 +419,7 @@ class FileRow(NamedTuple):
 
 # %% ../../nbs/data/04_files.ipynb #read_rows
 def read_rows(
-    where: str | Path,  # .jsonl, .csv or .parquet (also .gz), a folder, or a name on the hub
+    where: str | Path,  # .jsonl, .csv, .tsv or .parquet (also .gz), a folder, or a name on the hub
     faults: Faults | None = None,  # counts what cannot be read; None: raise at the first
     splits: str = ".*",  # on the hub: pattern of the splits to read
     config: str | None = None,  # on the hub: name of the configuration

@@ -17,7 +17,7 @@ from email.utils import mktime_tz, parsedate_tz
 from functools import lru_cache
 from hashlib import md5
 from html import unescape
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..data.files import RowFault
 from .quotations import MAX_DEPTH, body_parts
@@ -133,14 +133,12 @@ def _parse_time(
 _TAG = re.compile(r"<(!--)|(?:<![^<>-]*)?(--)>|<(/?[a-z][a-z0-9]*)[^<>]*>|<[!?/a-z][^<>]*>", re.I)
 _HIDDEN = {"!--": "--", "style": "/style", "script": "/script", "title": "/title"}
 _LINES = frozenset(
-    "address article blockquote body br center dd div dl dt footer form h1 h2 h3 h4 h5 h6 header hr "
-    "li main ol p pre section table tr ul".split()
+    "address article blockquote body br center dd div dl dt footer form h1 h2 h3 h4 h5 h6 header "
+    "hr li main ol p pre section table tr ul".split()
 )
 
 
-def _page_text(
-    page: str,  # HTML
-) -> str:
+def _page_text(page):
     "Give the lines of a page as they are shown; `>` marks what stands in a blockquote"
     lines, level, hidden, end = [(0, [])], 0, "", 0
     for tag in _TAG.finditer(page + "<br>"):
@@ -160,9 +158,7 @@ def _page_text(
     return "\n".join("> " * n + " ".join(unescape("".join(line)).split()) for n, line in lines)
 
 # %% ../../nbs/logs/02_mail.ipynb #plain-body
-def _body(
-    part: Any,  # `email.message.Message`
-) -> str:
+def _body(part):
     "Give the text of a mail, or of a part of it, without what is attached"
     kind = part.get_content_type()
     if kind in ("text/plain", "text/html"):
@@ -183,10 +179,8 @@ def _body(
 
 
 def _part_text(part):
-    if str(part.get("Content-Transfer-Encoding", "")).strip().lower() not in (
-        "quoted-printable",
-        "base64",
-    ):
+    coding = str(part.get("Content-Transfer-Encoding", "")).strip().lower()
+    if coding not in ("quoted-printable", "base64"):
         return part.get_payload()
     return _decode(part.get_payload(decode=True) or b"", part.get_content_charset("utf-8"))
 
@@ -198,10 +192,7 @@ def _decode(data, charset):
     return data.decode("latin-1")
 
 
-def _header(
-    message: Any,  # `email.message.Message`
-    name: str,
-) -> str:  # "" if it is not there
+def _header(message, name):
     "Give a header in one line, decoded"
     text = str(message.get(name, ""))[:20_000]
     with suppress(HeaderParseError):

@@ -44,11 +44,8 @@ def _field(line):
     return _FIELD_OF.get("".join(name.split()).strip("*").casefold()), text.strip("* \t")
 
 
-def _read_fields(
-    lines: list[str],
-    start: int,  # line to begin with
-) -> tuple[dict[str, str], int]:  # key of `_FIELDS` → text, and the line behind the block
-    "Read `Field: text` lines up to an empty line"
+def _read_fields(lines, start):
+    "Read `Field: text` lines up to an empty line; also give the line below them"
     fields, last = defaultdict(str), ""
     for end, line in enumerate(lines[start : start + LONGEST_HEAD], start):
         name, text = _field(line)
