@@ -40,7 +40,9 @@ LONGEST_HEAD = 40
 
 
 def _field(line):
-    name, _, text = line[:2000].replace("：", ":").partition(":")
+    name, colon, text = line[:2000].replace("：", ":").partition(":")
+    if not colon or len(name) > 30:
+        return None, ""
     return _FIELD_OF.get("".join(name.split()).strip("*").casefold()), text.strip("* \t")
 
 
@@ -66,13 +68,14 @@ _LOTUS = re.compile(
 def _block(lines, i, free):
     "Read a block of headers; Lotus Notes puts the name and the date above it"
     fields, end = _read_fields(lines, i)
-    about = fields.keys() & {"subject", "to"}
+    if not fields.keys() & {"subject", "to"}:
+        return None
     sender, date = fields["from"], fields["date"]
     above = "".join(f"{line[:300].strip()}\n" for line in lines[max(free, i - 4) : i])
     if not date and (lotus := _LOTUS.search(sender or above)):
         i -= 0 if sender else lotus[0].count("\n")
         sender, date = lotus.groups()
-    if not sender or not date or not about:
+    if not sender or not date:
         return None
     return i, end, _Part("", sender, date, fields["subject"], fields["to"])
 
@@ -112,11 +115,12 @@ _UP_TO_DATE = re.compile(
 def _attribution(lines, i, marks):
     "Read a line such as `On … wrote:`, perhaps broken in three"
     for end in range(i + 1, min(i + 4, len(lines) + 1)):
-        if not lines[end - 1].strip() or _field(lines[end - 1])[0]:
+        last = lines[end - 1][:200].strip()
+        if not last or _field(last)[0]:
             break
-        text = "\n".join(line[:200].strip() for line in lines[i:end])
-        if text[-1] not in ":：>-":
+        if last[-1] not in ":：>-":
             continue
+        text = "\n".join(line[:200].strip() for line in lines[i:end])
         marked, dated = end >= marks, _DATED.match(text)
         if (dated and (marked or _SURE.match(text))) or (marked and _NAMED.match(text)):
             address = _ADDRESS.search(text)
