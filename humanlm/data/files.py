@@ -12,12 +12,13 @@ import gzip
 import json
 import re
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ from ..core.html import Html, Table, table_cell
 # Why something is not read
 FILE_FAULTS = {
     "broken JSON": "a line, or a part of it, is not the JSON it should be",
-    "broken CSV": "a record has more cells than the file has columns",
+    "broken CSV": "a record has more cells than the file has columns, or an open quotation mark",
 }
 # What is odd about something that is read
 FILE_NOTES = {
@@ -161,30 +162,90 @@ def _read(item: bytes | dict | RowFault) -> Iterable[dict | RowFault]:
     return (row,) if isinstance(row, dict) else _json_line(item)
 
 # %% ../../nbs/data/04_files.ipynb #csv_lines
-def _csv_lines(
-    lines: Iterable[bytes],
+def _csv_line(
+    line: bytes,
     faults: list[RowFault],  # is told of other encodings
-) -> Iterator[str]:
-    "Decode the lines of a CSV file"
-    for line in lines:
-        try:
-            yield line.decode("utf-8-sig")
-        except UnicodeDecodeError as e:
-            text = line.decode("cp1252", "replace")
-            faults.append(RowFault("wrong encoding", f"{e.reason}: {shorten(repr(text))}"))
-            yield text
+) -> str:
+    "Decode a line of a CSV file"
+    try:
+        return line.decode("utf-8-sig")
+    except UnicodeDecodeError as e:
+        text = line.decode("cp1252", "replace")
+        faults.append(RowFault("wrong encoding", f"{e.reason}: {shorten(repr(text))}"))
+        return text
 
 # %% ../../nbs/data/04_files.ipynb #csv_items
+def _own_lines(
+    lines: list[str],  # of a record
+    width: int,  # cells of the header
+    mark: str,  # between two cells
+) -> int:  # how many of them are its own; 0: no quotation mark is open
+    "Tell a record that swallows rows from one that holds a text of several lines"
+    try:
+        list(csv.reader(lines, delimiter=mark, strict=True))
+        return 0
+    except csv.Error as e:
+        cells = [len(next(csv.reader([line], delimiter=mark))) for line in lines]
+        rows = [k for k, n in enumerate(cells) if k and n == width]
+        if rows and 2 * len(rows) >= sum(map(bool, cells[1:])):
+            return rows[0]
+        return len(lines) if "end of data" in str(e) else 0
+
+
+def _csv_records(
+    lines: Iterator[bytes],  # of a CSV file
+    faults: list[RowFault],  # is told of other encodings
+) -> Iterator[list[str] | RowFault]:
+    "Split a CSV file into records; a fault stands for one that swallows rows, and they are read"
+    first = next(lines, b"")
+    mark = max(",;\t", key=lambda m: first.count(m.encode()))
+    used, again, width = [], deque([first]), 0  # lines of a record, and lines to read once more
+
+    def feed():
+        while again or (line := next(lines, None)) is not None:
+            used.append(again.popleft() if again else line)
+            yield _csv_line(used[-1], faults)
+
+    reader = csv.reader(feed(), delimiter=mark)
+    while True:
+        used.clear()
+        row = error = None
+        try:
+            row = next(reader, None)
+        except csv.Error as e:  # a cell is too long
+            error = e
+        odd = error or len(used) > 1 or b"".join(used).count(b'"') % 2
+        texts = [_csv_line(line, []) for line in used] if odd and width else []
+        if texts and (own := _own_lines(texts, width, mark)):
+            row = RowFault("broken CSV", f"open quotation mark: {shorten(repr(texts[0]))}")
+            again.extendleft(reversed(used[own:]))
+            faults.clear()
+            reader = csv.reader(feed(), delimiter=mark)
+        elif error:
+            raise error
+        if row is None:
+            return
+        width = width or (len(row) if isinstance(row, list) else 0)
+        yield row
+
+
 def _csv_items(
     lines: Iterable[bytes],  # of a CSV file
 ) -> Iterator[tuple[int, dict | RowFault]]:  # number of the record and what it holds
     "Read a CSV file"
     csv.field_size_limit(2**25)
     faults: list[RowFault] = []
-    for number, row in enumerate(csv.DictReader(_csv_lines(lines, faults)), 1):
+    records = _csv_records(iter(lines), faults)
+    header: Any = next(records, [])
+    for number, row in enumerate(filter(None, records), 1):
         yield from ((number, fault) for fault in faults)
         faults.clear()
-        yield number, RowFault("broken CSV", shorten(repr(row[None]))) if None in row else row
+        if isinstance(row, RowFault):
+            yield number, row
+        elif len(row) > len(header):
+            yield number, RowFault("broken CSV", shorten(repr(row[len(header) :])))
+        else:
+            yield number, dict(zip_longest(header, row))
     yield from ((0, fault) for fault in faults)
 
 # %% ../../nbs/data/04_files.ipynb #_csv
@@ -193,19 +254,41 @@ def _csv(path):
         yield from _csv_items(lines)
 
 # %% ../../nbs/data/04_files.ipynb #_parquet
+def _coarse(
+    kind: Any,  # `pyarrow.DataType`
+) -> Any:
+    "Give a type with microseconds for nanoseconds, which Python's times lack, and zones as UTC"
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us" if kind.unit == "ns" else kind.unit, kind.tz and "UTC")
+    if pa.types.is_time64(kind):
+        return pa.time64("us")
+    if pa.types.is_duration(kind):
+        return pa.duration("us" if kind.unit == "ns" else kind.unit)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_coarse(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _coarse(kind.item_type))
+    if pa.types.is_dictionary(kind):
+        return _coarse(kind.value_type)
+    return pa.list_(_coarse(kind.value_type)) if hasattr(kind, "value_type") else kind
+
+
 def _parquet(path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with pq.ParquetFile(path) as file:
-            rows = (row for batch in file.iter_batches(batch_size=512) for row in batch.to_pylist())
-            yield from enumerate(rows, 1)
-    except pa.ArrowException as e:
+            form = pa.schema([f.with_type(_coarse(f.type)) for f in file.schema_arrow])
+            batches = (b.cast(form, safe=False) for b in file.iter_batches(batch_size=512))
+            yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
+    except (pa.ArrowException, ValueError, OverflowError) as e:
         raise OSError(shorten(e)) from e
 
 
-_READERS = {".jsonl": _jsonl, ".ndjson": _jsonl, ".csv": _csv, ".parquet": _parquet}
+_READERS = {".jsonl": _jsonl, ".ndjson": _jsonl, ".csv": _csv, ".tsv": _csv, ".parquet": _parquet}
 
 # %% ../../nbs/data/04_files.ipynb #_suffix
 def _suffix(path):
@@ -336,7 +419,7 @@ class FileRow(NamedTuple):
 
 # %% ../../nbs/data/04_files.ipynb #read_rows
 def read_rows(
-    where: str | Path,  # .jsonl, .csv or .parquet (also .gz), a folder, or a name on the hub
+    where: str | Path,  # .jsonl, .csv, .tsv or .parquet (also .gz), a folder, or a name on the hub
     faults: Faults | None = None,  # counts what cannot be read; None: raise at the first
     splits: str = ".*",  # on the hub: pattern of the splits to read
     config: str | None = None,  # on the hub: name of the configuration
@@ -388,9 +471,12 @@ def _sound_rows(name, items, faults, unfold=None):
             )
 
 # %% ../../nbs/data/04_files.ipynb #utc_seconds
-def utc_seconds(
+_SPELLED = re.compile(r"(?:19|20)\d{6}(?:\d{4}(?:\d\d(?:\d{3})?)?)?")
+
+
+def _moment(
     value: Any,  # number, date or text, as found in a row
-) -> float | None:  # None: nothing there that could be read
+) -> datetime | float | None:  # a number is one since 1970; None: nothing there that could be read
     "Read a time in any of the published spellings"
     if isinstance(value, str):
         value = _time_of_text(value.strip())
@@ -398,14 +484,30 @@ def utc_seconds(
         moment = (
             value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
         )
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if isinstance(value, Decimal):
         value = float(value)
     if type(value) not in (int, float) or not value or abs(value) >= 1e300 or value != value:
         return None
-    while abs(value) > 1e10:
-        value /= 1000
+    digits = str(int(value)) if value == int(value) else ""
+    if _SPELLED.fullmatch(digits):
+        with suppress(ValueError):
+            return datetime.fromisoformat(
+                f"{digits[:8]}T{digits[8:14]:0<6}.{digits[14:]:0<3}"
+            ).replace(tzinfo=UTC)
     return float(value)
+
+
+def utc_seconds(
+    value: Any,  # number, date or text, as found in a row
+) -> float | None:  # None: nothing there that could be read
+    "Read a time in any of the published spellings"
+    moment = _moment(value)
+    if isinstance(moment, datetime):
+        return moment.timestamp()
+    while moment and abs(moment) > 1e10:
+        moment /= 1000
+    return moment
 
 
 def _time_of_text(text):
@@ -443,11 +545,5 @@ def time_note(
         )
     if not began <= time < _END:
         return "time doubtful"
-    return "time in milliseconds" if not isinstance(value, date) and _number(value) > 1e10 else ""
-
-
-def _number(text):
-    try:
-        return abs(float(text))
-    except ValueError:
-        return 0.0
+    moment = _moment(value)
+    return "time in milliseconds" if isinstance(moment, float) and abs(moment) > 1e10 else ""

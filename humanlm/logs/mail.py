@@ -9,12 +9,15 @@ __all__ = ['CONTEXT_GAP', 'SHORTEST_MAIL', 'MAIL_FAULTS', 'MAIL_NOTES', 'read_wh
 import re
 from calendar import timegm
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from email import message_from_string
-from email.utils import mktime_tz, parseaddr, parsedate_tz
+from email.errors import HeaderParseError
+from email.header import decode_header
+from email.utils import mktime_tz, parsedate_tz
 from functools import lru_cache
 from hashlib import md5
 from html import unescape
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..data.files import RowFault
 from .quotations import MAX_DEPTH, body_parts
@@ -51,8 +54,8 @@ def read_who(
     "Read a sender: the name and the address, where they are there"
     text = " ".join(text[:400].split())
     found = _ADDRESS.search(text)
-    name = parseaddr(text)[0] if found and "<" in text else "" if found else text
-    return _Who(_name_key(name), found[0].casefold().strip("'") if found else "")
+    address = found[0].casefold().strip("'") if found else ""
+    return _Who("" if address and "<" not in text else _name_key(text), address)
 
 # %% ../../nbs/logs/02_mail.ipynb #address_of
 def _address_of(
@@ -127,35 +130,77 @@ def _parse_time(
         return None
 
 # %% ../../nbs/logs/02_mail.ipynb #_HTML
-_HTML = re.compile(r"<(?:style|script)\b[^<]*</(?:style|script)>|<[^<>]{0,2000}>", re.I)
+_TAG = re.compile(r"<(!--)|(?:<![^<>-]*)?(--)>|<(/?[a-z][a-z0-9]*)[^<>]*>|<[!?/a-z][^<>]*>", re.I)
+_HIDDEN = {"!--": "--", "style": "/style", "script": "/script", "title": "/title"}
+_LINES = frozenset(
+    "address article blockquote body br center dd div dl dt footer form h1 h2 h3 h4 h5 h6 header "
+    "hr li main ol p pre section table tr ul".split()
+)
 
 
-def _plain_body(
-    message: Any,  # `email.message.Message`
-) -> str:
-    "Give the text of a mail"
-    for kind in ("text/plain", "text/html"):
-        for part in message.walk():
-            if part.get_content_type() == kind and not part.is_multipart():
-                text = _part_text(part)
-                text = unescape(_HTML.sub("", text)) if kind == "text/html" else text
-                return text.replace("\r\n", "\n").replace("\r", "\n")
-    return ""
+def _page_text(page):
+    "Give the lines of a page as they are shown; `>` marks what stands in a blockquote"
+    lines, level, hidden, end = [(0, [])], 0, "", 0
+    for tag in _TAG.finditer(page + "<br>"):
+        name = (tag[tag.lastindex] if tag.lastindex else "").lower()
+        text, end = page[end : tag.start()], tag.end()
+        if hidden:
+            hidden = "" if name == hidden else hidden
+            continue
+        hidden, bare = _HIDDEN.get(name, ""), name.strip("/")
+        lines[-1][1].append(f"{text} " if bare in ("td", "th") else text)
+        if bare == "blockquote":
+            level = max(0, level + (1 if name == bare else -1))
+        if bare in _LINES and (bare == "br" or "".join(lines[-1][1]).strip()):
+            lines.append((level, []))
+        elif bare in _LINES:
+            lines[-1] = (level, [])
+    return "\n".join("> " * n + " ".join(unescape("".join(line)).split()) for n, line in lines)
+
+# %% ../../nbs/logs/02_mail.ipynb #plain-body
+def _body(part):
+    "Give the text of a mail, or of a part of it, without what is attached"
+    kind = part.get_content_type()
+    if kind in ("text/plain", "text/html"):
+        text = _part_text(part).replace("\r\n", "\n").replace("\r", "\n")
+        return _page_text(text) if kind == "text/html" else text
+    if not part.is_multipart() or kind.startswith("message/"):
+        return ""
+    parts = [
+        inner
+        for inner in part.get_payload()
+        if inner.get_content_disposition() != "attachment" and not inner.get_filename()
+    ]
+    if kind == "multipart/alternative":
+        parts.sort(key=lambda inner: inner.get_content_type() != "text/plain")
+    texts = [text for inner in parts if (text := _body(inner)).strip()]
+    alike = kind in ("multipart/alternative", "multipart/related")
+    return "\n".join(texts[:1] if alike else texts)
 
 
 def _part_text(part):
-    if str(part.get("Content-Transfer-Encoding", "")).strip().lower() not in (
-        "quoted-printable",
-        "base64",
-    ):
+    coding = str(part.get("Content-Transfer-Encoding", "")).strip().lower()
+    if coding not in ("quoted-printable", "base64"):
         return part.get_payload()
-    data = part.get_payload(decode=True) or b""
-    for charset in (part.get_content_charset("utf-8"), "utf-8", "cp1252"):
-        try:
-            return data.decode(charset)
-        except (LookupError, ValueError):
-            continue
+    return _decode(part.get_payload(decode=True) or b"", part.get_content_charset("utf-8"))
+
+
+def _decode(data, charset):
+    for name in ("cp1252" if charset == "iso-8859-1" else charset, "utf-8", "cp1252"):
+        with suppress(LookupError, ValueError):
+            return data.decode(name)
     return data.decode("latin-1")
+
+
+def _header(message, name):
+    "Give a header in one line, decoded"
+    text = str(message.get(name, ""))[:20_000]
+    with suppress(HeaderParseError):
+        text = "".join(
+            some if isinstance(some, str) else _decode(some, charset or "raw-unicode-escape")
+            for some, charset in decode_header(text)
+        )
+    return " ".join(text.split())
 
 # %% ../../nbs/logs/02_mail.ipynb #_own_mail
 class _Mail(NamedTuple):
@@ -205,10 +250,10 @@ def _read_mail(
     "Take a file apart into the mails it holds; `ValueError` if it is none"
     try:
         message = message_from_string(text)
-        body = _plain_body(message)
+        body = _body(message)
     except (RecursionError, ValueError, LookupError, TypeError, AssertionError) as e:
         raise ValueError(f"{type(e).__name__}: {e}"[:200]) from e
-    head = {name: " ".join(str(message.get(name, ""))[:20_000].split()) for name in _HEADERS}
+    head = {name: _header(message, name) for name in _HEADERS}
     if not head["From"] and not head["Date"] and not head["Subject"]:
         raise ValueError("there are no headers")
     parts = body_parts(body)

@@ -6,196 +6,199 @@
 __all__ = ['LONGEST_HEAD', 'MAX_DEPTH', 'body_parts']
 
 # %% ../../nbs/logs/01_quotations.ipynb #exported-imports
-import itertools
 import re
+from collections import defaultdict
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 # %% ../../nbs/logs/01_quotations.ipynb #Head
-class _Head(NamedTuple):
-    "The headers of a quoted mail"
+class _Part(NamedTuple):
+    "A text inside a mail, and what stands above it"
 
-    start: int  # first line that belongs to it
-    end: int  # first line of the text below it
+    text: str = ""
     sender: str = ""  # as written
     date: str = ""  # as written
     subject: str = ""
     to: str = ""
 
 # %% ../../nbs/logs/01_quotations.ipynb #_FIELD
-_FIELD = re.compile(
-    r"\s*\*?(from|sent|date|to|cc|bcc|subject|importance|sensitivity|attachments?)\s*:\*?[ "
-    r"\t]*(.*)",
-    re.I,
-)
+_FIELDS = {
+    "from": "from von de da van från fra od от lähettäjä kimden 发件人 寄件者 差出人 보낸사람",
+    "date": "date sent datum gesendet envoyé enviado enviadoel enviadaem fecha data inviato "
+    "verzonden skickat sendt dato wysłano odesláno lähetetty дата отправлено tarih gönderildi "
+    "发送时间 日期 送信日時 日付 날짜 보낸날짜",
+    "to": "to an à para a aan till til do komu кому vastaanottaja kime 收件人 宛先 받는사람",
+    "subject": "subject betreff objet asunto oggetto assunto onderwerp ämne emne temat předmět "
+    "тема aihe konu 主题 主題 件名 제목",
+    "cc": "cc bcc cci ccn dw kopie kopia kopi копия 抄送 참조 importance sensitivity attachment "
+    "attachments wichtigkeit anlagen organization reply-to",
+}
+_FIELD_OF = {name: field for field, names in _FIELDS.items() for name in names.split()}
 LONGEST_HEAD = 40
 "Most lines of a block of headers."
 
 
-def _read_fields(
-    lines: list[str],
-    start: int,  # line to begin with
-) -> tuple[dict[str, str], int]:  # field → text, and the line behind the block
-    "Read `Field: text` lines up to an empty line"
-    fields, last = {}, None
-    end = min(len(lines), start + LONGEST_HEAD)
-    for i in range(start, end):
-        found = _FIELD.match(lines[i][:2000])
-        name = found[1].lower() if found else ""
-        if found and not (name in fields and name in ("from", "subject")):
-            last = name
-            fields.setdefault(name, found[2].strip())
-        elif found or not lines[i].strip() or last not in ("to", "cc", "bcc"):
-            return fields, i
+def _field(line):
+    name, colon, text = line[:2000].replace("：", ":").partition(":")
+    if not colon or len(name) > 30:
+        return None, ""
+    return _FIELD_OF.get("".join(name.split()).strip("*").casefold()), text.strip("* \t")
+
+
+def _read_fields(lines, start):
+    "Read `Field: text` lines up to an empty line; also give the line below them"
+    fields, last = defaultdict(str), ""
+    for end, line in enumerate(lines[start : start + LONGEST_HEAD], start):
+        name, text = _field(line)
+        if name and (name == "cc" or name not in fields):
+            fields[name], last = text, name
+        elif name or not line.strip() or last not in ("to", "cc"):
+            return fields, end
         else:
-            fields[last] += " " + lines[i].strip()[:2000]
-    return fields, end
+            fields[last] += f" {line[:2000].strip()}"
+    return fields, min(len(lines), start + LONGEST_HEAD)
 
 # %% ../../nbs/logs/01_quotations.ipynb #_DATE_IN_LINE
-_DATE_IN_LINE = re.compile(
-    r"(?:\bon )?\s*\b[0-9]{1,2}/[0-9]{1,2}/(?:[0-9]{4}|[0-9]{2})\s{1,4}[0-9]{1,2}:[0-9]{2}.{0,20}",
+_LOTUS = re.compile(
+    r"^(\S.*?)\s+(?:on )?(\d\d?/\d\d?/(?:\d{4}|\d\d)\s{1,4}\d\d?:\d\d.{0,20})\s*\Z", re.M | re.I
+)
+
+
+def _block(lines, i, free):
+    "Read a block of headers; Lotus Notes puts the name and the date above it"
+    fields, end = _read_fields(lines, i)
+    if not fields.keys() & {"subject", "to"}:
+        return None
+    sender, date = fields["from"], fields["date"]
+    above = "".join(f"{line[:300].strip()}\n" for line in lines[max(free, i - 4) : i])
+    if not date and (lotus := _LOTUS.search(sender or above)):
+        i -= 0 if sender else lotus[0].count("\n")
+        sender, date = lotus.groups()
+    if not sender or not date:
+        return None
+    return i, end, _Part("", sender, date, fields["subject"], fields["to"])
+
+# %% ../../nbs/logs/01_quotations.ipynb #_DASHES
+_ANNOUNCED = re.compile(
+    r"\s*[-_=]{3,}(?=.{0,40}(?:mess|mensa|nachricht|mail|bericht|meddel|melding|wiadomo|zpráv|"
+    r"viesti|сообщ|ileti|邮件|郵件|メッセージ|메시지|forwarded by))(?=.{0,40}(?:orig|urspr|oorspr|"
+    r"oprind|opprin|oryg|pův|alkup|исход|原|元|원본|forward|weiterg|transf|réexp|reenv|encam|inolt|"
+    r"doorg|vidare|videre|przek|přep|перес|转|転送|전달))|\s*(?:begin forwarded message|anfang der "
+    r"weitergeleiteten (?:nachricht|e-mail)|début du message (?:réexpédié|transféré)|inicio del "
+    r"mensaje reenviado|in[ií]cio da mensagem \w{5,15}|inizio messaggio inoltrato|begin "
+    r"doorgestuurd bericht|vidarebefordrat brev|videresendt (?:besked|melding))\s?:\s*$",
     re.I,
 )
 
-
-def _outlook_head(
-    lines: list[str],
-    start: int,  # line that may begin a block
-) -> _Head | None:
-    "Read a block that begins with `From:`"
-    fields, end = _read_fields(lines, start)
-    sender, written = fields.get("from", ""), fields.get("sent") or fields.get("date") or ""
-    dated = _DATE_IN_LINE.search(sender)
-    if dated and not written:
-        sender, written = sender[: dated.start()], dated[0]
-    if not sender.strip() or not written or fields.keys().isdisjoint(("to", "subject")):
-        return None
-    return _Head(
-        start, end, sender.strip(), written.strip(), fields.get("subject", ""), fields.get("to", "")
-    )
-
-# %% ../../nbs/logs/01_quotations.ipynb #lotus_head
-def _lotus_head(
-    lines: list[str],
-    to: int,  # line that begins with `To:`
-) -> _Head | None:
-    "Read a block whose name and date stand above `To:`"
-    above = [i for i in range(to - 1, max(-1, to - 5), -1) if lines[i].strip()][:2]
-    dated = _DATE_IN_LINE.search(lines[above[0]][:300]) if above else None
-    fields, end = _read_fields(lines, to) if dated else ({}, to)
-    if not dated or "subject" not in fields:
-        return None
-    start, sender = above[0], lines[above[0]][: dated.start()].strip()
-    if not sender and len(above) > 1:
-        start, sender = above[1], lines[above[1]].strip()[:300]
-    sender = re.sub(r"^from:\s*", "", sender, flags=re.I)
-    return (
-        _Head(start, end, sender, dated[0].strip(), fields["subject"], fields["to"])
-        if sender
-        else None
-    )
-
-# %% ../../nbs/logs/01_quotations.ipynb #_DASHES
-_DASHES = re.compile(
-    r"\s*[-_]{3,}.{0,40}?(?:original message|forwarded by|forwarded message)", re.I
+# %% ../../nbs/logs/01_quotations.ipynb #_head_at
+_VERBS = (
+    r"(?:wrote|writes|said|quoting|zitat von|schrieb|(?:h?a\s)?(?:écrit|scritto)|escribió|escreveu|"
+    r"schreef|skrev|napisał|pisze|napsal|kirjoitti|написал|пишет|(?:şunu )?yazdı|írta)"
+    r"(?:\([aа]\)|[aа])?(?!\w)|写道|寫道|님이 작성"
+)
+_YEAR = r"(?:(?<!\d)(?:19|20)\d\d(?!\d)|/\d\d\b)"
+_WROTE = re.compile(_VERBS, re.I)
+_NAMED = re.compile(rf"(?:\S+ ){{0,4}}(?:{_VERBS})", re.I)
+_DATED = re.compile(
+    rf"(?=.*(?:@|{_VERBS}))(?!.*\w\w[.!?:]\n)(?:(?=.{{0,60}}\d(?:[/:.]\d|\d{{3}}))\W{{0,5}}"
+    rf"(?:[^\W\d]{{1,12}}[^\w\n]{{1,3}}){{0,3}}\d|.*@.*{_YEAR})",
+    re.I | re.S,
+)
+_SURE = re.compile(rf"(?=.*{_YEAR})(?=.*(?:@|\d:\d))(?=.*(?:{_VERBS})).*[:：-]\Z", re.I | re.S)
+_ADDRESS = re.compile(r"[<(\[]*\s?([^\s<>()\[\]:]{1,99}@[^\s<>()\[\]:]{1,99})[>)\]]*")
+_UP_TO_DATE = re.compile(
+    r".*\d(?:\s?[AaPp]\.?[Mm]\b\.?| Uhr| odesílatel)?(?: ?\(?[A-Z]{3,4}\b\)?)?", re.S
 )
 
 
-def _ends_dashed(line):
-    return line.rstrip().endswith(("---", "__"))
-
-# %% ../../nbs/logs/01_quotations.ipynb #_head_at
-def _head_at(lines, i, lotus):
-    if not _DASHES.match(lines[i][:200]):
-        return _block_at(lines, i, lotus)
-    broken = (
-        not _ends_dashed(lines[i])
-        and i + 1 < len(lines)
-        and len(lines[i + 1]) < 100
-        and _ends_dashed(lines[i + 1])
-    )
-    below = i + 2 if broken else i + 1
-    first = next((k for k in range(below, min(below + 6, len(lines))) if lines[k].strip()), below)
-    head = _block_at(lines, first, lotus)
-    return head._replace(start=i) if head else _Head(i, below)
-
-
-def _block_at(lines, i, lotus):
-    if i in lotus:
-        return lotus[i]
-    return (
-        _outlook_head(lines, i)
-        if i < len(lines) and lines[i].lstrip(" \t*")[:5].lower() == "from:"
-        else None
-    )
-
-
-def _heads(
-    lines: list[str],  # of a mail
-) -> list[_Head]:
-    "Find where quoted mails begin, in order"
-    found = (
-        _lotus_head(lines, i) for i, line in enumerate(lines) if line.lstrip()[:3].lower() == "to:"
-    )
-    lotus = {head.start: head for head in found if head}
-    heads, i = [], 0
-    while i < len(lines):
-        head = _head_at(lines, i, lotus)
-        i = head.end if head else i + 1
-        heads += [head] if head else []
-    return heads
+def _attribution(lines, i, marks):
+    "Read a line such as `On … wrote:`, perhaps broken in three"
+    for end in range(i + 1, min(i + 4, len(lines) + 1)):
+        last = lines[end - 1][:200].strip()
+        if not last or _field(last)[0]:
+            break
+        if last[-1] not in ":：>-":
+            continue
+        text = "\n".join(line[:200].strip() for line in lines[i:end])
+        marked, dated = end >= marks, _DATED.match(text)
+        if (dated and (marked or _SURE.match(text))) or (marked and _NAMED.match(text)):
+            address = _ADDRESS.search(text)
+            parts = _WROTE.split(_ADDRESS.sub("", text), 1)
+            names = (_UP_TO_DATE.sub("", part).strip("\n \"'*,;:：.>[]-") for part in parts)
+            name = next(filter(None, names), "")
+            return i, end, _Part("", f"{name} <{address[1]}>" if address else name, text)
+    return None
 
 # %% ../../nbs/logs/01_quotations.ipynb #_BLANK
-class _Part(NamedTuple):
-    "A text inside a mail"
-
-    text: str
-    sender: str = ""  # as written
-    date: str = ""  # as written
-    subject: str = ""
-    to: str = ""
-
-
 _BLANK = re.compile(r"\n{3,}")
+_TAIL = re.compile(
+    r"[\s_*=-]*|[AP]M -+|(?:sent from (?:my|mail|outlook|yahoo)|get outlook for|von mein\w* .{1,30}"
+    r" gesendet|gesendet (?:von|mit)|envoyé de(?:puis)?|enviado (?:desde|do)|inviato da|verzonden "
+    r"vanaf|skickat från|sendt fra)\b.{0,60}",
+    re.I,
+)
 
 
 def _tidy(lines):
-    return _BLANK.sub("\n\n", "\n".join(line.rstrip() for line in lines)).strip()
-
-
-MAX_DEPTH = 10
-"Most quotations inside a mail that are read; older ones are cut off and counted."
+    "Join lines without what a mail program or a signature adds at the end"
+    lines = [line.rstrip() for line in lines]
+    while lines and _TAIL.fullmatch(lines[-1]):
+        lines.pop()
+    if "--" in lines[-10:]:
+        del lines[len(lines) - 1 - lines[::-1].index("--") :]
+    return _BLANK.sub("\n\n", "\n".join(lines)).strip()
 
 # %% ../../nbs/logs/01_quotations.ipynb #_WROTE
+MAX_DEPTH = 10
+"Most quotations inside a mail that are read; older ones are cut off and counted."
+_MARKS = re.compile(r"\A(?:> ?)*")
+_GROUPWISE = re.compile(r"^>>> ?(.{1,100}?) (\d\d?/\d\d?/\d{2,4} .{1,20}?) ?>>>[^\S\n]*$", re.M)
+
+
+def _levels(lines):
+    "Count and strip the marks of each line; an empty line stays at the level above it"
+    level = 0
+    for line in lines:
+        bare = _MARKS.sub("", line)
+        if bare.strip() or len(bare) < len(line):
+            level = min(line[: len(line) - len(bare)].count(">"), MAX_DEPTH + 1)
+        yield level, bare
+
+
 def body_parts(
     text: str,  # body of a mail
-    depth: int = 0,  # of the quotation it is
 ) -> list[_Part]:  # newest first; at most `MAX_DEPTH` + 2 of them
     "Take a body apart: its own text, then what it quotes, then what that quotes"
-    lines, parts = text.split("\n"), []
-    starts = [_Head(0, 0), *_heads(lines), _Head(len(lines), len(lines))]
-    for head, following in itertools.pairwise(starts):
-        parts += _unquoted(lines[head.end : following.start], head, depth + len(parts))
-        if len(parts) + depth > MAX_DEPTH + 1:
-            break
-    return parts[: MAX_DEPTH + 2 - depth]
+    lines = _levels(_GROUPWISE.sub(r"On \2, \1 wrote:", text).split("\n"))
+    runs = [(level, [line for _, line in run]) for level, run in groupby(lines, itemgetter(0))]
+    runs.append((0, []))
+    parts, writers = [], []  # of each level, the lines of whoever writes there
 
+    def begin(level, part):
+        del writers[level:]
+        writers.append([])
+        parts.append((part, writers[-1]))
 
-_WROTE = re.compile(
-    r"\s*(?:on\s(?P<date>.{6,60}?),\s)?(?P<who>(?!\d)[^\n:]{2,120}?)\s(?:wrote|writes|said)\s?:\s*",
-    re.I,
-)
-
-
-def _unquoted(lines, head, depth):
-    marked = [i for i, line in enumerate(lines) if line.startswith(">")]
-    if not marked or depth > MAX_DEPTH:
-        return [_Part(_tidy(lines), *head[2:])]
-    above = next(
-        (i for i in range(marked[0] - 1, max(-1, marked[0] - 3), -1) if lines[i].strip()), None
-    )
-    wrote = None if above is None else _WROTE.fullmatch(lines[above][:300])
-    inner = body_parts("\n".join(lines[i][1:].removeprefix(" ") for i in marked), depth + 1)
-    if wrote:
-        inner[0] = inner[0]._replace(sender=wrote["who"], date=wrote["date"] or "")
-    taken = {*marked, above} if wrote else set(marked)
-    return [_Part(_tidy(line for i, line in enumerate(lines) if i not in taken), *head[2:]), *inner]
+    for run, (level, lines) in enumerate(runs[:-1]):
+        while len(writers) <= level:
+            begin(len(writers), _Part())
+        marks = len("\n".join(lines).rstrip().split("\n"))  # line behind the text
+        marks = marks if runs[run + 1][0] > level else len(lines) + 1
+        i = free = 0
+        while i < len(lines):
+            head = _ANNOUNCED.match(lines[i][:200]) and (i, i + 1, _Part())
+            head = head or _attribution(lines, i, marks) or _block(lines, i, free)
+            i += 1
+            if head:
+                start, i, part = head
+                writers[level] += lines[free:start]
+                free, quotes = i, i >= marks
+                if part.subject:  # unless everything below is marked
+                    quotes = quotes and all(
+                        runs[k][0] > level for k in range(run + 1, len(runs) - 1)
+                    )
+                begin(level + quotes, part)
+        writers[level] += lines[free:]
+    texts = [part._replace(text=_tidy(lines)) for part, lines in parts]
+    return [p for k, p in enumerate(texts) if not k or p.text or p.sender][: MAX_DEPTH + 2]

@@ -3,8 +3,9 @@
 import csv
 import gzip
 import json
+import sys
 import tracemalloc
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pytest
@@ -89,6 +90,88 @@ def test_old_tables_mix_encodings_and_line_ends(tmp_path):
         "x",
     ] or faults.counts
     assert faults.counts == {"wrong encoding": 1, "broken CSV": 1}
+
+
+@pytest.mark.parametrize(
+    "name, change, rows, faults",
+    [
+        ("r.csv", {31: '"Point 31'}, 59, [31]),
+        ("r.csv", {60: '"Point 60'}, 59, [60]),
+        ("r.csv", {31: '"Point 31', 45: '"Point 45, all"'}, 59, [31]),
+        ("r.csv", {31: '"Point 31', 45: '"Point 45'}, 58, [31, 45]),
+        ("r.csv", {31: '"Point 31', 45: '""'}, 59, [31]),
+        ("r.csv", {60: '"Dear all,\nI think so\nbye'}, 59, [60]),
+        ("r.tsv", {31: '"Point 31'}, 59, [31]),
+        ("semicolons.csv", {31: '"Point 31'}, 59, [31]),
+        ("r.csv", {31: '5" wide'}, 60, []),
+        ("r.csv", {31: '"he said "hi" to me"'}, 60, []),
+        ("r.csv", {31: '"Dear all,\n\nI say ""no"", really.\nAnn"'}, 60, []),
+        ("r.csv", {31: '"a,b,c\nd,e,f\ng,h,i"'}, 60, []),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_an_open_quotation_mark_costs_one_row(tmp_path, name, change, rows, faults, end):
+    mark = {"r.csv": ",", "r.tsv": "\t"}.get(name, ";")
+    table = [("id", "user", "text"), *((i, "ann", change.get(i, "x")) for i in range(1, 61))]
+    text = "".join(mark.join(map(str, row)) + "\n" for row in table)
+    (tmp_path / name).write_text(text.replace("\n", end), newline="")
+    account = Faults()
+    read = values(tmp_path / name, account)
+    assert [r["id"] for r in read] == [str(i) for i in range(1, 61) if i not in faults]
+    assert len(read) == rows and account.counts["broken CSV"] == len(faults)
+    places = account.examples.get("broken CSV", {}).values()
+    assert set(places) == {f"{name}, row {i}" for i in faults}
+    assert all(r["user"] == "ann" and None not in r for r in read)
+
+
+def test_times_in_nanoseconds_are_read_without_pandas(tmp_path, monkeypatch):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    moment = 1518652800_123456789
+    stamp = pa.timestamp("ns")
+    columns = {
+        "plain": pa.array([moment], stamp),
+        "zone": pa.array([moment], pa.timestamp("ns", "Europe/Berlin")),
+        "unknown zone": pa.array([moment // 10**9], pa.timestamp("s", "Mars/Base")),
+        "encoded": pa.array([moment], stamp).dictionary_encode(),
+        "list": pa.array([[{"time": moment}]], pa.list_(pa.struct([("time", stamp)]))),
+        "map": pa.array([[("time", moment)]], pa.map_(pa.string(), stamp)),
+        "clock": pa.array([1], pa.time64("ns")),
+        "took": pa.array([moment], pa.duration("ns")),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "r.parquet")
+    (row,) = values(tmp_path / "r.parquet")
+    times = [row["plain"], row["zone"], row["encoded"], row["list"][0]["time"], row["map"][0][1]]
+    assert [utc_seconds(time) for time in times] == [1518652800.123456] * 5
+    assert utc_seconds(row["unknown zone"]) == 1518652800.0
+    assert [time_note(row[name]) for name in ("clock", "took")] == ["time unreadable"] * 2
+
+
+@pytest.mark.parametrize(
+    "value, moment",
+    [
+        (20180215, "2018-02-15"),
+        ("20180215", "2018-02-15"),
+        (20180215.0, "2018-02-15"),
+        (Decimal("20180215"), "2018-02-15"),
+        (201802151230, "2018-02-15T12:30"),
+        ("20180215123045", "2018-02-15T12:30:45"),
+        (20180215123045250, "2018-02-15T12:30:45.25"),
+        ("20180215T123000Z", "2018-02-15T12:30"),
+        (1518652800, "2018-02-15"),
+        ("1518652800000", "2018-02-15"),
+        (1518652800e6, "2018-02-15"),
+        (1518652800_000000000, "2018-02-15"),
+        (20181399, "1970-08-22T13:56:39"),  # no date: seconds
+        (20180215.5, "1970-08-22T13:36:55.5"),
+    ],
+)
+def test_a_compact_date_is_a_day_and_other_numbers_are_not(value, moment):
+    assert utc_seconds(value) == datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp()
+    late = time_note(value) == "time in milliseconds"
+    assert late == (str(value).startswith("1518652800") and len(str(value)) > 10)
 
 
 def test_times_of_every_kind_are_read_and_none_ends_a_read():

@@ -96,12 +96,130 @@ def test_quoted_lines_belong_to_whoever_is_named_above_them():
     assert [m.sender for m in mails][-2:] == ["kim.poe@enron.com", "ira.rook@enron.com"]
 
 
-def test_people_who_write_from_and_to_are_not_quoted():
+WHO = "Kim Poe <kim.poe@enron.com>"
+OUTLOOK = "Von: Kim Poe\nGesendet: Montag, 14. Mai 2001 15:05\nAn: Ira Rook\nBetreff: Gas\n\n"
+
+
+@pytest.mark.parametrize(
+    "quotation",
+    [
+        "On Mon, May 14, 2001 at 3:05 PM Kim Poe <\nkim.poe@enron.com> wrote:\n\n> Who has them?",
+        f"On Monday, 14 May 2001 at 15:05, {WHO}\nwrote:\n\nWho has them?",
+        f"> On May 14, 2001, at 3:05 PM, {WHO} wrote:\n> \n> Who has them?",
+        "Am 14.05.2001 um 15:05 schrieb Kim Poe:\n> Who has them?",
+        f"Le lun. 14 mai 2001 à 15:05, {WHO} a\nécrit :\n\n> Who has them?",
+        f"El lun, 14 may 2001 a las 15:05, {WHO}\nescribió:\n\n> Who has them?",
+        "Il giorno lun 14 mag 2001 alle ore 15:05 Kim Poe ha scritto:\n\n> Who has them?",
+        f"2001年5月14日(月) 15:05 {WHO}:\n\n> Who has them?",
+        "-----Original Message-----\nFrom: Kim Poe\nSent: Monday, May 14, 2001 3:05 PM\n"
+        "To: Ira Rook\nSubject: Gas\n\n> Who has them?",
+        f"-----Ursprüngliche Nachricht-----\n{OUTLOOK}Who has them?".replace("\n", "\n> "),
+        f"________________________________\n{OUTLOOK}Who has them?",
+        f"Begin forwarded message:\n\nFrom: {WHO}\nSubject: Gas\nDate: May 14, 2001 at 3:05:00 PM "
+        "PDT\nTo: Ira Rook <ira.rook@enron.com>\n\nWho has them?",
+        '>>> "Kim Poe" <kim.poe@enron.com> 05/14/01 03:05PM >>>\nWho has them?\n\n-- \nKim Poe',
+    ],
+)
+def test_own_text_is_told_from_quotations_in_many_languages(quotation):
+    first, last = _read_mail(mail(f"I have them all.\n\nSent from my phone\n\n{quotation}"))
+    assert (first.sender, first.body) == ("kim.poe@enron.com", "Who has them?")
+    assert last.body == "I have them all."
+
+
+def test_two_people_quoted_in_turn():
     text = (
-        "From: here on it is easy.\nTo: do that, you need time.\nSubject: to "
-        "change.\n\nRegards, Ira"
+        "On 14/05/2001 15:05, Kim Poe wrote:\n> Who has them?\nI do.\nOn 14/05/2001 15:15, Sam "
+        "Vale wrote:\n> And the letters?\nNobody."
     )
+    assert [(m.sender, m.body) for m in _read_mail(mail(text))] == [
+        ("sam vale", "And the letters?"),
+        ("kim.poe@enron.com", "Who has them?"),
+        ("ira.rook@enron.com", "I do.\nNobody."),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "From: here on it is easy.\nTo: do that, you need time.\nSubject: to change.\n\nIra",
+        "On Monday we met at 10:30.\nOn the other hand, nobody wrote:\nthat is all.",
+        "On May 14, 2001, the Times wrote:\nGas is up again.",
+        "The plan:\n----- Agenda -----\nFirst we eat.\n\n---------------\n\nThen we go.",
+        "Von: hier\nBis: dort\nDatum: 14.05.2001\nAn: dem See",
+    ],
+)
+def test_own_text_that_looks_like_a_head_stays(text):
     assert [m.body for m in _read_mail(mail(text))] == [text]
+
+
+def parts(kind, *some):
+    "A body of several parts"
+    between = f"B{len(some[0])}"
+    return f'Content-Type: multipart/{kind}; boundary="{between}"\n\n' + "".join(
+        [f"--{between}\n{part}\n" for part in some] + [f"--{between}--\n"]
+    )
+
+
+PLAIN, PAGE = "Content-Type: text/plain\n\na\n", "Content-Type: text/html\n\n<p>a</p><p>b</p>\n"
+FILE = 'Content-Type: text/plain; name="log.txt"\n\nthe attachment\n'
+
+
+@pytest.mark.parametrize(
+    "body, text",
+    [
+        (PAGE, "a\nb"),
+        (
+            "Content-Type: text/html\n\n<div>a</div><div><br></div><ul><li>b<li>c &lt; d",
+            "a\n\nb\nc < d",
+        ),
+        (
+            "Content-Type: text/html\n\n<style><!-- p {} --></style><!-- <p>x --><p>a\nb<p>c",
+            "a b\nc",
+        ),
+        ("Content-Type: text/html\n\n" + f'<img src="data:{"A" * 5000}">a', "a"),
+        (parts("mixed", PAGE, FILE), "a\nb"),
+        (parts("mixed", PLAIN, "Content-Type: image/png\n\nx\n", PLAIN), "a\n\na"),
+        (parts("mixed", PLAIN, f"Content-Type: message/rfc822\n\n{mail('another')}"), "a"),
+        (parts("mixed", parts("alternative", PAGE, PLAIN), FILE), "a"),
+        (
+            parts("alternative", "Content-Type: text/plain\n\n \n", parts("related", PAGE, FILE)),
+            "a\nb",
+        ),
+        (
+            'Content-Type: text/plain; charset="iso-8859-1"\nContent-Transfer-Encoding: '
+            "quoted-printable\n\nd=E9j=E0 it=92s",
+            "déjà it’s",
+        ),
+    ],
+)
+def test_the_body_is_what_a_reader_saw(body, text):
+    assert _read_mail(f"From: Ira <ira@a.org>\nDate: x\n{body}")[-1].body == text
+
+
+@pytest.mark.parametrize(
+    "sender",
+    [
+        "=?utf-8?Q?J=C3=BCrgen_Berg?= <j@a.org>",
+        "=?iso-8859-1?Q?J=FCrgen?=\n =?iso-8859-1?Q?_Berg?= <j@a.org>",
+        '"=?utf-8?B?SsO8cmdlbiBCZXJn?=" <j@a.org>',
+        "=?utf-8?Q?Berg=2C_J=C3=BCrgen?= <j@a.org>",
+    ],
+)
+def test_encoded_headers_are_decoded(sender):
+    last = _read_mail(f"From: {sender}\nSubject: =?utf-8?B?R3LDvMOfZQ==?=\n\nhi")[-1]
+    assert (last.sender, last.sender_name, last.subject) == ("j@a.org", "jürgen berg", "Grüße")
+
+
+def test_a_page_quotes_in_a_blockquote():
+    page = (
+        "<div>I have them all.</div><div>On Mon, May 14, 2001 at 3:05 PM Kim Poe &lt;"
+        "<a>kim.poe@enron.com</a>&gt; wrote:<br></div><blockquote>Who has them?</blockquote>"
+    )
+    found = _read_mail(f"From: ira@a.org\nContent-Type: text/html\n\n{page}")
+    assert [(m.sender, m.body) for m in found] == [
+        ("kim.poe@enron.com", "Who has them?"),
+        ("ira@a.org", "I have them all."),
+    ]
 
 
 def test_chains_come_in_order_and_end_at_ten():
@@ -307,6 +425,9 @@ def test_no_body_crashes_and_no_word_is_made_up(lines):
         "From: a 05/14/2001 03:05 PM\nTo: b\n",
         "On a, ",
         "From: a\nSent: b\n",
+        "--\n",
+        "On 1 2001 1:00 @\n",
+        ">>> a 1/1/01 ",
     ],
 )
 def test_time_is_linear(piece):
