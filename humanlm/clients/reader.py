@@ -88,7 +88,7 @@ def _repaired(piece: str) -> dict | None:
     with suppress(ValueError):
         return _DECODER.decode(piece)
     with suppress(ValueError):
-        value = repair_json(piece, return_objects=True, skip_json_loads=True, strict=True)
+        value: Any = repair_json(piece, return_objects=True, skip_json_loads=True, strict=True)
         lost = _names(piece) - _names(json.dumps(value, ensure_ascii=False))
         if not lost and not re.search(r"[^\w $.-]", "".join(value)):
             return _DECODER.decode(json.dumps(value))
