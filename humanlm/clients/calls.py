@@ -7,6 +7,7 @@ __all__ = ['tool_call']
 
 # %% ../../nbs/clients/09_calls.ipynb #exported-imports
 import re
+from contextlib import suppress
 
 from .reader import read_answer
 
@@ -40,7 +41,10 @@ _BESIDE = re.compile(rf"{_CALLED.pattern}|id|type|index", re.I)
 
 
 def _arguments(one):
-    try:
-        return read_answer(one) if isinstance(one, str) and one.strip() else one or {}
-    except ValueError:
-        return None
+    "Read arguments, which may be JSON in a text; what cannot be read stays as it is"
+    text = one.strip() if isinstance(one, str) else one
+    if text is None or text == "":
+        return {}
+    with suppress(ValueError):
+        return read_answer(text) if isinstance(text, str) else text
+    return text

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..clients.calls import tool_call
-
 from ..clients.protocol import setting
 from ..clients.reader import read_json
 from ..core.basics import DataError, read_jsonl, shorten
@@ -636,14 +635,6 @@ def _fits(name, value):
     return isinstance(value, str) and len(value) <= 2000
 
 
-def _object(text):
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else next(read_json(text), None)
-
-
 _NAMED = re.compile(r"\s*([A-Za-z_]\w{0,60})\s*:?\s*(?=\{)")
 
 
@@ -652,7 +643,7 @@ def read_tool_call(
 ) -> tuple[str, dict]:  # {"name": ..., "arguments": {...}}, or a name and its arguments as JSON
     "Read name and arguments; `DataError` says how to write them"
     named = _NAMED.match(content)
-    value = _object(content[named.end() if named else 0 :])
+    value = next(read_json(content[named.end() if named else 0 :]), None)
     call = None if value is None else (named[1], value) if named else tool_call(value)
     if call is None:
         raise DataError(
