@@ -156,7 +156,8 @@ def _text(content):
 
 
 def _part_text(part):
-    if part.get("type", "text") in ("text", "output_text", "refusal"):
+    kind = "thought" if part.get("thought") else part.get("type", "text")
+    if kind in ("text", "output_text", "refusal"):
         text = part["text" if "text" in part else "refusal"]
         return text["value"] if isinstance(text, dict) else text
 

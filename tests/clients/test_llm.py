@@ -809,7 +809,7 @@ def test_a_failure_inside_a_200_is_one(make, server, tmp_path, body, kind):
         ([{"type": "reasoning", "text": "h"}, {"type": "output_text", "text": "hi"}], "hi", "stop"),
         ([{"type": "text", "text": "h"}, {"type": "text", "text": "i"}], "hi", "stop"),
         (["h", "i"], "hi", "stop"),
-        ([{"text": "hi"}], "hi", "stop"),
+        ([{"text": "h", "thought": True}, {"text": "hi"}], "hi", "stop"),
         ([{"type": "text", "text": {"value": "hi", "annotations": []}}], "hi", "stop"),
         (
             [{"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "hi"}],
