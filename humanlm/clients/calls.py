@@ -30,8 +30,7 @@ def tool_call(
     names = [one for key, one in value.items() if _CALLED.fullmatch(key)]
     fields = [_arguments(one) for key, one in value.items() if _ARGUMENTS.fullmatch(key)]
     beside = {key: value[key] for key in value if not _BESIDE.fullmatch(key)}
-    given = [one for one in fields if one != {}] or fields[:1] or [beside]
-    match names, given:
+    match names, [one for one in fields if one != {}] or fields[:1] or [beside]:
         case [str(name)], [dict(arguments)]:
             return name.removeprefix("functions."), arguments
     return None

@@ -45,8 +45,8 @@ class ChatRequest:
     schema_version: int = 1
 
     def __post_init__(self):
-        known = {"n": COUNT, "max_tokens": COUNT, "temperature": AT_LEAST_0}
-        require_numbers("request", self, known)
+        numbers = {"n": COUNT, "max_tokens": COUNT, "temperature": AT_LEAST_0}
+        require_numbers("request", self, numbers)
 
     def settle(
         self, name: str

@@ -257,13 +257,13 @@ def _check_failure(body: dict, name: str):
     for failure in failures[:1]:
         failure = failure if isinstance(failure, dict) else {"code": failure}
         code = " ".join(str(failure.get(field)) for field in ("code", "type", "status"))
-        said = str(failure.get("message") or code)
+        message = str(failure.get("message") or code)
         number = re.search(r"\b[45]\d\d\b", code)
         status = next(n for words, n in _STATUSES.items() if re.search(words, code, re.I))
         status = int(number[0]) if number else status
         raise LLMError(
-            _status_kind(status, f"{code} {said}"),
-            f"{name} answered with a failure: {shorten(redact(said), 200)}",
+            _status_kind(status, f"{code} {message}"),
+            f"{name} answered with a failure: {shorten(redact(message), 200)}",
             status,
         )
 

@@ -99,7 +99,7 @@ def _names(text: str) -> Counter:
     "Count the words before colons"
     return Counter(_BEFORE_COLON.findall(re.sub(r"\\[bfnrt]", " ", text)))
 
-# %% ../../nbs/clients/01_reader.ipynb #_Found
+# %% ../../nbs/clients/01_reader.ipynb #_Reading
 class _Reading(NamedTuple):
     value: dict | None  # None: it cannot be read
     end: int

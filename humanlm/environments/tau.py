@@ -341,10 +341,10 @@ class _DeskCustomer(Environment):
 
     def paid(self, last: str = "") -> float:
         "Compare state and words with what they should be"
-        said, names = (*self.heard(), last), _names_published if self.config.compat else _names
+        texts, names = (*self.heard(), last), _names_published if self.config.compat else _names
         return float(
             self.reached
-            and all(any(names(text, output) for text in said) for output in self.task.outputs)
+            and all(any(names(text, output) for text in texts) for output in self.task.outputs)
         )
 
     def left(self) -> list[_Wish]:

@@ -126,7 +126,7 @@ def _one_verdict(raws, id, points):
         return scores[0]
     return ruled(id, "judge failed", f"{len(scores)} verdicts that differ")
 
-# %% ../../nbs/rewards/05_verdicts.ipynb #_last_object
+# %% ../../nbs/rewards/05_verdicts.ipynb #_one_object
 def _one_object(answer, key):
     if isinstance(answer, dict):
         return answer

@@ -889,6 +889,12 @@ SCHEMA = {
 }
 
 
+@pytest.mark.parametrize("temperature", [-1, -0.1, float("nan"), "hot", True])
+def test_a_temperature_that_is_none_is_refused_before_anybody_is_asked(temperature):
+    with pytest.raises(ConfigError, match="temperature"):
+        chat("hello", temperature=temperature)
+
+
 def test_several_answers(make, server):
     c = make()
     reply = run_sync(c(chat("hello", n=3, seed=5)))
