@@ -45,7 +45,8 @@ class ChatRequest:
     schema_version: int = 1
 
     def __post_init__(self):
-        require_numbers("request", self, {"n": COUNT, "max_tokens": COUNT})
+        numbers = {"n": COUNT, "max_tokens": COUNT, "temperature": AT_LEAST_0}
+        require_numbers("request", self, numbers)
 
     def settle(
         self, name: str

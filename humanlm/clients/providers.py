@@ -126,26 +126,47 @@ def _openai_reply(
 ) -> ChatReply:
     "Read a completion; raise `LLMError` if it is not one"
     try:
-        texts = tuple(_text(choice["message"].get("content")) for choice in body["choices"])
-        finish = _FINISH.get(body["choices"][0].get("finish_reason"), "other")
+        messages = [choice["message"] for choice in body["choices"]]
+        texts = tuple(_text(m.get("content")) or _text(m.get("refusal")) for m in messages)
+        first = texts[0]
+        ends = [end for end in map(_openai_finish, body["choices"]) if end != "stop"]
         usage = _usage(body, "prompt_tokens", "completion_tokens")
     except (AttributeError, LookupError, TypeError):
         raise malformed(body, name) from None
     said = body.get("humanlm")  # by a server of ours, beside the text
     return ChatReply(
-        texts[0],
+        first,
         usage,
-        finish,
+        (ends or ["stop"])[0],
         texts=texts if len(texts) > 1 else (),
         extra=said if isinstance(said, dict) else None,
     )
 
 # %% ../../nbs/clients/06_providers.ipynb #_FINISH
-def _text(said):
-    "Give what was said as a text; halves of characters, which nothing can hold, become '?'"
-    if not isinstance(said, str | None):
+def _parts(content):
+    return content if isinstance(content, list) else [content]
+
+
+def _text(content):
+    "Join the texts of an answer, without its thoughts; halves of characters become '?'"
+    texts = [_part_text(part) if isinstance(part, dict) else part for part in _parts(content)]
+    if not all(isinstance(text, str | None) for text in texts):
         raise TypeError("no text")
-    return (said or "").encode("utf-8", "replace").decode()
+    return "".join(text or "" for text in texts).encode("utf-8", "replace").decode()
+
+
+def _part_text(part):
+    kind = "thought" if part.get("thought") else part.get("type", "text")
+    if kind in ("text", "output_text", "refusal"):
+        text = part["text" if "text" in part else "refusal"]
+        return text["value"] if isinstance(text, dict) else text
+
+
+def _openai_finish(choice):
+    message = choice["message"]
+    parts = [message, *(p for p in _parts(message.get("content")) if isinstance(p, dict))]
+    refused = any(part.get("refusal") for part in parts)
+    return "refusal" if refused else _FINISH.get(str(choice.get("finish_reason")).lower(), "other")
 
 
 def _usage(body, *names):
@@ -159,14 +180,20 @@ def _usage(body, *names):
 # the providers' words for the end of an answer → ours
 _FINISH = {
     "stop": "stop",
-    "length": "length",
-    "content_filter": "refusal",
     "end_turn": "stop",
     "stop_sequence": "stop",
+    "eos": "stop",
+    "eos_token": "stop",
+    "length": "length",
     "max_tokens": "length",
+    "model_length": "length",
     "model_context_window_exceeded": "length",
     "refusal": "refusal",
+    "content_filter": "refusal",
+    "safety": "refusal",
 }
+# ends of an answer that the server broke off
+_BROKEN = ("error", "abort", "cancelled", "network_error", "insufficient_system_resource")
 
 # %% ../../nbs/clients/06_providers.ipynb #retry_after
 def _retry_after(
@@ -186,14 +213,19 @@ def _retry_after(
 
 # %% ../../nbs/clients/06_providers.ipynb #_kind
 def _kind(error, status):
-    cls, code = type(error).__name__, str(getattr(error, "code", "") or "")
+    cls = type(error).__name__
     if "Timeout" in cls:
         return "timeout"
     if status is None and "Connection" in cls:
         return "connection"
     if status is None:
         return "bad request"
-    if code == "insufficient_quota" or status == 402:
+    words = [getattr(error, name, None) for name in ("code", "type")]
+    return _status_kind(status, f"{words} {error}")
+
+
+def _status_kind(status, words):
+    if status == 402 or _NO_CREDIT.search(words):
         return "no credit"
     if status in (401, 403):
         return "auth"
@@ -202,6 +234,38 @@ def _kind(error, status):
     if status >= 500 or status in (408, 409):
         return "server"
     return "malformed" if status < 300 else "bad request"
+
+
+_NO_CREDIT = re.compile(
+    r"insufficient.{0,3}(?:quota|credit|balance|funds)|credit balance|billing_", re.I
+)
+_STATUSES = {  # words in the code of a failure → the status that says the same
+    r"auth|api.?key|permission|forbidden": 401,
+    r"rate.?limit|too.?many|exhausted": 429,
+    r"invalid|bad.?request|not.?found|context|too.?large|unsupported|filter|policy": 400,
+    "": 500,
+}
+
+
+def _check_failure(body: dict, name: str):
+    "Raise `LLMError` where a body with status 200 holds a failure"
+    parts = [part for part in (body, *_parts(body.get("choices"))) if isinstance(part, dict)]
+    failures = [part["error"] for part in parts if part.get("error")]
+    failures += [body] if body.get("object") == "error" else []
+    ends = [str(part.get("finish_reason", part.get("stop_reason"))) for part in parts]
+    failures += [end for end in ends if end.lower() in _BROKEN]
+    for failure in failures[:1]:
+        failure = failure if isinstance(failure, dict) else {"code": failure}
+        code = " ".join(str(failure.get(field)) for field in ("code", "type", "status"))
+        message = str(failure.get("message") or code)
+        number = re.search(r"\b[45]\d\d\b", code)
+        status = next(n for words, n in _STATUSES.items() if re.search(words, code, re.I))
+        status = int(number[0]) if number else status
+        raise LLMError(
+            _status_kind(status, f"{code} {message}"),
+            f"{name} answered with a failure: {shorten(redact(message), 200)}",
+            status,
+        )
 
 # %% ../../nbs/clients/06_providers.ipynb #_UNSENT
 _UNSENT = (
@@ -322,7 +386,9 @@ async def post(
             if isinstance(found, Unreadable):
                 raise LLMError("malformed", f"{name} {found}") from None
         raise _provider_error(e, name) from None
-    return _read_body(response.content, name)
+    answer = _read_body(response.content, name)
+    _check_failure(answer, name)
+    return answer
 
 # %% ../../nbs/clients/06_providers.ipynb #_key
 def _key(
@@ -508,11 +574,10 @@ def _anthropic_reply(
 ) -> ChatReply:
     "Read a message; raise `LLMError` if it is not one"
     try:
-        text = "".join(_text(block["text"]) for block in body["content"] if block["type"] == "text")
         return ChatReply(
-            text,
+            _text(body["content"][:]),
             _usage(body, "input_tokens", "output_tokens"),
-            _FINISH.get(body.get("stop_reason", ""), "other"),
+            _FINISH.get(str(body.get("stop_reason")).lower(), "other"),
         )
     except (AttributeError, LookupError, TypeError):
         raise malformed(body, name) from None

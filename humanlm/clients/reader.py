@@ -9,7 +9,9 @@ __all__ = ['decode_object', 'read_json', 'read_answer', 'fill', 'fenced', 'break
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -28,8 +30,19 @@ def _number(digits: str) -> int | float | None:
     return value if abs(value) <= sys.float_info.max else None
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict:
+    value = dict(pairs)
+    if len(value) < len(pairs) and any(value[name] != one for name, one in pairs):
+        raise ValueError("a name stands twice with two values")
+    return value
+
+
 _DECODER = json.JSONDecoder(
-    strict=False, parse_float=_number, parse_int=_number, parse_constant=lambda name: None
+    strict=False,
+    parse_float=_number,
+    parse_int=_number,
+    parse_constant=lambda name: None,
+    object_pairs_hook=_unique,
 )
 
 # %% ../../nbs/clients/01_reader.ipynb #_BRACKET
@@ -40,188 +53,117 @@ def decode_object(text: str, start: int = 0) -> tuple[dict, int]:
     except RecursionError as e:
         raise ValueError("it has too many levels") from e
 
-# %% ../../nbs/clients/01_reader.ipynb #_PIECE
-_PIECE = re.compile(
-    r"""
-    (?P<space> (?: \s | //[^\n]*+ | \#[^\n]*+ | /\*(?:[^*]|\*(?!/))*+(?:\*/)? )++ )
-  | (?P<string> "(?:[^"\\]|\\.)*+" | '(?:[^'\\]|\\.)*+' )
-  | (?P<end> ["'] | `{3} | `{1,2}\Z | [\w.+$-]++\Z )   # the text breaks off: an open string
-  | (?P<word> [\w.+$-]++ )
-  | (?P<mark> . )""",
-    re.X | re.S,
-)
-
-_ESCAPE = re.compile(
-    r"""(\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})|\\U(00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})
-                       |\\'|[\\"]""",
-    re.X,
-)
-
-_WORDS = {
-    "true": "true",
-    "false": "false",
-    "null": "null",
-    "none": "null",
-    "nan": "null",
-    "inf": "null",
-    "-inf": "null",
-    "infinity": "null",
-    "-infinity": "null",
+# %% ../../nbs/clients/01_reader.ipynb #_repaired
+_STRING = r'"(?:[^"\\]|\\.)*+"'
+_PARTS = {
+    True: re.compile(rf"{_STRING}?|'(?:[^'\\]|\\.)*+'?|[{{}}\[\]]", re.S),  # Python's
+    False: re.compile(rf"{_STRING}?|[{{}}\[\]]", re.S),
 }
-
-# %% ../../nbs/clients/01_reader.ipynb #_string
-def _string(piece: str) -> str:
-    "Spell a string in either kind of quotes as standard JSON"
-    return f'"{_ESCAPE.sub(_escape, piece[1:-1])}"'
-
-
-def _escape(match: re.Match) -> str:
-    if match[1]:
-        return match[1]
-    if match[2] or match[3]:
-        return json.dumps(chr(int(match[2] or match[3], 16)))[1:-1]
-    return "'" if match[0] == r"\'" else "\\" + match[0]
+_TIDY = (
+    re.compile(rf"({_STRING})|//[^\n]*+|\#[^\n]*+|/\*[^*]*+\*+/", re.S),
+    re.compile(rf"({_STRING})|,(?=\s*+[}}\]])", re.S),
+)
+_BEFORE_COLON = re.compile(r"(\w+)\W{0,3}:")
+_UNESCAPED = "a quotation mark inside a string needs a backslash"
+_LEVELS, _STEPS = 50, 5_000_000  # most that is repaired: characters times colons
 
 
-def _word(piece: str) -> str:
-    "Spell a number or a literal as standard JSON; leave any other word as it is"
-    return (
-        json.dumps(_number(piece)) if _NUMBER.fullmatch(piece) else _WORDS.get(piece.lower(), piece)
-    )
+def _extent(text: str, start: int) -> tuple[int, str]:
+    "Find where the brackets of an object close; say what is wrong where they do not"
+    levels, python = 0, text[start + 1 : start + 99].lstrip().startswith("'")
+    for part in _PARTS[python].finditer(text, start):
+        levels += (part[0] in ("{", "[")) - (part[0] in ("}", "]"))
+        if not 0 < levels <= _LEVELS:
+            return part.end(), "it has too many levels" if levels else ""
+    return len(text), f"the answer breaks off, or {_UNESCAPED}"
 
-# %% ../../nbs/clients/01_reader.ipynb #_Standard
-class _Standard:
-    "Standard JSON, put together from the pieces of one object"
 
-    def __init__(self):
-        self.pieces, self.closers, self.last = [], [], ""
+def _repaired(piece: str) -> dict | None:
+    "Read an object that is no standard JSON; None where something would be lost"
+    from json_repair import repair_json
 
-    def add(self, kind: str, piece: str):
-        "Append a piece in standard spelling"
-        if kind == "string":
-            piece = _string(piece)
-        elif kind == "word":
-            piece = _word(piece)
-        elif piece in "{[":
-            self.closers.append("}" if piece == "{" else "]")
-        elif piece in "}]":
-            self.closers.pop()
-            self.drop_comma()
-        elif piece == ":" and self.last == "word":
-            self.pieces[-1] = json.dumps(self.pieces[-1])
-        self.pieces.append(piece)
-        self.last = kind
+    if not piece[1:].lstrip().startswith("'"):
+        for unwanted in _TIDY:
+            piece = unwanted.sub(r"\1", piece)
+    with suppress(ValueError):
+        return _DECODER.decode(piece)
+    with suppress(ValueError):
+        value: Any = repair_json(piece, return_objects=True, skip_json_loads=True, strict=True)
+        lost = _names(piece) - _names(json.dumps(value, ensure_ascii=False))
+        if not lost and not re.search(r"[^\w $.-]", "".join(value)):
+            return _DECODER.decode(json.dumps(value))
+    return None
 
-    def close(self):
-        "Drop a key without a value, and close what is open"
-        if self.pieces[-1] == ":":
-            del self.pieces[-2:]
-        elif self.closers[-1] == "}" and self.pieces[-2] in "{," and self.pieces[-1] not in "{[}]":
-            del self.pieces[-1]
-        self.drop_comma()
-        self.pieces += reversed(self.closers)
 
-    def drop_comma(self):
-        "Drop a comma at the end"
-        if self.pieces[-1] == ",":
-            self.pieces.pop()
+def _names(text: str) -> Counter:
+    "Count the words before colons"
+    return Counter(_BEFORE_COLON.findall(re.sub(r"\\[bfnrt]", " ", text)))
 
-# %% ../../nbs/clients/01_reader.ipynb #_Rewritten
-class _Rewritten(NamedTuple):
-    text: str  # in standard spelling; empty: no object, since it does not begin with a key
-    end: int  # where it ended
-    cut: bool  # the text broke off inside
-
-# %% ../../nbs/clients/01_reader.ipynb #_rewrite
-def _rewrite(text: str, start: int) -> _Rewritten:
-    "Spell the object at `start` as standard JSON"
-    standard, pieces = _Standard(), []
-    for match in _PIECE.finditer(text, start):
-        if match.lastgroup == "end":
-            break
-        if match.lastgroup != "space":
-            standard.add(match.lastgroup or "", match[0])
-            pieces = standard.pieces
-        if len(pieces) == 3 and pieces[2] != ":":
-            return _Rewritten("", match.end(), False)
-        if not standard.closers:
-            return _Rewritten("".join(pieces), match.end(), False)
-    end = len(text) if match[0] in "\"'" else match.end()
-    if len(pieces) < 3:
-        return _Rewritten("" if "}" in text[start:] else "{}", end, True)
-    standard.close()
-    return _Rewritten("".join(pieces), end, True)
-
-# %% ../../nbs/clients/01_reader.ipynb #_Found
-class _Found(NamedTuple):
+# %% ../../nbs/clients/01_reader.ipynb #_Reading
+class _Reading(NamedTuple):
     value: dict | None  # None: it cannot be read
-    end: int  # where reading it ended
-    state: str  # whole, cut, broken, or lost (broken, its end unknown); empty: no object
-    why: str = ""  # what is wrong with a broken one
-    piece: bool = False  # it stands inside a broken one
+    end: int
+    why: str = ""  # it cannot be read
+    cost: int = 0  # of reading what is no standard JSON, in steps
+    inside: bool = False  # it stands inside one that cannot
 
 # %% ../../nbs/clients/01_reader.ipynb #_REASONED
-_REASONED = re.compile(r"</(?:think|thinking|thought|reasoning)>", re.I)
+_QUOTED = re.compile(r'[^{}"]*+"[^{}]*+\}')
 
 
-def _read_object(text: str, start: int) -> _Found:
+def _read_object(text: str, start: int) -> _Reading:
     "Read the object that begins at `start`"
+    why, cost = "", 0
     try:
-        return _Found(*decode_object(text, start), "whole")
-    except ValueError:
-        standard, end, cut = _rewrite(text, start)
-    if not standard or (cut and _REASONED.search(text, start, end)):
-        return _Found(None, end, "")
-    try:
-        return _Found(decode_object(standard)[0], end, "cut" if cut else "whole")
-    except json.JSONDecodeError as e:
-        why = f"{e.msg} near {shorten(standard[max(e.pos - 40, 0) : e.pos + 20])!r}"
-        if standard[e.pos - 1] != '"':
-            return _Found(None, end, "broken", why)
-        return _Found(
-            None, end, "lost", f"{why} (quotation marks inside a string need a backslash)"
-        )
+        value, end = decode_object(text, start)
     except ValueError as e:
-        return _Found(None, end, "broken", str(e))
+        end, why = _extent(text, start)
+        cost = 10_000 + (end - start) * (10 if why else 10 + text.count(":", start, end))
+        value = None if why or cost > _STEPS else _repaired(text[start:end])
+        why = why or ("" if value is not None else f"it is no JSON: {shorten(e)} ({_UNESCAPED})")
+    if value is not None and _QUOTED.match(text, end):
+        return _Reading(None, len(text), _UNESCAPED, cost)
+    return _Reading(value, end, why, cost)
 
 # %% ../../nbs/clients/01_reader.ipynb #_START
 _START = re.compile(
-    r"""\{(?=\s*+(?:["'\w$}/#]|\Z))|<(/?)(?:think|thinking|thought|reasoning)>""", re.I
+    r"""\{(?=(?:\s|//[^\n]{0,200}+\n|\#[^\n]{0,200}+\n|/\*[^*]{0,200}+\*+/)*+
+        (?:\}|\Z|(?:["“](?:[^"“”\\]|\\.)*+(?:["”]|\Z)|\'(?:[^\'\\]|\\.)*+(?:\'|\Z)|[\w$-]++)\s*+(?:[:=]|\Z)))
+        |<(/?)(?:think|thinking|thought|reasoning)>""",
+    re.I | re.X | re.S,
 )
+_REASONED = re.compile(r"</(?:think|thinking|thought|reasoning)>", re.I)
 
 
-def _objects(text: str) -> list[_Found]:
-    "Find the objects in `text`, in order"
-    found, pos, inside, effort = [], 0, 0, 4 * len(text)
-    while effort >= 0 and (start := _START.search(text, pos)):
+def _objects(text: str) -> list[_Reading]:
+    "Read the objects in `text`, in order"
+    readings, pos, inside, steps = [], 0, 0, 2 * _STEPS
+    while start := _START.search(text, pos):
         pos = start.end()
         if start[1]:
-            found, inside = [], 0
+            readings, inside = [], 0
         elif start[0] != "{":
             closer = _REASONED.search(text, pos)
             pos = closer.start() if closer else len(text)
+        elif steps < 0:
+            return [*readings, _Reading(None, pos, "too many objects begin and do not end")]
         else:
-            this = _read_object(text, start.start())._replace(piece=start.start() < inside)
-            effort -= this.end - start.start() + (this.state != "whole") * pos // 1000
-            pos = pos if this.value is None else this.end
-            found += [this] if this.state else []
-            inside = max(inside, {"broken": this.end, "lost": len(text)}.get(this.state, 0))
-    return (
-        found
-        if effort >= 0
-        else [*found, _Found(None, pos, "lost", "too many objects begin and do not end")]
-    )
+            reading = _read_object(text, start.start())._replace(inside=start.start() < inside)
+            steps -= reading.cost
+            if reading.value is not None:
+                pos = reading.end
+            elif reading.end == len(text) and _REASONED.search(text, pos):
+                continue  # a thought
+            inside = max(inside, reading.end)
+            readings.append(reading)
+    return readings
 
 # %% ../../nbs/clients/01_reader.ipynb #read_json
 def read_json(
     text: str,  # what a model wrote
 ) -> Iterator[dict]:
     "Yield the JSON objects in `text`, outermost first; of a broken one the objects inside it"
-    yield from (
-        found.value
-        for found in _objects(text)
-        if found.value is not None and (found.value or found.state == "whole")
-    )
+    yield from (reading.value for reading in _objects(text) if reading.value is not None)
 
 # %% ../../nbs/clients/01_reader.ipynb #_validator
 @lru_cache(maxsize=64)
@@ -251,46 +193,9 @@ def _mend(value: dict, error: Any) -> bool:
     value[last] = _number(found.strip())
     return True
 
-# %% ../../nbs/clients/01_reader.ipynb #_TYPES
-_TYPES = {
-    "string": (str,),
-    "number": (int, float),
-    "integer": (int,),
-    "boolean": (bool,),
-    "null": (type(None),),
-}
-_PLAIN = {
-    "object": {"type", "properties", "required", "additionalProperties"},
-    "array": {"type", "items"},
-} | dict.fromkeys(_TYPES, frozenset(("type",)))
-
-
-def _surely(value: Any, schema: Any) -> bool:
-    "Tell whether `value` follows a plain `schema`; False if it does not"
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    if not isinstance(kind, str) or schema.keys() - _PLAIN.get(kind, set()):
-        return False
-    if kind == "object":
-        inner = schema.get("properties", {})
-        return (
-            type(value) is dict
-            and value.keys() <= inner.keys()
-            and value.keys() >= set(schema.get("required", ()))
-            and all(_surely(value[name], inner[name]) for name in value)
-        )
-    if kind == "array":
-        return (
-            type(value) is list
-            and "items" in schema
-            and all(_surely(item, schema["items"]) for item in value)
-        )
-    return type(value) in _TYPES[kind]
-
 # %% ../../nbs/clients/01_reader.ipynb #_problem
 def _problem(value: dict, schema: dict) -> str:
     "Say where `value` departs from `schema`; empty if it does not"
-    if _surely(value, schema):
-        return ""
     from jsonschema.exceptions import best_match
 
     check = _validator(json.dumps(schema))
@@ -313,18 +218,23 @@ def read_answer(
     text: str,  # what a model wrote
     schema: dict | None = None,  # JSON schema of an object; None: any object
 ) -> dict:
-    "Give the last object in `text` that follows `schema`"
-    first = ""
-    for found in [f for f in _objects(text) if not f.piece][:-17:-1]:
-        cut = "the answer breaks off" if found.state == "cut" else ""
-        value = found.value or {}
-        why = found.why or (cut if schema is None else _problem(value, schema))
-        if not why:
-            return value
-        first = first or (f"{why} ({cut})" if cut and schema else why)
-        if found.state != "whole":
-            break
-    raise ValueError(first or f"no JSON object in {shorten(text)!r}")
+    "Give the one object in `text` that follows `schema`; `ValueError` where two do and differ"
+    readings, answers, wrong = [r for r in _objects(text) if not r.inside], [], ""
+    for reading in readings[:_OBJECTS]:
+        wrong = reading.why or _problem(reading.value or {}, schema or {})
+        if not wrong and reading.value not in answers:
+            answers.append(reading.value)
+    broken = next((r.why for r in readings[::-1] if r.why), "")
+    if len(answers) == 1 and not broken and len(readings) <= _OBJECTS:
+        return answers[0]
+    raise ValueError(
+        broken
+        or (f"it holds {len(answers)} answers that differ: give one" if answers else wrong)
+        or f"no JSON object in {shorten(text)!r}"
+    )
+
+
+_OBJECTS = 64  # in an answer, at most
 
 # %% ../../nbs/clients/01_reader.ipynb #fill
 def fill(

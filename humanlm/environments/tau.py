@@ -299,6 +299,25 @@ _PAGES = {
     "policy": "\n".join(f"{n}. {rule}" for n, rule in enumerate(DESK_RULES, 1)),
 }
 
+# %% ../../nbs/environments/09_tau.ipynb #names-output
+_THOUSANDS = re.compile(r"(?<=\d)[,'’\u00a0\u202f](?=\d{3}(?!\d))")
+_ZEROS = re.compile(r"(\d)\.0+(?!\d)|(\.\d*[1-9])0+(?!\d)")
+
+
+def _plain(text):
+    text = _ZEROS.sub(r"\1\2", _THOUSANDS.sub("", text.casefold()))
+    return " ".join(text.split())
+
+
+def _names(text: str, output: str) -> bool:
+    "Tell whether a text names an output, not as a part of another word or number"
+    whole = rf"(?<![-–\w])(?<![\d\s][.:/,]){re.escape(_plain(output))}(?![-–]?\w|\s?%|[.:/,]\d)"
+    return re.search(whole, _plain(text)) is not None
+
+
+def _names_published(text: str, output: str) -> bool:
+    return output.lower().replace(",", "") in text.lower().replace(",", "")
+
 # %% ../../nbs/environments/09_tau.ipynb #DeskCustomer
 class _DeskCustomer(Environment):
     "A desk, and a customer who talks by script where nobody else plays them"
@@ -322,13 +341,10 @@ class _DeskCustomer(Environment):
 
     def paid(self, last: str = "") -> float:
         "Compare state and words with what they should be"
-        told = [text.lower().replace(",", "") for text in (*self.heard(), last)]
+        texts, names = (*self.heard(), last), _names_published if self.config.compat else _names
         return float(
             self.reached
-            and all(
-                any(output.lower().replace(",", "") in text for text in told)
-                for output in self.task.outputs
-            )
+            and all(any(names(text, output) for text in texts) for output in self.task.outputs)
         )
 
     def left(self) -> list[_Wish]:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from ..clients.calls import tool_call
+
 from ..clients.reader import read_json
 from ..core.basics import DataError, shorten
 from ..gyms.mistakes import UserFacts
@@ -167,7 +169,10 @@ SHOWN_WRONG, SHOWN_NOISE = 10, 5  # options that a search shows; with compat, al
 def _read_query(text: str) -> dict[str, str]:
     "Read a search, JSON or `name=value` pairs after an aspect: name → value, in small letters"
     if "{" in text:
-        found = next(iter(read_json(text)), {})
+        value = next(read_json(text), {})
+        found = (tool_call(value) or ("", value))[1]
+        for inner in [one for one in found.values() if isinstance(one, dict)]:
+            found = found | inner
     else:
         found = dict(pair.split("=", 1) for pair in re.split(r"[;,\n]", text) if "=" in pair)
     pairs = {

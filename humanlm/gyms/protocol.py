@@ -9,6 +9,7 @@ __all__ = ['KINDS', 'FINISH', 'MAX_CONTENT', 'COMPAT', 'TEXT', 'STOP_REASONS', '
            'find_gym', 'play_through', 'idle']
 
 # %% ../../nbs/gyms/01_protocol.ipynb #imports
+import json
 import math
 import random
 import re
@@ -18,6 +19,7 @@ from functools import cache
 from typing import Any, ClassVar, NamedTuple
 from zlib import crc32
 
+from ..clients.calls import tool_call
 from ..clients.protocol import LLMError
 from ..clients.reader import break_markers, read_json
 from ..core.basics import ConfigError, DataError, HumanLMError, check_name, require, shorten
@@ -83,17 +85,15 @@ def read_call(
 
 
 def _object_call(value):
-    value = value.get("arguments", value)
-    if isinstance(value, str):
-        value = next(iter(read_json(value[:20_000])), {})  # as chat APIs write it
-    if not isinstance(value, Mapping):
-        return None
-    kind, content = value.get("choice", value.get("kind")), value.get("content", "")
-    if not isinstance(kind, str):
-        return None
-    content = (
-        content.strip() if isinstance(content, str) else "" if content is None else str(content)
-    )
+    name = ""
+    if not {"choice", "kind"} & value.keys():
+        name, value = tool_call(value) or ("", {})
+    kind = value.get("choice", value.get("kind", name if name in KINDS else None))
+    rest = value.keys() - {"choice", "kind", "content"}
+    if not isinstance(kind, str) or (rest and "content" not in value and kind != FINISH):
+        return None  # what it says stands where nobody looks
+    content = value.get("content") or ""
+    content = content.strip() if isinstance(content, str) else json.dumps(content)
     prefix = _BRACKET.match(content)
     return ToolCall(
         kind.strip().lower()[:40],

@@ -11,6 +11,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from secrets import randbits
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -177,16 +178,15 @@ def multi_turn(
 
 def _seeded(rows, policy, sampling):
     "Give each row a seed, the same however many processes share the rows"
-    if sampling is not None and sampling.seed is None:
-        return rows
     every, own = (
         from_everywhere([row["row_id"] for row in rows])
         if policy.lockstep
         else ([row["row_id"] for row in rows], slice(None))
     )
-    whose: Any = (
-        policy if sampling is None else SimpleNamespace(seed=sampling.seed, step=policy.step)
-    )
+    whose: Any = policy
+    if sampling is not None:
+        seed = randbits(48) if sampling.seed is None else sampling.seed
+        whose = SimpleNamespace(seed=seed, step=policy.step)
     return [
         row | {"seed": seed}
         for row, seed in zip(

@@ -126,8 +126,8 @@ def _one_verdict(raws, id, points):
         return scores[0]
     return ruled(id, "judge failed", f"{len(scores)} verdicts that differ")
 
-# %% ../../nbs/rewards/05_verdicts.ipynb #_last_object
-def _last_object(answer, key):
+# %% ../../nbs/rewards/05_verdicts.ipynb #_one_object
+def _one_object(answer, key):
     if isinstance(answer, dict):
         return answer
     return read_answer(answer, {"type": "object", "required": [key]})
@@ -139,7 +139,7 @@ def _answer_scores(
 ) -> list[Score]:  # one per candidate
     "Read an answer about one level"
     try:
-        return _bind(_last_object(answer, "verdicts"), ids)
+        return _bind(_one_object(answer, "verdicts"), ids)
     except ValueError as e:
         return [ruled(id, "judge failed", shorten(str(e), 300)) for id in ids.values()]
 
@@ -151,7 +151,7 @@ def _aspect_scores(
 ) -> dict[str, list[Score]]:  # level → one score per candidate
     "Read an answer about several levels"
     try:
-        aspects = _last_object(answer, "aspects")["aspects"]
+        aspects = _one_object(answer, "aspects")["aspects"]
     except ValueError as e:
         return {
             level: [ruled(id, "judge failed", shorten(str(e), 300)) for id in ids.values()]

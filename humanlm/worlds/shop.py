@@ -21,6 +21,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..clients.calls import tool_call
 from ..clients.protocol import setting
 from ..clients.reader import read_json
 from ..core.basics import DataError, read_jsonl, shorten
@@ -634,14 +635,6 @@ def _fits(name, value):
     return isinstance(value, str) and len(value) <= 2000
 
 
-def _object(text):
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else next(read_json(text), None)
-
-
 _NAMED = re.compile(r"\s*([A-Za-z_]\w{0,60})\s*:?\s*(?=\{)")
 
 
@@ -649,21 +642,15 @@ def read_tool_call(
     content: str,
 ) -> tuple[str, dict]:  # {"name": ..., "arguments": {...}}, or a name and its arguments as JSON
     "Read name and arguments; `DataError` says how to write them"
-    found = _NAMED.match(content)
-    value = _object(content[found.end() if found else 0 :])
-    name, arguments = (
-        (found[1], value)
-        if found
-        else (value.get("name"), value.get("arguments", {}))
-        if value is not None
-        else (None, None)
-    )
-    if not isinstance(name, str) or not isinstance(arguments, dict):
+    named = _NAMED.match(content)
+    value = next(read_json(content[named.end() if named else 0 :]), None)
+    call = None if value is None else (named[1], value) if named else tool_call(value)
+    if call is None:
         raise DataError(
             'This is no call of a tool. Write {"name": "get_order_details", '
             '"arguments": {"order_id": "#W0000000"}}.'
         )
-    return name, arguments
+    return call
 
 # %% ../../nbs/worlds/07_shop.ipynb #DESK_RULES
 DESK_RULES = (

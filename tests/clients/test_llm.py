@@ -18,16 +18,18 @@ from clock import until, virtual
 from mangle import DEEP
 
 from humanlm import judges
+from humanlm.clients.cache import DiskCache, cache_size
 from humanlm.clients.client import ScriptedClient, chat_all
 from humanlm.clients.ledger import Ledger, price, prices
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import ask, asked_as, client, vllm_client
-from humanlm.clients.protocol import ChatReply, ChatRequest, LLMError, Usage, chat
+from humanlm.clients.protocol import KINDS, ChatReply, ChatRequest, LLMError, Usage, chat
 from humanlm.clients.providers import (
     AnthropicClient,
     OpenAIClient,
     _anthropic_arguments,
     _openai_arguments,
+    _openai_reply,
     addresses,
 )
 from humanlm.core.basics import ConfigError, run_sync
@@ -703,7 +705,15 @@ def odd_answers(c):
     }
     yield from (
         with_content(c, odd)
-        for odd in ([{"type": "text", "text": "hi"}], ["hi"], {"text": "hi"}, 5, True, "DEEP")
+        for odd in (
+            [["hi"]],
+            [{"type": "text"}],
+            [{"type": "text", "text": ["hi"]}],
+            {},
+            5,
+            True,
+            "DEEP",
+        )
     )
     yield from (with_counts(c, odd, 3) for odd in ("lots", [], {"all": 5}))
     yield from (
@@ -711,14 +721,14 @@ def odd_answers(c):
         polite(c, usage="lots"),
         polite(c, usage=[1]),
         logprobs,
-        {"error": {"message": "later", "code": {}}},
     )
     yield from (
         polite(c, **{key: odd})
         for key in ("choices", "content")
-        for odd in ({"0": 1}, "abc", [None], ["hi"], 5, None)
+        for odd in ({"0": 1}, [5], 5, None)
         if key in polite(c)
     )
+    yield from (polite(c, choices=odd) for odd in ([], "abc", ["hi"]) if "choices" in polite(c))
 
 
 def test_an_odd_answer_is_malformed_and_asked_again_and_charged(make, server, monkeypatch):
@@ -740,6 +750,84 @@ def test_an_odd_answer_is_malformed_and_asked_again_and_charged(make, server, mo
     with pytest.raises(LLMError, match="malformed") as e:
         run_sync(c(chat("hello")))
     assert (e.value.kind, e.value.attempts, len(server.script)) == ("malformed", 4, 5)
+
+
+def ended(word, text="half an ans"):
+    return openai_body(text, finish=word) | anthropic_body(text, finish=word)
+
+
+FAILURES = [  # with status 200
+    (ended("error"), "server"),
+    (ended("abort"), "server"),
+    (ended("insufficient_system_resource"), "server"),
+    ({"error": {"code": 502, "message": "Provider returned error"}}, "server"),
+    ({"error": "Loading model"}, "server"),
+    ({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, "server"),
+    ({"error": {"message": "later", "code": {}}}, "server"),
+    (ended("stop") | {"error": {"code": "503", "message": "upstream"}}, "server"),
+    ({"choices": [{"error": {"code": 502}, "message": {"content": "hal"}}]}, "server"),
+    ({"error": {"code": 429, "message": "Rate limit exceeded"}, "choices": None}, "rate limit"),
+    ({"error": {"type": "rate_limit_error", "message": "slow down"}}, "rate limit"),
+    ({"error": {"code": 402, "message": "Insufficient credits"}}, "no credit"),
+    ({"error": {"code": "429", "type": "insufficient_quota", "message": "quota"}}, "no credit"),
+    ({"error": {"type": "billing_error", "message": "pay"}}, "no credit"),
+    (
+        {"error": {"type": "invalid_request_error", "message": "Your credit balance is too low"}},
+        "no credit",
+    ),
+    ({"error": {"code": "invalid_api_key", "message": "no such key"}}, "auth"),
+    ({"object": "error", "message": "too long", "type": "BadRequestError"}, "bad request"),
+    ({"error": {"code": "context_length_exceeded", "message": "too long"}}, "bad request"),
+]
+
+
+@pytest.mark.parametrize("body, kind", FAILURES)
+def test_a_failure_inside_a_200_is_one(make, server, tmp_path, body, kind):
+    c = make(replace(FAST, attempts=2), cache=DiskCache(tmp_path / "replies"))
+    server.script = [(200, json.dumps(body).encode(), {})]
+    try:
+        reply = run_sync(c(chat("hello")))
+        again = KINDS[kind] and (reply.text, reply.attempts) == ("you said: hello", 2)
+        assert again and c.ledger.total.calls == 1  # the failure is not on the bill
+    except LLMError as e:
+        assert (e.kind, e.attempts) == (kind, 1) and not KINDS[kind]
+        assert c.ledger.total.calls == 0 and cache_size(c.cache).replies == 0
+
+
+@pytest.mark.parametrize(
+    "message, text, finish",
+    [
+        ([{"type": "text", "text": "hi"}], "hi", "stop"),
+        (
+            [
+                {"type": "thinking", "thinking": [{"type": "text", "text": "h"}]},
+                {"type": "text", "text": "hi"},
+            ],
+            "hi",
+            "stop",
+        ),
+        ([{"type": "reasoning", "text": "h"}, {"type": "output_text", "text": "hi"}], "hi", "stop"),
+        ([{"type": "text", "text": "h"}, {"type": "text", "text": "i"}], "hi", "stop"),
+        (["h", "i"], "hi", "stop"),
+        ([{"text": "h", "thought": True}, {"text": "hi"}], "hi", "stop"),
+        ([{"type": "text", "text": {"value": "hi", "annotations": []}}], "hi", "stop"),
+        (
+            [{"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "hi"}],
+            "hi",
+            "stop",
+        ),
+        ([], "", "stop"),
+        ({"content": None, "reasoning_content": "h"}, "", "stop"),
+        ({"content": "hi", "reasoning": "h", "refusal": None}, "hi", "stop"),
+        ({"content": None, "refusal": "I cannot."}, "I cannot.", "refusal"),
+        ([{"type": "refusal", "refusal": "I cannot."}], "I cannot.", "refusal"),
+    ],
+)
+def test_content_in_parts_is_its_text(message, text, finish):
+    message = message if isinstance(message, dict) else {"content": message}
+    body = {"choices": [{"message": {"role": "assistant", **message}, "finish_reason": "stop"}]}
+    reply = _openai_reply(body, "vllm/m")
+    assert (reply.text, reply.finish) == (text, finish)
 
 
 def test_a_refusal_with_an_odd_body_keeps_its_kind(make, server):
@@ -799,6 +887,12 @@ SCHEMA = {
     "required": ["a"],
     "additionalProperties": False,
 }
+
+
+@pytest.mark.parametrize("temperature", [-1, -0.1, float("nan"), "hot", True])
+def test_a_temperature_that_is_none_is_refused_before_anybody_is_asked(temperature):
+    with pytest.raises(ConfigError, match="temperature"):
+        chat("hello", temperature=temperature)
 
 
 def test_several_answers(make, server):

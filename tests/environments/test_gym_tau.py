@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from humanlm.core.basics import DataError, read_jsonl, run_sync
-from humanlm.environments.tau import STOP, _announces, _tau_tasks, tau
+from humanlm.environments.tau import STOP, _announces, _names, _tau_tasks, tau
 from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.protocol import ToolCall, find_gym, play_through
 from humanlm.worlds.shop import (
@@ -129,6 +129,57 @@ def test_what_must_be_told_is_told_to_the_customer_and_not_to_a_tool():
     assert (silent.score, telling.score) == (0, 1) and run_sync(
         play_through(tau.play(task), tau.expert)
     ).score == 1
+
+
+@pytest.mark.parametrize(
+    "output, said",
+    [
+        ("10", "There are 10 options."),
+        ("10", "I found 10."),
+        ("10", "You pay $10, as agreed"),
+        ("10", "It comes to 10.00 dollars"),
+        ("10", "**10** (ten) of them"),
+        ("1000", "You get $1,000 back."),
+        ("1,000", "You get 1000 back."),
+        ("1131.1", "The sum is $1,131.10."),
+        ("10.5", "10.50€"),
+        ("0.5", "It costs 0.5"),
+        ("Gift Card", "Paid by gift\ncard, all of it."),
+        ("camera", "Cameras? The camera, yes"),
+        ("#W1234567", "Order #W1234567: done"),
+    ],
+)
+def test_an_output_is_told_in_the_forms_that_people_write(output, said):
+    assert _names(said, output)
+
+
+@pytest.mark.parametrize(
+    "output, said",
+    [
+        ("10", "That is 100 dollars."),
+        ("10", "That is 10.5 dollars."),
+        ("10", "That is 10,5 Euro."),
+        ("10", "It is 210 or 1,0101."),
+        ("10", "At 10:30, or 12:10, on 10/12"),
+        ("10", "Up to 10% off, on 2024-10-12"),
+        ("10", "The 10th one, 10-inch, costs 10k"),
+        ("10", "Order #W0000010 and gift_card_10"),
+        ("1000", "That is 11,000 or 1,000,000."),
+        ("10.5", "That is 10.55 or 110.5"),
+        ("pen", "It is pending, as you opened it."),
+        ("red", "Your order is shared."),
+    ],
+)
+def test_an_output_inside_another_word_or_number_is_not_told(output, said):
+    assert not _names(said, output)
+
+
+def test_only_as_published_a_piece_of_a_number_pays():
+    task = replace(doing("cancel_pending_order"), outputs=("10",))
+    env = tau.play(task)
+    assert say(env, *gold(task), "[action] Cancelled: you get 100 dollars.")[-1].reward == 0
+    published = tau.play(task, replace(tau.config, compat="userrl"))
+    assert say(published, *gold(task), "[action] Cancelled: you get 100 dollars.")[-1].reward == 1
 
 
 def test_handing_over_ends_a_talk_and_is_paid_by_the_state():
@@ -534,10 +585,55 @@ def test_hostile_calls_of_tools_become_text_and_change_nothing(content):
         'think: {"thought": "a"}',
         'think {"thought": "a"}',
         'I call {"name": "think", "arguments": {"thought": "a"}}',
+        '{"name": "think", "parameters": {"thought": "a"}}',
+        '{"name": "think", "args": {"thought": "a"}}',
+        '{"type": "tool_use", "id": "t1", "name": "think", "input": {"thought": "a"}}',
+        '{"name": "think", "arguments": "{\\"thought\\": \\"a\\"}"}',
+        '{"id": "c1", "type": "function", "function": {"name": "think", "arguments": '
+        '"{\\"thought\\": \\"a\\"}"}}',
+        '{"tool_calls": [{"function": {"name": "think", "arguments": {"thought": "a"}}}]}',
+        '{"tool_name": "think", "tool_input": {"thought": "a"}}',
+        '{"tool": "think", "parameters": {"thought": "a"}}',
+        '{"action": "think", "action_input": {"thought": "a"}}',
+        '{"recipient_name": "functions.think", "parameters": {"thought": "a"}}',
+        '<tool_call>\n{"name": "think", "parameters": {"thought": "a"}}\n</tool_call>',
+        '<|python_tag|>{"name": "think", "parameters": {"thought": "a"}}',
+        '[TOOL_CALLS] [{"name": "think", "arguments": {"thought": "a"}}]',
+        '{"name": "think", "thought": "a"}',
+        "{'name': 'think', 'kwargs': {'thought': 'a'}}",
     ],
 )
 def test_calls_of_tools_are_read_in_every_form_that_is_in_use(text):
     assert read_tool_call(text) == ("think", {"thought": "a"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "think", "arguments": "the thought a"}',
+        '{"name": "think", "arguments": ["a"]}',
+        '{"name": "think", "arguments": "{\\"thought\\": {\\"b\\": 1}"}',
+        '{"name": "think", "args": {"thought": "a"}, "input": {"thought": "b"}}',
+        '{"name": "think", "arguments": {"thought": "a"',
+        '{"tool_calls": [{"name": "think", "args": {}}, {"name": "think", "args": {}}]}',
+        "<function=think><parameter=thought>a</parameter></function>",
+        '<function=think>{"thought": "a"}</function>',
+        'think(thought="a")',
+        'Action: think\nAction Input: {"thought": "a"}',
+        '{"think": {"thought": "a"}}',
+    ],
+)
+def test_a_call_whose_arguments_cannot_be_told_is_none(text):
+    with pytest.raises(DataError, match="no call"):
+        read_tool_call(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"name": "list_all_product_types"}', '{"name": "list_all_product_types", "arguments": ""}'],
+)
+def test_a_tool_that_takes_nothing_is_called_with_nothing(text):
+    assert read_tool_call(text) == ("list_all_product_types", {})
 
 
 @pytest.mark.parametrize(

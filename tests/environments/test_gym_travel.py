@@ -241,6 +241,14 @@ def test_searches_are_read_in_several_forms():
         "origin": "oslo",
         "destination": "rome",
     }
+    for call in (
+        '{"name": "search", "parameters": {"aspect": "flight", "origin": "Oslo"}}',
+        '{"tool": "search", "args": {"aspect": "flight", "origin": "Oslo"}}',
+        '{"function": {"name": "search", "arguments": "{\\"aspect\\": \\"flight\\", '
+        '\\"origin\\": \\"Oslo\\"}"}}',
+        '{"aspect": "flight", "details": {"origin": "Oslo"}}',
+    ):
+        assert _read_query(call).items() >= {"aspect": "flight", "origin": "oslo"}.items()
     assert (
         _same_detail("the 3rd of May", "May 3")
         and _same_detail("New York", "new york")

@@ -17,6 +17,7 @@ from humanlm.methods.dialogues import (
     Heard,
     TokenDialogue,
     TurnReward,
+    _seeded,
     multi_turn,
     turn_advantage,
 )
@@ -295,6 +296,18 @@ class Engine:
 
 async def dog(talk):
     return DOG
+
+
+@pytest.mark.parametrize("sampling", [None, Sampling(), Sampling(seed=7)])
+def test_every_row_has_a_seed_however_it_is_drawn(made, tmp_path, sampling):
+    args = trainer_args({"save_strategy": "no"}, tmp_path, 1, 2, 1, 60)
+    method = Method(multi_turn(dog, 3, sampling), lambda batch: torch.tensor([1.0, -0.5]))
+    t = MethodTrainer(*made, method, [ROW], args)
+    t.train()
+    assert [len(x.turns) for x in t.trajectories] == [6, 6]
+    rows = [[row["seed"] for row in _seeded([ROW] * 2, t.policy, sampling)] for _ in range(2)]
+    again = rows[0] == rows[1]
+    assert len({*rows[0]}) == 2 and again == (sampling != Sampling())
 
 
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
