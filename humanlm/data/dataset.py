@@ -26,7 +26,7 @@ class DataConfig:
     "Where examples come from, how they are split, and how many are used"
 
     source: Literal["miniworld", "threads", "examples"] = "miniworld"
-    """miniworld: the synthetic world; threads: messages or an exported chat; examples: made rows."""
+    """miniworld: the synthetic world; threads: messages or an exported chat; examples: rows."""
     path: str | None = None
     """The file or folder, for threads and examples."""
     columns: dict[str, str | None] = field(default_factory=dict)

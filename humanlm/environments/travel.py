@@ -16,7 +16,6 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from ..clients.calls import tool_call
-
 from ..clients.reader import read_json
 from ..core.basics import DataError, shorten
 from ..gyms.mistakes import UserFacts
