@@ -77,7 +77,7 @@ _SPELT = (  # what people write, and the same in LaTeX
     (r"(?<![\w.,/\\])(?:(\d+)\s+)?(\d{1,9})[/⁄](\d{1,9})(?![\w/]|\.\d)", r"\1\\frac{\2}{\3}"),
 )
 _TOLD = re.compile(
-    r"(?:####|^[ \t]*A:|^[#\s]*(?:the )?(?:final )?answer[ \t]*$|(?:\b(?:answer|antwort|respuesta"
+    r"(?:####|^[ \t]*A:|^[# \t]*(?:the )?(?:final )?answer[ \t]*$|(?:\b(?:answer|antwort|respuesta"
     r"(?: correcta)?|réponse|resposta|risposta|ответ)(?: to\b[^.\n]{0,80}?)?\s*(?:(?:is|would be|"
     r"must be|should be|ist|es|est|é|è)\b|[=:])|答案\s*[是为:：]))[\s:]*(?:not\b[^,\n]{1,40}, (?:it is|"
     r"it's|but) )?(?:.{0,200}(?:\bof\b|\d ?[-+*/×÷^] ?\d).{0,200}\bwhich (?:is|equals|makes|gives)"
@@ -127,10 +127,10 @@ def _formula(text: str, place: int = 0) -> str:  # LaTeX; empty where there is n
     pieces = _PROSE.split(text)
     formulas = [piece for piece in pieces if re.search(r"\d|\\[a-z]", piece)]
     part = (formulas or text.strip().split("\n"))[place]
-    if place and len(pieces) > 1:
-        part = re.sub(r".*(?:=|(?<=\d)\s)(?=\s*-?\d[\d.]*\s*$)", "", part)
     if part.count("{") != part.count("}") or len(part) > MATH_CHARACTERS:
         return ""
+    if place and len(pieces) > 1:
+        part = re.sub(r"^.*(?:=|(?<=\d)\s)(?=\s*-?\d[\d.]*\s*$)", "", part)
     return re.sub(
         r"(?<=\d)\s+a\s+$|[$€£¥₹\"]|\\[()[\]]|^[\s=:,*]+|(?:\s(?:or|and))?[\s.,;:?=(/]+$", "", part
     )
@@ -275,8 +275,8 @@ _LETTER = re.compile(
     r"select|go(?:ing)? (?:with|for)) (?:(?:the )?(?:option|answer|choice|letter) )?))"
     rf"{_ONE}|(?i:\b(?:actually|rather|correction|no),?:? (?:it is )?){_ONE}(?=\W*$)|(?<![\w'’])\(?"
     r"([A-J])\)? (?i:(?:is|must be|would be) (?:the )?(?:(?:correct|right)\b|(?:(?:correct|right|"
-    r"best) )?(?:answer|option|choice|one)\b))|^[^\w\n]*(?i:(?:the |my |final |correct |best )*"
-    r"(?:answer|option|choice|correct)\b)?[^\w\n]*([A-J])[^\w\n]*$|\A\W*([a-j])\W*\Z",
+    r"best) )?(?:answer|option|choice|one)\b))|^[^\w\n]{0,9}(?i:(?:the |my |final |correct |best )*"
+    r"(?:answer|option|choice|correct)\b)?[^\w\n]{0,9}([A-J])[^\w\n]*$|\A\W*([a-j])\W*\Z",
     re.M,
 )
 _LISTED = re.compile(r"^[^\w\n]*(?i:option )?([A-J])[).:\]][^\w\n]*\s\S", re.M)
