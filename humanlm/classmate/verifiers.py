@@ -48,6 +48,11 @@ MAX_ANSWER = 200_000  # characters of an answer that are read
 def _nothing(why: str) -> AnswerVerdict:
     return AnswerVerdict(math.nan, "", why, False)
 
+# %% ../../nbs/classmate/03_verifiers.ipynb #formula-bounds
+MATH_SECONDS = 5  # of one comparison
+MATH_CHARACTERS = 800  # of a formula
+MATH_BYTES = 2 << 30  # memory that comparing may take
+
 # %% ../../nbs/classmate/03_verifiers.ipynb #final
 _SPELT = (  # what people write, and the same in LaTeX
     (r"(?<![\w)])(?:\*+|__)(?![\s*])|(?<=\S)(?:\*\*|__)(?![\w(])|(?<=\S)\*(?![\w(\s*])|`", ""),
@@ -126,7 +131,7 @@ def _formula(text: str, place: int = 0) -> str:  # LaTeX; empty where there is n
         text = re.sub(r"(?<=\d) (?=\d{3}(?!\d))", "", text)
     pieces = _PROSE.split(text)
     formulas = [piece for piece in pieces if re.search(r"\d|\\[a-z]", piece)]
-    part = (formulas or text.strip().split("\n"))[place]
+    part = (formulas or re.split(r"[$\n]", text.strip(" $.\n")))[place]
     if part.count("{") != part.count("}") or len(part) > MATH_CHARACTERS:
         return ""
     if place and len(pieces) > 1:
@@ -134,11 +139,6 @@ def _formula(text: str, place: int = 0) -> str:  # LaTeX; empty where there is n
     return re.sub(
         r"(?<=\d)\s+a\s+$|[$€£¥₹\"]|\\[()[\]]|^[\s=:,*]+|(?:\s(?:or|and))?[\s.,;:?=(/]+$", "", part
     )
-
-# %% ../../nbs/classmate/03_verifiers.ipynb #formula-bounds
-MATH_SECONDS = 5  # of one comparison
-MATH_CHARACTERS = 800  # of a formula
-MATH_BYTES = 2 << 30  # memory that comparing may take
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #FormulaProcess
 class _FormulaProcess:
@@ -172,9 +172,7 @@ class _FormulaProcess:
     def __call__(
         self,
         pairs: Sequence[Sequence[str]],  # gold and answer, in some spellings
-    ) -> (
-        str
-    ):  # same where one of them is, or different; empty where it took too much time or memory
+    ) -> str:  # same, different; empty where it took too much time or memory
         with self.lock:
             try:
                 if not self.process or self.process.poll() is not None:

@@ -828,7 +828,9 @@ def test_fantom_keeps_long_questions_for_the_full_conversation(tmp_path):
     assert {item.source.split()[0] for item in full} == {"Long"}
 
 
-@pytest.mark.parametrize("text", ["<think>Answer: A", "<thinking>\nAnswer: A\n", "x</think><think>A"])
+@pytest.mark.parametrize(
+    "text", ["<think>Answer: A", "<thinking>\nAnswer: A\n", "x</think><think>A"]
+)
 def test_an_open_thought_is_no_answer_to_any_set(text):
     from humanlm.benchmarks.readings import final_answer, read_choice, untagged
 
