@@ -73,7 +73,7 @@ _SPELT = (  # what people write, and the same in LaTeX
     (r"\\(?:text|math)[a-z]*\s*\{([^{}\d]{0,99}\d[^{}]{0,99})\}", r" \1 "),
     (r"\\(?:text|mathrm)\s*\{\s*(or|and|thousand|million|billion)\b[^{}]{0,99}\}", r" \1 "),
     (
-        r"(?<=\d)(?:\s?(?:[x×*]|\\times|\\cdot)\s?10\s?\^(?:\{(-?\d+)\}|(-?\d+))|[eE]([-+]?\d{1,4})(?!\w))",
+        r"(?<=\d)(?:\s?(?:[x×*]|\\times|\\cdot) ?10 ?\^(?:\{(-?\d+)\}|(-?\d+))|[eE]([-+]?\d+)(?!\w))",
         r"\\times 10^{\1\2\3}",
     ),
     (r"([$€£]\s?\d[\d.,]{0,20})\s?[kK]\b|(?<=\d)\s{0,3}thousand\b", r"\1\\times 10^{3}"),
@@ -209,7 +209,7 @@ def _compare_lines():
     latex = [LatexExtractionConfig(boxed_match_priority=0, normalization_config=config)]
 
     def read(formula):
-        return parse(rf"\boxed{{{formula}}}", latex, parsing_timeout=None)  # type: ignore[reportArgumentType]
+        return parse(rf"\boxed{{{formula}}}", latex, parsing_timeout=None)  # type: ignore
 
     def same(a, b):
         if isinstance(b, Eq) > isinstance(a, Eq) and not b.rhs.is_number and same(a, b.lhs):
