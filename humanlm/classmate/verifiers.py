@@ -73,7 +73,8 @@ _SPELT = (  # what people write, and the same in LaTeX
     (r"\\(?:text|math)[a-z]*\s*\{([^{}\d]{0,99}\d[^{}]{0,99})\}", r" \1 "),
     (r"\\(?:text|mathrm)\s*\{\s*(or|and|thousand|million|billion)\b[^{}]{0,99}\}", r" \1 "),
     (
-        r"(?<=\d)(?:\s?(?:[x×*]|\\times|\\cdot) ?10 ?\^(?:\{(-?\d+)\}|(-?\d+))|[eE]([-+]?\d+)(?!\w))",
+        r"(?<=\d)(?:\s?(?:[x×*]|\\times|\\cdot) ?10 ?\^(?:\{(-?\d+)\}|(-?\d+))"
+        r"|[eE]([-+]?\d+)(?!\w))",
         r"\\times 10^{\1\2\3}",
     ),
     (r"([$€£]\s?\d[\d.,]{0,20})\s?[kK]\b|(?<=\d)\s{0,3}thousand\b", r"\1\\times 10^{3}"),
