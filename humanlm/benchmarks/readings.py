@@ -15,12 +15,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .questions import BenchmarkItem
-from ..core.basics import DataError, fingerprint, shorten
+from ..core.basics import DataError, after_thought, fingerprint, shorten
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #final_answer
 def final_answer(text: str) -> str:
     "Cut out the final answer; empty if there is none"
-    said = text.rpartition("</think>")[2]
+    said = after_thought(text)
     _before, tag, tagged = said.rpartition("<answer>")
     if tag:
         return tagged.partition("</answer>")[0].strip()[:4000]
@@ -46,8 +46,8 @@ _BOXED = re.compile(r"\\boxed\{([^{}\n]{1,500})\}")
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #untagged
 def untagged(text: str) -> str:
-    "Drop answer tags and the blanks around a text"
-    return re.sub(r"</?answer>", "", text).strip()
+    "Drop thoughts, answer tags and the blanks around a text"
+    return re.sub(r"</?answer>", "", after_thought(text)).strip()
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #plain
 @lru_cache(maxsize=4096)

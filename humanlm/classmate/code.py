@@ -9,25 +9,36 @@ __all__ = ['code_verifier']
 import math
 import os
 import re
+import textwrap
 from functools import cache
 
 from .verifiers import MAX_ANSWER, VERIFIERS, AnswerVerdict, Verifier
-from ..core.basics import DataError, shorten
+from ..core.basics import DataError, after_thought, shorten
 from ..sandbox.programs import Sandbox, SandboxClient, SandboxError, read_tests
 
 # %% ../../nbs/classmate/08_code.ipynb #code_verifier
+def _block_rank(label: str, program: str) -> int:
+    "Say how sure it is that a block is a program: by its label, else by its lines"
+    if re.match(r"\{?\.?(?:i?python|py)(?![a-z-])", label, re.I):
+        return 3
+    lines = r"^[ \t]*(?:(?:def|class|import|from|for|while|if|with|try|print)\b|@|\w+[ \t]*=[^=])"
+    return 0 if label else 1 + bool(re.search(lines, program, re.M))
+
+
 def _find_program(answer: str) -> str:  # empty: there is none
-    "Find the last finished fenced block"
-    fence, block, found = "", [], ""
-    for line in answer[-MAX_ANSWER:].splitlines():
-        mark = re.match(r"\s{0,3}(`{3,}|~{3,})", line)
-        if not fence:
-            fence, block = mark[1] if mark else "", []
-        elif line.strip() == fence:
-            fence, found = "", "\n".join(block)
+    "Find the last finished block of Python, else the last that looks like it, else the last"
+    fence, label, block, blocks = "", "", [], [(-1, "")]
+    for line in after_thought(answer)[-MAX_ANSWER:].splitlines():
+        mark = re.match(r"\s*(`{3,}|~{3,})[ \t]*([^`]*)\Z", line)
+        if not fence and mark:
+            fence, label, block = mark[1], mark[2].strip(), []
+        elif mark and mark[1].startswith(fence) and not mark[2].strip():
+            program = textwrap.dedent("\n".join(block))
+            blocks.append((_block_rank(label, program), program))
+            fence = ""
         else:
             block.append(line)
-    return found
+    return max(reversed(blocks), key=lambda ranked: ranked[0])[1]
 
 
 def code_verifier(sandbox: Sandbox | SandboxClient) -> Verifier:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from .code import VERIFIERS
-from .verifiers import BEHAVIOURS, RewardModel, boxed, read_number, read_yes
+from .verifiers import BEHAVIOURS, RewardModel, boxed, read_yes
 from humanlm.core.basics import (
     ConfigError,
     DataError,
@@ -275,7 +275,7 @@ def _text(value, name, most=20_000):
 
 def _gsm8k(row, rng):
     gold = _text(row.get("answer"), "answer").rpartition("####")[2].strip()
-    if read_number(gold) is None:
+    if math.isnan(VERIFIERS["gsm8k"](gold, gold).value):
         raise RowFault("no number in the answer")
     return (
         f"{_text(row.get('question'), 'question')}\n\nPut the number that you come to "

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MAX_ANSWER', 'MATH_SECONDS', 'MATH_CHARACTERS', 'MATH_BYTES', 'BEHAVIOURS', 'Scorer', 'MAX_JUDGED', 'NO_ANSWER',
-           'Verifier', 'VERIFIERS', 'AnswerVerdict', 'read_number', 'boxed', 'read_yes', 'judge_reply', 'Behaviour',
-           'Case', 'RewardModel', 'make_verifier']
+           'Verifier', 'VERIFIERS', 'AnswerVerdict', 'boxed', 'read_yes', 'judge_reply', 'Behaviour', 'Case',
+           'RewardModel', 'make_verifier']
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #imports
 import asyncio
@@ -17,16 +17,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from fractions import Fraction
 from functools import partial
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unicodedata import digit, normalize
 
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import break_markers, quoted, without_middle
-from ..core.basics import ConfigError, check_name, install_line, require, shorten
+from ..core.basics import ConfigError, after_thought, check_name, optional, require, shorten
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #type-imports
 if TYPE_CHECKING:
@@ -49,111 +48,98 @@ MAX_ANSWER = 200_000  # characters of an answer that are read
 def _nothing(why: str) -> AnswerVerdict:
     return AnswerVerdict(math.nan, "", why, False)
 
-# %% ../../nbs/classmate/03_verifiers.ipynb #read_number
-_NUMBER = re.compile(
-    r"(?:(?<![\w)])[-−–]\s?)?[$€£]?\s?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?:[ "
-    r"\u00a0\u202f]\d{3}){2,}(?!\d)|\d{1,3}(?:[\u00a0\u202f]\d{3}| "
-    r"0\d\d)(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,4}(?!\w))?"
-    r"(?:\s?/\s?\d+(?:\.\d+)?(?![\d/]))?|(?:(?<![\w)])[-−–]\s?)?[$€£]?\.\d+"
+# %% ../../nbs/classmate/03_verifiers.ipynb #formula-bounds
+MATH_SECONDS = 5  # of one comparison
+MATH_CHARACTERS = 800  # of a formula
+MATH_BYTES = 2 << 30  # memory that comparing may take
+
+# %% ../../nbs/classmate/03_verifiers.ipynb #final
+_SPELT = (  # what people write, and the same in LaTeX
+    (r"(?<![\w)])(?:\*+|__)(?![\s*])|(?<=\S)(?:\*\*|__)(?![\w(])|(?<=\S)\*(?![\w(\s*])|`", ""),
+    (
+        r"\\(?:left|right)(?![a-z])|\\\$|°[CF]?|\^\s*(?:\\circ|\{\s*\\circ\s*\})"
+        r"|<<[^<>\n]{0,200}>>|\\(?:boxed|fbox)\{\s*\}|\{(?=[,:]\})|(?<=\{[,:])\}",
+        "",
+    ),
+    (r"[¼-¾⅐-⅞]", lambda m: f" {normalize('NFKC', m[0])}"),
+    (r"(?<=[0-9A-Za-z)])(?=[⁻⁰¹²³⁴-⁹])", "^"),
+    (r"[⁰¹²³⁴-⁹]|(?![0-9])\d", lambda m: str(digit(m[0]))),
+    (r"[−﹣－⁻]|(?<!\d)[–‒]|\b(?:minus|negative)\s+(?=\d)", "-"),
+    (r"√", r"\\sqrt"),
+    (r"(?<=\d)(?:,?(?:\\[,;:! ]|[~'’_\u00a0\u2009\u202f])+| (?=0))(?=\d{3}(?!\d))", ""),
+    (r"(?<=\d)\.(?=\d{3}(?:\.\d{3}|,\d\d?)(?!\d))|(?<=\d\.\d{3})\.(?=\d{3}(?!\d))", ""),
+    (r"(?<!\\)\\[,;:! ]|[\u00a0\u2009\u202f]", " "),
+    (r"\\(boxed|fbox)\s*([^\s{}$\\]{1,60})", r"\\\1{\2}"),
+    (r"\\(?:text|math)[a-z]*\s*\{([^{}\d]{0,99}\d[^{}]{0,99})\}", r" \1 "),
+    (r"\\(?:text|mathrm)\s*\{\s*(or|and|thousand|million|billion)\b[^{}]{0,99}\}", r" \1 "),
+    (
+        r"(?<=\d)(?:\s?(?:[x×*]|\\times|\\cdot) ?10 ?\^(?:\{(-?\d+)\}|(-?\d+))"
+        r"|[eE]([-+]?\d+)(?!\w))",
+        r"\\times 10^{\1\2\3}",
+    ),
+    (r"([$€£]\s?\d[\d.,]{0,20})\s?[kK]\b|(?<=\d)\s{0,3}thousand\b", r"\1\\times 10^{3}"),
+    (r"([$€£]\s?\d[\d.,]{0,20})\s?M\b|(?<=\d)\s{0,3}million\b", r"\1\\times 10^{6}"),
+    (r"(?<=\d)\s{0,3}billion\b", r"\\times 10^{9}"),
+    (r"(?<![\w.,/\\])(?:(\d+)\s+)?(\d{1,9})[/⁄](\d{1,9})(?![\w/]|\.\d)", r"\1\\frac{\2}{\3}"),
 )
-_SPELT = [
-    (re.compile(pattern), new)
-    for pattern, new in (
-        (r"\\[dt]?frac\s*\{\s*([-−]?\d[\d,.]{0,60})\s*\}\s*\{\s*(\d[\d,.]{0,60})\s*\}", r" \1/\2"),
-        (r"\\[dt]?frac\s*(\d)\s*(\d)", r" \1/\2"),
-        (r"(\d)\s*(?:\\times|\\cdot|×|\*)\s*10\s*\^\s*\{?\s*([-−]?\d{1,4})\s*\}?", r"\1e\2"),
-        (r"(?<![\d.])10\s*\^\s*\{?\s*([-−]?\d{1,4})\s*\}?", r"1e\1"),
-        (r"\\(?:text|mathrm|mbox|operatorname)\s*\{[^{}\d]*\}|[\^_]\s*(?:\{[^{}]{0,60}\}|\w)", " "),
-    )
-]  # units, powers of units, bases
-_MIXED = re.compile(r"([-−]?)(?<![\d./])(\d{1,9})\s+(\d{1,9})/(\d{1,9})(?![\d/])")
-_CORRECTED = re.compile(
-    r"not\b|.{0,200}(?:\bof\b|\d ?[-+*/×÷^] ?\d).{0,200}\bwhich "
-    r"(?:is|equals|makes|gives) [$€£]?[\d,]+(?:\.\d+)?[.%]*$",
-    re.I,
+_TOLD = re.compile(
+    r"(?:####|^[ \t]*A:|^[# \t]*(?:the )?(?:final )?answer[ \t]*$|(?:\b(?:answer|antwort|respuesta"
+    r"(?: correcta)?|réponse|resposta|risposta|ответ)(?: to\b[^.\n]{0,80}?)?\s*(?:(?:is|would be|"
+    r"must be|should be|ist|es|est|é|è)\b|[=:])|答案\s*[是为:：]))[\s:]*(?:not\b[^,\n]{1,40}, (?:it is|"
+    r"it's|but) )?(?:.{0,200}(?:\bof\b|\d ?[-+*/×÷^] ?\d).{0,200}\bwhich (?:is|equals|makes|gives)"
+    r"(?= [$€£]?[\d,]+(?:\.\d+)?[.%]*$))?",
+    re.I | re.M,
 )
-_TOLD = re.compile(r"####|\b(?:final\s+)?answer\s*(?:is|:)|^[ \t]*A:", re.I | re.M)
-
-
-def read_number(text: str) -> Fraction | None:  # None: there is none
-    "Read the number with which an answer ends"
-    text = text[-MAX_ANSWER:]
-    if boxes := boxed(text):
-        return _number(boxes[-1].rpartition("=")[2], 0)
-    marks = [*_TOLD.finditer(text)]
-    told = (
-        text[marks[-1].end() :].strip().partition("\n")[0].rpartition("=")[2].strip()
-        if marks
-        else ""
-    )
-    return (
-        found
-        if (found := _number(told, -1 if _CORRECTED.match(told) else 0)) is not None
-        else _number(text, -1)
-    )
-
-
-def _number(text, which):
-    "Give the first or the last number of a text"
-    text = text.replace("\\$", "$").replace("{,}", ",").replace("\\,", "").replace("\\!", "")
-    for pattern, new in _SPELT:
-        text = pattern.sub(new, text)
-    text = _MIXED.sub(lambda m: f"{m[1]}{int(m[2]) * int(m[4]) + int(m[3])}/{m[4]}", text)
-    numbers = _NUMBER.findall(text)
-    return _value(numbers[which]) if numbers else None
+_PROSE = re.compile(  # a word or unit, the end of a sentence or a formula
+    r"(?<![\\\w])(?!(?:sqrt|sin|cos|tan|log|ln|pi|or|and)\b)(?![^{}\n]{0,80}\})(?:[^\W\d_]{2,}"
+    r"|[ap]\.m\b)|(?<=\d)(?:[kcm]?m|k?g|mg|ft|in|lbs?|oz|m?l|[mk]ph|hrs?|am|pm|[a-z]{4,}"
+    r"|\s[mgshlLVWJN](?!\s*[-+*/^=(]))\b|(?<=\S)[.;:?](?=\s|$)|!(?=\s)|[—–‒。≈~]|\\approx|\\simeq"
+    r"|, (?=i\.e\.)|\n|\$+|(?<!\\)\\[()[\]]|</?\w+>|(?<=[\w)}%])\s*\\(?:text|mathrm|mbox)\s*"
+    r"\{[^{}]*\}|\\text\s*\{[^{}\d]+\}(?=\s*[-\d\\])"
+)
 
 
 def boxed(text: str) -> list[str]:
     r"Find what stands in `\boxed{...}`, with inner braces; a box that is never closed is none"
-    found, begun = (
-        [],
-        [],
-    )  # begun: where the box begins, for each brace that is open; None: it is no box
+    boxes, begun = [], []  # begun: where the box of each open brace begins; None: it is no box
     for mark in re.finditer(r"\\(?:boxed|fbox)\s*\{|[{}]", text):
         if mark[0] != "}":
             begun.append(mark.end() if len(mark[0]) > 1 else None)
         elif begun and (start := begun.pop()) is not None and mark.start() - start <= 2000:
-            found.append((start, text[start : mark.start()]))
-    return [inside for _, inside in sorted(found)]
+            boxes.append((start, text[start : mark.start()]))
+    return [inside for _, inside in sorted(boxes)]
 
 
-def _value(spelt):
-    "Give what a number spells; None where it has too many digits, or nothing can be divided by it"
-    plain = re.sub(r"[\s$€£,]", "", spelt).replace("−", "-").replace("–", "-")
-    power = re.search(r"[eE][-+]?(\d+)", plain)
-    if sum(map(str.isdigit, plain)) > 60 or (power and int(power[1]) > 99):
-        return None
-    top, _, bottom = plain.partition("/")
-    return Fraction(top) / over if (over := Fraction(bottom or 1)) else None
-
-# %% ../../nbs/classmate/03_verifiers.ipynb #read_formula
-MATH_SECONDS, MATH_CHARACTERS, MATH_BYTES = (
-    5,
-    800,
-    2 << 30,
-)  # of one comparison; of a formula; memory that comparing may take
-_DOLLARS = re.compile(r"(?<!\\)\$([^$]{1,1000})(?<!\\)\$")
-
-
-def _read_formula(text: str) -> str:  # LaTeX; empty where there is none
-    "Read the last formula: in a box, else as told, else between dollars, else the last line"
-    text = text[-MAX_ANSWER:]
-    marks = [*_TOLD.finditer(text)]
-    told = text[marks[-1].end() :].strip().partition("\n")[0] if marks else ""
-    between = _DOLLARS.findall(told or text)
+def _final(text: str, listed: bool) -> str:  # listed: commas stand between several values
+    "Read the formula that an answer ends with: its last box, else as told, else the last"
+    text = after_thought(text)[-MAX_ANSWER:]
+    for pattern, new in _SPELT:
+        text = re.sub(pattern, new, text)
+    if not listed:
+        text = re.sub(r"(?<![\d.,([])(?<!\\\{)(\d+),(\d\d?|\d{4,})(?![\d,])", r"\1.\2", text)
+        text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
     if boxes := boxed(text):
-        found = boxes[-1]
-    elif between:
-        found = between[0 if told else -1]
-    else:
-        found = told or text.strip().rpartition("\n")[2]
-    found = re.sub(r"\\f?box(?:ed)?|(?<!\\)\$", "", found).strip().rstrip(".").strip()
-    levels = [
-        *accumulate(
-            (1 if brace == "{" else -1 for brace in re.findall(r"(?<!\\)[{}]", found)), initial=0
-        )
-    ]
-    return found if len(found) <= MATH_CHARACTERS and levels[-1] == 0 == min(levels) else ""
+        return _formula(boxes[-1].replace("\n", " "))
+    *before, told = _TOLD.split(text)
+    if before and told.strip():
+        return _formula(re.split(r"(?<=\d) \(", told)[0])
+    return _formula(text, -1)
+
+
+def _formula(text: str, place: int = 0) -> str:  # LaTeX; empty where there is none
+    "Take the first formula out of words, or the last; of words alone their line"
+    if not place:
+        text = re.sub(r"(?<=\d) (?=\d{3}(?!\d))", "", text)
+    pieces = _PROSE.split(text)
+    formulas = [piece for piece in pieces if re.search(r"\d|\\[a-z]", piece)]
+    part = (formulas or re.split(r"[$\n]", text.strip(" $.\n")))[place]
+    if part.count("{") != part.count("}") or len(part) > MATH_CHARACTERS:
+        return ""
+    if place and len(pieces) > 1:
+        part = re.sub(r"^.*(?:=|(?<=\d)\s)(?=\s*-?\d[\d.]*\s*$)", "", part)
+    return re.sub(
+        r"(?<=\d)\s+a\s+$|[$€£¥₹\"]|\\[()[\]]|^[\s=:,*]+|(?:\s(?:or|and))?[\s.,;:?=(/]+$", "", part
+    )
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #FormulaProcess
 class _FormulaProcess:
@@ -165,25 +151,17 @@ class _FormulaProcess:
         self.lock, self.process = threading.Lock(), None
 
     def _start(self):
+        optional("math_verify")
         run = "from humanlm.classmate.verifiers import _compare_lines; _compare_lines()"
-        pipes: dict[str, Any] = {
-            "stdin": subprocess.PIPE,
-            "stdout": subprocess.PIPE,
-            "stderr": subprocess.DEVNULL,
-        }
         self.process = subprocess.Popen(
             [sys.executable, "-c", run],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             text=True,
             start_new_session=True,
-            **pipes,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
-        if self.process.stdout.readline() != "ready\n":
-            self.stop()
-            raise ConfigError(
-                "Formulas are compared by math-verify, which does not start. Install "
-                f"it: {install_line('classmate')}."
-            )
 
     def stop(self):
         "End the process"
@@ -193,13 +171,14 @@ class _FormulaProcess:
         self.process = None
 
     def __call__(
-        self, gold: str, found: str
-    ) -> str:  # same, different, or no gold; empty where it took too much time or memory
+        self,
+        pairs: Sequence[Sequence[str]],  # gold and answer, in some spellings
+    ) -> str:  # same, different; empty where it took too much time or memory
         with self.lock:
             try:
                 if not self.process or self.process.poll() is not None:
                     self._start()
-                print(json.dumps([gold, found]), file=self.process.stdin, flush=True)
+                print(json.dumps(pairs), file=self.process.stdin, flush=True)
                 said = self.process.stdout.readline().strip()
             except BrokenPipeError:
                 said = ""
@@ -218,99 +197,113 @@ if hasattr(os, "register_at_fork"):
 # %% ../../nbs/classmate/03_verifiers.ipynb #compare_lines
 def _compare_lines():
     "Compare the formulas of each line that comes; an alarm that nobody hears ends this process"
-    import logging
     import resource
     import signal
 
+    from latex2sympy2_extended.math_normalization import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
+    from sympy import Eq, N
 
-    logging.disable()
     resource.setrlimit(resource.RLIMIT_AS, (MATH_BYTES, MATH_BYTES))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    # units are cut off before: here 3m would be 3
+    config = NormalizationConfig(malformed_operators=True, nits=True)
+    latex = [LatexExtractionConfig(boxed_match_priority=0, normalization_config=config)]
 
     def read(formula):
-        return parse(
-            rf"\boxed{{{formula}}}",
-            [LatexExtractionConfig(boxed_match_priority=0)],
-            parsing_timeout=None,  # type: ignore[reportArgumentType]
-        )
+        return parse(rf"\boxed{{{formula}}}", latex, parsing_timeout=None)  # type: ignore
 
-    print("ready", flush=True)
+    def same(a, b):
+        if isinstance(b, Eq) > isinstance(a, Eq) and not b.rhs.is_number and same(a, b.lhs):
+            return True
+        numeric = getattr(a, "is_number", False) and getattr(b, "is_number", False)
+        alike = verify(
+            a, b, 6, 15 if numeric else 100, allow_set_relation_comp=True, timeout_seconds=None
+        )
+        # however small they are
+        return alike and not (numeric and abs(N((a - b).doit())) > abs(N(a.doit())) / 1000)
+
     for line in sys.stdin:
         signal.alarm(MATH_SECONDS)
         try:
-            wanted, found = map(read, json.loads(line))
-            said = (
-                "no gold"
-                if not wanted
-                else "same"
-                if verify(wanted, found, timeout_seconds=None)
-                else "different"
-            )
+            pairs = [[*map(read, pair)] for pair in json.loads(line)]
+            said = any(same(a, b) for wanted, found in pairs for a in wanted for b in found)
         except Exception:
-            said = "different"
+            said = False
         signal.alarm(0)
-        print(said, flush=True)
+        print("same" if said else "different", flush=True)
 
 
-def _verify_math(answer: str, gold: str) -> AnswerVerdict:
+def _verify_math(answer: str, gold: str, numbers: bool = False) -> AnswerVerdict:
     "1 where an answer ends with a formula that means what the gold one does, else 0"
-
-    def spelt(formula):
-        return (
-            re.sub(r"\\(?:left|right)(?![a-z])|\\[,!; ]|\s", "", formula)
-            .replace("dfrac", "frac")
-            .replace("tfrac", "frac")
-        )
-
-    wanted, found = _read_formula(gold), _read_formula(answer)
-    said = (
-        "no gold"
-        if not wanted
-        else "same"
-        if spelt(wanted) == spelt(found)
-        else _formulas(wanted, found)
-        if found
-        else "different"
-    )
-    if said == "no gold":
-        return _nothing(f"the gold answer {shorten(repr(gold), 60)} holds no formula")
+    wanted = _final(gold, True)
+    found = _final(answer, bool(re.search(r",(?!\d{3}(?!\d))", wanted)))
+    if not (re.search(r"\d", wanted) if numbers else wanted):
+        return _nothing(f"the gold answer {shorten(repr(gold), 60)} is none")
+    pair = wanted, found
+    bases = [re.findall(r"\d_\{?(\d+)", text) for text in pair]
+    if wanted == found:
+        said = "same"
+    elif (
+        not found
+        or all(map(str.isdecimal, pair))
+        or (bases[1] and bases[1] != (bases[0] or ["10"]))
+    ):
+        said = "different"
+    else:
+        said = _formulas([pair, [re.sub(r"\\?%", "", text) for text in pair]])
     if not said:
         return _nothing(
             f"the answer {shorten(repr(found), 60)} took too much time or memory to compare"
         )
-    return AnswerVerdict(
-        float(said == "same"), shorten(found, 80), "", bool(boxed(answer[-MAX_ANSWER:]))
-    )
+    form = found if numbers else "\\boxed" in answer
+    return AnswerVerdict(float(said == "same"), shorten(found, 80), "", bool(form))
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #read_letter
-# an article or a pronoun is no option
-_ONE = r"\(?((?<=\()[A-Ja-j](?=\))|[A-HJ](?![\w'])|I(?![\w']|\s+[a-z])|[a-j](?=[\s.*]*$))\)?"
-_LETTER = (
-    re.compile(rf"(?i:therefore,? the answer is:?) {_ONE}", re.M),
-    re.compile(rf"(?i:\b(?:answer|option|choice)(?: is|:))\s*\**{_ONE}", re.M),
-    re.compile(r"\\boxed\{\s*(?:\\text\{)?\(?([A-J])\)?"),
-    re.compile(r"(?<!\w)\(?([A-J])\)? is (?:the )?(?:correct|right|best)\b"),
-    re.compile(r"(?i:\b(?:choose|pick)) \(?([A-J])\)?(?![\w'])"),
-    re.compile(r"^[^\w\n]*([A-J])[^\w\n]*$", re.M),
+# an article or a pronoun is no option, and a quantity or one of two is no choice
+_ONE = (
+    r"[(\[\"'“]{0,2}((?<=[(\[])[A-Ja-j](?=[)\]])|[B-HJ](?![\w'’-])|[AI](?![\w'’-]|\s+(?!because|"
+    r"since|(?:as|and|but|which|for|rather|not|is)\b)[a-z])|[a-j](?=\s?[).:,](?:\s|$)|\s*$))"
+    r"(?!\s*[=+^<>\\]|[)\]]?,?\s*(?:or\b|/)\s*\(?[A-J]\b)"
 )
+_LETTER = re.compile(
+    rf"(?i:therefore,? the answer is:? ?){_ONE}|(?:(?i:(?<!n['’]t think the )(?<!n['’]t think that "
+    r"the )\b(?:answer|option|choice|pick|guess|antwort|respuesta(?: correcta)?|réponse|resposta|"
+    r"risposta|ответ)(?: to\b[^.\n]{0,80}?)?\s*(?:(?:(?:must |would |should )?(?:is|be)|ist|es|est"
+    r"|é|è)\b|[=:])|答案\s*[是为:]|^ ?A:)(?i:\s|:|(?:therefore|thus|clearly|probably|likely|most|the|"
+    r"correct|best|option|choice|letter|answer|number)\b){0,9}|(?i:\b(?:choose|chose|choosing|pick|"
+    r"select|go(?:ing)? (?:with|for)) (?:(?:the )?(?:option|answer|choice|letter) )?))"
+    rf"{_ONE}|(?i:\b(?:actually|rather|correction|no),?:? (?:it is )?){_ONE}(?=\W*$)|(?<![\w'’])\(?"
+    r"([A-J])\)? (?i:(?:is|must be|would be) (?:the )?(?:(?:correct|right)\b|(?:(?:correct|right|"
+    r"best) )?(?:answer|option|choice|one)\b))|^[^\w\n]{0,9}(?i:(?:the |my |final |correct |best )*"
+    r"(?:answer|option|choice|correct)\b)?[^\w\n]{0,9}([A-J])[^\w\n]*$|\A\W*([a-j])\W*\Z",
+    re.M,
+)
+_LISTED = re.compile(r"^[^\w\n]*(?i:option )?([A-J])[).:\]][^\w\n]*\s\S", re.M)
 _YES = re.compile(r"\b(yes|no)\b", re.I)
 
 
-def _read_letter(text: str) -> tuple[str, bool]:  # letter, or empty; whether said as asked
-    "Read which option an answer chooses"
-    for place, form in enumerate(_LETTER):
-        if found := form.findall(text[-MAX_ANSWER:]):
-            return found[-1].upper(), place == 0
-    return "", False
+def _read_letter(
+    text: str,
+    published: bool = False,  # the form that is asked for wins, wherever it stands
+) -> tuple[str, bool]:  # letter, or empty; whether said as asked
+    "Read which option an answer chooses at last"
+    text = normalize("NFKC", after_thought(text)[-MAX_ANSWER:])
+    text = re.sub(r"\\(?:boxed|fbox)", "\nAnswer: ", text)
+    text = re.sub(r"(?:\\(?:text|math)[a-z]*|\\[()[\],;: ]|[{}$*`_ \t])+", " ", text)
+    chosen = [(c[c.lastindex or 0], c.lastindex == 1) for c in _LETTER.finditer(text)]
+    if published:
+        chosen = [choice for choice in chosen if choice[1]] or chosen
+    listed = {*_LISTED.findall(text)}
+    letter, form = chosen[-1] if chosen else ("".join(listed) if len(listed) == 1 else "", False)
+    return letter.upper(), form
 
 
 def read_yes(text: str) -> bool | None:  # None: neither, or both
     "Read whether an answer begins with, or alone says, yes or no"
-    found = [word.lower() for word in _YES.findall(text[:MAX_ANSWER])]
-    if begins := re.match(r"\W*(yes|no)\b", text, re.I):
-        return begins[1].lower() == "yes"
-    return found[0] == "yes" if len({*found}) == 1 else None
+    text = after_thought(text)[:MAX_ANSWER]
+    begins = re.match(r"\W*(yes|no)\b", text, re.I)
+    words = {word.lower() for word in ([begins[1]] if begins else _YES.findall(text))}
+    return words == {"yes"} if len(words) == 1 else None
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #read_rating
 _MARK = r"rating[^\w\n]{0,9}?:[^\w\n]{0,9}?(-?\d{1,3}(?:\.\d{1,9})?)(?:[ \t]{0,9}(?:/|out of) ?10)?"
@@ -550,19 +543,12 @@ class RewardModel:
 Verifier = Callable[[str, str], AnswerVerdict]  # (answer, gold) → verdict
 
 
-def _verify_number(answer: str, gold: str) -> AnswerVerdict:
-    "1 where an answer ends with the gold number, else 0"
-    wanted, found = read_number(gold), read_number(answer)
-    if wanted is None:
-        return _nothing(f"the gold answer {shorten(repr(gold), 60)} holds no number")
-    return AnswerVerdict(
-        float(found == wanted), "" if found is None else str(found), "", bool(found is not None)
-    )
+_verify_number = partial(_verify_math, numbers=True)
 
 
-def _verify_letter(answer: str, gold: str) -> AnswerVerdict:
+def _verify_letter(answer: str, gold: str, published: bool = False) -> AnswerVerdict:
     "1 where an answer chooses the gold letter, else 0"
-    letter, form = _read_letter(answer)
+    letter, form = _read_letter(answer, published)
     if not re.fullmatch("[A-J]", gold):
         return _nothing(f"the gold answer {shorten(repr(gold), 60)} is no letter from A to J")
     return AnswerVerdict(float(letter == gold), letter, "", form)
@@ -597,7 +583,7 @@ VERIFIERS: dict[str, Verifier] = {
     "math": _verify_math,
     "EleutherAI/hendrycks_math": _verify_math,
     "mmlu": _verify_letter,
-    "mmlu_sycophancy": _verify_letter,
+    "mmlu_sycophancy": partial(_verify_letter, published=True),
     "yes_no": _verify_yes,
     "bold_formatting": _count_bold,
     "word_count": _count_words,

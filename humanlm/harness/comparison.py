@@ -127,7 +127,7 @@ def _load_run(folder: str | Path, out: str = "runs") -> _StoredRun:
 # %% ../../nbs/harness/06_comparison.ipynb #differences
 def _differences(before: _StoredRun, after: _StoredRun) -> list[Difference]:
     "Compare two runs, measure by measure"
-    if before.benchmark is not after.benchmark:
+    if before.benchmark.name != after.benchmark.name:
         raise ConfigError(
             f"{before.name} is of {before.benchmark.title}, {after.name} of "
             f"{after.benchmark.title}. Compare runs of one benchmark."

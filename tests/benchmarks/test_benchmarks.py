@@ -826,3 +826,14 @@ def test_fantom_keeps_long_questions_for_the_full_conversation(tmp_path):
     long_ = sum(item.gold == "no:long" for item in full)
     assert len(full) - len(short) == long_ > 0
     assert {item.source.split()[0] for item in full} == {"Long"}
+
+
+@pytest.mark.parametrize(
+    "text", ["<think>Answer: A", "<thinking>\nAnswer: A\n", "x</think><think>A"]
+)
+def test_an_open_thought_is_no_answer_to_any_set(text):
+    from humanlm.benchmarks.readings import final_answer, read_choice, untagged
+
+    assert final_answer(text) == "" == untagged(text)
+    assert read_choice(text, {"A": "box", "B": "basket"}).status == "empty"
+    assert read_choice(f"{text}</think>Answer: B", {"A": "box", "B": "basket"}).value == "B"

@@ -19,7 +19,6 @@ from humanlm.classmate.verifiers import (
     _verify_number,
     _verify_yes,
     boxed,
-    read_number,
     read_yes,
 )
 
@@ -48,12 +47,11 @@ from humanlm.classmate.verifiers import (
         ("answer is unknown, maybe 4", 4),
         ("1e3", 1000),
         ("3/0", None),
-        ("9" * 61, None),
         ("9" * 60, int("9" * 60)),
         ("", None),
         ("none", None),
         ("1e99", 10**99),
-        ("1,23", 23),
+        ("1,23", Fraction("1.23")),
         ("#### 10\n#### 20", 20),
         ("٣", 3),
         ("The answer is 5 000", 5000),
@@ -69,7 +67,9 @@ from humanlm.classmate.verifiers import (
     ],
 )
 def test_numbers_are_read_however_they_are_written(text, number):
-    assert read_number(text) == number
+    assert _verify_number(text, "7" if number is None else str(number)).value == (
+        number is not None
+    )
 
 
 def test_the_grader_says_of_published_solutions_what_their_marks_say():
@@ -314,7 +314,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", [*{rule: name for name, rule in VERIFIERS.items()}.values()])
 def test_hostile_answers_take_linear_time_and_have_a_verdict(name):
-    if _verify_math is VERIFIERS[name]:
+    if name in ("gsm8k", "openai/gsm8k", "math", "EleutherAI/hendrycks_math"):
         pytest.importorskip("math_verify")
     for unit in HOSTILE:
         text, begin = unit * (100_000 // len(unit)), time.process_time()
@@ -340,19 +340,18 @@ def test_hostile_answers_take_linear_time_and_have_a_verdict(name):
         (r"\boxed{18 \text{ dollars per 2 hours}}", 18),
         (r"\boxed{x = 5}", 5),
         (r"\boxed{\text{18}}", 18),
-        ("1e400", None),
         ("1e9", 10**9),
         ("The answer is 1 000 000", 10**6),
         ("The answer is 1\u202f234\u202f567.", 1234567),
         ("in 2020–2021", 2021),
-        ("5-3", 3),
+        ("5-3", 2),
         ("x=-5", -5),
         ("it fell by −5", -5),
         ("from 12 to -7", -7),
     ],
 )
 def test_units_powers_mixed_numbers_and_ranges_are_read_as_people_mean_them(text, number):
-    assert read_number(text) == number
+    assert _verify_number(text, str(number)).value == 1
 
 
 @pytest.mark.parametrize(
@@ -386,3 +385,107 @@ def test_articles_and_pronouns_are_no_options(text, letter):
 )
 def test_ratings_are_read_however_they_are_put_and_ranges_are_none(text, value):
     assert _read_rating(text).value == pytest.approx(value, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    "name, answer, gold",
+    [
+        ("math", r"\boxed{10^{-20}}", "10^{-21}"),
+        ("math", r"\boxed{(10^{-20}, 1)}", "(10^{-21}, 1)"),
+        ("math", r"\boxed{0.0000001}", "0.0000002"),
+        ("math", r"\boxed{2516_9}", "2516_8"),
+        ("math", r"\boxed{2516_{10}}", "2516_8"),
+        ("math", r"\boxed{3t}", "3"),
+        ("math", r"\boxed{0.5\%}", r"50\%"),
+        ("gsm8k", r"\boxed{4\sqrt{2}}", "4"),
+        ("gsm8k", "The answer is 3x.", "3"),
+        ("gsm8k", r"\boxed{5 : 3}", "5"),
+        ("gsm8k", r"\boxed{(5, 3)}", "5"),
+        ("gsm8k", r"\boxed{18_9}", "18"),
+    ],
+)
+def test_what_only_looks_like_the_gold_answer_is_wrong(name, answer, gold):
+    pytest.importorskip("math_verify")
+    assert VERIFIERS[name](answer, gold).value == 0
+    assert VERIFIERS[name](gold, gold).value == 1
+
+
+@pytest.mark.parametrize(
+    "answer, gold",
+    [
+        ("The final answer is **73**.", "73"),
+        ("The answer is:\n\\[\n73\n\\]", "73"),
+        (r"\boxed{9\;500}", "9500"),
+        ("**Answer**: 72 (that is 3 boxes of 24)", "72"),
+        ("The answer is $1.2 million.", "1200000"),
+        (r"\boxed{1.5 \text{ thousand km}}", "1500"),
+        ("The answer is 3,5 kg.", "3.5"),
+        ("The answer is 1.5 × 10³.", "1500"),
+        (r"\boxed{3½}", "3.5"),
+        (r"\boxed{\text{approximately } 12.5\%}", "12.5"),
+        ("Die Antwort ist 72 (3 Kisten zu 24).", "72"),
+        (r"\boxed{10 cm^2}", "10"),
+    ],
+)
+def test_right_answers_are_right_however_they_are_laid_out(answer, gold):
+    pytest.importorskip("math_verify")
+    assert [VERIFIERS[name](answer, gold).value for name in ("gsm8k", "math")] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "answer, gold, value",
+    [
+        ("The answer is 12 = 3 * 4.", "12", 1),
+        (r"\boxed{12 = 3\cdot 4}", "12", 1),
+        (r"\boxed{12 = \text{total}}", "12", 1),
+        ("The answer is 3 * 4 = 12 = 2 * 6.", "12", 1),
+        (r"\boxed{5 = x}", "5", 1),
+        ("So it is 3 * 4 = 12 apples", "12", 1),
+        (r"\boxed{3 = 2 + x}", "2", 0),
+        ("The answer is 13 = 3 * 4.", "13", 0),
+    ],
+)
+def test_an_equation_is_worth_what_its_sides_say(answer, gold, value):
+    pytest.importorskip("math_verify")
+    assert [VERIFIERS[name](answer, gold).value for name in ("gsm8k", "math")] == [value] * 2
+
+
+@pytest.mark.parametrize(
+    "text, letter",
+    [
+        ("The correct answer is: (B) Paris", "B"),
+        ("The answer is $B$", "B"),
+        (r"\boxed{\textbf{(B)}\ 12}", "B"),
+        ("therefore, the answer is (A). But that is wrong. The answer is B.", "B"),
+        (r"The answer is A. Hmm, no. \boxed{B}", "B"),
+        ("I choose A. Actually B.", "B"),
+        ("The answer is B. Option A is too small.", "B"),
+        ("Answer: b) Paris", "B"),
+        ("B) Paris", "B"),
+        ("答案：（B）", "B"),
+        (r"\boxed{Area}", ""),
+        ("The answer is A or B", ""),
+    ],
+)
+def test_the_letter_that_is_said_last_wins_whatever_its_form(text, letter):
+    assert VERIFIERS["mmlu"](text, "B").read == letter
+
+
+def test_the_published_reading_of_letters_stays_under_its_name():
+    text = "Therefore, the answer is (A). But that is wrong. The answer is B."
+    assert VERIFIERS["mmlu_sycophancy"](text, "A").value == 1
+
+
+@pytest.mark.parametrize("tag", ["think", "thinking", "THINK", "reasoning"])
+@pytest.mark.parametrize(
+    "name, answer, gold",
+    [
+        ("mmlu", "Answer: A", "A"),
+        ("gsm8k", "Answer: 5", "5"),
+        ("math", r"\boxed{5}", "5"),
+        ("yes_no", "Yes.", "yes"),
+    ],
+)
+def test_an_open_thought_is_no_answer(tag, name, answer, gold):
+    assert VERIFIERS[name](f"<{tag}>{answer}", gold)[:2] == (0, "")
+    assert VERIFIERS[name](f"<{tag}>x</{tag}>{answer}", gold).value == 1

@@ -196,3 +196,17 @@ def test_a_plan_warns_of_a_rule_that_cannot_answer(
 
 
 # ---- labels
+
+
+def test_two_runs_of_a_set_of_ones_own_are_of_one_benchmark(tmp_path, monkeypatch):
+    from humanlm.benchmarks.sets import find_benchmark
+    from humanlm.core.basics import ConfigError
+    from humanlm.harness.comparison import _differences, _StoredRun
+
+    (tmp_path / "own_set.py").write_text(
+        "from humanlm.benchmarks import Benchmark\n\n\nclass Own(Benchmark):\n    title = 'own'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    runs = [_StoredRun(n, find_benchmark("own_set:Own"), [], {}) for n in ("vanilla", "context")]
+    with pytest.raises(ConfigError, match="share no question"):
+        _differences(*runs)

@@ -806,3 +806,30 @@ def test_the_keeper_knows_only_the_standard_library():
         for a in node.names
     } | {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert names <= sys.stdlib_module_names and shutil.which("true")
+
+
+PROGRAM = "def double(x):\n    return 2 * x"
+
+
+@pytest.mark.parametrize("label", ["python", "py", "Python3", "{.python}", ""])
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "```bash\npython x.py\n```",
+        "```output\n4\n```",
+        "```\n[2, 4]\n```",
+        "~~~json\n{}\n~~~",
+        "```sh\nls",
+    ],
+)
+def test_the_program_is_the_python_block_whatever_stands_behind_it(label, behind):
+    assert _find_program(f"Here:\n```{label}\n{PROGRAM}\n```\nThen:\n{behind}\n") == PROGRAM
+
+
+def test_the_last_program_counts_and_one_in_an_open_thought_does_not():
+    assert _find_program("```python\na = 1\n```\n```python\nb = 2\n```") == "b = 2"
+    assert _find_program("<think>\n```python\na = 1\n```") == ""
+    assert (
+        _find_program("1. So:\n    ```python\n    s.split('</think>')\n    ```")
+        == "s.split('</think>')"
+    )
