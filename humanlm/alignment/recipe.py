@@ -85,7 +85,6 @@ from humanlm.rewards.judge_settings import (
     judging_plan,
     make_judge,
     require_auditable,
-    same_judge_warning,
     second_judge,
 )
 from ..rewards.reward import RewardConfig, own_reward
@@ -203,7 +202,7 @@ def _judge_plan(
     )
     rewarded = Workload(
         "training",
-        groups * s.rollout.num_prompts,
+        groups * s.rollout.num_prompts if s.reward.alignment else 0,
         _sample_requests(train[:20], hierarchy.names, s.rollout.group_size),
     )
     reply_steps = {
@@ -234,7 +233,7 @@ def _judge_plan(
         *judging_plan(
             s.test_judge, [Workload("evaluation", len(test) * per_row, held_out)], hierarchy
         ),
-        *filter(None, [same_judge_warning(s.judge, s.test_judge)]),
+        *filter(None, [judges_record(s)["warning"]]),
     ]
 
 # %% ../../nbs/alignment/51_recipe.ipynb #plan_lines
@@ -517,7 +516,7 @@ def _begin(run: Run) -> None:
         write_jsonl(run.folder / "examples.jsonl", held_out)
         if data.met:
             print(f"{run.settings.data.path}:{data.met} More: {run.folder / 'data.md'}", flush=True)
-    if warning := same_judge_warning(run.settings.judge, run.settings.test_judge):
+    if warning := judges_record(run.settings)["warning"]:
         print(warning, file=sys.stderr)
     _audit_judge(run)
 

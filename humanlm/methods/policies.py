@@ -18,6 +18,7 @@ from ..clients.client import ChatClient
 from ..clients.limits import in_turn
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
 from ..core.basics import HumanLMError, check_name
+from ..core.thoughts import without_thoughts
 from ..data.trajectory import Completion
 from ..hierarchy.prompts import SPEAKER, parts_text
 from .sampling import Sampling, copy_index
@@ -338,8 +339,12 @@ class ChatPolicy:
                 "Ask again later: with --test_judge.cache FOLDER nothing is paid twice."
             )
         return [
-            Completion([], reply.text, "length" if reply.finish == "length" else "eos")
-            for reply in replies
+            Completion(
+                [],
+                reply.text if row.get("thinking") else without_thoughts(reply.text),
+                "length" if reply.finish == "length" else "eos",
+            )
+            for row, reply in zip(rows, replies)
         ]
 
     async def answer(self, request: ChatRequest) -> ChatReply | LLMError:
