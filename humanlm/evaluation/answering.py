@@ -278,13 +278,15 @@ def _local_replies(
     "Let a model in this process answer"
     from humanlm.models.checkpoints import load_model
     from humanlm.models.generation import generate
-    from humanlm.models.prompts import fit_prompt
+    from humanlm.models.prompts import always_thinks, fit_prompt, thought_tags
 
     model, tokenizer = load_model(place, "own", c.dtype)
+    opens = always_thinks(tokenizer)
+    begun = thought_tags(tokenizer)[0] * opens
 
     def ids_of(messages):
         try:
-            return fit_prompt(tokenizer, messages, c.max_prompt_tokens, speaker="").ids
+            return fit_prompt(tokenizer, messages, c.max_prompt_tokens, "", opens).ids
         except ModelError:
             return None
 
@@ -300,7 +302,7 @@ def _local_replies(
             seed=c.seed,
         )
     )
-    return [_heard(next(said).text) if own else None for own in ids]
+    return [_heard(begun + next(said).text) if own else None for own in ids]
 
 
 def _chat_replies(
