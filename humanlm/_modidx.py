@@ -5176,6 +5176,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                           'humanlm/models/checkpoints.py'),
                                             'humanlm.models.checkpoints._set_template': ( 'models/checkpoints.html#_set_template',
                                                                                           'humanlm/models/checkpoints.py'),
+                                            'humanlm.models.checkpoints._untie': ( 'models/checkpoints.html#_untie',
+                                                                                   'humanlm/models/checkpoints.py'),
                                             'humanlm.models.checkpoints._with_adapter': ( 'models/checkpoints.html#_with_adapter',
                                                                                           'humanlm/models/checkpoints.py'),
                                             'humanlm.models.checkpoints.adapter_base': ( 'models/checkpoints.html#adapter_base',

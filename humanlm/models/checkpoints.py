@@ -398,6 +398,22 @@ def contract_files(
     return {file.relative_to(folder).as_posix(): file.read_text("utf-8") for file in found}
 
 
+def _untie(model):
+    "Part the output layer from the embedding it shares weights with, if an adapter changes either"
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    whole = model.get_base_model()
+    text, head = whole.config.get_text_config(), whole.get_output_embeddings()
+    changed = any(isinstance(x, BaseTunerLayer) for x in (head, whole.get_input_embeddings()))
+    if text.tie_word_embeddings and changed:
+        own = head.get_base_layer() if isinstance(head, BaseTunerLayer) else head
+        for name, weight in own.named_parameters(
+            recurse=False
+        ):  # none: a head of the adapter's own
+            setattr(own, name, type(weight)(weight.detach().clone()))
+        text.tie_word_embeddings = whole.config.tie_word_embeddings = False
+
+
 def merge_adapter(
     name: str | Path,  # folder of a model with an adapter
     folder: str | Path,  # of the plain model; replaced as a whole if it exists
@@ -407,6 +423,7 @@ def merge_adapter(
     loaded = load_model(name, "own", dtype, "cpu")
     if not has_adapter(loaded.model):
         raise ModelError(f"{name} has no adapter: it is a plain model already.")
+    _untie(loaded.model)
     merged = loaded.model.merge_and_unload()  # type: ignore[operator]
     return save_model(merged, loaded.tokenizer, folder, contract_files(name))
 
