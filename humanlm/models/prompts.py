@@ -194,13 +194,21 @@ def _rendered(tokenizer, shape, speaker, thinking, opens):
     text = _applied(tokenizer, shape, speaker, thinking, opens)
     if not opens or thinking is None:
         return text
-    begun = left_open(text.rpartition("\ue001")[2])
+    tail = text.rpartition("\ue001")[2]
+    begun, tags = left_open(tail), thought_tags(tokenizer)
     if begun and not thinking:
         raise ModelError(
             f"The chat template always opens a thought ({begun}), so nothing can be asked "
             "without one. Set hierarchy.thinking on, or model.template humanlm."
         )
-    return text if begun or not thinking else f"{text}{thought_tags(tokenizer)[0]}\n"
+    if begun or not thinking:
+        return text
+    if tags[1] in tail or not any(t in tokenizer.chat_template for t in ("enable_thinking", *tags)):
+        raise ModelError(
+            "The chat template opens no thoughts. Set hierarchy.thinking off, or "
+            "model.template humanlm."
+        )
+    return f"{text}{tags[0]}\n"
 
 
 def always_thinks(tokenizer: "PreTrainedTokenizerFast") -> bool:
@@ -227,12 +235,6 @@ def _segments(
 ) -> list[_Segment]:
     "Render a prompt as stretches of tokens that know who wrote them"
     turns = [_turn(m, i) for i, m in enumerate(messages)]
-    known = ("enable_thinking", *thought_tags(tokenizer))
-    if thinking and not any(word in (tokenizer.chat_template or "") for word in known):
-        raise ModelError(
-            "The chat template opens no thoughts. Set hierarchy.thinking off, or "
-            "model.template humanlm."
-        )
     if not speaks_names(tokenizer):
         turns, speaker = _own_turns(turns, speaker), ""
     frame = _frame(tokenizer, tuple((t.role, bool(t.name)) for t in turns), bool(speaker), thinking)
