@@ -616,7 +616,9 @@ def test_a_path_that_is_not_there_is_no_question_to_the_hub(tmp_path, monkeypatc
         check_settings(recipe, settings)
 
     for load in (load_model, load_tokenizer, load_encoder, find_contestant):
-        with pytest.raises(ModelError, match=re.escape(f"The nearest is {near};") if near else "folder"):
+        with pytest.raises(
+            ModelError, match=re.escape(f"The nearest is {near};") if near else "folder"
+        ):
             load(name)
     for load in (how_to_ask, SimulatorClient, lambda name: HFClient(name), lambda _: train()):
         with pytest.raises(HumanLMError, match=re.escape(near) or "folder"):
