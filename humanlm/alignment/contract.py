@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import ConfigError, shorten, to_dict, to_json
-from ..core.config import Settings, read_yaml
+from ..core.config import RunConfig, Settings, read_yaml
 from ..core.grammar import find_run
 from ..data.records import Example, Persona, from_dict
 from ..hierarchy.composed import StateSource
@@ -170,7 +170,8 @@ def how_to_ask(
     place = find_model(model, run_settings(model))
     files = [Path(place) / file for file in ("config.json", "adapter_config.json")]
     if not any(file.is_file() for file in files) and not _may_be_on_hub(place):
-        near = "" if Path(place).exists() else nearest_folder(Path(place))
+        paths = [] if Path(place).exists() else [Path(place), Path(RunConfig.out, place)]
+        near = next(filter(None, map(nearest_folder, paths)), "")
         near = near and f" (the nearest folder is {near})"
         raise RolloutError(
             f"no model lies in {shorten(place)}{near}. Give a run (its folder, or its name "

@@ -261,8 +261,8 @@ class _ChatUser:
         if reply.finish == "refusal":
             return Reaction(None, f"{reply.model} refused to answer", tokens, self.name)
         said = without_thoughts(reply.text)[:MAX_FOLLOWUP]
-        if not said:
-            return Reaction(None, f"{reply.model} wrote no message", tokens, self.name)
+        if not said and (reply.text.strip() or reply.finish == "length"):
+            return Reaction(None, f"{reply.model} thought and wrote no message", tokens, self.name)
         return Reaction(said, "", tokens, self.name)
 
     async def __call__(self, exchanges: Sequence[Exchange]) -> list[Reaction]:

@@ -176,7 +176,7 @@ def test_answers_are_text_of_bounded_length_and_an_empty_one_stays_empty(said, k
         ("<thinking>Too long. I", None),
         ("[THINK]Too long. I", None),
         ("<think>Too long.</think>\n", None),
-        ("", None),
+        ("", ""),
         ("Too long. <think>They", "Too long."),
         ("They want it.</think>Too long.", "Too long."),
         ("<thought>Hm.</thought> Too long.", "Too long."),
