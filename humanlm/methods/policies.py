@@ -224,11 +224,12 @@ class ModelPolicy:
         "Let rows stop at the tag with which the model itself ends a thought"
         from humanlm.models.prompts import thought_tags
 
-        end = thought_tags(self.tokenizer)[1]
-        return [
-            row | {"stop": [s.replace(THOUGHT_TAGS[0][1], end) for s in row["stop"]]}
-            for row in rows
-        ]
+        usual = THOUGHT_TAGS[0][1]
+
+        def own(stop):
+            return thought_tags(self.tokenizer)[1] if stop == usual else stop
+
+        return [row | {"stop": [own(stop) for stop in row["stop"]]} for row in rows]
 
     def given(self, row: dict) -> Completion:
         "Make the completion of a row that is not generated: its field `given`, as parts"
