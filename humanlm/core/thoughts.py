@@ -36,14 +36,15 @@ def without_thoughts(
 ) -> str:  # empty: all of it is thought
     "Leave out what is thought, whatever tags a model has for it"
     tags = re.compile(f"{_TAGS}|(?P<answer>{answer})", re.I | re.A) if answer else THOUGHT_TAG
-    heard, start, inside = [], 0, False
+    heard: list[str] = []
+    start, inside = 0, False
     for tag in tags.finditer(text):
         kind = tag.lastgroup
         if kind == "open" and not inside:
             heard.append(text[start : tag.start()])
             inside, start = True, tag.end()
         elif kind == "close":
-            heard = heard if inside else []
+            heard *= inside
             inside, start = False, tag.end()
         elif kind == "answer" and inside:
             inside, start = False, tag.start()

@@ -118,7 +118,7 @@ def lesson_opening(
     "Say how a lesson begins: its thought is empty where none is known and the template opens one"
     from humanlm.models.prompts import always_thinks
 
-    given = list(row.get("given") or ())
+    given: list[dict] = list(row.get("given") or ())
     if row.get("closes") and always_thinks(tokenizer):
         return True, [markup("\n</think>\n\n"), *given]
     return row["thinking"], given

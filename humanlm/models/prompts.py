@@ -12,7 +12,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ..core.basics import check_name, shorten
@@ -167,7 +167,7 @@ def _make_frame(tokenizer, shape, speaker, thinking, opens):
     return [int(p) if i % 2 else encode("template", p) for i, p in enumerate(pieces) if p]
 
 # %% ../../nbs/models/02_prompts.ipynb #_rendered
-def _applied(tokenizer, shape, speaker, thinking, opens):
+def _applied(tokenizer, shape, speaker, thinking, opens) -> Any:
     "Apply the chat template to a placeholder per slot"
     slot = "\ue000{}\ue001".format
     messages = [
