@@ -63,7 +63,7 @@ def _thought_ends(text, levels=()):
     return list(_THINK_END.finditer(text)) or list(others)
 
 
-def _thought_end(text, levels):
+def _thought_end(text, levels=()):
     return max((tag.end() for tag in _thought_ends(text, levels)), default=0)
 
 
