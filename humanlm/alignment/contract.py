@@ -8,7 +8,6 @@ __all__ = ['CONTRACT', 'contract', 'read_contract', 'run_settings', 'run_folder'
 
 # %% ../../nbs/alignment/01_contract.ipynb #import-json-import-re
 import json
-import re
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from ..hierarchy.composed import StateSource
 from ..hierarchy.prompts import SPEAKER, HierarchyConfig, make_rows
 from ..methods.policies import ModelPolicy, RolloutError
 from ..methods.sampling import RolloutConfig, Sampling
-from ..models.checkpoints import CONTRACT_FILES
+from ..models.checkpoints import CONTRACT_FILES, is_lost, nearest_folder
 from ..models.config import ModelConfig
 
 # %% ../../nbs/alignment/01_contract.ipynb #_levels_json
@@ -100,11 +99,8 @@ def read_contract(
     return own
 
 # %% ../../nbs/alignment/01_contract.ipynb #_contract_folder
-_HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
-
-
 def _contract_folder(model):
-    if Path(model).is_dir() or not _HUB_NAME.fullmatch(str(model)):
+    if Path(model).is_dir() or not _may_be_on_hub(model):
         return Path(model)
     from huggingface_hub import snapshot_download
 
@@ -112,6 +108,10 @@ def _contract_folder(model):
         return Path(snapshot_download(str(model), allow_patterns=list(CONTRACT_FILES)))
     except (OSError, ValueError):
         return Path(model)
+
+
+def _may_be_on_hub(model):
+    return isinstance(model, str) and "/" in model and not is_lost(model)
 
 # %% ../../nbs/alignment/01_contract.ipynb #run_settings
 def run_settings(
@@ -168,16 +168,13 @@ def how_to_ask(
 ]:  # where its weights are, its template and sizes, and a setup without policy
     "Find a model and how it wants to be asked, without loading it; `RolloutError` if there is none"
     place = find_model(model, run_settings(model))
-    on_hub = (
-        _HUB_NAME.fullmatch(str(place))
-        and not Path(place).parent.exists()
-        and Path(place).parent != Path(RunConfig.out)
-    )
-    if not on_hub and not any(
-        (Path(place) / file).is_file() for file in ("config.json", "adapter_config.json")
-    ):
+    files = [Path(place) / file for file in ("config.json", "adapter_config.json")]
+    if not any(file.is_file() for file in files) and not _may_be_on_hub(place):
+        paths = [] if Path(place).exists() else [Path(place), Path(RunConfig.out, place)]
+        near = next(filter(None, map(nearest_folder, paths)), "")
+        near = near and f" (the nearest folder is {near})"
         raise RolloutError(
-            f"no model lies in {shorten(place)}. Give a run (its folder, or its name "
+            f"no model lies in {shorten(place)}{near}. Give a run (its folder, or its name "
             "below runs/), a model's folder, or ORG/NAME of the Hub."
         )
     settings = run_settings(place) or run_settings(model)

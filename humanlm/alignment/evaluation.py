@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .contract import state_source
+from .modes import judge_trains
 from ..clients.ledger import Ledger
 from ..clients.limits import in_turn
 from ..clients.names import is_chat_model
@@ -51,7 +52,7 @@ from humanlm.evaluation.measured import (
     score_table,
 )
 from ..hierarchy.composed import StateSource, check_composed, compose
-from ..hierarchy.parsing import ParsePolicy
+from ..hierarchy.parsing import ParsePolicy, thought_of
 from ..hierarchy.prompts import HierarchyConfig, make_rows
 from ..methods.policies import ChatPolicy, ModelPolicy, Policy
 from ..methods.rollouts import single_turn
@@ -314,7 +315,7 @@ async def judge_texts(
 def _thought_of(trajectory: Trajectory) -> str:  # empty: there was none, or it never ended
     "Give the thought before a reply: composed for it, or its own"
     composed = [turn.text for turn in trajectory.turns if turn.role == "thought"]
-    return composed[0] if composed else trajectory.text.rpartition("</think>")[0]
+    return composed[0] if composed else thought_of(trajectory.text) or ""
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #evaluate
 async def evaluate(
@@ -632,4 +633,5 @@ def judges_record(settings: Settings) -> dict:  # for run.json and results.json
     }
     if (reads := readable(settings.test_judge)) is not None:
         about["test"]["reads"] = list(reads)
-    return about | {"warning": same_judge_warning(*judges.values())}
+    trains = judge_trains(settings.to_dict())
+    return about | {"warning": same_judge_warning(*judges.values()) if trains else ""}

@@ -88,7 +88,11 @@ def _reply_rows(
         opens = bool(thought) or hierarchy[level].form == "thought"
         asked = prompt(example, level, config, thinking=opens)
         return sft_row(
-            asked, thought + target({level: text}, None, hierarchy), opens, f"{example.id}:{level}"
+            asked,
+            thought + target({level: text}, None, hierarchy),
+            opens,
+            f"{example.id}:{level}",
+            closes=not opens and config.thinks(level),
         )
 
     return [row(*found) for found in picked]
@@ -172,6 +176,7 @@ class WorldLessons:
             learned,
             opens,
             f"{example.id}:{'+'.join(levels)}",
+            closes=not opens and self.config.thinks(levels[-1]),
         )
 
     def reply(self, example: Example, noise: float = 0.0) -> dict:
@@ -202,7 +207,9 @@ class WorldLessons:
         asked = prompt(
             example, self.names if joint else "response", self.config, thinking=not joint
         )
-        return sft_row(asked, reply, not joint, f"{example.id}:faithful", given)
+        return sft_row(
+            asked, reply, not joint, f"{example.id}:faithful", given, joint and self.thinks
+        )
 
 # %% ../../nbs/alignment/09_lessons.ipynb #lesson
 LESSON_WEIGHTS = {"stance": 2, "emotion": 2, "belief": 1, "value": 2, "goal": 2, "communication": 1}

@@ -89,7 +89,6 @@ from humanlm.rewards.judge_settings import (
     make_judge,
     readable,
     require_auditable,
-    same_judge_warning,
     scored_plan,
     second_judge,
 )
@@ -214,7 +213,7 @@ def _judge_plan(
     )
     rewarded = Workload(
         "training",
-        groups * s.rollout.num_prompts,
+        groups * s.rollout.num_prompts if s.reward.alignment else 0,
         _sample_requests(train[:20], hierarchy.names, s.rollout.group_size),
     )
     reply_steps = {
@@ -250,7 +249,7 @@ def _judge_plan(
         *judging_plan(s.test_judge, [evaluation], hierarchy),
         *scored_plan(s.test_judge, _sample_requests(test[:200], hierarchy.names, 1)),
         *([f"beside      {', '.join(PEOPLE)}: {for_people:,} of these"] if real else []),
-        *filter(None, [same_judge_warning(s.judge, s.test_judge)]),
+        *filter(None, [judges_record(s)["warning"]]),
     ]
 
 # %% ../../nbs/alignment/51_recipe.ipynb #plan_lines
@@ -535,7 +534,7 @@ def _begin(run: Run) -> None:
             print(f"{run.settings.data.path}:{data.met} More: {run.folder / 'data.md'}", flush=True)
     s, levels = run.settings, run.settings.hierarchy.load().names
     warnings = scored_plan(s.test_judge, _sample_requests(held_out[:200], levels, 1))[1:]
-    for warning in filter(None, [same_judge_warning(s.judge, s.test_judge), *warnings]):
+    for warning in filter(None, [judges_record(s)["warning"], *warnings]):
         print(warning, file=sys.stderr)
     _audit_judge(run)
 

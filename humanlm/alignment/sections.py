@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .evaluation import Evaluation, load_evaluations, scored_shares
-from .modes import MODES
+from .modes import MODES, judge_trains
 from .published import paper_tables, read_measured
 from ..core.basics import DataError, HumanLMError, read_jsonl, shorten
 from ..core.html import INK, Html, Table, figure_html, fold, markdown_html, styled, tag
@@ -240,6 +240,8 @@ def statement(
             "Composed replies, asked after the model's answers to the states: "
             f"{', '.join(models)}. All others were asked as they were trained."
         )
+    if not judge_trains(config):
+        return said
     if trained.get("model") and trained["model"] != name:
         return [*said, f"Rewards in training came from another judge: {trained['model']}."]
     return [*said, SAME_JUDGE] if name else said

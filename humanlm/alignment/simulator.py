@@ -38,7 +38,7 @@ from ..core.html import Table, tag
 from ..data.records import Example, Persona
 from ..data.trajectory import Completion
 from ..hierarchy.composed import StateSource, check_composed, compose
-from ..hierarchy.parsing import ParsePolicy, clean_reply, parse, spoken
+from ..hierarchy.parsing import ParsePolicy, clean_reply, parse, spoken, thought_of
 from ..hierarchy.prompts import HierarchyConfig, make_rows
 from ..methods.policies import RolloutError
 from ..methods.sampling import Sampling
@@ -81,7 +81,8 @@ def _read_utterance(
     text, names = read.fields.get(level, ""), hierarchy.load().names
     if level == "response":
         text = spoken(text, names) or clean_reply("<think>" * thinks + said, names)
-    own = (said.rpartition("</think>")[0] if "</think>" in said else said) if thinks else ""
+    ended = thought_of(said)
+    own = (said if ended is None else ended) if thinks else ""
     thought = row.get("thought", own)
     finish = "length" if completion.finish == "length" else "stop"
     return Utterance(text, read.status, thought.strip(), finish, level in read.fields)

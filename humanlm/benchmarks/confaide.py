@@ -23,7 +23,8 @@ from humanlm.benchmarks.questions import (
     read_text,
 )
 from .readings import AnswerReading, ScoredAnswer, final_answer, read_choice
-from ..core.basics import DataError, after_thought, check_name, shorten
+from ..core.basics import DataError, check_name, shorten
+from ..core.thoughts import without_thoughts
 
 # %% ../../nbs/benchmarks/07_confaide.ipynb #_MARKED
 _MARKED = re.compile(r"<BEGIN><([^>]*)>[ \t]*\n(.*?)<END><([^>]*)>(?:<([^>]*)>)?", re.S)
@@ -309,7 +310,7 @@ class ConfAIde(Benchmark):
         return self.wish if item.options else "Write only what is asked for."
 
     def final(self, item: BenchmarkItem, text: str) -> str:
-        return after_thought(text).strip() if item.kind in MEETING_TASKS else final_answer(text)
+        return without_thoughts(text) if item.kind in MEETING_TASKS else final_answer(text)
 
     def parse(self, item: BenchmarkItem, text: str) -> AnswerReading:
         if item.options:

@@ -15,12 +15,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .questions import BenchmarkItem
-from ..core.basics import DataError, after_thought, fingerprint, shorten
+from ..core.basics import DataError, fingerprint, shorten
+from ..core.thoughts import without_thoughts
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #final_answer
 def final_answer(text: str) -> str:
     "Cut out the final answer; empty if there is none"
-    said = after_thought(text)
+    said = without_thoughts(text)
     _before, tag, tagged = said.rpartition("<answer>")
     if tag:
         return tagged.partition("</answer>")[0].strip()[:4000]
@@ -47,7 +48,7 @@ _BOXED = re.compile(r"\\boxed\{([^{}\n]{1,500})\}")
 # %% ../../nbs/benchmarks/02_readings.ipynb #untagged
 def untagged(text: str) -> str:
     "Drop thoughts, answer tags and the blanks around a text"
-    return re.sub(r"</?answer>", "", after_thought(text)).strip()
+    return re.sub(r"</?answer>", "", without_thoughts(text)).strip()
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #plain
 @lru_cache(maxsize=4096)

@@ -13,7 +13,8 @@ import textwrap
 from functools import cache
 
 from .verifiers import MAX_ANSWER, VERIFIERS, AnswerVerdict, Verifier
-from ..core.basics import DataError, after_thought, shorten
+from ..core.basics import DataError, shorten
+from ..core.thoughts import without_thoughts
 from ..sandbox.programs import Sandbox, SandboxClient, SandboxError, read_tests
 
 # %% ../../nbs/classmate/08_code.ipynb #code_verifier
@@ -28,7 +29,7 @@ def _block_rank(label: str, program: str) -> int:
 def _find_program(answer: str) -> str:  # empty: there is none
     "Find the last finished block of Python, else the last that looks like it, else the last"
     fence, label, block, blocks = "", "", [], [(-1, "")]
-    for line in after_thought(answer)[-MAX_ANSWER:].splitlines():
+    for line in without_thoughts(answer)[-MAX_ANSWER:].splitlines():
         mark = re.match(r"\s*(`{3,}|~{3,})[ \t]*([^`]*)\Z", line)
         if not fence and mark:
             fence, label, block = mark[1], mark[2].strip(), []

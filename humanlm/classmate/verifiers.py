@@ -25,7 +25,8 @@ from ..clients.client import ChatClient
 from ..clients.limits import in_turn
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import break_markers, quoted, without_middle
-from ..core.basics import ConfigError, after_thought, check_name, optional, require, shorten
+from ..core.basics import ConfigError, check_name, optional, require, shorten
+from ..core.thoughts import without_thoughts
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #type-imports
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def boxed(text: str) -> list[str]:
 
 def _final(text: str, listed: bool) -> str:  # listed: commas stand between several values
     "Read the formula that an answer ends with: its last box, else as told, else the last"
-    text = after_thought(text)[-MAX_ANSWER:]
+    text = without_thoughts(text)[-MAX_ANSWER:]
     for pattern, new in _SPELT:
         text = re.sub(pattern, new, text)
     if not listed:
@@ -287,7 +288,7 @@ def _read_letter(
     published: bool = False,  # the form that is asked for wins, wherever it stands
 ) -> tuple[str, bool]:  # letter, or empty; whether said as asked
     "Read which option an answer chooses at last"
-    text = normalize("NFKC", after_thought(text)[-MAX_ANSWER:])
+    text = normalize("NFKC", without_thoughts(text)[-MAX_ANSWER:])
     text = re.sub(r"\\(?:boxed|fbox)", "\nAnswer: ", text)
     text = re.sub(r"(?:\\(?:text|math)[a-z]*|\\[()[\],;: ]|[{}$*`_ \t])+", " ", text)
     chosen = [(c[c.lastindex or 0], c.lastindex == 1) for c in _LETTER.finditer(text)]
@@ -300,7 +301,7 @@ def _read_letter(
 
 def read_yes(text: str) -> bool | None:  # None: neither, or both
     "Read whether an answer begins with, or alone says, yes or no"
-    text = after_thought(text)[:MAX_ANSWER]
+    text = without_thoughts(text)[:MAX_ANSWER]
     begins = re.match(r"\W*(yes|no)\b", text, re.I)
     words = {word.lower() for word in ([begins[1]] if begins else _YES.findall(text))}
     return words == {"yes"} if len(words) == 1 else None

@@ -22,6 +22,7 @@ from .reader import read_answer
 from ..core.basics import ConfigError, HumanLMError, check_name, require, shorten
 from ..core.config import hidden
 from ..core.html import fold, tag
+from ..core.thoughts import without_thoughts
 
 # %% ../../nbs/clients/02_protocol.ipynb #ChatRequest
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class ChatRequest:
         complaint: str,  # what is wrong with it
     ) -> "ChatRequest":
         "Ask once more, with the bad answer and the complaint"
-        said = text.rpartition("</think>")[2].strip() or "(no answer)"
+        said = without_thoughts(text) or "(no answer)"
         said = said if len(said) <= 4000 else f"{said[:2000]}\n[…]\n{said[-2000:]}"
         wish = (
             f"That answer cannot be used: {shorten(complaint, 500)}\nGive the whole answer "

@@ -222,7 +222,10 @@ class LoopPolicy(ModelPolicy):
             row.get("seed", seed + self.calls) for row, seed in zip(rows, row_seeds(rows, self))
         ]
         return await asyncio.gather(
-            *(self._one(row, sampling or self.own, seed) for row, seed in zip(rows, seeds))
+            *(
+                self._one(row, sampling or self.own, seed)
+                for row, seed in zip(self.spelt(rows), seeds)
+            )
         )
 
     async def _one(self, row, sampling, seed):

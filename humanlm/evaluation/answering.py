@@ -31,6 +31,7 @@ from humanlm.core.basics import (
 )
 from ..core.config import read_yaml
 from ..core.grammar import find_run
+from ..core.thoughts import without_thoughts
 from .contests import chat_messages
 from ..models.checkpoints import locate
 from ..models.config import DTYPES, ModelError
@@ -277,13 +278,15 @@ def _local_replies(
     "Let a model in this process answer"
     from humanlm.models.checkpoints import load_model
     from humanlm.models.generation import generate
-    from humanlm.models.prompts import fit_prompt
+    from humanlm.models.prompts import always_thinks, fit_prompt, thought_tags
 
     model, tokenizer = load_model(place, "own", c.dtype)
+    opens = always_thinks(tokenizer)
+    begun = thought_tags(tokenizer)[0] * opens
 
     def ids_of(messages):
         try:
-            return fit_prompt(tokenizer, messages, c.max_prompt_tokens, speaker="").ids
+            return fit_prompt(tokenizer, messages, c.max_prompt_tokens, "", opens).ids
         except ModelError:
             return None
 
@@ -299,7 +302,7 @@ def _local_replies(
             seed=c.seed,
         )
     )
-    return [next(said).text if own else None for own in ids]
+    return [_heard(begun + next(said).text) if own else None for own in ids]
 
 
 def _chat_replies(
@@ -320,4 +323,9 @@ def _chat_replies(
     said = run_sync(chat_all(client, asked))
     for failure in (e for e in said if isinstance(e, LLMError) and e.stops):
         raise failure
-    return [None if isinstance(reply, LLMError) else reply.text for reply in said]
+    return [None if isinstance(reply, LLMError) else _heard(reply.text) for reply in said]
+
+
+def _heard(text: str) -> str | None:  # None: a thought that never ended
+    "Leave out what a model thought before its reply"
+    return without_thoughts(text) or (None if text.strip() else text)

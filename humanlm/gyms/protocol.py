@@ -25,6 +25,7 @@ from ..clients.reader import break_markers, read_json
 from ..core.basics import ConfigError, DataError, HumanLMError, check_name, require, shorten
 from ..core.html import Table
 from ..core.plugins import find_plugin, is_plugin
+from ..core.thoughts import without_thoughts
 
 # %% ../../nbs/gyms/01_protocol.ipynb #ToolCall
 KINDS = {
@@ -48,7 +49,6 @@ class ToolCall(NamedTuple):
         return f"[{self.kind}] {self.content}"
 
 
-_THOUGHT = re.compile(r"^[ \t]*+<think>", re.MULTILINE)
 _BRACKET = re.compile(
     r"^[ \t]*\[(action|search|answer|finish)\][ \t]*", re.IGNORECASE | re.MULTILINE
 )
@@ -60,9 +60,7 @@ def read_call(
     "Read the first call of a message; a call without a kind says in `fault` what is wrong"
     if not isinstance(text, str):
         return _object_call(text) or ToolCall("", "", "bad_call")
-    said = _THOUGHT.split(text.rpartition("</think>")[2], maxsplit=1)[
-        0
-    ]  # one that never ended calls nothing
+    said = without_thoughts(text)  # one that never ended calls nothing
     if found := _BRACKET.search(said):  # prose may stand before it
         others = [later.start() for later in _BRACKET.finditer(said, found.end())]
         return ToolCall(

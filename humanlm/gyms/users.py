@@ -21,6 +21,7 @@ from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage, chat, se
 from ..clients.reader import break_markers, fill, quoted, without_middle
 from ..core.basics import ConfigError, require, shorten, to_json
 from ..core.plugins import find_plugin, is_plugin
+from ..core.thoughts import THOUGHT_TAG, without_thoughts
 from .protocol import Environment, UserError, UserRole
 from ..models.settings import ChatConfig, model_check
 
@@ -135,7 +136,6 @@ def _simulator_question(
 MAX_SAID = 4000  # characters of a text in an answer
 _BOTH = re.compile(r"^\s*(?:assistant|agent|ai)\s*:", re.IGNORECASE | re.MULTILINE)
 _NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\ud800-\udfff]")  # control characters, and half of one
-_REASONS = re.compile(r"</?(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 
 
 class _UserAnswer(NamedTuple):
@@ -166,7 +166,7 @@ def check_said(value: Any) -> None:
             check_said(one)
     if not isinstance(value, str):
         return
-    if _REASONS.search(value):
+    if any(tag.lastgroup for tag in THOUGHT_TAG.finditer(value)):
         raise ValueError("reasoning stands in the answer: write the answer alone")
     if _BOTH.search(value):
         raise ValueError("the answer speaks for the assistant: write only what the user says")
@@ -227,7 +227,7 @@ class ModelUser:
         answer = (
             reply.parsed
             if role.schema and not self.simulates
-            else {_text_field(role): reply.text.rpartition("</think>")[2].strip()}
+            else {_text_field(role): without_thoughts(reply.text) or reply.text.strip()}
         )
         try:
             check_said(answer)

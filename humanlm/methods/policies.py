@@ -8,7 +8,7 @@ __all__ = ['HIDDEN', 'Policy', 'row_seeds', 'RolloutError', 'ScriptedPolicy', 'M
 # %% ../../nbs/methods/02_policies.ipynb #exported-imports
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from hashlib import blake2b
@@ -18,6 +18,7 @@ from ..clients.client import ChatClient
 from ..clients.limits import in_turn
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
 from ..core.basics import HumanLMError, check_name
+from ..core.thoughts import THOUGHT_TAGS, without_thoughts
 from ..data.trajectory import Completion
 from ..hierarchy.prompts import SPEAKER, parts_text
 from .sampling import Sampling, copy_index
@@ -182,7 +183,9 @@ class ModelPolicy:
     ) -> list[Completion]:
         "Complete each row, in order; what is given is not generated, and what stands in `prefixes`"
         asked = [i for i, row in enumerate(rows) if "given" not in row]
-        work = self.worker.submit(self.write, [rows[i] for i in asked], sampling, prefixes)
+        work = self.worker.submit(
+            self.write, self.spelt(rows[i] for i in asked), sampling, prefixes
+        )
         written = dict(zip(asked, await asyncio.wrap_future(work), strict=True))
         if self.ledger is not None:
             self._record(written.values())
@@ -193,6 +196,7 @@ class ModelPolicy:
     ) -> list[Completion]:
         "Complete each row, here and now; rows with a seed of their own draw from it"
         from humanlm.models.generation import generate
+        from humanlm.models.prompts import thought_tags
 
         s, seeds = sampling or Sampling(), [row.get("seed") for row in rows]
         asked = (
@@ -202,7 +206,7 @@ class ModelPolicy:
         )
         ban = {
             "no_repeat_ngram": s.no_repeat_ngram,
-            "visible_after": ["</think>" * bool(r["thinking"]) for r in rows],
+            "visible_after": [thought_tags(self.tokenizer)[1] * bool(r["thinking"]) for r in rows],
         }
         return generate(
             self.model,
@@ -215,6 +219,17 @@ class ModelPolicy:
             prefixes=prefixes,
             **ban,
         )
+
+    def spelt(self, rows: Iterable[dict]) -> list[dict]:
+        "Let rows stop at the tag with which the model itself ends a thought"
+        from humanlm.models.prompts import thought_tags
+
+        usual = THOUGHT_TAGS[0][1]
+
+        def own(stop):
+            return thought_tags(self.tokenizer)[1] if stop == usual else stop
+
+        return [row | {"stop": [own(stop) for stop in row["stop"]]} for row in rows]
 
     def given(self, row: dict) -> Completion:
         "Make the completion of a row that is not generated: its field `given`, as parts"
@@ -338,8 +353,12 @@ class ChatPolicy:
                 "Ask again later: with --test_judge.cache FOLDER nothing is paid twice."
             )
         return [
-            Completion([], reply.text, "length" if reply.finish == "length" else "eos")
-            for reply in replies
+            Completion(
+                [],
+                reply.text if row.get("thinking") else without_thoughts(reply.text),
+                "length" if reply.finish == "length" else "eos",
+            )
+            for row, reply in zip(rows, replies)
         ]
 
     async def answer(self, request: ChatRequest) -> ChatReply | LLMError:

@@ -17,11 +17,12 @@ from ..clients.client import Client, settled_request
 from ..clients.limits import Limits, PerLoop
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
 from ..core.basics import HumanLMError, install_line, shorten
+from ..core.thoughts import THOUGHT_TAG, left_open
 from .checkpoints import LoadedModel, load_model
 from .config import ModelError
 from .generation import generate
 from .logps import token_logps
-from .prompts import render, render_target
+from .prompts import always_thinks, render, render_target, thought_tags
 
 # %% ../../nbs/models/07_local.ipynb #Batches
 class Batches:
@@ -95,6 +96,8 @@ class _LocalClient(Client):
     ):
         super().__init__(name, limits or LOCAL_LIMITS, **options)
         self.tokenizer, self.thinking = tokenizer, thinking
+        self.opens = bool(thinking) or (thinking is False and always_thinks(tokenizer))
+        self.begun = thought_tags(tokenizer)[0] * self.opens  # the reader of a reply sees it
         self._batches, self._lock = PerLoop(lambda: Batches(self._answered)), threading.Lock()
 
     def write(self, batch: list[_PromptedRequest]) -> list[ChatReply]:
@@ -122,7 +125,7 @@ class _LocalClient(Client):
             ids = (
                 self._begun(messages, request.prefill)
                 if request.prefill
-                else render(self.tokenizer, messages, SPEAKER, self.thinking)
+                else render(self.tokenizer, messages, SPEAKER, self.opens or self.thinking)
             )
         except HumanLMError as e:
             raise LLMError("bad request", f"{self.name}: {e}") from e
@@ -130,10 +133,10 @@ class _LocalClient(Client):
 
     def _begun(self, messages, text):
         "Render a request whose answer has been begun, marks in it as tokens, as a server does"
-        thought = text.startswith("<think>")
-        ids = render(self.tokenizer, messages, SPEAKER, None if thought else self.thinking)
-        if thought and self.tokenizer.decode(ids[-8:]).rstrip().endswith("<think>"):
-            text = text.removeprefix("<think>")
+        begun = THOUGHT_TAG.match(text)
+        ids = render(self.tokenizer, messages, SPEAKER, None if begun else self.thinking)
+        if begun and left_open(self.tokenizer.decode(ids[-8:])):
+            text = text[begun.end() :]
         return ids + render_target(self.tokenizer, [{"type": "markup", "text": text}], end=False)
 
     def _answered(self, batch):
@@ -155,9 +158,11 @@ def _local_reply(
     answers: Sequence[
         tuple[str, str, int]
     ],  # text, which may end with a stop string; how it ended; its tokens
+    begun: str = "",  # the tag of the thought that the prompt has opened
 ) -> ChatReply:
     "Make a reply of what a model wrote"
-    texts = tuple(_before(text, asked.request.stop) for text, _, _ in answers)
+    begun *= not asked.request.prefill
+    texts = tuple(begun + _before(text, asked.request.stop) for text, _, _ in answers)
     finish = "length" if any(end == "length" for _, end, _ in answers) else "stop"
     usage = Usage(1, 0, len(asked.prompt_ids), sum(tokens for _, _, tokens in answers), 0.0)
     return ChatReply(texts[0], usage, finish, texts=texts if len(texts) > 1 else ())
@@ -230,12 +235,21 @@ class HFClient(_LocalClient):
             )
             done |= zip(places, made)
         answers = ((done[i].text, done[i].finish, len(done[i].ids)) for i in range(len(rows)))
-        return [_local_reply(asked, list(islice(answers, asked.request.n))) for asked in batch]
+        return [
+            _local_reply(asked, list(islice(answers, asked.request.n)), self.begun)
+            for asked in batch
+        ]
 
     def answer_logps(self, request: ChatRequest, answers: Sequence[str]) -> list[float]:
         "Compute the log-probability of each of several whole answers to a request"
         import torch
 
+        if self.opens:
+            raise LLMError(
+                "bad request",
+                f"{self.name} thinks before it answers, so that an answer alone has no score. "
+                "Set model.template humanlm, or take a model that does not.",
+            )
         sent = settled_request(self, request, self.name)[0]
         ids, options = (
             self.prompt_ids(sent),
@@ -285,7 +299,9 @@ class VLLMOfflineClient(_LocalClient):
         done = self.engine.generate(prompts, params, use_tqdm=False)
         return [
             _local_reply(
-                asked, [(o.text, o.finish_reason, len(o.token_ids)) for o in output.outputs]
+                asked,
+                [(o.text, o.finish_reason, len(o.token_ids)) for o in output.outputs],
+                self.begun,
             )
             for asked, output in zip(batch, done)
         ]

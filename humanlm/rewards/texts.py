@@ -149,7 +149,9 @@ def _bert_scorer(model: str) -> Any:
 def _layers(model: str) -> int:
     from transformers import AutoConfig
 
-    return AutoConfig.from_pretrained(model, trust_remote_code=False).num_hidden_layers
+    from humanlm.models.checkpoints import locate
+
+    return AutoConfig.from_pretrained(locate(model), trust_remote_code=False).num_hidden_layers
 
 # %% ../../nbs/rewards/09_texts.ipynb #bert_score
 def _bert_score(

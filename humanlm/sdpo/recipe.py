@@ -450,6 +450,11 @@ def _check_settings(s: Settings) -> None:
             "methods names both online and offline, whose forms differ by default: say "
             "which with sdpo.form",
         ),
+        (
+            not s.run.validate or bool({*tastes[-1:]} & {*TASTES}),
+            "validate needs a taste by rule, and the newest is none: name it last in "
+            "preference.tastes, or leave validate out",
+        ),
     )
     require(
         "sdpo",
@@ -652,12 +657,7 @@ class _SDPORecipe(Recipe):
             run.settings,
             [_prompt_row(m, policy.tokenizer, run.settings) for m in run.work.valid],
         )
-        taste = TASTES.get(s.preference.tastes_of(s.user)[-1])
-        if taste is None:
-            raise ConfigError(
-                "run.validate needs a taste by rule: name it in preference.tastes, or "
-                "leave run.validate out."
-            )
+        taste = TASTES[s.preference.tastes_of(s.user)[-1]]
         return known_mean(
             [
                 taste.score(said.text)

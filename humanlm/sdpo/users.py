@@ -20,6 +20,7 @@ from ..clients.limits import Limits, in_turn, side_by_side
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import fill, quoted, without_middle
 from ..core.basics import ConfigError, check_name, near_miss, run_sync, shorten, to_json
+from ..core.thoughts import without_thoughts
 from ..methods.rollouts import sft_row
 from ..models.settings import ChatConfig, Estimate, estimate
 from humanlm.sdpo.hindsight import (
@@ -259,9 +260,10 @@ class _ChatUser:
         tokens = reply.usage.tokens_in + reply.usage.tokens_out
         if reply.finish == "refusal":
             return Reaction(None, f"{reply.model} refused to answer", tokens, self.name)
-        return Reaction(
-            reply.text.rpartition("</think>")[2].strip()[:MAX_FOLLOWUP], "", tokens, self.name
-        )
+        said = without_thoughts(reply.text)[:MAX_FOLLOWUP]
+        if not said and (reply.text.strip() or reply.finish == "length"):
+            return Reaction(None, f"{reply.model} thought and wrote no message", tokens, self.name)
+        return Reaction(said, "", tokens, self.name)
 
     async def __call__(self, exchanges: Sequence[Exchange]) -> list[Reaction]:
         "React to replies, in their order"

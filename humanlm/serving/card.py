@@ -7,6 +7,7 @@ __all__ = ['USERS', 'LIMITS', 'NO_RUN', 'HubConfig', 'needs_merging', 'model_car
 
 # %% ../../nbs/serving/04_card.ipynb #imports
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from ..core.basics import ConfigError, require, shorten
 from ..core.runs import read_record
 from ..evaluation.measured import load_results, means_table
 from ..evaluation.report import TOY
-from ..models.checkpoints import adapter_base, contract_files
+from ..models.checkpoints import adapter_base, contract_files, is_path
 
 # %% ../../nbs/serving/04_card.ipynb #HubConfig
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class HubConfig:
     repo: str | None = None
     """Name on the Hub, ORG/NAME. HF_ENDPOINT may name another hub."""
     out: str | None = None
-    """A folder: of the merged model, or of what push would upload, in place of uploading it."""
+    """A folder for what would be uploaded, in place of uploading it."""
     licence: str | None = None
     """Licence, such as apache-2.0. null: that, for a model built here; needed for any other."""
     steps: list[int] | int | str = ""
@@ -119,7 +120,7 @@ def _settings_list(settings: Mapping[str, Any]) -> str:  # markdown
         for key, value in (settings.get(group) or {}).items()
     ]
     plain = [
-        (key, Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value)
+        (key, re.split(r"[/\\]", value)[-1] if isinstance(value, str) and is_path(value) else value)
         for key, value in pairs
     ]
     lines = [
@@ -238,6 +239,8 @@ def model_card(
     run, name = run_folder(place), Path(place).resolve().name
     settings = run_settings(run) if run else {}
     source = _base_name(place, settings)
+    if own := settings.get("model"):
+        own["name"] = "tiny" if own.get("name") == "tiny" else source or "from a folder"
     kind, said = _about(settings)
     first = "\n".join(f"- {line}" for line in said)
     sections = {
@@ -255,17 +258,19 @@ def model_card(
 # %% ../../nbs/serving/04_card.ipynb #base_name
 def _base_name(
     place: str | Path, settings: Mapping[str, Any]
-) -> str | None:  # None: built here, or not known
+) -> str | None:  # None: built here, made from a folder, or not known
     "Name the model of the Hub that a model was made from"
-    names = [adapter_base(place), (settings.get("model") or {}).get("name")]
+    run, name = run_folder(place), (settings.get("model") or {}).get("name")
+    roots = [Path(), *run.resolve().parents] if run else [Path()]  # where the run may have begun
+    named = read_record(run).get("base_model", name) if run else name
     return next(
         (
             name
-            for name in names
+            for name in (adapter_base(place), named)
             if name
             and name != "tiny"
-            and not Path(name).exists()
-            and not name.startswith((".", "/", "~"))
+            and not is_path(name)
+            and not any((root / name).exists() for root in roots)
         ),
         None,
     )

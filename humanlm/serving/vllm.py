@@ -177,7 +177,10 @@ class VLLMPolicy:
         )
         return list(
             await asyncio.gather(
-                *(self._completed(row, s, seed) for row, seed in zip(rows, seeds, strict=True))
+                *(
+                    self._completed(row, s, seed)
+                    for row, seed in zip(self.renderer.spelt(rows), seeds, strict=True)
+                )
             )
         )
 

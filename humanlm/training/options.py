@@ -50,15 +50,13 @@ def _default_options(
 # %% ../../nbs/training/02_options.ipynb #check_cycle
 def _check_cycle(
     args: GRPOConfig,  # the options of one run
+    cycle: int,  # steps of the optimiser from one generation to the next
+    name: str = "trainer.save_steps",  # the setting that says when checkpoints are written
 ) -> None:
     "Raise when a checkpoint would fall inside a generation cycle, where a resume cannot be exact"
-    cycle = max(
-        1,
-        (args.steps_per_generation or 1) * args.num_iterations // args.gradient_accumulation_steps,
-    )
     if args.save_strategy == "steps" and args.save_steps % cycle:
         raise TrainerError(
-            f"trainer.save_steps={args.save_steps:g} is not a multiple of the "
+            f"{name}={args.save_steps:g} is not a multiple of the "
             f"generation cycle of {cycle} "
             f"steps: a run resumed there would differ. Use {cycle} or a multiple of it."
         )
@@ -99,19 +97,16 @@ def trainer_args(
     "Merge TRL's options with ours (HumanLM, section 6.4 lists the paper's)"
     for name, value in options.items():
         _check_option(name, value)
+    share = shares(prompts, group, options, process_count())
+    cycle = max(1, int(share.updates * options.get("num_iterations", 1)))
     batch = dict(
         num_generations=group,
         max_steps=steps,
         max_completion_length=max_tokens,
-        save_steps=max(1, steps // 4),
+        save_steps=max(1, steps // 4 // cycle) * cycle,
         seed=seed,
     )
-    merged = (
-        _default_options(dtype)
-        | batch
-        | options
-        | shares(prompts, group, options, process_count()).options()
-    )
+    merged = _default_options(dtype) | batch | options | share.options()
     merged.pop("generation_batch_size", None)  # the same in other words, and TRL takes one of them
     if validate:
         merged |= dict(
@@ -125,7 +120,7 @@ def trainer_args(
             num_generations_eval=1,
         )
     args = _trl_args(str(out), merged)
-    _check_cycle(args)
+    _check_cycle(args, cycle, "run.validate" if validate else "trainer.save_steps")
     return args
 
 # %% ../../nbs/training/02_options.ipynb #_trl_args

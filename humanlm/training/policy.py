@@ -20,13 +20,13 @@ from ..data.trajectory import Completion
 from ..hardware.sharding import in_one_piece
 from ..methods.policies import ModelPolicy
 from ..methods.sampling import Sampling
-from ..models.generation import Prefixes, generate
+from ..models.generation import Prefixes
 from ..models.sampling import cut_completion
 from .options import TrainerError
 
 # %% ../../nbs/training/04_policy.ipynb #TrainerPolicy
 class TrainerPolicy(ModelPolicy):
-    "The model in training, as a policy for rollouts; TRL's options hold its temperature"
+    "The model in training, as a policy for rollouts; TRL's options hold its own sampling"
 
     def __init__(
         self,
@@ -57,23 +57,15 @@ class TrainerPolicy(ModelPolicy):
         prefixes: Prefixes | None = None,
     ) -> list[Completion]:
         "Complete every row with the current weights; all processes come here together"
-        t, prompts, counts = (
-            self.trainer,
-            [self.prompt_ids(row) for row in rows],
-            gather_object([len(rows)]),
-        )
-        if prefixes is not None and self.goes_on():
-            how = {name: getattr(t.args, name) for name in ("temperature", "top_k", "top_p")}
-            caps, stops, seeds = (
-                [row[name] for row in rows] for name in ("max_tokens", "stop", "seed")
-            )
-            return generate(
-                t.model, self.tokenizer, prompts, caps, stops, seed=seeds, prefixes=prefixes, **how
-            )
+        t, a = self.trainer, self.trainer.args
+        if (sampling or prefixes is not None) and self.goes_on():
+            own = Sampling(a.temperature, a.top_p, a.top_k)
+            return super().write(rows, sampling or own, prefixes)
+        prompts, counts = [self.prompt_ids(row) for row in rows], gather_object([len(rows)])
         asked = prompts + [[t.eos_token_ids[0]]] * (
             max(counts) - len(rows) if t.use_vllm else 0
         )  # its server gives all an equal share
-        with t.limits(rows):
+        with t.limits(rows, sampling):
             ids, logps = t._generate_single_turn(asked, None, {}, 1) if asked else ([], None)
         found = zip(
             rows,
@@ -90,7 +82,7 @@ class TrainerPolicy(ModelPolicy):
         ]
 
     def goes_on(self) -> bool:
-        "Tell whether our own generation, which goes on from known prefixes, can replace TRL's"
+        "Tell whether our own generation, with its prefixes and sampling, can replace TRL's"
         a, engines = (
             self.trainer.args,
             (self.trainer.use_vllm, self.trainer.use_transformers_continuous_batching),

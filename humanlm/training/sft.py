@@ -25,6 +25,7 @@ from ..core.config import SFTConfig
 from ..core.runs import process_count
 from ..hardware.sharding import ShardedTrainer, cpu_options, shards
 from ..hierarchy.prompts import parts_text
+from ..methods.rollouts import lesson_opening
 from ..models.checkpoints import has_adapter
 from ..models.config import ModelError
 from ..models.prompts import fit_prompt, render_target
@@ -51,9 +52,10 @@ def sft_dataset(
 # %% ../../nbs/training/01_sft.ipynb #_fitted
 def _fitted(row, tokenizer, limit):
     where = f"Row {row['row_id'] or 'without a name'}"
-    given = render_target(tokenizer, row["given"], end=False)
+    thinking, parts = lesson_opening(tokenizer, row)
+    given = render_target(tokenizer, parts, end=False)
     try:
-        asked = fit_prompt(tokenizer, row["prompt"], limit - len(given), thinking=row["thinking"])
+        asked = fit_prompt(tokenizer, row["prompt"], limit - len(given), thinking=thinking)
     except ModelError as e:
         raise DataError(f"{where}: {e}") from e
     return asked._replace(ids=asked.ids + given)

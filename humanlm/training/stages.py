@@ -214,7 +214,10 @@ def _record(run: Run, state: Literal["started", "finished"]) -> None:
     "Write `run.json`"
     if is_main_process():
         spent = sum(run.work.ledgers.values(), Ledger())
-        notes = {**run.work.notes, "ledger": spent.to_dict()}
+        name = run.settings.model.name
+        on_hub = name != "tiny" and not Path(name).expanduser().exists()
+        notes = {"base_model": name if on_hub else None, **run.work.notes}
+        notes["ledger"] = spent.to_dict()
         save_record(
             run.folder, run_record(run.settings, run.work.fingerprint, run.stages, state, **notes)
         )

@@ -31,6 +31,7 @@ from ..core.runs import one_leads, process_count
 from ..data.trajectory import Trajectory, save_trajectories
 from ..hardware.sharding import ShardedTrainer, whole
 from ..methods.method import Batch, Method
+from ..methods.sampling import Sampling
 from humanlm.methods.shares import (
     at_step,
     from_everywhere,
@@ -97,18 +98,26 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
             self.add_callback(_MemoryCallback(method.memory))
 
     @contextmanager
-    def limits(self, rows: Sequence[dict]) -> Iterator[None]:
-        "Let the engine stop at the longest cap of these rows, and at their stop strings"
+    def limits(self, rows: Sequence[dict], sampling: Sampling | None) -> Iterator[None]:
+        "Let the engine stop at the longest cap and the stop strings of rows, and draw as asked"
         asked = gather_object([(row["max_tokens"], *row["stop"]) for row in rows])
         cap = min(
             self.max_completion_length or math.inf,
             max((cap for cap, *_ in asked), default=math.inf),
         )
+        names = ("temperature", "top_p", "top_k") if sampling else ()
+        drawn = {name: getattr(sampling, name) for name in names}
         if not self.use_vllm:
-            with changed(self.generation_config, max_new_tokens=cap):
+            if sampling:
+                drawn["do_sample"] = sampling.temperature > 0
+            with changed(self.generation_config, max_new_tokens=cap, **drawn):
                 yield
             return
-        own = self.vllm_generation.generation_kwargs or {}
+        own = {
+            name: value
+            for name, value in (self.vllm_generation.generation_kwargs or {}).items()
+            if name not in drawn
+        }
         stops = dict.fromkeys(
             [*own.get("stop", []), *(text for _, *texts in asked for text in texts)]
         )
@@ -116,6 +125,7 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
             self.vllm_generation,
             max_completion_length=cap,
             generation_kwargs=own | {"stop": list(stops)},
+            **drawn,
         ):
             yield
 

@@ -17,8 +17,16 @@ from humanlm.alignment.simulator import Simulator
 from humanlm.core.basics import atomic_write
 from humanlm.hierarchy.prompts import HierarchyConfig
 from humanlm.methods.sampling import RolloutConfig
-from humanlm.models.checkpoints import add_adapter, has_adapter, load_model, make_model, save_model
-from humanlm.models.config import ModelConfig
+from humanlm.models.checkpoints import (
+    adapter_base,
+    add_adapter,
+    has_adapter,
+    load_model,
+    make_model,
+    save_model,
+)
+from humanlm.models.config import ModelConfig, ModelError
+from humanlm.serving.card import HubConfig, model_card, needs_merging
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=500, lora_rank=4)
@@ -250,6 +258,63 @@ def test_the_command_says_what_is_missing(run, args, said, monkeypatch, capsys):
 
     monkeypatch.chdir(run.parent.parent)
     assert main(args) == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name, recorded, base",
+    [
+        ("runs/first/models/humanlm", ..., None),
+        ("runs/first", ..., None),
+        ("models/tram", ..., None),  # a folder beside the run's
+        ("./models/tram", ..., None),
+        ("../models/tram", ..., None),
+        ("/scratch/models/tram", ..., None),
+        ("~/models/tram", ..., None),
+        ("C:\\models\\tram", ..., None),
+        ("checkpoints\\tram", ..., None),
+        ("gone/tram", None, None),  # the run has written down that it was a folder
+        ("Qwen/Qwen3-0.6B", ..., "Qwen/Qwen3-0.6B"),
+        ("gpt2", "gpt2", "gpt2"),
+    ],
+)
+def test_a_card_names_a_base_on_the_hub_or_none(run, tmp_path, monkeypatch, name, recorded, base):
+    home = tmp_path / "home" / "runs" / "mini"
+    shutil.copytree(run, home)
+    (tmp_path / "home" / "models" / "tram").mkdir(parents=True)
+    config = (run / "config.yaml").read_text().replace("name: tiny", f"name: {json.dumps(name)}")
+    (home / "config.yaml").write_text(config.replace(str(run), str(home)))
+    more = {} if recorded is ... else {"base_model": recorded}
+    atomic_write(home / "run.json", json.dumps({"seed": 3} | more))
+    monkeypatch.chdir(tmp_path)
+    card = model_card(home / "models/base", HubConfig(repo="me/tram", licence="mit"))
+    assert yaml.safe_load(card.split("---\n")[1]).get("base_model") == base
+    assert base or name not in card
+
+
+@pytest.mark.parametrize(
+    "base, here",
+    [("Qwen/Qwen3-0.6B", True), ("runs/first/models/base", False), (r"..\base", False)],
+)
+def test_an_adapter_names_a_base_on_the_hub_or_one_that_is_there(run, tmp_path, base, here):
+    place = tmp_path / "adapter"
+    shutil.copytree(run / "models/humanlm", place)
+    config = json.loads((place / "adapter_config.json").read_text())
+    atomic_write(
+        place / "adapter_config.json", json.dumps(config | {"base_model_name_or_path": base})
+    )
+    if here:
+        assert adapter_base(place) == base and not needs_merging(place)
+    else:
+        with pytest.raises(ModelError, match="its base .* is not there"):
+            adapter_base(place)
+
+
+def test_merging_offers_the_options_of_merging(capsys):
+    from humanlm.hub import main
+
+    assert main(["merge", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--hub.out" in shown and "--hub.repo" not in shown
 
 
 # ---- checkpoints

@@ -420,3 +420,14 @@ def test_two_processes_keep_step_where_one_has_nothing_left_to_ask_and_scale_ove
     for done in warm.together(2, script):
         assert done.returncode == 0, done.stderr[-3000:]
     assert all((tmp_path / f"c-{i}").exists() for i in (0, 1))
+
+
+def test_a_dialogue_with_a_sampling_of_its_own_can_be_trained_on(made, tmp_path):
+    async def dog(talk):
+        return DOG
+
+    args = trainer_args({"save_strategy": "no"}, tmp_path, 1, 2, 1, 60)
+    method = Method(multi_turn(dog, 2, Sampling()), lambda batch: torch.tensor([1.0, -0.5]))
+    t = MethodTrainer(*made, method, [ROW], args)
+    t.train()
+    assert all(t.trajectories[i].completion_ids for i in (0, 1))

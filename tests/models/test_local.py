@@ -2,6 +2,7 @@
 random and writes nonsense."""
 
 import asyncio
+import copy
 import json
 import shutil
 import sys
@@ -17,8 +18,9 @@ from clock import until
 
 from humanlm.clients.client import chat_all
 from humanlm.clients.names import client
-from humanlm.clients.protocol import ChatReply, chat
+from humanlm.clients.protocol import ChatReply, LLMError, chat
 from humanlm.clients.reader import break_markers
+from humanlm.core.thoughts import without_thoughts
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig, ModelError
 from humanlm.models.embeddings import MINILM, Embedder, has_minilm, minilm_folder
@@ -363,3 +365,18 @@ def test_a_failing_batch_is_tried_one_by_one(model):
     replies = ask(model, *numbered(6))
     assert [isinstance(r, ChatReply) for r in replies] == [True, True, True, False, True, True]
     assert replies[3].kind == "server" and "RuntimeError: cursed" in str(replies[3])
+
+
+def test_a_model_that_always_thinks_says_where_its_thought_begins(tiny):
+    tokenizer = copy.deepcopy(tiny.tokenizer)
+    head = tokenizer.chat_template.partition("{%- if enable_thinking")[0]
+    tokenizer.chat_template = head + "{{ '<think>\\n' }}{%- endif -%}"
+    thinks = Watched("tiny", tiny._replace(tokenizer=tokenizer))
+    (reply,) = ask(thinks, chat("Is tram 3 worth it?", max_tokens=4))
+    assert reply.text.startswith("<think>") and not without_thoughts(reply.text)
+    with pytest.raises(LLMError, match="thinks before it answers"):
+        thinks.answer_logps(chat("Is tram 3 worth it?"), ["yes", "no"])
+    begun = chat("Is tram 3 worth it?", max_tokens=4, prefill="<think>no</think>")
+    assert tokenizer.decode(thinks.prompt_ids(begun)).count("<think>") == 1
+    (refused,) = ask(thinks, replace(begun, prefill="Yes, "))
+    assert "always opens a thought" in str(refused)

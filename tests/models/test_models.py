@@ -3,6 +3,7 @@ interrupted saves."""
 
 import json
 import random
+import re
 import shutil
 
 import pytest
@@ -19,6 +20,7 @@ from transformers import (
     Qwen2Config,
 )
 
+from humanlm.core.basics import HumanLMError
 from humanlm.models import logps
 from humanlm.models import prompts as prompting
 from humanlm.models.checkpoints import (
@@ -26,7 +28,10 @@ from humanlm.models.checkpoints import (
     add_adapter,
     contract_files,
     has_adapter,
+    load_encoder,
     load_model,
+    load_tokenizer,
+    locate,
     make_model,
     merge_adapter,
     save_model,
@@ -497,6 +502,50 @@ def test_merging_changes_nothing_but_the_shape(adapted, tmp_path):
     torch.testing.assert_close(apart, merged, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    "target, saved, more",
+    [
+        (["lm_head"], None, {}),
+        (["embed_tokens"], None, {}),
+        (["lm_head", "embed_tokens"], None, {}),
+        (["q_proj", "lm_head"], None, {"use_dora": True}),
+        ("all-linear", None, {}),
+        (["q_proj"], ["lm_head"], {}),
+        (["q_proj"], ["embed_tokens"], {}),
+        (["lm_head"], ["embed_tokens"], {}),
+        (["embed_tokens"], ["lm_head"], {}),
+        (["q_proj"], None, {"trainable_token_indices": [5, 6]}),
+    ],
+)
+def test_merging_an_adapter_of_any_layer_changes_no_logits(tmp_path, target, saved, more, tied):
+    from peft import LoraConfig, get_peft_model
+
+    model, tok = make_model(LORA, TEXTS * 5, TAGS)
+    if not tied:
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach() * 1.5)
+        model.config.tie_word_embeddings = False
+    base = save_model(model, tok, tmp_path / "base")
+    config = LoraConfig(
+        task_type="CAUSAL_LM", r=4, target_modules=target, modules_to_save=saved, **more
+    )
+    adapted = get_peft_model(load_model(base, device="cpu").model, config)
+    torch.manual_seed(0)
+    for weight in adapted.parameters():
+        if weight.requires_grad:
+            weight.data.add_(0.3 * torch.randn_like(weight))
+    adapted.peft_config["default"].base_model_name_or_path = str(base)
+    for one in (adapted, tok, model.config):
+        one.save_pretrained(tmp_path / "adapter")
+    merged = load_model(
+        merge_adapter(tmp_path / "adapter", tmp_path / "merged"), device="cpu"
+    ).model
+    ids = torch.tensor([render(tok, PROMPT)])
+    with torch.no_grad():
+        apart, plain = (m.eval()(input_ids=ids).logits for m in (adapted, merged))
+    assert (apart - plain).abs().max() < 1e-3
+
+
 def test_only_the_adapter_is_trained_and_the_random_state_stays(adapted):
     _, _, home = adapted
     torch.manual_seed(5)
@@ -528,6 +577,66 @@ def test_weights_that_an_adapter_lacks_are_missed(adapted):
     )
     with pytest.raises(ModelError, match="lacks 2 weights of its adapter"):
         load_model(folder)
+
+
+@pytest.mark.parametrize(
+    "name, near",
+    [
+        ("runs/typo", "runs"),
+        ("runs/frist/models/humanlm", "runs/first"),
+        ("runs/first/models/humanml", "runs/first/models/humanlm"),
+        ("work/tarm", "work/tram"),
+        ("./runs/frist", "runs/first"),
+        ("~/typo", ""),
+        (r"runs\first", ""),
+        ("a/b/c", ""),
+    ],
+)
+def test_a_path_that_is_not_there_is_no_question_to_the_hub(tmp_path, monkeypatch, name, near):
+    import huggingface_hub
+
+    from humanlm.alignment.contract import how_to_ask
+    from humanlm.alignment.simulator import SimulatorClient
+    from humanlm.evaluation.answering import find_contestant
+    from humanlm.models.local import HFClient
+    from humanlm.training.run import check_settings, read_settings
+
+    def asked(*_, **__):
+        raise AssertionError("the Hub was asked")
+
+    for function in ("snapshot_download", "hf_hub_download"):
+        monkeypatch.setattr(huggingface_hub, function, asked)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", asked)
+    monkeypatch.chdir(tmp_path)
+    for folder in ("runs/first/models/humanlm", "work/tram"):
+        (tmp_path / folder).mkdir(parents=True)
+
+    def train():
+        recipe, settings = read_settings(["--model.name", name])
+        check_settings(recipe, settings)
+
+    for load in (load_model, load_tokenizer, load_encoder, find_contestant):
+        with pytest.raises(
+            ModelError, match=re.escape(f"The nearest is {near};") if near else "folder"
+        ):
+            load(name)
+    for load in (how_to_ask, SimulatorClient, lambda name: HFClient(name), lambda _: train()):
+        with pytest.raises(HumanLMError, match=re.escape(near) or "folder"):
+            load(name)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "Qwen/Qwen3-0.6B", "kept/model", "org_1/a.b-c"])
+def test_a_name_of_the_hub_stays_one(tmp_path, monkeypatch, name):
+    import huggingface_hub
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept").mkdir()
+    monkeypatch.setattr(
+        huggingface_hub,
+        "try_to_load_from_cache",
+        lambda name, _: name if name == "kept/model" else None,
+    )
+    assert locate(name) == name
 
 
 # ---- no phrase twice (8.2 V11)

@@ -20,6 +20,7 @@ from humanlm.hierarchy.prompts import (
 )
 from humanlm.models.checkpoints import load_model, save_model
 from humanlm.models.config import (
+    END,
     TEMPLATES,
     ModelConfig,
     ModelError,
@@ -405,6 +406,109 @@ def test_supervised_rows_follow_the_form_of_their_level(toks, variant, levels):
         assert (taught["prompt"], taught["thinking"]) == (row["prompt"], row["thinking"])
     ids = render(toks["humanlm"], taught["prompt"], thinking=taught["thinking"])
     assert toks["humanlm"].decode(ids).endswith("<think>" if form == "thought" else "</think>\n\n")
+
+
+# ---- templates that open a thought themselves
+
+TURNS = (
+    "{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{{{{ m.content }}}}<|im_end|>\n"
+    "{{% endfor %}}"
+    "{{% if add_generation_prompt %}}<|im_start|>assistant\n{}{{% endif %}}"
+)
+EMPTY = "<think>\\n\\n</think>\\n\\n"
+R1 = "{{ '<think>\\n' }}"
+OPENERS = [  # behind the assistant's header; the prompt's end with a thought; without
+    ("deepseek-r1, qwq", R1, "<think>\n", None),
+    ("without a line end", "<think>", "<think>", None),
+    ("exaone-deep", "{{ '<thought>\\n' }}", "<thought>\n", None),
+    ("magistral", "[THINK]", "[THINK]", None),
+    ("a begun sentence", "{{ '<think>\\nOkay, ' }}", "<think>\nOkay, ", None),
+    (
+        "qwen3",
+        "{% if enable_thinking is false %}{{ '" + EMPTY + "' }}{% endif %}",
+        "<think>\n",
+        "</think>\n\n",
+    ),
+    (
+        "qwen3.5",
+        "{% if enable_thinking is false %}{{ '" + EMPTY + "' }}{% else %}" + R1 + "{% endif %}",
+        "<think>\n",
+        "</think>\n\n",
+    ),
+    (
+        "deepseek-v3.1",
+        "{% if thinking %}<think>{% else %}</think>{% endif %}",
+        "<think>",
+        "</think>",
+    ),
+    ("always closed", "{{ '" + EMPTY + "' }}", None, "</think>\n\n"),
+    ("no thoughts", "", None, "assistant\n"),
+]
+
+
+def opening_tokenizer(tail):
+    tok = train_tokenizer(TEXTS, 600, [*TAGS, "<thought>", "</thought>", "[THINK]", "[/THINK]"])
+    tok.chat_template = TURNS.format(tail)
+    return tok
+
+
+@pytest.mark.parametrize("name, tail, on, off", OPENERS, ids=[row[0] for row in OPENERS])
+def test_a_thought_is_open_where_it_is_wanted_and_refused_where_it_cannot_be_avoided(
+    name, tail, on, off
+):
+    tok = opening_tokenizer(tail)
+    for thinking, end, fault in ((True, on, "opens no thoughts"), (False, off, "always opens")):
+        if end is None:
+            with pytest.raises(ModelError, match=fault):
+                render(tok, TINY, thinking=thinking)
+        else:
+            assert text_of(tok, TINY, thinking=thinking).endswith(end)
+    if on and not off:  # lessons, rollouts, readers and composed replies agree where it begins
+        _agree_about_the_thought(tok, on)
+
+
+def _agree_about_the_thought(tok, on):
+    from humanlm.alignment.lessons import _reply_rows, _thought_from
+    from humanlm.core.thoughts import left_open, without_thoughts
+    from humanlm.data.records import sample_examples
+    from humanlm.hierarchy.composed import compose
+    from humanlm.hierarchy.parsing import ParsePolicy, parse
+    from humanlm.methods.policies import ModelPolicy
+    from humanlm.training.sft import sft_dataset
+
+    config, example = (
+        HierarchyConfig(levels=["goal", "response"], thinking="on"),
+        sample_examples()[0],
+    )
+    row = make_rows([example], config, ["response"])[0]
+    prompt_ids = ModelPolicy(None, tok, 4000).prompt_ids(row)
+    assert tok.decode(prompt_ids).endswith(on)
+    rows = _reply_rows(
+        [example],
+        config,
+        20,
+        random.Random(0),
+        lambda *_: "peace",
+        _thought_from(config, lambda *_: "peace"),
+    )
+    data = sft_dataset(rows, tok, 4000)
+    for made, lesson in zip(data, rows):
+        text, learned = tok.decode(made["input_ids"]), [i for i in made["labels"] if i >= 0]
+        answer = without_thoughts(text[text.rindex("assistant\n") :].split("\n", 1)[1])
+        assert left_open(tok.decode(prompt_ids)) in text and answer.startswith(
+            ("<goal>", "<response>")
+        )
+        written = tok.decode(learned).removesuffix(END)
+        read = parse(
+            written,
+            lesson["row_id"].rpartition(":")[2],
+            ParsePolicy(thinking=bool(lesson["thinking"])),
+        )
+        assert read.status == "ok"
+    composed = compose(row, {"goal": "peace"})
+    shown = tok.decode(ModelPolicy(None, tok, 4000).prompt_ids(composed))
+    assert without_thoughts(shown.rpartition("assistant\n")[2]) == ""
+    assert not left_open(shown) and shown.count("peace") == 1
 
 
 # ---- real chats

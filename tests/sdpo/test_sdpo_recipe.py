@@ -273,6 +273,25 @@ def test_measuring_on_the_way_really_happens_and_the_best_checkpoint_counts(tmp_
     )
 
 
+@pytest.mark.parametrize(
+    "user, tastes, fault",
+    [
+        ("rule/thanks", [], "validate needs a taste by rule"),
+        ("rule/empty", [], "validate needs a taste by rule"),
+        ("rule/unrelated", ["short", "poetic"], "validate needs a taste by rule"),
+        ("rule/thanks", ["short"], ""),
+        ("rule/short+casual", [], ""),
+    ],
+)
+def test_measuring_on_the_way_wants_a_taste_that_can_be_measured(user, tastes, fault):
+    argv = ["--run.recipe", "sdpo", "--user.model", user, "--run.validate", "50"]
+    recipe, found = read_settings([*argv, "--preference.tastes", json.dumps(tastes)])
+    if not fault:
+        return recipe.check(found)
+    with pytest.raises(HumanLMError, match=fault):
+        recipe.check(found)
+
+
 def test_the_distance_from_the_start_is_trls_in_the_sampled_form_and_exact_in_the_others(tmp_path):
     for form in ("sampled", "full"):
         run = fit(

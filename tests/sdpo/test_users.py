@@ -168,6 +168,28 @@ def test_answers_are_text_of_bounded_length_and_an_empty_one_stays_empty(said, k
     assert (reaction.text, reaction.error) == (kept, "") and reaction.tokens > 100
 
 
+@pytest.mark.parametrize(
+    "said, heard",
+    [
+        ("<think>They want it shorter, so I would", None),
+        ("  \n<THINK>\nToo long", None),
+        ("<thinking>Too long. I", None),
+        ("[THINK]Too long. I", None),
+        ("<think>Too long.</think>\n", None),
+        ("", ""),
+        ("Too long. <think>They", "Too long."),
+        ("They want it.</think>Too long.", "Too long."),
+        ("<thought>Hm.</thought> Too long.", "Too long."),
+        ("<think>a<think>b</think>Too long.", "Too long."),
+        ("What does <think> mean?", "What does <think> mean?"),
+        ("Leave `<think>` out.", "Leave `<think>` out."),
+    ],
+)
+def test_a_thought_that_never_ended_is_no_followup(said, heard):
+    [reaction] = run_sync(_ChatUser("poetic", ScriptedClient(lambda request: said))([EIGHT]))
+    assert reaction.text == heard and bool(reaction.error) == (heard is None)
+
+
 def test_copies_differ_by_seed_and_the_cache_knows_each(tmp_path):
     asked = []
 

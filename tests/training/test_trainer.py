@@ -25,7 +25,7 @@ from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, openi
 from humanlm.methods.advantages import group_advantages
 from humanlm.methods.method import Method
 from humanlm.methods.rollouts import single_turn
-from humanlm.methods.sampling import group_index, repeat_rows
+from humanlm.methods.sampling import Sampling, group_index, repeat_rows
 from humanlm.methods.shares import generated_tokens, scored_in_parts
 from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model
 from humanlm.models.config import ModelConfig
@@ -794,6 +794,60 @@ def test_a_lent_engine_writes_what_models_are_asked_with_the_caps_and_stop_strin
         {"stop": ["###"]},
         1.0,
     )
+
+
+@pytest.mark.parametrize("own", [{}, {"min_p": 0.0}], ids=["our generation", "that of TRL"])
+def test_a_rollout_draws_in_training_as_its_sampling_says(made, tmp_path, own):
+    "ReMax compares with the likeliest response; draws of a seed come back"
+    texts = {}
+
+    async def rollout(rows, policy):
+        for name, sampling in (
+            ("greedy", Sampling(temperature=0)),
+            ("again", Sampling(temperature=0)),
+            ("one", Sampling(top_k=1)),
+            ("drawn", None),
+        ):
+            texts[name] = [c.ids for c in await policy.generate(rows, sampling)]
+        return await written([[30], [31, 32]] * 4)(rows, policy)
+
+    method = Method(rollout, by_group, EvenTokens())
+    t = trainer(made, method, tmp_path, options=PLAIN_SGD | own)
+    t.train()
+    rows, stops = t.batch_rows, [row["stop"] for row in t.batch_rows]
+    asked = [ROWS[i % len(ROWS)] for i in (0, 0, 0, 0, 1, 1, 1, 1)]
+    prompts = [t.policy.prompt_ids(row) for row in asked]
+    likeliest = [c.ids for c in generate(*made, prompts, 6, stops, temperature=0)]
+    assert [row["row_id"] for row in rows] == [row["row_id"] for row in asked]
+    assert texts["greedy"] == texts["again"] == texts["one"] == likeliest != texts["drawn"]
+
+
+@pytest.mark.parametrize(
+    "options, every",
+    [
+        ({}, 25),
+        ({"num_iterations": 2}, 24),
+        ({"num_iterations": 3}, 24),
+        ({"steps_per_generation": 4}, 24),
+        ({"steps_per_generation": 2, "num_iterations": 40}, 80),
+        ({"gradient_accumulation_steps": 4}, 25),
+        ({"num_iterations": 2, "save_steps": 10}, 10),
+        ({"num_iterations": 2, "save_strategy": "no"}, 24),
+    ],
+)
+def test_checkpoints_that_nobody_asked_for_end_a_cycle(tmp_path, options, every):
+    args = trainer_args(options, tmp_path, 2, 4, 100, 9)
+    assert args.save_steps == every
+
+
+@pytest.mark.parametrize(
+    "setting, asked", [("trainer.save_steps", {}), ("run.validate", {"validate": 5})]
+)
+def test_a_checkpoint_within_a_cycle_is_refused_by_the_name_of_its_setting(
+    tmp_path, setting, asked
+):
+    with pytest.raises(TrainerError, match=setting):
+        trainer_args({"num_iterations": 2, "save_steps": 5}, tmp_path, 2, 4, 100, 9, **asked)
 
 
 # ---- what other systems ask of the seam
