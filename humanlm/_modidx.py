@@ -65,6 +65,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                'humanlm/alignment/evaluation.py'),
                                               'humanlm.alignment.evaluation.bundles': ( 'alignment/evaluation.html#bundles',
                                                                                         'humanlm/alignment/evaluation.py'),
+                                              'humanlm.alignment.evaluation.commonest_states': ( 'alignment/evaluation.html#commonest_states',
+                                                                                                 'humanlm/alignment/evaluation.py'),
                                               'humanlm.alignment.evaluation.evaluate': ( 'alignment/evaluation.html#evaluate',
                                                                                          'humanlm/alignment/evaluation.py'),
                                               'humanlm.alignment.evaluation.evaluate_model': ( 'alignment/evaluation.html#evaluate_model',

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['METRICS', 'REFERENCES', 'PEOPLE', 'BESIDE', 'EvalConfig', 'questions', 'Evaluation', 'bundles', 'bundle_request',
            'judge_texts', 'evaluate', 'scored_shares', 'save_evaluations', 'load_evaluations', 'measured', 'importance',
-           'evaluate_model', 'policy_of', 'judged', 'reference_texts', 'people_texts', 'without_copies', 'tables',
-           'settle_judges', 'judges_record']
+           'evaluate_model', 'policy_of', 'judged', 'reference_texts', 'people_texts', 'commonest_states',
+           'without_copies', 'tables', 'settle_judges', 'judges_record']
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #import-math-from-functools
 import random
@@ -564,6 +564,17 @@ def people_texts(
         for name, found in zip(PEOPLE, texts)
         if any(found)
     }
+
+
+def commonest_states(
+    evaluations: Sequence[Evaluation],  # of models
+    levels: Sequence[str],  # states
+) -> dict[str, str]:  # level → text
+    "Find what models wrote most often at each level: the state that a constant gives everybody"
+    texts = {level: Counter(e.texts.get(level, "") for e in evaluations) for level in levels}
+    for counts in texts.values():
+        del counts[""]
+    return {level: counts.most_common(1)[0][0] for level, counts in texts.items() if counts}
 
 
 def _size(e):

@@ -22,6 +22,7 @@ from humanlm.alignment.evaluation import (
     Evaluation,
     bundle_request,
     bundles,
+    commonest_states,
     evaluate,
     evaluate_model,
     importance,
@@ -202,7 +203,7 @@ def _judge_plan(
 
     held_out, beside = asked_of(texts), asked_of({"response": texts.get("response", "")})
     rows = len(test) / max(1, len(test[:20]))
-    for_people = round(len(PEOPLE) * len(beside) * rows) if real else 0
+    for_people = round(((len(PEOPLE) - 1) * len(beside) + len(held_out)) * rows) if real else 0
     for_models = round((len(names) + len(() if real else REFERENCES)) * len(held_out) * rows)
     evaluation = Workload("evaluation", for_models + for_people, held_out)
     audits = len(audited) * (
@@ -577,11 +578,15 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
         return evaluate_model(run.model_folder(name), examples, s, w.test_judge)
 
     def predict():
+        states = s.hierarchy.load().states
+        same = {}
+        if name == PEOPLE[-1]:
+            written = [e for model in run.models for e in _evaluations_of(run, model)]
+            same = commonest_states(written, states)
         said = [
-            {level: row[level] for level in levels if level in row}
+            {level: text for level, text in (row | same).items() if level in levels}
             for row in _texts_beside(w.data, examples)[name]
         ]
-        states = s.hierarchy.load().states
         asking = (None, s.eval.reply_states, s.test_judge.concurrency, states)
         return judged(run_sync(judge_texts(examples, said, w.test_judge, *asking)), s)
 
