@@ -19,7 +19,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
-from unicodedata import digit, normalize
+from unicodedata import normalize
 
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
@@ -55,48 +55,50 @@ MATH_CHARACTERS = 800  # of a formula
 MATH_BYTES = 2 << 30  # memory that comparing may take
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #final
-_SPELT = (  # what people write, and the same in LaTeX
-    (r"(?<![\w)])(?:\*+|__)(?![\s*])|(?<=\S)(?:\*\*|__)(?![\w(])|(?<=\S)\*(?![\w(\s*])|`", ""),
-    (
-        r"\\(?:left|right)(?![a-z])|\\\$|°[CF]?|\^\s*(?:\\circ|\{\s*\\circ\s*\})"
-        r"|<<[^<>\n]{0,200}>>|\\(?:boxed|fbox)\{\s*\}|\{(?=[,:]\})|(?<=\{[,:])\}",
-        "",
-    ),
-    (r"[¼-¾⅐-⅞]", lambda m: f" {normalize('NFKC', m[0])}"),
-    (r"(?<=[0-9A-Za-z)])(?=[⁻⁰¹²³⁴-⁹])", "^"),
-    (r"[⁰¹²³⁴-⁹]|(?![0-9])\d", lambda m: str(digit(m[0]))),
-    (r"[−﹣－⁻]|(?<!\d)[–‒]|\b(?:minus|negative)\s+(?=\d)", "-"),
-    (r"√", r"\\sqrt"),
-    (r"(?<=\d)(?:,?(?:\\[,;:! ]|[~'’_\u00a0\u2009\u202f])+| (?=0))(?=\d{3}(?!\d))", ""),
-    (r"(?<=\d)\.(?=\d{3}(?:\.\d{3}|,\d\d?)(?!\d))|(?<=\d\.\d{3})\.(?=\d{3}(?!\d))", ""),
-    (r"(?<!\\)\\[,;:! ]|[\u00a0\u2009\u202f]", " "),
-    (r"\\(boxed|fbox)\s*([^\s{}$\\]{1,60})", r"\\\1{\2}"),
-    (r"\\(?:text|math)[a-z]*\s*\{([^{}\d]{0,99}\d[^{}]{0,99})\}", r" \1 "),
-    (r"\\(?:text|mathrm)\s*\{\s*(or|and|thousand|million|billion)\b[^{}]{0,99}\}", r" \1 "),
-    (
-        r"(?<=\d)(?:\s?(?:[x×*]|\\times|\\cdot) ?10 ?\^(?:\{(-?\d+)\}|(-?\d+))"
-        r"|[eE]([-+]?\d+)(?!\w))",
-        r"\\times 10^{\1\2\3}",
-    ),
-    (r"([$€£]\s?\d[\d.,]{0,20})\s?[kK]\b|(?<=\d)\s{0,3}thousand\b", r"\1\\times 10^{3}"),
-    (r"([$€£]\s?\d[\d.,]{0,20})\s?M\b|(?<=\d)\s{0,3}million\b", r"\1\\times 10^{6}"),
-    (r"(?<=\d)\s{0,3}billion\b", r"\\times 10^{9}"),
-    (r"(?<![\w.,/\\])(?:(\d+)\s+)?(\d{1,9})[/⁄](\d{1,9})(?![\w/]|\.\d)", r"\1\\frac{\2}{\3}"),
-)
+# how an answer is announced: is, to the question is, would be, ":", <answer>
+_IS = r"(?: to\b[^.\n]{0,80}?)?[\"\s]*(?:(?:is|(?:would|must|should) be)\b|[=:>])[\s:]*"
 _TOLD = re.compile(
-    r"(?:####|^[ \t]*A:|^[# \t]*(?:the )?(?:final )?answer[ \t]*$|(?:\b(?:answer|antwort|respuesta"
-    r"(?: correcta)?|réponse|resposta|risposta|ответ)(?: to\b[^.\n]{0,80}?)?\s*(?:(?:is|would be|"
-    r"must be|should be|ist|es|est|é|è)\b|[=:])|答案\s*[是为:：]))[\s:]*(?:not\b[^,\n]{1,40}, (?:it is|"
-    r"it's|but) )?(?:.{0,200}(?:\bof\b|\d ?[-+*/×÷^] ?\d).{0,200}\bwhich (?:is|equals|makes|gives)"
-    r"(?= [$€£]?[\d,]+(?:\.\d+)?[.%]*$))?",
+    rf"####|^A:|\banswer{_IS}"  # #### 5 (GSM8K); A: 5; the answer is 5
+    r"(?:not .{1,40}?\b(?:it is|it's|but) )?"  # not 5, it is 6
+    r"(?:.{1,200}, which (?:is|equals|gives) (?=\S*\d\S*$))?",  # 3 + 4, which is 7.
     re.I | re.M,
 )
-_PROSE = re.compile(  # a word or unit, the end of a sentence or a formula
-    r"(?<![\\\w])(?!(?:sqrt|sin|cos|tan|log|ln|pi|or|and)\b)(?![^{}\n]{0,80}\})(?:[^\W\d_]{2,}"
-    r"|[ap]\.m\b)|(?<=\d)(?:[kcm]?m|k?g|mg|ft|in|lbs?|oz|m?l|[mk]ph|hrs?|am|pm|[a-z]{4,}"
-    r"|\s[mgshlLVWJN](?!\s*[-+*/^=(]))\b|(?<=\S)[.;:?](?=\s|$)|!(?=\s)|[—–‒。≈~]|\\approx|\\simeq"
-    r"|, (?=i\.e\.)|\n|\$+|(?<!\\)\\[()[\]]|</?\w+>|(?<=[\w)}%])\s*\\(?:text|mathrm|mbox)\s*"
-    r"\{[^{}]*\}|\\text\s*\{[^{}\d]+\}(?=\s*[-\d\\])"
+_SPELT = (  # what people write, and the same in LaTeX
+    # **73**, *Answer*:, `12`, 45°, \$5, 3*4=<<3*4=12>>12
+    (r"\*\*|__|`|\*(?=:|$)|°[CF]?|\\(?=\$)|<<[^<>\n]*>>", ""),
+    (r"[¼-¾⅐-⅞]", lambda m: f" {normalize('NFKC', m[0])}".replace("⁄", "/")),  # 3½
+    (r"[⁻⁰¹²³⁴-⁹]+", lambda m: f"^{{{normalize('NFKC', m[0])}}}"),  # 10³
+    (r"−|(?<!\d)–|\b(?:minus|negative) (?=\d)", "-"),  # −5, –5, minus 5
+    (r"√", r"\\sqrt"),  # 2√3
+    # 9\;500, 9,\!500, 9~500, 1 000; thin spaces
+    (r"(?<=\d)(?:,?\\[,;:! ]|[~\u00a0\u2009\u202f]| (?=0))(?=\d{3}(?!\d))", ""),
+    (r"(?<!\\)\\[,;:! ]", " "),  # 18\ \text{cm}
+    (r"\\boxed ?(\w+)", r"\\boxed{\1}"),  # \boxed 42
+    # \text{18 apples}, 2 \text{ or } 3, 1.5 \text{ thousand km}
+    (
+        r"\\(?:text|math)[a-z]*\s*\{(?=[^{}]{0,40}"
+        r"(?:\d|\b(?:or|and|about|approx\w*|thousand|[mb]illion)\b))([^{}]*)\}",
+        r" \1 ",
+    ),
+    (r"([$€£] ?[\d.,]+) ?[kK]\b|(?<=\d)\s*thousand\b", r"\1\\times 10^{3}"),  # $70k, 3 thousand
+    (r"([$€£] ?[\d.,]+) ?M\b|(?<=\d)\s*million\b", r"\1\\times 10^{6}"),
+    (r"(?<=\d)\s*billion\b", r"\\times 10^{9}"),
+    (r"\^(-?\d+)", r"^{\1}"),  # 10^-20
+    (r"(?<=\d)\s?[x×*] ?(?=10\^)", r"\\times "),  # 6.02 x 10^23
+    (r"(?<=\d)[eE]([-+]?\d+)", r"\\times 10^{\1}"),  # 1e9
+    (r"\b(\d{1,9}) (\d{1,9})/(\d{1,9})\b", r"\1\\frac{\2}{\3}"),  # 3 1/2
+)
+_PROSE = re.compile(
+    r"""
+    (?<![\\\w]) (?!(?:sqrt|sin|cos|tan|log|ln|pi|or|and)\b) (?![^{}\n]{0,80}\})  # no formula
+    [^\W\d_]{2,} (?:\^\{\d\})?  # words and units: apples, cm^2
+    | (?<=\d) (?:[kcm]?m|k?g|m?l|lbs?|ft|in|oz|[mk]ph|hrs?|[ap]m|[a-z]{4,})\b  # 42kg
+    | (?<=\d)\ (?:[mghsLJNVW](?:/s)?|[ap]\.m)\b (?!\s*[-+*/^=(])  # 42 m/s, 5 p.m.
+    | (?<=[\w)}%])\s*\\(?:text|mathrm|mbox)\s*\{[^{}]*\}  # 18\text{ cm}
+    | (?<=\S)[.;:?](?=\s|$) | [—–≈~] | \\approx  # ends of clauses
+    | \n | (?<!-)\$ | (?<!\\)\\[()[\]] | </?\w+>  # ends of formulas: $5$, \(5\), <b>5</b>
+    """,
+    re.X,
 )
 
 
@@ -117,30 +119,28 @@ def _final(text: str, listed: bool) -> str:  # listed: commas stand between seve
     for pattern, new in _SPELT:
         text = re.sub(pattern, new, text)
     if not listed:
-        text = re.sub(r"(?<![\d.,([])(?<!\\\{)(\d+),(\d\d?|\d{4,})(?![\d,])", r"\1.\2", text)
-        text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
+        text = re.sub(r"(?<![\d.,([{])(\d+),(\d\d?)(?![\d,])", r"\1.\2", text)  # 3,5 kg
+        text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)  # 1,234
     if boxes := boxed(text):
         return _formula(boxes[-1].replace("\n", " "))
     *before, told = _TOLD.split(text)
     if before and told.strip():
-        return _formula(re.split(r"(?<=\d) \(", told)[0])
+        return _formula(re.split(r"(?<=\d) \(", told)[0])  # 72 (that is 3 boxes of 24)
     return _formula(text, -1)
 
 
 def _formula(text: str, place: int = 0) -> str:  # LaTeX; empty where there is none
     "Take the first formula out of words, or the last; of words alone their line"
     if not place:
-        text = re.sub(r"(?<=\d) (?=\d{3}(?!\d))", "", text)
+        text = re.sub(r"(?<=\d) (?=\d{3}(?!\d))", "", text)  # 5 000
     pieces = _PROSE.split(text)
     formulas = [piece for piece in pieces if re.search(r"\d|\\[a-z]", piece)]
     part = (formulas or re.split(r"[$\n]", text.strip(" $.\n")))[place]
     if part.count("{") != part.count("}") or len(part) > MATH_CHARACTERS:
         return ""
-    if place and len(pieces) > 1:
+    if place and len(pieces) > 1:  # of 3 * 4 = 12 its end
         part = re.sub(r"^.*(?:=|(?<=\d)\s)(?=\s*-?\d[\d.]*\s*$)", "", part)
-    return re.sub(
-        r"(?<=\d)\s+a\s+$|[$€£¥₹\"]|\\[()[\]]|^[\s=:,*]+|(?:\s(?:or|and))?[\s.,;:?=(/]+$", "", part
-    )
+    return re.sub(r"[$€£\"]|^[\s=:,*]+|(?: (?:or|and|a))?[-\s.,;:?=(/]+$", "", part)
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #FormulaProcess
 class _FormulaProcess:
@@ -260,26 +260,26 @@ def _verify_math(answer: str, gold: str, numbers: bool = False) -> AnswerVerdict
     return AnswerVerdict(float(said == "same"), shorten(found, 80), "", bool(form))
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #read_letter
-# an article or a pronoun is no option, and a quantity or one of two is no choice
-_ONE = (
-    r"[(\[\"'“]{0,2}((?<=[(\[])[A-Ja-j](?=[)\]])|[B-HJ](?![\w'’-])|[AI](?![\w'’-]|\s+(?!because|"
-    r"since|(?:as|and|but|which|for|rather|not|is)\b)[a-z])|[a-j](?=\s?[).:,](?:\s|$)|\s*$))"
-    r"(?!\s*[=+^<>\\]|[)\]]?,?\s*(?:or\b|/)\s*\(?[A-J]\b)"
+_OPTION = (
+    r"[(\[\"'“]{0,2}([A-Ja-j])(?!['’-]?\w)"  # (B) or B, not B's
+    r"(?:(?<=[B-HJ])|(?=\s?(?:[^\w\s]|$|because\b|since\b)))"  # no article or pronoun
+    r"(?!\)?,?\s*(?:or\b|[/=+^\\]))"  # not one of two (A or B), no quantity (E = 5)
 )
-_LETTER = re.compile(
-    rf"(?i:therefore,? the answer is:? ?){_ONE}|(?:(?i:(?<!n['’]t think the )(?<!n['’]t think that "
-    r"the )\b(?:answer|option|choice|pick|guess|antwort|respuesta(?: correcta)?|réponse|resposta|"
-    r"risposta|ответ)(?: to\b[^.\n]{0,80}?)?\s*(?:(?:(?:must |would |should )?(?:is|be)|ist|es|est"
-    r"|é|è)\b|[=:])|答案\s*[是为:]|^ ?A:)(?i:\s|:|(?:therefore|thus|clearly|probably|likely|most|the|"
-    r"correct|best|option|choice|letter|answer|number)\b){0,9}|(?i:\b(?:choose|chose|choosing|pick|"
-    r"select|go(?:ing)? (?:with|for)) (?:(?:the )?(?:option|answer|choice|letter) )?))"
-    rf"{_ONE}|(?i:\b(?:actually|rather|correction|no),?:? (?:it is )?){_ONE}(?=\W*$)|(?<![\w'’])\(?"
-    r"([A-J])\)? (?i:(?:is|must be|would be) (?:the )?(?:(?:correct|right)\b|(?:(?:correct|right|"
-    r"best) )?(?:answer|option|choice|one)\b))|^[^\w\n]{0,9}(?i:(?:the |my |final |correct |best )*"
-    r"(?:answer|option|choice|correct)\b)?[^\w\n]{0,9}([A-J])[^\w\n]*$|\A\W*([a-j])\W*\Z",
-    re.M,
+_FILL = r"(?:(?:the|most|likely|clearly|therefore|option|choice) )*"
+_LETTERS = (
+    # as asked for: Therefore, the answer is (B).
+    rf"(?i:therefore,? the answer is:? ?){_OPTION}",
+    # announced: The correct option is B; Answer: b; my choice: (d)
+    r"(?i:(?<!n.t think the )\b(?:answer|option|choice|pick|guess)"
+    rf"{_IS}{_FILL}){_OPTION}",
+    # picked: I choose (C); go with option C; no, actually B; it should be B
+    rf"(?i:\b(?:choo?se|pick|select|go(?:ing)? with|actually|should be),? {_FILL}){_OPTION}",
+    # judged: (C) is correct; B is the right answer
+    r"(?<![\w'’])([A-J])\)? (?i:is (?:the )?(?:correct|right|(?:best )?answer)\b)",
+    # alone in its line: **D**; Option B; Final answer B
+    r"^[^\w\n]{0,9}(?i:(?:(?:final )?answer|option|choice) )?\(?([A-Ja-j])[^\w\n]*$",
 )
-_LISTED = re.compile(r"^[^\w\n]*(?i:option )?([A-J])[).:\]][^\w\n]*\s\S", re.M)
+_LISTED = r"(?m)^[^\w\n]{0,9}(?i:option )?([A-Ja-j])[).:\]][^\w\n]*\s\S"  # B) Paris
 _YES = re.compile(r"\b(yes|no)\b", re.I)
 
 
@@ -291,12 +291,15 @@ def _read_letter(
     text = normalize("NFKC", without_thoughts(text)[-MAX_ANSWER:])
     text = re.sub(r"\\(?:boxed|fbox)", "\nAnswer: ", text)
     text = re.sub(r"(?:\\(?:text|math)[a-z]*|\\[()[\],;: ]|[{}$*`_ \t])+", " ", text)
-    chosen = [(c[c.lastindex or 0], c.lastindex == 1) for c in _LETTER.finditer(text)]
-    if published:
-        chosen = [choice for choice in chosen if choice[1]] or chosen
-    listed = {*_LISTED.findall(text)}
-    letter, form = chosen[-1] if chosen else ("".join(listed) if len(listed) == 1 else "", False)
-    return letter.upper(), form
+    chosen = [
+        (published and not place, found.end(), not place, found[1].upper())
+        for place, pattern in enumerate(_LETTERS)
+        for found in re.finditer(pattern, text, re.M)
+    ]
+    listed = {*re.findall(_LISTED, text)}
+    only = "".join(listed).upper() if len(listed) == 1 else ""
+    *_, form, letter = max(chosen, default=(False, only))
+    return letter, form
 
 
 def read_yes(text: str) -> bool | None:  # None: neither, or both
