@@ -127,7 +127,7 @@ def _results_html(
     )
     n = max((r.n for r in found.values()), default=0)
     heads = [
-        tag("i", f"{name} (reference)") if name in names.references else shorten(name, 60)
+        tag("i", name) if name in names.references else shorten(name, 60)
         for name in models
     ]
     lines = [
