@@ -143,9 +143,8 @@ def paper_tables(
         raise DataError(
             f"Two folders hold the same data set: {shorten(', '.join(names))}. Give one for each."
         )
-    return "\n\n".join(
-        [_response_table(measured), *(_state_table(m) for m in measured), _notes(measured)]
-    )
+    tables = [_response_table(measured), *(_state_table(m) for m in measured), _notes(measured)]
+    return "\n\n".join(filter(None, tables))
 
 
 def _table(head: Sequence[str], lines: Sequence[tuple[str, Sequence[float | None]]]) -> str:
@@ -195,6 +194,8 @@ def _state_table(
         (name, [measured.means.get((name, metric, level)) for level in STATE_COLUMNS])
         for name in measured.models
     ]
+    if not any(mean is not None for _, means in ours for mean in means):
+        return ""
     found = {
         (r.model, r.level): r.value
         for r in _published()["rows"]

@@ -126,10 +126,7 @@ def _results_html(
         dict.fromkeys(model for model, _, _ in found), key=lambda model: model in names.references
     )
     n = max((r.n for r in found.values()), default=0)
-    heads = [
-        tag("i", name) if name in names.references else shorten(name, 60)
-        for name in models
-    ]
+    heads = [tag("i", name) if name in names.references else shorten(name, 60) for name in models]
     lines = [
         [tag("th", head), *(_mean_cell(found.get((name, *key)), n) for key in columns)]
         for head, name in zip(heads, models)
@@ -210,7 +207,7 @@ def _gain(p: PairedDifference, best: str, start: str) -> str:
     sign = 1 if p.a == best else -1
     low, high = sorted((sign * p.low, sign * p.high))
     diff, low, high = (number_text(x, "+.2f") for x in (sign * p.diff, low, high))
-    return f"{diff} over {start} ({low}\u00a0to\u00a0{high})"
+    return f"{diff} against {start} ({low}\u00a0to\u00a0{high})"
 
 # %% ../../nbs/evaluation/03_report.ipynb #first_screen
 def first_screen(
@@ -464,11 +461,11 @@ def standard_sections(
         "results": ("Results", about, partial(results_section, names=names)),
         "differences": (
             "Differences",
-            "Paired: both models answered the same rows. The intervals are of one difference "
-            "each; the p values of a table are adjusted for their number (Holm). Could see: the "
-            "difference that so many rows would show 4 times in 5. The test asks another thing "
-            "than the mean: whether one model is better in most "
-            f"{names.clusters}.",
+            "Paired: both models answered the same rows. The interval is of the mean difference. "
+            "Could see: the least difference that so many rows would show 4 times in 5. Wilcoxon's "
+            f"test ranks the differences of {names.clusters} and leaves out those without one, so "
+            "it may disagree with an interval that hangs on a few; its p values are adjusted for "
+            "their number (Holm). Effect: from -1, all ranks against the first model, to 1.",
             partial(_differences_section, names=names),
         ),
         "training": (

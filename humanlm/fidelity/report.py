@@ -575,7 +575,7 @@ def manner_html(
             name,
             *(by.get(name, "–") for by in meaning.values()),
             *(_interval(d.turn) for d in source.detections),
-            shown or "nothing beyond halves of people",
+            shown or "no further than people from each other",
         ]
 
     rows = [line(name, source) for name, source in found.sources.items()]

@@ -175,4 +175,4 @@ def test_the_headline_turns_a_pair_round():
         "m",
         Names(start="cold-start"),
     )
-    assert said[0] == "0.60" and "+0.40 over cold-start (+0.30\u00a0to\u00a0+0.50)" in said[1]
+    assert said[0] == "0.60" and "+0.40 against cold-start (+0.30\u00a0to\u00a0+0.50)" in said[1]
