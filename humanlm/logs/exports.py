@@ -85,8 +85,10 @@ def _chats(path: Path, faults: Faults | None) -> Iterator[FileRow]:
             yield at._replace(values=RowFault("no message", "a row without a conversation"))
         for i, m in enumerate(_talk(v)):
             m = m | m["data"] if isinstance(m.get("data"), dict) else m
-            spoken = str(_first(m, "role", "from", "sender", "author", "speaker", "type") or "")
+            spoken = _first(m, "role", "from", "sender", "author", "speaker", "type")
+            spoken = "" if spoken is None else str(spoken)
             role, time = chat_role(spoken) or "user", _first(m, *_WHEN) or _first(v, *_WHEN)
+            role = "assistant" if role == "system" and "speaker" in m else role
             user = _first(m, "name", *_PERSON) or (person if chat_role(spoken) else spoken)
             text = _words(_first(m, *_SPOKEN))
             row = _row(at, thread, i, user, text, time, last, role)
@@ -232,7 +234,8 @@ def _moment(head, days_first):
     later = (three, two, one) if days_first else (three, one, two)
     year, month, day = (one, two, three) if one > 31 else later
     half = re.sub(r"[. ]", "", head["before"] or head["after"] or "").casefold()
-    hour, year = hour % 12 + _HALVES[half] if half else hour, year + 2000 * (year < 100)
+    hour = hour % 12 + _HALVES[half] if half else hour
+    year += 2000 * (year < 100) - 543 * (year > 2400)  # years of Buddha, in Thailand
     return datetime(year, month, day, hour, *clock, tzinfo=UTC).timestamp()
 
 

@@ -243,7 +243,7 @@ ODD = {
             '"utterance": "hi"}, {"speaker": "SYSTEM", "utterance": "x"}, '
             '{"speaker": "Ben", "utterance": "yo"}]}\n'
         },
-        [("Ann", "hi", None), ("Ben", "yo", 0)],
+        [("Ann", "hi", None), ("assistant", "x", 0), ("Ben", "yo", 1)],
     ),
     "conversations numbered alike in two files": (
         {
@@ -382,6 +382,7 @@ def test_days_and_months_are_told_by_the_file(tmp_path, dates, first):
         "[2023/3/4 下午9:05:00] ",
         "٤\u200f/٣\u200f/٢٠٢٣، ٩:٠٥ م - ",
         "2023-03-04 21 h 05 - ",
+        "4/3/2566 21:05 - ",
     ],
 )
 def test_dates_are_read_in_the_spelling_of_a_country(tmp_path, head):
