@@ -7,7 +7,7 @@ __all__ = ['ABOUT', 'main', 'build_command']
 
 # %% ../nbs/82_humanual.ipynb #imports
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +25,7 @@ from .corpus.personas import FRAME, PERSONA_TOKENS
 from .corpus.rows import THOUGHT, THOUGHT_TOKENS
 from .corpus.store import RowStore
 from .data.files import on_hub, row_files
+from .logs.fields import NOTES
 from .models.settings import Estimate, estimate
 
 # %% ../nbs/82_humanual.ipynb #_Forecast
@@ -36,7 +37,7 @@ class _Forecast(NamedTuple):
     counts: dict[str, int]  # fates of these rows
     personas: Estimate | None
     thoughts: Estimate | None
-    left: int = 0  # rows left out while reading
+    left: Mapping[str, int] = {}  # why rows were left out while reading → how many
     form: str = ""  # how a log is read
 
     def lines(self) -> list[str]:
@@ -50,8 +51,11 @@ class _Forecast(NamedTuple):
         )
         counts = ", ".join(f"{name} {n:,}" for name, n in self.counts.items())
         costs = (_cost_text("personas", self.personas), _cost_text("thoughts", self.thoughts))
+        most = sorted(self.left.items(), key=lambda item: -item[1])
+        why = ", ".join([f"{kind} {n:,}" for kind, n in most[:2]] + ["…"] * (len(most) > 2))
         read = (
-            f"rows        {self.rows:,} read, {self.left:,} of them left out while reading{about}"
+            f"rows        {self.rows:,} read, {sum(self.left.values()):,} of them left out while "
+            f"reading{f' ({why})' if why else ''}{about}"
         )
         form = f"read as     {self.form}" if self.form else ""
         return [*filter(None, (form, read)), f"fates       {counts}", *filter(None, costs)]
@@ -86,7 +90,7 @@ def _forecast(
         plan.counts(),
         _persona_cost(s.persona, plan, share),
         _thought_cost(c, plan, share),
-        n - len(plan.records),
+        {kind: k for kind, k in store.faults.counts.items() if kind not in NOTES},
         "".join(form),
     )
 

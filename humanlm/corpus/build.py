@@ -226,7 +226,7 @@ def _read_source(s: Settings, store: RowStore, tell: Callable[[str], Any]) -> tu
     tell("".join(f"read as {how}" for how in form) or f"read as {s.build.source}")
     named = Path(s.build.path).name
     if s.persona.pseudonyms and form and not form[0].startswith("a table"):
-        named = re.split("[,;]", form[0])[0]  # the file may be named after a person
+        named = f"Chats ({re.split('[,;]', form[0])[0]})"  # the file may be named after a person
     return "".join(report), named
 
 # %% ../../nbs/corpus/10_build.ipynb #select_from

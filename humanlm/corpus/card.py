@@ -195,7 +195,7 @@ def _fault_lines(a):
 
 # %% ../../nbs/corpus/08_card.ipynb #_note_lines
 def _note_lines(a):
-    for kind in sorted(a.faults.counts.keys() & NOTES.keys()):
+    for kind in sorted((a.faults.counts.keys() & NOTES.keys()) - {"read by looking"}):
         yield _CardLine(
             f"{kind}: {NOTES[kind]}", a.faults.counts[kind], a.faults.examples.get(kind, ())
         )

@@ -279,13 +279,7 @@ def without_details(
 ) -> Faults:
     "Keep where it was met, and leave out the values, which may name people"
     places = {
-        kind: sorted({place for place in some.values() if place})
+        kind: dict.fromkeys(sorted({place for place in some.values() if place}), "")
         for kind, some in faults.examples.items()
     }
-    return Faults(
-        faults.counts,
-        {
-            kind: {f"example {i}": place for i, place in enumerate(some, 1)}
-            for kind, some in places.items()
-        },
-    )
+    return Faults(faults.counts, places)

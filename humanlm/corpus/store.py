@@ -373,7 +373,7 @@ def threads_source(
         found = _thread_entries(hide(threads))
         broken, log = left_out(faults.counts), found.report
         report(
-            f"## The log\n\nRead as {escape(form[0])}. {log.lines + broken:,} rows: "
+            f"## The log\n\nRead as {escape(form[0], quote=False)}. {log.lines + broken:,} rows: "
             f"{broken:,} that are no line of "
             f"a thread, and {log.lines:,} lines. Of the "
             f"lines:\n\n{log._repr_markdown_()}"

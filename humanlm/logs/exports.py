@@ -10,7 +10,7 @@ import json
 import mailbox
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from html import unescape
@@ -50,7 +50,10 @@ def _words(content: Any) -> str:
 _THOUGHTS = ("thinking", "reasoning")
 
 # %% ../../nbs/logs/06_exports.ipynb #_chats
-_TALK = "messages conversations conversation chat_messages contents dialogue dialog".split()
+_TALK = (
+    "messages conversations conversation chat_messages contents dialogue dialog turns utterances"
+).split()
+_SPOKEN = ("content", "value", "text", "utterance", "parts")
 _PERSON = ("user_id", "user", "userId", "username", "customer_id", "hashed_ip", "person")
 _WHEN = ("timestamp", "created_at", "create_time", "createdAt", "time", "date")
 
@@ -69,22 +72,26 @@ def _talk(values: dict) -> list:  # [] it holds none
 
 def _chats(path: Path, faults: Faults | None) -> Iterator[FileRow]:
     "Read conversations with roles: OpenAI's messages, ShareGPT and their like"
-    several = path.is_dir()
-    for n, at in enumerate(_objects(path, faults), 1):
+    numbers: dict[str, int] = {}  # of files: ids may begin anew in each
+    for at in _objects(path, faults):
         v, file = at.values, Path(at.file).with_suffix("").name
-        name = _first(v, "conversation_id", "conversation_hash", "id", "uuid")
-        thread = name if isinstance(name, (str, int)) else f"{n}" if several else f"{at.row}"
+        name = _first(v, "conversation_id", "conversation_hash", "dialogue_id", "id", "uuid")
+        number = numbers.setdefault(at.file, len(numbers) + 1)
+        thread = str(name if isinstance(name, (str, int)) else at.row)
+        thread += f"-{number}" * path.is_dir()
         person = next((str(v[k]) for k in _PERSON if isinstance(v.get(k), (str, int))), file)
         last: list = []
         if not _talk(v):
             yield at._replace(values=RowFault("no message", "a row without a conversation"))
         for i, m in enumerate(_talk(v)):
             m = m | m["data"] if isinstance(m.get("data"), dict) else m
-            spoken = str(_first(m, "role", "from", "sender", "author", "type") or "")
+            spoken = _first(m, "role", "from", "sender", "author", "speaker", "type")
+            spoken = "" if spoken is None else str(spoken)
             role, time = chat_role(spoken) or "user", _first(m, *_WHEN) or _first(v, *_WHEN)
+            role = "assistant" if role == "system" and "speaker" in m else role
             user = _first(m, "name", *_PERSON) or (person if chat_role(spoken) else spoken)
-            text = _words(_first(m, "content", "value", "text", "parts"))
-            row = _row(at, str(thread), i, user, text, time, last, role)
+            text = _words(_first(m, *_SPOKEN))
+            row = _row(at, thread, i, user, text, time, last, role)
             last = [i] if isinstance(row.values, dict) else last
             yield row
 
@@ -182,59 +189,63 @@ def _telegram(path: Path, faults: Faults | None) -> Iterator[FileRow]:
 
 # %% ../../nbs/logs/06_exports.ipynb #_whatsapp
 _MARKS = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+_HALVES: dict[str, int] = dict.fromkeys("am πμ ص öö 上午 凌晨 清晨 早上 午前 오전".split(), 0)
+_HALVES |= dict.fromkeys("pm μμ م ös 下午 中午 晚上 午後 오후".split(), 12)
 _HEAD = re.compile(
-    r"\[?(\d{1,4})[./-] ?(\d{1,2})[./-] ?(\d{1,4})[.,]? (?:([^\W\d]{2,3}) ?)?(\d{1,2})[:.](\d{2})"
-    r"(?:[:.](\d{2}))?(?: ?([AaPp])\.? ?[Mm]\.?)?(?:\] | - )(.*)",
-    re.S,
+    r"""\[?(?P<one>\d{1,4})[./-][ ]?(?P<two>\d{1,2})[./-][ ]?(?P<three>\d{1,4})[.,،]*[ ]
+    (?:(?P<before>HALF)[ ]?|[^\W\d]{1,3}[.,]*[ ])?  # half of the day, or a word: à, klo
+    (?P<hour>\d{1,2})[ ]?[:.h][ ]?(?P<minute>\d{2})(?:[:.](?P<second>\d{2}))?
+    (?:[ ]?(?P<after>HALF))?
+    (?:\][ ]|[ ]-[ ]|(?(before),[ ]|(?!)))(?P<rest>.*)  # a comma: KakaoTalk""".replace(
+        "HALF", "|".join("[. ]{0,2}".join(half) + "[.]?" for half in _HALVES)
+    ),
+    re.S | re.X | re.I,
 )
-_NO_WORDS = re.compile(r"<[^<>]+>|null|\S+\.\w{2,4} \([^()]+\)|(?:You|This message).* deleted.*")
-_EDITED = re.compile(r"\s*<(?:This message was edited|Diese Nachricht wurde bearbeitet)\.?>$")
+# What the app writes: behind its mark; the name of a file, above a caption; edited; deleted
+_MARKED = re.compile(r"^(\W*\d(?:(?!: ).)*: )\u200e.*|\s*\u200e<[^<>]*>\s*$")
+_ADDED = re.compile(
+    r"\A(?:<[^<>\n]+>|null|\S+\.\w{2,4} \([^()\n]+\)|This message was deleted by admin .*)(?:\n|\Z)"
+    r"|\s*<[^<>]*\b(?:edited|bearbeitet|editó|editad[ao]|modifié|modificato)\b[^<>]*>\Z"
+)
+_DELETED = """this message was deleted|you deleted this message|diese nachricht wurde gelöscht|
+du hast diese nachricht gelöscht|este mensaje fue eliminado|se eliminó este mensaje|
+eliminaste este mensaje|mensagem apagada|esta mensagem foi apagada|você apagou esta mensagem|
+ce message a été supprimé|vous avez supprimé ce message|questo messaggio è stato eliminato|
+hai eliminato questo messaggio""".replace("\n", "").split("|")
 
 
 def _heads(path):
-    "Give the messages of a text: parts of their date and what follows it"
+    "Give the messages of a text: line, match of their head, and what follows it"
     text = path.read_text("utf-8-sig", "replace").replace("\u202f", " ").replace("\xa0", " ")
     found: list = []
     for n, line in enumerate(text.split("\n"), 1):
-        if head := _HEAD.match(_MARKS.sub("", line)):
-            found.append([n, head.groups()[:8], head[9], ": \u200e" in line])
+        line = _MARKS.sub("", _MARKED.sub(r"\1", line))
+        if head := _HEAD.match(line):
+            found.append([n, head, head["rest"]])
         elif found:
-            found[-1][2] += "\n" + _MARKS.sub("", line)
+            found[-1][2] += "\n" + line
     return found
 
 
-_AFTERNOON = ("下午", "오후", "午後")
-
-
-def _moment(parts, days_first):
+def _moment(head, days_first):
     "Read a date; ValueError if there is no such day"
-    one, two, three, word, hour, minute, second, half = parts
-    half = (
-        half
-        or {"上午": "a", "오전": "a", "午前": "a"}.get(word)
-        or ("p" if word in _AFTERNOON else "")
-    )
-    if len(one) == 4:
-        year, month, day = one, two, three
-    else:
-        (day, month), year = (one, two) if days_first else (two, one), three
-    hours = int(hour) % 12 + 12 * (half in "pP") if half else int(hour)
-    year = int(year) + 2000 * (len(year) < 4)
-    return datetime(
-        year, int(month), int(day), hours, int(minute), int(second or 0), tzinfo=UTC
-    ).timestamp()
+    parts = (int(head[name] or 0) for name in "one two three hour minute second".split())
+    one, two, three, hour, *clock = parts
+    later = (three, two, one) if days_first else (three, one, two)
+    year, month, day = (one, two, three) if one > 31 else later
+    half = re.sub(r"[. ]", "", head["before"] or head["after"] or "").casefold()
+    hour = hour % 12 + _HALVES[half] if half else hour
+    year += 2000 * (year < 100) - 543 * (year > 2400)  # years of Buddha, in Thailand
+    return datetime(year, month, day, hour, *clock, tzinfo=UTC).timestamp()
 
 
-def _days_first(dates):
-    "Tell whether the day stands before the month"
-    ran_back = {}
-    for first in (True, False):
-        try:
-            times = [_moment(d, first) for d in dates]
-        except ValueError:
-            continue
-        halves = any(d[7] for d in dates)
-        ran_back[first] = sum(b < a for a, b in pairwise(times)), first == halves
+def _days_first(heads):
+    "Tell whether the day stands before the month; where both fit alike, AM and PM are American"
+    ran_back, american = {}, any(head["after"] in ("AM", "PM") for _, head, _ in heads)
+    for first in (not american, american):
+        with suppress(ValueError):
+            times = [_moment(head, first) for _, head, _ in heads]
+            ran_back[first] = sum(b < a for a, b in pairwise(times))
     if not ran_back:
         raise DataError("no order of day and month fits all dates")
     return min(ran_back, key=lambda first: ran_back[first])
@@ -244,13 +255,14 @@ def _whatsapp(path: Path, faults: Faults | None) -> Iterator[FileRow]:
     "Read texts that WhatsApp exports, of Android and of iOS"
     for k, file in enumerate(_texts(path), 1):
         heads = _heads(file)
-        first = _days_first([head[1] for head in heads])
-        for n, date, said, by_app in heads:
-            at, (user, colon, text) = FileRow(file.name, n, {}), said.partition(": ")
-            text = _EDITED.sub("", text)
-            dull = not colon or by_app or '"' in user or _NO_WORDS.fullmatch(text)
-            role = "note of the app" if dull else "user"
-            yield _row(at, f"chat{k}", n, user, text or said, _moment(date, first), (), role)
+        first = _days_first(heads)
+        for n, head, written in heads:
+            user, colon, text = written.partition(": ")
+            words = _ADDED.sub("", text)
+            gone = not words.strip() or words.strip(" .\n").lower() in _DELETED
+            role = "user" if colon and not gone and '"' not in user else "note of the app"
+            at, time = FileRow(file.name, n, {}), _moment(head, first)
+            yield _row(at, f"chat{k}", n, user.strip(), words or text or written, time, (), role)
 
 # %% ../../nbs/logs/06_exports.ipynb #_mbox
 def _mbox(path: Path, faults: Faults | None) -> Iterator[FileRow]:
@@ -346,7 +358,8 @@ forms = {
     ),
     "ChatGPT's export": _Form(lambda path, o, head: isinstance(o.get("mapping"), dict), _chatgpt),
     "ShareGPT": _Form(lambda path, o, head: _has(o, "from") and _has(o, "value"), _chats),
-    "OpenAI messages": _Form(lambda path, o, head: bool(_talk(o)), _chats),
+    "OpenAI messages": _Form(lambda path, o, head: _has(o, "role"), _chats),
+    "conversations": _Form(lambda path, o, head: bool(_talk(o)), _chats),
     "WhatsApp's text": _Form(
         lambda path, o, head: any(_HEAD.match(line) for line in head.split("\n")[:20]), _whatsapp
     ),
@@ -362,11 +375,12 @@ def exported(
     path: Path,  # a file or a folder
     faults: Faults | None = None,  # counts rows that cannot be read; None: raise at the first
     table: bool = False,  # do not look for a form
-) -> tuple[str, Iterator[FileRow]]:  # form, empty for a table; its rows, or faults in their place
+) -> tuple[str, Iterable[FileRow]]:  # form, empty for a table; its rows, or faults in their place
     "Recognise how a chat was exported, and read it; `DataError` if a text is no form of these"
     if table or not path.exists():
         return "", _objects(path, faults) if path.suffix == ".json" else read_rows(path, faults)
-    first = next(_objects(path, Faults()), FileRow("", 0, {}))
+    full = (o for o in _objects(path, Faults()) if all(o.values.get(n) != [] for n in _TALK))
+    first = next(full, FileRow("", 0, {}))
     head = ""
     for file in _texts(path)[:1]:
         with open(file, "rb") as data:
@@ -374,20 +388,30 @@ def exported(
     head = _MARKS.sub("", head.replace("\r", "").replace("\u202f", " ").replace("\xa0", " "))
     for name, form in forms.items():
         if form.fits(path, first.values, head):
-            return f"{name}{_told(form.read, path, first.values)}", form.read(path, faults)
+            rows = list(form.read(path, faults))
+            return f"{name}{_told(form.read, path, first.values, rows)}", rows
     if head and not first.values:
         raise DataError(f"{path} is no chat that is known: {', '.join(forms)}, or a table.")
-    return "", _objects(path, faults) if first.file else read_rows(path, faults)
+    return "", _objects(path, faults) if path.suffix == ".json" or first.file else read_rows(
+        path, faults
+    )
 
 
-def _told(read, path, first):
+def _told(read, path, first, rows):
     "Say what was seen in a file beside its form"
     if read is _whatsapp:
-        dates = [head[1] for head in _heads(_texts(path)[0])]
-        return f", {'days' if _days_first(dates) else 'months'} first"
+        return f", {'days' if _days_first(_heads(_texts(path)[0])) else 'months'} first"
     if read not in (_chats, _chatgpt):
         return ""
     keys = {k for m in _talk(first) for k in m} | {k for k in first if k != "name"}
     named = [name for name in ("name", *_PERSON) if name in keys]
-    who = f"people by {named[0]}" if named else "one person a file"
+    said = [row for row in rows if isinstance(row.values, dict) and row.values["role"] == "user"]
+    people = {row.values["user"] for row in said}
+    talks, files = {row.values["thread"] for row in said}, {row.file for row in said}
+    if named or people - {Path(file).with_suffix("").name for file in files}:
+        who = f"people by {named[0] if named else 'the names of speakers'}"
+    elif len(files) > 1:
+        who = "one person a file"
+    else:
+        who = f"all conversations ({len(talks):,}) are one person, named as the file"
     return f", {who}; an assistant's words are context"

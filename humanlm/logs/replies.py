@@ -354,7 +354,7 @@ class ThreadReport:
             *self.found.items(),
         ]
         table = Table((self.source, "count"), [(what, f"{n:,}") for what, n in rows]).markdown()
-        form = f"Read as {escape(self.form)}.\n\n" if self.form else ""
+        form = f"Read as {escape(self.form, quote=False)}.\n\n" if self.form else ""
         return form + (
             f"{table}\n\n{self.faults._repr_markdown_()}" if self.faults.counts else table
         )

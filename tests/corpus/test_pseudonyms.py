@@ -237,7 +237,8 @@ def test_reports_say_where_a_fault_was_and_not_whose(tmp_path):
     ]
     built = build(settings(tmp_path, rows, build__source="reddit"))
     record = json.loads((built.folder / "run.json").read_text())
-    assert record["faults"]["examples"]["empty reply"] == {"example 1": "rows.jsonl, row 81"}
+    assert record["faults"]["examples"]["empty reply"] == {"rows.jsonl, row 81": ""}
+    assert "| rows.jsonl, row 81 |" in built.card
     assert not any("rare_name_9" in text for text in published(built.folder).values())
 
 

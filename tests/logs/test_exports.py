@@ -191,6 +191,69 @@ ODD = {
         },
         [("Ann", "hi", None), ("Ben", "@Ann", 0)],
     ),
+    "what the app writes in six languages, captions": (
+        {
+            "c.txt": "".join(
+                f"05.12.20, 23:{n:02} - Ann: {text}\n"
+                for n, text in enumerate(
+                    (
+                        "Diese Nachricht wurde gelöscht.",
+                        "Du hast diese Nachricht gelöscht",
+                        "Ce message a été supprimé",
+                        "Eliminaste este mensaje.",
+                        "Mensagem apagada",
+                        "Questo messaggio è stato eliminato",
+                        "This message was deleted by admin Ben",
+                        "This message was deleted by mistake",
+                        "You have deleted my plans!",
+                        "IMG-1.jpg (file attached)\nthe sea",
+                        "\u200eMy plan.pdf (fichier joint)\nread it",
+                        "<Media omitted>\nand this",
+                        "soon <Este mensaje fue editado>",
+                        "I <3 you <big hug>",
+                    )
+                )
+            )
+        },
+        [
+            ("Ann", text, n - 1 if n else None)
+            for n, text in enumerate(
+                (
+                    "This message was deleted by mistake",
+                    "You have deleted my plans!",
+                    "the sea",
+                    "read it",
+                    "and this",
+                    "soon",
+                    "I <3 you <big hug>",
+                )
+            )
+        ],
+    ),
+    "captions of iOS": (
+        {
+            "_chat.txt": "[31.12.20, 23:59:59] Ann: \u200e<attached: 1-PHOTO.jpg>\nthe sea\n"
+            "[31.12.20, 23:59:59] Ben: mine \u200e<adjunto: 2-PHOTO.jpg>\n"
+        },
+        [("Ann", "the sea", None), ("Ben", "mine", 0)],
+    ),
+    "speakers, and an empty conversation first": (
+        {
+            "d.jsonl": '{"turns": []}\n{"dialogue_id": 7, "turns": [{"speaker": "Ann", '
+            '"utterance": "hi"}, {"speaker": "SYSTEM", "utterance": "x"}, '
+            '{"speaker": "Ben", "utterance": "yo"}]}\n'
+        },
+        [("Ann", "hi", None), ("assistant", "x", 0), ("Ben", "yo", 1)],
+    ),
+    "conversations numbered alike in two files": (
+        {
+            f"{name}.json": json.dumps(
+                [{"id": 0, "conversations": [{"from": "human", "value": f"I am {name}"}]}]
+            )
+            for name in ("ann", "ben")
+        },
+        [("ann", "I am ann", None), ("ben", "I am ben", None)],
+    ),
     "one name of two people, a service, a forward": (
         {
             "result.json": json.dumps(
@@ -302,6 +365,62 @@ def test_days_and_months_are_told_by_the_file(tmp_path, dates, first):
     (thread,) = import_threads(tmp_path / "c.txt", tell=form.append)
     times = [m.time for m in thread.messages]
     assert times == sorted(times) and (("days first" in form[0]) == first or "-" in dates)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "04/03/2023 à 21:05 - ",
+        "4/3/2023, 9:05 μ.μ. - ",
+        "2023. 3. 4. 오후 9:05, ",
+        "2023. 3. 4. 오후 9:05 - ",
+        "4/3/23, 9:05 p. m. - ",
+        "4/3/23, 9:05 pm - ",
+        "3/4/23, 9:05 PM - ",
+        "4.3.2023 klo 21.05 - ",
+        "4.03.23 г., 21:05 - ",
+        "[2023/3/4 下午9:05:00] ",
+        "٤\u200f/٣\u200f/٢٠٢٣، ٩:٠٥ م - ",
+        "2023-03-04 21 h 05 - ",
+        "4/3/2566 21:05 - ",
+    ],
+)
+def test_dates_are_read_in_the_spelling_of_a_country(tmp_path, head):
+    (tmp_path / "c.txt").write_text(f"{head}Ann : hi\n")
+    (thread,) = import_threads(tmp_path / "c.txt")
+    (m,) = thread.messages
+    assert (m.name, m.content, m.time) == ("Ann", "hi", 1677963900.0)
+
+
+@pytest.mark.parametrize(
+    "turns, who",
+    [
+        ({"messages": [{"role": "user", "content": "hi"}]}, "all conversations (2) are one person"),
+        ({"conversations": [{"from": "Ann", "value": "hi"}]}, "people by the names of speakers"),
+        ({"dialogue": [{"speaker": "Ann", "text": "hi"}]}, "conversations, people by the names"),
+        ({"user": "u", "messages": [{"role": "user", "content": "hi"}]}, "people by user"),
+    ],
+)
+def test_the_plan_names_form_and_people(tmp_path, turns, who):
+    form = []
+    import_threads(write_jsonl(tmp_path / "c.jsonl", [turns, turns]), tell=form.append)
+    assert who in form[0]
+
+
+def test_the_card_of_a_chat_is_in_plain_words(eight):
+    path, _ = eight["Discord's JSON"]
+    text = (path.parent.parent / "outchatDis" / "README.md").read_text()
+    assert "# Chats (Discord's JSON)" in text and "Read as Discord's JSON" in text
+    assert "read by looking" not in text
+
+
+def test_the_plan_says_why_most_rows_were_left_out(tmp_path, capsys):
+    rows = [{"thread": f"t{i // 9}", "user": f"u{i % 3}", "text": f"cup {i}"} for i in range(90)]
+    rows += [{"thread": "t", "user": "u1"}] * 5
+    path = str(write_jsonl(tmp_path / "t.jsonl", rows))
+    flags = ["--build.min_comments", "1", "--build.test_frac", "0", "--build.val_frac", "0"]
+    assert main(["build", "--build.path", path, *flags, "--dry-run"]) == 0
+    assert "unreadable line 5)" in capsys.readouterr().out
 
 
 def test_a_text_that_is_no_chat_is_refused(tmp_path):
