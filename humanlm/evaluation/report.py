@@ -126,10 +126,7 @@ def _results_html(
         dict.fromkeys(model for model, _, _ in found), key=lambda model: model in names.references
     )
     n = max((r.n for r in found.values()), default=0)
-    heads = [
-        tag("i", name) if name in names.references else shorten(name, 60)
-        for name in models
-    ]
+    heads = [tag("i", name) if name in names.references else shorten(name, 60) for name in models]
     lines = [
         [tag("th", head), *(_mean_cell(found.get((name, *key)), n) for key in columns)]
         for head, name in zip(heads, models)
