@@ -526,6 +526,7 @@ def _time_of_text(text):
     return None
 
 
+@lru_cache(maxsize=256)
 def _time_of_words(text):
     "Read a date with AM or PM, a zone by name, slashes behind the year, or a month by name"
     text = _HALF.sub(lambda m: f"{int(m[1]) % 12 + 12 * (m[3] in 'pP'):02}{m[2] or ':00'}", text)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
@@ -444,9 +444,10 @@ def _with_ids(rows, cols, columns, where):
         return cols
     threads, some = [cols.thread], _LOOKS["thread"].split()
     if "thread" not in columns:
-        threads += [c for c in names if _plain(c) in some and c != cols.thread]
+        threads += [c for c in names if _plain(c) in some and c != cols.thread] + [None]
     fits = {}
-    for column in (c for c in names if c not in (*cols, *columns.values())):
+    taken = {*cols._replace(thread=None), *columns.values()}
+    for column in (c for c in names if c not in taken):
         ids = [_MARKS.sub("", _cell(row, column)).removesuffix(".0") for row in rows]
         for thread in threads:
             lines = {(_cell(row, thread), i) for row, i in zip(rows, ids)}
@@ -459,8 +460,8 @@ def _with_ids(rows, cols, columns, where):
     if "parents" in columns:
         return cols
     raise DataError(
-        f"{where}: column {cols.parents!r} holds links, but {' and '.join(fits) or 'no column'} "
-        f"looks like the ids that they name. Name it: --{where.split()[-1]} '{{id: …, parents: "
+        f"{where}: column {cols.parents!r} holds links, and the ids that they name stand in "
+        f"{' or '.join(fits) or 'no column'}. Name them: --{where.split()[-1]} '{{id: …, parents: "
         f"{cols.parents}}}', or go without links: '{{parents: null}}'."
     )
 
@@ -481,12 +482,12 @@ _YEAR_LAST = re.compile(r"(\d\d?)([/.-])(\d\d?)\2(\d{4}|(?<!-)\d\d)(?!\d)")
 
 def _with_times(rows, cols):
     "Join a clock with its date, and put years first; the column that comes of it says how"
-    times, joined = [_cell(row, cols.time) for row in rows], []
-    some = [time for time in times if time][:50]
-    if not some:
-        return cols, joined
-    name, before = cols.time, times
-    if all(map(_CLOCK.fullmatch, some)):
+    some = list(islice((t for row in rows if (t := _cell(row, cols.time))), 50))
+    clocks = bool(some) and all(map(_CLOCK.fullmatch, some))
+    if not clocks and not any(map(_YEAR_LAST.match, some)) and not any(len(t) < 4 for t in some):
+        return cols, []
+    times, joined, name = [_cell(row, cols.time) for row in rows], [], cols.time
+    if clocks:
         names = {c: None for row in rows for c in row.values if c not in cols}
         for day in _looking("time", names)[:1]:
             days = [re.sub(r"[T ]00:00(:00(\.0+)?)?$", "", _cell(row, day)) for row in rows]
@@ -501,9 +502,8 @@ def _with_times(rows, cols):
         times = [_year_first(m, days) if m else time for m, time in zip(dates, times)]
     if max(map(len, some)) < 5 and min(map(len, some)) < 4 and all(map(str.isdecimal, some)):
         times = [float(time) if time.isdecimal() else time for time in times]  # no years
-    if times is not before:
-        for row, time in zip(rows, times):
-            row.values[name] = time
+    for row, time in zip(rows, times):
+        row.values[name] = time
     return cols._replace(time=name), [*joined, cols.time]
 
 
