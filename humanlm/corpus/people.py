@@ -7,6 +7,7 @@ __all__ = ['BATCH', 'KEPT', 'SAMPLE', 'find_evidence', 'People', 'write_people',
 
 # %% ../../nbs/corpus/06_people.ipynb #import-json-from-collections
 import json
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 
 from ..clients.client import ChatClient
 from ..core.basics import run_sync, to_json
-from .partition import SEEN, TEST, TRAIN, chance
+from .partition import SEEN, STRANGER, TEST, TRAIN, chance
 from humanlm.corpus.personas import (
     Failure,
     PersonaConfig,
@@ -185,7 +186,14 @@ def settle(
         rows = np.flatnonzero(np.isin(plan.fate, among))
         kept = smallest(plan.records["key"][rows], round(percent / 100 * len(rows)), SEED)
         plan.fate[rows[~kept]] = CODE["subset"]
-    return _without_strangers(plan, c)
+    plan = _without_strangers(plan, c)
+    strangers, tested = (int(np.isin(plan.fate, f).sum()) for f in ([STRANGER], [TEST, SEEN]))
+    if strangers > tested:
+        warnings.warn(
+            f"{strangers:,} of {strangers + tested:,} rows to test are dropped: they are by people "
+            "without a training row. Set --build.known_users false to keep them."
+        )
+    return plan
 
 
 def _without_strangers(plan, c):

@@ -14,9 +14,9 @@ import re
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from email.utils import parsedate_tz
 from functools import lru_cache
 from itertools import groupby, zip_longest
 from operator import itemgetter
@@ -471,7 +471,10 @@ def _sound_rows(name, items, faults, unfold=None):
             )
 
 # %% ../../nbs/data/04_files.ipynb #utc_seconds
-_SPELLED = re.compile(r"(?:19|20)\d{6}(?:\d{4}(?:\d\d(?:\d{3})?)?)?")
+_SPELLED = re.compile(r"(?:19|20|21)\d{6}(?:\d\d(?:\d\d(?:\d\d(?:\d{3})?)?)?)?")
+_HALF = re.compile(r"\b(\d{1,2})((?::\d\d){0,2}(?:\.\d+)?)\s?([ap])\.?\s?m\b\.?", re.I)
+_YEAR_FIRST = re.compile(r"(\d{4})([/.-])(\d\d?)\2(\d\d?)(?:\.?,?(?: at)?\s+(?=\d))?")
+_PLAIN = re.compile(r"\b(?:UTC|GMT)(?=[+-]\d)|(?<=\d)-(?=[a-z]{3})|(?<=[a-z]{3})-(?=\d)", re.I)
 
 
 def _moment(
@@ -491,10 +494,12 @@ def _moment(
         return None
     digits = str(int(value)) if value == int(value) else ""
     if _SPELLED.fullmatch(digits):
-        with suppress(ValueError):
+        try:
             return datetime.fromisoformat(
                 f"{digits[:8]}T{digits[8:14]:0<6}.{digits[14:]:0<3}"
             ).replace(tzinfo=UTC)
+        except ValueError:  # ten digits are seconds as well
+            return float(value) if len(digits) == 10 else None
     return float(value)
 
 
@@ -511,14 +516,30 @@ def utc_seconds(
 
 
 def _time_of_text(text):
-    try:
-        return float(text)
-    except ValueError:
-        pass
-    try:
-        return datetime.fromisoformat(text)
-    except (ValueError, OverflowError):
-        return None
+    if len(text) == 4 and text.isdecimal():
+        return datetime(int(text), 1, 1) if text[:2] in ("19", "20", "21") else float(text)
+    for read in (float, datetime.fromisoformat, _time_of_words):
+        try:
+            return read(text)
+        except (ValueError, OverflowError):
+            continue
+    return None
+
+
+@lru_cache(maxsize=256)
+def _time_of_words(text):
+    "Read a date with AM or PM, a zone by name, slashes behind the year, or a month by name"
+    text = _HALF.sub(lambda m: f"{int(m[1]) % 12 + 12 * (m[3] in 'pP'):02}{m[2] or ':00'}", text)
+    text = _PLAIN.sub(" ", text)
+    if day := _YEAR_FIRST.match(text):
+        clock = re.sub(r"\s*\b(?:UTC|GMT|Z)$", "+00:00", text[day.end() :].lstrip("T "))
+        clock = re.sub(r"^(?=\d:)", "0", re.sub(r"\s+(?=[+-]\d\d)", "", clock))
+        moment = f"{day[1]}-{day[3]:0>2}-{day[4]:0>2}" + (clock and f"T{clock}")
+        return datetime.fromisoformat(moment)
+    parts = parsedate_tz(text[:100] if ":" in text else f"{text[:100]} 00:00")
+    if not parts or not re.search(r"[a-z]{3}", text, re.I):
+        raise ValueError(text)
+    return datetime(*parts[:6], tzinfo=timezone(timedelta(seconds=parts[9] or 0)))
 
 # %% ../../nbs/data/04_files.ipynb #TIME_NOTES
 # What is odd about a time
@@ -536,7 +557,7 @@ def time_note(
     began: float = 0.0,  # when the first message of its source was written, in seconds
 ) -> str:  # a key of `TIME_NOTES`, or "" for nothing
     "Say what is odd about a time"
-    if type(value) in (int, float) and value and began <= value < _END:
+    if type(value) in (int, float) and max(began, 22e6) <= value < _END:
         return ""
     time = utc_seconds(value)
     if time is None:

@@ -12,10 +12,11 @@ import re
 from ast import literal_eval
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
@@ -63,15 +64,25 @@ _LOOKS = {
     "text": "message content body msg messagetext messagecontent messagebody utterance | comment "
     "reply",
     "user": "sender author username from nick nickname speaker authorname sendername | userid "
-    "senderid authorid displayname handle name",
+    "senderid authorid displayname handle name | customer customerid client clientid member "
+    "memberid participant participantid person personid hashedip",
     "thread": "channel room conversation chat group | channelid roomid conversationid threadid "
     "chatid groupid channelname dialogueid dialogid ticketid sessionid | linkid postid videoid "
     "articleid topicid issueid | video article topic issue ticket session dialogue dialog log",
     "id": "messageid msgid commentid tweetid",
     "parents": "parent parentid replyto replytoid repliesto inreplyto inreplytoid replytomessageid "
     "parentmessageid inresponseto inresponsetotweetid inreplytotweetid inreplytostatusid",
-    "time": "timestamp date datetime createdat createdutc created sentat ts",
+    "time": "timestamp date datetime createdat createdutc created sentat ts | publishedat "
+    "published publishdate postedat posted sentdate datesent messagetime messagedate sendtime "
+    "createtime createdtime creationdate createddate when",
+    "role": "senderrole speakerrole authorrole messagerole sendertype speakertype authortype",
 }
+# Columns of links beside these: a parent or an answer, but no fact about it
+_LINKS = re.compile(
+    r"(?!is|has|.*(?:user|author|sender|name|text|title|body|content|count|time|date|url))"
+    r"(?:(?:parent|(?:in)?(?:reply|replies|replied|replying|response|answers?)to).*"
+    r"|.*(?:parent|(?:reply|replies|replied|response|answers?)to)(?:ids?)?)"
+)
 
 # %% ../../nbs/logs/07_threads.ipynb #column_map
 def _column_map(
@@ -104,14 +115,18 @@ def _column_map(
     )
 
 
+def _plain(column):
+    return re.sub(r"[\W_]+", "", str(column)).casefold()
+
+
 def _looking(name, found):
     "List the columns that may hold a field: the one of our name, or all that look like it alike"
-    plain = {c: re.sub(r"[\W_]+", "", str(c)).casefold() for c in found}
+    plain = {c: _plain(c) for c in found}
     for names in (name, *_LOOKS.get(name, "").split("|")):
         order = names.split()
         if some := [c for c in found if plain[c] in order]:
             return sorted(some, key=lambda c: order.index(plain[c]))
-    return []
+    return [c for c in found if name == "parents" and _LINKS.fullmatch(plain[c])]
 
 # %% ../../nbs/logs/07_threads.ipynb #LINES
 LINES = {
@@ -365,11 +380,11 @@ def import_threads(
     "Read posts and replies into threads, oldest first; `DataError` names file, row and field"
     path = Path(path)
     form, rows = exported(path, faults, bool(columns))
-    threads, cols = _lines_of(path, form, list(rows), columns, faults, called)
+    threads, cols, unused = _lines_of(path, form, list(rows), columns, faults, called)
     if links == "post" and not cols.post:
         cols = cols._replace(post=cols.thread)
     previous = links == "previous" or (not links and (form or not (cols.parents or cols.post)))
-    tell(_told(form, cols, columns, previous, faults))
+    tell(_told(form, cols, columns, previous, faults, unused))
     ordered = {t: _ordered(t, lines, bool(previous), faults) for t, lines in threads.items()}
     if not form and cols.parents:
         _refuse_lost(ordered.values(), f"{path}, {called}", cols)
@@ -393,9 +408,114 @@ def _source(path, form):
     "Name a collection: its file, which may be named after a person where a chat was exported"
     return re.split(r"\W", form)[0].lower() if form else path.stem
 
+# %% ../../nbs/logs/07_threads.ipynb #with_ids
+def _cell(row, column):
+    "Give a cell as text"
+    return "" if (value := row.values.get(column)) is None else str(value).strip()
+
+
+def _with_roles(rows, cols, columns, names, where):
+    "Where all who write in a thread are named by their roles in a chat, that column is the role"
+    if cols.user and not cols.role and not {"user", "role"} & {*columns}:
+        roles: dict[str, set] = {}
+        for thread, name in {(_cell(row, cols.thread), _cell(row, cols.user)) for row in rows}:
+            roles.setdefault(thread, set()).add(chat_role(name))
+        if any("" not in some and len(some) > 1 for some in roles.values()):
+            cols = _column_map(columns | {"role": cols.user}, names, where)
+    if cols.role:
+        heard = [chat_role(_cell(row, cols.role)) for row in rows]
+        answers = any(  # of a system that talks, and is no instruction
+            pair == ("user", "system") and _cell(a, cols.thread) == _cell(b, cols.thread)
+            for pair, (a, b) in zip(pairwise(heard), pairwise(rows))
+        )
+        if answers and "assistant" not in heard:
+            for row, role in zip(rows, heard):
+                row.values[cols.role] = "assistant" if role == "system" else row.values[cols.role]
+    return cols
+
+
+def _with_ids(rows, cols, columns, where):
+    "Find the column of ids, and that of threads, by what links name; `DataError` if none fits"
+    links, names = [], list({c: None for row in rows for c in row.values})
+    for row in rows if cols.parents and not cols.id and "id" not in columns else ():
+        with suppress(RowFault):
+            links += [(row, _MARKS.sub("", link)) for link in _links(row.values, cols.parents)]
+    if not links:
+        return cols
+    threads, some = [cols.thread], _LOOKS["thread"].split()
+    if "thread" not in columns:
+        threads += [c for c in names if _plain(c) in some and c != cols.thread] + [None]
+    fits = {}
+    taken = {*cols._replace(thread=None), *columns.values()}
+    for column in (c for c in names if c not in taken):
+        ids = [_MARKS.sub("", _cell(row, column)).removesuffix(".0") for row in rows]
+        for thread in threads:
+            lines = {(_cell(row, thread), i) for row, i in zip(rows, ids)}
+            hits = sum((_cell(row, thread), link) in lines for row, link in links)
+            if column != thread and len(lines) > 0.98 * len(rows) and hits > 0.8 * len(links):
+                fits.setdefault(column, thread)
+    if len(fits) == 1:
+        (column, thread), *_ = fits.items()
+        return cols._replace(id=column, thread=thread)
+    if "parents" in columns:
+        return cols
+    raise DataError(
+        f"{where}: column {cols.parents!r} holds links, and the ids that they name stand in "
+        f"{' or '.join(fits) or 'no column'}. Name them: --{where.split()[-1]} '{{id: …, parents: "
+        f"{cols.parents}}}', or go without links: '{{parents: null}}'."
+    )
+
+
+def _with_post(rows, cols, columns):
+    "A title that is the same on all lines of a thread is its post"
+    if not cols.title or cols.post or {"title", "post"} & {*columns}:
+        return cols
+    titles = {(_cell(row, cols.thread), _cell(row, cols.title)) for row in rows}
+    threads = {thread for thread, _ in titles}
+    same = len(titles) == len(threads) < len(rows) and any(title for _, title in titles)
+    return cols._replace(title=None, post=cols.title) if same else cols
+
+# %% ../../nbs/logs/07_threads.ipynb #with_times
+_CLOCK = re.compile(r"\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?(?:\s?[ap]\.?\s?m\.?)?", re.I)
+_YEAR_LAST = re.compile(r"(\d\d?)([/.-])(\d\d?)\2(\d{4}|(?<!-)\d\d)(?!\d)")
+
+
+def _with_times(rows, cols):
+    "Join a clock with its date, and put years first; the column that comes of it says how"
+    some = list(islice((t for row in rows if (t := _cell(row, cols.time))), 50))
+    clocks = bool(some) and all(map(_CLOCK.fullmatch, some))
+    if not clocks and not any(map(_YEAR_LAST.match, some)) and not any(len(t) < 4 for t in some):
+        return cols, []
+    times, joined, name = [_cell(row, cols.time) for row in rows], [], cols.time
+    if clocks:
+        names = {c: None for row in rows for c in row.values if c not in cols}
+        for day in _looking("time", names)[:1]:
+            days = [re.sub(r"[T ]00:00(:00(\.0+)?)?$", "", _cell(row, day)) for row in rows]
+            times = [d if ":" in d else f"{d} {time}".strip() for d, time in zip(days, times)]
+            name, joined = f"{day} and {name}", [day, name]
+    dates = [_YEAR_LAST.match(time) for time in times]
+    if any(dates):
+        parts = [(int(m[1]), int(m[3])) for m in dates if m]
+        half = any(re.search(r"\d\s?[ap]\.?\s?m\b", time, re.I) for time in times[:1000])
+        days = max(parts)[0] > 12 or not (half or max(b for _, b in parts) > 12)
+        name += f" ({'days' if days else 'months'} first)"
+        times = [_year_first(m, days) if m else time for m, time in zip(dates, times)]
+    if max(map(len, some)) < 5 and min(map(len, some)) < 4 and all(map(str.isdecimal, some)):
+        times = [float(time) if time.isdecimal() else time for time in times]  # no years
+    for row, time in zip(rows, times):
+        row.values[name] = time
+    return cols._replace(time=name), [*joined, cols.time]
+
+
+def _year_first(date, days):
+    first, _, second, year = date.groups()
+    day, month = (first, second) if days else (second, first)
+    century = "" if len(year) == 4 else "19" if year > "68" else "20"
+    return f"{century}{year}-{month:0>2}-{day:0>2}{date.string[date.end() :]}"
+
 # %% ../../nbs/logs/07_threads.ipynb #_lines_of
 def _lines_of(path, form, rows, columns, faults, called):
-    "Read rows into lines by thread and number; beside them the columns"
+    "Read rows into lines by thread and number; beside them the columns, and those without use"
     broken = [row for row in rows if isinstance(row.values, RowFault)]
     if faults is not None:
         for row in broken:
@@ -404,7 +524,13 @@ def _lines_of(path, form, rows, columns, faults, called):
     if not rows:
         raise DataError(f"{path}: there are no rows to use. Check the path.{met(faults)}")
     names = list({c: None for row in rows for c in row.values})
-    cols = _column_map({} if form else columns, names, f"{path}, {called}")
+    where, columns = f"{path}, {called}", {} if form else dict(columns or {})
+    cols, unused = _column_map(columns, names, where), []
+    if not form:
+        cols = _with_ids(rows, _with_roles(rows, cols, columns, names, where), columns, where)
+        cols = _with_post(rows, cols, columns)
+        cols, joined = _with_times(rows, cols)
+        unused = [c for c in names if c not in (*cols, *joined)]
     threads: dict[str, dict] = {}
     for row in rows:
         if faults is not None and cols.time:
@@ -429,10 +555,10 @@ def _lines_of(path, form, rows, columns, faults, called):
             f"{shorten(rows[0].values.get(cols.time))}. Name another, or go without times: "
             f"--{called} '{{time: null}}'."
         )
-    return threads, cols
+    return threads, cols, unused
 
 # %% ../../nbs/logs/07_threads.ipynb #_told
-def _told(form, cols, columns, previous, faults):
+def _told(form, cols, columns, previous, faults, unused):
     "Say how a file is read"
     named = {name: column for name, column in cols._asdict().items() if column}
     looked = {n: c for n, c in named.items() if c != n and c not in (columns or {}).values()}
@@ -441,6 +567,8 @@ def _told(form, cols, columns, previous, faults):
     )
     which = "a message without a link" if cols.parents else "every message"
     how += f"; {which} answers the one before it in its thread" if previous else ""
+    how += "; one person a file" if cols.role and not cols.user else ""
+    how += f"; not used: {shorten(', '.join(unused))}" if unused else ""
     if faults is not None and (form or looked):
         faults.add("read by looking", form or ", ".join(f"{n}: {c}" for n, c in looked.items()))
     return how

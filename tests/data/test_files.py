@@ -164,12 +164,25 @@ def test_times_in_nanoseconds_are_read_without_pandas(tmp_path, monkeypatch):
         ("1518652800000", "2018-02-15"),
         (1518652800e6, "2018-02-15"),
         (1518652800_000000000, "2018-02-15"),
-        (20181399, "1970-08-22T13:56:39"),  # no date: seconds
+        (2018021512, "2018-02-15T12:00"),
+        (2018139912, "2033-12-14T02:25:12"),  # no date: seconds
+        (20181399, None),
+        ("20181301", None),
+        ("201813011230", None),
+        ("21000101", "2100-01-01"),
+        ("2018", "2018-01-01"),
+        ("2018/2/15 9:05", "2018-02-15T09:05"),
+        ("2018-02-15 06:00 PM UTC", "2018-02-15T18:00"),
+        ("Thu Feb 15 12:30:00 +0200 2018", "2018-02-15T10:30"),
+        ("Thu Feb 15 2018 12:30:00 GMT+0200 (EET)", "2018-02-15T10:30"),
+        ("Feb 30, 2018 6:00 PM", None),
+        ("02/15/2018", None),  # its order is that of the column
         (20180215.5, "1970-08-22T13:36:55.5"),
     ],
 )
 def test_a_compact_date_is_a_day_and_other_numbers_are_not(value, moment):
-    assert utc_seconds(value) == datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp()
+    want = datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp() if moment else None
+    assert utc_seconds(value) == want and (want or time_note(value) == "time unreadable")
     late = time_note(value) == "time in milliseconds"
     assert late == (str(value).startswith("1518652800") and len(str(value)) > 10)
 

@@ -5,6 +5,7 @@ import json
 import os
 import random
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import yaml
 from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.html import escape
 from humanlm.data.dataset import DataConfig, prepare_examples
+from humanlm.data.files import Faults
 from humanlm.data.records import Message, Thread
 from humanlm.data.splits import check_leakage
 from humanlm.logs.replies import automatic_accounts, load_threads, thread_examples
@@ -265,12 +267,116 @@ def test_a_flat_chat_answers_the_message_before_and_ends_in_a_silence(tmp_path):
         (["username", "author", "text"], "user: author"),
         (["message", "content", "user"], "text: message"),
         (["channel", "room", "text", "user"], "thread: channel"),
+        (["text", "user", "replies_to"], "id: …, parents: replies_to"),
+        (["text", "user", "parent_comment_id"], "id: …, parents: parent_comment_id"),
     ],
 )
 def test_columns_that_nobody_can_tell_are_asked_for_with_the_line_to_type(tmp_path, names, line):
     path = write_jsonl(tmp_path / "t.jsonl", [dict.fromkeys(names, "x")])
     with pytest.raises(DataError, match="--data.columns '{.*" + line):
         import_threads(path)
+
+
+def table_of(names, *rows):
+    return [dict(zip(names.split(), row)) for row in rows]
+
+
+TABLES = {  # rows; part of the plan; who writes the messages, and which one they answer
+    "User and Bot": (
+        table_of("chat_id sender text", *[("c", who, "x") for who in ("User", "Bot", "User")]),
+        "role: sender; every message answers the one before it in its thread; one person a file",
+        "t assistant>0 t>1",
+    ),
+    "a system that talks": (
+        table_of("dialogue_id speaker text", *[("c", w, "x") for w in ("USER", "SYSTEM", "USER")]),
+        "role: speaker",
+        "t assistant>0 t>1",
+    ),
+    "a guest among people": (
+        table_of("sender text", ("Guest", "a"), ("ann", "b")),
+        "user: sender",
+        "Guest ann>0",
+    ),
+    "customers by number": (
+        table_of("session_id customer_id role text", ("s", 7, "user", "a"), ("t", 8, "user", "b")),
+        "user: customer_id",
+        "7 8",
+    ),
+    "ids from 0": (
+        table_of("index reply_to author text", (0, "", "ann", "a"), (1, 0, "ben", "b")),
+        "id: index, parents: reply_to",
+        "ann ben>0",
+    ),
+    "numbers anew in each log": (
+        table_of(
+            "room log nr user text replies_to",
+            *[("r", log, n, who, "x", [n - 1] * n) for log in "ab" for n, who in enumerate("cd")],
+        ),
+        "thread: log, id: nr",
+        "c d>0 c d>2",
+    ),
+    "comments of YouTube": (
+        table_of(
+            "comment_id parent_comment_id author text published_at likes",
+            ("x", "", "ann", "a", "2023-01-01T10:00:00Z", 1),
+            ("y", "", "ben", "b", "2023-01-01T11:00:00Z", 1),
+            ("z", "x", "cem", "c", "2023-01-01T12:00:00Z", 1),
+        ),
+        "parents: parent_comment_id, time: published_at; not used: likes",
+        "ann ben cem>0",
+    ),
+    "a title for all": (
+        table_of("title author text video", *[("Snow", who, "x", "v") for who in "abc"]),
+        "thread: video, post: title",
+        " a>0 b>0 c>0",
+    ),
+    "a title for each": (
+        table_of("title author text topic", *[(f"On {who}", who, "x", "v") for who in "abc"]),
+        "author, title, thread: topic; every",
+        "a b>0 c>1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_columns_are_known_by_what_they_hold(tmp_path, case):
+    rows, how, shape = TABLES[case]
+    plan = []
+    threads = import_threads(write_jsonl(tmp_path / "t.jsonl", rows), tell=plan.append)
+    lines = [m for t in threads for m in t.messages]
+    place = {m.id: n for n, m in enumerate(lines)}
+    found = [m.name + "".join(f">{place[p]}" for p in m.parents) for m in lines]
+    assert how in plan[0] and " ".join(found) == shape
+
+
+@pytest.mark.parametrize(
+    "times, first, how",
+    [
+        (["2023-04-01 08:00:00 UTC"], "2023-04-01T08:00", ""),
+        (["Wed Mar 01 18:00:00 +0000 2023"], "2023-03-01T18:00", ""),
+        (["2018/02/15", "2018/2/16"], "2018-02-15", ""),
+        (["03/01/2023 06:00 PM"], "2023-03-01T18:00", "months first"),
+        (["03/01/2023 06:00 PM", "13/01/2023 06:00 PM"], "2023-01-03T18:00", "days first"),
+        (["01/03/2023 18:00"], "2023-03-01T18:00", "days first"),
+        (["01/03/2023 18:00", "1/31/2023 9:05"], "2023-01-03T18:00", "months first"),
+        (["01.03.23, 18:00"], "2023-03-01T18:00", "days first"),
+        (["0", "5", "1999"], None, "time: date;"),  # no year among seconds
+        ([("2018-02-15", "12:18")], "2018-02-15T12:18", "time: date and time"),
+        ([("2/15/2018", "9:05 PM")], "2018-02-15T21:05", "date and time (months first)"),
+    ],
+)
+def test_dates_of_tables_are_read_by_their_column(tmp_path, times, first, how):
+    rows = [
+        {"user": "a", "text": "x"} | dict(zip(("date", "time"), [t] if isinstance(t, str) else t))
+        for t in times
+    ]
+    faults, plan = Faults(), []
+    path = write_jsonl(tmp_path / "t.jsonl", rows)
+    (thread,) = import_threads(path, faults=faults, tell=plan.append)
+    want = datetime.fromisoformat(first).replace(tzinfo=UTC).timestamp() if first else None
+    assert thread.messages[0].time == want and how in plan[0]
+    assert not faults.counts["time unreadable"]
+    assert want or thread.messages[2].time == 1999
 
 
 def test_a_title_stands_over_its_text_and_is_enough_for_a_root(tmp_path):
@@ -339,6 +445,17 @@ def test_the_real_log_is_accounted_for_line_by_line():
     rows = prepare_examples(examples, config)
     assert check_leakage(rows) == [] and {"train", "val", "test"} == {e.split for e in rows}
     assert max(len(e.persona.text.split()) for e in rows) <= 24
+
+
+@needs_data
+def test_the_real_log_needs_no_column_named():
+    path = DATA / "irc_threads" / "irc_dev.jsonl"
+    raw = [json.loads(line) for line in path.read_text().splitlines()]
+    links = {(f"{r['log']}/{r['msg']}", f"{r['log']}/{p}") for r in raw for p in r["replies_to"]}
+    threads = import_threads(path)
+    found = {(m.id, p) for t in threads for m in t.messages for p in m.parents}
+    assert found == {(line, p) for line, p in links if line != p}
+    assert all(m.time for t in threads for m in t.messages)
 
 
 @needs_data
