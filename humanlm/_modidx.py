@@ -1542,6 +1542,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'humanlm/clients/protocol.py'),
                                           'humanlm.clients.protocol._is_secret': ( 'clients/protocol.html#_is_secret',
                                                                                    'humanlm/clients/protocol.py'),
+                                          'humanlm.clients.protocol._only_quotes': ( 'clients/protocol.html#_only_quotes',
+                                                                                     'humanlm/clients/protocol.py'),
                                           'humanlm.clients.protocol._read_env': ( 'clients/protocol.html#_read_env',
                                                                                   'humanlm/clients/protocol.py'),
                                           'humanlm.clients.protocol._sum': ('clients/protocol.html#_sum', 'humanlm/clients/protocol.py'),

@@ -20,6 +20,8 @@ from ..sandbox.programs import Sandbox, SandboxClient, SandboxError, read_tests
 # %% ../../nbs/classmate/08_code.ipynb #code_verifier
 def _block_rank(label: str, program: str) -> int:
     "Say how sure it is that a block is a program: by its label, else by its lines"
+    if re.match(r"(?:[ \t]*(?:#.*)?\n)*+[ \t]*(?:>>> |In \[\d+\]:)", program):
+        return 0  # a session
     if re.match(r"\{?\.?(?:i?python|py)(?![a-z-])", label, re.I):
         return 3
     lines = r"^[ \t]*(?:(?:def|class|import|from|for|while|if|with|try|print)\b|@|\w+[ \t]*=[^=])"

@@ -102,6 +102,10 @@ _PROSE = re.compile(
 )
 
 
+# what stands between lines: \begin{aligned} x &= 3 + 4 \\ &= 7 \end{aligned}
+_ALIGNED = r"(?:\\\\)?\s*(?:\\(?:begin|end)\{(?:align|split|gather)[a-z]*\*?\}|&(?=\s*=))"
+
+
 def boxed(text: str) -> list[str]:
     r"Find what stands in `\boxed{...}`, with inner braces; a box that is never closed is none"
     boxes, begun = [], []  # begun: where the box of each open brace begins; None: it is no box
@@ -126,7 +130,7 @@ def _final(text: str, listed: bool) -> str:  # listed: commas stand between seve
     *before, told = _TOLD.split(text)
     if before and told.strip():
         return _formula(re.split(r"(?<=\d) \(", told)[0])  # 72 (that is 3 boxes of 24)
-    return _formula(text, -1)
+    return _formula(re.sub(_ALIGNED, "\n", text), -1)
 
 
 def _formula(text: str, place: int = 0) -> str:  # LaTeX; empty where there is none
@@ -244,38 +248,51 @@ def _verify_math(answer: str, gold: str, numbers: bool = False) -> AnswerVerdict
     bases = [re.findall(r"\d_\{?(\d+)", text) for text in pair]
     if wanted == found:
         said = "same"
-    elif (
-        not found
-        or all(map(str.isdecimal, pair))
-        or (bases[1] and bases[1] != (bases[0] or ["10"]))
-    ):
+    elif re.fullmatch(  # nothing; 4 for 3, 3:1 for 3; CBA for ABC: the letters are no product
+        r".*\n|\d+\n(?:\d+|.*\d ?: ?\d.*)|([A-Z]{3,}|[a-zA-Z]{4,})\n(?!(?i:\1)$)[a-zA-Z]{3,}",
+        "\n".join(pair),
+    ) or (bases[1] and bases[1] != (bases[0] or ["10"])):
         said = "different"
     else:
-        said = _formulas([pair, [re.sub(r"\\?%", "", text) for text in pair]])
+        plain = [  # 18% is 18, 18k is 18000
+            re.sub(r"(?<=\d)[kK]$", r"\\times 10^{3}", re.sub(r"\\?%", "", text)) for text in pair
+        ]
+        said = _formulas([pair, plain])
     if not said:
         return _nothing(
             f"the answer {shorten(repr(found), 60)} took too much time or memory to compare"
         )
-    form = found if numbers else "\\boxed" in answer
-    return AnswerVerdict(float(said == "same"), shorten(found, 80), "", bool(form))
+    return AnswerVerdict(
+        float(said == "same"),
+        shorten(found, 80),
+        "",
+        bool(found) if numbers else "\\boxed" in answer,
+    )
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #read_letter
 _OPTION = (
-    r"[(\[\"'“]{0,2}([A-Ja-j])(?!['’-]?\w)"  # (B) or B, not B's
+    r"[(\[\"'“ ]{0,3}([A-Ja-j])(?!['’-]?\w)"  # (B) or ( B ) or B, not B's
     r"(?:(?<=[B-HJ])|(?=\s?(?:[^\w\s]|$|because\b|since\b)))"  # no article or pronoun
-    r"(?!\)?,?\s*(?:or\b|[/=+^\\]))"  # not one of two (A or B), no quantity (E = 5)
+    r"(?! ?\)?,?\s*(?:or\b|[/=+^\\]))"  # not one of two (A or B), no quantity (E = 5)
+    # not one of several: A, C; (A) and (C)
+    r"(?!\)?(?:, ?| ?& ?|,? and )\(?[A-Ja-j]\)?(?:[,.;]| and\b| ?&|\W*$))"
 )
-_FILL = r"(?:(?:the|most|likely|clearly|therefore|option|choice) )*"
+_FILL = r"(?:(?:the|most|likely|probably|clearly|therefore|option|choice) )*"
 _LETTERS = (
     # as asked for: Therefore, the answer is (B).
     rf"(?i:therefore,? the answer is:? ?){_OPTION}",
-    # announced: The correct option is B; Answer: b; my choice: (d)
-    r"(?i:(?<!n.t think the )\b(?:answer|option|choice|pick|guess)"
+    # announced: The correct option is B; the right one is C; Answer: b; Final: C
+    r"(?i:(?<!n.t think the )\b(?:answer|option|choice|pick|guess|final|correct one|right one)"
     rf"{_IS}{_FILL}){_OPTION}",
-    # picked: I choose (C); go with option C; no, actually B; it should be B
-    rf"(?i:\b(?:choo?se|pick|select|go(?:ing)? with|actually|should be),? {_FILL}){_OPTION}",
-    # judged: (C) is correct; B is the right answer
-    r"(?<![\w'’])([A-J])\)? (?i:is (?:the )?(?:correct|right|(?:best )?answer)\b)",
+    # picked: I choose (C); go with option C; no, actually B; it should be B; I change to C
+    r"(?i:(?<!not )(?<!n.t )\b(?:choo?se|pick|select|go(?:ing)? with|actually|should be|"
+    rf"(?:chang|switch)(?:e|ing)?(?: my (?:answer|choice))? to),? {_FILL}){_OPTION}",
+    # meant, at the end of a clause: It's C. It must be (D). no, B; not: some think it's A
+    r"(?<![a-z] think )(?i:\b(?:it(?:['’]s| is| (?:must|has to) be)|I['’]d say|definitely|no,) "
+    rf"{_FILL}){_OPTION}(?= ?[)\]\"'”]*(?:[.,;:!](?:\s|$)| because\b| since\b|$))",
+    # judged: (C) is correct; B is the right answer; B is better
+    r"(?<![\w'’])([A-J])\)? (?i:(?:is|fits) (?:the )?(?:correct|right|(?:best |better )?"
+    r"(?:answer|option|choice)|better(?=\W*$|[.,;!]| because\b))\b)",
     # alone in its line: **D**; Option B; Final answer B
     r"^[^\w\n]{0,9}(?i:(?:(?:final )?answer|option|choice) )?\(?([A-Ja-j])[^\w\n]*$",
 )
@@ -290,23 +307,24 @@ def _read_letter(
     "Read which option an answer chooses at last"
     text = normalize("NFKC", without_thoughts(text)[-MAX_ANSWER:])
     text = re.sub(r"\\(?:boxed|fbox)", "\nAnswer: ", text)
+    # of another question: if they had asked for X, it would be D
+    text = re.sub(r"(?i)\bif\b(?:[^.\n]|\.\d){0,200}?\bwould be\b", "if", text)
     text = re.sub(r"(?:\\(?:text|math)[a-z]*|\\[()[\],;: ]|[{}$*`_ \t])+", " ", text)
     chosen = [
         (published and not place, found.end(), not place, found[1].upper())
         for place, pattern in enumerate(_LETTERS)
         for found in re.finditer(pattern, text, re.M)
     ]
-    listed = {*re.findall(_LISTED, text)}
-    only = "".join(listed).upper() if len(listed) == 1 else ""
-    *_, form, letter = max(chosen, default=(False, only))
+    listed = "".join({*re.findall(_LISTED, text)}).upper()
+    *_, form, letter = max(chosen, default=(False, listed if len(listed) == 1 else ""))
     return letter, form
 
 
 def read_yes(text: str) -> bool | None:  # None: neither, or both
     "Read whether an answer begins with, or alone says, yes or no"
     text = without_thoughts(text)[:MAX_ANSWER]
-    begins = re.match(r"\W*(yes|no)\b", text, re.I)
-    words = {word.lower() for word in ([begins[1]] if begins else _YES.findall(text))}
+    begins = re.match(r"\W*(?:yes|no)\b", text, re.I)
+    words = {word.lower() for word in _YES.findall(begins[0] if begins else text)}
     return words == {"yes"} if len(words) == 1 else None
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #read_rating
@@ -319,11 +337,7 @@ _RATING = re.compile(
 def _read_rating(text: str, least: float = 1.0, most: float = 10.0) -> AnswerVerdict:
     "Read the mark that a judge gives"
     lines = [line or end for line, end in _RATING.findall(text[:MAX_ANSWER])]
-    alone = (
-        re.fullmatch(r"\W*?(-?\d{1,3}(?:\.\d+)?)\s*(?:/\s*10)?\W*", text[:100])
-        if len(text) <= 100
-        else None
-    )
+    alone = len(text) <= 100 and re.fullmatch(r"\W*?(-?\d{1,3}(?:\.\d+)?)\s*(?:/\s*10)?\W*", text)
     told = lines[-1] if lines else alone[1] if alone else ""
     if not told:
         return _nothing("the judge gave no rating")
@@ -418,10 +432,9 @@ class Case(NamedTuple):
 
 
 Scorer = Callable[[Sequence[Case]], Awaitable[list[AnswerVerdict]]]
-MAX_JUDGED, NO_ANSWER = (
-    40_000,
-    "there is no answer",
-)  # characters of a question or an answer that a judge is shown, of longer ones without the middle
+# characters of a question or an answer that a judge is shown, of longer ones without the middle
+MAX_JUDGED = 40_000
+NO_ANSWER = "there is no answer"
 
 
 class _JudgeVerifier:
@@ -511,10 +524,8 @@ class RewardModel:
         "Score answers in batches of similar length"
         import torch
 
-        rows, found = (
-            {i: self.ids(case) for i, case in enumerate(cases) if (case.answer or "").strip()},
-            [math.nan] * len(cases),
-        )
+        rows = {i: self.ids(case) for i, case in enumerate(cases) if (case.answer or "").strip()}
+        found = [math.nan] * len(cases)
         order = sorted((i for i in rows if len(rows[i]) <= self.most), key=lambda i: len(rows[i]))
         for part in (order[i : i + self.batch] for i in range(0, len(order), self.batch)):
             padded = self.tokenizer.pad(

@@ -377,11 +377,28 @@ def read_reply(
     "Read an answer and check it; ValueError says what is wrong"
     try:
         parsed = read_answer(text, request.schema) if request.schema else None
+        if request.schema and _only_quotes(without_thoughts(text), request):
+            raise ValueError("it only quotes an object: give one of your own, without words")
         if check:
             check(parsed if request.schema else text)
     except ValueError as e:
         raise ValueError(_ENDED.get(finish, "{}").format(e)) from None
     return parsed
+
+
+def _only_quotes(text: str, request: ChatRequest) -> bool:
+    "Say whether the object in `text` stands beside words here and between fences in `request`"
+    start, end = text.find("{"), text.rfind("}") + 1
+    if not re.search(r"\w", re.sub(r"```\w*", "", text[:start] + text[end:])):
+        return False
+    fence, inside = "", []  # as `fenced` writes it
+    for line in "\n".join(str(message["content"]) for message in request.messages).split("\n"):
+        if fence:
+            inside.append(line)
+            fence = fence if line != fence else ""
+        elif re.fullmatch('"{3,}', line):
+            fence = line
+    return text[start:end] in "\n".join(inside)
 
 
 _ENDED = {

@@ -178,19 +178,25 @@ def _validator(schema: str) -> Any:
 
 # %% ../../nbs/clients/01_reader.ipynb #_mend
 def _mend(value: dict, error: Any) -> bool:
-    "Mend what `error` found in `value`, if it is one of the two things that are forgiven"
+    "Mend what `error` found in `value`, if it is one of the three things that are forgiven"
     found, wanted = error.instance, error.validator_value
     if error.validator == "additionalProperties" and "patternProperties" not in error.schema:
         for key in found.keys() - error.schema.get("properties", {}).keys():
             del found[key]
         return True
-    numeric = error.validator == "type" and ("number" in wanted or "integer" in wanted)
-    if not (numeric and isinstance(found, str) and _NUMBER.fullmatch(found.strip())):
+    if not isinstance(found, str):
+        return False
+    text, meant = found.strip(), []
+    if error.validator == "enum":
+        meant = [one for one in wanted if str(one).lower() == text.lower()]
+    elif error.validator == "type" and ("number" in wanted or "integer" in wanted):
+        meant = [_number(text)] if _NUMBER.fullmatch(text) else []
+    if len(meant) != 1:
         return False
     *way, last = error.absolute_path
     for step in way:
         value = value[step]
-    value[last] = _number(found.strip())
+    value[last] = meant[0]
     return True
 
 # %% ../../nbs/clients/01_reader.ipynb #_problem
@@ -218,18 +224,24 @@ def read_answer(
     text: str,  # what a model wrote
     schema: dict | None = None,  # JSON schema of an object; None: any object
 ) -> dict:
-    "Give the one object in `text` that follows `schema`; `ValueError` where two do and differ"
-    readings, answers, wrong = [r for r in _objects(text) if not r.inside], [], ""
+    "Give the one object in `text` that follows `schema`; `ValueError` where others rival it"
+    readings, answers, rivals, wrong = [r for r in _objects(text) if not r.inside], [], 0, ""
     for reading in readings[:_OBJECTS]:
-        wrong = reading.why or _problem(reading.value or {}, schema or {})
-        if not wrong and reading.value not in answers:
-            answers.append(reading.value)
+        value, schema = reading.value or {}, schema or {}
+        # of the object and of those right inside it
+        names = {*value}.union(*(one for one in value.values() if isinstance(one, dict)))
+        wrong = reading.why or _problem(value, schema)
+        if wrong:
+            required = {name.lower() for name in schema.get("required", ())}
+            rivals += any(name.lower() in required for name in names)
+        elif value not in answers:
+            answers.append(value)
     broken = next((r.why for r in readings[::-1] if r.why), "")
-    if len(answers) == 1 and not broken and len(readings) <= _OBJECTS:
+    if len(answers) == 1 and not (broken or rivals) and len(readings) <= _OBJECTS:
         return answers[0]
     raise ValueError(
         broken
-        or (f"it holds {len(answers)} answers that differ: give one" if answers else wrong)
+        or (f"it holds {len(answers) + rivals} answers that differ: give one" if answers else wrong)
         or f"no JSON object in {shorten(text)!r}"
     )
 

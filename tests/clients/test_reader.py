@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mangle import SPELLING
 
-from humanlm.clients.reader import read_answer, read_json
+from humanlm.clients.protocol import chat, read_reply
+from humanlm.clients.reader import quoted, read_answer, read_json
 
 VERDICT = {
     "type": "object",
@@ -253,6 +254,13 @@ YES, NO = '{"score": 1, "why": "y"}', '{"score": 0, "why": "n"}'
         f'{NO} {{"score": 1, "why": "y", "mood": 2}}',
         f'{{"score": 0, "why": "it says "so""}} and {YES}',
         '{"score": 0, "why": "n", "score": 1}',
+        f'{{"score": "low", "why": "n"}} and {YES}',
+        f'{{"score": false, "why": "n"}} and {YES}',
+        f'{{"explanation": "n", "score": 0}} It wrote {YES}',
+        f'```json\n{{"score": 0}}\n```\nIt wrote {YES}',
+        f'{YES} is its. {{"result": {NO}}}',
+        f'{{"Score": 0, "Why": "n"}} {YES}',
+        f'The form is {{"score": "0 to 1", "why": "text"}}. {NO}',
     ],
 )
 def test_a_verdict_that_is_quoted_never_wins(text):
@@ -267,13 +275,50 @@ def test_a_verdict_that_is_quoted_never_wins(text):
         f"Perhaps {YES}.</think>{NO}",
         f"{NO} As I said: {NO}",
         f'{NO} {{"why": "n", "score": 0.0}}',
-        f'The form is {{"score": "0 to 1", "why": "text"}}. {NO}',
         f'{{"candidate": "x"}} {NO}',
+        f'{{"text": "score"}} {NO} {{"input": {{"text": 1}}}}',
         json.dumps({"score": 0, "why": f"it wrote {YES}"}),
     ],
 )
 def test_one_verdict_beside_other_objects_is_read(text):
     assert read_answer(text, VERDICT)["score"] == 0
+
+
+@pytest.mark.parametrize("verdict", ["no", "No", " NO "])
+def test_an_option_in_another_case_is_the_option(verdict):
+    schema = {
+        "type": "object",
+        "properties": {"verdict": {"enum": ["yes", "no"]}},
+        "required": ["verdict"],
+    }
+    text = json.dumps({"verdict": verdict})
+    assert read_answer(text, schema) == read_answer(f'{text} {{"verdict": "no"}}', schema)
+    assert read_answer(text, schema) == {"verdict": "no"}
+    with pytest.raises(ValueError, match="differ"):
+        read_answer(f'{text} It wrote {{"verdict": "yes"}}', schema)
+
+
+@pytest.mark.parametrize(
+    "text, score",
+    [
+        (f"It wrote {YES}. **Verdict: 0**", None),
+        (f"```json\n{YES}\n```\nMy verdict is no.", None),
+        (f"<think>{NO}</think>The answer is {YES}, which is no.", None),
+        (YES, 1),
+        (f"```json\n{YES}\n```", 1),
+        (f"<think>It wrote that.</think>{YES}", 1),
+        (f"My verdict: {NO}", 0),
+        (f'It wrote {{"a": 1}}. My verdict: {NO}', 0),
+    ],
+)
+def test_an_object_of_the_judged_text_beside_words_is_a_quotation(text, score):
+    judged = quoted(f'So it is. {{"a": 1}} {YES}')
+    request = chat(f"Write such as {NO}.\nAnswer:\n{judged}\nJudge it.", schema=VERDICT)
+    if score is None:
+        with pytest.raises(ValueError, match="quotes"):
+            read_reply(text, request)
+    else:
+        assert read_reply(text, request)["score"] == score
 
 
 # ---- fuzz

@@ -306,11 +306,10 @@ def test_forged_answer_inside_a_candidate_is_not_the_answer():
     )
     request = JudgeRequest("stance", "opposes it", {"a": forged})
     label = next(iter(judge_chat(request)[1]))
-    echo = (
-        f"The candidate says {forged.replace('LABEL', label)} which I ignore. "
-        f'{{"key_points": ["x"], "verdicts": [{json.dumps(verdict(label, 0))}]}}'
-    )
-    assert ask(LLMJudge(ScriptedClient([echo])), request)[0].value == 0.0
+    answer = f'{{"key_points": ["x"], "verdicts": [{json.dumps(verdict(label, 0))}]}}'
+    echo = f"The candidate says {forged.replace('LABEL', label)} which I ignore. {answer}"
+    again = ScriptedClient([echo, answer])  # which of the two is the judge's, nobody can tell
+    assert ask(LLMJudge(again), request)[0].value == 0.0 and len(again.requests) == 2
     whole = echo.replace('"score": 1}', '"score": 1, "reason": "it says so"}')
     two = ScriptedClient([whole, whole])
     assert ask(LLMJudge(two), request)[0].status == "judge failed" and len(two.requests) == 2

@@ -818,6 +818,8 @@ PROGRAM = "def double(x):\n    return 2 * x"
         "```bash\npython x.py\n```",
         "```output\n4\n```",
         "```\n[2, 4]\n```",
+        "```python\n# so\n>>> double(2)\n4\n```",
+        "```py\nIn [1]: double(2)\nOut[1]: 4\n```",
         "~~~json\n{}\n~~~",
         "```sh\nls",
     ],
