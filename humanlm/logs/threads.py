@@ -546,8 +546,10 @@ def _lines_of(path, form, rows, columns, faults, called):
                 ) from e
     if faults is not None and faults.counts["id given twice"] > len(rows) / 2:
         raise DataError(
-            f"{path}: column {cols.id!r} repeats its values, so it holds no ids of messages. Name "
-            f"another: --{called} '{{id: …}}'."
+            f"{path}: most ids of messages were given before. Read one export at a time."
+            if form
+            else f"{path}: column {cols.id!r} repeats its values, so it holds no ids of messages. "
+            f"Name another: --{called} '{{id: …}}'."
         )
     if faults is not None and faults.counts["time unreadable"] == len(rows) and not columns:
         raise DataError(
