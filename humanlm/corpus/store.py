@@ -379,7 +379,8 @@ def threads_source(
             f"lines:\n\n{log._repr_markdown_()}"
         )
         for m in found.left:
-            faults.add("line without an entry", f"{m.id}: {m.content}")
+            kind = "context only" if m.role == "assistant" else "line without an entry"
+            faults.add(kind, f"{m.id}: {m.content}")
         yield from found.entries
 
     return entries

@@ -132,7 +132,8 @@ def _looking(name, found):
 LINES = {
     "unreadable line": "a line whose values are of the wrong type",
     "id given twice": "a line whose number was given before",
-    "line without an entry": "part of a longer turn, by an assistant, or without author or time",
+    "line without an entry": "part of a longer turn, or without author or time",
+    "context only": "a line by an assistant",
     "no message": "a note of the app, a picture without words, an instruction, a call of a tool",
 }
 "Why a line of a log is no entry of its own."
