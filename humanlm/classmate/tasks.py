@@ -332,10 +332,14 @@ def _instruction(row, rng):
 
 
 def _first_turn(row, rng):
-    said = _text(row.get("transcript", row.get("chosen")), "transcript", 200_000)
-    return _text(
-        said.partition("\n\nHuman:")[2].partition("\n\nAssistant:")[0], "turn of a person"
-    ), {"ground_truth": None}
+    text = _text(row.get("transcript") or row.get("chosen"), "transcript", 200_000)
+    turn = _TURN.search(text)
+    return _text(turn and turn[1], "turn of a person"), {"ground_truth": None}
+
+
+_TURN = re.compile(  # of a person: a blank line stands before each turn but the first
+    r"(?:\A|\n\r?\n)Human:(.*?)(?=\n\r?\n(?:Human|Assistant):|\Z)", re.S
+)
 
 # %% ../../nbs/50_classmate.ipynb #TASK_KINDS
 class _TaskKind(NamedTuple):
