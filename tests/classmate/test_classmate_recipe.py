@@ -26,6 +26,7 @@ from humanlm.classmate.verifiers import VERIFIERS
 from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.core.commands import main as command
+from humanlm.data.files import FileRow
 from humanlm.data.trajectory import load_trajectories
 from humanlm.train import main
 from humanlm.training.run import read_settings
@@ -408,6 +409,28 @@ def test_a_first_turn_ends_where_the_next_begins(tmp_path, dialogue, question):
     questions = [row["prompt"][0]["content"] for part in parts.values() for row in part]
     assert questions == ([question] if question else [])
     assert left == ({} if question else {"no turn of a person": 1})
+
+
+def test_math_has_its_published_name_and_all_seven_areas(tmp_path, monkeypatch):
+    rows = [{"problem": f"{i} + 1?", "solution": f"\\boxed{{{i + 1}}}"} for i in range(60)]
+    source = written(tmp_path / "a.jsonl", rows)
+    for kind in ("math", "hendrycks_math"):
+        out = str(tmp_path / kind)
+        asked = ["classmate", "prepare", kind, "--prepare.source", str(source)]
+        assert command([*asked, "--prepare.out", out]) == 0
+    one, other = (
+        read_tasks(tmp_path / kind / "train.jsonl") for kind in ("math", "hendrycks_math")
+    )
+    assert one == other and {task.verifier for task in one} == {"math"}
+
+    def published(where, faults, splits, config):  # the Hub is out of reach here
+        row = {"problem": f"What is {config}?", "solution": "\\boxed{1}"}
+        yield FileRow(f"{where}/{splits}", 1, row)
+
+    monkeypatch.setattr("humanlm.classmate.tasks.read_rows", published)
+    for c in (_PrepareTasks(), _PrepareTasks("EleutherAI/hendrycks_math")):
+        parts, left = _prepared_tasks(TASK_KINDS["hendrycks_math"], c)
+        assert sum(map(len, parts.values())) == 7 and not left
 
 
 SHARED = {
