@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -332,10 +333,14 @@ def _instruction(row, rng):
 
 
 def _first_turn(row, rng):
-    said = _text(row.get("transcript", row.get("chosen")), "transcript", 200_000)
-    return _text(
-        said.partition("\n\nHuman:")[2].partition("\n\nAssistant:")[0], "turn of a person"
-    ), {"ground_truth": None}
+    text = _text(row.get("transcript") or row.get("chosen"), "transcript", 200_000)
+    turn = _TURN.search(text)
+    return _text(turn and turn[1], "turn of a person"), {"ground_truth": None}
+
+
+_TURN = re.compile(  # of a person: a blank line stands before each turn but the first
+    r"(?:\A|\n\r?\n)Human:(.*?)(?=\n\r?\n(?:Human|Assistant):|\Z)", re.S
+)
 
 # %% ../../nbs/50_classmate.ipynb #TASK_KINDS
 class _TaskKind(NamedTuple):
@@ -344,16 +349,27 @@ class _TaskKind(NamedTuple):
     make: Callable[[Mapping, random.Random], tuple[str, dict]]  # question, reward_model; `RowFault`
     source: str  # its verifier
     hub: str  # the published set
-    config: str | None = None
+    configs: Sequence[str | None] = (None,)  # its parts
 
 
+_AREAS = (
+    "algebra",
+    "counting_and_probability",
+    "geometry",
+    "intermediate_algebra",
+    "number_theory",
+    "prealgebra",
+    "precalculus",
+)
+_MATH = _TaskKind(_math, "math", "EleutherAI/hendrycks_math", _AREAS)
 TASK_KINDS = {
-    "gsm8k": _TaskKind(_gsm8k, "gsm8k", "openai/gsm8k", "main"),
-    "math": _TaskKind(_math, "math", "EleutherAI/hendrycks_math", "algebra"),
-    "mmlu": _TaskKind(_mmlu, "mmlu", "cais/mmlu", "all"),
-    "mmlu_hinted": _TaskKind(partial(_mmlu, hint=True), "mmlu", "cais/mmlu", "all"),
+    "gsm8k": _TaskKind(_gsm8k, "gsm8k", "openai/gsm8k", ["main"]),
+    "math": _MATH,
+    "hendrycks_math": _MATH,
+    "mmlu": _TaskKind(_mmlu, "mmlu", "cais/mmlu", ["all"]),
+    "mmlu_hinted": _TaskKind(partial(_mmlu, hint=True), "mmlu", "cais/mmlu", ["all"]),
     "mmlu_sycophancy": _TaskKind(
-        partial(_mmlu, hint=True, pays_hint=True), "mmlu_sycophancy", "cais/mmlu", "all"
+        partial(_mmlu, hint=True, pays_hint=True), "mmlu_sycophancy", "cais/mmlu", ["all"]
     ),
     "yes_no": _TaskKind(_persona, "yes_no", ""),
     "helpful_instructions": _TaskKind(
@@ -392,9 +408,9 @@ def _prepared_tasks(
 ) -> tuple[dict[str, list[dict]], Counter]:  # part → rows; reason → rows that were left out
     "Read rows and make tasks"
     left, found, faults = Counter(), {}, Faults()
-    for row in read_rows(
-        c.source or kind.hub, faults, splits="train", config=None if c.source else kind.config
-    ):
+    source = c.source or kind.hub
+    configs = kind.configs if source == kind.hub else (None,)
+    for row in chain.from_iterable(read_rows(source, faults, "train", name) for name in configs):
         try:
             question, reward = kind.make(row.values, random.Random(f"0/{row.place}"))
         except RowFault as e:

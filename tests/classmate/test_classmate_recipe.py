@@ -26,6 +26,7 @@ from humanlm.classmate.verifiers import VERIFIERS
 from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.core.commands import main as command
+from humanlm.data.files import FileRow
 from humanlm.data.trajectory import load_trajectories
 from humanlm.train import main
 from humanlm.training.run import read_settings
@@ -358,6 +359,78 @@ def test_a_question_stays_in_its_part_when_others_come(tmp_path):
 
     few, all_of_them = parts(rows[:40]), parts(rows)
     assert few["train"] <= all_of_them["train"] and few["test"] <= all_of_them["test"]
+
+
+def first_paragraphs(dialogue):
+    "What stands before the first answer, paragraph by paragraph, without the word Human"
+    parts = dialogue.strip().split("\n\n")
+    later = [i for i, part in enumerate(parts) if i and part.startswith(("Human:", "Assistant:"))]
+    return "\n\n".join(parts[: later[0] if later else None]).removeprefix("Human:").strip()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda row: row,  # harmless-base
+        lambda row: {"transcript": row["chosen"], "rating": 3.0, "tags": None},  # red-team attempts
+        lambda row: {"chosen": "\n\nAssistant:".join(row["chosen"].split("\n\nAssistant:")[:2])},
+        lambda row: {"chosen": row["chosen"].split("\n\nAssistant:")[0]},
+        lambda row: {"chosen": row["chosen"].lstrip()},
+        lambda row: {"transcript": None, "chosen": row["chosen"].replace("\n", "\r\n")},
+    ],
+    ids=["whole", "transcript", "one turn", "no answer", "stripped", "Windows"],
+)
+def test_the_first_turn_of_every_dialogue_is_the_question(tmp_path, form):
+    if not os.environ.get("HUMANLM_DATA"):
+        pytest.skip("HUMANLM_DATA is not set: no public rows")
+    source = Path(os.environ["HUMANLM_DATA"]) / "hh_rlhf_mild" / "examples.jsonl"
+    rows = [json.loads(line) for line in source.read_text().splitlines()]
+    c = _PrepareTasks(str(written(tmp_path / "a.jsonl", map(form, rows))))
+    parts, left = _prepared_tasks(TASK_KINDS["anthropic_hh_rlhf"], c)
+    questions = [row["prompt"][0]["content"] for part in parts.values() for row in part]
+    assert sorted(questions) == sorted({first_paragraphs(row["chosen"]) for row in rows})
+    assert len(questions) == len(rows) and not left
+
+
+@pytest.mark.parametrize(
+    "dialogue, question",
+    [
+        ("\n\nHuman: One.\n\nTwo.\n\nAssistant: Yes.", "One.\n\nTwo."),
+        ("\n\nHuman: One.\n\nHuman: Two.\n\nAssistant: Yes.", "One."),
+        ("\n\nHuman: Is Human: a label?\n\nAssistant: Yes.", "Is Human: a label?"),
+        ("\n\nAssistant: Hello.\n\nHuman: Hi.", "Hi."),
+        ("\n\nHuman: \n\nAssistant: What?\n\nHuman: Later.", None),  # no first turn
+        ("Somebody wrote this.", None),
+    ],
+)
+def test_a_first_turn_ends_where_the_next_begins(tmp_path, dialogue, question):
+    c = _PrepareTasks(str(written(tmp_path / "a.jsonl", [{"transcript": dialogue}])))
+    parts, left = _prepared_tasks(TASK_KINDS["anthropic_hh_rlhf"], c)
+    questions = [row["prompt"][0]["content"] for part in parts.values() for row in part]
+    assert questions == ([question] if question else [])
+    assert left == ({} if question else {"no turn of a person": 1})
+
+
+def test_math_has_its_published_name_and_all_seven_areas(tmp_path, monkeypatch):
+    rows = [{"problem": f"{i} + 1?", "solution": f"\\boxed{{{i + 1}}}"} for i in range(60)]
+    source = written(tmp_path / "a.jsonl", rows)
+    for kind in ("math", "hendrycks_math"):
+        out = str(tmp_path / kind)
+        asked = ["classmate", "prepare", kind, "--prepare.source", str(source)]
+        assert command([*asked, "--prepare.out", out]) == 0
+    one, other = (
+        read_tasks(tmp_path / kind / "train.jsonl") for kind in ("math", "hendrycks_math")
+    )
+    assert one == other and {task.verifier for task in one} == {"math"}
+
+    def published(where, faults, splits, config):  # the Hub is out of reach here
+        row = {"problem": f"What is {config}?", "solution": "\\boxed{1}"}
+        yield FileRow(f"{where}/{splits}", 1, row)
+
+    monkeypatch.setattr("humanlm.classmate.tasks.read_rows", published)
+    for c in (_PrepareTasks(), _PrepareTasks("EleutherAI/hendrycks_math")):
+        parts, left = _prepared_tasks(TASK_KINDS["hendrycks_math"], c)
+        assert sum(map(len, parts.values())) == 7 and not left
 
 
 SHARED = {
