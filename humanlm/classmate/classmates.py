@@ -310,8 +310,8 @@ class ClassmateConfig(ClassmateClients):
     placement: str = field(default="classmate_partial", kw_only=True)
     "Which tokens feel the classmates' reward: classmate_partial (those that were shown) or all."
     estimator: str = field(default="grpo_w_classmate", kw_only=True)
-    """grpo, grpo_main_classmate_separated, grpo_w_classmate, gdpo, gdpo_partial (two scales in one
-    row, as published), dr_grpo (or drgrpo), rloo, remax, or gae (with a critic: engine verl;
+    """grpo, grpo_main_classmate_separated, grpo_w_classmate, gdpo (as published; also
+    gdpo_partial), dr_grpo (or drgrpo), rloo, remax, or gae (with a critic: engine verl;
     gamma and lambda are verl's: verl.overrides [algorithm.gamma=1.0,algorithm.lam=1.0])."""
     scale: bool = field(default=True, kw_only=True)
     "Divide by deviations (`norm_adv_by_std_in_grpo`)."

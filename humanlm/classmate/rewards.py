@@ -102,7 +102,8 @@ def classmate_advantages(
     "Give every token what the answers say that it deserves"
     check_name(estimator, ESTIMATORS, "estimator", ValueError)
     check_name(placement, PLACEMENTS, "placement", ValueError)
-    here, elsewhere = _compared(main, classmate, groups, estimator, scale, greedy)
+    both = _compared(main.double(), classmate.double(), groups, estimator, scale, greedy)
+    here, elsewhere = (x.to(torch.result_type(main, 1.0)) for x in both)
     here = torch.where(main.isnan(), 0.0, here)
     if placement == "all" or estimator in ("grpo", "dr_grpo"):
         return broadcast(here, mask)
@@ -131,10 +132,8 @@ def _compared(main, classmate, groups, estimator, scale, greedy):
     added = m + own(torch.where(main.isnan(), math.nan, classmate))
     if not estimator.startswith("gdpo"):
         return added, m
-    every, _mine = everywhere(torch.where(main.isnan(), math.nan, added))
-    known = every[~every.isnan()]
-    center, spread = (known.mean(), known.std() + 1e-6) if len(known) > 1 else (0.0, 1.0)
-    return (added - center) / spread, m if estimator == "gdpo_partial" else m / spread
+    every, mine = everywhere(torch.where(main.isnan(), math.nan, added))
+    return group_advantages(every, torch.zeros(len(every)), floor=0)[mine], m
 
 # %% ../../nbs/classmate/04_rewards.ipynb #token_rewards
 def token_rewards(

@@ -106,14 +106,16 @@ def decoupled_advantages(
     groups: Any,  # [B]
     weights: Any,  # [R]
     eps: float = 1e-6,  # added to both deviations
-    floor: float = 1e-4,  # least spread of a component in a group
+    floor: float = 1e-4,  # least spread of a component in a group, of their sum in the batch
 ) -> torch.Tensor:  # [B]
     "Scale each component within its group, add by weight, scale over the batch"
     rewards = _tensor(rewards)
     parts = group_advantages(rewards, groups, True, eps, floor)
-    total = parts @ torch.as_tensor(weights, dtype=parts.dtype, device=parts.device)
+    weights = torch.as_tensor(weights, dtype=parts.dtype, device=parts.device)
+    total = parts @ weights
     every, own = everywhere(torch.where(rewards.isnan().all(1), math.nan, total))
-    return group_advantages(every, torch.zeros(len(every)), True, eps, floor=0)[own]
+    floor *= weights.abs().sum().item()
+    return group_advantages(every, torch.zeros(len(every)), True, eps, floor)[own]
 
 
 def everywhere(

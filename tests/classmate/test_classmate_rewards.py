@@ -1,6 +1,8 @@
 "Advantages of both rewards are those of the worked example; what is not known teaches nothing."
 
 import math
+import random
+import statistics
 
 import pytest
 import torch
@@ -75,11 +77,99 @@ def test_rewards_for_a_critic_stand_where_they_fall_due_and_are_the_worked_ones(
     )
 
 
-def test_the_two_parts_of_gdpo_have_one_scale():
-    found = advantages("gdpo", classmate=torch.zeros(8, dtype=torch.float64))
-    assert all(
-        len({round(x, 9) for x in row[mask].tolist()}) == 1 for row, mask in zip(found, MASK)
-    ), "a classmate who never differs moves no token apart from the others"
+def published_gdpo(main, classmate, groups, shown, mask, scale, placement):
+    "Compute the published formula; a row alone in its group gets 0, as everywhere here"
+
+    def normal(values):
+        deviation = statistics.stdev(values) + 1e-6 if scale else 1.0
+        return [(value - statistics.mean(values)) / deviation for value in values]
+
+    m, c = [0.0] * len(main), [0.0] * len(main)
+    for group in {*groups}:
+        rows = [i for i, g in enumerate(groups) if g == group]
+        if len(rows) > 1:
+            for x, rewards in ((m, main), (c, classmate)):
+                for i, value in zip(rows, normal([rewards[i] for i in rows])):
+                    x[i] = value
+    u = [a + b for a, b in zip(m, c)]
+    center = statistics.mean(u)
+    deviation = statistics.stdev(u) if len(u) > 1 else 0.0
+    z = [(x - center) / (deviation + 1e-6) for x in u]
+    return [
+        [
+            (z[i] if s or placement == "all" else m[i]) * r
+            for s, r in zip(shown[i].tolist(), mask[i].tolist())
+        ]
+        for i in range(len(main))
+    ]
+
+
+def degenerate(kind, main, classmate):
+    "Make rewards [B] degenerate"
+    return {
+        "as drawn": (main, classmate),
+        "all equal": (torch.full_like(main, 0.7), torch.full_like(main, 0.1)),
+        "opposed": (main, -main),
+        "shares of one": (main, 1 - main),
+        "classmate equal": (main, torch.full_like(main, 0.3)),
+        "main equal": (torch.full_like(main, 0.3), classmate),
+    }[kind]
+
+
+KINDS = ("as drawn", "all equal", "opposed", "shares of one", "classmate equal", "main equal")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gdpo_equals_the_published_one_on_a_thousand_batches(dtype):
+    draw = random.Random(40)
+    for trial in range(1000):
+        rows, width = draw.choice([1, 2, 4, 8, 12]), draw.choice([1, 5])
+        groups = draw.choices(range(draw.choice([1, 2, rows])), k=rows)
+        values = draw.choice([[0, 1], [0.1, 0.3, 0.7], [-3, 0, 8], [i / 64 for i in range(64)]])
+        main, classmate = degenerate(
+            KINDS[trial % len(KINDS)],
+            *torch.tensor([draw.choices(values, k=rows) for _ in "mc"], dtype=dtype),
+        )
+        shown, mask = (
+            torch.tensor([draw.choices([True, False], k=width) for _ in range(rows)])
+            for _ in range(2)
+        )
+        scale, placement = draw.choice([True, False]), draw.choice(PLACEMENTS)
+        found = classmate_advantages(main, classmate, groups, shown, mask, "gdpo", placement, scale)
+        expected = torch.tensor(
+            published_gdpo(
+                main.tolist(), classmate.tolist(), groups, shown, mask.long(), scale, placement
+            ),
+            dtype=dtype,
+        )
+        assert found.dtype == dtype and torch.allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scores", ["all", "some", "none"])
+def test_no_degenerate_batch_is_blown_up(estimator, kind, scores):
+    for rows, prompts in [(1, 1), (2, 1), (8, 1), (8, 2), (8, 8)]:
+        values = [[0.1, 0.7, 0.3, 0.9, 0.2, 0.6, 0.4, 0.8], [0.5, 0.0] * 4]
+        main, classmate = degenerate(kind, *torch.tensor(values, dtype=torch.float64)[:, :rows])
+        if scores != "all":
+            main, classmate = main.clone(), classmate.clone()
+            main[: rows if scores == "none" else 1] = math.nan
+            classmate[-1:] = math.nan
+        found = classmate_advantages(
+            main,
+            classmate,
+            torch.arange(rows) % prompts,
+            SHOWN[:rows],
+            MASK[:rows],
+            estimator,
+            greedy=torch.full((rows, 2), 0.5),
+        )
+        assert found.abs().max() < 5 and found[main.isnan()].eq(0).all(), (rows, prompts)
+        if estimator != "remax" and (kind == "all equal" or prompts == rows):
+            assert found.eq(0).all(), "nothing to compare"
+        if kind in ("opposed", "shares of one") and scores == "all" and estimator != "remax":
+            assert found[SHOWN[:rows] & MASK[:rows]].abs().max() < 1e-6, "both add up to nothing"
 
 
 @pytest.mark.parametrize("estimator", [name for name in ESTIMATORS if name != "remax"])

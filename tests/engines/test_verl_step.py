@@ -1,6 +1,7 @@
 """One step led for verl is one step of TRL's trainer: equal advantages on the same tokens."""
 
 import asyncio
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -54,6 +55,23 @@ def test_advantages_through_verls_signature_are_those_of_the_trainer(name):
     )
     ours = found[:, None] * batch.mask
     assert torch.allclose(carried, ours, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("name", estimators)
+@pytest.mark.parametrize("scores", [[0.1] * 4, [math.nan] * 4, [math.nan, 0.3, math.nan, math.nan]])
+@pytest.mark.parametrize("copies, prompts", [(4, 2), (4, 1), (1, 1)])
+def test_a_step_with_nothing_to_compare_carries_zeros(name, scores, copies, prompts):
+    rows = repeat_rows([ask_row("first", "a"), ask_row("second", "b")][:prompts], copies)
+    method = Method(
+        single_turn(),
+        group_advantage([1.0], AdvantageConfig(name)),
+        TextReward(lambda texts: [scores[i % copies] for i in range(len(texts))]),
+    )
+    batch, found, _ = run_sync(take_step(method, rows, ScriptedPolicy(words)))
+    carried, _ = VERL_ESTIMATORS["humanlm"](
+        found[:, None].expand(batch.mask.shape), batch.mask.float()
+    )
+    assert carried.shape == batch.mask.shape and carried.eq(0).all()
 
 
 class Compared(Exception):
