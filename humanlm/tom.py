@@ -177,7 +177,7 @@ def _plan(run: TomRun) -> str:
         "rows cannot be used",
         "to ask": f"{len(waiting):,}",
         "model": in_plan(run.conditions["model"]),
-        "way": run.conditions["mode"],
+        "way": run.way,
         "calls": _cost_text(cost),
         "contexts": contexts,
         "refused": _refused(run, waiting),

@@ -285,7 +285,8 @@ class GymUserConfig(ChatConfig):
         "Give the model and its address"
         if self.model != "env":
             return self.model, self.base_url
-        name, url = setting("MULTITURN_MODEL_NAME"), self.base_url or setting("OPENAI_BASE_URL")
+        name, gateway = setting("MULTITURN_MODEL_NAME"), setting("OPENAI_BASE_URL")
+        url = self.base_url or gateway
         require(
             self.group,
             (
@@ -295,7 +296,9 @@ class GymUserConfig(ChatConfig):
         )
         return (
             (f"openai/{name}", None)
-            if not url or (urlsplit(url).hostname or "") == "api.openai.com"
+            if not url
+            or (urlsplit(url).hostname or "") == "api.openai.com"
+            or (url == gateway and setting("OPENAI_API_KEY"))
             else (f"vllm/{name}", url)
         )
 

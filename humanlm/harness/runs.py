@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -69,7 +69,7 @@ from humanlm.harness.respondent import (
     nothing_answered,
     wants_contexts,
 )
-from .solvers import solvers, way_name
+from .solvers import NamedWay, find_way, solvers
 from ..models.settings import ClientConfig, model_check
 from ..social.parsing import Parse, Parser
 from ..social.parsing import parser as make_parser
@@ -86,8 +86,8 @@ class _TomConfig:
     few_shot, vote, debate. Each is a run of its own; the first is what the others are compared
     with. simulation asks the people whom a context names (cobra: imagines how it goes on);
     where there is none, or nobody's thoughts are asked for, it falls back to vanilla, and
-    --dry-run and the report say how often. Published names, such as socialized_context, are
-    taken too."""
+    --dry-run and the report say how often. Published names, such as socialized_context_no_json,
+    are taken too; --dry-run says what they stand for."""
     file: str = ""
     "The benchmark's file. Empty: where it usually lies below HUMANLM_DATA."
     limit: int | None = None
@@ -108,9 +108,8 @@ class _TomConfig:
 
     @property
     def modes(self) -> list[str]:
-        return [way_name(mode.strip()) for mode in self.mode.split(",") if mode.strip()] or [
-            way_name("")
-        ]
+        names = [mode.strip() for mode in self.mode.split(",") if mode.strip()] or [""]
+        return [find_way(name).name for name in names]
 
 # %% ../../nbs/harness/07_runs.ipynb #SolverConfig
 @dataclass(frozen=True)
@@ -221,14 +220,16 @@ def _rehearsed(config: ParsingConfig) -> Parser:
     return make_parser(config.name) if config.name in config.rules else _Echo(config.name)
 
 # %% ../../nbs/harness/07_runs.ipynb #run_name
-def _run_name(settings: Settings, benchmark: Benchmark, mode: str) -> str:
+def _run_name(settings: Settings, benchmark: Benchmark, named: NamedWay) -> str:
     "Name the folder of a run"
     tom, name, policy = settings.tom, settings.model.name, settings.model.policy
     if tom.name:
-        return tom.name if len(tom.modes) == 1 else f"{tom.name}-{mode}"
-    parses = wants_contexts(mode, name if name in solvers else "", benchmark)
+        return tom.name if len(tom.modes) == 1 else f"{tom.name}-{named.label}"
+    parses = wants_contexts(named.way, name if name in solvers else "", benchmark)
     who = [name, settings.parser.name] if parses and settings.parser.name != name else [name]
-    return folder_name(benchmark.name, mode, *who, *([] if policy == "principled" else [policy]))
+    return folder_name(
+        benchmark.name, named.label, *who, *([] if policy == "principled" else [policy])
+    )
 
 # %% ../../nbs/harness/07_runs.ipynb #conditions
 def _conditions(
@@ -297,6 +298,7 @@ class TomRun:
     folder: Path
     conditions: dict[str, Any]
     ledger: Ledger
+    way: NamedWay
 
     def record(self, state: Literal["started", "finished"], stages: Stages | None = None) -> None:
         "Write `run.json`"
@@ -358,7 +360,7 @@ class TomRun:
 def make_run(
     settings: Settings,
     benchmark: Benchmark,
-    mode: str,
+    mode: str,  # as for `find_way`
     loaded: QuestionSet,
     ask: bool = True,  # False: only to say what would be asked
 ) -> TomRun:
@@ -370,17 +372,24 @@ def make_run(
             "budget: a run pays for its contexts from model.budget. Set that one",
         ),
     )
+    named = find_way(mode)
+    answer = replace(settings.answer, **named.answer)
+    settings = replace(settings, groups=settings.groups | {"answer": answer})
+    if named.firsts and benchmark.name in ("fantom", "confaide", "hitom"):  # as published
+        firsts = {item.set_id: item for item in reversed(loaded.items)}
+        loaded = replace(loaded, items=tuple(reversed(firsts.values())))
     ledger = Ledger(budget=settings.model.budget)
-    respondent = _make_respondent(settings, benchmark, mode, ledger, ask)
-    folder = Path(settings.tom.out) / _run_name(settings, benchmark, mode)
+    respondent = _make_respondent(settings, benchmark, named.way, ledger, ask)
+    folder = Path(settings.tom.out) / _run_name(settings, benchmark, named)
     return TomRun(
         settings,
         benchmark,
         loaded,
         respondent,
         folder,
-        _conditions(settings, benchmark, mode, loaded, respondent.parses),
+        _conditions(settings, benchmark, named.way, loaded, respondent.parses),
         ledger,
+        named,
     )
 
 # %% ../../nbs/harness/07_runs.ipynb #write_report
@@ -417,7 +426,7 @@ def _page(run, outcomes, own, others):
     about = [
         f"{len(outcomes) - failed - silent:,} of {len(run.loaded):,} questions of "
         f"{table_cell(Path(run.loaded.file).name)} answered by "
-        f"{table_cell(run.conditions['model'])}, way: {run.conditions['mode']}."
+        f"{table_cell(run.conditions['model'])}, way: {run.way}."
     ]
     about += [
         f"{n} {what}."

@@ -202,14 +202,20 @@ def tracked(run: Run) -> Iterator[None]:
     import wandb
 
     own = run.kept("wandb.id", lambda: uuid4().hex[:12], atomic_write, Path.read_text)
-    there = wandb.init(
-        project=run.settings.run.wandb,
-        name=run.settings.run.name,
-        id=own,
-        resume="allow",
-        dir=str(run.folder),
-        config=run.settings.to_dict(),
-    )
+    try:
+        there = wandb.init(
+            project=run.settings.run.wandb,
+            name=run.settings.run.name,
+            id=own,
+            resume="allow",
+            dir=str(run.folder),
+            config=run.settings.to_dict(),
+        )
+    except wandb.Error as e:
+        raise ConfigError(
+            f"run.wandb is {run.settings.run.wandb}, and Weights & Biases cannot be used "
+            f"({shorten(e, 200).rstrip('.')}): set WANDB_API_KEY, or WANDB_MODE=offline."
+        ) from e
     for stage in run.recipe.stages(run):
         there.define_metric(f"{stage.name}/*", step_metric=f"{stage.name}/step")
     try:

@@ -530,6 +530,10 @@ def test_a_budget_is_never_exceeded_under_concurrency(make, server, monkeypatch)
     )
 
 
+def test_the_published_default_model_has_a_price():
+    assert price("openai/gpt-4o-mini", 10**6, 10**6) == pytest.approx(0.15 + 0.60)
+
+
 def test_a_budget_needs_a_price(make, server):
     c = make(ledger=Ledger(budget=1.0))
     if not c.name.startswith("vllm"):

@@ -3,7 +3,9 @@
 import json
 import math
 from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from hypothesis import given
@@ -159,6 +161,37 @@ def test_the_published_variables_name_the_user(server, monkeypatch):
         and bill["user"]["dollars"] is None
     )
     assert bill["judge"]["model"] == "rule" and bill["judge"]["tokens"] == 0
+
+
+def test_the_key_beside_a_gateway_goes_there_and_nowhere_else(monkeypatch):
+    keys = []
+
+    class Gateway(BaseHTTPRequestHandler):
+        def do_POST(self):
+            keys.append(self.headers["Authorization"])
+            self.rfile.read(int(self.headers["Content-Length"]))
+            message = {"role": "assistant", "content": '{"response": "Yes"}'}
+            body = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    monkeypatch.setenv("MULTITURN_MODEL_NAME", "tiny")
+    monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-gateway")
+    with HTTPServer(("127.0.0.1", 0), Gateway) as gateway:
+        Thread(target=gateway.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{gateway.server_port}/v1"
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        for config in (GymUserConfig("env"), GymUserConfig("env", base_url=url)):
+            play(river(config.player()), ("action", "Is it in Asia?"))
+        other = GymUserConfig("env", base_url="http://127.0.0.1:1/v1")
+        assert other.named() == ("vllm/tiny", "http://127.0.0.1:1/v1")
+        gateway.shutdown()
+    assert keys == ["Bearer key-of-the-gateway"] * 2
 
 
 def test_the_variables_mean_openai_where_no_other_server_is_named(monkeypatch):

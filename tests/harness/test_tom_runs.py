@@ -6,9 +6,9 @@ import random
 import pytest
 from fantom_rows import fantom_set, right_answer
 
-from humanlm.benchmarks.sets import benchmarks
+from humanlm.benchmarks.sets import benchmarks, find_benchmark
 from humanlm.clients.names import scripts
-from humanlm.harness.contexts import write_stories
+from humanlm.harness.contexts import load_items, write_stories
 from humanlm.harness.respondent import read_outcomes
 from humanlm.tom import main
 
@@ -162,18 +162,44 @@ def test_published_names_of_ways_are_taken(published, name, hitom, tmp_path, mon
     assert json.loads((folder / "run.json").read_text())["conditions"]["mode"] == name
 
 
+def test_a_name_near_a_published_one_leads_to_it(hitom, tmp_path, capsys):
+    assert run("hitom", hitom, tmp_path, "--tom.mode=socialised_context") == 2
+    assert "Did you mean 'socialized_context'?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
-    "published, said",
+    "published, line",
     [
-        ("socialised_context", "Did you mean 'socialized_context'?"),
-        ("vanilla_no_reasoning", "take vanilla with --answer.reasoning false"),
-        ("socialized_context_no_json", "take context with --answer.rendering text"),
-        ("generate_socialized_context", "take the command `tom contexts`"),
+        ("vanilla_no_reasoning", ["--tom.mode=vanilla", "--answer.reasoning=false"]),
+        ("socialized_context_no_json", ["--tom.mode=context", "--answer.rendering=text"]),
+        ("generate_socialized_context", ["--tom.mode=context"]),
     ],
 )
-def test_names_that_are_no_way_here_lead_to_what_is(published, said, hitom, tmp_path, capsys):
-    assert run("hitom", hitom, tmp_path, f"--tom.mode={published}") == 2
-    assert said in capsys.readouterr().err
+def test_published_names_of_ways_with_settings_ask_what_ours_ask(
+    published, line, hitom, tmp_path, monkeypatch, capsys
+):
+    seen = []
+
+    def noted(request):
+        seen.append((str(request.messages), str(request.schema)))
+        return first(request)
+
+    monkeypatch.setitem(scripts, "first", noted)
+    common = ["--model.name=scripted/first"]
+    assert run("hitom", hitom, tmp_path, *common, f"--tom.mode={published}", "--dry-run") == 0
+    [way] = [text for text in capsys.readouterr().out.splitlines() if text.startswith("way")]
+    assert published in way and line[0].partition("=")[2] in way
+    assert all(flag.partition("=")[0] in way for flag in line[1:])
+    seen.clear()
+    assert run("hitom", hitom, tmp_path, *common, f"--tom.mode={published}") == 0
+    theirs = seen[:]
+    seen.clear()
+    assert run("hitom", hitom, tmp_path, *common, *line) == 0
+    assert set(theirs) <= set(seen)
+    items = load_items(find_benchmark("hitom"), hitom).items
+    firsts = published.startswith("generate")
+    assert len(theirs) == len({item.set_id for item in items} if firsts else items)
+    assert len(list(tmp_path.glob("hitom-*"))) == 2, "each has a folder of its own"
 
 
 @pytest.mark.parametrize(

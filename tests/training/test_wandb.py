@@ -99,3 +99,16 @@ def test_every_stage_has_its_own_names_and_steps(runs):
     assert not [name for name in logged(sent(runs[1][1])) if name.startswith("animals/loss")], (
         "nothing was trained again"
     )
+
+
+@pytest.mark.parametrize("key", [None, "short"])
+def test_without_a_key_a_command_ends_in_one_sentence_and_leaves_nothing(key, tmp_path):
+    shutil.copy(ROOT / "nbs/howto/my_recipe.py", tmp_path)
+    mine = {"HOME": str(tmp_path), "NETRC": str(tmp_path / "none")} | (
+        {"WANDB_API_KEY": key} if key else {}
+    )
+    env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")} | mine
+    done = warm.run(*LINE, cwd=tmp_path, env=env)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "WANDB_API_KEY" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "runs/zoo").exists()
