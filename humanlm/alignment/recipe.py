@@ -16,6 +16,7 @@ import numpy as np
 
 from .contract import ModelChoice, contract, how_to_ask, state_source
 from humanlm.alignment.evaluation import (
+    CONSTANT,
     PEOPLE,
     REFERENCES,
     EvalConfig,
@@ -580,7 +581,7 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
     def predict():
         states = s.hierarchy.load().states
         same = {}
-        if name == PEOPLE[-1]:
+        if name == CONSTANT:
             written = [e for model in run.models for e in _evaluations_of(run, model)]
             same = commonest_states(written, states)
         said = [

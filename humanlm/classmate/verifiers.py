@@ -182,15 +182,15 @@ class _FormulaProcess:
                 if not self.process or self.process.poll() is not None:
                     self._start()
                 print(json.dumps(pairs), file=self.process.stdin, flush=True)
-                said = self.process.stdout.readline().strip()
+                verdict = self.process.stdout.readline().strip()
             except BrokenPipeError:
-                said = ""
+                verdict = ""
             except BaseException:  # the next question must not get the answer to this one
                 self.stop()
                 raise
-            if not said:
+            if not verdict:
                 self.stop()
-            return said
+            return verdict
 
 
 _formulas = _FormulaProcess()

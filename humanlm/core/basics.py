@@ -26,7 +26,6 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 from uuid import uuid4
 
 if TYPE_CHECKING:
@@ -141,6 +140,8 @@ def _install_line(extra: str, origin: dict[str, Any]) -> str:  # without a URL: 
     url: str = origin.get("url", "")
     vcs = origin.get("vcs_info")
     if "dir_info" in origin:
+        from urllib.request import url2pathname  # brings an HTTP client along
+
         editable = "-e " * origin["dir_info"].get("editable", False)
         folder = url2pathname(urlsplit(url).path)
         return f"pip install {editable}{shlex.quote(f'{folder}[{extra}]')}"

@@ -100,9 +100,9 @@ def _chatgpt(path: Path, faults: Faults | None) -> Iterator[FileRow]:
     "Read the conversations that ChatGPT exports"
     for at in _objects(path, faults):
         nodes = at.values["mapping"]
-        said = {name: node["message"] for name, node in nodes.items() if node.get("message")}
+        messages = {name: node["message"] for name, node in nodes.items() if node.get("message")}
         rows = {}
-        for name, m in said.items():
+        for name, m in messages.items():
             up, author = nodes[name].get("parent"), m.get("author") or {}
             text = _words((m.get("content") or {}).get("parts"))
             role = chat_role(author.get("role", "")) or "user"
@@ -217,14 +217,14 @@ hai eliminato questo messaggio""".replace("\n", "").split("|")
 def _heads(path):
     "Give the messages of a text: line, match of their head, and what follows it"
     text = path.read_text("utf-8-sig", "replace").replace("\u202f", " ").replace("\xa0", " ")
-    found: list = []
+    heads: list = []
     for n, line in enumerate(text.split("\n"), 1):
         line = _MARKS.sub("", _MARKED.sub(r"\1", line))
         if head := _HEAD.match(line):
-            found.append([n, head, head["rest"]])
-        elif found:
-            found[-1][2] += "\n" + line
-    return found
+            heads.append([n, head, head["rest"]])
+        elif heads:
+            heads[-1][2] += "\n" + line
+    return heads
 
 
 def _moment(head, days_first):
@@ -298,8 +298,8 @@ def _files(path: Path) -> list[Path]:
         raise DataError(f"{path} is packed. Unpack it, and give the folder.")
     if not path.is_dir():
         return [path]
-    known = (*_READERS, *_TEXTS, ".json")
-    some = (p for p in sorted(path.rglob("*")) if p.is_file() and _suffix(p) in known)
+    suffixes = (*_READERS, *_TEXTS, ".json")
+    some = (p for p in sorted(path.rglob("*")) if p.is_file() and _suffix(p) in suffixes)
     return [p for p in some if not any(q[0] == "." for q in p.relative_to(path).parts)]
 
 
@@ -314,11 +314,11 @@ def _objects(path: Path, faults: Faults | None) -> Iterator[FileRow]:
         if _suffix(file) in _READERS:
             yield from (row._replace(file=name) for row in read_rows(file, faults))
         elif _suffix(file) == ".json":
-            found = _json(file)
-            found = found if isinstance(found, list) else [found]
-            if found and all(isinstance(o, dict) and "role" in o for o in found):
-                found = [{"messages": found}]
-            for n, values in enumerate(found, 1):
+            objects = _json(file)
+            objects = objects if isinstance(objects, list) else [objects]
+            if objects and all(isinstance(o, dict) and "role" in o for o in objects):
+                objects = [{"messages": objects}]
+            for n, values in enumerate(objects, 1):
                 values = {"messages": values} if isinstance(values, list) else values
                 if isinstance(values, dict):
                     yield FileRow(name, n, values)
@@ -405,9 +405,9 @@ def _told(read, path, first, rows):
         return ""
     keys = {k for m in _talk(first) for k in m} | {k for k in first if k != "name"}
     named = [name for name in ("name", *_PERSON) if name in keys]
-    said = [row for row in rows if isinstance(row.values, dict) and row.values["role"] == "user"]
-    people = {row.values["user"] for row in said}
-    talks, files = {row.values["thread"] for row in said}, {row.file for row in said}
+    lines = [row for row in rows if isinstance(row.values, dict) and row.values["role"] == "user"]
+    people = {row.values["user"] for row in lines}
+    talks, files = {row.values["thread"] for row in lines}, {row.file for row in lines}
     if named or people - {Path(file).with_suffix("").name for file in files}:
         who = f"people by {named[0] if named else 'the names of speakers'}"
     elif len(files) > 1:
