@@ -20,6 +20,7 @@ from ..core.basics import atomic_path, check_name, shorten
 from ..core.config import RunConfig
 from humanlm.models.config import (
     DTYPES,
+    POCKET,
     TEMPLATES,
     ModelConfig,
     ModelError,
@@ -27,6 +28,7 @@ from humanlm.models.config import (
     tiny_model,
     train_tokenizer,
 )
+from .gguf import gguf_file, gguf_folder
 from .prompts import speaks_names
 
 # %% ../../nbs/models/04_checkpoints.ipynb #type-imports
@@ -72,6 +74,8 @@ def locate(name: str | Path) -> str:
     path, text = Path(name).expanduser(), str(name)
     if (path / "config.json").is_file():
         return str(path)
+    if file := gguf_file(name):
+        return str(gguf_folder(file))
     if path.is_dir():
         inside = ", ".join(sorted(p.name for p in path.iterdir())) or "nothing"
         raise ModelError(
@@ -174,6 +178,8 @@ def adapter_base(
         raise ModelError(
             f"{file} is broken ({type(e).__name__}). Take an earlier one, or save it again."
         ) from e
+    if name == POCKET:
+        return locate(name)
     beside = Path(where) / name  # if the name is absolute, the name alone
     if (beside / "config.json").is_file():
         return str(beside.resolve())

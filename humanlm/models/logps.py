@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from .config import ModelError
+from .packing import WIDEST, can_pack, pack
 
 # %% ../../nbs/models/03_logps.ipynb #type-imports
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class _TokenLogps(NamedTuple):
 
     logps: "torch.Tensor"  # [B, T], 0 where the mask is False
     mask: "torch.Tensor"  # [B, T] bool, True = a token of the completion
+    entropies: "torch.Tensor"  # [B, T], of the distribution each token was drawn from; 0 as above
 
 
 def pad_rows(
@@ -76,22 +78,28 @@ def chosen_logps(
     return logits.gather(-1, ids[:, None])[:, 0] - logits.logsumexp(-1)
 
 
-def _in_pieces(known, temperature):
-    "Compute the log-probabilities [N] of the tokens from the states before them"
+def _in_pieces(known, temperature, entropies):
+    "Compute log-probabilities of the tokens and entropies before them, [N, 2], from the states"
     import torch
     from torch.utils.checkpoint import checkpoint
 
-    kept, pairs = (
-        torch.is_grad_enabled(),
-        zip(known.states.split(known.chunk), known.ids.split(known.chunk)),
-    )
+    large = torch.is_grad_enabled() and len(known.ids) > known.chunk
+    pairs = zip(known.states.split(known.chunk), known.ids.split(known.chunk))
 
     def piece(s, i):
-        return chosen_logps(known.head(s), i, temperature)
+        logits = known.head(s)
+        logps = chosen_logps(logits, i, temperature)
+        return torch.stack([logps, _entropies(logits, temperature) if entropies else logps], 1)
 
     return torch.cat(
-        [checkpoint(piece, s, i, use_reentrant=False) if kept else piece(s, i) for s, i in pairs]
+        [checkpoint(piece, s, i, use_reentrant=False) if large else piece(s, i) for s, i in pairs]
     )
+
+
+def _entropies(logits, temperature):
+    "Compute the entropy of each distribution in nats, [N]"
+    logps = (logits.float() / (temperature or 1.0)).log_softmax(-1)
+    return -(logps.exp() * logps).sum(-1)
 
 # %% ../../nbs/models/03_logps.ipynb #CompletionStates
 class CompletionStates(NamedTuple):
@@ -123,6 +131,26 @@ def _last_states(model, net, base, asked):
     return heard[0]
 
 
+def _packed_states(model, net, parts, packed, c_ids, c_mask):
+    "Compute one batch of `completion_states` whose equal prompts are read once"
+    import torch
+
+    asked = {
+        "input_ids": packed.ids.to(net.device),
+        "attention_mask": packed.mask().to(net.device),
+        "position_ids": packed.places.to(net.device),
+        "use_cache": False,
+    }
+    head, states = (
+        (parts[1], _last_states(model if torch.is_grad_enabled() else net, net, parts[0], asked))
+        if parts
+        else (torch.nn.Identity(), model(**asked).logits)
+    )
+    mask = c_mask.to(net.device)
+    chosen = states[packed.rows, packed.columns]
+    return CompletionStates(head, chosen, c_ids.to(net.device)[mask], mask)
+
+
 def _states(model, prompts, completions):
     "Compute one batch of `completion_states`"
     import torch
@@ -132,6 +160,9 @@ def _states(model, prompts, completions):
     )  # without what wraps it for several processes, which may have a `config` of its own
     p_ids, p_mask = pad_rows(prompts, left=True)
     c_ids, c_mask = pad_rows(completions, left=False)
+    parts = _head(net)
+    if len({*map(tuple, prompts)}) < len(prompts) and can_pack(net):
+        return _packed_states(model, net, parts, pack(prompts, completions), c_ids, c_mask)
     ids, mask, T = (
         torch.cat([p_ids, c_ids], 1).to(net.device),
         torch.cat([p_mask, c_mask], 1).to(net.device),
@@ -143,7 +174,7 @@ def _states(model, prompts, completions):
         "position_ids": positions(mask),
         "use_cache": False,
     }
-    inside, parts = mask[:, mask.shape[1] - T :], _head(net)
+    inside = mask[:, mask.shape[1] - T :]
     head, states = (
         (parts[1], _last_states(model if torch.is_grad_enabled() else net, net, parts[0], asked))
         if parts
@@ -154,13 +185,25 @@ def _states(model, prompts, completions):
     )
 
 # %% ../../nbs/models/03_logps.ipynb #_by_length
-def _by_length(lengths, most):
-    "Put rows of like length into batches of at most `most` tokens, padding included"
-    batches = [[]]
-    for i in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batches[-1] and (len(batches[-1]) + 1) * lengths[i] > most:
+def _batches(model, prompts, completions, most):
+    "Put rows of like length into batches of at most `most` tokens, equal prompts side by side"
+    net, latest, parts = getattr(model, "module", model), {}, []
+    together = len({*map(tuple, prompts)}) < len(prompts) and can_pack(net)
+    for i, (prompt, completion) in enumerate(zip(prompts, completions)):
+        key, more = tuple(prompt) if together else i, len(completion)
+        part = latest.get(key)
+        if part is None or part[0] + more > max(WIDEST, len(prompt) + more):
+            part = latest[key] = [len(prompt), []]
+            parts.append(part)
+        part[0] += more
+        part[1].append(i)
+    batches, count = [[]], 0
+    for length, rows in sorted(parts, key=lambda part: part[0]):
+        if batches[-1] and (count + 1) * length > most:
             batches.append([])
-        batches[-1].append(i)
+            count = 0
+        batches[-1] += rows
+        count += 1
     return batches
 
 # %% ../../nbs/models/03_logps.ipynb #completion_states
@@ -177,9 +220,7 @@ def completion_states(
         return _states(model, prompt_ids, completion_ids)
     mask, found = pad_rows(completion_ids, left=False)[1], []
     place = mask.flatten().cumsum(0).view(mask.shape) - 1
-    batches = _by_length(
-        [len(p) + len(c) for p, c in zip(prompt_ids, completion_ids, strict=True)], batch_tokens
-    )
+    batches = _batches(model, prompt_ids, completion_ids, batch_tokens)
     for rows in batches:
         found.append(
             _states(model, [prompt_ids[i] for i in rows], [completion_ids[i] for i in rows])
@@ -199,20 +240,24 @@ def token_logps(
     completion_ids: Sequence[Sequence[int]],  # B completions of at most T tokens
     temperature: float = 1.0,  # divides the logits, as sampling does
     batch_tokens: int = _TOKENS,  # tokens that go through the model at once, padding included
+    entropies: bool = False,  # whether they are wanted too
 ) -> _TokenLogps:  # logps and mask [B, T]; gradients flow unless the caller forbids them
     "Compute the log-probability of each completion token given all tokens before it"
     import torch
 
-    lengths = [len(p) + len(c) for p, c in zip(prompt_ids, completion_ids)]
     if len(completion_ids) != len(prompt_ids):
         raise ModelError(
             f"{len(prompt_ids)} prompts but {len(completion_ids)} completions: give one "
             "completion per prompt."
         )
-    mask = pad_rows(completion_ids, left=False)[1].to(model.device)
-    logps = torch.zeros(mask.shape, device=model.device)
-    for rows in _by_length(lengths, batch_tokens) if mask.numel() else ():
+    device = getattr(model, "module", model).device
+    mask = pad_rows(completion_ids, left=False)[1].to(device)
+    values = torch.zeros(*mask.shape, 2, device=device)
+    batches = _batches(model, prompt_ids, completion_ids, batch_tokens) if mask.numel() else ()
+    for rows in batches:
         known = _states(model, [prompt_ids[i] for i in rows], [completion_ids[i] for i in rows])
         row, column = known.mask.nonzero(as_tuple=True)
-        logps[torch.tensor(rows, device=model.device)[row], column] = _in_pieces(known, temperature)
-    return _TokenLogps(logps, mask)
+        values[torch.tensor(rows, device=device)[row], column] = _in_pieces(
+            known, temperature, entropies
+        )
+    return _TokenLogps(values[..., 0], mask, values[..., 1] * entropies)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from accelerate.utils import gather_object
 from trl.distributed import DistributedBackend
 
@@ -58,8 +59,9 @@ class TrainerPolicy(ModelPolicy):
     ) -> list[Completion]:
         "Complete every row with the current weights; all processes come here together"
         t, a = self.trainer, self.trainer.args
-        if (sampling or prefixes is not None) and self.goes_on():
-            own = Sampling(a.temperature, a.top_p, a.top_k)
+        if self.goes_on():
+            seed = int(torch.randint(1 << 62, ()))  # of the trainer's draws, which checkpoints keep
+            own = Sampling(a.temperature, a.top_p, a.top_k, seed=seed)
             return super().write(rows, sampling or own, prefixes)
         prompts, counts = [self.prompt_ids(row) for row in rows], gather_object([len(rows)])
         asked = prompts + [[t.eos_token_ids[0]]] * (

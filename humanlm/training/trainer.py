@@ -22,14 +22,16 @@ import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
 from fastcore.basics import patch
+from torch.nn.functional import pad
 from transformers import PrinterCallback, Trainer, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import split_tensor_dict
 
 from ..core.basics import HumanLMError, read_jsonl, run_sync, write_jsonl
 from ..core.runs import one_leads, process_count
 from ..data.trajectory import Trajectory, save_trajectories
-from ..hardware.sharding import ShardedTrainer, whole
+from ..hardware.sharding import ShardedTrainer, shards, whole
 from ..methods.method import Batch, Method
 from ..methods.sampling import Sampling
 from humanlm.methods.shares import (
@@ -40,6 +42,8 @@ from humanlm.methods.shares import (
     other_tokens,
 )
 from ..models.generation import lent, written_by
+from ..models.logps import token_logps
+from ..models.packing import can_pack
 from ..rewards.audit import Audit, audit
 from ..rewards.scoring import Judge
 from .checkpoints import COUNTS, draws_kept, progress_kept
@@ -53,6 +57,7 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
     rewards: torch.Tensor  # of this batch, `[B, R]`
     batch_rows: list[dict]  # what its trajectories answer
     under_way: Any = None  # the tensors whose loss is being computed
+    packs = True  # whether equal prompts are read once, where that is exact
 
     def __init__(
         self,
@@ -246,6 +251,38 @@ def _generate_and_score_completions(self: MethodTrainer, inputs: list[dict]) -> 
         _keep(self, batch, output["advantages"], further)
     return output
 
+# %% ../../nbs/training/05_trainer.ipynb #prepare_inputs
+@patch
+def _prepare_inputs(self: MethodTrainer, generation_batch: Any) -> Any:
+    "Write, score and split as TRL does, with equal prompts of an optimizer's step side by side"
+    before, size = self._buffered_inputs, self.args.gradient_accumulation_steps
+    inputs = super(MethodTrainer, self)._prepare_inputs(generation_batch)
+    parts: Any = self._buffered_inputs
+    if parts is before or size == 1 or not self.packs:
+        return inputs
+    steps = (parts[i : i + size] for i in range(0, len(parts), size))
+    parts = [part for step in steps for part in _side_by_side(step)]
+    self._buffered_inputs = parts
+    return parts[self._step % len(parts)]
+
+
+def _side_by_side(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    "Sort the rows of several batches by their prompts"
+    prompts = [row for part in parts for row in part["prompt_ids"].tolist()]
+    order = sorted(range(len(prompts)), key=prompts.__getitem__)
+
+    def joined(name, first):
+        if torch.is_tensor(first) and first.ndim:
+            return torch.cat([part[name] for part in parts])[order]
+        if isinstance(first, list):
+            rows = [row for part in parts for row in part[name]]
+            return [rows[i] for i in order]
+        return first
+
+    return split_tensor_dict(
+        {name: joined(name, first) for name, first in parts[0].items()}, len(parts)
+    )
+
 # %% ../../nbs/training/05_trainer.ipynb #_compute_loss
 def _token_weights(trainer, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     "Give the share of every token in the loss of a step, `[B, T]`"
@@ -284,23 +321,52 @@ def _compute_loss(self: MethodTrainer, model, inputs: dict[str, torch.Tensor]) -
 
 @patch
 def _get_per_token_logps_and_entropies(
-    self: MethodTrainer, model, input_ids, attention_mask, *rest, **options
+    self: MethodTrainer, model, input_ids, attention_mask, logits_to_keep, *rest, **options
 ) -> tuple:
-    "Compute log-probabilities as TRL does, and of them the advantages of a method with a signal"
+    "Compute log-probabilities, and of them the advantages of a method with a signal"
     inputs, self.under_way = self.under_way, None
-    if inputs is None or not self.method.signal:
-        return super(MethodTrainer, self)._get_per_token_logps_and_entropies(
-            model, input_ids, attention_mask, *rest, **options
-        )
-    with _positions_from(model, attention_mask):
-        found = super(MethodTrainer, self)._get_per_token_logps_and_entropies(
-            model, input_ids, attention_mask, *rest, **options
-        )
+    signal = inputs is not None and self.method.signal
+    if _can_pack(self, model):
+        found = _packed_logps(self, model, input_ids, attention_mask, logits_to_keep)
+    else:
+        with _positions_from(model, attention_mask) if signal else nullcontext():
+            found = super(MethodTrainer, self)._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, *rest, **options
+            )
+    if not signal:
+        return found
     sampled = inputs.get("old_per_token_logps")
     inputs["advantages"] = _noted(
         self, self.method.signal(found[0].detach() if sampled is None else sampled, inputs)
     )
     return found
+
+
+def _can_pack(trainer, model) -> bool:
+    "Say whether equal prompts may be read once"
+    whole_model = not shards() and not trainer.aux_loss_enabled
+    return trainer.packs and whole_model and can_pack(getattr(model, "module", model))
+
+
+def _packed_logps(
+    trainer: MethodTrainer,
+    model,
+    ids: torch.Tensor,  # [B, P + T]
+    mask: torch.Tensor,  # [B, P + T]
+    width: int,  # T
+) -> tuple[torch.Tensor, torch.Tensor, None]:
+    "Give what TRL's function gives, and read equal prompts once"
+    prompts, completions = (
+        [row[known].tolist() for row, known in zip(ids[:, part], mask[:, part].bool())]
+        for part in (slice(None, -width), slice(-width, None))
+    )
+    most = {"batch_tokens": 1 << 40} if process_count() > 1 else {}  # all take as many passes
+    with trainer.accelerator.autocast():
+        known = token_logps(
+            model, prompts, completions, trainer.temperature, entropies=True, **most
+        )
+    room = (0, width - known.logps.shape[1])
+    return pad(known.logps, room), pad(known.entropies, room), None
 
 
 @contextmanager
