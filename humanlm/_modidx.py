@@ -5180,6 +5180,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                             'humanlm/methods/policies.py'),
                                           'humanlm.methods.policies.ScriptedPolicy.token_logps': ( 'methods/policies.html#scriptedpolicy.token_logps',
                                                                                                    'humanlm/methods/policies.py'),
+                                          'humanlm.methods.policies._begun': ( 'methods/policies.html#_begun',
+                                                                               'humanlm/methods/policies.py'),
                                           'humanlm.methods.policies._chat_request': ( 'methods/policies.html#_chat_request',
                                                                                       'humanlm/methods/policies.py'),
                                           'humanlm.methods.policies._prompt_ids': ( 'methods/policies.html#_prompt_ids',

@@ -18,11 +18,12 @@ from ..core.config import RunConfig, Settings, read_yaml
 from ..core.grammar import find_run
 from ..data.records import Example, Persona, from_dict
 from ..hierarchy.composed import StateSource
-from ..hierarchy.prompts import SPEAKER, HierarchyConfig, make_rows
+from ..hierarchy.prompts import SPEAKER, HierarchyConfig, make_rows, token_cap
 from ..methods.policies import ModelPolicy, RolloutError
 from ..methods.sampling import RolloutConfig, Sampling
 from ..models.checkpoints import CONTRACT_FILES, is_lost, nearest_folder
 from ..models.config import ModelConfig
+from ..models.gguf import gguf_file
 
 # %% ../../nbs/alignment/01_contract.ipynb #_levels_json
 def _levels_json(levels):
@@ -161,6 +162,9 @@ class PolicySetup(NamedTuple):
     compose: bool = False  # whether replies are asked after the model's own answers to the states
 
 # %% ../../nbs/alignment/01_contract.ipynb #how_to_ask
+_UNTAUGHT = {"hierarchy": {"prompt": "full", "prefill": True}}  # of a model without a contract
+
+
 def how_to_ask(
     model: str | Path,  # a run folder, a model folder, or a model of the Hub
 ) -> tuple[
@@ -169,7 +173,8 @@ def how_to_ask(
     "Find a model and how it wants to be asked, without loading it; `RolloutError` if there is none"
     place = find_model(model, run_settings(model))
     files = [Path(place) / file for file in ("config.json", "adapter_config.json")]
-    if not any(file.is_file() for file in files) and not _may_be_on_hub(place):
+    here = any(file.is_file() for file in files) or gguf_file(place)
+    if not here and not _may_be_on_hub(place):
         paths = [] if Path(place).exists() else [Path(place), Path(RunConfig.out, place)]
         near = next(filter(None, map(nearest_folder, paths)), "")
         near = near and f" (the nearest folder is {near})"
@@ -177,7 +182,7 @@ def how_to_ask(
             f"no model lies in {shorten(place)}{near}. Give a run (its folder, or its name "
             "below runs/), a model's folder, or ORG/NAME of the Hub."
         )
-    settings = run_settings(place) or run_settings(model)
+    settings = run_settings(place) or run_settings(model) or _UNTAUGHT
     hierarchy, rollout = (
         from_dict(kind, settings.get(group, {}), f"{model}, settings of {group}")
         for group, kind in (("hierarchy", HierarchyConfig), ("rollout", RolloutConfig))
@@ -204,8 +209,11 @@ def load_policy(
     from humanlm.models.checkpoints import load_model
 
     place, own, setup = how_to_ask(model)
-    loaded = load_model(place, own.get("template", "humanlm"), dtype or own.get("dtype", "float32"))
-    return setup._replace(policy=ModelPolicy(*loaded, own.get("max_prompt_tokens", 1024)))
+    loaded = load_model(place, own.get("template", "own"), dtype or own.get("dtype", "float32"))
+    longest = max(token_cap(d, setup.hierarchy) for d in setup.hierarchy.load())
+    context = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", 4096)
+    limit = own.get("max_prompt_tokens", max(context - longest, 1))
+    return setup._replace(policy=ModelPolicy(*loaded, limit))
 
 
 def _checked(policy):

@@ -259,6 +259,8 @@ class HierarchyConfig:
     code."""
     asks: str = "each"
     """each: one level in a completion. together: all of them in one, in order."""
+    prefill: bool = False
+    """true: the opening tag is written for the model, for one that was never trained on tags."""
     field_dropout: float = 0.0
     """Share of a persona's fields that is left out, always the same ones."""
     item_dropout: float = 0.0
@@ -428,6 +430,7 @@ def _row(e, d, config):
         "max_tokens": token_cap(d, config),
         "stop": _stops(d, config),
         "thinking": config.thinks(d.name),
+        "begun": opening(d.name) * (config.prefill and d.form == "tag"),
         "form": d.form,
         "limits": text_limits([d]),
     }
@@ -450,6 +453,7 @@ def joint_row(
         "max_tokens": cap,
         "stop": [closing(d.name)],
         "thinking": thinking,
+        "begun": opening(levels[0]) * config.prefill,
         "form": "tag",
         "limits": text_limits([hierarchy[n] for n in levels]),
     }

@@ -171,7 +171,8 @@ class ModelPolicy:
         "Give the ids that a row brings, or render its prompt and what stands written already"
         if "prompt_ids" in row:
             return list(row["prompt_ids"])
-        key = repr([row["prompt"], row.get("prefix"), row["thinking"], row.get("speaker", SPEAKER)])
+        fields = [row["prompt"], row.get("prefix"), _begun(row), row["thinking"]]
+        key = repr([*fields, row.get("speaker", SPEAKER)])
         if key not in self.rendered:
             if len(self.rendered) >= _RENDERED:
                 del self.rendered[next(iter(self.rendered))]  # the oldest
@@ -189,7 +190,12 @@ class ModelPolicy:
         written = dict(zip(asked, await asyncio.wrap_future(work), strict=True))
         if self.ledger is not None:
             self._record(written.values())
-        return [written[i] if i in written else self.given(row) for i, row in enumerate(rows)]
+        return [
+            written[i]._replace(text=_begun(row) + written[i].text)
+            if i in written
+            else self.given(row)
+            for i, row in enumerate(rows)
+        ]
 
     def write(
         self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None
@@ -277,7 +283,8 @@ def _prompt_ids(tokenizer, row, limit):
     from humanlm.models.prompts import fit_prompt, render_target
 
     try:
-        written = render_target(tokenizer, row.get("prefix", []), end=False)
+        prefix = [*row.get("prefix", []), {"type": "markup", "text": _begun(row)}]
+        written = render_target(tokenizer, prefix, end=False)
         fitted = fit_prompt(
             tokenizer,
             row["prompt"],
@@ -288,6 +295,11 @@ def _prompt_ids(tokenizer, row, limit):
     except HumanLMError as e:
         raise RolloutError(f"Row {row['row_id']}: {e}") from e
     return fitted.ids + written
+
+
+def _begun(row):
+    "Give the tag with which the answer to a row is begun; none where a thought comes first"
+    return row.get("begun", "") * (not row["thinking"] or "prefix" in row)
 
 
 def _use_device(model):
