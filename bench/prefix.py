@@ -161,9 +161,7 @@ def main():
             asked = f">= {ASKED[shape][place]}" if shape in ASKED else ""
             ratio(f"{part} of {shape}, times as fast", times, "plain trl.GRPOTrainer", asked)
         ours, theirs = (memory(kind, shape, args.model) for kind in ("ours", "trl"))
-        print(
-            f"{shape} | memory of an update | {ours:.2f} GiB | {theirs:.2f} GiB | {theirs / ours:.2f}"
-        )
+        print(f"{shape} | memory | {ours:.2f} GiB | {theirs:.2f} GiB | {theirs / ours:.2f}")
         print(f"{shape} | gradients differ by {off:.1e} of their norm\n")
 
 

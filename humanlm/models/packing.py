@@ -19,7 +19,7 @@ WIDEST = 4096  # tokens of a row: beyond them attention costs more than is saved
 
 
 class Packing(NamedTuple):
-    "Rows that hold a prompt and several of its completions; the last token of each is only a target"
+    "Rows of a prompt and several of its completions, of which each lacks its last token"
 
     ids: "torch.Tensor"  # [b, L]
     parts: "torch.Tensor"  # [b, L], 0 = prompt, 1, 2, … = completions, -1 = padding

@@ -279,9 +279,8 @@ def _side_by_side(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
             return [rows[i] for i in order]
         return first
 
-    return split_tensor_dict(
-        {name: joined(name, first) for name, first in parts[0].items()}, len(parts)
-    )
+    rows: dict[str, Any] = {name: joined(name, first) for name, first in parts[0].items()}
+    return split_tensor_dict(rows, len(parts))
 
 # %% ../../nbs/training/05_trainer.ipynb #_compute_loss
 def _token_weights(trainer, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -325,7 +324,7 @@ def _get_per_token_logps_and_entropies(
 ) -> tuple:
     "Compute log-probabilities, and of them the advantages of a method with a signal"
     inputs, self.under_way = self.under_way, None
-    signal = inputs is not None and self.method.signal
+    signal = self.method.signal if inputs is not None else None
     if _can_pack(self, model):
         found = _packed_logps(self, model, input_ids, attention_mask, logits_to_keep)
     else:
@@ -333,11 +332,11 @@ def _get_per_token_logps_and_entropies(
             found = super(MethodTrainer, self)._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, *rest, **options
             )
-    if not signal:
+    if inputs is None or not signal:
         return found
     sampled = inputs.get("old_per_token_logps")
     inputs["advantages"] = _noted(
-        self, self.method.signal(found[0].detach() if sampled is None else sampled, inputs)
+        self, signal(found[0].detach() if sampled is None else sampled, inputs)
     )
     return found
 
