@@ -14,6 +14,7 @@ from humanlm.training.run import gpu_plan, read_settings
 CONFIGS = Path(__file__).parents[1] / "configs"
 NEEDS = {  # what a file leaves to a command line
     "humanlm-qwen.yaml": ["--data.path", "FILE"],
+    "humanlm-threads.yaml": ["--data.path", "FILE"],
     "engines/lora.yaml": ["--config", str(CONFIGS / "paper" / "humanlm.yaml")],
     **{  # the model that the warm-up trains
         f"classmate/readme-{name}.yaml": ["--model.name", "Qwen/Qwen3-0.6B"]
