@@ -38,8 +38,8 @@ class Planned(NamedTuple):
 
 def head(path: Path) -> str:
     "Give the hardware that the first comment of a file names"
-    lines = re.match(r"(#.*\n)*", path.read_text())
-    named = re.search(r"Fits (\d+ x \w+)|(CPU)", lines[0])
+    lines = "".join(re.findall(r"\A(?:#.*\n)*", path.read_text()))
+    named = re.search(r"Fits (\d+ x \w+)|(CPU)", lines)
     return named[1] or "two CPU cores" if named else ""
 
 
