@@ -32,7 +32,8 @@ class Planned(NamedTuple):
     fits: bool
 
     def __str__(self) -> str:
-        need = f"{self.need:.1f} of {self.have}" if self.need else "no GPU"
+        nothing = "nothing is trained" if self.gpus else "no GPU"
+        need = f"{self.need:.1f} of {self.have}" if self.need else nothing
         return f"| `{self.name}` | {self.hardware} | {need} | {'yes' if self.fits else 'no'} |"
 
 
