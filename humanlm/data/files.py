@@ -145,6 +145,14 @@ def _open(path) -> Any:
 
 def _jsonl(path):
     with _open(path) as lines:
+        one_list = lines.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+        lines.seek(0)
+        if one_list:
+            try:
+                rows = json.loads(lines.read())
+                return (yield from enumerate((json.dumps(row).encode() for row in rows), 1))
+            except (ValueError, RecursionError):  # lines after all
+                lines.seek(0)
         yield from enumerate(lines, 1)
 
 
@@ -313,7 +321,7 @@ def row_files(
         if not files:
             raise DataError(f"{path}: no file in this folder ends in {known}. Check the path.")
         return files
-    if _suffix(path) not in _READERS:
+    if _suffix(path) not in (*_READERS, ".json"):
         raise DataError(
             f"Cannot read {path}: rows are read from {known}, not {path.suffix!r}. "
             "Convert the file."
@@ -326,7 +334,7 @@ def _file_items(
 ) -> Iterator[tuple[int, bytes | dict | RowFault]]:  # line, and what stands there
     "Read one file; `DataError` if reading stops in the middle"
     try:
-        yield from _READERS[_suffix(path)](path)
+        yield from _READERS.get(_suffix(path), _jsonl)(path)
     except (OSError, EOFError, zlib.error, csv.Error) as e:
         advice = (
             "A quotation mark may be missing."
@@ -345,7 +353,7 @@ def on_hub(where: str | Path) -> bool:
     return (
         not path.exists()
         and bool(_HUB_NAME.fullmatch(str(where)))
-        and _suffix(path) not in _READERS
+        and _suffix(path) not in (*_READERS, ".json")
     )
 
 # %% ../../nbs/data/04_files.ipynb #hub_items

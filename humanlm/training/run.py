@@ -36,6 +36,7 @@ from ..methods.sampling import RolloutConfig
 from ..methods.shares import Shares, shares
 from ..models.checkpoints import locate
 from ..models.config import ModelConfig
+from ..models.settings import ClientConfig
 from .recipe import Recipe, find_engine, find_recipe
 
 # %% ../../nbs/training/07_run.ipynb #COMMON
@@ -382,8 +383,8 @@ def check_processes(
             "trainer",
             (
                 not splitter or "8bit" not in optim,
-                f"optim is {optim}, and an optimiser in 8 bits has not been tried over "
-                f"matrices that {splitter} splits. {small}",
+                f"optim is {optim}: over matrices that {splitter} splits bitsandbytes fails "
+                f"(its issue 1633), and nothing else in 8 bits was tried. {small}",
             ),
             (
                 count == 1 or count % writers == 0,
@@ -434,5 +435,17 @@ def _stage_load(s: Settings, stage: StagePlan) -> Load:
     inside = own.get("use_vllm") and own.get("vllm_mode", "colocate") == "colocate"
     vllm = own.get("vllm_gpu_memory_utilization", 0.3) if inside else 0.0
     asleep = bool(own.get("vllm_enable_sleep_mode"))
-    load = Load(stage, rows, written, gpus, s.plan.split and gpus > 1, vllm, asleep)
+    guests = [*_guests(s), *([("", stage.answer)] if stage.answer else [])]
+    load = Load(stage, rows, written, gpus, s.plan.split and gpus > 1, vllm, asleep, guests=guests)
     return engine.load(s, load) if engine else load
+
+
+def _guests(s):
+    "Name the other models in this process, and the tokens of their longest answer"
+    groups = [group for group in s.groups.values() if isinstance(group, ClientConfig)]
+    return [
+        (name, getattr(group, "max_tokens", 0))
+        for group in groups
+        for name in (getattr(group, "model", ""), *getattr(group, "models", ()))
+        if name.startswith(("hf/", "vllm-offline/"))
+    ]
