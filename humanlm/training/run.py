@@ -34,7 +34,7 @@ from ..hardware.sharding import sharding_faults, shards
 from ..methods.policies import ModelPolicy
 from ..methods.sampling import RolloutConfig
 from ..methods.shares import Shares, shares
-from ..models.checkpoints import locate
+from ..models.checkpoints import is_planned, locate
 from ..models.config import ModelConfig
 from .recipe import Recipe, find_engine, find_recipe
 
@@ -323,7 +323,7 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
             "validate asks for measurements on the way, and this recipe makes none. Leave it out",
         ),
     )
-    if settings.model.name != "tiny":
+    if settings.model.name != "tiny" and not (settings.dry_run and is_planned(settings.model.name)):
         locate(settings.model.name)
     recipe.check(settings)
     engine, teaches = find_engine(settings.run.engine), recipe.teaches(settings)

@@ -45,6 +45,7 @@ from humanlm.evaluation.measured import (
 )
 from ..methods.method import Method
 from ..methods.policies import ModelPolicy
+from ..models.checkpoints import is_planned
 from ..models.generation import written_by
 from .recipe import RECIPES, Recipe, Stage, Work, find_engine, find_recipe
 from humanlm.training.run import (
@@ -462,13 +463,16 @@ def plan(recipe: Recipe, settings: Settings) -> str:
         if any(" steps" in line for line in own)
         else [f"by a method         {step_plan(s, math.ceil(max_steps(s) / updates(s)))}"]
     )
+    later = is_planned(s.model.name)
+    if later:
+        lines.append(f"model               {s.model.name}: not trained yet, so its size is unknown")
     engine = find_engine(s.run.engine)
     return "\n".join(
         [
             *lines,
             *steps,
             *own,
-            *gpu_plan(s, recipe),
+            *([] if later else gpu_plan(s, recipe)),
             *(engine.plan(s) if engine else ()),
         ]
     )
