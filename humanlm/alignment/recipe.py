@@ -329,7 +329,7 @@ def _cold_start_stage(s: Settings) -> StagePlan:
         "cold-start",
         steps + s.sft.faithful_steps if steps else 0,
         s.sft.batch,
-        max(_longest_answer(s, name) for name in s.run.methods),
+        max((_longest_answer(s, name) for name in s.run.methods), default=0),
         "lessons",
     )
 

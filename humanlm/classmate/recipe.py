@@ -516,6 +516,7 @@ def _stage_plans(s: Settings) -> list[StagePlan]:
             longest,
             frozen=sum(name in ("initial", "lagged", READER) for name in c.models),
             reads="lagged" in c.models,
+            answer=c.max_tokens * bool({*SELVES, READER} & {*c.models}),
         ),
     ]
 

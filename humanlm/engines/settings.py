@@ -561,7 +561,9 @@ class VerlPlans(Engine):
         "Say what each GPU is given to do in a stage"
         vllm = 0.0 if s.groups.get("verl", VerlConfig()).rollout == "hf" else VLLM_SHARE
         critic = self.has_critic(s) and load.stage.kind != "lessons"
-        return load._replace(shared=load.gpus > 1, vllm=vllm, asleep=True, critic=critic)
+        return load._replace(
+            shared=load.gpus > 1, vllm=vllm, asleep=True, critic=critic, pieces=False
+        )
 
     def plan(self, s: Settings) -> list[str]:
         "Say what the engine would do"

@@ -463,16 +463,15 @@ def plan(recipe: Recipe, settings: Settings) -> str:
         if any(" steps" in line for line in own)
         else [f"by a method         {step_plan(s, math.ceil(max_steps(s) / updates(s)))}"]
     )
-    later = is_planned(s.model.name)
-    if later:
-        lines.append(f"model               {s.model.name}: not trained yet, so its size is unknown")
+    if is_planned(s.model.name):
+        lines.append(f"model               {s.model.name}: not trained yet")
     engine = find_engine(s.run.engine)
     return "\n".join(
         [
             *lines,
             *steps,
             *own,
-            *([] if later else gpu_plan(s, recipe)),
+            *gpu_plan(s, recipe),
             *(engine.plan(s) if engine else ()),
         ]
     )

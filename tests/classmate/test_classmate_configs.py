@@ -150,6 +150,7 @@ def test_the_readme_stages_plan_as_shipped_and_have_their_questions(
     assert f"{responses:,} in all" in lines and f"{rows:,} for training" in lines
     assert "not made yet      python -m humanlm classmate prepare" in lines
     assert ("not trained yet" in lines) == (name != "readme-warm-up")
+    assert "4 x h100" in lines and ": fits;" in lines
     monkeypatch.chdir(home)
     assert train(["--config", str(CONFIGS / f"{name}.yaml"), "--dry-run"]) == 0
     assert "not" not in (lines := capsys.readouterr().out) and f"{responses:,} in all" in lines

@@ -395,3 +395,29 @@ def test_a_split_model_learns_from_a_running_mean_of_itself_as_a_whole_one(
     weights = [load_file(run / "models" / "online" / "model.safetensors") for run in runs]
     for name in weights[0]:
         torch.testing.assert_close(weights[1][name], weights[0][name], atol=5e-5, rtol=1e-3)
+
+
+def test_the_shipped_online_settings_learn_from_a_user_in_each_process(tmp_path):
+    "configs/sdpo/tldr.yaml as it is, but for sizes: the policy is split, the user lies whole"
+    from humanlm.models.checkpoints import make_model, save_model
+    from humanlm.models.config import ModelConfig
+
+    prompts = [f"Post {i}: I bought {i} apples." for i in range(8)]
+    place = save_model(
+        *make_model(ModelConfig(hidden=32, layers=1, mlp=64), prompts), tmp_path / "m"
+    )
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps({"prompt": p}) + "\n" for p in prompts))
+    sizes = {
+        "model": {"name": str(place), "template": "humanlm", "max_prompt_tokens": 700},
+        "user": {"model": f"hf/{place}", "max_tokens": 8},
+        "preference": {"judge": "rule", "tastes": ["casual"]},
+        "prompts": {"train": "p.jsonl", "held_out": "p.jsonl", "test_n": 2, "max_tokens": 8},
+        "rollout": {"num_prompts": 4},
+        "run": {"name": "tldr", "out": str(tmp_path), "report": False},
+        "trainer": {"max_steps": 2, "save_steps": 2},
+    }
+    (tmp_path / "sizes.yaml").write_text(yaml.safe_dump(sizes))
+    shipped = ROOT / "configs" / "sdpo" / "tldr.yaml"
+    done = TWO.run("--config", str(shipped), "--config", "sizes.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert read_jsonl(tmp_path / "tldr" / "metrics.jsonl")[-1]["signal/size"] > 0
