@@ -14,6 +14,7 @@ from humanlm.training.run import gpu_plan, read_settings
 CONFIGS = Path(__file__).parents[1] / "configs"
 NEEDS = {  # what a file leaves to a command line
     "humanlm-qwen.yaml": ["--data.path", "FILE"],
+    "humanlm-threads.yaml": ["--data.path", "FILE"],
     "engines/lora.yaml": ["--config", str(CONFIGS / "paper" / "humanlm.yaml")],
     **{  # the model that the warm-up trains
         f"classmate/readme-{name}.yaml": ["--model.name", "Qwen/Qwen3-0.6B"]
@@ -31,14 +32,15 @@ class Planned(NamedTuple):
     fits: bool
 
     def __str__(self) -> str:
-        need = f"{self.need:.1f} of {self.have}" if self.need else "no GPU"
+        nothing = "nothing is trained" if self.gpus else "no GPU"
+        need = f"{self.need:.1f} of {self.have}" if self.need else nothing
         return f"| `{self.name}` | {self.hardware} | {need} | {'yes' if self.fits else 'no'} |"
 
 
 def head(path: Path) -> str:
     "Give the hardware that the first comment of a file names"
-    lines = re.match(r"(#.*\n)*", path.read_text())
-    named = re.search(r"Fits (\d+ x \w+)|(CPU)", lines[0])
+    lines = "".join(re.findall(r"\A(?:#.*\n)*", path.read_text()))
+    named = re.search(r"Fits (\d+ x \w+)|(CPU)", lines)
     return named[1] or "two CPU cores" if named else ""
 
 

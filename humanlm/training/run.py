@@ -383,8 +383,8 @@ def check_processes(
             "trainer",
             (
                 not splitter or "8bit" not in optim,
-                f"optim is {optim}: bitsandbytes cannot take steps over matrices that {splitter} "
-                f"splits (its issue 1633), and torchao was not tried. {small}",
+                f"optim is {optim}: over matrices that {splitter} splits bitsandbytes fails "
+                f"(its issue 1633), and nothing else in 8 bits was tried. {small}",
             ),
             (
                 count == 1 or count % writers == 0,

@@ -14,7 +14,7 @@ from humanlm.core.basics import ConfigError
 from humanlm.core.config import HARMLESS
 from humanlm.hardware.memory import GPUS, SHAPES, GiB, Load, PlanConfig, Shape, StagePlan, memory
 from humanlm.models.config import ModelConfig
-from humanlm.training.run import gpu_plan, read_settings, shares_of, updates
+from humanlm.training.run import gpu_plan, method_args, read_settings, shares_of, updates
 
 QWEN, SMALL = SHAPES["Qwen/Qwen3-8B"], SHAPES["Qwen/Qwen3-4B"]
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -102,10 +102,13 @@ def test_a_user_in_this_process_takes_its_weights_and_a_service_takes_nothing():
 
 
 @pytest.mark.parametrize("file", PLANS["shipped"](), ids=lambda file: file.stem)
-def test_every_shipped_file_fits_the_hardware_that_its_head_names(file):
+def test_every_shipped_file_fits_the_hardware_that_its_head_names(file, tmp_path):
     plan = PLANS["planned"](file)
     assert plan.hardware == (plan.gpus or "two CPU cores") and plan.fits
     assert plan.need <= 0.9 * plan.have
+    if not plan.name.startswith("experiments"):
+        settings = read_settings(["--config", str(file), *PLANS["NEEDS"].get(plan.name, [])])[1]
+        method_args(settings, tmp_path, 64, 100)  # TRL knows every option
 
 
 def test_every_stage_of_a_recipe_is_planned_as_what_it_is():
