@@ -361,6 +361,7 @@ def _hub_items(
     name: str,  # OWNER/NAME
     splits: str = ".*",  # pattern of the splits to read
     config: str | None = None,  # name of the configuration
+    folder: str | None = None,  # of the set, where others are left out
 ) -> Iterator[tuple[str, int, dict]]:  # name and split, number of the row in it, what it holds
     "Stream rows from the hub; `DataError` if it cannot be reached"
     from datasets import get_dataset_split_names, load_dataset
@@ -371,12 +372,11 @@ def _hub_items(
             HfApi().dataset_info(
                 name, timeout=20
             )  # asked once; the library below would try six times
-        found = [
-            split for split in get_dataset_split_names(name, config) if re.fullmatch(splits, split)
-        ]
+        names = get_dataset_split_names(name, config, data_dir=folder)
+        found = [split for split in names if re.fullmatch(splits, split)]
         for split in found:
             for number, row in enumerate(
-                load_dataset(name, config, split=split, streaming=True), 1
+                load_dataset(name, config, data_dir=folder, split=split, streaming=True), 1
             ):
                 yield f"{name}/{split}", number, row
     except Exception as e:  # the library raises its own errors, those of four others, and OSError
@@ -431,11 +431,12 @@ def read_rows(
     faults: Faults | None = None,  # counts what cannot be read; None: raise at the first
     splits: str = ".*",  # on the hub: pattern of the splits to read
     config: str | None = None,  # on the hub: name of the configuration
+    folder: str | None = None,  # on the hub: the only folder to read
     unfold: Callable[[Iterator], Iterator] | None = None,  # turns mails into replies
 ) -> Iterator[FileRow]:
     "Read rows lazily"
     if on_hub(where):
-        found = groupby(_hub_items(str(where), splits, config), itemgetter(0))
+        found = groupby(_hub_items(str(where), splits, config, folder), itemgetter(0))
         sources = ((name, ((row, item) for _, row, item in rows)) for name, rows in found)
     else:
         root = Path(where) if Path(where).is_dir() else Path(where).parent

@@ -32,6 +32,8 @@ class PlanConfig:
     """a100, a100-40, h100, h200, l40s, rtx4090 or b200"""
     split: bool = True
     """whether several GPUs share one model, as in configs/engines; false: each holds all of it"""
+    shape: str = ""
+    """a model whose sizes count, where a run has yet to make `model.name`; empty: its own"""
 
     def __post_init__(self):
         require(

@@ -12,7 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -34,7 +34,7 @@ from ..hardware.sharding import sharding_faults, shards
 from ..methods.policies import ModelPolicy
 from ..methods.sampling import RolloutConfig
 from ..methods.shares import Shares, shares
-from ..models.checkpoints import locate
+from ..models.checkpoints import is_planned, locate
 from ..models.config import ModelConfig
 from ..models.settings import ClientConfig
 from .recipe import Recipe, find_engine, find_recipe
@@ -324,7 +324,7 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
             "validate asks for measurements on the way, and this recipe makes none. Leave it out",
         ),
     )
-    if settings.model.name != "tiny":
+    if settings.model.name != "tiny" and not (settings.dry_run and is_planned(settings.model.name)):
         locate(settings.model.name)
     recipe.check(settings)
     engine, teaches = find_engine(settings.run.engine), recipe.teaches(settings)
@@ -409,7 +409,8 @@ def gpu_plan(
     )
     stages = recipe.stage_plans(s) or [method]
     loads = {stage.name: _stage_load(s, stage) for stage in stages if stage.steps != 0}
-    return [*memory_lines(s.plan, s.model, s.trainer, loads), *_refused(s, recipe)]
+    model = replace(s.model, name=s.plan.shape or s.model.name)
+    return [*memory_lines(s.plan, model, s.trainer, loads), *_refused(s, recipe)]
 
 
 def _refused(s, recipe):
