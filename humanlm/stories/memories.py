@@ -108,7 +108,7 @@ def _observed(reader: str, text: str, scene: _Scene) -> str:
     if is_none(text):
         return own or text
     if has_tag(text):
-        whole = any(m["state"] or m["old"] for m in TAG.finditer(text))
+        whole = any(m["state"] for m in TAG.finditer(text))
         used = {name for name, done in scene.said.items() if whole and done in scene.state}
         text = _expand(text, lambda m: _refer(m, scene, reader, used))
     return text if own in text else join_sentences([own, "" if is_none(text) else text])

@@ -145,6 +145,7 @@ def test_the_published_decoder_adds_no_deed_to_what_an_actor_perceives():
         ("<same_as_last_action_99999999 />", "<same_as_last_action_99999999 />"),
         ("<same_as_state /><same_as_last_action />", "It rains. A waves"),
         ("[SAME AS STATE] Cold.", "It rains. Cold."),
+        ("[SAME AS LAST ACTION]", "A waves"),
         (
             "<same_as_last_action /> <mental_state>Odd: <same_as_state /></mental_state>",
             "A waves. <mental_state>Odd: It rains</mental_state>",
