@@ -182,6 +182,12 @@ def test_published_names_of_ways_are_taken(published, name, hitom, tmp_path, mon
     assert json.loads((folder / "run.json").read_text())["conditions"]["mode"] == name
 
 
+def test_published_names_of_benchmarks_are_taken(tmp_path):
+    write_stories("tomi", 2, 3, tmp_path / "tomi.txt")
+    assert run("ori_tomi", tmp_path / "tomi.txt", tmp_path) == 0
+    assert (tmp_path / "tomi-vanilla-symbolic/report.md").exists()
+
+
 def test_a_name_near_a_published_one_leads_to_it(hitom, tmp_path, capsys):
     assert run("hitom", hitom, tmp_path, "--tom.mode=socialised_context") == 2
     assert "Did you mean 'socialized_context'?" in capsys.readouterr().err
