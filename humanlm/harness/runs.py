@@ -49,7 +49,7 @@ from humanlm.core.runs import (
 )
 from .answers import AnswerConfig, Asker, examples_for
 from .comparison import published_text
-from .contexts import ParsingConfig, folder_name
+from .contexts import OF_SETS, ParsingConfig, folder_name
 from humanlm.harness.reports import (
     MISMATCH,
     ReportLine,
@@ -384,7 +384,7 @@ def make_run(
     named = find_way(mode)
     answer = replace(settings.answer, **named.answer)
     settings = replace(settings, groups=settings.groups | {"answer": answer})
-    if named.firsts and benchmark.name in ("fantom", "confaide", "hitom"):  # as published
+    if named.firsts and benchmark.name in OF_SETS:
         firsts: dict[str, BenchmarkItem] = {}
         for item in loaded:
             firsts.setdefault(item.set_id, item)
