@@ -53,9 +53,11 @@ def test_what_tom_writes_feeds_the_parser_commands(family, tmp_path, capsys):
     with chdir(tmp_path):
         assert tom(["generate", family, "--stories.n=12"]) == 0
         assert tom(["contexts", family, f"--tom.file=stories/{file}", "--tom.name=made"]) == 0
-        for folder in ("stories/contexts", "runs/made/files"):
+        of_questions = {"tomi": 72, "hitom": 12}[family]  # hitom: one for each set
+        for folder, files in (("stories/contexts", 12), ("runs/made/files", of_questions)):
             found = read_pairs(folder)
-            assert len(found.pairs) == 12 and not found.errors
+            assert len(found.pairs) == files and not found.errors
+            assert len({pair.text for pair in found.pairs}) == 12
             assert main(["data", "--parser.source", folder, "--parser.out", "sets"]) == 0
             assert (
                 len(read_jsonl(tmp_path / "sets/train.jsonl"))
