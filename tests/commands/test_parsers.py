@@ -232,6 +232,17 @@ def test_stories_that_are_too_long_for_the_model_are_refused_with_the_limit_that
         assert main([*argv, *limit]) == 0
 
 
+def test_as_many_passes_as_the_published_training_makes(tmp_path, capsys):
+    argv = ["train", "--run.name=p", "--parser.stories=12", "--parser.tested=1", "--sft.batch=4"]
+    argv += ["--trainer.num_train_epochs=3", "--parser.results=r.json", *TINY]
+    with chdir(tmp_path):
+        assert main([*argv, "--dry-run"]) == 0
+        assert "9 steps of 4 rows, 3 times through" in capsys.readouterr().out
+        assert main(argv) == 0
+        found = json.loads((tmp_path / "r.json").read_text())
+    assert found["trainer"]["step"] == -(-3 * found["data"]["learnt"] // 4)
+
+
 @pytest.mark.long
 def test_results_are_complete(trained):
     folder, _argv = trained
