@@ -28,7 +28,7 @@ from humanlm.gyms.protocol import ToolCall, find_gym, play_through, split_tasks
 from humanlm.worlds.trips import (
     TRAVEL_KINDS,
     TravelAspect,
-    _TravelOption,
+    TravelOption,
 )
 
 ROWS = Path(os.environ.get("HUMANLM_DATA", "missing")) / "userrl" / "parquet"
@@ -45,7 +45,7 @@ def part(kind, wishes, details, *sorts):
         tuple(details.items()),
         wishes,
         tuple(
-            _TravelOption(f"{letter}{n}", sort, 100 + n, (("place", "Rome"),))
+            TravelOption(f"{letter}{n}", sort, 100 + n, (("place", "Rome"),))
             for n, sort in enumerate(sorts, 1)
         ),
     )
