@@ -3212,6 +3212,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                'humanlm/environments/travel.py'),
                                              'humanlm.environments.travel._Traveller.user_facts': ( 'environments/travel.html#_traveller.user_facts',
                                                                                                     'humanlm/environments/travel.py'),
+                                             'humanlm.environments.travel._frozen': ( 'environments/travel.html#_frozen',
+                                                                                      'humanlm/environments/travel.py'),
                                              'humanlm.environments.travel._new_task': ( 'environments/travel.html#_new_task',
                                                                                         'humanlm/environments/travel.py'),
                                              'humanlm.environments.travel._option_table': ( 'environments/travel.html#_option_table',

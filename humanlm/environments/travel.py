@@ -551,6 +551,13 @@ def _read_travel(row: Mapping[str, Any]) -> _TravelTask:
     )
 
 
+def _frozen(value):
+    "Make a value of an option one that can be told from others"
+    if isinstance(value, list):
+        return tuple(map(_frozen, value))
+    return to_json(value) if isinstance(value, dict) else value
+
+
 def _released_aspect(kind, table):  # table: of `travelgym_data_*.json`
     options = [
         TravelOption(
@@ -558,7 +565,7 @@ def _released_aspect(kind, table):  # table: of `travelgym_data_*.json`
             "best" if row["id"] == table["best_id"] else sort,
             row["cost"],
             tuple(
-                (name, value if isinstance(value, (str, int, float)) else to_json(value))
+                (name, _frozen(value))
                 for name, value in row.items()
                 if name not in ("id", "cost", "type", "reason")
             ),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # %% ../../nbs/worlds/08_trips.ipynb #TravelKind
 class TravelWish(NamedTuple):
@@ -131,7 +131,7 @@ class TravelOption(NamedTuple):
     id: str
     sort: str  # best, correct, wrong or noise; never shown
     cost: int
-    facts: tuple[tuple[str, str | float], ...]  # (attribute, value)
+    facts: tuple[tuple[str, Any], ...]  # (attribute, value)
 
 
 @dataclass(frozen=True)
