@@ -101,7 +101,7 @@ def open_shop(
     name: str,  # retail or airline: tau-bench's, below HUMANLM_DATA; small/SEED: made up
 ) -> RetailShop:
     "Read or make a shop, once"
-    return _open_shop(name, data_root())
+    return _open_shop(name, "" if name.startswith("small/") else data_root())
 
 
 @lru_cache(maxsize=64)
