@@ -646,6 +646,7 @@ travel = Gym(
     _travel_tasks,
     _travel_expert,
     config=_TravelConfig(),
+    published=TRAVEL_PAY,
     read=_read_travel,
     guess=_travel_guess,
     score=_travel_score,

@@ -102,7 +102,7 @@ class _GymsConfig:
     system: bool = True
     """Tell the policy in a system message where it is. A tiny model learns faster without."""
     compat: str = ""
-    """userrl: with the quirks on which published numbers depend."""
+    """userrl: with the quirks, and rewards of travel, on which published numbers depend."""
 
     def __post_init__(self):
         named, counts = (
@@ -320,7 +320,7 @@ class _GymUsers:
         gym, task = self.tasks[talk.row["row_id"]]
         env = self.playing[talk] = gym.play(
             task,
-            gym.configured(self.s.gyms.max_turns, self.s.gyms.compat),
+            gym.configured(self.s.gyms.max_turns, self.s.gyms.compat, "training"),
             self.work.user,
             self.work.judge,
             talk.row.get("seed", 0),
@@ -429,7 +429,7 @@ def _reference_episodes(work: _GymWork, s: Settings, player: str) -> list[Episod
                 gym,
                 tasks,
                 player_of(player, gym),
-                config=gym.configured(s.gyms.max_turns, s.gyms.compat),
+                config=gym.configured(s.gyms.max_turns, s.gyms.compat, "training"),
                 seed=s.run.seed,
             )
         )

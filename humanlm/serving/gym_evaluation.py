@@ -69,7 +69,7 @@ class _PlayConfig:
     max_turns: int | None = None
     """Calls of an episode. null: as many as each gym gives."""
     compat: str = ""
-    """userrl: with the quirks on which published numbers depend."""
+    """userrl: with the quirks, and rewards of travel, on which published numbers depend."""
     out: str = "played"
     """Folder of the results."""
 

@@ -508,3 +508,10 @@ def test_rows_that_are_broken_are_refused(change):
     for prompt in (None, [{"role": "user", "content": " "}], [{"role": "system", "content": "x"}]):
         with pytest.raises(DataError, match="wanted are"):
             _read_travel(row | {"prompt": prompt})
+
+
+def test_compat_brings_the_published_rewards_of_training_or_evaluation():
+    paid = [
+        travel.configured(16, "userrl", part).wish_reward for part in ("training", "evaluation")
+    ]
+    assert paid == [0.8, 0.6] and travel.configured(16).wish_reward == 0.2
