@@ -58,8 +58,8 @@ class _PlayConfig:
 
     gyms: list[str] | str = ""
     """Gyms, such as [telepathy,turtle]. Empty: those of the rows, or all but the template."""
-    rows: str = ""
-    """Published rows: a .jsonl or .parquet file, or a folder. Empty: tasks of the gyms' own."""
+    rows: list[str] | str = ""
+    """Published rows, .jsonl or .parquet: a file, a folder, or several. Empty: made-up tasks."""
     count: int | None = None
     """Tasks of each gym. null: 64 that are made up, or all rows."""
     seed: int = PARTS["test"]
@@ -543,7 +543,7 @@ def _save_evaluation(
 def _report(work, players, lines, found, bill):
     ks = work.settings.play.every_k
     whose = (
-        f"tasks {'of ' + work.settings.play.rows if work.rows else 'made up'}; user "
+        f"tasks {f'of {work.settings.play.rows}' if work.rows else 'made up'}; user "
         f"{bill['user']['model']}, judge {bill['judge']['model']}"
     )
     parts = [
