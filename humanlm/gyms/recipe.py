@@ -497,6 +497,7 @@ def _plan_lines(s: Settings) -> list[str]:
         f"tasks               {tasks:,} for training in {', '.join(s.gyms.train)}; "
         f"held out: {held}",
         *(f"{line[:12]:<20}{line[12:]}" for line in (rows.left_out_lines() if rows else ())),
+        *([f"lessons             {s.gyms.lessons}"] if s.gyms.lessons else []),
         f"user                {in_plan(*s.user.named())}; judge {in_plan(*s.judge.named())}",
         f"credit              {s.credit.credit} by {s.credit.score}"
         f"{', the published Sum' if s.credit.score == 'mean' else ''}, gamma "
