@@ -657,6 +657,7 @@ DESK_TOOLS = {
         ),
     )
 }
+RetailDesk.tools = DESK_TOOLS
 
 # %% ../../nbs/worlds/07_shop.ipynb #call_tool
 def _form(name: str) -> str:
@@ -725,4 +726,4 @@ DESK_RULES = (
     "Orders that are processed, cancelled, or already asked back stay as they are.",
     "Hand over to a person only what no tool can do. When all is done, tell the customer so.",
 )
-RetailDesk.tools, RetailDesk.rules = DESK_TOOLS, DESK_RULES
+RetailDesk.rules = DESK_RULES
