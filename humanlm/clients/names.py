@@ -156,9 +156,10 @@ def asked_as(
 
 def in_plan(
     name: str,  # as for `asked_as`
+    base_url: str | None = None,  # where it is asked; None: at the provider's
 ) -> str:
     "Name a model in a plan"
-    return f"{name} {asked_as(name)}".strip()
+    return f"{name} {f'at {url_origin(base_url)}' if base_url else asked_as(name)}".strip()
 
 # %% ../../nbs/clients/07_names.ipynb #_plugins
 @lru_cache
