@@ -208,7 +208,7 @@ class MergeConfig:
 def merge_command(
     argv: Sequence[str],  # of the command line
 ) -> None:
-    "Make a plain model of one with an adapter: `humanlm hub merge RUN --hub.out FOLDER`"
+    "Make a plain model of an adapter, or of a checkpoint: `humanlm hub merge RUN --hub.out FOLDER`"
     place, s = _chosen(argv, merge_command.__doc__, {"hub": MergeConfig})
     print(_merge(place, s.hub, s.dry_run))
 
