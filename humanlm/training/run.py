@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from ..clients.protocol import setting
 from humanlm.core.basics import (
     ConfigError,
     atomic_write,
@@ -211,6 +212,7 @@ def tracked(run: Run) -> Iterator[None]:
             resume="allow",
             dir=str(run.folder),
             config=run.settings.to_dict(),
+            settings=wandb.Settings(api_key=setting("WANDB_API_KEY")),
         )
     except wandb.Error as e:
         raise ConfigError(

@@ -535,8 +535,10 @@ def test_a_budget_is_never_exceeded_under_concurrency(make, server, monkeypatch)
     )
 
 
-def test_the_published_default_model_has_a_price():
+def test_the_published_default_models_have_a_price():
     assert price("openai/gpt-4o-mini", 10**6, 10**6) == pytest.approx(0.15 + 0.60)
+    for name in ("claude-sonnet-4-5-20250929", "claude-sonnet-4-5"):
+        assert price(f"anthropic/{name}", 10**6, 10**6) == pytest.approx(3 + 15)
 
 
 def test_a_budget_needs_a_price(make, server):
