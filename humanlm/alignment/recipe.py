@@ -162,7 +162,8 @@ def _sample_requests(
             (e.states or {}).get(level, e.reply),
             e.reply if level == "response" else STATE_TEXT,
         )
-        return JudgeRequest(level, truth, {f"{i}": candidate for i in range(group)}, e.context)
+        candidates = {f"{i}": candidate for i in range(group)}
+        return JudgeRequest(level, truth, candidates, e.context, user_id=e.user_id)
 
     return [request(e, level) for e in examples for level in levels]
 
