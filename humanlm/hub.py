@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,15 @@ from .alignment.contract import ModelChoice, find_model, how_to_ask, run_folder,
 from .core.basics import ConfigError, atomic_path, atomic_write, shorten
 from .core.commands import menu
 from .core.grammar import PROG, parse
-from .models.checkpoints import adapter_base, merge_adapter, nearest_folder
+from humanlm.models.checkpoints import (
+    adapter_base,
+    contract_files,
+    in_slices,
+    load_model,
+    merge_adapter,
+    nearest_folder,
+    save_model,
+)
 from .serving.card import HubConfig, model_card, needs_merging
 from .training.run import quiet_libraries
 
@@ -58,13 +67,16 @@ def _checkpoints(
         int(p.parent.name.partition("-")[2]): p.parent
         for p in folder.glob("checkpoint-*/trainer_state.json")
     }
-    found = {step: p for step, p in whole.items() if any(p.glob("*.safetensors"))}
+    found = {s: p for s, p in whole.items() if any(p.glob("*.safetensors")) or in_slices(p)}
     asked = sorted(whole if config.steps == "all" else config.step_list)
+    for path in folder.glob("checkpoint-*") if config.steps == "all" else ():
+        if path not in whole.values():
+            warnings.warn(f"{path} is left out: a stop while it was written left no whole one.")
     lacking = [step for step in asked if step not in found]
     if lacking or not asked:
         raise ConfigError(
             f"{folder} has no checkpoint {shorten(lacking) if lacking else 'at all'} with "
-            f"*.safetensors. There are: {', '.join(map(str, sorted(found))) or 'none'}."
+            f"weights. There are: {', '.join(map(str, sorted(found))) or 'none'}."
         )
     return {step: found[step] for step in asked}
 
@@ -75,6 +87,10 @@ def _checkpoint_model(
     room: Path,  # a new folder
 ) -> Path:  # this folder
     "Make a model's folder of a checkpoint's weights and all else of the finished model"
+    if in_slices(checkpoint):
+        return save_model(
+            *load_model(checkpoint, "own", "float32", "cpu"), room, contract_files(model)
+        )
     shutil.copytree(model, room, ignore=shutil.ignore_patterns("*.safetensors*", ".*"))
     for file in checkpoint.glob("*.safetensors*"):
         (room / file.name).symlink_to(file.resolve())
@@ -95,7 +111,10 @@ def _lay_out(
     "Put together what is published: the model with its card, checkpoints in folders"
     new, dtype = room / "new", how_to_ask(model)[1].get("dtype", "float32")
     places = {
-        f"step-{step}": _checkpoint_model(model, p, room / f"{step}") for step, p in steps.items()
+        f"step-{step}": _checkpoint_model(model, p, room / f"{step}")
+        if merge or not in_slices(p)
+        else model  # files of the same sizes
+        for step, p in steps.items()
     }
     for name, place in {"": model, **places}.items():
         if merge and needs_merging(place):
@@ -189,7 +208,7 @@ class MergeConfig:
 def merge_command(
     argv: Sequence[str],  # of the command line
 ) -> None:
-    "Make a plain model of one with an adapter: `humanlm hub merge RUN --hub.out FOLDER`"
+    "Make a plain model of an adapter, or of a checkpoint: `humanlm hub merge RUN --hub.out FOLDER`"
     place, s = _chosen(argv, merge_command.__doc__, {"hub": MergeConfig})
     print(_merge(place, s.hub, s.dry_run))
 

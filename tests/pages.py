@@ -180,6 +180,22 @@ class Browser:
         self.tell("Page.navigate", url=url)
         self.settled("location.href != 'about:blank'")
 
+    def click(self, selector: str):
+        "Click into the middle of an element with the mouse"
+        x, y = self.settled(
+            f"(e => {{ e.scrollIntoView({{block: 'center', behavior: 'instant'}}); "
+            "const r = e.getBoundingClientRect(); "
+            "return [r.x + r.width / 2, r.y + r.height / 2]; })"
+            f"(document.querySelector({json.dumps(selector)}))"
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            self.tell("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def write(self, name: str, text: str):
+        "Put a text into a field, as an input method does"
+        self.click(f"[name={name}]")
+        self.tell("Input.insertText", text=text)
+
     def picture(
         self, path: Path, width: int, phone: bool = False, height: int = 0
     ):  # height: 0 = the whole page

@@ -21,7 +21,7 @@ from ..hierarchy.composed import StateSource
 from ..hierarchy.prompts import SPEAKER, HierarchyConfig, make_rows, token_cap
 from ..methods.policies import ModelPolicy, RolloutError
 from ..methods.sampling import RolloutConfig, Sampling
-from ..models.checkpoints import CONTRACT_FILES, is_lost, nearest_folder
+from ..models.checkpoints import CONTRACT_FILES, in_slices, is_lost, model_of, nearest_folder
 from ..models.config import ModelConfig
 from ..models.gguf import gguf_file
 
@@ -173,7 +173,7 @@ def how_to_ask(
     "Find a model and how it wants to be asked, without loading it; `RolloutError` if there is none"
     place = find_model(model, run_settings(model))
     files = [Path(place) / file for file in ("config.json", "adapter_config.json")]
-    here = any(file.is_file() for file in files) or gguf_file(place)
+    here = any(file.is_file() for file in files) or in_slices(place) or gguf_file(place)
     if not here and not _may_be_on_hub(place):
         paths = [] if Path(place).exists() else [Path(place), Path(RunConfig.out, place)]
         near = next(filter(None, map(nearest_folder, paths)), "")
@@ -182,7 +182,7 @@ def how_to_ask(
             f"no model lies in {shorten(place)}{near}. Give a run (its folder, or its name "
             "below runs/), a model's folder, or ORG/NAME of the Hub."
         )
-    settings = run_settings(place) or run_settings(model) or _UNTAUGHT
+    settings = run_settings(model_of(place)) or run_settings(model) or _UNTAUGHT
     hierarchy, rollout = (
         from_dict(kind, settings.get(group, {}), f"{model}, settings of {group}")
         for group, kind in (("hierarchy", HierarchyConfig), ("rollout", RolloutConfig))

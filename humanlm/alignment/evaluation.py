@@ -172,9 +172,9 @@ def questions(
     "List everything to ask a judge about one example"
 
     def question(metric, level, truth, text, item):
-        return _Question(
-            row, metric, level, JudgeRequest(level, truth, {"0": text}, example.context, item=item)
-        )
+        candidates, context, who = {"0": text}, example.context, example.user_id
+        request = JudgeRequest(level, truth, candidates, context, item=item, user_id=who)
+        return _Question(row, metric, level, request)
 
     known, asked = example.states or {}, [level for level in texts if level != "response"]
     truths = {level: known.get(level) or example.reply for level in asked}

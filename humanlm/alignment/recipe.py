@@ -162,7 +162,8 @@ def _sample_requests(
             (e.states or {}).get(level, e.reply),
             e.reply if level == "response" else STATE_TEXT,
         )
-        return JudgeRequest(level, truth, {f"{i}": candidate for i in range(group)}, e.context)
+        candidates = {f"{i}": candidate for i in range(group)}
+        return JudgeRequest(level, truth, candidates, e.context, user_id=e.user_id)
 
     return [request(e, level) for e in examples for level in levels]
 
@@ -329,7 +330,7 @@ def _cold_start_stage(s: Settings) -> StagePlan:
         "cold-start",
         steps + s.sft.faithful_steps if steps else 0,
         s.sft.batch,
-        max(_longest_answer(s, name) for name in s.run.methods),
+        max((_longest_answer(s, name) for name in s.run.methods), default=0),
         "lessons",
     )
 

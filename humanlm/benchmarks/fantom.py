@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from .questions import BenchmarkItem, literal_list, need
+from .questions import BenchmarkItem, need
 from .readings import distinct, plain, two_options, word_f1
 from ..core.basics import ConfigError, DataError, check_name, shorten
+from ..stories.language import literal_list
 from ..stories.presence import read_turns
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #KEYS

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .protocol import Benchmark, Measure, joint
-from .questions import BenchmarkItem, RowTable, literal_list, need, read_table
+from .questions import BenchmarkItem, RowTable, need, read_table
 from humanlm.benchmarks.readings import (
     AnswerReading,
     ScoredAnswer,
@@ -25,18 +25,8 @@ from humanlm.benchmarks.readings import (
 from ..core.basics import DataError, check_name, fingerprint, shorten
 from ..stories.answers import answer as symbolic_answer
 from ..stories.generation import read_tomi
-from ..stories.language import Event
+from ..stories.language import Event, literal_list, story_text
 from ..stories.world import read_story
-
-# %% ../../nbs/benchmarks/06_tales.ipynb #story_text
-def _story_text(value: Any) -> str:
-    "Join sentences into a story, each with its period"
-    sentences = literal_list(value)
-    if sentences is None:
-        return str(value).strip()
-    return " ".join(
-        s if s.endswith((".", "!", "?")) else s + "." for s in map(str.strip, sentences) if s
-    )
 
 # %% ../../nbs/benchmarks/06_tales.ipynb #_ORDERS
 _ORDERS = (
@@ -141,7 +131,7 @@ class ToMi(Benchmark):
     options, allowed = {"labels": "as_shipped"}, {"labels": LABELS}
 
     def items(self, row: dict, labels: str = "as_shipped") -> Iterable[BenchmarkItem]:
-        story, question = _story_text(need(row, "story", object)), need(row, "question")
+        story, question = story_text(need(row, "story", object)).strip(), need(row, "question")
         gold = _label_of(
             story,
             question,

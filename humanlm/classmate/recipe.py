@@ -34,6 +34,7 @@ from humanlm.classmate.tasks import (
     TOYS,
     ReasoningTask,
     check_verifier,
+    how_to_make,
     load_tasks,
     toy_tasks,
 )
@@ -515,6 +516,7 @@ def _stage_plans(s: Settings) -> list[StagePlan]:
             longest,
             frozen=sum(name in ("initial", "lagged", READER) for name in c.models),
             reads="lagged" in c.models,
+            answer=c.max_tokens * bool({*SELVES, READER} & {*c.models}),
         ),
     ]
 
@@ -601,16 +603,20 @@ class _ClassmateRecipe(Recipe):
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
-        tasks, c = load_tasks(s), s.classmate
+        c, t, counts = s.classmate, s.tasks, {"train": s.tasks.train_n, "test": s.tasks.test_n}
+        unmade = next(filter(None, map(how_to_make, (t.train, t.held_out or t.train))), "")
+        if not unmade:
+            counts = {part: len(rows) for part, rows in load_tasks(s).items()}
         asked = (
             f"{', '.join(c.models)}, {c.samples} each"
             if c.use_classmate_condition != "no_classmate"
             else "none are asked in training"
         )
         return [
-            f"{'classmate':<19} {step_plan(s, planned_steps(s, len(tasks['train'])) or 0)}",
-            f"questions           {s.tasks.train}: {len(tasks['train']):,} for "
-            f"training, {len(tasks['test']):,} held out",
+            f"{'classmate':<19} {step_plan(s, planned_steps(s, counts['train']) or 0)}",
+            f"questions           {t.train}: {counts['train']:,} for "
+            f"training, {counts['test']:,} held out",
+            *([f"  not made yet      {unmade}"] if unmade else []),
             f"judge               {s.judge.model or 'rules'}"
             + (f"; pays for {s.judge.exploit} on top" if s.judge.exploit else ""),
             f"classmates          {asked}",

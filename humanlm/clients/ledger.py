@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
@@ -91,7 +92,9 @@ def price(
 ) -> float | None:
     "Give the price of a call in US dollars, or None if nobody has said what the model costs"
     listed = _listed_prices(os.environ.get("HUMANLM_PRICES"))
-    rates = listed.get(name) or prices.get(name) or ((0.0, 0.0) if name.startswith(FREE) else None)
+    same = re.sub(r"-\d{4}-?\d\d-?\d\d$", "", name)  # without the day of its version
+    rates = listed.get(name) or listed.get(same) or prices.get(name) or prices.get(same)
+    rates = rates or ((0.0, 0.0) if name.startswith(FREE) else None)
     return rates and (tokens_in * rates[0] + tokens_out * rates[1]) / 1e6
 
 # %% ../../nbs/clients/03_ledger.ipynb #price_advice

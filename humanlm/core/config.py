@@ -234,6 +234,7 @@ HARMLESS = (
     "plan.gpus",
     "plan.gpu",
     "plan.split",
+    "plan.shape",
     *(
         f"{asked}.{field}"
         for asked in ("judge", "test_judge", "persona", "user", "preference")

@@ -145,6 +145,14 @@ def _open(path) -> Any:
 
 def _jsonl(path):
     with _open(path) as lines:
+        one_list = lines.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+        lines.seek(0)
+        if one_list:
+            try:
+                rows = json.loads(lines.read())
+                return (yield from enumerate((json.dumps(row).encode() for row in rows), 1))
+            except (ValueError, RecursionError):  # lines after all
+                lines.seek(0)
         yield from enumerate(lines, 1)
 
 
@@ -313,7 +321,7 @@ def row_files(
         if not files:
             raise DataError(f"{path}: no file in this folder ends in {known}. Check the path.")
         return files
-    if _suffix(path) not in _READERS:
+    if _suffix(path) not in (*_READERS, ".json"):
         raise DataError(
             f"Cannot read {path}: rows are read from {known}, not {path.suffix!r}. "
             "Convert the file."
@@ -326,7 +334,7 @@ def _file_items(
 ) -> Iterator[tuple[int, bytes | dict | RowFault]]:  # line, and what stands there
     "Read one file; `DataError` if reading stops in the middle"
     try:
-        yield from _READERS[_suffix(path)](path)
+        yield from _READERS.get(_suffix(path), _jsonl)(path)
     except (OSError, EOFError, zlib.error, csv.Error) as e:
         advice = (
             "A quotation mark may be missing."
@@ -345,7 +353,7 @@ def on_hub(where: str | Path) -> bool:
     return (
         not path.exists()
         and bool(_HUB_NAME.fullmatch(str(where)))
-        and _suffix(path) not in _READERS
+        and _suffix(path) not in (*_READERS, ".json")
     )
 
 # %% ../../nbs/data/04_files.ipynb #hub_items
@@ -353,6 +361,7 @@ def _hub_items(
     name: str,  # OWNER/NAME
     splits: str = ".*",  # pattern of the splits to read
     config: str | None = None,  # name of the configuration
+    folder: str | None = None,  # of the set, where others are left out
 ) -> Iterator[tuple[str, int, dict]]:  # name and split, number of the row in it, what it holds
     "Stream rows from the hub; `DataError` if it cannot be reached"
     from datasets import get_dataset_split_names, load_dataset
@@ -363,12 +372,11 @@ def _hub_items(
             HfApi().dataset_info(
                 name, timeout=20
             )  # asked once; the library below would try six times
-        found = [
-            split for split in get_dataset_split_names(name, config) if re.fullmatch(splits, split)
-        ]
+        names = get_dataset_split_names(name, config, data_dir=folder)
+        found = [split for split in names if re.fullmatch(splits, split)]
         for split in found:
             for number, row in enumerate(
-                load_dataset(name, config, split=split, streaming=True), 1
+                load_dataset(name, config, data_dir=folder, split=split, streaming=True), 1
             ):
                 yield f"{name}/{split}", number, row
     except Exception as e:  # the library raises its own errors, those of four others, and OSError
@@ -423,11 +431,12 @@ def read_rows(
     faults: Faults | None = None,  # counts what cannot be read; None: raise at the first
     splits: str = ".*",  # on the hub: pattern of the splits to read
     config: str | None = None,  # on the hub: name of the configuration
+    folder: str | None = None,  # on the hub: the only folder to read
     unfold: Callable[[Iterator], Iterator] | None = None,  # turns mails into replies
 ) -> Iterator[FileRow]:
     "Read rows lazily"
     if on_hub(where):
-        found = groupby(_hub_items(str(where), splits, config), itemgetter(0))
+        found = groupby(_hub_items(str(where), splits, config, folder), itemgetter(0))
         sources = ((name, ((row, item) for _, row, item in rows)) for name, rows in found)
     else:
         root = Path(where) if Path(where).is_dir() else Path(where).parent

@@ -129,7 +129,6 @@ SILENT = (
 ELSEWHERE = (
     "max_steps",
     "lr_scheduler_kwargs",
-    "warmup_ratio",
     "delta",
     "use_vllm",
     "num_train_epochs",
@@ -389,11 +388,8 @@ def _updates(s, o, job):
             "or fewer updates by --trainer.gradient_accumulation_steps",
         ),
     )
-    warm = (
-        math.ceil(o["warmup_ratio"] * job.steps * updates(s))
-        if o.get("warmup_ratio")
-        else o["warmup_steps"]
-    )
+    warm = o["warmup_steps"]  # or, below 1, their share
+    warm = math.ceil(warm * job.steps * updates(s)) if warm < 1 else warm
     warm = warm if o["lr_scheduler_type"] != "constant" else 0
     falls = o["lr_scheduler_type"] == "warmup_stable_decay"
     named = {}
@@ -561,7 +557,9 @@ class VerlPlans(Engine):
         "Say what each GPU is given to do in a stage"
         vllm = 0.0 if s.groups.get("verl", VerlConfig()).rollout == "hf" else VLLM_SHARE
         critic = self.has_critic(s) and load.stage.kind != "lessons"
-        return load._replace(shared=load.gpus > 1, vllm=vllm, asleep=True, critic=critic)
+        return load._replace(
+            shared=load.gpus > 1, vllm=vllm, asleep=True, critic=critic, pieces=False
+        )
 
     def plan(self, s: Settings) -> list[str]:
         "Say what the engine would do"

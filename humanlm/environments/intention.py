@@ -99,7 +99,7 @@ class _IntentionTask(GymTask):
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> "_IntentionTask":
         "Read a published row; details that rows of training leave out lie below HUMANLM_DATA"
-        row = published_row(row, "userrl/gym_intention.jsonl")
+        row = published_row(row, "gym_intention.jsonl", "all_intentions_*.json")
         name, found = str(row.get("id")), row.get("missing_details")
         try:
             details = tuple(

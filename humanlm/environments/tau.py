@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, shorten
@@ -30,11 +30,11 @@ from humanlm.gyms.protocol import (
     answer_form,
     as_dialogue,
 )
+from ..worlds.airline import AirlineDesk
 from humanlm.worlds.shop import (
     ADDRESS,
-    DESK_RULES,
-    DESK_TOOLS,
     REASONS,
+    SHOP_TABLES,
     TRANSFER,
     RetailDesk,
     RetailShop,
@@ -131,7 +131,7 @@ class _TauTask(GymTask):
     hello: str  # with which the customer begins
     actions: tuple[Mapping[str, Any], ...]  # name and kwargs of each right call
     outputs: tuple[str, ...] = ()  # that the customer must be told
-    shop: str = "tau_bench"
+    shop: str = "retail"  # as for `open_shop`
     asks: str = ""  # what is wanted in vain, where no call is right
 
     @property
@@ -152,10 +152,14 @@ class _TauTask(GymTask):
             *(one for one in self.outputs if len(one) > 3),
         )
 
+    def desk(self) -> RetailDesk:
+        "Open a fresh desk"
+        return (AirlineDesk if self.shop == "airline" else RetailDesk)(open_shop(self.shop))
+
     @cached_property
     def goal(self) -> tuple[dict, str]:
         "Give the records that the right calls change, and the state after them"
-        desk = RetailDesk(open_shop(self.shop))
+        desk = self.desk()
         for action in self.actions:
             desk.call(action["name"], action["kwargs"])
         return desk.changed, desk.state()
@@ -180,6 +184,9 @@ class _TauTask(GymTask):
     def identity(self) -> tuple[str, str, dict]:
         "Say who the customer is, as far as the customer knows, and which tool finds them"
         user = open_shop(self.shop).tables["users"][self.user_id]
+        if self.shop == "airline":
+            key = {"user_id": self.user_id}
+            return f"My user id is {self.user_id}.", "get_user_details", key
         name, code, email = user["name"], user["address"]["zip"], user["email"]
         if email.lower() in self.instruction.lower():
             return (
@@ -290,14 +297,18 @@ _HELP = (
     "be, so do what is "
     "wanted, nothing else, and then say that it is done."
 )
-_PAGES = {
-    "tools": "\n".join(
-        f"{name}({', '.join(tool.takes)}): {tool.about}" for name, tool in DESK_TOOLS.items()
-    )
-    + "\nArguments are texts; those that end in _ids are lists of texts.",
-    "help": _HELP,
-    "policy": "\n".join(f"{n}. {rule}" for n, rule in enumerate(DESK_RULES, 1)),
-}
+
+
+@cache
+def _pages(desk: type[RetailDesk]) -> dict[str, str]:  # word of a search → what it shows
+    tools = (f"{name}({', '.join(tool.takes)}): {tool.about}" for name, tool in desk.tools.items())
+    return {
+        "tools": "\n".join(tools)
+        + "\nArguments are texts where nothing else is said; those that end in _ids are lists of "
+        "texts.",
+        "help": _HELP,
+        "policy": "\n".join(f"{n}. {rule}" for n, rule in enumerate(desk.rules, 1)),
+    }
 
 # %% ../../nbs/environments/09_tau.ipynb #names-output
 _THOUSANDS = re.compile(r"(?<=\d)[,'’\u00a0\u202f](?=\d{3}(?!\d))")
@@ -326,7 +337,7 @@ class _DeskCustomer(Environment):
     roles = {"customer": UserRole(_CUSTOMER, answer_form(reply=TEXT, done={"type": "boolean"}))}
 
     def start(self):
-        self.desk, self.settled = RetailDesk(open_shop(self.task.shop)), None
+        self.desk, self.settled = self.task.desk(), None
 
     @property
     def reached(self) -> bool:
@@ -450,7 +461,7 @@ class _TauEnvironment(_DeskCustomer):
 
     async def on_search(self, content):
         name = content.strip(" `.\"'").lower()
-        page = "" if name == "policy" and self.config.compat else _PAGES.get(name)
+        page = "" if name == "policy" and self.config.compat else _pages(type(self.desk)).get(name)
         return (
             Feedback(page)
             if page
@@ -587,16 +598,17 @@ def _tau_tasks(count: int, seed: int) -> list[_TauTask]:
 
 # %% ../../nbs/environments/09_tau.ipynb #read_tau
 def _read_tau(
-    row: Mapping[str, Any],  # of gym_tau.jsonl, or of a parquet file of training
-    shop: str = "tau_bench",  # a folder, also one below HUMANLM_DATA
+    row: Mapping[str, Any],  # of tau_train.json or tau_test.json, or of a parquet file
 ) -> _TauTask:
-    "Read a published retail row; what rows of training leave out lies below HUMANLM_DATA"
-    row = published_row(row, "userrl/gym_tau.jsonl")
-    name, info = row.get("id"), row.get("info")
+    "Read a published row; what parquet rows leave out, and the shop, lie below HUMANLM_DATA"
+    row = published_row(row, "gym_tau.jsonl", "tau_train.json", "tau_test.json")
+    name, info = str(row.get("id")), row.get("info")
     task = info.get("task") if isinstance(info, Mapping) else None
-    if not isinstance(name, str) or "retail" not in name or not isinstance(task, Mapping):
+    shop = next((domain for domain in SHOP_TABLES if domain in name), "")
+    if not shop or not isinstance(task, Mapping):
         raise DataError(
-            f"Row {shorten(repr(name))} is none of the retail domain with info.task. Leave it out."
+            f"Row {shorten(name)} is none of {' or '.join(SHOP_TABLES)} with info.task. "
+            "Leave it out."
         )
     actions, outputs = task.get("actions"), task.get("outputs", [])
     texts = [row.get("obs"), task.get("instruction"), task.get("user_id")]
@@ -610,8 +622,9 @@ def _read_tau(
             f"Row {shorten(name)}: obs, instruction, actions, outputs or a user_id of the shop "
             f"{shop} are missing. Give the row as it was published."
         )
+    tools = (AirlineDesk if shop == "airline" else RetailDesk).tools
     for one in actions:
-        call = isinstance(one, Mapping) and one.get("name") in DESK_TOOLS
+        call = isinstance(one, Mapping) and one.get("name") in tools
         if not call or not isinstance(one.get("kwargs"), Mapping):
             raise DataError(
                 f"Row {shorten(name)}: {shorten(repr(one))} is no tool of the desk. Leave it out."
@@ -647,7 +660,8 @@ def _clerk_plan(task: _TauTask, turns: int) -> list[ToolCall]:  # turns: that ma
             [wish.order for wish in task.wishes if wish.order] + re.findall(r"#W\d+", task.asks)
         ),
     )
-    orders = [shop.tables["orders"][key] for key in keys if key in shop.tables["orders"]]
+    known = shop.tables.get("orders", {})
+    orders = [known[key] for key in keys if key in known]
     swapped = {
         one
         for action in task.actions
@@ -713,11 +727,10 @@ tau = Gym(
     _tau_expert,
     config=GymConfig(max_turns=30),
     read=_read_tau,
-    about="You are at the desk of a shop. A customer wants something done about orders. You "
-    "talk to the "
-    "customer, and you call the tools of the back office.",
+    about="You are at the desk of a shop or an airline. A customer wants something done about "
+    "orders or flights. You talk to the customer, and you call the tools of the back office.",
     hint="Look up the tools and the rules first. Find out who the customer is and what they "
     "want, agree on it, do it, and say that it is done.",
-    source="tau-bench (retail), UserRL; small shops made up",
+    source="tau-bench (retail and airline), UserRL; small shops made up",
     licence="MIT, Apache-2.0",
 )

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..clients.calls import tool_call
 from ..clients.reader import read_json
-from ..core.basics import DataError, shorten
+from ..core.basics import DataError, shorten, to_json
 from ..gyms.mistakes import UserFacts
 from humanlm.gyms.protocol import (
     TEXT,
@@ -33,11 +33,14 @@ from humanlm.gyms.protocol import (
     as_dialogue,
     spoken,
 )
+from ..worlds.shop import released_rows
 from humanlm.worlds.trips import (
     CITIES,
     MONTHS,
     TRAVEL_KINDS,
     TravelAspect,
+    TravelOption,
+    TravelWish,
     travel_options,
     wish_sets,
     word_stems,
@@ -50,6 +53,7 @@ class _TravelTask(GymTask):
 
     told: str
     aspects: tuple[TravelAspect, ...]
+    released: bool = False  # wishes and options are those of the released tables
 
     @property
     def opening(self) -> str:
@@ -227,6 +231,8 @@ def _rule_heard(task: _TravelTask, said: str, told: Sequence[str]) -> tuple[str,
         aspect.kind: {
             topic for stem in stems if (topic := TRAVEL_KINDS[aspect.kind].topics.get(stem))
         }
+        if not task.released
+        else {wish.topic for wish in aspect.wishes if stems >= {*word_stems(wish.topic)}}
         for aspect in meant
     }
     asked = set().union(*topics.values())
@@ -386,8 +392,10 @@ def _option_table(aspect: TravelAspect, wrong: int, noise: int) -> str:
     legend = "; ".join(
         f"{topic}: {', '.join(values)}"
         for topic, values in TRAVEL_KINDS[aspect.kind].values.items()
+        if topic in rows[0]
     )
-    return "\n".join([f"{aspect.kind}: {len(rows)} options. {legend}.", *map(json.dumps, rows)])
+    head = f"{aspect.kind}: {len(rows)} options." + (f" {legend}." if legend else "")
+    return "\n".join([head, *map(json.dumps, rows)])
 
 # %% ../../nbs/environments/08_travel.ipynb #TravelEnvironment
 _ID = re.compile(r"[ACFHR]\d{1,4}", re.ASCII)
@@ -510,7 +518,7 @@ def _stated(opening):
 
 
 def _read_travel(row: Mapping[str, Any]) -> _TravelTask:
-    "Read a published row; wishes and option tables are generated"
+    "Read a published row; wishes and options that lie nowhere below HUMANLM_DATA are generated"
     kept = row["reward_model"] if isinstance(row.get("reward_model"), Mapping) else row
     name, prompt = str(kept.get("id")), row.get("prompt", ())
     if hasattr(prompt, "tolist"):
@@ -529,6 +537,9 @@ def _read_travel(row: Mapping[str, Any]) -> _TravelTask:
             f"Row {shorten(name)}: wanted are an id like flight:2-48|hotel:2-29, in ground_truth "
             "an option for each part, and a message of a user. Give the row as published."
         )
+    if scene := released_rows("travelgym_data_*.json").get(name):
+        aspects = tuple(_released_aspect(kind, scene[kind]) for kind in scene["dimensions"])
+        return _TravelTask(name, told.strip()[:2000], aspects, True)
     stated = _stated(told[:2000])
     return _TravelTask(
         name,
@@ -538,6 +549,33 @@ def _read_travel(row: Mapping[str, Any]) -> _TravelTask:
             for part in parts
         ),
     )
+
+
+def _frozen(value):
+    "Make a value of an option one that can be told from others"
+    if isinstance(value, list):
+        return tuple(map(_frozen, value))
+    return to_json(value) if isinstance(value, dict) else value
+
+
+def _released_aspect(kind, table):  # table: of `travelgym_data_*.json`
+    options = [
+        TravelOption(
+            row["id"],
+            "best" if row["id"] == table["best_id"] else sort,
+            row["cost"],
+            tuple(
+                (name, _frozen(value))
+                for name, value in row.items()
+                if name not in ("id", "cost", "type", "reason")
+            ),
+        )
+        for sort, rows in table["options"].items()
+        for row in rows
+    ]
+    wishes = (TravelWish(topic, (wish,), hint) for _, topic, wish, hint, *_ in table["preferences"])
+    details = ((name, str(value)) for name, value in table["arguments"].items())
+    return TravelAspect(kind, "", tuple(details), tuple(wishes), tuple(options))
 
 
 def _read_aspect(row, part, best, stated):
@@ -608,6 +646,7 @@ travel = Gym(
     _travel_tasks,
     _travel_expert,
     config=_TravelConfig(),
+    published=TRAVEL_PAY,
     read=_read_travel,
     guess=_travel_guess,
     score=_travel_score,

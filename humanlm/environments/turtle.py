@@ -95,7 +95,9 @@ class _TurtleTask(GymTask):
         "Read a published row; what rows of training leave out is found by title below HUMANLM_DATA"
         flat = published_row(row)
         if "evaluation" not in flat:
-            flat = published_row(row, "userrl/gym_turtle.jsonl", "title", "new_title")
+            flat = published_row(
+                row, "gym_turtle.jsonl", "all_stories_refined.json", own="title", key="new_title"
+            )
         title, surface, bottom = (
             row_field(flat, name) for name in ("new_title", "new_surface", "new_bottom")
         )

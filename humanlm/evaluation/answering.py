@@ -7,6 +7,7 @@ __all__ = ['AskedPrompt', 'read_prompts', 'drawn', 'Contestant', 'find_contestan
 
 # %% ../../nbs/evaluation/06_answering.ipynb #exported-imports
 import random
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from ..core.config import read_yaml
 from ..core.grammar import find_run
 from ..core.thoughts import without_thoughts
 from .contests import chat_messages
-from ..models.checkpoints import locate
+from ..models.checkpoints import in_slices, locate
 from ..models.config import DTYPES, ModelError
 from ..models.settings import ClientConfig
 
@@ -230,9 +231,14 @@ def checkpoints_of(
         for p in run.glob(f"checkpoints/{method}/checkpoint-*")
         if p.name.rpartition("-")[2].isdecimal()
     }
-    return {
-        step: found[step] for step in sorted(found) if any(found[step].glob("*.safetensors"))
+    whole = {
+        step: found[step]
+        for step in sorted(found)
+        if any(found[step].glob("*.safetensors")) or in_slices(found[step])
     }  # weights are written after all that describes them
+    for lost in found.keys() - whole.keys():
+        warnings.warn(f"{found[lost]} is left out: a stop while it was written left no weights.")
+    return whole
 
 # %% ../../nbs/evaluation/06_answering.ipynb #ReplyConfig
 @dataclass(frozen=True)

@@ -11,13 +11,12 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
 
-from ..clients.protocol import setting
-from ..core.basics import DataError, read_jsonl, shorten
+from ..core.basics import DataError, shorten
 from .protocol import Environment, Feedback, Gym, GymTask, ToolCall
+from ..worlds.shop import data_root, released_rows
 
 # %% ../../nbs/gyms/05_function.ipynb #compile_rule
 _NODES = (
@@ -174,33 +173,26 @@ class _FunctionEnvironment(TriesEnvironment):
         return self.judged(abs(value - self.task.expected) <= 1e-6)
 
 # %% ../../nbs/gyms/05_function.ipynb #published_row
-@cache
-def _published(path, key):
-    return {str(row.get(key)): row for row in read_jsonl(path)}
-
-
 def published_row(
-    row: Mapping[str, Any],  # of a published parquet or JSONL file
-    file: str = "",  # below HUMANLM_DATA: holds what the parquet rows of a gym leave out
+    row: Mapping[str, Any],  # of a published parquet or JSON file
+    *files: str,  # below HUMANLM_DATA: hold what the parquet rows of a gym leave out
     own: str = "id",  # what a row is called in a parquet file
-    key: str = "id",  # and in this file
+    key: str = "id",  # and in these files
 ) -> dict[str, Any]:
     "Bring a published row to one flat form"
     kept = row.get("reward_model")
     if not isinstance(kept, Mapping):
         return dict(row)
     kept = {name: value for name, value in kept.items() if value is not None}
-    if not file:
+    if not files:
         return kept
-    path, name = Path(setting("HUMANLM_DATA") or "data") / file, str(kept.get(own))
-    if not path.is_file():
+    name = str(kept.get(own))
+    if (whole := released_rows(*files, key=key).get(name)) is None:
         raise DataError(
-            f"Row {shorten(name)} leaves out what is in {file}, and there is no {path}. "
-            "Set HUMANLM_DATA to its folder."
+            f"Row {shorten(name)} is not in {' or '.join(files)} below {data_root()}. Set "
+            "HUMANLM_DATA to a folder that holds it, such as a clone of UserRL."
         )
-    if name not in _published(path, key):
-        raise DataError(f"Row {shorten(name)} is not in {path}.")
-    return _published(path, key)[name]
+    return whole
 
 
 def row_field(
@@ -247,7 +239,7 @@ def _function_tasks(count: int, seed: int) -> list[_FunctionTask]:
 
 def _read_function(row: Mapping[str, Any]) -> _FunctionTask:
     "Read a published row"
-    row = published_row(row, "userrl/gym_function.jsonl")
+    row = published_row(row, "gym_function.jsonl", "functions.json")
     test = tuple(row_field(row, "test_case", (list, tuple)))
     expected = float(row_field(row, "expected_result", (int, float)))
     if len(test) != 4 or not all(type(value) is int for value in test):

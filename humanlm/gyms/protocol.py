@@ -14,7 +14,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
 from zlib import crc32
@@ -425,13 +425,21 @@ class Gym:
     score: Callable[[Any], float] = lambda played: (
         played.score
     )  # of an episode that has ended, as it is published
+    published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # part → settings
     held_out: bool = False  # never trained on, in the published split
     source: str = "made up"
     licence: str = ""
 
-    def configured(self, max_turns: int | None = None, compat: str = "") -> GymConfig:
+    def configured(
+        self,
+        max_turns: int | None = None,
+        compat: str = "",
+        part: str = "evaluation",  # or training: what `published` brings with compat
+    ) -> GymConfig:
         "Give its settings with another limit, or with the published quirks"
-        return replace(self.config, max_turns=max_turns or self.config.max_turns, compat=compat)
+        more = self.published.get(part, {}) if compat else {}
+        turns = max_turns or self.config.max_turns
+        return replace(self.config, max_turns=turns, compat=compat, **more)
 
     def play(
         self,

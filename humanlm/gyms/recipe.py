@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -40,9 +41,20 @@ from humanlm.gyms.evaluation import (
     player_of,
 )
 from .monitor import GymMonitor, weighted_order
-from .protocol import BROKEN, COMPAT, Environment, Gym, GymTask, find_gym, gym_names
+from humanlm.gyms.protocol import (
+    BROKEN,
+    COMPAT,
+    Environment,
+    Gym,
+    GymTask,
+    find_gym,
+    gym_names,
+    split_tasks,
+)
+from .rows import GymRows, read_gym_rows, read_lessons
 from .users import GymJudgeConfig, GymUserConfig, check_plays, player_name
 from ..hardware.memory import StagePlan
+from ..hierarchy.prompts import parts_text
 from humanlm.methods.dialogues import (
     CreditConfig,
     Heard,
@@ -67,15 +79,20 @@ class _GymsConfig:
     "Which gyms are trained on and measured, and how they are played"
 
     train: list[str] = field(default_factory=lambda: ["household"])
-    """Gyms that are trained on, on tasks of their own making."""
+    """Gyms that are trained on."""
     held_out: list[str] = field(default_factory=list)
     """Gyms that are measured and never trained on."""
+    rows: list[str] | str = ""
+    """Published rows, .parquet or .jsonl: a file, a folder, or several. Empty: made-up tasks."""
+    lessons: str = ""
+    """Dialogues of the cold start: merged_gym_sft.json, or what `gyms lessons` wrote. Empty: those
+    of experts and chance."""
     weights: dict[str, float] = field(default_factory=dict)
     """Gym → its share of the prompts. Those that are not named count 1."""
     tasks: int = 200
-    """Tasks of each gym for training."""
+    """Tasks of each gym for training, at most."""
     test_n: int = 40
-    """Tasks of each gym for the evaluation, which training never sees."""
+    """Tasks of each gym for the evaluation, at most; training never sees them."""
     max_turns: int = 8
     """Calls in an episode."""
     turn_tokens: int = 32
@@ -85,7 +102,7 @@ class _GymsConfig:
     system: bool = True
     """Tell the policy in a system message where it is. A tiny model learns faster without."""
     compat: str = ""
-    """userrl: with the quirks on which published numbers depend."""
+    """userrl: with the quirks, and rewards of travel, on which published numbers depend."""
 
     def __post_init__(self):
         named, counts = (
@@ -160,13 +177,36 @@ class _GymWork(Work):
     judge: Any = None
 
 
+def _row_parts(s: Settings, gyms: Mapping[str, Gym], rows: GymRows) -> dict:  # part → gym → tasks
+    "Share rows: those of the split test are held out; of others a tenth, where none of them are"
+    parts: dict[str, dict] = {part: {} for part in PARTS}
+    for name, gym in gyms.items():
+        every, splits = rows.tasks.get(gym.name, []), rows.splits.get(gym.name, {})
+        test = [task for task in every if splits[task.id] == "test"]
+        others = [task for task in every if splits[task.id] != "test"]
+        if name in s.gyms.train:
+            if not others:
+                raise DataError(f"No row of {s.gyms.rows} is for training in {name}.")
+            others, parts["valid"][name] = split_tasks(others)
+            if not test:
+                others, test = split_tasks(others)
+            parts["train"][name] = others[: s.gyms.tasks]
+        elif not every:
+            raise DataError(f"There is no row of {name} in {s.gyms.rows}.")
+        parts["test"][name] = (test or others)[: s.gyms.test_n]
+    return parts
+
+
 def _gym_tasks(
     s: Settings,
-) -> tuple[dict[str, Gym], dict[str, dict[str, Sequence[GymTask]]]]:  # by name; by part and name
-    "Find gyms, make their tasks; `DataError` where one makes a task for training and evaluation"
+) -> tuple[dict[str, Gym], dict, GymRows | None]:  # by name; by part and name; as they were read
+    "Find gyms, make or read tasks; `DataError` where one is made for training and evaluation"
     gyms = {
         name: find_gym(name) for name in sorted([*s.gyms.train, *s.gyms.held_out])
     }  # in one order, whichever are trained on
+    if s.gyms.rows:
+        rows = read_gym_rows(s.gyms.rows, list(gyms))
+        return gyms, _row_parts(s, gyms, rows), rows
     counts = {"train": s.gyms.tasks, "valid": s.gyms.test_n, "test": s.gyms.test_n}
     tasks = {
         part: {
@@ -191,12 +231,12 @@ def _gym_tasks(
                 f"The gym {name} makes the task {again} for training and for "
                 "evaluation. Its tasks must differ with the seed."
             )
-    return gyms, tasks
+    return gyms, tasks, None
 
 
 def _load_gyms(s: Settings, user: Any = None, judge: Any = None) -> _GymWork:
     "Find gyms, make their tasks, reach user and judge"
-    ledgers, (gyms, tasks) = (
+    ledgers, (gyms, tasks, _) = (
         {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.judge.budget)},
         _gym_tasks(s),
     )
@@ -280,7 +320,7 @@ class _GymUsers:
         gym, task = self.tasks[talk.row["row_id"]]
         env = self.playing[talk] = gym.play(
             task,
-            gym.configured(self.s.gyms.max_turns, self.s.gyms.compat),
+            gym.configured(self.s.gyms.max_turns, self.s.gyms.compat, "training"),
             self.work.user,
             self.work.judge,
             talk.row.get("seed", 0),
@@ -291,8 +331,14 @@ class _GymUsers:
 
 # %% ../../nbs/gyms/51_recipe.ipynb #gym_lessons
 async def _gym_lessons(work: _GymWork, s: Settings, number: int) -> list[dict]:  # number: of rows
-    "Make supervised rows of played episodes"
+    "Make supervised rows of played episodes, or read them, in passes"
     rng, rows = random.Random(f"lessons{s.run.seed}"), []
+    if s.gyms.lessons:
+        every = list(read_lessons(s.gyms.lessons, s.gyms.system))
+        require("gyms", (bool(every), f"{s.gyms.lessons} holds no turn of a policy"))
+        while len(rows) < number:
+            rows += rng.sample(every, len(every))
+        return rows[:number]
     wanted = [
         (work.gyms[name], task) for name, tasks in work.tasks["train"].items() for task in tasks
     ]
@@ -383,7 +429,7 @@ def _reference_episodes(work: _GymWork, s: Settings, player: str) -> list[Episod
                 gym,
                 tasks,
                 player_of(player, gym),
-                config=gym.configured(s.gyms.max_turns, s.gyms.compat),
+                config=gym.configured(s.gyms.max_turns, s.gyms.compat, "training"),
                 seed=s.run.seed,
             )
         )
@@ -392,7 +438,14 @@ def _reference_episodes(work: _GymWork, s: Settings, player: str) -> list[Episod
 # %% ../../nbs/gyms/51_recipe.ipynb #check-settings
 def _check_settings(s: Settings) -> None:
     "Raise where tasks cannot be made or paid for, or somebody cannot play the users"
-    gyms, _ = _gym_tasks(s)
+    gyms, *_ = _gym_tasks(s)
+    if s.gyms.lessons:
+        there = Path(s.gyms.lessons).exists()
+        require(
+            "gyms",
+            (there, f"lessons: there is no {s.gyms.lessons}. Check the path."),
+            (s.sft.lesson_steps > 0, "lessons are given, and sft.lesson_steps is 0. Raise it."),
+        )
     for config in (s.user, s.judge):
         name, _ = config.named()
         config.require_price(name)
@@ -415,7 +468,7 @@ def _stage_plans(s: Settings) -> list[StagePlan]:
         ),
         StagePlan(
             "gyms",
-            planned_steps(s, s.gyms.tasks * len(s.gyms.train)),
+            planned_steps(s, sum(map(len, _gym_tasks(s)[1]["train"].values()))),
             s.rollout.num_prompts * s.rollout.group_size,
             s.gyms.max_tokens,
         ),
@@ -424,10 +477,12 @@ def _stage_plans(s: Settings) -> list[StagePlan]:
 
 def _plan_lines(s: Settings) -> list[str]:
     "Say what a run does"
-    tasks, taken = (
-        s.gyms.tasks * len(s.gyms.train),
+    (_, parts, rows), taken = (
+        _gym_tasks(s),
         [name for name in s.gyms.train if find_gym(name).held_out],
     )
+    tasks = sum(map(len, parts["train"].values()))
+    held = ", ".join(f"{len(own):,} of {name}" for name, own in parts["test"].items())
     note = (
         [
             f"note                {', '.join(taken)}: never trained on in the published "
@@ -440,10 +495,12 @@ def _plan_lines(s: Settings) -> list[str]:
     return [
         f"{'gyms':<19} {step_plan(s, planned_steps(s, tasks) or 0)}",
         f"tasks               {tasks:,} for training in {', '.join(s.gyms.train)}; "
-        f"{s.gyms.test_n} of each gym held out"
-        + (f", also of {', '.join(s.gyms.held_out)}" if s.gyms.held_out else ""),
-        f"user                {in_plan(s.user.model)}; judge {in_plan(s.judge.model)}",
-        f"credit              {s.credit.credit} by {s.credit.score}, gamma "
+        f"held out: {held}",
+        *(f"{line[:12]:<20}{line[12:]}" for line in (rows.left_out_lines() if rows else ())),
+        *([f"lessons             {s.gyms.lessons}"] if s.gyms.lessons else []),
+        f"user                {in_plan(*s.user.named())}; judge {in_plan(*s.judge.named())}",
+        f"credit              {s.credit.credit} by {s.credit.score}"
+        f"{', the published Sum' if s.credit.score == 'mean' else ''}, gamma "
         f"{s.credit.gamma}; at most "
         f"{s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens",
         *note,
@@ -511,7 +568,10 @@ class _GymRecipe(Recipe):
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"
         rows = run_sync(_gym_lessons(run.work, run.settings, 3000))
-        return [f"{row['prompt'][-1]['content']} {row['target']}" for row in rows], []
+        return [
+            f"{parts_text(row['prompt'][-1]['content'])} {parts_text(row['target'])}"
+            for row in rows
+        ], []
 
     def stages(self, run: Any) -> list[Stage]:
         "Show calls, then train"

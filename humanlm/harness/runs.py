@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ..benchmarks.protocol import Benchmark
-from ..benchmarks.questions import QuestionSet
+from ..benchmarks.questions import BenchmarkItem, QuestionSet
 from ..benchmarks.readings import ScoredAnswer
 from ..benchmarks.sets import benchmarks
 from ..clients.client import ScriptedClient
@@ -42,13 +42,14 @@ from humanlm.core.runs import (
     Stages,
     alone,
     open_run,
+    read_record,
     require_conditions,
     run_record,
     save_record,
 )
 from .answers import AnswerConfig, Asker, examples_for
 from .comparison import published_text
-from .contexts import ParsingConfig, folder_name
+from .contexts import OF_SETS, ParsingConfig, folder_name
 from humanlm.harness.reports import (
     MISMATCH,
     ReportLine,
@@ -91,7 +92,7 @@ class _TomConfig:
     file: str = ""
     "The benchmark's file. Empty: where it usually lies below HUMANLM_DATA."
     limit: int | None = None
-    "Ask only the first so many questions."
+    "Ask only the first so many questions; with a larger limit, the same command goes on."
     out: str = "runs"
     "Folder in which runs are kept."
     name: str | None = None
@@ -232,6 +233,16 @@ def _run_name(settings: Settings, benchmark: Benchmark, named: NamedWay) -> str:
     )
 
 # %% ../../nbs/harness/07_runs.ipynb #conditions
+def _identity(items: Sequence[BenchmarkItem]) -> dict[str, Any]:
+    "Say which questions these are"
+    return {
+        "number": len(items),
+        "first": items[0].id,
+        "last": items[-1].id,
+        "fingerprint": fingerprint(items),
+    }
+
+
 def _conditions(
     settings: Settings, benchmark: Benchmark, mode: str, loaded: QuestionSet, parses: bool
 ) -> dict[str, Any]:
@@ -248,12 +259,7 @@ def _conditions(
         "parser": parser,
         "answer": to_dict(settings.answer),
         "rows": {**benchmark.options, **benchmark.checked(settings.rows or {})},
-        "questions": {
-            "number": len(loaded),
-            "first": loaded.items[0].id,
-            "last": loaded.items[-1].id,
-            "fingerprint": fingerprint(loaded.items),
-        },
+        "questions": _identity(loaded.items),
     }
     return (
         found
@@ -315,7 +321,10 @@ class TomRun:
     def start(self) -> None:
         "Make the folder or go on in it; `ConfigError` if it holds something else"
         open_run(self.folder.parent, self.folder.name, "", self.settings.fresh)
-        require_conditions(self.folder, self.conditions, "--tom.name")
+        before = (read_record(self.folder).get("conditions") or {}).get("questions", {})
+        first = _identity(self.loaded.items[: before.get("number")])
+        more = {"questions": first} if first == before else {}  # --tom.limit may grow
+        require_conditions(self.folder, self.conditions | more, "--tom.name")
         self.ledger.keep(self.folder / CHARGES)
         self.settings.save(self.folder / "config.yaml")
         self.record("started")
@@ -375,9 +384,11 @@ def make_run(
     named = find_way(mode)
     answer = replace(settings.answer, **named.answer)
     settings = replace(settings, groups=settings.groups | {"answer": answer})
-    if named.firsts and benchmark.name in ("fantom", "confaide", "hitom"):  # as published
-        firsts = {item.set_id: item for item in reversed(loaded.items)}
-        loaded = replace(loaded, items=tuple(reversed(firsts.values())))
+    if named.firsts and benchmark.name in OF_SETS:
+        firsts: dict[str, BenchmarkItem] = {}
+        for item in loaded:
+            firsts.setdefault(item.set_id, item)
+        loaded = replace(loaded, items=tuple(firsts.values()))
     ledger = Ledger(budget=settings.model.budget)
     respondent = _make_respondent(settings, benchmark, named.way, ledger, ask)
     folder = Path(settings.tom.out) / _run_name(settings, benchmark, named)

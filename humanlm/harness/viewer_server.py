@@ -21,6 +21,7 @@ from ..core.html import Table, page, tag
 from ..core.web import LOCAL, address, answer, listen, serve_app, web_app
 from ..social.viewer import timeline_page
 from ..stories.contexts import Context, read_contexts
+from ..stories.language import story_text
 from ..stories.violations import violations
 
 # %% ../../nbs/harness/08_viewer_server.ipynb #context_files
@@ -56,7 +57,9 @@ def _first_context(path: Path) -> Context:
 def _story_of(path: Path) -> str:  # "" = it does not say
     "Read the text that a context was made from"
     told = json.loads(path.read_text("utf-8-sig"))
-    return str(told.get("story") or told.get("text") or "") if isinstance(told, dict) else ""
+    if not isinstance(told, dict):
+        return ""
+    return story_text(told.get("story") or told.get("text") or "")
 
 # %% ../../nbs/harness/08_viewer_server.ipynb #Viewer
 class _Viewer:

@@ -201,14 +201,14 @@ class HFClient(_LocalClient):
         model: str | Path,  # a local folder, or a model of the Hub
         loaded: LoadedModel | None = None,  # if it is in memory already
         template: str = "own",  # the model's own chat template, or "humanlm"
-        dtype: str = "float32",  # number format of the weights
+        dtype: str | None = None,  # of the weights; None: bfloat16 on a GPU, otherwise float32
         device: str | None = None,  # None = a GPU if there is one
         batch_size: int = 64,  # answers that are written together
         **options,  # thinking, and as for `Client`
     ):
         name = f"hf/{model}"
         self.loaded = loaded or _found(
-            name, lambda: load_model(model, template, dtype, device), "train"
+            name, lambda: load_model(model, template, dtype or _usual(device), device), "train"
         )
         self.batch_size = batch_size
         super().__init__(name, self.loaded.tokenizer, **options)
@@ -263,6 +263,13 @@ class HFClient(_LocalClient):
             )
 
 # %% ../../nbs/models/07_local.ipynb #_TRAIN
+def _usual(device):
+    import torch
+
+    on_gpu = device != "cpu" and torch.cuda.is_available()
+    return "bfloat16" if on_gpu else "float32"
+
+
 def _found(name, load, extra):
     "Load a model; what is missing becomes an `LLMError`"
     try:

@@ -279,7 +279,7 @@ def _play_judge(
 
 def _play_level(asked, level):
     item = next(item for item, words in ITEMS.items() if words == asked["candidates are"])
-    context = "\n".join(m["text"] for m in asked["context"])
+    context = "\n".join(m["content"] for m in asked["context"])
     matches = {
         id: rule_match(level, asked["truth"], text, context, item)
         for id, text in asked["candidates"].items()

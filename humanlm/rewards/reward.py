@@ -137,7 +137,8 @@ def requests_by_row(
         truth = (
             row["ground_truth"] if level == row["level"] else (e.states or {}).get(level) or e.reply
         )
-        return JudgeRequest(level, truth, {}, e.context, hierarchy[level].definition, rubric)
+        meant = hierarchy[level].definition
+        return JudgeRequest(level, truth, {}, e.context, meant, rubric, user_id=e.user_id)
 
     return {
         _question_id(row["row_id"], row["level"], level): request(row, level)

@@ -22,6 +22,7 @@ from ..clients.protocol import CacheError
 from ..core.basics import HumanLMError, shorten
 from ..data.records import Message
 from ..data.trajectory import Score
+from ..hierarchy.prompts import SPEAKER
 from ..worlds.oracle import COPY_LIMIT, copied_share
 
 # %% ../../nbs/rewards/03_scoring.ipynb #JudgeRequest
@@ -43,6 +44,7 @@ class JudgeRequest:
     levels: tuple[
         str, ...
     ] = ()  # judge whole replies on all of these at once, instead of on `level`
+    user_id: str = SPEAKER  # the person; a model judge reads HUMAN for this author
     schema_version: int = 1
 
     @property

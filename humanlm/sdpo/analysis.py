@@ -6,9 +6,12 @@
 __all__ = ['PRAISE', 'FOLLOWUPS', 'TAU', 'METRICS', 'ABOUT', 'signals_command']
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #exported-imports
+import json
 import math
+import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -18,7 +21,6 @@ from humanlm.core.basics import (
     DataError,
     atomic_path,
     atomic_write,
-    jsonl_rows,
     require,
     shorten,
     to_json,
@@ -26,6 +28,7 @@ from humanlm.core.basics import (
 from ..core.grammar import parse
 from ..core.html import Html, Table, page, styled, tag
 from ..core.stats import Interval, mean_interval, number_text, range_text
+from ..data.files import FileRow, read_rows
 from ..data.trajectory import Completion
 from ..data.viz import token_boxes
 from ..models.checkpoints import LoadedModel
@@ -73,11 +76,35 @@ _TEXTS = ("id", "tag", "raw_prompt", "unrelated_followup", "feedback_followup")
 
 
 def _read_cases(
-    path: str | Path,
-) -> list[_SignalCase]:  # path: JSONL of `_TEXTS`, perhaps with a reply, or of interactions
+    path: str | Path,  # the published file, or rows of `_TEXTS`, perhaps with a reply, or of logs
+    number: int = 0,  # drawn with replacement, each with one of the file's endings; 0: each once
+    seed: int = 0,
+) -> list[_SignalCase]:
     "Read cases; `DataError` names file, row and field"
+    rows, read = read_rows(path), None
+    if str(path).endswith(".json"):
+        with suppress(ValueError):  # lines, or broken, which the reader of rows says
+            read = json.loads(Path(path).read_bytes())
+    if isinstance(read, dict) and "cases" in read:
+        rows = (FileRow(Path(path).name, n, row) for n, row in enumerate(read["cases"], 1))
+        endings = read["defaults"]["variant_suffix_pool"]
+    else:
+        endings = [""]
+    cases, rng = _checked_cases(path, rows), random.Random(seed)
+    return [
+        replace(
+            case,
+            id=f"{case.id}_v{n:02}",
+            raw_prompt=case.raw_prompt + rng.choice(endings),
+            cluster=case.cluster or case.id,
+        )
+        for n, case in enumerate(rng.choices(cases, k=number))
+    ] or cases
+
+
+def _checked_cases(path, rows):
     found = {}
-    for where, row in jsonl_rows(path):
+    for where, row in ((row.place, row.values) for row in rows):
         if not found and "completion" in row:
             return _logged_cases(read_interactions(path))
         texts: dict[str, Any] = {name: _text(row, name, where) for name in _TEXTS} | {
@@ -93,9 +120,7 @@ def _read_cases(
             )
         found[texts["id"]] = _SignalCase(**texts)
     if not found:
-        raise DataError(
-            f"{path} holds no case. Write one JSON object per line: {', '.join(_TEXTS)}."
-        )
+        raise DataError(f"{path} holds no case. Give each these fields: {', '.join(_TEXTS)}.")
     return list(found.values())
 
 
@@ -171,7 +196,10 @@ class _SignalConfig:
     "How replies are made and scored for an analysis"
 
     cases: str = ""
-    """JSONL file of cases (the fields stand in nbs/sdpo/54_analysis.ipynb), or of interactions."""
+    """File of cases (published: signal_analysis_cases.json; the fields stand in
+    nbs/sdpo/54_analysis.ipynb), or of interactions."""
+    number: int = 0
+    """Cases drawn from the file, with its endings (published: 24); 0: each case once, as it is."""
     out: str = ""
     """Folder for the results; one that holds results of this command is replaced."""
     max_tokens: int = 256
@@ -506,10 +534,12 @@ def signals_command(argv: Sequence[str]) -> int:
     )
     require(
         "signals",
-        (bool(s.signals.cases), "cases names no file: give a JSONL file"),
+        (bool(s.signals.cases), "cases names no file: give one"),
+        (s.signals.number >= 0, f"number must not be negative, got {s.signals.number}"),
         (bool(s.signals.out), "out names no folder"),
     )
-    cases, own = _read_cases(s.signals.cases), s.model.name == "tiny"
+    cases = _read_cases(s.signals.cases, s.signals.number, s.signals.seed)
+    own = s.model.name == "tiny"
     print(
         f"{len(cases)} cases, each reply scored without a follow-up and with "
         f"{len(FOLLOWUPS)}: {', '.join(FOLLOWUPS)}",

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 from ..alignment.scenes import RequestError, optional
 from ..classmate.classmates import READER, SELVES, read_mapping
 from ..clients.client import ChatClient
+from ..clients.names import is_up
 from ..clients.protocol import ChatReply, ChatRequest, LLMError
 from ..core.basics import ConfigError, atomic_write, near_miss, require, shorten, to_json
 from ..core.grammar import parse
@@ -40,7 +41,7 @@ from humanlm.core.web import (
 from ..models.checkpoints import locate
 from ..models.config import DTYPES
 from .service import ServiceConfig, answers_body, read_chat, refused, usage_body
-from .vllm import is_up, start_server, vllm_command, vllm_program
+from .vllm import start_server, vllm_command, vllm_program
 
 # %% ../../nbs/serving/10_classmates.ipynb #HostConfig
 KEY = "VLLM_API_KEY"

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ..clients.ledger import Ledger
+from ..clients.names import in_plan
 from ..core.basics import HumanLMError, atomic_write, fingerprint, require, run_sync, shorten
 from ..core.config import Settings
 from ..core.grammar import parse
@@ -45,9 +46,10 @@ from humanlm.gyms.evaluation import (
 )
 from ..gyms.protocol import BROKEN, COMPAT, Gym, GymConfig, GymTask, find_gym, gym_names
 from ..gyms.recipe import PARTS
+from ..gyms.rows import GymRows, named_gyms, read_gym_rows, task_key
 from ..gyms.users import GymJudgeConfig, GymUserConfig, user_bill
 from ..models.settings import Estimate, estimate
-from .play import PlayerChoice, PlayerConfig, find_player, named_gyms, read_gym_rows
+from .play import PlayerChoice, PlayerConfig, find_player
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #_PlayConfig
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class _PlayConfig:
 
     gyms: list[str] | str = ""
     """Gyms, such as [telepathy,turtle]. Empty: those of the rows, or all but the template."""
-    rows: str = ""
-    """Published rows: a .jsonl or .parquet file, or a folder. Empty: tasks of the gyms' own."""
+    rows: list[str] | str = ""
+    """Published rows, .jsonl or .parquet: a file, a folder, or several. Empty: made-up tasks."""
     count: int | None = None
     """Tasks of each gym. null: 64 that are made up, or all rows."""
     seed: int = PARTS["test"]
@@ -67,7 +69,7 @@ class _PlayConfig:
     max_turns: int | None = None
     """Calls of an episode. null: as many as each gym gives."""
     compat: str = ""
-    """userrl: with the quirks on which published numbers depend."""
+    """userrl: with the quirks, and rewards of travel, on which published numbers depend."""
     out: str = "played"
     """Folder of the results."""
 
@@ -119,8 +121,7 @@ class _GymEvaluation(NamedTuple):
     players: list[PlayerChoice]
     gyms: dict[str, Gym]
     tasks: Mapping[str, Sequence[GymTask]]  # gym → tasks
-    splits: dict[str, Counter]  # gym → split of published rows; none where tasks are made up
-    left_out: Faults
+    rows: GymRows | None  # None: tasks are made up
 
     def config(self, gym: Gym) -> GymConfig:
         "Say how a gym is played"
@@ -139,7 +140,7 @@ class _GymEvaluation(NamedTuple):
         "Name what results depend on; not who plays, nor how often: both may grow"
         s, play = self.settings, self.settings.play
         own = {
-            "tasks": "made up" if not self.splits else play.rows,
+            "tasks": "made up" if not self.rows else play.rows,
             "seed": play.seed,
             "compat": play.compat,
             "max_turns": play.max_turns,
@@ -158,7 +159,7 @@ class _GymEvaluation(NamedTuple):
             }
         return own | {
             f"tasks of {name}": f"{len(tasks)}, fingerprint "
-            f"{fingerprint([[task.id, task.opening] for task in tasks])}"
+            f"{fingerprint([[task.id, task_key(task)] for task in tasks])}"
             for name, tasks in self.tasks.items()
         }
 
@@ -181,16 +182,9 @@ def _prepare_evaluation(s: Settings) -> _GymEvaluation:  # inputs are players
             else c.names or [name for name in gym_names() if name != "template"],
         )
     }
-    if found:
-        return _GymEvaluation(s, players, gyms, *found)
-    return _GymEvaluation(
-        s,
-        players,
-        gyms,
-        {name: gym.tasks(c.count or 64, c.seed) for name, gym in gyms.items()},
-        {},
-        Faults(),
-    )
+    tasks = found.tasks if found else {}
+    made_up = {name: gym.tasks(c.count or 64, c.seed) for name, gym in gyms.items() if not found}
+    return _GymEvaluation(s, players, gyms, {**tasks, **made_up}, found)
 
 
 def _asked(work: _GymEvaluation, model: str, group: Any) -> Estimate:
@@ -219,13 +213,10 @@ def _evaluation_plan(work: _GymEvaluation) -> str:
         [
             f"{'tasks':<12}"
             + ", ".join(f"{len(tasks):,} of {name}" for name, tasks in work.tasks.items())
-            + ("" if work.splits else " (made up)")
+            + ("" if work.rows else " (made up)"),
+            *(work.rows.left_out_lines() if work.rows else []),
         ],
     )
-    for kind, count in work.left_out.counts.items():
-        some = work.left_out.examples.get(kind, {}).items()
-        told = shorten("; ".join(f"{where}: {what}" for what, where in some), 160)
-        lines.append(f"{'left out':<12}{count:,} rows: {kind}, such as {told}")
     lines += [
         f"{'episodes':<12}{work.episodes:,} of each player"
         + (f", {s.play.episodes} of each task" if s.play.episodes > 1 else "")
@@ -248,7 +239,7 @@ def _evaluation_plan(work: _GymEvaluation) -> str:
                 if group.model == "rule"
                 else group.model
                 if group.is_rule(group.model)
-                else f"{group.named()[0]}: at most {_asked(work, group.named()[0], group)} "
+                else f"{in_plan(*group.named())}: at most {_asked(work, group.named()[0], group)} "
                 "for each player"
             )
         )
@@ -420,10 +411,7 @@ def _published_scores() -> dict[str, Any]:
     return json.loads((files("humanlm") / "fixtures" / "userrl.json").read_text("utf-8"))
 
 
-_NEVER = {
-    "travel": "its option tables are generated: the published ones were not released",
-    "search": "it searches the pages of the task, not the web",
-}
+_NEVER = {"search": "it searches the pages of the task, not the web"}
 
 
 def _apart(
@@ -435,7 +423,7 @@ def _apart(
         return ["it has no published scores"]
     config, splits, roles = (
         work.config(work.gyms[name]),
-        work.splits.get(name, {}),
+        Counter(work.rows.splits[name].values()) if work.rows else {},
         work.gyms[name].environment.roles.values(),
     )
     if not splits:
@@ -457,6 +445,10 @@ def _apart(
                 f"{group.group} at temperature {group.temperature}, not "
                 f"{theirs['user temperature']}"
             )
+    if not all(getattr(task, "released", True) for task in work.tasks[name]):
+        found.append(
+            "option tables are generated where travelgym_data_*.json has none below HUMANLM_DATA"
+        )
     if config.max_turns != theirs["max_turns"]:
         found.append(f"{config.max_turns} turns, not {theirs['max_turns']}")
     if config.compat != theirs["compat"]:
@@ -536,7 +528,7 @@ def _save_evaluation(
         },
         "user and judge": bill,
         "apart from the published table": {name: _apart(work, name) for name in work.gyms},
-        "left out": work.left_out.to_dict(),
+        "left out": (work.rows.left_out if work.rows else Faults()).to_dict(),
         "conditions": work.conditions(),
         "settings": work.settings.to_dict(),
         "versions": versions(),
@@ -551,7 +543,7 @@ def _save_evaluation(
 def _report(work, players, lines, found, bill):
     ks = work.settings.play.every_k
     whose = (
-        f"tasks {'of ' + work.settings.play.rows if work.splits else 'made up'}; user "
+        f"tasks {f'of {work.settings.play.rows}' if work.rows else 'made up'}; user "
         f"{bill['user']['model']}, judge {bill['judge']['model']}"
     )
     parts = [

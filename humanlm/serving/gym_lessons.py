@@ -36,7 +36,7 @@ from humanlm.gyms.protocol import (
     tool_schema,
 )
 from ..gyms.recipe import PARTS
-from .play import named_gyms, read_gym_rows, task_key
+from ..gyms.rows import named_gyms, read_gym_rows, task_key
 
 # %% ../../nbs/serving/09_gym_lessons.ipynb #_LessonsConfig
 FORMS = ("messages", "sharegpt")

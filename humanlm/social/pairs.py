@@ -32,6 +32,7 @@ from .requests import STYLES, parse_prompt
 from ..stories.answers import to_context
 from ..stories.contexts import Context, read_context
 from ..stories.generation import generate
+from ..stories.language import story_text
 from ..stories.memories import observation_scores
 from ..stories.violations import violations
 from ..stories.world import read_story
@@ -88,11 +89,11 @@ def _read_pair(path: Path) -> ContextPair:
     ):
         raise DataError("lacks socialized_context, or story and text")
     key = "story" if "story" in row else "text"
-    if not isinstance(row[key], str):
+    if not isinstance(row[key], str | list):
         raise DataError(f"{key} must be a text, not {shorten(row[key])!r}")
     task = str(row.get("task", ""))
     return ContextPair(
-        row[key],
+        story_text(row[key]),
         read_context(row["socialized_context"]),
         task,
         path.name,

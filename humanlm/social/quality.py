@@ -24,6 +24,7 @@ from ..core.html import Table, csv_text, table_cell
 from .requests import hint, section
 from ..stories.answers import memory_answer, to_context
 from ..stories.contexts import NONE, Context, is_none, read_context, split_mental, to_json
+from ..stories.language import story_text
 from humanlm.stories.memories import (
     ObservationScores,
     clauses,
@@ -186,7 +187,7 @@ def _read_pairs(
             problems.append((name.removesuffix(".json"), str(e)))
             continue
         story, question = (
-            str(wanted.get(key) or made.get(key) or "") for key in ("story", "question")
+            story_text(wanted.get(key) or made.get(key) or "") for key in ("story", "question")
         )
         first, second = (
             row["socialized_context"] if isinstance(row.get("socialized_context"), dict) else row

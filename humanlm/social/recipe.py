@@ -331,12 +331,15 @@ class _ParserWork(Work):
 
 
 def _train_parser(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
-    "Learn every record once"
+    "Learn every record, once or `trainer.num_train_epochs` times"
     s, room = run.settings, getattr(model.config, "max_position_embeddings", None) or 0
-    rows = _parser_lessons(
-        run.work.rows, tokenizer, s.sft.batch, s.run.seed, room, token_counter(s.model)
-    )
-    lessons(run, stage, model, tokenizer, rows)
+    passes = [
+        _parser_lessons(
+            run.work.rows, tokenizer, s.sft.batch, s.run.seed + n, room, token_counter(s.model)
+        )
+        for n in range(_passes(s))
+    ]
+    lessons(run, stage, model, tokenizer, [row for rows in passes for row in rows])
 
 # %% ../../nbs/social/56_recipe.ipynb #run_account
 def _run_account(run: Any) -> dict:
@@ -374,9 +377,13 @@ def _run_account(run: Any) -> dict:
     }
 
 
-def _steps_once(s: Settings) -> int:
-    "Count the steps of one pass over fresh stories"
-    return math.ceil(s.parser.stories * (1 - s.parser.held_out) / s.sft.batch)
+def _passes(s: Settings) -> int:
+    return s.trainer.get("num_train_epochs", 1)
+
+
+def _steps(s: Settings) -> int:
+    "Count the steps of all passes over fresh stories"
+    return math.ceil(_passes(s) * s.parser.stories * (1 - s.parser.held_out) / s.sft.batch)
 
 
 def data_plan(s: Settings) -> list[str]:
@@ -422,7 +429,7 @@ class _ParserRecipe(Recipe):
         return _vocabulary(run.work.rows), FRAMES
 
     def stages(self, run: Any) -> list[Stage]:
-        "Train once through"
+        "Train on all records"
         return [Stage(name, "base", _train_parser) for name in run.settings.run.methods]
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
@@ -475,7 +482,7 @@ class _ParserRecipe(Recipe):
 
     def stage_plans(self, s: Settings) -> list[StagePlan]:
         "Plan one supervised stage for each method"
-        steps = _steps_once(s) if s.parser.source == "stories" else None
+        steps = _steps(s) if s.parser.source == "stories" else None
         return [
             StagePlan(name, steps, s.sft.batch, s.parser.token_limit or 1024, "lessons")
             for name in s.run.methods
@@ -484,11 +491,12 @@ class _ParserRecipe(Recipe):
     def plan(self, s: Settings) -> list[str]:
         "Say what would be learnt"
         c = s.parser
-        steps = f"{_steps_once(s):,} steps" if c.source == "stories" else "steps"
+        steps = f"{_steps(s):,} steps" if c.source == "stories" else "steps"
+        often = "once" if _passes(s) == 1 else f"{_passes(s)} times"
         return [
             *data_plan(s),
             f"model       {s.model.name}",
-            f"training    {steps} of {s.sft.batch} rows, once through",
+            f"training    {steps} of {s.sft.batch} rows, {often} through",
         ]
 
 

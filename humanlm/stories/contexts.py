@@ -431,9 +431,10 @@ def simulations_text(contexts: Sequence[Context]) -> str:
 # %% ../../nbs/stories/01_contexts.ipynb #TAG
 TAG = re.compile(
     r"""
-    (?: <same_as_ (?: (?P<state>state) | (?P<later>next_state)
-          | (?P<last>last_action) (?:_(?P<index>\d{1,4}))? ) \s?/?>
-      | (?P<old>\[same[ ]as[ ]state\]) )
+    (?: <same_as_ | \[same[ ]as[ ] )
+    (?: (?P<state>state) | (?P<later>next_state)
+      | (?P<last>last[_ ]action) (?:_(?P<index>\d{1,4}))? )
+    \s?/?[>\]]
     (?P<gap>[ \t]*) (?= (?P<next>(?!</)[^\s.,;:!?])? )  # does text follow that is not punctuation?
     """,
     re.IGNORECASE | re.VERBOSE,

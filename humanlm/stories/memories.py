@@ -73,6 +73,7 @@ class _Scene(NamedTuple):
     state: str = ""
     later: str = ""  # state of the next step
     warn: Callable[[Violation], Any] = lambda violation: None
+    deeds: bool = True  # an actor's own is added to what it perceives next
 
 # %% ../../nbs/stories/02_memories.ipynb #_refer
 def _refer(m: re.Match, scene: _Scene, reader: str | None, used: set[str]) -> str:
@@ -103,19 +104,22 @@ def _told(name: str, scene: _Scene, reader: str | None) -> str:
 # %% ../../nbs/stories/02_memories.ipynb #_observed
 def _observed(reader: str, text: str, scene: _Scene) -> str:
     "Write out one observation, the reader's own last action included"
-    own = scene.said.get(reader, "")
+    own = scene.said.get(reader, "") if scene.deeds else ""
     if is_none(text):
         return own or text
     if has_tag(text):
-        whole = any(m["state"] or m["old"] for m in TAG.finditer(text))
+        whole = any(m["state"] for m in TAG.finditer(text))
         used = {name for name, done in scene.said.items() if whole and done in scene.state}
         text = _expand(text, lambda m: _refer(m, scene, reader, used))
     return text if own in text else join_sentences([own, "" if is_none(text) else text])
 
 # %% ../../nbs/stories/02_memories.ipynb #decode
-def decode(context: Context) -> Context:
+def decode(
+    context: Context,
+    deeds: bool = True,  # False, as published: nothing is added to what an actor perceives
+) -> Context:
     "Write out every tag; the same again changes nothing"
-    return _decode(context, lambda violation: None)
+    return _decode(context, lambda violation: None, deeds)
 
 
 def decode_warnings(context: Context) -> list[Violation]:
@@ -125,11 +129,11 @@ def decode_warnings(context: Context) -> list[Violation]:
     return found + list(_odd_tags(context))
 
 # %% ../../nbs/stories/02_memories.ipynb #_decode
-def _decode(context: Context, warn: Callable[[Violation], Any]) -> Context:
+def _decode(context: Context, warn: Callable[[Violation], Any], deeds: bool = True) -> Context:
     "Go through the steps, keeping the actions of the last one"
     said, decoded, steps = {}, [], context.steps
     for i, step in enumerate(steps):
-        scene = _Scene(i, context.agents, said, warn=warn)
+        scene = _Scene(i, context.agents, said, warn=warn, deeds=deeds)
         state = step.state
         if has_tag(state):
             state = _expand(state, lambda m: _refer(m, scene, None, set()))
@@ -138,7 +142,7 @@ def _decode(context: Context, warn: Callable[[Violation], Any]) -> Context:
             name: text if text == NONE and name not in said else _observed(name, text, scene)
             for name, text in step.observations.items()
         }
-        seen |= {name: done for name, done in said.items() if name not in seen}
+        seen |= {name: done for name, done in said.items() if deeds and name not in seen}
         done = {name: _done(name, text, i, context, warn) for name, text in step.actions.items()}
         said = {
             name: _still(sentence(name, text))
@@ -371,11 +375,10 @@ def _keys(step: Any, field: str, names: Sequence[str]) -> set[str] | None:
 # %% ../../nbs/stories/02_memories.ipynb #_numbering_score
 def _numbering_score(steps: list) -> float:
     "Score the timesteps: 0.3 counted, 0.15 never falling, 0 out of order, 0.1 not numbers"
-    found: list[Any] = [step.get("timestep") if isinstance(step, dict) else None for step in steps]
     try:
-        numbers = [int(number) for number in found]
-    except (TypeError, ValueError):
-        return 0.0 if None in found else 0.1
+        numbers = [int(step.get("timestep", 0)) for step in steps]
+    except (AttributeError, TypeError, ValueError):
+        return 0.1 if all(isinstance(step, dict) and "timestep" in step for step in steps) else 0.0
     if numbers in (list(range(len(steps))), list(range(1, len(steps) + 1))):
         return 0.3
     return 0.15 if numbers == sorted(numbers) else 0.0

@@ -255,7 +255,7 @@ def _check_state_tags(context: Context) -> Iterator[Violation]:
     where, told = _places(context), _told_places(context)
     for i, step in enumerate(context.steps):
         for name, text in step.observations.items():
-            if not any(m["state"] or m["old"] for m in TAG.finditer(text)):
+            if not any(m["state"] for m in TAG.finditer(text)):
                 continue
             others = [
                 other for other, place in told[i].items() if _apart(where[i].get(name), place)
@@ -444,8 +444,8 @@ def _current(text: str, where: str, notes: list[str]) -> str:
 # %% ../../nbs/stories/03_violations.ipynb #_spelled
 def _spelled(m: re.Match) -> str:
     "Spell a tag as is usual today"
-    index = f"_{m['index']}" if m["index"] else ""
-    return f"<same_as_{m['last'] or m['later'] or 'state'}{index} />{m['gap']}".lower()
+    kind, index = m["state"] or m["later"] or m["last"], f"_{m['index']}" if m["index"] else ""
+    return f"<same_as_{kind.replace(' ', '_')}{index} />{m['gap']}".lower()
 
 # %% ../../nbs/stories/03_violations.ipynb #_whole_entries
 def _whole_entries(

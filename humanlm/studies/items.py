@@ -18,7 +18,7 @@ from ..core.grammar import find_run
 from ..data.records import Example, Message, load_examples
 from ..data.viz import cut
 from ..fidelity.dialogues import PEOPLE
-from ..hierarchy.prompts import parts_text
+from ..hierarchy.prompts import SPEAKER, parts_text
 
 # %% ../../nbs/studies/07_items.ipynb #StudyConfig
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _context(said: Any, where: str) -> tuple[tuple[str, str], ...]:
         )
     return tuple(
         (
-            "" if m.get("role") == "self" else str(m.get("name") or m.get("role") or "context"),
+            "" if m.get("name") == SPEAKER else str(m.get("name") or m.get("role") or "context"),
             m["content"],
         )
         for m in messages

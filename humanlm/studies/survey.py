@@ -191,8 +191,8 @@ _TITLES = {
 }
 _ASKS = {
     "reply": "",
-    "states": "Say it of the reply that you wrote, in a few words each. HUMAN is you.",
-    "ratings": "They stand in random order. Rank 1 is the one closest to what you would write.",
+    "states": "Describe the reply that you wrote. HUMAN is you.",
+    "ratings": "They stand in random order. Use each rank once; 1 is closest to your own reply.",
 }
 
 # %% ../../nbs/studies/09_survey.ipynb #CONSENT

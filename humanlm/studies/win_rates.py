@@ -262,8 +262,8 @@ def _base_of(run: Path) -> Contestant:
 
 def _same_weights(a: Path, b: Path) -> bool:
     "Tell whether two folders hold the same weights"
-    names = [path.name for path in a.glob("*.safetensors")]
-    return all(
+    names = [path.name for path in a.glob("*.safetensors")]  # none where they are in slices
+    return bool(names) and all(
         (b / name).is_file() and filecmp.cmp(a / name, b / name, shallow=False) for name in names
     )
 

@@ -12,11 +12,12 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from ..clients.protocol import setting
 from humanlm.core.basics import (
     ConfigError,
     atomic_write,
@@ -34,8 +35,9 @@ from ..hardware.sharding import sharding_faults, shards
 from ..methods.policies import ModelPolicy
 from ..methods.sampling import RolloutConfig
 from ..methods.shares import Shares, shares
-from ..models.checkpoints import locate
+from ..models.checkpoints import is_planned, locate
 from ..models.config import ModelConfig
+from ..models.settings import ClientConfig
 from .recipe import Recipe, find_engine, find_recipe
 
 # %% ../../nbs/training/07_run.ipynb #COMMON
@@ -210,6 +212,7 @@ def tracked(run: Run) -> Iterator[None]:
             resume="allow",
             dir=str(run.folder),
             config=run.settings.to_dict(),
+            settings=wandb.Settings(api_key=setting("WANDB_API_KEY")),
         )
     except wandb.Error as e:
         raise ConfigError(
@@ -323,7 +326,7 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
             "validate asks for measurements on the way, and this recipe makes none. Leave it out",
         ),
     )
-    if settings.model.name != "tiny":
+    if settings.model.name != "tiny" and not (settings.dry_run and is_planned(settings.model.name)):
         locate(settings.model.name)
     recipe.check(settings)
     engine, teaches = find_engine(settings.run.engine), recipe.teaches(settings)
@@ -382,8 +385,8 @@ def check_processes(
             "trainer",
             (
                 not splitter or "8bit" not in optim,
-                f"optim is {optim}, and an optimiser in 8 bits has not been tried over "
-                f"matrices that {splitter} splits. {small}",
+                f"optim is {optim}: over matrices that {splitter} splits bitsandbytes fails "
+                f"(its issue 1633), and nothing else in 8 bits was tried. {small}",
             ),
             (
                 count == 1 or count % writers == 0,
@@ -408,7 +411,8 @@ def gpu_plan(
     )
     stages = recipe.stage_plans(s) or [method]
     loads = {stage.name: _stage_load(s, stage) for stage in stages if stage.steps != 0}
-    return [*memory_lines(s.plan, s.model, s.trainer, loads), *_refused(s, recipe)]
+    model = replace(s.model, name=s.plan.shape or s.model.name)
+    return [*memory_lines(s.plan, model, s.trainer, loads), *_refused(s, recipe)]
 
 
 def _refused(s, recipe):
@@ -434,5 +438,17 @@ def _stage_load(s: Settings, stage: StagePlan) -> Load:
     inside = own.get("use_vllm") and own.get("vllm_mode", "colocate") == "colocate"
     vllm = own.get("vllm_gpu_memory_utilization", 0.3) if inside else 0.0
     asleep = bool(own.get("vllm_enable_sleep_mode"))
-    load = Load(stage, rows, written, gpus, s.plan.split and gpus > 1, vllm, asleep)
+    guests = [*_guests(s), *([("", stage.answer)] if stage.answer else [])]
+    load = Load(stage, rows, written, gpus, s.plan.split and gpus > 1, vllm, asleep, guests=guests)
     return engine.load(s, load) if engine else load
+
+
+def _guests(s):
+    "Name the other models in this process, and the tokens of their longest answer"
+    groups = [group for group in s.groups.values() if isinstance(group, ClientConfig)]
+    return [
+        (name, getattr(group, "max_tokens", 0))
+        for group in groups
+        for name in (getattr(group, "model", ""), *getattr(group, "models", ()))
+        if name.startswith(("hf/", "vllm-offline/"))
+    ]

@@ -206,7 +206,7 @@ def _sft_args(
         if name in TRLConfig.__dataclass_fields__
     )  # the newer name first
     device: dict[str, Any] = (
-        {checkpointing: False, "dataloader_pin_memory": gpu} | cpu_options() | precision(dtype)
+        {checkpointing: gpu, "dataloader_pin_memory": gpu} | cpu_options() | precision(dtype)
     )
     rate = dict(
         learning_rate=sft.adam_lr,

@@ -45,6 +45,7 @@ from humanlm.evaluation.measured import (
 )
 from ..methods.method import Method
 from ..methods.policies import ModelPolicy
+from ..models.checkpoints import is_planned
 from ..models.generation import written_by
 from .recipe import RECIPES, Recipe, Stage, Work, find_engine, find_recipe
 from humanlm.training.run import (
@@ -462,6 +463,8 @@ def plan(recipe: Recipe, settings: Settings) -> str:
         if any(" steps" in line for line in own)
         else [f"by a method         {step_plan(s, math.ceil(max_steps(s) / updates(s)))}"]
     )
+    if is_planned(s.model.name):
+        lines.append(f"model               {s.model.name}: not trained yet")
     engine = find_engine(s.run.engine)
     return "\n".join(
         [

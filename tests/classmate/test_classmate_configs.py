@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from humanlm.classmate.tasks import load_tasks, prepare_command
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
+from humanlm.train import main as train
 from humanlm.training.run import check_settings, max_steps, method_args, read_settings, updates
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "classmate"
 FILES = sorted(path.stem for path in CONFIGS.glob("*.yaml") if path.stem != "shared")
+WARM_UP = (CONFIGS / "readme-warm-up.yaml").read_text()
 WARM = "runs/classmate-readme-warm-up/models/classmate"
 # what is asked in a step, the seed, updates a step, passes, rows, responses in all, steps between
 # checkpoints
@@ -39,18 +42,12 @@ WHO = {
 def home(tmp_path_factory):
     "A folder with prepared questions and the model of the warm-up, as a run leaves it"
     folder = tmp_path_factory.mktemp("published")
+    rows = ({"instruction": f"Write about number {i}."} for i in range(10_400))
+    (folder / "h4.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = next(line for line in WARM_UP.splitlines() if "humanlm classmate prepare" in line)
     place = folder / "prepared" / "helpful_instructions"
-    place.mkdir(parents=True)
-    for part, count in (("train", 8000), ("test", 1000), ("warm-up", 1000)):
-        rows = (
-            {
-                "data_source": "helpful_instructions",
-                "prompt": [{"role": "user", "content": f"Write {part} {i}."}],
-                "reward_model": {"ground_truth": None},
-            }
-            for i in range(count)
-        )
-        (place / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = [*command.partition(" prepare ")[2].split(), "--prepare.source", f"{folder}/h4.jsonl"]
+    assert prepare_command([*words, "--prepare.out", str(place)]) == 0
     save_model(
         *make_model(
             ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420),
@@ -140,6 +137,27 @@ def test_the_trainer_takes_the_published_optimiser(name, home, monkeypatch, tmp_
         and args.gradient_accumulation_steps * 16 == 128
         and args.save_total_limit is None
     ), "every checkpoint stays, to be published"
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name.startswith("readme")])
+def test_the_readme_stages_plan_as_shipped_and_have_their_questions(
+    name, home, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.chdir(tmp_path)  # nothing is made yet
+    assert train(["--config", str(CONFIGS / f"{name}.yaml"), "--dry-run"]) == 0
+    lines = capsys.readouterr().out
+    rows, responses = PUBLISHED[name][4:6]
+    assert f"{responses:,} in all" in lines and f"{rows:,} for training" in lines
+    assert "not made yet      python -m humanlm classmate prepare" in lines
+    assert ("not trained yet" in lines) == (name != "readme-warm-up")
+    assert "4 x h100" in lines and ": fits;" in lines
+    monkeypatch.chdir(home)
+    assert train(["--config", str(CONFIGS / f"{name}.yaml"), "--dry-run"]) == 0
+    assert "not" not in (lines := capsys.readouterr().out) and f"{responses:,} in all" in lines
+    tasks = load_tasks(settings(name)[1])
+    roles = {tuple(m["role"] for m in task.messages) for task in tasks["train"]}
+    assert roles == {("system", "user") if name == "readme-warm-up" else ("user",)}
+    assert len(tasks["test"]) == settings(name)[1].tasks.test_n
 
 
 def test_gold_and_exploit_are_paid_for_as_published():

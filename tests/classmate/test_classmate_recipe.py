@@ -1,5 +1,6 @@
 "Classmates are trained with and measured; questions of evaluation are not those of training."
 
+import gzip
 import json
 import math
 import os
@@ -14,6 +15,7 @@ from humanlm.classmate.method import ReasoningRollout, ResponseReader
 from humanlm.classmate.recipe import _foretold, _task_row, _train_classmate
 from humanlm.classmate.rewards import classmate_advantages
 from humanlm.classmate.tasks import (
+    _MATH,
     TASK_KINDS,
     TOYS,
     _prepared_tasks,
@@ -26,7 +28,7 @@ from humanlm.classmate.verifiers import VERIFIERS
 from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.core.commands import main as command
-from humanlm.data.files import FileRow
+from humanlm.data.files import FileRow, _hub_items
 from humanlm.data.trajectory import load_trajectories
 from humanlm.train import main
 from humanlm.training.run import read_settings
@@ -411,8 +413,44 @@ def test_a_first_turn_ends_where_the_next_begins(tmp_path, dialogue, question):
     assert left == ({} if question else {"no turn of a person": 1})
 
 
+def test_red_team_attempts_are_read_by_name_from_one_packed_list(tmp_path, monkeypatch):
+    fields = {"num_params": "52B", "rating": 3.0, "task_description": "Ask.", "tags": None}
+    rows = [
+        {
+            "transcript": "".join(
+                f"\n\nHuman: Question {i}, turn {k}?\n\nAssistant: No." for k in range(1 + i % 3)
+            ),
+            "min_harmlessness_score_transcript": -0.5,
+        }
+        | fields
+        for i in range(60)
+    ]
+    for folder, text in (
+        ("red-team-attempts/red_team_attempts", json.dumps(rows, indent=2)),
+        ("harmless-base/train", json.dumps({"chosen": "\n\nHuman: Hi.", "rejected": ""})),
+    ):
+        file = tmp_path / "set" / f"{folder}.jsonl.gz"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(gzip.compress(text.encode()))
+
+    def published(where, faults, *more):  # the Hub is out of reach here
+        assert where == "Anthropic/hh-rlhf"
+        yield from (FileRow(*row) for row in _hub_items(str(tmp_path / "set"), *more))
+
+    kind, file = TASK_KINDS["anthropic_hh_rlhf"], tmp_path / "set" / "red-team-attempts"
+    own, _ = _prepared_tasks(kind, _PrepareTasks(str(file / "red_team_attempts.jsonl.gz")))
+    monkeypatch.setattr("humanlm.classmate.tasks.read_rows", published)
+    parts, left = _prepared_tasks(kind, _PrepareTasks())
+    questions = [row["prompt"][0]["content"] for part in parts.values() for row in part]
+    assert sorted(questions) == sorted(f"Question {i}, turn 0?" for i in range(60)) and not left
+    assert own == parts
+
+
 def test_math_has_its_published_name_and_all_seven_areas(tmp_path, monkeypatch):
-    rows = [{"problem": f"{i} + 1?", "solution": f"\\boxed{{{i + 1}}}"} for i in range(60)]
+    rows = [
+        {"problem": f"{i} + 1?", "type": area, "solution": f"\\boxed{{{i + 1}}}"}
+        for i, area in enumerate(["Algebra", "Counting & Probability", "Number Theory"] * 20)
+    ]
     source = written(tmp_path / "a.jsonl", rows)
     for kind in ("math", "hendrycks_math"):
         out = str(tmp_path / kind)
@@ -423,13 +461,19 @@ def test_math_has_its_published_name_and_all_seven_areas(tmp_path, monkeypatch):
     )
     assert one == other and {task.verifier for task in one} == {"math"}
 
-    def published(where, faults, splits, config):  # the Hub is out of reach here
+    some = ["algebra", "counting_and_probability"]
+    parts, left = _prepared_tasks(_MATH, _PrepareTasks(str(source), areas=some))
+    assert sum(map(len, parts.values())) == 40 and left == {"another area": 20}
+    with pytest.raises(ConfigError, match="algebra"):
+        _PrepareTasks(areas=["algebr"])
+
+    def published(where, faults, splits, config, folder):  # the Hub is out of reach here
         row = {"problem": f"What is {config}?", "solution": "\\boxed{1}"}
         yield FileRow(f"{where}/{splits}", 1, row)
 
     monkeypatch.setattr("humanlm.classmate.tasks.read_rows", published)
     for c in (_PrepareTasks(), _PrepareTasks("EleutherAI/hendrycks_math")):
-        parts, left = _prepared_tasks(TASK_KINDS["hendrycks_math"], c)
+        parts, left = _prepared_tasks(_MATH, c)
         assert sum(map(len, parts.values())) == 7 and not left
 
 

@@ -156,15 +156,11 @@ def test_no_degenerate_batch_is_blown_up(estimator, kind, scores):
             main, classmate = main.clone(), classmate.clone()
             main[: rows if scores == "none" else 1] = math.nan
             classmate[-1:] = math.nan
-        found = classmate_advantages(
-            main,
-            classmate,
-            torch.arange(rows) % prompts,
-            SHOWN[:rows],
-            MASK[:rows],
-            estimator,
-            greedy=torch.full((rows, 2), 0.5),
-        )
+        rest = torch.arange(rows) % prompts, SHOWN[:rows]
+        more = {"greedy": torch.full((rows, 2), 0.5)}
+        found = classmate_advantages(main, classmate, *rest, MASK[:rows], estimator, **more)
+        hidden = torch.zeros_like(MASK[:rows])  # every token is masked
+        assert classmate_advantages(main, classmate, *rest, hidden, estimator, **more).eq(0).all()
         assert found.abs().max() < 5 and found[main.isnan()].eq(0).all(), (rows, prompts)
         if estimator != "remax" and (kind == "all equal" or prompts == rows):
             assert found.eq(0).all(), "nothing to compare"

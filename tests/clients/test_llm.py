@@ -18,6 +18,7 @@ from clock import until, virtual
 from mangle import DEEP
 
 from humanlm import judges
+from humanlm.clients import names
 from humanlm.clients.cache import DiskCache, cache_size
 from humanlm.clients.client import ScriptedClient, chat_all
 from humanlm.clients.ledger import Ledger, price, prices
@@ -119,6 +120,10 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
+
+    def do_GET(self):
+        self.send_response(200 if self.path == "/v1/models" else 404)
+        self.end_headers()
 
     def answer(self, text, asked):
         return (
@@ -530,8 +535,10 @@ def test_a_budget_is_never_exceeded_under_concurrency(make, server, monkeypatch)
     )
 
 
-def test_the_published_default_model_has_a_price():
+def test_the_published_default_models_have_a_price():
     assert price("openai/gpt-4o-mini", 10**6, 10**6) == pytest.approx(0.15 + 0.60)
+    for name in ("claude-sonnet-4-5-20250929", "claude-sonnet-4-5"):
+        assert price(f"anthropic/{name}", 10**6, 10**6) == pytest.approx(3 + 15)
 
 
 def test_a_budget_needs_a_price(make, server):
@@ -1036,6 +1043,21 @@ def test_an_address_is_looked_up_in_order(folder, monkeypatch):
         "vllm/other"
     ).base_url.endswith(":3/v1")
     assert client("vllm/tiny", base_url="http://127.0.0.1:1/v1").base_url.endswith(":1/v1")
+
+
+def test_vllm_finds_its_server_or_runs_in_this_process_and_says_which(server, monkeypatch):
+    for name in ("HUMANLM_SERVERS", "VLLM_BASE_URL", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(names, "USUAL", f"{server.url}/v1")
+    with pytest.warns(UserWarning, match="where a server answers"):
+        assert client("vllm/org/tiny", limits=FAST).base_url == f"{server.url}/v1"
+    monkeypatch.setattr(names, "USUAL", "http://127.0.0.1:9/v1")
+    with pytest.raises(LLMError, match="vllm serve org/tiny"):
+        client("vllm/org/tiny")
+    monkeypatch.setattr(names, "find_spec", lambda name: name == "vllm")
+    monkeypatch.setitem(names.clients, "vllm-offline", lambda model, **more: f"loaded {model}")
+    with pytest.warns(UserWarning, match="vLLM loads org/tiny in this process"):
+        assert client("vllm/org/tiny") == "loaded org/tiny"
 
 
 def test_a_key_goes_to_its_provider_or_where_the_users_variable_says(folder, monkeypatch):

@@ -369,6 +369,11 @@ def test_checkpoints_are_published_beside_the_model_as_whole_weights(long_run, t
     for a, b in (("step-10", "step-20"), ("step-20", "step-100")):
         assert not all(found[a][name].equal(found[b][name]) for name in found[a])
     assert not (tmp_path / "repo/step-110").exists() and (tmp_path / "repo/README.md").is_file()
+    assert "checkpoint-110 is left out" in done.stderr
+    merged = ("merge", "runs/mini/checkpoints/humanlm/checkpoint-10", "--hub.out", tmp_path / "ten")
+    assert (done := command(long_run, *merged)).returncode == 0, done.stderr
+    weights = [tmp_path / name / "model.safetensors" for name in ("ten", "repo/step-10")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -391,7 +396,7 @@ def test_a_checkpoint_without_whole_weights_is_refused(run, tmp_path):
         atomic_write(place / name, "{}")
     asked = ("--hub.repo", "me/tram", "--hub.out", tmp_path / "repo", "--hub.steps", "all")
     done = command(home, "push", "mini", *asked)
-    assert done.returncode == 2 and "no checkpoint [10] with *.safetensors" in done.stderr
+    assert done.returncode == 2 and "no checkpoint [10] with weights" in done.stderr
 
 
 def test_a_dry_run_lists_what_is_published(long_run, tmp_path):

@@ -53,9 +53,11 @@ def test_what_tom_writes_feeds_the_parser_commands(family, tmp_path, capsys):
     with chdir(tmp_path):
         assert tom(["generate", family, "--stories.n=12"]) == 0
         assert tom(["contexts", family, f"--tom.file=stories/{file}", "--tom.name=made"]) == 0
-        for folder in ("stories/contexts", "runs/made/files"):
+        of_questions = {"tomi": 72, "hitom": 12}[family]  # hitom: one for each set
+        for folder, files in (("stories/contexts", 12), ("runs/made/files", of_questions)):
             found = read_pairs(folder)
-            assert len(found.pairs) == 12 and not found.errors
+            assert len(found.pairs) == files and not found.errors
+            assert len({pair.text for pair in found.pairs}) == 12
             assert main(["data", "--parser.source", folder, "--parser.out", "sets"]) == 0
             assert (
                 len(read_jsonl(tmp_path / "sets/train.jsonl"))
@@ -228,6 +230,17 @@ def test_stories_that_are_too_long_for_the_model_are_refused_with_the_limit_that
         assert "than the 4,096 tokens" in told
         limit = re.search(r"(--parser.max_tokens) (\d+) (--fresh)", told).groups()
         assert main([*argv, *limit]) == 0
+
+
+def test_as_many_passes_as_the_published_training_makes(tmp_path, capsys):
+    argv = ["train", "--run.name=p", "--parser.stories=12", "--parser.tested=1", "--sft.batch=4"]
+    argv += ["--trainer.num_train_epochs=3", "--parser.results=r.json", *TINY]
+    with chdir(tmp_path):
+        assert main([*argv, "--dry-run"]) == 0
+        assert "9 steps of 4 rows, 3 times through" in capsys.readouterr().out
+        assert main(argv) == 0
+        found = json.loads((tmp_path / "r.json").read_text())
+    assert found["trainer"]["step"] == -(-3 * found["data"]["learnt"] // 4)
 
 
 @pytest.mark.long

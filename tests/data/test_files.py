@@ -54,6 +54,18 @@ def test_one_row_in_every_kind_of_file(tmp_path):
         )
 
 
+@pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz", "r.json"])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_one_list_is_read_as_rows(tmp_path, name, indent):
+    rows = [{"a": 1}, 2, {"a": "\ud83d!"}]
+    text = json.dumps(rows, indent=indent).encode()
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    faults = Faults()
+    assert values(tmp_path / name, faults) == [{"a": 1}, {"a": "\ufffd!"}]
+    assert faults.counts == {"broken JSON": 1, "wrong encoding": 1}
+    assert f"{name}, row 2" in faults.examples["broken JSON"].values()
+
+
 def test_broken_lines_are_counted_with_their_place(tmp_path):
     good = lines([raw_rows.reddit()])
     file = tmp_path / "r.jsonl"

@@ -256,7 +256,7 @@ def test_published_settings_reach_verl_in_its_own_words(monkeypatch):
         == "1000000000.0"
     )
     assert (
-        told(settings("--trainer.lr_scheduler_type", "cosine", "--trainer.warmup_ratio", "0.25"))[
+        told(settings("--trainer.lr_scheduler_type", "cosine", "--trainer.warmup_steps", "0.25"))[
             "actor_rollout_ref.actor.optim.lr_warmup_steps"
         ]
         == "3"

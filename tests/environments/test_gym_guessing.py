@@ -550,8 +550,9 @@ def test_rows_of_training_whose_other_half_is_absent_are_refused(monkeypatch, tm
     ):
         with pytest.raises(DataError, match="Set HUMANLM_DATA"):
             GYMS[name].read({"reward_model": kept})
-    (tmp_path / "userrl").mkdir()
-    (tmp_path / "userrl/gym_turtle.jsonl").write_text(json.dumps(TURTLE) + "\n", "utf-8")
+    monkeypatch.setenv("HUMANLM_DATA", str(tmp_path / "later"))
+    (tmp_path / "later/userrl").mkdir(parents=True)
+    (tmp_path / "later/userrl/gym_turtle.jsonl").write_text(json.dumps(TURTLE) + "\n", "utf-8")
     assert turtle.read(
         {"reward_model": {"title": "T", "surface": "S.", "bottom": "B."}}
     ).criteria == (_StoryCriterion("One.", 0.6), _StoryCriterion("Two.", 0.4))

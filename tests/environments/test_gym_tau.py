@@ -726,7 +726,7 @@ def test_parquet_rows_lead_to_the_same_tasks():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"id": "airline-test-1"},
+        {"id": "hotel-test-1"},
         {"info": None},
         {"obs": ""},
         {"task": {"actions": [{"name": "erase", "kwargs": {}}]}},

@@ -28,7 +28,7 @@ from humanlm.gyms.protocol import ToolCall, find_gym, play_through, split_tasks
 from humanlm.worlds.trips import (
     TRAVEL_KINDS,
     TravelAspect,
-    _TravelOption,
+    TravelOption,
 )
 
 ROWS = Path(os.environ.get("HUMANLM_DATA", "missing")) / "userrl" / "parquet"
@@ -45,7 +45,7 @@ def part(kind, wishes, details, *sorts):
         tuple(details.items()),
         wishes,
         tuple(
-            _TravelOption(f"{letter}{n}", sort, 100 + n, (("place", "Rome"),))
+            TravelOption(f"{letter}{n}", sort, 100 + n, (("place", "Rome"),))
             for n, sort in enumerate(sorts, 1)
         ),
     )
@@ -508,3 +508,10 @@ def test_rows_that_are_broken_are_refused(change):
     for prompt in (None, [{"role": "user", "content": " "}], [{"role": "system", "content": "x"}]):
         with pytest.raises(DataError, match="wanted are"):
             _read_travel(row | {"prompt": prompt})
+
+
+def test_compat_brings_the_published_rewards_of_training_or_evaluation():
+    paid = [
+        travel.configured(16, "userrl", part).wish_reward for part in ("training", "evaluation")
+    ]
+    assert paid == [0.8, 0.6] and travel.configured(16).wish_reward == 0.2

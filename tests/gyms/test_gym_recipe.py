@@ -189,7 +189,8 @@ def test_an_environment_ends_with_its_dialogue():
     assert len(users.playing) == 0 and not users.live
 
 
-def test_the_published_split_is_kept_and_leaving_it_is_said():
+def test_the_published_split_is_kept_and_leaving_it_is_said(monkeypatch):
+    monkeypatch.setenv("MULTITURN_MODEL_NAME", "Qwen/Qwen3-32B")
     assert {name for name in gym_names() if find_gym(name).held_out} == {
         "intention",
         "telepathy",
@@ -396,7 +397,10 @@ def test_the_published_settings_make_a_plan(monkeypatch):
         "1024 completions a step" in plan
         and "8 updates a step" in plan
         and "equalized by r2g, gamma 0.8" in plan
+        and plan.count("vllm/Qwen/Qwen3-32B at http://localhost:8000") == 2
     )
+    spelt = s.changed(credit={"score": "Sum", "credit": "EM"})
+    assert "em by mean, the published Sum, gamma" in "\n".join(recipe.plan(spelt))
 
 
 @pytest.mark.parametrize("name", gym_names())

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -13,9 +14,11 @@ from humanlm.core.basics import ConfigError
 from humanlm.core.config import HARMLESS
 from humanlm.hardware.memory import GPUS, SHAPES, GiB, Load, PlanConfig, Shape, StagePlan, memory
 from humanlm.models.config import ModelConfig
-from humanlm.training.run import gpu_plan, read_settings, shares_of, updates
+from humanlm.training.run import gpu_plan, method_args, read_settings, shares_of, updates
 
-QWEN, CONFIGS = SHAPES["Qwen/Qwen3-8B"], Path(__file__).parents[2] / "configs"
+QWEN, SMALL = SHAPES["Qwen/Qwen3-8B"], SHAPES["Qwen/Qwen3-4B"]
+CONFIGS = Path(__file__).parents[2] / "configs"
+PLANS = runpy.run_path(str(CONFIGS.parent / "bench" / "plans.py"))
 PAPER = CONFIGS / "paper"
 LOAD = Load(StagePlan("s", 1, 128, 1024), 2, 16)
 MODEL = ModelConfig(name="Qwen/Qwen3-8B", max_prompt_tokens=5120)
@@ -55,30 +58,57 @@ def test_a_shape_counts_the_weights_that_transformers_and_peft_make(kind, tied, 
 
 def test_full_qwen3_8b_needs_more_than_a_gpu_alone_and_fits_eight_that_share_it():
     room, state = GPUS["h100"] * GiB, ("weights", "gradients", "optimizer")
-    one, _ = memory(MODEL, {}, LOAD, room)
+    one = memory(MODEL, {}, LOAD, room)["learns"]
     eight = memory(MODEL, {}, LOAD._replace(gpus=8, shared=True), room)
     assert sum(one[part] for part in state) == 16 * QWEN.weights > room
-    assert sum(eight[0][part] for part in state) == 2 * QWEN.weights
-    assert max(sum(parts.values()) for parts in eight) < room
+    assert sum(eight["learns"][part] for part in state) == 2 * QWEN.weights
+    assert max(sum(parts.values()) for parts in eight.values()) < room
 
 
 @pytest.mark.parametrize(
-    "change, options, rank, part, bytes",
+    "change, options, rank, moment, part, bytes",
     [
-        ({}, {}, 32, "gradients", QWEN.adapter(32) / 2),
-        ({}, {}, 32, "weights", (2 * QWEN.weights + 4 * QWEN.adapter(32)) / 8),
-        ({}, {"beta": 0.1}, 0, "copies", QWEN.weights / 2),
-        ({}, {"optim": "adamw_bnb_8bit"}, 0, "optimizer", QWEN.weights / 4),
-        ({"shared": False}, {}, 0, "gradients", 8 * QWEN.weights),
-        ({"critic": True}, {}, 0, "weights", QWEN.weights),
-        ({"written": 32}, {}, 0, "keys and values", 2 * 2 * 32 * 6144 * 36 * 8 * 128),
-        ({"vllm": 0.5, "asleep": True}, {}, 0, "vLLM", 39.5 * GiB),
+        ({}, {}, 32, "learns", "gradients", QWEN.adapter(32) / 2),
+        ({}, {}, 0, "writes", "gradients", 0),
+        ({}, {}, 32, "writes", "weights", (2 * QWEN.weights + 4 * QWEN.adapter(32)) / 8),
+        ({}, {"beta": 0.1}, 0, "writes", "copies", QWEN.weights / 2),
+        ({}, {"optim": "adamw_bnb_8bit"}, 0, "writes", "optimizer", QWEN.weights / 4),
+        ({"shared": False}, {}, 0, "learns", "gradients", 8 * QWEN.weights),
+        ({"shared": False}, {}, 0, "writes", "gradients", 4 * QWEN.weights),
+        ({"critic": True}, {}, 0, "writes", "weights", QWEN.weights),
+        ({"written": 32}, {}, 0, "writes", "keys and values", 2 * 2 * 32 * 6144 * 36 * 8 * 128),
+        ({"vllm": 0.5, "asleep": True}, {}, 0, "writes", "vLLM", 39.5 * GiB),
+        ({"guests": [("hf/Qwen/Qwen3-4B", 9)]}, {}, 0, "learns", "other models", 2 * SMALL.weights),
+        ({"guests": [("", 9)]}, {}, 0, "asks", "keys and values", 16 * 6153 * QWEN.cached),
+        ({}, {}, 0, "learns", "logits", GiB + 4 * 151936 * 4096),
+        ({"pieces": False}, {}, 0, "learns", "logits", 8 * 2 * 1024 * 151936),
     ],
 )
-def test_each_part_is_the_product_that_the_page_states(change, options, rank, part, bytes):
+def test_each_part_is_the_product_that_the_page_states(change, options, rank, moment, part, bytes):
     load = LOAD._replace(**{"gpus": 8, "shared": True} | change)
     model = replace(MODEL, lora_rank=rank, dtype="bfloat16")
-    assert memory(model, options, load, 79 * GiB)[1][part] == bytes
+    assert memory(model, options, load, 79 * GiB)[moment][part] == bytes
+
+
+def test_a_user_in_this_process_takes_its_weights_and_a_service_takes_nothing():
+    def need(user):
+        lines = planned("--config", str(CONFIGS / "sdpo" / "tldr-readme.yaml"), *user)
+        return float(re.findall(r"([\d.]+) while it", lines)[0])
+
+    service = need(["--user.model", "anthropic/claude-haiku-4-5"])
+    assert need([]) - service == pytest.approx(2 * QWEN.weights / GiB, abs=0.11)
+    frozen = need(["--user.model", "rule/casual", "--sdpo.teacher", "frozen"])
+    assert frozen - service == pytest.approx(4 * QWEN.weights / GiB, abs=0.11)
+
+
+@pytest.mark.parametrize("file", PLANS["shipped"](), ids=lambda file: file.stem)
+def test_every_shipped_file_fits_the_hardware_that_its_head_names(file, tmp_path):
+    plan = PLANS["planned"](file)
+    assert plan.hardware == (plan.gpus or "two CPU cores") and plan.fits
+    assert plan.need <= 0.9 * plan.have
+    if not plan.name.startswith("experiments"):
+        settings = read_settings(["--config", str(file), *PLANS["NEEDS"].get(plan.name, [])])[1]
+        method_args(settings, tmp_path, 64, 100)  # TRL knows every option
 
 
 def test_every_stage_of_a_recipe_is_planned_as_what_it_is():

@@ -7,8 +7,10 @@ import random
 import pytest
 from fantom_rows import fantom_set
 
+from humanlm.benchmarks.sets import benchmarks
 from humanlm.clients.names import scripts
 from humanlm.clients.protocol import LLMError
+from humanlm.harness.contexts import load_items, write_stories
 from humanlm.social.quality import omniscient
 from humanlm.stories.contexts import read_context
 from humanlm.tom import main
@@ -86,6 +88,23 @@ def test_a_rule_rates_without_a_key_in_the_published_columns(folders, capsys):
     assert sorted(seen.values())[1:] == [1, 1] and min(seen.values()) < 1
     assert all(abs(whole[name] - (0.3 + 0.7 * seen[name])) < 1e-3 for name in seen)
     assert sorted(path.name for path in out.parent.iterdir()) == ["quality.csv", "quality.md"]
+
+
+@pytest.mark.parametrize(
+    "family, file, texts", [("tomi", "tomi.txt", 24), ("hitom", "hitom.jsonl", 4)]
+)
+def test_contexts_have_the_names_of_published_results(family, file, texts, tmp_path, capsys):
+    write_stories(family, 4, 4, tmp_path / file)
+    line = [family, f"--tom.file={tmp_path / file}", f"--tom.out={tmp_path}", "--tom.name=made"]
+    assert main(["contexts", *line]) == 0
+    items = {item.id: item for item in load_items(benchmarks[family], str(tmp_path / file))}
+    made = tmp_path / "made/files"
+    assert len(list(made.iterdir())) == texts
+    for path in made.iterdir():
+        row, item = json.loads(path.read_text()), items[path.stem]
+        assert (row["story"], row["question"]) == (item.source, item.question)
+    assert main(words([made, made, tmp_path / "q.md"])) == 0
+    assert f"exact {texts}" in (tmp_path / "q.md").read_text()
 
 
 def test_a_model_rates_every_record_and_answers_are_paid_once(folders, capsys, monkeypatch):

@@ -48,8 +48,8 @@ def test_a_mismatch_names_the_one_setting_that_differs(hitom, tmp_path, capsys, 
     for more, said in (
         (["--answer.samples=9", "--tom.limit=20"], ["answer.samples: 5 in the run, 9 now"]),
         (
-            ["--tom.limit=30"],
-            ["questions.number: 20 in the run, 30 now", "questions.last: 19 in the run, 29 now"],
+            ["--tom.limit=10"],
+            ["questions.number: 20 in the run, 10 now", "questions.last: 19 in the run, 9 now"],
         ),
         (
             ["--tom.limit=20", "--rows.labels=principled"],
@@ -69,6 +69,26 @@ def test_a_mismatch_names_the_one_setting_that_differs(hitom, tmp_path, capsys, 
         assert [line for line in told if not line.startswith("questions.")] == [
             line for line in said if not line.startswith("questions.")
         ]
+
+
+@pytest.mark.parametrize("mode", ["context", "generate_socialized_context"])
+def test_a_larger_limit_goes_on_and_asks_only_what_is_new(mode, hitom, tmp_path, monkeypatch):
+    asked = []
+
+    def noted(request):
+        asked.append(str(request.messages))
+        return first(request)
+
+    monkeypatch.setitem(scripts, "first", noted)
+    line = ("--model.name=scripted/first", "--tom.name=mine", f"--tom.mode={mode}")
+    assert run("hitom", hitom, tmp_path, *line, "--tom.limit=7") == 0
+    before = (tmp_path / "mine/answers.jsonl").read_text()
+    assert run("hitom", hitom, tmp_path, *line, "--tom.limit=20") == 0
+    after = (tmp_path / "mine/answers.jsonl").read_text()
+    assert after.startswith(before) and len(set(asked)) == len(asked) == after.count("\n")
+    record = json.loads((tmp_path / "mine/run.json").read_text())
+    assert record["conditions"]["questions"]["number"] == len(asked)
+    assert record["state"] == "finished"
 
 
 # ---- abstaining
@@ -160,6 +180,12 @@ def test_published_names_of_ways_are_taken(published, name, hitom, tmp_path, mon
     )
     (folder,) = tmp_path.glob(f"hitom-{name}-scripted_first*/")
     assert json.loads((folder / "run.json").read_text())["conditions"]["mode"] == name
+
+
+def test_published_names_of_benchmarks_are_taken(tmp_path):
+    write_stories("tomi", 2, 3, tmp_path / "tomi.txt")
+    assert run("ori_tomi", tmp_path / "tomi.txt", tmp_path) == 0
+    assert (tmp_path / "tomi-vanilla-symbolic/report.md").exists()
 
 
 def test_a_name_near_a_published_one_leads_to_it(hitom, tmp_path, capsys):

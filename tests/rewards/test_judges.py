@@ -1,16 +1,22 @@
 """Judges: groups and faults, what safe answers are paid, and hostile texts."""
 
+import json
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from raw_rows import ROWS
 
 from humanlm.core.basics import run_sync
 from humanlm.core.config import HARMLESS
-from humanlm.data.records import Message
+from humanlm.data.records import Example, Message, Persona
 from humanlm.data.viz import score_grid
 from humanlm.hierarchy.levels import HIERARCHY, STATES
+from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
+from humanlm.logs.replies import thread_examples
+from humanlm.logs.rows import map_row
+from humanlm.logs.threads import import_threads, sample_threads
 from humanlm.models.config import ModelError
 from humanlm.models.embeddings import Embedder, has_minilm, minilm_folder
 from humanlm.models.settings import ClientConfig
@@ -21,6 +27,7 @@ from humanlm.rewards.judges import (
     _labelled_pairs,
     _sign,
 )
+from humanlm.rewards.reward import requests_by_row
 from humanlm.rewards.rubric import judge_chat
 from humanlm.rewards.scoring import STATUSES, JudgeRequest, score_group
 from humanlm.rewards.verdicts import _answer_scores
@@ -251,3 +258,23 @@ def test_scripted_judge_agrees_with_the_rule_judge():
     question, ids = judge_chat(request)
     played = {s.id: s.value for s in _answer_scores(_play_judge(question), ids)}
     assert played == {s.id: s.value for s in ask(RuleJudge(), request)}
+
+
+def test_a_judge_reads_the_conversation_of_the_policys_prompt_where_own_lines_are_humans():
+    columns = dict(
+        thread="room", id="nr", user="author", text="said", parents="answers", time="day"
+    )
+    examples = thread_examples(import_threads(sample_threads(), columns)).examples
+    for source, make in ROWS.items():
+        r = map_row(source, make()).shown()
+        said = tuple(Message(i, role, name, text) for i, role, name, text, _ in r.context)
+        examples.append(Example(source, source, "", r.user_id, source, Persona("p"), said, "yes"))
+    rows = make_rows(examples, HierarchyConfig(context_messages=None), ["stance"])
+    requests, human = requests_by_row(rows, examples), 0
+    for row, e in zip(rows, examples):
+        question, _ = judge_chat(replace(requests[row["row_id"]], candidates={"a": "for it"}))
+        context = json.loads(question.messages[1]["content"])["context"]
+        assert context == row["prompt"][1:]
+        assert [m["name"] == "HUMAN" for m in context] == [m.name == e.user_id for m in e.context]
+        human += any(m["name"] == "HUMAN" for m in context)
+    assert human >= 20

@@ -83,6 +83,8 @@ def study(loaded):
 
 # ---- cases
 
+ENDINGS = [" Be brief.", " Write six sentences."]
+
 
 @pytest.mark.parametrize(
     "row, message",
@@ -105,6 +107,24 @@ def test_a_line_break_that_was_written_out_is_one(tmp_path):
         "Summarise:\n\nIt rained.",
         rows[1]["raw_prompt"],
     ]
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [lambda rows: rows, lambda rows: {"defaults": {"variant_suffix_pool": ENDINGS}, "cases": rows}],
+)
+def test_the_published_file_and_one_list_are_read_as_they_are(packed, tmp_path):
+    rows = [ROW | {"id": name} for name in "abc"]
+    path = tmp_path / "signal_analysis_cases.json"
+    path.write_text(json.dumps(packed(rows), indent=2))
+    assert _read_cases(path) == _read_cases(write_jsonl(tmp_path / "c.jsonl", rows))
+    drawn = _read_cases(path, 24, seed=123)
+    assert len({case.id for case in drawn}) == 24 and {case.cluster for case in drawn} == {*"abc"}
+    tails = {case.raw_prompt.removeprefix(ROW["raw_prompt"]) for case in drawn}
+    assert tails == ({""} if isinstance(packed(rows), list) else {*ENDINGS})
+    path.write_text("{")
+    with pytest.raises(DataError, match="broken JSON"):
+        _read_cases(path)
 
 
 def test_logs_are_cases_whose_unrelated_follow_up_came_to_somebody_else(tmp_path, loaded):

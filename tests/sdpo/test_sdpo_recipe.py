@@ -355,7 +355,7 @@ def test_the_published_settings_are_files_that_can_be_planned(name, tmp_path):
         s.trainer["beta"],
         s.run.seed,
         s.prompts.test_n,
-    ) == ("adamw_bnb_8bit", "grpo", 0.0, 42, 256)
+    ) == ("adamw_torch", "grpo", 0.0, 42, 256)
 
 
 def test_replies_are_drawn_as_asked_for_whatever_the_checkpoint_says(tmp_path):

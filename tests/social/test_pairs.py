@@ -19,7 +19,8 @@ from humanlm.social.pairs import (
     story_key,
 )
 from humanlm.social.parsing import LLMParser, parser
-from humanlm.social.quality import omniscient
+from humanlm.social.quality import evaluate_folders, omniscient
+from humanlm.social.recipe import examine, known_stories, named_parser, report
 from humanlm.stories.generation import generate, hitom_rows, write_tomi
 from humanlm.stories.world import read_story
 
@@ -63,6 +64,21 @@ def test_correctness_of_the_answer_does_not_matter_and_other_files_are_listed(tm
     found = read_pairs(tmp_path)
     assert same(found.pairs, PAIRS[:4])
     assert set(found.errors) == set(bad)
+
+
+def test_a_published_story_is_a_list_of_sentences_and_is_learnt_as_a_text(tmp_path):
+    for i, pair in enumerate(PAIRS):
+        sentences = [f"{s}." for s in read_story(pair.text).sentences]
+        published = sentences if i else [s.removesuffix(".") for s in sentences]
+        row = result(pair, story=str(published), reasoning="", is_correct=True, extra_info="")
+        (tmp_path / f"{i:02}.json").write_text(json.dumps(row, indent=2))
+    pairs = read_pairs(tmp_path).pairs
+    assert same(pairs, PAIRS)
+    scores = report(examine(named_parser("symbolic"), known_stories(tmp_path)))["means"]
+    assert scores["memory"]["mean"] == scores["f1"]["mean"] == 1.0
+    rated = run_sync(evaluate_folders(tmp_path, tmp_path))
+    assert {row.accuracy.method for row in rated.rows} == {"exact"}
+    assert rated.means.adjusted == 1.0
 
 
 def test_generation_shape_and_the_stores_own_files_are_read(tmp_path):

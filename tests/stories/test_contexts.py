@@ -110,6 +110,31 @@ def one(state=NONE, seen=None, done=None):
     return state, seen or {}, done or {}
 
 
+def test_the_published_decoder_adds_no_deed_to_what_an_actor_perceives():
+    context = make_context(
+        "ABC",
+        [
+            one(done={"A": "waves"}),
+            one("It rains", {"A": "<same_as_state />", "B": "<same_as_last_action />"}),
+            one(seen={"A": "<same_as_last_action />", "C": "A cat"}, done={"C": "sings"}),
+            one(),
+        ],
+    )
+
+    def seen(**options):
+        return [step.observations for step in decode(context, **options).steps]
+
+    nobody = dict.fromkeys("ABC", NONE)
+    assert seen(deeds=False) == [
+        nobody,
+        nobody | {"A": "It rains", "B": "A waves"},
+        nobody | {"C": "A cat"},
+        nobody,
+    ]
+    ours = seen()
+    assert ours[1]["A"] == "A waves. It rains" and ours[3] == nobody | {"C": "C sings"}
+
+
 @pytest.mark.parametrize(
     "text, expected",
     [
@@ -120,6 +145,7 @@ def one(state=NONE, seen=None, done=None):
         ("<same_as_last_action_99999999 />", "<same_as_last_action_99999999 />"),
         ("<same_as_state /><same_as_last_action />", "It rains. A waves"),
         ("[SAME AS STATE] Cold.", "It rains. Cold."),
+        ("[SAME AS LAST ACTION]", "A waves"),
         (
             "<same_as_last_action /> <mental_state>Odd: <same_as_state /></mental_state>",
             "A waves. <mental_state>Odd: It rains</mental_state>",
@@ -508,6 +534,10 @@ def test_structural_score_by_hand():
     assert score(*at("1", "0")) == 0.7
     assert score(*at("0", "0", "7")) == 0.85
     assert score(*at("noon", "night")) == 0.8
+    nameless = {key: value for key, value in good.items() if key != "timestep"}
+    assert score(nameless) == score(nameless, *at("1", "2")) == 1.0
+    assert score(nameless, nameless) == 0.85
+    assert score(nameless, *at("noon")) == score(*at("2"), nameless) == 0.7
 
 
 def test_names_are_matched_before_facts_and_repeats_are_no_leaks():

@@ -30,7 +30,8 @@ ITEMS = [
     {
         "id": f"i{n}",
         "context": [
-            {"role": "user", "name": "bo", "content": f"Shall we build a bridge, number {n}?"}
+            {"role": "user", "name": "bo", "content": f"Shall we build a bridge, number {n}?"},
+            {"role": "user", "name": "HUMAN", "content": "And a pier?"},
         ],
         "replies": {
             name: f"Reply {k} to number {n}: "
@@ -558,3 +559,75 @@ def test_a_browser_goes_back_reloads_loses_its_connection_and_keeps_every_answer
             kept.answer(person.id, 1, step).saved for step in ("reply", "states", "ratings")
         ] == [1, 1, 1] and len(people(serving)) == 1
         assert kept.answer(person.id, 1, "ratings").content["human_C"] == 7
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
+def test_one_participant_clicks_from_consent_to_the_end_and_the_export_holds_these_answers(
+    home, tmp_path
+):
+    def send(b, path):
+        b.click(".buttons button"), b.settled(f"location.pathname == '{path}'")
+
+    reply = (
+        'Yes: it is "near", and cheap; my sister — née Ødegård — 🚲 agrees,\n\nas I do. '
+        + "x " * 40
+    )
+    texts = {"comparison": "They, unlike mine, " + "are so short " * 17}
+    texts |= {"rank_reason": "By what they say " * 4, "human_reason": "All of them are " * 3}
+    states = {name: f"My {name}, in ten words or more, {'so ' * 6}" for name in STATES}
+    chosen = {
+        f"{scale}_{letter}": number
+        for scale, numbers in (
+            ("similarity", (10, 1, 7)),
+            ("human", (2, 9, 5)),
+            ("rank", (1, 3, 2)),
+        )
+        for letter, number in zip("ABC", numbers)
+    }
+    words = ("--study.items", home / "items.jsonl", "--study.per_person", 1)
+    with Serving(tmp_path, *words) as serving, Browser(tmp_path / "profile") as b:
+        b.open(serving.url)
+        for name in TICKS:
+            b.click(f"[name={name}]")
+        send(b, "/item/1/reply")
+        assert "you\nAnd a pier?" in b.js("document.querySelector('section').innerText")
+        asked = re.search(r"number (\d)", b.js("document.body.innerText"))[1]
+        b.write("reply", reply[:3]), b.click(".buttons button")
+        b.settled("document.body.innerText.includes('at least 40 words')")
+        b.write("reply", reply[3:]), send(b, "/item/1/states")
+        for name, text in states.items():
+            b.write(name, text)
+        send(b, "/item/1/ratings")
+        shown = b.js("[...document.querySelectorAll('article .said')].map(p => p.innerText)")
+        for name, number in chosen.items():
+            b.click(f"label:has([name={name}][value='{number}'])")
+        for name, text in texts.items():
+            b.write(name, text)
+        send(b, "/mine")
+        assert "Thank you!" in b.js("document.body.innerText")
+        (pseudonym,) = people(serving)
+        assert pseudonym in b.js("document.body.innerText")
+    assert main(["study", "export", str(tmp_path / "study"), str(tmp_path / "a.csv")]) == 0
+    with open(tmp_path / "a.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    item = ITEMS[int(asked)]
+    models = [next(m for m, text in item["replies"].items() if text == said) for said in shown]
+    assert rows == [
+        {
+            "participant": pseudonym,
+            "item": item["id"],
+            "cluster": item["id"],
+            "model": model,
+            "letter": f"{i + 1}",
+            **{
+                scale: f"{chosen[f'{scale}_{letter}']:.1f}"
+                for scale in ("similarity", "human", "rank")
+            },
+            "top": f"{letter == 'A':.1f}",
+            "judged": f"{item['judged'][model]}".replace("None", "nan"),
+            "text": item["replies"][model],
+            "own": reply.strip(),
+            **{name: text.strip() for name, text in (states | texts).items()},
+        }
+        for i, (letter, model) in enumerate(zip("ABC", models))
+    ]

@@ -166,6 +166,45 @@ def test_the_model_was_split(both):
     )
 
 
+def test_a_checkpoint_in_slices_is_merged_and_published_as_whole_weights(both, tmp_path):
+    from humanlm.evaluation.answering import checkpoints_of
+    from humanlm.hub import main as hub
+    from humanlm.models.checkpoints import load_model
+    from humanlm.studies.win_rates import _same_weights
+
+    run, stage = both[1], "prefix-chaining"
+    saved, steps = run / "models" / stage, checkpoints_of(run, stage)
+    assert [*steps] == [2, 3] and hub(
+        ["merge", str(steps[3]), "--hub.out", f"{tmp_path / 'm'}"]
+    ) == 0
+    assert {p.name: p.read_bytes() for p in (tmp_path / "m").iterdir()} == {
+        p.name: p.read_bytes() for p in saved.iterdir()
+    }
+    where = ("--hub.repo", "me/x", "--hub.steps", "all", "--hub.out", f"{tmp_path / 'repo'}")
+    assert hub(["push", str(saved), *where]) == 0
+    pushed = [load_file(tmp_path / "repo" / f"step-{s}" / "model.safetensors") for s in steps]
+    end = load_file(saved / "model.safetensors")
+    assert all(pushed[1][name].equal(end[name]) for name in end)
+    assert not all(pushed[0][name].equal(end[name]) for name in end)
+    asked = load_model(steps[2], device="cpu").model.state_dict()  # as comparisons load it
+    assert all(asked[name].equal(pushed[0][name]) for name in end)
+    assert not _same_weights(steps[2], saved)  # or a sweep would leave it out
+
+
+def test_slices_that_nobody_can_read_are_named_with_what_helps(both, tmp_path):
+    from humanlm.models.checkpoints import load_model
+    from humanlm.models.config import ModelError
+
+    run = shutil.copytree(both[1], tmp_path / "run")
+    cut = run / "checkpoints" / "humanlm" / "checkpoint-2"
+    (cut / "pytorch_model_fsdp_0" / "__1_0.distcp").unlink()
+    with pytest.raises(ModelError, match="cannot be put into the model .*__1_0.distcp"):
+        load_model(cut)
+    shutil.move(cut, tmp_path / "cut")
+    with pytest.raises(ModelError, match="Put it back into RUN/checkpoints/STAGE"):
+        load_model(tmp_path / "cut")
+
+
 def unfinished(run: Path, folder: Path, *lost: str) -> Path:
     "Copy a run, without some of its files, as one that was killed leaves it"
     folder.mkdir(exist_ok=True)
@@ -395,3 +434,29 @@ def test_a_split_model_learns_from_a_running_mean_of_itself_as_a_whole_one(
     weights = [load_file(run / "models" / "online" / "model.safetensors") for run in runs]
     for name in weights[0]:
         torch.testing.assert_close(weights[1][name], weights[0][name], atol=5e-5, rtol=1e-3)
+
+
+def test_the_shipped_online_settings_learn_from_a_user_in_each_process(tmp_path):
+    "configs/sdpo/tldr.yaml as it is, but for sizes: the policy is split, the user lies whole"
+    from humanlm.models.checkpoints import make_model, save_model
+    from humanlm.models.config import ModelConfig
+
+    prompts = [f"Post {i}: I bought {i} apples." for i in range(8)]
+    place = save_model(
+        *make_model(ModelConfig(hidden=32, layers=1, mlp=64), prompts), tmp_path / "m"
+    )
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps({"prompt": p}) + "\n" for p in prompts))
+    sizes = {
+        "model": {"name": str(place), "template": "humanlm", "max_prompt_tokens": 700},
+        "user": {"model": f"hf/{place}", "max_tokens": 8},
+        "preference": {"judge": "rule", "tastes": ["casual"]},
+        "prompts": {"train": "p.jsonl", "held_out": "p.jsonl", "test_n": 2, "max_tokens": 8},
+        "rollout": {"num_prompts": 4},
+        "run": {"name": "tldr", "out": str(tmp_path), "report": False},
+        "trainer": {"max_steps": 2, "save_steps": 2},
+    }
+    (tmp_path / "sizes.yaml").write_text(yaml.safe_dump(sizes))
+    shipped = ROOT / "configs" / "sdpo" / "tldr.yaml"
+    done = TWO.run("--config", str(shipped), "--config", "sizes.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert read_jsonl(tmp_path / "tldr" / "metrics.jsonl")[-1]["signal/size"] > 0

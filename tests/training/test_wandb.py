@@ -101,14 +101,17 @@ def test_every_stage_has_its_own_names_and_steps(runs):
     )
 
 
-@pytest.mark.parametrize("key", [None, "short"])
-def test_without_a_key_a_command_ends_in_one_sentence_and_leaves_nothing(key, tmp_path):
+@pytest.mark.parametrize("key, place", [(None, ""), ("short", ""), ("short", ".env")])
+def test_without_a_key_a_command_ends_in_one_sentence_and_leaves_nothing(key, place, tmp_path):
     shutil.copy(ROOT / "nbs/howto/my_recipe.py", tmp_path)
     mine = {"HOME": str(tmp_path), "NETRC": str(tmp_path / "none")} | (
-        {"WANDB_API_KEY": key} if key else {}
+        {"WANDB_API_KEY": key} if key and not place else {}
     )
+    if place:
+        (tmp_path / place).write_text(f"WANDB_API_KEY={key}")
     env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")} | mine
     done = warm.run(*LINE, cwd=tmp_path, env=env)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "WANDB_API_KEY" in done.stderr.splitlines()[-1]
+    assert ("has 5" in done.stderr) == bool(key)  # characters, so it was read
     assert not (tmp_path / "runs/zoo").exists()

@@ -1,0 +1,275 @@
+"Rows and dialogues as UserRL released them: played, trained on, begun with."
+
+import json
+
+import pytest
+
+from humanlm.core.basics import DataError, run_sync
+from humanlm.gyms.__main__ import main as gyms
+from humanlm.gyms.protocol import find_gym, play_through
+from humanlm.gyms.rows import read_gym_rows, read_lessons
+from humanlm.train import main
+
+STORY = {
+    "judgment": "Yes",
+    "new_title": "The Quiet Lighthouse",
+    "new_surface": "A keeper turns off the lamp and sleeps well.",
+    "new_bottom": "The keeper learned that the sea was mined, and no ship sails past it any more.",
+    "evaluation": [{"statement": "The keeper learned that the sea was mined.", "score": 1.0}],
+}
+WISH = ["hotel", "room view", "wants to see the sea", "hints at water", "x"]
+STAY = {
+    "scenario": "...",
+    "initial_description": "I need a hotel in Oslo on May 3.",
+    "dimensions": ["hotel"],
+    "wanted_num": [1],
+    "hotel": {
+        "preferences": [WISH, ["hotel", "room type", "wants a suite", "hints at space", "x"]],
+        "correct_ids": ["H3", "H1"],
+        "best_id": "H3",
+        "options": {
+            "correct": [
+                {
+                    "id": "H3",
+                    "cost": 90,
+                    "stars": 4,
+                    "near": ["sea"],
+                    "type": "correct",
+                    "reason": "",
+                },
+                {"id": "H1", "cost": 99, "stars": 3, "near": [], "type": "correct", "reason": ""},
+            ],
+            "wrong": [{"id": "H2", "cost": 50, "stars": 5, "near": [], "type": "wrong"}],
+            "noise": [],
+        },
+        "arguments": {"city": "Oslo", "check_in": "May 3"},
+    },
+}
+PLANE = {
+    "flight_number": "HAT001",
+    "origin": "PHL",
+    "destination": "LGA",
+    "scheduled_departure_time_est": "06:00:00",
+    "scheduled_arrival_time_est": "07:00:00",
+    "dates": {
+        "2024-05-20": {
+            "status": "available",
+            "available_seats": {"economy": 2},
+            "prices": {"economy": 100},
+        }
+    },
+}
+ADA = {
+    "name": {"first_name": "Ada", "last_name": "Abel"},
+    "address": {"zip": "10001"},
+    "email": "ada@example.com",
+    "payment_methods": {
+        "certificate_1": {"source": "certificate", "id": "certificate_1", "amount": 60},
+        "credit_card_1": {"source": "credit_card", "id": "credit_card_1"},
+    },
+    "reservations": [],
+}
+BOOKING = {
+    "user_id": "ada_1",
+    "origin": "PHL",
+    "destination": "LGA",
+    "flight_type": "one_way",
+    "cabin": "economy",
+    "flights": [{"flight_number": "HAT001", "date": "2024-05-20"}],
+    "passengers": [{"first_name": "Ada", "last_name": "Abel", "dob": "1990-01-01"}],
+    "payment_methods": [
+        {"payment_id": "certificate_1", "amount": 60},
+        {"payment_id": "credit_card_1", "amount": 40},
+    ],
+    "total_baggages": 0,
+    "nonfree_baggages": 0,
+    "insurance": "no",
+}
+CANCEL = {"name": "cancel_reservation", "kwargs": {"reservation_id": "HATHAT"}}
+
+
+def tau_row(*actions):
+    task = {"user_id": "ada_1", "instruction": "Book me a flight.", "outputs": []}
+    return {"id": "airline-test-000", "obs": "Hi.", "info": {"task": task | {"actions": actions}}}
+
+
+FILES = {
+    "functions.json": [
+        {
+            "id": f"f{n}",
+            "rule": "a + b * c - d",
+            "test_case": [n, 2, 3, 4],
+            "expected_result": n + 2.0,
+        }
+        for n in range(1, 21)
+    ],
+    "all_intentions_test.json": [
+        {
+            "id": "i1",
+            "category": "Home",
+            "task": "Repaint a room.",
+            "missing_details": [
+                {
+                    "description": "Room size",
+                    "importance": "3",
+                    "inquiry": "How large is the room?",
+                    "options": ["small"],
+                }
+            ],
+        }
+    ],
+    "all_stories_refined.json": {"901": STORY},
+    "travelgym_data_22.json": {"hotel:2-29": STAY},
+    "tau_test.json": [tau_row({"name": "book_reservation", "kwargs": BOOKING}, CANCEL)],
+}
+
+
+def row(source, split="test", opening="I am ready.", **kept):
+    return {
+        "data_source": f"interact_{source}",
+        "prompt": [{"role": "system", "content": "..."}, {"role": "user", "content": opening}],
+        "reward_model": {"style": "rule", "ground_truth": "", **kept},
+        "extra_info": {"split": split, "index": 0},
+    }
+
+
+ROWS = [
+    *(row("function", "train" if n < 19 else "test", id=f"f{n}") for n in range(1, 21)),
+    row("intention", id="i1"),
+    row("turtlegym", title=STORY["new_title"], surface="...", bottom="..."),
+    row("travelgym", opening=STAY["initial_description"], id="hotel:2-29", ground_truth="['H3']"),
+    row("taugym", id="airline-test-000"),
+]
+
+
+def write_json(path, table):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(table))
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    "UserRL and tau-bench as they are cloned, with few rows"
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for name, table in FILES.items():
+        write_json(tmp_path / "UserRL/gyms/AnyGym/anygym/data" / name, table)
+    airline = tmp_path / "tau-bench/tau_bench/envs/airline/data"
+    for name, table in {
+        "users": {"ada_1": ADA},
+        "reservations": {"ABC123": {"reservation_id": "ABC123"}},
+        "flights": {"HAT001": PLANE},
+    }.items():
+        write_json(airline / f"{name}.json", table)
+    (tmp_path / "UserRL/data").mkdir()
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "UserRL/data/test.parquet")
+    monkeypatch.setenv("HUMANLM_DATA", str(tmp_path))
+    return tmp_path / "UserRL"
+
+
+def test_released_rows_play_with_the_released_task_files(tree):
+    found = read_gym_rows(tree / "data/test.parquet")
+    assert {name: len(own) for name, own in found.tasks.items()} == {
+        "function": 20,
+        "intention": 1,
+        "turtle": 1,
+        "travel": 1,
+        "tau": 1,
+    } and not found.left_out.counts
+    for name, tasks in found.tasks.items():
+        gym = find_gym(name)
+        env = run_sync(play_through(gym.play(tasks[0]), gym.expert))
+        assert gym.score(env) == gym.best(tasks[0]), name
+    assert env.stop == "done" and found.tasks["travel"][0].released
+
+
+def test_a_trip_is_played_on_its_released_table(tree):
+    task = read_gym_rows(tree / "data/test.parquet", ["travel"]).tasks["travel"][0]
+    env = find_gym("travel").play(task)
+    calls = (
+        '[search] {"aspect": "hotel", "city": "Oslo", "check_in": "3rd of May"}',
+        "[action] Which room view would you like?",
+        "[action] Which breakfast would you like?",
+        "[answer] H1",
+    )
+    turns = [run_sync(env.step(call)) for call in calls]
+    assert [turn.reward for turn in turns] == [0.2, 0.2, 0, 0.8]
+    assert turns[0].feedback.endswith('{"id": "H3", "cost": 90, "stars": 4, "near": ["sea"]}')
+    assert "correct" not in turns[0].feedback and turns[1].feedback == "hints at water"
+
+
+def test_an_airline_books_and_refuses_as_published(tree):
+    task = read_gym_rows(tree / "data/test.parquet", ["tau"]).tasks["tau"][0]
+    desk = task.desk()
+    short = BOOKING | {"payment_methods": BOOKING["payment_methods"][:1]}
+    assert "the price is 100" in desk.call("book_reservation", short)[0] and not desk.changed
+    shown, fault = desk.call("book_reservation", BOOKING)
+    assert not fault and json.loads(shown)["flights"][0]["price"] == 100
+    assert list(desk.get("users", "ada_1")["payment_methods"]) == ["credit_card_1"]
+    assert desk.state() != task.goal[1], "it is still to be cancelled"
+    desk.call(CANCEL["name"], CANCEL["kwargs"])
+    assert desk.state() == task.goal[1]
+    ways = {"origin": "PHL", "destination": "LGA", "date": "2024-05-20"}
+    assert [
+        one["flight_number"] for one in json.loads(desk.call("search_direct_flight", ways)[0])
+    ] == ["HAT001"]
+    assert desk.call("book_reservation", BOOKING | {"nonfree_baggages": "1"})[1] == "format"
+
+
+def test_a_row_whose_task_file_is_missing_says_where_to_put_it(tree):
+    (tree / "gyms/AnyGym/anygym/data/functions.json").unlink()
+    with pytest.raises(DataError, match="Row f1 is not in .*functions.json below"):
+        read_gym_rows(tree / "data/test.parquet", ["function"])
+
+
+DIALOGUES = [
+    {
+        "conversations": [
+            {"from": "human", "value": "I am ready."},
+            {
+                "from": "gpt",
+                "value": '<think>\nSmall.\n</think>\n\n<tool_call>\n{"name": "interact_with_env", '
+                '"arguments": {"choice": "action", "content": "1 2 3 5"}}\n</tool_call>',
+            },
+            {"from": "observation", "value": "The result is 2."},
+            {"from": "gpt", "value": "[answer] 2"},
+        ],
+        "system": "You act in a world.",
+        "tools": "[]",
+    }
+]
+TINY = """--run.recipe gyms --run.name tiny --gyms.train [function] --gyms.held_out [intention]
+--gyms.test_n 2 --gyms.max_turns 2 --gyms.turn_tokens 12 --gyms.max_tokens 90 --sft.lesson_steps 2
+--sft.batch 4 --rollout.num_prompts 2 --rollout.group_size 2 --trainer.max_steps 1
+--model.hidden 32 --model.heads 2 --model.kv_heads 2 --model.mlp 64 --model.vocab 420
+--model.max_prompt_tokens 2000""".split()
+
+
+@pytest.mark.parametrize("kind", ["released", "messages", "sharegpt"])
+def test_a_run_begins_with_dialogues_and_trains_on_rows(tree, tmp_path, capsys, kind):
+    path = tree / "sft/merged_gym_sft.json"
+    if kind == "released":
+        write_json(path, DIALOGUES)
+    else:
+        words = ["lessons", "--lessons.gyms", "function", "--lessons.quota", "3"]
+        path = tmp_path / "lessons"
+        assert gyms([*words, "--lessons.form", kind, "--lessons.out", str(path)]) == 0
+    rows = ["--gyms.rows", str(tree / "data/test.parquet"), "--gyms.lessons", str(path)]
+    assert main([*TINY, *rows, "--run.out", str(tmp_path / "runs")]) == 0
+    out = capsys.readouterr().out
+    assert "cold-start: step 2 of 2" in out and "gyms: step 1 of 1" in out
+    kept = json.loads((tmp_path / "runs/tiny/results.json").read_text())
+    held = {line["level"]: line["n"] for line in kept["rows"] if line["model"] == "gyms"}
+    assert held["function"] == 2 and held["intention"] == 1
+    assert main([*TINY, *rows, "--run.out", str(tmp_path / "other"), "--dry-run"]) == 0
+    assert (
+        "16 for training in function; held out: 2 of function, 1 of intention"
+        in capsys.readouterr().out
+    )
+
+
+def test_lessons_are_the_turns_of_the_policy_after_all_before_them(tmp_path):
+    write_json(tmp_path / "merged_gym_sft.json", DIALOGUES)
+    first, second = read_lessons(tmp_path / "merged_gym_sft.json")
+    assert [m["role"] for m in second["prompt"]] == ["system", "user", "assistant", "user"]
+    assert [part["type"] for part in first["target"]][:3] == ["markup", "text", "markup"]
+    assert second["target"] == "[answer] 2" and first["prompt"] == second["prompt"][:2]
