@@ -5208,6 +5208,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'humanlm/methods/policies.py'),
                                           'humanlm.methods.policies._use_device': ( 'methods/policies.html#_use_device',
                                                                                     'humanlm/methods/policies.py'),
+                                          'humanlm.methods.policies._whole': ( 'methods/policies.html#_whole',
+                                                                               'humanlm/methods/policies.py'),
                                           'humanlm.methods.policies.row_seeds': ( 'methods/policies.html#row_seeds',
                                                                                   'humanlm/methods/policies.py')},
             'humanlm.methods.rollouts': { 'humanlm.methods.rollouts.Rollout': ( 'methods/rollouts.html#rollout',

@@ -182,7 +182,7 @@ def how_to_ask(
             f"no model lies in {shorten(place)}{near}. Give a run (its folder, or its name "
             "below runs/), a model's folder, or ORG/NAME of the Hub."
         )
-    settings = run_settings(model_of(place)) or run_settings(model) or _UNTAUGHT
+    settings: dict[str, Any] = run_settings(model_of(place)) or run_settings(model) or _UNTAUGHT
     hierarchy, rollout = (
         from_dict(kind, settings.get(group, {}), f"{model}, settings of {group}")
         for group, kind in (("hierarchy", HierarchyConfig), ("rollout", RolloutConfig))

@@ -348,7 +348,8 @@ def _stops(
     others = (
         [closing(n) for n in config.load().names if n != d.name] if config.stop == "any" else []
     )
-    return own + others
+    begun = config.prefill and d.form == "tag"  # by us, for a model that may not know the tags
+    return own + others + ["</", "\n"][: begun * (1 + (d.name != "response"))]
 
 # %% ../../nbs/10_hierarchy.ipynb #check_training
 def check_training(

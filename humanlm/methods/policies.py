@@ -191,9 +191,7 @@ class ModelPolicy:
         if self.ledger is not None:
             self._record(written.values())
         return [
-            written[i]._replace(text=_begun(row) + written[i].text)
-            if i in written
-            else self.given(row)
+            written[i]._replace(text=_whole(row, written[i])) if i in written else self.given(row)
             for i, row in enumerate(rows)
         ]
 
@@ -300,6 +298,17 @@ def _prompt_ids(tokenizer, row, limit):
 def _begun(row):
     "Give the tag with which the answer to a row is begun; none where a thought comes first"
     return row.get("begun", "") * (not row["thinking"] or "prefix" in row)
+
+
+def _whole(row, completion):
+    "Give a text with its begun tag, and closed where the model ended it without knowing how"
+    begun, text = _begun(row), completion.text
+    if not begun or "levels" in row or row["stop"][0] in text:
+        return begun + text
+    text = text.removesuffix("</").rstrip()
+    if completion.finish == "length":  # what is cut off counts up to its last whole sentence
+        text = text[: max(map(text.rfind, ".!?")) + 1]
+    return begun + text + row["stop"][0] * bool(text)
 
 
 def _use_device(model):
