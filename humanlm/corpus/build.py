@@ -174,8 +174,8 @@ class _ChatPersonas(PersonaConfig):
     model: str = "quotes"
 
 
+# `GROUPS` with the defaults of the source chitchat
 CHATS = {"build": _ChatsConfig, "persona": _ChatPersonas, "hierarchy": _RowsConfig}
-"As `GROUPS`, with the defaults of the source chitchat."
 
 # %% ../../nbs/corpus/10_build.ipynb #open_build
 MADE = ("examples", *SETS, "ids", "failures.jsonl", "README.md", "build.json", "config.yaml")

@@ -401,15 +401,16 @@ def chats_source(
         chats, said = read_chats(path), set()
         report(f"## The chats\n\n{count_chats(chats)}")
         for chat in without_names(chats, call) if call else chats:
-            messages = [(f"{chat.id}/{i}", "user", *turn) for i, turn in enumerate(chat.turns)]
-            for i, (id, _, user, text, time) in enumerate(messages):
+            for i, (user, text, time) in enumerate(chat.turns):
+                id = f"{chat.id}/{i}"
                 if kind := turn_fault(chat, i, said):
                     faults.add(kind, f"{id}: {text}")
                     continue
+                start = max(0, i - LATEST)
                 context = tuple(
-                    (*m[:3], m[3].replace(user, "HUMAN"), m[4])
-                    for m in messages[max(0, i - LATEST) : i]
-                    if m[3]
+                    (f"{chat.id}/{n}", "user", m.user, m.text.replace(user, "HUMAN"), m.time)
+                    for n, m in enumerate(chat.turns[start:i], start)
+                    if m.text
                 )
                 text = text.replace(user, "HUMAN")
                 yield LogEntry(

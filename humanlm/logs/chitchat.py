@@ -97,7 +97,6 @@ _INTRODUCED = re.compile(
 _WORD = re.compile(r"[a-z]{3,}", re.I)
 _INSIDE = re.compile(r"(?<=[a-z,] )[a-z]{3,}", re.I)  # words that do not begin a sentence
 _PEOPLE = 25  # most people who use a word that is a name
-_RARE = 3  # most who use one that is written small
 _CAPITAL = 0.2  # least share of its uses inside sentences that have a capital
 
 
@@ -116,8 +115,7 @@ def _names(chats):
 
     def is_name(word):
         capital = inside[word.title()]
-        often = capital > _CAPITAL * (capital + inside[word])
-        return users[word] <= _PEOPLE and (often or users[word] <= _RARE)
+        return users[word] <= _PEOPLE and capital > _CAPITAL * (capital + inside[word])
 
     return {user: {word for word in words if is_name(word)} for user, words in called.items()}
 
