@@ -88,7 +88,8 @@ def _turn(messages):
 # %% ../../nbs/logs/09_chitchat.ipynb #without_names
 _GREETED = re.compile(
     r"^\W*(?:hi+|hey+|hello|yo|hiya|howdy|sup|what'?s up|thanks|thank you|nice to meet you|bye"
-    r"|good ?(?:morning|night|bye))[,!. ]+(?:there[,!. ]+)?([a-z]{3,})\b(?!['’])",
+    r"|oops|sorry|welcome|congrats|good ?(?:morning|night|bye))"
+    r"[,!. ]+(?:there[,!. ]+)?([a-z]{3,})\b(?!['’])",
     re.I | re.M,
 )
 _INTRODUCED = re.compile(
