@@ -110,8 +110,8 @@ def provenance(s: Settings, plan: Plan) -> Iterator[str]:
     yield f"Source: {c.source}; split by {c.split}; personas {by}."
     if p.pseudonyms and c.source == "chitchat":
         yield (
-            "People have pseudonyms, made of the random ids that the package gives them. Names in "
-            "greetings and introductions are replaced by them, other names in texts stay."
+            "People have pseudonyms, made of the random ids of the package. Names in greetings "
+            "and introductions, and what has an @, are replaced; other names in texts stay."
         )
     elif p.pseudonyms:
         yield (

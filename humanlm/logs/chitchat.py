@@ -97,6 +97,7 @@ _INTRODUCED = re.compile(
 )
 _WORD = re.compile(r"[a-z]{3,}", re.I)
 _INSIDE = re.compile(r"(?<=[a-z,] )[a-z]{3,}", re.I)  # words that do not begin a sentence
+_MARKED = re.compile(r"(?<![\w.])@\w[\w.]*\w|[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _PEOPLE = 25  # most people who use a word that is a name
 _CAPITAL = 0.2  # least share of its uses inside sentences that have a capital
 
@@ -125,7 +126,7 @@ def without_names(
     chats: Sequence[Chat],
     call: Callable[[str], str] = str,  # id of a person → what stands for it everywhere
 ) -> list[Chat]:
-    "Replace ids of people, and the names that they are greeted with or give"
+    "Replace ids of people, names that they are greeted with or give, and what has an @"
     names = _names(chats)
 
     def shown(chat):
@@ -133,6 +134,7 @@ def without_names(
         pattern = re.compile(rf"\b(?:{'|'.join(words)})\b", re.I) if words else None
 
         def text(t):
+            t = _MARKED.sub(lambda m: call(m[0]), t)
             return pattern.sub(lambda m: words[m[0].casefold()], t) if pattern else t
 
         turns = [ChatTurn(call(turn.user), text(turn.text), turn.time) for turn in chat.turns]
