@@ -516,7 +516,7 @@ def _build(s, folder, tell, writer, thinker):
     return _finish(s, folder, made, account, [client for client in (writer, thinker) if client])
 
 # %% ../../nbs/corpus/10_build.ipynb #chat_examples
-@lru_cache(maxsize=1)  # it takes five seconds
+@lru_cache(maxsize=1)  # it takes eight seconds
 def chat_examples(
     path: str | None = None,  # a file as of chitchat-dataset; None: that of the package
 ) -> tuple[tuple[Example, ...], str]:  # split; the card

@@ -48,7 +48,7 @@ class SelectConfig:
     max_comments: int | None = 1000
     """Most replies of a person. null: no limit."""
     per_person: int | None = None
-    """Most rows of a person in each split, chosen by their ids. null: all."""
+    """Most rows of a person in each split, chosen by their ids. null: all. Of chitchat: 50."""
     max_prompt_tokens: int | None = None
     """Longest persona and context, in tokens (4 characters each). null: no limit."""
     train_percent: int = 100
