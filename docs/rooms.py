@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # From the ground up: a room imports only rooms before it. Systems never import each other.
 ROOMS = (
-    "core data logs clients models hardware worlds stories hierarchy rewards evaluation "
-    "fidelity methods training corpus sandbox alignment sdpo classmate social gyms "
+    "core data logs clients models hierarchy corpus hardware worlds stories rewards evaluation "
+    "fidelity methods training sandbox alignment sdpo classmate social gyms "
     "environments benchmarks harness serving engines studies"
 ).split()
 SYSTEMS = {"alignment", "sdpo", "classmate", "gyms", "social"}
@@ -37,16 +37,16 @@ ABOUT = {
     "logs": "mail, threads and published formats, read",
     "clients": "ask chat models, within limits and a budget",
     "models": "weights: build, load, write, score",
+    "hierarchy": "which latent states there are, and asking",
+    "corpus": "from logs to training sets on disk",
     "hardware": "memory of a run",
     "worlds": "made-up people and shops whose truth is known",
     "stories": "who saw what in a text, read by rule",
-    "hierarchy": "which latent states there are, and asking",
     "rewards": "from text to a number with a reason",
     "evaluation": "compare anything, with intervals",
     "fidelity": "how human simulated users write",
     "methods": "rollouts, rewards, advantages, losses",
     "training": "one trainer for every method",
-    "corpus": "from logs to training sets on disk",
     "sandbox": "programs of models, contained",
     "alignment": "HumanLM",
     "sdpo": "SDPO",

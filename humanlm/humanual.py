@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from .core.basics import DataError, shorten
 from .core.commands import menu
-from .core.config import Settings
-from .core.grammar import parse
+from .core.config import Settings, read_yaml
+from .core.grammar import cut_line, parse
 from .core.html import aligned
-from .corpus.build import GROUPS, Built, build, select_from, source_of
+from .corpus.build import CHATS, GROUPS, Built, build, select_from, source_of
 from .corpus.partition import TRAIN, VAL
 from .corpus.people import find_evidence, settle
 from .corpus.personas import FRAME, PERSONA_TOKENS
@@ -71,13 +71,13 @@ def _forecast(
 ) -> _Forecast:
     "Read the beginning of the input and count"
     c = s.build
-    if on_hub(c.path):
+    if c.path and on_hub(c.path):
         return _Forecast(0, 0.0, {}, None, None)
     with TemporaryDirectory() as folder:
         store, done, form = RowStore(Path(folder) / "rows"), False, []
         for entry in source_of(s, tell=form.append)(store.faults):
             store.add(entry)
-            if store.rows >= most and c.source != "threads":  # a log is read whole
+            if store.rows >= most and c.source not in ("threads", "chitchat"):  # read whole
                 break
         else:
             done = True
@@ -155,14 +155,23 @@ build that was stopped starts anew when the command is given again, with the ans
 paid for; --fresh moves what is there aside."""
 
 
+def _groups(argv):
+    "Give the groups of settings, with the defaults of the source that is asked for"
+    line = cut_line(argv)
+    named = [read_yaml(file).get("build", {}).get("source") for file in line.files if file]
+    named += [value for flag, *values in line.flags for value in values if flag == "--build.source"]
+    return CHATS if named[-1:] == ["chitchat"] else GROUPS
+
+
 def build_command(argv: Sequence[str]) -> int:
     "Read settings, then show the plan or build"
-    s = parse(GROUPS, argv, ABOUT, runs="anew")
+    s = parse(_groups(argv), argv, ABOUT, runs="anew")
     if s.dry_run:
         print(
             "\n".join(
                 [
-                    f"build       {s.build.source}, {s.build.path} → {s.build.out}",
+                    f"build       {s.build.source}, {s.build.path or 'its package'} → "
+                    f"{s.build.out}",
                     *_forecast(s).lines(),
                 ]
             )

@@ -206,6 +206,7 @@ SOURCES_SAY = {
     "person is simulated.",
     "threads": "Real discussions, imported from a file of messages. Nobody knows the writers' "
     "true states.",
+    "chitchat": "Chats of real people (chitchat-dataset). Nobody knows the writers' true states.",
     "examples": "Rows prepared before this run. Where they come from is for their owner to say.",
 }
 JUDGES_SAY = {

@@ -102,12 +102,18 @@ def provenance(s: Settings, plan: Plan) -> Iterator[str]:
     c, p = s.build, s.persona
     who = {
         "rules": "written by rules (counts and word lists)",
+        "quotes": "that quote the person",
         "none": "left out",
         "given": "those that came with the rows",
     }
     by = "one fixed sentence" if p.fixed else who.get(p.model, f"written by {p.model}")
     yield f"Source: {c.source}; split by {c.split}; personas {by}."
-    if p.pseudonyms:
+    if p.pseudonyms and c.source == "chitchat":
+        yield (
+            "People have pseudonyms, made of the random ids of the package. Names in greetings "
+            "and introductions, and what has an @, are replaced; other names in texts stay."
+        )
+    elif p.pseudonyms:
         yield (
             "People have pseudonyms, made with a secret that is not in this folder. A name "
             "that is a word stays in texts where nothing marks it."

@@ -24,6 +24,7 @@ from humanlm.corpus.personas import (
     Said,
     ask_personas,
     persona_items,
+    quoted_persona,
     rule_corpus,
     rule_persona,
 )
@@ -147,7 +148,12 @@ def write_people(
                 written, failed = run_sync(ask_personas(client, source, people, c))
                 failures += failed
             else:
-                written = {u: rule_persona(u, said, corpus) for u, said in people.items()}
+                written = {
+                    u: quoted_persona(said)
+                    if c.model == "quotes"
+                    else rule_persona(u, said, corpus)
+                    for u, said in people.items()
+                }
             for user, fields in written.items():
                 hash_, until = batch.until[user]
                 whole = json.loads(quoted(fields))
@@ -179,6 +185,8 @@ def settle(
             place = people.place(plan.records["user"])
             chars += np.where(place >= 0, people.chars[place], 0)
         drop("over-long", chars > 4 * c.max_prompt_tokens)
+    if c.per_person:
+        drop("frequent", ~_first_of_each(plan, c.per_person))
     for entry, fate in misfits(plan):
         plan.fate[entry] = CODE[fate]
     plan = _without_strangers(plan, c)
@@ -208,3 +216,13 @@ def _drop_undescribed(plan, people, persona, drop):
         drop("no persona", place < 0)
     if len(people.users):
         drop("thin persona", (place >= 0) & (people.items[place] < persona.fewest_items))
+
+# %% ../../nbs/corpus/06_people.ipynb #first_of_each
+def _first_of_each(plan, most):
+    "Mark at most so many rows of each person in each split, chosen by their ids: [N] bool"
+    r, keep = plan.records, np.zeros(len(plan.fate), bool)
+    order = np.lexsort((r["key"], chance(r["key"], SEED), r["user"], plan.fate))
+    new = np.r_[True, (np.diff(plan.fate[order]) != 0) | (np.diff(r["user"][order]) != 0)]
+    start = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    keep[order] = np.arange(len(order)) - start < most
+    return keep

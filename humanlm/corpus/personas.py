@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['LISTS', 'SCHEMA', 'REPLY_WORDS', 'BLOCK_WORDS', 'WRITERS', 'INSTRUCTIONS', 'SECOND_TRY', 'PERSONA_TOKENS', 'FRAME',
-           'persona_items', 'Said', 'PersonaConfig', 'Failure', 'ask_personas', 'rule_corpus', 'rule_persona']
+           'QUOTES', 'QUOTED_CHARS', 'persona_items', 'Said', 'PersonaConfig', 'Failure', 'ask_personas', 'rule_corpus',
+           'rule_persona', 'quoted_persona']
 
 # %% ../../nbs/corpus/04_personas.ipynb #from-collections-abc-import
 import re
@@ -141,7 +142,7 @@ def _evidence_block(said: Said, number: int) -> str:
     return "\n".join([head, "Before it:", _without_middle(before, room), end])
 
 # %% ../../nbs/corpus/04_personas.ipynb #WRITERS
-WRITERS = ("rules", "none", "given")
+WRITERS = ("rules", "quotes", "none", "given")
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,8 @@ class PersonaConfig(ChatConfig):
     least: int = 1
     """Fewest messages for a persona. People with fewer are dropped; 0: they stay, without one."""
     model: str = "rules"
-    """rules (word lists, offline), none, given, or a chat model: anthropic/claude-haiku-4-5."""
+    """rules (word lists, offline), quotes (five of the messages), none, given, or a chat model:
+    anthropic/claude-haiku-4-5."""
     fixed: str = ""
     """One sentence that serves as everybody's persona, instead of a description."""
     temperature: float = 0.0
@@ -182,7 +184,7 @@ class PersonaConfig(ChatConfig):
     @property
     def fewest_items(self) -> int:
         "The fewest phrases that count as a persona; rows of people with fewer are dropped"
-        return 10 * (self.model not in ("rules", "none"))
+        return 10 * (self.model not in ("rules", "quotes", "none"))
 
     def checks(self) -> Iterator[tuple[bool, str]]:
         yield from super().checks()
@@ -313,3 +315,18 @@ def rule_persona(
     "Describe a person by counting"
     messages = [Message(s.id, "user", user_id, s.reply) for s in said]
     return write_persona(messages, corpus, None, user_id).fields or {}
+
+# %% ../../nbs/corpus/04_personas.ipynb #quoted_persona
+QUOTES = 5  # lines of a persona
+QUOTED_CHARS = 90  # longer ones are cut, and quoted last
+
+
+def quoted_persona(
+    said: Sequence[Said],  # oldest first
+) -> dict[str, Any]:
+    "Describe a person by what they wrote"
+    lines = (line for s in said for line in s.reply.splitlines() if line.strip())
+    texts = list(dict.fromkeys(" ".join(line.split()) for line in lines))
+    chosen = sorted(texts, key=lambda t: (len(t) > QUOTED_CHARS, -len(t)))[:QUOTES]
+    quotes = [f'"{shorten(t, QUOTED_CHARS)}"' for t in texts if t in chosen]
+    return {"earlier messages": quotes}

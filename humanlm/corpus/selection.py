@@ -47,6 +47,8 @@ class SelectConfig:
     """Fewest replies of a person."""
     max_comments: int | None = 1000
     """Most replies of a person. null: no limit."""
+    per_person: int | None = None
+    """Most rows of a person in each split, chosen by their ids. null: all. Of chitchat: 50."""
     max_prompt_tokens: int | None = None
     """Longest persona and context, in tokens (4 characters each). null: no limit."""
     train_percent: int = 100
@@ -97,7 +99,7 @@ def select_checks(
     return [
         *each(shares, lambda v: 0 <= v <= 1, "lie between 0 and 1"),
         *each(
-            ("max_comments", "max_prompt_tokens"),
+            ("max_comments", "per_person", "max_prompt_tokens"),
             lambda v: v is None or v > 0,
             "be above 0 or null",
         ),
@@ -128,6 +130,7 @@ MORE = {
     "activity": "by a person with too few or too many replies: dropped",
     "no persona": "nobody could write the persona of its author: dropped",
     "thin persona": "the persona of its author has too few phrases: dropped",
+    "frequent": "beyond the most rows of its person in a split: dropped",
     "over-long": "persona and context are too long: dropped",
     "subset": "not in the percentage asked for",
     "quoted": "the persona of its author holds most of it: dropped",

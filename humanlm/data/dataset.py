@@ -18,17 +18,18 @@ from .records import SPLITS, Example, persona_text
 from .splits import check_leakage, drop_duplicates, require_no_leakage, split_by_context
 
 # %% ../../nbs/data/07_dataset.ipynb #SOURCES
-SOURCES = ("miniworld", "threads", "examples")
+SOURCES = ("miniworld", "threads", "examples", "chitchat")
 
 
 @dataclass(frozen=True)
 class DataConfig:
     "Where examples come from, how they are split, and how many are used"
 
-    source: Literal["miniworld", "threads", "examples"] = "miniworld"
-    """miniworld: the synthetic world; threads: messages or an exported chat; examples: rows."""
+    source: Literal["miniworld", "threads", "examples", "chitchat"] = "miniworld"
+    """miniworld: the synthetic world; threads: messages or an exported chat; examples: rows;
+    chitchat: people's chats from the package chitchat-dataset, split by time."""
     path: str | None = None
-    """The file or folder, for threads and examples."""
+    """The file or folder, for threads and examples; chitchat needs none."""
     columns: dict[str, str | None] = field(default_factory=dict)
     """For threads: our name of a field → its name in the file, where it does not look like it."""
     test_frac: float = 0.08
@@ -55,7 +56,7 @@ class DataConfig:
                 f"source is unknown: {shorten(self.source)!r}.{near_miss(self.source, SOURCES)}",
             ),
             (
-                self.source == "miniworld" or bool(self.path),
+                self.source in ("miniworld", "chitchat") or bool(self.path),
                 f"path is needed for {self.source!r}: --data.path FILE",
             ),
             (

@@ -54,6 +54,12 @@ FAULTS = (
         "removed reply": "the reply was removed from the site, only a mark is left",
         "unknown author": "nobody knows who wrote the reply (deleted accounts are not one person)",
         "unknown kind of message": "a YouTube item that does not say it is a video or a comment",
+        "one-sided chat": "nobody answered, as with a bot's greetings",
+        "short chat": "the chat has fewer than four turns",
+        "short reply": "the reply has fewer than 12 characters",
+        "long reply": "the reply has more than 200 characters",
+        "link": "the reply holds an address",
+        "said before": "its author said it in the same words before: greetings, bots, spam",
     }
 )
 
