@@ -129,7 +129,7 @@ COLUMNS = {
     "persona": "none − own",
     "specific": "other − own",
 }
-WHO = {"who": "who said it", "chance": "chance", "sure": "how sure"}
+WHO = {"who": "right", "chance": "chance", "sure": "how sure"}
 STATES = {
     "state_1": "one draw",
     "state_1_other": "another row's",

@@ -1,6 +1,7 @@
 "Bits of real replies: a world whose truth is known, a plain loop, a server, people, tables."
 
 import importlib.util
+import json
 import math
 import random
 import socket
@@ -14,8 +15,13 @@ import numpy as np
 import pytest
 import torch
 
+import humanlm.eval
+import humanlm.train
 from humanlm.alignment.bits import (
+    COLUMNS,
     NGRAM,
+    STATES,
+    WHO,
     _span,
     _state_values,
     bits_tables,
@@ -26,8 +32,9 @@ from humanlm.alignment.bits import (
     with_bits,
 )
 from humanlm.alignment.contract import contract, load_policy
+from humanlm.core.basics import write_jsonl
 from humanlm.core.stats import mean_interval
-from humanlm.data.records import Example, Message, Persona
+from humanlm.data.records import Example, Message, Persona, load_examples, save_examples
 from humanlm.data.trajectory import Completion
 from humanlm.evaluation.measured import (
     BITS,
@@ -258,3 +265,46 @@ def test_a_server_that_tells_log_probabilities_agrees_with_the_model_here(served
         for metric, by in a.values.items():
             assert by["response"] == pytest.approx(b.values[metric]["response"], abs=1e-2)
     assert "other" in measured_or_why("vllm/other", planted(2), s)
+
+
+def test_a_run_and_a_comparison_hold_bits_and_measure_no_model_twice(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = [replace(e, split="") for e in planted(40)]
+    save_examples("rows.jsonl", rows)
+    settings = {
+        "run": {"name": "r", "methods": ["humanlm"]},
+        "data": {"source": "examples", "path": "rows.jsonl", "test_frac": 0.3, "max_test": 6},
+        "model": {"vocab": 400, "hidden": 32, "layers": 1, "heads": 2, "kv_heads": 2, "mlp": 64},
+        "hierarchy": {"levels": ["stance", "response"], "thinking": "hetero", "thought_tokens": 8}
+        | {"state_tokens": 8, "response_tokens": 16},
+        "sft": {"reply_steps": 5, "batch": 4},
+        "rollout": {"num_prompts": 1, "group_size": 2, "compose": True},
+        "judge": {"model": "rule"},
+        "test_judge": {"model": "rule"},
+        "trainer": {"max_steps": 1},
+        "eval": {"bootstrap": 20, "bits": True, "bits_people": 3},
+    }
+    Path("c.yaml").write_text(json.dumps(settings))
+    assert humanlm.train.main(["--config", "c.yaml"]) == 0
+    shown, run = capsys.readouterr().out, Path("runs/r")
+    models = {"base", "cold-start", "humanlm", NGRAM}
+    assert {p.stem for p in (run / "bits-3").iterdir()} == models
+    found = load_results(run / "results.json")
+    metrics = {r.metric.removeprefix(BITS) for r in found.rows if r.metric.startswith(BITS)}
+    assert metrics == {*COLUMNS, *WHO, *STATES}
+    assert {p.metric.removeprefix(BITS) for p in found.paired} >= {"own", "who", "state_8"}
+    assert (
+        "worth of states" in shown and "Bits of the real reply" in (run / "report.html").read_text()
+    )
+
+    write_jsonl(
+        "mine.jsonl",
+        [{"example_id": e.id, "response": "no"} for e in load_examples(run / "examples.jsonl")],
+    )
+    monkeypatch.setattr("humanlm.studies.comparison.measured_or_why", None)  # nobody may be asked
+    assert humanlm.eval.main(["r", "mine.jsonl"]) == 0
+    shown = capsys.readouterr().out
+    assert "No bits of mine: " in shown and NGRAM in shown
+    again = load_results("runs/r-eval/results.json")
+    bits = [r for r in found.rows if r.metric.startswith(BITS)]
+    assert [r for r in again.rows if r in bits] == bits
