@@ -220,8 +220,9 @@ def _mean_text(r: Result | None, n: int) -> str:
 # %% ../../nbs/evaluation/01_measured.ipynb #means_table
 def means_table(
     rows: Sequence[Result],  # of any models and metrics
-    metrics: Sequence[str],  # the ones to show
+    metrics: Sequence[str] | Mapping[str, str],  # the ones to show, or metric → head of its column
     title: str = "model",  # of the first column
+    form: str = ".2f",  # as Python formats numbers
 ) -> str:  # markdown
     "Show several metrics: a line per model, a mean with its 95 % interval per metric"
     found = {(r.model, r.metric): r for r in rows if r.level == ALL and r.metric in metrics}
@@ -230,14 +231,15 @@ def means_table(
         if r is None or not r.n:
             return "–"
         few = f", n {r.n}" if r.n < n else ""
-        return f"{number_text(r.mean)} ({range_text(r.low, r.high)}{few})"
+        return f"{number_text(r.mean, form)} ({range_text(r.low, r.high, form)}{few})"
 
     def line(m):
         n = max(r.n for (model, _), r in found.items() if model == m)
         return [shorten(m, 40), n, *(cell(found.get((m, metric)), n) for metric in metrics)]
 
+    heads = metrics.values() if isinstance(metrics, Mapping) else metrics
     return Table(
-        (title, "n", *metrics), [line(m) for m in dict.fromkeys(m for m, _ in found)]
+        (title, "n", *heads), [line(m) for m in dict.fromkeys(m for m, _ in found)]
     ).markdown()
 
 

@@ -18,10 +18,8 @@ import torch
 import humanlm.eval
 import humanlm.train
 from humanlm.alignment.bits import (
-    COLUMNS,
     NGRAM,
-    STATES,
-    WHO,
+    TABLES,
     _span,
     _state_values,
     bits_tables,
@@ -228,7 +226,7 @@ def test_what_cannot_be_measured_is_missing_and_says_why(taught, tmp_path):
         line.split("|")[1].strip(): line for line in reversed(table.splitlines()) if "|" in line
     }
     assert lines["openai/gpt-5-mini"].count("–") == 5 and lines[NGRAM].count("–") == 4
-    (bins,) = found.notes["bits"]["calibration"].values()
+    bins = found.notes["bits"]["calibration"]["planted"]
     assert sum(b["n"] for b in bins) == 20 and all(0 <= b["right"] <= 1 for b in bins)
     assert bits_tables([]) == ""
 
@@ -291,7 +289,7 @@ def test_a_run_and_a_comparison_hold_bits_and_measure_no_model_twice(tmp_path, m
     assert {p.stem for p in (run / "bits-3").iterdir()} == models
     found = load_results(run / "results.json")
     metrics = {r.metric.removeprefix(BITS) for r in found.rows if r.metric.startswith(BITS)}
-    assert metrics == {*COLUMNS, *WHO, *STATES}
+    assert metrics == {name for columns in TABLES.values() for name in columns}
     assert {p.metric.removeprefix(BITS) for p in found.paired} >= {"own", "who", "state_8"}
     assert (
         "worth of states" in shown and "Bits of the real reply" in (run / "report.html").read_text()
