@@ -1,6 +1,7 @@
 """Stands in for the command `vllm` in tests: a real model behind vLLM's addresses.
 
-It knows /health and /v1/completions with token ids, as humanlm.serve asks, and nothing else. The
+It knows /health, /v1/models and /v1/completions with token ids, as humanlm.serve asks, and the
+log-probabilities of a prompt (`prompt_logprobs`), as bits are measured, and nothing else. The
 real vLLM is asked in tests/models/test_vllm.py where there is one.
 """
 
@@ -27,17 +28,41 @@ def main() -> None:
     names = {option("--served-model-name"), adapter[0]}
     loaded, lock = load_model(adapter[2] or sys.argv[2], "own", device="cpu"), threading.Lock()
 
+    def read(ids):
+        "What vLLM says of a prompt: of each token but the first, its log-probability and the best"
+        import torch
+
+        with torch.no_grad():
+            logps = loaded.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+
+        def told(row, id):
+            rank = 1 + int((row > row[id]).sum())
+            return {"logprob": row[id].item(), "rank": rank, "decoded_token": str(id)}
+
+        found = [
+            {f"{i}": told(row, i) for i in (id, int(row.argmax()))}
+            for row, id in zip(logps[:-1], ids[1:])
+        ]
+        return {"index": 0, "text": "x", "prompt_logprobs": [None, *found]}
+
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_):
             pass
 
         def do_GET(self):
-            self.answer(200 if self.path == "/health" else 404, {})
+            place = adapter[2] or sys.argv[2]
+            card = {"object": "model", "root": place, "max_model_len": 4096}
+            cards = {"object": "list", "data": [card | {"id": name} for name in names]}
+            known = {"/health": {}, "/v1/models": cards}
+            self.answer(200 if self.path in known else 404, known.get(self.path, {}))
 
         def do_POST(self):
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if self.path != "/v1/completions" or asked["model"] not in names:
                 return self.answer(404, {"error": {"message": "no such model"}})
+            if "prompt_logprobs" in asked:
+                with lock:
+                    return self.answer(200, {"choices": [read(asked["prompt"])]})
             assert (
                 asked["return_token_ids"]
                 and asked["include_stop_str_in_output"]

@@ -103,6 +103,10 @@ class EvalConfig:
     """Address of the server of a vllm/NAME model under evaluation, ending in /v1."""
     texts: tuple[str, ...] = ("edit_similarity", "bleu", "chrf")
     """Measures of likeness to the real reply: also embedding[/NAME] and bertscore[/NAME]."""
+    bits: bool = False
+    """Also measure bits a byte of the real replies, for models in this process and vLLM servers."""
+    bits_people: int = 8
+    """People among whose personas the writer of a reply is to be found; all but one are controls."""
 
     def __post_init__(self):
         n = self.no_repeat_ngram
@@ -111,6 +115,7 @@ class EvalConfig:
             (self.bootstrap > 0, f"bootstrap must be positive, got {self.bootstrap}"),
             (self.batch > 0, f"batch must be positive, got {self.batch}"),
             (self.samples > 0, f"samples must be positive, got {self.samples}"),
+            (self.bits_people > 1, f"bits_people must be at least 2, got {self.bits_people}"),
             (n == 0 or n > 1, f"no_repeat_ngram must be 0 (off) or at least 2, got {n}"),
             (self.budget is None or self.budget > 0, f"budget must be above 0, got {self.budget}"),
         )

@@ -10,10 +10,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from .bits import NGRAM, bits_home, bits_tables, model_bits, ngram_bits, with_bits
 from .contract import ModelChoice, contract, how_to_ask, state_source
 from humanlm.alignment.evaluation import (
     CONSTANT,
@@ -71,7 +73,13 @@ from ..core.runs import is_main_process
 from ..core.stats import known_mean
 from ..data.dataset import DataConfig, data_fingerprint, dataset_card
 from ..data.records import Example, Message, Persona, persona_text
-from ..evaluation.measured import Measurement, Result, Results
+from humanlm.evaluation.measured import (
+    Measurement,
+    Result,
+    Results,
+    load_measured,
+    save_measured,
+)
 from ..hardware.memory import StagePlan
 from ..hierarchy.composed import check_composed
 from ..hierarchy.levels import LEVELS
@@ -599,6 +607,24 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
         load_evaluations,
     )
 
+
+def _add_bits(run: Run, found: Results) -> Results:
+    "Measure the bits of every model of the run, and of a model of characters"
+    s, held_out = run.settings, run.work.data.split(run.settings.eval.split)
+    replies = [e.reply for e in run.work.data.split("train")]
+
+    def measure(name):
+        if name == NGRAM:
+            return ngram_bits(held_out, replies)
+        return model_bits(str(run.model_folder(name)), held_out, settings_of(s, name))
+
+    home = bits_home(s)
+    bits = {
+        name: run.kept(f"{home}/{name}.jsonl", partial(measure, name), save_measured, load_measured)
+        for name in (*run.models, NGRAM)
+    }
+    return with_bits(found, bits, held_out, s.eval.bootstrap)
+
 # %% ../../nbs/alignment/51_recipe.ipynb #HumanLM
 class HumanLM(Recipe):
     "Align latent states, then replies (HumanLM, sections 3 and 4)"
@@ -681,10 +707,11 @@ class HumanLM(Recipe):
             {name: _evaluations_of(run, name) for name in run.models}, s.eval.bootstrap
         )
         notes = {"judges": judges_record(s)}
-        return without_copies(found._replace(importance=states, notes=notes), s.test_judge)
+        found = without_copies(found._replace(importance=states, notes=notes), s.test_judge)
+        return _add_bits(run, found) if s.eval.bits else found
 
     def tables(self, rows: Sequence[Result]) -> str:
-        return tables(rows)
+        return "\n\n".join(filter(None, [tables(rows), bits_tables(rows)]))
 
     def plan(self, s: Settings) -> list[str]:
         return _plan_lines(s, load_data(s))

