@@ -1,11 +1,11 @@
 "Equal prompts are read once: the same numbers and gradients as row by row"
 
-import torch
 import pytest
-from test_trainer import COMPLETIONS, PLAIN_SGD, Told, by_group, made, trainer, written  # noqa: F401
+import torch
+from test_trainer import COMPLETIONS, PLAIN_SGD, TAGS, Told, by_group, trainer, written
 
 from humanlm.methods.method import Method
-from humanlm.models.checkpoints import add_adapter, save_model
+from humanlm.models.checkpoints import add_adapter, make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.logps import token_logps
 from humanlm.models.packing import can_pack
@@ -61,9 +61,7 @@ def test_gradients_are_those_of_separate_rows(made, tmp_path, monkeypatch, loss_
     assert (moves[0] - moves[1]).norm() <= 1e-5 * moves[1].norm()
 
 
-def test_packed_log_probabilities_are_those_of_rows_and_rows_are_read_where_packing_is_not_exact(
-    made,
-):
+def test_packed_log_probabilities_are_those_of_rows_where_packing_is_exact(made):
     model, prompts = made[0].float(), [[5, 6, 7, 8]] * 5 + [[9, 3]] * 3
     assert can_pack(model)
     with torch.no_grad():
