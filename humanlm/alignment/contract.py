@@ -162,7 +162,10 @@ class PolicySetup(NamedTuple):
     compose: bool = False  # whether replies are asked after the model's own answers to the states
 
 # %% ../../nbs/alignment/01_contract.ipynb #how_to_ask
-_UNTAUGHT = {"hierarchy": {"prompt": "full", "prefill": True}}  # of a model without a contract
+_UNTAUGHT = {  # how a model without a contract is asked
+    "hierarchy": {"prompt": "full", "prefill": True, "response_tokens": 128},
+    "rollout": {"eval_temperature": 0.7, "top_p": 0.9},
+}
 
 
 def how_to_ask(
@@ -190,7 +193,7 @@ def how_to_ask(
     setup = PolicySetup(
         None,
         hierarchy,
-        rollout.eval_sampling(seed=0),
+        replace(rollout.eval_sampling(seed=0), no_repeat_ngram=4 * (settings is _UNTAUGHT)),
         settings.get("source", "chat"),
         rollout.compose,
     )
