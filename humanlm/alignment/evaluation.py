@@ -106,7 +106,7 @@ class EvalConfig:
     bits: bool = False
     """Also measure bits a byte of the real replies, for models in this process and vLLM servers."""
     bits_people: int = 8
-    """People among whose personas the writer of a reply is to be found; all but one are controls."""
+    """People among whom the writer of a reply is to be found; the others are the controls."""
 
     def __post_init__(self):
         n = self.no_repeat_ngram
