@@ -19,8 +19,7 @@ import numpy as np
 from .contract import how_to_ask, state_source
 from .evaluation import policy_of
 from ..clients.names import is_chat_model, vllm_client
-from ..clients.protocol import LLMError
-from ..core.basics import run_sync
+from ..core.basics import HumanLMError, run_sync
 from ..core.config import Settings
 from ..core.stats import BINS, known_mean
 from ..data.records import Example, Persona, persona_text
@@ -183,7 +182,7 @@ def model_bits(
     examples: Sequence[Example],  # held out
     settings: Settings,  # under which it is asked
 ) -> list[Measurement]:
-    "Load a model and measure its bits; `LLMError` where it gives no log-probabilities"
+    "Load a model and measure its bits; `HumanLMError` where it gives no log-probabilities"
     s = settings
     common = {"people": s.eval.bits_people, "seed": s.run.seed, "batch": s.eval.batch}
     if is_chat_model(place):
@@ -199,8 +198,7 @@ def _served(place, base_url):
 
     provider, _, name = place.partition("/")
     if provider != "vllm":
-        raise LLMError(
-            "bad request",
+        raise RolloutError(
             f"{place} gives no log-probabilities of a text that it is shown. Models in this "
             "process and vLLM servers do.",
         )
@@ -241,7 +239,7 @@ def measured_or_why(
     "Measure a system, or say in a sentence why it cannot be"
     try:
         return model_bits(place, examples, settings)
-    except (LLMError, RolloutError) as e:
+    except HumanLMError as e:
         if not is_chat_model(place):
             raise
         return str(e)
