@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
+    from .bits import measure_bits
     from .contract import ModelChoice, load_policy
     from .evaluation import EvalConfig, evaluate
     from .grpo import alignment_method
     from .simulator import Simulator, SimulatorClient
 
 __getattr__, __dir__ = lazy_names(__name__, {
+    "bits": ["measure_bits"],
     "contract": ["ModelChoice", "load_policy"],
     "evaluation": ["EvalConfig", "evaluate"],
     "grpo": ["alignment_method"],

@@ -104,9 +104,10 @@ class EvalConfig:
     texts: tuple[str, ...] = ("edit_similarity", "bleu", "chrf")
     """Measures of likeness to the real reply: also embedding[/NAME] and bertscore[/NAME]."""
     bits: bool = False
-    """Also measure bits a byte of the real replies, for models in this process and vLLM servers."""
+    """Also measure bits a byte of the real replies, each read under bits_people + 1 prompts, for
+    models in this process and vLLM servers."""
     bits_people: int = 8
-    """People among whose personas the writer of a reply is to be found; all but one are controls."""
+    """People among whom the writer of a reply is to be found; the others are the controls."""
 
     def __post_init__(self):
         n = self.no_repeat_ngram

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .bits import NGRAM, bits_home, bits_tables, model_bits, ngram_bits, with_bits
+from .bits import NGRAM, bits_home, model_bits, ngram_bits, with_bits
 from .contract import ModelChoice, contract, how_to_ask, state_source
 from humanlm.alignment.evaluation import (
     CONSTANT,
@@ -77,6 +77,7 @@ from humanlm.evaluation.measured import (
     Measurement,
     Result,
     Results,
+    bits_tables,
     load_measured,
     save_measured,
 )

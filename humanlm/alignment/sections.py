@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .bits import bits_tables, unmeasured
 from .evaluation import Evaluation, load_evaluations, scored_shares
 from .modes import MODES, judge_trains
 from .published import paper_tables, read_measured
@@ -432,23 +431,6 @@ def _paper_html(run: RunFolder) -> Html:
     )
 
 # %% ../../nbs/alignment/05_sections.ipynb #MATTER_SAYS
-def _bits_html(run: RunFolder) -> Html:
-    "Show bits a byte of the real replies, how sure models were of who wrote them, what is missing"
-    shown = bits_tables(run.results.rows)
-    if not shown:
-        return Html()
-    bins = (run.results.notes.get("bits") or {}).get("calibration", {})
-    lines = [
-        [tag("th", name), number_text(b["sure"]), number_text(b["right"]), b["n"]]
-        for name, own in bins.items()
-        for b in own
-    ]
-    sure = Table(("who said it", "how sure", "how often right", "n"), lines).html()
-    said = Html().join(tag("p", line) for line in unmeasured(run.results))
-    head = tag("h3", "Bits of the real reply")
-    return head + markdown_html(shown) + said + fold("Calibration of who said it", sure)
-
-
 MATTER_SAYS = {
     "reply_state_alignment": "States that the judge reads from the reply itself.",
     "state_alignment": "States that the model wrote when asked: do they carry into the reply?",
@@ -614,7 +596,7 @@ def _sections() -> dict[str, Section]:
                 run, [*readable_text(run), *scored_said(run), *statement(run.config)], NAMES
             ),
         ),
-        "results": extended("results", lambda run: _bits_html(run) + _paper_html(run)),
+        "results": extended("results", _paper_html),
         "differences": frame["differences"],
         "importance": (
             "Which states matter",

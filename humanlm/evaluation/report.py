@@ -35,7 +35,9 @@ from humanlm.evaluation.measured import (
     PairedDifference,
     Result,
     Results,
+    bits_tables,
     load_results,
+    unmeasured,
 )
 from ..rewards.texts import is_text_metric
 
@@ -294,8 +296,30 @@ def results_section(run: RunFolder, names: Names = Names()) -> Html:
     overview = {(metric, ALL): names.title(metric) for metric in metrics if not _aside(metric)}
     parts = [_metric_part(rows, metric, names) for metric in metrics]
     return Html().join(
-        [_results_html(rows, overview, names), said, *parts, _texts_html(rows, names)]
+        [
+            _results_html(rows, overview, names),
+            said,
+            *parts,
+            _texts_html(rows, names),
+            _bits_html(run.results),
+        ]
     )
+
+
+def _bits_html(found: Results) -> Html:  # empty if none were measured
+    "Show bits of the real texts, how sure models were of who wrote them, and what is missing"
+    shown = bits_tables(found.rows)
+    if not shown:
+        return Html()
+    lines = [
+        [tag("th", name), number_text(b["sure"]), number_text(b["right"]), b["n"]]
+        for name, bins in found.notes["bits"]["calibration"].items()
+        for b in bins
+    ]
+    sure = Table(("who said it", "how sure", "how often right", "n"), lines).html()
+    said = Html().join(tag("p", line) for line in unmeasured(found))
+    head = tag("h3", "Bits of the real reply")
+    return head + markdown_html(shown) + said + fold("Calibration of who said it", sure)
 
 
 def _texts_html(

@@ -14,10 +14,8 @@ from typing import Any, Literal
 from humanlm.alignment.bits import (
     NGRAM,
     bits_home,
-    bits_tables,
     measured_or_why,
     ngram_bits,
-    unmeasured,
     with_bits,
 )
 from humanlm.alignment.evaluation import (
@@ -62,11 +60,13 @@ from humanlm.evaluation.measured import (
     ALL,
     Measurement,
     Results,
+    bits_tables,
     load_measured,
     paired_table,
     results,
     save_measured,
     save_results,
+    unmeasured,
 )
 from ..evaluation.report import RunFolder, report_html
 from humanlm.rewards.judge_settings import (

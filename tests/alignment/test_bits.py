@@ -19,14 +19,11 @@ import humanlm.eval
 import humanlm.train
 from humanlm.alignment.bits import (
     NGRAM,
-    TABLES,
     _span,
     _state_values,
-    bits_tables,
     measure_bits,
     measured_or_why,
     ngram_bits,
-    unmeasured,
     with_bits,
 )
 from humanlm.alignment.contract import contract, load_policy
@@ -36,11 +33,14 @@ from humanlm.data.records import Example, Message, Persona, load_examples, save_
 from humanlm.data.trajectory import Completion
 from humanlm.evaluation.measured import (
     BITS,
+    TABLES,
     Measurement,
     Results,
+    bits_tables,
     load_results,
     save_results,
     score_table,
+    unmeasured,
 )
 from humanlm.hierarchy.prompts import HierarchyConfig
 from humanlm.methods.policies import ModelPolicy
