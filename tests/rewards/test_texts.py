@@ -92,7 +92,7 @@ def test_hostile_texts_have_a_score(name, text):
 
 
 @pytest.mark.skipif(
-    not has_minilm(), reason="the small sentence model is not installed (requirements-embed.txt)"
+    not has_minilm(), reason="the small sentence model is not installed (requirements-models.txt)"
 )
 def test_embeddings_of_a_folder_and_by_name_agree():
     a, b = ["I like trams", "no"], ["Trams are nice", "yes"]
@@ -105,7 +105,7 @@ def test_embeddings_of_a_folder_and_by_name_agree():
 
 
 @pytest.mark.skipif(
-    not has_minilm(), reason="the small sentence model is not installed (requirements-embed.txt)"
+    not has_minilm(), reason="the small sentence model is not installed (requirements-models.txt)"
 )
 def test_bertscore_of_any_encoder():
     pytest.importorskip("bert_score", reason="needs bert-score: pip install -e '.[texts]'")
