@@ -48,7 +48,7 @@ TINY = {
     "data": {"source": "examples", "test_frac": 0.2, "val_frac": 0.05, "max_test": 4},
     "model": {"vocab": 600, "hidden": 32, "layers": 1, "heads": 2, "kv_heads": 2, "mlp": 64},
     "hierarchy": {"levels": ["stance", "response"], "state_tokens": 16, "response_tokens": 24},
-    "sft": {"reply_steps": 50, "batch": 8},
+    "sft": {"reply_steps": 90, "batch": 8},
     "rollout": {"num_prompts": 2, "group_size": 4},
     "judge": {"model": "rule"},
     "test_judge": {"model": "rule"},
