@@ -229,7 +229,9 @@ def _with_adapter(model, where, base):
         return PeftModel.from_pretrained(model, where, is_trainable=True)
 
     made = _attempt(where, "adapter", load)
-    made.peft_config["default"].base_model_name_or_path = base
+    lora = made.peft_config["default"]
+    if lora.base_model_name_or_path != POCKET:
+        lora.base_model_name_or_path = base
     with safe_open(Path(where) / "adapter_model.safetensors", "pt") as file:
         held = set(file.keys())
     lost = sorted(get_peft_model_state_dict(made, save_embedding_layers=False).keys() - held)

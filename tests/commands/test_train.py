@@ -48,7 +48,7 @@ TINY = {
     "data": {"source": "examples", "test_frac": 0.2, "val_frac": 0.05, "max_test": 4},
     "model": {"vocab": 600, "hidden": 32, "layers": 1, "heads": 2, "kv_heads": 2, "mlp": 64},
     "hierarchy": {"levels": ["stance", "response"], "state_tokens": 16, "response_tokens": 24},
-    "sft": {"reply_steps": 90, "batch": 8},
+    "sft": {"reply_steps": 60, "batch": 8},
     "rollout": {"num_prompts": 2, "group_size": 4},
     "judge": {"model": "rule"},
     "test_judge": {"model": "rule"},
@@ -266,7 +266,7 @@ def taught(tmp_path_factory):
             "lesson_steps": 10,
             "polite_steps": 6,
             "faithful_steps": 14,
-            "reply_steps": 15,
+            "reply_steps": 60,
             "batch": 4,
         },
     )
@@ -636,7 +636,7 @@ def test_a_budget_stops_the_run_with_a_checkpoint_before_it_is_exceeded(
             judge={
                 "model": "vllm/mine",
                 "base_url": server.url,
-                "budget": 0.012,
+                "budget": 0.008,
                 "max_tokens": 500,
             },
             data={"max_test": 1},
@@ -646,7 +646,7 @@ def test_a_budget_stops_the_run_with_a_checkpoint_before_it_is_exceeded(
         shown = capsys.readouterr().err
         assert "over budget" in shown and "Stopped after step" in shown
         spent = json.loads((folder / "run.json").read_text())["ledger"][0]["cost"]
-        assert 0.006 < spent <= 0.012
+        assert 0.004 < spent <= 0.008
         assert train(config, "--resume") == 2 and "over budget" in capsys.readouterr().err
         assert train(config, "--resume", "--judge.budget", "5") == 0
 
@@ -724,7 +724,7 @@ def test_the_ledger_covers_both_judges_and_each_keeps_its_budget(
             tmp_path,
             rows(),
             run={"methods": ["sft"], "report": True},
-            sft={"reply_steps": 10},
+            sft={"reply_steps": 60},
             judge=paid,
             test_judge=paid | {"budget": 0.0005},
         )
@@ -984,7 +984,7 @@ def test_hostile_text_goes_from_data_to_report_without_breaking_anything(tmp_pat
         tmp_path,
         list(evil_rows()),
         run={"report": True},
-        sft={"reply_steps": 10},
+        sft={"reply_steps": 60},
         trainer={"max_steps": 2, "save_steps": 2},
     )
     assert train(config) == 0
@@ -1021,7 +1021,7 @@ def test_hostile_threads_go_the_same_way(tmp_path):
         run={"report": True},
         data={"source": "threads", "min_history": 2, "columns": {name: name for name in posts[0]}},
         trainer={"max_steps": 2, "save_steps": 2},
-        sft={"reply_steps": 4, "batch": 4},
+        sft={"reply_steps": 60, "batch": 4},
     )
     assert train(config) == 0
     page = (tmp_path / "runs" / "tiny" / "report.html").read_text("utf-8")
