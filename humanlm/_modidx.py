@@ -6445,6 +6445,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'humanlm.sdpo.recipe._logged_requests': ( 'sdpo/recipe.html#_logged_requests',
                                                                                'humanlm/sdpo/recipe.py'),
                                      'humanlm.sdpo.recipe._measured': ('sdpo/recipe.html#_measured', 'humanlm/sdpo/recipe.py'),
+                                     'humanlm.sdpo.recipe._of_phase': ('sdpo/recipe.html#_of_phase', 'humanlm/sdpo/recipe.py'),
                                      'humanlm.sdpo.recipe._oracle': ('sdpo/recipe.html#_oracle', 'humanlm/sdpo/recipe.py'),
                                      'humanlm.sdpo.recipe._phases': ('sdpo/recipe.html#_phases', 'humanlm/sdpo/recipe.py'),
                                      'humanlm.sdpo.recipe._plan_lines': ('sdpo/recipe.html#_plan_lines', 'humanlm/sdpo/recipe.py'),

@@ -159,6 +159,7 @@ def test_a_plan_says_what_a_start_on_its_gpus_would_refuse(more, said):
     lines = planned("--config", str(CONFIGS / "humanlm-mini.yaml"), "--plan.gpus", "8", *more)
     found = re.findall("^refused at a start  (.*)$", lines, re.M)
     assert [said in line for line in found] == [True] * bool(said), found
+    assert (": fits;" in lines) != bool(said)
 
 
 def test_a_plan_changes_no_run_and_bad_ones_are_refused():

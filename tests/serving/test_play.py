@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -174,8 +175,11 @@ def test_a_model_of_a_run_is_told_what_it_was_trained_with(tmp_path, monkeypatch
         {"gyms.json": json.dumps({"system": False, "gyms": ["telepathy"]})},
     )
     (places / "config.yaml").write_text(
-        "run: {methods: [gyms]}\ngyms: {turn_tokens: 6, max_turns: 5}\n"
+        "run: {methods: [gyms]}\ngyms: {turn_tokens: 6, max_turns: 5, system: false}\n"
     )
+    saved = shutil.copytree(places / "models" / "gyms", places / "checkpoints/gyms/checkpoint-1")
+    (saved / "gyms.json").write_text('{"first": [], "last": []}')  # as training leaves it
+    assert find_player(str(saved))[2:] == (False, 6, 5)
     for name in (
         "mini",
         "mini:gyms",
