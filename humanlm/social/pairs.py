@@ -76,7 +76,7 @@ EVALUATION_ONLY = {
 }  # kind of texts → the set that they are of
 
 
-def _read_pair(path: Path, needs: Sequence[str]) -> ContextPair:
+def _read_pair(path: Path, needs: Sequence[str] = ()) -> ContextPair:
     "Read a text and its context; `DataError` says why a file is not a result"
     try:
         row = json.loads(path.read_text("utf-8-sig"))
