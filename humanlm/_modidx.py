@@ -7089,6 +7089,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'humanlm.social.recipe._in_batches': ('social/recipe.html#_in_batches', 'humanlm/social/recipe.py'),
                                        'humanlm.social.recipe._knows_frames': ( 'social/recipe.html#_knows_frames',
                                                                                 'humanlm/social/recipe.py'),
+                                       'humanlm.social.recipe._learnt': ('social/recipe.html#_learnt', 'humanlm/social/recipe.py'),
                                        'humanlm.social.recipe._measured': ('social/recipe.html#_measured', 'humanlm/social/recipe.py'),
                                        'humanlm.social.recipe._parser_lessons': ( 'social/recipe.html#_parser_lessons',
                                                                                   'humanlm/social/recipe.py'),
