@@ -4131,6 +4131,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'humanlm.gyms.recipe._gym_messages': ('gyms/recipe.html#_gym_messages', 'humanlm/gyms/recipe.py'),
                                      'humanlm.gyms.recipe._gym_row': ('gyms/recipe.html#_gym_row', 'humanlm/gyms/recipe.py'),
                                      'humanlm.gyms.recipe._gym_tasks': ('gyms/recipe.html#_gym_tasks', 'humanlm/gyms/recipe.py'),
+                                     'humanlm.gyms.recipe._lessons_line': ('gyms/recipe.html#_lessons_line', 'humanlm/gyms/recipe.py'),
                                      'humanlm.gyms.recipe._load_gyms': ('gyms/recipe.html#_load_gyms', 'humanlm/gyms/recipe.py'),
                                      'humanlm.gyms.recipe._model_episodes': ('gyms/recipe.html#_model_episodes', 'humanlm/gyms/recipe.py'),
                                      'humanlm.gyms.recipe._plan_lines': ('gyms/recipe.html#_plan_lines', 'humanlm/gyms/recipe.py'),
