@@ -303,3 +303,14 @@ def test_a_plan_gives_each_reason_for_rows_that_are_left_out(tree, tmp_path):
     assert "3 rows: no task" in first and len(reasons) == 2
     assert "row 3" in reasons[0] and reasons[0].endswith("such as a clone of UserRL.")
     assert "row 2: reward_model has no id" in reasons[1]
+
+
+def test_a_gym_without_rows_for_training_says_which_to_add(tree, capsys):
+    path = str(tree / "data/test.parquet")
+    words = [*TINY, "--gyms.rows", f"[{path}]", "--dry-run"]
+    for more, why in [
+        (["--gyms.train", "[tau]"], "is for training in tau. Add a file of its training rows"),
+        (["--gyms.held_out", "[household]"], "is of household. Add its rows"),
+    ]:
+        assert main([*words, *more]) == 2
+        assert f"No row of {path} {why}" in capsys.readouterr().err
