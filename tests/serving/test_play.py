@@ -369,6 +369,7 @@ def test_episodes_are_gone_on_with_and_other_settings_are_refused(tmp_path, caps
         (["--play.max_turns", "3"], "max_turns: None in the run, 3 now"),
         (["--play.seed", "5"], "seed: 3 in the run, 5 now"),
         (["--user.model", "polite"], "user: rule in the run, polite now"),
+        (["--play.compat", "userrl"], "compat: empty in the run, userrl now"),
     ):
         assert evaluate(out, "expert", *SMALL, *more) == 2
         assert said in (err := capsys.readouterr().err) and "--play.out" in err
