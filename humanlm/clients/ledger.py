@@ -45,6 +45,7 @@ prices: dict[str, tuple[float, float]] = {
     "openai/gpt-4o": (2.5, 10.0),
     "openai/gpt-4o-mini": (0.15, 0.6),
     "openai/o1": (15.0, 60.0),
+    "openai/o3": (2.0, 8.0),
     "anthropic/claude-haiku-4-5": (1.0, 5.0),
     "anthropic/claude-sonnet-4-5": (3.0, 15.0),
 }
