@@ -509,14 +509,16 @@ def _data_card(s: Settings, work: _SDPOWork) -> str:
 
 def _steps_of(
     s: Settings, found: _SDPOWork | None
-) -> dict[str, int | None]:  # found: None: nobody has counted
+) -> dict[str, int | None]:  # found: None: as many rows as may be
     "Count the steps of each stage by a method; None where they follow from data"
     steps = {
-        name: planned_steps(_of_phase(s), found and len(found.train))
+        name: planned_steps(_of_phase(s), len(found.train) if found else s.prompts.train_n)
         for name in (_phases(s) if "online" in s.run.methods else ())
     }
     return steps | (
-        {"offline": planned_steps(s, found and len(found.logged))} if _learns_offline(s) else {}
+        {"offline": planned_steps(s, len(found.logged) if found else s.prompts.train_n)}
+        if _learns_offline(s)
+        else {}
     )
 
 
