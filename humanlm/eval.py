@@ -71,6 +71,12 @@ def _measured_of(
             if run
             else []
         )
+        if not own and given in ("dynamics", "tables"):
+            raise ConfigError(
+                f"eval {given} reads HumanLM's runs, and this is none: humanlm eval RUN compares "
+                "its models. Checkpoints: humanlm sdpo compare RUN --compare.sweep true, or "
+                "humanlm gyms evaluate RUN/checkpoints/gyms/checkpoint-N ..."
+            )
         if not run or not own:
             raise DataError(
                 f"Nothing was measured behind {shorten(given)!r}. Give {INPUTS}; an "

@@ -168,10 +168,13 @@ def _push(
     if not config.repo:
         raise ConfigError("Where to? Give --hub.repo ORG/NAME.")
     steps, card = _checkpoints(model, config), model_card(model, config)
+    made = {p.parent.name for p in model.parent.glob("*/config.json")} - {"base", model.name}
+    others = ", ".join(sorted(made)) if model != Path(place) else ""
     lines = [
         f"card        {_card_place(model)}",
         f"repository  {config.repo}, private if it is new",
         *(f"checkpoint  {name}" for name in steps),
+        *[f"left out    {others}; to publish one, push {model.parent}/NAME"][: len(others)],
     ]
     if dry_run and needs_merging(model):
         lines.append("merged      whole weights and generation_config.json replace adapter_*")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ..core.basics import ConfigError, shorten, to_dict, to_json
 from ..core.config import RunConfig, Settings, read_yaml
 from ..core.grammar import find_run
+from ..core.runs import read_record
 from ..data.records import Example, Persona, from_dict
 from ..hierarchy.composed import StateSource
 from ..hierarchy.prompts import SPEAKER, HierarchyConfig, make_rows, token_cap
@@ -136,7 +137,7 @@ def find_model(
     model: str | Path,  # a run folder, or anything else
     settings: dict,  # of the run
 ) -> str | Path:  # the folder of one of its models; anything else as it is
-    "Choose the model of a run"
+    "Choose the model of a run: `humanlm`, or what its last stage made"
     folder = Path(model) / "models"
     if not folder.is_dir():
         return model
@@ -147,8 +148,9 @@ def find_model(
             "with --resume."
         )
     methods = settings.get("run", {}).get("methods", [])
+    trained = [*methods, *read_record(model).get("seconds", {})]  # stages, in the run's order
     return folder / next(
-        n for n in ["humanlm", *reversed(methods), "cold-start", *names] if n in names
+        n for n in ["humanlm", *reversed(trained), "cold-start", *names] if n in names
     )
 
 # %% ../../nbs/alignment/01_contract.ipynb #PolicySetup

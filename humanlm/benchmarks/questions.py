@@ -9,12 +9,14 @@ __all__ = ['BenchmarkItem', 'Problem', 'RowTable', 'read_text', 'read_table', 'n
 import csv
 import io
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, check_name, near_miss, shorten
+from ..data.files import _open, _suffix
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #BenchmarkItem
 @dataclass(frozen=True)
@@ -105,12 +107,14 @@ _READERS = {".csv": _csv_rows, ".jsonl": _json_lines, ".json": _json_rows}
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #read_text
 def read_text(path: str | Path) -> str:
-    "Read a UTF-8 file; `DataError` names file and line"
+    "Read a UTF-8 file, packed by gzip or not; `DataError` names file and line"
     try:
-        content = Path(path).read_bytes()
+        with _open(Path(path)) as file:
+            content = file.read()
         return content.decode("utf-8-sig")
-    except OSError as e:
-        raise DataError(f"Cannot read {path}: {e.strerror}. Check the path.") from e
+    except (OSError, EOFError, zlib.error) as e:
+        why = getattr(e, "strerror", None) or shorten(e)
+        raise DataError(f"Cannot read {path}: {why.rstrip('.')}. Check the path.") from e
     except UnicodeDecodeError as e:
         line = 1 + content[: e.start].count(b"\n")
         raise DataError(f"{path}, row {line}: not UTF-8. Save the file in that encoding.") from e
@@ -123,12 +127,12 @@ def read_table(
     "Read the rows of a file, and name those that cannot be read"
     path = Path(path)
     if path.is_dir():
-        inside = sorted(each.name for each in path.iterdir() if each.suffix.lower() in _READERS)
+        inside = sorted(each.name for each in path.iterdir() if _suffix(each) in _READERS)
         raise DataError(
             f"{path} is a folder. Give one of its files: "
             f"{shorten(', '.join(inside) or 'it has none that can be read', 200)}."
         )
-    read = _READERS[check_name(path.suffix.lower(), _READERS, "kind of file")]
+    read = _READERS[check_name(_suffix(path), _READERS, "kind of file")]
     rows, problems = [], []
     for n, row in read(path, read_text(path), columns):
         where = f"{path.name}, row {n}"

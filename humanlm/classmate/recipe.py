@@ -34,7 +34,6 @@ from humanlm.classmate.tasks import (
     TOYS,
     ReasoningTask,
     check_verifier,
-    how_to_make,
     load_tasks,
     toy_tasks,
 )
@@ -42,6 +41,7 @@ from .verifiers import Case, RewardModel
 from ..clients.ledger import Ledger
 from humanlm.core.basics import (
     ConfigError,
+    NotMade,
     fingerprint,
     near_miss,
     require,
@@ -63,7 +63,7 @@ from ..methods.rollouts import sft_row
 from ..methods.sampling import RolloutConfig
 from ..training.recipe import Recipe, Stage, Work
 from ..training.run import planned_steps
-from ..training.stages import learn, lessons, step_plan
+from ..training.stages import learn, lessons, not_made, step_plan
 from ..training.trials import Study, Trial
 
 # %% ../../nbs/classmate/51_recipe.ipynb #type-imports
@@ -604,9 +604,11 @@ class _ClassmateRecipe(Recipe):
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
         c, t, counts = s.classmate, s.tasks, {"train": s.tasks.train_n, "test": s.tasks.test_n}
-        unmade = next(filter(None, map(how_to_make, (t.train, t.held_out or t.train))), "")
-        if not unmade:
+        unmade = []
+        try:
             counts = {part: len(rows) for part, rows in load_tasks(s).items()}
+        except NotMade as e:
+            unmade = [not_made(e)]
         asked = (
             f"{', '.join(c.models)}, {c.samples} each"
             if c.use_classmate_condition != "no_classmate"
@@ -616,7 +618,7 @@ class _ClassmateRecipe(Recipe):
             f"{'classmate':<19} {step_plan(s, planned_steps(s, counts['train']) or 0)}",
             f"questions           {t.train}: {counts['train']:,} for "
             f"training, {counts['test']:,} held out",
-            *([f"  not made yet      {unmade}"] if unmade else []),
+            *unmade,
             f"judge               {s.judge.model or 'rules'}"
             + (f"; pays for {s.judge.exploit} on top" if s.judge.exploit else ""),
             f"classmates          {asked}",

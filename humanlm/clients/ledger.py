@@ -42,7 +42,10 @@ prices: dict[str, tuple[float, float]] = {
     "openai/gpt-5": (1.25, 10.0),
     "openai/gpt-5-mini": (0.25, 2.0),
     "openai/gpt-5-nano": (0.05, 0.4),
+    "openai/gpt-4o": (2.5, 10.0),
     "openai/gpt-4o-mini": (0.15, 0.6),
+    "openai/o1": (15.0, 60.0),
+    "openai/o3": (2.0, 8.0),
     "anthropic/claude-haiku-4-5": (1.0, 5.0),
     "anthropic/claude-sonnet-4-5": (3.0, 15.0),
 }

@@ -127,7 +127,8 @@ def _differences(
     "List the values that are no longer the same"
     old, new = _leaves(before), _leaves(cast(dict[str, Any], to_dict(dict(now))))
     return [
-        f"{name}: {shorten(old.get(name))} in the run, {shorten(new.get(name))} now"
+        f"{name}: {shorten(old.get(name)) or 'empty'} in the run, "
+        f"{shorten(new.get(name)) or 'empty'} now"
         for name in dict.fromkeys([*old, *new])
         if new.get(name) != old.get(name)
     ]

@@ -68,7 +68,7 @@ class Faults:
     ):
         "Count one"
         self.counts[kind] += 1
-        self._keep(kind, {shorten(detail, 160): place} if detail else {})
+        self._keep(kind, {shorten(detail, 320): place} if detail else {})
 
     def _keep(self, kind, more):
         some = more | self.examples.get(kind, {})

@@ -19,6 +19,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from humanlm.core.basics import (
     _SURROGATE,
     DataError,
+    NotMade,
     atomic_path,
     jsonl_rows,
     near_miss,
@@ -229,6 +230,9 @@ def _rows(source):
     if path.is_dir():
         return chain.from_iterable(map(_parquet_rows, sorted(path.glob("*.parquet"))))
     readers = {".jsonl": jsonl_rows, ".parquet": _parquet_rows}
+    if not path.exists() and path.parent.name == "humanual":
+        build = "python -m humanlm.humanual build --build.path FILE"
+        raise NotMade(path, f"{build} --build.source {path.name} --build.out {path}")
     if not path.suffix and not path.exists():
         raise DataError(
             f"There is no {path}. Check the path, or build such a folder: python -m "

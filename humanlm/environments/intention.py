@@ -8,7 +8,7 @@ __all__ = ['PAY_BY_IMPORTANCE', 'intention']
 # %% ../../nbs/environments/05_intention.ipynb #imports
 import random
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
@@ -243,21 +243,21 @@ def _intention_tasks(count: int, seed: int) -> list[_IntentionTask]:
     return [_IntentionTask(f"intention-{seed}-{n}", *task) for n, task in enumerate(made)]
 
 
+def _questions(env: Any, index: int) -> Iterator[str]:  # index: of a detail
+    "Give ways to ask for a detail; the last has only words that no other open detail has"
+    detail, stems = env.task.details[index], env.task.known[1]
+    others = frozenset().union(*(stems[other] for other in env.left if other != index))
+    options = ", ".join(detail.options)
+    yield from (detail.inquiry, f"{detail.description}?", f"{detail.description}: {options}?")
+    words = f"{detail.description} {detail.inquiry} {options}".split()
+    yield f"{' '.join(word for word in words if content_stems(word) & stems[index] - others)}?"
+
+
 def _intention_expert(env):
-    index = max(env.left, key=lambda index: env.task.details[index].importance)
-    detail = env.task.details[index]
-    ways = (
-        detail.inquiry,
-        f"{detail.description}?",
-        f"{detail.description}: {', '.join(detail.options)}?",
-    )
-    return ToolCall(
-        "action",
-        next(
-            (way for way in ways if env.rule_coverage(way)["covered"] == [index]),
-            ways[0] or ways[1],
-        ),
-    )
+    by_importance = sorted(env.left, key=lambda index: -env.task.details[index].importance)
+    pairs = [(index, way) for index in by_importance for way in _questions(env, index)]
+    alone = (way for index, way in pairs if env.rule_coverage(way)["covered"] == [index])
+    return ToolCall("action", next(alone, pairs[0][1] or pairs[1][1]))
 
 
 def _intention_open_loop(env):

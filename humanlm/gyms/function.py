@@ -186,10 +186,12 @@ def published_row(
     kept = {name: value for name, value in kept.items() if value is not None}
     if not files:
         return kept
-    name = str(kept.get(own))
+    name = str(kept.get(own, ""))
+    if not name:
+        raise DataError(f"reward_model has no {own}. Give the {own} of a task in {files[-1]}.")
     if (whole := released_rows(*files, key=key).get(name)) is None:
         raise DataError(
-            f"Row {shorten(name)} is not in {' or '.join(files)} below {data_root()}. Set "
+            f"The task of this row is not in {' or '.join(files)} below {data_root()}. Set "
             "HUMANLM_DATA to a folder that holds it, such as a clone of UserRL."
         )
     return whole

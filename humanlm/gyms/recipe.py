@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -180,19 +180,26 @@ class _GymWork(Work):
 def _row_parts(s: Settings, gyms: Mapping[str, Gym], rows: GymRows) -> dict:  # part → gym → tasks
     "Share rows: those of the split test are held out; of others a tenth, where none of them are"
     parts: dict[str, dict] = {part: {} for part in PARTS}
+    files = s.gyms.rows if isinstance(s.gyms.rows, str) else ", ".join(s.gyms.rows)
     for name, gym in gyms.items():
         every, splits = rows.tasks.get(gym.name, []), rows.splits.get(gym.name, {})
         test = [task for task in every if splits[task.id] == "test"]
         others = [task for task in every if splits[task.id] != "test"]
         if name in s.gyms.train:
             if not others:
-                raise DataError(f"No row of {s.gyms.rows} is for training in {name}.")
+                raise DataError(
+                    f"No row of {files} is for training in {name}. Add a file of its training "
+                    "rows to --gyms.rows, or leave it out of --gyms.train."
+                )
             others, parts["valid"][name] = split_tasks(others)
             if not test:
                 others, test = split_tasks(others)
             parts["train"][name] = others[: s.gyms.tasks]
         elif not every:
-            raise DataError(f"There is no row of {name} in {s.gyms.rows}.")
+            raise DataError(
+                f"No row of {files} is of {name}. Add its rows to --gyms.rows, or leave it out of "
+                "--gyms.held_out."
+            )
         parts["test"][name] = (test or others)[: s.gyms.test_n]
     return parts
 
@@ -334,8 +341,7 @@ async def _gym_lessons(work: _GymWork, s: Settings, number: int) -> list[dict]: 
     "Make supervised rows of played episodes, or read them, in passes"
     rng, rows = random.Random(f"lessons{s.run.seed}"), []
     if s.gyms.lessons:
-        every = list(read_lessons(s.gyms.lessons, s.gyms.system))
-        require("gyms", (bool(every), f"{s.gyms.lessons} holds no turn of a policy"))
+        every = list(chain.from_iterable(read_lessons(s.gyms.lessons, s.gyms.system)))
         while len(rows) < number:
             rows += rng.sample(every, len(every))
         return rows[:number]
@@ -438,14 +444,13 @@ def _reference_episodes(work: _GymWork, s: Settings, player: str) -> list[Episod
 # %% ../../nbs/gyms/51_recipe.ipynb #check-settings
 def _check_settings(s: Settings) -> None:
     "Raise where tasks cannot be made or paid for, or somebody cannot play the users"
-    gyms, *_ = _gym_tasks(s)
     if s.gyms.lessons:
-        there = Path(s.gyms.lessons).exists()
         require(
             "gyms",
-            (there, f"lessons: there is no {s.gyms.lessons}. Check the path."),
             (s.sft.lesson_steps > 0, "lessons are given, and sft.lesson_steps is 0. Raise it."),
+            (any(read_lessons(s.gyms.lessons)), f"{s.gyms.lessons} holds no turn of a policy"),
         )
+    gyms, *_ = _gym_tasks(s)
     for config in (s.user, s.judge):
         name, _ = config.named()
         config.require_price(name)
@@ -475,6 +480,16 @@ def _stage_plans(s: Settings) -> list[StagePlan]:
     ]
 
 
+def _lessons_line(s: Settings) -> list[str]:  # empty: experts and chance write them
+    if not s.gyms.lessons:
+        return []
+    turns = [len(dialogue) for dialogue in read_lessons(s.gyms.lessons)]
+    return [
+        f"lessons             {s.gyms.lessons}: {len(turns):,} dialogues, {sum(turns):,} turns "
+        "of the policy"
+    ]
+
+
 def _plan_lines(s: Settings) -> list[str]:
     "Say what a run does"
     (_, parts, rows), taken = (
@@ -497,7 +512,7 @@ def _plan_lines(s: Settings) -> list[str]:
         f"tasks               {tasks:,} for training in {', '.join(s.gyms.train)}; "
         f"held out: {held}",
         *(f"{line[:12]:<20}{line[12:]}" for line in (rows.left_out_lines() if rows else ())),
-        *([f"lessons             {s.gyms.lessons}"] if s.gyms.lessons else []),
+        *_lessons_line(s),
         f"user                {in_plan(*s.user.named())}; judge {in_plan(*s.judge.named())}",
         f"credit              {s.credit.credit} by {s.credit.score}"
         f"{', the published Sum' if s.credit.score == 'mean' else ''}, gamma "

@@ -214,18 +214,23 @@ def _guest(name, policy, room):
 
 
 def memory_lines(
-    plan: PlanConfig, model: ModelConfig, options: Mapping[str, Any], loads: Mapping[str, Load]
+    plan: PlanConfig,
+    model: ModelConfig,
+    options: Mapping[str, Any],
+    loads: Mapping[str, Load],
+    refused: bool = False,  # whether the start of such a run is refused, which lines below say
 ) -> list[str]:
     "Say what each GPU of a plan holds in each stage, and whether it fits"
     room, lines, full = GPUS[plan.gpu], [], False
+    fits = "refused, see below" if refused else "fits"
     for name, load in loads.items():
         moments = memory(model, options, load, room * GiB)
         moment, parts = max(moments.items(), key=lambda m: sum(m[1].values()))
         most = sum(parts.values()) / GiB
-        verdict = "does not fit" if most > room else "may fail" if most > 0.9 * room else "fits"
+        verdict = "does not fit" if most > room else "may fail" if most > 0.9 * room else fits
         shown = ", ".join(f"{part} {bytes / GiB:.1f}" for part, bytes in parts.items() if bytes)
         lines.append(f"  {name:<17} {most:.1f} while it {moment}: {verdict}; {shown}")
-        full = full or verdict != "fits"
+        full = full or most > 0.9 * room
     how = " that share one model" if plan.split and plan.gpus > 1 else ""
     helps = "more GPUs that share the model, --model.lora_rank 32, fewer rows at once, vLLM"
     return [

@@ -87,7 +87,7 @@ def _read_cases(
             read = json.loads(Path(path).read_bytes())
     if isinstance(read, dict) and "cases" in read:
         rows = (FileRow(Path(path).name, n, row) for n, row in enumerate(read["cases"], 1))
-        endings = read["defaults"]["variant_suffix_pool"]
+        endings = read.get("defaults", {}).get("variant_suffix_pool") or [""]
     else:
         endings = [""]
     cases, rng = _checked_cases(path, rows), random.Random(seed)

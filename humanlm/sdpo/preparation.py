@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from humanlm.core.basics import (
     ConfigError,
     DataError,
+    NotMade,
     atomic_path,
     atomic_write,
     check_name,
@@ -632,10 +633,9 @@ def require_prepared(path: str | Path) -> None:
     "Raise where a file is missing that the command above makes, and say how"
     path = Path(path)
     if path.name in FILES and path.parent.name in KINDS and not path.exists():
-        raise DataError(
-            f"Cannot read {path}: there is no such file. Make it: python -m "
-            f"humanlm.sdpo prepare {path.parent.name} "
-            f"--prepare.out {path.parent}. Or check the path."
+        raise NotMade(
+            path,
+            f"python -m humanlm.sdpo prepare {path.parent.name} --prepare.out {path.parent}",
         )
 
 

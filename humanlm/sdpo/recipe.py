@@ -245,6 +245,13 @@ def _phases(
     }
 
 
+def _of_phase(s: Settings) -> Settings:
+    "Let each of several tastes last `user.steps_each` steps, or `trainer.max_steps` if fewer"
+    each = s.user.steps_each
+    steps = min(each, s.trainer.get("max_steps", each))
+    return s.changed(trainer={"max_steps": steps}) if len(s.user.sequence) > 1 else s
+
+
 MORE = 512  # tokens that a prompt may have beyond the longest, where it says what is wanted
 
 
@@ -269,11 +276,7 @@ def _train_online(run: Any, stage: str, model: Any, tokenizer: Any, before: int 
 
     s = run.settings
     user = run.work.user or make_user(s.user, run.work.ledgers.get("user"), before)
-    own = (
-        replace(run, settings=s.changed(trainer={"max_steps": s.user.steps_each}))
-        if len(s.user.sequence) > 1 and s.user.steps_each
-        else run
-    )
+    own = replace(run, settings=_of_phase(s))
     first = run.load(_start_of(s))[0] if before and s.sdpo.teacher_from == "run" else model
     method = sdpo_method(
         replace(s.sdpo, form=_form_of(s)),
@@ -506,15 +509,16 @@ def _data_card(s: Settings, work: _SDPOWork) -> str:
 
 def _steps_of(
     s: Settings, found: _SDPOWork | None
-) -> dict[str, int | None]:  # found: None: nobody has counted
+) -> dict[str, int | None]:  # found: None: as many rows as may be
     "Count the steps of each stage by a method; None where they follow from data"
-    own = s.user.steps_each if len(s.user.sequence) > 1 else 0
     steps = {
-        name: own or planned_steps(s, found and len(found.train))
+        name: planned_steps(_of_phase(s), len(found.train) if found else s.prompts.train_n)
         for name in (_phases(s) if "online" in s.run.methods else ())
     }
     return steps | (
-        {"offline": planned_steps(s, found and len(found.logged))} if _learns_offline(s) else {}
+        {"offline": planned_steps(s, len(found.logged) if found else s.prompts.train_n)}
+        if _learns_offline(s)
+        else {}
     )
 
 

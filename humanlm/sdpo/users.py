@@ -286,7 +286,7 @@ class UserConfig(ChatConfig):
     tastes: list[str] = field(default_factory=list, kw_only=True)
     "Tastes or styles after each other. A plus makes a mixture of users: short+casual."
     steps_each: int = field(default=0, kw_only=True)
-    "Updates that each taste lasts; the last one stays. 0: the first stays."
+    "Updates that each taste lasts, trainer.max_steps at most; the last one stays. 0: the first."
     temperature: float | None = field(default=0.7, kw_only=True)
     "Of a chat model; null: the provider's default."
     max_tokens: int = field(default=128, kw_only=True)

@@ -127,7 +127,7 @@ def _trained(folder):
     "Say how a model was told where it is, where it was trained on gyms"
     if not (folder / "gyms.json").is_file():
         return {}
-    told = {"system": json.loads((folder / "gyms.json").read_text("utf-8"))["system"]}
+    told = json.loads((folder / "gyms.json").read_text("utf-8"))
     config = next(
         (
             above / "config.yaml"
@@ -137,9 +137,10 @@ def _trained(folder):
         None,
     )
     gyms = read_yaml(config).get("gyms", {}) if config else {}
-    return told | {
+    gyms |= {"system": told["system"]} if "system" in told else {}  # not so in a checkpoint
+    return {
         ours: gyms[theirs]
-        for ours, theirs in (("tokens", "turn_tokens"), ("turns", "max_turns"))
+        for ours, theirs in (("tokens", "turn_tokens"), ("turns", "max_turns"), ("system",) * 2)
         if theirs in gyms
     }
 

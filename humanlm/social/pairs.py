@@ -76,7 +76,7 @@ EVALUATION_ONLY = {
 }  # kind of texts → the set that they are of
 
 
-def _read_pair(path: Path) -> ContextPair:
+def _read_pair(path: Path, needs: Sequence[str] = ()) -> ContextPair:
     "Read a text and its context; `DataError` says why a file is not a result"
     try:
         row = json.loads(path.read_text("utf-8-sig"))
@@ -91,9 +91,13 @@ def _read_pair(path: Path) -> ContextPair:
     key = "story" if "story" in row else "text"
     if not isinstance(row[key], str | list):
         raise DataError(f"{key} must be a text, not {shorten(row[key])!r}")
+    text = story_text(row[key])
+    lacking = [name for name in needs if key == "story" and name not in row]
+    if lacking or not text.strip():
+        raise DataError(f"lacks {', '.join(lacking)}" if lacking else f"{key} is empty")
     task = str(row.get("task", ""))
     return ContextPair(
-        story_text(row[key]),
+        text,
         read_context(row["socialized_context"]),
         task,
         path.name,
@@ -108,17 +112,21 @@ class _ContextFiles(NamedTuple):
     errors: dict[str, str]  # file → why it is not used
 
 # %% ../../nbs/social/55_pairs.ipynb #read_pairs
-def read_pairs(folder: str | Path) -> _ContextFiles:
+def read_pairs(
+    folder: str | Path,  # of result files
+    needs: Sequence[str] = (),  # fields that a published result must have besides
+) -> _ContextFiles:
     "Read a folder of result files in the order of their names"
     if not Path(folder).is_dir():
+        why = "it is one file" if Path(folder).is_file() else "there is no folder of this name"
         raise DataError(
-            f"Cannot read {folder}: it is no folder. Give one with result files, or "
+            f"Cannot read {folder}: {why}. Give a folder of result files, each a *.json, or "
             "`stories` for fresh ones."
         )
     found = _ContextFiles([], {})
     for path in sorted(Path(folder).rglob("*.json")):
         try:
-            found.pairs.append(_read_pair(path))
+            found.pairs.append(_read_pair(path, needs))
         except DataError as e:
             found.errors[path.relative_to(folder).as_posix()] = shorten(e, 200)
     return found
@@ -323,7 +331,7 @@ def make_sets(c: ParserConfig, length: Callable[[str], int], seed: int = 0) -> P
             {},
         )
     else:
-        found = read_pairs(c.source)
+        found = read_pairs(c.source, ("question", "answer"))
     _require_trainable(c.source, found.pairs)
     sifted = _sift(found.pairs, c.token_limit, length)
     train, held_out = _split_pairs(sifted.kept, c.held_out, seed)

@@ -14,7 +14,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -381,9 +381,17 @@ def _passes(s: Settings) -> int:
     return s.trainer.get("num_train_epochs", 1)
 
 
-def _steps(s: Settings) -> int:
-    "Count the steps of all passes over fresh stories"
-    return math.ceil(_passes(s) * s.parser.stories * (1 - s.parser.held_out) / s.sft.batch)
+def _learnt(s: Settings) -> int:
+    "Count the records to learn from; those of a folder at any length"
+    c = s.parser
+    if c.source == "stories":
+        return c.stories - math.ceil(c.stories * c.held_out)
+    return len(make_sets(replace(c, max_tokens=0), len, s.run.seed).train)
+
+
+def _steps(s: Settings, learnt: int) -> int:
+    "Count the steps of all passes"
+    return math.ceil(_passes(s) * learnt / s.sft.batch)
 
 
 def data_plan(s: Settings) -> list[str]:
@@ -482,7 +490,7 @@ class _ParserRecipe(Recipe):
 
     def stage_plans(self, s: Settings) -> list[StagePlan]:
         "Plan one supervised stage for each method"
-        steps = _steps(s) if s.parser.source == "stories" else None
+        steps = _steps(s, _learnt(s))
         return [
             StagePlan(name, steps, s.sft.batch, s.parser.token_limit or 1024, "lessons")
             for name in s.run.methods
@@ -490,13 +498,14 @@ class _ParserRecipe(Recipe):
 
     def plan(self, s: Settings) -> list[str]:
         "Say what would be learnt"
-        c = s.parser
-        steps = f"{_steps(s):,} steps" if c.source == "stories" else "steps"
+        learnt = _learnt(s)
+        some = f"{learnt:,} records{' at most' * bool(s.parser.token_limit)}"
         often = "once" if _passes(s) == 1 else f"{_passes(s)} times"
         return [
             *data_plan(s),
             f"model       {s.model.name}",
-            f"training    {steps} of {s.sft.batch} rows, {often} through",
+            f"training    {some}: {_steps(s, learnt):,} steps of {s.sft.batch} rows, "
+            f"{often} through",
         ]
 
 

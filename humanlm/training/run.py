@@ -412,7 +412,8 @@ def gpu_plan(
     stages = recipe.stage_plans(s) or [method]
     loads = {stage.name: _stage_load(s, stage) for stage in stages if stage.steps != 0}
     model = replace(s.model, name=s.plan.shape or s.model.name)
-    return [*memory_lines(s.plan, model, s.trainer, loads), *_refused(s, recipe)]
+    refused = _refused(s, recipe)
+    return [*memory_lines(s.plan, model, s.trainer, loads, bool(refused)), *refused]
 
 
 def _refused(s, recipe):

@@ -1,6 +1,7 @@
 """Theory-of-Mind benchmarks: faulty files, odd answers, scores beside independent evaluators."""
 
 import contextlib
+import gzip
 import json
 import os
 import random
@@ -129,6 +130,10 @@ def test_json_comes_in_three_shapes_and_with_a_mark(tmp_path):
         assert [
             row for _, row in read_table(written(tmp_path, name, text.encode())).rows
         ] == rows, name
+        packed = gzip.compress(text.encode())
+        assert [row for _, row in read_table(written(tmp_path, f"{name}.gz", packed)).rows] == rows
+    with pytest.raises(DataError, match="Cannot read .*cut.csv.gz: .* Check the path"):
+        read_table(written(tmp_path, "cut.csv.gz", packed[:-12]))
 
 
 @pytest.mark.parametrize(

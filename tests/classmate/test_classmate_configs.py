@@ -1,6 +1,7 @@
 "The published settings are files, which say the published numbers."
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -148,7 +149,9 @@ def test_the_readme_stages_plan_as_shipped_and_have_their_questions(
     lines = capsys.readouterr().out
     rows, responses = PUBLISHED[name][4:6]
     assert f"{responses:,} in all" in lines and f"{rows:,} for training" in lines
-    assert "not made yet      python -m humanlm classmate prepare" in lines
+    heads = [WARM_UP, (CONFIGS / "shared.yaml").read_text()]
+    (command,) = {re.search(r"python -m humanlm classmate prepare.*\d", text)[0] for text in heads}
+    assert f"not made yet      {command}\n" in lines, "one command makes the files of all stages"
     assert ("not trained yet" in lines) == (name != "readme-warm-up")
     assert "4 x h100" in lines and ": fits;" in lines
     monkeypatch.chdir(home)

@@ -536,7 +536,13 @@ def test_a_budget_is_never_exceeded_under_concurrency(make, server, monkeypatch)
 
 
 def test_the_published_default_models_have_a_price():
-    assert price("openai/gpt-4o-mini", 10**6, 10**6) == pytest.approx(0.15 + 0.60)
+    for name, both in (
+        ("gpt-4o-mini", 0.15 + 0.60),
+        ("gpt-4o", 2.5 + 10),
+        ("gpt-4o-2024-11-20", 2.5 + 10),
+        ("o1-2024-12-17", 15 + 60),
+    ):
+        assert price(f"openai/{name}", 10**6, 10**6) == pytest.approx(both)
     for name in ("claude-sonnet-4-5-20250929", "claude-sonnet-4-5"):
         assert price(f"anthropic/{name}", 10**6, 10**6) == pytest.approx(3 + 15)
 

@@ -43,6 +43,14 @@ def test_eval_leaves_its_folder_beside_the_runs(there, tmp_path):
     assert load_results(tmp_path / "kept/one-eval/results.json").rows
 
 
+@pytest.mark.parametrize("word", ["dynamics", "tables"])
+def test_what_only_humanlm_has_is_refused_with_what_to_use_instead(there, word, capsys):
+    assert main([word, "kept/one"]) == 2
+    said = capsys.readouterr().err
+    assert f"eval {word} reads HumanLM's runs" in said and "humanlm eval RUN" in said
+    assert "sdpo compare RUN --compare.sweep true" in said and "gyms evaluate RUN" in said
+
+
 def test_a_run_that_goes_on_reads_its_settings_where_it_is_kept(there):
     assert cut_line(["--resume", "one", "--run.out", "kept"]).files == ["kept/one/config.yaml"]
     assert cut_line(["--resume=one", "--run.out=kept"]).files == ["kept/one/config.yaml"]

@@ -151,6 +151,27 @@ def test_a_dry_run_writes_nothing_and_asks_nobody(run):
     assert {p: p.stat().st_mtime_ns for p in run.rglob("*")} == before
 
 
+def test_the_last_stage_of_a_run_is_published_and_the_others_are_named(run, tmp_path):
+    "A run of two tastes: no method has the name of a stage"
+    home = shutil.copytree(run, tmp_path / "runs" / "mini")
+    stages = ("cold-start", "online-1-casual", "online-2-short")
+    for name in stages:
+        shutil.copytree(home / "models" / "humanlm", home / "models" / name)
+    shutil.rmtree(home / "models" / "humanlm")
+    (home / "config.yaml").write_text("run: {methods: [online]}\nmodel: {name: tiny}\n")
+    atomic_write(home / "run.json", json.dumps({"seconds": dict.fromkeys(("data", *stages), 1.0)}))
+    for steps in ("149", "150"):
+        for name in ("trainer_state.json", "model.safetensors"):
+            atomic_write(home / f"checkpoints/online-2-short/checkpoint-{steps}/{name}", "{}")
+    asked = ("--hub.repo", "me/tram", "--hub.steps", "all", "--dry-run")
+    done = command(home, "push", "mini", *asked)
+    assert done.returncode == 0, done.stderr
+    assert "cards/online-2-short.md" in done.stdout and "checkpoint  150\n" in done.stdout
+    assert "left out    cold-start, online-1-casual; to publish one, push" in done.stdout
+    one = command(home, "push", "runs/mini/models/cold-start", *asked[:2], "--dry-run")
+    assert "cards/cold-start.md" in one.stdout and "left out" not in one.stdout
+
+
 def test_a_card_says_what_is_known_and_no_more(run, tmp_path):
     done = command(run, "push", "mini", "--hub.repo", "me/tram", "--hub.out", tmp_path / "card")
     assert done.returncode == 0, done.stderr

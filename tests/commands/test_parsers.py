@@ -237,10 +237,27 @@ def test_as_many_passes_as_the_published_training_makes(tmp_path, capsys):
     argv += ["--trainer.num_train_epochs=3", "--parser.results=r.json", *TINY]
     with chdir(tmp_path):
         assert main([*argv, "--dry-run"]) == 0
-        assert "9 steps of 4 rows, 3 times through" in capsys.readouterr().out
+        plan = capsys.readouterr().out
+        assert "10 records at most: 8 steps of 4 rows, 3 times through" in plan
         assert main(argv) == 0
         found = json.loads((tmp_path / "r.json").read_text())
-    assert found["trainer"]["step"] == -(-3 * found["data"]["learnt"] // 4)
+    assert found["trainer"]["step"] == -(-3 * found["data"]["learnt"] // 4) == 8
+
+
+def test_a_folder_is_counted_and_records_without_question_or_text_are_left_out(tmp_path, capsys):
+    for i, pair in enumerate(fresh_pairs("tomi", 12, seed=5)):
+        row = result(pair) | ({"story": "[]"} if i == 1 else {})
+        row.pop("" if i else "question", None)
+        (tmp_path / f"{i:02}.json").write_text(json.dumps(row))
+    with chdir(tmp_path):
+        assert main(["data", "--parser.source=.", "--parser.out=out"]) == 0
+        told = capsys.readouterr()
+        assert "00.json: lacks question" in told.err and "01.json: story is empty" in told.err
+        assert "9 learnt" in told.out and "2 other files" in told.out
+        assert main(["train", "--parser.source=.", "--sft.batch=4", "--dry-run"]) == 0
+        assert "9 records: 3 steps of 4 rows, once" in capsys.readouterr().out
+        assert main(["data", "--parser.source=00.json"]) == 2
+        assert "it is one file. Give a folder" in capsys.readouterr().err
 
 
 @pytest.mark.long

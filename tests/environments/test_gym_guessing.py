@@ -401,10 +401,8 @@ def rows_of(name):
 
 
 @needs_rows
-@pytest.mark.parametrize(
-    "name, count, share", [("telepathy", 360, 1), ("turtle", 402, 1), ("intention", 1012, 0.98)]
-)
-def test_every_public_row_plays(name, count, share):
+@pytest.mark.parametrize("name, count", [("telepathy", 360), ("turtle", 402), ("intention", 1012)])
+def test_every_public_row_plays(name, count):
     gym, tasks = GYMS[name], [GYMS[name].read(row) for row in rows_of(name)]
     assert len({task.id for task in tasks}) == len(tasks) == count
 
@@ -412,11 +410,8 @@ def test_every_public_row_plays(name, count, share):
         return [await play_through(gym.play(task), gym.expert) for task in tasks]
 
     played = run_sync(all_of_them())
-    assert {env.stop for env in played} <= {"done", "turn_limit"}
-    reached = [math.isclose(env.score, gym.best(env.task), abs_tol=1e-6) for env in played]
-    assert (
-        sum(reached) >= share * count
-    )  # where two details of a request have the same words, a rule cannot ask for one alone
+    assert {env.stop for env in played} == {"done"}
+    assert all(math.isclose(env.score, gym.best(env.task), abs_tol=1e-6) for env in played)
     assert not [
         task.id
         for task in tasks

@@ -1,10 +1,11 @@
 "Rows and dialogues as UserRL released them: played, trained on, begun with."
 
+import gzip
 import json
 
 import pytest
 
-from humanlm.core.basics import DataError, run_sync
+from humanlm.core.basics import DataError, run_sync, write_jsonl
 from humanlm.gyms.__main__ import main as gyms
 from humanlm.gyms.protocol import find_gym, play_through
 from humanlm.gyms.rows import read_gym_rows, read_lessons
@@ -217,7 +218,7 @@ def test_an_airline_books_and_refuses_as_published(tree):
 
 def test_a_row_whose_task_file_is_missing_says_where_to_put_it(tree):
     (tree / "gyms/AnyGym/anygym/data/functions.json").unlink()
-    with pytest.raises(DataError, match="Row f1 is not in .*functions.json below"):
+    with pytest.raises(DataError, match="not in .*functions.json below"):
         read_gym_rows(tree / "data/test.parquet", ["function"])
 
 
@@ -269,7 +270,47 @@ def test_a_run_begins_with_dialogues_and_trains_on_rows(tree, tmp_path, capsys, 
 
 def test_lessons_are_the_turns_of_the_policy_after_all_before_them(tmp_path):
     write_json(tmp_path / "merged_gym_sft.json", DIALOGUES)
-    first, second = read_lessons(tmp_path / "merged_gym_sft.json")
+    assert list(read_lessons(tmp_path)) == list(read_lessons(tmp_path / "merged_gym_sft.json"))
+    ((first, second),) = read_lessons(tmp_path)
     assert [m["role"] for m in second["prompt"]] == ["system", "user", "assistant", "user"]
     assert [part["type"] for part in first["target"]][:3] == ["markup", "text", "markup"]
     assert second["target"] == "[answer] 2" and first["prompt"] == second["prompt"][:2]
+
+
+def test_a_plan_counts_dialogues_and_a_wrong_file_stops_it(tree, tmp_path, capsys):
+    rows = ["--gyms.rows", str(tree / "data/test.parquet"), "--dry-run"]
+    path = tmp_path / "merged_gym_sft.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(DIALOGUES).encode()))
+    assert main([*TINY, *rows, "--gyms.lessons", str(path)]) == 0
+    assert f"{path}: 1 dialogues, 2 turns of the policy" in capsys.readouterr().out
+    for bad, why in [
+        (b"\x1f\x8bnone", "Cannot read"),
+        (gzip.compress(b'[{"from": 1}]'), "no turn"),
+    ]:
+        path.write_bytes(bad)
+        assert main([*TINY, *rows, "--gyms.lessons", str(path)]) == 2
+        assert why in capsys.readouterr().err
+    assert main([*TINY, *rows, "--gyms.lessons", str(tree / "data")]) == 2
+    assert "holds none of lessons.jsonl, merged_gym_sft.json" in capsys.readouterr().err
+
+
+def test_a_plan_gives_each_reason_for_rows_that_are_left_out(tree, tmp_path):
+    nameless = {"data_source": "interact_function", "reward_model": {"x": 1}}
+    unknown = {"data_source": "interact_function", "reward_model": {"id": "f99"}}
+    playable = unknown | {"reward_model": {"id": "f1"}}
+    write_jsonl(tmp_path / "rows.jsonl", [playable, nameless, unknown, unknown | {"x": 2}])
+    first, *reasons = read_gym_rows(tmp_path / "rows.jsonl").left_out_lines()
+    assert "3 rows: no task" in first and len(reasons) == 2
+    assert "row 3" in reasons[0] and reasons[0].endswith("such as a clone of UserRL.")
+    assert "row 2: reward_model has no id" in reasons[1]
+
+
+def test_a_gym_without_rows_for_training_says_which_to_add(tree, capsys):
+    path = str(tree / "data/test.parquet")
+    words = [*TINY, "--gyms.rows", f"[{path}]", "--dry-run"]
+    for more, why in [
+        (["--gyms.train", "[tau]"], "is for training in tau. Add a file of its training rows"),
+        (["--gyms.held_out", "[household]"], "is of household. Add its rows"),
+    ]:
+        assert main([*words, *more]) == 2
+        assert f"No row of {path} {why}" in capsys.readouterr().err

@@ -14,6 +14,7 @@ from humanlm.core.basics import ConfigError
 from humanlm.core.config import HARMLESS
 from humanlm.hardware.memory import GPUS, SHAPES, GiB, Load, PlanConfig, Shape, StagePlan, memory
 from humanlm.models.config import ModelConfig
+from humanlm.train import main as train
 from humanlm.training.run import gpu_plan, method_args, read_settings, shares_of, updates
 
 QWEN, SMALL = SHAPES["Qwen/Qwen3-8B"], SHAPES["Qwen/Qwen3-4B"]
@@ -159,6 +160,7 @@ def test_a_plan_says_what_a_start_on_its_gpus_would_refuse(more, said):
     lines = planned("--config", str(CONFIGS / "humanlm-mini.yaml"), "--plan.gpus", "8", *more)
     found = re.findall("^refused at a start  (.*)$", lines, re.M)
     assert [said in line for line in found] == [True] * bool(said), found
+    assert (": fits;" in lines) != bool(said)
 
 
 def test_a_plan_changes_no_run_and_bad_ones_are_refused():
@@ -185,3 +187,22 @@ def test_a_dry_run_says_what_a_gpu_holds_without_torch():
     assert done.returncode == 0, done.stderr
     assert "8 x h100 of 79 that share one model" in done.stdout
     assert "optimizer " in done.stdout and done.stdout.endswith("False\n")
+
+
+UNMADE = [
+    file
+    for file in PLANS["shipped"]()
+    if file.parent.name in ("paper", "sdpo") and file.stem != "eval-only"
+]
+
+
+@pytest.mark.parametrize("file", UNMADE, ids=lambda file: file.stem)
+def test_a_plan_goes_on_where_prepared_data_are_not_there(file, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert train(["--config", str(file), "--dry-run"]) == 0
+    lines = capsys.readouterr().out
+    made = (
+        r"not made yet      python -m humanlm\.(sdpo prepare|humanual build) .*(data|humanual)/\w+"
+    )
+    assert re.search(made, lines) and ": fits;" in lines and " steps of " in lines
+    assert not list(tmp_path.iterdir())

@@ -88,6 +88,17 @@ def test_a_plan_needs_no_torch_and_says_calls_and_cost(tmp_path):
     )
 
 
+@pytest.mark.parametrize("most, steps", [(3, 3), (9, 4), (None, 4)])
+def test_a_plan_and_a_run_take_the_fewer_of_two_numbers_of_steps(most, steps, tmp_path):
+    trainer = SMALL["trainer"] | ({"max_steps": most} if most else {})
+    recipe, s = read_settings(["--config", str(settings(tmp_path, trainer=trainer))])
+    assert [p.steps for p in recipe.stage_plans(s)] == [4, steps, steps]
+    if most == 3:
+        run = fit(settings(tmp_path, trainer=trainer, run={"name": "fewer"}))
+        files = sorted(p.name for p in (run / "checkpoints" / "online-2-short").iterdir())
+        assert files[-1] == "checkpoint-3"
+
+
 def test_each_taste_is_a_stage_that_begins_where_the_one_before_ended(small):
     folder, _said = small
     run = folder / "runs" / "small"

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -174,8 +175,11 @@ def test_a_model_of_a_run_is_told_what_it_was_trained_with(tmp_path, monkeypatch
         {"gyms.json": json.dumps({"system": False, "gyms": ["telepathy"]})},
     )
     (places / "config.yaml").write_text(
-        "run: {methods: [gyms]}\ngyms: {turn_tokens: 6, max_turns: 5}\n"
+        "run: {methods: [gyms]}\ngyms: {turn_tokens: 6, max_turns: 5, system: false}\n"
     )
+    saved = shutil.copytree(places / "models" / "gyms", places / "checkpoints/gyms/checkpoint-1")
+    (saved / "gyms.json").write_text('{"first": [], "last": []}')  # as training leaves it
+    assert find_player(str(saved))[2:] == (False, 6, 5)
     for name in (
         "mini",
         "mini:gyms",
@@ -365,6 +369,7 @@ def test_episodes_are_gone_on_with_and_other_settings_are_refused(tmp_path, caps
         (["--play.max_turns", "3"], "max_turns: None in the run, 3 now"),
         (["--play.seed", "5"], "seed: 3 in the run, 5 now"),
         (["--user.model", "polite"], "user: rule in the run, polite now"),
+        (["--play.compat", "userrl"], "compat: empty in the run, userrl now"),
     ):
         assert evaluate(out, "expert", *SMALL, *more) == 2
         assert said in (err := capsys.readouterr().err) and "--play.out" in err
