@@ -19,6 +19,7 @@ import numpy as np
 from .contract import how_to_ask, state_source
 from .evaluation import policy_of
 from ..clients.names import is_chat_model, vllm_client
+from ..clients.providers import OpenAIClient
 from ..core.basics import HumanLMError, run_sync
 from ..core.config import Settings
 from ..core.stats import BINS, known_mean
@@ -202,7 +203,10 @@ def _served(place, base_url):
             f"{place} gives no log-probabilities of a text that it is shown. Models in this "
             "process and vLLM servers do.",
         )
-    url = vllm_client(name, base_url).base_url
+    server = vllm_client(name, base_url)
+    if not isinstance(server, OpenAIClient):
+        raise RolloutError(f"No server of {place} answers. Start one, or name the model's folder.")
+    url = server.base_url
     card = served_card(url, name)
     root, own, setup = how_to_ask(card["root"])
     limit = own.get("max_prompt_tokens", card["max_model_len"] // 2)
