@@ -355,17 +355,17 @@ def _packed_logps(
     width: int,  # T
 ) -> tuple[torch.Tensor, torch.Tensor, None]:
     "Give what TRL's function gives, and read equal prompts once"
-    prompts, completions = (
-        [row[known].tolist() for row, known in zip(ids[:, part], mask[:, part].bool())]
-        for part in (slice(None, -width), slice(-width, None))
-    )
+    seen, written = mask[:, :-width].bool(), mask[:, -width:].bool()
+    prompts = [row[known].tolist() for row, known in zip(ids[:, :-width], seen)]
+    lengths = written.sum(1).clamp(min=1).tolist()  # TRL masks completions that were cut off
+    completions = [row[:n].tolist() for row, n in zip(ids[:, -width:], lengths)]
     most = {"batch_tokens": 1 << 40} if process_count() > 1 else {}  # all take as many passes
     with trainer.accelerator.autocast():
         known = token_logps(
             model, prompts, completions, trainer.temperature, entropies=True, **most
         )
     room = (0, width - known.logps.shape[1])
-    return pad(known.logps, room), pad(known.entropies, room), None
+    return pad(known.logps, room) * written, pad(known.entropies, room) * written, None
 
 
 @contextmanager

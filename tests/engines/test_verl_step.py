@@ -117,7 +117,7 @@ HUMANLM = [
             "--config",
             "configs/classmate-mini.yaml",
             "--sft.lesson_steps",
-            "10",
+            "40",
             "--sft.reader_steps",
             "10",
             "--rollout.num_prompts",
@@ -219,7 +219,7 @@ def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(
             torch.as_tensor(t.advantage).expand(len(t.mask))[torch.tensor(t.mask)] for t in (a, b)
         )
         assert (
-            torch.allclose(ours, others, rtol=1e-6, atol=0)
+            torch.allclose(ours, others, rtol=1e-6, atol=2e-6)  # other rows beside them
             and a.rewards == b.rewards
             and a.group == b.group
         )

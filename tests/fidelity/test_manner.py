@@ -20,7 +20,7 @@ FIVE = {
     "world": {"users": 36, "replies_per_user": 12},
     "hierarchy": {"levels": ["belief", "response"], "state_tokens": 12, "response_tokens": 24},
     "model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 700},
-    "sft": {"lesson_steps": 30, "polite_steps": 4, "batch": 8},
+    "sft": {"lesson_steps": 80, "polite_steps": 4, "batch": 8},
     "rollout": {"num_prompts": 2, "group_size": 4},
     "trainer": {"max_steps": 4, "save_steps": 2},
     "eval": {"bootstrap": 20},

@@ -15,6 +15,7 @@ from transformers import TrainerCallback
 from humanlm.methods.functions import ask_row
 from humanlm.models.checkpoints import add_adapter, make_model
 from humanlm.models.config import ModelConfig
+from humanlm.models.sampling import cut_completion
 from humanlm.sdpo.hindsight import (
     TEMPLATE,
     AssistantReply,
@@ -218,7 +219,15 @@ def train(made, case, out, resume=None, records=None, **changed):
         tuple(t.policy.prompt_ids(row)): reply_ids(tokenizer, reply, ended)
         for row, (_, reply, ended, _) in zip(rows, asked)
     }
-    t._generate_single_turn = lambda prompts, *_: ([written[tuple(ids)] for ids in prompts], None)
+
+    def write(rows, *_):
+        prompts = [t.policy.prompt_ids(row) for row in rows]
+        return [
+            cut_completion(tokenizer, written[tuple(p)], r["stop"], r["max_tokens"], prompt_ids=p)
+            for r, p in zip(rows, prompts)
+        ]
+
+    t.policy.write = write
     compute, watch.losses = t._compute_loss, []
 
     def noted(*given):
