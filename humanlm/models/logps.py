@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from .config import ModelError
-from .packing import WIDEST, can_pack, pack
+from .packing import can_pack, pack, shared_rows
 
 # %% ../../nbs/models/03_logps.ipynb #type-imports
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _states(model, prompts, completions):
     p_ids, p_mask = pad_rows(prompts, left=True)
     c_ids, c_mask = pad_rows(completions, left=False)
     parts = _head(net)
-    if len({*map(tuple, prompts)}) < len(prompts) and can_pack(net):
+    if _has_equal(prompts) and can_pack(net):
         return _packed_states(model, net, parts, pack(prompts, completions), c_ids, c_mask)
     ids, mask, T = (
         torch.cat([p_ids, c_ids], 1).to(net.device),
@@ -185,20 +185,20 @@ def _states(model, prompts, completions):
     )
 
 # %% ../../nbs/models/03_logps.ipynb #_by_length
+def _has_equal(prompts):
+    return len({*map(tuple, prompts)}) < len(prompts)
+
+
 def _batches(model, prompts, completions, most):
     "Put rows of like length into batches of at most `most` tokens, equal prompts side by side"
-    net, latest, parts = getattr(model, "module", model), {}, []
-    together = len({*map(tuple, prompts)}) < len(prompts) and can_pack(net)
-    for i, (prompt, completion) in enumerate(zip(prompts, completions)):
-        key, more = tuple(prompt) if together else i, len(completion)
-        part = latest.get(key)
-        if part is None or part[0] + more > max(WIDEST, len(prompt) + more):
-            part = latest[key] = [len(prompt), []]
-            parts.append(part)
-        part[0] += more
-        part[1].append(i)
+    packed = _has_equal(prompts) and can_pack(getattr(model, "module", model))
+    parts = shared_rows(prompts, completions) if packed else [[i] for i in range(len(prompts))]
+
+    def width(part):
+        return len(prompts[part[0]]) + sum(len(completions[i]) for i in part)
+
     batches, count = [[]], 0
-    for length, rows in sorted(parts, key=lambda part: part[0]):
+    for length, rows in sorted(((width(part), part) for part in parts), key=lambda pair: pair[0]):
         if batches[-1] and (count + 1) * length > most:
             batches.append([])
             count = 0

@@ -242,7 +242,7 @@ class VLLMPolicy:
 
         renderer = ModelPolicy(
             None,
-            load_tokenizer(place, own.get("template", "humanlm")),
+            load_tokenizer(place, own.get("template", "own")),
             own.get("max_prompt_tokens", 1024),
         )
         child, port = start_server(place, name, dtype, more)
