@@ -1,12 +1,13 @@
 """A GRPO step of the pocket model with its prompt read once, against plain `trl.GRPOTrainer`.
 
-    python bench/prefix.py [--shapes 160,24,8 600,48,8 1500,48,8] [--rounds 3] [--model FOLDER]
+    python bench/prefix.py [--shapes 160,24,8 600,48,8 1500,48,8] [--rounds 3] [--rows 8]
 
 Both train LoRA 16 on SmolLM2-135M-Instruct in float32 on the same token ids: a prompt of P tokens
 and G completions of C tokens. `update` is the loss and its gradients, `step` also writes the
 completions, which never end early here. Ours and theirs take turns; prints medians, ratios of
 neighbouring rounds, the largest difference of two gradients, and the peak of memory of an update,
-each in a process of its own.
+each in a process of its own. At 1,500 tokens eight rows need more than 24 GB: give `--rows 4`, and
+plain TRL takes them in two parts.
 """
 
 import argparse
@@ -73,11 +74,15 @@ def batch(prompt, completions):
     }
 
 
-def update(made, inputs):
-    "One loss and its gradients"
+def update(made, inputs, rows):
+    "The gradients of a batch, of which plain TRL takes so many rows at once"
     made.model.zero_grad()
-    made.current_gradient_accumulation_steps = 1
-    made._compute_loss(made.model, inputs).backward()
+    G = len(inputs["prompt_ids"])
+    rows = G if isinstance(made, MethodTrainer) else min(rows, G)
+    made.current_gradient_accumulation_steps = G // rows
+    for at in range(0, G, rows):
+        part = {k: v[at : at + rows] if v.dim() else v for k, v in inputs.items()}
+        made._compute_loss(made.model, part).backward()
     return torch.cat([w.grad.flatten() for w in made.model.parameters() if w.grad is not None])
 
 
@@ -90,7 +95,7 @@ def write(made, prompt, C, G):
     return made._generate_single_turn([prompt] * G, None, {}, G)[0]
 
 
-def measure(shape, name, rounds):
+def measure(shape, name, rounds, rows):
     P, C, G = shape
     draw = torch.Generator().manual_seed(0)
     prompt, *completions = (
@@ -103,12 +108,12 @@ def measure(shape, name, rounds):
 
             def updated(kind=kind, each=each):
                 with Clock() as clock:
-                    grads[kind] = update(each, batch(prompt, completions))
+                    grads[kind] = update(each, batch(prompt, completions), rows)
                 return clock.wall
 
             def stepped(each=each):
                 with Clock() as clock:
-                    update(each, batch(prompt, write(each, prompt, C, G)))
+                    update(each, batch(prompt, write(each, prompt, C, G)), rows)
                 return clock.wall
 
             arms[kind, "update"], arms[kind, "step"] = updated, stepped
@@ -119,14 +124,14 @@ def measure(shape, name, rounds):
     return seconds, off.item()
 
 
-def peak(kind, shape, name, out):
+def peak(kind, shape, name, rows, out):
     "Put the bytes that an update adds to the loaded model into a queue"
     P, C, G = shape
     with tempfile.TemporaryDirectory() as folder:
         made = trainer(kind, name, C, G, folder)
         Path("/proc/self/clear_refs").write_text("5")  # loading took more than training may
         before = resident("VmRSS")
-        update(made, batch([7] * P, [[9] * C] * G))
+        update(made, batch([7] * P, [[9] * C] * G), rows)
         out.put(resident("VmHWM") - before)
 
 
@@ -136,14 +141,14 @@ def resident(name):
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
-def memory(kind, shape, name):
+def memory(kind, shape, name, rows):
     context = multiprocessing.get_context("spawn")
     out = context.Queue()
-    process = context.Process(target=peak, args=(kind, shape, name, out))
+    process = context.Process(target=peak, args=(kind, shape, name, rows, out))
     process.start()
-    found = out.get()
+    peak_bytes = out.get()
     process.join()
-    return found / 2**30
+    return peak_bytes / 2**30
 
 
 def main():
@@ -153,13 +158,14 @@ def main():
     parser.add_argument("--shapes", nargs="+", default=["160,24,8", "600,48,8", "1500,48,8"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", default="pocket")
+    parser.add_argument("--rows", type=int, default=8, help="that plain TRL takes at once")
     args = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("THREADS", os.cpu_count() or 1)))
     keep_memory()
     print(f"{args.model}, LoRA 16, float32, {torch.get_num_threads()} CPU threads\n")
     print("P, C, G | part | ours s | trl s | times as fast")
     for shape in (tuple(map(int, text.split(","))) for text in args.shapes):
-        seconds, off = measure(shape, args.model, args.rounds)
+        seconds, off = measure(shape, args.model, args.rounds, args.rows)
         for place, part in enumerate(("update", "step")):
             ours, theirs = seconds["ours", part], seconds["trl", part]
             times = statistics.median(b / a for a, b in zip(ours, theirs))
@@ -167,7 +173,7 @@ def main():
             print(f"{shape} | {part} | {medians[0]:.2f} | {medians[1]:.2f} | {times:.2f}")
             asked = f">= {ASKED[shape][place]}" if shape in ASKED else ""
             ratio(f"{part} of {shape}, times as fast", times, "plain trl.GRPOTrainer", asked)
-        ours, theirs = (memory(kind, shape, args.model) for kind in ("ours", "trl"))
+        ours, theirs = (memory(kind, shape, args.model, args.rows) for kind in ("ours", "trl"))
         print(f"{shape} | memory | {ours:.2f} GiB | {theirs:.2f} GiB | {theirs / ours:.2f}")
         print(f"{shape} | gradients differ by {off:.1e} of their norm\n")
 
