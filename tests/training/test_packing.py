@@ -31,6 +31,7 @@ OPTIONS = {
     "accumulation": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4},
     "LoRA": {"temperature": 0.7, "beta": 0.1, "lora": 4},
     "padding on the right": {"side": "right"},
+    "states made again": {"gradient_checkpointing": True},
 }
 
 
@@ -73,7 +74,8 @@ def tiny():
 
 
 def adapted(made, rank, out):
-    base = save_model(*made, out / "base")
+    torch.manual_seed(0)
+    base = save_model(*made, out / f"base-{os.environ.get('RANK', 0)}")
     net = add_adapter(copy.deepcopy(made[0]).double(), ModelConfig(lora_rank=rank), base)
     for name, weight in net.named_parameters():
         torch.nn.init.normal_(weight, std=0.1) if "lora" in name else None
@@ -84,7 +86,9 @@ def movement(made, out, options, packs=None):
     "How far one training moves the weights, and how many tokens the model reads for it"
     tokenizer = copy.deepcopy(made[1])
     tokenizer.padding_side = options.get("side", "left")
-    options = PLAIN_SGD | {name: value for name, value in options.items() if name != "side"}
+    if rank := options.get("lora"):
+        made = adapted(made, rank, out)
+    options = PLAIN_SGD | {n: value for n, value in options.items() if n not in ("side", "lora")}
     made, read = (copy.deepcopy(made[0]).double(), tokenizer), []
     t = trainer(made, Method(rollout, by_group, Values()), out, options=options)
     if packs is not None:
@@ -109,8 +113,6 @@ def assert_near(found, expected, most=1e-5):
 @pytest.mark.parametrize("name", OPTIONS)
 def test_gradients_are_those_of_separate_rows(made, tmp_path, loss_type, name):
     options = OPTIONS[name] | {"loss_type": loss_type}
-    if rank := options.pop("lora", 0):
-        made = adapted(made, rank, tmp_path)
     moved, tokens = movement(made, tmp_path / "packed", options)  # as it is by default
     expected, every = movement(made, tmp_path / "rows", options, packs=False)
     assert_near(moved, expected)
@@ -119,16 +121,15 @@ def test_gradients_are_those_of_separate_rows(made, tmp_path, loss_type, name):
 
 # ---- two processes
 
-TOGETHER = ("plain", "reference", "accumulation")
+TOGETHER = ("plain", "reference", "accumulation", "LoRA")
 
 
 def main(out):
     "Train in each of several processes, packed and by rows, and leave how the weights moved"
-    processes = int(os.environ.get("WORLD_SIZE", 1))
     for name in TOGETHER:
         options = dict(OPTIONS[name])
         if "gradient_accumulation_steps" in options:
-            options["gradient_accumulation_steps"] = 4 // processes
+            options["gradient_accumulation_steps"] //= 2  # of half as many rows
         for packs in (True, False):
             found = movement(tiny(), out / "run", options, packs)
             torch.save(found, out / f"{name}-{packs}-{os.environ.get('RANK', 0)}.pt")
@@ -202,6 +203,17 @@ def test_layers_that_see_a_window_or_a_state_are_asked_row_by_row(name):
     compare_with_rows(model, can_pack(model))
     model.config._attn_implementation = "eager"
     assert not can_pack(model)
+
+
+def test_a_completion_without_tokens_moves_no_other(made):
+    some = [[30, 31, 32], [], [33]]
+    with torch.no_grad():
+        found = token_logps(made[0], [[5, 6, 7]] * 3, some)
+    assert found.mask.sum(1).tolist() == [3, 0, 1]
+    for i in (0, 2):
+        with torch.no_grad():
+            alone = token_logps(made[0], [[5, 6, 7]], [some[i]]).logps[0]
+        assert_close(found.logps[i, : len(some[i])], alone, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("of", ["attention", "adapter"])
