@@ -489,6 +489,7 @@ def tokens_read():
 )
 def test_prompts_that_replies_share_are_read_once(made, tmp_path, monkeypatch, name, lora):
     case = replace(CASES[name], form="offline", asked=SHARED, lora=lora)
+    made = made._replace(model=copy.deepcopy(made.model).double())
     with tokens_read() as once:
         watch = train(made, case, tmp_path / "once")[2]
     for room in ("models.logps", "training.trainer"):
