@@ -5,9 +5,9 @@
 
 Needs torch, transformers, accelerate; trl and peft, with datasets, dill, multiprocess, pandas,
 pyarrow and xxhash, which TRL imports; fastcore and msgspec. Nothing is downloaded: models have the
-sizes of Qwen3 and random weights. There are N = 4 prompts of P = 1500 tokens, and G = 8
-completions of C = 48 tokens of each. LoRA 16 trains beside weights in bfloat16, `full` changes weights in float32; both compute in
-bfloat16 and checkpoint activations, for TRL as for us.
+sizes of Qwen3 and random weights. There are N = 4 prompts of P = 1500 tokens, and G = 8 completions
+of C = 48 tokens of each. LoRA 16 trains beside weights in bfloat16, `full` changes weights in
+float32; both compute in bfloat16 and checkpoint activations, for TRL as for us.
 
 `update` is loss, gradients and optimizer; `step` also writes the completions. `shared` reads equal
 prompts once, `rows` does not, `trl` is plain `trl.GRPOTrainer` on the same weights and ids. `ratio`
