@@ -181,7 +181,9 @@ def main(
     )
     examples = _run_examples(place)
     if s.dry_run:
-        print(f"model       {how_to_ask(place)[0]}\nrows        {len(examples):,} held out")
+        found, _, setup = how_to_ask(place, s.hierarchy)
+        levels = f"prompt {setup.hierarchy.prompt}, {', '.join(setup.hierarchy.load().names)}"
+        print(f"model       {found}\nasked       {levels}\nrows        {len(examples):,} held out")
         return 0
     judge = _run_judge(place, s.judge if named else None) if s.talk.judge and examples else None
     someone = SimulatorClient(

@@ -253,7 +253,7 @@ class HierarchyConfig:
     """Names of the levels to use; they keep the order of the hierarchy. null: all."""
     prompt: str = "short"
     """short (source, persona, tag; for tiny models), full (instructions, for real ones), or chat
-    (the person alone; for models that know no tags: states are begun in words, replies bare)."""
+    (the person alone; for models that know no tags: states are begun in words)."""
     thinking: str = "off"
     """off, on, or hetero: a thought before the reply only."""
     strict: bool = True
@@ -341,11 +341,7 @@ def _load(path, variant, levels, bare):
     for name in levels or ():
         full.index_of(name)
     chosen = [d for d in full if levels is None or d.name in levels]
-    return Hierarchy([replace(d, form="bare") if bare and _is_reply(d) else d for d in chosen])
-
-
-def _is_reply(d):
-    return d.name == "response" and d.form == "tag"
+    return Hierarchy([replace(d, form="bare") if bare and d.form == "tag" else d for d in chosen])
 
 
 def token_cap(
@@ -373,9 +369,9 @@ def _stops(
 
 def _lead(d, config):
     "Begin a state for a model that knows no tags"
-    if config.prompt != "chat" or d.form != "tag":
+    if config.prompt != "chat" or d.form != "bare" or d.name == "response":
         return ""
-    return opening(d.name) + LEADS.get(d.name, f"My {d.name.replace('_', ' ')} is")
+    return LEADS.get(d.name, f"My {d.name.replace('_', ' ')} is")
 
 # %% ../../nbs/10_hierarchy.ipynb #check_training
 def check_training(

@@ -281,7 +281,7 @@ def _prompt_ids(tokenizer, row, limit):
     from humanlm.models.prompts import fit_prompt, render_target
 
     try:
-        prefix = [*row.get("prefix", []), {"type": "markup", "text": _begun(row)}]
+        prefix = [*row.get("prefix", []), {"type": "text", "text": _begun(row)}]
         written = render_target(tokenizer, prefix, end=False)
         fitted = fit_prompt(
             tokenizer,
@@ -296,22 +296,19 @@ def _prompt_ids(tokenizer, row, limit):
 
 
 def _begun(row):
-    "Give the tag with which the answer to a row is begun; none where a thought comes first"
-    return row.get("begun", "") * (not row["thinking"] or "prefix" in row)
+    "Give the words with which the answer to a row is begun; none where a thought comes first"
+    return row.get("begun", "") * (not row.get("thinking") or "prefix" in row)
 
 
 def whole(
     row: dict,  # that was asked
     completion: Completion,
 ) -> str:
-    "Give a text with what was begun of it; of a model that knows no tags: whole sentences, closed"
-    begun, text = _begun(row), completion.text
-    if not row.get("whole") or any(stop in text for stop in row["stop"][:1]):
-        return begun + text
-    if completion.finish == "length":
+    "Give a text with what was begun of it, without half a sentence at its end if `whole` is set"
+    text = completion.text
+    if row.get("whole") and completion.finish == "length":
         text = text[: max(map(text.rfind, ".!?")) + 1] or text
-    text = text.rstrip()
-    return f"{begun}{text}{row['stop'][0]}" if begun and text else begun + text
+    return (_begun(row) + text) * bool(text.strip())
 
 
 def _use_device(model):

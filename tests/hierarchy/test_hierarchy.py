@@ -305,9 +305,19 @@ def test_every_level_of_every_variant_can_be_asked_and_answered(name, style):
             {d.name: said},
             "ok",
         )
-        stops = row["stop"][:1] if style == "chat" else row["stop"]  # there, a sentence ends too
+        stops = [stop for stop in row["stop"] if stop[0] == "<"]  # in a chat a sentence ends too
         assert [answer.endswith(stop) for stop in stops] == [True] * len(stops)
         assert bool(stops) == (d.form != "bare")
+
+
+def test_a_chat_begins_states_in_words_and_replies_bare():
+    config = HierarchyConfig(prompt="chat", variant="target-response")
+    target_row, reply = make_rows([make()], config)
+    assert (target_row["begun"], target_row["stop"][0]) == ("My target is", ". ")
+    assert (reply["begun"], reply["stop"], reply["form"]) == ("", [], "bare")
+    assert reply["prompt"] == target_row["prompt"]
+    with pytest.raises(ConfigError, match="begins one state at a time"):
+        HierarchyConfig(prompt="chat", asks="together")
 
 
 @pytest.mark.parametrize(
