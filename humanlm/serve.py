@@ -70,7 +70,8 @@ def _plan(
     if setup.compose if asking.compose is None else asking.compose:
         lines["composed"] = f"replies are asked after {', '.join(setup.hierarchy.load().states)}"
     for row in rows:
-        end = "a sentence's end" if row["begun"] else (row["stop"] or ["the end token"])[0]
+        end = (row["stop"] or ["the end token"])[0]
+        end = "a sentence's end" if row["begun"] else "a blank line" if end == "\n\n" else end
         lines[row["level"]] = f"at most {row['max_tokens']} tokens, ends at {end}"
     vllm = vllm_command(
         vllm_program() or "vllm",
