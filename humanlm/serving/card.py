@@ -142,7 +142,8 @@ def _asking_section(place: str | Path, name: str) -> str:  # markdown
         return "Not known: no `humanlm.json` lies beside the weights."
     found = json.loads(kept)
     rows = [
-        f"| `{level}` | `{' '.join(a['stop'])}` | {a['max_tokens']} | "
+        f"| `{level}` | `{' '.join(filter(str.strip, a['stop'])) or 'blank line'}` | "
+        f"{a['max_tokens']} | "
         f"{'yes' if a['thinking'] else 'no'} |"
         for level, a in found["asked"].items()
     ]
