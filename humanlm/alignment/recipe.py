@@ -65,6 +65,7 @@ from humanlm.core.basics import (
     check_name,
     require,
     run_sync,
+    shorten,
     write_jsonl,
 )
 from ..core.config import Settings
@@ -74,6 +75,8 @@ from ..core.stats import known_mean
 from ..data.dataset import DataConfig, data_fingerprint, dataset_card
 from ..data.records import Example, Message, Persona, persona_text
 from humanlm.evaluation.measured import (
+    ALL,
+    AUC,
     Measurement,
     Result,
     Results,
@@ -81,6 +84,8 @@ from humanlm.evaluation.measured import (
     load_measured,
     save_measured,
 )
+from ..fidelity.detection import told_apart
+from ..fidelity.dialogues import reply_dialogues
 from ..hardware.memory import StagePlan
 from ..hierarchy.composed import check_composed
 from ..hierarchy.levels import LEVELS
@@ -427,7 +432,7 @@ def _check_states_from(s: Settings) -> None:
 
 def _check_settings(s: Settings) -> None:
     "Raise when a method does not exist, or the levels cannot be trained"
-    if not s.run.methods:
+    if not s.run.methods and not _lesson_steps(s):
         raise ConfigError(
             "run.methods names none, so there is nothing to train. To answer and judge "
             "only, give the same settings to "
@@ -580,13 +585,18 @@ def _texts_beside(data: Data, examples: Sequence[Example]) -> dict[str, list[dic
     return people_texts(examples, data.examples)
 
 
+def _place(run: Run, name: str) -> str:
+    "Say where a model of a run lies, or one that is asked beside them"
+    return str(run.model_folder(name)) if name in run.models else name
+
+
 def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
     "Evaluate one model, or a predictor, on every level of the held-out rows; done once and kept"
     s, w = settings_of(run.settings, name), run.work
     examples, levels = w.data.split(s.eval.split), s.hierarchy.load().names
 
     def ask():
-        return evaluate_model(run.model_folder(name), examples, s, w.test_judge)
+        return evaluate_model(_place(run, name), examples, s, w.test_judge)
 
     def predict():
         states = s.hierarchy.load().states
@@ -603,7 +613,7 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
 
     return run.kept(
         f"evaluations/{name}.jsonl",
-        ask if name in run.models else predict,
+        ask if name in (*run.models, *s.eval.beside) else predict,
         save_evaluations,
         load_evaluations,
     )
@@ -617,14 +627,46 @@ def _add_bits(run: Run, found: Results) -> Results:
     def measure(name):
         if name == NGRAM:
             return ngram_bits(held_out, replies)
-        return model_bits(str(run.model_folder(name)), held_out, settings_of(s, name))
+        print(f"bits of {name}", flush=True)
+        return model_bits(_place(run, name), held_out, settings_of(s, name))
 
     home = bits_home(s)
     bits = {
         name: run.kept(f"{home}/{name}.jsonl", partial(measure, name), save_measured, load_measured)
-        for name in (*run.models, NGRAM)
+        for name in (*run.models, *s.eval.beside, NGRAM)
     }
     return with_bits(found, bits, held_out, s.eval.bootstrap)
+
+
+def _replies(run: Run) -> dict[str, dict[str, str]]:  # model → example id → reply
+    "Collect what each model replied"
+    return {
+        name: {e.example_id: e.texts.get("response", "") for e in _evaluations_of(run, name)}
+        for name in (*run.models, *run.settings.eval.beside)
+    }
+
+
+def _add_detection(run: Run, found: Results) -> Results:
+    "Tell how well a detector tells replies of each model from those of people"
+    examples = run.work.data.split(run.settings.eval.split)
+    sources: dict[str, list] = {}
+    said = {name: texts.items() for name, texts in _replies(run).items()}
+    for d in reply_dialogues(examples, said):
+        sources.setdefault(d.source, []).append(d)
+    told = told_apart(sources, resamples=run.settings.eval.bootstrap)
+    rows = [Result(name, AUC, ALL, i.n, i.value, i.low, i.high) for name, i in told.items()]
+    return found._replace(rows=found.rows + rows)
+
+
+def _one_chat(run: Run) -> str:  # Markdown
+    "Show what people said, what the person really replied, and what each model replies"
+    example = run.work.data.split(run.settings.eval.split)[0]
+    said = [f"{m.name or m.role}: {parts_text(m.content)}" for m in example.context]
+    replies = {"really said": example.reply}
+    replies |= {name: texts.get(example.id, "") for name, texts in _replies(run).items()}
+    width = max(map(len, replies))
+    lines = [f"{name:<{width}}  {shorten(text, 300)}" for name, text in replies.items()]
+    return "\n".join(["One chat", *said, "", *lines])
 
 # %% ../../nbs/alignment/51_recipe.ipynb #HumanLM
 class HumanLM(Recipe):
@@ -699,7 +741,7 @@ class HumanLM(Recipe):
         if not data.world and "response" not in s.hierarchy.load().names:
             return {}
         names = _texts_beside(data, data.split(s.eval.split))
-        return {name: self.evaluate(run, name) for name in names}
+        return {name: self.evaluate(run, name) for name in (*s.eval.beside, *names)}
 
     def complete(self, run: Run, found: Results) -> Results:
         "Add which states go with good replies, and who judged"
@@ -709,7 +751,11 @@ class HumanLM(Recipe):
         )
         notes = {"judges": judges_record(s)}
         found = without_copies(found._replace(importance=states, notes=notes), s.test_judge)
-        return _add_bits(run, found) if s.eval.bits else found
+        found = _add_bits(run, found) if s.eval.bits else found
+        if run.work.data.world or "response" not in s.hierarchy.load().names:
+            return found
+        found = _add_detection(run, found)
+        return found._replace(notes=found.notes | {"example": _one_chat(run)})
 
     def tables(self, rows: Sequence[Result]) -> str:
         return "\n\n".join(filter(None, [tables(rows), bits_tables(rows)]))
