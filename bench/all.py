@@ -35,6 +35,7 @@ RUNS = [
     "overlap --steps 3",
     "sdpo --steps 6",
     "gyms --seconds 0.3",
+    "gpu --rehearse",
     "classmate reading --rounds 3",
     "classmate sandbox --rounds 3",
     "classmate overlap --rounds 3",

@@ -45,10 +45,10 @@ def model(name):
     return net.train(), tokenizer
 
 
-def trainer(kind, name, C, G, folder):
+def trainer(kind, net, tokenizer, C, G, folder, dtype="float32", **more):
     "Ours or theirs, ready for an update"
-    args = trainer_args({"learning_rate": 0.0, "save_strategy": "no"}, folder, 1, G, 1, C)
-    net, tokenizer = model(name)
+    options = {"learning_rate": 0.0, "save_strategy": "no"} | more
+    args = trainer_args(options, folder, 1, G, 1, C, dtype=dtype)
     if kind == "trl":
         rows = Dataset.from_dict({"prompt": ["a"]})
         made = GRPOTrainer(net, lambda **_: [0.0] * G, args, rows, processing_class=tokenizer)
@@ -60,39 +60,46 @@ def trainer(kind, name, C, G, folder):
     return MethodTrainer(net, tokenizer, method, [{"row_id": "0"}], args, max_prompt_tokens=8192)
 
 
-def batch(prompt, completions):
-    "The tensors of one group, as both trainers take them"
-    G = len(completions)
-    ids, written = torch.tensor([prompt] * G), torch.tensor(completions)
+def batch(prompts, completions):
+    "The tensors of groups of equal size, as both trainers take them"
+    G = len(completions) // len(prompts)
+    ids = torch.tensor(prompts).repeat_interleave(G, 0)
+    written = torch.tensor(completions)
     return {
         "prompt_ids": ids,
         "prompt_mask": torch.ones_like(ids),
         "completion_ids": written,
         "completion_mask": torch.ones_like(written),
-        "advantages": torch.linspace(-1, 1, G),
+        "advantages": torch.linspace(-1, 1, len(completions)),
         "num_items_in_batch": torch.tensor(float(written.numel())),
     }
 
 
-def update(made, inputs, rows):
+def update(made, inputs, rows=None):
     "The gradients of a batch, of which plain TRL takes so many rows at once"
     made.model.zero_grad()
     G = len(inputs["prompt_ids"])
-    rows = G if isinstance(made, MethodTrainer) else min(rows, G)
+    rows = G if isinstance(made, MethodTrainer) else min(rows or G, G)
     made.current_gradient_accumulation_steps = G // rows
+    inputs = {name: tensor.to(made.accelerator.device) for name, tensor in inputs.items()}
     for at in range(0, G, rows):
         part = {k: v[at : at + rows] if v.dim() else v for k, v in inputs.items()}
         made._compute_loss(made.model, part).backward()
+
+
+def gradients(made):
     return torch.cat([w.grad.flatten() for w in made.model.parameters() if w.grad is not None])
 
 
-def write(made, prompt, C, G):
-    "Write a group"
+def write(made, prompts, C, G):
+    "Write a group for each prompt"
+    asked = [prompt for prompt in prompts for _ in range(G)]
     if isinstance(made, MethodTrainer):
-        rows = [{"prompt_ids": prompt, "max_tokens": C, "stop": [], "thinking": None}] * G
+        row = {"max_tokens": C, "stop": [], "thinking": None}
+        rows = [row | {"prompt_ids": prompt} for prompt in asked]
         with patch("humanlm.models.generation.end_ids", lambda *_: ()):
             return [c.ids for c in made.policy.write(rows)]
-    return made._generate_single_turn([prompt] * G, None, {}, G)[0]
+    return made._generate_single_turn(asked, None, {}, G)[0]
 
 
 def measure(shape, name, rounds, rows):
@@ -102,18 +109,19 @@ def measure(shape, name, rounds, rows):
         torch.randint(100, 49000, (n,), generator=draw).tolist() for n in [P] + [C] * G
     )
     with tempfile.TemporaryDirectory() as folder:
-        made = {kind: trainer(kind, name, C, G, folder) for kind in ("ours", "trl")}
+        made = {kind: trainer(kind, *model(name), C, G, folder) for kind in ("ours", "trl")}
         grads, arms = {}, {}
         for kind, each in made.items():
 
             def updated(kind=kind, each=each):
                 with Clock() as clock:
-                    grads[kind] = update(each, batch(prompt, completions), rows)
+                    update(each, batch([prompt], completions), rows)
+                    grads[kind] = gradients(each)
                 return clock.wall
 
             def stepped(each=each):
                 with Clock() as clock:
-                    update(each, batch(prompt, write(each, prompt, C, G)), rows)
+                    update(each, batch([prompt], write(each, [prompt], C, G)), rows)
                 return clock.wall
 
             arms[kind, "update"], arms[kind, "step"] = updated, stepped
@@ -128,10 +136,10 @@ def peak(kind, shape, name, rows, out):
     "Put the bytes that an update adds to the loaded model into a queue"
     P, C, G = shape
     with tempfile.TemporaryDirectory() as folder:
-        made = trainer(kind, name, C, G, folder)
+        made = trainer(kind, *model(name), C, G, folder)
         Path("/proc/self/clear_refs").write_text("5")  # loading took more than training may
         before = resident("VmRSS")
-        update(made, batch([7] * P, [[9] * C] * G), rows)
+        update(made, batch([[7] * P], [[9] * C] * G), rows)
         out.put(resident("VmHWM") - before)
 
 

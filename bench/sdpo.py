@@ -18,6 +18,7 @@ import random
 import statistics
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -73,27 +74,37 @@ def interactions(count, reply, seed=0):
     ]
 
 
+def now():
+    "CPU seconds so far; of a GPU, wall seconds after all that it was given"
+    if not torch.cuda.is_available():
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 class Peer(TrainerCallback):
     "After each step of ours, does the bare passes over the same rows; clocks both"
 
     def __init__(self, model, batches):
         self.model, self.batches, self.ours, self.theirs = model, iter(batches), [], []
+        self.computing = nullcontext  # in the number format of ours
 
     def on_train_begin(self, args, state, control, **_):
-        self.began = time.process_time()
+        self.began = now()
 
     def on_step_end(self, args, state, control, **_):
-        self.ours.append(time.process_time() - self.began)
-        began = time.process_time()
+        self.ours.append(now() - self.began)
+        began = now()
         plain, others, replies = next(self.batches)
-        with torch.no_grad():
-            reads = [self.logps(prompts, replies)[0] for prompts in others]
-        logps, mask = self.logps(plain, replies)
+        with self.computing():
+            with torch.no_grad():
+                reads = [self.logps(prompts, replies)[0] for prompts in others]
+            logps, mask = self.logps(plain, replies)
         loss = -((sum(reads) / len(reads) - logps.detach()) * logps * mask).sum() / mask.sum()
         self.model.zero_grad()
         loss.backward()
-        self.theirs.append(time.process_time() - began)
-        self.began = time.process_time()
+        self.theirs.append(now() - began)
+        self.began = now()
 
     def logps(self, prompts, replies):
         wide, T = max(map(len, prompts)), max(map(len, replies))
@@ -106,6 +117,7 @@ class Peer(TrainerCallback):
                 for p, r in zip(prompts, replies)
             ]
         )
+        ids, mask = ids.to(self.model.device), mask.to(self.model.device)
         logits = (
             self.model(input_ids=ids, attention_mask=mask, logits_to_keep=T + 1, use_cache=False)
             .logits[:, :-1]
@@ -114,22 +126,25 @@ class Peer(TrainerCallback):
         return logits.gather(-1, ids[:, wide:, None])[..., 0] - logits.logsumexp(-1), mask[:, wide:]
 
 
-def measure(form, args):
-    "Take steps in turn; CPU seconds of ours and of the peer"
-    said, config = (
-        interactions(args.rows * args.steps, args.reply),
-        ModelConfig(
-            template="chatml",
-            vocab=args.vocab,
-            hidden=args.hidden,
-            heads=8,
-            kv_heads=8,
-            head_dim=args.hidden // 8,
-            mlp=3 * args.hidden,
-            layers=args.layers,
-        ),
+def small(args):
+    "Make a model with random weights, and its tokenizer"
+    config = ModelConfig(
+        template="chatml",
+        vocab=args.vocab,
+        hidden=args.hidden,
+        heads=8,
+        kv_heads=8,
+        head_dim=args.hidden // 8,
+        mlp=3 * args.hidden,
+        layers=args.layers,
     )
-    made = [make_model(config, [" ".join(WORDS)]) for _ in range(2)]
+    return make_model(config, [" ".join(WORDS)])
+
+
+def measure(form, args, make=small):
+    "Take steps in turn; seconds of ours and of the peer"
+    said = interactions(args.rows * args.steps, args.reply)
+    made = [make(args) for _ in range(2)]
     model, tokenizer = made[0]
     rows = [logged_row(i, tokenizer) for i in said]
     batches, reads = [], 3 if "contrast" in form else 1
@@ -153,6 +168,7 @@ def measure(form, args):
             "learning_rate": 0.0,
             "save_strategy": "no",
             "per_device_train_batch_size": args.rows,
+            "gradient_checkpointing": False,  # as the peer
         }
         trainer = MethodTrainer(
             model,
@@ -163,6 +179,7 @@ def measure(form, args):
             Path(folder) / "trajectories",
             [peer],
         )
+        peer.computing = trainer.accelerator.autocast
         trainer.train()
     return peer.ours[2:], peer.theirs[2:]
 

@@ -107,7 +107,7 @@ def served_logps(
     prompt_ids: Sequence[list[int]],  # B prompts
     completion_ids: Sequence[list[int]],  # B completions
 ) -> list[list[float]]:  # one number a token of each completion
-    "Ask a vLLM server for the log-probabilities of completions; `LLMError` if it gives none"
+    "Ask a vLLM server for the log-probabilities of completions, in nats; `LLMError` if none come"
     from openai import AsyncOpenAI, OpenAIError
 
     async def ask(rows):
@@ -138,15 +138,22 @@ def served_card(
     url: str,  # of a vLLM server, ending in /v1
     name: str,  # of the model there
 ) -> dict:  # root: folder, or name on the Hub; max_model_len: tokens
-    "Read what a vLLM server says about a model; `LLMError` if it is not there"
+    "Read what a vLLM server says about a model; `LLMError` if it is not there, or no vLLM"
     from openai import OpenAI, OpenAIError
 
     try:
         with OpenAI(base_url=url, api_key=setting("VLLM_API_KEY") or "none") as sdk:
             cards = {card.id: card.to_dict() for card in sdk.models.list()}
-        return {"root": cards[name]["root"], "max_model_len": cards[name]["max_model_len"]}
+        card = cards[name]
     except (OpenAIError, KeyError) as e:
         raise LLMError(
+            "bad answer", f"{url} serves no model {name} ({shorten(repr(e))})."
+        ) from None
+    try:
+        return {"root": card["root"], "max_model_len": card["max_model_len"]}
+    except KeyError:
+        raise LLMError(
             "bad answer",
-            f"{url} does not say as vLLM does which model {name} is ({shorten(repr(e))}).",
+            f"{url} is no vLLM, and other servers, such as llama.cpp's, give no log-probabilities "
+            "of a prompt. Name the model's folder or GGUF file, or serve it with vLLM.",
         ) from None

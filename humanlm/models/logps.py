@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/models/03_logps.ipynb #TokenLogps
 class _TokenLogps(NamedTuple):
-    "Log-probabilities of completions, padded on the right"
+    "Log-probabilities of completions in nats, padded on the right"
 
     logps: "torch.Tensor"  # [B, T], 0 where the mask is False
     mask: "torch.Tensor"  # [B, T] bool, True = a token of the completion
@@ -89,7 +89,9 @@ def _in_pieces(known, temperature, entropies):
     def piece(s, i):
         logits = known.head(s)
         logps = chosen_logps(logits, i, temperature)
-        return torch.stack([logps, _entropies(logits, temperature) if entropies else logps], 1)
+        return torch.stack(
+            [logps, _entropies(logits.detach(), temperature) if entropies else logps], 1
+        )
 
     return torch.cat(
         [checkpoint(piece, s, i, use_reentrant=False) if large else piece(s, i) for s, i in pairs]
@@ -210,7 +212,7 @@ def _batches(model, prompts, completions, most):
 def completion_states(
     model: "PreTrainedModel",  # or what `accelerate` wraps around it
     prompt_ids: Sequence[Sequence[int]],  # B prompts
-    completion_ids: Sequence[Sequence[int]],  # B completions of at least one token
+    completion_ids: Sequence[Sequence[int]],  # B completions
     batch_tokens: int = _TOKENS,  # tokens that go through the model at once, padding included
 ) -> CompletionStates:
     "Compute the state before each completion token; its logits are `head(states)`"
@@ -240,9 +242,9 @@ def token_logps(
     completion_ids: Sequence[Sequence[int]],  # B completions of at most T tokens
     temperature: float = 1.0,  # divides the logits, as sampling does
     batch_tokens: int = _TOKENS,  # tokens that go through the model at once, padding included
-    entropies: bool = False,  # whether they are wanted too
+    entropies: bool = False,  # whether they are wanted too; no gradient flows through them
 ) -> _TokenLogps:  # logps and mask [B, T]; gradients flow unless the caller forbids them
-    "Compute the log-probability of each completion token given all tokens before it"
+    "Compute log-probabilities, in nats, of completion tokens; `ModelError` where counts differ"
     import torch
 
     if len(completion_ids) != len(prompt_ids):

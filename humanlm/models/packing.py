@@ -36,7 +36,7 @@ class Packing(NamedTuple):
 
 def shared_rows(
     prompts: Sequence[Sequence[int]],  # B prompts, many of them equal
-    completions: Sequence[Sequence[int]],  # B completions of at least one token
+    completions: Sequence[Sequence[int]],  # B completions
     widest: int = WIDEST,  # tokens of a row, unless one completion needs more
 ) -> list[list[int]]:  # numbers of the completions of each row
     "Say which completions of equal prompts share a row"
@@ -53,8 +53,8 @@ def shared_rows(
 
 def pack(
     prompts: Sequence[Sequence[int]],  # B prompts, many of them equal
-    completions: Sequence[Sequence[int]],  # B completions of at least one token
-) -> Packing:
+    completions: Sequence[Sequence[int]],  # B completions
+) -> Packing:  # of b rows; L = tokens of the longest, N = tokens of all completions
     "Put completions of equal prompts side by side behind one copy of the prompt"
     import torch
 
@@ -67,7 +67,7 @@ def pack(
             line += completions[i][:-1]
             part += [number] * more
             place += range(width, width + more)
-            sources[i] = [row] * (more + 1), [width - 1, *range(begin, begin + more)]
+            sources[i] = [row] * (more + 1), [width - 1, *range(begin, begin + more)][: more + 1]
         ids.append(line)
         parts.append(part)
         places.append(place)

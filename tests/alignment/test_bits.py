@@ -7,8 +7,10 @@ import random
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -263,6 +265,31 @@ def test_a_server_that_tells_log_probabilities_agrees_with_the_model_here(served
         for metric, by in a.values.items():
             assert by["response"] == pytest.approx(b.values[metric]["response"], abs=1e-2)
     assert "other" in measured_or_why("vllm/other", planted(2), s)
+
+
+def test_a_server_of_llama_cpp_is_told_apart_and_said_why():
+    "It lists models in a form of its own, and gives log-probabilities of what it writes alone"
+    meta = {"vocab_type": 2, "n_vocab": 49152, "n_ctx_train": 8192, "n_params": 134515008}
+    card = {"id": "pocket", "object": "model", "created": 1, "owned_by": "llamacpp", "meta": meta}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = json.dumps({"object": "list", "data": [card]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        s = SETTINGS.changed(eval={"base_url": f"http://127.0.0.1:{server.server_port}/v1"})
+        why = measured_or_why("vllm/pocket", planted(2), s)
+        server.shutdown()
+    assert "is no vLLM" in why and "llama.cpp" in why and "GGUF" in why
 
 
 def test_a_run_and_a_comparison_hold_bits_and_measure_no_model_twice(tmp_path, monkeypatch, capsys):

@@ -3,6 +3,7 @@
 import copy
 import json
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -449,6 +450,63 @@ def test_four_portions_have_the_gradient_of_one(made, tmp_path, name, loss_type,
     assert sum(four.losses) == pytest.approx(sum(one.losses), rel=1e-5, abs=1e-6)
 
 
+# ---- prompts that several replies share
+
+SHARED = [
+    (MESSAGES[i // 2], REPLIES[i], ENDED[i], FOLLOWUPS[i // 2 if i < 4 else i]) for i in range(6)
+]
+SHARED += [(MESSAGES[3], text, True, FOLLOWUPS[3]) for text in REPLIES[:2]]
+
+
+@contextmanager
+def tokens_read():
+    "Count the tokens that models read meanwhile"
+    read = []
+
+    def note(module, args, _):
+        read.append(args[0].numel() if isinstance(module, torch.nn.Embedding) else 0)
+
+    hook = torch.nn.modules.module.register_module_forward_hook(note)
+    try:
+        yield read
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize(
+    "name, lora",
+    [
+        ("sampled", 0),
+        ("sampled, live, dapo", 4),
+        ("sampled, less an empty one", 0),
+        ("sampled, less another's, trust", 0),
+        ("topk, live, dapo", 0),
+        ("topk, mixture, pad is eos, right", 0),
+        ("topk, trust, less an empty one", 4),
+        ("full", 4),
+        ("full, mixture, less another's", 0),
+    ],
+)
+def test_prompts_that_replies_share_are_read_once(made, tmp_path, monkeypatch, name, lora):
+    case = replace(CASES[name], form="offline", asked=SHARED, lora=lora)
+    made = made._replace(model=copy.deepcopy(made.model).double())
+    with tokens_read() as once:
+        watch = train(made, case, tmp_path / "once")[2]
+    for room in ("models.logps", "training.trainer"):
+        monkeypatch.setattr(f"humanlm.{room}.can_pack", lambda model: False)
+    with tokens_read() as rows:
+        other = train(made, case, tmp_path / "rows")[2]
+    assert_same(watch.gradients[1], other.gradients[1])
+    assert watch.losses == pytest.approx(other.losses, rel=1e-5, abs=1e-6)
+    assert sum(once) < 0.85 * sum(rows)
+    if not lora:
+        first, live = watch.before
+        asked = with_contrast(SHARED[STEP:], case.config.contrast)
+        loss, expected = by_hand(made, case, asked, live, teachers_at(case, first, live, watch))
+        assert_same(watch.gradients[1], expected)
+        assert watch.losses[1] == pytest.approx(loss, rel=1e-5, abs=1e-6)
+
+
 # ---- what moves nothing
 
 BAD = {
@@ -655,13 +713,14 @@ def test_a_penalty_has_the_gradient_of_the_distance_from_the_start(
 
 # ---- two processes
 
-TOGETHER = ("sampled", "sampled, less another's, live", "topk, live, dapo")
+TOGETHER = {name: CASES[name] for name in ("sampled", "sampled, less another's, live")}
+TOGETHER["topk, live, dapo"] = replace(CASES["topk, live, dapo"], form="offline", asked=SHARED)
 
 
 def main(out):
     "Train some cases and leave their weights"
-    for i, name in enumerate(TOGETHER):
-        t, _, watch = train(small(), CASES[name], out / "run")
+    for i, case in enumerate(TOGETHER.values()):
+        t, _, watch = train(small(), case, out / "run")
         if t.accelerator.is_main_process:
             save_file(
                 {

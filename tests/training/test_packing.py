@@ -1,75 +1,235 @@
 "Equal prompts are read once: the same numbers and gradients as row by row"
 
+import copy
+import os
+import sys
+from pathlib import Path
+
 import pytest
 import torch
-from test_trainer import COMPLETIONS, PLAIN_SGD, TAGS, Told, by_group, trainer, written
+import transformers
+import warm
+from peft import LoraConfig, get_peft_model
+from test_trainer import COMPLETIONS, PLAIN_SGD, ROWS, TAGS, by_group, trainer
+from torch.testing import assert_close
 
+from humanlm.data.trajectory import Trajectory
 from humanlm.methods.method import Method
+from humanlm.methods.sampling import copy_index, group_index
 from humanlm.models.checkpoints import add_adapter, make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.models.logps import token_logps
+from humanlm.models.logps import completion_states, token_logps
 from humanlm.models.packing import can_pack
 
 VALUES = [1, 0, 0.5, 0.2, 0, 1, 0.3, 0.9]
+WRITTEN = {row["row_id"]: COMPLETIONS[4 * i : 4 * i + 4] for i, row in enumerate(ROWS[:2])}
+OPTIONS = {
+    "plain": {},
+    "reference": {"beta": 0.1},
+    "old policy": {"num_iterations": 2, "max_steps": 2},
+    "several updates": {"steps_per_generation": 2, "max_steps": 2},
+    "accumulation": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4},
+    "LoRA": {"temperature": 0.7, "beta": 0.1, "lora": 4},
+    "padding on the right": {"side": "right"},
+    "states made again": {"gradient_checkpointing": True},
+}
+
+
+class Values:
+    "A reward whose values were written down before, found by what was written"
+
+    names, weights = ("value",), (1.0,)
+
+    async def __call__(self, trajectories):
+        return [[VALUES[COMPLETIONS.index(t.completion_ids)]] for t in trajectories], trajectories
+
+
+async def rollout(rows, policy):
+    "Write what was written down for each row, in whichever process"
+    return [
+        Trajectory(
+            f"{row['row_id']}/{n}",
+            row["row_id"],
+            group,
+            0,
+            row["level"],
+            (),
+            policy.prompt_ids(row),
+            ids := WRITTEN[row["row_id"]][n],
+            [True] * len(ids),
+        )
+        for row, n, group in zip(rows, copy_index(rows), group_index(rows))
+    ]
 
 
 @pytest.fixture
 def made():
+    return tiny()
+
+
+def tiny():
+    torch.manual_seed(0)
     sizes = ModelConfig(vocab=600, hidden=32, heads=2, kv_heads=2, mlp=64)
     return make_model(sizes, ["the council votes on the night tram"], TAGS)
 
 
-def movement(made, out, options, packs, monkeypatch):
-    "How far one training moves the weights"
-    t = trainer(
-        made, Method(written(COMPLETIONS), by_group, Told(VALUES)), out, options=PLAIN_SGD | options
-    )
-    monkeypatch.setattr(type(t), "packs", packs)
+def adapted(made, rank, out):
+    torch.manual_seed(0)
+    base = save_model(*made, out / f"base-{os.environ.get('RANK', 0)}")
+    net = add_adapter(copy.deepcopy(made[0]).double(), ModelConfig(lora_rank=rank), base)
+    for name, weight in net.named_parameters():
+        torch.nn.init.normal_(weight, std=0.1) if "lora" in name else None
+    return net, made[1]
+
+
+def movement(made, out, options, packs=None):
+    "How far one training moves the weights, and how many tokens the model reads for it"
+    tokenizer = copy.deepcopy(made[1])
+    tokenizer.padding_side = options.get("side", "left")
+    if rank := options.get("lora"):
+        made = adapted(made, rank, out)
+    options = PLAIN_SGD | {n: value for n, value in options.items() if n not in ("side", "lora")}
+    made, read = (copy.deepcopy(made[0]).double(), tokenizer), []
+    t = trainer(made, Method(rollout, by_group, Values()), out, options=options)
+    if packs is not None:
+        t.packs = packs
+    models = [t.model, *filter(None, [t.ref_model])]
+    for model in models:
+        model.get_input_embeddings().register_forward_hook(
+            lambda _, args, out: read.append(args[0].numel())
+        )
     before = [w.detach().clone() for w in t.model.parameters() if w.requires_grad]
     t.train()
     after = [w.detach() for w in t.model.parameters() if w.requires_grad]
-    return torch.cat([(a - b).flatten() for a, b in zip(after, before)])
+    return torch.cat([(a - b).flatten() for a, b in zip(after, before)]), sum(read)
+
+
+def assert_near(found, expected, most=1e-5):
+    assert expected.norm() > 0
+    assert (found - expected).norm() <= most * expected.norm()
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo", "dapo"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"beta": 0.1},
-        {"num_iterations": 2, "max_steps": 2},
-        {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4},
-        {"temperature": 0.7, "beta": 0.1, "lora": 4},
-    ],
-    ids=["plain", "reference", "old policy", "accumulation", "LoRA"],
-)
-def test_gradients_are_those_of_separate_rows(made, tmp_path, monkeypatch, loss_type, options):
-    options = options | {"loss_type": loss_type}
-    if rank := options.pop("lora", 0):
-        base = save_model(*made, tmp_path / "base")
-        config = ModelConfig(lora_rank=rank)
-        net = add_adapter(type(made[0])(made[0].config).double(), config, base)
-        for name, weight in net.named_parameters():
-            torch.nn.init.normal_(weight, std=0.1) if "lora" in name else None
-        made = (net, made[1])
-    made = (made[0].double(), made[1])
-    moves = [
-        movement(made, tmp_path / str(packs), options, packs, monkeypatch)
-        for packs in (True, False)
-    ]
-    assert moves[1].norm() > 0
-    assert (moves[0] - moves[1]).norm() <= 1e-5 * moves[1].norm()
+@pytest.mark.parametrize("name", OPTIONS)
+def test_gradients_are_those_of_separate_rows(made, tmp_path, loss_type, name):
+    options = OPTIONS[name] | {"loss_type": loss_type}
+    moved, tokens = movement(made, tmp_path / "packed", options)  # as it is by default
+    expected, every = movement(made, tmp_path / "rows", options, packs=False)
+    assert_near(moved, expected)
+    assert tokens < every
 
 
-def test_packed_log_probabilities_are_those_of_rows_where_packing_is_exact(made):
-    model, prompts = made[0].float(), [[5, 6, 7, 8]] * 5 + [[9, 3]] * 3
-    assert can_pack(model)
+# ---- two processes
+
+TOGETHER = ("plain", "reference", "accumulation", "LoRA")
+
+
+def main(out):
+    "Train in each of several processes, packed and by rows, and leave how the weights moved"
+    for name in TOGETHER:
+        options = dict(OPTIONS[name])
+        if "gradient_accumulation_steps" in options:
+            options["gradient_accumulation_steps"] //= 2  # of half as many rows
+        for packs in (True, False):
+            found = movement(tiny(), out / "run", options, packs)
+            torch.save(found, out / f"{name}-{packs}-{os.environ.get('RANK', 0)}.pt")
+
+
+def test_two_processes_move_as_one_by_rows(tmp_path):
+    (tmp_path / "2").mkdir()
+    for done in warm.together(2, __file__, tmp_path / "2"):
+        assert done.returncode == 0, done.stderr[-3000:]
+    for name in TOGETHER:
+        expected, _ = movement(tiny(), tmp_path / "1", OPTIONS[name], packs=False)
+        for rank in (0, 1):
+            read = {}
+            for packs in (True, False):
+                moved, read[packs] = torch.load(tmp_path / "2" / f"{name}-{packs}-{rank}.pt")
+                assert_near(moved, expected)
+            assert read[True] < read[False]
+
+
+# ---- where it is exact, and where not
+
+
+def compare_with_rows(model, packs):
+    "Log-probabilities, entropies and states of completions at once and one by one"
+    prompts, read = [[5, 6, 7, 8, 9, 3, 4, 6]] * 5 + [[9, 3]] * 3, []
+    hook = model.get_input_embeddings().register_forward_hook(
+        lambda _, args, out: read.append(args[0].numel())
+    )
     with torch.no_grad():
-        packed = token_logps(model, prompts, COMPLETIONS, entropies=True)
+        found = token_logps(model, prompts, COMPLETIONS, entropies=True)
+        hook.remove()
+        states = completion_states(model, prompts, COMPLETIONS)
         alone = [token_logps(model, [p], [c], entropies=True) for p, c in zip(prompts, COMPLETIONS)]
+    told = states.head(states.states).log_softmax(-1).gather(1, states.ids[:, None])[:, 0]
+    assert_close(told, found.logps[found.mask], atol=1e-5, rtol=1e-5)
     for i, row in enumerate(alone):
         n = len(COMPLETIONS[i])
-        torch.testing.assert_close(packed.logps[i, :n], row.logps[0], atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(packed.entropies[i, :n], row.entropies[0], atol=1e-5, rtol=1e-5)
-    model.config.layer_types = ["sliding_attention", "full_attention"]
+        assert_close(found.logps[i, :n], row.logps[0], atol=1e-5, rtol=1e-5)
+        assert_close(found.entropies[i, :n], row.entropies[0], atol=1e-5, rtol=1e-5)
+    once = 2 * (8 + sum(len(c) - 1 for c in COMPLETIONS[:5]))  # two rows, as wide as the wider
+    assert (sum(read) == once) == packs
+
+
+SIZES = {"vocab_size": 600, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
+LINEAR = {
+    f"linear_{name}": n
+    for name, n in {
+        "num_value_heads": 4,
+        "num_key_heads": 2,
+        "key_head_dim": 8,
+        "value_head_dim": 8,
+    }.items()
+}
+KINDS = {
+    "Llama": {},
+    "Qwen3": {},
+    "Mistral": {"sliding_window": 4},
+    "Gemma3Text": {"sliding_window": 4},
+    "Qwen3Next": LINEAR | {"num_experts": 0},
+    "FalconH1": {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_n_groups": 1},
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_layers_that_see_a_window_or_a_state_are_asked_row_by_row(name):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**SIZES | KINDS[name])
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    assert can_pack(model) == (name in ("Llama", "Qwen3"))
+    compare_with_rows(model, can_pack(model))
+    model.config._attn_implementation = "eager"
     assert not can_pack(model)
+
+
+def test_a_completion_without_tokens_moves_no_other(made):
+    some = [[30, 31, 32], [], [33]]
+    with torch.no_grad():
+        found = token_logps(made[0], [[5, 6, 7]] * 3, some)
+    assert found.mask.sum(1).tolist() == [3, 0, 1]
+    for i in (0, 2):
+        with torch.no_grad():
+            alone = token_logps(made[0], [[5, 6, 7]], [some[i]]).logps[0]
+        assert_close(found.logps[i, : len(some[i])], alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("of", ["attention", "adapter"])
+def test_dropout_draws_for_every_row(made, tmp_path, of):
+    if of == "attention":
+        made[0].config.attention_dropout = 0.1
+        for layer in made[0].model.layers:
+            layer.self_attn.attention_dropout = 0.1
+    else:
+        config = LoraConfig(lora_dropout=0.1, target_modules=["q_proj"], init_lora_weights=False)
+        made = get_peft_model(made[0], config), made[1]
+    assert not can_pack(made[0].train()) and can_pack(made[0].eval())
+    found = [movement(made, tmp_path / str(p), {"loss_type": "grpo"}, p) for p in (True, False)]
+    assert torch.equal(found[0][0], found[1][0]) and found[0][1] == found[1][1]
+    assert found[0][0].norm() > 0
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
