@@ -8,11 +8,18 @@ __all__ = ['GROUPS', 'ABOUT', 'serve', 'main']
 # %% ../nbs/85_serve.ipynb #imports
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-from .alignment.contract import CONTRACT, AskingConfig, ModelChoice, how_to_ask
+from humanlm.alignment.contract import (
+    CONTRACT,
+    AskingConfig,
+    ModelChoice,
+    how_to_ask,
+    renderer_of,
+)
 from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError
 from .core.commands import command
@@ -26,7 +33,12 @@ from .serving.service import ServeConfig, Service, ServiceConfig, make_app
 from .serving.vllm import VLLMPolicy, vllm_command, vllm_program
 
 # %% ../nbs/85_serve.ipynb #GROUPS
-GROUPS = {"model": ModelChoice, "rollout": AskingConfig, "serve": ServeConfig}
+GROUPS = {
+    "model": ModelChoice,
+    "hierarchy": dict,  # settings that come before the model's own
+    "rollout": AskingConfig,
+    "serve": ServeConfig,
+}
 ABOUT = "Serve a simulated user behind an OpenAI-compatible address."
 
 
@@ -37,9 +49,14 @@ def _served_name(choice: ModelChoice, config: ServeConfig) -> str:
     )
 
 # %% ../nbs/85_serve.ipynb #plan
-def _plan(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = AskingConfig()) -> str:
+def _plan(
+    choice: ModelChoice,
+    config: ServeConfig,
+    asking: AskingConfig = AskingConfig(),
+    hierarchy: Mapping[str, Any] = {},  # settings that come before the model's own
+) -> str:
     "Say what would be served, and how the model is asked"
-    place, own, setup = how_to_ask(choice.place)
+    place, own, setup = how_to_ask(choice.place, hierarchy)
     rows = make_rows(
         [Example("", setup.source, "test", "", "", Persona("", "x"), (), "")], setup.hierarchy
     )
@@ -47,15 +64,14 @@ def _plan(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = Askin
     lines = {
         "model": f"{_served_name(choice, config)}: {place}, {dtype}",
         "address": f"http://{config.host}:{config.port}/v1",
-        "template": f"{own.get('template', 'humanlm')}, prompts {setup.hierarchy.prompt}, thinking "
+        "template": f"{own.get('template', 'own')}, prompts {setup.hierarchy.prompt}, thinking "
         f"{setup.hierarchy.thinking}",
     }
     if setup.compose if asking.compose is None else asking.compose:
         lines["composed"] = f"replies are asked after {', '.join(setup.hierarchy.load().states)}"
-    lines |= {
-        row["level"]: f"at most {row['max_tokens']} tokens, ends at {' '.join(row['stop'])}"
-        for row in rows
-    }
+    for row in rows:
+        end = " ".join(row["stop"][:1]) or "the model's end token"
+        lines[row["level"]] = f"at most {row['max_tokens']} tokens, ends at {end}"
     vllm = vllm_command(
         vllm_program() or "vllm",
         place,
@@ -69,31 +85,37 @@ def _plan(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = Askin
 
 # %% ../nbs/85_serve.ipynb #open_client
 def _open_client(
-    choice: ModelChoice, config: ServeConfig, asking: AskingConfig = AskingConfig()
+    choice: ModelChoice,
+    config: ServeConfig,
+    asking: AskingConfig = AskingConfig(),
+    hierarchy: Mapping[str, Any] = {},  # settings that come before the model's own
 ) -> SimulatorClient:
     "Load the model, or start vLLM for it"
     if config.choose_engine() == "transformers":
-        client = SimulatorClient(choice.place, choice.dtype, compose=asking.compose)
+        client = SimulatorClient(
+            choice.place, choice.dtype, compose=asking.compose, hierarchy=hierarchy
+        )
         client.open()
         return client
-    place, own, setup = how_to_ask(choice.place)
-    dtype = choice.dtype or own.get("dtype", "auto")
-    return SimulatorClient(
-        setup._replace(
-            policy=VLLMPolicy.start(place, own, _served_name(choice, config), dtype, config.vllm)
-        ),
-        compose=asking.compose,
-    )
+    place, own, setup = how_to_ask(choice.place, hierarchy)
+    dtype, name = choice.dtype or own.get("dtype", "auto"), _served_name(choice, config)
+    renderer = renderer_of(place, own, setup.hierarchy)
+    policy = VLLMPolicy.start(place, renderer, name, dtype, config.vllm)
+    return SimulatorClient(setup._replace(policy=policy), compose=asking.compose)
 
 # %% ../nbs/85_serve.ipynb #serve
 def serve(
-    choice: ModelChoice, config: ServeConfig, asking: AskingConfig = AskingConfig(), key: str = ""
+    choice: ModelChoice,
+    config: ServeConfig,
+    asking: AskingConfig = AskingConfig(),
+    key: str = "",
+    hierarchy: Mapping[str, Any] = {},  # settings that come before the model's own
 ) -> None:
     "Serve until told to stop"
     web_libraries()
     line = listen(config.host, config.port)
     print(f"loading {choice.place} ({config.choose_engine()})", flush=True)
-    client = _open_client(choice, config, asking)
+    client = _open_client(choice, config, asking, hierarchy)
     try:
         print(
             f"{_served_name(choice, config)} answers at {address(line)}/v1 (Ctrl+C stops it)",
@@ -143,7 +165,9 @@ def main(
         _check_simulator(s.model)
     if s.dry_run:
         print(
-            host_plan(places, hosting, key) if s.serve.plain else _plan(s.model, s.serve, s.rollout)
+            host_plan(places, hosting, key)
+            if s.serve.plain
+            else _plan(s.model, s.serve, s.rollout, s.hierarchy)
         )
         return 0
     from humanlm.training.run import quiet_libraries
@@ -152,7 +176,7 @@ def main(
         quiet_libraries()
     try:
         host_models(places, hosting, key) if s.serve.plain else serve(
-            s.model, s.serve, s.rollout, key
+            s.model, s.serve, s.rollout, key, s.hierarchy
         )
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)

@@ -61,7 +61,13 @@ class _TalkConfig:
         )
 
 # %% ../nbs/86_talk.ipynb #GROUPS
-GROUPS = {"model": ModelChoice, "rollout": AskingConfig, "talk": _TalkConfig, "judge": JudgeConfig}
+GROUPS = {
+    "model": ModelChoice,
+    "hierarchy": dict,  # settings that come before the model's own
+    "rollout": AskingConfig,
+    "talk": _TalkConfig,
+    "judge": JudgeConfig,
+}
 ABOUT = (
     "Talk to a simulated user: a held-out person of a run, or somebody made up. Or play a "
     "gym: --gym NAME, as its user with --as user; --gym NAME --help lists the settings."
@@ -175,13 +181,15 @@ def main(
     )
     examples = _run_examples(place)
     if s.dry_run:
-        print(f"model       {how_to_ask(place)[0]}\nrows        {len(examples):,} held out")
+        found, _, setup = how_to_ask(place, s.hierarchy)
+        levels = f"prompt {setup.hierarchy.prompt}, {', '.join(setup.hierarchy.load().names)}"
+        print(f"model       {found}\nasked       {levels}\nrows        {len(examples):,} held out")
         return 0
     judge = _run_judge(place, s.judge if named else None) if s.talk.judge and examples else None
-    _converse(
-        Talk(SimulatorClient(place, s.model.dtype, compose=s.rollout.compose), examples, judge),
-        s.talk,
+    someone = SimulatorClient(
+        place, s.model.dtype, compose=s.rollout.compose, hierarchy=s.hierarchy
     )
+    _converse(Talk(someone, examples, judge), s.talk)
     return 0
 
 # %% ../nbs/86_talk.ipynb #if-name-main-sys

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['CONTRACT', 'contract', 'read_contract', 'run_settings', 'run_folder', 'find_model', 'PolicySetup', 'how_to_ask',
-           'load_policy', 'ModelChoice', 'AskingConfig', 'state_source']
+           'load_policy', 'renderer_of', 'ModelChoice', 'AskingConfig', 'state_source']
 
 # %% ../../nbs/alignment/01_contract.ipynb #import-json-import-re
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -165,13 +166,14 @@ class PolicySetup(NamedTuple):
 
 # %% ../../nbs/alignment/01_contract.ipynb #how_to_ask
 _UNTAUGHT = {  # how a model without a contract is asked
-    "hierarchy": {"prompt": "full", "prefill": True, "response_tokens": 128},
+    "hierarchy": {"prompt": "chat", "response_tokens": 48},
     "rollout": {"eval_temperature": 0.7, "top_p": 0.9},
 }
 
 
 def how_to_ask(
     model: str | Path,  # a run folder, a model folder, or a model of the Hub
+    hierarchy: Mapping[str, Any] = {},  # settings that come before the model's own
 ) -> tuple[
     str | Path, dict, PolicySetup
 ]:  # where its weights are, its template and sizes, and a setup without policy
@@ -188,13 +190,16 @@ def how_to_ask(
             "below runs/), a model's folder, or ORG/NAME of the Hub."
         )
     settings: dict[str, Any] = run_settings(model_of(place)) or run_settings(model) or _UNTAUGHT
-    hierarchy, rollout = (
-        from_dict(kind, settings.get(group, {}), f"{model}, settings of {group}")
-        for group, kind in (("hierarchy", HierarchyConfig), ("rollout", RolloutConfig))
+    levels, rollout = (
+        from_dict(kind, {**settings.get(group, {}), **new}, f"{model}, settings of {group}")
+        for group, kind, new in (
+            ("hierarchy", HierarchyConfig, hierarchy),
+            ("rollout", RolloutConfig, {}),
+        )
     )
     setup = PolicySetup(
         None,
-        hierarchy,
+        levels,
         replace(rollout.eval_sampling(seed=0), no_repeat_ngram=4 * (settings is _UNTAUGHT)),
         settings.get("source", "chat"),
         rollout.compose,
@@ -205,6 +210,7 @@ def how_to_ask(
 def load_policy(
     model: Any,  # a run, a model's folder or Hub name, a `Policy`, or (model, tokenizer)
     dtype: str | None = None,  # number format of the weights; None = as the model says
+    hierarchy: Mapping[str, Any] = {},  # settings that come before the model's own
 ) -> PolicySetup:
     "Get a policy from whatever names one"
     if isinstance(model, tuple):
@@ -213,12 +219,32 @@ def load_policy(
         return PolicySetup(_checked(model))
     from humanlm.models.checkpoints import load_model
 
-    place, own, setup = how_to_ask(model)
+    place, own, setup = how_to_ask(model, hierarchy)
     loaded = load_model(place, own.get("template", "own"), dtype or own.get("dtype", "float32"))
-    longest = max(token_cap(d, setup.hierarchy) for d in setup.hierarchy.load())
-    context = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", 4096)
-    limit = own.get("max_prompt_tokens", max(context - longest, 1))
+    limit = _prompt_limit(own, setup.hierarchy, loaded.model.config)
     return setup._replace(policy=ModelPolicy(*loaded, limit))
+
+
+def renderer_of(
+    place: str | Path,  # a model that another program runs
+    own: Mapping[str, Any],  # its template and sizes, from `how_to_ask`
+    hierarchy: HierarchyConfig,  # how it is asked
+) -> ModelPolicy:  # without weights
+    "Make what turns prompts into token ids, as `load_policy` does"
+    from transformers import AutoConfig
+
+    from humanlm.models.checkpoints import load_tokenizer, locate
+
+    config = AutoConfig.from_pretrained(model_of(locate(place)), trust_remote_code=False)
+    tokenizer = load_tokenizer(place, own.get("template", "own"))
+    return ModelPolicy(None, tokenizer, _prompt_limit(own, hierarchy, config))
+
+
+def _prompt_limit(own, hierarchy, config):
+    "Give the longest prompt, in tokens: the model's own, else its context less the answer"
+    longest = max(token_cap(d, hierarchy) for d in hierarchy.load())
+    context = getattr(config.get_text_config(), "max_position_embeddings", 4096)
+    return own.get("max_prompt_tokens", max(context - longest, 1))
 
 
 def _checked(policy):

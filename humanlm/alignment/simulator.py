@@ -178,9 +178,11 @@ class SimulatorClient(Client):
         dtype: str | None = None,  # number format of the weights; None = as the model was trained
         limits: Limits | None = None,
         compose: bool | None = None,  # ask for states first; None = as in training
+        hierarchy: Mapping[str, Any] = {},  # settings that come before the model's own
         **options,  # as for `Client`
     ):
         self.dtype, ready = dtype, isinstance(model, PolicySetup)
+        self.asking = dict(hierarchy)
         super().__init__(
             f"simulator/{'policy' if ready else model}", limits or LOCAL_LIMITS, **options
         )
@@ -188,7 +190,7 @@ class SimulatorClient(Client):
         self.setup: PolicySetup = (
             model
             if isinstance(model, PolicySetup)
-            else _loaded(self.name, lambda: how_to_ask(self.place))[2]
+            else _loaded(self.name, lambda: how_to_ask(self.place, self.asking))[2]
         )
         self.compose = self.setup.compose if compose is None else compose
         if self.compose:
@@ -204,7 +206,9 @@ class SimulatorClient(Client):
         "Load the weights, once"
         with self._lock:
             if self.write is None:
-                self.setup = _loaded(self.name, lambda: load_policy(self.place, self.dtype))
+                self.setup = _loaded(
+                    self.name, lambda: load_policy(self.place, self.dtype, self.asking)
+                )
                 self.write = _RowWriter(self.setup.policy)
 
     async def say(

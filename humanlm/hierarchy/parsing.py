@@ -237,6 +237,7 @@ def spoken(
 
 _MARK = re.compile(
     r"(?:<\|im_start\|>\w*+|<\|start_header_id\|>\w*+<\|end_header_id\|>|<\|[a-z_]++\|>)(?:\s*<name>[^<]*+</name>)?"
+    r"|<name>HUMAN</name>|^\s*(?:<name>[^<]*+</name>|HUMAN: )"
 )
 
 

@@ -29,7 +29,7 @@ from humanlm.models.config import (
     tiny_model,
     train_tokenizer,
 )
-from .gguf import gguf_file, gguf_folder
+from .gguf import gguf_file, gguf_folder, share_weights
 from .prompts import speaks_names
 
 # %% ../../nbs/models/04_checkpoints.ipynb #type-imports
@@ -59,6 +59,7 @@ def save_model(
         else:
             model.save_pretrained(tmp, state_dict=None if weights is None else {**weights})
         tokenizer.save_pretrained(tmp)
+        share_weights(tmp)
         for name, text in beside.items():
             (tmp / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp / name).write_text(text, "utf-8")

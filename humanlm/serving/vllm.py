@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from ..clients.providers import malformed, post
 from ..core.basics import ConfigError
 from ..core.web import listen, server_url
 from ..data.trajectory import Completion
-from ..methods.policies import ModelPolicy
+from ..methods.policies import ModelPolicy, whole
 from ..methods.sampling import Sampling
 
 # %% ../../nbs/serving/01_vllm.ipynb #vllm_program
@@ -205,9 +205,10 @@ class VLLMPolicy:
             "skip_special_tokens": False,
             "return_token_ids": True,
         }
-        return cut_completion(
+        found = cut_completion(
             self.tokenizer, await self._ids(body), row["stop"], row["max_tokens"], ends, ids
         )
+        return found._replace(text=whole(row, found))
 
     async def _ids(self, body) -> Any:
         from openai import OpenAIError
@@ -232,19 +233,12 @@ class VLLMPolicy:
     def start(
         cls,
         place: str | Path,  # the model's folder, or its name on the Hub
-        own: Mapping[str, Any],  # template and sizes, from `how_to_ask`
+        renderer: ModelPolicy,  # its, from `renderer_of`
         name: str,
         dtype: str,
         more: Sequence[str] = (),  # further arguments of `vllm serve`
     ) -> "VLLMPolicy":
         "Start vLLM for a model and wait until it answers"
-        from humanlm.models.checkpoints import load_tokenizer
-
-        renderer = ModelPolicy(
-            None,
-            load_tokenizer(place, own.get("template", "own")),
-            own.get("max_prompt_tokens", 1024),
-        )
         child, port = start_server(place, name, dtype, more)
         return cls(f"http://127.0.0.1:{port}/v1", name, renderer, child)
 

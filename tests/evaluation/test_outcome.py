@@ -5,7 +5,15 @@ import math
 import numpy as np
 
 from humanlm.core.stats import crossed_means
-from humanlm.evaluation.measured import ALL
+from humanlm.evaluation.measured import (
+    ALL,
+    Measurement,
+    load_results,
+    means_table,
+    results,
+    results_table,
+    save_results,
+)
 from humanlm.evaluation.outcome import (
     Arms,
     _crossed_intervals,
@@ -45,3 +53,23 @@ def test_differences_are_paired_by_seed_and_example():
     assert wide.high - wide.low > 0.05
     assert np.allclose([pair.diff, pair.low, pair.high], 0.3)
     assert np.allclose(list(_seed_means(found, [3, 9])[0]["means"].values()), noise.mean(1) + 0.1)
+
+
+def test_a_mean_of_zero_says_that_nothing_could_be_read(tmp_path):
+    def unit(i, **texts):
+        return Measurement(f"u{i}", f"c{i}", {"state": {"goal": 0.0, "value": 0.0}}, texts)
+
+    models = {
+        "mute": [unit(i, goal="", value="", response="hi") for i in range(4)],
+        "wrong": [unit(i, goal="", value="fairness") for i in range(4)],
+        "numbers": [unit(i) for i in range(4)],
+    }
+    save_results(tmp_path / "results.json", results(models, 50))
+    rows = load_results(tmp_path / "results.json").rows
+    means = means_table(rows, ["state"]).splitlines()[2:]
+    assert [line.split(" | ")[2].strip(" |") for line in means] == [
+        "nothing readable",
+        "0.00 (0.00 to 0.00)",
+        "0.00 (0.00 to 0.00)",
+    ]
+    assert "| mute | 4 | nothing readable | – |" in results_table(rows, "state")

@@ -97,12 +97,13 @@ def test_only_the_asked_tags_are_markup(persona, said, source, style, levels):
     messages = prompt(
         make(persona, tuple(said), source=source), levels, HierarchyConfig(prompt=style)
     )
-    pairs = [t for n in levels for t in ((f"<{n}>", f"</{n}>") if style == "full" else (f"<{n}>",))]
+    tags = {"full": ("<{}>", "</{}>"), "short": ("<{}>",), "chat": ()}[style]
+    pairs = [tag.format(n) for n in levels for tag in tags]
     assert markups(messages) == [*(PERSONA_MARKS if style == "full" else ()), *pairs]
     assert [m["content"] for m in messages[1:]] == list(said)
     system = parts_text(messages[0]["content"])
     told = persona if persona.strip() else UNKNOWN
-    assert source in system and (told if style == "full" else " ".join(persona.split())) in system
+    assert source in system and (" ".join(persona.split()) if style == "short" else told) in system
 
 
 @settings(max_examples=50, deadline=None)
@@ -304,9 +305,19 @@ def test_every_level_of_every_variant_can_be_asked_and_answered(name, style):
             {d.name: said},
             "ok",
         )
-        assert [answer.endswith(stop) for stop in row["stop"]] == [True] * len(
-            row["stop"]
-        ) and bool(row["stop"]) == (d.form != "bare")
+        stops = [stop for stop in row["stop"] if stop[0] == "<"]  # in a chat a sentence ends too
+        assert [answer.endswith(stop) for stop in stops] == [True] * len(stops)
+        assert bool(stops) == (d.form != "bare")
+
+
+def test_a_chat_begins_states_in_words_and_replies_bare():
+    config = HierarchyConfig(prompt="chat", variant="target-response")
+    target_row, reply = make_rows([make()], config)
+    assert (target_row["begun"], target_row["stop"][0]) == ("My target is", ". ")
+    assert (reply["begun"], reply["stop"], reply["form"]) == ("", [], "bare")
+    assert reply["prompt"] == target_row["prompt"]
+    with pytest.raises(ConfigError, match="begins one state at a time"):
+        HierarchyConfig(prompt="chat", asks="together")
 
 
 @pytest.mark.parametrize(

@@ -379,6 +379,11 @@ def test_a_model_with_the_plain_template_keeps_it(chat, tmp_path):
         load_model(folder, "wildchat", device="cpu")
 
 
+def test_weights_are_as_readable_as_other_files(tok, model, tmp_path):
+    folder = save_model(model, tok, tmp_path / "final")
+    assert len({p.stat().st_mode for p in folder.iterdir()}) == 1
+
+
 def test_interrupted_save_keeps_the_old_checkpoint(tok, model, tmp_path, monkeypatch):
     folder = save_model(model, tok, tmp_path / "final")
 

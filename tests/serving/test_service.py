@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import stat
 import sys
@@ -18,7 +19,13 @@ import pytest
 import warm
 from openai import AsyncOpenAI, BadRequestError, InternalServerError, NotFoundError, OpenAI
 
-from humanlm.alignment.contract import PolicySetup, contract
+from humanlm.alignment.contract import (
+    PolicySetup,
+    contract,
+    how_to_ask,
+    load_policy,
+    renderer_of,
+)
 from humanlm.alignment.scenes import read_scene
 from humanlm.alignment.simulator import Simulator, SimulatorClient
 from humanlm.clients.client import chat_all
@@ -26,7 +33,7 @@ from humanlm.clients.limits import Limits
 from humanlm.clients.names import client
 from humanlm.clients.protocol import ChatReply, LLMError, chat
 from humanlm.core.basics import run_sync
-from humanlm.data.records import Message
+from humanlm.data.records import Example, Message, Persona
 from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
 from humanlm.methods.policies import ScriptedPolicy
 from humanlm.methods.sampling import RolloutConfig
@@ -520,6 +527,10 @@ def test_the_plan_says_how_the_model_is_asked(folder, capsys):
         f"vllm serve {folder} --served-model-name tram" in plan
         and f"--chat-template {folder}/chat_template.jinja" in plan
     )
+    said = ["--hierarchy.prompt", "chat", "--hierarchy.thinking", "off"]
+    assert main(["--model.name", str(folder), "--dry-run", *said]) == 0
+    plan = capsys.readouterr().out
+    assert "prompts chat, thinking off" in plan and "ends at the model's end token" in plan
 
 
 # ---- vLLM behind us (a stand-in with the same addresses; tests/models/test_vllm.py has the real
@@ -622,6 +633,27 @@ def vllm_policy(service, url, **limits):
     policy = VLLMPolicy(url, "tram", service.client.setup.policy)
     policy.limits = Limits(**{"attempts": 1, "backoff": 0.0} | limits)
     return policy, [{"prompt_ids": [1, 2, 3], "max_tokens": 4, "stop": ()}]
+
+
+def test_a_state_that_was_begun_is_whole_on_a_server_as_here(service):
+    with answering([json.dumps(WRITTEN).encode()]) as (url, _):
+        policy, (row,) = vllm_policy(service, url)
+        [said] = run_sync(policy.generate([row | {"begun": "I think", "whole": True}]))
+    assert said.text.startswith("I think") and said.text != "I think"
+
+
+def test_a_server_is_given_the_prompts_of_the_model_here(folder, tmp_path):
+    place, own, setup = how_to_ask(folder)
+    said = (Message("m", name="mila", content="late again"), Message("n", name="", content="yes"))
+    someone = Example("e", "chat", "test", "me", "c", Persona("me", "clips coupons"), said, "")
+    row = make_rows([someone], setup.hierarchy, ["response"])[0]
+    here, there = load_policy(folder).policy, renderer_of(place, own, setup.hierarchy)
+    assert there.prompt_ids(row) == here.prompt_ids(row)
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(folder / name, tmp_path)
+    context = json.loads((folder / "config.json").read_text())["max_position_embeddings"]
+    asked = how_to_ask(tmp_path, {"response_tokens": 100})[2].hierarchy
+    assert renderer_of(tmp_path, {}, asked).max_prompt_tokens == context - 100
 
 
 @pytest.mark.parametrize(

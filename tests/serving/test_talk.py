@@ -275,6 +275,15 @@ def test_the_command_says_what_is_wrong(run, capsys, monkeypatch, more, said):
     assert said in capsys.readouterr().err
 
 
+def test_a_model_can_be_asked_in_another_way(run, capsys, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda question: "")
+    said = ["--talk.persona", "x", "--talk.said", "bo: hi", "--hierarchy.prompt", "chat"]
+    assert main(["--model.name", str(run), *said]) == 0
+    assert re.search(r"^stance +I think", capsys.readouterr().out, re.M)
+    assert main(["--model.name", str(run), *said, "--hierarchy.promt", "chat"]) == 2
+    assert "Did you mean 'prompt'" in capsys.readouterr().err
+
+
 def test_the_plan_loads_nothing(run, capsys):
     assert main(["--model.name", str(run), "--dry-run"]) == 0
     said = capsys.readouterr().out
@@ -282,3 +291,5 @@ def test_the_plan_loads_nothing(run, capsys):
         re.search(rf"^model +{re.escape(str(run))}/", said, re.M)
         and "rows        3 held out" in said
     )
+    assert main(["--model.name", str(run), "--dry-run", "--hierarchy.prompt", "chat"]) == 0
+    assert "asked       prompt chat, stance, response" in capsys.readouterr().out
