@@ -1764,6 +1764,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'humanlm.core.config.SFTConfig': ('core/config.html#sftconfig', 'humanlm/core/config.py'),
                                      'humanlm.core.config.SFTConfig.__post_init__': ( 'core/config.html#sftconfig.__post_init__',
                                                                                       'humanlm/core/config.py'),
+                                     'humanlm.core.config.SFTConfig.with_rates': ( 'core/config.html#sftconfig.with_rates',
+                                                                                   'humanlm/core/config.py'),
                                      'humanlm.core.config.Settings': ('core/config.html#settings', 'humanlm/core/config.py'),
                                      'humanlm.core.config.Settings.__getattr__': ( 'core/config.html#settings.__getattr__',
                                                                                    'humanlm/core/config.py'),

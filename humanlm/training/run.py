@@ -110,12 +110,12 @@ def read_settings(
 
 
 def with_methods(settings: Settings, recipe: Recipe) -> Settings:
-    "Fill in what the recipe trains where nothing is said"
-    return (
-        settings.changed(run={"methods": list(recipe.methods)})
-        if settings.run.methods is None
-        else settings
-    )
+    "Fill in what the recipe trains, and learning rates, where nothing is said"
+    sft = settings.sft.with_rates(settings.model.name, bool(settings.model.lora_rank))
+    settings = replace(settings, groups=settings.groups | {"sft": sft})
+    if settings.run.methods is None:
+        return settings.changed(run={"methods": list(recipe.methods)})
+    return settings
 
 # %% ../../nbs/training/07_run.ipynb #Run
 @dataclass
