@@ -23,7 +23,14 @@ from ..hierarchy.composed import StateSource
 from ..hierarchy.prompts import SPEAKER, HierarchyConfig, make_rows, token_cap
 from ..methods.policies import ModelPolicy, RolloutError
 from ..methods.sampling import RolloutConfig, Sampling
-from ..models.checkpoints import CONTRACT_FILES, in_slices, is_lost, model_of, nearest_folder
+from humanlm.models.checkpoints import (
+    CONTRACT_FILES,
+    in_slices,
+    is_lost,
+    model_of,
+    nearest_folder,
+    packaged,
+)
 from ..models.config import ModelConfig
 from ..models.gguf import gguf_file
 
@@ -178,6 +185,7 @@ def how_to_ask(
     str | Path, dict, PolicySetup
 ]:  # where its weights are, its template and sizes, and a setup without policy
     "Find a model and how it wants to be asked, without loading it; `RolloutError` if there is none"
+    model = packaged(model)
     place = find_model(model, run_settings(model))
     files = [Path(place) / file for file in ("config.json", "adapter_config.json")]
     here = any(file.is_file() for file in files) or in_slices(place) or gguf_file(place)

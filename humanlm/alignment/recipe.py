@@ -654,7 +654,10 @@ def _add_detection(run: Run, found: Results) -> Results:
     for d in reply_dialogues(examples, said):
         sources.setdefault(d.source, []).append(d)
     told = told_apart(sources, resamples=run.settings.eval.bootstrap)
-    rows = [Result(name, AUC, ALL, i.n, i.value, i.low, i.high) for name, i in told.items()]
+    rows = [
+        Result(name, AUC, ALL, len(sources[name]), i.value, i.low, i.high)
+        for name, i in told.items()
+    ]
     return found._replace(rows=found.rows + rows)
 
 
@@ -758,7 +761,8 @@ class HumanLM(Recipe):
         return found._replace(notes=found.notes | {"example": _one_chat(run)})
 
     def tables(self, rows: Sequence[Result]) -> str:
-        return "\n\n".join(filter(None, [tables(rows), bits_tables(rows)]))
+        bits, states = bits_tables(rows), {r.level for r in rows} - {ALL, "response"}
+        return "\n\n".join(filter(None, [tables(rows)] * bool(states or not bits) + [bits]))
 
     def plan(self, s: Settings) -> list[str]:
         return _plan_lines(s, load_data(s))
