@@ -70,7 +70,7 @@ def _plan(
     if setup.compose if asking.compose is None else asking.compose:
         lines["composed"] = f"replies are asked after {', '.join(setup.hierarchy.load().states)}"
     for row in rows:
-        end = " ".join(row["stop"][:1]) or "the model's end token"
+        end = "a sentence's end" if row["begun"] else (row["stop"] or ["the end token"])[0]
         lines[row["level"]] = f"at most {row['max_tokens']} tokens, ends at {end}"
     vllm = vllm_command(
         vllm_program() or "vllm",

@@ -292,8 +292,9 @@ def cold_start_rows(
         lessons = WorldLessons(data.world, hierarchy, s.sft, s.run.seed, asks_together(s))
         return first_rows(lessons), last_rows(lessons)
     rng, count = random.Random(f"cold-start{s.run.seed}"), s.sft.reply_steps * s.sft.batch
+    label = rule_state if hierarchy.prompt != "chat" else None  # whose prompts name no level
     return _reply_rows(
-        data.split("train"), hierarchy, count, rng, rule_state, _thought_from(hierarchy, rule_state)
+        data.split("train"), hierarchy, count, rng, label, _thought_from(hierarchy, rule_state)
     ), []
 
 

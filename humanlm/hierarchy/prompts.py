@@ -182,7 +182,7 @@ LEADS = {
     "belief": "I believe that people",
     "value": "What matters most to me is",
     "goal": "I want to",
-    "communication": "My way of saying it is",
+    "communication": "My tone is",
 }
 
 # %% ../../nbs/10_hierarchy.ipynb #slots

@@ -239,7 +239,9 @@ class VLLMPolicy:
         more: Sequence[str] = (),  # further arguments of `vllm serve`
     ) -> "VLLMPolicy":
         "Start vLLM for a model and wait until it answers"
-        child, port = start_server(place, name, dtype, more)
+        from humanlm.models.checkpoints import locate
+
+        child, port = start_server(locate(place), name, dtype, more)
         return cls(f"http://127.0.0.1:{port}/v1", name, renderer, child)
 
 # %% ../../nbs/serving/01_vllm.ipynb #start_vllm

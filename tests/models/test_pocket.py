@@ -2,6 +2,7 @@
 
 import importlib.util
 import multiprocessing
+import os
 
 import pytest
 import torch
@@ -30,7 +31,8 @@ def cache(tmp_path_factory):
     "One folder for all processes that run tests"
     with pytest.MonkeyPatch.context() as patch:
         base = tmp_path_factory.getbasetemp()
-        patch.setenv("HUMANLM_CACHE", str(base.parent / f"{base.parent.name}-pocket"))
+        shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+        patch.setenv("HUMANLM_CACHE", str(shared / "pocket"))
         yield patch
 
 

@@ -530,7 +530,7 @@ def test_the_plan_says_how_the_model_is_asked(folder, capsys):
     said = ["--hierarchy.prompt", "chat", "--hierarchy.thinking", "off"]
     assert main(["--model.name", str(folder), "--dry-run", *said]) == 0
     plan = capsys.readouterr().out
-    assert "prompts chat, thinking off" in plan and "ends at the model's end token" in plan
+    assert "prompts chat, thinking off" in plan and "ends at the end token" in plan
 
 
 # ---- vLLM behind us (a stand-in with the same addresses; tests/models/test_vllm.py has the real

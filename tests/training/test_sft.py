@@ -10,9 +10,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from humanlm.alignment.lessons import WorldLessons, _reply_rows, _thought_from, first_rows
+from humanlm.alignment.lessons import (
+    WorldLessons,
+    _reply_rows,
+    _thought_from,
+    cold_start_rows,
+    first_rows,
+)
 from humanlm.core.basics import DataError, read_jsonl
-from humanlm.core.config import SFTConfig
+from humanlm.core.config import RunConfig, Settings, SFTConfig
 from humanlm.data.records import Message, sample_examples
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening, prompt, target
@@ -28,6 +34,7 @@ from humanlm.training.sft import (
     train_sft,
 )
 from humanlm.worlds.mini import WorldConfig, make_world
+from humanlm.worlds.sources import Data
 
 EXAMPLES = sample_examples()[:12]
 TAGS = [tag(level) for level in LEVELS for tag in (opening, closing)]
@@ -235,6 +242,20 @@ def test_lessons_come_from_training_people_only(world):
     assert not held_out & {
         row["row_id"].rsplit(":", 1)[0] for row in world_rows(world, HierarchyConfig(), SMALL)
     }
+
+
+@pytest.mark.parametrize("style, states", [("chat", False), ("full", True)])
+def test_a_chat_whose_prompts_name_no_level_teaches_replies_alone(style, states):
+    settings = Settings(
+        {
+            "run": RunConfig(methods=["sft"]),
+            "hierarchy": HierarchyConfig(prompt=style),
+            "sft": replace(SMALL, reply_steps=2),
+        }
+    )
+    people = Data([replace(e, split="train") for e in EXAMPLES], None, "")
+    taught = {row["row_id"].rpartition(":")[2] for row in cold_start_rows(settings, people)[0]}
+    assert "response" in taught and (len(taught) > 1) == states
 
 
 # ---- the optimiser
