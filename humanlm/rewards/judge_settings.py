@@ -120,8 +120,6 @@ class JudgeConfig(ChatConfig):
     the Hub, or a folder), module:name (your own), or a chat model: openai/gpt-5-mini,
     anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder. likelihood: nobody; states and
     thoughts are paid by how much likelier they make the real reply."""
-    reader: str = "frozen"
-    """With likelihood, who finds the reply likely: frozen (the cold start) or live (the policy)."""
     protocol: str = "group"
     "How a chat model sees candidates: in a group, all at once, or single, one at a time."
     rubric: str = ""
@@ -132,6 +130,8 @@ class JudgeConfig(ChatConfig):
     "Another judge, whose agreement an audit measures."
     audit_every: int | None = None
     "Steps of training between two audits of the judge; 0: one at the start; null: none."
+    reader: str = "frozen"
+    """With likelihood, who finds the reply likely: frozen (the cold start) or live (the policy)."""
 
     group: ClassVar[str] = "judge"  # of settings, for messages
     variant: ClassVar[str] = "plain"  # of the rubric, as results name it
@@ -181,6 +181,7 @@ RUBRIC = (
     "rubric",
     "temperature",
     "max_tokens",
+    "reader",
 )
 
 

@@ -140,15 +140,24 @@ def word_of(row):
 
 def test_true_states_pay_and_others_do_not(tiny):
     policy = Planted(*tiny)
-    texts = [word_of, lambda r: WORDS[1 + int(r["example_id"][1:])], lambda r: "", lambda r: "zzz eh"]
+    texts = [
+        word_of,
+        lambda r: WORDS[1 + int(r["example_id"][1:])],
+        lambda r: "",
+        lambda r: "zzz eh",
+    ]
     method, _, (values, scored) = step(policy, texts)
     assert values[:4, 0] == pytest.approx(
         [5 / byte_count(EXAMPLES[0].reply), 0, -FAULT, 0], abs=1e-9
     )
     assert [t.scores["stance"].value for t in scored] == pytest.approx(values[:, 0].tolist())
-    assert method.advantage(
-        Batch(torch.tensor(values), torch.arange(16) // 4, None, scored)
-    ).reshape(-1, 4).argmax(1).tolist() == [0] * 4
+    assert (
+        method.advantage(Batch(torch.tensor(values), torch.arange(16) // 4, None, scored))
+        .reshape(-1, 4)
+        .argmax(1)
+        .tolist()
+        == [0] * 4
+    )
     noted = method.metrics(Batch(torch.tensor(values), None, None, scored))
     assert noted["likelihood/leak"] == pytest.approx(0) and noted["likelihood/stance"] > 0.1
     assert noted["likelihood/unknown_words"] == pytest.approx(1 / 4)  # of two texts' words
@@ -160,7 +169,8 @@ def test_the_second_term_is_computed_once_and_equal_texts_once(tiny):
     method, _, _ = step(policy, [word_of, word_of, word_of])
     assert policy.rows == 4 * (1 + 1 + 1)  # a text, the base, and the leak of each group
     before = dict(method.reward.bases)
-    again = [t for t in run_sync(single_turn()(repeat_rows(training_rows(EXAMPLES[:1], ASKED, "humanlm")[:1], 2), policy))]
+    row = training_rows(EXAMPLES[:1], ASKED, "humanlm")[0]
+    again = run_sync(single_turn()(repeat_rows([row], 2), policy))
     run_sync(method.reward(again))
     assert policy.rows == 4 * 3 + 1 and method.reward.bases == before
 
@@ -252,7 +262,9 @@ def test_a_run_is_paid_by_a_frozen_reader_and_resumes(tmp_path, monkeypatch):
     assert json.loads((run / "run.json").read_text())["judge"] == "likelihood"
     rows = [r for r in read_jsonl(run / "metrics.jsonl") if r["stage"] == "humanlm-composed"]
     assert any(r.get("kl") for r in rows) and any(r.get("likelihood/leak") for r in rows)
-    texts = [t for f in (run / "trajectories/humanlm-composed").iterdir() for t in load_trajectories(f)]
+    texts = [
+        t for f in (run / "trajectories/humanlm-composed").iterdir() for t in load_trajectories(f)
+    ]
     assert {t.level for t in texts} == {"stance", "goal"} and any(t.advantage for t in texts)
     first = weights(run / "models/humanlm-composed")
     for name in ("models/humanlm-composed", "checkpoints/humanlm-composed/checkpoint-4"):
