@@ -195,6 +195,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'humanlm/alignment/likelihood.py'),
                                               'humanlm.alignment.likelihood._score': ( 'alignment/likelihood.html#_score',
                                                                                        'humanlm/alignment/likelihood.py'),
+                                              'humanlm.alignment.likelihood._shared': ( 'alignment/likelihood.html#_shared',
+                                                                                        'humanlm/alignment/likelihood.py'),
                                               'humanlm.alignment.likelihood._stranger': ( 'alignment/likelihood.html#_stranger',
                                                                                           'humanlm/alignment/likelihood.py'),
                                               'humanlm.alignment.likelihood._with_lessons': ( 'alignment/likelihood.html#_with_lessons',

@@ -149,7 +149,7 @@ class LikelihoodReward(AlignmentReward):
         leaks = _leaks(trajectories, keys)
         places = dict.fromkeys([*filter(None, keys), *leaks])
         places |= dict.fromkeys((id, "", "") for id in examples if id not in self.bases)
-        spans = {key: self._spans(examples[key[0]], key, beside) for key in places}
+        spans = _shared({key: self._spans(examples[key[0]], key, beside) for key in places})
         score = partial(self.policy.token_logps, temperature=1.0)
         logps = iter(span_logps(score, [*chain(*spans.values())]))
         values = {key: _chosen([*islice(logps, len(of))]) for key, of in spans.items()}
@@ -165,6 +165,7 @@ class LikelihoodReward(AlignmentReward):
             return {}
         greedy = partial(self.policy.generate, sampling=Sampling(temperature=0.0))
         self.states = self.states or StateSource(self.reader.hierarchy, greedy)
+        self.states.tokens = 0  # of this step
         return await self.states(examples)
 
     def _spans(self, e, key, beside):
@@ -225,6 +226,24 @@ def _key(t):
         if text.strip()
         else None
     )
+
+
+def _shared(spans):
+    "Count what all thoughts about an example begin with to its prompt, which is read once"
+    begins = defaultdict(list)
+    for (id, *_), places in spans.items():
+        begins[id] += [place.given for place in places]
+
+    def alike(texts):
+        columns = enumerate(zip(*texts))
+        return next((i for i, of in columns if len({*of}) > 1), min(map(len, texts)))
+
+    sizes = {id: alike(texts) for id, texts in begins.items()}
+
+    def moved(n, place):
+        return place._replace(prompt=place.prompt + place.given[:n], given=place.given[n:])
+
+    return {key: [moved(sizes[key[0]], p) for p in places] for key, places in spans.items()}
 
 
 def _leaks(trajectories, keys):
@@ -351,6 +370,7 @@ def check_likelihood(settings: Settings) -> None:
         (not other, f"{asks}, and {other} is paid for other texts: leave it out"),
         (not s.run.validate, "model likelihood judges nothing: leave run.validate out"),
         (s.judge.audit_every is None, "model likelihood judges nothing: leave audit_every out"),
+        (s.reward.alignment > 0, "model likelihood pays as reward.alignment, which is 0"),
         (s.rollout.parts == 1, "model likelihood reads a step at once: leave rollout.parts out"),
         (not s.run.engine, f"model likelihood needs the model here: leave {s.run.engine} out"),
         (not s.rollout.states_from, "model likelihood pays states: leave rollout.states_from out"),

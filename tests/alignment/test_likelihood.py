@@ -35,7 +35,7 @@ from humanlm.models.bits import byte_count
 from humanlm.models.checkpoints import load_model, make_model
 from humanlm.models.config import ModelConfig
 from humanlm.rewards.judge_settings import JudgeConfig
-from humanlm.rewards.reward import RewardConfig, requests_by_row
+from humanlm.rewards.reward import RewardConfig
 from humanlm.training.run import read_settings
 
 WORDS = "otter walnut violin comet pepper harbour lantern meadow".split()
@@ -83,13 +83,18 @@ class Planted(ModelPolicy):
         assert temperature == 1.0
         self.rows += len(completion_ids)
 
-        def spread(ids):
-            at = ids.index(self.tokenizer.convert_tokens_to_ids("<response>")) + 1
-            thought, text = (self.tokenizer.decode(part) for part in (ids[:at], ids[at:]))
-            cost = 20 - self.bonus * any(w in thought and w in text for w in WORDS)
-            return [0.0] * at + [-cost / (len(ids) - at)] * (len(ids) - at)
+        ids = {tag: self.tokenizer.convert_tokens_to_ids(tag) for tag in TAGS}
 
-        return [spread(ids) for ids in completion_ids]
+        def spread(prompt, completion):
+            written = [*prompt, *completion]
+            at = len(written) - written[::-1].index(ids["<response>"])
+            begin = written.index(ids["<stance>"])
+            thought, text = (self.tokenizer.decode(t) for t in (written[begin:at], written[at:]))
+            cost = 20 - self.bonus * any(w in thought and w in text for w in WORDS)
+            n = len(written) - at
+            return [0.0] * (len(completion) - n) + [-cost / n] * n
+
+        return [spread(*pair) for pair in zip(prompt_ids, completion_ids)]
 
 
 @pytest.fixture(scope="module")
