@@ -33,7 +33,7 @@ from ..hierarchy.prompts import HierarchyConfig, parts_text
 from ..methods.method import Advantage, Batch, Method
 from ..methods.policies import ModelPolicy, Policy
 from ..methods.sampling import Sampling
-from ..models.bits import byte_count, span_logps
+from ..models.bits import Span, byte_count, span_logps
 from ..rewards.judge_settings import LIKELIHOOD
 from ..rewards.reward import AlignmentReward
 from ..rewards.scoring import format_score
@@ -221,11 +221,8 @@ class LikelihoodReward(AlignmentReward):
 def _key(t):
     "Name the place of a text: example, level, and the text or, of a thought, its tokens; or None"
     text = t.fields.get(t.level, "")
-    return (
-        (t.example_id, t.level, tuple(t.completion_ids) if t.level == THOUGHT else text)
-        if text.strip()
-        else None
-    )
+    if text.strip():
+        return t.example_id, t.level, tuple(t.completion_ids) if t.level == THOUGHT else text
 
 
 def _shared(spans):
@@ -234,11 +231,10 @@ def _shared(spans):
     for (id, *_), places in spans.items():
         begins[id] += [place.given for place in places]
 
-    def alike(texts):
-        columns = enumerate(zip(*texts))
-        return next((i for i, of in columns if len({*of}) > 1), min(map(len, texts)))
-
-    sizes = {id: alike(texts) for id, texts in begins.items()}
+    sizes = {
+        id: next((i for i, of in enumerate(zip(*texts)) if len({*of}) > 1), min(map(len, texts)))
+        for id, texts in begins.items()
+    }
 
     def moved(n, place):
         return place._replace(prompt=place.prompt + place.given[:n], given=place.given[n:])
@@ -306,14 +302,15 @@ def _with_lessons(
     reward: LikelihoodReward,
 ) -> Advantage:
     "Make an advantage that hands on the replies behind the texts, for `reply_loss`"
+    import torch
+
     from humanlm.models.logps import pad_rows
 
     def both(batch: Batch) -> Any:
-        spans = [reward.spans.get(t.id, ((), (), ())) for t in batch.trajectories]
-        ids = [[*chain(*span)] for span in spans]
-        parts = [[n for n, of in enumerate(span, 1) for _ in of] for span in spans]
-        tensors = (pad_rows(rows, left=False)[0] for rows in (ids, parts))
-        return advantage(batch), dict(zip(("lesson_ids", "lesson_parts"), tensors))
+        spans = [reward.spans.get(t.id, Span([], [], [])) for t in batch.trajectories]
+        ids = pad_rows([[*chain(*span)] for span in spans], left=False)[0]
+        sizes = torch.tensor([[*map(len, span)] for span in spans])
+        return advantage(batch), {"lesson_ids": ids, "lesson_sizes": sizes}
 
     return both
 
@@ -325,16 +322,13 @@ def reply_loss(
     from humanlm.models.logps import token_logps
 
     def loss(model: Any, inputs: dict) -> Any:
-        pairs = [*zip(inputs["lesson_ids"], inputs["lesson_parts"])]
-        pairs = [(ids, part) for ids, part in pairs if part.any()]
-        prompts, texts = (
-            [ids[(part == 1) if k else (part > 1)].tolist() for ids, part in pairs] for k in (1, 0)
-        )
-        if not pairs:
+        pairs = zip(inputs["lesson_ids"].tolist(), inputs["lesson_sizes"].tolist())
+        rows = [(ids, *sizes) for ids, sizes in pairs if sizes[2]]
+        if not rows:
             return inputs["weights"].new_zeros(())
-        logps, rows = token_logps(model, prompts, texts).logps, range(len(pairs))
-        sizes = [int((part == 3).sum()) for _, part in pairs]
-        each = [-logps[i, len(texts[i]) - n : len(texts[i])].mean() for i, n in zip(rows, sizes)]
+        prompts, texts = zip(*[(ids[:a], ids[a : a + b + c]) for ids, a, b, c in rows])
+        logps = token_logps(model, prompts, texts).logps
+        each = [-logps[i, b : b + c].mean() for i, (_, _, b, c) in enumerate(rows)]
         mean: Any = sum(each) / len(each)
         share = inputs["weights"].sum()  # of this portion in the step
         return weight * share * mean, {"likelihood/reply_loss": mean.detach()}
