@@ -380,9 +380,5 @@ def likelihood_plan(settings: Settings) -> str:
         f"judge       none in training: what people really said pays, read by {who} "
         f"(credit {s.reward.credit}); KL {beta:g} to the cold start"
         + (f", and replies are learned with weight {learns:g}" if learns > 0 else "")
-        + (
-            "; WARNING: without trainer.beta nonsense pays"
-            if s.judge.reader == "frozen" and not beta
-            else ""
-        )
+        + ("; WARNING: without trainer.beta nonsense pays" if not beta else "")
     )
