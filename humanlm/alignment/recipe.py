@@ -49,6 +49,13 @@ from humanlm.alignment.lessons import (
     reply_lessons,
     training_texts,
 )
+from humanlm.alignment.likelihood import (
+    Reader,
+    check_likelihood,
+    likelihood_plan,
+    make_reader,
+    settle_likelihood,
+)
 from humanlm.alignment.modes import (
     MODES,
     PrefixConfig,
@@ -96,6 +103,7 @@ from ..methods.rollouts import least
 from ..models.settings import require_model
 from ..rewards.audit import audit, audit_requests, load_probes
 from humanlm.rewards.judge_settings import (
+    LIKELIHOOD,
     EvalJudgeConfig,
     JudgeConfig,
     OwnJudge,
@@ -251,8 +259,9 @@ def _judge_plan(
         *([Workload("audits", audits, audited)] if audited else []),
     ]
     second = s.judge.second_config() if audited else None
+    paid = s.judge.model == LIKELIHOOD
     return [
-        *judging_plan(s.judge, asked, hierarchy),
+        *([likelihood_plan(s)] if paid else judging_plan(s.judge, asked, hierarchy)),
         *(
             judging_plan(second, [Workload("audits", audits // 4, audited)], hierarchy)
             if second
@@ -273,6 +282,9 @@ def _judge_plan(
 def _composed_plan(s: Settings, name: str) -> str:
     "Say whose states come before composed replies, and what they cost"
     own, states = settings_of(s, name).rollout, len(s.hierarchy.load().states)
+    if s.judge.model == LIKELIHOOD and not MODES[name].supervised:
+        paid = "states" if MODES[name].asks == "each" else "thoughts"
+        return f"; {paid} alone are written and paid"
     if own.compose and own.reply_share == 0 and not own.states_from:
         return (
             "; no step asks for replies (rollout.reply_share is 0), so nothing is learned "
@@ -291,6 +303,8 @@ def _method_steps(
 ) -> int | None:  # examples: of training; None: not counted
     "Count the steps of a mode"
     replies = MODES[name].composed and s.rollout.states_from  # all that is left to learn
+    if examples and s.judge.model == LIKELIHOOD and MODES[name].asks == "each":
+        return planned_steps(s, examples * len(s.hierarchy.load().states))
     rows = (
         examples
         if examples is None or replies
@@ -367,7 +381,7 @@ class _AlignmentWork(Work):
     "People and what they wrote, and who judges"
 
     data: Data | None = None
-    judge: Judge | None = None  # of training
+    judge: Judge | Reader | None = None  # of training
     test_judge: Judge | None = None  # of held-out answers
     second: Judge | None = (
         None  # that audits compare the judge of training with; spends from its budget
@@ -394,7 +408,8 @@ def _load_work(
         )
     own = judge if judge is None or hasattr(judge, "ledger") else OwnJudge(judge)
     first, test = (
-        own or make_judge(s.judge, data.world, levels),
+        own
+        or (Reader() if s.judge.model == LIKELIHOOD else make_judge(s.judge, data.world, levels)),
         make_judge(s.test_judge, data.world, levels),
     )
     notes = {"judge": first.name, "test_judge": test.name, "judges": judges_record(s)}
@@ -454,6 +469,7 @@ def _check_settings(s: Settings) -> None:
     if s.rollout.compose:
         check_composed(s.hierarchy)
     _check_states_from(s)
+    check_likelihood(s)
     levels = check_training(s.hierarchy.load()).names
     for name in levels if s.data.source == "miniworld" else ():
         check_name(name, LEVELS, "level of the synthetic world", ConfigError)
@@ -497,10 +513,13 @@ def _train_by_reward(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
 
     s, w, train = settings_of(run.settings, stage), run.work, run.work.data.split("train")
     rows = training_rows(train, s.hierarchy, stage)
+    paid = isinstance(w.judge, Reader)
     if (
         s.rollout.compose and s.rollout.states_from
     ):  # another model answers the states: only reading them is left to learn
         rows = [row for row in rows if row["level"] == "response"]
+    if paid and MODES[stage].asks == "each":
+        rows = [row for row in rows if row["level"] != "response"]
     audits = (
         [AuditLog(w.judge, s.judge.audit_every, run.folder / "audits.jsonl", stage, w.second)]
         if is_main_process()
@@ -517,7 +536,8 @@ def _train_by_reward(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
             s.rollout.mixed_levels,
         )
 
-    method = methods[stage](s, w.judge, rows, train, stage, w.reward, state_source(s))
+    judge = make_reader(run, stage) if paid else w.judge
+    method = methods[stage](s, judge, rows, train, stage, w.reward, state_source(s))
     learn(run, stage, model, tokenizer, method, rows, order, callbacks=audits)
 
 # %% ../../nbs/alignment/51_recipe.ipynb #audit_judge
@@ -691,7 +711,7 @@ class HumanLM(Recipe):
     study = "humanlm.studies.thoughts:AlignmentStudy"
 
     def settle(self, s: Settings) -> Settings:
-        return settle_judges(s)
+        return settle_likelihood(settle_judges(s))
 
     def check(self, s: Settings) -> None:
         _check_settings(s)
