@@ -29,6 +29,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -270,6 +271,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=420, help="of all parts together")
     parser.add_argument("--rehearse", action="store_true", help="tiny sizes, into a temporary file")
     args = parser.parse_args()
+    warnings.simplefilter("ignore", FutureWarning)
     usual = Path(tempfile.gettempdir()) if args.rehearse else ROOT / "results"
     args.out = args.out or usual / "gpu.json"
     keep_memory()

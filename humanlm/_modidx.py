@@ -9,6 +9,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                'humanlm/alignment/bits.py'),
                                         'humanlm.alignment.bits._persona_values': ( 'alignment/bits.html#_persona_values',
                                                                                     'humanlm/alignment/bits.py'),
+                                        'humanlm.alignment.bits._read': ('alignment/bits.html#_read', 'humanlm/alignment/bits.py'),
                                         'humanlm.alignment.bits._served': ('alignment/bits.html#_served', 'humanlm/alignment/bits.py'),
                                         'humanlm.alignment.bits._state_values': ( 'alignment/bits.html#_state_values',
                                                                                   'humanlm/alignment/bits.py'),

@@ -171,7 +171,9 @@ def _converse(
 def main(
     argv: Sequence[str],  # of the command line
 ) -> int:
-    "Talk to a simulated user: `humanlm talk --model.name RUN`; or play a gym: `--gym NAME`"
+    "Talk to a simulated user: `humanlm talk MODEL`; or play a gym: `--gym NAME`"
+    if argv and not argv[0].startswith("-"):
+        argv = ["--model.name", *argv]
     if cut_line(argv).has("--gym"):
         return talk_gym(argv, _read_line)
     s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)

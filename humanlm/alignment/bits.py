@@ -16,6 +16,7 @@ from itertools import chain, islice
 from typing import Any
 
 import numpy as np
+from tqdm.auto import trange
 
 from .contract import how_to_ask, state_source
 from .evaluation import policy_of
@@ -129,7 +130,7 @@ def measure_bits(
                 [reply_span(policy, e, hierarchy, z) for z in tried],
             )
         )
-    logps = iter(span_logps(score or policy.token_logps, [*chain(*chain(*groups))]))
+    logps = iter(_read(score or policy.token_logps, groups))
     measured = []
     for e, (shown, tried) in zip(examples, groups):
         of_persona, of_states = (np.array([*islice(logps, len(own))]) for own in (shown, tried))
@@ -138,6 +139,14 @@ def measure_bits(
         parts = {BITS + name: {"response": float(value)} for name, value in values.items()}
         measured.append(Measurement(e.id, e.user_id, parts))
     return measured
+
+
+def _read(score, groups, together=8):
+    "Compute the log-probability of every span, some examples at a time; a terminal shows how far"
+    logps = []
+    for at in trange(0, len(groups), together, desc="bits, 8 replies each", disable=None):
+        logps += [*span_logps(score, [*chain(*chain(*groups[at : at + together]))])]
+    return logps
 
 
 def _persona_values(e, logps):

@@ -310,7 +310,7 @@ def _are_rows(found: Any) -> bool:
         isinstance(found, list)
         and bool(found)
         and isinstance(found[0], dict)
-        and found[0].keys() == set(Result.__dataclass_fields__)
+        and {"model", "metric", "mean"} <= found[0].keys() <= set(Result.__dataclass_fields__)
     )
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #forest

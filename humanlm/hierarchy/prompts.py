@@ -364,7 +364,9 @@ def _stops(
     others = (
         [closing(n) for n in config.load().names if n != d.name] if config.stop == "any" else []
     )
-    return own + others + [". ", "! ", "? ", "\n"] * bool(_lead(d, config))  # one sentence
+    if config.prompt == "chat" and d.form == "bare":  # a state is a sentence, a reply a paragraph
+        own = ["\n\n"] if d.name == "response" else [". ", "! ", "? ", "\n"]
+    return own + others
 
 
 def _lead(d, config):

@@ -78,9 +78,11 @@ def share_weights(
     folder: Path,  # of a model, with its config
 ) -> None:
     "Let those read weights who may read other files; safetensors writes them for their owner alone"
-    mode = (folder / "config.json").stat().st_mode
+    config = folder / "config.json"
+    if not config.is_file():  # only the first of several processes writes one, and weights
+        return
     for file in folder.glob("*.safetensors"):
-        file.chmod(mode)
+        file.chmod(config.stat().st_mode)
 
 # %% ../../nbs/models/03_gguf.ipynb #without_default
 _DEFAULT = re.compile(

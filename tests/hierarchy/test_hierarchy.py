@@ -314,7 +314,7 @@ def test_a_chat_begins_states_in_words_and_replies_bare():
     config = HierarchyConfig(prompt="chat", variant="target-response")
     target_row, reply = make_rows([make()], config)
     assert (target_row["begun"], target_row["stop"][0]) == ("My target is", ". ")
-    assert (reply["begun"], reply["stop"], reply["form"]) == ("", [], "bare")
+    assert (reply["begun"], reply["stop"], reply["form"]) == ("", ["\n\n"], "bare")
     assert reply["prompt"] == target_row["prompt"]
     with pytest.raises(ConfigError, match="begins one state at a time"):
         HierarchyConfig(prompt="chat", asks="together")

@@ -139,7 +139,8 @@ def test_one_command_leaves_numbers_and_a_page(whole):
         "report.html",
     }
     found = json.loads((out / "results.json").read_text())
-    assert set(found["rows"][0]) == {"model", "metric", "level", "n", "mean", "low", "high"}
+    columns = {"model", "metric", "level", "n", "mean", "low", "high", "read"}
+    assert set(found["rows"][0]) == columns
     assert set(found["paired"][0]) == {
         "metric",
         "level",
