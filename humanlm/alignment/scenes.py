@@ -19,9 +19,11 @@ from ..methods.policies import RolloutError
 
 # %% ../../nbs/alignment/06_scenes.ipynb #as_persona
 def as_persona(
-    persona: Persona | Mapping | str,  # a text, or fields
+    persona: Persona | Mapping | str | Sequence[str],  # a text, fields, or messages of the person
 ) -> Persona:
     "Turn what is known about somebody into a persona"
+    if isinstance(persona, (list, tuple)):
+        persona = {"earlier messages": [f'"{text}"' for text in persona]}
     if isinstance(persona, str):
         persona = Persona(SPEAKER, persona)
     if not isinstance(persona, Persona):
