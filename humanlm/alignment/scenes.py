@@ -22,12 +22,13 @@ def as_persona(
     persona: Persona | Mapping | str | Sequence[str],  # a text, fields, or messages of the person
 ) -> Persona:
     "Turn what is known about somebody into a persona"
-    if isinstance(persona, (list, tuple)):
-        persona = {"earlier messages": [f'"{text}"' for text in persona]}
     if isinstance(persona, str):
         persona = Persona(SPEAKER, persona)
-    if not isinstance(persona, Persona):
+    elif isinstance(persona, Mapping):
         persona = Persona(SPEAKER, fields=dict(persona))
+    elif not isinstance(persona, Persona):
+        messages = [f'"{text}"' for text in persona]
+        persona = Persona(SPEAKER, fields={"earlier messages": messages})
     if format_persona(persona).strip():
         return persona
     raise RolloutError("The persona is empty. Say in a text or in fields who is to be played.")
