@@ -294,6 +294,7 @@ def quiet_libraries() -> None:
     logging.disable_progress_bar()
     logging.set_verbosity_error()  # tied weights are reported as missing on every resume
     warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", message="Could not find a config file in pocket")
 
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # glibc's numbers for these options
