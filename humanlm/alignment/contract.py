@@ -23,7 +23,13 @@ from ..hierarchy.composed import StateSource
 from ..hierarchy.prompts import SPEAKER, HierarchyConfig, make_rows, token_cap
 from ..methods.policies import ModelPolicy, RolloutError
 from ..methods.sampling import RolloutConfig, Sampling
-from ..models.checkpoints import CONTRACT_FILES, in_slices, is_lost, model_of, nearest_folder
+from humanlm.models.checkpoints import (
+    CONTRACT_FILES,
+    in_slices,
+    is_lost,
+    model_of,
+    nearest_folder,
+)
 from ..models.config import ModelConfig
 from ..models.gguf import gguf_file
 

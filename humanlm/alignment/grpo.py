@@ -15,6 +15,12 @@ from typing import Any
 
 import torch
 
+from humanlm.alignment.likelihood import (
+    LikelihoodReward,
+    Reader,
+    thoughts_alone,
+    with_likelihood,
+)
 from .modes import MODES, memory_of, preparation
 from ..data.records import Example
 from ..data.trajectory import Trajectory
@@ -139,7 +145,7 @@ def _composed_turn(
 # %% ../../nbs/30_grpo.ipynb #alignment_method
 def alignment_method(
     config: Any,  # settings of a run
-    judge: Judge,
+    judge: Judge | Reader,  # a reader: what it finds likely is paid
     rows: Sequence[dict],  # all rows that will be trained on, from `training_rows`
     examples: Sequence[Example],  # that they were made from
     name: str = "humanlm",  # of a mode
@@ -152,7 +158,9 @@ def alignment_method(
     judging = {field: getattr(config.judge, field) for field in ("concurrency", "max_failed_share")}
     levels = hierarchy.names if MODES[name].rewarded == "all" else None
     own = own_reward(config.reward, extra, examples)
-    reward = AlignmentReward(
+    paid = isinstance(judge, Reader)
+    kind: Any = LikelihoodReward if paid else AlignmentReward
+    reward = kind(
         judge,
         requests_by_row(rows, examples, hierarchy, config.judge.rubric),
         config.reward,
@@ -166,6 +174,8 @@ def alignment_method(
     )
     chain = memory_of(name, rows, config.hierarchy, config.prefixes)
     prepare = partial(together, preparation(chain, truth)) if chain or truth else list
+    if paid:
+        prepare = partial(thoughts_alone, tokens=config.hierarchy.thought_tokens)
     whole = (
         chain is not None and config.rollout.parts > 1
     )  # what is asked depends on all rows of the step
@@ -182,13 +192,14 @@ def alignment_method(
             config.rollout.group_size,
             prepare if whole else list,
         )
-    return Method(
+    method = Method(
         rollout,
         group_advantage(reward.weights, config.advantage),
         reward,
         chain or (own if hasattr(own, "learn") else None),
         metrics=partial(_batch_metrics, weights=reward.weights),
     )
+    return with_likelihood(method, config.reward.reply_loss) if paid else method
 
 
 methods: dict[str, Callable[..., Method]] = {

@@ -256,11 +256,14 @@ def judge_trains(
 
 # %% ../../nbs/alignment/02_modes.ipynb #cold_start_hierarchy
 def cold_start_hierarchy(
-    settings: Any,  # with the groups hierarchy and run
+    settings: Any,  # with the groups hierarchy, run and judge
 ) -> HierarchyConfig:
     "Give the hierarchy settings of a cold start that prepares for every mode of a run"
     found = [hierarchy_of(settings, name) for name in settings.run.methods]
-    thinks = settings.hierarchy.thinking == "off" and any(h.thinks("response") for h in found)
+    reads = settings.judge.model == "likelihood"  # replies after thoughts
+    thinks = settings.hierarchy.thinking == "off" and (
+        reads or any(h.thinks("response") for h in found)
+    )
     return replace(settings.hierarchy, thinking="hetero") if thinks else settings.hierarchy
 
 # %% ../../nbs/alignment/02_modes.ipynb #asks_together

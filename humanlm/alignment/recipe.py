@@ -49,6 +49,13 @@ from humanlm.alignment.lessons import (
     reply_lessons,
     training_texts,
 )
+from humanlm.alignment.likelihood import (
+    Reader,
+    check_likelihood,
+    likelihood_plan,
+    make_reader,
+    settle_likelihood,
+)
 from humanlm.alignment.modes import (
     MODES,
     PrefixConfig,
@@ -65,6 +72,7 @@ from humanlm.core.basics import (
     check_name,
     require,
     run_sync,
+    shorten,
     write_jsonl,
 )
 from ..core.config import Settings
@@ -74,6 +82,8 @@ from ..core.stats import known_mean
 from ..data.dataset import DataConfig, data_fingerprint, dataset_card
 from ..data.records import Example, Message, Persona, persona_text
 from humanlm.evaluation.measured import (
+    ALL,
+    AUC,
     Measurement,
     Result,
     Results,
@@ -81,6 +91,8 @@ from humanlm.evaluation.measured import (
     load_measured,
     save_measured,
 )
+from ..fidelity.detection import told_apart
+from ..fidelity.dialogues import reply_dialogues
 from ..hardware.memory import StagePlan
 from ..hierarchy.composed import check_composed
 from ..hierarchy.levels import LEVELS
@@ -91,6 +103,7 @@ from ..methods.rollouts import least
 from ..models.settings import require_model
 from ..rewards.audit import audit, audit_requests, load_probes
 from humanlm.rewards.judge_settings import (
+    LIKELIHOOD,
     EvalJudgeConfig,
     JudgeConfig,
     OwnJudge,
@@ -246,8 +259,9 @@ def _judge_plan(
         *([Workload("audits", audits, audited)] if audited else []),
     ]
     second = s.judge.second_config() if audited else None
+    paid = s.judge.model == LIKELIHOOD
     return [
-        *judging_plan(s.judge, asked, hierarchy),
+        *([likelihood_plan(s)] if paid else judging_plan(s.judge, asked, hierarchy)),
         *(
             judging_plan(second, [Workload("audits", audits // 4, audited)], hierarchy)
             if second
@@ -268,6 +282,9 @@ def _judge_plan(
 def _composed_plan(s: Settings, name: str) -> str:
     "Say whose states come before composed replies, and what they cost"
     own, states = settings_of(s, name).rollout, len(s.hierarchy.load().states)
+    if s.judge.model == LIKELIHOOD and not MODES[name].supervised:
+        paid = "states" if MODES[name].asks == "each" else "thoughts"
+        return f"; {paid} alone are written and paid"
     if own.compose and own.reply_share == 0 and not own.states_from:
         return (
             "; no step asks for replies (rollout.reply_share is 0), so nothing is learned "
@@ -286,6 +303,8 @@ def _method_steps(
 ) -> int | None:  # examples: of training; None: not counted
     "Count the steps of a mode"
     replies = MODES[name].composed and s.rollout.states_from  # all that is left to learn
+    if examples and s.judge.model == LIKELIHOOD and MODES[name].asks == "each":
+        return planned_steps(s, examples * len(s.hierarchy.load().states))
     rows = (
         examples
         if examples is None or replies
@@ -362,7 +381,7 @@ class _AlignmentWork(Work):
     "People and what they wrote, and who judges"
 
     data: Data | None = None
-    judge: Judge | None = None  # of training
+    judge: Judge | Reader | None = None  # of training
     test_judge: Judge | None = None  # of held-out answers
     second: Judge | None = (
         None  # that audits compare the judge of training with; spends from its budget
@@ -389,7 +408,8 @@ def _load_work(
         )
     own = judge if judge is None or hasattr(judge, "ledger") else OwnJudge(judge)
     first, test = (
-        own or make_judge(s.judge, data.world, levels),
+        own
+        or (Reader() if s.judge.model == LIKELIHOOD else make_judge(s.judge, data.world, levels)),
         make_judge(s.test_judge, data.world, levels),
     )
     notes = {"judge": first.name, "test_judge": test.name, "judges": judges_record(s)}
@@ -427,7 +447,7 @@ def _check_states_from(s: Settings) -> None:
 
 def _check_settings(s: Settings) -> None:
     "Raise when a method does not exist, or the levels cannot be trained"
-    if not s.run.methods:
+    if not s.run.methods and not _lesson_steps(s):
         raise ConfigError(
             "run.methods names none, so there is nothing to train. To answer and judge "
             "only, give the same settings to "
@@ -449,6 +469,7 @@ def _check_settings(s: Settings) -> None:
     if s.rollout.compose:
         check_composed(s.hierarchy)
     _check_states_from(s)
+    check_likelihood(s)
     levels = check_training(s.hierarchy.load()).names
     for name in levels if s.data.source == "miniworld" else ():
         check_name(name, LEVELS, "level of the synthetic world", ConfigError)
@@ -492,10 +513,13 @@ def _train_by_reward(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
 
     s, w, train = settings_of(run.settings, stage), run.work, run.work.data.split("train")
     rows = training_rows(train, s.hierarchy, stage)
+    paid = isinstance(w.judge, Reader)
     if (
         s.rollout.compose and s.rollout.states_from
     ):  # another model answers the states: only reading them is left to learn
         rows = [row for row in rows if row["level"] == "response"]
+    if paid and MODES[stage].asks == "each":
+        rows = [row for row in rows if row["level"] != "response"]
     audits = (
         [AuditLog(w.judge, s.judge.audit_every, run.folder / "audits.jsonl", stage, w.second)]
         if is_main_process()
@@ -512,7 +536,8 @@ def _train_by_reward(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
             s.rollout.mixed_levels,
         )
 
-    method = methods[stage](s, w.judge, rows, train, stage, w.reward, state_source(s))
+    judge = make_reader(run, stage) if paid else w.judge
+    method = methods[stage](s, judge, rows, train, stage, w.reward, state_source(s))
     learn(run, stage, model, tokenizer, method, rows, order, callbacks=audits)
 
 # %% ../../nbs/alignment/51_recipe.ipynb #audit_judge
@@ -580,13 +605,18 @@ def _texts_beside(data: Data, examples: Sequence[Example]) -> dict[str, list[dic
     return people_texts(examples, data.examples)
 
 
+def _place(run: Run, name: str) -> str:
+    "Say where a model of a run lies, or one that is asked beside them"
+    return str(run.model_folder(name)) if name in run.models else name
+
+
 def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
     "Evaluate one model, or a predictor, on every level of the held-out rows; done once and kept"
     s, w = settings_of(run.settings, name), run.work
     examples, levels = w.data.split(s.eval.split), s.hierarchy.load().names
 
     def ask():
-        return evaluate_model(run.model_folder(name), examples, s, w.test_judge)
+        return evaluate_model(_place(run, name), examples, s, w.test_judge)
 
     def predict():
         states = s.hierarchy.load().states
@@ -603,7 +633,7 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
 
     return run.kept(
         f"evaluations/{name}.jsonl",
-        ask if name in run.models else predict,
+        ask if name in (*run.models, *s.eval.beside) else predict,
         save_evaluations,
         load_evaluations,
     )
@@ -617,14 +647,49 @@ def _add_bits(run: Run, found: Results) -> Results:
     def measure(name):
         if name == NGRAM:
             return ngram_bits(held_out, replies)
-        return model_bits(str(run.model_folder(name)), held_out, settings_of(s, name))
+        print(f"bits of {name}", flush=True)
+        return model_bits(_place(run, name), held_out, settings_of(s, name))
 
     home = bits_home(s)
     bits = {
         name: run.kept(f"{home}/{name}.jsonl", partial(measure, name), save_measured, load_measured)
-        for name in (*run.models, NGRAM)
+        for name in (*run.models, *s.eval.beside, NGRAM)
     }
     return with_bits(found, bits, held_out, s.eval.bootstrap)
+
+
+def _replies(run: Run) -> dict[str, dict[str, str]]:  # model → example id → reply
+    "Collect what each model replied"
+    return {
+        name: {e.example_id: e.texts.get("response", "") for e in _evaluations_of(run, name)}
+        for name in (*run.models, *run.settings.eval.beside)
+    }
+
+
+def _add_detection(run: Run, found: Results) -> Results:
+    "Tell how well a detector tells replies of each model from those of people"
+    examples = run.work.data.split(run.settings.eval.split)
+    sources: dict[str, list] = {}
+    said = {name: texts.items() for name, texts in _replies(run).items()}
+    for d in reply_dialogues(examples, said):
+        sources.setdefault(d.source, []).append(d)
+    told = told_apart(sources, resamples=run.settings.eval.bootstrap)
+    rows = [
+        Result(name, AUC, ALL, len(sources[name]), i.value, i.low, i.high)
+        for name, i in told.items()
+    ]
+    return found._replace(rows=found.rows + rows)
+
+
+def _one_chat(run: Run) -> str:  # Markdown
+    "Show what people said, what the person really replied, and what each model replies"
+    example = run.work.data.split(run.settings.eval.split)[0]
+    said = [f"{m.name or m.role}: {parts_text(m.content)}" for m in example.context]
+    replies = {"really said": example.reply}
+    replies |= {name: texts.get(example.id, "") for name, texts in _replies(run).items()}
+    width = max(map(len, replies))
+    lines = [f"{name:<{width}}  {shorten(text, 300)}" for name, text in replies.items()]
+    return "\n".join(["One chat", *said, "", *lines])
 
 # %% ../../nbs/alignment/51_recipe.ipynb #HumanLM
 class HumanLM(Recipe):
@@ -646,7 +711,7 @@ class HumanLM(Recipe):
     study = "humanlm.studies.thoughts:AlignmentStudy"
 
     def settle(self, s: Settings) -> Settings:
-        return settle_judges(s)
+        return settle_likelihood(settle_judges(s))
 
     def check(self, s: Settings) -> None:
         _check_settings(s)
@@ -699,7 +764,7 @@ class HumanLM(Recipe):
         if not data.world and "response" not in s.hierarchy.load().names:
             return {}
         names = _texts_beside(data, data.split(s.eval.split))
-        return {name: self.evaluate(run, name) for name in names}
+        return {name: self.evaluate(run, name) for name in (*s.eval.beside, *names)}
 
     def complete(self, run: Run, found: Results) -> Results:
         "Add which states go with good replies, and who judged"
@@ -709,10 +774,15 @@ class HumanLM(Recipe):
         )
         notes = {"judges": judges_record(s)}
         found = without_copies(found._replace(importance=states, notes=notes), s.test_judge)
-        return _add_bits(run, found) if s.eval.bits else found
+        found = _add_bits(run, found) if s.eval.bits else found
+        if run.work.data.world or "response" not in s.hierarchy.load().names:
+            return found
+        found = _add_detection(run, found)
+        return found._replace(notes=found.notes | {"example": _one_chat(run)})
 
     def tables(self, rows: Sequence[Result]) -> str:
-        return "\n\n".join(filter(None, [tables(rows), bits_tables(rows)]))
+        bits, states = bits_tables(rows), {r.level for r in rows} - {ALL, "response"}
+        return "\n\n".join(filter(None, [tables(rows)] * bool(states or not bits) + [bits]))
 
     def plan(self, s: Settings) -> list[str]:
         return _plan_lines(s, load_data(s))

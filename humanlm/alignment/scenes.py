@@ -19,13 +19,16 @@ from ..methods.policies import RolloutError
 
 # %% ../../nbs/alignment/06_scenes.ipynb #as_persona
 def as_persona(
-    persona: Persona | Mapping | str,  # a text, or fields
+    persona: Persona | Mapping | str | Sequence[str],  # a text, fields, or messages of the person
 ) -> Persona:
     "Turn what is known about somebody into a persona"
     if isinstance(persona, str):
         persona = Persona(SPEAKER, persona)
-    if not isinstance(persona, Persona):
+    elif isinstance(persona, Mapping):
         persona = Persona(SPEAKER, fields=dict(persona))
+    elif not isinstance(persona, Persona):
+        messages = [f'"{text}"' for text in persona]
+        persona = Persona(SPEAKER, fields={"earlier messages": messages})
     if format_persona(persona).strip():
         return persona
     raise RolloutError("The persona is empty. Say in a text or in fields who is to be played.")

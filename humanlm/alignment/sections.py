@@ -244,6 +244,9 @@ def statement(
         )
     if not judge_trains(config):
         return said
+    if trained.get("model") == "likelihood":
+        who = "the policy" if trained.get("reader") == "live" else "a copy of the cold start"
+        return [*said, f"No judge in training: texts were paid by what they tell {who} of replies."]
     if trained.get("model") and trained["model"] != name:
         return [*said, f"Rewards in training came from another judge: {trained['model']}."]
     return [*said, SAME_JUDGE] if name else said
@@ -559,11 +562,13 @@ def _rewards(run: RunFolder) -> Html:
     if not _rewarded_levels(run.log):
         return missing("No reward curves: no method of this run was trained by reinforcement.")
     reward, methods = (run.config.get(group, {}) for group in ("reward", "run"))
+    nats = run.config.get("judge", {}).get("model") == "likelihood"
     composed = any(MODES[m].composed for m in methods.get("methods") or () if m in MODES)
-    counted = ("format", "length", "extra", *(["reading"] if composed else []))
+    counted = ("format", "length", "extra", *(["reading"] if composed and not nats else []))
     others = [name for name in counted if reward.get(name)]
     made = f", made of alignment and {', '.join(others)}" if others else ""
-    draw = partial(_reward_curves, run.log, () if others else run.results.rows)
+    made += ", in nats a byte of the real reply" * nats
+    draw = partial(_reward_curves, run.log, () if others or nats else run.results.rows)
     return figure_html(draw, "Mean reward by level", f"Reward on training samples{made}. {PALE}")
 
 # %% ../../nbs/alignment/05_sections.ipynb #audit_html

@@ -404,7 +404,7 @@ class Simulator:
     def __init__(
         self,
         model: Any,  # as for `simulator_client`
-        persona: Persona | Mapping | str,  # who is played: a text, or fields
+        persona: Persona | Mapping | str | Sequence[str],  # who is played: a text, fields, messages
         source: str | None = None,  # where the conversation takes place; None = as in training
         hierarchy: HierarchyConfig | None = None,  # None = as the run was trained, or the defaults
         sampling: Sampling | None = None,  # None = as in evaluation, seed 0

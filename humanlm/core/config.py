@@ -100,26 +100,42 @@ class SFTConfig:
     """Steps on real replies, where no states are known, and for the method sft."""
     batch: int = 48
     """Rows in a step of any kind."""
-    muon_lr: float = 0.025
-    """Learning rate of Muon, for the matrices inside the layers. 0: AdamW for everything."""
-    adam_lr: float = 0.01
-    """Learning rate of AdamW, for embeddings and norms."""
+    muon_lr: float = -1.0
+    """Learning rate of Muon, for the matrices inside the layers. 0: AdamW for everything. -1: 0.025
+    for tiny, else 0."""
+    adam_lr: float = -1.0
+    """Learning rate of AdamW. -1: 0.01 for tiny, 3e-4 for an adapter, 1e-5 for other weights."""
 
     def __post_init__(self):
         values = to_dict(self)
-        sizes = ("batch", "adam_lr")
         require(
             "sft",
             *(
-                (value >= 0, f"{name} must not be negative, got {value}")
+                (value >= 0 or (value == -1 and "lr" in name), f"{name} must not be {value}")
                 for name, value in values.items()
             ),
-            *((values[name] > 0, f"{name} must be positive, got {values[name]}") for name in sizes),
+            *(
+                (values[n] != 0, f"{n} must be positive, got {values[n]}")
+                for n in ("batch", "adam_lr")
+            ),
             *(
                 (values[name] <= 1, f"{name} must lie between 0 and 1, got {values[name]}")
                 for name in ("noise", "faithful_share")
             ),
         )
+
+    def with_rates(
+        self,
+        name: str,  # of the model
+        adapter: bool,  # whether an adapter is trained
+    ) -> "SFTConfig":
+        "Fill in the learning rates that are left open"
+        tiny = name == "tiny" and not adapter
+        rates = {
+            "muon_lr": 0.025 if tiny else 0.0,
+            "adam_lr": 0.01 if tiny else 3e-4 if adapter else 1e-5,
+        }
+        return replace(self, **{n: v for n, v in rates.items() if getattr(self, n) == -1})
 
 # %% ../../nbs/core/02_config.ipynb #hidden
 HIDDEN = "***"

@@ -110,12 +110,12 @@ def read_settings(
 
 
 def with_methods(settings: Settings, recipe: Recipe) -> Settings:
-    "Fill in what the recipe trains where nothing is said"
-    return (
-        settings.changed(run={"methods": list(recipe.methods)})
-        if settings.run.methods is None
-        else settings
-    )
+    "Fill in what the recipe trains, and learning rates, where nothing is said"
+    sft = settings.sft.with_rates(settings.model.name, bool(settings.model.lora_rank))
+    settings = replace(settings, groups=settings.groups | {"sft": sft})
+    if settings.run.methods is None:
+        return settings.changed(run={"methods": list(recipe.methods)})
+    return settings
 
 # %% ../../nbs/training/07_run.ipynb #Run
 @dataclass
@@ -294,6 +294,7 @@ def quiet_libraries() -> None:
     logging.disable_progress_bar()
     logging.set_verbosity_error()  # tied weights are reported as missing on every resume
     warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", message="Could not find a config file in pocket")
 
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # glibc's numbers for these options

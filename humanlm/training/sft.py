@@ -296,6 +296,7 @@ def train_sft(
     dtype: str = "float32",  # in which the model computes; its weights should be float32
 ) -> list[dict]:  # what was logged
     "Train on supervised rows through TRL's SFTTrainer"
+    sft = sft.with_rates("tiny", has_adapter(model))
     if sft.muon_lr and shards() and not has_adapter(model):
         raise ModelError(
             f"sft.muon_lr is {sft.muon_lr:g}, and Muon needs whole matrices, which "

@@ -388,10 +388,9 @@ def _report(recipe: Recipe, settings: Settings, folder: Path) -> Path:  # where 
 def _show(recipe: Recipe, settings: Settings, folder: Path) -> None:
     "Print the tables of a finished run"
     report = _report(recipe, settings, folder)
-    print(
-        aligned(recipe.tables(load_results(folder / "results.json").rows))
-        + (f"\n\nreport: {report}" if report.exists() else "")
-    )
+    found = load_results(folder / "results.json")
+    parts = [found.notes.get("example"), aligned(recipe.tables(found.rows))]
+    print("\n\n".join(filter(None, parts)) + (f"\n\nreport: {report}" if report.exists() else ""))
 
 # %% ../../nbs/training/08_stages.ipynb #fit
 def fit(

@@ -21,11 +21,11 @@ import humanlm.eval
 import humanlm.train
 from humanlm.alignment.bits import (
     NGRAM,
-    _span,
     _state_values,
     measure_bits,
     measured_or_why,
     ngram_bits,
+    reply_span,
     with_bits,
 )
 from humanlm.alignment.contract import contract, load_policy
@@ -96,7 +96,7 @@ def taught():
     policy, rows = untaught(), planted(200, "train")
     learner = torch.optim.AdamW(policy.model.parameters(), lr=5e-3)
     nobody = [replace(e, persona=Persona(e.user_id)) for e in rows[:80]]
-    spans = [_span(policy, e, ASKED) for e in rows + nobody]
+    spans = [reply_span(policy, e, ASKED) for e in rows + nobody]
     for step in range(150):
         some = random.Random(step).sample(spans, 32)
         out = token_logps(policy.model, [s.prompt for s in some], [s.given + s.reply for s in some])
@@ -138,7 +138,7 @@ def compare_with_rows(policy, examples, asked, draws=2):
     "Score replies with and without persona and after several thoughts, at once and row by row"
     thoughts = [{}, *({"stance": f"thought {n}, a longer one" * n} for n in range(draws))]
     people = [p for e in examples for p in (e, replace(e, persona=Persona(e.user_id)))]
-    spans = [_span(policy, e, asked, z) for e in people for z in thoughts]
+    spans = [reply_span(policy, e, asked, z) for e in people for z in thoughts]
     assert len({tuple(s.prompt) for s in spans}) < len(spans)  # thoughts share their prompt
     rows = np.array([by_rows(policy, *s) for s in spans])
     assert np.abs(span_logps(policy.token_logps, spans) / rows - 1).max() < 1e-6
@@ -176,7 +176,7 @@ def test_states_are_worth_what_they_tell_and_those_of_another_row_nothing():
     policy = Knows(policy.model, policy.tokenizer)
     asked = replace(ASKED, thinking="hetero")
     found = means(measure_bits(policy, rows, asked, composed=True))
-    spans = [_span(policy, e, asked) for e in rows]
+    spans = [reply_span(policy, e, asked) for e in rows]
     lengths = [len(s.reply) / byte_count(e.reply) for s, e in zip(spans, rows)]
     assert found["state_1"] == pytest.approx(np.mean(lengths) * math.log2(10))
     assert found["state_8"] == pytest.approx(found["state_1"])  # all draws are the same here

@@ -73,9 +73,11 @@ def tokenizer(run):
     return load_model(run / "models" / "base").tokenizer
 
 
-def settings(*methods, **hierarchy):
+def settings(*methods, judge="rule", **hierarchy):
     return SimpleNamespace(
-        hierarchy=HierarchyConfig(**hierarchy), run=SimpleNamespace(methods=list(methods))
+        hierarchy=HierarchyConfig(**hierarchy),
+        run=SimpleNamespace(methods=list(methods)),
+        judge=SimpleNamespace(model=judge),
     )
 
 
@@ -109,6 +111,7 @@ def test_a_thought_comes_before_replies_only_and_only_where_the_mode_thinks(name
 def test_one_cold_start_prepares_for_all(methods, thinking):
     assert cold_start_hierarchy(settings(*methods)).thinking == thinking
     assert cold_start_hierarchy(settings(*methods, thinking="on")).thinking == "on"
+    assert cold_start_hierarchy(settings(*methods, judge="likelihood")).thinking == "hetero"
 
 
 # ---- real rollouts

@@ -1,0 +1,43 @@
+"A run on people's chats: a cold start alone, a further model beside, and one table about people."
+
+from dataclasses import replace
+
+from humanlm.alignment.evaluation import load_evaluations
+from humanlm.data.records import save_examples
+from humanlm.evaluation.measured import AUC, BITS, bits_tables, load_results
+from humanlm.fidelity.dialogues import PEOPLE
+from humanlm.training.stages import fit
+from humanlm.worlds.mini import WorldConfig, make_world
+
+
+def test_a_cold_start_alone_is_compared_with_people_and_a_model_beside(tmp_path, capsys):
+    world = make_world(WorldConfig(users=60, topics=60))
+    rows = [replace(e, states=None) for e in world.examples]
+    path = save_examples(tmp_path / "rows.jsonl", rows)
+    settings = {
+        "run": {"name": "one", "out": str(tmp_path), "methods": [], "report": True},
+        "data": {"source": "examples", "path": str(path), "max_test": 40},
+        "model": {"hidden": 32, "layers": 1, "mlp": 64, "vocab": 600},
+        "hierarchy": {"levels": ["response"]},
+        "sft": {"reply_steps": 60, "batch": 8},
+        "judge": {"model": "rule"},
+        "test_judge": {"model": "rule"},
+        "eval": {"bits": True, "bits_people": 3, "bootstrap": 50, "texts": []},
+    }
+    first = fit(settings)
+    beside = str(first / "models" / "cold-start")
+    more = {"run": settings["run"] | {"name": "two"}}
+    more["eval"] = settings["eval"] | {"beside": [beside]}
+    second = fit(settings | more)
+    results = load_results(second / "results.json")
+    own = {(r.model, r.metric): r.mean for r in results.rows if r.level == "all"}
+    metric = f"{BITS}own"
+    assert own[beside, metric] == own["cold-start", metric] < own["base", metric]
+    assert 0.3 < own[PEOPLE, AUC] < 0.7
+    table = bits_tables(results.rows)
+    assert PEOPLE in table and "told from people" in table
+    chat = results.notes["example"]
+    answers = load_evaluations(second / "evaluations" / "cold-start.jsonl")
+    held_out = next(e for e in rows if e.id == answers[0].example_id)
+    assert held_out.reply[:40] in chat and answers[0].texts["response"][:40] in chat
+    assert chat in capsys.readouterr().out
