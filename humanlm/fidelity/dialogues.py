@@ -236,7 +236,7 @@ def _from_turns(
     ]
 
 # %% ../../nbs/fidelity/01_dialogues.ipynb #from_run
-PEOPLE = "real people"
+PEOPLE = "people"
 
 
 def reply_dialogues(
