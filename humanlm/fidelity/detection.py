@@ -371,12 +371,14 @@ def told_apart(
     seed: int = 0,
 ) -> dict[str, Interval]:  # AUC by source; people: their random halves; empty: too few people
     "Tell how well one detector tells the turns of each source from those of people"
-    (people, real), *others = sources.items()
+    enough = {name: of for name, of in sources.items() if len({*clusters_of(of)}) >= FOLDS}
+    real = enough.pop(next(iter(sources), ""), [])
     halves_told = ceiling(real, (detector,), seed=seed)
     if not halves_told:
         return {}
-    return {people: halves_told[detector]} | {
-        name: detect(real, other, (detector,), resamples, seed)[0].turn for name, other in others
+    return {next(iter(sources)): halves_told[detector]} | {
+        name: detect(real, other, (detector,), resamples, seed)[0].turn
+        for name, other in enough.items()
     }
 
 

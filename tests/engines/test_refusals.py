@@ -35,9 +35,8 @@ def test_muon_is_no_matter_where_nothing_is_taught():
 
 
 def test_all_that_an_engine_refuses_is_said_at_once():
-    found = refused(
-        *PAPER, "--sft.reply_steps", "10", "--sft.batch", "44", "--trainer.optim", "sgd"
-    )
+    sft = ["--sft.reply_steps", "10", "--sft.batch", "44", "--sft.muon_lr", "0.02"]
+    found = refused(*PAPER, *sft, "--trainer.optim", "sgd")
     assert [problem.split()[0] for problem in found] == [
         "trainer.optim",
         "trainer.beta:",

@@ -25,6 +25,7 @@ from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening, prompt,
 from humanlm.methods.rollouts import sft_row
 from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model
 from humanlm.models.config import END, START, ModelConfig
+from humanlm.rewards.judge_settings import JudgeConfig
 from humanlm.training.sft import (
     MetricsLog,
     _muon_adamw,
@@ -251,6 +252,7 @@ def test_a_chat_whose_prompts_name_no_level_teaches_replies_alone(style, states)
             "run": RunConfig(methods=["sft"]),
             "hierarchy": HierarchyConfig(prompt=style),
             "sft": replace(SMALL, reply_steps=2),
+            "judge": JudgeConfig(),
         }
     )
     people = Data([replace(e, split="train") for e in EXAMPLES], None, "")
