@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
+from .bits import thoughts_alone
 from humanlm.alignment.likelihood import (
     LikelihoodReward,
     Reader,
-    thoughts_alone,
     with_likelihood,
 )
 from .modes import MODES, memory_of, preparation

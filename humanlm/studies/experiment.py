@@ -68,6 +68,18 @@ def _copy_shared(source: Trial, trial: Trial, study: Study) -> None:
             with atomic_path(place) as new:
                 shutil.copytree(source.folder / "models" / name, new)
 
+
+def _copy_measured(busy: Sequence[Trial], trials: Sequence[Trial], study: Study) -> None:
+    "Give runs under way what others have measured of shared models in the same way"
+    for trial in busy:
+        for path, key in study.kept(trial.settings).items():
+            if (trial.folder / path).exists():
+                continue
+            others = (t for t in trials if study.kept(t.settings).get(path) == key)
+            source = next((t.folder / path for t in others if (t.folder / path).exists()), None)
+            if source:
+                atomic_write(trial.folder / path, source.read_text("utf-8"))
+
 # %% ../../nbs/studies/06_experiment.ipynb #work
 @command("experiment")
 def _work(
@@ -191,6 +203,7 @@ def _run_all(
                 print(f"{trial.settings.run.name}: started", flush=True)
                 busy.append(_start_worker(trial))
             time.sleep(0.5)
+            _copy_measured([worker.trial for worker in busy], trials, study)
             busy = [worker for worker in busy if not _finished(worker)]
     finally:
         for worker in busy:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..alignment.bits import NGRAM, bits_home
 from humanlm.alignment.evaluation import (
     Evaluation,
     evaluate_model,
@@ -34,9 +35,17 @@ from humanlm.alignment.modes import (
 )
 from ..core.basics import run_sync, to_json
 from ..core.config import Settings
+from ..core.runs import read_record
 from ..core.stats import known_mean
 from ..data.records import Example
-from ..evaluation.measured import ALL, results, score_table
+from humanlm.evaluation.measured import (
+    ALL,
+    AUC,
+    load_measured,
+    load_results,
+    results,
+    score_table,
+)
 from ..evaluation.outcome import Arms, Table, rounded
 from ..hierarchy.composed import compose, states_in, written
 from ..hierarchy.levels import word_count
@@ -258,7 +267,7 @@ def _validation_split(settings: Settings) -> str:  # empty: there is none
 def _further(trial: Trial) -> Iterator[_FollowUpStudy]:  # trial: a finished run
     "List what models are asked besides: a thought, composed replies, validation rows"
     s, folder = trial.settings, trial.folder
-    if not _thinkers(s):
+    if not _thinkers(s) or s.data.source != "miniworld":
         return
     aloud, split = s.changed(hierarchy={"thinking": "hetero"}), s.eval.split
     yield _FollowUpStudy(
@@ -385,13 +394,34 @@ def _arm_texts(trial: Trial) -> Iterator[_ArmTexts]:
             )
 
 # %% ../../nbs/studies/04_thoughts.ipynb #AlignmentStudy
+def _on_people(s: Settings) -> bool:
+    "Whether people wrote the replies and bits are measured: there are no known states"
+    return s.data.source != "miniworld" and s.eval.bits
+
+
+def _bits(trial: Trial, name: str) -> Table:
+    "Read the bits of a model of a run"
+    return score_table(load_measured(trial.folder / bits_home(trial.settings) / f"{name}.jsonl"))
+
+
+def _on_this_run(trial: Trial) -> dict[str, Any]:
+    "Say how well a detector tells replies from those of people, how long all took, and one chat"
+    found, record = load_results(trial.folder / "results.json"), read_record(trial.folder)
+    told = {row.model: [row.mean, row.low, row.high] for row in found.rows if row.metric == AUC}
+    return {
+        **{"variant": trial.variant, "seed": trial.seed, "told_from_people": told},
+        **{"seconds": record.get("seconds"), "machine": record.get("machine")},
+        "example": found.notes.get("example"),
+    }
+
+
 class AlignmentStudy(Study):
     "Thoughts that are told, a shared cold start, and a second judge"
 
     against = ("cold-start", "response-only")
 
     def models(self, s: Settings) -> list[str]:
-        return ["cold-start", *s.run.methods]
+        return [*(["base"] if _on_people(s) else []), "cold-start", *s.run.methods]
 
     def shared(self, s: Settings) -> dict[str, str]:
         "The cold start, and the base model below it"
@@ -399,6 +429,16 @@ class AlignmentStudy(Study):
             [s.data, s.world, s.model, s.sft, cold_start_hierarchy(s), asks_together(s), s.run.seed]
         )
         return {"base": key, "cold-start": key}
+
+    def kept(self, s: Settings) -> dict[str, str]:
+        "What was asked of them, where it was asked in the same way"
+        folders = ["evaluations", "measured", *([bits_home(s)] if s.eval.bits else [])]
+        asked = to_json([s.eval, s.hierarchy, s.rollout, s.test_judge])
+        return {
+            f"{folder}/{name}.jsonl": key + asked
+            for folder in folders
+            for name, key in self.shared(s).items()
+        }
 
     def after(self, trial: Trial) -> None:
         _tell(trial)
@@ -428,13 +468,19 @@ class AlignmentStudy(Study):
         )
 
     def tables(self, trial: Trial) -> Iterator[tuple[str, Table]]:
-        "Measure all arms, those that were told something too"
+        "Measure all arms, those that were told something too; on people bits as well"
+        if _on_people(trial.settings):
+            for model in self.models(trial.settings):
+                yield model, score_table(load_measured(trial.measured(model))) | _bits(trial, model)
+            return
         examples, _, judge = self.held_out(trial.settings)
         for arm, evaluations, thought in _arm_texts(trial):
             yield arm, _measures(evaluations, examples, judge, thought)
 
     def references(self, trial: Trial) -> dict[str, Table]:
         "Measure chance, the constant answer and the ceiling of a synthetic world"
+        if _on_people(trial.settings):
+            return {NGRAM: _bits(trial, NGRAM)}
         examples, world, judge = self.held_out(trial.settings)
         judged = _reference_evaluations(
             world, examples, trial.settings.hierarchy.load().names, judge
@@ -468,6 +514,8 @@ class AlignmentStudy(Study):
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
         "Add who judged, and the same texts by the judge of training"
         s = trials[0].settings
+        if _on_people(s):
+            return {"note": load_data(s).notes, "runs": [_on_this_run(trial) for trial in trials]}
         examples, world, judge = self.held_out(s, "judge")
         tables: dict[str, list[Table]] = {}
         for trial in trials:

@@ -156,6 +156,10 @@ class Study:
         "Name models that runs may share, each with all that it depends on"
         return {}
 
+    def kept(self, s: Settings) -> dict[str, str]:
+        "Name files of a run that say how shared models did, each with all that it depends on"
+        return {}
+
     def after(self, trial: Trial) -> None:
         "Ask a finished run for more, in its process; what is asked is kept"
 

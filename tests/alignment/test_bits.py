@@ -175,7 +175,7 @@ def test_states_are_worth_what_they_tell_and_those_of_another_row_nothing():
     policy, rows = untaught(), planted(20)
     policy = Knows(policy.model, policy.tokenizer)
     asked = replace(ASKED, thinking="hetero")
-    found = means(measure_bits(policy, rows, asked, composed=True))
+    found = means(measure_bits(policy, rows, asked, before="states"))
     spans = [reply_span(policy, e, asked) for e in rows]
     lengths = [len(s.reply) / byte_count(e.reply) for s, e in zip(spans, rows)]
     assert found["state_1"] == pytest.approx(np.mean(lengths) * math.log2(10))
