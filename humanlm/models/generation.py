@@ -18,7 +18,7 @@ from .checkpoints import load_model
 from .config import ModelError
 from .logps import chosen_logps, pad_rows, positions
 from .prompts import end_ids, renderer
-from .sampling import cut_completion, pick, text_of
+from .sampling import cut_completion, pick
 
 # %% ../../nbs/models/06_generation.ipynb #type-imports
 if TYPE_CHECKING:
@@ -157,11 +157,14 @@ class _Watch:
 
     def seen(self, rows, written, t, looked_at):
         "Say for each row that is looked at whether its token at step `t` completed a string"
-        found = looked_at & False
-        for i in (self.table[written[rows, t]] & looked_at).nonzero()[:, 0].tolist():
-            tail = written[rows[i], max(0, t + 1 - self.tail) : t + 1].tolist()
-            text = text_of(self.tokenizer, tail)
-            found[i] = any(s in text for s in self.strings[int(rows[i])])
+        found, may = looked_at & False, self.table[written[rows, t]] & looked_at
+        at = may.nonzero()[:, 0].tolist()
+        if not at:
+            return found
+        tails = written[rows[may], max(0, t + 1 - self.tail) : t + 1].tolist()
+        texts = renderer(self.tokenizer).main.decode_batch(tails, skip_special_tokens=False)
+        strings = [self.strings[i] for i in rows[may].tolist()]
+        found[at] = found.new_tensor([any(s in x for s in of) for x, of in zip(texts, strings)])
         return found
 
 
@@ -487,7 +490,7 @@ def generate(
     seed: int
     | Sequence[int | None]
     | None = 0,  # None = different each time; one for all rows, or one for each
-    batch_size: int = 128,  # rows that are written together
+    batch_size: int | None = None,  # rows that are written together; None: 128, on a GPU 512
     no_repeat_ngram: int = 0,  # no visible run of so many tokens twice; 0 = off
     visible_after: str
     | Sequence[
@@ -499,6 +502,7 @@ def generate(
 ]:  # in the order of the prompts; logps at this temperature, before top-k, top-p and the ban
     "Write one completion per prompt"
     n, ends, place = len(prompt_ids), end_ids(tokenizer, model), getattr(model, "place", None)
+    batch_size = batch_size or (128 if model.device.type == "cpu" else 512)
     caps, stops = _each(max_tokens, n, "max_tokens"), _each(stop, n, "stop")
     _check_request(model, prompt_ids, caps, stops)
     draws, options = _draws(caps, seed), (temperature, top_k, top_p)
