@@ -86,7 +86,6 @@ def test_links_change_in_prose_only():
         ("00_data.ipynb#errors", "data.md#errors"),
         ("/data.html#shorten", "data.md#shorten"),
         ("../CONTRIBUTING.md", "CONTRIBUTING.md"),
-        ("core", "core/basics.md"),
         ("https://example.org/x", "https://example.org/x"),
         ("#here", "#here"),
     ],
