@@ -322,8 +322,6 @@ def site_link(target: str, repo_url: str, folder: str = "") -> str | None:
     if (path := _repo_path(target, folder)) is None:
         return target
     rest = target[len(target.split("#")[0]) :]
-    if (ROOT / path).is_dir() and (books := sorted((ROOT / path).glob("*.ipynb"))):
-        path = books[0].relative_to(ROOT)  # a room: its first page
     if path.suffix == ".ipynb":
         return near(page_name("/".join(path.parts[1:]))) + rest
     if path.parts[0] == "nbs":

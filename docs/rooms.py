@@ -29,8 +29,7 @@ LIGHT = (
 ONLY_IN = {"trl": "training", "deepspeed": "hardware", "verl": "engines", "ray": "engines"}
 DOOR = 50  # the number of a door's module in its room; pages that build on it start at 51
 
-# What each room is for, in a line of the map (docs/map.py), in the same order; the README's table
-# says the same.
+# What each room is for, in a line of the map (docs/map.py), in the same order.
 ABOUT = {
     "core": "what every room needs",
     "data": "people and what they wrote",

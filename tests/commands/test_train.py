@@ -1038,7 +1038,7 @@ needs_data = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-    "Two real logs, built as the README says, and trained on: a cold start and two steps"
+    "Two real logs, built as their page says, and trained on: a cold start and two steps"
     folder, kept = tmp_path_factory.mktemp("real"), {"mediawiki.0", "rust.0"}
     write_jsonl(
         folder / "irc.jsonl",
