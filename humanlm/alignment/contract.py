@@ -29,6 +29,7 @@ from humanlm.models.checkpoints import (
     is_lost,
     model_of,
     nearest_folder,
+    packaged,
 )
 from ..models.config import ModelConfig
 from ..models.gguf import gguf_file
@@ -184,6 +185,7 @@ def how_to_ask(
     str | Path, dict, PolicySetup
 ]:  # where its weights are, its template and sizes, and a setup without policy
     "Find a model and how it wants to be asked, without loading it; `RolloutError` if there is none"
+    model = packaged(model)
     place = find_model(model, run_settings(model))
     files = [Path(place) / file for file in ("config.json", "adapter_config.json")]
     here = any(file.is_file() for file in files) or in_slices(place) or gguf_file(place)

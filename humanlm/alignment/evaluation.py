@@ -109,7 +109,7 @@ class EvalConfig:
     bits_people: int = 8
     """People among whom the writer of a reply is to be found; the others are the controls."""
     beside: tuple[str, ...] = ()
-    """Further models that are asked the same: folders, or names of the Hub."""
+    """Further models that are asked the same, such as people: folders, names of the Hub."""
 
     def __post_init__(self):
         n = self.no_repeat_ngram
