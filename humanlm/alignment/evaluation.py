@@ -37,6 +37,7 @@ from humanlm.core.basics import (
 )
 from ..core.config import Settings
 from ..core.plugins import is_plugin
+from ..core.runs import watched
 from ..core.stats import known_mean
 from ..data.records import Example
 from ..data.trajectory import Score, Trajectory
@@ -154,7 +155,7 @@ async def _ask(
             rows = [
                 compose(row, others.get(row["example_id"], said)) for row, said in zip(rows, own)
             ]
-        for at in range(0, len(rows), batch):
+        for at in watched(len(rows), batch, "answers"):
             for i, t in enumerate(await rollout(rows[at : at + batch], policy), at):
                 answers[i] |= dict.fromkeys(rows[i].get("levels", (rows[i]["level"],)), t)
     return answers

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -605,9 +606,15 @@ def _texts_beside(data: Data, examples: Sequence[Example]) -> dict[str, list[dic
     return people_texts(examples, data.examples)
 
 
+def _beside(s: Settings) -> dict[str, str]:  # name, which files bear too → place
+    "Name the models that are asked beside those of the run"
+    parts = [[p for p in Path(m).parts if p not in ("/", "runs", "models")] for m in s.eval.beside]
+    return {"-".join(own[-2:]): place for own, place in zip(parts, s.eval.beside)}
+
+
 def _place(run: Run, name: str) -> str:
     "Say where a model of a run lies, or one that is asked beside them"
-    return str(run.model_folder(name)) if name in run.models else name
+    return _beside(run.settings).get(name) or str(run.model_folder(name))
 
 
 def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
@@ -616,6 +623,8 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
     examples, levels = w.data.split(s.eval.split), s.hierarchy.load().names
 
     def ask():
+        if name not in run.models:
+            print(f"evaluate {name}", flush=True)
         return evaluate_model(_place(run, name), examples, s, w.test_judge)
 
     def predict():
@@ -633,7 +642,7 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
 
     return run.kept(
         f"evaluations/{name}.jsonl",
-        ask if name in (*run.models, *s.eval.beside) else predict,
+        ask if name in (*run.models, *_beside(s)) else predict,
         save_evaluations,
         load_evaluations,
     )
@@ -653,7 +662,7 @@ def _add_bits(run: Run, found: Results) -> Results:
     home = bits_home(s)
     bits = {
         name: run.kept(f"{home}/{name}.jsonl", partial(measure, name), save_measured, load_measured)
-        for name in (*run.models, *s.eval.beside, NGRAM)
+        for name in (*run.models, *_beside(s), NGRAM)
     }
     return with_bits(found, bits, held_out, s.eval.bootstrap)
 
@@ -662,7 +671,7 @@ def _replies(run: Run) -> dict[str, dict[str, str]]:  # model → example id →
     "Collect what each model replied"
     return {
         name: {e.example_id: e.texts.get("response", "") for e in _evaluations_of(run, name)}
-        for name in (*run.models, *run.settings.eval.beside)
+        for name in (*run.models, *_beside(run.settings))
     }
 
 
@@ -764,7 +773,7 @@ class HumanLM(Recipe):
         if not data.world and "response" not in s.hierarchy.load().names:
             return {}
         names = _texts_beside(data, data.split(s.eval.split))
-        return {name: self.evaluate(run, name) for name in (*s.eval.beside, *names)}
+        return {name: self.evaluate(run, name) for name in (*_beside(s), *names)}
 
     def complete(self, run: Run, found: Results) -> Results:
         "Add which states go with good replies, and who judged"
