@@ -269,8 +269,8 @@ class ModelChoice:
     "Which trained model a command works with"
 
     name: str | None = None
-    """pocket, a run (folder, or name below runs/), a model's folder, FILE.gguf, or a model of the
-    Hub."""
+    """pocket, people, a run (folder, or name below runs/), a model's folder, FILE.gguf, or a model
+    of the Hub."""
     dtype: str | None = None
     """Format of the weights: float32, bfloat16 or float16. null: `model.dtype` of its training."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -470,6 +471,8 @@ def _check_settings(s: Settings) -> None:
     if s.rollout.compose:
         check_composed(s.hierarchy)
     _check_states_from(s)
+    for name in s.eval.beside:
+        how_to_ask(name)  # raises where there is no such model
     check_likelihood(s)
     levels = check_training(s.hierarchy.load()).names
     for name in levels if s.data.source == "miniworld" else ():
@@ -698,7 +701,8 @@ def _one_chat(run: Run) -> str:  # Markdown
     replies |= {name: texts.get(example.id, "") for name, texts in _replies(run).items()}
     width = max(map(len, replies))
     lines = [f"{name:<{width}}  {shorten(text, 300)}" for name, text in replies.items()]
-    return "\n".join(["One chat", *said, "", *lines])
+    wrapped = [fill(line, 100, subsequent_indent=" " * (width + 2)) for line in lines]
+    return "\n".join(["One chat", *said, "", *wrapped])
 
 # %% ../../nbs/alignment/51_recipe.ipynb #HumanLM
 class HumanLM(Recipe):
