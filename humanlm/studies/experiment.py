@@ -126,7 +126,7 @@ class _Worker:
 def _worth_showing(line: str) -> bool:
     "Whether a line of a log tells about progress"
     begins, ends = ("evaluate ", "bits of "), (" left", ": done before")
-    return line.startswith(begins) or line.endswith(ends)
+    return line.startswith(begins) or line.endswith(ends) or ": step " in line
 
 # %% ../../nbs/studies/06_experiment.ipynb #start_worker
 def _start_worker(trial: Trial) -> _Worker:

@@ -134,8 +134,9 @@ class Progress(TrainerCallback):
         if numbers and self.next is not None and state.global_step >= self.next:
             text = ", ".join(f"{key} {value:z.3f}" for key, value in numbers.items())
             done, steps = state.global_step - self.first, state.max_steps
-            left = time_left(self.begun, done, steps - self.first)
-            print(f"{self.title}: step {state.global_step} of {steps}, {text}, {left}", flush=True)
+            if state.global_step < steps:
+                text += f", {time_left(self.begun, done, steps - self.first)}"
+            print(f"{self.title}: step {state.global_step} of {steps}, {text}", flush=True)
             self.next = state.global_step + state.max_steps // 10
 
     def on_train_end(self, args, state, control, **_):
