@@ -60,7 +60,7 @@ def card(run: Path, weights: bytes, device: str | None) -> str:
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     machine = record["machine"]
     return CARD.format(
-        commit=record["commit"],
+        commit=record["commit"][:10],
         device=device or machine.get("gpu") or f"{machine['cpus']} CPU cores",
         minutes=sum(record["seconds"].values()) / 60,
         torch=record["versions"]["torch"],

@@ -457,8 +457,11 @@ SAYS = {
     "people": (
         "Bits a byte of what the person really said, fewer are better: shown the person's own\n"
         "messages, nobody's, or another's; other − own: worth of the right ones. Who of {k}: how\n"
-        "often the writer is found among {k} people. Told apart: AUC of a detector that reads\n"
-        "words, 0.5 where it cannot tell replies of a model from those of people."
+        "often the writer is found among {k} people."
+    ),
+    AUC: (
+        "\nTold apart: AUC of a detector that reads words, 0.5 where it cannot tell replies of a\n"
+        "model from those of people."
     ),
     "states": (
         "Bits a byte that states save, written before the real reply: of one draw, and of eight\n"
@@ -500,7 +503,8 @@ def bits_tables(rows: Sequence[Result]) -> str:  # Markdown; empty where bits we
             lines.append([shorten(model, 40), n, *shown])
         if lines:
             heads = [head.format(k=k) for head in columns.values()]
-            tables += [Table((title, "n", *heads), lines).markdown(), SAYS[title].format(k=k)]
+            says = SAYS[title].format(k=k) + SAYS[AUC] * (AUC in columns)
+            tables += [Table((title, "n", *heads), lines).markdown(), says]
     return "\n\n".join([*tables, "±: half of the 95 % interval by person."] if tables else [])
 
 
