@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 MARK := $(VENV)/.humanlm
 INPUTS := pyproject.toml constraints.txt requirements-models.txt
 ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=$${HF_HUB_OFFLINE-1}
-EVERY_CORE := env -u OMP_NUM_THREADS#  for a model of more than a few million parameters
+EVERY_CORE := env -u OMP_NUM_THREADS OMP_WAIT_POLICY=PASSIVE#  for models of millions of parameters; nobody spins
 TITLE := @printf '\n== %s ==\n'
 
 .PHONY: demo world people check test lint types numbers docs readme export clean help
