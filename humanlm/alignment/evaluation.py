@@ -110,7 +110,8 @@ class EvalConfig:
     bits_people: int = 8
     """People among whom the writer of a reply is to be found; the others are the controls."""
     beside: tuple[str, ...] = ()
-    """Further models that are asked the same, such as people: folders, names of the Hub."""
+    """Further models that are asked the same, such as people: folders, names of the Hub. A folder
+    RUN/models/NAME is called RUN-NAME."""
 
     def __post_init__(self):
         n = self.no_repeat_ngram
