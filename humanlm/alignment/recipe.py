@@ -702,7 +702,8 @@ def _one_chat(run: Run) -> str:  # Markdown
     width = max(map(len, replies))
     lines = [f"{name:<{width}}  {shorten(text, 300)}" for name, text in replies.items()]
     wrapped = [fill(line, 100, subsequent_indent=" " * (width + 2)) for line in lines]
-    return "\n".join(["One chat", *said, "", *wrapped])
+    before = [fill(line, 100) for line in "\n".join(said).splitlines()]
+    return "\n".join(["One chat", *before, "", *wrapped])
 
 # %% ../../nbs/alignment/51_recipe.ipynb #HumanLM
 class HumanLM(Recipe):
