@@ -22,7 +22,7 @@ TITLE := @printf '\n== %s ==\n'
 .PHONY: demo world people check test lint types numbers docs readme export clean help
 
 demo: $(MARK)-train
-	$(TITLE) "A real language model learns from chats of real people (configs/people-mini.yaml)"
+	$(TITLE) "A real language model learns from chats of real people (configs/people-mini.yaml): 40 steps, then replies and bits of three models, at most 12 minutes"
 	@$(ENV) $(EVERY_CORE) $(BIN)/python -m humanlm.train --config configs/people-mini.yaml \
 	  $(if $(FRESH),--fresh,--resume) $(ARGS)
 	@echo "Minutes teach replies alone. States paid by what people said: make world; on people: nbs/results/08_people.ipynb"
