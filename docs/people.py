@@ -72,7 +72,9 @@ def card(run: Path, weights: bytes, device: str | None) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description="Train the adapter people and write it into the package."
+    )
     parser.add_argument("--run", type=Path, help="a finished run of configs/people.yaml")
     parser.add_argument("--device", help="what trained it, where the record does not say so")
     given = parser.parse_args()
