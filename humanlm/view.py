@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     )
     if not s.inputs:
         raise ConfigError(
-            "Nothing to show: give the folder of a run, for example humanlm view runs/humanlm-mini."
+            "Nothing to show: give the folder of a run, for example humanlm view runs/people-mini."
         )
     viewer = RunViewer(*(find_run(place) for place in s.inputs), also=_context_html)
     if s.dry_run:

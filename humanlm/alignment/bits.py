@@ -16,7 +16,6 @@ from itertools import chain, islice
 from typing import Any
 
 import numpy as np
-from tqdm.auto import trange
 
 from .contract import how_to_ask, state_source
 from .evaluation import policy_of
@@ -24,6 +23,7 @@ from ..clients.names import is_chat_model, vllm_client
 from ..clients.providers import OpenAIClient
 from ..core.basics import HumanLMError, run_sync
 from ..core.config import Settings
+from ..core.runs import watched
 from ..core.stats import BINS, known_mean
 from ..data.records import Example, Persona, persona_text
 from humanlm.evaluation.measured import (
@@ -152,9 +152,9 @@ def measure_bits(
 
 
 def _read(score, groups, together=8):
-    "Compute the log-probability of every span, some examples at a time; a terminal shows how far"
+    "Compute the log-probability of every span, some examples at a time"
     logps = []
-    for at in trange(0, len(groups), together, desc="bits, 8 replies each", disable=None):
+    for at in watched(len(groups), together, "bits of replies"):
         logps += [*span_logps(score, [*chain(*chain(*groups[at : at + together]))])]
     return logps
 

@@ -29,6 +29,7 @@ from humanlm.models.checkpoints import (
     is_lost,
     model_of,
     nearest_folder,
+    packaged,
 )
 from ..models.config import ModelConfig
 from ..models.gguf import gguf_file
@@ -184,6 +185,7 @@ def how_to_ask(
     str | Path, dict, PolicySetup
 ]:  # where its weights are, its template and sizes, and a setup without policy
     "Find a model and how it wants to be asked, without loading it; `RolloutError` if there is none"
+    model = packaged(model)
     place = find_model(model, run_settings(model))
     files = [Path(place) / file for file in ("config.json", "adapter_config.json")]
     here = any(file.is_file() for file in files) or in_slices(place) or gguf_file(place)
@@ -267,8 +269,8 @@ class ModelChoice:
     "Which trained model a command works with"
 
     name: str | None = None
-    """pocket, a run (folder, or name below runs/), a model's folder, FILE.gguf, or a model of the
-    Hub."""
+    """pocket, people, a run (folder, or name below runs/), a model's folder, FILE.gguf, or a model
+    of the Hub."""
     dtype: str | None = None
     """Format of the weights: float32, bfloat16 or float16. null: `model.dtype` of its training."""
 

@@ -37,6 +37,7 @@ from humanlm.core.basics import (
 )
 from ..core.config import Settings
 from ..core.plugins import is_plugin
+from ..core.runs import watched
 from ..core.stats import known_mean
 from ..data.records import Example
 from ..data.trajectory import Score, Trajectory
@@ -109,7 +110,8 @@ class EvalConfig:
     bits_people: int = 8
     """People among whom the writer of a reply is to be found; the others are the controls."""
     beside: tuple[str, ...] = ()
-    """Further models that are asked the same: folders, or names of the Hub."""
+    """Further models that are asked the same, such as people: folders, names of the Hub. A folder
+    RUN/models/NAME is called RUN-NAME."""
 
     def __post_init__(self):
         n = self.no_repeat_ngram
@@ -154,7 +156,7 @@ async def _ask(
             rows = [
                 compose(row, others.get(row["example_id"], said)) for row, said in zip(rows, own)
             ]
-        for at in range(0, len(rows), batch):
+        for at in watched(len(rows), batch, "answers"):
             for i, t in enumerate(await rollout(rows[at : at + batch], policy), at):
                 answers[i] |= dict.fromkeys(rows[i].get("levels", (rows[i]["level"],)), t)
     return answers

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -469,6 +471,8 @@ def _check_settings(s: Settings) -> None:
     if s.rollout.compose:
         check_composed(s.hierarchy)
     _check_states_from(s)
+    for name in s.eval.beside:
+        how_to_ask(name)  # raises where there is no such model
     check_likelihood(s)
     levels = check_training(s.hierarchy.load()).names
     for name in levels if s.data.source == "miniworld" else ():
@@ -605,9 +609,15 @@ def _texts_beside(data: Data, examples: Sequence[Example]) -> dict[str, list[dic
     return people_texts(examples, data.examples)
 
 
+def _beside(s: Settings) -> dict[str, str]:  # name, which files bear too → place
+    "Name the models that are asked beside those of the run"
+    parts = [[p for p in Path(m).parts if p not in ("/", "runs", "models")] for m in s.eval.beside]
+    return {"-".join(own[-2:]): place for own, place in zip(parts, s.eval.beside)}
+
+
 def _place(run: Run, name: str) -> str:
     "Say where a model of a run lies, or one that is asked beside them"
-    return str(run.model_folder(name)) if name in run.models else name
+    return _beside(run.settings).get(name) or str(run.model_folder(name))
 
 
 def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
@@ -616,6 +626,8 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
     examples, levels = w.data.split(s.eval.split), s.hierarchy.load().names
 
     def ask():
+        if name not in run.models:
+            print(f"evaluate {name}", flush=True)
         return evaluate_model(_place(run, name), examples, s, w.test_judge)
 
     def predict():
@@ -633,7 +645,7 @@ def _evaluations_of(run: Run, name: str) -> list[Evaluation]:
 
     return run.kept(
         f"evaluations/{name}.jsonl",
-        ask if name in (*run.models, *s.eval.beside) else predict,
+        ask if name in (*run.models, *_beside(s)) else predict,
         save_evaluations,
         load_evaluations,
     )
@@ -653,7 +665,7 @@ def _add_bits(run: Run, found: Results) -> Results:
     home = bits_home(s)
     bits = {
         name: run.kept(f"{home}/{name}.jsonl", partial(measure, name), save_measured, load_measured)
-        for name in (*run.models, *s.eval.beside, NGRAM)
+        for name in (*run.models, *_beside(s), NGRAM)
     }
     return with_bits(found, bits, held_out, s.eval.bootstrap)
 
@@ -662,7 +674,7 @@ def _replies(run: Run) -> dict[str, dict[str, str]]:  # model → example id →
     "Collect what each model replied"
     return {
         name: {e.example_id: e.texts.get("response", "") for e in _evaluations_of(run, name)}
-        for name in (*run.models, *run.settings.eval.beside)
+        for name in (*run.models, *_beside(run.settings))
     }
 
 
@@ -689,7 +701,9 @@ def _one_chat(run: Run) -> str:  # Markdown
     replies |= {name: texts.get(example.id, "") for name, texts in _replies(run).items()}
     width = max(map(len, replies))
     lines = [f"{name:<{width}}  {shorten(text, 300)}" for name, text in replies.items()]
-    return "\n".join(["One chat", *said, "", *lines])
+    wrapped = [fill(line, 100, subsequent_indent=" " * (width + 2)) for line in lines]
+    before = [fill(line, 100) for line in "\n".join(said).splitlines()]
+    return "\n".join(["One chat", *before, "", *wrapped])
 
 # %% ../../nbs/alignment/51_recipe.ipynb #HumanLM
 class HumanLM(Recipe):
@@ -764,7 +778,7 @@ class HumanLM(Recipe):
         if not data.world and "response" not in s.hierarchy.load().names:
             return {}
         names = _texts_beside(data, data.split(s.eval.split))
-        return {name: self.evaluate(run, name) for name in (*s.eval.beside, *names)}
+        return {name: self.evaluate(run, name) for name in (*_beside(s), *names)}
 
     def complete(self, run: Run, found: Results) -> Results:
         "Add which states go with good replies, and who judged"

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CHARGES', 'WAYS_ON', 'PACKAGES', 'run_state', 'read_record', 'open_run', 'require_same', 'require_conditions',
            'alone', 'process_count', 'is_main_process', 'wait_for_all', 'one_leads', 'is_helped', 'by_all', 'Stages',
-           'versions', 'git_commit', 'run_record', 'save_record']
+           'time_left', 'watched', 'versions', 'git_commit', 'run_record', 'save_record']
 
 # %% ../../nbs/core/06_runs.ipynb #import-itertools-import-json
 import atexit
@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -354,6 +355,42 @@ class Stages:
             ("stage", "seconds"), [(name, f"{seconds:.1f}") for name, seconds in rows.items()]
         ).markdown()
 
+# %% ../../nbs/core/06_runs.ipynb #watched
+def time_left(
+    begun: float,  # of `time.monotonic`
+    done: int,
+    total: int,
+) -> str:
+    "Say how long the rest takes, if it goes on as so far"
+    seconds = (time.monotonic() - begun) / max(1, done) * (total - done)
+    return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
+
+
+_QUIET = 30  # seconds without a line
+
+
+def watched(
+    total: int,  # things to do
+    step: int,  # how many at once
+    title: str,
+) -> Generator[int]:  # 0, step, 2 step, ...
+    "Count through things and show how far it is, and how long the rest takes"
+    begun = shown = time.monotonic()
+    bar = None
+    if sys.stderr.isatty():
+        from tqdm.auto import tqdm
+
+        bar = tqdm(total=total, desc=title, leave=False)
+    for at in range(0, total, step):
+        if at and bar is None and time.monotonic() - shown > _QUIET:
+            shown = time.monotonic()
+            print(f"{title}: {at} of {total}, {time_left(begun, at, total)}", flush=True)
+        yield at
+        if bar is not None:
+            bar.update(min(step, total - at))
+    if bar is not None:
+        bar.close()
+
 # %% ../../nbs/core/06_runs.ipynb #PACKAGES
 PACKAGES = (
     "humanlm",
@@ -403,6 +440,12 @@ def _git(folder: Path, *words: str) -> str:
     return done.stdout
 
 # %% ../../nbs/core/06_runs.ipynb #run_record
+def _gpu() -> str | None:
+    "Name the GPU; None without one, or where nothing has loaded torch"
+    torch = sys.modules.get("torch")
+    return torch.cuda.get_device_name() if torch and torch.cuda.is_available() else None
+
+
 def run_record(
     settings: Settings,  # what was asked for
     data: str | None = None,  # fingerprint of the data
@@ -423,6 +466,7 @@ def run_record(
             "python": platform.python_version(),
             "system": platform.platform(),
             "cpus": os.cpu_count(),
+            "gpu": _gpu(),
         },
         "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "seconds": dict(stages.seconds) if stages else {},

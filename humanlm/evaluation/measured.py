@@ -225,9 +225,8 @@ def _mean_text(r: Result | None, n: int) -> str:
 # %% ../../nbs/evaluation/01_measured.ipynb #means_table
 def means_table(
     rows: Sequence[Result],  # of any models and metrics
-    metrics: Sequence[str] | Mapping[str, str],  # the ones to show, or metric → head of its column
+    metrics: Sequence[str],  # the ones to show
     title: str = "model",  # of the first column
-    form: str = ".2f",  # as Python formats numbers
 ) -> str:  # markdown
     "Show several metrics: a line per model, a mean with its 95 % interval per metric"
     found = {(r.model, r.metric): r for r in rows if r.level == ALL and r.metric in metrics}
@@ -238,15 +237,14 @@ def means_table(
         if not r.read:
             return UNREAD
         few = f", n {r.n}" if r.n < n else ""
-        return f"{number_text(r.mean, form)} ({range_text(r.low, r.high, form)}{few})"
+        return f"{number_text(r.mean)} ({range_text(r.low, r.high)}{few})"
 
     def line(m):
         n = max(r.n for (model, _), r in found.items() if model == m)
         return [shorten(m, 40), n, *(cell(found.get((m, metric)), n) for metric in metrics)]
 
-    heads = metrics.values() if isinstance(metrics, Mapping) else metrics
     return Table(
-        (title, "n", *heads), [line(m) for m in dict.fromkeys(m for m, _ in found)]
+        (title, "n", *metrics), [line(m) for m in dict.fromkeys(m for m, _ in found)]
     ).markdown()
 
 
@@ -455,34 +453,59 @@ def _filled(row: Mapping[str, Any]) -> dict[str, Any]:
 
 # %% ../../nbs/evaluation/01_measured.ipynb #bits_tables
 AUC = "told_from_people"  # metric: the AUC of a detector, 0.5 where it can tell nothing
-SAYS = (
-    "Bits a byte of the real reply, fewer are better, under the writer's own persona, none, and "
-    "another person's. Who said it: the share of replies that are likeliest under the right "
-    "persona. Told from people: AUC of a detector of words, 0.5 where it can tell nothing. "
-    "95 % intervals by person."
-)
+SAYS = {
+    "people": (
+        "Bits a byte of what the person really said, fewer are better: shown the person's own\n"
+        "messages, nobody's, or another's; other − own: worth of the right ones. Who of {k}: how\n"
+        "often the writer is found among {k} people."
+    ),
+    AUC: (
+        "\nTold apart: AUC of a detector that reads words, 0.5 where it cannot tell replies of a\n"
+        "model from those of people."
+    ),
+    "states": (
+        "Bits a byte that states save, written before the real reply: of one draw, and of eight\n"
+        "as a mixture, each beside states of another row."
+    ),
+}
 TABLES = {
     "people": {
-        **{"own": "own persona", "none": "none", "other": "another's"},
-        **{"who": "who said it", "chance": "by chance"},
+        **{"own": "own persona", "none": "none", "other": "another's", "specific": "other − own"},
+        **{"who": "who of {k}", AUC: "told apart"},
     },
-    "worth of a persona": {"persona": "none − own", "specific": "other − own", "sure": "how sure"},
-    "worth of states": {
+    "states": {
         **{"state_1": "one draw", "state_1_other": "another row's"},
-        **{"state_8": "mixture of 8", "state_8_other": "another row's, mixed"},
+        **{"state_8": "mixture", "state_8_other": "another row's"},
     },
 }
 
 
+def _brief(r: Result | None, digits: int) -> str:
+    "Show a mean and half of its interval"
+    if r is None or math.isnan(r.mean):
+        return "–"
+    half = f"{(r.high - r.low) / 2:.{digits}f}".lstrip("0")
+    return f"{r.mean:.{digits}f} ±{half}"
+
+
 def bits_tables(rows: Sequence[Result]) -> str:  # Markdown; empty where bits were not measured
-    "Show bits with each persona, who said it, and the worth of states"
-    shown, tables = {r.metric for r in rows}, []
+    "Show bits with each persona, who said it, and what states are worth; fits a terminal"
+    named = {(r.model, r.metric.removeprefix(BITS)): r for r in rows if r.level == ALL}
+    k = next((round(1 / r.mean) for (_, m), r in named.items() if m == "chance" and r.n), 2)
+    tables = []
     for title, columns in TABLES.items():
-        named = {BITS + name: head for name, head in columns.items()}
-        if title == "people" and AUC in shown:
-            named |= {AUC: "told from people"}
-        tables += [means_table(rows, named, title, ".3f")] if shown & {*named} else []
-    return "\n\n".join([*tables, SAYS] if tables else [])
+        columns = {name: head for name, head in columns.items() if any(name == m for _, m in named)}
+        lines = []
+        for model in dict.fromkeys(m for m, metric in named if metric in columns):
+            cells = {name: named.get((model, name)) for name in columns}
+            n = next(r.n for r in cells.values() if r)
+            shown = [_brief(r, 2 if name in ("who", AUC) else 3) for name, r in cells.items()]
+            lines.append([shorten(model, 40), n, *shown])
+        if lines:
+            heads = [head.format(k=k) for head in columns.values()]
+            says = SAYS[title].format(k=k) + SAYS[AUC] * (AUC in columns)
+            tables += [Table((title, "n", *heads), lines).markdown(), says]
+    return "\n\n".join([*tables, "±: half of the 95 % interval by person."] if tables else [])
 
 
 def unmeasured(found: Results) -> list[str]:

@@ -236,7 +236,7 @@ def _from_turns(
     ]
 
 # %% ../../nbs/fidelity/01_dialogues.ipynb #from_run
-PEOPLE = "people"
+PEOPLE = "real people"
 
 
 def reply_dialogues(

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..alignment.evaluation import Evaluation, judge_texts
-from ..alignment.scenes import as_context
+from ..alignment.scenes import as_context, as_persona
 from ..alignment.simulator import Utterance, simulator_client
 from ..core.basics import ConfigError, HumanLMError, optional, run_sync, shorten
 from ..core.html import Html, Table, fold, tag
-from ..data.records import Example, Message, Persona, bubble, persona_text
+from ..data.records import Example, Message, bubble, persona_text
 from ..data.trajectory import Score
 from ..data.viz import cut, score_mark
 from ..hierarchy.prompts import SPEAKER
@@ -27,17 +27,16 @@ from ..training.run import quiet_libraries
 
 # %% ../../nbs/serving/06_talk.ipynb #typed
 def typed(
-    persona: str,
+    persona: str | Sequence[str],  # in words, or messages of the person
     said: str,  # "NAME: text" on each line; HUMAN is the simulated person
     source: str = "chat",  # where the conversation takes place
 ) -> Example:  # without a reply
     "Make an example of a person and a conversation that somebody typed"
-    if not persona.strip():
-        raise ConfigError("Nobody is to be played: say who it is, in words.")
+    if not "".join(persona).strip():
+        raise ConfigError("Nobody is to be played: say who it is, in words or by messages.")
     context = as_context(_spoken(said), SPEAKER)
-    return Example(
-        "typed", source, "test", SPEAKER, "typed", Persona(SPEAKER, persona.strip()), context, ""
-    )
+    who = as_persona(persona.strip() if isinstance(persona, str) else persona)
+    return Example("typed", source, "test", SPEAKER, "typed", who, context, "")
 
 # %% ../../nbs/serving/06_talk.ipynb #spoken
 def _spoken(said: str) -> list[tuple[str, str]]:  # name, text

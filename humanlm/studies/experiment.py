@@ -137,7 +137,8 @@ class _Worker:
 
 def _worth_showing(line: str) -> bool:
     "Whether a line of a log tells about progress"
-    return line.startswith("evaluate ") or ": step " in line or ": done before" in line
+    begins, ends = ("evaluate ", "bits of "), (" left", ": done before")
+    return line.startswith(begins) or line.endswith(ends) or ": step " in line
 
 # %% ../../nbs/studies/06_experiment.ipynb #start_worker
 def _start_worker(trial: Trial) -> _Worker:

@@ -9,6 +9,7 @@ __all__ = ['sft_dataset', 'Progress', 'MetricsLog', 'WandbLog', 'precision', 'tr
 import json
 import math
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from trl import SFTTrainer  # type: ignore[attr-defined]
 
 from ..core.basics import DataError, append_row, trim_rows
 from ..core.config import SFTConfig
-from ..core.runs import process_count
+from ..core.runs import process_count, time_left
 from ..hardware.sharding import ShardedTrainer, cpu_options, shards
 from ..hierarchy.prompts import parts_text
 from ..methods.rollouts import lesson_opening
@@ -114,6 +115,7 @@ class Progress(TrainerCallback):
         self.next = (
             None if sys.stderr.isatty() else state.global_step
         )  # step of the next plain line
+        self.first, self.begun = state.global_step, time.monotonic()
         hidden = self.next is not None
         self.bar = tqdm(
             total=state.max_steps, initial=state.global_step, desc=self.title, disable=hidden
@@ -131,9 +133,10 @@ class Progress(TrainerCallback):
         self.bar.set_postfix(numbers)
         if numbers and self.next is not None and state.global_step >= self.next:
             text = ", ".join(f"{key} {value:z.3f}" for key, value in numbers.items())
-            print(
-                f"{self.title}: step {state.global_step} of {state.max_steps}, {text}", flush=True
-            )
+            done, steps = state.global_step - self.first, state.max_steps
+            if state.global_step < steps:
+                text += f", {time_left(self.begun, done, steps - self.first)}"
+            print(f"{self.title}: step {state.global_step} of {steps}, {text}", flush=True)
             self.next = state.global_step + state.max_steps // 10
 
     def on_train_end(self, args, state, control, **_):

@@ -34,6 +34,7 @@ from humanlm.core.stats import mean_interval
 from humanlm.data.records import Example, Message, Persona, load_examples, save_examples
 from humanlm.data.trajectory import Completion
 from humanlm.evaluation.measured import (
+    AUC,
     BITS,
     TABLES,
     Measurement,
@@ -316,11 +317,9 @@ def test_a_run_and_a_comparison_hold_bits_and_measure_no_model_twice(tmp_path, m
     assert {p.stem for p in (run / "bits-3").iterdir()} == models
     found = load_results(run / "results.json")
     metrics = {r.metric.removeprefix(BITS) for r in found.rows if r.metric.startswith(BITS)}
-    assert metrics == {name for columns in TABLES.values() for name in columns}
+    assert metrics > {name for columns in TABLES.values() for name in columns} - {AUC}
     assert {p.metric.removeprefix(BITS) for p in found.paired} >= {"own", "who", "state_8"}
-    assert (
-        "worth of states" in shown and "Bits of the real reply" in (run / "report.html").read_text()
-    )
+    assert "mixture" in shown and "Bits of the real reply" in (run / "report.html").read_text()
 
     write_jsonl(
         "mine.jsonl",

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from humanlm.alignment.evaluation import load_evaluations
+from humanlm.core.html import aligned
 from humanlm.data.records import save_examples
 from humanlm.evaluation.measured import AUC, BITS, bits_tables, load_results
 from humanlm.fidelity.dialogues import PEOPLE
@@ -25,9 +26,10 @@ def test_a_cold_start_alone_is_compared_with_people_and_a_model_beside(tmp_path,
         "eval": {"bits": True, "bits_people": 3, "bootstrap": 50, "texts": []},
     }
     first = fit(settings)
-    beside = str(first / "models" / "cold-start")
+    place = str(first / "models" / "cold-start")
+    beside = "one-cold-start"
     more = {"run": settings["run"] | {"name": "two"}}
-    more["eval"] = settings["eval"] | {"beside": [beside]}
+    more["eval"] = settings["eval"] | {"beside": [place]}
     second = fit(settings | more)
     results = load_results(second / "results.json")
     own = {(r.model, r.metric): r.mean for r in results.rows if r.level == "all"}
@@ -35,7 +37,9 @@ def test_a_cold_start_alone_is_compared_with_people_and_a_model_beside(tmp_path,
     assert own[beside, metric] == own["cold-start", metric] < own["base", metric]
     assert 0.3 < own[PEOPLE, AUC] < 0.7
     table = bits_tables(results.rows)
-    assert PEOPLE in table and "told from people" in table
+    assert PEOPLE in table and "told apart" in table and "who of 3" in table.lower()
+    assert max(map(len, aligned(table).splitlines())) <= 100
+    assert (second / "evaluations" / f"{beside}.jsonl").is_file()
     chat = results.notes["example"]
     answers = load_evaluations(second / "evaluations" / "cold-start.jsonl")
     held_out = next(e for e in rows if e.id == answers[0].example_id)

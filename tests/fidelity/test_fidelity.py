@@ -266,7 +266,7 @@ def test_replies_of_a_run_stand_beside_those_of_people():
         examples,
         {"bot": [(e.id, "ok") for e in examples[:4]] + [("gone", "ok"), (examples[4].id, " ")]},
     )
-    assert [d.source for d in found] == ["people"] * 4 + ["bot"] * 4 and found[0].turns == (
+    assert [d.source for d in found] == ["real people"] * 4 + ["bot"] * 4 and found[0].turns == (
         examples[0].reply,
     )
     assert {d.person for d in found} == {e.user_id for e in examples[:4]}

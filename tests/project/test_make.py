@@ -57,7 +57,7 @@ def test_the_missing_debian_package_is_named(tmp_path):
     assert not (tmp_path / "env").exists()
 
 
-@pytest.mark.parametrize("target", ["demo", "check", "test", "numbers", "docs"])
+@pytest.mark.parametrize("target", ["demo", "world", "people", "check", "test", "numbers", "docs"])
 def test_a_second_call_installs_nothing(tmp_path, target):
     out = make("-n", target, environment(tmp_path))
     assert out.returncode == 0 and "pip" not in out.stdout
@@ -67,7 +67,7 @@ def test_the_demo_resumes_unless_told_to_start_anew(tmp_path):
     env = environment(tmp_path)
     again, anew = make("-n", "demo", env).stdout, make("-n", "demo", env, "FRESH=1").stdout
     assert (
-        "--config configs/humanlm-mini.yaml" in again
+        "--config configs/people-mini.yaml" in again
         and "--resume" in again
         and "fresh" not in again
     )

@@ -8,7 +8,7 @@ from pages import HOSTILE, read
 
 from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.core.basics import ConfigError, atomic_write, write_jsonl
-from humanlm.data.records import Message, Persona
+from humanlm.data.records import Message, Persona, persona_text
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import TRACE, HierarchyConfig
 from humanlm.methods.policies import ScriptedPolicy
@@ -126,6 +126,7 @@ def test_what_is_typed_is_read_as_it_is_shown():
         ("HUMAN", "three"),
         ("bo", "http://x"),
     ]
+    assert "drums" in persona_text(typed(["i play the drums", "lol"], "a: b").persona)
     assert typed("x", _said_text(example)).context == example.context
     assert [m.content for m in typed("x", "no name here").context] == ["no name here"]
 
