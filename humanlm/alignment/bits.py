@@ -192,7 +192,7 @@ def _thoughts(policy, examples, hierarchy, before, states, seed, batch):
     if before == "thoughts":
         rows = thoughts_alone(rows, asked.thought_tokens)
     fields, ids = [], []
-    for at in trange(0, len(rows), batch, desc=before, disable=None):
+    for at in watched(len(rows), batch, before):
         part, sampling = rows[at : at + batch], Sampling(temperature=1.0, seed=seed + at)
         for row, c in zip(part, run_sync(write(part, sampling=sampling)), strict=True):
             reading = ParsePolicy(asked.strict, bool(row["thinking"]), form=row["form"])
