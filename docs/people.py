@@ -1,6 +1,6 @@
 """Train the adapter `people` and write it into the package.
 
-    python docs/people.py               # half an hour on two quiet cores, then writes
+    python docs/people.py               # trains: hours on two cores, minutes on a GPU; then writes
     python docs/people.py --run DIR     # writes the run in DIR, trained on a GPU, for example
 
 Settings are those of configs/people.yaml. What is written: float16 weights of the adapter, its
@@ -13,6 +13,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from humanlm.core.config import read_yaml
@@ -21,6 +22,7 @@ from humanlm.evaluation.measured import bits_tables, load_results
 
 ROOT = Path(__file__).parents[1]
 CONFIG, TARGET = ROOT / "configs" / "people.yaml", ROOT / "humanlm" / "people"
+NAMES = {"base": "untrained", "cold-start": "people"}
 FILES = ("adapter_config.json", "config.json", "humanlm.json", "hierarchy.json")
 
 CARD = """# people
@@ -58,7 +60,7 @@ def card(run: Path, weights: bytes, device: str | None) -> str:
     "Describe what a run trained"
     record, settings = read_record(run), read_yaml(run / "config.yaml")
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    machine = record["machine"]
+    machine, rows = record["machine"], load_results(run / "results.json").rows
     return CARD.format(
         commit=record["commit"][:10],
         device=device or machine.get("gpu") or f"{machine['cpus']} CPU cores",
@@ -67,7 +69,7 @@ def card(run: Path, weights: bytes, device: str | None) -> str:
         rows=settings["sft"]["batch"] * max(row["step"] for row in steps),
         sha=hashlib.sha256(weights).hexdigest(),
         size=len(weights),
-        table=bits_tables(load_results(run / "results.json").rows),
+        table=bits_tables([replace(r, model=NAMES.get(r.model, r.model)) for r in rows]),
     )
 
 
