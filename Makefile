@@ -25,6 +25,7 @@ demo: $(MARK)-train
 	$(TITLE) "A real language model learns from chats of real people (configs/people-mini.yaml): 40 steps, then replies and bits of three models, at most 12 minutes"
 	@$(ENV) $(EVERY_CORE) $(BIN)/python -m humanlm.train --config configs/people-mini.yaml \
 	  $(if $(FRESH),--fresh,--resume) $(ARGS)
+	@echo "base: the model untrained; cold-start: just trained; people: the adapter of this package, trained for longer."
 	@echo "Minutes teach replies alone. States paid by what people said: make world; on people: nbs/results/08_people.ipynb"
 
 world: $(MARK)-train
