@@ -39,7 +39,8 @@ class _TalkConfig:
     persona: str | list[str] | None = None
     """Who is to be played, in place of a row: in words, or as a list of messages of the person."""
     said: str | None = None
-    """What was said to them before: "NAME: text" on each line; HUMAN is the simulated person."""
+    """What was said to them before: "NAME: text" on each line; HUMAN is the simulated person. null:
+    you begin."""
     source: str | None = None
     """Where the conversation takes place. null: as in training."""
     seed: int = 0
@@ -51,8 +52,8 @@ class _TalkConfig:
         require(
             "talk",
             (
-                (self.persona is None) == (self.said is None),
-                "persona and said belong together: give both or none",
+                self.said is None or self.persona is not None,
+                "said was said to somebody: give persona as well",
             ),
             (
                 self.persona is None or self.example is None,
@@ -116,11 +117,12 @@ def _choose(
 ) -> Example | None:  # None: nobody was chosen
     "Find out whom to talk to"
     if config.persona is not None:
-        return typed(config.persona, config.said or "", config.source or talk.client.setup.source)
+        said = config.said or f"you: {read('you             ')}"
+        place = config.source or talk.client.setup.source
+        return typed(config.persona, said, place) if said != "you: " else None
     if not talk.examples:
         raise ConfigError(
-            "This model has no run with held-out rows. Make somebody up with "
-            "--talk.persona and --talk.said."
+            "This model has no run with held-out rows. Make somebody up with --talk.persona."
         )
     answer = _asked_number(talk.examples, read) if config.example is None else str(config.example)
     if not answer:

