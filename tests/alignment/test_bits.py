@@ -162,6 +162,9 @@ class Knows(ModelPolicy):
 
     async def generate(self, rows, sampling=None, prefixes=None):
         texts = [next(w for w in WORDS if w in str(r["prompt"])) for r in rows]
+        if rows[0]["level"] == "thought":
+            ids = [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+            return [Completion(i, f"{text}</think>", "stop") for i, text in zip(ids, texts)]
         return [Completion([], f"<stance>{text}</stance>", "stop") for text in texts]
 
     def token_logps(self, prompt_ids, completion_ids, temperature=None):
@@ -183,6 +186,9 @@ def test_states_are_worth_what_they_tell_and_those_of_another_row_nothing():
     assert found["state_8"] == pytest.approx(found["state_1"])  # all draws are the same here
     assert abs(found["state_1_other"]) + abs(found["state_8_other"]) < 1e-9
     assert "state_1" not in means(measure_bits(policy, rows, asked))
+    thoughts = means(measure_bits(policy, rows, asked, before="thoughts"))
+    assert thoughts["state_1"] == pytest.approx(found["state_1"])
+    assert abs(thoughts["state_1_other"]) < 1e-9
 
 
 def test_a_mixture_forgives_doubt():

@@ -19,7 +19,7 @@ from humanlm.core.basics import read_jsonl
 from humanlm.evaluation.measured import ALL
 from humanlm.evaluation.outcome import load_outcome
 from humanlm.experiment import main
-from humanlm.studies.experiment import _next_trial, comparisons, twin
+from humanlm.studies.experiment import _copy_measured, _next_trial, comparisons, twin
 from humanlm.training.trials import experiment_settings, study_of, trials_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -244,3 +244,18 @@ def test_other_settings_do_not_go_on_with_an_experiment(tmp_path, capsys):
     (folder / "config.yaml").write_text("run: {seed: 4}\n")
     assert main(["--config", str(config), "--resume"]) == 2
     assert "was started with other settings" in capsys.readouterr().err
+
+
+def test_runs_take_what_others_measured_of_shared_models_where_it_was_asked_alike(tmp_path):
+    config = Path(__file__).parents[2] / "configs" / "experiments" / "people.yaml"
+    recipe, s = experiment_settings(["--config", str(config), "--run.out", str(tmp_path)])
+    trials = trials_of(recipe, s)
+    first, alike, other = (
+        next(t for t in trials if t.variant == name).measured("base")
+        for name in ("supervised", "states-live", "thought-live")
+    )
+    first.parent.mkdir(parents=True)
+    first.write_text("{}\n")
+    _copy_measured(trials, trials, study_of(recipe))
+    assert alike.read_text() == "{}\n"
+    assert not other.exists()
