@@ -696,7 +696,7 @@ def _add_detection(run: Run, found: Results) -> Results:
 def _one_chat(run: Run) -> str:  # Markdown
     "Show what people said, what the person really replied, and what each model replies"
     example = run.work.data.split(run.settings.eval.split)[0]
-    said = [f"{m.name or m.role}: {parts_text(m.content)}" for m in example.context]
+    said = [f"{m.name or m.role}: {parts_text(m.content)}" for m in example.context[-4:]]
     replies = {"really said": example.reply}
     replies |= {name: texts.get(example.id, "") for name, texts in _replies(run).items()}
     width = max(map(len, replies))
