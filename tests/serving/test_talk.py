@@ -16,7 +16,7 @@ from humanlm.methods.sampling import RolloutConfig
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.rewards.judge_settings import JudgeConfig, make_judge
-from humanlm.serving.talk import Talk, _said_text, _TalkWidget, typed
+from humanlm.serving.talk import Talk, typed
 from humanlm.talk import _asked_number, _converse, _TalkConfig, main
 from humanlm.worlds.mini import WorldConfig, make_world
 
@@ -127,7 +127,6 @@ def test_what_is_typed_is_read_as_it_is_shown():
         ("bo", "http://x"),
     ]
     assert "drums" in persona_text(typed(["i play the drums", "lol"], "a: b").persona)
-    assert typed("x", _said_text(example)).context == example.context
     assert [m.content for m in typed("x", "no name here").context] == ["no name here"]
 
 
@@ -153,36 +152,6 @@ def test_a_conversation_stays_text(text):
         judge=make_judge(JudgeConfig("rule")),
     ).ask(example)
     read(told._repr_html_())
-
-
-# ---- the widget
-
-
-def test_the_widget_asks_the_chosen_person_and_goes_on(talk):
-    w, titles = _TalkWidget(talk), []
-    w.page.observe(lambda change: titles.append(change["new"].count("<tr")), "value")
-    w.answer.click()
-    assert (
-        titles[:3] == [2, 3, 4]
-        and EXAMPLE.reply[:20] in w.page.value
-        and w.interview.evaluation
-        and not w.reply.disabled
-    )
-    w.next.value = "Sure?"
-    w.reply.click()
-    assert (
-        w.interview.example.context[-1].content == "Sure?"
-        and w.next.value == ""
-        and w.interview.evaluation is None
-    )
-    w.menu.value = 1
-    assert (w.page.value, w.interview, w.reply.disabled) == (
-        "",
-        None,
-        True,
-    ) and w.said.value == _said_text(EXAMPLES[1])
-    w.answer.click()
-    assert w.interview.example == EXAMPLES[1]
 
 
 # ---- the terminal
