@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from .protocol import ABOVE_0, AT_LEAST_0, COUNT, WHOLE, LLMError, require_numbers
 from ..core.basics import HumanLMError
@@ -23,13 +22,13 @@ class PerLoop:
     "One object per running event loop, made on first use"
 
     def __init__(self, make: Callable[[], Any]):
-        self.make, self.made = make, WeakKeyDictionary()
+        self.make, self.made = make, {}
 
     def get(self) -> Any:
         "Give the object of the running loop"
         loop = asyncio.get_running_loop()
         if loop not in self.made:
-            self.made = WeakKeyDictionary({k: v for k, v in self.made.items() if not k.is_closed()})
+            self.made = {k: v for k, v in self.made.items() if not k.is_closed()}
             self.made[loop] = self.make()
         return self.made[loop]
 
@@ -108,19 +107,16 @@ class Pace:
     "Spread requests evenly over time"
 
     def __init__(self, per_minute: float):  # how many
-        self.spacing, self.free = (60 + 2 * _CATCH_UP) / per_minute, 0.0
+        self.spacing, self.free = 60 / per_minute, 0.0
 
     def book(
         self,
         now: float,  # seconds, on any clock
     ) -> float:
         "Book a request and give the time at which it may go"
-        start = self.free if self.free > now - _CATCH_UP else now
+        start = max(self.free, now)
         self.free = start + self.spacing
-        return max(start, now)
-
-
-_CATCH_UP = 0.1
+        return start
 
 # %% ../../nbs/clients/04_limits.ipynb #OUTAGES
 OUTAGES = ("timeout", "connection", "server")  # kinds of failure that say that nobody is there
