@@ -133,10 +133,12 @@ class DiskCache:
             reply = await ask()
             self.replies.add(key, name, reply)
             return reply
-        except (LLMError, CacheError) as e:
-            kind = getattr(e, "kind", "")
-            error = None if kind in ("over budget", "unknown price") else e  # the asker's alone
-            if self.keep_unusable and kind == "bad answer":
+        except CacheError as e:
+            error = e
+            raise
+        except LLMError as e:
+            error = None if e.kind in ("over budget", "unknown price") else e  # the asker's alone
+            if self.keep_unusable and e.kind == "bad answer":
                 self.replies.add(key, name, ChatReply(e.raw, e.usage, e.finish))
             raise
         finally:

@@ -107,16 +107,19 @@ class Pace:
     "Spread requests evenly over time"
 
     def __init__(self, per_minute: float):  # how many
-        self.spacing, self.free = 60 / per_minute, 0.0
+        self.spacing, self.free = (60 + 2 * _CATCH_UP) / per_minute, 0.0
 
     def book(
         self,
         now: float,  # seconds, on any clock
     ) -> float:
         "Book a request and give the time at which it may go"
-        start = max(self.free, now)
+        start = self.free if self.free > now - _CATCH_UP else now
         self.free = start + self.spacing
-        return start
+        return max(start, now)
+
+
+_CATCH_UP = 0.1
 
 # %% ../../nbs/clients/04_limits.ipynb #OUTAGES
 OUTAGES = ("timeout", "connection", "server")  # kinds of failure that say that nobody is there

@@ -9,7 +9,6 @@ __all__ = ['MOST_BYTES', 'addresses', 'malformed', 'Unreadable', 'guarded', 'pos
 # %% ../../nbs/clients/06_providers.ipynb #exported-imports
 import contextlib
 import json
-import math
 import re
 from functools import cache
 from importlib import import_module
@@ -186,8 +185,7 @@ def _retry_after(
     text: str | None,  # the header `Retry-After`
 ) -> float | None:  # seconds; None = nothing was asked
     "Read how many seconds a server asks to wait"
-    seconds = float(text) if re.fullmatch(r"\d+(\.\d+)?", text or "") else math.nan
-    return seconds if math.isfinite(seconds) else None
+    return float(text) if text and re.fullmatch(r"\d{1,9}(\.\d+)?", text) else None
 
 # %% ../../nbs/clients/06_providers.ipynb #_kind
 def _kind(error, status):

@@ -49,7 +49,7 @@ def _classes():
 
         metadata = {"render_modes": ["ansi"]}
         action_space, observation_space = AnyText(MAX_CONTENT), AnyText(MAX_SHOWN + 100)
-        play = None
+        play: Any = None
 
         def __init__(self, gym, tasks, config, user, judge, render_mode):
             self.gym, self.config, self.players = gym, config, (user, judge)

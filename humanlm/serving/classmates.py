@@ -90,7 +90,7 @@ class _BegunBody(ChatBody, kw_only=True):
 
 
 def _read_begun_chat(
-    body: Any, config: HostConfig = HostConfig()
+    body: Any, config: ServiceConfig = HostConfig()
 ) -> ChatRequest:  # body: parsed JSON
     "Read a request whose answer may have been begun; `RequestError` says what is wrong"
     form = read_body(body, _BegunBody)

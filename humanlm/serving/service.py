@@ -211,7 +211,7 @@ class _CompletionRequest(NamedTuple):
     stream_usage: bool = False  # a stream ends with its usage
 
 
-def _read_request(body: Any, config: ServeConfig) -> _CompletionRequest:  # body: parsed JSON
+def _read_request(body: Any, config: ServiceConfig) -> _CompletionRequest:  # body: parsed JSON
     "Read a request to a simulator"
     form = read_body(body, _SimulatorBody)
     ours = {name: getattr(form, name) for name in OURS if getattr(form, name) is not None}
