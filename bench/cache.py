@@ -106,7 +106,7 @@ def measure(n, folder):
     yield "client, cold, short", asyncio.run(by_client(plain, clients))
     yield "client, warm, short", asyncio.run(by_client(plain, clients))
     yield "ask and store, two processes", two_at_once(folder + "/two", n)
-    found = cache_size(DiskCache(folder + "/two")).replies
+    found = cache_size(DiskCache(folder + "/two"))
     if found != 2 * n:
         raise SystemExit(f"two processes stored {found} of {2 * n} replies")
 

@@ -28,17 +28,6 @@ class ChatClient(Protocol):
         self, request: ChatRequest, check: Callable[[Any], Any] | None = None
     ) -> ChatReply: ...
 
-# %% ../../nbs/clients/05_client.ipynb #CacheError
-class _Cache(Protocol):
-    "Known answers, and a way to get the others"
-
-    async def __call__(
-        self,
-        request: ChatRequest,
-        name: str,  # provider/model
-        ask: Callable[[], Awaitable[ChatReply]],  # gets a good answer and pays for it, or raises
-    ) -> ChatReply: ...  # what `ask` returned, or a stored reply with its usage and `cached=True`
-
 # %% ../../nbs/clients/05_client.ipynb #Client
 class Client:
     "Cache, budget, limits, retries and bookkeeping around `send`, which a provider supplies"
@@ -56,14 +45,17 @@ class Client:
         name: str,  # provider/model, as the ledger shows it
         limits: Limits | None = None,
         ledger: Ledger | None = None,  # shared by several clients if given
-        cache: _Cache | None = None,
+        cache: Callable[..., Awaitable[ChatReply]] | None = None,
         sleep: Callable = asyncio.sleep,  # how to wait between attempts
     ):
         self.name, self.limits, self.cache, self.sleep = name, limits or Limits(), cache, sleep
         self.ledger = Ledger() if ledger is None else ledger
         self._slots = PerLoop(lambda: asyncio.Semaphore(self.limits.concurrency))
         self._breaker = Breaker(name, self.limits, sleep)
-        self._start_pacing()
+        per_minute = self.limits.requests_per_minute
+        self._pace = Pace(per_minute) if per_minute else None
+        self._paused_until = 0.0  # on the clock of time.monotonic, as `Retry-After` asked
+        self._queue = PerLoop(asyncio.Lock)
 
     def open(self):
         "Get ready for the first question: what takes its time here is not on an attempt's clock"
@@ -96,12 +88,6 @@ class Client:
     ) -> str:
         "Give provider/model"
         return f"{self.name.partition('/')[0]}/{model}" if model else self.name
-
-    def _start_pacing(self):
-        limits = self.limits
-        self._paused_until = 0.0  # on the clock of time.monotonic, as `Retry-After` asked
-        self._requests = Pace(limits.requests_per_minute) if limits.requests_per_minute else None
-        self._queue = PerLoop(asyncio.Lock)
 
     async def _wait(self, until):
         now = time.monotonic()
@@ -138,9 +124,9 @@ async def _billed(client, request, name, worst, charge):
 # %% ../../nbs/clients/05_client.ipynb #_wait
 async def _turn(client: Client, until):
     await client._wait(until)
-    if client._requests:
+    if client._pace:
         async with client._queue.get():
-            await client._wait(client._requests.book(time.monotonic()))
+            await client._wait(client._pace.book(time.monotonic()))
 
 # %% ../../nbs/clients/05_client.ipynb #token_estimate
 def token_estimate(request: ChatRequest) -> int:
@@ -191,38 +177,22 @@ async def _usable(client: Client, request, sent, reply, check):
     except LLMError as e:
         e.raw, e.usage = e.raw or reply.text, reply.usage + e.usage
         raise
-    again = replace(
-        again,
-        usage=reply.usage + again.usage,
-        attempts=reply.attempts + again.attempts,
-        notes=(*reply.notes, *again.notes),
-    )
+    usage, attempts = reply.usage + again.usage, reply.attempts + again.attempts
     try:
-        return read(again)
+        return read(replace(again, usage=usage, attempts=attempts))
     except ValueError as e:
-        message = f"{reply.model} gave no usable answer, also when asked to repair it: {e}."
         raise LLMError(
             "bad answer",
-            message,
-            attempts=again.attempts,
+            f"{reply.model} gave no usable answer, also when asked to repair it: {e}.",
+            attempts=attempts,
             raw=again.text or reply.text,
-            usage=again.usage,
+            usage=usage,
             finish=again.finish,
         ) from None
 
 # %% ../../nbs/clients/05_client.ipynb #_split
-def _split(reply):
-    "The answers of a reply, one by one; the first carries the cost"
-    if not reply.texts:
-        return [reply]
-    return [
-        replace(reply, text=t, texts=(), usage=Usage() if i else reply.usage)
-        for i, t in enumerate(reply.texts)
-    ]
-
-
 def _join(replies):
-    "One reply from several"
+    "Make one reply of several"
     ends = [r.finish for r in replies if r.finish != "stop"]
     return replace(
         replies[0],
@@ -232,21 +202,19 @@ def _join(replies):
         texts=tuple(r.text for r in replies),
         parsed=tuple(r.parsed for r in replies),
         latency=max(r.latency for r in replies),
-        notes=tuple(dict.fromkeys(note for r in replies for note in r.notes)),
     )
 
 # %% ../../nbs/clients/05_client.ipynb #_several
 async def _several(client: Client, request, name, check):
-    changes, notes = request.settle(name)
-    settled = replace(request, **changes, n=1)
-    seeds = [None if settled.seed is None else settled.seed + i for i in range(request.n)]
-    calls = [_answer(client, replace(settled, seed=seed), name, check) for seed in seeds]
+    "Ask once for each answer, side by side; a failure shows when all have ended"
+    one = replace(request, n=1)
+    seeds = [None if one.seed is None else one.seed + i for i in range(request.n)]
+    calls = [_answer(client, replace(one, seed=seed), name, check) for seed in seeds]
     replies = await asyncio.gather(*calls, return_exceptions=True)
     for failure in replies:
         if isinstance(failure, BaseException):
             raise failure
-    joined = _join(replies)
-    return replace(joined, notes=(*notes, *joined.notes))
+    return _join(replies)
 
 # %% ../../nbs/clients/05_client.ipynb #_answer
 async def _answer(client: Client, request, name, check):
@@ -266,7 +234,10 @@ async def _asked(client: Client, request, sent, name, check):
     while len(replies) < sent.n:
         seed = None if sent.seed is None else sent.seed + len(replies)
         rest = sent if not replies else replace(sent, n=sent.n - len(replies), seed=seed)
-        replies += _split(await _ask(client, rest, name))[: rest.n]
+        reply = await _ask(client, rest, name)
+        for i, text in enumerate((reply.texts or (reply.text,))[: rest.n]):  # the first one pays
+            usage = Usage() if i else reply.usage
+            replies.append(replace(reply, text=text, texts=(), usage=usage))
     if request.schema or check:
         replies = [await _usable(client, request, sent, reply, check) for reply in replies]
     return replies
@@ -278,56 +249,35 @@ def settled_request(
     name: str,  # provider/model
 ) -> tuple[ChatRequest, Sequence[str]]:  # and notes on what was changed
     "Make of a request what this client's provider takes"
-    _check_taken(request, client, name)
+    for field in request.extra or ():
+        if client.takes_extra is not None and field not in client.takes_extra:
+            raise LLMError(
+                "bad request",
+                f"{name} does not know the field {shorten(field)!r} of extra."
+                f"{near_miss(field, client.takes_extra)} Write it into a message.",
+            )
+    if request.prefill and (request.schema or not client.takes_prefill):
+        raise LLMError(
+            "bad request",
+            f"{name} cannot go on with a text that has been begun, or not by a schema. Leave "
+            "out prefill or schema. Ask vllm/NAME, hf/NAME or anthropic/NAME.",
+        )
     changes, notes = request.settle(name)
     if request.schema and not client.takes_schema:
         changes |= {"messages": request.schema_messages(), "schema": None}
     return replace(request, model=request.model or client.model, **changes), notes
 
-
-def _check_taken(request, client, name):
-    "Refuse what the model would not see"
-    known = client.takes_extra
-    for field in request.extra or ():
-        if known is not None and field not in known:
-            hint = (
-                near_miss(field, known)
-                if known
-                else " Write it into a message, or ask a model that knows it (simulator/RUN)."
-            )
-            raise LLMError(
-                "bad request", f"{name} does not know the field {shorten(field)!r} of extra.{hint}"
-            )
-    if request.prefill and not client.takes_prefill:
-        raise LLMError(
-            "bad request",
-            f"{name} cannot go on with a text that has been begun (prefill). Ask "
-            "vllm/NAME, hf/NAME or anthropic/NAME, "
-            "or put the text into a message.",
-        )
-    if request.prefill and request.schema:
-        raise LLMError(
-            "bad request",
-            f"{name}: an answer that follows a schema cannot go on with a text. Leave "
-            "out prefill or schema.",
-        )
-
 # %% ../../nbs/clients/05_client.ipynb #_hit
 def _hit(client: Client, request, reply, name, check):
-    parsed = reply.parsed
     try:
-        if parsed is None or check:
-            found = [
-                read_reply(text, request, check, reply.finish)
-                for text in reply.texts or (reply.text,)
-            ]
-            parsed = tuple(found) if reply.texts else found[0]
+        texts = reply.texts or (reply.text,)
+        parsed = tuple(read_reply(text, request, check, reply.finish) for text in texts)
     except ValueError as e:
         message = f"The stored answer of {name} is not usable: {e}. Ask again with another cache."
         raise LLMError("bad answer", message, raw=reply.text) from None
     usage = reply.usage.as_hit()
     client.ledger.record(request.caller, name, usage)
-    return replace(reply, model=name, usage=usage, parsed=parsed)
+    return replace(reply, model=name, usage=usage, parsed=parsed if reply.texts else parsed[0])
 
 # %% ../../nbs/clients/05_client.ipynb #ScriptedClient
 class ScriptedClient(Client):

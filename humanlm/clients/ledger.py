@@ -17,7 +17,9 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from humanlm.clients.protocol import (
     AT_LEAST_0,
@@ -27,7 +29,6 @@ from humanlm.clients.protocol import (
     ChatRequest,
     LLMError,
     Usage,
-    is_number,
     require_numbers,
     setting,
 )
@@ -56,36 +57,29 @@ FREE = ("scripted/", "hf/", "vllm-offline/", "simulator/")
 # %% ../../nbs/clients/03_ledger.ipynb #_listed_prices
 def read_list(
     path: str | Path | None,  # None: an empty list
-    what: str,  # is listed
     kind: str,  # of failure
-    holds: Callable[[Any], bool],  # for every value
+    value: Any,  # type of every value
     line: str,  # an example
 ) -> dict[str, Any]:
     "Read a YAML file of the user's own, with a line per model"
     import yaml
 
     try:
-        listed = yaml.safe_load(Path(path).expanduser().read_text("utf-8")) or {} if path else {}
+        content = yaml.safe_load(Path(path).expanduser().read_text("utf-8")) if path else None
+        return msgspec.convert(content or {}, dict[str, value])
     except (OSError, ValueError, yaml.YAMLError) as e:
-        raise LLMError(kind, f"Cannot read the list of {what} {path}: {shorten(e, 200)}") from None
-    if isinstance(listed, dict) and all(map(holds, listed.values())):
-        return {str(name): value for name, value in listed.items()}
-    raise LLMError(kind, f"{path} must hold lines like {line}.")
+        raise LLMError(kind, f"{path} must hold lines like {line}: {shorten(e, 200)}.") from None
 
 
 @lru_cache
-def _listed_prices(named):
+def _listed_prices(path):
     "Read the user's own prices, once for each file that the environment names"
-    line = "'vllm/my-model: [0.25, 2.0]': US dollars per million tokens, read and written"
-    return read_list(named or setting("HUMANLM_PRICES"), "prices", "unknown price", _is_price, line)
+    line = "'vllm/my-model: [0.25, 2.0]' (US dollars per million tokens, read and written)"
+    rates = tuple[_Rate, _Rate]
+    return read_list(path or setting("HUMANLM_PRICES"), "unknown price", rates, line)
 
 
-def _is_price(rates):
-    return (
-        isinstance(rates, list)
-        and len(rates) == 2
-        and all(is_number(rate, AT_LEAST_0) for rate in rates)
-    )
+_Rate = Annotated[float, msgspec.Meta(ge=0)]
 
 # %% ../../nbs/clients/03_ledger.ipynb #price
 def price(
@@ -136,13 +130,11 @@ class Ledger:
         budget: float | None = None,  # US dollars in all; None = no limit
     ):
         self.budget, self.spent = budget, 0.0  # US dollars, as far as prices are known
-        self._main: Path | None = None  # where the first of several processes enters charges
-        self._path: Path | None = None  # where this one does
+        self._path: Path | None = None  # where this process enters charges
         self._account = ""
         self._entries: dict[tuple[str, str], Usage] = {}
         self._open, self._lock = {}, threading.Lock()  # call under way → US dollars set aside
-        self._before, self._ranks = 0.0, 1  # spent before this start; processes that share the rest
-        require_numbers("ledger", self, {"budget": AT_LEAST_0})
+        require_numbers("ledger", self, budget=AT_LEAST_0)
         for (caller, model), usage in (entries or {}).items():
             self.record(caller, model, usage)
 
@@ -150,18 +142,20 @@ class Ledger:
         self,
         path: str | Path,  # JSONL, in a folder that is there
         account: str = "",  # of this ledger, where several share the file
-        ranks: int = 1,  # processes that spend from it side by side, each its share
+        ranks: int = 1,  # processes that each get an equal share of what is left
     ):
         "Enter charges in a file as they are made, and count what was entered there before"
-        before, main, rank = {} if self._path else self._entries, Path(path), os.environ.get("RANK")
-        self._path = main.with_stem(f"{main.stem}-{rank}") if int(rank or 0) else main
-        self._main, self._account, self._entries, self.spent = main, account, {}, 0.0
+        before, path, rank = {} if self._path else self._entries, Path(path), os.environ.get("RANK")
+        self._path = path.with_stem(f"{path.stem}-{rank}") if int(rank or 0) else path
+        self._files = path.parent, f"{path.stem}-[0-9]*{path.suffix}", path
+        self._account, self._entries, self.spent = account, {}, 0.0
         if self._path.exists():
             trim_rows(self._path)
             for charge in _charges(self._path, account):
                 self._add(*charge)
         self.spent += sum(usage.cost or 0.0 for *_, usage in self._of_others())
-        self._before, self._ranks = self.spent, ranks
+        if self.budget is not None:
+            self.budget = self.spent + (self.budget - self.spent) / ranks
         for (caller, model), usage in before.items():
             self.record(caller, model, usage)
 
@@ -173,7 +167,8 @@ class Ledger:
         call: str = "",  # one under way that ends
     ):
         "Add `usage` to the account of `caller` and `model`; nothing can be taken out of it"
-        require_numbers("ledger", usage, _SPENT)
+        counts = dict.fromkeys(("calls", "hits", "tokens_in", "tokens_out"), WHOLE)
+        require_numbers("ledger", usage, **counts, cost=AT_LEAST_0)
         told = {name: value for name, value in vars(usage).items() if value != getattr(Usage, name)}
         with self._lock:
             self._enter(caller=caller, model=model, **told, **({"call": call} if call else {}))
@@ -193,30 +188,23 @@ class Ledger:
             self._entries[caller, model] = self._entries.get((caller, model), Usage()) + usage
 
     def _of_others(self) -> Iterator[tuple[str, str, Usage]]:
-        main = self._main
-        files = {main, *main.parent.glob(f"{main.stem}-[0-9]*{main.suffix}")} if main else set()
-        for file in files - {self._path}:
-            yield from _charges(file, self._account)
+        if self._path:
+            folder, pattern, first = self._files
+            for file in {first, *folder.glob(pattern)} - {self._path}:
+                yield from _charges(file, self._account)
 
     @property
     def entries(self) -> dict[tuple[str, str], Usage]:
         "All that was spent, by all processes that train together"
-        found = dict(self._entries)
+        entries = dict(self._entries)
         for caller, model, usage in self._of_others():
-            found[caller, model] = found.get((caller, model), Usage()) + usage
-        return found
+            entries[caller, model] = entries.get((caller, model), Usage()) + usage
+        return entries
 
     @property
     def total(self) -> Usage:
         "Everything that was spent"
         return sum(self.entries.values(), Usage())
-
-    @property
-    def share(self) -> float | None:
-        "US dollars that this process may bring `spent` to; None = no limit"
-        if self.budget is None or self._ranks == 1:
-            return self.budget
-        return self._before + (self.budget - self._before) / self._ranks
 
     @property
     def reserved(self) -> float:
@@ -240,37 +228,18 @@ class Ledger:
         return ledger
 
     def _repr_markdown_(self) -> str:
-        heads = (
-            "caller",
-            "model",
-            "calls",
-            "cache hits",
-            "tokens read",
-            "tokens written",
-            "US$",
-            "saved US$",
-        )
-        rows = [*self.to_dict(), {"caller": "total", "model": "", **vars(self.total)}]
-        return Table(heads, [_ledger_row(**row) for row in rows], "llr").markdown()
-
-# %% ../../nbs/clients/03_ledger.ipynb #LEDGER_HEAD
-_SPENT = dict.fromkeys(("calls", "hits", "tokens_in", "tokens_out"), WHOLE) | {
-    "cost": AT_LEAST_0
-}  # of what a ledger takes
-
-
-def _ledger_row(caller, model, calls, hits, tokens_in, tokens_out, cost, saved, tokens_saved):
-    def dollars(amount, answers):
-        return "0" if not answers else "unknown" if amount is None else f"{amount:.4f}"
-
-    counts = (f"{count:,}" for count in (calls, hits, tokens_in, tokens_out))
-    return (
-        shorten(caller, 60),
-        shorten(model, 60),
-        *counts,
-        dollars(cost, calls),
-        dollars(saved, hits),
-    )
+        heads = "caller, model, calls, cache hits, tokens read, tokens written, US$, saved US$"
+        entries = [*sorted(self.entries.items()), (("total", ""), self.total)]
+        rows = [
+            (
+                shorten(caller, 60),
+                shorten(model, 60),
+                *(f"{n:,}" for n in (u.calls, u.hits, u.tokens_in, u.tokens_out)),
+                *("unknown" if x is None else f"{x:.4f}" for x in (u.cost, u.saved)),
+            )
+            for (caller, model), u in entries
+        ]
+        return Table(heads.split(", "), rows, "llr").markdown()
 
 # %% ../../nbs/clients/03_ledger.ipynb #most_tokens
 def _most_tokens(
@@ -325,15 +294,14 @@ async def reserve(
 
 def _opened(ledger, call, cost, caller, model):
     "Open a call, unless its money is set aside for others"
-    budget = ledger.share
+    budget = ledger.budget
     with ledger._lock:
         spent, reserved = ledger.spent, ledger.reserved
         if budget is not None and spent + cost > budget:
             raise LLMError(
                 "over budget",
                 f"US$ {spent:.4f} of {budget:.4f} are spent and {reserved:.4f} set aside for "
-                f"calls under way; this call may cost {cost:.4f}. Raise the budget"
-                f"{f', which {ledger._ranks} processes share' * (ledger._ranks > 1)}, "
+                f"calls under way; this call may cost {cost:.4f}. Raise the budget, "
                 "lower max_tokens, or choose a cheaper model.",
             )
         if budget is not None and spent + reserved + cost > budget:

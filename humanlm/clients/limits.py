@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from .protocol import ABOVE_0, AT_LEAST_0, COUNT, WHOLE, LLMError, require_numbers
 from ..core.basics import HumanLMError
@@ -23,14 +22,13 @@ class PerLoop:
     "One object per running event loop, made on first use"
 
     def __init__(self, make: Callable[[], Any]):
-        self.make, self.made = make, WeakKeyDictionary()
+        self.make, self.made = make, {}
 
     def get(self) -> Any:
         "Give the object of the running loop"
         loop = asyncio.get_running_loop()
         if loop not in self.made:
-            for closed in [known for known in self.made if known.is_closed()]:
-                del self.made[closed]
+            self.made = {k: v for k, v in self.made.items() if not k.is_closed()}
             self.made[loop] = self.make()
         return self.made[loop]
 
@@ -57,16 +55,16 @@ async def in_turn(
     workers: int = 16,  # items under way at once
 ) -> list:  # in the order of the items
     "Work through items, several at a time"
-    queue, found = enumerate(items), {}
+    queue, results = enumerate(items), {}
 
     async def worker():
         for place, item in queue:
-            found[place] = await work(item)
+            results[place] = await work(item)
 
     async with side_by_side() as group:
         for _ in range(workers):
             group.create_task(worker())
-    return [found[place] for place in range(len(found))]
+    return [results[place] for place in range(len(results))]
 
 # %% ../../nbs/clients/04_limits.ipynb #Limits
 @dataclass(frozen=True)
@@ -83,7 +81,14 @@ class Limits:
     pause: float = 30.0  # seconds until it tries again
 
     def __post_init__(self):
-        require_numbers("limits", self, _LIMITS)
+        require_numbers(
+            "limits",
+            self,
+            **dict.fromkeys(("concurrency", "attempts"), COUNT),
+            **dict.fromkeys(("timeout", "requests_per_minute"), ABOVE_0),
+            **dict.fromkeys(("backoff", "longest_wait", "pause"), AT_LEAST_0),
+            breaker=WHOLE,
+        )
 
     def wait(
         self,
@@ -93,13 +98,6 @@ class Limits:
         "Give the pause before the next attempt in seconds"
         drawn = _dice.uniform(0.0, self.backoff * 2 ** (attempt - 1))
         return min(max(drawn, asked or 0.0), self.longest_wait)
-
-
-_LIMITS = (
-    {"concurrency": COUNT, "attempts": COUNT, "breaker": WHOLE}
-    | dict.fromkeys(("timeout", "requests_per_minute"), ABOVE_0)
-    | dict.fromkeys(("backoff", "longest_wait", "pause"), AT_LEAST_0)
-)
 
 # %% ../../nbs/clients/04_limits.ipynb #_dice
 _dice = random.Random()

@@ -56,24 +56,10 @@ def vllm_client(
 
 def _vllm_address(model, base_url):
     "Find the server of a model; empty: vLLM is to load it here; `LLMError` if it cannot"
-
-    def is_text(address):
-        return isinstance(address, str)
-
-    listed = (
-        {}
-        if base_url
-        else read_list(
-            setting("HUMANLM_SERVERS"),
-            "servers",
-            "missing address",
-            is_text,
-            "'my-model: http://127.0.0.1:8000/v1'",
-        )
-    )
-    address = (
-        base_url or listed.get(model) or setting("VLLM_BASE_URL") or setting("OPENAI_BASE_URL")
-    )
+    path, line = setting("HUMANLM_SERVERS"), "'my-model: http://127.0.0.1:8000/v1'"
+    listed = {} if base_url else read_list(path, "missing address", str, line)
+    address = base_url or listed.get(model)
+    address = address or setting("VLLM_BASE_URL") or setting("OPENAI_BASE_URL")
     if not address and is_up(f"{USUAL}/models"):
         address = USUAL
         warnings.warn(f"vllm/{model} is asked at {USUAL}, where a server answers.")

@@ -9,29 +9,25 @@ __all__ = ['MOST_BYTES', 'addresses', 'malformed', 'Unreadable', 'guarded', 'pos
 # %% ../../nbs/clients/06_providers.ipynb #exported-imports
 import contextlib
 import json
-import math
 import re
-import time
-from collections.abc import Iterable
-from email.utils import parsedate_to_datetime
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
+import msgspec
+
 from .client import Client
 from .limits import PerLoop
 from humanlm.clients.protocol import (
-    WHOLE,
     ChatReply,
     ChatRequest,
     LLMError,
     Usage,
-    is_number,
     redact,
     setting,
 )
-from .reader import decode_object
 from ..core.basics import optional, shorten
 from ..core.config import HIDDEN
 
@@ -63,11 +59,8 @@ def _openai_arguments(
 # %% ../../nbs/clients/06_providers.ipynb #_response_format
 def _begun(request, messages=None):
     "Give the messages with the beginning of the answer behind them"
-    messages = request.messages if messages is None else messages
-    return [
-        *messages,
-        *([{"role": "assistant", "content": request.prefill}] if request.prefill else []),
-    ]
+    begun = {"role": "assistant", "content": request.prefill}
+    return [*(request.messages if messages is None else messages), *[begun] * bool(request.prefill)]
 
 
 def _response_format(schema):
@@ -78,18 +71,14 @@ def _response_format(schema):
 
 def _is_strict(schema):
     "Whether every object of a schema names all its fields and allows no others"
-    if isinstance(schema, dict):
-        if "properties" in schema:
-            names = set(schema["properties"])
-            if (
-                schema.get("additionalProperties") is not False
-                or set(schema.get("required", ())) != names
-            ):
-                return False
-        schema = schema.values()
-    return (
-        not isinstance(schema, Iterable) or isinstance(schema, str) or all(map(_is_strict, schema))
-    )
+    if isinstance(schema, list):
+        return all(map(_is_strict, schema))
+    if not isinstance(schema, dict):
+        return True
+    names = schema.get("properties")
+    closed = schema.get("additionalProperties") is False
+    whole = names is None or (closed and set(schema.get("required", ())) == set(names))
+    return whole and all(map(_is_strict, schema.values()))
 
 # %% ../../nbs/clients/06_providers.ipynb #read_body
 def _read_body(
@@ -97,17 +86,13 @@ def _read_body(
     name: str,  # provider/model
 ) -> dict:
     "Read the JSON object that a provider sent; `LLMError` (malformed) if it is none"
-    text = data.decode("utf-8-sig", "replace").strip()
     try:
-        body, end = decode_object(text) if text.startswith("{") else ({}, -1)
-        why = "" if end == len(text) else "it is no JSON object"
-    except ValueError as e:
-        why = shorten(e)
-    if why:
+        return msgspec.json.decode(data, type=dict)
+    except (ValueError, RecursionError) as e:
+        text = shorten(redact(data[:1000].decode("utf-8", "replace")))
         raise LLMError(
-            "malformed", f"{name} sent what cannot be read, {why}: {shorten(redact(text[:1000]))}"
-        )
-    return body
+            "malformed", f"{name} sent what cannot be read, {shorten(e)}: {text}"
+        ) from None
 
 
 def malformed(
@@ -172,7 +157,7 @@ def _openai_finish(choice):
 def _usage(body, *names):
     "What a provider says it counted: nothing, or whole numbers"
     counts: list[Any] = [(body.get("usage") or {}).get(name) for name in names]
-    if not all(count is None or is_number(count, WHOLE) for count in counts):
+    if not all(c is None or (type(c) is int and c >= 0) for c in counts):
         raise TypeError("no numbers")
     return Usage(1, 0, *(count or 0 for count in counts))
 
@@ -199,17 +184,8 @@ _BROKEN = ("error", "abort", "cancelled", "network_error", "insufficient_system_
 def _retry_after(
     text: str | None,  # the header `Retry-After`
 ) -> float | None:  # seconds; None = nothing was asked
-    "Read how long a server asks to wait"
-    if text is None:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(text).timestamp() - time.time()
-        except (TypeError, ValueError, AttributeError):
-            return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None
+    "Read how many seconds a server asks to wait"
+    return float(text) if text and re.fullmatch(r"\d{1,9}(\.\d+)?", text) else None
 
 # %% ../../nbs/clients/06_providers.ipynb #_kind
 def _kind(error, status):
@@ -249,33 +225,27 @@ _STATUSES = {  # words in the code of a failure → the status that says the sam
 
 def _check_failure(body: dict, name: str):
     "Raise `LLMError` where a body with status 200 holds a failure"
-    parts = [part for part in (body, *_parts(body.get("choices"))) if isinstance(part, dict)]
-    failures = [part["error"] for part in parts if part.get("error")]
-    failures += [body] if body.get("object") == "error" else []
-    ends = [str(part.get("finish_reason", part.get("stop_reason"))) for part in parts]
-    failures += [end for end in ends if end.lower() in _BROKEN]
-    for failure in failures[:1]:
-        failure = failure if isinstance(failure, dict) else {"code": failure}
-        code = " ".join(str(failure.get(field)) for field in ("code", "type", "status"))
-        message = str(failure.get("message") or code)
-        number = re.search(r"\b[45]\d\d\b", code)
-        status = next(n for words, n in _STATUSES.items() if re.search(words, code, re.I))
-        status = int(number[0]) if number else status
-        raise LLMError(
-            _status_kind(status, f"{code} {message}"),
-            f"{name} answered with a failure: {shorten(redact(message), 200)}",
-            status,
-        )
+    for part in (body, *_parts(body.get("choices"))):
+        if not isinstance(part, dict):
+            continue
+        end = str(part.get("finish_reason", part.get("stop_reason"))).lower()
+        failure = part if part.get("object") == "error" else part.get("error")
+        failure = failure or (end if end in _BROKEN else None)
+        if failure:
+            fields = failure if isinstance(failure, dict) else {"code": failure}
+            code = " ".join(str(fields.get(field)) for field in ("code", "type", "status"))
+            message = str(fields.get("message") or code)
+            number = re.search(r"\b[45]\d\d\b", code)
+            status = next(n for words, n in _STATUSES.items() if re.search(words, code, re.I))
+            status = int(number[0]) if number else status
+            raise LLMError(
+                _status_kind(status, f"{code} {message}"),
+                f"{name} answered with a failure: {shorten(redact(message), 200)}",
+                status,
+            )
 
 # %% ../../nbs/clients/06_providers.ipynb #_UNSENT
-_UNSENT = (
-    "ConnectError",
-    "ConnectTimeout",
-    "PoolTimeout",
-    "ProxyError",
-    "LocalProtocolError",
-    "UnsupportedProtocol",
-)
+_UNSENT = re.compile("Connect(Error|Timeout)|PoolTimeout|ProxyError|LocalProtocol|UnsupportedP")
 
 
 def _provider_error(
@@ -286,45 +256,34 @@ def _provider_error(
     status = getattr(error, "status_code", None)
     headers = getattr(getattr(error, "response", None), "headers", {})
     kind = _kind(error, status)
-    billed = (
-        kind in ("timeout", "connection", "malformed")
-        and type(error.__cause__).__name__ not in _UNSENT
-    )
+    sent = not _UNSENT.match(type(error.__cause__).__name__)
     return LLMError(
         kind,
         f"{name} {_detail(error, kind, status)}",
         status,
         _retry_after(headers.get("retry-after")),
-        billed=billed,
+        billed=sent and kind in ("timeout", "connection", "malformed"),
     )
 
 # %% ../../nbs/clients/06_providers.ipynb #_detail
 def _detail(error, kind, status):
     "Say what happened, and where"
-    said = shorten(redact(error), 200)
+    message = shorten(redact(error), 200)
     if 300 <= (status or 0) < 400:
-        target = urlsplit(
-            urljoin(str(error.request.url), error.response.headers.get("location", ""))
-        ).netloc.rpartition("@")[2]
+        target = urljoin(str(error.request.url), error.response.headers.get("location", ""))
+        where = urlsplit(target).netloc.rpartition("@")[2]
         return (
-            f"answered {status}, a redirect to {shorten(target)}, which is not followed: it "
-            "would take the question to another address. Name that one, if you trust it."
+            f"answered {status}, a redirect to {shorten(where)}, which is not "
+            "followed. Name that address, if you trust it."
         )
     if status:
-        return f"answered {status}: {said}"
+        return f"answered {status}: {message}"
     if kind == "bad request":
-        return (
-            f"cannot be asked this, since it cannot be written as JSON: {said}. Look at the "
-            "texts and numbers of the request."
-        )
+        return f"cannot be asked this, since it cannot be written as JSON: {message}."
     why = f" ({shorten(redact(error.__cause__), 120)})" if error.__cause__ else ""
-    return f"could not be asked{_at(error)}: {said}{why}"
-
-
-def _at(error):
-    "Say where, without what may stand in front of the host"
     url = getattr(getattr(error, "request", None), "url", None)
-    return f" at {url.scheme}://{url.netloc.decode()}{url.path}" if url else ""
+    where = f" at {url_origin(str(url))}{url.path}" if url else ""
+    return f"could not be asked{where}: {message}{why}"
 
 # %% ../../nbs/clients/06_providers.ipynb #guarded
 MOST_BYTES = 8_000_000  # of an answer
@@ -396,15 +355,12 @@ def _key(
     default: str = "",
 ) -> str:
     key = setting(name) or default
-    if not key:
-        raise LLMError(
-            "missing key",
-            f"Set {name} in the environment or in a file .env, or choose a model without a key.",
-        )
     if not re.fullmatch("[!-~]+", key):
         raise LLMError(
             "missing key",
-            f"{name} holds a space or a character that no key has. Copy the key again.",
+            f"{name} holds a space or a character that no key has. Copy the key again."
+            if key
+            else f"Set {name} in the environment or in .env, or choose a model without a key.",
         )
     return key
 
@@ -412,23 +368,13 @@ def _key(
 def _checked_url(url):
     with contextlib.suppress(ValueError):  # a port that is no number
         parts = urlsplit(url)
-        if (
-            parts.scheme in ("http", "https")
-            and parts.hostname
-            and parts.port != 0
-            and re.fullmatch(r"\S+", url)
-        ):
-            if HIDDEN in url:
-                raise LLMError(
-                    "missing address",
-                    f"The password of {url} was not kept. Give the address again, as "
-                    "--GROUP.base_url.",
-                )
+        plain = re.fullmatch(r"https?://\S+", url) and HIDDEN not in url
+        if plain and parts.hostname and parts.port != 0:
             return url
     raise LLMError(
         "missing address",
         f"{shorten(redact(url))!r} is no address of a server. Give one like "
-        "http://127.0.0.1:8000/v1.",
+        "http://127.0.0.1:8000/v1, with its password, if it has one.",
     )
 
 # %% ../../nbs/clients/06_providers.ipynb #addresses
@@ -473,15 +419,43 @@ def url_origin(
 
 def _other_server(provider, url):
     "Give an address without what may stand in front of the host; empty if it is the provider's own"
-    return (
-        ""
-        if provider in addresses and url_origin(addresses[provider][0]) == url_origin(url)
-        else url_origin(url) + urlsplit(url).path.rstrip("/")
-    )
+    official = provider in addresses and url_origin(addresses[provider][0]) == url_origin(url)
+    return "" if official else url_origin(url) + urlsplit(url).path.rstrip("/")
 
 # %% ../../nbs/clients/06_providers.ipynb #OpenAIClient
-class OpenAIClient(Client):
+class _SDKClient(Client):
+    "A model that is asked by an SDK, with our limits and retries instead of its own"
+
+    sdk = client_class = ""  # module, and its class of asynchronous clients
+
+    def _reach(self, provider, base_url, key):
+        self.base_url, self._key, self.server = base_url, key, _other_server(provider, base_url)
+        if not find_spec(self.sdk):
+            optional(self.sdk)  # said now, not once for every question
+        self._sdk = PerLoop(self._connect)
+
+    def _connect(self):
+        from httpx2 import Limits as Connections
+        from httpx2 import Timeout
+
+        sdk, most, seconds = import_module(self.sdk), self.limits.concurrency, self.limits.timeout
+        connections = Connections(max_connections=most, max_keepalive_connections=most)
+        return getattr(sdk, self.client_class)(
+            api_key=self._key,
+            base_url=self.base_url,
+            max_retries=0,
+            timeout=Timeout(seconds, connect=0.9 * seconds),  # nobody there: it costs nothing
+            http_client=sdk.DefaultAsyncHttpxClient(limits=connections, **guarded()),
+        )
+
+    def open(self):
+        self._sdk.get()
+
+
+class OpenAIClient(_SDKClient):
     "A model of OpenAI, or of a server that speaks its protocol"
+
+    sdk, client_class = "openai", "AsyncOpenAI"
 
     def __init__(
         self,
@@ -492,51 +466,18 @@ class OpenAIClient(Client):
     ):
         super().__init__(f"{provider}/{model}", **options)
         self.official, own = provider == "openai", provider not in addresses
-        self.takes_n = self.takes_schema = (
-            self.official or own
-        )  # of the others some models do, some do not
+        self.takes_n = self.takes_schema = self.official or own  # of the others some models do
         self.takes_extra, self.takes_prefill = None if own else (), own
-        self.base_url = (
-            _checked_url(base_url or "") if own else provider_address(provider, base_url)
-        )
-        self.server = _other_server(provider, self.base_url)
-        self._key = _key("VLLM_API_KEY", default="none") if own else _key(addresses[provider][1])
-        self._sdk = PerLoop(self._connect)
-
-    def _connect(self):
-        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
-
-        return AsyncOpenAI(**_sdk_options(self, DefaultAsyncHttpxClient))
-
-    def open(self):
-        self._sdk.get()
+        url = _checked_url(base_url or "") if own else provider_address(provider, base_url)
+        key = _key("VLLM_API_KEY", default="none") if own else _key(addresses[provider][1])
+        self._reach(provider, url, key)
 
     async def send(self, request: ChatRequest) -> ChatReply:
         from openai import OpenAIError
 
         name, body = self.full_name(request.model), _openai_arguments(request, self.official)
-        return _openai_reply(
-            await post(self._sdk.get(), "/chat/completions", body, OpenAIError, name), name
-        )
-
-# %% ../../nbs/clients/06_providers.ipynb #_sdk_options
-def _sdk_options(client, http_client):
-    "What both SDKs are told: our limits instead of theirs"
-    from httpx2 import Limits as Connections
-    from httpx2 import Timeout
-
-    most, seconds = client.limits.concurrency, client.limits.timeout
-    connections = Connections(max_connections=most, max_keepalive_connections=most)
-    timeout = Timeout(
-        seconds, connect=0.9 * seconds
-    )  # nobody there is no silence of the model: it costs nothing
-    return {
-        "api_key": client._key,
-        "base_url": client.base_url,
-        "max_retries": 0,
-        "timeout": timeout,
-        "http_client": http_client(limits=connections, **guarded()),
-    }
+        answer = await post(self._sdk.get(), "/chat/completions", body, OpenAIError, name)
+        return _openai_reply(answer, name)
 
 # %% ../../nbs/clients/06_providers.ipynb #anthropic_arguments
 def _anthropic_arguments(
@@ -583,9 +524,10 @@ def _anthropic_reply(
         raise malformed(body, name) from None
 
 # %% ../../nbs/clients/06_providers.ipynb #AnthropicClient
-class AnthropicClient(Client):
+class AnthropicClient(_SDKClient):
     "A model of Anthropic"
 
+    sdk, client_class = "anthropic", "AsyncAnthropic"
     takes_schema = takes_prefill = True
 
     def __init__(
@@ -595,27 +537,12 @@ class AnthropicClient(Client):
         **options,  # as for `Client`
     ):
         super().__init__(f"anthropic/{model}", **options)
-        self.base_url, self._key = (
-            provider_address("anthropic", base_url),
-            _key("ANTHROPIC_API_KEY"),
-        )
-        self.server = _other_server("anthropic", self.base_url)
-        if not find_spec("anthropic"):
-            optional("anthropic")  # said now, not once for every question
-        self._sdk = PerLoop(self._connect)
-
-    def _connect(self):
-        from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
-
-        return AsyncAnthropic(**_sdk_options(self, DefaultAsyncHttpxClient))
-
-    def open(self):
-        self._sdk.get()
+        url = provider_address("anthropic", base_url)
+        self._reach("anthropic", url, _key("ANTHROPIC_API_KEY"))
 
     async def send(self, request: ChatRequest) -> ChatReply:
         from anthropic import AnthropicError
 
         name, body = self.full_name(request.model), _anthropic_arguments(request)
-        return _anthropic_reply(
-            await post(self._sdk.get(), "/v1/messages", body, AnthropicError, name), name
-        )
+        answer = await post(self._sdk.get(), "/v1/messages", body, AnthropicError, name)
+        return _anthropic_reply(answer, name)

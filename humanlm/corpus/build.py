@@ -476,7 +476,7 @@ def _taken_back(folder: Path) -> Iterator[None]:
 def _drop_empty(replies):
     "Take away a cache without answers; one that cannot be read may hold some"
     with suppress(CacheError):
-        if replies.exists() and not cache_size(DiskCache(replies)).replies:
+        if replies.exists() and not cache_size(DiskCache(replies)):
             shutil.rmtree(replies)
 
 # %% ../../nbs/corpus/10_build.ipynb #_build

@@ -165,7 +165,7 @@ def test_failures_are_not_stored_and_shared_by_those_who_waited(tmp_path):
     broken = asker(RuntimeError("a bug"), seconds=0.001)
     assert [type(e) for e in run_sync(many(cache, broken))] == [RuntimeError] * 5
     assert [r.text for r in run_sync(many(cache, asker(seconds=0.01)))] == ["yes"] * 5
-    assert cache_size(cache).replies == 1
+    assert cache_size(cache) == 1
 
 
 def test_cancelling_everybody_leaves_no_task_and_keeps_what_had_arrived(tmp_path):
@@ -175,13 +175,13 @@ def test_cancelling_everybody_leaves_no_task_and_keeps_what_had_arrived(tmp_path
             asyncio.create_task(cache(chat(f"slow {i % 2}"), "test/model", slow)) for i in range(6)
         ]
         tasks.append(asyncio.create_task(cache(chat("quick"), "test/model", quick)))
-        await until(lambda: cache_size(cache).replies == 1 and slow.calls == 2)
+        await until(lambda: cache_size(cache) == 1 and slow.calls == 2)
         for task in tasks:
             task.cancel()
         found = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(f) for f in found] == [asyncio.CancelledError] * 6 + [ChatReply]
         assert len(asyncio.all_tasks()) == 1 and slow.calls == 2
-        assert cache_size(cache).replies == 1
+        assert cache_size(cache) == 1
         assert (
             await asyncio.wait_for(cache(chat("slow 0"), "test/model", asker()), 30)
         ).text == "yes"
@@ -223,7 +223,7 @@ def test_many_processes_may_make_the_file_at_once(tmp_path):
     for p in many:
         hits(p)
     assert set(calls(tmp_path)) == {f"question {i}" for i in range(10)}
-    assert cache_size(DiskCache(tmp_path)).replies == 10
+    assert cache_size(DiskCache(tmp_path)) == 10
 
 
 # ---- files
@@ -260,14 +260,13 @@ def nobody():
 
 def test_a_full_disk_stops_the_run_and_leaves_the_file_whole(tmp_path):
     cache = DiskCache(tmp_path)
-    with cache.replies.open() as db:
-        db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0] + 2}")
+    run = cache.replies.run
+    run(f"PRAGMA max_page_count = {run('PRAGMA page_count')[0][0] + 2}")
     with pytest.raises(HumanLMError, match="full"):
         for i in range(100):
             once(cache, asker(replace(ANSWER, text="yes " * 300)), chat(f"{i}"))
-    with cache.replies.open() as db:
-        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    stored = cache_size(cache).replies
+    assert run("PRAGMA integrity_check") == [("ok",)]
+    stored = cache_size(cache)
     assert (
         stored >= 1
         and sum(
@@ -293,7 +292,7 @@ def test_no_key_reaches_the_disk(tmp_path, monkeypatch):
     cache = DiskCache(tmp_path)
     reply = once(cache, asker(leaky), chat(f"my key is {SECRET}"))
     assert reply.text == f"say {SECRET}", "the asker gets what was said"
-    cache.replies.close()
+    cache.replies.db.close()
     for path in tmp_path.iterdir():
         assert (
             SECRET.encode() not in path.read_bytes()
@@ -319,7 +318,7 @@ def test_only_replies_that_pass_the_check_are_kept(tmp_path):
     )
     with pytest.raises(LLMError, match="bad answer"):
         run_sync(model(question, check))
-    assert cache_size(cache).replies == 0
+    assert cache_size(cache) == 0
     assert run_sync(model(question, check)).parsed == {"a": 1}
     again = run_sync(model(question, check))
     assert again.cached and again.parsed == {"a": 1} and len(model.requests) == 4

@@ -808,7 +808,7 @@ def test_a_failure_inside_a_200_is_one(make, server, tmp_path, body, kind):
         assert again and c.ledger.total.calls == 1  # the failure is not on the bill
     except LLMError as e:
         assert (e.kind, e.attempts) == (kind, 1) and not KINDS[kind]
-        assert c.ledger.total.calls == 0 and cache_size(c.cache).replies == 0
+        assert c.ledger.total.calls == 0 and cache_size(c.cache) == 0
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ GOOD = '{"score": 1, "why": "an example"}'
         ('{"why": "x", "inner": ' + GOOD + ', "score": high}', "type number"),
         ('{"inner": ' + GOOD + "}", "required"),
         ("{'why': 'it's', 'score': 1}", "backslash"),
-        ('{"a":' * 5000 + "1" + "}" * 5000, "begin"),
+        ('{"a":' * 5000 + "1" + "}" * 5000, "no JSON"),
         ('{"score": 1, "why": }', "Expecting value"),
     ],
 )

@@ -166,7 +166,7 @@ def test_what_failed_is_asked_again_and_what_was_answered_is_not(server, tmp_pat
     scores, statuses = judged(llm_judge(server, limits, DiskCache(tmp_path)), requests)
     assert statuses["judge failed"]
     failed = {s.id.partition("c")[0] for s in scores if s.status != "scored"}
-    kept = cache_size(DiskCache(tmp_path)).replies
+    kept = cache_size(DiskCache(tmp_path))
     server.configure(faults={})
     server.reset()
     _, statuses = judged(llm_judge(server, cache=DiskCache(tmp_path)), requests)
@@ -184,13 +184,13 @@ def test_what_failed_is_asked_again_and_what_was_answered_is_not(server, tmp_pat
 def test_a_full_disk_stops_the_run_before_more_is_paid_and_lost(server, tmp_path, settings):
     server.configure(latency=0.01)
     judge = llm_judge(server, Limits(concurrency=2), DiskCache(tmp_path), **settings)
-    with judge.client.cache.replies.open() as db:
-        db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0] + 4}")
+    run = judge.client.cache.replies.run
+    run(f"PRAGMA max_page_count = {run('PRAGMA page_count')[0][0] + 4}")
     with pytest.raises(CacheError, match="disk is full. Check the disk"):
         run_sync(score_groups(judge, groups(60), 4))
     wait_until(lambda: server.stats()["busy"] == 0)
     kept, seen, entered = (
-        cache_size(DiskCache(tmp_path)).replies,
+        cache_size(DiskCache(tmp_path)),
         server.stats()["requests"],
         judge.ledger.total.calls,
     )

@@ -33,8 +33,8 @@ from humanlm.models.local import HFClient
 from humanlm.serving.classmates import (
     HostConfig,
     _ClassmateService,
-    _make_classmate_app,
     _mapping_file,
+    make_app,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,7 +145,7 @@ def at(models, tmp_path, key="", **settings):
     "Models behind an address of this process, and the file that says so"
     service = _ClassmateService(models, HostConfig(**settings), key)
     with (
-        serving_app(_make_classmate_app(service)) as url,
+        serving_app(make_app(service)) as url,
         _mapping_file(
             tmp_path / "m.json",
             {name: ("127.0.0.1", int(url.rpartition(":")[2])) for name in models},
@@ -247,7 +247,7 @@ def test_somebodys_own_file_is_not_written_over(tmp_path, folders, capsys):
             CHAT
             | {"messages": [{"role": "user", "content": [{"type": "markup", "text": "<think>"}]}]},
             400,
-            "must hold texts",
+            "Expected `str`",
         ),
         (CHAT | {"continue_final_message": True}, 400, "belong together"),
         (BEGUN | {"messages": CHAT["messages"]}, 400, "must be the assistant's"),

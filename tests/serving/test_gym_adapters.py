@@ -1,19 +1,16 @@
 """Gyms as environments of Gymnasium and TRL, and environments of others as gyms."""
 
 import math
-import re
 import string
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
 from humanlm.core.basics import ConfigError, DataError, run_sync
-from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.protocol import (
     Environment,
     Feedback,
@@ -22,11 +19,8 @@ from humanlm.gyms.protocol import (
     ToolCall,
     UserError,
     gym_names,
-    play_through,
 )
 from humanlm.serving.adapters import (
-    gym_from_gymnasium,
-    gym_from_verifiers,
     gymnasium_env,
     register_gymnasium,
     trl_environment,
@@ -157,147 +151,6 @@ def test_ends_are_told_apart_and_secrets_are_in_no_info():
         True,
         "user_error",
     )
-
-
-class Countdown(gymnasium.Env):
-    "A text environment of another hand: say the number that is one less"
-
-    def __init__(self):
-        self.action_space, self.observation_space = (
-            gymnasium.spaces.Text(3, charset=string.digits),
-            gymnasium.spaces.Text(200),
-        )
-        self.lock = open(__file__)  # cannot be copied
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.at = int(self.np_random.integers(2, 5))
-        return {"text": f"We are at {self.at}."}, {}
-
-    def step(self, action):
-        right = int(action) == self.at - 1
-        self.at -= right
-        return f"We are at {self.at}.", float(right and not self.at), not self.at, False, {}
-
-
-def count_down(env):
-    return ToolCall(
-        "action",
-        str(
-            int(re.findall("[0-9]+", env.turns[-1].feedback if env.turns else env.task.opening)[0])
-            - 1
-        ),
-    )
-
-
-def test_a_text_environment_is_a_gym_that_passes_the_suite():
-    countdown = gym_from_gymnasium("countdown", Countdown, "Count down to 0.", count_down)
-    assert run_sync(gym_problems(countdown, odd=200)) == []
-    played = run_sync(play_through(countdown.play(countdown.tasks(1, 0)[0]), countdown.expert))
-    assert (
-        played.score == 1 and played.stop == "done" and played.turns[-1].feedback == "We are at 0."
-    )
-    refused = countdown.play(countdown.tasks(1, 0)[0])
-    assert (
-        run_sync(refused.step(ToolCall("action", "no digits"))).fault == "format"
-        and refused.stop == ""
-    )
-
-
-# ---- verifiers, by its methods
-
-ROWS = [
-    {
-        "prompt": [
-            {"role": "system", "content": "HIDDEN"},
-            {"role": "user", "content": f"Guess number {i}."},
-        ],
-        "answer": str(40 + i),
-    }
-    for i in range(3)
-]
-
-
-class OldStyle:
-    "First generation: messages and state in and out, arguments of the rubric one by one"
-
-    dataset, system_prompt = ROWS, "Guess."
-
-    def is_completed(self, messages, state, **kwargs):
-        return state["turn"] >= 5 or state.get("found", False)
-
-    def env_response(self, messages, state, **kwargs):
-        state["found"] = messages[-1]["content"] == state["answer"]
-        return [{"role": "user", "content": "right" if state["found"] else "wrong"}], state
-
-    @property
-    def rubric(self):
-        async def score_rollout(prompt, completion, answer, state):
-            return SimpleNamespace(
-                reward=float(any(message["content"] == answer for message in completion))
-            )
-
-        return SimpleNamespace(score_rollout=score_rollout)
-
-
-class NewStyle:
-    "Second generation: everything in the state, which may say that this was the last reply"
-
-    def get_dataset(self):
-        return iter(ROWS)
-
-    async def setup_state(self, state):
-        state["tries"] = 0
-
-    async def is_completed(self, state):
-        return len(state["trajectory"]) >= 5
-
-    async def env_response(self, messages, state, **kwargs):
-        state["tries"] += 1
-        if messages[-1]["content"] == state["answer"]:
-            state["final_env_response"] = "right"
-        return "right" if "final_env_response" in state else "wrong"
-
-    @property
-    def rubric(self):
-        async def score_rollout(state, score_sem=None):
-            async with score_sem:
-                state["reward"] = float("final_env_response" in state)
-
-        return SimpleNamespace(score_rollout=score_rollout)
-
-
-@pytest.mark.parametrize("style", [OldStyle, NewStyle])
-def test_both_generations_are_gyms(style):
-    gym = gym_from_verifiers(
-        "guess", style(), expert=lambda env: ToolCall("action", env.task.row["answer"])
-    )
-    assert run_sync(gym_problems(gym, 1, 100)) == []
-    task = gym.tasks(1, 0)[0]
-    assert task.opening == "Guess number 0."
-    late, never = gym.play(task), gym.play(task)
-    for said in ("1", "40"):
-        run_sync(late.step(ToolCall("action", said)))
-    for said in "11111":
-        run_sync(never.step(ToolCall("action", said)))
-    assert (
-        late.score,
-        late.stop,
-        late.turns[-1].feedback,
-        [turn.reward for turn in late.turns],
-    ) == (1, "done", "right", [0, 1]) and (never.score, never.stop) == (0, "done")
-
-
-def test_an_environment_that_pays_nothing_has_no_score():
-    gym = gym_from_verifiers(
-        "guess",
-        type(
-            "Unscored", (NewStyle,), {"rubric": SimpleNamespace(score_rollout=lambda state: None)}
-        )(),
-    )
-    env = gym.play(gym.tasks(1, 0)[0])
-    run_sync(env.step(ToolCall("action", "40")))
-    assert env.stop == "done" and math.isnan(env.score)
 
 
 # ---- TRL

@@ -4,11 +4,10 @@ import re
 
 import pytest
 import warm
-from pages import HOSTILE, read
 
 from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.core.basics import ConfigError, atomic_write, write_jsonl
-from humanlm.data.records import Message, Persona, persona_text
+from humanlm.data.records import persona_text
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import TRACE, HierarchyConfig
 from humanlm.methods.policies import ScriptedPolicy
@@ -16,7 +15,7 @@ from humanlm.methods.sampling import RolloutConfig
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.rewards.judge_settings import JudgeConfig, make_judge
-from humanlm.serving.talk import Talk, _said_text, _TalkWidget, typed
+from humanlm.serving.talk import Talk, typed
 from humanlm.talk import _asked_number, _converse, _TalkConfig, main
 from humanlm.worlds.mini import WorldConfig, make_world
 
@@ -76,7 +75,7 @@ def test_a_composed_reply_is_shown_after_the_states_it_was_told():
         == [f"<{level}>{EXAMPLE.states[level]}" for level in TRACE]
         and told.text("response") == EXAMPLE.reply
     )
-    assert "Thought before response" in told._repr_html_()
+    assert "thought         <" in str(told)
 
 
 def test_broken_forms_are_heard_and_named():
@@ -87,12 +86,8 @@ def test_broken_forms_are_heard_and_named():
         judge=ORACLE,
     ).ask(EXAMPLE)
     assert told.text("response") == "no tags at all" and told.text("goal") == ""
-    page = told._repr_html_()
-    assert (
-        "nothing that can be read" in page
-        and page.count("(missing)") == 7
-        and "0.00 · bad format" in page
-    )
+    page = str(told)
+    assert page.count("(missing)") == 7 and "0.00 bad format" in page
 
 
 def test_a_judge_that_fails_is_no_zero():
@@ -103,7 +98,7 @@ def test_a_judge_that_fails_is_no_zero():
             return []
 
     told = Talk(setup_of(dict.fromkeys(LEVELS, "something else")), judge=Silent()).ask(EXAMPLE)
-    assert "no score" in told._repr_html_() and told.score("response").status == "judge failed"
+    assert "no score" in str(told) and told.score("response").status == "judge failed"
 
 
 def test_a_conversation_goes_on_without_a_real_reply(talk):
@@ -112,11 +107,7 @@ def test_a_conversation_goes_on_without_a_real_reply(talk):
         (EXAMPLE.user_id, EXAMPLE.reply),
         ("you", "Are you sure?"),
     ]
-    assert (
-        told.evaluation is None
-        and told.example.states is None
-        and "real reply" not in told._repr_html_()
-    )
+    assert told.evaluation is None and told.example.states is None and "real reply" not in str(told)
 
 
 def test_what_is_typed_is_read_as_it_is_shown():
@@ -127,62 +118,7 @@ def test_what_is_typed_is_read_as_it_is_shown():
         ("bo", "http://x"),
     ]
     assert "drums" in persona_text(typed(["i play the drums", "lol"], "a: b").persona)
-    assert typed("x", _said_text(example)).context == example.context
     assert [m.content for m in typed("x", "no name here").context] == ["no name here"]
-
-
-# ---- nothing leaves its place
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_a_conversation_stays_text(text):
-    from dataclasses import replace
-
-    example = replace(
-        EXAMPLE,
-        persona=Persona(text, text),
-        context=(Message("m", name=text, content=text or "x"),),
-        reply=text,
-        user_id=text,
-    )
-    policy = ScriptedPolicy(
-        lambda row, copy: f"{text}</think><{row['level']}>{text}</{row['level']}>"
-    )
-    told = Talk(
-        PolicySetup(policy, HierarchyConfig(thinking="on", strict=False)),
-        judge=make_judge(JudgeConfig("rule")),
-    ).ask(example)
-    read(told._repr_html_())
-
-
-# ---- the widget
-
-
-def test_the_widget_asks_the_chosen_person_and_goes_on(talk):
-    w, titles = _TalkWidget(talk), []
-    w.page.observe(lambda change: titles.append(change["new"].count("<tr")), "value")
-    w.answer.click()
-    assert (
-        titles[:3] == [2, 3, 4]
-        and EXAMPLE.reply[:20] in w.page.value
-        and w.interview.evaluation
-        and not w.reply.disabled
-    )
-    w.next.value = "Sure?"
-    w.reply.click()
-    assert (
-        w.interview.example.context[-1].content == "Sure?"
-        and w.next.value == ""
-        and w.interview.evaluation is None
-    )
-    w.menu.value = 1
-    assert (w.page.value, w.interview, w.reply.disabled) == (
-        "",
-        None,
-        True,
-    ) and w.said.value == _said_text(EXAMPLES[1])
-    w.answer.click()
-    assert w.interview.example == EXAMPLES[1]
 
 
 # ---- the terminal
