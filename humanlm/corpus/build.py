@@ -111,6 +111,8 @@ class BuildConfig(SetsConfig, SelectConfig):
     def __post_init__(self):
         with suppress(DataError):  # a name of the paper is one of ours
             object.__setattr__(self, "source", source_name(self.source))
+        if self.max_comments is None and self.source not in ("threads", "chitchat"):
+            object.__setattr__(self, "max_comments", 1000)
         super().__post_init__()
 
     def _checks(self):
@@ -155,7 +157,6 @@ class _ChatsConfig(BuildConfig):
     "The same with other defaults: most people take part in two chats, and one in 500"
 
     source: str = "chitchat"
-    max_comments: int | None = None
     per_person: int | None = 50
     test_frac: float = 0.15
     known_users: bool | None = False

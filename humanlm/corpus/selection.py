@@ -45,8 +45,8 @@ class SelectConfig:
     """Share of all rows to use, chosen by their ids."""
     min_comments: int = 10
     """Fewest replies of a person."""
-    max_comments: int | None = 1000
-    """Most replies of a person. null: no limit."""
+    max_comments: int | None = None
+    """Most replies of a person. null: no limit for threads and chitchat, 1000 for others."""
     per_person: int | None = None
     """Most rows of a person in each split, chosen by their ids. null: all. Of chitchat: 50."""
     max_prompt_tokens: int | None = None
