@@ -4669,6 +4669,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'humanlm/hierarchy/composed.py'),
                                             'humanlm.hierarchy.composed.states_in': ( 'hierarchy/composed.html#states_in',
                                                                                       'humanlm/hierarchy/composed.py'),
+                                            'humanlm.hierarchy.composed.thinks_first': ( 'hierarchy/composed.html#thinks_first',
+                                                                                         'humanlm/hierarchy/composed.py'),
                                             'humanlm.hierarchy.composed.written': ( 'hierarchy/composed.html#written',
                                                                                     'humanlm/hierarchy/composed.py')},
             'humanlm.hierarchy.levels': { 'humanlm.hierarchy.levels.Dimension': ( 'hierarchy/levels.html#dimension',

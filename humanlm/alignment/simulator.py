@@ -37,7 +37,7 @@ from humanlm.core.basics import (
 from ..core.html import Table, tag
 from ..data.records import Example, Persona
 from ..data.trajectory import Completion
-from ..hierarchy.composed import StateSource, check_composed, compose
+from ..hierarchy.composed import StateSource, check_composed, compose, thinks_first
 from ..hierarchy.parsing import ParsePolicy, clean_reply, parse, spoken, thought_of
 from ..hierarchy.prompts import HierarchyConfig, make_rows
 from ..methods.policies import RolloutError
@@ -72,11 +72,11 @@ def _read_utterance(
     hierarchy: HierarchyConfig = HierarchyConfig(),  # of the model
 ) -> Utterance:
     "Read what a model wrote"
-    thinks, said = bool(row["thinking"]) and row["form"] != "thought", completion.text
+    thinks, said = thinks_first(row) and row["form"] != "thought", completion.text
     read = parse(
         said,
         row.get("levels", level),
-        ParsePolicy(hierarchy.strict, bool(row["thinking"]), form=row["form"]),
+        ParsePolicy(hierarchy.strict, thinks_first(row), form=row["form"]),
     )
     text, names = read.fields.get(level, ""), hierarchy.load().names
     if level == "response":

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from ..core.basics import ConfigError, shorten
 from ..data.trajectory import Completion, Trajectory, Turn
+from ..hierarchy.composed import thinks_first
 from ..hierarchy.levels import text_faults
 from ..hierarchy.parsing import ParsePolicy, parse
 from ..hierarchy.prompts import markup
@@ -78,7 +79,7 @@ def single_turn(
     "Make a rollout in which the policy writes once per row"
 
     def reader(row):
-        return replace(reading, thinking=bool(row["thinking"]), form=row.get("form", reading.form))
+        return replace(reading, thinking=thinks_first(row), form=row.get("form", reading.form))
 
     async def rollout(rows: Sequence[dict], policy: Policy) -> list[Trajectory]:
         rows = prepare(rows)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from humanlm.clients.ledger import Ledger
 from humanlm.core.basics import run_sync
+from humanlm.hierarchy.composed import compose
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.methods.policies import ModelPolicy, ScriptedPolicy, row_seeds
@@ -39,6 +40,14 @@ def loaded(examples):
 
 
 # ---- any policy
+
+
+def test_a_bare_reply_after_a_finished_thought_is_read(examples):
+    config = HierarchyConfig(prompt="chat", thinking="hetero")
+    row = compose(make_rows(examples[:1], config, ["response"])[0], {"stance": "I like it."})
+    policy = ScriptedPolicy(lambda row, *_: "Good idea!")
+    (t,) = run_sync(single_turn()([row], policy))
+    assert (t.fields, t.parse_status) == ({"response": "Good idea!"}, "ok")
 
 
 @settings(max_examples=50, deadline=None)
