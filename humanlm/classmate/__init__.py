@@ -8,7 +8,6 @@ from ..core.plugins import lazy_names
 if TYPE_CHECKING:
     from .classmates import Classmate, ClassmateAnswers, ReasoningView, ask_classmates
     from .code import code_verifier
-    from .look import PromptLook, RunLook
     from .method import classmate_method
     from .monitoring import BlindMonitor, InformedMonitor, monitor_metrics, monitorability
     from .reasoning import Keep, Marks, ReasoningReader, token_pieces
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_names(__name__, {
     "classmates": ["Classmate", "ClassmateAnswers", "ReasoningView", "ask_classmates"],
     "code": ["code_verifier"],
-    "look": ["PromptLook", "RunLook"],
     "method": ["classmate_method"],
     "monitoring": ["BlindMonitor", "InformedMonitor", "monitor_metrics", "monitorability"],
     "reasoning": ["Keep", "Marks", "ReasoningReader", "token_pieces"],

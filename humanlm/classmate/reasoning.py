@@ -8,10 +8,7 @@ __all__ = ['MARKS', 'Marks', 'text_span', 'token_pieces', 'ReasoningReader', 'Ke
 # %% ../../nbs/classmate/01_reasoning.ipynb #imports
 import random
 import re
-from bisect import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -49,109 +46,23 @@ class _TextSpan(NamedTuple):
 
 def text_span(text: str, marks: Marks = MARKS["think"]) -> _TextSpan:
     "Find the reasoning of a text"
-    opens = text.find(marks.start)
-    start = max(0, opens + len(marks.start)) if opens >= 0 else 0
+    opened, start = marks.start in text, 0
+    if opened:
+        start = text.index(marks.start) + len(marks.start)
     stop = text.find(marks.end, start)
-    return (
-        _TextSpan(start, stop, stop + len(marks.end), opens >= 0, True)
-        if stop >= 0
-        else _TextSpan(start, len(text), len(text), opens >= 0, False)
-    )
+    if stop < 0:
+        return _TextSpan(start, len(text), len(text), opened, False)
+    return _TextSpan(start, stop, stop + len(marks.end), opened, True)
 
 # %% ../../nbs/classmate/01_reasoning.ipynb #token_pieces
 def token_pieces(tokenizer: "PreTrainedTokenizerFast") -> list[str]:  # by id
     "Give the text of every token, as it is in the middle of a text"
     before = tokenizer.encode("a", add_special_tokens=False)
     skip = len(tokenizer.decode(before))
-    return [
-        text[skip:]
-        for text in tokenizer.batch_decode(
-            [[*before, i] for i in range(len(tokenizer))], clean_up_tokenization_spaces=False
-        )
-    ]
-
-
-_WHOLE, _TAIL, _BEFORE = (
-    4,
-    2,
-    1,
-)  # a token holds a whole mark; begins with its end; may stand before such an end
-
-
-class _Mark:
-    "One mark, as tokens can spell it"
-
-    def __init__(self, mark: str, pieces: Sequence[str]):
-        self.mark, self.pieces, self.begun = mark, pieces, re.compile(f"(?={re.escape(mark)})")
-        ends, begins = (
-            tuple(mark[i:] for i in range(1, len(mark))),
-            tuple(mark[:i] for i in range(1, len(mark))),
-        )
-
-        def kind(p):
-            return (
-                _WHOLE * (mark in p)
-                + _TAIL * p.startswith(ends)
-                + _BEFORE * bool(p and (p.endswith(begins) or p in mark[:-1]))
-            )
-
-        self.kinds = np.array([*map(kind, pieces)], np.uint8)
-        self.tails, self.befores = np.zeros(
-            (2, len(pieces)), np.int64
-        )  # a bit for each cut of the mark that fits behind or before
-        for i in np.flatnonzero(self.kinds & (_TAIL | _BEFORE)).tolist():
-            self.tails[i] = sum(
-                {1 << at % 62 for at in range(1, len(mark)) if pieces[i].startswith(mark[at:])}
-            )
-            self.befores[i] = sum(
-                {
-                    1 << at % 62
-                    for at in range(1, len(mark))
-                    if pieces[i].endswith(mark[:at]) or mark[:at].endswith(pieces[i])
-                }
-            )
-
-    def found(
-        self, ids: np.ndarray, places: np.ndarray, kinds: np.ndarray
-    ) -> np.ndarray:  # [n, 5]: row, token and letter of the begin, token and letter behind it
-        "Read the mark where it may end, at places in the flat array"
-        fits = (kinds & _WHOLE > 0) | (
-            self.tails[ids.take(places)] & self.befores[ids.take(places - 1)] > 0
-        ) & (kinds > 0)
-        places, kinds = places[fits], kinds[fits]
-        rows, columns = np.divmod(places, ids.shape[1])
-        back = columns[:, None] + np.arange(1 - len(self.mark), 1)
-        windows = np.where(back >= 0, ids[rows[:, None], np.maximum(back, 0)], -1)
-        windows[kinds == _WHOLE, :-1] = -1  # what comes before cannot belong to the mark
-        keys = [window.tobytes() for window in windows]
-        known = {key: list(self._read(window)) for key, window in dict(zip(keys, windows)).items()}
-        found = [
-            (row, column + token, at, column, end)
-            for row, column, key in zip(rows.tolist(), columns.tolist(), keys)
-            for token, at, end in known[key]
-        ]
-        return np.array(found, np.int64).reshape(-1, 5)
-
-    def _read(self, window):
-        "Give where marks begin (token from the last, letter) and their letters of the last token"
-        last, texts, room = self.pieces[int(window[-1])], [], len(self.mark) - 1
-        for i in window[-2::-1].tolist():
-            if i < 0 or room <= 0:
-                break
-            texts.append(self.pieces[i])
-            room -= len(texts[-1])
-        texts.reverse()
-        text = "".join(texts) + last
-        if self.mark not in text:
-            return
-        starts = [0, *accumulate(map(len, texts))]
-        for match in self.begun.finditer(text, max(0, starts[-1] - len(self.mark) + 1)):
-            token = bisect(starts, match.start()) - 1
-            yield (
-                token - len(texts),
-                match.start() - starts[token],
-                match.start() + len(self.mark) - starts[-1],
-            )
+    texts = tokenizer.batch_decode(
+        [[*before, i] for i in range(len(tokenizer))], clean_up_tokenization_spaces=False
+    )
+    return [text[skip:] for text in texts]
 
 # %% ../../nbs/classmate/01_reasoning.ipynb #ReasoningSpans
 class _ReasoningSpans(NamedTuple):
@@ -182,18 +93,11 @@ class ReasoningReader:
 
     def __init__(
         self,
-        pieces: Sequence[str],  # text of every token, by id; see `token_pieces`
+        pieces: list[str],  # text of every token, by id; see `token_pieces`
         marks: Marks = MARKS["think"],
     ):
-        require(
-            "reasoning",
-            *((bool(mark), "a mark is empty. Give the text that stands there") for mark in marks),
-        )
-        self.pieces, (self.start, self.end) = pieces, (_Mark(mark, pieces) for mark in marks)
-        self.kinds = self.start.kinds | self.end.kinds << 3
-        self.letter = 1 + max(
-            map(len, pieces), default=0
-        )  # place of a letter: token x letter + its own
+        self.pieces, self.marks = pieces, marks
+        self.sizes = np.array([*map(len, pieces)], np.int64)
 
     def __call__(
         self,
@@ -202,91 +106,43 @@ class ReasoningReader:
     ) -> _ReasoningSpans:
         "Find the reasoning of every row"
         ids = np.asarray(ids)
-        count, width = ids.shape
-        length = np.full(count, width) if lengths is None else np.asarray(lengths, np.int64)
-        places, kinds = self._places(ids, length)
-        begun, opened = self._first(
-            self.start.found(ids, places, kinds & 7), np.zeros(count, np.int64)
-        )
-        ended, closed = self._first(self.end.found(ids, places, kinds >> 3), begun[:, 1])
-        start = np.where(opened, self._behind(ids, begun[:, 1]), 0)
-        stop = np.where(closed, -(-ended[:, 0] // self.letter), length)
-        stop[closed & (ended[:, 0] == begun[:, 1]) & opened] = 0
+        width = ids.shape[1]
+        length = np.full(len(ids), width) if lengths is None else np.asarray(lengths, np.int64)
+        rows = [self._row(row[:size]) for row, size in zip(ids, length)]
+        start, stop, output, opened, closed = np.array(rows, np.int64).reshape(-1, 5).T
         return _ReasoningSpans(
-            start,
-            np.maximum(start, stop),
-            np.where(closed, self._behind(ids, ended[:, 1]), length),
-            length,
-            opened,
-            closed,
+            start, np.maximum(start, stop), output, length, opened > 0, closed > 0
         )
 
-    def _places(self, ids, length):
-        "Give the few places in the flat array where a mark may end, and which"
-        kinds = self.kinds.take(ids).ravel()
-        places = np.flatnonzero(kinds & (_WHOLE | _TAIL) * 9 > 0)
-        row, column = np.divmod(places, ids.shape[1])
-        before = np.where(column > 0, kinds[places - 1] << 1 & _TAIL * 9, 0) | _WHOLE * 9
-        found = kinds[places] & before
-        may = (found > 0) & (column < length[row])
-        return places[may], found[may]
-
-    def _first(self, found, since):
-        "Give by row where the first mark since a place begins and ends, and whether there is one"
-        row, begins, ends = (
-            found[:, 0],
-            found[:, 1] * self.letter + found[:, 2],
-            found[:, 3] * self.letter + found[:, 4],
-        )
-        late = begins >= since[row]
-        rows, first = np.unique(row[late], return_index=True)
-        places, there = np.zeros((len(since), 2), np.int64), np.zeros(len(since), bool)
-        places[rows], there[rows] = np.stack([begins[late][first], ends[late][first]], 1), True
-        return places, there
-
-    def _behind(self, ids, place):
-        "Give the first token with letters behind a place"
-        token = np.minimum(place // self.letter, ids.shape[1] - 1)
-        whole = [
-            at % self.letter >= len(self.pieces[i])
-            for at, i in zip(place, ids[np.arange(len(ids)), token])
-        ]
-        return place // self.letter + whole
+    def _row(self, ids):
+        text = "".join([self.pieces[i] for i in ids.tolist()])
+        span, sizes = text_span(text, self.marks), self.sizes[ids]
+        ends = sizes.cumsum()
+        start, output = ends.searchsorted([span.start, span.output], "right")
+        stop = (ends - sizes).searchsorted(span.stop) if span.start < span.stop else start
+        if not span.closed:
+            stop = output = len(ids)
+        return start, stop, output, span.opened, span.closed
 
 # %% ../../nbs/classmate/01_reasoning.ipynb #Keep
-_KEEP = re.compile(r"(first|last)-(\d{1,9})-(tokens|sentences|steps)")
-_ENDS = {
-    "sentences": re.compile(r"[.!?。！？]+[\"')\]]*(?=\s|$)|\n\s*\n|\Z"),
-    "steps": re.compile(r"\n\s*|\Z"),
-}
-
-
-@dataclass(frozen=True)
-class Keep:
+class Keep(NamedTuple):
     "How much of a reasoning is shown"
 
     share: float = 1.0
     side: str = "first"
-    count: int | None = None  # of units; None: a share of the tokens
-    unit: str = "tokens"
+    count: int | None = None  # of tokens; None: a share of them
 
     @classmethod
     def read(cls, spec: str | float) -> "Keep":
         "Read a specification; `ConfigError` where it is none"
-        if found := _KEEP.fullmatch(str(spec).strip()):
-            return cls(1.0, found[1], int(found[2]), found[3])
+        if parts := re.fullmatch(r"(first|last)-(\d{1,9})-tokens", str(spec).strip()):
+            return cls(1.0, parts[1], int(parts[2]))
         try:
             share = float(spec)
         except (TypeError, ValueError):
             share = -1.0
-        require(
-            "classmate",
-            (
-                0 < share <= 1,
-                f"keep is {shorten(repr(spec))}. Give a share above 0 and at most 1, or "
-                "such as first-100-tokens, last-2-sentences, first-3-steps",
-            ),
-        )
+        wanted = "Give a share above 0 and at most 1, or such as first-100-tokens"
+        require("classmate", (0 < share <= 1, f"keep is {shorten(repr(spec))}. {wanted}"))
         return cls(share)
 
     @classmethod
@@ -296,29 +152,8 @@ class Keep:
         "Draw how much of one response's reasoning is shown"
         return cls(random.Random(f"keep/{seed}/{step}/{row}/{copy}").uniform(least, most))
 
-    def span(
-        self,
-        pieces: Sequence[Any] | np.ndarray,  # texts of tokens; for shares and tokens ids will do
-    ) -> tuple[int, int]:  # the first token that is shown, and behind the last
-        "Cut one reasoning"
-        n = len(pieces)
-        if self.count is None:
-            kept = min(n, max(1, int(n * self.share)))
-        elif self.unit == "tokens":
-            kept = min(n, self.count)
-        else:
-            return self._units(pieces, self.count)
-        return (0, kept) if self.side == "first" else (n - kept, n)
-
-    def _units(self, pieces, count):
-        text, starts = "".join(pieces), [0, *accumulate(map(len, pieces))]
-        ends = [match.end() for match in _ENDS[self.unit].finditer(text)]
-        ends = [end for begin, end in zip([0, *ends], ends) if text[begin:end].strip()]
-        if self.side == "first":
-            return 0, int(
-                np.searchsorted(starts, ends[min(count, len(ends)) - 1])
-            ) if ends and count else 0
-        since = 0 if count >= len(ends) else ends[-1 - count] if count else len(text)
-        return int(np.searchsorted(starts, since, "right")) - 1 if since < len(text) else len(
-            pieces
-        ), len(pieces)
+    def span(self, tokens: Sequence[Any] | np.ndarray) -> tuple[int, int]:
+        "Give the first token that is shown of one reasoning, and the place behind the last"
+        n = len(tokens)
+        size = min(n, max(1, int(n * self.share)) if self.count is None else self.count)
+        return (0, size) if self.side == "first" else (n - size, n)

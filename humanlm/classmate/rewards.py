@@ -22,21 +22,17 @@ async def answer_scores(
     values: Callable[[list[int], list[str]], Awaitable[Sequence[float]]],  # (rows, answers) → worth
 ) -> torch.Tensor:  # [B, M, S] float64; nan: no answer, no score, or fewer samples
     "Score what classmates answered, all of it at once"
-    places = [
-        (i, m, s)
+    texts = {
+        (i, m, s): text
         for i, row in enumerate(answers)
         for m, one in enumerate(row)
         for s, text in enumerate(one.texts)
-        if text is not None
-    ]
-    found = await values(
-        [i for i, _, _ in places], [answers[i][m].texts[s] or "" for i, m, s in places]
-    )
-    most = max((len(one.texts) for row in answers for one in row), default=0)
-    scores = torch.full(
-        (len(answers), max(map(len, answers), default=0), most), math.nan, dtype=torch.float64
-    )
-    for place, value in zip(places, found, strict=True):
+    }
+    shape = [1 + max(places) for places in zip(*texts)] or [0, 0, 0]
+    scores = torch.full((len(answers), *shape[1:]), math.nan, dtype=torch.float64)
+    texts = {place: text for place, text in texts.items() if text is not None}
+    worth = await values([i for i, _, _ in texts], list(texts.values()))
+    for place, value in zip(texts, worth, strict=True):
         scores[place] = value
     return scores
 

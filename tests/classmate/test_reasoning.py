@@ -130,24 +130,3 @@ def test_other_languages_and_scripts_are_found_and_shown(text):
         == text
         == tokenizer.decode(ids[0, spans.output[0] :])
     )
-
-
-def test_sentences_and_steps_cover_the_text_from_either_end():
-    rng = random.Random(0)
-    for _ in range(200):
-        pieces = rng.choices(
-            ["One", " two", ".", "!", "\n", "\n\n", " 3.5", "?", " ", "…"], k=rng.randrange(20)
-        )
-        for unit in ("sentences", "steps"):
-            for n in range(6):
-                first, last = (
-                    Keep.read(f"{side}-{n}-{unit}").span(pieces) for side in ("first", "last")
-                )
-                assert (
-                    first[0] == 0
-                    and last[1] == len(pieces)
-                    and 0 <= first[1] <= len(pieces)
-                    and 0 <= last[0] <= len(pieces)
-                )
-            assert Keep.read(f"last-99-{unit}").span(pieces) == (0, len(pieces))
-            assert not "".join(pieces[Keep.read(f"first-99-{unit}").span(pieces)[1] :]).strip()
