@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from humanlm.classmate.classmates import (
@@ -48,13 +47,13 @@ from ..models.local import HFClient
 
 # %% ../../nbs/classmate/05_method.ipynb #ResponseReader
 class _ResponseParts(NamedTuple):
-    "What responses are made of"
+    "What B responses are made of"
 
-    shown: list[ReasoningView]  # B
-    answers: list[str]  # B; empty where the reasoning was never closed
-    mask: np.ndarray  # [B, T] bool, tokens that classmates are shown
-    reasoning: np.ndarray  # [B, T] bool, tokens of the reasoning
-    output: np.ndarray  # [B, T] bool, tokens of the answer
+    shown: list[ReasoningView]
+    answers: list[str]  # empty where the reasoning was never closed
+    mask: list[list[bool]]  # of each token, whether classmates are shown it
+    reasoning: list[list[bool]]  # whether it belongs to the reasoning
+    output: list[list[bool]]  # whether it belongs to the answer
 
 
 class ResponseReader:
@@ -74,21 +73,20 @@ class ResponseReader:
         step: int | None = None,  # of training; None: evaluation, where nothing is cut at random
     ) -> _ResponseParts:
         "Read a batch"
-        lengths = np.array([*map(len, completions)], np.int64)
-        ids = np.zeros((len(rows), max(1, lengths.max(initial=0))), np.int64)
-        for row, completion in zip(ids, completions):
-            row[: len(completion)] = completion
-        spans = self.reader(ids, lengths)
-        statuses, shown, answers, mask = spans.status(), [], [], np.zeros(ids.shape, bool)
-        for i, (row, copy) in enumerate(zip(rows, copy_index(rows))):
-            reasoning = ids[i, spans.start[i] : spans.stop[i]]
-            first, last = self.keep(row, copy, step).span(reasoning)
-            mask[i, spans.start[i] + first : spans.start[i] + last] = True
-            text = self.text(reasoning[first:last])
-            shown.append(ReasoningView(row["row_id"], copy, _question(row), text, statuses[i]))
-            answers.append(self.text(ids[i, spans.output[i] : lengths[i]]).strip())
-        output = (np.arange(ids.shape[1]) >= spans.output[:, None]) & spans.closed[:, None]
-        return _ResponseParts(shown, answers, mask, spans.mask(ids.shape[1]), output)
+        parts = _ResponseParts([], [], [], [], [])
+        for row, copy, ids in zip(rows, copy_index(rows), completions, strict=True):
+            span = self.reader(ids)
+            first, last = self.keep(row, copy, step).span(ids[span.start : span.stop])
+            first, last = span.start + first, span.start + last
+            text = self.text(ids[first:last])
+            view = ReasoningView(row["row_id"], copy, _question(row), text, span.status)
+            parts.shown.append(view)
+            parts.answers.append(self.text(ids[span.output :]).strip())
+            places = range(len(ids))
+            parts.mask.append([first <= t < last for t in places])
+            parts.reasoning.append([span.start <= t < span.stop for t in places])
+            parts.output.append([t >= span.output for t in places])
+        return parts
 
     def keep(self, row: dict, copy: int, step: int | None) -> Keep:
         "Say how much of a reasoning is shown"
@@ -96,9 +94,9 @@ class ResponseReader:
             return Keep.random(self.seed, step, row["row_id"], copy)
         return Keep.read(self.config.keep)
 
-    def text(self, ids: np.ndarray) -> str:
+    def text(self, ids: Sequence[int]) -> str:
         "Give the text of tokens, without those that end a response"
-        return self.tokenizer.decode([i for i in ids.tolist() if i not in self.silent])
+        return self.tokenizer.decode([i for i in ids if i not in self.silent])
 
 
 def _question(row):
@@ -197,7 +195,7 @@ class ReasoningRollout:
         greedy = await self.greedy(rows, policy) if remax else [{}] * len(done)
         noted = []
         for i, t in enumerate(done):
-            answers, mask = scores.answers[i], scores.read.mask[i, : len(t.completion_ids)]
+            answers = scores.answers[i]
             turns = [
                 Turn("classmate", f"{one.classmate}: {one.why or text or 'no answer'}")
                 for one in answers
@@ -209,7 +207,7 @@ class ReasoningRollout:
                 turns=(*t.turns, *turns),
                 rewards=t.rewards | dict(zip(REWARDS, scores.values[i])) | greedy[i],
                 parse_status=scores.read.shown[i].status,
-                signals=t.signals | {"shown": mask.astype(float).tolist()},
+                signals=t.signals | {"shown": [*map(float, scores.read.mask[i])]},
                 usage={"tokens_out": tokens} if tokens else t.usage,
             )
             noted.append(t)
@@ -306,9 +304,9 @@ def _classmate_advantage(config: ClassmateConfig, reader: ResponseReader) -> Adv
             return advantages
         read = reader(batch.rows, [t.completion_ids for t in batch.trajectories])
         outside = read.output if config.main_mode == "cot_only" else read.reasoning
-        felt = torch.ones(mask.shape)
-        felt[:, : outside.shape[1]] = torch.as_tensor(~outside)[:, : mask.shape[1]]
-        return advantages * felt
+        for row, cells in zip(advantages, outside):
+            row[: len(cells)][torch.tensor(cells, dtype=torch.bool)] = 0.0
+        return advantages
 
     return advantage
 

@@ -37,7 +37,7 @@ class AnswerVerdict(NamedTuple):
     "What an answer is worth"
 
     value: float  # nan: it cannot be said
-    read: str = ""  # what was found in the answer
+    read: str = ""  # what the answer says
     why: str = ""  # why there is no value
     form: bool = True  # it was said in the way that was asked for
     said: str = ""  # how a judge explains it
@@ -125,9 +125,9 @@ def _final(text: str, listed: bool) -> str:  # listed: commas stand between seve
         text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)  # 1,234
     if boxes := boxed(text):
         return _formula(boxes[-1].replace("\n", " "))
-    *before, told = _TOLD.split(text)
-    if before and told.strip():
-        return _formula(re.split(r"(?<=\d) \(", told)[0])  # 72 (that is 3 boxes of 24)
+    *before, answer = _TOLD.split(text)
+    if before and answer.strip():
+        return _formula(re.split(r"(?<=\d) \(", answer)[0])  # 72 (that is 3 boxes of 24)
     return _formula(re.sub(_ALIGNED, "\n", text), -1)
 
 
@@ -223,11 +223,11 @@ def _compare_lines():
         signal.alarm(MATH_SECONDS)
         try:
             pairs = [[*map(read, pair)] for pair in json.loads(line)]
-            said = any(same(a, b) for wanted, found in pairs for a in wanted for b in found)
+            alike = any(same(a, b) for wanted, answer in pairs for a in wanted for b in answer)
         except Exception:
-            said = False
+            alike = False
         signal.alarm(0)
-        print("same" if said else "different", flush=True)
+        print("same" if alike else "different", flush=True)
 
 
 def _verify_math(answer: str, gold: str, numbers: bool = False) -> AnswerVerdict:
