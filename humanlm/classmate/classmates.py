@@ -10,7 +10,7 @@ __all__ = ['START', 'READER', 'REWARD_TYPES', 'CONDITIONS', 'PLACEMENTS', 'ESTIM
 # %% ../../nbs/classmate/02_classmates.ipynb #imports
 import math
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +47,6 @@ class ClassmateAnswers(NamedTuple):
     status: str  # answered, skipped or failed
     texts: tuple[str | None, ...] = ()  # None: this one is no answer
     why: str = ""  # it failed, or was skipped
-    seed: int = 0
     tokens: int = 0  # written, where they were counted
     cached: bool = False
 
@@ -98,15 +97,8 @@ class Classmate:
                 raise
             return ClassmateAnswers(self.name, "failed", (None,) * self.samples, shorten(str(e)))
         texts = tuple(self.answer(text) for text in (reply.texts or (reply.text,)))
-        return ClassmateAnswers(
-            self.name,
-            "answered",
-            texts,
-            "",
-            request.seed or 0,
-            reply.usage.tokens_out,
-            reply.cached,
-        )
+        tokens = reply.usage.tokens_out
+        return ClassmateAnswers(self.name, "answered", texts, "", tokens, reply.cached)
 
     def answer(self, text: str) -> str | None:
         "Read an answer; None where it is empty, or thinks anew and never ends"
@@ -146,13 +138,11 @@ def classmate_counts(
     "Count how asking went, for the log"
     flat = [one for row in answers for one in row]
     texts = [text for one in flat if one.status == "answered" for text in one.texts]
-    counts = {
-        status: sum(one.status == status for one in flat)
+    counts = Counter(one.status for one in flat)
+    return {
+        f"classmate/{status}": counts[status] / max(1, len(flat))
         for status in ("answered", "skipped", "failed")
-    } | {"cached": sum(one.cached for one in flat)}
-    return {f"classmate/{name}": count / max(1, len(flat)) for name, count in counts.items()} | {
-        "classmate/no answer": texts.count(None) / max(1, len(texts))
-    }
+    } | {"classmate/no answer": texts.count(None) / max(1, len(texts))}
 
 # %% ../../nbs/classmate/02_classmates.ipynb #published-names
 START = "initial"  # the policy's own weights at the start of its stage

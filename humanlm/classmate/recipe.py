@@ -321,44 +321,6 @@ async def _foretold(
         "suspicion": [weighted(one, fit.value) for one, fit in zip(suspected, fits)],
     }
 
-# %% ../../nbs/classmate/51_recipe.ipynb #unread
-def _check_settings(s: Settings) -> None:
-    "Raise where a classmate cannot be had or paid for"
-    from humanlm.models.checkpoints import locate
-
-    c, judge = s.classmate, s.judge
-    for name in c.models:
-        c.require_price(name if name in (START, READER) else c.full_name(name))
-    for name in (judge.model, judge.weak, judge.monitor):
-        judge.require_price(name)
-    if judge.reward_model:
-        locate(judge.reward_model)
-    for name in filter(None, (judge.verifier, judge.exploit)):
-        check_verifier(name, "judge", s)
-    require(
-        "classmate",
-        (
-            READER not in c.models or bool(s.tasks.toy),
-            "reader is a model for made-up tasks. Name another classmate",
-        ),
-        (
-            c.estimator != "gae" or s.run.engine not in (None, "trl"),
-            "estimator gae needs a critic, which TRL does not train. Choose another, "
-            "or --run.engine verl",
-        ),
-        (
-            not c.shuffle or s.rollout.num_prompts > 1,
-            "shuffle looks for another question: rollout.num_prompts must be at least 2",
-        ),
-    )
-    require(
-        "judge",
-        (
-            not judge.monitor or (judge.exploit or judge.verifier) in MONITORED,
-            f"monitor needs a behaviour in exploit or verifier: {', '.join(MONITORED)}",
-        ),
-    )
-
 # %% ../../nbs/classmate/51_recipe.ipynb #names-of-measures
 NAMES = Names(
     {
@@ -402,28 +364,6 @@ def _rests_on(config: Mapping[str, Any]) -> list[str]:
         *model_said(config),
     ]
 
-# %% ../../nbs/classmate/51_recipe.ipynb #stage_plans
-def _stage_plans(s: Settings) -> list[StagePlan]:
-    "Say what each stage gives GPUs to do"
-    c, longest, batch = (
-        s.classmate,
-        s.tasks.max_tokens,
-        s.rollout.num_prompts * s.rollout.group_size,
-    )
-    steps = {
-        READER: s.sft.reader_steps * (READER in c.models),
-        "cold-start": s.sft.lesson_steps * (_start_of(s) == "cold-start"),
-    }
-    plans = [
-        StagePlan(name, count, s.sft.batch, longest, "lessons")
-        for name, count in steps.items()
-        if count
-    ]
-    frozen = sum(name in (START, READER) for name in c.models)
-    answer = c.max_tokens * bool(frozen)
-    steps = planned_steps(s, None)
-    return [*plans, StagePlan("classmate", steps, batch, longest, frozen=frozen, answer=answer)]
-
 # %% ../../nbs/classmate/51_recipe.ipynb #_ClassmateRecipe
 class _ClassmateRecipe(Recipe):
     "Reason so that others can go on"
@@ -441,7 +381,41 @@ class _ClassmateRecipe(Recipe):
     study = "humanlm.classmate.recipe:_ClassmateStudy"
 
     def check(self, s: Settings) -> None:
-        _check_settings(s)
+        "Raise where a classmate cannot be had or paid for"
+        from humanlm.models.checkpoints import locate
+
+        c, judge = s.classmate, s.judge
+        for name in c.models:
+            c.require_price(name if name in (START, READER) else c.full_name(name))
+        for name in (judge.model, judge.weak, judge.monitor):
+            judge.require_price(name)
+        if judge.reward_model:
+            locate(judge.reward_model)
+        for name in filter(None, (judge.verifier, judge.exploit)):
+            check_verifier(name, "judge", s)
+        require(
+            "classmate",
+            (
+                READER not in c.models or bool(s.tasks.toy),
+                "reader is a model for made-up tasks. Name another classmate",
+            ),
+            (
+                c.estimator != "gae" or s.run.engine not in (None, "trl"),
+                "estimator gae needs a critic, which TRL does not train. Choose another, "
+                "or --run.engine verl",
+            ),
+            (
+                not c.shuffle or s.rollout.num_prompts > 1,
+                "shuffle looks for another question: rollout.num_prompts must be at least 2",
+            ),
+        )
+        require(
+            "judge",
+            (
+                not judge.monitor or (judge.exploit or judge.verifier) in MONITORED,
+                f"monitor needs a behaviour in exploit or verifier: {', '.join(MONITORED)}",
+            ),
+        )
 
     def teaches(self, s: Settings) -> bool:
         return READER in s.classmate.models or _start_of(s) == "cold-start"
@@ -486,7 +460,25 @@ class _ClassmateRecipe(Recipe):
         return _measured_tasks(run, name)
 
     def stage_plans(self, s: Settings) -> list[StagePlan]:
-        return _stage_plans(s)
+        "Say what each stage gives GPUs to do"
+        c, longest, batch = (
+            s.classmate,
+            s.tasks.max_tokens,
+            s.rollout.num_prompts * s.rollout.group_size,
+        )
+        steps = {
+            READER: s.sft.reader_steps * (READER in c.models),
+            "cold-start": s.sft.lesson_steps * (_start_of(s) == "cold-start"),
+        }
+        plans = [
+            StagePlan(name, count, s.sft.batch, longest, "lessons")
+            for name, count in steps.items()
+            if count
+        ]
+        frozen = sum(name in (START, READER) for name in c.models)
+        answer = c.max_tokens * bool(frozen)
+        steps = planned_steps(s, None)
+        return [*plans, StagePlan("classmate", steps, batch, longest, frozen=frozen, answer=answer)]
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
@@ -495,22 +487,16 @@ class _ClassmateRecipe(Recipe):
             counts = {part: len(rows) for part, rows in load_tasks(s).items()}
         except NotMade as e:
             unmade = [not_made(e)]
-        none = c.use_classmate_condition == "no_classmate"
-        extra = f"; pays for {s.judge.exploit} on top" if s.judge.exploit else ""
-        placement = "all" if c.advantage in ("grpo", "dr_grpo") else c.placement
+        mates = f"{', '.join(c.models)}, {c.samples} each"
+        if c.use_classmate_condition == "no_classmate":
+            mates = "none are asked in training"
         return [
             f"{'classmate':<19} {step_plan(s, planned_steps(s, counts['train']) or 0)}",
             f"questions           {s.tasks.train}: {counts['train']:,} for training, "
             f"{counts['test']:,} held out",
             *unmade,
-            f"judge               {s.judge.model or 'rules'}{extra}",
-            "classmates          "
-            + (
-                "none are asked in training" if none else f"{', '.join(c.models)}, {c.samples} each"
-            ),
-            f"reward              {c.reward_type} x {c.reward_weight:g}, "
-            f"{c.use_classmate_condition}; shown {c.keep}",
-            f"advantage           {c.advantage}, {placement}, {c.main_mode}",
+            f"judge               {s.judge.model or 'rules'}",
+            f"classmates          {mates}; {c.estimator}",
         ]
 
     def sections(self) -> Mapping[str, tuple]:
