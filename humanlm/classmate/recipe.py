@@ -256,16 +256,17 @@ def _measured_tasks(
     def reward(shown):
         return run_sync(rollout.classmate(rows, shown, 0))[2].tolist()
 
+    alone = [known_mean(means) for means in run_sync(rollout.without(rows))]
     columns = {
         "answer": [answer for answer, _ in scores.values],
         "classmate": scores.pooled,
-        "alone": [known_mean(means) for means in run_sync(rollout.without(rows))],
+        "alone": alone,
+        "gain": [a - b for a, b in zip(scores.pooled, alone)],
         "whole reasoning": [float(view.status == "whole") for view in views],
         "true steps": [task.true_steps(view.reasoning or "") for task, view in zip(tasks, views)],
         "tokens": [float(len(c.ids)) for c in completions],
         "shuffled": reward(shuffled(views)),
     }
-    columns["gain"] = [a - b for a, b in zip(columns["classmate"], columns["alone"])]
     if s.tasks.toy:
         columns["true reasoning"] = reward(
             [
