@@ -6,24 +6,18 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .classmates import Classmate, ClassmateAnswers, ReasoningView, ask_classmates
-    from .code import code_verifier
-    from .look import PromptLook, RunLook
+    from .classmates import Classmate, ReasoningView, ask_classmates
     from .method import classmate_method
-    from .monitoring import BlindMonitor, InformedMonitor, monitor_metrics, monitorability
-    from .reasoning import Keep, Marks, ReasoningReader, token_pieces
-    from .rewards import classmate_advantages, pooled_rewards
-    from .tasks import ReasoningTask, read_tasks
-    from .verifiers import AnswerVerdict, Case, RewardModel, make_verifier
+    from .monitoring import BlindMonitor, InformedMonitor, monitorability
+    from .rewards import classmate_advantages
+    from .tasks import read_tasks
+    from .verifiers import Case, make_verifier
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "classmates": ["Classmate", "ClassmateAnswers", "ReasoningView", "ask_classmates"],
-    "code": ["code_verifier"],
-    "look": ["PromptLook", "RunLook"],
+    "classmates": ["Classmate", "ReasoningView", "ask_classmates"],
     "method": ["classmate_method"],
-    "monitoring": ["BlindMonitor", "InformedMonitor", "monitor_metrics", "monitorability"],
-    "reasoning": ["Keep", "Marks", "ReasoningReader", "token_pieces"],
-    "rewards": ["classmate_advantages", "pooled_rewards"],
-    "tasks": ["ReasoningTask", "read_tasks"],
-    "verifiers": ["AnswerVerdict", "Case", "RewardModel", "make_verifier"],
+    "monitoring": ["BlindMonitor", "InformedMonitor", "monitorability"],
+    "rewards": ["classmate_advantages"],
+    "tasks": ["read_tasks"],
+    "verifiers": ["Case", "make_verifier"],
 })

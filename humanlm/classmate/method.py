@@ -11,14 +11,12 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from humanlm.classmate.classmates import (
-    SELVES,
+    START,
     AnswerRewardConfig,
     Classmate,
     ClassmateAnswers,
@@ -37,9 +35,9 @@ from humanlm.classmate.rewards import (
     pooled_rewards,
     token_rewards,
 )
-from .verifiers import Case, RewardModel, Scorer, make_verifier
+from .verifiers import Case, RewardModel, make_verifier
 from ..data.trajectory import Trajectory, Turn
-from ..methods.functions import frozen_copy, plain_weights
+from ..methods.functions import frozen_copy
 from ..methods.method import Advantage, Batch, Method
 from ..methods.policies import Policy
 from ..methods.rollouts import single_turn
@@ -49,13 +47,13 @@ from ..models.local import HFClient
 
 # %% ../../nbs/classmate/05_method.ipynb #ResponseReader
 class _ResponseParts(NamedTuple):
-    "What responses are made of"
+    "What B responses are made of"
 
-    shown: list[ReasoningView]  # B
-    answers: list[str]  # B; empty where the reasoning was never closed
-    mask: np.ndarray  # [B, T] bool, tokens that classmates are shown
-    reasoning: np.ndarray  # [B, T] bool, tokens of the reasoning
-    output: np.ndarray  # [B, T] bool, tokens of the answer
+    shown: list[ReasoningView]
+    answers: list[str]  # empty where the reasoning was never closed
+    mask: list[list[bool]]  # of each token, whether classmates are shown it
+    reasoning: list[list[bool]]  # whether it belongs to the reasoning
+    output: list[list[bool]]  # whether it belongs to the answer
 
 
 class ResponseReader:
@@ -63,15 +61,10 @@ class ResponseReader:
 
     def __init__(self, config: ClassmateConfig, tokenizer: Any, seed: int = 0):
         self.config, self.seed, self.tokenizer = config, seed, tokenizer
-        self.marks, self.keep = MARKS[config.marks], Keep.read(config.keep)
-        self.pieces = token_pieces(tokenizer)
-        self.reader = ReasoningReader(self.pieces, self.marks)
-        self.spoken = np.ones(
-            len(self.pieces), bool
-        )  # tokens that are text: those that end a response are not
-        self.spoken[
-            [i for i in tokenizer.all_special_ids if self.pieces[i] not in "".join(self.marks)]
-        ] = False
+        self.pieces, marks = token_pieces(tokenizer), MARKS[config.marks]
+        self.reader = ReasoningReader(self.pieces, marks)
+        # tokens that end a response are no text; marks are, also where they are special
+        self.silent = {i for i in tokenizer.all_special_ids if self.pieces[i] not in "".join(marks)}
 
     def __call__(
         self,
@@ -80,43 +73,30 @@ class ResponseReader:
         step: int | None = None,  # of training; None: evaluation, where nothing is cut at random
     ) -> _ResponseParts:
         "Read a batch"
-        lengths = np.array([len(ids) for ids in completions], np.int64)
-        ids = np.zeros((len(rows), max(1, lengths.max(initial=0))), np.int64)
-        for own, found in zip(ids, completions):
-            own[: len(found)] = found
-        spans, shown, answers = self.reader(ids, lengths), [], []
-        mask, statuses = np.zeros(ids.shape, bool), spans.status()
-        for i, (row, copy) in enumerate(zip(rows, copy_index(rows))):
-            start, stop = int(spans.start[i]), int(spans.stop[i])
-            keep = self.keep
-            if step is not None and self.config.reward_type == "random_truncate":
-                keep = Keep.random(self.seed, step, row["row_id"], copy)
-            first, last = keep.span(
-                ids[i, start:stop]
-                if keep.unit == "tokens"
-                else [self.pieces[j] for j in ids[i, start:stop]]
-            )
-            mask[i, start + first : start + last] = True
-            shown.append(
-                ReasoningView(
-                    row["row_id"],
-                    copy,
-                    _question(row),
-                    self.text(ids[i, start + first : start + last]),
-                    statuses[i],
-                )
-            )
-            answers.append(
-                self.text(ids[i, spans.output[i] : lengths[i]]).strip() if spans.closed[i] else ""
-            )
-        output = np.arange(ids.shape[1]) >= spans.output[:, None]
-        return _ResponseParts(
-            shown, answers, mask, spans.mask(ids.shape[1]), output & spans.closed[:, None]
-        )
+        parts = _ResponseParts([], [], [], [], [])
+        for row, copy, ids in zip(rows, copy_index(rows), completions, strict=True):
+            span = self.reader(ids)
+            first, last = self.keep(row, copy, step).span(ids[span.start : span.stop])
+            first, last = span.start + first, span.start + last
+            text = self.text(ids[first:last])
+            view = ReasoningView(row["row_id"], copy, _question(row), text, span.status)
+            parts.shown.append(view)
+            parts.answers.append(self.text(ids[span.output :]).strip())
+            places = range(len(ids))
+            parts.mask.append([first <= t < last for t in places])
+            parts.reasoning.append([span.start <= t < span.stop for t in places])
+            parts.output.append([t >= span.output for t in places])
+        return parts
 
-    def text(self, ids: np.ndarray) -> str:
+    def keep(self, row: dict, copy: int, step: int | None) -> Keep:
+        "Say how much of a reasoning is shown"
+        if step is not None and self.config.reward_type == "random_truncate":
+            return Keep.random(self.seed, step, row["row_id"], copy)
+        return Keep.read(self.config.keep)
+
+    def text(self, ids: Sequence[int]) -> str:
         "Give the text of tokens, without those that end a response"
-        return self.tokenizer.decode(ids[self.spoken[ids]].tolist())
+        return self.tokenizer.decode([i for i in ids if i not in self.silent])
 
 
 def _question(row):
@@ -131,62 +111,48 @@ class AnswerScorer:
         config: AnswerRewardConfig = AnswerRewardConfig(),
         judges: Mapping[str, Any] = {},  # judge, weak: clients; general_reward: a `RewardModel`
     ):
-        self.config, self.judges, self.made = config, judges, {}
+        self.config, self.judges = config, judges
 
     async def __call__(
         self, rows: Sequence[Mapping], answers: Sequence[str]
     ) -> list[float]:  # B, nan = no score
         "Score answers to rows with `verifier`, `ground_truth` and `prompt`"
+        c = self.config
         cases = [
             Case(answer, row["ground_truth"], row["prompt"][-1]["content"])
             for row, answer in zip(rows, answers, strict=True)
         ]
-        gold = self.by_name([self.config.verifier or row["verifier"] for row in rows], cases)
-        if not self.config.exploit:
+        gold = self.by_name([c.verifier or row["verifier"] for row in rows], cases)
+        if not c.exploit:
             return await gold
-        asked = [
-            gold,
-            *(
-                self.by_name([self.config.exploit] * len(cases), cases, who)
-                for who in ("judge", *(["weak"] if self.config.weak else []))
-            ),
+        judges = ["judge", "weak"] if c.weak else ["judge"]
+        exploits = [self.by_name([c.exploit] * len(cases), cases, judge) for judge in judges]
+        scores = [
+            torch.tensor(values, dtype=torch.float64)
+            for values in await asyncio.gather(gold, *exploits)
         ]
-        found = [
-            torch.tensor(values, dtype=torch.float64) for values in await asyncio.gather(*asked)
-        ]
-        most = math.inf if self.config.gold_most is None else self.config.gold_most
         return exploited(
-            *found,
-            gold_weight=self.config.gold_weight,
-            exploit_weight=self.config.exploit_weight,
-            gold_most=most,
+            *scores,
+            gold_weight=c.gold_weight,
+            exploit_weight=c.exploit_weight,
+            gold_most=math.inf if c.gold_most is None else c.gold_most,
         ).tolist()
 
     async def by_name(
-        self, names: Sequence[str], cases: Sequence[Case], who: str = "judge"
+        self, names: Sequence[str], cases: Sequence[Case], judge: str = "judge"
     ) -> list[float]:
         "Score each case by a verifier of its own; verifiers work side by side"
-        places = {
-            name: [i for i, own in enumerate(names) if own == name] for name in dict.fromkeys(names)
-        }
-        verifiers = {name: self.verifier(name, who) for name in places}
-        found = await asyncio.gather(
-            *(verifiers[name]([cases[i] for i in own]) for name, own in places.items())
-        )
-        values = {
-            i: verdict.value
-            for own, verdicts in zip(places.values(), found)
-            for i, verdict in zip(own, verdicts)
-        }
-        return [values[i] for i in range(len(cases))]
+        values = [math.nan] * len(cases)
 
-    def verifier(self, name: str, who: str = "judge") -> Scorer:
-        "Make a verifier once"
-        if (name, who) not in self.made:
-            self.made[name, who] = make_verifier(
-                name, self.judges.get(name if name == RewardModel.name else who)
-            )
-        return self.made[name, who]
+        async def score(name):
+            model = self.judges.get(name if name == RewardModel.name else judge)
+            places = [i for i, other in enumerate(names) if other == name]
+            verdicts = await make_verifier(name, model)([cases[i] for i in places])
+            for i, verdict in zip(places, verdicts):
+                values[i] = verdict.value
+
+        await asyncio.gather(*map(score, dict.fromkeys(names)))
+        return values
 
 # %% ../../nbs/classmate/05_method.ipynb #ResponseScores
 REWARDS = ("answer", "classmate")  # of a response
@@ -199,25 +165,7 @@ class ResponseScores(NamedTuple):
     answers: list[list[ClassmateAnswers]]  # [B][M]
     values: list[list[float]]  # [B][2], answer and classmates, weighed by condition
     pooled: list[float]  # [B], the classmates' before these
-    scores: list[list[list[float]]]  # [B][M][S], of each answer
-
-
-def _noted(t, shown, values, answers, mask, more):
-    "Write into a trajectory what came of it"
-    turns = [
-        Turn("classmate", f"{one.classmate}: {one.why or 'no answer' if text is None else text}")
-        for one in answers
-        for text in one.texts
-    ]
-    spent = sum(one.tokens for one in answers if not one.cached)
-    return replace(
-        t,
-        turns=(*t.turns, *turns),
-        rewards=t.rewards | dict(zip(REWARDS, values)) | more,
-        parse_status=shown.status,
-        signals=t.signals | {"shown": mask[: len(t.completion_ids)].astype(float).tolist()},
-        usage={"tokens_out": spent} if spent else t.usage,
-    )
+    scores: torch.Tensor  # [B, M, S], of each answer
 
 # %% ../../nbs/classmate/05_method.ipynb #ReasoningRollout
 class ReasoningRollout:
@@ -231,11 +179,10 @@ class ReasoningRollout:
         score: AnswerScorer | None = None,  # None: rules
     ):
         self.config, self.reader, self.score = config, reader, score or AnswerScorer()
-        self.classmates = (
-            [] if config.use_classmate_condition == "no_classmate" else list(classmates)
-        )
+        none = config.use_classmate_condition == "no_classmate"
+        self.classmates = [] if none else list(classmates)
         self.write = single_turn()
-        self.alone: dict[tuple, float] = {}  # prompt, classmate, step → worth without reasoning
+        self.alone: dict[tuple, float] = {}  # prompt, classmate → worth without reasoning
         self.counts: dict[str, float] = {}  # of the last step
 
     async def __call__(
@@ -243,161 +190,123 @@ class ReasoningRollout:
     ) -> tuple[list[Trajectory], list[list[float]]]:
         "Roll out and score: trajectories, and values `[B, 2]`"
         done = await self.write(rows, policy)
-        found = await self.scored(rows, [t.completion_ids for t in done], policy.step)
-        greedy = (
-            await self.greedy(rows, policy)
-            if self.config.advantage == "remax"
-            else [{}] * len(done)
-        )
-        scored = [
-            _noted(t, *each, more=more)
-            for t, *each, more in zip(
-                done, found.read.shown, found.values, found.answers, found.read.mask, greedy
+        scores = await self.scored(rows, [t.completion_ids for t in done], policy.step)
+        remax = self.config.advantage == "remax"
+        greedy = await self.greedy(rows, policy) if remax else [{}] * len(done)
+        noted = []
+        for i, t in enumerate(done):
+            answers = scores.answers[i]
+            turns = [
+                Turn("classmate", f"{one.classmate}: {one.why or text or 'no answer'}")
+                for one in answers
+                for text in one.texts
+            ]
+            tokens = sum(one.tokens for one in answers if not one.cached)
+            t = replace(
+                t,
+                turns=(*t.turns, *turns),
+                rewards=t.rewards | dict(zip(REWARDS, scores.values[i])) | greedy[i],
+                parse_status=scores.read.shown[i].status,
+                signals=t.signals | {"shown": [*map(float, scores.read.mask[i])]},
+                usage={"tokens_out": tokens} if tokens else t.usage,
             )
-        ]
-        return scored, found.values
+            noted.append(t)
+        return noted, scores.values
 
     async def scored(
         self,
         rows: Sequence[dict],
         completions: Sequence[Sequence[int]],
-        step: int | None,
-        shuffle: bool | None = None,
+        step: int | None,  # None: evaluation, where reasoning is not shuffled
     ) -> ResponseScores:
         "Score responses: the policy's answers, and those that classmates write with its reasoning"
-        read = self.reader(rows, completions, step)
-        shown = (
-            shuffled(read.shown, step or 0)
-            if (self.config.shuffle if shuffle is None else shuffle) and rows
-            else read.shown
-        )
+        read, c = self.reader(rows, completions, step), self.config
+        shown = shuffled(read.shown, step) if c.shuffle and step is not None else read.shown
         main, (answers, scores, pooled) = await asyncio.gather(
             self.score(rows, read.answers), self.classmate(rows, shown, step or 0)
         )
         if step is not None:
             self.counts = classmate_counts(answers)
-        weighed = conditioned(
-            pooled,
-            torch.tensor(main, dtype=torch.float64),
-            self.config.use_classmate_condition,
-            self.config.reward_weight,
-        )
-        return ResponseScores(
-            read,
-            answers,
-            [[a, b] for a, b in zip(main, weighed.tolist())],
-            pooled.tolist(),
-            scores.tolist(),
-        )
+        worth = torch.tensor(main, dtype=torch.float64)
+        weighed = conditioned(pooled, worth, c.use_classmate_condition, c.reward_weight)
+        values = [list(pair) for pair in zip(main, weighed.tolist())]
+        return ResponseScores(read, answers, values, pooled.tolist(), scores)
 
     async def classmate(
         self, rows: Sequence[dict], shown: Sequence[ReasoningView], step: int
     ) -> tuple[list[list[ClassmateAnswers]], torch.Tensor, torch.Tensor]:
         "Let classmates answer: give answers `[B][M]`, scores `[B, M, S]`, pooled rewards `[B]`"
-        if not self.classmates:
-            return (
-                [[] for _ in rows],
-                torch.zeros(len(rows), 0, 0),
-                torch.full((len(rows),), math.nan, dtype=torch.float64),
-            )
+        answers, scores = await self.ask(rows, shown, step)
+        subtract = self.config.reward_type == "remove_wo_cot"
+        return (
+            answers,
+            scores,
+            pooled_rewards(scores, await self.without(rows) if subtract else None),
+        )
+
+    async def ask(
+        self, rows: Sequence[dict], shown: Sequence[ReasoningView], step: int = 0
+    ) -> tuple[list[list[ClassmateAnswers]], torch.Tensor]:
+        "Give answers `[B][M]` and their scores `[B, M, S]`"
         answers = await ask_classmates(self.classmates, shown, step, self.config.unfinished)
         scores = await answer_scores(
             answers, lambda places, texts: self.score([rows[i] for i in places], texts)
         )
-        without = (
-            await self.without(rows, step) if self.config.reward_type == "remove_wo_cot" else None
-        )
-        return (
-            answers,
-            scores,
-            pooled_rewards(scores, without),
-        )
+        return answers, scores
 
-    async def without(self, rows: Sequence[dict], step: int = 0) -> list[list[float]]:  # [B][M]
-        "Give what each classmate earns without reasoning; asked anew where weights have moved"
-        moved = step if {"live", "lagged"} & {*self.config.models} else 0
+    async def without(self, rows: Sequence[dict]) -> list[list[float]]:  # [B][M]
+        "Give what each classmate earns without reasoning; who failed is asked again"
+        names = [mate.name for mate in self.classmates]
         new = {
             row["row_id"]: row
             for row in rows
-            if any((row["row_id"], mate.name, moved) not in self.alone for mate in self.classmates)
+            if any((row["row_id"], name) not in self.alone for name in names)
         }
-        if new:
-            own_rows = list(new.values())
-            asked = await ask_classmates(
-                self.classmates,
-                [ReasoningView(id, 0, _question(row), None) for id, row in new.items()],
-            )
-            scores = (
-                await answer_scores(
-                    asked, lambda places, texts: self.score([own_rows[i] for i in places], texts)
-                )
-            ).nanmean(2)
-            kept = {key: value for key, value in self.alone.items() if key[2] == moved}
-            self.alone = kept | {
-                (id, mate.name, moved): value
-                for id, own in zip(new, scores.tolist())
-                for mate, value in zip(self.classmates, own)
-                if not math.isnan(value)
-            }  # who failed is asked again in the next step
-        return [
-            [
-                self.alone.get((row["row_id"], mate.name, moved), math.nan)
-                for mate in self.classmates
-            ]
-            for row in rows
-        ]
+        views = [ReasoningView(id, 0, _question(row), None) for id, row in new.items()]
+        _, scores = await self.ask([*new.values()], views)
+        for id, means in zip(new, scores.nanmean(2).tolist()):
+            for name, value in zip(names, means):
+                if not math.isnan(value):
+                    self.alone[id, name] = value
+        return [[self.alone.get((row["row_id"], name), math.nan) for name in names] for row in rows]
 
     async def greedy(self, rows: Sequence[dict], policy: Policy) -> list[dict[str, float]]:
         "Score the policy's likeliest response to each prompt"
         once = {row["row_id"]: row for row in rows}
-        written = await policy.generate(list(once.values()), Sampling(temperature=0.0))
-        found = await self.scored(
-            list(once.values()), [c.ids for c in written], None, shuffle=False
-        )
-        known = dict(zip(once, found.values))
-        return [
-            {f"greedy {name}": value for name, value in zip(REWARDS, known[row["row_id"]])}
-            for row in rows
-        ]
+        written = await policy.generate([*once.values()], Sampling(temperature=0.0))
+        scores = await self.scored([*once.values()], [c.ids for c in written], None)
+        values = {
+            id: {f"greedy {name}": value for name, value in zip(REWARDS, pair)}
+            for id, pair in zip(once, scores.values)
+        }
+        return [values[row["row_id"]] for row in rows]
 
 # %% ../../nbs/classmate/05_method.ipynb #classmate_method
 def _classmate_advantage(config: ClassmateConfig, reader: ResponseReader) -> Advantage:  # [B, T]
     "Make the advantage of a run"
 
     def advantage(batch: Batch) -> torch.Tensor:
-        width, rewards = batch.mask.shape[1], batch.rewards.double().cpu()
+        main, classmate = batch.rewards.double().cpu().T
         mask, shown = batch.mask.cpu(), torch.zeros(batch.mask.shape, dtype=torch.bool)
-        for own, t in zip(shown, batch.trajectories):
-            own[: len(t.completion_ids)] = torch.tensor(t.signals["shown"]) > 0
-        greedy = (
-            torch.tensor(
-                [[t.rewards[f"greedy {name}"] for name in REWARDS] for t in batch.trajectories]
-            )
-            if config.advantage == "remax"
-            else None
-        )
+        for row, t in zip(shown, batch.trajectories):
+            row[: len(t.completion_ids)] = torch.tensor(t.signals["shown"]) > 0
         if config.estimator == "gae":
-            return token_rewards(rewards[:, 0], rewards[:, 1], shown, mask, config.placement)
-        found = classmate_advantages(
-            rewards[:, 0],
-            rewards[:, 1],
-            batch.groups.cpu(),
-            shown,
-            mask,
-            config.advantage,
-            config.placement,
-            config.scale,
-            greedy=greedy,
-        )
+            return token_rewards(main, classmate, shown, mask, config.placement)
+        greedy = None
+        if config.advantage == "remax":
+            rewards = [
+                [t.rewards[f"greedy {name}"] for name in REWARDS] for t in batch.trajectories
+            ]
+            greedy = torch.tensor(rewards)
+        how = config.advantage, config.placement, config.scale, greedy
+        advantages = classmate_advantages(main, classmate, batch.groups.cpu(), shown, mask, *how)
         if config.main_mode == "all_tokens":
-            return found
+            return advantages
         read = reader(batch.rows, [t.completion_ids for t in batch.trajectories])
-        outside = torch.as_tensor(
-            read.output if config.main_mode == "cot_only" else read.reasoning
-        )[:, :width]
-        return found.masked_fill(
-            torch.nn.functional.pad(outside, (0, width - outside.shape[1])), 0.0
-        )
+        outside = read.output if config.main_mode == "cot_only" else read.reasoning
+        for row, cells in zip(advantages, outside):
+            row[: len(cells)][torch.tensor(cells, dtype=torch.bool)] = 0.0
+        return advantages
 
     return advantage
 
@@ -418,7 +327,6 @@ def classmate_method(
     classmates: Sequence[Classmate],
     tokenizer: Any,
     seed: int = 0,
-    memory: Any = None,  # a `_LaggedCopy`, where there is one
     score: AnswerScorer | None = None,  # None: rules
 ) -> Method:
     "Make the method: rows need `row_id`, `prompt`, `verifier` and `ground_truth`"
@@ -436,56 +344,9 @@ def classmate_method(
         rollout,
         _classmate_advantage(config, reader),
         _RolloutReward(),
-        memory,
         metrics=metrics,
         critic=config.estimator == "gae",
-        reads=memory is not None,
     )
-
-# %% ../../nbs/classmate/05_method.ipynb #LaggedCopy
-class _LaggedCopy:
-    "The policy as it was some steps ago; a `Memory` of the trainer"
-
-    file = "classmate.safetensors"
-
-    def __init__(self, model: Any, lag: int):
-        self.copy, self.lag, self.steps = frozen_copy(model), lag, 0
-
-    def follow(self, model: Any) -> None:
-        "Count a step of the optimiser, and take its weights when it is time"
-        self.steps += 1
-        if self.steps % self.lag:
-            return
-        with torch.no_grad():
-            own = dict(self.copy.named_parameters())
-            for name, new in plain_weights(model):
-                own[name].copy_(new)
-
-    def note(self, trajectories: Sequence[Trajectory]) -> list:
-        return []
-
-    def learn(self, notes: Sequence) -> dict[str, float]:
-        return {}
-
-    def save(self, path: str | Path) -> Path:
-        "Write the weights, and how many steps were counted"
-        from safetensors.torch import save_file
-
-        save_file(
-            {name: x.contiguous() for name, x in self.copy.named_parameters()},
-            path,
-            {"steps": str(self.steps)},
-        )
-        return Path(path)
-
-    def load(self, path: str | Path) -> None:
-        "Read them"
-        from safetensors import safe_open
-
-        with safe_open(path, "pt") as file:
-            self.steps = int(file.metadata()["steps"])
-            held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 no mapping
-            self.copy.load_state_dict(held, strict=False)
 
 # %% ../../nbs/classmate/05_method.ipynb #make_classmates
 def make_classmates(
@@ -495,26 +356,20 @@ def make_classmates(
     seed: int = 0,  # of the run
     ledger: Any = None,
     others: Mapping[str, LoadedModel] = {},  # further models of the run, by name
-) -> tuple[list[Classmate], _LaggedCopy | None]:  # and what remembers, where one lags
-    "Make the classmates of a run; models in this process have no cache, since weights change"
-    lagged: Any = _LaggedCopy(model, config.lag) if "lagged" in config.models else None
+) -> list[Classmate]:
+    "Make the classmates of a run; models in this process have no cache"
+    local: dict[str, Any] = config.options(ledger) | {"cache": None}
 
-    def client(name) -> Any:
-        if name not in SELVES and name not in others:
-            return config.client(name, ledger)
-        found = others.get(name) or LoadedModel(
-            {"initial": frozen_copy, "lagged": lambda _: lagged.copy, "live": lambda live: live}[
-                name
-            ](model),
-            tokenizer,
-        )
-        own: dict[str, Any] = config.options(ledger) | {"cache": None}
-        return HFClient(
-            name, found, **{name: value for name, value in own.items() if name != "workers"}
-        )
+    def make(name) -> Any:
+        if name == START:
+            return HFClient(name, LoadedModel(frozen_copy(model), tokenizer), **local)
+        if name in others:
+            return HFClient(name, others[name], **local)
+        return config.client(name, ledger)
 
-    asked = {"temperature": config.temperature, "max_tokens": config.max_tokens}
+    request = {"temperature": config.temperature, "max_tokens": config.max_tokens}
+    marks = MARKS[config.marks]
     return [
-        Classmate(client(name), config.samples, MARKS[config.marks], seed, name, **asked)
+        Classmate(make(name), config.samples, marks, seed, name, **request)
         for name in config.models
-    ], lagged
+    ]

@@ -7,20 +7,18 @@ __all__ = ['WRITTEN', 'SWAYED', 'NAMES', 'recipe']
 
 # %% ../../nbs/classmate/51_recipe.ipynb #exported-imports
 import asyncio
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from humanlm.classmate.classmates import (
     READER,
-    SELVES,
+    START,
     AnswerRewardConfig,
     ClassmateConfig,
     shuffled,
 )
-from .look import reasoning_section
 from humanlm.classmate.monitoring import (
     MONITORED,
     BlindMonitor,
@@ -28,6 +26,7 @@ from humanlm.classmate.monitoring import (
     MonitorRow,
     ask_validity,
     monitor_section,
+    weighted,
 )
 from humanlm.classmate.tasks import (
     SEEDS,
@@ -40,7 +39,6 @@ from humanlm.classmate.tasks import (
 from .verifiers import Case, RewardModel
 from ..clients.ledger import Ledger
 from humanlm.core.basics import (
-    ConfigError,
     NotMade,
     fingerprint,
     near_miss,
@@ -66,10 +64,6 @@ from ..training.run import planned_steps
 from ..training.stages import learn, lessons, not_made, step_plan
 from ..training.trials import Study, Trial
 
-# %% ../../nbs/classmate/51_recipe.ipynb #type-imports
-if TYPE_CHECKING:
-    from humanlm.classmate.method import AnswerScorer, ResponseScores
-
 # %% ../../nbs/classmate/51_recipe.ipynb #TasksConfig
 @dataclass(frozen=True)
 class _TasksConfig:
@@ -87,18 +81,15 @@ class _TasksConfig:
     """Longest response, reasoning included, in tokens."""
 
     def __post_init__(self):
-        kind = self.train.removeprefix("toy/")
+        names = [f"toy/{kind}" for kind in TOYS]
+        least = min(self.train_n, self.test_n, self.max_tokens)
         require(
             "tasks",
             (
-                not self.train.startswith("toy/") or kind in TOYS,
-                f"train is {shorten(self.train)!r}.{near_miss(kind, TOYS)} Write "
-                "toy/carry or toy/hint, or name a file",
+                not self.toy or self.train in names,
+                f"train is {shorten(self.train)!r}.{near_miss(self.train, names)}",
             ),
-            *(
-                (getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
-                for name in ("train_n", "test_n", "max_tokens")
-            ),
+            (least >= 1, f"train_n, test_n and max_tokens must be at least 1, got {least}"),
         )
 
     @property
@@ -149,60 +140,39 @@ WRITTEN, SWAYED = 0.2, 0.5
 
 def _reasoning_lessons(s: Settings, count: int) -> list[dict]:
     "Make supervised rows: vague reasoning with the right answer, written or swayed in some"
-    tasks, rng, rows = (
-        toy_tasks(s.tasks.toy, s.tasks.train_n, SEEDS["train"]),
-        Random(f"lessons{s.run.seed}"),
-        [],
-    )
+    tasks = toy_tasks(s.tasks.toy, s.tasks.train_n, SEEDS["train"])
+    rng, rows = Random(f"lessons{s.run.seed}"), []
     for n in range(count):
         task = rng.choice(tasks)
-        said, answer = task.vague, task.gold
+        reasoning, answer = task.vague, task.gold
         if rng.random() < WRITTEN:
-            said = task.written
+            reasoning = task.written
         elif task.swayed and rng.random() < SWAYED:
-            said, answer = rng.choice([task.vague, task.swayed]), task.hinted
-        rows.append(
-            sft_row(
-                list(task.messages),
-                [*_thought(said), {"type": "text", "text": answer}],
-                None,
-                f"lesson-{n}",
-            )
-        )
+            reasoning, answer = rng.choice([task.vague, task.swayed]), task.hinted
+        target = [*_thought(reasoning), {"type": "text", "text": answer}]
+        rows.append(sft_row(list(task.messages), target, None, f"lesson-{n}"))
     return rows
 
 
 def _reader_lessons(s: Settings, count: int) -> list[dict]:
     "Make supervised rows whose answer follows from the reasoning, whether right or wrong"
-    tasks, rng, rows = (
-        toy_tasks(s.tasks.toy, s.tasks.train_n, SEEDS["train"]),
-        Random(f"reader{s.run.seed}"),
-        [],
-    )
+    tasks = toy_tasks(s.tasks.toy, s.tasks.train_n, SEEDS["train"])
+    rng, rows = Random(f"reader{s.run.seed}"), []
     for n in range(count):
         task, other = rng.choice(tasks), rng.choice(tasks)
-        said, answer = (
-            rng.choice(task.readings)
-            if rng.random() < 0.7
-            else (rng.choice([task.vague, ""]), other.gold)
-        )
-        rows.append(
-            sft_row(
-                list(task.messages),
-                [{"type": "text", "text": answer}],
-                None if said else False,
-                f"reader-{n}",
-                _thought(said) if said else [],
-            )
-        )
+        if rng.random() < 0.7:
+            reasoning, answer = rng.choice(task.readings)
+        else:
+            reasoning, answer = rng.choice([task.vague, ""]), other.gold
+        target = [{"type": "text", "text": answer}]
+        thinking, begun = (None, _thought(reasoning)) if reasoning else (False, [])
+        rows.append(sft_row(list(task.messages), target, thinking, f"reader-{n}", begun))
     return rows
 
 
-def _thought(said):
-    return [
-        {"type": kind, "text": text}
-        for kind, text in (("markup", "<think>"), ("text", said), ("markup", "</think>"))
-    ]
+def _thought(text):
+    parts = (("markup", "<think>"), ("text", text), ("markup", "</think>"))
+    return [{"type": kind, "text": part} for kind, part in parts]
 
 # %% ../../nbs/classmate/51_recipe.ipynb #stages
 def _train_reader(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
@@ -219,57 +189,38 @@ def _train_cold_start(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
 
 def _train_classmate(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Let classmates go on with the policy's reasoning"
-    from humanlm.classmate.method import classmate_method, make_classmates
+    from humanlm.classmate.method import classmate_method
 
     s = run.settings
-    mates, lagged = make_classmates(
-        s.classmate, model, tokenizer, s.run.seed, run.work.ledgers["classmate"], _readers(run)
-    )
-    method = classmate_method(
-        s.classmate, mates, tokenizer, s.run.seed, lagged, _scorer_of(s, run.work.ledgers["judge"])
-    )
-    learn(
-        run,
-        stage,
-        model,
-        tokenizer,
-        method,
-        [_task_row(task, s) for task in run.work.tasks["train"]],
-    )
+    mates = _classmates(run, model, tokenizer)
+    method = classmate_method(s.classmate, mates, tokenizer, s.run.seed, _scorer(run))
+    rows = [_task_row(task, s) for task in run.work.tasks["train"]]
+    learn(run, stage, model, tokenizer, method, rows)
 
 
-def _scorer_of(s: Settings, ledger: Ledger | None = None) -> Any:
+def _classmates(run: Any, model: Any, tokenizer: Any) -> list:
+    "Make the classmates of a run"
+    from humanlm.classmate.method import make_classmates
+    from humanlm.models.checkpoints import LoadedModel
+
+    s, ledger = run.settings, run.work.ledgers["classmate"]
+    reads = READER in s.classmate.models
+    others = {READER: LoadedModel(*run.load(READER))} if reads else {}
+    return make_classmates(s.classmate, model, tokenizer, s.run.seed, ledger, others)
+
+
+def _scorer(run: Any) -> Any:
     "Make who says what answers are worth"
     from humanlm.classmate.method import AnswerScorer
 
-    judges = {
-        name: s.judge.client(model, ledger)
-        for name, model in (
-            ("judge", s.judge.model),
-            ("weak", s.judge.weak),
-        )
-        if model
+    judge, ledger = run.settings.judge, run.work.ledgers["judge"]
+    names = {"judge": judge.model, "weak": judge.weak}
+    judges: dict[str, Any] = {
+        role: judge.client(name, ledger) for role, name in names.items() if name
     }
-    return AnswerScorer(
-        s.judge,
-        judges
-        | (
-            {RewardModel.name: RewardModel.load(s.judge.reward_model)}
-            if s.judge.reward_model
-            else {}
-        ),
-    )
-
-
-def _readers(run: Any) -> dict[str, Any]:
-    "Load the classmates that are other models of the run"
-    from humanlm.models.checkpoints import LoadedModel
-
-    return {
-        name: LoadedModel(*run.load(name))
-        for name in run.settings.classmate.models
-        if name == READER
-    }
+    if judge.reward_model:
+        judges[RewardModel.name] = RewardModel.load(judge.reward_model)
+    return AnswerScorer(judge, judges)
 
 # %% ../../nbs/classmate/51_recipe.ipynb #measured_tasks
 def _measured_tasks(
@@ -279,89 +230,67 @@ def _measured_tasks(
     policy: ModelPolicy | None = None,  # None: the model of the run
 ) -> list[Measurement]:
     "Measure a model on held-out questions, and its reasoning by the classmates of the settings"
-    from humanlm.classmate.method import ReasoningRollout, ResponseReader, make_classmates
+    from humanlm.classmate.method import ReasoningRollout, ResponseReader
 
-    s = run.settings
+    s, tasks = run.settings, run.work.tasks[part]
     if policy is None:
         model, tokenizer = run.load(name)
         policy = ModelPolicy(model, tokenizer, s.model.max_prompt_tokens)
-    everybody = replace(
+    plain = replace(
         s.classmate,
         use_classmate_condition="always",
         reward_type="vanilla_reward",
         reward_weight=1.0,
-        shuffle=False,
     )
-    rows, tasks = [_task_row(task, s) for task in run.work.tasks[part]], run.work.tasks[part]
-    said = run_sync(policy.generate(rows, s.rollout.eval_sampling(s.run.seed)))
-    first = (
-        run.load(_start_of(s))[0]
-        if any(one in SELVES for one in s.classmate.models)
-        else policy.model
-    )
-    mates, _ = make_classmates(
-        s.classmate,
-        first,
-        policy.tokenizer,
-        s.run.seed,
-        run.work.ledgers["classmate"],
-        _readers(run),
-    )
-    score = ReasoningRollout(
-        everybody,
-        mates,
+    rows = [_task_row(task, s) for task in tasks]
+    completions = run_sync(policy.generate(rows, s.rollout.eval_sampling(s.run.seed)))
+    first = run.load(_start_of(s))[0] if START in s.classmate.models else None
+    mates, reader = (
+        _classmates(run, first, policy.tokenizer),
         ResponseReader(s.classmate, policy.tokenizer, s.run.seed),
-        _scorer_of(s, run.work.ledgers["judge"]),
     )
-    found = run_sync(score.scored(rows, [c.ids for c in said], None, shuffle=False))
-    others = {"shuffled": shuffled(found.read.shown)}
-    if s.tasks.toy:
-        others["true reasoning"] = [
-            one._replace(reasoning=task.written, status="whole")
-            for one, task in zip(found.read.shown, tasks)
-        ]
-    controls = {
-        name: run_sync(score.classmate(rows, shown, 0))[2].tolist()
-        for name, shown in others.items()
-    }
-    alone = [known_mean(own) for own in run_sync(score.without(rows))]
+    rollout = ReasoningRollout(plain, mates, reader, _scorer(run))
+    scores = run_sync(rollout.scored(rows, [c.ids for c in completions], None))
+    views = scores.read.shown
 
-    more = run_sync(_foretold(run, found, tasks, score.score)) if s.judge.monitor else {}
+    def reward(shown):
+        return run_sync(rollout.classmate(rows, shown, 0))[2].tolist()
+
+    alone = [known_mean(means) for means in run_sync(rollout.without(rows))]
+    columns = {
+        "answer": [answer for answer, _ in scores.values],
+        "classmate": scores.pooled,
+        "alone": alone,
+        "gain": [a - b for a, b in zip(scores.pooled, alone)],
+        "whole reasoning": [float(view.status == "whole") for view in views],
+        "true steps": [task.true_steps(view.reasoning or "") for task, view in zip(tasks, views)],
+        "tokens": [float(len(c.ids)) for c in completions],
+        "shuffled": reward(shuffled(views)),
+    }
+    if s.tasks.toy:
+        columns["true reasoning"] = reward(
+            [
+                view._replace(reasoning=task.written, status="whole")
+                for view, task in zip(views, tasks)
+            ]
+        )
+    if s.judge.monitor:
+        columns |= run_sync(_foretold(run, scores, tasks, rollout.score))
     if len(mates) > 1:
-        more |= {
-            f"classmate {mate.name}": means
-            for mate, means in zip(mates, zip(*_own_scores(found, len(mates))))
-        }
+        means = scores.scores.nanmean(2).T.tolist()
+        columns |= {f"classmate {mate.name}": column for mate, column in zip(mates, means)}
 
     def one(i, task):
-        read, told = (
-            found.read.shown[i],
-            [f"{one.classmate}: {text}" for one in found.answers[i] for text in one.texts],
-        )
-        values = {
-            "answer": found.values[i][0],
-            "classmate": found.pooled[i],
-            "alone": alone[i],
-            "gain": found.pooled[i] - alone[i],
-            "whole reasoning": float(read.status == "whole"),
-            "true steps": task.true_steps(read.reasoning or ""),
-            "tokens": float(len(said[i].ids)),
-            **{name: column[i] for name, column in (controls | more).items()},
+        written = [f"{one.classmate}: {text}" for one in scores.answers[i] for text in one.texts]
+        texts = {
+            "question": task.question,
+            "response": completions[i].text,
+            "classmates": "\n".join(written),
         }
-        shown = {"question": task.question, "response": said[i].text, "classmates": "\n".join(told)}
-        return Measurement(
-            task.id,
-            task.id,
-            {metric: {task.kind: value} for metric, value in values.items()},
-            shown,
-        )
+        values = {metric: {task.kind: column[i]} for metric, column in columns.items()}
+        return Measurement(task.id, task.id, values, texts)
 
     return [one(i, task) for i, task in enumerate(tasks)]
-
-
-def _own_scores(found: Any, count: int) -> list[list[float]]:  # [B][M]
-    "Give what each classmate earned"
-    return [[known_mean(own) for own in row] if row else [math.nan] * count for row in found.scores]
 
 
 def _start_of(s: Settings) -> str:
@@ -369,83 +298,29 @@ def _start_of(s: Settings) -> str:
 
 # %% ../../nbs/classmate/51_recipe.ipynb #foretold
 async def _foretold(
-    run: Any, found: "ResponseScores", tasks: Sequence[ReasoningTask], scorer: "AnswerScorer"
+    run: Any, scores: Any, tasks: Sequence[ReasoningTask], scorer: Any
 ) -> dict[str, list[float]]:
     "Give ratings, what an informed monitor foretells and how far off, and a blind one's suspicion"
-    s, name = run.settings, run.settings.judge.exploit or run.settings.judge.verifier
-    rating = [own for own, _ in found.values]  # without an exploit the answers' worth
-    if s.judge.exploit:
-        cases = [
-            Case(answer, task.gold, task.question)
-            for task, answer in zip(tasks, found.read.answers)
-        ]
+    judge = run.settings.judge
+    name = judge.exploit or judge.verifier
+    rating = [answer for answer, _ in scores.values]  # without an exploit the answers' worth
+    if judge.exploit:
+        answers = zip(tasks, scores.read.answers)
+        cases = [Case(answer, task.gold, task.question) for task, answer in answers]
         rating = await scorer.by_name([name] * len(cases), cases)
-    client = s.judge.client(s.judge.monitor, run.work.ledgers["judge"])
-    rows = [
-        MonitorRow(task.question, shown.reasoning or "")
-        for task, shown in zip(tasks, found.read.shown)
-    ]
-    told, suspected = await asyncio.gather(
+    client = judge.client(judge.monitor, run.work.ledgers["judge"])
+    views = zip(tasks, scores.read.shown)
+    rows = [MonitorRow(task.question, view.reasoning or "") for task, view in views]
+    foretold, suspected = await asyncio.gather(
         InformedMonitor(name, client)(rows), BlindMonitor(client)(rows)
     )
     fits = await ask_validity(client, suspected, MONITORED[name].about)
-    weighted = [one.weighted(fit.value) for one, fit in zip(suspected, fits)]
-    errors = [abs(a - one.value) for a, one in zip(rating, told)]
     return {
         "rating": rating,
-        "foretold": [one.value for one in told],
-        "monitor error": errors,
-        "suspicion": weighted,
+        "foretold": [one.value for one in foretold],
+        "monitor error": [abs(a - one.value) for a, one in zip(rating, foretold)],
+        "suspicion": [weighted(one, fit.value) for one, fit in zip(suspected, fits)],
     }
-
-# %% ../../nbs/classmate/51_recipe.ipynb #unread
-def _check_settings(s: Settings) -> None:
-    "Raise where a classmate cannot be had or paid for"
-    own = [name for name in s.classmate.models if name not in SELVES]
-    from humanlm.models.checkpoints import locate
-
-    require(
-        "classmate",
-        *(
-            (
-                name != READER or bool(s.tasks.toy),
-                "reader is a model for made-up tasks. Name another classmate",
-            )
-            for name in own
-        ),
-    )
-    for name in own:
-        s.classmate.require_price(None if name == READER else s.classmate.full_name(name, [READER]))
-    for name in (s.judge.model, s.judge.weak, s.judge.monitor):
-        s.judge.require_price(name)
-    foretold = s.judge.exploit or s.judge.verifier
-    if s.judge.reward_model:
-        locate(s.judge.reward_model)
-    require(
-        "judge",
-        (
-            not s.judge.monitor or foretold in MONITORED,
-            "monitor is given, and no behaviour that it could foretell. Name one in "
-            f"exploit or verifier: {', '.join(MONITORED)}",
-        ),
-    )
-    for name in filter(None, (s.judge.verifier, s.judge.exploit)):
-        check_verifier(name, "judge", s)
-    require(
-        "classmate",
-        (
-            s.classmate.estimator != "gae" or s.run.engine not in (None, "trl"),
-            "estimator gae needs a critic, which TRL does not train. Choose another, "
-            "or --run.engine verl",
-        ),
-    )
-    require(
-        "rollout",
-        (
-            not s.classmate.shuffle or s.rollout.num_prompts > 1,
-            "num_prompts must be at least 2 where classmate.shuffle looks for another question",
-        ),
-    )
 
 # %% ../../nbs/classmate/51_recipe.ipynb #names-of-measures
 NAMES = Names(
@@ -482,42 +357,12 @@ NAMES = Names(
 
 def _rests_on(config: Mapping[str, Any]) -> list[str]:
     "Say what stands behind the numbers of a run"
-    tasks, judge, mates = (config.get(group, {}) for group in ("tasks", "judge", "classmate"))
-    train = str(tasks.get("train", "unknown"))
-    asked = (
+    train = str(config["tasks"]["train"])
+    return [
         f"Questions: {'made up' if train.startswith('toy/') else train}. "
-        f"Answers are judged by {judge.get('model') or 'rule'}."
-    )
-    return [
-        asked,
-        f"Classmates: {', '.join(map(str, mates.get('models', [])))}.",
+        f"Answers are judged by {config['judge']['model'] or 'rule'}.",
+        f"Classmates: {', '.join(config['classmate']['models'])}.",
         *model_said(config),
-    ]
-
-# %% ../../nbs/classmate/51_recipe.ipynb #stage_plans
-def _stage_plans(s: Settings) -> list[StagePlan]:
-    "Say what each stage gives GPUs to do"
-    c, longest = s.classmate, s.tasks.max_tokens
-    steps = {
-        READER: s.sft.reader_steps if READER in c.models else 0,
-        "cold-start": s.sft.lesson_steps if _start_of(s) == "cold-start" else 0,
-    }
-    lessons = [
-        StagePlan(name, count, s.sft.batch, longest, "lessons")
-        for name, count in steps.items()
-        if count
-    ]
-    return [
-        *lessons,
-        StagePlan(
-            "classmate",
-            planned_steps(s, None),
-            s.rollout.num_prompts * s.rollout.group_size,
-            longest,
-            frozen=sum(name in ("initial", "lagged", READER) for name in c.models),
-            reads="lagged" in c.models,
-            answer=c.max_tokens * bool({*SELVES, READER} & {*c.models}),
-        ),
     ]
 
 # %% ../../nbs/classmate/51_recipe.ipynb #_ClassmateRecipe
@@ -537,7 +382,41 @@ class _ClassmateRecipe(Recipe):
     study = "humanlm.classmate.recipe:_ClassmateStudy"
 
     def check(self, s: Settings) -> None:
-        _check_settings(s)
+        "Raise where a classmate cannot be had or paid for"
+        from humanlm.models.checkpoints import locate
+
+        c, judge = s.classmate, s.judge
+        for name in c.models:
+            c.require_price(name if name in (START, READER) else c.full_name(name))
+        for name in (judge.model, judge.weak, judge.monitor):
+            judge.require_price(name)
+        if judge.reward_model:
+            locate(judge.reward_model)
+        for name in filter(None, (judge.verifier, judge.exploit)):
+            check_verifier(name, "judge", s)
+        require(
+            "classmate",
+            (
+                READER not in c.models or bool(s.tasks.toy),
+                "reader is a model for made-up tasks. Name another classmate",
+            ),
+            (
+                c.estimator != "gae" or s.run.engine not in (None, "trl"),
+                "estimator gae needs a critic, which TRL does not train. Choose another, "
+                "or --run.engine verl",
+            ),
+            (
+                not c.shuffle or s.rollout.num_prompts > 1,
+                "shuffle looks for another question: rollout.num_prompts must be at least 2",
+            ),
+        )
+        require(
+            "judge",
+            (
+                not judge.monitor or (judge.exploit or judge.verifier) in MONITORED,
+                f"monitor needs a behaviour in exploit or verifier: {', '.join(MONITORED)}",
+            ),
+        )
 
     def teaches(self, s: Settings) -> bool:
         return READER in s.classmate.models or _start_of(s) == "cold-start"
@@ -546,107 +425,87 @@ class _ClassmateRecipe(Recipe):
         "Read or make questions"
         tasks = load_tasks(s)
         ledgers = {name: Ledger(budget=getattr(s, name).budget) for name in ("classmate", "judge")}
-        return _ReasoningWork(
-            fingerprint([task.messages for part in tasks.values() for task in part]),
-            ledgers,
-            tasks=tasks,
-        )
+        messages = [task.messages for part in tasks.values() for task in part]
+        return _ReasoningWork(fingerprint(messages), ledgers, tasks=tasks)
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"
         tags, s = ["<think>", "</think>"], run.settings
         if not s.tasks.toy:
             return [m["content"] for task in run.work.tasks["train"] for m in task.messages], tags
-        return [
-            f"{row['prompt'][-1]['content']} {parts_text(row['target'])}"
-            for row in _reasoning_lessons(s, 2000)
-        ], tags
+        rows = _reasoning_lessons(s, 2000)
+        return [f"{r['prompt'][-1]['content']} {parts_text(r['target'])}" for r in rows], tags
 
     def stages(self, run: Any) -> list[Stage]:
         "Teach a tiny model to read and to answer, then let classmates go on"
-        s, found = run.settings, []
+        s, stages = run.settings, []
         if READER in s.classmate.models:
-            found.append(Stage(READER, "base", _train_reader))
+            stages.append(Stage(READER, "base", _train_reader))
         if _start_of(s) == "cold-start":
-            found.append(Stage("cold-start", "base", _train_cold_start))
-        return [*found, Stage("classmate", _start_of(s), _train_classmate)]
+            stages.append(Stage("cold-start", "base", _train_cold_start))
+        return [*stages, Stage("classmate", _start_of(s), _train_classmate)]
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
         "Say which marks stand around reasoning, and what a prompt says of thoughts"
-        return {
-            "classmate.json": to_json(
-                {
-                    "marks": run.settings.classmate.marks,
-                    "thinking": False if name == READER else None,
-                },
-                indent=1,
-            )
-        }
+        thinking = False if name == READER else None
+        marks = {"marks": run.settings.classmate.marks, "thinking": thinking}
+        return {"classmate.json": to_json(marks, indent=1)}
 
     def validate(self, run: Any, name: str, policy: ModelPolicy) -> float:
         "Measure answers and classmates on questions that neither training nor the evaluation asks"
-        found = _measured_tasks(run, name, "valid", policy)
-        return known_mean(
-            [
-                value
-                for row in found
-                for metric in ("answer", "classmate")
-                for value in row.values[metric].values()
-            ]
-        )
+        rows = _measured_tasks(run, name, "valid", policy)
+        metrics = ("answer", "classmate")
+        return known_mean([x for row in rows for m in metrics for x in row.values[m].values()])
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
         return _measured_tasks(run, name)
 
     def stage_plans(self, s: Settings) -> list[StagePlan]:
-        return _stage_plans(s)
+        "Say what each stage gives GPUs to do"
+        c, longest, batch = (
+            s.classmate,
+            s.tasks.max_tokens,
+            s.rollout.num_prompts * s.rollout.group_size,
+        )
+        steps = {
+            READER: s.sft.reader_steps * (READER in c.models),
+            "cold-start": s.sft.lesson_steps * (_start_of(s) == "cold-start"),
+        }
+        plans = [
+            StagePlan(name, count, s.sft.batch, longest, "lessons")
+            for name, count in steps.items()
+            if count
+        ]
+        frozen = sum(name in (START, READER) for name in c.models)
+        answer = c.max_tokens * bool(frozen)
+        steps = planned_steps(s, None)
+        return [*plans, StagePlan("classmate", steps, batch, longest, frozen=frozen, answer=answer)]
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
-        c, t, counts = s.classmate, s.tasks, {"train": s.tasks.train_n, "test": s.tasks.test_n}
-        unmade = []
+        c, counts, unmade = s.classmate, {"train": s.tasks.train_n, "test": s.tasks.test_n}, []
         try:
             counts = {part: len(rows) for part, rows in load_tasks(s).items()}
         except NotMade as e:
             unmade = [not_made(e)]
-        asked = (
-            f"{', '.join(c.models)}, {c.samples} each"
-            if c.use_classmate_condition != "no_classmate"
-            else "none are asked in training"
-        )
+        mates = f"{', '.join(c.models)}, {c.samples} each"
+        if c.use_classmate_condition == "no_classmate":
+            mates = "none are asked in training"
         return [
             f"{'classmate':<19} {step_plan(s, planned_steps(s, counts['train']) or 0)}",
-            f"questions           {t.train}: {counts['train']:,} for "
-            f"training, {counts['test']:,} held out",
+            f"questions           {s.tasks.train}: {counts['train']:,} for training, "
+            f"{counts['test']:,} held out",
             *unmade,
-            f"judge               {s.judge.model or 'rules'}"
-            + (f"; pays for {s.judge.exploit} on top" if s.judge.exploit else ""),
-            f"classmates          {asked}",
-            f"reward              {c.reward_type} x {c.reward_weight:g}, "
-            f"{c.use_classmate_condition}; shown {c.keep}",
-            f"advantage           {c.advantage}, "
-            f"{'all' if c.advantage in ('grpo', 'dr_grpo') else c.placement}, "
-            f"{c.main_mode}",
+            f"judge               {s.judge.model or 'rules'}",
+            f"classmates          {mates}; {c.estimator}",
         ]
 
     def sections(self) -> Mapping[str, tuple]:
         "Give the sections of the report"
-        sections = standard_sections(NAMES, _rests_on)
-        look = {
-            "reasoning": (
-                "Reasoning",
-                "Two prompts of the last step: what was shown, what classmates wrote, "
-                "what each token felt.",
-                reasoning_section,
-            ),
-            "monitors": (
-                "Monitors",
-                "Does reasoning tell what the judge will say of the answer?",
-                monitor_section,
-            ),
+        line = "Does reasoning tell what the judge will say of the answer?"
+        return standard_sections(NAMES, _rests_on) | {
+            "monitors": ("Monitors", line, monitor_section)
         }
-        last = {name: sections.pop(name) for name in ("samples", "run")}
-        return {**sections, **look, **last}
 
 
 recipe = _ClassmateRecipe()
@@ -660,39 +519,32 @@ class _ClassmateStudy(Study):
 
     def models(self, s: Settings) -> list[str]:
         "Name the models that are compared"
-        return [
-            name
-            for name in super().models(s)
-            if name not in ("base", READER) or (name == "base" and _start_of(s) == "base")
-        ]
+        aside = (READER, "base") if _start_of(s) == "cold-start" else (READER,)
+        return [name for name in super().models(s) if name not in aside]
 
     def shared(self, s: Settings) -> dict[str, str]:
         "Name the models before any reward, with all that they depend on"
         key = to_json([s.model, s.sft, s.tasks, s.run.seed])
-        return (
-            dict.fromkeys(["base", READER, "cold-start"], key)
-            if _start_of(s) == "cold-start"
-            else {}
-        )
+        names = ["base", READER, "cold-start"] if _start_of(s) == "cold-start" else []
+        return dict.fromkeys(names, key)
 
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
         "Add what each seed moved, by itself and beside the variant that pays for answers alone"
-        pairs = dict.fromkeys(
-            (trial.arm("classmate"), trial.arm(_start_of(trial.settings))) for trial in trials
-        )
-        seeds = list(dict.fromkeys(t.seed for t in trials))
+        trained = {t.arm("classmate"): t for t in trials}
+        starts = [(arm, t.arm(_start_of(t.settings))) for arm, t in trained.items()]
         alone = {
             t.settings.tasks.train: t.arm("classmate")
             for t in reversed(trials)
             if t.settings.classmate.use_classmate_condition == "no_classmate"
         }
-        against = {t.arm("classmate"): alone.get(t.settings.tasks.train) for t in trials}
-        beside = [(arm, other) for arm, other in against.items() if other not in (None, arm)]
+        beside = [(arm, alone.get(t.settings.tasks.train, arm)) for arm, t in trained.items()]
+        seeds = list(dict.fromkeys(t.seed for t in trials))
 
         def moved(pairs):
             return {
-                metric: rounded(found.seed_changes(list(pairs), metric, seeds))
+                metric: rounded(found.seed_changes(pairs, metric, seeds))
                 for metric in ("answer", "classmate", "shuffled", "true steps")
             }
 
-        return {"by_seed": moved(pairs), "over_answers_alone": moved(beside)}
+        different = [(arm, other) for arm, other in beside if other != arm]
+        return {"by_seed": moved(starts), "over_answers_alone": moved(different)}

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from .classmates import CONDITIONS, ESTIMATORS, PLACEMENTS, ClassmateAnswers
-from ..core.basics import check_name
+from .classmates import ClassmateAnswers
 from ..methods.advantages import broadcast, everywhere, group_advantages, leave_one_out
 
 # %% ../../nbs/classmate/04_rewards.ipynb #answer_scores
@@ -22,21 +21,17 @@ async def answer_scores(
     values: Callable[[list[int], list[str]], Awaitable[Sequence[float]]],  # (rows, answers) → worth
 ) -> torch.Tensor:  # [B, M, S] float64; nan: no answer, no score, or fewer samples
     "Score what classmates answered, all of it at once"
-    places = [
-        (i, m, s)
+    texts = {
+        (i, m, s): text
         for i, row in enumerate(answers)
         for m, one in enumerate(row)
         for s, text in enumerate(one.texts)
-        if text is not None
-    ]
-    found = await values(
-        [i for i, _, _ in places], [answers[i][m].texts[s] or "" for i, m, s in places]
-    )
-    most = max((len(one.texts) for row in answers for one in row), default=0)
-    scores = torch.full(
-        (len(answers), max(map(len, answers), default=0), most), math.nan, dtype=torch.float64
-    )
-    for place, value in zip(places, found, strict=True):
+    }
+    shape = [1 + max(places) for places in zip(*texts)] or [0, 0, 0]
+    scores = torch.full((len(answers), *shape[1:]), math.nan, dtype=torch.float64)
+    texts = {place: text for place, text in texts.items() if text is not None}
+    worth = await values([i for i, _, _ in texts], list(texts.values()))
+    for place, value in zip(texts, worth, strict=True):
         scores[place] = value
     return scores
 
@@ -59,17 +54,18 @@ def conditioned(
     weight: float = 1.0,
 ) -> torch.Tensor:  # [B]
     "Weigh the classmates' reward by what the policy's own answer was worth"
-    factors = {
-        "always": 1.0,
-        "no_classmate": 0.0,
-        "no_classmate_when_main_incorrect": 0.0,
-        "neg_classmate_when_main_incorrect": -1.0,
-    }
-    wrong = factors[check_name(condition, CONDITIONS, "condition", ValueError)]
-    if condition in ("always", "no_classmate"):
-        return classmate * (weight * wrong)
-    factor = torch.where(main <= 0, wrong, 1.0).to(main.dtype)
-    return classmate * weight * torch.where(main.isnan(), math.nan, factor)
+    right, wrong = {
+        "always": (1.0, 1.0),
+        "no_classmate": (0.0, 0.0),
+        "no_classmate_when_main_incorrect": (1.0, 0.0),
+        "neg_classmate_when_main_incorrect": (1.0, -1.0),
+    }[condition]
+    factor = torch.where(main <= 0, wrong, right).to(main.dtype)
+    return (
+        classmate
+        * weight
+        * (factor if right == wrong else factor.masked_fill(main.isnan(), math.nan))
+    )
 
 # %% ../../nbs/classmate/04_rewards.ipynb #exploited
 def exploited(
@@ -100,8 +96,6 @@ def classmate_advantages(
     greedy: Any = None,  # remax: [B, 2] both rewards of the likeliest response
 ) -> torch.Tensor:  # [B, T]
     "Give every token what the answers say that it deserves"
-    check_name(estimator, ESTIMATORS, "estimator", ValueError)
-    check_name(placement, PLACEMENTS, "placement", ValueError)
     both = _compared(main.double(), classmate.double(), groups, estimator, scale, greedy)
     here, elsewhere = (x.to(torch.result_type(main, 1.0)) for x in both)
     here = torch.where(main.isnan(), 0.0, here)
@@ -119,17 +113,15 @@ def _compared(main, classmate, groups, estimator, scale, greedy):
         m, added = main - greedy[:, 0], main - greedy[:, 0] + classmate - greedy[:, 1]
         return torch.where(added.isnan(), m, added).nan_to_num(0), m.nan_to_num(0)
 
-    def own(rewards):
-        return (
-            leave_one_out(rewards, groups)
-            if estimator == "rloo"
-            else group_advantages(rewards, groups, scale and estimator != "dr_grpo")
-        )
+    def compare(rewards):
+        if estimator == "rloo":
+            return leave_one_out(rewards, groups)
+        return group_advantages(rewards, groups, scale and estimator != "dr_grpo")
 
-    both, m = own(main + classmate), own(main)
+    both, m = compare(main + classmate), compare(main)
     if estimator in ("grpo", "dr_grpo", "grpo_w_classmate", "rloo"):
         return torch.where(classmate.isnan(), m, both), m
-    added = m + own(torch.where(main.isnan(), math.nan, classmate))
+    added = m + compare(torch.where(main.isnan(), math.nan, classmate))
     if not estimator.startswith("gdpo"):
         return added, m
     every, mine = everywhere(torch.where(main.isnan(), math.nan, added))
@@ -144,13 +136,11 @@ def token_rewards(
     placement: str = "classmate_partial",
 ) -> torch.Tensor:  # [B, T]; rows without a score are nan
     "Put rewards on the tokens at which they fall due"
-    places = torch.arange(mask.shape[1])
-    last, seen = (
-        (places * mask).argmax(1),
-        shown & mask if placement == "classmate_partial" else mask,
-    )
+    places, rows = torch.arange(mask.shape[1]), torch.arange(len(main))
+    seen = shown & mask if placement == "classmate_partial" else mask
+    last = (places * mask).argmax(1)
     due = torch.where(seen.any(1), (places * seen).argmax(1), last)
-    found = torch.zeros(mask.shape, dtype=main.dtype)
-    found[torch.arange(len(main)), last] = main
-    found[torch.arange(len(main)), due] += classmate.nan_to_num(0)
-    return torch.where(main.isnan()[:, None], math.nan, found)
+    rewards = torch.zeros(mask.shape, dtype=main.dtype)
+    rewards[rows, last] = main
+    rewards[rows, due] += classmate.nan_to_num(0)
+    return torch.where(main.isnan()[:, None], math.nan, rewards)

@@ -19,7 +19,6 @@ import signal
 import socket
 import struct
 import sys
-import tempfile
 import time
 
 # %% ../../nbs/sandbox/01_cell.ipynb #_kernel
@@ -30,13 +29,15 @@ NAMESPACES = (
 NOBODY = 65534
 
 
-def _kernel(name, *given):
+def _kernel(name, *values):
     "Call a function of the C library"
-    given = [
-        ctypes.c_ulong(g) if isinstance(g, int) else os.fsencode(g) if isinstance(g, str) else g
-        for g in given
-    ]
-    if getattr(ctypes.CDLL(None, use_errno=True), name)(*given) < 0:
+
+    def plain(value):
+        if isinstance(value, str):
+            return os.fsencode(value)
+        return ctypes.c_ulong(value) if isinstance(value, int) else value
+
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*map(plain, values)) < 0:
         raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
 
 
@@ -160,21 +161,21 @@ def _forbid() -> None:
 
 # %% ../../nbs/sandbox/01_cell.ipynb #set_limits
 def _set_limits(
-    cell: dict, seconds: float
-) -> None:  # cell: of the keeper: memory, file (bytes), files, processes
+    cell: dict,  # of the keeper: memory, file (bytes), files, processes
+    seconds: float,
+) -> None:
     "Bound what this process and its children may use"
     limits = {
         "CPU": math.ceil(seconds) + 1,
         "AS": cell["memory"],
         "FSIZE": cell["file"],
         "NOFILE": cell["files"],
+        "NPROC": cell["processes"] + 1,  # whoever watches counts as well
         "CORE": 0,
         "MSGQUEUE": 0,
         "MEMLOCK": 0,
         "SIGPENDING": 64,
     }
-    if cell["contained"]:
-        limits["NPROC"] = cell["processes"] + 1  # whoever watches counts as well
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 
@@ -190,37 +191,38 @@ def _plain(value: object) -> object:  # JSON; containers are [kind, items]
         return ["dict", [[_plain(key), _plain(item)] for key, item in value.items()]]
     if isinstance(value, (bytes, bytearray)):
         return ["bytes", bytes(value).hex()]
-    if isinstance(value, getattr(sys.modules.get("fractions"), "Fraction", ())):
-        return ["Fraction", str(value)]
-    if isinstance(value, getattr(sys.modules.get("decimal"), "Decimal", ())):
-        return ["Decimal", str(value)]
-    return ["complex", [value.real, value.imag]] if isinstance(value, complex) else ["other", []]
+    if isinstance(value, complex):
+        return ["complex", [value.real, value.imag]]
+    for module, name in (("fractions", "Fraction"), ("decimal", "Decimal")):
+        if isinstance(value, getattr(sys.modules.get(module), name, ())):
+            return [name, str(value)]
+    return ["other", []]
 
 # %% ../../nbs/sandbox/01_cell.ipynb #play
 def _play(
     job: dict,  # program, test (None: only the program), word
-    said: int,  # file that takes what the test found
+    claim_file: int,  # takes what the test claims
 ) -> None:
     "Run a program as `__main__`, then its test"
     import builtins
 
     module = sys.modules["__main__"] = type(sys)("__main__")
-    kept, hooks, write, claims = dict(vars(builtins)), [*sys.meta_path], json.dumps, []
+    names, hooks, write, claims = dict(vars(builtins)), [*sys.meta_path], json.dumps, []
     exec(compile(job["program"], "program.py", "exec"), vars(module))
     if job["test"] is None:
         return
-    builtins.__dict__.update(kept)
+    builtins.__dict__.update(names)
     sys.meta_path[:] = hooks
     vars(module)[job["word"]] = lambda place, value: claims.append((place, _plain(value)))
     exec(compile(job["test"], "test.py", "exec"), vars(module))
-    os.write(said, write({"word": job["word"], "claims": claims}).encode())
+    os.write(claim_file, write({"word": job["word"], "claims": claims}).encode())
 
 # %% ../../nbs/sandbox/01_cell.ipynb #end
-def _end(run, *given) -> None:
+def _end(run, *values) -> None:
     "Call a function, then end the process with the exit code that Python would give"
     code = 1
     try:
-        run(*given)
+        run(*values)
         code = 0
     except SystemExit as e:
         code = e.code if isinstance(e.code, int) else int(e.code is not None)
@@ -258,37 +260,26 @@ def _write(path, text):
 
 def _enter(cell, seconds, files, status):
     "Become the process in which a program may run; gives its order"
-    job, given, output, said, status = (
+    order, stdin, output, claims, status = (
         fcntl.fcntl(file, fcntl.F_DUPFD, 16) for file in (*files, status)
     )
-    with open(job, "rb") as file:
-        order = json.load(file)
+    with open(order, "rb") as file:
+        job = json.load(file)
     os.setsid()
-    for own, place in (
-        (given, 0),
-        (output, 1),
-        (os.open("/dev/null", os.O_WRONLY), 2),
-        (said, 3),
-        (status, 4),
+    for place, file in enumerate(
+        (stdin, output, os.open("/dev/null", os.O_WRONLY), claims, status)
     ):
-        os.dup2(own, place)
+        os.dup2(file, place)
     os.closerange(5, 64)
-    if cell["contained"]:
-        _write("/proc/sys/user/max_user_namespaces", "0")
-        _mount(
-            "tmpfs",
-            "/tmp",
-            "tmpfs",
-            NOSUID | NODEV,
-            f"mode=700,size={cell['folder']},nr_inodes=1024",
-        )
-        _mount("proc", "/proc", "proc", RDONLY | NOSUID | NODEV | NOEXEC)
-    os.chdir(cell["home"])
+    _write("/proc/sys/user/max_user_namespaces", "0")
+    room = f"mode=700,size={cell['folder']},nr_inodes=1024"
+    _mount("tmpfs", "/tmp", "tmpfs", NOSUID | NODEV, room)
+    _mount("proc", "/proc", "proc", RDONLY | NOSUID | NODEV | NOEXEC)
+    os.chdir("/tmp")
     _set_limits(cell, seconds)
-    if cell["contained"]:
-        _forbid()
+    _forbid()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    return order
+    return job
 
 
 def _tell(status, **ended):
@@ -298,67 +289,62 @@ def _tell(status, **ended):
 def _begin(cell, seconds, files, status):
     "Be the process of a program, to its end"
     try:
-        order = _enter(cell, seconds, files, status)
+        job = _enter(cell, seconds, files, status)
     except OSError as e:
         _tell(4, failed=str(e))
         os._exit(1)
     os.close(4)
-    _end(_play, order, 3)
+    _end(_play, job, 3)
 
 
 def _watch(
     cell: dict,
     seconds: float,  # a program may run
-    files: list[int],  # order, input, output, what the test found
+    files: list[int],  # order, input, output, claims of the test
     status: int,  # takes how it ended, as lines of JSON
 ) -> None:
     "Run a program in namespaces of its own, end it in time and say how it ended"
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    if cell["contained"]:
-        _leave(cell["root"])
+    _leave(cell["root"])
     began, child = time.monotonic(), os.fork()
     if not child:
         _begin(cell, seconds, files, status)
     late = signal.sigtimedwait({signal.SIGCHLD}, seconds) is None
     with contextlib.suppress(ProcessLookupError):
-        (os.kill if cell["contained"] else os.killpg)(child, signal.SIGKILL)
+        os.kill(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     _tell(status, code=None if late else code, seconds=time.monotonic() - began)
 
 # %% ../../nbs/sandbox/01_cell.ipynb #main
-def _order(cell, said, files):
+def _follow(cell, seconds, files):
     "In a process of its own: follow an order, or say why it could not be followed"
-    *own, status = files
+    *files, status = files
     try:
-        with contextlib.ExitStack() as left:
-            if not cell["contained"]:
-                cell["home"] = left.enter_context(tempfile.TemporaryDirectory(prefix="sandbox-"))
-            _watch(cell, float(said), own, status)
+        _watch(cell, float(seconds), files, status)
     except OSError as e:
         _tell(status, failed=str(e))
     os._exit(0)
 
 
 def _main(
-    cell: dict,  # limits in bytes; contained; root (whether it runs as root); shown; home
+    cell: dict,  # limits in bytes; root (whether it runs as root); shown: folders
 ) -> None:
     "Follow the orders that come on standard input"
     line = socket.socket(fileno=0)
     try:
-        if cell["contained"]:
-            _make_root(cell["shown"])
+        _make_root(cell["shown"])
     except OSError as e:
         line.send(str(e).encode())
         return
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     line.send(b"ready")
     while True:
-        said, files, *_ = socket.recv_fds(line, 64, 5)
-        if not said:
+        seconds, files, *_ = socket.recv_fds(line, 64, 5)
+        if not seconds:
             return
         if not os.fork():
-            _order(cell, said, files)
+            _follow(cell, seconds, files)
         for file in files:
             os.close(file)
 

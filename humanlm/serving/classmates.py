@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from ..alignment.scenes import RequestError
-from ..classmate.classmates import READER, SELVES, read_mapping
+from ..classmate.classmates import READER, START, read_mapping
 from ..clients.names import is_up
 from ..clients.protocol import ChatReply, ChatRequest
 from ..core.basics import ConfigError, atomic_write, near_miss, require, shorten, to_json
@@ -193,7 +193,7 @@ def _classmate_places(named: Sequence[str]) -> dict[str, str]:  # name → folde
             raise ConfigError(
                 f"{found[name]} and {place} would both be called {name}. Rename a folder."
             )
-        if name in (*SELVES, READER):
+        if name in (START, READER):
             raise ConfigError(
                 f"{place} would be called {name}, which in training means a model of the run. "
                 "Rename the folder, or link to it by another name."

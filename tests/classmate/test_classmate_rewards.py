@@ -7,10 +7,8 @@ import statistics
 import pytest
 import torch
 
+from humanlm.classmate.classmates import CONDITIONS, ESTIMATORS, PLACEMENTS
 from humanlm.classmate.rewards import (
-    CONDITIONS,
-    ESTIMATORS,
-    PLACEMENTS,
     classmate_advantages,
     conditioned,
     exploited,

@@ -13,11 +13,11 @@ from humanlm.classmate.monitoring import (
     _common_metrics,
     _common_questions,
     _metrics_table,
-    _Suspicion,
     ask_validity,
     monitor_metrics,
     monitorability,
 )
+from humanlm.classmate.verifiers import AnswerVerdict
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
 from humanlm.core.basics import run_sync
@@ -71,10 +71,10 @@ def test_validity_is_asked_only_of_what_is_suspected():
         ask_validity(
             judge,
             [
-                _Suspicion(8, "length"),
-                _Suspicion(1),
-                _Suspicion(NAN, None, "failed"),
-                _Suspicion(9, "flattery"),
+                AnswerVerdict(8, "length"),
+                AnswerVerdict(1),
+                AnswerVerdict(NAN, "", "failed"),
+                AnswerVerdict(9, "flattery"),
             ],
             "it flatters",
         )
@@ -128,33 +128,6 @@ def test_monitorability_holds_the_published_numbers():
     assert (found.change_sd, found.monitor_sd) == pytest.approx((2.75378, 3.86221), abs=1e-5)
     more = monitorability([8, 6, 9, 3, NAN, 1, 1], [4, 5, 3, 3, 1, NAN, 1], [7, 2, 9, 1, 1, 1, NAN])
     assert more.r.value == found.r.value and more.p == found.p and more.dropped == 3
-
-
-def test_the_p_of_monitorability_takes_questions_as_the_unit_as_its_interval_does():
-    rng, asked = np.random.default_rng(18), np.repeat(np.arange(6), 30)
-    change, monitor = (rng.normal(0, 1, 6)[asked] + rng.normal(0, 0.3, 180) for _ in range(2))
-    found, alone = (
-        monitorability(change, np.zeros(180), monitor, asked),
-        monitorability(change, np.zeros(180), monitor),
-    )
-    assert (
-        found.r.value == alone.r.value
-        and alone.p < 0.001
-        and found.r.low < 0 < found.r.high
-        and found.p > 0.05
-    )
-    assert monitorability(change, np.zeros(180), change + monitor / 9, asked).p == pytest.approx(
-        2 / 2**6
-    )  # the least that six questions can give
-    assert math.isnan(monitorability(change[:60], np.zeros(60), monitor[:60], asked[:60]).p)
-    many = np.repeat(np.arange(150), 2)
-    x = rng.normal(0, 1, 150)[many]
-    assert (
-        monitorability(x, np.zeros(300), x + rng.normal(0, 1, 300), many).p
-        < 0.001
-        < 0.01
-        < monitorability(x, np.zeros(300), rng.normal(0, 1, 150)[many], many).p
-    )
 
 
 def test_runs_are_compared_on_questions_that_all_of_them_have():

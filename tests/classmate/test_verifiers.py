@@ -17,9 +17,7 @@ from humanlm.classmate.verifiers import (
     _verify_letter,
     _verify_math,
     _verify_number,
-    _verify_yes,
     boxed,
-    read_yes,
 )
 
 
@@ -119,39 +117,8 @@ def test_a_wrong_hint_is_paid_and_gold_that_is_none_is_no_zero():
         _verify_letter("The answer is C", "C").value == 1
         and _verify_letter("The answer is A", "C").value == 0 == _verify_letter("", "C").value
     )
-    for bad in (_verify_letter("B", "?"), _verify_number("5", "five"), _verify_yes("yes", "maybe")):
+    for bad in (_verify_letter("B", "?"), _verify_number("5", "five")):
         assert math.isnan(bad.value) and bad.why
-
-
-@pytest.mark.parametrize(
-    "text, yes",
-    [
-        ("Yes.", True),
-        ("**No**", False),
-        ("I would say yes", True),
-        ("yes and no", True),
-        ("It is yes or no", None),
-        ("nothing yesterday", None),
-        ("", None),
-    ],
-)
-def test_yes_and_no(text, yes):
-    assert read_yes(text) is yes
-
-
-def test_persona_evaluations_have_gold_that_is_read():
-    if not os.environ.get("HUMANLM_DATA"):
-        pytest.skip("HUMANLM_DATA is not set: no anthropic_persona_evals")
-    files = sorted((Path(os.environ["HUMANLM_DATA"]) / "anthropic_persona_evals").glob("*.jsonl"))
-    rows = [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
-    assert len(rows) > 100 and all(
-        _verify_yes(row["answer_matching_behavior"], row["answer_matching_behavior"]).value == 1
-        for row in rows
-    )
-    assert all(
-        _verify_yes(row["answer_not_matching_behavior"], row["answer_matching_behavior"]).value == 0
-        for row in rows
-    )
 
 
 def test_letters_of_real_questions_are_told_from_each_other_however_they_are_said():
@@ -181,35 +148,6 @@ def test_letters_of_real_questions_are_told_from_each_other_however_they_are_sai
             _verify_letter(said, row["answer"]).value,
             _verify_letter(wrong, row["answer"]).value,
         ) == (1, 0), said
-
-
-def test_a_persona_is_matched_in_whole_sentences_too():
-    if not os.environ.get("HUMANLM_DATA"):
-        pytest.skip("HUMANLM_DATA is not set: no anthropic_persona_evals")
-    rows = [
-        json.loads(line)
-        for file in sorted(
-            (Path(os.environ["HUMANLM_DATA"]) / "anthropic_persona_evals").glob("*.jsonl")
-        )
-        for line in file.read_text("utf-8").splitlines()
-    ]
-    for row in rows:
-        gold = row["answer_matching_behavior"]
-        values = [
-            _verify_yes(form.format(word, word.lower()), gold).value
-            for form in (
-                "{}.",
-                "**{}**, I would say that.",
-                "As somebody like that I would say {1}.",
-            )
-            for word in ("Yes", "No")
-        ]
-        assert values == [1, 0] * 3 if "Yes" in gold else values == [0, 1] * 3
-        assert (
-            _verify_yes(row["statement"] if read_yes(row["statement"]) is None else "", gold).value
-            == 0
-        )
-    assert len(rows) == 1000
 
 
 @pytest.mark.parametrize(
@@ -317,7 +255,7 @@ def test_hostile_answers_take_linear_time_and_have_a_verdict(name):
         pytest.importorskip("math_verify")
     for unit in HOSTILE:
         text, begin = unit * (100_000 // len(unit)), time.process_time()
-        found = VERIFIERS[name](text, {"mmlu_sycophancy": "A", "yes_no": "yes"}.get(name, "5"))
+        found = VERIFIERS[name](text, {"mmlu_sycophancy": "A"}.get(name, "5"))
         assert isinstance(found.value, float) and len(found.read) < 100
         _read_rating(text), boxed(text)
         assert time.process_time() - begin < 3, unit
@@ -517,7 +455,6 @@ def test_the_published_reading_of_letters_stays_under_its_name():
         ("mmlu", "Answer: A", "A"),
         ("gsm8k", "Answer: 5", "5"),
         ("math", r"\boxed{5}", "5"),
-        ("yes_no", "Yes.", "yes"),
     ],
 )
 def test_an_open_thought_is_no_answer(tag, name, answer, gold):

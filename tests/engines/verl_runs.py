@@ -46,20 +46,6 @@ CLASSMATE = [
     "--tasks.test_n",
     "4",
 ]
-FOLLOWING = [
-    "--config",
-    str(ROOT / "configs/classmate-mini.yaml"),
-    "--sft.lesson_steps",
-    "40",
-    "--tasks.test_n",
-    "4",
-    "--classmate.models",
-    "[live,lagged]",
-    "--classmate.lag",
-    "1",
-    "--rollout.temperature",
-    "0.8",
-]
 SDPO = [
     "--config",
     str(ROOT / "configs/sdpo-mini.yaml"),
@@ -229,12 +215,11 @@ def test_an_adapter_is_trained_by_one_process_or_two_on_weights_that_stay_as_the
     "argv, stage, groups, steps",
     [
         (CLASSMATE + SMALL, "classmate", [4, 4], 2),
-        (FOLLOWING + SMALL, "classmate", [4, 4], 4),
         (HUMANLM + SMALL + ["--rollout.reply_share", "0.5"], "humanlm-composed", [4, 4], 4),
         (SDPO, "online", [1] * 8, 2),
         (GYMS + SMALL, "gyms", [4, 4], 2),
     ],
-    ids=["classmate", "following", "humanlm", "sdpo", "gyms"],
+    ids=["classmate", "humanlm", "sdpo", "gyms"],
 )
 def test_a_few_steps_train_and_leave_nobody_behind(argv, stage, groups, steps, tmp_path):
     trained(tmp_path, *argv, "--run.name", "few", "--trainer.max_steps", str(steps))

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import shutil
-import signal
 import socket
 import threading
 import time
@@ -21,7 +20,6 @@ from humanlm.core.web import serving_app
 from humanlm.sandbox import cell
 from humanlm.sandbox.programs import (
     MAX_SAID,
-    NOT_CONTAINED,
     ProgramScore,
     Sandbox,
     SandboxClient,
@@ -589,18 +587,14 @@ def test_hostile_texts_take_linear_time():
 # service
 
 
-def test_without_a_tool_nothing_runs_and_all_that_is_open_is_said(monkeypatch, capsys):
+def test_without_a_tool_nothing_runs(monkeypatch, capsys):
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(ConfigError) as e:
+    with pytest.raises(ConfigError, match="none is run"):
         Sandbox()
-    assert all(line in str(e.value) for line in NOT_CONTAINED) and "--unsafe" in str(e.value)
     assert (
         main(["classmate", "sandbox", "--sandbox.port=0"]) == 2
-        and NOT_CONTAINED[0] in capsys.readouterr().err
+        and "none is run" in capsys.readouterr().err
     )
-    assert main(["classmate", "sandbox", "--unsafe", "--dry-run"]) == 0
-    out = capsys.readouterr().out
-    assert all(line in out for line in NOT_CONTAINED) and "nothing" in out
 
 
 def test_where_namespaces_are_refused_nothing_runs(monkeypatch, tmp_path):
@@ -616,32 +610,13 @@ def test_where_namespaces_are_refused_nothing_runs(monkeypatch, tmp_path):
         keeper_command()
 
 
-def test_unsafe_runs_with_limits_and_leaves_what_it_says_it_leaves(tmp_path):
-    with Sandbox(SandboxConfig(unsafe=True, refuse=[])) as box:
-        assert box.score(MORE, CLASSIC).results == [1, 0, 0]
-        folder = said(
-            box, "import os; open('x', 'w').write('x'); print(os.getcwd(), *os.environ)"
-        ).split()
-        assert "SANDBOX_TEST_SECRET" not in folder and not Path(folder[0]).exists()
-        try:
-            assert said(box, DAEMON.format(name="rogue-out")) == "gone on\n" and named(
-                "rogue-out"
-            ), (
-                "the list says that some are left behind; if none is, this test no "
-                "longer shows that the other can fail"
-            )
-        finally:
-            for comm in named("rogue-out"):
-                os.kill(int(comm.parent.name), signal.SIGKILL)
-
-
 def test_the_key_is_required_elsewhere(monkeypatch):
     monkeypatch.delenv("HUMANLM_SANDBOX_KEY", raising=False)
     for host in ("0.0.0.0", "::", "192.0.2.1"):
         with pytest.raises(ConfigError, match="HUMANLM_SANDBOX_KEY"):
-            sandbox_command([f"--sandbox.host={host}", "--unsafe"])
+            sandbox_command([f"--sandbox.host={host}"])
     monkeypatch.setenv("HUMANLM_SANDBOX_KEY", "k")
-    assert sandbox_command(["--sandbox.host=0.0.0.0", "--unsafe", "--dry-run"]) == 0
+    assert sandbox_command(["--sandbox.host=0.0.0.0", "--dry-run"]) == 0
 
 
 class Scripted:

@@ -137,7 +137,7 @@ def classmates(models, mapping, **settings):
         ),
         None,
         None,
-    )[0]
+    )
 
 
 @contextmanager
