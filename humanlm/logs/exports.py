@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, shorten
-from ..data.files import _READERS, Faults, FileRow, RowFault, _open, _suffix, read_rows
+from ..data.files import READERS, Faults, FileRow, RowFault, open_rows, read_rows, row_suffix
 from .fields import chat_role, is_assistant
 from .mail import _read_mail, thread_subject
 
@@ -298,22 +298,22 @@ def _files(path: Path) -> list[Path]:
         raise DataError(f"{path} is packed. Unpack it, and give the folder.")
     if not path.is_dir():
         return [path]
-    suffixes = (*_READERS, *_TEXTS, ".json")
-    some = (p for p in sorted(path.rglob("*")) if p.is_file() and _suffix(p) in suffixes)
+    suffixes = (*READERS, *_TEXTS, ".json")
+    some = (p for p in sorted(path.rglob("*")) if p.is_file() and row_suffix(p) in suffixes)
     return [p for p in some if not any(q[0] == "." for q in p.relative_to(path).parts)]
 
 
 def _texts(path: Path) -> list[Path]:
-    return [file for file in _files(path) if _suffix(file) in _TEXTS]
+    return [file for file in _files(path) if row_suffix(file) in _TEXTS]
 
 
 def _objects(path: Path, faults: Faults | None) -> Iterator[FileRow]:
     "Read the objects of JSON files, and the rows of others"
     for file in _files(path):
         name = file.relative_to(path if path.is_dir() else path.parent).as_posix()
-        if _suffix(file) in _READERS:
+        if row_suffix(file) in READERS:
             yield from (row._replace(file=name) for row in read_rows(file, faults))
-        elif _suffix(file) == ".json":
+        elif row_suffix(file) == ".json":
             objects = _json(file)
             objects = objects if isinstance(objects, list) else [objects]
             if objects and all(isinstance(o, dict) and "role" in o for o in objects):
@@ -326,7 +326,7 @@ def _objects(path: Path, faults: Faults | None) -> Iterator[FileRow]:
 
 def _json(file: Path) -> Any:
     "Read a JSON file, or one with an object on each line"
-    with _open(file) as data:
+    with open_rows(file) as data:
         text = data.read().decode("utf-8-sig", "replace")
     try:
         return json.loads(text)
