@@ -213,7 +213,7 @@ def _condition(choice: Choice) -> Any:  # None: all
 
 def _rollout(row: Mapping[str, Any]) -> dict[str, Any]:
     "Return a row of a file of trajectories as a record; of token advantages the mean"
-    nested = {name: json.loads(row[name]) for name in (*_NESTED, "rewards")}
+    nested = {name: json.loads(row[name]) for name in (*_NESTED, "rewards") if name in row}
     paid = [value for value in row["token_advantages"] or () if value == value]
     record = {name: row[name] for name in _PLAIN}
     record["advantage"] = math.fsum(paid) / len(paid) if paid else row["advantage"]
@@ -221,7 +221,7 @@ def _rollout(row: Mapping[str, Any]) -> dict[str, Any]:
     record["score"] = {name: score["value"] for name, score in nested["scores"].items()}
     for values in (record, record["reward"], record["score"]):
         values |= {name: math.nan for name, value in values.items() if value is None}
-    return record | {"beside": [*_texts([nested[name] for name in _NESTED])]}
+    return record | {"beside": [*_texts([nested.get(name) for name in _NESTED])]}
 
 
 class _RolloutFiles(Records):
@@ -241,7 +241,9 @@ class _RolloutFiles(Records):
         files, condition = self.files(), _condition(choice)
         for name in [*files][[*files].index(begin) if begin else 0 :]:
             try:
-                table = read_rows(open_trajectories(files[name]), files[name], columns=_COLUMNS)
+                reader = open_trajectories(files[name])
+                columns = [n for n in _COLUMNS if choice.search or n not in ("turns", "errors")]
+                table = read_rows(reader, files[name], columns=columns)
                 table = table.append_column("at", [[*range(table.num_rows)]])
                 table = table.slice(first if name == begin else 0)
                 table = table if condition is None else table.filter(condition)
