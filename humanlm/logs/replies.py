@@ -17,7 +17,7 @@ from importlib.resources import files
 from itertools import count
 from math import log
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..core.basics import DataError
 from ..core.html import Table, escape

@@ -8,7 +8,7 @@ __all__ = ['FIELDS', 'LINES', 'CHATTY', 'HOUR', 'WEEK', 'MOST_TURNS', 'MERGE_GAP
 
 # %% ../../nbs/logs/07_threads.ipynb #exported-imports
 import re
-from collections import Counter
+from collections import Counter, namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,8 +29,8 @@ from .fields import chat_role, is_assistant
 # %% ../../nbs/logs/07_threads.ipynb #FIELDS
 FIELDS = {
     "text": "what was written (needed)",
-    "title": "its title, if it has one: shown above the text, and enough where there is no text",
     "user": "who wrote it (needed; null where nobody knows)",
+    "title": "its title, if it has one: shown above the text, and enough where there is no text",
     "thread": "the log or discussion a message belongs to; without it, the whole file is one",
     "id": "number or name of a message inside its thread; without it, the row number",
     "parents": "id or ids of the messages it answers; null or an empty list for none",
@@ -40,20 +40,8 @@ FIELDS = {
 }
 "What a column map may say."
 
-
-class _ColumnMap(NamedTuple):
-    "Which column of a file holds which field; None: not there"
-
-    text: str | None = None
-    user: str | None = None
-    title: str | None = None
-    thread: str | None = None
-    id: str | None = None
-    parents: str | None = None
-    post: str | None = None
-    time: str | None = None
-    role: str | None = None
-
+# Field → column of a file; None: not there
+_ColumnMap = namedtuple("_ColumnMap", FIELDS, defaults=[None] * len(FIELDS))
 
 # Field → other names that people give its column, in small letters and digits alone; those behind
 # a bar count where none before it is there
@@ -235,16 +223,6 @@ class _Ids:
         ]
         return [i for i in answers if str(i) != str(line.number)]
 
-# %% ../../nbs/logs/07_threads.ipynb #_add
-def _add(threads, line, place):
-    lines = threads.setdefault(line.thread, {})
-    if line.number in lines:
-        raise RowFault(
-            "id given twice",
-            f"field 'id': {line.message.id!r} was already given in {lines[line.number][0]}",
-        )
-    lines[line.number] = place, line
-
 # %% ../../nbs/logs/07_threads.ipynb #_thread
 def _ordered(name: str, lines: Mapping, by_time: bool, faults: Faults | None) -> list[_Line]:
     "Put the lines of a thread in order and settle what they answer"
@@ -279,11 +257,6 @@ def _pauses(lines: Sequence[_Line]) -> list[float]:
     "List the seconds between lines that have a time"
     times = [line.message.time for line in lines if line.message.time is not None]
     return [b - a for a, b in pairwise(times)]
-
-# %% ../../nbs/logs/07_threads.ipynb #_under
-def _under(post, name, messages):
-    root = Message(f"{name}/(post)", "user", "", post)
-    return [root] + [m if m.parents else replace(m, parents=(root.id,)) for m in messages]
 
 # %% ../../nbs/logs/07_threads.ipynb #_refuse_chat
 CHATTY = 3  # lines of each person under one post from which on it is a chat
@@ -354,45 +327,26 @@ def import_threads(
         if post and not previous:
             if not links:
                 _refuse_chat(messages, name, called)
-            messages = _under(post, name, messages)
+            root = Message(f"{name}/(post)", "user", "", post)
+            messages = [m if m.parents else replace(m, parents=(root.id,)) for m in messages]
+            messages = [root, *messages]
         threads.append(Thread(name, source, tuple(messages)))
     return _in_time_order(threads)
 
-# %% ../../nbs/logs/07_threads.ipynb #with_ids
-def _with_roles(rows, cols, columns):
-    "Where all who write in a thread are named by their roles in a chat, that column is the role"
-    roles: dict[str, set] = {}
-    for row in rows if cols.user and not cols.role and "user" not in columns else ():
-        thread, name = (str(row.values.get(column)) for column in (cols.thread, cols.user))
-        roles.setdefault(thread, set()).add(chat_role(name))
-    if any("" not in some and len(some) > 1 for some in roles.values()):
-        return cols._replace(role=cols.user, user=None)
-    return cols
-
 # %% ../../nbs/logs/07_threads.ipynb #with_times
-_CLOCK = re.compile(r"\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?(?:\s?[ap]\.?\s?m\.?)?", re.I)
-
-
 def _with_times(rows, cols):
-    "Join a clock with its date, and put years first; the column that comes of it says how"
-    times, name, day = [str(row.values.get(cols.time) or "") for row in rows], cols.time, None
-    if any(times) and all(map(_CLOCK.fullmatch, filter(None, times))):
-        names = {c: None for row in rows for c in row.values if c not in cols}
-        if day := next(iter(_looking("time", names)), None):
-            days = [re.sub(r"[T ]00:00(:00)?$", "", str(row.values.get(day) or "")) for row in rows]
-            times, name = [f"{d} {time}" for d, time in zip(days, times)], f"{day} and {name}"
+    "Put the years of dates first; the column that comes of it says how the others were read"
+    times = [str(row.values.get(cols.time) or "") for row in rows]
     dates = [YEAR_LAST.match(time) for time in times]
-    if any(dates):
-        parts = [(int(m[1]), int(m[3])) for m in dates if m]
-        half = any(re.search(r"\d\s?[ap]\.?\s?m\b", time, re.I) for time in times)
-        days_first = max(parts)[0] > 12 or not (half or max(b for _, b in parts) > 12)
-        name += f" ({'days' if days_first else 'months'} first)"
-        times = [_year_first(m, days_first) if m else time for m, time in zip(dates, times)]
-    if name == cols.time:
-        return cols, []
-    for row, time in zip(rows, times):
-        row.values[name] = time
-    return cols._replace(time=name), [cols.time, day, name]
+    if not any(dates):
+        return cols
+    parts = [(int(m[1]), int(m[3])) for m in dates if m]
+    half = any(re.search(r"\d\s?[ap]\.?\s?m\b", time, re.I) for time in times)
+    days_first = max(parts)[0] > 12 or not (half or max(b for _, b in parts) > 12)
+    name = f"{cols.time} ({'days' if days_first else 'months'} first)"
+    for row, time, date in zip(rows, times, dates):
+        row.values[name] = _year_first(date, days_first) if date else time
+    return cols._replace(time=name)
 
 
 def _year_first(date, days_first):
@@ -411,18 +365,22 @@ def _lines_of(path, form, rows, columns, faults, called):
     if not rows:
         raise DataError(f"{path}: there are no rows to use. Check the path.{met(faults)}")
     names = list({c: None for row in rows for c in row.values})
-    columns, unused = {} if form else dict(columns or {}), []
-    cols = _column_map(columns, names, f"{path}, {called}")
+    cols, unused = _column_map({} if form else columns, names, f"{path}, {called}"), []
     if not form:
-        cols, joined = _with_times(rows, _with_roles(rows, cols, columns))
-        unused = [c for c in names if c not in (*cols, *joined)]
+        unused = [c for c in names if c not in cols]
+        cols = _with_times(rows, cols)
     threads: dict[str, dict] = {}
     for row in rows:
         value = row.values.get(cols.time)
         if faults is not None and cols.time and (note := time_note(value)):
             faults.add(note, shorten(repr(value), 60), row.place)
         try:
-            _add(threads, _read_line(row.values, cols, row.row, Path(row.file).stem), row.place)
+            line = _read_line(row.values, cols, row.row, Path(row.file).stem)
+            lines = threads.setdefault(line.thread, {})
+            if line.number in lines:
+                first = f"{line.message.id!r} was already given in {lines[line.number][0]}"
+                raise RowFault("id given twice", f"field 'id': {first}")
+            lines[line.number] = row.place, line
         except RowFault as e:
             count_fault(faults, e, row.place)
     if faults is not None and faults.counts["id given twice"] > len(rows) / 2:
@@ -474,12 +432,10 @@ def _in_time_order(
     starts = {t.id: next((m.time for m in t.messages if m.time is not None), None) for t in threads}
     dated = None not in starts.values()
 
-    def natural(name):
-        return [
-            (not p.isdecimal(), int(p) if p.isdecimal() else p) for p in re.split(r"(\d+)", name)
-        ]
+    def place(t):
+        return starts[t.id] if dated else 0, re.sub(r"\d+", lambda m: m[0].zfill(20), t.id)
 
-    return sorted(threads, key=lambda t: (starts[t.id] if dated else 0, natural(t.id)))
+    return sorted(threads, key=place)
 
 # %% ../../nbs/logs/07_threads.ipynb #moments
 def moments(

@@ -277,11 +277,6 @@ def table_of(names, *rows):
 
 
 TABLES = {  # rows; part of the plan; who writes the messages, and which one they answer
-    "User and Bot": (
-        table_of("chat_id sender text", *[("c", who, "x") for who in ("User", "Bot", "User")]),
-        "role: sender; every message answers the one before it in its thread; one person a file",
-        "t assistant>0 t>1",
-    ),
     "a guest among people": (
         table_of("sender text", ("Guest", "a"), ("ann", "b")),
         "user: sender",
@@ -337,8 +332,6 @@ def test_columns_are_known_by_what_they_hold(tmp_path, case):
         (["01/03/2023 18:00"], "2023-03-01T18:00", "days first"),
         (["01/03/2023 18:00", "1/31/2023 9:05"], "2023-01-03T18:00", "months first"),
         (["01.03.23, 18:00"], "2023-03-01T18:00", "days first"),
-        ([("2018-02-15", "12:18")], "2018-02-15T12:18", "time: date and time"),
-        ([("2/15/2018", "9:05 PM")], "2018-02-15T21:05", "date and time (months first)"),
     ],
 )
 def test_dates_of_tables_are_read_by_their_column(tmp_path, times, first, how):
