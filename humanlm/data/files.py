@@ -373,10 +373,10 @@ def _sound_rows(name, items, faults, unfold=None):
     "Read what was fetched from one file; `DataError` for a row that is never trained on"
     read = ((row, item) for row, line in items for item in _read(line))
     for number, item in unfold(read) if unfold else read:
-        row = FileRow(name, number, item)
         if isinstance(item, RowFault):
-            count_fault(faults, item, row.place)
+            count_fault(faults, item, f"{name}, row {number}")
             continue
+        row = FileRow(name, number, item)
         for title, (one, other) in EVALUATION_ONLY.items():
             if one in item and other in item:
                 raise DataError(

@@ -187,7 +187,7 @@ def _condition(choice: Choice) -> Any:  # None: all
     "Return what a row must fulfil to be wanted, as far as can be told without taking it apart"
     import pyarrow.compute as pc
 
-    whole = {"level": choice.level, "parse_status": choice.status}
+    whole: dict[str, Any] = {"level": choice.level, "parse_status": choice.status}
     for name, value in (("step", choice.step), ("group", choice.group)):
         if value and not re.fullmatch(r"-?[0-9]{1,18}", value):
             raise DataError(f"{name} is {shorten(value, 40)!r}. Give a whole number.")

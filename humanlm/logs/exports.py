@@ -62,9 +62,6 @@ def _talk(values: dict) -> list:  # [] it holds none
     "Find the messages of a conversation"
     for name in _TALK:
         talk = values.get(name)
-        if isinstance(talk, str) and talk.lstrip()[:1] == "[":
-            with suppress(ValueError):
-                talk = json.loads(talk)
         if isinstance(talk, list) and talk and all(isinstance(m, dict) for m in talk):
             return talk
     return []

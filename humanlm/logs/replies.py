@@ -413,7 +413,7 @@ def thread_examples(
             context = [replace(t.lines[0], content=t.text, parents=()) for t in path]
             user, root = turn.author, turn.root.id
             context, reply = _rename_speakers(context, turn.text, user, names)
-            persona = writer.persona(user, order)
+            persona = writer.persona(user, order) or Persona(user)
             examples.append(
                 Example(turn.id, source, "", user, root, persona, context, reply, order)
             )

@@ -171,11 +171,11 @@ def _read_line(
     return _Line(thread, number, message, value("post", str) or "", links, bool(row.get("aside")))
 
 # %% ../../nbs/logs/07_threads.ipynb #_ident
-def _ident(value, field):
+def _ident(value: Any, field: str) -> int | str:
     "Return an id as it counts: without spaces, and without the decimals of a table"
-    if type(value) is float and value.is_integer():
+    if isinstance(value, float) and value.is_integer():
         return int(value)
-    if type(value) not in (str, int) or value == "":
+    if not isinstance(value, (str, int)) or value == "" or isinstance(value, bool):
         raise RowFault("unreadable line", f"field {field!r}: {shorten(repr(value))} is no id")
     return re.sub(r"^(-?\d+)\.0+$", r"\1", value.strip()) if isinstance(value, str) else value
 
@@ -255,7 +255,7 @@ def _by_time(lines, faults):
 
 def _pauses(lines: Sequence[_Line]) -> list[float]:
     "List the seconds between lines that have a time"
-    times = [line.message.time for line in lines if line.message.time is not None]
+    times = [t for line in lines if isinstance(t := line.message.time, float)]
     return [b - a for a, b in pairwise(times)]
 
 # %% ../../nbs/logs/07_threads.ipynb #_refuse_chat
@@ -319,7 +319,7 @@ def import_threads(
     if not form and cols.parents:
         _refuse_lost(ordered.values(), f"{path}, {called}", cols)
     # an exported file may be named after a person
-    source = source or (re.split(r"\W", form)[0].lower() if form else path.stem)
+    label = source or (re.split(r"\W", form)[0].lower() if form else path.stem)
     threads = []
     for name, lines in ordered.items():
         messages = _previous(lines) if previous else [line.message for line in lines]
@@ -330,7 +330,7 @@ def import_threads(
             root = Message(f"{name}/(post)", "user", "", post)
             messages = [m if m.parents else replace(m, parents=(root.id,)) for m in messages]
             messages = [root, *messages]
-        threads.append(Thread(name, source, tuple(messages)))
+        threads.append(Thread(name, label, tuple(messages)))
     return _in_time_order(threads)
 
 # %% ../../nbs/logs/07_threads.ipynb #with_times
