@@ -55,8 +55,6 @@ def test_any_text_and_number_survive_a_file(tmp_path_factory, text, n, value):
     assert repr(round_trip(tmp_path_factory.mktemp("t"), t)) == repr([t])
 
 
-
-
 def test_missing_score_is_not_zero(tmp_path):
     (back,) = round_trip(tmp_path, make(value=math.nan, advantage=math.nan))
     assert (
