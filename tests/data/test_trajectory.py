@@ -12,9 +12,9 @@ from humanlm.data.trajectory import (
     Score,
     Trajectory,
     Turn,
-    trajectory_from_dict,
     load_trajectories,
     save_trajectories,
+    trajectory_from_dict,
 )
 
 TEXT = st.text(max_size=40) | st.sampled_from(

@@ -16,8 +16,8 @@ from humanlm.logs.mail import (
     MAIL_NOTES,
     _name_key,
     _parse_time,
-    read_mail,
     mail_rows,
+    read_mail,
     read_who,
     thread_subject,
 )
