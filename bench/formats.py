@@ -17,7 +17,7 @@ from hashlib import sha256
 from common import Clock, in_turns, ratio
 from raw_rows import ROWS, forwarded, mail, original
 
-from humanlm.logs.mail import _read_mail
+from humanlm.logs.mail import read_mail
 from humanlm.logs.rows import map_row
 
 PIECES = (
@@ -68,7 +68,7 @@ def per_second(f, n):
 def seconds(text):
     def measure():
         with Clock() as clock:
-            _read_mail(text)
+            read_mail(text)
         return clock.cpu
 
     return measure
@@ -100,7 +100,7 @@ def mails(n, rounds):
         + original("Who has the numbers?" + " word" * 300)
         + forwarded("Up again, all of them.")
     )
-    found = in_turns({"mail": per_second(lambda: _read_mail(text), n // 4)}, rounds)
+    found = in_turns({"mail": per_second(lambda: read_mail(text), n // 4)}, rounds)
     print(
         f"\nfiles of a mailbox ({len(text) / 1000:.1f} kB, two quotations): "
         f"{statistics.median(found['mail']):,.0f} per s\n"

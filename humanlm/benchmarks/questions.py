@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, check_name, near_miss, shorten
-from ..data.files import _open, _suffix
+from ..data.files import open_rows, row_suffix
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #BenchmarkItem
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ _READERS = {".csv": _csv_rows, ".jsonl": _json_lines, ".json": _json_rows}
 def read_text(path: str | Path) -> str:
     "Read a UTF-8 file, packed by gzip or not; `DataError` names file and line"
     try:
-        with _open(Path(path)) as file:
+        with open_rows(Path(path)) as file:
             content = file.read()
         return content.decode("utf-8-sig")
     except (OSError, EOFError, zlib.error) as e:
@@ -127,12 +127,12 @@ def read_table(
     "Read the rows of a file, and name those that cannot be read"
     path = Path(path)
     if path.is_dir():
-        inside = sorted(each.name for each in path.iterdir() if _suffix(each) in _READERS)
+        inside = sorted(each.name for each in path.iterdir() if row_suffix(each) in _READERS)
         raise DataError(
             f"{path} is a folder. Give one of its files: "
             f"{shorten(', '.join(inside) or 'it has none that can be read', 200)}."
         )
-    read = _READERS[check_name(_suffix(path), _READERS, "kind of file")]
+    read = _READERS[check_name(row_suffix(path), _READERS, "kind of file")]
     rows, problems = [], []
     for n, row in read(path, read_text(path), columns):
         where = f"{path.name}, row {n}"

@@ -18,7 +18,7 @@ from ..core.basics import ConfigError, atomic_write
 from .store import LogEntry, Source
 from ..data.files import Faults
 from ..data.records import Thread
-from ..logs.replies import _without_names, people_of
+from ..logs.replies import people_of, without_names
 
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #pseudonym
 @lru_cache(maxsize=2**17)
@@ -241,7 +241,7 @@ def hide_authors(
         replace(
             t,
             id=thread_name(t.id),
-            messages=tuple(message(m, t.id) for m in _without_names(t, names).messages),
+            messages=tuple(message(m, t.id) for m in without_names(t, names).messages),
         )
         for t in threads
     ]

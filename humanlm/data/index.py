@@ -9,16 +9,17 @@ __all__ = ['Choice', 'Listed', 'Records', 'run_records']
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping
+from functools import reduce
 from itertools import islice
+from operator import and_, or_
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..core.basics import DataError, json_object, shorten
-from .trajectory import Trajectory, open_trajectories, read_rows
+from .trajectory import GROUP_ROWS, Trajectory, open_trajectories, read_rows
 
 # %% ../../nbs/data/03_index.ipynb #Choice
 class Choice(NamedTuple):
@@ -33,10 +34,6 @@ class Choice(NamedTuple):
     low: float = -math.inf
     high: float = math.inf
     keys: frozenset[str] = frozenset()  # of which units, see `Listed`
-
-    def fits(self, numbers: Mapping[str, float]) -> bool:
-        "Tell whether the number lies in the range; one that is not known does not"
-        return not self.number or self.low <= numbers.get(self.number, math.nan) <= self.high
 
 
 class Listed(NamedTuple):
@@ -56,113 +53,7 @@ class _ListPage(NamedTuple):
     after: str = ""  # address at which the next page begins; empty: this was the last
     faults: dict[str, str] = {}  # file or place → why it was passed over
 
-
-class Records(Protocol):
-    "Records of one kind, in files"
-
-    def find(self, choice: Choice = Choice(), start: str = "", limit: int = 40) -> _ListPage: ...
-
-    def read(self, at: str) -> Any: ...  # a trajectory, or an object of JSON
-
-    def menu(
-        self, step: str = ""
-    ) -> dict[str, list[str]]: ...  # facts to choose from, and names of numbers
-
-# %% ../../nbs/data/03_index.ipynb #hits
-_SEARCHED = ("text", "turns", "scores", "errors", "row_id")
-_NESTED = ("turns", "scores", "errors", "rewards")  # text of JSON
-
-
-def _whole(choice: Choice) -> dict[str, Any]:
-    "Give the columns that must equal something; `DataError` where a number is none"
-    found: dict[str, Any] = {"level": choice.level, "parse_status": choice.status}
-    for name, value in (("step", choice.step), ("group", choice.group)):
-        if value and not re.fullmatch(r"-?[0-9]{1,18}", value):
-            raise DataError(f"{name} is {shorten(value, 40)!r}. Give a whole number.")
-        found[name] = int(value) if value else ""
-    return {name: value for name, value in found.items() if value != ""}
-
-
-def _may_hold(block: Any, names: Sequence[str], wanted: Mapping[str, Any]) -> bool:
-    "Tell from the ends of a file whether a group of rows may hold what is wanted"
-    for name, value in wanted.items():
-        known = block.column(names.index(name)).statistics
-        if known is not None and known.has_min_max and not known.min <= value <= known.max:
-            return False
-    return True
-
-
-def _hits(
-    read: Callable[[Sequence[str]], Any],  # columns of a group of rows → its table
-    size: int,  # how many rows it has
-    choice: Choice,
-) -> Iterator[int]:
-    "Give the places of what is wanted in a group of rows"
-    import pyarrow as pa
-    import pyarrow.compute
-
-    pc: Any = pyarrow.compute  # its functions are made at import
-
-    def is_true(column):
-        return pc.fill_null(column, False).to_numpy(zero_copy_only=False)
-
-    kept, wanted = np.ones(size, bool), _whole(choice)
-    if wanted or choice.keys:
-        table = read([*wanted, "row_id"])
-        for name, value in wanted.items():
-            kept &= is_true(pc.equal(table[name], pa.scalar(value, table[name].type)))
-        if choice.keys:
-            kept &= is_true(pc.is_in(table["row_id"], value_set=pa.array(sorted(choice.keys))))
-    if not (choice.search or choice.number):
-        return iter(np.flatnonzero(kept).tolist())
-    if kept.any() and choice.search:
-        table, quoted = read(_SEARCHED), json.dumps(choice.search, ensure_ascii=False)[1:-1]
-        texts = [
-            pc.match_substring(
-                table[name], quoted if name in _NESTED else choice.search, ignore_case=True
-            )
-            for name in _SEARCHED
-        ]
-        kept &= np.logical_or.reduce([*map(is_true, texts)])
-    return _confirmed(read, np.flatnonzero(kept), choice)
-
-
-def _confirmed(read: Any, places: np.ndarray, choice: Choice) -> Iterator[int]:
-    "Give the places where a text, not the name of a field, holds the search, and the number fits"
-    if not places.size:
-        return
-    table = read(
-        [
-            *dict.fromkeys(
-                (_SEARCHED if choice.search else ())
-                + (_columns_of(choice.number) if choice.number else ())
-            )
-        ]
-    ).take(places)
-    for n, row in zip(
-        places.tolist(), (row for some in table.to_batches(64) for row in some.to_pylist())
-    ):
-        said = (
-            text
-            for name in _SEARCHED
-            if choice.search
-            for text in ([row[name]] if name not in _NESTED else _texts(json.loads(row[name])))
-        )
-        if (not choice.search or _holds(said, choice.search)) and choice.fits(
-            _numbers(row) if choice.number else {}
-        ):
-            yield n
-
 # %% ../../nbs/data/03_index.ipynb #leaves
-_COUNTED = ("advantage", "token_advantages", "rewards", "scores")
-
-
-def _columns_of(number: str) -> tuple[str, ...]:
-    return {"reward": ("rewards",), "score": ("scores",)}.get(
-        number.partition(" ")[0], _COUNTED[:2]
-    )
-
-
 def _leaves(
     value: Any,
 ) -> Iterator[tuple[tuple[str, ...], Any]]:  # path, without places in lists, and text or number
@@ -181,178 +72,7 @@ def _leaves(
 def _texts(value: Any) -> Iterator[str]:
     return (leaf for _, leaf in _leaves(value) if isinstance(leaf, str))
 
-
-def _holds(texts: Iterator[str], search: str) -> bool:
-    return any(search.casefold() in text.casefold() for text in texts if text)
-
-
-def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    "Give the numbers of a trajectory, of columns that were read; of token advantages the mean"
-    each = np.array(row.get("token_advantages") or (), float)  # nan: nothing was paid for it
-    each = each[each == each]
-    found = {"advantage": each.mean() if each.size else row.get("advantage")}
-    found |= {
-        f"reward {name}": value for name, value in json.loads(row.get("rewards", "{}")).items()
-    }
-    found |= {
-        f"score {name}": score["value"]
-        for name, score in json.loads(row.get("scores", "{}")).items()
-    }
-    return {name: math.nan if value is None else float(value) for name, value in found.items()}
-
 # %% ../../nbs/data/03_index.ipynb #listed-row
-_SHOWN = 400  # characters of a text in a list
-_LISTED = ("row_id", "group", "step", "level", "parse_status", "text", *_COUNTED)
-
-
-def _listed(at: str, row: Mapping[str, Any]) -> Listed:
-    facts = {
-        "step": str(row["step"]),
-        "level": row["level"],
-        "group": str(row["group"]),
-        "status": row["parse_status"],
-    }
-    return Listed(at, row["row_id"], facts, _numbers(row), row["text"][:_SHOWN])
-
-
-def _no_record(at: str, place: Path) -> DataError:
-    return DataError(
-        f"There is no record {shorten(at, 60)!r} in {place.name}. Choose one from the list."
-    )
-
-# %% ../../nbs/data/03_index.ipynb #RolloutFiles
-class _RolloutFiles:
-    "Trajectories in a parquet file, or in a folder of them whose number may still be growing"
-
-    def __init__(self, place: str | Path):
-        self.place = Path(place)
-        self.opened: dict = {}  # name → what the file looked like, and its reader
-        self.kinds: dict = {}  # group of rows in such a file → a record of each kind
-
-    def files(self) -> dict[str, Path]:
-        "Give the files that are there now, in the order of their names"
-        return {
-            path.name: path
-            for path in (
-                sorted(self.place.glob("*.parquet")) if self.place.is_dir() else [self.place]
-            )
-        }
-
-    def _open(self, path: Path) -> Any:
-        "Open a file once; again where it has changed"
-        seen = path.is_file() and (path.stat().st_mtime_ns, path.stat().st_size)
-        if path.name not in self.opened or self.opened[path.name][0] != seen:
-            self.opened[path.name] = seen, open_trajectories(path)
-        return self.opened[path.name][1]
-
-    def _place(self, at: str, files: Mapping[str, Path]) -> tuple[str, int]:
-        name, _, row = at.rpartition(":")
-        if name in files and re.fullmatch("[0-9]{1,18}", row):
-            return name, int(row)
-        raise _no_record(at, self.place)
-
-    def _blocks(
-        self, choice: Choice, start: str, faults: dict[str, str]
-    ) -> Iterator[tuple[str, int, int, int, Callable]]:
-        "Give groups of rows to look at: file, first row, first to look at, size, reader of columns"
-        files, wanted = self.files(), _whole(choice)
-        begin, row = self._place(start, files) if start else ("", 0)
-        for name in (name for name in files if name >= begin):
-            try:
-                reader = self._open(files[name])
-            except DataError as e:
-                faults[name] = str(e)
-                continue
-            first, names = 0, reader.schema_arrow.names
-            for i in range(reader.metadata.num_row_groups):
-                block = reader.metadata.row_group(i)
-                least = row - first if name == begin else 0
-                if block.num_rows > least and _may_hold(block, names, wanted):
-                    yield (
-                        name,
-                        first,
-                        least,
-                        block.num_rows,
-                        partial(read_rows, reader, files[name], [i]),
-                    )
-                first += block.num_rows
-
-    def find(self, choice: Choice = Choice(), start: str = "", limit: int = 40) -> _ListPage:
-        "Find the first records from an address on"
-        rows, faults = [], {}
-        for name, first, least, size, read in self._blocks(choice, start, faults):
-            try:
-                hits = [
-                    *islice(
-                        (n for n in _hits(read, size, choice) if n >= least), limit + 1 - len(rows)
-                    )
-                ]
-                taken = hits[: limit - len(rows)]
-                if taken:
-                    rows += map(
-                        _listed,
-                        (f"{name}:{first + n}" for n in taken),
-                        read(_LISTED).take(taken).to_pylist(),
-                    )
-            except (DataError, ValueError, KeyError, TypeError, AttributeError) as e:
-                faults[name] = (
-                    f"{name} holds what is no trajectory ({type(e).__name__}: "
-                    f"{shorten(e)}). Restore it or leave it out."
-                )
-                continue
-            if len(hits) > len(taken):
-                return _ListPage(rows, f"{name}:{first + hits[-1]}", faults)
-        return _ListPage(rows, "", faults)
-
-    def read(self, at: str) -> Trajectory:
-        "Read one"
-        files = self.files()
-        name, row = self._place(at, files)
-        reader, first = self._open(files[name]), 0
-        for i in range(reader.metadata.num_row_groups):
-            size = reader.metadata.row_group(i).num_rows
-            if row < first + size:
-                return Trajectory.from_row(
-                    read_rows(reader, files[name], [i]).slice(row - first, 1).to_pylist()[0],
-                    f"{files[name]}, row {row + 1}",
-                )
-            first += size
-        raise DataError(
-            f"{name} has {first} records, and no record {row}. Choose one from the list."
-        )
-
-    def menu(self, step: str = "") -> dict[str, list[str]]:
-        "Say what there is to choose, in a step or in all; a file is looked through once"
-        rows = []
-        for name, first, _, _, read in self._blocks(Choice(), "", {}):
-            place = name, first, self.opened[name][0]
-            if place not in self.kinds:
-                self.kinds[place] = _kinds(read)
-            rows += self.kinds[place]
-        return _menu([row for row in rows if step in ("", row.facts["step"])])
-
-
-def _kinds(read: Callable[[Sequence[str]], Any]) -> list[Listed]:
-    "Give the first record of each step, level and status in a group of rows; none if unreadable"
-    try:
-        table = read(("step", "level", "parse_status", "advantage", "rewards", "scores"))
-        kinds = [*zip(*(table[name].to_pylist() for name in ("step", "level", "parse_status")))]
-        rows = table.take([kinds.index(kind) for kind in dict.fromkeys(kinds)]).to_pylist()
-        return [_listed("", {"row_id": "", "group": "", "text": ""} | row) for row in rows]
-    except (DataError, ValueError, KeyError, TypeError, AttributeError):  # `find` says why
-        return []
-
-# %% ../../nbs/data/03_index.ipynb #is_object
-def _is_object(line: bytes) -> bool:
-    "Tell whether a line without an end is an object of JSON, and not half of one"
-    try:
-        json_object(line, "")
-    except DataError:
-        return False
-    return True
-
-# %% ../../nbs/data/03_index.ipynb #LineFile
-_BLOCK = 4 << 20  # bytes read at once
 _KEYS = ("example_id", "unit", "row_id", "task", "id", "index")
 _FACTS = {
     "step": ("step",),
@@ -360,101 +80,10 @@ _FACTS = {
     "group": ("group", "copy", "sample"),
     "status": ("parse_status", "status", "stop", "end"),
 }
-_SAID = ("texts", "shown", "text", "reply", "completion", "answer", "turns")
+_SHOWN = ("texts", "shown", "text", "reply", "completion", "answer", "turns")
 
 
-class _LineFile:
-    "Objects of JSON, one a line, in a file that may grow; an address is the byte of a line"
-
-    def __init__(self, place: str | Path):
-        self.place = Path(place)
-        self.kinds, self.seen = {}, (0, 0)  # what `menu` has seen: of which file, up to which byte
-
-    def _lines(self, at: int, needle: bytes) -> Iterator[tuple[int, bytes]]:
-        "Give whole lines from a byte on; blocks without the needle are passed over"
-        try:
-            file = open(self.place, "rb")
-        except OSError as e:
-            raise DataError(
-                f"Cannot read {self.place}: {e.strerror}. Reload when it is there."
-            ) from e
-        with file:
-            file.seek(at)
-            while block := file.read(_BLOCK) + file.readline():
-                if needle in block.lower():
-                    *whole, rest = block.split(b"\n")
-                    for line in (*whole, rest) if _is_object(rest) else whole:
-                        if not line.isspace() and line and needle in line.lower():
-                            yield at, line
-                        at += len(line) + 1
-                else:
-                    at += len(block)
-
-    def find(self, choice: Choice = Choice(), start: str = "", limit: int = 40) -> _ListPage:
-        "Find the first records from an address on"
-        rows, faults, needle = [], {}, b""
-        if choice.search.isascii():
-            needle = json.dumps(choice.search)[1:-1].lower().encode()
-        if len(choice.keys) == 1 and not needle:
-            needle = (
-                json.dumps(*choice.keys, ensure_ascii=False)[1:-1]
-                .lower()
-                .encode("utf-8", "replace")
-            )
-        for at, line in self._lines(self._place(start) if start else 0, needle):
-            try:
-                row = json_object(line, f"{self.place.name}, byte {at}")
-            except DataError as e:
-                faults.setdefault(str(at), str(e))
-                continue
-            if not _wanted(row, found := _listed_line(str(at), row), choice):
-                continue
-            if len(rows) == limit:
-                return _ListPage(rows, str(at), faults)
-            rows.append(found)
-        return _ListPage(rows, "", faults)
-
-    def _place(self, at: str) -> int:
-        if re.fullmatch("[0-9]{1,18}", at) and self.place.is_file():
-            with open(self.place, "rb") as file:
-                file.seek(max(0, int(at) - 1))
-                if at == "0" or file.read(1) == b"\n":
-                    return int(at)
-        raise _no_record(at, self.place)
-
-    def read(self, at: str) -> dict[str, Any]:
-        "Read one"
-        found = next(self._lines(self._place(at), b""), None)
-        if found is None:
-            raise DataError(
-                f"{self.place.name} ends before byte {at}. Choose a record from the list."
-            )
-        return json_object(found[1], f"{self.place}, byte {at}")
-
-    def menu(self, step: str = "") -> dict[str, list[str]]:
-        "Say what there is to choose, in a step or in all; a line is looked at once"
-        now = self.place.stat() if self.place.is_file() else None
-        if now and (self.seen[0] != now.st_ino or self.seen[1] > now.st_size):
-            self.kinds, self.seen = {}, (now.st_ino, 0)
-        for at, line in self._lines(self.seen[1], b""):
-            try:
-                row = _listed_line(str(at), json_object(line, ""))
-            except DataError:  # `find` says why
-                continue
-            self.kinds.setdefault((*row.facts.items(), *row.numbers), row._replace(text=""))
-            self.seen = self.seen[0], at + len(line)
-        return _menu([row for row in self.kinds.values() if step in ("", row.facts.get("step"))])
-
-
-def _menu(rows: Sequence[Listed]) -> dict[str, list[str]]:
-    facts = {
-        name: sorted({row.facts[name] for row in rows if name in row.facts} - {""})
-        for name in ("level", "status")
-    }
-    return facts | {"number": [*dict.fromkeys(name for row in rows for name in row.numbers)]}
-
-
-def _listed_line(at: str, row: Mapping[str, Any]) -> Listed:
+def _listed(at: str, row: Mapping[str, Any]) -> Listed:
     "Say what a list shows of an object: what names it, its numbers, its texts"
     facts = {
         name: next((str(row[word]) for word in words if isinstance(row.get(word), (str, int))), "")
@@ -465,129 +94,271 @@ def _listed_line(at: str, row: Mapping[str, Any]) -> Listed:
         for path, leaf in islice(_leaves(row), 1000)
         if isinstance(leaf, (int, float)) and not isinstance(leaf, bool) and "" not in path
     }
-    said = " · ".join(
-        islice(
-            (text for name in _SAID if name in row for text in _texts(row[name]) if text.strip()),
-            20,
-        )
-    ) or " · ".join(islice(_texts(dict(row)), 20))
-    return Listed(
-        at,
-        str(next((row[name] for name in _KEYS if row.get(name) not in (None, "")), "")),
-        {k: v for k, v in facts.items() if v},
-        numbers,
-        said[:_SHOWN],
-    )
+    texts = (text for name in _SHOWN if name in row for text in _texts(row[name]) if text.strip())
+    shown = " · ".join(islice(texts, 20)) or " · ".join(islice(_texts(dict(row)), 20))
+    key = next((row[name] for name in _KEYS if row.get(name) not in (None, "")), "")
+    return Listed(at, str(key), {k: v for k, v in facts.items() if v}, numbers, shown[:400])
 
 
-def _wanted(row: dict[str, Any], found: Listed, choice: Choice) -> bool:
-    "Tell whether an object is wanted"
-    named = all(
-        value in ("", found.facts.get(name, ""))
-        for name, value in zip(("step", "level", "group", "status"), choice[1:5])
-    )
+def _wanted(row: Mapping[str, Any], listed: Listed, choice: Choice) -> bool:
+    "Tell whether a record is wanted"
+    names = ("step", "level", "group", "status")
+    search = choice.search.casefold()
     return (
-        named
-        and (not choice.keys or found.key in choice.keys)
-        and choice.fits(found.numbers)
-        and (not choice.search or _holds(_texts(row), choice.search))
+        all(value in ("", listed.facts.get(n, "")) for n, value in zip(names, choice[1:5]))
+        and (not choice.keys or listed.key in choice.keys)
+        and (
+            not choice.number
+            or choice.low <= listed.numbers.get(choice.number, math.nan) <= choice.high
+        )
+        and (not search or any(search in text.casefold() for text in _texts(dict(row))))
     )
 
-# %% ../../nbs/data/03_index.ipynb #DocumentFiles
-class _DocumentFiles:
-    "Objects of JSON, one a file; an address is the name of a file"
+
+class Records:
+    "Records of one kind, in a file or a folder of them that may still be growing"
+
+    ending = ""  # of the files in a folder
 
     def __init__(self, place: str | Path):
         self.place = Path(place)
+        self.menus: dict = {}  # what the files looked like, and a step → its menu
 
     def files(self) -> dict[str, Path]:
-        found = self.place.glob("*.json") if self.place.is_dir() else [self.place]
-        return {
-            path.name: path
-            for path in sorted(
-                found,
-                key=lambda path: [word.zfill(12) for word in re.split(r"([0-9]+)", path.stem)],
-            )
-        }
+        "Return the files that are there now, in the order of their names, numbers as numbers"
+        paths = self.place.glob(f"*{self.ending}") if self.place.is_dir() else [self.place]
+
+        def order(path):
+            return [word.zfill(12) for word in re.split(r"([0-9]+)", path.stem)]
+
+        return {path.name: path for path in sorted(paths, key=order)}
+
+    def rows(
+        self, choice: Choice, start: str, kinds: bool = False
+    ) -> Iterator[tuple[str, Mapping[str, Any] | DataError]]:
+        "Go through what may be wanted, from an address on; `kinds`: one of each kind will do"
+        raise NotImplementedError
+
+    def read(self, at: str) -> Any:  # a trajectory, or an object of JSON
+        "Read one; `DataError` where there is none"
+        raise NotImplementedError
 
     def find(self, choice: Choice = Choice(), start: str = "", limit: int = 40) -> _ListPage:
         "Find the first records from an address on"
-        rows, faults, names = [], {}, [*self.files()]
-        if start and start not in names:
-            raise _no_record(start, self.place)
-        for name in names[names.index(start) if start else 0 :]:
-            try:
-                row = self.read(name)
-            except DataError as e:
-                faults[name] = str(e)
-                continue
-            if not _wanted(row, found := _listed_line(name, row)._replace(key=name), choice):
-                continue
-            if len(rows) == limit:
-                return _ListPage(rows, name, faults)
-            rows.append(found)
+        rows, faults = [], {}
+        for at, row in self.rows(choice, start):
+            if isinstance(row, DataError):
+                faults[at] = str(row)
+            elif _wanted(row, listed := _listed(at, row), choice):
+                if len(rows) == limit:
+                    return _ListPage(rows, at, faults)
+                rows.append(listed)
         return _ListPage(rows, "", faults)
 
+    def menu(self, step: str = "") -> dict[str, list[str]]:
+        "Say what there is to choose, in a step or in all: facts, and names of numbers"
+        stats = [path.stat() for path in self.files().values() if path.is_file()]
+        state = step, *((stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats)
+        if state not in self.menus:
+            choice = Choice(step=step)
+            rows = [_listed(at, r) for at, r in self.rows(choice, "", True) if isinstance(r, dict)]
+            rows = [row for row in rows if step in ("", row.facts.get("step"))]
+            menu = {
+                name: sorted({row.facts[name] for row in rows if name in row.facts})
+                for name in ("level", "status")
+            }
+            menu["number"] = [*dict.fromkeys(name for row in rows for name in row.numbers)]
+            self.menus = {state: menu}
+        return self.menus[state]
+
+    def missing(self, at: str) -> DataError:
+        return DataError(
+            f"There is no record {shorten(at, 60)!r} in {self.place.name}. "
+            "Choose one from the list."
+        )
+
+# %% ../../nbs/data/03_index.ipynb #RolloutFiles
+_PLAIN = ("row_id", "group", "step", "level", "parse_status", "text")
+_NESTED = ("turns", "scores", "errors")  # text of JSON
+_COLUMNS = (*_PLAIN, *_NESTED, "rewards", "advantage", "token_advantages")
+
+
+def _condition(choice: Choice) -> Any:  # None: all
+    "Return what a row must fulfil to be wanted, as far as can be told without taking it apart"
+    import pyarrow.compute as pc
+
+    whole: dict[str, Any] = {"level": choice.level, "parse_status": choice.status}
+    for name, value in (("step", choice.step), ("group", choice.group)):
+        if value and not re.fullmatch(r"-?[0-9]{1,18}", value):
+            raise DataError(f"{name} is {shorten(value, 40)!r}. Give a whole number.")
+        whole[name] = int(value) if value else ""
+    tests = [pc.field(name) == value for name, value in whole.items() if value != ""]
+    if choice.keys:
+        tests.append(pc.field("row_id").isin(sorted(choice.keys)))
+    if choice.search:
+        quoted = json.dumps(choice.search, ensure_ascii=False)[1:-1]
+        words = {name: quoted if name in _NESTED else choice.search for name in _COLUMNS[:9]}
+        texts = [name for name in words if name not in ("group", "step")]
+        tests.append(
+            reduce(
+                or_,
+                (
+                    pc.match_substring(pc.field(name), words[name], ignore_case=True)  # pyright: ignore
+                    for name in texts
+                ),
+            )
+        )
+    return reduce(and_, tests) if tests else None
+
+
+def _rollout(row: Mapping[str, Any]) -> dict[str, Any]:
+    "Return a row of a file of trajectories as a record; of token advantages the mean"
+    nested = {name: json.loads(row[name]) for name in (*_NESTED, "rewards") if name in row}
+    paid = [value for value in row["token_advantages"] or () if value == value]
+    record = {name: row[name] for name in _PLAIN}
+    record["advantage"] = math.fsum(paid) / len(paid) if paid else row["advantage"]
+    record["reward"] = nested["rewards"]
+    record["score"] = {name: score["value"] for name, score in nested["scores"].items()}
+    for values in (record, record["reward"], record["score"]):
+        values |= {name: math.nan for name, value in values.items() if value is None}
+    return record | {"beside": [*_texts([nested.get(name) for name in _NESTED])]}
+
+
+class _RolloutFiles(Records):
+    "Trajectories; an address is the name of a file and the number of a row"
+
+    ending = ".parquet"
+
+    def _parse(self, at: str) -> tuple[str, int]:
+        name, _, row = at.rpartition(":")
+        if name in self.files() and re.fullmatch("[0-9]{1,18}", row):
+            return name, int(row)
+        raise self.missing(at)
+
+    def rows(self, choice, start, kinds=False):
+        "Read the short columns of one file after another"
+        begin, first = self._parse(start) if start else ("", 0)
+        files, condition = self.files(), _condition(choice)
+        for name in [*files][[*files].index(begin) if begin else 0 :]:
+            try:
+                reader = open_trajectories(files[name])
+                columns = [n for n in _COLUMNS if choice.search or n not in ("turns", "errors")]
+                table = read_rows(reader, files[name], columns=columns)
+                table = table.append_column("at", [[*range(table.num_rows)]])
+                table = table.slice(first if name == begin else 0)
+                table = table if condition is None else table.filter(condition)
+                if kinds:
+                    pairs = [*zip(table["level"].to_pylist(), table["parse_status"].to_pylist())]
+                    table = table.take(
+                        np.array([pairs.index(pair) for pair in dict.fromkeys(pairs)], int)
+                    )
+                for batch in table.to_batches(64):
+                    yield from ((f"{name}:{row['at']}", _rollout(row)) for row in batch.to_pylist())
+            except (ValueError, KeyError, TypeError, AttributeError) as e:
+                fault = f"{name} cannot be read ({type(e).__name__}: {shorten(e)}). Restore it."
+                yield name, DataError(fault)
+
+    def read(self, at: str) -> Trajectory:
+        name, row = self._parse(at)
+        path = self.files()[name]
+        reader = open_trajectories(path)
+        if row >= reader.metadata.num_rows:
+            raise self.missing(at)
+        [found] = read_rows(reader, path, row // GROUP_ROWS).slice(row % GROUP_ROWS, 1).to_pylist()
+        return Trajectory.from_row(found, f"{path}, row {row + 1}")
+
+# %% ../../nbs/data/03_index.ipynb #LineFile
+class _LineFile(Records):
+    "Objects of JSON, one a line, in a file that may grow; an address is the byte of a line"
+
+    def rows(self, choice, start, kinds=False):
+        "Read lines; the last one is left out while it is being written"
+        at = self._byte(start) if start else 0
+        with self._open(at) as file:
+            for line in file:
+                try:
+                    if not line.isspace():
+                        yield str(at), json_object(line, f"{self.place.name}, byte {at}")
+                except DataError as e:
+                    if line.endswith(b"\n"):
+                        yield str(at), e
+                at += len(line)
+
+    def _open(self, at: int):
+        try:
+            file = open(self.place, "rb")
+        except OSError as e:
+            raise DataError(f"Cannot read {self.place}: {e.strerror}. Reload it.") from e
+        file.seek(at)
+        return file
+
+    def _byte(self, at: str) -> int:
+        if re.fullmatch("[0-9]{1,18}", at):
+            with self._open(max(0, int(at) - 1)) as file:
+                if at == "0" or file.read(1) == b"\n":
+                    return int(at)
+        raise self.missing(at)
+
     def read(self, at: str) -> dict[str, Any]:
-        "Read one"
+        with self._open(self._byte(at)) as file:
+            return json_object(file.readline(), f"{self.place}, byte {at}")
+
+# %% ../../nbs/data/03_index.ipynb #DocumentFiles
+class _DocumentFiles(Records):
+    "Objects of JSON, one a file; an address is the name of a file"
+
+    ending = ".json"
+
+    def rows(self, choice, start, kinds=False):
+        "Read one file after another"
+        names = [*self.files()]
+        if start and start not in names:
+            raise self.missing(start)
+        for name in names[names.index(start) if start else 0 :]:
+            try:
+                yield name, {"example_id": name} | self.read(name)
+            except DataError as e:
+                yield name, e
+
+    def read(self, at: str) -> dict[str, Any]:
         path = self.files().get(at)
         if path is None:
-            raise _no_record(at, self.place)
+            raise self.missing(at)
         try:
             return json_object(path.read_bytes(), str(path))
         except OSError as e:
-            raise DataError(f"Cannot read {path}: {e.strerror}. Reload when it is there.") from e
-
-    def menu(self, step: str = "") -> dict[str, list[str]]:
-        return _menu(self.find(Choice(step=step), limit=8).rows)
+            raise DataError(f"Cannot read {path}: {e.strerror}. Reload it.") from e
 
 # %% ../../nbs/data/03_index.ipynb #run_records
 _FIRST = ("trajectories", "evaluations", "episodes", "replies", "answers", "measured")
 _UNSHOWN = ("models", "checkpoints", "verl")  # folders that hold weights and numbers
+_KINDS = {".parquet": _RolloutFiles, ".jsonl": _LineFile, ".json": _DocumentFiles}
 
 
 def run_records(place: str | Path) -> dict[str, Records]:  # by name, rollouts first
-    "Find what the folder of a run, a folder of trajectories or contexts, or one file holds"
+    "List what the folder of a run, a folder of trajectories or contexts, or one file holds"
     place = Path(place)
-    if place.is_file():
-        kind = {".parquet": _RolloutFiles, ".jsonl": _LineFile, ".json": _DocumentFiles}.get(
-            place.suffix
-        )
-        if kind is None:
-            raise DataError(
-                f"{place} is no file of records. Give the folder of a run, or a "
-                ".parquet, .jsonl or .json file."
-            )
-        return {place.name: kind(place)}
+    if place.is_file() and place.suffix in _KINDS:
+        return {place.name: _KINDS[place.suffix](place)}
     if not place.is_dir():
         raise DataError(
             f"There is no run {place}. Give the folder that `humanlm train` printed, or "
-            "a file of records."
+            "a .parquet, .jsonl or .json file of records."
         )
-    below = [
-        path
-        for path in sorted(place.glob("*/"))
-        if path.name not in _UNSHOWN and not path.name.startswith(".")
-    ]
-    found: dict[str, Records] = {}
+    below = [p for p in sorted(place.glob("[!.]*/")) if p.name not in _UNSHOWN]
+    records: dict[str, Records] = {}
     for folder in (place, *below, *sorted(place.glob("trajectories/*/"))):
         name = folder.relative_to(place).as_posix()
-        if next(folder.glob("*.parquet"), None) and (
-            folder == place or name.startswith("trajectories")
-        ):
-            found["trajectories" if folder == place else name] = _RolloutFiles(folder)
-        if name in ("files", "contexts") or (
-            folder == place
-            and not (place / "config.yaml").exists()
-            and next(folder.glob("*.json"), None)
-        ):
-            found[name.replace(".", "contexts")] = _DocumentFiles(folder)
-        found |= {
-            path.relative_to(place).with_suffix("").as_posix(): _LineFile(path)
-            for path in sorted(folder.glob("*.jsonl"))
-        }
+        top = folder == place
+        if any(folder.glob("*.parquet")) and (top or name.startswith("trajectories")):
+            records["trajectories" if top else name] = _RolloutFiles(folder)
+        bare = top and not (place / "config.yaml").exists() and any(folder.glob("*.json"))
+        if bare or name in ("files", "contexts"):
+            records["contexts" if top else name] = _DocumentFiles(folder)
+        for path in sorted(folder.glob("*.jsonl")):
+            records[path.relative_to(place).with_suffix("").as_posix()] = _LineFile(path)
 
     def rank(name):
         return next((i for i, word in enumerate(_FIRST) if name.startswith(word)), len(_FIRST))
 
-    return dict(sorted(found.items(), key=lambda item: (rank(item[0]), item[0])))
+    return dict(sorted(records.items(), key=lambda item: (rank(item[0]), item[0])))

@@ -31,10 +31,14 @@ def format_persona(
         return persona
     if not isinstance(persona, Persona):
         persona = Persona("", fields=dict(persona))
-    known = persona.fields or {}
-    if persona.text or not _humanual(known):
+    fields = persona.fields or {}
+    if persona.text or not _humanual(fields):
         return persona_text(persona)
-    return "\n".join(_block(name, _lines(known.get(name))) for name in PERSONA_BLOCKS)
+    blocks = {name: _lines(fields.get(name)) for name in PERSONA_BLOCKS}
+    return "\n".join(
+        "\n  ".join([f"{name.capitalize()}:", *lines]) if lines else f"{name.capitalize()}: Missing"
+        for name, lines in blocks.items()
+    )
 
 
 def _humanual(fields):
@@ -42,42 +46,27 @@ def _humanual(fields):
 
 
 def _lines(value):
-    return [line for line, _ in _items(value)]
-
-
-def _items(value):
-    "List the items of a field as (line, what stays in its place)"
+    "List the items of a field as lines"
     if isinstance(value, Mapping):
-        return [(f"{k}: {v}", (k, v)) for k, v in value.items() if v and v != "NA"]
+        return [f"{k}: {v}" for k, v in value.items() if v and v != "NA"]
     items = [value] if isinstance(value, (str, int, float)) else value or ()
-    return [(str(item), item) for item in items if str(item).strip()]
-
-
-def _block(name, lines):
-    title = name.capitalize()
-    return "\n  ".join([f"{title}:", *lines]) if lines else f"{title}: Missing"
+    return [str(item) for item in items if str(item).strip()]
 
 # %% ../../nbs/data/02_persona.ipynb #part_hash
+@lru_cache(maxsize=64)
+def _seeded(seed, persona_id):  # long, and the same for all parts
+    return md5(f"{seed}_{persona_id}_".encode("utf-8", "replace"), usedforsecurity=False)
+
+
 def _part_hash(
     seed: int,  # another seed drops other parts
     persona_id: str,  # the persona as key-sorted JSON, or its text
     key: str,  # field_<name>, item_<text> or item_<key>:<value>
 ) -> int:  # of 128 bits
-    "Give the number that decides about one part of a persona"
-    found = _begun(seed, persona_id).copy()
-    found.update(_bytes(key))
-    return int(found.hexdigest(), 16)
-
-
-@lru_cache(maxsize=64)
-def _begun(seed, persona_id):
-    return md5(
-        _bytes(f"{seed}_{persona_id}_"), usedforsecurity=False
-    )  # long, and the same for all parts
-
-
-def _bytes(text):
-    return text.encode("utf-8", "replace")
+    "Return the number that decides about one part of a persona"
+    digest = _seeded(seed, persona_id).copy()
+    digest.update(key.encode("utf-8", "replace"))
+    return int(digest.hexdigest(), 16)
 
 
 def _persona_id(
@@ -95,14 +84,12 @@ def _kept_fields(
     seed: int = 42,
 ) -> list[str]:
     "Choose the fields that stay"
-    names = list(PERSONA_BLOCKS if _humanual(fields) else fields)
+    names, id = list(PERSONA_BLOCKS if _humanual(fields) else fields), _persona_id(fields)
+    drop = int(share * len(names))
     if _humanual(fields) and not _lines(fields.get("demographics")):
         names.remove("demographics")
-    drop = min(int(share * (5 if _humanual(fields) else len(names))), max(len(names) - 1, 0))
-    id = _persona_id(fields)
-    return sorted(names, key=lambda name: _part_hash(seed, id, f"field_{name}"))[
-        : len(names) - drop
-    ]
+    names.sort(key=lambda name: _part_hash(seed, id, f"field_{name}"))
+    return names[: max(len(names) - drop, 1)]
 
 # %% ../../nbs/data/02_persona.ipynb #_stays
 def _stays(item, id, share, seed):
@@ -153,18 +140,9 @@ def drop_persona(
     if isinstance(persona, str):
         return _shortened(persona, {}, id, items, seed)
     if not isinstance(persona, Persona):
-        return _dropped(persona, id, fields, items, seed)
+        names = _kept_fields(persona, fields, seed) if fields else list(persona)
+        return {n: _thinned(v, id, items, seed) for n, v in persona.items() if n in names}
+    parts = persona.fields or {}
     if persona.text:
-        return replace(
-            persona, text=_shortened(persona.text, persona.fields or {}, id, items, seed)
-        )
-    return replace(persona, fields=_dropped(persona.fields or {}, id, fields, items, seed))
-
-
-def _dropped(known, id, fields, items, seed):
-    kept = _kept_fields(known, fields, seed) if fields else list(known)
-    return {
-        name: _thinned(known[name], id, items, seed) if items else known[name]
-        for name in known
-        if name in kept
-    }
+        return replace(persona, text=_shortened(persona.text, parts, id, items, seed))
+    return replace(persona, fields=drop_persona(parts, fields, items, seed))

@@ -9,16 +9,17 @@ __all__ = ['SPLITS', 'SPLIT_COLOURS', 'Message', 'Thread', 'Persona', 'persona_t
 # %% ../../nbs/00_data.ipynb #exported-imports
 import json
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
+
+import msgspec
 
 from humanlm.core.basics import (
     _SURROGATE,
     DataError,
+    HumanLMError,
     NotMade,
     atomic_path,
     jsonl_rows,
@@ -116,84 +117,49 @@ def from_dict(
     d: Any,  # parsed JSON
     where: str = "record",  # file and row, for the message
 ) -> Any:
-    "Build a record from plain data; `DataError` names place, field and value"
-    if not isinstance(d, dict):
-        raise DataError(
-            f"{where}: expected an object with the fields of {cls.__name__}, got "
-            f"{shorten(repr(d))}."
-        )
-    kinds, needed, version = _schema(cls)
-    missing = [name for name in needed if name not in d]
-    unknown = [name for name in d if name not in kinds]
-    if missing:
-        found = shorten(", ".join(map(str, d)))
-        raise DataError(
-            f"{where}: field {missing[0]!r} of {cls.__name__} is missing. Found: {found}."
-        )
-    if unknown:
-        hint = near_miss(unknown[0], kinds)
-        raise DataError(f"{where}: {cls.__name__} has no field {shorten(unknown[0])!r}.{hint}")
-    record = cls(**{name: _typed(kinds[name], value, where, name) for name, value in d.items()})
-    if version and record.schema_version > version:
-        newer = f"schema version {record.schema_version}, this package reads up to {version}"
+    "Build a record from plain data; `DataError` names place and field"
+    version, number = (
+        getattr(cls, "schema_version", 0),
+        isinstance(d, dict) and d.get("schema_version"),
+    )
+    if version and type(number) is int and number > version:
+        newer = f"schema version {number}, this package reads up to {version}"
         raise DataError(f"{where}: {newer}. Update humanlm.")
+    try:
+        record = msgspec.convert(d, cls)
+    except msgspec.ValidationError as e:
+        if isinstance(e.__cause__, HumanLMError):
+            raise e.__cause__ from e
+        raise DataError(f"{where}: no {cls.__name__}: {e}.") from e
+    _refuse_unknown(record, d, where)
     return record
 
-# %% ../../nbs/00_data.ipynb #_schema
-@cache
-def _schema(cls):
-    needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
-    return get_type_hints(cls), needed, getattr(cls, "schema_version", 0)
 
-# %% ../../nbs/00_data.ipynb #_typed
-def _typed(kind, value, where, name):
-    if type(value) is kind or kind is Any:
-        return value
-    if isinstance(kind, type) and is_dataclass(kind):
-        return from_dict(kind, value, f"{where}, field {name!r}")
-    origin, args = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        return _typed_union(args, value, where, name)
-    if origin is tuple and isinstance(value, (list, tuple)):
-        return tuple(_typed(args[0], item, where, f"{name}[{i}]") for i, item in enumerate(value))
-    if origin is list and isinstance(value, (list, tuple)):
-        return [_typed(args[0], item, where, f"{name}[{i}]") for i, item in enumerate(value)]
-    if origin is dict and isinstance(value, dict):
-        keys = (_typed(args[0], key, where, name) for key in value)
-        return dict(
-            zip(
-                keys, (_typed(args[1], item, where, f"{name}.{key}") for key, item in value.items())
-            )
-        )
-    if kind is float and type(value) is int:
-        return float(value)
-    raise DataError(
-        f"{where}, field {name!r}: expected {_kind_name(kind)}, got {shorten(repr(value))}."
-    )
-
-# %% ../../nbs/00_data.ipynb #_typed_union
-def _typed_union(kinds, value, where, name):
-    if type(value) in kinds:
-        return value
-    kinds = [kind for kind in kinds if kind is not NoneType]
-    for kind in kinds[:-1]:
-        try:
-            return _typed(kind, value, where, name)
-        except DataError:
-            continue
-    return _typed(kinds[-1], value, where, name)
-
-
-def _kind_name(kind):
-    return kind.__name__ if get_origin(kind) is None else str(kind).replace("typing.", "")
+def _refuse_unknown(record, d, where):
+    "Raise `DataError` where plain data hold what a record, or one inside it, has no field for"
+    if isinstance(record, dict):
+        pairs = [(record[name], d[name]) for name in record]
+    elif isinstance(record, (list, tuple)):
+        pairs = [*zip(record, d)] if record and is_dataclass(record[0]) else []
+    elif is_dataclass(record):
+        names = [f.name for f in fields(record)]
+        if unknown := [name for name in d if name not in names]:
+            hint = near_miss(unknown[0], names)
+            kind = type(record).__name__
+            raise DataError(f"{where}: {kind} has no field {shorten(unknown[0])!r}.{hint}")
+        pairs = [(getattr(record, name), d[name]) for name in d]
+    else:
+        return
+    for inner, plain in pairs:
+        _refuse_unknown(inner, plain, where)
 
 # %% ../../nbs/00_data.ipynb #load_examples
 def load_examples(
-    source: str | Path | Any,  # .jsonl, .parquet or a folder of it, a Dataset, a DatasetDict
+    source: str | Path,  # .jsonl, .parquet, a folder of it, or of a build
 ) -> list[Example]:
     "Load examples; `DataError` names file, row and field"
     examples, seen = [], {}
-    for where, row in _rows(source):
+    for where, row in _rows(Path(source)):
         example = from_dict(Example, _decoded(row, where), where)
         _check_row(example, where, seen)
         examples.append(example)
@@ -221,15 +187,11 @@ def _check_row(example, where, seen):
         )
 
 # %% ../../nbs/00_data.ipynb #_rows
-def _rows(source):
-    if hasattr(source, "column_names"):
-        return _dataset_rows(source)
-    path = Path(source)
+def _rows(path):
     if (path / "build.json").exists():
         path /= "examples"  # the folder of a build
     if path.is_dir():
         return chain.from_iterable(map(_parquet_rows, sorted(path.glob("*.parquet"))))
-    readers = {".jsonl": jsonl_rows, ".parquet": _parquet_rows}
     if not path.exists() and path.parent.name == "humanual":
         build = "python -m humanlm.humanual build --build.path FILE"
         raise NotMade(path, f"{build} --build.source {path.name} --build.out {path}")
@@ -238,9 +200,9 @@ def _rows(source):
             f"There is no {path}. Check the path, or build such a folder: python -m "
             "humanlm.humanual build --help."
         )
+    readers = {".jsonl": jsonl_rows, ".parquet": _parquet_rows}
     if path.suffix not in readers:
-        known = "Use .jsonl, .parquet or a folder of .parquet files"
-        raise DataError(f"Cannot read {path}: unknown ending {path.suffix!r}. {known}.")
+        raise DataError(f"Cannot read {path}: use .jsonl or .parquet, not {path.suffix!r}.")
     return readers[path.suffix](path)
 
 # %% ../../nbs/00_data.ipynb #_parquet_rows
@@ -254,14 +216,6 @@ def _parquet_rows(path):
     for n, row in enumerate(rows, 1):
         yield f"{path}, row {n}", row
 
-# %% ../../nbs/00_data.ipynb #_saved_dataset
-def _dataset_rows(data):
-    parts = data.items() if isinstance(data, dict) else [("", data)]
-    for split, part in parts:
-        label = f"data set, split {split!r}" if split else "data set"
-        for n, row in enumerate(part, 1):
-            yield f"{label}, row {n}", row | {"split": row.get("split") or split}
-
 # %% ../../nbs/00_data.ipynb #_decoded
 def _decoded(row, where):
     row = dict(row)
@@ -270,13 +224,9 @@ def _decoded(row, where):
             try:
                 row[name] = json.loads(row[name])
             except (ValueError, RecursionError) as e:
-                raise DataError(
-                    f"{where}, field {name!r}: not JSON ({shorten(e)}): {shorten(row[name])!r}."
-                ) from e
+                raise DataError(f"{where}, field {name!r}: not JSON ({shorten(e)}).") from e
     if isinstance(row.get("states"), dict):
-        row["states"] = {
-            level: text for level, text in row["states"].items() if text is not None
-        } or None
+        row["states"] = {k: text for k, text in row["states"].items() if text is not None} or None
     return row
 
 # %% ../../nbs/00_data.ipynb #save_examples

@@ -25,22 +25,15 @@ def split_by_context(
 ) -> list[Example]:
     "Set `split` by time, whole contexts at once; sorted by (order, id), whatever order came in"
     examples = sorted(examples, key=lambda e: (e.order, e.id))
-    parts = split_by_time(
-        [e.context_id for e in examples], [e.order for e in examples], test_frac, val_frac
-    )
-    rows = [replace(e, split=_PARTS[part]) for e, part in zip(examples, parts)]
-    if held_out:
-        rows = [e for e in rows if e.split == "test" or e.user_id not in held_out]
-        rows = [
-            replace(e, split="test_seen") if e.split == "test" and e.user_id not in held_out else e
-            for e in rows
-        ]
+    contexts, times = [e.context_id for e in examples], [e.order for e in examples]
+    rows = []
+    for e, part in zip(examples, split_by_time(contexts, times, test_frac, val_frac)):
+        split, seen = ("train", "val", "test")[part], e.user_id not in held_out
+        if split == "test" or seen:
+            rows.append(replace(e, split="test_seen" if held_out and seen and part == 2 else split))
     return rows
 
 # %% ../../nbs/data/06_splits.ipynb #split_by_time
-_PARTS = "train", "val", "test"
-
-
 def share(
     n: int,  # how many there are
     frac: float,  # share wanted
@@ -63,14 +56,12 @@ def split_by_time(
     if n_test + n_val >= len(first):
         raise DataError(
             f"{len(first)} discussions are too few for test_frac={test_frac} and "
-            f"val_frac={val_frac}: "
-            "none is left for training. Add data or lower the shares."
+            f"val_frac={val_frac}: none is left for training. Add data or lower the shares."
         )
     order = sorted(sorted(first), key=first.__getitem__)
-    part = dict.fromkeys(order[len(order) - n_test - n_val :], 1) | dict.fromkeys(
-        order[len(order) - n_test :], 2
-    )
-    return [part.get(name, 0) for name in contexts]
+    sizes = (len(order) - n_test - n_val, n_val, n_test)
+    part = dict(zip(order, [part for part, size in enumerate(sizes) for _ in range(size)]))
+    return [part[name] for name in contexts]
 
 # %% ../../nbs/data/06_splits.ipynb #quoted_share
 def quoted_share(
@@ -99,48 +90,33 @@ def check_leakage(
     "List what would let training see the evaluated rows, or a prompt its own answer"
     examples = list(examples)
     judged = {e.id for e in examples if e.split != "train"}
-    found = {
-        "root context in more than one split": _shared_contexts(examples),
-        "persona made from evaluated or later messages, or from the reply": _late_evidence(
-            examples, judged
-        ),
-        "reply contained in its own persona, nearly word for word": [
-            e.id for e in examples if _quoted(e)
-        ],
-        "reply among the messages of its own context": [
-            e.id for e in examples if e.id in {m.id for m in e.context}
-        ],
-        "id or content occurs twice": _repeated(examples),
-    }
-    some = {what: shorten(", ".join(ids[:3])) for what, ids in found.items()}
-    return [f"{what}: {len(ids)} rows, such as {some[what]}" for what, ids in found.items() if ids]
-
-# %% ../../nbs/data/06_splits.ipynb #_shared_contexts
-def _shared_contexts(examples):
     sides = {}
     for e in examples:
         sides.setdefault(e.context_id, set()).add(e.split.split("_")[0])
-    return [e.id for e in examples if len(sides[e.context_id]) > 1]
+    ids, contents = Counter(e.id for e in examples), Counter(map(_content, examples))
 
+    def late(e):
+        until, evidence = e.persona.until, e.persona.evidence_ids
+        later = until is not None and until > e.order
+        return later or e.id in evidence or not judged.isdisjoint(evidence)
 
-def _late_evidence(examples, judged):
-    def late(e, persona):
-        return persona.until is not None and persona.until > e.order
-
-    def own(e, evidence):
-        return e.id in evidence or not judged.isdisjoint(evidence)
-
-    return [e.id for e in examples if own(e, e.persona.evidence_ids) or late(e, e.persona)]
+    checks = {
+        "root context in more than one split": lambda e: len(sides[e.context_id]) > 1,
+        "persona made from evaluated or later messages, or from the reply": late,
+        "reply contained in its own persona, nearly word for word": _quoted,
+        "reply among the messages of its own context": lambda e: e.id in {m.id for m in e.context},
+        "id or content occurs twice": lambda e: ids[e.id] > 1 or contents[_content(e)] > 1,
+    }
+    leaks = {what: [e.id for e in examples if leaks(e)] for what, leaks in checks.items()}
+    return [
+        f"{what}: {len(some)} rows, such as {shorten(', '.join(some[:3]))}"
+        for what, some in leaks.items()
+        if some
+    ]
 
 # %% ../../nbs/data/06_splits.ipynb #_quoted
 def _quoted(example, limit=0.6):
     return quoted_share(example.reply, persona_text(example.persona)) >= limit
-
-
-def _repeated(examples):
-    keys = [_content(e) for e in examples]
-    ids, contents = Counter(e.id for e in examples), Counter(keys)
-    return [e.id for e, key in zip(examples, keys) if ids[e.id] > 1 or contents[key] > 1]
 
 
 def _content(example):
@@ -161,7 +137,7 @@ def drop_duplicates(
     examples: Iterable[Example],  # in any order
 ) -> list[Example]:
     "Keep the earliest of rows with the same user, context text and reply; sorted by (order, id)"
-    kept = {}
+    first = {}
     for e in sorted(examples, key=lambda e: (e.order, e.id)):
-        kept.setdefault(_content(e), e)
-    return list(kept.values())
+        first.setdefault(_content(e), e)
+    return list(first.values())

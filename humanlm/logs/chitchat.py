@@ -151,22 +151,22 @@ _LINK = re.compile(r"https?://|www\.|\.com\b", re.I)
 def turn_fault(
     chat: Chat,
     place: int,  # of the turn
-    said: set[tuple[str, str]],  # who said what before, in small letters; the turn is added
+    before: set[tuple[str, str]],  # who wrote what, in small letters; the turn is added
 ) -> str:  # kind of fault; empty: it is a reply
     "Say why a turn is no reply to predict"
     turn = chat.turns[place]
     words = turn.user, " ".join(turn.text.casefold().split())
-    again, _ = words in said, said.add(words)
-    checks = (
-        (len(chat.people) != 2, "one-sided chat"),
-        (len(chat.turns) < FEWEST_TURNS, "short chat"),
-        (not place, "no context"),
-        (len(turn.text) < REPLY_CHARS[0], "short reply"),
-        (len(turn.text) > REPLY_CHARS[1], "long reply"),
-        (bool(_LINK.search(turn.text)), "link"),
-        (again, "said before"),
-    )
-    return next((kind for holds, kind in checks if holds), "")
+    again, _ = words in before, before.add(words)
+    checks = {
+        "one-sided chat": len(chat.people) != 2,
+        "short chat": len(chat.turns) < FEWEST_TURNS,
+        "no context": not place,
+        "short reply": len(turn.text) < REPLY_CHARS[0],
+        "long reply": len(turn.text) > REPLY_CHARS[1],
+        "link": _LINK.search(turn.text),
+        "said before": again,
+    }
+    return next((kind for kind, holds in checks.items() if holds), "")
 
 # %% ../../nbs/logs/09_chitchat.ipynb #count_chats
 def count_chats(
@@ -181,13 +181,9 @@ def count_chats(
         "by two people": both,
         f"of them with at least {FEWEST_TURNS} turns": long,
     }
-    rows = [
-        (
-            name,
-            f"{len(some):,}",
-            f"{sum(len(chat.turns) for chat in some):,}",
-            f"{len(set().union(*(chat.people for chat in some))):,}",
-        )
-        for name, some in kinds.items()
+    counts = [
+        (len(c), sum(len(chat.turns) for chat in c), len({p for chat in c for p in chat.people}))
+        for c in kinds.values()
     ]
+    rows = [(name, *map("{:,}".format, some)) for name, some in zip(kinds, counts)]
     return Table(("chats", "chats", "turns", "people"), rows).markdown()

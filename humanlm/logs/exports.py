@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, shorten
-from ..data.files import _READERS, Faults, FileRow, RowFault, _open, _suffix, read_rows
+from ..data.files import READERS, Faults, FileRow, RowFault, open_rows, read_rows, row_suffix
 from .fields import chat_role, is_assistant
-from .mail import _read_mail, thread_subject
+from .mail import read_mail, thread_subject
 
 # %% ../../nbs/logs/06_exports.ipynb #_row
 def _row(at, thread, id, user, text, time, parents=(), role="user", aside=False):
-    "Give a message as a row; a fault where nobody said anything"
+    "Return a message as a row; a fault where nobody said anything"
     text = str(text or "").strip()
     if not text or role not in ("user", "assistant"):
         what = f"{role}: {text}" if text else "a message without words"
@@ -35,7 +35,7 @@ def _row(at, thread, id, user, text, time, parents=(), role="user", aside=False)
 
 
 def _first(values: dict, *names: str) -> Any:  # None: none of them is there
-    "Give the first value that is there"
+    "Return the first value that is there"
     return next((values[n] for n in names if values.get(n) not in (None, "", [])), None)
 
 # %% ../../nbs/logs/06_exports.ipynb #_words
@@ -53,7 +53,7 @@ _THOUGHTS = ("thinking", "reasoning")
 _TALK = (
     "messages conversations conversation chat_messages contents dialogue dialog turns utterances"
 ).split()
-_SPOKEN = ("content", "value", "text", "utterance", "parts")
+_WORDS = ("content", "value", "text", "utterance", "parts")
 _PERSON = ("user_id", "user", "userId", "username", "customer_id", "hashed_ip", "person")
 _WHEN = ("timestamp", "created_at", "create_time", "createdAt", "time", "date")
 
@@ -62,9 +62,6 @@ def _talk(values: dict) -> list:  # [] it holds none
     "Find the messages of a conversation"
     for name in _TALK:
         talk = values.get(name)
-        if isinstance(talk, str) and talk.lstrip()[:1] == "[":
-            with suppress(ValueError):
-                talk = json.loads(talk)
         if isinstance(talk, list) and talk and all(isinstance(m, dict) for m in talk):
             return talk
     return []
@@ -74,24 +71,22 @@ def _chats(path: Path, faults: Faults | None) -> Iterator[FileRow]:
     "Read conversations with roles: OpenAI's messages, ShareGPT and their like"
     numbers: dict[str, int] = {}  # of files: ids may begin anew in each
     for at in _objects(path, faults):
-        v, file = at.values, Path(at.file).with_suffix("").name
+        v, last = at.values, []
         name = _first(v, "conversation_id", "conversation_hash", "dialogue_id", "id", "uuid")
-        number = numbers.setdefault(at.file, len(numbers) + 1)
-        thread = str(name if isinstance(name, (str, int)) else at.row)
-        thread += f"-{number}" * path.is_dir()
-        person = next((str(v[k]) for k in _PERSON if isinstance(v.get(k), (str, int))), file)
-        last: list = []
-        if not _talk(v):
+        thread = str(at.row if name is None else name)
+        thread += f"-{numbers.setdefault(at.file, len(numbers) + 1)}" * path.is_dir()
+        person = str(_first(v, *_PERSON) or Path(at.file).with_suffix("").name)
+        talk = _talk(v)
+        if not talk:
             yield at._replace(values=RowFault("no message", "a row without a conversation"))
-        for i, m in enumerate(_talk(v)):
+        for i, m in enumerate(talk):
             m = m | m["data"] if isinstance(m.get("data"), dict) else m
-            spoken = _first(m, "role", "from", "sender", "author", "speaker", "type")
-            spoken = "" if spoken is None else str(spoken)
-            role, time = chat_role(spoken) or "user", _first(m, *_WHEN) or _first(v, *_WHEN)
-            role = "assistant" if role == "system" and "speaker" in m else role
-            user = _first(m, "name", *_PERSON) or (person if chat_role(spoken) else spoken)
-            text = _words(_first(m, *_SPOKEN))
-            row = _row(at, thread, i, user, text, time, last, role)
+            speaker = str(_first(m, "role", "from", "sender", "author", "speaker", "type") or "")
+            role = chat_role(speaker)
+            user = _first(m, "name", *_PERSON) or (person if role else speaker)
+            role = "assistant" if role == "system" and "speaker" in m else role or "user"
+            time = _first(m, *_WHEN) or _first(v, *_WHEN)
+            row = _row(at, thread, i, user, _words(_first(m, *_WORDS)), time, last, role)
             last = [i] if isinstance(row.values, dict) else last
             yield row
 
@@ -99,22 +94,19 @@ def _chats(path: Path, faults: Faults | None) -> Iterator[FileRow]:
 def _chatgpt(path: Path, faults: Faults | None) -> Iterator[FileRow]:
     "Read the conversations that ChatGPT exports"
     for at in _objects(path, faults):
-        nodes = at.values["mapping"]
-        messages = {name: node["message"] for name, node in nodes.items() if node.get("message")}
-        rows = {}
-        for name, m in messages.items():
-            up, author = nodes[name].get("parent"), m.get("author") or {}
-            text = _words((m.get("content") or {}).get("parts"))
-            role = chat_role(author.get("role", "")) or "user"
-            rows[name] = up, _row(at, "", name, "", text, m.get("create_time"), (), role, True)
+        nodes, rows = at.values["mapping"], {}
         thread = str(_first(at.values, "conversation_id", "id") or at.row)
-        for up, row in rows.values():
-            while up and not (up in rows and isinstance(rows[up][1].values, dict)):
-                up = nodes.get(up, {}).get("parent")
-            if isinstance(row.values, dict):
-                person = Path(at.file).with_suffix("").name
-                row.values.update(thread=thread, user=person, parents=[up] if up else [])
-            yield row
+        person = Path(at.file).with_suffix("").name
+        for name, node in nodes.items():
+            m, up = node.get("message"), node.get("parent")
+            if m:
+                while up and not (up in rows and isinstance(rows[up].values, dict)):
+                    up = nodes.get(up, {}).get("parent")
+                role = chat_role((m.get("author") or {}).get("role", "")) or "user"
+                text, to = _words((m.get("content") or {}).get("parts")), [up] if up else []
+                time = m.get("create_time")
+                rows[name] = _row(at, thread, name, person, text, time, to, role, True)
+        yield from rows.values()
 
 # %% ../../nbs/logs/06_exports.ipynb #_slack
 def _slack(path: Path, faults: Faults | None) -> Iterator[FileRow]:
@@ -133,15 +125,16 @@ def _slack(path: Path, faults: Faults | None) -> Iterator[FileRow]:
         m, channel = at.values, Path(at.file).parent.name
         if not m.get("ts"):
             continue
-        who, ts, root = m.get("user", ""), m["ts"], m.get("thread_ts", m["ts"])
-        heard = m.get("subtype") in (None, "thread_broadcast", "me_message", "file_share")
-        bot = m.get("bot_id") or m.get("subtype") == "bot_message" or who in robots
+        who, ts, kind = m.get("user", ""), m["ts"], m.get("subtype")
+        root = m.get("thread_ts", ts)
+        bot = m.get("bot_id") or kind == "bot_message" or who in robots
+        spoken = kind in (None, "thread_broadcast", "me_message", "file_share")
+        role = "assistant" if bot else "user" if spoken else str(kind)
         text = unescape(re.sub(r"<([@#!]?)([^<>|]*)(?:\|([^<>]*))?>", mention, m.get("text") or ""))
         name = names.get(who) or _slack_name(m.get("user_profile") or {}) or who
-        role = "assistant" if bot else "user" if heard else str(m["subtype"])
-        beside = root != ts
-        to = [last.get((channel, root), root)] if beside else ()
-        row = _row(at, channel, ts, name, text, ts, to, role, beside)
+        aside = root != ts
+        to = [last.get((channel, root), root)] if aside else ()
+        row = _row(at, channel, ts, name, text, ts, to, role, aside)
         if isinstance(row.values, dict):
             last[channel, root] = ts
         yield row
@@ -155,18 +148,16 @@ def _slack_name(person):
 def _discord(path: Path, faults: Faults | None) -> Iterator[FileRow]:
     "Read channels as DiscordChatExporter writes them"
     for at in _objects(path, faults):
-        channel = at.values.get("channel") or {}
+        thread = str((at.values.get("channel") or {}).get("id") or at.row)
         for m in at.values["messages"]:
-            author, text = m.get("author") or {}, m.get("content") or ""
+            author, text, kind = m["author"], m.get("content") or "", m.get("type", "Default")
             for other in m.get("mentions") or ():
                 text = text.replace(f"@{other.get('nickname')}", f"@{other.get('name')}")
-            kind = str(m.get("type", "Default"))
-            heard = kind in ("Default", "Reply", "0", "19", "ChatInputCommand", "20")
-            role = "assistant" if author.get("isBot") else "user" if heard else kind
-            number = author.get("discriminator") or "0000"
-            user = f"{author.get('name', '')}#{number}".removesuffix("#0000").removesuffix("#0")
+            spoken = kind in ("Default", "Reply", "ChatInputCommand")
+            role = "assistant" if author.get("isBot") else "user" if spoken else kind
+            number = str(author.get("discriminator") or "0").strip("0")
+            user = f"{author['name']}#{number}" if number else author["name"]
             to = [i] if (i := (m.get("reference") or {}).get("messageId")) else ()
-            thread = str(channel.get("id") or at.row)
             yield _row(at, thread, str(m["id"]), user, text, m.get("timestamp"), to, role)
 
 # %% ../../nbs/logs/06_exports.ipynb #_telegram
@@ -215,7 +206,7 @@ hai eliminato questo messaggio""".replace("\n", "").split("|")
 
 
 def _heads(path):
-    "Give the messages of a text: line, match of their head, and what follows it"
+    "List the messages of a text: line, match of their head, and what follows it"
     text = path.read_text("utf-8-sig", "replace").replace("\u202f", " ").replace("\xa0", " ")
     heads: list = []
     for n, line in enumerate(text.split("\n"), 1):
@@ -239,102 +230,89 @@ def _moment(head, days_first):
     return datetime(year, month, day, hour, *clock, tzinfo=UTC).timestamp()
 
 
-def _days_first(heads):
-    "Tell whether the day stands before the month; where both fit alike, AM and PM are American"
-    ran_back, american = {}, any(head["after"] in ("AM", "PM") for _, head, _ in heads)
-    for first in (not american, american):
+def _dates(heads):
+    "Return the times of messages, and whether the day stands before the month; AM is American"
+    american, choices = any(head["after"] in ("AM", "PM") for _, head, _ in heads), []
+    for days_first in (not american, american):
         with suppress(ValueError):
-            times = [_moment(head, first) for _, head, _ in heads]
-            ran_back[first] = sum(b < a for a, b in pairwise(times))
-    if not ran_back:
+            times = [_moment(head, days_first) for _, head, _ in heads]
+            choices.append((sum(b < a for a, b in pairwise(times)), times, days_first))
+    if not choices:
         raise DataError("no order of day and month fits all dates")
-    return min(ran_back, key=lambda first: ran_back[first])
+    return min(choices, key=lambda choice: choice[0])[1:]
 
 
 def _whatsapp(path: Path, faults: Faults | None) -> Iterator[FileRow]:
     "Read texts that WhatsApp exports, of Android and of iOS"
     for k, file in enumerate(_texts(path), 1):
         heads = _heads(file)
-        first = _days_first(heads)
-        for n, head, written in heads:
+        for (n, _, written), time in zip(heads, _dates(heads)[0]):
             user, colon, text = written.partition(": ")
             words = _ADDED.sub("", text)
             gone = not words.strip() or words.strip(" .\n").lower() in _DELETED
             role = "user" if colon and not gone and '"' not in user else "note of the app"
-            at, time = FileRow(file.name, n, {}), _moment(head, first)
-            yield _row(at, f"chat{k}", n, user.strip(), words or text or written, time, (), role)
+            at, text = FileRow(file.name, n, {}), words or text or written
+            yield _row(at, f"chat{k}", n, user.strip(), text, time, (), role)
 
 # %% ../../nbs/logs/06_exports.ipynb #_mbox
 def _mbox(path: Path, faults: Faults | None) -> Iterator[FileRow]:
     "Read mailboxes"
     threads: dict[str, tuple[str, int]] = {}  # id of a mail, or a subject → thread, number
-    number = 0
-    for file in _texts(path):
-        for n, mail in enumerate(mailbox.mbox(file, create=False), 1):
-            at, number = FileRow(file.name, n, {}), number + 1
-            try:
-                own = _read_mail(mail.as_bytes().decode("utf-8", "surrogateescape"))[-1]
-            except ValueError as e:
-                yield at._replace(values=RowFault("no message", shorten(e, 80)))
-                continue
-            named = f"{mail['References'] or ''} {mail['In-Reply-To'] or ''}"
-            before = [threads[i] for i in re.findall(r"<[^<>\s]+>", named) if i in threads]
-            subject = thread_subject(own.subject)
-            answers = re.match(r"\s*\w{2,3}(\[\d+\])?:", own.subject) and threads.get(subject)
-            thread = (before[-1] if before else answers or (f"mail{number}", 0))[0]
-            threads[str(mail["Message-ID"] or number).strip()] = thread, number
-            threads |= {subject: (thread, number)} if subject else {}
-            role = "assistant" if is_assistant(own.sender_name) else "user"
-            to = [before[-1][1]] if before else ()
-            yield _row(at, thread, number, own.sender, own.body, own.time, to, role)
+    mails = ((file, mail) for file in _texts(path) for mail in mailbox.mbox(file, create=False))
+    for n, (file, mail) in enumerate(mails, 1):
+        at = FileRow(file.name, n, {})
+        try:
+            last = read_mail(mail.as_bytes().decode("utf-8", "surrogateescape"))[-1]
+        except ValueError as e:
+            yield at._replace(values=RowFault("no message", shorten(e, 80)))
+            continue
+        names = re.findall(r"<[^<>\s]+>", f"{mail['References'] or ''} {mail['In-Reply-To'] or ''}")
+        before = [threads[i] for i in names if i in threads]
+        subject = thread_subject(last.subject)
+        if not before and re.match(r"\s*\w{2,3}(\[\d+\])?:", last.subject) and subject in threads:
+            thread = threads[subject][0]
+        else:
+            thread = before[-1][0] if before else f"mail{n}"
+        threads[str(mail["Message-ID"] or n).strip()] = thread, n
+        threads |= {subject: (thread, n)} if subject else {}
+        role = "assistant" if is_assistant(last.sender_name) else "user"
+        to = [before[-1][1]] if before else ()
+        yield _row(at, thread, n, last.sender, last.body, last.time, to, role)
 
 # %% ../../nbs/logs/06_exports.ipynb #_objects
 _TEXTS = (".txt", ".mbox", ".mbx", "")
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path, *endings: str) -> list[Path]:
     "List the files that may hold a chat, in order"
     if path.suffix.lower() == ".zip":
         raise DataError(f"{path} is packed. Unpack it, and give the folder.")
-    if not path.is_dir():
-        return [path]
-    suffixes = (*_READERS, *_TEXTS, ".json")
-    some = (p for p in sorted(path.rglob("*")) if p.is_file() and _suffix(p) in suffixes)
-    return [p for p in some if not any(q[0] == "." for q in p.relative_to(path).parts)]
+    files = [p for p in sorted(path.rglob("[!.]*")) if p.is_file()] if path.is_dir() else [path]
+    return [p for p in files if row_suffix(p) in endings]
 
 
 def _texts(path: Path) -> list[Path]:
-    return [file for file in _files(path) if _suffix(file) in _TEXTS]
+    return _files(path, *_TEXTS)
 
 
 def _objects(path: Path, faults: Faults | None) -> Iterator[FileRow]:
     "Read the objects of JSON files, and the rows of others"
-    for file in _files(path):
+    for file in _files(path, *READERS, ".json"):
         name = file.relative_to(path if path.is_dir() else path.parent).as_posix()
-        if _suffix(file) in _READERS:
+        objects: Any = None
+        if row_suffix(file) == ".json":
+            with open_rows(file) as data, suppress(ValueError):  # else lines
+                objects = json.loads(data.read().decode("utf-8-sig", "replace"))
+        if objects is None:
             yield from (row._replace(file=name) for row in read_rows(file, faults))
-        elif _suffix(file) == ".json":
-            objects = _json(file)
-            objects = objects if isinstance(objects, list) else [objects]
-            if objects and all(isinstance(o, dict) and "role" in o for o in objects):
-                objects = [{"messages": objects}]
-            for n, values in enumerate(objects, 1):
-                values = {"messages": values} if isinstance(values, list) else values
-                if isinstance(values, dict):
-                    yield FileRow(name, n, values)
-
-
-def _json(file: Path) -> Any:
-    "Read a JSON file, or one with an object on each line"
-    with _open(file) as data:
-        text = data.read().decode("utf-8-sig", "replace")
-    try:
-        return json.loads(text)
-    except ValueError as e:
-        try:
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
-        except ValueError:
-            raise DataError(f"{file} is no JSON: {shorten(e)}. Export it again.") from e
+            continue
+        objects = objects if isinstance(objects, list) else [objects]
+        if objects and all(isinstance(o, dict) and "role" in o for o in objects):
+            objects = [{"messages": objects}]
+        for n, values in enumerate(objects, 1):
+            values = {"messages": values} if isinstance(values, list) else values
+            if isinstance(values, dict):
+                yield FileRow(name, n, values)
 
 # %% ../../nbs/logs/06_exports.ipynb #forms
 class _Form(NamedTuple):
@@ -377,41 +355,34 @@ def exported(
     table: bool = False,  # do not look for a form
 ) -> tuple[str, Iterable[FileRow]]:  # form, empty for a table; its rows, or faults in their place
     "Recognise how a chat was exported, and read it; `DataError` if a text is no form of these"
-    if table or not path.exists():
-        return "", _objects(path, faults) if path.suffix == ".json" else read_rows(path, faults)
-    full = (o for o in _objects(path, Faults()) if all(o.values.get(n) != [] for n in _TALK))
-    first = next(full, FileRow("", 0, {}))
-    head = ""
-    for file in _texts(path)[:1]:
-        with open(file, "rb") as data:
-            head = data.read(8192).decode("utf-8-sig", "replace")
-    head = _MARKS.sub("", head.replace("\r", "").replace("\u202f", " ").replace("\xa0", " "))
-    for name, form in forms.items():
-        if form.fits(path, first.values, head):
-            rows = list(form.read(path, faults))
-            return f"{name}{_told(form.read, path, first.values, rows)}", rows
-    if head and not first.values:
+    if not path.exists():
+        return "", read_rows(path, faults)
+    head, first = "", {}
+    if not table:
+        rows = (row.values for row in _objects(path, Faults()))
+        first = next((o for o in rows if all(o.get(name) != [] for name in _TALK)), {})
+        for file in _texts(path)[:1]:
+            with open(file, "rb") as data:
+                head = data.read(8192).decode("utf-8-sig", "replace").replace("\r", "")
+        head = _MARKS.sub("", head.replace("\u202f", " ").replace("\xa0", " "))
+        for name, form in forms.items():
+            if form.fits(path, first, head):
+                rows = list(form.read(path, faults))
+                return name + _about(form.read, path, rows), rows
+    if head and not first:
         raise DataError(f"{path} is no chat that is known: {', '.join(forms)}, or a table.")
-    return "", _objects(path, faults) if path.suffix == ".json" or first.file else read_rows(
-        path, faults
-    )
+    return "", _objects(path, faults)
 
 
-def _told(read, path, first, rows):
+def _about(read, path, rows):
     "Say what was seen in a file beside its form"
     if read is _whatsapp:
-        return f", {'days' if _days_first(_heads(_texts(path)[0])) else 'months'} first"
+        return f", {'days' if _dates(_heads(_texts(path)[0]))[1] else 'months'} first"
     if read not in (_chats, _chatgpt):
         return ""
-    keys = {k for m in _talk(first) for k in m} | {k for k in first if k != "name"}
-    named = [name for name in ("name", *_PERSON) if name in keys]
     lines = [row for row in rows if isinstance(row.values, dict) and row.values["role"] == "user"]
-    people = {row.values["user"] for row in lines}
-    talks, files = {row.values["thread"] for row in lines}, {row.file for row in lines}
-    if named or people - {Path(file).with_suffix("").name for file in files}:
-        who = f"people by {named[0] if named else 'the names of speakers'}"
-    elif len(files) > 1:
+    people, files = {row.values["user"] for row in lines}, {row.file for row in lines}
+    who = f"{len(people):,} people by name"
+    if people <= {Path(file).with_suffix("").name for file in files}:
         who = "one person a file"
-    else:
-        who = f"all conversations ({len(talks):,}) are one person, named as the file"
     return f", {who}; an assistant's words are context"

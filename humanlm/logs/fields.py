@@ -9,6 +9,7 @@ __all__ = ['SOURCES', 'FAULTS', 'NOTES', 'HASHED', 'source_name', 'decode_prompt
 # %% ../../nbs/logs/03_fields.ipynb #exported-imports
 import json
 import re
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import md5, sha1, sha256
 from typing import Any, NamedTuple
@@ -90,11 +91,9 @@ def decode_prompt(
 ) -> list[dict]:
     "Read the messages before a reply; `RowFault` says what is wrong"
     prompt = decode_field(decode_field(prompt, "prompt"), "prompt")
-    if not isinstance(prompt, (list, tuple)) or not {*map(type, prompt)} <= {dict}:
-        raise RowFault(
-            "wrong type",
-            f"field 'prompt': expected messages with role and content, got {shorten(repr(prompt))}",
-        )
+    if not isinstance(prompt, (list, tuple)) or not all(isinstance(m, dict) for m in prompt):
+        what = f"expected messages with role and content, got {shorten(repr(prompt))}"
+        raise RowFault("wrong type", f"field 'prompt': {what}")
     if not prompt:
         raise RowFault("no context", "field 'prompt' is empty")
     return list(prompt)
@@ -107,27 +106,23 @@ def decode_field(value, field):
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as e:
-        raise RowFault(
-            "broken JSON", f"field {field!r}: {shorten(e)}: {shorten(repr(value))}"
-        ) from e
+        raise RowFault("broken JSON", f"field {field!r}: {shorten(e)}") from e
 
 # %% ../../nbs/logs/03_fields.ipynb #_facts
 def read_facts(value, notes):
     "Read facts about a text; what cannot be read is noted, and none are given"
-    if isinstance(value, dict):
-        return value
-    try:
-        read = json.loads(value) if value else {}
-    except (ValueError, TypeError):
-        read = None
-    if not isinstance(read, dict):
-        notes["metadata unreadable"] = shorten(repr(value), 60)
-        return {}
-    return read
+    facts = value or {}
+    if isinstance(value, str) and value:
+        with suppress(ValueError):
+            facts = json.loads(value)
+    if isinstance(facts, dict):
+        return facts
+    notes["metadata unreadable"] = shorten(repr(value), 60)
+    return {}
 
 
 def fact_at(facts, *path):
-    "Give a fact that lies inside others; None: it is missing"
+    "Return a fact that lies inside others; None: it is missing"
     for name in path:
         facts = facts.get(name) if isinstance(facts, dict) else None
     return facts

@@ -10,6 +10,7 @@ import json
 import re
 from ast import literal_eval
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
@@ -27,7 +28,8 @@ class _Format(NamedTuple):
 
     subject: str  # the paper's name for it
     media: str  # name of the platform
-    began: float  # UTC seconds; nothing was written there earlier
+    year: int  # in which it began; nothing was written there earlier
+    month: int
     author: Callable[[dict, dict, int], AuthorFacts]  # from message, facts and place
     user: Callable[[str, dict], AuthorFacts]  # of the reply, from the user id and the facts
     content: Callable[[dict, dict, int], str]  # what a prompt shows of a message
@@ -36,9 +38,16 @@ class _Format(NamedTuple):
     post: tuple[str, ...] = ()  # facts about the post that count something
     chat: bool = False  # is one side a model?
 
+    @property
+    def began(self) -> float:  # UTC seconds
+        return datetime(self.year, self.month, 1, tzinfo=UTC).timestamp()
 
-def _ids(*values):
-    return tuple(dict.fromkeys(v for v in values if v))
+
+def _who(shown, *ids, names=()):
+    "Return an author, without ids and names that are empty"
+    return AuthorFacts(
+        shown, tuple(dict.fromkeys(filter(None, ids))), tuple(dict.fromkeys(filter(None, names)))
+    )
 
 # %% ../../nbs/logs/04_formats.ipynb #_raw
 def _raw(user_id):
@@ -68,26 +77,15 @@ def _login(name):
     return re.sub(r"^/?u/", "", name).casefold()
 
 
-@lru_cache(maxsize=65536)
-def _redditor(name):
-    return AuthorFacts(name, _ids(_login(name)))
-
-
-def _reddit_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
-    "Who wrote a post or comment on Reddit"
+def _reddit_author(message, facts, place=0):
     author = facts.get("author")  # null where a table of all facts has an empty cell
-    return _redditor(known_name(message.get("role") if author is None else author))
+    name = known_name(message.get("role") if author is None else author)
+    return _who(name, _login(name))
 
 # %% ../../nbs/logs/04_formats.ipynb #_reddit_user
-def _reddit_user(user_id: str, facts: dict) -> AuthorFacts:
-    "Who wrote the reply"
-    return _reddit_names(user_id, known_name(facts.get("author")))
-
-
-@lru_cache(maxsize=65536)
-def _reddit_names(user_id, author):
+def _reddit_user(user_id, facts):
     login = _login(user_id)
-    return AuthorFacts(login, _ids(_raw(login), _login(author)))
+    return _who(login, _raw(login), _login(known_name(facts.get("author"))))
 
 # %% ../../nbs/logs/04_formats.ipynb #_reddit_root
 def _reddit_root(post_id, message, facts, notes):
@@ -117,32 +115,23 @@ def _is_video(facts, place):
     raise RowFault("unknown kind of message", f"field 'prompt', message {place} {found}")
 
 # %% ../../nbs/logs/04_formats.ipynb #youtube_author
-def _youtube_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
-    "Who published a video or wrote a comment"
+def _youtube_author(message, facts, place=0):
+    "Say who published a video or wrote a comment"
     snippet, role = _snippet(facts), _role(message)
     if _is_video(facts, place):
         title = known_name(snippet.get("channelTitle")) or role
-        return AuthorFacts(title, _ids(known_name(snippet.get("channelId"))), _ids(_handle(title)))
+        return _who(title, known_name(snippet.get("channelId")), names=[_handle(title)])
     name = known_name(snippet.get("authorDisplayName"))
     channel = _channel(snippet) or (role if role.startswith("UC") else "")
-    return AuthorFacts(
-        name or role, _ids(channel), _ids(_handle(name or (role if role != channel else "")))
-    )
+    shown = name or role
+    return _who(shown, channel, names=[_handle(shown)] if shown != channel else ())
 
 
-def _youtube_user(user_id: str, facts: dict) -> AuthorFacts:
-    "Who wrote the reply"
+def _youtube_user(user_id, facts):
     snippet, raw = _snippet(facts), _raw(user_id)
-    is_channel = raw.startswith("UC")
-    ids = _ids(raw if is_channel else "", _channel(snippet))
-    return AuthorFacts(
-        user_id,
-        ids,
-        _ids(
-            _handle(known_name(snippet.get("authorDisplayName"))),
-            _handle("" if is_channel else raw),
-        ),
-    )
+    channel, name = (raw, "") if raw.startswith("UC") else ("", raw)
+    names = (known_name(snippet.get("authorDisplayName")), name)
+    return _who(user_id, channel, _channel(snippet), names=map(_handle, names))
 
 # %% ../../nbs/logs/04_formats.ipynb #_TAG
 _TAG = re.compile(r"</?(?:a|b|i|u|s|em|strong|span|p|br)\b[^<>]{0,2000}>", re.I)
@@ -157,8 +146,8 @@ def plain_text(
     return unescape(text) if "&" in text else text
 
 # %% ../../nbs/logs/04_formats.ipynb #youtube_content
-def _youtube_content(message: dict, facts: dict, place: int = 0) -> str:
-    "What a prompt shows of a video or a comment"
+def _youtube_content(message, facts, place=0):
+    "Return what a prompt shows of a video or a comment"
     text, snippet = _content(message, facts, place), _snippet(facts)
     if not _is_video(facts, place):
         return plain_text(text)
@@ -167,10 +156,9 @@ def _youtube_content(message: dict, facts: dict, place: int = 0) -> str:
     spoken = facts.get("transcript")
     if isinstance(spoken, (list, tuple)):
         spoken = " ".join(str(fact_at(s, "text") if isinstance(s, dict) else s) for s in spoken)
-    said = f"Transcript: {spoken}" if spoken and isinstance(spoken, str) else ""
-    return "\n\n".join(
-        p for p in (title if not text.startswith(title) else "", text or about, said) if p
-    )
+    spoken = f"Transcript: {spoken}" if spoken and isinstance(spoken, str) else ""
+    title = "" if text.startswith(title) else title
+    return "\n\n".join(filter(None, (title, text or about, spoken)))
 
 
 def _youtube_root(post_id, message, facts, notes):
@@ -184,36 +172,28 @@ def _writer(name):
     return known_name(name).lstrip("@")
 
 
-@lru_cache(maxsize=65536)
-def _medium_writer(role):
-    return AuthorFacts(role, _ids(_writer(role)))
-
-
-def _medium_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
-    "Who wrote the article or a response"
-    return _medium_writer(_role(message))
+def _medium_author(message, facts, place=0):
+    role = _role(message)
+    return _who(role, _writer(role))
 
 # %% ../../nbs/logs/04_formats.ipynb #medium_user
-def _medium_user(user_id: str, facts: dict) -> AuthorFacts:
-    "Who wrote the response to predict"
-    return AuthorFacts(_writer(user_id), _ids(_raw(_writer(user_id))))
+def _medium_user(user_id, facts):
+    return _who(_writer(user_id), _raw(_writer(user_id)))
 
 
-def _medium_content(message: dict, facts: dict, place: int = 0) -> str:
-    "What a prompt shows: the text without the heading line of the section"
-    first, line_end, rest = _content(message, facts, place).partition("\n")
-    return (
-        rest.lstrip("\n") if line_end and first.strip() == "POLITICS" else first + line_end + rest
-    )
+def _medium_content(message, facts, place=0):
+    "Return what a prompt shows: the text without the heading line of the section"
+    text = _content(message, facts, place)
+    first, line_end, rest = text.partition("\n")
+    return rest.lstrip("\n") if line_end and first.strip() == "POLITICS" else text
 
 # %% ../../nbs/logs/04_formats.ipynb #_medium_root
 def _medium_root(post_id, message, facts, notes):
-    found = (known_name(facts.get(name)) for name in _ARTICLE)
-    article = next((name for name in found if name and name != post_id), None)
-    if article is None:
-        notes["root known by its text"] = ""
-        article = "text:" + _digest(_content(message))
-    return article
+    for name in _ARTICLE:
+        if (article := known_name(facts.get(name))) and article != post_id:
+            return article
+    notes["root known by its text"] = ""
+    return "text:" + _digest(_content(message))
 
 
 def _digest(text):
@@ -223,20 +203,15 @@ def _digest(text):
 @lru_cache(maxsize=4096)
 def _literal(text):
     for read in (json.loads, literal_eval):
-        try:
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
             return read(text)
-        except (ValueError, SyntaxError, MemoryError):
-            continue
     return text
 
 
 def _value(facts, name):
     value = facts.get(name)
-    return (
-        _literal(value)
-        if isinstance(value, str) and value[:1] in "{[" and len(value) < 20_000
-        else value
-    )
+    packed = isinstance(value, str) and value[:1] in "{[" and len(value) < 20_000
+    return _literal(value) if packed else value
 
 # %% ../../nbs/logs/04_formats.ipynb #_PRODUCT
 def _shown(value, joint="; "):
@@ -258,34 +233,23 @@ _PRODUCT = {
 }
 
 
-def _amazon_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
-    "The shop that sells the product"
+def _amazon_author(message, facts, place=0):
+    "Return the shop that sells the product"
     shop = f"Amazon store: {known_name(facts.get('store')) or _role(message) or 'unknown'}"
-    return AuthorFacts(shop, (shop,))
+    return _who(shop, shop)
 
 # %% ../../nbs/logs/04_formats.ipynb #amazon_content
-def _amazon_user(user_id: str, facts: dict) -> AuthorFacts:
-    "Who wrote the review"
-    return AuthorFacts(user_id, (user_id,))
-
-
-def _amazon_content(message: dict, facts: dict, place: int = 0) -> str:
-    "What a prompt shows of a product: the path to it and what its page says"
+def _amazon_content(message, facts, place=0):
+    "Return what a prompt shows of a product: the path to it and what its page says"
     path = _shown(_value(facts, "categories"), " > ") or _shown(facts.get("main_category"))
-    found = ((label, _value(facts, name), joint) for label, (name, joint) in _PRODUCT.items())
-    said = {
-        label: _shown(_author(value) if label == "Author" else value, joint)
-        for label, value, joint in found
-    }
-    if not said["Title"] and not said["Description"]:
+    values = {label: _value(facts, name) for label, (name, _) in _PRODUCT.items()}
+    if isinstance(author := values["Author"], dict):
+        values["Author"] = {k: author.get(k) for k in ("name", "about")}
+    texts = {label: _shown(value, _PRODUCT[label][1]) for label, value in values.items()}
+    if not texts["Title"] and not texts["Description"]:
         return _content(message, facts, place)
-    return "\n".join(
-        filter(None, (path, *(f"{label}: {text}" for label, text in said.items() if text)))
-    )
-
-
-def _author(value):
-    return {k: value.get(k) for k in ("name", "about")} if isinstance(value, dict) else value
+    lines = [f"{label}: {text}" for label, text in texts.items() if text]
+    return "\n".join([path, *lines] if path else lines)
 
 # %% ../../nbs/logs/04_formats.ipynb #is_model
 def is_model(
@@ -296,48 +260,33 @@ def is_model(
     return chat_role(role) == "assistant" or bool(facts.get("model"))
 
 
-def _chat_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
-    "Who said it: a model, or the address of the user"
+def _chat_author(message, facts, place=0):
     role = _role(message)
-    return AuthorFacts(role, _ids(role))
+    return _who(role, role)
 
 # %% ../../nbs/logs/04_formats.ipynb #chat_user
-def _chat_user(user_id: str, facts: dict) -> AuthorFacts:
-    "Whose chat it is"
-    return AuthorFacts(user_id, _ids(user_id))
+def _same_user(user_id, facts):
+    return _who(user_id, user_id)
 
 # %% ../../nbs/logs/04_formats.ipynb #enron_author
-def _enron_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
-    "Who wrote a mail, by address or, where a quotation has none, by name"
-    return _correspondent(_role(message), known_name(facts.get("from")))
-
-
-@lru_cache(maxsize=65536)
-def _correspondent(role, sender):
-    who, named = read_who(role), read_who(sender)
-    name = who.name or named.name
-    return AuthorFacts(who.address or name, _ids(who.address), _ids(name))
+def _enron_author(message, facts, place=0):
+    "Say who wrote a mail, by address or, where a quotation has none, by name"
+    who, sender = read_who(_role(message)), read_who(known_name(facts.get("from")))
+    name = who.name or sender.name
+    return _who(who.address or name, who.address, names=[name])
 
 # %% ../../nbs/logs/04_formats.ipynb #enron_user
-def _enron_user(user_id: str, facts: dict) -> AuthorFacts:
-    "Who wrote the mail to predict"
+def _enron_user(user_id, facts):
     who, sender = read_who(_raw(user_id)), read_who(known_name(facts.get("from")))
-    return AuthorFacts(
-        who.address or who.name or user_id,
-        _ids(who.address, sender.address),
-        _ids(who.name, sender.name),
-    )
+    shown = who.address or who.name or user_id
+    return _who(shown, who.address, sender.address, names=[who.name, sender.name])
 
 
 def _enron_root(post_id, message, facts, notes):
     subject = thread_subject(known_name(facts.get("subject")))
     return f"subject:{_digest(subject)}" if subject else post_id
 
-# %% ../../nbs/logs/04_formats.ipynb #_date
-def _date(year, month=1):
-    return datetime(year, month, 1, tzinfo=UTC).timestamp()
-
-
+# %% ../../nbs/logs/04_formats.ipynb #formats
 _MEDIUM_PROFILE = (
     "counts.claps",
     "counts.voters",
@@ -351,26 +300,28 @@ _MEDIUM_PROFILE = (
     "tier",
     "tags_followed",
 )
+_VIDEO = ("statistics.viewCount", "statistics.likeCount", "statistics.commentCount")
 
-# %% ../../nbs/logs/04_formats.ipynb #formats
 # Source → what is particular to it. Add a line to read another source.
 formats: dict[str, _Format] = {
     "youtube": _Format(
         "News",
         "Youtube",
-        _date(2005, 2),
+        2005,
+        2,
         _youtube_author,
         _youtube_user,
         _youtube_content,
         _youtube_root,
-        post=("statistics.viewCount", "statistics.likeCount", "statistics.commentCount"),
+        post=_VIDEO,
     ),
     "amazon": _Format(
         "Book",
         "Amazon",
-        _date(1995, 7),
+        1995,
+        7,
         _amazon_author,
-        _amazon_user,
+        _same_user,
         _amazon_content,
         _post,
         ("rating", "verified_purchase", "helpful_vote"),
@@ -379,7 +330,8 @@ formats: dict[str, _Format] = {
     "reddit": _Format(
         "Opinion",
         "Reddit",
-        _date(2005, 6),
+        2005,
+        6,
         _reddit_author,
         _reddit_user,
         _content,
@@ -389,7 +341,8 @@ formats: dict[str, _Format] = {
     "medium": _Format(
         "Politics",
         "Medium",
-        _date(2012, 8),
+        2012,
+        8,
         _medium_author,
         _medium_user,
         _medium_content,
@@ -398,12 +351,13 @@ formats: dict[str, _Format] = {
         ("claps", "voters", "responses_count"),
     ),
     "wildchat": _Format(
-        "Chat", "WildChat", _date(2022, 11), _chat_author, _chat_user, _content, _post, chat=True
+        "Chat", "WildChat", 2022, 11, _chat_author, _same_user, _content, _post, chat=True
     ),
     "enron": _Format(
         "Email",
         "Enron",
-        _date(1985),
+        1985,
+        1,
         _enron_author,
         _enron_user,
         _content,

@@ -55,20 +55,16 @@ class RawRow(NamedTuple):
         return tuple(Message(*m) for m in self.context)
 
     def shown(self) -> "RawRow":
-        "Give a row as prompts may show it: nobody names the user, and models have no name"
+        "Return a row as prompts may show it: nobody names the user, and models have no name"
         names = (self.user_id, *self.known_as)
-        if not formats[self.source].chat and not _holds(
-            "\0".join([m[3] for m in self.context]), _marks(names)
-        ):
+        texts = "\0".join([m[3] for m in self.context])
+        if not formats[self.source].chat and not _holds(texts, _marks(names)):
             return self
-        return self._replace(
-            context=tuple(
-                [
-                    (i, role, name if role == "user" else "", hide_user(text, names), time)
-                    for i, role, name, text, time in self.context
-                ]
-            )
-        )
+        context = [
+            (i, role, name if role == "user" else "", hide_user(text, names), time)
+            for i, role, name, text, time in self.context
+        ]
+        return self._replace(context=tuple(context))
 
 # %% ../../nbs/logs/05_rows.ipynb #_Draft
 class _Draft:
@@ -91,34 +87,32 @@ def map_row(
     reply, post, user = _reply(d.source, raw), known_name(raw.get("post_id")), d.user.shown
     if not post:
         raise RowFault("missing field", "field 'post_id' is missing or empty")
-    time = _time(d)
-    messages = [
-        (m, read_facts(m.get("metadata"), d.notes)) for m in decode_prompt(_needed(raw, "prompt"))
-    ]
+    time = utc_seconds(raw.get("timestamp"))
+    if note := time_note(raw.get("timestamp"), d.form.began):
+        d.notes[note] = "" if note == "time missing" else shorten(repr(raw["timestamp"]), 60)
+    prompt = decode_prompt(_needed(raw, "prompt"))
+    messages = [(m, read_facts(m.get("metadata"), d.notes)) for m in prompt]
     root = d.form.root(post, *messages[0], d.notes)
     digest = sha256(f"{d.source}\n{root}".encode("utf-8", "replace"))
-    prompt = tuple([_said(d, root, digest, place, *m) for place, m in enumerate(messages)])
+    context = tuple([_message(d, root, digest, place, *m) for place, m in enumerate(messages)])
     if "matched by hash" in d.notes:  # then it is also known who the others are not
         d.notes.pop("identity unknown", None)
     digest.update(f"\0{reply}\0{post}\0{user}\0{time}".encode("utf-8", "replace"))
-    row_id, names = (
-        f"{d.source}-{digest.hexdigest()[:20]}",
-        tuple([n for n in d.names if n and n != user]),
-    )
+    counts = {name: fact_at(messages[0][1], *name.split(".")) for name in d.form.post}
     return RawRow(
         d.source,
-        prompt,
+        context,
         reply,
         user,
         post,
         root,
         time,
-        row_id,
+        f"{d.source}-{digest.hexdigest()[:20]}",
         d.facts,
         _persona(raw, d.notes),
-        names,
+        tuple([name for name in d.names if name and name != user]),
         d.notes,
-        _post_facts(d.form, messages[0][1]),
+        {name: value for name, value in counts.items() if value is not None},
     )
 
 # %% ../../nbs/logs/05_rows.ipynb #_GONE_HASHES
@@ -134,52 +128,36 @@ def _needed(raw, field):
         )
     return value
 
-# %% ../../nbs/logs/05_rows.ipynb #_text
-def _text(raw, field):
-    text = _needed(raw, field)
-    if not isinstance(text, str):
-        raise RowFault("wrong type", f"field {field!r}: expected text, got {shorten(repr(text))}")
-    return text
-
 # %% ../../nbs/logs/05_rows.ipynb #_user
 def _user(form, raw, facts):
-    found = raw.get("user_id")
-    user = form.user(known_name(found), facts)
+    value = raw.get("user_id")
+    user = form.user(known_name(value), facts)
     if not user.shown or user.shown[:16] in _GONE_HASHES:
-        raise RowFault("unknown author", f"field 'user_id' holds {shorten(repr(found))}")
+        raise RowFault("unknown author", f"field 'user_id' holds {shorten(repr(value))}")
     return user
 
 # %% ../../nbs/logs/05_rows.ipynb #_reply
 def _reply(source, raw):
-    field = (
-        "completion"
-        if "completion" in raw
-        else "ground_truth"
-        if "ground_truth" in raw
-        else "completion"
-    )
-    text = plain_text(_text(raw, field)) if source == "youtube" else _text(raw, field)
+    processed = "ground_truth" in raw and "completion" not in raw
+    field = "ground_truth" if processed else "completion"
+    text = _needed(raw, field)
+    if not isinstance(text, str):
+        raise RowFault("wrong type", f"field {field!r}: expected text, got {shorten(repr(text))}")
+    text = plain_text(text) if source == "youtube" else text
     if text.strip() in ("[deleted]", "[removed]"):
         raise RowFault("removed reply", f"field {field!r} holds {text.strip()!r}")
     if not text.strip():
         raise RowFault("empty reply", f"field {field!r} has no text")
     return text
 
-# %% ../../nbs/logs/05_rows.ipynb #_time
-def _time(draft):
-    found = draft.raw.get("timestamp")
-    if note := time_note(found, draft.form.began):
-        draft.notes[note] = "" if note == "time missing" else shorten(repr(found), 60)
-    return utc_seconds(found)
-
 # %% ../../nbs/logs/05_rows.ipynb #_persona
 def _persona(raw, notes):
     persona = raw.get("persona")
-    if isinstance(persona, str) and persona.lstrip()[:1] in ("{", '"'):
+    if isinstance(persona, str) and re.match(r'\s*(?:"|\{\s*["}])', persona):
         try:
             persona = decode_field(persona, "persona")
         except RowFault:
-            if re.match(r'\s*\{\s*"', persona):  # an object that was cut, and no prose
+            if persona.lstrip()[0] == "{":  # an object that was cut, and no prose
                 raise
     persona = _spelled(persona) if isinstance(persona, dict) else persona
     parts = persona.keys() - {"analysis"} if isinstance(persona, dict) else set(PERSONA_BLOCKS)
@@ -190,38 +168,16 @@ def _persona(raw, notes):
 # %% ../../nbs/logs/05_rows.ipynb #_spelled
 def _spelled(persona):
     "Name the parts of a persona as we do"
-    named = {_part(name): value for name, value in persona.items()} | {
-        n: v for n, v in persona.items() if n in PERSONA_BLOCKS
-    }
-    about = named.get("demographics")
-    return (
-        named | {"demographics": {_part(name): v for name, v in about.items()}}
-        if isinstance(about, dict)
-        else named
-    )
+    parts = {_part(name): value for name, value in persona.items()}
+    parts |= {name: value for name, value in persona.items() if name in PERSONA_BLOCKS}
+    if isinstance(about := parts.get("demographics"), dict):
+        parts["demographics"] = {_part(name): value for name, value in about.items()}
+    return parts
 
 
 def _part(name):
     plain = str(name).casefold().replace("_", " ").strip()
-    return "communication" if plain in ("communication style", "communication styles") else plain
-
-# %% ../../nbs/logs/05_rows.ipynb #_post_facts
-def _post_facts(form, facts):
-    if _heads(form.post).isdisjoint(facts):
-        return {}
-    return {
-        name: value for name in form.post if (value := fact_at(facts, *_path(name))) is not None
-    }
-
-
-@lru_cache
-def _path(name):
-    return name.split(".")
-
-
-@lru_cache
-def _heads(names):
-    return frozenset(_path(name)[0] for name in names)
+    return "communication" if plain.startswith("communication style") else plain
 
 # %% ../../nbs/logs/05_rows.ipynb #_TIMES
 _TIMES = ("timestamp", "created_utc", "publishedAt", "published_at", "time", "date")
@@ -259,11 +215,10 @@ _NOTED = {
 }
 
 
-def _said(draft, root, digest, place, message, facts):
+def _message(draft, root, digest, place, message, facts):
     form = draft.form
     text, who = form.content(message, facts, place), form.author(message, facts, place)
-    digest.update(b"\0")
-    digest.update(text.encode("utf-8", "replace"))
+    digest.update(b"\0" + text.encode("utf-8", "replace"))
     if not text or text.isspace():
         draft.notes["empty message in the context"] = ""
     role, name = _chat_name(draft, who, facts) if form.chat else ("user", _name(draft, who))
@@ -331,9 +286,9 @@ def find_fact(
     name: str,  # dots lead inward: counts.claps
 ) -> Any:  # None: not there
     "Find a fact at the top or one level below"
-    path = _path(name)
-    inner = (fact_at(part, *path) for part in (facts, *facts.values()) if isinstance(part, dict))
-    return next((value for value in inner if value is not None), None)
+    parts = (part for part in (facts, *facts.values()) if isinstance(part, dict))
+    values = (fact_at(part, *name.split(".")) for part in parts)
+    return next((value for value in values if value is not None), None)
 
 # %% ../../nbs/logs/05_rows.ipynb #unfold_mail
 def unfold_mail(
@@ -352,37 +307,24 @@ def _flat_row(
     columns: Mapping[str, str],  # text, user, thread, time and post → column
     facts: Mapping = {},  # about the post
 ) -> dict:
-    "Give a flat comment the published shape; a post without a text is known by its thread"
-    if missing := [name for name in ("text", "user", "thread") if columns[name] not in raw]:
-        column = columns[missing[0]]
-        raise RowFault(
-            "missing field",
-            f"build.columns.{missing[0]}: no column "
-            f"{shorten(column)!r}.{near_miss(column, list(raw))}",
-        )
-    found = {
-        name: raw.get(column) for name, column in {"post": columns["thread"], **columns}.items()
-    }
-    post = {"role": str(found["post"]), "content": str(found["post"]), "metadata": facts}
+    "Return a flat comment in the published shape; a post without a text is known by its thread"
+    for name in ("text", "user", "thread"):
+        if columns[name] not in raw:
+            raise RowFault(
+                "missing field",
+                f"build.columns.{name}: no column "
+                f"{shorten(columns[name])!r}.{near_miss(columns[name], list(raw))}",
+            )
+    post = str(raw.get(columns.get("post", columns["thread"])))
     return {
-        "prompt": [post],
-        "completion": found.get("text"),
-        "post_id": found.get("thread"),
-        "user_id": found.get("user"),
-        "timestamp": found.get("time"),
+        "prompt": [{"role": post, "content": post, "metadata": facts}],
+        "completion": raw[columns["text"]],
+        "post_id": raw[columns["thread"]],
+        "user_id": raw[columns["user"]],
+        "timestamp": raw.get(columns.get("time")),
         "metadata": {},
         "split": raw.get("split"),
     }
-
-
-def _flat_rows(
-    rows: Iterable[FileRow], columns: Mapping[str, str], facts: Mapping, faults: Faults
-) -> Iterator[FileRow]:
-    for row in rows:
-        try:
-            yield row._replace(values=_flat_row(row.values, columns, facts))
-        except RowFault as e:
-            faults.add(e.kind, e.detail, row.place)
 
 # %% ../../nbs/logs/05_rows.ipynb #FormatRow
 class _FormatRow(NamedTuple):
@@ -399,23 +341,16 @@ def mapped_rows(
     columns: Mapping[str, str] = {},  # of flat comments: our name of a field → column
 ) -> Iterator[_FormatRow]:
     "Map rows and count what is wrong or odd, each with the ids of its row"
-    if columns:
-        rows = _flat_rows(
-            rows,
-            columns,
-            {"kind": "youtube#video"} if source_name(source) == "youtube" else {},
-            faults,
-        )
-    for found in rows:
+    facts = {"kind": "youtube#video"} if source_name(source) == "youtube" else {}
+    for item in rows:
+        values = item.values
         try:
-            row = map_row(source, found.values)
+            row = map_row(source, _flat_row(values, columns, facts) if columns else values)
         except RowFault as e:
-            faults.add(e.kind, f"{_whose(found.values)}: {e.detail}", found.place)
+            post, user = (shorten(values.get(name), 30) for name in ("post_id", "user_id"))
+            whose = "" if columns else f"post {post} by {user}: "
+            faults.add(e.kind, whose + e.detail, item.place)
             continue
         for note, value in row.notes.items():
-            faults.add(note, f"{row.row_id}: {value}" if value else row.row_id, found.place)
-        yield _FormatRow(row, found.split)
-
-
-def _whose(raw):
-    return f"post {shorten(raw.get('post_id'), 30)} by {shorten(raw.get('user_id'), 30)}"
+            faults.add(note, f"{row.row_id}: {value}" if value else row.row_id, item.place)
+        yield _FormatRow(row, item.split)

@@ -7,23 +7,20 @@ __all__ = ['FIELDS', 'LINES', 'CHATTY', 'HOUR', 'WEEK', 'MOST_TURNS', 'MERGE_GAP
            'moments', 'ThreadTurn', 'reply_turns']
 
 # %% ../../nbs/logs/07_threads.ipynb #exported-imports
-import json
 import re
-from ast import literal_eval
-from collections import Counter
+from collections import Counter, namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
-from itertools import groupby, islice, pairwise
+from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, near_miss, shorten
-from ..data.files import Faults, RowFault, time_note, utc_seconds
+from ..data.files import YEAR_LAST, Faults, RowFault, count_fault, time_note, utc_seconds
 from ..data.persona import GONE
 from ..data.records import Message, Thread
 from .exports import exported
@@ -32,8 +29,8 @@ from .fields import chat_role, is_assistant
 # %% ../../nbs/logs/07_threads.ipynb #FIELDS
 FIELDS = {
     "text": "what was written (needed)",
-    "title": "its title, if it has one: shown above the text, and enough where there is no text",
     "user": "who wrote it (needed; null where nobody knows)",
+    "title": "its title, if it has one: shown above the text, and enough where there is no text",
     "thread": "the log or discussion a message belongs to; without it, the whole file is one",
     "id": "number or name of a message inside its thread; without it, the row number",
     "parents": "id or ids of the messages it answers; null or an empty list for none",
@@ -43,20 +40,8 @@ FIELDS = {
 }
 "What a column map may say."
 
-
-class _ColumnMap(NamedTuple):
-    "Which column of a file holds which field; None: not there"
-
-    text: str | None = None
-    user: str | None = None
-    title: str | None = None
-    thread: str | None = None
-    id: str | None = None
-    parents: str | None = None
-    post: str | None = None
-    time: str | None = None
-    role: str | None = None
-
+# Field → column of a file; None: not there
+_ColumnMap = namedtuple("_ColumnMap", FIELDS, defaults=[None] * len(FIELDS))
 
 # Field → other names that people give its column, in small letters and digits alone; those behind
 # a bar count where none before it is there
@@ -69,25 +54,20 @@ _LOOKS = {
     "thread": "channel room conversation chat group | channelid roomid conversationid threadid "
     "chatid groupid channelname dialogueid dialogid ticketid sessionid | linkid postid videoid "
     "articleid topicid issueid | video article topic issue ticket session dialogue dialog log",
-    "id": "messageid msgid commentid tweetid",
+    "id": "messageid msgid commentid tweetid | index nr number",
     "parents": "parent parentid replyto replytoid repliesto inreplyto inreplytoid replytomessageid "
-    "parentmessageid inresponseto inresponsetotweetid inreplytotweetid inreplytostatusid",
+    "parentmessageid parentcommentid inresponseto inresponsetotweetid inreplytotweetid "
+    "inreplytostatusid",
     "time": "timestamp date datetime createdat createdutc created sentat ts | publishedat "
     "published publishdate postedat posted sentdate datesent messagetime messagedate sendtime "
     "createtime createdtime creationdate createddate when",
     "role": "senderrole speakerrole authorrole messagerole sendertype speakertype authortype",
 }
-# Columns of links beside these: a parent or an answer, but no fact about it
-_LINKS = re.compile(
-    r"(?!is|has|.*(?:user|author|sender|name|text|title|body|content|count|time|date|url))"
-    r"(?:(?:parent|(?:in)?(?:reply|replies|replied|replying|response|answers?)to).*"
-    r"|.*(?:parent|(?:reply|replies|replied|response|answers?)to)(?:ids?)?)"
-)
 
 # %% ../../nbs/logs/07_threads.ipynb #column_map
 def _column_map(
     columns: Mapping[str, str | None] | None,  # field → column, fields as in `FIELDS`
-    found: Sequence[str],  # the columns that exist
+    names: Sequence[str],  # the columns that exist
     where: str = "data.columns",  # for the message
 ) -> _ColumnMap:
     "Say which column holds what: as named, else by our own names, else by the one that looks so"
@@ -95,38 +75,36 @@ def _column_map(
     for name, column in columns.items():
         if name not in FIELDS:
             raise DataError(f"{where}: no field {shorten(name)!r}.{near_miss(name, FIELDS)}")
-        if column and column not in found:
+        if column and column not in names:
             raise DataError(
-                f"{where}.{name}: no column {shorten(column)!r}.{near_miss(column, found)}"
+                f"{where}.{name}: no column {shorten(column)!r}.{near_miss(column, names)}"
             )
-    free = [c for c in found if c not in columns.values()]
+    free = [c for c in names if c not in columns.values()]
     looks = {name: _looking(name, free) for name in FIELDS if name not in columns}
     cols = _ColumnMap(**columns | {name: some[0] for name, some in looks.items() if some})
-    unsure = {name: some for name, some in looks.items() if len(some) > 1}
-    needed = [n for n in ("text", "user")[: 1 if cols.role else 2] if not getattr(cols, n)]
-    if not unsure and not needed:
-        return cols
-    line = ", ".join(f"{n}: {c or '…'}" for n, c in cols._asdict().items() if c or n in needed)
-    why = [f"no column looks like {name}" for name in needed]
-    why += [f"{' and '.join(some)} look like {name}" for name, some in unsure.items()]
-    raise DataError(
-        f"{where}: {'; '.join(why)}. The columns are {shorten(', '.join(found))}. "
-        f"Name them: --{where.split()[-1]} '{{{line}}}'"
+    problems = [f"{' and '.join(some)} look like {n}" for n, some in looks.items() if some[1:]]
+    needed = {"text": cols.text, "user": cols.user or cols.role} | (
+        {"id": cols.id or columns.get("parents")} if cols.parents else {}
     )
+    problems += [f"no column looks like {name}" for name, column in needed.items() if not column]
+    if problems:
+        shown = {n: c or "…" for n, c in cols._asdict().items() if c or not needed.get(n, True)}
+        line = ", ".join(f"{name}: {column}" for name, column in shown.items())
+        raise DataError(
+            f"{where}: {'; '.join(problems)}. The columns are {shorten(', '.join(names))}. "
+            f"Name them: --{where.split()[-1]} '{{{line}}}'"
+        )
+    return cols
 
 
-def _plain(column):
-    return re.sub(r"[\W_]+", "", str(column)).casefold()
-
-
-def _looking(name, found):
+def _looking(name, names):
     "List the columns that may hold a field: the one of our name, or all that look like it alike"
-    plain = {c: _plain(c) for c in found}
-    for names in (name, *_LOOKS.get(name, "").split("|")):
-        order = names.split()
-        if some := [c for c in found if plain[c] in order]:
+    plain = {c: re.sub(r"[\W_]+", "", str(c)).casefold() for c in names}
+    for looks in (name, *_LOOKS.get(name, "").split("|")):
+        order = looks.split()
+        if some := [c for c in names if plain[c] in order]:
             return sorted(some, key=lambda c: order.index(plain[c]))
-    return [c for c in found if name == "parents" and _LINKS.fullmatch(plain[c])]
+    return []
 
 # %% ../../nbs/logs/07_threads.ipynb #LINES
 LINES = {
@@ -162,146 +140,103 @@ def _read_line(
     thread: str = "",  # used where the file has no threads
 ) -> _Line:
     "Turn a row into a message; `RowFault` names field, column and value"
-    row = {column: None if value == "" else value for column, value in row.items()}
-    spoken, person = str(row.get(cols.role) or "") if cols.role else "", thread
-    role = chat_role(spoken)
-    thread = str(_ident(row, "thread", cols.thread)) if cols.thread else thread
-    number = _ident(row, "id", cols.id) if cols.id else number
-    user = (
-        _value(row, "user", cols.user, (str, int, type(None)))
-        if cols.user
-        else (person if role else spoken)
-    )
-    text = _value(row, "text", cols.text, (str, type(None)))
-    title, post = (
-        _value(row, name, column, (str, type(None))) if column else None
-        for name, column in (("title", cols.title), ("post", cols.post))
-    )
+
+    def value(field, *kinds):
+        column = getattr(cols, field)
+        cell = row.get(column) if column else None
+        cell = None if cell == "" else cell
+        if type(cell) not in (*kinds, *[type(None)] * (column in row or not column)):
+            problem = f"holds {shorten(repr(cell))}" if column in row else "is missing"
+            raise RowFault("unreadable line", f"field {field!r}: column {column!r} {problem}")
+        return cell
+
+    name, person = str(row.get(cols.role) or "") if cols.role else "", thread
+    role = chat_role(name)
+    if cols.thread:
+        thread = str(_ident(row[cols.thread], "thread"))
+    if cols.id:
+        number = _ident(row.get(cols.id), "id")
+    user = value("user", str, int) if cols.user else person if role else name
     if role in ("system", "tool"):
-        raise RowFault("no message", f"{role}: {shorten(text, 60)}")
+        raise RowFault("no message", f"{role}: {shorten(row.get(cols.text), 60)}")
+    author, text = str(user or "").strip(), value("text", str)
+    author = "" if author in GONE else author
+    text = "" if text and text.strip() in ("[deleted]", "[removed]") else text
+    text = "\n\n".join(part for part in (value("title", str), text) if part)
+    helper = role == "assistant" or is_assistant(author)
+    role, author = ("assistant", "assistant") if helper else ("user", author)
     time = utc_seconds(row.get(cols.time)) if cols.time else None
-    author = "" if str(user).strip() in GONE else str(user).strip()
-    role = "assistant" if role == "assistant" or is_assistant(author) else "user"
-    text = "" if str(text).strip() in ("[deleted]", "[removed]") else text
-    text = "\n\n".join(part for part in (title, text) if part)
-    name = author if role == "user" else "assistant"
-    return _Line(
-        thread,
-        number,
-        Message(f"{thread}/{number}", role, name, text, time),
-        post or "",
-        _links(row, cols.parents) if cols.parents else (),
-        bool(row.get("aside")),
-    )
-
-# %% ../../nbs/logs/07_threads.ipynb #_NEEDED
-_NEEDED = object()
-
-
-def _value(row, field, column, kinds, default=_NEEDED):
-    value = row.get(column, default)
-    if type(value) in kinds:
-        return value
-    problem = (
-        "is missing" if value is _NEEDED else f"holds {shorten(repr(value))}, which cannot be used"
-    )
-    raise RowFault("unreadable line", f"field {field!r}: column {column!r} {problem}")
+    message = Message(f"{thread}/{number}", role, author, text, time)
+    links = _links(row.get(cols.parents)) if cols.parents else ()
+    return _Line(thread, number, message, value("post", str) or "", links, bool(row.get("aside")))
 
 # %% ../../nbs/logs/07_threads.ipynb #_ident
-def _ident(row, field, column):
-    value = row.get(column)
-    if type(value) is float and value.is_integer():
-        return int(value) if abs(value) < 2**53 else repr(value)
-    value = _value(row, field, column, (str, int))
+def _ident(value: Any, field: str) -> int | str:
+    "Return an id as it counts: without spaces, and without the decimals of a table"
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if not isinstance(value, (str, int)) or value == "" or isinstance(value, bool):
+        raise RowFault("unreadable line", f"field {field!r}: {shorten(repr(value))} is no id")
     return re.sub(r"^(-?\d+)\.0+$", r"\1", value.strip()) if isinstance(value, str) else value
 
 
 _NONE = frozenset(("", "none", "null", "nil", "nan", "nat", "na", "n/a", "<na>", "undefined", "-"))
 
 
-def _links(row, column):
-    value = row.get(column)
-    if isinstance(value, str) and value.strip()[:1] in ("[", "("):
-        for read in (json.loads, literal_eval):
-            try:
-                value = read(value.strip())
-                break
-            except (ValueError, SyntaxError):
-                continue
+def _links(value):
+    "List what a line answers, as written: one id, several in a text, or a list"
+    if isinstance(value, str):
+        value = re.sub(r"^[\[(]|[\])]$|['\"]", "", value.strip())
     values = value if isinstance(value, (list, tuple)) else [value]
     some = [v for v in values if str(v).strip().casefold() not in _NONE]
-    return tuple(str(_ident({column: v}, "parents", column)) for v in some)
+    return tuple(str(_ident(v, "parents")) for v in some)
 
 # %% ../../nbs/logs/07_threads.ipynb #_Ids
-_MARKS = re.compile(r"^(?:t\d_|#|>>|<)+|>$", re.I)
+_MARKS = re.compile(r"^(?:t\d_|#|>>|<)+|>$|\.0$", re.I)
 
 
 class _Ids:
-    "Finds the ids of a thread in whatever spelling a link has"
+    "Finds the ids of a thread in the spelling of a link"
 
     def __init__(self, thread: str, ids: Iterable[int | str]):
-        self.thread, names = _MARKS.sub("", thread), {str(i): i for i in ids}
-        self.one_case = "".join(names) in ("".join(names).lower(), "".join(names).upper())
-        self.levels: tuple[dict, ...] = ({}, {}, {})
-        for name, i in names.items():
-            keys = list(self.spellings(name))
-            keys[2:] = [keys[2], repr(float(keys[1]))] if keys[1].isdecimal() else keys[2:]
-            for level, key in zip((*self.levels, self.levels[2]), keys):
-                level[key] = None if level.get(key, i) != i else i
-
-    def spellings(self, name):
-        bare = _MARKS.sub("", name)
-        if re.fullmatch(r"\d\.\d+e\+\d+", bare, re.I):
-            return name, bare, repr(float(bare))
-        return name, bare, bare.lower() if self.one_case else bare
+        self.names = {str(i): i for i in ids}
+        bare = [(_MARKS.sub("", name), i) for name, i in self.names.items()]
+        several = Counter(name for name, _ in bare)
+        self.bare = {name: i for name, i in bare if several[name] == 1}
+        self.nowhere = {"0", "-1", _MARKS.sub("", thread)}
 
     def find(self, link):
-        hits = (level.get(key) for level, key in zip(self.levels, self.spellings(link)))
-        return next((i for i in hits if i is not None), None)
+        return self.names.get(link, self.bare.get(_MARKS.sub("", link)))
 
     def answered(self, line: _Line) -> list[int | str]:
-        "Give the ids that a line answers, and links that lead nowhere as they are"
+        "List the ids that a line answers, and links that lead nowhere as they are"
         names = []
         for link in line.links:
             parts = [p for p in re.split(r"[;,|\s]+", link) if p]
             whole = self.find(link) is not None or all(self.find(p) is None for p in parts)
             names += [link] if whole else parts
-        found = [(name, self.find(name)) for name in dict.fromkeys(names)]
-        nowhere = {"0", "-1", self.thread}
-        kept = [
+        ids = {name: self.find(name) for name in names}
+        answers = [
             name if i is None else i
-            for name, i in found
-            if i is not None or nowhere.isdisjoint((name, _MARKS.sub("", name)))
+            for name, i in ids.items()
+            if i is not None or _MARKS.sub("", name) not in self.nowhere
         ]
-        return [i for i in kept if str(i) != str(line.number)]
-
-# %% ../../nbs/logs/07_threads.ipynb #_add
-def _add(threads, line, place):
-    lines = threads.setdefault(line.thread, {})
-    if line.number in lines:
-        raise RowFault(
-            "id given twice",
-            f"field 'id': {line.message.id!r} was already given in {lines[line.number][0]}",
-        )
-    lines[line.number] = place, line
+        return [i for i in answers if str(i) != str(line.number)]
 
 # %% ../../nbs/logs/07_threads.ipynb #_thread
 def _ordered(name: str, lines: Mapping, by_time: bool, faults: Faults | None) -> list[_Line]:
     "Put the lines of a thread in order and settle what they answer"
-    numbered = all(
-        type(n) is int or _is_number(n) for n in lines
-    )  # a table holds digits, not numbers
-    found = [line for _, line in lines.values()]
-    found = sorted(found, key=lambda line: int(line.number)) if numbered else found
-    found, ids = _by_time(found, faults) if by_time or not numbered else found, _Ids(name, lines)
-    return [
-        line._replace(
-            message=replace(line.message, parents=tuple(f"{name}/{i}" for i in ids.answered(line)))
-        )
-        if line.links
-        else line
-        for line in found
-    ]
+    numbered = all(str(n).isdecimal() for n in lines)  # a table holds digits, not numbers
+    order = [line for _, line in lines.values()]
+    if numbered:
+        order.sort(key=lambda line: int(line.number))
+    order, ids = _by_time(order, faults) if by_time or not numbered else order, _Ids(name, lines)
+
+    def linked(line):
+        parents = tuple(f"{name}/{i}" for i in ids.answered(line))
+        return line._replace(message=replace(line.message, parents=parents))
+
+    return [linked(line) if line.links else line for line in order]
 
 
 def _by_time(lines, faults):
@@ -310,23 +245,18 @@ def _by_time(lines, faults):
     lines = lines[::-1] if sum(p < 0 for p in steps) > sum(p > 0 for p in steps) else lines
     times, last = [], float("-inf")
     for line in lines:
-        time = line.message.time
-        if faults is not None and time is not None and time < last:
+        time = last if line.message.time is None else line.message.time
+        if faults is not None and time < last:
             faults.add("time runs back", line.message.id)
-        last = last if time is None else time
-        times.append(last)
+        last = time
+        times.append(time)
     return [line for _, line in sorted(zip(times, lines), key=itemgetter(0))]
 
 
 def _pauses(lines: Sequence[_Line]) -> list[float]:
-    "Give the seconds between lines that have a time"
+    "List the seconds between lines that have a time"
     times = [t for line in lines if isinstance(t := line.message.time, float)]
     return [b - a for a, b in pairwise(times)]
-
-# %% ../../nbs/logs/07_threads.ipynb #_under
-def _under(post, name, messages):
-    root = Message(f"{name}/(post)", "user", "", post)
-    return [root] + [m if m.parents else replace(m, parents=(root.id,)) for m in messages]
 
 # %% ../../nbs/logs/07_threads.ipynb #_refuse_chat
 CHATTY = 3  # lines of each person under one post from which on it is a chat
@@ -381,218 +311,111 @@ def import_threads(
     "Read posts and replies into threads, oldest first; `DataError` names file, row and field"
     path = Path(path)
     form, rows = exported(path, faults, bool(columns))
-    threads, cols, unused = _lines_of(path, form, list(rows), columns, faults, called)
-    if links == "post" and not cols.post:
-        cols = cols._replace(post=cols.thread)
-    previous = links == "previous" or (not links and (form or not (cols.parents or cols.post)))
-    tell(_told(form, cols, columns, previous, faults, unused))
-    ordered = {t: _ordered(t, lines, bool(previous), faults) for t, lines in threads.items()}
+    lines_of, cols, unused = _lines_of(path, form, list(rows), columns, faults, called)
+    by_name = links == "post" and cols.post in (None, cols.thread)
+    previous = links == "previous" or not (links or (not form and (cols.parents or cols.post)))
+    tell(_plan(form, cols, columns, previous, faults, unused))
+    ordered = {t: _ordered(t, lines, previous, faults) for t, lines in lines_of.items()}
     if not form and cols.parents:
         _refuse_lost(ordered.values(), f"{path}, {called}", cols)
-    found = []
+    # an exported file may be named after a person
+    label = source or (re.split(r"\W", form)[0].lower() if form else path.stem)
+    threads = []
     for name, lines in ordered.items():
-        post = name if links == "post" and cols.post == cols.thread else _post(lines)
         messages = _previous(lines) if previous else [line.message for line in lines]
+        post = name if by_name else next((line.post for line in lines if line.post), "")
         if post and not previous:
             if not links:
                 _refuse_chat(messages, name, called)
-            messages = _under(post, name, messages)
-        found.append(Thread(name, source or _source(path, form), tuple(messages)))
-    return _in_time_order(found)
-
-
-def _post(lines):
-    return next((line.post for line in lines if line.post), None)
-
-
-def _source(path, form):
-    "Name a collection: its file, which may be named after a person where a chat was exported"
-    return re.split(r"\W", form)[0].lower() if form else path.stem
-
-# %% ../../nbs/logs/07_threads.ipynb #with_ids
-def _cell(row, column):
-    "Give a cell as text"
-    return "" if (value := row.values.get(column)) is None else str(value).strip()
-
-
-def _with_roles(rows, cols, columns, names, where):
-    "Where all who write in a thread are named by their roles in a chat, that column is the role"
-    if cols.user and not cols.role and not {"user", "role"} & {*columns}:
-        roles: dict[str, set] = {}
-        for thread, name in {(_cell(row, cols.thread), _cell(row, cols.user)) for row in rows}:
-            roles.setdefault(thread, set()).add(chat_role(name))
-        if any("" not in some and len(some) > 1 for some in roles.values()):
-            cols = _column_map(columns | {"role": cols.user}, names, where)
-    if cols.role:
-        heard = [chat_role(_cell(row, cols.role)) for row in rows]
-        answers = any(  # of a system that talks, and is no instruction
-            pair == ("user", "system") and _cell(a, cols.thread) == _cell(b, cols.thread)
-            for pair, (a, b) in zip(pairwise(heard), pairwise(rows))
-        )
-        if answers and "assistant" not in heard:
-            for row, role in zip(rows, heard):
-                row.values[cols.role] = "assistant" if role == "system" else row.values[cols.role]
-    return cols
-
-
-def _with_ids(rows, cols, columns, where):
-    "Find the column of ids, and that of threads, by what links name; `DataError` if none fits"
-    links, names = [], list({c: None for row in rows for c in row.values})
-    for row in rows if cols.parents and not cols.id and "id" not in columns else ():
-        with suppress(RowFault):
-            links += [(row, _MARKS.sub("", link)) for link in _links(row.values, cols.parents)]
-    if not links:
-        return cols
-    threads, some = [cols.thread], _LOOKS["thread"].split()
-    if "thread" not in columns:
-        threads += [c for c in names if _plain(c) in some and c != cols.thread] + [None]
-    fits = {}
-    taken = {*cols._replace(thread=None), *columns.values()}
-    for column in (c for c in names if c not in taken):
-        ids = [_MARKS.sub("", _cell(row, column)).removesuffix(".0") for row in rows]
-        for thread in threads:
-            lines = {(_cell(row, thread), i) for row, i in zip(rows, ids)}
-            hits = sum((_cell(row, thread), link) in lines for row, link in links)
-            if column != thread and len(lines) > 0.98 * len(rows) and hits > 0.8 * len(links):
-                fits.setdefault(column, thread)
-    if len(fits) == 1:
-        (column, thread), *_ = fits.items()
-        return cols._replace(id=column, thread=thread)
-    if "parents" in columns:
-        return cols
-    raise DataError(
-        f"{where}: column {cols.parents!r} holds links, and the ids that they name stand in "
-        f"{' or '.join(fits) or 'no column'}. Name them: --{where.split()[-1]} '{{id: …, parents: "
-        f"{cols.parents}}}', or go without links: '{{parents: null}}'."
-    )
-
-
-def _with_post(rows, cols, columns):
-    "A title that is the same on all lines of a thread is its post"
-    if not cols.title or cols.post or {"title", "post"} & {*columns}:
-        return cols
-    titles = {(_cell(row, cols.thread), _cell(row, cols.title)) for row in rows}
-    threads = {thread for thread, _ in titles}
-    same = len(titles) == len(threads) < len(rows) and any(title for _, title in titles)
-    return cols._replace(title=None, post=cols.title) if same else cols
+            root = Message(f"{name}/(post)", "user", "", post)
+            messages = [m if m.parents else replace(m, parents=(root.id,)) for m in messages]
+            messages = [root, *messages]
+        threads.append(Thread(name, label, tuple(messages)))
+    return _in_time_order(threads)
 
 # %% ../../nbs/logs/07_threads.ipynb #with_times
-_CLOCK = re.compile(r"\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?(?:\s?[ap]\.?\s?m\.?)?", re.I)
-_YEAR_LAST = re.compile(r"(\d\d?)([/.-])(\d\d?)\2(\d{4}|(?<!-)\d\d)(?!\d)")
-
-
 def _with_times(rows, cols):
-    "Join a clock with its date, and put years first; the column that comes of it says how"
-    some = list(islice((t for row in rows if (t := _cell(row, cols.time))), 50))
-    clocks = bool(some) and all(map(_CLOCK.fullmatch, some))
-    if not clocks and not any(map(_YEAR_LAST.match, some)) and not any(len(t) < 4 for t in some):
-        return cols, []
-    times, joined, name = [_cell(row, cols.time) for row in rows], [], cols.time
-    if clocks:
-        names = {c: None for row in rows for c in row.values if c not in cols}
-        for day in _looking("time", names)[:1]:
-            days = [re.sub(r"[T ]00:00(:00(\.0+)?)?$", "", _cell(row, day)) for row in rows]
-            times = [d if ":" in d else f"{d} {time}".strip() for d, time in zip(days, times)]
-            name, joined = f"{day} and {name}", [day, name]
-    dates = [_YEAR_LAST.match(time) for time in times]
-    if any(dates):
-        parts = [(int(m[1]), int(m[3])) for m in dates if m]
-        half = any(re.search(r"\d\s?[ap]\.?\s?m\b", time, re.I) for time in times[:1000])
-        days = max(parts)[0] > 12 or not (half or max(b for _, b in parts) > 12)
-        name += f" ({'days' if days else 'months'} first)"
-        times = [_year_first(m, days) if m else time for m, time in zip(dates, times)]
-    if max(map(len, some)) < 5 and min(map(len, some)) < 4 and all(map(str.isdecimal, some)):
-        times = [float(time) if time.isdecimal() else time for time in times]  # no years
-    for row, time in zip(rows, times):
-        row.values[name] = time
-    return cols._replace(time=name), [*joined, cols.time]
+    "Put the years of dates first; the column that comes of it says how the others were read"
+    times = [str(row.values.get(cols.time) or "") for row in rows]
+    dates = [YEAR_LAST.match(time) for time in times]
+    if not any(dates):
+        return cols
+    parts = [(int(m[1]), int(m[3])) for m in dates if m]
+    half = any(re.search(r"\d\s?[ap]\.?\s?m\b", time, re.I) for time in times)
+    days_first = max(parts)[0] > 12 or not (half or max(b for _, b in parts) > 12)
+    name = f"{cols.time} ({'days' if days_first else 'months'} first)"
+    for row, time, date in zip(rows, times, dates):
+        row.values[name] = _year_first(date, days_first) if date else time
+    return cols._replace(time=name)
 
 
-def _year_first(date, days):
+def _year_first(date, days_first):
     first, _, second, year = date.groups()
-    day, month = (first, second) if days else (second, first)
+    day, month = (first, second) if days_first else (second, first)
     century = "" if len(year) == 4 else "19" if year > "68" else "20"
     return f"{century}{year}-{month:0>2}-{day:0>2}{date.string[date.end() :]}"
 
 # %% ../../nbs/logs/07_threads.ipynb #_lines_of
 def _lines_of(path, form, rows, columns, faults, called):
     "Read rows into lines by thread and number; beside them the columns, and those without use"
-    broken = [row for row in rows if isinstance(row.values, RowFault)]
-    if faults is not None:
-        for row in broken:
-            faults.add(row.values.kind, row.values.detail, row.place)
+    for row in rows:
+        if isinstance(row.values, RowFault):
+            count_fault(faults, row.values, row.place)
     rows = [row for row in rows if not isinstance(row.values, RowFault)]
     if not rows:
         raise DataError(f"{path}: there are no rows to use. Check the path.{met(faults)}")
     names = list({c: None for row in rows for c in row.values})
-    where, columns = f"{path}, {called}", {} if form else dict(columns or {})
-    cols, unused = _column_map(columns, names, where), []
+    cols, unused = _column_map({} if form else columns, names, f"{path}, {called}"), []
     if not form:
-        cols = _with_ids(rows, _with_roles(rows, cols, columns, names, where), columns, where)
-        cols = _with_post(rows, cols, columns)
-        cols, joined = _with_times(rows, cols)
-        unused = [c for c in names if c not in (*cols, *joined)]
+        unused = [c for c in names if c not in cols]
+        cols = _with_times(rows, cols)
     threads: dict[str, dict] = {}
     for row in rows:
-        if faults is not None and cols.time:
-            _note_time(row, cols.time, faults)
+        value = row.values.get(cols.time)
+        if faults is not None and cols.time and (note := time_note(value)):
+            faults.add(note, shorten(repr(value), 60), row.place)
         try:
-            _add(threads, _read_line(row.values, cols, row.row, Path(row.file).stem), row.place)
+            line = _read_line(row.values, cols, row.row, Path(row.file).stem)
+            lines = threads.setdefault(line.thread, {})
+            if line.number in lines:
+                first = f"{line.message.id!r} was already given in {lines[line.number][0]}"
+                raise RowFault("id given twice", f"field 'id': {first}")
+            lines[line.number] = row.place, line
         except RowFault as e:
-            if faults is not None:
-                faults.add(e.kind, e.detail, row.place)
-            elif e.kind != "no message":
-                raise RowFault(
-                    e.kind, f"{row.place}: {e.detail}. Fix the row, or map another column."
-                ) from e
+            count_fault(faults, e, row.place)
     if faults is not None and faults.counts["id given twice"] > len(rows) / 2:
+        advice = f"Name another column than {cols.id!r}: --{called} '{{id: …}}'"
         raise DataError(
-            f"{path}: most ids of messages were given before. Read one export at a time."
-            if form
-            else f"{path}: column {cols.id!r} repeats its values, so it holds no ids of messages. "
-            f"Name another: --{called} '{{id: …}}'."
-        )
-    if faults is not None and faults.counts["time unreadable"] == len(rows) and not columns:
-        raise DataError(
-            f"{path}: column {cols.time!r} holds no date that can be read, such as "
-            f"{shorten(rows[0].values.get(cols.time))}. Name another, or go without times: "
-            f"--{called} '{{time: null}}'."
+            f"{path}: most ids were given before. {'Read one export' if form else advice}."
         )
     return threads, cols, unused
 
 # %% ../../nbs/logs/07_threads.ipynb #_told
-def _told(form, cols, columns, previous, faults, unused):
+def _plan(form, cols, columns, previous, faults, unused):
     "Say how a file is read"
     named = {name: column for name, column in cols._asdict().items() if column}
-    looked = {n: c for n, c in named.items() if c != n and c not in (columns or {}).values()}
-    how = form or "a table with " + ", ".join(
-        name if name == column else f"{name}: {column}" for name, column in named.items()
-    )
+    looked = [f"{n}: {c}" for n, c in named.items() if c not in (n, *(columns or {}).values())]
+    fields = (n if n == c else f"{n}: {c}" for n, c in named.items())
+    how = form or f"a table with {', '.join(fields)}"
     which = "a message without a link" if cols.parents else "every message"
     how += f"; {which} answers the one before it in its thread" if previous else ""
     how += "; one person a file" if cols.role and not cols.user else ""
     how += f"; not used: {shorten(', '.join(unused))}" if unused else ""
     if faults is not None and (form or looked):
-        faults.add("read by looking", form or ", ".join(f"{n}: {c}" for n, c in looked.items()))
+        faults.add("read by looking", form or ", ".join(looked))
     return how
 
 
 def _refuse_lost(threads, where, cols):
     "Raise `DataError` where all links lead nowhere"
-    lines = [line for thread in threads for line in thread]
-    ids, links = {line.message.id for line in lines}, [p for x in lines for p in x.message.parents]
+    messages = [line.message for thread in threads for line in thread]
+    ids, links = {m.id for m in messages}, [p for m in messages for p in m.parents]
     if links and ids.isdisjoint(links):
         raise DataError(
             f"{where}: none of {len(links):,} links in column {cols.parents!r} names a line, as "
-            f"{shorten(links[0])}, while ids look like {shorten(lines[0].message.id)}. "
+            f"{shorten(links[0])}, while ids look like {shorten(messages[0].id)}. "
             "Name the column of ids (id), or that of links (parents)."
         )
-
-# %% ../../nbs/logs/07_threads.ipynb #_note_time
-def _note_time(row, column, faults):
-    value = row.values.get(column)
-    if note := time_note(value):
-        faults.add(note, shorten(repr(value), 60), row.place)
 
 # %% ../../nbs/logs/07_threads.ipynb #_met
 def met(faults):
@@ -608,15 +431,11 @@ def _in_time_order(
     "Order threads by the time of their first message, else by id, numbers as numbers"
     starts = {t.id: next((m.time for m in t.messages if m.time is not None), None) for t in threads}
     dated = None not in starts.values()
-    return sorted(threads, key=lambda t: (starts[t.id] if dated else 0, _natural(t.id)))
 
+    def place(t):
+        return starts[t.id] if dated else 0, re.sub(r"\d+", lambda m: m[0].zfill(20), t.id)
 
-def _natural(name):
-    return [(_is_number(p), int(p) if _is_number(p) else 0, p) for p in re.split(r"([0-9]+)", name)]
-
-
-def _is_number(text):
-    return text.isdecimal()
+    return sorted(threads, key=place)
 
 # %% ../../nbs/logs/07_threads.ipynb #moments
 def moments(
@@ -673,30 +492,24 @@ def reply_turns(
     thread: Thread,  # with its lines in order
     gap: int = MERGE_GAP,  # largest distance, in lines, at which a line continues a turn
 ) -> tuple[list[ThreadTurn], Counter]:
-    "Join the lines of a thread into turns, in order; beside them what was found on the way"
-    turns, found, ids = [], Counter(), {m.id for m in thread.messages}
+    "Join the lines of a thread into turns, in order; beside them counts of odd links"
+    turns, odd, ids = [], Counter(), {m.id for m in thread.messages}
     seen: dict[str, tuple[int, ThreadTurn]] = {}  # line → place, turn
     latest: dict[tuple[str, str], ThreadTurn] = {}  # author, turn answered → the answer
     for place, m in enumerate(thread.messages):
-        known = [p for p in m.parents if p in seen]
-        others = [p for p in known if not m.name or seen[p][1].author != m.name]
-        to = max((seen[p] for p in others or known), key=itemgetter(0), default=(0, None))[1]
+        earlier = [p for p in m.parents if p in seen]
+        others = [p for p in earlier if not m.name or seen[p][1].author != m.name]
+        to = max((seen[p] for p in others or earlier), key=itemgetter(0), default=(0, None))[1]
         turn = latest.get((m.name, to.id)) if others and to else to
         if m.name and turn and not turn.answered and place - turn.last <= gap:
             turn.lines.append(m)
         else:
-            kind = "reply" if others else "own" if known else "lost" if m.parents else "root"
+            kind = "reply" if others else "own" if earlier else "lost" if m.parents else "root"
             turns.append(turn := ThreadTurn(m.name, [m], kind, to))
         if others and to:
             to.answered, latest[m.name, to.id] = True, turn
-        if m.parents:
-            found += _link_counts(m.parents, known, ids)
+        missing = sum(p not in ids for p in m.parents)
+        odd.update(missing=missing, later=len(m.parents) - len(earlier) - missing)
+        odd["several"] += len(earlier) > 1
         turn.last, seen[m.id] = place, (place, turn)
-    return turns, found
-
-# %% ../../nbs/logs/07_threads.ipynb #_links
-def _link_counts(parents, known, ids):
-    missing = sum(p not in ids for p in parents)
-    return Counter(
-        several=int(len(known) > 1), missing=missing, later=len(parents) - len(known) - missing
-    )
+    return turns, +odd

@@ -803,7 +803,7 @@ BAD_DATA = {
     ),
     "a wrong type": (
         text(json.dumps(row(99, reply=["x"]))),
-        r"row 3, field 'reply': expected str, got \"?\['x'\]",
+        r"row 3: no Example: Expected `str`, got `array` - at `\$.reply`",
     ),
     "an id twice": (
         text(json.dumps(row(0, reply="Something else."))),

@@ -12,7 +12,6 @@ from humanlm.data.viz import (
     _push,
     example_html,
     group_html,
-    score_grid,
     score_mark,
 )
 
@@ -53,7 +52,6 @@ def trajectory(
 def test_a_score_stays_text(text):
     score = Score(text, 0.5, text, text, (text,), (1.0,), 0.2, text)
     read(score_mark(score))
-    read(score_grid({text: {text: score, "goal": 0.3}}, text))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -104,7 +102,7 @@ def test_token_advantages_are_averaged():
 
 
 def test_a_page_asks_for_nothing():
-    page = group_html([trajectory()]) + score_grid({"a": {"b": 0.1}})
+    page = group_html([trajectory()]) + score_mark(0.1)
     assert not [
         word for word in ("http", "src=", "href=", "url(", "<script", "<link") if word in page
     ]

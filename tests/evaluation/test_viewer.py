@@ -354,7 +354,7 @@ def test_a_broken_file_is_named_and_the_rest_is_shown(tmp_path, damage):
         ({"step": "last"}, "Give a whole number"),
         ({"low": "much", "number": "advantage"}, "Give a number"),
         ({"at": "../run.json:0"}, "Choose one from the list"),
-        ({"at": "step-000000-0.parquet:64"}, "no record 64"),
+        ({"at": "step-000000-0.parquet:64"}, "There is no record"),
         ({"start": "step-000000-0.parquet:-1"}, "Choose one from the list"),
         ({"at": "9" * 400}, "Choose one from the list"),
         ({"of": "humanlm-mini: evaluations/humanlm", "at": "3"}, "Choose one from the list"),

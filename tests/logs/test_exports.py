@@ -395,10 +395,10 @@ def test_dates_are_read_in_the_spelling_of_a_country(tmp_path, head):
 @pytest.mark.parametrize(
     "turns, who",
     [
-        ({"messages": [{"role": "user", "content": "hi"}]}, "all conversations (2) are one person"),
-        ({"conversations": [{"from": "Ann", "value": "hi"}]}, "people by the names of speakers"),
-        ({"dialogue": [{"speaker": "Ann", "text": "hi"}]}, "conversations, people by the names"),
-        ({"user": "u", "messages": [{"role": "user", "content": "hi"}]}, "people by user"),
+        ({"messages": [{"role": "user", "content": "hi"}]}, "one person a file"),
+        ({"conversations": [{"from": "Ann", "value": "hi"}]}, "1 people by name"),
+        ({"dialogue": [{"speaker": "Ann", "text": "hi"}]}, "conversations, 1 people by name"),
+        ({"user": "u", "messages": [{"role": "user", "content": "hi"}]}, "1 people by name"),
     ],
 )
 def test_the_plan_names_form_and_people(tmp_path, turns, who):

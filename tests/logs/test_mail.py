@@ -16,8 +16,8 @@ from humanlm.logs.mail import (
     MAIL_NOTES,
     _name_key,
     _parse_time,
-    _read_mail,
     mail_rows,
+    read_mail,
     read_who,
     thread_subject,
 )
@@ -41,7 +41,7 @@ def rows_of(*files):
 
 
 def test_outlook_quotations():
-    question, answer = _read_mail(mail("I have them all." + original("Who has the numbers?")))
+    question, answer = read_mail(mail("I have them all." + original("Who has the numbers?")))
     assert (question.sender, question.body, question.subject) == (
         "kim.poe@enron.com",
         "Who has the numbers?",
@@ -52,7 +52,7 @@ def test_outlook_quotations():
 
 
 def test_lotus_forwards_with_a_broken_line_of_dashes():
-    first, last = _read_mail(
+    first, last = read_mail(
         mail("Please have a look at this.\n" + forwarded("Who has the numbers?"))
     )
     assert (first.sender, first.body, last.body) == (
@@ -77,7 +77,7 @@ def test_lotus_forwards_with_a_broken_line_of_dashes():
     ],
 )
 def test_heads_of_many_mail_programs(head):
-    first, last = _read_mail(mail(f"I have them all.\n\n{head}\nWho has the numbers?"))
+    first, last = read_mail(mail(f"I have them all.\n\n{head}\nWho has the numbers?"))
     assert (first.sender, first.body, last.body) == (
         "kim.poe@enron.com",
         "Who has the numbers?",
@@ -91,7 +91,7 @@ def test_quoted_lines_belong_to_whoever_is_named_above_them():
         "On Mon, May 14, 2001 at 3:05 PM, Kim Poe wrote:\n> Who has them?\n>\n> > Ira "
         "wrote:\n> > > Nobody.\nI do.\n> And when?\nToday, I hope."
     )
-    mails = _read_mail(mail(text))
+    mails = read_mail(mail(text))
     assert [m.body for m in mails][-2:] == ["Who has them?\n\nAnd when?", "I do.\nToday, I hope."]
     assert [m.sender for m in mails][-2:] == ["kim.poe@enron.com", "ira.rook@enron.com"]
 
@@ -121,7 +121,7 @@ OUTLOOK = "Von: Kim Poe\nGesendet: Montag, 14. Mai 2001 15:05\nAn: Ira Rook\nBet
     ],
 )
 def test_own_text_is_told_from_quotations_in_many_languages(quotation):
-    first, last = _read_mail(mail(f"I have them all.\n\nSent from my phone\n\n{quotation}"))
+    first, last = read_mail(mail(f"I have them all.\n\nSent from my phone\n\n{quotation}"))
     assert (first.sender, first.body) == ("kim.poe@enron.com", "Who has them?")
     assert last.body == "I have them all."
 
@@ -131,7 +131,7 @@ def test_two_people_quoted_in_turn():
         "On 14/05/2001 15:05, Kim Poe wrote:\n> Who has them?\nI do.\nOn 14/05/2001 15:15, Sam "
         "Vale wrote:\n> And the letters?\nNobody."
     )
-    assert [(m.sender, m.body) for m in _read_mail(mail(text))] == [
+    assert [(m.sender, m.body) for m in read_mail(mail(text))] == [
         ("sam vale", "And the letters?"),
         ("kim.poe@enron.com", "Who has them?"),
         ("ira.rook@enron.com", "I do.\nNobody."),
@@ -149,7 +149,7 @@ def test_two_people_quoted_in_turn():
     ],
 )
 def test_own_text_that_looks_like_a_head_stays(text):
-    assert [m.body for m in _read_mail(mail(text))] == [text]
+    assert [m.body for m in read_mail(mail(text))] == [text]
 
 
 def parts(kind, *some):
@@ -193,7 +193,7 @@ FILE = 'Content-Type: text/plain; name="log.txt"\n\nthe attachment\n'
     ],
 )
 def test_the_body_is_what_a_reader_saw(body, text):
-    assert _read_mail(f"From: Ira <ira@a.org>\nDate: x\n{body}")[-1].body == text
+    assert read_mail(f"From: Ira <ira@a.org>\nDate: x\n{body}")[-1].body == text
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_the_body_is_what_a_reader_saw(body, text):
     ],
 )
 def test_encoded_headers_are_decoded(sender):
-    last = _read_mail(f"From: {sender}\nSubject: =?utf-8?B?R3LDvMOfZQ==?=\n\nhi")[-1]
+    last = read_mail(f"From: {sender}\nSubject: =?utf-8?B?R3LDvMOfZQ==?=\n\nhi")[-1]
     assert (last.sender, last.sender_name, last.subject) == ("j@a.org", "jürgen berg", "Grüße")
 
 
@@ -215,7 +215,7 @@ def test_a_page_quotes_in_a_blockquote():
         "<div>I have them all.</div><div>On Mon, May 14, 2001 at 3:05 PM Kim Poe &lt;"
         "<a>kim.poe@enron.com</a>&gt; wrote:<br></div><blockquote>Who has them?</blockquote>"
     )
-    found = _read_mail(f"From: ira@a.org\nContent-Type: text/html\n\n{page}")
+    found = read_mail(f"From: ira@a.org\nContent-Type: text/html\n\n{page}")
     assert [(m.sender, m.body) for m in found] == [
         ("kim.poe@enron.com", "Who has them?"),
         ("ira@a.org", "I have them all."),
@@ -227,7 +227,7 @@ def test_chains_come_in_order_and_end_at_ten():
         original(f"This is mail number {i}.", sender="Poe, Kim" if i % 2 else "Rook, Ira")
         for i in range(14)
     )
-    mails = _read_mail(mail("The newest of them all." + chain))
+    mails = read_mail(mail("The newest of them all." + chain))
     assert len(mails) == MAX_DEPTH + 2 and mails[-2].body == "This is mail number 0."
     _, found = rows_of(mail("The newest of them all." + chain))
     assert found == ["quoted too deep"]
@@ -434,7 +434,7 @@ def test_time_is_linear(piece):
     def took(n):
         text = mail(piece * (n // len(piece)))
         start = time.process_time()
-        _read_mail(text)
+        read_mail(text)
         return time.process_time() - start
 
     assert min(took(400_000) for _ in range(2)) < 50 * max(

@@ -187,10 +187,10 @@ FULL = Interaction(
 @pytest.mark.parametrize(
     "path, value, said",
     [
-        ("turn", "1", "field 'turn': expected int"),
+        ("turn", "1", "Expected `int`, got `str` - at `$.turn`"),
         ("messages", [{"role": "admin", "content": "x"}], "expected one of the roles"),
         ("messages", [{"role": "assistant", "content": "x"}], "the last one must be the user's"),
-        ("completion", "yes", "AssistantReply"),
+        ("completion", "yes", "`$.completion`"),
         (
             "completion",
             {"text": "y", "finish_reason": "eos"},
