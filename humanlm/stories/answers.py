@@ -6,7 +6,6 @@
 __all__ = ['POLICIES', 'baselines', 'answer', 'to_context', 'memory_answers', 'memory_answer']
 
 # %% ../../nbs/stories/07_answers.ipynb #exported-imports
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -31,67 +30,29 @@ class _Answer(NamedTuple):
     reason: str = ""  # why there is no answer
     notes: tuple[str, ...] = ()  # where the story contradicts itself
 
-
-_QUIET = set(
-    "The A An It There This That These Those Outside Today".split()
-)  # a capital that is not a name
-_SOMEONE = re.compile(
-    r"\b(?:I|we|you|he|she|they|him|her|them|his|their|it|who|(?:every|some|any|no)(?:one|body)|people|both|all)\b",
-    re.I,
-)
-
-
-def _doubtful(sentence: str, world: World, objects: Iterable[str]) -> bool:
-    "Whether a sentence that was not understood may matter for the objects"
-    words = re.findall(r"[\w'’-]+", sentence)
-    things = {*objects, *world.holders, *world.agents}
-    named = any(word[0].isupper() and (i or word not in _QUIET) for i, word in enumerate(words))
-    return named or bool(_SOMEONE.search(sentence)) or any(thing in sentence for thing in things)
-
 # %% ../../nbs/stories/07_answers.ipynb #_refusal
-def _refusal(world: World, question: PlaceQuestion | UnknownPhrase) -> str:
-    "Why the question cannot be answered, if so"
+def _gap(story: Story) -> str:
+    "Name the first sentence that was not understood, and count the others"
+    if not story.unknown:
+        return ""
+    (n, sentence, reason), *others = story.unknown
+    more = f" (and {len(others):,} more)" if others else ""
+    return f"sentence {n}, {shorten(sentence)!r}{more}, is not understood: {reason.rstrip('.')}"
+
+
+def _refusal(story: Story, question: PlaceQuestion | UnknownPhrase) -> str:
+    "Say why a question cannot be answered; empty if it can"
     if isinstance(question, UnknownPhrase):
         return f"the question {shorten(question.sentence)!r} is of no known form: {question.reason}"
-    missing = _missing(world, question)
-    gap = _gap(world, [question.object], all_count=bool(missing))
-    return f"{gap.removesuffix('.')}; {missing}" if gap and missing else gap or missing
-
-
-def _missing(world: World, question: PlaceQuestion) -> str:
-    "Say what of the question does not occur in what was understood"
-    if question.object not in world.log:
-        others = near_miss(question.object, world.log) if world.log else ""
-        return (
-            f"no {shorten(question.object)!r} in "
-            f"{'the story' if not world.unknown else 'what was understood'}.{others}"
-        )
-    strangers = [name for name in question.chain if name not in world.agents]
-    return (
-        f"nobody called {shorten(strangers[0])!r} takes "
-        f"part.{near_miss(strangers[0], world.agents)}"
-        if strangers
-        else ""
-    )
-
-# %% ../../nbs/stories/07_answers.ipynb #_gap
-def _gap(world: World, objects: Iterable[str], all_count: bool = False) -> str:
-    "Name the sentences that were not understood and may matter for the objects"
-    found = [
-        (n, event)
-        for n, event in world.unknown
-        if all_count or _doubtful(event.sentence, world, objects)
-    ]
-    if not found:
-        return ""
-    (n, (sentence, reason)), *others = found
-    named = [f"{n + 1}, {shorten(event.sentence, 40)!r}" for n, event in others[:3]] + [
-        f"{len(others) - 3} more"
-    ] * (len(others) > 3)
-    also = f" (and {'; '.join(named)})" if others else ""
-    return (
-        f"sentence {n + 1}, {shorten(sentence)!r}{also}, may matter and is not understood: {reason}"
-    )
+    things = story.world.log
+    if gap := _gap(story):
+        return gap
+    if question.object not in things:
+        return f"no {shorten(question.object)!r} in the story.{near_miss(question.object, things)}"
+    for name in question.chain:
+        if name not in story.agents:
+            return f"nobody called {shorten(name)!r} takes part.{near_miss(name, story.agents)}"
+    return ""
 
 # %% ../../nbs/stories/07_answers.ipynb #shipped_faults
 POLICIES = ("principled", "as_shipped")
@@ -106,47 +67,39 @@ def _leaks(story: Story) -> bool:
 # %% ../../nbs/stories/07_answers.ipynb #_leaked
 def _leaked(world: World, question: PlaceQuestion) -> bool:
     "Whether the faults of ToMi put the final place into the thoughts of mover and other"
-    events = [event for event in world.events if isinstance(event, Event)]
-    movers = [
-        event.agents[0]
-        for event in events
-        if event.kind == "move" and event.object == question.object
-    ]
-    if question.order != 2 or not movers or movers[-1] not in question.chain:
+    moves = [e for e in world.events if e.kind == "move" and e.object == question.object]
+    if question.order != 2 or not moves or moves[-1].agents[0] not in question.chain:
         return False
     room = world.stands.get(world.where(question.object) or "")
     came = [
         name
-        for event in events
+        for event in world.events
         if event.kind in ("enter", "present") and event.place == room
         for name in event.agents
     ]
-    third = any(name not in question.chain for name in came)
-    return third or any(came.count(name) > 1 for name in question.chain if name != movers[-1])
+    others = [name for name in came if name != moves[-1].agents[0]]
+    return any(name not in question.chain or others.count(name) > 1 for name in others)
 
 # %% ../../nbs/stories/07_answers.ipynb #_POLICIES
 def answer(
-    source: Story | World,
+    story: Story,
     question: str | PlaceQuestion | UnknownPhrase,
     policy: str = "principled",  # or as_shipped: with the faults of the published labels
 ) -> _Answer:
     "Answer a question about a story"
-    asked = read_question(question) if isinstance(question, str) else question
-    world = source.world if isinstance(source, Story) else source
-    check_name(policy, POLICIES, "policy")
-    faulty = source if policy == "as_shipped" and isinstance(source, Story) else None
-    reason = _refusal(world, asked)
-    if reason or isinstance(asked, UnknownPhrase):
+    asks = read_question(question) if isinstance(question, str) else question
+    faulty, world = check_name(policy, POLICIES, "policy") == "as_shipped", story.world
+    reason = _refusal(story, asks)
+    if reason:
         return _Answer(None, reason)
-    if asked.kind == "initial":
-        text = world.first(asked.object)
-    elif faulty and _leaks(faulty) and _leaked(world, asked):
-        text = world.where(asked.object)
+    if asks.kind == "initial":
+        text = world.first(asks.object)
+    elif faulty and _leaks(story) and _leaked(world, asks):
+        text = world.where(asks.object)
     else:
-        ordered = bool(faulty and faulty.instructed)
-        text = world.belief(asked.chain, asked.object, ordered=ordered)
-    chain = " and ".join(dict.fromkeys(asked.chain))
-    reason = "" if text else f"{chain or 'the story'} never saw where the {asked.object} is"
+        text = world.belief(asks.chain, asks.object, ordered=faulty and story.instructed)
+    chain = " and ".join(dict.fromkeys(asks.chain))
+    reason = "" if text else f"{chain or 'the story'} never saw where the {asks.object} is"
     return _Answer(text, reason, tuple(f"sentence {n + 1}: {why}" for n, why in world.conflicts))
 
 # %% ../../nbs/stories/07_answers.ipynb #_ACTS
@@ -165,18 +118,15 @@ class _Scribe:
 
     def take(self, event: Event) -> None:
         "Let an event happen and note what its witnesses perceive"
-        n = len(self.world.events)
-        seen = self.world.step(event)
-        told = [f"{name} {event.deed}." for name in event.agents] or [event.sentence]
-        if event.kind != "move":
-            shown = (
-                f"The {obj} is in the {log[-1].container}."
-                for obj, log in self.world.log.items()
-                if log[-1].n == n and log[-1].witnesses
-            )
-            told += [text for text in shown if text not in told]
-        for name in seen:
-            self.pending.setdefault(name, []).extend(told)
+        n, world = len(self.world.events), self.world
+        witnesses = world.step(event)
+        texts = [f"{name} {event.deed}." for name in event.agents] or [event.sentence]
+        for obj, log in world.log.items() if event.kind != "move" else ():
+            shown = f"The {obj} is in the {log[-1].container}."
+            if log[-1].n == n and log[-1].witnesses and shown not in texts:
+                texts.append(shown)
+        for name in witnesses:
+            self.pending.setdefault(name, []).extend(texts)
 
     def close(
         self,
@@ -184,52 +134,45 @@ class _Scribe:
     ) -> tuple[str, dict[str, str], dict[str, str]]:  # state, observations, actions
         "End a step"
         state = _state(self.world)
-        observed = {
-            name: self._observation(name, told, state) for name, told in self.pending.items()
-        }
+        seen = {name: self._observation(name, state) for name in self.pending}
         self.pending, self.since = {}, len(self.world.events)
-        self.act = f"{next(iter(deeds))} {next(iter(deeds.values()))}." if len(deeds) == 1 else ""
-        return " ".join(state) or NONE, observed, deeds
+        self.act = " ".join(*deeds.items()) + "." if len(deeds) == 1 else ""
+        return " ".join(state) or NONE, seen, deeds
 
-    def _observation(self, name: str, told: list[str], state: list[str]) -> str:
+    def _observation(self, name: str, state: list[str]) -> str:
         "Write what one agent perceived and what it thinks now"
-        text = " ".join(told)
-        if self.compact and told == [self.act]:
+        texts = self.pending[name]
+        text = " ".join(texts)
+        if self.compact and texts == [self.act]:
             text = "<same_as_last_action />"
-        elif self.compact and set(told) == set(state):
+        elif self.compact and set(texts) == set(state):
             text = "<same_as_state />"
-        thoughts = " ".join(self._thoughts(name)) if self.beliefs else ""
+        thoughts = " ".join(self._thoughts(name))
         return f"{text} <mental_state>{thoughts}</mental_state>" if thoughts else text
 
     def _thoughts(self, name: str) -> Iterator[str]:
         "Write the beliefs that are new since they were last written"
-        others = [other for other in self.world.agents if other != name] if self.beliefs > 1 else []
-        fresh = [obj for obj, log in self.world.log.items() if log[-1].n >= self.since]
-        for obj in fresh:
-            for chain in [(name,), *((name, other) for other in others)]:
+        chains = [(name,)][: self.beliefs]
+        if self.beliefs > 1:
+            chains += [(name, other) for other in self.world.agents if other != name]
+        for obj, log in self.world.log.items():
+            for chain in chains if log[-1].n >= self.since else ():
                 container = self.world.belief(chain, obj)
                 if container != self.thought.get((chain, obj)):
                     self.thought[chain, obj] = container
-                    yield (
-                        "I "
-                        f"{'believe' if len(chain) == 1 else f'think {chain[1]} believes'} "
-                        f"the {obj} is in the {container}."
-                    )
+                    whose = f"think {chain[1]} believes" if chain[1:] else "believe"
+                    yield f"I {whose} the {obj} is in the {container}."
 
 # %% ../../nbs/stories/07_answers.ipynb #_state
 def _state(world: World) -> list[str]:
     "Say in sentences what holds now"
-    found = [f"The {obj} is in the {container}." for obj, container in world.inside.items()]
-    found += [
-        f"The {container} is in the {world.stands[container]}."
-        for container in dict.fromkeys(world.inside.values())
-        if container in world.stands
-    ]
-    present = (
-        Event("present", tuple(names), f"{'is' if len(names) == 1 else 'are'} in the {room}")
-        for room, names in world.rooms.items()
-    )
-    return found + [event.sentence for event in present]
+    boxes = [box for box in dict.fromkeys(world.inside.values()) if box in world.stands]
+    facts = [f"The {obj} is in the {box}." for obj, box in world.inside.items()]
+    facts += [f"The {box} is in the {world.stands[box]}." for box in boxes]
+    for room, names in world.rooms.items():
+        verb = "is" if len(names) == 1 else "are"
+        facts.append(Event("present", tuple(names), f"{verb} in the {room}").sentence)
+    return facts
 
 # %% ../../nbs/stories/07_answers.ipynb #to_context
 def to_context(
@@ -237,13 +180,12 @@ def to_context(
     beliefs: int = 1,  # depth of the thoughts written down: 0 none, 1 own beliefs, 2 about others'
     compact_tags: bool = False,  # write `<same_as_… />` where it says exactly the same
 ) -> Context:
-    "Write the exact social context of a story"
-    missing = _gap(story.world, story.world.log)
-    if missing:
-        raise DataError(f"No exact context of this story: {missing}.")
-    events = [event for event in story.events if isinstance(event, Event)]
+    "Write the exact social context of a story; `DataError` if a sentence was not understood"
+    if gap := _gap(story):
+        raise DataError(f"No exact context of this story: {gap}.")
     world = story.new_world()
-    return make_context(tuple(world.agents), _steps(_Scribe(world, beliefs, compact_tags), events))
+    scribe = _Scribe(world, beliefs, compact_tags)
+    return make_context(tuple(world.agents), _steps(scribe, story.events))
 
 # %% ../../nbs/stories/07_answers.ipynb #_steps
 def _steps(scribe: _Scribe, events: Iterable[Event]) -> Iterator[tuple]:
@@ -263,19 +205,19 @@ def memory_answers(
 ) -> list[str | None]:  # container after each step; None = nothing in their common memories says
     "Answer from what the agents of a context perceived, step by step"
     world, chain = World(context.agents), normal_chain(chain)
-    places: list[str | None] = [None]
+    places: list[str | None] = []
+    place = None
     for step in decode(context).steps:
-        place = places[-1]
-        for said in _common(step.observations, chain, obj):
-            if isinstance(said, str):
-                place = said
+        for fact in _common(step.observations, chain, obj):
+            if isinstance(fact, str):
+                place = fact
             elif chain in world.told_chains(
-                said.agents[0], [said.listener] if said.listener else context.agents
+                fact.agents[0], [fact.listener] if fact.listener else context.agents
             ):
-                place = said.container
+                place = fact.container
         places.append(place)
         _follow(world, step)
-    return places[1:]
+    return places
 
 
 def memory_answer(
@@ -288,28 +230,22 @@ def memory_answer(
 
 # %% ../../nbs/stories/07_answers.ipynb #_common
 def _common(observations: dict[str, str], chain: Sequence[str], obj: str) -> list[Event | str]:
-    "What everybody in the chain perceived about the place of the object, in order"
+    "List what everybody in the chain perceived about the place of the object, in order"
     texts = [observations.get(name, NONE) for name in chain]
     if any(is_none(text) for text in texts):
         return []
     first, *others = (
         [stated_place(clause, obj) for clause in clauses(split_mental(text)[0])] for text in texts
     )
-    return [said for said in first if said and all(said in other for other in others)]
+    return [place for place in first if place and all(place in other for other in others)]
 
 
 def _follow(world: World, step: Step) -> None:
     "Take agents in and out of rooms, for the order of exits"
-    events = [
-        parse_sentence(f"{name} {deed}") for name, deed in step.actions.items() if not is_none(deed)
-    ]
+    texts = [f"{name} {deed}" for name, deed in step.actions.items() if not is_none(deed)]
     if not world.place:  # the story may begin with people who are there already
-        events = [
-            parse_sentence(clause)
-            for text in step.observations.values()
-            for clause in clauses(text)
-        ] + events
-    for event in events:
+        texts = [clause for text in step.observations.values() for clause in clauses(text)] + texts
+    for event in map(parse_sentence, texts):
         if event.kind in ("enter", "exit", "present"):
             world.step(event)
 

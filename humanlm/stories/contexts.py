@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, Field, ValidationError
 
-from ..core.basics import DataError, near_miss, shorten
+from ..core.basics import DataError, shorten
 from ..core.html import Html, Table, tag
 
 # %% ../../nbs/stories/01_contexts.ipynb #NONE
@@ -67,31 +67,24 @@ class Context(BaseModel, extra="forbid"):
     def steps(self) -> list[Step]:
         return self.socialized_context
 
-    def _repr_html_(self) -> str:
+    def html(self) -> Html:
+        "Draw a row per step and a column per agent: perceptions, thoughts in italics, deeds in bold"
         keys = (name for step in self.steps for name in (*step.observations, *step.actions))
         names = list(dict.fromkeys([*self.agents, *keys]))
         rows = [
-            [
-                shorten(step.timestep, 40),
-                shorten(step.state, 400),
-                *(_cell(step, name) for name in names),
-            ]
+            [shorten(step.timestep, 40), shorten(step.state, 400)]
+            + [_cell(step, name) for name in names]
             for step in self.steps
         ]
-        return (
-            Table(("step", "state", *(shorten(name, 40) for name in names)), rows, "l")
-            .html()
-            ._repr_html_()
-        )
+        return Table(["step", "state", *(shorten(name, 40) for name in names)], rows, "l").html()
+
+    def _repr_html_(self) -> str:
+        return self.html()._repr_html_()
 
     def to_text(self, with_manual: bool = True) -> str:  # with_manual: explain the record below it
         "Write a context for the model that answers questions"
         text = f"### Who perceived and did what (the text above, step by step)\n{to_json(self)}"
-        return (
-            f"{text}\n\n{self.context_manual or _manual(self.task_specific_instructions)}"
-            if with_manual
-            else text
-        )
+        return f"{text}\n\n{_manual(self)}" if with_manual else text
 
     def to_lists(self) -> dict:  # the generation shape
         "Write a context as lists of `name: text`, as a model is asked to write it"
@@ -108,19 +101,16 @@ class Context(BaseModel, extra="forbid"):
 
     def to_published(self) -> dict:  # the storage shape
         "Give plain data as the published programs store them"
-        text = self.context_manual or _manual(self.task_specific_instructions)
-        return self.model_dump() | {"context_manual": text}
+        return self.model_dump() | {"context_manual": _manual(self)}
 
 
 def _cell(step: Step, name: str) -> Html:
-    "Show an observation over an action"
-    seen, done = (
-        shorten(entries.get(name, "(missing)"), 400)
-        for entries in (step.observations, step.actions)
-    )
-    return tag("div", seen, class_="soft" if seen == NONE else "") + (
-        "" if done == NONE else tag("b", done)
-    )
+    "Show what one agent perceives, thinks and does at one step"
+    public, private = split_mental(step.observations.get(name, "(missing)"))
+    deed = step.actions.get(name, "(missing)")
+    cell = tag("div", shorten(public, 400), class_="soft" * is_none(public))
+    cell += tag("i", shorten(private, 400), " ") if private else ""
+    return cell if is_none(deed) else cell + tag("b", shorten(deed, 400))
 
 # %% ../../nbs/stories/01_contexts.ipynb #make_context
 def make_context(
@@ -190,12 +180,11 @@ def _bare(schema: Any, names: set[str]) -> Any:
     "Drop annotations from a schema, but no property that happens to bear their name"
     if not isinstance(schema, dict):
         return schema
-    kept = {
+    return {
         key: _bare(value, names)
         for key, value in schema.items()
         if key not in names or not isinstance(value, str)
     }
-    return kept
 
 # %% ../../nbs/stories/01_contexts.ipynb #LONGEST_NAME
 LONGEST_NAME = 60  # characters before a colon that can still be meant as a name
@@ -203,36 +192,27 @@ LONGEST_NAME = 60  # characters before a colon that can still be meant as a name
 
 def _split_entry(
     entry: str,  # "name: text"
-    names: Sequence[str] = (),  # agents that are known
+    names: Sequence[str] = (),  # agents of the record
     expected: str = "",  # the agent whose turn it is
 ) -> tuple[str, str]:  # ("", entry) where there is no name
     "Split an entry into name and text"
-    if expected and entry.startswith(expected + ":"):
-        name = expected
-    else:
-        name = max(
-            (name for name in names if entry.startswith(name + ":")),
-            key=len,
-            default=entry.partition(":")[0],
-        )
-    if (
-        len(name) == len(entry)
-        or not name.strip()
-        or (len(name) > LONGEST_NAME and name not in names)
-    ):
+    order = (expected, *sorted(names, key=len, reverse=True))
+    agent = next((name for name in order if name and entry.startswith(f"{name}:")), "")
+    name, colon, _ = (agent, ":", "") if agent else entry.partition(":")
+    if not colon or not name.strip() or (not agent and len(name) > LONGEST_NAME):
         return "", entry
-    return name if name in names else name.strip(), entry[len(name) + 1 :].removeprefix(" ")
+    return agent or name.strip(), entry[len(name) + 1 :].removeprefix(" ")
 
 # %% ../../nbs/stories/01_contexts.ipynb #read_entries
 def read_entries(listed: Iterable[str], names: Sequence[str]) -> dict[str, str]:
-    "Turn a list of `name: text` into a map; what cannot be read is kept under `:number`"
-    found = {}
+    "Turn a list of `name: text` into a map; what cannot be read stays under `:number`"
+    entries = {}
     for i, entry in enumerate(listed):
         entry = entry if isinstance(entry, str) else json.dumps(entry)
         name, text = _split_entry(entry, names, names[i] if i < len(names) else "")
-        readable = name and name not in found
-        found[name if readable else f":{i}"] = text if readable else entry
-    return found
+        readable = name and name not in entries
+        entries[name if readable else f":{i}"] = text if readable else entry
+    return entries
 
 # %% ../../nbs/stories/01_contexts.ipynb #is_unread
 def is_unread(name: str, names: Sequence[str]) -> bool:
@@ -258,16 +238,13 @@ class Violation(NamedTuple):
     severity: str = "error"  # error | warning
 
     def told(self, steps: Sequence[str] = ()) -> str:
-        number = self.timestep
-        where = (
-            ""
-            if number is None
-            else f", step {shorten(steps[number], 40) if number < len(steps) else number}"
-        )
-        return (
-            f"{self.code}{where}{f', {shorten(self.agent, 40)}' if self.agent else ''}: "
-            f"{self.message}"
-        )
+        "Write it on one line, with the step called by its name in `steps`"
+        at = self.timestep
+        places = [
+            "" if at is None else f"step {shorten(steps[at], 40) if steps else at}",
+            shorten(self.agent or "", 40),
+        ]
+        return f"{', '.join([self.code, *filter(None, places)])}: {self.message}"
 
     def __str__(self) -> str:
         return self.told()
@@ -291,68 +268,24 @@ def _stored(obj: Any) -> Any:
         }
         for i, step in enumerate(obj["socialized_context"])
     ]
-    whole = {
-        key: value
-        for key, value in obj.items()
-        if value or key not in ("context_manual", "task_specific_instructions")
-    }
+    optional = ("context_manual", "task_specific_instructions")
+    whole = {key: value for key, value in obj.items() if value or key not in optional}
     return whole | {"socialized_context": steps}
 
 
 def shape_faults(obj: Any) -> list[Violation]:
-    "Find what keeps plain data from being a context"
+    "List what keeps plain data from being a context"
     try:
         Context.model_validate(_stored(obj))
     except ValidationError as e:
-        return [
-            _shape_fault(error["type"], error["loc"], shorten(error["input"]))
-            for error in e.errors()
-        ]
+        return [_shape_fault(error["loc"], error["msg"]) for error in e.errors()]
     return []
 
-# %% ../../nbs/stories/01_contexts.ipynb #_shape_fault
-_WANTED = {
-    "agents_names": "a list of texts",
-    "socialized_context": "a list of steps",
-    "state": "a text",
-    "observations": "texts, in a map or a list",
-    "actions": "texts, in a map or a list",
-}
 
-
-def _shape_fault(kind: str, place: tuple, found: str) -> Violation:
-    "Say what is wrong at a place"
-    step, place = (
-        (place[1], place[2:])
-        if place[:1] == ("socialized_context",) and len(place) > 1
-        else (None, place)
-    )
-    if not place:
-        told = (
-            "expected an "
-            f"object{'' if step is not None else ' with agents_names and socialized_context'}, "
-            f"got {found!r}"
-        )
-    elif kind == "missing":
-        told = f"{place[0]} is missing"
-    elif kind == "extra_forbidden":
-        known = (Context if step is None else Step).model_fields
-        told = f"unknown field {shorten(place[0])!r}.{near_miss(place[0], known)}"
-    else:
-        told = f"{place[0]} must be {_WANTED.get(place[0], 'a text')}, not {found!r}"
-    return Violation("shape", step, None, told)
-
-# %% ../../nbs/stories/01_contexts.ipynb #_built
-def _built(obj: Any, where: str) -> Context:
-    "Make a context from plain data"
-    try:
-        return Context.model_validate(_stored(obj))
-    except ValidationError as e:
-        listed = "\n".join(map(str, shape_faults(obj)[:20]))
-        raise DataError(
-            f"{where} is not a socialized context:\n{listed}\nSee "
-            "humanlm.stories.contexts.Context for the fields."
-        ) from e
+def _shape_fault(place: tuple, message: str) -> Violation:
+    inner = place[:1] == ("socialized_context",) and len(place) > 1
+    step, place = (place[1], place[2:]) if inner else (None, place)
+    return Violation("shape", step, None, ": ".join([*(shorten(part) for part in place), message]))
 
 # %% ../../nbs/stories/01_contexts.ipynb #read_contexts
 def read_contexts(
@@ -362,17 +295,17 @@ def read_contexts(
     where, obj = _plain_data(source)
     if isinstance(obj, Context):
         return [obj]
-    if (
-        isinstance(obj, dict)
-        and "agents_names" not in obj
-        and isinstance(obj.get("socialized_context"), (dict, str))
-    ):
-        return read_contexts(obj["socialized_context"])
-    if isinstance(obj, dict) and isinstance(obj.get("simulations"), list):
-        return [
-            context for simulation in obj["simulations"] for context in read_contexts(simulation)
-        ]
-    return [_built(obj, where)]
+    if isinstance(obj, dict):
+        inner = obj.get("socialized_context")
+        if "agents_names" not in obj and isinstance(inner, dict | str):
+            return read_contexts(inner)
+        if isinstance(obj.get("simulations"), list):
+            return [context for part in obj["simulations"] for context in read_contexts(part)]
+    try:
+        return [Context.model_validate(_stored(obj))]
+    except ValidationError as e:
+        listed = "\n".join(map(str, shape_faults(obj)[:20]))
+        raise DataError(f"{where} is not a socialized context:\n{listed}") from e
 
 # %% ../../nbs/stories/01_contexts.ipynb #_plain_data
 def _plain_data(source: Any) -> tuple[str, Any]:
@@ -396,21 +329,23 @@ def read_context(
     source: Any,  # a context, plain data, JSON text, or the path of a JSON file
 ) -> Context:
     "Read one context in any published shape"
-    found = read_contexts(source)
-    if len(found) != 1:
-        raise DataError(
-            f"Expected one context, found {len(found)}. Use `read_contexts` for simulations."
-        )
-    return found[0]
+    contexts = read_contexts(source)
+    if len(contexts) != 1:
+        raise DataError(f"Expected one context, got {len(contexts)}: use `read_contexts`.")
+    return contexts[0]
 
 # %% ../../nbs/stories/01_contexts.ipynb #manual
 @cache
-def _manual(hints: str | None = None) -> str:
-    "Explain how to read a context"
-    return (
-        "#### How to read this record\nIt follows this JSON "
-        f"schema:\n{json.dumps(Context.model_json_schema(), indent=2)}\n"
-        f"#### Hints for this kind of text\n{hints or 'There were no special hints.'}"
+def _schema_text() -> str:
+    return json.dumps(Context.model_json_schema(), indent=2)
+
+
+def _manual(context: Context) -> str:
+    "Explain how to read a context, unless it brings its manual along"
+    hints = context.task_specific_instructions or "There were no special hints."
+    return context.context_manual or (
+        f"#### How to read this record\nIt follows this JSON schema:\n{_schema_text()}\n"
+        f"#### Hints for this kind of text\n{hints}"
     )
 
 # %% ../../nbs/stories/01_contexts.ipynb #to_json
@@ -424,9 +359,8 @@ def simulations_text(contexts: Sequence[Context]) -> str:
     parts = [
         f"#### Possible continuation {i}\n{to_json(context)}" for i, context in enumerate(contexts)
     ]
-    first = contexts[0]
-    parts.append(first.context_manual or _manual(first.task_specific_instructions))
-    return "\n\n".join(["### What might happen (several possibilities)", *parts])
+    title = "### What might happen (several possibilities)"
+    return "\n\n".join([title, *parts, _manual(contexts[0])])
 
 # %% ../../nbs/stories/01_contexts.ipynb #TAG
 TAG = re.compile(

@@ -24,19 +24,16 @@ def generate(
     kind: str = "",  # of ToMi: one of `TOMI_KINDS`; "" = all in equal numbers
     lengths: Sequence[int] = (1, 2, 3),  # of Hi-ToM
     tells: Sequence[bool] = (False, True),  # of Hi-ToM
-    **options: Any,  # see `tomi_story` and `hitom_story`
 ) -> Iterator[Tale]:
     "Make stories, the kinds in equal numbers"
     check_name(family, ("tomi", "hitom"), "family")
     kinds = list(product(lengths, tells))
     for i in range(n):
+        rng = random.Random(f"{family} {seed} {i}")
         if family == "tomi":
-            yield tomi_story(
-                random.Random(f"tomi {seed} {i}"), kind=kind or TOMI_KINDS[i % 3], **options
-            )
+            yield tomi_story(rng, kind or TOMI_KINDS[i % 3])
         else:
-            length, talk = kinds[i % len(kinds)]
-            yield hitom_story(random.Random(f"hitom {seed} {i}"), length, talk, **options)
+            yield hitom_story(rng, *kinds[i % len(kinds)])
 
 # %% ../../nbs/stories/09_generation.ipynb #write_tomi
 def write_tomi(
@@ -62,21 +59,16 @@ def read_tomi(
     path, tales = Path(path), []
     trace = path.with_suffix(".trace")
     blocks = list(_blocks(path))
-    kinds = trace.read_text("utf-8").splitlines() if trace.exists() else [""] * len(blocks)
-    if len(kinds) != len(blocks):
-        raise DataError(
-            f"{trace}: {len(kinds)} lines for {len(blocks)} questions in {path.name}. "
-            "Give one line per question."
-        )
-    for (sentences, text, place), line in zip(blocks, kinds):
-        *acts, asked, kind = line.split(",") if line.count(",") else ("", "")
-        tale = Tale("tomi", sentences, (StoryQuestion(text, place, asked),), kind, tuple(acts))
-        same = tales and tales[-1].sentences == sentences
-        tales[-1:] = (
-            [replace(tales[-1], asked=tales[-1].asked + tale.asked)]
-            if same
-            else [*tales[-1:], tale]
-        )
+    lines = trace.read_text("utf-8").splitlines() if trace.exists() else [","] * len(blocks)
+    if len(lines) != len(blocks):
+        raise DataError(f"{trace}: {len(lines)} lines for {len(blocks)} questions in {path.name}.")
+    for (sentences, text, place), line in zip(blocks, lines):
+        *acts, type_, kind = line.split(",") if "," in line else ("", "")
+        question = StoryQuestion(text, place, type_)
+        if tales and tales[-1].sentences == sentences:
+            tales[-1] = replace(tales[-1], asked=(*tales[-1].asked, question))
+        else:
+            tales.append(Tale("tomi", sentences, (question,), kind, tuple(acts)))
     return tales
 
 # %% ../../nbs/stories/09_generation.ipynb #_blocks

@@ -124,12 +124,10 @@ def parse_sentence(text: str) -> Event | UnknownPhrase:
     "Read one sentence of a story"
     text = plain(text)
     if text.startswith("The "):
-        found = _LOCATED.fullmatch(text)
-        return (
-            Event("located", **found.groupdict())
-            if found
-            else UnknownPhrase(text, "expected 'The X is in the Y'")
-        )
+        m = _LOCATED.fullmatch(text)
+        if m:
+            return Event("located", **m.groupdict())
+        return UnknownPhrase(text, "expected 'The X is in the Y'")
     clause = _CLAUSE.fullmatch(text)
     if not clause:
         return UnknownPhrase(text, "expected one or more names and a verb, or 'The X is in the Y'")
@@ -161,43 +159,22 @@ _STARTS = re.compile(
     rf"(?<=[\w.])(?<!\band) (?=(?:The {_PART} (?:is|are) in the|(?=[A-Z]){_TOGETHER} "
     rf"(?:{'|'.join(_VERBS)})) )"
 )
-_COMPLETE = {
-    "enter",
-    "exit",
-    "present",
-    "located",
-    "move",
-    "stay",
-}  # what cannot go on with another sentence as its object
+_COMPLETE = set("enter exit present located move stay".split())  # no sentence can be their object
 
 
 def read_line(
     line: str,  # of a story
 ) -> list[tuple[str, Event | UnknownPhrase]]:  # its sentences, each with its event
-    "Read a line that holds one sentence or several"
+    "Read a line of one sentence or several, cut at periods or, without any, before each event"
     event = parse_sentence(line)
-    if not isinstance(event, UnknownPhrase):
+    if isinstance(event, Event):
         return [(line, event)]
     parts = _STOPS.split(plain(line))
-    bare = len(parts) == 1 and not line[0].isdigit() and line[-1] not in ".!?"
-    return [pair for part in parts for pair in _run_on(part, bare)]
-
-
-def _run_on(text: str, bare: bool) -> list[tuple[str, Event | UnknownPhrase]]:
-    "Take sentences without periods apart, if they can be nothing else"
-    parts = [(part, parse_sentence(part)) for part in _STARTS.split(text)]
-    if len(parts) == 1 or any(isinstance(event, UnknownPhrase) for _, event in parts):
-        return [(text, parse_sentence(text))]
-    if bare and all(event.kind in _COMPLETE for _, event in parts):
-        return parts
-    return [
-        (
-            text,
-            UnknownPhrase(
-                plain(text), "it may be one sentence or several: give each a line of its own"
-            ),
-        )
-    ]
+    if len(parts) == 1 and not line[0].isdigit() and line[-1] not in ".!?":
+        run = [(part, parse_sentence(part)) for part in _STARTS.split(parts[0])]
+        if all(event.kind in _COMPLETE for _, event in run):
+            return run
+    return [(part, parse_sentence(part)) for part in parts]
 
 # %% ../../nbs/stories/05_language.ipynb #literal_list
 def literal_list(
@@ -236,7 +213,7 @@ class PlaceQuestion(NamedTuple):
         return len(self.chain)
 
 # %% ../../nbs/stories/05_language.ipynb #_ASKED
-_ASKED = (
+_FORMS = (
     ("reality", re.compile(r"Where is the (?P<object>.+?)(?: really| now)?")),
     ("initial", re.compile(r"Where was the (?P<object>.+?) at the beginning")),
     (
@@ -260,16 +237,13 @@ _ASKED = (
 def read_question(text: str) -> PlaceQuestion | UnknownPhrase:
     "Read a question of either family"
     text = text.strip()
-    asked = text.removesuffix("?").rstrip().replace(" - ", "-")
-    for kind, pattern in _ASKED:
-        found = pattern.fullmatch(asked)
-        if found:
-            names = re.findall(r"(?:^|\s)([^\W\d_a-z][\w'’-]*)", found.groupdict().get("chain", ""))
-            return PlaceQuestion(kind, found["object"], tuple(names))
+    plain_text = text.removesuffix("?").rstrip().replace(" - ", "-")
+    for kind, pattern in _FORMS:
+        if m := pattern.fullmatch(plain_text):
+            names = re.findall(r"(?:^|\s)([^\W\d_a-z][\w'’-]*)", m.groupdict().get("chain", ""))
+            return PlaceQuestion(kind, m["object"], tuple(names))
     return UnknownPhrase(
-        text,
-        "expected a question that begins 'Where is the', 'Where was the', 'Where will' "
-        "or 'Where does'",
+        text, "expected 'Where is the', 'Where was the', 'Where will' or 'Where does'"
     )
 
 # %% ../../nbs/stories/05_language.ipynb #_LONGEST

@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise, product
+from itertools import permutations
 
 from ..core.basics import shorten
 from humanlm.stories.contexts import (
@@ -38,70 +38,57 @@ from humanlm.stories.memories import (
 
 # %% ../../nbs/stories/03_violations.ipynb #_check_names
 def _check_names(context: Context) -> Iterator[Violation]:
-    "I1: there are agents, each named once"
+    "I1 and I3: there are agents, each named once, by names that lists can hold"
     if not context.agents:
         yield Violation("I1", None, None, "there are no agents")
     for name, n in Counter(context.agents).items():
         if n > 1 or not name.strip():
             yield Violation("I1", None, name, f"named {n} times" if n > 1 else "the name is empty")
-
-# %% ../../nbs/stories/03_violations.ipynb #_check_keys
-def _check_keys(context: Context) -> Iterator[Violation]:
-    "I2: every step has one observation and one action for every agent"
-    names = set(context.agents)
-    for i, step in enumerate(context.steps):
-        for what, entries in (("observation", step.observations), ("action", step.actions)):
-            if entries.keys() == names:
-                continue
-            yield from (
-                Violation("I2", i, name, f"has no {what}")
-                for name in context.agents
-                if name not in entries
-            )
-            yield from (
-                Violation("I2", i, name, f"has an {what}, but is not one of the agents")
-                for name in entries
-                if name not in names and not is_unread(name, context.agents)
-            )
-
-# %% ../../nbs/stories/03_violations.ipynb #_check_entries
-def _check_entries(context: Context) -> Iterator[Violation]:
-    "I3: entries of lists read `name: text`"
-    for name in context.agents:
         if ":" in name or len(name) > LONGEST_NAME:
             why = f"a name in lists holds no colon and at most {LONGEST_NAME} characters"
             yield Violation("I3", None, name, why, "warning")
+
+# %% ../../nbs/stories/03_violations.ipynb #_check_keys
+def _entries(context: Context) -> Iterator[tuple[int, str, dict[str, str]]]:
+    "Give position, kind and entries of each half of each step"
     for i, step in enumerate(context.steps):
-        for what, entries in (("observation", step.observations), ("action", step.actions)):
-            unread = (
-                shorten(text) for name, text in entries.items() if is_unread(name, context.agents)
-            )
-            why = "is not 'name: text', or names an agent again"
-            yield from (Violation("I3", i, None, f"{what} {text!r} {why}") for text in unread)
+        yield i, "observation", step.observations
+        yield i, "action", step.actions
+
+
+def _check_entries(context: Context) -> Iterator[Violation]:
+    "I2 and I3: one observation and one action for every agent, in lists as `name: text`"
+    names = context.agents
+    for i, what, entries in _entries(context):
+        for name in dict.fromkeys([*names, *entries]):
+            if is_unread(name, names):
+                why = "is not 'name: text', or names an agent again"
+                yield Violation("I3", i, None, f"{what} {shorten(entries[name])!r} {why}")
+            elif name not in entries:
+                yield Violation("I2", i, name, f"has no {what}")
+            elif name not in names:
+                yield Violation("I2", i, name, f"has an {what}, but is not one of the agents")
 
 # %% ../../nbs/stories/03_violations.ipynb #_check_numbers
 def _check_numbers(context: Context) -> Iterator[Violation]:
     "I4: timesteps count from 0 or from 1"
     if _first_number(context.steps) is None:
-        found = shorten(", ".join(step.timestep for step in context.steps[:20]))
-        yield Violation("I4", None, None, f"timesteps do not count from 0 or 1: {found}")
+        times = shorten(", ".join(step.timestep for step in context.steps[:20]))
+        yield Violation("I4", None, None, f"timesteps do not count from 0 or 1: {times}")
 
 # %% ../../nbs/stories/03_violations.ipynb #_first_number
 def _first_number(steps: Sequence[Step]) -> int | None:
     "Give 0 or 1, from which the timesteps count; None if they do not count"
-    found = [step.timestep.strip() for step in steps]
-    return next(
-        (start for start in (0, 1) if found == [str(n) for n in range(start, start + len(found))]),
-        None,
-    )
+    times = [step.timestep.strip() for step in steps]
+    counts = [[str(n) for n in range(first, first + len(times))] for first in (0, 1)]
+    return counts.index(times) if times in counts else None
 
 # %% ../../nbs/stories/03_violations.ipynb #_check_end
 def _check_end(context: Context) -> Iterator[Violation]:
     "I5: nobody acts in the last step"
     for name in _actors(context.steps[-1]) if context.steps else ():
-        yield Violation(
-            "I5", len(context.steps) - 1, name, "acts in the last step, so nobody perceives it"
-        )
+        why = "acts in the last step, so nobody perceives it"
+        yield Violation("I5", len(context.steps) - 1, name, why)
 
 # %% ../../nbs/stories/03_violations.ipynb #_actors
 def _actors(step: Step) -> list[str]:
@@ -115,9 +102,7 @@ def _check_idle(context: Context) -> Iterator[Violation]:
         if i < len(context.steps) - 1 and not _actors(step):
             yield Violation("I6", i, None, "nobody acts", "warning")
         if i and all(map(is_none, step.observations.values())):
-            yield Violation(
-                "I7", i, None, "nobody perceives anything, not even who acted before", "warning"
-            )
+            yield Violation("I7", i, None, "nobody perceives anything", "warning")
 
 # %% ../../nbs/stories/03_violations.ipynb #_check_content
 def _check_content(context: Context) -> Iterator[Violation]:
@@ -156,31 +141,19 @@ def _place(words: str) -> str:
     )
 
 # %% ../../nbs/stories/03_violations.ipynb #places
-def _places(
-    context: Context,
-) -> list[
-    dict[str, str]
-]:  # per step: agent → place before the actions; "" = has left, absent = unknown
-    "Read from a record who is where"
-    told = _told_places(context)
-    rooms = GATHERINGS | {place for step in told for place in step.values()}
-    rooms |= {
-        _place(m[1])
-        for step in context.steps
-        for text in step.actions.values()
-        for m in ENTER.finditer(text)
-    }
-    where, found = {}, []
-    for step, known in zip(context.steps, told):
-        where = where | known
-        found.append(where)
-        moved = {
-            name: _moved(text, where.get(name), rooms)
-            for name, text in step.actions.items()
-            if not is_none(text)
-        }
-        where = where | {name: place for name, place in moved.items() if place is not None}
-    return found
+def _places(context: Context) -> list[dict[str, str]]:
+    "Read who is where before the actions of each step; `AWAY`: has left, absent: unknown"
+    stated, where, places = _stated_places(context), {}, []
+    rooms = GATHERINGS | {place for step in stated for place in step.values()}
+    for step in context.steps:
+        rooms |= {_place(m[1]) for text in step.actions.values() for m in ENTER.finditer(text)}
+    for step, sure in zip(context.steps, stated):
+        where = where | sure
+        places.append(where)
+        for name in _actors(step):
+            place = _moved(step.actions[name], where.get(name), rooms)
+            where = where if place is None else where | {name: place}
+    return places
 
 # %% ../../nbs/stories/03_violations.ipynb #_moved
 def _moved(action: str, place: str | None, rooms: set[str]) -> str | None:
@@ -193,16 +166,16 @@ def _moved(action: str, place: str | None, rooms: set[str]) -> str | None:
     return None
 
 # %% ../../nbs/stories/03_violations.ipynb #_told_places
-def _told_places(context: Context) -> list[dict[str, str]]:
+def _stated_places(context: Context) -> list[dict[str, str]]:
     "Read from the states who is where"
     names = _alternatives(context.agents)
-    told = re.compile(
+    pattern = re.compile(
         rf"(?:^|[.;!?\n]\s?)({names}(?:(?:,|,? and) {names})*) (?:is|are)(?: alone| "
         r"both| all| now)? "
         r"(?:in|at|inside) (?:the )?(\w[^.;,!?\n]{0,60})"
     )
     return [
-        {name: _place(m[2]) for m in told.finditer(step.state) for name in re.findall(names, m[1])}
+        {n: _place(m[2]) for m in pattern.finditer(step.state) for n in re.findall(names, m[1])}
         for step in context.steps
     ]
 
@@ -221,54 +194,36 @@ TALK = re.compile(
 
 
 def _check_distance(context: Context) -> Iterator[Violation]:
-    "I10: who is elsewhere does not perceive what is done here"
+    "I10: who is elsewhere does not perceive what is done here, unless called or spoken to"
     where, steps = _places(context), decode(context).steps
-    for i in range(1, len(steps)):
-        for actor in _actors(steps[i - 1]):
-            done = sentence(actor, steps[i - 1].actions[actor])
-            for name, text in steps[i].observations.items():
-                hidden = name != actor and all(
-                    _apart(where[j].get(name), where[j].get(actor)) for j in (i - 1, i)
-                )
-                if (
-                    hidden
-                    and done in split_mental(text)[0]
-                    and not (_names(name, done) or TALK.search(done))
-                ):
-                    yield Violation(
-                        "I10", i, name, f"perceives {shorten(done)!r} from elsewhere", "warning"
-                    )
+    for i, (before, step) in enumerate(zip(steps, steps[1:]), 1):
+        for actor in _actors(before):
+            deed = sentence(actor, before.actions[actor])
+            for name, text in () if TALK.search(deed) else step.observations.items():
+                named = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", deed)
+                apart = all(_apart(where[j].get(name), where[j].get(actor)) for j in (i - 1, i))
+                if name != actor and apart and not named and deed in split_mental(text)[0]:
+                    why = f"perceives {shorten(deed)!r} from elsewhere"
+                    yield Violation("I10", i, name, why, "warning")
 
 # %% ../../nbs/stories/03_violations.ipynb #_apart
 def _apart(a: str | None, b: str | None) -> bool:
     "Whether two agents are known to be in different places"
     return None not in (a, b) and a != b
 
-
-def _names(name: str, text: str) -> bool:
-    "Whether a text names an agent, not just a longer name that begins the same"
-    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
-
 # %% ../../nbs/stories/03_violations.ipynb #_check_state_tags
 def _check_state_tags(context: Context) -> Iterator[Violation]:
     "I11: `<same_as_state />` is for those who can perceive the whole state"
-    where, told = _places(context), _told_places(context)
-    for i, step in enumerate(context.steps):
-        for name, text in step.observations.items():
-            if not any(m["state"] for m in TAG.finditer(text)):
-                continue
-            others = [
-                other for other, place in told[i].items() if _apart(where[i].get(name), place)
-            ]
-            if others or where[i].get(name) == AWAY:
-                why = (
-                    f"it tells of {shorten(others[0], 40)} in another place"
-                    if others
-                    else "this agent has left"
+    for i, (here, stated) in enumerate(zip(_places(context), _stated_places(context))):
+        for name, text in context.steps[i].observations.items():
+            others = [other for other, place in stated.items() if _apart(here.get(name), place)]
+            tagged = any(m["state"] for m in TAG.finditer(text))
+            if tagged and (others or here.get(name) == AWAY):
+                what = (
+                    f"tells of {shorten(others[0], 40)} in another place" if others else "is gone"
                 )
-                yield Violation(
-                    "I11", i, name, f"cannot perceive the whole state: {why}", "warning"
-                )
+                why = f"cannot perceive the whole state: {what}"
+                yield Violation("I11", i, name, why, "warning")
 
 # %% ../../nbs/stories/03_violations.ipynb #_stem
 def _stem(word: str) -> str:
@@ -297,54 +252,39 @@ def _content(clause: str) -> frozenset[str]:
 # %% ../../nbs/stories/03_violations.ipynb #_contents
 def _contents(text: str, private: bool = False) -> set[frozenset[str]]:
     "Give the content of every clause of the public or the private part of a text"
-    return {
-        words
-        for clause in clauses(split_mental(text)[private])
-        if len(words := _content(clause)) > 1
-    }
+    words = map(_content, clauses(split_mental(text)[private]))
+    return {content for content in words if len(content) > 1}
 
-# %% ../../nbs/stories/03_violations.ipynb #_beyond
-def _beyond(thoughts: set[frozenset[str]], light: set[frozenset[str]]) -> set[frozenset[str]]:
-    "Keep the thoughts that no clause covers"
-    return {thought for thought in thoughts if not any(thought <= words for words in light)}
+
+def _covers(light: Iterable[frozenset[str]], thought: frozenset[str]) -> bool:
+    "Whether some clause holds all content of a thought"
+    return any(thought <= words for words in light)
 
 # %% ../../nbs/stories/03_violations.ipynb #_check_thoughts
 def _check_thoughts(context: Context) -> Iterator[Violation]:
     "I12: a thought of one agent is in nobody's perceptions, unless it came to light"
-    light, deeds = set(), set()
-    known, judged, secrets = (defaultdict(set) for _ in range(3))
+    light, thoughts, seen = set(), defaultdict(set), defaultdict(set)
     for i, step in enumerate(decode(context).steps):
-        seen = {name: _contents(text) for name, text in step.observations.items()}
-        fresh = deeds | _contents(step.state)
-        light |= fresh
-        for name in seen:
-            new = _contents(step.observations[name], private=True) - judged[name]
-            judged[name] |= new
-            secrets[name] = _beyond(secrets[name], fresh | seen[name]) | _beyond(
-                new, light | known[name] | seen[name]
-            )
-        for thinker, reader in product(filter(secrets.get, seen), seen):
-            heard = secrets[thinker] - _beyond(secrets[thinker], seen[reader] - known[reader])
-            if thinker != reader and _beyond(heard, known[reader]):
-                yield Violation(
-                    "I12",
-                    i,
-                    reader,
-                    f"perceives what only {shorten(thinker, 40)} thinks",
-                    "warning",
-                )
-        for name, words in seen.items():
-            known[name] |= words
-        deeds = {
-            words
-            for name in step.actions
-            for words in _contents(sentence(name, step.actions[name]))
-        }
+        fresh = {name: _contents(text) for name, text in step.observations.items()}
+        light |= _contents(step.state)
+        for name, text in step.observations.items():
+            thoughts[name] |= _contents(text, private=True)
+        for thinker, reader in permutations(fresh, 2):
+            for thought in [
+                t for t in thoughts[thinker] if _covers(fresh[reader] - seen[reader], t)
+            ]:
+                open_to = light | seen[thinker] | fresh[thinker] | seen[reader]
+                if not _covers(open_to, thought):
+                    why = f"perceives what only {shorten(thinker, 40)} thinks"
+                    yield Violation("I12", i, reader, why, "warning")
+                    break
+        for name, words in fresh.items():
+            seen[name] |= words
+        light |= {w for name in step.actions for w in _contents(sentence(name, step.actions[name]))}
 
 # %% ../../nbs/stories/03_violations.ipynb #CHECKS
 CHECKS = (
     _check_names,
-    _check_keys,
     _check_entries,
     _check_numbers,
     _check_end,
@@ -362,14 +302,15 @@ def violations(context: Context | dict) -> list[Violation]:  # errors first
         if faults := shape_faults(context):
             return faults
         context = read_context(context)
-    empty = [] if context.steps else [Violation("empty", None, None, "there are no steps")]
-    found = [*empty, *(v for check in CHECKS for v in check(context)), *decode_warnings(context)]
-    return sorted(found, key=lambda v: v.severity != "error")
+    listed = [] if context.steps else [Violation("empty", None, None, "there are no steps")]
+    for check in (*CHECKS, decode_warnings):
+        listed += check(context)
+    return sorted(listed, key=lambda v: v.severity != "error")
 
 # %% ../../nbs/stories/03_violations.ipynb #count_violations
-def count_violations(found: Sequence[Violation]) -> str:
+def count_violations(listed: Sequence[Violation]) -> str:
     "Count errors and warnings, in words"
-    counts = Counter(violation.severity for violation in found)
+    counts = Counter(violation.severity for violation in listed)
     return ", ".join(
         f"{counts[kind]:,} {kind}{'s' * (counts[kind] != 1)}" for kind in ("error", "warning")
     )
@@ -387,152 +328,96 @@ def step_names(context: Context) -> list[str]:
 # %% ../../nbs/stories/03_violations.ipynb #repair
 def repair(context: Context) -> tuple[Context, list[str]]:  # the repaired record, what was changed
     "Repair what can be repaired without judging, and say what was changed"
-    notes = []
-    names = _whole_names(context, notes)
-    steps = [_whole_step(step, f"step {i}", names, notes) for i, step in enumerate(context.steps)]
-    steps = _with_end(_with_own_deeds(_counted(steps, notes), names, notes), names, notes)
+    names = _whole_names(context)
+    steps = [
+        Step(
+            timestep=step.timestep,
+            state=_spelled(step.state),
+            observations=_whole_entries(step.observations, names),
+            actions=_whole_entries(step.actions, names),
+        )
+        for step in context.steps
+    ]
+    if _first_number(steps) is None:
+        steps = [step.model_copy(update={"timestep": str(i)}) for i, step in enumerate(steps)]
+    if steps and _actors(steps[-1]):
+        steps.append(_last_step(steps, names))
     whole = context.model_copy(update={"agents_names": names, "socialized_context": steps})
-    if any(v.code == "I8" for v in _check_content(whole)):
-        notes.append("every observation was a bare tag: written out")
-        whole = decode(whole)
+    old, new = _texts(context), _texts(whole)
+    notes = [
+        f"{place}: {shorten(old.get(place, 'nothing'), 60)!r} is now "
+        f"{shorten(new.get(place, 'nothing'), 60)!r}"
+        for place in old | new
+        if old.get(place) != new.get(place)
+    ]
     return whole, notes
 
-# %% ../../nbs/stories/03_violations.ipynb #_whole_names
-def _whole_names(context: Context, notes: list[str]) -> list[str]:
-    "Give every agent once; without any list, those who have entries"
-    names = [name for name in dict.fromkeys(context.agents) if name.strip()]
-    if names != context.agents:
-        notes.append(
-            f"agents are now {shorten(', '.join(names)) or 'none'}: empty and repeated "
-            "names left out"
-        )
+
+def _texts(context: Context) -> dict[str, str]:
+    "Give every text of a record under the name of its place"
+    texts = {"agents": ", ".join(context.agents)}
     for i, step in enumerate(context.steps):
-        for name in (name for entries in (step.observations, step.actions) for name in entries):
-            if (
-                name not in names
-                and name.strip()
-                and not is_unread(name, names)
-                and best_match(name, names) is None
-            ):
-                notes.append(
-                    f"step {i}: {shorten(name, 40)!r} has an entry and is now one of the agents"
-                )
+        texts |= {f"step {i}": step.timestep, f"step {i}, state": step.state}
+    for i, what, entries in _entries(context):
+        texts |= {f"step {i}, {what} of {name}": text for name, text in entries.items()}
+    return texts
+
+# %% ../../nbs/stories/03_violations.ipynb #_whole_names
+def _whole_names(context: Context) -> list[str]:
+    "Give every agent once; those that only have entries, too, unless a name is like theirs"
+    names = [name for name in dict.fromkeys(context.agents) if name.strip()]
+    for _, _, entries in _entries(context):
+        for name in entries:
+            odd = name in names or not name.strip() or is_unread(name, names)
+            if not odd and best_match(name, names) is None:
                 names.append(name)
     return names
 
-# %% ../../nbs/stories/03_violations.ipynb #_whole_step
-def _whole_step(step: Step, where: str, names: Sequence[str], notes: list[str]) -> Step:
-    "Give a step in which every agent has one observation and one action"
-    seen, done = (
-        {
-            name: _current(text, f"{where}, {shorten(name, 40)}", notes)
-            for name, text in _whole_entries(entries, f"{where}, {what}", names, notes).items()
-        }
-        for what, entries in (("observations", step.observations), ("actions", step.actions))
-    )
-    state = _current(step.state, f"{where}, state", notes)
-    return Step(timestep=step.timestep, state=state, observations=seen, actions=done)
-
-# %% ../../nbs/stories/03_violations.ipynb #_current
-def _current(text: str, where: str, notes: list[str]) -> str:
-    "Give tags and `none` their current spelling"
-    new = NONE if is_none(text) else TAG.sub(_spelled, text) if has_tag(text) else text
-    if new != text:
-        notes.append(f"{where}: {shorten(text, 40)!r} is now {shorten(new, 40)!r}")
-    return new
-
 # %% ../../nbs/stories/03_violations.ipynb #_spelled
-def _spelled(m: re.Match) -> str:
-    "Spell a tag as is usual today"
-    kind, index = m["state"] or m["later"] or m["last"], f"_{m['index']}" if m["index"] else ""
-    return f"<same_as_{kind.replace(' ', '_')}{index} />{m['gap']}".lower()
+def _spelled(text: str) -> str:
+    "Give tags and `none` their current spelling"
+
+    def spell(m: re.Match) -> str:
+        kind = m["state"] or m["later"] or m["last"]
+        index = f"_{m['index']}" if m["index"] else ""
+        return f"<same_as_{kind.replace(' ', '_')}{index} />{m['gap']}".lower()
+
+    return NONE if is_none(text) else TAG.sub(spell, text) if has_tag(text) else text
 
 # %% ../../nbs/stories/03_violations.ipynb #_whole_entries
-def _whole_entries(
-    entries: dict[str, str], where: str, names: Sequence[str], notes: list[str]
-) -> dict[str, str]:
-    "Give every agent one entry"
-    if list(entries) == list(names):
-        return entries
-    found = {name: text for name, text in entries.items() if name in names}
+def _whole_entries(entries: dict[str, str], names: Sequence[str]) -> dict[str, str]:
+    "Give every agent one entry; those under no name or a wrong one go to whom they suit best"
+    whole = {name: text for name, text in entries.items() if name in names}
     for name, text in entries.items():
-        if name not in found:
-            _place_entry(name, text, found, where, names, notes)
-    if missing := [name for name in names if name not in found]:
-        notes.append(f"{where}: {shorten(', '.join(missing))} had none and got {NONE!r}")
-    return {name: found.get(name, NONE) for name in names}
-
-# %% ../../nbs/stories/03_violations.ipynb #_place_entry
-def _place_entry(
-    name: str, text: str, found: dict[str, str], where: str, names: Sequence[str], notes: list[str]
-) -> None:
-    "Find the agent of an entry under a wrong name, or without one"
-    free, told = [other for other in names if other not in found], shorten(text, 60)
-    if is_unread(name, names):
-        owner, text = _owner(text, names, free)
-    else:
-        owner, told = (
-            best_match(name, free) or best_match(name, names),
-            f"{shorten(name, 40)}: {told}",
-        )
-    if owner is None:
-        notes.append(f"{where}: {told!r} belongs to nobody and is left out")
-        return
-    notes.append(f"{where}: {told!r} counts as {shorten(owner, 40)}'s")
-    kept = [part for part in (found.get(owner, NONE), text) if not is_none(part)]
-    found[owner] = join_sentences(dict.fromkeys(kept)) or NONE
+        free = [other for other in names if other not in whole]
+        if name in names:
+            continue
+        if is_unread(name, names):
+            owner, text = _owner(text, names, free)
+        else:
+            owner = best_match(name, free) or best_match(name, names)
+        parts = [part for part in (whole.get(owner, NONE), text) if not is_none(part)]
+        whole[owner] = join_sentences(dict.fromkeys(parts)) or NONE
+    return {name: _spelled(whole.get(name, NONE)) for name in names}
 
 # %% ../../nbs/stories/03_violations.ipynb #_owner
 def _owner(entry: str, names: Sequence[str], free: Sequence[str]) -> tuple[str | None, str]:
     "Guess whose entry this is, and give what it says"
     begins = re.compile(rf"({_alternatives(names)})(?!\w)[\s:=\uff1a\u2013\u2014-]*", re.IGNORECASE)
     if m := begins.match(entry):
-        return next(name for name in names if name.lower() == m[1].lower()), entry[
-            m.end() :
-        ] or NONE
+        owner = next(name for name in names if name.lower() == m[1].lower())
+        return owner, entry[m.end() :] or NONE
     return (free[0] if len(free) == 1 else None), entry
 
-# %% ../../nbs/stories/03_violations.ipynb #_counted
-def _counted(steps: list[Step], notes: list[str]) -> list[Step]:
-    "Count timesteps from 0, unless they count from 0 or 1 already"
-    if _first_number(steps) is not None:
-        return steps
-    notes.append(
-        f"timesteps {shorten(', '.join(step.timestep for step in steps[:20]))} are now "
-        f"0 to {len(steps) - 1}"
-    )
-    return [step.model_copy(update={"timestep": str(i)}) for i, step in enumerate(steps)]
-
 # %% ../../nbs/stories/03_violations.ipynb #_own_deeds
-def _own_deeds(before: Step, names: Sequence[str]) -> dict[str, str]:
-    "Let everybody who acted perceive it"
-    actors = _actors(before)
+def _last_step(steps: Sequence[Step], names: Sequence[str]) -> Step:
+    "Give the step in which those who act in the last one perceive it"
+    actors = _actors(steps[-1])
     index = {name: f"_{names.index(name)}" if len(actors) > 1 else "" for name in actors}
-    return dict.fromkeys(names, NONE) | {
-        name: f"<same_as_last_action{index[name]} />" for name in actors
-    }
-
-# %% ../../nbs/stories/03_violations.ipynb #_with_own_deeds
-def _with_own_deeds(steps: list[Step], names: Sequence[str], notes: list[str]) -> list[Step]:
-    "Where nobody perceives anything, let those who acted perceive what they did"
-    whole = steps[:1]
-    for i, (before, step) in enumerate(pairwise(steps), 1):
-        if _actors(before) and all(map(is_none, step.observations.values())):
-            notes.append(
-                f"step {i}: {shorten(', '.join(_actors(before)))} now perceives its own action"
-            )
-            step = step.model_copy(update={"observations": _own_deeds(before, names)})
-        whole.append(step)
-    return whole
-
-# %% ../../nbs/stories/03_violations.ipynb #_with_end
-def _with_end(steps: list[Step], names: Sequence[str], notes: list[str]) -> list[Step]:
-    "Add a last step in which the last actions are perceived by their agents"
-    if not steps or not _actors(steps[-1]):
-        return steps
-    notes.append(f"step {len(steps)} added: those who act in the last step perceive it")
-    number, idle = str(len(steps) + (_first_number(steps) or 0)), dict.fromkeys(names, NONE)
-    return [
-        *steps,
-        Step(timestep=number, state=NONE, observations=_own_deeds(steps[-1], names), actions=idle),
-    ]
+    idle = dict.fromkeys(names, NONE)
+    return Step(
+        timestep=str(len(steps) + (_first_number(steps) or 0)),
+        state=NONE,
+        observations=idle | {name: f"<same_as_last_action{i} />" for name, i in index.items()},
+        actions=idle,
+    )
