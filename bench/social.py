@@ -29,7 +29,7 @@ from humanlm.stories.answers import answer, baselines, memory_answer, to_context
 from humanlm.stories.generation import generate
 from humanlm.stories.language import parse_sentence, read_question
 from humanlm.stories.memories import structural_score
-from humanlm.stories.plots import TOMI_KINDS
+from humanlm.stories.generation import TOMI_KINDS
 from humanlm.stories.world import read_story
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "hi_tom/hi_tom.jsonl")

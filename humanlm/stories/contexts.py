@@ -125,66 +125,52 @@ def make_context(
     return Context(agents_names=list(agents), socialized_context=rows)
 
 # %% ../../nbs/stories/01_contexts.ipynb #StepLists
-class _StepLists(BaseModel, extra="forbid"):
-    "A timestep as a model writes it"
-
-    timestep: str = Field(description="Number of the step, counted from 0.")
-    state: str = Field(
-        description="The world just before this step's actions: places, objects, who is where. "
-        "'none' "
-        "is allowed in the first step if the text says nothing yet."
-    )
-    observations: list[str] = Field(
-        description="One entry per agent, written 'name: observation': what this agent "
-        "itself perceives just before the actions, best in the first person, clear "
-        "enough to be remembered by. Agents "
-        "in different places perceive different things; write 'name: none' where an "
-        "agent perceives nothing. Write "
-        "<same_as_state /> if the agent perceives the whole state, "
-        "<same_as_last_action /> if it perceives what the "
-        "only acting agent did in the step before, <same_as_last_action_K /> for the "
-        "deed of the agent with index K in "
-        "agents_names (from 0) where several acted. Thoughts, feelings, beliefs and "
-        "aims of the agent stand between "
-        "<mental_state> and </mental_state>; no other agent perceives them. Tags can "
-        "be combined and followed by free "
-        "text after a space."
-    )
-    actions: list[str] = Field(
-        description="One entry per agent, written 'name: action', as many as there are agents; "
-        "'name: none' for whoever does nothing. What an action changes appears in the next step."
-    )
-
-# %% ../../nbs/stories/01_contexts.ipynb #ContextLists
-class _ContextLists(BaseModel, extra="forbid"):
-    "A context as a model writes it"
-
-    agents_names: list[str] = Field(
-        description="The name of every agent; use the same names everywhere."
-    )
-    socialized_context: list[_StepLists] = Field(
-        description="The steps in order. In the last one nobody acts: it only "
-        "says what the agents perceive in the end."
-    )
+_STEP_ABOUT = {
+    "timestep": "Number of the step, counted from 0.",
+    "state": "The world just before this step's actions: places, objects, who is where. 'none' "
+    "is allowed in the first step if the text says nothing yet.",
+    "observations": "One entry per agent, written 'name: observation': what this agent "
+    "itself perceives just before the actions, best in the first person, clear "
+    "enough to be remembered by. Agents "
+    "in different places perceive different things; write 'name: none' where an "
+    "agent perceives nothing. Write "
+    "<same_as_state /> if the agent perceives the whole state, "
+    "<same_as_last_action /> if it perceives what the "
+    "only acting agent did in the step before, <same_as_last_action_K /> for the "
+    "deed of the agent with index K in "
+    "agents_names (from 0) where several acted. Thoughts, feelings, beliefs and "
+    "aims of the agent stand between "
+    "<mental_state> and </mental_state>; no other agent perceives them. Tags can "
+    "be combined and followed by free "
+    "text after a space.",
+    "actions": "One entry per agent, written 'name: action', as many as there are agents; "
+    "'name: none' for whoever does nothing. What an action changes appears in the next step.",
+}
+_CONTEXT_ABOUT = {
+    "agents_names": "The name of every agent; use the same names everywhere.",
+    "socialized_context": "The steps in order. In the last one nobody acts: it only "
+    "says what the agents perceive in the end.",
+}
 
 # %% ../../nbs/stories/01_contexts.ipynb #context_schema
 def context_schema(compact: bool = False) -> dict:  # JSON schema, no references
     "Give the JSON schema of a context as a model shall write it"
-    schema = _ContextLists.model_json_schema()
-    step = schema.pop("$defs")["_StepLists"]
-    schema["properties"]["socialized_context"]["items"] = step
-    return _bare(schema, {"title", "description"} if compact else {"title"})
 
-# %% ../../nbs/stories/01_contexts.ipynb #_bare
-def _bare(schema: Any, names: set[str]) -> Any:
-    "Drop annotations from a schema, but no property that happens to bear their name"
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: _bare(value, names)
-        for key, value in schema.items()
-        if key not in names or not isinstance(value, str)
-    }
+    def described(about: str, **schema: Any) -> dict:
+        return schema if compact else {"description": about, **schema}
+
+    def fields(about: dict[str, str], whole: str, **schemas: dict) -> dict:
+        properties = {name: described(text, **schemas[name]) for name, text in about.items()}
+        closed = {"additionalProperties": False} | described(whole)
+        return closed | {"properties": properties, "required": list(about), "type": "object"}
+
+    text = {"type": "string"}
+    texts = {"items": text, "type": "array"}
+    halves = {"timestep": text, "state": text, "observations": texts, "actions": texts}
+    step = fields(_STEP_ABOUT, "A timestep as a model writes it", **halves)
+    steps = {"items": step, "type": "array"}
+    whole = "A context as a model writes it"
+    return fields(_CONTEXT_ABOUT, whole, agents_names=texts, socialized_context=steps)
 
 # %% ../../nbs/stories/01_contexts.ipynb #LONGEST_NAME
 LONGEST_NAME = 60  # characters before a colon that can still be meant as a name
@@ -237,17 +223,10 @@ class Violation(NamedTuple):
     message: str
     severity: str = "error"  # error | warning
 
-    def told(self, steps: Sequence[str] = ()) -> str:
-        "Write it on one line, with the step called by its name in `steps`"
-        at = self.timestep
-        places = [
-            "" if at is None else f"step {shorten(steps[at], 40) if steps else at}",
-            shorten(self.agent or "", 40),
-        ]
-        return f"{', '.join([self.code, *filter(None, places)])}: {self.message}"
-
     def __str__(self) -> str:
-        return self.told()
+        step = "" if self.timestep is None else f", step {self.timestep}"
+        agent = f", {shorten(self.agent, 40)}" if self.agent else ""
+        return f"{self.code}{step}{agent}: {self.message}"
 
 # %% ../../nbs/stories/01_contexts.ipynb #shape_faults
 def _stored(obj: Any) -> Any:

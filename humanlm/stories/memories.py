@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from ..core.basics import check_name, shorten
@@ -239,12 +239,9 @@ def best_match(
     name: str, candidates: Iterable[str]
 ) -> str | None:  # None = nothing is similar enough
     "Find the candidate most similar to a name, ignoring case, where at least 70 % are alike"
-    alike = [
-        (SequenceMatcher(None, name[:200].lower(), other[:200].lower()).ratio(), other)
-        for other in candidates
-    ]
-    ratio, best = max(alike, key=lambda pair: pair[0], default=(0.0, None))
-    return best if ratio >= 0.7 else None
+    lower = {other[:200].lower(): other for other in reversed(list(candidates))}
+    matches = get_close_matches(name[:200].lower(), lower, n=1, cutoff=0.7)
+    return lower[matches[0]] if matches else None
 
 # %% ../../nbs/stories/02_memories.ipynb #ObservationScores
 class ObservationScores(NamedTuple):
@@ -305,7 +302,7 @@ def structural_score(context: Any) -> float:  # 0..1
         return 0.3
     names = list(map(str, obj["agents_names"])) if isinstance(obj["agents_names"], list) else []
     whole = sum(
-        _keys(step, "observations", names) == _keys(step, "actions", names) == set(names)
+        all(_keys(step, half, names) == set(names) for half in ("observations", "actions"))
         for step in steps
     )
     return min(1.0, 0.3 + 0.4 * whole / len(steps) + _numbering_score(steps))

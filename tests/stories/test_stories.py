@@ -18,7 +18,7 @@ from humanlm.stories.generation import (
 )
 from humanlm.stories.language import read_question
 from humanlm.stories.memories import perspective, structural_score
-from humanlm.stories.plots import (
+from humanlm.stories.generation import (
     PLANS,
     TOMI_KINDS,
     StoryQuestion,
