@@ -81,12 +81,13 @@ def _read_pair(path: Path, needs: Sequence[str] = ()) -> ContextPair:
     "Read a text and its context; `DataError` says why a file is not a result"
     try:
         row = json.loads(path.read_text("utf-8-sig"))
-        text = story_text(row["story"] if "story" in row else row["text"])
+        story = row["story"] if "story" in row else row["text"]
         context = row["socialized_context"]
     except (OSError, ValueError, RecursionError) as e:
         raise DataError(f"not JSON: {shorten(e)}") from e
     except (KeyError, TypeError) as e:
         raise DataError("lacks socialized_context, or story and text") from e
+    text = story_text(story) if isinstance(story, str | list) else ""
     lacking = [name for name in needs if "story" in row and name not in row]
     if lacking or not text.strip():
         raise DataError(f"lacks {', '.join(lacking)}" if lacking else "story is empty")

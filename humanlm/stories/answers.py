@@ -6,7 +6,7 @@
 __all__ = ['POLICIES', 'baselines', 'answer', 'to_context', 'memory_answer']
 
 # %% ../../nbs/stories/07_answers.ipynb #exported-imports
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..core.basics import DataError, check_name, near_miss, shorten

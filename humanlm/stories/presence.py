@@ -99,7 +99,7 @@ class _Dialogue(NamedTuple):
     "Turns, and who is there at each"
 
     turns: list[DialogueTurn]
-    people: list[str]
+    people: tuple[str, ...]
     present: list[frozenset[str]]  # for each turn, who hears it, the speaker included
 
     def context(self) -> Context:
@@ -110,14 +110,14 @@ class _Dialogue(NamedTuple):
 def read_dialogue(text: str) -> _Dialogue:
     "Read a dialogue and work out who hears what"
     turns = read_turns(text)
-    people = list(dict.fromkeys(name for turn in turns for name in turn.people))
+    people = tuple(dict.fromkeys(name for turn in turns for name in turn.people))
     missed = _directed if any(turn.move for turn in turns) else _silent
     away = {name: set(missed(turns, people, name)) for name in people}
     present = [frozenset(n for n in people if i not in away[n]) for i in range(len(turns))]
     return _Dialogue(turns, people, present)
 
 # %% ../../nbs/stories/04_presence.ipynb #_directed
-def _directed(turns: list[DialogueTurn], people: list[str], name: str) -> Iterator[int]:
+def _directed(turns: list[DialogueTurn], people: tuple[str, ...], name: str) -> Iterator[int]:
     "Give the turns that somebody misses, by stage directions"
     moves = [turn.move for turn in turns if turn.speaker == name and turn.move]
     here = moves[:1] != ["joins"]
@@ -128,7 +128,7 @@ def _directed(turns: list[DialogueTurn], people: list[str], name: str) -> Iterat
             yield i
 
 
-def _silent(turns: list[DialogueTurn], people: list[str], name: str) -> Iterator[int]:
+def _silent(turns: list[DialogueTurn], people: tuple[str, ...], name: str) -> Iterator[int]:
     "Give the turns that somebody probably misses, by silence and last words"
     spoken = [i for i, turn in enumerate(turns) if name in turn.people]
     if spoken[0] + 1 > len(people):
