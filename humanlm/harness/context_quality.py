@@ -97,8 +97,9 @@ def _plan(s: Settings) -> str:
             f"{in_plan(model)}: at most "
             f"{estimate(model, used.calls, used.tokens_in, used.calls * s.judge.max_tokens)}"
         )
+    unrated = len(found.rows) - len(found.rated)
     return (
-        f"{len(found.rows):,} records of {c.gt}, {len(found.rows) - len(found.rated):,} of them cannot be "
+        f"{len(found.rows):,} records of {c.gt}, {unrated:,} of them cannot be "
         f"compared\njudge: {asks}\nreport: {c.out}"
     )
 

@@ -50,8 +50,7 @@ from humanlm.social.parsing import (
 )
 from ..stories.answers import to_context
 from ..stories.contexts import Context, Violation, read_contexts
-from ..stories.generation import generate, hitom_rows, write_tomi
-from ..stories.generation import Tale
+from ..stories.generation import Tale, generate, hitom_rows, write_tomi
 from ..stories.violations import count_violations, violations
 
 # %% ../../nbs/harness/03_contexts.ipynb #ParsingConfig

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 # %% ../../nbs/social/55_pairs.ipynb #from-humanlm-core-basics
 from humanlm.core.basics import (

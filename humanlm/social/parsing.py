@@ -251,9 +251,10 @@ def parsing_cost(
     if isinstance(parser, StoredParser):
         find, inner = parser.find, parser.parser
     fresh, costs = [text for text in texts if not find(parser.key(text, task))], []
-    for text in fresh if isinstance(inner, LLMParser) else ():
-        request = inner.request(text, task)
-        read = len(request.messages[0]["content"]) + len(json.dumps(request.schema or ""))
-        written = min(_RECORD_GROWTH * len(text) // 4, request.max_tokens)
-        costs.append(estimate(inner.name, 1, -(-read // 4), written))
+    if isinstance(inner, LLMParser):
+        for text in fresh:
+            request = inner.request(text, task)
+            read = len(request.messages[0]["content"]) + len(json.dumps(request.schema or ""))
+            written = min(_RECORD_GROWTH * len(text) // 4, request.max_tokens)
+            costs.append(estimate(inner.name, 1, -(-read // 4), written))
     return len(texts) - len(fresh), add_up(costs)

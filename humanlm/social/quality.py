@@ -34,7 +34,7 @@ def _row(
     accuracy: float = math.nan,  # of the observations, 0..1; nan = not judged
     method: str = "none",  # exact | words | judge | none
     reason: str = "",
-    **details: float,  # of the comparison by rule
+    **details: Any,  # numbers of the comparison by rule
 ) -> dict[str, Any]:
     "Describe one generated record, in the columns of the published report and ours"
     return {
@@ -230,8 +230,10 @@ async def evaluate_folders(
             wanted = _read(reference, file, "reference")
         except DataError as e:
             return _row(name, reason=str(e))
-        texts = [story_text(wanted.get(k) or made.get(k) or "") for k in ("story", "question")]
-        return await rate(name, _record(made), _record(wanted), *texts, judge, **options)
+        row = made | wanted
+        text, question = (story_text(row.get(key) or "") for key in ("story", "question"))
+        pair = _record(made), _record(wanted)
+        return await rate(name, *pair, text, question, judge, **options)
 
     files = sorted(path.name for path in Path(reference).glob("*.json"))
     if not files:

@@ -67,13 +67,14 @@ def _leaks(story: Story) -> bool:
 # %% ../../nbs/stories/07_answers.ipynb #_leaked
 def _leaked(world: World, question: PlaceQuestion) -> bool:
     "Whether the faults of ToMi put the final place into the thoughts of mover and other"
-    moves = [e for e in world.events if e.kind == "move" and e.object == question.object]
+    events = [event for event in world.events if isinstance(event, Event)]
+    moves = [e for e in events if e.kind == "move" and e.object == question.object]
     if question.order != 2 or not moves or moves[-1].agents[0] not in question.chain:
         return False
     room = world.stands.get(world.where(question.object) or "")
     came = [
         name
-        for event in world.events
+        for event in events
         if event.kind in ("enter", "present") and event.place == room
         for name in event.agents
     ]
@@ -90,7 +91,7 @@ def answer(
     asks = read_question(question) if isinstance(question, str) else question
     faulty, world = check_name(policy, POLICIES, "policy") == "as_shipped", story.world
     reason = _refusal(story, asks)
-    if reason:
+    if reason or isinstance(asks, UnknownPhrase):
         return _Answer(None, reason)
     if asks.kind == "initial":
         text = world.first(asks.object)
@@ -142,7 +143,8 @@ def _steps(story: Story, compact: bool) -> Iterator[tuple]:
     "Give state, observations and actions of each step, the last one without actions"
     world, pending, act, begin = story.new_world(), {}, "", 0
     thoughts: dict[tuple[str, str], str | None] = {}  # (who, object) → container, as written last
-    for event in (*story.events, None):
+    events = [event for event in story.events if isinstance(event, Event)]
+    for event in (*events, None):
         if event is None or event.kind in _ACTS:
             state, seen = _state(world), {}
             fresh = [obj for obj, log in world.log.items() if log[-1].n >= begin]

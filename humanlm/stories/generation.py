@@ -65,7 +65,9 @@ class StoryQuestion(NamedTuple):
     @property
     def about(self) -> PlaceQuestion:
         "Read what the question is about"
-        return read_question(self.text)
+        question = read_question(self.text)
+        assert isinstance(question, PlaceQuestion), self.text
+        return question
 
 # %% ../../nbs/stories/08_generation.ipynb #Tale
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ def tomi_story(
         sentences.insert(i, f"{rng.choice(people)} {feeling} the {thing}.")
     trace = tuple(tag for tag, *_ in acts if tag)
     tale = Tale("tomi", tuple(sentences), kind=drawn, trace=trace)
-    types = _tomi_questions(*people[:2], things[0])
+    types = _tomi_questions(people[0], people[1], things[0])
 
     def type_of(asked: StoryQuestion) -> str:
         real = "no_tom" if asked.answer == tale.story.world.where(things[0]) else "tom"

@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import permutations
+from itertools import pairwise, permutations
 
 from ..core.basics import shorten
 from humanlm.stories.contexts import (
@@ -196,7 +196,7 @@ _TALK = re.compile(
 def _check_distance(context: Context) -> Iterator[Violation]:
     "I10: who is elsewhere does not perceive what is done here, unless called or spoken to"
     where, steps = _places(context), decode(context).steps
-    for i, (before, step) in enumerate(zip(steps, steps[1:]), 1):
+    for i, (before, step) in enumerate(pairwise(steps), 1):
         for actor in _actors(before):
             deed = sentence(actor, before.actions[actor])
             for name, text in () if _TALK.search(deed) else step.observations.items():
@@ -386,8 +386,9 @@ def _whole_entries(entries: dict[str, str], names: Sequence[str]) -> dict[str, s
             owner, text = _owner(text, names, free)
         else:
             owner = best_match(name, free) or best_match(name, names)
-        parts = [part for part in (whole.get(owner, NONE), text) if not is_none(part)]
-        whole[owner] = join_sentences(dict.fromkeys(parts)) or NONE
+        if owner is not None:
+            parts = [part for part in (whole.get(owner, NONE), text) if not is_none(part)]
+            whole[owner] = join_sentences(dict.fromkeys(parts)) or NONE
     return {name: _spelled(whole.get(name, NONE)) for name in names}
 
 # %% ../../nbs/stories/03_violations.ipynb #_owner

@@ -182,6 +182,11 @@ class World:
         if wrong:
             self.conflicts.append((len(self.seen), reason))
 
+
+_rules: dict[str, Callable[[World, Event], frozenset[str]]] = {  # kind → rule; more are added below
+    "noise": lambda world, event: frozenset(event.agents)  # likes, losses, sights: nobody else
+}
+
 # %% ../../nbs/stories/06_world.ipynb #_arrive
 def _arrive(world: World, names: Sequence[str], room: str) -> frozenset[str]:
     "Put people into a room; all present see what lies there"
@@ -223,6 +228,9 @@ def _exit(world: World, event: Event) -> frozenset[str]:
                 world.exits[name] = len(world.seen)
     return seen
 
+
+_rules |= {"enter": _come, "present": _come, "exit": _exit}
+
 # %% ../../nbs/stories/06_world.ipynb #_located
 def _located(world: World, event: Event) -> frozenset[str]:
     "Rule for 'The X is in the Y'"
@@ -234,8 +242,9 @@ def _located(world: World, event: Event) -> frozenset[str]:
     world.inside[x] = y
     world.start.setdefault(x, y)
     world.holders.add(y)
-    busy = {room: len(people) for room, people in world.rooms.items() if room != WAITING}
-    room = world.stands.get(y) or world.announced.get(y) or max(busy, key=busy.get, default="")
+    busy = [room for room in world.rooms if room != WAITING]
+    most = max(busy, key=lambda room: len(world.rooms[room]), default="")
+    room = world.stands.get(y) or world.announced.get(y) or most
     if room:
         world.stands[y] = room
     here = world._here(room)
@@ -282,6 +291,9 @@ def _stay(world: World, event: Event) -> frozenset[str]:
     world._conflict(absent, f"{name} was not in the {room}")
     return _arrive(world, [name], room) if absent else world._here(room)
 
+
+_rules |= {"located": _located, "move": _move, "stay": _stay}
+
 # %% ../../nbs/stories/06_world.ipynb #normal_chain
 def normal_chain(chain: Sequence[str]) -> tuple[str, ...]:
     "Merge equal neighbours of a chain"
@@ -302,14 +314,4 @@ def _talk(world: World, event: Event) -> frozenset[str]:
     return frozenset((*event.agents, *hearers))
 
 
-_rules: dict[str, Callable[[World, Event], frozenset[str]]] = {
-    "enter": _come,
-    "present": _come,
-    "exit": _exit,
-    "located": _located,
-    "move": _move,
-    "stay": _stay,
-    "claim": _talk,
-    "tell": _talk,
-    "noise": lambda world, event: frozenset(event.agents),  # likes, losses, sights: nobody else
-}
+_rules |= {"claim": _talk, "tell": _talk}

@@ -717,7 +717,9 @@ def test_replies_in_the_cache_are_not_asked_for_again(own, tmp_path):
 def test_simulated_memories_answer_quiet_stories_without_error(tmp_path):
     "A model that believes the last thing it remembers is right, since the record takes the view"
     path = tmp_path / "quiet.jsonl"
-    write_stories("hitom", 12, 5, path, tells=(False,))
+    write_stories("hitom", 24, 5, path)
+    rows = [line for line in path.read_text().splitlines() if not json.loads(line)["deception"]]
+    path.write_text("\n".join(rows) + "\n")
     assert (
         run(
             "hitom",

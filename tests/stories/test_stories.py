@@ -48,7 +48,7 @@ def hitom():
 
 @pytest.fixture(scope="module")
 def quiet():
-    return list(hitom_story(random.Random(f"quiet {i}"), 1 + i % 3) for i in range(400))
+    return [hitom_story(random.Random(f"quiet {i}"), 1 + i % 3) for i in range(400)]
 
 
 def chains(people, depth):
