@@ -7352,8 +7352,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'humanlm/stories/memories.py')},
             'humanlm.stories.presence': { 'humanlm.stories.presence.DialogueTurn': ( 'stories/presence.html#dialogueturn',
                                                                                      'humanlm/stories/presence.py'),
-                                          'humanlm.stories.presence.DialogueTurn.__str__': ( 'stories/presence.html#dialogueturn.__str__',
-                                                                                             'humanlm/stories/presence.py'),
                                           'humanlm.stories.presence.DialogueTurn.people': ( 'stories/presence.html#dialogueturn.people',
                                                                                             'humanlm/stories/presence.py'),
                                           'humanlm.stories.presence._Dialogue': ( 'stories/presence.html#_dialogue',

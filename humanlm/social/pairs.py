@@ -29,7 +29,7 @@ from humanlm.core.basics import (
     write_jsonl,
 )
 from ..models.config import ModelConfig
-from .requests import STYLES, parse_prompt
+from .requests import parse_prompt
 from ..stories.answers import to_context
 from ..stories.contexts import Context, read_context
 from ..stories.generation import generate
@@ -199,9 +199,6 @@ def _write_set(folder: str | Path, name: str, rows: Sequence[dict]) -> list[Path
     return [chats, path]
 
 # %% ../../nbs/social/55_pairs.ipynb #ParserConfig
-_FAMILIES = ("tomi", "hitom")
-
-
 @dataclass(frozen=True)
 class ParserConfig:
     "What a parser learns from, how it is asked, and how it is tested"
@@ -230,8 +227,6 @@ class ParserConfig:
     def __post_init__(self):
         require(
             "parser",
-            (self.kind in _FAMILIES, f"kind is {self.kind!r}: give one of {', '.join(_FAMILIES)}"),
-            (self.style in STYLES, f"style is {self.style!r}: give one of {', '.join(STYLES)}"),
             (self.stories > 0 and self.tested > 0, "stories and tested must be at least 1"),
             (0 < self.held_out < 1, f"held_out must lie between 0 and 1, got {self.held_out}"),
         )

@@ -69,7 +69,6 @@ def _compare(context: Context, reference: Context, story: Story | None = None) -
     details |= {"precision": scores.precision, "recall": scores.recall}
     for kind in ("leaks", "inventions", "omissions"):
         details[kind] = len(getattr(scores, kind))
-    details["beliefs"] = observation_scores(context, reference, private=True).f1
     return details | ({"downstream": downstream(context, story)[0]} if story else {})
 
 # %% ../../nbs/social/52_quality.ipynb #JUDGE
@@ -205,7 +204,7 @@ async def rate(
         return _row(name, form, reason=f"the reference is not a record: {shorten(e, 200)}")
     if judge is None:
         details = _compare(context, wanted, story if exact else None)
-        return _row(name, form, details.pop("f1"), "exact" if exact else "words", **details)
+        return _row(name, form, details.pop("f1"), "exact" if exact else "words", "", **details)
     prompt = _judge_prompt(context, wanted, text, question, task)
     usual = {"temperature": 0.0, "max_tokens": 1024, "seed": 0, "caller": "context judge"}
     try:
@@ -230,8 +229,9 @@ async def evaluate_folders(
             wanted = _read(reference, file, "reference")
         except DataError as e:
             return _row(name, reason=str(e))
-        row = made | wanted
-        text, question = (story_text(row.get(key) or "") for key in ("story", "question"))
+        text, question = (
+            story_text(wanted.get(key) or made.get(key) or "") for key in ("story", "question")
+        )
         pair = _record(made), _record(wanted)
         return await rate(name, *pair, text, question, judge, **options)
 

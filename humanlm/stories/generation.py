@@ -21,31 +21,26 @@ from .world import Story, read_story
 
 # %% ../../nbs/stories/08_generation.ipynb #NAMES
 _NAMES = (
-    "Ada Adam Aino Alma Anton Aron Asta Bela Bruno Cara Clio Dario Dora Edda Eino Elke "
-    "Emil Enzo Esra Fabio Fina Gero Gesa Hanno "
-    "Hedda Ilja Imke Ines Ivo Jalo Janne Jonas Juri Kaja Karim Kira Lasse Lena Levin "
-    "Lotte Malik Marek Milo Mirja Nora Okko Orla "
-    "Pavel Pia Quirin Rafa Rosa Runa Samir Selma Sina Stina Tamo Tessa Tilda Timo Uma "
-    "Viggo Vera Wanda Yara Zeno"
+    """Ada Adam Aino Alma Anton Aron Asta Bela Bruno Cara Clio Dario Dora Edda Eino Elke Emil Enzo \
+Esra Fabio Fina Gero Gesa Hanno Hedda Ilja Imke Ines Ivo Jalo Janne Jonas Juri Kaja Karim \
+Kira Lasse Lena Levin Lotte Malik Marek Milo Mirja Nora Okko Orla Pavel Pia Quirin Rafa Rosa\
+ Runa Samir Selma Sina Stina Tamo Tessa Tilda Timo Uma Viggo Vera Wanda Yara Zeno"""
 ).split()
 _ROOMS = (
-    "barn, boathouse, cabin, canteen, chapel, closet, corridor, engine room, foyer, "
-    "gallery, gatehouse, greenhouse, kiosk, library, "
-    "lobby, loft, mill, music room, observatory, orangery, pantry, parlour, pavilion, "
-    "smithy, stable, studio, tower, "
-    "veranda, vestibule, winery"
+    """barn, boathouse, cabin, canteen, chapel, closet, corridor, engine room, foyer, gallery, \
+gatehouse, greenhouse, kiosk, library, lobby, loft, mill, music room, observatory, orangery,\
+ pantry, parlour, pavilion, smithy, stable, studio, tower, veranda, vestibule, winery"""
 ).split(", ")
 _THINGS = (
-    "acorn almonds apricot badge bagel bell brush button candle chalk clay comb "
-    "compass dice feather flute gloves honey kettle "
-    "key lantern lens magnet map marbles mushrooms needle nutmeg olives papaya pearl "
-    "pepper quill radish ribbon rope saffron "
-    "scissors shell spool stamps thimble thyme torch t-shirt whistle yarn"
+    """acorn almonds apricot badge bagel bell brush button candle chalk clay comb compass dice \
+feather flute gloves honey kettle key lantern lens magnet map marbles mushrooms needle \
+nutmeg olives papaya pearl pepper quill radish ribbon rope saffron scissors shell spool \
+stamps thimble thyme torch t-shirt whistle yarn"""
 ).split()
 _BOXES = (
-    "barrel, bin, cabinet, carton, chest, closet, coffer, flower pot, hamper, ice-box, "
-    "jar, jug, locker, mug, net, pantry, pouch, "
-    "rack, sack, safe, tin, tool box, tray, trunk, urn, wooden bowl"
+    """barrel, bin, cabinet, carton, chest, closet, coffer, flower pot, hamper, ice-box, jar, jug, \
+locker, mug, net, pantry, pouch, rack, sack, safe, tin, tool box, tray, trunk, urn, wooden \
+bowl"""
 ).split(", ")
 _COLOURS = (
     "amber azure beige black copper crimson golden grey ivory lilac olive orange pink "

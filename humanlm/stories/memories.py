@@ -221,17 +221,14 @@ def as_fact(clause: str) -> str:
     return " ".join(clause.split()).casefold()
 
 # %% ../../nbs/stories/02_memories.ipynb #facts-2
-def facts(
-    context: Context,
-    private: bool = False,  # thoughts instead of perceptions
-) -> Counter[tuple[str, str]]:  # (agent, fact) → how often
-    "Count what each agent perceived, or what it thought"
+def facts(context: Context) -> Counter[tuple[str, str]]:  # (agent, fact) → how often
+    "Count what each agent perceived"
     return Counter(
         (name, as_fact(clause))
         for step in decode(context).steps
         for name, text in step.observations.items()
         if not is_none(text)
-        for clause in clauses(split_mental(text)[private])
+        for clause in clauses(split_mental(text)[0])
     )
 
 # %% ../../nbs/stories/02_memories.ipynb #best_match
@@ -255,13 +252,9 @@ class ObservationScores(NamedTuple):
     omissions: list[tuple[str, str]]  # that were left out
 
 
-def observation_scores(
-    generated: Context,
-    reference: Context,
-    private: bool = False,  # compare thoughts instead of perceptions
-) -> ObservationScores:
+def observation_scores(generated: Context, reference: Context) -> ObservationScores:
     "Compare what agents perceive in two records of one story"
-    made, wanted = _renamed(facts(generated, private), reference.agents), facts(reference, private)
+    made, wanted = _renamed(facts(generated), reference.agents), facts(reference)
     right, mine, theirs = (count.total() for count in (made & wanted, made, wanted))
 
     def share(part, whole):

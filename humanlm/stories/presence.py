@@ -24,9 +24,6 @@ class DialogueTurn(NamedTuple):
     def people(self) -> tuple[str, ...]:
         return tuple(name for name in _named(self.speaker) if name not in _GROUPS)
 
-    def __str__(self) -> str:
-        return f"({self.speaker} {self.move})" if self.move else f"{self.speaker}: {self.text}"
-
 
 _NAME = r"[^\W\d_a-z][\w.'’-]*(?: [^\W\d_a-z][\w.'’-]*){0,2}"
 _AND = r" ?(?:,(?: ?(?:and\b|&))?|[&+/]| and\b) {0,2}"  # each blank has one place: linear time
