@@ -6,26 +6,23 @@
 __all__ = ['main', 'data_main', 'train_main', 'evaluate_main']
 
 # %% ../nbs/87_parsers.ipynb #import-sys-from-collections
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .core.basics import atomic_write, to_json
 from .core.commands import menu
-from .core.config import Settings, hidden
+from .core.config import Settings
 from .core.grammar import parse
+from .core.html import aligned
+from .evaluation.measured import metrics_table, results
 from .models.settings import require_model
 from .social.pairs import make_sets, token_counter, write_sets
-from .social.parsing import parsers
+from .social.parsing import parser, parsers
 from humanlm.social.recipe import (
     data_plan,
     examine,
     known_stories,
-    named_parser,
     recipe,
-    report,
-    report_table,
 )
 from .training.run import COMMON, keep_memory, quiet_libraries, read_settings
 from .training.stages import train_or_plan
@@ -50,8 +47,8 @@ def data_main(argv: Sequence[str]) -> None:
             ]
         )
     )
-    for name, why in list(sets.errors.items())[:5]:
-        print(f"not read: {name}: {why}", file=sys.stderr)
+    for name, why in sets.dropped[:5]:
+        print(f"left out: {name}: {why}", file=sys.stderr)
 
 # %% ../nbs/87_parsers.ipynb #train_main
 def train_main(argv: Sequence[str]) -> None:
@@ -65,7 +62,7 @@ def evaluate_main(argv: Sequence[str]) -> None:
     c = s.parser
     if s.dry_run:
         for name in c.names:
-            if name not in parsers and not Path(name).is_dir():
+            if name not in parsers:
                 require_model(name)
         return print(
             "\n".join(
@@ -82,21 +79,8 @@ def evaluate_main(argv: Sequence[str]) -> None:
         if c.source == "stories"
         else known_stories(c.source)
     )
-    reports = {name: report(examine(named_parser(name), pairs[: c.tested])) for name in c.names}
-    if c.results:
-        atomic_write(
-            c.results,
-            to_json(
-                {
-                    "command": hidden(shlex.join(["evaluate", *argv])),
-                    "settings": s.to_dict(),
-                    "reports": reports,
-                },
-                indent=1,
-            )
-            + "\n",
-        )
-    print(report_table(reports))
+    scores = {name: examine(parser(name), pairs[: c.tested]) for name in c.names}
+    print(aligned(metrics_table(results(scores).rows)))
 
 
 main = menu("parsers")

@@ -18,8 +18,8 @@ from .core.html import Html, tag
 from .core.web import address, listen, serve_app
 from .data.trajectory import Trajectory
 from .evaluation.viewer import RunViewer
-from .social.viewer import Timeline
 from .stories.contexts import read_contexts
+from .stories.memories import decode
 
 # %% ../nbs/92_view.ipynb #context_html
 def _context_html(record: Any) -> Html:  # empty: it holds no context
@@ -31,11 +31,7 @@ def _context_html(record: Any) -> Html:  # empty: it holds no context
         found = read_contexts(text)
     except DataError:
         return Html()
-    return (
-        Html(tag("h2", "Who perceives what") + Html(Timeline(found[0])._repr_html_()))
-        if found
-        else Html()
-    )
+    return tag("h2", "Who perceives what") + decode(found[0]).html() if found else Html()
 
 # %% ../nbs/92_view.ipynb #main
 @dataclass

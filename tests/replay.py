@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise, product
 
-from humanlm.stories.plots import Tale
+from humanlm.stories.generation import Tale
 
 
 @lru_cache

@@ -97,8 +97,9 @@ def _plan(s: Settings) -> str:
             f"{in_plan(model)}: at most "
             f"{estimate(model, used.calls, used.tokens_in, used.calls * s.judge.max_tokens)}"
         )
+    unrated = len(found.rows) - len(found.rated)
     return (
-        f"{found.files:,} records of {c.gt}, {len(found.problems):,} of them cannot be "
+        f"{len(found.rows):,} records of {c.gt}, {unrated:,} of them cannot be "
         f"compared\njudge: {asks}\nreport: {c.out}"
     )
 
@@ -111,9 +112,9 @@ def _page(s: Settings, found: QualityReport, cost: str) -> str:  # Markdown
         if s.judge.is_rule(s.judge.model)
         else s.judge.model
     )
-    methods = Counter(row.accuracy.method for row in found.rows)
+    methods = Counter(row["method"] for row in found.rows)
     about = (
-        f"{found.files:,} records of {table_cell(c.gt)}, beside what {table_cell(c.gen)} "
+        f"{len(found.rows):,} records of {table_cell(c.gt)}, beside what {table_cell(c.gen)} "
         f"holds; rated by {table_cell(who, 200)}."
     )
     counted = (
@@ -163,7 +164,7 @@ def quality_command(argv: Sequence[str]) -> int:  # exit code: 1 if nothing coul
     print(
         aligned("\n\n".join(filter(None, [found.markdown(), cost, f"report: {out}"]))), flush=True
     )
-    if found.means.coverage:
+    if found.rated:
         return 0
     print(
         f"error: no record of {s.quality.gen} could be rated against {s.quality.gt}; "

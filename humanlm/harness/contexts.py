@@ -50,9 +50,8 @@ from humanlm.social.parsing import (
 )
 from ..stories.answers import to_context
 from ..stories.contexts import Context, Violation, read_contexts
-from ..stories.generation import generate, hitom_rows, write_tomi
-from ..stories.plots import Tale
-from ..stories.violations import count_violations, step_names, violations
+from ..stories.generation import Tale, generate, hitom_rows, write_tomi
+from ..stories.violations import count_violations, violations
 
 # %% ../../nbs/harness/03_contexts.ipynb #ParsingConfig
 @dataclass(frozen=True)
@@ -195,7 +194,6 @@ def _context_row(name: str, found: Parse) -> dict[str, Any]:
         "errors": kinds["error"],
         "warnings": kinds["warning"],
         "contradictions": len(found.contradictions),
-        "strangers": len(found.strangers),
         "codes": "; ".join(codes),
         "notes": "; ".join(found.notes) if found.context else found.reason,
     }
@@ -256,18 +254,15 @@ def _check_contexts(path: Path, s: Settings) -> int:  # exit code: 1 if there is
     print(f"{path}: {count_violations([each for wrong in found for each in wrong])}")
     print(
         "".join(
-            f"{line}\n"
-            for context, wrong in zip(contexts, found)
-            for line in _told_lines(context, wrong)
+            f"{line}\n" for context, wrong in zip(contexts, found) for line in _told_lines(wrong)
         ),
         end="",
     )
     return int(any(violation.severity == "error" for wrong in found for violation in wrong))
 
 
-def _told_lines(context: Context, found: Iterable[Violation]) -> list[str]:
-    "Tell violations with the steps called what the record calls them"
-    return [f"{violation.severity} {violation.told(step_names(context))}" for violation in found]
+def _told_lines(found: Iterable[Violation]) -> list[str]:
+    return [f"{violation.severity} {violation}" for violation in found]
 
 # %% ../../nbs/harness/03_contexts.ipynb #parse_file
 def _parse_file(path: Path, s: Settings) -> int:  # exit code
@@ -283,7 +278,7 @@ def _parse_file(path: Path, s: Settings) -> int:  # exit code
     counts = (
         f"{path}: {count_violations(found)}, {odd:,} contradiction{'s' * (odd != 1)} in the text"
     )
-    print("\n".join([counts, *parsed.notes, *_told_lines(parsed.context, found)]), file=sys.stderr)
+    print("\n".join([counts, *parsed.notes, *_told_lines(found)]), file=sys.stderr)
     print(to_json(parsed.context.to_published(), indent=1))
     return 0
 
@@ -326,7 +321,6 @@ def _say_contexts(folder: Path, rows: Sequence[Mapping[str, Any]]) -> int:  # ex
         f"{sum(row[kind] > 0 for row in rows):,} with {kind}"
         for kind in ("errors", "warnings", "contradictions")
     ]
-    counts.append(f"{sum(row['strangers'] > 0 for row in rows):,} refused as about others")
     print(
         f"{len(rows) - refused.total():,} of {len(rows):,} texts parsed, "
         f"{', '.join(counts)}: {folder}"

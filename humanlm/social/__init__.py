@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .episodes import ChatAgent, Episode, Foresight, Scenario, run_episode
+    from .episodes import ChatAgent, Foresight, Role, run_episode
     from .parsing import Parse, Parser, parser
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "episodes": ["ChatAgent", "Episode", "Foresight", "Scenario", "run_episode"],
+    "episodes": ["ChatAgent", "Foresight", "Role", "run_episode"],
     "parsing": ["Parse", "Parser", "parser"],
 })

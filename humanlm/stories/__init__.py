@@ -8,14 +8,12 @@ from ..core.plugins import lazy_names
 if TYPE_CHECKING:
     from .answers import answer, to_context
     from .contexts import Context, make_context, read_context
-    from .generation import generate
-    from .plots import ask
+    from .generation import ask, generate
     from .world import Story, read_story
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "answers": ["answer", "to_context"],
     "contexts": ["Context", "make_context", "read_context"],
-    "generation": ["generate"],
-    "plots": ["ask"],
+    "generation": ["ask", "generate"],
     "world": ["Story", "read_story"],
 })

@@ -4,18 +4,17 @@
 
 # %% auto #0
 __all__ = ['sentence', 'join_sentences', 'decode', 'decode_warnings', 'memories', 'turn_number', 'perspective', 'clauses',
-           'as_fact', 'facts', 'best_match', 'ObservationScores', 'observation_scores', 'match_names',
-           'structural_score']
+           'as_fact', 'facts', 'best_match', 'ObservationScores', 'observation_scores', 'structural_score']
 
 # %% ../../nbs/stories/02_memories.ipynb #exported-imports
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from difflib import SequenceMatcher
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from ..core.basics import DataError, near_miss, shorten
+from ..core.basics import check_name, shorten
 from humanlm.stories.contexts import (
     MENTAL,
     NONE,
@@ -43,20 +42,8 @@ def sentence(agent: str, action: str) -> str:  # without a final period
 # %% ../../nbs/stories/02_memories.ipynb #_join
 def join_sentences(sentences: Iterable[str]) -> str:
     "Join sentences by spaces; all but the last end with a period"
-    kept = [text for text in sentences if text]
-    return " ".join([text if text[-1] in ".!?" else f"{text}." for text in kept[:-1]] + kept[-1:])
-
-# %% ../../nbs/stories/02_memories.ipynb #_expand
-def _expand(text: str, refer: Callable[[re.Match], str]) -> str:
-    "Replace each tag by what `refer` says it stands for; `none` if nothing is left"
-
-    def written(m: re.Match) -> str:
-        found = refer(m)
-        stop = "." if found and m["next"] and found[-1] not in ".!?" else ""
-        return found and f"{found}{stop}{m['gap'] or ' ' * bool(m['next'])}"
-
-    text = _still(TAG.sub(written, text).strip())
-    return NONE if is_none(text) else text
+    texts = [text for text in sentences if text]
+    return " ".join([text if text[-1] in ".!?" else f"{text}." for text in texts[:-1]] + texts[-1:])
 
 # %% ../../nbs/stories/02_memories.ipynb #_still
 def _still(text: str) -> str:
@@ -69,49 +56,56 @@ class _Scene(NamedTuple):
 
     number: int
     agents: list[str]
-    said: dict[str, str]  # agent → sentence, from the step before
+    deeds: dict[str, str]  # agent → sentence, from the step before
+    warnings: list[Violation]
     state: str = ""
     later: str = ""  # state of the next step
-    warn: Callable[[Violation], Any] = lambda violation: None
-    deeds: bool = True  # an actor's own is added to what it perceives next
 
-# %% ../../nbs/stories/02_memories.ipynb #_refer
-def _refer(m: re.Match, scene: _Scene, reader: str | None, used: set[str]) -> str:
-    "Give what a tag stands for in the text of `reader`; no action is told twice"
-    if m["last"]:
-        names = (
-            scene.said
-            if m["index"] is None
-            else set(scene.agents[int(m["index"]) :][:1]) & scene.said.keys()
-        )
-        found = join_sentences(_told(name, scene, reader) for name in names if name not in used)
-        used.update(names)
-    else:
-        names, found = (), scene.later if m["later"] else scene.state
-    if not found and not names:
-        scene.warn(
-            Violation(
-                "tag", scene.number, reader, f"{m[0].strip()} stands for nothing here", "warning"
+    def expand(self, text: str, reader: str | None = None, skip: Iterable[str] = ()) -> str:
+        "Replace each tag as `reader` reads it, without the deeds of `skip`; no deed comes twice"
+        if not has_tag(text):
+            return text
+        used = set(skip)
+
+        def written(m: re.Match) -> str:
+            phrase = self._referent(m, reader, used)
+            stop = "." if phrase and m["next"] and phrase[-1] not in ".!?" else ""
+            return phrase and f"{phrase}{stop}{m['gap'] or ' ' * bool(m['next'])}"
+
+        text = _still(TAG.sub(written, text).strip())
+        return NONE if is_none(text) else text
+
+    def _referent(self, m: re.Match, reader: str | None, used: set[str]) -> str:
+        "Give what a tag stands for"
+        names, phrase = [], self.later if m["later"] else self.state
+        if m["last"]:
+            i = m["index"]
+            names = [n for n in (self.agents[int(i) :][:1] if i else self.deeds) if n in self.deeds]
+            phrase = join_sentences(
+                self.deeds[name] if name == reader else split_mental(self.deeds[name])[0]
+                for name in names
+                if name not in used
             )
-        )
-    return found
-
-# %% ../../nbs/stories/02_memories.ipynb #_told
-def _told(name: str, scene: _Scene, reader: str | None) -> str:
-    "Give the sentence of an agent as `reader` perceives it"
-    return scene.said[name] if name == reader else split_mental(scene.said[name])[0]
+            used.update(names)
+        if not phrase and not names:
+            why = f"{m[0].strip()} stands for nothing here"
+            self.warnings.append(Violation("tag", self.number, reader, why, "warning"))
+        return phrase
 
 # %% ../../nbs/stories/02_memories.ipynb #_observed
-def _observed(reader: str, text: str, scene: _Scene) -> str:
-    "Write out one observation, the reader's own last action included"
-    own = scene.said.get(reader, "") if scene.deeds else ""
+def _observed(reader: str, text: str, scene: _Scene, deeds: bool) -> str:
+    "Write out one observation, with the reader's last action before it if `deeds`"
+    deed = scene.deeds.get(reader, "") if deeds else ""
     if is_none(text):
-        return own or text
-    if has_tag(text):
-        whole = any(m["state"] for m in TAG.finditer(text))
-        used = {name for name, done in scene.said.items() if whole and done in scene.state}
-        text = _expand(text, lambda m: _refer(m, scene, reader, used))
-    return text if own in text else join_sentences([own, "" if is_none(text) else text])
+        return deed or text
+    whole = has_tag(text) and any(m["state"] for m in TAG.finditer(text))
+    skip = [name for name, done in scene.deeds.items() if whole and done in scene.state]
+    text = scene.expand(text, reader, skip)
+    return text if deed in text else join_sentences([deed, "" if is_none(text) else text])
+
+
+def _public(text: str) -> str:
+    return "" if is_none(text) else split_mental(text)[0]
 
 # %% ../../nbs/stories/02_memories.ipynb #decode
 def decode(
@@ -119,32 +113,31 @@ def decode(
     deeds: bool = True,  # False, as published: nothing is added to what an actor perceives
 ) -> Context:
     "Write out every tag; the same again changes nothing"
-    return _decode(context, lambda violation: None, deeds)
+    return _decode(context, [], deeds)
 
 
 def decode_warnings(context: Context) -> list[Violation]:
     "Name the tags that stand for nothing, and those nobody knows"
-    found = []
-    _decode(context, found.append)
-    return found + list(_odd_tags(context))
+    warnings = []
+    _decode(context, warnings)
+    return warnings + list(_odd_tags(context))
 
 # %% ../../nbs/stories/02_memories.ipynb #_decode
-def _decode(context: Context, warn: Callable[[Violation], Any], deeds: bool = True) -> Context:
-    "Go through the steps, keeping the actions of the last one"
-    said, decoded, steps = {}, [], context.steps
+def _decode(context: Context, warnings: list[Violation], deeds: bool = True) -> Context:
+    "Go through the steps; the actions of the last one stay"
+    before, decoded, steps = {}, [], context.steps
     for i, step in enumerate(steps):
-        scene = _Scene(i, context.agents, said, warn=warn, deeds=deeds)
-        state = step.state
-        if has_tag(state):
-            state = _expand(state, lambda m: _refer(m, scene, None, set()))
-        scene = scene._replace(state="" if is_none(state) else split_mental(state)[0])
+        scene = _Scene(i, context.agents, before, warnings)
+        state = scene.expand(step.state)
+        scene = scene._replace(state=_public(state))
         seen = {
-            name: text if text == NONE and name not in said else _observed(name, text, scene)
-            for name, text in step.observations.items()
+            name: _observed(name, text, scene, deeds) for name, text in step.observations.items()
         }
-        seen |= {name: done for name, done in said.items() if deeds and name not in seen}
-        done = {name: _done(name, text, i, context, warn) for name, text in step.actions.items()}
-        said = {
+        seen |= {name: deed for name, deed in before.items() if deeds and name not in seen}
+        later = steps[i + 1].state if i + 1 < len(steps) else NONE
+        acting = scene._replace(deeds={}, state="", later="" if has_tag(later) else _public(later))
+        done = {name: acting.expand(text, name) for name, text in step.actions.items()}
+        before = {
             name: _still(sentence(name, text))
             for name, text in done.items()
             if not (is_none(text) or is_unread(name, context.agents))
@@ -152,44 +145,24 @@ def _decode(context: Context, warn: Callable[[Violation], Any], deeds: bool = Tr
         decoded.append(Step(timestep=step.timestep, state=state, observations=seen, actions=done))
     return context.model_copy(update={"socialized_context": decoded})
 
-# %% ../../nbs/stories/02_memories.ipynb #_done
-def _done(name: str, text: str, i: int, context: Context, warn: Callable[[Violation], Any]) -> str:
-    "Write out one action: it may point to the state that follows"
-    if text == NONE or not has_tag(text):
-        return text
-    later = context.steps[i + 1].state if i + 1 < len(context.steps) else NONE
-    later = "" if is_none(later) or has_tag(later) else split_mental(later)[0]
-    scene = _Scene(i, context.agents, {}, later=later, warn=warn)
-    return _expand(text, lambda m: _refer(m, scene, name, set()))
-
 # %% ../../nbs/stories/02_memories.ipynb #_MARKUP
 _MARKUP = re.compile(
     r"</?[A-Za-z_][\w-]{0,40}(?:\s[^<>]{0,1000})?/?>"
 )  # with attributes or without
-_KNOWN = re.compile(r"</?(?:mental_state|unknown)\s?/?>", re.IGNORECASE)
+_PLAIN = re.compile(r"</?(?:mental_state|unknown)\s?/?>", re.IGNORECASE)
 
 
 def _odd_tags(context: Context) -> Iterator[Violation]:
     "Find tags that nobody knows, and thoughts that are opened or closed only"
     for i, step in enumerate(context.steps):
         for name, text in [(None, step.state), *step.observations.items(), *step.actions.items()]:
-            for mark in sorted(_odd(text)) if "<" in text else ():
-                yield Violation(
-                    "tag",
-                    i,
-                    name,
-                    f"{shorten(mark, 60)} is not a known tag, or has no partner",
-                    "warning",
-                )
-
-
-def _odd(text: str) -> set[str]:
-    "Give the tags of a text that nobody knows"
-    odd = {
-        mark for mark in _MARKUP.findall(text) if not (TAG.match(mark) or _KNOWN.fullmatch(mark))
-    }
-    marks = [m[1] for m in MENTAL.finditer(text)]
-    return odd | ({"<mental_state>"} if marks != ["", "/"] * (len(marks) // 2) else set())
+            marks = {m for m in _MARKUP.findall(text) if not (TAG.match(m) or _PLAIN.fullmatch(m))}
+            ends = [m[1] for m in MENTAL.finditer(text)]
+            if ends != ["", "/"] * (len(ends) // 2):
+                marks.add("<mental_state>")
+            for mark in sorted(marks):
+                why = f"{shorten(mark, 60)} is not a known tag, or has no partner"
+                yield Violation("tag", i, name, why, "warning")
 
 # %% ../../nbs/stories/02_memories.ipynb #memories-2
 def memories(context: Context) -> dict[str, list[str]]:
@@ -201,8 +174,8 @@ def memories(context: Context) -> dict[str, list[str]]:
 # %% ../../nbs/stories/02_memories.ipynb #turn_number
 def turn_number(timestep: str) -> int:
     "Read the first number of a timestep; 0 if there is none"
-    found = re.search(r"\d{1,18}", timestep)
-    return int(found[0]) if found else 0
+    number = re.search(r"\d{1,18}", timestep)
+    return int(number[0]) if number else 0
 
 # %% ../../nbs/stories/02_memories.ipynb #perspective
 def perspective(
@@ -212,12 +185,9 @@ def perspective(
     ],  # agents, e.g. ["Mira", "Jonas"] for what Mira thinks that Jonas perceived
 ) -> Context:  # decoded
     "Keep what every agent of the chain but the last perceived something of"
-    for name in chain:
-        if name not in context.agents:
-            raise DataError(
-                f"No agent {shorten(name)!r} in this context.{near_miss(name, context.agents)}"
-            )
     steps = decode(context).steps
+    for name in chain:
+        check_name(name, context.agents, "agent")
     for name in chain[:-1]:
         steps = _lived(steps, name)
     return context.model_copy(update={"socialized_context": steps})
@@ -251,17 +221,14 @@ def as_fact(clause: str) -> str:
     return " ".join(clause.split()).casefold()
 
 # %% ../../nbs/stories/02_memories.ipynb #facts-2
-def facts(
-    context: Context,
-    private: bool = False,  # thoughts instead of perceptions
-) -> Counter[tuple[str, str]]:  # (agent, fact) → how often
-    "Count what each agent perceived, or what it thought"
+def facts(context: Context) -> Counter[tuple[str, str]]:  # (agent, fact) → how often
+    "Count what each agent perceived"
     return Counter(
         (name, as_fact(clause))
         for step in decode(context).steps
         for name, text in step.observations.items()
         if not is_none(text)
-        for clause in clauses(split_mental(text)[private])
+        for clause in clauses(split_mental(text)[0])
     )
 
 # %% ../../nbs/stories/02_memories.ipynb #best_match
@@ -269,12 +236,9 @@ def best_match(
     name: str, candidates: Iterable[str]
 ) -> str | None:  # None = nothing is similar enough
     "Find the candidate most similar to a name, ignoring case, where at least 70 % are alike"
-
-    def likeness(other: str) -> float:
-        return SequenceMatcher(None, name[:200].lower(), other[:200].lower()).ratio()
-
-    best = max(candidates, key=likeness, default=None)
-    return best if best is not None and likeness(best) >= 0.7 else None
+    lower = {other[:200].lower(): other for other in reversed(list(candidates))}
+    matches = get_close_matches(name[:200].lower(), lower, n=1, cutoff=0.7)
+    return lower[matches[0]] if matches else None
 
 # %% ../../nbs/stories/02_memories.ipynb #ObservationScores
 class ObservationScores(NamedTuple):
@@ -283,18 +247,14 @@ class ObservationScores(NamedTuple):
     precision: float  # share of generated facts that the reference has; nan if none were generated
     recall: float  # share of reference facts that were generated; nan if it has none
     f1: float  # nan if both are empty
-    leaks: dict[str, list[str]]  # agent → facts that only others perceived
-    inventions: dict[str, list[str]]  # agent → facts that nobody perceived
-    omissions: dict[str, list[str]]  # agent → facts that were left out
+    leaks: list[tuple[str, str]]  # (agent, fact) that only others perceived
+    inventions: list[tuple[str, str]]  # that nobody perceived
+    omissions: list[tuple[str, str]]  # that were left out
 
 
-def observation_scores(
-    generated: Context,
-    reference: Context,
-    private: bool = False,  # compare thoughts instead of perceptions
-) -> ObservationScores:
+def observation_scores(generated: Context, reference: Context) -> ObservationScores:
     "Compare what agents perceive in two records of one story"
-    made, wanted = _renamed(facts(generated, private), reference.agents), facts(reference, private)
+    made, wanted = _renamed(facts(generated), reference.agents), facts(reference)
     right, mine, theirs = (count.total() for count in (made & wanted, made, wanted))
 
     def share(part, whole):
@@ -302,47 +262,27 @@ def observation_scores(
 
     stated = {as_fact(clause) for step in decode(reference).steps for clause in clauses(step.state)}
     happened = stated | {fact for _, fact in wanted}
-    surplus = [pair for pair in made - wanted if pair not in wanted]
-    leaks, inventions = (
-        [pair for pair in surplus if (pair[1] in happened) == kind] for kind in (True, False)
-    )
+    surplus = [pair for pair in made if pair not in wanted]
     return ObservationScores(
         share(right, mine),
         share(right, theirs),
         share(2 * right, mine + theirs),
-        _by_agent(leaks),
-        _by_agent(inventions),
-        _by_agent(wanted - made),
+        [pair for pair in surplus if pair[1] in happened],
+        [pair for pair in surplus if pair[1] not in happened],
+        list(wanted - made),
     )
 
 # %% ../../nbs/stories/02_memories.ipynb #match_names
-def match_names(
-    names: Iterable[str],
-    known: Iterable[str],  # names of the reference
-) -> dict[str, str]:  # name → name in the reference, or itself
-    "Match names with those of a reference; each of those is given once"
-    names, match = list(dict.fromkeys(names)), {}
-    free = [name for name in dict.fromkeys(known) if name not in names]
-    for name in names:
-        match[name] = name if name in known else best_match(name, free) or name
-        free = [other for other in free if other != match[name]]
-    return match
-
-# %% ../../nbs/stories/02_memories.ipynb #_renamed
-def _renamed(found: Counter, names: Sequence[str]) -> Counter:
-    "Give agents the names of the reference"
-    match, renamed = match_names((agent for agent, _ in found), names), Counter()
-    for (agent, fact), n in found.items():
+def _renamed(counts: Counter, names: Sequence[str]) -> Counter:
+    "Give agents the names of the reference, each of which is given once"
+    agents, match, renamed = dict.fromkeys(agent for agent, _ in counts), {}, Counter()
+    free = [name for name in names if name not in agents]
+    for agent in agents:
+        match[agent] = agent if agent in names else best_match(agent, free) or agent
+        free = [name for name in free if name != match[agent]]
+    for (agent, fact), n in counts.items():
         renamed[match[agent], fact] += n
     return renamed
-
-# %% ../../nbs/stories/02_memories.ipynb #_by_agent
-def _by_agent(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    "Sort (agent, fact) pairs by agent"
-    grouped = {}
-    for agent, fact in pairs:
-        grouped.setdefault(agent, []).append(fact)
-    return grouped
 
 # %% ../../nbs/stories/02_memories.ipynb #structural_score
 def structural_score(context: Any) -> float:  # 0..1
@@ -355,7 +295,7 @@ def structural_score(context: Any) -> float:  # 0..1
         return 0.3
     names = list(map(str, obj["agents_names"])) if isinstance(obj["agents_names"], list) else []
     whole = sum(
-        _keys(step, "observations", names) == _keys(step, "actions", names) == set(names)
+        all(_keys(step, half, names) == set(names) for half in ("observations", "actions"))
         for step in steps
     )
     return min(1.0, 0.3 + 0.4 * whole / len(steps) + _numbering_score(steps))

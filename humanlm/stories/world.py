@@ -21,9 +21,7 @@ class Story:
 
     lines: tuple[str, ...]  # one sentence each, as they stood in the text
     events: tuple[Event | UnknownPhrase, ...]  # one for each line
-    instructed: bool = (
-        False  # whether an instruction for the reader stood in front (Hi-ToM's VP half)
-    )
+    instructed: bool = False  # an instruction for the reader stood in front (Hi-ToM's VP half)
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
@@ -45,22 +43,15 @@ class Story:
 
     def new_world(self) -> "World":
         "Give the world before the first sentence"
-        read, holders, announced = (
-            [event for event in self.events if isinstance(event, Event)],
-            set(),
-            {},
-        )
-        for event in read:
+        events = [event for event in self.events if isinstance(event, Event)]
+        holders, announced = set(), {}
+        for event in events:
             if event.kind == "located" and event.object in holders:
                 announced.setdefault(event.object, event.container)
             elif event.kind in ("located", "move"):
                 holders.add(event.container)
-        places = {event.place for event in read if event.place}
-        rooms = {
-            container: room
-            for container, room in announced.items()
-            if container != room or room in places
-        }
+        places = {event.place for event in events if event.place}
+        rooms = {box: room for box, room in announced.items() if box != room or room in places}
         return World(self.agents, rooms, places)
 
     @property
@@ -74,14 +65,14 @@ class Story:
 
 # %% ../../nbs/stories/06_world.ipynb #_TOGETHER
 def read_story(text: str | Iterable[str]) -> Story:
-    "Read a story; what is not understood is kept as `UnknownPhrase`"
-    read, instructed = [], False
+    "Read a story; what is not understood stays as `UnknownPhrase`"
+    pairs, instructed = [], False
     for line in map(str.strip, text.split("\n") if isinstance(text, str) else text):
         if line.startswith("Read the following story"):
             instructed = True
         elif line and not line.startswith("***"):
-            read += read_line(line)
-    return Story(tuple(line for line, _ in read), tuple(event for _, event in read), instructed)
+            pairs += read_line(line)
+    return Story(tuple(line for line, _ in pairs), tuple(event for _, event in pairs), instructed)
 
 # %% ../../nbs/stories/06_world.ipynb #WAITING
 WAITING = "waiting_room"  # between the chapters of Hi-ToM; it holds nothing
@@ -94,24 +85,41 @@ class _Reveal(NamedTuple):
     n: int  # number of the event, from 0
     container: str
     witnesses: frozenset[str] = NOBODY  # who saw it together
-    told: frozenset[tuple[str, ...]] = (
-        frozenset()
-    )  # or, for talk: the chains of thought that it changes
+    told: frozenset[tuple[str, ...]] = frozenset()  # of talk: the chains of thought that it changes
     order: tuple[str, ...] = ()  # of a move: who stayed, in order of entrance, then the mover
 
-# %% ../../nbs/stories/06_world.ipynb #Conflict
-class _Places:
-    "Who and what is where"
+# %% ../../nbs/stories/06_world.ipynb #World
+class World:
+    "What holds after the events so far, and who witnessed them"
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        agents: Iterable[str] = (),  # everybody in the story; a public claim reaches all of them
+        announced: Mapping[str, str] | None = None,  # container → room, where a later line says so
+        places: Iterable[str] = (),  # the rooms
+    ):
+        self.agents, self.places = dict.fromkeys(agents), set(places)
+        self.announced = announced or {}
         self.place: dict[str, str] = {}  # who → room
-        self.rooms: dict[
-            str, list[str]
-        ] = {}  # room → who is in it, in order of entrance; no empty rooms
+        self.rooms: dict[str, list[str]] = {}  # room → people in order of entrance; none is empty
         self.inside: dict[str, str] = {}  # object → container
         self.start: dict[str, str] = {}  # object → container it was first announced in
         self.stands: dict[str, str] = {}  # container → room
         self.holders: set[str] = set()  # everything that held an object or was to hold one
+        self.exits: dict[str, float] = {}  # of the latest chapter: who → event; infinite: still in
+        self.log: dict[str, list[_Reveal]] = {}  # object → what anybody ever learned of its place
+        self.events: list[Event | UnknownPhrase] = []
+        self.seen: list[frozenset[str]] = []  # the witnesses of each event
+        self.conflicts: list[tuple[int, str]] = []  # event, and what it contradicts
+
+    def step(self, event: Event | UnknownPhrase) -> frozenset[str]:  # who witnessed it
+        "Let an event happen"
+        for name in event.cast:
+            self.agents.setdefault(name)
+        seen = _rules[event.kind](self, event) if isinstance(event, Event) else NOBODY
+        self.events.append(event)
+        self.seen.append(seen)
+        return seen
 
     def where(self, obj: str) -> str | None:
         "Give the container in which an object really is"
@@ -120,6 +128,36 @@ class _Places:
     def first(self, obj: str) -> str | None:
         "Give the container in which an object was first announced"
         return self.start.get(obj)
+
+    def belief(
+        self,
+        chain: Sequence[str],  # who thinks that who thinks …; empty = reality
+        obj: str,
+        ordered: bool = False,  # count a move only for chains in the order of entrance (fault F4)
+    ) -> str | None:  # container; None = they never saw it together
+        "Where the first of the chain thinks that the next thinks … that the object is"
+        chain = normal_chain(chain)
+        if not chain:
+            return self.where(obj)
+        for reveal in reversed(self.log.get(obj, ())):
+            late = ordered and reveal.order and not _in_order(chain, reveal.order)
+            if chain in reveal.told or (reveal.witnesses.issuperset(chain) and not late):
+                return reveal.container
+        return None
+
+    def trusts(self, listener: str, speaker: str) -> bool:
+        "Whether the listener believes the speaker, by the exits of the latest chapter"
+        return listener not in self.exits or self.exits[listener] < self.exits.get(speaker, -1)
+
+    def told_chains(self, speaker: str, listeners: Iterable[str]) -> frozenset[tuple[str, ...]]:
+        "Give the chains of thought that a statement changes"
+        chains = set()
+        for name in listeners:
+            if name != speaker:
+                chains.add((speaker, name))
+                if self.trusts(name, speaker):
+                    chains |= {(name,), (name, speaker)}
+        return frozenset(chains)
 
     def _go(self, name: str, room: str = "") -> None:
         "Take someone out of the room they are in, and into another"
@@ -135,101 +173,19 @@ class _Places:
     def _here(self, room: str) -> frozenset[str]:
         return frozenset(self.rooms.get(room, ()))
 
-# %% ../../nbs/stories/06_world.ipynb #World
-class World(_Places):
-    "What holds after the events so far, and who witnessed them"
-
-    def __init__(
-        self,
-        agents: Iterable[
-            str
-        ] = (),  # everybody in the story, where it is known; a public claim reaches all of them
-        announced: Mapping[str, str]
-        | None = None,  # container → room, where the text says so later
-        places: Iterable[str] = (),  # the rooms, where they are known
-    ):
-        super().__init__()
-        self.agents, self.announced = (
-            dict.fromkeys(agents),
-            announced or {},
-        )  # agents in order of first mention
-        self.places = set(places)  # everything that somebody was in
-        self.exits: dict[
-            str, float
-        ] = {}  # who was in the latest chapter → number of the exit; infinite when still in
-        self.log: dict[str, list[_Reveal]] = {}
-        self.events: list[Event | UnknownPhrase] = []
-        self.seen: list[frozenset[str]] = []  # the witnesses of each event
-        self.conflicts: list[
-            tuple[int, str]
-        ] = []  # number of an event that contradicts what came before, and how
-        self.unknown: list[
-            tuple[int, UnknownPhrase]
-        ] = []  # number and sentence of what was not understood
-
-    def step(self, event: Event | UnknownPhrase) -> frozenset[str]:  # who witnessed it
-        "Let an event happen"
-        for name in event.cast:
-            self.agents.setdefault(name)
-        seen = _rules[event.kind](self, event)
-        self.events.append(event)
-        self.seen.append(seen)
-        return seen
-
-    def belief(
-        self,
-        chain: Sequence[str],  # who thinks that who thinks …; empty = reality
-        obj: str,
-        ordered: bool = False,  # count a move only for chains in the order of entrance (fault F4)
-    ) -> str | None:  # container; None = they never saw it together
-        "Where the first of the chain thinks that the next thinks … that the object is"
-        chain = normal_chain(chain)
-        if not chain:
-            return self.where(obj)
-        known = (
-            r
-            for r in reversed(self.log.get(obj, ()))
-            if chain in r.told
-            or (
-                r.witnesses.issuperset(chain)
-                and not (ordered and r.order and not _in_order(chain, r.order))
-            )
-        )
-        return next((reveal.container for reveal in known), None)
-
-    def trusts(self, listener: str, speaker: str) -> bool:
-        "Whether the listener believes the speaker, by the exits of the latest chapter"
-        return listener not in self.exits or self.exits[listener] < self.exits.get(speaker, -1)
-
-    def told_chains(self, speaker: str, listeners: Iterable[str]) -> frozenset[tuple[str, ...]]:
-        "The chains of thought that a statement changes"
-        others = [name for name in listeners if name != speaker]
-        own = [
-            chain
-            for name in others
-            if self.trusts(name, speaker)
-            for chain in ((name,), (name, speaker))
-        ]
-        return frozenset([*own, *((speaker, name) for name in others)])
-
     def _reveal(self, obj: str, container: str, witnesses: frozenset[str], **how) -> None:
         "Note that somebody learned where the object is"
         self.log.setdefault(obj, []).append(_Reveal(len(self.seen), container, witnesses, **how))
 
-    def _conflict(self, reason: str) -> None:
-        "Note that the event contradicts what came before; it is believed as far as it goes"
-        self.conflicts.append((len(self.seen), reason))
-
-# %% ../../nbs/stories/06_world.ipynb #_unknown
-def _unknown(world: "World", event: UnknownPhrase) -> frozenset[str]:
-    "Rule for what was not understood"
-    world.unknown.append((len(world.events), event))
-    return NOBODY
+    def _conflict(self, wrong: bool, reason: str) -> None:
+        "Note where the event contradicts what came before; it is believed as far as it goes"
+        if wrong:
+            self.conflicts.append((len(self.seen), reason))
 
 
-_rules: dict[str, Callable[..., frozenset[str]]] = {
-    "unknown": _unknown
-}  # kind → rule; more are added below
+_rules: dict[str, Callable[[World, Event], frozenset[str]]] = {  # kind → rule; more are added below
+    "noise": lambda world, event: frozenset(event.agents)  # likes, losses, sights: nobody else
+}
 
 # %% ../../nbs/stories/06_world.ipynb #_arrive
 def _arrive(world: World, names: Sequence[str], room: str) -> frozenset[str]:
@@ -255,10 +211,8 @@ def _come(world: World, event: Event) -> frozenset[str]:
     "Rule for entering and for 'A is in the L'"
     for name in event.agents:
         old = world.place.get(name)
-        if event.kind == "enter" and old == event.place:
-            world._conflict(f"{name} was in the {old} already")
-        elif event.kind == "present" and old not in (None, event.place):
-            world._conflict(f"{name} was in the {old}")
+        again = old == event.place if event.kind == "enter" else old not in (None, event.place)
+        world._conflict(again, f"{name} was in the {old} already")
     return _arrive(world, event.agents, event.place)
 
 # %% ../../nbs/stories/06_world.ipynb #_exit
@@ -266,35 +220,16 @@ def _exit(world: World, event: Event) -> frozenset[str]:
     "Rule for leaving"
     seen = world._here(event.place).union(event.agents)
     for name in event.agents:
-        if world.place.get(name) != event.place:
-            world._conflict(f"{name} was not in the {event.place}")
-            continue
-        world._go(name)
-        if event.place != WAITING:
-            world.exits[name] = len(world.seen)
+        absent = world.place.get(name) != event.place
+        world._conflict(absent, f"{name} was not in the {event.place}")
+        if not absent:
+            world._go(name)
+            if event.place != WAITING:
+                world.exits[name] = len(world.seen)
     return seen
 
 
 _rules |= {"enter": _come, "present": _come, "exit": _exit}
-
-# %% ../../nbs/stories/06_world.ipynb #_check_inside
-def _check_inside(world: World, obj: str, container: str, said: bool = False) -> None:
-    "Note what cannot be in what"
-    if obj == container:
-        world._conflict(f"the {obj} cannot be in itself")
-    elif obj in world.places:
-        world._conflict(f"the {obj} is a room and cannot be in the {container}")
-    elif not said and _holds(world, obj, container):
-        world._conflict(f"the {container} was in the {obj}")
-
-
-def _holds(world: World, outer: str, inner: str) -> bool:
-    "Whether one thing is in another, directly or in something that is"
-    for _ in range(100):  # a limit, for things that a story has put into each other
-        inner = world.inside.get(inner, "")
-        if inner in ("", outer):
-            break
-    return inner == outer
 
 # %% ../../nbs/stories/06_world.ipynb #_located
 def _located(world: World, event: Event) -> frozenset[str]:
@@ -302,40 +237,30 @@ def _located(world: World, event: Event) -> frozenset[str]:
     x, y = event.object, event.container
     if x in world.holders or x in world.stands:
         return _place(world, x, y)
-    if world.inside.get(x, y) != y:
-        world._conflict(f"the {x} was in the {world.inside[x]}")
-    else:
-        _check_inside(world, x, y)
+    old = world.inside.get(x, y)
+    world._conflict(old != y, f"the {x} was in the {old}")
     world.inside[x] = y
     world.start.setdefault(x, y)
     world.holders.add(y)
-    room = world.stands.get(y) or world.announced.get(y) or _busiest(world)
+    busy = [room for room in world.rooms if room != WAITING]
+    most = max(busy, key=lambda room: len(world.rooms[room]), default="")
+    room = world.stands.get(y) or world.announced.get(y) or most
     if room:
         world.stands[y] = room
     here = world._here(room)
     world._reveal(x, y, here)
     return here
 
-
-def _busiest(world: World) -> str:
-    "The room with most people; the one entered first of several, none if all are empty"
-    busy = [room for room in world.rooms if room != WAITING]
-    return max(busy, key=lambda room: len(world.rooms[room]), default="")
-
 # %% ../../nbs/stories/06_world.ipynb #_place
 def _place(world: World, container: str, room: str) -> frozenset[str]:
     "Put a container into a room, where people learn what is in it if they did not know"
     if container == room and room not in world.places:
-        _check_inside(world, container, room)
         return NOBODY
-    known, here = world.stands.get(container), world._here(room)
-    if known and known != room:
-        world._conflict(f"the {container} was in the {known}")
-    elif room not in world.places:
-        _check_inside(world, container, room)
-    if known != room:
+    old, here = world.stands.get(container), world._here(room)
+    world._conflict(bool(old) and old != room, f"the {container} was in the {old}")
+    if old != room:
         world.stands[container] = room
-        for obj in [obj for obj, held_in in world.inside.items() if held_in == container]:
+        for obj in [obj for obj, box in world.inside.items() if box == container]:
             world._reveal(obj, container, here)
     return here
 
@@ -344,7 +269,11 @@ def _move(world: World, event: Event) -> frozenset[str]:
     "Rule for 'A moved the X to the C'"
     (mover,), obj, target = event.agents, event.object, event.container
     room = world.place.get(mover, "")
-    _check_move(world, mover, room, obj, target)
+    lay = world.stands.get(world.inside.get(obj, ""), room)
+    world._conflict(room in ("", WAITING), f"{mover} was in no room with the {obj}")
+    world._conflict(
+        bool(room) and lay != room, f"{mover} was in the {room}, the {obj} in the {lay}"
+    )
     if room:
         world.stands[target] = room
     world.inside[obj] = target
@@ -354,34 +283,16 @@ def _move(world: World, event: Event) -> frozenset[str]:
     world._reveal(obj, target, here, order=(*others, mover))
     return here
 
-# %% ../../nbs/stories/06_world.ipynb #_check_move
-def _check_move(world: World, mover: str, room: str, obj: str, target: str) -> None:
-    "Note what is impossible about a move"
-    lay, stood = world.stands.get(world.inside.get(obj, ""), room), world.stands.get(target, room)
-    if not room or room == WAITING:
-        world._conflict(f"{mover} was in no room with the {obj}")
-    elif lay != room:
-        world._conflict(f"{mover} was in the {room}, the {obj} in the {lay}")
-    elif stood != room:
-        world._conflict(f"{mover} was in the {room}, the {target} in the {stood}")
-    else:
-        _check_inside(world, obj, target)
 
-# %% ../../nbs/stories/06_world.ipynb #_stay
 def _stay(world: World, event: Event) -> frozenset[str]:
     "Rule for staying where one is"
-    if world.place.get(event.agents[0]) == event.place:
-        return world._here(event.place)
-    world._conflict(f"{event.agents[0]} was not in the {event.place}")
-    return _arrive(world, event.agents, event.place)
+    (name,), room = event.agents, event.place
+    absent = world.place.get(name) != room
+    world._conflict(absent, f"{name} was not in the {room}")
+    return _arrive(world, [name], room) if absent else world._here(room)
 
 
-def _noise(world: World, event: Event) -> frozenset[str]:
-    "Rule for likes, losses and sights: nobody else notices"
-    return frozenset(event.agents)
-
-
-_rules |= {"located": _located, "move": _move, "stay": _stay, "noise": _noise}
+_rules |= {"located": _located, "move": _move, "stay": _stay}
 
 # %% ../../nbs/stories/06_world.ipynb #normal_chain
 def normal_chain(chain: Sequence[str]) -> tuple[str, ...]:
@@ -398,9 +309,8 @@ def _in_order(chain: Sequence[str], order: Sequence[str]) -> bool:
 def _talk(world: World, event: Event) -> frozenset[str]:
     "Rule for a public claim and a private word"
     hearers = [event.listener] if event.listener else list(world.agents)
-    _check_inside(world, event.object, event.container, said=True)
-    told = world.told_chains(event.agents[0], hearers)
-    world._reveal(event.object, event.container, NOBODY, told=told)
+    chains = world.told_chains(event.agents[0], hearers)
+    world._reveal(event.object, event.container, NOBODY, told=chains)
     return frozenset((*event.agents, *hearers))
 
 

@@ -3,12 +3,14 @@
 import json
 import math
 import random
+from statistics import fmean
 
 import pytest
 
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.clients.client import ScriptedClient
 from humanlm.core.basics import run_sync, write_jsonl
+from humanlm.evaluation.measured import score_table
 from humanlm.social.pairs import (
     _completion,
     _fault,
@@ -20,11 +22,11 @@ from humanlm.social.pairs import (
 )
 from humanlm.social.parsing import LLMParser, parser
 from humanlm.social.quality import evaluate_folders, omniscient
-from humanlm.social.recipe import examine, known_stories, named_parser, report
+from humanlm.social.recipe import examine, known_stories
 from humanlm.stories.generation import generate, hitom_rows, write_tomi
 from humanlm.stories.world import read_story
 
-PAIRS = list(fresh_pairs("tomi", 60, seed=7, compact_tags=True))
+PAIRS = list(fresh_pairs("tomi", 60, seed=7))
 
 
 def same(a, b):
@@ -61,9 +63,9 @@ def test_correctness_of_the_answer_does_not_matter_and_other_files_are_listed(tm
     }
     for name, text in bad.items():
         (tmp_path / name).write_text(text)
-    found = read_pairs(tmp_path)
-    assert same(found.pairs, PAIRS[:4])
-    assert set(found.errors) == set(bad)
+    pairs, others = read_pairs(tmp_path)
+    assert same(pairs, PAIRS[:4])
+    assert {name for name, _ in others} == set(bad)
 
 
 def test_a_published_story_is_a_list_of_sentences_and_is_learnt_as_a_text(tmp_path):
@@ -72,13 +74,12 @@ def test_a_published_story_is_a_list_of_sentences_and_is_learnt_as_a_text(tmp_pa
         published = sentences if i else [s.removesuffix(".") for s in sentences]
         row = result(pair, story=str(published), reasoning="", is_correct=True, extra_info="")
         (tmp_path / f"{i:02}.json").write_text(json.dumps(row, indent=2))
-    pairs = read_pairs(tmp_path).pairs
+    pairs, _ = read_pairs(tmp_path)
     assert same(pairs, PAIRS)
-    scores = report(examine(named_parser("symbolic"), known_stories(tmp_path)))["means"]
-    assert scores["memory"]["mean"] == scores["f1"]["mean"] == 1.0
-    rated = run_sync(evaluate_folders(tmp_path, tmp_path))
-    assert {row.accuracy.method for row in rated.rows} == {"exact"}
-    assert rated.means.adjusted == 1.0
+    scores = score_table(examine(parser("symbolic"), known_stories(tmp_path)))
+    assert fmean(scores["memory"]["story"]) == fmean(scores["f1"]["story"]) == 1.0
+    rows = run_sync(evaluate_folders(tmp_path, tmp_path)).rows
+    assert {(row["method"], row["overall_score"]) for row in rows} == {("exact", 1.0)}
 
 
 def test_generation_shape_and_the_stores_own_files_are_read(tmp_path):
@@ -89,12 +90,9 @@ def test_generation_shape_and_the_stores_own_files_are_read(tmp_path):
     )
     store = parser("symbolic", folder=tmp_path / "store")
     run_sync(store(PAIRS[1].text, "tomi"))
-    found = read_pairs(tmp_path)
-    assert not found.errors and [pair.text for pair in found.pairs] == [
-        PAIRS[0].text,
-        PAIRS[1].text,
-    ]
-    assert found.pairs[0].context.steps == PAIRS[0].context.steps and found.pairs[1].task == "tomi"
+    pairs, others = read_pairs(tmp_path)
+    assert not others and [pair.text for pair in pairs] == [PAIRS[0].text, PAIRS[1].text]
+    assert pairs[0].context.steps == PAIRS[0].context.steps and pairs[1].task == "tomi"
 
 
 @pytest.mark.parametrize("family", ["tomi", "hitom"])
@@ -111,7 +109,7 @@ def test_invalid_wrong_repeated_and_long_pairs_are_dropped_with_reasons():
     del lame.steps[1].observations[lame.agents[0]]
     wrong = PAIRS[1]._replace(context=omniscient(PAIRS[1].context), name="wrong")
     limit = sorted(len(_completion(pair.context)) for pair in PAIRS)[-2]
-    found = _sift(
+    good, dropped = _sift(
         [
             PAIRS[0]._replace(context=lame, name="lame"),
             wrong,
@@ -120,11 +118,11 @@ def test_invalid_wrong_repeated_and_long_pairs_are_dropped_with_reasons():
         ],
         max_tokens=limit,
     )
-    assert len(found.kept) == len(PAIRS) - 1
+    assert len(good) == len(PAIRS) - 1
     assert [
-        (name, why.partition(":")[0]) for name, why in found.dropped if not name.startswith("tomi")
+        (name, why.partition(":")[0]) for name, why in dropped if not name.startswith("tomi")
     ] == [("lame", "not valid"), ("wrong", "unlike the story"), ("twice", "repeated")]
-    assert sum(why.startswith("too long") for _, why in found.dropped) == 1
+    assert sum(why.startswith("too long") for _, why in dropped) == 1
 
 
 @pytest.mark.parametrize("family", ["tomi", "hitom"])

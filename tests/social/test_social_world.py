@@ -24,11 +24,9 @@ from humanlm.social.prediction import futures, predict_step, with_step
 from humanlm.social.quality import (
     JUDGE,
     QualityReport,
-    _Accuracy,
-    _Quality,
-    _RecordPair,
-    evaluate,
+    _row,
     evaluate_folders,
+    rate,
 )
 from humanlm.social.requests import (
     EXAMPLES,
@@ -36,7 +34,6 @@ from humanlm.social.requests import (
     RULES,
     STYLES,
     TASKS,
-    Strangers,
     _strangers,
     parse_prompt,
     read_record,
@@ -187,14 +184,7 @@ def test_a_parser_that_echoes_the_worked_example_is_refused_and_asked_again(styl
     "It was '12 of 12 parsed, 0 errors'"
     client = ScriptedClient(lambda request: json.dumps(OTHERS.to_lists()))
     found = run(LLMParser(client, style=style)(STORY, "tomi"))
-    assert found.status == "parse failed" and found.strangers == (
-        "Ottmar",
-        "Freya",
-        "boathouse",
-        "hamper",
-        "lantern",
-        "locker",
-    )
+    assert found.status == "parse failed"
     assert "Ottmar, Freya" in found.reason and len(client.requests) == (2 if style == "bare" else 4)
     assert ("Ottmar, Freya" in client.requests[1].messages[-1]["content"]) == (style != "bare")
 
@@ -202,18 +192,12 @@ def test_a_parser_that_echoes_the_worked_example_is_refused_and_asked_again(styl
 def test_a_parser_that_comes_to_the_text_after_all_is_accepted():
     client = ScriptedClient([json.dumps(OTHERS.to_lists()), RECORD])
     found = run(LLMParser(client)(STORY, "tomi"))
-    assert (
-        found.context.steps == CONTEXT.steps and found.strangers == () and len(client.requests) == 2
-    )
+    assert found.context.steps == CONTEXT.steps and len(client.requests) == 2
 
 
 def test_no_exact_record_is_refused_and_no_record_of_another_story_passes():
     records = [to_context(read_story(text)) for text in STORIES]
-    thoughts = [to_context(read_story(text), beliefs=2) for text in STORIES[:10] + STORIES[-10:]]
-    assert [
-        _strangers(record, text)
-        for record, text in zip(records + thoughts, STORIES + STORIES[:10] + STORIES[-10:])
-    ] == [()] * (len(STORIES) + 20)
+    assert not any(_strangers(record, text) for record, text in zip(records, STORIES))
     assert all(_strangers(record, text) for record, text in zip(records, STORIES[1:] + STORIES[:1]))
 
 
@@ -253,17 +237,8 @@ def test_names_are_found_in_other_spellings_and_no_others(name, there):
         _strangers(
             OTHERS.model_copy(update={"agents_names": [name], "socialized_context": []}), text
         )
-        == ()
+        == []
     ) == there
-
-
-def test_a_record_with_the_right_people_and_the_things_of_another_story_is_refused():
-    record = json.dumps(OTHERS.to_lists()).replace("Ottmar", "Oda").replace("Freya", "Bela")
-    with pytest.raises(Strangers, match="boathouse, hamper, lantern, locker not in the text"):
-        read_record(record, STORY)
-    prose = "Oda and Bela quarrelled all night over a novel that had vanished from its drawer."
-    with pytest.raises(Strangers, match="boathouse"):
-        read_record(record, prose)
 
 
 def test_prose_may_be_told_in_other_words():
@@ -328,7 +303,6 @@ def test_every_setting_is_part_of_the_key():
         LLMParser(client, seed=1),
         LLMParser(ScriptedClient([], "scripted/other")),
         SymbolicParser(),
-        SymbolicParser(beliefs=2),
     ]
     keys = [
         base.key(STORY),
@@ -443,9 +417,7 @@ def test_the_published_table_with_nothing_skipped(tmp_path):
     judge = ScriptedClient(lambda request: '{"reasoning": "one detail", "score": 0.9}')
     report = run(evaluate_folders(*folders(tmp_path), judge))
     assert report.markdown() == TABLE
-    assert report.means.adjusted == pytest.approx(0.93 / 4) and report.rows[0].scores[
-        2
-    ] == pytest.approx(0.3 * 1 + 0.7 * 0.9)
+    assert report.rows[0]["overall_score"] == pytest.approx(0.3 * 1 + 0.7 * 0.9)
     assert (
         judge.requests[0].temperature == 0
         and judge.requests[0].schema
@@ -455,15 +427,12 @@ def test_the_published_table_with_nothing_skipped(tmp_path):
 
 def test_means_count_files_without_a_score_only_in_the_adjusted_one():
     rows = [
-        _Quality(str(seen), form, _Accuracy(seen, "judge"))
+        _row(str(seen), form, seen, "judge")
         for form, seen in ((1.0, 0.9), (0.5, 0.3), (0.3, math.nan))
     ]
-    assert QualityReport(rows, [("lost", "missing")]).means == pytest.approx(
-        (0.75, 0.6, 0.645, 0.5, 0.3225)
-    )
-    assert QualityReport([], [("lost", "missing")]).means.adjusted == 0 and math.isnan(
-        QualityReport([]).means.adjusted
-    )
+    shown = QualityReport([*rows, _row("lost", reason="missing")]).markdown()
+    assert "| **Mean** | **0.750** | **0.600** | **0.645** |" in shown
+    assert "| Coverage 50% of 4 |  |  | 0.323 |" in shown or "0.322" in shown
 
 
 def test_csv_shows_every_file(tmp_path):
@@ -478,7 +447,7 @@ def test_the_judge_is_neutral_and_gets_the_hint_of_the_task():
         word in JUDGE.lower() for word in ("tomi", "container", "object location", "room")
     )
     judge = ScriptedClient(lambda request: '{"reasoning": "", "score": 1}')
-    run(evaluate([_RecordPair("t", CONTEXT, CONTEXT, "Oda hums.")], judge, task="fantom"))
+    run(rate("t", CONTEXT, CONTEXT, "Oda hums.", judge=judge, task="fantom"))
     assert HINTS["fantom"] in judge.requests[0].messages[0]["content"]
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from humanlm.stories.memories import memories, structural_score
 from humanlm.stories.presence import (
+    _CUE,
     DialogueTurn,
-    _leave_cue,
     read_dialogue,
     read_turns,
 )
@@ -20,9 +20,9 @@ from humanlm.stories.presence import (
 CONFAIDE = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "confaide/tier_3_4.jsonl")
 
 
-def missed(text, name, **options):
+def missed(text, name):
     "Numbers of the turns that somebody does not hear"
-    return [i for i, here in enumerate(read_dialogue(text, **options).present) if name not in here]
+    return [i for i, here in enumerate(read_dialogue(text).present) if name not in here]
 
 
 def chat(*lines):
@@ -120,7 +120,7 @@ def test_hostile_length_stays_linear():
     ):
         start = time.process_time()
         read_turns(text)
-        _leave_cue(text)
+        _CUE.search(text)
         assert time.process_time() - start < 3, text[:20]
 
 

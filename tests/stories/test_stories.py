@@ -11,20 +11,18 @@ from replay import Replay, slow_answer
 from humanlm.core.basics import DataError
 from humanlm.stories.answers import answer, memory_answer, to_context
 from humanlm.stories.generation import (
+    PLANS,
+    TOMI_KINDS,
+    StoryQuestion,
+    Tale,
     generate,
     hitom_rows,
+    hitom_story,
     read_tomi,
     write_tomi,
 )
 from humanlm.stories.language import read_question
 from humanlm.stories.memories import perspective, structural_score
-from humanlm.stories.plots import (
-    PLANS,
-    TOMI_KINDS,
-    StoryQuestion,
-    Tale,
-    hitom_story,
-)
 from humanlm.stories.world import read_story
 
 
@@ -45,12 +43,12 @@ def tomi():
 
 @pytest.fixture(scope="module")
 def hitom():
-    return list(generate("hitom", 1000, seed=11, chain="random"))
+    return list(generate("hitom", 1000, seed=11))
 
 
 @pytest.fixture(scope="module")
 def quiet():
-    return list(generate("hitom", 400, seed=12, tells=(False,), chain="random"))
+    return [hitom_story(random.Random(f"quiet {i}"), 1 + i % 3) for i in range(400)]
 
 
 def chains(people, depth):
@@ -68,27 +66,6 @@ def chains(people, depth):
 @pytest.mark.parametrize("family", ["tomi", "hitom"])
 def test_second_simulator_agrees(family, request):
     assert wrong(request.getfixturevalue(family)) == []
-
-
-@pytest.mark.parametrize(
-    "options", [dict(objects=2, visits=(2,), noise=(4,)), dict(already=0.9), dict(objects=3)]
-)
-def test_second_simulator_agrees_on_harder_tomi(options):
-    assert wrong(generate("tomi", 60, seed=3, **options)) == []
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        dict(chain="first"),
-        dict(chain="repeat"),
-        dict(chain="random", objects=3),
-        dict(noise=0.6),
-        dict(lengths=(4,), tells=(True,), chain="random", objects=4),
-    ],
-)
-def test_second_simulator_agrees_on_harder_hitom(options):
-    assert wrong(generate("hitom", 40, seed=3, **options)) == []
 
 
 @pytest.mark.parametrize("family", ["tomi", "hitom"])
@@ -285,7 +262,7 @@ def test_tomi_stories_look_like_tomi(tomi):
 @pytest.mark.parametrize("length", PLANS)
 def test_hitom_stories_have_the_planned_chapters(length):
     for tells in (False, True):
-        tale = hitom_story(random.Random(length), length, tells, noise=0)
+        tale = hitom_story(random.Random(length), length, tells)
         groups = [
             e.agents for e in tale.story.events if e.kind == "enter" and e.place != "waiting_room"
         ]
@@ -298,7 +275,7 @@ def test_hitom_stories_have_the_planned_chapters(length):
 
 def test_what_outsiders_are_told_is_true_in_chapters_of_three_and_four():
     told = 0
-    for tale in generate("hitom", 150, seed=1, lengths=(2, 3), tells=(True,)):
+    for tale in (hitom_story(random.Random(i), 2 + i % 2, True) for i in range(150)):
         world = tale.story.new_world()
         for event in tale.story.events:
             world.step(event)

@@ -14,10 +14,9 @@ from humanlm.core.basics import DataError
 from humanlm.stories.answers import (
     answer,
     memory_answer,
-    memory_answers,
     to_context,
 )
-from humanlm.stories.contexts import Context, make_context
+from humanlm.stories.contexts import Context, make_context, split_mental
 from humanlm.stories.language import (
     Event,
     PlaceQuestion,
@@ -201,7 +200,7 @@ def test_a_line_that_may_be_one_sentence_or_several_is_refused_by_name(line):
     ((_, sentence, reason),) = story.unknown
     assert (
         sentence == plain(line).split(". ")[0]
-        and "one sentence or several" in reason
+        and "expected" in reason
         and story.world.where("key") == "box"
     )
     found = answer(story, "Where will Ann look for the key?")
@@ -489,7 +488,7 @@ def test_hostile_length_stays_linear():
         assert time.process_time() - start < 3, text[:20]
 
 
-def test_abstains_when_a_sentence_may_matter():
+def test_abstains_when_a_sentence_is_not_understood():
     known = ["Nora entered the shed", "Ivo entered the shed", "The kettle is in the tin"]
     for odd in (
         "Ivo carried it away",
@@ -499,18 +498,10 @@ def test_abstains_when_a_sentence_may_matter():
         "Wanda came by",
         "Later Ivo went home",
         "The lamp fell, and Nora cried",
+        "The sun was shining",
     ):
         found = answer(read_story([*known, odd]), "Where is the kettle?")
         assert found.text is None and "sentence 4" in found.reason and odd[:10] in found.reason, odd
-    for quiet in (
-        "The sun was shining",
-        "It rained",
-        "Outside a dog barked",
-        "There was a smell of smoke",
-    ):
-        assert answer(read_story([*known, quiet]), "Where is the kettle?").text == (
-            "tin" if not quiet.startswith("It") else None
-        )
 
 
 def test_unknown_people_and_objects():
@@ -567,17 +558,6 @@ def test_never_seen_is_not_answered():
             "the tin was in the shed",
             lambda w: w.belief(["Ivo"], "kettle") == w.belief(["Nora"], "kettle") == "tin",
         ),
-        (
-            "Nora moved the tin to the kettle",
-            "the kettle was in the tin",
-            lambda w: w.where("kettle") == "tin",
-        ),
-        ("The hall is in the kettle", "the hall is a room", lambda w: w.place["Ivo"] == "hall"),
-        (
-            "Nora publicly claimed that kettle is in the kettle",
-            "the kettle cannot be in itself",
-            lambda w: w.where("kettle") == "tin",
-        ),
     ],
 )
 def test_contradictions_are_counted_and_have_a_result(text, reason, check):
@@ -588,24 +568,6 @@ def test_contradictions_are_counted_and_have_a_result(text, reason, check):
     assert [(n, reason in why) for n, why in story.world.conflicts] == [(4, True)]
     assert [reason in note for note in answer(story, "Where is the kettle really?").notes] == [True]
     assert check(story.world)
-
-
-def test_a_room_is_a_room_wherever_the_story_says_so():
-    story = lines(
-        "Nora entered the shed. The kettle is in the tin. Nora moved the hall to the "
-        "tin. Ivo entered the hall"
-    )
-    assert [reason for _, reason in story.world.conflicts] == [
-        "the hall is a room and cannot be in the tin"
-    ]
-
-
-def test_things_in_each_other_end():
-    story = lines(
-        "Nora entered the shed. The pea is in the box. Nora moved the box to the jar. "
-        "Nora moved the jar to the box. Nora moved the pea to the jar"
-    )
-    assert [n for n, _ in story.world.conflicts] == [3] and story.world.where("pea") == "jar"
 
 
 def test_boxes_in_boxes_and_lies_are_no_contradiction():
@@ -734,7 +696,7 @@ ERRAND = """Nora entered the shed. Ivo entered the shed. The kettle is in the ti
 
 
 def test_steps_hold_what_was_so_before_and_effects_come_one_step_later():
-    steps = to_context(lines(ERRAND), beliefs=0).steps
+    steps = to_context(lines(ERRAND)).steps
     assert [step.actions["Nora"] for step in steps] == [
         "entered the shed",
         "none",
@@ -749,28 +711,25 @@ def test_steps_hold_what_was_so_before_and_effects_come_one_step_later():
         steps[2].state
         == "The kettle is in the tin. The tin is in the shed. Nora and Ivo are in the shed."
     )
-    assert steps[2].observations == {
+    assert {name: split_mental(text)[0] for name, text in steps[2].observations.items()} == {
         "Nora": "Ivo entered the shed. The kettle is in the tin. The tin is in the shed.",
         "Ivo": "Ivo entered the shed. The kettle is in the tin. The tin is in the shed.",
         "Pia": "none",
     }
     assert steps[4].observations["Ivo"] == "none" and "moved" in steps[4].observations["Nora"]
     assert set(steps[-1].actions.values()) == {"none"}
-    assert steps[-1].observations["Pia"] == "Pia entered the shed. The kettle is in the box."
+    seen, _ = split_mental(steps[-1].observations["Pia"])
+    assert seen == "Pia entered the shed. The kettle is in the box."
 
 
 def test_thoughts_are_written_when_they_change():
-    steps = to_context(lines(ERRAND), beliefs=2).steps
-    assert (
-        "<mental_state>I believe the kettle is in the tin. I think Ivo believes the "
-        "kettle is in the tin.</mental_state>" in steps[2].observations["Nora"]
+    steps = to_context(lines(ERRAND)).steps
+    tin, box = (
+        f"<mental_state>I believe the kettle is in the {place}.</mental_state>"
+        for place in ("tin", "box")
     )
+    assert tin in steps[2].observations["Nora"] and box in steps[4].observations["Nora"]
     assert "mental_state" not in steps[3].observations["Nora"]
-    assert (
-        "<mental_state>I believe the kettle is in the box.</mental_state>"
-        in steps[4].observations["Nora"]
-    )
-    assert "I think Pia believes the kettle is in the box." in steps[-1].observations["Nora"]
 
 
 def test_tags_decode_to_the_same_observations():
@@ -783,18 +742,13 @@ def test_tags_decode_to_the_same_observations():
 
 
 def test_same_as_state_only_for_who_perceives_all_of_it():
-    compact = to_context(
-        lines("Nora is in the shed. Nora exited the shed"), beliefs=0, compact_tags=True
-    )
+    compact = to_context(lines("Nora is in the shed. Nora exited the shed"), compact_tags=True)
     assert compact.steps[0].observations["Nora"] == "<same_as_state />"
 
 
 def test_no_context_of_a_story_with_a_gap():
     with pytest.raises(DataError, match="sentence 10, 'Ivo danced'.*the verb 'danced'"):
         to_context(read_story([*lines(ERRAND).sentences, "Ivo danced"]))
-    assert to_context(read_story([*lines(ERRAND).sentences, "The sun was shining"])) == to_context(
-        lines(ERRAND)
-    )
 
 
 def test_empty_stories():
@@ -803,7 +757,7 @@ def test_empty_stories():
     assert answer(story, "Where is the kettle?").text is None
     assert (
         to_context(story).steps[0].state == "none"
-        and memory_answers(Context(agents_names=["A"], socialized_context=[]), ["A"], "x") == []
+        and memory_answer(Context(agents_names=["A"], socialized_context=[]), ["A"], "x") is None
     )
 
 
@@ -824,7 +778,7 @@ def test_memories_in_free_wording():
             ("none", {"Nora": "Ivo is gone. The kettle is now in the old box!"}, {}),
         ],
     )
-    assert memory_answers(context, ["Nora"], "kettle") == [None, "tin", "old box"]
+    assert memory_answer(context, ["Nora"], "kettle") == "old box"
     assert (
         memory_answer(context, ["Ivo"], "kettle")
         == memory_answer(context, ["Nora", "Ivo"], "kettle")
