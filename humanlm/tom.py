@@ -45,8 +45,8 @@ def _plan(run: TomRun, most: int = 100) -> str:
     "Say what a run would ask; nothing is asked or written"
     respondent, settings = run.respondent, run.settings
     answers = read_outcomes(run.folder / "answers.jsonl")
-    known = {o.id for o in answers if not o.failed}
-    waiting = [item for item in run.loaded if item.id not in known]
+    answered = {o.id for o in answers if not o.failed}
+    waiting = [item for item in run.loaded if item.id not in answered]
     tried, rehearsed = waiting[:: -(-len(waiting) // most) or 1], []
     run_sync(answer_all(respondent, tried, rehearsed.append, 1))
     calls = "none: nobody is asked"
@@ -70,8 +70,8 @@ def _plan(run: TomRun, most: int = 100) -> str:
         if respondent.parses
         else "none",
     }
-    told = [*lines.items(), *(("warning", text) for text in _warnings(run, rehearsed))]
-    return "\n".join(f"{name:<10}{value}" for name, value in told)
+    rows = [*lines.items(), *(("warning", text) for text in _warnings(run, rehearsed))]
+    return "\n".join(f"{name:<10}{value}" for name, value in rows)
 
 # %% ../nbs/83_tom.ipynb #run_command
 def _run_and_show(run: TomRun) -> float:

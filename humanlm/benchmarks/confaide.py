@@ -25,7 +25,7 @@ from .readings import AnswerReading, ScoredAnswer, final_answer
 from ..core.basics import DataError, check_name, shorten
 from ..core.thoughts import without_thoughts
 
-# %% ../../nbs/benchmarks/07_confaide.ipynb #questions
+# %% ../../nbs/benchmarks/07_confaide.ipynb #bca20a9b
 MEETING_TASKS = {
     "meeting-summary": "Write the summary of this meeting, which is sent to every attendee.",
     "action-item": "Write Kate's personal list of things to do after this "

@@ -8,7 +8,7 @@ __all__ = ['KEYS', 'KINDS', 'BINARY', 'form_of', 'nearer', 'fantom_items', 'Fant
 # %% ../../nbs/benchmarks/04_fantom.ipynb #imports
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ import numpy as np
 from humanlm.benchmarks.protocol import (
     Benchmark,
     Measure,
-    class_f1,
-    confusion,
+    class_counts,
+    class_scores,
     grouped,
     joint,
+    mean_f1,
     mean_of,
     measure_of,
 )
@@ -170,8 +171,8 @@ def _worded(qa: Mapping, kind: str, row: Mapping) -> str:
     fact = row.get("factQA") or {}
     about = fact.get("question") or row.get("fact_question") or ""
     if ":info_accessibility:" in kind:
-        told = fact.get("correct_answer") or row.get("fact_answer") or ""
-        about = f"{about} {told}".strip()
+        answer = fact.get("correct_answer") or row.get("fact_answer") or ""
+        about = f"{about} {answer}".strip()
     if about and (":info_accessibility:" in kind or ":answerability:" in kind):
         return f"This is about: {about}\n{question}"
     return question.partition("\n(a)")[0].strip()
@@ -236,7 +237,7 @@ def fantom_items(
             tail = "-free" if form_of(kind) == "free" else ""
             yield _item(row, qa, id + tail, kind, context, similarity)
 
-# %% ../../nbs/benchmarks/04_fantom.ipynb #rules
+# %% ../../nbs/benchmarks/04_fantom.ipynb #a8539efd
 def _official_choice(answer: str, gold: str) -> bool:
     answer = answer.lower()
     starts = tuple(gold + mark for mark in (")", ".", ":", ","))
@@ -395,12 +396,11 @@ def _cluster(o: ScoredAnswer) -> str:
     return o.set_id.partition("-")[0]
 
 
-def _weighted_f1(sums: np.ndarray) -> np.ndarray:  # [..., 6] → [...]
-    "Compute the mean F1 of both classes, weighted by their number"
-    support = np.stack([sums[..., :3].sum(-1), sums[..., 3:].sum(-1)], -1)
-    scores = np.nan_to_num(np.stack([class_f1(sums, 0), class_f1(sums, 1)], -1))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return (support * scores).sum(-1) / support.sum(-1)
+def _no_f1(sums: np.ndarray) -> np.ndarray:
+    return class_scores(sums)[0][..., 0]
+
+
+_weighted_f1 = partial(mean_f1, weighted=True)
 
 
 def _counted(outcomes: Iterable[ScoredAnswer], scenario: str, rule: str) -> list[ScoredAnswer]:
@@ -414,7 +414,7 @@ def _counted(outcomes: Iterable[ScoredAnswer], scenario: str, rule: str) -> list
 def _scenario_measures(outcomes: Sequence[ScoredAnswer], scenario: str, rule: str) -> list[Measure]:
     "Return all measures of one scenario by one rule"
     mark = "" if rule == "correct" else f" ({rule} rule)"
-    group, f1 = f"scenario{mark}", class_f1 if rule == "published" else _weighted_f1
+    group, f1 = f"scenario{mark}", _no_f1 if rule == "published" else _weighted_f1
     target = _counted(outcomes, scenario, rule)
     forms = grouped(target, lambda o: form_of(o.kind))
     free, choices, lists, binary = (
@@ -451,7 +451,7 @@ def _scenario_measures(outcomes: Sequence[ScoredAnswer], scenario: str, rule: st
         all_right(f"{family}:set:ALL", [o for o in target if f":{family}:" in o.kind])
         rate(f"{family}:list", [o for o in lists if f":{family}:" in o.kind])
         rows = [
-            (o.id, _cluster(o), confusion(BINARY[o.gold], _as_binary(o, rule)))
+            (o.id, _cluster(o), class_counts(BINARY[o.gold], _as_binary(o, rule), (0, 1)))
             for o in binary
             if f":{family}:" in o.kind and o.gold != "error"
         ]

@@ -8,9 +8,15 @@ __all__ = ['DEGREES', 'OpenToM', 'ToMBench']
 # %% ../../nbs/benchmarks/08_opentom.ipynb #imports
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from .protocol import Benchmark, Measure, grouped, joint, measure_of
+from humanlm.benchmarks.protocol import (
+    Benchmark,
+    Measure,
+    class_counts,
+    grouped,
+    joint,
+    mean_f1,
+    measure_of,
+)
 from .questions import BenchmarkItem, RowTable, need, read_table
 from .readings import ScoredAnswer, distinct, plain
 from ..core.basics import DataError, check_name, fingerprint, shorten
@@ -59,19 +65,8 @@ def _macro_f1(outcomes: Sequence[ScoredAnswer], value: str) -> Measure:
     "Measure F1, averaged over the classes that occur"
     values = {str(o.value) for o in outcomes if o.value is not None}
     classes = sorted({str(o.gold) for o in outcomes} | values)
-    rows = []
-    for o in outcomes:
-        counts = [[o.gold == o.value == c, o.value == c, o.gold == c] for c in classes]
-        rows.append((o.id, o.set_id, counts))
-    return measure_of("macro F1", "mean over classes", value, rows, _mean_f1)
-
-
-def _mean_f1(sums: np.ndarray) -> np.ndarray:  # [..., 3 * classes] → [...]; nan if none occurs
-    right, answers, gold = np.moveaxis(sums.reshape(*sums.shape[:-1], -1, 3), -1, 0)
-    occurs = answers + gold > 0
-    f1 = 2 * right / np.maximum(answers + gold, 1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return f1.sum(-1) / occurs.sum(-1)
+    rows = [(o.id, o.set_id, class_counts(o.gold, o.value, classes)) for o in outcomes]
+    return measure_of("macro F1", "mean over classes", value, rows, mean_f1)
 
 
 class OpenToM(Benchmark):

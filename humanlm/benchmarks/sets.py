@@ -18,8 +18,8 @@ from .fantom import Fantom
 from .opentom import OpenToM, ToMBench
 from humanlm.benchmarks.protocol import (
     Benchmark,
-    class_f1,
-    confusion,
+    class_counts,
+    class_scores,
     joint,
     mean_of,
     measure_of,
@@ -30,15 +30,10 @@ from .readings import distinct, two_options, untagged
 from .tales import HiToM, ParaToMi, ToMi, whole
 from ..core.basics import ConfigError, DataError, check_name, fingerprint, shorten
 from ..core.plugins import is_plugin, load_plugin
-from ..core.stats import ratio
 
 # %% ../../nbs/benchmarks/09_sets.ipynb #CobraFrames
-def _precision(sums: np.ndarray) -> np.ndarray:  # [..., 6]
-    return ratio(np.stack([sums[..., 5], sums[..., 2] + sums[..., 5]], -1))
-
-
-def _recall(sums: np.ndarray) -> np.ndarray:  # [..., 6]
-    return ratio(np.stack([sums[..., 5], sums[..., 3:].sum(-1)], -1))
+def _of_offence(sums: np.ndarray, which: int) -> np.ndarray:  # [..., 3] → [...]
+    return class_scores(sums)[which][..., 0]
 
 
 class CobraFrames(Benchmark):
@@ -74,13 +69,11 @@ class CobraFrames(Benchmark):
 
     def report(self, outcomes):
         rows = [
-            (o.id, o.set_id, confusion(int(o.gold), -1 if o.value is None else int(o.value)))
-            for o in outcomes
-            if o.scores
+            (o.id, o.set_id, class_counts(o.gold, o.value, ["1"])) for o in outcomes if o.scores
         ]
-        named = {"precision": _precision, "recall": _recall, "F1": partial(class_f1, label=1)}
         return Benchmark.report(self, outcomes) + [
-            measure_of(name, "offensive", "yes", rows, of) for name, of in named.items()
+            measure_of(name, "offensive", "yes", rows, partial(_of_offence, which=i))
+            for i, name in enumerate(("F1", "precision", "recall"))
         ]
 
 # %% ../../nbs/benchmarks/09_sets.ipynb #MMToM

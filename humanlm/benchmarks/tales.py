@@ -135,14 +135,14 @@ class ToMi(Benchmark):
             {
                 "set_id": f"story {n}",
                 "story": list(tale.sentences),
-                "question": asked.text,
-                "answer": asked.answer,
-                "qTypeRaw": asked.kind,
+                "question": question.text,
+                "answer": question.answer,
+                "qTypeRaw": question.kind,
                 "story_type": tale.kind,
                 "cands": sorted(tale.story.world.holders),
             }
             for n, tale in enumerate(read_tomi(path))
-            for asked in tale.asked
+            for question in tale.asked
         ]
         return RowTable([(f"{path.name}, question {i}", row) for i, row in enumerate(rows, 1)], [])
 
@@ -223,8 +223,8 @@ class HiToM(Benchmark):
         sample = whole(row, "sample_id" if "sample_id" in row else "index")
         if prompting not in (kind, "both") or (split == "published" and sample not in HITOM_100):
             return
-        told = str(need(row, "deception", object)).lower()
-        lies = check_name(told, ("true", "false", "1", "0"), "true or false") in ("true", "1")
+        flag = str(need(row, "deception", object)).lower()
+        lies = check_name(flag, ("true", "false", "1", "0"), "true or false") in ("true", "1")
         length, order = whole(row, "story_length", 9), whole(row, "question_order", 9)
         lines = [line.strip() for line in need(row, "story").splitlines() if "***" not in line]
         story, question = "\n".join(filter(None, lines)), need(row, "question")

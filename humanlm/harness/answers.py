@@ -132,7 +132,7 @@ class Asker:
 
 Way = Callable[[Asker, BenchmarkItem, Context | None], Awaitable[SolverAnswer]]
 
-# %% ../../nbs/harness/01_answers.ipynb #contexts
+# %% ../../nbs/harness/01_answers.ipynb #7574ad07
 def _sentences(context: Context) -> str:
     "Write a context in lines of plain words"
     lines = []
@@ -140,8 +140,8 @@ def _sentences(context: Context) -> str:
         lines.append(f"At time {step.timestep}:")
         lines += [] if is_none(step.state) else [f"  State: {step.state}"]
         for verb, entries in (("perceives", step.observations), ("does", step.actions)):
-            told = [(name, text) for name, text in entries.items() if not is_none(text)]
-            lines += [f"  {name} {verb}: {text}" for name, text in told]
+            rows = [(name, text) for name, text in entries.items() if not is_none(text)]
+            lines += [f"  {name} {verb}: {text}" for name, text in rows]
     return "\n".join(lines)
 
 
@@ -211,8 +211,8 @@ async def _simulate_chain(
     asker: Asker, item: BenchmarkItem, context: Context, last: bool = False
 ) -> SolverAnswer:
     "Ask the first of a chain of thoughts, or the last in the second person"
-    asked, question = read_question(item.question), item.question
-    chain = asked.chain if isinstance(asked, PlaceQuestion) else ()
+    query, question = read_question(item.question), item.question
+    chain = query.chain if isinstance(query, PlaceQuestion) else ()
     chain = chain or tuple(filter(None, map(item.facts.get, ("char1", "char2"))))
     names = {name.casefold(): name for name in context.agents}
     strangers = [name for name in chain if name.casefold() not in names]
@@ -222,8 +222,8 @@ async def _simulate_chain(
         return (await vanilla(asker, item)).noted(f"simulation fell back to vanilla: {reason}")
     people = [names[name.casefold()] for name in chain]
     people += [] if last else people[:1]
-    if last and isinstance(asked, PlaceQuestion):
-        question = f"Where will you look for the {asked.object}?"
+    if last and isinstance(query, PlaceQuestion):
+        question = f"Where will you look for the {query.object}?"
     return await _ask_person(asker, item, perspective(context, people), people[-1], question)
 
 
@@ -335,8 +335,8 @@ def _position(name: str, reply: SolverAnswer) -> str:
 
 
 def _positions(replies: Sequence[SolverAnswer], but: int = -1) -> str:
-    told = [_position(f"Person {i + 1}", reply) for i, reply in enumerate(replies) if i != but]
-    return fenced("\n\n".join(told))
+    lines = [_position(f"Person {i + 1}", reply) for i, reply in enumerate(replies) if i != but]
+    return fenced("\n\n".join(lines))
 
 
 async def _or(call: Awaitable[SolverAnswer], otherwise: SolverAnswer) -> SolverAnswer:
@@ -356,13 +356,13 @@ async def _debate(
     prompt, last, rounds = asker.benchmark.prompt(item), [SolverAnswer("")] * AGENTS, []
     for n in range(ROUNDS + 1):
         calls = []
-        for i, own in enumerate(last):
-            parts = {"others": _positions(last, i), "own": fenced(_position("You", own))}
+        for i, reply in enumerate(last):
+            parts = {"others": _positions(last, i), "own": fenced(_position("You", reply))}
             text = fill(DEBATE, prompt=prompt, **parts) if n else prompt
             call = asker(item, text, temperature=0.5 if n else 0.7, repeat=100 * n + i)
-            calls.append(_or(call, own))
+            calls.append(_or(call, reply))
         last = list(await asyncio.gather(*calls))
-        rounds.append([{"answer": own.answer, "reasoning": own.reasoning} for own in last])
+        rounds.append([{"answer": reply.answer, "reasoning": reply.reasoning} for reply in last])
     votes = Counter(plain(reply.answer) for reply in last if plain(reply.answer))
     best = next(o for o in last if not votes or plain(o.answer) == votes.most_common(1)[0][0])
     text = fill(SETTLE, prompt=prompt, others=_positions(last))

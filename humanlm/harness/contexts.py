@@ -43,7 +43,7 @@ from ..stories.generation import generate, hitom_rows, write_tomi
 from ..stories.plots import Tale
 from ..stories.violations import count_violations, step_names, violations
 
-# %% ../../nbs/harness/03_contexts.ipynb #settings
+# %% ../../nbs/harness/03_contexts.ipynb #1ee4e3e1
 @dataclass
 class SetConfig:
     "Which questions, and where what comes of them is kept"
@@ -253,9 +253,9 @@ def generate_command(argv: Sequence[str]) -> int:  # exit code
         return 0
     tales = write_stories(family, c.n, c.seed, path)
     for i, tale in enumerate(tales):
-        asked = tale.asked[0]
-        item = BenchmarkItem(str(i), str(i), tale.text, asked.text, "", "")
-        text = _context_file(to_context(tale.story), item, asked.answer)
+        question = tale.asked[0]
+        item = BenchmarkItem(str(i), str(i), tale.text, question.text, "", "")
+        text = _context_file(to_context(tale.story), item, question.answer)
         atomic_write(Path(c.out) / "contexts" / f"tale-{i}.json", text)
     questions = sum(len(tale.asked) for tale in tales)
     print(

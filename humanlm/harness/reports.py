@@ -61,7 +61,7 @@ def measured(measures: Iterable[Measure]) -> list[Measurement]:
                 row.values[title(m)] = {ALL: total / n}
     return list(units.values())
 
-# %% ../../nbs/harness/05_reports.ipynb #baselines
+# %% ../../nbs/harness/05_reports.ipynb #8eedec4e
 FAULTY = "symbolic, known faults"
 
 
@@ -69,18 +69,18 @@ async def baseline_outcomes(
     benchmark: Benchmark, items: Sequence[BenchmarkItem]
 ) -> dict[str, list[ScoredAnswer]]:
     "Answer questions without a model, in every way that applies"
-    found: dict[str, list[ScoredAnswer]] = {}
+    baselines: dict[str, list[ScoredAnswer]] = {}
     rules = [("symbolic", "symbolic", "principled"), (FAULTY, "symbolic", "as_shipped")]
     rules += [(name, name, "principled") for name in SOLVERS if name not in ("symbolic", "memory")]
     for name, solver, policy in rules if benchmark.name in SYMBOLIC else []:
         reader = Respondent(benchmark, solver=solver, policy=policy)
         answers = [await reader.answer(item) for item in items]
-        right = [sum(o.scores["correct"] for o in each) for each in (answers, *found.values())]
+        right = [sum(o.scores["correct"] for o in each) for each in (answers, *baselines.values())]
         explains = name != FAULTY or right[0] > right[-1]
         if explains and any(o.status != "abstained" for o in answers):
-            found[name] = answers
+            baselines[name] = answers
     guesses = chance(benchmark, items)
-    return found | ({"chance": guesses} if guesses else {})
+    return baselines | ({"chance": guesses} if guesses else {})
 
 
 def ceiling(rows: Sequence[Result]) -> str:
@@ -159,10 +159,10 @@ def compare_runs(folders: Sequence[str | Path]) -> bool:  # whether every run co
     "Compare runs with the first of them that has an answer, and print it"
     runs = [_StoredRun.load(folder) for folder in folders]
     usable = [run for run in runs if not run.notes["unusable"]]
-    told = [f"{run.name}: {text}" for run in usable for text in run.notes["concerns"]]
+    notes = [f"{run.name}: {text}" for run in usable for text in run.notes["concerns"]]
     parts = _paired_tables(usable) if len(usable) > 1 else []
     parts += [
-        table_cell(text, 400) for text in [*told, *[run.notes["ceiling"] for run in usable[:1]]]
+        table_cell(text, 400) for text in [*notes, *[run.notes["ceiling"] for run in usable[:1]]]
     ]
     print(aligned("\n\n".join(filter(None, parts))), flush=True)
     for run in runs:

@@ -35,7 +35,7 @@ from ..stories.language import Event, PlaceQuestion, parse_sentence, read_questi
 from ..stories.memories import clauses, decode
 from ..stories.world import read_story
 
-# %% ../../nbs/harness/04_respondent.ipynb #solve
+# %% ../../nbs/harness/04_respondent.ipynb #d03ef974
 SOLVERS = ("symbolic", "memory", *baselines)
 _story = lru_cache(maxsize=256)(read_story)
 
@@ -44,16 +44,16 @@ class AbstentionError(HumanLMError):
     "A solver that cannot know"
 
 
-def _remembered(context: Context | None, asked: PlaceQuestion) -> str | None:
+def _remembered(context: Context | None, query: PlaceQuestion) -> str | None:
     "Answer from the common memories of a context, or from its states where nobody thinks"
     if context is None:
         raise AbstentionError("there is no context")
-    if asked.chain:
-        return memory_answer(context, asked.chain, asked.object)
-    told = [clause for step in decode(context).steps for clause in clauses(step.state)]
-    events = [event for event in map(parse_sentence, told) if isinstance(event, Event)]
-    places = [event.container for event in events if event.object == asked.object]
-    return places[0 if asked.kind == "initial" else -1] if places else None
+    if query.chain:
+        return memory_answer(context, query.chain, query.object)
+    sentences = [clause for step in decode(context).steps for clause in clauses(step.state)]
+    events = [event for event in map(parse_sentence, sentences) if isinstance(event, Event)]
+    places = [event.container for event in events if event.object == query.object]
+    return places[0 if query.kind == "initial" else -1] if places else None
 
 
 def solve(
@@ -64,22 +64,22 @@ def solve(
 ) -> SolverAnswer:
     "Answer by a rule; `AbstentionError` if it cannot know"
     notes: tuple[str, ...] = ()
-    asked = read_question(item.question)
+    query = read_question(item.question)
     if name == "symbolic":
         text, reason, notes = symbolic_answer(_story(item.source), item.question, policy)
-    elif not isinstance(asked, PlaceQuestion):
-        text, reason = None, asked.reason
+    elif not isinstance(query, PlaceQuestion):
+        text, reason = None, query.reason
     elif name == "memory":
-        text, reason = _remembered(context, asked), "the record does not say"
+        text, reason = _remembered(context, query), "the record does not say"
     else:
-        text, reason = baselines[name](_story(item.source).world, asked), "the story does not say"
+        text, reason = baselines[name](_story(item.source).world, query), "the story does not say"
     if text is None:
         raise AbstentionError(reason)
     keys = [key for key, option in item.options.items() if plain(option) == plain(text)]
     notes = tuple(f"contradiction in {note}" for note in notes)
     return SolverAnswer(keys[0] if keys else text, notes=notes)
 
-# %% ../../nbs/harness/04_respondent.ipynb #baselines
+# %% ../../nbs/harness/04_respondent.ipynb #0fb83bf3
 def chance(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> list[ScoredAnswer]:
     "Score every question as a blind guess would, on average"
     return [
@@ -102,21 +102,21 @@ class AnswerFile:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self.known = {o.id: o for o in read_outcomes(path) if not o.failed}
-        write_jsonl(self.path, self.known.values())
+        self.answers = {o.id: o for o in read_outcomes(path) if not o.failed}
+        write_jsonl(self.path, self.answers.values())
 
     def add(self, answer: ScoredAnswer) -> None:
         "Keep one answer, now"
-        self.known[answer.id] = answer
+        self.answers[answer.id] = answer
         append_row(self.path, answer)
-        if len(self.known) % 100 == 0:
-            print(f"{len(self.known):,} answers in {self.path}", file=sys.stderr, flush=True)
+        if len(self.answers) % 100 == 0:
+            print(f"{len(self.answers):,} answers in {self.path}", file=sys.stderr, flush=True)
 
     def finish(self, order: Iterable[str]) -> list[ScoredAnswer]:
         "Put the answers into order"
-        answers = [self.known[id] for id in order if id in self.known]
-        write_jsonl(self.path, answers)
-        return answers
+        ordered = [self.answers[id] for id in order if id in self.answers]
+        write_jsonl(self.path, ordered)
+        return ordered
 
 # %% ../../nbs/harness/04_respondent.ipynb #Respondent
 SYMBOLIC = ("tomi", "paratomi", "hitom")  # sets whose stories the symbolic reader may know
@@ -131,7 +131,7 @@ class Respondent:
     asker: Asker | None = None  # None: a solver answers
     solver: str = ""  # one of `SOLVERS`
     parser: Parser | None = None  # None: no contexts
-    known: dict[str, tuple[Parse, str]] = field(default_factory=dict)  # text → its parse and key
+    contexts: dict[str, tuple[Parse, str]] = field(default_factory=dict)  # text → its parse and key
     policy: str = "principled"  # of the symbolic solver, one of `POLICIES`
 
     @property
@@ -145,11 +145,11 @@ class Respondent:
         "Return the context of a text and its key: `none` if it failed, empty if none is wanted"
         if self.parser is None or not self.parses:
             return Parse(None), ""
-        if text not in self.known:
+        if text not in self.contexts:
             parse = await self.parser(text, self.benchmark.task)
             key = self.parser.key(text, self.benchmark.task) if parse.context else "none"
-            self.known[text] = parse, key
-        return self.known[text]
+            self.contexts[text] = parse, key
+        return self.contexts[text]
 
     async def answer(self, item: BenchmarkItem) -> ScoredAnswer:
         "Answer, read and score one question; `LLMError` only if it concerns all questions"
@@ -211,14 +211,14 @@ def concerns(outcomes: Sequence[ScoredAnswer], wanted: bool) -> list[str]:
     answers = [o for o in outcomes if o.status != "abstained"]
     without = [o.notes[-1] if o.notes else o.failed for o in answers if not used_context(o)]
     fallen = [note for note in map(fall_back, outcomes) if " fell back to " in note]
-    told = []
+    messages = []
     if wanted and (without or not answers):
         used = f"{len(answers) - len(without):,} of {len(answers):,}"
-        told.append(f"contexts used: {used}, without one most often: {_commonest(without)}")
+        messages.append(f"contexts used: {used}, without one most often: {_commonest(without)}")
     if fallen:
         otherwise = f"{len(fallen):,} of {len(outcomes):,} were asked otherwise"
-        told.append(f"{otherwise}, most often: {_commonest(fallen)}")
-    return told
+        messages.append(f"{otherwise}, most often: {_commonest(fallen)}")
+    return messages
 
 
 def _commonest(reasons: Sequence[str]) -> str:

@@ -73,7 +73,7 @@ from ..social.parsing import Parse
 from ..social.parsing import parser as make_parser
 from ..stories.contexts import make_context
 
-# %% ../../nbs/harness/07_runs.ipynb #settings
+# %% ../../nbs/harness/07_runs.ipynb #e46091cb
 @dataclass
 class _TomConfig(SetConfig):
     "What is run, and where it is kept"
@@ -177,12 +177,12 @@ class TomRun:
     def answer(self) -> list[ScoredAnswer]:
         "Answer what is not answered yet, and return all answers"
         answers = AnswerFile(self.folder / "answers.jsonl")
-        todo = [item for item in self.loaded if item.id not in answers.known]
+        todo = [item for item in self.loaded if item.id not in answers.answers]
         try:
             at_once = 2 * self.settings.model.concurrency
             run_sync(answer_all(self.respondent, todo, answers.add, at_once))
         except HumanLMError as e:
-            number = f"{len(answers.known):,} answers are kept in {self.folder}"
+            number = f"{len(answers.answers):,} answers are kept in {self.folder}"
             e.add_note(f"{number}; the same command goes on.")
             raise
         finally:
@@ -271,22 +271,22 @@ def write_report(run: TomRun, outcomes: Sequence[ScoredAnswer]) -> list[Result]:
     for baseline, answers in beside.items():
         rows += result_rows(baseline, benchmark.report(answers))
     void = run.respondent.parses and not any(map(used_context, outcomes))
-    told = concerns(outcomes, run.respondent.parses)
+    messages = concerns(outcomes, run.respondent.parses)
     notes = {
         "ceiling": ceiling(rows),
-        "concerns": told,
+        "concerns": messages,
         "counts": oddities(outcomes),
-        "unusable": silent or (NO_DIFFERENCE.format(contexts=told[0]) if void else ""),
+        "unusable": silent or (NO_DIFFERENCE.format(contexts=messages[0]) if void else ""),
     }
     save_measured(run.folder / "measured" / f"{name}.jsonl", measured(measures))
     save_results(run.folder / "results.json", Results(rows, notes=notes))
     write_csv(run.folder / "mismatches.csv", MISMATCH, mismatches(outcomes))
-    asked = f"{len(run.loaded):,} questions of {Path(run.loaded.file).name}"
-    told = [f"{asked}, answered by {run.settings.model.name}, way: {run.way}.", silent, *told]
-    told += [notes["ceiling"]]
-    told += [f"{n:,}: {what}" for what, n in notes["counts"].items()]
-    told += [f"Cannot be used: {where}: {reason}" for where, reason in run.loaded.problems[:20]]
-    lines = [f"- {table_cell(text, 400)}" for text in told if text]
+    questions = f"{len(run.loaded):,} questions of {Path(run.loaded.file).name}"
+    lines = [f"{questions}, answered by {run.settings.model.name}, way: {run.way}."]
+    lines += [silent, *messages, notes["ceiling"]]
+    lines += [f"{n:,}: {what}" for what, n in notes["counts"].items()]
+    lines += [f"Cannot be used: {where}: {reason}" for where, reason in run.loaded.problems[:20]]
+    lines = [f"- {table_cell(text, 400)}" for text in lines if text]
     page = [f"# {benchmark.title}", "\n".join(lines), metrics_table(rows)]
     atomic_write(run.folder / "report.md", "\n\n".join(page) + "\n")
     return rows
