@@ -93,7 +93,7 @@ async def run(url, items, mode, store, folder):
     "The same through a run: prompt, context, reading, scoring, keeping"
     job = Respondent(hitom, mode, asker(url), parser=StoredParser(SymbolicParser(), store))
     await answer_all(job, items[:CONCURRENCY], lambda outcome: None, CONCURRENCY)
-    job.known.clear()
+    job.contexts.clear()
     answers = AnswerFile(Path(folder) / "answers.jsonl")
     with Clock() as clock:
         await answer_all(job, items, answers.add, 2 * CONCURRENCY)

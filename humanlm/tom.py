@@ -7,237 +7,109 @@ __all__ = ['main', 'run_command']
 
 # %% ../nbs/83_tom.ipynb #imports
 import sys
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from .benchmarks.questions import BenchmarkItem
 from .benchmarks.readings import ScoredAnswer
 from .benchmarks.sets import benchmarks, find_benchmark
-from .clients.ledger import price
-from .clients.names import full_name, in_plan
-from .core.basics import run_sync, shorten
+from .clients.names import in_plan
+from .core.basics import run_sync
 from .core.commands import menu
-from .core.config import Settings
 from .core.grammar import parse
 from .core.html import aligned
-from .harness.comparison import compare_runs
+from .evaluation.measured import metrics_table
 from .harness.contexts import load_items, one_of
-from humanlm.harness.reports import (
-    ReportLine,
-    baseline_table,
-    ceiling,
-    folded,
-    oddity_text,
-    result_table,
-)
-from humanlm.harness.respondent import (
-    answer_all,
-    concerns,
-    fall_back,
-    nothing_answered,
-    read_outcomes,
-)
-from .harness.runs import GROUPS, TomRun, _Echo, make_run
-from .models.settings import require_model
+from .harness.reports import compare_runs, oddities
+from .harness.respondent import answer_all, concerns, nothing_answered, read_outcomes
+from .harness.runs import GROUPS, Echo, TomRun, make_run
+from .models.settings import estimate, require_model
 
 # %% ../nbs/83_tom.ipynb #main
 main = menu("tom")
 
-# %% ../nbs/83_tom.ipynb #todo
-def _todo(run: TomRun) -> list[BenchmarkItem]:
-    "List the questions that have no answer yet"
-    known = {o.id for o in read_outcomes(run.folder / "answers.jsonl") if not o.failed}
-    return [item for item in run.loaded if item.id not in known]
-
-# %% ../nbs/83_tom.ipynb #Cost
-class _Cost(NamedTuple):
-    "What answering takes, without contexts"
-
-    calls: int
-    read: int  # tokens, about
-    written: int  # tokens, at most
-    dollars: (
-        tuple[float, float] | None
-    )  # for reading, and at most in all; None: the price is unknown
-    otherwise: str = ""  # how many would be asked in another way than chosen, and why
-
-# %% ../nbs/83_tom.ipynb #rehearse
-def _spread(items: Sequence[BenchmarkItem], most: int) -> list[BenchmarkItem]:
-    "Take some questions, from everywhere"
-    n = min(most, len(items))
-    return [items[i * len(items) // n] for i in range(n)]
-
-
-def _rehearse(
-    run: TomRun,  # made with `ask=False`
-    items: Sequence[BenchmarkItem],
-    most: int = 100,  # questions to rehearse, spread evenly; the rest is taken to be like them
-) -> _Cost:
-    "Estimate what answering takes"
-    if run.respondent.asker is None or not items:
-        return _Cost(0, 0, 0, (0.0, 0.0))
-    client: Any = run.respondent.asker.client  # counts what it would ask
-    tried = _spread(items, most)
-    times, found = len(items) / len(tried), []
-    run_sync(answer_all(run.respondent, tried, found.append, 1))
-    used = client.ledger.total
-    read, written = (
-        round(times * used.tokens_in),
-        round(times * sum(r.n * r.max_tokens for r in client.requests)),
-    )
-    least, most_paid = (price(full_name(client.name), read, n) for n in (0, written))
-    dollars = None if least is None or most_paid is None else (least, most_paid)
-    return _Cost(round(times * used.calls), read, written, dollars, _otherwise(run, found))
-
-# %% ../nbs/83_tom.ipynb #_otherwise
-def _otherwise(run: TomRun, rehearsed: Sequence[ScoredAnswer]) -> str:
-    "Say what would be asked in another way; a stand-in's records have other people in them"
-    known = [
-        replace(o, notes=())
-        if o.context
-        and isinstance(run.respondent.parser, _Echo)
-        and "not in the context" in fall_back(o)
-        else o
-        for o in rehearsed
-    ]
-    said = concerns(known, False)
-    return f"{said[0]}, in a rehearsal" if said else ""
-
-# %% ../nbs/83_tom.ipynb #refused
-def _refused(run: TomRun, items: Sequence[BenchmarkItem]) -> str:  # empty: none, or a model parses
-    "Say how many texts a rule cannot parse"
-    parser = run.respondent.parser
-    if parser is None or not run.respondent.parses or isinstance(parser, _Echo):
-        return ""
-
-    async def reasons():
-        texts = {run.benchmark.source_text(item): item for item in items}
-        found = [(await run.respondent.context(item))[0] for item in texts.values()]
-        return [parsed.reason for parsed in found if not parsed.context], len(found)
-
-    why, n = run_sync(reasons())
-    if not why:
-        return ""
-    most = shorten(Counter(why).most_common(1)[0][0], 120)
-    return (
-        f"{parser.name} refuses {len(why):,} of {n:,} texts, whose questions get no "
-        f"context; most often: {most}"
-    )
-
-# %% ../nbs/83_tom.ipynb #abstained
-def _abstained(
-    run: TomRun, items: Sequence[BenchmarkItem], most: int = 100
-) -> str:  # empty: none, or a model answers
-    "Say how many questions a rule cannot answer"
-    if (
-        run.respondent.asker
-        or not items
-        or (run.respondent.parses and isinstance(run.respondent.parser, _Echo))
-    ):
-        return ""
-    tried, found = _spread(items, most), []
-    run_sync(answer_all(run.respondent, tried, found.append, 1))
-    why = Counter(o.notes[0] for o in found if o.status == "abstained")
-    if not why:
-        return ""
-    often = shorten(why.most_common(1)[0][0], 120)
-    return (
-        f"{run.respondent.solver} cannot answer {why.total():,} of {len(tried):,} questions "
-        f"that were tried; most often: {often}"
-    )
-
-# %% ../nbs/83_tom.ipynb #cost_text
-def _cost_text(cost: _Cost) -> str:
-    "Say what answering takes"
-    if not cost.calls:
-        return "none: nobody is asked"
-    money = "price unknown (HUMANLM_PRICES can name a file of prices)"
-    if cost.dollars is not None:
-        money = f"~US$ {cost.dollars[0]:,.2f} for reading, at most {cost.dollars[1]:,.2f} in all"
-    return f"~{cost.calls:,}, ~{cost.read:,} tokens read, at most {cost.written:,} written; {money}"
-
 # %% ../nbs/83_tom.ipynb #plan
-def _plan(run: TomRun) -> str:
+def _warnings(run: TomRun, rehearsed: Sequence[ScoredAnswer]) -> list[str]:
+    "Say what rules refuse, cannot answer or ask otherwise"
+    stand_in = isinstance(run.respondent.parser, Echo)
+    if stand_in:  # its contexts name other people
+        rehearsed = [o for o in rehearsed if "not in the context" not in str(o.notes)]
+    if not rehearsed or (stand_in and run.respondent.solver == "memory"):
+        return []
+    return [
+        *concerns(rehearsed, run.respondent.parses),
+        *filter(None, [nothing_answered(rehearsed)]),
+    ]
+
+
+def _plan(run: TomRun, most: int = 100) -> str:
     "Say what a run would ask; nothing is asked or written"
-    if run.respondent.asker:
-        require_model(run.conditions["model"])
-    waiting, texts = _todo(run), {run.benchmark.source_text(item) for item in run.loaded}
-    fresh = list(dict.fromkeys(run.benchmark.source_text(item) for item in waiting))
-    contexts = (
-        run.settings.parser.plan(run.settings.tom.out, fresh, run.benchmark.task)
-        if run.respondent.parses
-        else "none"
-    )
-    cost, silent = _rehearse(run, waiting), _abstained(run, waiting)
+    respondent, settings = run.respondent, run.settings
+    answers = read_outcomes(run.folder / "answers.jsonl")
+    answered = {o.id for o in answers if not o.failed}
+    waiting = [item for item in run.loaded if item.id not in answered]
+    tried, rehearsed = waiting[:: -(-len(waiting) // most) or 1], []
+    run_sync(answer_all(respondent, tried, rehearsed.append, 1))
+    calls = "none: nobody is asked"
+    if respondent.asker:
+        require_model(settings.model.name)
+        client: Any = respondent.asker.client  # counts what it would ask
+        times = len(waiting) / max(1, len(tried))
+        written = sum(request.n * request.max_tokens for request in client.requests)
+        counts = client.ledger.total.calls, client.ledger.total.tokens_in, written
+        calls = f"at most {estimate(settings.model.name, *(round(times * n) for n in counts))}"
+    texts = list(dict.fromkeys(item.source for item in waiting))
+    stories, problems = len({item.source for item in run.loaded}), len(run.loaded.problems)
     lines = {
         "run": run.folder,
-        "questions": f"{len(run.loaded):,} about {len(texts):,} texts, {len(run.loaded.problems)} "
-        "rows cannot be used",
+        "questions": f"{len(run.loaded):,} about {stories:,} texts, {problems} rows unusable",
         "to ask": f"{len(waiting):,}",
-        "model": in_plan(run.conditions["model"]),
+        "model": in_plan(settings.model.name),
         "way": run.way,
-        "calls": _cost_text(cost),
-        "contexts": contexts,
-        "refused": _refused(run, waiting),
-        "otherwise": cost.otherwise,
-        "warning": silent,
+        "calls": calls,
+        "contexts": settings.parser.plan(settings.tom.out, texts, run.benchmark.task)
+        if respondent.parses
+        else "none",
     }
-    return "\n".join(
-        f"{name:<10}{value}"
-        for name, value in lines.items()
-        if value or name not in ("refused", "otherwise", "warning")
-    )
-
-# %% ../nbs/83_tom.ipynb #show_run
-def _show_run(run: TomRun, outcomes: Sequence[ScoredAnswer], lines: Sequence[ReportLine]) -> None:
-    "Print the short form of a report"
-    own, left_out = folded(
-        [line for line in lines if line.run == run.folder.name and " × " not in line.group]
-    )
-    table = result_table(own[:40]) + left_out if own else ""
-    parts = [
-        f"{run.benchmark.title}: {run.folder}",
-        table,
-        baseline_table(lines) if lines else "",
-        ceiling(lines),
-        oddity_text(outcomes, 5),
-    ]
-    print(aligned("\n\n".join(filter(None, parts))), flush=True)
+    rows = [*lines.items(), *(("warning", text) for text in _warnings(run, rehearsed))]
+    return "\n".join(f"{name:<10}{value}" for name, value in rows)
 
 # %% ../nbs/83_tom.ipynb #run_command
-def run_command(argv: Sequence[str]) -> int:  # exit code
-    "Answer a benchmark's questions, beside trivial baselines; the same command goes on"
-    s = parse(GROUPS, argv, run_command.__doc__, f"the benchmark: {', '.join(benchmarks)}", "anew")
-    benchmark = find_benchmark(one_of(s.inputs, benchmarks, "benchmark", plugins=True))
-    loaded = load_items(benchmark, s.tom.file, s.tom.limit, s.rows)
-    runs = [make_run(s, benchmark, mode, loaded, ask=not s.dry_run) for mode in s.tom.modes]
-    more = f"cannot be used: {len(loaded.problems) - 10:,} more rows"
-    told = [
-        f"cannot be used: {problem.where}: {problem.reason}" for problem in loaded.problems[:10]
-    ] + [more] * (len(loaded.problems) > 10)
-    print("".join(f"{line}\n" for line in told), end="", file=sys.stderr)
-    if s.dry_run:
-        print("\n\n".join(_plan(run) for run in runs))
-        return 0
-    failed = [_run_and_show(run, s) for run in runs]
-    whole = compare_runs([run.folder for run in runs]) if len(runs) > 1 else True
-    return int(max(failed) > 0.1 or not whole)  # one question in ten may fail
-
-# %% ../nbs/83_tom.ipynb #_run_and_show
-def _run_and_show(run: TomRun, s: Settings) -> float:
-    "Do a run; give the share of questions without an answer"
-    outcomes, lines = run.once()
-    _show_run(run, outcomes, lines)
-    if run.ledger.total:
-        print(f"\n{aligned(run.ledger._repr_markdown_())}")
-    print(f"\nreport: {run.folder / 'report.md'}\n", flush=True)
+def _run_and_show(run: TomRun) -> float:
+    "Do a run and print the short form of its report; return the share that got no answer"
+    outcomes, rows = run.once()
+    silent = nothing_answered(outcomes)
+    parts = [
+        f"{run.benchmark.title}: {run.folder}",
+        metrics_table([row for row in rows if " × " not in row.metric]),
+        "\n".join(f"{n:,}: {what}" for what, n in oddities(outcomes).items()),
+        run.ledger._repr_markdown_() if run.ledger.total else "",
+        f"report: {run.folder / 'report.md'}\n",
+    ]
+    print(aligned("\n\n".join(filter(None, parts))), flush=True)
     for concern in concerns(outcomes, run.respondent.parses):
         print(f"warning: {run.folder}: {concern}", file=sys.stderr)
-    if reason := nothing_answered(outcomes):
-        print(f"error: {run.folder}: {reason}", file=sys.stderr)
-    return 1.1 if reason else sum(bool(o.failed) for o in outcomes) / len(outcomes)
+    if silent:
+        print(f"error: {run.folder}: {silent}", file=sys.stderr)
+    return 1.0 if silent else sum(bool(o.failed) for o in outcomes) / len(outcomes)
+
+
+def run_command(argv: Sequence[str]) -> int:  # exit code
+    "Answer a benchmark's questions, beside trivial baselines; the same command goes on"
+    about = f"the benchmark: {', '.join(benchmarks)}"
+    s = parse(GROUPS, argv, run_command.__doc__, about, "anew")
+    benchmark = find_benchmark(one_of(s.inputs, "benchmark"))
+    loaded = load_items(benchmark, s.tom.file, s.tom.limit, s.rows)
+    runs = [make_run(s, benchmark, way, loaded, ask=not s.dry_run) for way in s.tom.ways]
+    for problem in loaded.problems[:10]:
+        print(f"cannot be used: {problem.where}: {problem.reason}", file=sys.stderr)
+    if len(loaded.problems) > 10:
+        print(f"cannot be used: {len(loaded.problems) - 10:,} more rows", file=sys.stderr)
+    if s.dry_run:
+        print("\n\n".join(map(_plan, runs)))
+        return 0
+    failed = [_run_and_show(run) for run in runs]
+    compared = compare_runs([run.folder for run in runs]) if len(runs) > 1 else True
+    return int(max(failed) > 0.1 or not compared)  # one question in ten may fail
 
 # %% ../nbs/83_tom.ipynb #if-name-main-sys
 if __name__ == "__main__" and __spec__:

@@ -5,57 +5,23 @@
 # %% auto #0
 __all__ = ['DEGREES', 'OpenToM', 'ToMBench']
 
-# %% ../../nbs/benchmarks/08_opentom.ipynb #exported-imports
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+# %% ../../nbs/benchmarks/08_opentom.ipynb #imports
+from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from .protocol import Benchmark, Measure, joint
+from humanlm.benchmarks.protocol import (
+    Benchmark,
+    Measure,
+    class_counts,
+    grouped,
+    joint,
+    mean_f1,
+    measure_of,
+)
 from .questions import BenchmarkItem, RowTable, need, read_table
 from .readings import ScoredAnswer, distinct, plain
 from ..core.basics import DataError, check_name, fingerprint, shorten
 
-# %% ../../nbs/benchmarks/08_opentom.ipynb #mean_f1
-def _class_counts(
-    gold: str, said: str | None, classes: Sequence[str]
-) -> np.ndarray:  # [3 * classes]
-    "Count one answer: for each class, whether it is right, was said and would be right"
-    return np.array(
-        [[gold == said == name, said == name, gold == name] for name in classes], float
-    ).ravel()
-
-
-def _mean_f1(
-    sums: np.ndarray,  # [..., 3 * classes]
-) -> np.ndarray:
-    "Average F1 over the classes that occur"
-    right, said, gold = np.moveaxis(sums.reshape(*sums.shape[:-1], -1, 3), -1, 0)
-    there = said + gold > 0
-    f1 = np.divide(2 * right, said + gold, out=np.zeros_like(right), where=there)
-    return np.divide(
-        f1.sum(-1), there.sum(-1), out=np.full(f1.shape[:-1], math.nan), where=there.any(-1)
-    )
-
-# %% ../../nbs/benchmarks/08_opentom.ipynb #macro_f1
-def _macro_f1(outcomes: Sequence[ScoredAnswer], group: str, value: str) -> Measure:
-    "Make the measure of a mean F1"
-    classes = sorted(
-        {str(o.gold) for o in outcomes} | {str(o.value) for o in outcomes if o.value is not None}
-    )
-    parts = np.array([_class_counts(o.gold, o.value, classes) for o in outcomes])
-    return Measure(
-        "macro F1",
-        group,
-        value,
-        tuple(o.id for o in outcomes),
-        tuple(o.set_id for o in outcomes),
-        parts,
-        _mean_f1,
-    )
-
-# %% ../../nbs/benchmarks/08_opentom.ipynb #opentom_kind
+# %% ../../nbs/benchmarks/08_opentom.ipynb #OpenToM
 DEGREES = {
     "fullness": ("more full", "equally full", "less full"),
     "accessibility": ("more accessible", "equally accessible", "less accessible"),
@@ -64,48 +30,45 @@ DEGREES = {
 }
 
 
-def _opentom_kind(asked: Mapping) -> tuple[str, str]:  # type of question, order
-    "Tell the type and the order of a question"
-    genre, _, order = need(asked, "type").partition("-")
+def _opentom_kind(qa: Mapping) -> tuple[str, str]:  # type of question, order
+    genre, _, order = need(qa, "type").partition("-")
     check_name(genre, ("location", "multihop", "attitude"), "type of question")
     if genre == "location":
-        genre = (
-            "coarse location"
-            if plain(str(asked.get("answer", ""))) in DEGREES["coarse location"]
-            else "fine location"
-        )
+        yes_no = plain(str(qa.get("answer", ""))) in DEGREES["coarse location"]
+        genre = "coarse location" if yes_no else "fine location"
     elif genre == "multihop":
-        genre = "fullness" if "fullness" in need(asked, "question") else "accessibility"
+        genre = "fullness" if "fullness" in need(qa, "question") else "accessibility"
     return genre, {"fo": "first order", "so": "second order"}.get(order, "")
 
-# %% ../../nbs/benchmarks/08_opentom.ipynb #opentom_options
-def _opentom_options(
-    row: Mapping, asked: Mapping, kind: str
-) -> tuple[str, dict[str, str]]:  # key of the right one, options
-    "Give the options of a question"
-    info = need(row, "plot_info", dict)
-    places = (
-        [need(info, name).replace("_", " ") for name in ("original_place", "move_to_place")]
-        if kind == "fine location"
-        else []
-    )
-    options = distinct(dict(zip("abc", places or DEGREES[kind])))
-    said = asked.get("answer")
-    listed = (
-        [each for each in said if each != "corrupted"]
-        if isinstance(said, list)
-        else [str(said or "")]
-    )
-    several = kind == "accessibility" and ("|" in listed[0] if listed else False)
-    answer = "equally accessible" if several else listed[0] if len(listed) == 1 else ""
-    gold = next((key for key, text in options.items() if plain(text) == plain(answer)), None)
-    if gold is None:
-        raise DataError(
-            f"the answer {shorten(said)!r} is none of {shorten(', '.join(options.values()))}."
-        )
-    return gold, options
 
-# %% ../../nbs/benchmarks/08_opentom.ipynb #OpenToM
+def _opentom_options(
+    row: Mapping, qa: Mapping, kind: str
+) -> tuple[str, dict[str, str]]:  # key of the right one, options
+    if kind == "fine location":
+        info = need(row, "plot_info", dict)
+        places = [need(info, name) for name in ("original_place", "move_to_place")]
+        texts = [place.replace("_", " ") for place in places]
+    else:
+        texts = DEGREES[kind]
+    options, answer = distinct(dict(zip("abc", texts))), qa.get("answer")
+    if isinstance(answer, list):
+        answer = ", ".join(each for each in answer if each != "corrupted")
+    if kind == "accessibility" and "|" in str(answer):  # both, so neither
+        answer = "equally accessible"
+    keys = [key for key, text in options.items() if plain(text) == plain(str(answer))]
+    if not keys:
+        raise DataError(f"the answer {shorten(answer)!r} is none of {', '.join(texts)}.")
+    return keys[0], options
+
+
+def _macro_f1(outcomes: Sequence[ScoredAnswer], value: str) -> Measure:
+    "Measure F1, averaged over the classes that occur"
+    values = {str(o.value) for o in outcomes if o.value is not None}
+    classes = sorted({str(o.gold) for o in outcomes} | values)
+    rows = [(o.id, o.set_id, class_counts(o.gold, o.value, classes)) for o in outcomes]
+    return measure_of("macro F1", "mean over classes", value, rows, mean_f1)
+
+
 class OpenToM(Benchmark):
     "What is somebody's view of a thing that was moved, and of the move?"
 
@@ -121,51 +84,26 @@ class OpenToM(Benchmark):
         "their own is theirs."
     )
 
-    def items(self, row: dict) -> Iterable[BenchmarkItem]:
-        asked, story = (
-            need(row, "question", dict),
-            need(row, "narrative" if "narrative" in row else "long_narrative"),
-        )
-        kind, order = _opentom_kind(asked)
-        gold, options = _opentom_options(row, asked, kind)
-        question = need(asked, "question") + " Suppose that you saw it happen." * (
-            kind == "attitude"
-        )
-        yield BenchmarkItem(
-            str(row["index"]),
-            fingerprint(story),
-            story,
-            question,
-            kind,
-            gold,
-            options,
-            {"order": order} if order else {},
-        )
+    def items(self, row):
+        qa = need(row, "question", dict)
+        story = need(row, "narrative" if "narrative" in row else "long_narrative")
+        kind, order = _opentom_kind(qa)
+        gold, options = _opentom_options(row, qa, kind)
+        question = need(qa, "question")
+        if kind == "attitude":
+            question += " Suppose that you saw it happen."
+        groups = {"order": order} if order else {}
+        id, set_id = str(row["index"]), fingerprint(story)
+        yield BenchmarkItem(id, set_id, story, question, kind, gold, options, groups)
 
-    def report(self, outcomes: Sequence[ScoredAnswer]) -> list[Measure]:
-        kinds = {(o.kind, o.groups.get("order", "")): [] for o in outcomes if o.scores}
-        for o in outcomes:
-            if o.scores:
-                kinds[o.kind, o.groups.get("order", "")].append(o)
-        return [
-            *Benchmark.report(self, outcomes),
-            *(
-                _macro_f1(kinds[key], "mean over classes", ", ".join(filter(None, key)))
-                for key in sorted(kinds)
-            ),
-        ]
+    def report(self, outcomes):
+        kinds = grouped(
+            (o for o in outcomes if o.scores), lambda o: ", ".join([o.kind, *o.groups.values()])
+        )
+        macro = [_macro_f1(kinds[kind], kind) for kind in sorted(kinds)]
+        return Benchmark.report(self, outcomes) + macro
 
 # %% ../../nbs/benchmarks/08_opentom.ipynb #ToMBench
-def _english(row: Mapping) -> dict[str, str]:
-    "Give the filled English columns of a row by their plain names"
-    named = {str(name).rpartition("\n")[2]: value for name, value in row.items()}
-    return {
-        name: value.strip()
-        for name, value in named.items()
-        if isinstance(value, str) and value.strip()
-    }
-
-
 class ToMBench(Benchmark):
     "Everyday stories for thirty-one abilities, with up to four options"
 
@@ -180,44 +118,29 @@ class ToMBench(Benchmark):
         "feels and means."
     )
 
-    def rows(self, path: Path) -> RowTable:
-        found = [
-            (file, read_table(file))
-            for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])
-        ]
-        if not found:
-            raise DataError(
-                f"{path}: no .jsonl file in this folder. Give the folder of tasks, or "
-                "one of its files."
-            )
-        rows = [
-            (where, row | {"task": file.stem}) for file, table in found for where, row in table.rows
-        ]
-        return RowTable(rows, [problem for _, table in found for problem in table.problems])
+    def rows(self, path):
+        table = RowTable([], [])
+        for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
+            rows, problems = read_table(file)
+            table.rows.extend((where, row | {"task": file.stem}) for where, row in rows)
+            table.problems.extend(problems)
+        return table
 
-    def items(self, row: dict) -> Iterable[BenchmarkItem]:
-        told = _english(row)
+    def items(self, row):
+        named = {str(name).rpartition("\n")[2]: value for name, value in row.items()}
+        cells = {name: value.strip() for name, value in named.items() if isinstance(value, str)}
         options = {
-            key: told[f"OPTION-{key}"].removeprefix(f"{key}. ")
+            key: cells[f"OPTION-{key}"].removeprefix(f"{key}. ")
             for key in "ABCD"
-            if f"OPTION-{key}" in told
+            if cells.get(f"OPTION-{key}")
         }
-        gold, story = need(told, "ANSWER").rstrip(". "), need(told, "STORY")
-        ability = need(told, "ABILITY")
+        gold = check_name(need(cells, "ANSWER").rstrip(". "), distinct(options), "right option")
+        story, ability = need(cells, "STORY"), need(cells, "ABILITY")
         groups = {"ability": " ".join(ability.split()), "task": str(row.get("task") or "")}
-        yield BenchmarkItem(
-            str(row["index"]),
-            fingerprint(story),
-            story,
-            need(told, "QUESTION"),
-            ability.partition(":")[0].strip().lower(),
-            check_name(gold, distinct(options), "right option"),
-            options,
-            groups,
-        )
+        kind, id = ability.partition(":")[0].strip().lower(), str(row["index"])
+        question = need(cells, "QUESTION")
+        yield BenchmarkItem(id, fingerprint(story), story, question, kind, gold, options, groups)
 
-    def report(self, outcomes: Sequence[ScoredAnswer]) -> list[Measure]:
-        return [
-            *Benchmark.report(self, outcomes),
-            *(m for m in [joint(outcomes, "stories", "all questions right", wanted=2)] if m.n),
-        ]
+    def report(self, outcomes):
+        stories = joint(outcomes, "stories", "all questions right", wanted=2)
+        return Benchmark.report(self, outcomes) + [stories] * bool(stories.n)

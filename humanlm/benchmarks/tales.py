@@ -5,18 +5,14 @@
 # %% auto #0
 __all__ = ['LABELS', 'HITOM_100', 'ToMi', 'ParaToMi', 'whole', 'HiToM']
 
-# %% ../../nbs/benchmarks/06_tales.ipynb #exported-imports
+# %% ../../nbs/benchmarks/06_tales.ipynb #imports
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
-from .protocol import Benchmark, Measure, joint
+from .protocol import Benchmark, joint
 from .questions import BenchmarkItem, RowTable, need, read_table
 from humanlm.benchmarks.readings import (
-    AnswerReading,
-    ScoredAnswer,
     distinct,
     plain,
     read_choice,
@@ -28,82 +24,48 @@ from ..stories.generation import read_tomi
 from ..stories.language import Event, literal_list, story_text
 from ..stories.world import read_story
 
-# %% ../../nbs/benchmarks/06_tales.ipynb #_ORDERS
-_ORDERS = (
-    ("where will", "first order"),
-    ("where does", "second order"),
-    ("where was", "memory"),
-    ("where is", "reality"),
-)
-
-
-def _tomi_order(question: str) -> str:
-    "Tell the order of a question by how it starts; `DataError` for other questions"
-    start = " ".join(question.lower().split()[:2])
-    found = next((order for words, order in _ORDERS if start == words), "")
-    if not found:
-        starts = ", ".join(words.capitalize() for words, _ in _ORDERS)
-        raise DataError(
-            f"unknown type of question: {shorten(question)!r}. Questions start with {starts}."
-        )
-    if found == "second order" and " really think" in question.lower():
-        return "first order"
-    return found
-
-# %% ../../nbs/benchmarks/06_tales.ipynb #tomi_groups
-def _tomi_groups(row: Mapping, order: str) -> dict[str, str]:
-    "Say what a row is counted under"
-    raw = str(row.get("qTypeRaw") or row.get("question_type") or "")
-    kind = str(row.get("qType") or raw)
-    belief = "true belief" if "no_tom" in kind else "false belief" if "tom" in kind else ""
-    groups = {
-        "order": order,
-        "belief": belief,
-        "type": raw,
-        "story type": str(row.get("story_type") or ""),
-    }
-    return {name: value for name, value in groups.items() if value}
-
-# %% ../../nbs/benchmarks/06_tales.ipynb #LABELS
+# %% ../../nbs/benchmarks/06_tales.ipynb #ToMi
 LABELS = ("as_shipped", "principled")
+_ORDERS = {
+    "where will": "first order",
+    "where does": "second order",
+    "where was": "memory",
+    "where is": "reality",
+}
+_story = lru_cache(maxsize=256)(read_story)
 
 
-def _label_of(
-    story: str,
-    question: str,
-    gold: str,  # as the file has it
-    labels: str,  # one of `LABELS`
-) -> str:
-    "Give the right answer by the file or, where it can tell, by the simulator"
+def _label_of(story: str, question: str, gold: str, labels: str) -> str:
+    "Return the right answer by the file or, where it can tell, by the simulator"
     if labels == "as_shipped":
         return gold
     return symbolic_answer(_story(story), question).text or gold
 
 
-_story = lru_cache(maxsize=256)(read_story)
+def _tomi_groups(row: Mapping, question: str) -> dict[str, str]:
+    "Return what a row is counted under; `DataError` for questions of other kinds"
+    start = " ".join(question.lower().split()[:2])
+    if start not in _ORDERS:
+        raise DataError(f"unknown type of question: {shorten(question)!r}.")
+    order = "first order" if " really think" in question.lower() else _ORDERS[start]
+    raw = str(row.get("qTypeRaw") or row.get("question_type") or "")
+    kind = str(row.get("qType") or raw)
+    belief = "true belief" if "no_tom" in kind else "false belief" if "tom" in kind else ""
+    story = str(row.get("story_type") or "")
+    groups = {"order": order, "belief": belief, "type": raw, "story type": story}
+    return {name: value for name, value in groups.items() if value}
 
-# %% ../../nbs/benchmarks/06_tales.ipynb #candidates
-def _candidates(value: Any) -> list[str]:
-    "Read the places that a question offers"
-    places = literal_list(value) if value not in (None, "") else []
-    if places is None:
-        raise DataError(f"cands must be a list of places, got {shorten(repr(value))}.")
-    return [place for place in places if plain(place)]
 
-# %% ../../nbs/benchmarks/06_tales.ipynb #ToMi
 def _with_rooms(
     options: Mapping[str, str], story: str
 ) -> tuple[dict[str, str], dict[str, str]]:  # options, option → that of its room
     "Add the rooms of a story to the places that an answer may name, and say what stands where"
     world = _story(story).world
-    rooms = {
-        event.place
-        for event in world.events
-        if isinstance(event, Event) and event.kind in ("enter", "exit", "present")
-    } | {*world.stands.values()}
-    keys = {plain(room): room for room in filter(None, sorted(rooms))} | {
-        plain(text): key for key, text in options.items()
-    }
+    events = [event for event in world.events if isinstance(event, Event)]
+    rooms = {event.place for event in events if event.kind in ("enter", "exit", "present")}
+    rooms = sorted(filter(None, rooms | {*world.stands.values()}))
+    keys = {plain(room): room for room in rooms}
+    keys |= {plain(text): key for key, text in options.items()}
     stands = {plain(container): plain(room) for container, room in world.stands.items()}
     within = {
         keys[place]: keys[room] for place, room in stands.items() if place in keys and place != room
@@ -127,24 +89,18 @@ class ToMi(Benchmark):
         "happens elsewhere. What has been moved is no longer where it was. Name the "
         "most exact container, not the room."
     )
-
     options, allowed = {"labels": "as_shipped"}, {"labels": LABELS}
 
-    def items(self, row: dict, labels: str = "as_shipped") -> Iterable[BenchmarkItem]:
+    def items(self, row, labels="as_shipped"):
         story, question = story_text(need(row, "story", object)).strip(), need(row, "question")
-        gold = _label_of(
-            story,
-            question,
-            need(row, "correct_answer" if "correct_answer" in row else "answer"),
-            labels,
-        )
-        places = _candidates(row.get("cands"))
+        gold = need(row, "correct_answer" if "correct_answer" in row else "answer")
+        gold = _label_of(story, question, gold, labels)
+        places = [place for place in literal_list(row.get("cands") or []) or [] if plain(place)]
         if places and plain(gold) not in map(plain, places):
             raise DataError(
                 f"the answer {shorten(gold)!r} is not among the candidates {shorten(places)}."
             )
-        groups = _tomi_groups(row, _tomi_order(question))
-        facts = {name: row[name] for name in ("char1", "char2") if row.get(name)}
+        groups = _tomi_groups(row, question)
         yield BenchmarkItem(
             str(row["index"]),
             str(row.get("set_id") or fingerprint(story)),
@@ -154,58 +110,50 @@ class ToMi(Benchmark):
             gold,
             {place: place for place in places},
             groups,
-            facts,
+            {name: row[name] for name in ("char1", "char2") if row.get(name)},
         )
 
-    def choices(self, item: BenchmarkItem) -> str:
+    def choices(self, item):
         return f"\nOne of: {', '.join(item.options)}" if item.options else ""
 
-    def parse(self, item: BenchmarkItem, text: str) -> AnswerReading:
+    def parse(self, item, text):
         options, within = _with_rooms(item.options or {item.gold: item.gold}, item.source)
         return read_choice(text, options, False, within)
 
-    def score(
-        self, item: BenchmarkItem, reading: AnswerReading, text: str = ""
-    ) -> dict[str, float]:
+    def score(self, item, reading, text=""):
         right = plain(str(reading.value or "")) == plain(item.gold)
         return {"correct": float(right), "published": float(item.gold.lower() in text.lower())}
 
-    def report(self, outcomes: Sequence[ScoredAnswer]) -> list[Measure]:
-        shared = {o.set_id for o in outcomes}
-        together = [joint(outcomes, wanted=2)] if len(shared) < len(outcomes) else []
-        return [*Benchmark.report(self, outcomes), *together]
+    def report(self, outcomes):
+        shared = len({o.set_id for o in outcomes}) < len(outcomes)
+        return Benchmark.report(self, outcomes) + [joint(outcomes, wanted=2)] * shared
 
-    def rows(self, path: Path) -> RowTable:
-        return RowTable(_tale_rows(path), []) if path.suffix == ".txt" else read_table(path)
-
-# %% ../../nbs/benchmarks/06_tales.ipynb #tale_rows
-def _tale_rows(path: Path) -> list[tuple[str, dict]]:
-    "Read a file in ToMi's own format as rows"
-    told = [(n, tale, asked) for n, tale in enumerate(read_tomi(path)) for asked in tale.asked]
-    return [
-        (
-            f"{path.name}, question {i}",
+    def rows(self, path):
+        if path.suffix != ".txt":
+            return read_table(path)
+        rows = [
             {
                 "set_id": f"story {n}",
                 "story": list(tale.sentences),
-                "question": asked.text,
-                "answer": asked.answer,
-                "qTypeRaw": asked.kind,
+                "question": question.text,
+                "answer": question.answer,
+                "qTypeRaw": question.kind,
                 "story_type": tale.kind,
                 "cands": sorted(tale.story.world.holders),
-            },
-        )
-        for i, (n, tale, asked) in enumerate(told, 1)
-    ]
+            }
+            for n, tale in enumerate(read_tomi(path))
+            for question in tale.asked
+        ]
+        return RowTable([(f"{path.name}, question {i}", row) for i, row in enumerate(rows, 1)], [])
 
-# %% ../../nbs/benchmarks/06_tales.ipynb #ParaToMi
+
 class ParaToMi(ToMi):
     "ToMi's stories in natural words"
 
     name, title = "paratomi", "ParaToMi"
     file = "tomi/rephrased_tomi_test_600.csv"
 
-# %% ../../nbs/benchmarks/06_tales.ipynb #HITOM_100
+# %% ../../nbs/benchmarks/06_tales.ipynb #HiToM
 HITOM_100 = frozenset(
     map(
         int,
@@ -223,36 +171,23 @@ def _hitom_set(deception: bool, length: int, sample: int) -> int:
     "Number a story as published manifests do"
     return 60 * deception + 20 * (length - 1) + sample % 20
 
-# %% ../../nbs/benchmarks/06_tales.ipynb #hitom_story
-def _hitom_text(text: str) -> str:
-    "Drop empty lines and stray marks"
-    return "\n".join(
-        line.strip() for line in text.splitlines() if line.strip() and "***" not in line
-    )
 
-# %% ../../nbs/benchmarks/06_tales.ipynb #lettered
 def _lettered(text: str) -> dict[str, str]:
     "Cut a string of options into letter → text"
-    found = re.findall(r"(?:^|, |\n)\(?([A-Z])[.)] ?([^,\n]+)", text.strip())
-    if len(dict(found)) < max(2, len(found)):
+    options = re.findall(r"(?:^|, |\n)\(?([A-Z])[.)] ?([^,\n]+)", text.strip())
+    if len(dict(options)) < max(2, len(options)):
         raise DataError(f"expected options like 'A. red_box, B. jar', got {shorten(text)!r}.")
-    return distinct(dict(found))
+    return distinct(dict(options))
 
-# %% ../../nbs/benchmarks/06_tales.ipynb #whole
+
 def whole(row: Mapping, name: str, most: int = 10**9) -> int:
-    "Give a field that holds a whole number, perhaps as text"
-    value = need(row, name, object)
-    try:
-        number = int(re.sub(r"\.0+$", "", str(value)))
-    except ValueError:
-        number = -1
-    if not 0 <= number <= most:
-        raise DataError(
-            f"{name} must be a whole number from 0 to {most:,}, got {shorten(repr(value))}."
-        )
-    return number
+    "Return a field that holds a whole number from 0, perhaps as text"
+    text = re.sub(r"\.0+$", "", str(need(row, name, object)))
+    if not text.isdecimal() or int(text) > most:
+        raise DataError(f"{name} must be a whole number from 0 to {most:,}, got {shorten(text)!r}.")
+    return int(text)
 
-# %% ../../nbs/benchmarks/06_tales.ipynb #HiToM
+
 class HiToM(Benchmark):
     "Beliefs about beliefs, up to order four, with lies"
 
@@ -283,66 +218,47 @@ class HiToM(Benchmark):
         "Everybody knows who left when."
     )
 
-    def items(
-        self, row: dict, prompting: str = "CoTP", split: str = "all", labels: str = "as_shipped"
-    ) -> Iterable[BenchmarkItem]:
-        kind = check_name(
-            str(row.get("prompting_type") or "CoTP"), ("CoTP", "VP"), "prompting type"
-        )
-        sample = whole(row, "sample_id", 1199) if "sample_id" in row else whole(row, "index")
-        if prompting in (kind, "both") and (split == "all" or sample in HITOM_100):
-            yield self._item(row, kind, sample, labels)
-
-    def _item(self, row: dict, kind: str, sample: int, labels: str) -> BenchmarkItem:
-        lies = check_name(
-            str(need(row, "deception", object)).lower(),
-            ("true", "false", "1", "0"),
-            "true or false",
-        ) in ("true", "1")
+    def items(self, row, prompting="CoTP", split="all", labels="as_shipped"):
+        kind = row.get("prompting_type") or "CoTP"
+        sample = whole(row, "sample_id" if "sample_id" in row else "index")
+        if prompting not in (kind, "both") or (split == "published" and sample not in HITOM_100):
+            return
+        flag = str(need(row, "deception", object)).lower()
+        lies = check_name(flag, ("true", "false", "1", "0"), "true or false") in ("true", "1")
         length, order = whole(row, "story_length", 9), whole(row, "question_order", 9)
-        story, options = _hitom_text(need(row, "story")), _lettered(need(row, "choices"))
-        gold = _label_of(
-            story,
-            need(row, "question"),
-            need(row, "answer" if "answer" in row else "correct_answer"),
-            labels,
-        )
-        letter = next(
-            (key for key, option in options.items() if plain(option) == plain(gold)), None
-        )
-        if letter is None:
+        lines = [line.strip() for line in need(row, "story").splitlines() if "***" not in line]
+        story, question = "\n".join(filter(None, lines)), need(row, "question")
+        options = _lettered(need(row, "choices"))
+        gold = need(row, "answer" if "answer" in row else "correct_answer")
+        gold = _label_of(story, question, gold, labels)
+        letters = [key for key, option in options.items() if plain(option) == plain(gold)]
+        if not letters:
             raise DataError(f"the answer {shorten(gold)!r} is not among the choices.")
-        number = str(row["set_id"] if row.get("set_id") else _hitom_set(lies, length, sample))
+        number = row.get("set_id") or _hitom_set(lies, length, sample)
         groups = {
             "order": str(order),
             "deception": "lies told" if lies else "nothing told",
             "length": str(length),
             "prompting": kind,
         }
-        return BenchmarkItem(
+        yield BenchmarkItem(
             str(sample),
-            number if kind == "CoTP" else f"VP-{number}",
+            f"{number}" if kind == "CoTP" else f"VP-{number}",
             story,
-            row["question"],
+            question,
             f"order {order}",
-            letter,
+            letters[0],
             options,
             groups,
             {"answer": gold},
         )
 
-    def score(
-        self, item: BenchmarkItem, reading: AnswerReading, text: str = ""
-    ) -> dict[str, float]:
-        return {
-            "correct": float(reading.value == item.gold),
-            "published": float(untagged(text).capitalize() == item.gold),
-        }
+    def published(self, item, text):
+        return untagged(text).capitalize() == item.gold
 
-    def report(self, outcomes: Sequence[ScoredAnswer]) -> list[Measure]:
-        depths = sorted({int(o.groups["order"]) for o in outcomes})
-        upto = {k: [o for o in outcomes if int(o.groups["order"]) <= k] for k in depths if k}
-        return [
-            *Benchmark.report(self, outcomes),
-            *(joint(found, "orders 0 to", str(k), wanted=k + 1) for k, found in upto.items()),
-        ]
+    def report(self, outcomes):
+        measures = Benchmark.report(self, outcomes)
+        for depth in sorted({int(o.groups["order"]) for o in outcomes} - {0}):
+            upto = [o for o in outcomes if int(o.groups["order"]) <= depth]
+            measures.append(joint(upto, "orders 0 to", str(depth), wanted=depth + 1))
+        return measures

@@ -72,7 +72,7 @@ COMMANDS = {
         _AGAIN,
     ),
     "tom compare": Command(
-        "humanlm.harness.comparison:compare_command",
+        "humanlm.harness.reports:compare_command",
         "compare runs on the same questions: tom compare A B",
         _AGAIN,
     ),
@@ -89,11 +89,6 @@ COMMANDS = {
     "tom generate": Command(
         "humanlm.harness.contexts:generate_command",
         "make stories with questions, answers and exact contexts",
-    ),
-    "tom serve-viewer-data": Command(
-        "humanlm.harness.viewer_server:viewer_command",
-        "show contexts in a browser",
-        "the page is closed",
     ),
     "parsers": Command(
         "humanlm.parsers:main", "make, train and compare models that write social contexts"

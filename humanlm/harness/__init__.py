@@ -7,9 +7,9 @@ from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .answers import AnswerConfig
-    from .solvers import solve
+    from .respondent import solve
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "answers": ["AnswerConfig"],
-    "solvers": ["solve"],
+    "respondent": ["solve"],
 })

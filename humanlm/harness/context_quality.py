@@ -13,18 +13,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..clients.client import ScriptedClient
+from ..clients.client import ChatClient, ScriptedClient
 from ..clients.ledger import Ledger
-from ..clients.names import in_plan
-from ..core.basics import atomic_write, near_miss, require, run_sync, shorten
+from ..core.basics import atomic_write, run_sync
 from ..core.config import Settings
 from ..core.grammar import parse
 from ..core.html import aligned, table_cell
 from ..models.settings import ChatConfig, estimate, require_model
 from ..social.quality import QualityReport, evaluate_folders
-from ..social.requests import TASKS
 
-# %% ../../nbs/harness/09_context_quality.ipynb #settings
+# %% ../../nbs/harness/09_context_quality.ipynb #quality_command
 @dataclass
 class _QualityConfig:
     "What is compared with what, and where the report goes"
@@ -37,22 +35,6 @@ class _QualityConfig:
     "File of the report (.md). Rows (.csv) and what a judge answered and cost lie beside it."
     task: str = ""
     "Which hints a judge gets: tomi, fantom, hitom, or another kind of text. Empty: none."
-
-    def __post_init__(self):
-        empty = [f"quality.{name}" for name in ("gt", "gen") if not getattr(self, name)]
-        require(
-            "quality",
-            (not empty, f"{' and '.join(empty)} must name a folder of records"),
-            *(
-                (Path(place or ".").is_dir(), f"{name}: no folder {shorten(place)}")
-                for name, place in (("gt", self.gt), ("gen", self.gen))
-            ),
-            (self.out.endswith(".md"), f"out must end in .md, got {shorten(self.out)!r}"),
-            (
-                not self.task or self.task in TASKS,
-                f"task: no kind of text {shorten(self.task)!r}.{near_miss(self.task, TASKS)}",
-            ),
-        )
 
 
 @dataclass(frozen=True)
@@ -73,102 +55,57 @@ class _ContextJudge(ChatConfig):
 
 _GROUPS: dict[str, Any] = {"quality": _QualityConfig, "judge": _ContextJudge}
 
-# %% ../../nbs/harness/09_context_quality.ipynb #plan
-def _rated(s: Settings, judge: Any) -> QualityReport:
+
+def _rated(s: Settings, judge: ChatClient | None) -> QualityReport:
     "Rate the folders that settings name"
-    c = s.quality
-    asked = {"temperature": s.judge.temperature, "max_tokens": s.judge.max_tokens} if judge else {}
-    return run_sync(evaluate_folders(c.gen, c.gt, judge, task=c.task, **asked))
+    options = {"temperature": s.judge.temperature, "max_tokens": s.judge.max_tokens}
+    options = {"task": s.quality.task} | (options if judge else {})
+    return run_sync(evaluate_folders(s.quality.gen, s.quality.gt, judge, **options))
 
 
 def _plan(s: Settings) -> str:
     "Say what would be asked; nothing is asked or written"
-    c, model = s.quality, s.judge.model
-    blank = (
-        None
-        if s.judge.is_rule(model)
-        else ScriptedClient(lambda request: '{"reasoning": "", "score": 0.0}', model)
-    )
-    found = _rated(s, blank)
-    asks = "nobody is asked"
-    if blank:
-        used = blank.ledger.total
-        asks = (
-            f"{in_plan(model)}: at most "
-            f"{estimate(model, used.calls, used.tokens_in, used.calls * s.judge.max_tokens)}"
-        )
-    unrated = len(found.rows) - len(found.rated)
-    return (
-        f"{len(found.rows):,} records of {c.gt}, {unrated:,} of them cannot be "
-        f"compared\njudge: {asks}\nreport: {c.out}"
-    )
-
-# %% ../../nbs/harness/09_context_quality.ipynb #page
-def _page(s: Settings, found: QualityReport, cost: str) -> str:  # Markdown
-    "Write the report"
-    c = s.quality
-    who = (
-        "a rule: the simulator where it can read the story, else the words of the reference"
-        if s.judge.is_rule(s.judge.model)
-        else s.judge.model
-    )
-    methods = Counter(row["method"] for row in found.rows)
-    about = (
-        f"{len(found.rows):,} records of {table_cell(c.gt)}, beside what {table_cell(c.gen)} "
-        f"holds; rated by {table_cell(who, 200)}."
-    )
-    counted = (
-        f"How they were rated: {', '.join(f'{name} {n:,}' for name, n in sorted(methods.items()))}."
-        if methods
-        else ""
-    )
-    parts = [
-        "# Quality of contexts",
-        about,
-        counted,
-        found.markdown(),
-        "Overall is 0.3 of the form and 0.7 of the observations. Files without a "
-        "rating count 0 in the line of coverage.",
-        cost,
-    ]
-    return "\n\n".join(filter(None, parts)) + "\n"
+    c, model, asks = s.quality, s.judge.model, "nobody is asked"
+    blank = ScriptedClient(lambda request: '{"reasoning": "", "score": 0.0}', model)
+    report = _rated(s, None if s.judge.is_rule(model) else blank)
+    if used := blank.ledger.total:
+        written = used.calls * s.judge.max_tokens
+        asks = f"{model}: at most {estimate(model, used.calls, used.tokens_in, written)}"
+    problems = f"{len(report.rows) - len(report.rated):,} of them cannot be compared"
+    return f"{len(report.rows):,} records of {c.gt}, {problems}\njudge: {asks}\nreport: {c.out}"
 
 
-def _write(s: Settings, found: QualityReport, cost: str) -> None:
-    "Write report and rows"
-    out = Path(s.quality.out)
-    atomic_write(out.with_suffix(".csv"), found.csv())
-    atomic_write(out, _page(s, found, cost))
-
-# %% ../../nbs/harness/09_context_quality.ipynb #quality_command
 def quality_command(argv: Sequence[str]) -> int:  # exit code: 1 if nothing could be rated
     "Rate contexts against references, in the published columns; the same command goes on"
     s = parse(_GROUPS, argv, quality_command.__doc__, runs=False)
-    out, rule = Path(s.quality.out), s.judge.is_rule(s.judge.model)
-    if not rule:
-        require_model(s.judge.model)
-        s.judge.require_price(s.judge.model)
+    c, model = s.quality, s.judge.model
+    out, judge, ledger = Path(c.out), None, Ledger(budget=s.judge.budget)
+    if not s.judge.is_rule(model):
+        require_model(model)
+        s.judge.require_price(model)
     if s.dry_run:
         print(_plan(s))
         return 0
-    ledger, judge = Ledger(budget=s.judge.budget), None
-    if not rule:
+    if not s.judge.is_rule(model):
         out.parent.mkdir(parents=True, exist_ok=True)
         ledger.keep(out.with_suffix(".charges.jsonl"))
-        judge = replace(s.judge, cache=s.judge.cache or str(out.with_suffix(".answers"))).client(
-            s.judge.model, ledger
+        cache = s.judge.cache or str(out.with_suffix(".answers"))
+        judge = replace(s.judge, cache=cache).client(model, ledger)
+    report = _rated(s, judge)
+    methods = Counter(row["method"] for row in report.rows)
+    rated = ", ".join(f"{method} {n:,}" for method, n in sorted(methods.items()))
+    about = (
+        f"{len(report.rows):,} records of {table_cell(c.gt)}, beside what {table_cell(c.gen)} holds; "
+        f"rated by {table_cell(model)}, how: {rated}. Overall is 0.3 of the form and 0.7 of the "
+        "observations. Files without a rating count 0 in the line of coverage."
+    )
+    parts = [report.markdown(), ledger._repr_markdown_() if ledger.total else ""]
+    atomic_write(out.with_suffix(".csv"), report.csv())
+    atomic_write(out, "\n\n".join(filter(None, ["# Quality of contexts", about, *parts])) + "\n")
+    print(aligned("\n\n".join(filter(None, [*parts, f"report: {out}"]))), flush=True)
+    if not report.rated:
+        reasons = f"the reasons stand in {out}"
+        print(
+            f"error: no record of {c.gen} could be rated against {c.gt}; {reasons}", file=sys.stderr
         )
-    found = _rated(s, judge)
-    cost = ledger._repr_markdown_() if ledger.total else ""
-    _write(s, found, cost)
-    print(
-        aligned("\n\n".join(filter(None, [found.markdown(), cost, f"report: {out}"]))), flush=True
-    )
-    if found.rated:
-        return 0
-    print(
-        f"error: no record of {s.quality.gen} could be rated against {s.quality.gt}; "
-        f"the reasons stand in {out}",
-        file=sys.stderr,
-    )
-    return 1
+    return int(not report.rated)

@@ -15,15 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
-from humanlm.benchmarks.fantom import BINARY
-from humanlm.benchmarks.fantom_scores import _official_choice, _published_choice, _yes_no
+from humanlm.benchmarks.fantom import BINARY, _official_choice, _published_choice, _yes_no
 from humanlm.benchmarks.protocol import Extra
 from humanlm.benchmarks.questions import read_table
 from humanlm.benchmarks.readings import STATUSES, final_answer, read_choice
 from humanlm.benchmarks.sets import BIGTOM_CONDITIONS, benchmarks
 from humanlm.benchmarks.tales import HITOM_100, _hitom_set
 from humanlm.core.basics import DataError, HumanLMError
-from humanlm.harness.solvers import solve
+from humanlm.harness.respondent import solve
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data")
 REAL = {"hitom": 315, "confaide": 274, "mmtom": 276, "bigtom": 1284, "simpletom": 14}
@@ -180,57 +179,55 @@ def test_placeholders_are_filled_in_one_pass():
 
 OPTIONS = {"A": "green_bottle", "B": "red_basket", "C": "blue_box", "K": "red_box"}
 ODD = {
-    "B": ("B", "bare"),
-    "B.": ("B", "marked"),
-    "**b**": ("B", "marked"),
-    "(K)": ("K", "marked"),
-    "[C]": ("C", "marked"),
-    "b)": ("B", "marked"),
-    "B. red_basket": ("B", "marked"),
-    "B: red basket": ("B", "marked"),
-    "red_basket": ("B", "bare"),
-    "The red basket.": ("B", "marked"),
-    "She thinks it is in the red basket.": ("B", "sentence"),
-    "Option K": ("K", "sentence"),
-    "The answer is B.": ("B", "marked"),
-    "<think>A or C</think> B": ("B", "bare"),
-    "**Answer:** (B)": ("B", "marked"),
-    r"\boxed{B}": ("B", "bare"),
-    "not A, but B": ("B", "sentence"),
-    "The lettuce is not in the red_box but in the blue_box": ("C", "sentence"),
-    "<answer>k</answer>": ("K", "marked"),
-    "Ｂ": (None, ""),
-    "A or B": (None, "several"),
-    "It could be A or B": (None, "several"),
-    "A; B": (None, "several"),
-    "both a and b": (None, "several"),
-    "A and B are both possible": (None, "several"),
-    "B, I and a friend think": ("B", "sentence"),
-    "(a) (b)": (None, "several"),
-    "green_bottle and red_box": (None, "several"),
-    "B. red_box": (None, "several"),
-    "": (None, "empty"),
-    "   ": (None, "empty"),
-    "I cannot know.": (None, "unreadable"),
-    "Z": (None, "unreadable"),
-    "?!": (None, "unreadable"),
-    "a box": (None, "several"),
-    "It is in a basket, I think": (None, "unreadable"),
-    "not in the red box": (None, "unreadable"),
-    "Not A. B.": ("B", "sentence"),
-    "Option A is incorrect; the answer is C": ("C", "sentence"),
-    "not B": (None, "unreadable"),
-    "(A) is wrong": (None, "unreadable"),
-    "(B) is not the one usually chosen, but it is right": ("B", "sentence"),
+    "B": "B",
+    "B.": "B",
+    "**b**": "B",
+    "(K)": "K",
+    "[C]": "C",
+    "b)": "B",
+    "B. red_basket": "B",
+    "B: red basket": "B",
+    "red_basket": "B",
+    "The red basket.": "B",
+    "She thinks it is in the red basket.": "B",
+    "Option K": "K",
+    "The answer is B.": "B",
+    "<think>A or C</think> B": "B",
+    "**Answer:** (B)": "B",
+    r"\boxed{B}": "B",
+    "not A, but B": "B",
+    "The lettuce is not in the red_box but in the blue_box": "C",
+    "<answer>k</answer>": "K",
+    "Ｂ": "unreadable",
+    "A or B": "several",
+    "It could be A or B": "several",
+    "A; B": "several",
+    "both a and b": "several",
+    "A and B are both possible": "several",
+    "B, I and a friend think": "B",
+    "(a) (b)": "several",
+    "green_bottle and red_box": "several",
+    "B. red_box": "several",
+    "": "empty",
+    "   ": "empty",
+    "I cannot know.": "unreadable",
+    "Z": "unreadable",
+    "?!": "unreadable",
+    "a box": "several",
+    "It is in a basket, I think": "unreadable",
+    "not in the red box": "unreadable",
+    "Not A. B.": "B",
+    "Option A is incorrect; the answer is C": "C",
+    "not B": "unreadable",
+    "(A) is wrong": "unreadable",
+    "(B) is not the one usually chosen, but it is right": "B",
 }
 
 
 @pytest.mark.parametrize("text", ODD)
 def test_odd_answers_have_a_defined_reading(text):
-    value, form = ODD[text]
     reading = read_choice(text, OPTIONS)
-    assert reading.value == value
-    assert form in ("", reading.form if value else reading.status)
+    assert (reading.value or reading.status) == ODD[text]
 
 
 @given(
@@ -459,27 +456,6 @@ def test_confaide_averages_the_samples_of_a_meeting_first():
         and found["leaks, mean of meetings"] == (0.5, 2)
         and found["leaks in the worst case"] == (0.5, 2)
     )
-
-
-def test_confaide_ratings_correlate_with_people():
-    confaide = benchmarks["confaide"]
-    path = DATA / "confaide/tier_1_2.jsonl"
-    if not path.exists():
-        pytest.skip("needs confaide/tier_1_2.jsonl below HUMANLM_DATA")
-    items = list(confaide.load(path))
-    nearest = [min(item.options, key=lambda key: abs(float(key) - item.gold)) for item in items]
-    found = confaide.report(
-        [confaide.answered(item, f"{key}) I think") for item, key in zip(items, nearest)]
-    )
-    assert {m.name for m in found} == {"correlation with people"} and all(
-        m.mean > 0.8 for m in found
-    )
-    assert {m.value: m.n for m in found} == {
-        "rating of an information (tier 1)": 6,
-        "rating of a flow of information (tier 2a)": 30,
-        "rating of a flow of information (tier 2b)": 98,
-    }
-    assert confaide.answered(items[0], "I will not say").scores == {}
 
 
 def test_confaide_reads_the_public_text_files(tmp_path):
@@ -789,7 +765,7 @@ def test_fantom_parts_and_conversations(tmp_path):
             if m.value == "inaccessible" and ":ALL" in m.name
         }
         sets = {item.set_id for item in loaded if item.groups.get("scenario") == "inaccessible"}
-        parts = {item.facts["part"] for item in loaded if item.set_id in sets}
+        parts = {set_id.rpartition("-")[0] for set_id in sets}
         assert found["set:ALL"] == (1, len(sets)) and found["part:ALL"] == found[
             "part:ALL* (words)"
         ] == (1, len(parts))

@@ -6,7 +6,7 @@ import pytest
 from fantom_rows import fantom_set
 
 from humanlm.benchmarks.sets import benchmarks
-from humanlm.harness.solvers import chance, commonest
+from humanlm.harness.respondent import chance
 
 # ---- rows in the format of each set, and the same rows with other labels
 
@@ -49,21 +49,13 @@ def secret(n, draw):
 
 
 def confaide(n, draw):
-    if n % 4 == 0:
+    if n % 2 == 0:
         return secret(n, draw)
-    if n % 4 == 1:
-        return {
-            "index": str(n),
-            "tier": "4",
-            "head": "a gift, June 3rd",
-            "text": "Ada: A gift comes June 3rd.\n(Bo joins)\nBo: Hi.<END>",
-        }
-    tier = draw.choice(["1", "2a"])
     return {
         "index": str(n),
-        "tier": tier,
-        "text": f"How?\nrow {n}",
-        "human_mean": draw.choice([1, 2, 3, 4] if tier == "1" else [-100, -50, 50, 100]),
+        "tier": "4",
+        "head": "a gift, June 3rd",
+        "text": "Ada: A gift comes June 3rd.\n(Bo joins)\nBo: Hi.<END>",
     }
 
 
@@ -205,9 +197,7 @@ def confaide_other(row):
             .replace("?", "Questioner")
         )
         return row | {"text": f"{text}<END>{foot}"}
-    if row["tier"] == "4":
-        return row | {"head": ", ".join(reversed(row["head"].split(",")))}
-    return row | {"human_mean": 5 - row["human_mean"] if row["tier"] == "1" else -row["human_mean"]}
+    return row | {"head": ", ".join(reversed(row["head"].split(",")))}
 
 
 def simpletom_other(row):
@@ -294,11 +284,7 @@ def groups(items):
 
 def answers(benchmark, items):
     "What each baseline says to each question"
-    told = {
-        name: {o.id: o.answer for o in baseline(benchmark, items)}
-        for name, baseline in (("commonest", commonest), ("chance", chance))
-    }
-    return told
+    return {"chance": {o.id: o.scores for o in chance(benchmark, items)}}
 
 
 def leaks(benchmark, rows, other, asked, **options):

@@ -104,16 +104,12 @@ def test_both_families_work_without_further_settings(tmp_path, capsys):
     "given, asked",
     [
         ({}, ("bare", False, 1)),
-        ({"style": "full"}, ("full", False, 1)),
         ({"example": True}, ("bare", True, 1)),
     ],
 )
 def test_what_is_given_wins_over_what_a_trained_parser_wants(tmp_path, given, asked):
     (tmp_path / "parser.json").write_text('{"style": "bare", "example": false, "attempts": 1}')
-    flags = [
-        f"--parser.{name}={json.dumps(value) if name != 'style' else value}"
-        for name, value in given.items()
-    ]
+    flags = [f"--parser.{name}={json.dumps(value)}" for name, value in given.items()]
     config = parse(
         {"parser": records.ParsingConfig}, [f"--parser.name=hf/{tmp_path}", *flags], "x"
     ).parser

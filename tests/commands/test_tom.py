@@ -10,8 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from contextlib import ExitStack
 from functools import cache
@@ -24,19 +22,16 @@ from clock import virtual
 from server import run_under_kills, serving
 
 import humanlm.clients.names
-import humanlm.harness.answers
-import humanlm.harness.solvers
 from humanlm.benchmarks.protocol import mean_of
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.clients.client import Client, ScriptedClient
-from humanlm.clients.limits import Limits
 from humanlm.clients.names import scripts
 from humanlm.clients.protocol import ChatReply, LLMError
-from humanlm.core.stats import sign_flips
-from humanlm.harness.answers import HOW, AnswerConfig, Asker, _few_shot
+from humanlm.evaluation.measured import results
+from humanlm.harness.answers import HOW, AnswerConfig, Asker, _debate, _few_shot, ways
 from humanlm.harness.contexts import write_stories
+from humanlm.harness.reports import measured
 from humanlm.harness.respondent import Respondent, answer_all, read_outcomes, used_context
-from humanlm.harness.solvers import _debate, _vote, ways
 from humanlm.social.parsing import StoredParser, SymbolicParser
 from humanlm.stories.answers import memory_answer, to_context
 from humanlm.stories.contexts import read_context
@@ -189,9 +184,9 @@ def test_public_files_run_from_end_to_end_with_a_scripted_model(name, tmp_path, 
         "answers.jsonl",
         "charges.jsonl",
         "config.yaml",
+        "measured",
         "mismatches.csv",
         "report.md",
-        "results.csv",
         "results.json",
         "run.json",
     }
@@ -264,22 +259,18 @@ def test_a_comparison_of_contexts_without_contexts_is_no_null_result(name, tmp_p
         benchmarks[name],
         (name, f"--tom.file={path}", "--tom.mode=vanilla,context", "--model.name=scripted/first"),
     )
-    n, texts = len(b.load(path)), len({item.source for item in b.load(path)})
+    n = len(b.load(path))
     assert run(*words, "--dry-run", out=tmp_path / "runs") == 0
-    assert f"symbolic refuses {texts} of {texts} texts" in capsys.readouterr().out
+    assert f"warning   contexts used: 0 of {n}, " in capsys.readouterr().out
     assert run(*words, out=tmp_path / "runs") == 1
     shown = capsys.readouterr()
+    assert f"runs/{name}-context-scripted_first-symbolic: contexts used: 0 of {n}, " in shown.err
     assert (
-        f"warning: {tmp_path}/runs/{name}-context-scripted_first-symbolic: contexts used: 0 of {n} "
-        in shown.err
-    )
-    assert (
-        f"contexts used: 0 of {n} "
+        f"contexts used: 0 of {n}, "
         in (tmp_path / f"runs/{name}-context-scripted_first-symbolic/report.md").read_text()
     )
-    compared = shown.out.rpartition("## ")[2]
-    assert f"contexts used: 0 of {n} " in compared and "there is no difference to show" in compared
-    assert "0.000" not in compared and "p by story" not in compared and "won:" not in compared
+    assert f"-symbolic is not compared: contexts used: 0 of {n}, " in shown.err
+    assert "there is no difference to show" in shown.err and "Wilcoxon" not in shown.out
 
 
 def test_a_run_without_answers_does_not_keep_others_from_being_compared(own, tmp_path, capsys):
@@ -298,9 +289,9 @@ def test_a_run_without_answers_does_not_keep_others_from_being_compared(own, tmp
         ) == int(name == "none")
     for order in (("a", "none", "b"), ("none", "a", "b")):
         capsys.readouterr()
-        assert main(["compare", *order, f"--compare.out={tmp_path}"]) == 1
+        assert main(["compare", *(f"{tmp_path}/{name}" for name in order)]) == 1
         shown = capsys.readouterr()
-        assert "## a → b" in shown.out and "p by story" in shown.out
+        assert "b − a " in shown.out and "Wilcoxon p" in shown.out
         assert "none is not compared: no answer to any of 90 questions" in shown.err
     assert (
         run(
@@ -312,7 +303,7 @@ def test_a_run_without_answers_does_not_keep_others_from_being_compared(own, tmp
         == 1
     )  # nothing is left to compare, and it says so
     shown = capsys.readouterr()
-    assert "there is no difference to show" in shown.out and "is not compared" in shown.err
+    assert "there is no difference to show" in shown.err and "Wilcoxon" not in shown.out
 
 
 # ---- people who are asked
@@ -371,16 +362,14 @@ def test_falling_back_is_counted_named_and_foreseen(name, tmp_path, capsys):
         len(benchmarks[name].load(path)),
     )
     assert run(*words, "--dry-run", out=tmp_path) == 0
-    said_ = f"{n} of {n} were asked otherwise: simulation fell back to vanilla: no context ({n})"
+    why = "simulation fell back to vanilla: no context"
+    said_ = f"{n} of {n} were asked otherwise, most often: {why} ({n})"
     assert said_ in capsys.readouterr().out
     assert run(*words, out=tmp_path) == 0
     folder = tmp_path / f"{name}-simulation-scripted_first-symbolic"
     assert said_ in capsys.readouterr().err and said_ in (folder / "report.md").read_text()
     found = json.loads((folder / "results.json").read_text())
-    assert (
-        found["counts"]["asked otherwise"] == {"simulation fell back to vanilla: no context": n}
-        and said_ in found["concerns"]
-    )
+    assert found["counts"] == {why: n} and said_ in found["concerns"]
 
 
 # ---- baselines and the ceiling
@@ -390,14 +379,10 @@ def test_trivial_baselines_stand_beside_the_result(tmp_path, capsys):
     need_data("hitom")
     assert run("hitom", out=tmp_path) == 0
     found = json.loads((tmp_path / "hitom-vanilla-symbolic/results.json").read_text())
-    cell = {
-        (x["run"], x["value"]): x
-        for x in found["baselines"] + found["lines"]
-        if x["name"] == "accuracy" and x["group"] in ("", "order")
-    }
+    cell = {(x["model"], x["metric"]): x["mean"] for x in found["rows"]}
 
     def order(name):
-        return [round(cell[name, str(k)]["mean"] * 63) for k in range(5)]
+        return [round(cell[name, f"accuracy, order: {k}"] * 63) for k in range(5)]
 
     assert order("hitom-vanilla-symbolic") == order("symbolic") == [63, 63, 60, 60, 58]
     assert order("current place") == [63, 37, 23, 21, 19] and order("last agent") == [
@@ -407,12 +392,11 @@ def test_trivial_baselines_stand_beside_the_result(tmp_path, capsys):
         26,
         23,
     ]
-    assert cell["chance", ""]["mean"] == pytest.approx(1 / 15)
+    assert cell["chance", "accuracy"] == pytest.approx(1 / 15)
     text = (tmp_path / "hitom-vanilla-symbolic/report.md").read_text()
     assert (
         "agrees with 304 of 315 labels (96.5%)" in text
-        and "| 304 / 315 |" in text
-        and "48 of them are among these 315" in text
+        and "hitom-vanilla-symbolic | 315 | 0.97 |" in text
     )
 
 
@@ -441,13 +425,10 @@ def test_both_label_policies_are_counted_on_the_public_file(
         )
         == 0
     )
-    shown = capsys.readouterr().out
-    assert re.search(rf"^all +accuracy +{right} ", shown, re.M)
-    assert ("symbolic, known faults  330 / 330" in shown) == (
-        half == "VP" and labels == "as_shipped"
-    )
-    line = json.loads((tmp_path / "x/results.json").read_text())["lines"][0]
-    assert f"{line['right']} / {line['n']}" == right
+    rows = json.loads((tmp_path / "x/results.json").read_text())["rows"]
+    assert f"{round(rows[0]['mean'] * rows[0]['n'])} / {rows[0]['n']}" == right
+    faulty = [x["mean"] for x in rows if x["model"] == "symbolic, known faults"][:1]
+    assert faulty == ([1.0] if half == "VP" and labels == "as_shipped" else [])
 
 
 def test_a_policy_is_part_of_what_answers_depend_on(own, tmp_path, capsys):
@@ -520,7 +501,7 @@ def test_a_killed_run_goes_on_and_leaves_no_trace(own, tmp_path):
             == 0
         )
     whole = tmp_path / "whole/hitom-vanilla-vllm_echo"
-    for name in ("answers.jsonl", "results.csv", "mismatches.csv"):
+    for name in ("answers.jsonl", "results.json", "mismatches.csv"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
 
 
@@ -537,7 +518,7 @@ def test_a_rerun_with_the_rule_backend_is_byte_identical(own, tmp_path):
             == 0
         )
     a, b = (tmp_path / out / "hitom-context-memory-symbolic" for out in "ab")
-    for name in ("answers.jsonl", "report.md", "results.csv", "results.json", "mismatches.csv"):
+    for name in ("answers.jsonl", "report.md", "results.json", "mismatches.csv"):
         assert (a / name).read_bytes() == (b / name).read_bytes(), name
     before = (a / "answers.jsonl").read_bytes()
     assert (
@@ -784,26 +765,6 @@ def test_a_debate_takes_four_turns_and_not_ten(own, monkeypatch):
     )  # none could be taken for another in a cache
 
 
-def test_votes_count_meanings_not_spellings(own):
-    item = one_item(own)
-    answers = iter(
-        [
-            said("A"),
-            said(f"({item.gold})"),
-            "no JSON",
-            "still none. Answer: Z",
-            said(item.options[item.gold]),
-            said("A or B"),
-        ]
-    )
-    given = asyncio.run(
-        _vote(
-            Asker(ScriptedClient(answers, limits=Limits(concurrency=1)), benchmarks["hitom"]), item
-        )
-    )
-    assert benchmarks["hitom"].parse(item, given.answer).value == item.gold or item.gold == "A"
-
-
 def test_without_reasoning_no_reasons_are_asked_for(own):
     item, hitom = one_item(own), benchmarks["hitom"]
     for reasoning, fields in ((True, ["reasoning", "answer"]), (False, ["answer"])):
@@ -814,7 +775,7 @@ def test_without_reasoning_no_reasons_are_asked_for(own):
         request = quiet.client.requests[0]
         assert (
             list(request.schema["properties"]) == fields
-            and ("reason" in HOW["json", reasoning]) == reasoning
+            and ("reason" in HOW["json"][reasoning]) == reasoning
         )
         assert (
             "think" in request.messages[-1]["content"].lower().rpartition(hitom.wish.lower())[2]
@@ -914,8 +875,6 @@ def test_few_shot_examples_come_from_the_simulator_or_a_file(own, tmp_path, caps
     asyncio.run(_few_shot(given, one_item(own)))
     assert "Worked examples" in given.client.requests[0].messages[-1]["content"]
     need_data("bigtom")
-    assert run("bigtom", "--model.name=scripted/first", "--tom.mode=few_shot", out=tmp_path) == 2
-    assert "give answer.examples a file" in capsys.readouterr().err
     path = tmp_path / "examples.json"
     path.write_text(json.dumps({"bigtom": "A story with {question} inside. Answer: a"}))
     assert (
@@ -965,17 +924,18 @@ def test_questions_about_one_story_count_as_one():
 
 def test_a_p_value_keeps_its_promise_when_stories_have_several_questions():
     "Stories are easy or hard by chance: 5 in a hundred are found, by question far more"
-    draw, small, mcnemars = np.random.default_rng(1), 0, 0
+    draw, small, by_question = np.random.default_rng(1), 0, 0
     for i in range(300):
         levels = draw.random((2, 30)) < 0.5
         before, after = (
             measure(np.repeat(level.astype(float), 5), [i // 5 for i in range(150)])
             for level in levels
         )
-        found = before.difference(after, resamples=10)
+        found = results({"a": measured([before]), "b": measured([after])}, 10).paired[0]
+        alone = [[m._replace(cluster=m.unit) for m in measured([run])] for run in (before, after)]
         small += found.p < 0.05
-        mcnemars += sign_flips([-1] * found.lost + [1] * found.won) < 0.05
-    assert small / 300 < 0.08 and mcnemars / 300 > 0.25
+        by_question += results(dict(zip("ab", alone)), 10).paired[0].p < 0.05
+    assert small / 300 < 0.08 and by_question / 300 > 0.25
 
 
 def test_runs_of_different_questions_are_compared_on_what_they_share(own, tmp_path, capsys):
@@ -1001,27 +961,19 @@ def test_runs_of_different_questions_are_compared_on_what_they_share(own, tmp_pa
         == 0
     )
     capsys.readouterr()
-    assert main(["compare", "a", "b", f"--compare.out={tmp_path}"]) == 0
-    assert re.search(r"^all +accuracy +30 +6 ", capsys.readouterr().out, re.M)
-    assert main(["compare", "a", "nowhere", f"--compare.out={tmp_path}"]) == 2
-    assert main(["compare", "a", f"--compare.out={tmp_path}"]) == 2
+    assert main(["compare", f"{tmp_path}/a", f"{tmp_path}/b"]) == 0
+    assert re.search(r"^b − a +accuracy +30 ", capsys.readouterr().out, re.M)
+    assert main(["compare", f"{tmp_path}/a", "nowhere"]) == 2
+    assert main(["compare", f"{tmp_path}/a"]) == 2
 
 
 def test_answers_that_are_hostile_stay_text(own, tmp_path):
-    scripts_ = humanlm.clients.names.scripts
-    scripts_["hostile"] = lambda r: said("</td>|<script>alert(1)</script>|\n# A heading")
-    assert (
-        run(
-            "hitom",
-            f"--tom.file={own}",
-            "--model.name=scripted/hostile",
-            "--tom.limit=5",
-            out=tmp_path,
-        )
-        == 0
-    )
+    nasty = "</td>|<script>alert(1)</script>|\n# A heading"
+    humanlm.clients.names.scripts["hostile"] = lambda r: LLMError("malformed", nasty)
+    words = (f"--tom.file={own}", "--model.name=scripted/hostile", "--model.attempts=1")
+    assert run("hitom", *words, "--tom.limit=5", out=tmp_path) == 1
     text = (tmp_path / "hitom-vanilla-scripted_hostile/report.md").read_text()
-    assert "<script>" not in text and "\n# A heading" not in text and "5 |" in text
+    assert "alert(1)" in text and "<script>" not in text and "\n# A heading" not in text
 
 
 # ---- commands
@@ -1035,7 +987,6 @@ def test_answers_that_are_hostile_stay_text(own, tmp_path):
         (["run", "hitom", "--rows.promptin=VP"], "Did you mean 'prompting'?"),
         (["run", "hitom", "--tom.mode=debate"], "is a rule and asks nobody"),
         (["generate", "fantom"], "Unknown family"),
-        (["serve-viewer-data", "nowhere"], "No .json file"),
         (["compare", "a", "b"], "give the folder of a run"),
     ],
 )
@@ -1051,7 +1002,8 @@ def test_wrong_commands_say_what_would_be_right(words, said_, tmp_path, capsys, 
     assert not (tmp_path / "runs").exists()
 
 
-def test_dry_runs_write_nothing(own, tmp_path, capsys):
+def test_dry_runs_write_nothing(own, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     out = tmp_path / "out"
     for words in (
         ["run", "hitom", f"--tom.file={own}", f"--tom.out={out}", "--tom.mode=vanilla,context"],
@@ -1059,19 +1011,19 @@ def test_dry_runs_write_nothing(own, tmp_path, capsys):
         ["contexts", "hitom", f"--tom.file={own}", f"--tom.out={out}"],
     ):
         assert main([*words, "--dry-run"]) == 0
-    assert not out.exists() and "90 about 18 texts" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir()) and "90 about 18 texts" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     "mode, model, calls, said",
     [
-        ("vanilla", "openai/gpt-5-mini", 90, "US$"),
+        ("vanilla", "openai/gpt-5-mini", 90, "~$"),
         ("vanilla", "openai/gpt-4.1", 90, "price unknown"),
-        ("debate", "openai/gpt-5-mini", 900, "US$"),
-        ("vote", "anthropic/claude-haiku-4-5", 450, "US$"),
-        ("context", "openai/gpt-5-mini", 90, "US$"),
-        ("vanilla", "scripted/first", 90, "US$ 0.00"),
-        ("vanilla", "simulator/me/humanlm-mini", 90, "US$ 0.00"),
+        ("debate", "openai/gpt-5-mini", 900, "~$"),
+        ("few_shot", "anthropic/claude-haiku-4-5", 90, "~$"),
+        ("context", "openai/gpt-5-mini", 90, "~$"),
+        ("vanilla", "scripted/first", 90, "~$0.00"),
+        ("vanilla", "simulator/me/humanlm-mini", 90, "~$0.00"),
     ],
 )
 def test_a_dry_run_counts_calls_tokens_and_dollars_without_a_key(
@@ -1094,30 +1046,11 @@ def test_a_dry_run_counts_calls_tokens_and_dollars_without_a_key(
     )
     shown = capsys.readouterr().out
     assert (
-        f"calls     ~{calls}, ~" in shown
-        and f"at most {calls * 2048:,} written" in shown
+        f"at most {calls} calls, ~" in shown
+        and f"~{calls * 2048:,} written" in shown
         and said in shown
     )
     assert not out.exists()
-
-
-def test_the_console_shows_no_escapes(own, tmp_path, capsys):
-    humanlm.clients.names.scripts["quoting"] = lambda request: said("it's <b>B</b> & 'C'")
-    for name, model in (("a", "scripted/quoting"), ("b", "symbolic")):
-        assert (
-            run(
-                "hitom",
-                f"--tom.file={own}",
-                f"--model.name={model}",
-                f"--tom.name={name}",
-                out=tmp_path,
-            )
-            == 0
-        )
-    assert main(["compare", "a", "b", f"--compare.out={tmp_path}"]) == 0
-    shown = capsys.readouterr().out
-    assert "it's <b>B</b> & 'C'" in shown and not re.search(r"&#?\w+;", shown)
-    assert "<b>" not in (tmp_path / "a/report.md").read_text()
 
 
 def test_stories_are_generated_run_and_parsed(tmp_path, capsys):
@@ -1129,8 +1062,7 @@ def test_stories_are_generated_run_and_parsed(tmp_path, capsys):
         outcomes = read_outcomes(tmp_path / f"{family}-vanilla-symbolic/answers.jsonl")
         assert len(outcomes) == questions and all(o.scores["correct"] for o in outcomes)
         assert main(["contexts", family, f"--tom.file={file}", f"--tom.out={tmp_path}"]) == 0
-        rows = list(csv.DictReader((tmp_path / f"{family}-contexts-symbolic/contexts.csv").open()))
-        assert len(rows) == 6 and {row["status"] for row in rows} == {"parsed"}
+        assert "6 of 6 texts parsed, 0 with errors" in capsys.readouterr().out
         made, own_ = (
             json.loads(next(folder.glob("*.json")).read_text())
             for folder in (tmp_path / f"{family}-contexts-symbolic/files", out / "contexts")
@@ -1168,15 +1100,7 @@ def test_one_text_is_parsed_and_contexts_are_checked(tmp_path, capsys):
 def test_confaide_meetings_have_contexts_by_rule_with_one_warning(tmp_path, capsys):
     need_data("confaide")
     assert main(["contexts", "confaide", "--parser.name=dialogue", f"--tom.out={tmp_path}"]) == 0
-    assert (
-        "11 of 95 texts parsed, 0 with errors, 11 with warnings, 0 with contradictions"
-        in capsys.readouterr().out
-    )
-    rows = list(csv.DictReader((tmp_path / "confaide-contexts-dialogue/contexts.csv").open()))
-    assert {(row["status"], row["errors"], row["warnings"], row["codes"]) for row in rows} == {
-        ("refused", "0", "0", ""),
-        ("parsed", "0", "1", "I9"),
-    }
+    assert "11 of 95 texts parsed, 0 with errors, 11 with warnings" in capsys.readouterr().out
     assert (
         run(
             "confaide",
@@ -1192,37 +1116,6 @@ def test_confaide_meetings_have_contexts_by_rule_with_one_warning(tmp_path, caps
     assert len(outcomes) == 274 and sum(bool(o.failed) for o in outcomes) == 0
 
 
-def test_the_viewers_server_gives_contexts_and_nothing_else(tmp_path):
-    from humanlm.core.web import serving_app
-    from humanlm.harness.viewer_server import _context_files, _Viewer, _viewer_app
-
-    assert main(["generate", "tomi", "--stories.n=2", f"--stories.out={tmp_path}"]) == 0
-    (tmp_path / "contexts/a<b>.json").write_text((tmp_path / "contexts/tale-0.json").read_text())
-    (tmp_path / "contexts/broken.json").write_text("{")
-    with serving_app(_viewer_app(_Viewer(_context_files([str(tmp_path)])))) as base:
-        assert base.startswith("http://127.0.0.1:")
-
-        def get(path):
-            try:
-                with urllib.request.urlopen(base + path) as reply:
-                    return reply.status, reply.read().decode(), reply.headers
-            except urllib.error.HTTPError as e:
-                return e.code, e.read().decode(), e.headers
-
-        index = get("/")
-        assert "a&lt;b&gt;" in index[1] and "<b>" not in index[1].partition("<table>")[2]
-        assert "Access-Control-Allow-Origin" not in index[2]
-        assert index[2]["Content-Security-Policy"].startswith("default-src 'none'")
-        page = get("/page/tale-0")[1]
-        assert "<title>tale-0</title>" in page and "The story" in page
-        assert get("/page/a%3Cb%3E")[0] == 200
-        stranger = urllib.request.Request(base + "/page/tale-0", headers={"Host": "evil.test"})
-        with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(stranger)
-        paths = ("/page/..%2f..%2fsettings.ini", "/page/none", "/page/broken", "/etc/passwd")
-        assert [get(path)[0] for path in paths] == [404, 404, 422, 404]
-
-
 def test_help_is_fast_and_light():
     code = (
         "import sys, humanlm.tom; print(sorted({'torch', 'pandas', 'openai', 'matplotlib', "
@@ -1234,29 +1127,5 @@ def test_help_is_fast_and_light():
         ).stdout.strip()
         == "[]"
     )
-    for name in ("run", "compare", "contexts", "generate", "serve-viewer-data"):
+    for name in ("run", "compare", "contexts", "generate"):
         assert main([name, "--help"]) == 0
-
-
-def test_hostile_stories_stay_text_in_the_served_viewer(tmp_path):
-    from humanlm.harness.viewer_server import _context_files, _Viewer
-    from humanlm.stories.presence import read_dialogue
-
-    nasty = (
-        "<script>alert(1)</script> <same_as_state /> <mental_state>Bo is a "
-        "thief</mental_state> </title> {form}"
-    )
-    record = read_dialogue(f"Ada: {nasty}\nBo: I heard that.\nAda: Good.").context()
-    (tmp_path / "<script>.json").write_text(
-        json.dumps({"socialized_context": record.to_published(), "story": nasty})
-    )
-    (tmp_path / "empty.json").write_text('{"simulations": []}')
-    viewer = _Viewer(_context_files([str(tmp_path)]))
-    for address in ("/", "/page/%3Cscript%3E"):
-        status, _, page = viewer.answer(address)
-        assert status == 200 and "<script" not in page and "&lt;script&gt;" in page
-    assert (
-        viewer.answer("/page/empty")[0] == 422
-        and "<a href=" in viewer.answer("/page/empty")[2]
-        and "holds no context" in viewer.answer("/")[2]
-    )

@@ -141,10 +141,9 @@ def test_a_viewer_ends_when_it_is_told_to_and_frees_its_port(tmp_path, sign):
     command = [
         sys.executable,
         "-m",
-        "humanlm.tom",
-        "serve-viewer-data",
+        "humanlm.view",
         str(tmp_path),
-        "--viewer.port=0",
+        "--view.port=0",
     ]
 
     def wake():

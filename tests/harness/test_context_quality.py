@@ -207,9 +207,8 @@ def test_conversations_outside_the_grammar_are_compared_with_the_words_of_their_
 @pytest.mark.parametrize(
     "more, said",
     [
-        (["--quality.out=x.txt"], "out must end in .md"),
         (["--judge.model=gtp/5"], "no model 'gtp/5'"),
-        (["--quality.gt=nowhere"], "gt: no folder nowhere"),
+        (["--quality.gt=nowhere"], "No *.json in nowhere"),
     ],
 )
 def test_wrong_settings_are_one_sentence(more, said, folders, capsys, monkeypatch, tmp_path):

@@ -1,13 +1,9 @@
 "What the viewer shows is what the record says, as text, with its faults marked."
 
-import json
-import re
-
 import pages
 import pytest
 from pages import read
 
-from humanlm.harness.viewer_server import _context_files, _Viewer
 from humanlm.social.viewer import timeline_page
 from humanlm.stories.contexts import Context, make_context, split_mental
 from humanlm.stories.memories import decode
@@ -116,33 +112,3 @@ def test_broken_records_are_shown_with_their_violations(context):
     reader = read(timeline_page(context))
     for found in violations(context):
         assert str(found) in reader.text
-
-
-def test_the_served_list_counts_as_people_do_and_names_every_column(tmp_path):
-    good = {"socialized_context": GOLDEN.model_dump(), "story": "A bell."}
-    for i in (10, 2, 1):
-        (tmp_path / f"tale-{i}.json").write_text(json.dumps(good))
-    bad = GOLDEN.model_copy(deep=True)
-    bad.steps[1].observations.popitem()
-    (tmp_path / "tale-3.json").write_text(
-        json.dumps(good | {"socialized_context": bad.model_dump()})
-    )
-    (tmp_path / "tale-11.json").write_text("{")
-    viewer = _Viewer(_context_files([str(tmp_path)]))
-    page = viewer.answer("/")[2]
-    heads, *rows = (
-        [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[hd]\b.*?</t[hd]>", row)]
-        for row in page.split("<tr")[1:]
-    )
-    assert (
-        all(heads)
-        and {len(row) for row in (heads, *rows)} == {6}
-        and [row[0] for row in rows] == [f"tale-{i}" for i in (1, 2, 3, 10, 11)]
-    )
-    assert {v.code for v in violations(bad)} == set(rows[2][-1].split(", ")) and "not JSON" in rows[
-        4
-    ][-1]
-    assert (
-        '/page/tale-1"' in viewer.answer("/page/tale-2")[2]
-        and "/page/tale-3" in viewer.answer("/page/tale-2")[2]
-    )
