@@ -125,8 +125,8 @@ async def serper(query: str, url: str = "https://google.serper.dev/search") -> l
     if not (key := setting("SERPER_API_KEY")):
         raise ConfigError("Set SERPER_API_KEY in the environment or in a file .env.")
     try:
-        async with AsyncClient(timeout=15.0, headers={"X-API-KEY": key}, **guarded()) as http:
-            reply = await http.post(url, json={"q": query, "num": 15})
+        async with AsyncClient(timeout=15.0, **guarded()) as http:
+            reply = await http.post(url, json={"q": query, "num": 15}, headers={"X-API-KEY": key})
         if reply.status_code != 200:
             raise UserError(f"The search failed with status {reply.status_code}.")
         rows = [reply.json().get("answerBox"), *reply.json().get("organic", ())]

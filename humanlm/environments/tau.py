@@ -472,7 +472,10 @@ def _read_tau(
                 f"Row {shorten(name)}: {shorten(repr(one))} is no tool of the desk. Leave it out."
             )
     asks = "" if any(one["name"] in _WHAT for one in actions) else texts[1]
-    return _TauTask(name, *texts, tuple(actions), tuple(map(str, outputs)), shop, asks)
+    user, instruction, hello = texts
+    return _TauTask(
+        name, user, instruction, hello, tuple(actions), tuple(map(str, outputs)), shop, asks
+    )
 
 # %% ../../nbs/environments/09_tau.ipynb #tau-2
 _ASK = (

@@ -92,7 +92,9 @@ class _TurtleTask(GymTask):
         if "evaluation" not in flat:
             files = "gym_turtle.jsonl", "all_stories_refined.json"
             flat = published_row(row, *files, own="title", key="new_title")
-        texts = [row_field(flat, name) for name in ("new_title", "new_surface", "new_bottom")]
+        title, surface, bottom = (
+            row_field(flat, name) for name in ("new_title", "new_surface", "new_bottom")
+        )
         parts = flat.get("evaluation")
         try:
             criteria = tuple(
@@ -104,10 +106,10 @@ class _TurtleTask(GymTask):
         weights = [part.weight for part in criteria]
         if not all(0 < weight <= 1 for weight in weights) or abs(sum(weights) - 1) > 1e-3:
             raise DataError(
-                f"Row {shorten(texts[0])}: evaluation is {shorten(repr(parts))}. Give "
+                f"Row {shorten(title)}: evaluation is {shorten(repr(parts))}. Give "
                 "statements with scores that sum to 1."
             )
-        return cls(str(flat.get("story_id") or texts[0]), *texts, criteria)
+        return cls(str(flat.get("story_id") or title), title, surface, bottom, criteria)
 
 # %% ../../nbs/environments/04_turtle.ipynb #read_marks
 def _read_marks(
@@ -117,7 +119,7 @@ def _read_marks(
     "Bring marks to 0, a half or 1; `UserError` where they are too few, too many or no numbers"
     marks: Any = answer.get("scores")
     marks = marks if isinstance(marks, list) else []
-    scores = [mark.get("score") if isinstance(mark, Mapping) else mark for mark in marks]
+    scores: list[Any] = [mark.get("score") if isinstance(mark, Mapping) else mark for mark in marks]
     numbers = all(isinstance(score, (int, float)) and math.isfinite(score) for score in scores)
     if len(scores) != count or not numbers:
         raise UserError(f"The marks are {shorten(repr(marks))}, not {count} numbers.")

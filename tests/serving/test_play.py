@@ -528,9 +528,9 @@ def test_ours_stand_beside_theirs_only_in_their_setting(tmp_path):
             same.gyms["telepathy"], same.tasks["telepathy"][:1], same.gyms["telepathy"].expert
         )
     )
-    table = _published_beside(same, gym_results({"expert": [e]}))
+    table = _published_beside(same, gym_results({"openai/gpt-4o": [e]}))
     assert (
-        "| expert (here) | 1.0" in table
+        "| openai/gpt-4o (here) | 1.0" in table
         and "| GPT-4o | 0.8537 |" in table
         and "does not stand" not in table
     )
