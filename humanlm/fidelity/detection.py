@@ -67,14 +67,14 @@ def _form(texts: Sequence[str]) -> _Detector:
 # %% ../../nbs/fidelity/03_detection.ipynb #words
 def gram_matrix(
     texts: Sequence[str], least: int = 3
-) -> tuple[Any, np.ndarray]:  # sparse [N, V] of unit length, V names
+) -> tuple[Any, list[str]]:  # sparse [N, V] of unit length, V names
     "Count runs of letters in masked texts, weighted by how rare they are"
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     grams = TfidfVectorizer(
         analyzer="char_wb", ngram_range=(2, 4), lowercase=False, min_df=least, sublinear_tf=True
     )
-    return grams.fit_transform(map(masked, texts)), grams.get_feature_names_out()
+    return grams.fit_transform(map(masked, texts)), grams.get_feature_names_out().tolist()
 
 
 def _words(texts: Sequence[str]) -> _Detector:
@@ -218,7 +218,7 @@ class _Panel:
             return ()
         weights = d.model.fit(d.x[fake >= 0], fake[fake >= 0])[-1].coef_[0]
         order = np.argsort(-abs(weights))[:most].tolist()
-        return tuple((str(d.names[i]), float(weights[i])) for i in order)
+        return tuple((d.names[i], float(weights[i])) for i in order)
 
 # %% ../../nbs/fidelity/03_detection.ipynb #ceiling
 def ceiling(

@@ -90,14 +90,14 @@ class Embedder:
                 f"{self.name}: {shorten(e)}. Name a model of the Hub, or a folder."
             ) from e
         self.window = (
-            self.model.get_max_seq_length() // 2
-        )  # words read at once, about 1.5 tokens each
+            self.model.get_max_seq_length() or 512
+        ) // 2  # words read at once, about 1.5 tokens each
         self.known: dict[str, np.ndarray] = {}
 
     @property
     def size(self) -> int:
         "Length of a vector, D"
-        return self.model.get_embedding_dimension()
+        return self.model.get_embedding_dimension()  # type: ignore[return-value]
 
     def __call__(
         self,
