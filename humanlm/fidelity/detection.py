@@ -35,7 +35,7 @@ class _Detector(NamedTuple):
     "What is seen of some turns, and what learns from it"
 
     x: Any  # [N, F] array or sparse matrix
-    names: Sequence[str]  # F; empty: too many to name
+    names: Sequence[str]  # F
     model: Any  # a pipeline of scikit-learn
 
     def score(
@@ -82,21 +82,71 @@ def _words(texts: Sequence[str]) -> _Detector:
     return _Detector(*gram_matrix(texts), _logistic())
 
 # %% ../../nbs/fidelity/03_detection.ipynb #language_model
-def _language_model(texts: Sequence[str]) -> _Detector:
-    "Compare the probabilities of a turn under two models of letters"
-    from sklearn.feature_extraction.text import CountVectorizer
-    from sklearn.naive_bayes import MultinomialNB
-    from sklearn.pipeline import make_pipeline
+class _Run(NamedTuple):
+    "Runs of letters of one length"
 
-    runs = CountVectorizer(analyzer="char", ngram_range=(1, 5), lowercase=False)
-    x = runs.fit_transform(f"\n{masked(text)}\n" for text in texts)  # a turn's ends count too
-    return _Detector(x, (), make_pipeline(MultinomialNB(alpha=0.1)))
+    whole: np.ndarray  # [P] number of the run that ends at each place
+    before: np.ndarray  # [P] number of the run without its last letter
+    parent: np.ndarray  # [runs] the number before of each run
 
 
-DETECTORS: dict[str, Callable[[Sequence[str]], _Detector]] = {
+def _runs(
+    texts: Sequence[str], order: int
+) -> tuple[list[_Run], np.ndarray]:  # by length, and the text of each place
+    "Number the runs of letters that end at each place, for every length"
+    line = "".join(f"{chr(2) * order}{text}{chr(3)}" for text in texts)
+    codes = np.unique(
+        np.frombuffer(line.encode("utf-32-le", "replace"), np.uint32), return_inverse=True
+    )[1].astype(np.int64)
+    owner = np.repeat(np.arange(len(texts)), [order + len(text) + 1 for text in texts])
+    start = np.r_[0, np.cumsum([order + len(text) + 1 for text in texts])[:-1]]
+    real = np.arange(len(codes)) - start[owner] >= order
+    size, runs, before = codes.max() + 1, [], np.zeros(len(codes), np.int64)
+    for n in range(order + 1):
+        if n:
+            before = np.unique(
+                before * size + np.r_[np.zeros(n, np.int64), codes[:-n]], return_inverse=True
+            )[1]
+        _, first, whole = np.unique(
+            (before * size + codes)[real], return_index=True, return_inverse=True
+        )
+        own = np.unique(before[real], return_inverse=True)[1]
+        runs.append(_Run(whole, own, own[first]))
+    return runs, owner[real]
+
+
+def _log_probability(
+    runs: Sequence[_Run], trained: np.ndarray
+) -> np.ndarray:  # [P], trained: [P] bool
+    "Predict every letter from the places that a model was trained on"
+    p: Any = 1 / len(runs[0].parent)
+    for run in runs:
+        seen = np.bincount(run.whole[trained], minlength=len(run.parent))
+        total, kinds = (
+            np.bincount(run.parent, seen)[run.before],
+            np.bincount(run.parent, seen > 0)[run.before],
+        )
+        p = np.where(total > 0, (seen[run.whole] + kinds * p) / np.maximum(total + kinds, 1), p)
+    return np.log(p)
+
+
+class _LanguageModel:
+    "The probabilities of a turn under two models of letters"
+
+    def __init__(self, texts: Sequence[str], order: int = 5):
+        self.runs, self.owner = _runs([masked(text) for text in texts], order)
+
+    def score(self, train: np.ndarray, fake: np.ndarray, test: np.ndarray) -> np.ndarray:
+        "Train on some turns and score others"
+        parts = [np.isin(self.owner, train[fake == side]) for side in (0, 1)]
+        real, simulated = (_log_probability(self.runs, part) for part in parts)
+        return np.bincount(self.owner, simulated - real)[test]
+
+
+DETECTORS: dict[str, Callable[[Sequence[str]], _Detector | _LanguageModel]] = {
     "form": _form,
     "words": _words,
-    "language model": _language_model,
+    "language model": _LanguageModel,
 }
 
 # %% ../../nbs/fidelity/03_detection.ipynb #auc
@@ -214,11 +264,11 @@ class _Panel:
     ) -> tuple[tuple[str, float], ...]:
         "Name what weighs most in a detector that is trained on everything"
         d, fake = self.detectors[detector], side[self.owner]
-        if not len(d.names):
+        if isinstance(d, _LanguageModel):
             return ()
         weights = d.model.fit(d.x[fake >= 0], fake[fake >= 0])[-1].coef_[0]
         order = np.argsort(-abs(weights))[:most].tolist()
-        return tuple((d.names[i], float(weights[i])) for i in order)
+        return tuple((str(d.names[i]), float(weights[i])) for i in order)
 
 # %% ../../nbs/fidelity/03_detection.ipynb #ceiling
 def ceiling(
