@@ -388,7 +388,7 @@ def _load(where, dtype, device, tokens):
         "tokenizer",
         lambda: AutoTokenizer.from_pretrained(tokens or where, trust_remote_code=False),
     )
-    model, report = _attempt(
+    model, report = _attempt(  # type: ignore[reportGeneralTypeIssues]
         where,
         "model",
         lambda: AutoModelForCausalLM.from_pretrained(
