@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.stats import Bootstrap, Interval
-from .detection import gram_matrix, masked, shared_tasks
+from .detection import gram_matrix, shared_tasks
 from .dialogues import Conversation
 from .fingerprint import words_of
 from ..rewards.texts import chrf
@@ -193,9 +193,7 @@ def persons(
     if len(names) < choices:
         return None
     grams, n = (
-        gram_matrix(
-            [masked(other[name][0]) for name in names] + [masked(own[name][1]) for name in names], 2
-        )[0],
+        gram_matrix([other[name][0] for name in names] + [own[name][1] for name in names], 2)[0],
         len(names),
     )
     near = np.asarray((grams[n:] @ grams[:n].T).todense())

@@ -114,83 +114,60 @@ def measure(
     )
 
 # %% ../../nbs/fidelity/05_report.ipynb #detection_figure
-def _colours(names: Sequence[str]) -> dict[str, str]:
-    return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
-
-
-def _dot(ax: Any, i: Interval, y: float, colour: str, name: str = "", marker: str = "o") -> None:
-    if math.isnan(i.value):
-        return
-    if not math.isnan(i.low):
-        ax.plot([i.low, i.high], [y, y], color=colour, lw=1.6, solid_capstyle="round")
-    ax.plot(i.value, y, marker, color=colour, ms=4.5, label=label(name) if name else None)
-
-
 @styled
-def _detection_figure(found: Fidelity) -> Any:  # a matplotlib figure
-    "Draw how well detectors tell each source from people, over people against people"
-    rows = list(
-        dict.fromkeys(d.detector for s in found.sources.values() for d in s.detections)
-    ) or list(found.ceiling)
-    step, colours = 0.8 / max(1, len(found.sources)), _colours(list(found.sources))
-    figure, ax = axes_of(5.2, 1.0 + 0.42 * len(rows) + 0.16 * len(rows) * len(found.sources))
-    for y, detector in enumerate(rows):
-        if top := found.ceiling.get(detector):
-            ax.fill_betweenx(
-                [y - 0.45, y + 0.45],
-                top.low,
-                top.high,
-                color=INK,
-                alpha=0.12,
-                lw=0,
-                label=f"{label(found.real)} against themselves" if y == 0 else None,
-            )
-        for k, (name, source) in enumerate(found.sources.items()):
-            d = next(d for d in source.detections if d.detector == detector)
-            _dot(ax, d.turn, y - 0.4 + step * (k + 0.5), colours[name], name)
-    ax.axvline(0.5, color=INK, lw=1, ls=":")
-    ax.set(
-        yticks=range(len(rows)),
-        yticklabels=rows,
-        xlabel="AUC of single turns, 95 % intervals; 0.5: nobody could tell",
-        xlim=(0.3, 1.02),
-    )
-    ax.invert_yaxis()
-    ax.grid(axis="x")
-    legend(figure, [ax])
-    return figure
-
-# %% ../../nbs/fidelity/05_report.ipynb #gap_figure
-@styled
-def _gap_figure(found: Fidelity, features: Sequence[str]) -> Any:  # a matplotlib figure
-    "Draw the distance of every feature for every source, over what halves of people give"
-    colours, step = _colours(list(found.sources)), 0.8 / len(found.sources)
-    figure, ax = axes_of(5.2, 0.9 + 0.2 * len(features) * max(1.0, 0.55 * len(found.sources)))
-    for y, feature in enumerate(features):
-        for k, (name, source) in enumerate(found.sources.items()):
-            if not (gap := next((gap for gap in source.gaps if gap.feature == feature), None)):
+def _figure(
+    found: Fidelity,
+    of: Mapping[
+        str, Mapping[str, tuple[Interval, float, float]]
+    ],  # row → source → value, and what people give
+    about: str,
+    middle: float = 0.0,  # where nothing differs
+) -> Any:  # a matplotlib figure
+    "Draw a value of every source in every row, over what people against people give"
+    step = 0.8 / max(1, len(found.sources))
+    figure, ax = axes_of(5.2, 1.2 + len(of) * (0.1 + 0.1 * len(found.sources)))
+    for y, row in enumerate(of.values()):
+        for k, name in enumerate(found.sources):
+            if name not in row or math.isnan(row[name][0].value):
                 continue
-            at = y - 0.4 + step * (k + 0.5)
+            (value, low, high, _), *people = row[name]
+            at, colour = y - 0.4 + step * (k + 0.5), PALETTE[k % len(PALETTE)]
+            grey = f"{label(found.real)} against themselves" if y == k == 0 else None
             ax.barh(
-                at,
-                gap.halves,
-                step,
-                color=INK,
-                alpha=0.12,
-                lw=0,
-                label=f"halves of {label(found.real)}" if y == k == 0 else None,
+                at, people[1] - people[0], step, left=people[0], color=INK, alpha=0.12, label=grey
             )
-            _dot(ax, gap.distance, at, colours[name], name)
-    ax.set(
-        yticks=range(len(features)),
-        yticklabels=features,
-        xlabel="Jensen-Shannon distance, 95 % intervals; 0: the same",
-        xlim=(0, None),
-        ylim=(len(features) - 0.4, -0.6),
-    )
+            ax.plot([low, high], [at, at], color=colour, lw=1.6, solid_capstyle="round")
+            ax.plot(value, at, "o", color=colour, ms=4.5, label=label(name) if y == 0 else None)
+    ax.axvline(middle, color=INK, lw=1, ls=":")
+    ax.set(yticks=range(len(of)), yticklabels=list(of), xlabel=about)
+    ax.set_ylim(len(of) - 0.4, -0.6)
     ax.grid(axis="x")
     legend(figure, [ax])
     return figure
+
+
+def _detection_figure(found: Fidelity) -> Any:
+    "Draw how well detectors tell each source from people"
+    rows: dict[str, dict[str, tuple[Interval, float, float]]] = {}
+    for name, source in found.sources.items():
+        for d in source.detections:
+            top = found.ceiling.get(d.detector, Interval(0.5, 0.5, 0.5, 0))
+            rows.setdefault(d.detector, {})[name] = d.turn, top.low, top.high
+    return _figure(found, rows, "AUC of single turns, 95 % intervals; 0.5: nobody could tell", 0.5)
+
+
+def _gap_figure(found: Fidelity, features: Sequence[str]) -> Any:
+    "Draw how far each source is from people in every feature"
+    rows = {
+        feature: {
+            name: (gap.distance, 0.0, gap.halves)
+            for name, source in found.sources.items()
+            for gap in source.gaps
+            if gap.feature == feature
+        }
+        for feature in features
+    }
+    return _figure(found, rows, "Jensen-Shannon distance, 95 % intervals; 0: the same")
 
 # %% ../../nbs/fidelity/05_report.ipynb #findings
 def _interval(i: Interval | None, form: str = ".2f") -> str:
