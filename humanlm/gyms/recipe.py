@@ -32,7 +32,6 @@ from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded
 from ..evaluation.report import model_said, standard_sections
-from ..fidelity.report import users_section
 from humanlm.gyms.evaluation import (
     EpisodeRecord,
     load_episodes,
@@ -645,11 +644,6 @@ class _GymRecipe(Recipe):
     def sections(self) -> Mapping[str, tuple]:
         sections = standard_sections(NAMES, _rests_on)
         return sections | {
-            "users": (
-                "How the users write",
-                "What they said in the training samples.",
-                users_section,
-            ),
             "run": sections.pop("run"),
         }
 
