@@ -25,7 +25,7 @@ from humanlm.fidelity.dialogues import (
     clusters_of,
     read_dialogues,
 )
-from .diversity import Persons, diversity, persons
+from .diversity import diversity
 from humanlm.fidelity.fingerprint import (
     COPYING,
     ENDS,
@@ -41,8 +41,6 @@ class _Likeness(NamedTuple):
 
     gaps: list[FeatureGap]  # of turns and dialogues
     detections: list[Detection]
-    persons: Persons | None  # its own texts told apart
-    matched: Persons | None  # its texts matched to those of the same people
     shared: int  # tasks that it has in common with people
 
 
@@ -53,7 +51,6 @@ class Fidelity(NamedTuple):
     sizes: dict[str, tuple[int, int, int]]  # source → turns, dialogues, clusters
     ceiling: dict[str, Interval]  # detector → AUC of people against people
     diversity: dict[str, dict[str, Interval]]
-    persons: Persons | None  # of people
     sources: dict[str, _Likeness]
 
     @property
@@ -85,12 +82,9 @@ def measure(
             for read in (turn_readings, whole_readings)
             for gap in feature_gaps(read(real), read(other), resamples, 100, seed)
         ]
-        same = {d.person for d in real} & {d.person for d in other} - {""}
         return _Likeness(
             gaps,
             detect(real, other, resamples=resamples, seed=seed),
-            persons(other),
-            persons(other, real) if same else None,
             len(shared_tasks(real, other)),
         )
 
@@ -99,7 +93,6 @@ def measure(
         {name: _sizes(dialogues) for name, dialogues in sources.items()},
         ceiling(real, splits=splits, seed=seed),
         diversity(sources, seed=seed),
-        persons(real),
         {name: likeness(other) for name, other in others},
     )
 
@@ -249,26 +242,6 @@ def _diversity_table(found: Fidelity) -> Table:
     ]
     return Table(("measure", *found.names), rows)
 
-
-def _persons_table(found: Fidelity) -> Table:
-    asked = {f"{found.real}, by their own texts": found.persons}
-    for name, source in found.sources.items():
-        asked[f"{name}, by its own texts"] = source.persons
-        asked[f"{name}, by the texts of {found.real}"] = source.matched
-    rows = [
-        [
-            name,
-            p.accuracy.n,
-            _interval(p.accuracy),
-            number_text(1 / p.choices),
-            "yes: the topic helps" if p.topics else "no",
-        ]
-        for name, p in asked.items()
-        if p
-    ]
-    heads = "persons", "right one nearest", "guessing", "profile from the same dialogue"
-    return Table(("whose texts", *heads), rows)
-
 # %% ../../nbs/fidelity/05_report.ipynb #parts
 CAUTION = (
     "A report about groups: no licence to imitate a real, named person. An AUC of 0.5 "
@@ -325,12 +298,6 @@ def _parts(found: Fidelity) -> list[_Part]:
             "One voice or many",
             "On equally many turns and words; intervals over half samples.",
             {"": _diversity_table(found)},
-        ),
-        _Part(
-            "Whose text is it?",
-            "Half of a person's texts is a profile, the other half is asked about. Persons who "
-            "wrote too little are left out.",
-            {"": _persons_table(found)},
         ),
         _Part(
             "What was read",

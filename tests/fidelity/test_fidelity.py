@@ -27,7 +27,7 @@ from humanlm.fidelity.dialogues import (
     read_dialogues,
     reply_dialogues,
 )
-from humanlm.fidelity.diversity import diversity, persons
+from humanlm.fidelity.diversity import diversity
 from humanlm.fidelity.fingerprint import (
     feature_gaps,
     turn_readings,
@@ -155,13 +155,9 @@ def test_hiding_takes_time_that_grows_with_the_text(text):
     assert time.perf_counter() - start < 1
 
 
-def test_one_voice_and_swapped_persons_are_noticed_by_the_crowd_measures():
-    people, rng = crowd("people", 30, 6), random.Random(0)
-    texts = [text for d in people for text in d.turns]
-    swapped = [d._replace(turns=tuple(rng.sample(texts, 6))) for d in people]
+def test_one_voice_is_noticed_by_the_crowd_measures():
+    people = crowd("people", 30, 6)
     voice = [d._replace(turns=people[0].turns) for d in people]
-    own, mixed = persons(people), persons(swapped)
-    assert own and mixed and own.accuracy.low > max(mixed.accuracy.high, 0.5)
     found = diversity({"people": people, "voice": voice}, 8)
     assert found["near duplicates"]["voice"].value == 1 > found["near duplicates"]["people"].value
     assert (
