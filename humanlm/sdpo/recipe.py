@@ -37,7 +37,6 @@ from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded
 from ..evaluation.report import model_said, standard_sections
-from ..fidelity.report import users_section
 from ..hardware.memory import StagePlan
 from ..methods.functions import AssistantModel, ask_row
 from ..methods.sampling import RolloutConfig
@@ -693,11 +692,6 @@ class _SDPORecipe(Recipe):
                 regret_section,
             ),
             "samples": sections["samples"],
-            "users": (
-                "How the users write",
-                "What they said in the training samples.",
-                users_section,
-            ),
             "run": sections["run"],
         }
 
