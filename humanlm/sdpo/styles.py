@@ -11,7 +11,7 @@ import re
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..core.basics import ConfigError, check_name
 
@@ -19,7 +19,7 @@ from ..core.basics import ConfigError, check_name
 _DATA = tomllib.loads((files("humanlm") / "fixtures" / "styles.toml").read_text("utf-8"))
 
 # %% ../../nbs/sdpo/03_styles.ipynb #patterns
-_FOUND = {
+_MARKERS = {
     name: re.compile(rf"(?<![\w'])(?:{'|'.join(listed.split()).replace('_', ' ')})(?![\w'])")
     for name, listed in _DATA["words"].items()
 }
@@ -36,48 +36,35 @@ _EMOJI = re.compile(
 def measures(text: str) -> dict[str, float]:  # text: of anybody
     "Count what can be counted in a text; all zero where it is empty"
     plain = text.lower().replace("’", "'")
-    words, sentences = (
-        _WORD.findall(plain),
-        [part for part in _SENTENCE_END.split(plain) if _WORD.search(part)],
-    )
-    lines, blocks = (
-        [line for line in plain.split("\n") if line.strip()],
-        [block for block in plain.split("\n\n") if block.strip()],
-    )
-    found, lists, n = (
-        {name: len(pattern.findall(plain)) for name, pattern in _FOUND.items()},
-        _LIST_LINE.findall(plain),
-        max(1, len(words)),
-    )
+    words = _WORD.findall(plain)
+    sentences = [part for part in _SENTENCE_END.split(plain) if _WORD.search(part)]
+    lines = [line for line in plain.split("\n") if line.strip()]
+    blocks = [block for block in plain.split("\n\n") if block.strip()]
+    counts = {name: len(pattern.findall(plain)) for name, pattern in _MARKERS.items()}
+    opening, closing = _MARKERS["opening"], _MARKERS["closing"]
+    lists, n = _LIST_LINE.findall(plain), max(1, len(words))
     marks = sum(not c.isalnum() and not c.isspace() for c in _EMOJI.sub("", plain))
-    return {
-        name: float(value)
-        for name, value in {
-            **found,
-            "words": len(words),
-            "distinct_words": len(set(words)) / n,
-            "sentences": len(sentences),
-            "paragraphs": len(blocks),
-            "first_words": len(_WORD.findall(blocks[0])) if blocks else 0,  # of the first paragraph
-            "long_words": sum(len(word) >= 8 for word in words) / n,
-            "punctuation": marks / n,
-            "clauses": len(_CLAUSE.findall(plain)) / n,
-            "list_lines": len(lists),
-            "list_share": len(lists) / max(1, len(lines)),
-            "nested_lines": sum(len(indent) >= 2 for indent in lists),
-            "headers": len(_HEADER.findall(plain)),
-            "bold": plain.count("**") // 2,
-            "emojis": len(_EMOJI.findall(text)),
-            "exclamations": plain.count("!") + plain.count("！"),
-            "ends_with_question": _asks(plain),
-            "casual": min(1.0, 8 * (found["casual"] + found["contractions"]) / n),
-            "formal": min(1.0, 8 * found["formal"] / n),
-            "opening_praise": bool(sentences)
-            and bool(_FOUND["opening"].match(sentences[0].lstrip(" *_\"'"))),
-            "closing_offer": any(_FOUND["closing"].search(sentence) for sentence in sentences[-2:]),
-        }.items()
-        if name not in ("opening", "closing")
+    counts |= {
+        "words": len(words),
+        "sentences": len(sentences),
+        "first_words": len(_WORD.findall(blocks[0])) if blocks else 0,  # of the first paragraph
+        "long_words": sum(len(word) >= 8 for word in words) / n,
+        "punctuation": marks / n,
+        "clauses": len(_CLAUSE.findall(plain)) / n,
+        "list_lines": len(lists),
+        "list_share": len(lists) / max(1, len(lines)),
+        "nested_lines": sum(len(indent) >= 2 for indent in lists),
+        "headers": len(_HEADER.findall(plain)),
+        "bold": plain.count("**") // 2,
+        "emojis": len(_EMOJI.findall(text)),
+        "exclamations": plain.count("!") + plain.count("！"),
+        "ends_with_question": _asks(plain),
+        "casual": min(1.0, 8 * (counts["casual"] + counts["contractions"]) / n),
+        "formal": min(1.0, 8 * counts["formal"] / n),
+        "opening_praise": any(opening.match(first.lstrip(" *_\"'")) for first in sentences[:1]),
+        "closing_offer": any(closing.search(sentence) for sentence in sentences[-2:]),
     }
+    return {name: float(value) for name, value in counts.items()}
 
 
 def _asks(text):
@@ -94,10 +81,10 @@ class _Check(NamedTuple):
     bad: float
     good: float
 
-    def score(self, found: dict[str, float]) -> float:
+    def score(self, values: dict[str, float]) -> float:
         "Score measured values in [0, 1]"
         name, _, less = self.measure.partition("-")
-        value = found[name] - (found[less] if less else 0.0)
+        value = values[name] - (values[less] if less else 0.0)
         return min(1.0, max(0.0, (value - self.bad) / (self.good - self.bad)))
 
 # %% ../../nbs/sdpo/03_styles.ipynb #Taste
@@ -116,14 +103,12 @@ class Taste:
         return self.check.score(measures(text)) if text.strip() else math.nan
 
 # %% ../../nbs/sdpo/03_styles.ipynb #TASTES
+def _tuples(fields: dict) -> dict[str, Any]:
+    return {name: tuple(x) if isinstance(x, list) else x for name, x in fields.items()}
+
+
 TASTES: dict[str, Taste] = {
-    name: Taste(
-        name,
-        _Check(*each["check"]),
-        tuple(each["complaints"]),
-        tuple(each["praises"]),
-        each["opposite"],
-    )
+    name: Taste(name, **{**_tuples(each), "check": _Check(*each["check"])})
     for name, each in _DATA["tastes"].items()
 }
 
@@ -136,28 +121,21 @@ class Style:
     "A user of the published experiments: what they want of replies, and what of it can be counted"
 
     key: str  # as published
-    axes: tuple[str, ...]  # detail, register and knowledge, for those of the cube
     wants: str  # goes on after "you"
     dislikes: str  # goes on after "you dislike"
+    axes: tuple[str, ...] = ()  # detail, register and knowledge, for those of the cube
     checks: tuple[str, ...] = ()  # keys of `CHECKS`; none where nothing can be counted
 
     def score(self, text: str) -> float:
         "Average what can be counted of the style, in [0, 1]; nan where nothing can"
         if not self.checks or not text.strip():
             return math.nan
-        found = measures(text)
-        return math.fsum(CHECKS[name].score(found) for name in self.checks) / len(self.checks)
+        values = measures(text)
+        return math.fsum(CHECKS[name].score(values) for name in self.checks) / len(self.checks)
 
 # %% ../../nbs/sdpo/03_styles.ipynb #STYLES
 STYLES: dict[str, Style] = {
-    key: Style(
-        key,
-        tuple(each.get("axes", ())),
-        each["wants"],
-        each["dislikes"],
-        tuple(each.get("checks", ())),
-    )
-    for key, each in _DATA["styles"].items()
+    key: Style(key, **_tuples(each)) for key, each in _DATA["styles"].items()
 }
 ALIASES = {"answer_directly_reduce_formatting": "answer_direclty_reduce_formatting"}
 
