@@ -146,7 +146,8 @@ def read_interactions(
                 interactions.append(from_dict(Interaction, row.values, where))
         except DataError as e:
             if faults is None:
-                raise DataError(f"{where}: {str(e).removeprefix(where + ': ')}") from e
+                named = str(e).startswith(where)
+                raise DataError(str(e) if named else f"{where}: {e}") from e
             faults.add("unusable interaction", str(e), row.place)
     return interactions
 

@@ -30,7 +30,7 @@ from humanlm.core.basics import (
 from ..core.commands import command
 from ..core.grammar import parse
 from ..core.html import Table
-from ..data.files import FILE_NOTES, Faults, FileRow, RowFault, on_hub, read_rows
+from ..data.files import FILE_NOTES, Faults, FileRow, RowFault, on_hub, read_rows, row_files
 from humanlm.sdpo.hindsight import (
     ROLES,
     AssistantReply,
@@ -311,6 +311,9 @@ def _prepare_files(name: str, c: _PrepareConfig, out: str | Path) -> dict[str, F
             f"{out} holds something else ({shorten(', '.join(sorted(others)))}) and "
             "would be replaced. Name another folder with --prepare.out."
         )
+    for where, _ in sources.values():
+        if not on_hub(where):
+            row_files(where)  # `DataError` if there are none
     with atomic_path(out) as new:
         new.mkdir()
         for split, (where, part) in sources.items():

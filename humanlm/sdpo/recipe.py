@@ -185,7 +185,9 @@ def _usable(rows: Sequence[Interaction], *options: Any, **more: Any) -> tuple[li
 def _split(rows: list, p: _PromptsConfig) -> tuple[list, list]:
     "Hold out a fifth by conversation, at most about `test_n`; nothing where there is a file for it"
     rows = random.Random("prompts").sample(rows, len(rows))
-    keys = [getattr(row, "conversation_id", "") or to_json(row.messages) for row in rows]
+    keys = [
+        getattr(row, "conversation_id", "") or getattr(row, "cluster", "") or row.id for row in rows
+    ]
     distinct = list(dict.fromkeys(keys))
     held = set(distinct[: 0 if p.held_out else max(1, min(p.test_n, len(distinct) // 5))])
     parts = {True: [], False: []}
