@@ -15,13 +15,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from ..core.basics import atomic_path, atomic_write, read_jsonl, require, shorten
+from ..core.basics import atomic_write, read_jsonl, require, shorten
 from ..core.grammar import parse
-from ..core.html import Html, markdown_html, page, styled, tag
+from ..core.html import Html, markdown_html, page, tag
 from ..data.records import from_dict
 from ..data.trajectory import Completion
 from ..data.viz import token_boxes
-from ..evaluation.figures import axes_of
 from humanlm.evaluation.measured import (
     Measurement,
     Results,
@@ -142,7 +141,7 @@ class _SignalConfig:
     number: int = 0
     """Cases drawn from the file, with its endings (published: 24); 0: each case once, as it is."""
     out: str = ""
-    """Folder for signals.json, signals.png and signals.html."""
+    """Folder for signals.json and signals.html."""
     max_tokens: int = 256
     """Longest reply, in tokens."""
 
@@ -202,24 +201,6 @@ def _signal_range(rows: Sequence[_ScoredReply]) -> float:
     sizes = sorted(abs(a) for row in rows for signal in row.signals.values() for a in signal)
     return max(sizes[int(0.99 * (len(sizes) - 1))], 1e-6) if sizes else 1.0
 
-
-@styled
-def _signal_figure(rows: Sequence[_ScoredReply], columns: int = 120) -> Any:
-    "Draw replies × their first tokens, a panel for each follow-up"
-    import numpy as np
-
-    most = _signal_range(rows)
-    figure, panels = axes_of(7.0, 1.0 + len(FOLLOWUPS) * (0.5 + 0.1 * len(rows)), len(FOLLOWUPS), 1)
-    for axes, name in zip(panels, FOLLOWUPS):
-        values = np.full((len(rows), columns), math.nan)
-        for line, row in zip(values, rows):
-            signal = row.signals.get(name, [])[:columns]
-            line[: len(signal)] = signal
-        shown = axes.imshow(values, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
-        axes.set_title(f"{name} follow-up", loc="left")
-    figure.colorbar(shown, ax=list(panels), extend="both", label="signal: log-probability gained")
-    return figure
-
 # %% ../../nbs/sdpo/54_analysis.ipynb #reply_html
 def _reply_html(row: _ScoredReply, followup: str, most: float) -> Html:  # most: of the scale
     "Show a case, a follow-up and the reply token by token"
@@ -237,7 +218,7 @@ def _reply_html(row: _ScoredReply, followup: str, most: float) -> Html:  # most:
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #save_study
 def _save_study(rows: Sequence[_ScoredReply], about: dict[str, Any], folder: Path) -> str:
-    "Write `signals.json`, `signals.png` and `signals.html`; the tables, as Markdown"
+    "Write `signals.json` and `signals.html`; the tables, as Markdown"
     found, most = _signal_results(rows), _signal_range(rows)
     tables = _signal_tables(found)
     sections = (
@@ -247,8 +228,6 @@ def _save_study(rows: Sequence[_ScoredReply], about: dict[str, Any], folder: Pat
     inside = (tag("h1", "Signals"), markdown_html(tables), *sections)
     notes = {"about": about, "replies": [row._asdict() for row in rows]}
     save_results(folder / "signals.json", found._replace(notes=notes))
-    with atomic_path(folder / "signals.png") as path:
-        _signal_figure(rows[:200]).savefig(path, dpi=150)
     atomic_write(folder / "signals.html", page("Signals", *inside))
     return tables
 

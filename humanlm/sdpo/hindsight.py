@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['ROLES', 'TEMPLATE', 'MAX_FOLLOWUP_TOKENS', 'PROBLEMS', 'ORIGINS', 'FORMS', 'TEACHERS', 'CONTRASTS', 'HindsightError',
-           'AssistantReply', 'Followup', 'Interaction', 'message_text', 'as_messages', 'read_interactions',
-           'write_interactions', 'hindsight_messages', 'fit_messages', 'reply_ids', 'is_blank', 'problem', 'contexts',
-           'SDPOConfig']
+           'AssistantReply', 'Followup', 'Interaction', 'as_messages', 'read_interactions', 'write_interactions',
+           'hindsight_messages', 'fit_messages', 'reply_ids', 'is_blank', 'problem', 'contexts', 'SDPOConfig']
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #exported-imports
 from bisect import bisect_left
@@ -15,7 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.basics import DataError, near_miss, require, shorten, to_dict, write_jsonl
+from humanlm.core.basics import (
+    ConfigError,
+    DataError,
+    check_name,
+    require,
+    shorten,
+    to_dict,
+    write_jsonl,
+)
 from ..data.files import Faults, read_rows
 from ..data.records import from_dict
 from ..logs.fields import chat_role
@@ -88,8 +95,9 @@ class Interaction:
             raise HindsightError("messages: the last one must be the user's: a reply answers it")
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #as_messages
-def message_text(content: Any) -> str:
-    "Return the text of a content (a string, None or text parts); `HindsightError` for others"
+def _content(message: Mapping) -> str:
+    "Return the text of a message (a string, None or text parts); `HindsightError` for others"
+    content = message["content"] if "content" in message else message.get("value")
     if content is None or isinstance(content, str):
         return content or ""
     parts = content if isinstance(content, list) else [None]
@@ -107,24 +115,21 @@ def as_messages(log: Any) -> list[dict]:
         role = message.get("role", message.get("from")) if isinstance(message, Mapping) else None
         if not isinstance(role, str):
             raise HindsightError(f"expected messages with a role, got {shorten(repr(log)[:400])}")
-        content = message["content"] if "content" in message else message.get("value")
-        messages.append({"role": chat_role(role) or role, "content": message_text(content)})
+        messages.append({"role": chat_role(role) or role, "content": _content(message)})
     return messages
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #read_interactions
 def _published(row: dict) -> Interaction:
     "Read a row of the two public layouts"
-    reply, followup = (
-        as_messages(row[name])[0]["content"]
-        if isinstance(row[name], Mapping)
-        else message_text(row[name])
-        for name in ("completion", "user_response")
+    completion, response = (
+        x if isinstance(x, Mapping) else {"content": x}
+        for x in (row["completion"], row["user_response"])
     )
     return Interaction(
         str(row.get("id", "")),
         tuple(as_messages(row["prompt"])),
-        AssistantReply(reply, model=str(row.get("model") or "")),
-        Followup(followup),
+        AssistantReply(_content(completion), model=str(row.get("model") or "")),
+        Followup(_content(response)),
         str(row.get("conversation_id", row.get("original_conv_id", ""))),
         turn=row.get("turn_id") or 0,
         timestamp=str(row.get("timestamp") or ""),
@@ -348,22 +353,15 @@ class SDPOConfig:
     """Steps between two records of what each token gained."""
 
     def __post_init__(self):
-        options = {
-            "form": FORMS,
+        for name, options in {
+            "form": (None, *FORMS),
             "teacher": TEACHERS,
             "contrast": CONTRASTS,
             "teacher_from": ORIGINS,
-        }
-        values = {name: getattr(self, name) for name in options}
+        }.items():
+            check_name(getattr(self, name), options, f"sdpo.{name}", ConfigError)
         require(
             "sdpo",
-            *(
-                (
-                    value in options[name] or (name, value) == ("form", None),
-                    f"{name} is {value!r}.{near_miss(value, options[name])}",
-                )
-                for name, value in values.items()
-            ),
             (0 <= self.alpha <= 1, f"alpha must lie between 0 and 1, got {self.alpha}"),
             (0 < self.rate <= 1, f"rate must be above 0 and at most 1, got {self.rate}"),
             (self.topk >= 1 and self.log_every >= 1, "topk and log_every must be at least 1"),

@@ -14,7 +14,6 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from ..core.basics import require
 from ..methods.functions import ask_row
 from ..models.checkpoints import LoadedModel
 from ..models.config import ModelConfig
@@ -40,9 +39,6 @@ class LiveConfig:
     """Of AdamW. 5e-6 suits models of 8 billion weights; a tiny model needs about 1e-3."""
     max_tokens: int = 512
     """Longest answer, in tokens."""
-
-    def __post_init__(self):
-        require("live", (bool(self.out.strip()), "out names no folder"))
 
 
 @dataclass(frozen=True)

@@ -305,15 +305,8 @@ class _SelfDistillation:
         c, mask, hindsight = self.config, inputs["completion_mask"].bool(), inputs["hindsight"]
         raw = token_signal(hindsight, logps, mask, skip=c.skip)
         scored = mask & ~hindsight.isnan()
-        numbers = {
-            "signal/mean": raw,
-            "signal/size": raw.abs(),
-            "signal/plain": logps,
-            "signal/hindsight": hindsight,
-        }
-        return token_signal(hindsight, logps, mask, c.centre, skip=c.skip), {
-            name: x[scored].mean() for name, x in numbers.items()
-        }
+        numbers = {"signal/mean": raw[scored].mean(), "signal/size": raw[scored].abs().mean()}
+        return token_signal(hindsight, logps, mask, c.centre, skip=c.skip), numbers
 
     def loss(
         self, model: Any, inputs: Mapping[str, torch.Tensor]

@@ -17,7 +17,7 @@ from ..clients.ledger import Ledger
 from ..clients.limits import in_turn
 from ..clients.protocol import ChatRequest, LLMError
 from ..clients.reader import fenced, fill, without_middle
-from ..core.basics import ConfigError, check_name, run_sync, shorten
+from ..core.basics import run_sync, shorten
 from humanlm.evaluation.contests import (
     Pair,
     PairVerdict,
@@ -30,22 +30,16 @@ from ..evaluation.figures import curve
 from ..evaluation.measured import Measurement
 from ..evaluation.report import load_log
 from ..models.settings import ClientConfig
-from .styles import ALIASES, STYLES, TASTES, Style, Taste, measures
+from .styles import ALIASES, TASTES, Style, Taste, find_trait, measures
 from .users import CONTROLS, UserConfig
 from ..training.trials import Trial
-
-# %% ../../nbs/sdpo/05_preferences.ipynb #trait
-def _trait(name: str) -> Style | Taste:
-    "Look up a taste or a style; `ConfigError` names the nearest one"
-    traits = {**STYLES, **TASTES}
-    return traits[check_name(ALIASES.get(name, name), traits, "taste or style", ConfigError)]
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #TraitJudge
 class TraitJudge:
     "Prefers the reply that has more of a trait"
 
     def __init__(self, name: str):  # of a taste or style
-        self.trait, self.name = _trait(name), f"rule/{name}"
+        self.trait, self.name = find_trait(name), f"rule/{name}"
 
     @property
     def counts(self) -> bool:
@@ -104,7 +98,7 @@ Which of the two is written more to the liking of this user?"""
 # %% ../../nbs/sdpo/05_preferences.ipynb #wish
 def _wish(name: str) -> str:
     "Describe to a model what a user with a taste or style wants"
-    trait = _trait(name)
+    trait = find_trait(name)
     if isinstance(trait, Style):
         profile = f"You {trait.wants}. You dislike {trait.dislikes}."
         return f"A profile that was written to them says: {profile}"

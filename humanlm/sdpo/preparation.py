@@ -325,9 +325,10 @@ def _prepare_files(name: str, c: _PrepareConfig, out: str | Path) -> dict[str, F
                 fault,
                 n,
             ) in met.counts.items():  # broken lines are rows, too; strange bytes a change
-                tally.counts["rows read"] += 0 if fault in FILE_NOTES else n
-                line = f"{'changed' if fault in FILE_NOTES else 'row'}: {fault}"
-                tally += Faults({line: n}, {line: met.examples.get(fault, {})})
+                note = fault in FILE_NOTES
+                line = f"{'changed' if note else 'row'}: {fault}"
+                more = {"rows read": 0 if note else n, line: n}
+                tally += Faults(more, {line: met.examples.get(fault, {})})
             counts[split] = tally
             if not tally.counts["kept"]:
                 raise DataError(

@@ -20,7 +20,6 @@ from humanlm.core.basics import (
     atomic_write,
     check_name,
     fingerprint,
-    near_miss,
     read_jsonl,
     require,
     to_dict,
@@ -53,7 +52,7 @@ from humanlm.sdpo.preferences import (
     with_style,
 )
 from .preparation import require_prepared
-from .styles import STYLES, TASTES
+from .styles import TASTES, find_trait
 from humanlm.sdpo.users import (
     Exchange,
     FollowupUser,
@@ -385,6 +384,8 @@ class _SDPORecipe(Recipe):
     def check(self, s: Settings) -> None:
         for name in s.run.methods:
             check_name(name, METHODS, "method", ConfigError)
+        for name in s.preference.tastes_of(s.user):
+            find_trait(name)
         require(
             "run",
             (not s.run.validate, "validate: use `humanlm sdpo compare RUN --compare.sweep true`"),
@@ -399,13 +400,6 @@ class _SDPORecipe(Recipe):
         )
         require(
             "preference",
-            *(
-                (
-                    name in TASTES or name in STYLES,
-                    f"tastes has {name!r}.{near_miss(name, [*TASTES, *STYLES])}",
-                )
-                for name in s.preference.tastes_of(s.user)
-            ),
             (
                 not s.user.is_simulator or bool(s.preference.tastes and s.preference.judge),
                 "tastes and judge: a simulator has no taste by name. Say what replies are "

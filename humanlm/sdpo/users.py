@@ -24,7 +24,7 @@ from ..core.thoughts import without_thoughts
 from ..methods.rollouts import sft_row
 from ..models.settings import ChatConfig, Estimate, estimate
 from .hindsight import AssistantReply, Followup, Interaction, hindsight_messages
-from .styles import ALIASES, STYLES, TASTES, Style, find_style
+from .styles import ALIASES, STYLES, TASTES, Style, find_trait
 from ..worlds.requests import WISHES, all_requests, draw_traits, granted, remark, write_reply
 
 # %% ../../nbs/sdpo/04_users.ipynb #Exchange
@@ -178,14 +178,14 @@ class _ChatUser:
 
     def __init__(
         self,
-        style: Style | str,  # or its key; "" where a person is played
+        style: str,  # its key; "" where a person is played
         client: ChatClient,  # of a person: simulator/RUN, or a server of one
         persona: str = "",  # who is played
         **settings: Any,  # further fields of `ChatRequest`: temperature, max_tokens
     ):
-        self.style = None if persona else find_style(style) if isinstance(style, str) else style
+        self.style: Any = None if persona else find_trait(style)
         self.name = f"{client.name} as {self.style.key}" if self.style else client.name
-        self.client, self.ledger, self.persona = client, client.ledger, persona
+        self.client, self.persona = client, persona
         self.settings = {"max_tokens": 128, "caller": "user"} | settings
 
     def request(self, exchange: Exchange) -> ChatRequest:

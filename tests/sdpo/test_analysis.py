@@ -1,6 +1,5 @@
 "What a follow-up changes: numbers against plain torch, pages of hostile text, whole files."
 
-import io
 import json
 import math
 import os
@@ -23,7 +22,6 @@ from humanlm.sdpo.analysis import (
     _save_study,
     _score_reply,
     _ScoredReply,
-    _signal_figure,
     _signal_results,
     _signal_tables,
     _SignalCase,
@@ -217,7 +215,6 @@ def test_what_models_and_files_say_stays_text(text):
     case = _SignalCase(text, text, text, text, text)
     row = _ScoredReply(case, text, [text, text], {"related": [0.5, 0.1], "empty": [-0.5, 0.0]})
     read(_reply_html(row, "related", 1.0))
-    _signal_figure([row]).savefig(io.BytesIO())
     read(markdown_html(_signal_tables(_signal_results([row]))))
 
 
@@ -232,7 +229,6 @@ def test_results_are_written_beside_what_lies_there(tmp_path, study):
         "mine.txt",
         "signals.html",
         "signals.json",
-        "signals.png",
     }
     assert stored["replies"][0]["signals"]["related"] == study[0].signals["related"]
     assert stored["about"] == {"model": "tiny"} and "related − unrelated" in tables

@@ -212,7 +212,7 @@ def test_copies_differ_by_seed_and_the_cache_knows_each(tmp_path):
     assert {(r.repeat, r.temperature, r.max_tokens, r.caller) for r in asked} == {
         (seed, 0.7, 128, "user") for seed in range(5)
     }
-    [row] = again.ledger.to_dict()
+    [row] = again.client.ledger.to_dict()
     assert (row["caller"], row["calls"], row["hits"]) == ("user", 1, 4)
 
 
@@ -226,7 +226,7 @@ def test_a_budget_ends_the_work(monkeypatch):
     )
     with pytest.raises(LLMError, match="over budget"):
         run_sync(user(many(20)))
-    assert 0 < user.ledger.spent <= 0.002
+    assert 0 < user.client.ledger.spent <= 0.002
 
 
 # ---- models behind servers
@@ -302,7 +302,7 @@ def test_claude_plays_a_style_and_a_refusal_is_no_reaction(monkeypatch):
         assert run_sync(user([EIGHT])) == [
             Reaction("No emojis, please.", "", 209, "anthropic/claude-haiku-4-5 as no_emojis")
         ]
-        assert user.ledger.spent == pytest.approx(price("anthropic/claude-haiku-4-5", 200, 9))
+        assert user.client.ledger.spent == pytest.approx(price("anthropic/claude-haiku-4-5", 200, 9))
         assert (
             STYLES["no_emojis"].wants in asked[0]["system"]
             and asked[0]["max_tokens"] == 128
