@@ -33,7 +33,6 @@ from ..evaluation.figures import Names
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded
 from ..evaluation.report import model_said, standard_sections
-from ..fidelity.report import users_section
 from ..hardware.memory import StagePlan
 from ..methods.functions import AssistantModel, ask_row
 from ..methods.sampling import RolloutConfig
@@ -481,12 +480,7 @@ class _SDPORecipe(Recipe):
         return [cold] * _has_lessons(s) + _method_plans(s, s.prompts.train_n)
 
     def sections(self) -> Mapping[str, tuple]:
-        "Give the sections of the report: the usual ones, and how the users write"
-        sections = standard_sections(NAMES, _rests_on)
-        last = sections.pop("run")
-        about = "What they said in the training samples."
-        users = ("How the users write", about, users_section)
-        return {**sections, "users": users, "run": last}
+        return standard_sections(NAMES, _rests_on)
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #NAMES
 NAMES = Names(

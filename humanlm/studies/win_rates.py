@@ -133,11 +133,7 @@ def _wanted(
     user, measured = (group_of(run, name) if run else {} for name in ("user", "preference"))
     rule = str(user.get("model") or "").removeprefix("rule/")
     said = measured.get("tastes") or user.get("tastes") or [user.get("style") or rule]
-    known = [
-        str(name)
-        for name in said
-        if all(part in TASTES | STYLES | ALIASES for part in str(name).split("+"))
-    ]
+    known = [str(name) for name in said if str(name) in TASTES | STYLES | ALIASES]
     if not known:
         raise ConfigError(
             "Nothing says what the user wants. Name a taste or a style with "

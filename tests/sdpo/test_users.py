@@ -302,7 +302,9 @@ def test_claude_plays_a_style_and_a_refusal_is_no_reaction(monkeypatch):
         assert run_sync(user([EIGHT])) == [
             Reaction("No emojis, please.", "", 209, "anthropic/claude-haiku-4-5 as no_emojis")
         ]
-        assert user.client.ledger.spent == pytest.approx(price("anthropic/claude-haiku-4-5", 200, 9))
+        assert user.client.ledger.spent == pytest.approx(
+            price("anthropic/claude-haiku-4-5", 200, 9)
+        )
         assert (
             STYLES["no_emojis"].wants in asked[0]["system"]
             and asked[0]["max_tokens"] == 128
