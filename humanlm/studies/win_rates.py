@@ -128,7 +128,7 @@ def _wanted(
     rule = str(user.get("model") or "").removeprefix("rule/")
     names = measured.get("tastes") or user.get("tastes") or [user.get("style") or rule]
     there = TASTES | STYLES | ALIASES
-    styles = [name for name in map(str, names) if all(part in there for part in name.split("+"))]
+    styles = [name for name in map(str, names) if name in there]
     if not styles:
         raise ConfigError(
             f"{run or 'No run'} says nothing of what the user wants. Name a taste or a style with "
