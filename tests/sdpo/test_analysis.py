@@ -81,7 +81,7 @@ ENDINGS = [" Be brief.", " Write six sentences."]
 @pytest.mark.parametrize(
     "row, message",
     [
-        ({"tag": 3}, "case 1, field 'tag': expected str"),
+        ({"tag": 3}, "case 1: .*Expected `str`"),
         ({"prompt": "p"}, "case 1: _SignalCase has no field 'prompt'"),
     ],
 )
